@@ -1,0 +1,36 @@
+"""verl and vLLM without an accelerator, for learning and for tests. Active only with ``VERL_PLATFORM=cpu``.
+
+verl's own platform registry carries most of it (platform.py). What is left are the patches listed in patches.py.
+"""
+
+from __future__ import annotations
+
+import os
+
+# Settings that verl and vLLM read from the environment of each process; a value set by the user stays.
+ENVIRONMENT = {
+    "VERL_ENGINE_DEVICE": "cuda",  # verl registers its FSDP engine for "cuda" and "npu" alone; this picks that class
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; vLLM would take a share of the machine's memory
+}
+
+
+def requested() -> bool:
+    """Whether this process was started with ``VERL_PLATFORM=cpu``."""
+    return os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu"
+
+
+def activate() -> None:
+    """Register the platform with verl and install the patches. Idempotent; called while verl is being imported."""
+    from cw_plugin.cpu.patches import install_when_imported
+
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    install_when_imported()
+
+
+def vllm_plugin() -> None:
+    """Entry point in the group ``vllm.general_plugins``: vLLM calls it in each of its processes."""
+    if requested():
+        from cw_plugin.cpu.patches import keep_vllm_weights_loadable
+
+        keep_vllm_weights_loadable()

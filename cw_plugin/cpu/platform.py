@@ -1,0 +1,108 @@
+"""The platform "cpu" for verl's PlatformRegistry."""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+
+def _device_module() -> ModuleType:
+    """``torch.cpu`` plus what verl calls on ``torch.cuda``, as functions that do nothing or report zero."""
+    import psutil
+    import torch
+
+    module = types.ModuleType("cw_plugin.cpu.device_module", _device_module.__doc__)
+    vars(module).update({name: getattr(torch.cpu, name) for name in torch.cpu.__all__})
+
+    def nothing(*_: Any, **__: Any) -> None:
+        return None
+
+    def zero(*_: Any, **__: Any) -> int:
+        return 0
+
+    for name in ("empty_cache", "ipc_collect", "reset_peak_memory_stats", "manual_seed", "manual_seed_all"):
+        setattr(module, name, nothing)
+    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
+        setattr(module, name, zero)
+    memory = psutil.virtual_memory
+    module.mem_get_info = lambda *_: (memory().available, memory().total)  # type: ignore[attr-defined]
+    module.get_device_name = lambda *_: "cpu"  # type: ignore[attr-defined]
+    return module
+
+
+def define_platform(platform_manager: ModuleType) -> None:
+    """Register the class with the given ``verl.plugin.platform.platform_manager``."""
+    import torch
+
+    @platform_manager.PlatformRegistry.register(platform="cpu")
+    class PlatformCPU(platform_manager.PlatformBase):
+        """A CPU that verl's Ray layer counts as "GPU": declare them with ``ray_kwargs.ray_init.num_gpus``."""
+
+        device_name = "cpu"
+        vendor_name = "cpu"
+
+        device_module = _device_module()
+
+        def is_available(self) -> bool:
+            return True
+
+        def is_platform_available(self, use_smi_check: bool = False) -> bool:
+            return False  # never detected by itself: VERL_PLATFORM=cpu names it
+
+        def current_device(self) -> Any:
+            return torch.device("cpu")
+
+        def device_count(self) -> int:
+            return 1
+
+        def set_device(self, device_index: int) -> None:
+            return None
+
+        def synchronize(self, device_index: int | None = None) -> None:
+            return None
+
+        def manual_seed(self, seed: int) -> None:
+            torch.manual_seed(seed)
+
+        def manual_seed_all(self, seed: int) -> None:
+            torch.manual_seed(seed)
+
+        def set_allocator_settings(self, settings: str) -> None:
+            return None
+
+        def empty_cache(self) -> None:
+            return None
+
+        def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
+            return None, None
+
+        def communication_backend_name(self) -> str:
+            return "gloo"
+
+        def visible_devices_envvar(self) -> str:
+            return "CPU_VISIBLE_DEVICES"
+
+        @contextlib.contextmanager
+        def nvtx_range(self, msg: str) -> Iterator[None]:
+            yield
+
+        def profiler_start(self) -> None:
+            return None
+
+        def profiler_stop(self) -> None:
+            return None
+
+        def ray_resource_name(self) -> str:
+            return "GPU"
+
+        def ray_noset_envvars(self) -> list[str]:
+            return []
+
+        def is_ipc_supported(self) -> bool:
+            return False  # weights reach vLLM through shared memory
+
+        def cudart(self) -> None:
+            return None

@@ -1,0 +1,31 @@
+"""The errors this package raises; each message says what to change."""
+
+
+class CWGRPOError(Exception):
+    """Base class of every error raised on purpose by cw_plugin."""
+
+
+class NonFiniteError(CWGRPOError, ValueError):
+    """A valid token carries NaN or an infinity.
+
+    Attributes:
+        rows: indices of the offending rows in the batch that was passed in.
+    """
+
+    def __init__(self, what: str, rows: list[int], hint: str = ""):
+        self.what = what
+        self.rows = rows
+        shown = ", ".join(map(str, rows[:20])) + (", ..." if len(rows) > 20 else "")
+        super().__init__(f"{what} is NaN or infinite at a valid token of {len(rows)} row(s): {shown}.{hint}")
+
+
+class OptionsError(CWGRPOError, ValueError):
+    """A configuration value that cannot work, with the values that do."""
+
+
+class HostError(CWGRPOError, RuntimeError):
+    """The installed verl (or vLLM) does not have the shape this package was written for."""
+
+
+class MissingLogProbsError(HostError):
+    """The trainer did not hand log-probs to the estimator, so no weight can be computed."""

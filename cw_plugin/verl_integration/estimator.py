@@ -1,0 +1,135 @@
+"""``algorithm.adv_estimator=cw_grpo``: verl's GRPO advantages times the weights of the paper."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from cw_plugin.errors import MissingLogProbsError, NonFiniteError
+from cw_plugin.verl_integration import NAME
+from cw_plugin.verl_integration.options import Options
+from cw_plugin.weights import CovarianceStatistics, covariance_weights
+
+
+@dataclass
+class TrainerContext:
+    """What verl's trainer knows during one advantage computation and does not pass to an estimator (see hooks.py)."""
+
+    old_log_probs: Float[Tensor, "rows time"] | None = None
+    batch_keys: Sequence[str] | None = None  # "{uid}_{session}_{output}" for each row
+    metrics: dict[str, float] = field(default_factory=dict)  # filled by the estimator
+
+
+trainer_context: ContextVar[TrainerContext | None] = ContextVar("cw_grpo_trainer_context", default=None)
+
+
+def compute_cw_grpo_advantage(
+    token_level_rewards: Float[Tensor, "rows time"],
+    response_mask: Int[Tensor, "rows time"],
+    index: np.ndarray,
+    config: Any = None,
+    old_log_probs: Float[Tensor, "rows time"] | None = None,
+    batch: Any = None,
+    **_: Any,
+) -> tuple[Float[Tensor, "rows time"], Float[Tensor, "rows time"]]:
+    """Covariance-weighted GRPO advantages, an estimator of verl's registry.
+
+    Log-probs are taken from ``old_log_probs``, else ``batch["old_log_probs"]``, else from what the hook supplies, so
+    that a verl which passes them itself is simply used.
+
+    Args:
+        token_level_rewards: rewards; each row is summed, as in GRPO.
+        response_mask: nonzero for the tokens that are trained on.
+        index: the uid of each row's prompt, (rows,) of any hashable.
+        config: verl's ``algorithm`` configuration.
+        old_log_probs: log-probs of the policy before the update, in nats.
+        batch: a mapping that holds ``old_log_probs``.
+
+    Returns:
+        advantages and returns, the same float32 tensor as in verl's outcome estimators, 0 off the mask.
+
+    Raises:
+        MissingLogProbsError: no log-probs reached the estimator.
+        NonFiniteError: NaN or infinity at a valid token.
+        OptionsError: unknown option.
+    """
+    started = time.perf_counter()
+    options = Options.from_config(config)
+    context = trainer_context.get() or TrainerContext()
+    if old_log_probs is None and batch is not None and "old_log_probs" in batch:
+        old_log_probs = batch["old_log_probs"]
+    if old_log_probs is None:
+        old_log_probs = context.old_log_probs
+    if old_log_probs is None:
+        raise MissingLogProbsError(
+            f"{NAME} needs old_log_probs, and this trainer passes none to an estimator; use verl's V1 trainer "
+            "(trainer.use_v1=True) with a verl version that cw_plugin supports"
+        )
+    advantages = _grpo_advantages(token_level_rewards, response_mask, index, config, context.batch_keys)
+    group = _group_numbers(index) if options.scope == "group" else None
+    try:
+        weights, statistics = covariance_weights(old_log_probs, advantages, response_mask, group, options.kernel)
+    except NonFiniteError as error:
+        prompts = ", ".join(str(index[row]) for row in error.rows[:20])
+        raise NonFiniteError(error.what, error.rows, hint=f" Their uids: {prompts}.") from error
+    weighted = weights.mul_(advantages)
+    context.metrics.update(as_metrics(statistics, time.perf_counter() - started))
+    return weighted, weighted
+
+
+def _grpo_advantages(
+    token_level_rewards: Tensor, response_mask: Tensor, index: np.ndarray, config: Any, batch_keys: Sequence[str] | None
+) -> Float[Tensor, "rows 1"]:
+    """verl's own GRPO advantage of every response, bit for bit that of ``adv_estimator=grpo``.
+
+    GRPO gives one number to a response, so verl is asked for one column: each response's total reward in, its
+    advantage out, without the (rows, time) tensors in between.
+    """
+    from verl.trainer.ppo.core_algos import AdvantageEstimator, compute_grpo_outcome_advantage
+
+    reward = token_level_rewards.sum(-1, keepdim=True)
+    has_tokens = response_mask.amax(-1, keepdim=True) if response_mask.shape[1] else response_mask.sum(-1, keepdim=True)
+    norm_by_std = config.get("norm_adv_by_std_in_grpo", True) if config is not None else True
+    if batch_keys is None:
+        return compute_grpo_outcome_advantage(reward, has_tokens, index, norm_adv_by_std_in_grpo=norm_by_std)[0]
+
+    # With the trainer's keys, verl's V1 rule for sessions of several outputs applies: the last one is scored.
+    from verl.protocol import DataProto
+    from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
+
+    data = DataProto.from_dict(
+        tensors={"token_level_rewards": reward, "response_mask": has_tokens}, non_tensors={"uid": index}
+    )
+    data = compute_advantage_for_multi_trajectories(
+        data,
+        batch_keys=list(batch_keys),
+        adv_estimator=AdvantageEstimator.GRPO,
+        norm_adv_by_std_in_grpo=norm_by_std,
+        config=config,
+    )
+    return data.batch["advantages"]
+
+
+def _group_numbers(index: np.ndarray) -> Int[Tensor, " rows"]:
+    numbers: dict[Any, int] = {}
+    return torch.tensor([numbers.setdefault(uid, len(numbers)) for uid in index], dtype=torch.long)
+
+
+def as_metrics(statistics: CovarianceStatistics, seconds: float) -> dict[str, float]:
+    """Metrics as verl logs them.
+
+    verl merges several values of one name by what the name contains ("max", "min", "timing_s/" are summed, else the
+    mean); the names are chosen for that.
+    """
+    names = [f"{NAME}/{f.name}" for f in dataclasses.fields(statistics)]
+    values = torch.stack([getattr(statistics, f.name).float() for f in dataclasses.fields(statistics)]).tolist()
+    return {**dict(zip(names, values, strict=True)), f"{NAME}/timing_s/weights": seconds}

@@ -1,0 +1,53 @@
+"""``policy_loss.loss_mode=cw_grpo``: verl's vanilla policy loss on advantages reweighted within the micro-batch.
+
+Prefer the estimator: it is the paper's method, and its weights do not depend on how the batch is sharded. The loss
+serves advantages of another estimator (RLOO, GAE, ...), and many off-policy updates per batch, where the current policy
+has moved away from the one that the estimator's weights were computed with. Its means, sigma and normalisation run over
+one micro-batch of one rank, because that is all a policy loss sees (verl's clip_cov and kl_cov do the same), so they
+change with the micro-batch size.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from cw_plugin.verl_integration.estimator import as_metrics
+from cw_plugin.weights import covariance_weights
+
+
+def compute_policy_loss_cw_grpo(
+    old_log_prob: Float[Tensor, "rows time"],
+    log_prob: Float[Tensor, "rows time"],
+    advantages: Float[Tensor, "rows time"],
+    response_mask: Bool[Tensor, "rows time"],
+    loss_agg_mode: str = "token-mean",
+    config: Any = None,
+    rollout_is_weights: Float[Tensor, "rows time"] | None = None,
+) -> tuple[Tensor, dict[str, Any]]:
+    """verl's vanilla loss (clipping, dual clip, rollout correction, aggregation) with w~ A in place of A.
+
+    Weights come from the current policy's log-probs, without gradient. Arguments and result as in verl's
+    ``compute_policy_loss_vanilla``; the metrics gain those of the weights.
+
+    Raises:
+        NonFiniteError: NaN or infinity at a valid token.
+    """
+    from verl.trainer.ppo.core_algos import get_policy_loss_fn
+
+    started = time.perf_counter()
+    weights, statistics = covariance_weights(log_prob.detach(), advantages, response_mask)
+    metrics = as_metrics(statistics, time.perf_counter() - started)
+    loss, vanilla_metrics = get_policy_loss_fn("vanilla")(
+        old_log_prob=old_log_prob,
+        log_prob=log_prob,
+        advantages=weights * advantages,
+        response_mask=response_mask,
+        loss_agg_mode=loss_agg_mode,
+        config=config,
+        rollout_is_weights=rollout_is_weights,
+    )
+    return loss, {**vanilla_metrics, **metrics}
