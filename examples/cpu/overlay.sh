@@ -1,0 +1,47 @@
+# What any verl run needs to be trained on CPU cores. Source it, and put "${CPU[@]}" last but one in main_ppo's arguments:
+#
+#   source examples/cpu/overlay.sh
+#   python -m verl.trainer.main_ppo "${YOUR_SETTINGS[@]}" "${CPU[@]}" "$@"
+#
+# NGPUS: how many FSDP ranks; Ray is told that the machine has so many GPUs.
+NGPUS=${NGPUS:-1}
+
+export VERL_PLATFORM=cpu            # turns on cw_plugin.cpu in every process
+export TOKENIZERS_PARALLELISM=false # the tokenizer is used in forked workers
+export RAY_DEDUP_LOGS=1 RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO=0
+export HYDRA_FULL_ERROR=1
+
+CPU=(
+    trainer.device=cpu
+    trainer.nnodes=1
+    trainer.n_gpus_per_node="$NGPUS"
+    # One small process of each kind instead of eight; logical CPUs, so that Ray starts them all on any machine.
+    +ray_kwargs.ray_init.num_gpus="$NGPUS"
+    ray_kwargs.ray_init.num_cpus=16
+    +ray_kwargs.ray_init.include_dashboard=False
+    transfer_queue.backend.SimpleStorage.num_data_storage_units=1
+    data.dataloader_num_workers=0
+    reward.num_workers=1
+    actor_rollout_ref.rollout.agent.num_workers=1
+    # verl asks for finished rollouts every 2 seconds; here a whole step takes that long.
+    trainer.v1.sampler.custom_sampler.path=pkg://cw_plugin.cpu.sampler
+    trainer.v1.sampler.custom_sampler.name=QuickReplayBuffer
+    # FSDP2 in float32: FSDP1 does not start on a CPU, and there is no flash attention.
+    actor_rollout_ref.actor.strategy=fsdp2
+    actor_rollout_ref.actor.fsdp_config.strategy=fsdp2
+    actor_rollout_ref.ref.fsdp_config.strategy=fsdp2
+    actor_rollout_ref.actor.fsdp_config.dtype=float32
+    actor_rollout_ref.ref.fsdp_config.dtype=float32
+    actor_rollout_ref.actor.use_torch_compile=False
+    actor_rollout_ref.ref.use_torch_compile=False
+    actor_rollout_ref.model.use_remove_padding=False
+    +actor_rollout_ref.model.override_config.attn_implementation=sdpa
+    # vLLM without compilation, CUDA graphs and sleep mode, which free what a GPU shares with training.
+    actor_rollout_ref.rollout.name=vllm
+    actor_rollout_ref.rollout.dtype=float32
+    actor_rollout_ref.rollout.enforce_eager=True
+    actor_rollout_ref.rollout.free_cache_engine=False
+    +actor_rollout_ref.rollout.enable_sleep_mode=False
+    "+actor_rollout_ref.rollout.engine_kwargs.vllm.compilation_config={cudagraph_mode: NONE}"
+    actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes=64
+)

@@ -1,0 +1,316 @@
+"""The estimator and the loss inside verl's own functions: trainer utilities, registries, vanilla loss."""
+
+from __future__ import annotations
+
+import inspect
+import uuid
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+from reference import reference_weights
+from verl import DataProto
+from verl.trainer.ppo import core_algos
+from verl.trainer.ppo.ray_trainer import compute_advantage
+from verl.trainer.ppo.v1 import trainer_base
+from verl.trainer.ppo.v1.utils import MetricsAggregator
+from verl.utils.metric import reduce_metrics
+from verl.utils.py_functional import rename_dict
+from verl.workers.config import ActorConfig, PolicyLossConfig
+
+from cw_plugin.errors import MissingLogProbsError, NonFiniteError, OptionsError
+from cw_plugin.verl_integration.estimator import TrainerContext, compute_cw_grpo_advantage, trainer_context
+from cw_plugin.weights import covariance_weights
+
+
+def trainer_batch(seed=0, prompts=6, sessions=4, width=30, outputs=1):
+    """A step's batch as verl's V1 trainer holds it after balancing: rows of a group scattered, one padding row."""
+    g = torch.Generator().manual_seed(seed)
+    keys = []
+    for _ in range(prompts):
+        uid = str(uuid.UUID(int=torch.randint(2**62, (1,), generator=g).item()))
+        keys += [f"{uid}_{s}_{o}" for s in range(sessions) for o in range(outputs)]
+    keys = [keys[i] for i in torch.randperm(len(keys), generator=g)]
+    keys.insert(3, f"pad{'0' * 29}_0_0")
+    rows = len(keys)
+    lengths = torch.randint(2, width + 1, (rows,), generator=g)
+    mask = (torch.arange(width) < lengths[:, None]).long()
+    mask[5, 1] = 0  # a tool's output within a response
+    mask[3] = 0
+    rewards = torch.zeros(rows, width)
+    rewards[torch.arange(rows), lengths - 1] = torch.randint(0, 3, (rows,), generator=g).float()
+    log_probs = -torch.rand(rows, width, generator=g).exp().sub(1).pow(3) * mask
+    uids = np.array([key.rsplit("_", 2)[0] for key in keys], dtype=object)
+    tensors = {"response_mask": mask, "token_level_rewards": rewards, "old_log_probs": log_probs}
+    return DataProto.from_dict(tensors=tensors, non_tensors={"uid": uids}), keys
+
+
+def algorithm(**cw_grpo):
+    return OmegaConf.create({"norm_adv_by_std_in_grpo": True, **({"cw_grpo": cw_grpo} if cw_grpo else {})})
+
+
+def advantages(estimator, data, keys, config):
+    """As PPOTrainer._compute_advantage calls it, through the name that trainer holds."""
+    result = trainer_base.compute_advantage_for_multi_trajectories(
+        DataProto.from_dict(tensors=dict(data.batch.clone()), non_tensors=dict(data.non_tensor_batch)),
+        batch_keys=keys,
+        adv_estimator=estimator,
+        gamma=1.0,
+        lam=1.0,
+        num_repeat=4,
+        norm_adv_by_std_in_grpo=config.get("norm_adv_by_std_in_grpo", True),
+        config=config,
+    )
+    return result.batch["advantages"], result.batch["returns"]
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("norm", [True, False])
+def test_estimator_in_the_trainer_is_grpo_times_the_reference_weights(norm, outputs):
+    data, keys = trainer_batch(outputs=outputs)
+    config = algorithm()
+    config.norm_adv_by_std_in_grpo = norm
+    grpo, _ = advantages("grpo", data, keys, config)
+    weighted, returns = advantages("cw_grpo", data, keys, config)
+    mask = data.batch["response_mask"]
+    of_response = [row[row != 0][0].item() if (row != 0).any() else 0.0 for row in grpo]
+    weights, _ = reference_weights(
+        data.batch["old_log_probs"].tolist(), of_response, mask.tolist(), data.non_tensor_batch["uid"]
+    )
+    expected = torch.tensor(weights, dtype=torch.float64) * grpo
+    torch.testing.assert_close(weighted.double(), expected, rtol=1e-5, atol=1e-5)
+    assert torch.equal(weighted, returns)
+    assert not torch.allclose(weighted, grpo, atol=1e-2)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("norm", [True, False])
+@pytest.mark.parametrize("seed", range(5))
+def test_kernel_none_is_verls_grpo_bit_for_bit(norm, outputs, seed):
+    data, keys = trainer_batch(seed, outputs=outputs)
+    config = algorithm(kernel="none")
+    config.norm_adv_by_std_in_grpo = norm
+    assert torch.equal(advantages("cw_grpo", data, keys, config)[0], advantages("grpo", data, keys, config)[0])
+
+
+def test_groups_of_one_behave_as_under_grpo():
+    data, keys = trainer_batch(sessions=1)
+    grpo, _ = advantages("grpo", data, keys, algorithm())
+    weighted, _ = advantages("cw_grpo", data, keys, algorithm())
+    torch.testing.assert_close(weighted, grpo)  # one response has one advantage, so sigma = 0 and w = 1
+
+
+def test_scope_batch_normalises_over_the_batch():
+    data, keys = trainer_batch()
+    weighted, _ = advantages("cw_grpo", data, keys, algorithm(scope="batch"))
+    grpo, _ = advantages("grpo", data, keys, algorithm())
+    column = grpo.abs().amax(-1) * grpo.sum(-1).sign()
+    mask = data.batch["response_mask"]
+    weights, _ = reference_weights(
+        data.batch["old_log_probs"].tolist(), column.tolist(), mask.tolist(), ["all"] * len(mask)
+    )
+    torch.testing.assert_close(
+        weighted.double(), torch.tensor(weights, dtype=torch.float64) * grpo, rtol=1e-5, atol=1e-5
+    )
+
+
+def test_other_estimators_are_untouched():
+    data, keys = trainer_batch()
+    for estimator in ("grpo", "rloo", "reinforce_plus_plus_baseline"):
+        through_hook = advantages(estimator, data, keys, algorithm())[0]
+        direct = inspect.unwrap(trainer_base.compute_advantage_for_multi_trajectories)(
+            data.select_idxs(list(range(len(data)))), batch_keys=keys, adv_estimator=estimator, config=algorithm()
+        )
+        assert torch.equal(through_hook, direct.batch["advantages"])
+
+
+@pytest.mark.parametrize("how", ["old_log_probs", "batch"])
+def test_log_probs_that_verl_passes_itself_win_over_the_hook(how):
+    data, keys = trainer_batch()
+    arguments = {
+        "token_level_rewards": data.batch["token_level_rewards"],
+        "response_mask": data.batch["response_mask"],
+        "index": data.non_tensor_batch["uid"],
+        "config": algorithm(),
+    }
+    expected, _ = advantages("cw_grpo", data, keys, algorithm())
+    token = trainer_context.set(
+        TrainerContext(old_log_probs=torch.full_like(data.batch["old_log_probs"], float("nan")))
+    )
+    try:
+        passed = data.batch["old_log_probs"] if how == "old_log_probs" else data.batch
+        native, _ = core_algos.get_adv_estimator_fn("cw_grpo")(**arguments, **{how: passed})
+    finally:
+        trainer_context.reset(token)
+    assert torch.equal(native, expected)
+
+
+def test_without_log_probs_the_estimator_refuses_instead_of_training_plain_grpo():
+    data, _ = trainer_batch()
+    with pytest.raises(MissingLogProbsError, match=r"trainer\.use_v1=True"):
+        compute_advantage(data, adv_estimator="cw_grpo", config=algorithm())
+
+
+def test_a_nan_log_prob_is_reported_with_the_uid_of_its_prompt():
+    data, keys = trainer_batch()
+    data.batch["old_log_probs"][7, 0] = float("nan")
+    with pytest.raises(NonFiniteError, match=f"7\\. Their uids: {data.non_tensor_batch['uid'][7]}"):
+        advantages("cw_grpo", data, keys, algorithm())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sigma": 2.0}, "cw_grpo.sigma is unknown; the keys are scope, kernel"),
+        ({"scope": "rank"}, "use one of group, batch"),
+        ({"kernel": "laplace"}, "use one of gaussian, none"),
+    ],
+)
+def test_unknown_options_list_the_valid_ones(options, message):
+    data, keys = trainer_batch()
+    with pytest.raises(OptionsError, match=message):
+        advantages("cw_grpo", data, keys, algorithm(**options))
+
+
+def test_metrics_survive_verls_aggregation_by_name():
+    """verl merges the values of several updates by substrings of the name."""
+    context = TrainerContext()
+    token = trainer_context.set(context)
+    seen = []
+    try:
+        for seed in range(2):
+            data, keys = trainer_batch(seed)
+            advantages("cw_grpo", data, keys, algorithm())
+            seen.append(dict(context.metrics))
+    finally:
+        trainer_context.reset(token)
+    aggregator = MetricsAggregator()
+    for metrics in seen:
+        aggregator.add_step_metrics(metrics, sample_count=24)
+    merged = aggregator.get_aggregated_metrics()
+    assert set(merged) == set(seen[0]) and len(merged) == 11
+    for name, value in merged.items():
+        values = [metrics[name] for metrics in seen]
+        rule = (
+            min if name.endswith("_min") else max if name.endswith("_max") else sum if "/timing_s/" in name else np.mean
+        )
+        assert value == pytest.approx(rule(values)), name
+
+
+def loss_arguments(seed=0, rows=6, width=20):
+    g = torch.Generator().manual_seed(seed)
+    log_prob = (-torch.rand(rows, width, generator=g) * 3).requires_grad_()
+    return {
+        "old_log_prob": log_prob.detach() + 0.3 * torch.randn(rows, width, generator=g),
+        "log_prob": log_prob,
+        "advantages": 2 * torch.randn(rows, width, generator=g),
+        "response_mask": torch.arange(width) < torch.randint(1, width + 1, (rows, 1), generator=g),
+    }
+
+
+def actor_config(loss_agg_mode="token-mean"):
+    config = ActorConfig(
+        strategy="fsdp2", rollout_n=1, ppo_micro_batch_size_per_gpu=1, loss_agg_mode=loss_agg_mode, clip_ratio_c=1.5,
+        policy_loss=PolicyLossConfig(loss_mode="cw_grpo"),
+    )  # fmt: skip
+    config.global_batch_info.update(dp_size=2, batch_num_tokens=100, global_batch_size=12, loss_scale_factor=7)
+    return config
+
+
+AGGREGATIONS = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
+
+
+@pytest.mark.parametrize("loss_agg_mode", AGGREGATIONS)
+@pytest.mark.parametrize("corrected", [False, True])
+def test_loss_is_vanilla_on_reweighted_advantages(loss_agg_mode, corrected):
+    arguments = loss_arguments()
+    config = actor_config(loss_agg_mode)
+    is_weights = torch.rand(6, 20) if corrected else None
+    loss, metrics = core_algos.get_policy_loss_fn("cw_grpo")(
+        **arguments, loss_agg_mode=loss_agg_mode, config=config, rollout_is_weights=is_weights
+    )
+    (gradient,) = torch.autograd.grad(loss, arguments["log_prob"])
+
+    # The equations once more, over the micro-batch as one group, in float64.
+    mask = arguments["response_mask"]
+    x, a = arguments["log_prob"].detach().double(), arguments["advantages"].double()
+    c = (x - x[mask].mean()) * (a - a[mask].mean())
+    w = torch.exp(-c.square() / (2 * c[mask].var(unbiased=False)))
+    w = w * mask.sum() / w[mask].sum()
+    expected, vanilla_metrics = core_algos.compute_policy_loss_vanilla(
+        **{**arguments, "advantages": (w * a * mask).float()},
+        loss_agg_mode=loss_agg_mode,
+        config=config,
+        rollout_is_weights=is_weights,
+    )
+    (expected_gradient,) = torch.autograd.grad(expected, arguments["log_prob"])
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-5, atol=1e-6)
+    assert metrics["actor/pg_clipfrac_lower"] > 0  # the dual clip took part
+    assert {k: metrics[k] for k in vanilla_metrics} == pytest.approx(vanilla_metrics)
+    assert metrics["cw_grpo/covariance_before"] == pytest.approx(c[mask].mean().item(), rel=1e-4)
+
+
+def test_loss_equals_the_estimator_when_a_micro_batch_is_one_group_and_on_policy():
+    """Where the two meet: one prompt group per micro-batch, current policy = old policy."""
+    data, _ = trainer_batch(prompts=1, sessions=6)
+    keep = [i for i, uid in enumerate(data.non_tensor_batch["uid"]) if not uid.startswith("pad")]
+    data = data.select_idxs(keep)
+    mask, log_probs = data.batch["response_mask"], data.batch["old_log_probs"]
+    uids = data.non_tensor_batch["uid"]
+    grpo, _ = core_algos.compute_grpo_outcome_advantage(data.batch["token_level_rewards"], mask, uids)
+    weighted, _ = compute_cw_grpo_advantage(data.batch["token_level_rewards"], mask, uids, old_log_probs=log_probs)
+    config = actor_config()
+    common = {"old_log_prob": log_probs, "log_prob": log_probs, "response_mask": mask.bool(), "config": config}
+    by_loss, _ = core_algos.get_policy_loss_fn("cw_grpo")(**common, advantages=grpo)
+    by_estimator, _ = core_algos.get_policy_loss_fn("vanilla")(**common, advantages=weighted)
+    torch.testing.assert_close(by_loss, by_estimator)
+
+
+def test_loss_metrics_are_renamed_on_their_way_to_the_loggers(monkeypatch):
+    """verl prefixes every policy-loss metric with actor/; the hook on _update_actor takes it off again."""
+    arguments = loss_arguments()
+    _, loss_metrics = core_algos.get_policy_loss_fn("cw_grpo")(**arguments, config=actor_config())
+
+    class Trainer(trainer_base.PPOTrainer):
+        def __init__(self):
+            self.config = OmegaConf.create(
+                {
+                    "actor_rollout_ref": {
+                        "actor": dict.fromkeys(("ppo_mini_batch_size", "ppo_epochs", "data_loader_seed"), 1)
+                        | {"calculate_entropy": False, "entropy_coeff": 0.0, "shuffle": False},
+                        "rollout": {"n": 1, "temperature": 1.0},
+                    }
+                }
+            )
+
+        on_step_end = on_sample_end = None
+
+    class Workers:
+        def update_actor(self, batch):
+            return {"metrics": {**{k: [v] for k, v in loss_metrics.items()}, "mfu": [0.0]}}
+
+    class Batch:
+        extra_info: dict = {}  # noqa: RUF012
+
+    trainer, metrics = Trainer(), {}
+    trainer.actor_rollout_wg = Workers()
+    trainer._update_actor(Batch(), metrics)
+    expected = reduce_metrics(rename_dict({k: [v] for k, v in loss_metrics.items()}, "actor/"))
+    assert metrics["cw_grpo/sigma"] == expected["actor/cw_grpo/sigma"]
+    assert not [name for name in metrics if name.startswith("actor/cw_grpo")]
+    assert metrics["actor/ppo_kl"] == expected["actor/ppo_kl"]
+
+
+def test_weights_do_not_depend_on_which_rows_share_a_call_when_groups_are_whole():
+    """A batch computed at once, or group by group: the same weights. Sharding by whole groups cannot show."""
+    data, _ = trainer_batch(prompts=8, sessions=5, width=200)
+    uids, mask, x = data.non_tensor_batch["uid"], data.batch["response_mask"], data.batch["old_log_probs"]
+    a = torch.randn(len(uids), 1, generator=torch.Generator().manual_seed(1))
+    numbers = {uid: i for i, uid in enumerate(dict.fromkeys(uids))}
+    at_once, _ = covariance_weights(x, a, mask, torch.tensor([numbers[uid] for uid in uids]))
+    for uid in numbers:
+        rows = [i for i, other in enumerate(uids) if other == uid]
+        alone, _ = covariance_weights(x[rows], a[rows], mask[rows])
+        torch.testing.assert_close(alone, at_once[rows], rtol=1e-6, atol=1e-7)

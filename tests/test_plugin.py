@@ -1,0 +1,229 @@
+"""How verl finds the plugin, what it refuses before Ray starts, and what it says when something does not fit."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_module
+from verl.utils import config as verl_config
+
+from cw_plugin.errors import HostError, OptionsError
+from cw_plugin.verl_integration import hooks
+
+ROOT = Path(__file__).parent.parent
+REGISTERED = (
+    "import verl\n"
+    "from verl.trainer.ppo import core_algos\n"
+    "print(core_algos.get_adv_estimator_fn('cw_grpo').__module__, core_algos.get_policy_loss_fn('cw_grpo').__module__)\n"
+    "from cw_plugin.verl_integration.hooks import require_hooks\n"
+    "require_hooks(); print('hooks in place')\n"
+)
+
+
+def python(code: str, *, executable: str = sys.executable, cwd: Path | None = None, **env: str):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("VERL_", "PYTHONPATH"))}
+    return subprocess.run(
+        [executable, "-c", code], env=environment | env, cwd=cwd or ROOT, capture_output=True, text=True, timeout=300
+    )
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {},
+        {"VERL_USE_EXTERNAL_MODULES": "cw_plugin"},
+        {"VERL_USE_EXTERNAL_MODULES": "cw_plugin", "VERL_USE_EXTERNAL_PLUGINS": "none"},
+    ],
+    ids=["entry point", "both", "external module alone"],
+)
+def test_importing_verl_registers(env):
+    result = python(REGISTERED, **env)
+    assert result.returncode == 0, result.stderr
+    assert "cw_plugin.verl_integration.estimator cw_plugin.verl_integration.loss\nhooks in place" in result.stdout
+
+
+def test_imported_after_verl_it_registers_too():
+    result = python(
+        "from verl.trainer.ppo.v1 import trainer_base\nimport cw_plugin\n" + REGISTERED,
+        VERL_USE_EXTERNAL_PLUGINS="none",
+    )
+    assert "hooks in place" in result.stdout, result.stderr
+
+
+def test_the_built_wheel_registers_beside_verl_alone(tmp_path):
+    """In a new environment that sees verl's packages but not this repository."""
+    source = tmp_path / "source"
+    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".git", ".venv", ".cache", "runs", "*.egg-info"))
+    build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), "."]
+    subprocess.run(build, cwd=source, check=True, timeout=300)
+    (wheel,) = tmp_path.glob("cw_plugin-*.whl")
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True, timeout=120)
+    (site,) = (venv / "lib").glob("python*/site-packages")
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", site, wheel], check=True, timeout=120
+    )
+    # A path line of a .pth file: the packages beside verl become importable, their own .pth files are not read.
+    import verl
+
+    (site / "verl.pth").write_text(f"{Path(verl.__file__).parent.parent}\n")
+    code = REGISTERED + "import cw_plugin; print(cw_plugin.__file__)\n"
+    result = python(code, executable=str(venv / "bin" / "python"), cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert str(site) in result.stdout and "hooks in place" in result.stdout
+
+
+def test_import_is_light_and_needs_no_host():
+    blocked = ("vllm", "ray", "matplotlib", "verl", "torch", "transformers")
+    code = (
+        f"import sys\nfor name in {blocked}: sys.modules[name] = None\n"
+        "import cw_plugin\nprint(sorted(m for m in sys.modules if m.startswith('cw_plugin')))\n"
+    )
+    result = python(code)
+    assert result.returncode == 0, result.stderr
+    assert "cw_plugin.weights" not in result.stdout and "cw_plugin.cpu.platform" not in result.stdout
+
+
+def test_nothing_of_the_cpu_platform_is_active_unless_asked_for():
+    code = (
+        "import verl, sys\n"
+        "from verl.utils import distributed\n"
+        "from verl.workers.engine.fsdp import transformer_impl\n"
+        "from verl.plugin.platform import platform_manager\n"
+        "from torch.distributed.fsdp import CPUOffloadPolicy\n"
+        "print('cpu' in platform_manager.PlatformRegistry.registered_names(),\n"
+        "      type(distributed.initialize_global_process_group_ray).__name__,\n"
+        "      transformer_impl.CPUOffloadPolicy is CPUOffloadPolicy,\n"
+        "      'cw_plugin.cpu.platform' in sys.modules)\n"
+        "import os; print(os.environ.get('VERL_ENGINE_DEVICE'), os.environ.get('VLLM_CPU_KVCACHE_SPACE'))\n"
+    )
+    assert python(code).stdout.split() == ["False", "function", "True", "False", "None", "None"]
+    active = python(code, VERL_PLATFORM="cpu").stdout.split()
+    assert active == ["True", "FunctionWrapper", "False", "True", "cuda", "1"]
+
+
+def test_vllm_plugin_does_nothing_unless_asked_for():
+    code = (
+        "from importlib.metadata import entry_points\n"
+        "(plugin,) = [e for e in entry_points(group='vllm.general_plugins') if e.name == 'cw_plugin_cpu']\n"
+        "from vllm import _custom_ops\nbefore = _custom_ops._supports_onednn\nplugin.load()()\n"
+        "print(before, _custom_ops._supports_onednn)\n"
+    )
+    before, after = python(code).stdout.split()[-2:]
+    assert before == after
+    assert python(code, VERL_PLATFORM="cpu").stdout.split()[-1] == "False"
+
+
+def test_a_plugin_that_fails_is_seen():
+    """verl logs the failure at debug level; ours says it on stderr, in one line."""
+    result = python("import sys\nsys.modules['wrapt'] = None\nimport verl\nprint('verl went on')\n")
+    assert "verl went on" in result.stdout
+    lines = [line for line in result.stderr.splitlines() if "could not register with verl" in line]
+    assert len(lines) == 1 and "ModuleNotFoundError" in lines[0] and "wrapt" in lines[0]
+
+
+def test_training_with_a_verl_of_another_shape_is_refused(tmp_path):
+    """A copy of verl whose advantage function has another name: an error that names it, and no Ray."""
+    import verl
+
+    package = Path(verl.__file__).parent
+    shutil.copytree(package, tmp_path / "verl", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("trainer_base.py", "utils.py"):
+        path = tmp_path / "verl" / "trainer" / "ppo" / "v1" / name
+        path.write_text(path.read_text().replace("compute_advantage_for_multi_trajectories", "compute_all_advantages"))
+    arguments = [
+        "algorithm.adv_estimator=cw_grpo", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1", "actor_rollout_ref.actor.ppo_mini_batch_size=8",
+        "data.train_batch_size=8",
+    ]  # fmt: skip
+    code = (
+        f"import sys, runpy; sys.argv[1:] = {arguments}; runpy.run_module('verl.trainer.main_ppo', run_name='__main__')"
+    )
+    result = python(code, cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert result.returncode != 0
+    assert re.search(
+        r"HostError: cw_plugin does not fit verl 0\.9\.1: .*compute_advantage_for_multi_trajectories", result.stderr
+    )
+    assert "Started a local Ray instance" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "lacks"),
+    [
+        ("", "no function"),
+        ("def compute_advantage_for_multi_trajectories(batch, adv_estimator): ...", "no batch_keys or data"),
+    ],
+)
+def test_a_hook_without_its_place_says_what_is_lacking(source, lacks, monkeypatch, caplog):
+    host = types.ModuleType("a_verl_of_another_shape")
+    exec(source, vars(host))
+    monkeypatch.setattr(hooks, "problems", [])
+    hooks._install(hooks.HOOKS[0], host)
+    assert lacks in hooks.problems[0] and lacks in caplog.text
+
+
+def test_a_cw_grpo_that_verl_registered_itself_is_left_alone(caplog):
+    registry = types.SimpleNamespace(
+        ADV_ESTIMATOR_REGISTRY={"cw_grpo": print}, POLICY_LOSS_REGISTRY={}, register_policy_loss=lambda _: lambda f: f
+    )
+    hooks._register_estimator_and_loss(registry)
+    assert registry.ADV_ESTIMATOR_REGISTRY == {"cw_grpo": print}
+    assert "already registered" in caplog.text
+
+
+VALID = (
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=8",
+    "data.train_batch_size=8",
+)
+LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo"
+
+
+def validate(*overrides: str) -> None:
+    """verl's own composition and its own validate_config, as main_ppo calls it."""
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer", [*VALID, *overrides])
+    verl_config.validate_config(config=config, use_reference_policy=False, use_critic=False)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["algorithm.adv_estimator=cw_grpo"],
+        ["algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.scope=batch", "+algorithm.cw_grpo.kernel=none"],
+        ["algorithm.adv_estimator=grpo", LOSS],
+        ["algorithm.adv_estimator=grpo", "trainer.use_v1=False"],
+    ],
+)
+def test_valid_settings_pass(overrides):
+    validate(*overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["algorithm.adv_estimator=cw_grpo", LOSS], "loss_mode=vanilla .* or algorithm.adv_estimator=grpo"),
+        (["algorithm.adv_estimator=cw_grpo", "trainer.use_v1=False"], "set trainer.use_v1=True"),
+        (["algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.sigma=2"], "the keys are scope, kernel"),
+        (["algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.scope=rank"], "use one of group, batch"),
+        (["algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo=batch"], r"\+algorithm.cw_grpo.scope=\.\.\."),
+        (["algorithm.adv_estimator=grpo", LOSS, "+algorithm.cw_grpo.scope=batch"], "do nothing for policy_loss"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_with_the_way_to_mend_them(overrides, message):
+    with pytest.raises(OptionsError, match=message):
+        validate(*overrides)
+
+
+def test_missing_hooks_are_refused_by_validate_config(monkeypatch):
+    monkeypatch.setattr(hooks, "_installed", lambda hook, module: False)
+    with pytest.raises(HostError, match="Install a verl version"):
+        validate("algorithm.adv_estimator=cw_grpo")
