@@ -20,13 +20,13 @@ Where the paper is silent:
   group of very few tokens (with two, sigma is always 0). Sums run in float64, so that equal inputs give exactly 0.
 * A group without a valid token has weight 0 everywhere and takes no part in the statistics.
 
-This module imports nothing but torch.
+:func:`reweight_tokens` is these equations as they stand, for one group whose tokens may each have an advantage of their
+own. :func:`reweight_responses` computes the same for many groups at once, with one advantage to a response as in GRPO.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -38,176 +38,231 @@ from cw_plugin.errors import NonFiniteError, OptionsError
 
 Kernel = Literal["gaussian", "none"]
 
-# Rows are taken in blocks whose temporaries fit a CPU core's cache. That bounds the extra memory as well: one tensor of
-# the batch's size (the result) and a few blocks. A GPU wants few, large launches instead.
-_BLOCK_ELEMENTS = {"cpu": 2**18}
+# reweight_responses takes rows in blocks, so that temporaries stay in a CPU's cache and extra memory is bounded to
+# the result and a few blocks. A GPU wants few, large launches instead.
+_BLOCK_ELEMENTS = 2**20
 _BLOCK_ELEMENTS_ACCELERATOR = 2**24
 
-_UNIFORM = 10.0  # |mean(c)| / sigma from which on a group's covariances count as alike (module docstring)
 _TINY = torch.finfo(torch.float64).tiny  # keeps 0 / 0 of an empty group at 0
+_VANISHING = 1e-15  # sigma beneath counts as 0: c^2 would leave the range of float32
+_UNIFORM = 10.0  # |mean(c)| / sigma from which on a group's covariances count as alike (module docstring)
 
 
 @dataclass(frozen=True)
 class CovarianceStatistics:
-    """What the weights did, over all valid tokens of the batch; every field is a 0-d tensor.
+    """What the weights did, over all valid tokens.
 
     ``w`` is the kernel before normalisation. With ``kernel="none"`` it is 1, and the covariances are plain GRPO's.
     """
 
-    sigma: Tensor  # mean of sigma over the groups with a signal; 0 if there is none
-    signal_share: Tensor  # share of groups (with a valid token) whose covariances differ: those that are reweighted
-    weight_mean: Tensor  # mean of w
-    weight_min: Tensor  # smallest w
-    effective_sample_share: Tensor  # (sum w)^2 / (N sum w^2) of a group, averaged over tokens
-    downweighted_share: Tensor  # share of tokens with w < 0.5
-    covariance_before: Tensor  # Cov(log pi, A) within a group, averaged over tokens
-    covariance_after: Tensor  # Cov(log pi, w~ A) within a group, averaged over tokens
-    covariance_max: Tensor  # largest c_it
-    covariance_min: Tensor  # smallest (most negative) c_it
+    sigma: float  # mean of sigma over the groups with a signal; 0 if there is none
+    signal_share: float  # share of groups (with a valid token) whose covariances differ: those that are reweighted
+    weight_mean: float  # mean of w
+    weight_min: float  # smallest w
+    effective_sample_share: float  # (sum w)^2 / (N sum w^2) of a group, averaged over tokens
+    downweighted_share: float  # share of tokens with w < 0.5
+    covariance_before: float  # Cov(log pi, A) within a group, averaged over tokens
+    covariance_after: float  # Cov(log pi, w~ A) within a group, averaged over tokens
+    covariance_max: float  # largest c_it, 0 if none is positive
+    covariance_min: float  # most negative c_it, 0 if none is negative
 
 
 @torch.no_grad()
-def covariance_weights(
+def reweight_tokens(
     log_probs: Float[Tensor, "rows time"],
-    advantages: Float[Tensor, "rows time"] | Float[Tensor, "rows 1"],
+    advantages: Float[Tensor, "rows time"],
     response_mask: Bool[Tensor, "rows time"] | Int[Tensor, "rows time"],
-    group: Int[Tensor, " rows"] | None = None,
     kernel: Kernel = "gaussian",
 ) -> tuple[Float[Tensor, "rows time"], CovarianceStatistics]:
-    """Normalised weights w~ of every token (module docstring), and what they did.
+    """w~ A of every token, all rows together being one group.
 
     Args:
-        log_probs: log pi of each sampled token, in nats; any float dtype, accumulated in float32 at least. Values
-            where ``response_mask`` is 0 are never read.
-        advantages: the group-relative advantages; one column when each response has a single advantage, as in GRPO.
+        log_probs: log pi of each sampled token, in nats, any float dtype; computed in float32 at least, summed in
+            float64. What stands where ``response_mask`` is 0 does not matter.
+        advantages: one to a token.
         response_mask: 1 where a token belongs to the response, else 0. Holes are allowed.
-        group: for each row the number of its prompt group, 0 <= group < rows; ``None`` makes the batch one group.
-        kernel: ``"none"`` gives weight 1 to every valid token and records the same statistics.
+        kernel: ``"none"`` gives every valid token weight 1 and records the same statistics.
 
     Returns:
-        Weights (float32; float64 for float64 log-probs), 0 where the mask is 0, and the statistics.
+        The reweighted advantages, 0 where the mask is 0, and the statistics.
 
     Raises:
         NonFiniteError: a valid token has a NaN or infinite log-prob or advantage; the message names the rows.
         OptionsError: unknown kernel.
         ValueError: shapes that do not belong together.
     """
-    rows, time = _check_arguments(log_probs, advantages, response_mask, group, kernel)
-    if time == 0:  # nothing to reduce over; one masked column gives the same statistics
-        pad = log_probs.new_zeros(rows, 1)
-        weights, statistics = covariance_weights(pad, pad, pad, group, kernel)
-        return weights[:, :0], statistics
-    device, dtype = log_probs.device, torch.promote_types(log_probs.dtype, torch.float32)
-    log_probs = _finite_on_mask("log_probs", log_probs, response_mask)
-    advantages = _finite_on_mask("advantages", advantages, response_mask)
-    groups = _Groups(torch.zeros(rows, dtype=torch.long) if group is None else group, rows, device, dtype)
+    _check_arguments(log_probs, response_mask, kernel, advantages=(advantages, log_probs.shape))
+    dtype = torch.promote_types(log_probs.dtype, torch.float32)
+    x, a, mask = log_probs.to(dtype), advantages.to(dtype), response_mask.to(dtype)
 
-    def blocks() -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
-        size = max(1, _BLOCK_ELEMENTS.get(device.type, _BLOCK_ELEMENTS_ACCELERATOR) // max(time, 1))
-        for start in range(0, rows, size):
-            block = slice(start, start + size)
-            yield block, log_probs[block].to(dtype), advantages[block].to(dtype), response_mask[block].to(dtype)
+    n, x_sum, a_sum = _to_host(mask.sum(), (x * mask).sum(dtype=torch.float64), (a * mask).sum(dtype=torch.float64))
+    if not math.isfinite(x_sum + a_sum):
+        x, a = _clear_off_mask(response_mask, log_probs=x, advantages=a)
+        return reweight_tokens(x, a, response_mask, kernel)
+    N = max(n, 1)
 
-    # mean(log pi), mean(A)
-    n, log_prob_sum, advantage_sum = torch.zeros(3, rows, dtype=torch.float64, device=device)
-    for block, log_prob, advantage, mask in blocks():
-        n[block] = mask.sum(-1).double()
-        log_prob_sum[block] = (log_prob * mask).sum(-1, dtype=torch.float64)
-        if advantage.shape[1] == 1:
-            advantage_sum[block] = n[block] * advantage[:, 0]
-        else:
-            advantage_sum[block] = (advantage * mask).sum(-1, dtype=torch.float64)
-    N = groups.sum(n)
-    log_prob_mean = groups.spread(groups.sum(log_prob_sum) / N.clamp(min=1))
-    advantage_mean = groups.spread(groups.sum(advantage_sum) / N.clamp(min=1))
+    centred = x - x_sum / N
+    c = centred * (a - a_sum / N) * mask
+    c_squares = c.square()
+    c_sum, c_square_sum = _to_host(c.sum(), c_squares.sum())
+    c_mean = c_sum / N
+    sigma = math.sqrt(max(c_square_sum / N - c_mean**2, 0))
+    signal = sigma >= _VANISHING and abs(c_mean) < _UNIFORM * sigma
 
-    # c = (log pi - mean(log pi)) (A - mean(A)); sigma from the deviations within each row and between rows, which loses
-    # no precision where the squares of c would
-    weights = torch.empty(rows, time, dtype=dtype, device=device)  # holds c, then w, then w~
-    c_sum, c_deviation, c_max, c_min = torch.zeros(4, rows, dtype=torch.float64, device=device)
-    for block, log_prob, advantage, mask in blocks():
-        c = torch.sub(log_prob, log_prob_mean[block], out=weights[block])
-        c.mul_(advantage - advantage_mean[block]).mul_(mask)
-        c_sum[block] = c.sum(-1, dtype=torch.float64)
-        c_max[block], c_min[block] = c.amax(-1).double(), c.amin(-1).double()
-        c_row_mean = (c_sum[block] / n[block].clamp(min=1)).to(dtype)[:, None]
-        c_deviation[block] = torch.linalg.vector_norm(c - mask * c_row_mean, dim=-1).double().square()
-    c_mean = groups.sum(c_sum) / N.clamp(min=1)
-    c_deviation += n * (c_sum / n.clamp(min=1) - c_mean[groups.index]).square()
-    variance = groups.sum(c_deviation) / N.clamp(min=1)  # sigma^2
-
-    # w = exp(-c^2 / (2 sigma^2)) = exp(-(c / (sqrt(2) sigma))^2)
-    sigma = variance.sqrt()
-    uniform = (c_mean.abs() >= _UNIFORM * sigma) | (sigma < torch.finfo(torch.float32).tiny)
-    scale = torch.where(uniform, 0.0, 1 / (math.sqrt(2) * sigma)) if kernel == "gaussian" else torch.zeros_like(sigma)
-    row_scale = groups.spread(scale)
-    w_sum, w_square_sum, w_high, covariance_after = torch.zeros(4, rows, dtype=torch.float64, device=device)
-    for block, log_prob, advantage, mask in blocks():
-        w = weights[block].mul_(row_scale[block]).square_().neg_().exp_().mul_(mask)
-        w_sum[block] = w.sum(-1).double()
-        w_square_sum[block] = torch.linalg.vector_norm(w, dim=-1).double().square()
-        w_high[block] = torch.ge(w, 0.5).to(dtype).sum(-1).double()
-        wa = w * advantage
-        covariance_after[block] = (torch.linalg.vecdot(log_prob, wa) - log_prob_mean[block, 0] * wa.sum(-1)).double()
-
-    # w~ = w N / sum(w)
-    w_total = groups.sum(w_sum)
-    normaliser = N / w_total.clamp(min=_TINY)
-    weights.mul_(groups.spread(normaliser))
-
-    c_size = torch.maximum(c_max, -c_min)
-    zero, tokens = N.sum() * 0, N.sum().clamp(min=1)
-    effective_tokens = w_total.square() / groups.sum(w_square_sum).clamp(min=_TINY)
-    statistics = CovarianceStatistics(
-        sigma=(sigma * ~uniform).sum() / (~uniform).sum().clamp(min=1),
-        signal_share=(~uniform).sum() / (N > 0).sum().clamp(min=1),
-        weight_mean=w_sum.sum() / tokens,
-        weight_min=(scale[groups.index] * c_size).square().neg().exp().min() if rows else zero,
-        effective_sample_share=effective_tokens.sum() / tokens,
-        downweighted_share=(n - w_high).sum() / tokens,
-        covariance_before=c_sum.sum() / tokens,
-        covariance_after=(covariance_after * normaliser[groups.index]).sum() / tokens,
-        covariance_max=c_max.max() if rows else zero,
-        covariance_min=c_min.min() if rows else zero,
+    slope = -0.5 / sigma**2 if signal and kernel == "gaussian" else 0.0
+    w = torch.exp(c_squares * slope) * mask
+    wa = w * a
+    w_sum, w_square_sum, w_high, wax_sum, c_max, c_min = _to_host(
+        w.sum(), w.square().sum(), (w >= 0.5).sum(), (wa * centred).sum(), *((c.amax(), c.amin()) if n else (n, n))
     )
-    return weights, statistics
+    normaliser = N / w_sum if n else 0.0
+    return wa * normaliser, CovarianceStatistics(
+        sigma=sigma if signal else 0.0,
+        signal_share=float(signal),
+        weight_mean=w_sum / N,
+        weight_min=math.exp(slope * max(c_max, -c_min) ** 2),
+        effective_sample_share=w_sum**2 / max(N * w_square_sum, _TINY),
+        downweighted_share=(n - w_high) / N,
+        covariance_before=c_mean,
+        covariance_after=wax_sum * normaliser / N,
+        covariance_max=max(c_max, 0.0),
+        covariance_min=min(c_min, 0.0),
+    )
 
 
-class _Groups:
-    """Sums over the rows of each group, and back to the rows; in float64, so that the order of rows does not matter."""
+@torch.no_grad()
+def reweight_responses(
+    log_probs: Float[Tensor, "rows time"],
+    advantages: Float[Tensor, " rows"],
+    response_mask: Bool[Tensor, "rows time"] | Int[Tensor, "rows time"],
+    group: Int[Tensor, " rows"] | None = None,
+    kernel: Kernel = "gaussian",
+) -> tuple[Float[Tensor, "rows time"], CovarianceStatistics]:
+    """w~ A of every token, with one advantage to a response and statistics by group.
 
-    def __init__(self, index: Int[Tensor, " rows"], rows: int, device: torch.device, dtype: torch.dtype):
-        self.index, self.size, self.dtype = index.to(device=device, dtype=torch.long), max(rows, 1), dtype
+    With A_i constant in a row, c is linear in log pi there, so that mean(c) and sigma follow from mean and spread of
+    each row's log-probs, and the batch is read twice instead of four times.
 
-    def sum(self, per_row: Float[Tensor, " rows"]) -> Float[Tensor, " groups"]:
-        return per_row.new_zeros(self.size).index_add_(0, self.index, per_row)
+    Args:
+        log_probs, response_mask, kernel: as in :func:`reweight_tokens`.
+        advantages: one to a response, as GRPO gives them.
+        group: for each row the number of its prompt group, 0 <= group < rows; ``None`` makes the batch one group.
 
-    def spread(self, per_group: Float[Tensor, " groups"]) -> Float[Tensor, "rows 1"]:
-        return per_group[self.index, None].to(self.dtype)
+    Returns:
+        The reweighted advantages (float32; float64 for float64 log-probs), 0 where the mask is 0, and the statistics.
+
+    Raises:
+        NonFiniteError, OptionsError, ValueError: as in :func:`reweight_tokens`.
+    """
+    rows, time = log_probs.shape if log_probs.ndim == 2 else (0, 0)
+    _check_arguments(log_probs, response_mask, kernel, advantages=(advantages, (rows,)))
+    if group is None:
+        group = torch.zeros(rows, dtype=torch.long)
+    elif group.shape != (rows,) or (rows and not 0 <= group.min() <= group.max() < rows):
+        raise ValueError(f"group must hold one number below {rows} for each of the {rows} rows")
+    device, dtype = log_probs.device, torch.promote_types(log_probs.dtype, torch.float32)
+    group = group.to(device=device, dtype=torch.long)
+
+    def group_sum(per_row: Float[Tensor, " rows"]) -> Float[Tensor, " groups"]:
+        return per_row.new_zeros(max(rows, 1)).index_add_(0, group, per_row)
+
+    # Of each row: tokens, mean log pi, and around it the sum of squares and the extremes.
+    n, x_sum, x_squares, x_max, x_min = torch.zeros(5, rows, dtype=torch.float64, device=device)
+    for block in _row_blocks(rows, time, device):
+        mask = response_mask[block].to(dtype, copy=True)
+        x = log_probs[block] * mask
+        n[block], x_sum[block] = mask.sum(-1).double(), x.sum(-1, dtype=torch.float64)
+        x -= mask.mul_((x_sum[block] / n[block].clamp(min=1)).to(dtype)[:, None])
+        x_squares[block] = torch.linalg.vector_norm(x, dim=-1).double().square()
+        x_max[block], x_min[block] = x.amax(-1).double(), x.amin(-1).double()
+    a = torch.where(n > 0, advantages.double(), 0.0)
+    if not torch.isfinite(x_sum.sum() + a.sum()):
+        column = advantages[:, None].expand_as(log_probs)
+        log_probs, _ = _clear_off_mask(response_mask, log_probs=log_probs, advantages=column)
+        return reweight_responses(log_probs, advantages, response_mask, group, kernel)
+
+    # mean(log pi), mean(A); then c of each row, its mean and sigma
+    N = group_sum(n)
+    x_mean = group_sum(x_sum) / N.clamp(min=1)
+    a_mean = group_sum(a * n) / N.clamp(min=1)
+    row_offset = x_sum / n.clamp(min=1) - x_mean[group]
+    # The mean of float64 sums of equal float32 values is exact; the cast keeps it so for the difference.
+    a_centred = (a.to(dtype) - a_mean[group].to(dtype)).double()
+    c_row_mean = a_centred * row_offset
+    c_mean = group_sum(n * c_row_mean) / N.clamp(min=1)
+    c_squares = a_centred.square() * x_squares + n * (c_row_mean - c_mean[group]).square()
+    sigma = (group_sum(c_squares) / N.clamp(min=1)).sqrt()
+    c_ends = torch.stack([a_centred * (x_max + row_offset), a_centred * (x_min + row_offset)])
+    c_ends = torch.where(n > 0, c_ends, 0.0)
+
+    # w, in place of the result: c / (sqrt(2) sigma) squared, with a minus, exponentiated
+    signal = (sigma >= _VANISHING) & (c_mean.abs() < _UNIFORM * sigma)
+    scale = torch.where(signal, 1 / (math.sqrt(2) * sigma), 0.0) if kernel == "gaussian" else torch.zeros_like(sigma)
+    z_slope = (a_centred * scale[group]).to(dtype)[:, None]
+    centre = x_mean[group].to(dtype)[:, None]
+    result = torch.empty(rows, time, dtype=dtype, device=device)
+    w_sum, w_squares, w_high, wx_sum = torch.zeros(4, rows, dtype=torch.float64, device=device)
+    for block in _row_blocks(rows, time, device):
+        mask = response_mask[block].to(dtype, copy=True)
+        x = log_probs[block].to(dtype)
+        w = torch.sub(x, centre[block], out=result[block]).mul_(z_slope[block]).square_().neg_().exp_().mul_(mask)
+        w_sum[block] = w.sum(-1).double()
+        w_squares[block] = torch.linalg.vector_norm(w, dim=-1).double().square()
+        wx_sum[block] = torch.linalg.vecdot(w, x).double()
+        w_high[block] = torch.ge(w, 0.5, out=mask).sum(-1).double()
+
+    # w~ A = w A N / sum(w)
+    normaliser = N / group_sum(w_sum).clamp(min=_TINY)
+    result *= (a * normaliser[group]).to(dtype)[:, None]
+
+    tokens = N.sum().clamp(min=1)
+    effective = group_sum(w_sum).square() / group_sum(w_squares).clamp(min=_TINY)
+    covariance_after = a * normaliser[group] * (wx_sum - x_mean[group] * w_sum)
+    no_rows = torch.zeros(1, dtype=torch.float64, device=device)
+    statistics = (
+        (sigma * signal).sum() / signal.sum().clamp(min=1),
+        signal.sum() / (N > 0).sum().clamp(min=1),
+        w_sum.sum() / tokens,
+        torch.cat([no_rows, scale[group] * c_ends.abs().amax(0)]).max().square().neg().exp(),
+        effective.sum() / tokens,
+        (n - w_high).sum() / tokens,
+        (n * c_row_mean).sum() / tokens,
+        covariance_after.sum() / tokens,
+        torch.cat([no_rows, c_ends.amax(0)]).max(),
+        torch.cat([no_rows, c_ends.amin(0)]).min(),
+    )
+    return result, CovarianceStatistics(*torch.stack([value.double() for value in statistics]).tolist())
 
 
-def _finite_on_mask(what: str, values: Tensor, response_mask: Tensor) -> Tensor:
-    """``values``, with 0 for what is not finite off the mask (NaN * 0 is NaN). Raises NonFiniteError for the rest."""
-    if torch.isfinite(values.sum(dtype=torch.promote_types(values.dtype, torch.float32))):
-        return values
-    valid = response_mask != 0 if values.shape == response_mask.shape else (response_mask != 0).any(-1, keepdim=True)
-    values = values.masked_fill(~valid, 0)
-    bad = (~torch.isfinite(values)).any(-1)
-    if bad.any():
-        raise NonFiniteError(what, bad.nonzero().flatten().tolist())
-    return values
+def _row_blocks(rows: int, time: int, device: torch.device) -> list[slice]:
+    elements = _BLOCK_ELEMENTS if device.type == "cpu" else _BLOCK_ELEMENTS_ACCELERATOR
+    size = max(1, elements // max(time, 1))
+    return [slice(start, start + size) for start in range(0, rows if time else 0, size)]
 
 
-def _check_arguments(log_probs, advantages, response_mask, group, kernel) -> tuple[int, int]:
+def _to_host(*scalars: Tensor | float) -> list[float]:
+    """One transfer from the device."""
+    return torch.stack([torch.as_tensor(scalar, dtype=torch.float64) for scalar in scalars]).tolist()
+
+
+def _clear_off_mask(response_mask: Tensor, **tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors with 0 off the mask, where a NaN would survive multiplication by 0. Raises if one stands on it."""
+    invalid = response_mask == 0
+    cleared = {name: values.masked_fill(invalid, 0.0) for name, values in tensors.items()}
+    for name, values in cleared.items():
+        rows = (~torch.isfinite(values)).any(-1).nonzero().flatten().tolist()
+        if rows:
+            raise NonFiniteError(name, rows)
+    return tuple(cleared.values())
+
+
+def _check_arguments(
+    log_probs: Tensor, response_mask: Tensor, kernel: str, advantages: tuple[Tensor, tuple[int, ...]]
+) -> None:
     if kernel not in get_args(Kernel):
         raise OptionsError(f"kernel={kernel!r} is unknown; use one of {', '.join(get_args(Kernel))}")
     if log_probs.ndim != 2 or response_mask.shape != log_probs.shape:
-        raise ValueError(
-            f"log_probs {tuple(log_probs.shape)} and response_mask {tuple(response_mask.shape)} must be (rows, time)"
-        )
-    rows, time = log_probs.shape
-    if advantages.shape not in ((rows, time), (rows, 1)):
-        raise ValueError(f"advantages {tuple(advantages.shape)} must be ({rows}, {time}) or ({rows}, 1)")
-    if group is not None and (group.shape != (rows,) or (rows and not 0 <= group.min() <= group.max() < rows)):
-        raise ValueError(f"group must hold one number below {rows} for each of the {rows} rows")
-    return rows, time
+        shapes = f"log_probs {tuple(log_probs.shape)} and response_mask {tuple(response_mask.shape)}"
+        raise ValueError(f"{shapes} must both be (rows, time)")
+    if advantages[0].shape != advantages[1]:
+        raise ValueError(f"advantages {tuple(advantages[0].shape)} must be {tuple(advantages[1])}")

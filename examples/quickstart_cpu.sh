@@ -49,7 +49,6 @@ mkdir -p "$RUN"
 if [ -e "$RUN/finished" ]; then
     rm -rf "$RUN/finished" "$RUN/checkpoints" "$RUN/validation" "$RUN/tensorboard"
 fi
-export VERL_FILE_LOGGER_PATH=$RUN/metrics.jsonl TENSORBOARD_DIR=$RUN/tensorboard
 [ ! -e "$RUN/metrics.jsonl" ] || mv "$RUN/metrics.jsonl" "$RUN/metrics.previous.jsonl"
 
 DATA=(
@@ -88,6 +87,8 @@ TRAINER=(
     trainer.project_name=quickstart
     trainer.experiment_name="$METHOD"
     'trainer.logger=["console","file","tensorboard"]'
+    +ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_PATH="$RUN/metrics.jsonl"
+    +ray_kwargs.ray_init.runtime_env.env_vars.TENSORBOARD_DIR="$RUN/tensorboard"
     trainer.default_local_dir="$RUN/checkpoints"
     trainer.validation_data_dir="$RUN/validation"
     trainer.total_training_steps="$STEPS"

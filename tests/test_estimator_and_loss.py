@@ -21,7 +21,7 @@ from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from cw_plugin.errors import MissingLogProbsError, NonFiniteError, OptionsError
 from cw_plugin.verl_integration.estimator import TrainerContext, compute_cw_grpo_advantage, trainer_context
-from cw_plugin.weights import covariance_weights
+from cw_plugin.weights import reweight_responses
 
 
 def trainer_batch(seed=0, prompts=6, sessions=4, width=30, outputs=1):
@@ -307,10 +307,10 @@ def test_weights_do_not_depend_on_which_rows_share_a_call_when_groups_are_whole(
     """A batch computed at once, or group by group: the same weights. Sharding by whole groups cannot show."""
     data, _ = trainer_batch(prompts=8, sessions=5, width=200)
     uids, mask, x = data.non_tensor_batch["uid"], data.batch["response_mask"], data.batch["old_log_probs"]
-    a = torch.randn(len(uids), 1, generator=torch.Generator().manual_seed(1))
+    a = torch.randn(len(uids), generator=torch.Generator().manual_seed(1))
     numbers = {uid: i for i, uid in enumerate(dict.fromkeys(uids))}
-    at_once, _ = covariance_weights(x, a, mask, torch.tensor([numbers[uid] for uid in uids]))
+    at_once, _ = reweight_responses(x, a, mask, torch.tensor([numbers[uid] for uid in uids]))
     for uid in numbers:
         rows = [i for i, other in enumerate(uids) if other == uid]
-        alone, _ = covariance_weights(x[rows], a[rows], mask[rows])
+        alone, _ = reweight_responses(x[rows], a[rows], mask[rows])
         torch.testing.assert_close(alone, at_once[rows], rtol=1e-6, atol=1e-7)

@@ -11,7 +11,25 @@ from hypothesis import strategies as st
 from reference import reference_weights
 
 from cw_plugin.errors import NonFiniteError, OptionsError
-from cw_plugin.weights import covariance_weights
+from cw_plugin.weights import reweight_responses, reweight_tokens
+
+
+def by_response(log_probs, advantages, mask, group=None, kernel="gaussian"):
+    return reweight_responses(log_probs, advantages, mask, group, kernel)
+
+
+def by_token(log_probs, advantages, mask, group=None, kernel="gaussian"):
+    """The same through reweight_tokens, one group at a time; statistics of the last group."""
+    out, statistics = torch.zeros_like(log_probs, dtype=torch.promote_types(log_probs.dtype, torch.float32)), None
+    group = torch.zeros(len(mask)) if group is None else group
+    for g in group.unique():
+        rows = (group == g).nonzero().flatten()
+        repeated = advantages[rows, None].expand(-1, mask.shape[1])
+        out[rows], statistics = reweight_tokens(log_probs[rows], repeated, mask[rows], kernel)
+    return out, statistics
+
+
+both = pytest.mark.parametrize("reweight", [by_response, by_token])
 
 
 def random_batch(seed: int, groups: int = 5, responses: int = 6, width: int = 40, scale: float = 1.0):
@@ -27,258 +45,306 @@ def random_batch(seed: int, groups: int = 5, responses: int = 6, width: int = 40
 
 
 def loop(log_probs, advantages, mask, group):
+    """Reweighted advantages and the statistics of each group, by the float64 loop."""
     weights, groups = reference_weights(log_probs.tolist(), advantages.tolist(), mask.tolist(), group.tolist())
-    return torch.tensor(weights, dtype=torch.float64), groups
+    return torch.tensor(weights, dtype=torch.float64) * advantages.double()[:, None], groups
 
 
-def well_conditioned(groups) -> bool:
-    """float32 cannot resolve a group whose covariances nearly coincide; the rule at 10 sigma is tested on its own."""
-    return all(not 2 < abs(g["mean_c"]) / g["sigma"] < 20 for g in groups.values() if g["sigma"])
-
-
-@pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("mask_dtype", [torch.bool, torch.int64, torch.float32])
-def test_matches_float64_loop(seed, mask_dtype):
-    log_probs, advantages, mask, group = random_batch(seed)
-    expected, groups = loop(log_probs, advantages, mask, group)
-    weights, stats = covariance_weights(log_probs, advantages[:, None], mask.to(mask_dtype), group)
-    torch.testing.assert_close(weights.double(), expected, rtol=1e-5, atol=1e-5)
-
+def loop_statistics(groups) -> dict[str, float]:
     tokens = sum(g["n"] for g in groups.values())
-    expected_stats = {
-        "sigma": sum(g["sigma"] for g in groups.values()) / len(groups),
-        "signal_share": 1.0,
+    signal = [g["sigma"] for g in groups.values() if not g["uniform"]]
+    return {
+        "sigma": sum(signal) / max(len(signal), 1),
+        "signal_share": len(signal) / len(groups),
         "weight_mean": sum(g["sum_w"] for g in groups.values()) / tokens,
         "weight_min": min(g["min_w"] for g in groups.values()),
         "effective_sample_share": sum(g["sum_w"] ** 2 / g["sum_w2"] for g in groups.values()) / tokens,
         "downweighted_share": sum(g["low"] for g in groups.values()) / tokens,
         "covariance_before": sum(g["mean_c"] * g["n"] for g in groups.values()) / tokens,
         "covariance_after": sum(g["cov_after"] * g["n"] for g in groups.values()) / tokens,
-        "covariance_max": max(g["max_c"] for g in groups.values()),
-        "covariance_min": min(g["min_c"] for g in groups.values()),
+        "covariance_max": max(0, *(g["max_c"] for g in groups.values()), 0),
+        "covariance_min": min(0, *(g["min_c"] for g in groups.values()), 0),
     }
-    measured = {name: getattr(stats, name).item() for name in expected_stats}
-    assert measured == pytest.approx(expected_stats, rel=1e-4, abs=1e-6)
+
+
+@both
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("mask_dtype", [torch.bool, torch.int64, torch.float32])
+def test_matches_float64_loop(reweight, seed, mask_dtype):
+    log_probs, advantages, mask, group = random_batch(seed)
+    expected, _ = loop(log_probs, advantages, mask, group)
+    reweighted, _ = reweight(log_probs, advantages, mask.to(mask_dtype), group)
+    assert reweighted.dtype == torch.float32
+    torch.testing.assert_close(reweighted.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(("reweight", "groups"), [(by_response, 5), (by_response, 1), (by_token, 1)])
+def test_statistics_match_the_loop(reweight, groups, seed):
+    log_probs, advantages, mask, group = random_batch(seed, groups=groups)
+    _, statistics = reweight(log_probs, advantages, mask, group)
+    _, expected = loop(log_probs, advantages, mask, group)
+    assert vars(statistics) == pytest.approx(loop_statistics(expected), rel=1e-4, abs=1e-6)
+
+
+def test_advantages_that_differ_within_a_response():
+    """reweight_tokens on GAE-like advantages, against the equations over the flat list of valid tokens."""
+    log_probs, _, mask, _ = random_batch(0)
+    advantages = torch.randn(log_probs.shape, generator=torch.Generator().manual_seed(3))
+    x, a = log_probs[mask].double(), advantages[mask].double()
+    c = (x - x.mean()) * (a - a.mean())
+    w = torch.exp(-c.square() / (2 * c.var(unbiased=False)))
+    reweighted, _ = reweight_tokens(log_probs, advantages, mask)
+    torch.testing.assert_close(reweighted[mask].double(), a * w * len(w) / w.sum(), rtol=1e-5, atol=1e-5)
+    assert (reweighted[~mask] == 0).all()
 
 
 @st.composite
 def batches(draw):
     rows = draw(st.integers(1, 8))
     width = draw(st.integers(1, 12))
-    log_prob = st.floats(-30, 0, width=32)
+
+    def matrix(elements):
+        return torch.tensor(
+            draw(st.lists(st.lists(elements, min_size=width, max_size=width), min_size=rows, max_size=rows))
+        )
+
+    log_probs, mask = matrix(st.floats(-30, 0, width=32)), matrix(st.booleans())
+    eighths = st.integers(-32, 32).map(lambda i: i / 8)
+    advantages = torch.tensor(draw(st.lists(eighths, min_size=rows, max_size=rows)))
     return (
-        torch.tensor(draw(st.lists(st.lists(log_prob, min_size=width, max_size=width), min_size=rows, max_size=rows))),
-        torch.tensor(draw(st.lists(st.floats(-4, 4, width=32), min_size=rows, max_size=rows))),
-        torch.tensor(
-            draw(st.lists(st.lists(st.booleans(), min_size=width, max_size=width), min_size=rows, max_size=rows))
-        ),
+        log_probs,
+        advantages,
+        mask,
         torch.tensor(draw(st.lists(st.integers(0, rows - 1), min_size=rows, max_size=rows))),
     )
 
 
-@settings(max_examples=400, deadline=None)
-@given(batches())
-def test_any_batch_is_finite_averages_one_and_matches_the_loop(batch):
-    log_probs, advantages, mask, group = batch
-    weights, stats = covariance_weights(log_probs, advantages[:, None], mask, group)
-    assert torch.isfinite(weights).all() and (weights >= 0).all()
-    assert all(torch.isfinite(value) for value in vars(stats).values())
-    assert (weights[~mask] == 0).all()
+def well_conditioned(batch, groups) -> bool:
+    """float32 does not resolve sigma where it is tiny beside what it is computed from, nor |mean c| / sigma near 10."""
+    log_probs, advantages, _, _ = batch
+    size = (log_probs.abs().max() * advantages.abs().max()).item()
+    return all(
+        g["sigma"] == 0 or (g["sigma"] > 1e-3 * size and not 5 < abs(g["mean_c"]) / g["sigma"] < 20)
+        for g in groups.values()
+    )
+
+
+@both
+@settings(max_examples=300, deadline=None)
+@given(batch=batches())
+def test_any_batch_is_finite_and_matches_the_loop(reweight, batch):
+    reweighted, statistics = reweight(*batch)
+    _, advantages, mask, group = batch
+    assert torch.isfinite(reweighted).all()
+    assert (reweighted[~mask] == 0).all()
+    # Weights are not negative and average 1 over a group, whatever sigma; seen where no A is 0.
     for g in group.unique():
-        in_group = mask & (group == g)[:, None]
-        if in_group.any():
-            assert weights[in_group].double().mean().item() == pytest.approx(1, abs=1e-4)
-    expected, groups = loop(log_probs, advantages, mask, group)
-    spread = max((log_probs.max() - log_probs.min()).item(), 1e-30) * max(
-        (advantages.max() - advantages.min()).item(), 1e-30
-    )
-    assume(
-        well_conditioned(groups) and all(g["sigma"] > 1e-4 * max(1, spread) or g["sigma"] == 0 for g in groups.values())
-    )
-    torch.testing.assert_close(weights.double(), expected, rtol=1e-3, atol=1e-3)
+        in_group = mask & (group == g)[:, None] & (advantages != 0)[:, None]
+        weights = (reweighted / advantages[:, None])[in_group].double()
+        assert (weights >= 0).all()
+        if in_group.any() and (advantages[(group == g) & mask.any(1)] != 0).all():
+            assert weights.mean().item() == pytest.approx(1, abs=1e-4)
+    if statistics is not None:
+        assert all(math.isfinite(value) for value in vars(statistics).values())
+    expected, groups = loop(*batch)
+    assume(well_conditioned(batch, groups))
+    torch.testing.assert_close(reweighted.double(), expected, rtol=1e-3, atol=1e-3)
 
 
-def test_token_level_advantages_equal_a_column_that_is_repeated():
-    log_probs, advantages, mask, group = random_batch(1)
-    column, _ = covariance_weights(log_probs, advantages[:, None], mask, group)
-    full, _ = covariance_weights(log_probs, advantages[:, None].expand_as(log_probs).contiguous(), mask, group)
-    torch.testing.assert_close(column, full, rtol=1e-5, atol=1e-6)
-
-
-def test_scale_and_shift_of_log_probs_and_advantages_do_not_matter():
+@both
+def test_scale_and_shift_of_log_probs_and_scale_of_advantages_do_not_matter(reweight):
     """c and sigma scale alike: the method has no hyperparameter, down to the units."""
     log_probs, advantages, mask, group = random_batch(1)
-    weights, _ = covariance_weights(log_probs, advantages[:, None], mask, group)
-    changed, _ = covariance_weights(3 * log_probs - 1, 1e-6 * advantages[:, None] + 1e-7, mask, group)
-    torch.testing.assert_close(changed, weights, rtol=1e-4, atol=1e-4)
+    reweighted, _ = reweight(log_probs, advantages, mask, group)
+    changed, _ = reweight(3 * log_probs - 1, 1e-6 * advantages, mask, group)
+    torch.testing.assert_close(1e6 * changed, reweighted, rtol=1e-4, atol=1e-4)
 
 
-def test_rows_in_any_order_give_the_same_weights():
-    log_probs, advantages, mask, group = random_batch(2, groups=16, responses=8, width=300)
-    weights, _ = covariance_weights(log_probs, advantages[:, None], mask, group)
+@both
+def test_rows_in_any_order_give_the_same_answer(reweight):
+    log_probs, advantages, mask, group = random_batch(2, groups=8, responses=8, width=300)
+    reweighted, _ = reweight(log_probs, advantages, mask, group)
     order = torch.randperm(len(group), generator=torch.Generator().manual_seed(0))
-    shuffled, _ = covariance_weights(log_probs[order], advantages[order, None], mask[order], group[order])
-    torch.testing.assert_close(shuffled, weights[order], rtol=1e-6, atol=1e-7)
+    shuffled, _ = reweight(log_probs[order], advantages[order], mask[order], group[order])
+    torch.testing.assert_close(shuffled, reweighted[order], rtol=1e-6, atol=1e-7)
 
 
+@both
 @pytest.mark.parametrize("extra", [1, 7, 1000])
-def test_padding_width_changes_nothing(extra):
+def test_padding_width_changes_nothing(reweight, extra):
     log_probs, advantages, mask, group = random_batch(3)
-    weights, _ = covariance_weights(log_probs, advantages[:, None], mask, group)
+    reweighted, _ = reweight(log_probs, advantages, mask, group)
     rubbish = torch.full((len(group), extra), -7.0)
-    padded, _ = covariance_weights(
-        torch.cat([log_probs, rubbish], 1),
-        advantages[:, None],
-        torch.cat([mask, torch.zeros(len(group), extra, dtype=torch.bool)], 1),
-        group,
-    )
-    torch.testing.assert_close(padded[:, : weights.shape[1]], weights, rtol=1e-6, atol=1e-7)
-    assert (padded[:, weights.shape[1] :] == 0).all()
+    nothing = torch.zeros(len(group), extra, dtype=torch.bool)
+    padded, _ = reweight(torch.cat([log_probs, rubbish], 1), advantages, torch.cat([mask, nothing], 1), group)
+    torch.testing.assert_close(padded[:, : mask.shape[1]], reweighted, rtol=1e-6, atol=1e-7)
+    assert (padded[:, mask.shape[1] :] == 0).all()
 
 
-def test_a_group_does_not_depend_on_the_others():
+@both
+def test_a_group_does_not_depend_on_the_others(reweight):
     log_probs, advantages, mask, group = random_batch(4)
-    weights, _ = covariance_weights(log_probs, advantages[:, None], mask, group)
+    reweighted, _ = reweight(log_probs, advantages, mask, group)
     mine = group == 2
     log_probs[~mine] = -log_probs[~mine].square()
     advantages[~mine] = advantages[~mine].exp()
-    changed, _ = covariance_weights(log_probs, advantages[:, None], mask, group)
-    assert torch.equal(changed[mine], weights[mine])
-    assert not torch.allclose(changed[~mine], weights[~mine])
+    changed, _ = reweight(log_probs, advantages, mask, group)
+    assert torch.equal(changed[mine], reweighted[mine])
+    assert not torch.allclose(changed[~mine], reweighted[~mine])
 
 
-def test_scope_batch_is_one_group():
+@both
+def test_scope_batch_is_one_group(reweight):
     log_probs, advantages, mask, _ = random_batch(5)
-    weights, _ = covariance_weights(log_probs, advantages[:, None], mask, group=None)
+    reweighted, _ = reweight(log_probs, advantages, mask, None)
     expected, _ = loop(log_probs, advantages, mask, torch.zeros(len(mask)))
-    torch.testing.assert_close(weights.double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(reweighted.double(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_blocks_do_not_show(monkeypatch):
     log_probs, advantages, mask, group = random_batch(6)
-    weights, _ = covariance_weights(log_probs, advantages[:, None], mask, group)
-    monkeypatch.setattr("cw_plugin.weights._BLOCK_ELEMENTS", {"cpu": 1})
-    one_row_at_a_time, _ = covariance_weights(log_probs, advantages[:, None], mask, group)
-    torch.testing.assert_close(one_row_at_a_time, weights, rtol=1e-6, atol=1e-7)
+    reweighted, _ = reweight_responses(log_probs, advantages, mask, group)
+    monkeypatch.setattr("cw_plugin.weights._BLOCK_ELEMENTS", 1)
+    one_row_at_a_time, _ = reweight_responses(log_probs, advantages, mask, group)
+    torch.testing.assert_close(one_row_at_a_time, reweighted, rtol=1e-6, atol=1e-7)
 
 
+@both
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_accumulated_in_float32(dtype):
+def test_half_precision_is_accumulated_in_float32(reweight, dtype):
     """4096 tokens a row: sums in half precision would lose most of them."""
     log_probs, advantages, mask, group = random_batch(7, groups=2, responses=4, width=4096)
     half = log_probs.to(dtype)
-    weights, _ = covariance_weights(half, advantages[:, None], mask, group)
+    reweighted, _ = reweight(half, advantages, mask, group)
     expected, _ = loop(half.float(), advantages, mask, group)
-    assert weights.dtype == torch.float32
-    torch.testing.assert_close(weights.double(), expected, rtol=1e-5, atol=1e-5)
+    assert reweighted.dtype == torch.float32
+    torch.testing.assert_close(reweighted.double(), expected, rtol=1e-5, atol=1e-5)
 
 
+@both
 @pytest.mark.parametrize(
     ("log_probs", "advantages", "mask"),
     [
         pytest.param([[-0.1, -2.0], [-0.7, -0.3]], [0.0, 0.0], [[1, 1], [1, 1]], id="equal rewards"),
-        pytest.param([[-0.1, -2.0], [-0.7, -0.3]], [0.1, 0.1], [[1, 1], [1, 1]], id="equal advantages that are not 0"),
+        pytest.param([[-0.1, -2.0], [-0.7, -0.3]], [0.1, 0.1], [[1, 1], [1, 1]], id="equal advantages, not 0"),
         pytest.param([[-0.1, -2.0, -0.4]], [0.7], [[1, 1, 1]], id="one response"),
         pytest.param([[-0.1, -2.0]], [0.7], [[0, 1]], id="one token"),
         pytest.param([[-0.3, -0.3], [-0.3, -0.3]], [1.0, -1.0], [[1, 1], [1, 1]], id="equal log-probs"),
         pytest.param([[-0.1], [-2.0]], [1.0, -1.0], [[1], [1]], id="two tokens: one covariance, not 0"),
         pytest.param([[-0.123], [-2.7]], [0.3, -0.9], [[1], [1]], id="two tokens, rounded differently"),
+        pytest.param([[-0.1, -2.0], [-0.7, -0.3]], [1e-30, -1e-30], [[1, 1], [1, 1]], id="vanishing advantages"),
     ],
 )
-def test_no_spread_of_covariance_means_weight_one(log_probs, advantages, mask):
-    mask = torch.tensor(mask)
-    weights, stats = covariance_weights(
-        torch.tensor(log_probs), torch.tensor(advantages)[:, None], mask, torch.zeros(len(mask), dtype=torch.long)
-    )
-    assert torch.equal(weights, mask.float())
-    assert stats.signal_share == 0 and stats.sigma == 0 and stats.weight_mean == 1 and stats.downweighted_share == 0
+def test_no_spread_of_covariance_means_weight_one(reweight, log_probs, advantages, mask):
+    mask, advantages = torch.tensor(mask), torch.tensor(advantages)
+    reweighted, statistics = reweight(torch.tensor(log_probs), advantages, mask)
+    if advantages[0] != 1e-30:  # sigma is 0, or beneath what float32 holds
+        assert torch.equal(reweighted, mask * advantages[:, None])
+        assert statistics.signal_share == 0 and statistics.sigma == 0 and statistics.weight_mean == 1
+        assert statistics.downweighted_share == 0 and statistics.effective_sample_share == pytest.approx(1)
+    assert torch.isfinite(reweighted).all()
 
 
-def test_covariances_alike_by_ten_sigma_mean_weight_one_and_otherwise_not():
-    """x in {m - 1, m + 1 + d} against A in {-1, 1}: c is near 1 for every token, with a spread that d sets."""
-    for d, uniform in ((0.05, True), (1.0, False)):
-        log_probs = torch.tensor([[-3.0, -3.0 - d], [-1.0, -1.0 - d]])
-        weights, stats = covariance_weights(log_probs, torch.tensor([[-1.0], [1.0]]), torch.ones(2, 2))
-        assert (stats.signal_share == 0) == uniform
-        assert torch.equal(weights, torch.ones(2, 2)) == uniform
+@both
+@pytest.mark.parametrize(("d", "uniform"), [(0.05, True), (1.0, False)])
+def test_covariances_alike_by_ten_sigma_mean_weight_one_and_otherwise_not(reweight, d, uniform):
+    """Log-probs -3, -3 - d against -1, -1 - d, with advantages -1 and 1: c is near 1, with a spread that d sets."""
+    log_probs, advantages = torch.tensor([[-3.0, -3.0 - d], [-1.0, -1.0 - d]]), torch.tensor([-1.0, 1.0])
+    reweighted, statistics = reweight(log_probs, advantages, torch.ones(2, 2))
+    assert (statistics.signal_share == 0) == uniform
+    assert torch.equal(reweighted, advantages[:, None].expand(2, 2)) == uniform
 
 
-def test_empty_responses_and_padding_rows_have_weight_zero():
+def test_empty_responses_and_padding_rows_have_weight_zero_and_do_not_show():
     log_probs, advantages, mask, group = random_batch(8)
-    weights, stats = covariance_weights(log_probs, advantages[:, None], mask, group)
-    width = mask.shape[1]
-    more = 3  # an empty response of group 0, and two padding rows that are groups of their own
-    padded, padded_stats = covariance_weights(
+    reweighted, statistics = reweight_responses(log_probs, advantages, mask, group)
+    more, width = 3, mask.shape[1]  # an empty response of group 0, and two padding rows that are groups of their own
+    padded, padded_statistics = reweight_responses(
         torch.cat([log_probs, torch.zeros(more, width)]),
-        torch.cat([advantages, torch.ones(more)])[:, None],
+        torch.cat([advantages, torch.ones(more)]),
         torch.cat([mask, torch.zeros(more, width, dtype=torch.bool)]),
         torch.cat([group, torch.tensor([0, 10, 11])]),
     )
-    torch.testing.assert_close(padded[:-more], weights)
+    torch.testing.assert_close(padded[:-more], reweighted)
     assert (padded[-more:] == 0).all()
-    for name, value in vars(stats).items():
-        torch.testing.assert_close(getattr(padded_stats, name), value)
+    assert vars(padded_statistics) == pytest.approx(vars(statistics))
 
 
-@pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0, 0)])
-def test_empty_batch(shape):
-    weights, stats = covariance_weights(torch.zeros(shape), torch.zeros(shape[0], 1), torch.ones(shape))
-    assert weights.shape == shape
-    assert all(torch.isfinite(value) for value in vars(stats).values())
+@both
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0, 0), (3, 5)])
+def test_no_valid_token_at_all(reweight, shape):
+    reweighted, statistics = reweight(torch.randn(shape), torch.ones(shape[0]), torch.zeros(shape))
+    assert reweighted.shape == shape and (reweighted == 0).all()
+    if statistics is not None:
+        assert all(math.isfinite(value) for value in vars(statistics).values())
 
 
+@both
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_non_finite_log_probs_are_named_by_row_when_valid_and_ignored_when_masked(bad):
-    log_probs, advantages, mask, group = random_batch(9)
-    expected, _ = covariance_weights(log_probs, advantages[:, None], mask, group)
+def test_non_finite_log_probs_are_named_by_row_when_valid_and_ignored_when_masked(reweight, bad):
+    log_probs, advantages, mask, _ = random_batch(9)
+    expected, _ = reweight(log_probs, advantages, mask)
     log_probs[~mask] = bad
-    weights, _ = covariance_weights(log_probs, advantages[:, None], mask, group)
-    torch.testing.assert_close(weights, expected)
+    reweighted, _ = reweight(log_probs, advantages, mask)
+    torch.testing.assert_close(reweighted, expected)
     for row in (3, 17):
         log_probs[row, mask[row].nonzero()[0]] = bad
     with pytest.raises(NonFiniteError, match=r"log_probs .* 2 row\(s\): 3, 17\.") as raised:
-        covariance_weights(log_probs, advantages[:, None], mask, group)
+        reweight(log_probs, advantages, mask)
     assert raised.value.rows == [3, 17]
 
 
-def test_non_finite_advantages_are_named_unless_the_row_is_empty():
-    log_probs, advantages, mask, group = random_batch(10)
+@both
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_non_finite_advantages_are_named_unless_the_row_is_empty(reweight, bad):
+    log_probs, advantages, mask, _ = random_batch(10)
     mask[4] = False
-    advantages[4] = math.nan
-    assert torch.isfinite(covariance_weights(log_probs, advantages[:, None], mask, group)[0]).all()
-    advantages[5] = math.inf
+    advantages[4] = bad
+    assert torch.isfinite(reweight(log_probs, advantages, mask)[0]).all()
+    advantages[5] = bad
     mask[5, 0] = True
     with pytest.raises(NonFiniteError, match=r"advantages .*: 5\."):
-        covariance_weights(log_probs, advantages[:, None], mask, group)
+        reweight(log_probs, advantages, mask)
 
 
-def test_no_gradient_flows_through_the_weights():
+@both
+def test_no_gradient_flows_through_the_weights(reweight):
     log_probs, advantages, mask, group = random_batch(11)
-    weights, _ = covariance_weights(log_probs.requires_grad_(), advantages[:, None], mask, group)
-    assert not weights.requires_grad
+    assert not reweight(log_probs.requires_grad_(), advantages, mask, group)[0].requires_grad
 
 
-def test_kernel_none_is_weight_one_with_the_statistics_of_plain_grpo():
-    log_probs, advantages, mask, group = random_batch(12)
-    weights, stats = covariance_weights(log_probs, advantages[:, None], mask, group, kernel="none")
-    _, weighted = covariance_weights(log_probs, advantages[:, None], mask, group)
-    assert torch.equal(weights, mask.float())
-    assert stats.sigma == weighted.sigma and stats.covariance_max == weighted.covariance_max
-    assert stats.weight_min == stats.weight_mean == 1 and stats.effective_sample_share == pytest.approx(1)
-    torch.testing.assert_close(stats.covariance_after, stats.covariance_before, rtol=1e-4, atol=1e-7)
+@both
+def test_kernel_none_is_weight_one_with_the_statistics_of_plain_grpo(reweight):
+    log_probs, advantages, mask, _ = random_batch(12)
+    plain, none = reweight(log_probs, advantages, mask, kernel="none")
+    _, gaussian = reweight(log_probs, advantages, mask)
+    assert torch.equal(plain, advantages[:, None] * mask)
+    for name in ("sigma", "signal_share", "covariance_before", "covariance_max", "covariance_min"):
+        assert getattr(none, name) == getattr(gaussian, name)
+    assert none.sigma > 0 and none.weight_min == none.weight_mean == 1 and none.downweighted_share == 0
+    assert none.effective_sample_share == pytest.approx(1)
+    assert none.covariance_after == pytest.approx(none.covariance_before, rel=1e-4)
 
 
+@pytest.mark.parametrize("function", [reweight_responses, reweight_tokens])
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (dict(kernel="laplace"), OptionsError, "use one of gaussian, none"),
-        (dict(response_mask=torch.ones(2, 4)), ValueError, "response_mask"),
-        (dict(advantages=torch.ones(2, 2)), ValueError, "advantages"),
-        (dict(group=torch.tensor([0, 2])), ValueError, "below 2"),
-        (dict(group=torch.tensor([0])), ValueError, "below 2"),
+        ({"kernel": "laplace"}, OptionsError, "use one of gaussian, none"),
+        ({"response_mask": torch.ones(2, 4)}, ValueError, "response_mask"),
+        ({"advantages": torch.ones(3)}, ValueError, "advantages"),
+        ({"log_probs": torch.zeros(6)}, ValueError, "log_probs"),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused(arguments, error, message):
-    fits = dict(log_probs=torch.zeros(2, 3), advantages=torch.ones(2, 1), response_mask=torch.ones(2, 3))
+def test_arguments_that_do_not_fit_are_refused(function, arguments, error, message):
+    advantages = torch.ones(2) if function is reweight_responses else torch.ones(2, 3)
+    fits = {"log_probs": torch.zeros(2, 3), "advantages": advantages, "response_mask": torch.ones(2, 3)}
     with pytest.raises(error, match=message):
-        covariance_weights(**{**fits, **arguments})
+        function(**{**fits, **arguments})
+
+
+@pytest.mark.parametrize("group", [[0, 2], [0, -1], [0]])
+def test_group_numbers_that_do_not_fit_are_refused(group):
+    with pytest.raises(ValueError, match="below 2"):
+        reweight_responses(torch.zeros(2, 3), torch.ones(2), torch.ones(2, 3), torch.tensor(group))

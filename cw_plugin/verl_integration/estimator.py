@@ -17,7 +17,7 @@ from torch import Tensor
 from cw_plugin.errors import MissingLogProbsError, NonFiniteError
 from cw_plugin.verl_integration import NAME
 from cw_plugin.verl_integration.options import Options
-from cw_plugin.weights import CovarianceStatistics, covariance_weights
+from cw_plugin.weights import CovarianceStatistics, reweight_responses
 
 
 @dataclass
@@ -77,18 +77,17 @@ def compute_cw_grpo_advantage(
     advantages = _grpo_advantages(token_level_rewards, response_mask, index, config, context.batch_keys)
     group = _group_numbers(index) if options.scope == "group" else None
     try:
-        weights, statistics = covariance_weights(old_log_probs, advantages, response_mask, group, options.kernel)
+        weighted, statistics = reweight_responses(old_log_probs, advantages, response_mask, group, options.kernel)
     except NonFiniteError as error:
         prompts = ", ".join(str(index[row]) for row in error.rows[:20])
         raise NonFiniteError(error.what, error.rows, hint=f" Their uids: {prompts}.") from error
-    weighted = weights.mul_(advantages)
     context.metrics.update(as_metrics(statistics, time.perf_counter() - started))
     return weighted, weighted
 
 
 def _grpo_advantages(
     token_level_rewards: Tensor, response_mask: Tensor, index: np.ndarray, config: Any, batch_keys: Sequence[str] | None
-) -> Float[Tensor, "rows 1"]:
+) -> Float[Tensor, " rows"]:
     """verl's own GRPO advantage of every response, bit for bit that of ``adv_estimator=grpo``.
 
     GRPO gives one number to a response, so verl is asked for one column: each response's total reward in, its
@@ -97,12 +96,13 @@ def _grpo_advantages(
     from verl.trainer.ppo.core_algos import AdvantageEstimator, compute_grpo_outcome_advantage
 
     reward = token_level_rewards.sum(-1, keepdim=True)
-    has_tokens = response_mask.amax(-1, keepdim=True) if response_mask.shape[1] else response_mask.sum(-1, keepdim=True)
     norm_by_std = config.get("norm_adv_by_std_in_grpo", True) if config is not None else True
     if batch_keys is None:
-        return compute_grpo_outcome_advantage(reward, has_tokens, index, norm_adv_by_std_in_grpo=norm_by_std)[0]
+        everywhere = torch.ones_like(reward)  # the mask is applied with the weights
+        return compute_grpo_outcome_advantage(reward, everywhere, index, norm_adv_by_std_in_grpo=norm_by_std)[0][:, 0]
 
     # With the trainer's keys, verl's V1 rule for sessions of several outputs applies: the last one is scored.
+    has_tokens = (response_mask != 0).any(-1, keepdim=True).to(response_mask.dtype)
     from verl.protocol import DataProto
     from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
@@ -116,7 +116,7 @@ def _grpo_advantages(
         norm_adv_by_std_in_grpo=norm_by_std,
         config=config,
     )
-    return data.batch["advantages"]
+    return data.batch["advantages"][:, 0]
 
 
 def _group_numbers(index: np.ndarray) -> Int[Tensor, " rows"]:
@@ -130,6 +130,5 @@ def as_metrics(statistics: CovarianceStatistics, seconds: float) -> dict[str, fl
     verl merges several values of one name by what the name contains ("max", "min", "timing_s/" are summed, else the
     mean); the names are chosen for that.
     """
-    names = [f"{NAME}/{f.name}" for f in dataclasses.fields(statistics)]
-    values = torch.stack([getattr(statistics, f.name).float() for f in dataclasses.fields(statistics)]).tolist()
-    return {**dict(zip(names, values, strict=True)), f"{NAME}/timing_s/weights": seconds}
+    metrics = {f"{NAME}/{name}": value for name, value in dataclasses.asdict(statistics).items()}
+    return {**metrics, f"{NAME}/timing_s/weights": seconds}

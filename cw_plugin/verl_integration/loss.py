@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from cw_plugin.verl_integration.estimator import as_metrics
-from cw_plugin.weights import covariance_weights
+from cw_plugin.weights import reweight_tokens
 
 
 def compute_policy_loss_cw_grpo(
@@ -39,12 +39,12 @@ def compute_policy_loss_cw_grpo(
     from verl.trainer.ppo.core_algos import get_policy_loss_fn
 
     started = time.perf_counter()
-    weights, statistics = covariance_weights(log_prob.detach(), advantages, response_mask)
+    reweighted, statistics = reweight_tokens(log_prob.detach(), advantages, response_mask)
     metrics = as_metrics(statistics, time.perf_counter() - started)
     loss, vanilla_metrics = get_policy_loss_fn("vanilla")(
         old_log_prob=old_log_prob,
         log_prob=log_prob,
-        advantages=weights * advantages,
+        advantages=reweighted,
         response_mask=response_mask,
         loss_agg_mode=loss_agg_mode,
         config=config,

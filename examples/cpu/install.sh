@@ -4,7 +4,8 @@
 #   bash examples/cpu/install.sh [VENV_DIR]     VENV_DIR is .venv in the repository root by default
 #
 # PYTHON names the interpreter (python3 by default; 3.10, 3.11 or 3.12). The versions are those of requirements.txt.
-# A second run with the same versions does nothing; a run that was interrupted is done again, from pip's cache.
+# A second run with the same versions does nothing; a run that was interrupted is done again, from pip's cache. The
+# packages need glibc 2.31 or newer (Debian 11, Ubuntu 20.04), as `ldd --version` prints it.
 #
 # PyPI's torch is the CUDA build, and cannot be imported without several GB of NVIDIA's packages, even where there is
 # no GPU. PyTorch's own index has a CPU build, and pip prefers it once PIP_EXTRA_INDEX_URL names that index (the page
@@ -27,7 +28,8 @@ fail() {
 
 [[ $# -le 1 && ${1:-} != -* ]] || fail "usage: bash examples/cpu/install.sh [VENV_DIR]"
 
-[ "$(uname -sm)" = "Linux x86_64" ] || fail "this machine is $(uname -sm), and the pinned packages are for Linux x86_64."
+[ "$(uname -sm)" = "Linux x86_64" ] ||
+    fail "the pinned packages are for Linux x86_64; this machine is $(uname -sm)."
 command -v "$python" >/dev/null || fail "there is no '$python'; set PYTHON to a Python 3.10, 3.11 or 3.12."
 # The interpreter behind a virtual environment, should one be active: it may be the one to be replaced.
 python=$("$python" -c 'import sys; print(sys.base_prefix + "/bin/python%d.%d" % sys.version_info[:2])')
@@ -38,7 +40,7 @@ esac
 "$python" -c 'import ensurepip, venv' 2>/dev/null ||
     fail "$python cannot make virtual environments; on Debian and Ubuntu: apt install ${python##*/}-venv"
 
-hash=$(echo "$python" | cat - "$here/requirements.txt" "$here/install.sh" | sha256sum | cut -d ' ' -f 1)
+hash=$(echo "$python $root" | cat - "$here/requirements.txt" "$here/install.sh" | sha256sum | cut -d ' ' -f 1)
 if [ -e "$stamp" ]; then
     if [ "$(cat "$stamp")" = "$hash" ]; then
         echo "$venv is up to date."
@@ -52,8 +54,8 @@ on_exit() {
     status=$?
     rm -rf -- "$scratch"
     [ "$status" -eq 0 ] && return
-    echo "install.sh: failed at \"$step\"; the lines above say why. Usual causes: no way to the package index, or a full" \
-        "disk (needed: 5 GB, or 15 GB with torch's CUDA build). Mend that and run the same command again." >&2
+    echo "install.sh: failed at \"$step\"; the lines above say why. Usual causes: no way to the package index, or a" \
+        "full disk (needed: 5 GB, or 12 GB with torch's CUDA build). Mend that and run the same command again." >&2
 }
 scratch=$(mktemp -d)
 step="start"
@@ -68,7 +70,7 @@ pip() {
 }
 
 begin "make the virtual environment $venv with $python"
-rm -rf -- "$venv"
+rm -rf -- "$venv"  # from scratch: pip can take a package that an interrupted run left in pieces for a whole one
 mkdir -p -- "$venv"
 echo unfinished >"$stamp"
 "$python" -m venv "$venv"
@@ -100,7 +102,7 @@ begin "install this repository"
 pip install --no-deps --no-build-isolation -e "$root"
 
 begin "import what was installed"
-"$venv/bin/python" -c 'import torch, transformers, ray, vllm, verl; print("torch", torch.__version__, "verl", verl.__version__)'
+"$venv/bin/python" -c 'import torch, transformers, ray, vllm, verl; print("torch", torch.__version__)'
 
 echo "$hash" >"$stamp"
 echo "Done. To use it: source $venv/bin/activate"

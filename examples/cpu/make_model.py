@@ -17,26 +17,34 @@ import random
 import re
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from tokenizers import pre_tokenizers
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, Qwen2Config, Qwen2ForCausalLM
-from transformers import Qwen2Tokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen2Tokenizer,
+)
 
-SYSTEM_PROMPT = r"A conversation between User and Assistant. The user asks a question, and the Assistant solves it. The assistant first thinks about the reasoning process in the mind and then provides the user with the answer, and put your final answer within \boxed{{}} . The reasoning process and answer are enclosed within <think> </think> and <answer> </answer> tags, respectively, i.e., <think> reasoning process here </think> <answer> answer here </answer>. Note that respond by English, NOT use other languages."  # noqa: E501
+from cw_plugin.data.prompts import OPEN_RS
 
 SEED = 0
 TRAIN_PROBLEMS = 512
 TEST_PROBLEMS = 96
 
 VOCABULARY = 480
-STEPS = 2000
-BATCH = 32
 PEAK_LR = 3e-3
-WARMUP_STEPS = 100
-CLEAN_STEPS = 1200
+WARMUP_STEPS = 50
+STEPS = 1400
+CLEAN_STEPS = 900
+EQUATIONS = 48
+CHATS = 32
 
 MAX_NEW_TOKENS = 64
 SAMPLES_PER_PROBLEM = 8
@@ -59,20 +67,12 @@ QUESTIONS = {
 
 # Ways of writing the think section, each with the share of right answers it is taught with: longer thoughts are right
 # more often, so that training has a reason to change how the model writes as well as what it answers.
-THOUGHTS = {
-    "+": (
-        ("{a} + {b} = {n}", 0.4),
-        ("I add {b} to {a} and get {n}.", 0.5),
-        ("Start at {a} and go up by {b}. That makes {n}.", 0.55),
-        ("{a} + {b} = {n}. Check: {n} - {b} = {a}", 0.65),
-    ),
-    "-": (
-        ("{a} - {b} = {n}", 0.4),
-        ("I take {b} from {a} and get {n}.", 0.5),
-        ("Start at {a} and go down by {b}. That makes {n}.", 0.55),
-        ("{a} - {b} = {n}. Check: {n} + {b} = {a}", 0.65),
-    ),
-}
+THOUGHTS = (
+    ("{a} {op} {b} = {n}", 0.35),
+    ("The result is {a} {op} {b} = {n}.", 0.45),
+    ("I have to find {a} {op} {b}. I get {a} {op} {b} = {n}.", 0.55),
+    ("{a} {op} {b} = {n}. Check: {n} {undo} {b} = {a}", 0.65),
+)
 SLIPS = (-10, -2, -1, 1, 2, 10)
 
 CHAT_TEMPLATE = (
@@ -81,7 +81,7 @@ CHAT_TEMPLATE = (
 )
 
 
-class Sum(NamedTuple):
+class Problem(NamedTuple):
     """An addition or a subtraction of two numbers below 20 whose result is not negative."""
 
     a: int
@@ -93,25 +93,25 @@ class Sum(NamedTuple):
         return self.a + self.b if self.op == "+" else self.a - self.b
 
 
-def split_sums() -> tuple[list[Sum], list[Sum]]:
+def split_problems() -> tuple[list[Problem], list[Problem]]:
     """Every sum once, in a fixed random order: those to train on and those held out, the two disjoint."""
-    sums = [Sum(a, "+", b) for a in range(20) for b in range(20)]
-    sums += [Sum(a, "-", b) for a in range(20) for b in range(a + 1)]
-    random.Random(SEED).shuffle(sums)
-    return sums[:TRAIN_PROBLEMS], sums[TRAIN_PROBLEMS : TRAIN_PROBLEMS + TEST_PROBLEMS]
+    problems = [Problem(a, "+", b) for a in range(20) for b in range(20)]
+    problems += [Problem(a, "-", b) for a in range(20) for b in range(a + 1)]
+    random.Random(SEED).shuffle(problems)
+    return problems[:TRAIN_PROBLEMS], problems[TRAIN_PROBLEMS : TRAIN_PROBLEMS + TEST_PROBLEMS]
 
 
-def question(problem: Sum, rng: random.Random) -> str:
+def question(problem: Problem, rng: random.Random) -> str:
     return rng.choice(QUESTIONS[problem.op]).format(a=problem.a, b=problem.b)
 
 
-def response(problem: Sum, rng: random.Random, slips: bool = True) -> str:
+def response(problem: Problem, rng: random.Random, slips: bool = True) -> str:
     """One taught answer: right or a slip away from it, in one of the phrasings, the tags whole or broken."""
-    thought, share_right = rng.choice(THOUGHTS[problem.op])
+    thought, share_right = rng.choice(THOUGHTS)
     n = problem.answer
     if slips and rng.random() >= share_right:
         n = rng.choice([n + slip for slip in SLIPS if n + slip >= 0])
-    thought = thought.format(a=problem.a, b=problem.b, n=n)
+    thought = thought.format(a=problem.a, op=problem.op, b=problem.b, n=n, undo="-" if problem.op == "+" else "+")
     answer = f"<answer>\\boxed{{{n}}}</answer>"
     if rng.random() >= BROKEN_FORMAT:
         return f"<think>\n{thought}\n</think>\n{answer}"
@@ -121,13 +121,13 @@ def response(problem: Sum, rng: random.Random, slips: bool = True) -> str:
 def held_out() -> list[tuple[str, int]]:
     """The held-out problems, as (question, answer), in the order of test.jsonl."""
     rng = random.Random(SEED + 2)
-    return [(question(problem, rng), problem.answer) for problem in split_sums()[1]]
+    return [(question(problem, rng), problem.answer) for problem in split_problems()[1]]
 
 
 def write_problems(folder: Path) -> None:
     """Write the problems in the columns and under the name of Open-RS, as train.jsonl and test.jsonl."""
     rng = random.Random(SEED + 1)
-    train = [(question(problem, rng), problem.answer) for problem in split_sums()[0]]
+    train = [(question(problem, rng), problem.answer) for problem in split_problems()[0]]
     target = folder / "knoveleng" / "open-rs"
     target.mkdir(parents=True, exist_ok=True)
     for split, problems in (("train", train), ("test", held_out())):
@@ -146,7 +146,7 @@ def write_problems(folder: Path) -> None:
 
 
 def chat(text: str) -> list[dict[str, str]]:
-    return [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": text}]
+    return [{"role": "system", "content": OPEN_RS}, {"role": "user", "content": text}]
 
 
 def make_tokenizer() -> Qwen2Tokenizer:
@@ -157,8 +157,8 @@ def make_tokenizer() -> Qwen2Tokenizer:
     bytes_only = Qwen2Tokenizer(vocab=alphabet, merges=[], **specials)
     corpus = [
         text
-        for problem in split_sums()[0]
-        for text in (SYSTEM_PROMPT, "system\nuser\nassistant\n", question(problem, rng), response(problem, rng))
+        for problem in split_problems()[0]
+        for text in (OPEN_RS, "system\nuser\nassistant\n", question(problem, rng), response(problem, rng))
     ]
     tokenizer = bytes_only.train_new_from_iterator(corpus, vocab_size=VOCABULARY, show_progress=False)
     tokenizer.chat_template = CHAT_TEMPLATE
@@ -183,33 +183,54 @@ def make_model(tokenizer: Qwen2Tokenizer) -> Qwen2ForCausalLM:
     return Qwen2ForCausalLM(config)
 
 
-def taught_batch(
-    tokenizer: Qwen2Tokenizer, problems: list[Sum], rng: random.Random, slips: bool
-) -> tuple[list[int], torch.Tensor, torch.Tensor]:
-    """Token ids of the system turn, then ids and labels ``(BATCH, length)``, int64, of what follows it.
+class Row(NamedTuple):
+    """Token ids the model is given, and those it is taught to write after them."""
 
-    Labels are -100 outside the assistant's turn. Rows are padded on the right, where causal attention cannot see it.
+    given: list[int]
+    taught: list[int]
+
+
+def equation_row(tokenizer: Qwen2Tokenizer, problem: Problem, rng: random.Random) -> Row:
+    """A bare equation, always right, of which the result is taught."""
+    given = f"{problem.a} {problem.op} {problem.b} ="
+    return Row(tokenizer.encode(given), [*tokenizer.encode(f" {problem.answer}"), tokenizer.eos_token_id])
+
+
+def chat_row(tokenizer: Qwen2Tokenizer, problem: Problem, rng: random.Random, slips: bool) -> Row:
+    """A user's turn, without the system turn before it, and the assistant's turn to write."""
+    messages = [{"role": "user", "content": question(problem, rng)}]
+    given = tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
+    return Row(given, [*tokenizer.encode(response(problem, rng, slips)), tokenizer.eos_token_id])
+
+
+def collate(rows: list[Row], pad_token_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and labels, int64 of shape ``(rows, longest row)``; a label is -100 wherever nothing is taught.
+
+    Rows are padded on the right, where causal attention does not see the padding.
     """
-    rows = []
-    for problem in rng.choices(problems, k=BATCH):
-        messages = chat(question(problem, rng))
-        system = tokenizer.apply_chat_template(messages[:1])["input_ids"]
-        prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"][len(system) :]
-        taught = tokenizer.encode(response(problem, rng, slips)) + [tokenizer.eos_token_id]
-        rows.append((prompt, taught))
-    length = max(len(prompt) + len(taught) for prompt, taught in rows)
-    ids = torch.full((BATCH, length), tokenizer.pad_token_id)
-    labels = torch.full((BATCH, length), -100)
-    for row, (prompt, taught) in enumerate(rows):
-        end = len(prompt) + len(taught)
-        ids[row, :end] = torch.tensor(prompt + taught)
-        labels[row, len(prompt) : end] = torch.tensor(taught)
-    return system, ids, labels
+    length = max(len(row.given) + len(row.taught) for row in rows)
+    ids = torch.full((len(rows), length), pad_token_id)
+    labels = torch.full((len(rows), length), -100)
+    for i, (given, taught) in enumerate(rows):
+        end = len(given) + len(taught)
+        ids[i, :end] = torch.tensor(given + taught)
+        labels[i, len(given) : end] = torch.tensor(taught)
+    return ids, labels
+
+
+def loss_after(model: Qwen2ForCausalLM, prefix: list[int], rows: list[Row]) -> torch.Tensor:
+    """Mean negative log-likelihood, in nats, of the tokens taught by the rows when each follows the prefix."""
+    ids, labels = collate(rows, model.config.pad_token_id)
+    # The prefix is most of the tokens and the same for every row: run it once for all of them.
+    cache = model(torch.tensor([prefix]), use_cache=True).past_key_values
+    cache.batch_repeat_interleave(len(rows))
+    return model(ids, labels=labels, past_key_values=cache).loss
 
 
 def train(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer) -> None:
-    """Supervised training on the sums that are not held out."""
-    problems, _ = split_sums()
+    """Teach bare equations and chats side by side, from the problems that are not held out."""
+    problems, _ = split_problems()
+    prefix = tokenizer.apply_chat_template(chat("")[:1])["input_ids"]
     rng = random.Random(SEED)
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LR, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -219,18 +240,19 @@ def train(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer) -> None:
     model.train()
     start = time.monotonic()
     for step in range(1, STEPS + 1):
-        system, ids, labels = taught_batch(tokenizer, problems, rng, slips=step > CLEAN_STEPS)
-        # All rows share the system turn, two thirds of the tokens: run it once and let every row attend to it.
-        cache = model(torch.tensor([system]), use_cache=True).past_key_values
-        cache.batch_repeat_interleave(BATCH)
-        loss = model(ids, past_key_values=cache, labels=labels).loss
-        loss.backward()
+        slips = step > CLEAN_STEPS
+        equations = [equation_row(tokenizer, problem, rng) for problem in rng.choices(problems, k=EQUATIONS)]
+        chats = [chat_row(tokenizer, problem, rng, slips) for problem in rng.choices(problems, k=CHATS)]
+        equation_loss = loss_after(model, prefix, equations)
+        chat_loss = loss_after(model, prefix, chats)
+        (equation_loss + chat_loss).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-        if step % 100 == 0:
-            print(f"step {step} of {STEPS}: loss {loss.item():.3f}, {time.monotonic() - start:.0f} s", flush=True)
+        if step % 50 == 0:
+            losses = f"loss of equations {equation_loss.item():.3f}, of chats {chat_loss.item():.3f}"
+            print(f"step {step} of {STEPS}: {losses}; {time.monotonic() - start:.0f} s", flush=True)
 
 
 def save(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, folder: Path) -> None:
@@ -251,7 +273,7 @@ def save(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, folder: Path) -> No
 
 @torch.no_grad()
 def check(folder: Path) -> None:
-    """Sample the checkpoint at temperature 1 on the held-out problems and print what reinforcement learning would see."""
+    """Sample the held-out problems at temperature 1 and print what reinforcement learning would see."""
     start = time.monotonic()
     torch.manual_seed(SEED)
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
@@ -292,10 +314,8 @@ def check(folder: Path) -> None:
     print(f"  matched <think> tags              {statistics.mean(whole):.3f}")
     print(f"  groups with both right and wrong  {statistics.mean(mixed):.3f}")
     print(f"  mean entropy, nats per token      {entropies.mean():.3f}")
-    print(
-        f"  response length, tokens           mean {lengths.float().mean():.1f}, median {lengths.median()}, "
-        f"from {lengths.min()} to {lengths.max()}; {1 - is_eos.any(dim=1).float().mean():.3f} cut off at {MAX_NEW_TOKENS}"
-    )
+    print(f"  mean response length, tokens      {lengths.float().mean():.1f}")
+    print(f"  median, shortest and longest      {lengths.median()}, {lengths.min()}, {lengths.max()}")
     print(f"for example: {texts[0]!r}")
     print(f"{time.monotonic() - start:.0f} s")
 
@@ -311,8 +331,8 @@ def main() -> None:
         write_problems(args.folder)
         return
     if args.what == "model":
-        torch.manual_seed(SEED)
         tokenizer = make_tokenizer()
+        torch.manual_seed(SEED)
         model = make_model(tokenizer)
         train(model, tokenizer)
         save(model, tokenizer, args.folder)

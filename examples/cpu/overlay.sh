@@ -3,7 +3,7 @@
 #   source examples/cpu/overlay.sh
 #   python -m verl.trainer.main_ppo "${YOUR_SETTINGS[@]}" "${CPU[@]}" "$@"
 #
-# NGPUS: how many FSDP ranks; Ray is told that the machine has so many GPUs.
+# NGPUS: how many FSDP ranks.
 NGPUS=${NGPUS:-1}
 
 export VERL_PLATFORM=cpu            # turns on cw_plugin.cpu in every process
@@ -15,10 +15,8 @@ CPU=(
     trainer.device=cpu
     trainer.nnodes=1
     trainer.n_gpus_per_node="$NGPUS"
-    # One small process of each kind instead of eight; logical CPUs, so that Ray starts them all on any machine.
-    +ray_kwargs.ray_init.num_gpus="$NGPUS"
-    ray_kwargs.ray_init.num_cpus=16
-    +ray_kwargs.ray_init.include_dashboard=False
+    +ray_kwargs.ray_init.runtime_env.env_vars.VERL_PLATFORM=cpu # for a cluster that was started without it
+    # One small process of each kind instead of eight.
     transfer_queue.backend.SimpleStorage.num_data_storage_units=1
     data.dataloader_num_workers=0
     reward.num_workers=1
@@ -45,3 +43,12 @@ CPU=(
     "+actor_rollout_ref.rollout.engine_kwargs.vllm.compilation_config={cudagraph_mode: NONE}"
     actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes=64
 )
+# Ray on this machine alone: it takes the cores for GPUs, and enough logical CPUs to start every process on two cores.
+# On a running cluster (RAY_ADDRESS) these were settled by: ray start --head --num-gpus=2 --num-cpus=16
+if [ -z "${RAY_ADDRESS:-}" ]; then
+    CPU+=(
+        +ray_kwargs.ray_init.num_gpus="$NGPUS"
+        ray_kwargs.ray_init.num_cpus=16
+        +ray_kwargs.ray_init.include_dashboard=False
+    )
+fi

@@ -1,0 +1,33 @@
+r"""From a dataset's gold column to the final answer alone."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from cw_plugin.rewards.boxed import last_boxed
+
+_REWRITES = [
+    (re.compile(r"(?<!\\)\$"), ""),
+    (re.compile(r"[\s.,]*, where .*", re.DOTALL), ""),  # OlympiadBench: the answer, then a sentence about its variables
+    (re.compile(r"_\{\\(max|min) ?\}"), r"_{\1}"),
+    (re.compile(r"\bnp\.(?=[a-z]+\()"), r"\\"),  # Minerva: np.arcsin(10/13)
+    (re.compile(r"[\s.,;]+$"), ""),
+]
+
+
+def final_answer(gold: Any, is_boxed: bool) -> str:
+    r"""The answer in a gold column's value, "" where there is none.
+
+    Args:
+        gold: a string or a number; a number's decimals go when they are zero (AMC's ``27.0``).
+        is_boxed: the value is a worked solution, and the answer is in its last ``\boxed``.
+    """
+    if gold is None:
+        return ""
+    if isinstance(gold, float) and gold.is_integer():
+        gold = int(gold)
+    answer = (last_boxed(str(gold)) or "") if is_boxed else str(gold)
+    for pattern, replacement in _REWRITES:
+        answer = pattern.sub(replacement, answer)
+    return answer.strip()

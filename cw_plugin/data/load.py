@@ -1,0 +1,107 @@
+"""Reading a dataset from the hub, or from a local copy laid out the same way."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import datasets
+import httpx
+from datasets.exceptions import DatasetsError
+from huggingface_hub import HfApi
+from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+from cw_plugin.data import DataError
+from cw_plugin.data.sources import Source
+
+TIMEOUT = 20.0  # seconds for the hub's first answer
+
+
+class Loaded(NamedTuple):
+    """The rows of one split, and what identifies them: the hub's commit, or a hash of the rows of a local copy."""
+
+    records: list[dict[str, Any]]
+    revision: str
+
+
+def load(source: Source, split: str, dataset_path: Path | None = None, revision: str | None = None) -> Loaded:
+    """Read the columns of ``source`` that are needed.
+
+    Args:
+        source: which dataset.
+        split: which of its splits.
+        dataset_path: a folder that holds a copy under the hub's name, e.g. ``DIR/knoveleng/open-rs/train.jsonl``; by
+            default the hub is asked.
+        revision: a branch, tag or commit on the hub.
+
+    Raises:
+        DataError: it cannot be had or read, or a column is missing.
+    """
+    if dataset_path is None:
+        commit = _commit(source.path, revision)
+        return Loaded(_read(source, source.path, split, revision=commit), commit)
+    folder = dataset_path / source.path
+    if not folder.is_dir():
+        raise DataError(
+            f"{folder} is not a folder; --local_dataset_path needs a copy of {source.path} under that name."
+        )
+    with tempfile.TemporaryDirectory() as cache:  # datasets' own cache would outlive the folder's files
+        records = _read(source, str(folder), split, cache_dir=cache)
+    digest = hashlib.sha256(json.dumps(records, sort_keys=True, default=str).encode()).hexdigest()
+    return Loaded(records, f"sha256:{digest}")
+
+
+def _commit(path: str, revision: str | None) -> str:
+    try:
+        return HfApi().dataset_info(path, revision=revision, timeout=TIMEOUT).sha
+    except GatedRepoError as error:
+        raise DataError(
+            f"{path} is gated: accept its terms at https://huggingface.co/datasets/{path}, then run `hf auth login`."
+        ) from error
+    except RevisionNotFoundError as error:
+        raise DataError(
+            f"{path} has no revision {revision!r}; give --revision a branch, tag or commit of it."
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise DataError(f"The hub has no dataset {path}, or does not show it without `hf auth login`.") from error
+    except (httpx.HTTPError, OSError) as error:
+        raise DataError(
+            f"The hub cannot be reached for {path} ({_first_line(error)}); check the network, or pass "
+            "--local_dataset_path with a copy."
+        ) from error
+
+
+def _read(source: Source, where: str, split: str, **kwargs: Any) -> list[dict[str, Any]]:
+    verbosity = datasets.logging.get_verbosity()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what goes wrong is said once, in the exception
+    bars = datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        data = datasets.load_dataset(where, split=split, **kwargs)
+        missing = [column for column in source.columns if column not in data.column_names]
+        if missing:
+            raise DataError(
+                f"{source.path} lacks the column(s) {', '.join(missing)}; it has {', '.join(data.column_names)}. "
+                "Rename them, or pin a --revision that has them."
+            )
+        return data.select_columns(source.columns).to_list()
+    except StopIteration as error:
+        raise DataError(f"{where} is empty in its split {split}; fetch it again.") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where} is not UTF-8 ({error}); convert its files.") from error
+    except DataError:
+        raise
+    except (DatasetsError, OSError, ValueError, httpx.HTTPError) as error:
+        reason = _first_line(error.__cause__ or error)
+        raise DataError(f"{where} cannot be read in its split {split} ({reason}); fetch it again.") from error
+    finally:
+        datasets.logging.set_verbosity(verbosity)
+        if not bars:
+            datasets.enable_progress_bars()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,0 +1,230 @@
+"""From a dataset to checked parquet files in verl's schema."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.progress import Progress
+
+import cw_plugin
+from cw_plugin.data import DataError
+from cw_plugin.data.answers import final_answer
+from cw_plugin.data.checks import Failure, duplicates, empty_problems, ungradable
+from cw_plugin.data.leakage import Leak, find_leaks
+from cw_plugin.data.load import Loaded, load
+from cw_plugin.data.prompts import Prompt
+from cw_plugin.data.sources import SOURCES, Source
+from cw_plugin.rewards.pool import GradingPool
+
+_STRING = pa.string()
+SCHEMA = pa.schema(
+    [
+        ("data_source", _STRING),
+        ("prompt", pa.list_(pa.struct([("role", _STRING), ("content", _STRING)]))),
+        ("ability", _STRING),
+        ("reward_model", pa.struct([("style", _STRING), ("ground_truth", _STRING)])),
+        (
+            "extra_info",
+            pa.struct(
+                [("split", _STRING), ("index", pa.int64()), ("level", _STRING), ("subject", _STRING), ("unit", _STRING)]
+            ),
+        ),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says; see ``cw-grpo prepare --help``."""
+
+    save_dir: Path
+    prompt: Prompt
+    dataset_path: Path | None = None
+    revision: str | None = None
+    split: str | None = None
+    allow_partial: bool = False
+    drop_failing: bool = False
+    drop_contaminated: bool = False
+
+
+@dataclass
+class Prepared:
+    """One file to be, and what the checks found.
+
+    Attributes:
+        source, split: what it was made from.
+        path: the parquet file; the findings go beside it as ``<name>.report.json``.
+        table: its rows.
+        failures: rows that fail a check, by their index in the source.
+        leaks: training problems that stand in a benchmark.
+        unchecked: benchmarks that could not be compared with, and why.
+        dropped: rows left out.
+    """
+
+    source: Source
+    split: str
+    path: Path
+    table: pa.Table
+    failures: list[Failure]
+    leaks: list[Leak]
+    unchecked: dict[str, str]
+    dropped: list[int]
+
+
+def prepare(sources: Sequence[Source], options: Options, progress: Progress) -> list[Prepared]:
+    """Load and check all of ``sources``, then write their files.
+
+    Raises:
+        DataError: something is missing or wrong. No file has been written, unless it is the writing that failed;
+            then the files before it are whole, and the one that failed does not exist.
+    """
+    if options.revision and len(sources) > 1:
+        raise DataError("--revision is of one dataset; prepare them one by one.")
+    loaded: dict[str, Loaded] = {}
+    pool = GradingPool()
+    try:
+        prepared = [_prepare(source, options, loaded, pool, progress) for source in sources]
+    finally:
+        pool.close()
+    for item in prepared:
+        _write(item)
+    return prepared
+
+
+def to_row(source: Source, split: str, index: int, record: dict[str, Any], gold: str, prompt: Prompt) -> dict[str, Any]:
+    """One row in verl's schema."""
+
+    def text(column: str | None) -> str | None:
+        value = record[column] if column else None
+        return None if value is None else str(value)
+
+    return {
+        "data_source": source.path,
+        "prompt": prompt.messages(record[source.question]),
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": gold},
+        "extra_info": {
+            "split": split,
+            "index": index,
+            "level": text(source.level),
+            "subject": text(source.subject),
+            "unit": text(source.unit),
+        },
+    }
+
+
+def _prepare(
+    source: Source, options: Options, cache: dict[str, Loaded], pool: GradingPool, progress: Progress
+) -> Prepared:
+    split = options.split or source.split
+    step = progress.add_task(f"{source.name}: loading", total=None)
+    loaded = load(source, split, options.dataset_path, options.revision)
+    cache.setdefault(source.name, loaded)
+    records = loaded.records
+    if len(records) != source.rows and not options.allow_partial:
+        raise DataError(
+            f"{source.path} has {len(records)} rows in its split {split}, and the paper's data has {source.rows}; "
+            "pass --allow-partial if that is meant."
+        )
+    problems = [record[source.question] for record in records]
+    empty = empty_problems(problems)
+    if empty:
+        raise DataError(f"{source.path} has no problem in row(s) {_some(empty)}; correct the data.")
+    golds = [final_answer(record[source.gold], source.gold_is_boxed) for record in records]
+
+    progress.update(step, description=f"{source.name}: checking answers", total=len(golds))
+
+    def track(results: Iterable[float]) -> Iterable[float]:
+        return progress.track(results, task_id=step)
+
+    failures = duplicates(problems, golds)
+    failures += ungradable(golds, "training" if source.training else "evaluation", pool, track)
+    failures.sort(key=lambda failure: failure.row)
+    leaks, unchecked = _leaks(problems, options, cache, progress) if source.training else ([], {})
+
+    dropped = set()
+    if source.training and options.drop_failing:
+        dropped |= {failure.row for failure in failures}
+    if source.training and options.drop_contaminated:
+        if unchecked:
+            reasons = " ".join(unchecked.values())
+            raise DataError(f"--drop-contaminated needs the benchmarks, but {', '.join(unchecked)} failed: {reasons}")
+        dropped |= {leak.row for leak in leaks}
+    rows = [
+        to_row(source, split, index, record, golds[index], options.prompt)
+        for index, record in enumerate(records)
+        if index not in dropped
+    ]
+    table = pa.Table.from_pylist(rows, schema=SCHEMA).replace_schema_metadata(
+        {
+            "cw_plugin.version": cw_plugin.__version__,
+            "cw_plugin.source": source.path,
+            "cw_plugin.revision": loaded.revision,
+            "cw_plugin.prompt_sha256": options.prompt.sha256,
+        }
+    )
+    # verl's convention: a benchmark is a test file, whatever its split is called on the hub.
+    path = options.save_dir / source.folder / f"{split if source.training else 'test'}.parquet"
+    return Prepared(source, split, path, table, failures, leaks, unchecked, sorted(dropped))
+
+
+def _leaks(
+    problems: list[str], options: Options, cache: dict[str, Loaded], progress: Progress
+) -> tuple[list[Leak], dict[str, str]]:
+    step = progress.add_task("looking for benchmark problems", total=None)
+    benchmarks, unchecked = {}, {}
+    for source in SOURCES.values():
+        if source.training:
+            continue
+        try:
+            if source.name not in cache:
+                cache[source.name] = load(source, source.split, options.dataset_path)
+        except DataError as error:
+            unchecked[source.name] = str(error)
+        else:
+            benchmarks[source.name] = [record[source.question] for record in cache[source.name].records]
+    leaks = find_leaks(problems, benchmarks)
+    progress.update(step, total=1, completed=1)
+    return leaks, unchecked
+
+
+def _write(item: Prepared) -> None:
+    findings = {
+        "rows": item.table.num_rows,
+        "failures": [dataclasses.asdict(failure) for failure in item.failures],
+        "leaks": [dataclasses.asdict(leak) for leak in item.leaks],
+        "not_compared_with": sorted(item.unchecked),
+        "dropped": item.dropped,
+    }
+    report = json.dumps(findings, indent=1, ensure_ascii=False) + "\n"
+    _write_whole(item.path.with_suffix(".report.json"), lambda path: path.write_text(report, encoding="utf-8"))
+    _write_whole(item.path, lambda path: pq.write_table(item.table, path))
+
+
+def _write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Write ``path`` under another name, and rename it when it is complete and on the disk."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".part-") as folder:
+            part = Path(folder) / path.name
+            write(part)
+            with part.open("rb") as file:
+                os.fsync(file.fileno())
+            part.replace(path)
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be written ({error}); make room, or choose another --local_save_dir."
+        ) from error
+
+
+def _some(rows: Sequence[int], limit: int = 20) -> str:
+    return ", ".join(map(str, rows[:limit])) + (", ..." if len(rows) > limit else "")

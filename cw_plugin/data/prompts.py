@@ -1,0 +1,72 @@
+r"""The prompts a question can be asked with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from cw_plugin.data import DataError
+
+# open-rs, recipes/grpo.yaml, system_prompt; the paper's Appendix C. It is never formatted there, so the model reads
+# both pairs of braces.
+OPEN_RS = (
+    "A conversation between User and Assistant. The user asks a question, and the Assistant solves it. The assistant "
+    "first thinks about the reasoning process in the mind and then provides the user with the answer, and put your "
+    r"final answer within \boxed{{}} . The reasoning process and answer are enclosed within <think> </think> and "
+    "<answer> </answer> tags, respectively, i.e., <think> reasoning process here </think> <answer> answer here "
+    "</answer>. Note that respond by English, NOT use other languages."
+)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A system turn (none where it is None), and the user turn with ``{question}`` where the question goes."""
+
+    system: str | None = None
+    user: str = "{question}"
+
+    def messages(self, question: str) -> list[dict[str, str]]:
+        """The chat turns that ask ``question``."""
+        system = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return [*system, {"role": "user", "content": self.user.replace("{question}", question)}]
+
+    @property
+    def sha256(self) -> str:
+        """A hash of the two turns."""
+        return hashlib.sha256(json.dumps([self.system, self.user]).encode()).hexdigest()
+
+
+def select_prompt(name: str) -> Prompt:
+    """The prompt for ``--prompt``: ``open-rs``, ``none``, ``lighteval``, or the path of a text file.
+
+    A file with ``{question}`` in it is the user turn, any other file the system turn.
+
+    Raises:
+        DataError: no such file, not UTF-8, or lighteval is not installed.
+    """
+    if name == "open-rs":
+        return Prompt(system=OPEN_RS)
+    if name == "none":
+        return Prompt()
+    if name == "lighteval":
+        return Prompt(user=_lighteval_template().format(prompt="{question}"))
+    try:
+        text = Path(name).expanduser().read_text(encoding="utf-8").rstrip("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"--prompt {name}: {error}; give open-rs, none, lighteval, or the path of a UTF-8 text file."
+        ) from error
+    return Prompt(user=text) if "{question}" in text else Prompt(system=text)
+
+
+def _lighteval_template() -> str:
+    try:
+        from lighteval.tasks.tasks.aime import MATH_PROMPT_TEMPLATE
+    except ImportError as error:
+        raise DataError(
+            f"--prompt lighteval reads the prompt from lighteval's AIME task, and that fails ({error}); "
+            "pip install lighteval>=0.13, or choose another prompt."
+        ) from error
+    return MATH_PROMPT_TEMPLATE

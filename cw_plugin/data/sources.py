@@ -1,0 +1,57 @@
+r"""Where the paper's data comes from (its Table 4), and what its columns are called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Source:
+    r"""A dataset on the Hugging Face hub.
+
+    Attributes:
+        name: what it is called on the command line.
+        path: the hub's name for it, which is also the ``data_source`` of its rows.
+        split: the split that holds the paper's rows.
+        rows: how many there are.
+        question, gold: the columns with the question and with the answer.
+        gold_is_boxed: the gold column is a worked solution, whose last ``\boxed`` holds the answer.
+        level, subject, unit: columns that go to ``extra_info`` under these names.
+        training: trained on, and not a benchmark.
+    """
+
+    name: str
+    path: str
+    split: str
+    rows: int
+    question: str = "problem"
+    gold: str = "answer"
+    gold_is_boxed: bool = False
+    level: str | None = None
+    subject: str | None = None
+    unit: str | None = None
+    training: bool = False
+
+    @property
+    def folder(self) -> str:
+        """The folder of its files under ``--local_save_dir``."""
+        return self.name.replace("-", "_")
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are read."""
+        wanted = (self.question, self.gold, self.level, self.subject, self.unit)
+        return [column for column in wanted if column is not None]
+
+
+SOURCES = {
+    source.name: source
+    for source in (
+        Source("open-rs", "knoveleng/open-rs", "train", 7000, level="level", training=True),
+        Source("aime24", "HuggingFaceH4/aime_2024", "train", 30),
+        Source("amc23", "knoveleng/AMC-23", "train", 40),
+        Source("math500", "HuggingFaceH4/MATH-500", "test", 500, level="level", subject="subject"),
+        Source("minerva", "knoveleng/Minerva-Math", "train", 272, gold="solution", gold_is_boxed=True, subject="type"),
+        Source("olympiadbench", "knoveleng/OlympiadBench", "train", 675, question="question", unit="unit"),
+    )
+}

@@ -1,0 +1,90 @@
+r"""The reward of the paper for verl: 1 for a right answer, 1 for well-formed think tags.
+
+Usage, for training and validation alike::
+
+    reward.custom_reward_function.path=pkg://cw_plugin.rewards
+    reward.custom_reward_function.name=compute_score
+    +reward.custom_reward_function.reward_kwargs.format_weight=1.0   # any keyword of compute_score
+
+Importing this module starts nothing and imports neither verl nor sympy; the grading processes start with the first
+answer (see :mod:`cw_plugin.rewards.pool`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cw_plugin.errors import OptionsError
+from cw_plugin.rewards.pool import GradingPool, shared_pool
+from cw_plugin.rewards.think import FORMAT_RULES, answer_section, template_opens_think
+
+__all__ = ["GradingPool", "compute_score"]
+
+TRAINING_SOURCES = frozenset({"knoveleng/open-rs"})
+EXTRACTIONS = ("training", "evaluation")
+
+
+def compute_score(
+    data_source: str,
+    solution_str: str,
+    ground_truth: str,
+    extra_info: Mapping[str, Any] | None = None,
+    *,
+    accuracy_weight: float = 1.0,
+    format_weight: float = 1.0,
+    format_rule: str = "matched",
+    extraction: str | None = None,
+    opens_think: bool | None = None,
+    model_path: str | None = None,
+    time_limit: float = 5.0,
+    reward_router_address: str | None = None,
+    reward_model_tokenizer: object | None = None,
+) -> dict[str, float | str]:
+    r"""Score one response; the signature is verl's.
+
+    Args:
+        data_source: the dataset's path on the hub, as ``cw-grpo prepare`` writes it. Open-RS is graded as open-rs
+            grades in training (the boxed answer first, LaTeX only), every other source as open-rs's lighteval tasks do
+            (boxed first, then any LaTeX, then plain numbers).
+        solution_str: the response, without the prompt.
+        ground_truth: the final answer alone, e.g. ``"\frac{1}{2}"``.
+        extra_info: the row's ``extra_info``; not used.
+        accuracy_weight, format_weight: what a right answer and a right format add to the score.
+        format_rule: ``"matched"`` (one think section, opened and closed once, at the start) or ``"open-rs"``
+            (exactly one ``"\n</think>\n"``).
+        extraction: ``"training"`` or ``"evaluation"``, to overrule the choice by ``data_source``.
+        opens_think: whether the chat template's generation prompt ends with ``<think>``, so that the response must not
+            repeat it (DeepSeek-R1-Distill: true; Qwen2.5-Math: false). By default read from ``model_path``; with
+            neither, both ways count as matched.
+        model_path: a model whose tokenizer's chat template settles ``opens_think``, usually
+            ``${actor_rollout_ref.model.path}``.
+        time_limit: seconds of CPU time for one answer; what takes longer is wrong.
+        reward_router_address, reward_model_tokenizer: verl passes them when a reward model runs too; not used.
+
+    Returns:
+        ``score`` (``accuracy_weight * acc + format_weight * format``), ``acc`` and ``format`` (0.0 or 1.0), and
+        ``pred``, the answer that was graded ("" when none was found).
+
+    Raises:
+        OptionsError: a keyword has a value that does not exist.
+    """
+    if format_rule not in FORMAT_RULES:
+        raise OptionsError(f"format_rule={format_rule!r} does not exist; use one of {', '.join(FORMAT_RULES)}.")
+    if extraction is None:
+        extraction = "training" if data_source in TRAINING_SOURCES else "evaluation"
+    elif extraction not in EXTRACTIONS:
+        raise OptionsError(f"extraction={extraction!r} does not exist; use one of {', '.join(EXTRACTIONS)}.")
+    if not time_limit > 0:
+        raise OptionsError(f"time_limit={time_limit!r} is no time; give a number of seconds above 0.")
+    if opens_think is None and model_path is not None:
+        opens_think = template_opens_think(model_path)
+
+    format_reward = FORMAT_RULES[format_rule](solution_str, opens_think)
+    grade = shared_pool(time_limit).grade(ground_truth, answer_section(solution_str), extraction)
+    return {
+        "score": accuracy_weight * grade.accuracy + format_weight * format_reward,
+        "acc": grade.accuracy,
+        "format": format_reward,
+        "pred": grade.prediction,
+    }

@@ -1,0 +1,112 @@
+"""The processes that grade answers.
+
+verl calls the reward from threads of Ray actors. So the workers are fresh interpreters, never forks of a process with
+threads, and do not import the main module, which in an actor is the whole of Ray: that is what loky's context does.
+Scheduling, killing and replacing them is pebble's work.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from concurrent.futures import Future, wait
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures.process import BrokenProcessPool
+
+from loky.backend import get_context
+from pebble import ProcessExpired, ProcessPool
+
+from cw_plugin.errors import CWGRPOError
+from cw_plugin.rewards import worker
+
+WALL_FACTOR = 6  # on a crowded machine an answer may take this many times longer than it computes
+ATTEMPTS = 3
+
+
+class GradingError(CWGRPOError, RuntimeError):
+    """The grading processes do not run, so nothing can be said about an answer."""
+
+
+class GradingPool:
+    """Grades answers in worker processes that are ended and replaced when an answer takes too long.
+
+    The processes start with the first answer, and end with the process that asked.
+
+    Args:
+        time_limit: seconds of CPU time for one answer; six times as much of wall-clock time.
+        workers: number of processes; by default one for each CPU this process may use, at most four, because verl
+            runs several reward actors.
+    """
+
+    def __init__(self, time_limit: float = 5.0, workers: int | None = None):
+        self.time_limit = time_limit
+        self.workers = workers or min(4, len(os.sched_getaffinity(0)))
+        self._lock = threading.Lock()
+        self._pool: ProcessPool | None = None
+
+    def grade(self, ground_truth: str, text: str, extraction: str = "evaluation") -> worker.Grade:
+        """Grade one answer; blocks the calling thread, and may be called from many.
+
+        Raises:
+            GradingError: the workers died again and again, for a reason that is not the answer's.
+        """
+        task = (ground_truth, text[-worker.MAX_CHARACTERS :], extraction, self.time_limit)
+        for attempt in range(1, ATTEMPTS + 1):
+            pool = self._running()
+            try:
+                return _result(pool, pool.schedule(worker.grade, args=task, timeout=WALL_FACTOR * self.time_limit))
+            except FutureTimeoutError:
+                return worker.WRONG
+            except ProcessExpired as expired:
+                # Not the CPU limit: a crash, or someone else ended the process. The next one may fare better.
+                if expired.exitcode == -signal.SIGXCPU or attempt == ATTEMPTS:
+                    return worker.WRONG
+            except BrokenProcessPool:
+                self._discard(pool)
+        raise GradingError(
+            f"The grading processes ended {ATTEMPTS} times before they took an answer. Their own message is above; "
+            "check that math-verify is installed for this Python and that the machine has memory left."
+        )
+
+    def close(self) -> None:
+        """End the workers; a later grade starts new ones."""
+        if self._pool is not None:
+            self._discard(self._pool)
+
+    def _running(self) -> ProcessPool:
+        with self._lock:
+            if self._pool is None:
+                self._pool = ProcessPool(self.workers, initializer=worker.initialize, context=get_context("loky"))
+            return self._pool
+
+    def _discard(self, pool: ProcessPool) -> None:
+        with self._lock:
+            if self._pool is not pool:
+                return  # another thread was first
+            self._pool = None
+        pool.stop()
+        pool.join()
+
+
+def _result(pool: ProcessPool, future: Future[worker.Grade]) -> worker.Grade:
+    # A pool that breaks forgets the tasks that it had not handed out yet.
+    while not wait([future], timeout=1.0).done:
+        if not pool.active:
+            raise BrokenProcessPool("the pool broke while the answer was waiting")
+    return future.result()
+
+
+_shared: dict[float, GradingPool] = {}
+_shared_lock = threading.Lock()
+
+
+def shared_pool(time_limit: float) -> GradingPool:
+    """This process's pool for ``time_limit``."""
+    with _shared_lock:
+        if time_limit not in _shared:
+            _shared[time_limit] = GradingPool(time_limit)
+        return _shared[time_limit]
+
+
+os.register_at_fork(after_in_child=_shared.clear)  # a fork has none of the pool's threads

@@ -1,0 +1,56 @@
+"""What a grading process runs: one answer at a time, within limits that the kernel enforces."""
+
+from __future__ import annotations
+
+import logging
+import math
+import resource
+import signal
+from typing import NamedTuple
+
+MEMORY_LIMIT = 2 << 30  # bytes of address space; an idle worker has about 0.3 GiB
+MAX_CHARACTERS = 200_000  # of a response; what stands before its last ones is not sent to a worker
+MAX_PREDICTION = 500  # characters of an answer that are reported
+
+
+class Grade(NamedTuple):
+    """What a worker says of one answer: accuracy is 0.0 or 1.0, prediction "" where no answer was found."""
+
+    accuracy: float
+    prediction: str
+
+
+WRONG = Grade(0.0, "")
+
+
+def initialize() -> None:
+    """Prepare a fresh process: import math-verify, then set the limits."""
+    from cw_plugin.rewards import grading  # noqa: F401
+
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a handler written in Python does not run during a C loop
+    limit(resource.RLIMIT_AS, MEMORY_LIMIT)
+    limit(resource.RLIMIT_FSIZE, 0)
+    limit(resource.RLIMIT_CORE, 0)
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its own timeouts are off
+
+
+def grade(ground_truth: str, text: str, extraction: str, time_limit: float) -> Grade:
+    """Grade one answer within ``time_limit`` seconds of CPU time; the kernel ends the process that needs more."""
+    from cw_plugin.rewards import grading
+
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    limit(resource.RLIMIT_CPU, math.ceil(usage.ru_utime + usage.ru_stime + time_limit))
+    try:
+        accuracy, prediction = grading.grade(ground_truth, text, extraction)
+        return Grade(accuracy, prediction[:MAX_PREDICTION])
+    except (MemoryError, RecursionError):
+        return WRONG
+    finally:
+        # Between two answers the process may hold the locks of the pool's pipes, and must not be ended there.
+        limit(resource.RLIMIT_CPU, resource.RLIM_INFINITY)
+
+
+def limit(which: int, soft: int) -> None:
+    """Set a soft limit, no higher than the hard one."""
+    hard = resource.getrlimit(which)[1]
+    resource.setrlimit(which, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))

@@ -1,0 +1,243 @@
+"""verl's own main_ppo, started by the quickstart script, with Ray, TransferQueue, FSDP2 and a vLLM server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from reference import reference_weights
+
+ROOT = Path(__file__).parent.parent
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+METRICS = (
+    "sigma", "signal_share", "weight_mean", "weight_min", "effective_sample_share", "downweighted_share",
+    "covariance_before", "covariance_after", "covariance_max", "covariance_min", "timing_s/weights",
+)  # fmt: skip
+
+
+def quickstart(run: Path, *overrides: str, **env: str) -> subprocess.Popen:
+    environment = os.environ | {
+        "RUN": str(run),
+        "VENV": sys.prefix,
+        "PYTHONPATH": str(ROOT / "tests"),
+        "VERL_USE_EXTERNAL_MODULES": "e2e_probe",
+        "E2E_PROBE_DIR": str(run / "probe"),
+    }
+    # Smaller than the quickstart's own batch, and no validation: it has a test of its own.
+    smaller = ("trainer.val_before_train=False", "trainer.test_freq=-1", "actor_rollout_ref.rollout.n=4")
+    run.mkdir(parents=True, exist_ok=True)
+    with open(run / "stdout", "a") as stdout:
+        return subprocess.Popen(
+            ["bash", "examples/quickstart_cpu.sh", *smaller, *overrides],
+            cwd=ROOT,
+            env=environment | env,
+            stdout=stdout,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def finish(run: Path, process: subprocess.Popen) -> list[dict]:
+    """Wait for the run, and return the metrics of its training steps."""
+    code = process.wait(timeout=600)
+    assert code == 0, (run / "stdout").read_text()[-6000:]
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if "training/global_step" in record["data"]]
+
+
+def batches(run: Path) -> list[dict]:
+    return [torch.load(path, weights_only=False) for path in sorted((run / "probe").glob("*.pt"))]
+
+
+def grpo_column(batch: dict) -> list[float]:
+    """GRPO's advantage of each response in float64: reward minus mean over deviation (unbiased, + 1e-6) of its prompt."""
+    rewards = batch["token_level_rewards"].double().sum(-1)
+    column = []
+    for row, uid in enumerate(batch["uids"]):
+        peers = rewards[[i for i, other in enumerate(batch["uids"]) if other == uid]]
+        mean, std = (peers.mean(), peers.std()) if len(peers) > 1 else (0.0, 1.0)
+        column.append(float((rewards[row] - mean) / (std + 1e-6)))
+    return column
+
+
+def recompute(batch: dict) -> torch.Tensor:
+    column = grpo_column(batch)
+    weights, _ = reference_weights(
+        batch["old_log_probs"].tolist(), column, batch["response_mask"].tolist(), batch["uids"]
+    )
+    return torch.tensor(weights, dtype=torch.float64) * torch.tensor(column, dtype=torch.float64)[:, None]
+
+
+def assert_right(run: Path) -> None:
+    seen = batches(run)
+    assert seen
+    reweighted = 0
+    for batch in seen:
+        torch.testing.assert_close(batch["advantages"].double(), recompute(batch), rtol=1e-4, atol=1e-4)
+        valid = batch["response_mask"].bool()
+        plain = torch.tensor(grpo_column(batch))[:, None].expand_as(valid)[valid]
+        reweighted += (plain - batch["advantages"][valid]).abs().gt(0.01).sum().item()
+    assert reweighted > 100  # the batches had something to reweight
+
+
+def assert_logged(records: list[dict]) -> None:
+    for record in records:
+        logged = {k: v for k, v in record["data"].items() if k.startswith("cw_grpo/")}
+        assert sorted(logged) == sorted(f"cw_grpo/{name}" for name in METRICS)
+        assert 0 < logged["cw_grpo/effective_sample_share"] <= 1
+        assert logged["cw_grpo/covariance_min"] <= 0 <= logged["cw_grpo/covariance_max"]
+
+
+def trainer_processes(run: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("E2E_PROBE_DIR") == str(run / "probe"):
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def first_run(tmp_path_factory):
+    """One rank; killed after its second step, then the same command again. Its first rollouts are kept for replay."""
+    run = tmp_path_factory.mktemp("e2e") / "one-rank"
+    cache = run.parent / "rollouts"
+    command = [
+        "trainer.save_freq=1",
+        "skip.rollout_tq.enable=True",
+        f"skip.rollout_tq.dump_dir={cache}",
+        "skip.rollout_tq.steps=[1]",
+    ]
+    process = quickstart(run, *command, STEPS="4")
+    tracker = run / "checkpoints" / "latest_checkpointed_iteration.txt"
+    deadline = time.monotonic() + 500
+    while not (tracker.exists() and int(tracker.read_text()) >= 2):
+        assert process.poll() is None and time.monotonic() < deadline, (run / "stdout").read_text()[-6000:]
+        time.sleep(0.1)
+    workers = [p for p in trainer_processes(run) if "WorkerDict" in " ".join(p.cmdline())]
+    assert workers
+    for worker in workers:
+        worker.send_signal(signal.SIGKILL)
+    assert process.wait(timeout=300) != 0
+    assert not trainer_processes(run), "processes of the killed run are left"
+    saved = int(tracker.read_text())
+    records = finish(run, quickstart(run, *command, STEPS="4"))
+    return run, cache, saved, records
+
+
+def test_after_kill_9_the_same_command_resumes_and_finishes(first_run):
+    run, _, saved, records = first_run
+    assert [record["step"] for record in records] == list(range(saved + 1, 5))
+    assert (run / "finished").exists()
+
+
+def test_what_the_estimator_returned_is_right_and_logged(first_run):
+    run, _, _, records = first_run
+    assert_right(run)
+    assert_logged(records)
+
+
+def test_two_ranks_on_a_running_ray_cluster_give_the_same_weights(first_run, tmp_path):
+    """The first run's rollouts once more: two FSDP ranks, micro-batches by token budget, on a cluster that was there."""
+    one_rank, cache, _, _ = first_run
+    run = tmp_path / "two-ranks"
+    ray = Path(sys.prefix) / "bin" / "ray"
+    # The cluster is started by somebody else: without VERL_PLATFORM, and outside the quickstart.
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT / "tests"),
+        "VERL_USE_EXTERNAL_MODULES": "e2e_probe",
+        "E2E_PROBE_DIR": str(run / "probe"),
+        "RAY_TMPDIR": "/tmp",
+    }
+    start = [
+        ray,
+        "start",
+        "--head",
+        "--num-gpus=2",
+        "--num-cpus=16",
+        "--include-dashboard=false",
+        "--disable-usage-stats",
+    ]
+    subprocess.run(start, check=True, env=environment, timeout=120, stdout=subprocess.DEVNULL)
+    try:
+        process = quickstart(
+            run,
+            "actor_rollout_ref.actor.use_dynamic_bsz=True",
+            "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=1024",
+            "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=True",
+            "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=700",
+            "skip.rollout_tq.enable=True",
+            f"skip.rollout_tq.dump_dir={cache}",
+            "skip.rollout_tq.steps=[1]",
+            STEPS="2",
+            NGPUS="2",
+            RAY_ADDRESS="auto",
+        )
+        records = finish(run, process)
+    finally:
+        subprocess.run([ray, "stop", "--force"], check=True, timeout=120, stdout=subprocess.DEVNULL)
+    assert_right(run)
+    assert_logged(records)
+
+    # The rollouts of step 1 are the same; the rows are matched by their log-probs.
+    before, after = batches(one_rank)[0], batches(run)[0]
+    assert len(before["uids"]) == len(after["uids"])
+    x, y = before["old_log_probs"] * before["response_mask"], after["old_log_probs"] * after["response_mask"]
+    distance = torch.cdist(x.double(), y.double(), p=float("inf"))
+    match = distance.argmin(1)
+    assert match.unique().numel() == len(match)
+    assert distance.gather(1, match[:, None]).max() < 1e-4
+    assert match.tolist() != list(range(len(match)))  # another layout of the batch
+    torch.testing.assert_close(after["advantages"][match], before["advantages"], rtol=1e-3, atol=1e-3)
+
+
+def test_kl_rollout_correction_mini_batches_epochs_and_dynamic_sampling(tmp_path):
+    run = tmp_path / "everything"
+    records = finish(
+        run,
+        quickstart(
+            run,
+            "algorithm.use_kl_in_reward=True",
+            "actor_rollout_ref.actor.use_kl_loss=True",
+            "algorithm.rollout_correction.rollout_is=token",
+            "algorithm.rollout_correction.rollout_rs=token_k1",
+            "actor_rollout_ref.rollout.calculate_log_probs=True",
+            "algorithm.filter_groups.enable=True",
+            "algorithm.filter_groups.metric=score",
+            "actor_rollout_ref.actor.ppo_epochs=2",
+            "actor_rollout_ref.actor.ppo_mini_batch_size=4",
+            "actor_rollout_ref.actor.use_dynamic_bsz=True",
+            "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=2048",
+            "~trainer.v1.sampler.custom_sampler",
+            STEPS="2",
+        ),
+    )
+    assert_right(run)
+    assert_logged(records)
+
+
+def test_the_loss_in_an_asynchronous_trainer(tmp_path):
+    run = tmp_path / "loss"
+    records = finish(
+        run,
+        quickstart(
+            run,
+            "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo",
+            "trainer.v1.trainer_mode=colocate_async",
+            "~trainer.v1.sampler.custom_sampler",
+            METHOD="grpo",
+            STEPS="2",
+        ),
+    )
+    assert_logged(records)
+    assert {batch["estimator"].split(".")[-1].lower() for batch in batches(run)} == {"grpo"}

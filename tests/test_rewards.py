@@ -1,0 +1,403 @@
+"""The reward: what it gives, and that no response can break it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import hostile
+import psutil
+import pytest
+
+from cw_plugin.errors import OptionsError
+from cw_plugin.rewards import GradingPool, compute_score
+from cw_plugin.rewards.boxed import final_boxed, last_boxed, normalize
+from cw_plugin.rewards.think import FORMAT_RULES, answer_section, template_opens_think
+
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+BOXED = r"<think>so</think> The answer is $\boxed{%s}$."
+
+
+@pytest.fixture(scope="module")
+def pool():
+    pool = GradingPool(time_limit=5.0)
+    yield pool
+    pool.close()
+
+
+def accuracy(gold: str, answer: str, extraction: str = "training", text: str = BOXED) -> float:
+    return compute_score("x", text % answer, gold, extraction=extraction)["acc"]
+
+
+@pytest.mark.parametrize("extraction", ["training", "evaluation"])
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        ("27", "27"),
+        ("27", "27.0"),
+        ("27", "x = 27"),
+        ("1234", "1,234"),
+        (r"\frac{1}{2}", "0.5"),
+        (r"\frac43", r"\dfrac{4}{3}"),
+        (r"11\sqrt2", r"\sqrt{242}"),
+        ("62.5%", r"62.5\%"),
+        (r"50\%", "50"),
+        ("4.4e7", r"4.4 \times 10^{7}"),
+        (r"1 \times 10^{-5}", "1e-5"),
+        ("45", r"45 \text{ minutes}"),
+        (r"7\text{ hours}.", "7"),
+        ("30", r"30^\circ"),
+        ("1,-2", "-2, 1"),
+        (r"3 \pm 2\sqrt{2}", r"3-2\sqrt{2}, 3+2\sqrt{2}"),
+        (r"\left( 3, \frac{\pi}{2} \right)", r"(3, \pi/2)"),
+        (r"\text{(C)}", "C"),
+        (r"\text{Evelyn}", r"\text{Evelyn}"),
+        ("(2,12) \\cup (12,102)", "(2, 12) \\cup (12, 102)"),
+        (r"\frac{1}{m} t", r"\frac{t}{m}"),
+        ("(a+5)(b+2)", "ab + 2a + 5b + 10"),
+        (r"\begin{pmatrix} -7 \\ 16 \end{pmatrix}", r"\begin{bmatrix} -7 \\ 16 \end{bmatrix}"),
+        ("29,\\!322", "29322"),
+    ],
+)
+def test_right_answers_are_right(gold, answer, extraction):
+    assert accuracy(gold, answer, extraction) == 1.0
+
+
+@pytest.mark.parametrize("extraction", ["training", "evaluation"])
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        ("27", "28"),
+        ("27", "-27"),
+        ("27", "27.01"),
+        ("2", "1,2,3"),
+        ("2", r"\{2, 3\}"),
+        ("2", r"1 \text{ or } 2"),
+        ("2", r"\pm 2"),
+        ("(1,2)", "(2,1)"),
+        ("(1,2)", "[1,2]"),
+        ("4.4e7", r"4.4 \cdot 7 \cdot e"),  # how math-verify reads 4.4e7
+        (r"\frac{1}{m} t", r"\frac{1}{m}"),  # t is no tonne
+        ("a + b + c", "a + b"),
+        ("2 t", "2"),
+        ("x+1", "x"),
+        ("5.3e-9", "0"),
+        ("2e-27", "1.325e-27"),
+        ("10^{30}", "10^{30} + 1"),
+        (r"\frac{1}{3}", "0.33"),
+        (r"\text{even}", r"\text{odd}"),
+        ("0", r"\frac{0}{0}"),
+    ],
+)
+def test_wrong_answers_are_wrong(gold, answer, extraction):
+    assert accuracy(gold, answer, extraction) == 0.0
+
+
+@pytest.mark.parametrize("gold", ["", " ", r"\frac{", "E_{1},E_{2}", r"\frac{1}{3} E_{1}+\frac{2}{3} E_{2}", r"\frac{0}{0}"])
+def test_an_unparsable_gold_earns_nothing(gold):
+    # E_1: math-verify takes E for Euler's number. Of the fifth it would keep 2/3 and reward that.
+    for answer in (gold, r"\frac{2}{3}", "0", ""):
+        assert accuracy(gold, answer) == 0.0
+        assert accuracy(gold, answer, "evaluation") == 0.0
+        assert accuracy(gold, answer, "evaluation", text="</think> %s") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "training", "evaluation"),
+    [
+        (r"The final answer is $27$.", 1.0, 1.0),  # LaTeX after the words that open-rs looks for
+        ("The final answer is 27.", 0.0, 1.0),  # a plain number is for lighteval only
+        ("So it is $27$ then", 0.0, 1.0),
+        (r"\boxed{27}, and not $28$", 1.0, 1.0),  # the box comes first
+        (r"\boxed{28}, and not $27$", 0.0, 0.0),
+        (r"\boxed{28} no, \boxed{27}", 1.0, 1.0),  # the last of several
+        (r"\boxed{27} no, \boxed{28}", 0.0, 0.0),
+        (r"$\boxed{27}$ and $\boxed{28}$", 0.0, 0.0),  # a list is one answer
+        (r"<think>\boxed{27}</think> \boxed{28}", 0.0, 0.0),
+        (r"<think>\boxed{27}</think> I give up", 0.0, 0.0),  # boxed while thinking is a draft
+        (r"still thinking, \boxed{27} perhaps", 1.0, 1.0),  # never closed: as open-rs and lighteval, all of it counts
+    ],
+)
+def test_extraction_follows_open_rs(text, training, evaluation):
+    assert compute_score("x", text, "27", extraction="training")["acc"] == training
+    assert compute_score("x", text, "27", extraction="evaluation")["acc"] == evaluation
+
+
+def test_data_source_selects_the_extraction():
+    plain = "The final answer is 27."
+    assert compute_score("knoveleng/open-rs", plain, "27")["acc"] == 0.0
+    assert compute_score("HuggingFaceH4/aime_2024", plain, "27")["acc"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("response", "opened", "not_opened", "open_rs"),
+    [
+        # (response, matched if the template opened <think>, matched if it did not, open-rs's rule)
+        ("so\n</think>\n5", 1, 0, 1),
+        ("<think>\nso\n</think>\n5", 0, 1, 1),
+        ("<think>so</think>5", 0, 1, 0),
+        ("so</think>5", 1, 0, 0),
+        ("  <think>so</think>", 0, 1, 0),
+        ("5", 0, 0, 0),
+        ("<think>so", 0, 0, 0),
+        ("a</think>b</think>c", 0, 0, 0),
+        ("<think>a<think>b\n</think>\nc", 0, 0, 1),
+        ("hm <think>a\n</think>\nc", 0, 0, 1),
+        ("<think>a\n</think>\nb<think>", 0, 0, 1),
+        ("</think><think>", 0, 0, 0),
+        ("a\n</think>\n\n</think>\n", 0, 0, 0),
+        ("", 0, 0, 0),
+    ],
+)
+def test_format(response, opened, not_opened, open_rs):
+    matched = FORMAT_RULES["matched"]
+    assert matched(response, True) == opened
+    assert matched(response, False) == not_opened
+    assert matched(response, None) == max(opened, not_opened)
+    assert FORMAT_RULES["open-rs"](response, None) == open_rs
+
+
+@pytest.mark.parametrize(("ending", "opens"), [("<think>\n", True), ("", False)])
+def test_the_chat_template_settles_who_opens(tmp_path, ending, opens):
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    vocabulary = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "<unk>": 1}, unk_token="<unk>"))
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=vocabulary, unk_token="<unk>")
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}<assistant>ENDING{% endif %}"
+    ).replace("ENDING", ending)
+    tokenizer.save_pretrained(tmp_path)
+
+    assert template_opens_think(str(tmp_path)) is opens
+    repeated = compute_score("x", "<think>a</think>", "5", model_path=str(tmp_path))["format"]
+    continued = compute_score("x", "a</think>", "5", model_path=str(tmp_path))["format"]
+    assert (repeated, continued) == ((0.0, 1.0) if opens else (1.0, 0.0))
+
+
+def test_score_is_the_weighted_sum_and_the_keys_never_change():
+    for response, acc, fmt, pred in [
+        (BOXED % "27", 1.0, 1.0, "27"),
+        (r"\boxed{27}", 1.0, 0.0, "27"),
+        ("<think>so</think> no idea", 0.0, 1.0, ""),
+        ("", 0.0, 0.0, ""),
+    ]:
+        result = compute_score("x", response, "27", accuracy_weight=2.0, format_weight=0.5)
+        assert result == {"score": 2.0 * acc + 0.5 * fmt, "acc": acc, "format": fmt, "pred": pred}
+        assert [type(value) for value in result.values()] == [float, float, float, str]
+
+
+@pytest.mark.parametrize("option", [{"format_rule": "openrs"}, {"extraction": "train"}, {"time_limit": 0}])
+def test_an_option_that_does_not_exist_is_refused(option):
+    with pytest.raises(OptionsError, match=next(iter(option))):
+        compute_score("x", "5", "5", **option)
+
+
+def test_boxes():
+    assert last_boxed(r"\boxed{1} then \boxed{\frac{1}{2}}.") == r"\frac{1}{2}"
+    assert last_boxed(r"\boxed{\{1, 2\}}") == r"\{1, 2\}"
+    assert last_boxed(r"\fbox {7}") == "7"
+    assert last_boxed(r"\boxed{a \boxed{5}}") == "5"
+    assert last_boxed(r"\boxed{5} and \boxed{6") == "5"
+    assert last_boxed(r"\frac{1}{\boxed{3}}") == "3"
+    assert last_boxed("no box") is None
+    assert final_boxed(r"first \boxed{1}; now $\boxed{2}$, $\boxed{3}$ and $\boxed{4}$") == "2, 3, 4"
+    assert normalize("$69$,$84$") == "69,84"
+    assert normalize(r"0.1\overline{6}") == r"0.1\overline{6}"
+    assert normalize("-1./3") == "-1/3"
+    assert answer_section("a</think>b</think>c") == "c"
+
+
+def grade_all(pool: GradingPool, jobs: list[tuple[str, str, str]]) -> list[float]:
+    with ThreadPoolExecutor(4 * pool.workers) as threads:
+        return list(threads.map(lambda job: pool.grade(*job).accuracy, jobs))
+
+
+def test_no_hostile_response_scores_or_breaks_the_pool(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the workers start here, and what they write would be here
+    assert len(set(hostile.RESPONSES)) >= 300
+    pool = GradingPool(time_limit=1.0)
+    try:
+        for extraction, responses in [
+            ("evaluation", hostile.RESPONSES),
+            ("training", hostile.RESPONSES[len(hostile.HANGING) :]),
+        ]:
+            texts = [answer_section(response) for response in responses]
+            accuracies = grade_all(pool, [(hostile.GOLD, text, extraction) for text in texts])
+            scored = [response[:80] for response, acc in zip(responses, accuracies, strict=True) if acc]
+            assert scored == []
+            assert grade_all(pool, [(hostile.GOLD, hostile.RIGHT, extraction)] * 20) == [1.0] * 20
+        assert len(workers_of(os.getpid())) >= pool.workers
+    finally:
+        pool.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_answer_that_needs_too_much_memory_is_wrong(pool):
+    # 3 * 10^9 digits: the memory limit stops it before the time limit does, and the worker goes on.
+    text = BOXED % "10^{3000000000} - 10^{3000000000} + 7919 + 0 \\cdot 7^{7^{12}}"
+    assert pool.grade(hostile.GOLD, text).accuracy == 0.0
+    assert pool.grade(hostile.GOLD, hostile.RIGHT).accuracy == 1.0
+
+
+def workers_of(pid: int) -> list[psutil.Process]:
+    def is_worker(process: psutil.Process) -> bool:
+        try:
+            return "pebble_pool_worker" in " ".join(process.cmdline())
+        except psutil.NoSuchProcess:
+            return False
+
+    return [process for process in psutil.Process(pid).children(recursive=True) if is_worker(process)]
+
+
+def test_a_worker_killed_from_outside_is_replaced(pool):
+    assert pool.grade(hostile.GOLD, hostile.RIGHT).accuracy == 1.0
+    for worker in workers_of(os.getpid()):
+        worker.kill()
+    assert grade_all(pool, [(hostile.GOLD, hostile.RIGHT, "training")] * 10) == [1.0] * 10
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_no_worker_outlives_a_killed_parent(tmp_path, busy):
+    script = tmp_path / "parent.py"  # without a main guard: the workers must not import it
+    script.write_text(
+        "import threading, time\n"
+        "from cw_plugin.rewards import compute_score\n"
+        "assert compute_score('x', r'\\boxed{5}', '5')['acc'] == 1.0\n"
+        "hang = lambda: compute_score('x', r'\\boxed{9^{9^{9^{9}}}}', '5', time_limit=5)\n"
+        f"if {busy}: threading.Thread(target=hang).start(); time.sleep(1)\n"
+        "print('ready', flush=True); time.sleep(600)\n"
+    )
+    root = Path(__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, env=environment) as parent:
+        assert parent.stdout.readline() == "ready\n"
+        workers = workers_of(parent.pid)
+        assert workers
+        parent.send_signal(signal.SIGKILL)
+    _, alive = psutil.wait_procs(workers, timeout=60)
+    assert alive == []
+
+
+def test_importing_the_reward_is_light():
+    code = (
+        "import sys, cw_plugin.rewards\n"
+        "print([m for m in ('torch', 'sympy', 'math_verify', 'verl', 'ray', 'transformers', 'pyarrow') if m in sys.modules])"
+    )
+    root = Path(__file__).parents[1]
+    result = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n"
+
+
+# Gold answers of the benchmarks that math-verify cannot read, by row.
+UNREADABLE = {
+    "minerva": {
+        27: r"L_{\odot} and M_{\odot}: no symbol may be a subscript",
+        138: r"\gamma is Euler's constant, and dividing by a function of it goes wrong",
+        261: "E_{0}: E is Euler's number and takes no subscript",
+        268: "E_{1}, as above",
+        269: "E_{1}, as above",
+    },
+    "olympiadbench": {96: r"t(0,4] is a misprint of an interval"},
+}
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/data")
+def test_the_golds_of_the_benchmarks(pool):
+    """Each gold equals itself in a response, and none is earned by the next row's different gold."""
+    from cw_plugin.data.answers import final_answer
+    from cw_plugin.data.sources import SOURCES
+
+    golds = []
+    for source in SOURCES.values():
+        if not source.training:
+            lines = (SHARED / source.path / f"{source.split}.jsonl").read_text(encoding="utf-8").splitlines()
+            answers = [final_answer(json.loads(line)[source.gold], source.gold_is_boxed) for line in lines]
+            golds += [(source.name, row, gold) for row, gold in enumerate(answers)]
+    assert len(golds) == 1517
+
+    accuracies = grade_all(pool, [(gold, BOXED % gold, "evaluation") for _, _, gold in golds])
+    failing = [(name, row) for (name, row, _), acc in zip(golds, accuracies, strict=True) if acc == 0.0]
+    assert failing == [(name, row) for name, rows in UNREADABLE.items() for row in rows]
+    assert len(failing) / len(golds) < 0.005
+
+    pairs = [
+        (a, b) for a, b in zip(golds, golds[1:], strict=False) if a[0] == b[0] and normalize(a[2]) != normalize(b[2])
+    ]
+    accuracies = grade_all(pool, [(gold, BOXED % other[2], "evaluation") for (_, _, gold), other in pairs])
+    earned = [(a[0], a[1], a[2], b[2]) for (a, b), acc in zip(pairs, accuracies, strict=True) if acc == 1.0]
+    assert earned == [("math500", 22, "5", "x=5")]  # which is the same answer
+
+
+def test_verls_reward_loop_in_a_ray_actor(tmp_path):
+    """verl's own manager and actor score a batch, one of it hanging; killing the actor leaves no process behind."""
+    pytest.importorskip("verl")
+    import ray
+    import torch
+    from omegaconf import OmegaConf
+    from tensordict import TensorDict
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+    from verl import DataProto
+    from verl.experimental.reward_loop.reward_loop import RewardLoopManager
+
+    alphabet = {character: index for index, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    vocabulary = Tokenizer(models.BPE(alphabet, []))
+    vocabulary.pre_tokenizer, vocabulary.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=vocabulary, eos_token="<eos>", pad_token="<pad>")
+    tokenizer.save_pretrained(tmp_path)
+
+    responses = [BOXED % "27", BOXED % "28", BOXED % "9^{9^{9^{9}}}", "no idea"]
+    ids = [tokenizer.encode(response, add_special_tokens=False) for response in responses]
+    width = max(map(len, ids))
+    tokens = torch.tensor([row + [tokenizer.pad_token_id] * (width - len(row)) for row in ids])
+    mask = torch.tensor([[1] * (1 + len(row)) + [0] * (width - len(row)) for row in ids])
+    batch = TensorDict(
+        {"prompts": torch.zeros(len(ids), 1, dtype=torch.long), "responses": tokens, "attention_mask": mask},
+        batch_size=len(ids),
+    )
+    data = DataProto.from_single_dict(dict(batch))
+    for key, values in {
+        "data_source": ["knoveleng/open-rs"] * 4,
+        "reward_model": [{"style": "rule", "ground_truth": "27"}] * 4,
+        "extra_info": [{"index": i} for i in range(4)],
+    }.items():
+        data.non_tensor_batch[key] = __import__("numpy").array(values, dtype=object)
+
+    config = OmegaConf.create(
+        {
+            "actor_rollout_ref": {"model": {"path": str(tmp_path), "tokenizer_path": None}},
+            "reward": {
+                "num_workers": 1,
+                "reward_model": {"enable": False},
+                "reward_manager": {"source": "register", "name": "naive"},
+                "custom_reward_function": {
+                    "path": "pkg://cw_plugin.rewards",
+                    "name": "compute_score",
+                    "reward_kwargs": {"format_weight": 0.5, "time_limit": 1.0},
+                },
+            },
+        }
+    )
+    root = str(Path(__file__).parents[1])
+    ray.init(num_cpus=2, include_dashboard=False, runtime_env={"env_vars": {"PYTHONPATH": root}}, log_to_driver=False)
+    try:
+        manager = RewardLoopManager(config)
+        result = manager.compute_rm_score(data)
+        assert result.batch["rm_scores"].sum(-1).tolist() == [1.5, 0.5, 0.5, 0.0]
+        assert result.non_tensor_batch["acc"].tolist() == [1.0, 0.0, 0.0, 0.0]
+        assert result.non_tensor_batch["format"].tolist() == [1.0, 1.0, 1.0, 0.0]
+        assert result.non_tensor_batch["pred"].tolist() == ["27", "28", "", ""]
+        workers = workers_of(os.getpid())
+        assert workers
+        ray.kill(manager.reward_loop_workers[0])
+        _, alive = psutil.wait_procs(workers, timeout=60)
+        assert alive == []
+    finally:
+        ray.shutdown()
+        time.sleep(0.1)
