@@ -95,7 +95,7 @@ def reweight_tokens(
     dtype = torch.promote_types(log_probs.dtype, torch.float32)
     x, a, mask = log_probs.to(dtype), advantages.to(dtype), response_mask.to(dtype)
 
-    n, x_sum, a_sum = _to_host(mask.sum(), (x * mask).sum(dtype=torch.float64), (a * mask).sum(dtype=torch.float64))
+    n, x_sum, a_sum = _to_host(*(values.sum(dtype=torch.float64) for values in (mask, x * mask, a * mask)))
     if not math.isfinite(x_sum + a_sum):
         x, a = _clear_off_mask(response_mask, log_probs=x, advantages=a)
         return reweight_tokens(x, a, response_mask, kernel)
@@ -112,8 +112,9 @@ def reweight_tokens(
     slope = -0.5 / sigma**2 if signal and kernel == "gaussian" else 0.0
     w = torch.exp(c_squares * slope) * mask
     wa = w * a
+    c_max, c_min = (c.amax(), c.amin()) if c.numel() else (c.sum(), c.sum())
     w_sum, w_square_sum, w_high, wax_sum, c_max, c_min = _to_host(
-        w.sum(), w.square().sum(), (w >= 0.5).sum(), (wa * centred).sum(), *((c.amax(), c.amin()) if n else (n, n))
+        w.sum(), w.square().sum(), (w >= 0.5).sum(dtype=dtype), (wa * centred).sum(), c_max, c_min
     )
     normaliser = N / w_sum if n else 0.0
     return wa * normaliser, CovarianceStatistics(
@@ -166,15 +167,18 @@ def reweight_responses(
     def group_sum(per_row: Float[Tensor, " rows"]) -> Float[Tensor, " groups"]:
         return per_row.new_zeros(max(rows, 1)).index_add_(0, group, per_row)
 
-    # Of each row: tokens, mean log pi, and around it the sum of squares and the extremes.
+    # Of each row: tokens, sum of log pi, and around its mean the sum of squares and the extremes. What stays in the
+    # result is log pi around the row's mean, and infinity off the mask: w comes out as 0 there with no need of the mask.
+    result = torch.empty(rows, time, dtype=dtype, device=device)
     n, x_sum, x_squares, x_max, x_min = torch.zeros(5, rows, dtype=torch.float64, device=device)
     for block in _row_blocks(rows, time, device):
         mask = response_mask[block].to(dtype, copy=True)
-        x = log_probs[block] * mask
+        x = torch.mul(log_probs[block], mask, out=result[block])
         n[block], x_sum[block] = mask.sum(-1).double(), x.sum(-1, dtype=torch.float64)
-        x -= mask.mul_((x_sum[block] / n[block].clamp(min=1)).to(dtype)[:, None])
+        x -= mask * (x_sum[block] / n[block].clamp(min=1)).to(dtype)[:, None]
         x_squares[block] = torch.linalg.vector_norm(x, dim=-1).double().square()
         x_max[block], x_min[block] = x.amax(-1).double(), x.amin(-1).double()
+        x += mask.reciprocal_().sub_(1)
     a = torch.where(n > 0, advantages.double(), 0.0)
     if not torch.isfinite(x_sum.sum() + a.sum()):
         column = advantages[:, None].expand_as(log_probs)
@@ -195,21 +199,19 @@ def reweight_responses(
     c_ends = torch.stack([a_centred * (x_max + row_offset), a_centred * (x_min + row_offset)])
     c_ends = torch.where(n > 0, c_ends, 0.0)
 
-    # w, in place of the result: c / (sqrt(2) sigma) squared, with a minus, exponentiated
+    # w = exp(-(c / (sqrt(2) sigma))^2), in place of log pi. The slope is never 0, so that infinity stays infinity;
+    # with a slope of 1e-20 w is exactly 1.
     signal = (sigma >= _VANISHING) & (c_mean.abs() < _UNIFORM * sigma)
     scale = torch.where(signal, 1 / (math.sqrt(2) * sigma), 0.0) if kernel == "gaussian" else torch.zeros_like(sigma)
-    z_slope = (a_centred * scale[group]).to(dtype)[:, None]
-    centre = x_mean[group].to(dtype)[:, None]
-    result = torch.empty(rows, time, dtype=dtype, device=device)
+    slope = (a_centred * scale[group]).abs().clamp(min=1e-20).to(dtype)[:, None]
+    offset = row_offset.to(dtype)[:, None]
     w_sum, w_squares, w_high, wx_sum = torch.zeros(4, rows, dtype=torch.float64, device=device)
     for block in _row_blocks(rows, time, device):
-        mask = response_mask[block].to(dtype, copy=True)
-        x = log_probs[block].to(dtype)
-        w = torch.sub(x, centre[block], out=result[block]).mul_(z_slope[block]).square_().neg_().exp_().mul_(mask)
+        w = result[block].add_(offset[block]).mul_(slope[block]).square_().neg_().exp_()
         w_sum[block] = w.sum(-1).double()
         w_squares[block] = torch.linalg.vector_norm(w, dim=-1).double().square()
-        wx_sum[block] = torch.linalg.vecdot(w, x).double()
-        w_high[block] = torch.ge(w, 0.5, out=mask).sum(-1).double()
+        w_high[block] = (w >= 0.5).sum(-1).double()
+        wx_sum[block] = torch.linalg.vecdot(w, log_probs[block].to(dtype)).double()
 
     # w~ A = w A N / sum(w)
     normaliser = N / group_sum(w_sum).clamp(min=_TINY)
@@ -240,9 +242,9 @@ def _row_blocks(rows: int, time: int, device: torch.device) -> list[slice]:
     return [slice(start, start + size) for start in range(0, rows if time else 0, size)]
 
 
-def _to_host(*scalars: Tensor | float) -> list[float]:
+def _to_host(*scalars: Tensor) -> list[float]:
     """One transfer from the device."""
-    return torch.stack([torch.as_tensor(scalar, dtype=torch.float64) for scalar in scalars]).tolist()
+    return torch.stack(scalars).tolist()
 
 
 def _clear_off_mask(response_mask: Tensor, **tensors: Tensor) -> tuple[Tensor, ...]:

@@ -36,7 +36,7 @@ HANGING = [
 _PYTHON = [
     "__import__('os').system('touch pwned')",
     "open('pwned', 'w').write('x')",
-    "exec('open(\"pwned\",\"w\")')",
+    'exec(\'open("pwned","w")\')',
     "eval('7918+1')",
     "[c for c in ().__class__.__base__.__subclasses__()]",
     "(lambda: open('pwned', 'w'))()",
@@ -119,8 +119,14 @@ _NESTED = [
 
 # More than one answer, or an answer that holds everything.
 _LISTS = [
-    *(joint.join(GUESSES) for joint in (",", ", ", ";", r" \text{ or } ", " or ", r"\quad", r"\\", "|", "/", " = ", r"\lor ")),
-    *(rf"{left}{', '.join(GUESSES)}{right}" for left, right in ((r"\{", r"\}"), ("(", ")"), ("[", "]"), (r"x \in \{", r"\}"))),
+    *(
+        joint.join(GUESSES)
+        for joint in (",", ", ", ";", r" \text{ or } ", " or ", r"\quad", r"\\", "|", "/", " = ", r"\lor ")
+    ),
+    *(
+        rf"{left}{', '.join(GUESSES)}{right}"
+        for left, right in ((r"\{", r"\}"), ("(", ")"), ("[", "]"), (r"x \in \{", r"\}"))
+    ),
     "7919 = 7918",
     "7919, 7918",
     r"7918 \text{ or } 7919",

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -99,7 +98,9 @@ def test_wrong_answers_are_wrong(gold, answer, extraction):
     assert accuracy(gold, answer, extraction) == 0.0
 
 
-@pytest.mark.parametrize("gold", ["", " ", r"\frac{", "E_{1},E_{2}", r"\frac{1}{3} E_{1}+\frac{2}{3} E_{2}", r"\frac{0}{0}"])
+@pytest.mark.parametrize(
+    "gold", ["", " ", r"\frac{", "E_{1},E_{2}", r"\frac{1}{3} E_{1}+\frac{2}{3} E_{2}", r"\frac{0}{0}"]
+)
 def test_an_unparsable_gold_earns_nothing(gold):
     # E_1: math-verify takes E for Euler's number. Of the fifth it would keep 2/3 and reward that.
     for answer in (gold, r"\frac{2}{3}", "0", ""):
@@ -225,7 +226,7 @@ def test_no_hostile_response_scores_or_breaks_the_pool(tmp_path, monkeypatch):
     try:
         for extraction, responses in [
             ("evaluation", hostile.RESPONSES),
-            ("training", hostile.RESPONSES[len(hostile.HANGING) :]),
+            ("training", [response for response in hostile.RESPONSES if final_boxed(response) is None]),
         ]:
             texts = [answer_section(response) for response in responses]
             accuracies = grade_all(pool, [(hostile.GOLD, text, extraction) for text in texts])
@@ -337,6 +338,7 @@ def test_the_golds_of_the_benchmarks(pool):
 def test_verls_reward_loop_in_a_ray_actor(tmp_path):
     """verl's own manager and actor score a batch, one of it hanging; killing the actor leaves no process behind."""
     pytest.importorskip("verl")
+    import numpy as np
     import ray
     import torch
     from omegaconf import OmegaConf
@@ -348,7 +350,10 @@ def test_verls_reward_loop_in_a_ray_actor(tmp_path):
 
     alphabet = {character: index for index, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     vocabulary = Tokenizer(models.BPE(alphabet, []))
-    vocabulary.pre_tokenizer, vocabulary.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    vocabulary.pre_tokenizer, vocabulary.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=vocabulary, eos_token="<eos>", pad_token="<pad>")
     tokenizer.save_pretrained(tmp_path)
 
@@ -367,7 +372,7 @@ def test_verls_reward_loop_in_a_ray_actor(tmp_path):
         "reward_model": [{"style": "rule", "ground_truth": "27"}] * 4,
         "extra_info": [{"index": i} for i in range(4)],
     }.items():
-        data.non_tensor_batch[key] = __import__("numpy").array(values, dtype=object)
+        data.non_tensor_batch[key] = np.array(values, dtype=object)
 
     config = OmegaConf.create(
         {
@@ -393,11 +398,10 @@ def test_verls_reward_loop_in_a_ray_actor(tmp_path):
         assert result.non_tensor_batch["acc"].tolist() == [1.0, 0.0, 0.0, 0.0]
         assert result.non_tensor_batch["format"].tolist() == [1.0, 1.0, 1.0, 0.0]
         assert result.non_tensor_batch["pred"].tolist() == ["27", "28", "", ""]
-        workers = workers_of(os.getpid())
+        workers = [worker for worker in workers_of(os.getpid()) if worker.ppid() != os.getpid()]  # the actor's
         assert workers
         ray.kill(manager.reward_loop_workers[0])
         _, alive = psutil.wait_procs(workers, timeout=60)
         assert alive == []
     finally:
         ray.shutdown()
-        time.sleep(0.1)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from cw_plugin.rewards.pool import GradingPool
+from cw_plugin.rewards.pool import shared_pool
 
 
 @dataclass(frozen=True)
@@ -35,16 +35,17 @@ def duplicates(problems: Sequence[str], golds: Sequence[str]) -> list[Failure]:
 
 
 def ungradable(
-    golds: Sequence[str], extraction: str, pool: GradingPool, progress: Callable[[Iterable[float]], Iterable[float]]
+    golds: Sequence[str], extraction: str, progress: Callable[[Iterable[float]], Iterable[float]]
 ) -> list[Failure]:
     r"""Rows whose gold answer, boxed in a normal response, is not graded as right.
 
     Args:
         golds: the answers.
         extraction: how they will be graded, "training" or "evaluation".
-        pool: what grades them.
         progress: wraps the iterator over the ``len(golds)`` results.
     """
+    pool = shared_pool()
+
     def grade(gold: str) -> float:
         return pool.grade(gold, rf"The answer is $\boxed{{{gold}}}$.", extraction).accuracy if gold else 0.0
 

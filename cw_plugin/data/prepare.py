@@ -23,7 +23,6 @@ from cw_plugin.data.leakage import Leak, find_leaks
 from cw_plugin.data.load import Loaded, load
 from cw_plugin.data.prompts import Prompt
 from cw_plugin.data.sources import SOURCES, Source
-from cw_plugin.rewards.pool import GradingPool
 
 _STRING = pa.string()
 SCHEMA = pa.schema(
@@ -90,11 +89,7 @@ def prepare(sources: Sequence[Source], options: Options, progress: Progress) -> 
     if options.revision and len(sources) > 1:
         raise DataError("--revision is of one dataset; prepare them one by one.")
     loaded: dict[str, Loaded] = {}
-    pool = GradingPool()
-    try:
-        prepared = [_prepare(source, options, loaded, pool, progress) for source in sources]
-    finally:
-        pool.close()
+    prepared = [_prepare(source, options, loaded, progress) for source in sources]
     for item in prepared:
         _write(item)
     return prepared
@@ -122,9 +117,7 @@ def to_row(source: Source, split: str, index: int, record: dict[str, Any], gold:
     }
 
 
-def _prepare(
-    source: Source, options: Options, cache: dict[str, Loaded], pool: GradingPool, progress: Progress
-) -> Prepared:
+def _prepare(source: Source, options: Options, cache: dict[str, Loaded], progress: Progress) -> Prepared:
     split = options.split or source.split
     step = progress.add_task(f"{source.name}: loading", total=None)
     loaded = load(source, split, options.dataset_path, options.revision)
@@ -147,7 +140,7 @@ def _prepare(
         return progress.track(results, task_id=step)
 
     failures = duplicates(problems, golds)
-    failures += ungradable(golds, "training" if source.training else "evaluation", pool, track)
+    failures += ungradable(golds, "training" if source.training else "evaluation", track)
     failures.sort(key=lambda failure: failure.row)
     leaks, unchecked = _leaks(problems, options, cache, progress) if source.training else ([], {})
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cw_plugin.errors import OptionsError
-from cw_plugin.rewards.pool import GradingPool, shared_pool
+from cw_plugin.rewards.pool import TIME_LIMIT, GradingPool, shared_pool
 from cw_plugin.rewards.think import FORMAT_RULES, answer_section, template_opens_think
 
 __all__ = ["GradingPool", "compute_score"]
@@ -37,7 +37,7 @@ def compute_score(
     extraction: str | None = None,
     opens_think: bool | None = None,
     model_path: str | None = None,
-    time_limit: float = 5.0,
+    time_limit: float = TIME_LIMIT,
     reward_router_address: str | None = None,
     reward_model_tokenizer: object | None = None,
 ) -> dict[str, float | str]:

@@ -20,6 +20,7 @@ from pebble import ProcessExpired, ProcessPool
 from cw_plugin.errors import CWGRPOError
 from cw_plugin.rewards import worker
 
+TIME_LIMIT = 5.0  # seconds of CPU time for one answer; nearly all take less than a hundredth of it
 WALL_FACTOR = 6  # on a crowded machine an answer may take this many times longer than it computes
 ATTEMPTS = 3
 
@@ -39,7 +40,7 @@ class GradingPool:
             runs several reward actors.
     """
 
-    def __init__(self, time_limit: float = 5.0, workers: int | None = None):
+    def __init__(self, time_limit: float = TIME_LIMIT, workers: int | None = None):
         self.time_limit = time_limit
         self.workers = workers or min(4, len(os.sched_getaffinity(0)))
         self._lock = threading.Lock()
@@ -101,7 +102,7 @@ _shared: dict[float, GradingPool] = {}
 _shared_lock = threading.Lock()
 
 
-def shared_pool(time_limit: float) -> GradingPool:
+def shared_pool(time_limit: float = TIME_LIMIT) -> GradingPool:
     """This process's pool for ``time_limit``."""
     with _shared_lock:
         if time_limit not in _shared:

@@ -42,7 +42,8 @@ VOCABULARY = 480
 PEAK_LR = 3e-3
 WARMUP_STEPS = 50
 STEPS = 1400
-CLEAN_STEPS = 900
+COPY_STEPS = 350
+CLEAN_STEPS = 1000
 EQUATIONS = 48
 CHATS = 32
 
@@ -240,19 +241,22 @@ def train(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer) -> None:
     model.train()
     start = time.monotonic()
     for step in range(1, STEPS + 1):
-        slips = step > CLEAN_STEPS
-        equations = [equation_row(tokenizer, problem, rng) for problem in rng.choices(problems, k=EQUATIONS)]
-        chats = [chat_row(tokenizer, problem, rng, slips) for problem in rng.choices(problems, k=CHATS)]
-        equation_loss = loss_after(model, prefix, equations)
-        chat_loss = loss_after(model, prefix, chats)
-        (equation_loss + chat_loss).backward()
+        chats = [chat_row(tokenizer, p, rng, slips=step > CLEAN_STEPS) for p in rng.choices(problems, k=CHATS)]
+        loss = chat_loss = loss_after(model, prefix, chats)
+        if step > COPY_STEPS:
+            equations = [equation_row(tokenizer, p, rng) for p in rng.choices(problems, k=EQUATIONS)]
+            equation_loss = loss_after(model, prefix, equations)
+            loss = chat_loss + equation_loss
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
         if step % 50 == 0:
-            losses = f"loss of equations {equation_loss.item():.3f}, of chats {chat_loss.item():.3f}"
-            print(f"step {step} of {STEPS}: {losses}; {time.monotonic() - start:.0f} s", flush=True)
+            losses = f"chats {chat_loss.item():.3f}"
+            if step > COPY_STEPS:
+                losses += f", equations {equation_loss.item():.3f}"
+            print(f"step {step} of {STEPS}: loss of {losses}; {time.monotonic() - start:.0f} s", flush=True)
 
 
 def save(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, folder: Path) -> None:
