@@ -47,8 +47,8 @@ def prepare(
     prompt: Annotated[
         str,
         typer.Option(
-            help="open-rs (the paper's system turn), none, lighteval (its AIME task's, from the installed package), or a "
-            "text file: the user turn if it has {question} in it, else the system turn."
+            help="open-rs (the paper's system turn), none, lighteval (its AIME task's, from the installed package), or "
+            "a text file: the user turn if it has {question} in it, else the system turn."
         ),
     ] = "open-rs",
     split: Annotated[str | None, typer.Option(help="Another split of the dataset than the paper's.")] = None,
@@ -111,10 +111,9 @@ def _report(item: Prepared, console: Console) -> None:
         per_benchmark = Counter(leak.benchmark for leak in item.leaks)
         where = "; " + ", ".join(f"{count} in {name}" for name, count in per_benchmark.items()) if rows else ""
         say(f"  {len(rows)} training problems also stand in a benchmark, {len(exact)} of them word for word{where}")
-        findings += [
-            f"row {leak.row}: {'equal to' if leak.exact else f'{leak.share:.0%} of'} {leak.benchmark} {leak.benchmark_row}"
-            for leak in item.leaks
-        ]
+        for leak in item.leaks:
+            how_much = "equal to" if leak.exact else f"{leak.share:.0%} of"
+            findings.append(f"row {leak.row}: {how_much} {leak.benchmark} {leak.benchmark_row}")
     for name, reason in item.unchecked.items():
         say(f"  not compared with {name}: {reason}")
     for finding in findings[:SHOWN]:

@@ -167,18 +167,15 @@ def reweight_responses(
     def group_sum(per_row: Float[Tensor, " rows"]) -> Float[Tensor, " groups"]:
         return per_row.new_zeros(max(rows, 1)).index_add_(0, group, per_row)
 
-    # Of each row: tokens, sum of log pi, and around its mean the sum of squares and the extremes. What stays in the
-    # result is log pi around the row's mean, and infinity off the mask: w comes out as 0 there with no need of the mask.
-    result = torch.empty(rows, time, dtype=dtype, device=device)
+    # Of each row: tokens, sum of log pi, and around its mean the sum of squares and the extremes.
     n, x_sum, x_squares, x_max, x_min = torch.zeros(5, rows, dtype=torch.float64, device=device)
     for block in _row_blocks(rows, time, device):
         mask = response_mask[block].to(dtype, copy=True)
-        x = torch.mul(log_probs[block], mask, out=result[block])
+        x = log_probs[block] * mask
         n[block], x_sum[block] = mask.sum(-1).double(), x.sum(-1, dtype=torch.float64)
-        x -= mask * (x_sum[block] / n[block].clamp(min=1)).to(dtype)[:, None]
+        x -= mask.mul_((x_sum[block] / n[block].clamp(min=1)).to(dtype)[:, None])
         x_squares[block] = torch.linalg.vector_norm(x, dim=-1).double().square()
         x_max[block], x_min[block] = x.amax(-1).double(), x.amin(-1).double()
-        x += mask.reciprocal_().sub_(1)
     a = torch.where(n > 0, advantages.double(), 0.0)
     if not torch.isfinite(x_sum.sum() + a.sum()):
         column = advantages[:, None].expand_as(log_probs)
@@ -199,19 +196,21 @@ def reweight_responses(
     c_ends = torch.stack([a_centred * (x_max + row_offset), a_centred * (x_min + row_offset)])
     c_ends = torch.where(n > 0, c_ends, 0.0)
 
-    # w = exp(-(c / (sqrt(2) sigma))^2), in place of log pi. The slope is never 0, so that infinity stays infinity;
-    # with a slope of 1e-20 w is exactly 1.
+    # w = exp(-(c / (sqrt(2) sigma))^2)
     signal = (sigma >= _VANISHING) & (c_mean.abs() < _UNIFORM * sigma)
     scale = torch.where(signal, 1 / (math.sqrt(2) * sigma), 0.0) if kernel == "gaussian" else torch.zeros_like(sigma)
-    slope = (a_centred * scale[group]).abs().clamp(min=1e-20).to(dtype)[:, None]
-    offset = row_offset.to(dtype)[:, None]
+    slope = (a_centred * scale[group]).to(dtype)[:, None]
+    centre = x_mean[group].to(dtype)[:, None]
+    result = torch.empty(rows, time, dtype=dtype, device=device)
     w_sum, w_squares, w_high, wx_sum = torch.zeros(4, rows, dtype=torch.float64, device=device)
     for block in _row_blocks(rows, time, device):
-        w = result[block].add_(offset[block]).mul_(slope[block]).square_().neg_().exp_()
+        mask = response_mask[block].to(dtype, copy=True)
+        x = log_probs[block].to(dtype)
+        w = torch.sub(x, centre[block], out=result[block]).mul_(slope[block]).square_().neg_().exp_().mul_(mask)
         w_sum[block] = w.sum(-1).double()
         w_squares[block] = torch.linalg.vector_norm(w, dim=-1).double().square()
-        w_high[block] = (w >= 0.5).sum(-1).double()
-        wx_sum[block] = torch.linalg.vecdot(w, log_probs[block].to(dtype)).double()
+        wx_sum[block] = torch.linalg.vecdot(w, x).double()
+        w_high[block] = torch.ge(w, 0.5, out=mask).sum(-1).double()
 
     # w~ A = w A N / sum(w)
     normaliser = N / group_sum(w_sum).clamp(min=_TINY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -171,7 +172,8 @@ def test_the_chat_template_settles_who_opens(tmp_path, ending, opens):
     vocabulary = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "<unk>": 1}, unk_token="<unk>"))
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=vocabulary, unk_token="<unk>")
     tokenizer.chat_template = (
-        "{% for m in messages %}{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}<assistant>ENDING{% endif %}"
+        "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>ENDING{% endif %}"
     ).replace("ENDING", ending)
     tokenizer.save_pretrained(tmp_path)
 
@@ -286,10 +288,8 @@ def test_no_worker_outlives_a_killed_parent(tmp_path, busy):
 
 
 def test_importing_the_reward_is_light():
-    code = (
-        "import sys, cw_plugin.rewards\n"
-        "print([m for m in ('torch', 'sympy', 'math_verify', 'verl', 'ray', 'transformers', 'pyarrow') if m in sys.modules])"
-    )
+    heavy = ("torch", "sympy", "math_verify", "verl", "ray", "transformers", "pyarrow")
+    code = f"import sys, cw_plugin.rewards; print([m for m in {heavy} if m in sys.modules])"
     root = Path(__file__).parents[1]
     result = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert result.stdout == "[]\n"
@@ -327,9 +327,7 @@ def test_the_golds_of_the_benchmarks(pool):
     assert failing == [(name, row) for name, rows in UNREADABLE.items() for row in rows]
     assert len(failing) / len(golds) < 0.005
 
-    pairs = [
-        (a, b) for a, b in zip(golds, golds[1:], strict=False) if a[0] == b[0] and normalize(a[2]) != normalize(b[2])
-    ]
+    pairs = [(a, b) for a, b in itertools.pairwise(golds) if a[0] == b[0] and normalize(a[2]) != normalize(b[2])]
     accuracies = grade_all(pool, [(gold, BOXED % other[2], "evaluation") for (_, _, gold), other in pairs])
     earned = [(a[0], a[1], a[2], b[2]) for (a, b), acc in zip(pairs, accuracies, strict=True) if acc == 1.0]
     assert earned == [("math500", 22, "5", "x=5")]  # which is the same answer
