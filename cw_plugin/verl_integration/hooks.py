@@ -152,12 +152,16 @@ problems: list[str] = []
 
 
 def _installed(hook: Hook, module: ModuleType) -> bool:
-    """Whether the hook's wrapper is what verl will call."""
+    """Whether the hook's wrapper takes part in what verl will call; others may have wrapped the function as well."""
     try:
         function = wrapt.resolve_path(module, hook.function)[2]
     except AttributeError:
         return False
-    return getattr(function, "_self_wrapper", None) is hook.wrapper
+    while function is not None:
+        if getattr(function, "_self_wrapper", None) is hook.wrapper:
+            return True
+        function = getattr(function, "__wrapped__", None)
+    return False
 
 
 def _install(hook: Hook, module: ModuleType) -> None:
