@@ -112,9 +112,9 @@ def reweight_tokens(
     slope = -0.5 / sigma**2 if signal and kernel == "gaussian" else 0.0
     w = torch.exp(c_squares * slope) * mask
     wa = w * a
-    c_max, c_min = (c.amax(), c.amin()) if c.numel() else (c.sum(), c.sum())
+    c_ends = (c.amax(), c.amin()) if c.numel() else (c.sum(), c.sum())
     w_sum, w_square_sum, w_high, wax_sum, c_max, c_min = _to_host(
-        w.sum(), w.square().sum(), (w >= 0.5).sum(dtype=dtype), (wa * centred).sum(), c_max, c_min
+        w.sum(), w.square().sum(), (w >= 0.5).sum(dtype=dtype), (wa * centred).sum(), *c_ends
     )
     normaliser = N / w_sum if n else 0.0
     return wa * normaliser, CovarianceStatistics(

@@ -148,7 +148,7 @@ def test_what_the_estimator_returned_is_right_and_logged(first_run):
 
 
 def test_two_ranks_on_a_running_ray_cluster_give_the_same_weights(first_run, tmp_path):
-    """The first run's rollouts once more: two FSDP ranks, micro-batches by token budget, on a cluster that was there."""
+    """The first run's rollouts once more: two FSDP ranks and small micro-batches, on a cluster that was there."""
     one_rank, cache, _, _ = first_run
     run = tmp_path / "two-ranks"
     ray = Path(sys.prefix) / "bin" / "ray"
@@ -172,10 +172,9 @@ def test_two_ranks_on_a_running_ray_cluster_give_the_same_weights(first_run, tmp
     try:
         process = quickstart(
             run,
-            "actor_rollout_ref.actor.use_dynamic_bsz=True",
-            "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=1024",
-            "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=True",
-            "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=700",
+            "actor_rollout_ref.actor.use_dynamic_bsz=False",
+            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
+            "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2",
             "skip.rollout_tq.enable=True",
             f"skip.rollout_tq.dump_dir={cache}",
             "skip.rollout_tq.steps=[1]",
@@ -211,12 +210,12 @@ def test_kl_rollout_correction_mini_batches_epochs_and_dynamic_sampling(tmp_path
             "actor_rollout_ref.actor.use_kl_loss=True",
             "algorithm.rollout_correction.rollout_is=token",
             "algorithm.rollout_correction.rollout_rs=token_k1",
+            "algorithm.rollout_correction.rollout_rs_threshold='0.5_2.0'",
             "actor_rollout_ref.rollout.calculate_log_probs=True",
             "algorithm.filter_groups.enable=True",
             "algorithm.filter_groups.metric=score",
             "actor_rollout_ref.actor.ppo_epochs=2",
             "actor_rollout_ref.actor.ppo_mini_batch_size=4",
-            "actor_rollout_ref.actor.use_dynamic_bsz=True",
             "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=2048",
             "~trainer.v1.sampler.custom_sampler",
             STEPS="2",

@@ -314,3 +314,14 @@ def test_weights_do_not_depend_on_which_rows_share_a_call_when_groups_are_whole(
         rows = [i for i, other in enumerate(uids) if other == uid]
         alone, _ = reweight_responses(x[rows], a[rows], mask[rows])
         torch.testing.assert_close(alone, at_once[rows], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("mode", ["sync", "colocate_async", "separate_async"])
+def test_every_trainer_mode_of_v1_computes_advantages_through_the_hooks(mode):
+    """No mode brings a computation of its own, so that what is shown for one holds for all."""
+    from verl.trainer.ppo.v1 import get_trainer_cls
+
+    trainer = get_trainer_cls(mode)
+    for method in ("_compute_advantage", "_update_actor"):
+        assert inspect.getattr_static(trainer, method) is vars(trainer_base.PPOTrainer)[method]
+        assert inspect.getattr_static(trainer, method)._self_wrapper.__module__ == "cw_plugin.verl_integration.hooks"

@@ -35,7 +35,7 @@ def _no_pinned_memory(transformer_impl: ModuleType) -> None:
     def without_pinned_memory(pin_memory: bool = True) -> Any:
         return policy(pin_memory=False)
 
-    transformer_impl.CPUOffloadPolicy = without_pinned_memory
+    vars(transformer_impl)["CPUOffloadPolicy"] = without_pinned_memory
 
 
 def keep_vllm_weights_loadable() -> None:

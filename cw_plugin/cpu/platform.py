@@ -38,7 +38,7 @@ def define_platform(platform_manager: ModuleType) -> None:
     import torch
 
     @platform_manager.PlatformRegistry.register(platform="cpu")
-    class PlatformCPU(platform_manager.PlatformBase):
+    class PlatformCPU(platform_manager.PlatformBase):  # type: ignore[name-defined]
         """A CPU that verl's Ray layer counts as "GPU": declare them with ``ray_kwargs.ray_init.num_gpus``."""
 
         device_name = "cpu"

@@ -154,7 +154,7 @@ problems: list[str] = []
 def _installed(hook: Hook, module: ModuleType) -> bool:
     """Whether the hook's wrapper takes part in what verl will call; others may have wrapped the function as well."""
     try:
-        function = wrapt.resolve_path(module, hook.function)[2]
+        function: Any = wrapt.resolve_path(module, hook.function)[2]
     except AttributeError:
         return False
     while function is not None:

@@ -23,7 +23,7 @@ STAGES = (
     ("ray init kwargs", "starting Ray"),
     ("Size of train dataset", "loading data and model"),
     ("LLMServerManager", "vLLM server is up"),
-    ("ready to fit", "validating the untrained policy"),
+    ("ready to fit", "everything is loaded"),
     ("Initial validation metrics", "first training step"),
 )
 MARK = "CW_GRPO_LAUNCH"  # in the environment of every process of the run, however it detached itself

@@ -17,7 +17,6 @@ import random
 import re
 import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,20 +37,23 @@ SEED = 0
 TRAIN_PROBLEMS = 512
 TEST_PROBLEMS = 96
 
-VOCABULARY = 480
+VOCABULARY = 480  # 256 bytes, 3 special tokens, and the pieces learned: the system prompt becomes about 105 tokens
+
+# Training begins with chats whose answers are all right. Bare equations, which teach arithmetic at a fraction of the
+# tokens, join once the model copies the numbers of the question (together from the start, it learns neither); wrong
+# answers come last, when it can add.
+STEPS = 1400
+EQUATIONS_FROM = 350
+SLIPS_FROM = 1000
+CHATS = 32  # per step
+EQUATIONS = 40  # per step
 PEAK_LR = 3e-3
 WARMUP_STEPS = 50
-STEPS = 1400
-COPY_STEPS = 350
-CLEAN_STEPS = 1000
-EQUATIONS = 48
-CHATS = 32
 
-MAX_NEW_TOKENS = 64
 SAMPLES_PER_PROBLEM = 8
+MAX_NEW_TOKENS = 64
 
-# The shares that leave reinforcement learning something to do.
-BROKEN_FORMAT = 0.1
+BROKEN_FORMAT = 0.1  # share of taught responses without a matched pair of think tags
 
 QUESTIONS = {
     "+": (
@@ -69,10 +71,10 @@ QUESTIONS = {
 # Ways of writing the think section, each with the share of right answers it is taught with: longer thoughts are right
 # more often, so that training has a reason to change how the model writes as well as what it answers.
 THOUGHTS = (
-    ("{a} {op} {b} = {n}", 0.35),
-    ("The result is {a} {op} {b} = {n}.", 0.45),
-    ("I have to find {a} {op} {b}. I get {a} {op} {b} = {n}.", 0.55),
-    ("{a} {op} {b} = {n}. Check: {n} {undo} {b} = {a}", 0.65),
+    ("{a} {op} {b} = {n}", 0.4),
+    ("The result is {a} {op} {b} = {n}.", 0.5),
+    ("I have to find {a} {op} {b}. I get {a} {op} {b} = {n}.", 0.6),
+    ("{a} {op} {b} = {n}. Check: {n} {undo} {b} = {a}", 0.7),
 )
 SLIPS = (-10, -2, -1, 1, 2, 10)
 
@@ -95,7 +97,7 @@ class Problem(NamedTuple):
 
 
 def split_problems() -> tuple[list[Problem], list[Problem]]:
-    """Every sum once, in a fixed random order: those to train on and those held out, the two disjoint."""
+    """Every problem once, in a fixed random order: those to train on and those held out, the two disjoint."""
     problems = [Problem(a, "+", b) for a in range(20) for b in range(20)]
     problems += [Problem(a, "-", b) for a in range(20) for b in range(a + 1)]
     random.Random(SEED).shuffle(problems)
@@ -106,7 +108,7 @@ def question(problem: Problem, rng: random.Random) -> str:
     return rng.choice(QUESTIONS[problem.op]).format(a=problem.a, b=problem.b)
 
 
-def response(problem: Problem, rng: random.Random, slips: bool = True) -> str:
+def response(problem: Problem, rng: random.Random, slips: bool) -> str:
     """One taught answer: right or a slip away from it, in one of the phrasings, the tags whole or broken."""
     thought, share_right = rng.choice(THOUGHTS)
     n = problem.answer
@@ -159,7 +161,7 @@ def make_tokenizer() -> Qwen2Tokenizer:
     corpus = [
         text
         for problem in split_problems()[0]
-        for text in (OPEN_RS, "system\nuser\nassistant\n", question(problem, rng), response(problem, rng))
+        for text in (OPEN_RS, "system\nuser\nassistant\n", question(problem, rng), response(problem, rng, slips=True))
     ]
     tokenizer = bytes_only.train_new_from_iterator(corpus, vocab_size=VOCABULARY, show_progress=False)
     tokenizer.chat_template = CHAT_TEMPLATE
@@ -191,7 +193,7 @@ class Row(NamedTuple):
     taught: list[int]
 
 
-def equation_row(tokenizer: Qwen2Tokenizer, problem: Problem, rng: random.Random) -> Row:
+def equation_row(tokenizer: Qwen2Tokenizer, problem: Problem) -> Row:
     """A bare equation, always right, of which the result is taught."""
     given = f"{problem.a} {problem.op} {problem.b} ="
     return Row(tokenizer.encode(given), [*tokenizer.encode(f" {problem.answer}"), tokenizer.eos_token_id])
@@ -229,7 +231,7 @@ def loss_after(model: Qwen2ForCausalLM, prefix: list[int], rows: list[Row]) -> t
 
 
 def train(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer) -> None:
-    """Teach bare equations and chats side by side, from the problems that are not held out."""
+    """Teach the model, in place, from the problems that are not held out."""
     problems, _ = split_problems()
     prefix = tokenizer.apply_chat_template(chat("")[:1])["input_ids"]
     rng = random.Random(SEED)
@@ -241,22 +243,18 @@ def train(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer) -> None:
     model.train()
     start = time.monotonic()
     for step in range(1, STEPS + 1):
-        chats = [chat_row(tokenizer, p, rng, slips=step > CLEAN_STEPS) for p in rng.choices(problems, k=CHATS)]
-        loss = chat_loss = loss_after(model, prefix, chats)
-        if step > COPY_STEPS:
-            equations = [equation_row(tokenizer, p, rng) for p in rng.choices(problems, k=EQUATIONS)]
-            equation_loss = loss_after(model, prefix, equations)
-            loss = chat_loss + equation_loss
-        loss.backward()
+        chats = [chat_row(tokenizer, p, rng, slips=step > SLIPS_FROM) for p in rng.choices(problems, k=CHATS)]
+        equations = [equation_row(tokenizer, p) for p in rng.choices(problems, k=EQUATIONS)]
+        chat_loss = loss_after(model, prefix, chats)
+        equation_loss = loss_after(model, prefix, equations) if step > EQUATIONS_FROM else torch.zeros(())
+        (chat_loss + equation_loss).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
         if step % 50 == 0:
-            losses = f"chats {chat_loss.item():.3f}"
-            if step > COPY_STEPS:
-                losses += f", equations {equation_loss.item():.3f}"
-            print(f"step {step} of {STEPS}: loss of {losses}; {time.monotonic() - start:.0f} s", flush=True)
+            losses = f"loss of chats {chat_loss.item():.3f}, of equations {equation_loss.item():.3f}"
+            print(f"step {step} of {STEPS}: {losses}; {time.monotonic() - start:.0f} s", flush=True)
 
 
 def save(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, folder: Path) -> None:

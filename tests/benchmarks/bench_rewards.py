@@ -1,0 +1,161 @@
+r"""Our scorer beside verl's on the same answers: agreements, disagreements, gradings per second, hanging inputs.
+
+    python tests/benchmarks/bench_rewards.py [--data ../shared/data] [--rows 2000] [--hanging 20]
+
+Answers: each benchmark's golds, every one in a response of about a thousand characters, once as it stands and once
+replaced by the next row's gold. Speed is measured twice on these, alone and with hanging inputs strewn among them. All
+scorers are called from as many threads, as verl's reward loop does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated
+
+import psutil
+import typer
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import hostile
+
+from cw_plugin.data.answers import final_answer
+from cw_plugin.data.sources import SOURCES
+from cw_plugin.rewards import compute_score
+from cw_plugin.rewards.boxed import normalize
+
+THREADS = 8
+THINKING = "Let us think step by step, and compute $a_1 = 3$, then $a_2 = \\frac{1}{2}$, and go on like that. " * 9
+RESPONSE = "<think>" + THINKING + "</think> The answer is $\\boxed{%s}$."
+
+Scorer = Callable[[str, str], float]
+
+
+def ours(response: str, gold: str) -> float:
+    return compute_score("benchmark", response, gold, time_limit=2.0)["acc"]
+
+
+def verl_math_verify(response: str, gold: str) -> float:
+    from verl.utils.reward_score import math_verify
+
+    return float(math_verify.compute_score(response, gold, timeout=10.0))  # its own default is 30 s
+
+
+def verl_math_reward(response: str, gold: str) -> float:
+    from verl.utils.reward_score import math_reward
+
+    return float(math_reward.compute_score(response, gold))
+
+
+def verl_math_dapo(response: str, gold: str) -> float:
+    from verl.utils.reward_score import math_dapo
+
+    return float(math_dapo.compute_score(response, gold)["acc"])
+
+
+SCORERS: dict[str, Scorer] = {
+    "ours": ours,
+    "verl math_verify": verl_math_verify,
+    "verl math_reward": verl_math_reward,
+    "verl math_dapo": verl_math_dapo,
+}
+
+
+def load_golds(data: Path) -> list[tuple[str, str]]:
+    golds = []
+    for source in SOURCES.values():
+        if not source.training:
+            for line in (data / source.path / f"{source.split}.jsonl").open(encoding="utf-8"):
+                golds.append((source.name, final_answer(json.loads(line)[source.gold], source.gold_is_boxed)))
+    return golds
+
+
+def score_all(scorer: Scorer, jobs: list[tuple[str, str]]) -> tuple[list[float], float]:
+    """The scores of (response, gold) pairs, and how many were given in a second."""
+    start = time.perf_counter()
+    with ThreadPoolExecutor(THREADS) as threads:
+        scores = list(threads.map(lambda job: scorer(*job), jobs))
+    return scores, len(jobs) / (time.perf_counter() - start)
+
+
+def busy_children(seconds: float = 3.0) -> int:
+    """Child processes that still compute although nobody waits for them."""
+    children = psutil.Process().children(recursive=True)
+    before = {child.pid: sum(child.cpu_times()[:2]) for child in children if child.is_running()}
+    time.sleep(seconds)
+    alive = [child for child in children if child.is_running() and child.pid in before]
+    return sum(sum(child.cpu_times()[:2]) - before[child.pid] > 0.5 * seconds / psutil.cpu_count() for child in alive)
+
+
+def main(
+    data: Annotated[Path, typer.Option(help="Local copies of the benchmarks.")] = Path("../shared/data"),
+    rows: Annotated[int, typer.Option(help="Gradings for the measurements of speed.")] = 2000,
+    hanging: Annotated[int, typer.Option(help="Hanging inputs among them.")] = 20,
+    shown: Annotated[int, typer.Option(help="Disagreements to print for each scorer.")] = 40,
+) -> None:
+    """Compare the scorers and print the tables."""
+    console = Console(soft_wrap=True)
+    golds = load_golds(data)
+    same = [(name, gold, gold) for name, gold in golds]
+    others = [(a[0], b[1], a[1]) for a, b in itertools.pairwise(golds)]
+    other = [(name, answer, gold) for name, answer, gold in others if normalize(answer) != normalize(gold)]
+    cases = same + other
+    jobs = [(RESPONSE % answer, gold) for _, answer, gold in cases]
+
+    results = {}
+    for name, scorer in SCORERS.items():
+        scorer(*jobs[0])  # the processes start here
+        results[name], _ = score_all(scorer, jobs)
+
+    table = Table("scorer", "gold: right", "other gold: wrong", "agrees with ours", title=f"{len(cases)} answers")
+    for name, scores in results.items():
+        agree = sum(a == b for a, b in zip(scores, results["ours"], strict=True))
+        right, wrong = scores[: len(same)], scores[len(same) :]
+        table.add_row(
+            name, f"{sum(right):.0f}/{len(right)}", f"{wrong.count(0.0)}/{len(wrong)}", f"{agree}/{len(scores)}"
+        )
+    console.print(table)
+
+    for name, scores in list(results.items())[1:]:
+        differing = [(case, a, b) for case, a, b in zip(cases, results["ours"], scores, strict=True) if a != b]
+        console.print(f"\nours against {name}: {len(differing)} disagreements (data, gold | answer: ours, theirs)")
+        for (benchmark, answer, gold), a, b in differing[:shown]:
+            right = normalize(answer) == normalize(gold)
+            judged = "ours is right" if a == right else "theirs is right"
+            same_text = "the same" if answer == gold else repr(answer)
+            console.print(
+                f"  {benchmark}, {gold!r} | {same_text}: {a:.0f}, {b:.0f}; {judged}", highlight=False, markup=False
+            )
+
+    shuffled = random.Random(0)
+    normal = [shuffled.choice(jobs) for _ in range(rows)]
+    mixed = normal.copy()
+    for index in range(hanging):
+        response = RESPONSE % hostile.HANGING[index % len(hostile.HANGING)]
+        mixed.insert(shuffled.randrange(len(mixed)), (response, hostile.GOLD))
+    table = Table(
+        "scorer", "gradings/s", "gradings/s, hanging", "normal ones changed", "still busy 3 s later",
+        title=f"{rows} normal answers, then {hanging} hanging among them, {psutil.cpu_count()} CPUs",
+    )  # fmt: skip
+    for name in ("ours", "verl math_verify"):
+        scores, speed = score_all(SCORERS[name], normal)
+        mixed_scores, mixed_speed = score_all(SCORERS[name], mixed)
+        kept = [score for score, (_, gold) in zip(mixed_scores, mixed, strict=True) if gold != hostile.GOLD]
+        changed = sum(a != b for a, b in zip(scores, kept, strict=True))
+        table.add_row(name, f"{speed:.0f}", f"{mixed_speed:.1f}", str(changed), str(busy_children()))
+        console.print(f"{name}: done")
+    console.print(table)
+    for child in psutil.Process().children(recursive=True):
+        child.kill()  # verl's pool waits for its hung workers at exit
+
+
+if __name__ == "__main__":
+    typer.run(main)
