@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
-Name = Enum("Name", {name: name for name in (*SOURCES, "all")}, type=str)
+Name = Enum("Name", {name: name for name in (*SOURCES, "all")}, type=str)  # type: ignore[misc]
 
 SHOWN = 10  # findings of one file on the terminal; its report has all of them
 

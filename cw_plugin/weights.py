@@ -112,17 +112,18 @@ def reweight_tokens(
     slope = -0.5 / sigma**2 if signal and kernel == "gaussian" else 0.0
     w = torch.exp(c_squares * slope) * mask
     wa = w * a
-    c_ends = (c.amax(), c.amin()) if c.numel() else (c.sum(), c.sum())
-    w_sum, w_square_sum, w_high, wax_sum, c_max, c_min = _to_host(
-        w.sum(), w.square().sum(), (w >= 0.5).sum(dtype=dtype), (wa * centred).sum(), *c_ends
+    wax = torch.dot(wa.flatten(), centred.flatten())
+    c_min_max = torch.aminmax(c) if c.numel() else (wax, wax)
+    w_sum, w_norm, w_high, wax_sum, c_min, c_max = _to_host(
+        w.sum(), torch.linalg.vector_norm(w), (w >= 0.5).sum(dtype=dtype), wax, *c_min_max
     )
     normaliser = N / w_sum if n else 0.0
-    return wa * normaliser, CovarianceStatistics(
+    return wa.mul_(normaliser), CovarianceStatistics(
         sigma=sigma if signal else 0.0,
         signal_share=float(signal),
         weight_mean=w_sum / N,
         weight_min=math.exp(slope * max(c_max, -c_min) ** 2),
-        effective_sample_share=w_sum**2 / max(N * w_square_sum, _TINY),
+        effective_sample_share=w_sum**2 / (N * w_norm**2) if n else 0.0,
         downweighted_share=(n - w_high) / N,
         covariance_before=c_mean,
         covariance_after=wax_sum * normaliser / N,

@@ -42,6 +42,7 @@ def quickstart(run: Path, *overrides: str, **env: str) -> subprocess.Popen:
             env=environment | env,
             stdout=stdout,
             stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
 
 
@@ -240,3 +241,17 @@ def test_the_loss_in_an_asynchronous_trainer(tmp_path):
     )
     assert_logged(records)
     assert {batch["estimator"].split(".")[-1].lower() for batch in batches(run)} == {"grpo"}
+
+
+def test_ctrl_c_leaves_nothing_running(tmp_path):
+    run = tmp_path / "interrupted"
+    process = quickstart(run)
+    log = run / "train.log"
+    deadline = time.monotonic() + 300
+    while not (log.exists() and "vLLMHttpServer" in log.read_text(errors="replace")):
+        assert process.poll() is None and time.monotonic() < deadline, (run / "stdout").read_text()[-6000:]
+        time.sleep(0.5)
+    assert len(trainer_processes(run)) > 5
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    assert process.wait(timeout=60) == 130
+    assert not trainer_processes(run)

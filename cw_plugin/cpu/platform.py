@@ -28,8 +28,12 @@ def _device_module() -> ModuleType:
     for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
         setattr(module, name, zero)
     memory = psutil.virtual_memory
-    module.mem_get_info = lambda *_: (memory().available, memory().total)  # type: ignore[attr-defined]
-    module.get_device_name = lambda *_: "cpu"  # type: ignore[attr-defined]
+    vars(module).update(
+        mem_get_info=lambda *_: (memory().available, memory().total),
+        get_device_name=lambda *_: "cpu",
+        get_rng_state=torch.get_rng_state,  # of checkpoints
+        set_rng_state=torch.set_rng_state,
+    )
     return module
 
 

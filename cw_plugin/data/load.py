@@ -56,7 +56,7 @@ def load(source: Source, split: str, dataset_path: Path | None = None, revision:
 
 def _commit(path: str, revision: str | None) -> str:
     try:
-        return HfApi().dataset_info(path, revision=revision, timeout=TIMEOUT).sha
+        return str(HfApi().dataset_info(path, revision=revision, timeout=TIMEOUT).sha)
     except GatedRepoError as error:
         raise DataError(
             f"{path} is gated: accept its terms at https://huggingface.co/datasets/{path}, then run `hf auth login`."

@@ -90,19 +90,28 @@ def grade(ground_truth: str, text: str, extraction: str) -> tuple[float, str]:
     Returns:
         1.0 or 0.0, and the answer as it stands in the text ("" when there is none).
     """
-    gold = parse_gold(ground_truth)
     answer = final_boxed(text)
     if answer is not None:
-        prediction = answer
-        parsed = _parse_answer(normalize(answer), units=not (gold and gold[0].free_symbols))
-    else:
-        tail = text[-MAX_TEXT:]
-        parsed = _parse(tail, _UNBOXED[extraction]) if _depth(tail) <= MAX_DEPTH else []
-        prediction = next((item for item in parsed if isinstance(item, str)), "")
-    right = bool(gold and parsed) and verify(
-        list(gold), parsed, float_rounding=_FLOAT_ROUNDING[extraction], timeout_seconds=None
-    )
-    return float(right and _close(gold[0], parsed[0])), prediction
+        return _grade_boxed(ground_truth, normalize(answer), extraction), answer
+    tail = text[-MAX_TEXT:]
+    parsed = _parse(tail, _UNBOXED[extraction]) if _depth(tail) <= MAX_DEPTH else []
+    prediction = next((item for item in parsed if isinstance(item, str)), "")
+    return _compare(parse_gold(ground_truth), parsed, extraction), prediction
+
+
+@functools.lru_cache(maxsize=4096)  # the responses to one prompt repeat each other
+def _grade_boxed(ground_truth: str, answer: str, extraction: str) -> float:
+    gold = parse_gold(ground_truth)
+    if not gold:
+        return 0.0
+    return _compare(gold, _parse_answer(answer, units=not gold[0].free_symbols), extraction)
+
+
+def _compare(gold: tuple[Any, ...], parsed: list[Any], extraction: str) -> float:
+    if not gold or not parsed:
+        return 0.0
+    equal = verify(list(gold), parsed, float_rounding=_FLOAT_ROUNDING[extraction], timeout_seconds=None)
+    return float(equal and _close(gold[0], parsed[0]))
 
 
 def _close(gold: Any, answer: Any) -> bool:

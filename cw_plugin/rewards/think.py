@@ -48,4 +48,4 @@ def template_opens_think(model_path: str) -> bool:
     tokenizer = AutoTokenizer.from_pretrained(model_path)
     messages = [{"role": "user", "content": "1+1?"}]
     prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    return prompt.rstrip().endswith(OPEN)
+    return str(prompt).rstrip().endswith(OPEN)

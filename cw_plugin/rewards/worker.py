@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import resource
 import signal
 from typing import NamedTuple
@@ -28,18 +27,17 @@ def initialize() -> None:
     from cw_plugin.rewards import grading  # noqa: F401
 
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a handler written in Python does not run during a C loop
-    limit(resource.RLIMIT_AS, MEMORY_LIMIT)
-    limit(resource.RLIMIT_FSIZE, 0)
-    limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_AS, MEMORY_LIMIT)
+    _limit(resource.RLIMIT_FSIZE, 0)
+    _limit(resource.RLIMIT_CORE, 0)
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its own timeouts are off
 
 
 def grade(ground_truth: str, text: str, extraction: str, time_limit: float) -> Grade:
-    """Grade one answer within ``time_limit`` seconds of CPU time; the kernel ends the process that needs more."""
+    """Grade one answer within ``time_limit`` seconds of CPU time; SIGPROF ends the process that needs more."""
     from cw_plugin.rewards import grading
 
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    limit(resource.RLIMIT_CPU, math.ceil(usage.ru_utime + usage.ru_stime + time_limit))
+    signal.setitimer(signal.ITIMER_PROF, time_limit)
     try:
         accuracy, prediction = grading.grade(ground_truth, text, extraction)
         return Grade(accuracy, prediction[:MAX_PREDICTION])
@@ -47,10 +45,9 @@ def grade(ground_truth: str, text: str, extraction: str, time_limit: float) -> G
         return WRONG
     finally:
         # Between two answers the process may hold the locks of the pool's pipes, and must not be ended there.
-        limit(resource.RLIMIT_CPU, resource.RLIM_INFINITY)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def limit(which: int, soft: int) -> None:
-    """Set a soft limit, no higher than the hard one."""
+def _limit(which: int, soft: int) -> None:
     hard = resource.getrlimit(which)[1]
     resource.setrlimit(which, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
