@@ -7,9 +7,10 @@ import os
 import time
 from pathlib import Path
 
-import cw_plugin  # noqa: F401  (its hook is to be inside of this one)
 import torch
 import wrapt
+
+import cw_plugin  # noqa: F401  (its hook is to be inside of this one)
 
 
 def _write_down(wrapped, instance, args, kwargs):

@@ -59,7 +59,7 @@ def batches(run: Path) -> list[dict]:
 
 
 def grpo_column(batch: dict) -> list[float]:
-    """GRPO's advantage of each response in float64: reward minus mean over deviation (unbiased, + 1e-6) of its prompt."""
+    """GRPO's advantage of each response in float64: reward minus mean, over deviation (unbiased, + 1e-6), by prompt."""
     rewards = batch["token_level_rewards"].double().sum(-1)
     column = []
     for row, uid in enumerate(batch["uids"]):

@@ -18,10 +18,17 @@ from cw_plugin.errors import HostError, OptionsError
 from cw_plugin.verl_integration import hooks
 
 ROOT = Path(__file__).parent.parent
+VALID = (
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=8",
+    "data.train_batch_size=8",
+)
 REGISTERED = (
     "import verl\n"
     "from verl.trainer.ppo import core_algos\n"
-    "print(core_algos.get_adv_estimator_fn('cw_grpo').__module__, core_algos.get_policy_loss_fn('cw_grpo').__module__)\n"
+    "print(core_algos.get_adv_estimator_fn('cw_grpo').__module__)\n"
+    "print(core_algos.get_policy_loss_fn('cw_grpo').__module__)\n"
     "from cw_plugin.verl_integration.hooks import require_hooks\n"
     "require_hooks(); print('hooks in place')\n"
 )
@@ -46,7 +53,7 @@ def python(code: str, *, executable: str = sys.executable, cwd: Path | None = No
 def test_importing_verl_registers(env):
     result = python(REGISTERED, **env)
     assert result.returncode == 0, result.stderr
-    assert "cw_plugin.verl_integration.estimator cw_plugin.verl_integration.loss\nhooks in place" in result.stdout
+    assert "cw_plugin.verl_integration.estimator\ncw_plugin.verl_integration.loss\nhooks in place" in result.stdout
 
 
 def test_imported_after_verl_it_registers_too():
@@ -138,11 +145,7 @@ def test_training_with_a_verl_of_another_shape_is_refused(tmp_path):
     for name in ("trainer_base.py", "utils.py"):
         path = tmp_path / "verl" / "trainer" / "ppo" / "v1" / name
         path.write_text(path.read_text().replace("compute_advantage_for_multi_trajectories", "compute_all_advantages"))
-    arguments = [
-        "algorithm.adv_estimator=cw_grpo", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
-        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1", "actor_rollout_ref.actor.ppo_mini_batch_size=8",
-        "data.train_batch_size=8",
-    ]  # fmt: skip
+    arguments = ["algorithm.adv_estimator=cw_grpo", *VALID]
     code = (
         f"import sys, runpy; sys.argv[1:] = {arguments}; runpy.run_module('verl.trainer.main_ppo', run_name='__main__')"
     )
@@ -181,12 +184,6 @@ def test_a_cw_grpo_that_verl_registered_itself_is_left_alone(caplog):
     assert caplog.text.count("already registered") == 2
 
 
-VALID = (
-    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
-    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1",
-    "actor_rollout_ref.actor.ppo_mini_batch_size=8",
-    "data.train_batch_size=8",
-)
 LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo"
 
 
