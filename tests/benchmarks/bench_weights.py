@@ -2,9 +2,9 @@
 
     python tests/benchmarks/bench_weights.py [--device cuda] [--groups 256] [--rounds 15]
 
-The estimator runs on the trainer's driver, on the CPU, once a step, against verl's grpo and grpo_vectorized; the loss
-in every micro-batch, on the device of the model, against verl's vanilla, clip_cov and kl_cov (forward and backward). Every
-round runs each candidate once, in a new random order; times are medians, ratios are medians of the rounds' ratios.
+The estimator runs once a step on the trainer's driver, a CPU: against verl's grpo and grpo_vectorized. The loss runs in
+every micro-batch on the device of the model: against verl's vanilla, clip_cov and kl_cov, forward and backward. Every
+round runs each candidate once, in a new random order; times are medians, ratios medians of the rounds' ratios.
 """
 
 from __future__ import annotations
