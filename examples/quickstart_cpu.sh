@@ -64,7 +64,7 @@ MODEL=(
     actor_rollout_ref.model.path="${MODEL_PATH:-$root/examples/cpu/model}"
 )
 ACTOR=(
-    actor_rollout_ref.actor.optim.lr=3e-4
+    actor_rollout_ref.actor.optim.lr=1e-4
     actor_rollout_ref.actor.ppo_mini_batch_size=8
     actor_rollout_ref.actor.use_dynamic_bsz=True # micro-batches by tokens fit any batch and number of ranks
     actor_rollout_ref.actor.ppo_max_token_len_per_gpu=8192

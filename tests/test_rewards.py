@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -258,10 +259,12 @@ def workers_of(pid: int) -> list[psutil.Process]:
     return [process for process in psutil.Process(pid).children(recursive=True) if is_worker(process)]
 
 
-def test_a_worker_killed_from_outside_is_replaced(pool):
+@pytest.mark.parametrize("pause", [0.0, 1.0])  # the pool has noticed it after a second
+def test_a_worker_killed_from_outside_is_replaced(pool, pause):
     assert pool.grade(hostile.GOLD, hostile.RIGHT).accuracy == 1.0
     for worker in workers_of(os.getpid()):
         worker.kill()
+    time.sleep(pause)
     assert grade_all(pool, [(hostile.GOLD, hostile.RIGHT, "training")] * 10) == [1.0] * 10
 
 

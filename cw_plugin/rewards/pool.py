@@ -56,7 +56,7 @@ class GradingPool:
         for attempt in range(1, ATTEMPTS + 1):
             pool = self._running()
             try:
-                return _result(pool, pool.schedule(worker.grade, args=task, timeout=WALL_FACTOR * self.time_limit))
+                return _result(pool, _schedule(pool, task, WALL_FACTOR * self.time_limit))
             except FutureTimeoutError:
                 return worker.WRONG
             except ProcessExpired as expired:
@@ -88,6 +88,13 @@ class GradingPool:
             self._pool = None
         pool.stop()
         pool.join()
+
+
+def _schedule(pool: ProcessPool, task: tuple[str, str, str, float], timeout: float) -> Future[worker.Grade]:
+    try:
+        return pool.schedule(worker.grade, args=task, timeout=timeout)
+    except RuntimeError as error:  # it broke, or another thread has discarded it
+        raise BrokenProcessPool(str(error)) from error
 
 
 def _result(pool: ProcessPool, future: Future[worker.Grade]) -> worker.Grade:

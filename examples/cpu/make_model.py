@@ -52,6 +52,7 @@ WARMUP_STEPS = 50
 
 SAMPLES_PER_PROBLEM = 8
 MAX_NEW_TOKENS = 64
+CHECK_BATCH = 12  # problems
 
 BROKEN_FORMAT = 0.1  # share of taught responses without a matched pair of think tags
 
@@ -281,33 +282,33 @@ def check(folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     problems = held_out()
-    prompts = tokenizer.apply_chat_template(
-        [chat(text) for text, _ in problems],
-        add_generation_prompt=True,
-        padding=True,
-        return_tensors="pt",
-    )
-    output = model.generate(
-        **prompts,
-        max_new_tokens=MAX_NEW_TOKENS,
-        num_return_sequences=SAMPLES_PER_PROBLEM,
-        output_logits=True,
-        return_dict_in_generate=True,
-    )
-    tokens = output.sequences[:, prompts["input_ids"].shape[1] :]
-    # A response ends with its eos token, which counts; everything after it is padding.
-    is_eos = (tokens == tokenizer.eos_token_id).int()
-    valid = is_eos.cumsum(dim=1) - is_eos == 0
-    lengths = valid.sum(dim=1)
-    logits = torch.stack(output.logits, dim=1)
-    entropies = torch.distributions.Categorical(logits=logits).entropy()[valid]
-
-    texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
-    right, whole = [], []
-    for i, text in enumerate(texts):
-        boxed = re.findall(r"\\boxed\{(\d+)\}", text)
-        right.append(boxed[-1:] == [str(problems[i // SAMPLES_PER_PROBLEM][1])])
-        whole.append(text.startswith("<think>\n") and text.count("\n</think>\n") == 1)
+    right, whole, lengths, entropies = [], [], [], []
+    for first in range(0, len(problems), CHECK_BATCH):
+        batch = problems[first : first + CHECK_BATCH]
+        prompts = tokenizer.apply_chat_template(
+            [chat(text) for text, _ in batch],
+            add_generation_prompt=True,
+            padding=True,
+            return_tensors="pt",
+        )
+        output = model.generate(
+            **prompts,
+            max_new_tokens=MAX_NEW_TOKENS,
+            num_return_sequences=SAMPLES_PER_PROBLEM,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+        tokens = output.sequences[:, prompts["input_ids"].shape[1] :]
+        # A response ends with its eos token, which counts; everything after it is padding.
+        is_eos = (tokens == tokenizer.eos_token_id).int()
+        valid = is_eos.cumsum(dim=1) - is_eos == 0
+        lengths += valid.sum(dim=1).tolist()
+        logits = torch.stack(output.logits, dim=1)
+        entropies += torch.distributions.Categorical(logits=logits).entropy()[valid].tolist()
+        for i, text in enumerate(tokenizer.batch_decode(tokens, skip_special_tokens=True)):
+            boxed = re.findall(r"\\boxed\{(\d+)\}", text)
+            right.append(boxed[-1:] == [str(batch[i // SAMPLES_PER_PROBLEM][1])])
+            whole.append(text.startswith("<think>\n") and text.count("\n</think>\n") == 1)
     groups = [sum(right[i : i + SAMPLES_PER_PROBLEM]) for i in range(0, len(right), SAMPLES_PER_PROBLEM)]
     mixed = [0 < group < SAMPLES_PER_PROBLEM for group in groups]
 
@@ -315,10 +316,10 @@ def check(folder: Path) -> None:
     print(f"  right answers                     {statistics.mean(right):.3f}")
     print(f"  matched <think> tags              {statistics.mean(whole):.3f}")
     print(f"  groups with both right and wrong  {statistics.mean(mixed):.3f}")
-    print(f"  mean entropy, nats per token      {entropies.mean():.3f}")
-    print(f"  mean response length, tokens      {lengths.float().mean():.1f}")
-    print(f"  median, shortest and longest      {lengths.median()}, {lengths.min()}, {lengths.max()}")
-    print(f"for example: {texts[0]!r}")
+    print(f"  mean entropy, nats per token      {statistics.mean(entropies):.3f}")
+    print(f"  mean response length, tokens      {statistics.mean(lengths):.1f}")
+    print(f"  median, shortest and longest      {statistics.median(lengths):.0f}, {min(lengths)}, {max(lengths)}")
+    print(f"one of them: {text!r}")
     print(f"{time.monotonic() - start:.0f} s")
 
 
