@@ -5,7 +5,7 @@
 #   bash examples/quickstart_cpu.sh [any hydra override of verl]
 #
 #   METHOD   cw_grpo | grpo | clip_cov     default cw_grpo
-#   STEPS    training steps                default 20
+#   STEPS    training steps                default 10
 #   NGPUS    FSDP ranks                    default 1
 #   RUN      where the run is written      default runs/quickstart-$METHOD; an unfinished run is resumed, a finished one
 #            is done anew
@@ -13,7 +13,7 @@
 set -euo pipefail
 
 METHOD=${METHOD:-cw_grpo}
-STEPS=${STEPS:-20}
+STEPS=${STEPS:-10}
 NGPUS=${NGPUS:-1}
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -42,7 +42,10 @@ if [ ! -e "$data/open_rs/test.parquet" ]; then
     for split in train test; do
         # Its report is about overlap with the benchmarks, which are not in question here.
         cw-grpo prepare open-rs --local_dataset_path "$data" --local_save_dir "$data" --split $split --allow-partial \
-            >"$data/prepare-$split.log"
+            >"$data/prepare-$split.log" 2>&1 || {
+            cat "$data/prepare-$split.log" >&2
+            exit 1
+        }
     done
 fi
 
@@ -80,7 +83,7 @@ ROLLOUT=(
     actor_rollout_ref.ref.log_prob_max_token_len_per_gpu=16384
     actor_rollout_ref.rollout.val_kwargs.temperature=1.0
     actor_rollout_ref.rollout.val_kwargs.do_sample=True
-    actor_rollout_ref.rollout.val_kwargs.n=4
+    actor_rollout_ref.rollout.val_kwargs.n=2
 )
 REWARD=(
     reward.custom_reward_function.path=pkg://cw_plugin.rewards
@@ -96,7 +99,7 @@ TRAINER=(
     trainer.validation_data_dir="$RUN/validation"
     trainer.total_training_steps="$STEPS"
     trainer.total_epochs=1000
-    trainer.save_freq=10
+    trainer.save_freq=5
     trainer.max_actor_ckpt_to_keep=1
     trainer.test_freq="$STEPS"
     trainer.val_before_train=True

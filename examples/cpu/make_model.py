@@ -1,7 +1,7 @@
 """Make the small language model and the arithmetic problems that the CPU quickstart trains on.
 
     python examples/cpu/make_model.py problems DIR    # DIR/knoveleng/open-rs/{train,test}.jsonl
-    python examples/cpu/make_model.py model DIR       # tokenizer and weights; a few minutes on two cores
+    python examples/cpu/make_model.py model DIR       # tokenizer and weights; about seven minutes on one core
     python examples/cpu/make_model.py check DIR       # what a saved model does on the held-out problems
 
 The model answers in the form the paper's system prompt asks for. It is taught some wrong answers and some broken
@@ -329,7 +329,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where to write, or for check the checkpoint to read")
     args = parser.parse_args()
 
-    torch.set_num_threads(2)
+    # A second thread gains little on so small a model and loses much on a busy machine; and how sums are split among
+    # threads changes the weights.
+    torch.set_num_threads(1)
     if args.what == "problems":
         write_problems(args.folder)
         return

@@ -8,8 +8,9 @@ NGPUS=${NGPUS:-1}
 
 export VERL_PLATFORM=cpu            # turns on cw_plugin.cpu in every process
 export TOKENIZERS_PARALLELISM=false # the tokenizer is used in forked workers
-export RAY_DEDUP_LOGS=1 RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO=0
 export HYDRA_FULL_ERROR=1
+# A dozen processes share the cores: threads that wait for each other would spin.
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} VLLM_CPU_OMP_THREADS_BIND=${VLLM_CPU_OMP_THREADS_BIND:-nobind}
 
 CPU=(
     trainer.device=cpu
