@@ -103,6 +103,7 @@ TRAINER=(
     trainer.max_actor_ckpt_to_keep=1
     trainer.test_freq="$STEPS"
     trainer.val_before_train=True
+    hydra.run.dir="$RUN/hydra"
 )
 
 source "$root/examples/cpu/overlay.sh"
