@@ -189,14 +189,13 @@ def test_two_ranks_on_a_running_ray_cluster_give_the_same_weights(first_run, tmp
     assert_right(run)
     assert_logged(records)
 
-    # The rollouts of step 1 are the same; the rows are matched by their log-probs.
+    # The rollouts of step 1 are the same; the rows are matched by their log-probs (equal responses are interchangeable).
     before, after = batches(one_rank)[0], batches(run)[0]
     assert len(before["uids"]) == len(after["uids"])
     x, y = before["old_log_probs"] * before["response_mask"], after["old_log_probs"] * after["response_mask"]
     distance = torch.cdist(x.double(), y.double(), p=float("inf"))
     match = distance.argmin(1)
-    assert match.unique().numel() == len(match)
-    assert distance.gather(1, match[:, None]).max() < 1e-4
+    assert distance.amin(1).max() < 1e-4 and distance.amin(0).max() < 1e-4
     assert match.tolist() != list(range(len(match)))  # another layout of the batch
     torch.testing.assert_close(after["advantages"][match], before["advantages"], rtol=1e-3, atol=1e-3)
 
