@@ -189,7 +189,7 @@ def test_two_ranks_on_a_running_ray_cluster_give_the_same_weights(first_run, tmp
     assert_right(run)
     assert_logged(records)
 
-    # The rollouts of step 1 are the same; the rows are matched by their log-probs (equal responses are interchangeable).
+    # The rollouts of step 1 are the same. Rows are matched by their log-probs; equal responses are interchangeable.
     before, after = batches(one_rank)[0], batches(run)[0]
     assert len(before["uids"]) == len(after["uids"])
     x, y = before["old_log_probs"] * before["response_mask"], after["old_log_probs"] * after["response_mask"]
