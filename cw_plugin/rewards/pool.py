@@ -61,7 +61,7 @@ class GradingPool:
                 return worker.WRONG
             except ProcessExpired as expired:
                 # Not the CPU limit: a crash, or someone else ended the process. The next one may fare better.
-                if expired.exitcode == -signal.SIGPROF or attempt == ATTEMPTS:
+                if expired.exitcode == -signal.SIGVTALRM or attempt == ATTEMPTS:
                     return worker.WRONG
             except BrokenProcessPool:
                 self._discard(pool)

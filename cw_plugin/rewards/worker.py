@@ -1,4 +1,9 @@
-"""What a grading process runs: one answer at a time, within limits that the kernel enforces."""
+"""What a grading process runs: one answer at a time, within limits that the kernel enforces.
+
+CPU time is limited twice. At the limit SIGPROF raises an exception, which ends most long computations and keeps the
+process, whose caches are worth seconds. A loop in C does not see that signal; a second later SIGVTALRM ends the
+process. Both count CPU time of this process alone, so that a busy machine turns no right answer into a wrong one.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +25,11 @@ class Grade(NamedTuple):
 
 
 WRONG = Grade(0.0, "")
+GRACE = 1.0  # seconds of CPU time from the exception to the end of the process
+
+
+class OutOfTimeError(BaseException):
+    """Not an Exception: math-verify and sympy catch those, and go on."""
 
 
 def initialize() -> None:
@@ -27,6 +37,8 @@ def initialize() -> None:
     from cw_plugin.rewards import grading  # noqa: F401
 
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a handler written in Python does not run during a C loop
+    signal.signal(signal.SIGPROF, _out_of_time)
+    signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
     _limit(resource.RLIMIT_AS, MEMORY_LIMIT)
     _limit(resource.RLIMIT_FSIZE, 0)
     _limit(resource.RLIMIT_CORE, 0)
@@ -34,18 +46,26 @@ def initialize() -> None:
 
 
 def grade(ground_truth: str, text: str, extraction: str, time_limit: float) -> Grade:
-    """Grade one answer within ``time_limit`` seconds of CPU time; SIGPROF ends the process that needs more."""
+    """Grade one answer within ``time_limit`` seconds of CPU time."""
     from cw_plugin.rewards import grading
 
-    signal.setitimer(signal.ITIMER_PROF, time_limit)
     try:
+        # Repeated, in case some code in between catches everything.
+        signal.setitimer(signal.ITIMER_PROF, time_limit, time_limit)
+        signal.setitimer(signal.ITIMER_VIRTUAL, time_limit + GRACE)
         accuracy, prediction = grading.grade(ground_truth, text, extraction)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         return Grade(accuracy, prediction[:MAX_PREDICTION])
-    except (MemoryError, RecursionError):
+    except (OutOfTimeError, MemoryError, RecursionError):
         return WRONG
     finally:
         # Between two answers the process may hold the locks of the pool's pipes, and must not be ended there.
         signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+def _out_of_time(signum: int, frame: object) -> None:
+    raise OutOfTimeError
 
 
 def _limit(which: int, soft: int) -> None:
