@@ -95,14 +95,15 @@ def reweight_tokens(
     dtype = torch.promote_types(log_probs.dtype, torch.float32)
     x, a, mask = log_probs.to(dtype), advantages.to(dtype), response_mask.to(dtype)
 
-    n, x_sum, a_sum = _to_host(*(values.sum(dtype=torch.float64) for values in (mask, x * mask, a * mask)))
+    masked = x * mask
+    n, x_sum, a_sum = _to_host(*(values.sum(dtype=torch.float64) for values in (mask, masked, a * mask)))
     if not math.isfinite(x_sum + a_sum):
         x, a = _clear_off_mask(response_mask, log_probs=x, advantages=a)
         return reweight_tokens(x, a, response_mask, kernel)
     N = max(n, 1)
 
-    centred = x - x_sum / N
-    c = centred * (a - a_sum / N) * mask
+    centred = masked.sub_(mask, alpha=x_sum / N)
+    c = (a - a_sum / N).mul_(centred)
     c_squares = c.square()
     c_sum, c_square_sum = _to_host(c.sum(), c_squares.sum())
     c_mean = c_sum / N
@@ -110,12 +111,12 @@ def reweight_tokens(
     signal = sigma >= _VANISHING and abs(c_mean) < _UNIFORM * sigma
 
     slope = -0.5 / sigma**2 if signal and kernel == "gaussian" else 0.0
-    w = torch.exp(c_squares * slope) * mask
+    w = torch.mul(c_squares, slope).exp_().mul_(mask)
     wa = w * a
     wax = torch.dot(wa.flatten(), centred.flatten())
     c_min_max = torch.aminmax(c) if c.numel() else (wax, wax)
     w_sum, w_norm, w_high, wax_sum, c_min, c_max = _to_host(
-        w.sum(), torch.linalg.vector_norm(w), (w >= 0.5).sum(dtype=dtype), wax, *c_min_max
+        w.sum(), torch.linalg.vector_norm(w), torch.ge(w, 0.5, out=c_squares).sum(), wax, *c_min_max
     )
     normaliser = N / w_sum if n else 0.0
     return wa.mul_(normaliser), CovarianceStatistics(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Sequence
 from contextvars import ContextVar
@@ -130,5 +129,5 @@ def as_metrics(statistics: CovarianceStatistics, seconds: float) -> dict[str, fl
     verl merges several values of one name by what the name contains ("max", "min", "timing_s/" are summed, else the
     mean); the names are chosen for that.
     """
-    metrics = {f"{NAME}/{name}": value for name, value in dataclasses.asdict(statistics).items()}
+    metrics = {f"{NAME}/{name}": value for name, value in vars(statistics).items()}
     return {**metrics, f"{NAME}/timing_s/weights": seconds}

@@ -2,9 +2,11 @@
 
     python tests/benchmarks/bench_weights.py [--device cuda] [--groups 256] [--rounds 15]
 
-The estimator runs once a step on the trainer's driver, a CPU: against verl's grpo and grpo_vectorized. The loss runs in
-every micro-batch on the device of the model: against verl's vanilla, clip_cov and kl_cov, forward and backward. Every
-round runs each candidate once, in a new random order; times are medians, ratios medians of the rounds' ratios.
+The estimator runs once a step on the trainer's driver, a CPU: against verl's grpo and grpo_vectorized, with the one
+thread that Ray gives the driver's actor (unless OMP_NUM_THREADS says otherwise), and with as many as torch takes. The
+loss runs in every micro-batch on the device of the model: against verl's vanilla, clip_cov and kl_cov, forward and
+backward. Every round runs each candidate once, in a new random order; times are medians, ratios medians of the rounds'
+ratios.
 """
 
 from __future__ import annotations
@@ -136,23 +138,14 @@ def losses(rows: int, device: str) -> dict[str, Callable[[], object]]:
     return {mode: candidate(mode) for mode in ("vanilla", "clip_cov", "kl_cov", "cw_grpo")}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--groups", type=int, default=256)
-    parser.add_argument("--rows", type=int, default=16, help="rows of the loss's micro-batch")
-    parser.add_argument("--rounds", type=int, default=15)
-    options = parser.parse_args()
+def measure_estimators(console: Console, options: argparse.Namespace, chip: str, threads: int) -> None:
     device = options.device
-    chip = "CPU" if device == "cpu" else torch.cuda.get_device_name(device)
-    console = Console(width=110)
-    console.print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {chip}")
-
     candidates = estimators(options.groups, device)
     one_tensor = options.groups * RESPONSES * WIDTH * 4
     times = measure(candidates, device, options.rounds)
+    where = f"{chip}, {threads} thread{'s' * (threads > 1)}" if device == "cpu" else chip
     table = Table(
-        title=f"Advantages of {options.groups} groups of {RESPONSES}, {WIDTH} wide, on {chip}", title_justify="left"
+        title=f"Advantages of {options.groups} groups of {RESPONSES}, {WIDTH} wide, on {where}", title_justify="left"
     )
     for column in ("estimator", "ms", "x grpo", "x grpo_vectorized", "peak memory / one float32 tensor"):
         table.add_column(column, justify="left" if column == "estimator" else "right")
@@ -166,10 +159,32 @@ def main() -> None:
     del candidates
 
     quarter = max(options.groups // 4, 1)
-    both = {"whole": estimators(4 * quarter, device)["cw_grpo"], "quarter": estimators(quarter, device)["cw_grpo"]}
-    growth = ratio(measure(both, device, options.rounds), "whole", "quarter")
-    console.print(f"cw_grpo on four times the rows ({quarter} -> {4 * quarter} groups): {growth:.2f} times the time\n")
-    del both
+    sizes = {groups: estimators(groups, device) for groups in (quarter, 4 * quarter)}
+    calls = {f"{name}, {groups}": sizes[groups][name] for groups in sizes for name in ("grpo", "cw_grpo")}
+    times = measure(calls, device, options.rounds)
+    grpo, cw_grpo = (ratio(times, f"{name}, {4 * quarter}", f"{name}, {quarter}") for name in ("grpo", "cw_grpo"))
+    console.print(
+        f"Four times the rows ({quarter} -> {4 * quarter} groups): "
+        f"grpo {grpo:.2f} times the time, cw_grpo {cw_grpo:.2f}\n"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--groups", type=int, default=256)
+    parser.add_argument("--rows", type=int, default=16, help="rows of the loss's micro-batch")
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    device = options.device
+    chip = "CPU" if device == "cpu" else torch.cuda.get_device_name(device)
+    console = Console(width=110)
+    console.print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {chip}")
+
+    threads = torch.get_num_threads()
+    for count in sorted({1, threads}) if device == "cpu" else [threads]:
+        torch.set_num_threads(count)
+        measure_estimators(console, options, chip, count)
 
     candidates = losses(options.rows, device)
     times = measure(candidates, device, 2 * options.rounds)
