@@ -50,21 +50,23 @@ if [ ! -e "$data/open_rs/test.parquet" ]; then
 fi
 
 mkdir -p "$RUN"
+RUN=$(cd "$RUN" && pwd)
 # An unfinished run goes on from its last checkpoint; verl would go on from a finished one, too, and find nothing to do.
 if [ -e "$RUN/finished" ]; then
     rm -rf "$RUN/finished" "$RUN/checkpoints" "$RUN/validation" "$RUN/tensorboard"
 fi
 [ ! -e "$RUN/metrics.jsonl" ] || mv "$RUN/metrics.jsonl" "$RUN/metrics.previous.jsonl"
 
+# Paths are quoted for hydra as well, which takes "=" or a space in them for its own.
 DATA=(
-    data.train_files="$data/open_rs/train.parquet"
-    data.val_files="$data/open_rs/test.parquet"
+    data.train_files="'$data/open_rs/train.parquet'"
+    data.val_files="'$data/open_rs/test.parquet'"
     data.train_batch_size=8
     data.max_prompt_length=192
     data.max_response_length=64
 )
 MODEL=(
-    actor_rollout_ref.model.path="${MODEL_PATH:-$root/examples/cpu/model}"
+    actor_rollout_ref.model.path="'${MODEL_PATH:-$root/examples/cpu/model}'"
 )
 ACTOR=(
     actor_rollout_ref.actor.optim.lr=1e-4
@@ -93,17 +95,17 @@ TRAINER=(
     trainer.project_name=quickstart
     trainer.experiment_name="$METHOD"
     'trainer.logger=["console","file","tensorboard"]'
-    +ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_PATH="$RUN/metrics.jsonl"
-    +ray_kwargs.ray_init.runtime_env.env_vars.TENSORBOARD_DIR="$RUN/tensorboard"
-    trainer.default_local_dir="$RUN/checkpoints"
-    trainer.validation_data_dir="$RUN/validation"
+    +ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_PATH="'$RUN/metrics.jsonl'"
+    +ray_kwargs.ray_init.runtime_env.env_vars.TENSORBOARD_DIR="'$RUN/tensorboard'"
+    trainer.default_local_dir="'$RUN/checkpoints'"
+    trainer.validation_data_dir="'$RUN/validation'"
     trainer.total_training_steps="$STEPS"
     trainer.total_epochs=1000
     trainer.save_freq=5
     trainer.max_actor_ckpt_to_keep=1
     trainer.test_freq="$STEPS"
     trainer.val_before_train=True
-    hydra.run.dir="$RUN/hydra"
+    hydra.run.dir="'$RUN/hydra'"
 )
 
 source "$root/examples/cpu/overlay.sh"

@@ -19,8 +19,9 @@ from typer.testing import CliRunner
 
 import cw_plugin
 from cw_plugin.cli import app
+from cw_plugin.data import DataError
 from cw_plugin.data.answers import final_answer
-from cw_plugin.data.leakage import NGRAM, find_leaks, words
+from cw_plugin.data.leakage import NGRAM, Leak, find_leaks, words
 from cw_plugin.data.prompts import OPEN_RS, select_prompt
 from cw_plugin.data.sources import SOURCES
 
@@ -133,15 +134,19 @@ def test_prompts(copy, tmp_path):
     assert "no-such-file" in prepare_open_rs(copy, tmp_path / "o2", "--prompt", "no-such-file", code=2)
 
 
-def test_lightevals_prompt_needs_lighteval():
-    try:
-        import lighteval.tasks.tasks.aime as task
-    except ImportError:
-        with pytest.raises(cw_plugin.errors.CWGRPOError, match="pip install lighteval"):
-            select_prompt("lighteval")
-    else:
-        expected = task.MATH_PROMPT_TEMPLATE.format(prompt="Why?")
-        assert select_prompt("lighteval").messages("Why?") == [{"role": "user", "content": expected}]
+def test_lightevals_prompt_is_read_from_the_installed_package(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "lighteval", raising=False)
+    tasks = tmp_path / "lighteval" / "tasks" / "tasks"
+    tasks.mkdir(parents=True)
+    (tmp_path / "lighteval" / "__init__.py").write_text("raise ImportError('this package is not to be imported')")
+    with pytest.raises(DataError, match="pip install lighteval"):
+        select_prompt("lighteval")
+    # As lighteval 0.13.0 writes it: braces of LaTeX doubled, backslashes escaped.
+    template = 'MATH_PROMPT_TEMPLATE = dedent("""\n  Put it in $\\\\boxed{{ANSWER}}$.\n\n  {prompt}\n""")\n'
+    (tasks / "aime.py").write_text("import no_such_module\nother = list()\n" + template)
+    expected = "\nPut it in $\\boxed{ANSWER}$.\n\nWhy?\n"
+    assert select_prompt("lighteval").messages("Why?") == [{"role": "user", "content": expected}]
 
 
 @pytest.mark.parametrize(
@@ -244,6 +249,7 @@ def test_leaks():
         (4, "b", 0, True, 1.0),
     ]
     assert words("A_{1}=90^\\circ") == ["a", "1", "90", "circ"]
+    assert find_leaks(["What is 7-2?", "What is 7 + 2 ?"], {"a": ["What is $7+2$?"]}) == [Leak(1, "a", 0, 1.0, True)]
 
 
 def test_contaminated_rows_are_reported_and_can_be_dropped(copy, tmp_path):
@@ -293,6 +299,8 @@ def test_bad_input_is_refused_in_one_sentence(copy, tmp_path):
     write_copy(copy, "knoveleng/open-rs", [*PROBLEMS, {**PROBLEMS[0], "problem": " \n"}])
     assert "has no problem in row(s) 3" in refused(copy, out, "--allow-partial")
     message = run("all", "--revision", "main", "--local_dataset_path", copy, "--local_save_dir", out, code=2)
+    assert "prepare them one by one" in message
+    message = run("all", "--split", "test", "--local_dataset_path", copy, "--local_save_dir", out, code=2)
     assert "prepare them one by one" in message
     file.unlink()
     assert "open-rs" in refused(copy, out, "--allow-partial")

@@ -136,24 +136,29 @@ def test_a_plugin_that_fails_is_seen():
     assert len(lines) == 1 and "ModuleNotFoundError" in lines[0] and "wrapt" in lines[0]
 
 
-def test_training_with_a_verl_of_another_shape_is_refused(tmp_path):
-    """A copy of verl whose advantage function has another name: an error that names it, and no Ray."""
+@pytest.mark.parametrize("change", ["a function has another name", "a module is gone"])
+def test_training_with_a_verl_of_another_shape_is_refused(tmp_path, change):
+    """A changed copy of verl: an error that names what is missing, and no Ray."""
     import verl
 
     package = Path(verl.__file__).parent
     shutil.copytree(package, tmp_path / "verl", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("trainer_base.py", "utils.py"):
-        path = tmp_path / "verl" / "trainer" / "ppo" / "v1" / name
-        path.write_text(path.read_text().replace("compute_advantage_for_multi_trajectories", "compute_all_advantages"))
+    v1 = tmp_path / "verl" / "trainer" / "ppo" / "v1"
+    if change == "a module is gone":
+        shutil.rmtree(v1)
+        missing = r"there is no verl\.trainer\.ppo\.v1\.trainer_base"
+    else:
+        for path in (v1 / "trainer_base.py", v1 / "utils.py"):
+            renamed = path.read_text().replace("compute_advantage_for_multi_trajectories", "compute_all_advantages")
+            path.write_text(renamed)
+        missing = "compute_advantage_for_multi_trajectories"
     arguments = ["algorithm.adv_estimator=cw_grpo", *VALID]
     code = (
         f"import sys, runpy; sys.argv[1:] = {arguments}; runpy.run_module('verl.trainer.main_ppo', run_name='__main__')"
     )
     result = python(code, cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert result.returncode != 0
-    assert re.search(
-        r"HostError: cw_plugin does not fit verl 0\.9\.1: .*compute_advantage_for_multi_trajectories", result.stderr
-    )
+    assert re.search(rf"HostError: cw_plugin does not fit verl 0\.9\.1: .*{missing}", result.stderr)
     assert "Started a local Ray instance" not in result.stderr
 
 
@@ -212,6 +217,7 @@ def test_valid_settings_pass(overrides):
     [
         (["algorithm.adv_estimator=cw_grpo", LOSS], "loss_mode=vanilla .* or algorithm.adv_estimator=grpo"),
         (["algorithm.adv_estimator=cw_grpo", "trainer.use_v1=False"], "set trainer.use_v1=True"),
+        (["algorithm.adv_estimator=grpo", LOSS, "trainer.use_v1=False"], "set trainer.use_v1=True"),
         (["algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.sigma=2"], "the keys are scope, kernel"),
         (["algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.scope=rank"], "use one of group, batch"),
         (["algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo=batch"], r"\+algorithm.cw_grpo.scope=\.\.\."),

@@ -64,6 +64,8 @@ def accuracy(gold: str, answer: str, extraction: str = "training", text: str = B
         ("(a+5)(b+2)", "ab + 2a + 5b + 10"),
         (r"\begin{pmatrix} -7 \\ 16 \end{pmatrix}", r"\begin{bmatrix} -7 \\ 16 \end{bmatrix}"),
         ("29,\\!322", "29322"),
+        (r"\infty", r"\infty"),
+        (r"-\infty", r"-\infty"),
     ],
 )
 def test_right_answers_are_right(gold, answer, extraction):
@@ -94,6 +96,9 @@ def test_right_answers_are_right(gold, answer, extraction):
         (r"\frac{1}{3}", "0.33"),
         (r"\text{even}", r"\text{odd}"),
         ("0", r"\frac{0}{0}"),
+        (r"\infty", r"-\infty"),
+        (r"\infty", "7"),
+        ("7", r"\infty"),
     ],
 )
 def test_wrong_answers_are_wrong(gold, answer, extraction):
@@ -225,6 +230,7 @@ def grade_all(pool: GradingPool, jobs: list[tuple[str, str, str]]) -> list[float
 def test_no_hostile_response_scores_or_breaks_the_pool(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the workers start here, and what they write would be here
     assert len(set(hostile.RESPONSES)) >= 300
+    others = len(workers_of(os.getpid()))  # of the pool that other tests share
     pool = GradingPool(time_limit=1.0)
     try:
         for extraction, responses in [
@@ -236,7 +242,7 @@ def test_no_hostile_response_scores_or_breaks_the_pool(tmp_path, monkeypatch):
             scored = [response[:80] for response, acc in zip(responses, accuracies, strict=True) if acc]
             assert scored == []
             assert grade_all(pool, [(hostile.GOLD, hostile.RIGHT, extraction)] * 20) == [1.0] * 20
-        assert len(workers_of(os.getpid())) >= pool.workers
+        assert len(workers_of(os.getpid())) - others == pool.workers
     finally:
         pool.close()
     assert list(tmp_path.iterdir()) == []

@@ -10,6 +10,7 @@ from typing import Any
 
 import wrapt
 
+from cw_plugin.cpu import megatron
 from cw_plugin.errors import HostError
 
 
@@ -85,6 +86,57 @@ PATCHES = (
         removed_by="verl asking its platform whether memory can be pinned",
     ),
     Patch(
+        module="verl.workers.engine.megatron.transformer_impl",
+        install=megatron.pretend_cuda_when_an_engine_is_made,
+        what="in a process that makes a Megatron engine, device='cuda', .cuda() and torch.cuda mean the CPU",
+        why="Megatron-core has the device's name in its code",
+        removed_by="Megatron-core taking the device from its configuration",
+    ),
+    Patch(
+        module="megatron.core.tensor_parallel.random",
+        install=megatron.random_state_of_the_cpu,
+        what="the state of the CPU's generator in place of CUDA's",
+        why="the states that model-parallel dropout and initialisation switch between are CUDA's",
+        removed_by="as above",
+    ),
+    Patch(
+        module="megatron.core.transformer.dot_product_attention",
+        install=megatron.causal_attention_without_a_mask,
+        what="attention without verl's padding mask, and sequence by sequence where sequences are packed",
+        why="in verl's mask True means valid, which TransformerEngine ignores for causal attention and Megatron-core's "
+        "own attention takes for masked; padding is on the right, so that plain causal attention is the same. Only "
+        "TransformerEngine's kernels take packed sequences",
+        removed_by="TransformerEngine on a CPU",
+    ),
+    Patch(
+        module="megatron.core.transformer.torch_norm",
+        install=megatron.torch_norm_under_sequence_parallelism,
+        what="torch's norm is made without sequence_parallel, and its parameters are marked for the all-reduce",
+        why="Megatron-core refuses it, and there is no norm of TransformerEngine or Apex without CUDA",
+        removed_by="as above",
+    ),
+    Patch(
+        module="megatron.core.optimizer.distrib_optimizer",
+        install=megatron.adam_state_before_loading,
+        what="a fresh Adam gets zero moments before its state_dict is taken, which resuming does",
+        why="torch's Adam has none before its first step, and Megatron-core counts on Apex's or TransformerEngine's",
+        removed_by="as above",
+    ),
+    Patch(
+        module="mbridge.core.llm_bridge",
+        install=megatron.local_layers,
+        what="layers of Megatron-core in place of TransformerEngine's",
+        why="mbridge asks for TransformerEngine's always",
+        removed_by="mbridge looking whether TransformerEngine is installed",
+    ),
+    Patch(
+        module="mbridge.models.qwen2",
+        install=megatron.norms_of_their_own,
+        what="the names of the two norms of a layer in Qwen2's weight maps",
+        why="they are part of TransformerEngine's linear layers, and modules of their own in Megatron-core's",
+        removed_by="as above",
+    ),
+    Patch(
         module="vllm._custom_ops",
         install=None,
         what="_supports_onednn = False, through the entry point vllm.general_plugins",
@@ -97,7 +149,7 @@ PATCHES = (
 
 @functools.cache
 def install_when_imported() -> None:
-    """Install each patch of verl when (or if already) verl imports the module concerned."""
+    """Install each patch when (or if already) the module concerned is imported."""
     for patch in PATCHES:
         if patch.install is not None:
             wrapt.register_post_import_hook(patch.install, patch.module)

@@ -11,6 +11,7 @@ NGRAM = 8  # words; shorter runs are shared by problems that have nothing else i
 SHARE = 0.5  # of a benchmark problem's n-grams
 
 _WORD = re.compile(r"[^\W\d_]+|\d+")
+_OPERATOR = re.compile(r"[^\W\d_]+|\d+|[-+*/^=<>|]|(?<=[\d)])!")
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Leak:
         row: the training problem's row.
         benchmark, benchmark_row: where it was found.
         share: how much of the benchmark problem's n-grams it has; 1.0 with ``exact``.
-        exact: both have the same words and numbers in the same order.
+        exact: both have the same words, numbers and operators in the same order.
     """
 
     row: int
@@ -34,6 +35,10 @@ class Leak:
 def words(text: str) -> list[str]:
     """The words and numbers of a problem in lower case, without punctuation and LaTeX's braces."""
     return _WORD.findall(text.lower())
+
+
+def _whole(text: str) -> tuple[str, ...]:
+    return tuple(_OPERATOR.findall(text.lower()))
 
 
 def _ngrams(tokens: list[str]) -> set[tuple[str, ...]]:
@@ -53,7 +58,7 @@ def find_leaks(training: Sequence[str], benchmarks: Mapping[str, Sequence[str]])
     for name, problems in benchmarks.items():
         for index, problem in enumerate(problems):
             tokens = words(problem)
-            by_words[tuple(tokens)].append((name, index))
+            by_words[_whole(problem)].append((name, index))
             grams = _ngrams(tokens)
             sizes[name, index] = len(grams)
             for gram in grams:
@@ -62,7 +67,7 @@ def find_leaks(training: Sequence[str], benchmarks: Mapping[str, Sequence[str]])
     leaks = []
     for row, problem in enumerate(training):
         tokens = words(problem)
-        exact = set(by_words.get(tuple(tokens), ()))
+        exact = set(by_words.get(_whole(problem), ()))
         shared = Counter(place for gram in _ngrams(tokens) for place in by_ngram.get(gram, ()))
         shares = {place: count / sizes[place] for place, count in shared.items()}
         for place in sorted(exact | {place for place, share in shares.items() if share >= SHARE}):

@@ -86,8 +86,9 @@ def prepare(sources: Sequence[Source], options: Options, progress: Progress) -> 
         DataError: something is missing or wrong. No file has been written, unless it is the writing that failed;
             then the files before it are whole, and the one that failed does not exist.
     """
-    if options.revision and len(sources) > 1:
-        raise DataError("--revision is of one dataset; prepare them one by one.")
+    for option, value in (("--revision", options.revision), ("--split", options.split)):
+        if value and len(sources) > 1:
+            raise DataError(f"{option} is of one dataset; prepare them one by one.")
     loaded: dict[str, Loaded] = {}
     prepared = [_prepare(source, options, loaded, progress) for source in sources]
     for item in prepared:
@@ -120,18 +121,9 @@ def to_row(source: Source, split: str, index: int, record: dict[str, Any], gold:
 def _prepare(source: Source, options: Options, cache: dict[str, Loaded], progress: Progress) -> Prepared:
     split = options.split or source.split
     step = progress.add_task(f"{source.name}: loading", total=None)
-    loaded = load(source, split, options.dataset_path, options.revision)
-    cache.setdefault(source.name, loaded)
+    loaded = _load(source, split, options.revision, options, cache)
     records = loaded.records
-    if len(records) != source.rows and not options.allow_partial:
-        raise DataError(
-            f"{source.path} has {len(records)} rows in its split {split}, and the paper's data has {source.rows}; "
-            "pass --allow-partial if that is meant."
-        )
     problems = [record[source.question] for record in records]
-    empty = empty_problems(problems)
-    if empty:
-        raise DataError(f"{source.path} has no problem in row(s) {_some(empty)}; correct the data.")
     golds = [final_answer(record[source.gold], source.gold_is_boxed) for record in records]
 
     progress.update(step, description=f"{source.name}: checking answers", total=len(golds))
@@ -170,6 +162,22 @@ def _prepare(source: Source, options: Options, cache: dict[str, Loaded], progres
     return Prepared(source, split, path, table, failures, leaks, unchecked, sorted(dropped))
 
 
+def _load(source: Source, split: str, revision: str | None, options: Options, cache: dict[str, Loaded]) -> Loaded:
+    """The rows of a source, each with a problem, and as many as there should be."""
+    if source.name in cache:
+        return cache[source.name]
+    loaded = load(source, split, options.dataset_path, revision)
+    if len(loaded.records) != source.rows and not options.allow_partial:
+        raise DataError(
+            f"{source.path} has {len(loaded.records)} rows in its split {split}, and the paper's data has "
+            f"{source.rows}; pass --allow-partial if that is meant."
+        )
+    empty = empty_problems([record[source.question] for record in loaded.records])
+    if empty:
+        raise DataError(f"{source.path} has no problem in row(s) {_some(empty)}; correct the data.")
+    return cache.setdefault(source.name, loaded)
+
+
 def _leaks(
     problems: list[str], options: Options, cache: dict[str, Loaded], progress: Progress
 ) -> tuple[list[Leak], dict[str, str]]:
@@ -179,12 +187,11 @@ def _leaks(
         if source.training:
             continue
         try:
-            if source.name not in cache:
-                cache[source.name] = load(source, source.split, options.dataset_path)
+            records = _load(source, source.split, None, options, cache).records
         except DataError as error:
             unchecked[source.name] = str(error)
         else:
-            benchmarks[source.name] = [record[source.question] for record in cache[source.name].records]
+            benchmarks[source.name] = [record[source.question] for record in records]
     leaks = find_leaks(problems, benchmarks)
     progress.update(step, total=1, completed=1)
     return leaks, unchecked

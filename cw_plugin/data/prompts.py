@@ -2,8 +2,11 @@ r"""The prompts a question can be asked with."""
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import importlib.util
 import json
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,11 +65,27 @@ def select_prompt(name: str) -> Prompt:
 
 
 def _lighteval_template() -> str:
+    """``MATH_PROMPT_TEMPLATE`` of the installed lighteval's AIME task, read from its source.
+
+    Importing the task would need an inference backend, and the latex2sympy2_extended that lighteval pins, which is
+    older than math-verify's.
+    """
+    package = importlib.util.find_spec("lighteval")
     try:
-        from lighteval.tasks.tasks.aime import MATH_PROMPT_TEMPLATE
-    except ImportError as error:
+        if package is None or not package.submodule_search_locations:
+            raise FileNotFoundError("lighteval is not installed")
+        source = Path(package.submodule_search_locations[0], "tasks", "tasks", "aime.py").read_text(encoding="utf-8")
+        (template,) = (
+            str(node.value.args[0].value)
+            for node in ast.parse(source).body
+            if isinstance(node, ast.Assign)
+            and [target.id for target in node.targets if isinstance(target, ast.Name)] == ["MATH_PROMPT_TEMPLATE"]
+            and isinstance(node.value, ast.Call)  # of textwrap.dedent
+            and isinstance(node.value.args[0], ast.Constant)
+        )
+    except (OSError, ValueError) as error:
         raise DataError(
             f"--prompt lighteval reads the prompt from lighteval's AIME task, and that fails ({error}); "
-            "pip install lighteval>=0.13, or choose another prompt."
+            "pip install lighteval==0.13.0, or choose another prompt."
         ) from error
-    return MATH_PROMPT_TEMPLATE
+    return textwrap.dedent(template)

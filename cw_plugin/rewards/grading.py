@@ -118,4 +118,6 @@ def _close(gold: Any, answer: Any) -> bool:
     """False for two numbers that are equal only because rounding left nothing of them."""
     if not (isinstance(gold, sympy.Expr) and isinstance(answer, sympy.Expr) and gold.is_number and answer.is_number):
         return True
+    if not (gold.is_finite and answer.is_finite):
+        return bool(gold == answer)  # an infinity, whose difference from itself is no number
     return bool(abs((gold - answer).evalf()) <= RELATIVE_TOLERANCE * abs(gold.evalf()))

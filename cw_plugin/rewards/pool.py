@@ -7,6 +7,7 @@ Scheduling, killing and replacing them is pebble's work.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -19,6 +20,8 @@ from pebble import ProcessExpired, ProcessPool
 
 from cw_plugin.errors import CWGRPOError
 from cw_plugin.rewards import worker
+
+logger = logging.getLogger("cw_plugin")
 
 TIME_LIMIT = 2.0  # seconds of CPU time for one answer; most take 0.003, the slowest right one of the benchmarks 0.5
 WALL_FACTOR = 10  # on a crowded machine an answer may take this many times longer than it computes
@@ -49,8 +52,10 @@ class GradingPool:
     def grade(self, ground_truth: str, text: str, extraction: str = "evaluation") -> worker.Grade:
         """Grade one answer; blocks the calling thread, and may be called from many.
 
+        An answer on which three processes in a row end is wrong, and logged.
+
         Raises:
-            GradingError: the workers died again and again, for a reason that is not the answer's.
+            GradingError: no process ever took the answer; they end before that, for a reason that is not the answer's.
         """
         task = (ground_truth, text[-worker.MAX_CHARACTERS :], extraction, self.time_limit)
         for attempt in range(1, ATTEMPTS + 1):
@@ -61,7 +66,14 @@ class GradingPool:
                 return worker.WRONG
             except ProcessExpired as expired:
                 # Not the CPU limit: a crash, or someone else ended the process. The next one may fare better.
-                if expired.exitcode == -signal.SIGVTALRM or attempt == ATTEMPTS:
+                if expired.exitcode == -signal.SIGVTALRM:
+                    return worker.WRONG
+                if attempt == ATTEMPTS:
+                    logger.warning(
+                        "%d grading processes ended (the last with exit code %s) on one answer, which counts as wrong. "
+                        "If this repeats, look whether the machine ran out of memory. The answer: %.200r",
+                        ATTEMPTS, expired.exitcode, text,
+                    )  # fmt: skip
                     return worker.WRONG
             except BrokenProcessPool:
                 self._discard(pool)

@@ -12,6 +12,8 @@ import resource
 import signal
 from typing import NamedTuple
 
+logger = logging.getLogger("cw_plugin")
+
 MEMORY_LIMIT = 2 << 30  # bytes of address space; an idle worker has about 0.3 GiB
 MAX_CHARACTERS = 200_000  # of a response; what stands before its last ones is not sent to a worker
 MAX_PREDICTION = 500  # characters of an answer that are reported
@@ -57,6 +59,14 @@ def grade(ground_truth: str, text: str, extraction: str, time_limit: float) -> G
         signal.setitimer(signal.ITIMER_PROF, 0)
         return Grade(accuracy, prediction[:MAX_PREDICTION])
     except (OutOfTimeError, MemoryError, RecursionError):
+        return WRONG
+    except Exception:  # whatever sympy raises of an answer that nobody thought of
+        logger.warning(
+            "grading %.200r against the gold answer %.200r failed; it counts as wrong",
+            text,
+            ground_truth,
+            exc_info=True,
+        )
         return WRONG
     finally:
         # Between two answers the process may hold the locks of the pool's pipes, and must not be ended there.

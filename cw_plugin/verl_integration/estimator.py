@@ -126,8 +126,8 @@ def _group_numbers(index: np.ndarray) -> Int[Tensor, " rows"]:
 def as_metrics(statistics: CovarianceStatistics, seconds: float) -> dict[str, float]:
     """Metrics as verl logs them.
 
-    verl merges several values of one name by what the name contains ("max", "min", "timing_s/" are summed, else the
-    mean); the names are chosen for that.
+    verl merges several values of one name by what the name contains: with "max" the largest, with "min" (as in
+    "timing") the smallest, else the mean. The names are chosen for that.
     """
     metrics = {f"{NAME}/{name}": value for name, value in vars(statistics).items()}
-    return {**metrics, f"{NAME}/timing_s/weights": seconds}
+    return {**metrics, f"{NAME}/seconds": seconds}

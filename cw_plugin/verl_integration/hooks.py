@@ -32,7 +32,7 @@ class Hook:
     """One wrapped function of verl.
 
     Attributes:
-        module: the module in whose namespace the function is looked up when verl calls it.
+        module: the module in whose namespace the function is replaced.
         function: its name there, dotted for a method.
         needs: parameters that the wrapper relies on.
         wrapper: a wrapt wrapper ``(wrapped, instance, args, kwargs)``.
@@ -209,7 +209,17 @@ def require_hooks() -> None:
     """
     import verl
 
-    absent = [hook.target for hook in HOOKS if not _installed(hook, importlib.import_module(hook.module))]
+    absent = []
+    for hook in HOOKS:
+        try:
+            module = importlib.import_module(hook.module)
+        except ModuleNotFoundError as error:
+            if not hook.module.startswith(str(error.name)):
+                raise  # the module is there, and lacks a package of its own
+            absent.append(f"there is no {hook.module}")
+        else:
+            if not _installed(hook, module):
+                absent.append(hook.target)
     if absent:
         raise HostError(
             f"cw_plugin does not fit verl {verl.__version__}: {'; '.join(problems) or ', '.join(absent)}. "

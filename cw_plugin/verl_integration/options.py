@@ -71,8 +71,8 @@ def check_config(config: Any) -> None:
             f"algorithm.{NAME}.* are options of the estimator and do nothing for policy_loss.loss_mode={NAME}; "
             f"remove them, or set algorithm.adv_estimator={NAME} and loss_mode=vanilla"
         )
-    if estimator and not config.trainer.get("use_v1", True):
+    if (estimator or loss) and not config.trainer.get("use_v1", True):
         raise OptionsError(
-            f"algorithm.adv_estimator={NAME} needs verl's V1 trainer, because the deprecated one has no place for its "
-            "metrics and no sessions of several outputs; set trainer.use_v1=True"
+            f"{NAME} needs verl's V1 trainer: the deprecated one passes an estimator no log-probs, has no place for "
+            "the metrics, and may replace the loss (rollout_correction.bypass_mode); set trainer.use_v1=True"
         )

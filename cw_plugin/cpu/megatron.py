@@ -1,0 +1,158 @@
+"""Megatron-core 0.16.1 and mbridge 0.15.1 without CUDA, TransformerEngine or Apex; the list is in patches.py.
+
+Megatron-core names the device "cuda" in some hundred places. Here the name means the CPU, in a process that makes a
+Megatron engine and from then on; what computes is Megatron-core's own "local" layers in plain torch.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import wrapt
+
+
+def pretend_cuda_when_an_engine_is_made(transformer_impl: ModuleType) -> None:
+    """For ``verl.workers.engine.megatron.transformer_impl``."""
+
+    def wrapper(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> Any:
+        _pretend_cuda()
+        return wrapped(*args, **kwargs)
+
+    wrapt.wrap_function_wrapper(transformer_impl, "MegatronEngine.__init__", wrapper)
+
+
+@functools.cache
+def _pretend_cuda() -> None:
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class CudaMeansCpu(TorchFunctionMode):
+        """Of every torch function: ``device="cuda"`` is the CPU, and memory is not pinned."""
+
+        def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+            kwargs = dict(kwargs or {})
+            if str(kwargs.get("device")).startswith("cuda"):
+                kwargs["device"] = torch.device("cpu")
+            if kwargs.get("pin_memory"):
+                kwargs["pin_memory"] = False
+            result = func(*args, **kwargs)
+            if func is torch.Tensor.type and len(args) == 1 and not kwargs:
+                return result.replace("torch.", "torch.cuda.", 1)  # the optimizers sort parameters by this name
+            return result
+
+    def nothing(*_: Any, **__: Any) -> None:
+        return None
+
+    def itself(self: Any, *_: Any, **__: Any) -> Any:
+        return self
+
+    for name, replacement in {
+        "current_device": lambda: torch.device("cpu"),
+        "synchronize": nothing,
+        "empty_cache": nothing,
+        "manual_seed": torch.manual_seed,
+        "get_rng_state": lambda device=None: torch.get_rng_state(),
+        "set_rng_state": lambda state, device=None: torch.set_rng_state(state),
+    }.items():
+        setattr(torch.cuda, name, replacement)
+    torch.cuda.nvtx.range_push = torch.cuda.nvtx.range_pop = nothing
+    for cls in (torch.Tensor, torch.nn.Module):
+        setattr(cls, "cuda", itself)  # noqa: B010
+    CudaMeansCpu().__enter__()
+
+
+def random_state_of_the_cpu(random: ModuleType) -> None:
+    """For ``megatron.core.tensor_parallel.random``."""
+    import torch
+
+    vars(random).update(
+        _get_cuda_rng_state=lambda device=None, clone=False, graph_safe=False: torch.get_rng_state(),
+        _set_cuda_rng_state=lambda state, device=-1, graph_safe=False: torch.set_rng_state(state),
+    )
+
+
+def causal_attention_without_a_mask(dot_product_attention: ModuleType) -> None:
+    """For ``megatron.core.transformer.dot_product_attention``."""
+    import torch
+
+    def wrapper(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> Any:
+        def call(
+            query: Any,
+            key: Any,
+            value: Any,
+            attention_mask: Any = None,
+            attn_mask_type: Any = None,
+            attention_bias: Any = None,
+            packed_seq_params: Any = None,
+        ) -> Any:
+            if packed_seq_params is None:
+                return wrapped(query, key, value, None, attn_mask_type, attention_bias, None)
+            bounds = packed_seq_params.cu_seqlens_q_padded
+            bounds = (packed_seq_params.cu_seqlens_q if bounds is None else bounds).tolist()
+            outputs = []
+            for start, end in itertools.pairwise(bounds):
+                if end > start:
+                    one = [tensor[start:end].unsqueeze(1) for tensor in (query, key, value)]
+                    outputs.append(wrapped(*one, None, attn_mask_type).squeeze(1))
+            return torch.cat(outputs)
+
+        return call(*args, **kwargs)
+
+    wrapt.wrap_function_wrapper(dot_product_attention, "DotProductAttention.forward", wrapper)
+
+
+def torch_norm_under_sequence_parallelism(torch_norm: ModuleType) -> None:
+    """For ``megatron.core.transformer.torch_norm``."""
+    make = torch_norm.WrappedTorchNorm.__new__
+
+    def __new__(cls: type, config: Any, *args: Any, **kwargs: Any) -> Any:
+        plain = copy.copy(config)
+        plain.sequence_parallel = False
+        norm = make(cls, plain, *args, **kwargs)
+        for parameter in norm.parameters():
+            parameter.sequence_parallel = config.sequence_parallel  # their gradients are summed over the ranks
+        return norm
+
+    torch_norm.WrappedTorchNorm.__new__ = __new__
+
+
+def adam_state_before_loading(distrib_optimizer: ModuleType) -> None:
+    """For ``megatron.core.optimizer.distrib_optimizer``."""
+    import torch
+
+    def wrapper(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> Any:
+        state = instance.optimizer.state
+        if not state:
+            for group in instance.optimizer.param_groups:
+                for parameter in group["params"]:
+                    moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+                    state[parameter] = {"step": torch.tensor(0.0), **moments}
+        return wrapped(*args, **kwargs)
+
+    wrapt.wrap_function_wrapper(distrib_optimizer, "DistributedOptimizer.state_dict", wrapper)
+
+
+def local_layers(llm_bridge: ModuleType) -> None:
+    """For ``mbridge.core.llm_bridge``."""
+
+    def wrapper(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> Any:
+        return wrapped(*args, **{**kwargs, "use_transformer_engine": False})
+
+    wrapt.wrap_function_wrapper(llm_bridge, "get_gpt_decoder_block_spec", wrapper)
+
+
+def norms_of_their_own(qwen2: ModuleType) -> None:
+    """For ``mbridge.models.qwen2``."""
+    layer = "model.layers.{layer_number}."
+    norms = {
+        "input_layernorm.weight": [layer + "input_layernorm.weight"],
+        "pre_mlp_layernorm.weight": [layer + "post_attention_layernorm.weight"],
+    }
+    bridge = qwen2.Qwen2Bridge
+    bridge._OTHER_MAPPING = {**bridge._OTHER_MAPPING, **norms}
+    bridge._MLP_MAPPING = {**bridge._MLP_MAPPING, **norms}  # whatever has "mlp" in its name is looked up here
