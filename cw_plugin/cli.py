@@ -67,14 +67,17 @@ def prepare(
     Nothing is written unless all that was asked for could be loaded and has the right rows and columns. Rows that
     repeat a problem, cannot be graded, or stand in a benchmark are listed here and in a report beside each file.
     """
-    # Loading these takes a second, which --help should not.
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from cw_plugin.data.prepare import Options
-    from cw_plugin.data.prepare import prepare as run
-    from cw_plugin.data.prompts import select_prompt
-
     errors = Console(stderr=True, soft_wrap=True)
+    try:  # loading these takes a second, which --help should not
+        from cw_plugin.data.prepare import Options
+        from cw_plugin.data.prepare import prepare as run
+        from cw_plugin.data.prompts import select_prompt
+    except ModuleNotFoundError as error:
+        message = f"{error.name} is not installed; pip install 'cw-plugin[data]' brings what preparing data needs."
+        errors.print(f"[red]Error:[/red] {escape(message)}", highlight=False)
+        raise typer.Exit(2) from None
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     try:
         options = Options(

@@ -17,7 +17,8 @@ Where the paper is silent:
   token too. Against ddof 1 it changes sigma by a factor 1 - 1/(2N), one part in 10^4 for a group of 5,000 tokens.
 * sigma = 0 (equal rewards, one token, equal log-probs): no token is more extreme than another, so w = w~ = 1. So it is
   when |mean(c)| >= 10 sigma: all covariances are alike, and w would underflow to 0 / 0 for all of them. That takes a
-  group of very few tokens (with two, sigma is always 0). Sums run in float64, so that equal inputs give exactly 0.
+  group of very few tokens (with two, sigma is always 0). The means of log pi and A are taken in float64, so that equal
+  inputs give c = 0 exactly.
 * A group without a valid token has weight 0 everywhere and takes no part in the statistics.
 
 :func:`reweight_tokens` is these equations as they stand, for one group whose tokens may each have an advantage of their

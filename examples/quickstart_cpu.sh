@@ -90,6 +90,8 @@ ROLLOUT=(
 REWARD=(
     reward.custom_reward_function.path=pkg://cw_plugin.rewards
     reward.custom_reward_function.name=compute_score
+    # Whose chat template says whether a response has to open its think section itself.
+    "+reward.custom_reward_function.reward_kwargs.model_path='${MODEL_PATH:-$root/examples/cpu/model}'"
 )
 TRAINER=(
     trainer.project_name=quickstart

@@ -1,5 +1,6 @@
 """Loaded into verl's processes by VERL_USE_EXTERNAL_MODULES in the end-to-end tests: writes down what the estimator
-saw and returned at every step, from outside the plugin, at the name through which verl's trainer calls it."""
+saw and returned at every step, from outside the plugin, at the name through which verl's trainer calls it. It does not
+import the plugin, which verl has to find by itself."""
 
 from __future__ import annotations
 
@@ -9,8 +10,6 @@ from pathlib import Path
 
 import torch
 import wrapt
-
-import cw_plugin  # noqa: F401  (its hook is to be inside of this one)
 
 
 def _write_down(wrapped, instance, args, kwargs):

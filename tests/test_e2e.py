@@ -24,7 +24,11 @@ METRICS = (
 )  # fmt: skip
 
 
-def quickstart(run: Path, *overrides: str, **env: str) -> subprocess.Popen:
+# Smaller than the quickstart's own batch, and no validation.
+SMALLER = ("trainer.val_before_train=False", "trainer.test_freq=-1", "actor_rollout_ref.rollout.n=4")
+
+
+def quickstart(run: Path, *overrides: str, size: tuple[str, ...] = SMALLER, **env: str) -> subprocess.Popen:
     environment = os.environ | {
         "RUN": str(run),
         "VENV": sys.prefix,
@@ -32,12 +36,10 @@ def quickstart(run: Path, *overrides: str, **env: str) -> subprocess.Popen:
         "VERL_USE_EXTERNAL_MODULES": "e2e_probe",
         "E2E_PROBE_DIR": str(run / "probe"),
     }
-    # Smaller than the quickstart's own batch, and no validation: it has a test of its own.
-    smaller = ("trainer.val_before_train=False", "trainer.test_freq=-1", "actor_rollout_ref.rollout.n=4")
     run.mkdir(parents=True, exist_ok=True)
     with open(run / "stdout", "a") as stdout:
         return subprocess.Popen(
-            ["bash", "examples/quickstart_cpu.sh", *smaller, *overrides],
+            ["bash", "examples/quickstart_cpu.sh", *size, *overrides],
             cwd=ROOT,
             env=environment | env,
             stdout=stdout,
@@ -225,8 +227,8 @@ def test_kl_rollout_correction_mini_batches_epochs_and_dynamic_sampling(tmp_path
     assert_logged(records)
 
 
-def test_the_loss_in_an_asynchronous_trainer(tmp_path):
-    run = tmp_path / "loss"
+def test_the_loss_in_an_asynchronous_trainer_with_the_quickstarts_own_sizes(tmp_path):
+    run = tmp_path / "a name with = in it"
     records = finish(
         run,
         quickstart(
@@ -236,10 +238,24 @@ def test_the_loss_in_an_asynchronous_trainer(tmp_path):
             "~trainer.v1.sampler.custom_sampler",
             METHOD="grpo",
             STEPS="2",
+            size=(),
         ),
     )
     assert_logged(records)
     assert {batch["estimator"].split(".")[-1].lower() for batch in batches(run)} == {"grpo"}
+    assert [len(batch["uids"]) for batch in batches(run)] == [64, 64]
+
+    # Validation before and after, and what the quickstart says in the end.
+    answers = {
+        step: [json.loads(line) for line in (run / "validation" / f"{step}.jsonl").read_text().splitlines()]
+        for step in (0, 2)
+    }
+    printed = (run / "stdout").read_text()
+    for name, key in (("right answers", "acc"), ("matched think tags", "format"), ("reward", "score")):
+        (line,) = [line for line in printed.splitlines() if line.startswith(f"│ {name} ")]
+        shown = [float(cell) for cell in line.strip("│").split("│")[1:]]
+        means = [sum(answer[key] for answer in answers[step]) / len(answers[step]) for step in (0, 2)]
+        assert shown == pytest.approx(means, abs=6e-4)
 
 
 def test_ctrl_c_leaves_nothing_running(tmp_path):

@@ -192,6 +192,13 @@ def test_a_cw_grpo_that_verl_registered_itself_is_left_alone(caplog):
 LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo"
 
 
+def quickstart_overrides(method: str) -> list[str]:
+    """What examples/quickstart_cpu.sh sets for a METHOD."""
+    script = (ROOT / "examples" / "quickstart_cpu.sh").read_text()
+    (assignment,) = re.findall(rf"^    {method}\) ALGORITHM=\(([^)]*)\)", script, re.MULTILINE)
+    return assignment.split()
+
+
 def validate(*overrides: str) -> None:
     """verl's own composition and its own validate_config, as main_ppo calls it."""
     with initialize_config_module("verl.trainer.config", version_base=None):
@@ -205,6 +212,7 @@ def validate(*overrides: str) -> None:
         ["algorithm.adv_estimator=cw_grpo"],
         ["algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.scope=batch", "+algorithm.cw_grpo.kernel=none"],
         ["algorithm.adv_estimator=grpo", LOSS],
+        quickstart_overrides("clip_cov"),
         ["algorithm.adv_estimator=grpo", "trainer.use_v1=False"],
     ],
 )

@@ -16,7 +16,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from cw_plugin.errors import OptionsError
-from cw_plugin.rewards.pool import TIME_LIMIT, GradingPool, shared_pool
+
+try:
+    from cw_plugin.rewards.pool import TIME_LIMIT, GradingPool, shared_pool
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"{error.name} is not installed; pip install 'cw-plugin[data]' brings what the reward needs.", name=error.name
+    ) from error
 from cw_plugin.rewards.think import FORMAT_RULES, answer_section, template_opens_think
 
 __all__ = ["GradingPool", "compute_score"]

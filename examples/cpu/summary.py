@@ -55,8 +55,8 @@ def main() -> None:
     if len(validations) > 1:
         before, after = validations[0], validations[-1]
         table = Table(title="Validation on held-out problems", title_justify="left")
-        for name in ("share of answers", f"step {before['step']}", f"step {after['step']}"):
-            table.add_column(name, justify="left" if name == "share of answers" else "right")
+        for name in ("mean", f"step {before['step']}", f"step {after['step']}"):
+            table.add_column(name, justify="left" if name == "mean" else "right")
         later = validation_means(after)
         for name, value in validation_means(before).items():
             table.add_row(name, f"{value:.3f}", f"{later[name]:.3f}")
@@ -65,7 +65,7 @@ def main() -> None:
     console.print("metrics of each step ", f"{run}/metrics.jsonl", soft_wrap=True)
     console.print("output of main_ppo   ", f"{run}/train.log", soft_wrap=True)
     console.print("validation answers   ", f"{run}/validation/", soft_wrap=True)
-    console.print("entropy curve        ", f".venv/bin/tensorboard --logdir {run}/tensorboard", soft_wrap=True)
+    console.print("entropy curve        ", f"{sys.prefix}/bin/tensorboard --logdir {run}/tensorboard", soft_wrap=True)
 
 
 if __name__ == "__main__":

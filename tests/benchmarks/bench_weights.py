@@ -24,7 +24,9 @@ import psutil
 import torch
 from rich.console import Console
 from rich.table import Table
+from verl import DataProto
 from verl.trainer.ppo import core_algos
+from verl.trainer.ppo.v1 import trainer_base
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
 import cw_plugin  # noqa: F401  (registers cw_grpo)
@@ -100,14 +102,23 @@ def step_batch(groups: int, device: str) -> dict:
     }
 
 
-def estimators(groups: int, device: str) -> dict[str, Callable[[], object]]:
-    batch = step_batch(groups, device)
-    log_probs = batch.pop("old_log_probs")
-    return {
-        "grpo": lambda: core_algos.get_adv_estimator_fn("grpo")(**batch),
-        "grpo_vectorized": lambda: core_algos.get_adv_estimator_fn("grpo_vectorized")(**batch),
-        "cw_grpo": lambda: core_algos.get_adv_estimator_fn("cw_grpo")(**batch, old_log_probs=log_probs),
-    }
+def estimators(groups: int, device: str, in_trainer: bool) -> dict[str, Callable[[], object]]:
+    """Called directly, or as verl's V1 trainer does, with its rule for sessions of several outputs."""
+    tensors = step_batch(groups, device)
+    index = tensors.pop("index")
+    keys = [f"{uid}_{row}_0" for row, uid in enumerate(index)]
+
+    def candidate(name: str) -> Callable[[], object]:
+        if in_trainer:
+            return lambda: trainer_base.compute_advantage_for_multi_trajectories(
+                DataProto.from_dict(tensors=tensors, non_tensors={"uid": index}), batch_keys=keys, adv_estimator=name
+            )
+        arguments = {**tensors, "index": index}
+        if name != "cw_grpo":
+            del arguments["old_log_probs"]
+        return lambda: core_algos.get_adv_estimator_fn(name)(**arguments)
+
+    return {name: candidate(name) for name in ("grpo", "grpo_vectorized", "cw_grpo")}
 
 
 def losses(rows: int, device: str) -> dict[str, Callable[[], object]]:
@@ -138,15 +149,17 @@ def losses(rows: int, device: str) -> dict[str, Callable[[], object]]:
     return {mode: candidate(mode) for mode in ("vanilla", "clip_cov", "kl_cov", "cw_grpo")}
 
 
-def measure_estimators(console: Console, options: argparse.Namespace, chip: str, threads: int) -> None:
+def measure_estimators(
+    console: Console, options: argparse.Namespace, chip: str, threads: int, in_trainer: bool
+) -> None:
     device = options.device
-    candidates = estimators(options.groups, device)
+    candidates = estimators(options.groups, device, in_trainer)
     one_tensor = options.groups * RESPONSES * WIDTH * 4
     times = measure(candidates, device, options.rounds)
     where = f"{chip}, {threads} thread{'s' * (threads > 1)}" if device == "cpu" else chip
-    table = Table(
-        title=f"Advantages of {options.groups} groups of {RESPONSES}, {WIDTH} wide, on {where}", title_justify="left"
-    )
+    how = "as the trainer calls it" if in_trainer else "called alone"
+    title = f"Advantages of {options.groups} groups of {RESPONSES}, {WIDTH} wide, {how}, on {where}"
+    table = Table(title=title, title_justify="left")
     for column in ("estimator", "ms", "x grpo", "x grpo_vectorized", "peak memory / one float32 tensor"):
         table.add_column(column, justify="left" if column == "estimator" else "right")
     for name, call in candidates.items():
@@ -159,7 +172,7 @@ def measure_estimators(console: Console, options: argparse.Namespace, chip: str,
     del candidates
 
     quarter = max(options.groups // 4, 1)
-    sizes = {groups: estimators(groups, device) for groups in (quarter, 4 * quarter)}
+    sizes = {groups: estimators(groups, device, in_trainer) for groups in (quarter, 4 * quarter)}
     calls = {f"{name}, {groups}": sizes[groups][name] for groups in sizes for name in ("grpo", "cw_grpo")}
     times = measure(calls, device, options.rounds)
     grpo, cw_grpo = (ratio(times, f"{name}, {4 * quarter}", f"{name}, {quarter}") for name in ("grpo", "cw_grpo"))
@@ -184,18 +197,16 @@ def main() -> None:
     threads = torch.get_num_threads()
     for count in sorted({1, threads}) if device == "cpu" else [threads]:
         torch.set_num_threads(count)
-        measure_estimators(console, options, chip, count)
+        for in_trainer in (False, True):
+            measure_estimators(console, options, chip, count, in_trainer)
 
     candidates = losses(options.rows, device)
     times = measure(candidates, device, 2 * options.rounds)
     table = Table(title=f"Policy loss, forward and backward, {options.rows} x {WIDTH} on {chip}", title_justify="left")
-    for column in ("loss_mode", "ms", "x vanilla", "peak memory / one float32 tensor"):
+    for column in ("loss_mode", "ms", "x vanilla"):
         table.add_column(column, justify="left" if column == "loss_mode" else "right")
-    for name, call in candidates.items():
-        peak = max(peak_bytes(call, device) for _ in range(3)) / (options.rows * WIDTH * 4)
-        table.add_row(
-            name, f"{1e3 * statistics.median(times[name]):.2f}", f"{ratio(times, name, 'vanilla'):.2f}", f"{peak:.1f}"
-        )
+    for name in candidates:
+        table.add_row(name, f"{1e3 * statistics.median(times[name]):.2f}", f"{ratio(times, name, 'vanilla'):.2f}")
     console.print(table)
 
 
