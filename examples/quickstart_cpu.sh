@@ -114,6 +114,6 @@ source "$root/examples/cpu/overlay.sh"
 echo "Training with METHOD=$METHOD for $STEPS steps; all output goes to $RUN/train.log"
 python "$root/examples/cpu/launch.py" "$RUN/train.log" "$RUN/metrics.jsonl" \
     python -m verl.trainer.main_ppo \
-    "${ALGORITHM[@]}" "${DATA[@]}" "${MODEL[@]}" "${ACTOR[@]}" "${ROLLOUT[@]}" "${REWARD[@]}" "${TRAINER[@]}" "${CPU[@]}" "$@"
+    "${ALGORITHM[@]}" "${DATA[@]}" "${MODEL[@]}" "${ACTOR[@]}" "${ROLLOUT[@]}" "${REWARD[@]}" "${TRAINER[@]}" "${EXTRA[@]}" "$@"
 touch "$RUN/finished"
 python "$root/examples/cpu/summary.py" "$RUN"

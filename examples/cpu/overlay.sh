@@ -1,9 +1,10 @@
-# What any verl run needs to be trained on CPU cores. Source it, and put "${CPU[@]}" last but one in main_ppo's arguments:
+# What any verl run needs to be trained on CPU cores, as the array EXTRA of overrides that come after the run's own:
 #
 #   source examples/cpu/overlay.sh
-#   python -m verl.trainer.main_ppo "${YOUR_SETTINGS[@]}" "${CPU[@]}" "$@"
+#   python -m verl.trainer.main_ppo "${YOUR_SETTINGS[@]}" "${EXTRA[@]}" "$@"
 #
-# NGPUS: how many FSDP ranks.
+# The recipes source it themselves: OVERLAY=examples/cpu/overlay.sh bash examples/run_....sh
+# NGPUS: how many ranks.
 NGPUS=${NGPUS:-1}
 
 export VERL_PLATFORM=cpu            # turns on cw_plugin.cpu in every process
@@ -12,7 +13,7 @@ export HYDRA_FULL_ERROR=1
 # A dozen processes share the cores: threads that wait for each other would spin.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} VLLM_CPU_OMP_THREADS_BIND=${VLLM_CPU_OMP_THREADS_BIND:-nobind}
 
-CPU=(
+EXTRA=(
     trainer.device=cpu
     trainer.nnodes=1
     trainer.n_gpus_per_node="$NGPUS"
@@ -25,12 +26,7 @@ CPU=(
     # verl asks for finished rollouts every 2 seconds; here a whole step takes that long.
     trainer.v1.sampler.custom_sampler.path=pkg://cw_plugin.cpu.sampler
     trainer.v1.sampler.custom_sampler.name=QuickReplayBuffer
-    # FSDP2 in float32: FSDP1 does not start on a CPU, and there is no flash attention.
-    actor_rollout_ref.actor.strategy=fsdp2
-    actor_rollout_ref.actor.fsdp_config.strategy=fsdp2
-    actor_rollout_ref.ref.fsdp_config.strategy=fsdp2
-    actor_rollout_ref.actor.fsdp_config.dtype=float32
-    actor_rollout_ref.ref.fsdp_config.dtype=float32
+    # There is no flash attention, and compiling takes longer than it saves.
     actor_rollout_ref.actor.use_torch_compile=False
     actor_rollout_ref.ref.use_torch_compile=False
     actor_rollout_ref.model.use_remove_padding=False
@@ -44,10 +40,32 @@ CPU=(
     "+actor_rollout_ref.rollout.engine_kwargs.vllm.compilation_config={cudagraph_mode: NONE}"
     actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes=64
 )
+if [[ " ${BACKEND[*]:-} " == *" model_engine=megatron "* ]]; then
+    # mbridge, whose patches are fewer than Megatron-Bridge's. verl's Megatron engine trains in half precision alone.
+    export CUDA_DEVICE_MAX_CONNECTIONS=1 TORCHDYNAMO_DISABLE=1
+    for role in actor ref; do
+        EXTRA+=(
+            actor_rollout_ref.$role.megatron.vanilla_mbridge=True
+            actor_rollout_ref.$role.megatron.sequence_parallel=False
+            +actor_rollout_ref.$role.megatron.override_transformer_config.sequence_parallel=False
+            +actor_rollout_ref.$role.megatron.override_transformer_config.masked_softmax_fusion=False
+        )
+    done
+else
+    # FSDP2 in float32: FSDP1 does not start on a CPU.
+    EXTRA+=(actor_rollout_ref.actor.strategy=fsdp2)
+    for role in actor ref; do
+        EXTRA+=(
+            actor_rollout_ref.$role.fsdp_config.strategy=fsdp2
+            actor_rollout_ref.$role.fsdp_config.dtype=float32
+            "+actor_rollout_ref.$role.fsdp_config.mixed_precision={param_dtype: fp32, reduce_dtype: fp32}" # else bf16
+        )
+    done
+fi
 # Ray on this machine alone: it takes the cores for GPUs, and enough logical CPUs to start every process on two cores.
 # On a running cluster (RAY_ADDRESS) these were settled by: ray start --head --num-gpus=2 --num-cpus=16
 if [ -z "${RAY_ADDRESS:-}" ]; then
-    CPU+=(
+    EXTRA+=(
         +ray_kwargs.ray_init.num_gpus="$NGPUS"
         ray_kwargs.ray_init.num_cpus=16
         +ray_kwargs.ray_init.include_dashboard=False

@@ -1,0 +1,133 @@
+# The paper's experiment in verl's terms, whatever the model and the backend; sourced by the run_*.sh beside it.
+# README.md in this folder says for every value where it comes from.
+
+METHOD=${METHOD:-cw_grpo}
+NNODES=${NNODES:-1}
+NGPUS_PER_NODE=${NGPUS_PER_NODE:-4}
+
+DATA_DIR=${DATA_DIR:-$HOME/data/cw_grpo} # made by: cw-grpo prepare all
+TRAIN_FILES=${TRAIN_FILES:-$DATA_DIR/open_rs/train.parquet}
+VAL_FILES=${VAL_FILES:-$DATA_DIR/math500/test.parquet}
+NAME=${NAME:-$(basename "$0" .sh)-$METHOD}
+OUT=${OUT:-checkpoints/cw_grpo/$NAME}
+LOGGER=${LOGGER:-'["console","file","tensorboard"]'}
+
+PROMPTS=${PROMPTS:-12}
+RESPONSES=${RESPONSES:-12}
+STEPS=${STEPS:-200}
+SAVE_FREQ=${SAVE_FREQ:-50} # 100, 150 and 200 are the paper's checkpoints
+TEST_FREQ=${TEST_FREQ:--1}
+MAX_PROMPT=${MAX_PROMPT:-512}
+MAX_RESPONSE=${MAX_RESPONSE:-4096}
+KL_COEF=${KL_COEF:-0.04}
+SEED=${SEED:-42}
+
+ROLLOUT_TP=${ROLLOUT_TP:-1}
+ROLLOUT_MEMORY=${ROLLOUT_MEMORY:-0.6}
+MAX_TOKENS_PER_GPU=${MAX_TOKENS_PER_GPU:-$((4 * (MAX_PROMPT + MAX_RESPONSE)))}
+
+# The one thing in which the paper's three rows differ.
+case $METHOD in
+    cw_grpo) ALGORITHM=(algorithm.adv_estimator=cw_grpo) ;;
+    grpo) ALGORITHM=(algorithm.adv_estimator=grpo) ;;
+    clip_cov) ALGORITHM=(
+        algorithm.adv_estimator=grpo
+        actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov
+        actor_rollout_ref.actor.policy_loss.clip_cov_ratio=0.0002
+        actor_rollout_ref.actor.policy_loss.clip_cov_lb=1.0
+        actor_rollout_ref.actor.policy_loss.clip_cov_ub=5.0
+        actor_rollout_ref.actor.clip_ratio_low=1
+        actor_rollout_ref.actor.clip_ratio_high=1
+    ) ;;
+    *)
+        echo "METHOD=$METHOD is unknown; use cw_grpo, grpo or clip_cov" >&2
+        exit 2
+        ;;
+esac
+
+# Paths are quoted for hydra as well, which takes "=" or a space in them for its own.
+DATA=(
+    data.train_files="'$TRAIN_FILES'"
+    data.val_files="'$VAL_FILES'"
+    data.train_batch_size="$PROMPTS"
+    data.max_prompt_length="$MAX_PROMPT"
+    data.max_response_length="$MAX_RESPONSE"
+    data.filter_overlong_prompts=True
+    data.truncation=error
+    data.seed="$SEED"
+)
+MODEL=(
+    actor_rollout_ref.model.path="'$MODEL_PATH'"
+    actor_rollout_ref.model.use_remove_padding=True
+    actor_rollout_ref.model.enable_gradient_checkpointing=True
+)
+ACTOR=(
+    actor_rollout_ref.actor.optim.lr=1e-6
+    actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1
+    actor_rollout_ref.actor.optim.weight_decay=0
+    actor_rollout_ref.actor.optim.clip_grad=1.0
+    actor_rollout_ref.actor.ppo_mini_batch_size="$PROMPTS"
+    actor_rollout_ref.actor.ppo_epochs=1
+    actor_rollout_ref.actor.use_dynamic_bsz=True
+    actor_rollout_ref.actor.ppo_max_token_len_per_gpu="$MAX_TOKENS_PER_GPU"
+    actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean
+    actor_rollout_ref.actor.use_kl_loss=True
+    actor_rollout_ref.actor.kl_loss_type=low_var_kl
+    actor_rollout_ref.actor.kl_loss_coef="$KL_COEF"
+    actor_rollout_ref.actor.entropy_coeff=0
+)
+ROLLOUT=(
+    actor_rollout_ref.rollout.name=vllm
+    actor_rollout_ref.rollout.n="$RESPONSES"
+    actor_rollout_ref.rollout.temperature=0.7
+    actor_rollout_ref.rollout.top_p=1.0
+    actor_rollout_ref.rollout.tensor_model_parallel_size="$ROLLOUT_TP"
+    actor_rollout_ref.rollout.gpu_memory_utilization="$ROLLOUT_MEMORY"
+    actor_rollout_ref.rollout.max_model_len="$((MAX_PROMPT + MAX_RESPONSE))"
+    actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=True
+    actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu="$MAX_TOKENS_PER_GPU"
+    actor_rollout_ref.ref.log_prob_use_dynamic_bsz=True
+    actor_rollout_ref.ref.log_prob_max_token_len_per_gpu="$MAX_TOKENS_PER_GPU"
+)
+REWARD=(
+    reward.custom_reward_function.path=pkg://cw_plugin.rewards
+    reward.custom_reward_function.name=compute_score
+    "+reward.custom_reward_function.reward_kwargs.model_path='$MODEL_PATH'" # does its template open <think>?
+)
+TRAINER=(
+    algorithm.use_kl_in_reward=False
+    algorithm.norm_adv_by_std_in_grpo=True
+    trainer.project_name=cw_grpo
+    trainer.experiment_name="'$NAME'"
+    trainer.logger="$LOGGER"
+    trainer.nnodes="$NNODES"
+    trainer.n_gpus_per_node="$NGPUS_PER_NODE"
+    trainer.total_training_steps="$STEPS"
+    trainer.total_epochs=100 # the steps above end the run
+    trainer.save_freq="$SAVE_FREQ"
+    trainer.test_freq="$TEST_FREQ"
+    trainer.val_before_train=False
+    trainer.default_local_dir="'$OUT'"
+)
+
+# train BACKEND_OVERRIDE... : run verl's main_ppo; later arguments win.
+#   DRY_RUN=1         print the resolved configuration, and stop
+#   OVERLAY=FILE      a file with an array EXTRA of overrides for another kind of machine, as cpu/overlay.sh
+#   RAY_JOB=ADDRESS   submit to a running Ray cluster, e.g. http://head:8265, which has this environment installed
+train() {
+    local command=(python3 -m verl.trainer.main_ppo)
+    EXTRA=()
+    if [ -n "${OVERLAY:-}" ]; then
+        # shellcheck source=/dev/null
+        source "$OVERLAY"
+    fi
+    if [ -n "${RAY_JOB:-}" ]; then
+        command=(ray job submit --address "$RAY_JOB" -- "${command[@]}")
+    fi
+    if [ -n "${DRY_RUN:-}" ]; then
+        command=(python3 -m verl.trainer.main_ppo --cfg job --resolve)
+    fi
+    exec "${command[@]}" \
+        "${ALGORITHM[@]}" "${DATA[@]}" "${MODEL[@]}" "${ACTOR[@]}" "${ROLLOUT[@]}" "${REWARD[@]}" "${TRAINER[@]}" \
+        "${BACKEND[@]}" "${EXTRA[@]}" "$@"
+}

@@ -1,0 +1,149 @@
+"""One training step at the level of verl's engines, under torchrun; run by test_engines.py.
+
+    torchrun --nproc-per-node=N engine_step.py BACKEND BATCH OUT [--tp N] [--pp N]
+
+BATCH is a file with the model's path and the tensors of a batch. What the engine computed goes to OUT: log-probs, the
+advantages of the cw_grpo estimator, and the gradient norms of verl's ppo_loss with these and with loss_mode=cw_grpo.
+The learning rate is 0, so that both norms belong to the same weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from verl import DataProto
+from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+from verl.utils import tensordict_utils as tu
+from verl.workers.config import (
+    ActorConfig,
+    FSDPEngineConfig,
+    FSDPOptimizerConfig,
+    HFModelConfig,
+    McoreEngineConfig,
+    McoreOptimizerConfig,
+    PolicyLossConfig,
+)
+from verl.workers.engine import EngineRegistry
+from verl.workers.utils.losses import ppo_loss
+from verl.workers.utils.padding import left_right_2_no_padding, no_padding_2_padding
+
+
+def make_engine(backend: str, model: str, rows: int, tp: int, pp: int) -> Any:
+    batching = {
+        "use_dynamic_bsz": False,
+        "use_remove_padding": False,
+        "micro_batch_size_per_gpu": rows,
+        "infer_micro_batch_size_per_gpu": rows,
+        "forward_only": False,
+    }
+    if backend == "megatron":
+        engine_config = McoreEngineConfig(
+            **batching,
+            vanilla_mbridge=True,
+            tensor_model_parallel_size=tp,
+            pipeline_model_parallel_size=pp,
+            sequence_parallel=tp > 1,
+            override_transformer_config={"masked_softmax_fusion": False, "sequence_parallel": tp > 1},
+        )
+        object.__setattr__(engine_config, "dtype", "float32")  # the configuration admits half precisions alone
+        optimizer_config: Any = McoreOptimizerConfig(
+            lr=0.0, lr_decay_steps=10, total_training_steps=10, lr_warmup_steps=0
+        )
+    else:
+        engine_config = FSDPEngineConfig(
+            **batching,
+            strategy=backend,
+            dtype="float32",
+            use_torch_compile=False,
+            mixed_precision={"param_dtype": "fp32", "reduce_dtype": "fp32"},
+        )
+        optimizer_config = FSDPOptimizerConfig(lr=0.0, total_training_steps=10)
+    model_config = HFModelConfig(path=model, use_remove_padding=False, override_config={"attn_implementation": "eager"})
+    model_config.model_type = "language_model"
+    engine = EngineRegistry.new(
+        model_type="language_model",
+        backend=backend,
+        model_config=model_config,
+        engine_config=engine_config,
+        optimizer_config=optimizer_config,
+        checkpoint_config=None,
+    )
+    engine.initialize()
+    return engine
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("backend")
+    parser.add_argument("batch")
+    parser.add_argument("out")
+    parser.add_argument("--tp", type=int, default=1)
+    parser.add_argument("--pp", type=int, default=1)
+    options = parser.parse_args()
+    dist.init_process_group("gloo")
+
+    batch = torch.load(options.batch, weights_only=False)
+    model, rewards, uids = (batch.pop(key) for key in ("model", "rewards", "uids"))
+    rows = len(rewards)
+    engine = make_engine(options.backend, model, rows, options.tp, options.pp)
+    mask = batch["response_mask"]
+
+    def tensordict(**extra: torch.Tensor) -> Any:
+        info = {"temperature": 1.0, "global_token_num": batch["attention_mask"].sum(-1).tolist()}
+        data = DataProto.from_single_dict({**batch, **extra}, meta_info=info).to_tensordict()
+        data = left_right_2_no_padding(data)
+        tu.assign_non_tensor(
+            data,
+            global_batch_size=rows,
+            micro_batch_size_per_gpu=rows,
+            use_dynamic_bsz=False,
+            calculate_entropy=False,
+        )
+        return data
+
+    def from_last_stage(value: Any) -> Any:
+        values = [None] * dist.get_world_size()
+        dist.all_gather_object(values, value)
+        return [value for value in values if value is not None][-1]
+
+    with engine.eval_mode():
+        data = tensordict()
+        output = engine.infer_batch(data).get("model_output")
+    log_probs = no_padding_2_padding(output["log_probs"], data).float() if output else None
+    results = {"log_probs": from_last_stage(log_probs)}
+
+    arguments = {"token_level_rewards": rewards, "response_mask": mask, "index": uids}
+    results["advantages"], _ = get_adv_estimator_fn("cw_grpo")(**arguments, old_log_probs=results["log_probs"])
+    plain, _ = get_adv_estimator_fn("grpo")(**arguments)
+    for loss_mode, advantages in (("vanilla", results["advantages"]), ("cw_grpo", plain)):
+        config = ActorConfig(
+            strategy=options.backend,
+            rollout_n=1,
+            ppo_micro_batch_size_per_gpu=rows,
+            use_kl_loss=False,
+            policy_loss=PolicyLossConfig(loss_mode=loss_mode),
+        )
+        with engine.train_mode():
+            output = engine.train_batch(
+                tensordict(advantages=advantages, old_log_probs=results["log_probs"]),
+                loss_function=functools.partial(ppo_loss, config=config),
+            )
+        metrics = None
+        if engine.is_mp_src_rank_with_outputs():
+            metrics = {"grad_norm": float(output["metrics"]["grad_norm"])}
+            for key, values in output["metrics"].items():
+                if key.startswith("cw_grpo/") or "/cw_grpo/" in key:
+                    values = values if isinstance(values, list) else [values]
+                    metrics[key] = float(values[0].aggregate())
+        results[loss_mode] = from_last_stage(metrics)
+    if dist.get_rank() == 0:
+        torch.save(results, options.out)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""The plugin under verl's FSDP2 and Megatron engines: the same model and batch, compared with Hugging Face."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from reference import reference_weights
+from transformers import AutoModelForCausalLM, Qwen2Config
+
+ROOT = Path(__file__).parent.parent
+ROWS, PROMPT, RESPONSE = 8, 6, 10
+ENGINES = {
+    "fsdp2": ("fsdp2", 1, ()),
+    "megatron": ("megatron", 1, ()),
+    "megatron tp2": ("megatron", 2, ("--tp", "2")),
+    "megatron pp2": ("megatron", 2, ("--pp", "2")),
+}
+
+
+@pytest.fixture(scope="module")
+def batch(tmp_path_factory):
+    """A Qwen2 with random weights, and two prompts with four responses each, ragged on both sides."""
+    folder = tmp_path_factory.mktemp("engines")
+    model = folder / "model"
+    shutil.copytree(ROOT / "examples" / "cpu" / "model", model)  # its tokenizer
+    torch.manual_seed(0)
+    config = Qwen2Config.from_pretrained(
+        model,
+        num_hidden_layers=4,
+        layer_types=["full_attention"] * 4,
+        hidden_size=64,
+        intermediate_size=96,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        initializer_range=0.3,  # log-probs that differ
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(model)
+
+    generator = torch.Generator().manual_seed(1)
+    input_ids = torch.randint(0, config.vocab_size, (ROWS, PROMPT + RESPONSE), generator=generator)
+    attention_mask = torch.ones_like(input_ids)
+    for row, (left, right) in enumerate([(2, 0), (0, 3), (0, 0), (1, 1), (0, 7), (3, 0), (0, 2), (1, 0)]):
+        attention_mask[row, :left] = 0
+        attention_mask[row, PROMPT + RESPONSE - right :] = 0
+    response_mask = attention_mask[:, PROMPT:].clone()
+    rewards = torch.zeros(ROWS, RESPONSE)
+    rewards[:, 0] = torch.tensor([1.0, 2.0, 0.0, 0.0, 1.0, 1.0, 2.0, 0.0])
+    tensors = {
+        "input_ids": input_ids,
+        "prompts": input_ids[:, :PROMPT],
+        "responses": input_ids[:, PROMPT:],
+        "attention_mask": attention_mask,
+        "position_ids": (attention_mask.cumsum(-1) - 1).clamp(min=0),
+        "response_mask": response_mask,
+    }
+    uids = np.array(["a", "b"] * 4, dtype=object)
+    torch.save({**tensors, "model": str(model), "rewards": rewards, "uids": uids}, folder / "batch.pt")
+    return folder, tensors, rewards, uids
+
+
+@pytest.fixture(scope="module")
+def hugging_face(batch):
+    """Log-probs, and the gradient norms of -1/N sum of w~ A log pi with weights by group and over the micro-batch."""
+    folder, tensors, rewards, uids = batch
+    model = AutoModelForCausalLM.from_pretrained(folder / "model", attn_implementation="eager", dtype=torch.float32)
+    inputs = {name: tensors[name] for name in ("input_ids", "attention_mask", "position_ids")}
+    logits = model(**inputs).logits[:, PROMPT - 1 : -1]
+    log_probs = logits.log_softmax(-1).gather(-1, tensors["responses"][..., None])[..., 0]
+
+    mask = tensors["response_mask"]
+    total = rewards.sum(-1).double()
+    column = torch.zeros(ROWS, dtype=torch.float64)
+    for uid in "ab":
+        peers = torch.tensor(uids == uid)
+        column[peers] = (total[peers] - total[peers].mean()) / (total[peers].std() + 1e-6)
+    advantages, norms = {}, {}
+    for name, groups in (("vanilla", list(uids)), ("cw_grpo", ["all"] * ROWS)):
+        weights, _ = reference_weights(log_probs.tolist(), column.tolist(), mask.tolist(), groups)
+        advantages[name] = torch.tensor(weights, dtype=torch.float64) * column[:, None]
+        loss = -(advantages[name] * log_probs * mask).sum() / mask.sum()
+        gradients = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+        norms[name] = torch.stack([gradient.double().norm() for gradient in gradients]).norm().item()
+    return log_probs.detach(), advantages["vanilla"], norms
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_one_step(name, batch, hugging_face, tmp_path):
+    backend, processes, arguments = ENGINES[name]
+    if backend == "megatron":
+        pytest.importorskip("megatron.core")
+    folder, tensors, _, _ = batch
+    log_probs, advantages, norms = hugging_face
+    environment = os.environ | {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command += [ROOT / "tests" / "engine_step.py", backend, folder / "batch.pt", tmp_path / "out.pt", *arguments]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-6000:]
+
+    out = torch.load(tmp_path / "out.pt")
+    mask = tensors["response_mask"].bool()
+    torch.testing.assert_close(out["log_probs"][mask], log_probs[mask], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(out["advantages"].double(), advantages, rtol=1e-4, atol=1e-5)
+    for loss_mode, norm in norms.items():
+        assert out[loss_mode]["grad_norm"] == pytest.approx(norm, rel=1e-4), loss_mode
+    assert out["cw_grpo"]["cw_grpo/sigma"] > 0
+    assert norms["vanilla"] != pytest.approx(norms["cw_grpo"], rel=1e-2)  # the two weigh differently
