@@ -37,17 +37,7 @@ esac
 bash "$root/examples/cpu/install.sh" "$venv"
 export PATH=$venv/bin:$PATH
 
-if [ ! -e "$data/open_rs/test.parquet" ]; then
-    python "$root/examples/cpu/make_model.py" problems "$data"
-    for split in train test; do
-        # Its report is about overlap with the benchmarks, which are not in question here.
-        cw-grpo prepare open-rs --local_dataset_path "$data" --local_save_dir "$data" --split $split --allow-partial \
-            >"$data/prepare-$split.log" 2>&1 || {
-            cat "$data/prepare-$split.log" >&2
-            exit 1
-        }
-    done
-fi
+bash "$root/examples/cpu/data.sh"
 
 mkdir -p "$RUN"
 RUN=$(cd "$RUN" && pwd)

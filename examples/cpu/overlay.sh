@@ -43,14 +43,15 @@ EXTRA=(
 if [[ " ${BACKEND[*]:-} " == *" model_engine=megatron "* ]]; then
     # mbridge, whose patches are fewer than Megatron-Bridge's. verl's Megatron engine trains in half precision alone.
     export CUDA_DEVICE_MAX_CONNECTIONS=1 TORCHDYNAMO_DISABLE=1
-    for role in actor ref; do
-        EXTRA+=(
-            actor_rollout_ref.$role.megatron.vanilla_mbridge=True
-            actor_rollout_ref.$role.megatron.sequence_parallel=False
-            +actor_rollout_ref.$role.megatron.override_transformer_config.sequence_parallel=False
-            +actor_rollout_ref.$role.megatron.override_transformer_config.masked_softmax_fusion=False
-        )
-    done
+    EXTRA+=(
+        actor_rollout_ref.actor.megatron.vanilla_mbridge=True
+        actor_rollout_ref.ref.megatron.vanilla_mbridge=True
+        actor_rollout_ref.actor.megatron.sequence_parallel=False
+        actor_rollout_ref.ref.megatron.sequence_parallel=False
+        # The reference model takes these from the actor.
+        +actor_rollout_ref.actor.megatron.override_transformer_config.sequence_parallel=False
+        +actor_rollout_ref.actor.megatron.override_transformer_config.masked_softmax_fusion=False
+    )
 else
     # FSDP2 in float32: FSDP1 does not start on a CPU.
     EXTRA+=(actor_rollout_ref.actor.strategy=fsdp2)

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# The quickstart's problems through the real preprocessor, to .cache/quickstart/open_rs/{train,test}.parquet.
+# Does nothing when they are there and the code that makes them has not changed. Needs the environment of install.sh.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+data=$root/.cache/quickstart
+
+hash=$(cat "$root/examples/cpu/make_model.py" "$root"/cw_plugin/data/*.py | sha256sum | cut -d ' ' -f 1)
+[ ! -e "$data/made_by" ] || [ "$(cat "$data/made_by")" != "$hash" ] || exit 0
+rm -rf "$data"
+
+python "$root/examples/cpu/make_model.py" problems "$data"
+for split in train test; do
+    # Its report is about overlap with the benchmarks, which are not in question here.
+    cw-grpo prepare open-rs --local_dataset_path "$data" --local_save_dir "$data" --split $split --allow-partial \
+        >"$data/prepare-$split.log" 2>&1 || {
+        cat "$data/prepare-$split.log" >&2
+        exit 1
+    }
+done
+echo "$hash" >"$data/made_by"
