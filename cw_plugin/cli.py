@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections import Counter
 from enum import Enum
 from pathlib import Path
@@ -99,6 +101,46 @@ def prepare(
     for item in prepared:
         _report(item, errors)
         typer.echo(item.path)
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def doctor(
+    run: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Hydra overrides as for main_ppo, or one of the recipes (examples/run_*.sh) and overrides."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    ray: Annotated[bool, typer.Option(help="Start Ray, or join the cluster, and ask its workers too.")] = True,
+) -> None:
+    """Say what is wrong with a run, before Ray starts and a GPU is taken.
+
+    Exit code 1 if something would make the run fail or train something else, 2 if the settings cannot be composed.
+    """
+    errors = Console(stderr=True, soft_wrap=True)
+    try:
+        from cw_plugin.doctor import compose, examine
+    except ModuleNotFoundError as error:
+        errors.print(f"[red]Error:[/red] {error.name} is not installed; install verl 0.9.1 first.", highlight=False)
+        raise typer.Exit(2) from None
+    try:
+        config = compose(run or [])
+    except CWGRPOError as error:
+        errors.print(f"[red]Error:[/red] {escape(str(error))}", highlight=False)
+        raise typer.Exit(2) from None
+    findings = sorted(examine(config, ray=ray), key=lambda finding: not finding.fatal)
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1))
+    console = Console(soft_wrap=True, quiet=as_json)
+    for finding in findings:
+        colour, label = ("red", "Wrong") if finding.fatal else ("yellow", "Note")
+        console.print(f"[{colour}]{label}[/{colour}] {escape(f'[{finding.check}] {finding.what}')}", highlight=False)
+        console.print(escape(f"      why: {finding.why}"), highlight=False)
+        console.print(escape(f"      mend: {finding.mend}"), highlight=False)
+    fatal = sum(finding.fatal for finding in findings)
+    console.print(f"{fatal} wrong, {len(findings) - fatal} to note", highlight=False)
+    raise typer.Exit(1 if fatal else 0)
 
 
 def _report(item: Prepared, console: Console) -> None:

@@ -2,6 +2,7 @@
 # Qwen2.5-Math-7B-Instruct | FSDP2 and vLLM | the paper's settings, on NNODES nodes of 4 GPUs
 #
 #   METHOD=cw_grpo|grpo|clip_cov bash examples/run_qwen2_5_math_7b_fsdp.sh [hydra overrides]
+#   DRY_RUN=1 prints the configuration and trains nothing; paper.sh has this and the other knobs
 set -euo pipefail
 
 MODEL_PATH=${MODEL_PATH:-Qwen/Qwen2.5-Math-7B-Instruct}

@@ -2,6 +2,7 @@
 # DeepSeek-R1-Distill-Qwen-1.5B | Megatron and vLLM | the paper's settings, on NNODES nodes of 4 GPUs
 #
 #   METHOD=cw_grpo|grpo|clip_cov bash examples/run_r1_distill_qwen_1_5b_megatron.sh [hydra overrides]
+#   DRY_RUN=1 prints the configuration and trains nothing; paper.sh has this and the other knobs
 set -euo pipefail
 export CUDA_DEVICE_MAX_CONNECTIONS=1
 

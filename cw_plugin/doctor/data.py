@@ -1,0 +1,164 @@
+"""The data files and the model's lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from cw_plugin.doctor.finding import Finding
+
+COLUMNS = ("data_source", "prompt", "reward_model")
+SHOWN = 3
+
+
+def _files(config: Any) -> dict[Path, str]:
+    """The data files, each with the setting that names it (the first, if both do)."""
+    named: dict[Path, str] = {}
+    for key in ("train_files", "val_files"):
+        value = config.data[key]
+        for path in [value] if isinstance(value, str) else list(value or []):
+            named.setdefault(Path(path).expanduser(), key)
+    return named
+
+
+def context_length(config: Any) -> Iterator[Finding]:
+    """Prompt and response against what the model and vLLM take."""
+    from transformers import AutoConfig
+
+    data, rollout, path = config.data, config.actor_rollout_ref.rollout, config.actor_rollout_ref.model.path
+    longest = data.max_prompt_length + data.max_response_length
+    if rollout.max_model_len is not None and rollout.max_model_len < longest:
+        yield Finding(
+            "lengths",
+            f"rollout.max_model_len={rollout.max_model_len}, and prompt plus response may have {longest} tokens",
+            "long responses would be cut before max_response_length",
+            f"actor_rollout_ref.rollout.max_model_len={longest}",
+        )
+    try:
+        model = AutoConfig.from_pretrained(path, trust_remote_code=config.actor_rollout_ref.model.trust_remote_code)
+    except (OSError, ValueError) as error:
+        yield _unreadable(path, error)
+        return
+    positions = getattr(model.get_text_config(), "max_position_embeddings", None)
+    if positions is not None and positions < longest:
+        yield Finding(
+            "lengths",
+            f"the model has {positions} positions, and prompt plus response may have {longest} tokens",
+            "vLLM refuses to start",
+            f"data.max_response_length={positions - data.max_prompt_length}",
+        )
+
+
+def files(config: Any) -> Iterator[Finding]:
+    """Whether they are there and have verl's columns, and whether somebody can score them."""
+    import pyarrow.parquet as pq
+    from pyarrow import ArrowException
+
+    own_reward = config.reward.custom_reward_function.path
+    for path, key in _files(config).items():
+        if not path.exists():
+            yield Finding(
+                "data", f"data.{key}: {path} does not exist", "verl would stop",
+                f"cw-grpo prepare all, or data.{key}=<an existing file>",
+            )  # fmt: skip
+            continue
+        if path.suffix != ".parquet":
+            continue  # JSON lines have no schema to look at
+        try:
+            names = pq.read_schema(path).names
+            missing = [column for column in COLUMNS if column not in names]
+            sources = set() if missing else set(pq.read_table(path, columns=["data_source"])[0].to_pylist())
+        except (OSError, ArrowException) as error:
+            yield Finding(
+                "data", f"data.{key}: {path} is no parquet file ({_first_line(error)})", "verl would stop",
+                "write it again, with cw-grpo prepare",
+            )  # fmt: skip
+            continue
+        if missing:
+            yield Finding(
+                "data",
+                f"data.{key}: {path} lacks the column(s) {', '.join(missing)}; it has {', '.join(names)}",
+                "verl's dataset and reward read them",
+                "write it with cw-grpo prepare, or rename the columns",
+            )
+        foreign = sorted(source for source in sources if not own_reward and not _verl_scores(str(source)))
+        if foreign:
+            yield Finding(
+                "reward",
+                f"data.{key}: verl has no reward function for data_source {', '.join(foreign[:SHOWN])}",
+                "the first batch would end in NotImplementedError",
+                "reward.custom_reward_function.path=pkg://cw_plugin.rewards "
+                "reward.custom_reward_function.name=compute_score",
+            )
+
+
+def prompts(config: Any) -> Iterator[Finding]:
+    """Training prompts longer than data.max_prompt_length, tokenised as verl does."""
+    import pyarrow.parquet as pq
+    from transformers import AutoTokenizer
+
+    path, limit = config.actor_rollout_ref.model.path, config.data.max_prompt_length
+    readable = [file for file, key in _files(config).items() if key == "train_files" and _has_prompts(file)]
+    if not readable:
+        return
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            path, trust_remote_code=config.actor_rollout_ref.model.trust_remote_code
+        )
+    except (OSError, ValueError):
+        return  # said by context_length()
+    for file in readable:
+        chats: Sequence[Any] = pq.read_table(file, columns=["prompt"])[0].to_pylist()
+        rendered = tokenizer.apply_chat_template(list(chats), add_generation_prompt=True, tokenize=False)
+        lengths = [len(ids) for ids in tokenizer(rendered, add_special_tokens=False)["input_ids"]]
+        longer = sum(length > limit for length in lengths)
+        if longer:
+            dropped = config.data.filter_overlong_prompts
+            yield Finding(
+                "prompts",
+                f"{longer} of {len(lengths)} prompts of {file} have more than {limit} tokens, the longest "
+                f"{max(lengths)}",
+                "verl leaves them out"
+                if dropped
+                else f"data.truncation={config.data.truncation} meets them in training",
+                f"data.max_prompt_length={max(lengths)}"
+                + ("" if dropped else ", or data.filter_overlong_prompts=True"),
+                fatal=not dropped or longer == len(lengths),
+            )
+
+
+def _has_prompts(file: Path) -> bool:
+    import pyarrow.parquet as pq
+    from pyarrow import ArrowException
+
+    try:
+        return "prompt" in pq.read_schema(file).names
+    except (OSError, ArrowException):
+        return False  # said by files()
+
+
+def _verl_scores(source: str) -> bool:
+    """Whether verl's default_compute_score knows the data source; for others it raises before it looks further."""
+    from verl.utils.reward_score import default_compute_score
+
+    try:
+        default_compute_score(source, "", "")
+    except NotImplementedError:
+        return False
+    except Exception:
+        return True  # it knows the source, and wants more than an empty answer
+    return True
+
+
+def _unreadable(path: str, error: Exception) -> Finding:
+    return Finding(
+        "model",
+        f"the model {path} cannot be read ({_first_line(error)})",
+        "verl would stop; lengths and memory cannot be judged",
+        "actor_rollout_ref.model.path=<a folder or a name on the hub>, or look at the network",
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

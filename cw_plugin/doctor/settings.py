@@ -1,0 +1,162 @@
+"""The settings, as far as they can be judged without reading a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from cw_plugin.doctor.finding import Finding
+from cw_plugin.errors import OptionsError
+from cw_plugin.verl_integration import NAME
+from cw_plugin.verl_integration.options import check_config
+
+ACTOR = "actor_rollout_ref.actor"
+
+
+def estimator_and_loss(config: Any) -> tuple[bool, bool]:
+    """Which of the two are set to cw_grpo."""
+    loss_mode = config.actor_rollout_ref.actor.policy_loss.get("loss_mode")
+    return config.algorithm.adv_estimator == NAME, loss_mode == NAME
+
+
+def method(config: Any) -> Iterator[Finding]:
+    """Estimator, loss and options together, as the plugin itself refuses them."""
+    try:
+        check_config(config)
+    except OptionsError as error:
+        yield Finding("method", "these settings are refused", "verl would train something else", str(error))
+    if not any(estimator_and_loss(config)):
+        yield Finding(
+            "method",
+            f"adv_estimator={config.algorithm.adv_estimator}, and no loss of the plugin's",
+            "this run is not CW-GRPO",
+            f"algorithm.adv_estimator={NAME}",
+            fatal=False,
+        )
+
+
+def scope(config: Any) -> Iterator[Finding]:
+    """Whether the tokens that share statistics can differ at all."""
+    estimator, loss = estimator_and_loss(config)
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    options = config.algorithm.get(NAME) or {}
+    by_batch = estimator and getattr(options, "get", lambda *_: None)("scope") == "batch"
+    if estimator and rollout.n < 2 and not by_batch:
+        yield Finding(
+            "scope",
+            f"rollout.n={rollout.n}: a prompt group of one response",
+            "its advantages are all alike, so that every covariance is 0 and every weight 1",
+            "actor_rollout_ref.rollout.n=12, or +algorithm.cw_grpo.scope=batch",
+        )
+    if by_batch:
+        yield Finding(
+            "scope",
+            "scope=batch: the tokens of all prompts share means, sigma and normalisation",
+            "the paper's are those of one prompt group",
+            f"algorithm.{NAME}.scope=group",
+            fatal=False,
+        )
+    if loss and not actor.use_dynamic_bsz and actor.ppo_micro_batch_size_per_gpu == 1:
+        yield Finding(
+            "scope",
+            "loss_mode=cw_grpo on micro-batches of one response",
+            "its advantages are all alike, so that every covariance is 0 and every weight 1: plain GRPO",
+            f"algorithm.adv_estimator={NAME} with {ACTOR}.policy_loss.loss_mode=vanilla, or "
+            f"{ACTOR}.ppo_micro_batch_size_per_gpu=4",
+        )
+
+
+def batch_sizes(config: Any) -> Iterator[Finding]:
+    """Prompts, responses, mini-batches and data-parallel ranks."""
+    actor, rollout, trainer = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.trainer
+    prompts, mini, n = config.data.train_batch_size, actor.ppo_mini_batch_size, rollout.n
+    gpus = trainer.nnodes * trainer.n_gpus_per_node
+    if prompts % mini:
+        yield Finding(
+            "batch sizes",
+            f"train_batch_size={prompts} is no multiple of ppo_mini_batch_size={mini} (both in prompts)",
+            "the last update of a batch would be of another size, or verl refuses",
+            f"{ACTOR}.ppo_mini_batch_size={prompts}",
+        )
+    parallel = 1
+    if actor.strategy == "megatron":
+        megatron = actor.megatron
+        parallel = megatron.tensor_model_parallel_size * megatron.pipeline_model_parallel_size
+        parallel *= megatron.context_parallel_size
+    if gpus % parallel:
+        yield Finding(
+            "batch sizes",
+            f"{gpus} GPUs cannot be divided into model replicas of {parallel}",
+            "Megatron would not start",
+            f"trainer.n_gpus_per_node={parallel}, or another {ACTOR}.megatron.tensor_model_parallel_size",
+        )
+    elif mini * n % (gpus // parallel):
+        ranks = gpus // parallel
+        fitting = next(size for size in range(mini, mini + ranks + 1) if size * n % ranks == 0)
+        yield Finding(
+            "batch sizes",
+            f"{mini} prompts x {n} responses of a mini-batch are no multiple of {ranks} data-parallel ranks",
+            "verl fills up with empty rows, which the weights leave out but some ranks compute in vain",
+            f"data.train_batch_size={fitting} {ACTOR}.ppo_mini_batch_size={fitting}",
+            fatal=False,
+        )
+    if gpus % rollout.tensor_model_parallel_size:
+        yield Finding(
+            "batch sizes",
+            f"{gpus} GPUs cannot be divided into vLLM servers of {rollout.tensor_model_parallel_size}",
+            "the rollout would not start",
+            "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
+        )
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    if actor.use_dynamic_bsz and actor.ppo_max_token_len_per_gpu < longest:
+        yield Finding(
+            "batch sizes",
+            f"ppo_max_token_len_per_gpu={actor.ppo_max_token_len_per_gpu} is less than one sequence of {longest} "
+            "tokens",
+            "verl cannot make a micro-batch of it, and stops in the first long step",
+            f"{ACTOR}.ppo_max_token_len_per_gpu={4 * longest}",
+        )
+
+
+def aggregation(config: Any) -> Iterator[Finding]:
+    """The paper's objective averages over the tokens of a response, then over responses."""
+    mode = config.actor_rollout_ref.actor.loss_agg_mode
+    if mode != "seq-mean-token-mean":
+        yield Finding(
+            "loss_agg_mode",
+            f"loss_agg_mode={mode}",
+            "the paper's objective is the mean over a response's tokens, then over responses",
+            f"{ACTOR}.loss_agg_mode=seq-mean-token-mean",
+            fatal=False,
+        )
+
+
+def reward_function(config: Any) -> Iterator[Finding]:
+    """The key at the top level, which verl's trainer does not read."""
+    legacy = config.get("custom_reward_function") or {}
+    if legacy.get("path"):
+        yield Finding(
+            "reward",
+            f"custom_reward_function.path={legacy.get('path')} stands at the top level",
+            "verl's main_ppo ignores it without a word, and scores by its own function",
+            f"reward.custom_reward_function.path={legacy.get('path')} "
+            f"reward.custom_reward_function.name={legacy.get('name') or 'compute_score'}",
+        )
+
+
+def verls_own_checks(config: Any) -> Iterator[Finding]:
+    """``verl.utils.config.validate_config``, which main_ppo calls."""
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import validate_config
+
+    try:
+        validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
+    except OptionsError:
+        return  # said by method()
+    except Exception as error:  # assertions, ValueErrors and hydra's instantiation errors
+        yield Finding(
+            "verl",
+            f"verl refuses these settings: {' '.join(str(error).split())}",
+            "main_ppo would not start",
+            "change the setting that verl names",
+        )
