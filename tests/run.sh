@@ -12,4 +12,4 @@ export PATH=$venv/bin:$PATH
 ruff check .
 ruff format --check .
 mypy
-python -m pytest "$@"
+python -m pytest -n 2 --dist loadgroup "$@"

@@ -239,6 +239,7 @@ def test_the_environment_of_these_tests_is_sound_and_a_broken_one_is_seen(tmp_pa
     assert "VERL_USE_EXTERNAL_PLUGINS" in finding.mend
 
 
+@pytest.mark.xdist_group("ray")
 def test_ray_workers_are_asked(monkeypatch):
     config = OmegaConf.create()
     assert list(environment.ray_workers(config)) == []

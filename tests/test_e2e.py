@@ -16,7 +16,7 @@ import torch
 from reference import reference_weights
 
 ROOT = Path(__file__).parent.parent
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.xdist_group("ray")]
 
 METRICS = (
     "sigma", "signal_share", "weight_mean", "weight_min", "effective_sample_share", "downweighted_share",

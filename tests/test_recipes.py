@@ -111,6 +111,7 @@ def test_later_overrides_win_and_an_unknown_method_is_refused():
 
 @pytest.mark.e2e
 @pytest.mark.slow
+@pytest.mark.xdist_group("ray")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("backend", ["fsdp", "megatron"])
 def test_the_script_that_ships_trains_on_a_cpu(backend, tmp_path):

@@ -342,6 +342,7 @@ def test_the_golds_of_the_benchmarks(pool):
     assert earned == [("math500", 22, "5", "x=5")]  # which is the same answer
 
 
+@pytest.mark.xdist_group("ray")
 def test_verls_reward_loop_in_a_ray_actor(tmp_path):
     """verl's own manager and actor score a batch, one of it hanging; killing the actor leaves no process behind."""
     pytest.importorskip("verl")

@@ -111,7 +111,7 @@ def ray_workers(config: Any) -> Iterator[Finding]:
 
 
 def _knock(address: str) -> None:
-    """Raise OSError if nobody listens at ``host:port``, with or without ``ray://``; other addresses are Ray's affair."""
+    """Raise OSError if nobody listens at ``host:port`` (``ray://`` or not); other addresses are Ray's affair."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host, int(port)), timeout=5).close()
