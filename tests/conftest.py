@@ -1,5 +1,8 @@
-"""Tests of one file run in one process (`-n 2 --dist loadgroup` in run.sh), and so do all that start Ray, whose clusters
-on one machine would find each other: these carry the mark ``xdist_group("ray")``."""
+"""Which tests share a process where pytest runs several (run.sh: ``-n 2 --dist loadgroup``).
+
+Those of one file do; and all that start Ray, whose clusters on one machine would find each other. These carry the mark
+``xdist_group("ray")``.
+"""
 
 from __future__ import annotations
 

@@ -246,6 +246,19 @@ def test_ray_workers_are_asked(monkeypatch):
     monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", "none")
     (finding,) = environment.ray_workers(config)
     assert "a Ray worker on" in finding.what and "has to be restarted" in finding.mend
+
+    # A cluster that somebody else has started, without the plugin.
+    ray = Path(sys.prefix) / "bin" / "ray"
+    start = [ray, "start", "--head", "--port=6391", "--num-cpus=1", "--include-dashboard=false"]
+    subprocess.run(start, check=True, timeout=120, stdout=subprocess.DEVNULL)
+    monkeypatch.delenv("VERL_USE_EXTERNAL_PLUGINS")
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6391")
+    try:
+        (finding,) = environment.ray_workers(config)
+    finally:
+        subprocess.run([ray, "stop", "--force"], check=True, timeout=120, stdout=subprocess.DEVNULL)
+    assert "a Ray worker on" in finding.what and "has to be restarted" in finding.mend
+
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
     (finding,) = environment.ray_workers(config)
     assert "there is no Ray cluster at RAY_ADDRESS=127.0.0.1:9" in finding.what

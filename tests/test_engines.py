@@ -108,6 +108,7 @@ def test_one_step(name, batch, hugging_face, tmp_path):
     torch.testing.assert_close(out["log_probs"][mask], log_probs[mask], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(out["advantages"].double(), advantages, rtol=1e-4, atol=1e-5)
     for loss_mode, norm in norms.items():
-        assert out[loss_mode]["grad_norm"] == pytest.approx(norm, rel=1e-4), loss_mode
+        # so that any two engines agree to 1e-4
+        assert out[loss_mode]["grad_norm"] == pytest.approx(norm, rel=4e-5), loss_mode
     assert out["cw_grpo"]["cw_grpo/sigma"] > 0
     assert norms["vanilla"] != pytest.approx(norms["cw_grpo"], rel=1e-2)  # the two weigh differently

@@ -105,15 +105,18 @@ def test_nothing_of_the_cpu_platform_is_active_unless_asked_for():
         "from verl.workers.engine.fsdp import transformer_impl\n"
         "from verl.plugin.platform import platform_manager\n"
         "from torch.distributed.fsdp import CPUOffloadPolicy\n"
+        "from megatron.core.tensor_parallel import random\n"
+        "print(random._get_cuda_rng_state.__module__)\n"
         "print('cpu' in platform_manager.PlatformRegistry.registered_names(),\n"
         "      type(distributed.initialize_global_process_group_ray).__name__,\n"
         "      transformer_impl.CPUOffloadPolicy is CPUOffloadPolicy,\n"
         "      'cw_plugin.cpu.platform' in sys.modules)\n"
         "import os; print(os.environ.get('VERL_ENGINE_DEVICE'), os.environ.get('VLLM_CPU_KVCACHE_SPACE'))\n"
     )
-    assert python(code).stdout.split() == ["False", "function", "True", "False", "None", "None"]
+    megatron = "megatron.core.tensor_parallel.random"
+    assert python(code).stdout.split() == [megatron, "False", "function", "True", "False", "None", "None"]
     active = python(code, VERL_PLATFORM="cpu").stdout.split()
-    assert active == ["True", "FunctionWrapper", "False", "True", "cuda", "1"]
+    assert active == ["cw_plugin.cpu.megatron", "True", "FunctionWrapper", "False", "True", "cuda", "1"]
 
 
 def test_vllm_plugin_does_nothing_unless_asked_for():

@@ -113,12 +113,12 @@ def test_later_overrides_win_and_an_unknown_method_is_refused():
 @pytest.mark.slow
 @pytest.mark.xdist_group("ray")
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("backend", ["fsdp", "megatron"])
-def test_the_script_that_ships_trains_on_a_cpu(backend, tmp_path):
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_script_that_ships_trains_on_a_cpu(script, tmp_path):
     data = ROOT / ".cache" / "quickstart" / "open_rs"
     subprocess.run(["bash", "examples/cpu/data.sh"], cwd=ROOT, env=environment(), check=True, timeout=300)
     result = subprocess.run(
-        ["bash", f"examples/run_r1_distill_qwen_1_5b_{backend}.sh", 'trainer.logger=["console"]'],
+        ["bash", f"examples/{script}", 'trainer.logger=["console"]'],
         cwd=ROOT,
         env=environment(
             OVERLAY="examples/cpu/overlay.sh",
@@ -131,6 +131,7 @@ def test_the_script_that_ships_trains_on_a_cpu(backend, tmp_path):
             PROMPTS="4",
             RESPONSES="4",
             STEPS="2",
+            TP="1",
         ),
         capture_output=True,
         text=True,
