@@ -12,4 +12,5 @@ export PATH=$venv/bin:$PATH
 ruff check .
 ruff format --check .
 mypy
-python -m pytest -n 2 --dist loadgroup "$@"
+# Two processes, one file's tests in one of them, files by name: the longest, test_e2e.py, starts early.
+python -m pytest -n 2 --dist loadfile --no-loadscope-reorder "$@"

@@ -239,31 +239,6 @@ def test_the_environment_of_these_tests_is_sound_and_a_broken_one_is_seen(tmp_pa
     assert "VERL_USE_EXTERNAL_PLUGINS" in finding.mend
 
 
-@pytest.mark.xdist_group("ray")
-def test_ray_workers_are_asked(monkeypatch):
-    config = OmegaConf.create()
-    assert list(environment.ray_workers(config)) == []
-    monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", "none")
-    (finding,) = environment.ray_workers(config)
-    assert "a Ray worker on" in finding.what and "has to be restarted" in finding.mend
-
-    # A cluster that somebody else has started, without the plugin.
-    ray = Path(sys.prefix) / "bin" / "ray"
-    start = [ray, "start", "--head", "--port=6391", "--num-cpus=1", "--include-dashboard=false"]
-    subprocess.run(start, check=True, timeout=120, stdout=subprocess.DEVNULL)
-    monkeypatch.delenv("VERL_USE_EXTERNAL_PLUGINS")
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6391")
-    try:
-        (finding,) = environment.ray_workers(config)
-    finally:
-        subprocess.run([ray, "stop", "--force"], check=True, timeout=120, stdout=subprocess.DEVNULL)
-    assert "a Ray worker on" in finding.what and "has to be restarted" in finding.mend
-
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
-    (finding,) = environment.ray_workers(config)
-    assert "there is no Ray cluster at RAY_ADDRESS=127.0.0.1:9" in finding.what
-
-
 def test_the_command(good, tmp_path):
     def command(*arguments: str) -> tuple[int, str]:
         result = CliRunner().invoke(app, ["doctor", *arguments, "--no-ray"], env={"COLUMNS": "500"})

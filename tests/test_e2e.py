@@ -1,4 +1,7 @@
-"""verl's own main_ppo, started by the quickstart script, with Ray, TransferQueue, FSDP2 and a vLLM server."""
+"""All that starts Ray: verl's own main_ppo through the quickstart and the recipes, its reward loop, doctor's worker.
+
+One file, because tests/run.sh runs one file's tests in one process: Ray clusters on one machine find each other.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,25 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
+import ray
 import torch
+from omegaconf import OmegaConf
 from reference import reference_weights
+from tensordict import TensorDict
+from transformers import AutoTokenizer
+from verl import DataProto
+from verl.experimental.reward_loop.reward_loop import RewardLoopManager
+
+from cw_plugin.doctor import environment
 
 ROOT = Path(__file__).parent.parent
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.xdist_group("ray")]
+MODEL = ROOT / "examples" / "cpu" / "model"
+SCRIPTS = sorted(path.name for path in (ROOT / "examples").glob("run_*.sh"))
+RAY = Path(sys.prefix) / "bin" / "ray"
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 METRICS = (
     "sigma", "signal_share", "weight_mean", "weight_min", "effective_sample_share", "downweighted_share",
@@ -154,7 +169,6 @@ def test_two_ranks_on_a_running_ray_cluster_give_the_same_weights(first_run, tmp
     """The first run's rollouts once more: two FSDP ranks and small micro-batches, on a cluster that was there."""
     one_rank, cache, _, _ = first_run
     run = tmp_path / "two-ranks"
-    ray = Path(sys.prefix) / "bin" / "ray"
     # The cluster is started by somebody else: without VERL_PLATFORM, and outside the quickstart.
     environment = os.environ | {
         "PYTHONPATH": str(ROOT / "tests"),
@@ -163,7 +177,7 @@ def test_two_ranks_on_a_running_ray_cluster_give_the_same_weights(first_run, tmp
         "RAY_TMPDIR": "/tmp",
     }
     start = [
-        ray,
+        RAY,
         "start",
         "--head",
         "--num-gpus=2",
@@ -187,7 +201,7 @@ def test_two_ranks_on_a_running_ray_cluster_give_the_same_weights(first_run, tmp
         )
         records = finish(run, process)
     finally:
-        subprocess.run([ray, "stop", "--force"], check=True, timeout=120, stdout=subprocess.DEVNULL)
+        subprocess.run([RAY, "stop", "--force"], check=True, timeout=120, stdout=subprocess.DEVNULL)
     assert_right(run)
     assert_logged(records)
 
@@ -270,3 +284,118 @@ def test_ctrl_c_leaves_nothing_running(tmp_path):
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     assert process.wait(timeout=60) == 130
     assert not trainer_processes(run)
+
+
+def test_verls_reward_loop_in_a_ray_actor():
+    """verl's own manager and actor score a batch, one of it hanging; killing the actor leaves no process behind."""
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    boxed = r"<think>so</think> The answer is $\boxed{%s}$."
+    responses = [boxed % "27", boxed % "28", boxed % "9^{9^{9^{9}}}", "no idea"]
+    ids = [tokenizer.encode(response, add_special_tokens=False) for response in responses]
+    width = max(map(len, ids))
+    tokens = torch.tensor([row + [tokenizer.pad_token_id] * (width - len(row)) for row in ids])
+    mask = torch.tensor([[1] * (1 + len(row)) + [0] * (width - len(row)) for row in ids])
+    batch = TensorDict(
+        {"prompts": torch.zeros(len(ids), 1, dtype=torch.long), "responses": tokens, "attention_mask": mask},
+        batch_size=len(ids),
+    )
+    data = DataProto.from_single_dict(dict(batch))
+    for key, values in {
+        "data_source": ["knoveleng/open-rs"] * 4,
+        "reward_model": [{"style": "rule", "ground_truth": "27"}] * 4,
+        "extra_info": [{"index": i} for i in range(4)],
+    }.items():
+        data.non_tensor_batch[key] = np.array(values, dtype=object)
+
+    config = OmegaConf.create(
+        {
+            "actor_rollout_ref": {"model": {"path": str(MODEL), "tokenizer_path": None}},
+            "reward": {
+                "num_workers": 1,
+                "reward_model": {"enable": False},
+                "reward_manager": {"source": "register", "name": "naive"},
+                "custom_reward_function": {
+                    "path": "pkg://cw_plugin.rewards",
+                    "name": "compute_score",
+                    "reward_kwargs": {"format_weight": 0.5, "time_limit": 1.0},
+                },
+            },
+        }
+    )
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        manager = RewardLoopManager(config)
+        result = manager.compute_rm_score(data)
+        assert result.batch["rm_scores"].sum(-1).tolist() == [1.5, 0.5, 0.5, 0.0]
+        assert result.non_tensor_batch["acc"].tolist() == [1.0, 0.0, 0.0, 0.0]
+        assert result.non_tensor_batch["format"].tolist() == [1.0, 1.0, 1.0, 0.0]
+        assert result.non_tensor_batch["pred"].tolist() == ["27", "28", "", ""]
+        workers = [
+            p for p in psutil.Process().children(recursive=True) if "pebble_pool_worker" in " ".join(p.cmdline())
+        ]
+        assert workers
+        ray.kill(manager.reward_loop_workers[0])
+        _, alive = psutil.wait_procs(workers, timeout=60)
+        assert alive == []
+    finally:
+        ray.shutdown()
+
+
+def test_ray_workers_are_asked(monkeypatch):
+    config = OmegaConf.create()
+    assert list(environment.ray_workers(config)) == []
+    monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", "none")
+    (finding,) = environment.ray_workers(config)
+    assert "a Ray worker on" in finding.what and "has to be restarted" in finding.mend
+
+    # A cluster that somebody else has started, without the plugin.
+    start = [RAY, "start", "--head", "--port=6391", "--num-cpus=1", "--include-dashboard=false"]
+    subprocess.run(start, check=True, timeout=120, stdout=subprocess.DEVNULL)
+    monkeypatch.delenv("VERL_USE_EXTERNAL_PLUGINS")
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6391")
+    try:
+        (finding,) = environment.ray_workers(config)
+    finally:
+        subprocess.run([RAY, "stop", "--force"], check=True, timeout=120, stdout=subprocess.DEVNULL)
+    assert "a Ray worker on" in finding.what and "has to be restarted" in finding.mend
+
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    (finding,) = environment.ray_workers(config)
+    assert "there is no Ray cluster at RAY_ADDRESS=127.0.0.1:9" in finding.what
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_recipe_that_ships_trains_on_a_cpu(script, tmp_path):
+    path = os.environ | {"PATH": f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    data = ROOT / ".cache" / "quickstart" / "open_rs"
+    subprocess.run(["bash", "examples/cpu/data.sh"], cwd=ROOT, env=path, check=True, timeout=300)
+    result = subprocess.run(
+        ["bash", f"examples/{script}", 'trainer.logger=["console"]'],
+        cwd=ROOT,
+        env=path
+        | {
+            "OVERLAY": "examples/cpu/overlay.sh",
+            "MODEL_PATH": str(MODEL),
+            "TRAIN_FILES": str(data / "train.parquet"),
+            "VAL_FILES": str(data / "test.parquet"),
+            "OUT": str(tmp_path / "checkpoints"),
+            "MAX_PROMPT": "192",
+            "MAX_RESPONSE": "64",
+            "PROMPTS": "4",
+            "RESPONSES": "4",
+            "STEPS": "2",
+            "TP": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=800,
+    )
+    assert result.returncode == 0, result.stdout[-6000:]
+    for step in (1, 2):
+        (line,) = [line for line in result.stdout.splitlines() if f" step:{step} - " in line]
+        metrics = dict(item.rsplit(":", 1) for item in line.split(f" step:{step} - ")[1].split(" - "))
+        assert 0 < float(metrics["cw_grpo/effective_sample_share"]) <= 1
+        assert float(metrics["actor/grad_norm"]) > 0
+        assert abs(float(metrics["actor/ppo_kl"])) < 1e-2  # the policy is the one that computed old_log_probs
+    assert (tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt").read_text() == "2"
