@@ -10,7 +10,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -125,6 +128,27 @@ def trainer_processes(run: Path) -> list[psutil.Process]:
     return found
 
 
+@contextmanager
+def cluster(*arguments: str, **env: str) -> Iterator[tuple[str, str]]:
+    """A Ray cluster that somebody else has started: its address, and its RAY_TMPDIR. Others are left alone."""
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:  # its sockets need a short path
+        command = [RAY, "start", "--head", "--block", "--port=0", "--include-dashboard=false", "--disable-usage-stats"]
+        with open(Path(folder) / "stdout", "w+") as stdout:
+            process = subprocess.Popen(
+                [*command, *arguments], env=os.environ | {"RAY_TMPDIR": folder} | env, stdout=stdout, stderr=stdout
+            )
+            try:
+                address = Path(folder) / "ray" / "ray_current_cluster"
+                deadline = time.monotonic() + 120
+                while not address.exists():
+                    assert process.poll() is None and time.monotonic() < deadline, Path(stdout.name).read_text()
+                    time.sleep(0.2)
+                yield address.read_text(), folder
+            finally:
+                process.terminate()
+                process.wait(timeout=60)
+
+
 @pytest.fixture(scope="module")
 def first_run(tmp_path_factory):
     """One rank; killed after its second step, then the same command again. Its first rollouts are kept for replay."""
@@ -169,24 +193,8 @@ def test_two_ranks_on_a_running_ray_cluster_give_the_same_weights(first_run, tmp
     """The first run's rollouts once more: two FSDP ranks and small micro-batches, on a cluster that was there."""
     one_rank, cache, _, _ = first_run
     run = tmp_path / "two-ranks"
-    # The cluster is started by somebody else: without VERL_PLATFORM, and outside the quickstart.
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT / "tests"),
-        "VERL_USE_EXTERNAL_MODULES": "e2e_probe",
-        "E2E_PROBE_DIR": str(run / "probe"),
-        "RAY_TMPDIR": "/tmp",
-    }
-    start = [
-        RAY,
-        "start",
-        "--head",
-        "--num-gpus=2",
-        "--num-cpus=16",
-        "--include-dashboard=false",
-        "--disable-usage-stats",
-    ]
-    subprocess.run(start, check=True, env=environment, timeout=120, stdout=subprocess.DEVNULL)
-    try:
+    probe = {"PYTHONPATH": str(ROOT / "tests"), "VERL_USE_EXTERNAL_MODULES": "e2e_probe"}
+    with cluster("--num-gpus=2", "--num-cpus=16", E2E_PROBE_DIR=str(run / "probe"), **probe) as (_, folder):
         process = quickstart(
             run,
             "actor_rollout_ref.actor.use_dynamic_bsz=False",
@@ -198,10 +206,9 @@ def test_two_ranks_on_a_running_ray_cluster_give_the_same_weights(first_run, tmp
             STEPS="2",
             NGPUS="2",
             RAY_ADDRESS="auto",
+            RAY_TMPDIR=folder,
         )
         records = finish(run, process)
-    finally:
-        subprocess.run([RAY, "stop", "--force"], check=True, timeout=120, stdout=subprocess.DEVNULL)
     assert_right(run)
     assert_logged(records)
 
@@ -347,15 +354,11 @@ def test_ray_workers_are_asked(monkeypatch):
     (finding,) = environment.ray_workers(config)
     assert "a Ray worker on" in finding.what and "has to be restarted" in finding.mend
 
-    # A cluster that somebody else has started, without the plugin.
-    start = [RAY, "start", "--head", "--port=6391", "--num-cpus=1", "--include-dashboard=false"]
-    subprocess.run(start, check=True, timeout=120, stdout=subprocess.DEVNULL)
-    monkeypatch.delenv("VERL_USE_EXTERNAL_PLUGINS")
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6391")
-    try:
+    with cluster("--num-cpus=1", VERL_USE_EXTERNAL_PLUGINS="none") as (address, folder):
+        monkeypatch.delenv("VERL_USE_EXTERNAL_PLUGINS")
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        monkeypatch.setenv("RAY_TMPDIR", folder)
         (finding,) = environment.ray_workers(config)
-    finally:
-        subprocess.run([RAY, "stop", "--force"], check=True, timeout=120, stdout=subprocess.DEVNULL)
     assert "a Ray worker on" in finding.what and "has to be restarted" in finding.mend
 
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
