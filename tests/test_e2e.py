@@ -128,10 +128,19 @@ def trainer_processes(run: Path) -> list[psutil.Process]:
     return found
 
 
+@pytest.fixture(scope="module", autouse=True)
+def a_ray_of_their_own():
+    """Ray clusters of this machine are not found by the tests, nor theirs by others."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
+        patch.setenv("RAY_TMPDIR", folder)  # its sockets need a short path
+        patch.delenv("RAY_ADDRESS", raising=False)
+        yield
+
+
 @contextmanager
 def cluster(*arguments: str, **env: str) -> Iterator[tuple[str, str]]:
-    """A Ray cluster that somebody else has started: its address, and its RAY_TMPDIR. Others are left alone."""
-    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:  # its sockets need a short path
+    """A Ray cluster that somebody else has started: its address, and its RAY_TMPDIR."""
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
         command = [RAY, "start", "--head", "--block", "--port=0", "--include-dashboard=false", "--disable-usage-stats"]
         with open(Path(folder) / "stdout", "w+") as stdout:
             process = subprocess.Popen(
