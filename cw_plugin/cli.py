@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,15 +17,36 @@ from rich.markup import escape
 
 from cw_plugin.data.sources import SOURCES
 from cw_plugin.errors import CWGRPOError
+from cw_plugin.reports.curves import CURVES
+from cw_plugin.reports.paper import TABLE_2
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from cw_plugin.covariance import Bins
     from cw_plugin.data.prepare import Prepared
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
 Name = Enum("Name", {name: name for name in (*SOURCES, "all")}, type=str)  # type: ignore[misc]
+PaperModel = Enum("PaperModel", {name: name for name in (*TABLE_2, "all")}, type=str)  # type: ignore[misc]
+Format = Enum("Format", {name: name for name in ("png", "svg", "pdf")}, type=str)  # type: ignore[misc]
 
 SHOWN = 10  # findings of one file on the terminal; its report has all of them
+
+
+@contextmanager
+def _errors(to_install: str) -> Iterator[None]:
+    """One sentence on stderr and exit code 2 in place of a traceback, for what the user can mend."""
+    errors = Console(stderr=True, soft_wrap=True, highlight=False)
+    try:
+        yield
+    except CWGRPOError as error:
+        errors.print(f"[red]Error:[/red] {escape(str(error))}")
+        raise typer.Exit(2) from None
+    except ModuleNotFoundError as error:
+        errors.print(f"[red]Error:[/red] {error.name} is not installed; {escape(to_install)}")
+        raise typer.Exit(2) from None
 
 
 @app.callback()
@@ -72,16 +95,12 @@ def prepare(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     errors = Console(stderr=True, soft_wrap=True)
-    try:  # loading these takes a second, which --help should not
-        from cw_plugin.data.prepare import Options
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with _errors("pip install 'cw-plugin[data]' brings what preparing data needs."):
+        from cw_plugin.data.prepare import Options  # loading these takes a second, which --help should not
         from cw_plugin.data.prepare import prepare as run
         from cw_plugin.data.prompts import select_prompt
-    except ModuleNotFoundError as error:
-        message = f"{error.name} is not installed; pip install 'cw-plugin[data]' brings what preparing data needs."
-        errors.print(f"[red]Error:[/red] {escape(message)}", highlight=False)
-        raise typer.Exit(2) from None
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    try:
+
         options = Options(
             save_dir=local_save_dir.expanduser(),
             prompt=select_prompt(prompt),
@@ -95,9 +114,6 @@ def prepare(
         sources = list(SOURCES.values()) if name.value == "all" else [SOURCES[name.value]]
         with Progress(*columns, console=errors) as progress:
             prepared = run(sources, options, progress)
-    except CWGRPOError as error:
-        errors.print(f"[red]Error:[/red] {escape(str(error))}", highlight=False)
-        raise typer.Exit(2) from None
     for item in prepared:
         _report(item, errors)
         typer.echo(item.path)
@@ -118,17 +134,10 @@ def doctor(
 
     Exit code 1 if something would make the run fail or train something else, 2 if the settings cannot be composed.
     """
-    errors = Console(stderr=True, soft_wrap=True)
-    try:
+    with _errors("install verl 0.9.1 first."):
         from cw_plugin.doctor import compose, examine
-    except ModuleNotFoundError as error:
-        errors.print(f"[red]Error:[/red] {error.name} is not installed; install verl 0.9.1 first.", highlight=False)
-        raise typer.Exit(2) from None
-    try:
+
         config = compose(run or [])
-    except CWGRPOError as error:
-        errors.print(f"[red]Error:[/red] {escape(str(error))}", highlight=False)
-        raise typer.Exit(2) from None
     findings = sorted(examine(config, ray=ray), key=lambda finding: not finding.fatal)
     if as_json:
         typer.echo(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1))
@@ -141,6 +150,102 @@ def doctor(
     fatal = sum(finding.fatal for finding in findings)
     console.print(f"{fatal} wrong, {len(findings) - fatal} to note", highlight=False)
     raise typer.Exit(1 if fatal else 0)
+
+
+RunFolders = Annotated[
+    list[str],
+    typer.Argument(
+        help="Folders of runs or evaluations, or NAME=FOLDER; folders of one name are seeds of one method.",
+        show_default=False,
+    ),
+]
+_REPORTS = "pip install 'cw-plugin[report]' brings what tables and figures need."
+
+
+@app.command()
+def report(
+    runs: RunFolders,
+    out: Annotated[Path, typer.Option(help="Where the page and the tables go.")] = Path("report"),
+    base: Annotated[
+        str | None, typer.Option(help="The name that differences are to; default: the untrained model.")
+    ] = None,
+    step: Annotated[int | None, typer.Option(help="The checkpoint in Table 2; default: each method's last.")] = None,
+    paper: Annotated[
+        PaperModel | None, typer.Option(help="Put the paper's rows of this model beside yours, marked as reported.")
+    ] = None,
+) -> None:
+    """Write the paper's tables and figures for your runs: one page of HTML, Markdown, CSV and LaTeX."""
+    with _errors(_REPORTS):
+        from cw_plugin.reports.report import write_report
+
+        tables, written, missing = write_report(runs, out, base, step, paper.value if paper else None)
+    for table in tables:
+        typer.echo(table.markdown())
+    for note in missing:
+        typer.echo(note, err=True)
+    typer.echo(written[0])
+
+
+@app.command()
+def plot(
+    runs: RunFolders,
+    metric: Annotated[
+        str, typer.Option(help=f"{', '.join(CURVES)}, accuracy, forecast, or any metric's name in verl's logs.")
+    ] = "entropy",
+    out: Annotated[Path | None, typer.Option(help="File name without suffix; default: the metric's name.")] = None,
+    formats: Annotated[list[Format] | None, typer.Option("--format", help="May be given several times.")] = None,
+    window: Annotated[int, typer.Option(min=1, help="Steps of a moving average.")] = 1,
+) -> None:
+    """Draw a metric over the steps of several runs: by default policy entropy, the paper's Figure 1."""
+    with _errors(_REPORTS):
+        from cw_plugin.reports import plots
+        from cw_plugin.reports.runs import read_run
+
+        figures = plots.named([read_run(run) for run in runs], metric, window)
+        target = out or Path(metric.replace("/", "_").replace("@", ""))
+        _save(figures, target, formats)
+
+
+@app.command()
+def covariance(
+    runs: RunFolders,
+    steps: Annotated[str | None, typer.Option(help="One step, or the first and last as 1:50; default: all.")] = None,
+    by_step: Annotated[bool, typer.Option("--by-step", help="Each step for itself, not all together.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Draw Figure 3 and the weights: file name without suffix.")] = None,
+    formats: Annotated[list[Format] | None, typer.Option("--format", help="May be given several times.")] = None,
+) -> None:
+    """Print the distribution of token-level covariance (Table 1), and draw it (Figure 3)."""
+    with _errors(_REPORTS):
+        from cw_plugin.reports import plots, records, tables
+        from cw_plugin.reports.runs import split_name
+
+        distributions: dict[str, Bins] = {}
+        extremes = []
+        for name, path in map(split_name, runs):
+            found = records.read_records(path, records.parse_steps(steps))
+            if by_step:
+                distributions |= {f"{name}, step {step}": bins for step, bins in found.items()}
+            else:
+                distributions[f"{name}, steps {', '.join(map(str, found))}"] = records.together(found)
+            if (table := tables.extreme_tokens(name, records.read_extremes(path))).rows:
+                extremes.append(table)
+        for title, bins in distributions.items():
+            typer.echo(tables.table_1(title, bins).markdown())
+        for table in extremes:
+            typer.echo(table.markdown())
+        if out is not None:
+            _save([plots.contributions(distributions)], out, formats)
+            _save([plots.weight_curve(distributions)], out.with_name(f"{out.name}_weights"), formats)
+
+
+def _save(figures: list[Figure], target: Path, formats: list[Format] | None) -> None:
+    from cw_plugin.reports import plots
+
+    kinds = [kind.value for kind in formats or [Format("png")]]
+    for number, figure in enumerate(figures):
+        name = target if number == 0 else target.with_name(f"{target.name}_{number + 1}")
+        for path in plots.save(figure, name, kinds):
+            typer.echo(path)
 
 
 def _report(item: Prepared, console: Console) -> None:

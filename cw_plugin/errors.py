@@ -29,3 +29,7 @@ class HostError(CWGRPOError, RuntimeError):
 
 class MissingLogProbsError(HostError):
     """The trainer did not hand log-probs to the estimator, so no weight can be computed."""
+
+
+class ReportError(CWGRPOError, ValueError):
+    """A run, evaluation or record that cannot be read, with what to change."""

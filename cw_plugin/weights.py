@@ -28,6 +28,7 @@ own. :func:`reweight_responses` computes the same for many groups at once, with 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -38,6 +39,9 @@ from torch import Tensor
 from cw_plugin.errors import NonFiniteError, OptionsError
 
 Kernel = Literal["gaussian", "none"]
+
+# Called with a block of rows, c_it and w~_it of these rows, (rows, time) each; see reweight_responses.
+Observer = Callable[[slice, Tensor, Tensor], None]
 
 # reweight_responses takes rows in blocks, so that temporaries stay in a CPU's cache and extra memory is bounded to
 # the result and a few blocks. A GPU wants few, large launches instead.
@@ -141,6 +145,7 @@ def reweight_responses(
     response_mask: Bool[Tensor, "rows time"] | Int[Tensor, "rows time"],
     group: Int[Tensor, " rows"] | None = None,
     kernel: Kernel = "gaussian",
+    observe: Observer | None = None,
 ) -> tuple[Float[Tensor, "rows time"], CovarianceStatistics]:
     """w~ A of every token, with one advantage to a response and statistics by group.
 
@@ -151,6 +156,7 @@ def reweight_responses(
         log_probs, response_mask, kernel: as in :func:`reweight_tokens`.
         advantages: one to a response, as GRPO gives them.
         group: for each row the number of its prompt group, 0 <= group < rows; ``None`` makes the batch one group.
+        observe: called with c and w~ of every block of rows, 0 where the mask is 0, for those who record them.
 
     Returns:
         The reweighted advantages (float32; float64 for float64 log-probs), 0 where the mask is 0, and the statistics.
@@ -183,7 +189,7 @@ def reweight_responses(
     if not torch.isfinite(x_sum.sum() + a.sum()):
         column = advantages[:, None].expand_as(log_probs)
         log_probs, _ = _clear_off_mask(response_mask, log_probs=log_probs, advantages=column)
-        return reweight_responses(log_probs, advantages, response_mask, group, kernel)
+        return reweight_responses(log_probs, advantages, response_mask, group, kernel, observe)
 
     # mean(log pi), mean(A); then c of each row, its mean and sigma
     N = group_sum(n)
@@ -217,6 +223,12 @@ def reweight_responses(
 
     # w~ A = w A N / sum(w)
     normaliser = N / group_sum(w_sum).clamp(min=_TINY)
+    for block in _row_blocks(rows, time, device):
+        if observe is None:
+            break
+        c = (log_probs[block].to(dtype) - centre[block]).mul_(a_centred[block].to(dtype)[:, None])
+        weights = result[block] * normaliser[group[block]].to(dtype)[:, None]  # result is still w
+        observe(block, c.mul_(response_mask[block] != 0), weights)
     result *= (a * normaliser[group]).to(dtype)[:, None]
 
     tokens = N.sum().clamp(min=1)

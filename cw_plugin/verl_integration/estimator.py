@@ -13,9 +13,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from cw_plugin.covariance import CovarianceRecorder
 from cw_plugin.errors import MissingLogProbsError, NonFiniteError
 from cw_plugin.verl_integration import NAME
 from cw_plugin.verl_integration.options import Options
+from cw_plugin.verl_integration.recording import is_due
 from cw_plugin.weights import CovarianceStatistics, reweight_responses
 
 
@@ -25,7 +27,9 @@ class TrainerContext:
 
     old_log_probs: Float[Tensor, "rows time"] | None = None
     batch_keys: Sequence[str] | None = None  # "{uid}_{session}_{output}" for each row
+    step: int | None = None
     metrics: dict[str, float] = field(default_factory=dict)  # filled by the estimator
+    recorder: CovarianceRecorder | None = None  # filled by the estimator when the step is to be recorded
 
 
 trainer_context: ContextVar[TrainerContext | None] = ContextVar("cw_grpo_trainer_context", default=None)
@@ -75,8 +79,12 @@ def compute_cw_grpo_advantage(
         )
     advantages = _grpo_advantages(token_level_rewards, response_mask, index, config, context.batch_keys)
     group = _group_numbers(index) if options.scope == "group" else None
+    if is_due(context.step, options.record_every):
+        context.recorder = CovarianceRecorder(response_mask, options.record_tokens)
     try:
-        weighted, statistics = reweight_responses(old_log_probs, advantages, response_mask, group, options.kernel)
+        weighted, statistics = reweight_responses(
+            old_log_probs, advantages, response_mask, group, options.kernel, observe=context.recorder
+        )
     except NonFiniteError as error:
         prompts = ", ".join(str(index[row]) for row in error.rows[:20])
         raise NonFiniteError(error.what, error.rows, hint=f" Their uids: {prompts}.") from error

@@ -71,25 +71,32 @@ def _supply_log_probs(wrapped: Callable, instance: Any, args: tuple, kwargs: dic
 def _log_estimator_metrics(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> Any:
     from cw_plugin.verl_integration.estimator import TrainerContext, trainer_context
     from cw_plugin.verl_integration.options import check_config
+    from cw_plugin.verl_integration.recording import write_record
 
     if instance.config.algorithm.adv_estimator != NAME:
         return wrapped(*args, **kwargs)
     check_config(instance.config)  # again here, for programs that start the trainer without verl's validate_config
-    context = TrainerContext()
+    context = TrainerContext(step=instance.global_steps)
     token = trainer_context.set(context)
     try:
         result = wrapped(*args, **kwargs)
     finally:
         trainer_context.reset(token)
-    inspect.signature(wrapped).bind(*args, **kwargs).arguments["metrics"].update(context.metrics)
+    call = inspect.signature(wrapped).bind(*args, **kwargs).arguments
+    call["metrics"].update(context.metrics)
+    if context.recorder is not None:
+        write_record(instance, call["batch"], context.recorder)
     return result
 
 
 def _log_loss_metrics(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> Any:
+    from cw_plugin.verl_integration.recording import follow_entropy
+
     result = wrapped(*args, **kwargs)
     metrics = inspect.signature(wrapped).bind(*args, **kwargs).arguments["metrics"]
     for key in [key for key in metrics if key.startswith(f"actor/{NAME}/")]:
         metrics[key.removeprefix("actor/")] = metrics.pop(key)
+    follow_entropy(instance, metrics)
     return result
 
 
@@ -121,9 +128,9 @@ HOOKS = (
     Hook(
         module=_TRAINER,
         function="PPOTrainer._compute_advantage",
-        needs=("metrics",),
+        needs=("batch", "metrics"),
         wrapper=_log_estimator_metrics,
-        what="adds the estimator's metrics to the step's metrics",
+        what="adds the estimator's metrics to the step's metrics, and writes the covariance distribution when due",
         why="an estimator returns advantages and returns, and has no way to report a metric",
         removed_by="a verl whose estimators may return metrics",
     ),
@@ -132,8 +139,9 @@ HOOKS = (
         function="PPOTrainer._update_actor",
         needs=("metrics",),
         wrapper=_log_loss_metrics,
-        what="renames actor/cw_grpo/* to cw_grpo/*",
-        why="verl puts actor/ before every metric of a policy loss; estimator and loss should be read in one place",
+        what="renames actor/cw_grpo/* to cw_grpo/*, and adds the entropy's change and forecast",
+        why="verl puts actor/ before every metric of a policy loss; estimator and loss should be read in one place. "
+        "After the update, entropy, covariance and learning rate of a step stand together",
         removed_by="nothing planned; it is a convenience",
     ),
     Hook(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args, get_type_hints
+from numbers import Real
+from typing import Any, Literal, get_args
 
 from cw_plugin.errors import OptionsError
 from cw_plugin.verl_integration import NAME
@@ -15,16 +16,23 @@ Scope = Literal["group", "batch"]
 
 @dataclass(frozen=True)
 class Options:
-    """The method itself has no hyperparameter; these choose what is measured over what.
+    """The method itself has no hyperparameter; these choose what is measured over what, and what is recorded.
 
     Attributes:
         scope: tokens that share means, sigma and normalisation: those of one prompt ("group", as in the paper), or
             of the whole training batch ("batch").
         kernel: "gaussian", or "none" for plain GRPO with the same statistics recorded.
+        record_every: steps between two records of the covariance distribution, 0 for none (recording.py).
+        record_tokens: how many of the most extreme tokens of either side a record lists, with their text.
+        entropy_low, entropy_high: a policy entropy outside is warned of in the log, in nats; None for no bound.
     """
 
     scope: Scope = "group"
     kernel: Kernel = "gaussian"
+    record_every: int = 50
+    record_tokens: int = 0
+    entropy_low: float | None = None
+    entropy_high: float | None = None
 
     @classmethod
     def from_config(cls, algorithm: Any) -> Options:
@@ -39,13 +47,34 @@ class Options:
         if not isinstance(given, Mapping):
             keys = ", ".join(f"+algorithm.{NAME}.{field.name}=..." for field in fields(cls))
             raise OptionsError(f"algorithm.{NAME}={given!r} must hold keys; set them one by one: {keys}")
-        valid = {field.name: get_args(get_type_hints(cls)[field.name]) for field in fields(cls)}
         for key, value in given.items():
-            if key not in valid:
-                raise OptionsError(f"algorithm.{NAME}.{key} is unknown; the keys are {', '.join(valid)}")
-            if value not in valid[key]:
-                raise OptionsError(f"algorithm.{NAME}.{key}={value} is unknown; use one of {', '.join(valid[key])}")
-        return cls(**given)
+            if key not in _VALID:
+                raise OptionsError(f"algorithm.{NAME}.{key} is unknown; the keys are {', '.join(_VALID)}")
+            described, valid = _VALID[key]
+            if not valid(value):
+                raise OptionsError(f"algorithm.{NAME}.{key}={value} is unknown; use {described}")
+        options = cls(**given)
+        if None not in (low := options.entropy_low, high := options.entropy_high) and not low < high:  # type: ignore[operator]
+            raise OptionsError(f"algorithm.{NAME}.entropy_low={low} must be less than entropy_high={high}")
+        return options
+
+
+def _one_of(values: tuple[str, ...]) -> tuple[str, Any]:
+    return f"one of {', '.join(values)}", lambda value: value in values
+
+
+_COUNT = ("a whole number from 0", lambda value: type(value) is int and value >= 0)
+_BOUND = ("a number of nats, or null", lambda value: value is None or (isinstance(value, Real) and value == value))
+
+# Of each option: its values in words, and whether a value is one of them.
+_VALID: dict[str, tuple[str, Any]] = {
+    "scope": _one_of(get_args(Scope)),
+    "kernel": _one_of(get_args(Kernel)),
+    "record_every": _COUNT,
+    "record_tokens": _COUNT,
+    "entropy_low": _BOUND,
+    "entropy_high": _BOUND,
+}
 
 
 def check_config(config: Any) -> None:

@@ -1,0 +1,140 @@
+"""How token-level covariance is distributed over tokens: what the paper's Table 1 and Figure 3 are made of.
+
+Tokens are counted by their covariance c (weights.py) in bins 1/128 of a power of two wide, on both sides of zero. Each
+bin also sums c, w~ and w~ c, so that shares and means are exact from any bin's edge on, and a threshold is known to 0.8
+per cent. Bins of several batches add up, and a batch of any size is a few thousand numbers. Knows nothing of verl.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+Bins = dict[str, np.ndarray]  # what CovarianceRecorder.bins returns
+
+# A float32's upper 16 bits are sign, exponent and 7 bits of mantissa. As a number they grow with the magnitude.
+_SIGN = 2**15
+_KEYS = 2**16
+_NEGLIGIBLE = 2.0**-24  # |c| beneath counts as 0, so that there are not bins without end
+
+
+class CovarianceRecorder:
+    """An observer for :func:`cw_plugin.weights.reweight_responses`.
+
+    Args:
+        response_mask: (rows, time), nonzero for valid tokens.
+        top: how many of the most extreme tokens of each side to remember.
+    """
+
+    def __init__(self, response_mask: Tensor, top: int = 0) -> None:
+        self._mask = response_mask
+        self._top = top
+        self._sums = torch.zeros(4, _KEYS, dtype=torch.float64)
+        self._extremes: list[np.ndarray] = []  # (3, tokens): c, w~, row * time + position
+
+    def __call__(self, rows: slice, c: Float[Tensor, "block time"], weights: Float[Tensor, "block time"]) -> None:
+        valid: Bool[Tensor, "block time"] = self._mask[rows] != 0
+        covariance, weight = c[valid].float(), weights[valid].double()
+        keys = (covariance.view(torch.int32) >> 16) & (_KEYS - 1)
+        wide = covariance.double()
+        for into, values in zip(self._sums, (None, wide, weight, weight * wide), strict=True):
+            into += torch.bincount(keys, values, minlength=_KEYS).cpu()
+        for sign in (1, -1) if self._top else ():
+            flat = sign * c.flatten()
+            values, at = torch.topk(flat, min(self._top, flat.numel()))
+            position = at + (rows.start or 0) * c.shape[1]
+            found = torch.stack([sign * values.double(), weights.flatten()[at].double(), position.double()])
+            self._extremes.append(found.cpu().numpy())
+
+    def bins(self) -> Bins:
+        """The bins that hold tokens, from the most negative to the largest.
+
+        Returns:
+            ``edge`` (float64), the bin's end that is nearer to 0, and of its tokens ``tokens`` (int64), how many, and
+            the sums ``covariance``, ``weight`` and ``weighted`` (float64) of c, w~ and w~ c.
+        """
+        keys = np.arange(_KEYS, dtype=np.uint32)
+        with np.errstate(invalid="ignore"):
+            edge = (keys << 16).view(np.float32).astype(np.float64)
+        sums = self._sums.numpy().copy()
+        negligible = np.abs(edge) < _NEGLIGIBLE
+        sums[:, 0] = sums[:, negligible].sum(1)
+        negligible[0] = False
+        sums[:, negligible] = 0
+        held = np.flatnonzero(sums[0])
+        held = held[np.argsort(edge[held])]
+        tokens, covariance, weight, after = sums[:, held]
+        return {
+            "edge": edge[held],
+            "tokens": tokens.astype(np.int64),
+            "covariance": covariance,
+            "weight": weight,
+            "weighted": after,
+        }
+
+    def extremes(self) -> dict[str, np.ndarray]:
+        """The ``top`` tokens of each side, the most extreme first.
+
+        Returns:
+            ``covariance`` (c), ``weight`` (w~), and ``row`` and ``position`` (time) in the batch.
+        """
+        found = np.concatenate([np.zeros((3, 0)), *self._extremes], axis=1)
+        found = found[:, np.argsort(-np.abs(found[0]), kind="stable")]
+        sides = [found[:, sign * found[0] > 0][:, : self._top] for sign in (1, -1)]
+        covariance, weight, position = np.concatenate(sides, axis=1)
+        row, position = np.divmod(position.astype(np.int64), max(self._mask.shape[1], 1))
+        return {"covariance": covariance, "weight": weight, "row": row, "position": position}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of the distribution, tokens of positive or of negative covariance, the most extreme first.
+
+    Attributes:
+        threshold: |c| of each bin's end that is nearer to 0.
+        tokens: tokens at least as extreme as this bin.
+        covariance, weighted: sum of |c| and of w~ |c| over them.
+    """
+
+    threshold: np.ndarray
+    tokens: np.ndarray
+    covariance: np.ndarray
+    weighted: np.ndarray
+
+    def at(self, share: float) -> tuple[float, float]:
+        """Of the ``share`` (0 to 1) most extreme tokens of this side: the threshold, and the mean of |c|.
+
+        Between two bins' edges both follow the straight line.
+        """
+        if not len(self.tokens):
+            return float("nan"), float("nan")
+        wanted = max(share * self.tokens[-1], 1)
+        total = np.interp(wanted, np.concatenate([[0], self.tokens]), np.concatenate([[0], self.covariance]))
+        return float(np.interp(wanted, self.tokens, self.threshold)), float(total / wanted)
+
+
+def add_bins(several: Sequence[Bins]) -> Bins:
+    """The bins of several batches together."""
+    edge, where = np.unique(np.concatenate([bins["edge"] for bins in several]), return_inverse=True)
+    sums = {
+        name: np.bincount(where, np.concatenate([bins[name] for bins in several]), len(edge))
+        for name in ("tokens", "covariance", "weight", "weighted")
+    }
+    return {"edge": edge, **sums, "tokens": sums["tokens"].astype(np.int64)}
+
+
+def side(bins: Bins, sign: int) -> Side:
+    """The tokens of positive (``sign`` 1) or negative (-1) covariance."""
+    chosen = np.flatnonzero(sign * bins["edge"] > 0)
+    chosen = chosen[np.argsort(-sign * bins["edge"][chosen])]
+    return Side(
+        threshold=np.abs(bins["edge"][chosen]),
+        tokens=np.cumsum(bins["tokens"][chosen]),
+        covariance=np.cumsum(np.abs(bins["covariance"][chosen])),
+        weighted=np.cumsum(np.abs(bins["weighted"][chosen])),
+    )

@@ -1,0 +1,104 @@
+"""Graded answers: those of an evaluation, or of the validation within a run."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cw_plugin.errors import ReportError
+from cw_plugin.reports.runs import split_name
+
+BENCHMARKS = {  # in the paper's order, with the paper's names
+    "aime24": "AIME24",
+    "math500": "MATH-500",
+    "amc23": "AMC23",
+    "minerva": "Minerva",
+    "olympiadbench": "OlympiadBench",
+}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One model's answers.
+
+    Attributes:
+        name: of the method or model.
+        step: training step of the checkpoint, None for a model that was not trained here.
+        accuracy: benchmark -> question -> accuracy of each of its answers, 0 or 1.
+        unfinished: benchmarks whose answers are not complete.
+        settings: how it was asked.
+    """
+
+    name: str
+    step: int | None
+    accuracy: dict[str, dict[str, list[float]]]
+    unfinished: tuple[str, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def read_evaluations(argument: str | Path) -> list[Evaluation]:
+    """Read ``FOLDER`` or ``NAME=FOLDER``: what eval_benchmarks.sh wrote, for one model or several.
+
+    A folder without such files, but with verl's own validation dumps (``validation/<step>.jsonl``), gives one
+    evaluation for each step; verl does not say there which benchmark a row is of, so all rows are one, "validation".
+
+    Raises:
+        ReportError: nothing to read, or a file that is damaged.
+    """
+    name, path = split_name(argument)
+    if not path.is_dir():
+        raise ReportError(f"{path} is not a folder; give one that eval_benchmarks.sh or a run has written")
+    folders = sorted({settings.parent for settings in path.rglob("settings.json")})
+    if folders:
+        several = len(folders) > 1 and name == split_name(path)[0]
+        return [_evaluation(folder, folder.name if several else name) for folder in folders]
+    dumps = sorted((file for file in path.rglob("*.jsonl") if file.stem.isdigit()), key=lambda file: int(file.stem))
+    if not dumps:
+        raise ReportError(
+            f"{path} holds no graded answers: neither an evaluation (settings.json) nor verl's validation dumps "
+            "(<step>.jsonl); run examples/eval_benchmarks.sh, or train with trainer.validation_data_dir"
+        )
+    return [
+        Evaluation(name, int(file.stem), {"validation": _by_question(_rows(file), ("input", "gts"), file)})
+        for file in dumps
+    ]
+
+
+def _evaluation(folder: Path, name: str) -> Evaluation:
+    try:
+        settings = json.loads((folder / "settings.json").read_text())
+        benchmarks = {key: bool(value["finished"]) for key, value in settings["benchmarks"].items()}
+        step = settings["step"]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ReportError(
+            f"{folder}/settings.json is not what an evaluation writes ({error!r}); evaluate again"
+        ) from None
+    files = [folder / f"{key}.jsonl" for key in benchmarks]
+    accuracy = {file.stem: _by_question(_rows(file), ("index",), file) for file in files if file.exists()}
+    unfinished = tuple(key for key, finished in benchmarks.items() if not finished or key not in accuracy)
+    return Evaluation(re.sub(r"-global_step_\d+$", "", name), step, accuracy, unfinished, settings)
+
+
+def _rows(file: Path) -> Iterable[dict[str, Any]]:
+    for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        try:
+            yield json.loads(line)
+        except ValueError:
+            raise ReportError(f"{file}, line {number} is not JSON; evaluate this benchmark again") from None
+
+
+def _by_question(rows: Iterable[dict[str, Any]], keys: tuple[str, ...], file: Path) -> dict[str, list[float]]:
+    answers: dict[str, list[float]] = defaultdict(list)
+    try:
+        for row in rows:
+            answers["\n".join(str(row[key]) for key in keys)].append(float(row["acc"]))
+    except (KeyError, TypeError) as error:
+        raise ReportError(f"{file} has rows without {error}; it is not a file of graded answers") from None
+    if not answers:
+        raise ReportError(f"{file} is empty; evaluate this benchmark again, or remove the file")
+    return dict(answers)

@@ -1,0 +1,199 @@
+"""Figures. Lines differ in brightness and in dashes, so that they can be told apart in grey."""
+
+from __future__ import annotations
+
+import io
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from cw_plugin.covariance import Bins, side
+from cw_plugin.errors import ReportError
+from cw_plugin.reports.curves import CURVES
+from cw_plugin.reports.runs import Run
+
+_STYLES: tuple[dict[str, Any], ...] = (
+    {"color": "#00304d", "linestyle": "-"},
+    {"color": "#e07b00", "linestyle": "--"},
+    {"color": "#3a9d5d", "linestyle": "-."},
+    {"color": "#b45fa0", "linestyle": ":"},
+    {"color": "#7f7f7f", "linestyle": (0, (5, 1, 1, 1, 1, 1))},
+    {"color": "#a6cee3", "linestyle": (0, (8, 2))},
+)
+
+
+def _figure(title: str, x: str, y: str, width: float = 6.4) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, 3.8), layout="constrained")
+    axes = figure.add_subplot(title=title, xlabel=x, ylabel=y)
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _style(index: int) -> dict[str, Any]:
+    return {**_STYLES[index % len(_STYLES)], "linewidth": 1.6}
+
+
+def save(figure: Figure, path: Path, formats: Sequence[str]) -> list[Path]:
+    """Write ``path`` with each of the suffixes png, svg, pdf; the same figure gives the same bytes."""
+    written = []
+    for kind in formats:
+        target = path.with_suffix(f".{kind}")
+        metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
+        figure.savefig(target, dpi=160, metadata=metadata)
+        written.append(target)
+    return written
+
+
+def svg(figure: Figure) -> str:
+    """The figure as an element for a page of HTML."""
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()[text.getvalue().index("<svg") :]
+
+
+def named(runs: Sequence[Run], name: str, window: int = 1) -> list[Figure]:
+    """The figures of a name of :data:`CURVES`, "accuracy" (of each validation set), "forecast" (of each run), or of any
+    metric's name.
+
+    Raises:
+        ReportError: the runs logged no such thing.
+    """
+    if name == "forecast":
+        return [forecast(run) for run in runs]
+    if name == "accuracy":
+        found = accuracy_metrics(runs)
+        if not found:
+            raise ReportError(
+                "the runs logged no validation accuracy (val-core/.../acc/mean@N); train with trainer.test_freq"
+            )
+        return [curve(runs, metric, metric.split("/", 1)[1], "accuracy", window) for metric in found]
+    return [curve(runs, *CURVES.get(name, (name, name, "")), window)]
+
+
+def curve(runs: Sequence[Run], metric: str, title: str, unit: str, window: int = 1) -> Figure:
+    """A metric over steps, one line for each name. Runs of one name (seeds) are their mean, with a band of one standard
+    deviation to either side over the steps that all of them have.
+
+    Args:
+        window: steps of a moving average.
+
+    Raises:
+        ReportError: no run logged the metric.
+    """
+    by_name: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        if run.metrics.get(metric):
+            by_name[run.name].append(run)
+    if not by_name:
+        known = sorted({key for run in runs for key in run.metrics if not key.startswith("val-")})
+        raise ReportError(f"no run logged {metric}; logged were: {', '.join(known)}")
+    figure, axes = _figure(title, "training step", unit)
+    for index, (name, seeds) in enumerate(by_name.items()):
+        steps = np.array(sorted(set.intersection(*(set(run.metrics[metric]) for run in seeds))))
+        if not len(steps):
+            raise ReportError(f"the runs named {name} have no step of {metric} in common; give them different names")
+        values = np.array([[run.metrics[metric][step] for step in steps] for run in seeds])
+        values = np.array([_smooth(row, window) for row in values])
+        mean = values.mean(0)
+        marker: dict[str, Any] = {"marker": "o", "markersize": 3} if len(steps) <= 20 else {}
+        axes.plot(
+            steps, mean, label=name if len(seeds) == 1 else f"{name} ({len(seeds)} seeds)", **_style(index), **marker
+        )
+        if len(seeds) > 1:
+            spread = values.std(0, ddof=1)
+            axes.fill_between(
+                steps, mean - spread, mean + spread, color=_style(index)["color"], alpha=0.18, linewidth=0
+            )
+    axes.legend(frameon=False)
+    return figure
+
+
+def _smooth(values: np.ndarray, window: int) -> np.ndarray:
+    """Mean of the last ``window`` values, of fewer at the beginning."""
+    sums = np.cumsum(np.concatenate([[0.0], values]))
+    start = np.maximum(np.arange(1, len(values) + 1) - window, 0)
+    return (sums[1:] - sums[start]) / (np.arange(1, len(values) + 1) - start)
+
+
+def accuracy_metrics(runs: Sequence[Run]) -> list[str]:
+    """Names of the validation accuracies that the runs logged."""
+    names = {key for run in runs for key in run.metrics}
+    return sorted(key for key in names if key.startswith("val-core/") and "/acc/mean@" in key)
+
+
+def contributions(records: Mapping[str, Bins]) -> Figure:
+    """Figure 3: how much of the covariance of either side the most extreme tokens hold."""
+    figure = Figure(figsize=(8.4, 3.8), layout="constrained")
+    for place, (sign, label) in enumerate(((1, "positive"), (-1, "negative")), 1):
+        axes = figure.add_subplot(1, 2, place, title=f"Tokens of {label} covariance", xscale="log")
+        axes.set_xlabel("most extreme tokens, share")
+        axes.set_ylabel("share of the side's covariance")
+        axes.grid(alpha=0.25, linewidth=0.6)
+        for index, (name, bins) in enumerate(records.items()):
+            tokens = side(bins, sign)
+            if len(tokens.tokens):
+                share = tokens.tokens / tokens.tokens[-1]
+                total = tokens.covariance[-1]
+                axes.plot(share, tokens.covariance / total, label=name, **_style(index))
+        axes.legend(frameon=False)
+    return figure
+
+
+def weight_curve(records: Mapping[str, Bins]) -> Figure:
+    """The mean weight of the tokens of each covariance, above how many tokens there are."""
+    figure, axes = _figure("Weight of a token", "covariance c of the token", "mean weight")
+    for index, (name, bins) in enumerate(records.items()):
+        # Bins are narrow towards 0: a few tokens each, joined here to at least 1/200 of all on their side.
+        for sign in (-1, 1):
+            chosen = np.flatnonzero(sign * bins["edge"] > 0)
+            tokens, weight, covariance = (bins[key][chosen] for key in ("tokens", "weight", "covariance"))
+            if not len(chosen):
+                continue
+            group = (np.cumsum(tokens) * 200 // max(tokens.sum(), 1)).astype(int)
+            _, where = np.unique(group, return_inverse=True)
+            count, weights, covariances = (np.bincount(where, values) for values in (tokens, weight, covariance))
+            label: dict[str, Any] = {"label": name} if sign > 0 else {}
+            axes.plot(covariances / count, weights / count, **label, **_style(index))
+    axes.axhline(1.0, color="#999999", linewidth=0.8)
+    axes.legend(frameon=False)
+    return figure
+
+
+def forecast(run: Run) -> Figure:
+    """Each step's change of entropy against the forecast, before and after reweighting, with their correlation.
+
+    Raises:
+        ReportError: the run logged no forecast.
+    """
+    _, change = run.series("cw_grpo/entropy_change")
+    if len(change) < 3:
+        raise ReportError(f"{run.path} has fewer than three steps with cw_grpo/entropy_change; nothing to compare")
+    figure = Figure(figsize=(8.4, 3.8), layout="constrained")
+    titles = {"cw_grpo/entropy_forecast_grpo": "before reweighting", "cw_grpo/entropy_forecast": "after reweighting"}
+    for place, (metric, title) in enumerate(titles.items(), 1):
+        steps, predicted = run.series(metric)
+        measured = np.array([run.metrics["cw_grpo/entropy_change"].get(step, np.nan) for step in steps])
+        both = np.isfinite(measured) & np.isfinite(predicted)
+        r = correlation(predicted[both], measured[both])
+        axes = figure.add_subplot(1, 2, place, title=f"{title}: r = {r:.2f}, {both.sum()} steps")
+        axes.set_xlabel("forecast -η Cov(log π, A), nats")
+        axes.set_ylabel("measured change of entropy, nats")
+        axes.axhline(0, color="#999999", linewidth=0.8)
+        axes.axvline(0, color="#999999", linewidth=0.8)
+        axes.scatter(predicted[both], measured[both], s=12, color=_STYLES[0]["color"])
+        axes.ticklabel_format(style="sci", axis="x", scilimits=(-2, 3))
+    figure.suptitle(run.name)
+    return figure
+
+
+def correlation(x: np.ndarray, y: np.ndarray) -> float:
+    """Pearson's r; nan where one of them does not vary."""
+    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return float("nan")
+    return float(np.corrcoef(x, y)[0, 1])

@@ -1,0 +1,72 @@
+"""The covariance records of a run (``covariance/step_*.parquet``), written while it trained."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cw_plugin.covariance import Bins, add_bins
+from cw_plugin.errors import ReportError
+
+_STEP = re.compile(r"step_(\d+)\.parquet")
+_COLUMNS = ("edge", "tokens", "covariance", "weight", "weighted")
+
+
+def read_records(path: Path, steps: tuple[int, int] | None = None) -> dict[int, Bins]:
+    """The bins of every recorded step below ``path``, of those from ``steps[0]`` to ``steps[1]`` if given.
+
+    Raises:
+        ReportError: no record, or one that cannot be read.
+    """
+    files = {int(found[1]): file for file in path.rglob("step_*.parquet") if (found := _STEP.fullmatch(file.name))}
+    if not files:
+        raise ReportError(
+            f"{path} holds no covariance record (covariance/step_*.parquet); they are written into "
+            "trainer.default_local_dir every +algorithm.cw_grpo.record_every steps under adv_estimator=cw_grpo"
+        )
+    chosen = {step: files[step] for step in sorted(files) if steps is None or steps[0] <= step <= steps[1]}
+    if not chosen:
+        raise ReportError(
+            f"{path} has records of the steps {', '.join(map(str, sorted(files)))}, and none in that range"
+        )
+    return {step: _read(file, _COLUMNS) for step, file in chosen.items()}
+
+
+def parse_steps(text: str | None) -> tuple[int, int] | None:
+    """``"50"`` as (50, 50), ``"1:50"`` as (1, 50).
+
+    Raises:
+        ReportError: anything else.
+    """
+    if text is None:
+        return None
+    first, _, last = text.partition(":")
+    if not (first.isdigit() and (last or first).isdigit()):
+        raise ReportError(f"steps {text!r} are not a step, nor the first and the last as 1:50")
+    return int(first), int(last or first)
+
+
+def read_extremes(path: Path) -> list[dict[str, object]]:
+    """The most extreme tokens of the last step that lists them, as rows; empty if no step does."""
+    files = sorted(path.rglob("step_*.tokens.parquet"))
+    if not files:
+        return []
+    columns = _read(files[-1], ("covariance", "weight", "token", "context"))
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _read(file: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+    try:
+        table = pq.read_table(file, columns=list(names))
+        return {name: table[name].to_numpy(zero_copy_only=False) for name in names}
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise ReportError(f"{file} cannot be read as a covariance record ({error}); remove it") from None
+
+
+def together(records: dict[int, Bins]) -> Bins:
+    """All steps as one distribution."""
+    return add_bins(list(records.values()))

@@ -1,0 +1,135 @@
+"""``cw-grpo report``: from folders to one page and its tables as files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from cw_plugin.errors import ReportError
+from cw_plugin.reports import plots, records, tables
+from cw_plugin.reports.answers import Evaluation, read_evaluations
+from cw_plugin.reports.curves import CURVES
+from cw_plugin.reports.page import page
+from cw_plugin.reports.runs import Run, read_config, read_run, split_name
+
+
+@dataclass
+class Material:
+    """Everything that the given folders hold."""
+
+    runs: list[Run] = field(default_factory=list)
+    evaluations: list[Evaluation] = field(default_factory=list)
+    configs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    covariances: dict[str, dict] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+
+
+def collect(arguments: Sequence[str]) -> Material:
+    """Read each ``FOLDER`` or ``NAME=FOLDER`` for metrics, answers, configuration and covariance records.
+
+    Raises:
+        ReportError: a folder with neither metrics nor answers, or with a damaged file.
+    """
+    material = Material()
+    for argument in arguments:
+        name, path = split_name(argument)
+        answers = has_answers(path)
+        try:
+            material.runs.append(read_run(argument))
+        except ReportError:
+            if not answers:
+                raise
+        if answers:
+            material.evaluations += read_evaluations(argument)
+        elif path.is_dir():
+            material.skipped.append(f"{name}: no graded answers, so no accuracies")
+        if (config := read_config(path)) is not None:
+            material.configs.setdefault(name, config)
+        if path.is_dir() and any(path.rglob("step_*.parquet")):
+            material.covariances[name] = records.together(records.read_records(path))
+    return material
+
+
+def has_answers(path: Path) -> bool:
+    """Whether an evaluation, or verl's validation dumps, lie there."""
+    if not path.is_dir():
+        return False
+    return any(path.rglob("settings.json")) or any(file.stem.isdigit() for file in path.rglob("*.jsonl"))
+
+
+def write_report(
+    arguments: Sequence[str],
+    out: Path,
+    base: str | None = None,
+    step: int | None = None,
+    paper_model: str | None = None,
+) -> tuple[list[tables.Table], list[Path], list[str]]:
+    """Write ``report.html``, ``report.md`` and for each table a CSV and a LaTeX file.
+
+    Returns:
+        The tables, what was written, and what is missing in words.
+
+    Raises:
+        ReportError: as :func:`collect`.
+    """
+    material = collect(arguments)
+    shown = _tables(material, base, step, paper_model)
+    figures = _figures(material)
+    title = "CW-GRPO: " + ", ".join(dict.fromkeys(split_name(argument)[0] for argument in arguments))
+    notes = material.skipped
+    files = {
+        "report.html": page(title, shown, figures, notes),
+        "report.md": "\n".join([f"# {title}", "", *(f"{note}  " for note in notes), *(t.markdown() for t in shown)]),
+    }
+    for table in shown:
+        files |= {f"{table.name}.csv": table.csv(), f"{table.name}.tex": table.latex()}
+    written = []
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            partial = out / f".{name}.partial"
+            partial.write_text(text, encoding="utf-8")
+            os.replace(partial, out / name)
+            written.append(out / name)
+    except OSError as error:
+        raise ReportError(f"{out} cannot be written ({error.strerror}); give another folder with --out") from None
+    return shown, written, notes
+
+
+def _tables(material: Material, base: str | None, step: int | None, paper_model: str | None) -> list[tables.Table]:
+    found = []
+    if material.evaluations:
+        chosen = tables.at_step(material.evaluations, step)
+        if not chosen:
+            steps = sorted({str(evaluation.step) for evaluation in material.evaluations})
+            raise ReportError(f"nothing was evaluated at step {step}; there are answers of {', '.join(steps)}")
+        if base is not None and base not in {evaluation.name for evaluation in chosen}:
+            names = ", ".join(evaluation.name for evaluation in chosen)
+            raise ReportError(f"there is no evaluation named {base}; --base is one of {names}")
+        found.append(tables.table_2(chosen, base, paper_model))
+        if len(chosen) > 1:
+            found.append(tables.differences(chosen))
+        if any(evaluation.step is not None for evaluation in material.evaluations):
+            found.append(tables.table_3(material.evaluations, material.runs, paper_model is not None))
+        found.append(tables.table_4(material.evaluations))
+    if material.configs:
+        found.append(tables.table_5(material.configs))
+    for number, (name, bins) in enumerate(material.covariances.items(), 1):
+        found.append(replace(tables.table_1(name, bins), name=f"table1-{number}"))
+    return found
+
+
+def _figures(material: Material) -> list[Figure]:
+    logged = {metric for run in material.runs for metric in run.metrics}
+    names = [name for name, (metric, *_) in CURVES.items() if metric in logged]
+    names += ["accuracy"] if plots.accuracy_metrics(material.runs) else []
+    figures = [figure for name in names for figure in plots.named(material.runs, name)]
+    if material.covariances:
+        figures += [plots.contributions(material.covariances), plots.weight_curve(material.covariances)]
+    forecasts = [run for run in material.runs if len(run.metrics.get("cw_grpo/entropy_change", {})) >= 3]
+    return figures + [plots.forecast(run) for run in forecasts]

@@ -1,0 +1,304 @@
+"""The paper's Tables 1 to 5 for your own runs, and how a table is written."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import itertools
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cw_plugin.covariance import Bins, side
+from cw_plugin.data.sources import SOURCES
+from cw_plugin.reports import paper
+from cw_plugin.reports.answers import BENCHMARKS, Evaluation
+from cw_plugin.reports.runs import Run
+from cw_plugin.reports.statistics import average, paired_difference, score
+
+REPORTED = "reported"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells as they are shown; the first column names the row."""
+
+    name: str  # of its files
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+    notes: list[str] = field(default_factory=list)
+
+    def markdown(self) -> str:
+        def line(cells: Sequence[str]) -> str:
+            return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+        rule = "|---|" + "---:|" * (len(self.header) - 1)
+        parts = [f"**{self.title}**", "", line(self.header), rule, *map(line, self.rows)]
+        return "\n".join([*parts, "", *(f"{note}  " for note in self.notes)]).rstrip() + "\n"
+
+    def csv(self) -> str:
+        out = io.StringIO()
+        csv.writer(out, lineterminator="\n").writerows([self.header, *self.rows])
+        return out.getvalue()
+
+    def latex(self) -> str:
+        def line(cells: Sequence[str]) -> str:
+            return " & ".join(map(_tex, cells)) + r" \\"
+
+        body = [line(self.header), r"\midrule", *map(line, self.rows)]
+        return "\n".join(
+            [
+                r"\begin{table}",
+                r"\centering",
+                rf"\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}",
+                r"\toprule",
+                *body,
+                r"\bottomrule",
+                r"\end{tabular}",
+                rf"\caption{{{_tex(' '.join([self.title + '.', *self.notes]))}}}",
+                r"\end{table}",
+                "",
+            ]
+        )
+
+    def html(self) -> str:
+        def line(cells: Sequence[str], tag: str) -> str:
+            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+        body = "\n".join(line(row, "td") for row in self.rows)
+        notes = "".join(f"<p class=note>{html.escape(note)}</p>" for note in self.notes)
+        head = f"<caption>{html.escape(self.title)}</caption><thead>{line(self.header, 'th')}</thead>"
+        return f"<div class=table><table>{head}<tbody>\n{body}\n</tbody></table>{notes}</div>"
+
+
+_TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "≥": r"$\ge$"}
+_TEX |= {character: f"\\{character}" for character in "&%$#_{}"}
+
+
+def _tex(text: str) -> str:
+    return "".join(_TEX.get(character, character) for character in text)
+
+
+def _points(value: float) -> str:
+    return f"{value:+.1f}"
+
+
+def _shown(benchmark: str) -> str:
+    return BENCHMARKS.get(benchmark, benchmark)
+
+
+def _benchmarks(evaluations: Sequence[Evaluation]) -> list[str]:
+    """Those that were asked, the paper's first and in its order."""
+    asked = dict.fromkeys(itertools.chain.from_iterable(evaluation.accuracy for evaluation in evaluations))
+    return [name for name in BENCHMARKS if name in asked] + sorted(name for name in asked if name not in BENCHMARKS)
+
+
+def merge_seeds(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
+    """Evaluations of one name and step (seeds of one method) as one: a question's answers of all of them together."""
+    merged: dict[tuple[str, int | None], list[Evaluation]] = defaultdict(list)
+    for evaluation in evaluations:
+        merged[evaluation.name, evaluation.step].append(evaluation)
+    result = []
+    for (name, step), several in merged.items():
+        accuracy: dict[str, dict[str, list[float]]] = {}
+        for evaluation in several:
+            for benchmark, answers in evaluation.accuracy.items():
+                questions = accuracy.setdefault(benchmark, defaultdict(list))
+                for question, given in answers.items():
+                    questions[question].extend(given)
+        unfinished = tuple(dict.fromkeys(name for evaluation in several for name in evaluation.unfinished))
+        result.append(Evaluation(name, step, accuracy, unfinished, several[0].settings))
+    return result
+
+
+def at_step(evaluations: Sequence[Evaluation], step: int | None = None) -> list[Evaluation]:
+    """One evaluation for each name: that of ``step``, or of its last step; a model without steps has only one."""
+    chosen: dict[str, Evaluation] = {}
+    for evaluation in merge_seeds(evaluations):
+        if evaluation.step is None or step in (None, evaluation.step):
+            held = chosen.get(evaluation.name)
+            if held is None or (evaluation.step or 0) >= (held.step or 0):
+                chosen[evaluation.name] = evaluation
+    return list(chosen.values())
+
+
+def _base(evaluations: Sequence[Evaluation], base: str | None) -> Evaluation:
+    named = [evaluation for evaluation in evaluations if evaluation.name == base]
+    untrained = [evaluation for evaluation in evaluations if evaluation.step is None]
+    return (named or untrained or list(evaluations))[0]
+
+
+def table_2(evaluations: Sequence[Evaluation], base: str | None = None, paper_model: str | None = None) -> Table:
+    """pass@1 of each method on each benchmark, average, and difference to the base model."""
+    columns = _benchmarks(evaluations)
+    reference = _base(evaluations, base)
+    header = ["method", *map(_shown, columns), "average", "to base"]
+    rows, notes = (
+        [],
+        ["Per cent right, (right / answers), [95% interval by question]. To base: * p < 0.05, paired test."],
+    )
+    reference_mean = None
+    for evaluation in sorted(evaluations, key=lambda evaluation: evaluation is not reference):
+        scores = {name: score(evaluation.accuracy[name]) for name in columns if name in evaluation.accuracy}
+        cells = [
+            f"{100 * s.mean:.1f} ({s.correct}/{s.answers}) [{100 * s.low:.1f}, {100 * s.high:.1f}]" if s else "-"
+            for s in map(scores.get, columns)
+        ]
+        label = evaluation.name if evaluation.step is None else f"{evaluation.name}, step {evaluation.step}"
+        if len(scores) < len(columns):
+            rows.append([label, *cells, "-", "-"])
+            continue
+        mean, low, high = average([evaluation.accuracy[name] for name in columns])
+        difference = ""
+        if evaluation is reference:
+            reference_mean = mean
+        elif reference_mean is not None:
+            ours, theirs = ([each.accuracy[name] for name in columns] for each in (evaluation, reference))
+            value, p = paired_difference(ours, theirs)
+            difference = _points(100 * value) + ("*" if p < 0.05 else "")
+        rows.append([label, *cells, f"{100 * mean:.1f} [{100 * low:.1f}, {100 * high:.1f}]", difference])
+    for evaluation in evaluations:
+        if evaluation.unfinished:
+            names = ", ".join(map(_shown, evaluation.unfinished))
+            notes.append(f"{evaluation.name} is not finished on {names}: run the evaluation again to complete it.")
+    for model, methods in paper.TABLE_2.items():
+        if paper_model not in (model, "all") or not set(columns) <= set(methods["base"]):
+            continue
+        average_of = {name: np.mean([values[column] for column in columns]) for name, values in methods.items()}
+        for name, values in methods.items():
+            to_base = "" if name == "base" else _points(average_of[name] - average_of["base"])
+            label = f"{model if name == 'base' else name} ({REPORTED})"
+            rows.append([label, *(f"{values[column]:.1f}" for column in columns), f"{average_of[name]:.1f}", to_base])
+    return Table("table2", "Table 2: zero-shot pass@1", header, rows, notes)
+
+
+def differences(evaluations: Sequence[Evaluation]) -> Table:
+    """Every pair of methods: difference in points, and the p-value of the paired test."""
+    columns = _benchmarks(evaluations)
+    rows = []
+    for theirs, ours in itertools.combinations(evaluations, 2):
+        cells = []
+        both = [name for name in columns if name in ours.accuracy and name in theirs.accuracy]
+        for chosen in (*([name] for name in columns), both):
+            if not set(chosen) <= set(both) or not chosen:
+                cells.append("-")
+                continue
+            value, p = paired_difference([ours.accuracy[n] for n in chosen], [theirs.accuracy[n] for n in chosen])
+            cells.append(f"{_points(100 * value)} (p {p:.2g})")
+        rows.append([f"{ours.name} - {theirs.name}", *cells])
+    notes = ["Points, and the two-sided p-value by question (McNemar's exact test, or a sign-flip permutation test)."]
+    header = ["methods", *map(_shown, columns), "average"]
+    return Table("differences", "Paired differences between methods", header, rows, notes)
+
+
+def table_3(evaluations: Sequence[Evaluation], runs: Sequence[Run], paper_rows: bool = False) -> Table:
+    """Every checkpoint: pass@1, and the policy's entropy at that step."""
+    trained = [evaluation for evaluation in merge_seeds(evaluations) if evaluation.step is not None]
+    columns = _benchmarks(trained)
+    rows = []
+    for evaluation in sorted(trained, key=lambda evaluation: (evaluation.name, evaluation.step)):
+        scores = [evaluation.accuracy.get(name) for name in columns]
+        shown = [f"{100 * score(answers).mean:.1f}" if answers else "-" for answers in scores]
+        entropies = [run.metrics.get("actor/entropy", {}) for run in runs if run.name == evaluation.name]
+        known = [series[evaluation.step] for series in entropies if evaluation.step in series]
+        entropy = f"{np.mean(known):.3f}" if known else "-"
+        rows.append([evaluation.name, str(evaluation.step), entropy, *shown])
+    if paper_rows and {"math500", "olympiadbench"} <= set(columns):
+        for name, step, entropy, *values in paper.TABLE_3:
+            reported = dict(zip(("math500", "olympiadbench"), values, strict=True))
+            cells = [f"{reported[column]:.1f}" if column in reported else "-" for column in columns]
+            rows.append([f"{name} ({REPORTED})", str(step), entropy or "-", *cells])
+    header = ["method", "step", "entropy", *map(_shown, columns)]
+    return Table("table3", "Table 3: checkpoints, and the policy's entropy there", header, rows, ["Per cent right."])
+
+
+def table_4(evaluations: Sequence[Evaluation]) -> Table:
+    """What was evaluated, and how it was asked."""
+    rows = []
+    for name in _benchmarks(evaluations):
+        asked = [evaluation for evaluation in evaluations if name in evaluation.accuracy]
+        questions = sorted({len(evaluation.accuracy[name]) for evaluation in asked})
+        answers = sorted({sum(map(len, e.accuracy[name].values())) / len(e.accuracy[name]) for e in asked})
+        how = [{e.settings.get(key) for e in asked} for key in ("temperature", "top_p", "max_response_length")]
+        path = SOURCES[name].path if name in SOURCES else "-"
+        cells = [", ".join(sorted(map(str, values - {None}))) or "-" for values in how]
+        rows.append([_shown(name), path, _listed(questions), _listed(answers), *cells])
+    header = ["benchmark", "Hugging Face path", "questions", "answers each", "temperature", "top p", "max. tokens"]
+    return Table("table4", "Table 4: data as it was used", header, rows)
+
+
+def _listed(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
+
+
+_A = "actor_rollout_ref.actor."
+_R = "actor_rollout_ref.rollout."
+
+# Row of Table 5, where verl keeps it, and the paper's value.
+_SETTINGS = (
+    ("model", "actor_rollout_ref.model.path", ""),
+    ("advantage estimator", "algorithm.adv_estimator", ""),
+    ("policy loss", f"{_A}policy_loss.loss_mode", ""),
+    ("learning rate", f"{_A}optim.lr", "1e-06"),
+    ("prompts per step", "data.train_batch_size", "12"),
+    ("prompts per update", f"{_A}ppo_mini_batch_size", ""),
+    ("training steps", "trainer.total_training_steps", "100"),
+    ("warm-up ratio", f"{_A}optim.lr_warmup_steps_ratio", "0.1"),
+    ("max. prompt length", "data.max_prompt_length", "512"),
+    ("max. completion length", "data.max_response_length", "4096"),
+    ("temperature", f"{_R}temperature", "0.7"),
+    ("generations per prompt", f"{_R}n", "12"),
+    ("loss aggregation", f"{_A}loss_agg_mode", ""),
+    ("KL loss", f"{_A}use_kl_loss", ""),
+    ("KL coefficient", f"{_A}kl_loss_coef", ""),
+)
+
+
+def table_5(configs: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Hyperparameters of every run, from the configuration that it was started with."""
+
+    def value(config: Any, key: str) -> str:
+        for part in key.split("."):
+            config = config.get(part) if isinstance(config, Mapping) else None
+        return "-" if config is None else str(config)
+
+    rows = [[label, *(value(config, key) for config in configs.values()), given] for label, key, given in _SETTINGS]
+    notes = ["The paper also gives gradient accumulation over 4 steps; examples/README.md says what that is in verl."]
+    return Table("table5", "Table 5: hyperparameters", ["", *configs, f"paper ({REPORTED})"], rows, notes)
+
+
+def table_1(name: str, bins: Bins) -> Table:
+    """Covariance at a percentile, in both senses of the paper's wording."""
+    positive, negative = side(bins, 1), side(bins, -1)
+    rows = []
+    for share, up, down in paper.TABLE_1:
+        cells = [*positive.at(share), *(-value for value in negative.at(share))]
+        rows.append([f"{share:.2%}", *(f"{value:.3g}" for value in cells), f"{up:.2f}", f"{down:.2f}"])
+    header = ["most extreme", "positive ≥", "positive mean", "negative ≥", "negative mean"]
+    header += [f"positive ({REPORTED})", f"negative ({REPORTED})"]
+    tokens = f"{positive.tokens[-1] if len(positive.tokens) else 0} tokens of positive covariance, "
+    tokens += f"{negative.tokens[-1] if len(negative.tokens) else 0} of negative."
+    notes = [
+        "Of the most extreme tokens of a side: the covariance from which on they are so, and their mean.",
+        f"{name}: {tokens}",
+    ]
+    return Table("table1", f"Table 1: token-level covariance, {name}", header, rows, notes)
+
+
+def extreme_tokens(name: str, tokens: Sequence[Mapping[str, Any]]) -> Table:
+    """The tokens of most extreme covariance, with the text before them."""
+    rows = [
+        [
+            repr(token["token"])[1:-1],
+            f"{token['covariance']:.3g}",
+            f"{token['weight']:.2g}",
+            repr(token["context"])[1:-1][-60:],
+        ]
+        for token in tokens
+    ]
+    return Table("tokens", f"Most extreme tokens, {name}", ["token", "covariance", "weight", "after"], rows)

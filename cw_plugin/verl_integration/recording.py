@@ -1,0 +1,126 @@
+"""What the hooks record besides metrics: the covariance distribution as files, and the entropy against its forecast."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from cw_plugin.covariance import CovarianceRecorder
+from cw_plugin.verl_integration import NAME
+from cw_plugin.verl_integration.options import Options
+
+logger = logging.getLogger("cw_plugin")
+
+FOLDER = "covariance"  # within trainer.default_local_dir
+
+
+def is_due(step: int | None, every: int) -> bool:
+    """Step 1 and every ``every``-th; never outside a trainer or for ``every`` 0."""
+    return step is not None and every > 0 and (step == 1 or step % every == 0)
+
+
+def write_record(trainer: Any, batch: Any, recorder: CovarianceRecorder) -> None:
+    """Write ``covariance/step_000050.parquet`` under the run's folder, and ``step_000050.tokens.parquet`` if asked.
+
+    The first holds the bins of :meth:`CovarianceRecorder.bins`, the second the most extreme tokens with their text; the
+    schema's metadata names step, scope and kernel. A disk that refuses is said in the log, and training goes on.
+
+    Args:
+        trainer: verl's PPOTrainer.
+        batch: the step's KVBatchMeta, whose rows the recorder has seen.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    options = Options.from_config(trainer.config.algorithm)
+    step = trainer.global_steps
+    metadata = {"step": str(step), "scope": options.scope, "kernel": options.kernel}
+    folder = Path(trainer.config.trainer.default_local_dir) / FOLDER
+    tables = {f"step_{step:06d}.parquet": recorder.bins()}
+    if options.record_tokens:
+        tables[f"step_{step:06d}.tokens.parquet"] = _with_text(trainer, batch, recorder.extremes())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, columns in tables.items():
+            partial = folder / f".{name}.partial"
+            pq.write_table(pa.table(columns).replace_schema_metadata(metadata), partial, compression="zstd")
+            os.replace(partial, folder / name)
+    except OSError as error:
+        logger.error("cw_grpo: the covariance of step %d is not recorded in %s: %s", step, folder, error)
+
+
+def _with_text(trainer: Any, batch: Any, tokens: dict[str, Any]) -> dict[str, Any]:
+    """Each token's text, and the text of its response up to there."""
+    import transfer_queue as tq
+
+    rows = sorted(set(tokens["row"].tolist()))
+    if not rows:
+        return {**tokens, "token": [], "context": []}
+    data = tq.kv_batch_get(
+        keys=[batch.keys[row] for row in rows], partition_id=batch.partition_id, select_fields=["responses"]
+    )
+    responses = {row: ids.tolist() for row, ids in zip(rows, data["responses"].unbind(), strict=True)}
+    decode = trainer.tokenizer.decode
+    places = list(zip(tokens["row"].tolist(), tokens["position"].tolist(), strict=True))
+    return {
+        **tokens,
+        "token": [decode([responses[row][at]]) for row, at in places],
+        "context": [decode(responses[row][max(0, at - 50) : at]) for row, at in places],
+    }
+
+
+@dataclass
+class _Drift:
+    """Of one training step: the entropy before its update, what drives it, and whether it was warned of."""
+
+    entropy: float
+    covariance_before: float
+    covariance_after: float
+    learning_rate: float
+    outside: bool = False
+
+
+_previous: WeakKeyDictionary[Any, _Drift] = WeakKeyDictionary()
+
+
+def follow_entropy(trainer: Any, metrics: dict[str, Any]) -> None:
+    """Add to a step's metrics how entropy changed over the step before, and what was forecast; warn outside the band.
+
+    To first order, an update of a softmax policy with step size eta changes entropy by ``-eta Cov(log pi, A)``
+    (section 2.2 of the paper). With Adam, eta is not the learning rate, so that the forecast tells sign and course
+    rather than size. Steps without an entropy or a covariance among the metrics are passed over.
+    """
+    try:
+        now = _Drift(
+            entropy=metrics["actor/entropy"],
+            covariance_before=metrics[f"{NAME}/covariance_before"],
+            covariance_after=metrics[f"{NAME}/covariance_after"],
+            learning_rate=metrics["actor/lr"],
+        )
+    except KeyError:
+        return
+    before = _previous.get(trainer)
+    if before is not None:
+        metrics[f"{NAME}/entropy_change"] = now.entropy - before.entropy
+        metrics[f"{NAME}/entropy_forecast"] = -before.learning_rate * before.covariance_after
+        metrics[f"{NAME}/entropy_forecast_grpo"] = -before.learning_rate * before.covariance_before
+    options = Options.from_config(trainer.config.algorithm)
+    low, high = options.entropy_low, options.entropy_high
+    what = None
+    if low is not None and now.entropy < low:
+        what = f"collapse: policy entropy {now.entropy:.4g} is below entropy_low={low}"
+    elif high is not None and now.entropy > high:
+        what = f"surge: policy entropy {now.entropy:.4g} is above entropy_high={high}"
+    if what and not (before and before.outside):
+        last = before or now
+        logger.warning(
+            "cw_grpo: entropy %s at step %d. Cov(log pi, A), which lowers entropy where it is positive, was %+.3g in "
+            "the last step, and %+.3g after reweighting",
+            what, trainer.global_steps, last.covariance_before, last.covariance_after,
+        )  # fmt: skip
+    now.outside = what is not None
+    _previous[trainer] = now
