@@ -104,10 +104,11 @@ def write_report(
 def _tables(material: Material, base: str | None, step: int | None, paper_model: str | None) -> list[tables.Table]:
     found = []
     if material.evaluations:
+        steps = dict.fromkeys(evaluation.step for evaluation in material.evaluations)
+        if step is not None and step not in steps:
+            known = ", ".join(str(known) for known in steps if known is not None)
+            raise ReportError(f"nothing was evaluated at step {step}; there are answers of {known or 'no step'}")
         chosen = tables.at_step(material.evaluations, step)
-        if not chosen:
-            steps = sorted({str(evaluation.step) for evaluation in material.evaluations})
-            raise ReportError(f"nothing was evaluated at step {step}; there are answers of {', '.join(steps)}")
         if base is not None and base not in {evaluation.name for evaluation in chosen}:
             names = ", ".join(evaluation.name for evaluation in chosen)
             raise ReportError(f"there is no evaluation named {base}; --base is one of {names}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
+import struct
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -141,20 +141,36 @@ def _read_tensorboard(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
 
 
 def _read_wandb(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
+    """W&B's offline log: after a header of 7 bytes, protobuf records in the frames of LevelDB's log format."""
     with _needs("wandb"):
         from wandb.proto import wandb_internal_pb2
-        from wandb.sdk.internal.datastore import DataStore
 
-    store = DataStore()
-    store.open_for_scan(str(path))
-    while (data := store.scan_data()) is not None:
+    for data in _leveldb_records(path.read_bytes()[7:], 7):
         record = wandb_internal_pb2.Record()  # type: ignore[attr-defined]
         record.ParseFromString(data)
         if record.WhichOneof("record_type") != "history":
             continue
         values = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
         step = values.get("_step", record.history.step.num)
-        yield (
-            int(step),
-            {key: float(value) for key, value in values.items() if _is_number(value) and not re.match("_", key)},
-        )
+        yield int(step), {key: float(v) for key, v in values.items() if _is_number(v) and not key.startswith("_")}
+
+
+def _leveldb_records(data: bytes, offset: int) -> Iterator[bytes]:
+    """Blocks of 32 KiB hold frames: checksum (4 bytes), length (2), type (whole, first, middle, last), data.
+
+    ``offset`` is where in its block ``data`` begins. An incomplete frame at the end is left out.
+    """
+    block = 2**15
+    at, parts = 0, []
+    while at + 7 <= len(data):
+        if block - (at + offset) % block < 7:  # no room for a frame's head: padding
+            at += block - (at + offset) % block
+            continue
+        length, kind = struct.unpack_from("<HB", data, at + 4)
+        if kind == 0 or at + 7 + length > len(data):
+            return
+        parts.append(data[at + 7 : at + 7 + length])
+        at += 7 + length
+        if kind in (1, 4):  # whole, or last
+            yield b"".join(parts)
+            parts = []

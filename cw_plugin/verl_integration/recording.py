@@ -13,7 +13,8 @@ from cw_plugin.covariance import CovarianceRecorder
 from cw_plugin.verl_integration import NAME
 from cw_plugin.verl_integration.options import Options
 
-logger = logging.getLogger("cw_plugin")
+# Beneath verl's own logger: in the trainer's process others set the root logger to errors only.
+logger = logging.getLogger("verl.cw_plugin")
 
 FOLDER = "covariance"  # within trainer.default_local_dir
 

@@ -1,0 +1,317 @@
+"""Tables and figures: known logs and dumps in, exact numbers out; broken folders, one clear sentence."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from scipy import stats
+from typer.testing import CliRunner
+
+from cw_plugin.cli import app
+from cw_plugin.errors import ReportError
+from cw_plugin.reports import plots, tables
+from cw_plugin.reports.answers import Evaluation, read_evaluations
+from cw_plugin.reports.runs import read_run
+from cw_plugin.reports.statistics import average, paired_difference, score
+
+
+def write_metrics(folder: Path, steps: dict[int, dict[str, float]]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({"step": step, "data": data}) for step, data in steps.items()]
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def write_evaluation(folder: Path, step: int | None, answers: dict[str, list[list[int]]], **settings) -> Path:
+    """As eval_benchmarks.sh writes it: for each benchmark and question, the grades of its answers."""
+    folder.mkdir(parents=True)
+    benchmarks = {name: {"questions": len(questions), "finished": True} for name, questions in answers.items()}
+    (folder / "settings.json").write_text(json.dumps({"step": step, "benchmarks": benchmarks, **settings}))
+    for name, questions in answers.items():
+        rows = [
+            {"index": i, "sample": s, "acc": acc} for i, grades in enumerate(questions) for s, acc in enumerate(grades)
+        ]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def grades(right: int, of: int) -> list[list[int]]:
+    return [[int(i < right)] for i in range(of)]
+
+
+@pytest.fixture
+def evaluations(tmp_path) -> Path:
+    root = tmp_path / "evaluation"
+    write_evaluation(root / "base", None, {"aime24": grades(3, 30), "amc23": grades(20, 40)}, temperature=0.6)
+    write_evaluation(root / "GRPO-global_step_100", 100, {"aime24": grades(6, 30), "amc23": grades(21, 40)})
+    write_evaluation(root / "GRPO-global_step_200", 200, {"aime24": grades(3, 30), "amc23": grades(20, 40)})
+    write_evaluation(root / "CW-GRPO-global_step_200", 200, {"aime24": grades(9, 30), "amc23": grades(30, 40)})
+    return root
+
+
+def run_command(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "300"})
+    return result.exit_code, result.stdout + result.stderr
+
+
+def test_table_2_from_known_answers(evaluations, tmp_path):
+    code, printed = run_command("report", evaluations, "--out", tmp_path / "out")
+    assert code == 0, printed
+    with open(tmp_path / "out" / "table2.csv") as file:
+        rows = list(csv.reader(file))
+    assert rows[0] == ["method", "AIME24", "AMC23", "average", "to base"]
+    assert [row[0] for row in rows[1:]] == ["base", "CW-GRPO, step 200", "GRPO, step 200"]
+    low, high = stats.binomtest(3, 30).proportion_ci(method="wilson")  # 3.5 to 25.6: Wilson (1927)
+    assert rows[1][1] == f"10.0 (3/30) [{100 * low:.1f}, {100 * high:.1f}]" == "10.0 (3/30) [3.5, 25.6]"
+    assert rows[1][4] == ""
+    assert rows[2][1].startswith("30.0 (9/30)") and rows[2][3].startswith("52.5 ")
+    assert rows[2][4] == "+22.5*"  # (20 + 25) / 2
+    assert rows[3][4] == "+0.0"
+
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert not re.search(r'(src|href)="(?!#)|url\((?!#)|<script|@import', page)  # nothing is fetched
+    latex = (tmp_path / "out" / "table2.tex").read_text()
+    assert r"CW-GRPO, step 200 & 30.0 (9/30)" in latex and latex.count(r"\\") == 4
+    assert (tmp_path / "out" / "report.md").read_text().count("| base |") == 1
+
+
+def test_the_step_of_table_2_can_be_chosen_and_the_papers_rows_put_beside(evaluations, tmp_path):
+    _, printed = run_command("report", evaluations, "--out", tmp_path, "--step", "100", "--paper", "all")
+    assert "| GRPO, step 100 | 20.0 (6/30)" in printed and "CW-GRPO, step" not in printed
+    # Of the paper's own rows, over these two benchmarks: (30.0 + 77.5) / 2, and (28.8 + 62.9) / 2 for its base.
+    assert "| CW-GRPO (reported) | 30.0 | 77.5 | 53.8 | +7.9 |" in printed
+    assert "| Qwen2.5-Math-7B-Instruct (reported) | 3.3 | 47.5 | 25.4 |  |" in printed
+    code, printed = run_command("report", evaluations, "--out", tmp_path, "--step", "150")
+    assert code == 2 and "nothing was evaluated at step 150; there are answers of 200, 100" in printed
+
+
+def test_table_3_has_the_entropy_of_the_step(evaluations, tmp_path):
+    write_metrics(tmp_path / "run", {step: {"actor/entropy": step / 1000} for step in (1, 100, 150, 200)})
+    _, printed = run_command("report", evaluations, f"GRPO={tmp_path / 'run'}", "--out", tmp_path / "out")
+    assert "| GRPO | 100 | 0.100 | 20.0 | 52.5 |" in printed
+    assert "| GRPO | 200 | 0.200 | 10.0 | 50.0 |" in printed
+    assert "| CW-GRPO | 200 | - | 30.0 | 75.0 |" in printed
+
+
+def test_seeds_of_one_name_are_put_together():
+    several = [
+        Evaluation("GRPO", 10, {"amc23": {"0": [1.0], "1": [0.0]}}),
+        Evaluation("GRPO", 10, {"amc23": {"0": [1.0], "1": [1.0]}}),
+    ]
+    (merged,) = tables.merge_seeds(several)
+    assert merged.accuracy["amc23"] == {"0": [1.0, 1.0], "1": [0.0, 1.0]}
+    assert score(merged.accuracy["amc23"]).mean == 0.75
+
+
+def test_verls_validation_dumps(tmp_path):
+    folder = tmp_path / "run" / "validation"
+    folder.mkdir(parents=True)
+    for step, right in ((0, 1), (10, 3)):
+        rows = [
+            {"input": f"q{i}", "gts": "1", "acc": float(i < right), "step": step} for i in range(4) for _ in range(2)
+        ]
+        (folder / f"{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    before, after = read_evaluations(tmp_path / "run")
+    assert (before.name, before.step, after.step) == ("run", 0, 10)
+    assert [score(e.accuracy["validation"]).mean for e in (before, after)] == [0.25, 0.75]
+    assert score(after.accuracy["validation"]).questions == 4 and score(after.accuracy["validation"]).answers == 8
+
+
+def test_intervals_by_question():
+    # Answers of one question are not independent: ten each do not narrow the interval of two questions.
+    ten_each = {"a": [1.0] * 10, "b": [0.0] * 10}
+    assert (score(ten_each).low, score(ten_each).high) == (0.0, 1.0)
+    means = np.array([0.0, 0.5, 0.5, 1.0, 1.0])
+    answers = {str(i): [min(1.0, 2 * m), max(0.0, 2 * m - 1)] for i, m in enumerate(means)}
+    expected = stats.t.interval(0.95, 4, means.mean(), stats.sem(means))
+    assert (score(answers).low, score(answers).high) == pytest.approx((expected[0], min(1.0, expected[1])))
+
+
+def test_average_over_benchmarks_is_unweighted_and_its_interval_by_question():
+    small, large = ({str(i): [float(i < right)] for i in range(n)} for right, n in ((10, 20), (180, 200)))
+    mean, low, high = average([small, large])
+    deviation = np.sqrt(0.25 / 20 + 0.09 / 200) / 2
+    assert mean == 0.7
+    assert (mean - low, high - mean) == pytest.approx((1.96 * deviation, 1.96 * deviation), rel=0.1)
+
+
+def test_paired_differences():
+    ours = {str(i): [1.0] for i in range(20)}
+    theirs = {str(i): [float(i >= 8)] for i in range(20)}  # 8 questions differ, all one way
+    assert paired_difference([ours], [theirs]) == (pytest.approx(0.4), pytest.approx(2 * 0.5**8))
+    assert paired_difference([theirs], [ours])[0] == pytest.approx(-0.4)
+    assert paired_difference([ours], [ours]) == (0.0, 1.0)
+    # Differences of several sizes: the exact sign-flip test, all 2^10 signs.
+    rng = np.random.default_rng(0)
+    many = {str(i): list(rng.integers(0, 2, 4).astype(float)) for i in range(10)}
+    other = {str(i): list(rng.integers(0, 2, 4).astype(float)) for i in range(10)}
+    differences = np.array([np.mean(many[q]) - np.mean(other[q]) for q in many])
+    signs = np.array(np.meshgrid(*[[-1, 1]] * 10)).reshape(10, -1)
+    exact = np.mean(np.abs(differences @ signs) >= abs(differences.sum()) - 1e-12)
+    assert paired_difference([many], [other])[1] == pytest.approx(exact, abs=0.02)
+
+
+METRICS = {1: {"actor/entropy": 0.5}, 2: {"actor/entropy": 0.25}}
+
+
+def as_tensorboard(folder: Path) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder)) as writer:
+        for step, data in METRICS.items():
+            for key, value in data.items():
+                writer.add_scalar(key, value, step)
+
+
+def as_wandb(folder: Path) -> None:
+    import wandb
+
+    folder.mkdir()
+    run = wandb.init(project="p", dir=str(folder), mode="offline", settings=wandb.Settings(silent=True))
+    for step, data in METRICS.items():
+        run.log(data, step=step)
+    run.finish()
+
+
+def test_a_long_wandb_run_is_read_across_blocks(tmp_path):
+    import wandb
+
+    run = wandb.init(project="p", dir=str(tmp_path), mode="offline", settings=wandb.Settings(silent=True))
+    steps = {step: {f"metric/{i}": step + i / 100 for i in range(60)} for step in range(1, 101)}
+    for step, data in steps.items():
+        run.log(data, step=step)
+    run.finish()
+    assert max(path.stat().st_size for path in tmp_path.rglob("*.wandb")) > 3 * 2**15
+    deadline = time.monotonic() + 30  # W&B's service may still be writing
+    while 100 not in (read := read_run(tmp_path).metrics)["metric/59"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert {step: read["metric/59"][step] for step in steps} == {
+        step: data["metric/59"] for step, data in steps.items()
+    }
+
+
+@pytest.mark.parametrize("write", [lambda folder: write_metrics(folder, METRICS), as_tensorboard, as_wandb])
+def test_every_logger_gives_the_same_series(write, tmp_path):
+    write(tmp_path / "run")
+    steps, values = read_run(tmp_path / "run").series("actor/entropy")
+    assert (steps.tolist(), values.tolist()) == ([1, 2], [0.5, 0.25])
+
+
+def test_a_resumed_run_is_one_series(tmp_path):
+    import os
+
+    write_metrics(tmp_path / "run", {1: {"x": 1.0}, 2: {"x": 2.0}, 3: {"x": 3.0}})
+    (tmp_path / "run" / "metrics.jsonl").rename(tmp_path / "run" / "metrics.previous.jsonl")
+    os.utime(tmp_path / "run" / "metrics.previous.jsonl", (1, 1))
+    write_metrics(tmp_path / "run", {3: {"x": 30.0}, 4: {"x": 40.0}})
+    assert read_run(tmp_path / "run").series("x")[1].tolist() == [1.0, 2.0, 30.0, 40.0]
+
+
+def test_a_line_that_is_being_written_is_left_out(tmp_path):
+    write_metrics(tmp_path / "run", METRICS)
+    with open(tmp_path / "run" / "metrics.jsonl", "a") as file:
+        file.write('{"step":3,"data":{"actor/ent')
+    assert read_run(tmp_path / "run").metrics["actor/entropy"] == {1: 0.5, 2: 0.25}
+
+
+def test_curves_show_mean_and_band_of_seeds(tmp_path):
+    seeds = [[1.0, 2.0, 3.0], [3.0, 4.0, 5.0]]
+    runs = [
+        read_run(f"GRPO={write_metrics(tmp_path / str(i), {s: {'actor/entropy': v} for s, v in enumerate(values, 1)})}")
+        for i, values in enumerate(seeds)
+    ]
+    (figure,) = plots.named(runs, "entropy")
+    (axes,) = figure.axes
+    (line,) = axes.lines
+    assert line.get_xdata().tolist() == [1, 2, 3] and line.get_ydata().tolist() == [2.0, 3.0, 4.0]
+    (band,) = axes.collections
+    assert sorted({round(y, 6) for y in band.get_paths()[0].vertices[:, 1]})[0] == pytest.approx(
+        2 - np.sqrt(2), abs=1e-5
+    )
+    (figure,) = plots.named(runs, "actor/entropy", window=2)
+    assert figure.axes[0].lines[0].get_ydata().tolist() == [2.0, 2.5, 3.5]
+
+
+def test_forecast_figure_says_the_correlation(tmp_path):
+    forecast, change = [-0.1, 0.2, 0.3, -0.4], [-0.2, 0.1, 0.5, -0.3]
+    steps = {
+        step: {"cw_grpo/entropy_change": c, "cw_grpo/entropy_forecast": f, "cw_grpo/entropy_forecast_grpo": -f}
+        for step, (f, c) in enumerate(zip(forecast, change, strict=True), 2)
+    }
+    (figure,) = plots.named([read_run(write_metrics(tmp_path / "run", steps))], "forecast")
+    r = stats.pearsonr(forecast, change).statistic
+    assert [axes.get_title() for axes in figure.axes] == [
+        f"before reweighting: r = {-r:.2f}, 4 steps", f"after reweighting: r = {r:.2f}, 4 steps"
+    ]  # fmt: skip
+
+
+def test_plot_writes_each_format(tmp_path):
+    write_metrics(tmp_path / "run", METRICS)
+    formats = ["--format", "png", "--format", "svg", "--format", "pdf"]
+    code, printed = run_command("plot", tmp_path / "run", "--out", tmp_path / "figure", *formats)
+    assert code == 0 and printed.split() == [str(tmp_path / f"figure.{kind}") for kind in ("png", "svg", "pdf")]
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "figure.pdf").read_bytes().startswith(b"%PDF")
+    ElementTree.parse(tmp_path / "figure.svg")
+
+
+def test_table_1_reads_both_ways(tmp_path):
+    bins = {
+        "edge": np.array([-4.0, -1.0, 1.0, 2.0, 8.0]),
+        "tokens": np.array([10, 90, 80, 19, 1]),
+        "covariance": np.array([-40.0, -90.0, 80.0, 38.0, 8.0]),
+        "weight": np.ones(5),
+        "weighted": np.ones(5),
+    }
+    table = tables.table_1("x", bins)
+    rows = {row[0]: row[1:5] for row in table.rows}
+    assert rows["1.00%"] == ["8", "8", "-4", "-4"]  # one token of 100
+    assert rows["20.00%"] == ["2", "2.3", "-3.67", "-2.5"]  # 8 + 19 x 2 over 20; between the edges at 10 and 100
+    assert rows["100.00%"] == ["1", "1.26", "-1", "-1.3"]
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "message"),
+    [
+        (lambda path: None, ["report"], "does not exist"),
+        (lambda path: path.mkdir(), ["report"], "holds no metrics"),
+        (lambda path: path.mkdir(), ["plot"], "holds no metrics"),
+        (lambda path: path.mkdir(), ["covariance"], "holds no covariance record"),
+        (lambda path: write_metrics(path, METRICS), ["plot", "--metric", "reward"], "logged were: actor/entropy"),
+        (lambda path: write_metrics(path, METRICS), ["plot", "--metric", "accuracy"], "no validation accuracy"),
+        (lambda path: write_metrics(path, METRICS), ["plot", "--metric", "forecast"], "fewer than three steps"),
+        (lambda path: (write_metrics(path, {}) / "a.jsonl").write_text("{\n{}\n"), ["plot"], "line 1 is not JSON"),
+        (lambda path: (path.mkdir(), (path / "settings.json").write_text("{")), ["report"], "what an evaluation"),
+        (lambda path: write_evaluation(path, 1, {"amc23": []}), ["report"], "is empty"),
+        (lambda path: write_evaluation(path, 1, {"amc23": [[1]]}), ["report", "--base", "x"], "no evaluation named x"),
+        (lambda path: (path.mkdir(), (path / "step_01.parquet").write_bytes(b"PAR")), ["covariance"], "cannot be read"),
+    ],
+)  # fmt: skip
+def test_a_bad_folder_ends_in_one_sentence(make, arguments, message, tmp_path):
+    make(tmp_path / "run")
+    code, printed = run_command(arguments[0], tmp_path / "run", *arguments[1:], "--out", tmp_path / "out")
+    assert code == 2 and message in printed and "Traceback" not in printed
+    assert printed.count("Error:") == 1 and not (tmp_path / "out").exists()
+
+
+def test_an_unfinished_evaluation_is_shown_as_such(tmp_path):
+    folder = write_evaluation(tmp_path / "base", None, {"amc23": grades(1, 2), "aime24": grades(1, 2)})
+    settings = json.loads((folder / "settings.json").read_text())
+    settings["benchmarks"]["aime24"]["finished"] = False
+    (folder / "settings.json").write_text(json.dumps(settings))
+    (folder / "aime24.jsonl").unlink()
+    _, printed = run_command("report", folder, "--out", tmp_path / "out")
+    assert "base is not finished on AIME24: run the evaluation again to complete it." in printed
+
+
+def test_no_run_at_all_is_refused():
+    with pytest.raises(ReportError, match="does not exist"):
+        read_run("nowhere")
