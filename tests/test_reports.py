@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -170,6 +171,17 @@ def as_tensorboard(folder: Path) -> None:
                 writer.add_scalar(key, value, step)
 
 
+def wait_until_written(folder: Path, step: int) -> None:
+    """After finish(), W&B's service may still be writing."""
+    deadline = time.monotonic() + 60
+    found: set[int] = set()
+    while step not in found:
+        assert time.monotonic() < deadline
+        with suppress(ReportError):
+            found = {logged for series in read_run(folder).metrics.values() for logged in series}
+        time.sleep(0.2)
+
+
 def as_wandb(folder: Path) -> None:
     import wandb
 
@@ -178,6 +190,7 @@ def as_wandb(folder: Path) -> None:
     for step, data in METRICS.items():
         run.log(data, step=step)
     run.finish()
+    wait_until_written(folder, 2)
 
 
 def test_a_long_wandb_run_is_read_across_blocks(tmp_path):
@@ -189,10 +202,8 @@ def test_a_long_wandb_run_is_read_across_blocks(tmp_path):
         run.log(data, step=step)
     run.finish()
     assert max(path.stat().st_size for path in tmp_path.rglob("*.wandb")) > 3 * 2**15
-    deadline = time.monotonic() + 30  # W&B's service may still be writing
-    while 100 not in (read := read_run(tmp_path).metrics)["metric/59"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    wait_until_written(tmp_path, 100)
+    read = read_run(tmp_path).metrics
     assert {step: read["metric/59"][step] for step in steps} == {
         step: data["metric/59"] for step, data in steps.items()
     }
