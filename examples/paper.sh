@@ -107,7 +107,12 @@ TRAINER=(
     trainer.save_freq="$SAVE_FREQ"
     trainer.test_freq="$TEST_FREQ"
     trainer.val_before_train=False
+    # Everything that cw-grpo report reads lies in one folder; a run that is resumed begins a new metrics file.
     trainer.default_local_dir="'$OUT'"
+    trainer.validation_data_dir="'$OUT/validation'"
+    +ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_PATH="'$OUT/metrics-$(date +%Y%m%d-%H%M%S).jsonl'"
+    +ray_kwargs.ray_init.runtime_env.env_vars.TENSORBOARD_DIR="'$OUT/tensorboard'"
+    hydra.run.dir="'$OUT/hydra'"
 )
 
 # train BACKEND_OVERRIDE... : run verl's main_ppo; later arguments win.

@@ -22,7 +22,7 @@ venv=${VENV:-$root/.venv}
 data=$root/.cache/quickstart
 
 case $METHOD in
-    cw_grpo) ALGORITHM=(algorithm.adv_estimator=cw_grpo) ;;
+    cw_grpo) ALGORITHM=(algorithm.adv_estimator=cw_grpo +algorithm.cw_grpo.record_every=5) ;;
     grpo) ALGORITHM=(algorithm.adv_estimator=grpo) ;;
     # The authors' settings (PPO's own clipping almost off); their ratio of 0.0002 is nothing of so few tokens.
     clip_cov) ALGORITHM=(algorithm.adv_estimator=grpo actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov
@@ -106,4 +106,5 @@ python "$root/examples/cpu/launch.py" "$RUN/train.log" "$RUN/metrics.jsonl" \
     python -m verl.trainer.main_ppo \
     "${ALGORITHM[@]}" "${DATA[@]}" "${MODEL[@]}" "${ACTOR[@]}" "${ROLLOUT[@]}" "${REWARD[@]}" "${TRAINER[@]}" "${EXTRA[@]}" "$@"
 touch "$RUN/finished"
+cw-grpo report "$METHOD=$RUN" --out "$RUN/report" >"$RUN/report.log"
 python "$root/examples/cpu/summary.py" "$RUN"

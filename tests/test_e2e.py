@@ -5,6 +5,7 @@ One file, because tests/run.sh runs one file's tests in one process: Ray cluster
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -29,6 +30,7 @@ from verl import DataProto
 from verl.experimental.reward_loop.reward_loop import RewardLoopManager
 
 from cw_plugin.doctor import environment
+from cw_plugin.reports.records import read_extremes, read_records
 
 ROOT = Path(__file__).parent.parent
 MODEL = ROOT / "examples" / "cpu" / "model"
@@ -198,6 +200,29 @@ def test_what_the_estimator_returned_is_right_and_logged(first_run):
     assert_logged(records)
 
 
+def test_the_covariance_is_recorded_and_the_entropy_followed(first_run):
+    run, _, _, records = first_run
+    recorded = read_records(run / "checkpoints")
+    assert list(recorded) == [1]
+    batch = batches(run)[0]
+    mask, c = batch["response_mask"] != 0, torch.zeros_like(batch["old_log_probs"], dtype=torch.float64)
+    a = torch.tensor(grpo_column(batch), dtype=torch.float64)
+    for uid in set(batch["uids"]):
+        rows = torch.tensor([row == uid for row in batch["uids"]])[:, None] & mask
+        x, advantage = batch["old_log_probs"].double(), a[:, None].expand_as(c)
+        c = torch.where(rows, (x - x[rows].mean()) * (advantage - advantage[rows].mean()), c)
+    bins = recorded[1]
+    assert bins["tokens"].sum() == mask.sum()
+    assert bins["covariance"][bins["edge"] > 0].sum() == pytest.approx(c[c > 0].sum().item(), rel=1e-3)
+    assert bins["covariance"][bins["edge"] < 0].sum() == pytest.approx(c[c < 0].sum().item(), rel=1e-3)
+    assert bins["weight"].sum() == pytest.approx(mask.sum().item(), rel=1e-4)
+
+    for before, after in itertools.pairwise(record["data"] for record in records):
+        assert after["cw_grpo/entropy_change"] == pytest.approx(after["actor/entropy"] - before["actor/entropy"])
+        expected = -before["actor/lr"] * before["cw_grpo/covariance_after"]
+        assert after["cw_grpo/entropy_forecast"] == pytest.approx(expected)
+
+
 def test_two_ranks_on_a_running_ray_cluster_give_the_same_weights(first_run, tmp_path):
     """The first run's rollouts once more: two FSDP ranks and small micro-batches, on a cluster that was there."""
     one_rank, cache, _, _ = first_run
@@ -250,11 +275,23 @@ def test_kl_rollout_correction_mini_batches_epochs_and_dynamic_sampling(tmp_path
             "actor_rollout_ref.actor.ppo_mini_batch_size=4",
             "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=2048",
             "~trainer.v1.sampler.custom_sampler",
+            "+algorithm.cw_grpo.record_every=2",
+            "+algorithm.cw_grpo.record_tokens=3",
+            "+algorithm.cw_grpo.entropy_low=50",
+            f"trainer.rollout_data_dir={run / 'rollouts'}",
             STEPS="2",
         ),
     )
     assert_right(run)
     assert_logged(records)
+    assert "entropy collapse: policy entropy" in (run / "train.log").read_text()
+
+    tokens = read_extremes(run / "checkpoints")
+    outputs = [json.loads(line)["output"] for line in (run / "rollouts" / "2.jsonl").read_text().splitlines()]
+    assert len(tokens) == 6
+    for token in tokens:
+        text = (token["context"] + token["token"]).replace("<|im_end|>", "")
+        assert any(text in output for output in outputs), text
 
 
 def test_the_loss_in_an_asynchronous_trainer_with_the_quickstarts_own_sizes(tmp_path):

@@ -165,6 +165,10 @@ def test_a_nan_log_prob_is_reported_with_the_uid_of_its_prompt():
         ({"sigma": 2.0}, "cw_grpo.sigma is unknown; the keys are scope, kernel"),
         ({"scope": "rank"}, "use one of group, batch"),
         ({"kernel": "laplace"}, "use one of gaussian, none"),
+        ({"record_every": -1}, "use a whole number from 0"),
+        ({"record_every": 2.5}, "use a whole number from 0"),
+        ({"entropy_low": "low"}, "use a number of nats, or null"),
+        ({"entropy_low": 2.0, "entropy_high": 1.0}, "entropy_low=2.0 must be less than entropy_high=1.0"),
     ],
 )
 def test_unknown_options_list_the_valid_ones(options, message):

@@ -147,15 +147,18 @@ def contributions(records: Mapping[str, Bins]) -> Figure:
 
 def weight_curve(records: Mapping[str, Bins]) -> Figure:
     """The mean weight of the tokens of each covariance, above how many tokens there are."""
-    figure, axes = _figure("Weight of a token", "covariance c of the token", "mean weight")
+    figure, axes = _figure(
+        "Weight of a token", "covariance c of the token (linear up to 0.1, then logarithmic)", "mean weight"
+    )
+    axes.set_xscale("symlog", linthresh=0.1)
     for index, (name, bins) in enumerate(records.items()):
-        # Bins are narrow towards 0: a few tokens each, joined here to at least 1/200 of all on their side.
+        # Bins hold a few tokens each; joined to a fiftieth of all on their side.
         for sign in (-1, 1):
             chosen = np.flatnonzero(sign * bins["edge"] > 0)
             tokens, weight, covariance = (bins[key][chosen] for key in ("tokens", "weight", "covariance"))
             if not len(chosen):
                 continue
-            group = (np.cumsum(tokens) * 200 // max(tokens.sum(), 1)).astype(int)
+            group = (np.cumsum(tokens) * 50 // max(tokens.sum(), 1)).astype(int)
             _, where = np.unique(group, return_inverse=True)
             count, weights, covariances = (np.bincount(where, values) for values in (tokens, weight, covariance))
             label: dict[str, Any] = {"label": name} if sign > 0 else {}

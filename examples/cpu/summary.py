@@ -65,6 +65,7 @@ def main() -> None:
     console.print("metrics of each step ", f"{run}/metrics.jsonl", soft_wrap=True)
     console.print("output of main_ppo   ", f"{run}/train.log", soft_wrap=True)
     console.print("validation answers   ", f"{run}/validation/", soft_wrap=True)
+    console.print("tables and figures   ", f"{run}/report/report.html", soft_wrap=True)
     console.print("entropy curve        ", f"{sys.prefix}/bin/tensorboard --logdir {run}/tensorboard", soft_wrap=True)
 
 
