@@ -21,6 +21,8 @@ BENCHMARKS = {  # in the paper's order, with the paper's names
     "olympiadbench": "OlympiadBench",
 }
 
+VALIDATION = "validation"
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -39,6 +41,11 @@ class Evaluation:
     accuracy: dict[str, dict[str, list[float]]]
     unfinished: tuple[str, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_validation(self) -> bool:
+        """Whether these are answers of verl's validation within a run."""
+        return VALIDATION in self.accuracy
 
 
 def read_evaluations(argument: str | Path) -> list[Evaluation]:
@@ -64,7 +71,7 @@ def read_evaluations(argument: str | Path) -> list[Evaluation]:
             "(<step>.jsonl); run examples/eval_benchmarks.sh, or train with trainer.validation_data_dir"
         )
     return [
-        Evaluation(name, int(file.stem), {"validation": _by_question(_rows(file), ("input", "gts"), file)})
+        Evaluation(name, int(file.stem), {VALIDATION: _by_question(_rows(file), ("input", "gts"), file)})
         for file in dumps
     ]
 

@@ -26,7 +26,7 @@ class Material:
     evaluations: list[Evaluation] = field(default_factory=list)
     configs: dict[str, dict[str, Any]] = field(default_factory=dict)
     covariances: dict[str, dict] = field(default_factory=dict)
-    skipped: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
 
 
 def collect(arguments: Sequence[str]) -> Material:
@@ -46,12 +46,13 @@ def collect(arguments: Sequence[str]) -> Material:
                 raise
         if answers:
             material.evaluations += read_evaluations(argument)
-        elif path.is_dir():
-            material.skipped.append(f"{name}: no graded answers, so no accuracies")
         if (config := read_config(path)) is not None:
             material.configs.setdefault(name, config)
         if path.is_dir() and any(path.rglob("step_*.parquet")):
             material.covariances[name] = records.together(records.read_records(path))
+    graded = {evaluation.name for evaluation in material.evaluations}
+    for name in dict.fromkeys(run.name for run in material.runs if run.name not in graded):
+        material.missing.append(f"{name}: no graded answers, so no accuracies.")
     return material
 
 
@@ -81,7 +82,7 @@ def write_report(
     shown = _tables(material, base, step, paper_model)
     figures = _figures(material)
     title = "CW-GRPO: " + ", ".join(dict.fromkeys(split_name(argument)[0] for argument in arguments))
-    notes = material.skipped
+    notes = material.missing
     files = {
         "report.html": page(title, shown, figures, notes),
         "report.md": "\n".join([f"# {title}", "", *(f"{note}  " for note in notes), *(t.markdown() for t in shown)]),
@@ -103,21 +104,27 @@ def write_report(
 
 def _tables(material: Material, base: str | None, step: int | None, paper_model: str | None) -> list[tables.Table]:
     found = []
-    if material.evaluations:
-        steps = dict.fromkeys(evaluation.step for evaluation in material.evaluations)
+    validations = [evaluation for evaluation in material.evaluations if evaluation.is_validation]
+    evaluations = [evaluation for evaluation in material.evaluations if not evaluation.is_validation]
+    if evaluations:
+        steps = dict.fromkeys(evaluation.step for evaluation in evaluations)
         if step is not None and step not in steps:
             known = ", ".join(str(known) for known in steps if known is not None)
             raise ReportError(f"nothing was evaluated at step {step}; there are answers of {known or 'no step'}")
-        chosen = tables.at_step(material.evaluations, step)
+        chosen = tables.at_step(evaluations, step)
         if base is not None and base not in {evaluation.name for evaluation in chosen}:
             names = ", ".join(evaluation.name for evaluation in chosen)
             raise ReportError(f"there is no evaluation named {base}; --base is one of {names}")
-        found.append(tables.table_2(chosen, base, paper_model))
+        chosen = tables.base_first(chosen, base)
+        found.append(tables.table_2(chosen, paper_model))
         if len(chosen) > 1:
             found.append(tables.differences(chosen))
-        if any(evaluation.step is not None for evaluation in material.evaluations):
-            found.append(tables.table_3(material.evaluations, material.runs, paper_model is not None))
-        found.append(tables.table_4(material.evaluations))
+        if any(evaluation.step is not None for evaluation in evaluations):
+            found.append(tables.table_3(evaluations, material.runs, paper_model is not None))
+        found.append(tables.table_4(evaluations))
+    if validations:
+        title = "Validation during training, and the policy's entropy in the step"
+        found.append(replace(tables.table_3(validations, material.runs), name="validation", title=title))
     if material.configs:
         found.append(tables.table_5(material.configs))
     for number, (name, bins) in enumerate(material.covariances.items(), 1):

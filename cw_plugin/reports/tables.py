@@ -127,23 +127,20 @@ def at_step(evaluations: Sequence[Evaluation], step: int | None = None) -> list[
     return list(chosen.values())
 
 
-def _base(evaluations: Sequence[Evaluation], base: str | None) -> Evaluation:
-    named = [evaluation for evaluation in evaluations if evaluation.name == base]
-    untrained = [evaluation for evaluation in evaluations if evaluation.step is None]
-    return (named or untrained or list(evaluations))[0]
+def base_first(evaluations: Sequence[Evaluation], base: str | None = None) -> list[Evaluation]:
+    """With the one that differences are to in front: the one named ``base``, or the model that was not trained."""
+    return sorted(evaluations, key=lambda each: each.name != base if base is not None else each.step is not None)
 
 
-def table_2(evaluations: Sequence[Evaluation], base: str | None = None, paper_model: str | None = None) -> Table:
-    """pass@1 of each method on each benchmark, average, and difference to the base model."""
+def table_2(evaluations: Sequence[Evaluation], paper_model: str | None = None) -> Table:
+    """pass@1 of each method on each benchmark, average, and difference to the first one, the base model."""
     columns = _benchmarks(evaluations)
-    reference = _base(evaluations, base)
+    reference = evaluations[0]
     header = ["method", *map(_shown, columns), "average", "to base"]
-    rows, notes = (
-        [],
-        ["Per cent right, (right / answers), [95% interval by question]. To base: * p < 0.05, paired test."],
-    )
+    rows = []
+    notes = ["Per cent right, (right / answers), [95% interval by question]. To base: * p < 0.05, paired test."]
     reference_mean = None
-    for evaluation in sorted(evaluations, key=lambda evaluation: evaluation is not reference):
+    for evaluation in evaluations:
         scores = {name: score(evaluation.accuracy[name]) for name in columns if name in evaluation.accuracy}
         cells = [
             f"{100 * s.mean:.1f} ({s.correct}/{s.answers}) [{100 * s.low:.1f}, {100 * s.high:.1f}]" if s else "-"

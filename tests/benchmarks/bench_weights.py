@@ -30,6 +30,8 @@ from verl.trainer.ppo.v1 import trainer_base
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
 import cw_plugin  # noqa: F401  (registers cw_grpo)
+from cw_plugin.verl_integration.estimator import TrainerContext, trainer_context
+from cw_plugin.verl_integration.options import Options
 
 WIDTH = 4096
 RESPONSES = 12
@@ -121,6 +123,22 @@ def estimators(groups: int, device: str, in_trainer: bool) -> dict[str, Callable
     return {name: candidate(name) for name in ("grpo", "grpo_vectorized", "cw_grpo")}
 
 
+def recorded(call: Callable[[], object]) -> Callable[[], object]:
+    """A step whose covariance distribution is recorded, the file apart."""
+
+    def record() -> object:
+        context = TrainerContext(step=1)
+        token = trainer_context.set(context)
+        try:
+            result = call()
+        finally:
+            trainer_context.reset(token)
+        assert context.recorder is not None
+        return result, context.recorder.bins()
+
+    return record
+
+
 def losses(rows: int, device: str) -> dict[str, Callable[[], object]]:
     generator = torch.Generator().manual_seed(1)
     lengths = torch.randint(256, WIDTH + 1, (rows, 1), generator=generator)
@@ -169,7 +187,15 @@ def measure_estimators(
             f"{ratio(times, name, 'grpo_vectorized'):.2f}", f"{peak:.2f}",
         )  # fmt: skip
     console.print(table)
-    del candidates
+
+    pair = {"plain": candidates["cw_grpo"], "recorded": recorded(candidates["cw_grpo"])}
+    times = measure(pair, device, options.rounds)
+    share, every = ratio(times, "recorded", "plain") - 1, Options().record_every
+    console.print(
+        f"Recording the covariance distribution adds {share:.0%} to cw_grpo in that step, {share / every:.1%} at the "
+        f"default of every {every}th"
+    )
+    del candidates, pair
 
     quarter = max(options.groups // 4, 1)
     sizes = {groups: estimators(groups, device, in_trainer) for groups in (quarter, 4 * quarter)}
