@@ -42,6 +42,7 @@ METRICS = (
     "sigma", "signal_share", "weight_mean", "weight_min", "effective_sample_share", "downweighted_share",
     "covariance_before", "covariance_after", "covariance_max", "covariance_min", "seconds",
 )  # fmt: skip
+FORECAST = ("entropy_change", "entropy_forecast", "entropy_forecast_grpo")  # from a process's second step on
 
 
 # Smaller than the quickstart's own batch, and no validation.
@@ -112,9 +113,9 @@ def assert_right(run: Path) -> None:
 
 
 def assert_logged(records: list[dict]) -> None:
-    for record in records:
+    for number, record in enumerate(records):
         logged = {k: v for k, v in record["data"].items() if k.startswith("cw_grpo/")}
-        assert sorted(logged) == sorted(f"cw_grpo/{name}" for name in METRICS)
+        assert sorted(logged) == sorted(f"cw_grpo/{name}" for name in METRICS + (FORECAST if number else ()))
         assert 0 < logged["cw_grpo/effective_sample_share"] <= 1
         assert logged["cw_grpo/covariance_min"] <= 0 <= logged["cw_grpo/covariance_max"]
 
