@@ -22,7 +22,7 @@ venv=${VENV:-$root/.venv}
 data=$root/.cache/quickstart
 
 case $METHOD in
-    cw_grpo) ALGORITHM=(algorithm.adv_estimator=cw_grpo +algorithm.cw_grpo.record_every=5) ;;
+    cw_grpo) ALGORITHM=(algorithm.adv_estimator=cw_grpo) ;;
     grpo) ALGORITHM=(algorithm.adv_estimator=grpo) ;;
     # The authors' settings (PPO's own clipping almost off); their ratio of 0.0002 is nothing of so few tokens.
     clip_cov) ALGORITHM=(algorithm.adv_estimator=grpo actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov
