@@ -119,6 +119,9 @@ def test_verls_validation_dumps(tmp_path):
             {"input": f"q{i}", "gts": "1", "acc": float(i < right), "step": step} for i in range(4) for _ in range(2)
         ]
         (folder / f"{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rollouts = tmp_path / "run" / "rollouts"  # trainer.rollout_data_dir: the same names, and no grades
+    rollouts.mkdir()
+    (rollouts / "1.jsonl").write_text(json.dumps({"input": "q", "gts": "1", "score": 1.0}) + "\n")
     before, after = read_evaluations(tmp_path / "run")
     assert (before.name, before.step, after.step) == ("run", 0, 10)
     assert [score(e.accuracy["validation"]).mean for e in (before, after)] == [0.25, 0.75]

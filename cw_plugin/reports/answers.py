@@ -60,11 +60,11 @@ def read_evaluations(argument: str | Path) -> list[Evaluation]:
     name, path = split_name(argument)
     if not path.is_dir():
         raise ReportError(f"{path} is not a folder; give one that eval_benchmarks.sh or a run has written")
-    folders = sorted({settings.parent for settings in path.rglob("settings.json")})
+    folders = evaluation_folders(path)
     if folders:
         several = len(folders) > 1 and name == split_name(path)[0]
         return [_evaluation(folder, folder.name if several else name) for folder in folders]
-    dumps = sorted((file for file in path.rglob("*.jsonl") if file.stem.isdigit()), key=lambda file: int(file.stem))
+    dumps = validation_dumps(path)
     if not dumps:
         raise ReportError(
             f"{path} holds no graded answers: neither an evaluation (settings.json) nor verl's validation dumps "
@@ -74,6 +74,22 @@ def read_evaluations(argument: str | Path) -> list[Evaluation]:
         Evaluation(name, int(file.stem), {VALIDATION: _by_question(_rows(file), ("input", "gts"), file)})
         for file in dumps
     ]
+
+
+def evaluation_folders(path: Path) -> list[Path]:
+    """Folders that eval_benchmarks.sh has written."""
+    return sorted({settings.parent for settings in path.rglob("settings.json")})
+
+
+def validation_dumps(path: Path) -> list[Path]:
+    """verl's validation dumps by step. Its rollout dumps have the same names, and no grades."""
+    steps = [file for file in path.rglob("*.jsonl") if file.stem.isdigit()]
+    dumps = []
+    for file in steps:
+        with open(file, encoding="utf-8", errors="replace") as lines:
+            if '"acc"' in next(lines, ""):
+                dumps.append(file)
+    return sorted(dumps, key=lambda file: int(file.stem))
 
 
 def _evaluation(folder: Path, name: str) -> Evaluation:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from cw_plugin.errors import ReportError
 from cw_plugin.reports import plots, records, tables
-from cw_plugin.reports.answers import Evaluation, read_evaluations
+from cw_plugin.reports.answers import Evaluation, evaluation_folders, read_evaluations, validation_dumps
 from cw_plugin.reports.curves import CURVES
 from cw_plugin.reports.page import page
 from cw_plugin.reports.runs import Run, read_config, read_run, split_name
@@ -38,7 +38,7 @@ def collect(arguments: Sequence[str]) -> Material:
     material = Material()
     for argument in arguments:
         name, path = split_name(argument)
-        answers = has_answers(path)
+        answers = path.is_dir() and bool(evaluation_folders(path) or validation_dumps(path))
         try:
             material.runs.append(read_run(argument))
         except ReportError:
@@ -54,13 +54,6 @@ def collect(arguments: Sequence[str]) -> Material:
     for name in dict.fromkeys(run.name for run in material.runs if run.name not in graded):
         material.missing.append(f"{name}: no graded answers, so no accuracies.")
     return material
-
-
-def has_answers(path: Path) -> bool:
-    """Whether an evaluation, or verl's validation dumps, lie there."""
-    if not path.is_dir():
-        return False
-    return any(path.rglob("settings.json")) or any(file.stem.isdigit() for file in path.rglob("*.jsonl"))
 
 
 def write_report(
