@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import re
+import shlex
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +35,15 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=N
 Name = Enum("Name", {name: name for name in (*SOURCES, "all")}, type=str)  # type: ignore[misc]
 PaperModel = Enum("PaperModel", {name: name for name in (*TABLE_2, "all")}, type=str)  # type: ignore[misc]
 Format = Enum("Format", {name: name for name in ("png", "svg", "pdf")}, type=str)  # type: ignore[misc]
+
+
+class Engine(str, Enum):
+    """What generates and grades in ``cw-grpo evaluate``."""
+
+    verl = "verl"
+    vllm = "lighteval"
+    accelerate = "lighteval-accelerate"
+
 
 SHOWN = 10  # findings of one file on the terminal; its report has all of them
 
@@ -246,6 +259,68 @@ def _save(figures: list[Figure], target: Path, formats: list[Format] | None) -> 
         name = target if number == 0 else target.with_name(f"{target.name}_{number + 1}")
         for path in plots.save(figure, name, kinds):
             typer.echo(path)
+
+
+_OVERRIDE = re.compile(r"([+~].*|[a-z_]\w*(\.\w+)+=.*)", re.DOTALL)  # of hydra; neither a path nor a name on the hub
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def evaluate(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Hugging Face names or folders, verl's checkpoints (global_step_*) or folders of them; hydra "
+            "overrides of verl can follow."
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where the answers go: NAME/aime24.jsonl, ...")] = Path("evaluation"),
+    data_dir: Annotated[Path, typer.Option(help="What cw-grpo prepare has written.")] = Path("~/data/cw_grpo"),
+    benchmarks: Annotated[
+        str,
+        typer.Option(help="NAME, NAME@SAMPLES or NAME=FILE.parquet, separated by blanks. Default: the paper's five."),
+    ] = "aime24 amc23 math500 minerva olympiadbench",
+    n: Annotated[int, typer.Option(help="Samples per question.")] = 1,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.6,
+    top_p: Annotated[float, typer.Option()] = 0.95,
+    max_prompt: Annotated[int, typer.Option(help="Tokens; longer prompts count as wrong.")] = 2048,
+    max_response: Annotated[int, typer.Option(help="Tokens.")] = 30720,
+    seed: Annotated[int, typer.Option(help="Of vLLM.")] = 42,
+    engine: Annotated[Engine, typer.Option(help="lighteval is lighteval vllm.")] = Engine.verl,
+    lighteval: Annotated[str, typer.Option(help="Its executable, in whatever environment.")] = "lighteval",
+) -> None:
+    """Zero-shot pass@1 of models and checkpoints on benchmarks, by verl's own validation.
+
+    Every graded answer is kept: the same command again asks only what has no answer yet. Exit code 2 if the input
+    cannot be evaluated, 1 if the engine stops on the way.
+    """
+    terminal = os.fdopen(os.dup(1), "w")  # while verl runs, 1 and 2 are its log
+    started = time.monotonic()
+
+    def say(text: str) -> None:
+        minutes, seconds = divmod(int(time.monotonic() - started), 60)
+        print(f"[{minutes}:{seconds:02}] {text}", file=terminal, flush=True)
+
+    arguments = models or []
+    overrides = [text for text in arguments if _OVERRIDE.fullmatch(text) and not Path(text).exists()]
+    with _errors("evaluating needs verl 0.9.1 and pip install 'cw-plugin[data]'."):
+        from cw_plugin.evaluation import EngineError
+        from cw_plugin.evaluation.benchmarks import read_benchmarks
+        from cw_plugin.evaluation.engine import Options, Verl
+        from cw_plugin.evaluation.lighteval_engine import Lighteval
+        from cw_plugin.evaluation.run import evaluate as run
+
+        options = Options(out.expanduser(), n, temperature, top_p, max_prompt, max_response, seed, overrides)
+        chosen = read_benchmarks(shlex.split(benchmarks), data_dir.expanduser(), n)
+        backend = "accelerate" if engine is Engine.accelerate else "vllm"
+        asked = Verl(options) if engine is Engine.verl else Lighteval(options, lighteval, backend)
+        try:
+            run([text for text in arguments if text not in overrides], chosen, asked, options, say)
+        except EngineError as error:
+            typer.echo(f"Error: {error}", err=True)
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            say("stopped; graded answers are kept, and the same command goes on from them")
+            raise typer.Exit(130) from None
 
 
 def _report(item: Prepared, console: Console) -> None:

@@ -30,7 +30,9 @@ from verl import DataProto
 from verl.experimental.reward_loop.reward_loop import RewardLoopManager
 
 from cw_plugin.doctor import environment
+from cw_plugin.evaluation.answers import Answers
 from cw_plugin.reports.records import read_extremes, read_records
+from cw_plugin.rewards import compute_score
 
 ROOT = Path(__file__).parent.parent
 MODEL = ROOT / "examples" / "cpu" / "model"
@@ -193,6 +195,53 @@ def test_after_kill_9_the_same_command_resumes_and_finishes(first_run):
     run, _, saved, records = first_run
     assert [record["step"] for record in records] == list(range(saved + 1, 5))
     assert (run / "finished").exists()
+
+
+def test_the_evaluation_of_a_checkpoint_survives_kill_9(first_run, tmp_path):
+    """A checkpoint is merged, asked, killed in the middle, and asked for the rest."""
+    run, _, _, _ = first_run
+    out = tmp_path / "answers"
+    file = ROOT / ".cache" / "quickstart" / "open_rs" / "test.parquet"
+    environment = os.environ | {
+        "PATH": f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "OVERLAY": "examples/cpu/overlay.sh",
+        "BENCHMARKS": f"sums@4={file}",
+        "OUT": str(out),
+        "MAX_PROMPT": "192",
+        "MAX_RESPONSE": "64",
+        "TEMPERATURE": "1.0",
+        "E2E_PROBE_DIR": str(out / "probe"),
+    }
+    command = ["bash", "examples/eval_benchmarks.sh", str(run / "checkpoints" / "global_step_4")]
+    killed = subprocess.Popen(command, cwd=ROOT, env=environment)
+    model = f"{run.name}-global_step_4"
+    answers = Answers(out / model)
+    deadline = time.monotonic() + 400
+    while not answers.poll():
+        assert killed.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    deadline = time.monotonic() + 60
+    while trainer_processes(out):
+        assert time.monotonic() < deadline, "processes of the killed evaluation are left"
+        time.sleep(0.5)
+    before = Answers(out / model).graded
+    assert 0 < len(before) < 4 * 96
+
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert f"{4 * 96 - len(before)} answers to give, {len(before)} are there" in result.stdout
+    graded = [json.loads(line) for line in (out / model / "sums.jsonl").read_text().splitlines()]
+    assert [(answer["index"], answer["sample"]) for answer in graded] == [(i, s) for i in range(96) for s in range(4)]
+    for answer in graded:
+        kept = before.get(("sums", answer["index"], answer["sample"]))
+        assert kept is None or kept["output"] == answer["output"]
+        again = compute_score("knoveleng/open-rs", answer["output"], answer["gold"], model_path=str(MODEL))
+        assert again == {key: answer[key] for key in again}
+    assert 0.2 < sum(answer["acc"] for answer in graded) / len(graded) < 0.9
+    settings = json.loads((out / model / "settings.json").read_text())
+    assert settings["step"] == 4 and settings["benchmarks"]["sums"]["finished"] is True
 
 
 def test_what_the_estimator_returned_is_right_and_logged(first_run):

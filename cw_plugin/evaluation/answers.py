@@ -1,0 +1,175 @@
+"""The graded answers of one model on disk: a journal while they come, one file for each benchmark that is finished."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cw_plugin.evaluation import EvaluationError
+from cw_plugin.evaluation.benchmarks import Benchmark
+
+Key = tuple[str, int, int]  # benchmark, index, sample
+
+
+class Journal:
+    """Appends graded answers to a file of this process alone, each on the disk before :meth:`write` returns.
+
+    Args:
+        folder: where all processes of the run have their files.
+    """
+
+    def __init__(self, folder: Path):
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = (folder / f"{uuid.uuid4().hex}.jsonl").open("a", encoding="utf-8")
+        self._lock = threading.Lock()
+
+    def write(self, answer: dict[str, Any]) -> None:
+        """Append one answer; may be called from many threads."""
+        line = json.dumps(answer, ensure_ascii=False) + "\n"
+        with self._lock:
+            self._file.write(line)
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+
+class Answers:
+    """All answers of one model, under ``OUT/<name>``.
+
+    Attributes:
+        folder: that folder.
+        graded: the answers so far, by benchmark, index and sample.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.graded: dict[Key, dict[str, Any]] = {}
+        self._read: dict[Path, int] = {}  # bytes of each journal that have been read
+        self._journaled: set[str] = set()  # benchmarks with answers in a journal
+        for file in sorted(folder.glob("*.jsonl")):
+            self._take(file.read_text(encoding="utf-8").split("\n")[:-1])
+        self.poll()
+
+    @property
+    def journal(self) -> Path:
+        """The folder of the journals."""
+        return self.folder / "journal"
+
+    def poll(self) -> int:
+        """Read what has been journaled since the last time; returns how many answers there are."""
+        for file in sorted(self.journal.glob("*.jsonl")):
+            with file.open("rb") as stream:
+                stream.seek(self._read.get(file, 0))
+                new = stream.read()
+            whole = new[: new.rfind(b"\n") + 1]  # a line may still be being written, or its writer was killed
+            self._read[file] = self._read.get(file, 0) + len(whole)
+            self._journaled |= self._take(whole.decode().split("\n")[:-1])
+        return len(self.graded)
+
+    def _take(self, lines: list[str]) -> set[str]:
+        answers = [json.loads(line) for line in lines]
+        for answer in answers:
+            self.graded.setdefault((answer["benchmark"], answer["index"], answer["sample"]), answer)
+        return {answer["benchmark"] for answer in answers}
+
+    def missing(self, benchmark: Benchmark) -> Iterator[Key]:
+        """The answers that ``benchmark`` still wants."""
+        for sample in range(benchmark.n):
+            for index in range(len(benchmark.rows)):
+                if (benchmark.name, index, sample) not in self.graded:
+                    yield benchmark.name, index, sample
+
+    def of(self, benchmark: Benchmark) -> list[dict[str, Any]]:
+        """The answers there are to ``benchmark``, by question and sample."""
+        keys = sorted(key for key in self.graded if key[0] == benchmark.name)
+        return [
+            {
+                "benchmark": benchmark.name,
+                "index": index,
+                "sample": sample,
+                "problem": benchmark.problem(index),
+                "gold": benchmark.gold(index),
+                **self.graded[benchmark.name, index, sample],
+            }
+            for _, index, sample in keys
+        ]
+
+    def finish(self, benchmark: Benchmark) -> bool:
+        """Write the benchmark's file if it has all its answers; returns whether it has."""
+        if next(self.missing(benchmark), None) is not None:
+            return False
+        lines = [json.dumps(answer, ensure_ascii=False) + "\n" for answer in self.of(benchmark)]
+        write_whole(self.folder / f"{benchmark.name}.jsonl", "".join(lines))
+        return True
+
+    def drop_journal(self, finished: set[str]) -> None:
+        """Delete the journals, if every answer in them is to a benchmark that is finished and so has its file."""
+        if self._journaled <= finished:
+            shutil.rmtree(self.journal, ignore_errors=True)
+
+
+class Settings:
+    """``OUT/<name>/settings.json``: how the answers in the folder were asked for.
+
+    Args:
+        folder: ``OUT/<name>``.
+        asked: the settings of this run; those in ``SAME`` have to be those of the answers that are there.
+
+    Raises:
+        EvaluationError: the answers that are there were asked for otherwise.
+    """
+
+    SAME = ("checkpoint", "weights", "engine", "temperature", "top_p", "top_k", "max_prompt_length",
+            "max_response_length")  # fmt: skip
+
+    def __init__(self, folder: Path, asked: dict[str, Any], benchmarks: list[Benchmark]):
+        self.path = folder / "settings.json"
+        self.values: dict[str, Any] = {**asked, "benchmarks": {}}
+        if self.path.exists():
+            before = json.loads(self.path.read_text(encoding="utf-8"))
+            for key in self.SAME:
+                if before[key] != asked[key]:
+                    raise EvaluationError(
+                        f"{folder} holds answers with {key}={before[key]}, and now it is {asked[key]}; they are not "
+                        "mixed: choose another OUT, or the settings of before."
+                    )
+            self.values["benchmarks"] = before["benchmarks"]
+            self.values["n"] = max(before["n"], asked["n"])
+        for benchmark in benchmarks:
+            was = self.values["benchmarks"].get(benchmark.name)
+            if was is not None and was["sha"] != benchmark.sha:
+                raise EvaluationError(
+                    f"{folder} holds answers to {benchmark.name} with other questions or another prompt; they are not "
+                    "mixed: choose another OUT, or the file of before."
+                )
+
+    def write(self, finished: dict[Benchmark, bool]) -> None:
+        """Record which benchmarks are finished."""
+        for benchmark, done in finished.items():
+            before = self.values["benchmarks"].get(benchmark.name, {"n": 1})
+            self.values["benchmarks"][benchmark.name] = {
+                "questions": len(benchmark.rows),
+                "n": max(before["n"], benchmark.n),
+                "finished": done,
+                "prompt_sha": benchmark.prompt_sha,
+                "sha": benchmark.sha,
+            }
+        prompts = {entry["prompt_sha"] for entry in self.values["benchmarks"].values()}
+        self.values["prompt_sha"] = prompts.pop() if len(prompts) == 1 else None
+        write_whole(self.path, json.dumps(self.values, indent=1, ensure_ascii=False) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write ``path`` under another name, and rename it when it is complete and on the disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    with part.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)

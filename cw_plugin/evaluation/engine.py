@@ -1,0 +1,276 @@
+"""What an engine is, and verl's validation as one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cw_plugin.evaluation import EngineError, EvaluationError
+from cw_plugin.evaluation.answers import Answers
+
+# What main_ppo prints on its way to the first answer, and what to call it.
+STAGES = (("dataset len:", "loading the model"), ("LLMServerManager: [", "vLLM server is up"),
+          ("ready to fit", "asking"))  # fmt: skip
+
+# A validation of verl and nothing else.
+VALIDATION = [
+    "algorithm.adv_estimator=grpo",  # no critic
+    "algorithm.use_kl_in_reward=False",
+    "trainer.val_only=True",
+    "trainer.val_before_train=True",
+    "trainer.resume_mode=disable",
+    "trainer.save_freq=-1",
+    "trainer.test_freq=-1",
+    "trainer.total_training_steps=1",
+    "trainer.project_name=evaluation",
+    "trainer.logger=[console]",
+    "data.validation_shuffle=False",
+    "data.filter_overlong_prompts=False",  # they would be left out without a word, and of the mean as well
+    "actor_rollout_ref.actor.strategy=fsdp2",
+    "actor_rollout_ref.actor.fsdp_config.strategy=fsdp2",
+    "actor_rollout_ref.actor.fsdp_config.param_offload=True",  # its memory is vLLM's
+    "actor_rollout_ref.actor.fsdp_config.optimizer_offload=True",
+    "actor_rollout_ref.actor.use_dynamic_bsz=True",
+    "actor_rollout_ref.actor.use_kl_loss=False",
+    "actor_rollout_ref.rollout.name=vllm",
+    "actor_rollout_ref.rollout.n=1",
+    "actor_rollout_ref.rollout.val_kwargs.n=1",  # each sample is a row of its own
+    "reward.custom_reward_function.path=pkg://cw_plugin.rewards",
+    "reward.custom_reward_function.name=compute_score",
+    "reward.reward_manager.source=importlib",
+    "reward.reward_manager.name=JournalingRewardManager",
+    "reward.reward_manager.module.path=pkg://cw_plugin.evaluation.reward",
+]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says; see ``cw-grpo evaluate --help``."""
+
+    out: Path
+    n: int = 1
+    temperature: float = 0.6
+    top_p: float = 0.95
+    max_prompt: int = 2048
+    max_response: int = 30720
+    seed: int = 42
+    overrides: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("N", self.n, 1), ("MAX_PROMPT", self.max_prompt, 1), ("MAX_RESPONSE", self.max_response, 1),
+            ("TEMPERATURE", self.temperature, 0), ("SEED", self.seed, 0),
+        ):  # fmt: skip
+            if value < least:
+                raise EvaluationError(f"{name}={value} makes no sense; the least is {least}.")
+        if not 0 < self.top_p <= 1:
+            raise EvaluationError(f"TOP_P={self.top_p} makes no sense; give a number above 0 and up to 1.")
+
+
+@dataclass(frozen=True)
+class Task:
+    """Rows to be asked of one model.
+
+    Attributes:
+        name: the model's.
+        path: its Hugging Face folder or name.
+        rows: rows in verl's schema, whose ``extra_info`` has benchmark, index and sample.
+        answers: where the graded answers are expected.
+        seed: of the engine.
+    """
+
+    name: str
+    path: str
+    rows: list[dict[str, Any]]
+    answers: Answers
+    seed: int
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the model's answers."""
+        return self.answers.folder
+
+
+class Engine(Protocol):
+    """What generates and grades.
+
+    Attributes:
+        settings: what shapes the answers; answers under other settings are not mixed with these.
+        trust_remote_code: whether models may bring code.
+    """
+
+    settings: dict[str, Any]
+    trust_remote_code: bool
+
+    def ask(self, task: Task, say: Callable[[str], None]) -> None:
+        """Ask, grade and journal the rows.
+
+        Raises:
+            EngineError: it stopped on the way.
+        """
+
+    def close(self) -> None:
+        """Free what it holds."""
+
+
+class Verl:
+    """verl's own validation, one after the other in one Ray.
+
+    Raises:
+        OptionsError: verl's configuration does not take the overrides.
+    """
+
+    def __init__(self, options: Options):
+        from cw_plugin.doctor import compose
+
+        rollout = "actor_rollout_ref.rollout"
+        longest = options.max_prompt + options.max_response
+        self.config = compose(
+            [
+                *VALIDATION,
+                f"data.max_prompt_length={options.max_prompt}",
+                f"data.max_response_length={options.max_response}",
+                f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu={longest}",
+                f"{rollout}.max_model_len={longest}",
+                f"{rollout}.val_kwargs.temperature={options.temperature}",
+                f"{rollout}.val_kwargs.top_p={options.top_p}",
+                f"{rollout}.val_kwargs.do_sample={options.temperature > 0}",
+                *options.overrides,
+            ]
+        )
+        sampling, data = self.config.actor_rollout_ref.rollout.val_kwargs, self.config.data
+        self.settings = {
+            "engine": "verl",
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "max_prompt_length": data.max_prompt_length,
+            "max_response_length": data.max_response_length,
+        }
+        self.trust_remote_code = self.config.actor_rollout_ref.model.trust_remote_code
+        self.devices = self.config.trainer.nnodes * self.config.trainer.n_gpus_per_node
+
+    def ask(self, task: Task, say: Callable[[str], None]) -> None:
+        log = task.folder / "verl.log"
+        with _output_to(log), _progress(task, log, say):
+            import ray
+            from verl.trainer.main_ppo import run_ppo
+            from verl.trainer.ppo.utils import need_critic, need_reference_policy
+            from verl.utils.config import validate_config
+            from verl.utils.device import auto_set_device
+
+            from cw_plugin.evaluation.runner import Runner
+
+            config = self._configuration(task)
+            auto_set_device(config)
+            validate_config(config, need_reference_policy(config), need_critic(config))
+            try:
+                run_ppo(config, task_runner_class=Runner)
+            except ray.exceptions.RayError as error:
+                reason = str(error).strip().splitlines()[-1]
+                raise EngineError(
+                    f"verl stopped while it evaluated {task.name} ({reason}); graded answers are kept, and the same "
+                    f"command goes on from them. All of its output: {log}"
+                ) from error
+            self._wait_until_free()
+
+    def _configuration(self, task: Task) -> Any:
+        from omegaconf import OmegaConf, open_dict
+
+        file = str(task.folder / "asked.parquet")
+        pq.write_table(pa.Table.from_pylist(task.rows), file)
+        config = self.config.copy()
+        with open_dict(config):
+            for key, value in {
+                "data.train_files": file,
+                "data.val_files": file,
+                "data.train_batch_size": self.devices,
+                "actor_rollout_ref.actor.ppo_mini_batch_size": self.devices,
+                "actor_rollout_ref.model.path": task.path,
+                "actor_rollout_ref.rollout.seed": task.seed,
+                "reward.custom_reward_function.reward_kwargs.model_path": task.path,
+                "trainer.experiment_name": task.name,
+                "trainer.default_local_dir": str(task.folder),
+            }.items():
+                OmegaConf.update(config, key, value, force_add=True)
+        return config
+
+    def _wait_until_free(self, seconds: float = 120) -> None:
+        """Until the validation's actors have ended, by themselves; the next needs their names and devices."""
+        import ray
+
+        deadline = time.monotonic() + seconds
+        while ray.util.list_named_actors() or _devices(ray.available_resources()) < self.devices:
+            if time.monotonic() > deadline:
+                raise EngineError(
+                    f"verl has not freed its devices in {seconds:.0f} s; the same command goes on from here."
+                )
+            time.sleep(0.5)
+
+    def close(self) -> None:
+        """End Ray, or leave the cluster that was there."""
+        if "ray" in sys.modules:
+            with _output_to(Path(os.devnull)):  # it repeats what stands in the logs
+                sys.modules["ray"].shutdown()
+
+
+def _devices(resources: dict[str, float]) -> float:
+    return resources.get("GPU", 0) + resources.get("NPU", 0)
+
+
+@contextlib.contextmanager
+def _output_to(log: Path) -> Iterator[None]:
+    """What this process and Ray print goes to ``log``; ``say`` has the terminal."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = os.dup(1), os.dup(2)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, descriptor in zip((1, 2), kept, strict=True):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _progress(task: Task, log: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Say where verl is, and how many answers are graded, every five seconds that there is news."""
+    done = threading.Event()
+    before, start = len(task.answers.graded), log.stat().st_size
+
+    def watch() -> None:
+        stages, given = list(STAGES), 0
+        say(f"{task.name}: starting verl; all of its output goes to {log}")
+        while not done.wait(5):
+            with log.open("rb") as stream:
+                stream.seek(start)
+                text = stream.read().decode(errors="replace") if stages else ""
+            while stages and stages[0][0] in text:
+                say(f"{task.name}: {stages.pop(0)[1]}")
+            graded = task.answers.poll() - before
+            if graded > given:
+                given = graded
+                say(f"{task.name}: {given} of {len(task.rows)} answers graded")
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()

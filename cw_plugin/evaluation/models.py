@@ -1,0 +1,182 @@
+"""What can be evaluated: Hugging Face models and verl's checkpoints, which verl's own merger turns into the former."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cw_plugin.evaluation import EvaluationError
+
+WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.distcp")
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model to evaluate.
+
+    Attributes:
+        name: the folder of its answers.
+        checkpoint: the argument, as an absolute path unless it is a name on the hub.
+        path: a Hugging Face folder or name; None where ``checkpoint`` has to be merged first.
+        step: the training step of a checkpoint.
+        weights: identifies the weights: the hub's commit, or a hash of the files' names, sizes and times.
+    """
+
+    name: str
+    checkpoint: str
+    path: str | None
+    step: int | None
+    weights: str
+
+
+def find_models(arguments: Sequence[str], out: Path, say: Callable[[str], None]) -> list[Model]:
+    """The models that the arguments mean; a folder with checkpoints means each of them, by step.
+
+    Args:
+        arguments: Hugging Face names or folders, ``global_step_*`` folders, their ``actor`` folders, folders of these.
+        out: where answers are; a name that stands there for another model is not used again.
+        say: told what is left out.
+
+    Raises:
+        EvaluationError: an argument is none of these, or there is none.
+    """
+    places: list[str | Path] = []
+    for argument in arguments:
+        path = Path(argument).expanduser()
+        if path.exists():
+            places += _expand(path.resolve(), say)
+        elif argument.startswith(("/", ".", "~")) or argument.count("/") > 1 or not argument:
+            raise EvaluationError(f"The model {argument!r} does not exist; give a folder, or a name on the hub.")
+        else:
+            places.append(argument)
+    places = list(dict.fromkeys(places))
+    if not places:
+        raise EvaluationError("There is no model to evaluate; give Hugging Face models or verl's checkpoints.")
+    models: dict[str, Model] = {}
+    for place in places:
+        name = _name(place)
+        if name in models or _is_of_another(out / name, place):
+            name += "-" + hashlib.sha256(str(place).encode()).hexdigest()[:6]
+        models[name] = _model(place, name)
+    return list(models.values())
+
+
+def _expand(path: Path, say: Callable[[str], None]) -> list[Path]:
+    if (path / "config.json").is_file():
+        return [path]
+    if path.name == "actor" and path.parent.name.startswith("global_step_"):
+        path = path.parent
+    if path.name.startswith("global_step_"):
+        if not (path / "actor").is_dir():
+            raise EvaluationError(f"{path} has no folder actor; verl has deleted or never finished this checkpoint.")
+        return [path]
+    steps = sorted((step for step in path.glob("global_step_*") if step.is_dir()), key=_step)
+    if not steps:
+        raise EvaluationError(
+            f"{path} has neither a config.json nor global_step_* folders; give a model or checkpoint."
+        )
+    tracker = path / "latest_checkpointed_iteration.txt"  # verl writes it when a checkpoint is complete
+    latest = int(tracker.read_text()) if tracker.exists() else _step(steps[-1])
+    whole = [step for step in steps if (step / "actor").is_dir() and _step(step) <= latest]
+    for step in steps:
+        if step not in whole:
+            say(f"{step} is left out: verl has deleted it or not finished it")
+    if not whole:
+        raise EvaluationError(f"No checkpoint in {path} has a folder actor; verl has deleted them.")
+    return whole
+
+
+def _step(path: Path) -> int:
+    number = path.name.removeprefix("global_step_")
+    if not number.isdigit():
+        raise EvaluationError(f"{path} is no checkpoint of verl; its name should end with the number of the step.")
+    return int(number)
+
+
+def _name(place: str | Path) -> str:
+    if isinstance(place, str):
+        return place.rsplit("/", 1)[-1]
+    if not place.name.startswith("global_step_"):
+        return place.name
+    run = place.parent.parent if place.parent.name == "checkpoints" else place.parent
+    return f"{run.name}-{place.name}"
+
+
+def _is_of_another(folder: Path, place: str | Path) -> bool:
+    settings = folder / "settings.json"
+    return settings.exists() and json.loads(settings.read_text(encoding="utf-8"))["checkpoint"] != str(place)
+
+
+def _model(place: str | Path, name: str) -> Model:
+    if isinstance(place, str):
+        return Model(name, place, place, None, _commit(place))
+    if not place.name.startswith("global_step_"):
+        return Model(name, str(place), str(place), None, _fingerprint(place))
+    for folder in (place / "actor" / "huggingface", place / "actor" / "model" / "huggingface"):
+        if any(folder.glob("*.safetensors")):  # Megatron's bridges save it like this, FSDP when it is asked to
+            return Model(name, str(place), str(folder), _step(place), _fingerprint(folder))
+    return Model(name, str(place), None, _step(place), _fingerprint(place / "actor"))
+
+
+def _commit(name: str) -> str:
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise EvaluationError(f"The model {name} is no folder and cannot be had from the hub ({reason}).") from error
+    return str(config._commit_hash)
+
+
+def _fingerprint(folder: Path) -> str:
+    files = sorted(
+        file for pattern in WEIGHTS for file in folder.rglob(pattern) if not file.name.startswith(("optim", "extra"))
+    )
+    files = [file for file in files if not {"optimizer", "extra"} & set(file.relative_to(folder).parts)]
+    if not files:
+        raise EvaluationError(f"{folder} has no weights; give a folder with a whole model or checkpoint.")
+    stats = [(str(file.relative_to(folder)), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return hashlib.sha256(json.dumps(stats).encode()).hexdigest()
+
+
+def merged(model: Model, cache: Path, say: Callable[[str], None]) -> str:
+    """The Hugging Face folder of a model; a checkpoint is merged into ``cache`` the first time.
+
+    Raises:
+        EvaluationError: verl's merger fails; nothing is left that could be taken for a model.
+    """
+    if model.path is not None:
+        return model.path
+    actor = Path(model.checkpoint) / "actor"
+    target = cache / f"{model.name}-{model.weights[:12]}"
+    if target.is_dir():
+        return str(target)
+    megatron = (actor / "model").is_dir()
+    config = actor / "model" / "huggingface" if megatron else actor / "huggingface"
+    if not (config / "config.json").is_file():
+        raise EvaluationError(f"{config} has no config.json, which verl's merger needs; the checkpoint is not whole.")
+    command = [sys.executable, "-m", "verl.model_merger", "merge", "--local_dir", str(actor)]
+    if megatron:
+        command += ["--backend", "megatron", "--use_cpu_initialization"]
+        if json.loads((config / "config.json").read_text(encoding="utf-8")).get("tie_word_embeddings"):
+            command.append("--tie-word-embedding")
+    else:
+        command += ["--backend", "fsdp"]
+    part, log = (target.with_name(target.name + suffix) for suffix in (".part", ".log"))
+    shutil.rmtree(part, ignore_errors=True)  # of a merge that was interrupted
+    cache.mkdir(parents=True, exist_ok=True)
+    say(f"{model.name}: merging the checkpoint into {target}")
+    with log.open("wb") as output:
+        result = subprocess.run([*command, "--target_dir", str(part)], stdout=output, stderr=subprocess.STDOUT)
+    if result.returncode != 0:
+        shutil.rmtree(part, ignore_errors=True)
+        raise EvaluationError(f"verl's merger could not merge {actor}; its output: {log}")
+    part.replace(target)
+    return str(target)

@@ -1,0 +1,182 @@
+"""Asking every model every question that has no answer yet."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.metadata
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from cw_plugin.evaluation import EngineError, EvaluationError
+from cw_plugin.evaluation.answers import Answers, Journal, Settings
+from cw_plugin.evaluation.benchmarks import Benchmark
+from cw_plugin.evaluation.engine import Engine, Options, Task
+from cw_plugin.evaluation.models import Model, find_models, merged
+
+UNREAD = {"output": "", "score": 0.0, "acc": 0.0, "format": 0.0, "pred": "", "tokens": 0}
+PACKAGES = ("cw-plugin", "verl", "vllm", "torch", "transformers", "ray", "math-verify")
+
+
+def evaluate(
+    arguments: Sequence[str],
+    benchmarks: list[Benchmark],
+    engine: Engine,
+    options: Options,
+    say: Callable[[str], None],
+) -> None:
+    """Give every model in ``arguments`` all its answers to ``benchmarks``, under ``options.out``.
+
+    All of the input is looked at, and all checkpoints are merged, before the first model is started.
+
+    Raises:
+        EvaluationError: the input cannot be evaluated.
+        EngineError: the engine has stopped; what was graded until then is kept.
+    """
+    with _alone_in(options.out):
+        models = find_models(arguments, options.out, say)
+        work = [_Work(model, benchmarks, engine, options, say) for model in models]
+        try:
+            for item in work:
+                item.run()
+        finally:
+            engine.close()
+
+
+@contextlib.contextmanager
+def _alone_in(out: Path) -> Iterator[None]:
+    """Two evaluations that write to one folder would ask everything twice."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = (out / ".lock").open("w")
+    except OSError as error:
+        raise EvaluationError(f"{out} cannot be written to ({error}); choose another OUT.") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise EvaluationError(
+                f"Another evaluation is writing to {out}; wait for it, or choose another OUT."
+            ) from None
+        yield
+
+
+class _Work:
+    """One model: its answers so far, and what has to be asked.
+
+    Raises:
+        EvaluationError: the model cannot be read, is too small for the lengths, or has answers under other settings.
+    """
+
+    def __init__(
+        self, model: Model, benchmarks: list[Benchmark], engine: Engine, options: Options, say: Callable[[str], None]
+    ):
+        self.model, self.benchmarks, self.engine, self.options, self.say = model, benchmarks, engine, options, say
+        self.path = merged(model, (options.out / ".models").absolute(), say)
+        self.answers = Answers((options.out / model.name).absolute())
+        self.settings = Settings(
+            self.answers.folder,
+            {
+                "model": self.path,
+                "checkpoint": model.checkpoint,
+                "weights": model.weights,
+                "step": model.step,
+                "n": options.n,
+                **engine.settings,
+                "seed": options.seed,
+                "versions": _versions(),
+            },
+            benchmarks,
+        )
+        self.lengths = self._prompt_lengths()
+
+    def _prompt_lengths(self) -> dict[str, list[int]]:
+        """Tokens of every prompt, as verl renders it, by benchmark."""
+        from transformers import AutoConfig, AutoTokenizer
+
+        trust = self.engine.trust_remote_code
+        try:
+            model = AutoConfig.from_pretrained(self.path, trust_remote_code=trust)
+            tokenizer = AutoTokenizer.from_pretrained(self.path, trust_remote_code=trust)
+        except (OSError, ValueError) as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise EvaluationError(f"The model {self.path} cannot be read ({reason}).") from error
+        if tokenizer.chat_template is None:
+            raise EvaluationError(f"The tokenizer of {self.path} has no chat template, so it cannot be asked anything.")
+        prompt, response = (self.engine.settings[f"max_{part}_length"] for part in ("prompt", "response"))
+        positions = getattr(model.get_text_config(), "max_position_embeddings", None)
+        if positions is not None and positions < prompt + response:
+            raise EvaluationError(
+                f"{self.model.name} has {positions} positions, fewer than MAX_PROMPT={prompt} and "
+                f"MAX_RESPONSE={response} together; set one of them lower."
+            )
+        lengths = {}
+        for benchmark in self.benchmarks:
+            chats = [row["prompt"] for row in benchmark.rows]
+            texts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
+            lengths[benchmark.name] = [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
+        return lengths
+
+    def run(self) -> None:
+        """Ask what is missing, and write the benchmarks' files."""
+        unfinished = [b for b in self.benchmarks if next(self.answers.missing(b), None) is not None]
+        self.settings.write({benchmark: False for benchmark in unfinished})  # before the first answer is there
+        self._answer_overlong()
+        asked = [
+            {**benchmark.rows[index], "extra_info": {"benchmark": benchmark.name, "index": index, "sample": sample}}
+            for benchmark in self.benchmarks
+            for _, index, sample in self.answers.missing(benchmark)
+        ]
+        before = len(self.answers.graded)
+        if asked:
+            self.say(f"{self.model.name}: {len(asked)} answers to give, {before} are there")
+            # With the seed of before, another sample of a question could repeat the one that is there.
+            self.engine.ask(
+                Task(self.model.name, self.path, asked, self.answers, self.options.seed + 1000 * before), self.say
+            )
+            self.answers.poll()
+        self._finish()
+
+    def _answer_overlong(self) -> None:
+        """verl cuts prompts beyond MAX_PROMPT, or leaves them out; a question that is not read is answered wrong."""
+        limit = self.engine.settings["max_prompt_length"]
+        for benchmark in self.benchmarks:
+            lengths = self.lengths[benchmark.name]
+            overlong = [key for key in self.answers.missing(benchmark) if lengths[key[1]] > limit]
+            if not overlong:
+                continue
+            self.say(
+                f"{self.model.name}: {len({key[1] for key in overlong})} of {len(lengths)} prompts of {benchmark.name} "
+                f"have more than MAX_PROMPT={limit} tokens, the longest {max(lengths)}; they count as wrong"
+            )
+            journal = Journal(self.answers.journal)
+            for name, index, sample in overlong:
+                journal.write({"benchmark": name, "index": index, "sample": sample, **UNREAD})
+        self.answers.poll()
+
+    def _finish(self) -> None:
+        finished = {benchmark: self.answers.finish(benchmark) for benchmark in self.benchmarks}
+        self.settings.write(finished)
+        if not all(finished.values()):
+            missing = sum(1 for benchmark in self.benchmarks for _ in self.answers.missing(benchmark))
+            raise EngineError(
+                f"{missing} answers of {self.model.name} did not come; the others are kept, and the same command asks "
+                f"for these alone. What went wrong with them stands in the log in {self.answers.folder}"
+            )
+        self.answers.drop_journal({benchmark.name for benchmark in self.benchmarks})
+        (self.answers.folder / "asked.parquet").unlink(missing_ok=True)
+        for benchmark in self.benchmarks:
+            graded = self.answers.of(benchmark)
+            right = sum(answer["acc"] for answer in graded)
+            self.say(
+                f"{self.model.name}: {benchmark.name} pass@1 {100 * right / len(graded):.2f} "
+                f"({right:.0f} of {len(graded)} answers right)"
+            )
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for package in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    return versions

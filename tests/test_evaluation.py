@@ -1,0 +1,390 @@
+"""What is asked, what is kept and what is refused, without starting verl; the runs of main_ppo are in test_e2e.py."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from omegaconf import OmegaConf
+from transformers import AutoTokenizer
+from typer.testing import CliRunner
+from verl import DataProto
+
+from cw_plugin.cli import app
+from cw_plugin.evaluation import EngineError, EvaluationError
+from cw_plugin.evaluation.answers import Answers, Journal
+from cw_plugin.evaluation.benchmarks import Benchmark, read_benchmarks
+from cw_plugin.evaluation.engine import Options, Task, Verl
+from cw_plugin.evaluation.models import find_models
+from cw_plugin.evaluation.run import evaluate
+from cw_plugin.rewards import compute_score
+
+MODEL = Path(__file__).parent.parent / "examples" / "cpu" / "model"
+QUESTIONS = [("What is 9 + 14?", "23"), ("What is 2 + 2?", "4"), ("What is 3 + 4?", "7")]
+
+
+def rows(questions=QUESTIONS, system="Think.") -> list[dict]:
+    return [
+        {
+            "data_source": "knoveleng/AMC-23",
+            "prompt": [{"role": "system", "content": system}, {"role": "user", "content": question}],
+            "reward_model": {"style": "rule", "ground_truth": gold},
+        }
+        for question, gold in questions
+    ]
+
+
+def parquet(path: Path, content: list[dict]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pa.Table.from_pylist(content)
+    pq.write_table(table.replace_schema_metadata({"cw_plugin.prompt_sha256": "a" * 64}), path)
+    return path
+
+
+class Calculator:
+    """An engine that answers sums rightly; ``stop_after`` answers it stops as a killed one does."""
+
+    trust_remote_code = False
+
+    def __init__(self, stop_after: int | None = None, **settings: Any):
+        self.settings = {"engine": "calculator", "temperature": 1.0, "top_p": 1.0, "top_k": -1,
+                         "max_prompt_length": 64, "max_response_length": 64} | settings  # fmt: skip
+        self.stop_after = stop_after
+        self.asked: list[tuple[str, int, int]] = []
+        self.seeds: list[int] = []
+
+    def ask(self, task: Task, say) -> None:
+        self.seeds.append(task.seed)
+        journal = Journal(task.answers.journal)
+        for row in task.rows:
+            if len(self.asked) == self.stop_after:
+                raise EngineError("killed")
+            key = row["extra_info"]
+            self.asked.append((key["benchmark"], key["index"], key["sample"]))
+            sum_ = row["prompt"][-1]["content"].removeprefix("What is ").removesuffix("?").split(" + ")
+            output = rf"<think>so</think> $\boxed{{{sum(map(int, sum_))}}}$"
+            score = compute_score(row["data_source"], output, row["reward_model"]["ground_truth"])
+            journal.write({**key, "output": output, **score, "tokens": 9})
+
+    def close(self) -> None:
+        pass
+
+
+def run(tmp_path: Path, engine: Calculator, benchmarks: list[Benchmark], *models: Path, **options) -> list[str]:
+    said: list[str] = []
+    options = Options(tmp_path / "out", **options)
+    evaluate([str(model) for model in models or (MODEL,)], benchmarks, engine, options, said.append)
+    return said
+
+
+def lines(file: Path) -> list[dict]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_answers_and_settings_are_written_as_the_report_reads_them(tmp_path):
+    file = parquet(tmp_path / "sums.parquet", rows([*QUESTIONS, ("What is 1 + 1?", "3")]))
+    engine = Calculator()
+    said = run(tmp_path, engine, read_benchmarks([f"sums@2={file}"], tmp_path, 1))
+    answers = lines(tmp_path / "out" / "model" / "sums.jsonl")
+    assert [(answer["index"], answer["sample"]) for answer in answers] == [(i, s) for i in range(4) for s in range(2)]
+    assert answers[0] == {
+        "benchmark": "sums", "index": 0, "sample": 0, "problem": "What is 9 + 14?", "gold": "23",
+        "output": r"<think>so</think> $\boxed{23}$", "score": 2.0, "acc": 1.0, "format": 1.0, "pred": "23", "tokens": 9,
+    }  # fmt: skip
+    assert [answer["acc"] for answer in answers] == [1.0] * 6 + [0.0] * 2  # the last question's gold is wrong
+    settings = json.loads((tmp_path / "out" / "model" / "settings.json").read_text())
+    assert settings["checkpoint"] == settings["model"] == str(MODEL) and settings["step"] is None
+    assert settings["prompt_sha"] == "a" * 64 and settings["versions"]["verl"] == "0.9.1"
+    entry = settings["benchmarks"]["sums"]
+    assert (entry["questions"], entry["n"], entry["finished"]) == (4, 2, True)
+    assert "sums pass@1 75.00 (6 of 8 answers right)" in said[-1]
+    assert sorted(path.name for path in (tmp_path / "out" / "model").iterdir()) == ["settings.json", "sums.jsonl"]
+
+
+@pytest.mark.parametrize("stop_after", [0, 1, 4])
+def test_an_interrupted_evaluation_asks_only_what_is_missing(tmp_path, stop_after):
+    file = parquet(tmp_path / "sums.parquet", rows())
+    benchmarks = read_benchmarks([f"sums@2={file}", f"again={file}"], tmp_path, 1)
+    first = Calculator(stop_after)
+    with pytest.raises(EngineError, match="killed"):
+        run(tmp_path, first, benchmarks)
+    assert not (tmp_path / "out" / "model" / "again.jsonl").exists()
+    for journal in (tmp_path / "out" / "model" / "journal").glob("*"):
+        with journal.open("a") as torn:  # it was killed while it wrote
+            torn.write('{"benchmark": "sums", "ind')
+    second = Calculator()
+    run(tmp_path, second, benchmarks)
+    assert len(first.asked) == stop_after and len(second.asked) == 9 - stop_after
+    assert not set(first.asked) & set(second.asked)
+    assert len(lines(tmp_path / "out" / "model" / "sums.jsonl")) == 6
+    assert (first.seeds == second.seeds) == (stop_after == 0)  # the same seed would give the same samples again
+    third = Calculator()
+    run(tmp_path, third, benchmarks)
+    assert third.asked == []
+
+
+def test_more_samples_are_added_and_fewer_take_none_away(tmp_path):
+    file = parquet(tmp_path / "sums.parquet", rows())
+    run(tmp_path, Calculator(), read_benchmarks([f"sums={file}"], tmp_path, 1))
+    more = Calculator()
+    run(tmp_path, more, read_benchmarks([f"sums={file}"], tmp_path, 3), n=3)
+    assert sorted(more.asked) == [("sums", index, sample) for index in range(3) for sample in (1, 2)]
+    run(tmp_path, Calculator(0), read_benchmarks([f"sums={file}"], tmp_path, 1))
+    assert len(lines(tmp_path / "out" / "model" / "sums.jsonl")) == 9
+    settings = json.loads((tmp_path / "out" / "model" / "settings.json").read_text())
+    assert settings["n"] == 3 and settings["benchmarks"]["sums"]["n"] == 3
+
+
+def test_answers_to_another_benchmark_outlive_the_end_of_this_one(tmp_path):
+    file = parquet(tmp_path / "sums.parquet", rows())
+    with pytest.raises(EngineError):
+        run(tmp_path, Calculator(4), read_benchmarks([f"one={file}", f"two={file}"], tmp_path, 1))
+    run(tmp_path, Calculator(0), read_benchmarks([f"one={file}"], tmp_path, 1))
+    last = Calculator()
+    run(tmp_path, last, read_benchmarks([f"two={file}"], tmp_path, 1))
+    assert last.asked == [("two", 1, 0), ("two", 2, 0)]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("temperature", 0.5), ("top_p", 0.5), ("top_k", 5), ("max_prompt_length", 63), ("max_response_length", 63),
+     ("engine", "other")],
+)  # fmt: skip
+def test_answers_under_other_settings_are_not_mixed(tmp_path, setting, value):
+    file = parquet(tmp_path / "sums.parquet", rows())
+    benchmarks = read_benchmarks([f"sums={file}"], tmp_path, 1)
+    run(tmp_path, Calculator(), benchmarks)
+    before = (tmp_path / "out" / "model" / "settings.json").read_bytes()
+    with pytest.raises(EvaluationError, match=f"holds answers with {setting}=.* now it is {value}"):
+        run(tmp_path, Calculator(**{setting: value}), benchmarks)
+    assert (tmp_path / "out" / "model" / "settings.json").read_bytes() == before
+
+
+def test_answers_to_another_prompt_or_by_other_weights_are_not_mixed(tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(MODEL, model)
+    file = parquet(tmp_path / "sums.parquet", rows())
+    run(tmp_path, Calculator(), read_benchmarks([f"sums={file}"], tmp_path, 1), model)
+    parquet(file, rows(system="Think twice."))
+    with pytest.raises(EvaluationError, match="sums with other questions or another prompt"):
+        run(tmp_path, Calculator(), read_benchmarks([f"sums={file}"], tmp_path, 1), model)
+    parquet(file, rows())
+    os.utime(model / "model.safetensors")  # trained again, under the same name
+    with pytest.raises(EvaluationError, match="holds answers with weights="):
+        run(tmp_path, Calculator(), read_benchmarks([f"sums={file}"], tmp_path, 1), model)
+
+
+def test_a_prompt_that_is_too_long_counts_as_wrong_and_is_told(tmp_path):
+    file = parquet(tmp_path / "sums.parquet", rows([*QUESTIONS, ("1 + " * 100 + "1?", "101")]))
+    engine = Calculator()
+    said = run(tmp_path, engine, read_benchmarks([f"sums={file}"], tmp_path, 1))
+    assert ("sums", 3, 0) not in engine.asked
+    assert any("1 of 4 prompts of sums have more than MAX_PROMPT=64 tokens" in text for text in said)
+    assert [answer["acc"] for answer in lines(tmp_path / "out" / "model" / "sums.jsonl")] == [1.0, 1.0, 1.0, 0.0]
+    assert "pass@1 75.00" in said[-1]
+
+
+def test_an_answer_that_does_not_come_is_no_wrong_answer(tmp_path):
+    class Silent(Calculator):
+        def ask(self, task: Task, say) -> None:
+            super().ask(Task(task.name, task.path, task.rows[1:], task.answers, task.seed), say)
+
+    file = parquet(tmp_path / "sums.parquet", rows())
+    benchmarks = read_benchmarks([f"sums={file}"], tmp_path, 1)
+    with pytest.raises(EngineError, match="1 answers of model did not come"):
+        run(tmp_path, Silent(), benchmarks)
+    assert not (tmp_path / "out" / "model" / "sums.jsonl").exists()
+    last = Calculator()
+    run(tmp_path, last, benchmarks)
+    assert last.asked == [("sums", 0, 0)]
+
+
+def _write_answers(folder: Path, benchmark: str) -> None:
+    journal = Journal(folder)
+    for index in range(200):
+        journal.write({"benchmark": benchmark, "index": index, "sample": 0, "output": "ü\u2028" * 5000})
+
+
+def test_processes_journal_beside_each_other(tmp_path):
+    answers = Answers(tmp_path)
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_write_answers, args=(answers.journal, name)) for name in "abc"]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        answers.poll()  # while they write
+    assert answers.poll() == 600 == Answers(tmp_path).poll()
+    assert {answer["output"] for answer in answers.graded.values()} == {"ü\u2028" * 5000}
+
+
+def test_two_evaluations_do_not_write_to_one_folder(tmp_path):
+    class Nested(Calculator):
+        def ask(self, task: Task, say) -> None:
+            with pytest.raises(EvaluationError, match="Another evaluation is writing"):
+                run(tmp_path, Calculator(), benchmarks)
+            super().ask(task, say)
+
+    benchmarks = read_benchmarks([f"sums={parquet(tmp_path / 'sums.parquet', rows())}"], tmp_path, 1)
+    run(tmp_path, Nested(), benchmarks)
+
+
+def checkpoint(folder: Path, content: str = "weights") -> Path:
+    (folder / "actor" / "huggingface").mkdir(parents=True)
+    (folder / "actor" / "model_world_size_1_rank_0.pt").write_text(content)
+    return folder
+
+
+def test_a_runs_folder_means_all_its_checkpoints_by_step(tmp_path):
+    said: list[str] = []
+    for step in (100, 20):
+        checkpoint(tmp_path / "run" / "checkpoints" / f"global_step_{step}")
+    (tmp_path / "run" / "checkpoints" / "global_step_5").mkdir()  # verl keeps the folder of a deleted checkpoint
+    arguments = [str(tmp_path / "run" / "checkpoints"), str(tmp_path / "run/checkpoints/global_step_100/actor"),
+                 str(MODEL)]  # fmt: skip
+    models = find_models(arguments, tmp_path / "out", said.append)
+    assert [(model.name, model.step) for model in models] == [
+        ("run-global_step_20", 20), ("run-global_step_100", 100), ("model", None)
+    ]  # fmt: skip
+    assert len(said) == 1 and "global_step_5 is left out" in said[0]
+    (tmp_path / "run" / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("20")  # 100 is being written
+    assert [model.step for model in find_models(arguments[:1], tmp_path / "out", said.append)] == [20]
+
+
+def test_models_of_one_name_have_folders_of_their_own(tmp_path):
+    for parent in ("a", "b", "c"):
+        checkpoint(tmp_path / parent / "run" / "global_step_1", parent)
+    paths = [str(tmp_path / parent / "run") for parent in ("a", "b", "c")]
+    together = [model.name for model in find_models(paths[:2], tmp_path / "out", print)]
+    assert together[0] == "run-global_step_1" and together[1].startswith("run-global_step_1-")
+    taken = tmp_path / "out" / "run-global_step_1"
+    taken.mkdir(parents=True)
+    (taken / "settings.json").write_text(json.dumps({"checkpoint": str(tmp_path / "a" / "run" / "global_step_1")}))
+    assert [model.name for model in find_models(paths[1::-1], tmp_path / "out", print)] == together[::-1]
+    (alone,) = find_models(paths[2:], tmp_path / "out", print)
+    assert alone.name not in together
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "There is no model"),
+        (["{tmp}/nothing"], "does not exist"),
+        (["{tmp}"], "neither a config.json nor global_step"),
+        (["{tmp}/run/global_step_5"], "has no folder actor"),
+        (["{tmp}/run"], "No checkpoint in .* has a folder actor"),
+        (["{tmp}/empty"], "has no weights"),
+        (["MODEL", "--n", "0"], "0 samples|N=0"),
+        (["MODEL", "--top-p", "0"], "TOP_P=0"),
+        (["MODEL", "--benchmarks", ""], "no benchmark"),
+        (["MODEL", "--benchmarks", "aime25"], "aime25 is unknown"),
+        (["MODEL", "--benchmarks", "aime24"], "aime24/test.parquet does not exist.*cw-grpo prepare aime24"),
+        (["MODEL", "--benchmarks", "s={tmp}/sums.parquet s={tmp}/sums.parquet"], "given twice"),
+        (["MODEL", "--benchmarks", "s@0={tmp}/sums.parquet"], "0 samples"),
+        (["MODEL", "--benchmarks", "s={tmp}/text.parquet"], "is no parquet file"),
+        (["MODEL", "--benchmarks", "s={tmp}/other.parquet"], "lacks the column.*reward_model"),
+        (["MODEL", "--benchmarks", "s={tmp}/sums.parquet"], "model has 2048 positions"),
+        (["MODEL", "--benchmarks", "s={tmp}/sums.parquet", "data.nothing=1"], "does not take these overrides"),
+        (["MODEL", "--benchmarks", "s={tmp}/sums.parquet", "--engine", "lighteval", "--lighteval", "{tmp}/none"],
+         "There is no .*none"),
+    ],
+)  # fmt: skip
+def test_bad_input_ends_in_one_sentence(tmp_path, arguments, message):
+    (tmp_path / "run" / "global_step_5").mkdir(parents=True)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "config.json").write_text("{}")
+    (tmp_path / "text.parquet").write_text("no parquet")
+    parquet(tmp_path / "sums.parquet", rows())
+    pq.write_table(pa.table({"prompt": ["x"], "data_source": ["x"]}), tmp_path / "other.parquet")
+    filled = [text.replace("{tmp}", str(tmp_path)).replace("MODEL", str(MODEL)) for text in arguments]
+    if "--benchmarks" not in filled:
+        filled += ["--benchmarks", f"s={tmp_path}/sums.parquet"]
+    out = tmp_path / "out"
+    result = CliRunner().invoke(app, ["evaluate", *filled, "--out", str(out), "--data-dir", str(tmp_path)])
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("Error: ") and re.search(message, result.stderr)
+    assert len(result.stderr.splitlines()) == (2 if "data.nothing=1" in filled else 1)  # hydra says two
+    assert not list(out.glob("*/*.jsonl"))
+
+
+def test_the_configuration_is_a_validation_with_these_lengths_and_this_sampling(tmp_path):
+    overrides = ["actor_rollout_ref.rollout.val_kwargs.top_k=20", "trainer.n_gpus_per_node=2"]
+    engine = Verl(Options(tmp_path, 1, 0.5, 0.9, 100, 200, 7, overrides))
+    assert engine.settings == {"engine": "verl", "temperature": 0.5, "top_p": 0.9, "top_k": 20,
+                               "max_prompt_length": 100, "max_response_length": 200}  # fmt: skip
+    folder = tmp_path / "a name with = and 'quotes'"
+    folder.mkdir()
+    asked = [{**row, "extra_info": {"benchmark": "sums", "index": i, "sample": 0}} for i, row in enumerate(rows())]
+    config = engine._configuration(Task("name", "/a model", asked, Answers(folder), 1007))
+    assert config.trainer.val_only and config.trainer.val_before_train and config.trainer.resume_mode == "disable"
+    assert config.data.max_response_length == 200 and config.actor_rollout_ref.rollout.max_model_len == 300
+    assert config.actor_rollout_ref.rollout.val_kwargs.temperature == 0.5
+    assert config.actor_rollout_ref.rollout.seed == 1007
+    assert pq.read_table(config.data.val_files).to_pylist()[2]["extra_info"]["index"] == 2
+    assert config.data.train_batch_size == 2 and engine.config.data.train_batch_size != 2
+
+
+def test_the_reward_manager_journals_what_it_grades(tmp_path):
+    from cw_plugin.evaluation.reward import JournalingRewardManager
+
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    response = tokenizer.encode(r"<think>so</think> $\boxed{23}$", add_special_tokens=False)
+    padding = [tokenizer.pad_token_id] * 3
+    data = DataProto.from_single_dict(
+        {
+            "responses": torch.tensor([response + padding]),
+            "attention_mask": torch.tensor([[1] * (2 + len(response)) + [0] * 3]),
+        }
+    )
+    for key, value in {
+        "data_source": "knoveleng/AMC-23",
+        "reward_model": {"ground_truth": "23"},
+        "extra_info": {"benchmark": "sums", "index": 4, "sample": 1},
+    }.items():
+        data.non_tensor_batch[key] = np.array([value], dtype=object)
+
+    async def grade() -> dict:
+        config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path)}})
+        return await JournalingRewardManager(config, tokenizer, compute_score).run_single(data)
+
+    result = asyncio.run(grade())
+    assert result["reward_score"] == 2.0
+    (answer,) = Answers(tmp_path).graded.values()
+    assert answer == {
+        "benchmark": "sums", "index": 4, "sample": 1, "output": r"<think>so</think> $\boxed{23}$",
+        "score": 2.0, "acc": 1.0, "format": 1.0, "pred": "23", "tokens": len(response),
+    }  # fmt: skip
+
+
+LIGHTEVAL = shutil.which(os.environ.get("LIGHTEVAL", "lighteval"))
+
+
+@pytest.mark.skipif(LIGHTEVAL is None, reason="needs lighteval; LIGHTEVAL names its executable")
+def test_lighteval_asks_and_grades_the_same_rows(tmp_path):
+    # One gold is what the model will be asked for, the others cannot be said in so few tokens.
+    long = [("1 + " * 30 + "1?", "31")]
+    for name in ("amc23", "math500"):
+        parquet(tmp_path / "data" / name / "test.parquet", rows([*QUESTIONS, *long]))
+    out = tmp_path / "out"
+    arguments = ["evaluate", str(MODEL), "--engine", "lighteval-accelerate", "--lighteval", str(LIGHTEVAL),
+                 "--out", str(out), "--data-dir", str(tmp_path / "data"), "--benchmarks", "amc23 math500@2",
+                 "--max-prompt", "192", "--max-response", "16", "--temperature", "1"]  # fmt: skip
+    result = CliRunner().invoke(app, arguments, env={"HF_HUB_OFFLINE": "1"})
+    assert result.exit_code == 0, result.output
+    for name, n in (("amc23", 1), ("math500", 2)):
+        answers = lines(out / "model" / f"{name}.jsonl")
+        assert [(a["index"], a["sample"]) for a in answers] == [(i, s) for i in range(4) for s in range(n)]
+        assert all(0 < a["tokens"] <= 16 and a["score"] == a["acc"] + a["format"] for a in answers)
+    settings = json.loads((out / "model" / "settings.json").read_text())
+    assert all(path.is_file() for path in MODEL.iterdir())  # lighteval's cache does not go into the model's folder
+    assert settings["engine"] == "lighteval accelerate" and settings["benchmarks"]["math500"]["finished"]
