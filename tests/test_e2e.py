@@ -197,6 +197,7 @@ def test_after_kill_9_the_same_command_resumes_and_finishes(first_run):
     assert (run / "finished").exists()
 
 
+@pytest.mark.slow
 def test_the_evaluation_of_a_checkpoint_survives_kill_9(first_run, tmp_path):
     """A checkpoint is merged, asked, killed in the middle, and asked for the rest."""
     run, _, _, _ = first_run
