@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from cw_plugin.data.leakage import Leak, find_leaks
 from cw_plugin.data.load import Loaded, load
 from cw_plugin.data.prompts import Prompt
 from cw_plugin.data.sources import SOURCES, Source
+from cw_plugin.files import write_whole
 
 _STRING = pa.string()
 SCHEMA = pa.schema(
@@ -206,23 +205,12 @@ def _write(item: Prepared) -> None:
         "dropped": item.dropped,
     }
     report = json.dumps(findings, indent=1, ensure_ascii=False) + "\n"
-    _write_whole(item.path.with_suffix(".report.json"), lambda path: path.write_text(report, encoding="utf-8"))
-    _write_whole(item.path, lambda path: pq.write_table(item.table, path))
-
-
-def _write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write ``path`` under another name, and rename it when it is complete and on the disk."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".part-") as folder:
-            part = Path(folder) / path.name
-            write(part)
-            with part.open("rb") as file:
-                os.fsync(file.fileno())
-            part.replace(path)
+        write_whole(item.path.with_suffix(".report.json"), report)
+        write_whole(item.path, lambda path: pq.write_table(item.table, path))
     except OSError as error:
         raise DataError(
-            f"{path} cannot be written ({error}); make room, or choose another --local_save_dir."
+            f"{item.path} cannot be written ({error}); make room, or choose another --local_save_dir."
         ) from error
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from cw_plugin.evaluation import EvaluationError
 from cw_plugin.evaluation.benchmarks import Benchmark
+from cw_plugin.files import write_whole
 
 Key = tuple[str, int, int]  # benchmark, index, sample
 
@@ -162,14 +163,3 @@ class Settings:
         prompts = {entry["prompt_sha"] for entry in self.values["benchmarks"].values()}
         self.values["prompt_sha"] = prompts.pop() if len(prompts) == 1 else None
         write_whole(self.path, json.dumps(self.values, indent=1, ensure_ascii=False) + "\n")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write ``path`` under another name, and rename it when it is complete and on the disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)

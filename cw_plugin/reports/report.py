@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from cw_plugin.errors import ReportError
+from cw_plugin.files import write_whole
 from cw_plugin.reports import plots, records, tables
 from cw_plugin.reports.answers import Evaluation, evaluation_folders, read_evaluations, validation_dumps
 from cw_plugin.reports.curves import CURVES
@@ -84,11 +84,8 @@ def write_report(
         files |= {f"{table.name}.csv": table.csv(), f"{table.name}.tex": table.latex()}
     written = []
     try:
-        out.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
-            partial = out / f".{name}.partial"
-            partial.write_text(text, encoding="utf-8")
-            os.replace(partial, out / name)
+            write_whole(out / name, text)
             written.append(out / name)
     except OSError as error:
         raise ReportError(f"{out} cannot be written ({error.strerror}); give another folder with --out") from None

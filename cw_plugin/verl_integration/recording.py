@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from cw_plugin.covariance import CovarianceRecorder
+from cw_plugin.files import write_whole
 from cw_plugin.verl_integration import NAME
 from cw_plugin.verl_integration.options import Options
 
@@ -45,11 +46,9 @@ def write_record(trainer: Any, batch: Any, recorder: CovarianceRecorder) -> None
     if options.record_tokens:
         tables[f"step_{step:06d}.tokens.parquet"] = _with_text(trainer, batch, recorder.extremes())
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for name, columns in tables.items():
-            partial = folder / f".{name}.partial"
-            pq.write_table(pa.table(columns).replace_schema_metadata(metadata), partial, compression="zstd")
-            os.replace(partial, folder / name)
+            table = pa.table(columns).replace_schema_metadata(metadata)
+            write_whole(folder / name, functools.partial(pq.write_table, table, compression="zstd"))
     except OSError as error:
         logger.error("cw_grpo: the covariance of step %d is not recorded in %s: %s", step, folder, error)
 
