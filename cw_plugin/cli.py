@@ -205,7 +205,9 @@ def plot(
     metric: Annotated[
         str, typer.Option(help=f"{', '.join(CURVES)}, accuracy, forecast, or any metric's name in verl's logs.")
     ] = "entropy",
-    out: Annotated[Path | None, typer.Option(help="File name without suffix; default: the metric's name.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File name; its suffix is a format. Default: the metric's name.")
+    ] = None,
     formats: Annotated[list[Format] | None, typer.Option("--format", help="May be given several times.")] = None,
     window: Annotated[int, typer.Option(min=1, help="Steps of a moving average.")] = 1,
 ) -> None:
@@ -214,9 +216,12 @@ def plot(
         from cw_plugin.reports import plots
         from cw_plugin.reports.runs import read_run
 
-        figures = plots.named([read_run(run) for run in runs], metric, window)
-        target = out or Path(metric.replace("/", "_").replace("@", ""))
-        _save(figures, target, formats)
+        read = [read_run(run) for run in runs]
+        figures = plots.named(read, metric, window)
+        for name in dict.fromkeys(run.name for run in read if not run.metrics.get(CURVES.get(metric, (metric,))[0])):
+            if metric not in ("accuracy", "forecast"):
+                typer.echo(f"{name} did not log {metric}, and is left out", err=True)
+        _save(figures, out or Path(metric.replace("/", "_").replace("@", "")), formats)
 
 
 @app.command()
@@ -224,7 +229,7 @@ def covariance(
     runs: RunFolders,
     steps: Annotated[str | None, typer.Option(help="One step, or the first and last as 1:50; default: all.")] = None,
     by_step: Annotated[bool, typer.Option("--by-step", help="Each step for itself, not all together.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Draw Figure 3 and the weights: file name without suffix.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Draw Figure 3 and the weights: file name.")] = None,
     formats: Annotated[list[Format] | None, typer.Option("--format", help="May be given several times.")] = None,
 ) -> None:
     """Print the distribution of token-level covariance (Table 1), and draw it (Figure 3)."""
@@ -234,14 +239,18 @@ def covariance(
 
         distributions: dict[str, Bins] = {}
         extremes = []
+        seeds: dict[str, list[records.Records]] = {}
         for name, path in map(split_name, runs):
-            found = records.read_records(path, records.parse_steps(steps))
-            if by_step:
-                distributions |= {f"{name}, step {step}": bins for step, bins in found.items()}
-            else:
-                distributions[f"{name}, steps {', '.join(map(str, found))}"] = records.together(found)
+            seeds.setdefault(name, []).append(records.read_records(path, records.parse_steps(steps)))
             if (table := tables.extreme_tokens(name, records.read_extremes(path))).rows:
                 extremes.append(table)
+        for name, several in seeds.items():
+            if by_step:
+                for step in sorted({step for run in several for step in run}):
+                    one = [{step: run[step]} for run in several if step in run]
+                    distributions[records.title(name, one)] = records.together(one)
+            else:
+                distributions[records.title(name, several)] = records.together(several)
         for title, bins in distributions.items():
             typer.echo(tables.table_1(title, bins).markdown())
         for table in extremes:
@@ -254,10 +263,12 @@ def covariance(
 def _save(figures: list[Figure], target: Path, formats: list[Format] | None) -> None:
     from cw_plugin.reports import plots
 
-    kinds = [kind.value for kind in formats or [Format("png")]]
+    if target.suffix[1:] in Format.__members__:  # figure.svg means figure, and svg
+        formats, target = [*(formats or []), Format(target.suffix[1:])], target.with_suffix("")
+    kinds = dict.fromkeys(kind.value for kind in formats or [Format("png")])
     for number, figure in enumerate(figures):
         name = target if number == 0 else target.with_name(f"{target.name}_{number + 1}")
-        for path in plots.save(figure, name, kinds):
+        for path in plots.save(figure, name, list(kinds)):
             typer.echo(path)
 
 

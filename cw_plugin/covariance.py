@@ -109,11 +109,11 @@ class Side:
     def at(self, share: float) -> tuple[float, float]:
         """Of the ``share`` (0 to 1) most extreme tokens of this side: the threshold, and the mean of |c|.
 
-        Between two bins' edges both follow the straight line.
+        Between two bins' edges both follow the straight line. Both are nan for less than one token.
         """
-        if not len(self.tokens):
+        wanted = share * self.tokens[-1] if len(self.tokens) else 0
+        if wanted < 1:
             return float("nan"), float("nan")
-        wanted = max(share * self.tokens[-1], 1)
         total = np.interp(wanted, np.concatenate([[0], self.tokens]), np.concatenate([[0], self.covariance]))
         return float(np.interp(wanted, self.tokens, self.threshold)), float(total / wanted)
 

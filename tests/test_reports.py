@@ -11,6 +11,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 from typer.testing import CliRunner
@@ -96,9 +98,9 @@ def test_the_step_of_table_2_can_be_chosen_and_the_papers_rows_put_beside(evalua
 def test_table_3_has_the_entropy_of_the_step(evaluations, tmp_path):
     write_metrics(tmp_path / "run", {step: {"actor/entropy": step / 1000} for step in (1, 100, 150, 200)})
     _, printed = run_command("report", evaluations, f"GRPO={tmp_path / 'run'}", "--out", tmp_path / "out")
-    assert "| GRPO | 100 | 0.100 | 20.0 | 52.5 |" in printed
-    assert "| GRPO | 200 | 0.200 | 10.0 | 50.0 |" in printed
-    assert "| CW-GRPO | 200 | - | 30.0 | 75.0 |" in printed
+    assert "| GRPO | 100 | 0.100 | 20.0 (6/30) | 52.5 (21/40) |" in printed
+    assert "| GRPO | 200 | 0.200 | 10.0 (3/30) | 50.0 (20/40) |" in printed
+    assert "| CW-GRPO | 200 | - | 30.0 (9/30) | 75.0 (30/40) |" in printed
 
 
 def test_seeds_of_one_name_are_put_together():
@@ -275,6 +277,11 @@ def test_plot_writes_each_format(tmp_path):
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "figure.pdf").read_bytes().startswith(b"%PDF")
     ElementTree.parse(tmp_path / "figure.svg")
+    code, printed = run_command("plot", tmp_path / "run", "--out", tmp_path / "new" / "entropy-1.5b.svg")
+    assert code == 0 and printed.split() == [str(tmp_path / "new" / "entropy-1.5b.svg")]
+    (tmp_path / "file").write_text("")
+    code, printed = run_command("plot", tmp_path / "run", "--out", tmp_path / "file" / "figure")
+    assert code == 2 and "cannot be written" in printed and "Traceback" not in printed
 
 
 def test_table_1_reads_both_ways(tmp_path):
@@ -287,9 +294,37 @@ def test_table_1_reads_both_ways(tmp_path):
     }
     table = tables.table_1("x", bins)
     rows = {row[0]: row[1:5] for row in table.rows}
+    assert rows["0.01%"] == ["-"] * 4  # less than a token
     assert rows["1.00%"] == ["8", "8", "-4", "-4"]  # one token of 100
     assert rows["20.00%"] == ["2", "2.3", "-3.67", "-2.5"]  # 8 + 19 x 2 over 20; between the edges at 10 and 100
     assert rows["100.00%"] == ["1", "1.26", "-1", "-1.3"]
+
+
+def write_record(folder: Path, step: int, tokens: int) -> None:
+    columns = {"edge": [-1.0, 1.0], "tokens": [tokens, tokens], "covariance": [-1.5 * tokens, 1.5 * tokens]}
+    columns |= {"weight": [1.0 * tokens] * 2, "weighted": [-1.0 * tokens, 1.0 * tokens]}
+    (folder / "covariance").mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), folder / "covariance" / f"step_{step:06d}.parquet")
+
+
+def test_covariance_puts_seeds_and_steps_together(tmp_path):
+    for seed in (1, 2):
+        for step in (1, 50):
+            write_record(tmp_path / str(seed), step, 10 * seed)
+    runs = [f"GRPO={tmp_path / '1'}", f"GRPO={tmp_path / '2'}"]
+    _, printed = run_command("covariance", *runs)
+    assert "GRPO, steps 1, 50 of 2 runs: 60 tokens of positive covariance, 60 of negative." in printed
+    _, printed = run_command("covariance", *runs, "--by-step", "--steps", "50")
+    assert "GRPO, step 50 of 2 runs: 30 tokens of positive covariance, 30 of negative." in printed
+    _, printed = run_command("covariance", *runs, "--steps", "2:40")
+    assert "has records of the steps 1, 50, and none in that range" in printed
+
+
+def test_runs_of_one_name_that_differ_have_columns_of_their_own():
+    one, other = {"trainer": {"total_training_steps": 10}}, {"trainer": {"total_training_steps": 3}}
+    table = tables.table_5([("GRPO", one), ("GRPO", one), ("GRPO", other)])
+    assert table.header == ["", "GRPO", "GRPO", "paper (reported)"]
+    assert ["training steps", "10", "3", "100"] in table.rows and "differ in these settings" in table.notes[-1]
 
 
 @pytest.mark.parametrize(
@@ -299,7 +334,7 @@ def test_table_1_reads_both_ways(tmp_path):
         (lambda path: path.mkdir(), ["report"], "holds no metrics"),
         (lambda path: path.mkdir(), ["plot"], "holds no metrics"),
         (lambda path: path.mkdir(), ["covariance"], "holds no covariance record"),
-        (lambda path: write_metrics(path, METRICS), ["plot", "--metric", "reward"], "logged were: actor/entropy"),
+        (lambda path: write_metrics(path, METRICS), ["plot", "--metric", "reward"], "no run logged critic"),
         (lambda path: write_metrics(path, METRICS), ["plot", "--metric", "accuracy"], "no validation accuracy"),
         (lambda path: write_metrics(path, METRICS), ["plot", "--metric", "forecast"], "fewer than three steps"),
         (lambda path: (write_metrics(path, {}) / "a.jsonl").write_text("{\n{}\n"), ["plot"], "line 1 is not JSON"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
 import io
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,6 +16,7 @@ from matplotlib.figure import Figure
 
 from cw_plugin.covariance import Bins, side
 from cw_plugin.errors import ReportError
+from cw_plugin.files import write_whole
 from cw_plugin.reports.curves import CURVES
 from cw_plugin.reports.runs import Run
 
@@ -40,12 +43,20 @@ def _style(index: int) -> dict[str, Any]:
 
 
 def save(figure: Figure, path: Path, formats: Sequence[str]) -> list[Path]:
-    """Write ``path`` with each of the suffixes png, svg, pdf; the same figure gives the same bytes."""
+    """Write ``path`` with each of the suffixes png, svg, pdf; the same figure gives the same bytes.
+
+    Raises:
+        ReportError: the files cannot be written.
+    """
     written = []
     for kind in formats:
-        target = path.with_suffix(f".{kind}")
+        target = path.with_name(f"{path.name}.{kind}")
         metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
-        figure.savefig(target, dpi=160, metadata=metadata)
+        draw = functools.partial(figure.savefig, dpi=160, metadata=metadata)
+        try:
+            write_whole(target, draw)
+        except OSError as error:
+            raise ReportError(f"{target} cannot be written ({error.strerror}); give another place with --out") from None
         written.append(target)
     return written
 
@@ -92,7 +103,8 @@ def curve(runs: Sequence[Run], metric: str, title: str, unit: str, window: int =
             by_name[run.name].append(run)
     if not by_name:
         known = sorted({key for run in runs for key in run.metrics if not key.startswith("val-")})
-        raise ReportError(f"no run logged {metric}; logged were: {', '.join(known)}")
+        near = difflib.get_close_matches(metric, [*CURVES, "accuracy", "forecast", *known], 3, 0.5) or known[:10]
+        raise ReportError(f"no run logged {metric}; {', '.join(near)} would be there, or one of {', '.join(CURVES)}")
     figure, axes = _figure(title, "training step", unit)
     for index, (name, seeds) in enumerate(by_name.items()):
         steps = np.array(sorted(set.intersection(*(set(run.metrics[metric]) for run in seeds))))
@@ -176,7 +188,10 @@ def forecast(run: Run) -> Figure:
     """
     _, change = run.series("cw_grpo/entropy_change")
     if len(change) < 3:
-        raise ReportError(f"{run.path} has fewer than three steps with cw_grpo/entropy_change; nothing to compare")
+        raise ReportError(
+            f"{run.path} has fewer than three steps with cw_grpo/entropy_change, which adv_estimator=cw_grpo logs "
+            "(+algorithm.cw_grpo.kernel=none for plain GRPO); nothing to compare"
+        )
     figure = Figure(figsize=(8.4, 3.8), layout="constrained")
     titles = {"cw_grpo/entropy_forecast_grpo": "before reweighting", "cw_grpo/entropy_forecast": "after reweighting"}
     for place, (metric, title) in enumerate(titles.items(), 1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,21 +13,26 @@ import pyarrow.parquet as pq
 from cw_plugin.covariance import Bins, add_bins
 from cw_plugin.errors import ReportError
 
+Records = dict[int, Bins]  # step -> its bins
+
 _STEP = re.compile(r"step_(\d+)\.parquet")
 _COLUMNS = ("edge", "tokens", "covariance", "weight", "weighted")
 
 
-def read_records(path: Path, steps: tuple[int, int] | None = None) -> dict[int, Bins]:
+def read_records(path: Path, steps: tuple[int, int] | None = None) -> Records:
     """The bins of every recorded step below ``path``, of those from ``steps[0]`` to ``steps[1]`` if given.
 
     Raises:
         ReportError: no record, or one that cannot be read.
     """
+    if not path.exists():
+        raise ReportError(f"{path} does not exist; give the folder of a run")
     files = {int(found[1]): file for file in path.rglob("step_*.parquet") if (found := _STEP.fullmatch(file.name))}
     if not files:
         raise ReportError(
             f"{path} holds no covariance record (covariance/step_*.parquet); they are written into "
-            "trainer.default_local_dir every +algorithm.cw_grpo.record_every steps under adv_estimator=cw_grpo"
+            "trainer.default_local_dir every +algorithm.cw_grpo.record_every steps under adv_estimator=cw_grpo (with "
+            "+algorithm.cw_grpo.kernel=none for plain GRPO)"
         )
     chosen = {step: files[step] for step in sorted(files) if steps is None or steps[0] <= step <= steps[1]}
     if not chosen:
@@ -67,6 +73,13 @@ def _read(file: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
         raise ReportError(f"{file} cannot be read as a covariance record ({error}); remove it") from None
 
 
-def together(records: dict[int, Bins]) -> Bins:
-    """All steps as one distribution."""
-    return add_bins(list(records.values()))
+def together(runs: Sequence[Records]) -> Bins:
+    """All steps of all runs as one distribution."""
+    return add_bins([bins for records in runs for bins in records.values()])
+
+
+def title(name: str, runs: Sequence[Records]) -> str:
+    """What :func:`together` has put together."""
+    steps = sorted({step for records in runs for step in records})
+    seeds = f" of {len(runs)} runs" if len(runs) > 1 else ""
+    return f"{name}, step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}{seeds}"

@@ -24,8 +24,8 @@ class Material:
 
     runs: list[Run] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
-    configs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    covariances: dict[str, dict] = field(default_factory=dict)
+    configs: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    records: dict[str, list[records.Records]] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
 
 
@@ -47,9 +47,9 @@ def collect(arguments: Sequence[str]) -> Material:
         if answers:
             material.evaluations += read_evaluations(argument)
         if (config := read_config(path)) is not None:
-            material.configs.setdefault(name, config)
+            material.configs.append((name, config))
         if path.is_dir() and any(path.rglob("step_*.parquet")):
-            material.covariances[name] = records.together(records.read_records(path))
+            material.records.setdefault(name, []).append(records.read_records(path))
     graded = {evaluation.name for evaluation in material.evaluations}
     for name in dict.fromkeys(run.name for run in material.runs if run.name not in graded):
         material.missing.append(f"{name}: no graded answers, so no accuracies.")
@@ -117,8 +117,9 @@ def _tables(material: Material, base: str | None, step: int | None, paper_model:
         found.append(replace(tables.table_3(validations, material.runs), name="validation", title=title))
     if material.configs:
         found.append(tables.table_5(material.configs))
-    for number, (name, bins) in enumerate(material.covariances.items(), 1):
-        found.append(replace(tables.table_1(name, bins), name=f"table1-{number}"))
+    for number, (name, several) in enumerate(material.records.items(), 1):
+        table = tables.table_1(records.title(name, several), records.together(several))
+        found.append(replace(table, name=f"table1-{number}"))
     return found
 
 
@@ -127,7 +128,9 @@ def _figures(material: Material) -> list[Figure]:
     names = [name for name, (metric, *_) in CURVES.items() if metric in logged]
     names += ["accuracy"] if plots.accuracy_metrics(material.runs) else []
     figures = [figure for name in names for figure in plots.named(material.runs, name)]
-    if material.covariances:
-        figures += [plots.contributions(material.covariances), plots.weight_curve(material.covariances)]
-    forecasts = [run for run in material.runs if len(run.metrics.get("cw_grpo/entropy_change", {})) >= 3]
+    if material.records:
+        covariances = {name: records.together(several) for name, several in material.records.items()}
+        figures += [plots.contributions(covariances), plots.weight_curve(covariances)]
+    # A correlation of fewer steps says nothing.
+    forecasts = [run for run in material.runs if len(run.metrics.get("cw_grpo/entropy_change", {})) >= 30]
     return figures + [plots.forecast(run) for run in forecasts]

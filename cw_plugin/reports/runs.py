@@ -71,10 +71,12 @@ def read_run(argument: str | Path) -> Run:
 
 
 def split_name(argument: str | Path) -> tuple[str, Path]:
-    """``NAME=FOLDER`` apart; without a name, that of the folder, or of the one above an anonymous folder."""
+    """``NAME=FOLDER`` apart; without a name it is the folder's."""
     text = str(argument)
     if "=" in text and not Path(text).exists():
         name, _, folder = text.partition("=")
+        if not name:
+            raise ReportError(f"{text!r} has no name before the =; write NAME=FOLDER, or the folder alone")
         return name, Path(folder)
     path = Path(text)
     return path.resolve().stem if path.is_file() else path.resolve().name, path

@@ -200,7 +200,7 @@ def table_3(evaluations: Sequence[Evaluation], runs: Sequence[Run], paper_rows: 
     rows = []
     for evaluation in sorted(trained, key=lambda evaluation: (evaluation.name, evaluation.step)):
         scores = [evaluation.accuracy.get(name) for name in columns]
-        shown = [f"{100 * score(answers).mean:.1f}" if answers else "-" for answers in scores]
+        shown = [_brief(answers) if answers else "-" for answers in scores]
         entropies = [run.metrics.get("actor/entropy", {}) for run in runs if run.name == evaluation.name]
         known = [series[evaluation.step] for series in entropies if evaluation.step in series]
         entropy = f"{np.mean(known):.3f}" if known else "-"
@@ -211,7 +211,18 @@ def table_3(evaluations: Sequence[Evaluation], runs: Sequence[Run], paper_rows: 
             cells = [f"{reported[column]:.1f}" if column in reported else "-" for column in columns]
             rows.append([f"{name} ({REPORTED})", str(step), entropy or "-", *cells])
     header = ["method", "step", "entropy", *map(_shown, columns)]
-    return Table("table3", "Table 3: checkpoints, and the policy's entropy there", header, rows, ["Per cent right."])
+    return Table(
+        "table3",
+        "Table 3: checkpoints, and the policy's entropy there",
+        header,
+        rows,
+        ["Per cent right, (right / answers)."],
+    )
+
+
+def _brief(answers: Mapping[str, Sequence[float]]) -> str:
+    found = score(answers)
+    return f"{100 * found.mean:.1f} ({found.correct}/{found.answers})"
 
 
 def table_4(evaluations: Sequence[Evaluation]) -> Table:
@@ -240,6 +251,8 @@ _R = "actor_rollout_ref.rollout."
 _SETTINGS = (
     ("model", "actor_rollout_ref.model.path", ""),
     ("advantage estimator", "algorithm.adv_estimator", ""),
+    ("cw_grpo: scope", "algorithm.cw_grpo.scope", ""),
+    ("cw_grpo: kernel", "algorithm.cw_grpo.kernel", ""),
     ("policy loss", f"{_A}policy_loss.loss_mode", ""),
     ("learning rate", f"{_A}optim.lr", "1e-06"),
     ("prompts per step", "data.train_batch_size", "12"),
@@ -256,17 +269,32 @@ _SETTINGS = (
 )
 
 
-def table_5(configs: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Hyperparameters of every run, from the configuration that it was started with."""
+def table_5(configs: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
+    """Hyperparameters of every run, from the configuration that it was started with.
+
+    Runs of one name that were started alike share a column.
+    """
 
     def value(config: Any, key: str) -> str:
         for part in key.split("."):
             config = config.get(part) if isinstance(config, Mapping) else None
         return "-" if config is None else str(config)
 
-    rows = [[label, *(value(config, key) for config in configs.values()), given] for label, key, given in _SETTINGS]
+    columns: list[tuple[str, list[str]]] = []
+    for name, config in configs:
+        values = [value(config, key) for _, key, _ in _SETTINGS]
+        if value(config, f"{_A}use_kl_loss") == "False":
+            values[-1] = "-"  # the coefficient of nothing
+        if (name, values) not in columns:
+            columns.append((name, values))
+    rows = [
+        [label, *cells, given] for (label, _, given), *cells in zip(_SETTINGS, *(v for _, v in columns), strict=True)
+    ]
     notes = ["The paper also gives gradient accumulation over 4 steps; examples/README.md says what that is in verl."]
-    return Table("table5", "Table 5: hyperparameters", ["", *configs, f"paper ({REPORTED})"], rows, notes)
+    names = [name for name, _ in columns]
+    if len(set(names)) < len(names):
+        notes.append("Runs of one name differ in these settings; the figures show their mean all the same.")
+    return Table("table5", "Table 5: hyperparameters", ["", *names, f"paper ({REPORTED})"], rows, notes)
 
 
 def table_1(name: str, bins: Bins) -> Table:
@@ -275,7 +303,8 @@ def table_1(name: str, bins: Bins) -> Table:
     rows = []
     for share, up, down in paper.TABLE_1:
         cells = [*positive.at(share), *(-value for value in negative.at(share))]
-        rows.append([f"{share:.2%}", *(f"{value:.3g}" for value in cells), f"{up:.2f}", f"{down:.2f}"])
+        shown = ["-" if np.isnan(value) else f"{value:.3g}" for value in cells]
+        rows.append([f"{share:.2%}", *shown, f"{up:.2f}", f"{down:.2f}"])
     header = ["most extreme", "positive ≥", "positive mean", "negative ≥", "negative mean"]
     header += [f"positive ({REPORTED})", f"negative ({REPORTED})"]
     tokens = f"{positive.tokens[-1] if len(positive.tokens) else 0} tokens of positive covariance, "
