@@ -23,6 +23,7 @@ import pytest
 import ray
 import torch
 from omegaconf import OmegaConf
+from patched_verl import PARTS, copy_verl
 from reference import reference_weights
 from tensordict import TensorDict
 from transformers import AutoTokenizer
@@ -112,6 +113,18 @@ def assert_right(run: Path) -> None:
         plain = torch.tensor(grpo_column(batch))[:, None].expand_as(valid)[valid]
         reweighted += (plain - batch["advantages"][valid]).abs().gt(0.01).sum().item()
     assert reweighted > 100  # the batches had something to reweight
+
+
+def assert_same_first_step(one: Path, other: Path) -> list[int]:
+    """The rollouts of step 1 are the same. Rows are matched by their log-probs; equal responses are interchangeable."""
+    before, after = batches(one)[0], batches(other)[0]
+    assert len(before["uids"]) == len(after["uids"])
+    x, y = before["old_log_probs"] * before["response_mask"], after["old_log_probs"] * after["response_mask"]
+    distance = torch.cdist(x.double(), y.double(), p=float("inf"))
+    match = distance.argmin(1)
+    assert distance.amin(1).max() < 1e-4 and distance.amin(0).max() < 1e-4
+    torch.testing.assert_close(after["advantages"][match], before["advantages"], rtol=1e-3, atol=1e-3)
+    return match.tolist()
 
 
 def assert_logged(records: list[dict]) -> None:
@@ -296,16 +309,28 @@ def test_two_ranks_on_a_running_ray_cluster_give_the_same_weights(first_run, tmp
         records = finish(run, process)
     assert_right(run)
     assert_logged(records)
+    match = assert_same_first_step(one_rank, run)
+    assert match != list(range(len(match)))  # another layout of the batch
 
-    # The rollouts of step 1 are the same. Rows are matched by their log-probs; equal responses are interchangeable.
-    before, after = batches(one_rank)[0], batches(run)[0]
-    assert len(before["uids"]) == len(after["uids"])
-    x, y = before["old_log_probs"] * before["response_mask"], after["old_log_probs"] * after["response_mask"]
-    distance = torch.cdist(x.double(), y.double(), p=float("inf"))
-    match = distance.argmin(1)
-    assert distance.amin(1).max() < 1e-4 and distance.amin(0).max() < 1e-4
-    assert match.tolist() != list(range(len(match)))  # another layout of the batch
-    torch.testing.assert_close(after["advantages"][match], before["advantages"], rtol=1e-3, atol=1e-3)
+
+def test_a_verl_with_cw_grpo_of_its_own_gives_the_same_weights(first_run, tmp_path):
+    """The first run's rollouts once more, on a verl with the patches: its estimator runs, not the plugin's."""
+    one_rank, cache, _, _ = first_run
+    copy, run = copy_verl(tmp_path / "verl", *PARTS), tmp_path / "native"
+    process = quickstart(
+        run,
+        "skip.rollout_tq.enable=True",
+        f"skip.rollout_tq.dump_dir={cache}",
+        "skip.rollout_tq.steps=[1]",
+        STEPS="2",
+        PYTHONPATH=os.pathsep.join(map(str, (copy, ROOT, ROOT / "tests"))),
+    )
+    records = finish(run, process)
+    assert_right(run)
+    assert len(records) == 2
+    assert not [name for record in records for name in record["data"] if name.startswith("cw_grpo/")]
+    assert "cw_grpo is already registered" in (run / "train.log").read_text()
+    assert_same_first_step(one_rank, run)
 
 
 def test_kl_rollout_correction_mini_batches_epochs_and_dynamic_sampling(tmp_path):

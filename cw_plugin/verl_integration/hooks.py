@@ -4,6 +4,8 @@ verl's registries take the estimator and the loss. Around them verl 0.9.1 leaves
 is a wrapt wrapper, installed right after verl has imported the module concerned; the wrapped function always runs,
 unchanged. ``HOOKS`` says for each what it does, why, and which change of verl removes it.
 
+Where verl itself has registered cw_grpo (patches/), this package leaves it alone: none of its hooks then acts.
+
 When verl does not have the place a hook needs, nothing is guessed: the problem is said once on stderr, training with
 cw_grpo is refused by :func:`require_hooks`, and the estimator itself refuses to run without log-probs.
 """
@@ -172,6 +174,12 @@ def _installed(hook: Hook, module: ModuleType) -> bool:
     return False
 
 
+def _cw_grpo_is_ours() -> bool:
+    from cw_plugin.verl_integration.options import verl_has_its_own
+
+    return not verl_has_its_own()
+
+
 def _install(hook: Hook, module: ModuleType) -> None:
     if _installed(hook, module):
         return
@@ -184,7 +192,7 @@ def _install(hook: Hook, module: ModuleType) -> None:
         problems.append(f"{hook.target} has no {' or '.join(lacking)}")
         logger.error("cw_plugin does not fit this verl, and cw_grpo will be refused: %s", problems[-1])
         return
-    wrapt.wrap_function_wrapper(module, hook.function, hook.wrapper)
+    wrapt.wrap_object(module, hook.function, wrapt.FunctionWrapper, (hook.wrapper, _cw_grpo_is_ours))
 
 
 def _register_estimator_and_loss(core_algos: ModuleType) -> None:
@@ -196,7 +204,10 @@ def _register_estimator_and_loss(core_algos: ModuleType) -> None:
         (core_algos.POLICY_LOSS_REGISTRY, core_algos.register_policy_loss, compute_policy_loss_cw_grpo),
     ):
         if registry.get(NAME, function) is not function:
-            logger.warning("cw_plugin: %s is already registered (%r) and is left as it is", NAME, registry[NAME])
+            logger.warning(
+                "cw_plugin: %s is already registered (%r) and used as it is, without cw_plugin's options and metrics",
+                NAME, registry[NAME],
+            )  # fmt: skip
         else:
             add(NAME)(function)
 

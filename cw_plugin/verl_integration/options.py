@@ -77,6 +77,15 @@ _VALID: dict[str, tuple[str, Any]] = {
 }
 
 
+def verl_has_its_own() -> bool:
+    """Whether the cw_grpo that verl will run is not this package's, whose options and checks then do not apply."""
+    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
+
+    from cw_plugin.verl_integration.estimator import compute_cw_grpo_advantage
+
+    return ADV_ESTIMATOR_REGISTRY.get(NAME, compute_cw_grpo_advantage) is not compute_cw_grpo_advantage
+
+
 def check_config(config: Any) -> None:
     """Refuse, before any worker starts, settings that would train something else than was asked for.
 
@@ -86,6 +95,8 @@ def check_config(config: Any) -> None:
     Raises:
         OptionsError: with the override that mends it.
     """
+    if verl_has_its_own():
+        return
     Options.from_config(config.algorithm)
     estimator = config.algorithm.adv_estimator == NAME
     loss = config.actor_rollout_ref.actor.policy_loss.get("loss_mode") == NAME
