@@ -73,9 +73,9 @@ def test_a_run_without_faults_gets_no_finding(good):
 @pytest.mark.parametrize(
     ("fault", "check", "what", "mend", "fatal"),
     [
-        ([f"{A}.actor.policy_loss.loss_mode=cw_grpo"], "method", "refused", "loss_mode=vanilla", True),
+        ([f"{A}.actor.policy_loss.loss_mode=cw_grpo"], "method", "weigh every token twice", "loss_mode=vanilla", True),
         (["algorithm.adv_estimator=grpo"], "method", "adv_estimator=grpo", "adv_estimator=cw_grpo", False),
-        (["+algorithm.cw_grpo.scope=prompt"], "method", "refused", "use one of group, batch", True),
+        (["+algorithm.cw_grpo.scope=prompt"], "method", "scope=prompt is unknown", "use one of group, batch", True),
         ([f"{A}.rollout.n=1"], "scope", "one response", f"{A}.rollout.n=12", True),
         (["+algorithm.cw_grpo.scope=batch"], "scope", "all prompts share", "scope=group", False),
         (

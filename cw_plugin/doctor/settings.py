@@ -24,7 +24,8 @@ def method(config: Any) -> Iterator[Finding]:
     try:
         check_config(config)
     except OptionsError as error:
-        yield Finding("method", "these settings are refused", "verl would train something else", str(error))
+        what, _, mend = str(error).partition("; ")
+        yield Finding("method", what, "main_ppo refuses to start", mend)
     if not any(estimator_and_loss(config)):
         yield Finding(
             "method",

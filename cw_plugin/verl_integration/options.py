@@ -55,7 +55,9 @@ class Options:
                 raise OptionsError(f"algorithm.{NAME}.{key}={value} is unknown; use {described}")
         options = cls(**given)
         if None not in (low := options.entropy_low, high := options.entropy_high) and not low < high:  # type: ignore[operator]
-            raise OptionsError(f"algorithm.{NAME}.entropy_low={low} must be less than entropy_high={high}")
+            raise OptionsError(
+                f"algorithm.{NAME}.entropy_low={low} must be less than entropy_high={high}; exchange them"
+            )
         return options
 
 
