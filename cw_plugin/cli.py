@@ -218,8 +218,9 @@ def plot(
 
         read = [read_run(run) for run in runs]
         figures = plots.named(read, metric, window)
-        for name in dict.fromkeys(run.name for run in read if not run.metrics.get(CURVES.get(metric, (metric,))[0])):
-            if metric not in ("accuracy", "forecast"):
+        if metric not in ("accuracy", "forecast"):
+            logged = CURVES.get(metric, (metric,))[0]
+            for name in dict.fromkeys(run.name for run in read if not run.metrics.get(logged)):
                 typer.echo(f"{name} did not log {metric}, and is left out", err=True)
         _save(figures, out or Path(metric.replace("/", "_").replace("@", "")), formats)
 

@@ -18,7 +18,6 @@ from torch import Tensor
 Bins = dict[str, np.ndarray]  # what CovarianceRecorder.bins returns
 
 # A float32's upper 16 bits are sign, exponent and 7 bits of mantissa. As a number they grow with the magnitude.
-_SIGN = 2**15
 _KEYS = 2**16
 _NEGLIGIBLE = 2.0**-24  # |c| beneath counts as 0, so that there are not bins without end
 
