@@ -1,10 +1,11 @@
 """One training step at the level of verl's engines, under torchrun; run by test_engines.py.
 
-    torchrun --nproc-per-node=N engine_step.py BACKEND BATCH OUT [--tp N] [--pp N]
+    torchrun --nproc-per-node=N engine_step.py BACKEND BATCH OUT [--tp N] [--pp N] [--lr RATE] [--save FOLDER]
 
 BATCH is a file with the model's path and the tensors of a batch. What the engine computed goes to OUT: log-probs, the
 advantages of the cw_grpo estimator, and the gradient norms of verl's ppo_loss with these and with loss_mode=cw_grpo.
-The learning rate is 0, so that both norms belong to the same weights.
+The learning rate is 0 unless given, so that both norms belong to the same weights. With --save a Megatron checkpoint of
+the weights after both goes to FOLDER, and to OUT what verl would send to vLLM.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from verl import DataProto
+from verl.trainer.config import CheckpointConfig
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import (
@@ -32,7 +34,7 @@ from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import left_right_2_no_padding, no_padding_2_padding
 
 
-def make_engine(backend: str, model: str, rows: int, tp: int, pp: int) -> Any:
+def make_engine(backend: str, model: str, rows: int, tp: int, pp: int, lr: float) -> Any:
     batching = {
         "use_dynamic_bsz": False,
         "use_remove_padding": False,
@@ -51,7 +53,7 @@ def make_engine(backend: str, model: str, rows: int, tp: int, pp: int) -> Any:
         )
         object.__setattr__(engine_config, "dtype", "float32")  # the configuration admits half precisions alone
         optimizer_config: Any = McoreOptimizerConfig(
-            lr=0.0, lr_decay_steps=10, total_training_steps=10, lr_warmup_steps=0
+            lr=lr, lr_decay_steps=10, total_training_steps=10, lr_warmup_steps=0
         )
     else:
         engine_config = FSDPEngineConfig(
@@ -61,7 +63,7 @@ def make_engine(backend: str, model: str, rows: int, tp: int, pp: int) -> Any:
             use_torch_compile=False,
             mixed_precision={"param_dtype": "fp32", "reduce_dtype": "fp32"},
         )
-        optimizer_config = FSDPOptimizerConfig(lr=0.0, total_training_steps=10)
+        optimizer_config = FSDPOptimizerConfig(lr=lr, total_training_steps=10)
     model_config = HFModelConfig(path=model, use_remove_padding=False, override_config={"attn_implementation": "eager"})
     model_config.model_type = "language_model"
     engine = EngineRegistry.new(
@@ -70,7 +72,7 @@ def make_engine(backend: str, model: str, rows: int, tp: int, pp: int) -> Any:
         model_config=model_config,
         engine_config=engine_config,
         optimizer_config=optimizer_config,
-        checkpoint_config=None,
+        checkpoint_config=CheckpointConfig(),
     )
     engine.initialize()
     return engine
@@ -83,13 +85,15 @@ def main() -> None:
     parser.add_argument("out")
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--pp", type=int, default=1)
+    parser.add_argument("--lr", type=float, default=0.0)
+    parser.add_argument("--save")
     options = parser.parse_args()
     dist.init_process_group("gloo")
 
     batch = torch.load(options.batch, weights_only=False)
     model, rewards, uids = (batch.pop(key) for key in ("model", "rewards", "uids"))
     rows = len(rewards)
-    engine = make_engine(options.backend, model, rows, options.tp, options.pp)
+    engine = make_engine(options.backend, model, rows, options.tp, options.pp, options.lr)
     mask = batch["response_mask"]
 
     def tensordict(**extra: torch.Tensor) -> Any:
@@ -140,6 +144,11 @@ def main() -> None:
                     values = values if isinstance(values, list) else [values]
                     metrics[key] = float(values[0].aggregate())
         results[loss_mode] = from_last_stage(metrics)
+    if options.save:
+        # Set by use_dist_checkpointing=True, with which the engine would also load its first weights in this format.
+        engine.checkpoint_mananager.use_dist_checkpointing = True
+        engine.save_checkpoint(options.save, global_step=1)
+        results["weights"] = {name: weight.clone() for name, weight in engine.get_per_tensor_param()[0]}
     if dist.get_rank() == 0:
         torch.save(results, options.out)
     dist.destroy_process_group()

@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 import torch
 from reference import reference_weights
-from transformers import AutoModelForCausalLM, Qwen2Config
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config
+
+from cw_plugin.evaluation import EvaluationError
+from cw_plugin.evaluation.models import find_models, merged
 
 ROOT = Path(__file__).parent.parent
 ROWS, PROMPT, RESPONSE = 8, 6, 10
@@ -90,6 +93,14 @@ def hugging_face(batch):
     return log_probs.detach(), advantages["vanilla"], norms
 
 
+def engine_step(processes: int, *arguments: str | Path) -> None:
+    environment = os.environ | {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command += [ROOT / "tests" / "engine_step.py", *arguments]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-6000:]
+
+
 @pytest.mark.parametrize("name", ENGINES)
 def test_one_step(name, batch, hugging_face, tmp_path):
     backend, processes, arguments = ENGINES[name]
@@ -97,11 +108,7 @@ def test_one_step(name, batch, hugging_face, tmp_path):
         pytest.importorskip("megatron.core")
     folder, tensors, _, _ = batch
     log_probs, advantages, norms = hugging_face
-    environment = os.environ | {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    command += [ROOT / "tests" / "engine_step.py", backend, folder / "batch.pt", tmp_path / "out.pt", *arguments]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-6000:]
+    engine_step(processes, backend, folder / "batch.pt", tmp_path / "out.pt", *arguments)
 
     out = torch.load(tmp_path / "out.pt")
     mask = tensors["response_mask"].bool()
@@ -112,3 +119,40 @@ def test_one_step(name, batch, hugging_face, tmp_path):
         assert out[loss_mode]["grad_norm"] == pytest.approx(norm, rel=4e-5), loss_mode
     assert out["cw_grpo"]["cw_grpo/sigma"] > 0
     assert norms["vanilla"] != pytest.approx(norms["cw_grpo"], rel=1e-2)  # the two weigh differently
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("tied", "parallel"), [(True, "--tp"), (False, "--pp")])
+def test_a_checkpoint_without_hugging_face_weights_is_merged(tied, parallel, batch, tmp_path, monkeypatch):
+    """What verl saves with use_dist_checkpointing=True, merged for an evaluation, is what the engine trained."""
+    pytest.importorskip("megatron.core")
+    monkeypatch.setenv("VERL_PLATFORM", "cpu")
+    model = tmp_path / "model"
+    shutil.copytree(batch[0] / "model", model)
+    if not tied:
+        AutoModelForCausalLM.from_pretrained(model, tie_word_embeddings=False).save_pretrained(model)
+    torch.save(torch.load(batch[0] / "batch.pt", weights_only=False) | {"model": str(model)}, tmp_path / "batch.pt")
+    actor = tmp_path / "run" / "global_step_1" / "actor"
+    files = (tmp_path / "batch.pt", tmp_path / "out.pt")
+    engine_step(2, "megatron", *files, parallel, "2", "--lr", "0.01", "--save", actor)
+
+    (found,) = find_models([str(tmp_path / "run")], tmp_path / "out", print)
+    with pytest.raises(EvaluationError, match="copy the config and the tokenizer"):
+        merged(found, tmp_path / "cache", print)
+    for file in model.iterdir():
+        if file.suffix != ".safetensors":
+            shutil.copy(file, actor / "model" / "huggingface")
+    assert find_models([str(tmp_path / "run")], tmp_path / "out", print) == [found]
+    folder = merged(found, tmp_path / "cache", print)
+
+    weights = torch.load(tmp_path / "out.pt")["weights"]
+    before = AutoModelForCausalLM.from_pretrained(model).state_dict()
+    assert all((weight != before[name]).any() for name, weight in weights.items())
+    assert ("lm_head.weight" in weights) != tied
+    weights.setdefault("lm_head.weight", weights["model.embed_tokens.weight"])
+    # the merger writes bfloat16, in which verl would have trained; the engine of this test trains in float32
+    expected = {name: weight.bfloat16() for name, weight in weights.items()}
+    loaded = AutoModelForCausalLM.from_pretrained(folder)
+    torch.testing.assert_close(dict(loaded.state_dict()), expected, rtol=0, atol=0)
+    text = "What is 2 + 2?"
+    assert AutoTokenizer.from_pretrained(folder).encode(text) == AutoTokenizer.from_pretrained(model).encode(text)

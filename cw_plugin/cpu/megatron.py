@@ -16,14 +16,17 @@ from typing import Any
 import wrapt
 
 
-def pretend_cuda_when_an_engine_is_made(transformer_impl: ModuleType) -> None:
-    """For ``verl.workers.engine.megatron.transformer_impl``."""
+def pretend_cuda_when_made(name: str) -> Callable[[ModuleType], None]:
+    """For the module with the class ``name``."""
 
-    def wrapper(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> Any:
-        _pretend_cuda()
-        return wrapped(*args, **kwargs)
+    def install(module: ModuleType) -> None:
+        def wrapper(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> Any:
+            _pretend_cuda()
+            return wrapped(*args, **kwargs)
 
-    wrapt.wrap_function_wrapper(transformer_impl, "MegatronEngine.__init__", wrapper)
+        wrapt.wrap_function_wrapper(module, f"{name}.__init__", wrapper)
+
+    return install
 
 
 @functools.cache

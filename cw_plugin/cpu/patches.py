@@ -87,10 +87,17 @@ PATCHES = (
     ),
     Patch(
         module="verl.workers.engine.megatron.transformer_impl",
-        install=megatron.pretend_cuda_when_an_engine_is_made,
+        install=megatron.pretend_cuda_when_made("MegatronEngine"),
         what="in a process that makes a Megatron engine, device='cuda', .cuda() and torch.cuda mean the CPU",
         why="Megatron-core has the device's name in its code",
         removed_by="Megatron-core taking the device from its configuration",
+    ),
+    Patch(
+        module="verl.model_merger.megatron_model_merger",
+        install=megatron.pretend_cuda_when_made("MegatronModelMerger"),
+        what="the same in the process that merges a checkpoint of Megatron's",
+        why="as above",
+        removed_by="as above",
     ),
     Patch(
         module="megatron.core.tensor_parallel.random",
@@ -128,6 +135,13 @@ PATCHES = (
         what="layers of Megatron-core in place of TransformerEngine's",
         why="mbridge asks for TransformerEngine's always",
         removed_by="mbridge looking whether TransformerEngine is installed",
+    ),
+    Patch(
+        module="verl.models.mcore.model_initializer",
+        install=megatron.local_layers,
+        what="the same in the model that verl's merger loads a checkpoint into",
+        why="verl asks for TransformerEngine's always; on the disk the names of weights are the same with both",
+        removed_by="verl looking whether TransformerEngine is installed",
     ),
     Patch(
         module="mbridge.models.qwen2",

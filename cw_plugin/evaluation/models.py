@@ -161,7 +161,12 @@ def merged(model: Model, cache: Path, say: Callable[[str], None]) -> str:
     megatron = (actor / "model").is_dir()
     config = actor / "model" / "huggingface" if megatron else actor / "huggingface"
     if not (config / "config.json").is_file():
-        raise EvaluationError(f"{config} has no config.json, which verl's merger needs; the checkpoint is not whole.")
+        mend = (  # with actor.megatron.use_dist_checkpointing verl leaves this folder empty
+            "copy the config and the tokenizer of the model that was trained to it, and no weights"
+            if megatron
+            else "the checkpoint is not whole"
+        )
+        raise EvaluationError(f"{config} has no config.json, which verl's merger needs; {mend}.")
     command = [sys.executable, "-m", "verl.model_merger", "merge", "--local_dir", str(actor)]
     if megatron:
         command += ["--backend", "megatron", "--use_cpu_initialization"]
