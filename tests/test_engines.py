@@ -127,6 +127,7 @@ def test_a_checkpoint_without_hugging_face_weights_is_merged(tied, parallel, bat
     """What verl saves with use_dist_checkpointing=True, merged for an evaluation, is what the engine trained."""
     pytest.importorskip("megatron.core")
     monkeypatch.setenv("VERL_PLATFORM", "cpu")
+    monkeypatch.setenv("WORLD_SIZE", "2")  # as within a job, whose peers take no part in merging
     model = tmp_path / "model"
     shutil.copytree(batch[0] / "model", model)
     if not tied:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -179,9 +181,24 @@ def merged(model: Model, cache: Path, say: Callable[[str], None]) -> str:
     cache.mkdir(parents=True, exist_ok=True)
     say(f"{model.name}: merging the checkpoint into {target}")
     with log.open("wb") as output:
-        result = subprocess.run([*command, "--target_dir", str(part)], stdout=output, stderr=subprocess.STDOUT)
+        result = subprocess.run(
+            [*command, "--target_dir", str(part)],
+            env=os.environ | _alone(),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
     if result.returncode != 0:
         shutil.rmtree(part, ignore_errors=True)
         raise EvaluationError(f"verl's merger could not merge {actor}; its output: {log}")
     part.replace(target)
     return str(target)
+
+
+def _alone() -> dict[str, str]:
+    """torch.distributed's variables for one process: a job's own would make the merger wait for peers, and its own port
+    is always the same one."""
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    alone = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    return {name: str(value) for name, value in alone.items()}
