@@ -12,6 +12,7 @@ export TOKENIZERS_PARALLELISM=false # the tokenizer is used in forked workers
 export HYDRA_FULL_ERROR=1
 # A dozen processes share the cores: threads that wait for each other would spin.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} VLLM_CPU_OMP_THREADS_BIND=${VLLM_CPU_OMP_THREADS_BIND:-nobind}
+export TQ_NUM_THREADS=${TQ_NUM_THREADS:-1} # TransferQueue wants 8, and warns with every tensor where there are fewer cores
 
 EXTRA=(
     trainer.device=cpu

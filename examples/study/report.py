@@ -1,0 +1,289 @@
+"""The study's page, its figures and the README's headline, from results/*.parquet alone.
+
+python examples/study/report.py    # writes results/README.md, results/*.svg and the section in the main README
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+from scipy import stats
+
+from cw_plugin.covariance import Bins, add_bins
+from cw_plugin.files import write_whole
+from cw_plugin.reports import plots
+from cw_plugin.reports.runs import Run
+from cw_plugin.reports.tables import Table, table_1
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+README = HERE.parents[1] / "README.md"
+BEGIN, END = "<!-- study: written by examples/study/report.py -->\n", "<!-- study: end -->\n"
+
+METHODS = {
+    "grpo": "GRPO",
+    "clip_cov": "Clip-Cov, authors' ratio",
+    "clip_cov_0.005": "Clip-Cov, ratio 0.005",
+    "clip_cov_0.02": "Clip-Cov, ratio 0.02",
+    "cw_grpo": "CW-GRPO (prompt group)",
+    "cw_grpo_batch": "CW-GRPO, batch",
+    "cw_grpo_loss": "CW-GRPO, loss",
+}
+VARIANTS = {
+    "cw_grpo_uncentred": "without centring",
+    "cw_grpo_unnormalised": "without normalisation",
+    "cw_grpo_shuffled": "weights on random tokens",
+}
+NAMES = METHODS | VARIANTS
+BASELINE = "grpo"
+
+END_STEPS = 10  # what "at the end" averages over, for metrics of single steps
+FALL = 0.10  # accuracy below the run's best from which on a run has collapsed
+LOW = 0.1  # entropy at the end, as a share of that at the start, below which it has
+WINDOW = 10  # of the moving average in figures
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one run did; ``columns`` are those of metrics.parquet, nan where a step has no such value."""
+
+    phase: str
+    method: str
+    lr: str
+    seed: int
+    columns: dict[str, np.ndarray]
+
+    def series(self, name: str) -> dict[int, float]:
+        """Step -> value."""
+        pairs = zip(self.columns["step"], self.columns[name], strict=True)
+        return {int(step): float(value) for step, value in pairs if np.isfinite(value)}
+
+    @property
+    def accuracy(self) -> np.ndarray:
+        """On held-out problems, every 50 steps from step 0 on."""
+        return np.array(list(self.series("accuracy").values()))
+
+    @property
+    def entropy(self) -> np.ndarray:
+        return np.array(list(self.series("entropy").values()))
+
+    @property
+    def final(self) -> float:
+        return float(self.accuracy[-1])
+
+    @property
+    def drop(self) -> float:
+        return float(self.accuracy.max() - self.accuracy[-1])
+
+    @property
+    def entropy_end(self) -> float:
+        return float(self.entropy[-END_STEPS:].mean())
+
+    @property
+    def entropy_spread(self) -> float:
+        """Standard deviation over the second half of the steps."""
+        return float(self.entropy[len(self.entropy) // 2 :].std())
+
+    @property
+    def collapsed(self) -> tuple[bool, bool]:
+        """In accuracy, in entropy."""
+        return self.drop > FALL, self.entropy_end < LOW * self.entropy[:END_STEPS].mean()
+
+    @property
+    def seconds(self) -> float:
+        return float(np.median(list(self.series("seconds").values())))
+
+    def correlation(self, forecast: str) -> float:
+        change, predicted = self.series("entropy_change"), self.series(forecast)
+        steps = sorted(set(change) & set(predicted))
+        return plots.correlation(np.array([predicted[s] for s in steps]), np.array([change[s] for s in steps]))
+
+    def as_run(self) -> Run:
+        metrics = {name: self.series(name) for name in self.columns if name != "step"}
+        return Run(NAMES[self.method], RESULTS, metrics)
+
+
+def read_results() -> list[Result]:
+    table = pq.read_table(RESULTS / "metrics.parquet")
+    columns = {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
+    keys = list(zip(*(columns.pop(name) for name in ("phase", "method", "lr", "seed")), strict=True))
+    results = []
+    for key in dict.fromkeys(keys):
+        chosen = np.array([other == key for other in keys])
+        results.append(Result(*key, {name: values[chosen] for name, values in columns.items()}))
+    order = {method: place for place, method in enumerate(NAMES)}
+    return sorted(results, key=lambda result: (order[result.method], result.seed, float(result.lr)))
+
+
+def of(results: list[Result], phase: str) -> dict[str, list[Result]]:
+    """Runs of a phase by method."""
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        if result.phase == phase:
+            found.setdefault(result.method, []).append(result)
+    return found
+
+
+def mean_and_interval(values: list[float], scale: float = 1.0, digits: int = 1) -> str:
+    """Mean and 95% interval over seeds, by Student's t."""
+    mean = np.mean(values) * scale
+    if len(values) < 2:
+        return f"{mean:.{digits}f}"
+    half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values) * scale
+    return f"{mean:.{digits}f} ± {half:.{digits}f}"
+
+
+def paired(ours: list[Result], theirs: list[Result]) -> tuple[str, str]:
+    """Difference of final accuracy in points with its 95% interval, and p of the paired t-test by seed."""
+    final = {result.seed: result.final for result in theirs}
+    differences = [result.final - final[result.seed] for result in ours if result.seed in final]
+    if len(differences) < 2:
+        return "-", "-"
+    shown = mean_and_interval(differences, 100)
+    p = float(stats.ttest_1samp(differences, 0).pvalue)
+    return (shown if shown.startswith("-") else f"+{shown}"), f"{p:.3f}" if p >= 0.001 else "< 0.001"
+
+
+def compared(results: dict[str, list[Result]], name: str, title: str) -> Table:
+    rows = []
+    for method, runs in results.items():
+        difference, p = ("", "") if method == BASELINE else paired(runs, results[BASELINE])
+        accuracy, entropy = (sum(run.collapsed[i] for run in runs) for i in (0, 1))
+        rows.append(
+            [
+                NAMES[method],
+                ", ".join(sorted({run.lr for run in runs})),
+                mean_and_interval([run.final for run in runs], 100),
+                difference,
+                p,
+                mean_and_interval([run.drop for run in runs], 100),
+                mean_and_interval([run.entropy_end for run in runs], digits=3),
+                mean_and_interval([run.entropy_spread for run in runs], digits=3),
+                f"{accuracy} / {entropy} of {len(runs)}",
+                f"{np.median([run.seconds for run in runs]):.2f}",
+            ]
+        )
+    header = ["", "learning rate", "accuracy at the end, %", "against GRPO, points", "p", "best to last, points"]
+    header += ["entropy at the end, nats", "its spread", "collapsed: accuracy / entropy", "s/step"]
+    return Table(name, title, header, rows)
+
+
+def long_table(results: dict[str, list[Result]]) -> Table:
+    rows = []
+    steps: list[int] = []
+    for method, (run,) in results.items():
+        accuracy, entropy = run.series("accuracy"), run.series("entropy")
+        steps = [step for step in accuracy if step and step % 200 == 0]
+        before = {s: np.mean([entropy[s - i] for i in range(END_STEPS)]) for s in steps}
+        cells = [f"{accuracy[s] * 100:.1f} ({before[s]:.3f})" for s in steps]
+        rows.append([NAMES[method], run.lr, *cells, f"{run.accuracy.max() * 100:.1f}", f"{run.drop * 100:.1f}"])
+    header = ["", "learning rate", *(f"step {step}" for step in steps), "best", "best to last"]
+    notes = ["Accuracy in per cent, and in parentheses the mean entropy of the ten steps before, in nats."]
+    return Table("long", "One long run of each method", header, rows, notes)
+
+
+def search_table(results: dict[str, list[Result]]) -> Table:
+    rates = sorted({run.lr for runs in results.values() for run in runs}, key=float)
+    rows = []
+    for method, runs in results.items():
+        found = {run.lr: f"{run.accuracy[-2:].mean() * 100:.1f}" for run in runs}
+        rows.append([NAMES[method], *(found.get(rate, "-") for rate in rates)])
+    notes = ["Accuracy in per cent, mean of the last two validations, on problems that are used for nothing else."]
+    return Table("search", "Search for the learning rate", ["", *rates], rows, notes)
+
+
+def forecast_table(results: dict[str, list[Result]]) -> Table:
+    rows = [
+        [
+            NAMES[method],
+            mean_and_interval([run.correlation("entropy_forecast_grpo") for run in runs], digits=2),
+            mean_and_interval([run.correlation("entropy_forecast") for run in runs], digits=2),
+        ]
+        for method, runs in results.items()
+    ]
+    header = ["", "r, Cov before reweighting", "r, Cov after reweighting"]
+    return Table("forecast", "Change of entropy from step to step against its first-order forecast", header, rows)
+
+
+def read_covariance() -> dict[str, Bins]:
+    """Of each method the distribution over all recorded steps."""
+    table = pq.read_table(RESULTS / "covariance.parquet")
+    columns = {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
+    found: dict[str, Bins] = {}
+    for method in METHODS:
+        several = []
+        for step in np.unique(columns["step"]):
+            chosen = (columns["method"] == method) & (columns["step"] == step)
+            if chosen.any():
+                several.append(
+                    {name: values[chosen] for name, values in columns.items() if name not in ("method", "step")}
+                )
+        if several:
+            found[method] = add_bins(several)
+    return found
+
+
+def figures(results: list[Result], covariance: dict[str, Bins]) -> dict[str, plots.Figure]:
+    """Name of the file in results/ -> figure."""
+    drawn = {}
+    for phase in ("main", "long"):
+        runs = [result.as_run() for result in results if result.phase == phase]
+        if runs:
+            drawn[f"{phase}-entropy"] = plots.curve(runs, "entropy", "Policy entropy", "nats", WINDOW)
+            drawn[f"{phase}-accuracy"] = plots.curve(runs, "accuracy", "Accuracy on held-out problems", "share")
+    if covariance:
+        named = {NAMES[method]: bins for method, bins in covariance.items()}
+        drawn["contributions"] = plots.contributions(named)
+        drawn["weights"] = plots.weight_curve(named)
+    return drawn
+
+
+def page(results: list[Result], covariance: dict[str, Bins]) -> str:
+    phases = {phase: of(results, phase) for phase in ("search", "main", "long", "ablation")}
+    tables = []
+    if phases["main"]:
+        tables += [compared(phases["main"], "main", "Methods, mean and 95% interval over seeds")]
+    if phases["ablation"]:
+        several = {"grpo": phases["main"]["grpo"], "cw_grpo": phases["main"]["cw_grpo"], **phases["ablation"]}
+        tables += [compared(several, "ablation", "What matters in the weights")]
+    if phases["long"]:
+        tables += [long_table(phases["long"])]
+    tables += [table_1(NAMES[method], bins) for method, bins in covariance.items() if method in ("grpo", "cw_grpo")]
+    if phases["main"]:
+        tables += [forecast_table(phases["main"])]
+    if phases["search"]:
+        tables += [search_table(phases["search"])]
+    shown = [f"![{name}]({name}.svg)" for name in figures(results, covariance)]
+    head = "# Results of the study\n\nWritten by `report.py`. What was done: [../README.md](../README.md).\n"
+    return "\n".join([head, *(table.markdown() for table in tables), *shown, ""])
+
+
+def headline(results: list[Result]) -> str:
+    """The section of the main README."""
+    runs = of(results, "main")
+    if not runs:
+        return ""
+    table = compared(
+        runs, "headline", f"{len(runs[BASELINE])} seeds of {runs[BASELINE][0].columns['step'].max()} steps"
+    )
+    left_out = [table.header.index(name) for name in ("learning rate", "its spread", "s/step")]
+    header, *rows = ([c for i, c in enumerate(row) if i not in left_out] for row in [table.header, *table.rows])
+    return Table(table.name, table.title, header, rows).markdown()
+
+
+def main() -> None:
+    results, covariance = read_results(), read_covariance()
+    for name, figure in figures(results, covariance).items():
+        plots.save(figure, RESULTS / name, ["svg"])
+    write_whole(RESULTS / "README.md", page(results, covariance))
+    text = README.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    write_whole(README, before + BEGIN + headline(results) + END + after)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+"""Run the study, two runs at a time; what was interrupted goes on.
+
+    python examples/study/study.py            # all of it; prints how far it is and how long it will take
+    python examples/study/study.py collect    # only gather what has finished into results/
+
+Runs are written to WORK (default runs/study) and gathered into results/*.parquet as they finish. The phases: a search
+for each method's learning rate, on problems of its own; the runs that are compared, five seeds of each method; one long
+run of each; and the ablation, in which one part of the weights is changed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cw_plugin.covariance import Bins, add_bins
+from cw_plugin.files import write_whole
+from cw_plugin.reports.records import read_records
+from cw_plugin.reports.runs import read_run
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+WORK = Path(os.environ.get("WORK", HERE.parents[1] / "runs" / "study")).resolve()
+
+# Each method that is compared, and the settings that its search tries besides the learning rate. Of an update's 670
+# tokens the authors' ratio 0.0002 is none, of which verl makes one.
+METHODS = {
+    "grpo": ("grpo",),
+    "clip_cov": ("clip_cov",),
+    "clip_cov_tuned": ("clip_cov_0.005", "clip_cov_0.02"),
+    "cw_grpo": ("cw_grpo",),
+    "cw_grpo_batch": ("cw_grpo_batch",),
+    "cw_grpo_loss": ("cw_grpo_loss",),
+}
+VARIANTS = ("cw_grpo_uncentred", "cw_grpo_unnormalised", "cw_grpo_shuffled")
+LEARNING_RATES = ("1e-5", "3e-5", "1e-4")
+SEEDS = (1, 2, 3, 4, 5)
+STEPS = 200
+SEARCH_STEPS = 100
+LONG_STEPS = 1000
+JOBS = 2  # runs at a time: one run leaves a core idle most of the time
+ATTEMPTS = 2
+
+ACCURACY = "val-core/study/products/acc/mean@1"
+# Column of results/metrics.parquet -> metric of verl.
+COLUMNS = {
+    "accuracy": ACCURACY,
+    "format": "val-aux/study/products/format/mean@1",
+    "reward": "critic/score/mean",
+    "entropy": "actor/entropy",
+    "length": "response_length/mean",
+    "grad_norm": "actor/grad_norm",
+    "clip_fraction": "actor/pg_clipfrac",
+    "ppo_kl": "actor/ppo_kl",
+    "covariance_before": "cw_grpo/covariance_before",
+    "covariance_after": "cw_grpo/covariance_after",
+    "downweighted_share": "cw_grpo/downweighted_share",
+    "signal_share": "cw_grpo/signal_share",
+    "entropy_change": "cw_grpo/entropy_change",
+    "entropy_forecast": "cw_grpo/entropy_forecast",
+    "entropy_forecast_grpo": "cw_grpo/entropy_forecast_grpo",
+    "seconds": "timing_s/step",
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training run."""
+
+    phase: str
+    method: str
+    lr: str
+    seed: int
+    steps: int
+
+    @property
+    def folder(self) -> Path:
+        return WORK / self.phase / f"{self.method}-lr{self.lr}-seed{self.seed}"
+
+    @property
+    def finished(self) -> bool:
+        return (self.folder / "finished").exists()
+
+    @property
+    def step(self) -> int:
+        """The last step logged."""
+        if self.finished:
+            return self.steps
+        path = self.folder / "metrics.jsonl"
+        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        return json.loads(lines[-1])["step"] if lines else 0
+
+
+def search() -> list[Job]:
+    tried = [method for methods in METHODS.values() for method in methods]
+    return [Job("search", method, lr, 0, SEARCH_STEPS) for lr in LEARNING_RATES for method in tried]
+
+
+def chosen() -> list[tuple[str, str]]:
+    """Of each method the setting and learning rate with the best accuracy, mean of its last two validations."""
+
+    def score(job: Job) -> float:
+        return float(read_run(job.folder).series(ACCURACY)[1][-2:].mean())
+
+    best = [max((job for job in search() if job.method in methods), key=score) for methods in METHODS.values()]
+    return [(job.method, job.lr) for job in best]
+
+
+def compared(settings: list[tuple[str, str]]) -> list[Job]:
+    return [Job("main", *setting, seed, STEPS) for seed in SEEDS for setting in settings]
+
+
+def long(settings: list[tuple[str, str]]) -> list[Job]:
+    return [Job("long", *setting, SEEDS[0], LONG_STEPS) for setting in settings]
+
+
+def ablation(settings: list[tuple[str, str]]) -> list[Job]:
+    lr = dict(settings)["cw_grpo"]
+    return [Job("ablation", variant, lr, seed, STEPS) for seed in SEEDS for variant in VARIANTS]
+
+
+SLOTS: dict[Job, int] = {}
+
+
+def start(job: Job) -> subprocess.Popen:
+    job.folder.mkdir(parents=True, exist_ok=True)
+    metrics = job.folder / "metrics.jsonl"  # verl begins it anew when a run goes on
+    if metrics.exists():
+        metrics.rename(job.folder / f"metrics.{len(list(job.folder.glob('metrics.*.jsonl')))}.jsonl")
+    environment = os.environ | {
+        "METHOD": job.method,
+        "LR": job.lr,
+        "SEED": str(job.seed),
+        "STEPS": str(job.steps),
+        "RUN": str(job.folder),
+        "MODEL": str(WORK / "model"),
+        "DATA": str(WORK / "data"),
+        "HELD_OUT": "tune" if job.phase == "search" else "test",
+        "RAY_TMPDIR": ray_folder(job),  # a Ray of its own
+    }
+    with open(job.folder / "progress.log", "ab") as log:
+        return subprocess.Popen(["bash", str(HERE / "train.sh")], env=environment, stdout=log, stderr=subprocess.STDOUT)
+
+
+def ray_folder(job: Job) -> str:
+    """Short, because Ray puts sockets into it, whose paths may have 107 characters."""
+    path = Path(tempfile.gettempdir()) / f"study-{os.getpid()}-{SLOTS.setdefault(job, len(SLOTS))}"
+    path.mkdir(exist_ok=True)
+    return str(path)
+
+
+def run(jobs: list[Job], later_steps: int) -> None:
+    """Run what has not finished; ``later_steps`` are those of later phases, for the estimate alone."""
+    waiting = [job for job in jobs if not job.finished]
+    running: dict[Job, subprocess.Popen] = {}
+    attempts = dict.fromkeys(jobs, 0)
+    began, before = time.monotonic(), sum(job.step for job in jobs)
+    said = 0.0
+    try:
+        while waiting or running:
+            while waiting and len(running) < JOBS:
+                job = waiting.pop(0)
+                attempts[job] += 1
+                running[job] = start(job)
+            time.sleep(1)
+            for job, process in list(running.items()):
+                if process.poll() is None:
+                    continue
+                del running[job]
+                shutil.rmtree(ray_folder(job), ignore_errors=True)
+                if process.returncode == 0:
+                    for checkpoint in job.folder.glob("checkpoints/global_step_*"):
+                        shutil.rmtree(checkpoint)
+                    write_whole(job.folder / "finished", json.dumps(asdict(job)))
+                    collect()
+                elif attempts[job] < ATTEMPTS:
+                    waiting.insert(0, job)
+                else:
+                    sys.exit(f"{job.folder} failed {ATTEMPTS} times; see train.log there, then run the study again.")
+            if time.monotonic() - said > 30:
+                said = time.monotonic()
+                say(jobs, running, said - began, before, later_steps)
+    finally:
+        for process in running.values():
+            process.terminate()
+        for process in running.values():
+            process.wait()
+
+
+def say(jobs: list[Job], running: dict[Job, subprocess.Popen], seconds: float, before: int, later_steps: int) -> None:
+    done, total = sum(job.step for job in jobs), sum(job.steps for job in jobs)
+    rate = (done - before) / seconds
+    left = f"about {(total - done + later_steps) / rate / 3600:.1f} h left in all" if rate > 0 else "starting"
+    now = "; ".join(f"{job.method} seed {job.seed} lr {job.lr}: {job.step} of {job.steps}" for job in running)
+    finished = sum(job.finished for job in jobs)
+    print(
+        f"{jobs[0].phase}: {finished} of {len(jobs)} runs, {done} of {total} steps, {rate:.2f} steps/s, {left} | {now}",
+        flush=True,
+    )
+
+
+def collect() -> None:
+    """results/metrics.parquet and results/covariance.parquet from every finished run."""
+    jobs = [Job(**json.loads(path.read_text())) for path in sorted(WORK.glob("*/*/finished"))]
+    bins: dict[tuple[str, int], list[Bins]] = {}
+    for job in jobs:
+        if job.phase == "main" and (job.folder / "checkpoints" / "covariance").exists():
+            for step, record in read_records(job.folder).items():
+                bins.setdefault((job.method, step), []).append(record)
+    RESULTS.mkdir(exist_ok=True)
+    save(pa.concat_tables([as_table(job) for job in jobs]), RESULTS / "metrics.parquet")
+    rows = [
+        pa.table({"method": [method] * len(b["edge"]), "step": [step] * len(b["edge"]), **b})
+        for (method, step), several in sorted(bins.items())
+        for b in [add_bins(several)]
+    ]
+    if rows:
+        save(pa.concat_tables(rows), RESULTS / "covariance.parquet")
+
+
+def as_table(job: Job) -> pa.Table:
+    """One row to a step, of which some have a validation and all but step 0 a training step."""
+    metrics = read_run(job.folder).metrics
+    steps = sorted({step for name in COLUMNS.values() for step in metrics.get(name, {})})
+    same = {"phase": job.phase, "method": job.method, "lr": job.lr}
+    columns = {name: pa.array([value] * len(steps)).dictionary_encode() for name, value in same.items()}
+    columns["seed"] = pa.array([job.seed] * len(steps), pa.int16())
+    columns["step"] = pa.array(steps, pa.int32())
+    for name, metric in COLUMNS.items():
+        columns[name] = pa.array([metrics.get(metric, {}).get(step) for step in steps], pa.float32())
+    return pa.table(columns)
+
+
+def save(table: pa.Table, path: Path) -> None:
+    write_whole(path, lambda part: pq.write_table(table, part, compression="zstd"))
+
+
+def prepare() -> None:
+    """The problems and the model, if they are not there yet."""
+    for what in ("data", "model"):
+        if not (WORK / what).exists():
+            part = WORK / f"{what}.part"
+            shutil.rmtree(part, ignore_errors=True)
+            print(f"making {WORK / what}" + ", which takes about nine minutes" * (what == "model"), flush=True)
+            command = {"data": "problems", "model": "model"}[what]
+            subprocess.run([sys.executable, str(HERE / "task.py"), command, str(part)], check=True)
+            part.rename(WORK / what)
+
+
+def main() -> None:
+    if sys.argv[1:] == ["collect"]:
+        collect()
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the runs are ended, too
+    WORK.mkdir(parents=True, exist_ok=True)
+    prepare()
+    long_steps, ablation_steps = len(METHODS) * LONG_STEPS, len(VARIANTS) * len(SEEDS) * STEPS
+    run(search(), len(METHODS) * len(SEEDS) * STEPS + long_steps + ablation_steps)
+    settings = chosen()
+    print("settings: " + ", ".join(f"{method} lr {lr}" for method, lr in settings))
+    run(compared(settings), long_steps + ablation_steps)
+    run(long(settings), ablation_steps)
+    run(ablation(settings), 0)
+
+
+if __name__ == "__main__":
+    main()

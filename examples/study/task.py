@@ -1,0 +1,202 @@
+"""The study's task: products of two numbers from 10 to 99, worked out by partial products; and the model that starts.
+
+    python examples/study/task.py problems DIR    # DIR/{train,tune,test}.parquet, in verl's columns
+    python examples/study/task.py model DIR       # tokenizer and weights; about nine minutes on one core
+    python examples/study/task.py check DIR       # what a saved model does on the problems of tune.parquet
+
+The model is taught right answers only, but for so short a time that many of its own are wrong. A response may split
+either number, and begin with the tens or with the ones; which of the four ways is easiest depends on the problem, and
+reinforcement learning is free to find out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import re
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from tokenizers import pre_tokenizers
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cpu"))
+from make_model import CHAT_TEMPLATE, Row, collate, save
+
+Problem = tuple[int, int]  # the two factors
+
+SEED = 0
+HELD_OUT = 256  # problems to report, and as many to choose settings by
+REPEATS = 2  # of a held-out problem, each with an answer of its own
+
+STEPS = 1300
+ROWS = 128  # per step
+PEAK_LR = 2e-3
+WARMUP_STEPS = 100
+
+SAMPLES_PER_PROBLEM = 8
+MAX_NEW_TOKENS = 24
+
+
+def split_problems() -> dict[str, list[Problem]]:
+    """Every pair once, in a fixed random order: to train on, to choose settings by, and to report."""
+    problems = [(a, b) for a in range(10, 100) for b in range(10, 100)]
+    random.Random(SEED).shuffle(problems)
+    n = HELD_OUT
+    return {"test": problems[:n], "tune": problems[n : 2 * n], "train": problems[2 * n :]}
+
+
+def messages(problem: Problem) -> list[dict[str, str]]:
+    return [{"role": "user", "content": f"{problem[0]}*{problem[1]}"}]
+
+
+def response(problem: Problem, rng: random.Random) -> str:
+    """One taught answer, in one of the four ways."""
+    a, b = problem if rng.random() < 0.5 else reversed(problem)
+    parts = [a * (b // 10 * 10), a * (b % 10)]
+    if rng.random() < 0.5:
+        parts.reverse()
+    return f"<think>{parts[0]}+{parts[1]}={a * b}</think>\\boxed{{{a * b}}}"
+
+
+def write_problems(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, problems in split_problems().items():
+        rows = [
+            {
+                "data_source": "study/products",
+                "prompt": messages(problem),
+                "ability": "math",
+                "reward_model": {"style": "rule", "ground_truth": str(problem[0] * problem[1])},
+                "extra_info": {"index": index, "split": split},
+            }
+            for index, problem in enumerate(problems)
+            # In place of val_kwargs.n=2, with which verl draws a thousand bootstrap samples for each problem.
+            for _ in range(1 if split == "train" else REPEATS)
+        ]
+        pq.write_table(pa.Table.from_pylist(rows), folder / f"{split}.parquet")
+
+
+def make_tokenizer() -> Qwen2Tokenizer:
+    """Byte-level, with Qwen2's pre-tokenizer; the think tags are tokens of their own, as they are in Qwen3."""
+    rng = random.Random(SEED)
+    alphabet = {character: i for i, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    specials = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "extra_special_tokens": ["<|im_start|>"]}
+    bytes_only = Qwen2Tokenizer(vocab=alphabet, merges=[], **specials)
+    corpus = ["user\nassistant\n" + response(problem, rng) for problem in split_problems()["train"][:2000]]
+    tokenizer = bytes_only.train_new_from_iterator(corpus, vocab_size=300, show_progress=False)
+    tokenizer.add_tokens(["<think>", "</think>", "\\boxed{"])
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def make_model(tokenizer: Qwen2Tokenizer) -> Qwen2ForCausalLM:
+    """0.82 million untrained parameters, in float32."""
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=512,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=128,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return Qwen2ForCausalLM(config)
+
+
+def prompt_ids(tokenizer: Qwen2Tokenizer, problem: Problem) -> list[int]:
+    return tokenizer.apply_chat_template(messages(problem), add_generation_prompt=True)["input_ids"]
+
+
+def train(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer) -> None:
+    """Teach the model, in place, from the problems that are not held out."""
+    problems = split_problems()["train"]
+    rng = random.Random(SEED)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LR, betas=(0.9, 0.98), weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / WARMUP_STEPS, 0.5 * (1 + math.cos(math.pi * step / STEPS)))
+    )
+    prompts = {problem: prompt_ids(tokenizer, problem) for problem in problems}
+    start = time.monotonic()
+    for step in range(1, STEPS + 1):
+        rows = [
+            Row(prompts[problem], [*tokenizer.encode(response(problem, rng)), tokenizer.eos_token_id])
+            for problem in rng.choices(problems, k=ROWS)
+        ]
+        ids, labels = collate(rows, tokenizer.pad_token_id)
+        loss = model(ids, labels=labels).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        if step % 100 == 0:
+            print(f"step {step} of {STEPS}: loss {loss.item():.3f}; {time.monotonic() - start:.0f} s", flush=True)
+
+
+@torch.no_grad()
+def check(folder: Path) -> None:
+    """Sample problems at temperature 1 and print what reinforcement learning would see."""
+    torch.manual_seed(SEED)
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    problems = split_problems()["tune"]
+    prompts = tokenizer.pad({"input_ids": [prompt_ids(tokenizer, p) for p in problems]}, return_tensors="pt")
+    output = model.generate(
+        **prompts,
+        max_new_tokens=MAX_NEW_TOKENS,
+        num_return_sequences=SAMPLES_PER_PROBLEM,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    tokens = output.sequences[:, prompts["input_ids"].shape[1] :]
+    # A response ends with its eos token, which counts; everything after it is padding.
+    is_eos = (tokens == tokenizer.eos_token_id).int()
+    valid = is_eos.cumsum(dim=1) - is_eos == 0
+    entropies = torch.distributions.Categorical(logits=torch.stack(output.logits, dim=1)).entropy()[valid]
+    texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
+    answers = [a * b for a, b in problems for _ in range(SAMPLES_PER_PROBLEM)]
+    right = [
+        re.findall(r"</think>\\boxed\{(\d+)\}", text)[-1:] == [str(answer)]
+        for text, answer in zip(texts, answers, strict=True)
+    ]
+    groups = [sum(right[i : i + SAMPLES_PER_PROBLEM]) for i in range(0, len(right), SAMPLES_PER_PROBLEM)]
+    mixed = [0 < group < SAMPLES_PER_PROBLEM for group in groups]
+    print(f"{len(problems)} problems, {SAMPLES_PER_PROBLEM} samples each, temperature 1")
+    print(f"  right answers                     {statistics.mean(right):.3f}")
+    print(f"  groups with both right and wrong  {statistics.mean(mixed):.3f}")
+    print(f"  mean entropy, nats per token      {entropies.mean():.3f}")
+    print(f"  mean response length, tokens      {valid.sum(dim=1).float().mean():.1f}")
+    print(f"one of them: {texts[-1]!r}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["problems", "model", "check"])
+    parser.add_argument("folder", type=Path)
+    args = parser.parse_args()
+    if args.what == "problems":
+        write_problems(args.folder)
+        return
+    torch.set_num_threads(1)  # how sums are split among threads changes the weights
+    if args.what == "model":
+        tokenizer = make_tokenizer()
+        torch.manual_seed(SEED)
+        model = make_model(tokenizer)
+        train(model, tokenizer)
+        save(model, tokenizer, args.folder)
+    check(args.folder)
+
+
+if __name__ == "__main__":
+    main()

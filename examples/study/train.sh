@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# One training run of the study: verl's main_ppo on a CPU, on the products of task.py. study.py calls it.
+#
+#   METHOD=cw_grpo LR=3e-4 SEED=1 STEPS=200 RUN=folder bash examples/study/train.sh [any hydra override of verl]
+#
+#   METHOD   grpo | clip_cov | clip_cov_RATIO | cw_grpo | cw_grpo_batch | cw_grpo_loss, and for the ablation
+#            cw_grpo_uncentred | cw_grpo_unnormalised | cw_grpo_shuffled (ablation.py)
+#   MODEL, DATA   what task.py made
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+: "${METHOD:?}" "${LR:?}" "${SEED:?}" "${STEPS:?}" "${RUN:?}" "${MODEL:?}" "${DATA:?}"
+
+# Plain GRPO by way of kernel=none: its advantages bit for bit, with the covariance measured.
+plain=(algorithm.adv_estimator=cw_grpo +algorithm.cw_grpo.kernel=none)
+clip_cov=("${plain[@]}" actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov
+    actor_rollout_ref.actor.clip_ratio_low=1 actor_rollout_ref.actor.clip_ratio_high=1)
+case $METHOD in
+    grpo) ALGORITHM=("${plain[@]}") ;;
+    clip_cov) ALGORITHM=("${clip_cov[@]}") ;; # verl's defaults are the authors' 0.0002, 1.0 and 5.0
+    clip_cov_0.*) ALGORITHM=("${clip_cov[@]}" actor_rollout_ref.actor.policy_loss.clip_cov_ratio="${METHOD#clip_cov_}") ;;
+    cw_grpo) ALGORITHM=(algorithm.adv_estimator=cw_grpo) ;;
+    cw_grpo_batch) ALGORITHM=(algorithm.adv_estimator=cw_grpo +algorithm.cw_grpo.scope=batch) ;;
+    cw_grpo_loss) ALGORITHM=(algorithm.adv_estimator=grpo actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo) ;;
+    cw_grpo_uncentred | cw_grpo_unnormalised | cw_grpo_shuffled)
+        ALGORITHM=(algorithm.adv_estimator=cw_grpo)
+        export VERL_USE_EXTERNAL_MODULES=ablation VARIANT=${METHOD#cw_grpo_} PYTHONPATH=$root/examples/study
+        ;;
+    *)
+        echo "METHOD=$METHOD is unknown" >&2
+        exit 2
+        ;;
+esac
+
+DATA=(
+    data.train_files="'$DATA/train.parquet'"
+    data.val_files="'$DATA/${HELD_OUT:-test}.parquet'"
+    data.train_batch_size=8
+    data.max_prompt_length=13 # all of them have 13; padding costs as much as tokens
+    data.max_response_length=24 # the taught ones have at most 22
+    data.seed="$SEED"
+)
+MODEL_PATH=$MODEL
+MODEL=(
+    actor_rollout_ref.model.path="'$MODEL_PATH'"
+    actor_rollout_ref.model.enable_gradient_checkpointing=False
+)
+ACTOR=(
+    actor_rollout_ref.actor.optim.lr="$LR"
+    actor_rollout_ref.actor.ppo_mini_batch_size=4
+    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32
+    actor_rollout_ref.actor.loss_agg_mode=token-mean
+    actor_rollout_ref.actor.use_kl_loss=False
+)
+ROLLOUT=(
+    actor_rollout_ref.rollout.n=8
+    actor_rollout_ref.rollout.seed="$SEED"
+    actor_rollout_ref.rollout.tensor_model_parallel_size=1
+    actor_rollout_ref.rollout.max_num_seqs=256
+    actor_rollout_ref.rollout.max_model_len=40
+    actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=64
+    # vLLM's worker within its engine's process: one of its own would spin on one of two cores.
+    +actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_backend=uni
+    actor_rollout_ref.rollout.val_kwargs.temperature=1.0
+    actor_rollout_ref.rollout.val_kwargs.do_sample=True
+    actor_rollout_ref.rollout.val_kwargs.n=1
+)
+REWARD=(
+    reward.custom_reward_function.path=pkg://cw_plugin.rewards
+    reward.custom_reward_function.name=compute_score
+    +reward.custom_reward_function.reward_kwargs.opens_think=False
+)
+TRAINER=(
+    trainer.project_name=study
+    trainer.experiment_name="$METHOD"
+    'trainer.logger=["console","file"]'
+    +ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_PATH="'$RUN/metrics.jsonl'"
+    trainer.default_local_dir="'$RUN/checkpoints'"
+    trainer.total_training_steps="$STEPS"
+    trainer.total_epochs=1000
+    trainer.save_freq=100
+    trainer.max_actor_ckpt_to_keep=1
+    trainer.test_freq=50
+    trainer.val_before_train=True
+    hydra.run.dir="'$RUN/hydra'"
+)
+
+source "$root/examples/cpu/overlay.sh"
+export VLLM_ENABLE_V1_MULTIPROCESSING=0 # without it vLLM gives the worker a process on a CPU all the same
+exec python "$root/examples/cpu/launch.py" "$RUN/train.log" "$RUN/metrics.jsonl" \
+    python -m verl.trainer.main_ppo \
+    "${ALGORITHM[@]}" "${DATA[@]}" "${MODEL[@]}" "${ACTOR[@]}" "${ROLLOUT[@]}" "${REWARD[@]}" "${TRAINER[@]}" "${EXTRA[@]}" "$@"
