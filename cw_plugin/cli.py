@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
+import logging
 import os
 import re
 import shlex
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -46,6 +49,18 @@ class Engine(str, Enum):
 
 
 SHOWN = 10  # findings of one file on the terminal; its report has all of them
+
+
+@contextmanager
+def _without_the_hosts_remarks() -> Iterator[None]:
+    """What verl, Megatron and the hub print and warn of while they are loaded, which would bury the answer."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 @contextmanager
@@ -147,11 +162,11 @@ def doctor(
 
     Exit code 1 if something would make the run fail or train something else, 2 if the settings cannot be composed.
     """
-    with _errors("install verl 0.9.1 first."):
+    with _errors("install verl 0.9.1 first."), _without_the_hosts_remarks():
         from cw_plugin.doctor import compose, examine
 
         config = compose(run or [])
-    findings = sorted(examine(config, ray=ray), key=lambda finding: not finding.fatal)
+        findings = sorted(examine(config, ray=ray), key=lambda finding: not finding.fatal)
     if as_json:
         typer.echo(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1))
     console = Console(soft_wrap=True, quiet=as_json)

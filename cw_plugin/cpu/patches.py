@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -37,6 +38,26 @@ def _no_pinned_memory(transformer_impl: ModuleType) -> None:
         return policy(pin_memory=False)
 
     vars(transformer_impl)["CPUOffloadPolicy"] = without_pinned_memory
+
+
+def _of_this_ray(socket: str) -> str:
+    """The name of a socket, for the processes of one Ray node alone."""
+    return f"{socket.removesuffix('.sock')}-{os.environ['RAY_RAYLET_PID']}.sock"
+
+
+def _sending_socket_of_this_ray(vllm_rollout: ModuleType) -> None:
+    def wrapper(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> None:
+        wrapped(*args, **kwargs)
+        instance.zmq_handle = _of_this_ray(instance.zmq_handle)
+
+    wrapt.wrap_function_wrapper(vllm_rollout, "ServerAdapter.__init__", wrapper)
+
+
+def _receiving_socket_of_this_ray(utils: ModuleType) -> None:
+    def wrapper(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> str:
+        return _of_this_ray(wrapped(*args, **kwargs))
+
+    wrapt.wrap_function_wrapper(utils, "vLLMColocateWorkerExtension._get_zmq_handle", wrapper)
 
 
 def keep_vllm_weights_loadable() -> None:
@@ -148,6 +169,21 @@ PATCHES = (
         install=megatron.norms_of_their_own,
         what="the names of the two norms of a layer in Qwen2's weight maps",
         why="they are part of TransformerEngine's linear layers, and modules of their own in Megatron-core's",
+        removed_by="as above",
+    ),
+    Patch(
+        module="verl.workers.rollout.vllm_rollout.vllm_rollout",
+        install=_sending_socket_of_this_ray,
+        what="the socket that weights are sent through has the number of the Ray node's process in its name",
+        why="verl names the socket by Ray's job, and the first job of any Ray is 01000000: of two trainings on one "
+        "machine, each with a Ray of its own, one's vLLM takes the other's weights, or waits for ever",
+        removed_by="verl naming it by something that two Ray clusters on one machine do not share",
+    ),
+    Patch(
+        module="verl.workers.rollout.vllm_rollout.utils",
+        install=_receiving_socket_of_this_ray,
+        what="the same in vLLM's worker",
+        why="as above",
         removed_by="as above",
     ),
     Patch(

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from scipy import stats
 
-from cw_plugin.covariance import Bins, add_bins
+from cw_plugin.covariance import Bins, add_bins, side
 from cw_plugin.files import write_whole
 from cw_plugin.reports import plots
 from cw_plugin.reports.runs import Run
@@ -20,6 +20,7 @@ from cw_plugin.reports.tables import Table, table_1
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
+OUT = RESULTS  # of the page and its figures
 README = HERE.parents[1] / "README.md"
 BEGIN, END = "<!-- study: written by examples/study/report.py -->\n", "<!-- study: end -->\n"
 
@@ -38,7 +39,7 @@ VARIANTS = {
     "cw_grpo_shuffled": "weights on random tokens",
 }
 NAMES = METHODS | VARIANTS
-BASELINE = "grpo"
+BASELINE, OURS = "grpo", "cw_grpo"
 
 END_STEPS = 10  # what "at the end" averages over, for metrics of single steps
 FALL = 0.10  # accuracy below the run's best from which on a run has collapsed
@@ -208,6 +209,33 @@ def forecast_table(results: dict[str, list[Result]]) -> Table:
     return Table("forecast", "Change of entropy from step to step against its first-order forecast", header, rows)
 
 
+def concentration(covariance: dict[str, Bins]) -> Table:
+    """How much of either side's covariance its most extreme tokens hold: the curves of Figure 3 at a few places."""
+    shares = (0.01, 0.05, 0.2)
+    rows = []
+    for method, bins in covariance.items():
+        cells = []
+        for sign in (1, -1):
+            tokens = side(bins, sign)
+            held = np.interp(shares, tokens.tokens / tokens.tokens[-1], tokens.covariance / tokens.covariance[-1])
+            cells += [f"{share * 100:.0f}" for share in held]
+        rows.append([NAMES[method], *cells])
+    header = ["", *(f"{sign}, top {share:.0%}" for sign in ("positive", "negative") for share in shares)]
+    return Table("concentration", "Share of a side's covariance that its most extreme tokens hold, %", header, rows)
+
+
+def verdict(results: dict[str, list[Result]]) -> str:
+    """What the comparison shows, in words that follow from its numbers alone."""
+    sentences = []
+    for other in results:
+        if other == OURS:
+            continue
+        difference, p = paired(results[OURS], results[other])
+        shown = "no difference is shown" if not float(p.strip("< ")) < 0.05 else "the interval excludes 0"
+        sentences.append(f"- {NAMES[OURS]} against {NAMES[other]}: {difference} points (p {p}); {shown}.")
+    return "\n".join(sentences) + "\n"
+
+
 def read_covariance() -> dict[str, Bins]:
     """Of each method the distribution over all recorded steps."""
     table = pq.read_table(RESULTS / "covariance.parquet")
@@ -247,11 +275,13 @@ def page(results: list[Result], covariance: dict[str, Bins]) -> str:
     if phases["main"]:
         tables += [compared(phases["main"], "main", "Methods, mean and 95% interval over seeds")]
     if phases["ablation"]:
-        several = {"grpo": phases["main"]["grpo"], "cw_grpo": phases["main"]["cw_grpo"], **phases["ablation"]}
+        several = {method: phases["main"][method] for method in (BASELINE, OURS)} | phases["ablation"]
         tables += [compared(several, "ablation", "What matters in the weights")]
     if phases["long"]:
         tables += [long_table(phases["long"])]
-    tables += [table_1(NAMES[method], bins) for method, bins in covariance.items() if method in ("grpo", "cw_grpo")]
+    if covariance:
+        tables += [concentration(covariance)]
+    tables += [table_1(NAMES[method], bins) for method, bins in covariance.items() if method in (BASELINE, OURS)]
     if phases["main"]:
         tables += [forecast_table(phases["main"])]
     if phases["search"]:
@@ -271,14 +301,14 @@ def headline(results: list[Result]) -> str:
     )
     left_out = [table.header.index(name) for name in ("learning rate", "its spread", "s/step")]
     header, *rows = ([c for i, c in enumerate(row) if i not in left_out] for row in [table.header, *table.rows])
-    return Table(table.name, table.title, header, rows).markdown()
+    return f"{Table(table.name, table.title, header, rows).markdown()}\n{verdict(runs)}"
 
 
 def main() -> None:
     results, covariance = read_results(), read_covariance()
     for name, figure in figures(results, covariance).items():
-        plots.save(figure, RESULTS / name, ["svg"])
-    write_whole(RESULTS / "README.md", page(results, covariance))
+        plots.save(figure, OUT / name, ["svg"])
+    write_whole(OUT / "README.md", page(results, covariance))
     text = README.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)

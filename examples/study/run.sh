@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# The whole study on a machine without a GPU, a night on two cores; run again, it goes on where it was interrupted.
+#
+#   bash examples/study/run.sh
+#
+#   WORK     where runs are written        default runs/study
+#   PYTHON   the interpreter to build on   default python3 (3.10, 3.11 or 3.12)
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+venv=${VENV:-$here/../../.venv}
+
+bash "$here/../cpu/install.sh" "$venv"
+export PATH=$venv/bin:$PATH
+python "$here/study.py"
+python "$here/report.py"
+echo "The page: $here/results/README.md"
