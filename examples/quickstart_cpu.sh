@@ -7,6 +7,7 @@
 #   METHOD   cw_grpo | grpo | clip_cov     default cw_grpo
 #   STEPS    training steps                default 10
 #   NGPUS    FSDP ranks                    default 1
+#   SEED     of data order and sampling    default 1
 #   RUN      where the run is written      default runs/quickstart-$METHOD; an unfinished run is resumed, a finished one
 #            is done anew
 #   PYTHON   the interpreter to build on   default python3 (3.10, 3.11 or 3.12)
@@ -15,6 +16,7 @@ set -euo pipefail
 METHOD=${METHOD:-cw_grpo}
 STEPS=${STEPS:-10}
 NGPUS=${NGPUS:-1}
+SEED=${SEED:-1}
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 RUN=${RUN:-$root/runs/quickstart-$METHOD}
@@ -52,6 +54,7 @@ DATA=(
     data.train_files="'$data/open_rs/train.parquet'"
     data.val_files="'$data/open_rs/test.parquet'"
     data.train_batch_size=8
+    data.seed="$SEED"
     data.max_prompt_length=192
     data.max_response_length=64
 )
@@ -68,6 +71,7 @@ ACTOR=(
 )
 ROLLOUT=(
     actor_rollout_ref.rollout.n=8
+    actor_rollout_ref.rollout.seed="$SEED"
     actor_rollout_ref.rollout.tensor_model_parallel_size=1
     actor_rollout_ref.rollout.max_num_seqs=64
     actor_rollout_ref.rollout.max_model_len=256

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+import pyarrow.parquet as pq
 import pytest
 import ray
 import torch
@@ -523,3 +524,38 @@ def test_the_recipe_that_ships_trains_on_a_cpu(script, tmp_path):
         assert float(metrics["actor/grad_norm"]) > 0
         assert abs(float(metrics["actor/ppo_kl"])) < 1e-2  # the policy is the one that computed old_log_probs
     assert (tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt").read_text() == "2"
+
+
+def test_the_study_trains_two_at_a_time_and_gathers_what_has_finished(tmp_path):
+    """Two runs, each with a Ray of its own, one of them with a variant of the ablation; then there is nothing to do."""
+    code = (
+        "import study\n"
+        "jobs = [study.Job('main', method, '1e-5', 1, 2) for method in ('cw_grpo', 'cw_grpo_shuffled')]\n"
+        "study.run(jobs, 0)\n"
+    )
+    folder = ROOT / "examples" / "study"
+    environment = os.environ | {
+        "PATH": f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(folder),
+        "WORK": str(tmp_path),
+    }
+    subprocess.run([sys.executable, folder / "task.py", "problems", tmp_path / "data"], check=True)
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800)
+    assert result.returncode == 0, result.stdout + result.stderr
+    metrics = pq.read_table(tmp_path / "results" / "metrics.parquet").to_pylist()
+    runs = {method: [row for row in metrics if row["method"] == method] for method in ("cw_grpo", "cw_grpo_shuffled")}
+    for rows in runs.values():
+        assert [row["step"] for row in rows] == [0, 1, 2]
+        assert all(0.35 < row["accuracy"] < 0.53 for row in rows if row["accuracy"] is not None)  # 0.44, 512 answers
+        assert all(row["rollout_difference"] < 1e-3 for row in rows[1:])  # vLLM has its own trainer's weights
+        assert rows[0]["accuracy"] is not None and rows[2]["accuracy"] is not None
+    # Weights on the wrong tokens leave the covariance where it was.
+    right, wrong = (sum(abs(row["covariance_after"]) for row in rows[1:]) for rows in runs.values())
+    assert right < 0.5 * wrong
+    covariance = pq.read_table(tmp_path / "results" / "covariance.parquet").to_pylist()
+    assert {row["method"] for row in covariance} == set(runs)
+    assert sum(row["tokens"] for row in covariance if row["method"] == "cw_grpo") > 500
+    finished = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*/finished")}
+    subprocess.run(command, env=environment, check=True, timeout=60)
+    assert len(finished) == 2 and all(path.stat().st_mtime_ns == before for path, before in finished.items())

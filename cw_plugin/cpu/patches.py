@@ -176,7 +176,7 @@ PATCHES = (
         install=_sending_socket_of_this_ray,
         what="the socket that weights are sent through has the number of the Ray node's process in its name",
         why="verl names the socket by Ray's job, and the first job of any Ray is 01000000: of two trainings on one "
-        "machine, each with a Ray of its own, one's vLLM takes the other's weights, or waits for ever",
+        "machine, each with a Ray of its own, one's vLLM waits for ever, or takes the other's weights",
         removed_by="verl naming it by something that two Ray clusters on one machine do not share",
     ),
     Patch(

@@ -5,11 +5,14 @@ python examples/study/report.py    # writes results/README.md, results/*.svg and
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import study
 from scipy import stats
 
 from cw_plugin.covariance import Bins, add_bins, side
@@ -20,7 +23,6 @@ from cw_plugin.reports.tables import Table, table_1
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
-OUT = RESULTS  # of the page and its figures
 README = HERE.parents[1] / "README.md"
 BEGIN, END = "<!-- study: written by examples/study/report.py -->\n", "<!-- study: end -->\n"
 
@@ -107,8 +109,8 @@ class Result:
         return Run(NAMES[self.method], RESULTS, metrics)
 
 
-def read_results() -> list[Result]:
-    table = pq.read_table(RESULTS / "metrics.parquet")
+def read_results(folder: Path) -> list[Result]:
+    table = pq.read_table(folder / "metrics.parquet")
     columns = {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
     keys = list(zip(*(columns.pop(name) for name in ("phase", "method", "lr", "seed")), strict=True))
     results = []
@@ -137,29 +139,29 @@ def mean_and_interval(values: list[float], scale: float = 1.0, digits: int = 1) 
     return f"{mean:.{digits}f} ± {half:.{digits}f}"
 
 
-def paired(ours: list[Result], theirs: list[Result]) -> tuple[str, str]:
-    """Difference of final accuracy in points with its 95% interval, and p of the paired t-test by seed."""
+def paired(ours: list[Result], theirs: list[Result]) -> tuple[str, float]:
+    """Difference of final accuracy in points with its 95% interval, and p of the paired t-test, both by seed."""
     final = {result.seed: result.final for result in theirs}
     differences = [result.final - final[result.seed] for result in ours if result.seed in final]
-    if len(differences) < 2:
-        return "-", "-"
     shown = mean_and_interval(differences, 100)
-    p = float(stats.ttest_1samp(differences, 0).pvalue)
-    return (shown if shown.startswith("-") else f"+{shown}"), f"{p:.3f}" if p >= 0.001 else "< 0.001"
+    p = float(stats.ttest_1samp(differences, 0).pvalue) if len(differences) > 1 else float("nan")
+    return (shown if shown.startswith("-") else f"+{shown}"), p
 
 
 def compared(results: dict[str, list[Result]], name: str, title: str) -> Table:
     rows = []
     for method, runs in results.items():
-        difference, p = ("", "") if method == BASELINE else paired(runs, results[BASELINE])
+        against = ["", ""]
+        if method != BASELINE:
+            difference, p = paired(runs, results[BASELINE])
+            against = [difference, f"{p:.3f}"]
         accuracy, entropy = (sum(run.collapsed[i] for run in runs) for i in (0, 1))
         rows.append(
             [
                 NAMES[method],
                 ", ".join(sorted({run.lr for run in runs})),
                 mean_and_interval([run.final for run in runs], 100),
-                difference,
-                p,
+                *against,
                 mean_and_interval([run.drop for run in runs], 100),
                 mean_and_interval([run.entropy_end for run in runs], digits=3),
                 mean_and_interval([run.entropy_spread for run in runs], digits=3),
@@ -231,26 +233,23 @@ def verdict(results: dict[str, list[Result]]) -> str:
         if other == OURS:
             continue
         difference, p = paired(results[OURS], results[other])
-        shown = "no difference is shown" if not float(p.strip("< ")) < 0.05 else "the interval excludes 0"
-        sentences.append(f"- {NAMES[OURS]} against {NAMES[other]}: {difference} points (p {p}); {shown}.")
+        shown = "the interval excludes 0" if p < 0.05 else "no difference is shown"
+        sentences.append(f"- {NAMES[OURS]} against {NAMES[other]}: {difference} points, p = {p:.3f}; {shown}.")
     return "\n".join(sentences) + "\n"
 
 
-def read_covariance() -> dict[str, Bins]:
-    """Of each method the distribution over all recorded steps."""
-    table = pq.read_table(RESULTS / "covariance.parquet")
-    columns = {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
+def read_covariance(folder: Path) -> dict[str, Bins]:
+    """Of each method the distribution over all recorded steps and seeds."""
+    path = folder / "covariance.parquet"
+    if not path.exists():  # no run of the comparison has finished yet
+        return {}
+    table = pq.read_table(path)
     found: dict[str, Bins] = {}
     for method in METHODS:
-        several = []
-        for step in np.unique(columns["step"]):
-            chosen = (columns["method"] == method) & (columns["step"] == step)
-            if chosen.any():
-                several.append(
-                    {name: values[chosen] for name, values in columns.items() if name not in ("method", "step")}
-                )
-        if several:
-            found[method] = add_bins(several)
+        rows = table.filter(pc.field("method") == method)
+        if len(rows):
+            names = [name for name in rows.column_names if name not in ("method", "seed")]
+            found[method] = add_bins([{name: rows[name].to_numpy() for name in names}])
     return found
 
 
@@ -288,31 +287,46 @@ def page(results: list[Result], covariance: dict[str, Bins]) -> str:
         tables += [search_table(phases["search"])]
     shown = [f"![{name}]({name}.svg)" for name in figures(results, covariance)]
     head = "# Results of the study\n\nWritten by `report.py`. What was done: [../README.md](../README.md).\n"
+    head += "\n" + unfinished(results)
     return "\n".join([head, *(table.markdown() for table in tables), *shown, ""])
+
+
+def unfinished(results: list[Result]) -> str:
+    """A line while runs are still to come; nothing when all are there."""
+    done, planned = len(results), study.planned()
+    return f"**{done} of {planned} runs have finished; these are not the results yet.**\n\n" if done < planned else ""
 
 
 def headline(results: list[Result]) -> str:
     """The section of the main README."""
     runs = of(results, "main")
-    if not runs:
-        return ""
-    table = compared(
-        runs, "headline", f"{len(runs[BASELINE])} seeds of {runs[BASELINE][0].columns['step'].max()} steps"
-    )
+    if len(runs.get(BASELINE, [])) < 2 or len(runs.get(OURS, [])) < 2:
+        return unfinished(results)
+    steps = runs[BASELINE][0].columns["step"].max()
+    table = compared(runs, "headline", f"{len(runs[BASELINE])} seeds of {steps} steps")
     left_out = [table.header.index(name) for name in ("learning rate", "its spread", "s/step")]
-    header, *rows = ([c for i, c in enumerate(row) if i not in left_out] for row in [table.header, *table.rows])
-    return f"{Table(table.name, table.title, header, rows).markdown()}\n{verdict(runs)}"
+    header, *rows = ([cell for i, cell in enumerate(row) if i not in left_out] for row in [table.header, *table.rows])
+    return f"{unfinished(results)}{Table(table.name, table.title, header, rows).markdown()}\n{verdict(runs)}"
 
 
 def main() -> None:
-    results, covariance = read_results(), read_covariance()
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS
+    results, covariance = read_results(folder), read_covariance(folder)
+    write_page(folder, results, covariance)
+    if folder == RESULTS:
+        write_whole(README, with_headline(README.read_text(encoding="utf-8"), results))
+
+
+def write_page(folder: Path, results: list[Result], covariance: dict[str, Bins]) -> None:
     for name, figure in figures(results, covariance).items():
-        plots.save(figure, OUT / name, ["svg"])
-    write_whole(OUT / "README.md", page(results, covariance))
-    text = README.read_text(encoding="utf-8")
+        plots.save(figure, folder / name, ["svg"])
+    write_whole(folder / "README.md", page(results, covariance))
+
+
+def with_headline(text: str, results: list[Result]) -> str:
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
-    write_whole(README, before + BEGIN + headline(results) + END + after)
+    return before + BEGIN + headline(results) + END + after
 
 
 if __name__ == "__main__":

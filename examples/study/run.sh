@@ -4,6 +4,7 @@
 #   bash examples/study/run.sh
 #
 #   WORK     where runs are written        default runs/study
+#   RESULTS  where they are gathered       default WORK/results; a run that is there is not done again
 #   PYTHON   the interpreter to build on   default python3 (3.10, 3.11 or 3.12)
 set -euo pipefail
 
@@ -12,6 +13,8 @@ venv=${VENV:-$here/../../.venv}
 
 bash "$here/../cpu/install.sh" "$venv"
 export PATH=$venv/bin:$PATH
+export WORK=${WORK:-$here/../../runs/study}
+export RESULTS=${RESULTS:-$WORK/results}
 python "$here/study.py"
-python "$here/report.py"
-echo "The page: $here/results/README.md"
+python "$here/report.py" "$RESULTS"
+echo "The page: $RESULTS/README.md"

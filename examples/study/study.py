@@ -1,16 +1,19 @@
 """Run the study, two runs at a time; what was interrupted goes on.
 
     python examples/study/study.py            # all of it; prints how far it is and how long it will take
-    python examples/study/study.py collect    # only gather what has finished into results/
+    python examples/study/study.py collect    # only gather what has finished into RESULTS
 
-Runs are written to WORK (default runs/study) and gathered into results/*.parquet as they finish. The phases: a search
-for each method's learning rate, on problems of its own; the runs that are compared, five seeds of each method; one long
-run of each; and the ablation, in which one part of the weights is changed.
+Runs are written to WORK (default runs/study) and gathered into the two parquet files of RESULTS (default WORK/results)
+as they finish; a run that RESULTS has is not done again. The phases: a search for each method's learning rate, on
+problems of its own; the runs that are compared, five seeds of each method; one long run of each; and the ablation, in
+which one part of the weights is changed.
 """
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 import os
 import shutil
 import signal
@@ -22,16 +25,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cw_plugin.covariance import Bins, add_bins
+from cw_plugin.covariance import add_bins
 from cw_plugin.files import write_whole
 from cw_plugin.reports.records import read_records
 from cw_plugin.reports.runs import read_run
 
 HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "results"
 WORK = Path(os.environ.get("WORK", HERE.parents[1] / "runs" / "study")).resolve()
+RESULTS = Path(os.environ.get("RESULTS", WORK / "results")).resolve()
 
 # Each method that is compared, and the settings that its search tries besides the learning rate. Of an update's 670
 # tokens the authors' ratio 0.0002 is none, of which verl makes one.
@@ -70,8 +74,12 @@ COLUMNS = {
     "entropy_change": "cw_grpo/entropy_change",
     "entropy_forecast": "cw_grpo/entropy_forecast",
     "entropy_forecast_grpo": "cw_grpo/entropy_forecast_grpo",
+    "rollout_difference": "training/rollout_probs_diff_max",  # of a token's probability in vLLM and in the trainer
     "seconds": "timing_s/step",
 }
+
+
+KEY = ("phase", "method", "lr", "seed")
 
 
 @dataclass(frozen=True)
@@ -90,7 +98,7 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        return (self.folder / "finished").exists()
+        return (self.folder / "finished").exists() or self in gathered()
 
     @property
     def step(self) -> int:
@@ -102,6 +110,25 @@ class Job:
         return json.loads(lines[-1])["step"] if lines else 0
 
 
+def gathered() -> dict[Job, pa.Table]:
+    """The runs that RESULTS has, and what it has of them."""
+    path = RESULTS / "metrics.parquet"
+    if not path.exists():
+        return {}
+    return _read_gathered(path, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=1)
+def _read_gathered(path: Path, modified: int) -> dict[Job, pa.Table]:
+    table = pq.read_table(path)
+    found = {}
+    for key in dict.fromkeys(zip(*(table[name].to_pylist() for name in KEY), strict=True)):
+        conditions = [pc.field(name) == value for name, value in zip(KEY, key, strict=True)]
+        rows = table.filter(functools.reduce(operator.and_, conditions))
+        found[Job(*key, steps=pc.max(rows["step"]).as_py())] = rows
+    return found
+
+
 def search() -> list[Job]:
     tried = [method for methods in METHODS.values() for method in methods]
     return [Job("search", method, lr, 0, SEARCH_STEPS) for lr in LEARNING_RATES for method in tried]
@@ -111,7 +138,8 @@ def chosen() -> list[tuple[str, str]]:
     """Of each method the setting and learning rate with the best accuracy, mean of its last two validations."""
 
     def score(job: Job) -> float:
-        return float(read_run(job.folder).series(ACCURACY)[1][-2:].mean())
+        accuracy = [value for value in gathered()[job]["accuracy"].to_pylist() if value is not None]
+        return sum(accuracy[-2:]) / 2
 
     best = [max((job for job in search() if job.method in methods), key=score) for methods in METHODS.values()]
     return [(job.method, job.lr) for job in best]
@@ -130,6 +158,11 @@ def ablation(settings: list[tuple[str, str]]) -> list[Job]:
     return [Job("ablation", variant, lr, seed, STEPS) for seed in SEEDS for variant in VARIANTS]
 
 
+def planned() -> int:
+    """How many runs there are in all."""
+    return len(search()) + len(METHODS) * (len(SEEDS) + 1) + len(VARIANTS) * len(SEEDS)
+
+
 SLOTS: dict[Job, int] = {}
 
 
@@ -144,7 +177,7 @@ def start(job: Job) -> subprocess.Popen:
         "SEED": str(job.seed),
         "STEPS": str(job.steps),
         "RUN": str(job.folder),
-        "MODEL": str(WORK / "model"),
+        "MODEL": str(HERE / "model"),
         "DATA": str(WORK / "data"),
         "HELD_OUT": "tune" if job.phase == "search" else "test",
         "RAY_TMPDIR": ray_folder(job),  # a Ray of its own
@@ -211,31 +244,48 @@ def say(jobs: list[Job], running: dict[Job, subprocess.Popen], seconds: float, b
 
 
 def collect() -> None:
-    """results/metrics.parquet and results/covariance.parquet from every finished run."""
-    jobs = [Job(**json.loads(path.read_text())) for path in sorted(WORK.glob("*/*/finished"))]
-    bins: dict[tuple[str, int], list[Bins]] = {}
-    for job in jobs:
-        if job.phase == "main" and (job.folder / "checkpoints" / "covariance").exists():
-            for step, record in read_records(job.folder).items():
-                bins.setdefault((job.method, step), []).append(record)
-    RESULTS.mkdir(exist_ok=True)
-    save(pa.concat_tables([as_table(job) for job in jobs]), RESULTS / "metrics.parquet")
-    rows = [
-        pa.table({"method": [method] * len(b["edge"]), "step": [step] * len(b["edge"]), **b})
-        for (method, step), several in sorted(bins.items())
-        for b in [add_bins(several)]
-    ]
-    if rows:
-        save(pa.concat_tables(rows), RESULTS / "covariance.parquet")
+    """Add to RESULTS the runs that have finished since: their metrics, and of those compared the covariance records."""
+    metrics, covariance = gathered(), gathered_covariance()
+    for finished in sorted(WORK.glob("*/*/finished")):
+        job = Job(**json.loads(finished.read_text()))
+        if job not in metrics:
+            metrics = {**metrics, job: metrics_of(job)}
+        if job.phase == "main" and (job.method, job.seed) not in covariance:
+            covariance[job.method, job.seed] = covariance_of(job)
+    for name, tables in (("covariance", covariance), ("metrics", metrics)):
+        if tables:
+            table = pa.concat_tables([table.combine_chunks() for table in tables.values()])
+            save(table, RESULTS / f"{name}.parquet")
 
 
-def as_table(job: Job) -> pa.Table:
+def gathered_covariance() -> dict[tuple[str, int], pa.Table]:
+    path = RESULTS / "covariance.parquet"
+    if not path.exists():
+        return {}
+    table = pq.read_table(path)
+    keys = dict.fromkeys(zip(table["method"].to_pylist(), table["seed"].to_pylist(), strict=True))
+    return {
+        (method, seed): table.filter((pc.field("method") == method) & (pc.field("seed") == seed))
+        for method, seed in keys
+    }
+
+
+def covariance_of(job: Job) -> pa.Table:
+    """The bins of all of a run's records together; none for a method without records, which is the loss."""
+    names = ("edge", "tokens", "covariance", "weight", "weighted")
+    recorded = (job.folder / "checkpoints" / "covariance").exists()
+    bins = add_bins(list(read_records(job.folder).values())) if recorded else dict.fromkeys(names, ())
+    rows = len(bins["edge"])
+    columns = {"method": pa.array([job.method] * rows, pa.string()), "seed": pa.array([job.seed] * rows, pa.int64())}
+    kinds = {name: pa.int64() if name == "tokens" else pa.float32() for name in names}
+    return pa.table(columns | {name: pa.array(bins[name], kinds[name]) for name in names})
+
+
+def metrics_of(job: Job) -> pa.Table:
     """One row to a step, of which some have a validation and all but step 0 a training step."""
     metrics = read_run(job.folder).metrics
     steps = sorted({step for name in COLUMNS.values() for step in metrics.get(name, {})})
-    same = {"phase": job.phase, "method": job.method, "lr": job.lr}
-    columns = {name: pa.array([value] * len(steps)).dictionary_encode() for name, value in same.items()}
-    columns["seed"] = pa.array([job.seed] * len(steps), pa.int16())
+    columns = {name: pa.array([getattr(job, name)] * len(steps)) for name in KEY}
     columns["step"] = pa.array(steps, pa.int32())
     for name, metric in COLUMNS.items():
         columns[name] = pa.array([metrics.get(metric, {}).get(step) for step in steps], pa.float32())
@@ -246,25 +296,12 @@ def save(table: pa.Table, path: Path) -> None:
     write_whole(path, lambda part: pq.write_table(table, part, compression="zstd"))
 
 
-def prepare() -> None:
-    """The problems and the model, if they are not there yet."""
-    for what in ("data", "model"):
-        if not (WORK / what).exists():
-            part = WORK / f"{what}.part"
-            shutil.rmtree(part, ignore_errors=True)
-            print(f"making {WORK / what}" + ", which takes about nine minutes" * (what == "model"), flush=True)
-            command = {"data": "problems", "model": "model"}[what]
-            subprocess.run([sys.executable, str(HERE / "task.py"), command, str(part)], check=True)
-            part.rename(WORK / what)
-
-
 def main() -> None:
     if sys.argv[1:] == ["collect"]:
         collect()
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the runs are ended, too
-    WORK.mkdir(parents=True, exist_ok=True)
-    prepare()
+    subprocess.run([sys.executable, str(HERE / "task.py"), "problems", str(WORK / "data")], check=True)
     long_steps, ablation_steps = len(METHODS) * LONG_STEPS, len(VARIANTS) * len(SEEDS) * STEPS
     run(search(), len(METHODS) * len(SEEDS) * STEPS + long_steps + ablation_steps)
     settings = chosen()
