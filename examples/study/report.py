@@ -143,6 +143,8 @@ def paired(ours: list[Result], theirs: list[Result]) -> tuple[str, float]:
     """Difference of final accuracy in points with its 95% interval, and p of the paired t-test, both by seed."""
     final = {result.seed: result.final for result in theirs}
     differences = [result.final - final[result.seed] for result in ours if result.seed in final]
+    if not differences:
+        return "-", float("nan")
     shown = mean_and_interval(differences, 100)
     p = float(stats.ttest_1samp(differences, 0).pvalue) if len(differences) > 1 else float("nan")
     return (shown if shown.startswith("-") else f"+{shown}"), p
@@ -153,8 +155,8 @@ def compared(results: dict[str, list[Result]], name: str, title: str) -> Table:
     for method, runs in results.items():
         against = ["", ""]
         if method != BASELINE:
-            difference, p = paired(runs, results[BASELINE])
-            against = [difference, f"{p:.3f}"]
+            difference, p = paired(runs, results.get(BASELINE, []))
+            against = [difference, f"{p:.3f}" if p == p else "-"]
         accuracy, entropy = (sum(run.collapsed[i] for run in runs) for i in (0, 1))
         rows.append(
             [
@@ -171,21 +173,25 @@ def compared(results: dict[str, list[Result]], name: str, title: str) -> Table:
         )
     header = ["", "learning rate", "accuracy at the end, %", "against GRPO, points", "p", "best to last, points"]
     header += ["entropy at the end, nats", "its spread", "collapsed: accuracy / entropy", "s/step"]
-    return Table(name, title, header, rows)
+    apart = max(max(run.series("rollout_difference").values()) for runs in results.values() for run in runs)
+    notes = [f"Of a token's probability in vLLM and in the trainer the largest difference in any step is {apart:.0e}."]
+    return Table(name, title, header, rows, notes)
 
 
-def long_table(results: dict[str, list[Result]]) -> Table:
+def checkpoints(results: dict[str, list[Result]], every: int, name: str, title: str) -> Table:
+    """Accuracy and entropy along the way, as in the paper's Table 3."""
     rows = []
     steps: list[int] = []
-    for method, (run,) in results.items():
-        accuracy, entropy = run.series("accuracy"), run.series("entropy")
-        steps = [step for step in accuracy if step and step % 200 == 0]
-        before = {s: np.mean([entropy[s - i] for i in range(END_STEPS)]) for s in steps}
-        cells = [f"{accuracy[s] * 100:.1f} ({before[s]:.3f})" for s in steps]
-        rows.append([NAMES[method], run.lr, *cells, f"{run.accuracy.max() * 100:.1f}", f"{run.drop * 100:.1f}"])
-    header = ["", "learning rate", *(f"step {step}" for step in steps), "best", "best to last"]
-    notes = ["Accuracy in per cent, and in parentheses the mean entropy of the ten steps before, in nats."]
-    return Table("long", "One long run of each method", header, rows, notes)
+    for method, runs in results.items():
+        steps = [step for step in runs[0].series("accuracy") if step and step % every == 0]
+        cells = []
+        for step in steps:
+            accuracy = mean_and_interval([run.series("accuracy")[step] for run in runs], 100)
+            before = np.mean([run.entropy[step - END_STEPS : step].mean() for run in runs])
+            cells.append(f"{accuracy} ({before:.3f})")
+        rows.append([NAMES[method], *cells])
+    notes = [f"Accuracy in per cent, and in parentheses the mean entropy of the {END_STEPS} steps before, in nats."]
+    return Table(name, title, ["", *(f"step {step}" for step in steps)], rows, notes)
 
 
 def search_table(results: dict[str, list[Result]]) -> Table:
@@ -273,11 +279,13 @@ def page(results: list[Result], covariance: dict[str, Bins]) -> str:
     tables = []
     if phases["main"]:
         tables += [compared(phases["main"], "main", "Methods, mean and 95% interval over seeds")]
+        tables += [checkpoints(phases["main"], 50, "checkpoints", "Checkpoints, mean and 95% interval over seeds")]
     if phases["ablation"]:
-        several = {method: phases["main"][method] for method in (BASELINE, OURS)} | phases["ablation"]
+        several = {method: phases["main"].get(method, []) for method in (BASELINE, OURS)} | phases["ablation"]
         tables += [compared(several, "ablation", "What matters in the weights")]
     if phases["long"]:
-        tables += [long_table(phases["long"])]
+        tables += [compared(phases["long"], "long", "One long run of each method")]
+        tables += [checkpoints(phases["long"], 200, "long-checkpoints", "Checkpoints of the long runs")]
     if covariance:
         tables += [concentration(covariance)]
     tables += [table_1(NAMES[method], bins) for method, bins in covariance.items() if method in (BASELINE, OURS)]
@@ -306,7 +314,8 @@ def headline(results: list[Result]) -> str:
     table = compared(runs, "headline", f"{len(runs[BASELINE])} seeds of {steps} steps")
     left_out = [table.header.index(name) for name in ("learning rate", "its spread", "s/step")]
     header, *rows = ([cell for i, cell in enumerate(row) if i not in left_out] for row in [table.header, *table.rows])
-    return f"{unfinished(results)}{Table(table.name, table.title, header, rows).markdown()}\n{verdict(runs)}"
+    short = Table(table.name, table.title, header, rows)
+    return f"{unfinished(results)}{short.markdown()}\n{verdict(runs)}"
 
 
 def main() -> None:

@@ -53,8 +53,9 @@ SEEDS = (1, 2, 3, 4, 5)
 STEPS = 200
 SEARCH_STEPS = 100
 LONG_STEPS = 1000
-JOBS = 2  # runs at a time: one run leaves a core idle most of the time
+JOBS = 2  # runs at a time: one alone leaves a third of two cores idle
 ATTEMPTS = 2
+STALLED = 900  # seconds without a word after which a run is ended and tried again
 
 ACCURACY = "val-core/study/products/acc/mean@1"
 # Column of results/metrics.parquet -> metric of verl.
@@ -77,8 +78,6 @@ COLUMNS = {
     "rollout_difference": "training/rollout_probs_diff_max",  # of a token's probability in vLLM and in the trainer
     "seconds": "timing_s/step",
 }
-
-
 KEY = ("phase", "method", "lr", "seed")
 
 
@@ -183,7 +182,14 @@ def start(job: Job) -> subprocess.Popen:
         "RAY_TMPDIR": ray_folder(job),  # a Ray of its own
     }
     with open(job.folder / "progress.log", "ab") as log:
+        log.write(b"started\n")
         return subprocess.Popen(["bash", str(HERE / "train.sh")], env=environment, stdout=log, stderr=subprocess.STDOUT)
+
+
+def last_word(job: Job) -> float:
+    """When the run, or the attempt before it, last wrote something."""
+    files = [job.folder / name for name in ("train.log", "progress.log")]
+    return max((file.stat().st_mtime for file in files if file.exists()), default=time.time())
 
 
 def ray_folder(job: Job) -> str:
@@ -197,6 +203,7 @@ def run(jobs: list[Job], later_steps: int) -> None:
     """Run what has not finished; ``later_steps`` are those of later phases, for the estimate alone."""
     waiting = [job for job in jobs if not job.finished]
     running: dict[Job, subprocess.Popen] = {}
+    stalled: set[Job] = set()
     attempts = dict.fromkeys(jobs, 0)
     began, before = time.monotonic(), sum(job.step for job in jobs)
     said = 0.0
@@ -209,8 +216,12 @@ def run(jobs: list[Job], later_steps: int) -> None:
             time.sleep(1)
             for job, process in list(running.items()):
                 if process.poll() is None:
+                    if job not in stalled and time.time() - last_word(job) > STALLED:
+                        stalled.add(job)
+                        process.terminate()
                     continue
                 del running[job]
+                stalled.discard(job)
                 shutil.rmtree(ray_folder(job), ignore_errors=True)
                 if process.returncode == 0:
                     for checkpoint in job.folder.glob("checkpoints/global_step_*"):
