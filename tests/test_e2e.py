@@ -547,7 +547,7 @@ def test_the_study_trains_two_at_a_time_and_gathers_what_has_finished(tmp_path):
     runs = {method: [row for row in metrics if row["method"] == method] for method in ("cw_grpo", "cw_grpo_shuffled")}
     for rows in runs.values():
         assert [row["step"] for row in rows] == [0, 1, 2]
-        assert all(0.35 < row["accuracy"] < 0.53 for row in rows if row["accuracy"] is not None)  # 0.44, 512 answers
+        assert all(0.38 < row["accuracy"] < 0.56 for row in rows if row["accuracy"] is not None)  # 0.47, 512 answers
         assert all(row["rollout_difference"] < 1e-3 for row in rows[1:])  # vLLM has its own trainer's weights
         assert rows[0]["accuracy"] is not None and rows[2]["accuracy"] is not None
     # Weights on the wrong tokens leave the covariance where it was.

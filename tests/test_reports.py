@@ -277,6 +277,9 @@ def test_plot_writes_each_format(tmp_path):
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "figure.pdf").read_bytes().startswith(b"%PDF")
     ElementTree.parse(tmp_path / "figure.svg")
+    run_command("plot", tmp_path / "run", "--out", tmp_path / "again", *formats)
+    for kind in ("png", "svg", "pdf"):  # so that a figure under version control changes with its numbers alone
+        assert (tmp_path / f"again.{kind}").read_bytes() == (tmp_path / f"figure.{kind}").read_bytes()
     code, printed = run_command("plot", tmp_path / "run", "--out", tmp_path / "new" / "entropy-1.5b.svg")
     assert code == 0 and printed.split() == [str(tmp_path / "new" / "entropy-1.5b.svg")]
     (tmp_path / "file").write_text("")

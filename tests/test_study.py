@@ -5,10 +5,14 @@ from __future__ import annotations
 import importlib
 import random
 import re
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -30,10 +34,14 @@ def study(monkeypatch):
         sys.modules.pop(name, None)
 
 
-def test_the_task_holds_no_wrong_answer_and_no_problem_twice(study):
+def test_the_task_has_right_answers_and_holds_problems_out_in_either_order(study):
     task = study("task")
     splits = task.split_problems()
-    assert sum(map(len, splits.values())) == 90 * 90 == len(set().union(*splits.values()))
+    products = {name: [tuple(sorted(problem)) for problem in problems] for name, problems in splits.items()}
+    held_out = products["test"] + products["tune"]
+    assert len(set(held_out)) == 512 and not set(held_out) & set(products["train"])
+    assert len(set(held_out) | set(products["train"])) == 90 * 91 / 2  # all there are
+    assert len(splits["train"]) == len(set(splits["train"]))
     rng = random.Random(0)
     ways = set()
     for a, b in splits["train"][:500]:
@@ -104,11 +112,27 @@ def test_a_variant_of_the_ablation_changes_what_it_says(variant, study, monkeypa
 
 
 def test_what_is_written_is_what_the_results_give(study, tmp_path):
-    """The page and the README's section, written anew from the committed results."""
+    """The page, its figures and the README's section, made anew from the committed results."""
     report = study("report")
     results, covariance = report.read_results(report.RESULTS), report.read_covariance(report.RESULTS)
-    assert report.with_headline(report.README.read_text(encoding="utf-8"), results) == report.README.read_text("utf-8")
+    readme = report.README.read_text(encoding="utf-8")
+    assert report.with_headline(readme, results) == readme
     report.write_page(tmp_path, results, covariance)
-    written = {path.name for path in report.RESULTS.iterdir()} - {"metrics.parquet", "covariance.parquet"}
-    assert {path.name for path in tmp_path.iterdir()} == written
-    assert (tmp_path / "README.md").read_text("utf-8") == (report.RESULTS / "README.md").read_text("utf-8")
+    committed = {path.name: path.read_text("utf-8") for path in report.RESULTS.iterdir() if path.suffix != ".parquet"}
+    assert {path.name: path.read_text("utf-8") for path in tmp_path.iterdir()} == committed
+
+
+def test_a_run_that_gets_two_signals_is_ended_all_the_same(tmp_path):
+    """Ctrl-C reaches the study and its runs; then the study, ending, tells the runs to end."""
+    command = ["sh", "-c", "trap '' INT TERM; sleep 100"]  # takes its time
+    launch = [sys.executable, ROOT / "examples" / "cpu" / "launch.py", tmp_path / "log", tmp_path / "metrics"]
+    process = subprocess.Popen([*launch, *command])
+    deadline = time.monotonic() + 30
+    while not (children := psutil.Process(process.pid).children(recursive=True)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    time.sleep(1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 130
+    assert not psutil.wait_procs(children, timeout=5)[1]

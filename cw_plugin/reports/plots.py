@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -54,7 +55,8 @@ def save(figure: Figure, path: Path, formats: Sequence[str]) -> list[Path]:
         metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
         draw = functools.partial(figure.savefig, dpi=160, metadata=metadata)
         try:
-            write_whole(target, draw)
+            with matplotlib.rc_context({"svg.hashsalt": "cw-grpo"}):  # else identifiers in it are drawn at random
+                write_whole(target, draw)
         except OSError as error:
             raise ReportError(f"{target} cannot be written ({error.strerror}); give another place with --out") from None
         written.append(target)

@@ -84,7 +84,7 @@ def main() -> int:
 
     signal.signal(signal.SIGTERM, stop)
     stages = list(STAGES)
-    printed = 0
+    printed, size = 0, -1
     with open(log, "wb") as output, open(log, "rb") as reader:
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, env=os.environ | {MARK: mark}, start_new_session=True
@@ -99,6 +99,10 @@ def main() -> int:
                     text, stage = stages.pop(0)
                     if text in new:
                         say(stage)
+                now = metrics.stat().st_size if metrics.exists() else 0
+                if now == size:
+                    continue
+                size = now
                 records = [record for record in read_metrics(metrics) if "training/global_step" in record["data"]]
                 for record in records[printed:]:
                     say(describe(record))
@@ -108,6 +112,7 @@ def main() -> int:
             return 130
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # both may come: from the terminal, and from what called this
             kill_marked(mark)
     if process.returncode:
         lines = log.read_text(errors="replace").splitlines()

@@ -48,7 +48,8 @@ VARIANTS = {"uncentred": uncentred, "unnormalised": unnormalised, "shuffled": sh
 def reweight(
     log_probs: Tensor, advantages: Tensor, response_mask: Tensor, group: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, CovarianceStatistics]:
-    """As cw_plugin.weights.reweight_responses, whose statistics it returns but for what the variant changes."""
+    """As cw_plugin.weights.reweight_responses. Statistics and records stay those of the paper's weights, but for the
+    covariance after reweighting."""
     variant = os.environ["VARIANT"]
     _, statistics = reweight_responses(log_probs, advantages, response_mask, group, *args, **kwargs)
     result = torch.zeros_like(log_probs, dtype=torch.float64)

@@ -77,6 +77,8 @@ COLUMNS = {
     "entropy_forecast_grpo": "cw_grpo/entropy_forecast_grpo",
     "rollout_difference": "training/rollout_probs_diff_max",  # of a token's probability in vLLM and in the trainer
     "seconds": "timing_s/step",
+    "advantage_seconds": "timing_s/adv",
+    "update_seconds": "timing_s/update_actor",
 }
 KEY = ("phase", "method", "lr", "seed")
 
@@ -167,9 +169,10 @@ SLOTS: dict[Job, int] = {}
 
 def start(job: Job) -> subprocess.Popen:
     job.folder.mkdir(parents=True, exist_ok=True)
-    metrics = job.folder / "metrics.jsonl"  # verl begins it anew when a run goes on
-    if metrics.exists():
-        metrics.rename(job.folder / f"metrics.{len(list(job.folder.glob('metrics.*.jsonl')))}.jsonl")
+    for name, suffix in (("metrics", "jsonl"), ("train", "log")):  # both are begun anew when a run goes on
+        before = job.folder / f"{name}.{suffix}"
+        if before.exists():
+            before.rename(job.folder / f"{name}.{len(list(job.folder.glob(f'{name}.*.{suffix}')))}.{suffix}")
     environment = os.environ | {
         "METHOD": job.method,
         "LR": job.lr,
@@ -200,13 +203,16 @@ def ray_folder(job: Job) -> str:
 
 
 def run(jobs: list[Job], later_steps: int) -> None:
-    """Run what has not finished; ``later_steps`` are those of later phases, for the estimate alone."""
+    """Run what has not finished; ``later_steps`` are those of later phases, for the estimate alone.
+
+    A run that fails, or says nothing for STALLED seconds, is tried again once; if it fails again the others go on.
+    """
     waiting = [job for job in jobs if not job.finished]
     running: dict[Job, subprocess.Popen] = {}
     stalled: set[Job] = set()
     attempts = dict.fromkeys(jobs, 0)
-    began, before = time.monotonic(), sum(job.step for job in jobs)
-    said = 0.0
+    began, said = time.monotonic(), 0.0
+    before = sum(job.steps for job in jobs if job.finished)
     try:
         while waiting or running:
             while waiting and len(running) < JOBS:
@@ -231,15 +237,21 @@ def run(jobs: list[Job], later_steps: int) -> None:
                 elif attempts[job] < ATTEMPTS:
                     waiting.insert(0, job)
                 else:
-                    sys.exit(f"{job.folder} failed {ATTEMPTS} times; see train.log there, then run the study again.")
+                    print(f"{job.folder} failed {ATTEMPTS} times; its output is in train.log there", flush=True)
             if time.monotonic() - said > 30:
                 said = time.monotonic()
                 say(jobs, running, said - began, before, later_steps)
     finally:
         for process in running.values():
             process.terminate()
-        for process in running.values():
+        for job, process in running.items():
             process.wait()
+            shutil.rmtree(ray_folder(job), ignore_errors=True)
+    failed = [job for job in jobs if not job.finished]
+    if failed:
+        sys.exit(
+            f"{len(failed)} runs of this phase failed, and the next one needs them all; see above, then run it again."
+        )
 
 
 def say(jobs: list[Job], running: dict[Job, subprocess.Popen], seconds: float, before: int, later_steps: int) -> None:
@@ -313,10 +325,11 @@ def main() -> None:
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the runs are ended, too
     subprocess.run([sys.executable, str(HERE / "task.py"), "problems", str(WORK / "data")], check=True)
+    collect()  # of runs that finished when this was interrupted
     long_steps, ablation_steps = len(METHODS) * LONG_STEPS, len(VARIANTS) * len(SEEDS) * STEPS
     run(search(), len(METHODS) * len(SEEDS) * STEPS + long_steps + ablation_steps)
     settings = chosen()
-    print("settings: " + ", ".join(f"{method} lr {lr}" for method, lr in settings))
+    print("settings: " + ", ".join(f"{method} lr {lr}" for method, lr in settings), flush=True)
     run(compared(settings), long_steps + ablation_steps)
     run(long(settings), ablation_steps)
     run(ablation(settings), 0)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # One training run of the study: verl's main_ppo on a CPU, on the products of task.py. study.py calls it.
 #
-#   METHOD=cw_grpo LR=3e-4 SEED=1 STEPS=200 RUN=folder bash examples/study/train.sh [any hydra override of verl]
+#   METHOD=cw_grpo LR=3e-5 SEED=1 STEPS=200 RUN=folder bash examples/study/train.sh [any hydra override of verl]
 #
 #   METHOD   grpo | clip_cov | clip_cov_RATIO | cw_grpo | cw_grpo_batch | cw_grpo_loss, and for the ablation
 #            cw_grpo_uncentred | cw_grpo_unnormalised | cw_grpo_shuffled (ablation.py)
@@ -47,6 +47,8 @@ MODEL=(
 )
 ACTOR=(
     actor_rollout_ref.actor.optim.lr="$LR"
+    actor_rollout_ref.actor.optim.weight_decay=0.01 # verl's default, as the next
+    actor_rollout_ref.actor.optim.clip_grad=1.0
     actor_rollout_ref.actor.ppo_mini_batch_size=4
     actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32
     actor_rollout_ref.actor.loss_agg_mode=token-mean
