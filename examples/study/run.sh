@@ -14,7 +14,7 @@ venv=${VENV:-$here/../../.venv}
 bash "$here/../cpu/install.sh" "$venv"
 export PATH=$venv/bin:$PATH
 export WORK=${WORK:-$here/../../runs/study}
-export RESULTS=${RESULTS:-$WORK/results}
+export RESULTS=${RESULTS:-$WORK/results} # the README's section is written from examples/study/results alone
 python "$here/study.py"
 python "$here/report.py" "$RESULTS"
 echo "The page: $RESULTS/README.md"
