@@ -113,6 +113,7 @@ class Result:
 
 
 def read_results(folder: Path) -> list[Result]:
+    """Every run, and the beginning of a long one as a run of the comparison as well."""
     table = pq.read_table(folder / "metrics.parquet")
     columns = {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
     keys = list(zip(*(columns.pop(name) for name in study.KEY), strict=True))
@@ -120,6 +121,11 @@ def read_results(folder: Path) -> list[Result]:
     for key in dict.fromkeys(keys):
         chosen = np.array([other == key for other in keys])
         results.append(Result(*key, {name: values[chosen] for name, values in columns.items()}))
+    for long in of(results, "long").values():
+        for run in long:
+            begun = run.columns["step"] <= study.STEPS
+            cut = {name: values[begun] for name, values in run.columns.items()}
+            results.append(Result("main", run.method, run.lr, run.seed, cut))
     order = {method: place for place, method in enumerate(NAMES)}
     return sorted(results, key=lambda result: (order[result.method], result.seed, float(result.lr)))
 
@@ -337,7 +343,7 @@ def page(results: list[Result], covariance: dict[str, Bins], drawn: list[str]) -
 
 def unfinished(results: list[Result]) -> str:
     """A line while runs are still to come; nothing when all are there."""
-    done, planned = len(results), study.planned()
+    done, planned = len(results) - sum(map(len, of(results, "long").values())), study.planned()
     return f"**{done} of {planned} runs have finished; these are not the results yet.**\n\n" if done < planned else ""
 
 

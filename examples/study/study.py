@@ -5,8 +5,8 @@
 
 Runs are written to WORK (default runs/study) and gathered into the two parquet files of RESULTS (default WORK/results)
 as they finish; a run that RESULTS has is not done again. The phases: a search for each method's learning rate, on
-problems of its own; the runs that are compared, five seeds of each method; one long run of each; and the ablation, in
-which one part of the weights is changed.
+problems of its own; the runs that are compared, five seeds of each method, of which the first is the beginning of one
+long run of each; and the ablation, in which one part of the weights is changed.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def chosen() -> list[tuple[str, str]]:
 
 
 def compared(settings: list[tuple[str, str]]) -> list[Job]:
-    return [Job("main", *setting, seed, STEPS) for seed in SEEDS for setting in settings]
+    return [Job("main", *setting, seed, STEPS) for seed in SEEDS[1:] for setting in settings]
 
 
 def long(settings: list[tuple[str, str]]) -> list[Job]:
@@ -161,7 +161,7 @@ def ablation(settings: list[tuple[str, str]]) -> list[Job]:
 
 def planned() -> int:
     """How many runs there are in all."""
-    return len(search()) + len(METHODS) * (len(SEEDS) + 1) + len(VARIANTS) * len(SEEDS)
+    return len(search()) + len(METHODS) * len(SEEDS) + len(VARIANTS) * len(SEEDS)
 
 
 SLOTS: dict[Job, int] = {}
@@ -273,7 +273,7 @@ def collect() -> None:
         job = Job(**json.loads(finished.read_text()))
         if job not in metrics:
             metrics = {**metrics, job: metrics_of(job)}
-        if job.phase == "main" and (job.method, job.seed) not in covariance:
+        if job.phase in ("main", "long") and (job.method, job.seed) not in covariance:
             covariance[job.method, job.seed] = covariance_of(job)
     for name, tables in (("covariance", covariance), ("metrics", metrics)):
         if tables:
@@ -294,10 +294,10 @@ def gathered_covariance() -> dict[tuple[str, int], pa.Table]:
 
 
 def covariance_of(job: Job) -> pa.Table:
-    """The bins of all of a run's records together; none for a method without records, which is the loss."""
+    """The bins of a run's records up to STEPS together; none for a method without records, which is the loss."""
     names = ("edge", "tokens", "covariance", "weight", "weighted")
     recorded = (job.folder / "checkpoints" / "covariance").exists()
-    bins = add_bins(list(read_records(job.folder).values())) if recorded else dict.fromkeys(names, ())
+    bins = add_bins(list(read_records(job.folder, (1, STEPS)).values())) if recorded else dict.fromkeys(names, ())
     rows = len(bins["edge"])
     columns = {"method": pa.array([job.method] * rows, pa.string()), "seed": pa.array([job.seed] * rows, pa.int64())}
     kinds = {name: pa.int64() if name == "tokens" else pa.float32() for name in names}
@@ -327,7 +327,7 @@ def main() -> None:
     subprocess.run([sys.executable, str(HERE / "task.py"), "problems", str(WORK / "data")], check=True)
     collect()  # of runs that finished when this was interrupted
     long_steps, ablation_steps = len(METHODS) * LONG_STEPS, len(VARIANTS) * len(SEEDS) * STEPS
-    run(search(), len(METHODS) * len(SEEDS) * STEPS + long_steps + ablation_steps)
+    run(search(), len(METHODS) * len(SEEDS[1:]) * STEPS + long_steps + ablation_steps)
     settings = chosen()
     print("settings: " + ", ".join(f"{method} lr {lr}" for method, lr in settings), flush=True)
     run(compared(settings), long_steps + ablation_steps)
