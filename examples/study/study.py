@@ -23,6 +23,7 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -104,11 +105,18 @@ class Job:
     @property
     def step(self) -> int:
         """The last step logged."""
-        if self.finished:
-            return self.steps
+        return self.steps if self.finished else self.last_record["step"]
+
+    @property
+    def complete(self) -> bool:
+        """Whether all is logged; Ray has been seen to crash while it shuts down after that."""
+        return self.last_record["step"] == self.steps and ACCURACY in self.last_record["data"]
+
+    @property
+    def last_record(self) -> dict[str, Any]:
         path = self.folder / "metrics.jsonl"
         lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-        return json.loads(lines[-1])["step"] if lines else 0
+        return json.loads(lines[-1]) if lines else {"step": 0, "data": {}}
 
 
 def gathered() -> dict[Job, pa.Table]:
@@ -229,7 +237,7 @@ def run(jobs: list[Job], later_steps: int) -> None:
                 del running[job]
                 stalled.discard(job)
                 shutil.rmtree(ray_folder(job), ignore_errors=True)
-                if process.returncode == 0:
+                if process.returncode == 0 or job.complete:
                     for checkpoint in job.folder.glob("checkpoints/global_step_*"):
                         shutil.rmtree(checkpoint)
                     write_whole(job.folder / "finished", json.dumps(asdict(job)))
