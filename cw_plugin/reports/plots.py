@@ -113,7 +113,7 @@ def curve(runs: Sequence[Run], metric: str, title: str, unit: str, window: int =
         if not len(steps):
             raise ReportError(f"the runs named {name} have no step of {metric} in common; give them different names")
         values = np.array([[run.metrics[metric][step] for step in steps] for run in seeds])
-        values = np.array([_smooth(row, window) for row in values])
+        values = np.array([smooth(row, window) for row in values])
         mean = values.mean(0)
         marker: dict[str, Any] = {"marker": "o", "markersize": 3} if len(steps) <= 20 else {}
         axes.plot(
@@ -128,7 +128,7 @@ def curve(runs: Sequence[Run], metric: str, title: str, unit: str, window: int =
     return figure
 
 
-def _smooth(values: np.ndarray, window: int) -> np.ndarray:
+def smooth(values: np.ndarray, window: int) -> np.ndarray:
     """Mean of the last ``window`` values, of fewer at the beginning."""
     sums = np.cumsum(np.concatenate([[0.0], values]))
     start = np.maximum(np.arange(1, len(values) + 1) - window, 0)

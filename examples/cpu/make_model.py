@@ -17,6 +17,7 @@ import random
 import re
 import statistics
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from tokenizers import pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    BatchEncoding,
     GenerationConfig,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -154,17 +156,22 @@ def chat(text: str) -> list[dict[str, str]]:
 
 
 def make_tokenizer() -> Qwen2Tokenizer:
-    """A byte-level BPE tokenizer with Qwen2's pre-tokenizer, trained on the prompt and on what is taught."""
+    """Trained on the prompt and on what is taught."""
     rng = random.Random(SEED)
-    alphabet = {character: i for i, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    specials = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "extra_special_tokens": ["<|im_start|>"]}
-    bytes_only = Qwen2Tokenizer(vocab=alphabet, merges=[], **specials)
     corpus = [
         text
         for problem in split_problems()[0]
         for text in (OPEN_RS, "system\nuser\nassistant\n", question(problem, rng), response(problem, rng, slips=True))
     ]
-    tokenizer = bytes_only.train_new_from_iterator(corpus, vocab_size=VOCABULARY, show_progress=False)
+    return train_tokenizer(corpus, VOCABULARY)
+
+
+def train_tokenizer(corpus: list[str], vocabulary: int) -> Qwen2Tokenizer:
+    """A byte-level BPE tokenizer with Qwen2's pre-tokenizer and the chat template."""
+    alphabet = {character: i for i, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    specials = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "extra_special_tokens": ["<|im_start|>"]}
+    bytes_only = Qwen2Tokenizer(vocab=alphabet, merges=[], **specials)
+    tokenizer = bytes_only.train_new_from_iterator(corpus, vocab_size=vocabulary, show_progress=False)
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
 
@@ -231,28 +238,36 @@ def loss_after(model: Qwen2ForCausalLM, prefix: list[int], rows: list[Row]) -> t
     return model(ids, labels=labels, past_key_values=cache).loss
 
 
+def optimised(model: Qwen2ForCausalLM, steps: int, peak_lr: float, warmup_steps: int) -> Iterator[int]:
+    """Every step from 1 on; the caller computes gradients, and they are applied before the next step.
+
+    AdamW with a linear warm-up and half a cosine down to 0, gradients clipped to a norm of 1.
+    """
+    optimizer = torch.optim.AdamW(model.parameters(), lr=peak_lr, betas=(0.9, 0.98), weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / warmup_steps, 0.5 * (1 + math.cos(math.pi * step / steps)))
+    )
+    model.train()
+    for step in range(1, steps + 1):
+        yield step
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+
+
 def train(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer) -> None:
     """Teach the model, in place, from the problems that are not held out."""
     problems, _ = split_problems()
     prefix = tokenizer.apply_chat_template(chat("")[:1])["input_ids"]
     rng = random.Random(SEED)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LR, betas=(0.9, 0.98), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer,
-        lambda step: min((step + 1) / WARMUP_STEPS, 0.5 * (1 + math.cos(math.pi * step / STEPS))),
-    )
-    model.train()
     start = time.monotonic()
-    for step in range(1, STEPS + 1):
+    for step in optimised(model, STEPS, PEAK_LR, WARMUP_STEPS):
         chats = [chat_row(tokenizer, p, rng, slips=step > SLIPS_FROM) for p in rng.choices(problems, k=CHATS)]
         equations = [equation_row(tokenizer, p) for p in rng.choices(problems, k=EQUATIONS)]
         chat_loss = loss_after(model, prefix, chats)
         equation_loss = loss_after(model, prefix, equations) if step > EQUATIONS_FROM else torch.zeros(())
         (chat_loss + equation_loss).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
         if step % 50 == 0:
             losses = f"loss of chats {chat_loss.item():.3f}, of equations {equation_loss.item():.3f}"
             print(f"step {step} of {STEPS}: {losses}; {time.monotonic() - start:.0f} s", flush=True)
@@ -274,7 +289,39 @@ def save(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, folder: Path) -> No
     ).save_pretrained(folder)
 
 
+class Samples(NamedTuple):
+    """Of every response its text and its length in tokens, eos included; of every token the entropy, in nats."""
+
+    texts: list[str]
+    lengths: list[int]
+    entropies: list[float]
+
+
 @torch.no_grad()
+def sample(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, prompts: BatchEncoding, max_new_tokens: int) -> Samples:
+    """SAMPLES_PER_PROBLEM responses to every prompt (padded on the left), at the temperature of the saved model, 1."""
+    output = model.generate(
+        **prompts,
+        max_new_tokens=max_new_tokens,
+        num_return_sequences=SAMPLES_PER_PROBLEM,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    tokens = output.sequences[:, prompts["input_ids"].shape[1] :]
+    # A response ends with its eos token, which counts; everything after it is padding.
+    is_eos = (tokens == tokenizer.eos_token_id).int()
+    valid = is_eos.cumsum(dim=1) - is_eos == 0
+    entropy = torch.distributions.Categorical(logits=torch.stack(output.logits, dim=1)).entropy()
+    texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
+    return Samples(texts, valid.sum(dim=1).tolist(), entropy[valid].tolist())
+
+
+def mixed_groups(right: list[bool]) -> float:
+    """Share of problems with both right and wrong ones among their SAMPLES_PER_PROBLEM responses."""
+    groups = [sum(right[i : i + SAMPLES_PER_PROBLEM]) for i in range(0, len(right), SAMPLES_PER_PROBLEM)]
+    return statistics.mean(0 < group < SAMPLES_PER_PROBLEM for group in groups)
+
+
 def check(folder: Path) -> None:
     """Sample the held-out problems at temperature 1 and print what reinforcement learning would see."""
     start = time.monotonic()
@@ -291,31 +338,18 @@ def check(folder: Path) -> None:
             padding=True,
             return_tensors="pt",
         )
-        output = model.generate(
-            **prompts,
-            max_new_tokens=MAX_NEW_TOKENS,
-            num_return_sequences=SAMPLES_PER_PROBLEM,
-            output_logits=True,
-            return_dict_in_generate=True,
-        )
-        tokens = output.sequences[:, prompts["input_ids"].shape[1] :]
-        # A response ends with its eos token, which counts; everything after it is padding.
-        is_eos = (tokens == tokenizer.eos_token_id).int()
-        valid = is_eos.cumsum(dim=1) - is_eos == 0
-        lengths += valid.sum(dim=1).tolist()
-        logits = torch.stack(output.logits, dim=1)
-        entropies += torch.distributions.Categorical(logits=logits).entropy()[valid].tolist()
-        for i, text in enumerate(tokenizer.batch_decode(tokens, skip_special_tokens=True)):
+        samples = sample(model, tokenizer, prompts, MAX_NEW_TOKENS)
+        lengths += samples.lengths
+        entropies += samples.entropies
+        for i, text in enumerate(samples.texts):
             boxed = re.findall(r"\\boxed\{(\d+)\}", text)
             right.append(boxed[-1:] == [str(batch[i // SAMPLES_PER_PROBLEM][1])])
             whole.append(text.startswith("<think>\n") and text.count("\n</think>\n") == 1)
-    groups = [sum(right[i : i + SAMPLES_PER_PROBLEM]) for i in range(0, len(right), SAMPLES_PER_PROBLEM)]
-    mixed = [0 < group < SAMPLES_PER_PROBLEM for group in groups]
 
     print(f"{len(problems)} held-out problems, {SAMPLES_PER_PROBLEM} samples each, temperature 1")
     print(f"  right answers                     {statistics.mean(right):.3f}")
     print(f"  matched <think> tags              {statistics.mean(whole):.3f}")
-    print(f"  groups with both right and wrong  {statistics.mean(mixed):.3f}")
+    print(f"  groups with both right and wrong  {mixed_groups(right):.3f}")
     print(f"  mean entropy, nats per token      {statistics.mean(entropies):.3f}")
     print(f"  mean response length, tokens      {statistics.mean(lengths):.1f}")
     print(f"  median, shortest and longest      {statistics.median(lengths):.0f}, {min(lengths)}, {max(lengths)}")

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import study
 from scipy import stats
@@ -96,8 +95,8 @@ class Result:
     @property
     def entropy_spread(self) -> float:
         """Standard deviation of the moving average over the second half."""
-        averages = [self.mean("entropy", step) for step in range(self.steps // 2 + WINDOW, self.steps + 1)]
-        return float(np.std(averages))
+        averages = plots.smooth(np.array(list(self.series("entropy").values())), WINDOW)
+        return float(np.std(averages[self.steps // 2 + WINDOW - 1 :]))
 
     @property
     def fell(self) -> bool:
@@ -114,13 +113,10 @@ class Result:
 
 def read_results(folder: Path) -> list[Result]:
     """Every run, and the beginning of a long one as a run of the comparison as well."""
-    table = pq.read_table(folder / "metrics.parquet")
-    columns = {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
-    keys = list(zip(*(columns.pop(name) for name in study.KEY), strict=True))
     results = []
-    for key in dict.fromkeys(keys):
-        chosen = np.array([other == key for other in keys])
-        results.append(Result(*key, {name: values[chosen] for name, values in columns.items()}))
+    for key, table in study.by_key(pq.read_table(folder / "metrics.parquet"), study.KEY).items():
+        names = [name for name in table.column_names if name not in study.KEY]
+        results.append(Result(*key, {name: table[name].to_numpy(zero_copy_only=False) for name in names}))
     for long in of(results, "long").values():
         for run in long:
             begun = run.columns["step"] <= study.STEPS
@@ -135,14 +131,13 @@ def read_covariance(folder: Path) -> dict[str, Bins]:
     path = folder / "covariance.parquet"
     if not path.exists():  # no run of the comparison has finished yet
         return {}
-    table = pq.read_table(path)
-    found: dict[str, Bins] = {}
-    for method in METHODS:
-        rows = table.filter(pc.field("method") == method)
-        if len(rows):
-            names = [name for name in rows.column_names if name not in ("method", "seed")]
-            found[method] = add_bins([{name: rows[name].to_numpy() for name in names}])
-    return found
+    tables = {method: table for (method,), table in study.by_key(pq.read_table(path), ("method",)).items()}
+    names = ("edge", "tokens", "covariance", "weight", "weighted")
+    return {
+        method: add_bins([{name: tables[method][name].to_numpy() for name in names}])
+        for method in METHODS
+        if method in tables
+    }
 
 
 def of(results: list[Result], phase: str) -> Runs:

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ SEEDS = (1, 2, 3, 4, 5)
 STEPS = 200
 SEARCH_STEPS = 100
 LONG_STEPS = 1000
-JOBS = 2  # runs at a time: one alone leaves a third of two cores idle
+JOBS = 2  # runs at a time: one alone leaves cores idle
 ATTEMPTS = 2
 STALLED = 900  # seconds without a word after which a run is ended and tried again
 
@@ -129,12 +130,16 @@ def gathered() -> dict[Job, pa.Table]:
 
 @functools.lru_cache(maxsize=1)
 def _read_gathered(path: Path, modified: int) -> dict[Job, pa.Table]:
-    table = pq.read_table(path)
+    tables = by_key(pq.read_table(path), KEY)
+    return {Job(*key, steps=pc.max(table["step"]).as_py()): table for key, table in tables.items()}
+
+
+def by_key(table: pa.Table, names: Sequence[str]) -> dict[tuple, pa.Table]:
+    """The rows of every combination of values in these columns."""
     found = {}
-    for key in dict.fromkeys(zip(*(table[name].to_pylist() for name in KEY), strict=True)):
-        conditions = [pc.field(name) == value for name, value in zip(KEY, key, strict=True)]
-        rows = table.filter(functools.reduce(operator.and_, conditions))
-        found[Job(*key, steps=pc.max(rows["step"]).as_py())] = rows
+    for key in dict.fromkeys(zip(*(table[name].to_pylist() for name in names), strict=True)):
+        conditions = [pc.field(name) == value for name, value in zip(names, key, strict=True)]
+        found[key] = table.filter(functools.reduce(operator.and_, conditions))
     return found
 
 
@@ -291,14 +296,7 @@ def collect() -> None:
 
 def gathered_covariance() -> dict[tuple[str, int], pa.Table]:
     path = RESULTS / "covariance.parquet"
-    if not path.exists():
-        return {}
-    table = pq.read_table(path)
-    keys = dict.fromkeys(zip(table["method"].to_pylist(), table["seed"].to_pylist(), strict=True))
-    return {
-        (method, seed): table.filter((pc.field("method") == method) & (pc.field("seed") == seed))
-        for method, seed in keys
-    }
+    return by_key(pq.read_table(path), ("method", "seed")) if path.exists() else {}
 
 
 def covariance_of(job: Job) -> pa.Table:

@@ -12,7 +12,6 @@ reinforcement learning is free to find out.
 from __future__ import annotations
 
 import argparse
-import math
 import random
 import re
 import statistics
@@ -23,11 +22,19 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cpu"))
-from make_model import CHAT_TEMPLATE, Row, collate, save
+from make_model import (
+    SAMPLES_PER_PROBLEM,
+    Row,
+    collate,
+    mixed_groups,
+    optimised,
+    sample,
+    save,
+    train_tokenizer,
+)
 
 Problem = tuple[int, int]  # the two factors
 
@@ -40,7 +47,6 @@ ROWS = 128  # per step
 PEAK_LR = 2e-3
 WARMUP_STEPS = 100
 
-SAMPLES_PER_PROBLEM = 8
 MAX_NEW_TOKENS = 24
 
 
@@ -90,15 +96,11 @@ def write_problems(folder: Path) -> None:
 
 
 def make_tokenizer() -> Qwen2Tokenizer:
-    """Byte-level, with Qwen2's pre-tokenizer; the think tags are tokens of their own, as they are in Qwen3."""
+    """The think tags are tokens of their own, as they are in Qwen3."""
     rng = random.Random(SEED)
-    alphabet = {character: i for i, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    specials = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "extra_special_tokens": ["<|im_start|>"]}
-    bytes_only = Qwen2Tokenizer(vocab=alphabet, merges=[], **specials)
     corpus = ["user\nassistant\n" + response(problem, rng) for problem in split_problems()["train"][:2000]]
-    tokenizer = bytes_only.train_new_from_iterator(corpus, vocab_size=300, show_progress=False)
+    tokenizer = train_tokenizer(corpus, 300)
     tokenizer.add_tokens(["<think>", "</think>", "\\boxed{"])
-    tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
 
 
@@ -128,13 +130,9 @@ def train(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer) -> None:
     """Teach the model, in place, from the problems that are not held out."""
     problems = split_problems()["train"]
     rng = random.Random(SEED)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LR, betas=(0.9, 0.98), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / WARMUP_STEPS, 0.5 * (1 + math.cos(math.pi * step / STEPS)))
-    )
     prompts = {problem: prompt_ids(tokenizer, problem) for problem in problems}
     start = time.monotonic()
-    for step in range(1, STEPS + 1):
+    for step in optimised(model, STEPS, PEAK_LR, WARMUP_STEPS):
         rows = [
             Row(prompts[problem], [*tokenizer.encode(response(problem, rng)), tokenizer.eos_token_id])
             for problem in rng.choices(problems, k=ROWS)
@@ -142,15 +140,10 @@ def train(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer) -> None:
         ids, labels = collate(rows, tokenizer.pad_token_id)
         loss = model(ids, labels=labels).loss
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
         if step % 100 == 0:
             print(f"step {step} of {STEPS}: loss {loss.item():.3f}; {time.monotonic() - start:.0f} s", flush=True)
 
 
-@torch.no_grad()
 def check(folder: Path) -> None:
     """Sample problems at temperature 1 and print what reinforcement learning would see."""
     torch.manual_seed(SEED)
@@ -158,31 +151,17 @@ def check(folder: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     problems = split_problems()["tune"]
     prompts = tokenizer.pad({"input_ids": [prompt_ids(tokenizer, p) for p in problems]}, return_tensors="pt")
-    output = model.generate(
-        **prompts,
-        max_new_tokens=MAX_NEW_TOKENS,
-        num_return_sequences=SAMPLES_PER_PROBLEM,
-        output_logits=True,
-        return_dict_in_generate=True,
-    )
-    tokens = output.sequences[:, prompts["input_ids"].shape[1] :]
-    # A response ends with its eos token, which counts; everything after it is padding.
-    is_eos = (tokens == tokenizer.eos_token_id).int()
-    valid = is_eos.cumsum(dim=1) - is_eos == 0
-    entropies = torch.distributions.Categorical(logits=torch.stack(output.logits, dim=1)).entropy()[valid]
-    texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
+    texts, lengths, entropies = sample(model, tokenizer, prompts, MAX_NEW_TOKENS)
     answers = [a * b for a, b in problems for _ in range(SAMPLES_PER_PROBLEM)]
     right = [
         re.findall(r"</think>\\boxed\{(\d+)\}", text)[-1:] == [str(answer)]
         for text, answer in zip(texts, answers, strict=True)
     ]
-    groups = [sum(right[i : i + SAMPLES_PER_PROBLEM]) for i in range(0, len(right), SAMPLES_PER_PROBLEM)]
-    mixed = [0 < group < SAMPLES_PER_PROBLEM for group in groups]
     print(f"{len(problems)} problems, {SAMPLES_PER_PROBLEM} samples each, temperature 1")
     print(f"  right answers                     {statistics.mean(right):.3f}")
-    print(f"  groups with both right and wrong  {statistics.mean(mixed):.3f}")
-    print(f"  mean entropy, nats per token      {entropies.mean():.3f}")
-    print(f"  mean response length, tokens      {valid.sum(dim=1).float().mean():.1f}")
+    print(f"  groups with both right and wrong  {mixed_groups(right):.3f}")
+    print(f"  mean entropy, nats per token      {statistics.mean(entropies):.3f}")
+    print(f"  mean response length, tokens      {statistics.mean(lengths):.1f}")
     print(f"one of them: {texts[-1]!r}")
 
 
