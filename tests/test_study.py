@@ -26,7 +26,7 @@ STUDY = ROOT / "examples" / "study"
 def study(monkeypatch):
     """Imports a script of the study by its name."""
     monkeypatch.syspath_prepend(str(STUDY))
-    names = ("task", "study", "report", "ablation")
+    names = ("task", "study", "report", "variants", "ablation", "gradients")
     for name in names:
         sys.modules.pop(name, None)
     yield importlib.import_module
@@ -83,7 +83,7 @@ def test_a_variant_of_the_ablation_changes_what_it_says(variant, study, monkeypa
     from cw_plugin.weights import reweight_responses
 
     monkeypatch.setattr(estimator, "reweight_responses", reweight_responses)  # put back after the test
-    ablation = study("ablation")
+    study("ablation")  # as verl imports it
     generator = torch.Generator().manual_seed(0)
     log_probs = -torch.rand(6, 9, generator=generator)
     advantages = torch.randn(6, generator=generator)
@@ -92,7 +92,6 @@ def test_a_variant_of_the_ablation_changes_what_it_says(variant, study, monkeypa
     result, statistics = estimator.reweight_responses(
         log_probs, advantages, mask.int(), group, "gaussian", observe=None
     )
-    assert estimator.reweight_responses is ablation.reweight
     assert (result[~mask] == 0).all()
     papers = np.array(
         reference_weights(log_probs.tolist(), advantages.tolist(), mask.int().tolist(), group.tolist())[0]
@@ -111,13 +110,90 @@ def test_a_variant_of_the_ablation_changes_what_it_says(variant, study, monkeypa
     assert statistics.covariance_after == pytest.approx(after / int(mask.sum()), rel=1e-4)
 
 
+def test_a_gradient_is_measured_by_the_products_of_different_batches(study):
+    """Known mean gradients in noise far longer than they are; a batch's product with itself would show that."""
+    gradients = study("gradients")
+    rng = np.random.default_rng(0)
+    batches, size = 400, 2000
+    policy, other = np.zeros(size), np.zeros(size)
+    policy[0], other[:2] = 1.0, (0.4, 0.3)
+    noise = rng.normal(size=(batches, size)) / 10
+    samples = {"reward": policy + noise, "grpo": 2 * policy + 2 * noise, "ours": other + noise}
+    squares = {name: (values**2).sum(1) for name, values in samples.items()}
+    products = {name: values @ samples["reward"].T for name, values in samples.items()}
+
+    def quantities(kept):
+        at = np.ix_(kept, kept)
+        return gradients.relative_to(
+            squares["ours"][kept], products["ours"][at], squares["grpo"][kept], products["grpo"][at]
+        )
+
+    length = np.sqrt((0.25 + size / 100) / (4 + 4 * size / 100))
+    expected = {"length": length, "slope": 0.4 / 2, "slope_by_length": 0.2 / length}
+    for row in gradients.jackknife(quantities, batches):
+        assert row["value"] == pytest.approx(expected[row["quantity"]], abs=4 * row["error"])
+        assert 0 < row["error"] < 0.1 * row["value"]
+
+
+def test_losses_have_the_gradients_that_they_are_said_to_have(study):
+    """By hand from the same responses: GRPO's, CW-GRPO's and the policy gradient, and what low weights hold."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    gradients, task = study("gradients"), study("task")
+    tokenizer = AutoTokenizer.from_pretrained(STUDY / "model", padding_side="left")
+    model = AutoModelForCausalLM.from_pretrained(STUDY / "model", dtype=torch.float32).eval()
+    problems = task.split_problems()["train"][:3]
+    torch.manual_seed(1)
+    losses, held = gradients.losses_of(model, tokenizer, problems)
+    torch.manual_seed(1)
+    prompts = tokenizer.pad({"input_ids": [task.prompt_ids(tokenizer, p) for p in problems]}, return_tensors="pt")
+    ids, mask, texts, _ = task.sample(model, tokenizer, prompts, task.MAX_NEW_TOKENS)
+    answers = np.repeat([a * b for a, b in problems], 8)
+    right = [text.endswith(f"\\boxed{{{answer}}}") for text, answer in zip(texts, answers, strict=True)]
+    formatted = [re.fullmatch(r"<think>[^<]*</think>[^<]*", text) is not None for text in texts]
+    rewards = np.array(right, float) + np.array(formatted)
+    assert 0 < np.mean(right) < 1
+    by_group = rewards.reshape(3, 8)
+    centred = (by_group - by_group.mean(1, keepdims=True)).ravel()
+    scale = np.repeat(by_group.std(1, ddof=1) + 1e-6, 8)
+    lengths = mask.sum(1)
+
+    begin = prompts["input_ids"].shape[1]
+    log_probs, squares = torch.zeros(mask.shape), torch.zeros(mask.shape)
+    for i in range(len(ids)):  # one response after the other, without what stands after its end
+        row = ids[i, : begin + lengths[i]]
+        after = model(row[None]).logits[0].log_softmax(-1)[begin - 1 : -1]
+        log_probs[i, : lengths[i]] = after[torch.arange(lengths[i]), row[begin:]]
+        one_hot = torch.nn.functional.one_hot(row[begin:], after.shape[-1])
+        squares[i, : lengths[i]] = (one_hot - after.detach().exp()).square().sum(-1)
+    advantages = centred / scale
+    plain = torch.tensor(advantages, dtype=torch.float32)[:, None] * mask
+    uids = np.repeat(np.arange(3), 8).tolist()
+    weights, groups = reference_weights(log_probs.tolist(), advantages.tolist(), mask.int().tolist(), uids)
+    kernels = torch.tensor(weights) * torch.tensor([groups[uid]["sum_w"] / groups[uid]["n"] for uid in uids])[:, None]
+    weak = mask & (kernels < 0.5)
+    squares *= plain.square()
+    by_hand = [weak.sum(), mask.sum(), squares[weak].sum(), squares[mask].sum()]
+    torch.testing.assert_close(held, torch.stack([value.double() for value in by_hand]), rtol=1e-4, atol=1e-4)
+    expected = {
+        "grpo": -(plain * log_probs).sum() / lengths.sum(),
+        "cw_grpo": -(torch.tensor(weights) * plain * log_probs).sum() / lengths.sum(),
+        "reward": -(torch.tensor(centred)[:, None] * mask * log_probs).sum() / len(mask),
+    }
+    for name, loss in expected.items():
+        theirs = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+        ours = torch.autograd.grad(losses[name], list(model.parameters()), retain_graph=True)
+        for a, b in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+
+
 def test_what_is_written_is_what_the_results_give(study, tmp_path):
     """The page, its figures and the README's section, made anew from the committed results."""
     report = study("report")
     results, covariance = report.read_results(report.RESULTS), report.read_covariance(report.RESULTS)
     readme = report.README.read_text(encoding="utf-8")
     assert report.with_headline(readme, results) == readme
-    report.write_page(tmp_path, results, covariance)
+    report.write_page(tmp_path, results, covariance, report.read_gradients(report.RESULTS))
     committed = {path.name: path.read_text("utf-8") for path in report.RESULTS.iterdir() if path.suffix != ".parquet"}
     assert {path.name: path.read_text("utf-8") for path in tmp_path.iterdir()} == committed
 

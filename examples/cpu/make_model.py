@@ -290,11 +290,17 @@ def save(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, folder: Path) -> No
 
 
 class Samples(NamedTuple):
-    """Of every response its text and its length in tokens, eos included; of every token the entropy, in nats."""
+    """Responses, those to one prompt in a row."""
 
+    ids: torch.Tensor  # int64 (rows, time), prompt and response
+    response_mask: torch.Tensor  # bool (rows, response time), true up to eos
     texts: list[str]
-    lengths: list[int]
-    entropies: list[float]
+    entropies: list[float]  # of every token, in nats
+
+    @property
+    def lengths(self) -> list[int]:
+        """In tokens, eos included."""
+        return self.response_mask.sum(dim=1).tolist()
 
 
 @torch.no_grad()
@@ -310,10 +316,10 @@ def sample(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, prompts: BatchEnc
     tokens = output.sequences[:, prompts["input_ids"].shape[1] :]
     # A response ends with its eos token, which counts; everything after it is padding.
     is_eos = (tokens == tokenizer.eos_token_id).int()
-    valid = is_eos.cumsum(dim=1) - is_eos == 0
+    response_mask = is_eos.cumsum(dim=1) - is_eos == 0
     entropy = torch.distributions.Categorical(logits=torch.stack(output.logits, dim=1)).entropy()
     texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
-    return Samples(texts, valid.sum(dim=1).tolist(), entropy[valid].tolist())
+    return Samples(output.sequences, response_mask, texts, entropy[response_mask].tolist())
 
 
 def mixed_groups(right: list[bool]) -> float:

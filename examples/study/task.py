@@ -151,18 +151,18 @@ def check(folder: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     problems = split_problems()["tune"]
     prompts = tokenizer.pad({"input_ids": [prompt_ids(tokenizer, p) for p in problems]}, return_tensors="pt")
-    texts, lengths, entropies = sample(model, tokenizer, prompts, MAX_NEW_TOKENS)
+    samples = sample(model, tokenizer, prompts, MAX_NEW_TOKENS)
     answers = [a * b for a, b in problems for _ in range(SAMPLES_PER_PROBLEM)]
     right = [
         re.findall(r"</think>\\boxed\{(\d+)\}", text)[-1:] == [str(answer)]
-        for text, answer in zip(texts, answers, strict=True)
+        for text, answer in zip(samples.texts, answers, strict=True)
     ]
     print(f"{len(problems)} problems, {SAMPLES_PER_PROBLEM} samples each, temperature 1")
     print(f"  right answers                     {statistics.mean(right):.3f}")
     print(f"  groups with both right and wrong  {mixed_groups(right):.3f}")
-    print(f"  mean entropy, nats per token      {statistics.mean(entropies):.3f}")
-    print(f"  mean response length, tokens      {statistics.mean(lengths):.1f}")
-    print(f"one of them: {texts[-1]!r}")
+    print(f"  mean entropy, nats per token      {statistics.mean(samples.entropies):.3f}")
+    print(f"  mean response length, tokens      {statistics.mean(samples.lengths):.1f}")
+    print(f"one of them: {samples.texts[-1]!r}")
 
 
 def main() -> None:

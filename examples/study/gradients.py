@@ -1,0 +1,190 @@
+"""Which way the first update of each method points, and which way the gradient of the expected reward does.
+
+    python examples/study/gradients.py FILE    # a parquet file; about five minutes on one core, and 5 GB of memory
+
+The starting model answers the prompts of BATCHES training steps; on each batch every method's loss, the one that it
+trains with, is differentiated. The batch's 64 responses make one update here, where the study makes two of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+from study import HERE, save
+from task import MAX_NEW_TOKENS, SAMPLES_PER_PROBLEM, prompt_ids, sample, split_problems
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2ForCausalLM
+from variants import VARIANTS, reweight
+from verl.trainer.ppo.core_algos import get_policy_loss_fn
+from verl.workers.config import ActorConfig, PolicyLossConfig
+
+from cw_plugin.rewards import compute_score
+from cw_plugin.verl_integration.estimator import compute_cw_grpo_advantage
+
+BATCHES = 128
+PROMPTS = 8  # of a batch
+SEED = 0
+BLOCKS = 16  # of batches, of which each in turn is left out to find the standard error
+
+# Of a method the options of its advantages, or the settings of its loss on GRPO's advantages.
+ESTIMATORS = {"grpo": {"kernel": "none"}, "cw_grpo": {}, "cw_grpo_batch": {"scope": "batch"}}
+CLIP_COV = {"clip_cov": 0.0002, "clip_cov_0.005": 0.005, "clip_cov_0.02": 0.02}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--model", type=Path, default=HERE / "model")
+    parser.add_argument("--batches", type=int, default=BATCHES, help=f"at least {2 * BLOCKS}")
+    args = parser.parse_args()
+    if args.batches < 2 * BLOCKS:
+        parser.error(f"--batches must be at least {2 * BLOCKS}, of which each of {BLOCKS} blocks is left out once")
+    torch.set_num_threads(1)
+    torch.manual_seed(SEED)
+    rows = measure(args.model, args.batches)
+    save(pa.Table.from_pylist(rows), args.file)
+    for row in rows:
+        print(f"{row['method']:22} {row['quantity']:14} {row['value']:7.3f} ± {1.96 * row['error']:.3f}")
+
+
+def measure(folder: Path, batches: int) -> list[dict[str, str | float]]:
+    """Rows of method, quantity, value and standard error."""
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    problems, rng = split_problems()["train"], random.Random(SEED)
+    gradients: dict[str, Tensor] = {}
+    held = torch.zeros(batches, 4, dtype=torch.float64)
+    start = time.monotonic()
+    for batch in range(batches):
+        losses, held[batch] = losses_of(model, tokenizer, rng.sample(problems, PROMPTS))
+        for name, loss in losses.items():
+            gradient = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+            of_name = gradients.setdefault(name, torch.empty(batches, model.num_parameters()))
+            torch.cat([part.flatten() for part in gradient], out=of_name[batch])
+        if (batch + 1) % 16 == 0:
+            print(f"{batch + 1} of {batches} batches, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+
+    reward = gradients.pop("reward")
+    squares = {name: of_name.square().sum(1).double().numpy() for name, of_name in gradients.items()}
+    products = {name: (of_name @ reward.T).double().numpy() for name, of_name in gradients.items()}
+
+    def relative(name: str, kept: np.ndarray) -> dict[str, float]:
+        ours, grpo = ((squares[of][kept], products[of][np.ix_(kept, kept)]) for of in (name, "grpo"))
+        return relative_to(*ours, *grpo)
+
+    rows = [
+        {"method": name, **row} for name in gradients for row in jackknife(functools.partial(relative, name), batches)
+    ]
+    shares = jackknife(lambda kept: shares_of(held.numpy()[kept]), batches)
+    return rows + [{"method": "cw_grpo", **row} for row in shares]
+
+
+def losses_of(model: Qwen2ForCausalLM, tokenizer, problems: list[tuple[int, int]]) -> tuple[dict[str, Tensor], Tensor]:
+    """Every method's loss on one batch of fresh responses, and as "reward" one whose gradient is the policy gradient.
+
+    Also, of the tokens that CW-GRPO gives a kernel below one half and of all: how many, and the sum of |A (e - pi)|^2,
+    the squared gradient with respect to a token's logits.
+    """
+    prompts = tokenizer.pad(
+        {"input_ids": [prompt_ids(tokenizer, problem) for problem in problems]}, return_tensors="pt"
+    )
+    samples = sample(model, tokenizer, prompts, MAX_NEW_TOKENS)
+    mask = samples.response_mask.int()
+    width = mask.shape[1]
+    responses = samples.ids[:, -width:]
+    logits = model(samples.ids).logits[:, -width - 1 : -1]  # every prompt has as many tokens: nothing is padded before
+    log_probs = torch.log_softmax(logits, -1).gather(-1, responses[..., None])[..., 0]
+    old_log_probs = log_probs.detach()
+
+    answers = [a * b for a, b in problems for _ in range(SAMPLES_PER_PROBLEM)]
+    scores = [
+        compute_score("study/products", text, str(answer), opens_think=False)["score"]
+        for text, answer in zip(samples.texts, answers, strict=True)
+    ]
+    group = torch.arange(len(problems)).repeat_interleave(SAMPLES_PER_PROBLEM)
+    rewards = torch.zeros(mask.shape)
+    rewards[:, 0] = torch.tensor(scores)
+
+    def advantages_of(**options: str) -> Tensor:
+        config = {"cw_grpo": {"record_every": 0} | options}
+        uids = group.numpy().astype(object)
+        return compute_cw_grpo_advantage(rewards, mask, uids, config=config, old_log_probs=old_log_probs)[0]
+
+    def loss_of(advantages: Tensor, mode: str = "vanilla", **policy_loss: float) -> Tensor:
+        config = ActorConfig(
+            strategy="fsdp2",
+            rollout_n=1,
+            ppo_micro_batch_size_per_gpu=len(mask),
+            policy_loss=PolicyLossConfig(loss_mode=mode, **policy_loss),
+        )
+        return get_policy_loss_fn(mode)(old_log_probs, log_probs, advantages, mask, "token-mean", config)[0]
+
+    advantages = {name: advantages_of(**options) for name, options in ESTIMATORS.items()}
+    plain = advantages["grpo"]
+    by_row = plain[:, 0]
+    for variant in VARIANTS:
+        advantages[f"cw_grpo_{variant}"] = reweight(variant, old_log_probs, by_row, mask, group)[0]
+    losses = {name: loss_of(values) for name, values in advantages.items()}
+    losses |= {name: loss_of(plain, "clip_cov", clip_cov_ratio=ratio) for name, ratio in CLIP_COV.items()}
+    # Of the expected reward: the log-prob of a whole response, times its reward less the group's mean.
+    of_group = torch.tensor(scores).view(len(problems), -1)
+    baselined = (of_group - of_group.mean(1, keepdim=True)).flatten()
+    losses["reward"] = -(baselined[:, None] * log_probs * mask).sum() / len(mask)
+
+    probs = torch.softmax(logits.detach(), -1)
+    squares = (probs.square().sum(-1) - 2 * old_log_probs.exp() + 1) * plain.square()
+    weak = advantages["cw_grpo_unnormalised"].abs() < 0.5 * plain.abs()
+    counts = [weak.sum(), mask.sum(), squares[weak].sum(), squares[mask != 0].sum()]
+    return losses, torch.stack([count.double() for count in counts])
+
+
+def relative_to(
+    squares: np.ndarray, products: np.ndarray, grpo_squares: np.ndarray, grpo_products: np.ndarray
+) -> dict[str, float]:
+    """What a method's updates are worth next to GRPO's.
+
+    Args:
+        squares: (batches,), the squared lengths of the method's gradients.
+        products: (batches, batches), scalar products of its gradients (rows) with policy gradients (columns).
+        grpo_squares, grpo_products: the same of GRPO.
+
+    Returns:
+        All relative to GRPO's: ``length`` of a gradient, root mean square; ``slope``, by which the expected reward
+        rises along the mean gradient; ``slope_by_length``, by which it rises along gradients scaled to one length.
+    """
+
+    def slope(products: np.ndarray) -> float:
+        # A batch's product with itself would count its noise for signal.
+        return products[~np.eye(len(products), dtype=bool)].mean()
+
+    length = np.sqrt(squares.mean() / grpo_squares.mean())
+    rise = slope(products) / slope(grpo_products)
+    return {"length": length, "slope": rise, "slope_by_length": rise / length}
+
+
+def shares_of(held: np.ndarray) -> dict[str, float]:
+    weak, tokens, weak_squares, squares = held.sum(0)
+    return {"weak_tokens": weak / tokens, "weak_squares": weak_squares / squares}
+
+
+def jackknife(quantities: Callable[[np.ndarray], dict[str, float]], batches: int) -> list[dict[str, str | float]]:
+    """Each quantity with its standard error, by leaving out one of BLOCKS blocks of batches at a time."""
+    every = np.arange(batches)
+    parts = [quantities(every[every % BLOCKS != block]) for block in range(BLOCKS)]
+    return [
+        {"quantity": name, "value": value, "error": float(np.std([part[name] for part in parts]) * np.sqrt(BLOCKS - 1))}
+        for name, value in quantities(every).items()
+    ]
+
+
+if __name__ == "__main__":
+    main()
