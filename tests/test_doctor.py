@@ -151,9 +151,13 @@ def test_what_the_doctor_recommends_mends(good):
         [f"{A}.actor.ppo_mini_batch_size=3"],
         [f"{A}.rollout.max_model_len=100"],
         ["trainer.n_gpus_per_node=3"],
+        ["data.max_response_length=5000", f"{A}.rollout.max_model_len=100"],  # the model has 2048 positions
+        ["data.max_prompt_length=3000", "data.max_response_length=3000"],
     ):
-        (finding,) = [f for f in findings(good + fault) if f.check in ("batch sizes", "lengths")]
-        assert findings(good + fault + finding.mend.split()) == []
+        found = [finding for finding in findings(good + fault) if finding.check in ("batch sizes", "lengths")]
+        assert found
+        mends = [override for finding in found for override in finding.mend.split()]
+        assert findings(good + fault + mends) == []
 
 
 @pytest.mark.parametrize(

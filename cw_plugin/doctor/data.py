@@ -27,26 +27,29 @@ def context_length(config: Any) -> Iterator[Finding]:
     from transformers import AutoConfig
 
     data, rollout, path = config.data, config.actor_rollout_ref.rollout, config.actor_rollout_ref.model.path
-    longest = data.max_prompt_length + data.max_response_length
-    if rollout.max_model_len is not None and rollout.max_model_len < longest:
-        yield Finding(
-            "lengths",
-            f"rollout.max_model_len={rollout.max_model_len}, and prompt plus response may have {longest} tokens",
-            "long responses would be cut before max_response_length",
-            f"actor_rollout_ref.rollout.max_model_len={longest}",
-        )
+    longest = fitting = data.max_prompt_length + data.max_response_length
     try:
         model = AutoConfig.from_pretrained(path, trust_remote_code=config.actor_rollout_ref.model.trust_remote_code)
+        positions = getattr(model.get_text_config(), "max_position_embeddings", None)
     except (OSError, ValueError) as error:
+        positions = None
         yield _unreadable(path, error)
-        return
-    positions = getattr(model.get_text_config(), "max_position_embeddings", None)
     if positions is not None and positions < longest:
+        fitting = positions
+        prompt = min(data.max_prompt_length, positions // 2)
+        shorter = "" if prompt == data.max_prompt_length else f"data.max_prompt_length={prompt} "
         yield Finding(
             "lengths",
             f"the model has {positions} positions, and prompt plus response may have {longest} tokens",
             "vLLM refuses to start",
-            f"data.max_response_length={positions - data.max_prompt_length}",
+            f"{shorter}data.max_response_length={positions - prompt}",
+        )
+    if rollout.max_model_len is not None and rollout.max_model_len < fitting:
+        yield Finding(
+            "lengths",
+            f"rollout.max_model_len={rollout.max_model_len}, and prompt plus response may have {fitting} tokens",
+            "long responses would be cut before max_response_length",
+            f"actor_rollout_ref.rollout.max_model_len={fitting}",
         )
 
 
