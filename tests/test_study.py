@@ -191,9 +191,10 @@ def test_what_is_written_is_what_the_results_give(study, tmp_path):
     """The page, its figures and the README's section, made anew from the committed results."""
     report = study("report")
     results, covariance = report.read_results(report.RESULTS), report.read_covariance(report.RESULTS)
+    gradients = report.read_gradients(report.RESULTS)
     readme = report.README.read_text(encoding="utf-8")
-    assert report.with_headline(readme, results) == readme
-    report.write_page(tmp_path, results, covariance, report.read_gradients(report.RESULTS))
+    assert report.with_headline(readme, results, gradients) == readme
+    report.write_page(tmp_path, results, covariance, gradients)
     committed = {path.name: path.read_text("utf-8") for path in report.RESULTS.iterdir() if path.suffix != ".parquet"}
     assert {path.name: path.read_text("utf-8") for path in tmp_path.iterdir()} == committed
 

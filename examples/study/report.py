@@ -374,15 +374,31 @@ def unfinished(results: list[Result]) -> str:
     return f"**{done} of {planned} runs have finished; these are not the results yet.**\n\n" if done < planned else ""
 
 
-def headline(results: list[Result]) -> str:
+def headline(results: list[Result], gradients: Gradients) -> str:
     """The section of the main README: where methods end, and what a paired test of each with ours can tell."""
     runs = of(results, "main")
     if min(len(runs.get(method, [])) for method in (BASELINE, OURS)) < 2:
-        return unfinished(results)
+        return unfinished(results) + first_updates(gradients)
     table = outcomes(runs, "headline", f"{len(runs[BASELINE])} seeds of {runs[BASELINE][0].steps} steps")
     left_out = [table.header.index(name) for name in ("learning rate", "its spread", "s/step")]
     header, *rows = ([cell for i, cell in enumerate(row) if i not in left_out] for row in [table.header, *table.rows])
-    return f"{unfinished(results)}{Table(table.name, table.title, header, rows).markdown()}\n{verdict(runs)}"
+    ends = Table(table.name, table.title, header, rows).markdown()
+    return f"{unfinished(results)}{ends}\n{verdict(runs)}\n{first_updates(gradients)}"
+
+
+def first_updates(gradients: Gradients) -> str:
+    def times(quantity: str) -> str:
+        value, error = gradients[OURS, quantity]
+        return f"{value:.2f} ± {1.96 * error:.2f} times"
+
+    if not gradients:
+        return ""
+    return (
+        f"On the starting model the expected reward rises {times('slope')} as fast along updates of {NAMES[OURS]} as "
+        f"along those of {NAMES[BASELINE]}, and {times('slope_by_length')} when all are scaled to one length: the "
+        f"{gradients[OURS, 'weak_tokens'][0]:.0%} of the tokens with a kernel below one half hold "
+        f"{gradients[OURS, 'weak_squares'][0]:.0%} of the squared gradient.\n\n"
+    )
 
 
 def verdict(runs: Runs) -> str:
@@ -405,10 +421,10 @@ def verdict(runs: Runs) -> str:
 
 def main() -> None:
     folder = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else RESULTS
-    results, covariance = read_results(folder), read_covariance(folder)
-    write_page(folder, results, covariance, read_gradients(folder))
+    results, covariance, gradients = read_results(folder), read_covariance(folder), read_gradients(folder)
+    write_page(folder, results, covariance, gradients)
     if folder == RESULTS:
-        write_whole(README, with_headline(README.read_text(encoding="utf-8"), results))
+        write_whole(README, with_headline(README.read_text(encoding="utf-8"), results, gradients))
 
 
 def write_page(folder: Path, results: list[Result], covariance: dict[str, Bins], gradients: Gradients) -> None:
@@ -418,10 +434,10 @@ def write_page(folder: Path, results: list[Result], covariance: dict[str, Bins],
     write_whole(folder / "README.md", page(results, covariance, gradients, list(drawn)))
 
 
-def with_headline(text: str, results: list[Result]) -> str:
+def with_headline(text: str, results: list[Result], gradients: Gradients) -> str:
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
-    return before + BEGIN + headline(results) + END + after
+    return before + BEGIN + headline(results, gradients) + END + after
 
 
 if __name__ == "__main__":
