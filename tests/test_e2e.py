@@ -70,6 +70,7 @@ def quickstart(run: Path, *overrides: str, size: tuple[str, ...] = SMALLER, **en
             stdout=stdout,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
         )
 
 
