@@ -84,6 +84,8 @@ def test_a_variant_of_the_ablation_changes_what_it_says(variant, study, monkeypa
 
     monkeypatch.setattr(estimator, "reweight_responses", reweight_responses)  # put back after the test
     study("ablation")  # as verl imports it
+    assert estimator.reweight_responses.func is study("variants").reweight
+    assert estimator.reweight_responses.args == (variant,)
     generator = torch.Generator().manual_seed(0)
     log_probs = -torch.rand(6, 9, generator=generator)
     advantages = torch.randn(6, generator=generator)

@@ -13,16 +13,16 @@ import functools
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import torch
 from study import HERE, save
-from task import MAX_NEW_TOKENS, SAMPLES_PER_PROBLEM, prompt_ids, sample, split_problems
+from task import MAX_NEW_TOKENS, SAMPLES_PER_PROBLEM, Problem, padded_prompts, sample, split_problems
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2ForCausalLM, Qwen2Tokenizer
 from variants import VARIANTS, reweight
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
 from verl.workers.config import ActorConfig, PolicyLossConfig
@@ -88,16 +88,15 @@ def measure(folder: Path, batches: int) -> list[dict[str, str | float]]:
     return rows + [{"method": "cw_grpo", **row} for row in shares]
 
 
-def losses_of(model: Qwen2ForCausalLM, tokenizer, problems: list[tuple[int, int]]) -> tuple[dict[str, Tensor], Tensor]:
+def losses_of(
+    model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, problems: Sequence[Problem]
+) -> tuple[dict[str, Tensor], Tensor]:
     """Every method's loss on one batch of fresh responses, and as "reward" one whose gradient is the policy gradient.
 
     Also, of the tokens that CW-GRPO gives a kernel below one half and of all: how many, and the sum of |A (e - pi)|^2,
     the squared gradient with respect to a token's logits.
     """
-    prompts = tokenizer.pad(
-        {"input_ids": [prompt_ids(tokenizer, problem) for problem in problems]}, return_tensors="pt"
-    )
-    samples = sample(model, tokenizer, prompts, MAX_NEW_TOKENS)
+    samples = sample(model, tokenizer, padded_prompts(tokenizer, problems), MAX_NEW_TOKENS)
     mask = samples.response_mask.int()
     width = mask.shape[1]
     responses = samples.ids[:, -width:]

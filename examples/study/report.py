@@ -285,25 +285,27 @@ def forecasts(results: Runs) -> Table:
     return Table("forecast", "Change of entropy against its first-order forecast, r", header, rows, notes)
 
 
+def estimate(measured: tuple[float, float], scale: float = 1.0, digits: int = 2) -> str:
+    """A value and its 95% interval, from the standard error."""
+    value, error = measured
+    return f"{value * scale:.{digits}f} ± {1.96 * error * scale:.{digits}f}"
+
+
 def updates(gradients: Gradients) -> Table:
     """What gradients.py measured."""
-
-    def cell(method: str, quantity: str, scale: float = 1.0, digits: int = 2) -> str:
-        value, error = gradients[method, quantity]
-        return f"{value * scale:.{digits}f} ± {1.96 * error * scale:.{digits}f}"
-
     quantities = ("length", "slope", "slope_by_length")
     table = [
-        [NAMES[method], *(cell(method, quantity) for quantity in quantities)]
+        [NAMES[method], *(estimate(gradients[method, quantity]) for quantity in quantities)]
         for method in NAMES
         if method != BASELINE and (method, "length") in gradients
     ]
     header = ["relative to GRPO's", "length of a batch's gradient", "rise of the expected reward along it"]
     header += ["the same, all gradients scaled to one length"]
     notes = [
-        f"{cell(OURS, 'weak_tokens', 100, 1)}% of the tokens have a kernel below one half under {NAMES[OURS]}; "
-        f"they hold {cell(OURS, 'weak_squares', 100, 1)}% of the sum of tokens' squared gradients.",
-        "Of the starting model, on the responses to 128 batches of prompts; 95% intervals by jackknife.",
+        f"{estimate(gradients[OURS, 'weak_tokens'], 100, 1)}% of the tokens have a kernel below one half under "
+        f"{NAMES[OURS]}; they hold {estimate(gradients[OURS, 'weak_squares'], 100, 1)}% of the sum of tokens' squared "
+        "gradients.",
+        "Of the starting model; 95% intervals by jackknife over batches.",
     ]
     return Table("updates", "Where the first update points", header, table, notes)
 
@@ -312,7 +314,7 @@ def rates(results: Runs) -> Table:
     columns = sorted({run.lr for runs in results.values() for run in runs}, key=float)
     rows = []
     for method, runs in results.items():
-        found = {run.lr: np.mean(list(run.series("accuracy").values())[-2:]) for run in runs}
+        found = {run.lr: study.score(list(run.series("accuracy").values())) for run in runs}
         best = max(found, key=found.__getitem__)
         cells = [f"{found[rate] * 100:.1f}" + "*" * (rate == best) if rate in found else "-" for rate in columns]
         rows.append([NAMES[method], *cells])
@@ -387,15 +389,12 @@ def headline(results: list[Result], gradients: Gradients) -> str:
 
 
 def first_updates(gradients: Gradients) -> str:
-    def times(quantity: str) -> str:
-        value, error = gradients[OURS, quantity]
-        return f"{value:.2f} ± {1.96 * error:.2f} times"
-
     if not gradients:
         return ""
+    slope, by_length = (estimate(gradients[OURS, quantity]) for quantity in ("slope", "slope_by_length"))
     return (
-        f"On the starting model the expected reward rises {times('slope')} as fast along updates of {NAMES[OURS]} as "
-        f"along those of {NAMES[BASELINE]}, and {times('slope_by_length')} when all are scaled to one length: the "
+        f"On the starting model the expected reward rises {slope} times as fast along updates of {NAMES[OURS]} as "
+        f"along those of {NAMES[BASELINE]}, and {by_length} times when all are scaled to one length: the "
         f"{gradients[OURS, 'weak_tokens'][0]:.0%} of the tokens with a kernel below one half hold "
         f"{gradients[OURS, 'weak_squares'][0]:.0%} of the squared gradient.\n\n"
     )

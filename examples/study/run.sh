@@ -16,6 +16,6 @@ export PATH=$venv/bin:$PATH
 export WORK=${WORK:-$here/../../runs/study}
 export RESULTS=${RESULTS:-$WORK/results} # the README's section is written from examples/study/results alone
 python "$here/study.py"
-python "$here/gradients.py" "$RESULTS/gradients.parquet"
+[ -e "$RESULTS/gradients.parquet" ] || python "$here/gradients.py" "$RESULTS/gradients.parquet"
 python "$here/report.py" "$RESULTS"
 echo "The page: $RESULTS/README.md"

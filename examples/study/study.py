@@ -149,14 +149,18 @@ def search() -> list[Job]:
 
 
 def chosen() -> list[tuple[str, str]]:
-    """Of each method the setting and learning rate with the best accuracy, mean of its last two validations."""
+    """Of each method the setting and learning rate with the best score."""
 
-    def score(job: Job) -> float:
-        accuracy = [value for value in gathered()[job]["accuracy"].to_pylist() if value is not None]
-        return sum(accuracy[-2:]) / 2
+    def score_of(job: Job) -> float:
+        return score([value for value in gathered()[job]["accuracy"].to_pylist() if value is not None])
 
-    best = [max((job for job in search() if job.method in methods), key=score) for methods in METHODS.values()]
+    best = [max((job for job in search() if job.method in methods), key=score_of) for methods in METHODS.values()]
     return [(job.method, job.lr) for job in best]
+
+
+def score(accuracy: list[float]) -> float:
+    """What the search chooses by: the mean of a run's last two validations."""
+    return sum(accuracy[-2:]) / 2
 
 
 def compared(settings: list[tuple[str, str]]) -> list[Job]:

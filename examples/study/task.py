@@ -17,12 +17,20 @@ import re
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BatchEncoding,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen2Tokenizer,
+)
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cpu"))
 from make_model import (
@@ -126,6 +134,10 @@ def prompt_ids(tokenizer: Qwen2Tokenizer, problem: Problem) -> list[int]:
     return tokenizer.apply_chat_template(messages(problem), add_generation_prompt=True)["input_ids"]
 
 
+def padded_prompts(tokenizer: Qwen2Tokenizer, problems: Sequence[Problem]) -> BatchEncoding:
+    return tokenizer.pad({"input_ids": [prompt_ids(tokenizer, problem) for problem in problems]}, return_tensors="pt")
+
+
 def train(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer) -> None:
     """Teach the model, in place, from the problems that are not held out."""
     problems = split_problems()["train"]
@@ -150,8 +162,7 @@ def check(folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     problems = split_problems()["tune"]
-    prompts = tokenizer.pad({"input_ids": [prompt_ids(tokenizer, p) for p in problems]}, return_tensors="pt")
-    samples = sample(model, tokenizer, prompts, MAX_NEW_TOKENS)
+    samples = sample(model, tokenizer, padded_prompts(tokenizer, problems), MAX_NEW_TOKENS)
     answers = [a * b for a, b in problems for _ in range(SAMPLES_PER_PROBLEM)]
     right = [
         re.findall(r"</think>\\boxed\{(\d+)\}", text)[-1:] == [str(answer)]
