@@ -28,7 +28,7 @@ from cw_plugin.data.sources import SOURCES
 PROMPT_SHA256 = "6ad389bfba87cc15ac21c02d22b0c056ec688bbccae72955fe935ab253951353"
 
 ROOT = Path(__file__).parents[1]
-SHARED = ROOT.parent / "shared" / "data"
+COPIES = Path(os.environ.get("CW_GRPO_DATA", ROOT.parent / "shared" / "data"))
 
 PROBLEMS = [
     {
@@ -388,13 +388,13 @@ def test_what_the_hub_refuses(tmp_path, status, code, message):
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     """``prepare all`` over the real data, of which the training set is cut to 400 rows."""
-    if not SHARED.is_dir():
-        pytest.skip("needs ../shared/data")
+    if not COPIES.is_dir():
+        pytest.skip("needs local copies of the benchmarks, see README")
     folder = tmp_path_factory.mktemp("prepared")
     for source in SOURCES.values():
         target = folder / "in" / source.path
         target.mkdir(parents=True)
-        file = SHARED / source.path / f"{source.split}.jsonl"
+        file = COPIES / source.path / f"{source.split}.jsonl"
         if source.training:
             lines = file.read_text(encoding="utf-8").splitlines(keepends=True)[:400]
             (target / file.name).write_text("".join(lines), encoding="utf-8")
@@ -460,6 +460,6 @@ def test_verls_dataset_reads_the_file(prepared, tmp_path):
     assert (first["data_source"], first["index"]) == ("HuggingFaceH4/aime_2024", 0)
     assert (last["data_source"], last["index"]) == ("HuggingFaceH4/MATH-500", 499)
     golds = [
-        json.loads(line)["answer"] for line in (SHARED / "HuggingFaceH4/MATH-500/test.jsonl").open(encoding="utf-8")
+        json.loads(line)["answer"] for line in (COPIES / "HuggingFaceH4/MATH-500/test.jsonl").open(encoding="utf-8")
     ]
     assert last["reward_model"]["ground_truth"] == golds[499]

@@ -21,7 +21,7 @@ from cw_plugin.rewards import GradingPool, compute_score
 from cw_plugin.rewards.boxed import final_boxed, last_boxed, normalize
 from cw_plugin.rewards.think import FORMAT_RULES, answer_section, template_opens_think
 
-SHARED = Path(__file__).parents[2] / "shared" / "data"
+COPIES = Path(os.environ.get("CW_GRPO_DATA", Path(__file__).parents[2] / "shared" / "data"))
 BOXED = r"<think>so</think> The answer is $\boxed{%s}$."
 
 
@@ -317,7 +317,7 @@ UNREADABLE = {
 }
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/data")
+@pytest.mark.skipif(not COPIES.is_dir(), reason="needs local copies of the benchmarks, see README")
 def test_the_golds_of_the_benchmarks(pool):
     """Each gold equals itself in a response, and none is earned by the next row's different gold."""
     from cw_plugin.data.answers import final_answer
@@ -326,7 +326,7 @@ def test_the_golds_of_the_benchmarks(pool):
     golds = []
     for source in SOURCES.values():
         if not source.training:
-            lines = (SHARED / source.path / f"{source.split}.jsonl").read_text(encoding="utf-8").splitlines()
+            lines = (COPIES / source.path / f"{source.split}.jsonl").read_text(encoding="utf-8").splitlines()
             answers = [final_answer(json.loads(line)[source.gold], source.gold_is_boxed) for line in lines]
             golds += [(source.name, row, gold) for row, gold in enumerate(answers)]
     assert len(golds) == 1517

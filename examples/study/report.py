@@ -47,6 +47,7 @@ BASELINE, OURS = "grpo", "cw_grpo"
 # end of a run, and for the course of entropy.
 WINDOW = 25
 FALL = 0.10  # accuracy below the run's best from which on a run has collapsed
+CLIP_GRAD = 1.0  # train.sh
 LOW = 0.1  # entropy at the end, as a share of that at the start, below which it has
 
 Runs = dict[str, list["Result"]]  # method -> its runs
@@ -96,8 +97,19 @@ class Result:
     @property
     def entropy_spread(self) -> float:
         """Standard deviation of the moving average over the second half."""
+        return float(np.std(self._late_entropy))
+
+    @property
+    def entropy_wobble(self) -> float:
+        """The same about a straight line, without which a steady fall counts as spread."""
+        late = self._late_entropy
+        steps = np.arange(len(late))
+        return float(np.std(late - np.polyval(np.polyfit(steps, late, 1), steps)))
+
+    @property
+    def _late_entropy(self) -> np.ndarray:
         averages = plots.smooth(np.array(list(self.series("entropy").values())), WINDOW)
-        return float(np.std(averages[self.steps // 2 + WINDOW - 1 :]))
+        return averages[self.steps // 2 + WINDOW - 1 :]
 
     @property
     def fell(self) -> bool:
@@ -195,40 +207,51 @@ def outcomes(results: Runs, name: str, title: str) -> Table:
             shown([run.drop for run in runs], 100),
             shown([run.entropy for run in runs], digits=3),
             shown([run.entropy_spread for run in runs], digits=4),
+            shown([run.entropy_wobble for run in runs], digits=4),
             f"{sum(run.fell for run in runs)} / {sum(run.emptied for run in runs)} of {len(runs)}",
             f"{np.median([value for run in runs for value in run.series('seconds').values()]):.2f}",
         ]
         for method, runs in results.items()
     ]
     header = ["", "learning rate", "accuracy at the end, %", f"reward, last {WINDOW} steps", "best to last, points"]
-    header += ["entropy at the end, nats", "its spread", "collapsed: accuracy / entropy", "s/step"]
-    apart = max(max(run.series("rollout_difference").values()) for runs in results.values() for run in runs)
-    notes = [f"Of a token's probability in vLLM and in the trainer the largest difference in any step is {apart:.0e}."]
+    header += ["entropy at the end, nats", "its spread", "about its trend", "collapsed: accuracy / entropy", "s/step"]
+    every = [run for runs in results.values() for run in runs]
+    apart = max(max(run.series("rollout_difference").values()) for run in every)
+    notes = [
+        started(every),
+        f"Of a token's probability in vLLM and in the trainer the largest difference in any step is {apart:.0e}.",
+    ]
     return Table(name, title, header, rows, notes)
+
+
+def started(runs: list[Result]) -> str:
+    accuracy = shown([run.series("accuracy")[0] for run in runs], 100)
+    return f"The model that all of them start from: {accuracy}% over {len(runs)} validations."
 
 
 def paired(results: Runs, reference: list[Result], name: str, title: str) -> Table:
     """Every method against one of them, seed by seed."""
     quantities = (("accuracy", 100, 1), ("reward", 1, 3), ("drop", 100, 1), ("entropy", 1, 3), ("entropy_spread", 1, 4))
+    quantities += (("entropy_wobble", 1, 4),)
     rows = [
         [NAMES[method], *(against(runs, reference, *quantity) for quantity in quantities)]
         for method, runs in results.items()
         if runs is not reference
     ]
     header = ["", "accuracy at the end, points", f"reward, last {WINDOW} steps", "best to last, points"]
-    header += ["entropy at the end, nats", "its spread"]
+    header += ["entropy at the end, nats", "its spread", "about its trend"]
     notes = ["Mean difference with its 95% interval, p of the paired t-test by seed, not corrected for their number."]
     return Table(name, title, header, rows, notes)
 
 
 def checkpoints(results: Runs, every: int, name: str, title: str) -> Table:
     """Accuracy and entropy along the way, as in the paper's Table 3."""
-    steps = range(every, next(iter(results.values()))[0].steps + 1, every)
+    steps = range(0, next(iter(results.values()))[0].steps + 1, every)
     rows = []
     for method, runs in results.items():
         accuracy = [shown([run.series("accuracy")[step] for run in runs], 100) for step in steps]
-        entropy = [f"{np.mean([run.mean('entropy', step) for run in runs]):.3f}" for step in steps]
-        rows.append([NAMES[method], *(f"{a} ({e})" for a, e in zip(accuracy, entropy, strict=True))])
+        entropy = [f" ({np.mean([run.mean('entropy', step) for run in runs]):.3f})" for step in steps[1:]]
+        rows.append([NAMES[method], *map("".join, zip(accuracy, ["", *entropy], strict=True))])
     notes = [f"Accuracy in per cent, and in parentheses the mean entropy of the {WINDOW} steps before, in nats."]
     return Table(name, title, ["", *(f"step {step}" for step in steps)], rows, notes)
 
@@ -254,35 +277,64 @@ def concentration(covariance: dict[str, Bins]) -> Table:
 def forecasts(results: Runs) -> Table:
     """How the change of entropy goes with what the covariance forecast for it."""
 
-    def correlation(run: Result, forecast: str, place: str) -> float:
+    def correlation(run: Result, forecast: str, change: str) -> float:
+        # A step's metrics hold the forecast for the change since the step before it, made from that one's batch.
         predicted, entropy = run.series(forecast), run.series("entropy")
-        if place == "windows":  # from the middle of one to the middle of the next
+        if change == "windows":  # from the middle of one to the middle of the next
             ends = range(WINDOW, run.steps - WINDOW + 1, WINDOW)
-            change = [run.mean("entropy", end + WINDOW) - run.mean("entropy", end) for end in ends]
             between = [run.mean(forecast, end + WINDOW // 2 + 1) for end in ends]
-            return plots.correlation(np.array(between), np.array(change))
-        # A step's metrics hold the forecast for the change since the step before it.
-        shift = {"after": 0, "before": 1}[place]
-        steps = [s for s in predicted if s - shift in entropy and s - shift - 1 in entropy]
-        change = [entropy[s - shift] - entropy[s - shift - 1] for s in steps]
-        return plots.correlation(np.array([predicted[s] for s in steps]), np.array(change))
+            changes = [run.mean("entropy", end + WINDOW) - run.mean("entropy", end) for end in ends]
+        else:
+            over = {"next": 1, "around": 2}[change]
+            steps = [step for step in predicted if step - over in entropy]
+            between = [predicted[step] for step in steps]
+            changes = [entropy[step] - entropy[step - over] for step in steps]
+        return plots.correlation(np.array(between), np.array(changes))
 
     rows = []
     for method, runs in results.items():
         weighted = method.startswith("cw_grpo")
         cells = []
-        for place in ("after", "before", "windows"):
+        for change in ("next", "around", "windows"):
             for forecast in ("entropy_forecast_grpo", "entropy_forecast"):
-                values = [correlation(run, forecast, place) for run in runs]
+                values = [correlation(run, forecast, change) for run in runs]
                 cells.append(shown(values, digits=2) if weighted or forecast != "entropy_forecast" else "")
         rows.append([NAMES[method], *cells])
-    header = ["", "next step, A", "next step, w~ A", "control, A", "control, w~ A", "windows, A", "windows, w~ A"]
+    header = ["", "next step, A", "next step, w~ A", "around, A", "around, w~ A", "windows, A", "windows, w~ A"]
     notes = [
-        "Correlation of -η Cov(log π, A), before and after reweighting, with the change of entropy from that step to "
-        "the next; the control is the change before it, which cannot be forecast.",
-        f"Windows: means of {WINDOW} steps. Clip-Cov's clipping is in none of them.",
+        "Correlation of a batch's -η Cov(log π, A), before and after reweighting, with a change of entropy. Next step: "
+        "from that batch to the next. A batch whose entropy is high by chance lowers this change and may move its own "
+        "covariance, which correlates them without any forecast. Around: from the batch before to the batch after, "
+        "which is free of that.",
+        f"Windows: from means of {WINDOW} steps to the next, {study.STEPS // WINDOW - 1} changes in a run. Clip-Cov's "
+        "clipping is in no forecast.",
     ]
     return Table("forecast", "Change of entropy against its first-order forecast, r", header, rows, notes)
+
+
+def in_training(results: Runs) -> Table:
+    """What a step of training sees of the weights, and of the clipping of gradients."""
+
+    def mean(runs: list[Result], name: str, scale: float = 1.0, digits: int = 2) -> str:
+        values = [list(run.series(name).values()) for run in runs]
+        return shown([float(np.mean(of_run)) for of_run in values], scale, digits)
+
+    rows = []
+    for method, runs in results.items():
+        norms = [np.array(list(run.series("grad_norm").values())) for run in runs]
+        cells = [shown([float(np.mean(norm)) for norm in norms], digits=2)]
+        cells += [shown([float(np.mean(norm > CLIP_GRAD)) for norm in norms], 100)]
+        cells += [mean(runs, name) for name in ("covariance_before", "covariance_after")]
+        weighted = method.startswith("cw_grpo")
+        cells += [mean(runs, name, 100, 1) if weighted else "" for name in ("downweighted_share", "signal_share")]
+        rows.append([NAMES[method], *cells])
+    header = ["", "gradient norm", f"above {CLIP_GRAD}, where it is clipped, % of steps", "covariance"]
+    header += ["after reweighting", "tokens with w < 0.5, %", "groups that are reweighted, %"]
+    notes = [
+        "Means over all steps of a run, with 95% intervals over seeds. A step's gradient norm is the mean of its two "
+        "updates."
+    ]
+    return Table("training", "In training", header, rows, notes)
 
 
 def estimate(measured: tuple[float, float], scale: float = 1.0, digits: int = 2) -> str:
@@ -300,11 +352,11 @@ def updates(gradients: Gradients) -> Table:
         if method != BASELINE and (method, "length") in gradients
     ]
     header = ["relative to GRPO's", "length of a batch's gradient", "rise of the expected reward along it"]
-    header += ["the same, all gradients scaled to one length"]
+    header += ["the same, over the length"]
     notes = [
         f"{estimate(gradients[OURS, 'weak_tokens'], 100, 1)}% of the tokens have a kernel below one half under "
-        f"{NAMES[OURS]}; they hold {estimate(gradients[OURS, 'weak_squares'], 100, 1)}% of the sum of tokens' squared "
-        "gradients.",
+        f"{NAMES[OURS]}; they hold {estimate(gradients[OURS, 'weak_squares'], 100, 1)}% of the sum of squared "
+        "gradients with respect to the logits of tokens.",
         "Of the starting model; 95% intervals by jackknife over batches.",
     ]
     return Table("updates", "Where the first update points", header, table, notes)
@@ -320,7 +372,8 @@ def rates(results: Runs) -> Table:
         rows.append([NAMES[method], *cells])
     notes = [
         "Accuracy in per cent, mean of steps 50 and 100, on problems that are used for nothing else: 1,024 answers, a "
-        "standard error of about 1.6. * is the method's best.",
+        "standard error of about 1.6, so that neighbouring rates are not told apart.",
+        "* is the method's best; at an edge of the grid the best may lie beyond it.",
     ]
     return Table("search", "Search for the learning rate", ["", *columns], rows, notes)
 
@@ -358,7 +411,7 @@ def page(results: list[Result], covariance: dict[str, Bins], gradients: Gradient
         tables += [concentration(covariance)]
     tables += [table_1(NAMES[method], bins) for method, bins in covariance.items() if method in (BASELINE, OURS)]
     if main:
-        tables += [forecasts(main)]
+        tables += [in_training(main), forecasts(main)]
     if gradients:
         tables += [updates(gradients)]
     if search:
@@ -366,7 +419,7 @@ def page(results: list[Result], covariance: dict[str, Bins], gradients: Gradient
     images = [f"![{name}]({name}.svg)" for name in drawn]
     if images:
         images.append(f"\nCurves of steps are means of {WINDOW}; bands are one standard deviation over seeds.")
-    head = "# Results of the study\n\nWritten by `report.py`. What was done: [../README.md](../README.md).\n"
+    head = "# Results of the study\n\nWritten by `examples/study/report.py`; the README there says what was done.\n"
     return "\n".join([head, unfinished(results), *(table.markdown() for table in tables), *images, ""])
 
 
@@ -382,9 +435,9 @@ def headline(results: list[Result], gradients: Gradients) -> str:
     if min(len(runs.get(method, [])) for method in (BASELINE, OURS)) < 2:
         return unfinished(results) + first_updates(gradients)
     table = outcomes(runs, "headline", f"{len(runs[BASELINE])} seeds of {runs[BASELINE][0].steps} steps")
-    left_out = [table.header.index(name) for name in ("learning rate", "its spread", "s/step")]
+    left_out = [table.header.index(name) for name in ("its spread", "about its trend", "s/step")]
     header, *rows = ([cell for i, cell in enumerate(row) if i not in left_out] for row in [table.header, *table.rows])
-    ends = Table(table.name, table.title, header, rows).markdown()
+    ends = Table(table.name, table.title, header, rows, table.notes[:1]).markdown()
     return f"{unfinished(results)}{ends}\n{verdict(runs)}\n{first_updates(gradients)}"
 
 
@@ -394,9 +447,9 @@ def first_updates(gradients: Gradients) -> str:
     slope, by_length = (estimate(gradients[OURS, quantity]) for quantity in ("slope", "slope_by_length"))
     return (
         f"On the starting model the expected reward rises {slope} times as fast along updates of {NAMES[OURS]} as "
-        f"along those of {NAMES[BASELINE]}, and {by_length} times when all are scaled to one length: the "
+        f"along those of {NAMES[BASELINE]}, and {by_length} times when it is divided by their length: the "
         f"{gradients[OURS, 'weak_tokens'][0]:.0%} of the tokens with a kernel below one half hold "
-        f"{gradients[OURS, 'weak_squares'][0]:.0%} of the squared gradient.\n\n"
+        f"{gradients[OURS, 'weak_squares'][0]:.0%} of the sum of squared gradients with respect to tokens' logits.\n\n"
     )
 
 

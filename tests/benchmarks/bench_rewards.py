@@ -1,6 +1,6 @@
 r"""Our scorer beside verl's on the same answers: agreements, disagreements, gradings per second, hanging inputs.
 
-    python tests/benchmarks/bench_rewards.py [--data ../shared/data] [--rows 2000] [--hanging 20]
+    python tests/benchmarks/bench_rewards.py --data COPIES [--rows 2000] [--hanging 20]
 
 Answers: each benchmark's golds, every one in a response of about a thousand characters, as it stands, written another
 way (27.0 for 27, \dfrac for \frac), and replaced by the next row's gold. Speed is measured twice on these, alone and
@@ -104,7 +104,7 @@ def busy_children(seconds: float = 3.0) -> int:
 
 
 def main(
-    data: Annotated[Path, typer.Option(help="Local copies of the benchmarks.")] = Path("../shared/data"),
+    data: Annotated[Path, typer.Option(help="Local copies of the benchmarks, as for cw-grpo prepare.")],
     rows: Annotated[int, typer.Option(help="Gradings for the measurements of speed.")] = 2000,
     hanging: Annotated[int, typer.Option(help="Hanging inputs among them.")] = 20,
     shown: Annotated[int, typer.Option(help="Disagreements to print for each scorer.")] = 40,
