@@ -30,7 +30,7 @@ from cw_plugin.reports.paper import TABLE_2
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from cw_plugin.covariance import Bins
+    from cw_plugin.bins import Bins
     from cw_plugin.data.prepare import Prepared
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)

@@ -2,20 +2,17 @@
 
 Tokens are counted by their covariance c (weights.py) in bins 1/128 of a power of two wide, on both sides of zero. Each
 bin also sums c, w~ and w~ c, so that shares and means are exact from any bin's edge on, and a threshold is known to 0.8
-per cent. Bins of several batches add up, and a batch of any size is a few thousand numbers. Knows nothing of verl.
+per cent. A batch of any size is a few thousand numbers; bins.py adds and reads them. Knows nothing of verl.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-Bins = dict[str, np.ndarray]  # what CovarianceRecorder.bins returns
+from cw_plugin.bins import Bins
 
 # A float32's upper 16 bits are sign, exponent and 7 bits of mantissa. As a number they grow with the magnitude.
 _KEYS = 2**16
@@ -88,52 +85,3 @@ class CovarianceRecorder:
         covariance, weight, position = np.concatenate(sides, axis=1)
         row, position = np.divmod(position.astype(np.int64), max(self._mask.shape[1], 1))
         return {"covariance": covariance, "weight": weight, "row": row, "position": position}
-
-
-@dataclass(frozen=True)
-class Side:
-    """One side of the distribution, tokens of positive or of negative covariance, the most extreme first.
-
-    Attributes:
-        threshold: |c| of each bin's end that is nearer to 0.
-        tokens: tokens at least as extreme as this bin.
-        covariance, weighted: sum of |c| and of w~ |c| over them.
-    """
-
-    threshold: np.ndarray
-    tokens: np.ndarray
-    covariance: np.ndarray
-    weighted: np.ndarray
-
-    def at(self, share: float) -> tuple[float, float]:
-        """Of the ``share`` (0 to 1) most extreme tokens of this side: the threshold, and the mean of |c|.
-
-        Between two bins' edges both follow the straight line. Both are nan for less than one token.
-        """
-        wanted = share * self.tokens[-1] if len(self.tokens) else 0
-        if wanted < 1:
-            return float("nan"), float("nan")
-        total = np.interp(wanted, np.concatenate([[0], self.tokens]), np.concatenate([[0], self.covariance]))
-        return float(np.interp(wanted, self.tokens, self.threshold)), float(total / wanted)
-
-
-def add_bins(several: Sequence[Bins]) -> Bins:
-    """The bins of several batches together."""
-    edge, where = np.unique(np.concatenate([bins["edge"] for bins in several]), return_inverse=True)
-    sums = {
-        name: np.bincount(where, np.concatenate([bins[name] for bins in several]), len(edge))
-        for name in ("tokens", "covariance", "weight", "weighted")
-    }
-    return {"edge": edge, **sums, "tokens": sums["tokens"].astype(np.int64)}
-
-
-def side(bins: Bins, sign: int) -> Side:
-    """The tokens of positive (``sign`` 1) or negative (-1) covariance."""
-    chosen = np.flatnonzero(sign * bins["edge"] > 0)
-    chosen = chosen[np.argsort(-sign * bins["edge"][chosen])]
-    return Side(
-        threshold=np.abs(bins["edge"][chosen]),
-        tokens=np.cumsum(bins["tokens"][chosen]),
-        covariance=np.cumsum(np.abs(bins["covariance"][chosen])),
-        weighted=np.cumsum(np.abs(bins["weighted"][chosen])),
-    )

@@ -33,3 +33,17 @@ class MissingLogProbsError(HostError):
 
 class ReportError(CWGRPOError, ValueError):
     """A run, evaluation or record that cannot be read, with what to change."""
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of another package says, in short; its class where it says nothing."""
+    return _lines(error)[0]
+
+
+def last_line(error: BaseException) -> str:
+    """The same of an error whose text is a traceback."""
+    return _lines(error)[-1]
+
+
+def _lines(error: BaseException) -> list[str]:
+    return str(error).strip().splitlines() or [type(error).__name__]

@@ -7,7 +7,8 @@ import pytest
 import torch
 from reference import reference_weights
 
-from cw_plugin.covariance import CovarianceRecorder, add_bins, side
+from cw_plugin.bins import add_bins, side
+from cw_plugin.covariance import CovarianceRecorder
 from cw_plugin.weights import reweight_responses, reweight_tokens
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from omegaconf import OmegaConf
 from transformers import Qwen2Config
 from typer.testing import CliRunner
 
@@ -50,6 +49,7 @@ def good(tmp_path_factory) -> list[str]:
         f"{A}.actor.ppo_mini_batch_size=8",
         f"{A}.actor.ppo_micro_batch_size_per_gpu=4",
         f"{A}.actor.loss_agg_mode=seq-mean-token-mean",
+        f"{A}.rollout.name=vllm",
         f"{A}.rollout.n=4",
         f"{A}.rollout.tensor_model_parallel_size=1",
         f"{A}.rollout.log_prob_micro_batch_size_per_gpu=4",
@@ -76,6 +76,7 @@ def test_a_run_without_faults_gets_no_finding(good):
         ([f"{A}.actor.policy_loss.loss_mode=cw_grpo"], "method", "weigh every token twice", "loss_mode=vanilla", True),
         (["algorithm.adv_estimator=grpo"], "method", "adv_estimator=grpo", "adv_estimator=cw_grpo", False),
         (["+algorithm.cw_grpo.scope=prompt"], "method", "scope=prompt is unknown", "use one of group, batch", True),
+        ([f"{A}.rollout.name=???"], "rollout", "rollout.name is not set", f"{A}.rollout.name=vllm", True),
         ([f"{A}.rollout.n=1"], "scope", "one response", f"{A}.rollout.n=12", True),
         (["+algorithm.cw_grpo.scope=batch"], "scope", "all prompts share", "scope=group", False),
         (
@@ -145,6 +146,43 @@ def test_a_planted_fault_is_named(good, fault, check, what, mend, fatal):
     assert finding.why
 
 
+@pytest.mark.parametrize(
+    "unusual",
+    [
+        # verl multiplies the limit by the GPUs that share a sequence.
+        [
+            f"{A}.actor.use_dynamic_bsz=True",
+            f"{A}.actor.ppo_max_token_len_per_gpu=100",
+            f"{A}.actor.fsdp_config.ulysses_sequence_parallel_size=2",
+        ],
+        # Mini-batches of 8 responses on 16 GPUs, of which two share a sequence.
+        [
+            "trainer.n_gpus_per_node=16",
+            f"{A}.actor.fsdp_config.ulysses_sequence_parallel_size=2",
+            f"{A}.actor.ppo_mini_batch_size=4",
+            f"{A}.rollout.n=2",
+        ],
+        ["data.val_files=hdfs://host/test.parquet"],  # verl copies it
+    ],
+)
+def test_what_verl_accepts_is_no_fault(good, unusual):
+    assert [finding for finding in findings(good + unusual) if finding.fatal or finding.check == "batch sizes"] == []
+
+
+def test_the_column_of_the_prompt_has_the_name_that_verl_is_told(good, tmp_path):
+    file = write_rows(tmp_path / "train.parquet", prompt="question")
+    asked = [*good, f"data.train_files={file}", f"data.val_files={file}"]
+    assert {finding.check for finding in findings(asked)} == {"data"}
+    assert findings([*asked, "data.prompt_key=question"]) == []
+
+
+def test_vllm_is_asked_for_where_it_is_used(monkeypatch, good):
+    monkeypatch.setitem(environment.TESTED, "vllm", "0.0.0")
+    for engine, expected in (("vllm", ["vllm"]), ("sglang", [])):
+        config = doctor.compose([*good, f"{A}.rollout.name={engine}"])
+        assert [f.what.split()[0] for f in environment.versions(config) if f.what.startswith("vllm")] == expected
+
+
 def test_what_the_doctor_recommends_mends(good):
     """The overrides of a few findings, taken literally."""
     for fault in (
@@ -185,6 +223,10 @@ def test_overlong_prompts_are_counted_as_verl_tokenises_them(good, tmp_path):
     chat = [{"role": "user", "content": "What is 1+1? " * 40}]
     ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=True)["input_ids"]
     assert f"the longest {len(ids)}" in finding.what
+
+    longer = ["+data.apply_chat_template_kwargs.chat_template='{{ messages[0].content }}{{ messages[0].content }}'"]
+    (finding,) = [f for f in findings(overrides + longer) if f.check == "prompts"]
+    assert f"the longest {2 * len(tokenizer.encode(chat[0]['content']))}" in finding.what
 
 
 QWEN_1_5B = Qwen2Config(
@@ -227,8 +269,8 @@ def test_memory_against_known_sizes(good, tmp_path, monkeypatch):
     assert memory.training_bytes(config, 1_777_088_000) == (6 + 12) * 1_777_088_000 / 2
 
 
-def test_the_environment_of_these_tests_is_sound_and_a_broken_one_is_seen(tmp_path, monkeypatch):
-    config = OmegaConf.create()
+def test_the_environment_of_these_tests_is_sound_and_a_broken_one_is_seen(good, monkeypatch):
+    config = doctor.compose(good)
     assert list(environment.versions(config)) == []
     assert list(environment.fresh_interpreter(config)) == []
 

@@ -19,8 +19,11 @@ from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
+from cw_plugin.covariance import CovarianceRecorder
 from cw_plugin.errors import MissingLogProbsError, NonFiniteError, OptionsError
+from cw_plugin.reports.records import read_records
 from cw_plugin.verl_integration.estimator import TrainerContext, compute_cw_grpo_advantage, trainer_context
+from cw_plugin.verl_integration.recording import write_record
 from cw_plugin.weights import reweight_responses
 
 
@@ -152,11 +155,21 @@ def test_without_log_probs_the_estimator_refuses_instead_of_training_plain_grpo(
         compute_advantage(data, adv_estimator="cw_grpo", config=algorithm())
 
 
-def test_a_nan_log_prob_is_reported_with_the_uid_of_its_prompt():
+def test_a_nan_is_reported_with_where_it_comes_from_and_the_uid_of_its_prompt():
     data, keys = trainer_batch()
+    uid = data.non_tensor_batch["uid"][7]
     data.batch["old_log_probs"][7, 0] = float("nan")
-    with pytest.raises(NonFiniteError, match=f"7\\. Their uids: {data.non_tensor_batch['uid'][7]}"):
+    with pytest.raises(NonFiniteError, match=f"log_probs .*7\\. The actor gave it .* Their uids: {uid}"):
         advantages("cw_grpo", data, keys, algorithm())
+    data, keys = trainer_batch()
+    data.batch["token_level_rewards"][7, 0] = float("nan")
+    with pytest.raises(NonFiniteError, match=rf"advantages .* look at the reward function\. Their uids: .*{uid}"):
+        advantages("cw_grpo", data, keys, algorithm())
+    arguments = loss_arguments()
+    arguments["log_prob"] = arguments["log_prob"].detach().clone()
+    arguments["log_prob"][1, 0] = float("nan")
+    with pytest.raises(NonFiniteError, match=r"log_probs of a micro-batch .*: 1\. The actor gave it"):
+        core_algos.get_policy_loss_fn("cw_grpo")(**arguments, config=actor_config())
 
 
 @pytest.mark.parametrize(
@@ -270,34 +283,37 @@ def test_loss_equals_the_estimator_when_a_micro_batch_is_one_group_and_on_policy
     torch.testing.assert_close(by_loss, by_estimator)
 
 
-def test_loss_metrics_are_renamed_on_their_way_to_the_loggers(monkeypatch):
+class Trainer(trainer_base.PPOTrainer):
+    """verl's, with what _update_actor needs; the workers return the metrics of ``updates``, one after the other."""
+
+    def __init__(self, updates):
+        self.config = OmegaConf.create(
+            {
+                "algorithm": {},
+                "actor_rollout_ref": {
+                    "actor": dict.fromkeys(("ppo_mini_batch_size", "ppo_epochs", "data_loader_seed"), 1)
+                    | {"calculate_entropy": False, "entropy_coeff": 0.0, "shuffle": False},
+                    "rollout": {"n": 1, "temperature": 1.0},
+                },
+            }
+        )
+        self.actor_rollout_wg, self.updates = self, iter(updates)
+
+    on_step_end = on_sample_end = None
+
+    def update_actor(self, batch):
+        return {"metrics": {**{k: [v] for k, v in next(self.updates).items()}, "mfu": [0.0]}}
+
+
+class Batch:
+    extra_info: dict = {}  # noqa: RUF012
+
+
+def test_loss_metrics_are_renamed_on_their_way_to_the_loggers():
     """verl prefixes every policy-loss metric with actor/; the hook on _update_actor takes it off again."""
     arguments = loss_arguments()
     _, loss_metrics = core_algos.get_policy_loss_fn("cw_grpo")(**arguments, config=actor_config())
-
-    class Trainer(trainer_base.PPOTrainer):
-        def __init__(self):
-            self.config = OmegaConf.create(
-                {
-                    "actor_rollout_ref": {
-                        "actor": dict.fromkeys(("ppo_mini_batch_size", "ppo_epochs", "data_loader_seed"), 1)
-                        | {"calculate_entropy": False, "entropy_coeff": 0.0, "shuffle": False},
-                        "rollout": {"n": 1, "temperature": 1.0},
-                    }
-                }
-            )
-
-        on_step_end = on_sample_end = None
-
-    class Workers:
-        def update_actor(self, batch):
-            return {"metrics": {**{k: [v] for k, v in loss_metrics.items()}, "mfu": [0.0]}}
-
-    class Batch:
-        extra_info: dict = {}  # noqa: RUF012
-
-    trainer, metrics = Trainer(), {}
-    trainer.actor_rollout_wg = Workers()
+    trainer, metrics = Trainer([loss_metrics]), {}
     trainer._update_actor(Batch(), metrics)
     expected = reduce_metrics(rename_dict({k: [v] for k, v in loss_metrics.items()}, "actor/"))
     assert metrics["cw_grpo/sigma"] == expected["actor/cw_grpo/sigma"]
@@ -316,6 +332,46 @@ def test_weights_do_not_depend_on_which_rows_share_a_call_when_groups_are_whole(
         rows = [i for i, other in enumerate(uids) if other == uid]
         alone, _ = reweight_responses(x[rows], a[rows], mask[rows])
         torch.testing.assert_close(alone, at_once[rows], rtol=1e-6, atol=1e-7)
+
+
+def test_the_forecast_takes_the_learning_rate_of_its_own_update():
+    """verl logs actor/lr after the scheduler's step: under a warm-up the rate in a step's metrics is the next's."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1e-3)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 3))
+    used, updates = [], []
+    for step in range(5):
+        used.append(scheduler.get_last_lr()[0])
+        optimizer.step()
+        scheduler.step()
+        updates.append({"entropy": 0.5 - 0.01 * step**2, "lr": scheduler.get_last_lr()[0]})
+    trainer, logged = Trainer(updates), []
+    for step in range(5):
+        metrics = {"cw_grpo/covariance_before": 0.1 * step + 0.2, "cw_grpo/covariance_after": 0.05 * step + 0.1}
+        trainer._update_actor(Batch(), metrics)
+        logged.append(metrics)
+    assert "cw_grpo/entropy_change" not in logged[0] and "cw_grpo/entropy_forecast" not in logged[1]
+    for step in range(2, 5):
+        assert logged[step]["cw_grpo/entropy_change"] == pytest.approx(-0.01 * (step**2 - (step - 1) ** 2))
+        assert logged[step]["cw_grpo/entropy_forecast_grpo"] == pytest.approx(-used[step - 1] * (0.1 * step + 0.1))
+        assert logged[step]["cw_grpo/entropy_forecast"] == pytest.approx(-used[step - 1] * (0.05 * step + 0.05))
+
+
+def test_a_step_of_several_batches_records_them_all(tmp_path):
+    """separate_async computes advantages parameter_sync_step times within one global step."""
+    trainer = Trainer([])
+    OmegaConf.update(trainer.config, "trainer.default_local_dir", str(tmp_path), force_add=True)
+    recorded = []
+    for step, seed in ((1, 1), (1, 2), (50, 3)):
+        trainer.global_steps = step
+        data, _ = trainer_batch(seed)
+        mask = data.batch["response_mask"]
+        recorder = CovarianceRecorder(mask)
+        group = torch.arange(len(mask)) // 4
+        reweight_responses(data.batch["old_log_probs"], torch.randn(len(mask)), mask, group, observe=recorder)
+        write_record(trainer, None, recorder)
+        recorded.append(int(mask.sum()))
+    tokens = {step: int(bins["tokens"].sum()) for step, bins in read_records(tmp_path).items()}
+    assert tokens == {1: recorded[0] + recorded[1], 50: recorded[2]}
 
 
 @pytest.mark.parametrize("mode", ["sync", "colocate_async", "separate_async"])

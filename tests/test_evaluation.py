@@ -59,7 +59,8 @@ class Calculator:
 
     def __init__(self, stop_after: int | None = None, **settings: Any):
         self.settings = {"engine": "calculator", "temperature": 1.0, "top_p": 1.0, "top_k": -1,
-                         "max_prompt_length": 64, "max_response_length": 64} | settings  # fmt: skip
+                         "max_prompt_length": 64, "max_response_length": 64,
+                         "apply_chat_template_kwargs": {}} | settings  # fmt: skip
         self.stop_after = stop_after
         self.asked: list[tuple[str, int, int]] = []
         self.seeds: list[int] = []
@@ -159,7 +160,7 @@ def test_answers_to_another_benchmark_outlive_the_end_of_this_one(tmp_path):
 @pytest.mark.parametrize(
     ("setting", "value"),
     [("temperature", 0.5), ("top_p", 0.5), ("top_k", 5), ("max_prompt_length", 63), ("max_response_length", 63),
-     ("engine", "other")],
+     ("engine", "other"), ("apply_chat_template_kwargs", {"enable_thinking": False})],
 )  # fmt: skip
 def test_answers_under_other_settings_are_not_mixed(tmp_path, setting, value):
     file = parquet(tmp_path / "sums.parquet", rows())
@@ -318,10 +319,14 @@ def test_bad_input_ends_in_one_sentence(tmp_path, arguments, message):
 
 
 def test_the_configuration_is_a_validation_with_these_lengths_and_this_sampling(tmp_path):
-    overrides = ["actor_rollout_ref.rollout.val_kwargs.top_k=20", "trainer.n_gpus_per_node=2"]
+    overrides = ["actor_rollout_ref.rollout.val_kwargs.top_k=20", "trainer.n_gpus_per_node=2",
+                 "+data.apply_chat_template_kwargs.enable_thinking=False",
+                 "+reward.custom_reward_function.reward_kwargs.opens_think=True"]  # fmt: skip
     engine = Verl(Options(tmp_path, 1, 0.5, 0.9, 100, 200, 7, overrides))
     assert engine.settings == {"engine": "verl", "temperature": 0.5, "top_p": 0.9, "top_k": 20,
-                               "max_prompt_length": 100, "max_response_length": 200}  # fmt: skip
+                               "max_prompt_length": 100, "max_response_length": 200,
+                               "apply_chat_template_kwargs": {"enable_thinking": False},
+                               "reward_kwargs": {"opens_think": True}}  # fmt: skip
     folder = tmp_path / "a name with = and 'quotes'"
     folder.mkdir()
     asked = [{**row, "extra_info": {"benchmark": "sums", "index": i, "sample": 0}} for i, row in enumerate(rows())]

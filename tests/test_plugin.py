@@ -98,6 +98,20 @@ def test_import_is_light_and_needs_no_host():
     assert "cw_plugin.weights" not in result.stdout and "cw_plugin.cpu.platform" not in result.stdout
 
 
+def test_tables_and_figures_need_neither_torch_nor_verl():
+    code = (
+        "import sys\n"
+        "class NotInstalled:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name.split('.')[0] in ('vllm', 'ray', 'verl', 'torch', 'transformers'):\n"
+        "            raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, NotInstalled())\n"
+        "import cw_plugin.cli, cw_plugin.reports.report\n"
+    )
+    result = python(code)
+    assert result.returncode == 0, result.stderr
+
+
 def test_nothing_of_the_cpu_platform_is_active_unless_asked_for():
     code = (
         "import verl, sys\n"
@@ -229,6 +243,8 @@ def test_valid_settings_pass(overrides):
         (["algorithm.adv_estimator=cw_grpo", LOSS], "loss_mode=vanilla .* or algorithm.adv_estimator=grpo"),
         (["algorithm.adv_estimator=cw_grpo", "trainer.use_v1=False"], "set trainer.use_v1=True"),
         (["algorithm.adv_estimator=grpo", LOSS, "trainer.use_v1=False"], "set trainer.use_v1=True"),
+        # As one_step_off_policy's configuration has it.
+        (["algorithm.adv_estimator=cw_grpo", "+rollout.nnodes=1"], "start verl.trainer.main_ppo"),
         (["algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.sigma=2"], "the keys are scope, kernel"),
         (["algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.scope=rank"], "use one of group, batch"),
         (["algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo=batch"], r"\+algorithm.cw_grpo.scope=\.\.\."),

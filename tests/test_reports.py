@@ -130,6 +130,14 @@ def test_verls_validation_dumps(tmp_path):
     assert score(after.accuracy["validation"]).questions == 4 and score(after.accuracy["validation"]).answers == 8
 
 
+def test_an_answer_may_hold_a_line_separator_of_unicode(tmp_path):
+    rows = [{"input": "q\u2028r", "gts": "1", "acc": 1.0, "output": "a\u2029b\x85c", "step": 3}]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "3.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    (evaluation,) = read_evaluations(tmp_path / "run")
+    assert score(evaluation.accuracy["validation"]).answers == 1
+
+
 def test_intervals_by_question():
     # Answers of one question are not independent: ten each do not narrow the interval of two questions.
     ten_each = {"a": [1.0] * 10, "b": [0.0] * 10}
@@ -231,6 +239,20 @@ def test_a_resumed_run_is_one_series(tmp_path):
     assert read_run(tmp_path / "run").series("x")[1].tolist() == [1.0, 2.0, 30.0, 40.0]
 
 
+@pytest.mark.parametrize(
+    "names", [("grpo/metrics.jsonl", "cw_grpo/metrics.jsonl"), ("project/grpo.jsonl", "project/cw_grpo.jsonl")]
+)
+def test_a_folder_of_several_runs_is_no_run(names, tmp_path):
+    """A splice of two methods would be drawn as one curve."""
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(json.dumps({"step": 1, "data": {"x": 1.0}}) + "\n")
+    (tmp_path / "validation").mkdir()
+    (tmp_path / "validation" / "1.jsonl").write_text(json.dumps({"input": "q", "acc": 1.0}) + "\n")  # no metrics
+    with pytest.raises(ReportError, match=r"holds 2 runs .*grpo.* give each one's folder, as NAME=FOLDER"):
+        read_run(tmp_path)
+
+
 def test_a_line_that_is_being_written_is_left_out(tmp_path):
     write_metrics(tmp_path / "run", METRICS)
     with open(tmp_path / "run" / "metrics.jsonl", "a") as file:
@@ -257,16 +279,18 @@ def test_curves_show_mean_and_band_of_seeds(tmp_path):
 
 
 def test_forecast_figure_says_the_correlation(tmp_path):
-    forecast, change = [-0.1, 0.2, 0.3, -0.4], [-0.2, 0.1, 0.5, -0.3]
+    forecast, change = [-0.1, 0.2, 0.3, -0.4, 0.1], [-0.2, 0.1, 0.5, -0.3, 0.2]
     steps = {
         step: {"cw_grpo/entropy_change": c, "cw_grpo/entropy_forecast": f, "cw_grpo/entropy_forecast_grpo": -f}
         for step, (f, c) in enumerate(zip(forecast, change, strict=True), 2)
     }
     (figure,) = plots.named([read_run(write_metrics(tmp_path / "run", steps))], "forecast")
     r = stats.pearsonr(forecast, change).statistic
+    around = stats.pearsonr(forecast[1:], [-0.1, 0.6, 0.2, -0.1]).statistic
     assert [axes.get_title() for axes in figure.axes] == [
-        f"before reweighting: r = {-r:.2f}, 4 steps", f"after reweighting: r = {r:.2f}, 4 steps"
-    ]  # fmt: skip
+        f"{title}: r = {sign * r:.2f}, 5 steps\naround the batch: r = {sign * around:.2f}"
+        for title, sign in (("before reweighting", -1), ("after reweighting", 1))
+    ]
 
 
 def test_plot_writes_each_format(tmp_path):
@@ -319,6 +343,14 @@ def test_covariance_puts_seeds_and_steps_together(tmp_path):
     assert "GRPO, steps 1, 50 of 2 runs: 60 tokens of positive covariance, 60 of negative." in printed
     _, printed = run_command("covariance", *runs, "--by-step", "--steps", "50")
     assert "GRPO, step 50 of 2 runs: 30 tokens of positive covariance, 30 of negative." in printed
+    (tmp_path / "1" / "covariance" / "step_000050.parquet").rename(
+        tmp_path / "1" / "covariance" / "step_000050-2.parquet"
+    )
+    write_record(tmp_path / "1", 50, 100)  # a step of several batches, in trainer_mode=separate_async
+    _, printed = run_command("covariance", *runs, "--by-step", "--steps", "50")
+    assert "GRPO, step 50 of 2 runs: 130 tokens of positive covariance, 130 of negative." in printed
+    _, printed = run_command("covariance", tmp_path)
+    assert "holds 2 runs (1/covariance, 2/covariance)" in printed
     _, printed = run_command("covariance", *runs, "--steps", "2:40")
     assert "has records of the steps 1, 50, and none in that range" in printed
 

@@ -255,6 +255,15 @@ def test_an_answer_that_needs_too_much_memory_is_wrong(pool):
     assert pool.grade(hostile.GOLD, hostile.RIGHT).accuracy == 1.0
 
 
+def test_a_grading_that_fails_is_said_in_the_log(pool, caplog):
+    """By the process that asked: a worker may not write to a file, which stderr is in a Ray actor."""
+    assert pool.grade("27", "no box", "another extraction").accuracy == 0.0
+    assert "counts as wrong" in caplog.text and "KeyError: 'another extraction'" in caplog.text
+    caplog.clear()
+    assert pool.grade("27", "no box").accuracy == 0.0
+    assert caplog.text == ""
+
+
 def workers_of(pid: int) -> list[psutil.Process]:
     def is_worker(process: psutil.Process) -> bool:
         try:

@@ -16,6 +16,7 @@ from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, Revi
 
 from cw_plugin.data import DataError
 from cw_plugin.data.sources import Source
+from cw_plugin.errors import first_line
 
 TIMEOUT = 20.0  # seconds for the hub's first answer
 
@@ -69,7 +70,7 @@ def _commit(path: str, revision: str | None) -> str:
         raise DataError(f"The hub has no dataset {path}, or does not show it without `hf auth login`.") from error
     except (httpx.HTTPError, OSError) as error:
         raise DataError(
-            f"The hub cannot be reached for {path} ({_first_line(error)}); check the network, or pass "
+            f"The hub cannot be reached for {path} ({first_line(error).rstrip('.')}); check the network, or pass "
             "--local_dataset_path with a copy."
         ) from error
 
@@ -95,13 +96,9 @@ def _read(source: Source, where: str, split: str, **kwargs: Any) -> list[dict[st
     except DataError:
         raise
     except (DatasetsError, OSError, ValueError, httpx.HTTPError) as error:
-        reason = _first_line(error.__cause__ or error)
+        reason = first_line(error.__cause__ or error).rstrip(".")
         raise DataError(f"{where} cannot be read in its split {split} ({reason}); fetch it again.") from error
     finally:
         datasets.logging.set_verbosity(verbosity)
         if not bars:
             datasets.enable_progress_bars()
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

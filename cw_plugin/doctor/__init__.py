@@ -21,6 +21,7 @@ CHECKS: tuple[Callable[[Any], Iterable[Finding]], ...] = (
     environment.versions,
     environment.fresh_interpreter,
     settings.method,
+    settings.rollout,
     settings.scope,
     settings.batch_sizes,
     settings.aggregation,

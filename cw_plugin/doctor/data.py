@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from cw_plugin.data.prompts import prompt_lengths
 from cw_plugin.doctor.finding import Finding
+from cw_plugin.errors import first_line
 
-COLUMNS = ("data_source", "prompt", "reward_model")
 SHOWN = 3
+HDFS = "hdfs:"  # verl copies what is there to the local disk, and doctor does not
 
 
 def _files(config: Any) -> dict[Path, str]:
-    """The data files, each with the setting that names it (the first, if both do)."""
+    """The local data files, each with the setting that names it (the first, if both do)."""
     named: dict[Path, str] = {}
     for key in ("train_files", "val_files"):
         value = config.data[key]
         for path in [value] if isinstance(value, str) else list(value or []):
+            if path.startswith(HDFS):
+                continue
             named.setdefault(Path(path).expanduser(), key)
     return named
 
@@ -28,6 +32,15 @@ def context_length(config: Any) -> Iterator[Finding]:
 
     data, rollout, path = config.data, config.actor_rollout_ref.rollout, config.actor_rollout_ref.model.path
     longest = fitting = data.max_prompt_length + data.max_response_length
+    if path.startswith(HDFS):
+        yield Finding(
+            "model",
+            f"the model {path} is not on a local disk",
+            "lengths and memory are not judged",
+            "actor_rollout_ref.model.path=<a local copy>, for doctor alone",
+            fatal=False,
+        )
+        return
     try:
         model = AutoConfig.from_pretrained(path, trust_remote_code=config.actor_rollout_ref.model.trust_remote_code)
         positions = getattr(model.get_text_config(), "max_position_embeddings", None)
@@ -59,6 +72,7 @@ def files(config: Any) -> Iterator[Finding]:
     from pyarrow import ArrowException
 
     own_reward = config.reward.custom_reward_function.path
+    columns = ("data_source", config.data.prompt_key, "reward_model")
     for path, key in _files(config).items():
         if not path.exists():
             yield Finding(
@@ -70,11 +84,11 @@ def files(config: Any) -> Iterator[Finding]:
             continue  # JSON lines have no schema to look at
         try:
             names = pq.read_schema(path).names
-            missing = [column for column in COLUMNS if column not in names]
+            missing = [column for column in columns if column not in names]
             sources = set() if missing else set(pq.read_table(path, columns=["data_source"])[0].to_pylist())
         except (OSError, ArrowException) as error:
             yield Finding(
-                "data", f"data.{key}: {path} is no parquet file ({_first_line(error)})", "verl would stop",
+                "data", f"data.{key}: {path} is no parquet file ({first_line(error)})", "verl would stop",
                 "write it again, with cw-grpo prepare",
             )  # fmt: skip
             continue
@@ -83,7 +97,7 @@ def files(config: Any) -> Iterator[Finding]:
                 "data",
                 f"data.{key}: {path} lacks the column(s) {', '.join(missing)}; it has {', '.join(names)}",
                 "verl's dataset and reward read them",
-                "write it with cw-grpo prepare, or rename the columns",
+                "write it with cw-grpo prepare, or rename the columns (data.prompt_key names the prompt's)",
             )
         foreign = sorted(source for source in sources if not own_reward and not _verl_scores(str(source)))
         if foreign:
@@ -101,9 +115,10 @@ def prompts(config: Any) -> Iterator[Finding]:
     import pyarrow.parquet as pq
     from transformers import AutoTokenizer
 
-    path, limit = config.actor_rollout_ref.model.path, config.data.max_prompt_length
-    readable = [file for file, key in _files(config).items() if key == "train_files" and _has_prompts(file)]
-    if not readable:
+    path, limit, column = config.actor_rollout_ref.model.path, config.data.max_prompt_length, config.data.prompt_key
+    files = [file for file, key in _files(config).items() if key == "train_files"]
+    readable = [file for file in files if _has_column(file, column)]
+    if not readable or path.startswith(HDFS):
         return
     try:
         tokenizer = AutoTokenizer.from_pretrained(
@@ -112,9 +127,8 @@ def prompts(config: Any) -> Iterator[Finding]:
     except (OSError, ValueError):
         return  # said by context_length()
     for file in readable:
-        chats: Sequence[Any] = pq.read_table(file, columns=["prompt"])[0].to_pylist()
-        rendered = tokenizer.apply_chat_template(list(chats), add_generation_prompt=True, tokenize=False)
-        lengths = [len(ids) for ids in tokenizer(rendered, add_special_tokens=False)["input_ids"]]
+        chats = pq.read_table(file, columns=[column])[0].to_pylist()
+        lengths = prompt_lengths(tokenizer, chats, config.data.apply_chat_template_kwargs)
         longer = sum(length > limit for length in lengths)
         if longer:
             dropped = config.data.filter_overlong_prompts
@@ -131,12 +145,12 @@ def prompts(config: Any) -> Iterator[Finding]:
             )
 
 
-def _has_prompts(file: Path) -> bool:
+def _has_column(file: Path, column: str) -> bool:
     import pyarrow.parquet as pq
     from pyarrow import ArrowException
 
     try:
-        return "prompt" in pq.read_schema(file).names
+        return column in pq.read_schema(file).names
     except (OSError, ArrowException):
         return False  # said by files()
 
@@ -157,11 +171,7 @@ def _verl_scores(source: str) -> bool:
 def _unreadable(path: str, error: Exception) -> Finding:
     return Finding(
         "model",
-        f"the model {path} cannot be read ({_first_line(error)})",
+        f"the model {path} cannot be read ({first_line(error)})",
         "verl would stop; lengths and memory cannot be judged",
         "actor_rollout_ref.model.path=<a folder or a name on the hub>, or look at the network",
     )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

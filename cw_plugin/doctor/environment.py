@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from cw_plugin.doctor.finding import Finding
+from cw_plugin.doctor.settings import rollout_engine
 
 # The versions of examples/cpu/requirements.txt, with which the tests run.
 TESTED = {
@@ -41,6 +42,8 @@ INSTALL = "pip install cw-plugin there, beside verl 0.9.1, and leave VERL_USE_EX
 def versions(config: Any) -> Iterator[Finding]:
     """Against those that the tests run with."""
     for package, tested in TESTED.items():
+        if package == "vllm" and rollout_engine(config) not in ("vllm", None):
+            continue
         try:
             found = version(package)
         except PackageNotFoundError:

@@ -36,6 +36,23 @@ def method(config: Any) -> Iterator[Finding]:
         )
 
 
+def rollout_engine(config: Any) -> str | None:
+    """vllm, sglang, ..., or None where it is not set."""
+    from omegaconf import OmegaConf
+
+    rollout = config.actor_rollout_ref.rollout
+    return None if OmegaConf.is_missing(rollout, "name") else rollout.name
+
+
+def rollout(config: Any) -> Iterator[Finding]:
+    """verl has no default for what generates."""
+    if rollout_engine(config) is None:
+        yield Finding(
+            "rollout", "actor_rollout_ref.rollout.name is not set", "main_ppo would stop when it reads it",
+            "actor_rollout_ref.rollout.name=vllm",
+        )  # fmt: skip
+
+
 def scope(config: Any) -> Iterator[Finding]:
     """Whether the tokens that share statistics can differ at all."""
     estimator, loss = estimator_and_loss(config)
@@ -79,17 +96,15 @@ def batch_sizes(config: Any) -> Iterator[Finding]:
             "the last update of a batch would be of another size, or verl refuses",
             f"{ACTOR}.ppo_mini_batch_size={prompts}",
         )
-    parallel = 1
+    sequence_parallel = parallel = _sequence_parallel(actor)
     if actor.strategy == "megatron":
-        megatron = actor.megatron
-        parallel = megatron.tensor_model_parallel_size * megatron.pipeline_model_parallel_size
-        parallel *= megatron.context_parallel_size
+        parallel *= actor.megatron.tensor_model_parallel_size * actor.megatron.pipeline_model_parallel_size
     if gpus % parallel:
         yield Finding(
             "batch sizes",
             f"{gpus} GPUs cannot be divided into model replicas of {parallel}",
-            "Megatron would not start",
-            f"trainer.n_gpus_per_node={parallel}, or another {ACTOR}.megatron.tensor_model_parallel_size",
+            "the actor would not start",
+            f"trainer.n_gpus_per_node={parallel}, or another parallel size of the actor",
         )
     elif mini * n % (gpus // parallel):
         ranks = gpus // parallel
@@ -109,14 +124,23 @@ def batch_sizes(config: Any) -> Iterator[Finding]:
             "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
         )
     longest = config.data.max_prompt_length + config.data.max_response_length
-    if actor.use_dynamic_bsz and actor.ppo_max_token_len_per_gpu < longest:
+    if actor.use_dynamic_bsz and actor.ppo_max_token_len_per_gpu * sequence_parallel < longest:
+        on = f" on {sequence_parallel} GPUs" if sequence_parallel > 1 else ""
         yield Finding(
             "batch sizes",
-            f"ppo_max_token_len_per_gpu={actor.ppo_max_token_len_per_gpu} is less than one sequence of {longest} "
+            f"ppo_max_token_len_per_gpu={actor.ppo_max_token_len_per_gpu}{on} is less than one sequence of {longest} "
             "tokens",
             "verl cannot make a micro-batch of it, and stops in the first long step",
             f"{ACTOR}.ppo_max_token_len_per_gpu={4 * longest}",
         )
+
+
+def _sequence_parallel(actor: Any) -> int:
+    """GPUs that share the tokens of one sequence."""
+    if actor.strategy == "megatron":
+        return actor.megatron.context_parallel_size
+    places = (actor, actor.get("fsdp_config") or {})  # the former is deprecated, and wins
+    return max(place.get("ulysses_sequence_parallel_size", 1) for place in places)
 
 
 def aggregation(config: Any) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -119,25 +119,23 @@ class Settings:
 
     Args:
         folder: ``OUT/<name>``.
-        asked: the settings of this run; those in ``SAME`` have to be those of the answers that are there.
+        asked: the settings of this run.
+        same: those among them that have to be as they were for the answers that are there.
 
     Raises:
         EvaluationError: the answers that are there were asked for otherwise.
     """
 
-    SAME = ("checkpoint", "weights", "engine", "temperature", "top_p", "top_k", "max_prompt_length",
-            "max_response_length")  # fmt: skip
-
-    def __init__(self, folder: Path, asked: dict[str, Any], benchmarks: list[Benchmark]):
+    def __init__(self, folder: Path, asked: dict[str, Any], same: Collection[str], benchmarks: list[Benchmark]):
         self.path = folder / "settings.json"
         self.values: dict[str, Any] = {**asked, "benchmarks": {}}
         if self.path.exists():
             before = json.loads(self.path.read_text(encoding="utf-8"))
-            for key in self.SAME:
-                if before[key] != asked[key]:
+            for key in same:
+                if (was := before.get(key)) != (now := asked[key]):
                     raise EvaluationError(
-                        f"{folder} holds answers with {key}={before[key]}, and now it is {asked[key]}; they are not "
-                        "mixed: choose another OUT, or the settings of before."
+                        f"{folder} holds answers with {key}={was}, and now it is {now}; they are not mixed: choose "
+                        "another OUT, or the settings of before."
                     )
             self.values["benchmarks"] = before["benchmarks"]
             self.values["n"] = max(before["n"], asked["n"])

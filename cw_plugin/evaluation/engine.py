@@ -15,12 +15,15 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cw_plugin.errors import last_line
 from cw_plugin.evaluation import EngineError, EvaluationError
 from cw_plugin.evaluation.answers import Answers
 
 # What main_ppo prints on its way to the first answer, and what to call it.
 STAGES = (("dataset len:", "loading the model"), ("LLMServerManager: [", "vLLM server is up"),
           ("ready to fit", "asking"))  # fmt: skip
+
+TEMPLATE = "apply_chat_template_kwargs"  # verl's name for what is passed to a chat template
 
 # A validation of verl and nothing else.
 VALIDATION = [
@@ -105,7 +108,7 @@ class Engine(Protocol):
     """What generates and grades.
 
     Attributes:
-        settings: what shapes the answers; answers under other settings are not mixed with these.
+        settings: what shapes the answers and their grades; answers under other settings are not mixed with these.
         trust_remote_code: whether models may bring code.
     """
 
@@ -131,6 +134,8 @@ class Verl:
     """
 
     def __init__(self, options: Options):
+        from omegaconf import OmegaConf
+
         from cw_plugin.doctor import compose
 
         rollout = "actor_rollout_ref.rollout"
@@ -149,6 +154,7 @@ class Verl:
             ]
         )
         sampling, data = self.config.actor_rollout_ref.rollout.val_kwargs, self.config.data
+        reward = self.config.reward.custom_reward_function
         self.settings = {
             "engine": "verl",
             "temperature": sampling.temperature,
@@ -156,6 +162,8 @@ class Verl:
             "top_k": sampling.top_k,
             "max_prompt_length": data.max_prompt_length,
             "max_response_length": data.max_response_length,
+            TEMPLATE: OmegaConf.to_container(data.apply_chat_template_kwargs),
+            "reward_kwargs": OmegaConf.to_container(reward.get("reward_kwargs") or OmegaConf.create()),
         }
         self.trust_remote_code = self.config.actor_rollout_ref.model.trust_remote_code
         self.devices = self.config.trainer.nnodes * self.config.trainer.n_gpus_per_node
@@ -177,10 +185,9 @@ class Verl:
             try:
                 run_ppo(config, task_runner_class=Runner)
             except ray.exceptions.RayError as error:
-                reason = str(error).strip().splitlines()[-1]
                 raise EngineError(
-                    f"verl stopped while it evaluated {task.name} ({reason}); graded answers are kept, and the same "
-                    f"command goes on from them. All of its output: {log}"
+                    f"verl stopped while it evaluated {task.name} ({last_line(error)}); graded answers are kept, and "
+                    f"the same command goes on from them. All of its output: {log}"
                 ) from error
             self._wait_until_free()
 

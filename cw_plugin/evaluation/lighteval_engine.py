@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from cw_plugin.evaluation import EngineError, EvaluationError
 from cw_plugin.evaluation.answers import Journal
-from cw_plugin.evaluation.engine import Options, Task
+from cw_plugin.evaluation.engine import TEMPLATE, Options, Task
 from cw_plugin.rewards.think import FORMAT_RULES, template_opens_think
 
 TASKS = Path(__file__).absolute().with_name("lighteval_tasks.py")
@@ -68,6 +68,7 @@ class Lighteval:
             "top_k": self.parameters["generation_parameters"].get("top_k"),
             "max_prompt_length": options.max_prompt,
             "max_response_length": options.max_response,
+            TEMPLATE: {},
         }
 
     def ask(self, task: Task, say: Callable[[str], None]) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cw_plugin.errors import first_line
 from cw_plugin.evaluation import EvaluationError
 
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.distcp")
@@ -132,8 +133,9 @@ def _commit(name: str) -> str:
     try:
         config = AutoConfig.from_pretrained(name)
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise EvaluationError(f"The model {name} is no folder and cannot be had from the hub ({reason}).") from error
+        raise EvaluationError(
+            f"The model {name} is no folder and cannot be had from the hub ({first_line(error)})."
+        ) from error
     return str(config._commit_hash)
 
 

@@ -8,10 +8,12 @@ import importlib.metadata
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from cw_plugin.data.prompts import prompt_lengths
+from cw_plugin.errors import first_line
 from cw_plugin.evaluation import EngineError, EvaluationError
 from cw_plugin.evaluation.answers import Answers, Journal, Settings
 from cw_plugin.evaluation.benchmarks import Benchmark
-from cw_plugin.evaluation.engine import Engine, Options, Task
+from cw_plugin.evaluation.engine import TEMPLATE, Engine, Options, Task
 from cw_plugin.evaluation.models import Model, find_models, merged
 
 UNREAD = {"output": "", "score": 0.0, "acc": 0.0, "format": 0.0, "pred": "", "tokens": 0}
@@ -84,8 +86,10 @@ class _Work:
                 "n": options.n,
                 **engine.settings,
                 "seed": options.seed,
+                "overrides": options.overrides,
                 "versions": _versions(),
             },
+            ("checkpoint", "weights", *engine.settings),
             benchmarks,
         )
         self.lengths = self._prompt_lengths()
@@ -99,8 +103,7 @@ class _Work:
             model = AutoConfig.from_pretrained(self.path, trust_remote_code=trust)
             tokenizer = AutoTokenizer.from_pretrained(self.path, trust_remote_code=trust)
         except (OSError, ValueError) as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise EvaluationError(f"The model {self.path} cannot be read ({reason}).") from error
+            raise EvaluationError(f"The model {self.path} cannot be read ({first_line(error)}).") from error
         if tokenizer.chat_template is None:
             raise EvaluationError(f"The tokenizer of {self.path} has no chat template, so it cannot be asked anything.")
         prompt, response = (self.engine.settings[f"max_{part}_length"] for part in ("prompt", "response"))
@@ -113,8 +116,7 @@ class _Work:
         lengths = {}
         for benchmark in self.benchmarks:
             chats = [row["prompt"] for row in benchmark.rows]
-            texts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
-            lengths[benchmark.name] = [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
+            lengths[benchmark.name] = prompt_lengths(tokenizer, chats, self.engine.settings[TEMPLATE])
         return lengths
 
     def run(self) -> None:

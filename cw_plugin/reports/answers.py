@@ -108,7 +108,10 @@ def _evaluation(folder: Path, name: str) -> Evaluation:
 
 
 def _rows(file: Path) -> Iterable[dict[str, Any]]:
-    for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+    # Not splitlines: it also ends a line at U+2028 and its like, which JSON leaves as they are.
+    for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").split("\n"), 1):
+        if not line:
+            continue
         try:
             yield json.loads(line)
         except ValueError:

@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cw_plugin.covariance import Bins, side
+from cw_plugin.bins import Bins, side
 from cw_plugin.errors import ReportError
 from cw_plugin.files import write_whole
 from cw_plugin.reports.curves import CURVES
@@ -185,23 +185,28 @@ def weight_curve(records: Mapping[str, Bins]) -> Figure:
 def forecast(run: Run) -> Figure:
     """Each step's change of entropy against the forecast, before and after reweighting, with their correlation.
 
+    Both come from one batch, whose chance correlates them without any forecast. The second r is free of that: with the
+    change around the batch, from the one before it to the one after it.
+
     Raises:
         ReportError: the run logged no forecast.
     """
-    _, change = run.series("cw_grpo/entropy_change")
-    if len(change) < 3:
+    if len(run.metrics.get("cw_grpo/entropy_forecast", {})) < 3:
         raise ReportError(
-            f"{run.path} has fewer than three steps with cw_grpo/entropy_change, which adv_estimator=cw_grpo logs "
+            f"{run.path} has fewer than three steps with cw_grpo/entropy_forecast, which adv_estimator=cw_grpo logs "
             "(+algorithm.cw_grpo.kernel=none for plain GRPO); nothing to compare"
         )
+    change = run.metrics["cw_grpo/entropy_change"]
     figure = Figure(figsize=(8.4, 3.8), layout="constrained")
     titles = {"cw_grpo/entropy_forecast_grpo": "before reweighting", "cw_grpo/entropy_forecast": "after reweighting"}
     for place, (metric, title) in enumerate(titles.items(), 1):
         steps, predicted = run.series(metric)
-        measured = np.array([run.metrics["cw_grpo/entropy_change"].get(step, np.nan) for step in steps])
-        both = np.isfinite(measured) & np.isfinite(predicted)
-        r = correlation(predicted[both], measured[both])
-        axes = figure.add_subplot(1, 2, place, title=f"{title}: r = {r:.2f}, {both.sum()} steps")
+        measured = np.array([change.get(step, np.nan) for step in steps])
+        around = measured + np.array([change.get(step - 1, np.nan) for step in steps])
+        both, all_three = (np.isfinite(values) & np.isfinite(predicted) for values in (measured, around))
+        r, r_around = correlation(predicted[both], measured[both]), correlation(predicted[all_three], around[all_three])
+        axes = figure.add_subplot(1, 2, place)
+        axes.set_title(f"{title}: r = {r:.2f}, {both.sum()} steps\naround the batch: r = {r_around:.2f}")
         axes.set_xlabel("forecast -η Cov(log π, A), nats")
         axes.set_ylabel("measured change of entropy, nats")
         axes.axhline(0, color="#999999", linewidth=0.8)

@@ -10,12 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cw_plugin.covariance import Bins, add_bins
+from cw_plugin.bins import Bins, add_bins
 from cw_plugin.errors import ReportError
+from cw_plugin.reports.runs import refuse_several
 
 Records = dict[int, Bins]  # step -> its bins
 
-_STEP = re.compile(r"step_(\d+)\.parquet")
+_STEP = re.compile(r"step_(\d+)(-\d+)?(\.tokens)?\.parquet")  # -2 and on: later batches of the step
 _COLUMNS = ("edge", "tokens", "covariance", "weight", "weighted")
 
 
@@ -23,11 +24,11 @@ def read_records(path: Path, steps: tuple[int, int] | None = None) -> Records:
     """The bins of every recorded step below ``path``, of those from ``steps[0]`` to ``steps[1]`` if given.
 
     Raises:
-        ReportError: no record, or one that cannot be read.
+        ReportError: no record, those of several runs, or one that cannot be read.
     """
     if not path.exists():
         raise ReportError(f"{path} does not exist; give the folder of a run")
-    files = {int(found[1]): file for file in path.rglob("step_*.parquet") if (found := _STEP.fullmatch(file.name))}
+    files = _files(path, tokens=False)
     if not files:
         raise ReportError(
             f"{path} holds no covariance record (covariance/step_*.parquet); they are written into "
@@ -39,7 +40,18 @@ def read_records(path: Path, steps: tuple[int, int] | None = None) -> Records:
         raise ReportError(
             f"{path} has records of the steps {', '.join(map(str, sorted(files)))}, and none in that range"
         )
-    return {step: _read(file, _COLUMNS) for step, file in chosen.items()}
+    return {step: add_bins([_read(file, _COLUMNS) for file in files]) for step, files in chosen.items()}
+
+
+def _files(path: Path, tokens: bool) -> dict[int, list[Path]]:
+    """Step -> its files, of bins or of tokens."""
+    files: dict[int, list[Path]] = {}
+    for file in sorted(path.rglob("step_*.parquet")):
+        found = _STEP.fullmatch(file.name)
+        if found and bool(found[3]) == tokens:
+            files.setdefault(int(found[1]), []).append(file)
+    refuse_several(path, {file.parent for of_step in files.values() for file in of_step})
+    return files
 
 
 def parse_steps(text: str | None) -> tuple[int, int] | None:
@@ -57,12 +69,13 @@ def parse_steps(text: str | None) -> tuple[int, int] | None:
 
 
 def read_extremes(path: Path) -> list[dict[str, object]]:
-    """The most extreme tokens of the last step that lists them, as rows; empty if no step does."""
-    files = sorted(path.rglob("step_*.tokens.parquet"))
-    if not files:
-        return []
-    columns = _read(files[-1], ("covariance", "weight", "token", "context"))
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    """The most extreme tokens of the last step that lists them, as rows, the positive first; empty if no step does."""
+    files = _files(path, tokens=True)
+    rows = []
+    for file in files[max(files)] if files else []:
+        columns = _read(file, ("covariance", "weight", "token", "context"))
+        rows += [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return sorted(rows, key=lambda row: (row["covariance"] < 0, -abs(row["covariance"])))
 
 
 def _read(file: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections import defaultdict
 from collections.abc import Iterator
@@ -46,7 +47,7 @@ def read_run(argument: str | Path) -> Run:
     offline runs, looked for in this order. Of a run that was resumed, the later file counts where both have a step.
 
     Raises:
-        ReportError: nothing to read there, or a file that is not what it seems.
+        ReportError: nothing to read there, several runs, or a file that is not what it seems.
     """
     name, path = split_name(argument)
     if not path.exists():
@@ -58,16 +59,38 @@ def read_run(argument: str | Path) -> Run:
     ):
         files = [path] if path.is_file() and path.match(pattern) else sorted(path.rglob(pattern), key=_modified)
         metrics: dict[str, Series] = defaultdict(dict)
+        found = set()
         for file in files:
             for step, values in reader(file):
+                found.add(_run_of(file))
                 for key, value in values.items():
                     metrics[key][step] = value
+        refuse_several(path, found)
         if metrics:
             return Run(name, path, dict(metrics))
     raise ReportError(
         f"{path} holds no metrics: no file of verl's file logger (*.jsonl), no TensorBoard events, no W&B offline run; "
         "train with trainer.logger=[console,file]"
     )
+
+
+def _run_of(file: Path) -> Path:
+    """What the files of one run have in common, those of a run that was resumed included."""
+    if file.suffix == ".wandb":  # each in a folder of its own
+        return file.parent.parent
+    if file.suffix == ".jsonl":  # metrics.jsonl, and what it was before the run was resumed: metrics.previous.jsonl
+        return file.parent / re.sub(r"\.(previous|\d+)$", "", file.stem)
+    return file.parent
+
+
+def refuse_several(path: Path, runs: set[Path]) -> None:
+    """Raise ReportError where a folder that should be one run's holds several."""
+    if len(runs) > 1:
+        shown = ", ".join(str(run.relative_to(path)) for run in sorted(runs)[:3])
+        raise ReportError(
+            f"{path} holds {len(runs)} runs ({shown}{', ...' if len(runs) > 3 else ''}); give each one's folder, as "
+            "NAME=FOLDER"
+        )
 
 
 def split_name(argument: str | Path) -> tuple[str, Path]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cw_plugin.covariance import Bins, side
+from cw_plugin.bins import Bins, side
 from cw_plugin.data.sources import SOURCES
 from cw_plugin.reports import paper
 from cw_plugin.reports.answers import BENCHMARKS, Evaluation

@@ -21,7 +21,8 @@ from pebble import ProcessExpired, ProcessPool
 from cw_plugin.errors import CWGRPOError
 from cw_plugin.rewards import worker
 
-logger = logging.getLogger("cw_plugin")
+# Beneath verl's own logger: in its processes others set the root logger to errors only.
+logger = logging.getLogger("verl.cw_plugin")
 
 TIME_LIMIT = 2.0  # seconds of CPU time for one answer; most take 0.003, the slowest right one of the benchmarks 0.5
 WALL_FACTOR = 10  # on a crowded machine an answer may take this many times longer than it computes
@@ -52,7 +53,7 @@ class GradingPool:
     def grade(self, ground_truth: str, text: str, extraction: str = "evaluation") -> worker.Grade:
         """Grade one answer; blocks the calling thread, and may be called from many.
 
-        An answer on which three processes in a row end is wrong, and logged.
+        An answer on which grading fails, or three processes in a row end, is wrong, and logged.
 
         Raises:
             GradingError: no process ever took the answer; they end before that, for a reason that is not the answer's.
@@ -61,7 +62,14 @@ class GradingPool:
         for attempt in range(1, ATTEMPTS + 1):
             pool = self._running()
             try:
-                return _result(pool, _schedule(pool, task, WALL_FACTOR * self.time_limit))
+                grade = _result(pool, _schedule(pool, task, WALL_FACTOR * self.time_limit))
+                if grade.failure:
+                    logger.warning(
+                        "Grading %.200r against the gold answer %.200r failed, so that it counts as wrong. If this "
+                        "repeats, install the math-verify that cw-plugin[data] names. %s",
+                        text, ground_truth, grade.failure,
+                    )  # fmt: skip
+                return grade
             except FutureTimeoutError:
                 return worker.WRONG
             except ProcessExpired as expired:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import logging
 import resource
 import signal
+import traceback
 from typing import NamedTuple
-
-logger = logging.getLogger("cw_plugin")
 
 MEMORY_LIMIT = 2 << 30  # bytes of address space; an idle worker has about 0.3 GiB
 MAX_CHARACTERS = 200_000  # of a response; what stands before its last ones is not sent to a worker
@@ -20,10 +19,18 @@ MAX_PREDICTION = 500  # characters of an answer that are reported
 
 
 class Grade(NamedTuple):
-    """What a worker says of one answer: accuracy is 0.0 or 1.0, prediction "" where no answer was found."""
+    """What a worker says of one answer.
+
+    Attributes:
+        accuracy: 0.0 or 1.0.
+        prediction: the answer as it stands in the response, "" where none was found.
+        failure: the traceback if grading failed. The pool logs it: a worker must not write files, and in a Ray actor
+            stderr is one.
+    """
 
     accuracy: float
     prediction: str
+    failure: str = ""
 
 
 WRONG = Grade(0.0, "")
@@ -61,13 +68,7 @@ def grade(ground_truth: str, text: str, extraction: str, time_limit: float) -> G
     except (OutOfTimeError, MemoryError, RecursionError):
         return WRONG
     except Exception:  # whatever sympy raises of an answer that nobody thought of
-        logger.warning(
-            "grading %.200r against the gold answer %.200r failed; it counts as wrong",
-            text,
-            ground_truth,
-            exc_info=True,
-        )
-        return WRONG
+        return Grade(0.0, "", traceback.format_exc())
     finally:
         # Between two answers the process may hold the locks of the pool's pipes, and must not be ended there.
         signal.setitimer(signal.ITIMER_PROF, 0)

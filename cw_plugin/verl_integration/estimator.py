@@ -20,6 +20,12 @@ from cw_plugin.verl_integration.options import Options
 from cw_plugin.verl_integration.recording import is_due
 from cw_plugin.weights import CovarianceStatistics, reweight_responses
 
+# Where a NaN or an infinity comes from.
+SOURCES = {
+    "advantages": "The reward of a response to these prompts was no finite number; look at the reward function.",
+    "log_probs": "The actor gave it in its forward pass; look at actor/grad_norm and actor/lr of the steps before.",
+}
+
 
 @dataclass
 class TrainerContext:
@@ -74,8 +80,9 @@ def compute_cw_grpo_advantage(
         old_log_probs = context.old_log_probs
     if old_log_probs is None:
         raise MissingLogProbsError(
-            f"{NAME} needs old_log_probs, and this trainer passes none to an estimator; use verl's V1 trainer "
-            "(trainer.use_v1=True) with a verl version that cw_plugin supports"
+            f"{NAME} needs old_log_probs, and this trainer passes none to an estimator; start verl.trainer.main_ppo "
+            "with trainer.use_v1=True (one_step_off_policy and fully_async_policy have trainers of their own) and a "
+            "verl version that cw_plugin supports"
         )
     advantages = _grpo_advantages(token_level_rewards, response_mask, index, config, context.batch_keys)
     group = _group_numbers(index) if options.scope == "group" else None
@@ -87,7 +94,7 @@ def compute_cw_grpo_advantage(
         )
     except NonFiniteError as error:
         prompts = ", ".join(str(index[row]) for row in error.rows[:20])
-        raise NonFiniteError(error.what, error.rows, hint=f" Their uids: {prompts}.") from error
+        raise NonFiniteError(error.what, error.rows, f" {SOURCES[error.what]} Their uids: {prompts}.") from error
     context.metrics.update(as_metrics(statistics, time.perf_counter() - started))
     return weighted, weighted
 

@@ -118,3 +118,8 @@ def check_config(config: Any) -> None:
             f"{NAME} needs verl's V1 trainer: the deprecated one passes an estimator no log-probs, has no place for "
             "the metrics, and may replace the loss (rollout_correction.bypass_mode); set trainer.use_v1=True"
         )
+    if (estimator or loss) and config.get("rollout") is not None:  # a key that main_ppo's configuration does not have
+        raise OptionsError(
+            f"{NAME} needs verl's V1 trainer, and one_step_off_policy and fully_async_policy have the deprecated one; "
+            "start verl.trainer.main_ppo, for asynchronous training with trainer.v1.trainer_mode=separate_async"
+        )

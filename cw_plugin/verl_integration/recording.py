@@ -19,6 +19,8 @@ logger = logging.getLogger("verl.cw_plugin")
 
 FOLDER = "covariance"  # within trainer.default_local_dir
 
+_recorded: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()  # trainer -> last step, and how many batches
+
 
 def is_due(step: int | None, every: int) -> bool:
     """Step 1 and every ``every``-th; never outside a trainer or for ``every`` 0."""
@@ -29,7 +31,9 @@ def write_record(trainer: Any, batch: Any, recorder: CovarianceRecorder) -> None
     """Write ``covariance/step_000050.parquet`` under the run's folder, and ``step_000050.tokens.parquet`` if asked.
 
     The first holds the bins of :meth:`CovarianceRecorder.bins`, the second the most extreme tokens with their text; the
-    schema's metadata names step, scope and kernel. A disk that refuses is said in the log, and training goes on.
+    schema's metadata names step, scope and kernel. Where a step has several batches (``trainer_mode=separate_async``),
+    the later ones are ``step_000050-2.parquet`` and so on. A disk that refuses is said in the log, and training goes
+    on.
 
     Args:
         trainer: verl's PPOTrainer.
@@ -42,13 +46,17 @@ def write_record(trainer: Any, batch: Any, recorder: CovarianceRecorder) -> None
     step = trainer.global_steps
     metadata = {"step": str(step), "scope": options.scope, "kernel": options.kernel}
     folder = Path(trainer.config.trainer.default_local_dir) / FOLDER
-    tables = {f"step_{step:06d}.parquet": recorder.bins()}
+    last, number = _recorded.get(trainer, (None, 0))
+    number = number + 1 if last == step else 1
+    _recorded[trainer] = step, number
+    name = f"step_{step:06d}" + (f"-{number}" if number > 1 else "")
+    tables = {f"{name}.parquet": recorder.bins()}
     if options.record_tokens:
-        tables[f"step_{step:06d}.tokens.parquet"] = _with_text(trainer, batch, recorder.extremes())
+        tables[f"{name}.tokens.parquet"] = _with_text(trainer, batch, recorder.extremes())
     try:
-        for name, columns in tables.items():
+        for file, columns in tables.items():
             table = pa.table(columns).replace_schema_metadata(metadata)
-            write_whole(folder / name, functools.partial(pq.write_table, table, compression="zstd"))
+            write_whole(folder / file, functools.partial(pq.write_table, table, compression="zstd"))
     except OSError as error:
         logger.error("cw_grpo: the covariance of step %d is not recorded in %s: %s", step, folder, error)
 
@@ -80,7 +88,8 @@ class _Drift:
     entropy: float
     covariance_before: float
     covariance_after: float
-    learning_rate: float
+    learning_rate: float | None  # of its update, where the step before is known
+    next_learning_rate: float  # verl logs it after the scheduler's step
     outside: bool = False
 
 
@@ -92,20 +101,23 @@ def follow_entropy(trainer: Any, metrics: dict[str, Any]) -> None:
 
     To first order, an update of a softmax policy with step size eta changes entropy by ``-eta Cov(log pi, A)``
     (section 2.2 of the paper). With Adam, eta is not the learning rate, so that the forecast tells sign and course
-    rather than size. Steps without an entropy or a covariance among the metrics are passed over.
+    rather than size. Steps without an entropy or a covariance among the metrics are passed over, and the first step of
+    a run has no forecast.
     """
+    before = _previous.get(trainer)
     try:
         now = _Drift(
             entropy=metrics["actor/entropy"],
             covariance_before=metrics[f"{NAME}/covariance_before"],
             covariance_after=metrics[f"{NAME}/covariance_after"],
-            learning_rate=metrics["actor/lr"],
+            learning_rate=before.next_learning_rate if before else None,
+            next_learning_rate=metrics["actor/lr"],
         )
     except KeyError:
         return
-    before = _previous.get(trainer)
     if before is not None:
         metrics[f"{NAME}/entropy_change"] = now.entropy - before.entropy
+    if before is not None and before.learning_rate is not None:
         metrics[f"{NAME}/entropy_forecast"] = -before.learning_rate * before.covariance_after
         metrics[f"{NAME}/entropy_forecast_grpo"] = -before.learning_rate * before.covariance_before
     options = Options.from_config(trainer.config.algorithm)

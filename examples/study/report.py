@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import study
 from scipy import stats
 
-from cw_plugin.covariance import Bins, add_bins, side
+from cw_plugin.bins import Bins, add_bins, side
 from cw_plugin.files import write_whole
 from cw_plugin.reports import plots
 from cw_plugin.reports.runs import Run

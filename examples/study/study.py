@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cw_plugin.covariance import add_bins
+from cw_plugin.bins import add_bins
 from cw_plugin.files import write_whole
 from cw_plugin.reports.records import read_records
 from cw_plugin.reports.runs import read_run
