@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import time
 from contextlib import suppress
@@ -229,13 +230,20 @@ def test_every_logger_gives_the_same_series(write, tmp_path):
     assert (steps.tolist(), values.tolist()) == ([1, 2], [0.5, 0.25])
 
 
-def test_a_resumed_run_is_one_series(tmp_path):
-    import os
-
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("metrics.previous.jsonl", "metrics.jsonl"),  # as the quickstart names them, the study, the recipes
+        ("metrics.0.jsonl", "metrics.jsonl"),
+        ("metrics-20261031-235959.jsonl", "metrics-20261101-000003.jsonl"),
+    ],
+)
+def test_a_resumed_run_is_one_series(first, then, tmp_path):
     write_metrics(tmp_path / "run", {1: {"x": 1.0}, 2: {"x": 2.0}, 3: {"x": 3.0}})
-    (tmp_path / "run" / "metrics.jsonl").rename(tmp_path / "run" / "metrics.previous.jsonl")
-    os.utime(tmp_path / "run" / "metrics.previous.jsonl", (1, 1))
+    (tmp_path / "run" / "metrics.jsonl").rename(tmp_path / "run" / first)
+    os.utime(tmp_path / "run" / first, (1, 1))
     write_metrics(tmp_path / "run", {3: {"x": 30.0}, 4: {"x": 40.0}})
+    (tmp_path / "run" / "metrics.jsonl").rename(tmp_path / "run" / then)
     assert read_run(tmp_path / "run").series("x")[1].tolist() == [1.0, 2.0, 30.0, 40.0]
 
 

@@ -18,6 +18,10 @@ from cw_plugin.errors import ReportError
 
 Series = dict[int, float]  # step -> value
 
+# What tells the files of a run that was resumed apart: metrics.previous.jsonl, metrics.2.jsonl,
+# metrics-20261031-120000.jsonl (examples/).
+_RESUMED = re.compile(r"(\.previous|\.\d+|-\d{8}-\d{6})$")
+
 
 @dataclass(frozen=True)
 class Run:
@@ -78,8 +82,8 @@ def _run_of(file: Path) -> Path:
     """What the files of one run have in common, those of a run that was resumed included."""
     if file.suffix == ".wandb":  # each in a folder of its own
         return file.parent.parent
-    if file.suffix == ".jsonl":  # metrics.jsonl, and what it was before the run was resumed: metrics.previous.jsonl
-        return file.parent / re.sub(r"\.(previous|\d+)$", "", file.stem)
+    if file.suffix == ".jsonl":
+        return file.parent / _RESUMED.sub("", file.stem)
     return file.parent
 
 
