@@ -124,7 +124,11 @@ def curve(runs: Sequence[Run], metric: str, title: str, unit: str, window: int =
             axes.fill_between(
                 steps, mean - spread, mean + spread, color=_style(index)["color"], alpha=0.18, linewidth=0
             )
-    axes.legend(frameon=False)
+    if len(axes.lines) > 3:  # too many to leave room within
+        figure.set_figwidth(figure.get_figwidth() + 2.4)
+        figure.legend(frameon=False, loc="outside right upper")
+    else:
+        axes.legend(frameon=False)
     return figure
 
 
