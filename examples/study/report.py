@@ -193,7 +193,12 @@ def against(ours: list[Result], theirs: list[Result], quantity: str, scale: floa
     """The paired difference, and in parentheses its p."""
     values = differences(ours, theirs, quantity)
     p = p_value(values)
-    return shown(values, scale, digits, "+") + (f" (p {p:.3f})" if p == p else "")
+    return shown(values, scale, digits, "+") + (f" (p {said(p, 3)})" if p == p else "")
+
+
+def said(p: float, digits: int) -> str:
+    """Never 0."""
+    return f"{p:.{digits}f}" if p >= 10**-digits else f"< {10**-digits}"
 
 
 def outcomes(results: Runs, name: str, title: str) -> Table:
@@ -315,7 +320,7 @@ def forecasts(results: Runs) -> Table:
 def in_training(results: Runs) -> Table:
     """What a step of training sees of the weights, and of the clipping of gradients."""
 
-    def mean(runs: list[Result], name: str, scale: float = 1.0, digits: int = 2) -> str:
+    def mean(runs: list[Result], name: str, scale: float = 1.0, digits: int = 1) -> str:
         values = [list(run.series(name).values()) for run in runs]
         return shown([float(np.mean(of_run)) for of_run in values], scale, digits)
 
@@ -324,9 +329,9 @@ def in_training(results: Runs) -> Table:
         norms = [np.array(list(run.series("grad_norm").values())) for run in runs]
         cells = [shown([float(np.mean(norm)) for norm in norms], digits=2)]
         cells += [shown([float(np.mean(norm > CLIP_GRAD)) for norm in norms], 100)]
-        cells += [mean(runs, name) for name in ("covariance_before", "covariance_after")]
+        cells += [mean(runs, name, digits=3) for name in ("covariance_before", "covariance_after")]
         weighted = method.startswith("cw_grpo")
-        cells += [mean(runs, name, 100, 1) if weighted else "" for name in ("downweighted_share", "signal_share")]
+        cells += [mean(runs, name, 100) if weighted else "" for name in ("downweighted_share", "signal_share")]
         rows.append([NAMES[method], *cells])
     header = ["", "gradient norm", f"above {CLIP_GRAD}, where it is clipped, % of steps", "covariance"]
     header += ["after reweighting", "tokens with w < 0.5, %", "groups that are reweighted, %"]
@@ -463,11 +468,13 @@ def verdict(runs: Runs) -> str:
     p = dict(zip(order, adjusted, strict=True))
     lines = []
     for method in others:
-        accuracy = f"accuracy {shown(tests[method, 'accuracy'], 100, 1, '+')} points (p {p[method, 'accuracy']:.2f})"
-        reward = f"reward {shown(tests[method, 'reward'], 1, 3, '+')} (p {p[method, 'reward']:.2f})"
+        accuracy = (
+            f"accuracy {shown(tests[method, 'accuracy'], 100, 1, '+')} points (p {said(p[method, 'accuracy'], 2)})"
+        )
+        reward = f"reward {shown(tests[method, 'reward'], 1, 3, '+')} (p {said(p[method, 'reward'], 2)})"
         found = [name for name in ("accuracy", "reward") if p[method, name] < 0.05]
-        said = f"a difference in {' and '.join(found)}" if found else "no difference is shown"
-        lines.append(f"- {NAMES[OURS]} against {NAMES[method]}: {accuracy}, {reward}: {said}.")
+        shows = f"a difference in {' and '.join(found)}" if found else "no difference is shown"
+        lines.append(f"- {NAMES[OURS]} against {NAMES[method]}: {accuracy}, {reward}: {shows}.")
     return "\n".join([f"Paired by seed; p by Holm's method for these {len(order)} tests.", "", *lines, ""])
 
 
