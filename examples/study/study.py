@@ -230,7 +230,7 @@ def run(jobs: list[Job], later_steps: int) -> None:
     stalled: set[Job] = set()
     attempts = dict.fromkeys(jobs, 0)
     began, said = time.monotonic(), 0.0
-    before = sum(job.steps for job in jobs if job.finished)
+    before = sum(job.step for job in jobs)  # those of runs that go on from a checkpoint included
     try:
         while waiting or running:
             while waiting and len(running) < JOBS:
