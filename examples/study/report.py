@@ -47,8 +47,8 @@ BASELINE, OURS = "grpo", "cw_grpo"
 # end of a run, and for the course of entropy.
 WINDOW = 25
 FALL = 0.10  # accuracy below the run's best from which on a run has collapsed
-CLIP_GRAD = 1.0  # train.sh
 LOW = 0.1  # entropy at the end, as a share of that at the start, below which it has
+CLIP_GRAD = 1.0  # train.sh
 
 Runs = dict[str, list["Result"]]  # method -> its runs
 Gradients = dict[tuple[str, str], tuple[float, float]]  # method, quantity of gradients.py -> value, standard error
@@ -236,8 +236,10 @@ def started(runs: list[Result]) -> str:
 
 def paired(results: Runs, reference: list[Result], name: str, title: str) -> Table:
     """Every method against one of them, seed by seed."""
-    quantities = (("accuracy", 100, 1), ("reward", 1, 3), ("drop", 100, 1), ("entropy", 1, 3), ("entropy_spread", 1, 4))
-    quantities += (("entropy_wobble", 1, 4),)
+    quantities = (
+        ("accuracy", 100, 1), ("reward", 1, 3), ("drop", 100, 1),
+        ("entropy", 1, 3), ("entropy_spread", 1, 4), ("entropy_wobble", 1, 4),
+    )  # fmt: skip
     rows = [
         [NAMES[method], *(against(runs, reference, *quantity) for quantity in quantities)]
         for method, runs in results.items()
