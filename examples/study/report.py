@@ -69,9 +69,9 @@ class Result:
         pairs = zip(self.columns["step"], self.columns[name], strict=True)
         return {int(step): float(value) for step, value in pairs if np.isfinite(value)}
 
-    def mean(self, name: str, last: int) -> float:
-        """Over the WINDOW steps that end with ``last``."""
-        return float(np.mean([value for step, value in self.series(name).items() if last - WINDOW < step <= last]))
+    def mean(self, name: str, last: int, window: int = WINDOW) -> float:
+        """Over the ``window`` steps that end with ``last``."""
+        return float(np.mean([value for step, value in self.series(name).items() if last - window < step <= last]))
 
     @property
     def steps(self) -> int:
@@ -263,6 +263,17 @@ def checkpoints(results: Runs, every: int, name: str, title: str) -> Table:
     return Table(name, title, ["", *(f"step {step}" for step in steps)], rows, notes)
 
 
+def course(results: Runs, window: int, name: str, title: str) -> Table:
+    """Reward and entropy together, so that methods can be compared where they have learned as much."""
+    ends = range(window, next(iter(results.values()))[0].steps + 1, window)
+    rows = []
+    for method, runs in results.items():
+        means = [[np.mean([run.mean(of, end, window) for run in runs]) for of in ("reward", "entropy")] for end in ends]
+        rows.append([NAMES[method], *(f"{reward:.3f} ({entropy:.3f})" for reward, entropy in means)])
+    notes = [f"Mean reward and, in parentheses, mean entropy in nats of the {window} steps up to the one named."]
+    return Table(name, title, ["", *(f"step {end}" for end in ends)], rows, notes)
+
+
 def concentration(covariance: dict[str, Bins]) -> Table:
     """How much of either side's covariance its most extreme tokens hold: the curves of Figure 3 at a few places."""
     shares = (0.01, 0.05, 0.2)
@@ -414,6 +425,7 @@ def page(results: list[Result], covariance: dict[str, Bins], gradients: Gradient
     if long:
         tables += [outcomes(long, "long", "One long run of each method")]
         tables += [checkpoints(long, 200, "long-checkpoints", "Checkpoints of the long runs")]
+        tables += [course(long, 100, "long-course", "Reward and entropy of the long runs")]
     if covariance:
         tables += [concentration(covariance)]
     tables += [table_1(NAMES[method], bins) for method, bins in covariance.items() if method in (BASELINE, OURS)]
