@@ -392,6 +392,7 @@ def rates(results: Runs) -> Table:
         "Accuracy in per cent, mean of steps 50 and 100, on problems that are used for nothing else: 1,024 answers, a "
         "standard error of about 1.6, so that neighbouring rates are not told apart.",
         "* is the method's best; at an edge of the grid the best may lie beyond it.",
+        started([run for runs in results.values() for run in runs]),
     ]
     return Table("search", "Search for the learning rate", ["", *columns], rows, notes)
 
