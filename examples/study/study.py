@@ -275,11 +275,14 @@ def run(jobs: list[Job], later_steps: int) -> None:
 def say(jobs: list[Job], running: dict[Job, subprocess.Popen], seconds: float, before: int, later_steps: int) -> None:
     done, total = sum(job.step for job in jobs), sum(job.steps for job in jobs)
     rate = (done - before) / seconds
-    left = f"about {(total - done + later_steps) / rate / 3600:.1f} h left in all" if rate > 0 else "starting"
+    # A run that goes on from a checkpoint does the steps after it again: for a while there are fewer than before.
+    pace = "starting"
+    if rate > 0:
+        pace = f"{rate:.2f} steps/s, about {(total - done + later_steps) / rate / 3600:.1f} h left in all"
     now = "; ".join(f"{job.method} seed {job.seed} lr {job.lr}: {job.step} of {job.steps}" for job in running)
     finished = sum(job.finished for job in jobs)
     print(
-        f"{jobs[0].phase}: {finished} of {len(jobs)} runs, {done} of {total} steps, {rate:.2f} steps/s, {left} | {now}",
+        f"{jobs[0].phase}: {finished} of {len(jobs)} runs, {done} of {total} steps, {pace} | {now}",
         flush=True,
     )
 
