@@ -268,8 +268,12 @@ def course(results: Runs, window: int, name: str, title: str) -> Table:
     ends = range(window, next(iter(results.values()))[0].steps + 1, window)
     rows = []
     for method, runs in results.items():
-        means = [[np.mean([run.mean(of, end, window) for run in runs]) for of in ("reward", "entropy")] for end in ends]
-        rows.append([NAMES[method], *(f"{reward:.3f} ({entropy:.3f})" for reward, entropy in means)])
+        rewards, entropies = (
+            [np.mean([run.mean(quantity, end, window) for run in runs]) for end in ends]
+            for quantity in ("reward", "entropy")
+        )
+        cells = [f"{reward:.3f} ({entropy:.3f})" for reward, entropy in zip(rewards, entropies, strict=True)]
+        rows.append([NAMES[method], *cells])
     notes = [f"Mean reward and, in parentheses, mean entropy in nats of the {window} steps up to the one named."]
     return Table(name, title, ["", *(f"step {end}" for end in ends)], rows, notes)
 
