@@ -333,6 +333,8 @@ def test_table_1_reads_both_ways(tmp_path):
     assert rows["1.00%"] == ["8", "8", "-4", "-4"]  # one token of 100
     assert rows["20.00%"] == ["2", "2.3", "-3.67", "-2.5"]  # 8 + 19 x 2 over 20; between the edges at 10 and 100
     assert rows["100.00%"] == ["1", "1.26", "-1", "-1.3"]
+    assert table.notes[1] == "x: 100 tokens of positive covariance, 100 of negative."
+    assert table.notes[2].endswith(": 0.01%, 1.00%.")  # 0.01 and 1 of 100 tokens; 20 are enough
 
 
 def write_record(folder: Path, step: int, tokens: int) -> None:

@@ -21,6 +21,7 @@ from cw_plugin.reports.runs import Run
 from cw_plugin.reports.statistics import average, paired_difference, score
 
 REPORTED = "reported"
+FEW = 10  # tokens, fewer of which are no sample of the extremes
 
 
 @dataclass(frozen=True)
@@ -307,12 +308,14 @@ def table_1(name: str, bins: Bins) -> Table:
         rows.append([f"{share:.2%}", *shown, f"{up:.2f}", f"{down:.2f}"])
     header = ["most extreme", "positive ≥", "positive mean", "negative ≥", "negative mean"]
     header += [f"positive ({REPORTED})", f"negative ({REPORTED})"]
-    tokens = f"{positive.tokens[-1] if len(positive.tokens) else 0} tokens of positive covariance, "
-    tokens += f"{negative.tokens[-1] if len(negative.tokens) else 0} of negative."
+    counts = [of_side.tokens[-1] if len(of_side.tokens) else 0 for of_side in (positive, negative)]
     notes = [
         "Of the most extreme tokens of a side: the covariance from which on they are so, and their mean.",
-        f"{name}: {tokens}",
+        f"{name}: {counts[0]} tokens of positive covariance, {counts[1]} of negative.",
     ]
+    few = [f"{share:.2%}" for share, *_ in paper.TABLE_1 if share * min(counts) < FEW]
+    if few:
+        notes.append(f"Fewer than {FEW} tokens of a side, so that chance decides: {', '.join(few)}.")
     return Table("table1", f"Table 1: token-level covariance, {name}", header, rows, notes)
 
 
