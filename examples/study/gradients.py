@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import torch
-from study import HERE, save
+from study import BLOCKS, HERE, save
 from task import MAX_NEW_TOKENS, SAMPLES_PER_PROBLEM, Problem, padded_prompts, sample, split_problems
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2ForCausalLM, Qwen2Tokenizer
@@ -33,7 +33,6 @@ from cw_plugin.verl_integration.estimator import compute_cw_grpo_advantage
 BATCHES = 128
 PROMPTS = 8  # of a batch
 SEED = 0
-BLOCKS = 16  # of batches, of which each in turn is left out to find the standard error
 
 # Of a method the options of its advantages, or the settings of its loss on GRPO's advantages.
 ESTIMATORS = {"grpo": {"kernel": "none"}, "cw_grpo": {}, "cw_grpo_batch": {"scope": "batch"}}
@@ -53,7 +52,7 @@ def main() -> None:
     rows = measure(args.model, args.batches)
     save(pa.Table.from_pylist(rows), args.file)
     for row in rows:
-        print(f"{row['method']:22} {row['quantity']:14} {row['value']:7.3f} ± {1.96 * row['error']:.3f}")
+        print(f"{row['method']:22} {row['quantity']:16} {row['value']:7.3f}, standard error {row['error']:.3f}")
 
 
 def measure(folder: Path, batches: int) -> list[dict[str, str | float]]:
@@ -62,7 +61,7 @@ def measure(folder: Path, batches: int) -> list[dict[str, str | float]]:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     problems, rng = split_problems()["train"], random.Random(SEED)
     gradients: dict[str, Tensor] = {}
-    held = torch.zeros(batches, 4, dtype=torch.float64)
+    held = torch.zeros(batches, 6, dtype=torch.float64)
     start = time.monotonic()
     for batch in range(batches):
         losses, held[batch] = losses_of(model, tokenizer, rng.sample(problems, PROMPTS))
@@ -94,7 +93,8 @@ def losses_of(
     """Every method's loss on one batch of fresh responses, and as "reward" one whose gradient is the policy gradient.
 
     Also, of the tokens that CW-GRPO gives a kernel below one half and of all: how many, and the sum of |A (e - pi)|^2,
-    the squared gradient with respect to a token's logits.
+    the squared gradient with respect to a token's logits. And of as many of the least probable tokens: that sum, and
+    how many of them are the same tokens.
     """
     samples = sample(model, tokenizer, padded_prompts(tokenizer, problems), MAX_NEW_TOKENS)
     mask = samples.response_mask.int()
@@ -142,7 +142,11 @@ def losses_of(
     probs = torch.softmax(logits.detach(), -1)
     squares = (probs.square().sum(-1) - 2 * old_log_probs.exp() + 1) * plain.square()
     weak = advantages["cw_grpo_unnormalised"].abs() < 0.5 * plain.abs()
+    # The least probable where there is a gradient at all: not in a group whose rewards are all alike.
+    in_order = old_log_probs.where(plain != 0, torch.inf).flatten().argsort()
+    unlikely = torch.zeros_like(weak.flatten()).index_fill(0, in_order[: weak.sum()], True).view_as(weak)
     counts = [weak.sum(), mask.sum(), squares[weak].sum(), squares[mask != 0].sum()]
+    counts += [squares[unlikely].sum(), (weak & unlikely).sum()]
     return losses, torch.stack([count.double() for count in counts])
 
 
@@ -171,8 +175,13 @@ def relative_to(
 
 
 def shares_of(held: np.ndarray) -> dict[str, float]:
-    weak, tokens, weak_squares, squares = held.sum(0)
-    return {"weak_tokens": weak / tokens, "weak_squares": weak_squares / squares}
+    weak, tokens, weak_squares, squares, unlikely_squares, both = held.sum(0)
+    return {
+        "weak_tokens": weak / tokens,
+        "weak_squares": weak_squares / squares,
+        "unlikely_squares": unlikely_squares / squares,
+        "weak_unlikely": both / weak,
+    }
 
 
 def jackknife(quantities: Callable[[np.ndarray], dict[str, float]], batches: int) -> list[dict[str, str | float]]:

@@ -3,10 +3,10 @@
     python examples/study/study.py            # all of it; prints how far it is and how long it will take
     python examples/study/study.py collect    # only gather what has finished into RESULTS
 
-Runs are written to WORK (default runs/study) and gathered into the two parquet files of RESULTS (default WORK/results)
-as they finish; a run that RESULTS has is not done again. The phases: a search for each method's learning rate, on
-problems of its own; the runs that are compared, five seeds of each method, of which the first is the beginning of one
-long run of each; and the ablation, in which one part of the weights is changed.
+Runs are written to WORK (default runs/study) and gathered into metrics.parquet and covariance.parquet of RESULTS
+(default WORK/results) as they finish; a run that RESULTS has is not done again. The phases: a search for each method's
+learning rate, on problems of its own; the runs that are compared, five seeds of each method, of which the first is the
+beginning of one long run of each; and the ablation, in which one part of the weights is changed.
 """
 
 from __future__ import annotations
@@ -59,9 +59,10 @@ LONG_STEPS = 1000
 JOBS = 2  # runs at a time: one alone leaves cores idle
 ATTEMPTS = 2
 STALLED = 900  # seconds without a word after which a run is ended and tried again
+BLOCKS = 16  # of the batches of gradients.py, of which each in turn is left out to find the standard error
 
 ACCURACY = "val-core/study/products/acc/mean@1"
-# Column of results/metrics.parquet -> metric of verl.
+# Column of results/metrics.parquet -> metric of verl. The page does not use all of them: the logs are not committed.
 COLUMNS = {
     "accuracy": ACCURACY,
     "format": "val-aux/study/products/format/mean@1",
@@ -115,9 +116,14 @@ class Job:
         return self.last_record["step"] == self.steps and ACCURACY in self.last_record["data"]
 
     @property
-    def last_record(self) -> dict[str, Any]:
+    def logged(self) -> list[bytes]:
+        """The log's complete lines, one to a step; it is begun anew when a run goes on."""
         path = self.folder / "metrics.jsonl"
-        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+
+    @property
+    def last_record(self) -> dict[str, Any]:
+        lines = self.logged
         return json.loads(lines[-1]) if lines else {"step": 0, "data": {}}
 
 
@@ -230,7 +236,6 @@ def run(jobs: list[Job], later_steps: int) -> None:
     stalled: set[Job] = set()
     attempts = dict.fromkeys(jobs, 0)
     began, said = time.monotonic(), 0.0
-    before = sum(job.step for job in jobs)  # those of runs that go on from a checkpoint included
     try:
         while waiting or running:
             while waiting and len(running) < JOBS:
@@ -258,7 +263,8 @@ def run(jobs: list[Job], later_steps: int) -> None:
                     print(f"{job.folder} failed {ATTEMPTS} times; its output is in train.log there", flush=True)
             if time.monotonic() - said > 30:
                 said = time.monotonic()
-                say(jobs, running, said - began, before, later_steps)
+                here = sum(len(job.logged) for job in jobs if attempts[job])
+                say(jobs, running, here / (said - began), later_steps)
     finally:
         for process in running.values():
             process.terminate()
@@ -272,10 +278,8 @@ def run(jobs: list[Job], later_steps: int) -> None:
         )
 
 
-def say(jobs: list[Job], running: dict[Job, subprocess.Popen], seconds: float, before: int, later_steps: int) -> None:
+def say(jobs: list[Job], running: dict[Job, subprocess.Popen], rate: float, later_steps: int) -> None:
     done, total = sum(job.step for job in jobs), sum(job.steps for job in jobs)
-    rate = (done - before) / seconds
-    # A run that goes on from a checkpoint does the steps after it again: for a while there are fewer than before.
     pace = "starting"
     if rate > 0:
         pace = f"{rate:.2f} steps/s, about {(total - done + later_steps) / rate / 3600:.1f} h left in all"
