@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -175,7 +176,10 @@ def test_losses_have_the_gradients_that_they_are_said_to_have(study):
     kernels = torch.tensor(weights) * torch.tensor([groups[uid]["sum_w"] / groups[uid]["n"] for uid in uids])[:, None]
     weak = mask & (kernels < 0.5)
     squares *= plain.square()
+    live = [place for place in mask.nonzero().tolist() if plain[tuple(place)] != 0]
+    least = sorted(live, key=lambda place: float(log_probs[tuple(place)]))[: weak.sum()]
     by_hand = [weak.sum(), mask.sum(), squares[weak].sum(), squares[mask].sum()]
+    by_hand += [sum(squares[tuple(place)] for place in least), sum(weak[tuple(place)] for place in least)]
     torch.testing.assert_close(held, torch.stack([value.double() for value in by_hand]), rtol=1e-4, atol=1e-4)
     expected = {
         "grpo": -(plain * log_probs).sum() / lengths.sum(),
@@ -187,6 +191,101 @@ def test_losses_have_the_gradients_that_they_are_said_to_have(study):
         ours = torch.autograd.grad(losses[name], list(model.parameters()), retain_graph=True)
         for a, b in zip(ours, theirs, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+
+
+def run_of(report, method, seed=1, accuracy=(0.5, 0.5), entropy=(0.2, 0.2), reward=1.0, steps=100):
+    """A run whose accuracy goes from one value to another at the end, and its entropy in a straight line."""
+    step = np.arange(steps + 1)
+    columns = {"step": step, "accuracy": np.full(steps + 1, np.nan), "entropy": np.linspace(*entropy, steps + 1)}
+    columns["accuracy"][[0, -1]] = accuracy
+    columns["reward"] = np.full(steps + 1, reward)
+    columns["entropy"][0] = columns["reward"][0] = np.nan  # nothing is trained in step 0
+    return report.Result("main", method, "3e-5", seed, columns)
+
+
+def test_runs_are_told_apart_by_holms_method(study):
+    report = study("report")
+    ends = {"cw_grpo": (0.50, 0.50, 0.50), "grpo": (0.59, 0.60, 0.61), "clip_cov": (0.51, 0.52, 0.53)}
+    rewards = {"cw_grpo": (1.0, 1.0, 1.0), "grpo": (1.0, 1.0, 1.0), "clip_cov": (0.7, 1.0, 1.0)}
+    runs = {
+        method: [
+            run_of(report, method, seed, (0.5, end), reward=reward)
+            for seed, (end, reward) in enumerate(zip(ends[method], rewards[method], strict=True))
+        ]
+        for method in ends
+    }
+    runs["cw_grpo_loss"] = [run_of(report, "cw_grpo_loss", 0, (0.5, 0.9))]  # one seed alone is in no test
+
+    def p(t):  # two-sided, of Student's t with 2 degrees of freedom, in closed form
+        return 1 - abs(t) / (t * t + 2) ** 0.5
+
+    # Accuracy differs by -0.09, -0.10, -0.11 and by -0.01, -0.02, -0.03; reward not at all and by 0.3, 0, 0.
+    grpo, clip_cov, reward = 4 * p(10 * 3**0.5), 3 * p(2 * 3**0.5), 2 * p(1)
+    intro, _, *lines = report.verdict(runs).splitlines()
+    assert intro.endswith("for all 4.")
+    assert lines == [
+        f"- CW-GRPO (prompt group) against GRPO: accuracy -10.0 ± 2.5 points (p {grpo:.2f}), reward +0.000 ± 0.000 "
+        "(p 1.00): a difference in accuracy.",
+        f"- CW-GRPO (prompt group) against Clip-Cov, authors' ratio: accuracy -2.0 ± 2.5 points (p {clip_cov:.2f}), "
+        f"reward +0.100 ± 0.430 (p {reward:.2f}): no difference is shown.",
+    ]
+
+
+def test_the_interval_above_the_start_is_welchs(study):
+    """By hand: ends with variance 0.01 and starts with 0.04 have, of three each, t with 50 / 17 degrees of freedom."""
+    from scipy import integrate, optimize, special
+
+    report = study("report")
+    runs = [run_of(report, "grpo", seed, (0.0, end)) for seed, end in enumerate((0.5, 0.6, 0.7))]
+    freedom, error = 50 / 17, (0.05 / 3) ** 0.5
+
+    def density(t):
+        scale = special.gamma((freedom + 1) / 2) / (special.gamma(freedom / 2) * (np.pi * freedom) ** 0.5)
+        return scale * (1 + t * t / freedom) ** (-(freedom + 1) / 2)
+
+    quantile = optimize.brentq(lambda t: integrate.quad(density, 0, t)[0] - 0.475, 1, 10)
+    assert report.gain(runs, [0.2, 0.4, 0.6]) == f"+20.0 ± {quantile * error * 100:.1f}"
+    assert report.gain(runs[:1], [0.2, 0.4, 0.6]) == "+10.0"
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "entropy", "fell", "emptied"),
+    [
+        ((0.60, 0.45), (0.2, 0.2), True, False),  # 15 points below its best
+        ((0.60, 0.55), (0.2, 0.2), False, False),
+        ((0.50, 0.70), (0.2, 0.0), False, False),  # 0.024 at the end, of 0.174: 0.14
+        ((0.50, 0.70), (0.4, -0.04), False, True),  # 0.013 of 0.342: 0.04
+    ],
+)
+def test_a_collapse_is_what_the_readme_says(accuracy, entropy, fell, emptied, study):
+    result = run_of(study("report"), "grpo", accuracy=accuracy, entropy=entropy)
+    assert (result.fell, result.emptied) == (fell, emptied)
+    assert result.entropy_wobble == pytest.approx(0, abs=1e-12)  # a straight line has none
+
+
+def test_the_search_takes_the_best_mean_of_two_validations(study, tmp_path, monkeypatch):
+    module = study("study")
+    monkeypatch.setattr(module, "RESULTS", tmp_path)
+    best = {job: 0.3 for job in module.search()}
+    for method, lr in (("grpo", "1e-4"), ("clip_cov", "1e-5"), ("clip_cov_0.02", "3e-5"), ("cw_grpo", "3e-5")):
+        best[module.Job("search", method, lr, 0, module.SEARCH_STEPS)] = 0.4
+    rows = []
+    for job, mean in best.items():
+        for step, accuracy in ((0, 0.9), (50, mean - 0.2), (75, None), (100, mean + 0.2)):
+            rows.append({name: getattr(job, name) for name in module.KEY} | {"step": step, "accuracy": accuracy})
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "metrics.parquet")
+    assert module.chosen()[:4] == [
+        ("grpo", "1e-4"), ("clip_cov", "1e-5"), ("clip_cov_0.02", "3e-5"), ("cw_grpo", "3e-5")
+    ]  # fmt: skip
+
+
+def test_the_studys_readme_cites_its_results(study):
+    """Whatever number is written by hand under "What came out" is one that the results' page has."""
+    came_out = (STUDY / "README.md").read_text("utf-8").split("## What came out")[1].split("## What it is not")[0]
+    page = (STUDY / "results" / "README.md").read_text("utf-8")
+    numbers = re.findall(r"(?<![\w.])-?\d+\.\d+(?: ± \d+\.\d+)?(?!\d)", came_out.replace("2506.01939", ""))
+    assert len(numbers) > 20
+    assert [number for number in numbers if not re.search(rf"(?<![\d.]){re.escape(number)}(?!\d)", page)] == []
 
 
 def test_what_is_written_is_what_the_results_give(study, tmp_path):

@@ -107,6 +107,13 @@ class Result:
         return float(np.std(late - np.polyval(np.polyfit(steps, late, 1), steps)))
 
     @property
+    def entropy_of_batches(self) -> np.ndarray:
+        """Step by step, in the second half, about a straight line: how the batches differ."""
+        late = np.array(list(self.series("entropy").values()))[self.steps // 2 :]
+        steps = np.arange(len(late))
+        return late - np.polyval(np.polyfit(steps, late, 1), steps)
+
+    @property
     def _late_entropy(self) -> np.ndarray:
         averages = plots.smooth(np.array(list(self.series("entropy").values())), WINDOW)
         return averages[self.steps // 2 + WINDOW - 1 :]
@@ -186,6 +193,8 @@ def differences(ours: list[Result], theirs: list[Result], quantity: str) -> list
 
 def p_value(values: list[float]) -> float:
     """Of the paired t-test by seed; nan for fewer than two seeds."""
+    if not any(values):  # scipy has none for differences that are all 0
+        return 1.0 if len(values) > 1 else float("nan")
     return float(stats.ttest_1samp(values, 0).pvalue) if len(values) > 1 else float("nan")
 
 
@@ -198,16 +207,27 @@ def against(ours: list[Result], theirs: list[Result], quantity: str, scale: floa
 
 def said(p: float, digits: int) -> str:
     """Never 0."""
-    return f"{p:.{digits}f}" if p >= 10**-digits else f"< {10**-digits}"
+    return f"< {10**-digits}" if p < 10**-digits else f"{p:.{digits}f}"
 
 
-def outcomes(results: Runs, name: str, title: str) -> Table:
-    """Where every method ends."""
+def gain(runs: list[Result], start: list[float]) -> str:
+    """Accuracy at the end above the starting model's mean, in points; its 95% interval is Welch's."""
+    ends = [run.accuracy for run in runs]
+    mean = f"{(np.mean(ends) - np.mean(start)) * 100:+.1f}"
+    if len(ends) < 2:
+        return mean
+    low, high = stats.ttest_ind(ends, start, equal_var=False).confidence_interval()
+    return f"{mean} ± {(high - low) / 2 * 100:.1f}"
+
+
+def outcomes(results: Runs, start: list[float], name: str, title: str) -> Table:
+    """Where every method ends; ``start`` are accuracies of the starting model."""
     rows = [
         [
             NAMES[method],
             ", ".join(sorted({run.lr for run in runs})),
             shown([run.accuracy for run in runs], 100),
+            gain(runs, start),
             shown([run.reward for run in runs], digits=3),
             shown([run.drop for run in runs], 100),
             shown([run.entropy for run in runs], digits=3),
@@ -218,20 +238,24 @@ def outcomes(results: Runs, name: str, title: str) -> Table:
         ]
         for method, runs in results.items()
     ]
-    header = ["", "learning rate", "accuracy at the end, %", f"reward, last {WINDOW} steps", "best to last, points"]
+    header = ["", "learning rate", "accuracy at the end, %", "above the start, points"]
+    header += [f"reward, last {WINDOW} steps", "best to last, points"]
     header += ["entropy at the end, nats", "its spread", "about its trend", "collapsed: accuracy / entropy", "s/step"]
-    every = [run for runs in results.values() for run in runs]
-    apart = max(max(run.series("rollout_difference").values()) for run in every)
+    apart = max(max(run.series("rollout_difference").values()) for runs in results.values() for run in runs)
     notes = [
-        started(every),
+        started(start),
         f"Of a token's probability in vLLM and in the trainer the largest difference in any step is {apart:.0e}.",
     ]
     return Table(name, title, header, rows, notes)
 
 
-def started(runs: list[Result]) -> str:
-    accuracy = shown([run.series("accuracy")[0] for run in runs], 100)
-    return f"The model that all of them start from: {accuracy}% over {len(runs)} validations."
+def starts(results: list[Result], phases: tuple[str, ...] = ("main", "ablation")) -> list[float]:
+    """The starting model's accuracy, which every run measures before its first step."""
+    return [result.series("accuracy")[0] for result in results if result.phase in phases]
+
+
+def started(start: list[float]) -> str:
+    return f"The model that all runs start from: {shown(start, 100)}% over {len(start)} validations."
 
 
 def paired(results: Runs, reference: list[Result], name: str, title: str) -> Table:
@@ -248,7 +272,29 @@ def paired(results: Runs, reference: list[Result], name: str, title: str) -> Tab
     header = ["", "accuracy at the end, points", f"reward, last {WINDOW} steps", "best to last, points"]
     header += ["entropy at the end, nats", "its spread", "about its trend"]
     notes = ["Mean difference with its 95% interval, p of the paired t-test by seed, not corrected for their number."]
-    return Table(name, title, header, rows, notes)
+    return Table(name, title, header, rows, [*notes, *same_batches(results, reference)])
+
+
+def same_batches(results: Runs, reference: list[Result]) -> list[str]:
+    """What the entropy about its trend is made of."""
+    theirs = {run.seed: run.entropy_of_batches for run in reference}
+    pairs = [
+        (run.entropy_of_batches, theirs[run.seed])
+        for runs in results.values()
+        if runs is not reference
+        for run in runs
+        if run.seed in theirs
+    ]
+    if not pairs:
+        return []
+    spread = np.mean([np.std(ours) for ours, _ in pairs])
+    together = np.mean([plots.correlation(*pair) for pair in pairs])
+    return [
+        f"From step to step, about a line through the second half, entropy varies by {spread:.4f} nats, which in means "
+        f"of {WINDOW} independent steps leaves {spread / WINDOW**0.5:.4f}. It goes with that of the same seed's run of "
+        f"{NAMES[reference[0].method]} by r = {together:.2f}, since the problems are the same: what there is about the "
+        "trend is mostly how the batches differ, and whether a method adds to it cannot be seen."
+    ]
 
 
 def checkpoints(results: Runs, every: int, name: str, title: str) -> Table:
@@ -331,6 +377,14 @@ def forecasts(results: Runs) -> Table:
         f"Windows: from means of {WINDOW} steps to the next, {study.STEPS // WINDOW - 1} changes in a run. Clip-Cov's "
         "clipping is in no forecast.",
     ]
+    grpo = results.get(BASELINE, [])
+    if grpo:
+        pace = np.mean([(run.mean("entropy", WINDOW) - run.entropy) / (run.steps - WINDOW) for run in grpo])
+        chance = np.mean([np.std(run.entropy_of_batches) for run in grpo])
+        notes.append(
+            f"A step of {NAMES[BASELINE]} changes entropy by {pace:.5f} nats on average, while batches differ by "
+            f"{chance:.4f}: that an r around single batches is near 0 says nothing of the forecast."
+        )
     return Table("forecast", "Change of entropy against its first-order forecast, r", header, rows, notes)
 
 
@@ -360,9 +414,10 @@ def in_training(results: Runs) -> Table:
 
 
 def estimate(measured: tuple[float, float], scale: float = 1.0, digits: int = 2) -> str:
-    """A value and its 95% interval, from the standard error."""
+    """A value and its 95% interval by Student's t, from the standard error over blocks."""
     value, error = measured
-    return f"{value * scale:.{digits}f} ± {1.96 * error * scale:.{digits}f}"
+    half = stats.t.ppf(0.975, study.BLOCKS - 1) * error
+    return f"{value * scale:.{digits}f} ± {half * scale:.{digits}f}"
 
 
 def updates(gradients: Gradients) -> Table:
@@ -379,13 +434,16 @@ def updates(gradients: Gradients) -> Table:
         f"{estimate(gradients[OURS, 'weak_tokens'], 100, 1)}% of the tokens have a kernel below one half under "
         f"{NAMES[OURS]}; they hold {estimate(gradients[OURS, 'weak_squares'], 100, 1)}% of the sum of squared "
         "gradients with respect to the logits of tokens.",
+        f"As many of the least probable tokens hold {estimate(gradients[OURS, 'unlikely_squares'], 100, 1)}% of it; "
+        f"{estimate(gradients[OURS, 'weak_unlikely'], 100, 1)}% of those with a low kernel are among them.",
         "Of the starting model; 95% intervals by jackknife over batches.",
     ]
     return Table("updates", "Where the first update points", header, table, notes)
 
 
 def rates(results: Runs) -> Table:
-    columns = sorted({run.lr for runs in results.values() for run in runs}, key=float)
+    every = [run for runs in results.values() for run in runs]
+    columns = sorted({run.lr for run in every}, key=float)
     rows = []
     for method, runs in results.items():
         found = {run.lr: study.score(list(run.series("accuracy").values())) for run in runs}
@@ -396,8 +454,12 @@ def rates(results: Runs) -> Table:
         "Accuracy in per cent, mean of steps 50 and 100, on problems that are used for nothing else: 1,024 answers, a "
         "standard error of about 1.6, so that neighbouring rates are not told apart.",
         "* is the method's best; at an edge of the grid the best may lie beyond it.",
-        started([run for runs in results.values() for run in runs]),
+        started(starts(every, ("search",))),
     ]
+    for run in every:
+        if run.fell:
+            validations = ", ".join(f"{value * 100:.1f}" for value in run.series("accuracy").values())
+            notes.append(f"{NAMES[run.method]} collapses in accuracy at {run.lr}: {validations}.")
     return Table("search", "Search for the learning rate", ["", *columns], rows, notes)
 
 
@@ -412,23 +474,25 @@ def figures(results: list[Result], covariance: dict[str, Bins]) -> dict[str, plo
     if covariance:
         named = {NAMES[method]: bins for method, bins in covariance.items()}
         drawn["contributions"] = plots.contributions(named)
-        drawn["weights"] = plots.weight_curve(named)
+        weighted = {NAMES[method]: bins for method, bins in covariance.items() if method.startswith("cw_grpo")}
+        drawn["weights"] = plots.weight_curve(weighted)
     return drawn
 
 
 def page(results: list[Result], covariance: dict[str, Bins], gradients: Gradients, drawn: list[str]) -> str:
     search, main, long, ablation = (of(results, phase) for phase in ("search", "main", "long", "ablation"))
+    start = starts(results)
     tables = []
     if main:
-        tables += [outcomes(main, "main", "Methods, mean and 95% interval over seeds")]
+        tables += [outcomes(main, start, "main", "Methods, mean and 95% interval over seeds")]
         tables += [paired(main, main.get(BASELINE, []), "paired", f"Against {NAMES[BASELINE]}, paired by seed")]
         tables += [checkpoints(main, 50, "checkpoints", "Checkpoints, mean and 95% interval over seeds")]
     if ablation:
         several = {OURS: main.get(OURS, [])} | ablation
-        tables += [outcomes(several, "ablation", f"{NAMES[OURS]} with a part changed, at its learning rate")]
+        tables += [outcomes(several, start, "ablation", f"{NAMES[OURS]} with a part changed, at its learning rate")]
         tables += [paired(several, several[OURS], "ablation-paired", f"Against {NAMES[OURS]}, paired by seed")]
     if long:
-        tables += [outcomes(long, "long", "One long run of each method")]
+        tables += [outcomes(long, start, "long", "One long run of each method")]
         tables += [checkpoints(long, 200, "long-checkpoints", "Checkpoints of the long runs")]
         tables += [course(long, 100, "long-course", "Reward and entropy of the long runs")]
     if covariance:
@@ -458,7 +522,8 @@ def headline(results: list[Result], gradients: Gradients) -> str:
     runs = of(results, "main")
     if min(len(runs.get(method, [])) for method in (BASELINE, OURS)) < 2:
         return unfinished(results) + first_updates(gradients)
-    table = outcomes(runs, "headline", f"{len(runs[BASELINE])} seeds of {runs[BASELINE][0].steps} steps")
+    title = f"{len(runs[BASELINE])} seeds of {runs[BASELINE][0].steps} steps"
+    table = outcomes(runs, starts(results), "headline", title)
     left_out = [table.header.index(name) for name in ("its spread", "about its trend", "s/step")]
     header, *rows = ([cell for i, cell in enumerate(row) if i not in left_out] for row in [table.header, *table.rows])
     ends = Table(table.name, table.title, header, rows, table.notes[:1]).markdown()
@@ -470,16 +535,16 @@ def first_updates(gradients: Gradients) -> str:
         return ""
     slope, by_length = (estimate(gradients[OURS, quantity]) for quantity in ("slope", "slope_by_length"))
     return (
-        f"On the starting model the expected reward rises {slope} times as fast along updates of {NAMES[OURS]} as "
-        f"along those of {NAMES[BASELINE]}, and {by_length} times when it is divided by their length: the "
-        f"{gradients[OURS, 'weak_tokens'][0]:.0%} of the tokens with a kernel below one half hold "
+        f"On the starting model the expected reward rises {slope} times as fast along gradients of {NAMES[OURS]} as "
+        f"along those of {NAMES[BASELINE]}; when both are scaled to one length, {by_length} times. "
+        f"{gradients[OURS, 'weak_tokens'][0]:.0%} of the tokens have a kernel below one half there, and they hold "
         f"{gradients[OURS, 'weak_squares'][0]:.0%} of the sum of squared gradients with respect to tokens' logits.\n\n"
     )
 
 
 def verdict(runs: Runs) -> str:
     """Ours against each other method, in words that follow from the numbers alone."""
-    others = [method for method in runs if method != OURS]
+    others = [m for m in runs if m != OURS and len(differences(runs[OURS], runs[m], "accuracy")) > 1]
     tests = {(m, q): differences(runs[OURS], runs[m], q) for m in others for q in ("accuracy", "reward")}
     # Holm: the smallest p is multiplied by how many there are, the next by one less, ...
     order = sorted(tests, key=lambda test: p_value(tests[test]))
@@ -494,7 +559,8 @@ def verdict(runs: Runs) -> str:
         found = [name for name in ("accuracy", "reward") if p[method, name] < 0.05]
         shows = f"a difference in {' and '.join(found)}" if found else "no difference is shown"
         lines.append(f"- {NAMES[OURS]} against {NAMES[method]}: {accuracy}, {reward}: {shows}.")
-    return "\n".join([f"Paired by seed; p by Holm's method for these {len(order)} tests.", "", *lines, ""])
+    intro = f"Paired by seed, with the 95% interval of each difference alone; p by Holm's method for all {len(order)}."
+    return "\n".join([intro, "", *lines, ""])
 
 
 def main() -> None:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The whole study on a machine without a GPU, a night on two cores; run again, it goes on where it was interrupted.
+# The whole study on a machine without a GPU, about 14 hours on two cores; run again, it goes on where it was interrupted.
 #
 #   bash examples/study/run.sh
 #
