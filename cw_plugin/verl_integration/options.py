@@ -108,10 +108,11 @@ def check_config(config: Any) -> None:
             "set actor_rollout_ref.actor.policy_loss.loss_mode=vanilla (weights by prompt group, the paper's method) "
             "or algorithm.adv_estimator=grpo (weights by micro-batch, from the current policy)"
         )
-    if loss and config.algorithm.get(NAME) is not None:
+    if not estimator and config.algorithm.get(NAME) is not None:
+        without = f"policy_loss.loss_mode={NAME}" if loss else f"adv_estimator={config.algorithm.adv_estimator}"
         raise OptionsError(
-            f"algorithm.{NAME}.* are options of the estimator and do nothing for policy_loss.loss_mode={NAME}; "
-            f"remove them, or set algorithm.adv_estimator={NAME} and loss_mode=vanilla"
+            f"algorithm.{NAME}.* are options of the estimator and do nothing for {without}; remove them, or set "
+            f"algorithm.adv_estimator={NAME}" + (" and loss_mode=vanilla" if loss else "")
         )
     if (estimator or loss) and not config.trainer.get("use_v1", True):
         raise OptionsError(
