@@ -121,6 +121,9 @@ def test_nothing_of_the_cpu_platform_is_active_unless_asked_for():
         "from torch.distributed.fsdp import CPUOffloadPolicy\n"
         "from megatron.core.tensor_parallel import random\n"
         "print(random._get_cuda_rng_state.__module__)\n"
+        "from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync\n"
+        "sampler = {'max_off_policy_threshold': None, 'max_off_policy_strategy': 'drop', 'sampler_kwargs': {}}\n"
+        "print(ReplayBufferAsync(trainer_mode='colocate_async', trainer_config={}, **sampler).poll_interval)\n"
         "print('cpu' in platform_manager.PlatformRegistry.registered_names(),\n"
         "      type(distributed.initialize_global_process_group_ray).__name__,\n"
         "      transformer_impl.CPUOffloadPolicy is CPUOffloadPolicy,\n"
@@ -128,9 +131,9 @@ def test_nothing_of_the_cpu_platform_is_active_unless_asked_for():
         "import os; print(os.environ.get('VERL_ENGINE_DEVICE'), os.environ.get('VLLM_CPU_KVCACHE_SPACE'))\n"
     )
     megatron = "megatron.core.tensor_parallel.random"
-    assert python(code).stdout.split() == [megatron, "False", "function", "True", "False", "None", "None"]
+    assert python(code).stdout.split() == [megatron, "2.0", "False", "function", "True", "False", "None", "None"]
     active = python(code, VERL_PLATFORM="cpu").stdout.split()
-    assert active == ["cw_plugin.cpu.megatron", "True", "FunctionWrapper", "False", "True", "cuda", "1"]
+    assert active == ["cw_plugin.cpu.megatron", "0.05", "True", "FunctionWrapper", "False", "True", "cuda", "1"]
 
 
 def test_vllm_plugin_does_nothing_unless_asked_for():
@@ -249,6 +252,7 @@ def test_valid_settings_pass(overrides):
         (["algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.scope=rank"], "use one of group, batch"),
         (["algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo=batch"], r"\+algorithm.cw_grpo.scope=\.\.\."),
         (["algorithm.adv_estimator=grpo", LOSS, "+algorithm.cw_grpo.scope=batch"], "do nothing for policy_loss"),
+        (["algorithm.adv_estimator=grpo", "+algorithm.cw_grpo.kernel=none"], "do nothing for adv_estimator=grpo"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_with_the_way_to_mend_them(overrides, message):

@@ -24,9 +24,6 @@ EXTRA=(
     data.dataloader_num_workers=0
     reward.num_workers=1
     actor_rollout_ref.rollout.agent.num_workers=1
-    # verl asks for finished rollouts every 2 seconds; here a whole step takes that long.
-    trainer.v1.sampler.custom_sampler.path=pkg://cw_plugin.cpu.sampler
-    trainer.v1.sampler.custom_sampler.name=QuickReplayBuffer
     # There is no flash attention, and compiling takes longer than it saves.
     actor_rollout_ref.actor.use_torch_compile=False
     actor_rollout_ref.ref.use_torch_compile=False
