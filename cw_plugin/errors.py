@@ -35,6 +35,10 @@ class ReportError(CWGRPOError, ValueError):
     """A run, evaluation or record that cannot be read, with what to change."""
 
 
+class NoMetricsError(ReportError):
+    """A folder without any logger's files, which may hold something else."""
+
+
 def first_line(error: BaseException) -> str:
     """What an error of another package says, in short; its class where it says nothing."""
     return _lines(error)[0]

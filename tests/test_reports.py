@@ -233,8 +233,8 @@ def test_every_logger_gives_the_same_series(write, tmp_path):
 @pytest.mark.parametrize(
     ("first", "then"),
     [
-        ("metrics.previous.jsonl", "metrics.jsonl"),  # as the quickstart names them, the study, the recipes
-        ("metrics.0.jsonl", "metrics.jsonl"),
+        ("metrics.0.jsonl", "metrics.jsonl"),  # as the study names them, the quickstart, the recipes
+        ("metrics-20261031-235959.jsonl", "metrics.jsonl"),
         ("metrics-20261031-235959.jsonl", "metrics-20261101-000003.jsonl"),
     ],
 )
@@ -383,6 +383,8 @@ def test_runs_of_one_name_that_differ_have_columns_of_their_own():
         (lambda path: write_metrics(path, METRICS), ["plot", "--metric", "accuracy"], "no validation accuracy"),
         (lambda path: write_metrics(path, METRICS), ["plot", "--metric", "forecast"], "fewer than three steps"),
         (lambda path: (write_metrics(path, {}) / "a.jsonl").write_text("{\n{}\n"), ["plot"], "line 1 is not JSON"),
+        (lambda path: (write_evaluation(path, 1, {"amc23": [[1]]}) / "a.jsonl").write_text("{\n{}\n"), ["report"],
+         "line 1 is not JSON"),  # answers there, and a damaged log beside them
         (lambda path: (path.mkdir(), (path / "settings.json").write_text("{")), ["report"], "what an evaluation"),
         (lambda path: write_evaluation(path, 1, {"amc23": []}), ["report"], "is empty"),
         (lambda path: write_evaluation(path, 1, {"amc23": [[1]]}), ["report", "--base", "x"], "no evaluation named x"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from cw_plugin.errors import ReportError
+from cw_plugin.errors import NoMetricsError, ReportError
 from cw_plugin.files import write_whole
 from cw_plugin.reports import plots, records, tables
 from cw_plugin.reports.answers import Evaluation, evaluation_folders, read_evaluations, validation_dumps
@@ -41,7 +41,7 @@ def collect(arguments: Sequence[str]) -> Material:
         answers = path.is_dir() and bool(evaluation_folders(path) or validation_dumps(path))
         try:
             material.runs.append(read_run(argument))
-        except ReportError:
+        except NoMetricsError:
             if not answers:
                 raise
         if answers:

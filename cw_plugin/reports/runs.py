@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from cw_plugin.errors import ReportError
+from cw_plugin.errors import NoMetricsError, ReportError
 
 Series = dict[int, float]  # step -> value
 
-# What tells the files of a run that was resumed apart: metrics.previous.jsonl, metrics.2.jsonl,
-# metrics-20261031-120000.jsonl (examples/).
-_RESUMED = re.compile(r"(\.previous|\.\d+|-\d{8}-\d{6})$")
+# What tells the files of a run that was resumed apart: metrics.2.jsonl, metrics-20261031-120000.jsonl (examples/).
+_RESUMED = re.compile(r"(\.\d+|-\d{8}-\d{6})$")
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,8 @@ def read_run(argument: str | Path) -> Run:
     offline runs, looked for in this order. Of a run that was resumed, the later file counts where both have a step.
 
     Raises:
-        ReportError: nothing to read there, several runs, or a file that is not what it seems.
+        NoMetricsError: nothing to read there.
+        ReportError: several runs, or a file that is not what it seems.
     """
     name, path = split_name(argument)
     if not path.exists():
@@ -72,7 +72,7 @@ def read_run(argument: str | Path) -> Run:
         refuse_several(path, found)
         if metrics:
             return Run(name, path, dict(metrics))
-    raise ReportError(
+    raise NoMetricsError(
         f"{path} holds no metrics: no file of verl's file logger (*.jsonl), no TensorBoard events, no W&B offline run; "
         "train with trainer.logger=[console,file]"
     )
