@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from omegaconf import OmegaConf
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 from verl import DataProto
 
@@ -26,7 +26,7 @@ from cw_plugin.evaluation import EngineError, EvaluationError
 from cw_plugin.evaluation.answers import Answers, Journal
 from cw_plugin.evaluation.benchmarks import Benchmark, read_benchmarks
 from cw_plugin.evaluation.engine import Options, Task, Verl
-from cw_plugin.evaluation.models import find_models
+from cw_plugin.evaluation.models import find_models, merged
 from cw_plugin.evaluation.run import evaluate
 from cw_plugin.rewards import compute_score
 
@@ -262,6 +262,25 @@ def test_a_runs_folder_means_all_its_checkpoints_by_step(tmp_path):
     assert [model.step for model in find_models(arguments[:1], tmp_path / "out", said.append)] == [20]
 
 
+def test_a_lora_checkpoint_is_not_evaluated_as_its_base_model(tmp_path):
+    """As verl's FSDP engine saves one, through verl's own merger."""
+    from peft import LoraConfig, get_peft_model
+
+    place = tmp_path / "run" / "global_step_1"
+    actor = checkpoint(place) / "actor"
+    for name in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(MODEL / name, actor / "huggingface")
+    model = AutoModelForCausalLM.from_pretrained(MODEL)
+    adapted = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM"))
+    torch.save(adapted.state_dict(), actor / "model_world_size_1_rank_0.pt")
+    (actor / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": 1}))
+    (actor / "lora_train_meta.json").write_text(json.dumps({"r": 4, "lora_alpha": 8, "task_type": "CAUSAL_LM"}))
+    (found,) = find_models([str(place)], tmp_path / "out", print)
+    with pytest.raises(EvaluationError, match=r"LoRA adapter.*merge_and_unload"):
+        merged(found, tmp_path / "cache", print)
+    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".log"]
+
+
 def test_models_of_one_name_have_folders_of_their_own(tmp_path):
     for parent in ("a", "b", "c"):
         checkpoint(tmp_path / parent / "run" / "global_step_1", parent)
@@ -321,12 +340,14 @@ def test_bad_input_ends_in_one_sentence(tmp_path, arguments, message):
 def test_the_configuration_is_a_validation_with_these_lengths_and_this_sampling(tmp_path):
     overrides = ["actor_rollout_ref.rollout.val_kwargs.top_k=20", "trainer.n_gpus_per_node=2",
                  "+data.apply_chat_template_kwargs.enable_thinking=False",
+                 "actor_rollout_ref.model.custom_chat_template='{{messages}}'",
                  "+reward.custom_reward_function.reward_kwargs.opens_think=True"]  # fmt: skip
     engine = Verl(Options(tmp_path, 1, 0.5, 0.9, 100, 200, 7, overrides))
     assert engine.settings == {"engine": "verl", "temperature": 0.5, "top_p": 0.9, "top_k": 20,
                                "max_prompt_length": 100, "max_response_length": 200,
                                "apply_chat_template_kwargs": {"enable_thinking": False},
-                               "reward_kwargs": {"opens_think": True}}  # fmt: skip
+                               "custom_chat_template": "{{messages}}", "agent_loop": "single_turn_agent",
+                               "dtype": "bfloat16", "reward_kwargs": {"opens_think": True}}  # fmt: skip
     folder = tmp_path / "a name with = and 'quotes'"
     folder.mkdir()
     asked = [{**row, "extra_info": {"benchmark": "sums", "index": i, "sample": 0}} for i, row in enumerate(rows())]

@@ -24,6 +24,7 @@ STAGES = (("dataset len:", "loading the model"), ("LLMServerManager: [", "vLLM s
           ("ready to fit", "asking"))  # fmt: skip
 
 TEMPLATE = "apply_chat_template_kwargs"  # verl's name for what is passed to a chat template
+CUSTOM_TEMPLATE = "custom_chat_template"  # and for one that takes the place of the model's
 
 # A validation of verl and nothing else.
 VALIDATION = [
@@ -153,7 +154,8 @@ class Verl:
                 *options.overrides,
             ]
         )
-        sampling, data = self.config.actor_rollout_ref.rollout.val_kwargs, self.config.data
+        rollout_config, data = self.config.actor_rollout_ref.rollout, self.config.data
+        sampling = rollout_config.val_kwargs
         reward = self.config.reward.custom_reward_function
         self.settings = {
             "engine": "verl",
@@ -163,6 +165,9 @@ class Verl:
             "max_prompt_length": data.max_prompt_length,
             "max_response_length": data.max_response_length,
             TEMPLATE: OmegaConf.to_container(data.apply_chat_template_kwargs),
+            CUSTOM_TEMPLATE: self.config.actor_rollout_ref.model.get(CUSTOM_TEMPLATE),
+            "agent_loop": rollout_config.agent.default_agent_loop,
+            "dtype": rollout_config.dtype,
             "reward_kwargs": OmegaConf.to_container(reward.get("reward_kwargs") or OmegaConf.create()),
         }
         self.trust_remote_code = self.config.actor_rollout_ref.model.trust_remote_code

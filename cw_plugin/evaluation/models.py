@@ -38,13 +38,16 @@ class Model:
     weights: str
 
 
-def find_models(arguments: Sequence[str], out: Path, say: Callable[[str], None]) -> list[Model]:
+def find_models(
+    arguments: Sequence[str], out: Path, say: Callable[[str], None], trust_remote_code: bool = False
+) -> list[Model]:
     """The models that the arguments mean; a folder with checkpoints means each of them, by step.
 
     Args:
         arguments: Hugging Face names or folders, ``global_step_*`` folders, their ``actor`` folders, folders of these.
         out: where answers are; a name that stands there for another model is not used again.
         say: told what is left out.
+        trust_remote_code: whether a model on the hub may bring code of its own.
 
     Raises:
         EvaluationError: an argument is none of these, or there is none.
@@ -66,7 +69,7 @@ def find_models(arguments: Sequence[str], out: Path, say: Callable[[str], None])
         name = _name(place)
         if name in models or _is_of_another(out / name, place):
             name += "-" + hashlib.sha256(str(place).encode()).hexdigest()[:6]
-        models[name] = _model(place, name)
+        models[name] = _model(place, name, trust_remote_code)
     return list(models.values())
 
 
@@ -116,9 +119,9 @@ def _is_of_another(folder: Path, place: str | Path) -> bool:
     return settings.exists() and json.loads(settings.read_text(encoding="utf-8"))["checkpoint"] != str(place)
 
 
-def _model(place: str | Path, name: str) -> Model:
+def _model(place: str | Path, name: str, trust_remote_code: bool) -> Model:
     if isinstance(place, str):
-        return Model(name, place, place, None, _commit(place))
+        return Model(name, place, place, None, _commit(place, trust_remote_code))
     if not place.name.startswith("global_step_"):
         return Model(name, str(place), str(place), None, _fingerprint(place))
     for folder in (place / "actor" / "huggingface", place / "actor" / "model" / "huggingface"):
@@ -127,11 +130,11 @@ def _model(place: str | Path, name: str) -> Model:
     return Model(name, str(place), None, _step(place), _fingerprint(place / "actor"))
 
 
-def _commit(name: str) -> str:
+def _commit(name: str, trust_remote_code: bool) -> str:
     from transformers import AutoConfig
 
     try:
-        config = AutoConfig.from_pretrained(name)
+        config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         raise EvaluationError(
             f"The model {name} is no folder and cannot be had from the hub ({first_line(error)})."
@@ -154,7 +157,7 @@ def merged(model: Model, cache: Path, say: Callable[[str], None]) -> str:
     """The Hugging Face folder of a model; a checkpoint is merged into ``cache`` the first time.
 
     Raises:
-        EvaluationError: verl's merger fails; nothing is left that could be taken for a model.
+        EvaluationError: verl's merger fails, or leaves a LoRA adapter; nothing stays that could be taken for a model.
     """
     if model.path is not None:
         return model.path
@@ -192,6 +195,12 @@ def merged(model: Model, cache: Path, say: Callable[[str], None]) -> str:
     if result.returncode != 0:
         shutil.rmtree(part, ignore_errors=True)
         raise EvaluationError(f"verl's merger could not merge {actor}; its output: {log}")
+    if (part / "lora_adapter").is_dir():  # beside the base model, in which nothing of it is
+        shutil.rmtree(part)
+        raise EvaluationError(
+            f"{actor} holds a LoRA adapter, which verl's merger leaves beside the base model; merge the two by peft's "
+            "merge_and_unload, and give the folder of the merged model."
+        )
     part.replace(target)
     return str(target)
 

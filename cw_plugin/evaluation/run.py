@@ -13,7 +13,7 @@ from cw_plugin.errors import first_line
 from cw_plugin.evaluation import EngineError, EvaluationError
 from cw_plugin.evaluation.answers import Answers, Journal, Settings
 from cw_plugin.evaluation.benchmarks import Benchmark
-from cw_plugin.evaluation.engine import TEMPLATE, Engine, Options, Task
+from cw_plugin.evaluation.engine import CUSTOM_TEMPLATE, TEMPLATE, Engine, Options, Task
 from cw_plugin.evaluation.models import Model, find_models, merged
 
 UNREAD = {"output": "", "score": 0.0, "acc": 0.0, "format": 0.0, "pred": "", "tokens": 0}
@@ -36,7 +36,7 @@ def evaluate(
         EngineError: the engine has stopped; what was graded until then is kept.
     """
     with _alone_in(options.out):
-        models = find_models(arguments, options.out, say)
+        models = find_models(arguments, options.out, say, engine.trust_remote_code)
         work = [_Work(model, benchmarks, engine, options, say) for model in models]
         try:
             for item in work:
@@ -104,6 +104,7 @@ class _Work:
             tokenizer = AutoTokenizer.from_pretrained(self.path, trust_remote_code=trust)
         except (OSError, ValueError) as error:
             raise EvaluationError(f"The model {self.path} cannot be read ({first_line(error)}).") from error
+        tokenizer.chat_template = self.engine.settings.get(CUSTOM_TEMPLATE) or tokenizer.chat_template  # as verl does
         if tokenizer.chat_template is None:
             raise EvaluationError(f"The tokenizer of {self.path} has no chat template, so it cannot be asked anything.")
         prompt, response = (self.engine.settings[f"max_{part}_length"] for part in ("prompt", "response"))
