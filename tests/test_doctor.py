@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from transformers import Qwen2Config
+from transformers import Qwen2_5_VLConfig, Qwen2Config
 from typer.testing import CliRunner
 
 from cw_plugin import doctor
@@ -75,6 +76,8 @@ def test_a_run_without_faults_gets_no_finding(good):
     [
         ([f"{A}.actor.policy_loss.loss_mode=cw_grpo"], "method", "weigh every token twice", "loss_mode=vanilla", True),
         (["algorithm.adv_estimator=grpo"], "method", "adv_estimator=grpo", "adv_estimator=cw_grpo", False),
+        (["algorithm.adv_estimator=cw_gpro"], "method", "verl does not know", "algorithm.adv_estimator=cw_grpo", True),
+        ([f"{A}.actor.policy_loss.loss_mode=ppo"], "method", "verl does not know", "loss_mode=vanilla", True),
         (["+algorithm.cw_grpo.scope=prompt"], "method", "scope=prompt is unknown", "use one of group, batch", True),
         ([f"{A}.rollout.name=???"], "rollout", "rollout.name is not set", f"{A}.rollout.name=vllm", True),
         ([f"{A}.rollout.n=1"], "scope", "one response", f"{A}.rollout.n=12", True),
@@ -113,9 +116,28 @@ def test_a_run_without_faults_gets_no_finding(good):
             "ppo_max_token_len_per_gpu=768",
             True,
         ),
+        (
+            [
+                f"{A}.rollout.log_prob_use_dynamic_bsz=True",
+                f"{A}.rollout.log_prob_max_token_len_per_gpu=100",
+                f"{A}.actor.use_dynamic_bsz=True",
+            ],
+            "batch sizes",
+            "rollout.log_prob_max_token_len_per_gpu=100: less than one sequence of 192 tokens",
+            f"{A}.rollout.log_prob_max_token_len_per_gpu=768",
+            True,
+        ),
         ([f"{A}.actor.loss_agg_mode=token-mean"], "loss_agg_mode", "token-mean", "seq-mean-token-mean", False),
         ([f"{A}.rollout.max_model_len=100"], "lengths", "max_model_len=100", "max_model_len=192", True),
         (["data.max_response_length=5000"], "lengths", "positions", "data.max_response_length=", True),
+        ([f"{A}.rollout.max_model_len=4096"], "lengths", "the model has 2048 positions", "max_model_len=2048", True),
+        (
+            [f"{A}.model.custom_chat_template='{{{{nothing.at.all}}}}'"],
+            "prompts",
+            "the model's chat template does not take the prompts",
+            f"{A}.model.custom_chat_template=",
+            True,
+        ),
         (["data.max_prompt_length=2"], "prompts", "2 of 2 prompts", "data.max_prompt_length=", True),
         ([f"{A}.model.path=/no/such/model"], "model", "/no/such/model cannot be read", "model.path", True),
         (["data.train_files=/no/such/file.parquet"], "data", "does not exist", "cw-grpo prepare", True),
@@ -124,6 +146,13 @@ def test_a_run_without_faults_gets_no_finding(good):
             "reward",
             "stands at the top level",
             "reward.custom_reward_function.path=my.py reward.custom_reward_function.name=score",
+            True,
+        ),
+        (
+            ["reward.custom_reward_function.path=pkg://no_such_module"],
+            "reward",
+            "path=pkg://no_such_module cannot be loaded (",
+            "pip install 'cw-plugin[data]'",
             True,
         ),
         (
@@ -191,6 +220,7 @@ def test_what_the_doctor_recommends_mends(good):
         ["trainer.n_gpus_per_node=3"],
         ["data.max_response_length=5000", f"{A}.rollout.max_model_len=100"],  # the model has 2048 positions
         ["data.max_prompt_length=3000", "data.max_response_length=3000"],
+        [f"{A}.rollout.max_model_len=4096", "data.max_response_length=4000"],
     ):
         found = [finding for finding in findings(good + fault) if finding.check in ("batch sizes", "lengths")]
         assert found
@@ -264,6 +294,9 @@ def test_memory_against_known_sizes(good, tmp_path, monkeypatch):
     assert [what for what in on(80, f"{A}.rollout.gpu_memory_utilization=0.03") if "does not hold its weights" in what]
     (what,) = on(24, f"{A}.rollout.free_cache_engine=False")
     assert "held at the same time" in what
+    Qwen2_5_VLConfig().save_pretrained(tmp_path)
+    (what,) = on(80)
+    assert what.startswith("not judged: Unrecognized configuration class")
     megatron = ("model_engine=megatron", f"{A}.actor.megatron.tensor_model_parallel_size=2")
     config = doctor.compose([*good, f"{A}.model.path={tmp_path}", *megatron])
     assert memory.training_bytes(config, 1_777_088_000) == (6 + 12) * 1_777_088_000 / 2
@@ -277,6 +310,12 @@ def test_the_environment_of_these_tests_is_sound_and_a_broken_one_is_seen(good, 
     monkeypatch.setitem(environment.TESTED, "verl", "0.8.0")
     monkeypatch.setitem(environment.TESTED, "no-such-package", "1.0")
     versions = {finding.what: finding.fatal for finding in environment.versions(config)}
+    required = importlib.metadata.requires("verl")
+    for package, verls in environment.VERLS.items():
+        assert f'{package}=={verls}; extra == "vllm"' in required
+    monkeypatch.setattr(environment, "version", lambda package: environment.VERLS.get(package, "0"))
+    assert not {finding.what.split()[0] for finding in environment.versions(config)} & environment.VERLS.keys()
+    monkeypatch.undo()
     assert versions == {"verl is 0.9.1; the tests run with 0.8.0": False, "no-such-package is not installed": True}
 
     monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", "none")  # the entry point is not looked at

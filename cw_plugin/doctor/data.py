@@ -57,6 +57,13 @@ def context_length(config: Any) -> Iterator[Finding]:
             "vLLM refuses to start",
             f"{shorter}data.max_response_length={positions - prompt}",
         )
+    if None not in (positions, rollout.max_model_len) and positions < rollout.max_model_len:
+        yield Finding(
+            "lengths",
+            f"rollout.max_model_len={rollout.max_model_len}, and the model has {positions} positions",
+            "vLLM refuses to start",
+            f"actor_rollout_ref.rollout.max_model_len={positions}",
+        )
     if rollout.max_model_len is not None and rollout.max_model_len < fitting:
         yield Finding(
             "lengths",
@@ -113,6 +120,7 @@ def files(config: Any) -> Iterator[Finding]:
 def prompts(config: Any) -> Iterator[Finding]:
     """Training prompts longer than data.max_prompt_length, tokenised as verl does."""
     import pyarrow.parquet as pq
+    from jinja2 import TemplateError
     from transformers import AutoTokenizer
 
     path, limit, column = config.actor_rollout_ref.model.path, config.data.max_prompt_length, config.data.prompt_key
@@ -126,9 +134,19 @@ def prompts(config: Any) -> Iterator[Finding]:
         )
     except (OSError, ValueError):
         return  # said by context_length()
+    tokenizer.chat_template = config.actor_rollout_ref.model.custom_chat_template or tokenizer.chat_template
     for file in readable:
         chats = pq.read_table(file, columns=[column])[0].to_pylist()
-        lengths = prompt_lengths(tokenizer, chats, config.data.apply_chat_template_kwargs)
+        try:
+            lengths = prompt_lengths(tokenizer, chats, config.data.apply_chat_template_kwargs)
+        except (ValueError, TemplateError) as error:
+            yield Finding(
+                "prompts",
+                f"the model's chat template does not take the prompts of {file} ({first_line(error)})",
+                "verl renders them with it, and stops",
+                "actor_rollout_ref.model.custom_chat_template=<a template>, or a model that was made for chats",
+            )
+            continue
         longer = sum(length > limit for length in lengths)
         if longer:
             dropped = config.data.filter_overlong_prompts

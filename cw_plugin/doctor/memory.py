@@ -11,17 +11,22 @@ from collections.abc import Iterator
 from typing import Any
 
 from cw_plugin.doctor.finding import Finding
+from cw_plugin.errors import first_line
 
 GIB = 2**30
 
 
-def parameter_count(model_config: Any) -> int:
-    """Of the language model with this Hugging Face configuration; no weight is allocated."""
+def parameter_count(model_config: Any, trust_remote_code: bool = False) -> int:
+    """Of the language model with this Hugging Face configuration; no weight is allocated.
+
+    Raises:
+        ValueError: transformers has no language model for it.
+    """
     import torch
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(model_config)
+        model = AutoModelForCausalLM.from_config(model_config, trust_remote_code=trust_remote_code)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -76,7 +81,18 @@ def estimate(config: Any) -> Iterator[Finding]:
         model = AutoConfig.from_pretrained(model_path, trust_remote_code=trust).get_text_config()
     except (OSError, ValueError):
         return  # said by data.context_length()
-    memory, parameters = min(gpus), parameter_count(model)
+    strategy = config.actor_rollout_ref.actor.strategy
+    try:
+        if strategy not in ("fsdp", "fsdp2", "megatron"):
+            raise ValueError(f"actor.strategy={strategy} is not known here")
+        parameters = parameter_count(model, trust)
+    except ValueError as error:
+        yield Finding(
+            "memory", f"not judged: {first_line(error)}", "the estimate is for language models under FSDP or Megatron",
+            "look at the memory of the first step", fatal=False,
+        )  # fmt: skip
+        return
+    memory = min(gpus)
     training = training_bytes(config, parameters)
     if training > 0.9 * memory:
         yield Finding(

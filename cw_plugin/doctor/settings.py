@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cw_plugin.doctor.finding import Finding
-from cw_plugin.errors import OptionsError
+from cw_plugin.errors import OptionsError, first_line
 from cw_plugin.verl_integration import NAME
 from cw_plugin.verl_integration.options import check_config
 
@@ -26,7 +26,9 @@ def method(config: Any) -> Iterator[Finding]:
     except OptionsError as error:
         what, _, mend = str(error).partition("; ")
         yield Finding("method", what, "main_ppo refuses to start", mend)
-    if not any(estimator_and_loss(config)):
+    unknown = list(_unknown_names(config))
+    yield from unknown
+    if not unknown and not any(estimator_and_loss(config)):
         yield Finding(
             "method",
             f"adv_estimator={config.algorithm.adv_estimator}, and no loss of the plugin's",
@@ -34,6 +36,25 @@ def method(config: Any) -> Iterator[Finding]:
             f"algorithm.adv_estimator={NAME}",
             fatal=False,
         )
+
+
+def _unknown_names(config: Any) -> Iterator[Finding]:
+    from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
+
+    estimator, loss = config.algorithm.adv_estimator, config.actor_rollout_ref.actor.policy_loss.get("loss_mode")
+    for key, name, find, use in (
+        ("algorithm.adv_estimator", estimator, get_adv_estimator_fn, NAME),
+        (f"{ACTOR}.policy_loss.loss_mode", loss, get_policy_loss_fn, "vanilla"),
+    ):
+        try:
+            find(name)
+        except ValueError:
+            yield Finding(
+                "method",
+                f"{key}={name} is a name that verl does not know",
+                "it looks the name up after the first rollouts, and stops",
+                f"{key}={use}, or the module that registers {name} in VERL_USE_EXTERNAL_MODULES",
+            )
 
 
 def rollout_engine(config: Any) -> str | None:
@@ -124,14 +145,25 @@ def batch_sizes(config: Any) -> Iterator[Finding]:
             "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
         )
     longest = config.data.max_prompt_length + config.data.max_response_length
-    if actor.use_dynamic_bsz and actor.ppo_max_token_len_per_gpu * sequence_parallel < longest:
+    ref = config.actor_rollout_ref.ref
+    of_ref = ref.log_prob_use_dynamic_bsz and (actor.use_kl_loss or config.algorithm.use_kl_in_reward)
+    limits = {
+        "actor.ppo_max_token_len_per_gpu": (actor.use_dynamic_bsz, actor.ppo_max_token_len_per_gpu),
+        "rollout.log_prob_max_token_len_per_gpu": (
+            rollout.log_prob_use_dynamic_bsz,
+            rollout.log_prob_max_token_len_per_gpu,
+        ),
+        "ref.log_prob_max_token_len_per_gpu": (of_ref, ref.log_prob_max_token_len_per_gpu),
+    }
+    short = {key: tokens for key, (used, tokens) in limits.items() if used and tokens * sequence_parallel < longest}
+    if short:
         on = f" on {sequence_parallel} GPUs" if sequence_parallel > 1 else ""
         yield Finding(
             "batch sizes",
-            f"ppo_max_token_len_per_gpu={actor.ppo_max_token_len_per_gpu}{on} is less than one sequence of {longest} "
+            f"{', '.join(f'{key}={tokens}' for key, tokens in short.items())}{on}: less than one sequence of {longest} "
             "tokens",
             "verl cannot make a micro-batch of it, and stops in the first long step",
-            f"{ACTOR}.ppo_max_token_len_per_gpu={4 * longest}",
+            " ".join(f"actor_rollout_ref.{key}={4 * longest}" for key in short),
         )
 
 
@@ -157,7 +189,19 @@ def aggregation(config: Any) -> Iterator[Finding]:
 
 
 def reward_function(config: Any) -> Iterator[Finding]:
-    """The key at the top level, which verl's trainer does not read."""
+    """Whether it can be loaded; and the key at the top level, which verl's trainer does not read."""
+    from verl.trainer.ppo.reward import get_custom_reward_fn
+
+    try:
+        get_custom_reward_fn(config)
+    except Exception as error:  # whatever the user's module raises
+        yield Finding(
+            "reward",
+            f"reward.custom_reward_function.path={config.reward.custom_reward_function.path} cannot be loaded "
+            f"({first_line(error)})",
+            "the reward's workers would stop at the first batch",
+            "pip install 'cw-plugin[data]' if it is this package's, else a path and a name that exist",
+        )
     legacy = config.get("custom_reward_function") or {}
     if legacy.get("path"):
         yield Finding(
