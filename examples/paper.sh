@@ -8,8 +8,9 @@ NGPUS_PER_NODE=${NGPUS_PER_NODE:-4}
 DATA_DIR=${DATA_DIR:-$HOME/data/cw_grpo} # made by: cw-grpo prepare all
 TRAIN_FILES=${TRAIN_FILES:-$DATA_DIR/open_rs/train.parquet}
 VAL_FILES=${VAL_FILES:-$DATA_DIR/math500/test.parquet}
-NAME=${NAME:-$(basename "$0" .sh)-$METHOD}
+NAME=${NAME:-$(basename "$0" .sh)-$METHOD${SEED:+-seed$SEED}} # a run that is there goes on, whatever is set
 OUT=${OUT:-checkpoints/cw_grpo/$NAME}
+case $OUT in /* | *://*) ;; *) OUT=$PWD/$OUT ;; esac # Ray's workers on other nodes may stand elsewhere
 LOGGER=${LOGGER:-'["console","file","tensorboard"]'}
 
 PROMPTS=${PROMPTS:-12}

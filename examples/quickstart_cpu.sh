@@ -8,18 +8,18 @@
 #   STEPS    training steps                default 10
 #   NGPUS    FSDP ranks                    default 1
 #   SEED     of data order and sampling    default 1
-#   RUN      where the run is written      default runs/quickstart-$METHOD; an unfinished run is resumed, a finished one
-#            is done anew
+#   RUN      where the run is written      default runs/quickstart-$METHOD (SEED=2: runs/quickstart-$METHOD-seed2); an
+#            unfinished run goes on, a finished one is done anew
 #   PYTHON   the interpreter to build on   default python3 (3.10, 3.11 or 3.12)
 set -euo pipefail
 
 METHOD=${METHOD:-cw_grpo}
 STEPS=${STEPS:-10}
 NGPUS=${NGPUS:-1}
-SEED=${SEED:-1}
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-RUN=${RUN:-$root/runs/quickstart-$METHOD}
+RUN=${RUN:-$root/runs/quickstart-$METHOD${SEED:+-seed$SEED}}
+SEED=${SEED:-1}
 venv=${VENV:-$root/.venv}
 data=$root/.cache/quickstart
 
@@ -43,11 +43,20 @@ bash "$root/examples/cpu/data.sh"
 
 mkdir -p "$RUN"
 RUN=$(cd "$RUN" && pwd)
-# An unfinished run goes on from its last checkpoint; verl would go on from a finished one, too, and find nothing to do.
-if [ -e "$RUN/finished" ]; then
-    rm -rf "$RUN/finished" "$RUN/checkpoints" "$RUN/validation" "$RUN/tensorboard"
+# An unfinished run goes on from its last checkpoint. One that has none is begun anew, and so is a finished one, in which
+# verl would find nothing to do.
+settings="METHOD=$METHOD NGPUS=$NGPUS SEED=$SEED MODEL_PATH=${MODEL_PATH:-} $*"
+if [ -e "$RUN/finished" ] || { [ -e "$RUN/settings" ] && [ ! -e "$RUN/checkpoints/latest_checkpointed_iteration.txt" ]; }; then
+    rm -rf "$RUN/finished" "$RUN/settings" "$RUN"/metrics*.jsonl "$RUN/checkpoints" "$RUN/validation" "$RUN/tensorboard"
 fi
-[ ! -e "$RUN/metrics.jsonl" ] || mv "$RUN/metrics.jsonl" "$RUN/metrics.previous.jsonl"
+if [ ! -e "$RUN/settings" ]; then
+    echo "$settings" >"$RUN/settings"
+elif [ "$settings" != "$(cat "$RUN/settings")" ]; then
+    echo "$RUN holds an unfinished run with $(cat "$RUN/settings"): remove it, or name another folder with RUN=..." >&2
+    exit 2
+elif [ -e "$RUN/metrics.jsonl" ]; then
+    mv "$RUN/metrics.jsonl" "$RUN/metrics-$(date +%Y%m%d-%H%M%S).jsonl"
+fi
 
 # Paths are quoted for hydra as well, which takes "=" or a space in them for its own.
 DATA=(

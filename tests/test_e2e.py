@@ -204,6 +204,9 @@ def first_run(tmp_path_factory):
     assert process.wait(timeout=300) != 0
     assert not trainer_processes(run), "processes of the killed run are left"
     saved = int(tracker.read_text())
+    another = quickstart(run, *command, STEPS="5", SEED="2")  # would go on from the weights of seed 1
+    assert another.wait(timeout=120) == 2
+    assert "holds an unfinished run with METHOD=cw_grpo NGPUS=1 SEED=1 " in (run / "stdout").read_text()
     records = finish(run, quickstart(run, *command, STEPS="5"))
     return run, cache, saved, records
 
@@ -356,7 +359,6 @@ def test_kl_rollout_correction_mini_batches_epochs_and_dynamic_sampling(tmp_path
             "actor_rollout_ref.actor.ppo_epochs=2",
             "actor_rollout_ref.actor.ppo_mini_batch_size=4",
             "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=2048",
-            "~trainer.v1.sampler.custom_sampler",
             "+algorithm.cw_grpo.record_every=2",
             "+algorithm.cw_grpo.record_tokens=3",
             "+algorithm.cw_grpo.entropy_low=50",
@@ -367,6 +369,11 @@ def test_kl_rollout_correction_mini_batches_epochs_and_dynamic_sampling(tmp_path
     assert_right(run)
     assert_logged(records)
     assert "entropy collapse: policy entropy" in (run / "train.log").read_text()
+    for step in (1, 2):  # groups whose scores are all alike were replaced
+        scores: dict[str, set[float]] = {}
+        for line in (run / "rollouts" / f"{step}.jsonl").read_text().splitlines():
+            scores.setdefault(json.loads(line)["input"], set()).add(json.loads(line)["score"])
+        assert len(scores) == 8 and all(len(of_prompt) > 1 for of_prompt in scores.values())
 
     tokens = read_extremes(run / "checkpoints")
     outputs = [json.loads(line)["output"] for line in (run / "rollouts" / "2.jsonl").read_text().splitlines()]
@@ -384,7 +391,6 @@ def test_the_loss_in_an_asynchronous_trainer_with_the_quickstarts_own_sizes(tmp_
             run,
             "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo",
             "trainer.v1.trainer_mode=colocate_async",
-            "~trainer.v1.sampler.custom_sampler",
             METHOD="grpo",
             STEPS="2",
             size=(),
@@ -475,6 +481,11 @@ def test_verls_reward_loop_in_a_ray_actor():
         ray.shutdown()
 
 
+def wait_for_ray(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, ROOT / "examples" / "wait_for_ray.py", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
 def test_ray_workers_are_asked(monkeypatch):
     config = OmegaConf.create()
     assert list(environment.ray_workers(config)) == []
@@ -487,11 +498,14 @@ def test_ray_workers_are_asked(monkeypatch):
         monkeypatch.setenv("RAY_ADDRESS", address)
         monkeypatch.setenv("RAY_TMPDIR", folder)
         (finding,) = environment.ray_workers(config)
+        waited = [wait_for_ray(address, "1", "60"), wait_for_ray(address, "2", "1")]
     assert "a Ray worker on" in finding.what and "has to be restarted" in finding.mend
+    assert [result.returncode for result in waited] == [0, 1] and "1 of 2 nodes" in waited[1].stderr
 
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
     (finding,) = environment.ray_workers(config)
     assert "there is no Ray cluster at RAY_ADDRESS=127.0.0.1:9" in finding.what
+    assert "0 of 1 nodes" in wait_for_ray("127.0.0.1:9", "1", "1").stderr
 
 
 @pytest.mark.slow

@@ -1,0 +1,36 @@
+"""Wait until a Ray cluster has as many nodes as it should: python wait_for_ray.py HOST:PORT NODES [SECONDS]
+
+verl does not wait for them: it refuses to start where GPUs are missing.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+
+import ray
+
+
+def alive(address: str) -> int:
+    """How many nodes there are; 0 while nobody answers."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()  # ray.init would wait for minutes, and end us
+        if not ray.is_initialized():
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except OSError:  # ConnectionError is one
+        return 0
+    return sum(node["Alive"] for node in ray.nodes())
+
+
+def main(address: str, nodes: str, seconds: str = "600") -> None:
+    deadline = time.monotonic() + float(seconds)
+    while (found := alive(address)) < int(nodes):
+        if time.monotonic() > deadline:
+            sys.exit(f"After {seconds} seconds {found} of {nodes} nodes are in the Ray cluster at {address}.")
+        time.sleep(2)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
