@@ -5,18 +5,18 @@ verl does not wait for them: it refuses to start where GPUs are missing.
 
 from __future__ import annotations
 
-import socket
 import sys
 import time
 
 import ray
 
+from cw_plugin.doctor.environment import knock
+
 
 def alive(address: str) -> int:
     """How many nodes there are; 0 while nobody answers."""
-    host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=5).close()  # ray.init would wait for minutes, and end us
+        knock(address)  # ray.init would wait for minutes, and end us
         if not ray.is_initialized():
             ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except OSError:  # ConnectionError is one

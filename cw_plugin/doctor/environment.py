@@ -83,7 +83,7 @@ def ray_workers(config: Any) -> Iterator[Finding]:
     if not here:
         address = os.environ.get("RAY_ADDRESS", "")
         try:
-            _knock(address)  # Ray itself waits for minutes, and then ends the process
+            knock(address)  # Ray itself waits for minutes, and then ends the process
             ray.init(log_to_driver=False, logging_level="ERROR")  # finds the cluster that main_ppo would find
         except OSError:  # ConnectionError is one
             yield Finding(
@@ -117,7 +117,7 @@ def ray_workers(config: Any) -> Iterator[Finding]:
             ray.shutdown()
 
 
-def _knock(address: str) -> None:
+def knock(address: str) -> None:
     """Raise OSError if nobody listens at ``host:port`` (``ray://`` or not); other addresses are Ray's affair."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():

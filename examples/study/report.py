@@ -102,16 +102,12 @@ class Result:
     @property
     def entropy_wobble(self) -> float:
         """The same about a straight line, without which a steady fall counts as spread."""
-        late = self._late_entropy
-        steps = np.arange(len(late))
-        return float(np.std(late - np.polyval(np.polyfit(steps, late, 1), steps)))
+        return float(np.std(about_its_trend(self._late_entropy)))
 
     @property
     def entropy_of_batches(self) -> np.ndarray:
         """Step by step, in the second half, about a straight line: how the batches differ."""
-        late = np.array(list(self.series("entropy").values()))[self.steps // 2 :]
-        steps = np.arange(len(late))
-        return late - np.polyval(np.polyfit(steps, late, 1), steps)
+        return about_its_trend(np.array(list(self.series("entropy").values()))[self.steps // 2 :])
 
     @property
     def _late_entropy(self) -> np.ndarray:
@@ -129,6 +125,12 @@ class Result:
     def as_run(self) -> Run:
         metrics = {name: self.series(name) for name in self.columns if name != "step"}
         return Run(NAMES[self.method], RESULTS, metrics)
+
+
+def about_its_trend(values: np.ndarray) -> np.ndarray:
+    """What a straight line through them leaves."""
+    steps = np.arange(len(values))
+    return values - np.polyval(np.polyfit(steps, values, 1), steps)
 
 
 def read_results(folder: Path) -> list[Result]:
@@ -193,9 +195,9 @@ def differences(ours: list[Result], theirs: list[Result], quantity: str) -> list
 
 def p_value(values: list[float]) -> float:
     """Of the paired t-test by seed; nan for fewer than two seeds."""
-    if not any(values):  # scipy has none for differences that are all 0
-        return 1.0 if len(values) > 1 else float("nan")
-    return float(stats.ttest_1samp(values, 0).pvalue) if len(values) > 1 else float("nan")
+    if len(values) < 2:
+        return float("nan")
+    return float(stats.ttest_1samp(values, 0).pvalue) if any(values) else 1.0  # scipy has none where all are 0
 
 
 def against(ours: list[Result], theirs: list[Result], quantity: str, scale: float, digits: int) -> str:
