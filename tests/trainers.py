@@ -12,7 +12,7 @@ VALID = (
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1",
     "actor_rollout_ref.actor.ppo_mini_batch_size=8",
-    "data.train_batch_size=1",
+    "data.train_batch_size=8",
     "data.val_batch_size=1",
     "data.dataloader_num_workers=0",
     "trainer.device=cpu",
@@ -40,15 +40,16 @@ def v1_trainer(*overrides: str) -> Any:
     return get_trainer_cls(config.trainer.v1.trainer_mode)(config=config)
 
 
-def legacy_trainer(*overrides: str, use_v1: tuple[str, ...] = ("trainer.use_v1=False",)) -> Any:
-    """The trainer of ``trainer.use_v1=False`` before its workers start."""
+def legacy_trainer(*overrides: str) -> Any:
+    """The trainer of ``trainer.use_v1=False``, or of a verl that has no other, before its workers start."""
+    use_v1 = ["trainer.use_v1=False"] if "use_v1" in composed().trainer else []
     trainer = RayPPOTrainer(
         config=composed(*use_v1, *overrides),
         tokenizer=Tokenizer(),
         role_worker_mapping={Role.ActorRollout: None, Role.ActorRolloutRef: None},
         resource_pool_manager=None,
-        train_dataset=[{"prompt": 1}, {"prompt": 2}],
-        val_dataset=[{"prompt": 3}],
+        train_dataset=list(range(8)),
+        val_dataset=[0],
         collate_fn=list,
     )
     trainer.global_steps = 0
