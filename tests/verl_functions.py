@@ -1,6 +1,7 @@
 """Checks cw_plugin against the functions of the verl that is imported, whichever it is: no workers, no model, one Ray.
 
-VERL_USE_EXTERNAL_MODULES=cw_plugin.verl_integration.register PYTHONPATH=A_VERL:. python -W ignore tests/verl_functions.py
+export VERL_USE_EXTERNAL_MODULES=cw_plugin.verl_integration.register
+PYTHONPATH=A_VERL:. python -W ignore tests/verl_functions.py
 
 A_VERL is a folder that holds the package verl: an unpacked wheel, or a checkout. verl up to 0.8 knows no entry points,
 hence the variable. Prints one line for each check, and

@@ -141,7 +141,7 @@ def _check(config: Any) -> bool:
 
 _V1 = "verl.trainer.ppo.v1.trainer_base"
 _LEGACY = "verl.trainer.ppo.ray_trainer"
-_BEGIN = {
+_BEGIN: dict[str, Any] = {
     "needs": ("self", "config"),
     "around": _begin_run,
     "what": "remembers the trainer, for its step and folder, and checks its configuration once more",
@@ -149,7 +149,7 @@ _BEGIN = {
     "starts a trainer calls validate_config",
     "removed_by": "a verl that hands the trainer, or its step and configuration, to estimators",
 }
-_HAND_OVER = {
+_HAND_OVER: dict[str, Any] = {
     "around": _hand_over_batch,
     "what": "remembers old_log_probs, and under V1 the rows' session keys, while verl computes advantages with cw_grpo",
     "why": "compute_advantage passes an estimator rewards, mask and uids, but no log-probs; and V1 applies the rule "
