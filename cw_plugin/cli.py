@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from cw_plugin.data.sources import SOURCES
-from cw_plugin.errors import CWGRPOError
+from cw_plugin.errors import CWGRPOError, how_to_install
 from cw_plugin.reports.curves import CURVES
 from cw_plugin.reports.paper import TABLE_2
 
@@ -65,7 +65,7 @@ def _without_the_hosts_remarks() -> Iterator[None]:
 
 @contextmanager
 def _errors(to_install: str) -> Iterator[None]:
-    """One sentence on stderr and exit code 2 in place of a traceback, for what the user can mend."""
+    """One sentence on stderr and exit code 2 in place of a traceback, for what the user can fix."""
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
     try:
         yield
@@ -124,7 +124,7 @@ def prepare(
 
     errors = Console(stderr=True, soft_wrap=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with _errors("pip install 'cw-plugin[data]' brings what preparing data needs."):
+    with _errors(how_to_install("data")):
         from cw_plugin.data.prepare import Options  # loading these takes a second, which --help should not
         from cw_plugin.data.prepare import prepare as run
         from cw_plugin.data.prompts import select_prompt
@@ -187,7 +187,7 @@ RunFolders = Annotated[
         show_default=False,
     ),
 ]
-_REPORTS = "pip install 'cw-plugin[report]' brings what tables and figures need."
+_REPORTS = how_to_install("report")
 
 
 @app.command()
@@ -329,8 +329,8 @@ def evaluate(
 
     arguments = models or []
     overrides = [text for text in arguments if _OVERRIDE.fullmatch(text) and not Path(text).exists()]
-    with _errors("evaluating needs verl 0.9.1 and pip install 'cw-plugin[data]'."):
-        from cw_plugin.evaluation import EngineError
+    with _errors(f"install verl 0.9.1, and {how_to_install('data')}"):
+        from cw_plugin.errors import EngineError
         from cw_plugin.evaluation.benchmarks import read_benchmarks
         from cw_plugin.evaluation.engine import Options, Verl
         from cw_plugin.evaluation.lighteval_engine import Lighteval

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from verl import DataProto
 
 from cw_plugin.cli import app
-from cw_plugin.evaluation import EngineError, EvaluationError
+from cw_plugin.errors import EngineError, EvaluationError
 from cw_plugin.evaluation.answers import Answers, Journal
 from cw_plugin.evaluation.benchmarks import Benchmark, read_benchmarks
 from cw_plugin.evaluation.engine import Options, Task, Verl
@@ -316,7 +316,7 @@ def test_models_of_one_name_have_folders_of_their_own(tmp_path):
         (["MODEL", "--benchmarks", "s={tmp}/sums.parquet"], "model has 2048 positions"),
         (["MODEL", "--benchmarks", "s={tmp}/sums.parquet", "data.nothing=1"], "does not take these overrides"),
         (["MODEL", "--benchmarks", "s={tmp}/sums.parquet", "--engine", "lighteval", "--lighteval", "{tmp}/none"],
-         "There is no .*none"),
+         "none is not found. Make an environment"),
     ],
 )  # fmt: skip
 def test_bad_input_ends_in_one_sentence(tmp_path, arguments, message):

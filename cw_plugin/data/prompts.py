@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cw_plugin.data import DataError
+from cw_plugin.errors import DataError
 
 # open-rs, recipes/grpo.yaml, system_prompt; the paper's Appendix C. It is never formatted there, so the model reads
 # both pairs of braces.

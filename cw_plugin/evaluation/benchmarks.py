@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cw_plugin.data.sources import SOURCES
-from cw_plugin.evaluation import EvaluationError
+from cw_plugin.errors import EvaluationError
 
 NAMES = [source.name for source in SOURCES.values() if not source.training]
 COLUMNS = ["data_source", "prompt", "reward_model"]

@@ -15,8 +15,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cw_plugin.errors import last_line
-from cw_plugin.evaluation import EngineError, EvaluationError
+from cw_plugin.errors import EngineError, EvaluationError, last_line
 from cw_plugin.evaluation.answers import Answers
 
 # What main_ppo prints on its way to the first answer, and what to call it.

@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cw_plugin.errors import first_line
-from cw_plugin.evaluation import EvaluationError
+from cw_plugin.errors import EvaluationError, first_line
 
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.distcp")
 

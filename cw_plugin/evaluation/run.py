@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from cw_plugin.data.prompts import prompt_lengths
-from cw_plugin.errors import first_line
-from cw_plugin.evaluation import EngineError, EvaluationError
+from cw_plugin.errors import EngineError, EvaluationError, first_line
 from cw_plugin.evaluation.answers import Answers, Journal, Settings
 from cw_plugin.evaluation.benchmarks import Benchmark
 from cw_plugin.evaluation.engine import CUSTOM_TEMPLATE, TEMPLATE, Engine, Options, Task
