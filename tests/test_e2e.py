@@ -32,7 +32,7 @@ from verl import DataProto
 from verl.experimental.reward_loop.reward_loop import RewardLoopManager
 
 from cw_plugin.doctor import environment
-from cw_plugin.evaluation.answers import Answers
+from cw_plugin.evaluation.store import Answers
 from cw_plugin.reports.records import read_extremes, read_records
 from cw_plugin.rewards import compute_score
 

@@ -23,11 +23,11 @@ from verl import DataProto
 
 from cw_plugin.cli import app
 from cw_plugin.errors import EngineError, EvaluationError
-from cw_plugin.evaluation.answers import Answers, Journal
 from cw_plugin.evaluation.benchmarks import Benchmark, read_benchmarks
 from cw_plugin.evaluation.engine import Options, Task, Verl
 from cw_plugin.evaluation.models import find_models, merged
 from cw_plugin.evaluation.run import evaluate
+from cw_plugin.evaluation.store import Answers, Journal
 from cw_plugin.rewards import compute_score
 
 MODEL = Path(__file__).parent.parent / "examples" / "cpu" / "model"

@@ -6,6 +6,9 @@ import csv
 import json
 import os
 import re
+import signal
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -21,9 +24,11 @@ from typer.testing import CliRunner
 from cw_plugin.cli import app
 from cw_plugin.errors import ReportError
 from cw_plugin.reports import plots, tables
-from cw_plugin.reports.answers import Evaluation, read_evaluations
+from cw_plugin.reports.evaluations import Evaluation, read_evaluations
 from cw_plugin.reports.runs import read_run
 from cw_plugin.reports.statistics import average, paired_difference, score
+
+ROOT = Path(__file__).parents[1]
 
 
 def write_metrics(folder: Path, steps: dict[int, dict[str, float]]) -> Path:
@@ -411,3 +416,52 @@ def test_an_unfinished_evaluation_is_shown_as_such(tmp_path):
 def test_no_run_at_all_is_refused():
     with pytest.raises(ReportError, match="does not exist"):
         read_run("nowhere")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from cw_plugin import files
+
+def half(path):
+    path.write_bytes(Path(sys.argv[1]).read_bytes()[:-10])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+files.write_whole(Path(sys.argv[1]), half)
+"""
+
+
+@pytest.mark.parametrize("name", ["settings.json", "amc23.jsonl", "5.jsonl", "metrics.jsonl", "step_000001.parquet"])
+def test_a_file_whose_writer_was_killed_is_no_result(name, evaluations, tmp_path):
+    """Whatever reads a folder: neither a method, nor a run, nor a step comes of what is there in part."""
+    write_metrics(tmp_path / "evaluation" / "run", METRICS)
+    write_record(tmp_path / "evaluation" / "run", 1, 10)
+    dump = tmp_path / "evaluation" / "run" / "5.jsonl"
+    dump.write_text(json.dumps({"input": "q", "gts": "1", "acc": 1.0}) + "\n")
+    arguments = [evaluations, f"RUN={tmp_path / 'evaluation' / 'run'}"]
+    _, before = run_command("report", *arguments, "--out", tmp_path / "out")
+    (victim, *_) = sorted(evaluations.rglob(name))
+    whole = victim.read_bytes()
+    killed = subprocess.run([sys.executable, "-c", KILLED, victim], cwd=ROOT, timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    assert victim.read_bytes() == whole and any(".part" in path.name for path in victim.parent.iterdir())
+    code, after = run_command("report", *arguments, "--out", tmp_path / "out")
+    assert code == 0 and after == before and "part" not in after
+
+
+def test_hidden_folders_hold_no_results(evaluations, tmp_path):
+    """As an earlier version left them after a kill, an editor's, and those of a lighteval that was killed."""
+    _, before = run_command("report", evaluations, "--out", tmp_path / "out")
+    for hidden in (".part-abc", ".lighteval-xyz/out"):
+        write_evaluation(evaluations / "base" / hidden, None, {"amc23": grades(40, 40)})
+    code, after = run_command("report", evaluations, "--out", tmp_path / "out")
+    assert code == 0 and after == before
+
+
+@pytest.mark.parametrize("content", ['{"editor.tabSize": 4}', "// a comment\n{}", "[]", "", '"benchmarks"'])
+def test_a_settings_file_of_another_program_is_passed_over(content, evaluations, tmp_path):
+    _, before = run_command("report", evaluations, "--out", tmp_path / "out")
+    (evaluations / "notes").mkdir()
+    (evaluations / "notes" / "settings.json").write_text(content)
+    code, after = run_command("report", evaluations, "--out", tmp_path / "out")
+    assert code == 0 and after == before

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cw_plugin.errors import EngineError, EvaluationError, how_to_install
-from cw_plugin.evaluation.answers import Journal
 from cw_plugin.evaluation.engine import TEMPLATE, Options, Task
+from cw_plugin.evaluation.store import Journal
 from cw_plugin.rewards.think import FORMAT_RULES, template_opens_think
 
 TASKS = Path(__file__).absolute().with_name("lighteval_tasks.py")

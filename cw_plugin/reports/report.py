@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from cw_plugin.errors import NoMetricsError, ReportError
 from cw_plugin.files import write_whole
 from cw_plugin.reports import plots, records, tables
-from cw_plugin.reports.answers import Evaluation, evaluation_folders, read_evaluations, validation_dumps
 from cw_plugin.reports.curves import CURVES
+from cw_plugin.reports.evaluations import Evaluation, evaluation_folders, read_evaluations, validation_dumps
 from cw_plugin.reports.page import page
 from cw_plugin.reports.runs import Run, read_config, read_run, split_name
 
