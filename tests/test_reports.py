@@ -181,11 +181,11 @@ def test_paired_differences():
 METRICS = {1: {"actor/entropy": 0.5}, 2: {"actor/entropy": 0.25}}
 
 
-def as_tensorboard(folder: Path) -> None:
+def as_tensorboard(folder: Path, metrics: dict[int, dict[str, float]] = METRICS) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(folder)) as writer:
-        for step, data in METRICS.items():
+        for step, data in metrics.items():
             for key, value in data.items():
                 writer.add_scalar(key, value, step)
 
@@ -201,15 +201,24 @@ def wait_until_written(folder: Path, step: int) -> None:
         time.sleep(0.2)
 
 
-def as_wandb(folder: Path) -> None:
+def as_wandb(folder: Path, metrics: dict[int, dict[str, float]] = METRICS) -> None:
     import wandb
 
     folder.mkdir()
     run = wandb.init(project="p", dir=str(folder), mode="offline", settings=wandb.Settings(silent=True))
-    for step, data in METRICS.items():
+    for step, data in metrics.items():
         run.log(data, step=step)
     run.finish()
-    wait_until_written(folder, 2)
+    wait_until_written(folder, max(metrics))
+
+
+def test_without_wandb_its_files_end_in_one_sentence(tmp_path, monkeypatch):
+    (tmp_path / "run-x.wandb").write_bytes(b"")
+    empty = tmp_path / "environment"  # a Python that has no packages
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", empty], check=True)
+    monkeypatch.setattr(sys, "executable", str(empty / "bin" / "python"))
+    with pytest.raises(ReportError, match=r"run-x.wandb .*No module named wandb.*pip install 'wandb>=0.31'"):
+        read_run(tmp_path)
 
 
 def test_a_long_wandb_run_is_read_across_blocks(tmp_path):
@@ -241,15 +250,39 @@ def test_every_logger_gives_the_same_series(write, tmp_path):
         ("metrics.0.jsonl", "metrics.jsonl"),  # as the study names them, the quickstart, the recipes
         ("metrics-20261031-235959.jsonl", "metrics.jsonl"),
         ("metrics-20261031-235959.jsonl", "metrics-20261101-000003.jsonl"),
+        ("metrics.9.jsonl", "metrics.10.jsonl"),
     ],
 )
 def test_a_resumed_run_is_one_series(first, then, tmp_path):
+    """Also after ``cp -r``, which gives every file the time of the copy, in whatever order."""
     write_metrics(tmp_path / "run", {1: {"x": 1.0}, 2: {"x": 2.0}, 3: {"x": 3.0}})
     (tmp_path / "run" / "metrics.jsonl").rename(tmp_path / "run" / first)
-    os.utime(tmp_path / "run" / first, (1, 1))
     write_metrics(tmp_path / "run", {3: {"x": 30.0}, 4: {"x": 40.0}})
     (tmp_path / "run" / "metrics.jsonl").rename(tmp_path / "run" / then)
-    assert read_run(tmp_path / "run").series("x")[1].tolist() == [1.0, 2.0, 30.0, 40.0]
+    subprocess.run(["cp", "-r", tmp_path / "run", tmp_path / "copy"], check=True)
+    for folder, times in (("run", (1, 2)), ("copy", (2, 1))):
+        for name, modified in zip((first, then), times, strict=True):
+            os.utime(tmp_path / folder / name, (modified, modified))
+        assert read_run(tmp_path / folder).series("x")[1].tolist() == [1.0, 2.0, 30.0, 40.0]
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("events.out.tfevents.999999999.host.1.0", "events.out.tfevents.1000000000.host.1.0"),
+        ("offline-run-20261031_235959-b/run-b.wandb", "offline-run-20261101_000003-a/run-a.wandb"),
+    ],
+)
+def test_the_name_orders_the_files_of_other_loggers(first, then, tmp_path):
+    for step, name in ((1.0, first), (2.0, then)):
+        write = as_tensorboard if "tfevents" in name else as_wandb
+        written = tmp_path / f"written-{step}"
+        write(written, {7: {"x": step}})
+        (file,) = (path for path in written.rglob("*") if path.match("*tfevents*") or path.suffix == ".wandb")
+        (tmp_path / "run" / name).parent.mkdir(parents=True, exist_ok=True)
+        file.rename(tmp_path / "run" / name)
+        os.utime(tmp_path / "run" / name, (100 - step, 100 - step))
+    assert read_run(tmp_path / "run").metrics["x"] == {7: 2.0}
 
 
 @pytest.mark.parametrize(
@@ -390,7 +423,7 @@ def test_runs_of_one_name_that_differ_have_columns_of_their_own():
         (lambda path: (write_metrics(path, {}) / "a.jsonl").write_text("{\n{}\n"), ["plot"], "line 1 is not JSON"),
         (lambda path: (write_evaluation(path, 1, {"amc23": [[1]]}) / "a.jsonl").write_text("{\n{}\n"), ["report"],
          "line 1 is not JSON"),  # answers there, and a damaged log beside them
-        (lambda path: (path.mkdir(), (path / "settings.json").write_text("{")), ["report"], "what an evaluation"),
+        (lambda path: (path.mkdir(), (path / "settings.json").write_text('{"benchmarks": ')), ["report"], "is damaged"),
         (lambda path: write_evaluation(path, 1, {"amc23": []}), ["report"], "is empty"),
         (lambda path: write_evaluation(path, 1, {"amc23": [[1]]}), ["report", "--base", "x"], "no evaluation named x"),
         (lambda path: (path.mkdir(), (path / "step_01.parquet").write_bytes(b"PAR")), ["covariance"], "cannot be read"),
