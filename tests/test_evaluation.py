@@ -300,6 +300,10 @@ def test_models_of_one_name_have_folders_of_their_own(tmp_path):
     [
         ([], "There is no model"),
         (["{tmp}/nothing"], "does not exist"),
+        (["~/nothing"], "'~/nothing' does not exist"),  # neither is an override that deletes a key
+        (["~nobody-of-this-name/nothing"], "nothing' does not exist"),
+        (["~/run/global_step_5"], "run/global_step_5 has no folder actor"),
+        (["MODEL", "--data-dir", "~/data", "--benchmarks", "aime24"], "{tmp}/data/aime24/test.parquet does not exist"),
         (["{tmp}"], "neither a config.json nor global_step"),
         (["{tmp}/run/global_step_5"], "has no folder actor"),
         (["{tmp}/run"], "No checkpoint in .* has a folder actor"),
@@ -330,9 +334,11 @@ def test_bad_input_ends_in_one_sentence(tmp_path, arguments, message):
     if "--benchmarks" not in filled:
         filled += ["--benchmarks", f"s={tmp_path}/sums.parquet"]
     out = tmp_path / "out"
-    result = CliRunner().invoke(app, ["evaluate", *filled, "--out", str(out), "--data-dir", str(tmp_path)])
+    if "--data-dir" not in filled:
+        filled += ["--data-dir", str(tmp_path)]
+    result = CliRunner().invoke(app, ["evaluate", *filled, "--out", str(out)], env={"HOME": str(tmp_path)})
     assert result.exit_code == 2, result.output
-    assert result.stderr.startswith("Error: ") and re.search(message, result.stderr)
+    assert result.stderr.startswith("Error: ") and re.search(message.replace("{tmp}", str(tmp_path)), result.stderr)
     assert len(result.stderr.splitlines()) == (2 if "data.nothing=1" in filled else 1)  # hydra says two
     assert not list(out.glob("*/*.jsonl"))
 

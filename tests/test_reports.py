@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import re
 import signal
@@ -178,7 +179,7 @@ def test_paired_differences():
     assert paired_difference([many], [other])[1] == pytest.approx(exact, abs=0.02)
 
 
-METRICS = {1: {"actor/entropy": 0.5}, 2: {"actor/entropy": 0.25}}
+METRICS = {1: {"actor/entropy": 0.5, "actor/kl": math.nan}, 2: {"actor/entropy": 0.25, "actor/kl": -math.inf}}
 
 
 def as_tensorboard(folder: Path, metrics: dict[int, dict[str, float]] = METRICS) -> None:
@@ -242,6 +243,7 @@ def test_every_logger_gives_the_same_series(write, tmp_path):
     write(tmp_path / "run")
     steps, values = read_run(tmp_path / "run").series("actor/entropy")
     assert (steps.tolist(), values.tolist()) == ([1, 2], [0.5, 0.25])
+    assert repr(read_run(tmp_path / "run").series("actor/kl")[1].tolist()) == "[nan, -inf]"
 
 
 @pytest.mark.parametrize(

@@ -196,5 +196,9 @@ def _read_wandb(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
         record = json.loads(line)
         if record["type"] == "history":
             values = record["history"]["item"]
-            numbers = {key: float(value) for key, value in values.items() if _is_number(value) and key[0] != "_"}
+            numbers = {
+                key: float(value)
+                for key, value in values.items()
+                if key[0] != "_" and (_is_number(value) or value in ("NaN", "Infinity", "-Infinity"))
+            }
             yield int(values.get("_step", record["history"].get("step", {}).get("num", 0))), numbers
