@@ -231,8 +231,11 @@ def plot(
     with _errors(_REPORTS):
         from cw_plugin.reports import plots
         from cw_plugin.reports.runs import read_run
+        from cw_plugin.reports.seeds import check_runs
 
         read = [read_run(run) for run in runs]
+        for note in check_runs([(run.name, run.path) for run in read]):
+            typer.echo(note, err=True)
         figures = plots.named(read, metric, window)
         if metric not in ("accuracy", "forecast"):
             logged = CURVES.get(metric, (metric,))[0]
@@ -253,14 +256,18 @@ def covariance(
     with _errors(_REPORTS):
         from cw_plugin.reports import plots, records, tables
         from cw_plugin.reports.runs import split_name
+        from cw_plugin.reports.seeds import check_runs
 
         distributions: dict[str, Bins] = {}
         extremes = []
         seeds: dict[str, list[records.Records]] = {}
-        for name, path in map(split_name, runs):
+        folders = [split_name(run) for run in runs]
+        for name, path in folders:
             seeds.setdefault(name, []).append(records.read_records(path, records.parse_steps(steps)))
             if (table := tables.extreme_tokens(name, records.read_extremes(path))).rows:
                 extremes.append(table)
+        for note in check_runs(folders):
+            typer.echo(note, err=True)
         for name, several in seeds.items():
             if by_step:
                 for step in sorted({step for run in several for step in run}):

@@ -90,8 +90,10 @@ def named(runs: Sequence[Run], name: str, window: int = 1) -> list[Figure]:
 
 
 def curve(runs: Sequence[Run], metric: str, title: str, unit: str, window: int = 1) -> Figure:
-    """A metric over steps, one line for each name. Runs of one name (seeds) are their mean, with a band of one standard
-    deviation to either side over the steps that all of them have.
+    """A metric over steps, one line for each name.
+
+    Runs of one name (seeds) are shown by their mean, with a band of one standard deviation (n - 1) to either side, at
+    the steps that all of them have. The legend says what the band is, and how many steps are left out.
 
     Args:
         window: steps of a moving average.
@@ -109,26 +111,29 @@ def curve(runs: Sequence[Run], metric: str, title: str, unit: str, window: int =
         raise ReportError(f"no run logged {metric}; {', '.join(near)} would be there, or one of {', '.join(CURVES)}")
     figure, axes = _figure(title, "training step", unit)
     for index, (name, seeds) in enumerate(by_name.items()):
-        steps = np.array(sorted(set.intersection(*(set(run.metrics[metric]) for run in seeds))))
+        of_each = [set(run.metrics[metric]) for run in seeds]
+        steps = np.array(sorted(set.intersection(*of_each)))
         if not len(steps):
             raise ReportError(f"the runs named {name} have no step of {metric} in common; give them different names")
+        label = name if len(seeds) == 1 else f"{name} ({len(seeds)} seeds)"
+        if left_out := len(set.union(*of_each)) - len(steps):
+            label = f"{label[:-1]}; left out: {left_out} step{'s' * (left_out > 1)} that only some have)"
         values = np.array([[run.metrics[metric][step] for step in steps] for run in seeds])
         values = np.array([smooth(row, window) for row in values])
         mean = values.mean(0)
         marker: dict[str, Any] = {"marker": "o", "markersize": 3} if len(steps) <= 20 else {}
-        axes.plot(
-            steps, mean, label=name if len(seeds) == 1 else f"{name} ({len(seeds)} seeds)", **_style(index), **marker
-        )
+        axes.plot(steps, mean, label=label, **_style(index), **marker)
         if len(seeds) > 1:
             spread = values.std(0, ddof=1)
             axes.fill_between(
                 steps, mean - spread, mean + spread, color=_style(index)["color"], alpha=0.18, linewidth=0
             )
+    title = "band: ± 1 standard deviation over seeds" if len(axes.collections) else None
     if len(axes.lines) > 3:  # too many to leave room within
         figure.set_figwidth(figure.get_figwidth() + 2.4)
-        figure.legend(frameon=False, loc="outside right upper")
+        figure.legend(frameon=False, loc="outside right upper", title=title, title_fontsize="small")
     else:
-        axes.legend(frameon=False)
+        axes.legend(frameon=False, title=title, title_fontsize="small")
     return figure
 
 
