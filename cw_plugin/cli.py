@@ -105,7 +105,9 @@ def prepare(
             "a text file: the user turn if it has {question} in it, else the system turn."
         ),
     ] = "open-rs",
-    split: Annotated[str | None, typer.Option(help="Another split of the dataset than the paper's.")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Another split than the paper's; it goes into a file of its name.")
+    ] = None,
     allow_partial: Annotated[
         bool, typer.Option("--allow-partial", help="Accept another number of rows than the paper's data has.")
     ] = False,
@@ -126,11 +128,11 @@ def prepare(
     errors = Console(stderr=True, soft_wrap=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with _errors(how_to_install("data")):
-        from cw_plugin.data.prepare import Options  # loading these takes a second, which --help should not
+        from cw_plugin.data.prepare import PrepareOptions  # loading these takes a second, which --help should not
         from cw_plugin.data.prepare import prepare as run
         from cw_plugin.data.prompts import select_prompt
 
-        options = Options(
+        options = PrepareOptions(
             save_dir=expanded(local_save_dir),
             prompt=select_prompt(prompt),
             dataset_path=expanded(local_dataset_path) if local_dataset_path else None,
