@@ -112,16 +112,19 @@ def prepare(
         bool, typer.Option("--allow-partial", help="Accept another number of rows than the paper's data has.")
     ] = False,
     drop_failing: Annotated[
-        bool, typer.Option("--drop-failing", help="Leave training rows out that repeat a problem or cannot be graded.")
+        bool,
+        typer.Option(
+            "--drop-failing", help="Leave out training rows that repeat a problem, have no answer, or cannot be graded."
+        ),
     ] = False,
     drop_contaminated: Annotated[
-        bool, typer.Option("--drop-contaminated", help="Leave training rows out whose problem stands in a benchmark.")
+        bool, typer.Option("--drop-contaminated", help="Leave out training rows whose problem is also in a benchmark.")
     ] = False,
 ) -> None:
     """Write Open-RS or benchmarks as parquet files for verl, after checking every row.
 
-    Nothing is written unless all that was asked for could be loaded and has the right rows and columns. Rows that
-    repeat a problem, cannot be graded, or stand in a benchmark are listed here and in a report beside each file.
+    Nothing is written unless every dataset could be loaded and has the right rows and columns. Rows that repeat a
+    problem, cannot be graded, or are also in a benchmark are listed here and in a report beside each file.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -128,12 +128,12 @@ def curve(runs: Sequence[Run], metric: str, title: str, unit: str, window: int =
             axes.fill_between(
                 steps, mean - spread, mean + spread, color=_style(index)["color"], alpha=0.18, linewidth=0
             )
-    title = "band: ± 1 standard deviation over seeds" if len(axes.collections) else None
+    band = "band: ± 1 standard deviation over seeds" if len(axes.collections) else None
     if len(axes.lines) > 3:  # too many to leave room within
         figure.set_figwidth(figure.get_figwidth() + 2.4)
-        figure.legend(frameon=False, loc="outside right upper", title=title, title_fontsize="small")
+        figure.legend(frameon=False, loc="outside right upper", title=band, title_fontsize="small")
     else:
-        axes.legend(frameon=False, title=title, title_fontsize="small")
+        axes.legend(frameon=False, title=band, title_fontsize="small")
     return figure
 
 
