@@ -113,9 +113,7 @@ def prepare(
     ] = False,
     drop_failing: Annotated[
         bool,
-        typer.Option(
-            "--drop-failing", help="Leave out training rows that repeat a problem, have no answer, or cannot be graded."
-        ),
+        typer.Option("--drop-failing", help="Leave out training rows that fail a check."),
     ] = False,
     drop_contaminated: Annotated[
         bool, typer.Option("--drop-contaminated", help="Leave out training rows whose problem is also in a benchmark.")
