@@ -41,7 +41,7 @@ PaperModel = Enum("PaperModel", {name: name for name in (*TABLE_2, "all")}, type
 Format = Enum("Format", {name: name for name in ("png", "svg", "pdf")}, type=str)  # type: ignore[misc]
 
 
-class Engine(str, Enum):
+class EngineName(str, Enum):
     """What generates and grades in ``cw-grpo evaluate``."""
 
     verl = "verl"
@@ -325,7 +325,7 @@ def evaluate(
     max_prompt: Annotated[int, typer.Option(help="Tokens; longer prompts count as wrong.")] = 2048,
     max_response: Annotated[int, typer.Option(help="Tokens.")] = 30720,
     seed: Annotated[int, typer.Option(help="Of vLLM.")] = 42,
-    engine: Annotated[Engine, typer.Option(help="lighteval is lighteval vllm.")] = Engine.verl,
+    engine: Annotated[EngineName, typer.Option(help="lighteval is lighteval vllm.")] = EngineName.verl,
     lighteval: Annotated[str, typer.Option(help="Its executable, in whatever environment.")] = "lighteval",
 ) -> None:
     """Zero-shot pass@1 of models and checkpoints on benchmarks, by verl's own validation.
@@ -345,14 +345,14 @@ def evaluate(
     with _errors(f"install verl 0.9.1, and {how_to_install('data')}"):
         from cw_plugin.errors import EngineError
         from cw_plugin.evaluation.benchmarks import read_benchmarks
-        from cw_plugin.evaluation.engine import Options, Verl
+        from cw_plugin.evaluation.engine import EvaluationOptions, Verl
         from cw_plugin.evaluation.lighteval_engine import Lighteval
         from cw_plugin.evaluation.run import evaluate as run
 
-        options = Options(expanded(out), n, temperature, top_p, max_prompt, max_response, seed, overrides)
+        options = EvaluationOptions(expanded(out), n, temperature, top_p, max_prompt, max_response, seed, overrides)
         chosen = read_benchmarks(shlex.split(benchmarks), expanded(data_dir), n)
-        backend = "accelerate" if engine is Engine.accelerate else "vllm"
-        asked = Verl(options) if engine is Engine.verl else Lighteval(options, lighteval, backend)
+        backend = "accelerate" if engine is EngineName.accelerate else "vllm"
+        asked = Verl(options) if engine is EngineName.verl else Lighteval(options, lighteval, backend)
         try:
             run([text for text in arguments if text not in overrides], chosen, asked, options, say)
         except EngineError as error:

@@ -258,7 +258,7 @@ def test_the_evaluation_of_a_checkpoint_survives_kill_9(first_run, tmp_path):
     for answer in graded:
         kept = before.get(("sums", answer["index"], answer["sample"]))
         assert kept is None or kept["output"] == answer["output"]
-        again = compute_score("knoveleng/open-rs", answer["output"], answer["gold"], model_path=str(MODEL))
+        again = compute_score("knoveleng/open-rs", answer["output"], answer["ground_truth"], model_path=str(MODEL))
         assert again == {key: answer[key] for key in again}
     assert 0.2 < sum(answer["acc"] for answer in graded) / len(graded) < 0.9
     settings = json.loads((out / model / "settings.json").read_text())
