@@ -325,11 +325,11 @@ def test_bad_input_is_refused_in_one_sentence(copy, tmp_path):
 
     assert "has 3 rows in its split train, and the paper's data has 7000; pass --allow-partial" in refused(copy, out)
     assert "is not a folder" in refused(tmp_path / "nowhere", out)
-    assert "cannot be read in its split validation" in refused(copy, out, "--split", "validation", "--allow-partial")
+    assert "The split validation of" in refused(copy, out, "--split", "validation", "--allow-partial")
     file.write_text(good.replace('"problem"', '"question"'))
     assert "lacks the column(s) problem; it has question, solution, answer, level" in refused(copy, out)
     file.write_text(good[:-25])
-    assert "cannot be read in its split train (JSON parse error" in refused(copy, out, "--allow-partial")
+    assert "cannot be read (JSON parse error" in refused(copy, out, "--allow-partial")
     file.write_bytes(good.encode().replace(b"What", b"Wh\xe4t"))
     assert "is not UTF-8" in refused(copy, out, "--allow-partial")
     file.write_text("")

@@ -100,7 +100,7 @@ def test_the_step_of_table_2_can_be_chosen_and_the_papers_rows_put_beside(evalua
     assert "| CW-GRPO (reported) | 30.0 | 77.5 | 53.8 | +7.9 |" in printed
     assert "| Qwen2.5-Math-7B-Instruct (reported) | 3.3 | 47.5 | 25.4 |  |" in printed
     code, printed = run_command("report", evaluations, "--out", tmp_path, "--step", "150")
-    assert code == 2 and "nothing was evaluated at step 150; there are answers of 200, 100" in printed
+    assert code == 2 and "nothing was evaluated at step 150; there are answers at 200, 100" in printed
 
 
 def test_table_3_has_the_entropy_of_the_step(evaluations, tmp_path):
@@ -298,7 +298,7 @@ def test_a_folder_of_several_runs_is_no_run(names, tmp_path):
         (tmp_path / name).write_text(json.dumps({"step": 1, "data": {"x": 1.0}}) + "\n")
     (tmp_path / "validation").mkdir()
     (tmp_path / "validation" / "1.jsonl").write_text(json.dumps({"input": "q", "acc": 1.0}) + "\n")  # no metrics
-    with pytest.raises(ReportError, match=r"holds 2 runs .*grpo.* give each one's folder, as NAME=FOLDER"):
+    with pytest.raises(ReportError, match=r"holds 2 runs .*grpo.* give the folder of each as NAME=FOLDER"):
         read_run(tmp_path)
 
 
@@ -403,7 +403,7 @@ def test_covariance_puts_seeds_and_steps_together(tmp_path):
     _, printed = run_command("covariance", tmp_path)
     assert "holds 2 runs (1/covariance, 2/covariance)" in printed
     _, printed = run_command("covariance", *runs, "--steps", "2:40")
-    assert "has records of the steps 1, 50, and none in that range" in printed
+    assert "has records of the steps 1, 50, none of them in --steps" in printed
 
 
 def test_runs_of_one_name_that_differ_have_columns_of_their_own():

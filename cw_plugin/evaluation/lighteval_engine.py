@@ -110,8 +110,8 @@ class Lighteval:
             details = sorted((folder / "out" / "details").rglob("*.parquet"))
             if process.returncode != 0 or not details:
                 raise EngineError(
-                    f"lighteval stopped while it evaluated {task.name} on {name}. Finished benchmarks are kept; give the "
-                    f"same command again to go on. lighteval's output: {log}"
+                    f"lighteval stopped while it evaluated {task.name} on {name}. Finished benchmarks are kept; give "
+                    f"the same command again to go on. lighteval's output: {log}"
                 )
             self._journal(task, rows, pq.read_table(details[-1]).to_pylist())
 

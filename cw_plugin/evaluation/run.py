@@ -111,7 +111,7 @@ class _Work:
         tokenizer.chat_template = self.engine.settings.get(CUSTOM_TEMPLATE) or tokenizer.chat_template  # as verl does
         if tokenizer.chat_template is None:
             raise EvaluationError(
-                f"The tokenizer of {self.path} has no chat template; give one with the override actor_rollout_ref.model.custom_chat_template=..."
+                f"The tokenizer of {self.path} has no chat template; set actor_rollout_ref.model.{CUSTOM_TEMPLATE}."
             )
         prompt, response = (self.engine.settings[f"max_{part}_length"] for part in ("prompt", "response"))
         positions = getattr(model.get_text_config(), "max_position_embeddings", None)

@@ -134,8 +134,8 @@ class Settings:
             for key in same:
                 if (was := before.get(key)) != (now := asked[key]):
                     raise EvaluationError(
-                        f"{folder} holds answers with {key}={was}, and now {key} is {now}; give the settings of before, "
-                        "or another folder with --out."
+                        f"{folder} holds answers with {key}={was}, and now {key} is {now}; give the settings of "
+                        "before, or another folder with --out."
                     )
             self.values["benchmarks"] = before["benchmarks"]
             self.values["n"] = max(before["n"], asked["n"])

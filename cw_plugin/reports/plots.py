@@ -108,7 +108,7 @@ def curve(runs: Sequence[Run], metric: str, title: str, unit: str, window: int =
     if not by_name:
         known = sorted({key for run in runs for key in run.metrics if not key.startswith("val-")})
         near = difflib.get_close_matches(metric, [*CURVES, "accuracy", "forecast", *known], 3, 0.5) or known[:10]
-        raise ReportError(f"no run logged {metric}; {', '.join(near)} would be there, or one of {', '.join(CURVES)}")
+        raise ReportError(f"no run logged {metric}; did you mean {', '.join(near)}? Short names: {', '.join(CURVES)}")
     figure, axes = _figure(title, "training step", unit)
     for index, (name, seeds) in enumerate(by_name.items()):
         of_each = [set(run.metrics[metric]) for run in seeds]
@@ -194,16 +194,16 @@ def weight_curve(records: Mapping[str, Bins]) -> Figure:
 def forecast(run: Run) -> Figure:
     """Each step's change of entropy against the forecast, before and after reweighting, with their correlation.
 
-    Both come from one batch, whose chance correlates them without any forecast. The second r is free of that: with the
-    change around the batch, from the one before it to the one after it.
+    Forecast and change are measured on the same batch, so that its sampling noise alone correlates them. The second r
+    avoids this: it takes the change from the batch before to the batch after.
 
     Raises:
         ReportError: the run logged no forecast.
     """
     if len(run.metrics.get("cw_grpo/entropy_forecast", {})) < 3:
         raise ReportError(
-            f"{run.path} has fewer than three steps with cw_grpo/entropy_forecast, which adv_estimator=cw_grpo logs "
-            "(+algorithm.cw_grpo.kernel=none for plain GRPO); nothing to compare"
+            f"{run.path} has fewer than three steps with cw_grpo/entropy_forecast; train with adv_estimator=cw_grpo, "
+            "for plain GRPO with +algorithm.cw_grpo.kernel=none as well"
         )
     change = run.metrics["cw_grpo/entropy_change"]
     figure = Figure(figsize=(8.4, 3.8), layout="constrained")

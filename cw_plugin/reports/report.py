@@ -70,7 +70,7 @@ def write_report(
     """Write ``report.html``, ``report.md`` and for each table a CSV and a LaTeX file.
 
     Returns:
-        The tables, what was written, and what is missing in words.
+        The tables, the files that were written, and a sentence for each thing that is missing.
 
     Raises:
         ReportError: as :func:`collect`.
@@ -104,7 +104,7 @@ def _tables(material: Material, base: str | None, step: int | None, paper_model:
         steps = dict.fromkeys(evaluation.step for evaluation in evaluations)
         if step is not None and step not in steps:
             known = ", ".join(str(known) for known in steps if known is not None)
-            raise ReportError(f"nothing was evaluated at step {step}; there are answers of {known or 'no step'}")
+            raise ReportError(f"nothing was evaluated at step {step}; there are answers at {known or 'no step'}")
         chosen = tables.at_step(evaluations, step)
         if base is not None and base not in {evaluation.name for evaluation in chosen}:
             names = ", ".join(evaluation.name for evaluation in chosen)

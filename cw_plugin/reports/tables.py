@@ -316,12 +316,12 @@ def table_1(name: str, bins: Bins) -> Table:
     header += [f"positive ({REPORTED})", f"negative ({REPORTED})"]
     counts = [of_side.tokens[-1] if len(of_side.tokens) else 0 for of_side in (positive, negative)]
     notes = [
-        "Of the most extreme tokens of a side: the covariance from which on they are so, and their mean.",
+        "For each share of tokens with the most extreme covariance: the threshold (≥), and the mean beyond it.",
         f"{name}: {counts[0]} tokens of positive covariance, {counts[1]} of negative.",
     ]
     few = [f"{share:.2%}" for share, *_ in paper.TABLE_1 if share * min(counts) < FEW]
     if few:
-        notes.append(f"Fewer than {FEW} tokens of a side, so that chance decides: {', '.join(few)}.")
+        notes.append(f"Based on fewer than {FEW} tokens, so mostly chance: {', '.join(few)}.")
     return Table("table1", f"Table 1: token-level covariance, {name}", header, rows, notes)
 
 
