@@ -1,4 +1,4 @@
-"""From a dataset to checked parquet files in verl's schema."""
+"""Turns a dataset into checked parquet files in verl's schema."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """What the command line says; see ``cw-grpo prepare --help``."""
+    """The options of the command line; see ``cw-grpo prepare --help``."""
 
     save_dir: Path
     prompt: Prompt
@@ -56,15 +56,15 @@ class PrepareOptions:
 
 @dataclass
 class Prepared:
-    """One file to be, and what the checks found.
+    """One file before it is written, and what the checks found.
 
     Attributes:
         source, split: what it was made from.
         path: the parquet file; the findings go beside it as ``<name>.report.json``.
         table: its rows.
         failures: rows that fail a check, by their index in the source.
-        leaks: training problems that stand in a benchmark.
-        unchecked: benchmarks that could not be compared with, and why.
+        leaks: training problems that are also in a benchmark.
+        unchecked: benchmarks that could not be read for comparison -> why.
         dropped: rows left out.
     """
 

@@ -1,4 +1,4 @@
-"""Asking every model every question that has no answer yet."""
+"""Asks every model every question that has no answer yet."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class _Work:
         before = len(self.answers.graded)
         if asked:
             self.say(f"{self.model.name}: {len(asked)} answers to give, {before} are there")
-            # With the seed of before, another sample of a question could repeat the one that is there.
+            # With the seed of before, a further sample of a question could repeat the one that is there.
             self.engine.ask(
                 Task(self.model.name, self.path, asked, self.answers, self.options.seed + 1000 * before), self.say
             )
