@@ -34,7 +34,7 @@ from verl.experimental.reward_loop.reward_loop import RewardLoopManager
 from verl.trainer.ppo import ray_trainer
 
 from cw_plugin.doctor import environment
-from cw_plugin.evaluation.answers import Answers
+from cw_plugin.evaluation.store import Answers
 from cw_plugin.reports.records import read_extremes, read_records
 from cw_plugin.rewards import compute_score
 
@@ -260,7 +260,7 @@ def test_the_evaluation_of_a_checkpoint_survives_kill_9(first_run, tmp_path):
     for answer in graded:
         kept = before.get(("sums", answer["index"], answer["sample"]))
         assert kept is None or kept["output"] == answer["output"]
-        again = compute_score("knoveleng/open-rs", answer["output"], answer["gold"], model_path=str(MODEL))
+        again = compute_score("knoveleng/open-rs", answer["output"], answer["ground_truth"], model_path=str(MODEL))
         assert again == {key: answer[key] for key in again}
     assert 0.2 < sum(answer["acc"] for answer in graded) / len(graded) < 0.9
     settings = json.loads((out / model / "settings.json").read_text())

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import re
+import shutil
+import signal
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -21,9 +26,11 @@ from typer.testing import CliRunner
 from cw_plugin.cli import app
 from cw_plugin.errors import ReportError
 from cw_plugin.reports import plots, tables
-from cw_plugin.reports.answers import Evaluation, read_evaluations
+from cw_plugin.reports.evaluations import Evaluation, read_evaluations
 from cw_plugin.reports.runs import read_run
 from cw_plugin.reports.statistics import average, paired_difference, score
+
+ROOT = Path(__file__).parents[1]
 
 
 def write_metrics(folder: Path, steps: dict[int, dict[str, float]]) -> Path:
@@ -93,7 +100,7 @@ def test_the_step_of_table_2_can_be_chosen_and_the_papers_rows_put_beside(evalua
     assert "| CW-GRPO (reported) | 30.0 | 77.5 | 53.8 | +7.9 |" in printed
     assert "| Qwen2.5-Math-7B-Instruct (reported) | 3.3 | 47.5 | 25.4 |  |" in printed
     code, printed = run_command("report", evaluations, "--out", tmp_path, "--step", "150")
-    assert code == 2 and "nothing was evaluated at step 150; there are answers of 200, 100" in printed
+    assert code == 2 and "nothing was evaluated at step 150; there are answers at 200, 100" in printed
 
 
 def test_table_3_has_the_entropy_of_the_step(evaluations, tmp_path):
@@ -173,14 +180,14 @@ def test_paired_differences():
     assert paired_difference([many], [other])[1] == pytest.approx(exact, abs=0.02)
 
 
-METRICS = {1: {"actor/entropy": 0.5}, 2: {"actor/entropy": 0.25}}
+METRICS = {1: {"actor/entropy": 0.5, "actor/kl": math.nan}, 2: {"actor/entropy": 0.25, "actor/kl": -math.inf}}
 
 
-def as_tensorboard(folder: Path) -> None:
+def as_tensorboard(folder: Path, metrics: dict[int, dict[str, float]] = METRICS) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(folder)) as writer:
-        for step, data in METRICS.items():
+        for step, data in metrics.items():
             for key, value in data.items():
                 writer.add_scalar(key, value, step)
 
@@ -196,15 +203,24 @@ def wait_until_written(folder: Path, step: int) -> None:
         time.sleep(0.2)
 
 
-def as_wandb(folder: Path) -> None:
+def as_wandb(folder: Path, metrics: dict[int, dict[str, float]] = METRICS) -> None:
     import wandb
 
     folder.mkdir()
     run = wandb.init(project="p", dir=str(folder), mode="offline", settings=wandb.Settings(silent=True))
-    for step, data in METRICS.items():
+    for step, data in metrics.items():
         run.log(data, step=step)
     run.finish()
-    wait_until_written(folder, 2)
+    wait_until_written(folder, max(metrics))
+
+
+def test_without_wandb_its_files_end_in_one_sentence(tmp_path, monkeypatch):
+    (tmp_path / "run-x.wandb").write_bytes(b"")
+    empty = tmp_path / "environment"  # a Python that has no packages
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", empty], check=True)
+    monkeypatch.setattr(sys, "executable", str(empty / "bin" / "python"))
+    with pytest.raises(ReportError, match=r"run-x.wandb .*No module named wandb.*pip install 'wandb>=0.31'"):
+        read_run(tmp_path)
 
 
 def test_a_long_wandb_run_is_read_across_blocks(tmp_path):
@@ -228,6 +244,7 @@ def test_every_logger_gives_the_same_series(write, tmp_path):
     write(tmp_path / "run")
     steps, values = read_run(tmp_path / "run").series("actor/entropy")
     assert (steps.tolist(), values.tolist()) == ([1, 2], [0.5, 0.25])
+    assert repr(read_run(tmp_path / "run").series("actor/kl")[1].tolist()) == "[nan, -inf]"
 
 
 @pytest.mark.parametrize(
@@ -236,15 +253,39 @@ def test_every_logger_gives_the_same_series(write, tmp_path):
         ("metrics.0.jsonl", "metrics.jsonl"),  # as the study names them, the quickstart, the recipes
         ("metrics-20261031-235959.jsonl", "metrics.jsonl"),
         ("metrics-20261031-235959.jsonl", "metrics-20261101-000003.jsonl"),
+        ("metrics.9.jsonl", "metrics.10.jsonl"),
     ],
 )
 def test_a_resumed_run_is_one_series(first, then, tmp_path):
+    """Also after ``cp -r``, which gives every file the time of the copy, in whatever order."""
     write_metrics(tmp_path / "run", {1: {"x": 1.0}, 2: {"x": 2.0}, 3: {"x": 3.0}})
     (tmp_path / "run" / "metrics.jsonl").rename(tmp_path / "run" / first)
-    os.utime(tmp_path / "run" / first, (1, 1))
     write_metrics(tmp_path / "run", {3: {"x": 30.0}, 4: {"x": 40.0}})
     (tmp_path / "run" / "metrics.jsonl").rename(tmp_path / "run" / then)
-    assert read_run(tmp_path / "run").series("x")[1].tolist() == [1.0, 2.0, 30.0, 40.0]
+    subprocess.run(["cp", "-r", tmp_path / "run", tmp_path / "copy"], check=True)
+    for folder, times in (("run", (1, 2)), ("copy", (2, 1))):
+        for name, modified in zip((first, then), times, strict=True):
+            os.utime(tmp_path / folder / name, (modified, modified))
+        assert read_run(tmp_path / folder).series("x")[1].tolist() == [1.0, 2.0, 30.0, 40.0]
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("events.out.tfevents.999999999.host.1.0", "events.out.tfevents.1000000000.host.1.0"),
+        ("offline-run-20261031_235959-b/run-b.wandb", "offline-run-20261101_000003-a/run-a.wandb"),
+    ],
+)
+def test_the_name_orders_the_files_of_other_loggers(first, then, tmp_path):
+    for step, name in ((1.0, first), (2.0, then)):
+        write = as_tensorboard if "tfevents" in name else as_wandb
+        written = tmp_path / f"written-{step}"
+        write(written, {7: {"x": step}})
+        (file,) = (path for path in written.rglob("*") if path.match("*tfevents*") or path.suffix == ".wandb")
+        (tmp_path / "run" / name).parent.mkdir(parents=True, exist_ok=True)
+        file.rename(tmp_path / "run" / name)
+        os.utime(tmp_path / "run" / name, (100 - step, 100 - step))
+    assert read_run(tmp_path / "run").metrics["x"] == {7: 2.0}
 
 
 @pytest.mark.parametrize(
@@ -257,7 +298,7 @@ def test_a_folder_of_several_runs_is_no_run(names, tmp_path):
         (tmp_path / name).write_text(json.dumps({"step": 1, "data": {"x": 1.0}}) + "\n")
     (tmp_path / "validation").mkdir()
     (tmp_path / "validation" / "1.jsonl").write_text(json.dumps({"input": "q", "acc": 1.0}) + "\n")  # no metrics
-    with pytest.raises(ReportError, match=r"holds 2 runs .*grpo.* give each one's folder, as NAME=FOLDER"):
+    with pytest.raises(ReportError, match=r"holds 2 runs .*grpo.* give the folder of each as NAME=FOLDER"):
         read_run(tmp_path)
 
 
@@ -362,14 +403,14 @@ def test_covariance_puts_seeds_and_steps_together(tmp_path):
     _, printed = run_command("covariance", tmp_path)
     assert "holds 2 runs (1/covariance, 2/covariance)" in printed
     _, printed = run_command("covariance", *runs, "--steps", "2:40")
-    assert "has records of the steps 1, 50, and none in that range" in printed
+    assert "has records of the steps 1, 50, none of them in --steps" in printed
 
 
 def test_runs_of_one_name_that_differ_have_columns_of_their_own():
     one, other = {"trainer": {"total_training_steps": 10}}, {"trainer": {"total_training_steps": 3}}
     table = tables.table_5([("GRPO", one), ("GRPO", one), ("GRPO", other)])
     assert table.header == ["", "GRPO", "GRPO", "paper (reported)"]
-    assert ["training steps", "10", "3", "100"] in table.rows and "differ in these settings" in table.notes[-1]
+    assert ["training steps", "10", "3", "100"] in table.rows and "that differ here" in table.notes[-1]
 
 
 @pytest.mark.parametrize(
@@ -385,7 +426,7 @@ def test_runs_of_one_name_that_differ_have_columns_of_their_own():
         (lambda path: (write_metrics(path, {}) / "a.jsonl").write_text("{\n{}\n"), ["plot"], "line 1 is not JSON"),
         (lambda path: (write_evaluation(path, 1, {"amc23": [[1]]}) / "a.jsonl").write_text("{\n{}\n"), ["report"],
          "line 1 is not JSON"),  # answers there, and a damaged log beside them
-        (lambda path: (path.mkdir(), (path / "settings.json").write_text("{")), ["report"], "what an evaluation"),
+        (lambda path: (path.mkdir(), (path / "settings.json").write_text('{"benchmarks": ')), ["report"], "is damaged"),
         (lambda path: write_evaluation(path, 1, {"amc23": []}), ["report"], "is empty"),
         (lambda path: write_evaluation(path, 1, {"amc23": [[1]]}), ["report", "--base", "x"], "no evaluation named x"),
         (lambda path: (path.mkdir(), (path / "step_01.parquet").write_bytes(b"PAR")), ["covariance"], "cannot be read"),
@@ -411,3 +452,161 @@ def test_an_unfinished_evaluation_is_shown_as_such(tmp_path):
 def test_no_run_at_all_is_refused():
     with pytest.raises(ReportError, match="does not exist"):
         read_run("nowhere")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from cw_plugin import files
+
+def half(path):
+    path.write_bytes(Path(sys.argv[1]).read_bytes()[:-10])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+files.write_whole(Path(sys.argv[1]), half)
+"""
+
+
+@pytest.mark.parametrize("name", ["settings.json", "amc23.jsonl", "5.jsonl", "metrics.jsonl", "step_000001.parquet"])
+def test_a_file_whose_writer_was_killed_is_no_result(name, evaluations, tmp_path):
+    """Whatever reads a folder: neither a method, nor a run, nor a step comes of what is there in part."""
+    write_metrics(tmp_path / "evaluation" / "run", METRICS)
+    write_record(tmp_path / "evaluation" / "run", 1, 10)
+    dump = tmp_path / "evaluation" / "run" / "5.jsonl"
+    dump.write_text(json.dumps({"input": "q", "gts": "1", "acc": 1.0}) + "\n")
+    arguments = [evaluations, f"RUN={tmp_path / 'evaluation' / 'run'}"]
+    _, before = run_command("report", *arguments, "--out", tmp_path / "out")
+    (victim, *_) = sorted(evaluations.rglob(name))
+    whole = victim.read_bytes()
+    killed = subprocess.run([sys.executable, "-c", KILLED, victim], cwd=ROOT, timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    assert victim.read_bytes() == whole and any(".part" in path.name for path in victim.parent.iterdir())
+    code, after = run_command("report", *arguments, "--out", tmp_path / "out")
+    assert code == 0 and after == before and "part" not in after
+
+
+def test_hidden_folders_hold_no_results(evaluations, tmp_path):
+    """As an earlier version left them after a kill, an editor's, and those of a lighteval that was killed."""
+    _, before = run_command("report", evaluations, "--out", tmp_path / "out")
+    for hidden in (".part-abc", ".lighteval-xyz/out"):
+        write_evaluation(evaluations / "base" / hidden, None, {"amc23": grades(40, 40)})
+    code, after = run_command("report", evaluations, "--out", tmp_path / "out")
+    assert code == 0 and after == before
+
+
+@pytest.mark.parametrize("content", ['{"editor.tabSize": 4}', "// a comment\n{}", "[]", "", '"benchmarks"'])
+def test_a_settings_file_of_another_program_is_passed_over(content, evaluations, tmp_path):
+    _, before = run_command("report", evaluations, "--out", tmp_path / "out")
+    (evaluations / "notes").mkdir()
+    (evaluations / "notes" / "settings.json").write_text(content)
+    code, after = run_command("report", evaluations, "--out", tmp_path / "out")
+    assert code == 0 and after == before
+
+
+def write_config(folder: Path, *overrides: str) -> Path:
+    """The configuration that hydra saves, composed by verl's own main_ppo."""
+    from hydra import compose, initialize_config_module
+    from omegaconf import OmegaConf
+
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer", [f"trainer.default_local_dir={folder}", *overrides])
+    (folder / ".hydra").mkdir(parents=True)
+    OmegaConf.save(config, folder / ".hydra" / "config.yaml")
+    return folder
+
+
+def two_runs(tmp_path: Path, first: list[str], second: list[str]) -> list[str]:
+    runs = []
+    for number, overrides in enumerate((first, second)):
+        folder = write_config(tmp_path / f"run{number}", "algorithm.adv_estimator=cw_grpo", *overrides)
+        write_metrics(folder, {1: {"actor/entropy": 1.0 + number}, 2: {"actor/entropy": 2.0}})
+        write_record(folder, 1, 10)
+        runs.append(f"CW={folder}")
+    return runs
+
+
+SEED_1, SEED_2 = ["data.seed=1"], ["data.seed=2"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (["+algorithm.cw_grpo.scope=batch"], [], "algorithm.cw_grpo.scope is batch in the first and not set in the"),
+        (["trainer.n_gpus_per_node=1"], ["trainer.n_gpus_per_node=2"], "n_gpus_per_node is 1 in the first and 2 in"),
+        (["data.max_response_length=64"], ["data.max_response_length=128"], "is 64 in the first and 128 in the second"),
+        (["actor_rollout_ref.model.path=/a/b/x"], ["actor_rollout_ref.model.path=/a/b/y"], "is /a/b/x in the first"),
+        (["actor_rollout_ref.actor.optim.lr=1e-5", "data.train_batch_size=8"], [], "lr is 1e-05 in the first.*and 1 m"),
+        (["data.train_files=[/a/open_rs/train.parquet]"], ["data.train_files=[/a/gsm8k/train.parquet]"], "train_files"),
+    ],
+)  # fmt: skip
+def test_runs_of_one_name_must_be_of_one_method(first, second, message, tmp_path):
+    runs = two_runs(tmp_path, [*SEED_1, *first], [*SEED_2, *second])
+    code, printed = run_command("report", *runs, "--out", tmp_path / "out")
+    assert code == 2 and "both named CW, are not seeds of one method" in printed
+    assert re.search(message, printed) and printed.count("Error:") == 1 and not (tmp_path / "out").exists()
+
+
+def test_every_command_compares_the_runs_of_one_name(tmp_path):
+    runs = two_runs(tmp_path, SEED_1, [*SEED_1, "trainer.experiment_name=other"])
+    for command in ("report", "plot", "covariance"):
+        code, printed = run_command(command, *runs, "--out", tmp_path / "out")
+        assert code == 2 and "both named CW, have the same seeds (data.seed=1)" in printed
+        code, printed = run_command(command, runs[0], runs[0], "--out", tmp_path / "out")
+        assert code == 2 and "run0 is given twice as CW" in printed
+        code, printed = run_command(command, runs[0], runs[1].replace("CW=", "other="), "--out", tmp_path / "out")
+        assert code == 0, printed
+
+
+def test_what_makes_no_method_may_differ_between_seeds(tmp_path):
+    may = ["trainer.total_training_steps={n}", "trainer.logger=[console,file]", "trainer.experiment_name=x{n}",
+           "trainer.test_freq={n}", "trainer.validation_data_dir=/x/{n}", "trainer.save_freq={n}", "data.seed={n}",
+           "+ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_PATH=/x/{n}",
+           "actor_rollout_ref.model.path=/machine-{n}/models/x", "+algorithm.cw_grpo.record_every={n}"]  # fmt: skip
+    runs = two_runs(tmp_path, *([text.format(n=n) for text in may] for n in (5, 8)))
+    code, printed = run_command("report", *runs, "--out", tmp_path / "out")
+    assert code == 0 and "not compared" not in printed, printed
+    assert "CW (2 seeds)" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_runs_without_a_configuration_are_not_compared_and_that_is_said(tmp_path):
+    runs = [f"CW={write_metrics(tmp_path / str(number), METRICS)}" for number in (1, 2)]
+    for command in ("report", "plot"):
+        code, printed = run_command(command, *runs, "--out", tmp_path / "out" / "x")
+        assert code == 0 and f"CW: no .hydra/config.yaml in {tmp_path / '1'}, {tmp_path / '2'}, so these" in printed
+
+
+def test_evaluations_of_one_name_must_be_asked_alike(tmp_path):
+    def report(**second) -> str:
+        settings = {"checkpoint": "/a", "weights": "1", "seed": 42, "temperature": 0.6}
+        write_evaluation(tmp_path / "a", 10, {"amc23": grades(1, 2)}, **settings)
+        write_evaluation(tmp_path / "b", 10, {"amc23": grades(2, 2)}, **(settings | second))
+        _, printed = run_command("report", f"CW={tmp_path / 'a'}", f"CW={tmp_path / 'b'}", "--out", tmp_path / "out")
+        shutil.rmtree(tmp_path / "a")
+        shutil.rmtree(tmp_path / "b")
+        return printed
+
+    assert "75.0 (3/4)" in report(checkpoint="/b", weights="2")
+    assert "temperature is 0.6 in the first and 1.0 in the second" in report(weights="2", temperature=1.0)
+    assert "/a was evaluated twice with seed 42 as CW" in report()
+
+
+def test_steps_that_only_some_seeds_have_do_not_vanish_without_a_word(tmp_path):
+    """Validated at the start and at the end, after 5 and after 8 steps."""
+    metric = "val-core/x/acc/mean@1"
+    runs = []
+    for seed, last in ((1, 5), (2, 8)):
+        steps = {step: {"actor/entropy": 1.0} for step in range(1, last + 1)} | {0: {metric: 0.25 * seed}}
+        steps[last][metric] = 1.0
+        runs.append(read_run(f"CW={write_metrics(tmp_path / str(seed), steps)}"))
+    (figure,) = plots.named(runs, "accuracy")
+    (line,) = figure.axes[0].lines
+    assert line.get_xdata().tolist() == [0] and line.get_ydata().tolist() == [0.375]
+    legend = figure.axes[0].get_legend()
+    assert legend.get_texts()[0].get_text() == "CW (2 seeds; left out: 2 steps that only some have)"
+    assert legend.get_title().get_text() == "band: ± 1 standard deviation over seeds"
+    (figure,) = plots.named(runs, "entropy")
+    assert (
+        figure.axes[0].get_legend().get_texts()[0].get_text() == "CW (2 seeds; left out: 3 steps that only some have)"
+    )
+    (figure,) = plots.named(runs[:1], "entropy")
+    assert figure.axes[0].get_legend().get_title().get_text() == ""

@@ -336,7 +336,7 @@ def test_the_golds_of_the_benchmarks(pool):
     for source in SOURCES.values():
         if not source.training:
             lines = (COPIES / source.path / f"{source.split}.jsonl").read_text(encoding="utf-8").splitlines()
-            answers = [final_answer(json.loads(line)[source.gold], source.gold_is_boxed) for line in lines]
+            answers = [final_answer(json.loads(line)[source.ground_truth], source.is_boxed) for line in lines]
             golds += [(source.name, row, gold) for row, gold in enumerate(answers)]
     assert len(golds) == 1517
 

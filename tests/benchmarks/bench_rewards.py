@@ -77,7 +77,7 @@ def load_golds(data: Path) -> list[tuple[str, str]]:
     for source in SOURCES.values():
         if not source.training:
             for line in (data / source.path / f"{source.split}.jsonl").open(encoding="utf-8"):
-                golds.append((source.name, final_answer(json.loads(line)[source.gold], source.gold_is_boxed)))
+                golds.append((source.name, final_answer(json.loads(line)[source.ground_truth], source.is_boxed)))
     return golds
 
 

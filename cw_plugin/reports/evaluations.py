@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cw_plugin.errors import ReportError
+from cw_plugin.files import find
 from cw_plugin.reports.runs import split_name
 
 BENCHMARKS = {  # in the paper's order, with the paper's names
@@ -32,8 +33,8 @@ class Evaluation:
         name: of the method or model.
         step: training step of the checkpoint, None for a model that was not trained here.
         accuracy: benchmark -> question -> accuracy of each of its answers, 0 or 1.
-        unfinished: benchmarks whose answers are not complete.
-        settings: how it was asked.
+        unfinished: benchmarks that still lack answers.
+        settings: the content of settings.json.
     """
 
     name: str
@@ -49,17 +50,17 @@ class Evaluation:
 
 
 def read_evaluations(argument: str | Path) -> list[Evaluation]:
-    """Read ``FOLDER`` or ``NAME=FOLDER``: what eval_benchmarks.sh wrote, for one model or several.
+    """Read ``FOLDER`` or ``NAME=FOLDER``: what ``cw-grpo evaluate`` wrote, for one model or several.
 
-    A folder without such files, but with verl's own validation dumps (``validation/<step>.jsonl``), gives one
-    evaluation for each step; verl does not say there which benchmark a row is of, so all rows are one, "validation".
+    A folder that holds only verl's own validation dumps (``validation/<step>.jsonl``) gives one evaluation for each
+    step. verl does not say there which benchmark a row belongs to, so that all rows are of one, "validation".
 
     Raises:
-        ReportError: nothing to read, or a file that is damaged.
+        ReportError: no answers, or a damaged file.
     """
     name, path = split_name(argument)
     if not path.is_dir():
-        raise ReportError(f"{path} is not a folder; give one that eval_benchmarks.sh or a run has written")
+        raise ReportError(f"{path} is not a folder; give one that cw-grpo evaluate or a run has written")
     folders = evaluation_folders(path)
     if folders:
         several = len(folders) > 1 and name == split_name(path)[0]
@@ -68,7 +69,7 @@ def read_evaluations(argument: str | Path) -> list[Evaluation]:
     if not dumps:
         raise ReportError(
             f"{path} holds no graded answers: neither an evaluation (settings.json) nor verl's validation dumps "
-            "(<step>.jsonl); run examples/eval_benchmarks.sh, or train with trainer.validation_data_dir"
+            "(STEP.jsonl); run cw-grpo evaluate, or train with trainer.validation_data_dir"
         )
     return [
         Evaluation(name, int(file.stem), {VALIDATION: _by_question(_rows(file), ("input", "gts"), file)})
@@ -77,13 +78,28 @@ def read_evaluations(argument: str | Path) -> list[Evaluation]:
 
 
 def evaluation_folders(path: Path) -> list[Path]:
-    """Folders that eval_benchmarks.sh has written."""
-    return sorted({settings.parent for settings in path.rglob("settings.json")})
+    """Folders that ``cw-grpo evaluate`` has written; a ``settings.json`` of another program is passed over.
+
+    Raises:
+        ReportError: one of them is damaged.
+    """
+    return [file.parent for file in find(path, "settings.json") if _settings(file) is not None]
+
+
+def _settings(file: Path) -> dict[str, Any] | None:
+    text = file.read_text(encoding="utf-8", errors="replace")
+    try:
+        settings = json.loads(text)
+    except ValueError as error:
+        if '"benchmarks"' not in text:
+            return None
+        raise ReportError(f"{file} is damaged ({error}); evaluate again") from None
+    return settings if isinstance(settings, dict) and "benchmarks" in settings else None
 
 
 def validation_dumps(path: Path) -> list[Path]:
     """verl's validation dumps by step. Its rollout dumps have the same names, and no grades."""
-    steps = [file for file in path.rglob("*.jsonl") if file.stem.isdigit()]
+    steps = [file for file in find(path, "*.jsonl") if file.stem.isdigit()]
     dumps = []
     for file in steps:
         with open(file, encoding="utf-8", errors="replace") as lines:
@@ -93,14 +109,12 @@ def validation_dumps(path: Path) -> list[Path]:
 
 
 def _evaluation(folder: Path, name: str) -> Evaluation:
+    settings = _settings(folder / "settings.json") or {}
     try:
-        settings = json.loads((folder / "settings.json").read_text())
         benchmarks = {key: bool(value["finished"]) for key, value in settings["benchmarks"].items()}
         step = settings["step"]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ReportError(
-            f"{folder}/settings.json is not what an evaluation writes ({error!r}); evaluate again"
-        ) from None
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ReportError(f"{folder}/settings.json is damaged ({error!r}); evaluate again") from None
     files = [folder / f"{key}.jsonl" for key in benchmarks]
     accuracy = {file.stem: _by_question(_rows(file), ("index",), file) for file in files if file.exists()}
     unfinished = tuple(key for key, finished in benchmarks.items() if not finished or key not in accuracy)
@@ -124,7 +138,7 @@ def _by_question(rows: Iterable[dict[str, Any]], keys: tuple[str, ...], file: Pa
         for row in rows:
             answers["\n".join(str(row[key]) for key in keys)].append(float(row["acc"]))
     except (KeyError, TypeError) as error:
-        raise ReportError(f"{file} has rows without {error}; it is not a file of graded answers") from None
+        raise ReportError(f"{file} has rows without {error}, so it holds no graded answers; remove it") from None
     if not answers:
         raise ReportError(f"{file} is empty; evaluate this benchmark again, or remove the file")
     return dict(answers)
