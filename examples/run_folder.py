@@ -155,8 +155,13 @@ class RunFolder:
 
     def finish(self) -> None:
         """Say so in the folder, once the command has ended well; one that stopped before its last step has not."""
-        if self.steps is not None and max(self._logged, self._saved) >= self.steps:
+        reached = max(self._logged, self._saved)
+        if self.steps is None:
+            return
+        if reached >= self.steps:
             self.marker.touch()
+        else:
+            print(f"{self.path} has ended at step {reached} of {self.steps}, and is not finished.")
 
     def refuse_other_settings(self) -> None:
         """Exit 2 where the folder has results of other settings than the command's, or they would be written over."""

@@ -55,7 +55,7 @@ def main(config):
                 subprocess.run([sys.executable, "-c", DAEMON, run / "daemon.pid"], env={}, check=True)
                 time.sleep(300)
             if os.environ.get("CRASH") == str(step):
-                os._exit(3)
+                os._exit(int(os.environ["CODE"]))
 
 main()
 '''
@@ -81,8 +81,8 @@ def command(trainer: Path, run: Path, *overrides: str, steps: int = 4, flags: tu
     ]
 
 
-def launched(*arguments, crash: int = 0, **settings) -> subprocess.CompletedProcess:
-    environment = os.environ | {"CRASH": str(crash)}
+def launched(*arguments, crash: int = 0, code: int = 3, **settings) -> subprocess.CompletedProcess:
+    environment = os.environ | {"CRASH": str(crash), "CODE": str(code)}
     return subprocess.run(command(*arguments, **settings), env=environment, capture_output=True, text=True, timeout=120)
 
 
@@ -175,6 +175,15 @@ def test_other_settings_are_refused_and_nothing_is_touched(trainer, run, finishe
         after = contents(run)
         assert after.pop(".lock") != finished[".lock"]
         assert after == {name: text for name, text in finished.items() if name != ".lock"}
+
+
+def test_finished_is_written_by_a_run_that_is(trainer, run):
+    result = launched(trainer, run, SEED, crash=3, code=0)
+    assert result.returncode == 0 and f"{run} has ended at step 3 of 4, and is not finished.\n" in result.stdout
+    assert not (run / "finished").exists()
+    (run / "metrics.jsonl").unlink()  # as if killed between the last checkpoint and what is done after it
+    assert launched(trainer, run, SEED, steps=2).returncode == 0
+    assert trained(run) == [] and (run / "finished").exists()
 
 
 def test_results_without_settings_are_refused_and_a_folder_without_results_is_free(trainer, run, finished):
