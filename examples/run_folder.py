@@ -193,7 +193,7 @@ class RunFolder:
 
 def differences(saved: Path, overrides: dict[str, Any]) -> Iterator[str]:
     """What was and is of every setting that must stay and does not; ``saved`` is hydra's folder."""
-    before = parse(OmegaConf.to_object(OmegaConf.load(saved / "overrides.yaml")))
+    before = parse(list(OmegaConf.load(saved / "overrides.yaml")))
     config = OmegaConf.load(saved / "config.yaml")
     default = "verl's default"
     free = FREE + (
