@@ -11,6 +11,7 @@ beginning of one long run of each; and the ablation, in which one part of the we
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import json
 import operator
@@ -103,7 +104,8 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        return (self.folder / "finished").exists() or self in gathered()
+        marker = self.folder / "finished"  # empty until run() has seen the end of what launch.py says has finished
+        return (marker.exists() and marker.stat().st_size > 0) or self in gathered()
 
     @property
     def step(self) -> int:
@@ -193,10 +195,6 @@ SLOTS: dict[Job, int] = {}
 
 def start(job: Job) -> subprocess.Popen:
     job.folder.mkdir(parents=True, exist_ok=True)
-    for name, suffix in (("metrics", "jsonl"), ("train", "log")):  # both are begun anew when a run goes on
-        before = job.folder / f"{name}.{suffix}"
-        if before.exists():
-            before.rename(job.folder / f"{name}.{len(list(job.folder.glob(f'{name}.*.{suffix}')))}.{suffix}")
     environment = os.environ | {
         "METHOD": job.method,
         "LR": job.lr,
@@ -210,7 +208,18 @@ def start(job: Job) -> subprocess.Popen:
     }
     with open(job.folder / "progress.log", "ab") as log:
         log.write(b"started\n")
-        return subprocess.Popen(["bash", str(HERE / "train.sh")], env=environment, stdout=log, stderr=subprocess.STDOUT)
+        return subprocess.Popen(
+            ["bash", str(HERE / "train.sh")],
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            preexec_fn=end_with_the_study,
+        )
+
+
+def end_with_the_study() -> None:
+    """Linux tells this process to end when the study has, kill -9 included."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def last_word(job: Job) -> float:
@@ -295,7 +304,9 @@ def collect() -> None:
     """Add to RESULTS the runs that have finished since: their metrics, and of those compared the covariance records."""
     metrics, covariance = gathered(), gathered_covariance()
     for finished in sorted(WORK.glob("*/*/finished")):
-        job = Job(**json.loads(finished.read_text()))
+        if not (written := finished.read_text()):
+            continue
+        job = Job(**json.loads(written))
         if job not in metrics:
             metrics = {**metrics, job: metrics_of(job)}
         if job.phase in ("main", "long") and (job.method, job.seed) not in covariance:
