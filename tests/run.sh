@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what the tests need and runs every one of them: lint, types, unit tests, and the end-to-end runs of main_ppo.
+# Installs what the tests need and runs them: lint, types, unit tests, and end-to-end runs of main_ppo. The slowest of
+# these are left out; -m slow runs them.
 #
 #   bash tests/run.sh [pytest arguments]      for example: bash tests/run.sh -m "not e2e" -k weights
 set -euo pipefail
