@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import psutil
@@ -222,7 +223,7 @@ def test_runs_are_told_apart_by_holms_method(study):
     # Accuracy differs by -0.09, -0.10, -0.11 and by -0.01, -0.02, -0.03; reward not at all and by 0.3, 0, 0.
     grpo, clip_cov, reward = 4 * p(10 * 3**0.5), 3 * p(2 * 3**0.5), 2 * p(1)
     intro, _, *lines = report.verdict(runs).splitlines()
-    assert intro.endswith("for all 4.")
+    assert "corrected for 4 tests" in intro
     assert lines == [
         f"- CW-GRPO (prompt group) against GRPO: accuracy -10.0 ± 2.5 points (p {grpo:.2f}), reward +0.000 ± 0.000 "
         "(p 1.00): a difference in accuracy.",
@@ -279,13 +280,157 @@ def test_the_search_takes_the_best_mean_of_two_validations(study, tmp_path, monk
     ]  # fmt: skip
 
 
-def test_the_studys_readme_cites_its_results(study):
-    """Whatever number is written by hand under "What came out" is one that the results' page has."""
-    came_out = (STUDY / "README.md").read_text("utf-8").split("## What came out")[1].split("## What it is not")[0]
-    page = (STUDY / "results" / "README.md").read_text("utf-8")
-    numbers = re.findall(r"(?<![\w.])-?\d+\.\d+(?: ± \d+\.\d+)?(?!\d)", came_out.replace("2506.01939", ""))
-    assert len(numbers) > 20
-    assert [number for number in numbers if not re.search(rf"(?<![\d.]){re.escape(number)}(?!\d)", page)] == []
+def hand_written(report) -> list[str]:
+    """Every passage of "What came out" that has a number, with the number as the results give it."""
+    job = report.study
+    results, covariance = report.read_results(report.RESULTS), report.read_covariance(report.RESULTS)
+    gradients = report.read_gradients(report.RESULTS)
+    search, main, long, ablation = (report.of(results, phase) for phase in ("search", "main", "long", "ablation"))
+    start = report.starts(results)
+
+    def cell(table, row, column):
+        (cells,) = [cells for cells in table.rows if cells[0] == row]
+        return cells[table.header.index(column)]
+
+    def held(column):
+        return cell(report.concentration(covariance), "GRPO", column)
+
+    def threshold(column):
+        return cell(report.table_1("GRPO", covariance["grpo"]), "1.00%", column)
+
+    def entropy(runs):
+        return report.shown([run.entropy for run in runs], digits=3).split(" ± ")[0]
+
+    def late(method, end):
+        """Reward and entropy of a long run over the 100 steps up to one."""
+        return [f"{long[method][0].mean(quantity, end, 100):.3f}" for quantity in ("reward", "entropy")]
+
+    def final(runs):
+        return report.shown([run.accuracy for run in runs], 100)
+
+    def above(ours, theirs, sign=""):
+        return report.shown(report.differences(ours, theirs, "accuracy"), 100, 1, sign)
+
+    def searched(method):
+        (run,) = [run for run in search[method] if run.lr == "1e-4"]
+        return [f"{value * 100:.1f}" for value in run.series("accuracy").values()]
+
+    def best(method):
+        return cell(report.rates(search), report.NAMES[method], "1e-4")
+
+    def pointed(method, quantity):
+        return report.estimate(gradients[method, quantity])
+
+    def share(quantity):
+        return f"{gradients['cw_grpo', quantity][0]:.0%}"
+
+    (grpo, ours), (grpo_long,), (ours_long,) = (main["grpo"], main["cw_grpo"]), long["grpo"], long["cw_grpo"]
+    (reward, low), (grpo_reward, grpo_low) = late("cw_grpo", 1000), late("grpo", 300)
+    (batch_reward, batch_low), (loss_reward, loss_low) = late("cw_grpo_batch", 1000), late("cw_grpo_loss", 1000)
+    validations = searched("cw_grpo")
+    length = pointed("cw_grpo", "length").split(" ± ")[0]
+    slopes = [pointed(method, "slope").split(" ± ")[0] for method in ("clip_cov_0.005", "clip_cov_0.02")]
+    shuffled, parts = ablation["cw_grpo_shuffled"], ("batch", "uncentred", "unnormalised")
+    batch, uncentred, unnormalised = (above(ablation[f"cw_grpo_{part}"], ours, "+") for part in parts)
+    return [
+        # The paper's tables and figures, and another's paper
+        "(Table 1, Figure 3)", "(Figure 1)", "(Table 3)", "(Table 2)", "models of 8 to 32 billion parameters",
+        "*Beyond the 80/20 Rule*, [arXiv:2506.01939](https://arxiv.org/abs/2506.01939)",
+        # The table
+        f"Of GRPO's tokens with positive covariance 1% hold {held('positive, top 1%')}% of it and 5% hold "
+        f"{held('positive, top 5%')}%; of the negative ones {held('negative, top 1%')}% and "
+        f"{held('negative, top 5%')}%.",
+        f"agrees with the paper for the positive 1% ({threshold('positive ≥')}, "
+        f"there {threshold('positive (reported)')}) and nowhere else",
+        f"CW-GRPO's is higher after as many steps ({entropy(ours)} nats against {entropy(grpo)} after {job.STEPS})",
+        f"with a reward of {reward} it has {low} (steps 901 to 1000), "
+        f"GRPO with {grpo_reward} has {grpo_low} (steps 201 to 300)",
+        f"The batch scope and the loss keep more, {batch_low} with {batch_reward} and {loss_low} with {loss_reward}",
+        f"none of the compared runs collapses, in {job.STEPS} steps or in {job.LONG_STEPS:,}",
+        f"CW-GRPO's at the highest learning rate, from {validations[0]}% to {validations[-1]}%",
+        f"CW-GRPO ends {above(grpo, ours)} points below GRPO after {job.STEPS} steps",
+        f"({report.gain(ours, start)[1:]} points above it; GRPO {report.gain(grpo, start)[1:]})",
+        f"After {job.LONG_STEPS:,} steps, in one run, it has {final([ours_long])}%, GRPO {final([grpo_long])}%",
+        # The search
+        f"at 1e-4 CW-GRPO has {best('cw_grpo')}% and GRPO {best('grpo')}%, where the starting model has "
+        f"{np.mean(report.starts(results, ('search',))) * 100:.1f}%; between 3e-5 and 1e-4 nothing was tried",
+        f"far enough from the starting model for {job.SEARCH_STEPS} steps to tell the rates apart",
+        # Where updates point
+        f"a batch's gradient under CW-GRPO is {length} times as long as GRPO's, and the expected reward rises along it "
+        f"{pointed('cw_grpo', 'slope')} times as fast; divided by the length, which Adam roughly does, "
+        f"{pointed('cw_grpo', 'slope_by_length')} times as fast",
+        f"{share('weak_tokens')} of the tokens get a kernel below one half, and these hold {share('weak_squares')} of "
+        "the sum of squared gradients",
+        f"{share('weak_unlikely')} of them are among as many of the least probable ones, "
+        f"which hold {share('unlikely_squares')} of that sum",
+        f"on random tokens the same weights cost nothing ({pointed('cw_grpo_shuffled', 'slope')})",
+        f"as its ratio grows ({slopes[0]} at 0.005, {slopes[1]} at 0.02)",
+        # The ablation
+        f"the same weights end at {final(shuffled)}% and {entropy(shuffled)} nats, as GRPO does ({final(grpo)}%, "
+        f"{entropy(grpo)}), and {above(shuffled, ours)} points above the paper's",
+        f"({batch} points, at the same learning rate), no centring ({uncentred}) and no normalisation ({unnormalised})",
+        # What to watch
+        f"(here to {length} of GRPO's, for {share('weak_tokens')} of the tokens)",
+    ]  # fmt: skip
+
+
+def test_every_number_in_the_studys_readme_is_the_one_it_talks_about(study):
+    """Also of a passage that is not listed above: write it there with the number that the results give."""
+    text = (STUDY / "README.md").read_text("utf-8").split("## What came out")[1].split("## What it is not")[0]
+    text = " ".join(text.split())
+    passages = hand_written(study("report"))
+    assert [passage for passage in passages if passage not in text] == []
+    for passage in passages:
+        text = text.replace(passage, "")
+    assert re.findall(r"\S*\d\S*", text) == []
+
+
+def drawing(svg: str) -> tuple[list[str], list[str], np.ndarray]:
+    """What a figure shows, whichever matplotlib has drawn it: its texts, its shapes with their colours, and all their
+    coordinates in per cent of the figure's width."""
+    root = ElementTree.fromstring(svg, ElementTree.XMLParser(target=ElementTree.TreeBuilder(insert_comments=True)))
+    texts, shapes, coordinates = [], [], []
+
+    def visit(element):
+        if element.get("id", "").startswith("text_"):  # letters are outlines; a comment says which
+            texts.extend(comment.text.strip() for comment in element.iter(ElementTree.Comment))
+            return
+        if element.tag.endswith(("}path", "}use")):
+            path, style = element.get("d", ""), element.get("style", "")
+            place = path or f"{element.get('x')} {element.get('y')}"
+            coordinates.extend(map(float, re.findall(r"-?\d+(?:\.\d+)?(?:e-?\d+)?", place)))
+            colours = re.findall(r"(?:fill|stroke|stroke-dasharray): [^;]+", style)
+            shapes.append(" ".join([*re.findall(r"[A-Za-z]", path), *colours]))
+        for child in element:
+            visit(child)
+
+    visit(root)
+    width, height = (float(root.get(name).removesuffix("pt")) for name in ("width", "height"))
+    return texts, shapes, np.array([width, height, *coordinates]) / width * 100
+
+
+def assert_same_drawing(one: str, other: str) -> None:
+    (texts, shapes, coordinates), (other_texts, other_shapes, other_coordinates) = drawing(one), drawing(other)
+    assert texts == other_texts
+    assert shapes == other_shapes
+    np.testing.assert_allclose(coordinates, other_coordinates, rtol=0, atol=0.2)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "changed"),
+    [
+        ("<!-- CW-GRPO, batch -->", "<!-- GRPO, batch -->"),
+        (r"(stroke: )#(?!000000|b0b0b0)\w{6}", r"\g<1>#123456"),  # of a curve
+        (r"(?s)(clip-path=.*?\nL )\d+", r"\g<1>1"),  # a point of a curve, by at least a few per cent
+    ],
+)
+def test_two_figures_that_show_something_else_are_told_apart(pattern, changed):
+    svg = (STUDY / "results" / "weights.svg").read_text("utf-8")
+    assert_same_drawing(svg, svg.replace("Matplotlib v3.", "Matplotlib v4.").replace("DejaVuSans-", "Other-"))
+    other = re.sub(pattern, changed, svg, count=1)
+    assert other != svg
+    with pytest.raises(AssertionError):
+        assert_same_drawing(svg, other)
 
 
 def test_what_is_written_is_what_the_results_give(study, tmp_path):
@@ -297,7 +442,13 @@ def test_what_is_written_is_what_the_results_give(study, tmp_path):
     assert report.with_headline(readme, results, gradients) == readme
     report.write_page(tmp_path, results, covariance, gradients)
     committed = {path.name: path.read_text("utf-8") for path in report.RESULTS.iterdir() if path.suffix != ".parquet"}
-    assert {path.name: path.read_text("utf-8") for path in tmp_path.iterdir()} == committed
+    written = {path.name: path.read_text("utf-8") for path in tmp_path.iterdir()}
+    assert sorted(written) == sorted(committed)
+    for name, text in written.items():
+        if name.endswith(".svg"):
+            assert_same_drawing(text, committed[name])
+        else:
+            assert text == committed[name]
 
 
 def test_a_run_that_gets_two_signals_is_ended_all_the_same(tmp_path):

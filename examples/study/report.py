@@ -1,6 +1,6 @@
-"""The study's page, its figures and the README's headline, from results/*.parquet alone.
+"""The study's page, its figures and the headline in the README here, from results/*.parquet alone.
 
-python examples/study/report.py            # results/README.md, results/*.svg, and the section in the main README
+python examples/study/report.py            # results/README.md, results/*.svg, and the section "In short" of README.md
 python examples/study/report.py RESULTS    # the page and the figures of a folder of one's own
 """
 
@@ -23,7 +23,7 @@ from cw_plugin.reports.tables import Table, table_1
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
-README = HERE.parents[1] / "README.md"
+README = HERE / "README.md"
 BEGIN, END = "<!-- study: written by examples/study/report.py -->\n", "<!-- study: end -->\n"
 
 METHODS = {
@@ -273,7 +273,10 @@ def paired(results: Runs, reference: list[Result], name: str, title: str) -> Tab
     ]
     header = ["", "accuracy at the end, points", f"reward, last {WINDOW} steps", "best to last, points"]
     header += ["entropy at the end, nats", "its spread", "about its trend"]
-    notes = ["Mean difference with its 95% interval, p of the paired t-test by seed, not corrected for their number."]
+    notes = [
+        "Mean differences, paired by seed, with 95% confidence intervals. p-values are those of paired t-tests, not "
+        "corrected for the number of tests."
+    ]
     return Table(name, title, header, rows, [*notes, *same_batches(results, reference)])
 
 
@@ -520,7 +523,7 @@ def unfinished(results: list[Result]) -> str:
 
 
 def headline(results: list[Result], gradients: Gradients) -> str:
-    """The section of the main README: where methods end, and what a paired test of each with ours can tell."""
+    """The section "In short": where methods end, and what a paired test of each with ours can tell."""
     runs = of(results, "main")
     if min(len(runs.get(method, [])) for method in (BASELINE, OURS)) < 2:
         return unfinished(results) + first_updates(gradients)
@@ -561,7 +564,10 @@ def verdict(runs: Runs) -> str:
         found = [name for name in ("accuracy", "reward") if p[method, name] < 0.05]
         shows = f"a difference in {' and '.join(found)}" if found else "no difference is shown"
         lines.append(f"- {NAMES[OURS]} against {NAMES[method]}: {accuracy}, {reward}: {shows}.")
-    intro = f"Paired by seed, with the 95% interval of each difference alone; p by Holm's method for all {len(order)}."
+    intro = (
+        "Differences are paired by seed, with 95% confidence intervals. "
+        f"p-values are corrected for {len(order)} tests (Holm)."
+    )
     return "\n".join([intro, "", *lines, ""])
 
 
