@@ -4,6 +4,7 @@ import the plugin, which verl has to find by itself."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import time
 from pathlib import Path
@@ -13,14 +14,15 @@ import wrapt
 
 
 def _write_down(wrapped, instance, args, kwargs):
-    data = args[0] if args else kwargs["data"]
+    called = inspect.signature(wrapped).bind(*args, **kwargs).arguments  # the plugin's hook calls by position
+    data = called["data"]
     seen = {
         "uids": [str(uid) for uid in data.non_tensor_batch["uid"]],
-        "batch_keys": list(kwargs.get("batch_keys", ())),
+        "batch_keys": list(called.get("batch_keys", ())),
         "response_mask": data.batch["response_mask"].clone(),
         "old_log_probs": data.batch["old_log_probs"].clone(),
         "token_level_rewards": data.batch["token_level_rewards"].clone(),
-        "estimator": str(kwargs["adv_estimator"]),
+        "estimator": str(called["adv_estimator"]),
     }
     result = wrapped(*args, **kwargs)
     seen["advantages"] = result.batch["advantages"].clone()
