@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from cw_plugin.errors import NonFiniteError, OptionsError
@@ -76,7 +76,7 @@ class CovarianceStatistics:
 def reweight_tokens(
     log_probs: Float[Tensor, "rows time"],
     advantages: Float[Tensor, "rows time"],
-    response_mask: Bool[Tensor, "rows time"] | Int[Tensor, "rows time"],
+    response_mask: Shaped[Tensor, "rows time"],
     kernel: Kernel = "gaussian",
 ) -> tuple[Float[Tensor, "rows time"], CovarianceStatistics]:
     """w~ A of every token, all rows together being one group.
@@ -85,7 +85,7 @@ def reweight_tokens(
         log_probs: log pi of each sampled token, in nats, any float dtype; computed in float32 at least, summed in
             float64. What stands where ``response_mask`` is 0 does not matter.
         advantages: one to a token.
-        response_mask: 1 where a token belongs to the response, else 0. Holes are allowed.
+        response_mask: 1 where a token belongs to the response, else 0, of any dtype. Holes are allowed.
         kernel: ``"none"`` gives every valid token weight 1 and records the same statistics.
 
     Returns:
@@ -142,7 +142,7 @@ def reweight_tokens(
 def reweight_responses(
     log_probs: Float[Tensor, "rows time"],
     advantages: Float[Tensor, " rows"],
-    response_mask: Bool[Tensor, "rows time"] | Int[Tensor, "rows time"],
+    response_mask: Shaped[Tensor, "rows time"],
     group: Int[Tensor, " rows"] | None = None,
     kernel: Kernel = "gaussian",
     observe: Observer | None = None,

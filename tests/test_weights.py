@@ -337,7 +337,7 @@ def test_kernel_none_is_weight_one_with_the_statistics_of_plain_grpo(reweight):
         ({"log_probs": torch.zeros(6)}, ValueError, "log_probs"),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused(function, arguments, error, message):
+def test_arguments_that_do_not_fit_are_refused(function, arguments, error, message, unchecked):
     advantages = torch.ones(2) if function is reweight_responses else torch.ones(2, 3)
     fits = {"log_probs": torch.zeros(2, 3), "advantages": advantages, "response_mask": torch.ones(2, 3)}
     with pytest.raises(error, match=message):
@@ -345,6 +345,6 @@ def test_arguments_that_do_not_fit_are_refused(function, arguments, error, messa
 
 
 @pytest.mark.parametrize("group", [[0, 2], [0, -1], [0]])
-def test_group_numbers_that_do_not_fit_are_refused(group):
+def test_group_numbers_that_do_not_fit_are_refused(group, unchecked):
     with pytest.raises(ValueError, match="below 2"):
         reweight_responses(torch.zeros(2, 3), torch.ones(2), torch.ones(2, 3), torch.tensor(group))

@@ -1,0 +1,27 @@
+"""The shapes in cw_plugin's signatures are checked by whatever a test calls in its own process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jaxtyping
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+pytest.register_assert_rewrite("e2e")
+# Before any test imports them. The other modules have no shapes; their types are mypy's.
+jaxtyping.install_import_hook(
+    [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for path in ROOT.glob("cw_plugin/**/*.py")
+        if "from jaxtyping import" in path.read_text(encoding="utf-8")
+    ],
+    "beartype.beartype",
+)
+
+
+@pytest.fixture
+def unchecked(monkeypatch):
+    """Lets wrong shapes and types through, so that the function's own error for them is seen."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
