@@ -411,6 +411,11 @@ def test_every_trainer_mode_of_v1_computes_advantages_through_the_hooks(mode):
     trainer = get_trainer_cls(mode)
     for method in ("_compute_advantage", "fit"):
         assert inspect.getattr_static(trainer, method) is vars(trainer_base.PPOTrainer)[method]
-    v1_trainer("algorithm.adv_estimator=cw_grpo", f"trainer.v1.trainer_mode={mode}")
+    asked = (  # by separate_async, and nothing to the others
+        "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+        "actor_rollout_ref.rollout.nnodes=1",
+        "actor_rollout_ref.rollout.checkpoint_engine.backend=nccl",
+    )
+    v1_trainer("algorithm.adv_estimator=cw_grpo", f"trainer.v1.trainer_mode={mode}", *asked)
     assert run.current() is not None
     run.end()
