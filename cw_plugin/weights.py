@@ -32,6 +32,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -40,15 +41,17 @@ from cw_plugin.errors import NonFiniteError, OptionsError
 
 Kernel = Literal["gaussian", "none"]
 
-# Called with a block of rows, c_it and w~_it of these rows, (rows, time) each; see reweight_responses.
-Observer = Callable[[slice, Tensor, Tensor], None]
+# Called with a block of rows, their numbers in the batch, and c_it and w~_it; see reweight_responses.
+Observer = Callable[[Tensor, Tensor, Tensor], None]
 
-# reweight_responses takes rows in blocks, so that temporaries stay in a CPU's cache and extra memory is bounded to
-# the result and a few blocks. A GPU wants few, large launches instead.
-_BLOCK_ELEMENTS = 2**20
-_BLOCK_ELEMENTS_ACCELERATOR = 2**24
+# reweight_responses takes rows in blocks of at most this many elements. On a CPU temporaries then stay in the cache.
+# With several threads blocks are so small that torch, which splits operations on 32768 elements and more, runs each on
+# one: beside other work on the same cores, each of the many operations would wait for the slowest thread. For that, too,
+# there is exp2 below in place of exp, ** 0.5 of sqrt and index_select of indexing, which torch splits at any size. A GPU
+# wants few, large launches instead.
+_BLOCK_ELEMENTS = {"one thread": 2**16, "several threads": 2**15 - 1, "accelerator": 2**24}
+_CHUNK = 128  # columns that are counted together to find where responses end
 
-_TINY = torch.finfo(torch.float64).tiny  # keeps 0 / 0 of an empty group at 0
 _VANISHING = 1e-15  # sigma beneath counts as 0: c^2 would leave the range of float32
 _UNIFORM = 10.0  # |mean(c)| / sigma from which on a group's covariances count as alike (module docstring)
 
@@ -70,6 +73,9 @@ class CovarianceStatistics:
     covariance_after: float  # Cov(log pi, w~ A) within a group, averaged over tokens
     covariance_max: float  # largest c_it, 0 if none is positive
     covariance_min: float  # most negative c_it, 0 if none is negative
+
+
+_NO_TOKEN = CovarianceStatistics(*[0.0] * 10)
 
 
 @torch.no_grad()
@@ -98,44 +104,30 @@ def reweight_tokens(
     """
     _check_arguments(log_probs, response_mask, kernel, advantages=(advantages, log_probs.shape))
     dtype = torch.promote_types(log_probs.dtype, torch.float32)
-    x, a, mask = log_probs.to(dtype), advantages.to(dtype), response_mask.to(dtype)
+    invalid = response_mask == 0
+    x, a = (values.to(dtype).masked_fill(invalid, 0.0) for values in (log_probs, advantages))
+    rows = torch.stack([(~invalid).sum(-1).double(), x.sum(-1, dtype=torch.float64), a.sum(-1, dtype=torch.float64)])
+    N, x_sum, a_sum = rows.sum(-1)
+    if not (torch.isfinite(x_sum + a_sum) & (N > 0)):
+        _check_finite(torch.arange(len(x)), log_probs=rows[1], advantages=rows[2])
+        return x, _NO_TOKEN
 
-    masked = x * mask
-    n, x_sum, a_sum = _to_host(*(values.sum(dtype=torch.float64) for values in (mask, masked, a * mask)))
-    if not math.isfinite(x_sum + a_sum):
-        x, a = _clear_off_mask(response_mask, log_probs=x, advantages=a)
-        return reweight_tokens(x, a, response_mask, kernel)
-    N = max(n, 1)
+    # c = (log pi - mean(log pi)) * (A - mean(A)), and its standard deviation
+    x_centred = (x - x_sum / N).masked_fill_(invalid, 0.0)
+    c = (a - a_sum / N).mul_(x_centred)
+    c_mean = c.sum(dtype=torch.float64) / N
+    sigma = (c.square().sum(dtype=torch.float64) / N - c_mean.square()).clamp(min=0).sqrt()
 
-    centred = masked.sub_(mask, alpha=x_sum / N)
-    c = (a - a_sum / N).mul_(centred)
-    c_squares = c.square()
-    c_sum, c_square_sum = _to_host(c.sum(), c_squares.sum())
-    c_mean = c_sum / N
-    sigma = math.sqrt(max(c_square_sum / N - c_mean**2, 0))
-    signal = sigma >= _VANISHING and abs(c_mean) < _UNIFORM * sigma
+    # w = exp(-c^2 / (2 sigma^2)), then w~ A = w A N / sum(w)
+    signal, scale = _bandwidth(c_mean, sigma, kernel)
+    w = (c * scale).square_().neg_().exp2_().masked_fill_(invalid, 0.0)
+    w_sum, w_squares = w.sum(dtype=torch.float64), w.square().sum(dtype=torch.float64)
+    result = (w * a).mul_(N / w_sum)
 
-    slope = -0.5 / sigma**2 if signal and kernel == "gaussian" else 0.0
-    w = torch.mul(c_squares, slope).exp_().mul_(mask)
-    wa = w * a
-    wax = torch.dot(wa.flatten(), centred.flatten())
-    c_min_max = torch.aminmax(c) if c.numel() else (wax, wax)
-    w_sum, w_norm, w_high, wax_sum, c_min, c_max = _to_host(
-        w.sum(), torch.linalg.vector_norm(w), torch.ge(w, 0.5, out=c_squares).sum(), wax, *c_min_max
-    )
-    normaliser = N / w_sum if n else 0.0
-    return wa.mul_(normaliser), CovarianceStatistics(
-        sigma=sigma if signal else 0.0,
-        signal_share=float(signal),
-        weight_mean=w_sum / N,
-        weight_min=math.exp(slope * max(c_max, -c_min) ** 2),
-        effective_sample_share=w_sum**2 / (N * w_norm**2) if n else 0.0,
-        downweighted_share=(n - w_high) / N,
-        covariance_before=c_mean,
-        covariance_after=wax_sum * normaliser / N,
-        covariance_max=max(c_max, 0.0),
-        covariance_min=min(c_min, 0.0),
-    )
+    c_min, c_max = torch.aminmax(c)
+    c_after = x_centred.mul_(result).sum(dtype=torch.float64)
+    sums = (N, c_mean, sigma, signal, scale, c_max, c_min, w_sum, w_squares, (w >= 0.5).sum(), c_after)
+    return result, _statistics(*(value[None] for value in sums))
 
 
 @torch.no_grad()
@@ -170,106 +162,183 @@ def reweight_responses(
         group = torch.zeros(rows, dtype=torch.long)
     elif group.shape != (rows,) or (rows and not 0 <= group.min() <= group.max() < rows):
         raise ValueError(f"group must hold one number below {rows} for each of the {rows} rows")
-    device, dtype = log_probs.device, torch.promote_types(log_probs.dtype, torch.float32)
-    group = group.to(device=device, dtype=torch.long)
+    dtype, device = torch.promote_types(log_probs.dtype, torch.float32), log_probs.device
+    result = _zeros(rows, time, dtype, device)
+    blocks = _blocks_of_like_length(response_mask)
+    if not blocks:
+        return result, _NO_TOKEN
 
-    def group_sum(per_row: Float[Tensor, " rows"]) -> Float[Tensor, " groups"]:
-        return per_row.new_zeros(max(rows, 1)).index_add_(0, group, per_row)
+    # From here on "rows" are those with a token, in the order of the blocks, and "groups" those with such a row.
+    order = torch.cat([block.rows for block in blocks])
+    a = advantages.index_select(0, order).double()
+    groups, group = group.to(device).index_select(0, order).unique(return_inverse=True)
 
-    # Of each row: tokens, sum of log pi, and around its mean the sum of squares and the extremes.
-    n, x_sum, x_squares, x_max, x_min = torch.zeros(5, rows, dtype=torch.float64, device=device)
-    for block in _row_blocks(rows, time, device):
-        mask = response_mask[block].to(dtype, copy=True)
-        x = log_probs[block] * mask
-        n[block], x_sum[block] = mask.sum(-1).double(), x.sum(-1, dtype=torch.float64)
-        x -= mask.mul_((x_sum[block] / n[block].clamp(min=1)).to(dtype)[:, None])
-        x_squares[block] = torch.linalg.vector_norm(x, dim=-1).double().square()
-        x_max[block], x_min[block] = x.amax(-1).double(), x.amin(-1).double()
-    a = torch.where(n > 0, advantages.double(), 0.0)
-    if not torch.isfinite(x_sum.sum() + a.sum()):
-        column = advantages[:, None].expand_as(log_probs)
-        log_probs, _ = _clear_off_mask(response_mask, log_probs=log_probs, advantages=column)
-        return reweight_responses(log_probs, advantages, response_mask, group, kernel, observe)
+    def by_group(per_row: Float[Tensor, " rows"], reduce: str = "sum") -> Float[Tensor, " groups"]:
+        return per_row.new_zeros(len(groups)).scatter_reduce_(0, group, per_row, reduce)
 
-    # mean(log pi), mean(A); then c of each row, its mean and sigma
-    N = group_sum(n)
-    x_mean = group_sum(x_sum) / N.clamp(min=1)
-    a_mean = group_sum(a * n) / N.clamp(min=1)
-    row_offset = x_sum / n.clamp(min=1) - x_mean[group]
+    def by_row(per_group: Float[Tensor, " groups"]) -> Float[Tensor, " rows"]:
+        return per_group.index_select(0, group)
+
+    def column(per_row: Float[Tensor, " rows"]) -> Float[Tensor, "rows 1"]:
+        return per_row.to(dtype)[:, None]
+
+    # Moments. mean(log pi) and mean(A) of a group; the mean and the deviation of its c, from those of each row.
+    n, x_sum, x_norm, x_max, x_min = _row_moments(log_probs, blocks, dtype)
+    _check_finite(order, log_probs=x_sum, advantages=a)
+    N = by_group(n)
+    x_mean, a_mean = by_row(by_group(x_sum) / N), by_row(by_group(a * n) / N)
+    x_offset = x_sum / n - x_mean
     # The mean of float64 sums of equal float32 values is exact; the cast keeps it so for the difference.
-    a_centred = (a.to(dtype) - a_mean[group].to(dtype)).double()
-    c_row_mean = a_centred * row_offset
-    c_mean = group_sum(n * c_row_mean) / N.clamp(min=1)
-    c_squares = a_centred.square() * x_squares + n * (c_row_mean - c_mean[group]).square()
-    sigma = (group_sum(c_squares) / N.clamp(min=1)).sqrt()
-    c_ends = torch.stack([a_centred * (x_max + row_offset), a_centred * (x_min + row_offset)])
-    c_ends = torch.where(n > 0, c_ends, 0.0)
+    a_centred = (a.to(dtype) - a_mean.to(dtype)).double()
+    c_row_mean = a_centred * x_offset
+    c_mean = by_group(n * c_row_mean) / N
+    c_squares = (a_centred * x_norm).square() + n * (c_row_mean - by_row(c_mean)).square()
+    sigma = (by_group(c_squares) / N) ** 0.5
 
-    # w = exp(-(c / (sqrt(2) sigma))^2)
+    # Weights. w = exp(-c^2 / (2 sigma^2)) stands in result until sum(w) is known, then w~ A = w A N / sum(w).
+    signal, scale = _bandwidth(c_mean, sigma, kernel)
+    zero = a.new_zeros((), dtype=dtype)
+    centre, slope, sums = column(x_mean), column(a_centred * by_row(scale)), []
+    for block in blocks:
+        x = block.centred(log_probs, centre)
+        root = x * slope[block.at]
+        w = block.clear(torch.addcmul(zero, root, root, value=-1, out=root).exp2_())
+        block.put(w, result)
+        wx = torch.linalg.vecdot(w, x)
+        sums.append(torch.stack([w.sum(-1), torch.linalg.vector_norm(w, dim=-1), torch.ge(w, 0.5, out=x).sum(-1), wx]))
+    w_sum, w_norm, w_high, wx_sum = torch.cat(sums, 1).double()
+    normaliser = by_row(N / by_group(w_sum))
+    for block in blocks if observe is not None else ():
+        c = block.centred(log_probs, centre).mul_(column(a_centred)[block.at])
+        observe(block.rows, c, block.take(result).mul_(column(normaliser)[block.at]))  # result is still w
+    factor = result.new_zeros(rows, 1).index_copy_(0, order, column(normaliser * a))
+    for values, by in zip(result.split(8), factor.split(8), strict=True):
+        values *= by
+
+    # Statistics, by group. c is linear in log pi within a row, so its ends are the row's.
+    c_ends = torch.stack([a_centred * (x_max + x_offset), a_centred * (x_min + x_offset)])
+    c_max, c_min = by_group(c_ends.amax(0), "amax"), by_group(c_ends.amin(0), "amin")
+    sums = [by_group(per_row) for per_row in (w_sum, w_norm.square(), w_high, a * normaliser * wx_sum)]
+    return result, _statistics(N, c_mean, sigma, signal, scale, c_max, c_min, *sums)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Rows of like length, with a token each. Padding beyond the longest is not looked at."""
+
+    at: slice  # of the tensors that have one value for every row, in the order of the blocks
+    rows: Int[Tensor, " block"]  # the rows' numbers in the batch
+    n: Float[Tensor, " block"]  # valid tokens
+    full: int  # before this column every token is valid
+    longest: int  # from this column on none is
+    invalid: Bool[Tensor, "block ragged"]  # in between
+
+    def take(self, values: Float[Tensor, "rows time"]) -> Float[Tensor, "block longest"]:
+        """A copy of these rows."""
+        return values[:, : self.longest].index_select(0, self.rows)
+
+    def put(self, values: Float[Tensor, "block longest"], into: Float[Tensor, "rows time"]) -> None:
+        into[:, : self.longest].index_copy_(0, self.rows, values)
+
+    def clear(self, values: Float[Tensor, "block longest"]) -> Float[Tensor, "block longest"]:
+        """Sets what stands off the mask to 0, NaN included."""
+        values[:, self.full :].masked_fill_(self.invalid, 0.0)
+        return values
+
+    def centred(
+        self, values: Float[Tensor, "rows time"], centre: Float[Tensor, "rows 1"]
+    ) -> Float[Tensor, "block longest"]:
+        return self.clear(self.take(values).to(centre.dtype).sub_(centre[self.at]))
+
+
+def _blocks_of_like_length(mask: Tensor) -> list[_Block]:
+    """The rows that hold a token, the longest first."""
+    rows, time = mask.shape
+    kind = "one thread" if torch.get_num_threads() == 1 else "several threads"
+    elements = _BLOCK_ELEMENTS[kind if mask.device.type == "cpu" else "accelerator"]
+
+    # Valid tokens in every chunk of columns; the last chunk may be narrower.
+    whole = time // _CHUNK
+    chunked = mask[:, : whole * _CHUNK].unflatten(1, (whole, _CHUNK))
+    counts = [part.sum(-1) for part in chunked.split(max(1, elements // max(time, 1)))]
+    counts = torch.cat([torch.cat(counts), mask[:, whole * _CHUNK :].sum(-1, keepdim=True)], 1).cpu().numpy()
+    ends = np.minimum(np.arange(1, whole + 2) * _CHUNK, time)
+    sizes = np.diff(ends, prepend=0)
+    longest = ((counts > 0) * ends).max(1)
+    full = (np.cumprod(counts == sizes, axis=1) * sizes).sum(1)
+
+    order = np.lexsort((full, longest))[::-1][: np.count_nonzero(longest)]
+    n = torch.from_numpy(counts.sum(1, dtype=np.float64)[order]).to(mask.device)
+    numbers = torch.from_numpy(order.copy()).to(mask.device)
+    blocks, start = [], 0
+    while start < len(order):
+        width = int(longest[order[start]])
+        at = slice(start, start := min(len(order), start + max(1, elements // width)))
+        ragged = slice(int(full[order[at]].min()), width)
+        invalid = mask[:, ragged].index_select(0, numbers[at]) == 0
+        blocks.append(_Block(at, numbers[at], n[at], ragged.start, width, invalid))
+    return blocks
+
+
+def _zeros(rows: int, time: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "rows time"]:
+    if device.type != "cpu":
+        return torch.zeros(rows, time, dtype=dtype, device=device)
+    # NumPy asks the system for huge pages. Without them, to get the memory takes a quarter of the time of all this.
+    return torch.from_numpy(np.zeros((rows, time), np.float64 if dtype == torch.float64 else np.float32))
+
+
+def _row_moments(log_probs: Tensor, blocks: list[_Block], dtype: torch.dtype) -> list[Float[Tensor, " rows"]]:
+    """Of each row in float64: its tokens, their sum, and around their mean the norm, maximum and minimum."""
+    sums, others = [], []
+    for block in blocks:
+        x = block.clear(block.take(log_probs).to(dtype))
+        sums.append(x.sum(-1, dtype=torch.float64))
+        block.clear(x.sub_((sums[-1] / block.n).to(dtype)[:, None]))
+        others.append(torch.stack([torch.linalg.vector_norm(x, dim=-1), x.amax(-1), x.amin(-1)]))
+    return [torch.cat([block.n for block in blocks]), torch.cat(sums), *torch.cat(others, 1).double()]
+
+
+def _bandwidth(
+    c_mean: Float[Tensor, "*groups"], sigma: Float[Tensor, "*groups"], kernel: Kernel
+) -> tuple[Bool[Tensor, "*groups"], Float[Tensor, "*groups"]]:
+    """Whether covariances differ, and 1 / (sqrt(2) sigma), or 0 where all weights are 1."""
     signal = (sigma >= _VANISHING) & (c_mean.abs() < _UNIFORM * sigma)
-    scale = torch.where(signal, 1 / (math.sqrt(2) * sigma), 0.0) if kernel == "gaussian" else torch.zeros_like(sigma)
-    slope = (a_centred * scale[group]).to(dtype)[:, None]
-    centre = x_mean[group].to(dtype)[:, None]
-    result = torch.empty(rows, time, dtype=dtype, device=device)
-    w_sum, w_squares, w_high, wx_sum = torch.zeros(4, rows, dtype=torch.float64, device=device)
-    for block in _row_blocks(rows, time, device):
-        mask = response_mask[block].to(dtype, copy=True)
-        x = log_probs[block].to(dtype)
-        w = torch.sub(x, centre[block], out=result[block]).mul_(slope[block]).square_().neg_().exp_().mul_(mask)
-        w_sum[block] = w.sum(-1).double()
-        w_squares[block] = torch.linalg.vector_norm(w, dim=-1).double().square()
-        wx_sum[block] = torch.linalg.vecdot(w, x).double()
-        w_high[block] = torch.ge(w, 0.5, out=mask).sum(-1).double()
+    scale = torch.where(signal, math.sqrt(math.log2(math.e) / 2) / sigma, 0.0)
+    return signal, scale if kernel == "gaussian" else torch.zeros_like(scale)
 
-    # w~ A = w A N / sum(w)
-    normaliser = N / group_sum(w_sum).clamp(min=_TINY)
-    for block in _row_blocks(rows, time, device):
-        if observe is None:
-            break
-        c = (log_probs[block].to(dtype) - centre[block]).mul_(a_centred[block].to(dtype)[:, None])
-        weights = result[block] * normaliser[group[block]].to(dtype)[:, None]  # result is still w
-        observe(block, c.mul_(response_mask[block] != 0), weights)
-    result *= (a * normaliser[group]).to(dtype)[:, None]
 
-    tokens = N.sum().clamp(min=1)
-    effective = group_sum(w_sum).square() / group_sum(w_squares).clamp(min=_TINY)
-    covariance_after = a * normaliser[group] * (wx_sum - x_mean[group] * w_sum)
-    no_rows = torch.zeros(1, dtype=torch.float64, device=device)
+def _statistics(
+    N: Float[Tensor, " groups"],
+    c_mean: Float[Tensor, " groups"],
+    sigma: Float[Tensor, " groups"],
+    signal: Bool[Tensor, " groups"],
+    scale: Float[Tensor, " groups"],
+    c_max: Float[Tensor, " groups"],
+    c_min: Float[Tensor, " groups"],
+    w_sum: Float[Tensor, " groups"],
+    w_squares: Float[Tensor, " groups"],
+    w_high: Float[Tensor, " groups"],
+    c_after: Float[Tensor, " groups"],
+) -> CovarianceStatistics:
     statistics = (
         (sigma * signal).sum() / signal.sum().clamp(min=1),
-        signal.sum() / (N > 0).sum().clamp(min=1),
-        w_sum.sum() / tokens,
-        torch.cat([no_rows, scale[group] * c_ends.abs().amax(0)]).max().square().neg().exp(),
-        effective.sum() / tokens,
-        (n - w_high).sum() / tokens,
-        (n * c_row_mean).sum() / tokens,
-        covariance_after.sum() / tokens,
-        torch.cat([no_rows, c_ends.amax(0)]).max(),
-        torch.cat([no_rows, c_ends.amin(0)]).min(),
+        signal.double().mean(),
+        w_sum.sum() / N.sum(),
+        (scale * torch.maximum(c_max, -c_min)).max().square().neg().exp2(),
+        (w_sum.square() / w_squares).sum() / N.sum(),
+        (N - w_high).sum() / N.sum(),
+        (N * c_mean).sum() / N.sum(),
+        c_after.sum() / N.sum(),
+        c_max.max().clamp(min=0),
+        c_min.min().clamp(max=0),
     )
-    return result, CovarianceStatistics(*torch.stack([value.double() for value in statistics]).tolist())
+    return CovarianceStatistics(*torch.stack([value.double() for value in statistics]).tolist())
 
 
-def _row_blocks(rows: int, time: int, device: torch.device) -> list[slice]:
-    elements = _BLOCK_ELEMENTS if device.type == "cpu" else _BLOCK_ELEMENTS_ACCELERATOR
-    size = max(1, elements // max(time, 1))
-    return [slice(start, start + size) for start in range(0, rows if time else 0, size)]
-
-
-def _to_host(*scalars: Tensor) -> list[float]:
-    """One transfer from the device."""
-    return torch.stack(scalars).tolist()
-
-
-def _clear_off_mask(response_mask: Tensor, **tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors with 0 off the mask, where a NaN would survive multiplication by 0. Raises if one stands on it."""
-    invalid = response_mask == 0
-    cleared = {name: values.masked_fill(invalid, 0.0) for name, values in tensors.items()}
-    for name, values in cleared.items():
-        rows = (~torch.isfinite(values)).any(-1).nonzero().flatten().tolist()
-        if rows:
-            raise NonFiniteError(name, rows)
-    return tuple(cleared.values())
+def _check_finite(rows: Int[Tensor, " rows"], **per_row: Float[Tensor, " rows"]) -> None:
+    for name, values in per_row.items():
+        if not torch.isfinite(values).all():
+            raise NonFiniteError(name, rows.to(values.device)[~torch.isfinite(values)].sort().values.tolist())
 
 
 def _check_arguments(
