@@ -32,25 +32,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from cw_plugin.blocks import Block, blocks_of_like_length, multiply_rows, zeros
 from cw_plugin.errors import NonFiniteError, OptionsError
 
 Kernel = Literal["gaussian", "none"]
 
-# Called with a block of rows, their numbers in the batch, and c_it and w~_it; see reweight_responses.
+# Called with the numbers of a block's rows, and c_it and w~_it of these rows; see reweight_responses.
 Observer = Callable[[Tensor, Tensor, Tensor], None]
-
-# reweight_responses takes rows in blocks of at most this many elements. On a CPU temporaries then stay in the cache.
-# With several threads blocks are so small that torch, which splits operations on 32768 elements and more, runs each on
-# one: beside other work on the same cores, each of the many operations would wait for the slowest thread. For that, too,
-# there is exp2 below in place of exp, ** 0.5 of sqrt and index_select of indexing, which torch splits at any size. A GPU
-# wants few, large launches instead.
-_BLOCK_ELEMENTS = {"one thread": 2**16, "several threads": 2**15 - 1, "accelerator": 2**24}
-_CHUNK = 128  # columns that are counted together to find where responses end
 
 _VANISHING = 1e-15  # sigma beneath counts as 0: c^2 would leave the range of float32
 _UNIFORM = 10.0  # |mean(c)| / sigma from which on a group's covariances count as alike (module docstring)
@@ -73,9 +65,6 @@ class CovarianceStatistics:
     covariance_after: float  # Cov(log pi, w~ A) within a group, averaged over tokens
     covariance_max: float  # largest c_it, 0 if none is positive
     covariance_min: float  # most negative c_it, 0 if none is negative
-
-
-_NO_TOKEN = CovarianceStatistics(*[0.0] * 10)
 
 
 @torch.no_grad()
@@ -106,28 +95,27 @@ def reweight_tokens(
     dtype = torch.promote_types(log_probs.dtype, torch.float32)
     invalid = response_mask == 0
     x, a = (values.to(dtype).masked_fill(invalid, 0.0) for values in (log_probs, advantages))
-    rows = torch.stack([(~invalid).sum(-1).double(), x.sum(-1, dtype=torch.float64), a.sum(-1, dtype=torch.float64)])
-    N, x_sum, a_sum = rows.sum(-1)
-    if not (torch.isfinite(x_sum + a_sum) & (N > 0)):
-        _check_finite(torch.arange(len(x)), log_probs=rows[1], advantages=rows[2])
+    x_sum, a_sum, N = (values.sum(-1, dtype=torch.float64) for values in (x, a, ~invalid))
+    _check_finite(torch.arange(len(x)), log_probs=x_sum, advantages=a_sum)
+    N = N.sum()
+    if not N:
         return x, _NO_TOKEN
 
     # c = (log pi - mean(log pi)) * (A - mean(A)), and its standard deviation
-    x_centred = (x - x_sum / N).masked_fill_(invalid, 0.0)
-    c = (a - a_sum / N).mul_(x_centred)
+    x_centred = (x - x_sum.sum() / N).masked_fill_(invalid, 0.0)
+    c = (a - a_sum.sum() / N).mul_(x_centred)
     c_mean = c.sum(dtype=torch.float64) / N
     sigma = (c.square().sum(dtype=torch.float64) / N - c_mean.square()).clamp(min=0).sqrt()
+    c_min, c_max = torch.aminmax(c)
+    moments = _Moments(*(value.double()[None] for value in (N, c_mean, sigma, c_max, c_min)))
 
     # w = exp(-c^2 / (2 sigma^2)), then w~ A = w A N / sum(w)
-    signal, scale = _bandwidth(c_mean, sigma, kernel)
-    w = (c * scale).square_().neg_().exp2_().masked_fill_(invalid, 0.0)
+    w = (c * moments.scale(kernel)[0]).square_().neg_().exp2_().masked_fill_(invalid, 0.0)
     w_sum, w_squares = w.sum(dtype=torch.float64), w.square().sum(dtype=torch.float64)
     result = (w * a).mul_(N / w_sum)
 
-    c_min, c_max = torch.aminmax(c)
     c_after = x_centred.mul_(result).sum(dtype=torch.float64)
-    sums = (N, c_mean, sigma, signal, scale, c_max, c_min, w_sum, w_squares, (w >= 0.5).sum(), c_after)
-    return result, _statistics(*(value[None] for value in sums))
+    return result, moments.statistics(kernel, *(value[None] for value in (w_sum, w_squares, (w >= 0.5).sum(), c_after)))
 
 
 @torch.no_grad()
@@ -163,182 +151,160 @@ def reweight_responses(
     elif group.shape != (rows,) or (rows and not 0 <= group.min() <= group.max() < rows):
         raise ValueError(f"group must hold one number below {rows} for each of the {rows} rows")
     dtype, device = torch.promote_types(log_probs.dtype, torch.float32), log_probs.device
-    result = _zeros(rows, time, dtype, device)
-    blocks = _blocks_of_like_length(response_mask)
+    result = zeros(rows, time, dtype, device)
+    blocks = blocks_of_like_length(response_mask)
     if not blocks:
         return result, _NO_TOKEN
 
-    # From here on "rows" are those with a token, in the order of the blocks, and "groups" those with such a row.
+    # From here on rows are those with a token, in block order.
     order = torch.cat([block.rows for block in blocks])
     a = advantages.index_select(0, order).double()
-    groups, group = group.to(device).index_select(0, order).unique(return_inverse=True)
+    groups = _Groups(group.to(device).index_select(0, order))
+    x_mean, a_centred, c = _moments(log_probs, a, order, blocks, groups, dtype)
 
-    def by_group(per_row: Float[Tensor, " rows"], reduce: str = "sum") -> Float[Tensor, " groups"]:
-        return per_row.new_zeros(len(groups)).scatter_reduce_(0, group, per_row, reduce)
+    # w = exp(-c^2 / (2 sigma^2)) stands in result until sum(w) is known, then w~ A = w A N / sum(w).
+    slope = a_centred * groups.spread(c.scale(kernel))
+    w_sum, w_squares, w_high, wx_sum = _weigh(log_probs, x_mean, slope, blocks, result)
+    normaliser = groups.spread(c.N / groups.sum(w_sum))
+    if observe is not None:
+        for block in blocks:
+            x = block.take(log_probs, dtype).sub_(_column(x_mean, block, dtype))
+            observe(
+                block.rows,
+                block.clear(x.mul_(_column(a_centred, block, dtype))),
+                block.take(result, dtype).mul_(_column(normaliser, block, dtype)),
+            )
+    multiply_rows(result, result.new_zeros(rows).index_copy_(0, order, (normaliser * a).to(dtype)))
 
-    def by_row(per_group: Float[Tensor, " groups"]) -> Float[Tensor, " rows"]:
-        return per_group.index_select(0, group)
-
-    def column(per_row: Float[Tensor, " rows"]) -> Float[Tensor, "rows 1"]:
-        return per_row.to(dtype)[:, None]
-
-    # Moments. mean(log pi) and mean(A) of a group; the mean and the deviation of its c, from those of each row.
-    n, x_sum, x_norm, x_max, x_min = _row_moments(log_probs, blocks, dtype)
-    _check_finite(order, log_probs=x_sum, advantages=a)
-    N = by_group(n)
-    x_mean, a_mean = by_row(by_group(x_sum) / N), by_row(by_group(a * n) / N)
-    x_offset = x_sum / n - x_mean
-    # The mean of float64 sums of equal float32 values is exact; the cast keeps it so for the difference.
-    a_centred = (a.to(dtype) - a_mean.to(dtype)).double()
-    c_row_mean = a_centred * x_offset
-    c_mean = by_group(n * c_row_mean) / N
-    c_squares = (a_centred * x_norm).square() + n * (c_row_mean - by_row(c_mean)).square()
-    sigma = (by_group(c_squares) / N) ** 0.5
-
-    # Weights. w = exp(-c^2 / (2 sigma^2)) stands in result until sum(w) is known, then w~ A = w A N / sum(w).
-    signal, scale = _bandwidth(c_mean, sigma, kernel)
-    zero = a.new_zeros((), dtype=dtype)
-    centre, slope, sums = column(x_mean), column(a_centred * by_row(scale)), []
-    for block in blocks:
-        x = block.centred(log_probs, centre)
-        root = x * slope[block.at]
-        w = block.clear(torch.addcmul(zero, root, root, value=-1, out=root).exp2_())
-        block.put(w, result)
-        wx = torch.linalg.vecdot(w, x)
-        sums.append(torch.stack([w.sum(-1), torch.linalg.vector_norm(w, dim=-1), torch.ge(w, 0.5, out=x).sum(-1), wx]))
-    w_sum, w_norm, w_high, wx_sum = torch.cat(sums, 1).double()
-    normaliser = by_row(N / by_group(w_sum))
-    for block in blocks if observe is not None else ():
-        c = block.centred(log_probs, centre).mul_(column(a_centred)[block.at])
-        observe(block.rows, c, block.take(result).mul_(column(normaliser)[block.at]))  # result is still w
-    factor = result.new_zeros(rows, 1).index_copy_(0, order, column(normaliser * a))
-    for values, by in zip(result.split(8), factor.split(8), strict=True):
-        values *= by
-
-    # Statistics, by group. c is linear in log pi within a row, so its ends are the row's.
-    c_ends = torch.stack([a_centred * (x_max + x_offset), a_centred * (x_min + x_offset)])
-    c_max, c_min = by_group(c_ends.amax(0), "amax"), by_group(c_ends.amin(0), "amin")
-    sums = [by_group(per_row) for per_row in (w_sum, w_norm.square(), w_high, a * normaliser * wx_sum)]
-    return result, _statistics(N, c_mean, sigma, signal, scale, c_max, c_min, *sums)
+    c_after = normaliser * a * wx_sum
+    return result, c.statistics(kernel, *(groups.sum(values) for values in (w_sum, w_squares, w_high, c_after)))
 
 
-@dataclass(frozen=True)
-class _Block:
-    """Rows of like length, with a token each. Padding beyond the longest is not looked at."""
-
-    at: slice  # of the tensors that have one value for every row, in the order of the blocks
-    rows: Int[Tensor, " block"]  # the rows' numbers in the batch
-    n: Float[Tensor, " block"]  # valid tokens
-    full: int  # before this column every token is valid
-    longest: int  # from this column on none is
-    invalid: Bool[Tensor, "block ragged"]  # in between
-
-    def take(self, values: Float[Tensor, "rows time"]) -> Float[Tensor, "block longest"]:
-        """A copy of these rows."""
-        return values[:, : self.longest].index_select(0, self.rows)
-
-    def put(self, values: Float[Tensor, "block longest"], into: Float[Tensor, "rows time"]) -> None:
-        into[:, : self.longest].index_copy_(0, self.rows, values)
-
-    def clear(self, values: Float[Tensor, "block longest"]) -> Float[Tensor, "block longest"]:
-        """Sets what stands off the mask to 0, NaN included."""
-        values[:, self.full :].masked_fill_(self.invalid, 0.0)
-        return values
-
-    def centred(
-        self, values: Float[Tensor, "rows time"], centre: Float[Tensor, "rows 1"]
-    ) -> Float[Tensor, "block longest"]:
-        return self.clear(self.take(values).to(centre.dtype).sub_(centre[self.at]))
-
-
-def _blocks_of_like_length(mask: Tensor) -> list[_Block]:
-    """The rows that hold a token, the longest first."""
-    rows, time = mask.shape
-    kind = "one thread" if torch.get_num_threads() == 1 else "several threads"
-    elements = _BLOCK_ELEMENTS[kind if mask.device.type == "cpu" else "accelerator"]
-
-    # Valid tokens in every chunk of columns; the last chunk may be narrower.
-    whole = time // _CHUNK
-    chunked = mask[:, : whole * _CHUNK].unflatten(1, (whole, _CHUNK))
-    counts = [part.sum(-1) for part in chunked.split(max(1, elements // max(time, 1)))]
-    counts = torch.cat([torch.cat(counts), mask[:, whole * _CHUNK :].sum(-1, keepdim=True)], 1).cpu().numpy()
-    ends = np.minimum(np.arange(1, whole + 2) * _CHUNK, time)
-    sizes = np.diff(ends, prepend=0)
-    longest = ((counts > 0) * ends).max(1)
-    full = (np.cumprod(counts == sizes, axis=1) * sizes).sum(1)
-
-    order = np.lexsort((full, longest))[::-1][: np.count_nonzero(longest)]
-    n = torch.from_numpy(counts.sum(1, dtype=np.float64)[order]).to(mask.device)
-    numbers = torch.from_numpy(order.copy()).to(mask.device)
-    blocks, start = [], 0
-    while start < len(order):
-        width = int(longest[order[start]])
-        at = slice(start, start := min(len(order), start + max(1, elements // width)))
-        ragged = slice(int(full[order[at]].min()), width)
-        invalid = mask[:, ragged].index_select(0, numbers[at]) == 0
-        blocks.append(_Block(at, numbers[at], n[at], ragged.start, width, invalid))
-    return blocks
-
-
-def _zeros(rows: int, time: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "rows time"]:
-    if device.type != "cpu":
-        return torch.zeros(rows, time, dtype=dtype, device=device)
-    # NumPy asks the system for huge pages. Without them, to get the memory takes a quarter of the time of all this.
-    return torch.from_numpy(np.zeros((rows, time), np.float64 if dtype == torch.float64 else np.float32))
-
-
-def _row_moments(log_probs: Tensor, blocks: list[_Block], dtype: torch.dtype) -> list[Float[Tensor, " rows"]]:
-    """Of each row in float64: its tokens, their sum, and around their mean the norm, maximum and minimum."""
+def _moments(
+    log_probs: Float[Tensor, "all time"],
+    a: Float[Tensor, " rows"],
+    order: Int[Tensor, " rows"],
+    blocks: list[Block],
+    groups: _Groups,
+    dtype: torch.dtype,
+) -> tuple[Float[Tensor, " rows"], Float[Tensor, " rows"], _Moments]:
+    """mean(log pi) of each row's group, A - mean(A) of each row, and the moments of c."""
     sums, others = [], []
     for block in blocks:
-        x = block.clear(block.take(log_probs).to(dtype))
+        x = block.clear(block.take(log_probs, dtype))
         sums.append(x.sum(-1, dtype=torch.float64))
         block.clear(x.sub_((sums[-1] / block.n).to(dtype)[:, None]))
         others.append(torch.stack([torch.linalg.vector_norm(x, dim=-1), x.amax(-1), x.amin(-1)]))
-    return [torch.cat([block.n for block in blocks]), torch.cat(sums), *torch.cat(others, 1).double()]
+    n, x_sum = torch.cat([block.n for block in blocks]), torch.cat(sums)
+    x_norm, x_max, x_min = torch.cat(others, 1).double()  # around the row's mean
+    _check_finite(order, log_probs=x_sum, advantages=a)
+
+    N = groups.sum(n)
+    x_mean, a_mean = groups.spread(groups.sum(x_sum) / N), groups.spread(groups.sum(n * a) / N)
+    # The mean of float64 sums of equal float32 values is exact; the cast keeps it so for the difference.
+    a_centred = (a.to(dtype) - a_mean.to(dtype)).double()
+
+    # c = (log pi - mean(log pi)) * (A - mean(A)) is linear in log pi within a row.
+    offset = x_sum / n - x_mean
+    c_row_mean = a_centred * offset
+    c_mean = groups.sum(n * c_row_mean) / N
+    c_squares = (a_centred * x_norm).square() + n * (c_row_mean - groups.spread(c_mean)).square()
+    c_ends = torch.stack([a_centred * (x_max + offset), a_centred * (x_min + offset)])
+    c_max, c_min = groups.sum(c_ends.amax(0), "amax"), groups.sum(c_ends.amin(0), "amin")
+    return x_mean, a_centred, _Moments(N, c_mean, (groups.sum(c_squares) / N) ** 0.5, c_max, c_min)
 
 
-def _bandwidth(
-    c_mean: Float[Tensor, "*groups"], sigma: Float[Tensor, "*groups"], kernel: Kernel
-) -> tuple[Bool[Tensor, "*groups"], Float[Tensor, "*groups"]]:
-    """Whether covariances differ, and 1 / (sqrt(2) sigma), or 0 where all weights are 1."""
-    signal = (sigma >= _VANISHING) & (c_mean.abs() < _UNIFORM * sigma)
-    scale = torch.where(signal, math.sqrt(math.log2(math.e) / 2) / sigma, 0.0)
-    return signal, scale if kernel == "gaussian" else torch.zeros_like(scale)
+def _weigh(
+    log_probs: Float[Tensor, "all time"],
+    x_mean: Float[Tensor, " rows"],
+    slope: Float[Tensor, " rows"],
+    blocks: list[Block],
+    w_of_all: Float[Tensor, "all time"],
+) -> list[Float[Tensor, " rows"]]:
+    """Puts w into ``w_of_all``. Returns each row's sums of w, w^2, w >= 0.5 and w (log pi - mean(log pi))."""
+    dtype = w_of_all.dtype
+    zero, sums = x_mean.new_zeros((), dtype=dtype), []
+    for block in blocks:
+        x = block.clear(block.take(log_probs, dtype).sub_(_column(x_mean, block, dtype)))
+        root = x * _column(slope, block, dtype)
+        w = block.clear(torch.addcmul(zero, root, root, value=-1, out=root).exp2_())
+        block.put(w, w_of_all)
+        w_norm, wx = torch.linalg.vector_norm(w, dim=-1), torch.linalg.vecdot(w, x)
+        sums.append(torch.stack([w.sum(-1), w_norm, torch.ge(w, 0.5, out=x).sum(-1), wx]))
+    w_sum, w_norm, w_high, wx_sum = torch.cat(sums, 1).double()
+    return [w_sum, w_norm.square(), w_high, wx_sum]
 
 
-def _statistics(
-    N: Float[Tensor, " groups"],
-    c_mean: Float[Tensor, " groups"],
-    sigma: Float[Tensor, " groups"],
-    signal: Bool[Tensor, " groups"],
-    scale: Float[Tensor, " groups"],
-    c_max: Float[Tensor, " groups"],
-    c_min: Float[Tensor, " groups"],
-    w_sum: Float[Tensor, " groups"],
-    w_squares: Float[Tensor, " groups"],
-    w_high: Float[Tensor, " groups"],
-    c_after: Float[Tensor, " groups"],
-) -> CovarianceStatistics:
-    statistics = (
-        (sigma * signal).sum() / signal.sum().clamp(min=1),
-        signal.double().mean(),
-        w_sum.sum() / N.sum(),
-        (scale * torch.maximum(c_max, -c_min)).max().square().neg().exp2(),
-        (w_sum.square() / w_squares).sum() / N.sum(),
-        (N - w_high).sum() / N.sum(),
-        (N * c_mean).sum() / N.sum(),
-        c_after.sum() / N.sum(),
-        c_max.max().clamp(min=0),
-        c_min.min().clamp(max=0),
-    )
-    return CovarianceStatistics(*torch.stack([value.double() for value in statistics]).tolist())
+class _Groups:
+    """Sums over the rows of each group, in float64."""
+
+    def __init__(self, numbers: Int[Tensor, " rows"]) -> None:
+        present, self._group = numbers.unique(return_inverse=True)
+        self._count = len(present)
+
+    def sum(self, per_row: Float[Tensor, " rows"], reduce: str = "sum") -> Float[Tensor, " groups"]:
+        return per_row.new_zeros(self._count).scatter_reduce_(0, self._group, per_row, reduce)
+
+    def spread(self, per_group: Float[Tensor, " groups"]) -> Float[Tensor, " rows"]:
+        return per_group.index_select(0, self._group)
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """Of the covariances of each group, in float64."""
+
+    N: Float[Tensor, " groups"]
+    mean: Float[Tensor, " groups"]
+    sigma: Float[Tensor, " groups"]
+    max: Float[Tensor, " groups"]
+    min: Float[Tensor, " groups"]
+
+    @property
+    def signal(self) -> Bool[Tensor, " groups"]:
+        """Whether covariances differ; else all weights are 1."""
+        return (self.sigma >= _VANISHING) & (self.mean.abs() < _UNIFORM * self.sigma)
+
+    def scale(self, kernel: Kernel) -> Float[Tensor, " groups"]:
+        """s with w = 2^-(s c)^2 = exp(-c^2 / (2 sigma^2)). For exp2 instead of exp see blocks.py."""
+        return torch.where(self.signal & (kernel == "gaussian"), math.sqrt(math.log2(math.e) / 2) / self.sigma, 0.0)
+
+    def statistics(
+        self,
+        kernel: Kernel,
+        w_sum: Float[Tensor, " groups"],
+        w_squares: Float[Tensor, " groups"],
+        w_high: Float[Tensor, " groups"],
+        c_after: Float[Tensor, " groups"],
+    ) -> CovarianceStatistics:
+        """From each group's sums of w, w^2, w >= 0.5 and w~ A (log pi - mean(log pi))."""
+        tokens, signal = self.N.sum(), self.signal
+        statistics = (
+            (self.sigma * signal).sum() / signal.sum().clamp(min=1),
+            signal.double().mean(),
+            w_sum.sum() / tokens,
+            (self.scale(kernel) * torch.maximum(self.max, -self.min)).max().square().neg().exp2(),
+            torch.minimum(w_sum.square() / w_squares, self.N).sum() / tokens,
+            (self.N - w_high).sum() / tokens,
+            (self.N * self.mean).sum() / tokens,
+            c_after.sum() / tokens,
+            self.max.max().clamp(min=0),
+            self.min.min().clamp(max=0),
+        )
+        return CovarianceStatistics(*torch.stack([value.double() for value in statistics]).tolist())
+
+
+_NO_TOKEN = CovarianceStatistics(*[0.0] * 10)
+
+
+def _column(per_row: Float[Tensor, " rows"], block: Block, dtype: torch.dtype) -> Float[Tensor, "block 1"]:
+    return per_row[block.at, None].to(dtype)
 
 
 def _check_finite(rows: Int[Tensor, " rows"], **per_row: Float[Tensor, " rows"]) -> None:
-    for name, values in per_row.items():
-        if not torch.isfinite(values).all():
-            raise NonFiniteError(name, rows.to(values.device)[~torch.isfinite(values)].sort().values.tolist())
+    finite = torch.isfinite(torch.stack(list(per_row.values())))
+    if not finite.all():
+        which = int((~finite).any(1).nonzero()[0])  # the first of them
+        raise NonFiniteError(list(per_row)[which], rows.to(finite.device)[~finite[which]].sort().values.tolist())
 
 
 def _check_arguments(
