@@ -77,8 +77,8 @@ def reweight_tokens(
     """w~ A of every token, all rows together being one group.
 
     Args:
-        log_probs: log pi of each sampled token, in nats, any float dtype; computed in float32 at least, summed in
-            float64. What stands where ``response_mask`` is 0 does not matter.
+        log_probs: log pi of each sampled token, in nats, any float dtype; computed in float32 at least, sums over the
+            group in float64. What stands where ``response_mask`` is 0 does not matter.
         advantages: one to a token.
         response_mask: 1 where a token belongs to the response, else 0. Holes are allowed.
         kernel: ``"none"`` gives every valid token weight 1 and records the same statistics.
@@ -130,7 +130,9 @@ def reweight_responses(
     """w~ A of every token, with one advantage to a response and statistics by group.
 
     With A_i constant in a row, c is linear in log pi there, so that mean(c) and sigma follow from mean and spread of
-    each row's log-probs, and the batch is read twice instead of four times.
+    each row's log-probs, and the batch is read twice instead of four times. Sums over rows run in float64, and so does
+    the sum of a row's log-probs; the other sums within a row, of values around 0 or between 0 and 1, in float32.
+    Padding is skipped (blocks.py), and one thread does the work.
 
     Args:
         log_probs, response_mask, kernel: as in :func:`reweight_tokens`.
