@@ -206,28 +206,16 @@ def measure_load(console: Console, options: argparse.Namespace, chip: str, threa
         del candidates["grpo_vectorized"]
         for count in threads:
             torch.set_num_threads(count)
-            peaks = [
-                max(peak_bytes(call, options.device) for _ in range(3)) / one_tensor for call in candidates.values()
-            ]
+            calls = candidates.values()
+            peaks = [max(peak_bytes(call, options.device) for _ in range(3)) / one_tensor for call in calls]
             for busy in (0, 2) if options.device == "cpu" else (0,):
                 with busy_processes(busy):
                     times = measure(candidates, options.device, options.rounds)
                 ms = [f"{1e3 * statistics.median(times[name]):.0f}" for name in ("grpo", "cw_grpo")]
                 memory = [f"{peak:.1f}" for peak in peaks]
                 rows.append([kind, str(count), str(busy), *ms, f"{ratio(times, 'cw_grpo', 'grpo'):.2f}", *memory])
-    title = (
-        f"{options.groups} groups of {RESPONSES}, {WIDTH} wide, called alone, {chip}. Memory: peak / one float32 tensor"
-    )
-    header = [
-        "batch",
-        "threads",
-        "busy processes beside",
-        "grpo ms",
-        "cw_grpo ms",
-        "ratio",
-        "grpo memory",
-        "cw_grpo memory",
-    ]
+    title = f"{options.groups} groups of {RESPONSES}, {WIDTH} wide, called alone, {chip}. Memory in float32 tensors"
+    header = ["batch", "threads", "busy beside", "grpo ms", "cw_grpo ms", "ratio", "grpo memory", "cw_grpo memory"]
     markdown(console, title, header, rows)
 
 
