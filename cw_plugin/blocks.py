@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-_ELEMENTS = {"one thread": 2**16, "several threads": 2**15 - 1, "accelerator": 2**24}  # in a block, at most
+_ELEMENTS = {"one thread": 2**17, "several threads": 2**15 - 1, "accelerator": 2**24}  # in a block, at most
 _CHUNK = 128  # columns that are counted together to find out where responses end
 
 

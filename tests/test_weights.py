@@ -207,7 +207,7 @@ def test_scope_batch_is_one_group(reweight):
     torch.testing.assert_close(reweighted.double(), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("elements", [1, 700, 2**16])
+@pytest.mark.parametrize("elements", [1, 700, 2**17])
 @pytest.mark.parametrize("width", [127, 128, 300])
 def test_blocks_do_not_show(monkeypatch, elements, width):
     """Rows without gaps, with gaps, with a late start, full and empty, in blocks of one row and of many."""
