@@ -20,9 +20,12 @@ import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -33,9 +36,11 @@ from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.v1 import trainer_base
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
-import cw_plugin  # noqa: F401  (registers cw_grpo)
-from cw_plugin.verl_integration.estimator import TrainerContext, trainer_context
+from cw_plugin.verl_integration import register  # noqa: F401  (registers cw_grpo)
 from cw_plugin.verl_integration.options import Options
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from trainers import v1_trainer  # noqa: E402
 
 WIDTH = 4096
 RESPONSES = 12
@@ -148,18 +153,15 @@ def estimators(groups: int, device: str, in_trainer: bool, kind: str = "uniform"
     return {name: candidate(name) for name in ("grpo", "grpo_vectorized", "cw_grpo")}
 
 
-def recorded(call: Callable[[], object]) -> Callable[[], object]:
-    """A step whose covariance distribution is recorded, the file apart."""
+def recorded(call: Callable[[], object], trainer: Any) -> Callable[[], object]:
+    """A step whose covariance distribution is recorded, the file included."""
 
     def record() -> object:
-        context = TrainerContext(step=1)
-        token = trainer_context.set(context)
+        trainer.global_steps = 1
         try:
-            result = call()
+            return call()
         finally:
-            trainer_context.reset(token)
-        assert context.recorder is not None
-        return result, context.recorder.bins()
+            trainer.global_steps = 2
 
     return record
 
@@ -219,7 +221,7 @@ def measure_load(console: Console, options: argparse.Namespace, chip: str, threa
     markdown(console, title, header, rows)
 
 
-def measure_in_trainer(console: Console, options: argparse.Namespace, chip: str) -> None:
+def measure_in_trainer(console: Console, options: argparse.Namespace, chip: str, trainer: Any) -> None:
     device = options.device
     candidates = estimators(options.groups, device, in_trainer=True)
     one_tensor = options.groups * RESPONSES * WIDTH * 4
@@ -232,7 +234,7 @@ def measure_in_trainer(console: Console, options: argparse.Namespace, chip: str)
     title = f"The same as the trainer calls it, {torch.get_num_threads()} thread(s), {chip}"
     markdown(console, title, ["estimator", "ms", "ratio", "memory"], rows)
 
-    pair = {"plain": candidates["cw_grpo"], "recorded": recorded(candidates["cw_grpo"])}
+    pair = {"plain": candidates["cw_grpo"], "recorded": recorded(candidates["cw_grpo"], trainer)}
     times = measure(pair, device, options.rounds)
     share, every = ratio(times, "recorded", "plain") - 1, Options().record_every
     console.print(
@@ -264,7 +266,10 @@ def main() -> None:
 
     measure_load(console, options, chip, [1, 2] if device == "cpu" else [torch.get_num_threads()])
     torch.set_num_threads(1)
-    measure_in_trainer(console, options, chip)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = v1_trainer("algorithm.adv_estimator=cw_grpo", f"trainer.default_local_dir={folder}")
+        trainer.global_steps = 2  # a step that is not recorded
+        measure_in_trainer(console, options, chip, trainer)
 
     torch.set_num_threads(threads)
     candidates = losses(options.rows, device)
