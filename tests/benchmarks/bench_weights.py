@@ -40,7 +40,7 @@ from cw_plugin.verl_integration import register  # noqa: F401  (registers cw_grp
 from cw_plugin.verl_integration.options import Options
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from trainers import v1_trainer  # noqa: E402
+from trainers import v1_trainer
 
 WIDTH = 4096
 RESPONSES = 12
