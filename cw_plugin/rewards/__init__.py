@@ -23,7 +23,9 @@ try:
     from cw_plugin.rewards.pool import TIME_LIMIT, GradingPool, shared_pool
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        f"{error.name} is not installed; pip install 'cw-plugin[data]' brings what the reward needs.", name=error.name
+        f"{error.name} is not installed. Install what the reward needs: pip install '.[data]' in a clone of this package, "
+        "or pip install 'PATH_OF_THE_WHEEL[data]'.",
+        name=error.name,
     ) from error
 from cw_plugin.rewards.think import FORMAT_RULES, answer_section, template_opens_think
 

@@ -10,9 +10,9 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 _TOKENS = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
-# What may stand between two boxes of one list: a separator, "and" or "or", and around them what says which part is
-# meant ("for part (a) and", "if n is even, and", "and y_2 ="). Longer text is not looked at.
-_MAX_JOINT = 70
+# What may stand between two boxes of one list: a separator, "and" or "or", and words or a name that say which part is
+# meant ("for part (a) and", "if n is even, and", "and y_2 =").
+_MAX_JOINT = 70  # characters; longer text is never a joint
 _LAYOUT = re.compile(r"\\(?:text|textrm|mathrm|mbox|quad|qquad)(?![a-zA-Z])|\\[()\[\],;:! \\]|[{}$*~&\s]+")
 _JOINT = re.compile(
     r"(?:(?:for|in|if|when) [^.,;?!=]+[,;]? (?=(?:and|or)\b))?"
@@ -67,7 +67,7 @@ def _is_joint(between: str) -> bool:
 
 def number_text(value: Any) -> str | None:
     """A finite number as text, ``42.0`` as ``42``; None for anything else, a bool among them."""
-    is_number = isinstance(value, (numbers.Real, Decimal)) and not isinstance(value, bool)
+    is_number = isinstance(value, (numbers.Real, Decimal)) and not isinstance(value, bool)  # numpy's are numbers.Real
     if not is_number or not math.isfinite(value):
         return None
     return str(value).removesuffix(".0")

@@ -4,9 +4,9 @@ r"""Our scorer beside verl's on the same answers: agreements, disagreements, gra
 
 Answers: each benchmark's golds, every one in a response of about a thousand characters, as it stands, written another
 way (27.0 for 27, \dfrac for \frac), and replaced by the next row's gold; and the right and wrong answers of
-tests/answer_classes.py (lists of boxes, assignments, percent words, commas, inequalities). Speed is measured twice on the
-benchmarks' answers, alone and with hanging inputs strewn among them. All scorers are called from as many threads, as
-verl's reward loop does.
+tests/answer_classes.py (lists of boxes, assignments, percent words, commas, inequalities). Speed is measured twice on
+the benchmarks' answers, alone and with hanging inputs strewn among them. All scorers are called from as many threads,
+as verl's reward loop does.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     LIGHTEVAL_ENVIRONMENT/bin/python tests/benchmarks/regrade.py evaluation/NAME [...]
 
-Runs in an environment with lighteval 0.13 (pip install 'cw-plugin[lighteval]'), and imports nothing of cw_plugin: the
-metrics are those that ENGINE=lighteval uses, read from lighteval_tasks.py by its path.
+Runs in an environment with lighteval 0.13 (in a clone, pip install '.[lighteval]'), and imports nothing of cw_plugin:
+the metrics are those that ENGINE=lighteval uses, read from lighteval_tasks.py by its path.
 """
 
 from __future__ import annotations
