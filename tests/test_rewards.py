@@ -205,6 +205,13 @@ def test_extraction_follows_open_rs(text, training, evaluation):
     assert compute_score("x", text, "27", extraction="evaluation")["acc"] == evaluation
 
 
+def test_an_unboxed_answer_that_does_not_parse_is_wrong(pool, caplog):
+    for gold in ("k = 45, n = 2", "(1,2]", "27"):
+        assert pool.grade(gold, r"The final answer is $\frac{45}{$.").accuracy == 0.0
+        assert pool.grade(gold, r"The final answer is $\frac{45}{$.", "training").accuracy == 0.0
+    assert caplog.text == ""
+
+
 def test_data_source_selects_the_extraction():
     plain = "The final answer is 27."
     assert compute_score("knoveleng/open-rs", plain, "27")["acc"] == 0.0

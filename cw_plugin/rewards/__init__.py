@@ -23,7 +23,7 @@ try:
     from cw_plugin.rewards.pool import TIME_LIMIT, GradingPool, shared_pool
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        f"{error.name} is not installed. Install what the reward needs: pip install '.[data]' in a clone of this package, "
+        f"{error.name} is not installed. What the reward needs: pip install '.[data]' in a clone of this package, "
         "or pip install 'PATH_OF_THE_WHEEL[data]'.",
         name=error.name,
     ) from error

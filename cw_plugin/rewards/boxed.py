@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 _TOKENS = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 # What may stand between two boxes of one list: a separator, "and" or "or", and words or a name that say which part is
-# meant ("for part (a) and", "if n is even, and", "and y_2 =").
+# meant ("for part (a) and", "if n is even, and", "apples and", "and y_2 =").
 _MAX_JOINT = 70  # characters; longer text is never a joint
 _LAYOUT = re.compile(r"\\(?:text|textrm|mathrm|mbox|quad|qquad)(?![a-zA-Z])|\\[()\[\],;:! \\]|[{}$*~&\s]+")
 _JOINT = re.compile(
-    r"(?:(?:for|in|if|when) [^.,;?!=]+[,;]? (?=(?:and|or)\b))?"
+    r"(?:(?:\(?(?:for|in|if|when) [^.,;?!]+|[a-z]+)[,;]? (?=(?:and|or)\b))?"
     r"[,; ]*(?:(?:and|or)\b)?[,; ]*(?:\\?[a-zA-Z]+(?:_ ?\w+)?(?:\(\w+\))? ?=)?"
 )
 

@@ -155,7 +155,7 @@ def _depth(answer: str) -> int:
 
 
 def _compare(parsed_ground_truth: tuple[Any, ...], parsed: list[Any], extraction: str) -> float:
-    if not parsed_ground_truth or not parsed:
+    if not parsed_ground_truth or not parsed or isinstance(parsed[0], str):  # a text is what could not be parsed
         return 0.0
     gold, answer = _alike(parsed_ground_truth[0], parsed[0])
     equal = verify(gold, answer, float_rounding=_FLOAT_ROUNDING[extraction], timeout_seconds=None)
@@ -164,14 +164,26 @@ def _compare(parsed_ground_truth: tuple[Any, ...], parsed: list[Any], extraction
 
 def _alike(gold: Any, answer: Any) -> tuple[Any, Any]:
     """The two in one form, where math-verify would compare unlike forms wrongly or not at all."""
+    gold, answer = _assignments(gold), _assignments(answer)
     values = _values_in_order(gold)
-    if values is not None and isinstance(answer, FiniteSet) and not answer.has(sympy.Eq):
-        return values, sympy.Tuple(*answer._unsorted_args)
+    if values is not None and not answer.has(sympy.Eq):
+        return values, sympy.Tuple(*answer._unsorted_args) if isinstance(answer, FiniteSet) else answer
     expected = _solution_set(gold)
     given = None if expected is None else _solution_set(answer)
     if given is not None and len(gold.free_symbols | answer.free_symbols) == 1:
         return expected, given
     return gold, answer
+
+
+def _assignments(parsed: Any) -> Any:
+    """``(k, n) = (45, 2)`` as ``k = 45, n = 2``; anything else as it is."""
+    if not isinstance(parsed, sympy.Eq) or not isinstance(parsed.lhs, sympy.Tuple):
+        return parsed
+    values = parsed.rhs
+    if isinstance(values, sympy.Interval) and values.is_open:  # how math-verify reads a pair
+        values = values.args[:2]
+    pairs = list(zip(parsed.lhs, values, strict=False)) if isinstance(values, (tuple, sympy.Tuple)) else []
+    return FiniteSet(*(sympy.Eq(*pair, evaluate=False) for pair in pairs)) if len(pairs) == len(parsed.lhs) else parsed
 
 
 def _values_in_order(parsed: Any) -> sympy.Tuple | None:
