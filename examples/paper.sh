@@ -130,10 +130,12 @@ train() {
     if [ -n "${RAY_JOB:-}" ]; then
         command=(ray job submit --address "$RAY_JOB" -- "${command[@]}")
     fi
-    if [ -n "${DRY_RUN:-}" ]; then
-        command=(python3 -m verl.trainer.main_ppo --cfg job --resolve)
-    fi
-    exec "${command[@]}" \
-        "${ALGORITHM[@]}" "${DATA[@]}" "${MODEL[@]}" "${ACTOR[@]}" "${ROLLOUT[@]}" "${REWARD[@]}" "${TRAINER[@]}" \
+    set -- "${ALGORITHM[@]}" "${DATA[@]}" "${MODEL[@]}" "${ACTOR[@]}" "${ROLLOUT[@]}" "${REWARD[@]}" "${TRAINER[@]}" \
         "${BACKEND[@]}" "${EXTRA[@]}" "$@"
+    if [ -n "${DRY_RUN:-}" ]; then
+        command=(python3 -m cw_plugin config)
+    elif [ -z "${RAY_JOB:-}" ]; then # the environment of a job is the cluster's
+        python3 -m cw_plugin doctor --quick "$@"
+    fi
+    exec "${command[@]}" "$@"
 }

@@ -11,6 +11,7 @@
 #   RUN      where the run is written      default runs/quickstart-$METHOD (SEED=2: runs/quickstart-$METHOD-seed2); an
 #            unfinished run goes on, a finished one is done anew
 #   PYTHON   the interpreter to build on   default python3 (3.10, 3.11 or 3.12)
+#   DRY_RUN  1: print the configuration of the run, and stop; nothing is installed or written
 set -euo pipefail
 
 METHOD=${METHOD:-cw_grpo}
@@ -36,28 +37,10 @@ case $METHOD in
         ;;
 esac
 
-bash "$root/examples/cpu/install.sh" "$venv"
+[ -n "${DRY_RUN:-}" ] || bash "$root/examples/cpu/install.sh" "$venv"
 export PATH=$venv/bin:$PATH
 
-bash "$root/examples/cpu/data.sh"
-
-mkdir -p "$RUN"
-RUN=$(cd "$RUN" && pwd)
-# An unfinished run goes on from its last checkpoint. One that has none is begun anew, and so is a finished one, in which
-# verl would find nothing to do.
-settings="METHOD=$METHOD NGPUS=$NGPUS SEED=$SEED MODEL_PATH=${MODEL_PATH:-} $*"
-if [ -e "$RUN/finished" ] || { [ -e "$RUN/settings" ] && [ ! -e "$RUN/checkpoints/latest_checkpointed_iteration.txt" ]; }; then
-    rm -rf "$RUN/finished" "$RUN/settings" "$RUN"/metrics*.jsonl "$RUN/checkpoints" "$RUN/validation" "$RUN/tensorboard"
-fi
-if [ ! -e "$RUN/settings" ]; then
-    echo "$settings" >"$RUN/settings"
-elif [ "$settings" != "$(cat "$RUN/settings")" ]; then
-    echo "$RUN holds an unfinished run with $(cat "$RUN/settings"): remove it, or name another folder with RUN=..." >&2
-    exit 2
-elif [ -e "$RUN/metrics.jsonl" ]; then
-    mv "$RUN/metrics.jsonl" "$RUN/metrics-$(date +%Y%m%d-%H%M%S).jsonl"
-fi
-
+case $RUN in /*) ;; *) RUN=$PWD/$RUN ;; esac
 # Paths are quoted for hydra as well, which takes "=" or a space in them for its own.
 DATA=(
     data.train_files="'$data/open_rs/train.parquet'"
@@ -114,10 +97,35 @@ TRAINER=(
 )
 
 source "$root/examples/cpu/overlay.sh"
+given=$*
+set -- "${ALGORITHM[@]}" "${DATA[@]}" "${MODEL[@]}" "${ACTOR[@]}" "${ROLLOUT[@]}" "${REWARD[@]}" "${TRAINER[@]}" \
+    "${EXTRA[@]}" "$@"
+if [ -n "${DRY_RUN:-}" ]; then
+    exec python3 -m cw_plugin config "$@"
+fi
+python3 -m cw_plugin doctor --quick "$@"
+
+bash "$root/examples/cpu/data.sh"
+
+mkdir -p "$RUN"
+# An unfinished run goes on from its last checkpoint. One that has none is begun anew, and so is a finished one, in which
+# verl would find nothing to do.
+settings="METHOD=$METHOD NGPUS=$NGPUS SEED=$SEED MODEL_PATH=${MODEL_PATH:-} $given"
+if [ -e "$RUN/finished" ] || { [ -e "$RUN/settings" ] && [ ! -e "$RUN/checkpoints/latest_checkpointed_iteration.txt" ]; }; then
+    rm -rf "$RUN/finished" "$RUN/settings" "$RUN"/metrics*.jsonl "$RUN/checkpoints" "$RUN/validation" "$RUN/tensorboard"
+fi
+if [ ! -e "$RUN/settings" ]; then
+    echo "$settings" >"$RUN/settings"
+elif [ "$settings" != "$(cat "$RUN/settings")" ]; then
+    echo "$RUN holds an unfinished run with $(cat "$RUN/settings"): remove it, or name another folder with RUN=..." >&2
+    exit 2
+elif [ -e "$RUN/metrics.jsonl" ]; then
+    mv "$RUN/metrics.jsonl" "$RUN/metrics-$(date +%Y%m%d-%H%M%S).jsonl"
+fi
+
 echo "Training with METHOD=$METHOD for $STEPS steps; all output goes to $RUN/train.log"
 python "$root/examples/cpu/launch.py" "$RUN/train.log" "$RUN/metrics.jsonl" \
-    python -m verl.trainer.main_ppo \
-    "${ALGORITHM[@]}" "${DATA[@]}" "${MODEL[@]}" "${ACTOR[@]}" "${ROLLOUT[@]}" "${REWARD[@]}" "${TRAINER[@]}" "${EXTRA[@]}" "$@"
+    python -m verl.trainer.main_ppo "$@"
 touch "$RUN/finished"
 cw-grpo report "$METHOD=$RUN" --out "$RUN/report" >"$RUN/report.log"
 python "$root/examples/cpu/summary.py" "$RUN"

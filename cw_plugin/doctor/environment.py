@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +10,7 @@ from typing import Any
 
 from cw_plugin.doctor.finding import Finding
 from cw_plugin.doctor.settings import rollout_engine
+from cw_plugin.verl_integration.ray_cluster import find_cluster, require_listener
 
 # The versions of examples/cpu/requirements.txt, with which the tests run.
 TESTED = {
@@ -38,8 +37,11 @@ try:
 except Exception as error:
     print(f"cw_grpo doctor: {type(error).__name__}: {' '.join(str(error).split())}")
 """
-WHY = "verl would not know cw_grpo there, or the hook would not fit"
-INSTALL = "pip install cw-plugin there, beside verl 0.9.1, and leave VERL_USE_EXTERNAL_PLUGINS unset (or auto)"
+WHY = "verl would not know cw_grpo there, or this package does not fit that verl"
+INSTALL = (
+    "install verl 0.9.1 and this package there (pip install . in a clone), and leave VERL_USE_EXTERNAL_PLUGINS unset"
+)
+OWN_RAY = "++ray_kwargs.ray_init.address=local, for a Ray of the run's own"
 
 
 def versions(config: Any) -> Iterator[Finding]:
@@ -48,20 +50,18 @@ def versions(config: Any) -> Iterator[Finding]:
         if package == "vllm" and rollout_engine(config) not in ("vllm", None):
             continue
         verls = VERLS.get(package)
-        mend = f"pip install {package}=={tested}" if verls is None else f"pip install 'verl[vllm]=={TESTED['verl']}'"
+        fix = f"pip install {package}=={tested}" if verls is None else f"pip install 'verl[vllm]=={TESTED['verl']}'"
         try:
             found = version(package)
         except PackageNotFoundError:
-            yield Finding("versions", f"{package} is not installed", "verl's trainer needs it", mend)
+            yield Finding("versions", f"{package} is not installed", "verl's trainer needs it", fix)
             continue
         if found.split("+")[0] not in (tested, verls):
             yield Finding(
                 "versions",
                 f"{package} is {found}; the tests run with {tested}" + (f", verl asks for {verls}" if verls else ""),
-                "other versions may work, and nobody has tried"
-                if package != "verl"
-                else "the hooks fit one shape of verl",
-                f"{mend}, or run the tests with {found}",
+                "this version is not tested" + ("; the hooks are written for that verl" if package == "verl" else ""),
+                f"{fix}, or run the tests with {found}",
                 fatal=False,
             )
 
@@ -69,29 +69,59 @@ def versions(config: Any) -> Iterator[Finding]:
 def fresh_interpreter(config: Any) -> Iterator[Finding]:
     """What ``python -m verl.trainer.main_ppo`` would find."""
     result = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, cwd="/")
-    answer = _answer(result.stdout) or (result.stderr.strip().splitlines() or ["it ended without a word"])[-1]
+    answer = _answer(result.stdout) or (result.stderr.strip().splitlines() or ["it ended without output"])[-1]
     if answer != "ok":
         yield Finding("plugin", f"a fresh {sys.executable} does not find the plugin: {answer}", WHY, INSTALL)
 
 
+def ray_cluster(config: Any) -> Iterator[Finding]:
+    """The cluster that main_ppo would join: whether it is there, and takes ray.init's arguments."""
+    found = find_cluster(config)
+    if found is None:
+        return
+    address, source = found
+    try:
+        require_listener(address)
+    except OSError:  # ConnectionError is one
+        yield _no_cluster(address, source)
+        return
+    given = " and ".join(key for key in ("num_cpus", "num_gpus") if config.ray_kwargs.ray_init.get(key) is not None)
+    if given:
+        yield Finding(
+            "ray",
+            f"ray_kwargs.ray_init sets {given}, and {source} names a running Ray cluster, {address}",
+            "Ray refuses to join a cluster with these arguments",
+            f"{OWN_RAY}; or leave {given} out to join the cluster",
+        )
+
+
+def _no_cluster(address: str, source: str) -> Finding:
+    return Finding(
+        "ray",
+        f"{source} names a Ray cluster, {address}, and nobody answers there",
+        "main_ppo would wait for it for minutes, and stop",
+        f"{OWN_RAY}; or start the cluster again",
+    )
+
+
 def ray_workers(config: Any) -> Iterator[Finding]:
-    """A worker on each node of the running cluster (RAY_ADDRESS, or one started on this machine), else of a new one."""
+    """A worker on each node of the cluster that main_ppo would join, else of a new one."""
+    found = find_cluster(config)
+    try:
+        require_listener(found[0] if found else "")
+    except OSError:
+        return  # said by ray_cluster(); Ray itself would wait for minutes, and then end this process
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = ray.is_initialized()
     if not here:
-        address = os.environ.get("RAY_ADDRESS", "")
         try:
-            knock(address)  # Ray itself waits for minutes, and then ends the process
-            ray.init(log_to_driver=False, logging_level="ERROR")  # finds the cluster that main_ppo would find
-        except OSError:  # ConnectionError is one
-            yield Finding(
-                "ray",
-                f"there is no Ray cluster at RAY_ADDRESS={address}",
-                "main_ppo would not start",
-                "ray start --head on that node, or unset RAY_ADDRESS",
-            )
+            ray.init(address=found[0] if found else "local", log_to_driver=False, logging_level="ERROR")
+        except ConnectionError:  # RAY_ADDRESS=auto, and no cluster
+            if found is None:
+                raise
+            yield _no_cluster(*found)
             return
 
     @ray.remote(num_cpus=0)
@@ -104,7 +134,7 @@ def ray_workers(config: Any) -> Iterator[Finding]:
             if node["Alive"]:
                 strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
                 output = ray.get(probe.options(scheduling_strategy=strategy).remote())
-                answer = _answer(output) or (output.strip().splitlines() or ["it ended without a word"])[-1]
+                answer = _answer(output) or (output.strip().splitlines() or ["it ended without output"])[-1]
                 if answer != "ok":
                     yield Finding(
                         "plugin",
@@ -115,13 +145,6 @@ def ray_workers(config: Any) -> Iterator[Finding]:
     finally:
         if not here:
             ray.shutdown()
-
-
-def knock(address: str) -> None:
-    """Raise OSError if nobody listens at ``host:port`` (``ray://`` or not); other addresses are Ray's affair."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdigit():
-        socket.create_connection((host, int(port)), timeout=5).close()
 
 
 def _answer(output: str) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from numbers import Real
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from cw_plugin.errors import OptionsError
 from cw_plugin.verl_integration import NAME
-from cw_plugin.weights import Kernel
+
+if TYPE_CHECKING:
+    from cw_plugin.weights import Kernel  # loads torch, which the check before every training does without
 
 Scope = Literal["group", "batch"]
 
@@ -71,7 +73,7 @@ _BOUND = ("a number of nats, or null", lambda value: value is None or (isinstanc
 # Of each option: its values in words, and whether a value is one of them.
 _VALID: dict[str, tuple[str, Any]] = {
     "scope": _one_of(get_args(Scope)),
-    "kernel": _one_of(get_args(Kernel)),
+    "kernel": _one_of(("gaussian", "none")),
     "record_every": _COUNT,
     "record_tokens": _COUNT,
     "entropy_low": _BOUND,
@@ -95,10 +97,16 @@ def check_config(config: Any) -> None:
         config: verl's whole configuration.
 
     Raises:
-        OptionsError: with the override that mends it.
+        OptionsError: with the override that fixes it.
     """
-    if verl_has_its_own():
-        return
+    try:
+        _check(config)
+    except OptionsError:
+        if not verl_has_its_own():  # asked last: it imports verl, which takes seconds
+            raise
+
+
+def _check(config: Any) -> None:
     Options.from_config(config.algorithm)
     estimator = config.algorithm.adv_estimator == NAME
     loss = config.actor_rollout_ref.actor.policy_loss.get("loss_mode") == NAME
