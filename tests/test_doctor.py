@@ -484,8 +484,8 @@ def test_a_script_starts_nothing_that_the_quick_check_refuses(script, examples):
     assert not (examples.parent / "runs").exists() and not (examples.parent / ".cache").exists()
 
 
-def test_a_ray_head_that_runs_or_has_gone(good, examples, monkeypatch):
-    """What Ray does itself, and what the quick check says before it: with a note of ``ray start``'s, and after it."""
+def test_a_ray_head_that_runs_or_has_gone(good, examples, monkeypatch, tmp_path):
+    """What Ray does itself where ``ray start`` has left a note of its head, and what the quick check says before."""
 
     def found(*overrides: str) -> list[doctor.Finding]:
         return list(environment.ray_cluster(compose([*good, *overrides])))
@@ -515,12 +515,9 @@ def test_a_ray_head_that_runs_or_has_gone(good, examples, monkeypatch):
         (finding,) = found(*limits)
         assert "RAY_ADDRESS names a running" in finding.what
         monkeypatch.delenv("RAY_ADDRESS")
-
-        note.rename(Path(folder) / "kept")
-        remembered = (Path(folder) / "kept").read_text()
-    monkeypatch.setenv("RAY_TMPDIR", str(examples))
-    (examples / "ray").mkdir()
-    (examples / "ray" / "ray_current_cluster").write_text(remembered)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # the head has gone, and Ray leaves the note
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text(address)
     for overrides in ((), limits):
         (finding,) = found(*overrides)
         assert finding.fatal and "names a Ray cluster" in finding.what and "nobody answers there" in finding.what
