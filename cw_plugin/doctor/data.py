@@ -57,7 +57,7 @@ def lengths(config: Any) -> Iterator[Finding]:
         if prompt != data.max_prompt_length:
             fixes.append(f"data.max_prompt_length={prompt}")
         fixes.append(f"data.max_response_length={positions - prompt}")
-        short[f"the model has {positions} positions"] = "vLLM cuts what is longer, or refuses to start"
+        short[f"the model has {positions} positions"] = "vLLM cuts longer responses"
     limit = rollout.max_model_len
     if limit is not None and positions is not None and limit > positions:
         fixes.append(f"actor_rollout_ref.rollout.max_model_len={positions}")
