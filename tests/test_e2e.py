@@ -14,8 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +24,7 @@ import ray
 import torch
 from omegaconf import OmegaConf
 from patched_verl import PARTS, copy_verl
+from ray_head import cluster
 from reference import reference_weights
 from tensordict import TensorDict
 from trainers import legacy_trainer
@@ -42,7 +41,6 @@ from cw_plugin.rewards import compute_score
 ROOT = Path(__file__).parent.parent
 MODEL = ROOT / "examples" / "cpu" / "model"
 SCRIPTS = sorted(path.name for path in (ROOT / "examples").glob("run_*.sh"))
-RAY = Path(sys.prefix) / "bin" / "ray"
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 METRICS = (
@@ -160,27 +158,6 @@ def a_ray_of_their_own():
         patch.setenv("RAY_TMPDIR", folder)  # its sockets need a short path
         patch.delenv("RAY_ADDRESS", raising=False)
         yield
-
-
-@contextmanager
-def cluster(*arguments: str, **env: str) -> Iterator[tuple[str, str]]:
-    """A Ray cluster that somebody else has started: its address, and its RAY_TMPDIR."""
-    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
-        command = [RAY, "start", "--head", "--block", "--port=0", "--include-dashboard=false", "--disable-usage-stats"]
-        with open(Path(folder) / "stdout", "w+") as stdout:
-            process = subprocess.Popen(
-                [*command, *arguments], env=os.environ | {"RAY_TMPDIR": folder} | env, stdout=stdout, stderr=stdout
-            )
-            try:
-                address = Path(folder) / "ray" / "ray_current_cluster"
-                deadline = time.monotonic() + 120
-                while not address.exists():
-                    assert process.poll() is None and time.monotonic() < deadline, Path(stdout.name).read_text()
-                    time.sleep(0.2)
-                yield address.read_text(), folder
-            finally:
-                process.terminate()
-                process.wait(timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -549,7 +526,7 @@ def test_ray_workers_are_asked(monkeypatch):
     assert list(environment.ray_workers(config)) == []
     monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", "none")
     (finding,) = environment.ray_workers(config)
-    assert "a Ray worker on" in finding.what and "has to be restarted" in finding.mend
+    assert "a Ray worker on" in finding.what and "has to be restarted" in finding.fix
 
     with cluster("--num-cpus=1", VERL_USE_EXTERNAL_PLUGINS="none") as (address, folder):
         monkeypatch.delenv("VERL_USE_EXTERNAL_PLUGINS")
@@ -557,12 +534,8 @@ def test_ray_workers_are_asked(monkeypatch):
         monkeypatch.setenv("RAY_TMPDIR", folder)
         (finding,) = environment.ray_workers(config)
         waited = [wait_for_ray(address, "1", "60"), wait_for_ray(address, "2", "1")]
-    assert "a Ray worker on" in finding.what and "has to be restarted" in finding.mend
+    assert "a Ray worker on" in finding.what and "has to be restarted" in finding.fix
     assert [result.returncode for result in waited] == [0, 1] and "1 of 2 nodes" in waited[1].stderr
-
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
-    (finding,) = environment.ray_workers(config)
-    assert "there is no Ray cluster at RAY_ADDRESS=127.0.0.1:9" in finding.what
     assert "0 of 1 nodes" in wait_for_ray("127.0.0.1:9", "1", "1").stderr
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from numbers import Real
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from cw_plugin.errors import OptionsError
 from cw_plugin.verl_integration import NAME
-from cw_plugin.weights import Kernel
+
+if TYPE_CHECKING:
+    from cw_plugin.weights import Kernel  # loads torch, which the check before every training does without
 
 Scope = Literal["group", "batch"]
 
@@ -75,7 +77,7 @@ _BOUND = ("a number of nats, or null", lambda value: value is None or (isinstanc
 # Of each option: its values in words, and whether a value is one of them.
 _VALID: dict[str, tuple[str, Any]] = {
     "scope": _one_of(get_args(Scope)),
-    "kernel": _one_of(get_args(Kernel)),
+    "kernel": _one_of(("gaussian", "none")),
     "record_every": _COUNT,
     "record_tokens": _COUNT,
     "entropy_low": _BOUND,
