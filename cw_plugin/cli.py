@@ -23,7 +23,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from cw_plugin.data.sources import SOURCES
-from cw_plugin.errors import CWGRPOError
+from cw_plugin.errors import CWGRPOError, how_to_install
+from cw_plugin.files import expanded
 from cw_plugin.reports.curves import CURVES
 from cw_plugin.reports.paper import TABLE_2
 
@@ -65,7 +66,7 @@ def _without_the_hosts_remarks() -> Iterator[None]:
 
 @contextmanager
 def _errors(to_install: str) -> Iterator[None]:
-    """One sentence on stderr and exit code 2 in place of a traceback, for what the user can mend."""
+    """One sentence on stderr and exit code 2 in place of a traceback, for what the user can fix."""
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
     try:
         yield
@@ -124,15 +125,15 @@ def prepare(
 
     errors = Console(stderr=True, soft_wrap=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with _errors("pip install 'cw-plugin[data]' brings what preparing data needs."):
+    with _errors(how_to_install("data")):
         from cw_plugin.data.prepare import Options  # loading these takes a second, which --help should not
         from cw_plugin.data.prepare import prepare as run
         from cw_plugin.data.prompts import select_prompt
 
         options = Options(
-            save_dir=local_save_dir.expanduser(),
+            save_dir=expanded(local_save_dir),
             prompt=select_prompt(prompt),
-            dataset_path=local_dataset_path.expanduser() if local_dataset_path else None,
+            dataset_path=expanded(local_dataset_path) if local_dataset_path else None,
             revision=revision,
             split=split,
             allow_partial=allow_partial,
@@ -187,7 +188,7 @@ RunFolders = Annotated[
         show_default=False,
     ),
 ]
-_REPORTS = "pip install 'cw-plugin[report]' brings what tables and figures need."
+_REPORTS = how_to_install("report")
 
 
 @app.command()
@@ -206,7 +207,7 @@ def report(
     with _errors(_REPORTS):
         from cw_plugin.reports.report import write_report
 
-        tables, written, missing = write_report(runs, out, base, step, paper.value if paper else None)
+        tables, written, missing = write_report(runs, expanded(out), base, step, paper.value if paper else None)
     for table in tables:
         typer.echo(table.markdown())
     for note in missing:
@@ -237,7 +238,7 @@ def plot(
             logged = CURVES.get(metric, (metric,))[0]
             for name in dict.fromkeys(run.name for run in read if not run.metrics.get(logged)):
                 typer.echo(f"{name} did not log {metric}, and is left out", err=True)
-        _save(figures, out or Path(metric.replace("/", "_").replace("@", "")), formats)
+        _save(figures, expanded(out or metric.replace("/", "_").replace("@", "")), formats)
 
 
 @app.command()
@@ -272,6 +273,7 @@ def covariance(
         for table in extremes:
             typer.echo(table.markdown())
         if out is not None:
+            out = expanded(out)
             _save([plots.contributions(distributions)], out, formats)
             _save([plots.weight_curve(distributions)], out.with_name(f"{out.name}_weights"), formats)
 
@@ -288,7 +290,8 @@ def _save(figures: list[Figure], target: Path, formats: list[Format] | None) -> 
             typer.echo(path)
 
 
-_OVERRIDE = re.compile(r"([+~].*|[a-z_]\w*(\.\w+)+=.*)", re.DOTALL)  # of hydra; neither a path nor a name on the hub
+# Of hydra, and neither a path nor a name on the hub: +key=value, ~key (which deletes it), key.key=value.
+_OVERRIDE = re.compile(r"\+.*|~\w+(\.\w+)*(=.*)?|[a-z_]\w*(\.\w+)+=.*", re.DOTALL)
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
@@ -328,16 +331,16 @@ def evaluate(
         print(f"[{minutes}:{seconds:02}] {text}", file=terminal, flush=True)
 
     arguments = models or []
-    overrides = [text for text in arguments if _OVERRIDE.fullmatch(text) and not Path(text).exists()]
-    with _errors("evaluating needs verl 0.9.1 and pip install 'cw-plugin[data]'."):
-        from cw_plugin.evaluation import EngineError
+    overrides = [text for text in arguments if _OVERRIDE.fullmatch(text) and not expanded(text).exists()]
+    with _errors(f"install verl 0.9.1, and {how_to_install('data')}"):
+        from cw_plugin.errors import EngineError
         from cw_plugin.evaluation.benchmarks import read_benchmarks
         from cw_plugin.evaluation.engine import Options, Verl
         from cw_plugin.evaluation.lighteval_engine import Lighteval
         from cw_plugin.evaluation.run import evaluate as run
 
-        options = Options(out.expanduser(), n, temperature, top_p, max_prompt, max_response, seed, overrides)
-        chosen = read_benchmarks(shlex.split(benchmarks), data_dir.expanduser(), n)
+        options = Options(expanded(out), n, temperature, top_p, max_prompt, max_response, seed, overrides)
+        chosen = read_benchmarks(shlex.split(benchmarks), expanded(data_dir), n)
         backend = "accelerate" if engine is Engine.accelerate else "vllm"
         asked = Verl(options) if engine is Engine.verl else Lighteval(options, lighteval, backend)
         try:

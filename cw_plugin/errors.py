@@ -1,14 +1,34 @@
-"""The errors this package raises; each message says what to change."""
+"""The errors this package raises. Each message says what is wrong, the value seen, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 
 class CWGRPOError(Exception):
-    """Base class of every error raised on purpose by cw_plugin."""
+    """Base class of every error raised on purpose by cw_plugin.
+
+    A subclass may take any arguments: it is pickled by its message and attributes, and its ``__init__`` is not called
+    again, so that Ray and multiprocessing hand it over whole.
+    """
+
+    def __reduce__(self) -> tuple[Callable[..., CWGRPOError], tuple[Any, ...]]:
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+def _restore(cls: type[CWGRPOError], args: tuple[Any, ...], attributes: dict[str, Any]) -> CWGRPOError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
 
 
 class NonFiniteError(CWGRPOError, ValueError):
     """A valid token carries NaN or an infinity.
 
     Attributes:
+        what: which values.
         rows: indices of the offending rows in the batch that was passed in.
     """
 
@@ -20,7 +40,7 @@ class NonFiniteError(CWGRPOError, ValueError):
 
 
 class OptionsError(CWGRPOError, ValueError):
-    """A configuration value that cannot work, with the values that do."""
+    """A configuration value that cannot work."""
 
 
 class HostError(CWGRPOError, RuntimeError):
@@ -31,21 +51,50 @@ class MissingLogProbsError(HostError):
     """The trainer did not hand log-probs to the estimator, so no weight can be computed."""
 
 
+class GradingError(CWGRPOError, RuntimeError):
+    """The grading processes do not run, so nothing can be said about an answer."""
+
+
+class DataError(CWGRPOError, ValueError):
+    """A dataset that cannot be fetched or read, has the wrong content, or cannot be written."""
+
+
+class EvaluationError(CWGRPOError, ValueError):
+    """A model, benchmark or setting that cannot be evaluated, or does not fit the answers that are already there."""
+
+
+class EngineError(CWGRPOError, RuntimeError):
+    """The engine stopped before every answer was graded; the graded ones are kept."""
+
+
 class ReportError(CWGRPOError, ValueError):
-    """A run, evaluation or record that cannot be read, with what to change."""
+    """A run, evaluation or record that cannot be read or compared."""
 
 
 class NoMetricsError(ReportError):
-    """A folder without any logger's files, which may hold something else."""
+    """A folder without any logger's files; it may hold something else."""
+
+
+def how_to_install(extra: str = "") -> str:
+    """The command that installs this package, which is on no package index, or an optional part of it.
+
+    Args:
+        extra: "data", "report", "lighteval" or another one of pyproject.toml.
+    """
+    from cw_plugin import __version__
+
+    part = f"[{extra}]" if extra else ""
+    wheel = f"./cw_plugin-{__version__}-py3-none-any.whl"
+    return f'pip install ".{part}" in a clone of cw_plugin, or pip install "{wheel}{part}"'
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of another package says, in short; its class where it says nothing."""
+    """The first line of another package's error; its class if it has no text."""
     return _lines(error)[0]
 
 
 def last_line(error: BaseException) -> str:
-    """The same of an error whose text is a traceback."""
+    """The last line of another package's error, whose text may be a traceback."""
     return _lines(error)[-1]
 
 

@@ -8,7 +8,7 @@ NGPUS_PER_NODE=${NGPUS_PER_NODE:-4}
 DATA_DIR=${DATA_DIR:-$HOME/data/cw_grpo} # made by: cw-grpo prepare all
 TRAIN_FILES=${TRAIN_FILES:-$DATA_DIR/open_rs/train.parquet}
 VAL_FILES=${VAL_FILES:-$DATA_DIR/math500/test.parquet}
-NAME=${NAME:-$(basename "$0" .sh)-$METHOD${SEED:+-seed$SEED}} # a run that is there goes on, whatever is set
+NAME=${NAME:-$(basename "$0" .sh)-$METHOD${SEED:+-seed$SEED}}
 OUT=${OUT:-checkpoints/cw_grpo/$NAME}
 case $OUT in /* | *://*) ;; *) OUT=$PWD/$OUT ;; esac # Ray's workers on other nodes may stand elsewhere
 LOGGER=${LOGGER:-'["console","file","tensorboard"]'}
@@ -80,6 +80,7 @@ ACTOR=(
 ROLLOUT=(
     actor_rollout_ref.rollout.name=vllm
     actor_rollout_ref.rollout.n="$RESPONSES"
+    actor_rollout_ref.rollout.seed="$SEED"
     actor_rollout_ref.rollout.temperature=0.7
     actor_rollout_ref.rollout.top_p=1.0
     actor_rollout_ref.rollout.tensor_model_parallel_size="$ROLLOUT_TP"
@@ -120,20 +121,29 @@ TRAINER=(
 #   DRY_RUN=1         print the resolved configuration, and stop
 #   OVERLAY=FILE      a file with an array EXTRA of overrides for another kind of machine, as cpu/overlay.sh
 #   RAY_JOB=ADDRESS   submit to a running Ray cluster, e.g. http://head:8265, which has this environment installed
+#
+# launch.py owns OUT while the run lasts, goes on with the run that is there, refuses one with other settings, and ends all
+# of it whatever ends this script. A job of RAY_JOB outlives this script, so nothing keeps a second one out of OUT, and
+# settings are compared only where OUT can be seen from here. An OUT elsewhere (scheme://) is not looked at.
 train() {
-    local command=(python3 -m verl.trainer.main_ppo)
+    local main=(python3 -m verl.trainer.main_ppo)
+    local launch=(python3 "$(dirname "${BASH_SOURCE[0]}")/launch.py" --knob OUT)
     EXTRA=()
     if [ -n "${OVERLAY:-}" ]; then
         # shellcheck source=/dev/null
         source "$OVERLAY"
     fi
-    if [ -n "${RAY_JOB:-}" ]; then
-        command=(ray job submit --address "$RAY_JOB" -- "${command[@]}")
-    fi
-    if [ -n "${DRY_RUN:-}" ]; then
-        command=(python3 -m verl.trainer.main_ppo --cfg job --resolve)
-    fi
-    exec "${command[@]}" \
-        "${ALGORITHM[@]}" "${DATA[@]}" "${MODEL[@]}" "${ACTOR[@]}" "${ROLLOUT[@]}" "${REWARD[@]}" "${TRAINER[@]}" \
+    local settings=(
+        "${ALGORITHM[@]}" "${DATA[@]}" "${MODEL[@]}" "${ACTOR[@]}" "${ROLLOUT[@]}" "${REWARD[@]}" "${TRAINER[@]}"
         "${BACKEND[@]}" "${EXTRA[@]}" "$@"
+    )
+    if [ -n "${DRY_RUN:-}" ]; then
+        exec "${main[@]}" --cfg job --resolve "${settings[@]}"
+    fi
+    if [ -n "${RAY_JOB:-}" ]; then
+        [ ! -d "$OUT" ] || "${launch[@]}" --check "$OUT" "${main[@]}" "${settings[@]}"
+        exec ray job submit --address "$RAY_JOB" -- "${main[@]}" "${settings[@]}"
+    fi
+    case $OUT in *://*) exec "${main[@]}" "${settings[@]}" ;; esac
+    exec "${launch[@]}" --show "$OUT" "${main[@]}" "${settings[@]}"
 }

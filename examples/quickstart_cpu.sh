@@ -8,8 +8,8 @@
 #   STEPS    training steps                default 10
 #   NGPUS    FSDP ranks                    default 1
 #   SEED     of data order and sampling    default 1
-#   RUN      where the run is written      default runs/quickstart-$METHOD (SEED=2: runs/quickstart-$METHOD-seed2); an
-#            unfinished run goes on, a finished one is done anew
+#   RUN      where the run is written      default runs/quickstart-$METHOD (SEED=2: runs/quickstart-$METHOD-seed2); the
+#            same command goes on with the run that is there, another is told to name another folder
 #   PYTHON   the interpreter to build on   default python3 (3.10, 3.11 or 3.12)
 set -euo pipefail
 
@@ -43,20 +43,6 @@ bash "$root/examples/cpu/data.sh"
 
 mkdir -p "$RUN"
 RUN=$(cd "$RUN" && pwd)
-# An unfinished run goes on from its last checkpoint. One that has none is begun anew, and so is a finished one, in which
-# verl would find nothing to do.
-settings="METHOD=$METHOD NGPUS=$NGPUS SEED=$SEED MODEL_PATH=${MODEL_PATH:-} $*"
-if [ -e "$RUN/finished" ] || { [ -e "$RUN/settings" ] && [ ! -e "$RUN/checkpoints/latest_checkpointed_iteration.txt" ]; }; then
-    rm -rf "$RUN/finished" "$RUN/settings" "$RUN"/metrics*.jsonl "$RUN/checkpoints" "$RUN/validation" "$RUN/tensorboard"
-fi
-if [ ! -e "$RUN/settings" ]; then
-    echo "$settings" >"$RUN/settings"
-elif [ "$settings" != "$(cat "$RUN/settings")" ]; then
-    echo "$RUN holds an unfinished run with $(cat "$RUN/settings"): remove it, or name another folder with RUN=..." >&2
-    exit 2
-elif [ -e "$RUN/metrics.jsonl" ]; then
-    mv "$RUN/metrics.jsonl" "$RUN/metrics-$(date +%Y%m%d-%H%M%S).jsonl"
-fi
 
 # Paths are quoted for hydra as well, which takes "=" or a space in them for its own.
 DATA=(
@@ -114,10 +100,9 @@ TRAINER=(
 )
 
 source "$root/examples/cpu/overlay.sh"
-echo "Training with METHOD=$METHOD for $STEPS steps; all output goes to $RUN/train.log"
-python "$root/examples/cpu/launch.py" "$RUN/train.log" "$RUN/metrics.jsonl" \
+echo "METHOD=$METHOD, $STEPS steps, in $RUN"
+python "$root/examples/launch.py" "$RUN" \
     python -m verl.trainer.main_ppo \
     "${ALGORITHM[@]}" "${DATA[@]}" "${MODEL[@]}" "${ACTOR[@]}" "${ROLLOUT[@]}" "${REWARD[@]}" "${TRAINER[@]}" "${EXTRA[@]}" "$@"
-touch "$RUN/finished"
 cw-grpo report "$METHOD=$RUN" --out "$RUN/report" >"$RUN/report.log"
 python "$root/examples/cpu/summary.py" "$RUN"

@@ -19,11 +19,11 @@ from typer.testing import CliRunner
 
 import cw_plugin
 from cw_plugin.cli import app
-from cw_plugin.data import DataError
 from cw_plugin.data.answers import final_answer
 from cw_plugin.data.leakage import NGRAM, Leak, find_leaks, words
 from cw_plugin.data.prompts import OPEN_RS, select_prompt
 from cw_plugin.data.sources import SOURCES
+from cw_plugin.errors import DataError
 
 PROMPT_SHA256 = "6ad389bfba87cc15ac21c02d22b0c056ec688bbccae72955fe935ab253951353"
 

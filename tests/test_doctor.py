@@ -152,7 +152,7 @@ def test_a_run_without_faults_gets_no_finding(good):
             ["reward.custom_reward_function.path=pkg://no_such_module"],
             "reward",
             "path=pkg://no_such_module cannot be loaded (",
-            "pip install 'cw-plugin[data]'",
+            'pip install ".[data]"',
             True,
         ),
         (

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,7 +33,7 @@ from verl import DataProto
 from verl.experimental.reward_loop.reward_loop import RewardLoopManager
 
 from cw_plugin.doctor import environment
-from cw_plugin.evaluation.answers import Answers
+from cw_plugin.evaluation.store import Answers
 from cw_plugin.reports.records import read_extremes, read_records
 from cw_plugin.rewards import compute_score
 
@@ -206,21 +207,35 @@ def first_run(tmp_path_factory):
     saved = int(tracker.read_text())
     another = quickstart(run, *command, STEPS="5", SEED="2")  # would go on from the weights of seed 1
     assert another.wait(timeout=120) == 2
-    assert "holds an unfinished run with METHOD=cw_grpo NGPUS=1 SEED=1 " in (run / "stdout").read_text()
+    assert "\n  data.seed was 1, is 2\n" in (run / "stdout").read_text()
     records = finish(run, quickstart(run, *command, STEPS="5"))
-    return run, cache, saved, records
+    return run, cache, saved, records, command
 
 
 def test_after_kill_9_the_same_command_resumes_and_finishes(first_run):
-    run, _, saved, records = first_run
+    run, _, saved, records, _ = first_run
     assert [record["step"] for record in records] == list(range(saved + 1, 6))
     assert (run / "finished").exists()
+
+
+def test_a_finished_run_is_neither_deleted_nor_mislabelled(first_run, tmp_path):
+    """A copy of it, whose paths are where it lies; the same command is a success, another method is refused."""
+    run = tmp_path / "copy"
+    shutil.copytree(first_run[0], run)
+    saved = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and "report" not in path.parts}
+    assert quickstart(run, *first_run[4], STEPS="5").wait(timeout=120) == 0
+    said = (run / "stdout").read_text()
+    assert f"{run} is at its last step, 5: nothing is left to train." in said and "tables and figures" in said
+    assert quickstart(run, *first_run[4], STEPS="5", METHOD="grpo").wait(timeout=120) == 2
+    assert "\n  algorithm.adv_estimator was cw_grpo, is grpo\n" in (run / "stdout").read_text()
+    changed = {path.name for path, content in saved.items() if path.read_bytes() != content}
+    assert changed <= {"stdout", ".lock", "report.log"}
 
 
 @pytest.mark.slow
 def test_the_evaluation_of_a_checkpoint_survives_kill_9(first_run, tmp_path):
     """A checkpoint is merged, asked, killed in the middle, and asked for the rest."""
-    run, _, _, _ = first_run
+    run, *_ = first_run
     out = tmp_path / "answers"
     file = ROOT / ".cache" / "quickstart" / "open_rs" / "test.parquet"
     environment = os.environ | {
@@ -266,13 +281,13 @@ def test_the_evaluation_of_a_checkpoint_survives_kill_9(first_run, tmp_path):
 
 
 def test_what_the_estimator_returned_is_right_and_logged(first_run):
-    run, _, _, records = first_run
+    run, _, _, records, _ = first_run
     assert_right(run)
     assert_logged(records)
 
 
 def test_the_covariance_is_recorded_and_the_entropy_followed(first_run):
-    run, _, _, records = first_run
+    run, _, _, records, _ = first_run
     recorded = read_records(run / "checkpoints")
     assert list(recorded) == [1]
     batch = batches(run)[0]
@@ -298,7 +313,7 @@ def test_the_covariance_is_recorded_and_the_entropy_followed(first_run):
 
 def test_two_ranks_on_a_running_ray_cluster_give_the_same_weights(first_run, tmp_path):
     """The first run's rollouts once more: two FSDP ranks and small micro-batches, on a cluster that was there."""
-    one_rank, cache, _, _ = first_run
+    one_rank, cache, *_ = first_run
     run = tmp_path / "two-ranks"
     probe = {"PYTHONPATH": str(ROOT / "tests"), "VERL_USE_EXTERNAL_MODULES": "e2e_probe"}
     with cluster("--num-gpus=2", "--num-cpus=16", E2E_PROBE_DIR=str(run / "probe"), **probe) as (_, folder):
@@ -324,7 +339,7 @@ def test_two_ranks_on_a_running_ray_cluster_give_the_same_weights(first_run, tmp
 
 def test_a_verl_with_cw_grpo_of_its_own_gives_the_same_weights(first_run, tmp_path):
     """The first run's rollouts once more, on a verl with the patches: its estimator runs, not the plugin's."""
-    one_rank, cache, _, _ = first_run
+    one_rank, cache, *_ = first_run
     copy, run = copy_verl(tmp_path / "verl", *PARTS), tmp_path / "native"
     process = quickstart(
         run,
@@ -413,7 +428,8 @@ def test_the_loss_in_an_asynchronous_trainer_with_the_quickstarts_own_sizes(tmp_
         assert shown == pytest.approx(means, abs=6e-4)
 
 
-def test_ctrl_c_leaves_nothing_running(tmp_path):
+@pytest.mark.parametrize("how", ["ctrl_c", "kill_9_of_the_launcher"])
+def test_an_interruption_leaves_nothing_running(tmp_path, how):
     run = tmp_path / "interrupted"
     process = quickstart(run)
     log = run / "train.log"
@@ -422,8 +438,15 @@ def test_ctrl_c_leaves_nothing_running(tmp_path):
         assert process.poll() is None and time.monotonic() < deadline, (run / "stdout").read_text()[-6000:]
         time.sleep(0.5)
     assert len(trainer_processes(run)) > 5
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    assert process.wait(timeout=60) == 130
+    if how == "ctrl_c":
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        assert process.wait(timeout=60) == 130
+    else:
+        left = trainer_processes(run)
+        (launcher,) = [child for child in psutil.Process(process.pid).children() if "launch.py" in str(child.cmdline())]
+        launcher.kill()
+        assert process.wait(timeout=60) == 128 + signal.SIGKILL
+        assert not psutil.wait_procs(left, timeout=60)[1]
     assert not trainer_processes(run)
 
 

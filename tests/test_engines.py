@@ -14,7 +14,7 @@ import torch
 from reference import reference_weights
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
-from cw_plugin.evaluation import EvaluationError
+from cw_plugin.errors import EvaluationError
 from cw_plugin.evaluation.models import find_models, merged
 
 ROOT = Path(__file__).parent.parent

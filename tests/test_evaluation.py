@@ -22,12 +22,12 @@ from typer.testing import CliRunner
 from verl import DataProto
 
 from cw_plugin.cli import app
-from cw_plugin.evaluation import EngineError, EvaluationError
-from cw_plugin.evaluation.answers import Answers, Journal
+from cw_plugin.errors import EngineError, EvaluationError
 from cw_plugin.evaluation.benchmarks import Benchmark, read_benchmarks
 from cw_plugin.evaluation.engine import Options, Task, Verl
 from cw_plugin.evaluation.models import find_models, merged
 from cw_plugin.evaluation.run import evaluate
+from cw_plugin.evaluation.store import Answers, Journal
 from cw_plugin.rewards import compute_score
 
 MODEL = Path(__file__).parent.parent / "examples" / "cpu" / "model"
@@ -300,6 +300,10 @@ def test_models_of_one_name_have_folders_of_their_own(tmp_path):
     [
         ([], "There is no model"),
         (["{tmp}/nothing"], "does not exist"),
+        (["~/nothing"], "'~/nothing' does not exist"),  # neither is an override that deletes a key
+        (["~nobody-of-this-name/nothing"], "nothing' does not exist"),
+        (["~/run/global_step_5"], "run/global_step_5 has no folder actor"),
+        (["MODEL", "--data-dir", "~/data", "--benchmarks", "aime24"], "{tmp}/data/aime24/test.parquet does not exist"),
         (["{tmp}"], "neither a config.json nor global_step"),
         (["{tmp}/run/global_step_5"], "has no folder actor"),
         (["{tmp}/run"], "No checkpoint in .* has a folder actor"),
@@ -316,7 +320,7 @@ def test_models_of_one_name_have_folders_of_their_own(tmp_path):
         (["MODEL", "--benchmarks", "s={tmp}/sums.parquet"], "model has 2048 positions"),
         (["MODEL", "--benchmarks", "s={tmp}/sums.parquet", "data.nothing=1"], "does not take these overrides"),
         (["MODEL", "--benchmarks", "s={tmp}/sums.parquet", "--engine", "lighteval", "--lighteval", "{tmp}/none"],
-         "There is no .*none"),
+         "none is not found. Make an environment"),
     ],
 )  # fmt: skip
 def test_bad_input_ends_in_one_sentence(tmp_path, arguments, message):
@@ -330,9 +334,11 @@ def test_bad_input_ends_in_one_sentence(tmp_path, arguments, message):
     if "--benchmarks" not in filled:
         filled += ["--benchmarks", f"s={tmp_path}/sums.parquet"]
     out = tmp_path / "out"
-    result = CliRunner().invoke(app, ["evaluate", *filled, "--out", str(out), "--data-dir", str(tmp_path)])
+    if "--data-dir" not in filled:
+        filled += ["--data-dir", str(tmp_path)]
+    result = CliRunner().invoke(app, ["evaluate", *filled, "--out", str(out)], env={"HOME": str(tmp_path)})
     assert result.exit_code == 2, result.output
-    assert result.stderr.startswith("Error: ") and re.search(message, result.stderr)
+    assert result.stderr.startswith("Error: ") and re.search(message.replace("{tmp}", str(tmp_path)), result.stderr)
     assert len(result.stderr.splitlines()) == (2 if "data.nothing=1" in filled else 1)  # hydra says two
     assert not list(out.glob("*/*.jsonl"))
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import re
+import signal
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -21,9 +25,11 @@ from typer.testing import CliRunner
 from cw_plugin.cli import app
 from cw_plugin.errors import ReportError
 from cw_plugin.reports import plots, tables
-from cw_plugin.reports.answers import Evaluation, read_evaluations
+from cw_plugin.reports.evaluations import Evaluation, read_evaluations
 from cw_plugin.reports.runs import read_run
 from cw_plugin.reports.statistics import average, paired_difference, score
+
+ROOT = Path(__file__).parents[1]
 
 
 def write_metrics(folder: Path, steps: dict[int, dict[str, float]]) -> Path:
@@ -173,14 +179,14 @@ def test_paired_differences():
     assert paired_difference([many], [other])[1] == pytest.approx(exact, abs=0.02)
 
 
-METRICS = {1: {"actor/entropy": 0.5}, 2: {"actor/entropy": 0.25}}
+METRICS = {1: {"actor/entropy": 0.5, "actor/kl": math.nan}, 2: {"actor/entropy": 0.25, "actor/kl": -math.inf}}
 
 
-def as_tensorboard(folder: Path) -> None:
+def as_tensorboard(folder: Path, metrics: dict[int, dict[str, float]] = METRICS) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(folder)) as writer:
-        for step, data in METRICS.items():
+        for step, data in metrics.items():
             for key, value in data.items():
                 writer.add_scalar(key, value, step)
 
@@ -196,15 +202,24 @@ def wait_until_written(folder: Path, step: int) -> None:
         time.sleep(0.2)
 
 
-def as_wandb(folder: Path) -> None:
+def as_wandb(folder: Path, metrics: dict[int, dict[str, float]] = METRICS) -> None:
     import wandb
 
     folder.mkdir()
     run = wandb.init(project="p", dir=str(folder), mode="offline", settings=wandb.Settings(silent=True))
-    for step, data in METRICS.items():
+    for step, data in metrics.items():
         run.log(data, step=step)
     run.finish()
-    wait_until_written(folder, 2)
+    wait_until_written(folder, max(metrics))
+
+
+def test_without_wandb_its_files_end_in_one_sentence(tmp_path, monkeypatch):
+    (tmp_path / "run-x.wandb").write_bytes(b"")
+    empty = tmp_path / "environment"  # a Python that has no packages
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", empty], check=True)
+    monkeypatch.setattr(sys, "executable", str(empty / "bin" / "python"))
+    with pytest.raises(ReportError, match=r"run-x.wandb .*No module named wandb.*pip install 'wandb>=0.31'"):
+        read_run(tmp_path)
 
 
 def test_a_long_wandb_run_is_read_across_blocks(tmp_path):
@@ -228,6 +243,7 @@ def test_every_logger_gives_the_same_series(write, tmp_path):
     write(tmp_path / "run")
     steps, values = read_run(tmp_path / "run").series("actor/entropy")
     assert (steps.tolist(), values.tolist()) == ([1, 2], [0.5, 0.25])
+    assert repr(read_run(tmp_path / "run").series("actor/kl")[1].tolist()) == "[nan, -inf]"
 
 
 @pytest.mark.parametrize(
@@ -236,15 +252,39 @@ def test_every_logger_gives_the_same_series(write, tmp_path):
         ("metrics.0.jsonl", "metrics.jsonl"),  # as the study names them, the quickstart, the recipes
         ("metrics-20261031-235959.jsonl", "metrics.jsonl"),
         ("metrics-20261031-235959.jsonl", "metrics-20261101-000003.jsonl"),
+        ("metrics.9.jsonl", "metrics.10.jsonl"),
     ],
 )
 def test_a_resumed_run_is_one_series(first, then, tmp_path):
+    """Also after ``cp -r``, which gives every file the time of the copy, in whatever order."""
     write_metrics(tmp_path / "run", {1: {"x": 1.0}, 2: {"x": 2.0}, 3: {"x": 3.0}})
     (tmp_path / "run" / "metrics.jsonl").rename(tmp_path / "run" / first)
-    os.utime(tmp_path / "run" / first, (1, 1))
     write_metrics(tmp_path / "run", {3: {"x": 30.0}, 4: {"x": 40.0}})
     (tmp_path / "run" / "metrics.jsonl").rename(tmp_path / "run" / then)
-    assert read_run(tmp_path / "run").series("x")[1].tolist() == [1.0, 2.0, 30.0, 40.0]
+    subprocess.run(["cp", "-r", tmp_path / "run", tmp_path / "copy"], check=True)
+    for folder, times in (("run", (1, 2)), ("copy", (2, 1))):
+        for name, modified in zip((first, then), times, strict=True):
+            os.utime(tmp_path / folder / name, (modified, modified))
+        assert read_run(tmp_path / folder).series("x")[1].tolist() == [1.0, 2.0, 30.0, 40.0]
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("events.out.tfevents.999999999.host.1.0", "events.out.tfevents.1000000000.host.1.0"),
+        ("offline-run-20261031_235959-b/run-b.wandb", "offline-run-20261101_000003-a/run-a.wandb"),
+    ],
+)
+def test_the_name_orders_the_files_of_other_loggers(first, then, tmp_path):
+    for step, name in ((1.0, first), (2.0, then)):
+        write = as_tensorboard if "tfevents" in name else as_wandb
+        written = tmp_path / f"written-{step}"
+        write(written, {7: {"x": step}})
+        (file,) = (path for path in written.rglob("*") if path.match("*tfevents*") or path.suffix == ".wandb")
+        (tmp_path / "run" / name).parent.mkdir(parents=True, exist_ok=True)
+        file.rename(tmp_path / "run" / name)
+        os.utime(tmp_path / "run" / name, (100 - step, 100 - step))
+    assert read_run(tmp_path / "run").metrics["x"] == {7: 2.0}
 
 
 @pytest.mark.parametrize(
@@ -385,7 +425,7 @@ def test_runs_of_one_name_that_differ_have_columns_of_their_own():
         (lambda path: (write_metrics(path, {}) / "a.jsonl").write_text("{\n{}\n"), ["plot"], "line 1 is not JSON"),
         (lambda path: (write_evaluation(path, 1, {"amc23": [[1]]}) / "a.jsonl").write_text("{\n{}\n"), ["report"],
          "line 1 is not JSON"),  # answers there, and a damaged log beside them
-        (lambda path: (path.mkdir(), (path / "settings.json").write_text("{")), ["report"], "what an evaluation"),
+        (lambda path: (path.mkdir(), (path / "settings.json").write_text('{"benchmarks": ')), ["report"], "is damaged"),
         (lambda path: write_evaluation(path, 1, {"amc23": []}), ["report"], "is empty"),
         (lambda path: write_evaluation(path, 1, {"amc23": [[1]]}), ["report", "--base", "x"], "no evaluation named x"),
         (lambda path: (path.mkdir(), (path / "step_01.parquet").write_bytes(b"PAR")), ["covariance"], "cannot be read"),
@@ -411,3 +451,52 @@ def test_an_unfinished_evaluation_is_shown_as_such(tmp_path):
 def test_no_run_at_all_is_refused():
     with pytest.raises(ReportError, match="does not exist"):
         read_run("nowhere")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from cw_plugin import files
+
+def half(path):
+    path.write_bytes(Path(sys.argv[1]).read_bytes()[:-10])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+files.write_whole(Path(sys.argv[1]), half)
+"""
+
+
+@pytest.mark.parametrize("name", ["settings.json", "amc23.jsonl", "5.jsonl", "metrics.jsonl", "step_000001.parquet"])
+def test_a_file_whose_writer_was_killed_is_no_result(name, evaluations, tmp_path):
+    """Whatever reads a folder: neither a method, nor a run, nor a step comes of what is there in part."""
+    write_metrics(tmp_path / "evaluation" / "run", METRICS)
+    write_record(tmp_path / "evaluation" / "run", 1, 10)
+    dump = tmp_path / "evaluation" / "run" / "5.jsonl"
+    dump.write_text(json.dumps({"input": "q", "gts": "1", "acc": 1.0}) + "\n")
+    arguments = [evaluations, f"RUN={tmp_path / 'evaluation' / 'run'}"]
+    _, before = run_command("report", *arguments, "--out", tmp_path / "out")
+    (victim, *_) = sorted(evaluations.rglob(name))
+    whole = victim.read_bytes()
+    killed = subprocess.run([sys.executable, "-c", KILLED, victim], cwd=ROOT, timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    assert victim.read_bytes() == whole and any(".part" in path.name for path in victim.parent.iterdir())
+    code, after = run_command("report", *arguments, "--out", tmp_path / "out")
+    assert code == 0 and after == before and "part" not in after
+
+
+def test_hidden_folders_hold_no_results(evaluations, tmp_path):
+    """As an earlier version left them after a kill, an editor's, and those of a lighteval that was killed."""
+    _, before = run_command("report", evaluations, "--out", tmp_path / "out")
+    for hidden in (".part-abc", ".lighteval-xyz/out"):
+        write_evaluation(evaluations / "base" / hidden, None, {"amc23": grades(40, 40)})
+    code, after = run_command("report", evaluations, "--out", tmp_path / "out")
+    assert code == 0 and after == before
+
+
+@pytest.mark.parametrize("content", ['{"editor.tabSize": 4}', "// a comment\n{}", "[]", "", '"benchmarks"'])
+def test_a_settings_file_of_another_program_is_passed_over(content, evaluations, tmp_path):
+    _, before = run_command("report", evaluations, "--out", tmp_path / "out")
+    (evaluations / "notes").mkdir()
+    (evaluations / "notes" / "settings.json").write_text(content)
+    code, after = run_command("report", evaluations, "--out", tmp_path / "out")
+    assert code == 0 and after == before

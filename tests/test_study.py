@@ -303,7 +303,7 @@ def test_what_is_written_is_what_the_results_give(study, tmp_path):
 def test_a_run_that_gets_two_signals_is_ended_all_the_same(tmp_path):
     """Ctrl-C reaches the study and its runs; then the study, ending, tells the runs to end."""
     command = ["sh", "-c", "trap '' INT TERM; sleep 100"]  # takes its time
-    launch = [sys.executable, ROOT / "examples" / "cpu" / "launch.py", tmp_path / "log", tmp_path / "metrics"]
+    launch = [sys.executable, ROOT / "examples" / "launch.py", tmp_path / "run"]
     process = subprocess.Popen([*launch, *command])
     deadline = time.monotonic() + 30
     while not (children := psutil.Process(process.pid).children(recursive=True)):

@@ -14,9 +14,8 @@ from datasets.exceptions import DatasetsError
 from huggingface_hub import HfApi
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
-from cw_plugin.data import DataError
 from cw_plugin.data.sources import Source
-from cw_plugin.errors import first_line
+from cw_plugin.errors import DataError, first_line
 
 TIMEOUT = 20.0  # seconds for the hub's first answer
 

@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 from rich.progress import Progress
 
 import cw_plugin
-from cw_plugin.data import DataError
 from cw_plugin.data.answers import final_answer
 from cw_plugin.data.checks import Failure, duplicates, empty_problems, ungradable
 from cw_plugin.data.leakage import Leak, find_leaks
 from cw_plugin.data.load import Loaded, load
 from cw_plugin.data.prompts import Prompt
 from cw_plugin.data.sources import SOURCES, Source
+from cw_plugin.errors import DataError
 from cw_plugin.files import write_whole
 
 _STRING = pa.string()

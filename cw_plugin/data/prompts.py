@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cw_plugin.data import DataError
+from cw_plugin.errors import DataError
+from cw_plugin.files import expanded
 
 # open-rs, recipes/grpo.yaml, system_prompt; the paper's Appendix C. It is never formatted there, so the model reads
 # both pairs of braces.
@@ -58,7 +59,7 @@ def select_prompt(name: str) -> Prompt:
     if name == "lighteval":
         return Prompt(user=_lighteval_template().format(prompt="{question}"))
     try:
-        text = Path(name).expanduser().read_text(encoding="utf-8").rstrip("\n")
+        text = expanded(name).read_text(encoding="utf-8").rstrip("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"--prompt {name}: {error}; give open-rs, none, lighteval, or the path of a UTF-8 text file."

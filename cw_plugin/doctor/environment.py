@@ -12,6 +12,7 @@ from typing import Any
 
 from cw_plugin.doctor.finding import Finding
 from cw_plugin.doctor.settings import rollout_engine
+from cw_plugin.errors import how_to_install
 
 # The versions of examples/cpu/requirements.txt, with which the tests run.
 TESTED = {
@@ -39,7 +40,7 @@ except Exception as error:
     print(f"cw_grpo doctor: {type(error).__name__}: {' '.join(str(error).split())}")
 """
 WHY = "verl would not know cw_grpo there, or the hook would not fit"
-INSTALL = "pip install cw-plugin there, beside verl 0.9.1, and leave VERL_USE_EXTERNAL_PLUGINS unset (or auto)"
+INSTALL = f"{how_to_install()}, there, beside verl 0.9.1; leave VERL_USE_EXTERNAL_PLUGINS unset (or auto)"
 
 
 def versions(config: Any) -> Iterator[Finding]:

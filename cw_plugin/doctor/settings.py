@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cw_plugin.doctor.finding import Finding
-from cw_plugin.errors import OptionsError, first_line
+from cw_plugin.errors import OptionsError, first_line, how_to_install
 from cw_plugin.verl_integration import NAME
 from cw_plugin.verl_integration.options import check_config
 
@@ -200,7 +200,7 @@ def reward_function(config: Any) -> Iterator[Finding]:
             f"reward.custom_reward_function.path={config.reward.custom_reward_function.path} cannot be loaded "
             f"({first_line(error)})",
             "the reward's workers would stop at the first batch",
-            "pip install 'cw-plugin[data]' if it is this package's, else a path and a name that exist",
+            f"if it is this package's: {how_to_install('data')}; else a path and a name that exist",
         )
     legacy = config.get("custom_reward_function") or {}
     if legacy.get("path"):

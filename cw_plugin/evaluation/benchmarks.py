@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cw_plugin.data.sources import SOURCES
-from cw_plugin.evaluation import EvaluationError
+from cw_plugin.errors import EvaluationError
+from cw_plugin.files import expanded
 
 NAMES = [source.name for source in SOURCES.values() if not source.training]
 COLUMNS = ["data_source", "prompt", "reward_model"]
@@ -77,7 +78,7 @@ def read_benchmarks(specs: Sequence[str], data_dir: Path, n: int) -> list[Benchm
         samples = int(match["n"] or n)
         if samples < 1:
             raise EvaluationError(f"{samples} samples of a question are none; ask for at least 1.")
-        file = Path(path).expanduser() if path else data_dir / name / "test.parquet"
+        file = expanded(path) if path else data_dir / name / "test.parquet"
         benchmarks[name] = _read(name, samples, file, prepared=path is None)
     if not benchmarks:
         raise EvaluationError(f"There is no benchmark to evaluate on; name some of {', '.join(NAMES)}.")

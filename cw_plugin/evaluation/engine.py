@@ -15,9 +15,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cw_plugin.errors import last_line
-from cw_plugin.evaluation import EngineError, EvaluationError
-from cw_plugin.evaluation.answers import Answers
+from cw_plugin.errors import EngineError, EvaluationError, last_line
+from cw_plugin.evaluation.store import Answers
 
 # What main_ppo prints on its way to the first answer, and what to call it.
 STAGES = (("dataset len:", "loading the model"), ("LLMServerManager: [", "vLLM server is up"),

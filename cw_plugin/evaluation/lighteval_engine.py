@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cw_plugin.evaluation import EngineError, EvaluationError
-from cw_plugin.evaluation.answers import Journal
+from cw_plugin.errors import EngineError, EvaluationError, how_to_install
 from cw_plugin.evaluation.engine import TEMPLATE, Options, Task
+from cw_plugin.evaluation.store import Journal
 from cw_plugin.rewards.think import FORMAT_RULES, template_opens_think
 
 TASKS = Path(__file__).absolute().with_name("lighteval_tasks.py")
@@ -45,8 +45,9 @@ class Lighteval:
         found = shutil.which(executable)
         if found is None:
             raise EvaluationError(
-                f"There is no {executable}; install it in an environment of its own, where pip install "
-                "'cw-plugin[lighteval]' cannot replace what [data] needs, and set LIGHTEVAL=ENVIRONMENT/bin/lighteval."
+                f"{executable} is not found. Make an environment for lighteval alone, because it pins other versions "
+                f"than the reward does; install it there ({how_to_install('lighteval')}); then set "
+                "LIGHTEVAL=ENVIRONMENT/bin/lighteval."
             )
         foreign = [text for text in options.overrides if not text.startswith("model_parameters.")]
         if foreign:

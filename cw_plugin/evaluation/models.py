@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cw_plugin.errors import first_line
-from cw_plugin.evaluation import EvaluationError
+from cw_plugin.errors import EvaluationError, first_line
+from cw_plugin.files import expanded
 
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.distcp")
 
@@ -54,7 +54,7 @@ def find_models(
     """
     places: list[str | Path] = []
     for argument in arguments:
-        path = Path(argument).expanduser()
+        path = expanded(argument)
         if path.exists():
             places += _expand(path.resolve(), say)
         elif argument.startswith(("/", ".", "~")) or argument.count("/") > 1 or not argument:

@@ -9,7 +9,7 @@ from typing import Any
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
 
-from cw_plugin.evaluation.answers import Journal
+from cw_plugin.evaluation.store import Journal
 
 
 class JournalingRewardManager(NaiveRewardManager):

@@ -53,7 +53,7 @@ def save(figure: Figure, path: Path, formats: Sequence[str]) -> list[Path]:
     for kind in formats:
         target = path.with_name(f"{path.name}.{kind}")
         metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
-        draw = functools.partial(figure.savefig, dpi=160, metadata=metadata)
+        draw = functools.partial(figure.savefig, format=kind, dpi=160, metadata=metadata)
         try:
             with matplotlib.rc_context({"svg.hashsalt": "cw-grpo"}):  # else identifiers in it are drawn at random
                 write_whole(target, draw)

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from cw_plugin.bins import Bins, add_bins
 from cw_plugin.errors import ReportError
+from cw_plugin.files import find
 from cw_plugin.reports.runs import refuse_several
 
 Records = dict[int, Bins]  # step -> its bins
@@ -46,7 +47,7 @@ def read_records(path: Path, steps: tuple[int, int] | None = None) -> Records:
 def _files(path: Path, tokens: bool) -> dict[int, list[Path]]:
     """Step -> its files, of bins or of tokens."""
     files: dict[int, list[Path]] = {}
-    for file in sorted(path.rglob("step_*.parquet")):
+    for file in find(path, "step_*.parquet"):
         found = _STEP.fullmatch(file.name)
         if found and bool(found[3]) == tokens:
             files.setdefault(int(found[1]), []).append(file)

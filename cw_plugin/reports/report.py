@@ -10,10 +10,10 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from cw_plugin.errors import NoMetricsError, ReportError
-from cw_plugin.files import write_whole
+from cw_plugin.files import find, write_whole
 from cw_plugin.reports import plots, records, tables
-from cw_plugin.reports.answers import Evaluation, evaluation_folders, read_evaluations, validation_dumps
 from cw_plugin.reports.curves import CURVES
+from cw_plugin.reports.evaluations import Evaluation, evaluation_folders, read_evaluations, validation_dumps
 from cw_plugin.reports.page import page
 from cw_plugin.reports.runs import Run, read_config, read_run, split_name
 
@@ -48,7 +48,7 @@ def collect(arguments: Sequence[str]) -> Material:
             material.evaluations += read_evaluations(argument)
         if (config := read_config(path)) is not None:
             material.configs.append((name, config))
-        if path.is_dir() and any(path.rglob("step_*.parquet")):
+        if path.is_dir() and find(path, "step_*.parquet"):
             material.records.setdefault(name, []).append(records.read_records(path))
     graded = {evaluation.name for evaluation in material.evaluations}
     for name in dict.fromkeys(run.name for run in material.runs if run.name not in graded):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-import struct
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from cw_plugin.errors import NoMetricsError, ReportError
+from cw_plugin.files import expanded, find
 
 Series = dict[int, float]  # step -> value
 
-# What tells the files of a run that was resumed apart: metrics.2.jsonl, metrics-20261031-120000.jsonl (examples/).
-_RESUMED = re.compile(r"(\.\d+|-\d{8}-\d{6})$")
+# What tells the files of a resumed run apart: metrics.2.jsonl, metrics-20261031-120000.jsonl (examples/).
+_RESUMED = re.compile(r"\.\d+$|-\d{8}-\d{6}$")
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,8 @@ def read_run(argument: str | Path) -> Run:
     """Read ``FOLDER``, or ``NAME=FOLDER`` where several folders with one name are seeds of one method.
 
     In the folder or below it stand files of verl's file logger (``*.jsonl``), TensorBoard's event files, or W&B's
-    offline runs, looked for in this order. Of a run that was resumed, the later file counts where both have a step.
+    offline runs, looked for in this order. Of a resumed run, the file that was begun later counts where both have a
+    step. The names tell which that is; times of modification do not outlive a copy.
 
     Raises:
         NoMetricsError: nothing to read there.
@@ -56,12 +60,12 @@ def read_run(argument: str | Path) -> Run:
     name, path = split_name(argument)
     if not path.exists():
         raise ReportError(f"{path} does not exist; give the folder of a run (or of verl's logger)")
-    for pattern, reader in (
-        ("*.jsonl", _read_jsonl),
-        ("events.out.tfevents.*", _read_tensorboard),
-        ("*.wandb", _read_wandb),
+    for pattern, reader, begun in (
+        ("*.jsonl", _read_jsonl, _jsonl_begun),
+        ("events.out.tfevents.*", _read_tensorboard, _tensorboard_begun),
+        ("*.wandb", _read_wandb, _wandb_begun),
     ):
-        files = [path] if path.is_file() and path.match(pattern) else sorted(path.rglob(pattern), key=_modified)
+        files = [path] if path.is_file() and path.match(pattern) else sorted(find(path, pattern), key=begun)
         metrics: dict[str, Series] = defaultdict(dict)
         found = set()
         for file in files:
@@ -104,8 +108,8 @@ def split_name(argument: str | Path) -> tuple[str, Path]:
         name, _, folder = text.partition("=")
         if not name:
             raise ReportError(f"{text!r} has no name before the =; write NAME=FOLDER, or the folder alone")
-        return name, Path(folder)
-    path = Path(text)
+        return name, expanded(folder)
+    path = expanded(text)
     return path.resolve().stem if path.is_file() else path.resolve().name, path
 
 
@@ -113,7 +117,7 @@ def read_config(path: Path) -> dict[str, Any] | None:
     """The run's resolved configuration as hydra left it (``.hydra/config.yaml``), or None."""
     from omegaconf import OmegaConf
 
-    found = sorted(path.rglob(".hydra/config.yaml"), key=_modified) if path.is_dir() else []
+    found = find(path, ".hydra/config.yaml") if path.is_dir() else []  # hydra's folders are named by date and time
     if not found:
         return None
     return OmegaConf.to_container(OmegaConf.load(found[-1]), resolve=False)  # type: ignore[return-value]
@@ -127,8 +131,20 @@ def _needs(package: str) -> Iterator[None]:
         raise ReportError(f"these are files of {package}, which is not installed; pip install {package}") from error
 
 
-def _modified(path: Path) -> float:
-    return path.stat().st_mtime
+def _jsonl_begun(path: Path) -> float:
+    """Order of a resumed run's files; the one without a number is the last."""
+    number = _RESUMED.search(path.stem)
+    return int(re.sub(r"\D", "", number[0])) if number else math.inf
+
+
+def _tensorboard_begun(path: Path) -> float:
+    """Seconds since 1970, the first number of ``events.out.tfevents.1795331168.host.pid.n``."""
+    return float(re.search(r"tfevents\.(\d*)", path.name)[1] or 0)  # type: ignore[index]
+
+
+def _wandb_begun(path: Path) -> str:
+    """The date and time in ``offline-run-20261122_070607-ID/run-ID.wandb``."""
+    return path.parent.name
 
 
 def _read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
@@ -170,36 +186,19 @@ def _read_tensorboard(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
 
 
 def _read_wandb(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
-    """W&B's offline log: after a header of 7 bytes, protobuf records in the frames of LevelDB's log format."""
-    with _needs("wandb"):
-        from wandb.proto import wandb_internal_pb2
-
-    for data in _leveldb_records(path.read_bytes()[7:], 7):
-        record = wandb_internal_pb2.Record()  # type: ignore[attr-defined]
-        record.ParseFromString(data)
-        if record.WhichOneof("record_type") != "history":
-            continue
-        values = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
-        step = values.get("_step", record.history.step.num)
-        yield int(step), {key: float(v) for key, v in values.items() if _is_number(v) and not key.startswith("_")}
-
-
-def _leveldb_records(data: bytes, offset: int) -> Iterator[bytes]:
-    """Blocks of 32 KiB hold frames: checksum (4 bytes), length (2), type (whole, first, middle, last), data.
-
-    ``offset`` is where in its block ``data`` begins. An incomplete frame at the end is left out.
-    """
-    block = 2**15
-    at, parts = 0, []
-    while at + 7 <= len(data):
-        if block - (at + offset) % block < 7:  # no room for a frame's head: padding
-            at += block - (at + offset) % block
-            continue
-        length, kind = struct.unpack_from("<HB", data, at + 4)
-        if kind == 0 or at + 7 + length > len(data):
-            return
-        parts.append(data[at + 7 : at + 7 + length])
-        at += 7 + length
-        if kind in (1, 4):  # whole, or last
-            yield b"".join(parts)
-            parts = []
+    """W&B's offline log, as W&B's own command line prints it."""
+    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(path)]
+    printed = subprocess.run(command, capture_output=True, text=True)
+    if printed.returncode != 0:
+        reason = (printed.stderr.strip().splitlines() or ["no output"])[-1]
+        raise ReportError(f"{path} is read by W&B's own command, which failed ({reason}); pip install 'wandb>=0.31'")
+    for line in printed.stdout.splitlines():
+        record = json.loads(line)
+        if record["type"] == "history":
+            values = record["history"]["item"]
+            numbers = {
+                key: float(value)
+                for key, value in values.items()
+                if key[0] != "_" and (_is_number(value) or value in ("NaN", "Infinity", "-Infinity"))
+            }
+            yield int(values.get("_step", record["history"].get("step", {}).get("num", 0))), numbers

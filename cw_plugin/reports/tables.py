@@ -16,7 +16,7 @@ import numpy as np
 from cw_plugin.bins import Bins, side
 from cw_plugin.data.sources import SOURCES
 from cw_plugin.reports import paper
-from cw_plugin.reports.answers import BENCHMARKS, Evaluation
+from cw_plugin.reports.evaluations import BENCHMARKS, Evaluation
 from cw_plugin.reports.runs import Run
 from cw_plugin.reports.statistics import average, paired_difference, score
 

@@ -15,14 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cw_plugin.errors import OptionsError
+from cw_plugin.errors import OptionsError, how_to_install
 
 try:
     from cw_plugin.rewards.pool import TIME_LIMIT, GradingPool, shared_pool
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        f"{error.name} is not installed; pip install 'cw-plugin[data]' brings what the reward needs.", name=error.name
-    ) from error
+    raise ModuleNotFoundError(f"{error.name} is not installed; {how_to_install('data')}", name=error.name) from error
 from cw_plugin.rewards.think import FORMAT_RULES, answer_section, template_opens_think
 
 __all__ = ["GradingPool", "compute_score"]

@@ -18,7 +18,7 @@ from concurrent.futures.process import BrokenProcessPool
 from loky.backend import get_context
 from pebble import ProcessExpired, ProcessPool
 
-from cw_plugin.errors import CWGRPOError
+from cw_plugin.errors import GradingError
 from cw_plugin.rewards import worker
 
 # Beneath verl's own logger: in its processes others set the root logger to errors only.
@@ -27,10 +27,6 @@ logger = logging.getLogger("verl.cw_plugin")
 TIME_LIMIT = 2.0  # seconds of CPU time for one answer; most take 0.003, the slowest right one of the benchmarks 0.5
 WALL_FACTOR = 10  # on a crowded machine an answer may take this many times longer than it computes
 ATTEMPTS = 3
-
-
-class GradingError(CWGRPOError, RuntimeError):
-    """The grading processes do not run, so nothing can be said about an answer."""
 
 
 class GradingPool:
@@ -66,7 +62,7 @@ class GradingPool:
                 if grade.failure:
                     logger.warning(
                         "Grading %.200r against the gold answer %.200r failed, so that it counts as wrong. If this "
-                        "repeats, install the math-verify that cw-plugin[data] names. %s",
+                        "repeats, install the math-verify that pyproject.toml names. %s",
                         text, ground_truth, grade.failure,
                     )  # fmt: skip
                 return grade

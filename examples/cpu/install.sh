@@ -4,8 +4,8 @@
 #   bash examples/cpu/install.sh [VENV_DIR]     VENV_DIR is .venv in the repository root by default
 #
 # PYTHON names the interpreter (python3 by default; 3.10, 3.11 or 3.12). The versions are those of requirements.txt.
-# A second run with the same versions does nothing; a run that was interrupted is done again, from pip's cache. The
-# packages need glibc 2.31 or newer (Debian 11, Ubuntu 20.04), as `ldd --version` prints it.
+# A second run with the same versions does nothing; a run that was interrupted is done again, from pip's cache. What this
+# clone did not make is never removed. The packages need glibc 2.31 or newer (Debian 11, Ubuntu 20.04), as `ldd --version` prints it.
 #
 # PyPI's torch is the CUDA build, and cannot be imported without several GB of NVIDIA's packages, even where there is
 # no GPU. PyTorch's own index has a CPU build, and pip prefers it once PIP_EXTRA_INDEX_URL names that index (the page
@@ -18,7 +18,7 @@ VLLM=0.27.1+cpu
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 venv=${1:-$root/.venv}
-stamp=$venv/.cw_plugin_cpu  # "unfinished", or a hash of what was installed
+stamp=$venv/.cw_plugin_cpu  # "unfinished", or a hash of what was installed; and which clone made it
 python=${PYTHON:-python3}
 
 fail() {
@@ -41,13 +41,15 @@ esac
     fail "$python cannot make virtual environments; on Debian and Ubuntu: apt install ${python##*/}-venv"
 
 hash=$(echo "$python $root" | cat - "$here/requirements.txt" "$here/install.sh" | sha256sum | cut -d ' ' -f 1)
-if [ -e "$stamp" ]; then
-    if [ "$(cat "$stamp")" = "$hash" ]; then
+if [ -e "$venv" ] || [ -L "$venv" ]; then
+    { read -r installed && read -r maker; } 2>/dev/null <"$stamp" || maker=
+    other="remove it yourself, or name another directory with VENV=..."
+    [ -n "$maker" ] || fail "$venv exists, and nothing in it says that this clone, $root, made it: $other"
+    [ "$maker" = "$root" ] || fail "$venv was made by the clone $maker, and this one is $root: $other"
+    if [ "$installed" = "$hash" ]; then
         echo "$venv is up to date."
         exit
     fi
-elif [ -e "$venv" ]; then
-    fail "$venv exists and is not from this script; remove it or name another directory."
 fi
 
 on_exit() {
@@ -55,7 +57,7 @@ on_exit() {
     rm -rf -- "$scratch"
     [ "$status" -eq 0 ] && return
     echo "install.sh: failed at \"$step\"; the lines above say why. Usual causes: no way to the package index, or a" \
-        "full disk (needed: 5 GB, or 12 GB with torch's CUDA build). Mend that and run the same command again." >&2
+        "full disk (needed: 5 GB, or 12 GB with torch's CUDA build). Fix that and run the same command again." >&2
 }
 scratch=$(mktemp -d)
 step="start"
@@ -72,7 +74,7 @@ pip() {
 begin "make the virtual environment $venv with $python"
 rm -rf -- "$venv"  # from scratch: pip can take a package that an interrupted run left in pieces for a whole one
 mkdir -p -- "$venv"
-echo unfinished >"$stamp"
+printf '%s\n' unfinished "$root" >"$stamp"
 "$python" -m venv "$venv"
 
 begin "install $TORCH (the longest download)"
@@ -104,5 +106,5 @@ pip install --no-deps --no-build-isolation -e "$root"
 begin "import what was installed"
 "$venv/bin/python" -c 'import torch, transformers, ray, vllm, verl; print("torch", torch.__version__)'
 
-echo "$hash" >"$stamp"
+printf '%s\n' "$hash" "$root" >"$stamp"
 echo "Done. To use it: source $venv/bin/activate"

@@ -5,12 +5,14 @@ python summary.py RUN_DIR
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
-from launch import read_metrics
 from rich.console import Console
 from rich.table import Table
+
+from cw_plugin.reports.runs import Series, read_run
 
 COLUMNS = {
     "reward": "critic/score/mean",
@@ -24,49 +26,49 @@ COLUMNS = {
 VALIDATION = {"acc": "right answers", "format": "matched think tags", "score": "reward"}
 
 
-def validation_means(record: dict) -> dict[str, float]:
-    """verl names them val-core/<data source>/acc/mean@4, or val-aux/..."""
+def validation_means(metrics: dict[str, Series]) -> dict[str, Series]:
+    """What is shown of a validation -> its values; verl names them val-core/<data source>/acc/mean@4, or val-aux/..."""
     means = {}
-    for key, value in record["data"].items():
+    for key, series in metrics.items():
         parts = key.split("/")
         if key.startswith("val-") and parts[-1].startswith("mean@") and parts[-2] in VALIDATION:
-            means[VALIDATION[parts[-2]]] = value
+            means[VALIDATION[parts[-2]]] = series
     return means
 
 
 def main() -> None:
     run = Path(sys.argv[1])
-    records = read_metrics(run / "metrics.jsonl")
-    validations = [record for record in records if any(key.startswith("val-core/") for key in record["data"])]
-    steps = [record for record in records if "actor/entropy" in record["data"]]
+    metrics = read_run(run).metrics  # of every start, if there were several
+    steps = sorted(metrics.get("actor/entropy", {}))
     if not steps:
-        sys.exit(f"{run}/metrics.jsonl holds no training step; see {run}/train.log")
+        sys.exit(f"{run} holds no training step; see {run}/train.log")
     console = Console(width=100, highlight=False)
 
     table = Table(title="Training", title_justify="left")
     for name in ("step", *COLUMNS):
         table.add_column(name, justify="right")
-    shown = steps if len(steps) <= 10 else [steps[round(i * (len(steps) - 1) / 9)] for i in range(10)]
-    for record in shown:
-        values = (record["data"].get(key) for key in COLUMNS.values())
-        table.add_row(str(record["step"]), *("-" if value is None else f"{value:.4f}" for value in values))
+    for step in steps if len(steps) <= 10 else [steps[round(i * (len(steps) - 1) / 9)] for i in range(10)]:
+        values = (metrics.get(key, {}).get(step) for key in COLUMNS.values())
+        table.add_row(str(step), *("-" if value is None else f"{value:.4f}" for value in values))
     console.print(table)
 
-    if len(validations) > 1:
-        before, after = validations[0], validations[-1]
+    means = validation_means(metrics)
+    validated = sorted({step for series in means.values() for step in series})
+    if len(validated) > 1:
+        shown = (validated[0], validated[-1])
         table = Table(title="Validation on held-out problems", title_justify="left")
-        for name in ("mean", f"step {before['step']}", f"step {after['step']}"):
+        for name in ("mean", *(f"step {step}" for step in shown)):
             table.add_column(name, justify="left" if name == "mean" else "right")
-        later = validation_means(after)
-        for name, value in validation_means(before).items():
-            table.add_row(name, f"{value:.3f}", f"{later[name]:.3f}")
+        for name, series in means.items():
+            table.add_row(name, *(f"{series[step]:.3f}" for step in shown))
         console.print(table)
 
     console.print("metrics of each step ", f"{run}/metrics.jsonl", soft_wrap=True)
     console.print("output of main_ppo   ", f"{run}/train.log", soft_wrap=True)
     console.print("validation answers   ", f"{run}/validation/", soft_wrap=True)
     console.print("tables and figures   ", f"{run}/report/report.html", soft_wrap=True)
-    console.print("entropy curve        ", f"{sys.prefix}/bin/tensorboard --logdir {run}/tensorboard", soft_wrap=True)
+    curve = shlex.join([f"{sys.prefix}/bin/tensorboard", "--logdir", f"{run}/tensorboard"])
+    console.print("entropy curve        ", curve, soft_wrap=True)
 
 
 if __name__ == "__main__":

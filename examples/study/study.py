@@ -103,7 +103,8 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        return (self.folder / "finished").exists() or self in gathered()
+        marker = self.folder / "finished"  # empty until run() has seen the end of what launch.py says has finished
+        return (marker.exists() and marker.stat().st_size > 0) or self in gathered()
 
     @property
     def step(self) -> int:
@@ -193,10 +194,6 @@ SLOTS: dict[Job, int] = {}
 
 def start(job: Job) -> subprocess.Popen:
     job.folder.mkdir(parents=True, exist_ok=True)
-    for name, suffix in (("metrics", "jsonl"), ("train", "log")):  # both are begun anew when a run goes on
-        before = job.folder / f"{name}.{suffix}"
-        if before.exists():
-            before.rename(job.folder / f"{name}.{len(list(job.folder.glob(f'{name}.*.{suffix}')))}.{suffix}")
     environment = os.environ | {
         "METHOD": job.method,
         "LR": job.lr,
@@ -295,7 +292,9 @@ def collect() -> None:
     """Add to RESULTS the runs that have finished since: their metrics, and of those compared the covariance records."""
     metrics, covariance = gathered(), gathered_covariance()
     for finished in sorted(WORK.glob("*/*/finished")):
-        job = Job(**json.loads(finished.read_text()))
+        if not (written := finished.read_text()):
+            continue
+        job = Job(**json.loads(written))
         if job not in metrics:
             metrics = {**metrics, job: metrics_of(job)}
         if job.phase in ("main", "long") and (job.method, job.seed) not in covariance:

@@ -89,6 +89,6 @@ TRAINER=(
 
 source "$root/examples/cpu/overlay.sh"
 export VLLM_ENABLE_V1_MULTIPROCESSING=0 # without it vLLM gives the worker a process on a CPU all the same
-exec python "$root/examples/cpu/launch.py" "$RUN/train.log" "$RUN/metrics.jsonl" \
+exec python "$root/examples/launch.py" "$RUN" \
     python -m verl.trainer.main_ppo \
     "${ALGORITHM[@]}" "${DATA[@]}" "${MODEL[@]}" "${ACTOR[@]}" "${ROLLOUT[@]}" "${REWARD[@]}" "${TRAINER[@]}" "${EXTRA[@]}" "$@"

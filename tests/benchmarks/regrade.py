@@ -2,7 +2,7 @@
 
     LIGHTEVAL_ENVIRONMENT/bin/python tests/benchmarks/regrade.py evaluation/NAME [...]
 
-Runs in an environment with lighteval 0.13 (pip install 'cw-plugin[lighteval]'), and imports nothing of cw_plugin: the
+Runs in an environment with lighteval 0.13 (pip install ".[lighteval]"), and imports nothing of cw_plugin: the
 metrics are those that ENGINE=lighteval uses, read from lighteval_tasks.py by its path.
 """
 

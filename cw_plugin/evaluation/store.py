@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from cw_plugin.evaluation import EvaluationError
+from cw_plugin.errors import EvaluationError
 from cw_plugin.evaluation.benchmarks import Benchmark
 from cw_plugin.files import write_whole
 

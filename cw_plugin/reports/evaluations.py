@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cw_plugin.errors import ReportError
+from cw_plugin.files import find
 from cw_plugin.reports.runs import split_name
 
 BENCHMARKS = {  # in the paper's order, with the paper's names
@@ -77,13 +78,28 @@ def read_evaluations(argument: str | Path) -> list[Evaluation]:
 
 
 def evaluation_folders(path: Path) -> list[Path]:
-    """Folders that eval_benchmarks.sh has written."""
-    return sorted({settings.parent for settings in path.rglob("settings.json")})
+    """Folders that ``cw-grpo evaluate`` has written; a ``settings.json`` of another program is passed over.
+
+    Raises:
+        ReportError: one of them is damaged.
+    """
+    return [file.parent for file in find(path, "settings.json") if _settings(file) is not None]
+
+
+def _settings(file: Path) -> dict[str, Any] | None:
+    text = file.read_text(encoding="utf-8", errors="replace")
+    try:
+        settings = json.loads(text)
+    except ValueError as error:
+        if '"benchmarks"' not in text:
+            return None
+        raise ReportError(f"{file} is damaged ({error}); evaluate again") from None
+    return settings if isinstance(settings, dict) and "benchmarks" in settings else None
 
 
 def validation_dumps(path: Path) -> list[Path]:
     """verl's validation dumps by step. Its rollout dumps have the same names, and no grades."""
-    steps = [file for file in path.rglob("*.jsonl") if file.stem.isdigit()]
+    steps = [file for file in find(path, "*.jsonl") if file.stem.isdigit()]
     dumps = []
     for file in steps:
         with open(file, encoding="utf-8", errors="replace") as lines:
@@ -93,14 +109,12 @@ def validation_dumps(path: Path) -> list[Path]:
 
 
 def _evaluation(folder: Path, name: str) -> Evaluation:
+    settings = _settings(folder / "settings.json") or {}
     try:
-        settings = json.loads((folder / "settings.json").read_text())
         benchmarks = {key: bool(value["finished"]) for key, value in settings["benchmarks"].items()}
         step = settings["step"]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ReportError(
-            f"{folder}/settings.json is not what an evaluation writes ({error!r}); evaluate again"
-        ) from None
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ReportError(f"{folder}/settings.json is damaged ({error!r}); evaluate again") from None
     files = [folder / f"{key}.jsonl" for key in benchmarks]
     accuracy = {file.stem: _by_question(_rows(file), ("index",), file) for file in files if file.exists()}
     unfinished = tuple(key for key, finished in benchmarks.items() if not finished or key not in accuracy)
