@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,12 @@ def verl_names(values: dict[str, Any]) -> dict[str, Any]:
 def run_of(path: Path) -> Path:
     """The output_dir that a trainer_state.json is of."""
     return path.parent.parent if path.parent.name.startswith("checkpoint-") else path.parent
+
+
+def last_step(path: Path) -> float:
+    """Order of a run's files: that of a later checkpoint holds more, and that of output_dir is written at the end."""
+    _, _, step = path.parent.name.partition("checkpoint-")
+    return int(step) if step.isdigit() else math.inf
 
 
 def read_state(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
