@@ -22,6 +22,7 @@ from trl_training import MODEL, QUESTIONS, Watched, config, kept, prompts, rewar
 
 from cw_plugin.errors import HostError, NonFiniteError, OptionsError
 from cw_plugin.reports.records import read_extremes, read_records
+from cw_plugin.reports.runs import read_run
 from cw_plugin.trl_integration import CWGRPOConfig, CWGRPOTrainer
 from cw_plugin.trl_integration.checks import check_settings, check_trl
 
@@ -341,3 +342,18 @@ def test_the_options_are_flags_of_trls_parser():
         ["--output_dir", "out", "--use_cpu", "--bf16", "false", "--cw_kernel", "none", "--cw_record_every", "7"]
     )
     assert (parsed.cw_scope, parsed.cw_kernel, parsed.cw_record_every) == ("group", "none", 7)
+
+
+def test_a_report_reads_trls_files_under_verls_names(tmp_path, monkeypatch):
+    """trainer_state.json and TensorBoard's events are written by different code, and give the same series."""
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "tensorboard"))
+    run = train(tmp_path / "run", report_to="tensorboard", trainer_options={"eval_dataset": prompts()})
+    run.evaluate()
+    run.save_state()
+    of_state, of_events = read_run(tmp_path / "run").metrics, read_run(tmp_path / "tensorboard").metrics
+    logged = {entry["step"]: entry for entry in run.state.log_history if "reward" in entry}
+    assert of_state["critic/score/mean"] == {step: entry["reward"] for step, entry in logged.items()}
+    assert of_state["response_length/mean"] == {n: e["completions/mean_length"] for n, e in logged.items()}
+    for name in ("critic/score/mean", "actor/entropy", "actor/lr", "cw_grpo/sigma", "val-core/eval/score/mean@n"):
+        assert of_state[name] == pytest.approx(of_events[name]), name
+        assert of_state[name], name

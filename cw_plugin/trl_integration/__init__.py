@@ -1,4 +1,4 @@
-"""CW-GRPO for TRL: :class:`CWGRPOTrainer` in place of ``trl.GRPOTrainer``, :class:`CWGRPOConfig` in place of its config.
+"""CW-GRPO for TRL: :class:`CWGRPOTrainer` and :class:`CWGRPOConfig` in place of TRL's GRPOTrainer and GRPOConfig.
 
 The one place that touches TRL. TRL's own code is called, not copied; what it must offer is listed in checks.py.
 """

@@ -1,4 +1,4 @@
-"""What is refused before training, each with one sentence: settings that undo the weights, and a TRL of another shape."""
+"""What is refused before training: settings that would undo the weights, and a TRL of another shape."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from trl import GRPOTrainer
 
 from cw_plugin.errors import HostError, OptionsError
 from cw_plugin.trl_integration.config import option
+
+TESTED = ("0.29.0", "1.16.0")  # the oldest, which pyproject.toml also names, and the newest
 
 # The methods of GRPOTrainer that CWGRPOTrainer extends or calls, and the parameters it passes.
 NEEDED = {
@@ -36,7 +38,7 @@ def check_trl(trainer: type = GRPOTrainer) -> None:
     if lacking:
         raise HostError(
             f"GRPOTrainer of TRL {trl.__version__} has no {', no '.join(lacking)}, so CW-GRPO would not train as it "
-            "should; install a version that cw_plugin was tested with, 0.29.0 to 1.16.0"
+            f"should; install a version that cw_plugin was tested with, {' to '.join(TESTED)}"
         )
 
 

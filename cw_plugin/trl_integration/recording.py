@@ -31,7 +31,10 @@ class Records:
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
-        self._step, self._number = 0, 0  # of the last generation batch: its first step, and which one of that step it is
+        self._step, self._number = (
+            0,
+            0,
+        )  # of the last generation batch: its first step, and which one of that step it is
 
     def observer(self, mask: Int[Tensor, "rows time"]) -> CovarianceRecorder | None:
         """An observer for the next generation batch if one of the steps that train on it is the first or a due one."""

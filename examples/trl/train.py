@@ -92,8 +92,10 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(run.model, padding_side="left")
     files = {"train": run.train_file} | ({"eval": run.eval_file} if run.eval_file else {})
     problems = load_dataset("parquet", data_files=files).filter(
-        lambda row: len(tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=False))
-        <= run.max_prompt_length
+        lambda row: (
+            len(tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=False))
+            <= run.max_prompt_length
+        )
     )
     trainer = CWGRPOTrainer(
         run.model,
