@@ -58,6 +58,10 @@ def log_probs(policy: dict[str, torch.Tensor], prompt: tuple[int, ...], completi
     return F.log_softmax(logits.double(), -1)[torch.arange(len(completion)), list(completion)].tolist()
 
 
+def padded(values: list, width: int) -> list:
+    return [*values, *[0] * (width - len(values))]
+
+
 def check_weights(processes: list[dict[str, Any]], group_size: int, scope: str = "group") -> int:
     """Each row at the loss of any process has the reference's weights of its whole group; returns how many rows."""
     rows: dict[int, list[tuple]] = defaultdict(list)
@@ -79,11 +83,10 @@ def check_weights(processes: list[dict[str, Any]], group_size: int, scope: str =
                 a = (reward([list(completion)])[0] - rewards.mean().item()) / deviation.item()
                 flat.append((prompt, log_probs(processes[0]["policies"][number], prompt, completion), a, mask, found))
         width = max(len(mask) for *_, mask, _ in flat)
-        pad = lambda values: [*values, *[0] * (width - len(values))]  # noqa: E731
         weights, _ = reference_weights(
-            [pad(x) for _, x, *_ in flat],
+            [padded(x, width) for _, x, *_ in flat],
             [a for _, _, a, *_ in flat],
-            [pad(mask) for *_, mask, _ in flat],
+            [padded(mask, width) for *_, mask, _ in flat],
             [prompt if scope == "group" else 0 for prompt, *_ in flat],
         )
         for (_, _, a, _, found), w in zip(flat, weights, strict=True):
@@ -291,7 +294,7 @@ class Poisoned(CWGRPOTrainer):
 
 
 def test_a_log_prob_that_is_no_number_is_refused(tmp_path):
-    with pytest.raises(NonFiniteError, match="log_probs is NaN or infinite .* look at grad_norm"):
+    with pytest.raises(NonFiniteError, match=r"log_probs is NaN or infinite .* look at grad_norm"):
         train(tmp_path, Poisoned)
 
 
@@ -357,3 +360,19 @@ def test_a_report_reads_trls_files_under_verls_names(tmp_path, monkeypatch):
     for name in ("critic/score/mean", "actor/entropy", "actor/lr", "cw_grpo/sigma", "val-core/eval/score/mean@n"):
         assert of_state[name] == pytest.approx(of_events[name]), name
         assert of_state[name], name
+
+
+def test_entropy_is_followed_as_on_the_verl_side(tmp_path):
+    run = train(tmp_path, max_steps=3)
+    first, *later = (entry for entry in run.state.log_history if "loss" in entry)
+    names = ("entropy_change", "entropy_forecast", "entropy_forecast_grpo")
+    assert not any(f"cw_grpo/{name}" in first for name in names) and len(later) == 2
+    for before, now in zip([first, *later], later, strict=False):
+        lr = before["learning_rate"]
+        wanted = (
+            now["entropy"] - before["entropy"],
+            -lr * before["cw_grpo/covariance_after"],
+            -lr * before["cw_grpo/covariance_before"],
+        )
+        assert tuple(now[f"cw_grpo/{name}"] for name in names) == pytest.approx(wanted)
+    assert [entry["learning_rate"] for entry in (first, *later)] == pytest.approx([1e-3, 2e-3 / 3, 1e-3 / 3])

@@ -52,7 +52,8 @@ def read_run(argument: str | Path) -> Run:
 
     In the folder or below it stand files of verl's file logger (``*.jsonl``), TRL's ``trainer_state.json``,
     TensorBoard's event files, or W&B's offline runs, looked for in this order. Of a resumed run, the file that was
-    begun later counts where both have a step. The names tell which that is; times of modification do not outlive a copy.
+    begun later counts where both have a step. The names tell which that is; times of modification do not outlive a
+    copy.
 
     Raises:
         NoMetricsError: nothing to read there.

@@ -1,10 +1,12 @@
-"""The covariance distribution of a generation batch as files, as the verl integration writes them."""
+"""The covariance distribution as files, and entropy against its forecast, as the verl integration has them."""
 
 from __future__ import annotations
 
 import functools
 import logging
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,19 @@ logger = logging.getLogger("cw_plugin")
 FOLDER = "covariance"  # within output_dir
 
 
+@dataclass(frozen=True)
+class Drift:
+    """What drives the entropy, at one log; means over its steps."""
+
+    step: int
+    entropy: float
+    covariance_before: float
+    covariance_after: float
+    learning_rate: float
+
+
 class Records:
-    """The records of one trainer's run.
+    """What one trainer's run records.
 
     Args:
         trainer: a GRPOTrainer.
@@ -31,10 +44,8 @@ class Records:
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
-        self._step, self._number = (
-            0,
-            0,
-        )  # of the last generation batch: its first step, and which one of that step it is
+        self._step, self._number = 0, 0  # of the last generation batch: its first step, and its place in that step
+        self._before: Drift | None = None
 
     def observer(self, mask: Int[Tensor, "rows time"]) -> CovarianceRecorder | None:
         """An observer for the next generation batch if one of the steps that train on it is the first or a due one."""
@@ -79,4 +90,30 @@ class Records:
             **tokens,
             "token": [decode([completions[row][at]]) for row, at in places],
             "context": [decode(completions[row][max(0, at - 50) : at]) for row, at in places],
+        }
+
+    def follow_entropy(self, metrics: Mapping[str, list[float]], learning_rate: float | None) -> dict[str, float]:
+        """How entropy changed since the log before, and what was forecast; empty at the first log.
+
+        To first order, an update of a softmax policy with step size eta changes entropy by ``-eta Cov(log pi, A)``
+        (section 2.2 of the paper). With Adam, eta is not the learning rate, so the forecast tells sign and course
+        rather than size.
+
+        Args:
+            metrics: TRL's since the log before, a list of values for each name.
+            learning_rate: of the update in the step that is logged.
+        """
+        names = ("entropy", "cw_grpo/covariance_before", "cw_grpo/covariance_after")
+        if learning_rate is None or not all(metrics.get(name) for name in names):
+            return {}
+        entropy, covariance_before, covariance_after = (sum(metrics[name]) / len(metrics[name]) for name in names)
+        before, step = self._before, self._trainer.state.global_step
+        self._before = Drift(step, entropy, covariance_before, covariance_after, learning_rate)
+        if before is None:
+            return {}
+        eta = before.learning_rate * (step - before.step)
+        return {
+            "cw_grpo/entropy_change": entropy - before.entropy,
+            "cw_grpo/entropy_forecast": -eta * before.covariance_after,
+            "cw_grpo/entropy_forecast_grpo": -eta * before.covariance_before,
         }

@@ -106,3 +106,10 @@ class CWGRPOTrainer(GRPOTrainer):
 
     def _cw_gather(self, rows: Tensor) -> Tensor:
         return self.accelerator.gather(self.accelerator.pad_across_processes(rows, dim=1))
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        if self.model.training:
+            metrics = self._metrics["train"]
+            for name, value in self._cw_records.follow_entropy(metrics, logs.get("learning_rate")).items():
+                metrics[name].append(value)
+        super().log(logs, *args, **kwargs)
