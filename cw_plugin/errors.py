@@ -44,7 +44,7 @@ class OptionsError(CWGRPOError, ValueError):
 
 
 class HostError(CWGRPOError, RuntimeError):
-    """The installed verl (or vLLM) does not have the shape this package was written for."""
+    """The installed verl, TRL or vLLM does not have the shape this package was written for."""
 
 
 class MissingLogProbsError(HostError):

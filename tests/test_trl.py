@@ -376,3 +376,13 @@ def test_entropy_is_followed_as_on_the_verl_side(tmp_path):
         )
         assert tuple(now[f"cw_grpo/{name}"] for name in names) == pytest.approx(wanted)
     assert [entry["learning_rate"] for entry in (first, *later)] == pytest.approx([1e-3, 2e-3 / 3, 1e-3 / 3])
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "dapo", "dr_grpo"])
+def test_trls_loss_takes_one_advantage_for_each_token(tmp_path, loss_type):
+    """On policy every ratio is 1, so the loss is the mean of -w~ A, as each type takes its mean."""
+    (batch,) = train(tmp_path, loss_type=loss_type, max_steps=1).at_loss
+    mask, summed = batch["completion_mask"], (batch["advantages"] * batch["completion_mask"]).sum(1)
+    means = {"grpo": summed / mask.sum(1) / 8, "dapo": summed / mask.sum(), "dr_grpo": summed / (8 * 16)}
+    assert batch["loss"] == pytest.approx(-means[loss_type].sum().item(), abs=1e-6)
+    assert abs(batch["loss"]) > 1e-3
