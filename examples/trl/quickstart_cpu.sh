@@ -35,6 +35,10 @@ echo "Training with METHOD=$METHOD for $STEPS steps; warnings go to $RUN/train.l
 python "$here/train.py" --config "$here/quickstart.yaml" \
     --model "$root/examples/cpu/model" --train_file "$data/train.parquet" --eval_file "$data/test.parquet" \
     --output_dir "$RUN" --cw_kernel "$kernel" --max_steps "$STEPS" --eval_steps "$STEPS" --seed "$SEED" "$@" \
-    2> >(tee -a "$RUN/train.log" | grep -A 30 Traceback >&2)
+    2>>"$RUN/train.log" || {
+    status=$?
+    tail -n 20 "$RUN/train.log" >&2
+    exit "$status"
+}
 cw-grpo report "$METHOD=$RUN" --out "$RUN/report" >"$RUN/report.log"
 python "$root/examples/cpu/summary.py" "$RUN"

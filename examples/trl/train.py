@@ -88,6 +88,11 @@ def main() -> None:
         return
     if config.process_index == 0:
         refuse_other_settings(Path(config.output_dir), settings)
+    Path(config.output_dir).mkdir(parents=True, exist_ok=True)
+    checkpoint = get_last_checkpoint(config.output_dir)
+    if checkpoint and int(checkpoint.rpartition("-")[2]) >= config.max_steps > 0:  # transformers would train one more
+        print(f"{config.output_dir} is at its last step, {config.max_steps}: nothing is left to train.")
+        return
 
     tokenizer = AutoTokenizer.from_pretrained(run.model, padding_side="left")
     files = {"train": run.train_file} | ({"eval": run.eval_file} if run.eval_file else {})
@@ -107,7 +112,7 @@ def main() -> None:
         callbacks=[Progress()],
     )
     trainer.remove_callback(PrinterCallback)
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(config.output_dir))
+    trainer.train(resume_from_checkpoint=checkpoint)
     trainer.save_state()  # trainer_state.json, which cw-grpo report reads
     trainer.save_model(str(Path(config.output_dir) / "model"))
 
