@@ -24,7 +24,7 @@ from cw_plugin.errors import HostError, NonFiniteError, OptionsError
 from cw_plugin.reports.records import read_extremes, read_records
 from cw_plugin.reports.runs import read_run
 from cw_plugin.trl_integration import CWGRPOConfig, CWGRPOTrainer
-from cw_plugin.trl_integration.checks import check_settings, check_trl
+from cw_plugin.trl_integration.checks import TESTED, check_settings, check_trl
 
 TESTS = Path(__file__).parent
 LORA = LoraConfig(r=4, lora_dropout=0.3, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
@@ -114,12 +114,14 @@ def test_every_row_at_the_loss_has_the_weights_of_its_whole_group(tmp_path, opti
     assert check_weights([kept(run)], 4, options.get("cw_scope", "group")) == rows
 
 
-def launch(folder: Path, scenarios: dict[str, dict[str, Any]], processes: int = 2) -> dict[str, list[dict[str, Any]]]:
+def launch(
+    folder: Path, scenarios: dict[str, dict[str, Any]], processes: int = 2, **environment: str
+) -> dict[str, list[dict[str, Any]]]:
     """What each process kept of each scenario."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
     result = subprocess.run(
         [*command, TESTS / "trl_training.py", folder, json.dumps(scenarios)],
-        env=os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", **environment},
         capture_output=True,
         text=True,
         timeout=500,
@@ -386,3 +388,13 @@ def test_trls_loss_takes_one_advantage_for_each_token(tmp_path, loss_type):
     means = {"grpo": summed / mask.sum(1) / 8, "dapo": summed / mask.sum(), "dr_grpo": summed / (8 * 16)}
     assert batch["loss"] == pytest.approx(-means[loss_type].sum().item(), abs=1e-6)
     assert abs(batch["loss"]) > 1e-3
+
+
+@pytest.mark.skipif(trl.__version__ == TESTED[0], reason="it wants a vLLM older than the one that is installed")
+def test_vllm_in_the_trainers_process(tmp_path):
+    """Weights are synchronised after the first step. VERL_PLATFORM turns on this package's patch of vLLM on a CPU."""
+    environment = {"VERL_PLATFORM": "cpu", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    vllm = {"use_vllm": True, "vllm_mode": "colocate", "vllm_max_model_length": 256, "vllm_gpu_memory_utilization": 0.1}
+    found = launch(tmp_path, {"vllm": vllm}, 1, **environment)["vllm"]
+    assert check_weights(found, 4) == 16
+    assert all("importance_sampling_ratio" in batch for batch in found[0]["at_loss"])

@@ -28,12 +28,8 @@ def test_the_oldest_trl_passes_the_same_tests():
     if not (folder / "trl").exists():  # a wheel of Python alone, whose dependencies are those of the newest
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder]
         subprocess.run([*command, f"trl=={TESTED[0]}"], check=True, timeout=300)
-    examples = "test_trl_examples.py::test_the_"
-    names = (
-        "test_trl.py",
-        f"{examples}recipe_composes_to_the_papers_values",
-        f"{examples}quickstart_trains_and_reports",
-    )
+    examples = ("recipe_composes_to_the_papers_values", "quickstart_trains_and_reports")
+    names = ["test_trl.py", *(f"test_trl_examples.py::test_the_{name}" for name in examples)]
     tests = [ROOT / "tests" / name for name in names]
     result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests],
