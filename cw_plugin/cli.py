@@ -41,7 +41,7 @@ PaperModel = Enum("PaperModel", {name: name for name in (*TABLE_2, "all")}, type
 Format = Enum("Format", {name: name for name in ("png", "svg", "pdf")}, type=str)  # type: ignore[misc]
 
 
-class Engine(str, Enum):
+class EngineName(str, Enum):
     """What generates and grades in ``cw-grpo evaluate``."""
 
     verl = "verl"
@@ -54,7 +54,7 @@ SHOWN = 10  # findings of one file on the terminal; its report has all of them
 
 @contextmanager
 def _without_the_hosts_remarks() -> Iterator[None]:
-    """What verl, Megatron and the hub print and warn of while they are loaded, which would bury the answer."""
+    """Hide what verl, Megatron and the hub print while they load: it would bury the answer."""
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
@@ -85,10 +85,10 @@ def main() -> None:
 
 @app.command()
 def prepare(
-    name: Annotated[Name, typer.Argument(help="Which data.", show_default=False)],
+    name: Annotated[Name, typer.Argument(help="The dataset.", show_default=False)],
     local_save_dir: Annotated[
         Path,
-        typer.Option("--local_save_dir", help="Where the files go: open_rs/train.parquet, aime24/test.parquet, ..."),
+        typer.Option("--local_save_dir", help="Folder for the files: open_rs/train.parquet, aime24/test.parquet, ..."),
     ] = Path("~/data/cw_grpo"),
     local_dataset_path: Annotated[
         Path | None,
@@ -101,36 +101,39 @@ def prepare(
     prompt: Annotated[
         str,
         typer.Option(
-            help="open-rs (the paper's system turn), none, lighteval (its AIME task's, from the installed package), or "
-            "a text file: the user turn if it has {question} in it, else the system turn."
+            help="open-rs (the paper's system turn), none, lighteval (the prompt of its AIME task, read from the "
+            "installed package), or a text file: the user turn if it contains {question}, else the system turn."
         ),
     ] = "open-rs",
-    split: Annotated[str | None, typer.Option(help="Another split of the dataset than the paper's.")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Another split than the paper's; it goes into a file of its name.")
+    ] = None,
     allow_partial: Annotated[
         bool, typer.Option("--allow-partial", help="Accept another number of rows than the paper's data has.")
     ] = False,
     drop_failing: Annotated[
-        bool, typer.Option("--drop-failing", help="Leave training rows out that repeat a problem or cannot be graded.")
+        bool,
+        typer.Option("--drop-failing", help="Leave out training rows that fail a check."),
     ] = False,
     drop_contaminated: Annotated[
-        bool, typer.Option("--drop-contaminated", help="Leave training rows out whose problem stands in a benchmark.")
+        bool, typer.Option("--drop-contaminated", help="Leave out training rows whose problem is also in a benchmark.")
     ] = False,
 ) -> None:
     """Write Open-RS or benchmarks as parquet files for verl, after checking every row.
 
-    Nothing is written unless all that was asked for could be loaded and has the right rows and columns. Rows that
-    repeat a problem, cannot be graded, or stand in a benchmark are listed here and in a report beside each file.
+    Nothing is written unless every dataset could be loaded and has the right rows and columns. Rows that repeat a
+    problem, cannot be graded, or are also in a benchmark are listed here and in a report beside each file.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     errors = Console(stderr=True, soft_wrap=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with _errors(how_to_install("data")):
-        from cw_plugin.data.prepare import Options  # loading these takes a second, which --help should not
+        from cw_plugin.data.prepare import PrepareOptions  # loading these takes a second, which --help should not
         from cw_plugin.data.prepare import prepare as run
         from cw_plugin.data.prompts import select_prompt
 
-        options = Options(
+        options = PrepareOptions(
             save_dir=expanded(local_save_dir),
             prompt=select_prompt(prompt),
             dataset_path=expanded(local_dataset_path) if local_dataset_path else None,
@@ -194,13 +197,14 @@ _REPORTS = how_to_install("report")
 @app.command()
 def report(
     runs: RunFolders,
-    out: Annotated[Path, typer.Option(help="Where the page and the tables go.")] = Path("report"),
+    out: Annotated[Path, typer.Option(help="Folder for the page and the tables.")] = Path("report"),
     base: Annotated[
-        str | None, typer.Option(help="The name that differences are to; default: the untrained model.")
+        str | None,
+        typer.Option(help="Differences are to this name; default: the untrained model."),
     ] = None,
-    step: Annotated[int | None, typer.Option(help="The checkpoint in Table 2; default: each method's last.")] = None,
+    step: Annotated[int | None, typer.Option(help="The step in Table 2; default: each method's last.")] = None,
     paper: Annotated[
-        PaperModel | None, typer.Option(help="Put the paper's rows of this model beside yours, marked as reported.")
+        PaperModel | None, typer.Option(help="Add the paper's rows for this model, marked as reported.")
     ] = None,
 ) -> None:
     """Write the paper's tables and figures for your runs: one page of HTML, Markdown, CSV and LaTeX."""
@@ -225,19 +229,22 @@ def plot(
         Path | None, typer.Option(help="File name; its suffix is a format. Default: the metric's name.")
     ] = None,
     formats: Annotated[list[Format] | None, typer.Option("--format", help="May be given several times.")] = None,
-    window: Annotated[int, typer.Option(min=1, help="Steps of a moving average.")] = 1,
+    window: Annotated[int, typer.Option(min=1, help="Average over this many steps.")] = 1,
 ) -> None:
     """Draw a metric over the steps of several runs: by default policy entropy, the paper's Figure 1."""
     with _errors(_REPORTS):
         from cw_plugin.reports import plots
         from cw_plugin.reports.runs import read_run
+        from cw_plugin.reports.seeds import check_runs
 
         read = [read_run(run) for run in runs]
+        for note in check_runs([(run.name, run.path) for run in read]):
+            typer.echo(note, err=True)
         figures = plots.named(read, metric, window)
         if metric not in ("accuracy", "forecast"):
             logged = CURVES.get(metric, (metric,))[0]
             for name in dict.fromkeys(run.name for run in read if not run.metrics.get(logged)):
-                typer.echo(f"{name} did not log {metric}, and is left out", err=True)
+                typer.echo(f"{name} is left out: it did not log {metric}", err=True)
         _save(figures, expanded(out or metric.replace("/", "_").replace("@", "")), formats)
 
 
@@ -245,22 +252,26 @@ def plot(
 def covariance(
     runs: RunFolders,
     steps: Annotated[str | None, typer.Option(help="One step, or the first and last as 1:50; default: all.")] = None,
-    by_step: Annotated[bool, typer.Option("--by-step", help="Each step for itself, not all together.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Draw Figure 3 and the weights: file name.")] = None,
+    by_step: Annotated[bool, typer.Option("--by-step", help="Print each step separately.")] = False,
+    out: Annotated[Path | None, typer.Option(help="File name; draws Figure 3 and the weights.")] = None,
     formats: Annotated[list[Format] | None, typer.Option("--format", help="May be given several times.")] = None,
 ) -> None:
     """Print the distribution of token-level covariance (Table 1), and draw it (Figure 3)."""
     with _errors(_REPORTS):
         from cw_plugin.reports import plots, records, tables
         from cw_plugin.reports.runs import split_name
+        from cw_plugin.reports.seeds import check_runs
 
         distributions: dict[str, Bins] = {}
         extremes = []
         seeds: dict[str, list[records.Records]] = {}
-        for name, path in map(split_name, runs):
+        folders = [split_name(run) for run in runs]
+        for name, path in folders:
             seeds.setdefault(name, []).append(records.read_records(path, records.parse_steps(steps)))
             if (table := tables.extreme_tokens(name, records.read_extremes(path))).rows:
                 extremes.append(table)
+        for note in check_runs(folders):
+            typer.echo(note, err=True)
         for name, several in seeds.items():
             if by_step:
                 for step in sorted({step for run in several for step in run}):
@@ -303,25 +314,28 @@ def evaluate(
             "overrides of verl can follow."
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where the answers go: NAME/aime24.jsonl, ...")] = Path("evaluation"),
-    data_dir: Annotated[Path, typer.Option(help="What cw-grpo prepare has written.")] = Path("~/data/cw_grpo"),
+    out: Annotated[Path, typer.Option(help="Folder for the answers: NAME/aime24.jsonl, ...")] = Path("evaluation"),
+    data_dir: Annotated[Path, typer.Option(help="Folder that cw-grpo prepare has written.")] = Path("~/data/cw_grpo"),
     benchmarks: Annotated[
         str,
-        typer.Option(help="NAME, NAME@SAMPLES or NAME=FILE.parquet, separated by blanks. Default: the paper's five."),
+        typer.Option(help="NAME, NAME@SAMPLES or NAME=FILE.parquet, separated by spaces. Default: the paper's five."),
     ] = "aime24 amc23 math500 minerva olympiadbench",
     n: Annotated[int, typer.Option(help="Samples per question.")] = 1,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.6,
     top_p: Annotated[float, typer.Option()] = 0.95,
-    max_prompt: Annotated[int, typer.Option(help="Tokens; longer prompts count as wrong.")] = 2048,
-    max_response: Annotated[int, typer.Option(help="Tokens.")] = 30720,
-    seed: Annotated[int, typer.Option(help="Of vLLM.")] = 42,
-    engine: Annotated[Engine, typer.Option(help="lighteval is lighteval vllm.")] = Engine.verl,
-    lighteval: Annotated[str, typer.Option(help="Its executable, in whatever environment.")] = "lighteval",
+    max_prompt: Annotated[int, typer.Option(help="Maximum length in tokens; longer prompts count as wrong.")] = 2048,
+    max_response: Annotated[int, typer.Option(help="Maximum length in tokens.")] = 30720,
+    seed: Annotated[int, typer.Option(help="Seed of vLLM.")] = 42,
+    engine: Annotated[
+        EngineName,
+        typer.Option(help="lighteval: with vLLM; lighteval-accelerate: with accelerate."),
+    ] = EngineName.verl,
+    lighteval: Annotated[str, typer.Option(help="lighteval's executable, also of another environment.")] = "lighteval",
 ) -> None:
     """Zero-shot pass@1 of models and checkpoints on benchmarks, by verl's own validation.
 
-    Every graded answer is kept: the same command again asks only what has no answer yet. Exit code 2 if the input
-    cannot be evaluated, 1 if the engine stops on the way.
+    Every graded answer is kept: the same command again asks only for those that are missing. Exit code 2 if the input
+    cannot be evaluated, 1 if the engine stops before the last answer.
     """
     terminal = os.fdopen(os.dup(1), "w")  # while verl runs, 1 and 2 are its log
     started = time.monotonic()
@@ -335,21 +349,21 @@ def evaluate(
     with _errors(f"install verl 0.9.1, and {how_to_install('data')}"):
         from cw_plugin.errors import EngineError
         from cw_plugin.evaluation.benchmarks import read_benchmarks
-        from cw_plugin.evaluation.engine import Options, Verl
+        from cw_plugin.evaluation.engine import EvaluationOptions, Verl
         from cw_plugin.evaluation.lighteval_engine import Lighteval
         from cw_plugin.evaluation.run import evaluate as run
 
-        options = Options(expanded(out), n, temperature, top_p, max_prompt, max_response, seed, overrides)
+        options = EvaluationOptions(expanded(out), n, temperature, top_p, max_prompt, max_response, seed, overrides)
         chosen = read_benchmarks(shlex.split(benchmarks), expanded(data_dir), n)
-        backend = "accelerate" if engine is Engine.accelerate else "vllm"
-        asked = Verl(options) if engine is Engine.verl else Lighteval(options, lighteval, backend)
+        backend = "accelerate" if engine is EngineName.accelerate else "vllm"
+        asked = Verl(options) if engine is EngineName.verl else Lighteval(options, lighteval, backend)
         try:
             run([text for text in arguments if text not in overrides], chosen, asked, options, say)
         except EngineError as error:
             typer.echo(f"Error: {error}", err=True)
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
-            say("stopped; graded answers are kept, and the same command goes on from them")
+            say("stopped; graded answers are kept, give the same command again to go on")
             raise typer.Exit(130) from None
 
 
@@ -365,7 +379,7 @@ def _report(item: Prepared, console: Console) -> None:
         exact = {leak.row for leak in item.leaks if leak.exact}
         per_benchmark = Counter(leak.benchmark for leak in item.leaks)
         where = "; " + ", ".join(f"{count} in {name}" for name, count in per_benchmark.items()) if rows else ""
-        say(f"  {len(rows)} training problems also stand in a benchmark, {len(exact)} of them word for word{where}")
+        say(f"  {len(rows)} training problems are also in a benchmark, {len(exact)} of them word for word{where}")
         for leak in item.leaks:
             how_much = "equal to" if leak.exact else f"{leak.share:.0%} of"
             findings.append(f"row {leak.row}: {how_much} {leak.benchmark} {leak.benchmark_row}")

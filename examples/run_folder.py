@@ -22,7 +22,8 @@ from hydra.errors import OverrideParseException
 from omegaconf import OmegaConf
 
 # What may be another when a run goes on: how long it is, what is logged, saved and looked at, where it lies and runs,
-# and what only takes memory.
+# and what only takes memory. With any other, verl can go on from a checkpoint of this run in another folder:
+# trainer.resume_mode=resume_path trainer.resume_from_path=FOLDER/global_step_100
 FREE = (
     "trainer.total_training_steps",
     "trainer.total_epochs",
@@ -32,6 +33,7 @@ FREE = (
     "trainer.test_freq",
     "trainer.val_before_train",
     "trainer.max_*_ckpt_to_keep",
+    "trainer.resume_*",  # where it began; over checkpoints of its own it is refused below
     "trainer.default_local_dir",
     "trainer.default_hdfs_dir",
     "trainer.*_data_dir",
@@ -153,8 +155,13 @@ class RunFolder:
 
     def finish(self) -> None:
         """Say so in the folder, once the command has ended well; one that stopped before its last step has not."""
-        if self.steps is not None and max(self._logged, self._saved) >= self.steps:
+        reached = max(self._logged, self._saved)
+        if self.steps is None:
+            return
+        if reached >= self.steps:
             self.marker.touch()
+        else:
+            print(f"{self.path} has ended at step {reached} of {self.steps}, and is not finished.")
 
     def refuse_other_settings(self) -> None:
         """Exit 2 where the folder has results of other settings than the command's, or they would be written over."""
@@ -169,7 +176,9 @@ class RunFolder:
             refuse("\n  ".join([head, *found]) + f"\nGive the settings of before to go on with it, or {anew}")
         mode = self.overrides.get("trainer.resume_mode", "auto")
         if mode != "auto" and self._saved:
-            refuse(f"trainer.resume_mode={mode} would write over the run in {self.path}: leave it out, or {anew}")
+            refuse(
+                f"trainer.resume_mode={mode} would write over the run in {self.path}: leave it out to go on, or {anew}"
+            )
 
     def keep_older_files(self) -> None:
         """Out of the way of what the run writes: train.log becomes train.0.log, the next one train.1.log."""
@@ -177,13 +186,14 @@ class RunFolder:
         names = ["train.log", "metrics.jsonl"] + ["validation"] * (not self.checkpoint)
         for path in (self.path / name for name in names):
             if path.exists():
-                number = len(list(self.path.glob(f"{path.stem}.*{path.suffix}")))
+                older = (file.name.split(".")[1] for file in self.path.glob(f"{path.stem}.*{path.suffix}"))
+                number = 1 + max((int(text) for text in older if text.isdigit()), default=-1)
                 path.rename(self.path / f"{path.stem}.{number}{path.suffix}")
 
 
 def differences(saved: Path, overrides: dict[str, Any]) -> Iterator[str]:
     """What was and is of every setting that must stay and does not; ``saved`` is hydra's folder."""
-    before = parse(OmegaConf.to_object(OmegaConf.load(saved / "overrides.yaml")))
+    before = parse(list(OmegaConf.load(saved / "overrides.yaml")))
     config = OmegaConf.load(saved / "config.yaml")
     default = "verl's default"
     free = FREE + (

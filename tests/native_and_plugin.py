@@ -8,12 +8,13 @@ import torch
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 from test_estimator_and_loss import actor_config, advantages, loss_arguments, trainer_batch
+from trainers import legacy_trainer, v1_trainer
 from verl.trainer.ppo import core_algos
-from verl.trainer.ppo.v1 import trainer_base
 from verl.utils import config as verl_config
 
-from cw_plugin.verl_integration.estimator import TrainerContext, compute_cw_grpo_advantage, trainer_context
-from cw_plugin.verl_integration.hooks import HOOKS, require_hooks
+from cw_plugin.verl_integration import run
+from cw_plugin.verl_integration.estimator import Batch, batch_of_trainer, compute_cw_grpo_advantage
+from cw_plugin.verl_integration.hooks import hooks_of, require_hooks
 from cw_plugin.verl_integration.loss import compute_policy_loss_cw_grpo
 
 native_estimator, native_loss = core_algos.get_adv_estimator_fn("cw_grpo"), core_algos.get_policy_loss_fn("cw_grpo")
@@ -23,8 +24,7 @@ differences = []
 for seed, norm, outputs, scope in itertools.product(range(3), (True, False), (1, 3), ("group", "batch")):
     data, keys = trainer_batch(seed, outputs=outputs)
     config = OmegaConf.create({"norm_adv_by_std_in_grpo": norm, "cw_grpo": {"scope": scope}})
-    context = TrainerContext(batch_keys=keys)
-    token = trainer_context.set(context)
+    token = batch_of_trainer.set(Batch(None, keys, responses=list))
     try:
         ours, _ = compute_cw_grpo_advantage(
             data.batch["token_level_rewards"],
@@ -33,12 +33,10 @@ for seed, norm, outputs, scope in itertools.product(range(3), (True, False), (1,
             config,
             old_log_probs=data.batch["old_log_probs"],
         )
-        metrics = dict(context.metrics)
-        native, _ = advantages("cw_grpo", data, keys, config)  # as the trainer calls it, through the hooks
     finally:
-        trainer_context.reset(token)
+        batch_of_trainer.reset(token)
+    native, _ = advantages("cw_grpo", data, keys, config)  # as the trainer calls it, through the hooks
     torch.testing.assert_close(native, ours, rtol=1e-5, atol=1e-5)
-    assert context.metrics == metrics and trainer_context.get() is None  # the hooks have recorded nothing
     plain, _ = advantages("grpo", data, keys, config)
     differences.append((native - plain).abs().max().item())
 assert min(differences) > 0.1
@@ -52,8 +50,11 @@ for seed in range(3):
     torch.testing.assert_close(*gradients)
     assert not [name for name in metrics if name.startswith("cw_grpo/")]
 
-require_hooks()
-assert len(HOOKS) == 4 and trainer_base.compute_advantage_for_multi_trajectories._self_wrapper is HOOKS[0].wrapper
+# The hooks are in place, and do nothing: the plugin does not take the run for its own.
+for make in (v1_trainer, legacy_trainer):
+    config = make("algorithm.adv_estimator=cw_grpo").config
+    require_hooks(config)
+    assert len(hooks_of(config)) == 4 and run.current() is None
 
 
 def validate(*overrides: str) -> None:

@@ -206,22 +206,60 @@ def test_rows_that_fail_are_listed_and_can_be_dropped(copy, tmp_path):
         {**PROBLEMS[1], "problem": "What  is\n2+2?"},
         {**PROBLEMS[1], "problem": "What is 2+2?", "answer": "5"},
         {**PROBLEMS[1], "problem": "And this?", "answer": r"\frac\pi 2 + ("},
-        {**PROBLEMS[1], "problem": "And that?", "answer": ""},
     ]
     write_copy(copy, "knoveleng/open-rs", rows)
     prepare_open_rs(copy, tmp_path / "out")
     report = json.loads((tmp_path / "out" / "open_rs" / "train.report.json").read_text())
-    assert [failure["row"] for failure in report["failures"]] == [3, 4, 5, 6]
+    assert [failure["row"] for failure in report["failures"]] == [3, 4, 5]
     reasons = [failure["reason"] for failure in report["failures"]]
     assert "row 1, with the same answer" in reasons[0]
     assert "row 1, with another answer, '4'" in reasons[1]
     assert r"\frac\pi 2 + (" in reasons[2].replace("\\\\", "\\")
-    assert reasons[3] == "no answer"
-    assert report["rows"] == 7 and report["dropped"] == []
+    assert report["rows"] == 6 and report["dropped"] == []
 
     prepare_open_rs(copy, tmp_path / "out", "--drop-failing")
     kept = pq.read_table(tmp_path / "out" / "open_rs" / "train.parquet")["extra_info"].to_pylist()
     assert [row["index"] for row in kept] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("answer", ["", None, " \n"])
+def test_a_training_row_without_an_answer_is_refused_or_dropped(answer, copy, tmp_path):
+    write_copy(copy, "knoveleng/open-rs", [*PROBLEMS, {**PROBLEMS[1], "problem": "And that?", "answer": answer}])
+    message = refused(copy, tmp_path / "out", "--allow-partial")
+    assert message == (
+        "knoveleng/open-rs has no answer in row(s) 3; pass --drop-failing to leave them out, or correct the data."
+    )
+    prepare_open_rs(copy, tmp_path / "out", "--drop-failing")
+    assert pq.read_table(tmp_path / "out" / "open_rs" / "train.parquet").num_rows == 3
+    report = json.loads((tmp_path / "out" / "open_rs" / "train.report.json").read_text())
+    assert report["failures"] == [{"row": 3, "reason": "no answer"}] and report["dropped"] == [3]
+
+
+def test_another_split_never_takes_the_place_of_the_papers(tmp_path):
+    """The paper's split of a benchmark is test.parquet, whatever the hub calls it."""
+
+    def prepare(name: str, *arguments: str, code: int = 0) -> str:
+        source = SOURCES[name]
+        for split, answer in (("test", "1"), ("train", "2")):
+            row = dict.fromkeys(source.columns, answer) | {source.question: f"{split}?"}
+            write_copy(tmp_path / "in", source.path, [row], split)
+        folders = ["--local_dataset_path", tmp_path / "in", "--local_save_dir", tmp_path / "out"]
+        return run(name, *folders, "--allow-partial", *arguments, code=code)
+
+    for name in ("math500", "aime24"):  # of which the paper takes test, and train
+        prepare(name)
+    before = (tmp_path / "out" / "math500" / "test.parquet").read_bytes()
+    assert prepare("math500", "--split", "train").split() == [str(tmp_path / "out" / "math500" / "train.parquet")]
+    assert (tmp_path / "out" / "math500" / "test.parquet").read_bytes() == before
+    assert (
+        pq.read_table(tmp_path / "out" / "math500" / "train.parquet")["reward_model"][0].as_py()["ground_truth"] == "2"
+    )
+    prepare("math500", "--split", "test")
+    assert (tmp_path / "out" / "math500" / "test.parquet").read_bytes() == before
+    before = (tmp_path / "out" / "aime24" / "test.parquet").read_bytes()
+    assert "test.parquet is for its split train" in prepare("aime24", "--split", "test", code=2)
+    prepare("aime24", "--split", "train")
+    assert (tmp_path / "out" / "aime24" / "test.parquet").read_bytes() == before
 
 
 def test_leaks():
@@ -287,11 +325,11 @@ def test_bad_input_is_refused_in_one_sentence(copy, tmp_path):
 
     assert "has 3 rows in its split train, and the paper's data has 7000; pass --allow-partial" in refused(copy, out)
     assert "is not a folder" in refused(tmp_path / "nowhere", out)
-    assert "cannot be read in its split validation" in refused(copy, out, "--split", "validation", "--allow-partial")
+    assert "The split validation of" in refused(copy, out, "--split", "validation", "--allow-partial")
     file.write_text(good.replace('"problem"', '"question"'))
     assert "lacks the column(s) problem; it has question, solution, answer, level" in refused(copy, out)
     file.write_text(good[:-25])
-    assert "cannot be read in its split train (JSON parse error" in refused(copy, out, "--allow-partial")
+    assert "cannot be read (JSON parse error" in refused(copy, out, "--allow-partial")
     file.write_bytes(good.encode().replace(b"What", b"Wh\xe4t"))
     assert "is not UTF-8" in refused(copy, out, "--allow-partial")
     file.write_text("")

@@ -28,9 +28,11 @@ from omegaconf import OmegaConf
 from patched_verl import PARTS, copy_verl
 from reference import reference_weights
 from tensordict import TensorDict
+from trainers import legacy_trainer
 from transformers import AutoTokenizer
 from verl import DataProto
 from verl.experimental.reward_loop.reward_loop import RewardLoopManager
+from verl.trainer.ppo import ray_trainer
 
 from cw_plugin.doctor import environment
 from cw_plugin.evaluation.store import Answers
@@ -273,7 +275,7 @@ def test_the_evaluation_of_a_checkpoint_survives_kill_9(first_run, tmp_path):
     for answer in graded:
         kept = before.get(("sums", answer["index"], answer["sample"]))
         assert kept is None or kept["output"] == answer["output"]
-        again = compute_score("knoveleng/open-rs", answer["output"], answer["gold"], model_path=str(MODEL))
+        again = compute_score("knoveleng/open-rs", answer["output"], answer["ground_truth"], model_path=str(MODEL))
         assert again == {key: answer[key] for key in again}
     assert 0.2 < sum(answer["acc"] for answer in graded) / len(graded) < 0.9
     settings = json.loads((out / model / "settings.json").read_text())
@@ -309,6 +311,39 @@ def test_the_covariance_is_recorded_and_the_entropy_followed(first_run):
     for first, before, after in zip(steps, steps[1:], steps[2:], strict=False):
         expected = -first["actor/lr"] * before["cw_grpo/covariance_after"]  # verl logs it after the scheduler's step
         assert after["cw_grpo/entropy_forecast"] == pytest.approx(expected)
+
+
+def test_the_legacy_trainer_gives_the_weights_of_v1_for_the_same_batch(first_run):
+    """The batches of the first run once more, through RayPPOTrainer's compute_advantage."""
+    run, _, _, _ = first_run
+    trainer = legacy_trainer("algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.record_every=0")
+    for batch in batches(run):
+        names = ("response_mask", "old_log_probs", "token_level_rewards")
+        tensors = {name: batch[name] for name in names}
+        data = DataProto.from_dict(tensors=tensors, non_tensors={"uid": np.array(batch["uids"], dtype=object)})
+        data = ray_trainer.compute_advantage(data, adv_estimator="cw_grpo", config=trainer.config.algorithm)
+        torch.testing.assert_close(data.batch["advantages"], batch["advantages"], rtol=1e-6, atol=1e-6)
+
+
+def test_the_legacy_trainer_trains_and_resumes_after_kill_9(tmp_path):
+    """The same rollouts cannot be replayed there; weights, metrics and records are checked as V1's are."""
+    run = tmp_path / "legacy"
+    command = ["trainer.use_v1=False", "trainer.save_freq=1"]
+    process = quickstart(run, *command, STEPS="3")
+    tracker = run / "checkpoints" / "latest_checkpointed_iteration.txt"
+    deadline = time.monotonic() + 500
+    while not tracker.exists():
+        assert process.poll() is None and time.monotonic() < deadline, (run / "stdout").read_text()[-6000:]
+        time.sleep(0.1)
+    for worker in [p for p in trainer_processes(run) if "WorkerDict" in " ".join(p.cmdline())]:
+        worker.send_signal(signal.SIGKILL)
+    assert process.wait(timeout=300) != 0
+    saved = int(tracker.read_text())
+    records = finish(run, quickstart(run, *command, STEPS="3"))
+    assert [record["step"] for record in records] == list(range(saved + 1, 4))
+    assert_right(run)
+    assert_logged(records)
+    assert list(read_records(run / "checkpoints")) == [1]
 
 
 def test_two_ranks_on_a_running_ray_cluster_give_the_same_weights(first_run, tmp_path):

@@ -6,24 +6,24 @@ import inspect
 import uuid
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from omegaconf import OmegaConf
 from reference import reference_weights
+from trainers import legacy_trainer, v1_trainer
 from verl import DataProto
-from verl.trainer.ppo import core_algos
-from verl.trainer.ppo.ray_trainer import compute_advantage
+from verl.trainer.ppo import core_algos, ray_trainer
 from verl.trainer.ppo.v1 import trainer_base
-from verl.trainer.ppo.v1.utils import MetricsAggregator
 from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
+from verl.utils.tracking import Tracking
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
-from cw_plugin.covariance import CovarianceRecorder
-from cw_plugin.errors import MissingLogProbsError, NonFiniteError, OptionsError
+from cw_plugin.errors import HostError, MissingLogProbsError, NonFiniteError, OptionsError
 from cw_plugin.reports.records import read_records
-from cw_plugin.verl_integration.estimator import TrainerContext, compute_cw_grpo_advantage, trainer_context
-from cw_plugin.verl_integration.recording import write_record
+from cw_plugin.verl_integration import run
+from cw_plugin.verl_integration.estimator import Batch, batch_of_trainer, compute_cw_grpo_advantage
 from cw_plugin.weights import reweight_responses
 
 
@@ -49,15 +49,25 @@ def trainer_batch(seed=0, prompts=6, sessions=4, width=30, outputs=1):
     return DataProto.from_dict(tensors=tensors, non_tensors={"uid": uids}), keys
 
 
+@pytest.fixture(autouse=True)
+def trainer():
+    """A trainer of verl in this process, as in its task runner."""
+    yield v1_trainer("algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.record_every=0")
+    run.end()
+
+
 def algorithm(**cw_grpo):
     return OmegaConf.create({"norm_adv_by_std_in_grpo": True, **({"cw_grpo": cw_grpo} if cw_grpo else {})})
 
 
 def advantages(estimator, data, keys, config):
-    """As PPOTrainer._compute_advantage calls it, through the name that trainer holds."""
-    result = trainer_base.compute_advantage_for_multi_trajectories(
+    """As PPOTrainer._compute_advantage and RayPPOTrainer.fit (no keys) call it, through the names that they hold."""
+    compute, of_v1 = ray_trainer.compute_advantage, {}
+    if keys is not None:
+        compute, of_v1 = trainer_base.compute_advantage_for_multi_trajectories, {"batch_keys": keys}
+    result = compute(
         DataProto.from_dict(tensors=dict(data.batch.clone()), non_tensors=dict(data.non_tensor_batch)),
-        batch_keys=keys,
+        **of_v1,
         adv_estimator=estimator,
         gamma=1.0,
         lam=1.0,
@@ -138,21 +148,41 @@ def test_log_probs_that_verl_passes_itself_win_over_the_hook(how):
         "config": algorithm(),
     }
     expected, _ = advantages("cw_grpo", data, keys, algorithm())
-    token = trainer_context.set(
-        TrainerContext(old_log_probs=torch.full_like(data.batch["old_log_probs"], float("nan")))
-    )
+    not_these = torch.full_like(data.batch["old_log_probs"], float("nan"))
+    token = batch_of_trainer.set(Batch(not_these, keys, responses=list))
     try:
         passed = data.batch["old_log_probs"] if how == "old_log_probs" else data.batch
         native, _ = core_algos.get_adv_estimator_fn("cw_grpo")(**arguments, **{how: passed})
     finally:
-        trainer_context.reset(token)
+        batch_of_trainer.reset(token)
     assert torch.equal(native, expected)
 
 
 def test_without_log_probs_the_estimator_refuses_instead_of_training_plain_grpo():
     data, _ = trainer_batch()
-    with pytest.raises(MissingLogProbsError, match=r"trainer\.use_v1=True"):
-        compute_advantage(data, adv_estimator="cw_grpo", config=algorithm())
+    arguments = (data.batch["token_level_rewards"], data.batch["response_mask"], data.non_tensor_batch["uid"])
+    with pytest.raises(MissingLogProbsError, match=r"start verl\.trainer\.main_ppo"):
+        core_algos.get_adv_estimator_fn("cw_grpo")(*arguments, config=algorithm())
+
+
+def test_a_trainer_that_is_not_known_is_refused():
+    """Such as fully_async_policy's, which constructs itself without RayPPOTrainer's __init__."""
+    run.end()
+    data, keys = trainer_batch()
+    for keys_of_v1 in (keys, None):
+        with pytest.raises(HostError, match="does not know the trainer"):
+            advantages("cw_grpo", data, keys_of_v1, algorithm())
+
+
+def test_the_legacy_trainers_function_gives_the_weights_of_v1s():
+    data, keys = trainer_batch()
+    expected, _ = advantages("cw_grpo", data, keys, algorithm())
+    legacy_trainer("algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.record_every=0")
+    weighted, returns = advantages("cw_grpo", data, None, algorithm())
+    assert torch.equal(weighted, expected) and torch.equal(weighted, returns)
+    plain = advantages("grpo", data, None, algorithm())[0]
+    assert torch.equal(advantages("cw_grpo", data, None, algorithm(kernel="none"))[0], plain)
+    assert not torch.allclose(weighted, plain, atol=1e-2)
 
 
 def test_a_nan_is_reported_with_where_it_comes_from_and_the_uid_of_its_prompt():
@@ -190,27 +220,48 @@ def test_unknown_options_list_the_valid_ones(options, message):
         advantages("cw_grpo", data, keys, algorithm(**options))
 
 
-def test_metrics_survive_verls_aggregation_by_name():
-    """verl merges the values of several updates by substrings of the name."""
-    context = TrainerContext()
-    token = trainer_context.set(context)
+def logged(metrics, step=1):
+    """What verl's loggers are given for ``metrics``: through Tracking.log, to its "file" logger."""
     seen = []
-    try:
-        for seed in range(2):
-            data, keys = trainer_batch(seed)
-            advantages("cw_grpo", data, keys, algorithm())
-            seen.append(dict(context.metrics))
-    finally:
-        trainer_context.reset(token)
-    aggregator = MetricsAggregator()
-    for metrics in seen:
-        aggregator.add_step_metrics(metrics, sample_count=24)
-    merged = aggregator.get_aggregated_metrics()
-    assert set(merged) == set(seen[0]) and len(merged) == 11
-    for name, value in merged.items():
+
+    class Logger:
+        def log(self, data, step):
+            seen.append(data)
+
+    tracking = object.__new__(Tracking)
+    tracking.logger = {"one": Logger()}
+    tracking.log(metrics, step=step)
+    return seen[0]
+
+
+@pytest.mark.parametrize("make", [v1_trainer, legacy_trainer])
+def test_metrics_of_several_batches_in_a_step_are_merged_by_verls_rules(make):
+    """verl merges the values of several updates by substrings of the name."""
+    make("algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.record_every=0")
+    batches = [trainer_batch(seed) for seed in range(2)]
+    seen = []
+    for data, keys in batches:
+        advantages("cw_grpo", data, keys if make is v1_trainer else None, algorithm())
+        seen.append(logged({"critic/score/mean": 1.0}))
+    for data, keys in batches:
+        advantages("cw_grpo", data, keys if make is v1_trainer else None, algorithm())
+    given = {"critic/score/mean": 1.0}
+    merged = logged(given)
+    assert (
+        given == {"critic/score/mean": 1.0} == logged(given)
+    )  # the trainer's own are left alone, nothing is told twice
+    assert set(merged) == set(seen[0]) and len(merged) == 12
+    for name in set(merged) - {"cw_grpo/seconds"}:
         values = [metrics[name] for metrics in seen]
         rule = min if name.endswith("_min") else max if name.endswith("_max") else np.mean
-        assert value == pytest.approx(rule(values)), name
+        assert merged[name] == pytest.approx(rule(values)), name
+
+
+@pytest.mark.parametrize("make", [v1_trainer, legacy_trainer])
+def test_a_run_without_cw_grpo_logs_what_it_logged(make):
+    make("algorithm.adv_estimator=grpo")
+    metrics = {"actor/entropy": 0.1, "actor/lr": 1.0}
+    assert logged(metrics) is metrics
 
 
 def loss_arguments(seed=0, rows=6, width=20):
@@ -283,42 +334,14 @@ def test_loss_equals_the_estimator_when_a_micro_batch_is_one_group_and_on_policy
     torch.testing.assert_close(by_loss, by_estimator)
 
 
-class Trainer(trainer_base.PPOTrainer):
-    """verl's, with what _update_actor needs; the workers return the metrics of ``updates``, one after the other."""
-
-    def __init__(self, updates):
-        self.config = OmegaConf.create(
-            {
-                "algorithm": {},
-                "actor_rollout_ref": {
-                    "actor": dict.fromkeys(("ppo_mini_batch_size", "ppo_epochs", "data_loader_seed"), 1)
-                    | {"calculate_entropy": False, "entropy_coeff": 0.0, "shuffle": False},
-                    "rollout": {"n": 1, "temperature": 1.0},
-                },
-            }
-        )
-        self.actor_rollout_wg, self.updates = self, iter(updates)
-
-    on_step_end = on_sample_end = None
-
-    def update_actor(self, batch):
-        return {"metrics": {**{k: [v] for k, v in next(self.updates).items()}, "mfu": [0.0]}}
-
-
-class Batch:
-    extra_info: dict = {}  # noqa: RUF012
-
-
 def test_loss_metrics_are_renamed_on_their_way_to_the_loggers():
-    """verl prefixes every policy-loss metric with actor/; the hook on _update_actor takes it off again."""
-    arguments = loss_arguments()
-    _, loss_metrics = core_algos.get_policy_loss_fn("cw_grpo")(**arguments, config=actor_config())
-    trainer, metrics = Trainer([loss_metrics]), {}
-    trainer._update_actor(Batch(), metrics)
-    expected = reduce_metrics(rename_dict({k: [v] for k, v in loss_metrics.items()}, "actor/"))
-    assert metrics["cw_grpo/sigma"] == expected["actor/cw_grpo/sigma"]
-    assert not [name for name in metrics if name.startswith("actor/cw_grpo")]
-    assert metrics["actor/ppo_kl"] == expected["actor/ppo_kl"]
+    """verl prefixes every policy-loss metric with actor/; the hook on Tracking.log takes it off again."""
+    _, loss_metrics = core_algos.get_policy_loss_fn("cw_grpo")(**loss_arguments(), config=actor_config())
+    metrics = reduce_metrics(rename_dict({k: [v] for k, v in loss_metrics.items()}, "actor/"))
+    shown = logged(metrics)
+    assert shown["cw_grpo/sigma"] == metrics["actor/cw_grpo/sigma"]
+    assert not [name for name in shown if name.startswith("actor/cw_grpo")]
+    assert shown["actor/ppo_kl"] == metrics["actor/ppo_kl"]
 
 
 def test_weights_do_not_depend_on_which_rows_share_a_call_when_groups_are_whole():
@@ -338,40 +361,46 @@ def test_the_forecast_takes_the_learning_rate_of_its_own_update():
     """verl logs actor/lr after the scheduler's step: under a warm-up the rate in a step's metrics is the next's."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1e-3)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 3))
-    used, updates = [], []
+    used, steps = [], []
     for step in range(5):
         used.append(scheduler.get_last_lr()[0])
         optimizer.step()
         scheduler.step()
-        updates.append({"entropy": 0.5 - 0.01 * step**2, "lr": scheduler.get_last_lr()[0]})
-    trainer, logged = Trainer(updates), []
-    for step in range(5):
-        metrics = {"cw_grpo/covariance_before": 0.1 * step + 0.2, "cw_grpo/covariance_after": 0.05 * step + 0.1}
-        trainer._update_actor(Batch(), metrics)
-        logged.append(metrics)
-    assert "cw_grpo/entropy_change" not in logged[0] and "cw_grpo/entropy_forecast" not in logged[1]
+        metrics = {"actor/entropy": 0.5 - 0.01 * step**2, "actor/lr": scheduler.get_last_lr()[0]}
+        metrics |= {"cw_grpo/covariance_before": 0.1 * step + 0.2, "cw_grpo/covariance_after": 0.05 * step + 0.1}
+        steps.append(logged(metrics))
+        logged({"val-core/x/acc/mean@1": 0.5})  # a validation in between has neither entropy nor covariance
+    assert "cw_grpo/entropy_change" not in steps[0] and "cw_grpo/entropy_forecast" not in steps[1]
     for step in range(2, 5):
-        assert logged[step]["cw_grpo/entropy_change"] == pytest.approx(-0.01 * (step**2 - (step - 1) ** 2))
-        assert logged[step]["cw_grpo/entropy_forecast_grpo"] == pytest.approx(-used[step - 1] * (0.1 * step + 0.1))
-        assert logged[step]["cw_grpo/entropy_forecast"] == pytest.approx(-used[step - 1] * (0.05 * step + 0.05))
+        assert steps[step]["cw_grpo/entropy_change"] == pytest.approx(-0.01 * (step**2 - (step - 1) ** 2))
+        assert steps[step]["cw_grpo/entropy_forecast_grpo"] == pytest.approx(-used[step - 1] * (0.1 * step + 0.1))
+        assert steps[step]["cw_grpo/entropy_forecast"] == pytest.approx(-used[step - 1] * (0.05 * step + 0.05))
 
 
 def test_a_step_of_several_batches_records_them_all(tmp_path):
     """separate_async computes advantages parameter_sync_step times within one global step."""
-    trainer = Trainer([])
-    OmegaConf.update(trainer.config, "trainer.default_local_dir", str(tmp_path), force_add=True)
+    trainer = v1_trainer("algorithm.adv_estimator=cw_grpo", f"trainer.default_local_dir={tmp_path}")
     recorded = []
-    for step, seed in ((1, 1), (1, 2), (50, 3)):
+    for step, seed in ((1, 1), (1, 2), (2, 4), (50, 3)):
         trainer.global_steps = step
-        data, _ = trainer_batch(seed)
-        mask = data.batch["response_mask"]
-        recorder = CovarianceRecorder(mask)
-        group = torch.arange(len(mask)) // 4
-        reweight_responses(data.batch["old_log_probs"], torch.randn(len(mask)), mask, group, observe=recorder)
-        write_record(trainer, None, recorder)
-        recorded.append(int(mask.sum()))
+        data, keys = trainer_batch(seed)
+        advantages("cw_grpo", data, keys, algorithm())
+        recorded.append(int(data.batch["response_mask"].sum()))
     tokens = {step: int(bins["tokens"].sum()) for step, bins in read_records(tmp_path).items()}
-    assert tokens == {1: recorded[0] + recorded[1], 50: recorded[2]}
+    assert tokens == {1: recorded[0] + recorded[1], 50: recorded[3]}
+
+
+def test_under_the_legacy_trainer_extreme_tokens_get_their_text(tmp_path):
+    trainer = legacy_trainer("algorithm.adv_estimator=cw_grpo", f"trainer.default_local_dir={tmp_path}",
+                             "+algorithm.cw_grpo.record_tokens=2")  # fmt: skip
+    trainer.global_steps = 1
+    data, _ = trainer_batch()
+    data.batch["responses"] = 100 * torch.arange(len(data))[:, None] + torch.arange(30)
+    advantages("cw_grpo", data, None, algorithm())
+    tokens = pq.read_table(tmp_path / "covariance" / "step_000001.tokens.parquet").to_pylist()
+    assert len(tokens) == 4
+    for token in tokens:
+        assert token["token"] == str(100 * token["row"] + token["position"])
 
 
 @pytest.mark.parametrize("mode", ["sync", "colocate_async", "separate_async"])
@@ -380,6 +409,8 @@ def test_every_trainer_mode_of_v1_computes_advantages_through_the_hooks(mode):
     from verl.trainer.ppo.v1 import get_trainer_cls
 
     trainer = get_trainer_cls(mode)
-    for method in ("_compute_advantage", "_update_actor"):
+    for method in ("_compute_advantage", "fit"):
         assert inspect.getattr_static(trainer, method) is vars(trainer_base.PPOTrainer)[method]
-        assert inspect.getattr_static(trainer, method)._self_wrapper.__module__ == "cw_plugin.verl_integration.hooks"
+    v1_trainer("algorithm.adv_estimator=cw_grpo", f"trainer.v1.trainer_mode={mode}")
+    assert run.current() is not None
+    run.end()

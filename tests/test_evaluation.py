@@ -24,7 +24,7 @@ from verl import DataProto
 from cw_plugin.cli import app
 from cw_plugin.errors import EngineError, EvaluationError
 from cw_plugin.evaluation.benchmarks import Benchmark, read_benchmarks
-from cw_plugin.evaluation.engine import Options, Task, Verl
+from cw_plugin.evaluation.engine import EvaluationOptions, Task, Verl
 from cw_plugin.evaluation.models import find_models, merged
 from cw_plugin.evaluation.run import evaluate
 from cw_plugin.evaluation.store import Answers, Journal
@@ -84,7 +84,7 @@ class Calculator:
 
 def run(tmp_path: Path, engine: Calculator, benchmarks: list[Benchmark], *models: Path, **options) -> list[str]:
     said: list[str] = []
-    options = Options(tmp_path / "out", **options)
+    options = EvaluationOptions(tmp_path / "out", **options)
     evaluate([str(model) for model in models or (MODEL,)], benchmarks, engine, options, said.append)
     return said
 
@@ -100,7 +100,7 @@ def test_answers_and_settings_are_written_as_the_report_reads_them(tmp_path):
     answers = lines(tmp_path / "out" / "model" / "sums.jsonl")
     assert [(answer["index"], answer["sample"]) for answer in answers] == [(i, s) for i in range(4) for s in range(2)]
     assert answers[0] == {
-        "benchmark": "sums", "index": 0, "sample": 0, "problem": "What is 9 + 14?", "gold": "23",
+        "benchmark": "sums", "index": 0, "sample": 0, "problem": "What is 9 + 14?", "ground_truth": "23",
         "output": r"<think>so</think> $\boxed{23}$", "score": 2.0, "acc": 1.0, "format": 1.0, "pred": "23", "tokens": 9,
     }  # fmt: skip
     assert [answer["acc"] for answer in answers] == [1.0] * 6 + [0.0] * 2  # the last question's gold is wrong
@@ -167,7 +167,7 @@ def test_answers_under_other_settings_are_not_mixed(tmp_path, setting, value):
     benchmarks = read_benchmarks([f"sums={file}"], tmp_path, 1)
     run(tmp_path, Calculator(), benchmarks)
     before = (tmp_path / "out" / "model" / "settings.json").read_bytes()
-    with pytest.raises(EvaluationError, match=f"holds answers with {setting}=.* now it is {value}"):
+    with pytest.raises(EvaluationError, match=f"holds answers with {setting}=.* now {setting} is {value}"):
         run(tmp_path, Calculator(**{setting: value}), benchmarks)
     assert (tmp_path / "out" / "model" / "settings.json").read_bytes() == before
 
@@ -191,7 +191,7 @@ def test_a_prompt_that_is_too_long_counts_as_wrong_and_is_told(tmp_path):
     engine = Calculator()
     said = run(tmp_path, engine, read_benchmarks([f"sums={file}"], tmp_path, 1))
     assert ("sums", 3, 0) not in engine.asked
-    assert any("1 of 4 prompts of sums have more than MAX_PROMPT=64 tokens" in text for text in said)
+    assert any("1 of 4 prompts of sums have more than --max-prompt 64 tokens" in text for text in said)
     assert [answer["acc"] for answer in lines(tmp_path / "out" / "model" / "sums.jsonl")] == [1.0, 1.0, 1.0, 0.0]
     assert "pass@1 75.00" in said[-1]
 
@@ -203,7 +203,7 @@ def test_an_answer_that_does_not_come_is_no_wrong_answer(tmp_path):
 
     file = parquet(tmp_path / "sums.parquet", rows())
     benchmarks = read_benchmarks([f"sums={file}"], tmp_path, 1)
-    with pytest.raises(EngineError, match="1 answers of model did not come"):
+    with pytest.raises(EngineError, match="1 answers of model are missing"):
         run(tmp_path, Silent(), benchmarks)
     assert not (tmp_path / "out" / "model" / "sums.jsonl").exists()
     last = Calculator()
@@ -298,7 +298,7 @@ def test_models_of_one_name_have_folders_of_their_own(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "There is no model"),
+        ([], "No model is given"),
         (["{tmp}/nothing"], "does not exist"),
         (["~/nothing"], "'~/nothing' does not exist"),  # neither is an override that deletes a key
         (["~nobody-of-this-name/nothing"], "nothing' does not exist"),
@@ -308,14 +308,14 @@ def test_models_of_one_name_have_folders_of_their_own(tmp_path):
         (["{tmp}/run/global_step_5"], "has no folder actor"),
         (["{tmp}/run"], "No checkpoint in .* has a folder actor"),
         (["{tmp}/empty"], "has no weights"),
-        (["MODEL", "--n", "0"], "0 samples|N=0"),
-        (["MODEL", "--top-p", "0"], "TOP_P=0"),
-        (["MODEL", "--benchmarks", ""], "no benchmark"),
-        (["MODEL", "--benchmarks", "aime25"], "aime25 is unknown"),
+        (["MODEL", "--n", "0"], "--n must be at least 1, got 0|samples per question of s must be at least 1, got 0"),
+        (["MODEL", "--top-p", "0"], "--top-p must be above 0 and at most 1, got 0"),
+        (["MODEL", "--benchmarks", ""], "No benchmark is given"),
+        (["MODEL", "--benchmarks", "aime25"], "Unknown benchmark 'aime25'"),
         (["MODEL", "--benchmarks", "aime24"], "aime24/test.parquet does not exist.*cw-grpo prepare aime24"),
         (["MODEL", "--benchmarks", "s={tmp}/sums.parquet s={tmp}/sums.parquet"], "given twice"),
-        (["MODEL", "--benchmarks", "s@0={tmp}/sums.parquet"], "0 samples"),
-        (["MODEL", "--benchmarks", "s={tmp}/text.parquet"], "is no parquet file"),
+        (["MODEL", "--benchmarks", "s@0={tmp}/sums.parquet"], "samples per question of s must be at least 1, got 0"),
+        (["MODEL", "--benchmarks", "s={tmp}/text.parquet"], "is not a parquet file"),
         (["MODEL", "--benchmarks", "s={tmp}/other.parquet"], "lacks the column.*reward_model"),
         (["MODEL", "--benchmarks", "s={tmp}/sums.parquet"], "model has 2048 positions"),
         (["MODEL", "--benchmarks", "s={tmp}/sums.parquet", "data.nothing=1"], "does not take these overrides"),
@@ -348,7 +348,7 @@ def test_the_configuration_is_a_validation_with_these_lengths_and_this_sampling(
                  "+data.apply_chat_template_kwargs.enable_thinking=False",
                  "actor_rollout_ref.model.custom_chat_template='{{messages}}'",
                  "+reward.custom_reward_function.reward_kwargs.opens_think=True"]  # fmt: skip
-    engine = Verl(Options(tmp_path, 1, 0.5, 0.9, 100, 200, 7, overrides))
+    engine = Verl(EvaluationOptions(tmp_path, 1, 0.5, 0.9, 100, 200, 7, overrides))
     assert engine.settings == {"engine": "verl", "temperature": 0.5, "top_p": 0.9, "top_k": 20,
                                "max_prompt_length": 100, "max_response_length": 200,
                                "apply_chat_template_kwargs": {"enable_thinking": False},

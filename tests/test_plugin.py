@@ -24,13 +24,16 @@ VALID = (
     "actor_rollout_ref.actor.ppo_mini_batch_size=8",
     "data.train_batch_size=8",
 )
+MODULE = "cw_plugin.verl_integration.register"
 REGISTERED = (
     "import verl\n"
+    "from omegaconf import OmegaConf\n"
     "from verl.trainer.ppo import core_algos\n"
     "print(core_algos.get_adv_estimator_fn('cw_grpo').__module__)\n"
     "print(core_algos.get_policy_loss_fn('cw_grpo').__module__)\n"
     "from cw_plugin.verl_integration.hooks import require_hooks\n"
-    "require_hooks(); print('hooks in place')\n"
+    "for v1 in (True, False): require_hooks(OmegaConf.create({'trainer': {'use_v1': v1}}))\n"
+    "print('hooks in place')\n"
 )
 
 
@@ -45,8 +48,8 @@ def python(code: str, *, executable: str = sys.executable, cwd: Path | None = No
     "env",
     [
         {},
-        {"VERL_USE_EXTERNAL_MODULES": "cw_plugin"},
-        {"VERL_USE_EXTERNAL_MODULES": "cw_plugin", "VERL_USE_EXTERNAL_PLUGINS": "none"},
+        {"VERL_USE_EXTERNAL_MODULES": MODULE},
+        {"VERL_USE_EXTERNAL_MODULES": MODULE, "VERL_USE_EXTERNAL_PLUGINS": "none"},
     ],
     ids=["entry point", "both", "external module alone"],
 )
@@ -58,7 +61,7 @@ def test_importing_verl_registers(env):
 
 def test_imported_after_verl_it_registers_too():
     result = python(
-        "from verl.trainer.ppo.v1 import trainer_base\nimport cw_plugin\n" + REGISTERED,
+        f"from verl.trainer.ppo.v1 import trainer_base\nimport {MODULE}\n" + REGISTERED,
         VERL_USE_EXTERNAL_PLUGINS="none",
     )
     assert "hooks in place" in result.stdout, result.stderr
@@ -87,15 +90,17 @@ def test_the_built_wheel_registers_beside_verl_alone(tmp_path):
     assert str(site) in result.stdout and "hooks in place" in result.stdout
 
 
-def test_import_is_light_and_needs_no_host():
-    blocked = ("vllm", "ray", "matplotlib", "verl", "torch", "transformers")
+@pytest.mark.parametrize("module", ["cw_plugin", "cw_plugin.weights", "cw_plugin.reports.report", "cw_plugin.cli"])
+def test_importing_the_package_starts_nothing(module):
     code = (
-        f"import sys\nfor name in {blocked}: sys.modules[name] = None\n"
-        "import cw_plugin\nprint(sorted(m for m in sys.modules if m.startswith('cw_plugin')))\n"
+        f"import sys, wrapt\nbefore = list(sys.meta_path)\nimport {module}\n"
+        "print(sys.meta_path == before, *(m for m in sys.modules if m.startswith('cw_plugin.verl_integration')))\n"
+        "import verl\n"
+        "from verl.trainer.ppo import core_algos\nprint('cw_grpo' in core_algos.ADV_ESTIMATOR_REGISTRY)\n"
     )
-    result = python(code)
+    result = python(code, VERL_USE_EXTERNAL_PLUGINS="none")
     assert result.returncode == 0, result.stderr
-    assert "cw_plugin.weights" not in result.stdout and "cw_plugin.cpu.platform" not in result.stdout
+    assert result.stdout.split() == ["True", "False"]
 
 
 def test_tables_and_figures_need_neither_torch_nor_verl():
@@ -193,7 +198,8 @@ def test_a_hook_without_its_place_says_what_is_lacking(source, lacks, monkeypatc
     host = types.ModuleType("a_verl_of_another_shape")
     exec(source, vars(host))
     monkeypatch.setattr(hooks, "problems", [])
-    hooks._install(hooks.HOOKS[0], host)
+    (hook,) = [hook for hook in hooks.HOOKS if hook.function == "compute_advantage_for_multi_trajectories"]
+    hooks._install(hook, host)
     assert lacks in hooks.problems[0] and lacks in caplog.text
 
 
@@ -209,6 +215,7 @@ def test_a_cw_grpo_that_verl_registered_itself_is_left_alone(caplog):
     assert caplog.text.count("already registered") == 2
 
 
+BYPASS = "algorithm.rollout_correction.bypass_mode=True"
 LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo"
 
 
@@ -234,6 +241,9 @@ def validate(*overrides: str) -> None:
         ["algorithm.adv_estimator=grpo", LOSS],
         quickstart_overrides("clip_cov"),
         ["algorithm.adv_estimator=grpo", "trainer.use_v1=False"],
+        ["algorithm.adv_estimator=cw_grpo", "trainer.use_v1=False"],
+        ["algorithm.adv_estimator=grpo", LOSS, "trainer.use_v1=False"],
+        ["algorithm.adv_estimator=grpo", LOSS, BYPASS],
     ],
 )
 def test_valid_settings_pass(overrides):
@@ -244,10 +254,10 @@ def test_valid_settings_pass(overrides):
     ("overrides", "message"),
     [
         (["algorithm.adv_estimator=cw_grpo", LOSS], "loss_mode=vanilla .* or algorithm.adv_estimator=grpo"),
-        (["algorithm.adv_estimator=cw_grpo", "trainer.use_v1=False"], "set trainer.use_v1=True"),
-        (["algorithm.adv_estimator=grpo", LOSS, "trainer.use_v1=False"], "set trainer.use_v1=True"),
-        # As one_step_off_policy's configuration has it.
+        (["algorithm.adv_estimator=grpo", LOSS, BYPASS, "trainer.use_v1=False"], "bypass_mode=False"),
+        # As the configurations of one_step_off_policy and fully_async_policy have it.
         (["algorithm.adv_estimator=cw_grpo", "+rollout.nnodes=1"], "start verl.trainer.main_ppo"),
+        (["algorithm.adv_estimator=grpo", LOSS, "+async_training.partial_rollout=True"], "start verl.trainer.main_ppo"),
         (["algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.sigma=2"], "the keys are scope, kernel"),
         (["algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.scope=rank"], "use one of group, batch"),
         (["algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo=batch"], r"\+algorithm.cw_grpo.scope=\.\.\."),
@@ -255,7 +265,7 @@ def test_valid_settings_pass(overrides):
         (["algorithm.adv_estimator=grpo", "+algorithm.cw_grpo.kernel=none"], "do nothing for adv_estimator=grpo"),
     ],
 )
-def test_settings_that_cannot_work_are_refused_with_the_way_to_mend_them(overrides, message):
+def test_settings_that_cannot_work_are_refused_with_the_way_to_fix_them(overrides, message):
     with pytest.raises(OptionsError, match=message):
         validate(*overrides)
 

@@ -108,3 +108,95 @@ def test_later_overrides_win_and_an_unknown_method_is_refused():
     )
     assert result.returncode == 2
     assert result.stderr == "METHOD=ppo is unknown; use cw_grpo, grpo or clip_cov\n"
+
+
+def test_the_seed_is_that_of_the_data_and_of_the_rollouts(monkeypatch):
+    monkeypatch.setenv("SEED", "7")
+    config = compose(SCRIPTS[0], "cw_grpo")
+    assert (config.data.seed, config.actor_rollout_ref.rollout.seed) == (7, 7)
+    assert "-seed7" in config.trainer.default_local_dir
+
+
+# verl's configuration as main_ppo composes and saves it; trains nothing, and says that it has.
+MAIN = """
+import json, os
+from pathlib import Path
+import hydra
+
+@hydra.main(config_path="pkg://verl.trainer.config", config_name="ppo_trainer", version_base=None)
+def main(config):
+    out, steps = Path(config.trainer.default_local_dir), config.trainer.total_training_steps
+    (out / f"global_step_{steps}").mkdir()
+    (out / "latest_checkpointed_iteration.txt").write_text(str(steps))
+    metrics = config.ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_PATH
+    Path(metrics).write_text(json.dumps({"step": steps, "data": {"training/global_step": steps}}) + "\\n")
+    print("training step", steps)
+
+main()
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    """A recipe's function of overrides and knobs, with that program in the place of main_ppo and an `echo` for Ray."""
+    (tmp_path / "main.py").write_text(MAIN)
+    for name, text in {
+        "python3": f'case "$*" in "-m verl.trainer.main_ppo"*) shift 2; set -- "{tmp_path}/main.py" "$@" ;; esac\n'
+        f'exec "{sys.executable}" "$@"\n',
+        "ray": 'echo ray "$@"\n',
+    }.items():
+        (tmp_path / "bin" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}")
+        (tmp_path / "bin" / name).chmod(0o755)
+
+    def start(*overrides: str, **knobs: str) -> subprocess.CompletedProcess:
+        path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        return subprocess.run(
+            ["bash", ROOT / "examples" / SCRIPTS[2], *overrides],
+            env=os.environ | {"PATH": path, "OUT": str(tmp_path / "out"), "STEPS": "2"} | knobs,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    return start
+
+
+def test_a_recipe_goes_on_with_its_own_run_and_refuses_another(recipe, tmp_path):
+    out = tmp_path / "out"
+    first = recipe()
+    assert first.returncode == 0 and "training step 2\n" in first.stdout, first.stderr
+    hydra = {path: path.read_bytes() for path in (out / "hydra").rglob("*") if path.is_file()}
+
+    again = recipe()
+    assert (again.returncode, again.stdout) == (0, f"{out} is at its last step, 2: nothing is left to train.\n")
+
+    for steps in ("2", "3"):
+        other = recipe("+algorithm.cw_grpo.kernel=none", STEPS=steps)
+        assert (other.returncode, other.stdout) == (2, "")
+        assert other.stderr == (
+            f"{out} holds a run with other settings (step 2):\n"
+            "  algorithm.cw_grpo.kernel was verl's default, is none\n"
+            "Give the settings of before to go on with it, or name another folder with OUT=... for a new run.\n"
+        )
+        assert "data.seed was 42, is 2" in recipe(SEED="2", STEPS=steps).stderr
+        assert hydra == {path: path.read_bytes() for path in (out / "hydra").rglob("*") if path.is_file()}
+
+    # What may change, and what verl's configuration says of itself.
+    memory = {"ROLLOUT_MEMORY": "0.4", "MAX_TOKENS_PER_GPU": "5000"}
+    more = recipe("algorithm.lam=1.0", STEPS="3", LOGGER='["console"]', TEST_FREQ="1", SAVE_FREQ="1", **memory)
+    assert more.returncode == 0 and "going on after step 2" in more.stdout, more.stderr
+    assert (out / "global_step_2").exists() and (out / "global_step_3").exists()
+
+
+def test_a_job_for_a_ray_cluster_is_submitted_as_it_stands(recipe, tmp_path):
+    """Where OUT can be seen, other settings are refused all the same."""
+    job = {"RAY_JOB": "http://head:8265"}
+    expected = "ray job submit --address http://head:8265 -- python3 -m verl.trainer.main_ppo algorithm.adv_estimator="
+    submitted = recipe(**job)
+    assert submitted.stdout.startswith(expected) and not (tmp_path / "out").exists()
+    assert recipe().returncode == 0
+    assert recipe(**job).stdout.startswith(expected)
+    refused = recipe(**job, METHOD="grpo")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "\n  algorithm.adv_estimator was cw_grpo, is grpo\n" in refused.stderr

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -99,7 +100,7 @@ def test_the_step_of_table_2_can_be_chosen_and_the_papers_rows_put_beside(evalua
     assert "| CW-GRPO (reported) | 30.0 | 77.5 | 53.8 | +7.9 |" in printed
     assert "| Qwen2.5-Math-7B-Instruct (reported) | 3.3 | 47.5 | 25.4 |  |" in printed
     code, printed = run_command("report", evaluations, "--out", tmp_path, "--step", "150")
-    assert code == 2 and "nothing was evaluated at step 150; there are answers of 200, 100" in printed
+    assert code == 2 and "nothing was evaluated at step 150; there are answers at 200, 100" in printed
 
 
 def test_table_3_has_the_entropy_of_the_step(evaluations, tmp_path):
@@ -297,7 +298,7 @@ def test_a_folder_of_several_runs_is_no_run(names, tmp_path):
         (tmp_path / name).write_text(json.dumps({"step": 1, "data": {"x": 1.0}}) + "\n")
     (tmp_path / "validation").mkdir()
     (tmp_path / "validation" / "1.jsonl").write_text(json.dumps({"input": "q", "acc": 1.0}) + "\n")  # no metrics
-    with pytest.raises(ReportError, match=r"holds 2 runs .*grpo.* give each one's folder, as NAME=FOLDER"):
+    with pytest.raises(ReportError, match=r"holds 2 runs .*grpo.* give the folder of each as NAME=FOLDER"):
         read_run(tmp_path)
 
 
@@ -402,14 +403,14 @@ def test_covariance_puts_seeds_and_steps_together(tmp_path):
     _, printed = run_command("covariance", tmp_path)
     assert "holds 2 runs (1/covariance, 2/covariance)" in printed
     _, printed = run_command("covariance", *runs, "--steps", "2:40")
-    assert "has records of the steps 1, 50, and none in that range" in printed
+    assert "has records of the steps 1, 50, none of them in --steps" in printed
 
 
 def test_runs_of_one_name_that_differ_have_columns_of_their_own():
     one, other = {"trainer": {"total_training_steps": 10}}, {"trainer": {"total_training_steps": 3}}
     table = tables.table_5([("GRPO", one), ("GRPO", one), ("GRPO", other)])
     assert table.header == ["", "GRPO", "GRPO", "paper (reported)"]
-    assert ["training steps", "10", "3", "100"] in table.rows and "differ in these settings" in table.notes[-1]
+    assert ["training steps", "10", "3", "100"] in table.rows and "that differ here" in table.notes[-1]
 
 
 @pytest.mark.parametrize(
@@ -500,3 +501,112 @@ def test_a_settings_file_of_another_program_is_passed_over(content, evaluations,
     (evaluations / "notes" / "settings.json").write_text(content)
     code, after = run_command("report", evaluations, "--out", tmp_path / "out")
     assert code == 0 and after == before
+
+
+def write_config(folder: Path, *overrides: str) -> Path:
+    """The configuration that hydra saves, composed by verl's own main_ppo."""
+    from hydra import compose, initialize_config_module
+    from omegaconf import OmegaConf
+
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer", [f"trainer.default_local_dir={folder}", *overrides])
+    (folder / ".hydra").mkdir(parents=True)
+    OmegaConf.save(config, folder / ".hydra" / "config.yaml")
+    return folder
+
+
+def two_runs(tmp_path: Path, first: list[str], second: list[str]) -> list[str]:
+    runs = []
+    for number, overrides in enumerate((first, second)):
+        folder = write_config(tmp_path / f"run{number}", "algorithm.adv_estimator=cw_grpo", *overrides)
+        write_metrics(folder, {1: {"actor/entropy": 1.0 + number}, 2: {"actor/entropy": 2.0}})
+        write_record(folder, 1, 10)
+        runs.append(f"CW={folder}")
+    return runs
+
+
+SEED_1, SEED_2 = ["data.seed=1"], ["data.seed=2"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (["+algorithm.cw_grpo.scope=batch"], [], "algorithm.cw_grpo.scope is batch in the first and not set in the"),
+        (["trainer.n_gpus_per_node=1"], ["trainer.n_gpus_per_node=2"], "n_gpus_per_node is 1 in the first and 2 in"),
+        (["data.max_response_length=64"], ["data.max_response_length=128"], "is 64 in the first and 128 in the second"),
+        (["actor_rollout_ref.model.path=/a/b/x"], ["actor_rollout_ref.model.path=/a/b/y"], "is /a/b/x in the first"),
+        (["actor_rollout_ref.actor.optim.lr=1e-5", "data.train_batch_size=8"], [], "lr is 1e-05 in the first.*and 1 m"),
+        (["data.train_files=[/a/open_rs/train.parquet]"], ["data.train_files=[/a/gsm8k/train.parquet]"], "train_files"),
+    ],
+)  # fmt: skip
+def test_runs_of_one_name_must_be_of_one_method(first, second, message, tmp_path):
+    runs = two_runs(tmp_path, [*SEED_1, *first], [*SEED_2, *second])
+    code, printed = run_command("report", *runs, "--out", tmp_path / "out")
+    assert code == 2 and "both named CW, are not seeds of one method" in printed
+    assert re.search(message, printed) and printed.count("Error:") == 1 and not (tmp_path / "out").exists()
+
+
+def test_every_command_compares_the_runs_of_one_name(tmp_path):
+    runs = two_runs(tmp_path, SEED_1, [*SEED_1, "trainer.experiment_name=other"])
+    for command in ("report", "plot", "covariance"):
+        code, printed = run_command(command, *runs, "--out", tmp_path / "out")
+        assert code == 2 and "both named CW, have the same seeds (data.seed=1)" in printed
+        code, printed = run_command(command, runs[0], runs[0], "--out", tmp_path / "out")
+        assert code == 2 and "run0 is given twice as CW" in printed
+        code, printed = run_command(command, runs[0], runs[1].replace("CW=", "other="), "--out", tmp_path / "out")
+        assert code == 0, printed
+
+
+def test_what_makes_no_method_may_differ_between_seeds(tmp_path):
+    may = ["trainer.total_training_steps={n}", "trainer.logger=[console,file]", "trainer.experiment_name=x{n}",
+           "trainer.test_freq={n}", "trainer.validation_data_dir=/x/{n}", "trainer.save_freq={n}", "data.seed={n}",
+           "+ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_PATH=/x/{n}",
+           "actor_rollout_ref.model.path=/machine-{n}/models/x", "+algorithm.cw_grpo.record_every={n}"]  # fmt: skip
+    runs = two_runs(tmp_path, *([text.format(n=n) for text in may] for n in (5, 8)))
+    code, printed = run_command("report", *runs, "--out", tmp_path / "out")
+    assert code == 0 and "not compared" not in printed, printed
+    assert "CW (2 seeds)" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_runs_without_a_configuration_are_not_compared_and_that_is_said(tmp_path):
+    runs = [f"CW={write_metrics(tmp_path / str(number), METRICS)}" for number in (1, 2)]
+    for command in ("report", "plot"):
+        code, printed = run_command(command, *runs, "--out", tmp_path / "out" / "x")
+        assert code == 0 and f"CW: no .hydra/config.yaml in {tmp_path / '1'}, {tmp_path / '2'}, so these" in printed
+
+
+def test_evaluations_of_one_name_must_be_asked_alike(tmp_path):
+    def report(**second) -> str:
+        settings = {"checkpoint": "/a", "weights": "1", "seed": 42, "temperature": 0.6}
+        write_evaluation(tmp_path / "a", 10, {"amc23": grades(1, 2)}, **settings)
+        write_evaluation(tmp_path / "b", 10, {"amc23": grades(2, 2)}, **(settings | second))
+        _, printed = run_command("report", f"CW={tmp_path / 'a'}", f"CW={tmp_path / 'b'}", "--out", tmp_path / "out")
+        shutil.rmtree(tmp_path / "a")
+        shutil.rmtree(tmp_path / "b")
+        return printed
+
+    assert "75.0 (3/4)" in report(checkpoint="/b", weights="2")
+    assert "temperature is 0.6 in the first and 1.0 in the second" in report(weights="2", temperature=1.0)
+    assert "/a was evaluated twice with seed 42 as CW" in report()
+
+
+def test_steps_that_only_some_seeds_have_do_not_vanish_without_a_word(tmp_path):
+    """Validated at the start and at the end, after 5 and after 8 steps."""
+    metric = "val-core/x/acc/mean@1"
+    runs = []
+    for seed, last in ((1, 5), (2, 8)):
+        steps = {step: {"actor/entropy": 1.0} for step in range(1, last + 1)} | {0: {metric: 0.25 * seed}}
+        steps[last][metric] = 1.0
+        runs.append(read_run(f"CW={write_metrics(tmp_path / str(seed), steps)}"))
+    (figure,) = plots.named(runs, "accuracy")
+    (line,) = figure.axes[0].lines
+    assert line.get_xdata().tolist() == [0] and line.get_ydata().tolist() == [0.375]
+    legend = figure.axes[0].get_legend()
+    assert legend.get_texts()[0].get_text() == "CW (2 seeds; left out: 2 steps that only some have)"
+    assert legend.get_title().get_text() == "band: ± 1 standard deviation over seeds"
+    (figure,) = plots.named(runs, "entropy")
+    assert (
+        figure.axes[0].get_legend().get_texts()[0].get_text() == "CW (2 seeds; left out: 3 steps that only some have)"
+    )
+    (figure,) = plots.named(runs[:1], "entropy")
+    assert figure.axes[0].get_legend().get_title().get_text() == ""

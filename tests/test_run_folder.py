@@ -55,7 +55,7 @@ def main(config):
                 subprocess.run([sys.executable, "-c", DAEMON, run / "daemon.pid"], env={}, check=True)
                 time.sleep(300)
             if os.environ.get("CRASH") == str(step):
-                os._exit(3)
+                os._exit(int(os.environ["CODE"]))
 
 main()
 '''
@@ -81,8 +81,8 @@ def command(trainer: Path, run: Path, *overrides: str, steps: int = 4, flags: tu
     ]
 
 
-def launched(*arguments, crash: int = 0, **settings) -> subprocess.CompletedProcess:
-    environment = os.environ | {"CRASH": str(crash)}
+def launched(*arguments, crash: int = 0, code: int = 3, **settings) -> subprocess.CompletedProcess:
+    environment = os.environ | {"CRASH": str(crash), "CODE": str(code)}
     return subprocess.run(command(*arguments, **settings), env=environment, capture_output=True, text=True, timeout=120)
 
 
@@ -133,8 +133,26 @@ def test_more_steps_go_on_and_older_files_are_kept(trainer, run, finished):
     assert trained(run) == [1, 2, 3, 4, 5, 6]
     after = contents(run)
     assert after["train.0.log"] == finished["train.log"] and after["metrics.0.jsonl"] == finished["metrics.jsonl"]
+    (run / "metrics.0.jsonl").unlink()  # by the user
     launched(trainer, run, SEED, MODEL, "+trainer.save_freq=1", steps=7)
-    assert contents(run)["train.1.log"] == after["train.log"] and trained(run)[-3:] == [5, 6, 7]
+    launched(trainer, run, SEED, MODEL, "+trainer.save_freq=1", steps=8)
+    assert contents(run)["train.1.log"] == after["train.log"] and trained(run) == [5, 6, 7, 8]
+
+
+def test_a_run_that_began_at_another_ones_checkpoint_goes_on_from_its_own(trainer, run, finished):
+    """verl's way to go on under other settings, elsewhere. Over checkpoints of its own it would train them anew."""
+    begin = ("+trainer.resume_mode=resume_path", f"+trainer.resume_from_path='{run}/global_step_4'")
+    other = run.with_name("other")
+    assert launched(trainer, other, *begin, crash=3).returncode == 3
+    before = contents(other)
+    result = launched(trainer, other, *begin)
+    assert result.returncode == 2
+    assert result.stderr == (
+        f"trainer.resume_mode=resume_path would write over the run in {other}: leave it out to go on, or name another "
+        "folder with RUN=... for a new run.\n"
+    )
+    assert contents(other).keys() == before.keys()
+    assert "going on after step 2" in launched(trainer, other).stdout
 
 
 OTHERS = {
@@ -142,7 +160,6 @@ OTHERS = {
     "model was {'a': 1, 'b': ['x', 'y']}, is {'a': 1, 'b': ['x', 'z']}": (SEED, "+model={a: 1, b: [x, z]}"),
     "model was {'a': 1, 'b': ['x', 'y']}, is verl's default": (SEED,),
     "algorithm.cw_grpo.kernel was verl's default, is none": (SEED, MODEL, "+algorithm.cw_grpo.kernel=none"),
-    "trainer.resume_mode was verl's default, is disable": (SEED, MODEL, "+trainer.resume_mode=disable"),
 }
 
 
@@ -158,6 +175,15 @@ def test_other_settings_are_refused_and_nothing_is_touched(trainer, run, finishe
         after = contents(run)
         assert after.pop(".lock") != finished[".lock"]
         assert after == {name: text for name, text in finished.items() if name != ".lock"}
+
+
+def test_finished_is_written_by_a_run_that_is(trainer, run):
+    result = launched(trainer, run, SEED, crash=3, code=0)
+    assert result.returncode == 0 and f"{run} has ended at step 3 of 4, and is not finished.\n" in result.stdout
+    assert not (run / "finished").exists()
+    (run / "metrics.jsonl").unlink()  # as if killed between the last checkpoint and what is done after it
+    assert launched(trainer, run, SEED, steps=2).returncode == 0
+    assert trained(run) == [] and (run / "finished").exists()
 
 
 def test_results_without_settings_are_refused_and_a_folder_without_results_is_free(trainer, run, finished):
@@ -272,6 +298,27 @@ def test_a_second_run_in_the_folder_is_told_who_has_it(waiting, trainer, run):
         result.stderr,
     )
     assert contents(run) == before and all(process.is_running() for process in processes)
+
+
+def test_the_studys_runs_end_with_it(trainer, run, tmp_path):
+    """kill -9 of study.py ends launch.py, and that its run."""
+    study = tmp_path / "study"
+    study.mkdir()
+    (study / "train.sh").write_text(f"WAIT=3 exec {shlex.join(command(trainer, run, SEED))}\n")
+    code = (
+        "import sys, time, study; from pathlib import Path\n"
+        f"study.HERE = Path({str(study)!r})\n"
+        "study.start(study.Job('main', 'cw_grpo', '1e-5', 1, 4)); time.sleep(300)"
+    )
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'examples' / 'study'}", "WORK": str(tmp_path / "work")}
+    process = subprocess.Popen([sys.executable, "-c", code], env=environment)
+    pid = run / "daemon.pid"
+    wait_for(lambda: pid.exists() and pid.read_text(), "the daemon did not start")
+    left = [psutil.Process(int(pid.read_text())), *psutil.Process(process.pid).children(recursive=True)]
+    assert len(left) > 3
+    process.kill()
+    process.wait()
+    assert not psutil.wait_procs(left, timeout=60)[1]
 
 
 def test_the_guard_is_not_ended_by_name(waiting):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from cw_plugin.rewards.boxed import last_boxed
+from cw_plugin.rewards.boxed import final_boxed, number_text
 
 _REWRITES = [
     (re.compile(r"(?<!\\)\$"), ""),
@@ -20,14 +20,13 @@ def final_answer(gold: Any, is_boxed: bool) -> str:
     r"""The answer in a gold column's value, "" where there is none.
 
     Args:
-        gold: a string or a number; a number's decimals go when they are zero (AMC's ``27.0``).
+        gold: a string or a number; a number's decimals go when they are zero (AMC's ``27.0``). None and NaN are none.
         is_boxed: the value is a worked solution, and the answer is in its last ``\boxed``.
     """
-    if gold is None:
+    if gold is None or gold != gold:  # NaN is how a table says that there is none
         return ""
-    if isinstance(gold, float) and gold.is_integer():
-        gold = int(gold)
-    answer = (last_boxed(str(gold)) or "") if is_boxed else str(gold)
+    text = number_text(gold) or str(gold)
+    answer = (final_boxed(text) or "") if is_boxed else text
     for pattern, replacement in _REWRITES:
         answer = pattern.sub(replacement, answer)
     return answer.strip()

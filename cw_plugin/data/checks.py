@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from cw_plugin.rewards.pool import shared_pool
+from cw_plugin.rewards.worker import Grade
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,9 @@ def duplicates(problems: Sequence[str], golds: Sequence[str]) -> list[Failure]:
 
 
 def ungradable(
-    golds: Sequence[str], extraction: str, progress: Callable[[Iterable[float]], Iterable[float]]
+    golds: Sequence[str], extraction: str, progress: Callable[[Iterable[Any]], Iterable[Any]]
 ) -> list[Failure]:
-    r"""Rows whose gold answer, boxed in a normal response, is not graded as right.
+    r"""Rows whose answer, boxed in a normal response, is not graded as right, because nothing reads it or in time.
 
     Args:
         golds: the answers.
@@ -46,13 +48,23 @@ def ungradable(
     """
     pool = shared_pool()
 
-    def grade(gold: str) -> float:
-        return pool.grade(gold, rf"The answer is $\boxed{{{gold}}}$.", extraction).accuracy if gold else 0.0
+    def grade(gold: str) -> Grade:
+        return pool.grade(gold, rf"The answer is $\boxed{{{gold}}}$.", extraction) if gold else Grade(0.0, "")
 
     with ThreadPoolExecutor(4 * pool.workers) as threads:
-        accuracies = list(progress(threads.map(grade, golds)))
+        grades = list(progress(threads.map(grade, golds)))
     return [
-        Failure(row, f"the gold answer {gold!r} does not parse, so no response can be right" if gold else "no answer")
-        for row, (gold, accuracy) in enumerate(zip(golds, accuracies, strict=True))
-        if accuracy != 1.0
+        Failure(row, _why(gold, grade))
+        for row, (gold, grade) in enumerate(zip(golds, grades, strict=True))
+        if grade.accuracy != 1.0
     ]
+
+
+def _why(gold: str, grade: Grade) -> str:
+    if not gold:
+        return "no answer"
+    if grade.stopped:
+        return f"the answer {gold!r} could not be graded: {grade.stopped}"
+    if grade.failure:
+        return f"the answer {gold!r} could not be graded: {grade.failure.strip().splitlines()[-1]}"
+    return f"the answer {gold!r} does not parse, so no response can be right"

@@ -1,4 +1,4 @@
-"""Training problems that also stand in a benchmark."""
+"""Training problems that are also in a benchmark."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ TIMEOUT = 20.0  # seconds for the hub's first answer
 
 
 class Loaded(NamedTuple):
-    """The rows of one split, and what identifies them: the hub's commit, or a hash of the rows of a local copy."""
+    """The rows of one split, and their identity: the hub's commit, or a hash of the rows of a local copy."""
 
     records: list[dict[str, Any]]
     revision: str
@@ -38,7 +38,7 @@ def load(source: Source, split: str, dataset_path: Path | None = None, revision:
         revision: a branch, tag or commit on the hub.
 
     Raises:
-        DataError: it cannot be had or read, or a column is missing.
+        DataError: it cannot be downloaded or read, or lacks a column.
     """
     if dataset_path is None:
         commit = _commit(source.path, revision)
@@ -46,7 +46,7 @@ def load(source: Source, split: str, dataset_path: Path | None = None, revision:
     folder = dataset_path / source.path
     if not folder.is_dir():
         raise DataError(
-            f"{folder} is not a folder; --local_dataset_path needs a copy of {source.path} under that name."
+            f"{folder} is not a folder; put a copy of {source.path} there, or give another --local_dataset_path."
         )
     with tempfile.TemporaryDirectory() as cache:  # datasets' own cache would outlive the folder's files
         records = _read(source, str(folder), split, cache_dir=cache)
@@ -89,14 +89,14 @@ def _read(source: Source, where: str, split: str, **kwargs: Any) -> list[dict[st
             )
         return data.select_columns(source.columns).to_list()
     except StopIteration as error:
-        raise DataError(f"{where} is empty in its split {split}; fetch it again.") from error
+        raise DataError(f"The split {split} of {where} is empty; download it again.") from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{where} is not UTF-8 ({error}); convert its files.") from error
+        raise DataError(f"{where} is not UTF-8 ({error}); convert its files to UTF-8.") from error
     except DataError:
         raise
     except (DatasetsError, OSError, ValueError, httpx.HTTPError) as error:
         reason = first_line(error.__cause__ or error).rstrip(".")
-        raise DataError(f"{where} cannot be read in its split {split} ({reason}); fetch it again.") from error
+        raise DataError(f"The split {split} of {where} cannot be read ({reason}); download it again.") from error
     finally:
         datasets.logging.set_verbosity(verbosity)
         if not bars:

@@ -1,4 +1,4 @@
-"""From a dataset to checked parquet files in verl's schema."""
+"""Turns a dataset into checked parquet files in verl's schema."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True)
-class Options:
-    """What the command line says; see ``cw-grpo prepare --help``."""
+class PrepareOptions:
+    """The options of the command line; see ``cw-grpo prepare --help``."""
 
     save_dir: Path
     prompt: Prompt
@@ -56,15 +56,15 @@ class Options:
 
 @dataclass
 class Prepared:
-    """One file to be, and what the checks found.
+    """One file before it is written, and what the checks found.
 
     Attributes:
         source, split: what it was made from.
         path: the parquet file; the findings go beside it as ``<name>.report.json``.
         table: its rows.
         failures: rows that fail a check, by their index in the source.
-        leaks: training problems that stand in a benchmark.
-        unchecked: benchmarks that could not be compared with, and why.
+        leaks: training problems that are also in a benchmark.
+        unchecked: benchmarks that could not be read for comparison -> why.
         dropped: rows left out.
     """
 
@@ -78,16 +78,16 @@ class Prepared:
     dropped: list[int]
 
 
-def prepare(sources: Sequence[Source], options: Options, progress: Progress) -> list[Prepared]:
+def prepare(sources: Sequence[Source], options: PrepareOptions, progress: Progress) -> list[Prepared]:
     """Load and check all of ``sources``, then write their files.
 
     Raises:
-        DataError: something is missing or wrong. No file has been written, unless it is the writing that failed;
-            then the files before it are whole, and the one that failed does not exist.
+        DataError: something is missing or wrong. No file has been written, unless writing itself failed: then the
+            files before it are whole, and the one that failed is as it was.
     """
     for option, value in (("--revision", options.revision), ("--split", options.split)):
         if value and len(sources) > 1:
-            raise DataError(f"{option} is of one dataset; prepare them one by one.")
+            raise DataError(f"{option} {value} cannot be for {len(sources)} datasets; prepare them one by one.")
     loaded: dict[str, Loaded] = {}
     prepared = [_prepare(source, options, loaded, progress) for source in sources]
     for item in prepared:
@@ -95,7 +95,9 @@ def prepare(sources: Sequence[Source], options: Options, progress: Progress) -> 
     return prepared
 
 
-def to_row(source: Source, split: str, index: int, record: dict[str, Any], gold: str, prompt: Prompt) -> dict[str, Any]:
+def to_row(
+    source: Source, split: str, index: int, record: dict[str, Any], ground_truth: str, prompt: Prompt
+) -> dict[str, Any]:
     """One row in verl's schema."""
 
     def text(column: str | None) -> str | None:
@@ -106,7 +108,7 @@ def to_row(source: Source, split: str, index: int, record: dict[str, Any], gold:
         "data_source": source.path,
         "prompt": prompt.messages(record[source.question]),
         "ability": "math",
-        "reward_model": {"style": "rule", "ground_truth": gold},
+        "reward_model": {"style": "rule", "ground_truth": ground_truth},
         "extra_info": {
             "split": split,
             "index": index,
@@ -117,21 +119,28 @@ def to_row(source: Source, split: str, index: int, record: dict[str, Any], gold:
     }
 
 
-def _prepare(source: Source, options: Options, cache: dict[str, Loaded], progress: Progress) -> Prepared:
+def _prepare(source: Source, options: PrepareOptions, cache: dict[str, Loaded], progress: Progress) -> Prepared:
     split = options.split or source.split
+    path = _path(source, split, options.save_dir)
     step = progress.add_task(f"{source.name}: loading", total=None)
     loaded = _load(source, split, options.revision, options, cache)
     records = loaded.records
     problems = [record[source.question] for record in records]
-    golds = [final_answer(record[source.gold], source.gold_is_boxed) for record in records]
+    ground_truths = [final_answer(record[source.ground_truth], source.is_boxed) for record in records]
+    unanswered = [row for row, ground_truth in enumerate(ground_truths) if not ground_truth]
+    if source.training and unanswered and not options.drop_failing:
+        raise DataError(
+            f"{source.path} has no answer in row(s) {_some(unanswered)}; pass --drop-failing to leave them out, or "
+            "correct the data."
+        )
 
-    progress.update(step, description=f"{source.name}: checking answers", total=len(golds))
+    progress.update(step, description=f"{source.name}: checking answers", total=len(ground_truths))
 
     def track(results: Iterable[float]) -> Iterable[float]:
         return progress.track(results, task_id=step)
 
-    failures = duplicates(problems, golds)
-    failures += ungradable(golds, "training" if source.training else "evaluation", track)
+    failures = duplicates(problems, ground_truths)
+    failures += ungradable(ground_truths, "training" if source.training else "evaluation", track)
     failures.sort(key=lambda failure: failure.row)
     leaks, unchecked = _leaks(problems, options, cache, progress) if source.training else ([], {})
 
@@ -141,10 +150,12 @@ def _prepare(source: Source, options: Options, cache: dict[str, Loaded], progres
     if source.training and options.drop_contaminated:
         if unchecked:
             reasons = " ".join(unchecked.values())
-            raise DataError(f"--drop-contaminated needs the benchmarks, but {', '.join(unchecked)} failed: {reasons}")
+            raise DataError(
+                f"--drop-contaminated needs the benchmarks, but {', '.join(unchecked)} could not be read: {reasons}"
+            )
         dropped |= {leak.row for leak in leaks}
     rows = [
-        to_row(source, split, index, record, golds[index], options.prompt)
+        to_row(source, split, index, record, ground_truths[index], options.prompt)
         for index, record in enumerate(records)
         if index not in dropped
     ]
@@ -156,12 +167,29 @@ def _prepare(source: Source, options: Options, cache: dict[str, Loaded], progres
             "cw_plugin.prompt_sha256": options.prompt.sha256,
         }
     )
-    # verl's convention: a benchmark is a test file, whatever its split is called on the hub.
-    path = options.save_dir / source.folder / f"{split if source.training else 'test'}.parquet"
     return Prepared(source, split, path, table, failures, leaks, unchecked, sorted(dropped))
 
 
-def _load(source: Source, split: str, revision: str | None, options: Options, cache: dict[str, Loaded]) -> Loaded:
+def _path(source: Source, split: str, save_dir: Path) -> Path:
+    """The file of a split.
+
+    verl's convention: the rows of a benchmark are ``test.parquet``, whatever the hub calls the split that the paper
+    takes. Any other split goes into a file of its name.
+    """
+    if not source.training:
+        if split == source.split:
+            split = "test"
+        elif split == "test":
+            raise DataError(
+                f"{source.name}/test.parquet is for its split {source.split}, which the paper takes; give --split "
+                f"{source.split}, or another one than test."
+            )
+    return save_dir / source.folder / f"{split}.parquet"
+
+
+def _load(
+    source: Source, split: str, revision: str | None, options: PrepareOptions, cache: dict[str, Loaded]
+) -> Loaded:
     """The rows of a source, each with a problem, and as many as there should be."""
     if source.name in cache:
         return cache[source.name]
@@ -169,7 +197,7 @@ def _load(source: Source, split: str, revision: str | None, options: Options, ca
     if len(loaded.records) != source.rows and not options.allow_partial:
         raise DataError(
             f"{source.path} has {len(loaded.records)} rows in its split {split}, and the paper's data has "
-            f"{source.rows}; pass --allow-partial if that is meant."
+            f"{source.rows}; pass --allow-partial if you want these."
         )
     empty = empty_problems([record[source.question] for record in loaded.records])
     if empty:
@@ -178,7 +206,7 @@ def _load(source: Source, split: str, revision: str | None, options: Options, ca
 
 
 def _leaks(
-    problems: list[str], options: Options, cache: dict[str, Loaded], progress: Progress
+    problems: list[str], options: PrepareOptions, cache: dict[str, Loaded], progress: Progress
 ) -> tuple[list[Leak], dict[str, str]]:
     step = progress.add_task("looking for benchmark problems", total=None)
     benchmarks, unchecked = {}, {}

@@ -88,7 +88,7 @@ def _lighteval_template() -> str:
         )
     except (OSError, ValueError) as error:
         raise DataError(
-            f"--prompt lighteval reads the prompt from lighteval's AIME task, and that fails ({error}); "
+            f"--prompt lighteval cannot read the prompt from lighteval's AIME task ({error}); "
             "pip install lighteval==0.13.0, or choose another prompt."
         ) from error
     return textwrap.dedent(template)

@@ -14,8 +14,8 @@ class Source:
         path: the hub's name for it, which is also the ``data_source`` of its rows.
         split: the split that holds the paper's rows.
         rows: how many there are.
-        question, gold: the columns with the question and with the answer.
-        gold_is_boxed: the gold column is a worked solution, whose last ``\boxed`` holds the answer.
+        question, ground_truth: the columns with the question and with the right answer.
+        is_boxed: that column is a worked solution, whose last ``\boxed`` holds the answer.
         level, subject, unit: columns that go to ``extra_info`` under these names.
         training: trained on, and not a benchmark.
     """
@@ -25,8 +25,8 @@ class Source:
     split: str
     rows: int
     question: str = "problem"
-    gold: str = "answer"
-    gold_is_boxed: bool = False
+    ground_truth: str = "answer"
+    is_boxed: bool = False
     level: str | None = None
     subject: str | None = None
     unit: str | None = None
@@ -40,7 +40,7 @@ class Source:
     @property
     def columns(self) -> list[str]:
         """The columns that are read."""
-        wanted = (self.question, self.gold, self.level, self.subject, self.unit)
+        wanted = (self.question, self.ground_truth, self.level, self.subject, self.unit)
         return [column for column in wanted if column is not None]
 
 
@@ -51,7 +51,9 @@ SOURCES = {
         Source("aime24", "HuggingFaceH4/aime_2024", "train", 30),
         Source("amc23", "knoveleng/AMC-23", "train", 40),
         Source("math500", "HuggingFaceH4/MATH-500", "test", 500, level="level", subject="subject"),
-        Source("minerva", "knoveleng/Minerva-Math", "train", 272, gold="solution", gold_is_boxed=True, subject="type"),
+        Source(
+            "minerva", "knoveleng/Minerva-Math", "train", 272, ground_truth="solution", is_boxed=True, subject="type"
+        ),
         Source("olympiadbench", "knoveleng/OlympiadBench", "train", 675, question="question", unit="unit"),
     )
 }

@@ -40,15 +40,15 @@ class Benchmark:
 
     @property
     def sha(self) -> str:
-        """A hash of all that is asked and of the gold answers."""
+        """A hash of all questions and their right answers."""
         return hashlib.sha256(json.dumps(self.rows, sort_keys=True).encode()).hexdigest()
 
     def problem(self, index: int) -> str:
         """The user turn of a question."""
         return str([turn["content"] for turn in self.rows[index]["prompt"] if turn["role"] == "user"][-1])
 
-    def gold(self, index: int) -> str:
-        """The gold answer of a question."""
+    def ground_truth(self, index: int) -> str:
+        """The right answer to a question."""
         return str(self.rows[index]["reward_model"]["ground_truth"])
 
 
@@ -61,43 +61,46 @@ def read_benchmarks(specs: Sequence[str], data_dir: Path, n: int) -> list[Benchm
         n: samples per question where a spec does not say.
 
     Raises:
-        EvaluationError: none or twice the same, no such file, not in verl's schema, no questions, no samples.
+        EvaluationError: no benchmark, one twice or unknown, a file that is missing, empty or not in verl's schema, or
+            less than one sample.
     """
     benchmarks: dict[str, Benchmark] = {}
     for spec in specs:
         match = _SPEC.fullmatch(spec)
         if match is None:
-            raise EvaluationError(f"The benchmark {spec!r} is none; write NAME, NAME@SAMPLES or NAME=FILE.parquet.")
+            raise EvaluationError(f"Cannot read the benchmark {spec!r}; write NAME, NAME@SAMPLES or NAME=FILE.parquet.")
         name, path = match["name"], match["path"]
         if path is None and name not in NAMES:
             raise EvaluationError(
-                f"The benchmark {name} is unknown; use {', '.join(NAMES)}, or give its file as {name}=FILE.parquet."
+                f"Unknown benchmark {name!r}; use {', '.join(NAMES)}, or give its file as {name}=FILE.parquet."
             )
         if name in benchmarks:
-            raise EvaluationError(f"The benchmark {name} is given twice; give each another name.")
+            raise EvaluationError(f"The benchmark name {name} is given twice; give each benchmark its own name.")
         samples = int(match["n"] or n)
         if samples < 1:
-            raise EvaluationError(f"{samples} samples of a question are none; ask for at least 1.")
+            raise EvaluationError(f"The samples per question of {name} must be at least 1, got {samples}.")
         file = expanded(path) if path else data_dir / name / "test.parquet"
         benchmarks[name] = _read(name, samples, file, prepared=path is None)
     if not benchmarks:
-        raise EvaluationError(f"There is no benchmark to evaluate on; name some of {', '.join(NAMES)}.")
+        raise EvaluationError(f"No benchmark is given; name some of {', '.join(NAMES)}.")
     return list(benchmarks.values())
 
 
 def _read(name: str, n: int, file: Path, prepared: bool) -> Benchmark:
     if not file.is_file():
-        how = f"write it with: cw-grpo prepare {name} --local_save_dir {file.parent.parent}" if prepared else "name one"
-        raise EvaluationError(f"{file} does not exist; {how}.")
+        how = f"cw-grpo prepare {name} --local_save_dir {file.parent.parent}"
+        raise EvaluationError(f"{file} does not exist; {f'write it with: {how}' if prepared else 'check the path'}.")
     try:
         schema = pq.read_schema(file)
         missing = [column for column in COLUMNS if column not in schema.names]
         rows = [] if missing else pq.read_table(file, columns=COLUMNS).to_pylist()
     except (OSError, pa.ArrowException) as error:
-        raise EvaluationError(f"{file} is no parquet file ({error}); write it again, with cw-grpo prepare.") from error
+        raise EvaluationError(
+            f"{file} is not a parquet file ({error}); write it again with cw-grpo prepare."
+        ) from error
     if missing:
-        raise EvaluationError(f"{file} lacks the column(s) {', '.join(missing)}; write it with cw-grpo prepare.")
+        raise EvaluationError(f"{file} lacks the column(s) {', '.join(missing)}; write it again with cw-grpo prepare.")
     if not rows:
-        raise EvaluationError(f"{file} has no rows; write it again, with cw-grpo prepare.")
+        raise EvaluationError(f"{file} has no rows; write it again with cw-grpo prepare.")
     sha = (schema.metadata or {}).get(b"cw_plugin.prompt_sha256")
     return Benchmark(name, n, rows, sha.decode() if sha else None)

@@ -38,10 +38,10 @@ VALIDATION = [
     "trainer.project_name=evaluation",
     "trainer.logger=[console]",
     "data.validation_shuffle=False",
-    "data.filter_overlong_prompts=False",  # they would be left out without a word, and of the mean as well
+    "data.filter_overlong_prompts=False",  # verl would leave them out silently, and the mean would not count them
     "actor_rollout_ref.actor.strategy=fsdp2",
     "actor_rollout_ref.actor.fsdp_config.strategy=fsdp2",
-    "actor_rollout_ref.actor.fsdp_config.param_offload=True",  # its memory is vLLM's
+    "actor_rollout_ref.actor.fsdp_config.param_offload=True",  # vLLM needs the memory
     "actor_rollout_ref.actor.fsdp_config.optimizer_offload=True",
     "actor_rollout_ref.actor.use_dynamic_bsz=True",
     "actor_rollout_ref.actor.use_kl_loss=False",
@@ -57,8 +57,8 @@ VALIDATION = [
 
 
 @dataclass(frozen=True)
-class Options:
-    """What the command line says; see ``cw-grpo evaluate --help``."""
+class EvaluationOptions:
+    """The options of the command line; see ``cw-grpo evaluate --help``."""
 
     out: Path
     n: int = 1
@@ -71,13 +71,13 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, value, least in (
-            ("N", self.n, 1), ("MAX_PROMPT", self.max_prompt, 1), ("MAX_RESPONSE", self.max_response, 1),
-            ("TEMPERATURE", self.temperature, 0), ("SEED", self.seed, 0),
+            ("--n", self.n, 1), ("--max-prompt", self.max_prompt, 1), ("--max-response", self.max_response, 1),
+            ("--temperature", self.temperature, 0), ("--seed", self.seed, 0),
         ):  # fmt: skip
             if value < least:
-                raise EvaluationError(f"{name}={value} makes no sense; the least is {least}.")
+                raise EvaluationError(f"{name} must be at least {least}, got {value}.")
         if not 0 < self.top_p <= 1:
-            raise EvaluationError(f"TOP_P={self.top_p} makes no sense; give a number above 0 and up to 1.")
+            raise EvaluationError(f"--top-p must be above 0 and at most 1, got {self.top_p}.")
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Task:
         name: the model's.
         path: its Hugging Face folder or name.
         rows: rows in verl's schema, whose ``extra_info`` has benchmark, index and sample.
-        answers: where the graded answers are expected.
+        answers: where the graded answers arrive.
         seed: of the engine.
     """
 
@@ -108,8 +108,8 @@ class Engine(Protocol):
     """What generates and grades.
 
     Attributes:
-        settings: what shapes the answers and their grades; answers under other settings are not mixed with these.
-        trust_remote_code: whether models may bring code.
+        settings: all that shapes the answers and their grades; answers under other settings are not mixed with these.
+        trust_remote_code: whether code that comes with a model may run.
     """
 
     settings: dict[str, Any]
@@ -119,7 +119,7 @@ class Engine(Protocol):
         """Ask, grade and journal the rows.
 
         Raises:
-            EngineError: it stopped on the way.
+            EngineError: it stopped before the last answer.
         """
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ class Verl:
         OptionsError: verl's configuration does not take the overrides.
     """
 
-    def __init__(self, options: Options):
+    def __init__(self, options: EvaluationOptions):
         from omegaconf import OmegaConf
 
         from cw_plugin.doctor import compose
@@ -190,8 +190,8 @@ class Verl:
                 run_ppo(config, task_runner_class=Runner)
             except ray.exceptions.RayError as error:
                 raise EngineError(
-                    f"verl stopped while it evaluated {task.name} ({last_line(error)}); graded answers are kept, and "
-                    f"the same command goes on from them. All of its output: {log}"
+                    f"verl stopped while it evaluated {task.name} ({last_line(error)}). Graded answers are kept; give "
+                    f"the same command again to go on. verl's output: {log}"
                 ) from error
             self._wait_until_free()
 
@@ -224,7 +224,7 @@ class Verl:
         while ray.util.list_named_actors() or _devices(ray.available_resources()) < self.devices:
             if time.monotonic() > deadline:
                 raise EngineError(
-                    f"verl has not freed its devices in {seconds:.0f} s; the same command goes on from here."
+                    f"verl did not free its devices within {seconds:.0f} s; give the same command again to go on."
                 )
             time.sleep(0.5)
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cw_plugin.errors import EngineError, EvaluationError, how_to_install
-from cw_plugin.evaluation.engine import TEMPLATE, Options, Task
+from cw_plugin.evaluation.engine import TEMPLATE, EvaluationOptions, Task
 from cw_plugin.evaluation.store import Journal
 from cw_plugin.rewards.think import FORMAT_RULES, template_opens_think
 
@@ -26,20 +26,20 @@ NEWS = 60  # seconds between two lines about a running lighteval
 class Lighteval:
     """``lighteval vllm`` or ``lighteval accelerate``, once for each benchmark of a model.
 
-    Unlike verl's, an interrupted benchmark is asked from its beginning.
+    An interrupted benchmark starts from its beginning, unlike with verl.
 
     Args:
-        options: what the command line says; overrides are of lighteval's model configuration, ``model_parameters.*``.
+        options: of the command line; overrides are those of lighteval's model configuration, ``model_parameters.*``.
         executable: lighteval's.
         backend: ``vllm`` or ``accelerate``.
 
     Raises:
-        EvaluationError: lighteval is not there, or an override is not its.
+        EvaluationError: lighteval is not installed, or an override is not for it.
     """
 
     trust_remote_code = False
 
-    def __init__(self, options: Options, executable: str, backend: str):
+    def __init__(self, options: EvaluationOptions, executable: str, backend: str):
         from omegaconf import OmegaConf
 
         found = shutil.which(executable)
@@ -51,7 +51,7 @@ class Lighteval:
             )
         foreign = [text for text in options.overrides if not text.startswith("model_parameters.")]
         if foreign:
-            raise EvaluationError(f"lighteval takes overrides of model_parameters alone, and {foreign[0]} is none.")
+            raise EvaluationError(f"lighteval takes only overrides of model_parameters.*, got {foreign[0]}.")
         self.executable, self.backend = str(Path(found).absolute()), backend
         longest = options.max_prompt + options.max_response
         generation = {"temperature": options.temperature, "top_p": options.top_p}
@@ -110,8 +110,8 @@ class Lighteval:
             details = sorted((folder / "out" / "details").rglob("*.parquet"))
             if process.returncode != 0 or not details:
                 raise EngineError(
-                    f"lighteval stopped while it evaluated {task.name} on {name}; finished benchmarks are kept, and "
-                    f"the same command goes on from them. All of its output: {log}"
+                    f"lighteval stopped while it evaluated {task.name} on {name}. Finished benchmarks are kept; give "
+                    f"the same command again to go on. lighteval's output: {log}"
                 )
             self._journal(task, rows, pq.read_table(details[-1]).to_pylist())
 
@@ -147,7 +147,9 @@ def _system_turn(name: str, rows: list[dict[str, Any]]) -> str | None:
         return None
     if roles == {("system", "user")} and len({system for system, _ in prompts}) == 1:
         return prompts[0][0]
-    raise EvaluationError(f"lighteval asks one user turn, after one system turn for all; {name} has other prompts.")
+    raise EvaluationError(
+        f"lighteval takes prompts of one user turn, after the same system turn for all; {name} has others."
+    )
 
 
 def _running(process: subprocess.Popen[bytes]) -> bool:

@@ -41,7 +41,7 @@ class Model:
 def find_models(
     arguments: Sequence[str], out: Path, say: Callable[[str], None], trust_remote_code: bool = False
 ) -> list[Model]:
-    """The models that the arguments mean; a folder with checkpoints means each of them, by step.
+    """The models that the arguments name; a folder of checkpoints names each of them, ordered by step.
 
     Args:
         arguments: Hugging Face names or folders, ``global_step_*`` folders, their ``actor`` folders, folders of these.
@@ -50,7 +50,7 @@ def find_models(
         trust_remote_code: whether a model on the hub may bring code of its own.
 
     Raises:
-        EvaluationError: an argument is none of these, or there is none.
+        EvaluationError: no argument, or one that is none of these.
     """
     places: list[str | Path] = []
     for argument in arguments:
@@ -63,7 +63,7 @@ def find_models(
             places.append(argument)
     places = list(dict.fromkeys(places))
     if not places:
-        raise EvaluationError("There is no model to evaluate; give Hugging Face models or verl's checkpoints.")
+        raise EvaluationError("No model is given; name Hugging Face models or verl's checkpoints.")
     models: dict[str, Model] = {}
     for place in places:
         name = _name(place)
@@ -80,7 +80,9 @@ def _expand(path: Path, say: Callable[[str], None]) -> list[Path]:
         path = path.parent
     if path.name.startswith("global_step_"):
         if not (path / "actor").is_dir():
-            raise EvaluationError(f"{path} has no folder actor; verl has deleted or never finished this checkpoint.")
+            raise EvaluationError(
+                f"{path} has no folder actor: verl has deleted this checkpoint, or never finished it. Give another one."
+            )
         return [path]
     steps = sorted((step for step in path.glob("global_step_*") if step.is_dir()), key=_step)
     if not steps:
@@ -94,14 +96,16 @@ def _expand(path: Path, say: Callable[[str], None]) -> list[Path]:
         if step not in whole:
             say(f"{step} is left out: verl has deleted it or not finished it")
     if not whole:
-        raise EvaluationError(f"No checkpoint in {path} has a folder actor; verl has deleted them.")
+        raise EvaluationError(
+            f"No checkpoint in {path} has a folder actor: verl has deleted them. Give another folder."
+        )
     return whole
 
 
 def _step(path: Path) -> int:
     number = path.name.removeprefix("global_step_")
     if not number.isdigit():
-        raise EvaluationError(f"{path} is no checkpoint of verl; its name should end with the number of the step.")
+        raise EvaluationError(f"{path} is not a checkpoint of verl: its name must end with the number of the step.")
     return int(number)
 
 
@@ -137,7 +141,7 @@ def _commit(name: str, trust_remote_code: bool) -> str:
         config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         raise EvaluationError(
-            f"The model {name} is no folder and cannot be had from the hub ({first_line(error)})."
+            f"The model {name} is not a folder, and the hub does not give it ({first_line(error)}); check the name."
         ) from error
     return str(config._commit_hash)
 
@@ -168,12 +172,12 @@ def merged(model: Model, cache: Path, say: Callable[[str], None]) -> str:
     megatron = (actor / "model").is_dir()
     config = actor / "model" / "huggingface" if megatron else actor / "huggingface"
     if not (config / "config.json").is_file():
-        mend = (  # with actor.megatron.use_dist_checkpointing verl leaves this folder empty
+        fix = (  # with actor.megatron.use_dist_checkpointing verl leaves this folder empty
             "copy the config and the tokenizer of the model that was trained to it, and no weights"
             if megatron
-            else "the checkpoint is not whole"
+            else "the checkpoint is incomplete, give another one"
         )
-        raise EvaluationError(f"{config} has no config.json, which verl's merger needs; {mend}.")
+        raise EvaluationError(f"{config} has no config.json, which verl's merger needs; {fix}.")
     command = [sys.executable, "-m", "verl.model_merger", "merge", "--local_dir", str(actor)]
     if megatron:
         command += ["--backend", "megatron", "--use_cpu_initialization"]

@@ -1,4 +1,4 @@
-"""Asking every model every question that has no answer yet."""
+"""Asks every model every question that has no answer yet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from cw_plugin.data.prompts import prompt_lengths
 from cw_plugin.errors import EngineError, EvaluationError, first_line
 from cw_plugin.evaluation.benchmarks import Benchmark
-from cw_plugin.evaluation.engine import CUSTOM_TEMPLATE, TEMPLATE, Engine, Options, Task
+from cw_plugin.evaluation.engine import CUSTOM_TEMPLATE, TEMPLATE, Engine, EvaluationOptions, Task
 from cw_plugin.evaluation.models import Model, find_models, merged
 from cw_plugin.evaluation.store import Answers, Journal, Settings
 
@@ -23,7 +23,7 @@ def evaluate(
     arguments: Sequence[str],
     benchmarks: list[Benchmark],
     engine: Engine,
-    options: Options,
+    options: EvaluationOptions,
     say: Callable[[str], None],
 ) -> None:
     """Give every model in ``arguments`` all its answers to ``benchmarks``, under ``options.out``.
@@ -46,18 +46,18 @@ def evaluate(
 
 @contextlib.contextmanager
 def _alone_in(out: Path) -> Iterator[None]:
-    """Two evaluations that write to one folder would ask everything twice."""
+    """Hold the folder's lock: two evaluations in one folder would ask everything twice."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         lock = (out / ".lock").open("w")
     except OSError as error:
-        raise EvaluationError(f"{out} cannot be written to ({error}); choose another OUT.") from error
+        raise EvaluationError(f"Cannot write to {out} ({error}); give another folder with --out.") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise EvaluationError(
-                f"Another evaluation is writing to {out}; wait for it, or choose another OUT."
+                f"Another evaluation is writing to {out}; wait for it, or give another folder with --out."
             ) from None
         yield
 
@@ -70,7 +70,12 @@ class _Work:
     """
 
     def __init__(
-        self, model: Model, benchmarks: list[Benchmark], engine: Engine, options: Options, say: Callable[[str], None]
+        self,
+        model: Model,
+        benchmarks: list[Benchmark],
+        engine: Engine,
+        options: EvaluationOptions,
+        say: Callable[[str], None],
     ):
         self.model, self.benchmarks, self.engine, self.options, self.say = model, benchmarks, engine, options, say
         self.path = merged(model, (options.out / ".models").absolute(), say)
@@ -105,13 +110,15 @@ class _Work:
             raise EvaluationError(f"The model {self.path} cannot be read ({first_line(error)}).") from error
         tokenizer.chat_template = self.engine.settings.get(CUSTOM_TEMPLATE) or tokenizer.chat_template  # as verl does
         if tokenizer.chat_template is None:
-            raise EvaluationError(f"The tokenizer of {self.path} has no chat template, so it cannot be asked anything.")
+            raise EvaluationError(
+                f"The tokenizer of {self.path} has no chat template; set actor_rollout_ref.model.{CUSTOM_TEMPLATE}."
+            )
         prompt, response = (self.engine.settings[f"max_{part}_length"] for part in ("prompt", "response"))
         positions = getattr(model.get_text_config(), "max_position_embeddings", None)
         if positions is not None and positions < prompt + response:
             raise EvaluationError(
-                f"{self.model.name} has {positions} positions, fewer than MAX_PROMPT={prompt} and "
-                f"MAX_RESPONSE={response} together; set one of them lower."
+                f"{self.model.name} has {positions} positions, less than --max-prompt {prompt} and --max-response "
+                f"{response} together; lower one of them."
             )
         lengths = {}
         for benchmark in self.benchmarks:
@@ -132,7 +139,7 @@ class _Work:
         before = len(self.answers.graded)
         if asked:
             self.say(f"{self.model.name}: {len(asked)} answers to give, {before} are there")
-            # With the seed of before, another sample of a question could repeat the one that is there.
+            # With the seed of before, a further sample of a question could repeat the one that is there.
             self.engine.ask(
                 Task(self.model.name, self.path, asked, self.answers, self.options.seed + 1000 * before), self.say
             )
@@ -140,7 +147,7 @@ class _Work:
         self._finish()
 
     def _answer_overlong(self) -> None:
-        """verl cuts prompts beyond MAX_PROMPT, or leaves them out; a question that is not read is answered wrong."""
+        """Count prompts beyond the maximum length as answered wrong: verl would cut them, or leave them out."""
         limit = self.engine.settings["max_prompt_length"]
         for benchmark in self.benchmarks:
             lengths = self.lengths[benchmark.name]
@@ -149,7 +156,7 @@ class _Work:
                 continue
             self.say(
                 f"{self.model.name}: {len({key[1] for key in overlong})} of {len(lengths)} prompts of {benchmark.name} "
-                f"have more than MAX_PROMPT={limit} tokens, the longest {max(lengths)}; they count as wrong"
+                f"have more than --max-prompt {limit} tokens, the longest {max(lengths)}; they count as wrong"
             )
             journal = Journal(self.answers.journal)
             for name, index, sample in overlong:
@@ -162,8 +169,8 @@ class _Work:
         if not all(finished.values()):
             missing = sum(1 for benchmark in self.benchmarks for _ in self.answers.missing(benchmark))
             raise EngineError(
-                f"{missing} answers of {self.model.name} did not come; the others are kept, and the same command asks "
-                f"for these alone. What went wrong with them stands in the log in {self.answers.folder}"
+                f"{missing} answers of {self.model.name} are missing. The others are kept; give the same command again "
+                f"to ask only for these. The log in {self.answers.folder} says what went wrong."
             )
         self.answers.drop_journal({benchmark.name for benchmark in self.benchmarks})
         (self.answers.folder / "asked.parquet").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The graded answers of one model on disk: a journal while they come, one file for each benchmark that is finished."""
+"""The graded answers of one model on disk: a journal while they arrive, then one file for each finished benchmark."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Answers:
         return {answer["benchmark"] for answer in answers}
 
     def missing(self, benchmark: Benchmark) -> Iterator[Key]:
-        """The answers that ``benchmark`` still wants."""
+        """The answers that ``benchmark`` still lacks."""
         for sample in range(benchmark.n):
             for index in range(len(benchmark.rows)):
                 if (benchmark.name, index, sample) not in self.graded:
@@ -94,7 +94,7 @@ class Answers:
                 "index": index,
                 "sample": sample,
                 "problem": benchmark.problem(index),
-                "gold": benchmark.gold(index),
+                "ground_truth": benchmark.ground_truth(index),
                 **self.graded[benchmark.name, index, sample],
             }
             for _, index, sample in keys
@@ -115,15 +115,15 @@ class Answers:
 
 
 class Settings:
-    """``OUT/<name>/settings.json``: how the answers in the folder were asked for.
+    """``OUT/<name>/settings.json``: the settings under which the folder's answers were given.
 
     Args:
         folder: ``OUT/<name>``.
         asked: the settings of this run.
-        same: those among them that have to be as they were for the answers that are there.
+        same: those that must be as they were when the answers that are there were asked for.
 
     Raises:
-        EvaluationError: the answers that are there were asked for otherwise.
+        EvaluationError: they are not.
     """
 
     def __init__(self, folder: Path, asked: dict[str, Any], same: Collection[str], benchmarks: list[Benchmark]):
@@ -134,8 +134,8 @@ class Settings:
             for key in same:
                 if (was := before.get(key)) != (now := asked[key]):
                     raise EvaluationError(
-                        f"{folder} holds answers with {key}={was}, and now it is {now}; they are not mixed: choose "
-                        "another OUT, or the settings of before."
+                        f"{folder} holds answers with {key}={was}, and now {key} is {now}; give the settings of "
+                        "before, or another folder with --out."
                     )
             self.values["benchmarks"] = before["benchmarks"]
             self.values["n"] = max(before["n"], asked["n"])
@@ -143,8 +143,8 @@ class Settings:
             was = self.values["benchmarks"].get(benchmark.name)
             if was is not None and was["sha"] != benchmark.sha:
                 raise EvaluationError(
-                    f"{folder} holds answers to {benchmark.name} with other questions or another prompt; they are not "
-                    "mixed: choose another OUT, or the file of before."
+                    f"{folder} holds answers to {benchmark.name} with other questions or another prompt; give the file "
+                    "of before, or another folder with --out."
                 )
 
     def write(self, finished: dict[Benchmark, bool]) -> None:

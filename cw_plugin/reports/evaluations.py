@@ -33,8 +33,8 @@ class Evaluation:
         name: of the method or model.
         step: training step of the checkpoint, None for a model that was not trained here.
         accuracy: benchmark -> question -> accuracy of each of its answers, 0 or 1.
-        unfinished: benchmarks whose answers are not complete.
-        settings: how it was asked.
+        unfinished: benchmarks that still lack answers.
+        settings: the content of settings.json.
     """
 
     name: str
@@ -50,17 +50,17 @@ class Evaluation:
 
 
 def read_evaluations(argument: str | Path) -> list[Evaluation]:
-    """Read ``FOLDER`` or ``NAME=FOLDER``: what eval_benchmarks.sh wrote, for one model or several.
+    """Read ``FOLDER`` or ``NAME=FOLDER``: what ``cw-grpo evaluate`` wrote, for one model or several.
 
-    A folder without such files, but with verl's own validation dumps (``validation/<step>.jsonl``), gives one
-    evaluation for each step; verl does not say there which benchmark a row is of, so all rows are one, "validation".
+    A folder that holds only verl's own validation dumps (``validation/<step>.jsonl``) gives one evaluation for each
+    step. verl does not say there which benchmark a row belongs to, so that all rows are of one, "validation".
 
     Raises:
-        ReportError: nothing to read, or a file that is damaged.
+        ReportError: no answers, or a damaged file.
     """
     name, path = split_name(argument)
     if not path.is_dir():
-        raise ReportError(f"{path} is not a folder; give one that eval_benchmarks.sh or a run has written")
+        raise ReportError(f"{path} is not a folder; give one that cw-grpo evaluate or a run has written")
     folders = evaluation_folders(path)
     if folders:
         several = len(folders) > 1 and name == split_name(path)[0]
@@ -69,7 +69,7 @@ def read_evaluations(argument: str | Path) -> list[Evaluation]:
     if not dumps:
         raise ReportError(
             f"{path} holds no graded answers: neither an evaluation (settings.json) nor verl's validation dumps "
-            "(<step>.jsonl); run examples/eval_benchmarks.sh, or train with trainer.validation_data_dir"
+            "(STEP.jsonl); run cw-grpo evaluate, or train with trainer.validation_data_dir"
         )
     return [
         Evaluation(name, int(file.stem), {VALIDATION: _by_question(_rows(file), ("input", "gts"), file)})
@@ -138,7 +138,7 @@ def _by_question(rows: Iterable[dict[str, Any]], keys: tuple[str, ...], file: Pa
         for row in rows:
             answers["\n".join(str(row[key]) for key in keys)].append(float(row["acc"]))
     except (KeyError, TypeError) as error:
-        raise ReportError(f"{file} has rows without {error}; it is not a file of graded answers") from None
+        raise ReportError(f"{file} has rows without {error}, so it holds no graded answers; remove it") from None
     if not answers:
         raise ReportError(f"{file} is empty; evaluate this benchmark again, or remove the file")
     return dict(answers)

@@ -90,8 +90,10 @@ def named(runs: Sequence[Run], name: str, window: int = 1) -> list[Figure]:
 
 
 def curve(runs: Sequence[Run], metric: str, title: str, unit: str, window: int = 1) -> Figure:
-    """A metric over steps, one line for each name. Runs of one name (seeds) are their mean, with a band of one standard
-    deviation to either side over the steps that all of them have.
+    """A metric over steps, one line for each name.
+
+    Runs of one name (seeds) are shown by their mean, with a band of one standard deviation (n - 1) to either side, at
+    the steps that all of them have. The legend says what the band is, and how many steps are left out.
 
     Args:
         window: steps of a moving average.
@@ -106,29 +108,32 @@ def curve(runs: Sequence[Run], metric: str, title: str, unit: str, window: int =
     if not by_name:
         known = sorted({key for run in runs for key in run.metrics if not key.startswith("val-")})
         near = difflib.get_close_matches(metric, [*CURVES, "accuracy", "forecast", *known], 3, 0.5) or known[:10]
-        raise ReportError(f"no run logged {metric}; {', '.join(near)} would be there, or one of {', '.join(CURVES)}")
+        raise ReportError(f"no run logged {metric}; did you mean {', '.join(near)}? Short names: {', '.join(CURVES)}")
     figure, axes = _figure(title, "training step", unit)
     for index, (name, seeds) in enumerate(by_name.items()):
-        steps = np.array(sorted(set.intersection(*(set(run.metrics[metric]) for run in seeds))))
+        of_each = [set(run.metrics[metric]) for run in seeds]
+        steps = np.array(sorted(set.intersection(*of_each)))
         if not len(steps):
             raise ReportError(f"the runs named {name} have no step of {metric} in common; give them different names")
+        label = name if len(seeds) == 1 else f"{name} ({len(seeds)} seeds)"
+        if left_out := len(set.union(*of_each)) - len(steps):
+            label = f"{label[:-1]}; left out: {left_out} step{'s' * (left_out > 1)} that only some have)"
         values = np.array([[run.metrics[metric][step] for step in steps] for run in seeds])
         values = np.array([smooth(row, window) for row in values])
         mean = values.mean(0)
         marker: dict[str, Any] = {"marker": "o", "markersize": 3} if len(steps) <= 20 else {}
-        axes.plot(
-            steps, mean, label=name if len(seeds) == 1 else f"{name} ({len(seeds)} seeds)", **_style(index), **marker
-        )
+        axes.plot(steps, mean, label=label, **_style(index), **marker)
         if len(seeds) > 1:
             spread = values.std(0, ddof=1)
             axes.fill_between(
                 steps, mean - spread, mean + spread, color=_style(index)["color"], alpha=0.18, linewidth=0
             )
+    band = "band: ± 1 standard deviation over seeds" if len(axes.collections) else None
     if len(axes.lines) > 3:  # too many to leave room within
         figure.set_figwidth(figure.get_figwidth() + 2.4)
-        figure.legend(frameon=False, loc="outside right upper")
+        figure.legend(frameon=False, loc="outside right upper", title=band, title_fontsize="small")
     else:
-        axes.legend(frameon=False)
+        axes.legend(frameon=False, title=band, title_fontsize="small")
     return figure
 
 
@@ -189,16 +194,16 @@ def weight_curve(records: Mapping[str, Bins]) -> Figure:
 def forecast(run: Run) -> Figure:
     """Each step's change of entropy against the forecast, before and after reweighting, with their correlation.
 
-    Both come from one batch, whose chance correlates them without any forecast. The second r is free of that: with the
-    change around the batch, from the one before it to the one after it.
+    Forecast and change are measured on the same batch, so that its sampling noise alone correlates them. The second r
+    avoids this: it takes the change from the batch before to the batch after.
 
     Raises:
         ReportError: the run logged no forecast.
     """
     if len(run.metrics.get("cw_grpo/entropy_forecast", {})) < 3:
         raise ReportError(
-            f"{run.path} has fewer than three steps with cw_grpo/entropy_forecast, which adv_estimator=cw_grpo logs "
-            "(+algorithm.cw_grpo.kernel=none for plain GRPO); nothing to compare"
+            f"{run.path} has fewer than three steps with cw_grpo/entropy_forecast; train with adv_estimator=cw_grpo, "
+            "for plain GRPO with +algorithm.cw_grpo.kernel=none as well"
         )
     change = run.metrics["cw_grpo/entropy_change"]
     figure = Figure(figsize=(8.4, 3.8), layout="constrained")

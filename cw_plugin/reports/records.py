@@ -32,14 +32,13 @@ def read_records(path: Path, steps: tuple[int, int] | None = None) -> Records:
     files = _files(path, tokens=False)
     if not files:
         raise ReportError(
-            f"{path} holds no covariance record (covariance/step_*.parquet); they are written into "
-            "trainer.default_local_dir every +algorithm.cw_grpo.record_every steps under adv_estimator=cw_grpo (with "
-            "+algorithm.cw_grpo.kernel=none for plain GRPO)"
+            f"{path} holds no covariance record (covariance/step_*.parquet); train with adv_estimator=cw_grpo and "
+            "+algorithm.cw_grpo.record_every=50, for plain GRPO with +algorithm.cw_grpo.kernel=none as well"
         )
     chosen = {step: files[step] for step in sorted(files) if steps is None or steps[0] <= step <= steps[1]}
     if not chosen:
         raise ReportError(
-            f"{path} has records of the steps {', '.join(map(str, sorted(files)))}, and none in that range"
+            f"{path} has records of the steps {', '.join(map(str, sorted(files)))}, none of them in --steps"
         )
     return {step: add_bins([_read(file, _COLUMNS) for file in files]) for step, files in chosen.items()}
 
@@ -65,12 +64,12 @@ def parse_steps(text: str | None) -> tuple[int, int] | None:
         return None
     first, _, last = text.partition(":")
     if not (first.isdigit() and (last or first).isdigit()):
-        raise ReportError(f"steps {text!r} are not a step, nor the first and the last as 1:50")
+        raise ReportError(f"--steps must be one step, or the first and last as 1:50, got {text!r}")
     return int(first), int(last or first)
 
 
 def read_extremes(path: Path) -> list[dict[str, object]]:
-    """The most extreme tokens of the last step that lists them, as rows, the positive first; empty if no step does."""
+    """The most extreme tokens of the last step that recorded them, positive ones first; empty if none did."""
     files = _files(path, tokens=True)
     rows = []
     for file in files[max(files)] if files else []:

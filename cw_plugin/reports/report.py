@@ -16,6 +16,7 @@ from cw_plugin.reports.curves import CURVES
 from cw_plugin.reports.evaluations import Evaluation, evaluation_folders, read_evaluations, validation_dumps
 from cw_plugin.reports.page import page
 from cw_plugin.reports.runs import Run, read_config, read_run, split_name
+from cw_plugin.reports.seeds import check_runs, refuse_twice
 
 
 @dataclass
@@ -33,9 +34,11 @@ def collect(arguments: Sequence[str]) -> Material:
     """Read each ``FOLDER`` or ``NAME=FOLDER`` for metrics, answers, configuration and covariance records.
 
     Raises:
-        ReportError: a folder with neither metrics nor answers, or with a damaged file.
+        ReportError: a folder with neither metrics nor answers, or with a damaged file; or folders of one name that are
+            not seeds of one method.
     """
     material = Material()
+    refuse_twice(map(split_name, arguments))
     for argument in arguments:
         name, path = split_name(argument)
         answers = path.is_dir() and bool(evaluation_folders(path) or validation_dumps(path))
@@ -50,6 +53,7 @@ def collect(arguments: Sequence[str]) -> Material:
             material.configs.append((name, config))
         if path.is_dir() and find(path, "step_*.parquet"):
             material.records.setdefault(name, []).append(records.read_records(path))
+    material.missing += check_runs([(run.name, run.path) for run in material.runs])
     graded = {evaluation.name for evaluation in material.evaluations}
     for name in dict.fromkeys(run.name for run in material.runs if run.name not in graded):
         material.missing.append(f"{name}: no graded answers, so no accuracies.")
@@ -66,7 +70,7 @@ def write_report(
     """Write ``report.html``, ``report.md`` and for each table a CSV and a LaTeX file.
 
     Returns:
-        The tables, what was written, and what is missing in words.
+        The tables, the files that were written, and a sentence for each thing that is missing.
 
     Raises:
         ReportError: as :func:`collect`.
@@ -100,7 +104,7 @@ def _tables(material: Material, base: str | None, step: int | None, paper_model:
         steps = dict.fromkeys(evaluation.step for evaluation in evaluations)
         if step is not None and step not in steps:
             known = ", ".join(str(known) for known in steps if known is not None)
-            raise ReportError(f"nothing was evaluated at step {step}; there are answers of {known or 'no step'}")
+            raise ReportError(f"nothing was evaluated at step {step}; there are answers at {known or 'no step'}")
         chosen = tables.at_step(evaluations, step)
         if base is not None and base not in {evaluation.name for evaluation in chosen}:
             names = ", ".join(evaluation.name for evaluation in chosen)

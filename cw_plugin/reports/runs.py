@@ -57,7 +57,7 @@ def read_run(argument: str | Path) -> Run:
 
     Raises:
         NoMetricsError: nothing to read there.
-        ReportError: several runs, or a file that is not what it seems.
+        ReportError: several runs, or a file that cannot be read.
     """
     name, path = split_name(argument)
     if not path.exists():
@@ -86,7 +86,7 @@ def read_run(argument: str | Path) -> Run:
 
 
 def _run_of(file: Path) -> Path:
-    """What the files of one run have in common, those of a run that was resumed included."""
+    """What all files of one run have in common, also of a resumed one."""
     if file.name == trl.STATE:
         return trl.run_of(file)
     if file.suffix == ".wandb":  # each in a folder of its own
@@ -97,11 +97,11 @@ def _run_of(file: Path) -> Path:
 
 
 def refuse_several(path: Path, runs: set[Path]) -> None:
-    """Raise ReportError where a folder that should be one run's holds several."""
+    """Raise ReportError where a folder that should hold one run holds several."""
     if len(runs) > 1:
         shown = ", ".join(str(run.relative_to(path)) for run in sorted(runs)[:3])
         raise ReportError(
-            f"{path} holds {len(runs)} runs ({shown}{', ...' if len(runs) > 3 else ''}); give each one's folder, as "
+            f"{path} holds {len(runs)} runs ({shown}{', ...' if len(runs) > 3 else ''}); give the folder of each as "
             "NAME=FOLDER"
         )
 
@@ -112,7 +112,7 @@ def split_name(argument: str | Path) -> tuple[str, Path]:
     if "=" in text and not Path(text).exists():
         name, _, folder = text.partition("=")
         if not name:
-            raise ReportError(f"{text!r} has no name before the =; write NAME=FOLDER, or the folder alone")
+            raise ReportError(f"{text!r} has no name before the =; write NAME=FOLDER or FOLDER")
         return name, expanded(folder)
     path = expanded(text)
     return path.resolve().stem if path.is_file() else path.resolve().name, path
@@ -133,7 +133,7 @@ def _needs(package: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise ReportError(f"these are files of {package}, which is not installed; pip install {package}") from error
+        raise ReportError(f"{package} is not installed, and reads these files; pip install {package}") from error
 
 
 def _jsonl_begun(path: Path) -> float:
@@ -153,7 +153,7 @@ def _wandb_begun(path: Path) -> str:
 
 
 def _read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
-    """verl's file logger. Other JSON lines (validation dumps) are passed over; a line cut off at the end as well."""
+    """verl's file logger. Other JSON lines (validation dumps) are passed over, and so is an incomplete last line."""
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
         if not line.strip():

@@ -18,6 +18,7 @@ from cw_plugin.data.sources import SOURCES
 from cw_plugin.reports import paper
 from cw_plugin.reports.evaluations import BENCHMARKS, Evaluation
 from cw_plugin.reports.runs import Run
+from cw_plugin.reports.seeds import check_evaluations
 from cw_plugin.reports.statistics import average, paired_difference, score
 
 REPORTED = "reported"
@@ -100,12 +101,17 @@ def _benchmarks(evaluations: Sequence[Evaluation]) -> list[str]:
 
 
 def merge_seeds(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
-    """Evaluations of one name and step (seeds of one method) as one: a question's answers of all of them together."""
+    """Evaluations of one name and step (seeds of one method) as one: a question's answers of all of them together.
+
+    Raises:
+        ReportError: they were asked otherwise, or one of them is there twice.
+    """
     merged: dict[tuple[str, int | None], list[Evaluation]] = defaultdict(list)
     for evaluation in evaluations:
         merged[evaluation.name, evaluation.step].append(evaluation)
     result = []
     for (name, step), several in merged.items():
+        check_evaluations(name, several)
         accuracy: dict[str, dict[str, list[float]]] = {}
         for evaluation in several:
             for benchmark, answers in evaluation.accuracy.items():
@@ -294,7 +300,7 @@ def table_5(configs: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     notes = ["The paper also gives gradient accumulation over 4 steps; examples/README.md says what that is in verl."]
     names = [name for name, _ in columns]
     if len(set(names)) < len(names):
-        notes.append("Runs of one name differ in these settings; the figures show their mean all the same.")
+        notes.append("Runs of one name that differ here have a column each.")
     return Table("table5", "Table 5: hyperparameters", ["", *names, f"paper ({REPORTED})"], rows, notes)
 
 
@@ -310,12 +316,12 @@ def table_1(name: str, bins: Bins) -> Table:
     header += [f"positive ({REPORTED})", f"negative ({REPORTED})"]
     counts = [of_side.tokens[-1] if len(of_side.tokens) else 0 for of_side in (positive, negative)]
     notes = [
-        "Of the most extreme tokens of a side: the covariance from which on they are so, and their mean.",
+        "For each share of tokens with the most extreme covariance: the threshold (≥), and the mean beyond it.",
         f"{name}: {counts[0]} tokens of positive covariance, {counts[1]} of negative.",
     ]
     few = [f"{share:.2%}" for share, *_ in paper.TABLE_1 if share * min(counts) < FEW]
     if few:
-        notes.append(f"Fewer than {FEW} tokens of a side, so that chance decides: {', '.join(few)}.")
+        notes.append(f"Based on fewer than {FEW} tokens, so mostly chance: {', '.join(few)}.")
     return Table("table1", f"Table 1: token-level covariance, {name}", header, rows, notes)
 
 

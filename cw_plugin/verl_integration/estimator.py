@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,32 +13,28 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cw_plugin.covariance import CovarianceRecorder
 from cw_plugin.errors import MissingLogProbsError, NonFiniteError
-from cw_plugin.verl_integration import NAME
+from cw_plugin.verl_integration import NAME, run
 from cw_plugin.verl_integration.options import Options
-from cw_plugin.verl_integration.recording import is_due
 from cw_plugin.weights import CovarianceStatistics, reweight_responses
 
 # Where a NaN or an infinity comes from.
-SOURCES = {
+CAUSES = {
     "advantages": "The reward of a response to these prompts was no finite number; look at the reward function.",
     "log_probs": "The actor gave it in its forward pass; look at actor/grad_norm and actor/lr of the steps before.",
 }
 
 
-@dataclass
-class TrainerContext:
-    """What verl's trainer knows during one advantage computation and does not pass to an estimator (see hooks.py)."""
+@dataclass(frozen=True)
+class Batch:
+    """What verl's trainer holds while it computes advantages, and does not pass to an estimator (see hooks.py)."""
 
-    old_log_probs: Float[Tensor, "rows time"] | None = None
-    batch_keys: Sequence[str] | None = None  # "{uid}_{session}_{output}" for each row
-    step: int | None = None
-    metrics: dict[str, float] = field(default_factory=dict)  # filled by the estimator
-    recorder: CovarianceRecorder | None = None  # filled by the estimator when the step is to be recorded
+    old_log_probs: Float[Tensor, "rows time"] | None
+    keys: Sequence[str] | None  # "{uid}_{session}_{output}" for each row; None under RayPPOTrainer
+    responses: run.Responses
 
 
-trainer_context: ContextVar[TrainerContext | None] = ContextVar("cw_grpo_trainer_context", default=None)
+batch_of_trainer: ContextVar[Batch | None] = ContextVar("cw_grpo_batch", default=None)
 
 
 def compute_cw_grpo_advantage(
@@ -73,29 +69,31 @@ def compute_cw_grpo_advantage(
     """
     started = time.perf_counter()
     options = Options.from_config(config)
-    context = trainer_context.get() or TrainerContext()
+    of_trainer, this_run = batch_of_trainer.get(), run.current()
     if old_log_probs is None and batch is not None and "old_log_probs" in batch:
         old_log_probs = batch["old_log_probs"]
-    if old_log_probs is None:
-        old_log_probs = context.old_log_probs
+    if old_log_probs is None and of_trainer is not None:
+        old_log_probs = of_trainer.old_log_probs
     if old_log_probs is None:
         raise MissingLogProbsError(
             f"{NAME} needs old_log_probs, and this trainer passes none to an estimator; start verl.trainer.main_ppo "
-            "with trainer.use_v1=True (one_step_off_policy and fully_async_policy have trainers of their own) and a "
-            "verl version that cw_plugin supports"
+            "with a verl version that cw_plugin supports"
         )
-    advantages = _grpo_advantages(token_level_rewards, response_mask, index, config, context.batch_keys)
+    keys = of_trainer.keys if of_trainer is not None else None
+    advantages = _grpo_advantages(token_level_rewards, response_mask, index, config, keys)
     group = _group_numbers(index) if options.scope == "group" else None
-    if is_due(context.step, options.record_every):
-        context.recorder = CovarianceRecorder(response_mask, options.record_tokens)
+    recorder = this_run.recorder(response_mask) if this_run and of_trainer else None
     try:
         weighted, statistics = reweight_responses(
-            old_log_probs, advantages, response_mask, group, options.kernel, observe=context.recorder
+            old_log_probs, advantages, response_mask, group, options.kernel, observe=recorder
         )
     except NonFiniteError as error:
         prompts = ", ".join(str(index[row]) for row in error.rows[:20])
-        raise NonFiniteError(error.what, error.rows, f" {SOURCES[error.what]} Their uids: {prompts}.") from error
-    context.metrics.update(as_metrics(statistics, time.perf_counter() - started))
+        raise NonFiniteError(error.what, error.rows, f" {CAUSES[error.what]} Their uids: {prompts}.") from error
+    if this_run:
+        this_run.note(as_metrics(statistics, time.perf_counter() - started))
+    if this_run and of_trainer and recorder:
+        this_run.record(recorder, of_trainer.responses)
     return weighted, weighted
 
 

@@ -1,13 +1,16 @@
 """Every change this package makes to verl, in one list: :data:`HOOKS`.
 
-verl's registries take the estimator and the loss. Around them verl 0.9.1 leaves gaps, and each hook closes one. A hook
-is a wrapt wrapper, installed right after verl has imported the module concerned; the wrapped function always runs,
-unchanged. ``HOOKS`` says for each what it does, why, and which change of verl removes it.
+verl's registries take the estimator and the loss. Around them verl leaves gaps, and each hook closes one. A hook is a
+function around one of verl's, put in its place right after verl has imported the module concerned. The function of verl
+always runs, unchanged. ``HOOKS`` says for each what it does, why, and which change of verl removes it.
 
-Where verl itself has registered cw_grpo (patches/), this package leaves it alone: none of its hooks then acts.
+Estimator and loss know nothing of which trainer calls: one hook per trainer says which run this is, one hands over what
+advantages are computed from, and one completes the metrics of a step.
 
-When verl does not have the place a hook needs, nothing is guessed: the problem is said once on stderr, training with
-cw_grpo is refused by :func:`require_hooks`, and the estimator itself refuses to run without log-probs.
+Where verl itself has registered cw_grpo (patches/), this package leaves it alone: none of its hooks then acts. Nor do
+they in a run that does not use cw_grpo. When verl does not have the place a hook needs, nothing is guessed: the problem
+is said once on stderr, training with cw_grpo is refused by :func:`require_hooks`, and the estimator itself refuses to
+run without log-probs.
 """
 
 from __future__ import annotations
@@ -19,139 +22,176 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import wrapt
 
 from cw_plugin.errors import HostError
-from cw_plugin.verl_integration import NAME
+from cw_plugin.verl_integration import NAME, run
+from cw_plugin.verl_integration.options import check_config, estimator_and_loss, uses_v1
 
 logger = logging.getLogger("cw_plugin")
+
+# Gets the function of verl and the arguments of one call by name; ``call.proceed()`` calls it.
+Around = Callable[["Call"], Any]
+
+
+@dataclass
+class Call:
+    """One call of a hooked function: ``proceed()`` makes it, with ``arguments`` as they then are."""
+
+    function: Callable[..., Any]
+    bound: inspect.BoundArguments
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return self.bound.arguments
+
+    def proceed(self) -> Any:
+        return self.function(*self.bound.args, **self.bound.kwargs)
 
 
 @dataclass(frozen=True)
 class Hook:
-    """One wrapped function of verl.
+    """One hooked function of verl.
 
     Attributes:
         module: the module in whose namespace the function is replaced.
         function: its name there, dotted for a method.
-        needs: parameters that the wrapper relies on.
-        wrapper: a wrapt wrapper ``(wrapped, instance, args, kwargs)``.
+        needs: parameters that the hook relies on.
+        around: what runs in place of the function.
+        trainer: the trainer that needs the hook, "V1" or "legacy"; None for both.
         what, why, removed_by: for the reader.
     """
 
     module: str
     function: str
     needs: tuple[str, ...]
-    wrapper: Callable[..., Any]
+    around: Around
     what: str
     why: str
     removed_by: str
+    trainer: Literal["V1", "legacy"] | None = None
 
     @property
     def target(self) -> str:
         return f"{self.module}.{self.function}"
 
 
-def _supply_log_probs(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> Any:
-    from cw_plugin.verl_integration.estimator import TrainerContext, trainer_context
-
-    call = inspect.signature(wrapped).bind(*args, **kwargs).arguments
-    if call["adv_estimator"] != NAME:
-        return wrapped(*args, **kwargs)
-    context = trainer_context.get() or TrainerContext()
-    context.old_log_probs = call["data"].batch.get("old_log_probs", None)
-    context.batch_keys = call["batch_keys"]
-    token = trainer_context.set(context)
-    try:
-        return wrapped(*args, **kwargs)
-    finally:
-        trainer_context.reset(token)
-
-
-def _log_estimator_metrics(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> Any:
-    from cw_plugin.verl_integration.estimator import TrainerContext, trainer_context
-    from cw_plugin.verl_integration.options import check_config
-    from cw_plugin.verl_integration.recording import write_record
-
-    if instance.config.algorithm.adv_estimator != NAME:
-        return wrapped(*args, **kwargs)
-    check_config(instance.config)  # again here, for programs that start the trainer without verl's validate_config
-    context = TrainerContext(step=instance.global_steps)
-    token = trainer_context.set(context)
-    try:
-        result = wrapped(*args, **kwargs)
-    finally:
-        trainer_context.reset(token)
-    call = inspect.signature(wrapped).bind(*args, **kwargs).arguments
-    call["metrics"].update(context.metrics)
-    if context.recorder is not None:
-        write_record(instance, call["batch"], context.recorder)
+def _begin_run(call: Call) -> Any:
+    config = call.arguments["config"]
+    uses_cw_grpo = _check(config)
+    result = call.proceed()
+    if uses_cw_grpo:
+        run.begin(call.arguments["self"])
+    else:
+        run.end()
     return result
 
 
-def _log_loss_metrics(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> Any:
-    from cw_plugin.verl_integration.recording import follow_entropy
+def _hand_over_batch(call: Call) -> Any:
+    from cw_plugin.verl_integration.estimator import Batch, batch_of_trainer
 
-    result = wrapped(*args, **kwargs)
-    metrics = inspect.signature(wrapped).bind(*args, **kwargs).arguments["metrics"]
-    for key in [key for key in metrics if key.startswith(f"actor/{NAME}/")]:
-        metrics[key.removeprefix("actor/")] = metrics.pop(key)
-    follow_entropy(instance, metrics)
+    if call.arguments["adv_estimator"] != NAME or batch_of_trainer.get() is not None:
+        return call.proceed()
+    if run.current() is None:
+        raise HostError(
+            f"{NAME} does not know the trainer that computes these advantages; start verl.trainer.main_ppo, or a "
+            "trainer that derives from verl's RayPPOTrainer and calls its __init__"
+        )
+    data, keys = call.arguments["data"], call.arguments.get("batch_keys")
+
+    def responses(rows: Any) -> Any:
+        if keys is None:
+            return [data.batch["responses"][row].tolist() for row in rows]
+        import transfer_queue
+
+        found = transfer_queue.kv_batch_get(
+            keys=[keys[row] for row in rows], partition_id="train", select_fields=["responses"]
+        )
+        return [ids.tolist() for ids in found["responses"].unbind()]
+
+    token = batch_of_trainer.set(Batch(data.batch.get("old_log_probs", None), keys, responses))
+    try:
+        return call.proceed()
+    finally:
+        batch_of_trainer.reset(token)
+
+
+def _complete_metrics(call: Call) -> Any:
+    if (this_run := run.current()) is not None:
+        call.arguments["data"] = this_run.complete(call.arguments["data"])
+    return call.proceed()
+
+
+def _check_before_start(call: Call) -> Any:
+    result = call.proceed()
+    _check(call.arguments["config"])
     return result
 
 
-def _check_config(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> Any:
-    from cw_plugin.verl_integration.options import check_config
-
-    result = wrapped(*args, **kwargs)
-    config = inspect.signature(wrapped).bind(*args, **kwargs).arguments["config"]
+def _check(config: Any) -> bool:
+    """Whether a run uses cw_grpo; raises where it cannot be run as it is set."""
     check_config(config)
-    if config.algorithm.adv_estimator == NAME:
-        require_hooks()
-    return result
+    used = any(estimator_and_loss(config))
+    if used:
+        require_hooks(config)
+    return used
 
 
-_TRAINER = "verl.trainer.ppo.v1.trainer_base"
+_V1 = "verl.trainer.ppo.v1.trainer_base"
+_LEGACY = "verl.trainer.ppo.ray_trainer"
+_BEGIN: dict[str, Any] = {
+    "needs": ("self", "config"),
+    "around": _begin_run,
+    "what": "remembers the trainer, for its step and folder, and checks its configuration once more",
+    "why": "neither an estimator nor a loss is told the step or the whole configuration; and not every program that "
+    "starts a trainer calls validate_config",
+    "removed_by": "a verl that hands the trainer, or its step and configuration, to estimators",
+}
+_HAND_OVER: dict[str, Any] = {
+    "around": _hand_over_batch,
+    "what": "remembers old_log_probs, and under V1 the rows' session keys, while verl computes advantages with cw_grpo",
+    "why": "compute_advantage passes an estimator rewards, mask and uids, but no log-probs; and V1 applies the rule "
+    "for sessions of several outputs to grpo alone",
+    "removed_by": "a verl that passes old_log_probs or the batch to registered estimators (its pull request 7473) and "
+    "scores sessions for every outcome estimator; until this hook goes, the estimator prefers what verl passes",
+}
 
 HOOKS = (
+    Hook(module=_V1, function="PPOTrainer.__init__", trainer="V1", **_BEGIN),
+    Hook(module=_LEGACY, function="RayPPOTrainer.__init__", trainer="legacy", **_BEGIN),
     Hook(
-        module=_TRAINER,
+        module=_V1,
         function="compute_advantage_for_multi_trajectories",
         needs=("data", "batch_keys", "adv_estimator"),
-        wrapper=_supply_log_probs,
-        what="remembers old_log_probs and the rows' session keys while verl computes advantages with cw_grpo",
-        why="compute_advantage passes an estimator rewards, mask and uids, but no log-probs, and applies the rule for "
-        "sessions of several outputs to grpo alone",
-        removed_by="a verl that passes old_log_probs or the batch to registered estimators (its pull request 7473) and "
-        "scores sessions for every outcome estimator; until this hook goes, the estimator prefers what verl passes",
+        trainer="V1",
+        **_HAND_OVER,
     ),
     Hook(
-        module=_TRAINER,
-        function="PPOTrainer._compute_advantage",
-        needs=("batch", "metrics"),
-        wrapper=_log_estimator_metrics,
-        what="adds the estimator's metrics to the step's metrics, and writes the covariance distribution when due",
-        why="an estimator returns advantages and returns, and has no way to report a metric",
+        module=_LEGACY,
+        function="compute_advantage",
+        needs=("data", "adv_estimator"),
+        trainer="legacy",
+        **_HAND_OVER,
+    ),
+    Hook(
+        module="verl.utils.tracking",
+        function="Tracking.log",
+        needs=("data",),
+        around=_complete_metrics,
+        what="adds the estimator's metrics, renames actor/cw_grpo/* of the loss to cw_grpo/*, and adds the entropy's "
+        "change and forecast, for which entropy, covariance and learning rate of a step must stand together",
+        why="an estimator returns advantages and returns, and has no way to report a metric; verl puts actor/ before "
+        "every metric of a loss",
         removed_by="a verl whose estimators may return metrics",
-    ),
-    Hook(
-        module=_TRAINER,
-        function="PPOTrainer._update_actor",
-        needs=("metrics",),
-        wrapper=_log_loss_metrics,
-        what="renames actor/cw_grpo/* to cw_grpo/*, and adds the entropy's change and forecast",
-        why="verl puts actor/ before every metric of a policy loss; estimator and loss should be read in one place. "
-        "After the update, entropy, covariance and learning rate of a step stand together",
-        removed_by="nothing planned; it is a convenience",
     ),
     Hook(
         module="verl.utils.config",
         function="validate_config",
         needs=("config",),
-        wrapper=_check_config,
-        what="checks the cw_grpo settings, and that the hooks above are in place, before Ray starts",
+        around=_check_before_start,
+        what="checks the cw_grpo settings, and that the hooks above are in place, before Ray or a worker starts",
         why="neither estimator nor loss sees the whole configuration, so neither can refuse to weigh twice",
         removed_by="a check of verl's own, once cw_grpo is part of verl",
     ),
@@ -160,39 +200,59 @@ HOOKS = (
 # Filled while hooks are installed: what this verl lacks, in words.
 problems: list[str] = []
 
+_MARK = "_cw_plugin_hook"  # on a function that was put in place of verl's: the hook's target
+
+
+def hooks_of(config: Any) -> list[Hook]:
+    """The hooks that a run with this configuration of verl needs."""
+    trainer = "V1" if uses_v1(config) else "legacy"
+    return [hook for hook in HOOKS if hook.trainer in (None, trainer)]
+
+
+def verl_has_its_own() -> bool:
+    """Whether the cw_grpo that verl will run is not this package's, whose options and checks then do not apply."""
+    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
+
+    from cw_plugin.verl_integration.estimator import compute_cw_grpo_advantage
+
+    return ADV_ESTIMATOR_REGISTRY.get(NAME, compute_cw_grpo_advantage) is not compute_cw_grpo_advantage
+
 
 def _installed(hook: Hook, module: ModuleType) -> bool:
-    """Whether the hook's wrapper takes part in what verl will call; others may have wrapped the function as well."""
+    """Whether the hook takes part in what verl will call. Others may have wrapped the function as well."""
     try:
         function: Any = wrapt.resolve_path(module, hook.function)[2]
     except AttributeError:
         return False
-    while function is not None:
-        if getattr(function, "_self_wrapper", None) is hook.wrapper:
-            return True
+    while function is not None and getattr(function, _MARK, None) != hook.target:
         function = getattr(function, "__wrapped__", None)
-    return False
-
-
-def _cw_grpo_is_ours() -> bool:
-    from cw_plugin.verl_integration.options import verl_has_its_own
-
-    return not verl_has_its_own()
+    return function is not None
 
 
 def _install(hook: Hook, module: ModuleType) -> None:
     if _installed(hook, module):
         return
     try:
-        function = wrapt.resolve_path(module, hook.function)[2]
-        lacking = sorted(set(hook.needs) - set(inspect.signature(function).parameters))
+        owner, name, function = wrapt.resolve_path(module, hook.function)
+        signature = inspect.signature(function)
+        lacking = sorted(set(hook.needs) - set(signature.parameters))
     except AttributeError:
         lacking = ["function"]
     if lacking:
         problems.append(f"{hook.target} has no {' or '.join(lacking)}")
         logger.error("cw_plugin does not fit this verl, and cw_grpo will be refused: %s", problems[-1])
         return
-    wrapt.wrap_object(module, hook.function, wrapt.FunctionWrapper, (hook.wrapper, _cw_grpo_is_ours))
+
+    # A plain function of the same name: Ray pickles a TaskRunner of verl up to 0.8 by value, and with it by reference
+    # what it calls, which an object of another class would not survive.
+    @functools.wraps(function)
+    def hooked(*args: Any, **kwargs: Any) -> Any:
+        if verl_has_its_own():
+            return function(*args, **kwargs)
+        return hook.around(Call(function, signature.bind(*args, **kwargs)))
+
+    setattr(hooked, _MARK, hook.target)
+    setattr(owner, name, hooked)
 
 
 def _register_estimator_and_loss(core_algos: ModuleType) -> None:
@@ -220,8 +280,8 @@ def install_when_imported() -> None:
         wrapt.register_post_import_hook(functools.partial(_install, hook), hook.module)
 
 
-def require_hooks() -> None:
-    """Raise unless every hook is in place in this process.
+def require_hooks(config: Any) -> None:
+    """Raise unless every hook that this configuration of verl needs is in place in this process.
 
     Raises:
         HostError: with what this verl lacks.
@@ -229,7 +289,7 @@ def require_hooks() -> None:
     import verl
 
     absent = []
-    for hook in HOOKS:
+    for hook in hooks_of(config):
         try:
             module = importlib.import_module(hook.module)
         except ModuleNotFoundError as error:
@@ -238,9 +298,10 @@ def require_hooks() -> None:
             absent.append(f"there is no {hook.module}")
         else:
             if not _installed(hook, module):
-                absent.append(hook.target)
+                absent.append(next((p for p in problems if p.startswith(f"{hook.target} ")), hook.target))
     if absent:
         raise HostError(
-            f"cw_plugin does not fit verl {verl.__version__}: {'; '.join(problems) or ', '.join(absent)}. "
-            "Install a verl version that cw_plugin supports (0.9.1), or a cw_plugin that supports this one"
+            f"cw_plugin does not fit verl {verl.__version__}: {'; '.join(absent)}. "
+            "Install a verl version that cw_plugin supports (its README lists them), or a cw_plugin that supports "
+            "this one"
         )

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from cw_plugin.errors import NonFiniteError
-from cw_plugin.verl_integration.estimator import SOURCES, as_metrics
+from cw_plugin.verl_integration.estimator import CAUSES, as_metrics
 from cw_plugin.weights import reweight_tokens
 
 
@@ -43,7 +43,7 @@ def compute_policy_loss_cw_grpo(
     try:
         reweighted, statistics = reweight_tokens(log_prob.detach(), advantages, response_mask)
     except NonFiniteError as error:
-        raise NonFiniteError(f"{error.what} of a micro-batch", error.rows, f" {SOURCES[error.what]}") from error
+        raise NonFiniteError(f"{error.what} of a micro-batch", error.rows, f" {CAUSES[error.what]}") from error
     metrics = as_metrics(statistics, time.perf_counter() - started)
     loss, vanilla_metrics = get_policy_loss_fn("vanilla")(
         old_log_prob=old_log_prob,

@@ -16,15 +16,15 @@ Scope = Literal["group", "batch"]
 
 @dataclass(frozen=True)
 class Options:
-    """The method itself has no hyperparameter; these choose what is measured over what, and what is recorded.
+    """The method itself has no hyperparameter. These choose what is measured over what, and what is recorded.
 
     Attributes:
         scope: tokens that share means, sigma and normalisation: those of one prompt ("group", as in the paper), or
             of the whole training batch ("batch").
         kernel: "gaussian", or "none" for plain GRPO with the same statistics recorded.
-        record_every: steps between two records of the covariance distribution, 0 for none (recording.py).
+        record_every: steps between two records of the covariance distribution, 0 for none (run.py).
         record_tokens: how many of the most extreme tokens of either side a record lists, with their text.
-        entropy_low, entropy_high: a policy entropy outside is warned of in the log, in nats; None for no bound.
+        entropy_low, entropy_high: in nats. A policy entropy outside is warned of in the log; None for no bound.
     """
 
     scope: Scope = "group"
@@ -52,13 +52,17 @@ class Options:
                 raise OptionsError(f"algorithm.{NAME}.{key} is unknown; the keys are {', '.join(_VALID)}")
             described, valid = _VALID[key]
             if not valid(value):
-                raise OptionsError(f"algorithm.{NAME}.{key}={value} is unknown; use {described}")
+                raise OptionsError(f"algorithm.{NAME}.{key}={value} is not valid; use {described}")
         options = cls(**given)
         if None not in (low := options.entropy_low, high := options.entropy_high) and not low < high:  # type: ignore[operator]
             raise OptionsError(
                 f"algorithm.{NAME}.entropy_low={low} must be less than entropy_high={high}; exchange them"
             )
         return options
+
+    def is_due(self, step: int | None) -> bool:
+        """Whether ``step`` is to be recorded: step 1 and every ``record_every``-th. Never outside a trainer."""
+        return step is not None and self.record_every > 0 and (step == 1 or step % self.record_every == 0)
 
 
 def _one_of(values: tuple[str, ...]) -> tuple[str, Any]:
@@ -79,13 +83,15 @@ _VALID: dict[str, tuple[str, Any]] = {
 }
 
 
-def verl_has_its_own() -> bool:
-    """Whether the cw_grpo that verl will run is not this package's, whose options and checks then do not apply."""
-    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
+def estimator_and_loss(config: Any) -> tuple[bool, bool]:
+    """Which of the two verl's configuration sets to cw_grpo."""
+    loss_mode = config.actor_rollout_ref.actor.policy_loss.get("loss_mode")
+    return config.algorithm.adv_estimator == NAME, loss_mode == NAME
 
-    from cw_plugin.verl_integration.estimator import compute_cw_grpo_advantage
 
-    return ADV_ESTIMATOR_REGISTRY.get(NAME, compute_cw_grpo_advantage) is not compute_cw_grpo_advantage
+def uses_v1(config: Any) -> bool:
+    """Whether verl's configuration asks for the V1 trainer; a verl that has none does not know the key."""
+    return bool(config.trainer.get("use_v1", False))
 
 
 def check_config(config: Any) -> None:
@@ -95,13 +101,10 @@ def check_config(config: Any) -> None:
         config: verl's whole configuration.
 
     Raises:
-        OptionsError: with the override that mends it.
+        OptionsError: with the override that fixes it.
     """
-    if verl_has_its_own():
-        return
     Options.from_config(config.algorithm)
-    estimator = config.algorithm.adv_estimator == NAME
-    loss = config.actor_rollout_ref.actor.policy_loss.get("loss_mode") == NAME
+    estimator, loss = estimator_and_loss(config)
     if estimator and loss:
         raise OptionsError(
             f"algorithm.adv_estimator={NAME} and policy_loss.loss_mode={NAME} together would weigh every token twice; "
@@ -114,13 +117,20 @@ def check_config(config: Any) -> None:
             f"algorithm.{NAME}.* are options of the estimator and do nothing for {without}; remove them, or set "
             f"algorithm.adv_estimator={NAME}" + (" and loss_mode=vanilla" if loss else "")
         )
-    if (estimator or loss) and not config.trainer.get("use_v1", True):
+    if loss and not uses_v1(config) and bypasses_old_log_probs(config):
         raise OptionsError(
-            f"{NAME} needs verl's V1 trainer: the deprecated one passes an estimator no log-probs, has no place for "
-            "the metrics, and may replace the loss (rollout_correction.bypass_mode); set trainer.use_v1=True"
+            f"rollout_correction.bypass_mode=True makes RayPPOTrainer replace policy_loss.loss_mode={NAME} by a loss "
+            f"of its own; set algorithm.rollout_correction.bypass_mode=False, or use adv_estimator={NAME}"
         )
-    if (estimator or loss) and config.get("rollout") is not None:  # a key that main_ppo's configuration does not have
+    # Keys that main_ppo's configuration does not have.
+    if (estimator or loss) and (config.get("rollout") is not None or config.get("async_training") is not None):
         raise OptionsError(
-            f"{NAME} needs verl's V1 trainer, and one_step_off_policy and fully_async_policy have the deprecated one; "
-            "start verl.trainer.main_ppo, for asynchronous training with trainer.v1.trainer_mode=separate_async"
+            f"{NAME} has not been tested with one_step_off_policy and fully_async_policy, and is refused there; start "
+            "verl.trainer.main_ppo, for asynchronous training with trainer.v1.trainer_mode=separate_async"
         )
+
+
+def bypasses_old_log_probs(config: Any) -> bool:
+    """Whether verl takes the rollouts' log-probs for the old policy's, and so computes no entropy before the update."""
+    correction = config.algorithm.get("rollout_correction")
+    return bool(correction and correction.get("bypass_mode", False))

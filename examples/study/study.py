@@ -11,6 +11,7 @@ beginning of one long run of each; and the ablation, in which one part of the we
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import json
 import operator
@@ -207,7 +208,18 @@ def start(job: Job) -> subprocess.Popen:
     }
     with open(job.folder / "progress.log", "ab") as log:
         log.write(b"started\n")
-        return subprocess.Popen(["bash", str(HERE / "train.sh")], env=environment, stdout=log, stderr=subprocess.STDOUT)
+        return subprocess.Popen(
+            ["bash", str(HERE / "train.sh")],
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            preexec_fn=end_with_the_study,
+        )
+
+
+def end_with_the_study() -> None:
+    """Linux tells this process to end when the study has, kill -9 included."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def last_word(job: Job) -> float:

@@ -53,7 +53,7 @@ def main() -> None:
             answer = json.loads(line)
             row = {
                 "prompt": [{"role": "user", "content": answer["problem"]}],
-                "reward_model": {"ground_truth": answer["gold"]},
+                "reward_model": {"ground_truth": answer["ground_truth"]},
             }
             doc = task.prompt_function(row, task.name)
             response = ModelResponse(text=[answer["output"]], text_post_processed=[answer["output"]])
@@ -72,7 +72,7 @@ def main() -> None:
         console.print(
             f"{who}: {file.parent.name}/{file.stem} {answer['index']}, sample {answer['sample']}", markup=False
         )
-        console.print(f"  gold {answer['gold']!r}, read here as {answer['pred']!r}", markup=False)
+        console.print(f"  ground truth {answer['ground_truth']!r}, read here as {answer['pred']!r}", markup=False)
         console.print(f"  ... {answer['output'][-160:]!r}", markup=False)
 
 

@@ -1,0 +1,130 @@
+"""Runs of one name are seeds of one method: they agree in all that makes the method, and differ in the seed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from cw_plugin.errors import ReportError
+from cw_plugin.reports.evaluations import Evaluation
+from cw_plugin.reports.runs import read_config
+
+# Settings of verl that may differ between seeds of one method; all others must agree. Lengths may differ because the
+# figures show the steps that all seeds have.
+MAY_DIFFER = (
+    "trainer.project_name", "trainer.experiment_name", "trainer.logger", "trainer.log_val_generations",
+    "trainer.*_dir",  # where a run is written
+    "trainer.total_epochs", "*total_training_steps",
+    "trainer.save_freq", "trainer.test_freq", "trainer.val_before_train",
+    "trainer.resume_*", "trainer.max_*_ckpt_to_keep", "trainer.del_local_ckpt_after_load",
+    "algorithm.cw_grpo.record_*", "algorithm.cw_grpo.entropy_*",  # what is recorded and warned of
+    "ray_kwargs.*", "global_profiler.*", "*.profiler.*",
+)  # fmt: skip
+SEEDS = ("*.seed", "*_seed")
+
+# The same for settings.json of an evaluation; its questions are compared benchmark by benchmark.
+EVALUATION_MAY_DIFFER = ("model", "checkpoint", "weights", "step", "n", "seed", "overrides", "versions", "prompt_sha",
+                         "benchmarks.*.n", "benchmarks.*.finished")  # fmt: skip
+
+
+def refuse_twice(folders: Iterable[tuple[str, Path]]) -> None:
+    """Raise ReportError where one name has the same folder twice: it would count as two seeds."""
+    seen = set()
+    for name, path in folders:
+        if (name, path.resolve()) in seen:
+            raise ReportError(f"{path} is given twice as {name}; give each seed's folder once")
+        seen.add((name, path.resolve()))
+
+
+def check_runs(folders: Sequence[tuple[str, Path]]) -> list[str]:
+    """Compare the runs of each name by the configuration that hydra has saved in their folders.
+
+    Args:
+        folders: name and folder of every run.
+
+    Returns:
+        A sentence for each name whose runs could not be compared.
+
+    Raises:
+        ReportError: runs of one name differ in a setting, or have the same seeds.
+    """
+    refuse_twice(folders)
+    notes = []
+    by_name: dict[str, list[Path]] = defaultdict(list)
+    for name, path in folders:
+        by_name[name].append(path)
+    for name, paths in by_name.items():
+        if len(paths) < 2:
+            continue
+        known = {path: _flat(config) for path in paths if (config := read_config(path)) is not None}
+        if len(known) < len(paths):
+            without = ", ".join(str(path) for path in paths if path not in known)
+            notes.append(f"{name}: no .hydra/config.yaml in {without}, so these runs were not compared as seeds.")
+        _compare(name, [(str(path), config) for path, config in known.items()], (*MAY_DIFFER, *SEEDS))
+        drawn: dict[tuple[Any, ...], Path] = {}
+        for path, config in known.items():
+            seeds = tuple(sorted((key, str(value)) for key, value in config.items() if _any(key, SEEDS)))
+            if seeds in drawn:
+                raise ReportError(
+                    f"{drawn[seeds]} and {path}, both named {name}, have the same seeds "
+                    f"(data.seed={config.get('data.seed')}); give one of them, or train with another seed"
+                )
+            drawn[seeds] = path
+    return notes
+
+
+def check_evaluations(name: str, evaluations: Sequence[Evaluation]) -> None:
+    """Raise ReportError where evaluations of one name and step were asked otherwise, or are of the same model."""
+    known = [(str(e.settings.get("checkpoint")), _flat(e.settings)) for e in evaluations if e.settings]
+    _compare(name, known, EVALUATION_MAY_DIFFER)
+    answers = [(checkpoint, config.get("weights"), config.get("seed")) for checkpoint, config in known]
+    for checkpoint, weights, seed in answers:
+        if weights is not None and answers.count((checkpoint, weights, seed)) > 1:
+            raise ReportError(f"{checkpoint} was evaluated twice with seed {seed} as {name}; give one of the folders")
+
+
+def _compare(name: str, configs: Sequence[tuple[str, dict[str, Any]]], may_differ: Sequence[str]) -> None:
+    """Raise ReportError for the first two that differ in a setting."""
+    for place, config in configs[1:]:
+        first_place, first = configs[0]
+        differ = [
+            key
+            for key in sorted(first.keys() | config.keys())
+            if not _any(key, may_differ) and _value(first, key) != _value(config, key)
+        ]
+        if differ:
+            key, others = differ[0], len(differ) - 1
+            more = f" (and {others} more setting{'s' * (others > 1)})" if others else ""
+            raise ReportError(
+                f"{first_place} and {place}, both named {name}, are not seeds of one method: {key} is "
+                f"{first.get(key, 'not set')} in the first and {config.get(key, 'not set')} in the second{more}; give "
+                "them different names"
+            )
+
+
+def _any(key: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch(key, pattern) for pattern in patterns)
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """``{"a": {"b": 1}}`` as ``{"a.b": 1}``."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _value(config: dict[str, Any], key: str) -> Any:
+    """A setting as it is compared: of a path only the last two parts, because machines differ in the rest."""
+
+    def tail(value: Any) -> Any:
+        return "/".join(Path(value).parts[-2:]) if isinstance(value, str) and "/" in value else value
+
+    value = config.get(key)
+    return [tail(item) for item in value] if isinstance(value, list) else tail(value)
