@@ -48,7 +48,7 @@ class GroundTruthError(CWGRPOError, TypeError):
 
 
 class HostError(CWGRPOError, RuntimeError):
-    """The installed verl (or vLLM) does not have the shape this package was written for."""
+    """The installed verl, TRL or vLLM does not have the shape this package was written for."""
 
 
 class MissingLogProbsError(HostError):
