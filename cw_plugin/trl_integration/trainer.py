@@ -18,7 +18,7 @@ from cw_plugin.trl_integration.recording import Records
 from cw_plugin.weights import reweight_responses
 
 # Where a NaN or an infinity comes from.
-SOURCES = {
+CAUSES = {
     "advantages": "The reward of a response was no finite number; look at the reward functions.",
     "log_probs": "The model gave it in its forward pass; look at grad_norm and learning_rate of the steps before.",
 }
@@ -75,7 +75,7 @@ class CWGRPOTrainer(GRPOTrainer):
                 everyone, advantages, mask, group if scope == "group" else None, kernel, observe=recorder
             )
         except NonFiniteError as error:
-            hint = f" {SOURCES[error.what]} Rows are those of the generation batch over all processes."
+            hint = f" {CAUSES[error.what]} Rows are those of the generation batch over all processes."
             raise NonFiniteError(error.what, error.rows, hint) from error
         if kernel != "none":  # whose advantages stay TRL's own, bit for bit
             first = self.accelerator.process_index * rows

@@ -54,7 +54,7 @@ class Options:
                 raise OptionsError(f"algorithm.{NAME}.{key} is unknown; the keys are {', '.join(_VALID)}")
             described, valid = _VALID[key]
             if not valid(value):
-                raise OptionsError(f"algorithm.{NAME}.{key}={value} is not valid; use {described}")
+                raise OptionsError(f"algorithm.{NAME}.{key}={value} is unknown; use {described}")
         options = cls(**given)
         if None not in (low := options.entropy_low, high := options.entropy_high) and not low < high:  # type: ignore[operator]
             raise OptionsError(
