@@ -24,47 +24,52 @@ def empty_problems(problems: Sequence[str | None]) -> list[int]:
     return [row for row, problem in enumerate(problems) if not (problem or "").strip()]
 
 
-def duplicates(problems: Sequence[str], golds: Sequence[str]) -> list[Failure]:
+def duplicates(problems: Sequence[str], ground_truths: Sequence[str]) -> list[Failure]:
     """Rows whose problem already stood in an earlier row, up to white space."""
     first: dict[str, int] = {}
     failures = []
     for row, problem in enumerate(problems):
         earlier = first.setdefault(" ".join(problem.split()), row)
         if earlier != row:
-            answer = "the same answer" if golds[row] == golds[earlier] else f"another answer, {golds[earlier]!r}"
+            before = ground_truths[earlier]
+            answer = "the same answer" if ground_truths[row] == before else f"another answer, {before!r}"
             failures.append(Failure(row, f"the same problem as row {earlier}, with {answer}"))
     return failures
 
 
 def ungradable(
-    golds: Sequence[str], extraction: str, progress: Callable[[Iterable[Any]], Iterable[Any]]
+    ground_truths: Sequence[str], extraction: str, progress: Callable[[Iterable[Any]], Iterable[Any]]
 ) -> list[Failure]:
     r"""Rows whose answer, boxed in a normal response, is not graded as right, because nothing reads it or in time.
 
     Args:
-        golds: the answers.
+        ground_truths: the answers.
         extraction: how they will be graded, "training" or "evaluation".
-        progress: wraps the iterator over the ``len(golds)`` results.
+        progress: wraps the iterator over the ``len(ground_truths)`` results.
     """
     pool = shared_pool()
 
-    def grade(gold: str) -> Grade:
-        return pool.grade(gold, rf"The answer is $\boxed{{{gold}}}$.", extraction) if gold else Grade(0.0, "")
+    def grade(ground_truth: str) -> Grade:
+        return (
+            pool.grade(ground_truth, rf"The answer is $\boxed{{{ground_truth}}}$.", extraction)
+            if ground_truth
+            else Grade(0.0, "")
+        )
 
     with ThreadPoolExecutor(4 * pool.workers) as threads:
-        grades = list(progress(threads.map(grade, golds)))
+        grades = list(progress(threads.map(grade, ground_truths)))
     return [
-        Failure(row, _why(gold, grade))
-        for row, (gold, grade) in enumerate(zip(golds, grades, strict=True))
+        Failure(row, _why(ground_truth, grade))
+        for row, (ground_truth, grade) in enumerate(zip(ground_truths, grades, strict=True))
         if grade.accuracy != 1.0
     ]
 
 
-def _why(gold: str, grade: Grade) -> str:
-    if not gold:
+def _why(ground_truth: str, grade: Grade) -> str:
+    if not ground_truth:
         return "no answer"
     if grade.stopped:
-        return f"the answer {gold!r} could not be graded: {grade.stopped}"
+        return f"the answer {ground_truth!r} could not be graded: {grade.stopped}"
     if grade.failure:
-        return f"the answer {gold!r} could not be graded: {grade.failure.strip().splitlines()[-1]}"
-    return f"the answer {gold!r} does not parse, so no response can be right"
+        return f"the answer {ground_truth!r} could not be graded: {grade.failure.strip().splitlines()[-1]}"
+    return f"the answer {ground_truth!r} does not parse, so no response can be right"
