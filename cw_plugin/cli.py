@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from cw_plugin.data.sources import SOURCES
-from cw_plugin.errors import CWGRPOError, how_to_install
+from cw_plugin.errors import CWGRPOError, OptionsError, how_to_install
 from cw_plugin.files import expanded
 from cw_plugin.reports.curves import CURVES
 from cw_plugin.reports.paper import TABLE_2
@@ -151,35 +151,60 @@ def prepare(
         typer.echo(item.path)
 
 
+Run = Annotated[
+    list[str] | None,
+    typer.Argument(help="Hydra overrides as for main_ppo, or a script (examples/*.sh) and overrides."),
+]
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def config(run: Run = None) -> None:
+    """Print verl's configuration of a run, resolved, as main_ppo would see it."""
+    with _errors("install verl first."):
+        from omegaconf import OmegaConf
+
+        from cw_plugin.verl_integration.config import compose
+
+        text = OmegaConf.to_yaml(compose(run or []), resolve=True)
+    typer.echo(text, nl=False)
+
+
 @app.command(context_settings={"ignore_unknown_options": True})
 def doctor(
-    run: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Hydra overrides as for main_ppo, or one of the recipes (examples/run_*.sh) and overrides."
-        ),
-    ] = None,
+    run: Run = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     ray: Annotated[bool, typer.Option(help="Start Ray, or join the cluster, and ask its workers too.")] = True,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Check only what takes a second or two; say what is wrong, or nothing.")
+    ] = False,
 ) -> None:
     """Say what is wrong with a run, before Ray starts and a GPU is taken.
 
-    Exit code 1 if something would make the run fail or train something else, 2 if the settings cannot be composed.
+    Exit code 1 if something would make the run fail or train something else, 2 if the settings cannot be composed, or
+    if --quick finds something wrong.
     """
-    with _errors("install verl 0.9.1 first."), _without_the_hosts_remarks():
-        from cw_plugin.doctor import compose, examine
+    with _errors("install verl first."), _without_the_hosts_remarks():
+        from cw_plugin.doctor import CHECKS, QUICK, environment, examine
+        from cw_plugin.verl_integration.config import compose
 
+        checks = QUICK if quick else (*CHECKS, environment.ray_workers) if ray else CHECKS
         config = compose(run or [])
-        findings = sorted(examine(config, ray=ray), key=lambda finding: not finding.fatal)
+        findings = sorted(examine(config, checks), key=lambda finding: not finding.fatal)
+        fatal = sum(finding.fatal for finding in findings)
+        if quick and fatal:
+            first = findings[0]
+            raise OptionsError(f"{first.what}: {first.why}; fix: {first.fix}")
+    if quick:
+        return
     if as_json:
         typer.echo(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1))
     console = Console(soft_wrap=True, quiet=as_json)
+    console.print(environment.trainer_and_hooks(config), highlight=False)
     for finding in findings:
         colour, label = ("red", "Wrong") if finding.fatal else ("yellow", "Note")
         console.print(f"[{colour}]{label}[/{colour}] {escape(f'[{finding.check}] {finding.what}')}", highlight=False)
         console.print(escape(f"      why: {finding.why}"), highlight=False)
-        console.print(escape(f"      mend: {finding.mend}"), highlight=False)
-    fatal = sum(finding.fatal for finding in findings)
+        console.print(escape(f"      fix: {finding.fix}"), highlight=False)
     console.print(f"{fatal} wrong, {len(findings) - fatal} to note", highlight=False)
     raise typer.Exit(1 if fatal else 0)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cw_plugin.bins import Bins
@@ -33,8 +33,10 @@ class CovarianceRecorder:
         self._sums = torch.zeros(4, _KEYS, dtype=torch.float64)
         self._extremes: list[np.ndarray] = []  # (3, tokens): c, w~, row * time + position
 
-    def __call__(self, rows: slice, c: Float[Tensor, "block time"], weights: Float[Tensor, "block time"]) -> None:
-        valid: Bool[Tensor, "block time"] = self._mask[rows] != 0
+    def __call__(
+        self, rows: Int[Tensor, " block"], c: Float[Tensor, "block longest"], weights: Float[Tensor, "block longest"]
+    ) -> None:
+        valid: Bool[Tensor, "block longest"] = self._mask[rows, : c.shape[1]] != 0
         covariance, weight = c[valid].float(), weights[valid].double()
         keys = (covariance.view(torch.int32) >> 16) & (_KEYS - 1)
         wide = covariance.double()
@@ -43,7 +45,7 @@ class CovarianceRecorder:
         for sign in (1, -1) if self._top else ():
             flat = sign * c.flatten()
             values, at = torch.topk(flat, min(self._top, flat.numel()))
-            position = at + (rows.start or 0) * c.shape[1]
+            position = rows[at // c.shape[1]] * self._mask.shape[1] + at % c.shape[1]
             found = torch.stack([sign * values.double(), weights.flatten()[at].double(), position.double()])
             self._extremes.append(found.cpu().numpy())
 

@@ -43,8 +43,12 @@ class OptionsError(CWGRPOError, ValueError):
     """A configuration value that cannot work."""
 
 
+class GroundTruthError(CWGRPOError, TypeError):
+    """A ground truth that is neither text nor a finite number, with the data it comes from."""
+
+
 class HostError(CWGRPOError, RuntimeError):
-    """The installed verl (or vLLM) does not have the shape this package was written for."""
+    """The installed verl, TRL or vLLM does not have the shape this package was written for."""
 
 
 class MissingLogProbsError(HostError):

@@ -33,22 +33,17 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from cw_plugin.blocks import Block, blocks_of_like_length, multiply_rows, zeros
 from cw_plugin.errors import NonFiniteError, OptionsError
 
 Kernel = Literal["gaussian", "none"]
 
-# Called with a block of rows, c_it and w~_it of these rows, (rows, time) each; see reweight_responses.
-Observer = Callable[[slice, Tensor, Tensor], None]
+# Called with the numbers of a block's rows, and c_it and w~_it of these rows; see reweight_responses.
+Observer = Callable[[Tensor, Tensor, Tensor], None]
 
-# reweight_responses takes rows in blocks, so that temporaries stay in a CPU's cache and extra memory is bounded to
-# the result and a few blocks. A GPU wants few, large launches instead.
-_BLOCK_ELEMENTS = 2**20
-_BLOCK_ELEMENTS_ACCELERATOR = 2**24
-
-_TINY = torch.finfo(torch.float64).tiny  # keeps 0 / 0 of an empty group at 0
 _VANISHING = 1e-15  # sigma beneath counts as 0: c^2 would leave the range of float32
 _UNIFORM = 10.0  # |mean(c)| / sigma from which on a group's covariances count as alike (module docstring)
 
@@ -82,8 +77,8 @@ def reweight_tokens(
     """w~ A of every token, all rows together being one group.
 
     Args:
-        log_probs: log pi of each sampled token, in nats, any float dtype; computed in float32 at least, summed in
-            float64. What stands where ``response_mask`` is 0 does not matter.
+        log_probs: log pi of each sampled token, in nats, any float dtype; computed in float32 at least, sums over the
+            group in float64. What stands where ``response_mask`` is 0 does not matter.
         advantages: one to a token.
         response_mask: 1 where a token belongs to the response, else 0, of any dtype. Holes are allowed.
         kernel: ``"none"`` gives every valid token weight 1 and records the same statistics.
@@ -98,44 +93,29 @@ def reweight_tokens(
     """
     _check_arguments(log_probs, response_mask, kernel, advantages=(advantages, log_probs.shape))
     dtype = torch.promote_types(log_probs.dtype, torch.float32)
-    x, a, mask = log_probs.to(dtype), advantages.to(dtype), response_mask.to(dtype)
+    invalid = response_mask == 0
+    x, a = (values.to(dtype).masked_fill(invalid, 0.0) for values in (log_probs, advantages))
+    x_sum, a_sum, N = (values.sum(-1, dtype=torch.float64) for values in (x, a, ~invalid))
+    _check_finite(torch.arange(len(x)), log_probs=x_sum, advantages=a_sum)
+    N = N.sum()
+    if not N:
+        return x, _NO_TOKEN
 
-    masked = x * mask
-    n, x_sum, a_sum = _to_host(*(values.sum(dtype=torch.float64) for values in (mask, masked, a * mask)))
-    if not math.isfinite(x_sum + a_sum):
-        x, a = _clear_off_mask(response_mask, log_probs=x, advantages=a)
-        return reweight_tokens(x, a, response_mask, kernel)
-    N = max(n, 1)
+    # c = (log pi - mean(log pi)) * (A - mean(A)), and its standard deviation
+    x_centred = (x - x_sum.sum() / N).masked_fill_(invalid, 0.0)
+    c = (a - a_sum.sum() / N).mul_(x_centred)
+    c_mean = c.sum(dtype=torch.float64) / N
+    sigma = (c.square().sum(dtype=torch.float64) / N - c_mean.square()).clamp(min=0).sqrt()
+    c_min, c_max = torch.aminmax(c)
+    moments = _Moments(*(value.double()[None] for value in (N, c_mean, sigma, c_max, c_min)))
 
-    centred = masked.sub_(mask, alpha=x_sum / N)
-    c = (a - a_sum / N).mul_(centred)
-    c_squares = c.square()
-    c_sum, c_square_sum = _to_host(c.sum(), c_squares.sum())
-    c_mean = c_sum / N
-    sigma = math.sqrt(max(c_square_sum / N - c_mean**2, 0))
-    signal = sigma >= _VANISHING and abs(c_mean) < _UNIFORM * sigma
+    # w = exp(-c^2 / (2 sigma^2)), then w~ A = w A N / sum(w)
+    w = (c * moments.scale(kernel)[0]).square_().neg_().exp2_().masked_fill_(invalid, 0.0)
+    w_sum, w_squares = w.sum(dtype=torch.float64), w.square().sum(dtype=torch.float64)
+    result = (w * a).mul_(N / w_sum)
 
-    slope = -0.5 / sigma**2 if signal and kernel == "gaussian" else 0.0
-    w = torch.mul(c_squares, slope).exp_().mul_(mask)
-    wa = w * a
-    wax = torch.dot(wa.flatten(), centred.flatten())
-    c_min_max = torch.aminmax(c) if c.numel() else (wax, wax)
-    w_sum, w_norm, w_high, wax_sum, c_min, c_max = _to_host(
-        w.sum(), torch.linalg.vector_norm(w), torch.ge(w, 0.5, out=c_squares).sum(), wax, *c_min_max
-    )
-    normaliser = N / w_sum if n else 0.0
-    return wa.mul_(normaliser), CovarianceStatistics(
-        sigma=sigma if signal else 0.0,
-        signal_share=float(signal),
-        weight_mean=w_sum / N,
-        weight_min=math.exp(slope * max(c_max, -c_min) ** 2),
-        effective_sample_share=w_sum**2 / (N * w_norm**2) if n else 0.0,
-        downweighted_share=(n - w_high) / N,
-        covariance_before=c_mean,
-        covariance_after=wax_sum * normaliser / N,
-        covariance_max=max(c_max, 0.0),
-        covariance_min=min(c_min, 0.0),
-    )
+    c_after = x_centred.mul_(result).sum(dtype=torch.float64)
+    return result, moments.statistics(kernel, *(value[None] for value in (w_sum, w_squares, (w >= 0.5).sum(), c_after)))
 
 
 @torch.no_grad()
@@ -150,7 +130,9 @@ def reweight_responses(
     """w~ A of every token, with one advantage to a response and statistics by group.
 
     With A_i constant in a row, c is linear in log pi there, so that mean(c) and sigma follow from mean and spread of
-    each row's log-probs, and the batch is read twice instead of four times.
+    each row's log-probs, and the batch is read twice instead of four times. Sums over rows run in float64, and so does
+    the sum of a row's log-probs; the other sums within a row, of values around 0 or between 0 and 1, in float32.
+    Padding is skipped (blocks.py), and one thread does the work.
 
     Args:
         log_probs, response_mask, kernel: as in :func:`reweight_tokens`.
@@ -170,106 +152,161 @@ def reweight_responses(
         group = torch.zeros(rows, dtype=torch.long)
     elif group.shape != (rows,) or (rows and not 0 <= group.min() <= group.max() < rows):
         raise ValueError(f"group must hold one number below {rows} for each of the {rows} rows")
-    device, dtype = log_probs.device, torch.promote_types(log_probs.dtype, torch.float32)
-    group = group.to(device=device, dtype=torch.long)
+    dtype, device = torch.promote_types(log_probs.dtype, torch.float32), log_probs.device
+    result = zeros(rows, time, dtype, device)
+    blocks = blocks_of_like_length(response_mask)
+    if not blocks:
+        return result, _NO_TOKEN
 
-    def group_sum(per_row: Float[Tensor, " rows"]) -> Float[Tensor, " groups"]:
-        return per_row.new_zeros(max(rows, 1)).index_add_(0, group, per_row)
+    # From here on rows are those with a token, in block order.
+    order = torch.cat([block.rows for block in blocks])
+    a = advantages.index_select(0, order).double()
+    groups = _Groups(group.to(device).index_select(0, order))
+    x_mean, a_centred, c = _moments(log_probs, a, order, blocks, groups, dtype)
 
-    # Of each row: tokens, sum of log pi, and around its mean the sum of squares and the extremes.
-    n, x_sum, x_squares, x_max, x_min = torch.zeros(5, rows, dtype=torch.float64, device=device)
-    for block in _row_blocks(rows, time, device):
-        mask = response_mask[block].to(dtype, copy=True)
-        x = log_probs[block] * mask
-        n[block], x_sum[block] = mask.sum(-1).double(), x.sum(-1, dtype=torch.float64)
-        x -= mask.mul_((x_sum[block] / n[block].clamp(min=1)).to(dtype)[:, None])
-        x_squares[block] = torch.linalg.vector_norm(x, dim=-1).double().square()
-        x_max[block], x_min[block] = x.amax(-1).double(), x.amin(-1).double()
-    a = torch.where(n > 0, advantages.double(), 0.0)
-    if not torch.isfinite(x_sum.sum() + a.sum()):
-        column = advantages[:, None].expand_as(log_probs)
-        log_probs, _ = _clear_off_mask(response_mask, log_probs=log_probs, advantages=column)
-        return reweight_responses(log_probs, advantages, response_mask, group, kernel, observe)
+    # w = exp(-c^2 / (2 sigma^2)) stands in result until sum(w) is known, then w~ A = w A N / sum(w).
+    slope = a_centred * groups.spread(c.scale(kernel))
+    w_sum, w_squares, w_high, wx_sum = _weigh(log_probs, x_mean, slope, blocks, result)
+    normaliser = groups.spread(c.N / groups.sum(w_sum))
+    if observe is not None:
+        for block in blocks:
+            x = block.take(log_probs, dtype).sub_(_column(x_mean, block, dtype))
+            observe(
+                block.rows,
+                block.clear(x.mul_(_column(a_centred, block, dtype))),
+                block.take(result, dtype).mul_(_column(normaliser, block, dtype)),
+            )
+    multiply_rows(result, result.new_zeros(rows).index_copy_(0, order, (normaliser * a).to(dtype)))
 
-    # mean(log pi), mean(A); then c of each row, its mean and sigma
-    N = group_sum(n)
-    x_mean = group_sum(x_sum) / N.clamp(min=1)
-    a_mean = group_sum(a * n) / N.clamp(min=1)
-    row_offset = x_sum / n.clamp(min=1) - x_mean[group]
+    c_after = normaliser * a * wx_sum
+    return result, c.statistics(kernel, *(groups.sum(values) for values in (w_sum, w_squares, w_high, c_after)))
+
+
+def _moments(
+    log_probs: Float[Tensor, "all time"],
+    a: Float[Tensor, " rows"],
+    order: Int[Tensor, " rows"],
+    blocks: list[Block],
+    groups: _Groups,
+    dtype: torch.dtype,
+) -> tuple[Float[Tensor, " rows"], Float[Tensor, " rows"], _Moments]:
+    """mean(log pi) of each row's group, A - mean(A) of each row, and the moments of c."""
+    sums, others = [], []
+    for block in blocks:
+        x = block.clear(block.take(log_probs, dtype))
+        sums.append(x.sum(-1, dtype=torch.float64))
+        block.clear(x.sub_((sums[-1] / block.n).to(dtype)[:, None]))
+        others.append(torch.stack([torch.linalg.vector_norm(x, dim=-1), x.amax(-1), x.amin(-1)]))
+    n, x_sum = torch.cat([block.n for block in blocks]), torch.cat(sums)
+    x_norm, x_max, x_min = torch.cat(others, 1).double()  # around the row's mean
+    _check_finite(order, log_probs=x_sum, advantages=a)
+
+    N = groups.sum(n)
+    x_mean, a_mean = groups.spread(groups.sum(x_sum) / N), groups.spread(groups.sum(n * a) / N)
     # The mean of float64 sums of equal float32 values is exact; the cast keeps it so for the difference.
-    a_centred = (a.to(dtype) - a_mean[group].to(dtype)).double()
-    c_row_mean = a_centred * row_offset
-    c_mean = group_sum(n * c_row_mean) / N.clamp(min=1)
-    c_squares = a_centred.square() * x_squares + n * (c_row_mean - c_mean[group]).square()
-    sigma = (group_sum(c_squares) / N.clamp(min=1)).sqrt()
-    c_ends = torch.stack([a_centred * (x_max + row_offset), a_centred * (x_min + row_offset)])
-    c_ends = torch.where(n > 0, c_ends, 0.0)
+    a_centred = (a.to(dtype) - a_mean.to(dtype)).double()
 
-    # w = exp(-(c / (sqrt(2) sigma))^2)
-    signal = (sigma >= _VANISHING) & (c_mean.abs() < _UNIFORM * sigma)
-    scale = torch.where(signal, 1 / (math.sqrt(2) * sigma), 0.0) if kernel == "gaussian" else torch.zeros_like(sigma)
-    slope = (a_centred * scale[group]).to(dtype)[:, None]
-    centre = x_mean[group].to(dtype)[:, None]
-    result = torch.empty(rows, time, dtype=dtype, device=device)
-    w_sum, w_squares, w_high, wx_sum = torch.zeros(4, rows, dtype=torch.float64, device=device)
-    for block in _row_blocks(rows, time, device):
-        mask = response_mask[block].to(dtype, copy=True)
-        x = log_probs[block].to(dtype)
-        w = torch.sub(x, centre[block], out=result[block]).mul_(slope[block]).square_().neg_().exp_().mul_(mask)
-        w_sum[block] = w.sum(-1).double()
-        w_squares[block] = torch.linalg.vector_norm(w, dim=-1).double().square()
-        wx_sum[block] = torch.linalg.vecdot(w, x).double()
-        w_high[block] = torch.ge(w, 0.5, out=mask).sum(-1).double()
-
-    # w~ A = w A N / sum(w)
-    normaliser = N / group_sum(w_sum).clamp(min=_TINY)
-    for block in _row_blocks(rows, time, device):
-        if observe is None:
-            break
-        c = (log_probs[block].to(dtype) - centre[block]).mul_(a_centred[block].to(dtype)[:, None])
-        weights = result[block] * normaliser[group[block]].to(dtype)[:, None]  # result is still w
-        observe(block, c.mul_(response_mask[block] != 0), weights)
-    result *= (a * normaliser[group]).to(dtype)[:, None]
-
-    tokens = N.sum().clamp(min=1)
-    effective = group_sum(w_sum).square() / group_sum(w_squares).clamp(min=_TINY)
-    covariance_after = a * normaliser[group] * (wx_sum - x_mean[group] * w_sum)
-    no_rows = torch.zeros(1, dtype=torch.float64, device=device)
-    statistics = (
-        (sigma * signal).sum() / signal.sum().clamp(min=1),
-        signal.sum() / (N > 0).sum().clamp(min=1),
-        w_sum.sum() / tokens,
-        torch.cat([no_rows, scale[group] * c_ends.abs().amax(0)]).max().square().neg().exp(),
-        effective.sum() / tokens,
-        (n - w_high).sum() / tokens,
-        (n * c_row_mean).sum() / tokens,
-        covariance_after.sum() / tokens,
-        torch.cat([no_rows, c_ends.amax(0)]).max(),
-        torch.cat([no_rows, c_ends.amin(0)]).min(),
-    )
-    return result, CovarianceStatistics(*torch.stack([value.double() for value in statistics]).tolist())
+    # c = (log pi - mean(log pi)) * (A - mean(A)) is linear in log pi within a row.
+    offset = x_sum / n - x_mean
+    c_row_mean = a_centred * offset
+    c_mean = groups.sum(n * c_row_mean) / N
+    c_squares = (a_centred * x_norm).square() + n * (c_row_mean - groups.spread(c_mean)).square()
+    c_ends = torch.stack([a_centred * (x_max + offset), a_centred * (x_min + offset)])
+    c_max, c_min = groups.sum(c_ends.amax(0), "amax"), groups.sum(c_ends.amin(0), "amin")
+    return x_mean, a_centred, _Moments(N, c_mean, (groups.sum(c_squares) / N) ** 0.5, c_max, c_min)
 
 
-def _row_blocks(rows: int, time: int, device: torch.device) -> list[slice]:
-    elements = _BLOCK_ELEMENTS if device.type == "cpu" else _BLOCK_ELEMENTS_ACCELERATOR
-    size = max(1, elements // max(time, 1))
-    return [slice(start, start + size) for start in range(0, rows if time else 0, size)]
+def _weigh(
+    log_probs: Float[Tensor, "all time"],
+    x_mean: Float[Tensor, " rows"],
+    slope: Float[Tensor, " rows"],
+    blocks: list[Block],
+    w_of_all: Float[Tensor, "all time"],
+) -> list[Float[Tensor, " rows"]]:
+    """Puts w into ``w_of_all``. Returns each row's sums of w, w^2, w >= 0.5 and w (log pi - mean(log pi))."""
+    dtype = w_of_all.dtype
+    zero, sums = x_mean.new_zeros((), dtype=dtype), []
+    for block in blocks:
+        x = block.clear(block.take(log_probs, dtype).sub_(_column(x_mean, block, dtype)))
+        root = x * _column(slope, block, dtype)
+        w = block.clear(torch.addcmul(zero, root, root, value=-1, out=root).exp2_())
+        block.put(w, w_of_all)
+        w_norm, wx = torch.linalg.vector_norm(w, dim=-1), torch.linalg.vecdot(w, x)
+        sums.append(torch.stack([w.sum(-1), w_norm, torch.ge(w, 0.5, out=x).sum(-1), wx]))
+    w_sum, w_norm, w_high, wx_sum = torch.cat(sums, 1).double()
+    return [w_sum, w_norm.square(), w_high, wx_sum]
 
 
-def _to_host(*scalars: Tensor) -> list[float]:
-    """One transfer from the device."""
-    return torch.stack(scalars).tolist()
+class _Groups:
+    """Sums over the rows of each group, in float64."""
+
+    def __init__(self, numbers: Int[Tensor, " rows"]) -> None:
+        present, self._group = numbers.unique(return_inverse=True)
+        self._count = len(present)
+
+    def sum(self, per_row: Float[Tensor, " rows"], reduce: str = "sum") -> Float[Tensor, " groups"]:
+        return per_row.new_zeros(self._count).scatter_reduce_(0, self._group, per_row, reduce)
+
+    def spread(self, per_group: Float[Tensor, " groups"]) -> Float[Tensor, " rows"]:
+        return per_group.index_select(0, self._group)
 
 
-def _clear_off_mask(response_mask: Tensor, **tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors with 0 off the mask, where a NaN would survive multiplication by 0. Raises if one stands on it."""
-    invalid = response_mask == 0
-    cleared = {name: values.masked_fill(invalid, 0.0) for name, values in tensors.items()}
-    for name, values in cleared.items():
-        rows = (~torch.isfinite(values)).any(-1).nonzero().flatten().tolist()
-        if rows:
-            raise NonFiniteError(name, rows)
-    return tuple(cleared.values())
+@dataclass(frozen=True)
+class _Moments:
+    """Of the covariances of each group, in float64."""
+
+    N: Float[Tensor, " groups"]
+    mean: Float[Tensor, " groups"]
+    sigma: Float[Tensor, " groups"]
+    max: Float[Tensor, " groups"]
+    min: Float[Tensor, " groups"]
+
+    @property
+    def signal(self) -> Bool[Tensor, " groups"]:
+        """Whether covariances differ; else all weights are 1."""
+        return (self.sigma >= _VANISHING) & (self.mean.abs() < _UNIFORM * self.sigma)
+
+    def scale(self, kernel: Kernel) -> Float[Tensor, " groups"]:
+        """s with w = 2^-(s c)^2 = exp(-c^2 / (2 sigma^2)). For exp2 instead of exp see blocks.py."""
+        return torch.where(self.signal & (kernel == "gaussian"), math.sqrt(math.log2(math.e) / 2) / self.sigma, 0.0)
+
+    def statistics(
+        self,
+        kernel: Kernel,
+        w_sum: Float[Tensor, " groups"],
+        w_squares: Float[Tensor, " groups"],
+        w_high: Shaped[Tensor, " groups"],  # a count, of any dtype
+        c_after: Float[Tensor, " groups"],
+    ) -> CovarianceStatistics:
+        """From each group's sums of w, w^2, w >= 0.5 and w~ A (log pi - mean(log pi))."""
+        tokens, signal = self.N.sum(), self.signal
+        statistics = (
+            (self.sigma * signal).sum() / signal.sum().clamp(min=1),
+            signal.double().mean(),
+            w_sum.sum() / tokens,
+            (self.scale(kernel) * torch.maximum(self.max, -self.min)).max().square().neg().exp2(),
+            torch.minimum(w_sum.square() / w_squares, self.N).sum() / tokens,
+            (self.N - w_high).sum() / tokens,
+            (self.N * self.mean).sum() / tokens,
+            c_after.sum() / tokens,
+            self.max.max().clamp(min=0),
+            self.min.min().clamp(max=0),
+        )
+        return CovarianceStatistics(*torch.stack([value.double() for value in statistics]).tolist())
+
+
+_NO_TOKEN = CovarianceStatistics(*[0.0] * 10)
+
+
+def _column(per_row: Float[Tensor, " rows"], block: Block, dtype: torch.dtype) -> Float[Tensor, "block 1"]:
+    return per_row[block.at, None].to(dtype)
+
+
+def _check_finite(rows: Int[Tensor, " rows"], **per_row: Float[Tensor, " rows"]) -> None:
+    finite = torch.isfinite(torch.stack(list(per_row.values())))
+    if not finite.all():
+        which = int((~finite).any(1).nonzero()[0])  # the first of them
+        raise NonFiniteError(list(per_row)[which], rows.to(finite.device)[~finite[which]].sort().values.tolist())
 
 
 def _check_arguments(

@@ -138,12 +138,13 @@ train() {
         "${BACKEND[@]}" "${EXTRA[@]}" "$@"
     )
     if [ -n "${DRY_RUN:-}" ]; then
-        exec "${main[@]}" --cfg job --resolve "${settings[@]}"
+        exec python3 -m cw_plugin config "${settings[@]}"
     fi
-    if [ -n "${RAY_JOB:-}" ]; then
+    if [ -n "${RAY_JOB:-}" ]; then # its environment is the cluster's, so that nothing can be checked here
         [ ! -d "$OUT" ] || "${launch[@]}" --check "$OUT" "${main[@]}" "${settings[@]}"
         exec ray job submit --address "$RAY_JOB" -- "${main[@]}" "${settings[@]}"
     fi
+    python3 -m cw_plugin doctor --quick "${settings[@]}"
     case $OUT in *://*) exec "${main[@]}" "${settings[@]}" ;; esac
     exec "${launch[@]}" --show "$OUT" "${main[@]}" "${settings[@]}"
 }

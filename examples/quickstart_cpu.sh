@@ -11,6 +11,7 @@
 #   RUN      where the run is written      default runs/quickstart-$METHOD (SEED=2: runs/quickstart-$METHOD-seed2); the
 #            same command goes on with the run that is there, another is told to name another folder
 #   PYTHON   the interpreter to build on   default python3 (3.10, 3.11 or 3.12)
+#   DRY_RUN  1: print the configuration of the run, and stop; nothing is installed or written
 set -euo pipefail
 
 METHOD=${METHOD:-cw_grpo}
@@ -36,14 +37,10 @@ case $METHOD in
         ;;
 esac
 
-bash "$root/examples/cpu/install.sh" "$venv"
+[ -n "${DRY_RUN:-}" ] || bash "$root/examples/cpu/install.sh" "$venv"
 export PATH=$venv/bin:$PATH
 
-bash "$root/examples/cpu/data.sh"
-
-mkdir -p "$RUN"
-RUN=$(cd "$RUN" && pwd)
-
+case $RUN in /*) ;; *) RUN=$PWD/$RUN ;; esac
 # Paths are quoted for hydra as well, which takes "=" or a space in them for its own.
 DATA=(
     data.train_files="'$data/open_rs/train.parquet'"
@@ -100,9 +97,16 @@ TRAINER=(
 )
 
 source "$root/examples/cpu/overlay.sh"
+set -- "${ALGORITHM[@]}" "${DATA[@]}" "${MODEL[@]}" "${ACTOR[@]}" "${ROLLOUT[@]}" "${REWARD[@]}" "${TRAINER[@]}" \
+    "${EXTRA[@]}" "$@"
+if [ -n "${DRY_RUN:-}" ]; then
+    exec python3 -m cw_plugin config "$@"
+fi
+python3 -m cw_plugin doctor --quick "$@"
+
+bash "$root/examples/cpu/data.sh"
+
 echo "METHOD=$METHOD, $STEPS steps, in $RUN"
-python "$root/examples/launch.py" "$RUN" \
-    python -m verl.trainer.main_ppo \
-    "${ALGORITHM[@]}" "${DATA[@]}" "${MODEL[@]}" "${ACTOR[@]}" "${ROLLOUT[@]}" "${REWARD[@]}" "${TRAINER[@]}" "${EXTRA[@]}" "$@"
+python "$root/examples/launch.py" "$RUN" python -m verl.trainer.main_ppo "$@"
 cw-grpo report "$METHOD=$RUN" --out "$RUN/report" >"$RUN/report.log"
 python "$root/examples/cpu/summary.py" "$RUN"

@@ -10,13 +10,13 @@ import time
 
 import ray
 
-from cw_plugin.doctor.environment import knock
+from cw_plugin.verl_integration.ray_cluster import require_listener
 
 
 def alive(address: str) -> int:
     """How many nodes there are; 0 while nobody answers."""
     try:
-        knock(address)  # ray.init would wait for minutes, and end us
+        require_listener(address)  # ray.init would wait for minutes, and end this process
         if not ray.is_initialized():
             ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except OSError:  # ConnectionError is one

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import jaxtyping
 import pytest
+from beartype import BeartypeConf, beartype
 
 ROOT = Path(__file__).parent.parent
 
 pytest.register_assert_rewrite("e2e")
+check = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is a float, as it is for mypy
 # Before any test imports them. The other modules have no shapes; their types are mypy's.
 jaxtyping.install_import_hook(
     [
@@ -17,7 +19,7 @@ jaxtyping.install_import_hook(
         for path in ROOT.glob("cw_plugin/**/*.py")
         if "from jaxtyping import" in path.read_text(encoding="utf-8")
     ],
-    "beartype.beartype",
+    f"{__name__}.check",
 )
 
 

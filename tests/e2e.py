@@ -1,4 +1,4 @@
-"""Starts main_ppo and Ray clusters for the end-to-end tests, and computes once more what a run should have done."""
+"""Starts main_ppo for the end-to-end tests, and computes once more what a run should have done."""
 
 from __future__ import annotations
 
@@ -7,10 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -19,7 +15,6 @@ from reference import reference_weights
 
 ROOT = Path(__file__).parent.parent
 MODEL = ROOT / "examples" / "cpu" / "model"
-RAY = Path(sys.prefix) / "bin" / "ray"
 
 METRICS = (
     "sigma", "signal_share", "weight_mean", "weight_min", "effective_sample_share", "downweighted_share",
@@ -127,27 +122,6 @@ def trainer_processes(run: Path) -> list[psutil.Process]:
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return found
-
-
-@contextmanager
-def cluster(*arguments: str, **env: str) -> Iterator[tuple[str, str]]:
-    """A Ray cluster that somebody else has started: its address, and its RAY_TMPDIR."""
-    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
-        command = [RAY, "start", "--head", "--block", "--port=0", "--include-dashboard=false", "--disable-usage-stats"]
-        with open(Path(folder) / "stdout", "w+") as stdout:
-            process = subprocess.Popen(
-                [*command, *arguments], env=os.environ | {"RAY_TMPDIR": folder} | env, stdout=stdout, stderr=stdout
-            )
-            try:
-                address = Path(folder) / "ray" / "ray_current_cluster"
-                deadline = time.monotonic() + 120
-                while not address.exists():
-                    assert process.poll() is None and time.monotonic() < deadline, Path(stdout.name).read_text()
-                    time.sleep(0.2)
-                yield address.read_text(), folder
-            finally:
-                process.terminate()
-                process.wait(timeout=60)
 
 
 def wait_for_ray(*arguments: str) -> subprocess.CompletedProcess:

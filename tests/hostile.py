@@ -117,6 +117,50 @@ _NESTED = [
     ]
 ]
 
+# Against the rules for lists, assignments, percent words, digits in groups, decimal commas and inequalities.
+_WAYS_OF_WRITING = [
+    "1 000" * 20_000,
+    " 000" * 400,
+    "1" + r"\,000" * 300 + "x",
+    "1{,}" * 400,
+    "1,22" * 400,
+    "7918 " + "percent" * 200,
+    "7918" + r"\text{ percent" * 200,
+    "7918" + r"\%" * 900 + "1",
+    "7918" + " " * 1900 + ".x",
+    r"\pm" * 600,
+    r"\frac{1 \pm 2}{3}," * 100 + "7",
+    r"x = \frac{7918 \pm 1}{1}",
+    r"\frac{7918 \pm 1 \pm 1}{1}",
+    ",".join(f"x_{{{i}}}={i}" for i in range(200)),
+    ",".join(f"x<{i}" for i in range(300)),
+    r"x < 7920 \text{ and } x > 7918",
+    "1" + "<x<1" * 300,
+]
+
+# By a ground truth that is compared as a whole.
+LISTS = {
+    gold: [
+        *answers,
+        ",".join(f"x<{i}" for i in range(300)),
+        ",".join(f"{i}<x<{i + 1}" for i in range(200)),
+        "1" + "<x<1" * 300,
+        "1 < x < 9^{9^{9^{9}}}",
+        "x > 1, x < (10^{9})!",
+        r"x < \sin(10^{10^{10}})",
+        ",".join(f"k={i}, n={i}" for i in range(100)),
+        "k = 9^{9^{9^{9}}}, n = 2",
+        r"k = \frac{1 \pm 9^{9^{9^{9}}}}{2}, n = 2",
+        "1," * 900 + "2",
+    ]
+    for gold, answers in {
+        "(1,2]": [r"x \in \mathbb{R}", r"(-\infty, \infty)", "1 < x", "1 < y < 2, x < 2", "x^{1000} - x^{999} < 3"],
+        "x > 3": [r"x \in \mathbb{R}", "x > 3, y > 3", "x > x", "3", "x^{99} > 3^{99}"],
+        "k = 45, n = 2": ["45, 2, 45", "45", "k = k, n = n", r"\{2, 45\}", r"k = 45 \text{ or } n = 2, 3"],
+        "1,22": ["1.22.1", "1.2", "12.2", "1.22, 1", "0.5, 1.22"],
+    }.items()
+}
+
 # More than one answer, or an answer that holds everything.
 _LISTS = [
     *(
@@ -194,6 +238,15 @@ _WHOLE = [
     r"\boxed{" * 20_000,
     r"\boxed{1}" * 20_000,
     "".join(rf"\boxed{{{i}}}" for i in range(5000)),
+    r"\boxed{7918} \quad \text{and} \quad \boxed{7919}",
+    r"\boxed{7918} \text{ for part (a) and } \boxed{7919}",
+    r"\(x_1 = \boxed{7918}\) or \(x_2 = \boxed{7919}\)",
+    r"\boxed{1} for part (a) and " * 5000 + r"\boxed{7919}",
+    (r"\boxed{1}" + "for " * 17) * 3000,
+    (r"\boxed{1} in " + "and " * 16) * 3000,
+    (r"\boxed{1}" + r"\quad" * 14) * 2000 + r"\boxed{7919}",
+    (r"\boxed{1}" + " " * 70) * 2000 + r"\boxed{7919}",
+    r"\boxed{7918}" + " " * 199_000 + r"\boxed{1}",
     "".join(rf"text {i} \boxed{{{i}}} text " for i in range(5000)),
     r"\boxed{7918}" + "x" * 200_000,
     "x" * 200_000 + r"\boxed{7918}",
@@ -207,6 +260,7 @@ RESPONSES: list[str] = [
     *map(_boxed, _NOISE),
     *map(_boxed, _NESTED),
     *map(_boxed, _LISTS),
+    *map(_boxed, _WAYS_OF_WRITING),
     *_PYTHON,
     *_NOISE,
     *(f"</think> The final answer is ${content}$." for content in itertools.chain(_PYTHON, _NESTED, _LISTS)),

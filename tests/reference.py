@@ -31,9 +31,10 @@ def reference_weights(
         sigma = math.sqrt(math.fsum((x - mean_c) ** 2 for x in c) / n)
         uniform = abs(mean_c) >= 10 * sigma  # sigma = 0, or every token alike: weight 1
         w = [1.0 if uniform else math.exp(-x * x / (2 * sigma * sigma)) for x in c]
+        sum_w = math.fsum(w)
         for (i, t), value in zip(tokens, w, strict=True):
-            weights[i][t] = value * n / math.fsum(w)
-        groups[uid] = {"sigma": sigma, "mean_c": mean_c, "n": n, "sum_w": math.fsum(w), "uniform": uniform}
+            weights[i][t] = value * n / sum_w
+        groups[uid] = {"sigma": sigma, "mean_c": mean_c, "n": n, "sum_w": sum_w, "uniform": uniform}
         groups[uid] |= {"sum_w2": math.fsum(x * x for x in w), "low": sum(x < 0.5 for x in w), "min_w": min(w)}
         groups[uid] |= {"max_c": max(c), "min_c": min(c)}
         after = [weights[i][t] * float(advantages[i]) for i, t in tokens]

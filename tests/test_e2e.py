@@ -29,7 +29,6 @@ from e2e import (
     assert_right,
     assert_same_first_step,
     batches,
-    cluster,
     finish,
     grpo_column,
     quickstart,
@@ -38,6 +37,7 @@ from e2e import (
 )
 from omegaconf import OmegaConf
 from patched_verl import PARTS, copy_verl
+from ray_head import cluster
 from tensordict import TensorDict
 from trainers import legacy_trainer
 from transformers import AutoTokenizer
@@ -130,7 +130,7 @@ def test_the_evaluation_of_a_checkpoint_survives_kill_9(first_run, tmp_path):
         "TEMPERATURE": "1.0",
         "E2E_PROBE_DIR": str(out / "probe"),
     }
-    few = "actor_rollout_ref.rollout.max_num_seqs=4"  # at a time, so that some are left when it is killed
+    few = "actor_rollout_ref.rollout.max_num_seqs=16"  # at a time, so that some are left when it is killed
     command = ["bash", "examples/eval_benchmarks.sh", str(run / "checkpoints" / "global_step_5"), few]
     killed = subprocess.Popen(command, cwd=ROOT, env=environment)
     model = f"{run.name}-global_step_5"
@@ -425,7 +425,7 @@ def test_ray_workers_are_asked(monkeypatch):
     assert list(environment.ray_workers(config)) == []
     monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", "none")
     (finding,) = environment.ray_workers(config)
-    assert "a Ray worker on" in finding.what and "has to be restarted" in finding.mend
+    assert "a Ray worker on" in finding.what and "has to be restarted" in finding.fix
 
     with cluster("--num-cpus=1", VERL_USE_EXTERNAL_PLUGINS="none") as (address, folder):
         monkeypatch.delenv("VERL_USE_EXTERNAL_PLUGINS")
@@ -433,12 +433,8 @@ def test_ray_workers_are_asked(monkeypatch):
         monkeypatch.setenv("RAY_TMPDIR", folder)
         (finding,) = environment.ray_workers(config)
         waited = [wait_for_ray(address, "1", "60"), wait_for_ray(address, "2", "1")]
-    assert "a Ray worker on" in finding.what and "has to be restarted" in finding.mend
+    assert "a Ray worker on" in finding.what and "has to be restarted" in finding.fix
     assert [result.returncode for result in waited] == [0, 1] and "1 of 2 nodes" in waited[1].stderr
-
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
-    (finding,) = environment.ray_workers(config)
-    assert "there is no Ray cluster at RAY_ADDRESS=127.0.0.1:9" in finding.what
     assert "0 of 1 nodes" in wait_for_ray("127.0.0.1:9", "1", "1").stderr
 
 

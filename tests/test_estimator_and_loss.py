@@ -411,11 +411,13 @@ def test_every_trainer_mode_of_v1_computes_advantages_through_the_hooks(mode):
     trainer = get_trainer_cls(mode)
     for method in ("_compute_advantage", "fit"):
         assert inspect.getattr_static(trainer, method) is vars(trainer_base.PPOTrainer)[method]
-    asked = (  # by separate_async, and nothing to the others
-        "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+    separate = (  # what separate_async asks of a configuration
+        "trainer.v1.separate_async.parameter_sync_step=1",
         "actor_rollout_ref.rollout.nnodes=1",
         "actor_rollout_ref.rollout.checkpoint_engine.backend=nccl",
     )
-    v1_trainer("algorithm.adv_estimator=cw_grpo", f"trainer.v1.trainer_mode={mode}", *asked)
+    v1_trainer(
+        "algorithm.adv_estimator=cw_grpo", f"trainer.v1.trainer_mode={mode}", *separate * (mode == "separate_async")
+    )
     assert run.current() is not None
     run.end()

@@ -10,15 +10,20 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from pathlib import Path
 
+import answer_classes
 import hostile
+import numpy as np
 import psutil
 import pytest
 
-from cw_plugin.errors import OptionsError
+from cw_plugin.data.answers import final_answer
+from cw_plugin.data.checks import ungradable
+from cw_plugin.errors import GroundTruthError, OptionsError
 from cw_plugin.rewards import GradingPool, compute_score
-from cw_plugin.rewards.boxed import final_boxed, last_boxed, normalize
+from cw_plugin.rewards.boxed import final_boxed, normalize
 from cw_plugin.rewards.think import FORMAT_RULES, answer_section, template_opens_think
 
 COPIES = Path(os.environ.get("CW_GRPO_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -105,6 +110,69 @@ def test_wrong_answers_are_wrong(gold, answer, extraction):
     assert accuracy(gold, answer, extraction) == 0.0
 
 
+@pytest.mark.parametrize(("kind", "ground_truth", "response", "right"), answer_classes.cases())
+def test_a_mathematician_would_agree(kind, ground_truth, response, right):
+    for extraction in ("training", "evaluation"):
+        assert compute_score("x", response, ground_truth, extraction=extraction)["acc"] == right
+
+
+@pytest.mark.parametrize(
+    ("ground_truth", "answer"),
+    [
+        (42, "42"),
+        (42.0, "42"),
+        (-0.5, r"-\frac{1}{2}"),
+        (1e-07, "10^{-7}"),
+        (6.02e23, r"6.02 \times 10^{23}"),
+        (np.int64(42), "42"),
+        (np.float32(0.1), "0.1"),
+        (np.float64(42), "42.0"),
+        (Decimal("12.50"), "12.5"),
+    ],
+)
+def test_a_number_is_a_ground_truth(ground_truth, answer):
+    for extraction in ("training", "evaluation"):
+        assert compute_score("x", BOXED % answer, ground_truth, extraction=extraction)["acc"] == 1.0
+        assert compute_score("x", BOXED % "43", ground_truth, extraction=extraction)["acc"] == 0.0
+
+
+@pytest.mark.parametrize(
+    "ground_truth", [None, True, np.bool_(True), float("nan"), float("inf"), np.float32("nan"), ["42"], {"a": 1}, b"42"]
+)
+def test_a_ground_truth_that_is_neither_text_nor_a_number_is_refused(ground_truth):
+    with pytest.raises(GroundTruthError, match="data_source='some/data'") as error:
+        compute_score("some/data", BOXED % "42", ground_truth)
+    assert repr(ground_truth) in str(error.value)
+
+
+def test_none_is_an_empty_response():
+    assert compute_score("x", None, "27") == compute_score("x", "", "27")
+    assert compute_score("x", None, "27") == {"score": 0.0, "acc": 0.0, "format": 0.0, "pred": ""}
+
+
+def test_the_answer_in_a_column():
+    assert final_answer(27.0, False) == final_answer("27.", False) == "27"
+    assert final_answer(None, False) == final_answer(float("nan"), False) == ""
+    assert final_answer(r"Thus $\boxed{3}$ and $\boxed{5}$.", True) == "3, 5"
+    assert final_answer("no box", True) == ""
+
+
+def test_a_check_of_answers_says_why_one_fails(monkeypatch):
+    """What took too long is not called unreadable."""
+    pool = GradingPool(time_limit=1.0)
+    monkeypatch.setattr("cw_plugin.data.checks.shared_pool", lambda: pool)
+    try:
+        golds = ["27", "", "E_{1},E_{2}", hostile.HANGING[0], r"\sin(10^{10^{10}})"]
+        reasons = {failure.row: failure.reason for failure in ungradable(golds, "evaluation", iter)}
+    finally:
+        pool.close()
+    assert set(reasons) == {1, 2, 3, 4}
+    assert reasons[1] == "no answer"
+    assert "does not parse" in reasons[2]
+    # Of CPU time, or of the clock's where the machine is busy.
+    assert all("it took more than 1" in reasons[row] and "parse" not in reasons[row] for row in (3, 4))
+
+
 @pytest.mark.parametrize(
     "gold", ["", " ", r"\frac{", "E_{1},E_{2}", r"\frac{1}{3} E_{1}+\frac{2}{3} E_{2}", r"\frac{0}{0}"]
 )
@@ -135,6 +203,13 @@ def test_an_unparsable_gold_earns_nothing(gold):
 def test_extraction_follows_open_rs(text, training, evaluation):
     assert compute_score("x", text, "27", extraction="training")["acc"] == training
     assert compute_score("x", text, "27", extraction="evaluation")["acc"] == evaluation
+
+
+def test_an_unboxed_answer_that_does_not_parse_is_wrong(pool, caplog):
+    for gold in ("k = 45, n = 2", "(1,2]", "27"):
+        assert pool.grade(gold, r"The final answer is $\frac{45}{$.").accuracy == 0.0
+        assert pool.grade(gold, r"The final answer is $\frac{45}{$.", "training").accuracy == 0.0
+    assert caplog.text == ""
 
 
 def test_data_source_selects_the_extraction():
@@ -208,17 +283,18 @@ def test_an_option_that_does_not_exist_is_refused(option):
 
 
 def test_boxes():
-    assert last_boxed(r"\boxed{1} then \boxed{\frac{1}{2}}.") == r"\frac{1}{2}"
-    assert last_boxed(r"\boxed{\{1, 2\}}") == r"\{1, 2\}"
-    assert last_boxed(r"\fbox {7}") == "7"
-    assert last_boxed(r"\boxed{a \boxed{5}}") == "5"
-    assert last_boxed(r"\boxed{5} and \boxed{6") == "5"
-    assert last_boxed(r"\frac{1}{\boxed{3}}") == "3"
-    assert last_boxed("no box") is None
+    assert final_boxed(r"\boxed{1} then \boxed{\frac{1}{2}}.") == r"\frac{1}{2}"
+    assert final_boxed(r"\boxed{\{1, 2\}}") == r"\{1, 2\}"
+    assert final_boxed(r"\fbox {7}") == "7"
+    assert final_boxed(r"\boxed{a \boxed{5}}") == "5"
+    assert final_boxed(r"\boxed{5} and \boxed{6") == "5"
+    assert final_boxed(r"\frac{1}{\boxed{3}}") == "3"
+    assert final_boxed("no box") is None
     assert final_boxed(r"first \boxed{1}; now $\boxed{2}$, $\boxed{3}$ and $\boxed{4}$") == "2, 3, 4"
     assert normalize("$69$,$84$") == "69,84"
     assert normalize(r"0.1\overline{6}") == r"0.1\overline{6}"
     assert normalize("-1./3") == "-1/3"
+    assert normalize("x^2 100") == "x^2 100"
     assert answer_section("a</think>b</think>c") == "c"
 
 
@@ -246,6 +322,13 @@ def test_no_hostile_response_scores_or_breaks_the_pool(tmp_path, monkeypatch):
     finally:
         pool.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_hostile_list_scores(pool):
+    """What is compared as a whole (a set, a list of assignments, a decimal comma) is bounded as well."""
+    jobs = [(gold, BOXED % answer, "evaluation") for gold, answers in hostile.LISTS.items() for answer in answers]
+    assert len(jobs) >= 30
+    assert [job[:2] for job, acc in zip(jobs, grade_all(pool, jobs), strict=True) if acc] == []
 
 
 def test_an_answer_that_needs_too_much_memory_is_wrong(pool):
@@ -305,6 +388,37 @@ def test_no_worker_outlives_a_killed_parent(tmp_path, busy):
     assert alive == []
 
 
+FORKING = """
+import os, sys, threading
+from cw_plugin.rewards import GradingPool, compute_score, pool
+
+right = lambda: compute_score("x", r"\\boxed{5}", "5")["acc"] == 1.0
+own = GradingPool()
+assert right() and own.grade("5", r"\\boxed{5}").accuracy == 1.0
+with pool._shared_lock, own._lock:  # as if another thread were in the middle of it
+    child = os.fork()
+if child == 0:
+    assert right() and own.grade("5", r"\\boxed{5}").accuracy == 1.0
+    print("child", flush=True)
+    sys.exit()  # with the handlers at exit, which must leave the parent's workers alone
+workers = own._pool, pool._shared[pool.TIME_LIMIT]._pool
+assert os.waitpid(child, 0)[1] == 0
+assert right() and own.grade("5", r"\\boxed{5}").accuracy == 1.0
+print("parent", flush=True)
+"""
+
+
+def test_a_forked_process_grades(tmp_path):
+    script = tmp_path / "forking.py"
+    script.write_text(FORKING)
+    root = Path(__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    process = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, env=environment, timeout=300, check=False
+    )
+    assert (process.returncode, process.stdout, process.stderr) == (0, "child\nparent\n", "")
+
+
 def test_importing_the_reward_is_light():
     heavy = ("torch", "sympy", "math_verify", "verl", "ray", "transformers", "pyarrow")
     code = f"import sys, cw_plugin.rewards; print([m for m in {heavy} if m in sys.modules])"
@@ -329,7 +443,6 @@ UNREADABLE = {
 @pytest.mark.skipif(not COPIES.is_dir(), reason="needs local copies of the benchmarks, see README")
 def test_the_golds_of_the_benchmarks(pool):
     """Each gold equals itself in a response, and none is earned by the next row's different gold."""
-    from cw_plugin.data.answers import final_answer
     from cw_plugin.data.sources import SOURCES
 
     golds = []

@@ -21,7 +21,7 @@ SHAPE, WIDER, ROWS = torch.zeros(2, 3), torch.zeros(2, 4), torch.zeros(2)
         (reweight_responses, (SHAPE, SHAPE, SHAPE), "advantages"),
         (reweight_responses, (SHAPE, ROWS, WIDER), "response_mask"),
         (reweight_responses, (SHAPE.int(), ROWS, SHAPE), "log_probs"),
-        (CovarianceRecorder(SHAPE), (slice(0, 2), SHAPE, WIDER), "weights"),
+        (CovarianceRecorder(SHAPE), (torch.arange(2), SHAPE, WIDER), "weights"),
         (compute_cw_grpo_advantage, (SHAPE, WIDER.int(), None), "response_mask"),
         (compute_policy_loss_cw_grpo, (SHAPE, SHAPE, ROWS, SHAPE.bool()), "advantages"),
     ],

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -147,6 +151,7 @@ def test_any_batch_is_finite_and_matches_the_loop(reweight, batch):
             assert weights.mean().item() == pytest.approx(1, abs=1e-4)
     if statistics is not None:
         assert all(math.isfinite(value) for value in vars(statistics).values())
+        assert 0 <= statistics.effective_sample_share <= 1 + 1e-6
     expected, groups = loop(*batch)
     assume(well_conditioned(batch, groups))
     torch.testing.assert_close(reweighted.double(), expected, rtol=1e-3, atol=1e-3)
@@ -202,12 +207,56 @@ def test_scope_batch_is_one_group(reweight):
     torch.testing.assert_close(reweighted.double(), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_blocks_do_not_show(monkeypatch):
-    log_probs, advantages, mask, group = random_batch(6)
-    reweighted, _ = reweight_responses(log_probs, advantages, mask, group)
-    monkeypatch.setattr("cw_plugin.weights._BLOCK_ELEMENTS", 1)
-    one_row_at_a_time, _ = reweight_responses(log_probs, advantages, mask, group)
-    torch.testing.assert_close(one_row_at_a_time, reweighted, rtol=1e-6, atol=1e-7)
+@pytest.mark.parametrize("elements", [1, 700, 2**17])
+@pytest.mark.parametrize("width", [127, 128, 300])
+def test_blocks_do_not_show(monkeypatch, elements, width):
+    """Rows without gaps, with gaps, with a late start, full and empty, in blocks of one row and of many."""
+    log_probs, advantages, mask, group = random_batch(6, groups=4, responses=8, width=width)
+    mask[::2] = torch.arange(width) < mask[::2].sum(1, keepdim=True)
+    mask[3, : width // 2], mask[4], mask[5] = False, True, False
+    log_probs[~mask] = math.nan
+    expected, groups = loop(log_probs, advantages, mask, group)
+    monkeypatch.setattr("cw_plugin.blocks.block_elements", lambda device: elements)
+    for valid in (mask, mask.long(), mask.float()):
+        reweighted, statistics = reweight_responses(log_probs, advantages, valid, group)
+        torch.testing.assert_close(reweighted.double(), expected, rtol=1e-5, atol=1e-5)
+        assert vars(statistics) == pytest.approx(loop_statistics(groups), rel=1e-4, abs=1e-6)
+
+
+def test_no_operation_waits_for_other_threads():
+    """torch starts its threads with the first operation that it splits. Here there is none."""
+    code = """
+import os, numpy as np, torch
+from cw_plugin.weights import reweight_responses
+rng = np.random.default_rng(0)
+mask = torch.from_numpy((np.arange(3001) < rng.integers(1, 3002, (200, 1))).astype(np.int64))
+log_probs, advantages = (torch.from_numpy(-rng.random(shape, dtype=np.float32)) for shape in ((200, 3001), 200))
+torch.set_num_threads(4)
+before = len(os.listdir("/proc/self/task"))
+reweight_responses(log_probs, advantages, mask, torch.from_numpy(np.arange(200) // 8))
+after = len(os.listdir("/proc/self/task"))
+torch.ones(10**6) * 2
+print(after - before, len(os.listdir("/proc/self/task")) > after)
+"""
+    if not Path("/proc/self/task").exists():
+        pytest.skip("counts threads in /proc")
+    environment = {**os.environ, "OMP_NUM_THREADS": "4"}
+    found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["0", "True"]
+
+
+@both
+def test_sums_are_exact_where_float32_would_lose_tokens(reweight):
+    """A group of 300,000 tokens, its log-probs in a narrow band far from 0."""
+    log_probs, advantages, mask, _ = random_batch(13, groups=1, responses=75, width=8192, scale=0.02)
+    log_probs -= 4
+    expected, groups = loop(log_probs, advantages, mask, torch.zeros(len(mask)))
+    reweighted, statistics = reweight(log_probs, advantages, mask)
+    torch.testing.assert_close(reweighted.double(), expected, rtol=2e-6, atol=2e-6)
+    of_single_tokens = {"covariance_max", "covariance_min", "weight_min"}  # as exact as float32 values, not as sums
+    for name, value in loop_statistics(groups).items():
+        rel = 1e-3 if name in of_single_tokens else 1e-6
+        assert getattr(statistics, name) == pytest.approx(value, rel=rel, abs=1e-9), name
 
 
 @both

@@ -1,11 +1,11 @@
-r"""From a dataset's gold column to the final answer alone."""
+r"""From a dataset's answer column to the final answer alone."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-from cw_plugin.rewards.boxed import last_boxed
+from cw_plugin.rewards.boxed import final_boxed, number_text
 
 _REWRITES = [
     (re.compile(r"(?<!\\)\$"), ""),
@@ -16,18 +16,17 @@ _REWRITES = [
 ]
 
 
-def final_answer(gold: Any, is_boxed: bool) -> str:
-    r"""The answer in a gold column's value, "" where there is none.
+def final_answer(value: Any, is_boxed: bool) -> str:
+    r"""The answer in an answer column's value, "" where there is none.
 
     Args:
-        gold: a string or a number; a number's decimals go when they are zero (AMC's ``27.0``).
+        value: a string or a number; a number's decimals go when they are zero (AMC's ``27.0``). None and NaN are none.
         is_boxed: the value is a worked solution, and the answer is in its last ``\boxed``.
     """
-    if gold is None:
+    if value is None or value != value:  # NaN is how a table says that there is none
         return ""
-    if isinstance(gold, float) and gold.is_integer():
-        gold = int(gold)
-    answer = (last_boxed(str(gold)) or "") if is_boxed else str(gold)
+    text = number_text(value) or str(value)
+    answer = (final_boxed(text) or "") if is_boxed else text
     for pattern, replacement in _REWRITES:
         answer = pattern.sub(replacement, answer)
     return answer.strip()

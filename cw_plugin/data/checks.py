@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from cw_plugin.rewards.pool import shared_pool
+from cw_plugin.rewards.worker import Grade
 
 
 @dataclass(frozen=True)
@@ -22,37 +24,52 @@ def empty_problems(problems: Sequence[str | None]) -> list[int]:
     return [row for row, problem in enumerate(problems) if not (problem or "").strip()]
 
 
-def duplicates(problems: Sequence[str], golds: Sequence[str]) -> list[Failure]:
+def duplicates(problems: Sequence[str], ground_truths: Sequence[str]) -> list[Failure]:
     """Rows whose problem already stood in an earlier row, up to white space."""
     first: dict[str, int] = {}
     failures = []
     for row, problem in enumerate(problems):
         earlier = first.setdefault(" ".join(problem.split()), row)
         if earlier != row:
-            answer = "the same answer" if golds[row] == golds[earlier] else f"another answer, {golds[earlier]!r}"
+            before = ground_truths[earlier]
+            answer = "the same answer" if ground_truths[row] == before else f"another answer, {before!r}"
             failures.append(Failure(row, f"the same problem as row {earlier}, with {answer}"))
     return failures
 
 
 def ungradable(
-    golds: Sequence[str], extraction: str, progress: Callable[[Iterable[float]], Iterable[float]]
+    ground_truths: Sequence[str], extraction: str, progress: Callable[[Iterable[Any]], Iterable[Any]]
 ) -> list[Failure]:
-    r"""Rows whose gold answer, boxed in a normal response, is not graded as right.
+    r"""Rows whose answer, boxed in a normal response, is not graded as right, because nothing reads it or in time.
 
     Args:
-        golds: the answers.
+        ground_truths: the answers.
         extraction: how they will be graded, "training" or "evaluation".
-        progress: wraps the iterator over the ``len(golds)`` results.
+        progress: wraps the iterator over the ``len(ground_truths)`` results.
     """
     pool = shared_pool()
 
-    def grade(gold: str) -> float:
-        return pool.grade(gold, rf"The answer is $\boxed{{{gold}}}$.", extraction).accuracy if gold else 0.0
+    def grade(ground_truth: str) -> Grade:
+        return (
+            pool.grade(ground_truth, rf"The answer is $\boxed{{{ground_truth}}}$.", extraction)
+            if ground_truth
+            else Grade(0.0, "")
+        )
 
     with ThreadPoolExecutor(4 * pool.workers) as threads:
-        accuracies = list(progress(threads.map(grade, golds)))
+        grades = list(progress(threads.map(grade, ground_truths)))
     return [
-        Failure(row, f"the gold answer {gold!r} does not parse, so no response can be right" if gold else "no answer")
-        for row, (gold, accuracy) in enumerate(zip(golds, accuracies, strict=True))
-        if accuracy != 1.0
+        Failure(row, _why(ground_truth, grade))
+        for row, (ground_truth, grade) in enumerate(zip(ground_truths, grades, strict=True))
+        if grade.accuracy != 1.0
     ]
+
+
+def _why(ground_truth: str, grade: Grade) -> str:
+    if not ground_truth:
+        return "no answer"
+    if grade.stopped:
+        return f"the answer {ground_truth!r} could not be graded: {grade.stopped}"
+    if grade.failure:
+        return f"the answer {ground_truth!r} could not be graded: {grade.failure.strip().splitlines()[-1]}"
+    return f"the answer {ground_truth!r} does not parse, so no response can be right"

@@ -7,10 +7,8 @@ import hashlib
 import importlib.util
 import json
 import textwrap
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cw_plugin.errors import DataError
 from cw_plugin.files import expanded
@@ -92,15 +90,3 @@ def _lighteval_template() -> str:
             "pip install lighteval==0.13.0, or choose another prompt."
         ) from error
     return textwrap.dedent(template)
-
-
-def prompt_lengths(tokenizer: Any, chats: Sequence[Any], template: Mapping[str, Any]) -> list[int]:
-    """Tokens of every prompt as verl renders it.
-
-    Args:
-        tokenizer: of transformers, with a chat template.
-        chats: prompts, each a list of turns.
-        template: ``data.apply_chat_template_kwargs``.
-    """
-    texts = tokenizer.apply_chat_template(list(chats), add_generation_prompt=True, tokenize=False, **template)
-    return [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]

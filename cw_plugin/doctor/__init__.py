@@ -1,83 +1,60 @@
 """``cw-grpo doctor``: says what is wrong with a run before Ray starts and a GPU is taken.
 
-Every check is a function from the composed configuration to findings, listed in :data:`CHECKS`.
+Every check is a function from the composed configuration to findings. :data:`QUICK` holds those that need neither verl
+nor the model nor the data; the scripts of examples/ run them before every training. :data:`CHECKS` holds all.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from cw_plugin.doctor import data, environment, memory, settings
 from cw_plugin.doctor.finding import Finding
-from cw_plugin.errors import OptionsError
+from cw_plugin.errors import first_line
 
-__all__ = ["CHECKS", "Finding", "compose", "examine"]
+__all__ = ["CHECKS", "QUICK", "Check", "Finding", "examine"]
 
-CHECKS: tuple[Callable[[Any], Iterable[Finding]], ...] = (
-    environment.versions,
-    environment.fresh_interpreter,
+Check = Callable[[Any], Iterable[Finding]]
+
+QUICK: tuple[Check, ...] = (
     settings.method,
     settings.rollout,
     settings.scope,
     settings.batch_sizes,
+    environment.ray_cluster,
+)
+CHECKS: tuple[Check, ...] = (
+    environment.versions,
+    environment.fresh_interpreter,
+    *QUICK,
     settings.aggregation,
     settings.reward_function,
     settings.verls_own_checks,
-    data.context_length,
+    data.lengths,
     data.files,
     data.prompts,
     memory.estimate,
 )
 
 
-def compose(arguments: Sequence[str]) -> Any:
-    """verl's configuration as main_ppo would compose it.
-
-    Args:
-        arguments: hydra overrides; or one of the recipes (``run_*.sh``) and overrides, which is asked with DRY_RUN=1.
-
-    Raises:
-        OptionsError: hydra or the script refuses them.
-    """
-    from omegaconf import OmegaConf
-
-    if arguments and arguments[0].endswith(".sh"):
-        return OmegaConf.create(_of_script(Path(arguments[0]), arguments[1:]))
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_module
-    from hydra.errors import HydraException
-
-    try:
-        with initialize_config_module("verl.trainer.config", version_base=None):
-            return hydra_compose("ppo_trainer", list(arguments))
-    except HydraException as error:
-        raise OptionsError(f"verl's configuration does not take these overrides: {error}") from error
-
-
-def _of_script(script: Path, overrides: Sequence[str]) -> Any:
-    import yaml
-
-    if not script.is_file():
-        raise OptionsError(f"{script} does not exist; give a script or hydra overrides.")
-    if "DRY_RUN" not in script.read_text(encoding="utf-8"):
-        raise OptionsError(
-            f"{script} does not know DRY_RUN=1, and would train; give doctor its hydra overrides instead."
-        )
-    result = subprocess.run(
-        ["bash", script, *overrides], env={**os.environ, "DRY_RUN": "1"}, capture_output=True, text=True
-    )
-    if result.returncode != 0:
-        logged = ("WARNING:", "INFO:", "Set the environment variable HYDRA_FULL_ERROR")
-        said = " ".join(line.strip() for line in result.stderr.splitlines() if not line.startswith(logged))
-        raise OptionsError(f"DRY_RUN=1 bash {script} failed with exit code {result.returncode}: {said[-500:]}")
-    return yaml.safe_load(result.stdout)
-
-
-def examine(config: Any, ray: bool = True) -> list[Finding]:
-    """All findings about a composed configuration; with ``ray``, those of Ray workers too."""
-    checks = [*CHECKS, environment.ray_workers] if ray else CHECKS
-    return [finding for check in checks for finding in check(config)]
+def examine(config: Any, checks: Iterable[Check] = CHECKS) -> list[Finding]:
+    """What ``checks`` find in a composed configuration; values of a wrong type are all, if there are any."""
+    if wrong := list(settings.values(config)):
+        return wrong  # the checks calculate with these
+    found: list[Finding] = []
+    for check in checks:
+        try:
+            found.extend(check(config))
+        except Exception as error:  # verl's configuration can hold anything: say so, and do the other checks
+            found.append(
+                Finding(
+                    "doctor",
+                    f"the check {check.__module__}.{check.__name__} failed: {type(error).__name__}: "
+                    f"{first_line(error)}",
+                    "a setting that it reads is missing, or has a value that it does not expect",
+                    "correct that setting; if verl trains with it, report this as a fault of the doctor",
+                    fatal=False,
+                )
+            )
+    return found

@@ -1,4 +1,4 @@
-"""The data files and the model's lengths."""
+"""The data files, and the lengths that they, the model and the settings allow."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cw_plugin.data.prompts import prompt_lengths
 from cw_plugin.doctor.finding import Finding
+from cw_plugin.doctor.settings import sequence_parallel
 from cw_plugin.errors import first_line
+from cw_plugin.verl_integration.prompts import prompt_lengths
 
 SHOWN = 3
 HDFS = "hdfs:"  # verl copies what is there to the local disk, and doctor does not
@@ -26,50 +27,62 @@ def _files(config: Any) -> dict[Path, str]:
     return named
 
 
-def context_length(config: Any) -> Iterator[Finding]:
-    """Prompt and response against what the model and vLLM take."""
+def lengths(config: Any) -> Iterator[Finding]:
+    """Prompt and response against what the model, vLLM and verl's micro-batches take: one finding, one fix for all."""
     from transformers import AutoConfig
 
-    data, rollout, path = config.data, config.actor_rollout_ref.rollout, config.actor_rollout_ref.model.path
+    data, actor, model = config.data, config.actor_rollout_ref.actor, config.actor_rollout_ref.model
+    rollout, ref = config.actor_rollout_ref.rollout, config.actor_rollout_ref.ref
     longest = fitting = data.max_prompt_length + data.max_response_length
-    if path.startswith(HDFS):
+    positions = None
+    if model.path.startswith(HDFS):
         yield Finding(
             "model",
-            f"the model {path} is not on a local disk",
-            "lengths and memory are not judged",
-            "actor_rollout_ref.model.path=<a local copy>, for doctor alone",
+            f"the model {model.path} is not on a local disk",
+            "its positions, its memory and the prompts' tokens are not judged",
+            "actor_rollout_ref.model.path=<a local copy>, for the doctor alone",
             fatal=False,
         )
-        return
-    try:
-        model = AutoConfig.from_pretrained(path, trust_remote_code=config.actor_rollout_ref.model.trust_remote_code)
-        positions = getattr(model.get_text_config(), "max_position_embeddings", None)
-    except (OSError, ValueError) as error:
-        positions = None
-        yield _unreadable(path, error)
+    else:
+        try:
+            text = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code).get_text_config()
+            positions = getattr(text, "max_position_embeddings", None)
+        except (OSError, ValueError) as error:
+            yield _unreadable(model.path, error)
+    short: dict[str, str] = {}  # what is too short, and why it matters
+    fixes = []
     if positions is not None and positions < longest:
         fitting = positions
         prompt = min(data.max_prompt_length, positions // 2)
-        shorter = "" if prompt == data.max_prompt_length else f"data.max_prompt_length={prompt} "
+        if prompt != data.max_prompt_length:
+            fixes.append(f"data.max_prompt_length={prompt}")
+        fixes.append(f"data.max_response_length={positions - prompt}")
+        short[f"the model has {positions} positions"] = "vLLM cuts longer responses"
+    limit = rollout.max_model_len
+    if limit is not None and positions is not None and limit > positions:
+        fixes.append(f"actor_rollout_ref.rollout.max_model_len={positions}")
+        short[f"rollout.max_model_len={limit} but the model has {positions} positions"] = "vLLM refuses to start"
+    elif limit is not None and limit < fitting:
+        fixes.append(f"actor_rollout_ref.rollout.max_model_len={fitting}")
+        short[f"rollout.max_model_len={limit}"] = "vLLM cuts longer responses"
+    gpus = sequence_parallel(actor)
+    on = f" on {gpus} GPUs" if gpus > 1 else ""
+    with_ref = actor.use_kl_loss or config.algorithm.use_kl_in_reward
+    for part, name, used in (
+        ("actor", "ppo_max_token_len_per_gpu", actor.use_dynamic_bsz),
+        ("rollout", "log_prob_max_token_len_per_gpu", rollout.log_prob_use_dynamic_bsz),
+        ("ref", "log_prob_max_token_len_per_gpu", ref.log_prob_use_dynamic_bsz and with_ref),
+    ):
+        tokens = config.actor_rollout_ref[part][name]
+        if used and tokens * gpus < fitting:
+            fixes.append(f"actor_rollout_ref.{part}.{name}={4 * fitting}")
+            short[f"{part}.{name}={tokens}{on}"] = "verl stops at a sequence that no micro-batch can hold"
+    if short:
         yield Finding(
             "lengths",
-            f"the model has {positions} positions, and prompt plus response may have {longest} tokens",
-            "vLLM refuses to start",
-            f"{shorter}data.max_response_length={positions - prompt}",
-        )
-    if None not in (positions, rollout.max_model_len) and positions < rollout.max_model_len:
-        yield Finding(
-            "lengths",
-            f"rollout.max_model_len={rollout.max_model_len}, and the model has {positions} positions",
-            "vLLM refuses to start",
-            f"actor_rollout_ref.rollout.max_model_len={positions}",
-        )
-    if rollout.max_model_len is not None and rollout.max_model_len < fitting:
-        yield Finding(
-            "lengths",
-            f"rollout.max_model_len={rollout.max_model_len}, and prompt plus response may have {fitting} tokens",
-            "long responses would be cut before max_response_length",
-            f"actor_rollout_ref.rollout.max_model_len={fitting}",
+            f"prompt and response may have {longest} tokens together; {', '.join(short)}",
+            "; ".join(dict.fromkeys(short.values())),
+            " ".join(fixes),
         )
 
 
@@ -133,7 +146,7 @@ def prompts(config: Any) -> Iterator[Finding]:
             path, trust_remote_code=config.actor_rollout_ref.model.trust_remote_code
         )
     except (OSError, ValueError):
-        return  # said by context_length()
+        return  # said by lengths()
     tokenizer.chat_template = config.actor_rollout_ref.model.custom_chat_template or tokenizer.chat_template
     for file in readable:
         chats = pq.read_table(file, columns=[column])[0].to_pylist()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +11,8 @@ from typing import Any
 from cw_plugin.doctor.finding import Finding
 from cw_plugin.doctor.settings import rollout_engine
 from cw_plugin.errors import how_to_install
+from cw_plugin.verl_integration.options import estimator_and_loss, uses_v1
+from cw_plugin.verl_integration.ray_cluster import find_cluster, require_listener
 
 # The versions of examples/cpu/requirements.txt, with which the tests run.
 TESTED = {
@@ -27,20 +27,36 @@ TESTED = {
 # verl 0.9.1's own list for GPUs, its extra [vllm]; the CPU builds that the tests run with are newer.
 VERLS = {"torch": "2.11.0", "transformers": "5.9.0", "vllm": "0.24.0"}
 
-# Says "ok", or what is wrong; in an interpreter of its own.
-PROBE = """
+# Says "ok", or what is wrong; in an interpreter of its own. USE_V1 is filled in.
+_PROBE = """
 try:
     import verl
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
     get_adv_estimator_fn("cw_grpo"), get_policy_loss_fn("cw_grpo")
     from cw_plugin.verl_integration.hooks import require_hooks
-    require_hooks()
+    from omegaconf import OmegaConf
+    require_hooks(OmegaConf.create({"trainer": {"use_v1": USE_V1}}))
     print("cw_grpo doctor: ok")
 except Exception as error:
     print(f"cw_grpo doctor: {type(error).__name__}: {' '.join(str(error).split())}")
 """
-WHY = "verl would not know cw_grpo there, or the hook would not fit"
-INSTALL = f"{how_to_install()}, there, beside verl 0.9.1; leave VERL_USE_EXTERNAL_PLUGINS unset (or auto)"
+WHY = "verl would not know cw_grpo there, or this package does not fit that verl"
+INSTALL = f"{how_to_install()}, there, beside verl; and leave VERL_USE_EXTERNAL_PLUGINS unset"
+OWN_RAY = "++ray_kwargs.ray_init.address=local, for a Ray of the run's own"
+
+
+def _probe(config: Any) -> str:
+    return _PROBE.replace("USE_V1", str(uses_v1(config)))
+
+
+def trainer_and_hooks(config: Any) -> str:
+    """Which trainer of verl a run has, and what of verl this package hooks for it."""
+    trainer = "V1 trainer" if uses_v1(config) else "legacy trainer, RayPPOTrainer"
+    if not any(estimator_and_loss(config)):
+        return f"verl's {trainer}; this run does not use cw_grpo, so no hook acts"
+    from cw_plugin.verl_integration.hooks import hooks_of
+
+    return f"verl's {trainer}; cw_plugin hooks {', '.join(hook.function for hook in hooks_of(config))}"
 
 
 def versions(config: Any) -> Iterator[Finding]:
@@ -49,55 +65,85 @@ def versions(config: Any) -> Iterator[Finding]:
         if package == "vllm" and rollout_engine(config) not in ("vllm", None):
             continue
         verls = VERLS.get(package)
-        mend = f"pip install {package}=={tested}" if verls is None else f"pip install 'verl[vllm]=={TESTED['verl']}'"
+        fix = f"pip install {package}=={tested}" if verls is None else f"pip install 'verl[vllm]=={TESTED['verl']}'"
         try:
             found = version(package)
         except PackageNotFoundError:
-            yield Finding("versions", f"{package} is not installed", "verl's trainer needs it", mend)
+            yield Finding("versions", f"{package} is not installed", "verl's trainer needs it", fix)
             continue
         if found.split("+")[0] not in (tested, verls):
             yield Finding(
                 "versions",
                 f"{package} is {found}; the tests run with {tested}" + (f", verl asks for {verls}" if verls else ""),
-                "other versions may work, and nobody has tried"
-                if package != "verl"
-                else "the hooks fit one shape of verl",
-                f"{mend}, or run the tests with {found}",
+                "this version is not tested end to end",
+                f"{fix}, or run the tests with {found}",
                 fatal=False,
             )
 
 
 def fresh_interpreter(config: Any) -> Iterator[Finding]:
     """What ``python -m verl.trainer.main_ppo`` would find."""
-    result = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, cwd="/")
-    answer = _answer(result.stdout) or (result.stderr.strip().splitlines() or ["it ended without a word"])[-1]
+    result = subprocess.run([sys.executable, "-c", _probe(config)], capture_output=True, text=True, cwd="/")
+    answer = _answer(result.stdout) or (result.stderr.strip().splitlines() or ["it ended without output"])[-1]
     if answer != "ok":
         yield Finding("plugin", f"a fresh {sys.executable} does not find the plugin: {answer}", WHY, INSTALL)
 
 
+def ray_cluster(config: Any) -> Iterator[Finding]:
+    """The cluster that main_ppo would join: whether it is there, and takes ray.init's arguments."""
+    found = find_cluster(config)
+    if found is None:
+        return
+    address, source = found
+    try:
+        require_listener(address)
+    except OSError:  # ConnectionError is one
+        yield _no_cluster(address, source)
+        return
+    given = " and ".join(key for key in ("num_cpus", "num_gpus") if config.ray_kwargs.ray_init.get(key) is not None)
+    if given:
+        yield Finding(
+            "ray",
+            f"ray_kwargs.ray_init sets {given}, and {source} names a running Ray cluster, {address}",
+            "Ray refuses to join a cluster with these arguments",
+            f"{OWN_RAY}; or leave {given} out to join the cluster",
+        )
+
+
+def _no_cluster(address: str, source: str) -> Finding:
+    return Finding(
+        "ray",
+        f"{source} names a Ray cluster, {address}, and nobody answers there",
+        "main_ppo would wait for it for minutes, and stop",
+        f"{OWN_RAY}; or start the cluster again",
+    )
+
+
 def ray_workers(config: Any) -> Iterator[Finding]:
-    """A worker on each node of the running cluster (RAY_ADDRESS, or one started on this machine), else of a new one."""
+    """A worker on each node of the cluster that main_ppo would join, else of a new one."""
+    found = find_cluster(config)
+    try:
+        require_listener(found[0] if found else "")
+    except OSError:
+        return  # said by ray_cluster(); Ray itself would wait for minutes, and then end this process
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = ray.is_initialized()
     if not here:
-        address = os.environ.get("RAY_ADDRESS", "")
         try:
-            knock(address)  # Ray itself waits for minutes, and then ends the process
-            ray.init(log_to_driver=False, logging_level="ERROR")  # finds the cluster that main_ppo would find
-        except OSError:  # ConnectionError is one
-            yield Finding(
-                "ray",
-                f"there is no Ray cluster at RAY_ADDRESS={address}",
-                "main_ppo would not start",
-                "ray start --head on that node, or unset RAY_ADDRESS",
-            )
+            ray.init(address=found[0] if found else "local", log_to_driver=False, logging_level="ERROR")
+        except ConnectionError:  # RAY_ADDRESS=auto, and no cluster
+            if found is None:
+                raise
+            yield _no_cluster(*found)
             return
+
+    code = _probe(config)
 
     @ray.remote(num_cpus=0)
     def probe() -> str:
-        result = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True)
+        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         return result.stdout + result.stderr
 
     try:
@@ -105,7 +151,7 @@ def ray_workers(config: Any) -> Iterator[Finding]:
             if node["Alive"]:
                 strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
                 output = ray.get(probe.options(scheduling_strategy=strategy).remote())
-                answer = _answer(output) or (output.strip().splitlines() or ["it ended without a word"])[-1]
+                answer = _answer(output) or (output.strip().splitlines() or ["it ended without output"])[-1]
                 if answer != "ok":
                     yield Finding(
                         "plugin",
@@ -118,14 +164,7 @@ def ray_workers(config: Any) -> Iterator[Finding]:
             ray.shutdown()
 
 
-def knock(address: str) -> None:
-    """Raise OSError if nobody listens at ``host:port`` (``ray://`` or not); other addresses are Ray's affair."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdigit():
-        socket.create_connection((host, int(port)), timeout=5).close()
-
-
 def _answer(output: str) -> str:
-    """What PROBE said, among the lines that verl's import prints."""
+    """What the probe said, among the lines that verl's import prints."""
     said = [line for line in output.splitlines() if line.startswith("cw_grpo doctor: ")]
     return said[-1].removeprefix("cw_grpo doctor: ") if said else ""

@@ -13,12 +13,12 @@ class Finding:
         check: a short name.
         what: what was found.
         why: why it matters.
-        mend: the override, or command, that mends it.
+        fix: the override, or command, that fixes it.
         fatal: the run would fail, or train something else than was asked for. Others are advice.
     """
 
     check: str
     what: str
     why: str
-    mend: str
+    fix: str
     fatal: bool = True

@@ -80,7 +80,7 @@ def estimate(config: Any) -> Iterator[Finding]:
     try:
         model = AutoConfig.from_pretrained(model_path, trust_remote_code=trust).get_text_config()
     except (OSError, ValueError):
-        return  # said by data.context_length()
+        return  # said by data.lengths()
     strategy = config.actor_rollout_ref.actor.strategy
     try:
         if strategy not in ("fsdp", "fsdp2", "megatron"):

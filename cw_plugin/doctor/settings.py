@@ -2,21 +2,69 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 from typing import Any
 
 from cw_plugin.doctor.finding import Finding
 from cw_plugin.errors import OptionsError, first_line, how_to_install
 from cw_plugin.verl_integration import NAME
-from cw_plugin.verl_integration.options import check_config
+from cw_plugin.verl_integration.config import compose, leaves
+from cw_plugin.verl_integration.options import check_config, estimator_and_loss
 
 ACTOR = "actor_rollout_ref.actor"
+ROLLOUT = "actor_rollout_ref.rollout"
+
+# Numbers by default that verl also takes as text ("0.5_2.0").
+TEXT_TOO = ("algorithm.rollout_correction.rollout_is_threshold",)
+
+# What the checks calculate with: whole numbers from 1.
+COUNTS = (
+    "data.train_batch_size",
+    "data.max_prompt_length",
+    "data.max_response_length",
+    f"{ACTOR}.ppo_mini_batch_size",
+    f"{ROLLOUT}.n",
+    f"{ROLLOUT}.tensor_model_parallel_size",
+    "trainer.nnodes",
+    "trainer.n_gpus_per_node",
+)
 
 
-def estimator_and_loss(config: Any) -> tuple[bool, bool]:
-    """Which of the two are set to cw_grpo."""
-    loss_mode = config.actor_rollout_ref.actor.policy_loss.get("loss_mode")
-    return config.algorithm.adv_estimator == NAME, loss_mode == NAME
+def values(config: Any) -> Iterator[Finding]:
+    """Values of another type than verl's default: text for a number or a boolean, anything for a group of settings."""
+    given = leaves(config)
+    engine = config.get("model_engine")
+    default = leaves(compose([f"model_engine={engine}"] if engine else []), resolve=False)  # "${...}" is judged there
+    for key, usual in default.items():
+        if key not in given:
+            prefix = next((part for part in _parents(key) if part in given), None)
+            if prefix and given[prefix] not in (None, {}):
+                yield Finding(
+                    "values",
+                    f"{prefix}={given[prefix]} replaces a group of settings",
+                    f"verl reads settings in it, such as {key}",
+                    f"leave {prefix} out, and set {prefix}.KEY=VALUE",
+                )
+                return
+            continue
+        value = given[key]
+        if isinstance(usual, (bool, int, float)) and isinstance(value, (str, list, dict)) and key not in TEXT_TOO:
+            kind, why = ("True or False", "verl would take any text for True")
+            if not isinstance(usual, bool):
+                kind, why = ("a number", "verl calculates with it")
+            yield Finding("values", f"{key}={value} is not {kind}", why, f"{key}={usual}, the default")
+        elif key in COUNTS and not (type(value) is int and value > 0):
+            yield Finding(
+                "values", f"{key}={value} is not a whole number from 1", "verl counts with it",
+                f"{key}={usual}, the default",
+            )  # fmt: skip
+
+
+def _parents(key: str) -> Iterator[str]:
+    while "." in key:
+        key = key.rpartition(".")[0]
+        yield key
 
 
 def method(config: Any) -> Iterator[Finding]:
@@ -24,14 +72,17 @@ def method(config: Any) -> Iterator[Finding]:
     try:
         check_config(config)
     except OptionsError as error:
-        what, _, mend = str(error).partition("; ")
-        yield Finding("method", what, "main_ppo refuses to start", mend)
+        from cw_plugin.verl_integration.hooks import verl_has_its_own  # imports verl, which takes seconds
+
+        if not verl_has_its_own():
+            what, _, fix = str(error).partition("; ")
+            yield Finding("method", what, "main_ppo refuses to start", fix)
     unknown = list(_unknown_names(config))
     yield from unknown
     if not unknown and not any(estimator_and_loss(config)):
         yield Finding(
             "method",
-            f"adv_estimator={config.algorithm.adv_estimator}, and no loss of the plugin's",
+            f"neither algorithm.adv_estimator={config.algorithm.adv_estimator} nor the loss is {NAME}",
             "this run is not CW-GRPO",
             f"algorithm.adv_estimator={NAME}",
             fatal=False,
@@ -39,21 +90,24 @@ def method(config: Any) -> Iterator[Finding]:
 
 
 def _unknown_names(config: Any) -> Iterator[Finding]:
-    from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
+    for key, name, usual in (
+        ("algorithm.adv_estimator", config.algorithm.adv_estimator, (NAME, "grpo")),
+        (f"{ACTOR}.policy_loss.loss_mode", config.actor_rollout_ref.actor.policy_loss.get("loss_mode"),
+         ("vanilla", NAME, "clip_cov")),
+    ):  # fmt: skip
+        if name in usual:
+            continue  # importing verl to look the name up takes seconds
+        from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
 
-    estimator, loss = config.algorithm.adv_estimator, config.actor_rollout_ref.actor.policy_loss.get("loss_mode")
-    for key, name, find, use in (
-        ("algorithm.adv_estimator", estimator, get_adv_estimator_fn, NAME),
-        (f"{ACTOR}.policy_loss.loss_mode", loss, get_policy_loss_fn, "vanilla"),
-    ):
-        try:
-            find(name)
-        except ValueError:
+        known = [str(name) for name in (POLICY_LOSS_REGISTRY if "loss" in key else ADV_ESTIMATOR_REGISTRY)]
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.8)
             yield Finding(
                 "method",
                 f"{key}={name} is a name that verl does not know",
-                "it looks the name up after the first rollouts, and stops",
-                f"{key}={use}, or the module that registers {name} in VERL_USE_EXTERNAL_MODULES",
+                "main_ppo looks it up after the first rollouts, and stops",
+                f"{key}={(near or usual)[0]}, or another of {', '.join(known)}; if a module of yours registers {name}, "
+                "name that module in VERL_USE_EXTERNAL_MODULES",
             )
 
 
@@ -69,8 +123,7 @@ def rollout(config: Any) -> Iterator[Finding]:
     """verl has no default for what generates."""
     if rollout_engine(config) is None:
         yield Finding(
-            "rollout", "actor_rollout_ref.rollout.name is not set", "main_ppo would stop when it reads it",
-            "actor_rollout_ref.rollout.name=vllm",
+            "rollout", f"{ROLLOUT}.name is not set", "verl has no default for what generates", f"{ROLLOUT}.name=vllm"
         )  # fmt: skip
 
 
@@ -110,14 +163,7 @@ def batch_sizes(config: Any) -> Iterator[Finding]:
     actor, rollout, trainer = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.trainer
     prompts, mini, n = config.data.train_batch_size, actor.ppo_mini_batch_size, rollout.n
     gpus = trainer.nnodes * trainer.n_gpus_per_node
-    if prompts % mini:
-        yield Finding(
-            "batch sizes",
-            f"train_batch_size={prompts} is no multiple of ppo_mini_batch_size={mini} (both in prompts)",
-            "the last update of a batch would be of another size, or verl refuses",
-            f"{ACTOR}.ppo_mini_batch_size={prompts}",
-        )
-    sequence_parallel = parallel = _sequence_parallel(actor)
+    parallel = sequence_parallel(actor)
     if actor.strategy == "megatron":
         parallel *= actor.megatron.tensor_model_parallel_size * actor.megatron.pipeline_model_parallel_size
     if gpus % parallel:
@@ -127,47 +173,37 @@ def batch_sizes(config: Any) -> Iterator[Finding]:
             "the actor would not start",
             f"trainer.n_gpus_per_node={parallel}, or another parallel size of the actor",
         )
-    elif mini * n % (gpus // parallel):
-        ranks = gpus // parallel
-        fitting = next(size for size in range(mini, mini + ranks + 1) if size * n % ranks == 0)
+    elif ranks := gpus // parallel:
+        fitting = next(size for size in range(mini, mini + ranks) if size * n % ranks == 0)
+        filled = -(-prompts // fitting) * fitting
+        fix = f"data.train_batch_size={filled} {ACTOR}.ppo_mini_batch_size={fitting}"
+        if fitting != mini:
+            yield Finding(
+                "batch sizes",
+                f"a mini-batch of {mini} prompts x {n} responses cannot be divided by {ranks} data-parallel ranks",
+                "verl stops at the first update",
+                fix,
+            )
+        elif prompts % mini:
+            yield Finding(
+                "batch sizes",
+                f"train_batch_size={prompts} is not a multiple of ppo_mini_batch_size={mini} (both count prompts)",
+                f"verl fills each batch up to {filled} prompts with empty responses, makes {filled // mini} updates of "
+                "it, and counts the empty responses where loss_agg_mode takes a mean over responses",
+                fix,
+                fatal=False,
+            )
+    servers = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
+    if gpus % servers and config.actor_rollout_ref.hybrid_engine:
         yield Finding(
             "batch sizes",
-            f"{mini} prompts x {n} responses of a mini-batch are no multiple of {ranks} data-parallel ranks",
-            "verl fills up with empty rows, which the weights leave out but some ranks compute in vain",
-            f"data.train_batch_size={fitting} {ACTOR}.ppo_mini_batch_size={fitting}",
-            fatal=False,
-        )
-    if gpus % rollout.tensor_model_parallel_size:
-        yield Finding(
-            "batch sizes",
-            f"{gpus} GPUs cannot be divided into vLLM servers of {rollout.tensor_model_parallel_size}",
+            f"{gpus} GPUs cannot be divided into rollout servers of {servers}",
             "the rollout would not start",
-            "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
-        )
-    longest = config.data.max_prompt_length + config.data.max_response_length
-    ref = config.actor_rollout_ref.ref
-    of_ref = ref.log_prob_use_dynamic_bsz and (actor.use_kl_loss or config.algorithm.use_kl_in_reward)
-    limits = {
-        "actor.ppo_max_token_len_per_gpu": (actor.use_dynamic_bsz, actor.ppo_max_token_len_per_gpu),
-        "rollout.log_prob_max_token_len_per_gpu": (
-            rollout.log_prob_use_dynamic_bsz,
-            rollout.log_prob_max_token_len_per_gpu,
-        ),
-        "ref.log_prob_max_token_len_per_gpu": (of_ref, ref.log_prob_max_token_len_per_gpu),
-    }
-    short = {key: tokens for key, (used, tokens) in limits.items() if used and tokens * sequence_parallel < longest}
-    if short:
-        on = f" on {sequence_parallel} GPUs" if sequence_parallel > 1 else ""
-        yield Finding(
-            "batch sizes",
-            f"{', '.join(f'{key}={tokens}' for key, tokens in short.items())}{on}: less than one sequence of {longest} "
-            "tokens",
-            "verl cannot make a micro-batch of it, and stops in the first long step",
-            " ".join(f"actor_rollout_ref.{key}={4 * longest}" for key in short),
+            f"{ROLLOUT}.tensor_model_parallel_size=1",
         )
 
 
-def _sequence_parallel(actor: Any) -> int:
+def sequence_parallel(actor: Any) -> int:
     """GPUs that share the tokens of one sequence."""
     if actor.strategy == "megatron":
         return actor.megatron.context_parallel_size

@@ -136,7 +136,7 @@ class Verl:
     def __init__(self, options: EvaluationOptions):
         from omegaconf import OmegaConf
 
-        from cw_plugin.doctor import compose
+        from cw_plugin.verl_integration.config import compose
 
         rollout = "actor_rollout_ref.rollout"
         longest = options.max_prompt + options.max_response

@@ -8,12 +8,12 @@ import importlib.metadata
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from cw_plugin.data.prompts import prompt_lengths
 from cw_plugin.errors import EngineError, EvaluationError, first_line
 from cw_plugin.evaluation.benchmarks import Benchmark
 from cw_plugin.evaluation.engine import CUSTOM_TEMPLATE, TEMPLATE, Engine, EvaluationOptions, Task
 from cw_plugin.evaluation.models import Model, find_models, merged
 from cw_plugin.evaluation.store import Answers, Journal, Settings
+from cw_plugin.verl_integration.prompts import prompt_lengths
 
 UNREAD = {"output": "", "score": 0.0, "acc": 0.0, "format": 0.0, "pred": "", "tokens": 0}
 PACKAGES = ("cw-plugin", "verl", "vllm", "torch", "transformers", "ray", "math-verify")

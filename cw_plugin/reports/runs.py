@@ -1,4 +1,4 @@
-"""A run's metrics by step, from whichever of verl's loggers wrote them."""
+"""A run's metrics by step, from whichever logger of verl or TRL wrote them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from cw_plugin.errors import NoMetricsError, ReportError
 from cw_plugin.files import expanded, find
+from cw_plugin.reports import trl
 
 Series = dict[int, float]  # step -> value
 
@@ -49,9 +50,10 @@ class Run:
 def read_run(argument: str | Path) -> Run:
     """Read ``FOLDER``, or ``NAME=FOLDER`` where several folders with one name are seeds of one method.
 
-    In the folder or below it stand files of verl's file logger (``*.jsonl``), TensorBoard's event files, or W&B's
-    offline runs, looked for in this order. Of a resumed run, the file that was begun later counts where both have a
-    step. The names tell which that is; times of modification do not outlive a copy.
+    In the folder or below it stand files of verl's file logger (``*.jsonl``), TRL's ``trainer_state.json``,
+    TensorBoard's event files, or W&B's offline runs, looked for in this order. Of a resumed run, the file that was
+    begun later counts where both have a step. The names tell which that is; times of modification do not outlive a
+    copy.
 
     Raises:
         NoMetricsError: nothing to read there.
@@ -62,6 +64,7 @@ def read_run(argument: str | Path) -> Run:
         raise ReportError(f"{path} does not exist; give the folder of a run (or of verl's logger)")
     for pattern, reader, begun in (
         ("*.jsonl", _read_jsonl, _jsonl_begun),
+        (trl.STATE, trl.read_state, trl.last_step),
         ("events.out.tfevents.*", _read_tensorboard, _tensorboard_begun),
         ("*.wandb", _read_wandb, _wandb_begun),
     ):
@@ -71,19 +74,21 @@ def read_run(argument: str | Path) -> Run:
         for file in files:
             for step, values in reader(file):
                 found.add(_run_of(file))
-                for key, value in values.items():
+                for key, value in trl.verl_names(values).items():
                     metrics[key][step] = value
         refuse_several(path, found)
         if metrics:
             return Run(name, path, dict(metrics))
     raise NoMetricsError(
-        f"{path} holds no metrics: no file of verl's file logger (*.jsonl), no TensorBoard events, no W&B offline run; "
-        "train with trainer.logger=[console,file]"
+        f"{path} holds no metrics: no file of verl's file logger (*.jsonl), no trainer_state.json of TRL, no "
+        "TensorBoard events, no W&B offline run; train with trainer.logger=[console,file]"
     )
 
 
 def _run_of(file: Path) -> Path:
     """What all files of one run have in common, also of a resumed one."""
+    if file.name == trl.STATE:
+        return trl.run_of(file)
     if file.suffix == ".wandb":  # each in a folder of its own
         return file.parent.parent
     if file.suffix == ".jsonl":

@@ -13,9 +13,11 @@ answer (see :mod:`cw_plugin.rewards.pool`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
-from cw_plugin.errors import OptionsError, how_to_install
+from cw_plugin.errors import GroundTruthError, OptionsError, how_to_install
+from cw_plugin.rewards.boxed import number_text
 
 try:
     from cw_plugin.rewards.pool import TIME_LIMIT, GradingPool, shared_pool
@@ -31,8 +33,8 @@ EXTRACTIONS = ("training", "evaluation")
 
 def compute_score(
     data_source: str,
-    solution_str: str,
-    ground_truth: str,
+    solution_str: str | None,
+    ground_truth: str | float | Decimal,
     extra_info: Mapping[str, Any] | None = None,
     *,
     accuracy_weight: float = 1.0,
@@ -51,8 +53,8 @@ def compute_score(
         data_source: the dataset's path on the hub, as ``cw-grpo prepare`` writes it. Open-RS is graded as open-rs
             grades in training (the boxed answer first, LaTeX only), every other source as open-rs's lighteval tasks do
             (boxed first, then any LaTeX, then plain numbers).
-        solution_str: the response, without the prompt.
-        ground_truth: the final answer alone, e.g. ``"\frac{1}{2}"``.
+        solution_str: the response, without the prompt. None is an empty response, which earns nothing.
+        ground_truth: the final answer alone, as text, e.g. ``"\frac{1}{2}"``, or as a finite number of Python or numpy.
         extra_info: the row's ``extra_info``; not used.
         accuracy_weight, format_weight: what a right answer and a right format add to the score.
         format_rule: ``"matched"`` (one think section, opened and closed once, at the start) or ``"open-rs"``
@@ -72,6 +74,7 @@ def compute_score(
 
     Raises:
         OptionsError: a keyword has a value that does not exist.
+        GroundTruthError: ``ground_truth`` is neither text nor a finite number (a bool, NaN, None, a list).
     """
     if format_rule not in FORMAT_RULES:
         raise OptionsError(f"format_rule={format_rule!r} does not exist; use one of {', '.join(FORMAT_RULES)}.")
@@ -80,12 +83,20 @@ def compute_score(
     elif extraction not in EXTRACTIONS:
         raise OptionsError(f"extraction={extraction!r} does not exist; use one of {', '.join(EXTRACTIONS)}.")
     if not time_limit > 0:
-        raise OptionsError(f"time_limit={time_limit!r} is no time; give a number of seconds above 0.")
+        raise OptionsError(f"time_limit must be > 0 (seconds), got {time_limit!r}.")
     if opens_think is None and model_path is not None:
         opens_think = template_opens_think(model_path)
 
-    format_reward = FORMAT_RULES[format_rule](solution_str, opens_think)
-    grade = shared_pool(time_limit).grade(ground_truth, answer_section(solution_str), extraction)
+    expected = ground_truth if isinstance(ground_truth, str) else number_text(ground_truth)
+    if expected is None:
+        raise GroundTruthError(
+            f"ground_truth must be text or a finite number, got {ground_truth!r} ({type(ground_truth).__name__}) in a "
+            f"row with data_source={data_source!r}. Correct reward_model.ground_truth in the parquet file."
+        )
+
+    response = solution_str or ""
+    format_reward = FORMAT_RULES[format_rule](response, opens_think)
+    grade = shared_pool(time_limit).grade(expected, answer_section(response), extraction)
     return {
         "score": accuracy_weight * grade.accuracy + format_weight * format_reward,
         "acc": grade.accuracy,

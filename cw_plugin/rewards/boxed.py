@@ -2,12 +2,22 @@ r"""Finding the boxed answer of a text, in one pass over it however hostile it i
 
 from __future__ import annotations
 
+import math
+import numbers
 import re
-from typing import NamedTuple
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, NamedTuple
 
 _TOKENS = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
-# What may stand between the boxes of one answer: "$\boxed{1}$, $\boxed{2}$ and $\boxed{3}$".
-_CONNECTOR = re.compile(r"[\s$,;&]{0,9}(?:\\?text\{)?\s?(?:and|or)?\s?\}?[\s$,;&]{0,9}")
+# What may stand between two boxes of one list: a separator, "and" or "or", and words or a name that say which part is
+# meant ("for part (a) and", "if n is even, and", "apples and", "and y_2 =").
+_MAX_JOINT = 70  # characters; longer text is never a joint
+_LAYOUT = re.compile(r"\\(?:text|textrm|mathrm|mbox|quad|qquad)(?![a-zA-Z])|\\[()\[\],;:! \\]|[{}$*~&\s]+")
+_JOINT = re.compile(
+    r"(?:(?:\(?(?:for|in|if|when) [^.,;?!]+|[a-z]+)[,;]? (?=(?:and|or)\b))?"
+    r"[,; ]*(?:(?:and|or)\b)?[,; ]*(?:\\?[a-zA-Z]+(?:_ ?\w+)?(?:\(\w+\))? ?=)?"
+)
 
 
 class Box(NamedTuple):
@@ -35,40 +45,72 @@ def find_boxes(text: str) -> list[Box]:
     return boxes
 
 
-def last_boxed(text: str) -> str | None:
-    r"""What the last ``\boxed{...}`` holds; None where there is none."""
-    boxes = find_boxes(text)
-    return boxes[-1].content if boxes else None
-
-
 def final_boxed(text: str) -> str | None:
-    r"""The boxed answer of a response: its last box, joined by commas with the boxes listed right before it.
+    r"""What the last ``\boxed{...}`` holds, joined by commas with the boxes listed right before it; None without a box.
 
-    A list of boxes is one answer with several parts, not several guesses of which one may be right.
+    A list of boxes is one answer with several parts, not several guesses of which one may be right. One box that is
+    repeated is one answer.
     """
     boxes = find_boxes(text)
     if not boxes:
         return None
     first = len(boxes) - 1
-    while first > 0 and _CONNECTOR.fullmatch(text[boxes[first - 1].end : boxes[first].start]):
+    while first > 0 and _is_joint(text[boxes[first - 1].end : boxes[first].start]):
         first -= 1
-    return ", ".join(box.content for box in boxes[first:])
+    parts = [box.content for box in boxes[first:]]
+    return parts[0] if len(set(parts)) == 1 else ", ".join(parts)
 
 
-_REWRITES = [
+def _is_joint(between: str) -> bool:
+    return len(between) <= _MAX_JOINT and bool(_JOINT.fullmatch(" ".join(_LAYOUT.sub(" ", between).split())))
+
+
+def number_text(value: Any) -> str | None:
+    """A finite number as text, ``42.0`` as ``42``; None for anything else, a bool among them."""
+    is_number = isinstance(value, (numbers.Real, Decimal)) and not isinstance(value, bool)  # numpy's are numbers.Real
+    if not is_number or not math.isfinite(value):
+        return None
+    return str(value).removesuffix(".0")
+
+
+_REWRITES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"(?<!\\)\$"), ""),
     (re.compile(r"(?<=\d),\\!(?=\d{3})"), ""),  # 29,\!322 is a number, also within a fraction
-    (re.compile(r"\s*\\?%"), ""),  # 50\%, 50% and 50 are one answer; math-verify does not read a percent sign in a box
+    # 31 250, 31\,250 and 31{,}250 are one number; 31,250 math-verify reads itself.
+    (
+        re.compile(r"(?<![\w.,^}])[1-9]\d{0,2}(?:(?:,?\\[,;: ]|\{,\}|[ ~])\d{3})+(?![\d/])"),
+        lambda match: re.sub(r"\D", "", match.group()),
+    ),
+    (re.compile(r"(?<=\d)\{,\}(?=\d)"), "."),  # LaTeX's decimal comma
+    # 50\%, 50 percent and 50 are one answer; math-verify does not read a percent sign in a box.
+    (re.compile(r"\\(?:text|textrm|mathrm|mbox)\s?\{\s?(?:percent(?:age)?|per cent|pct)\.?\s?\}"), ""),
+    (re.compile(r"\\?%|\b(?:percent(?:age)?|per cent|pct)\b"), ""),
     # Programs' numbers. math-verify reads 4e7 as 4 times Euler's number times 7, and 3./2 not at all.
     (re.compile(r"(?<![\w.\\])(\d+(?:\.\d+)?)[eE]([+-]?\d+)(?![\w.])"), r"\1 \\times 10^{\2}"),
     (re.compile(r"(?<=\d)\.(?![\d\\])"), ""),
     (re.compile(r"^\s*\\approx(?![a-zA-Z])"), ""),
-    (re.compile(r"(?:\\[.,;]|[\s.,;:])+$"), ""),
+    (re.compile(r"(?<![\s.,;:])(?:\\[.,;\s]|[\s.,;:])+$"), ""),  # looked for once in a run, so in linear time
 ]
 
 
 def normalize(answer: str) -> str:
-    """An answer, gold or given, as math-verify reads it rightly."""
+    """An answer, the ground truth or a response's, as math-verify reads it rightly."""
     for pattern, replacement in _REWRITES:
         answer = pattern.sub(replacement, answer)
     return answer.strip()
+
+
+_LIST = re.compile(r"[(\[;]|\\\{|,(?!\d)")
+_DECIMAL_COMMA = re.compile(r"(?<![\d.,])(?![1-9]\d{0,2},\d{3}(?!\d))(\d+),(\d+)(?![\d.,])")
+_DECIMAL_POINT = re.compile(r"\d\.\d")
+
+
+def point_for_comma(answer: str, other: str) -> str:
+    """``1,22`` as ``1.22``, if ``other``, with which it will be compared, has a decimal point and no comma.
+
+    Alone, ``1,22`` is a list of 1 and 22. A list in brackets or with spaces is never a number, nor is ``1,222`` one
+    with decimals.
+    """
+    if "," in other or not _DECIMAL_POINT.search(other) or _LIST.search(answer):
+        return answer
+    return _DECIMAL_COMMA.sub(r"\1.\2", answer)

@@ -8,9 +8,11 @@ Scheduling, killing and replacing them is pebble's work.
 from __future__ import annotations
 
 import logging
+import multiprocessing.process
 import os
 import signal
 import threading
+import weakref
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from concurrent.futures.process import BrokenProcessPool
@@ -43,13 +45,18 @@ class GradingPool:
     def __init__(self, time_limit: float = TIME_LIMIT, workers: int | None = None):
         self.time_limit = time_limit
         self.workers = workers or min(4, len(os.sched_getaffinity(0)))
+        self._start_anew()
+        _pools.add(self)
+
+    def _start_anew(self) -> None:
         self._lock = threading.Lock()
         self._pool: ProcessPool | None = None
 
     def grade(self, ground_truth: str, text: str, extraction: str = "evaluation") -> worker.Grade:
         """Grade one answer; blocks the calling thread, and may be called from many.
 
-        An answer on which grading fails, or three processes in a row end, is wrong, and logged.
+        An answer that takes too long is wrong. So is one on which grading fails or three processes in a row end; these
+        two are logged.
 
         Raises:
             GradingError: no process ever took the answer; they end before that, for a reason that is not the answer's.
@@ -61,24 +68,24 @@ class GradingPool:
                 grade = _result(pool, _schedule(pool, task, WALL_FACTOR * self.time_limit))
                 if grade.failure:
                     logger.warning(
-                        "Grading %.200r against the gold answer %.200r failed, so that it counts as wrong. If this "
-                        "repeats, install the math-verify that pyproject.toml names. %s",
+                        "Grading %.200r against the ground truth %.200r failed, so it counts as wrong. If this "
+                        "repeats, install the version of math-verify that pyproject.toml names. %s",
                         text, ground_truth, grade.failure,
                     )  # fmt: skip
                 return grade
             except FutureTimeoutError:
-                return worker.WRONG
+                return worker.stopped(f"it took more than {WALL_FACTOR * self.time_limit:g} s")
             except ProcessExpired as expired:
                 # Not the CPU limit: a crash, or someone else ended the process. The next one may fare better.
                 if expired.exitcode == -signal.SIGVTALRM:
-                    return worker.WRONG
+                    return worker.stopped(f"it took more than {self.time_limit:g} s of CPU time")
                 if attempt == ATTEMPTS:
                     logger.warning(
                         "%d grading processes ended (the last with exit code %s) on one answer, which counts as wrong. "
                         "If this repeats, look whether the machine ran out of memory. The answer: %.200r",
                         ATTEMPTS, expired.exitcode, text,
                     )  # fmt: skip
-                    return worker.WRONG
+                    return worker.stopped(f"{ATTEMPTS} grading processes ended on it (exit code {expired.exitcode})")
             except BrokenProcessPool:
                 self._discard(pool)
         raise GradingError(
@@ -121,6 +128,7 @@ def _result(pool: ProcessPool, future: Future[worker.Grade]) -> worker.Grade:
     return future.result()
 
 
+_pools: weakref.WeakSet[GradingPool] = weakref.WeakSet()
 _shared: dict[float, GradingPool] = {}
 _shared_lock = threading.Lock()
 
@@ -133,4 +141,15 @@ def shared_pool(time_limit: float = TIME_LIMIT) -> GradingPool:
         return _shared[time_limit]
 
 
-os.register_at_fork(after_in_child=_shared.clear)  # a fork has none of the pool's threads
+def _after_fork() -> None:
+    """A forked process has its parent's locks, held or not, but none of the threads that serve a pool."""
+    global _shared_lock
+    _shared_lock = threading.Lock()
+    for pool in _pools:
+        pool._start_anew()
+    # Workers of the parent, which multiprocessing would end and wait for when this process exits. It empties the set
+    # itself in the processes that it forks; os.fork does not.
+    multiprocessing.process._children.clear()  # type: ignore[attr-defined]
+
+
+os.register_at_fork(after_in_child=_after_fork)

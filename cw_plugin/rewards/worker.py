@@ -26,14 +26,19 @@ class Grade(NamedTuple):
         prediction: the answer as it stands in the response, "" where none was found.
         failure: the traceback if grading failed. The pool logs it: a worker must not write files, and in a Ray actor
             stderr is one.
+        stopped: which limit ended the grading, "" if none did. Such an answer counts as wrong.
     """
 
     accuracy: float
     prediction: str
     failure: str = ""
+    stopped: str = ""
 
 
-WRONG = Grade(0.0, "")
+def stopped(why: str) -> Grade:
+    return Grade(0.0, "", stopped=why)
+
+
 GRACE = 1.0  # seconds of CPU time from the exception to the end of the process
 
 
@@ -55,7 +60,7 @@ def initialize() -> None:
 
 
 def grade(ground_truth: str, text: str, extraction: str, time_limit: float) -> Grade:
-    """Grade one answer within ``time_limit`` seconds of CPU time."""
+    """Grade one answer within ``time_limit`` seconds of CPU time; runs in the main thread, which gets the signals."""
     from cw_plugin.rewards import grading
 
     try:
@@ -65,8 +70,10 @@ def grade(ground_truth: str, text: str, extraction: str, time_limit: float) -> G
         accuracy, prediction = grading.grade(ground_truth, text, extraction)
         signal.setitimer(signal.ITIMER_PROF, 0)
         return Grade(accuracy, prediction[:MAX_PREDICTION])
-    except (OutOfTimeError, MemoryError, RecursionError):
-        return WRONG
+    except OutOfTimeError:
+        return stopped(f"it took more than {time_limit:g} s of CPU time")
+    except (MemoryError, RecursionError) as error:
+        return stopped(f"it took more memory or deeper recursion than a grading process has ({type(error).__name__})")
     except Exception:  # whatever sympy raises of an answer that nobody thought of
         return Grade(0.0, "", traceback.format_exc())
     finally:

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cw_plugin.errors import MissingLogProbsError, NonFiniteError
+from cw_plugin.recording import Responses
 from cw_plugin.verl_integration import NAME, run
 from cw_plugin.verl_integration.options import Options
 from cw_plugin.weights import CovarianceStatistics, reweight_responses
@@ -31,7 +32,7 @@ class Batch:
 
     old_log_probs: Float[Tensor, "rows time"] | None
     keys: Sequence[str] | None  # "{uid}_{session}_{output}" for each row; None under RayPPOTrainer
-    responses: run.Responses
+    responses: Responses
 
 
 batch_of_trainer: ContextVar[Batch | None] = ContextVar("cw_grpo_batch", default=None)

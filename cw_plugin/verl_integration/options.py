@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from numbers import Real
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from cw_plugin.errors import OptionsError
 from cw_plugin.verl_integration import NAME
-from cw_plugin.weights import Kernel
+
+if TYPE_CHECKING:
+    from cw_plugin.weights import Kernel  # loads torch, which the check before every training does without
 
 Scope = Literal["group", "batch"]
 
@@ -52,7 +54,7 @@ class Options:
                 raise OptionsError(f"algorithm.{NAME}.{key} is unknown; the keys are {', '.join(_VALID)}")
             described, valid = _VALID[key]
             if not valid(value):
-                raise OptionsError(f"algorithm.{NAME}.{key}={value} is not valid; use {described}")
+                raise OptionsError(f"algorithm.{NAME}.{key}={value} is unknown; use {described}")
         options = cls(**given)
         if None not in (low := options.entropy_low, high := options.entropy_high) and not low < high:  # type: ignore[operator]
             raise OptionsError(
@@ -75,7 +77,7 @@ _BOUND = ("a number of nats, or null", lambda value: value is None or (isinstanc
 # Of each option: its values in words, and whether a value is one of them.
 _VALID: dict[str, tuple[str, Any]] = {
     "scope": _one_of(get_args(Scope)),
-    "kernel": _one_of(get_args(Kernel)),
+    "kernel": _one_of(("gaussian", "none")),
     "record_every": _COUNT,
     "record_tokens": _COUNT,
     "entropy_low": _BOUND,

@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from cw_plugin.covariance import CovarianceRecorder
-from cw_plugin.files import write_whole
+from cw_plugin.recording import CovarianceFiles, Drift, Responses, entropy_metrics
 from cw_plugin.verl_integration import NAME
 from cw_plugin.verl_integration.options import Options, bypasses_old_log_probs
 
 # Beneath verl's own logger: in the trainer's process others set the root logger to errors only.
 logger = logging.getLogger("verl.cw_plugin")
-
-FOLDER = "covariance"  # within trainer.default_local_dir
-
-Responses = Callable[[Sequence[int]], Sequence[Sequence[int]]]  # token ids of the responses in some rows of a batch
-
-
-@dataclass(frozen=True)
-class Drift:
-    """Of one training step: the entropy before its update, and what drives it."""
-
-    entropy: float
-    covariance_before: float
-    covariance_after: float
-    learning_rate: float | None  # of its update, where the step before is known
-    next_learning_rate: float  # verl logs it after the scheduler's step
 
 
 class Run:
@@ -50,9 +33,12 @@ class Run:
         self.config = trainer.config
         self.options = Options.from_config(trainer.config.algorithm)
         self._batches: list[dict[str, float]] = []  # metrics of each batch of the step, until verl logs the step
-        self._before: Drift | None = None
+        self._before: tuple[Drift, float | None] | None = None  # of the step before, and the rate of its update
+        self._next_rate: float | None = None  # verl logs the learning rate after the scheduler's step
         self._outside = False  # whether the entropy was outside its band, and so has been warned of
-        self._recorded: tuple[int | None, int] = (None, 0)  # the step that was last recorded, and how often
+        options = self.options
+        folder = Path(self.config.trainer.default_local_dir)
+        self._files = CovarianceFiles(folder, options.scope, options.kernel, options.record_tokens, logger)
         bounded = (self.options.entropy_low, self.options.entropy_high) != (None, None)
         if bounded and bypasses_old_log_probs(self.config):
             logger.warning(
@@ -91,32 +77,18 @@ class Run:
         return result | self._follow_entropy(result)
 
     def _follow_entropy(self, metrics: Mapping[str, Any]) -> dict[str, float]:
-        """How entropy changed over the step before, and what was forecast; warns outside the band.
-
-        To first order, an update of a softmax policy with step size eta changes entropy by ``-eta Cov(log pi, A)``
-        (section 2.2 of the paper). With Adam, eta is not the learning rate, so the forecast tells sign and course
-        rather than size. A log without an entropy or a covariance is passed over, and the first step has no forecast.
-        """
-        before = self._before
+        """Entropy's change and forecast; warns outside the band. A log without entropy or covariance is passed over."""
         try:
             now = Drift(
-                entropy=metrics["actor/entropy"],
-                covariance_before=metrics[f"{NAME}/covariance_before"],
-                covariance_after=metrics[f"{NAME}/covariance_after"],
-                learning_rate=before.next_learning_rate if before else None,
-                next_learning_rate=metrics["actor/lr"],
+                metrics["actor/entropy"], metrics[f"{NAME}/covariance_before"], metrics[f"{NAME}/covariance_after"]
             )
+            next_rate = metrics["actor/lr"]
         except KeyError:
             return {}
-        self._before = now
-        self._watch(now, before or now)
-        if before is None:
-            return {}
-        added = {f"{NAME}/entropy_change": now.entropy - before.entropy}
-        if before.learning_rate is not None:
-            added[f"{NAME}/entropy_forecast"] = -before.learning_rate * before.covariance_after
-            added[f"{NAME}/entropy_forecast_grpo"] = -before.learning_rate * before.covariance_before
-        return added
+        before, self._before = self._before, (now, self._next_rate)
+        self._next_rate = next_rate
+        self._watch(now, before[0] if before else now)
+        return entropy_metrics(before[0], now, before[1]) if before else {}
 
     def _watch(self, now: Drift, last: Drift) -> None:
         low, high = self.options.entropy_low, self.options.entropy_high
@@ -134,47 +106,9 @@ class Run:
         self._outside = what is not None
 
     def record(self, recorder: CovarianceRecorder, responses: Responses) -> None:
-        """Write ``covariance/step_000050.parquet`` under the run's folder, and ``step_000050.tokens.parquet`` if asked.
-
-        The first holds the bins of :meth:`CovarianceRecorder.bins`, the second the most extreme tokens with their text;
-        the schema's metadata names step, scope and kernel. Where a step has several batches
-        (``trainer_mode=separate_async``), the later ones are ``step_000050-2.parquet`` and so on. Write errors are
-        logged, and training continues.
-        """
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        step = self.step
-        metadata = {"step": str(step), "scope": self.options.scope, "kernel": self.options.kernel}
-        folder = Path(self.config.trainer.default_local_dir) / FOLDER
-        last, number = self._recorded
-        number = number + 1 if last == step else 1
-        self._recorded = step, number
-        name = f"step_{step:06d}" + (f"-{number}" if number > 1 else "")
-        tables = {f"{name}.parquet": recorder.bins()}
-        if self.options.record_tokens:
-            tables[f"{name}.tokens.parquet"] = self._with_text(recorder.extremes(), responses)
-        try:
-            for file, columns in tables.items():
-                table = pa.table(columns).replace_schema_metadata(metadata)
-                write_whole(folder / file, functools.partial(pq.write_table, table, compression="zstd"))
-        except OSError as error:
-            logger.error("cw_grpo: the covariance of step %d is not recorded in %s: %s", step, folder, error)
-
-    def _with_text(self, tokens: dict[str, Any], responses: Responses) -> dict[str, Any]:
-        """Each token's text, and the text of its response up to there."""
-        rows = sorted(set(tokens["row"].tolist()))
-        if not rows:
-            return {**tokens, "token": [], "context": []}
-        ids = dict(zip(rows, responses(rows), strict=True))
+        """Write what the recorder of this step has seen."""
         trainer: Any = self._trainer()  # it is computing advantages right now
-        decode = trainer.tokenizer.decode
-        places = list(zip(tokens["row"].tolist(), tokens["position"].tolist(), strict=True))
-        return {
-            **tokens,
-            "token": [decode([ids[row][at]]) for row, at in places],
-            "context": [decode(ids[row][max(0, at - 50) : at]) for row, at in places],
-        }
+        self._files.write(trainer.global_steps, recorder, lambda ids: trainer.tokenizer.decode(ids), responses)
 
 
 def _of_the_loss(key: str) -> bool:

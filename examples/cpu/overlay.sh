@@ -61,10 +61,12 @@ else
         )
     done
 fi
-# Ray on this machine alone: it takes the cores for GPUs, and enough logical CPUs to start every process on two cores.
+# A Ray of the run's own (else Ray joins a cluster that "ray start" has left a note of, in /tmp/ray/ray_current_cluster):
+# it takes the cores for GPUs, and enough logical CPUs to start every process on two cores.
 # On a running cluster (RAY_ADDRESS) these were settled by: ray start --head --num-gpus=2 --num-cpus=16
-if [ -z "${RAY_ADDRESS:-}" ]; then
+if [ -z "${RAY_ADDRESS:-}${RAY_JOB:-}" ]; then
     EXTRA+=(
+        +ray_kwargs.ray_init.address=local
         +ray_kwargs.ray_init.num_gpus="$NGPUS"
         ray_kwargs.ray_init.num_cpus=16
         +ray_kwargs.ray_init.include_dashboard=False

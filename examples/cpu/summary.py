@@ -25,6 +25,15 @@ COLUMNS = {
 }
 VALIDATION = {"acc": "right answers", "format": "matched think tags", "score": "reward"}
 
+FILES = {  # of verl's quickstart, and of TRL's
+    "metrics of each step": "metrics.jsonl",
+    "metrics of the run": "trainer_state.json",
+    "output of training": "train.log",
+    "validation answers": "validation/",
+    "trained model": "model/",
+    "tables and figures": "report/report.html",
+}
+
 
 def validation_means(metrics: dict[str, Series]) -> dict[str, Series]:
     """What is shown of a validation -> its values; verl names them val-core/<data source>/acc/mean@4, or val-aux/..."""
@@ -63,12 +72,12 @@ def main() -> None:
             table.add_row(name, *(f"{series[step]:.3f}" for step in shown))
         console.print(table)
 
-    console.print("metrics of each step ", f"{run}/metrics.jsonl", soft_wrap=True)
-    console.print("output of main_ppo   ", f"{run}/train.log", soft_wrap=True)
-    console.print("validation answers   ", f"{run}/validation/", soft_wrap=True)
-    console.print("tables and figures   ", f"{run}/report/report.html", soft_wrap=True)
-    curve = shlex.join([f"{sys.prefix}/bin/tensorboard", "--logdir", f"{run}/tensorboard"])
-    console.print("entropy curve        ", curve, soft_wrap=True)
+    for what, file in FILES.items():
+        if (run / file).exists():
+            console.print(f"{what:<21}", f"{run}/{file}", soft_wrap=True)
+    if (run / "tensorboard").exists():
+        curve = shlex.join([f"{sys.prefix}/bin/tensorboard", "--logdir", f"{run}/tensorboard"])
+        console.print("entropy curve        ", curve, soft_wrap=True)
 
 
 if __name__ == "__main__":

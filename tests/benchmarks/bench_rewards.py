@@ -3,8 +3,10 @@ r"""Our scorer beside verl's on the same answers: agreements, disagreements, gra
     python tests/benchmarks/bench_rewards.py --data COPIES [--rows 2000] [--hanging 20]
 
 Answers: each benchmark's golds, every one in a response of about a thousand characters, as it stands, written another
-way (27.0 for 27, \dfrac for \frac), and replaced by the next row's gold. Speed is measured twice on these, alone and
-with hanging inputs strewn among them. All scorers are called from as many threads, as verl's reward loop does.
+way (27.0 for 27, \dfrac for \frac), and replaced by the next row's gold; and the right and wrong answers of
+tests/answer_classes.py (lists of boxes, assignments, percent words, commas, inequalities). Speed is measured twice on
+the benchmarks' answers, alone and with hanging inputs strewn among them. All scorers are called from as many threads,
+as verl's reward loop does.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import answer_classes
 import hostile
 
 from cw_plugin.data.answers import final_answer
@@ -120,10 +123,14 @@ def main(
     truth = [float(case not in other or (case[2], case[1]) in EQUAL) for case in cases]
     jobs = [(RESPONSE % answer, gold) for _, answer, gold in cases]
 
-    results = {}
+    classes = answer_classes.cases()
+    class_jobs = [(response, gold) for _, gold, response, _ in classes]
+
+    results, class_results = {}, {}
     for name, scorer in SCORERS.items():
         scorer(*jobs[0])  # the processes start here
         results[name], _ = score_all(scorer, jobs)
+        class_results[name], _ = score_all(scorer, class_jobs)
 
     table = Table("scorer", "gold", "gold rewritten", "other gold", "agrees with ours", title="answers judged rightly")
     for name, scores in results.items():
@@ -132,6 +139,16 @@ def main(
         first, second = len(same), len(same) + len(rewritten)
         parts = (judged[:first], judged[first:second], judged[second:])
         table.add_row(name, *(f"{sum(part)}/{len(part)}" for part in parts), f"{agree}/{len(scores)}")
+    console.print(table)
+
+    kinds = list(answer_classes.EQUAL)
+    table = Table("scorer", *kinds, "all", title="ways to write one answer: right and wrong ones judged rightly")
+    for name, scores in class_results.items():
+        judged = {kind: [] for kind in [*kinds, "all"]}
+        for (kind, _, _, right), score in zip(classes, scores, strict=True):
+            judged[kind].append(score == right)
+            judged["all"].append(score == right)
+        table.add_row(name, *(f"{sum(part)}/{len(part)}" for part in judged.values()))
     console.print(table)
 
     for name, scores in list(results.items())[1:]:

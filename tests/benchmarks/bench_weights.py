@@ -2,36 +2,45 @@
 
     python tests/benchmarks/bench_weights.py [--device cuda] [--groups 256] [--rounds 15]
 
-The estimator runs once a step on the trainer's driver, a CPU: against verl's grpo and grpo_vectorized, with the one
-thread that Ray gives the driver's actor (unless OMP_NUM_THREADS says otherwise), and with as many as torch takes. The
-loss runs in every micro-batch on the device of the model: against verl's vanilla, clip_cov and kl_cov, forward and
-backward. Every round runs each candidate once, in a new random order; times are medians, ratios medians of the rounds'
-ratios.
+The estimator runs once a step on the trainer's driver, a CPU: against verl's grpo, called alone with one thread (what
+Ray gives the driver's actor) and with two, on a quiet machine and beside two processes that this starts and that keep
+two cores busy; then as verl's trainer calls it. Batches: lengths uniform between 256 and 4096; the same with a few very
+improbable tokens; and lengths with a mean of a quarter of the width. The loss runs in every micro-batch on the device
+of the model: against verl's vanilla, clip_cov and kl_cov, forward and backward. Every round runs each candidate once,
+in a new random order; times are medians, ratios medians of the rounds' ratios. Prints Markdown.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
+import os
 import random
 import statistics
+import subprocess
+import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import torch
 from rich.console import Console
-from rich.table import Table
 from verl import DataProto
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.v1 import trainer_base
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
-import cw_plugin  # noqa: F401  (registers cw_grpo)
-from cw_plugin.verl_integration.estimator import TrainerContext, trainer_context
+from cw_plugin.verl_integration import register  # noqa: F401  (registers cw_grpo)
 from cw_plugin.verl_integration.options import Options
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from trainers import v1_trainer
 
 WIDTH = 4096
 RESPONSES = 12
@@ -88,11 +97,16 @@ def ratio(times: dict[str, list[float]], name: str, base: str) -> float:
     return statistics.median(a / b for a, b in zip(times[name], times[base], strict=True))
 
 
-def step_batch(groups: int, device: str) -> dict:
+def step_batch(groups: int, device: str, kind: str = "uniform") -> dict:
     """A training batch as verl's length balancing leaves it: the rows of a group scattered."""
     generator = torch.Generator().manual_seed(0)
     rows = groups * RESPONSES
     lengths = torch.randint(256, WIDTH + 1, (rows,), generator=generator)
+    if kind == "quarter":  # log-normal, mean about a quarter of the width
+        lengths = (800 * (0.6 * torch.randn(rows, generator=generator)).exp()).long().clamp(16, WIDTH)
+    log_probs = -torch.rand(rows, WIDTH, generator=generator).exp().sub(1).pow(3)
+    if kind == "heavy tails":  # most tokens nearly certain, a few beneath e^-10
+        log_probs = -torch.randn(rows, WIDTH, generator=generator).mul(3).sub(4).exp()
     rewards = torch.zeros(rows, WIDTH)
     rewards[torch.arange(rows), lengths - 1] = torch.randint(0, 3, (rows,), generator=generator).float()
     order = torch.randperm(rows, generator=generator)
@@ -100,13 +114,29 @@ def step_batch(groups: int, device: str) -> dict:
         "token_level_rewards": rewards.to(device),
         "response_mask": (torch.arange(WIDTH) < lengths[:, None]).long().to(device),
         "index": np.array([f"prompt-{i % groups}" for i in order.tolist()], dtype=object),
-        "old_log_probs": -torch.rand(rows, WIDTH, generator=generator).exp().sub(1).pow(3).to(device),
+        "old_log_probs": log_probs.to(device),
     }
 
 
-def estimators(groups: int, device: str, in_trainer: bool) -> dict[str, Callable[[], object]]:
+@contextlib.contextmanager
+def busy_processes(count: int) -> Iterator[None]:
+    """Each keeps one core busy. They end with the block, and also when this process is killed."""
+    code = "import os, sys\nwhile os.getppid() == int(sys.argv[1]):\n    sum(range(10**6))"
+    processes = []
+    try:
+        for _ in range(count):
+            processes.append(subprocess.Popen([sys.executable, "-c", code, str(os.getpid())]))
+        time.sleep(0.5 if count else 0)
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def estimators(groups: int, device: str, in_trainer: bool, kind: str = "uniform") -> dict[str, Callable[[], object]]:
     """Called directly, or as verl's V1 trainer does, with its rule for sessions of several outputs."""
-    tensors = step_batch(groups, device)
+    tensors = step_batch(groups, device, kind)
     index = tensors.pop("index")
     keys = [f"{uid}_{row}_0" for row, uid in enumerate(index)]
 
@@ -123,18 +153,15 @@ def estimators(groups: int, device: str, in_trainer: bool) -> dict[str, Callable
     return {name: candidate(name) for name in ("grpo", "grpo_vectorized", "cw_grpo")}
 
 
-def recorded(call: Callable[[], object]) -> Callable[[], object]:
-    """A step whose covariance distribution is recorded, the file apart."""
+def recorded(call: Callable[[], object], trainer: Any) -> Callable[[], object]:
+    """A step whose covariance distribution is recorded, the file included."""
 
     def record() -> object:
-        context = TrainerContext(step=1)
-        token = trainer_context.set(context)
+        trainer.global_steps = 1
         try:
-            result = call()
+            return call()
         finally:
-            trainer_context.reset(token)
-        assert context.recorder is not None
-        return result, context.recorder.bins()
+            trainer.global_steps = 2
 
     return record
 
@@ -167,45 +194,61 @@ def losses(rows: int, device: str) -> dict[str, Callable[[], object]]:
     return {mode: candidate(mode) for mode in ("vanilla", "clip_cov", "kl_cov", "cw_grpo")}
 
 
-def measure_estimators(
-    console: Console, options: argparse.Namespace, chip: str, threads: int, in_trainer: bool
-) -> None:
+def markdown(console: Console, title: str, header: list[str], rows: list[list[str]]) -> None:
+    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
+    console.print(f"\n{title}\n\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines), soft_wrap=True)
+
+
+def measure_load(console: Console, options: argparse.Namespace, chip: str, threads: list[int]) -> None:
+    """grpo and cw_grpo called alone, with each number of threads, on a quiet machine and beside other work."""
+    one_tensor = options.groups * RESPONSES * WIDTH * 4
+    rows = []
+    for kind in ("uniform", "heavy tails", "quarter"):
+        candidates = estimators(options.groups, options.device, in_trainer=False, kind=kind)
+        del candidates["grpo_vectorized"]
+        for count in threads:
+            torch.set_num_threads(count)
+            calls = candidates.values()
+            peaks = [max(peak_bytes(call, options.device) for _ in range(3)) / one_tensor for call in calls]
+            for busy in (0, 2) if options.device == "cpu" else (0,):
+                with busy_processes(busy):
+                    times = measure(candidates, options.device, options.rounds)
+                ms = [f"{1e3 * statistics.median(times[name]):.0f}" for name in ("grpo", "cw_grpo")]
+                memory = [f"{peak:.1f}" for peak in peaks]
+                rows.append([kind, str(count), str(busy), *ms, f"{ratio(times, 'cw_grpo', 'grpo'):.2f}", *memory])
+    title = f"{options.groups} groups of {RESPONSES}, {WIDTH} wide, called alone, {chip}. Memory in float32 tensors"
+    header = ["batch", "threads", "busy beside", "grpo ms", "cw_grpo ms", "ratio", "grpo memory", "cw_grpo memory"]
+    markdown(console, title, header, rows)
+
+
+def measure_in_trainer(console: Console, options: argparse.Namespace, chip: str, trainer: Any) -> None:
     device = options.device
-    candidates = estimators(options.groups, device, in_trainer)
+    candidates = estimators(options.groups, device, in_trainer=True)
     one_tensor = options.groups * RESPONSES * WIDTH * 4
     times = measure(candidates, device, options.rounds)
-    where = f"{chip}, {threads} thread{'s' * (threads > 1)}" if device == "cpu" else chip
-    how = "as the trainer calls it" if in_trainer else "called alone"
-    title = f"Advantages of {options.groups} groups of {RESPONSES}, {WIDTH} wide, {how}, on {where}"
-    table = Table(title=title, title_justify="left")
-    for column in ("estimator", "ms", "x grpo", "x grpo_vectorized", "peak memory / one float32 tensor"):
-        table.add_column(column, justify="left" if column == "estimator" else "right")
+    rows = []
     for name, call in candidates.items():
         peak = max(peak_bytes(call, device) for _ in range(3)) / one_tensor
-        table.add_row(
-            name, f"{1e3 * statistics.median(times[name]):.1f}", f"{ratio(times, name, 'grpo'):.2f}",
-            f"{ratio(times, name, 'grpo_vectorized'):.2f}", f"{peak:.2f}",
-        )  # fmt: skip
-    console.print(table)
+        ms = f"{1e3 * statistics.median(times[name]):.0f}"
+        rows.append([name, ms, f"{ratio(times, name, 'grpo'):.2f}", f"{peak:.1f}"])
+    title = f"The same as the trainer calls it, {torch.get_num_threads()} thread(s), {chip}"
+    markdown(console, title, ["estimator", "ms", "ratio", "memory"], rows)
 
-    pair = {"plain": candidates["cw_grpo"], "recorded": recorded(candidates["cw_grpo"])}
+    pair = {"plain": candidates["cw_grpo"], "recorded": recorded(candidates["cw_grpo"], trainer)}
     times = measure(pair, device, options.rounds)
     share, every = ratio(times, "recorded", "plain") - 1, Options().record_every
     console.print(
-        f"Recording the covariance distribution adds {share:.0%} to cw_grpo in that step, {share / every:.1%} at the "
-        f"default of every {every}th"
+        f"\nRecording the covariance distribution adds {share:.0%} to cw_grpo in that step, {share / every:.1%} at the "
+        f"default of every {every}th."
     )
     del candidates, pair
 
     quarter = max(options.groups // 4, 1)
-    sizes = {groups: estimators(groups, device, in_trainer) for groups in (quarter, 4 * quarter)}
+    sizes = {groups: estimators(groups, device, in_trainer=True) for groups in (quarter, 4 * quarter)}
     calls = {f"{name}, {groups}": sizes[groups][name] for groups in sizes for name in ("grpo", "cw_grpo")}
     times = measure(calls, device, options.rounds)
     grpo, cw_grpo = (ratio(times, f"{name}, {4 * quarter}", f"{name}, {quarter}") for name in ("grpo", "cw_grpo"))
-    console.print(
-        f"Four times the rows ({quarter} -> {4 * quarter} groups): "
-        f"grpo {grpo:.2f} times the time, cw_grpo {cw_grpo:.2f}\n"
-    )
+    console.print(f"Four times the rows: grpo {grpo:.2f} times the time, cw_grpo {cw_grpo:.2f}.")
 
 
 def main() -> None:
@@ -213,27 +256,30 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--groups", type=int, default=256)
     parser.add_argument("--rows", type=int, default=16, help="rows of the loss's micro-batch")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=11)
     options = parser.parse_args()
     device = options.device
     chip = "CPU" if device == "cpu" else torch.cuda.get_device_name(device)
     console = Console(width=110)
+    threads = torch.get_num_threads()
     console.print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {chip}")
 
-    threads = torch.get_num_threads()
-    for count in sorted({1, threads}) if device == "cpu" else [threads]:
-        torch.set_num_threads(count)
-        for in_trainer in (False, True):
-            measure_estimators(console, options, chip, count, in_trainer)
+    measure_load(console, options, chip, [1, 2] if device == "cpu" else [torch.get_num_threads()])
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = v1_trainer("algorithm.adv_estimator=cw_grpo", f"trainer.default_local_dir={folder}")
+        trainer.global_steps = 2  # a step that is not recorded
+        measure_in_trainer(console, options, chip, trainer)
 
+    torch.set_num_threads(threads)
     candidates = losses(options.rows, device)
     times = measure(candidates, device, 2 * options.rounds)
-    table = Table(title=f"Policy loss, forward and backward, {options.rows} x {WIDTH} on {chip}", title_justify="left")
-    for column in ("loss_mode", "ms", "x vanilla"):
-        table.add_column(column, justify="left" if column == "loss_mode" else "right")
-    for name in candidates:
-        table.add_row(name, f"{1e3 * statistics.median(times[name]):.2f}", f"{ratio(times, name, 'vanilla'):.2f}")
-    console.print(table)
+    rows = [
+        [name, f"{1e3 * statistics.median(times[name]):.2f}", f"{ratio(times, name, 'vanilla'):.2f}"]
+        for name in candidates
+    ]
+    title = f"Policy loss, forward and backward, {options.rows} x {WIDTH}, {threads} thread(s), {chip}"
+    markdown(console, title, ["loss_mode", "ms", "ratio to vanilla"], rows)
 
 
 if __name__ == "__main__":

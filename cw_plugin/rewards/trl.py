@@ -1,0 +1,98 @@
+r"""The reward of the paper as reward functions of TRL: 1 for a right answer, 1 for well-formed think tags.
+
+Usage::
+
+    trainer = CWGRPOTrainer(model, reward_funcs=trl_rewards(model), ...)
+
+Two functions, as TRL logs each of them for itself and weighs them by ``GRPOConfig.reward_weights``. They grade as
+:func:`cw_plugin.rewards.compute_score` does, in the same processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from cw_plugin.errors import OptionsError
+from cw_plugin.rewards import compute_score
+from cw_plugin.rewards.boxed import final_boxed
+from cw_plugin.rewards.think import CLOSE, FORMAT_RULES, OPEN, template_opens_think
+
+Completion = str | list[dict[str, Any]]  # conversational data sets have messages
+RewardFunction = Callable[..., list[float]]
+
+THREADS = 16  # that wait for grading processes; the pool has at most four
+
+
+def trl_rewards(
+    model_path: str | None = None, *, opens_think: bool | None = None, format_rule: str = "matched", **options: Any
+) -> list[RewardFunction]:
+    """``[accuracy_reward, format_reward]``, for ``reward_funcs``.
+
+    TRL calls them with the batch's ``completions`` and the data set's columns. The right answers are taken from the
+    column ``ground_truth`` (the final answer alone), else ``reward_model`` (as ``cw-grpo prepare`` writes it), else
+    ``solution`` (a text whose last box, or which itself, is the answer). ``data_source`` is optional.
+
+    Args:
+        model_path, opens_think, format_rule: of the think tags, as in :func:`~cw_plugin.rewards.compute_score`.
+        options: ``extraction`` and ``time_limit``, likewise.
+
+    Raises:
+        OptionsError: a keyword that does not exist, or has no such value; from ``accuracy_reward``, a data set without
+            right answers.
+    """
+    if format_rule not in FORMAT_RULES:
+        raise OptionsError(f"format_rule={format_rule!r} does not exist; use one of {', '.join(FORMAT_RULES)}.")
+    if unknown := sorted(set(options) - {"extraction", "time_limit"}):
+        raise OptionsError(f"{unknown[0]} is no option of trl_rewards; use extraction or time_limit")
+    if opens_think is None and model_path is not None:
+        opens_think = template_opens_think(model_path)
+
+    def accuracy_reward(
+        completions: Sequence[Completion], data_source: Sequence[str] | None = None, **columns: Any
+    ) -> list[float]:
+        """1.0 for each completion whose answer is right, else 0.0."""
+
+        def grade(source: str, completion: Completion, ground_truth: str) -> float:
+            return float(compute_score(source, response_text(completion), ground_truth, **options)["acc"])
+
+        sources = data_source or [""] * len(completions)
+        with ThreadPoolExecutor(THREADS) as threads:
+            return list(threads.map(grade, sources, completions, ground_truths(columns)))
+
+    def format_reward(completions: Sequence[Completion], **_: Any) -> list[float]:
+        """1.0 for each completion with well-formed think tags, else 0.0."""
+        return [FORMAT_RULES[format_rule](response_text(completion), opens_think) for completion in completions]
+
+    return [accuracy_reward, format_reward]
+
+
+def ground_truths(columns: dict[str, Any]) -> list[str]:
+    """The right answer to each row of the batch."""
+    if (given := columns.get("ground_truth")) is not None:
+        return list(given)
+    if (given := columns.get("reward_model")) is not None:
+        return [row["ground_truth"] for row in given]
+    if (given := columns.get("solution")) is not None:
+        return [final_boxed(text) or text for text in given]
+    raise OptionsError(
+        "the data set has no column ground_truth, reward_model or solution to grade answers by; add ground_truth, the "
+        "final answer alone"
+    )
+
+
+def response_text(completion: Completion) -> str:
+    """What the model wrote, of all its messages where a completion has several (tool calls).
+
+    Where TRL's response parser has taken the think section out of a message, it is put back.
+    """
+    if isinstance(completion, str):
+        return completion
+    said = []
+    for message in completion:
+        if message.get("role", "assistant") == "assistant":
+            thought = message.get("reasoning_content")
+            said.append(f"{OPEN}{thought}{CLOSE}" if thought else "")
+            said.append(message.get("content") or "")
+    return "".join(said)

@@ -1,0 +1,66 @@
+"""The covariance distribution as files, and entropy against its forecast, as the verl integration has them."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxtyping import Int
+from torch import Tensor
+
+from cw_plugin.covariance import CovarianceRecorder
+from cw_plugin.recording import CovarianceFiles, Drift, entropy_metrics
+from cw_plugin.trl_integration.config import option
+
+logger = logging.getLogger("cw_plugin")
+
+
+class Records:
+    """What one trainer's run records.
+
+    Args:
+        trainer: a GRPOTrainer.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._step = 0  # the first step that trains on the last generation batch
+        self._before: tuple[int, float, Drift] | None = None  # of the log before: step, learning rate, entropy
+        scope, kernel, tokens = (option(trainer.args, f"cw_{name}") for name in ("scope", "kernel", "record_tokens"))
+        self._files = CovarianceFiles(Path(trainer.args.output_dir), scope, kernel, tokens, logger)
+
+    def observer(self, mask: Int[Tensor, "rows time"]) -> CovarianceRecorder | None:
+        """An observer for the next generation batch if one of the steps that train on it is the first or a due one."""
+        args, step = self._trainer.args, self._trainer.state.global_step + 1
+        self._step = step
+        steps = math.ceil(args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps)
+        every = option(args, "cw_record_every")
+        if every and any(step == 1 or step % every == 0 for step in range(step, step + steps)):
+            return CovarianceRecorder(mask, option(args, "cw_record_tokens"))
+        return None
+
+    def write(self, recorder: CovarianceRecorder, completions: Int[Tensor, "rows time"]) -> None:
+        """Write what the recorder has seen; ``completions`` are the token ids of the same rows."""
+        if self._trainer.accelerator.is_main_process:
+            decode = self._trainer.processing_class.decode
+            self._files.write(self._step, recorder, decode, lambda rows: completions[rows].tolist())
+
+    def follow_entropy(self, metrics: Mapping[str, list[float]], learning_rate: float | None) -> dict[str, float]:
+        """How entropy changed since the log before, and what was forecast; empty at the first log.
+
+        Args:
+            metrics: TRL's since the log before, a list of values for each name.
+            learning_rate: of the update in the step that is logged.
+        """
+        names = ("entropy", "cw_grpo/covariance_before", "cw_grpo/covariance_after")
+        if learning_rate is None or not all(metrics.get(name) for name in names):
+            return {}
+        now, step = Drift(*(sum(metrics[name]) / len(metrics[name]) for name in names)), self._trainer.state.global_step
+        last, self._before = self._before, (step, learning_rate, now)
+        if last is None:
+            return {}
+        last_step, rate, before = last
+        return entropy_metrics(before, now, rate * (step - last_step))

@@ -1,0 +1,115 @@
+"""The trainer: TRL's GRPOTrainer, trained on w~ A in place of A."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from trl import GRPOTrainer
+
+from cw_plugin.errors import NonFiniteError
+from cw_plugin.trl_integration.checks import check_settings, check_trl
+from cw_plugin.trl_integration.config import option
+from cw_plugin.trl_integration.recording import Records
+from cw_plugin.weights import reweight_responses
+
+# Where a NaN or an infinity comes from.
+CAUSES = {
+    "advantages": "The reward of a response was no finite number; look at the reward functions.",
+    "log_probs": "The model gave it in its forward pass; look at grad_norm and learning_rate of the steps before.",
+}
+
+
+class CWGRPOTrainer(GRPOTrainer):
+    """GRPOTrainer with advantages times the weights of the paper; takes what GRPOTrainer takes.
+
+    Weights are computed once for a generation batch, over the prompt groups of all processes, before TRL shuffles and
+    splits it. So neither the number of processes nor gradient accumulation, ``steps_per_generation``,
+    ``num_iterations`` or padding changes them. Log-probs are TRL's ``old_per_token_logps``; where TRL computes none
+    (one update on a batch, without vLLM), one more forward pass supplies them. Evaluation is TRL's.
+
+    Args:
+        args: a :class:`CWGRPOConfig`, or a plain GRPOConfig for the defaults.
+
+    Raises:
+        OptionsError: a setting under which the loss would not keep the weights.
+        HostError: a TRL of another shape.
+    """
+
+    _tag_names = ["trl", "grpo", "cw-grpo"]  # noqa: RUF012
+    _name = "CW-GRPO"
+    _paper = {  # noqa: RUF012
+        "title": "Taming Extreme Tokens: Covariance-Aware GRPO with Gaussian-Kernel Advantage Reweighting",
+        "id": "2605.11538",
+    }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        check_trl()
+        check_settings(inspect.signature(GRPOTrainer.__init__).bind(self, *args, **kwargs).arguments.get("args"))
+        super().__init__(*args, **kwargs)
+        self._cw_records = Records(self)
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        batch = super()._generate_and_score_completions(inputs)
+        if not self.model.training:
+            return batch
+        started = time.perf_counter()
+        log_probs = batch.get("old_per_token_logps")
+        if log_probs is None:
+            log_probs = self._cw_log_probs(batch)
+        rows, width = log_probs.shape
+
+        # The responses to a prompt are consecutive rows of all processes' rows together, as in TRL's own advantages.
+        everyone = self._cw_gather(log_probs.float())
+        advantages = self.accelerator.gather(batch["advantages"])
+        mask = self._cw_gather(batch["completion_mask"] * batch.get("tool_mask", 1))
+        group = torch.arange(len(everyone)) // self.num_generations
+        scope, kernel = option(self.args, "cw_scope"), option(self.args, "cw_kernel")
+        recorder = self._cw_records.observer(mask)
+        try:
+            weighted, statistics = reweight_responses(
+                everyone, advantages, mask, group if scope == "group" else None, kernel, observe=recorder
+            )
+        except NonFiniteError as error:
+            hint = f" {CAUSES[error.what]} Rows are those of the generation batch over all processes."
+            raise NonFiniteError(error.what, error.rows, hint) from error
+        if kernel != "none":  # whose advantages stay TRL's own, bit for bit
+            first = self.accelerator.process_index * rows
+            batch["advantages"] = weighted[first : first + rows, :width]
+        if recorder is not None:
+            self._cw_records.write(recorder, self._cw_gather(batch["completion_ids"]))
+        for name, value in {**vars(statistics), "seconds": time.perf_counter() - started}.items():
+            self._metrics["train"][f"cw_grpo/{name}"].append(value)
+        return batch
+
+    @torch.no_grad()
+    def _cw_log_probs(self, batch: dict[str, Any]) -> Float[Tensor, "rows time"]:
+        """Log-probs of the completions under the current policy, by TRL's forward pass in micro-batches."""
+        forward = self._get_per_token_logps_and_entropies
+        images = {name: batch[name] for name in inspect.signature(forward).parameters if name in batch}
+        self.model.eval()  # dropout would draw random numbers that GRPOTrainer does not draw
+        try:
+            return forward(
+                self.model,
+                torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
+                torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
+                batch["completion_ids"].size(1),
+                batch_size=self.args.per_device_train_batch_size,
+                **images,
+            )[0]
+        finally:
+            self.model.train()
+
+    def _cw_gather(self, rows: Tensor) -> Tensor:
+        return self.accelerator.gather(self.accelerator.pad_across_processes(rows, dim=1))
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        if self.model.training:
+            metrics = self._metrics["train"]
+            for name, value in self._cw_records.follow_entropy(metrics, logs.get("learning_rate")).items():
+                metrics[name].append(value)
+        super().log(logs, *args, **kwargs)

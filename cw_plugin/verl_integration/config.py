@@ -1,0 +1,96 @@
+"""verl's configuration as ``main_ppo`` composes it, without loading verl or torch: it takes half a second."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from cw_plugin.errors import OptionsError
+
+
+def compose(arguments: Sequence[str]) -> Any:
+    """verl's configuration, an OmegaConf ``DictConfig`` whose interpolations can be resolved.
+
+    Args:
+        arguments: hydra overrides; or a script of examples/ and overrides, which is run with DRY_RUN=1 and prints its
+            configuration.
+
+    Raises:
+        OptionsError: hydra or the script refuses them, in one sentence.
+        ModuleNotFoundError: verl is not installed.
+    """
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    if arguments and arguments[0].endswith(".sh"):
+        return OmegaConf.create(_of_script(Path(arguments[0]), arguments[1:]))
+    verl = importlib.util.find_spec("verl")
+    if verl is None or not verl.submodule_search_locations:
+        raise ModuleNotFoundError("No module named 'verl'", name="verl")
+    folder = Path(verl.submodule_search_locations[0], "trainer", "config")
+    parser = OverridesParser.create()
+    for argument in arguments:
+        try:
+            parser.parse_override(argument)
+        except HydraException as error:
+            raise OptionsError(
+                f"{argument!r} is not a hydra override; write KEY=VALUE, and quote a VALUE that has special "
+                "characters for hydra too: \"KEY='VALUE'\""
+            ) from error
+    try:
+        with initialize_config_dir(str(folder), version_base=None):
+            config = hydra_compose("ppo_trainer", list(arguments))
+        OmegaConf.to_container(config, resolve=True)
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise OptionsError(_one_sentence(str(error))) from error
+    return config
+
+
+def leaves(config: Any, resolve: bool = True) -> dict[str, Any]:
+    """The values of a composed configuration by their dotted keys; empty mappings count as values."""
+    from omegaconf import OmegaConf
+
+    def walk(node: Any, key: str) -> Iterator[tuple[str, Any]]:
+        if isinstance(node, dict) and node:
+            for name, child in node.items():
+                yield from walk(child, f"{key}.{name}" if key else str(name))
+        else:
+            yield key, node
+
+    return dict(walk(OmegaConf.to_container(config, resolve=resolve), ""))
+
+
+def _one_sentence(text: str) -> str:
+    """What hydra or OmegaConf says over several lines, some of them about its own workings."""
+    if unknown := re.match(r"Could not override '(.+)'\.", text):
+        near = difflib.get_close_matches(unknown[1], leaves(compose([])), n=1, cutoff=0.8)
+        meant = f"did you mean {near[0]}? A" if near else "check the spelling. A"
+        return f"verl has no setting {unknown[1]}; {meant} new setting is added with +{unknown[1]}=..."
+    plain = re.split(r"Config search path|full_key:", text)[0]
+    return f"hydra refuses the overrides: {' '.join(plain.split())}"
+
+
+def _of_script(script: Path, overrides: Sequence[str]) -> str:
+    if not script.is_file():
+        raise OptionsError(f"{script} does not exist; give a script or hydra overrides.")
+    if "DRY_RUN" not in script.read_text(encoding="utf-8"):
+        raise OptionsError(f"{script} does not know DRY_RUN=1, and would train; give its hydra overrides instead.")
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    result = subprocess.run(
+        ["bash", script, *overrides], env={**os.environ, "PATH": path, "DRY_RUN": "1"}, capture_output=True, text=True
+    )
+    if result.returncode != 0:
+        said = result.stderr.strip().splitlines() or [f"it ended with exit code {result.returncode}"]
+        raise OptionsError(f"{script}: {said[-1].removeprefix('Error: ')}")
+    return result.stdout

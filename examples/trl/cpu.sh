@@ -1,0 +1,9 @@
+# What paper.sh needs to be run on CPU cores, as an overlay:
+#
+#   OVERLAY=examples/trl/cpu.sh MODEL_PATH=examples/cpu/model DATA_DIR=.cache/quickstart bash examples/trl/paper.sh \
+#       --max_completion_length 64 --max_steps 2
+#
+# NPROC: how many processes.
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} TOKENIZERS_PARALLELISM=false
+LAUNCH=(accelerate launch --cpu --num_machines 1 --num_processes "${NPROC:-1}" --mixed_precision no --dynamo_backend no)
+EXTRA=(--use_cpu true --bf16 false --use_vllm false --gradient_checkpointing false --model_init_kwargs '{"dtype": "float32"}')

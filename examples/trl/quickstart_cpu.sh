@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# CW-GRPO with TRL on a machine without a GPU: the quickstart's model, problems and reward (../quickstart_cpu.sh).
+#
+#   bash examples/trl/quickstart_cpu.sh [any flag of TRL's GRPOConfig, as --learning_rate 3e-4]
+#
+#   METHOD   cw_grpo | grpo                default cw_grpo
+#   STEPS    training steps                default 10
+#   SEED     of data order and sampling    default 1
+#   RUN      where the run is written      default runs/trl-$METHOD (SEED=2: runs/trl-$METHOD-seed2)
+#
+# It needs an environment with: pip install ".[trl,data,report]"
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+METHOD=${METHOD:-cw_grpo}
+STEPS=${STEPS:-10}
+RUN=${RUN:-$root/runs/trl-$METHOD${SEED:+-seed$SEED}}
+SEED=${SEED:-1}
+data=$root/.cache/quickstart/open_rs
+
+case $METHOD in
+    cw_grpo) kernel=gaussian ;;
+    grpo) kernel=none ;; # GRPOTrainer bit for bit, with the same metrics and records
+    *)
+        echo "METHOD=$METHOD is unknown; use cw_grpo or grpo" >&2
+        exit 2
+        ;;
+esac
+
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} TOKENIZERS_PARALLELISM=false HF_HUB_DISABLE_TELEMETRY=1
+bash "$root/examples/cpu/data.sh"
+mkdir -p "$RUN"
+echo "Training with METHOD=$METHOD for $STEPS steps; warnings go to $RUN/train.log"
+python "$here/train.py" --config "$here/quickstart.yaml" \
+    --model "$root/examples/cpu/model" --train_file "$data/train.parquet" --eval_file "$data/test.parquet" \
+    --output_dir "$RUN" --cw_kernel "$kernel" --max_steps "$STEPS" --eval_steps "$STEPS" --seed "$SEED" "$@" \
+    2>>"$RUN/train.log" || {
+    status=$?
+    tail -n 20 "$RUN/train.log" >&2
+    exit "$status"
+}
+cw-grpo report "$METHOD=$RUN" --out "$RUN/report" >"$RUN/report.log"
+python "$root/examples/cpu/summary.py" "$RUN"

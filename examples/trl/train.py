@@ -1,0 +1,121 @@
+"""Train with TRL on problems that cw-grpo prepare has written: CW-GRPO, or with --cw_kernel none plain GRPO.
+
+    python train.py --config quickstart.yaml --output_dir runs/mine
+    accelerate launch --config_file 4_gpus.yaml train.py --config paper.yaml --output_dir runs/mine
+
+Every field of Run and of CWGRPOConfig, TRL's included, is a key of the YAML file and a flag; flags win. A run that was
+interrupted goes on from its last checkpoint when the same command is given again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+STARTED = time.monotonic()
+
+from datasets import load_dataset  # noqa: E402
+from transformers import AutoTokenizer, PrinterCallback, TrainerCallback  # noqa: E402
+from transformers.trainer_utils import get_last_checkpoint  # noqa: E402
+from trl import TrlParser  # noqa: E402
+
+from cw_plugin.rewards.trl import trl_rewards  # noqa: E402
+from cw_plugin.trl_integration import CWGRPOConfig, CWGRPOTrainer  # noqa: E402
+
+SHOWN = {
+    "reward": "reward",
+    "entropy": "entropy",
+    "cov before": "cw_grpo/covariance_before",
+    "after": "cw_grpo/covariance_after",
+    "tokens w<0.5": "cw_grpo/downweighted_share",
+    "s": "step_time",
+}
+
+
+@dataclass
+class Run:
+    """What is trained, and on what.
+
+    Attributes:
+        model: a folder, or a name on the hub.
+        train_file, eval_file: parquet files of cw-grpo prepare.
+        max_prompt_length: in tokens; problems with a longer prompt are left out.
+        dry_run: print the resolved settings as JSON, and train nothing.
+    """
+
+    model: str
+    train_file: str
+    eval_file: str | None = None
+    max_prompt_length: int = 512
+    dry_run: bool = False
+
+
+class Progress(TrainerCallback):
+    """A line for every step that is logged, in place of all its metrics."""
+
+    def on_log(self, args, state, control, logs=None, **_):
+        if not state.is_world_process_zero or "reward" not in logs:
+            return
+        minutes, seconds = divmod(int(time.monotonic() - STARTED), 60)
+        values = "  ".join(f"{name} {logs[key]:.3f}" for name, key in SHOWN.items() if key in logs)
+        print(f"[{minutes}:{seconds:02}] step {state.global_step:>3}  {values}", flush=True)
+
+
+def refuse_other_settings(folder: Path, settings: dict[str, Any]) -> None:
+    """A folder holds one run: another one than that of ``folder/settings.json`` is refused."""
+    file = folder / "settings.json"
+    if file.exists():
+        known = json.loads(file.read_text())
+        if different := [name for name in settings if settings[name] != known.get(name)]:
+            changes = ", ".join(f"{name}={known.get(name)!r}, not {settings[name]!r}" for name in different)
+            sys.exit(f"{folder} holds a run with {changes}; give another --output_dir")
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(settings, indent=1))
+
+
+def main() -> None:
+    run, config = TrlParser((Run, CWGRPOConfig)).parse_args_and_config()
+    # As JSON has them; what follows from the machine is left out.
+    settings = json.loads(json.dumps(asdict(run) | config.to_dict(), default=str))
+    settings = {name: value for name, value in settings.items() if name not in ("dry_run", "local_rank", "logging_dir")}
+    if run.dry_run:
+        print(json.dumps(settings, indent=1))
+        return
+    if config.process_index == 0:
+        refuse_other_settings(Path(config.output_dir), settings)
+    Path(config.output_dir).mkdir(parents=True, exist_ok=True)
+    checkpoint = get_last_checkpoint(config.output_dir)
+    if checkpoint and int(checkpoint.rpartition("-")[2]) >= config.max_steps > 0:  # transformers would train one more
+        print(f"{config.output_dir} is at its last step, {config.max_steps}: nothing is left to train.")
+        return
+
+    tokenizer = AutoTokenizer.from_pretrained(run.model, padding_side="left")
+    files = {"train": run.train_file} | ({"eval": run.eval_file} if run.eval_file else {})
+    problems = load_dataset("parquet", data_files=files).filter(
+        lambda row: (
+            len(tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=False))
+            <= run.max_prompt_length
+        )
+    )
+    trainer = CWGRPOTrainer(
+        run.model,
+        reward_funcs=trl_rewards(run.model),
+        args=config,
+        train_dataset=problems["train"],
+        eval_dataset=problems.get("eval"),
+        processing_class=tokenizer,
+        callbacks=[Progress()],
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.save_state()  # trainer_state.json, which cw-grpo report reads
+    trainer.save_model(str(Path(config.output_dir) / "model"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""examples/trl: the quickstart as a user starts it, and the paper's recipe, composed and trained on a CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accelerate.commands.config.config_args import load_config_from_file
+
+from cw_plugin.reports.records import read_records
+from cw_plugin.reports.runs import read_run
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples" / "trl"
+
+
+def start(script: str, *flags: str, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+    path = f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    result = subprocess.run(
+        ["bash", EXAMPLES / script, *flags],
+        env={**os.environ, "PATH": path, "HF_HUB_OFFLINE": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=550,
+    )
+    assert result.returncode == code, result.stdout[-3000:] + result.stderr[-3000:]
+    return result
+
+
+def composed(**environment: str) -> dict[str, Any]:
+    printed = start("paper.sh", DRY_RUN="1", **environment).stdout
+    return json.loads(printed[printed.index("{") :])
+
+
+def test_the_recipe_composes_to_the_papers_values():
+    """Table 5 of the paper and what its text says; examples/README.md has the sources of the others."""
+    settings = composed(METHOD="cw_grpo")
+    table_5 = {
+        "learning_rate": 1e-6,
+        "per_device_train_batch_size": 12,
+        "gradient_accumulation_steps": 4,
+        "num_generations": 12,
+        "max_prompt_length": 512,
+        "max_completion_length": 4096,
+        "temperature": 0.7,
+        "warmup_steps": 0.1,
+    }
+    others = {
+        "max_steps": 200,
+        "lr_scheduler_type": "cosine_with_min_lr",
+        "lr_scheduler_kwargs": {"min_lr_rate": 0.1},
+        "weight_decay": 0.0,
+        "max_grad_norm": 1.0,
+        "beta": 0.04,
+        "loss_type": "grpo",
+        "scale_rewards": "group",
+        "num_iterations": 1,
+        "steps_per_generation": 4,
+        "importance_sampling_level": "token",
+        "top_p": 1.0,
+        "top_k": 0,
+        "seed": 42,
+        "cw_scope": "group",
+        "cw_kernel": "gaussian",
+    }
+    assert {name: settings[name] for name in table_5 | others} == table_5 | others
+    machine = load_config_from_file(str(EXAMPLES / "4_gpus.yaml"))
+    assert (machine.num_processes, machine.deepspeed_config["zero_stage"]) == (3, 2)  # the fourth generates
+    assert machine.num_processes * settings["generation_batch_size"] == 144
+
+
+def test_the_methods_differ_in_one_value():
+    ours, plain = composed(METHOD="cw_grpo", OUT="out"), composed(METHOD="grpo", OUT="out")
+    assert {name for name in ours if ours[name] != plain[name]} == {"cw_kernel"} and plain["cw_kernel"] == "none"
+
+
+def test_an_unknown_method_is_refused():
+    for script in ("paper.sh", "quickstart_cpu.sh"):
+        assert "METHOD=ppo is unknown; use cw_grpo or grpo" in start(script, METHOD="ppo", code=2).stderr
+
+
+@pytest.fixture(scope="module")
+def quickstart(tmp_path_factory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("quickstart")
+    return folder, start("quickstart_cpu.sh", STEPS="2", RUN=str(folder)).stdout
+
+
+def test_the_quickstart_trains_and_reports(quickstart):
+    folder, printed = quickstart
+    assert "] step   1  reward" in printed and "] step   2  reward" in printed
+    assert "Validation on held-out problems" in printed and "matched think tags" in printed
+    page = (folder / "report" / "report.html").read_text()
+    assert "Table 1: token-level covariance" in page and "Policy entropy" in page
+    run = read_run(f"CW-GRPO={folder}")
+    assert list(run.metrics["actor/entropy"]) == [1, 2] == list(run.metrics["cw_grpo/sigma"])
+    assert set(run.metrics["val-core/eval/acc/mean@n"]) == {0, 2}
+    assert list(read_records(folder)) == [1]
+
+
+def test_the_same_command_goes_on_and_another_is_told_to_name_a_folder(quickstart):
+    folder, _ = quickstart
+    again = start("quickstart_cpu.sh", STEPS="2", RUN=str(folder)).stdout
+    assert "is at its last step, 2: nothing is left to train" in again and "] step" not in again
+    refused = start("quickstart_cpu.sh", "--learning_rate", "1", STEPS="2", RUN=str(folder), code=1).stderr
+    assert "learning_rate=0.0001, not 1.0; give another --output_dir" in refused
+
+
+def test_the_recipe_trains_on_a_cpu_in_two_processes(tmp_path, quickstart):
+    """By its overlay; the quickstart has made the problems."""
+    start(
+        "paper.sh",
+        *("--max_steps", "1", "--max_completion_length", "16", "--per_device_train_batch_size", "6"),
+        METHOD="cw_grpo",
+        OVERLAY=str(EXAMPLES / "cpu.sh"),
+        NPROC="2",
+        MODEL_PATH=str(ROOT / "examples" / "cpu" / "model"),
+        DATA_DIR=str(ROOT / ".cache" / "quickstart"),
+        OUT=str(tmp_path),
+    )
+    run = read_run(tmp_path)
+    assert run.metrics["cw_grpo/signal_share"][1] > 0 and run.metrics["actor/kl_loss"][1] >= 0
+    assert (tmp_path / "model" / "model.safetensors").exists()

@@ -1,0 +1,75 @@
+"""The paper's reward as TRL calls it, against compute_score."""
+
+from __future__ import annotations
+
+import pytest
+
+from cw_plugin.errors import OptionsError
+from cw_plugin.rewards import compute_score
+from cw_plugin.rewards.trl import trl_rewards
+
+RESPONSES = [
+    "<think>3 + 4</think>\\boxed{7}",
+    "<think>3 + 4</think>\\boxed{8}",
+    "3 + 4</think>\\boxed{7}",
+    "\\boxed{\\frac{14}{2}}",
+    "",
+]
+ANSWERS = ["7"] * len(RESPONSES)
+SOURCES = ["knoveleng/open-rs", "knoveleng/open-rs", "math500", "aime24", "math500"]
+
+
+def as_messages(texts):
+    return [[{"role": "assistant", "content": text}] for text in texts]
+
+
+@pytest.mark.parametrize("completions", [RESPONSES, as_messages(RESPONSES)], ids=["plain", "conversational"])
+@pytest.mark.parametrize("opens_think", [None, True, False])
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {"ground_truth": ANSWERS},
+        {"reward_model": [{"style": "rule", "ground_truth": answer} for answer in ANSWERS]},
+        {"solution": ["We add: $3 + 4 = \\boxed{7}$."] * 3 + ["$7$", "7"]},
+    ],
+    ids=["ground_truth", "prepared", "solution"],
+)
+def test_the_two_rewards_add_up_to_compute_score(completions, opens_think, answers):
+    accuracy, formatted = (
+        reward(prompts=[""] * 5, completions=completions, completion_ids=[[]] * 5, data_source=SOURCES, **answers)
+        for reward in trl_rewards(opens_think=opens_think)
+    )
+    rows = zip(SOURCES, RESPONSES, ANSWERS, strict=True)
+    scores = [compute_score(*row, opens_think=opens_think) for row in rows]
+    assert accuracy == [score["acc"] for score in scores] == [1, 0, 1, 1, 0]
+    assert formatted == [score["format"] for score in scores]
+
+
+def test_a_completion_of_several_messages_is_the_text_that_the_model_wrote():
+    completion = [
+        {"role": "assistant", "content": "\\boxed{1}", "tool_calls": [{"type": "function"}]},
+        {"role": "tool", "name": "add", "content": "\\boxed{2}"},
+        {"role": "assistant", "reasoning_content": "so 7", "content": "\\boxed{7}"},
+    ]
+    accuracy, _ = (reward(completions=[completion], ground_truth=["7"]) for reward in trl_rewards())
+    assert accuracy == [1.0]
+    parsed = [{"role": "assistant", "reasoning_content": "3 + 4", "content": "\\boxed{7}"}]
+    assert trl_rewards()[1](completions=[parsed]) == [1.0]
+
+
+def test_trl_logs_them_by_their_names():
+    assert [reward.__name__ for reward in trl_rewards()] == ["accuracy_reward", "format_reward"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"format_rule": "loose"}, "format_rule='loose'"), ({"accuracy_weight": 2.0}, "accuracy_weight is no option")],
+)
+def test_an_unknown_option_is_refused_before_training(options, message):
+    with pytest.raises(OptionsError, match=message):
+        trl_rewards(**options)
+
+
+def test_a_data_set_without_answers_is_refused():
+    with pytest.raises(OptionsError, match="no column ground_truth, reward_model or solution"):
+        trl_rewards()[0](completions=["7"], answer=["7"])
