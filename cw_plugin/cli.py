@@ -176,9 +176,7 @@ def doctor(
     ray: Annotated[bool, typer.Option(help="Start Ray, or join the cluster, and ask its workers too.")] = True,
     quick: Annotated[
         bool,
-        typer.Option(
-            "--quick", help="Run only the fast checks (a second or two); report the first error."
-        ),
+        typer.Option("--quick", help="Run only the fast checks (a second or two); report the first error."),
     ] = False,
 ) -> None:
     """Check a run before Ray starts and a GPU is taken.

@@ -48,9 +48,7 @@ def load(source: Source, split: str, dataset_path: Path | None = None, revision:
         raise DataError(
             f"{folder} is not a folder; put a copy of {source.path} there, or give another --local_dataset_path."
         )
-    with (
-        tempfile.TemporaryDirectory() as cache
-    ):  # a permanent cache would hide later changes of the files
+    with tempfile.TemporaryDirectory() as cache:  # a permanent cache would hide later changes of the files
         records = _read(source, str(folder), split, cache_dir=cache)
     digest = hashlib.sha256(json.dumps(records, sort_keys=True, default=str).encode()).hexdigest()
     return Loaded(records, f"sha256:{digest}")
