@@ -1,6 +1,6 @@
-"""What can be read from bins of covariance (covariance.py): they add up, and each side can be cut at any share of it.
+"""Reads bins of covariance (covariance.py): adds them up, and cuts each side at any share of its tokens.
 
-Needs numpy alone, so that tables and figures can be made where there is no torch.
+Needs only numpy, so tables and figures can be made without torch.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Side:
     """One side of the distribution, tokens of positive or of negative covariance, the most extreme first.
 
     Attributes:
-        threshold: |c| of each bin's end that is nearer to 0.
-        tokens: tokens at least as extreme as this bin.
-        covariance, weighted: sum of |c| and of w~ |c| over them.
+        threshold: |c| at the edge of each bin that is nearer to 0.
+        tokens: how many tokens are at least as extreme as this bin's.
+        covariance, weighted: sums of |c| and of w~ |c| over those tokens.
     """
 
     threshold: np.ndarray
@@ -29,9 +29,9 @@ class Side:
     weighted: np.ndarray
 
     def at(self, share: float) -> tuple[float, float]:
-        """Of the ``share`` (0 to 1) most extreme tokens of this side: the threshold, and the mean of |c|.
+        """The threshold and the mean of |c| of the most extreme tokens, ``share`` (0 to 1) of this side.
 
-        Between two bins' edges both follow the straight line. Both are nan for less than one token.
+        Between the edges of a bin both are interpolated linearly. Both are nan if the share is less than one token.
         """
         wanted = share * self.tokens[-1] if len(self.tokens) else 0
         if wanted < 1:

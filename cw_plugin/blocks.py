@@ -1,12 +1,13 @@
-"""Rows of like length, taken together: so that padding costs nothing, and no operation waits for other threads.
+"""Groups rows of similar length into blocks, so that padding costs nothing and no operation waits for other threads.
 
-Responses end at different columns, and verl pads them all to one width. Each block holds rows that end at about the
-same column, and is cut there.
+Responses end at different columns, and verl pads them all to one width. A block holds rows that end at about the same
+column, and is cut off there.
 
 Blocks are small enough for a CPU's cache. With several threads they are smaller still: torch splits most operations on
-32768 elements and more over its threads, and beside other work on the same cores each operation would then wait for the
-slowest thread, which took several times as long. A few operations are split at any size: exp, sqrt and indexing by a
-tensor are among them, exp2, ``** 0.5`` and index_select are not. A GPU wants few, large launches instead.
+32768 elements and more over its threads. If other work runs on the same cores, each such operation waits for the
+slowest thread, which took several times as long. torch splits a few operations at any size, among them exp, sqrt and
+indexing by a tensor; it does not split small exp2, ``** 0.5`` and index_select. A GPU needs few, large launches
+instead.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ _CHUNK = 128  # columns that are counted together to find out where responses en
 
 @dataclass(frozen=True)
 class Block:
-    """Rows that hold a token each. "In block order" are tensors with one value for every row of all blocks in turn."""
+    """Rows with at least one token. Tensors "in block order" have one value per row, block after block."""
 
     at: slice  # these rows in block order
-    rows: Int[Tensor, " block"]  # their numbers in the batch
+    rows: Int[Tensor, " block"]  # their indices in the batch
     n: Float[Tensor, " block"]  # valid tokens of each, float64
-    full: int  # before this column every token is valid,
-    longest: int  # from this column on none is,
-    invalid: Bool[Tensor, "block ragged"]  # and in between these are not
+    full: int  # every token before this column is valid
+    longest: int  # no token is valid from this column on
+    invalid: Bool[Tensor, "block ragged"]  # the invalid tokens in between
 
     def take(self, batch: Float[Tensor, "rows time"], dtype: torch.dtype) -> Float[Tensor, "block longest"]:
         """A copy of these rows."""
@@ -41,13 +42,13 @@ class Block:
         batch[:, : self.longest].index_copy_(0, self.rows, values)
 
     def clear(self, values: Float[Tensor, "block longest"]) -> Float[Tensor, "block longest"]:
-        """Sets what stands off the mask to 0, in place. NaN counts as any other value there."""
+        """Sets values outside the mask to 0, in place, also NaN."""
         values[:, self.full :].masked_fill_(self.invalid, 0.0)
         return values
 
 
 def blocks_of_like_length(mask: Tensor) -> list[Block]:
-    """All rows that hold a token, the longest first."""
+    """Blocks of all rows that have a token, the longest first."""
     time = mask.shape[1]
     elements = block_elements(mask.device)
 

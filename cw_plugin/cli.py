@@ -54,7 +54,7 @@ SHOWN = 10  # findings of one file on the terminal; its report has all of them
 
 @contextmanager
 def _without_the_hosts_remarks() -> Iterator[None]:
-    """Hide what verl, Megatron and the hub print while they load: it would bury the answer."""
+    """Hide what verl, Megatron and the hub print while they load; it would bury the answer."""
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
@@ -66,7 +66,7 @@ def _without_the_hosts_remarks() -> Iterator[None]:
 
 @contextmanager
 def _errors(to_install: str) -> Iterator[None]:
-    """One sentence on stderr and exit code 2 in place of a traceback, for what the user can fix."""
+    """For errors that the user can fix: print one sentence on stderr and exit with code 2, without a traceback."""
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
     try:
         yield
@@ -80,7 +80,7 @@ def _errors(to_install: str) -> Iterator[None]:
 
 @app.callback()
 def main() -> None:
-    """Tools around CW-GRPO for verl."""
+    """Tools for CW-GRPO with verl and TRL."""
 
 
 @app.command()
@@ -94,22 +94,22 @@ def prepare(
         Path | None,
         typer.Option(
             "--local_dataset_path",
-            help="A folder with copies under the hub's names, e.g. knoveleng/open-rs/train.jsonl. Default: the hub.",
+            help="A folder with copies, named as on the hub: knoveleng/open-rs/train.jsonl. Default: the hub.",
         ),
     ] = None,
     revision: Annotated[str | None, typer.Option(help="A branch, tag or commit of the dataset on the hub.")] = None,
     prompt: Annotated[
         str,
         typer.Option(
-            help="open-rs (the paper's system turn), none, lighteval (the prompt of its AIME task, read from the "
-            "installed package), or a text file: the user turn if it contains {question}, else the system turn."
+            help="open-rs (the paper's system prompt), none, lighteval (the prompt of its AIME task, read from the "
+            "installed package), or a text file: the user turn if it contains {question}, else the system prompt."
         ),
     ] = "open-rs",
     split: Annotated[
-        str | None, typer.Option(help="Another split than the paper's; it goes into a file of its name.")
+        str | None, typer.Option(help="Another split than the paper's; it is written to SPLIT.parquet.")
     ] = None,
     allow_partial: Annotated[
-        bool, typer.Option("--allow-partial", help="Accept another number of rows than the paper's data has.")
+        bool, typer.Option("--allow-partial", help="Accept a number of rows that differs from the paper's.")
     ] = False,
     drop_failing: Annotated[
         bool,
@@ -159,7 +159,7 @@ Run = Annotated[
 
 @app.command(context_settings={"ignore_unknown_options": True})
 def config(run: Run = None) -> None:
-    """Print verl's configuration of a run, resolved, as main_ppo would see it."""
+    """Print the resolved configuration of a run, as verl's main_ppo would see it."""
     with _errors("install verl first."):
         from omegaconf import OmegaConf
 
@@ -175,13 +175,14 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     ray: Annotated[bool, typer.Option(help="Start Ray, or join the cluster, and ask its workers too.")] = True,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Check only what takes a second or two; say what is wrong, or nothing.")
+        bool,
+        typer.Option("--quick", help="Run only the fast checks (a second or two); report the first error."),
     ] = False,
 ) -> None:
-    """Say what is wrong with a run, before Ray starts and a GPU is taken.
+    """Check a run before Ray starts and a GPU is taken.
 
-    Exit code 1 if something would make the run fail or train something else, 2 if the settings cannot be composed, or
-    if --quick finds something wrong.
+    The exit code is 1 if the run would fail or train something else, and 2 if the settings cannot be composed, or if
+    --quick finds an error.
     """
     with _errors("install verl first."), _without_the_hosts_remarks():
         from cw_plugin.doctor import CHECKS, QUICK, environment, examine
@@ -212,7 +213,7 @@ def doctor(
 RunFolders = Annotated[
     list[str],
     typer.Argument(
-        help="Folders of runs or evaluations, or NAME=FOLDER; folders of one name are seeds of one method.",
+        help="Folders of runs or evaluations, or NAME=FOLDER; folders with the same name are seeds of one method.",
         show_default=False,
     ),
 ]
@@ -225,9 +226,9 @@ def report(
     out: Annotated[Path, typer.Option(help="Folder for the page and the tables.")] = Path("report"),
     base: Annotated[
         str | None,
-        typer.Option(help="Differences are to this name; default: the untrained model."),
+        typer.Option(help="Show differences to this name. Default: the untrained model."),
     ] = None,
-    step: Annotated[int | None, typer.Option(help="The step in Table 2; default: each method's last.")] = None,
+    step: Annotated[int | None, typer.Option(help="The step that Table 2 shows. Default: each method's last.")] = None,
     paper: Annotated[
         PaperModel | None, typer.Option(help="Add the paper's rows for this model, marked as reported.")
     ] = None,
@@ -251,7 +252,7 @@ def plot(
         str, typer.Option(help=f"{', '.join(CURVES)}, accuracy, forecast, or any metric's name in verl's logs.")
     ] = "entropy",
     out: Annotated[
-        Path | None, typer.Option(help="File name; its suffix is a format. Default: the metric's name.")
+        Path | None, typer.Option(help="File name; its suffix sets the format. Default: the metric's name.")
     ] = None,
     formats: Annotated[list[Format] | None, typer.Option("--format", help="May be given several times.")] = None,
     window: Annotated[int, typer.Option(min=1, help="Average over this many steps.")] = 1,
@@ -276,9 +277,9 @@ def plot(
 @app.command()
 def covariance(
     runs: RunFolders,
-    steps: Annotated[str | None, typer.Option(help="One step, or the first and last as 1:50; default: all.")] = None,
+    steps: Annotated[str | None, typer.Option(help="One step, or first and last as 1:50. Default: all.")] = None,
     by_step: Annotated[bool, typer.Option("--by-step", help="Print each step separately.")] = False,
-    out: Annotated[Path | None, typer.Option(help="File name; draws Figure 3 and the weights.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also draw Figure 3 and the weights, to this file name.")] = None,
     formats: Annotated[list[Format] | None, typer.Option("--format", help="May be given several times.")] = None,
 ) -> None:
     """Print the distribution of token-level covariance (Table 1), and draw it (Figure 3)."""
@@ -326,7 +327,7 @@ def _save(figures: list[Figure], target: Path, formats: list[Format] | None) -> 
             typer.echo(path)
 
 
-# Of hydra, and neither a path nor a name on the hub: +key=value, ~key (which deletes it), key.key=value.
+# Hydra overrides, as opposed to paths and names on the hub: +key=value, ~key (which deletes it), key.key=value.
 _OVERRIDE = re.compile(r"\+.*|~\w+(\.\w+)*(=.*)?|[a-z_]\w*(\.\w+)+=.*", re.DOTALL)
 
 
@@ -340,7 +341,7 @@ def evaluate(
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the answers: NAME/aime24.jsonl, ...")] = Path("evaluation"),
-    data_dir: Annotated[Path, typer.Option(help="Folder that cw-grpo prepare has written.")] = Path("~/data/cw_grpo"),
+    data_dir: Annotated[Path, typer.Option(help="Folder that cw-grpo prepare wrote.")] = Path("~/data/cw_grpo"),
     benchmarks: Annotated[
         str,
         typer.Option(help="NAME, NAME@SAMPLES or NAME=FILE.parquet, separated by spaces. Default: the paper's five."),
@@ -355,12 +356,12 @@ def evaluate(
         EngineName,
         typer.Option(help="lighteval: with vLLM; lighteval-accelerate: with accelerate."),
     ] = EngineName.verl,
-    lighteval: Annotated[str, typer.Option(help="lighteval's executable, also of another environment.")] = "lighteval",
+    lighteval: Annotated[str, typer.Option(help="lighteval's executable, in any environment.")] = "lighteval",
 ) -> None:
     """Zero-shot pass@1 of models and checkpoints on benchmarks, by verl's own validation.
 
-    Every graded answer is kept: the same command again asks only for those that are missing. Exit code 2 if the input
-    cannot be evaluated, 1 if the engine stops before the last answer.
+    Every graded answer is kept; the same command again asks only for the missing ones. The exit code is 2 if the input
+    cannot be evaluated, and 1 if the engine stops before the last answer.
     """
     terminal = os.fdopen(os.dup(1), "w")  # while verl runs, 1 and 2 are its log
     started = time.monotonic()
@@ -388,7 +389,7 @@ def evaluate(
             typer.echo(f"Error: {error}", err=True)
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
-            say("stopped; graded answers are kept, give the same command again to go on")
+            say("stopped; graded answers are kept, run the same command again to continue")
             raise typer.Exit(130) from None
 
 

@@ -1,8 +1,8 @@
 """How token-level covariance is distributed over tokens: what the paper's Table 1 and Figure 3 are made of.
 
-Tokens are counted by their covariance c (weights.py) in bins 1/128 of a power of two wide, on both sides of zero. Each
-bin also sums c, w~ and w~ c, so that shares and means are exact from any bin's edge on, and a threshold is known to 0.8
-per cent. A batch of any size is a few thousand numbers; bins.py adds and reads them. Knows nothing of verl.
+Tokens are counted by their covariance c (weights.py) in bins on both sides of zero. Each power of two is divided into
+128 bins. A bin also holds the sums of c, w~ and w~ c. So shares and means are exact at every edge of a bin, and a
+threshold is exact to 0.8 per cent. A batch of any size becomes a few thousand numbers; bins.py adds and reads them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cw_plugin.bins import Bins
 
 # A float32's upper 16 bits are sign, exponent and 7 bits of mantissa. As a number they grow with the magnitude.
 _KEYS = 2**16
-_NEGLIGIBLE = 2.0**-24  # |c| beneath counts as 0, so that there are not bins without end
+_NEGLIGIBLE = 2.0**-24  # smaller |c| count as 0, which limits the number of bins
 
 
 class CovarianceRecorder:
@@ -53,8 +53,8 @@ class CovarianceRecorder:
         """The bins that hold tokens, from the most negative to the largest.
 
         Returns:
-            ``edge`` (float64), the bin's end that is nearer to 0, and of its tokens ``tokens`` (int64), how many, and
-            the sums ``covariance``, ``weight`` and ``weighted`` (float64) of c, w~ and w~ c.
+            ``edge`` (float64), the bin's edge that is nearer to 0; ``tokens`` (int64), how many tokens it has; and
+            ``covariance``, ``weight`` and ``weighted`` (float64), the sums of c, w~ and w~ c over these tokens.
         """
         keys = np.arange(_KEYS, dtype=np.uint32)
         with np.errstate(invalid="ignore"):

@@ -9,8 +9,8 @@ from typing import Any
 class CWGRPOError(Exception):
     """Base class of every error raised on purpose by cw_plugin.
 
-    A subclass may take any arguments: it is pickled by its message and attributes, and its ``__init__`` is not called
-    again, so that Ray and multiprocessing hand it over whole.
+    A subclass may take any arguments. It is pickled by its message and attributes, and unpickled without calling
+    ``__init__``, so that it passes through Ray and multiprocessing unchanged.
     """
 
     def __reduce__(self) -> tuple[Callable[..., CWGRPOError], tuple[Any, ...]]:
@@ -48,15 +48,15 @@ class GroundTruthError(CWGRPOError, TypeError):
 
 
 class HostError(CWGRPOError, RuntimeError):
-    """The installed verl, TRL or vLLM does not have the shape this package was written for."""
+    """The installed verl, TRL or vLLM lacks something that this package needs."""
 
 
 class MissingLogProbsError(HostError):
-    """The trainer did not hand log-probs to the estimator, so no weight can be computed."""
+    """The trainer did not pass log-probs to the estimator, so no weights can be computed."""
 
 
 class GradingError(CWGRPOError, RuntimeError):
-    """The grading processes do not run, so nothing can be said about an answer."""
+    """The grading processes do not run, so the answer cannot be graded."""
 
 
 class DataError(CWGRPOError, ValueError):
@@ -80,10 +80,10 @@ class NoMetricsError(ReportError):
 
 
 def how_to_install(extra: str = "") -> str:
-    """The command that installs this package, which is on no package index, or an optional part of it.
+    """The command that installs this package, or an optional part of it. The package is not on a package index.
 
     Args:
-        extra: "data", "report", "lighteval" or another one of pyproject.toml.
+        extra: an extra of pyproject.toml, such as "data", "report" or "lighteval".
     """
     from cw_plugin import __version__
 
@@ -93,12 +93,12 @@ def how_to_install(extra: str = "") -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of another package's error; its class if it has no text."""
+    """The first line of another package's error message; the class name if there is no message."""
     return _lines(error)[0]
 
 
 def last_line(error: BaseException) -> str:
-    """The last line of another package's error, whose text may be a traceback."""
+    """The last line of another package's error message, which may contain a traceback."""
     return _lines(error)[-1]
 
 

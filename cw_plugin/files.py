@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and finding those that are results."""
+"""Writes files that are complete or absent, and finds files that are results."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path, PurePath
 
 
 def write_whole(path: Path, content: str | Callable[[Path], object]) -> None:
-    """Write ``path`` under another name, and rename it when it is complete and on the disk.
+    """Write ``path`` under a temporary name, and rename it once it is complete and on disk.
 
-    The other name begins with a dot and ends with ``.part``, so that no reader takes it for a result if the process is
-    killed on the way.
+    The temporary name begins with a dot and ends with ``.part``, so no reader takes the file for a result if the
+    process is killed while it writes.
 
     Args:
-        path: its folder is made where it is missing.
-        content: the text, or a function that writes the file it is given.
+        path: its folder is created if it is missing.
+        content: the text, or a function that writes to the path that it gets.
 
     Raises:
-        OSError: ``path`` is as it was before.
+        OSError: the file could not be written. ``path`` is unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
@@ -36,8 +36,8 @@ def write_whole(path: Path, content: str | Callable[[Path], object]) -> None:
 
 
 def find(folder: Path, pattern: str) -> list[Path]:
-    """Files anywhere below ``folder`` that match ``pattern``, sorted; hidden ones, and those in hidden folders, only
-    where the pattern itself names them (``.hydra/config.yaml``)."""
+    """Files anywhere below ``folder`` that match ``pattern``, sorted. Hidden files and folders are skipped unless the
+    pattern names them (``.hydra/config.yaml``)."""
     named = PurePath(pattern).parts
 
     def hidden(path: Path) -> bool:
@@ -47,5 +47,5 @@ def find(folder: Path, pattern: str) -> list[Path]:
 
 
 def expanded(path: str | Path) -> Path:
-    """``path`` with ``~`` as the home folder, which the shell leaves as it is in ``NAME=~/folder`` and in quotes."""
+    """``path`` with ``~`` replaced by the home folder. The shell does not do that in ``NAME=~/folder`` or in quotes."""
     return Path(os.path.expanduser(path))

@@ -1,4 +1,4 @@
-"""What a run leaves behind besides its logs, whatever the host: covariance of its tokens, and its entropy forecast."""
+"""What a run records besides its logs, under verl and TRL: the covariance of its tokens, and its entropy forecast."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Responses = Callable[[Sequence[int]], Sequence[Sequence[int]]]  # token ids of t
 class CovarianceFiles:
     """Writes ``covariance/step_000050.parquet``, and ``step_000050.tokens.parquet`` if tokens are asked for.
 
-    The first holds the bins of :meth:`CovarianceRecorder.bins`, the second the most extreme tokens with their text. The
-    schema's metadata names step, scope and kernel. Where a step has several batches, the later ones are
-    ``step_000050-2.parquet`` and so on. Write errors are logged, and training continues.
+    The first file holds the bins of :meth:`CovarianceRecorder.bins`, the second the most extreme tokens with their
+    text. The schema's metadata has step, scope and kernel. If a step has several batches, the files of the later ones
+    are ``step_000050-2.parquet`` and so on. Write errors are logged, and training continues.
 
     Args:
         run: the run's folder.
-        tokens: how many of the most extreme tokens of either side a record lists.
+        tokens: how many of the most extreme tokens to list in a record, for each sign of the covariance.
     """
 
     def __init__(self, run: Path, scope: str, kernel: str, tokens: int, logger: logging.Logger) -> None:
@@ -34,7 +34,7 @@ class CovarianceFiles:
         self._metadata = {"scope": scope, "kernel": kernel}
         self._tokens = tokens
         self._logger = logger
-        self._last: tuple[int, int] = (0, 0)  # the step that was last recorded, and how many of its batches
+        self._last: tuple[int, int] = (0, 0)  # the last step recorded, and how many of its batches
 
     def write(
         self, step: int, recorder: CovarianceRecorder, decode: Callable[[Sequence[int]], str], responses: Responses
@@ -88,7 +88,7 @@ def entropy_metrics(before: Drift, now: Drift, eta: float | None) -> dict[str, f
     2.2 of the paper). With Adam, eta is not the learning rate, so the forecast shows sign and trend rather than size.
 
     Args:
-        eta: the learning rate of the update in between, times the number of updates; None where it is not known.
+        eta: the learning rate of the update in between, times the number of updates; None if it is not known.
     """
     change = {"cw_grpo/entropy_change": now.entropy - before.entropy}
     if eta is None:

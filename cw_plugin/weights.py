@@ -13,16 +13,16 @@ Where the paper is silent:
 
 * Both means run over tokens, not responses, so that mean(c) is exactly the token covariance whose sign drives entropy
   (Delta H ~ -eta Cov) and a long response counts for every token it has.
-* sigma divides by N (ddof 0): the paper calls it the empirical deviation of the set {c_it}, and that is defined for one
-  token too. Against ddof 1 it changes sigma by a factor 1 - 1/(2N), one part in 10^4 for a group of 5,000 tokens.
-* sigma = 0 (equal rewards, one token, equal log-probs): no token is more extreme than another, so w = w~ = 1. So it is
-  when |mean(c)| >= 10 sigma: all covariances are alike, and w would underflow to 0 / 0 for all of them. That takes a
-  group of very few tokens (with two, sigma is always 0). The means of log pi and A are taken in float64, so that equal
-  inputs give c = 0 exactly.
+* sigma divides by N (ddof 0): the paper calls it the empirical deviation of the set {c_it}, and so it is defined for
+  one token too. Compared with ddof 1, sigma changes by a factor 1 - 1/(2N), one part in 10^4 for 5,000 tokens.
+* sigma = 0 (equal rewards, one token, equal log-probs): no token is more extreme than another, so w = w~ = 1. The same
+  holds if |mean(c)| >= 10 sigma. Then all covariances are nearly equal, and every w would underflow, which gives 0 / 0.
+  This happens only in groups of very few tokens (with two, sigma is always 0). The means of log pi and A are taken in
+  float64, so that equal inputs give c = 0 exactly.
 * A group without a valid token has weight 0 everywhere and takes no part in the statistics.
 
-:func:`reweight_tokens` is these equations as they stand, for one group whose tokens may each have an advantage of their
-own. :func:`reweight_responses` computes the same for many groups at once, with one advantage to a response as in GRPO.
+:func:`reweight_tokens` computes these equations directly, for one group; each token may have its own advantage.
+:func:`reweight_responses` computes the same for many groups at once, with one advantage per response, as in GRPO.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from cw_plugin.errors import NonFiniteError, OptionsError
 
 Kernel = Literal["gaussian", "none"]
 
-# Called with the numbers of a block's rows, and c_it and w~_it of these rows; see reweight_responses.
+# Called with the row indices of a block, and c_it and w~_it of these rows; see reweight_responses.
 Observer = Callable[[Tensor, Tensor, Tensor], None]
 
-_VANISHING = 1e-15  # sigma beneath counts as 0: c^2 would leave the range of float32
-_UNIFORM = 10.0  # |mean(c)| / sigma from which on a group's covariances count as alike (module docstring)
+_VANISHING = 1e-15  # a smaller sigma counts as 0: c^2 would leave the range of float32
+_UNIFORM = 10.0  # a group's covariances count as equal from this |mean(c)| / sigma on (module docstring)
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,12 @@ def reweight_tokens(
     response_mask: Shaped[Tensor, "rows time"],
     kernel: Kernel = "gaussian",
 ) -> tuple[Float[Tensor, "rows time"], CovarianceStatistics]:
-    """w~ A of every token, all rows together being one group.
+    """w~ A of every token; all rows together are one group.
 
     Args:
-        log_probs: log pi of each sampled token, in nats, any float dtype; computed in float32 at least, sums over the
-            group in float64. What stands where ``response_mask`` is 0 does not matter.
-        advantages: one to a token.
+        log_probs: log pi of each sampled token, in nats, any float dtype. The computation uses float32 at least, and
+            float64 for sums over the group. Values where ``response_mask`` is 0 do not matter.
+        advantages: one per token.
         response_mask: 1 where a token belongs to the response, else 0, of any dtype. Holes are allowed.
         kernel: ``"none"`` gives every valid token weight 1 and records the same statistics.
 
@@ -127,18 +127,18 @@ def reweight_responses(
     kernel: Kernel = "gaussian",
     observe: Observer | None = None,
 ) -> tuple[Float[Tensor, "rows time"], CovarianceStatistics]:
-    """w~ A of every token, with one advantage to a response and statistics by group.
+    """w~ A of every token, with one advantage per response and statistics per group.
 
-    With A_i constant in a row, c is linear in log pi there, so that mean(c) and sigma follow from mean and spread of
-    each row's log-probs, and the batch is read twice instead of four times. Sums over rows run in float64, and so does
-    the sum of a row's log-probs; the other sums within a row, of values around 0 or between 0 and 1, in float32.
+    A_i is constant in a row, so c is linear in log pi there. Hence mean(c) and sigma follow from the mean and spread of
+    each row's log-probs, and the batch is read twice instead of four times. Sums over rows, and the sum of a row's
+    log-probs, are in float64. The other sums within a row are in float32; their values are around 0 or between 0 and 1.
     Padding is skipped (blocks.py), and one thread does the work.
 
     Args:
         log_probs, response_mask, kernel: as in :func:`reweight_tokens`.
-        advantages: one to a response, as GRPO gives them.
-        group: for each row the number of its prompt group, 0 <= group < rows; ``None`` makes the batch one group.
-        observe: called with c and w~ of every block of rows, 0 where the mask is 0, for those who record them.
+        advantages: one per response, as in GRPO.
+        group: the number of each row's prompt group, 0 <= group < rows; ``None`` makes the batch one group.
+        observe: called with c and w~ of every block of rows, 0 where the mask is 0, to record them.
 
     Returns:
         The reweighted advantages (float32; float64 for float64 log-probs), 0 where the mask is 0, and the statistics.
@@ -158,13 +158,13 @@ def reweight_responses(
     if not blocks:
         return result, _NO_TOKEN
 
-    # From here on rows are those with a token, in block order.
+    # From here on, rows are only those with a token, in block order.
     order = torch.cat([block.rows for block in blocks])
     a = advantages.index_select(0, order).double()
     groups = _Groups(group.to(device).index_select(0, order))
     x_mean, a_centred, c = _moments(log_probs, a, order, blocks, groups, dtype)
 
-    # w = exp(-c^2 / (2 sigma^2)) stands in result until sum(w) is known, then w~ A = w A N / sum(w).
+    # result holds w = exp(-c^2 / (2 sigma^2)) until sum(w) is known, then w~ A = w A N / sum(w).
     slope = a_centred * groups.spread(c.scale(kernel))
     w_sum, w_squares, w_high, wx_sum = _weigh(log_probs, x_mean, slope, blocks, result)
     normaliser = groups.spread(c.N / groups.sum(w_sum))

@@ -154,7 +154,7 @@ def test_a_run_without_faults_gets_no_finding(good):
         (
             [f"{A}.model.custom_chat_template='{{{{nothing.at.all}}}}'"],
             "prompts",
-            "the model's chat template does not take the prompts",
+            "the model's chat template cannot render the prompts",
             f"{A}.model.custom_chat_template=",
             True,
         ),

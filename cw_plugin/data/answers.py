@@ -1,4 +1,4 @@
-r"""From a dataset's answer column to the final answer alone."""
+r"""Extracts the final answer from a dataset's answer column."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _REWRITES = [
 
 
 def final_answer(value: Any, is_boxed: bool) -> str:
-    r"""The answer in an answer column's value, "" where there is none.
+    r"""The answer in one value of an answer column, "" if it has no answer.
 
     Args:
-        value: a string or a number; a number's decimals go when they are zero (AMC's ``27.0``). None and NaN are none.
-        is_boxed: the value is a worked solution, and the answer is in its last ``\boxed``.
+        value: a string or a number; zero decimals are removed (AMC's ``27.0``). None and NaN mean no answer.
+        is_boxed: whether the value is a worked solution, with the answer in its last ``\boxed``.
     """
-    if value is None or value != value:  # NaN is how a table says that there is none
+    if value is None or value != value:  # in a table, NaN means no answer
         return ""
     text = number_text(value) or str(value)
     answer = (final_boxed(text) or "") if is_boxed else text

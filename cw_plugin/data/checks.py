@@ -1,4 +1,4 @@
-"""What is checked before a file is written."""
+"""The checks of a dataset before its file is written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cw_plugin.rewards.worker import Grade
 
 @dataclass(frozen=True)
 class Failure:
-    """A row that fails a check, and how."""
+    """A row that fails a check, and the reason."""
 
     row: int
     reason: str
@@ -25,7 +25,7 @@ def empty_problems(problems: Sequence[str | None]) -> list[int]:
 
 
 def duplicates(problems: Sequence[str], ground_truths: Sequence[str]) -> list[Failure]:
-    """Rows whose problem already stood in an earlier row, up to white space."""
+    """Rows whose problem repeats that of an earlier row; white space does not count."""
     first: dict[str, int] = {}
     failures = []
     for row, problem in enumerate(problems):
@@ -40,11 +40,11 @@ def duplicates(problems: Sequence[str], ground_truths: Sequence[str]) -> list[Fa
 def ungradable(
     ground_truths: Sequence[str], extraction: str, progress: Callable[[Iterable[Any]], Iterable[Any]]
 ) -> list[Failure]:
-    r"""Rows whose answer, boxed in a normal response, is not graded as right, because nothing reads it or in time.
+    r"""Rows whose own answer, in a box, is not graded as right: it cannot be parsed, or grading takes too long.
 
     Args:
         ground_truths: the answers.
-        extraction: how they will be graded, "training" or "evaluation".
+        extraction: the rule that will grade them, "training" or "evaluation".
         progress: wraps the iterator over the ``len(ground_truths)`` results.
     """
     pool = shared_pool()

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-NGRAM = 8  # words; shorter runs are shared by problems that have nothing else in common
+NGRAM = 8  # words; shorter runs also occur in unrelated problems
 SHARE = 0.5  # of a benchmark problem's n-grams
 
 _WORD = re.compile(r"[^\W\d_]+|\d+")
@@ -21,7 +21,7 @@ class Leak:
     Attributes:
         row: the training problem's row.
         benchmark, benchmark_row: where it was found.
-        share: how much of the benchmark problem's n-grams it has; 1.0 with ``exact``.
+        share: the share of the benchmark problem's n-grams that it contains; 1.0 with ``exact``.
         exact: both have the same words, numbers and operators in the same order.
     """
 
@@ -49,8 +49,8 @@ def find_leaks(training: Sequence[str], benchmarks: Mapping[str, Sequence[str]])
     """Compare every training problem with every benchmark problem.
 
     Returns:
-        A leak for each pair that is equal after normalising, or shares at least half of the benchmark problem's runs
-        of eight words, ordered by training row.
+        A leak for each pair that is equal after normalising, or where the training problem contains at least half of
+        the benchmark problem's runs of eight words; ordered by training row.
     """
     by_words: defaultdict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)
     by_ngram: defaultdict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Reading a dataset from the hub, or from a local copy laid out the same way."""
+"""Reads a dataset from the hub, or from a local copy with the same layout."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def load(source: Source, split: str, dataset_path: Path | None = None, revision:
         raise DataError(
             f"{folder} is not a folder; put a copy of {source.path} there, or give another --local_dataset_path."
         )
-    with tempfile.TemporaryDirectory() as cache:  # datasets' own cache would outlive the folder's files
+    with tempfile.TemporaryDirectory() as cache:  # a permanent cache would hide later changes of the files
         records = _read(source, str(folder), split, cache_dir=cache)
     digest = hashlib.sha256(json.dumps(records, sort_keys=True, default=str).encode()).hexdigest()
     return Loaded(records, f"sha256:{digest}")
@@ -66,7 +66,7 @@ def _commit(path: str, revision: str | None) -> str:
             f"{path} has no revision {revision!r}; give --revision a branch, tag or commit of it."
         ) from error
     except RepositoryNotFoundError as error:
-        raise DataError(f"The hub has no dataset {path}, or does not show it without `hf auth login`.") from error
+        raise DataError(f"The hub has no dataset {path}, or it is private: then run `hf auth login`.") from error
     except (httpx.HTTPError, OSError) as error:
         raise DataError(
             f"The hub cannot be reached for {path} ({first_line(error).rstrip('.')}); check the network, or pass "
@@ -76,7 +76,7 @@ def _commit(path: str, revision: str | None) -> str:
 
 def _read(source: Source, where: str, split: str, **kwargs: Any) -> list[dict[str, Any]]:
     verbosity = datasets.logging.get_verbosity()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what goes wrong is said once, in the exception
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the exception below reports errors
     bars = datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:

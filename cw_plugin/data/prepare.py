@@ -62,7 +62,7 @@ class Prepared:
         source, split: what it was made from.
         path: the parquet file; the findings go beside it as ``<name>.report.json``.
         table: its rows.
-        failures: rows that fail a check, by their index in the source.
+        failures: rows that fail a check, with their index in the source.
         leaks: training problems that are also in a benchmark.
         unchecked: benchmarks that could not be read for comparison -> why.
         dropped: rows left out.
@@ -82,12 +82,12 @@ def prepare(sources: Sequence[Source], options: PrepareOptions, progress: Progre
     """Load and check all of ``sources``, then write their files.
 
     Raises:
-        DataError: something is missing or wrong. No file has been written, unless writing itself failed: then the
-            files before it are whole, and the one that failed is as it was.
+        DataError: something is missing or wrong. Then no file has been written. If writing a file fails, the files
+            before it are complete, and that file is unchanged.
     """
     for option, value in (("--revision", options.revision), ("--split", options.split)):
         if value and len(sources) > 1:
-            raise DataError(f"{option} {value} cannot be for {len(sources)} datasets; prepare them one by one.")
+            raise DataError(f"{option} {value} needs a single dataset, got {len(sources)}; prepare them one by one.")
     loaded: dict[str, Loaded] = {}
     prepared = [_prepare(source, options, loaded, progress) for source in sources]
     for item in prepared:
@@ -173,16 +173,16 @@ def _prepare(source: Source, options: PrepareOptions, cache: dict[str, Loaded], 
 def _path(source: Source, split: str, save_dir: Path) -> Path:
     """The file of a split.
 
-    verl's convention: the rows of a benchmark are ``test.parquet``, whatever the hub calls the split that the paper
-    takes. Any other split goes into a file of its name.
+    By verl's convention the rows of a benchmark are in ``test.parquet``, whatever the hub calls the split that the
+    paper uses. Any other split is written to ``SPLIT.parquet``.
     """
     if not source.training:
         if split == source.split:
             split = "test"
         elif split == "test":
             raise DataError(
-                f"{source.name}/test.parquet is for its split {source.split}, which the paper takes; give --split "
-                f"{source.split}, or another one than test."
+                f"{source.name}/test.parquet is for its split {source.split}, which the paper uses; give --split "
+                f"{source.split}, or another split than test."
             )
     return save_dir / source.folder / f"{split}.parquet"
 
@@ -190,14 +190,14 @@ def _path(source: Source, split: str, save_dir: Path) -> Path:
 def _load(
     source: Source, split: str, revision: str | None, options: PrepareOptions, cache: dict[str, Loaded]
 ) -> Loaded:
-    """The rows of a source, each with a problem, and as many as there should be."""
+    """The rows of a source, after checking their number and that each has a problem."""
     if source.name in cache:
         return cache[source.name]
     loaded = load(source, split, options.dataset_path, revision)
     if len(loaded.records) != source.rows and not options.allow_partial:
         raise DataError(
             f"{source.path} has {len(loaded.records)} rows in its split {split}, and the paper's data has "
-            f"{source.rows}; pass --allow-partial if you want these."
+            f"{source.rows}; pass --allow-partial to use these."
         )
     empty = empty_problems([record[source.question] for record in loaded.records])
     if empty:
@@ -238,7 +238,7 @@ def _write(item: Prepared) -> None:
         write_whole(item.path, lambda path: pq.write_table(item.table, path))
     except OSError as error:
         raise DataError(
-            f"{item.path} cannot be written ({error}); make room, or choose another --local_save_dir."
+            f"{item.path} cannot be written ({error}); free disk space, or choose another --local_save_dir."
         ) from error
 
 

@@ -1,4 +1,4 @@
-r"""The prompts a question can be asked with."""
+r"""The prompts that can be put around a question."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from cw_plugin.errors import DataError
 from cw_plugin.files import expanded
 
-# open-rs, recipes/grpo.yaml, system_prompt; the paper's Appendix C. It is never formatted there, so the model reads
-# both pairs of braces.
+# open-rs, recipes/grpo.yaml, system_prompt; the paper's Appendix C. open-rs does not format this string, so the model
+# really reads both pairs of braces.
 OPEN_RS = (
     "A conversation between User and Assistant. The user asks a question, and the Assistant solves it. The assistant "
     "first thinks about the reasoning process in the mind and then provides the user with the answer, and put your "
@@ -26,7 +26,7 @@ OPEN_RS = (
 
 @dataclass(frozen=True)
 class Prompt:
-    """A system turn (none where it is None), and the user turn with ``{question}`` where the question goes."""
+    """A system turn (None: no system turn), and a user turn with ``{question}`` as the place of the question."""
 
     system: str | None = None
     user: str = "{question}"
@@ -68,8 +68,8 @@ def select_prompt(name: str) -> Prompt:
 def _lighteval_template() -> str:
     """``MATH_PROMPT_TEMPLATE`` of the installed lighteval's AIME task, read from its source.
 
-    Importing the task would need an inference backend, and the latex2sympy2_extended that lighteval pins, which is
-    older than math-verify's.
+    Importing the task would need an inference backend, and lighteval's version of latex2sympy2_extended, which is older
+    than math-verify's.
     """
     package = importlib.util.find_spec("lighteval")
     try:

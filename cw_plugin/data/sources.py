@@ -1,4 +1,4 @@
-r"""Where the paper's data comes from (its Table 4), and what its columns are called."""
+r"""The sources of the paper's data (its Table 4), and the names of their columns."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ class Source:
     r"""A dataset on the Hugging Face hub.
 
     Attributes:
-        name: what it is called on the command line.
-        path: the hub's name for it, which is also the ``data_source`` of its rows.
+        name: its name on the command line.
+        path: its name on the hub, which is also the ``data_source`` of its rows.
         split: the split that holds the paper's rows.
-        rows: how many there are.
+        rows: the number of these rows.
         question, ground_truth: the columns with the question and with the right answer.
-        is_boxed: that column is a worked solution, whose last ``\boxed`` holds the answer.
+        is_boxed: whether the second column is a worked solution, whose last ``\boxed`` holds the answer.
         level, subject, unit: columns that go to ``extra_info`` under these names.
-        training: trained on, and not a benchmark.
+        training: whether this is training data, not a benchmark.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""``cw-grpo doctor``: says what is wrong with a run before Ray starts and a GPU is taken.
+"""``cw-grpo doctor``: checks a run before Ray starts and a GPU is taken.
 
-Every check is a function from the composed configuration to findings. :data:`QUICK` holds those that need neither verl
-nor the model nor the data; the scripts of examples/ run them before every training. :data:`CHECKS` holds all.
+A check is a function from the composed configuration to findings. :data:`QUICK` lists those that need neither verl nor
+the model nor the data; the scripts of examples/ run them before every training. :data:`CHECKS` lists all.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ CHECKS: tuple[Check, ...] = (
 
 
 def examine(config: Any, checks: Iterable[Check] = CHECKS) -> list[Finding]:
-    """What ``checks`` find in a composed configuration; values of a wrong type are all, if there are any."""
+    """What ``checks`` find in a composed configuration. If values have a wrong type, only those are reported."""
     if wrong := list(settings.values(config)):
-        return wrong  # the checks calculate with these
+        return wrong  # the other checks calculate with these values
     found: list[Finding] = []
     for check in checks:
         try:
             found.extend(check(config))
-        except Exception as error:  # verl's configuration can hold anything: say so, and do the other checks
+        except Exception as error:  # verl's configuration can hold anything: report it, and run the other checks
             found.append(
                 Finding(
                     "doctor",
                     f"the check {check.__module__}.{check.__name__} failed: {type(error).__name__}: "
                     f"{first_line(error)}",
                     "a setting that it reads is missing, or has a value that it does not expect",
-                    "correct that setting; if verl trains with it, report this as a fault of the doctor",
+                    "correct that setting; if verl trains with it, please report a bug in cw-grpo doctor",
                     fatal=False,
                 )
             )

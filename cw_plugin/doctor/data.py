@@ -12,11 +12,11 @@ from cw_plugin.errors import first_line
 from cw_plugin.verl_integration.prompts import prompt_lengths
 
 SHOWN = 3
-HDFS = "hdfs:"  # verl copies what is there to the local disk, and doctor does not
+HDFS = "hdfs:"  # verl copies such files to the local disk; the doctor does not
 
 
 def _files(config: Any) -> dict[Path, str]:
-    """The local data files, each with the setting that names it (the first, if both do)."""
+    """The local data files, each with the setting that names it (the first one, if both name it)."""
     named: dict[Path, str] = {}
     for key in ("train_files", "val_files"):
         value = config.data[key]
@@ -28,7 +28,7 @@ def _files(config: Any) -> dict[Path, str]:
 
 
 def lengths(config: Any) -> Iterator[Finding]:
-    """Prompt and response against what the model, vLLM and verl's micro-batches take: one finding, one fix for all."""
+    """Whether the model, vLLM and verl's micro-batches can hold prompt and response: one finding, one fix."""
     from transformers import AutoConfig
 
     data, actor, model = config.data, config.actor_rollout_ref.actor, config.actor_rollout_ref.model
@@ -39,8 +39,8 @@ def lengths(config: Any) -> Iterator[Finding]:
         yield Finding(
             "model",
             f"the model {model.path} is not on a local disk",
-            "its positions, its memory and the prompts' tokens are not judged",
-            "actor_rollout_ref.model.path=<a local copy>, for the doctor alone",
+            "the doctor cannot check its positions, its memory and the lengths of the prompts",
+            "to check these, run the doctor with actor_rollout_ref.model.path=<a local copy>",
             fatal=False,
         )
     else:
@@ -87,7 +87,7 @@ def lengths(config: Any) -> Iterator[Finding]:
 
 
 def files(config: Any) -> Iterator[Finding]:
-    """Whether they are there and have verl's columns, and whether somebody can score them."""
+    """Whether the files exist, have verl's columns, and have a reward function."""
     import pyarrow.parquet as pq
     from pyarrow import ArrowException
 
@@ -124,7 +124,7 @@ def files(config: Any) -> Iterator[Finding]:
             yield Finding(
                 "reward",
                 f"data.{key}: verl has no reward function for data_source {', '.join(foreign[:SHOWN])}",
-                "the first batch would end in NotImplementedError",
+                "verl would stop at the first batch with NotImplementedError",
                 "reward.custom_reward_function.path=pkg://cw_plugin.rewards "
                 "reward.custom_reward_function.name=compute_score",
             )
@@ -146,7 +146,7 @@ def prompts(config: Any) -> Iterator[Finding]:
             path, trust_remote_code=config.actor_rollout_ref.model.trust_remote_code
         )
     except (OSError, ValueError):
-        return  # said by lengths()
+        return  # reported by lengths()
     tokenizer.chat_template = config.actor_rollout_ref.model.custom_chat_template or tokenizer.chat_template
     for file in readable:
         chats = pq.read_table(file, columns=[column])[0].to_pylist()
@@ -155,9 +155,9 @@ def prompts(config: Any) -> Iterator[Finding]:
         except (ValueError, TemplateError) as error:
             yield Finding(
                 "prompts",
-                f"the model's chat template does not take the prompts of {file} ({first_line(error)})",
-                "verl renders them with it, and stops",
-                "actor_rollout_ref.model.custom_chat_template=<a template>, or a model that was made for chats",
+                f"the model's chat template cannot render the prompts of {file} ({first_line(error)})",
+                "verl would stop",
+                "actor_rollout_ref.model.custom_chat_template=<a template>, or a chat model",
             )
             continue
         longer = sum(length > limit for length in lengths)
@@ -183,11 +183,11 @@ def _has_column(file: Path, column: str) -> bool:
     try:
         return column in pq.read_schema(file).names
     except (OSError, ArrowException):
-        return False  # said by files()
+        return False  # reported by files()
 
 
 def _verl_scores(source: str) -> bool:
-    """Whether verl's default_compute_score knows the data source; for others it raises before it looks further."""
+    """Whether verl's default_compute_score knows the data source; for an unknown one it raises first of all."""
     from verl.utils.reward_score import default_compute_score
 
     try:
@@ -195,7 +195,7 @@ def _verl_scores(source: str) -> bool:
     except NotImplementedError:
         return False
     except Exception:
-        return True  # it knows the source, and wants more than an empty answer
+        return True  # it knows the source; another error is about the empty answer
     return True
 
 
@@ -203,6 +203,6 @@ def _unreadable(path: str, error: Exception) -> Finding:
     return Finding(
         "model",
         f"the model {path} cannot be read ({first_line(error)})",
-        "verl would stop; lengths and memory cannot be judged",
-        "actor_rollout_ref.model.path=<a folder or a name on the hub>, or look at the network",
+        "verl would stop; the doctor cannot check lengths and memory",
+        "actor_rollout_ref.model.path=<a folder or a name on the hub>, or check the network",
     )

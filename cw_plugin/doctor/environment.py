@@ -27,7 +27,7 @@ TESTED = {
 # verl 0.9.1's own list for GPUs, its extra [vllm]; the CPU builds that the tests run with are newer.
 VERLS = {"torch": "2.11.0", "transformers": "5.9.0", "vllm": "0.24.0"}
 
-# Says "ok", or what is wrong; in an interpreter of its own. USE_V1 is filled in.
+# Prints "ok", or what is wrong; runs in a separate interpreter. USE_V1 is filled in.
 _PROBE = """
 try:
     import verl
@@ -50,7 +50,7 @@ def _probe(config: Any) -> str:
 
 
 def trainer_and_hooks(config: Any) -> str:
-    """Which trainer of verl a run has, and what of verl this package hooks for it."""
+    """Which trainer of verl a run uses, and which functions of verl this package hooks for it."""
     trainer = "V1 trainer" if uses_v1(config) else "legacy trainer, RayPPOTrainer"
     if not any(estimator_and_loss(config)):
         return f"verl's {trainer}; this run does not use cw_grpo, so no hook acts"
@@ -60,7 +60,7 @@ def trainer_and_hooks(config: Any) -> str:
 
 
 def versions(config: Any) -> Iterator[Finding]:
-    """Against those that the tests run with, and that verl asks for."""
+    """Compare the installed versions with those that the tests run with, and that verl requires."""
     for package, tested in TESTED.items():
         if package == "vllm" and rollout_engine(config) not in ("vllm", None):
             continue
@@ -74,7 +74,7 @@ def versions(config: Any) -> Iterator[Finding]:
         if found.split("+")[0] not in (tested, verls):
             yield Finding(
                 "versions",
-                f"{package} is {found}; the tests run with {tested}" + (f", verl asks for {verls}" if verls else ""),
+                f"{package} is {found}; the tests run with {tested}" + (f", verl requires {verls}" if verls else ""),
                 "this version is not tested end to end",
                 f"{fix}, or run the tests with {found}",
                 fatal=False,
@@ -90,7 +90,7 @@ def fresh_interpreter(config: Any) -> Iterator[Finding]:
 
 
 def ray_cluster(config: Any) -> Iterator[Finding]:
-    """The cluster that main_ppo would join: whether it is there, and takes ray.init's arguments."""
+    """The cluster that main_ppo would join: whether it answers, and accepts the arguments of ray.init."""
     found = find_cluster(config)
     if found is None:
         return
@@ -114,18 +114,18 @@ def _no_cluster(address: str, source: str) -> Finding:
     return Finding(
         "ray",
         f"{source} names a Ray cluster, {address}, and nobody answers there",
-        "main_ppo would wait for it for minutes, and stop",
+        "main_ppo would wait for minutes, and then stop",
         f"{OWN_RAY}; or start the cluster again",
     )
 
 
 def ray_workers(config: Any) -> Iterator[Finding]:
-    """A worker on each node of the cluster that main_ppo would join, else of a new one."""
+    """Run the probe in a worker on each node, of the cluster that main_ppo would join, or of a new one."""
     found = find_cluster(config)
     try:
         require_listener(found[0] if found else "")
     except OSError:
-        return  # said by ray_cluster(); Ray itself would wait for minutes, and then end this process
+        return  # reported by ray_cluster(); Ray itself would wait for minutes, and then end this process
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -157,7 +157,7 @@ def ray_workers(config: Any) -> Iterator[Finding]:
                         "plugin",
                         f"a Ray worker on {node['NodeManagerAddress']} does not find the plugin: {answer}",
                         WHY,
-                        f"{INSTALL}; a cluster that runs has to be restarted",
+                        f"{INSTALL}; restart a cluster that is already running",
                     )
     finally:
         if not here:
@@ -165,6 +165,6 @@ def ray_workers(config: Any) -> Iterator[Finding]:
 
 
 def _answer(output: str) -> str:
-    """What the probe said, among the lines that verl's import prints."""
+    """The line that the probe printed, among those that importing verl prints."""
     said = [line for line in output.splitlines() if line.startswith("cw_grpo doctor: ")]
     return said[-1].removeprefix("cw_grpo doctor: ") if said else ""

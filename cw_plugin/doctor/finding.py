@@ -1,4 +1,4 @@
-"""What a check of the doctor says."""
+"""What a check of the doctor reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Finding:
         what: what was found.
         why: why it matters.
         fix: the override, or command, that fixes it.
-        fatal: the run would fail, or train something else than was asked for. Others are advice.
+        fatal: whether the run would fail, or train something other than intended. Other findings are advice.
     """
 
     check: str

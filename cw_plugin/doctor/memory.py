@@ -1,8 +1,8 @@
-"""Memory of parameters, optimizer and KV cache against the GPUs seen: an estimate, good to some ten per cent.
+"""Estimates whether parameters, optimizer and KV cache fit into the GPUs of this machine, to about ten per cent.
 
-Bytes of a parameter. FSDP, verl's default: float32 weights 4, gradients 4, Adam's moments 8, sharded over all GPUs.
+Bytes per parameter. FSDP with verl's defaults: float32 weights 4, gradients 4, Adam's moments 8, sharded over all GPUs.
 Megatron: weights 2 and gradients 4 on every replica; main weights 4 and moments 8 sharded over the replicas. The
-reference model: weights alone. vLLM: 2, over its tensor-parallel ranks, and a KV cache out of what its share leaves.
+reference model: only weights. vLLM: 2, over its tensor-parallel ranks; the KV cache gets the rest of vLLM's share.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ GIB = 2**30
 
 
 def parameter_count(model_config: Any, trust_remote_code: bool = False) -> int:
-    """Of the language model with this Hugging Face configuration; no weight is allocated.
+    """The number of parameters of the language model with this Hugging Face configuration; allocates no weights.
 
     Raises:
         ValueError: transformers has no language model for it.
@@ -31,7 +31,7 @@ def parameter_count(model_config: Any, trust_remote_code: bool = False) -> int:
 
 
 def training_bytes(config: Any, parameters: int) -> float:
-    """Of weights, gradients and optimizer of actor and reference model on one GPU."""
+    """Bytes of weights, gradients and optimizer of actor and reference model on one GPU."""
     actor, ref = config.actor_rollout_ref.actor, config.actor_rollout_ref.ref
     gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node
     has_ref = actor.use_kl_loss or config.algorithm.use_kl_in_reward
@@ -53,14 +53,14 @@ def training_bytes(config: Any, parameters: int) -> float:
 
 
 def cache_bytes(model: Any, tokens: int, parallel: int) -> float:
-    """Of ``tokens`` tokens of a KV cache in 16 bits, on one of ``parallel`` GPUs."""
+    """Bytes of a 16-bit KV cache of ``tokens`` tokens, on one of ``parallel`` GPUs."""
     heads = getattr(model, "num_key_value_heads", None) or model.num_attention_heads
     width = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
     return 2 * 2 * model.num_hidden_layers * heads * width * tokens / min(parallel, heads)
 
 
 def gpu_memory() -> list[int]:
-    """Bytes of each GPU that this process sees."""
+    """Memory of each GPU that this process sees, in bytes."""
     import torch
 
     if not torch.cuda.is_available():
@@ -69,7 +69,7 @@ def gpu_memory() -> list[int]:
 
 
 def estimate(config: Any) -> Iterator[Finding]:
-    """Compare with the smallest GPU of this machine; says nothing where there is none."""
+    """Compare the estimate with the smallest GPU of this machine; no finding without a GPU."""
     from transformers import AutoConfig
 
     gpus = gpu_memory()
@@ -80,16 +80,16 @@ def estimate(config: Any) -> Iterator[Finding]:
     try:
         model = AutoConfig.from_pretrained(model_path, trust_remote_code=trust).get_text_config()
     except (OSError, ValueError):
-        return  # said by data.lengths()
+        return  # reported by data.lengths()
     strategy = config.actor_rollout_ref.actor.strategy
     try:
         if strategy not in ("fsdp", "fsdp2", "megatron"):
-            raise ValueError(f"actor.strategy={strategy} is not known here")
+            raise ValueError(f"the doctor does not know actor.strategy={strategy}")
         parameters = parameter_count(model, trust)
     except ValueError as error:
         yield Finding(
             "memory", f"not judged: {first_line(error)}", "the estimate is for language models under FSDP or Megatron",
-            "look at the memory of the first step", fatal=False,
+            "watch the memory in the first step", fatal=False,
         )  # fmt: skip
         return
     memory = min(gpus)

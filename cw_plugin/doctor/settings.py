@@ -1,4 +1,4 @@
-"""The settings, as far as they can be judged without reading a file."""
+"""Checks of the settings that need no file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from cw_plugin.verl_integration.options import check_config, estimator_and_loss
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
 
-# Numbers by default that verl also takes as text ("0.5_2.0").
+# Numbers by default that verl also accepts as text ("0.5_2.0").
 TEXT_TOO = ("algorithm.rollout_correction.rollout_is_threshold",)
 
-# What the checks calculate with: whole numbers from 1.
+# The settings that the checks calculate with: whole numbers >= 1.
 COUNTS = (
     "data.train_batch_size",
     "data.max_prompt_length",
@@ -32,7 +32,7 @@ COUNTS = (
 
 
 def values(config: Any) -> Iterator[Finding]:
-    """Values of another type than verl's default: text for a number or a boolean, anything for a group of settings."""
+    """Values of another type than verl's default: text for a number or boolean, any value for a group of settings."""
     given = leaves(config)
     engine = config.get("model_engine")
     default = leaves(compose([f"model_engine={engine}"] if engine else []), resolve=False)  # "${...}" is judged there
@@ -50,7 +50,7 @@ def values(config: Any) -> Iterator[Finding]:
             continue
         value = given[key]
         if isinstance(usual, (bool, int, float)) and isinstance(value, (str, list, dict)) and key not in TEXT_TOO:
-            kind, why = ("True or False", "verl would take any text for True")
+            kind, why = ("True or False", "verl would read any text as True")
             if not isinstance(usual, bool):
                 kind, why = ("a number", "verl calculates with it")
             yield Finding("values", f"{key}={value} is not {kind}", why, f"{key}={usual}, the default")
@@ -68,7 +68,7 @@ def _parents(key: str) -> Iterator[str]:
 
 
 def method(config: Any) -> Iterator[Finding]:
-    """Estimator, loss and options together, as the plugin itself refuses them."""
+    """Combinations of estimator, loss and options that the plugin itself refuses."""
     try:
         check_config(config)
     except OptionsError as error:
@@ -120,15 +120,15 @@ def rollout_engine(config: Any) -> str | None:
 
 
 def rollout(config: Any) -> Iterator[Finding]:
-    """verl has no default for what generates."""
+    """The rollout engine must be set, because verl has no default."""
     if rollout_engine(config) is None:
         yield Finding(
-            "rollout", f"{ROLLOUT}.name is not set", "verl has no default for what generates", f"{ROLLOUT}.name=vllm"
+            "rollout", f"{ROLLOUT}.name is not set", "verl has no default inference engine", f"{ROLLOUT}.name=vllm"
         )  # fmt: skip
 
 
 def scope(config: Any) -> Iterator[Finding]:
-    """Whether the tokens that share statistics can differ at all."""
+    """Whether the advantages of tokens that share statistics can differ."""
     estimator, loss = estimator_and_loss(config)
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     options = config.algorithm.get(NAME) or {}
@@ -144,7 +144,7 @@ def scope(config: Any) -> Iterator[Finding]:
         yield Finding(
             "scope",
             "scope=batch: the tokens of all prompts share means, sigma and normalisation",
-            "the paper's are those of one prompt group",
+            "in the paper, the tokens of one prompt group share them",
             f"algorithm.{NAME}.scope=group",
             fatal=False,
         )
@@ -188,8 +188,8 @@ def batch_sizes(config: Any) -> Iterator[Finding]:
             yield Finding(
                 "batch sizes",
                 f"train_batch_size={prompts} is not a multiple of ppo_mini_batch_size={mini} (both count prompts)",
-                f"verl fills each batch up to {filled} prompts with empty responses, makes {filled // mini} updates of "
-                "it, and counts the empty responses where loss_agg_mode takes a mean over responses",
+                f"verl pads each batch to {filled} prompts with empty responses and makes {filled // mini} updates; "
+                "where loss_agg_mode is a mean over responses, it counts the empty ones",
                 fix,
                 fatal=False,
             )
@@ -207,7 +207,7 @@ def sequence_parallel(actor: Any) -> int:
     """GPUs that share the tokens of one sequence."""
     if actor.strategy == "megatron":
         return actor.megatron.context_parallel_size
-    places = (actor, actor.get("fsdp_config") or {})  # the former is deprecated, and wins
+    places = (actor, actor.get("fsdp_config") or {})  # the actor's own key is deprecated, and wins
     return max(place.get("ulysses_sequence_parallel_size", 1) for place in places)
 
 
@@ -225,7 +225,7 @@ def aggregation(config: Any) -> Iterator[Finding]:
 
 
 def reward_function(config: Any) -> Iterator[Finding]:
-    """Whether it can be loaded; and the key at the top level, which verl's trainer does not read."""
+    """Whether the reward function can be loaded, and is not set at the top level, which verl's trainer ignores."""
     from verl.trainer.ppo.reward import get_custom_reward_fn
 
     try:
@@ -235,7 +235,7 @@ def reward_function(config: Any) -> Iterator[Finding]:
             "reward",
             f"reward.custom_reward_function.path={config.reward.custom_reward_function.path} cannot be loaded "
             f"({first_line(error)})",
-            "the reward's workers would stop at the first batch",
+            "the reward workers would stop at the first batch",
             f"if it is this package's: {how_to_install('data')}; else a path and a name that exist",
         )
     legacy = config.get("custom_reward_function") or {}
@@ -243,7 +243,7 @@ def reward_function(config: Any) -> Iterator[Finding]:
         yield Finding(
             "reward",
             f"custom_reward_function.path={legacy.get('path')} stands at the top level",
-            "verl's main_ppo ignores it without a word, and scores by its own function",
+            "verl's main_ppo silently ignores it, and uses its own scoring function",
             f"reward.custom_reward_function.path={legacy.get('path')} "
             f"reward.custom_reward_function.name={legacy.get('name') or 'compute_score'}",
         )
@@ -257,7 +257,7 @@ def verls_own_checks(config: Any) -> Iterator[Finding]:
     try:
         validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
     except OptionsError:
-        return  # said by method()
+        return  # reported by method()
     except Exception as error:  # assertions, ValueErrors and hydra's instantiation errors
         yield Finding(
             "verl",

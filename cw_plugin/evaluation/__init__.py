@@ -1,1 +1,1 @@
-"""Benchmarks by verl's own validation, resumable answer by answer: what ``cw-grpo evaluate`` runs."""
+"""Evaluation on benchmarks by verl's own validation: ``cw-grpo evaluate``. It can resume after any answer."""

@@ -27,10 +27,10 @@ class Benchmark:
     """One file of questions.
 
     Attributes:
-        name: what its answers are filed under.
+        name: the name of the file of its answers.
         n: samples per question.
-        rows: data_source, prompt (chat turns) and reward_model of each question; its index is its place here.
-        prompt_sha: the hash of the prompt that ``cw-grpo prepare`` has written into the file, None in other files.
+        rows: data_source, prompt (chat turns) and reward_model of each question; its index is its position here.
+        prompt_sha: the hash of the prompt, which ``cw-grpo prepare`` writes into the file; None in other files.
     """
 
     name: str
@@ -56,13 +56,13 @@ def read_benchmarks(specs: Sequence[str], data_dir: Path, n: int) -> list[Benchm
     """The benchmarks that ``specs`` name.
 
     Args:
-        specs: ``NAME[@SAMPLES][=FILE]`` each; without a file it is one of the paper's five, in ``data_dir``.
-        data_dir: the folder that ``cw-grpo prepare`` has written to.
-        n: samples per question where a spec does not say.
+        specs: each is ``NAME[@SAMPLES][=FILE]``. Without a file, NAME is one of the paper's five, in ``data_dir``.
+        data_dir: the folder that ``cw-grpo prepare`` wrote.
+        n: samples per question of a spec without @SAMPLES.
 
     Raises:
-        EvaluationError: no benchmark, one twice or unknown, a file that is missing, empty or not in verl's schema, or
-            less than one sample.
+        EvaluationError: there is no benchmark; one is unknown or given twice; a file is missing, empty or not in verl's
+            schema; or the number of samples is below 1.
     """
     benchmarks: dict[str, Benchmark] = {}
     for spec in specs:

@@ -1,4 +1,4 @@
-"""What an engine is, and verl's validation as one."""
+"""The interface of an engine, and verl's validation as an engine."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ import pyarrow.parquet as pq
 from cw_plugin.errors import EngineError, EvaluationError, last_line
 from cw_plugin.evaluation.store import Answers
 
-# What main_ppo prints on its way to the first answer, and what to call it.
+# What main_ppo prints before the first answer, and what to show instead.
 STAGES = (("dataset len:", "loading the model"), ("LLMServerManager: [", "vLLM server is up"),
           ("ready to fit", "asking"))  # fmt: skip
 
-TEMPLATE = "apply_chat_template_kwargs"  # verl's name for what is passed to a chat template
-CUSTOM_TEMPLATE = "custom_chat_template"  # and for one that takes the place of the model's
+TEMPLATE = "apply_chat_template_kwargs"  # verl's key for the arguments of a chat template
+CUSTOM_TEMPLATE = "custom_chat_template"  # verl's key for a template that replaces the model's
 
-# A validation of verl and nothing else.
+# These make verl only validate.
 VALIDATION = [
     "algorithm.adv_estimator=grpo",  # no critic
     "algorithm.use_kl_in_reward=False",
@@ -38,7 +38,7 @@ VALIDATION = [
     "trainer.project_name=evaluation",
     "trainer.logger=[console]",
     "data.validation_shuffle=False",
-    "data.filter_overlong_prompts=False",  # verl would leave them out silently, and the mean would not count them
+    "data.filter_overlong_prompts=False",  # verl would leave them out silently, and the mean would not include them
     "actor_rollout_ref.actor.strategy=fsdp2",
     "actor_rollout_ref.actor.fsdp_config.strategy=fsdp2",
     "actor_rollout_ref.actor.fsdp_config.param_offload=True",  # vLLM needs the memory
@@ -47,7 +47,7 @@ VALIDATION = [
     "actor_rollout_ref.actor.use_kl_loss=False",
     "actor_rollout_ref.rollout.name=vllm",
     "actor_rollout_ref.rollout.n=1",
-    "actor_rollout_ref.rollout.val_kwargs.n=1",  # each sample is a row of its own
+    "actor_rollout_ref.rollout.val_kwargs.n=1",  # each sample has its own row
     "reward.custom_reward_function.path=pkg://cw_plugin.rewards",
     "reward.custom_reward_function.name=compute_score",
     "reward.reward_manager.source=importlib",
@@ -82,13 +82,13 @@ class EvaluationOptions:
 
 @dataclass(frozen=True)
 class Task:
-    """Rows to be asked of one model.
+    """Rows that one model must answer.
 
     Attributes:
         name: the model's.
         path: its Hugging Face folder or name.
         rows: rows in verl's schema, whose ``extra_info`` has benchmark, index and sample.
-        answers: where the graded answers arrive.
+        answers: receives the graded answers.
         seed: of the engine.
     """
 
@@ -105,32 +105,32 @@ class Task:
 
 
 class Engine(Protocol):
-    """What generates and grades.
+    """Generates and grades answers.
 
     Attributes:
-        settings: all that shapes the answers and their grades; answers under other settings are not mixed with these.
-        trust_remote_code: whether code that comes with a model may run.
+        settings: everything that affects the answers and their grades; answers of other settings are kept apart.
+        trust_remote_code: whether a model's own code may run.
     """
 
     settings: dict[str, Any]
     trust_remote_code: bool
 
     def ask(self, task: Task, say: Callable[[str], None]) -> None:
-        """Ask, grade and journal the rows.
+        """Generate an answer to each row, grade it, and write it to the journal.
 
         Raises:
-            EngineError: it stopped before the last answer.
+            EngineError: the engine stopped before the last answer.
         """
 
     def close(self) -> None:
-        """Free what it holds."""
+        """Free the engine's resources."""
 
 
 class Verl:
-    """verl's own validation, one after the other in one Ray.
+    """verl's own validations, one after another in the same Ray.
 
     Raises:
-        OptionsError: verl's configuration does not take the overrides.
+        OptionsError: verl's configuration does not accept the overrides.
     """
 
     def __init__(self, options: EvaluationOptions):
@@ -217,7 +217,7 @@ class Verl:
         return config
 
     def _wait_until_free(self, seconds: float = 120) -> None:
-        """Until the validation's actors have ended, by themselves; the next needs their names and devices."""
+        """Wait until the validation's actors have ended; the next validation needs their names and devices."""
         import ray
 
         deadline = time.monotonic() + seconds
@@ -229,9 +229,9 @@ class Verl:
             time.sleep(0.5)
 
     def close(self) -> None:
-        """End Ray, or leave the cluster that was there."""
+        """Stop Ray, or disconnect from a cluster that was already running."""
         if "ray" in sys.modules:
-            with _output_to(Path(os.devnull)):  # it repeats what stands in the logs
+            with _output_to(Path(os.devnull)):  # it repeats the logs
                 sys.modules["ray"].shutdown()
 
 
@@ -241,7 +241,7 @@ def _devices(resources: dict[str, float]) -> float:
 
 @contextlib.contextmanager
 def _output_to(log: Path) -> Iterator[None]:
-    """What this process and Ray print goes to ``log``; ``say`` has the terminal."""
+    """Send the output of this process and of Ray to ``log``; only ``say`` writes to the terminal."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = os.dup(1), os.dup(2)
@@ -260,7 +260,7 @@ def _output_to(log: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _progress(task: Task, log: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Say where verl is, and how many answers are graded, every five seconds that there is news."""
+    """Every five seconds, report verl's stage and the number of graded answers, if they changed."""
     done = threading.Event()
     before, start = len(task.answers.graded), log.stat().st_size
 

@@ -1,4 +1,4 @@
-"""lighteval as an engine, as the paper used it: in a process, and usually in an environment, of its own."""
+"""lighteval as an engine, as in the paper. It runs in its own process, and usually in its own environment."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Lighteval:
     An interrupted benchmark starts from its beginning, unlike with verl.
 
     Args:
-        options: of the command line; overrides are those of lighteval's model configuration, ``model_parameters.*``.
-        executable: lighteval's.
+        options: of the command line. The overrides are for lighteval's model configuration, ``model_parameters.*``.
+        executable: the path of lighteval's executable.
         backend: ``vllm`` or ``accelerate``.
 
     Raises:
-        EvaluationError: lighteval is not installed, or an override is not for it.
+        EvaluationError: lighteval is not installed, or an override is not one of lighteval's.
     """
 
     trust_remote_code = False
@@ -56,7 +56,8 @@ class Lighteval:
         longest = options.max_prompt + options.max_response
         generation = {"temperature": options.temperature, "top_p": options.top_p}
         parameters: dict[str, Any] = {"generation_parameters": generation}
-        # Not max_new_tokens: lighteval accelerate would cut prompts to it. The tasks have it as generation_size.
+        # Not max_new_tokens: lighteval accelerate would cut prompts to that length. The tasks set generation_size
+        # instead.
         parameters["max_model_length" if backend == "vllm" else "max_length"] = longest
         overrides = OmegaConf.from_dotlist(options.overrides)
         merged: Any = OmegaConf.to_container(OmegaConf.merge({"model_parameters": parameters}, overrides))
@@ -83,7 +84,8 @@ class Lighteval:
         log = task.folder / "lighteval.log"
         with tempfile.TemporaryDirectory(dir=task.folder, prefix=".lighteval-") as temporary:
             folder = Path(temporary)
-            # lighteval caches answers under the model's name, which for an absolute path is the model's own folder.
+            # lighteval caches answers under the model's name. If that is an absolute path, the cache is in the model's
+            # folder.
             if Path(task.path).is_dir():
                 (folder / "model").symlink_to(task.path)
             parameters["model_name"] = "model" if Path(task.path).is_dir() else task.path
@@ -136,11 +138,11 @@ class Lighteval:
             )
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: there are no resources."""
 
 
 def _system_turn(name: str, rows: list[dict[str, Any]]) -> str | None:
-    """The system turn of all rows, None where they have none."""
+    """The system turn of all rows, None if they have no system turn."""
     prompts = [[turn["content"] for turn in row["prompt"]] for row in rows]
     roles = {tuple(turn["role"] for turn in row["prompt"]) for row in rows}
     if roles == {("user",)}:
@@ -148,7 +150,7 @@ def _system_turn(name: str, rows: list[dict[str, Any]]) -> str | None:
     if roles == {("system", "user")} and len({system for system, _ in prompts}) == 1:
         return prompts[0][0]
     raise EvaluationError(
-        f"lighteval takes prompts of one user turn, after the same system turn for all; {name} has others."
+        f"lighteval needs one user turn per prompt, and the same system turn in all prompts; {name} has others."
     )
 
 

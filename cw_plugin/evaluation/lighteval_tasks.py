@@ -5,9 +5,9 @@ lighteval loads this file by its path (``--custom-tasks``) and imports nothing o
     CW_EVALUATION_DATA=DIR CW_EVALUATION_MAX_RESPONSE=30720 lighteval vllm model.yaml "cw:aime24|0,cw:math500|0" \
         --custom-tasks .../lighteval_tasks.py
 
-``DIR/NAME/test.parquet`` is the task ``cw:NAME``, and the user turns in it are asked; a system turn has to be the model
-configuration's ``system_prompt``. AIME24 and MATH-500 are lighteval's own tasks with this data; the others, which it
-does not have, are graded as open-rs grades them: a boxed answer before any other.
+``DIR/NAME/test.parquet`` is the task ``cw:NAME``. It asks the file's user turns; a system turn must be set as
+``system_prompt`` of the model configuration. AIME24 and MATH-500 are lighteval's own tasks with this data. lighteval
+does not have the other three; they are graded as open-rs does, with a boxed answer before any other.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def _question(line: dict[str, Any]) -> str:
 
 
 def number(line: dict[str, Any], task_name: str) -> Doc:
-    """A question whose gold is a number."""
+    """A question whose answer is a number."""
     return Doc(query=_question(line), choices=[line["reward_model"]["ground_truth"]], gold_index=0, task_name=task_name)
 
 
 def latex(line: dict[str, Any], task_name: str) -> Doc:
-    """A question whose gold is LaTeX, which lighteval finds between dollars alone."""
+    """A question whose answer is LaTeX, which lighteval finds only between dollar signs."""
     gold = f"${line['reward_model']['ground_truth']}$"
     return Doc(query=_question(line), choices=[gold], gold_index=0, task_name=task_name)
 

@@ -1,4 +1,4 @@
-"""What can be evaluated: Hugging Face models and verl's checkpoints, which verl's own merger turns into the former."""
+"""The models to evaluate: Hugging Face models, and verl's checkpoints, which verl's merger converts."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Model:
 
     Attributes:
         name: the folder of its answers.
-        checkpoint: the argument, as an absolute path unless it is a name on the hub.
-        path: a Hugging Face folder or name; None where ``checkpoint`` has to be merged first.
+        checkpoint: the argument: an absolute path, or a name on the hub.
+        path: a Hugging Face folder or name; None if ``checkpoint`` must be merged first.
         step: the training step of a checkpoint.
         weights: identifies the weights: the hub's commit, or a hash of the files' names, sizes and times.
     """
@@ -41,16 +41,16 @@ class Model:
 def find_models(
     arguments: Sequence[str], out: Path, say: Callable[[str], None], trust_remote_code: bool = False
 ) -> list[Model]:
-    """The models that the arguments name; a folder of checkpoints names each of them, ordered by step.
+    """The models that the arguments name. A folder of checkpoints stands for all of them, ordered by step.
 
     Args:
         arguments: Hugging Face names or folders, ``global_step_*`` folders, their ``actor`` folders, folders of these.
-        out: where answers are; a name that stands there for another model is not used again.
-        say: told what is left out.
+        out: the folder of the answers; a name that another model has there is not used again.
+        say: called with a message about each checkpoint that is left out.
         trust_remote_code: whether a model on the hub may bring code of its own.
 
     Raises:
-        EvaluationError: no argument, or one that is none of these.
+        EvaluationError: there is no argument, or one that does not name a model.
     """
     places: list[str | Path] = []
     for argument in arguments:
@@ -81,7 +81,7 @@ def _expand(path: Path, say: Callable[[str], None]) -> list[Path]:
     if path.name.startswith("global_step_"):
         if not (path / "actor").is_dir():
             raise EvaluationError(
-                f"{path} has no folder actor: verl has deleted this checkpoint, or never finished it. Give another one."
+                f"{path} has no folder actor: verl deleted this checkpoint, or never finished it. Give another one."
             )
         return [path]
     steps = sorted((step for step in path.glob("global_step_*") if step.is_dir()), key=_step)
@@ -94,7 +94,7 @@ def _expand(path: Path, say: Callable[[str], None]) -> list[Path]:
     whole = [step for step in steps if (step / "actor").is_dir() and _step(step) <= latest]
     for step in steps:
         if step not in whole:
-            say(f"{step} is left out: verl has deleted it or not finished it")
+            say(f"{step} is left out: verl deleted it, or never finished it")
     if not whole:
         raise EvaluationError(
             f"No checkpoint in {path} has a folder actor: verl has deleted them. Give another folder."
@@ -141,7 +141,7 @@ def _commit(name: str, trust_remote_code: bool) -> str:
         config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         raise EvaluationError(
-            f"The model {name} is not a folder, and the hub does not give it ({first_line(error)}); check the name."
+            f"The model {name} is not a folder, and cannot be read from the hub ({first_line(error)}); check the name."
         ) from error
     return str(config._commit_hash)
 
@@ -161,7 +161,7 @@ def merged(model: Model, cache: Path, say: Callable[[str], None]) -> str:
     """The Hugging Face folder of a model; a checkpoint is merged into ``cache`` the first time.
 
     Raises:
-        EvaluationError: verl's merger fails, or leaves a LoRA adapter; nothing stays that could be taken for a model.
+        EvaluationError: verl's merger fails, or leaves a LoRA adapter. No incomplete model stays in ``cache``.
     """
     if model.path is not None:
         return model.path
@@ -186,7 +186,7 @@ def merged(model: Model, cache: Path, say: Callable[[str], None]) -> str:
     else:
         command += ["--backend", "fsdp"]
     part, log = (target.with_name(target.name + suffix) for suffix in (".part", ".log"))
-    shutil.rmtree(part, ignore_errors=True)  # of a merge that was interrupted
+    shutil.rmtree(part, ignore_errors=True)  # left by an interrupted merge
     cache.mkdir(parents=True, exist_ok=True)
     say(f"{model.name}: merging the checkpoint into {target}")
     with log.open("wb") as output:
@@ -199,19 +199,19 @@ def merged(model: Model, cache: Path, say: Callable[[str], None]) -> str:
     if result.returncode != 0:
         shutil.rmtree(part, ignore_errors=True)
         raise EvaluationError(f"verl's merger could not merge {actor}; its output: {log}")
-    if (part / "lora_adapter").is_dir():  # beside the base model, in which nothing of it is
+    if (part / "lora_adapter").is_dir():  # the merger put it beside the base model, without merging it
         shutil.rmtree(part)
         raise EvaluationError(
-            f"{actor} holds a LoRA adapter, which verl's merger leaves beside the base model; merge the two by peft's "
-            "merge_and_unload, and give the folder of the merged model."
+            f"{actor} holds a LoRA adapter, which verl's merger does not merge into the base model; merge the two with "
+            "peft's merge_and_unload, and give the folder of the merged model."
         )
     part.replace(target)
     return str(target)
 
 
 def _alone() -> dict[str, str]:
-    """torch.distributed's variables for one process: a job's own would make the merger wait for peers, and its own port
-    is always the same one."""
+    """Variables of torch.distributed for one process. With those of a job the merger would wait for other processes,
+    and without any it would always use the same port."""
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]

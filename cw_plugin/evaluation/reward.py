@@ -13,9 +13,10 @@ from cw_plugin.evaluation.store import Journal
 
 
 class JournalingRewardManager(NaiveRewardManager):
-    """Grades as verl's ``naive`` does, and journals each graded answer at once: verl dumps them only in the end.
+    """Grades as verl's ``naive`` does, and journals each graded answer at once; verl itself writes them only at the
+    end.
 
-    The journal's folder is ``trainer.default_local_dir``/journal; a row's ``extra_info`` says what it answers.
+    The journal's folder is ``trainer.default_local_dir``/journal; a row's ``extra_info`` names its question.
     """
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:

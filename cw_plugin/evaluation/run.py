@@ -28,11 +28,11 @@ def evaluate(
 ) -> None:
     """Give every model in ``arguments`` all its answers to ``benchmarks``, under ``options.out``.
 
-    All of the input is looked at, and all checkpoints are merged, before the first model is started.
+    All input is checked, and all checkpoints are merged, before the first model starts.
 
     Raises:
         EvaluationError: the input cannot be evaluated.
-        EngineError: the engine has stopped; what was graded until then is kept.
+        EngineError: the engine stopped; the answers graded before are kept.
     """
     with _alone_in(options.out):
         models = find_models(arguments, options.out, say, engine.trust_remote_code)
@@ -46,7 +46,7 @@ def evaluate(
 
 @contextlib.contextmanager
 def _alone_in(out: Path) -> Iterator[None]:
-    """Hold the folder's lock: two evaluations in one folder would ask everything twice."""
+    """Lock the folder: two evaluations in one folder would ask everything twice."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         lock = (out / ".lock").open("w")
@@ -63,7 +63,7 @@ def _alone_in(out: Path) -> Iterator[None]:
 
 
 class _Work:
-    """One model: its answers so far, and what has to be asked.
+    """One model: its answers so far, and the questions that remain.
 
     Raises:
         EvaluationError: the model cannot be read, is too small for the lengths, or has answers under other settings.
@@ -139,7 +139,7 @@ class _Work:
         before = len(self.answers.graded)
         if asked:
             self.say(f"{self.model.name}: {len(asked)} answers to give, {before} are there")
-            # With the seed of before, a further sample of a question could repeat the one that is there.
+            # With the previous seed, a new sample of a question could repeat an existing one.
             self.engine.ask(
                 Task(self.model.name, self.path, asked, self.answers, self.options.seed + 1000 * before), self.say
             )
@@ -147,7 +147,7 @@ class _Work:
         self._finish()
 
     def _answer_overlong(self) -> None:
-        """Count prompts beyond the maximum length as answered wrong: verl would cut them, or leave them out."""
+        """Count prompts beyond the maximum length as wrong answers; verl would cut them, or leave them out."""
         limit = self.engine.settings["max_prompt_length"]
         for benchmark in self.benchmarks:
             lengths = self.lengths[benchmark.name]
@@ -169,8 +169,8 @@ class _Work:
         if not all(finished.values()):
             missing = sum(1 for benchmark in self.benchmarks for _ in self.answers.missing(benchmark))
             raise EngineError(
-                f"{missing} answers of {self.model.name} are missing. The others are kept; give the same command again "
-                f"to ask only for these. The log in {self.answers.folder} says what went wrong."
+                f"{missing} answers of {self.model.name} are missing. The others are kept; run the same command again "
+                f"to ask only for these. The log in {self.answers.folder} shows what went wrong."
             )
         self.answers.drop_journal({benchmark.name for benchmark in self.benchmarks})
         (self.answers.folder / "asked.parquet").unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from verl.trainer.main_ppo import TaskRunnerV1
 
 @ray.remote
 class Runner:
-    """Runs verl's own, and gives back its placement groups: Ray keeps them, and their devices, until the job ends."""
+    """Runs verl's task runner, then removes its placement groups: Ray would hold their devices until the job ends."""
 
     def run(self, config: Any) -> None:
         """Validate as ``config`` says."""

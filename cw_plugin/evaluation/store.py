@@ -19,10 +19,10 @@ Key = tuple[str, int, int]  # benchmark, index, sample
 
 
 class Journal:
-    """Appends graded answers to a file of this process alone, each on the disk before :meth:`write` returns.
+    """Appends graded answers to a file that only this process writes. An answer is on disk when :meth:`write` returns.
 
     Args:
-        folder: where all processes of the run have their files.
+        folder: the folder with the files of all processes of the run.
     """
 
     def __init__(self, folder: Path):
@@ -50,7 +50,7 @@ class Answers:
     def __init__(self, folder: Path):
         self.folder = folder
         self.graded: dict[Key, dict[str, Any]] = {}
-        self._read: dict[Path, int] = {}  # bytes of each journal that have been read
+        self._read: dict[Path, int] = {}  # bytes of each journal that have been read so far
         self._journaled: set[str] = set()  # benchmarks with answers in a journal
         for file in sorted(folder.glob("*.jsonl")):
             self._take(file.read_text(encoding="utf-8").split("\n")[:-1])
@@ -62,12 +62,12 @@ class Answers:
         return self.folder / "journal"
 
     def poll(self) -> int:
-        """Read what has been journaled since the last time; returns how many answers there are."""
+        """Read the new lines of the journals; returns the number of all answers."""
         for file in sorted(self.journal.glob("*.jsonl")):
             with file.open("rb") as stream:
                 stream.seek(self._read.get(file, 0))
                 new = stream.read()
-            whole = new[: new.rfind(b"\n") + 1]  # a line may still be being written, or its writer was killed
+            whole = new[: new.rfind(b"\n") + 1]  # the last line may be incomplete
             self._read[file] = self._read.get(file, 0) + len(whole)
             self._journaled |= self._take(whole.decode().split("\n")[:-1])
         return len(self.graded)
@@ -79,14 +79,14 @@ class Answers:
         return {answer["benchmark"] for answer in answers}
 
     def missing(self, benchmark: Benchmark) -> Iterator[Key]:
-        """The answers that ``benchmark`` still lacks."""
+        """The keys of the missing answers to ``benchmark``."""
         for sample in range(benchmark.n):
             for index in range(len(benchmark.rows)):
                 if (benchmark.name, index, sample) not in self.graded:
                     yield benchmark.name, index, sample
 
     def of(self, benchmark: Benchmark) -> list[dict[str, Any]]:
-        """The answers there are to ``benchmark``, by question and sample."""
+        """The existing answers to ``benchmark``, by question and sample."""
         keys = sorted(key for key in self.graded if key[0] == benchmark.name)
         return [
             {
@@ -101,7 +101,7 @@ class Answers:
         ]
 
     def finish(self, benchmark: Benchmark) -> bool:
-        """Write the benchmark's file if it has all its answers; returns whether it has."""
+        """Write the benchmark's file if all answers exist; returns whether they do."""
         if next(self.missing(benchmark), None) is not None:
             return False
         lines = [json.dumps(answer, ensure_ascii=False) + "\n" for answer in self.of(benchmark)]
@@ -109,7 +109,7 @@ class Answers:
         return True
 
     def drop_journal(self, finished: set[str]) -> None:
-        """Delete the journals, if every answer in them is to a benchmark that is finished and so has its file."""
+        """Delete the journals if all of their answers are in the files of finished benchmarks."""
         if self._journaled <= finished:
             shutil.rmtree(self.journal, ignore_errors=True)
 
@@ -120,10 +120,10 @@ class Settings:
     Args:
         folder: ``OUT/<name>``.
         asked: the settings of this run.
-        same: those that must be as they were when the answers that are there were asked for.
+        same: the settings that must equal those of the existing answers.
 
     Raises:
-        EvaluationError: they are not.
+        EvaluationError: one of them differs.
     """
 
     def __init__(self, folder: Path, asked: dict[str, Any], same: Collection[str], benchmarks: list[Benchmark]):
@@ -134,7 +134,7 @@ class Settings:
             for key in same:
                 if (was := before.get(key)) != (now := asked[key]):
                     raise EvaluationError(
-                        f"{folder} holds answers with {key}={was}, and now {key} is {now}; give the settings of "
+                        f"{folder} holds answers with {key}={was}, and now {key} is {now}; use the same settings as "
                         "before, or another folder with --out."
                     )
             self.values["benchmarks"] = before["benchmarks"]
@@ -143,8 +143,8 @@ class Settings:
             was = self.values["benchmarks"].get(benchmark.name)
             if was is not None and was["sha"] != benchmark.sha:
                 raise EvaluationError(
-                    f"{folder} holds answers to {benchmark.name} with other questions or another prompt; give the file "
-                    "of before, or another folder with --out."
+                    f"{folder} holds answers to {benchmark.name} with other questions or another prompt; use the same "
+                    "file as before, or another folder with --out."
                 )
 
     def write(self, finished: dict[Benchmark, bool]) -> None:

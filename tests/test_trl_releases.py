@@ -1,0 +1,58 @@
+"""The tests of TRL under the oldest and the newest release that are supported.
+
+Each release lies in a folder of its own, over the packages of the environment. It is not in the environment, because
+verl 0.9.1 imports a class from whatever TRL is installed, and newer releases do not have that class any more.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+OLDEST, NEWEST = "0.29.0", "1.16.0" if sys.version_info >= (3, 11) else "1.14.2"
+EVERY = ["test_trl.py", "test_trl_rewards.py", "test_trl_examples.py"]
+EXAMPLES = ("recipe_composes_to_the_papers_values", "quickstart_trains_and_reports")
+SOME = ["test_trl.py", *(f"test_trl_examples.py::test_the_{name}" for name in EXAMPLES)]
+
+
+def test_the_versions_that_are_tested_are_those_that_are_named():
+    (oldest,) = re.findall(r'"trl>=([\d.]+),<2"', (ROOT / "pyproject.toml").read_text())
+    named = re.findall(
+        r'^TESTED = \("([\d.]+)", "([\d.]+)"\)', (ROOT / "cw_plugin/trl_integration/checks.py").read_text(), re.M
+    )
+    assert named == [(OLDEST, "1.16.0")] and oldest == OLDEST
+
+
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize(("version", "tests"), [(NEWEST, EVERY), (OLDEST, SOME)], ids=["newest", "oldest"])
+def test_a_release_of_trl_passes_the_tests(version, tests):
+    folder = ROOT / ".cache" / f"trl-{version}"
+    if not (folder / "trl").exists():  # a wheel of Python alone
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--target",
+            folder,
+            f"trl=={version}",
+        ]
+        subprocess.run(command, check=True, timeout=300)
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(ROOT / "tests" / test for test in tests)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")])},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=1450,
+    )
+    assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
+    assert re.search(r"\d+ passed", result.stdout)
