@@ -173,7 +173,7 @@ class RunFolder:
             refuse(f"{self.path} holds results, but not their settings ({saved}/overrides.yaml): {anew}")
         if found := list(differences(saved, self.overrides)):
             head = f"{self.path} holds a run with other settings (step {max(self._logged, self._saved)}):"
-            refuse("\n  ".join([head, *found]) + f"\nGive the settings of before to go on with it, or {anew}")
+            refuse("\n  ".join([head, *found]) + f"\nUse the previous settings to resume it, or {anew}")
         mode = self.overrides.get("trainer.resume_mode", "auto")
         if mode != "auto" and self._saved:
             refuse(
