@@ -1,11 +1,11 @@
-"""Run one command, and end whatever is left of it when its launcher has gone. launch.py starts it.
+"""Run one command, and end all of its processes when the launcher, launch.py, has ended.
 
-The command is one line of JSON on the standard input; the end of that input says that the launcher has gone, whatever
-ended it, `kill -9` included. Processes that detach themselves, as Ray's daemons do, stay children of this one: it is
-their subreaper. It inherits the lock on the run's folder, which is released with it, so after the last of them.
+The command is one line of JSON on standard input. When that input closes, the launcher has ended, for whatever reason,
+`kill -9` included. Processes that detach themselves, as Ray's daemons do, stay children of this one: it is
+their subreaper. It inherits the lock on the run's folder, so the lock is released after the last of them.
 
-It stands in a file and a session of its own, with nothing on its command line: neither a terminal's signals nor
-`pkill -f launch.py` nor `pkill -f main_ppo` end it.
+It is a separate file in its own session, and its command line is empty. So neither a terminal's signals nor `pkill -f
+launch.py` nor `pkill -f main_ppo` end it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def launcher_has_gone(seconds: float) -> bool:
 
 
 def end_all() -> None:
-    """Until nothing is left: what a process starts while it is being ended is ended, too."""
+    """End processes until none is left, including those that start meanwhile."""
     left = descendants()
     for process in left:
         with suppress(psutil.NoSuchProcess):

@@ -1,12 +1,12 @@
-"""Run a training command in a folder of its own, and leave nothing running whatever ends this process.
+"""Run a training command in its own folder. Whatever ends this process, none of the command's processes stays.
 
 python launch.py [--show | --check] [--knob NAME] FOLDER COMMAND...
 
 The command is verl's main_ppo with its overrides, which let it write into FOLDER. What it prints goes to
 FOLDER/train.log, and a line is shown for every step of FOLDER/metrics.jsonl; with --show all of it is shown instead.
 
-FOLDER has one owner and one set of settings (run_folder.py): the same command goes on with the run that is there,
-another is refused and told to set NAME. --check compares, and runs nothing. The exit code is the command's, 2 where it
+FOLDER has one owner and one set of settings (run_folder.py). The same command resumes its run; a command with other
+settings is refused, with the advice to set NAME. --check only compares. The exit code is the command's, 2 where it
 is refused, 130 on Ctrl-C.
 """
 
@@ -23,7 +23,7 @@ from pathlib import Path
 
 from run_folder import RunFolder, parse, read_metrics
 
-# What main_ppo prints on its way to the first step, and what to call it.
+# What main_ppo prints before the first step, and what to show instead.
 STAGES = (
     ("ray init kwargs", "starting Ray"),
     ("Size of train dataset", "loading data and model"),
@@ -58,7 +58,7 @@ class Clock:
 
 
 def watch(process: subprocess.Popen, log: Path, metrics: Path, clock: Clock) -> None:
-    """Say how far the command is until it has ended."""
+    """Report the progress of the command until it ends."""
     stages = list(STAGES)
     printed, size = 0, -1
     with open(log, "rb") as reader:

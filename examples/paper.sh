@@ -27,7 +27,7 @@ ROLLOUT_TP=${ROLLOUT_TP:-1}
 ROLLOUT_MEMORY=${ROLLOUT_MEMORY:-0.6}
 MAX_TOKENS_PER_GPU=${MAX_TOKENS_PER_GPU:-$((4 * (MAX_PROMPT + MAX_RESPONSE)))}
 
-# The one thing in which the paper's three rows differ.
+# The paper's three rows differ only in this.
 case $METHOD in
     cw_grpo) ALGORITHM=(algorithm.adv_estimator=cw_grpo) ;;
     grpo) ALGORITHM=(algorithm.adv_estimator=grpo) ;;
@@ -46,7 +46,7 @@ case $METHOD in
         ;;
 esac
 
-# Paths are quoted for hydra as well, which takes "=" or a space in them for its own.
+# The inner quotes are for hydra, which would interpret "=" or a space in a path.
 DATA=(
     data.train_files="'$TRAIN_FILES'"
     data.val_files="'$VAL_FILES'"
@@ -122,9 +122,9 @@ TRAINER=(
 #   OVERLAY=FILE      a file with an array EXTRA of overrides for another kind of machine, as cpu/overlay.sh
 #   RAY_JOB=ADDRESS   submit to a running Ray cluster, e.g. http://head:8265, which has this environment installed
 #
-# launch.py owns OUT while the run lasts, goes on with the run that is there, refuses one with other settings, and ends all
-# of it whatever ends this script. A job of RAY_JOB outlives this script, so nothing keeps a second one out of OUT, and
-# settings are compared only where OUT can be seen from here. An OUT elsewhere (scheme://) is not looked at.
+# launch.py locks OUT, resumes its run, refuses other settings, and ends all processes of the run when this script ends.
+# A job of RAY_JOB outlives this script. So nothing keeps a second job out of OUT, and settings are compared only if this
+# machine can read OUT. A remote OUT (scheme://) is not checked.
 train() {
     local main=(python3 -m verl.trainer.main_ppo)
     local launch=(python3 "$(dirname "${BASH_SOURCE[0]}")/launch.py" --knob OUT)

@@ -27,7 +27,7 @@ data=$root/.cache/quickstart
 case $METHOD in
     cw_grpo) ALGORITHM=(algorithm.adv_estimator=cw_grpo) ;;
     grpo) ALGORITHM=(algorithm.adv_estimator=grpo) ;;
-    # The authors' settings (PPO's own clipping almost off); their ratio of 0.0002 is nothing of so few tokens.
+    # The authors' settings (PPO's own clipping almost off); their ratio of 0.0002 would select no token of so few.
     clip_cov) ALGORITHM=(algorithm.adv_estimator=grpo actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov
         actor_rollout_ref.actor.clip_ratio_low=1 actor_rollout_ref.actor.clip_ratio_high=1
         actor_rollout_ref.actor.policy_loss.clip_cov_ratio=0.01) ;;
@@ -41,7 +41,7 @@ esac
 export PATH=$venv/bin:$PATH
 
 case $RUN in /*) ;; *) RUN=$PWD/$RUN ;; esac
-# Paths are quoted for hydra as well, which takes "=" or a space in them for its own.
+# The inner quotes are for hydra, which would interpret "=" or a space in a path.
 DATA=(
     data.train_files="'$data/open_rs/train.parquet'"
     data.val_files="'$data/open_rs/test.parquet'"
@@ -76,7 +76,7 @@ ROLLOUT=(
 REWARD=(
     reward.custom_reward_function.path=pkg://cw_plugin.rewards
     reward.custom_reward_function.name=compute_score
-    # Whose chat template says whether a response has to open its think section itself.
+    # This model's chat template decides whether a response must open its think section itself.
     "+reward.custom_reward_function.reward_kwargs.model_path='${MODEL_PATH:-$root/examples/cpu/model}'"
 )
 TRAINER=(

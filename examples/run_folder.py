@@ -1,6 +1,6 @@
-"""A run's folder: one owner at a time, one set of settings; nothing in it that holds results is ever removed.
+"""A run's folder: it has one owner at a time and one set of settings, and its results are never removed.
 
-launch.py claims it. The settings of the run that is there are those that hydra saved when it last started.
+launch.py claims it. The settings of its run are those that hydra saved when the run last started.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import OverrideParseException
 from omegaconf import OmegaConf
 
-# What may be another when a run goes on: how long it is, what is logged, saved and looked at, where it lies and runs,
-# and what only takes memory. With any other, verl can go on from a checkpoint of this run in another folder:
+# Settings that may change when a run is resumed: its length, what it logs, saves and validates, where it is stored and
+# runs, and what only affects memory. With other changes, verl can resume a checkpoint of this run in another folder:
 # trainer.resume_mode=resume_path trainer.resume_from_path=FOLDER/global_step_100
 FREE = (
     "trainer.total_training_steps",
@@ -65,7 +65,7 @@ def refuse(text: str) -> NoReturn:
 
 
 def parse(arguments: Sequence[str]) -> dict[str, Any]:
-    """Hydra overrides by key; of several for one key the last, as with hydra. Flags and file names are passed over."""
+    """Hydra overrides by key; the last one of a key wins, as in hydra. Flags and file names are ignored."""
     overrides = [text for text in arguments if not text.startswith("-") and ("=" in text or text.startswith("~"))]
     try:
         parsed = OverridesParser.create().parse_overrides(overrides)
@@ -78,7 +78,7 @@ class RunFolder:
     """The folder of the run that a command starts.
 
     Args:
-        path: made where it is missing, and locked; exit 2 where another process has it.
+        path: is created if missing, and locked; exit 2 if another process holds it.
         overrides: the command's, from :func:`parse`.
         knob: the variable that names another folder, for the messages.
     """
@@ -121,7 +121,7 @@ class RunFolder:
 
     @property
     def checkpoint(self) -> int:
-        """The step that verl goes on from; 0 where it begins anew."""
+        """The step that verl resumes from; 0 for a new run."""
         step = self._saved
         return step if (self._checkpoints / f"global_step_{step}").exists() else 0
 
@@ -145,7 +145,7 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing of the command is left to be done.
+        """Whether the run is complete.
 
         A checkpoint of the last step alone does not say so: verl validates and logs after it.
         """
@@ -154,7 +154,7 @@ class RunFolder:
         return self._logged >= self.steps or (self.marker.exists() and self._saved >= self.steps)
 
     def finish(self) -> None:
-        """Say so in the folder, once the command has ended well; one that stopped before its last step has not."""
+        """Mark the folder as complete after the command succeeded, unless it stopped before its last step."""
         reached = max(self._logged, self._saved)
         if self.steps is None:
             return
@@ -164,7 +164,7 @@ class RunFolder:
             print(f"{self.path} has ended at step {reached} of {self.steps}, and is not finished.")
 
     def refuse_other_settings(self) -> None:
-        """Exit 2 where the folder has results of other settings than the command's, or they would be written over."""
+        """Exit 2 if the folder has results of other settings, or if the command would overwrite results."""
         if not self._saved and not any(file for pattern in RESULTS for file in self.path.glob(pattern)):
             return
         anew = f"name another folder with {self.knob}=... for a new run."
@@ -173,7 +173,7 @@ class RunFolder:
             refuse(f"{self.path} holds results, but not their settings ({saved}/overrides.yaml): {anew}")
         if found := list(differences(saved, self.overrides)):
             head = f"{self.path} holds a run with other settings (step {max(self._logged, self._saved)}):"
-            refuse("\n  ".join([head, *found]) + f"\nGive the settings of before to go on with it, or {anew}")
+            refuse("\n  ".join([head, *found]) + f"\nUse the previous settings to resume it, or {anew}")
         mode = self.overrides.get("trainer.resume_mode", "auto")
         if mode != "auto" and self._saved:
             refuse(
@@ -181,7 +181,7 @@ class RunFolder:
             )
 
     def keep_older_files(self) -> None:
-        """Out of the way of what the run writes: train.log becomes train.0.log, the next one train.1.log."""
+        """Rename logs that the run would overwrite: train.log becomes train.0.log, the next one train.1.log."""
         self.marker.unlink(missing_ok=True)
         names = ["train.log", "metrics.jsonl"] + ["validation"] * (not self.checkpoint)
         for path in (self.path / name for name in names):
@@ -192,7 +192,7 @@ class RunFolder:
 
 
 def differences(saved: Path, overrides: dict[str, Any]) -> Iterator[str]:
-    """What was and is of every setting that must stay and does not; ``saved`` is hydra's folder."""
+    """A line for each changed setting that must not change; ``saved`` is hydra's folder."""
     before = parse(list(OmegaConf.load(saved / "overrides.yaml")))
     config = OmegaConf.load(saved / "config.yaml")
     default = "verl's default"
@@ -209,7 +209,7 @@ def differences(saved: Path, overrides: dict[str, Any]) -> Iterator[str]:
 
 
 def _select(config: Any, key: str, default: str) -> Any:
-    """What verl's own configuration said where no override did: the command may say the same."""
+    """verl's own value of a setting without an override; the command may state the same value."""
     value = OmegaConf.select(config, key, default=default, throw_on_resolution_failure=False)
     return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
 

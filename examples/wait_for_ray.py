@@ -1,6 +1,6 @@
 """Wait until a Ray cluster has as many nodes as it should: python wait_for_ray.py HOST:PORT NODES [SECONDS]
 
-verl does not wait for them: it refuses to start where GPUs are missing.
+verl does not wait: it refuses to start if GPUs are missing.
 """
 
 from __future__ import annotations

@@ -366,7 +366,7 @@ def test_the_command(good, tmp_path):
     script = tmp_path / "other.sh"
     script.write_text("python3 -m verl.trainer.main_ppo\n")
     code, output = command(str(script))
-    assert code == 2 and "does not know DRY_RUN=1" in output
+    assert code == 2 and "does not support DRY_RUN=1" in output
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def test_the_evaluation_of_a_checkpoint_survives_kill_9(first_run, tmp_path):
 
     result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert f"{2 * 96 - len(before)} answers to give, {len(before)} are there" in result.stdout
+    assert f"{2 * 96 - len(before)} answers to generate, {len(before)} already exist" in result.stdout
     graded = [json.loads(line) for line in (out / model / "sums.jsonl").read_text().splitlines()]
     assert [(answer["index"], answer["sample"]) for answer in graded] == [(i, s) for i in range(96) for s in range(2)]
     for answer in graded:

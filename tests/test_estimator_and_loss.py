@@ -189,16 +189,16 @@ def test_a_nan_is_reported_with_where_it_comes_from_and_the_uid_of_its_prompt():
     data, keys = trainer_batch()
     uid = data.non_tensor_batch["uid"][7]
     data.batch["old_log_probs"][7, 0] = float("nan")
-    with pytest.raises(NonFiniteError, match=f"log_probs .*7\\. The actor gave it .* Their uids: {uid}"):
+    with pytest.raises(NonFiniteError, match=f"log_probs .*7\\. It comes from the actor's .* Their uids: {uid}"):
         advantages("cw_grpo", data, keys, algorithm())
     data, keys = trainer_batch()
     data.batch["token_level_rewards"][7, 0] = float("nan")
-    with pytest.raises(NonFiniteError, match=rf"advantages .* look at the reward function\. Their uids: .*{uid}"):
+    with pytest.raises(NonFiniteError, match=rf"advantages .* check the reward function\. Their uids: .*{uid}"):
         advantages("cw_grpo", data, keys, algorithm())
     arguments = loss_arguments()
     arguments["log_prob"] = arguments["log_prob"].detach().clone()
     arguments["log_prob"][1, 0] = float("nan")
-    with pytest.raises(NonFiniteError, match=r"log_probs of a micro-batch .*: 1\. The actor gave it"):
+    with pytest.raises(NonFiniteError, match=r"log_probs of a micro-batch .*: 1\. It comes from the actor's"):
         core_algos.get_policy_loss_fn("cw_grpo")(**arguments, config=actor_config())
 
 

@@ -177,7 +177,7 @@ def test_a_recipe_goes_on_with_its_own_run_and_refuses_another(recipe, tmp_path)
         assert other.stderr == (
             f"{out} holds a run with other settings (step 2):\n"
             "  algorithm.cw_grpo.kernel was verl's default, is none\n"
-            "Give the settings of before to go on with it, or name another folder with OUT=... for a new run.\n"
+            "Use the previous settings to resume it, or name another folder with OUT=... for a new run.\n"
         )
         assert "data.seed was 42, is 2" in recipe(SEED="2", STEPS=steps).stderr
         assert hydra == {path: path.read_bytes() for path in (out / "hydra").rglob("*") if path.is_file()}

@@ -170,7 +170,7 @@ def test_other_settings_are_refused_and_nothing_is_touched(trainer, run, finishe
         assert (result.returncode, result.stdout) == (2, "")
         assert result.stderr == (
             f"{run} holds a run with other settings (step 4):\n  {difference}\n"
-            "Give the settings of before to go on with it, or name another folder with OUT=... for a new run.\n"
+            "Use the previous settings to resume it, or name another folder with OUT=... for a new run.\n"
         )
         after = contents(run)
         assert after.pop(".lock") != finished[".lock"]

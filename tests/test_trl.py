@@ -296,7 +296,7 @@ class Poisoned(CWGRPOTrainer):
 
 
 def test_a_log_prob_that_is_no_number_is_refused(tmp_path):
-    with pytest.raises(NonFiniteError, match=r"log_probs is NaN or infinite .* look at grad_norm"):
+    with pytest.raises(NonFiniteError, match=r"log_probs is NaN or infinite .* check grad_norm"):
         train(tmp_path, Poisoned)
 
 

@@ -1,6 +1,6 @@
 """verl and vLLM without an accelerator, for learning and for tests. Active only with ``VERL_PLATFORM=cpu``.
 
-verl's own platform registry carries most of it (platform.py). What is left are the patches listed in patches.py.
+verl's own platform registry does most of it (platform.py). The rest are the patches listed in patches.py.
 """
 
 from __future__ import annotations

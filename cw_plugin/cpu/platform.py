@@ -54,7 +54,7 @@ def define_platform(platform_manager: ModuleType) -> None:
             return True
 
         def is_platform_available(self, use_smi_check: bool = False) -> bool:
-            return False  # never detected by itself: VERL_PLATFORM=cpu names it
+            return False  # not detected automatically: VERL_PLATFORM=cpu selects it
 
         def current_device(self) -> Any:
             return torch.device("cpu")

@@ -138,7 +138,7 @@ class _Work:
         ]
         before = len(self.answers.graded)
         if asked:
-            self.say(f"{self.model.name}: {len(asked)} answers to give, {before} are there")
+            self.say(f"{self.model.name}: {len(asked)} answers to generate, {before} already exist")
             # With the previous seed, a new sample of a question could repeat an existing one.
             self.engine.ask(
                 Task(self.model.name, self.path, asked, self.answers, self.options.seed + 1000 * before), self.say

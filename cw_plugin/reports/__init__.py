@@ -1,5 +1,5 @@
-"""From runs to the paper's tables and figures: what ``cw-grpo report``, ``plot`` and ``covariance`` are made of.
+"""The paper's tables and figures from your runs: ``cw-grpo report``, ``plot`` and ``covariance``.
 
-runs.py and evaluations.py read what a run and an evaluation leave behind, and statistics.py judges it. tables.py,
-plots.py and page.py show it. paper.py holds the paper's own numbers.
+runs.py and evaluations.py read the files of runs and evaluations; statistics.py computes intervals and tests.
+tables.py, plots.py and page.py show it. paper.py holds the paper's own numbers.
 """

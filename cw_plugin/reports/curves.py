@@ -1,4 +1,4 @@
-"""The metrics of a run that are drawn: name -> (metric of verl, title, axis)."""
+"""The metrics that ``cw-grpo plot`` knows by a short name: name -> (metric of verl, title, axis)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graded answers: those of an evaluation, or of the validation within a run."""
+"""Reads graded answers, of an evaluation or of the validation in a run."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class Evaluation:
 
 
 def read_evaluations(argument: str | Path) -> list[Evaluation]:
-    """Read ``FOLDER`` or ``NAME=FOLDER``: what ``cw-grpo evaluate`` wrote, for one model or several.
+    """Read ``FOLDER`` or ``NAME=FOLDER``, which ``cw-grpo evaluate`` wrote for one model or several.
 
     A folder that holds only verl's own validation dumps (``validation/<step>.jsonl``) gives one evaluation for each
-    step. verl does not say there which benchmark a row belongs to, so that all rows are of one, "validation".
+    step. verl does not record which benchmark a row belongs to, so all rows form one benchmark, "validation".
 
     Raises:
-        ReportError: no answers, or a damaged file.
+        ReportError: there are no answers, or a file is damaged.
     """
     name, path = split_name(argument)
     if not path.is_dir():
@@ -78,7 +78,7 @@ def read_evaluations(argument: str | Path) -> list[Evaluation]:
 
 
 def evaluation_folders(path: Path) -> list[Path]:
-    """Folders that ``cw-grpo evaluate`` has written; a ``settings.json`` of another program is passed over.
+    """Folders that ``cw-grpo evaluate`` wrote; a ``settings.json`` of another program is ignored.
 
     Raises:
         ReportError: one of them is damaged.
@@ -98,7 +98,7 @@ def _settings(file: Path) -> dict[str, Any] | None:
 
 
 def validation_dumps(path: Path) -> list[Path]:
-    """verl's validation dumps by step. Its rollout dumps have the same names, and no grades."""
+    """verl's validation dumps by step. Its rollout dumps have the same file names, but no grades."""
     steps = [file for file in find(path, "*.jsonl") if file.stem.isdigit()]
     dumps = []
     for file in steps:

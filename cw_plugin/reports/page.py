@@ -1,4 +1,4 @@
-"""One page of HTML with everything in it: no script, no file beside it, nothing fetched."""
+"""One self-contained HTML page: no script, no other file, no network."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 _COLUMNS = ("aime24", "math500", "amc23", "minerva", "olympiadbench")
 
-# Table 2: zero-shot pass@1 in per cent. The paper's "(+4.3)" for the 7B row of its method is printed so; the row's own
-# numbers give +5.3. Differences are computed here, for its rows as for yours.
+# Table 2: zero-shot pass@1 in per cent. The paper prints "(+4.3)" for the 7B row of its method, but the row's own
+# numbers give +5.3. This package computes all differences itself, for the paper's rows and for yours.
 TABLE_2 = {
     "DeepSeek-R1-Distill-Qwen-1.5B": {
         "base": dict(zip(_COLUMNS, (28.8, 82.8, 62.9, 26.5, 43.3), strict=True)),

@@ -1,4 +1,4 @@
-"""Figures. Lines differ in brightness and in dashes, so that they can be told apart in grey."""
+"""Figures. Lines differ in brightness and dashes, so that they can be distinguished in grey."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def save(figure: Figure, path: Path, formats: Sequence[str]) -> list[Path]:
         metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
         draw = functools.partial(figure.savefig, format=kind, dpi=160, metadata=metadata)
         try:
-            with matplotlib.rc_context({"svg.hashsalt": "cw-grpo"}):  # else identifiers in it are drawn at random
+            with matplotlib.rc_context({"svg.hashsalt": "cw-grpo"}):  # else its identifiers are random
                 write_whole(target, draw)
         except OSError as error:
             raise ReportError(f"{target} cannot be written ({error.strerror}); give another place with --out") from None
@@ -71,11 +71,11 @@ def svg(figure: Figure) -> str:
 
 
 def named(runs: Sequence[Run], name: str, window: int = 1) -> list[Figure]:
-    """The figures of a name of :data:`CURVES`, "accuracy" (of each validation set), "forecast" (of each run), or of any
-    metric's name.
+    """The figures of a metric: a name in :data:`CURVES`, "accuracy" (a figure per validation set), "forecast" (a figure
+    per run), or any metric in verl's logs.
 
     Raises:
-        ReportError: the runs logged no such thing.
+        ReportError: no run logged the metric.
     """
     if name == "forecast":
         return [forecast(run) for run in runs]
@@ -93,7 +93,7 @@ def curve(runs: Sequence[Run], metric: str, title: str, unit: str, window: int =
     """A metric over steps, one line for each name.
 
     Runs of one name (seeds) are shown by their mean, with a band of one standard deviation (n - 1) to either side, at
-    the steps that all of them have. The legend says what the band is, and how many steps are left out.
+    the steps that all of them have. The legend explains the band, and says how many steps are left out.
 
     Args:
         window: steps of a moving average.
@@ -151,7 +151,7 @@ def accuracy_metrics(runs: Sequence[Run]) -> list[str]:
 
 
 def contributions(records: Mapping[str, Bins]) -> Figure:
-    """Figure 3: how much of the covariance of either side the most extreme tokens hold."""
+    """Figure 3: the share of each side's covariance that the most extreme tokens hold."""
     figure = Figure(figsize=(8.4, 3.8), layout="constrained")
     for place, (sign, label) in enumerate(((1, "positive"), (-1, "negative")), 1):
         axes = figure.add_subplot(1, 2, place, title=f"Tokens of {label} covariance", xscale="log")
@@ -169,13 +169,13 @@ def contributions(records: Mapping[str, Bins]) -> Figure:
 
 
 def weight_curve(records: Mapping[str, Bins]) -> Figure:
-    """The mean weight of the tokens of each covariance, above how many tokens there are."""
+    """Two figures in one: the mean weight by covariance, above the number of tokens."""
     figure, axes = _figure(
         "Weight of a token", "covariance c of the token (linear up to 0.1, then logarithmic)", "mean weight"
     )
     axes.set_xscale("symlog", linthresh=0.1)
     for index, (name, bins) in enumerate(records.items()):
-        # Bins hold a few tokens each; joined to a fiftieth of all on their side.
+        # A bin has only a few tokens, so bins are joined until they have a fiftieth of their side.
         for sign in (-1, 1):
             chosen = np.flatnonzero(sign * bins["edge"] > 0)
             tokens, weight, covariance = (bins[key][chosen] for key in ("tokens", "weight", "covariance"))
@@ -194,8 +194,8 @@ def weight_curve(records: Mapping[str, Bins]) -> Figure:
 def forecast(run: Run) -> Figure:
     """Each step's change of entropy against the forecast, before and after reweighting, with their correlation.
 
-    Forecast and change are measured on the same batch, so that its sampling noise alone correlates them. The second r
-    avoids this: it takes the change from the batch before to the batch after.
+    Forecast and change are measured on the same batch, so its sampling noise alone makes them correlate. The second r
+    avoids this: it uses the change from the previous batch to the next batch.
 
     Raises:
         ReportError: the run logged no forecast.

@@ -1,4 +1,4 @@
-"""The covariance records of a run (``covariance/step_*.parquet``), written while it trained."""
+"""Reads the covariance records of a run (``covariance/step_*.parquet``)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read_records(path: Path, steps: tuple[int, int] | None = None) -> Records:
     """The bins of every recorded step below ``path``, of those from ``steps[0]`` to ``steps[1]`` if given.
 
     Raises:
-        ReportError: no record, those of several runs, or one that cannot be read.
+        ReportError: there is no record, the records are of several runs, or one cannot be read.
     """
     if not path.exists():
         raise ReportError(f"{path} does not exist; give the folder of a run")
@@ -92,7 +92,7 @@ def together(runs: Sequence[Records]) -> Bins:
 
 
 def title(name: str, runs: Sequence[Records]) -> str:
-    """What :func:`together` has put together."""
+    """A label for the result of :func:`together`."""
     steps = sorted({step for records in runs for step in records})
     seeds = f" of {len(runs)} runs" if len(runs) > 1 else ""
     return f"{name}, step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}{seeds}"

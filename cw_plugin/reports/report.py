@@ -1,4 +1,4 @@
-"""``cw-grpo report``: from folders to one page and its tables as files."""
+"""``cw-grpo report``: writes one page, and its tables as files, from folders of runs and evaluations."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def collect(arguments: Sequence[str]) -> Material:
     """Read each ``FOLDER`` or ``NAME=FOLDER`` for metrics, answers, configuration and covariance records.
 
     Raises:
-        ReportError: a folder with neither metrics nor answers, or with a damaged file; or folders of one name that are
-            not seeds of one method.
+        ReportError: a folder has neither metrics nor answers, or a damaged file; or folders of the same name are not
+            seeds of one method.
     """
     material = Material()
     refuse_twice(map(split_name, arguments))

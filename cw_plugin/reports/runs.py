@@ -1,4 +1,4 @@
-"""A run's metrics by step, from whichever logger of verl or TRL wrote them."""
+"""Reads the metrics of a run by step, from any logger of verl or TRL."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from cw_plugin.reports import trl
 
 Series = dict[int, float]  # step -> value
 
-# What tells the files of a resumed run apart: metrics.2.jsonl, metrics-20261031-120000.jsonl (examples/).
+# The part of the name that differs between the files of a resumed run: metrics.2.jsonl, metrics-20261031-120000.jsonl
+# (examples/).
 _RESUMED = re.compile(r"\.\d+$|-\d{8}-\d{6}$")
 
 
@@ -31,7 +32,7 @@ class Run:
     """What a run folder holds.
 
     Attributes:
-        name: of the method, what seeds of one method have in common.
+        name: of the method; seeds of one method share it.
         path: the folder.
         metrics: name of a metric in verl -> its value at each step.
     """
@@ -50,14 +51,14 @@ class Run:
 def read_run(argument: str | Path) -> Run:
     """Read ``FOLDER``, or ``NAME=FOLDER`` where several folders with one name are seeds of one method.
 
-    In the folder or below it stand files of verl's file logger (``*.jsonl``), TRL's ``trainer_state.json``,
-    TensorBoard's event files, or W&B's offline runs, looked for in this order. Of a resumed run, the file that was
-    begun later counts where both have a step. The names tell which that is; times of modification do not outlive a
-    copy.
+    The folder is searched, with its subfolders, in this order: files of verl's file logger (``*.jsonl``), TRL's
+    ``trainer_state.json``, TensorBoard's event files, W&B's offline runs. If two files of a resumed run have the same
+    step, the one that was started later counts. File names decide which that is, because copying changes modification
+    times.
 
     Raises:
-        NoMetricsError: nothing to read there.
-        ReportError: several runs, or a file that cannot be read.
+        NoMetricsError: the folder has no metrics.
+        ReportError: the folder has several runs, or a file that cannot be read.
     """
     name, path = split_name(argument)
     if not path.exists():
@@ -86,7 +87,7 @@ def read_run(argument: str | Path) -> Run:
 
 
 def _run_of(file: Path) -> Path:
-    """What all files of one run have in common, also of a resumed one."""
+    """A key that all files of one run share, also if it was resumed."""
     if file.name == trl.STATE:
         return trl.run_of(file)
     if file.suffix == ".wandb":  # each in a folder of its own
@@ -97,7 +98,7 @@ def _run_of(file: Path) -> Path:
 
 
 def refuse_several(path: Path, runs: set[Path]) -> None:
-    """Raise ReportError where a folder that should hold one run holds several."""
+    """Raise ReportError if a folder that should hold one run holds several."""
     if len(runs) > 1:
         shown = ", ".join(str(run.relative_to(path)) for run in sorted(runs)[:3])
         raise ReportError(
@@ -107,7 +108,7 @@ def refuse_several(path: Path, runs: set[Path]) -> None:
 
 
 def split_name(argument: str | Path) -> tuple[str, Path]:
-    """``NAME=FOLDER`` apart; without a name it is the folder's."""
+    """Split ``NAME=FOLDER``; without a name, the folder's name is used."""
     text = str(argument)
     if "=" in text and not Path(text).exists():
         name, _, folder = text.partition("=")
@@ -133,11 +134,11 @@ def _needs(package: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise ReportError(f"{package} is not installed, and reads these files; pip install {package}") from error
+        raise ReportError(f"{package} is needed to read these files; pip install {package}") from error
 
 
 def _jsonl_begun(path: Path) -> float:
-    """Order of a resumed run's files; the one without a number is the last."""
+    """Sort key of a resumed run's files; the one without a number is the last."""
     number = _RESUMED.search(path.stem)
     return int(re.sub(r"\D", "", number[0])) if number else math.inf
 
@@ -153,7 +154,7 @@ def _wandb_begun(path: Path) -> str:
 
 
 def _read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
-    """verl's file logger. Other JSON lines (validation dumps) are passed over, and so is an incomplete last line."""
+    """verl's file logger. Other JSON lines (validation dumps) and an incomplete last line are ignored."""
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
         if not line.strip():

@@ -1,4 +1,4 @@
-"""Runs of one name are seeds of one method: they agree in all that makes the method, and differ in the seed."""
+"""Checks that runs with the same name are seeds of one method: they may differ in the seed, but not in the method."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EVALUATION_MAY_DIFFER = ("model", "checkpoint", "weights", "step", "n", "seed", 
 
 
 def refuse_twice(folders: Iterable[tuple[str, Path]]) -> None:
-    """Raise ReportError where one name has the same folder twice: it would count as two seeds."""
+    """Raise ReportError if a name has the same folder twice, which would count as two seeds."""
     seen = set()
     for name, path in folders:
         if (name, path.resolve()) in seen:
@@ -77,7 +77,7 @@ def check_runs(folders: Sequence[tuple[str, Path]]) -> list[str]:
 
 
 def check_evaluations(name: str, evaluations: Sequence[Evaluation]) -> None:
-    """Raise ReportError where evaluations of one name and step were asked otherwise, or are of the same model."""
+    """Raise ReportError if evaluations of the same name and step have other settings, or are of the same model."""
     known = [(str(e.settings.get("checkpoint")), _flat(e.settings)) for e in evaluations if e.settings]
     _compare(name, known, EVALUATION_MAY_DIFFER)
     answers = [(checkpoint, config.get("weights"), config.get("seed")) for checkpoint, config in known]
@@ -121,7 +121,7 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _value(config: dict[str, Any], key: str) -> Any:
-    """A setting as it is compared: of a path only the last two parts, because machines differ in the rest."""
+    """A setting as it is compared: only the last two parts of a path, because the rest differs by machine."""
 
     def tail(value: Any) -> Any:
         return "/".join(Path(value).parts[-2:]) if isinstance(value, str) and "/" in value else value

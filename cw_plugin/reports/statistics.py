@@ -1,4 +1,4 @@
-"""How sure a score is, and whether two methods differ. Questions, not answers, are what is sampled."""
+"""Confidence intervals of scores, and tests between methods. The sample is one of questions, not of answers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Score:
     """pass@1 of a benchmark.
 
     Attributes:
-        mean: over questions of the mean over a question's answers, 0 to 1.
+        mean: the mean over questions of the mean over each question's answers, 0 to 1.
         low, high: 95% interval.
-        correct, answers: how many answers were right, of how many.
-        questions: how many questions.
+        correct, answers: the number of right answers, and of all answers.
+        questions: the number of questions.
     """
 
     mean: float
@@ -63,12 +63,13 @@ def average(benchmarks: Sequence[Answers]) -> tuple[float, float, float]:
 
 
 def paired_difference(ours: Sequence[Answers], theirs: Sequence[Answers]) -> tuple[float, float]:
-    """Whether two methods differ on the questions that both were asked, benchmark by benchmark in the same order.
+    """Compare two methods on the questions that both were asked; both have the benchmarks in the same order.
 
     Returns:
         The difference of the unweighted averages over benchmarks, and the two-sided p-value of a sign-flip permutation
-        test: were the methods alike, each question's difference could as well have the other sign. For one benchmark
-        with one answer to a question that is McNemar's exact test, and computed as such.
+        test: if the methods were equal, each question's difference could equally have the other sign. With one
+            benchmark
+        and one answer per question, this is McNemar's exact test, and is computed as such.
     """
     weighted = []
     for mine, other in zip(ours, theirs, strict=True):

@@ -1,4 +1,4 @@
-"""The paper's Tables 1 to 5 for your own runs, and how a table is written."""
+"""The paper's Tables 1 to 5 for your own runs, and writing a table as Markdown, HTML, LaTeX and CSV."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cw_plugin.reports.seeds import check_evaluations
 from cw_plugin.reports.statistics import average, paired_difference, score
 
 REPORTED = "reported"
-FEW = 10  # tokens, fewer of which are no sample of the extremes
+FEW = 10  # tokens; fewer than these say little about the extremes
 
 
 @dataclass(frozen=True)
@@ -95,16 +95,16 @@ def _shown(benchmark: str) -> str:
 
 
 def _benchmarks(evaluations: Sequence[Evaluation]) -> list[str]:
-    """Those that were asked, the paper's first and in its order."""
+    """The benchmarks that were asked; the paper's come first, in its order."""
     asked = dict.fromkeys(itertools.chain.from_iterable(evaluation.accuracy for evaluation in evaluations))
     return [name for name in BENCHMARKS if name in asked] + sorted(name for name in asked if name not in BENCHMARKS)
 
 
 def merge_seeds(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
-    """Evaluations of one name and step (seeds of one method) as one: a question's answers of all of them together.
+    """Join evaluations of the same name and step (seeds of one method): a question gets the answers of all of them.
 
     Raises:
-        ReportError: they were asked otherwise, or one of them is there twice.
+        ReportError: their settings differ, or one of them is given twice.
     """
     merged: dict[tuple[str, int | None], list[Evaluation]] = defaultdict(list)
     for evaluation in evaluations:
@@ -135,7 +135,7 @@ def at_step(evaluations: Sequence[Evaluation], step: int | None = None) -> list[
 
 
 def base_first(evaluations: Sequence[Evaluation], base: str | None = None) -> list[Evaluation]:
-    """With the one that differences are to in front: the one named ``base``, or the model that was not trained."""
+    """Put first the evaluation that the others are compared with: the one named ``base``, or the untrained model."""
     return sorted(evaluations, key=lambda each: each.name != base if base is not None else each.step is not None)
 
 

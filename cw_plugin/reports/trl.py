@@ -1,4 +1,4 @@
-"""Metrics of TRL's runs, under the names of verl's, so that runs of both stand in one table and one figure."""
+"""Reads the metrics of TRL's runs, and gives them verl's names, so that tables and figures can show runs of both."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cw_plugin.errors import ReportError
 
 STATE = "trainer_state.json"  # in output_dir and in each of its checkpoints, with everything that was logged until then
 
-# TRL -> verl. Metrics that are not listed, cw_grpo/ among them, have one name in both, or in TRL alone.
+# TRL -> verl. Other metrics, such as cw_grpo/, have the same name in both, or exist only in TRL.
 _TRAINING = {
     "reward": "critic/score/mean",
     "entropy": "actor/entropy",

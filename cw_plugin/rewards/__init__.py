@@ -53,19 +53,19 @@ def compute_score(
         data_source: the dataset's path on the hub, as ``cw-grpo prepare`` writes it. Open-RS is graded as open-rs
             grades in training (the boxed answer first, LaTeX only), every other source as open-rs's lighteval tasks do
             (boxed first, then any LaTeX, then plain numbers).
-        solution_str: the response, without the prompt. None is an empty response, which earns nothing.
-        ground_truth: the final answer alone, as text, e.g. ``"\frac{1}{2}"``, or as a finite number of Python or numpy.
+        solution_str: the response, without the prompt. None counts as an empty response, which earns nothing.
+        ground_truth: the final answer alone, as text, e.g. ``"\frac{1}{2}"``, or as a finite Python or numpy number.
         extra_info: the row's ``extra_info``; not used.
         accuracy_weight, format_weight: what a right answer and a right format add to the score.
         format_rule: ``"matched"`` (one think section, opened and closed once, at the start) or ``"open-rs"``
             (exactly one ``"\n</think>\n"``).
-        extraction: ``"training"`` or ``"evaluation"``, to overrule the choice by ``data_source``.
+        extraction: ``"training"`` or ``"evaluation"``, to override the choice by ``data_source``.
         opens_think: whether the chat template's generation prompt ends with ``<think>``, so that the response must not
-            repeat it (DeepSeek-R1-Distill: true; Qwen2.5-Math: false). By default read from ``model_path``; with
-            neither, both ways count as matched.
-        model_path: a model whose tokenizer's chat template settles ``opens_think``, usually
+            repeat it (DeepSeek-R1-Distill: true; Qwen2.5-Math: false). By default read from ``model_path``. Without
+            both, either form counts as matched.
+        model_path: a model whose chat template determines ``opens_think``, usually
             ``${actor_rollout_ref.model.path}``.
-        time_limit: seconds of CPU time for one answer; what takes longer is wrong.
+        time_limit: seconds of CPU time for one answer; an answer that takes longer counts as wrong.
         reward_router_address, reward_model_tokenizer: verl passes them when a reward model runs too; not used.
 
     Returns:
@@ -73,7 +73,7 @@ def compute_score(
         ``pred``, the answer that was graded ("" when none was found).
 
     Raises:
-        OptionsError: a keyword has a value that does not exist.
+        OptionsError: a keyword has an invalid value.
         GroundTruthError: ``ground_truth`` is neither text nor a finite number (a bool, NaN, None, a list).
     """
     if format_rule not in FORMAT_RULES:

@@ -1,4 +1,4 @@
-r"""Finding the boxed answer of a text, in one pass over it however hostile it is, and writing answers one way."""
+r"""Finds the boxed answer of a text in a single pass, even over hostile text, and normalises answers."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def find_boxes(text: str) -> list[Box]:
 
 
 def final_boxed(text: str) -> str | None:
-    r"""What the last ``\boxed{...}`` holds, joined by commas with the boxes listed right before it; None without a box.
+    r"""The content of the last ``\boxed{...}`` and of the boxes listed right before it, joined by commas; None without
+    a box.
 
-    A list of boxes is one answer with several parts, not several guesses of which one may be right. One box that is
-    repeated is one answer.
+    A list of boxes is one answer with several parts, not several guesses. A box that is repeated counts once.
     """
     boxes = find_boxes(text)
     if not boxes:
@@ -66,7 +66,7 @@ def _is_joint(between: str) -> bool:
 
 
 def number_text(value: Any) -> str | None:
-    """A finite number as text, ``42.0`` as ``42``; None for anything else, a bool among them."""
+    """A finite number as text, ``42.0`` as ``42``; None for anything else, including a bool."""
     is_number = isinstance(value, (numbers.Real, Decimal)) and not isinstance(value, bool)  # numpy's are numbers.Real
     if not is_number or not math.isfinite(value):
         return None
@@ -76,7 +76,7 @@ def number_text(value: Any) -> str | None:
 _REWRITES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"(?<!\\)\$"), ""),
     (re.compile(r"(?<=\d),\\!(?=\d{3})"), ""),  # 29,\!322 is a number, also within a fraction
-    # 31 250, 31\,250 and 31{,}250 are one number; 31,250 math-verify reads itself.
+    # 31 250, 31\,250 and 31{,}250 are one number; math-verify itself reads 31,250.
     (
         re.compile(r"(?<![\w.,^}])[1-9]\d{0,2}(?:(?:,?\\[,;: ]|\{,\}|[ ~])\d{3})+(?![\d/])"),
         lambda match: re.sub(r"\D", "", match.group()),
@@ -85,16 +85,16 @@ _REWRITES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
     # 50\%, 50 percent and 50 are one answer; math-verify does not read a percent sign in a box.
     (re.compile(r"\\(?:text|textrm|mathrm|mbox)\s?\{\s?(?:percent(?:age)?|per cent|pct)\.?\s?\}"), ""),
     (re.compile(r"\\?%|\b(?:percent(?:age)?|per cent|pct)\b"), ""),
-    # Programs' numbers. math-verify reads 4e7 as 4 times Euler's number times 7, and 3./2 not at all.
+    # Numbers as programs print them. math-verify reads 4e7 as 4 times Euler's number times 7, and cannot read 3./2.
     (re.compile(r"(?<![\w.\\])(\d+(?:\.\d+)?)[eE]([+-]?\d+)(?![\w.])"), r"\1 \\times 10^{\2}"),
     (re.compile(r"(?<=\d)\.(?![\d\\])"), ""),
     (re.compile(r"^\s*\\approx(?![a-zA-Z])"), ""),
-    (re.compile(r"(?<![\s.,;:])(?:\\[.,;\s]|[\s.,;:])+$"), ""),  # looked for once in a run, so in linear time
+    (re.compile(r"(?<![\s.,;:])(?:\\[.,;\s]|[\s.,;:])+$"), ""),  # matches once per run of characters, so in linear time
 ]
 
 
 def normalize(answer: str) -> str:
-    """An answer, the ground truth or a response's, as math-verify reads it rightly."""
+    """A ground truth or a response's answer, rewritten so that math-verify reads it correctly."""
     for pattern, replacement in _REWRITES:
         answer = pattern.sub(replacement, answer)
     return answer.strip()

@@ -1,40 +1,40 @@
 r"""Grading one answer with math-verify: the code that runs in the worker processes.
 
-**Where the answer is.** As in open-rs: in the last box, or, where nothing is boxed, where open-rs lets math-verify
-look: in training only in LaTeX after words like "the final answer is", in evaluation in any LaTeX or number. Boxes in
-one list are one answer: ``\boxed{2}`` and ``\boxed{6}`` are right for ``2,6`` and wrong for ``6``. Between them may
-stand a separator, "and", "or", layout, a name with ``=``, or words like "for part (a) and".
+**Where the answer is.** As in open-rs: in the last box. If nothing is boxed, math-verify searches the text: in training
+only LaTeX after words like "the final answer is", in evaluation any LaTeX or number. Boxes in one list are one answer:
+``\boxed{2}`` and ``\boxed{6}`` are right for ``2,6`` and wrong for ``6``. Between them may stand a separator, "and",
+"or", layout, a name with ``=``, or words like "for part (a) and".
 
 **What is equal:** whatever math-verify finds equal, and
 
-- ``k = 45, n = 2`` and ``45, 2``: assignments and their values. The values of different names keep their order, those
-  of ``x_1, x_2`` or of one repeated name do not. Two lists of assignments must have the same names.
+- ``k = 45, n = 2`` and ``45, 2``: assignments and their values. The order of the values matters for different names,
+  but not for ``x_1, x_2`` or one repeated name. Two lists of assignments must have the same names.
 - ``\frac{1 \pm \sqrt{5}}{2}`` and the list of both values.
 - ``28\%``, ``28 percent``, ``28 pct`` and ``28``; a number with a unit and without.
 - ``31,250``, ``31{,}250``, ``31\,250``, ``31 250`` and ``31250``.
-- ``1.22``, ``1{,}22`` and ``1,22``, since nobody who means 1 and 22 writes a decimal point. If the other side has no
-  decimal point, ``1,22`` is a list. ``1, 22``, ``(1,22)`` and ``\{1,22\}`` always are, and ``1,222`` is 1222.
+- ``1.22``, ``1{,}22`` and ``1,22``. If the other side has no decimal point, ``1,22`` is the list of 1 and 22.
+  ``1, 22``, ``(1,22)`` and ``\{1,22\}`` are always lists, and ``1,222`` is 1222.
 - ``(1, 2]``, ``x \in (1, 2]``, ``1 < x \le 2`` and ``x > 1, x \le 2``: an interval and solved inequalities. Several
-  inequalities mean their union if they exclude each other, and otherwise what they have in common.
+  inequalities mean their union if they exclude each other, else their intersection.
 
 **What is not equal,** on purpose:
 
 - ``0.33`` and ``\frac{1}{3}``. Numbers must agree to 6 decimals in training and 5 in evaluation, as in open-rs, and to
-  one part in a thousand: rounded to decimals alone, all small numbers are equal.
+  one part in a thousand; after rounding to decimals alone, all small numbers would be equal.
 - ``28\%`` and ``0.28``.
 - ``x^2 < 4`` and ``(-2, 2)``: an inequality that is still to be solved, and its solution.
 - ``x = 4`` and ``y = 4``; ``x > 3`` and ``y > 3``.
 - ``2 t`` and ``2``. A unit is dropped only from a number, as ``t`` and ``m`` are also names of variables.
-- A ground truth that math-verify cannot read, and any answer. Texts are not compared. (In open-rs every response to
-  such a problem is right.)
+- Any answer and a ground truth that math-verify cannot read; texts are not compared. (In open-rs every response to such
+  a problem is right.)
 
-**What else differs from open-rs,** since it would take a wrong answer for right or a right one for wrong: the ground
-truth is the first argument of ``verify``, which is not symmetric (open-rs swaps the two). ``\frac43`` and ``\sqrt2``
+**What else differs from open-rs,** because open-rs would grade wrongly: the ground truth is the first argument of
+``verify``, which is not symmetric (open-rs swaps the two). ``\frac43`` and ``\sqrt2``
 are read in training as well. An answer that does not parse is not replaced by some other number of the response
 (lighteval's "any_match").
 
-math-verify bounds its own work with ``signal.alarm``, which needs a main thread and cannot stop a C loop. Here its
-timeouts are off, and :mod:`cw_plugin.rewards.worker` limits the process instead.
+math-verify limits its own time with ``signal.alarm``, which needs the main thread and cannot stop a loop in C. Here its
+timeouts are off, and :mod:`cw_plugin.rewards.worker` limits the process.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def grade(ground_truth: str, text: str, extraction: str) -> tuple[float, str]:
     return _compare(_parse_ground_truth(_normal_ground_truth(ground_truth)), parsed, extraction), prediction
 
 
-@functools.lru_cache(maxsize=4096)  # the responses to one prompt repeat each other
+@functools.lru_cache(maxsize=4096)  # responses to one prompt often repeat an answer
 def _grade_boxed(ground_truth: str, answer: str, extraction: str) -> float:
     expected, given = _normal_ground_truth(ground_truth), normalize(answer)
     gold = _parse_ground_truth(point_for_comma(expected, given))
@@ -135,7 +135,7 @@ def _both_signs(answer: str) -> str:
         depth += _BRACKETS.get(character, 0)
         if character == "," and depth == 0:
             part, start = answer[start:position], position + 1
-            both = len(_PLUS_MINUS.findall(part)) == 1  # of several it is not clear which signs go together
+            both = len(_PLUS_MINUS.findall(part)) == 1  # with several, it is not clear which signs belong together
             parts += [_PLUS_MINUS.sub(sign, part) for sign in "+-"] if both else [part]
     return ",".join(parts)
 
@@ -155,7 +155,7 @@ def _depth(answer: str) -> int:
 
 
 def _compare(parsed_ground_truth: tuple[Any, ...], parsed: list[Any], extraction: str) -> float:
-    if not parsed_ground_truth or not parsed or isinstance(parsed[0], str):  # a text is what could not be parsed
+    if not parsed_ground_truth or not parsed or isinstance(parsed[0], str):  # a string could not be parsed
         return 0.0
     gold, answer = _alike(parsed_ground_truth[0], parsed[0])
     equal = verify(gold, answer, float_rounding=_FLOAT_ROUNDING[extraction], timeout_seconds=None)
@@ -163,7 +163,7 @@ def _compare(parsed_ground_truth: tuple[Any, ...], parsed: list[Any], extraction
 
 
 def _alike(gold: Any, answer: Any) -> tuple[Any, Any]:
-    """The two in one form, where math-verify would compare unlike forms wrongly or not at all."""
+    """Both in the same form; math-verify compares some pairs of different forms wrongly or not at all."""
     gold, answer = _assignments(gold), _assignments(answer)
     values = _values_in_order(gold)
     if values is not None and not answer.has(sympy.Eq):
@@ -189,7 +189,7 @@ def _assignments(parsed: Any) -> Any:
 def _values_in_order(parsed: Any) -> sympy.Tuple | None:
     """The values of ``k = 45, n = 2``; None unless these are assignments to different names.
 
-    ``x_1`` and ``x_2`` are no different names: they number values that have no order.
+    ``x_1`` and ``x_2`` do not count as different names: they number values without an order.
     """
     if not isinstance(parsed, FiniteSet) or not all(isinstance(part, sympy.Eq) for part in parsed):
         return None
@@ -224,7 +224,7 @@ def _is_solved(part: Any) -> bool:
 
 
 def _close(gold: Any, answer: Any) -> bool:
-    """False for two numbers that are equal only because rounding left nothing of them."""
+    """False for two numbers that are equal only because both were rounded to 0."""
     if not (isinstance(gold, sympy.Expr) and isinstance(answer, sympy.Expr) and gold.is_number and answer.is_number):
         return True
     if not (gold.is_finite and answer.is_finite):

@@ -1,8 +1,8 @@
 """The processes that grade answers.
 
-verl calls the reward from threads of Ray actors. So the workers are fresh interpreters, never forks of a process with
-threads, and do not import the main module, which in an actor is the whole of Ray: that is what loky's context does.
-Scheduling, killing and replacing them is pebble's work.
+verl calls the reward from threads of Ray actors. So the workers are fresh interpreters, not forks of a process with
+threads. They do not import the main module, which in an actor is all of Ray. loky's context starts them like that;
+pebble schedules, kills and replaces them.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from pebble import ProcessExpired, ProcessPool
 from cw_plugin.errors import GradingError
 from cw_plugin.rewards import worker
 
-# Beneath verl's own logger: in its processes others set the root logger to errors only.
+# A child of verl's logger: in verl's processes the root logger shows only errors.
 logger = logging.getLogger("verl.cw_plugin")
 
 TIME_LIMIT = 2.0  # seconds of CPU time for one answer; most take 0.003, the slowest right one of the benchmarks 0.5
-WALL_FACTOR = 10  # on a crowded machine an answer may take this many times longer than it computes
+WALL_FACTOR = 10  # on a busy machine, wall-clock time may exceed CPU time by this factor
 ATTEMPTS = 3
 
 
 class GradingPool:
-    """Grades answers in worker processes that are ended and replaced when an answer takes too long.
+    """Grades answers in worker processes, which are killed and replaced when an answer takes too long.
 
-    The processes start with the first answer, and end with the process that asked.
+    The processes start with the first answer, and end with the process that owns the pool.
 
     Args:
-        time_limit: seconds of CPU time for one answer; ten times as much of wall-clock time.
+        time_limit: seconds of CPU time for one answer. The wall-clock limit is ten times as long.
         workers: number of processes; by default one for each CPU this process may use, at most four, because verl
             runs several reward actors.
     """
@@ -55,11 +55,11 @@ class GradingPool:
     def grade(self, ground_truth: str, text: str, extraction: str = "evaluation") -> worker.Grade:
         """Grade one answer; blocks the calling thread, and may be called from many.
 
-        An answer that takes too long is wrong. So is one on which grading fails or three processes in a row end; these
-        two are logged.
+        An answer that takes too long counts as wrong. So does one on which grading fails, or which ends three processes
+        in a row; these two cases are logged.
 
         Raises:
-            GradingError: no process ever took the answer; they end before that, for a reason that is not the answer's.
+            GradingError: the processes end before they receive the answer, so the answer is not the cause.
         """
         task = (ground_truth, text[-worker.MAX_CHARACTERS :], extraction, self.time_limit)
         for attempt in range(1, ATTEMPTS + 1):
@@ -76,21 +76,21 @@ class GradingPool:
             except FutureTimeoutError:
                 return worker.stopped(f"it took more than {WALL_FACTOR * self.time_limit:g} s")
             except ProcessExpired as expired:
-                # Not the CPU limit: a crash, or someone else ended the process. The next one may fare better.
+                # Not the CPU limit: the process crashed or was killed. The next one may succeed.
                 if expired.exitcode == -signal.SIGVTALRM:
                     return worker.stopped(f"it took more than {self.time_limit:g} s of CPU time")
                 if attempt == ATTEMPTS:
                     logger.warning(
                         "%d grading processes ended (the last with exit code %s) on one answer, which counts as wrong. "
-                        "If this repeats, look whether the machine ran out of memory. The answer: %.200r",
+                        "If this repeats, check whether the machine ran out of memory. The answer: %.200r",
                         ATTEMPTS, expired.exitcode, text,
                     )  # fmt: skip
                     return worker.stopped(f"{ATTEMPTS} grading processes ended on it (exit code {expired.exitcode})")
             except BrokenProcessPool:
                 self._discard(pool)
         raise GradingError(
-            f"The grading processes ended {ATTEMPTS} times before they took an answer. Their own message is above; "
-            "check that math-verify is installed for this Python and that the machine has memory left."
+            f"The grading processes ended {ATTEMPTS} times before they took an answer. Their error is above; "
+            "check that math-verify is installed for this Python and that the machine has free memory."
         )
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ class GradingPool:
 def _schedule(pool: ProcessPool, task: tuple[str, str, str, float], timeout: float) -> Future[worker.Grade]:
     try:
         return pool.schedule(worker.grade, args=task, timeout=timeout)
-    except RuntimeError as error:  # it broke, or another thread has discarded it
+    except RuntimeError as error:  # the pool broke, or another thread discarded it
         raise BrokenProcessPool(str(error)) from error
 
 
@@ -142,7 +142,7 @@ def shared_pool(time_limit: float = TIME_LIMIT) -> GradingPool:
 
 
 def _after_fork() -> None:
-    """A forked process has its parent's locks, held or not, but none of the threads that serve a pool."""
+    """After a fork: the child has its parent's locks, which may be held, but not the threads that serve a pool."""
     global _shared_lock
     _shared_lock = threading.Lock()
     for pool in _pools:

@@ -1,4 +1,4 @@
-r"""The think section of a response: is it well formed, and what comes after it."""
+r"""The think section of a response: whether it is well formed, and the text after it."""
 
 from __future__ import annotations
 

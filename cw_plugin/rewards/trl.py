@@ -4,8 +4,8 @@ Usage::
 
     trainer = CWGRPOTrainer(model, reward_funcs=trl_rewards(model), ...)
 
-Two functions, as TRL logs each of them for itself and weighs them by ``GRPOConfig.reward_weights``. They grade as
-:func:`cw_plugin.rewards.compute_score` does, in the same processes.
+There are two functions, because TRL logs each one separately and weights them by ``GRPOConfig.reward_weights``. They
+grade as :func:`cw_plugin.rewards.compute_score` does, in the same processes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cw_plugin.rewards.think import CLOSE, FORMAT_RULES, OPEN, template_opens_th
 Completion = str | list[dict[str, Any]]  # conversational data sets have messages
 RewardFunction = Callable[..., list[float]]
 
-THREADS = 16  # that wait for grading processes; the pool has at most four
+THREADS = 16  # they wait for the grading processes, of which there are at most four
 
 
 def trl_rewards(
@@ -30,8 +30,8 @@ def trl_rewards(
 ) -> list[RewardFunction]:
     """``[accuracy_reward, format_reward]``, for ``reward_funcs``.
 
-    TRL calls them with the batch's ``completions`` and the data set's columns. The right answers are taken from the
-    column ``ground_truth`` (the final answer alone), else ``reward_model`` (as ``cw-grpo prepare`` writes it), else
+    TRL calls them with the batch's ``completions`` and the dataset's columns. The right answers come from the column
+    ``ground_truth`` (the final answer alone), else ``reward_model`` (as ``cw-grpo prepare`` writes it), else
     ``solution`` (a text whose last box, or which itself, is the answer). ``data_source`` is optional.
 
     Args:
@@ -39,8 +39,8 @@ def trl_rewards(
         options: ``extraction`` and ``time_limit``, likewise.
 
     Raises:
-        OptionsError: a keyword that does not exist, or has no such value; from ``accuracy_reward``, a data set without
-            right answers.
+        OptionsError: a keyword or its value is invalid. ``accuracy_reward`` raises it for a dataset without right
+            answers.
     """
     if format_rule not in FORMAT_RULES:
         raise OptionsError(f"format_rule={format_rule!r} does not exist; use one of {', '.join(FORMAT_RULES)}.")
@@ -77,15 +77,15 @@ def ground_truths(columns: dict[str, Any]) -> list[str]:
     if (given := columns.get("solution")) is not None:
         return [final_boxed(text) or text for text in given]
     raise OptionsError(
-        "the data set has no column ground_truth, reward_model or solution to grade answers by; add ground_truth, the "
-        "final answer alone"
+        "the data set has no column ground_truth, reward_model or solution; add a column ground_truth with the final "
+        "answer alone"
     )
 
 
 def response_text(completion: Completion) -> str:
-    """What the model wrote, of all its messages where a completion has several (tool calls).
+    """The text that the model wrote, in all of its messages if a completion has several (tool calls).
 
-    Where TRL's response parser has taken the think section out of a message, it is put back.
+    If TRL's response parser moved the think section out of a message, it is put back.
     """
     if isinstance(completion, str):
         return completion

@@ -1,8 +1,8 @@
 """What a grading process runs: one answer at a time, within limits that the kernel enforces.
 
 CPU time is limited twice. At the limit SIGPROF raises an exception, which ends most long computations and keeps the
-process, whose caches are worth seconds. A loop in C does not see that signal; a second later SIGVTALRM ends the
-process. Both count CPU time of this process alone, so that a busy machine turns no right answer into a wrong one.
+process, whose caches are worth seconds. That does not stop a loop in C; a second later SIGVTALRM ends the process.
+Both count only the CPU time of this process, so a right answer is not graded as wrong because the machine is busy.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import traceback
 from typing import NamedTuple
 
 MEMORY_LIMIT = 2 << 30  # bytes of address space; an idle worker has about 0.3 GiB
-MAX_CHARACTERS = 200_000  # of a response; what stands before its last ones is not sent to a worker
-MAX_PREDICTION = 500  # characters of an answer that are reported
+MAX_CHARACTERS = 200_000  # of a response; only its last ones are sent to a worker
+MAX_PREDICTION = 500  # characters of an answer in the report
 
 
 class Grade(NamedTuple):
-    """What a worker says of one answer.
+    """A worker's verdict on one answer.
 
     Attributes:
         accuracy: 0.0 or 1.0.
@@ -43,7 +43,7 @@ GRACE = 1.0  # seconds of CPU time from the exception to the end of the process
 
 
 class OutOfTimeError(BaseException):
-    """Not an Exception: math-verify and sympy catch those, and go on."""
+    """Not a subclass of Exception: math-verify and sympy catch those, and continue."""
 
 
 def initialize() -> None:
@@ -73,8 +73,8 @@ def grade(ground_truth: str, text: str, extraction: str, time_limit: float) -> G
     except OutOfTimeError:
         return stopped(f"it took more than {time_limit:g} s of CPU time")
     except (MemoryError, RecursionError) as error:
-        return stopped(f"it took more memory or deeper recursion than a grading process has ({type(error).__name__})")
-    except Exception:  # whatever sympy raises of an answer that nobody thought of
+        return stopped(f"it needed more memory or deeper recursion than a grading process has ({type(error).__name__})")
+    except Exception:  # sympy may raise anything on an unusual answer
         return Grade(0.0, "", traceback.format_exc())
     finally:
         # Between two answers the process may hold the locks of the pool's pipes, and must not be ended there.

@@ -1,6 +1,6 @@
 """CW-GRPO for TRL: :class:`CWGRPOTrainer` and :class:`CWGRPOConfig` in place of TRL's GRPOTrainer and GRPOConfig.
 
-The one place that touches TRL. TRL's own code is called, not copied; what it must offer is listed in checks.py.
+Only this folder touches TRL. It calls TRL's own code and copies none; checks.py lists what it needs from TRL.
 """
 
 from cw_plugin.trl_integration.config import CWGRPOConfig

@@ -1,4 +1,4 @@
-"""What is refused before training: settings that would undo the weights, and a TRL of another shape."""
+"""What is refused before training: settings that would undo the weights, and TRL versions without what they need."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ NEEDED = {
     "_get_per_token_logps_and_entropies": ("model", "input_ids", "attention_mask", "logits_to_keep", "batch_size"),
     "_compute_loss": ("inputs",),
 }
-# How _compute_loss tells one advantage a response from one a token. Without it (B, T) advantages would broadcast to
-# (B, B, T), and train on other responses' weights without an error.
+# How _compute_loss tells one advantage per response from one per token. Without it, (B, T) advantages would broadcast
+# to (B, B, T), and silently train on the weights of other responses.
 TOKEN_ADVANTAGES = "if advantages.dim() == 1:"
 
 
 def check_trl(trainer: type = GRPOTrainer) -> None:
-    """Raise HostError where TRL's GRPOTrainer lacks what the weights need."""
+    """Raise HostError if TRL's GRPOTrainer lacks what the weights need."""
     lacking = []
     for name, parameters in NEEDED.items():
         method = getattr(trainer, name, None)
@@ -43,7 +43,7 @@ def check_trl(trainer: type = GRPOTrainer) -> None:
 
 
 def check_settings(args: Any, trainer: type = GRPOTrainer) -> None:
-    """Raise OptionsError where the loss would not keep the weights; ``cw_kernel="none"`` has none to lose.
+    """Raise OptionsError if the loss would not keep the weights. ``cw_kernel="none"`` has no weights to keep.
 
     Args:
         args: a GRPOConfig, or None for TRL's defaults.

@@ -18,12 +18,12 @@ class CWGRPOConfig(GRPOConfig):
     """TRL's GRPOConfig, and four options that start with ``cw_``. The method itself has no hyperparameter.
 
     Attributes:
-        cw_scope: tokens that share means, sigma and normalisation: those of one prompt ("group", as in the paper), or
+        cw_scope: which tokens share means, sigma and normalisation: those of one prompt ("group", as in the paper), or
             of the whole generation batch ("batch").
         cw_kernel: "gaussian", or "none" for plain GRPO with the same metrics and records.
         cw_record_every: steps between two records of the covariance distribution, 0 for none. They are written to
             ``output_dir/covariance``; ``cw-grpo covariance`` reads them.
-        cw_record_tokens: how many of the most extreme tokens of either side a record lists, with their text.
+        cw_record_tokens: how many of the most extreme tokens a record lists, with their text, for each sign.
 
     Raises:
         OptionsError: an unknown value; the message lists the valid ones.
@@ -45,5 +45,5 @@ class CWGRPOConfig(GRPOConfig):
 
 
 def option(args: Any, name: str) -> Any:
-    """The value of an option; its default where ``args`` is a plain GRPOConfig, or None."""
+    """The value of an option; its default if ``args`` is a plain GRPOConfig, or None."""
     return getattr(args, name, getattr(CWGRPOConfig, name))

@@ -1,4 +1,4 @@
-"""The covariance distribution as files, and entropy against its forecast, as the verl integration has them."""
+"""Writes the covariance distribution, and compares entropy with its forecast, as the verl integration does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger("cw_plugin")
 
 
 class Records:
-    """What one trainer's run records.
+    """The records of one trainer's run.
 
     Args:
         trainer: a GRPOTrainer.
@@ -28,12 +28,12 @@ class Records:
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
         self._step = 0  # the first step that trains on the last generation batch
-        self._before: tuple[int, float, Drift] | None = None  # of the log before: step, learning rate, entropy
+        self._before: tuple[int, float, Drift] | None = None  # of the previous log: step, learning rate, entropy
         scope, kernel, tokens = (option(trainer.args, f"cw_{name}") for name in ("scope", "kernel", "record_tokens"))
         self._files = CovarianceFiles(Path(trainer.args.output_dir), scope, kernel, tokens, logger)
 
     def observer(self, mask: Int[Tensor, "rows time"]) -> CovarianceRecorder | None:
-        """An observer for the next generation batch if one of the steps that train on it is the first or a due one."""
+        """An observer for the next generation batch, if one of its training steps is the first or due for a record."""
         args, step = self._trainer.args, self._trainer.state.global_step + 1
         self._step = step
         steps = math.ceil(args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps)
@@ -49,10 +49,10 @@ class Records:
             self._files.write(self._step, recorder, decode, lambda rows: completions[rows].tolist())
 
     def follow_entropy(self, metrics: Mapping[str, list[float]], learning_rate: float | None) -> dict[str, float]:
-        """How entropy changed since the log before, and what was forecast; empty at the first log.
+        """The change of entropy since the previous log, and its forecast; empty at the first log.
 
         Args:
-            metrics: TRL's since the log before, a list of values for each name.
+            metrics: TRL's metrics since the previous log, a list of values for each name.
             learning_rate: of the update in the step that is logged.
         """
         names = ("entropy", "cw_grpo/covariance_before", "cw_grpo/covariance_after")

@@ -19,25 +19,25 @@ from cw_plugin.weights import reweight_responses
 
 # Where a NaN or an infinity comes from.
 CAUSES = {
-    "advantages": "The reward of a response was no finite number; look at the reward functions.",
-    "log_probs": "The model gave it in its forward pass; look at grad_norm and learning_rate of the steps before.",
+    "advantages": "The reward of a response was not a finite number; check the reward functions.",
+    "log_probs": "It comes from the model's forward pass; check grad_norm and learning_rate of the previous steps.",
 }
 
 
 class CWGRPOTrainer(GRPOTrainer):
-    """GRPOTrainer with advantages times the weights of the paper; takes what GRPOTrainer takes.
+    """GRPOTrainer whose advantages are multiplied by the paper's weights. It takes the arguments of GRPOTrainer.
 
     Weights are computed once for a generation batch, over the prompt groups of all processes, before TRL shuffles and
-    splits it. So neither the number of processes nor gradient accumulation, ``steps_per_generation``,
-    ``num_iterations`` or padding changes them. Log-probs are TRL's ``old_per_token_logps``; where TRL computes none
-    (one update on a batch, without vLLM), one more forward pass supplies them. Evaluation is TRL's.
+    splits it. So they do not depend on the number of processes, gradient accumulation, ``steps_per_generation``,
+    ``num_iterations`` or padding. Log-probs are TRL's ``old_per_token_logps``. If TRL does not compute them (one update
+    per batch, without vLLM), one more forward pass does. Evaluation is TRL's.
 
     Args:
         args: a :class:`CWGRPOConfig`, or a plain GRPOConfig for the defaults.
 
     Raises:
         OptionsError: a setting under which the loss would not keep the weights.
-        HostError: a TRL of another shape.
+        HostError: TRL lacks what the weights need.
     """
 
     _tag_names = ["trl", "grpo", "cw-grpo"]  # noqa: RUF012
@@ -77,7 +77,7 @@ class CWGRPOTrainer(GRPOTrainer):
         except NonFiniteError as error:
             hint = f" {CAUSES[error.what]} Rows are those of the generation batch over all processes."
             raise NonFiniteError(error.what, error.rows, hint) from error
-        if kernel != "none":  # whose advantages stay TRL's own, bit for bit
+        if kernel != "none":  # with "none", advantages stay TRL's own, bit for bit
             first = self.accelerator.process_index * rows
             batch["advantages"] = weighted[first : first + rows, :width]
         if recorder is not None:

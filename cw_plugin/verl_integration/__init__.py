@@ -1,5 +1,5 @@
-"""The one place that touches verl: estimator, policy loss, options, and the hooks (hooks.py lists them)."""
+"""Only this folder touches verl: estimator, policy loss, options, and hooks (listed in hooks.py)."""
 
 from __future__ import annotations
 
-NAME = "cw_grpo"  # of the advantage estimator, of the policy loss and of the options under ``algorithm``
+NAME = "cw_grpo"  # the name of the advantage estimator, the policy loss, and the options under ``algorithm``

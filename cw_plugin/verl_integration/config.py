@@ -1,4 +1,4 @@
-"""verl's configuration as ``main_ppo`` composes it, without loading verl or torch: it takes half a second."""
+"""Composes verl's configuration as ``main_ppo`` does, but in half a second, without loading verl or torch."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from cw_plugin.errors import OptionsError
 
 
 def compose(arguments: Sequence[str]) -> Any:
-    """verl's configuration, an OmegaConf ``DictConfig`` whose interpolations can be resolved.
+    """Compose verl's configuration, an OmegaConf ``DictConfig`` whose interpolations can be resolved.
 
     Args:
-        arguments: hydra overrides; or a script of examples/ and overrides, which is run with DRY_RUN=1 and prints its
-            configuration.
+        arguments: hydra overrides; or a script of examples/ and overrides. The script runs with DRY_RUN=1, and prints
+            its configuration.
 
     Raises:
-        OptionsError: hydra or the script refuses them, in one sentence.
+        OptionsError: hydra or the script refuses the arguments; the message is one sentence.
         ModuleNotFoundError: verl is not installed.
     """
     from hydra import compose as hydra_compose
@@ -72,7 +72,7 @@ def leaves(config: Any, resolve: bool = True) -> dict[str, Any]:
 
 
 def _one_sentence(text: str) -> str:
-    """What hydra or OmegaConf says over several lines, some of them about its own workings."""
+    """Shortens an error of hydra or OmegaConf, which has several lines, some about their internals."""
     if unknown := re.match(r"Could not override '(.+)'\.", text):
         near = difflib.get_close_matches(unknown[1], leaves(compose([])), n=1, cutoff=0.8)
         meant = f"did you mean {near[0]}? A" if near else "check the spelling. A"
@@ -85,7 +85,7 @@ def _of_script(script: Path, overrides: Sequence[str]) -> str:
     if not script.is_file():
         raise OptionsError(f"{script} does not exist; give a script or hydra overrides.")
     if "DRY_RUN" not in script.read_text(encoding="utf-8"):
-        raise OptionsError(f"{script} does not know DRY_RUN=1, and would train; give its hydra overrides instead.")
+        raise OptionsError(f"{script} does not support DRY_RUN=1, and would train; give its hydra overrides instead.")
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     result = subprocess.run(
         ["bash", script, *overrides], env={**os.environ, "PATH": path, "DRY_RUN": "1"}, capture_output=True, text=True

@@ -21,14 +21,14 @@ from cw_plugin.weights import CovarianceStatistics, reweight_responses
 
 # Where a NaN or an infinity comes from.
 CAUSES = {
-    "advantages": "The reward of a response to these prompts was no finite number; look at the reward function.",
-    "log_probs": "The actor gave it in its forward pass; look at actor/grad_norm and actor/lr of the steps before.",
+    "advantages": "The reward of a response to these prompts was not a finite number; check the reward function.",
+    "log_probs": "It comes from the actor's forward pass; check actor/grad_norm and actor/lr of the previous steps.",
 }
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What verl's trainer holds while it computes advantages, and does not pass to an estimator (see hooks.py)."""
+    """What verl's trainer knows while it computes advantages, but does not pass to an estimator (see hooks.py)."""
 
     old_log_probs: Float[Tensor, "rows time"] | None
     keys: Sequence[str] | None  # "{uid}_{session}_{output}" for each row; None under RayPPOTrainer
@@ -49,8 +49,8 @@ def compute_cw_grpo_advantage(
 ) -> tuple[Float[Tensor, "rows time"], Float[Tensor, "rows time"]]:
     """Covariance-weighted GRPO advantages, an estimator of verl's registry.
 
-    Log-probs are taken from ``old_log_probs``, else ``batch["old_log_probs"]``, else from what the hook supplies, so
-    that a verl which passes them itself is simply used.
+    Log-probs come from ``old_log_probs``, else ``batch["old_log_probs"]``, else from the hook. So if verl passes them
+    itself, those are used.
 
     Args:
         token_level_rewards: rewards; each row is summed, as in GRPO.
@@ -77,7 +77,7 @@ def compute_cw_grpo_advantage(
         old_log_probs = of_trainer.old_log_probs
     if old_log_probs is None:
         raise MissingLogProbsError(
-            f"{NAME} needs old_log_probs, and this trainer passes none to an estimator; start verl.trainer.main_ppo "
+            f"{NAME} needs old_log_probs, but this trainer does not pass them; start verl.trainer.main_ppo "
             "with a verl version that cw_plugin supports"
         )
     keys = of_trainer.keys if of_trainer is not None else None
@@ -103,8 +103,8 @@ def _grpo_advantages(
 ) -> Float[Tensor, " rows"]:
     """verl's own GRPO advantage of every response, bit for bit that of ``adv_estimator=grpo``.
 
-    GRPO gives one number to a response, so verl is asked for one column: each response's total reward in, its
-    advantage out, without the (rows, time) tensors in between.
+    GRPO gives each response one number. So verl's function gets one column, the total reward of each response, and
+    returns one column of advantages, without (rows, time) tensors.
     """
     from verl.trainer.ppo.core_algos import AdvantageEstimator, compute_grpo_outcome_advantage
 

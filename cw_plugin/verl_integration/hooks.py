@@ -1,16 +1,15 @@
 """Every change this package makes to verl, in one list: :data:`HOOKS`.
 
-verl's registries take the estimator and the loss. Around them verl leaves gaps, and each hook closes one. A hook is a
-function around one of verl's, put in its place right after verl has imported the module concerned. The function of verl
-always runs, unchanged. ``HOOKS`` says for each what it does, why, and which change of verl removes it.
+verl's registries take the estimator and the loss. They need more than verl passes, and the hooks supply it. A hook
+wraps one function of verl, right after verl imports its module. verl's function always runs, unchanged. ``HOOKS`` says
+for each what it does, why, and which change of verl removes it.
 
-Estimator and loss know nothing of which trainer calls: one hook per trainer says which run this is, one hands over what
-advantages are computed from, and one completes the metrics of a step.
+Estimator and loss do not know which trainer calls them. For each trainer, one hook says which run this is, one passes
+what advantages are computed from, and one completes the metrics of a step.
 
-Where verl itself has registered cw_grpo (patches/), this package leaves it alone: none of its hooks then acts. Nor do
-they in a run that does not use cw_grpo. When verl does not have the place a hook needs, nothing is guessed: the problem
-is said once on stderr, training with cw_grpo is refused by :func:`require_hooks`, and the estimator itself refuses to
-run without log-probs.
+The hooks do nothing if verl has its own cw_grpo (patches/), or if the run does not use cw_grpo. If verl lacks a
+function that a hook needs, the problem is logged once on stderr, :func:`require_hooks` refuses to train with cw_grpo,
+and the estimator refuses to run without log-probs.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from cw_plugin.verl_integration.options import check_config, estimator_and_loss,
 
 logger = logging.getLogger("cw_plugin")
 
-# Gets the function of verl and the arguments of one call by name; ``call.proceed()`` calls it.
+# Gets one call: verl's function, and its arguments by name. ``call.proceed()`` makes the call.
 Around = Callable[["Call"], Any]
 
 
 @dataclass
 class Call:
-    """One call of a hooked function: ``proceed()`` makes it, with ``arguments`` as they then are."""
+    """One call of a hooked function: ``proceed()`` makes it, with the current ``arguments``."""
 
     function: Callable[..., Any]
     bound: inspect.BoundArguments
@@ -61,7 +60,7 @@ class Hook:
         needs: parameters that the hook relies on.
         around: what runs in place of the function.
         trainer: the trainer that needs the hook, "V1" or "legacy"; None for both.
-        what, why, removed_by: for the reader.
+        what, why, removed_by: documentation.
     """
 
     module: str
@@ -131,7 +130,7 @@ def _check_before_start(call: Call) -> Any:
 
 
 def _check(config: Any) -> bool:
-    """Whether a run uses cw_grpo; raises where it cannot be run as it is set."""
+    """Whether a run uses cw_grpo; raises if its settings cannot work."""
     check_config(config)
     used = any(estimator_and_loss(config))
     if used:
@@ -197,7 +196,7 @@ HOOKS = (
     ),
 )
 
-# Filled while hooks are installed: what this verl lacks, in words.
+# What this verl lacks, in words; filled while hooks are installed.
 problems: list[str] = []
 
 _MARK = "_cw_plugin_hook"  # on a function that was put in place of verl's: the hook's target
@@ -210,7 +209,7 @@ def hooks_of(config: Any) -> list[Hook]:
 
 
 def verl_has_its_own() -> bool:
-    """Whether the cw_grpo that verl will run is not this package's, whose options and checks then do not apply."""
+    """Whether verl will run another cw_grpo than this package's, to which its options and checks do not apply."""
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
     from cw_plugin.verl_integration.estimator import compute_cw_grpo_advantage
@@ -219,7 +218,7 @@ def verl_has_its_own() -> bool:
 
 
 def _installed(hook: Hook, module: ModuleType) -> bool:
-    """Whether the hook takes part in what verl will call. Others may have wrapped the function as well."""
+    """Whether the hook is part of what verl will call. Other packages may have wrapped the function too."""
     try:
         function: Any = wrapt.resolve_path(module, hook.function)[2]
     except AttributeError:
@@ -243,8 +242,8 @@ def _install(hook: Hook, module: ModuleType) -> None:
         logger.error("cw_plugin does not fit this verl, and cw_grpo will be refused: %s", problems[-1])
         return
 
-    # A plain function of the same name: Ray pickles a TaskRunner of verl up to 0.8 by value, and with it by reference
-    # what it calls, which an object of another class would not survive.
+    # A plain function of the same name: up to verl 0.8, Ray pickles a TaskRunner by value, and what it calls by
+    # reference. An object of another class could not be pickled like that.
     @functools.wraps(function)
     def hooked(*args: Any, **kwargs: Any) -> Any:
         if verl_has_its_own():

@@ -1,8 +1,8 @@
 """``policy_loss.loss_mode=cw_grpo``: verl's vanilla policy loss on advantages reweighted within the micro-batch.
 
 Prefer the estimator: it is the paper's method, and its weights do not depend on how the batch is sharded. The loss
-serves advantages of another estimator (RLOO, GAE, ...), and many off-policy updates per batch, where the current policy
-has moved away from the one that the estimator's weights were computed with. Its means, sigma and normalisation run over
+is for advantages of another estimator (RLOO, GAE, ...), and for many off-policy updates per batch, where the current
+policy is no longer the one that the estimator's weights were computed with. Its means, sigma and normalisation run over
 one micro-batch of one rank, because that is all a policy loss sees (verl's clip_cov and kl_cov do the same), so they
 change with the micro-batch size.
 """

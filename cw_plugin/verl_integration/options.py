@@ -11,22 +11,22 @@ from cw_plugin.errors import OptionsError
 from cw_plugin.verl_integration import NAME
 
 if TYPE_CHECKING:
-    from cw_plugin.weights import Kernel  # loads torch, which the check before every training does without
+    from cw_plugin.weights import Kernel  # loads torch, which the check before every training avoids
 
 Scope = Literal["group", "batch"]
 
 
 @dataclass(frozen=True)
 class Options:
-    """The method itself has no hyperparameter. These choose what is measured over what, and what is recorded.
+    """The method has no hyperparameter. These options set what the statistics run over, and what is recorded.
 
     Attributes:
-        scope: tokens that share means, sigma and normalisation: those of one prompt ("group", as in the paper), or
+        scope: which tokens share means, sigma and normalisation: those of one prompt ("group", as in the paper), or
             of the whole training batch ("batch").
         kernel: "gaussian", or "none" for plain GRPO with the same statistics recorded.
         record_every: steps between two records of the covariance distribution, 0 for none (run.py).
-        record_tokens: how many of the most extreme tokens of either side a record lists, with their text.
-        entropy_low, entropy_high: in nats. A policy entropy outside is warned of in the log; None for no bound.
+        record_tokens: how many of the most extreme tokens a record lists, with their text, for each sign.
+        entropy_low, entropy_high: in nats. The log warns if the policy entropy is outside. None means no bound.
     """
 
     scope: Scope = "group"
@@ -57,13 +57,11 @@ class Options:
                 raise OptionsError(f"algorithm.{NAME}.{key}={value} is unknown; use {described}")
         options = cls(**given)
         if None not in (low := options.entropy_low, high := options.entropy_high) and not low < high:  # type: ignore[operator]
-            raise OptionsError(
-                f"algorithm.{NAME}.entropy_low={low} must be less than entropy_high={high}; exchange them"
-            )
+            raise OptionsError(f"algorithm.{NAME}.entropy_low={low} must be less than entropy_high={high}; swap them")
         return options
 
     def is_due(self, step: int | None) -> bool:
-        """Whether ``step`` is to be recorded: step 1 and every ``record_every``-th. Never outside a trainer."""
+        """Whether to record ``step``: step 1 and every ``record_every``-th. False outside a trainer."""
         return step is not None and self.record_every > 0 and (step == 1 or step % self.record_every == 0)
 
 
@@ -74,7 +72,7 @@ def _one_of(values: tuple[str, ...]) -> tuple[str, Any]:
 _COUNT = ("a whole number from 0", lambda value: type(value) is int and value >= 0)
 _BOUND = ("a number of nats, or null", lambda value: value is None or (isinstance(value, Real) and value == value))
 
-# Of each option: its values in words, and whether a value is one of them.
+# For each option: its valid values in words, and a function that checks a value.
 _VALID: dict[str, tuple[str, Any]] = {
     "scope": _one_of(get_args(Scope)),
     "kernel": _one_of(("gaussian", "none")),
@@ -97,13 +95,13 @@ def uses_v1(config: Any) -> bool:
 
 
 def check_config(config: Any) -> None:
-    """Refuse, before any worker starts, settings that would train something else than was asked for.
+    """Before any worker starts, refuse settings that would train something other than intended.
 
     Args:
         config: verl's whole configuration.
 
     Raises:
-        OptionsError: with the override that fixes it.
+        OptionsError: the message has the override that fixes it.
     """
     Options.from_config(config.algorithm)
     estimator, loss = estimator_and_loss(config)
@@ -124,7 +122,7 @@ def check_config(config: Any) -> None:
             f"rollout_correction.bypass_mode=True makes RayPPOTrainer replace policy_loss.loss_mode={NAME} by a loss "
             f"of its own; set algorithm.rollout_correction.bypass_mode=False, or use adv_estimator={NAME}"
         )
-    # Keys that main_ppo's configuration does not have.
+    # main_ppo's configuration does not have these keys.
     if (estimator or loss) and (config.get("rollout") is not None or config.get("async_training") is not None):
         raise OptionsError(
             f"{NAME} has not been tested with one_step_off_policy and fully_async_policy, and is refused there; start "
@@ -133,6 +131,6 @@ def check_config(config: Any) -> None:
 
 
 def bypasses_old_log_probs(config: Any) -> bool:
-    """Whether verl takes the rollouts' log-probs for the old policy's, and so computes no entropy before the update."""
+    """Whether verl uses the rollouts' log-probs as the old policy's, and so computes no entropy before the update."""
     correction = config.algorithm.get("rollout_correction")
     return bool(correction and correction.get("bypass_mode", False))

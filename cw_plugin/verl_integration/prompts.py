@@ -1,4 +1,4 @@
-"""Prompts as verl renders them."""
+"""Renders prompts as verl does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def prompt_lengths(tokenizer: Any, chats: Sequence[Any], template: Mapping[str, Any]) -> list[int]:
-    """Tokens of every prompt as verl renders it.
+    """The number of tokens of each prompt, as verl renders it.
 
     Args:
         tokenizer: of transformers, with a chat template.

@@ -9,15 +9,15 @@ from typing import Any
 
 
 def remembered() -> Path:
-    """Where ``ray start`` notes its head's address; the file stays when the head goes, unless ``ray stop`` ends it."""
+    """The file where ``ray start`` writes the head's address. Only ``ray stop`` removes it, so it may be outdated."""
     return Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray", "ray_current_cluster")
 
 
 def find_cluster(config: Any) -> tuple[str, str] | None:
-    """The address that ``main_ppo`` would join, in Ray's order, and what names it; None if it starts a Ray of its own.
+    """The address that ``main_ppo`` would join, in Ray's order, and its source; None if it starts its own Ray.
 
     Args:
-        config: verl's configuration, of which ``ray_kwargs.ray_init.address`` is looked at.
+        config: verl's configuration, for ``ray_kwargs.ray_init.address``.
     """
     from omegaconf import OmegaConf
 
@@ -32,10 +32,10 @@ def find_cluster(config: Any) -> tuple[str, str] | None:
 def require_listener(address: str, seconds: float = 5) -> None:
     """Connect once to ``host:port`` (``ray://`` or not); Ray itself would wait for minutes, and then end the process.
 
-    Other addresses ("auto") are passed over.
+    Other addresses ("auto") are ignored.
 
     Raises:
-        OSError: nobody listens there.
+        OSError: nothing listens there.
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():

@@ -1,8 +1,9 @@
 """Importing this module registers CW-GRPO with verl: estimator, policy loss and hooks.
 
 From version 0.9 on, verl imports it in each of its processes through the entry point in the group ``verl.plugins``.
-Earlier versions know no entry points and need ``VERL_USE_EXTERNAL_MODULES=cw_plugin.verl_integration.register`` in the
-environment of every process. Nothing heavy is imported here: what needs a module of verl waits until verl imports it.
+Earlier versions have no entry points and need ``VERL_USE_EXTERNAL_MODULES=cw_plugin.verl_integration.register`` in the
+environment of every process. This module imports nothing heavy: code that needs a module of verl waits until verl
+imports it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def register() -> None:
 try:
     register()
 except Exception as error:
-    # verl logs a failing plugin at debug level and goes on without it, so the cause is said here.
+    # verl logs a failing plugin only at debug level, and goes on without it. So report the cause here.
     print(
         f"cw_plugin {cw_plugin.__version__} could not register with verl: {type(error).__name__}: {error}",
         file=sys.stderr,

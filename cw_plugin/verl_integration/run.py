@@ -1,4 +1,4 @@
-"""What is known of the training run in this process, and what it reports: metrics and covariance records."""
+"""The state of the training run in this process, and what it reports: metrics and covariance records."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from cw_plugin.recording import CovarianceFiles, Drift, Responses, entropy_metri
 from cw_plugin.verl_integration import NAME
 from cw_plugin.verl_integration.options import Options, bypasses_old_log_probs
 
-# Beneath verl's own logger: in the trainer's process others set the root logger to errors only.
+# A child of verl's logger: in the trainer's process the root logger shows only errors.
 logger = logging.getLogger("verl.cw_plugin")
 
 
 class Run:
-    """One training run that uses cw_grpo, from the construction of verl's trainer on.
+    """One training run that uses cw_grpo. It begins when verl's trainer is constructed.
 
     Args:
-        trainer: ``PPOTrainer`` or ``RayPPOTrainer`` of verl: its ``config``, ``global_steps`` and ``tokenizer`` are
-            read. It is not kept alive.
+        trainer: verl's ``PPOTrainer`` or ``RayPPOTrainer``. Its ``config``, ``global_steps`` and ``tokenizer`` are
+            read; only a weak reference is kept.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -33,9 +33,9 @@ class Run:
         self.config = trainer.config
         self.options = Options.from_config(trainer.config.algorithm)
         self._batches: list[dict[str, float]] = []  # metrics of each batch of the step, until verl logs the step
-        self._before: tuple[Drift, float | None] | None = None  # of the step before, and the rate of its update
+        self._before: tuple[Drift, float | None] | None = None  # previous step, rate of its update
         self._next_rate: float | None = None  # verl logs the learning rate after the scheduler's step
-        self._outside = False  # whether the entropy was outside its band, and so has been warned of
+        self._outside = False  # whether the entropy is outside its bounds, and the log has warned of it
         options = self.options
         folder = Path(self.config.trainer.default_local_dir)
         self._files = CovarianceFiles(folder, options.scope, options.kernel, options.record_tokens, logger)
@@ -48,11 +48,11 @@ class Run:
 
     @property
     def step(self) -> int | None:
-        """The training step under way, counted from 1; None before the first."""
+        """The current training step, counted from 1; None before the first."""
         return getattr(self._trainer(), "global_steps", None)
 
     def recorder(self, response_mask: Tensor) -> CovarianceRecorder | None:
-        """An observer for the weights, if this step is to be recorded."""
+        """An observer for the weights if this step must be recorded, else None."""
         return CovarianceRecorder(response_mask, self.options.record_tokens) if self.options.is_due(self.step) else None
 
     def note(self, metrics: dict[str, float]) -> None:
@@ -62,8 +62,8 @@ class Run:
     def complete(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """What verl should log in place of ``metrics``.
 
-        The estimator's metrics are added; of several batches in one step (``trainer_mode=separate_async``) they are
-        merged by verl's rules. ``actor/cw_grpo/*``, as the loss's metrics are called on their way, lose ``actor/``.
+        Adds the estimator's metrics. If a step has several batches (``trainer_mode=separate_async``), verl's rules
+        merge them. verl calls the loss's metrics ``actor/cw_grpo/*``; they become ``cw_grpo/*``.
         """
         from verl.utils.metric import reduce_metrics
 
@@ -77,7 +77,7 @@ class Run:
         return result | self._follow_entropy(result)
 
     def _follow_entropy(self, metrics: Mapping[str, Any]) -> dict[str, float]:
-        """Entropy's change and forecast; warns outside the band. A log without entropy or covariance is passed over."""
+        """Entropy's change and forecast; warns outside the bounds. Ignores a log without entropy or covariance."""
         try:
             now = Drift(
                 metrics["actor/entropy"], metrics[f"{NAME}/covariance_before"], metrics[f"{NAME}/covariance_after"]
@@ -106,7 +106,7 @@ class Run:
         self._outside = what is not None
 
     def record(self, recorder: CovarianceRecorder, responses: Responses) -> None:
-        """Write what the recorder of this step has seen."""
+        """Write the record of this step."""
         trainer: Any = self._trainer()  # it is computing advantages right now
         self._files.write(trainer.global_steps, recorder, lambda ids: trainer.tokenizer.decode(ids), responses)
 
@@ -119,13 +119,13 @@ _current: Run | None = None
 
 
 def begin(trainer: Any) -> None:
-    """Make ``trainer``'s the run of this process; there is one trainer in a process of verl."""
+    """Make the run of ``trainer`` that of this process; a process of verl has one trainer."""
     global _current
     _current = Run(trainer)
 
 
 def end() -> None:
-    """There is no run, or one that does not use cw_grpo."""
+    """Forget the run: this process has none, or one that does not use cw_grpo."""
     global _current
     _current = None
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The quickstart's problems through the real preprocessor, to .cache/quickstart/open_rs/{train,test}.parquet.
-# Does nothing when they are there and the code that makes them has not changed. Needs the environment of install.sh.
+# Does nothing if they exist and the code that makes them has not changed. Needs the environment of install.sh.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)

@@ -369,8 +369,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where to write, or for check the checkpoint to read")
     args = parser.parse_args()
 
-    # A second thread gains little on so small a model and loses much on a busy machine; and how sums are split among
-    # threads changes the weights.
+    # A second thread gains little on such a small model, and loses much on a busy machine. Also, the number of threads
+    # changes the order of sums, and so the weights.
     torch.set_num_threads(1)
     if args.what == "problems":
         write_problems(args.folder)

@@ -1,4 +1,4 @@
-# What any verl run needs to be trained on CPU cores, as the array EXTRA of overrides that come after the run's own:
+# Makes any verl run train on CPU cores: sets EXTRA, an array of overrides that follow the run's own:
 #
 #   source examples/cpu/overlay.sh
 #   python -m verl.trainer.main_ppo "${YOUR_SETTINGS[@]}" "${EXTRA[@]}" "$@"
@@ -61,9 +61,9 @@ else
         )
     done
 fi
-# A Ray of the run's own (else Ray joins a cluster that "ray start" has left a note of, in /tmp/ray/ray_current_cluster):
-# it takes the cores for GPUs, and enough logical CPUs to start every process on two cores.
-# On a running cluster (RAY_ADDRESS) these were settled by: ray start --head --num-gpus=2 --num-cpus=16
+# The run starts its own Ray; else it would join the cluster that "ray start" noted in /tmp/ray/ray_current_cluster.
+# This Ray counts cores as GPUs, and has enough logical CPUs to start every process on two cores.
+# A running cluster (RAY_ADDRESS) must have been started with these numbers: ray start --head --num-gpus=2 --num-cpus=16
 if [ -z "${RAY_ADDRESS:-}${RAY_JOB:-}" ]; then
     EXTRA+=(
         +ray_kwargs.ray_init.address=local

@@ -1,4 +1,4 @@
-"""Print what a finished quickstart run did: validation before and after, entropy, weights, and where the files lie.
+"""Summarise a finished quickstart run: validation before and after, entropy, weights, and the paths of its files.
 
 python summary.py RUN_DIR
 """

@@ -18,7 +18,7 @@ MODEL_PATH=${MODEL_PATH:-deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B}
 DATA_DIR=${DATA_DIR:-$HOME/data/cw_grpo}
 OUT=${OUT:-checkpoints/trl/$(basename "$MODEL_PATH")-$METHOD}
 
-case $METHOD in # The one thing in which the paper's rows differ.
+case $METHOD in # The paper's rows differ only in this.
     cw_grpo) kernel=gaussian ;;
     grpo) kernel=none ;; # GRPOTrainer bit for bit, with the same metrics and records
     *)

@@ -3,8 +3,8 @@
     python train.py --config quickstart.yaml --output_dir runs/mine
     accelerate launch --config_file 4_gpus.yaml train.py --config paper.yaml --output_dir runs/mine
 
-Every field of Run and of CWGRPOConfig, TRL's included, is a key of the YAML file and a flag; flags win. A run that was
-interrupted goes on from its last checkpoint when the same command is given again.
+Every field of Run and of CWGRPOConfig, TRL's included, is a key of the YAML file and a flag; flags win. The same
+command resumes an interrupted run from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Progress(TrainerCallback):
 
 
 def refuse_other_settings(folder: Path, settings: dict[str, Any]) -> None:
-    """A folder holds one run: another one than that of ``folder/settings.json`` is refused."""
+    """Refuse a run whose settings differ from those in ``folder/settings.json``."""
     file = folder / "settings.json"
     if file.exists():
         known = json.loads(file.read_text())
