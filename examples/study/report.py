@@ -50,6 +50,8 @@ FALL = 0.10  # accuracy below the run's best from which on a run has collapsed
 LOW = 0.1  # entropy at the end, as a share of that at the start, below which it has
 CLIP_GRAD = 1.0  # train.sh
 
+PHASES = ("main", "long")  # whose curves are drawn
+
 Runs = dict[str, list["Result"]]  # method -> its runs
 Gradients = dict[tuple[str, str], tuple[float, float]]  # method, quantity of gradients.py -> value, standard error
 
@@ -471,11 +473,12 @@ def rates(results: Runs) -> Table:
 def figures(results: list[Result], covariance: dict[str, Bins]) -> dict[str, plots.Figure]:
     """Name of the file -> figure."""
     drawn = {}
-    for phase in ("main", "long"):
-        runs = [result.as_run() for result in results if result.phase == phase]
+    both = [result for result in results if result.phase == "main" and result.method in (BASELINE, OURS)]
+    for name, several in (("both", both), *((phase, [r for r in results if r.phase == phase]) for phase in PHASES)):
+        runs = [result.as_run() for result in several]
         if runs:
-            drawn[f"{phase}-entropy"] = plots.curve(runs, "entropy", "Policy entropy", "nats", WINDOW)
-            drawn[f"{phase}-accuracy"] = plots.curve(runs, "accuracy", "Accuracy on held-out problems", "share")
+            drawn[f"{name}-entropy"] = plots.curve(runs, "entropy", "Policy entropy", "nats", WINDOW)
+            drawn[f"{name}-accuracy"] = plots.curve(runs, "accuracy", "Accuracy on held-out problems", "share")
     if covariance:
         named = {NAMES[method]: bins for method, bins in covariance.items()}
         drawn["contributions"] = plots.contributions(named)
