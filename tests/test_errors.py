@@ -14,13 +14,14 @@ from cw_plugin import errors
 from cw_plugin.errors import CWGRPOError, NonFiniteError, how_to_install
 
 ARGUMENTS = {NonFiniteError: ("log_probs", [3, 17], " Look at the actor.")}  # others take a message
-NEEDS_MORE = ("lighteval_tasks", "cpu.platform", "cpu.megatron")  # lighteval's, vLLM's and Megatron's own processes
+# lighteval's, vLLM's and Megatron's own processes, and TRL, which is not in this environment
+NEEDS_MORE = ("lighteval_tasks", "cpu.platform", "cpu.megatron", "trl_integration")
 
 
 def package_classes() -> set[type]:
     """Every exception class that a module of the package defines."""
     for module in pkgutil.walk_packages(cw_plugin.__path__, "cw_plugin."):
-        if not module.name.endswith((*NEEDS_MORE, "__main__")):
+        if not any(name in module.name for name in (*NEEDS_MORE, "__main__")):
             importlib.import_module(module.name)
 
     def below(cls: type) -> set[type]:

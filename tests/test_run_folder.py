@@ -333,7 +333,7 @@ def test_the_guard_is_not_ended_by_name(waiting):
 
 def test_the_entropy_curves_command_can_be_pasted(tmp_path):
     run = tmp_path / "it's a run = $HOME"
-    run.mkdir()
+    (run / "tensorboard").mkdir(parents=True)
     for name, step in (("metrics.0.jsonl", 1), ("metrics.jsonl", 2)):  # of two starts
         data = {"actor/entropy": 0.5, "training/global_step": step, "val-core/x/acc/mean@2": step / 4}
         (run / name).write_text(json.dumps({"step": step, "data": data}) + "\n")
