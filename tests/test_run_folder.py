@@ -243,6 +243,12 @@ def test_show_passes_the_output_through_and_check_runs_nothing(trainer, run):
     assert result.returncode == 2 and "data.seed was 1, is 2" in result.stderr
 
 
+def heed_signals() -> None:
+    """As in a terminal; nohup, and a shell in the background, have their children ignore these."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.fixture
 def waiting(trainer: Path, run: Path) -> Iterator[tuple[subprocess.Popen, list[psutil.Process]]]:
     """A launcher whose run has got to its third step, and all processes of the run."""
@@ -251,6 +257,7 @@ def waiting(trainer: Path, run: Path) -> Iterator[tuple[subprocess.Popen, list[p
         env=os.environ | {"WAIT": "3"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        preexec_fn=heed_signals,
     )
     pid = run / "daemon.pid"
     wait_for(lambda: pid.exists() and pid.read_text(), "the daemon did not start")
