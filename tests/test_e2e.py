@@ -421,7 +421,7 @@ def test_verls_reward_loop_in_a_ray_actor():
 
 
 def test_ray_workers_are_asked(monkeypatch):
-    config = OmegaConf.create()
+    config = OmegaConf.create({"trainer": {"use_v1": False}})
     assert list(environment.ray_workers(config)) == []
     monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", "none")
     (finding,) = environment.ray_workers(config)
