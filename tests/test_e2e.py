@@ -196,7 +196,7 @@ def test_the_covariance_is_recorded_and_the_entropy_followed(first_run):
 
 def test_the_legacy_trainer_gives_the_weights_of_v1_for_the_same_batch(first_run):
     """The batches of the first run once more, through RayPPOTrainer's compute_advantage."""
-    run, _, _, _ = first_run
+    run, *_ = first_run
     trainer = legacy_trainer("algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.record_every=0")
     for batch in batches(run):
         names = ("response_mask", "old_log_probs", "token_level_rewards")
@@ -425,7 +425,7 @@ def test_ray_workers_are_asked(monkeypatch):
     assert list(environment.ray_workers(config)) == []
     monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", "none")
     (finding,) = environment.ray_workers(config)
-    assert "a Ray worker on" in finding.what and "has to be restarted" in finding.fix
+    assert "a Ray worker on" in finding.what and "restart a cluster" in finding.fix
 
     with cluster("--num-cpus=1", VERL_USE_EXTERNAL_PLUGINS="none") as (address, folder):
         monkeypatch.delenv("VERL_USE_EXTERNAL_PLUGINS")
@@ -433,7 +433,7 @@ def test_ray_workers_are_asked(monkeypatch):
         monkeypatch.setenv("RAY_TMPDIR", folder)
         (finding,) = environment.ray_workers(config)
         waited = [wait_for_ray(address, "1", "60"), wait_for_ray(address, "2", "1")]
-    assert "a Ray worker on" in finding.what and "has to be restarted" in finding.fix
+    assert "a Ray worker on" in finding.what and "restart a cluster" in finding.fix
     assert [result.returncode for result in waited] == [0, 1] and "1 of 2 nodes" in waited[1].stderr
     assert "0 of 1 nodes" in wait_for_ray("127.0.0.1:9", "1", "1").stderr
 
