@@ -53,7 +53,7 @@ def trainer_batch(seed=0, prompts=6, sessions=4, width=30, outputs=1):
 def trainer():
     """A trainer of verl in this process, as in its task runner."""
     yield v1_trainer("algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.record_every=0")
-    run.end()
+    run.begin(None)
 
 
 def algorithm(**cw_grpo):
@@ -167,7 +167,7 @@ def test_without_log_probs_the_estimator_refuses_instead_of_training_plain_grpo(
 
 def test_a_trainer_that_is_not_known_is_refused():
     """Such as fully_async_policy's, which constructs itself without RayPPOTrainer's __init__."""
-    run.end()
+    run.begin(None)
     data, keys = trainer_batch()
     for keys_of_v1 in (keys, None):
         with pytest.raises(HostError, match="does not know the trainer"):
@@ -420,4 +420,4 @@ def test_every_trainer_mode_of_v1_computes_advantages_through_the_hooks(mode):
         "algorithm.adv_estimator=cw_grpo", f"trainer.v1.trainer_mode={mode}", *separate * (mode == "separate_async")
     )
     assert run.current() is not None
-    run.end()
+    run.begin(None)

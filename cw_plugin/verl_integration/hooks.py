@@ -78,13 +78,9 @@ class Hook:
 
 
 def _begin_run(call: Call) -> Any:
-    config = call.arguments["config"]
-    uses_cw_grpo = _check(config)
+    used = _check(call.arguments["config"])
     result = call.proceed()
-    if uses_cw_grpo:
-        run.begin(call.arguments["self"])
-    else:
-        run.end()
+    run.begin(call.arguments["self"] if used else None)
     return result
 
 
@@ -167,13 +163,7 @@ HOOKS = (
         trainer="V1",
         **_HAND_OVER,
     ),
-    Hook(
-        module=_LEGACY,
-        function="compute_advantage",
-        needs=("data", "adv_estimator"),
-        trainer="legacy",
-        **_HAND_OVER,
-    ),
+    Hook(module=_LEGACY, function="compute_advantage", needs=("data", "adv_estimator"), trainer="legacy", **_HAND_OVER),
     Hook(
         module="verl.utils.tracking",
         function="Tracking.log",

@@ -118,16 +118,10 @@ def _of_the_loss(key: str) -> bool:
 _current: Run | None = None
 
 
-def begin(trainer: Any) -> None:
-    """Make the run of ``trainer`` that of this process; a process of verl has one trainer."""
+def begin(trainer: Any | None) -> None:
+    """Make the run of ``trainer`` that of this process, which has one trainer; None if it does not use cw_grpo."""
     global _current
-    _current = Run(trainer)
-
-
-def end() -> None:
-    """Forget the run: this process has none, or one that does not use cw_grpo."""
-    global _current
-    _current = None
+    _current = None if trainer is None else Run(trainer)
 
 
 def current() -> Run | None:
