@@ -28,8 +28,8 @@ Where the paper is silent:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 import torch
@@ -41,9 +41,6 @@ from cw_plugin.errors import NonFiniteError, OptionsError
 
 Kernel = Literal["gaussian", "none"]
 
-# Called with the row indices of a block, and c_it and w~_it of these rows; see reweight_responses.
-Observer = Callable[[Tensor, Tensor, Tensor], None]
-
 _VANISHING = 1e-15  # a smaller sigma counts as 0: c^2 would leave the range of float32
 _UNIFORM = 10.0  # a group's covariances count as equal from this |mean(c)| / sigma on (module docstring)
 
@@ -53,6 +50,9 @@ class CovarianceStatistics:
     """What the weights did, over all valid tokens.
 
     ``w`` is the kernel before normalisation. With ``kernel="none"`` it is 1, and the covariances are plain GRPO's.
+
+    A token is *extreme* if the Gaussian kernel gives it w < 0.5, that is |c| > 1.18 sigma. ``kernel="none"`` leaves it its
+    weight, and still counts it here. So a run of plain GRPO shows what the Gaussian kernel would take from it.
     """
 
     sigma: float  # mean of sigma over the groups with a signal; 0 if there is none
@@ -65,6 +65,20 @@ class CovarianceStatistics:
     covariance_after: float  # Cov(log pi, w~ A) within a group, averaged over tokens
     covariance_max: float  # largest c_it, 0 if none is positive
     covariance_min: float  # most negative c_it, 0 if none is negative
+    extreme_gradient_share: float  # sum of A^2 (1 - pi)^2 over extreme tokens, divided by the sum over all tokens
+    extreme_balance: float  # sum of c divided by the sum of |c|, both over extreme tokens; -1 to 1, 0 if there is none
+
+
+@torch.no_grad()
+def token_weights(
+    log_probs: Float[Tensor, "rows time"],
+    advantages: Float[Tensor, "rows time"],
+    response_mask: Shaped[Tensor, "rows time"],
+) -> tuple[Float[Tensor, "rows time"], Float[Tensor, "rows time"], Float[Tensor, "rows time"]]:
+    """c, w and w~ of every token; all rows together are one group. Arguments and errors as in reweight_tokens."""
+    group = _OneGroup(log_probs, advantages, response_mask)
+    w = group.w()
+    return group.c, w, w * (group.N / w.sum(dtype=torch.float64).clamp(min=1e-300))
 
 
 @torch.no_grad()
@@ -91,31 +105,28 @@ def reweight_tokens(
         OptionsError: unknown kernel.
         ValueError: shapes that do not belong together.
     """
-    _check_arguments(log_probs, response_mask, kernel, advantages=(advantages, log_probs.shape))
-    dtype = torch.promote_types(log_probs.dtype, torch.float32)
-    invalid = response_mask == 0
-    x, a = (values.to(dtype).masked_fill(invalid, 0.0) for values in (log_probs, advantages))
-    x_sum, a_sum, N = (values.sum(-1, dtype=torch.float64) for values in (x, a, ~invalid))
-    _check_finite(torch.arange(len(x)), log_probs=x_sum, advantages=a_sum)
-    N = N.sum()
-    if not N:
-        return x, _NO_TOKEN
-
-    # c = (log pi - mean(log pi)) * (A - mean(A)), and its standard deviation
-    x_centred = (x - x_sum.sum() / N).masked_fill_(invalid, 0.0)
-    c = (a - a_sum.sum() / N).mul_(x_centred)
-    c_mean = c.sum(dtype=torch.float64) / N
-    sigma = (c.square().sum(dtype=torch.float64) / N - c_mean.square()).clamp(min=0).sqrt()
-    c_min, c_max = torch.aminmax(c)
-    moments = _Moments(*(value.double()[None] for value in (N, c_mean, sigma, c_max, c_min)))
-
-    # w = exp(-c^2 / (2 sigma^2)), then w~ A = w A N / sum(w)
-    w = (c * moments.scale(kernel)[0]).square_().neg_().exp2_().masked_fill_(invalid, 0.0)
-    w_sum, w_squares = w.sum(dtype=torch.float64), w.square().sum(dtype=torch.float64)
-    result = (w * a).mul_(N / w_sum)
-
-    c_after = x_centred.mul_(result).sum(dtype=torch.float64)
-    return result, moments.statistics(kernel, *(value[None] for value in (w_sum, w_squares, (w >= 0.5).sum(), c_after)))
+    _check_kernel(kernel)
+    group = _OneGroup(log_probs, advantages, response_mask)
+    if not group.N:
+        return group.a, _NO_TOKEN
+    w = group.w()
+    extreme = (w < 0.5) & ~group.invalid
+    if kernel == "none":
+        w = (~group.invalid).to(w.dtype)
+    w_sum = w.sum(dtype=torch.float64)
+    result = (w * group.a).mul_(group.N / w_sum)
+    slope = group.x.exp().sub_(1).mul_(group.a)  # A (pi - 1)
+    sums = (
+        w_sum,
+        w.square().sum(dtype=torch.float64),
+        group.x_centred.mul_(result).sum(dtype=torch.float64),
+        extreme.sum(),
+        slope.square_().sum(dtype=torch.float64),
+        slope[extreme].sum(dtype=torch.float64),
+        group.c[extreme].sum(dtype=torch.float64),
+        group.c[extreme].abs().sum(dtype=torch.float64),
+    )
+    return result, group.moments.statistics(kernel, *(value.double()[None] for value in sums))
 
 
 @torch.no_grad()
@@ -125,7 +136,6 @@ def reweight_responses(
     response_mask: Shaped[Tensor, "rows time"],
     group: Int[Tensor, " rows"] | None = None,
     kernel: Kernel = "gaussian",
-    observe: Observer | None = None,
 ) -> tuple[Float[Tensor, "rows time"], CovarianceStatistics]:
     """w~ A of every token, with one advantage per response and statistics per group.
 
@@ -138,7 +148,6 @@ def reweight_responses(
         log_probs, response_mask, kernel: as in :func:`reweight_tokens`.
         advantages: one per response, as in GRPO.
         group: the number of each row's prompt group, 0 <= group < rows; ``None`` makes the batch one group.
-        observe: called with c and w~ of every block of rows, 0 where the mask is 0, to record them.
 
     Returns:
         The reweighted advantages (float32; float64 for float64 log-probs), 0 where the mask is 0, and the statistics.
@@ -147,7 +156,8 @@ def reweight_responses(
         NonFiniteError, OptionsError, ValueError: as in :func:`reweight_tokens`.
     """
     rows, time = log_probs.shape if log_probs.ndim == 2 else (0, 0)
-    _check_arguments(log_probs, response_mask, kernel, advantages=(advantages, (rows,)))
+    _check_kernel(kernel)
+    _check_shapes(log_probs, response_mask, advantages, (rows,))
     if group is None:
         group = torch.zeros(rows, dtype=torch.long)
     elif group.shape != (rows,) or (rows and not 0 <= group.min() <= group.max() < rows):
@@ -165,21 +175,23 @@ def reweight_responses(
     x_mean, a_centred, c = _moments(log_probs, a, order, blocks, groups, dtype)
 
     # result holds w = exp(-c^2 / (2 sigma^2)) until sum(w) is known, then w~ A = w A N / sum(w).
-    slope = a_centred * groups.spread(c.scale(kernel))
-    w_sum, w_squares, w_high, wx_sum = _weigh(log_probs, x_mean, slope, blocks, result)
+    slope = a_centred * groups.spread(c.scale)
+    w_sum, w_squares, wx_sum, *extreme = _weigh(log_probs, x_mean, slope, blocks, kernel, result)
+    count, gradient, extreme_gradient, extreme_x, extreme_x_size = extreme
     normaliser = groups.spread(c.N / groups.sum(w_sum))
-    if observe is not None:
-        for block in blocks:
-            x = block.take(log_probs, dtype).sub_(_column(x_mean, block, dtype))
-            observe(
-                block.rows,
-                block.clear(x.mul_(_column(a_centred, block, dtype))),
-                block.take(result, dtype).mul_(_column(normaliser, block, dtype)),
-            )
     multiply_rows(result, result.new_zeros(rows).index_copy_(0, order, (normaliser * a).to(dtype)))
 
-    c_after = normaliser * a * wx_sum
-    return result, c.statistics(kernel, *(groups.sum(values) for values in (w_sum, w_squares, w_high, c_after)))
+    sums = (
+        w_sum,
+        w_squares,
+        normaliser * a * wx_sum,
+        count,
+        a.square() * gradient,
+        a.square() * extreme_gradient,
+        a_centred * extreme_x,
+        a_centred.abs() * extreme_x_size,
+    )
+    return result, c.statistics(kernel, *map(groups.sum, sums))
 
 
 def _moments(
@@ -221,20 +233,58 @@ def _weigh(
     x_mean: Float[Tensor, " rows"],
     slope: Float[Tensor, " rows"],
     blocks: list[Block],
+    kernel: Kernel,
     w_of_all: Float[Tensor, "all time"],
-) -> list[Float[Tensor, " rows"]]:
-    """Puts w into ``w_of_all``. Returns each row's sums of w, w^2, w >= 0.5 and w (log pi - mean(log pi))."""
+) -> Iterable[Float[Tensor, " rows"]]:
+    """Puts w into ``w_of_all``, and returns sums over each row's tokens.
+
+    They are, with x = log pi - mean(log pi): the sums of w, w^2 and w x; then the number of extreme tokens, the sums of
+    (1 - pi)^2 over all tokens and over extreme ones, and the sums of x and |x| over extreme ones.
+    """
     dtype = w_of_all.dtype
     zero, sums = x_mean.new_zeros((), dtype=dtype), []
     for block in blocks:
         x = block.clear(block.take(log_probs, dtype).sub_(_column(x_mean, block, dtype)))
         root = x * _column(slope, block, dtype)
         w = block.clear(torch.addcmul(zero, root, root, value=-1, out=root).exp2_())
+        extreme = torch.lt(w, 0.5, out=torch.empty_like(w))  # 1 at invalid tokens too, where what it multiplies is 0
+        count = extreme.sum(-1).sub_(block.longest).add_(block.n)
+        if kernel == "none":
+            w = block.clear(w.fill_(1.0))
         block.put(w, w_of_all)
-        w_norm, wx = torch.linalg.vector_norm(w, dim=-1), torch.linalg.vecdot(w, x)
-        sums.append(torch.stack([w.sum(-1), w_norm, torch.ge(w, 0.5, out=x).sum(-1), wx]))
-    w_sum, w_norm, w_high, wx_sum = torch.cat(sums, 1).double()
-    return [w_sum, w_norm.square(), w_high, wx_sum]
+        of_w = [w.sum(-1), torch.linalg.vector_norm(w, dim=-1).square_(), torch.linalg.vecdot(w, x)]
+        rest = block.clear(block.take(log_probs, dtype).mul_(math.log2(math.e)).exp2_().sub_(1))  # pi - 1
+        gradient = torch.linalg.vector_norm(rest, dim=-1).square_()
+        extreme_gradient = torch.linalg.vector_norm(rest.mul_(extreme), dim=-1).square_()
+        of_x = [torch.linalg.vecdot(extreme, x), torch.linalg.vecdot(extreme, x.abs_())]
+        sums.append(torch.stack([*of_w, count, gradient, extreme_gradient, *of_x]))
+    return torch.cat(sums, 1).double()
+
+
+class _OneGroup:
+    """The covariances of one group's tokens, and their moments."""
+
+    def __init__(self, log_probs: Tensor, advantages: Tensor, response_mask: Tensor) -> None:
+        _check_shapes(log_probs, response_mask, advantages, log_probs.shape)
+        dtype = torch.promote_types(log_probs.dtype, torch.float32)
+        self.invalid = response_mask == 0
+        self.x, self.a = (values.to(dtype).masked_fill(self.invalid, 0.0) for values in (log_probs, advantages))
+        x_sum, a_sum, n = (values.sum(-1, dtype=torch.float64) for values in (self.x, self.a, ~self.invalid))
+        _check_finite(torch.arange(len(self.x)), log_probs=x_sum, advantages=a_sum)
+        self.N = n.sum()
+        N = self.N.clamp(min=1)
+
+        # c = (log pi - mean(log pi)) * (A - mean(A)), and its standard deviation
+        self.x_centred = (self.x - x_sum.sum() / N).masked_fill_(self.invalid, 0.0)
+        self.c = (self.a - a_sum.sum() / N).mul_(self.x_centred)
+        c_mean = self.c.sum(dtype=torch.float64) / N
+        self.sigma = (self.c.square().sum(dtype=torch.float64) / N - c_mean.square()).clamp(min=0).sqrt()
+        c_min, c_max = torch.aminmax(self.c) if self.c.numel() else (c_mean, c_mean)
+        self.moments = _Moments(*(value.double()[None] for value in (self.N, c_mean, self.sigma, c_max, c_min)))
+
+    def w(self) -> Float[Tensor, "rows time"]:
+        """exp(-c^2 / (2 sigma^2)), 0 where the mask is 0."""
+        return (self.c * self.moments.scale[0]).square_().neg_().exp2_().masked_fill_(self.invalid, 0.0)
 
 
 class _Groups:
@@ -266,36 +316,50 @@ class _Moments:
         """Whether covariances differ; else all weights are 1."""
         return (self.sigma >= _VANISHING) & (self.mean.abs() < _UNIFORM * self.sigma)
 
-    def scale(self, kernel: Kernel) -> Float[Tensor, " groups"]:
+    @property
+    def scale(self) -> Float[Tensor, " groups"]:
         """s with w = 2^-(s c)^2 = exp(-c^2 / (2 sigma^2)). For exp2 instead of exp see blocks.py."""
-        return torch.where(self.signal & (kernel == "gaussian"), math.sqrt(math.log2(math.e) / 2) / self.sigma, 0.0)
+        return torch.where(self.signal, math.sqrt(math.log2(math.e) / 2) / self.sigma, 0.0)
 
     def statistics(
         self,
         kernel: Kernel,
         w_sum: Float[Tensor, " groups"],
         w_squares: Float[Tensor, " groups"],
-        w_high: Shaped[Tensor, " groups"],  # a count, of any dtype
         c_after: Float[Tensor, " groups"],
+        extreme: Float[Tensor, " groups"],
+        gradient: Float[Tensor, " groups"],
+        extreme_gradient: Float[Tensor, " groups"],
+        extreme_c: Float[Tensor, " groups"],
+        extreme_c_size: Float[Tensor, " groups"],
     ) -> CovarianceStatistics:
-        """From each group's sums of w, w^2, w >= 0.5 and w~ A (log pi - mean(log pi))."""
-        tokens, signal = self.N.sum(), self.signal
+        """From each group's sums of w, w^2, w~ A (log pi - mean(log pi)), extreme tokens, A^2 (1 - pi)^2 over all and
+        over extreme tokens, and c and |c| over extreme tokens."""
+        tokens, signal, weighs = self.N.sum(), self.signal, kernel == "gaussian"
         statistics = (
             (self.sigma * signal).sum() / signal.sum().clamp(min=1),
             signal.double().mean(),
             w_sum.sum() / tokens,
-            (self.scale(kernel) * torch.maximum(self.max, -self.min)).max().square().neg().exp2(),
+            (weighs * self.scale * torch.maximum(self.max, -self.min)).max().square().neg().exp2(),
             torch.minimum(w_sum.square() / w_squares, self.N).sum() / tokens,
-            (self.N - w_high).sum() / tokens,
+            weighs * extreme.sum() / tokens,
             (self.N * self.mean).sum() / tokens,
             c_after.sum() / tokens,
             self.max.max().clamp(min=0),
             self.min.min().clamp(max=0),
+            _share(extreme_gradient, gradient),
+            _share(extreme_c, extreme_c_size),
         )
         return CovarianceStatistics(*torch.stack([value.double() for value in statistics]).tolist())
 
 
-_NO_TOKEN = CovarianceStatistics(*[0.0] * 10)
+def _share(part: Float[Tensor, " groups"], whole: Float[Tensor, " groups"]) -> Float[Tensor, ""]:
+    """0 if the whole is 0."""
+    total = whole.sum()
+    return part.sum() / torch.where(total > 0, total, 1.0)
+
+
+_NO_TOKEN = CovarianceStatistics(*[0.0] * len(fields(CovarianceStatistics)))
 
 
 def _column(per_row: Float[Tensor, " rows"], block: Block, dtype: torch.dtype) -> Float[Tensor, "block 1"]:
@@ -309,13 +373,14 @@ def _check_finite(rows: Int[Tensor, " rows"], **per_row: Float[Tensor, " rows"])
         raise NonFiniteError(list(per_row)[which], rows.to(finite.device)[~finite[which]].sort().values.tolist())
 
 
-def _check_arguments(
-    log_probs: Tensor, response_mask: Tensor, kernel: str, advantages: tuple[Tensor, tuple[int, ...]]
-) -> None:
+def _check_kernel(kernel: str) -> None:
     if kernel not in get_args(Kernel):
         raise OptionsError(f"kernel={kernel!r} is unknown; use one of {', '.join(get_args(Kernel))}")
+
+
+def _check_shapes(log_probs: Tensor, response_mask: Tensor, advantages: Tensor, expected: tuple[int, ...]) -> None:
     if log_probs.ndim != 2 or response_mask.shape != log_probs.shape:
         shapes = f"log_probs {tuple(log_probs.shape)} and response_mask {tuple(response_mask.shape)}"
         raise ValueError(f"{shapes} must both be (rows, time)")
-    if advantages[0].shape != advantages[1]:
-        raise ValueError(f"advantages {tuple(advantages[0].shape)} must be {tuple(advantages[1])}")
+    if advantages.shape != expected:
+        raise ValueError(f"advantages {tuple(advantages.shape)} must be {tuple(expected)}")

@@ -37,6 +37,13 @@ def reference_weights(
         groups[uid] = {"sigma": sigma, "mean_c": mean_c, "n": n, "sum_w": sum_w, "uniform": uniform}
         groups[uid] |= {"sum_w2": math.fsum(x * x for x in w), "low": sum(x < 0.5 for x in w), "min_w": min(w)}
         groups[uid] |= {"max_c": max(c), "min_c": min(c)}
+        gradient = [float(advantages[i]) ** 2 * (1 - math.exp(float(log_probs[i][t]))) ** 2 for i, t in tokens]
+        extreme = [(x, g) for x, g, value in zip(c, gradient, w, strict=True) if value < 0.5]
+        groups[uid] |= {"gradient": math.fsum(gradient), "extreme_gradient": math.fsum(g for _, g in extreme)}
+        groups[uid] |= {
+            "extreme_c": math.fsum(x for x, _ in extreme),
+            "extreme_size": math.fsum(abs(x) for x, _ in extreme),
+        }
         after = [weights[i][t] * float(advantages[i]) for i, t in tokens]
         mean_after = math.fsum(after) / n
         groups[uid]["cov_after"] = (

@@ -68,7 +68,13 @@ def loop_statistics(groups) -> dict[str, float]:
         "covariance_after": sum(g["cov_after"] * g["n"] for g in groups.values()) / tokens,
         "covariance_max": max(0, *(g["max_c"] for g in groups.values()), 0),
         "covariance_min": min(0, *(g["min_c"] for g in groups.values()), 0),
+        "extreme_gradient_share": share(groups, "extreme_gradient", "gradient"),
+        "extreme_balance": share(groups, "extreme_c", "extreme_size"),
     }
+
+
+def share(groups, part: str, whole: str) -> float:
+    return sum(g[part] for g in groups.values()) / (sum(g[whole] for g in groups.values()) or 1)
 
 
 @both
@@ -256,7 +262,8 @@ def test_sums_are_exact_where_float32_would_lose_tokens(reweight):
     of_single_tokens = {"covariance_max", "covariance_min", "weight_min"}  # as exact as float32 values, not as sums
     for name, value in loop_statistics(groups).items():
         rel = 1e-3 if name in of_single_tokens else 1e-6
-        assert getattr(statistics, name) == pytest.approx(value, rel=rel, abs=1e-9), name
+        small = 1e-7 if name == "extreme_balance" else 1e-9  # a difference of sums, divided by their total
+        assert getattr(statistics, name) == pytest.approx(value, rel=rel, abs=small), name
 
 
 @both
@@ -358,6 +365,35 @@ def test_non_finite_advantages_are_named_unless_the_row_is_empty(reweight, bad):
 
 
 @both
+@pytest.mark.parametrize(("vocabulary", "tolerance"), [(2, 1e-5), (64, 0.03)])
+def test_the_extreme_tokens_share_of_the_gradient_is_that_of_autograd(reweight, vocabulary, tolerance):
+    """The policy gradient's squared norm with respect to each token's logits.
+
+    It is A^2 ((1 - pi)^2 + the sum of the other tokens' squared probabilities). With two tokens to choose from that is
+    2 A^2 (1 - pi)^2, so the share is exact; with more it is close.
+    """
+    g = torch.Generator().manual_seed(0)
+    rows, time = 8, 50
+    logits = (4 * torch.randn(rows, time, vocabulary, generator=g)).requires_grad_()
+    log_policy = logits.log_softmax(-1)
+    actions = torch.distributions.Categorical(logits=logits.detach()).sample()
+    log_probs = log_policy.gather(-1, actions[..., None])[..., 0]
+    advantages, mask = torch.randn(rows, generator=g), torch.rand(rows, time, generator=g) < 0.8
+    (gradient,) = torch.autograd.grad((log_probs * advantages[:, None] * mask).sum(), logits)
+    squared = gradient.double().square().sum(-1)
+    x, a = log_probs.detach()[mask].double(), advantages[:, None].expand(rows, time)[mask].double()
+    c = (x - x.mean()) * (a - a.mean())
+    extreme = c.abs() > math.sqrt(2 * math.log(2)) * c.std(unbiased=False)
+    assert 0 < extreme.double().mean() < 0.3
+    for kernel in ("gaussian", "none"):
+        _, statistics = reweight(log_probs.detach(), advantages, mask, kernel=kernel)
+        share = squared[mask][extreme].sum() / squared[mask].sum()
+        assert statistics.extreme_gradient_share == pytest.approx(share.item(), abs=tolerance)
+        balance = c[extreme].sum() / c[extreme].abs().sum()
+        assert statistics.extreme_balance == pytest.approx(balance.item(), abs=1e-4)
+
+
+@both
 def test_no_gradient_flows_through_the_weights(reweight):
     log_probs, advantages, mask, group = random_batch(11)
     assert not reweight(log_probs.requires_grad_(), advantages, mask, group)[0].requires_grad
@@ -369,7 +405,8 @@ def test_kernel_none_is_weight_one_with_the_statistics_of_plain_grpo(reweight):
     plain, none = reweight(log_probs, advantages, mask, kernel="none")
     _, gaussian = reweight(log_probs, advantages, mask)
     assert torch.equal(plain, advantages[:, None] * mask)
-    for name in ("sigma", "signal_share", "covariance_before", "covariance_max", "covariance_min"):
+    unchanged = ("sigma", "signal_share", "covariance_before", "covariance_max", "covariance_min")
+    for name in (*unchanged, "extreme_gradient_share", "extreme_balance"):
         assert getattr(none, name) == getattr(gaussian, name)
     assert none.sigma > 0 and none.weight_min == none.weight_mean == 1 and none.downweighted_share == 0
     assert none.effective_sample_share == pytest.approx(1)
