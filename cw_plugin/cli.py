@@ -31,7 +31,7 @@ from cw_plugin.reports.paper import TABLE_2
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from cw_plugin.bins import Bins
+    from cw_plugin.reports.distribution import Distribution
     from cw_plugin.data.prepare import Prepared
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
@@ -288,27 +288,22 @@ def covariance(
         from cw_plugin.reports.runs import split_name
         from cw_plugin.reports.seeds import check_runs
 
-        distributions: dict[str, Bins] = {}
-        extremes = []
+        distributions: dict[str, Distribution] = {}
         seeds: dict[str, list[records.Records]] = {}
         folders = [split_name(run) for run in runs]
         for name, path in folders:
             seeds.setdefault(name, []).append(records.read_records(path, records.parse_steps(steps)))
-            if (table := tables.extreme_tokens(name, records.read_extremes(path))).rows:
-                extremes.append(table)
         for note in check_runs(folders):
             typer.echo(note, err=True)
         for name, several in seeds.items():
             if by_step:
                 for step in sorted({step for run in several for step in run}):
                     one = [{step: run[step]} for run in several if step in run]
-                    distributions[records.title(name, one)] = records.together(one)
+                    distributions[records.title(name, one)] = records.all_tokens(one)
             else:
-                distributions[records.title(name, several)] = records.together(several)
-        for title, bins in distributions.items():
-            typer.echo(tables.table_1(title, bins).markdown())
-        for table in extremes:
-            typer.echo(table.markdown())
+                distributions[records.title(name, several)] = records.all_tokens(several)
+        for title, distribution in distributions.items():
+            typer.echo(tables.table_1(title, distribution).markdown())
         if out is not None:
             out = expanded(out)
             _save([plots.contributions(distributions)], out, formats)

@@ -244,7 +244,9 @@ def _weigh(
     dtype = w_of_all.dtype
     zero, sums = x_mean.new_zeros((), dtype=dtype), []
     for block in blocks:
-        x = block.clear(block.take(log_probs, dtype).sub_(_column(x_mean, block, dtype)))
+        x = block.take(log_probs, dtype)
+        rest = block.clear((x * math.log2(math.e)).exp2_().sub_(1))  # pi - 1
+        x = block.clear(x.sub_(_column(x_mean, block, dtype)))
         root = x * _column(slope, block, dtype)
         w = block.clear(torch.addcmul(zero, root, root, value=-1, out=root).exp2_())
         extreme = torch.lt(w, 0.5, out=torch.empty_like(w))  # 1 at invalid tokens too, where what it multiplies is 0
@@ -253,7 +255,6 @@ def _weigh(
             w = block.clear(w.fill_(1.0))
         block.put(w, w_of_all)
         of_w = [w.sum(-1), torch.linalg.vector_norm(w, dim=-1).square_(), torch.linalg.vecdot(w, x)]
-        rest = block.clear(block.take(log_probs, dtype).mul_(math.log2(math.e)).exp2_().sub_(1))  # pi - 1
         gradient = torch.linalg.vector_norm(rest, dim=-1).square_()
         extreme_gradient = torch.linalg.vector_norm(rest.mul_(extreme), dim=-1).square_()
         of_x = [torch.linalg.vecdot(extreme, x), torch.linalg.vecdot(extreme, x.abs_())]

@@ -56,7 +56,7 @@ FREE = (
 MICRO_BATCHES = ("actor_rollout_ref.actor.ppo_max_token_len_per_gpu", "actor_rollout_ref.actor.ppo_micro_batch_size*")
 LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode"
 
-RESULTS = ("metrics*.jsonl", "validation/*", "tensorboard/*", "covariance/*", "global_step_*", "checkpoints/*")
+RESULTS = ("metrics*.jsonl", "validation/*", "tensorboard/*", "tokens/*", "global_step_*", "checkpoints/*")
 
 
 def refuse(text: str) -> NoReturn:

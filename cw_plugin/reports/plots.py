@@ -15,10 +15,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cw_plugin.bins import Bins, side
 from cw_plugin.errors import ReportError
 from cw_plugin.files import write_whole
 from cw_plugin.reports.curves import CURVES
+from cw_plugin.reports.distribution import Distribution
 from cw_plugin.reports.runs import Run
 
 _STYLES: tuple[dict[str, Any], ...] = (
@@ -150,7 +150,7 @@ def accuracy_metrics(runs: Sequence[Run]) -> list[str]:
     return sorted(key for key in names if key.startswith("val-core/") and "/acc/mean@" in key)
 
 
-def contributions(records: Mapping[str, Bins]) -> Figure:
+def contributions(distributions: Mapping[str, Distribution]) -> Figure:
     """Figure 3: the share of each side's covariance that the most extreme tokens hold."""
     figure = Figure(figsize=(8.4, 3.8), layout="constrained")
     for place, (sign, label) in enumerate(((1, "positive"), (-1, "negative")), 1):
@@ -158,34 +158,36 @@ def contributions(records: Mapping[str, Bins]) -> Figure:
         axes.set_xlabel("most extreme tokens, share")
         axes.set_ylabel("share of the side's covariance")
         axes.grid(alpha=0.25, linewidth=0.6)
-        for index, (name, bins) in enumerate(records.items()):
-            tokens = side(bins, sign)
-            if len(tokens.tokens):
-                share = tokens.tokens / tokens.tokens[-1]
-                total = tokens.covariance[-1]
-                axes.plot(share, tokens.covariance / total, label=name, **_style(index))
+        for index, (name, distribution) in enumerate(distributions.items()):
+            side = distribution.side(sign)
+            if len(side.tokens):
+                # A thousand points are enough for a curve; the first tokens count most.
+                shown = np.unique(np.geomspace(1, len(side.tokens), 1000).astype(int)) - 1
+                share, held = side.tokens / side.tokens[-1], side.covariance / side.covariance[-1]
+                axes.plot(share[shown], held[shown], label=name, **_style(index))
         axes.legend(frameon=False)
     return figure
 
 
-def weight_curve(records: Mapping[str, Bins]) -> Figure:
-    """Two figures in one: the mean weight by covariance, above the number of tokens."""
+def weight_curve(distributions: Mapping[str, Distribution]) -> Figure:
+    """The mean weight of tokens by their covariance."""
     figure, axes = _figure(
         "Weight of a token", "covariance c of the token (linear up to 0.1, then logarithmic)", "mean weight"
     )
     axes.set_xscale("symlog", linthresh=0.1)
-    for index, (name, bins) in enumerate(records.items()):
-        # A bin has only a few tokens, so bins are joined until they have a fiftieth of their side.
+    for index, (name, tokens) in enumerate(distributions.items()):
+        # Each point is the mean over a fiftieth of a side's tokens.
         for sign in (-1, 1):
-            chosen = np.flatnonzero(sign * bins["edge"] > 0)
-            tokens, weight, covariance = (bins[key][chosen] for key in ("tokens", "weight", "covariance"))
+            chosen = np.flatnonzero(sign * tokens.covariance > 0)
+            chosen = chosen[np.argsort(tokens.covariance[chosen])]
             if not len(chosen):
                 continue
-            group = (np.cumsum(tokens) * 50 // max(tokens.sum(), 1)).astype(int)
+            count, weight, covariance = (values[chosen] for values in (tokens.count, tokens.weight, tokens.covariance))
+            group = (np.cumsum(count) * 50 // count.sum()).astype(int)
             _, where = np.unique(group, return_inverse=True)
-            count, weights, covariances = (np.bincount(where, values) for values in (tokens, weight, covariance))
+            counts, weights, covariances = (np.bincount(where, x) for x in (count, count * weight, count * covariance))
             label: dict[str, Any] = {"label": name} if sign > 0 else {}
-            axes.plot(covariances / count, weights / count, **label, **_style(index))
+            axes.plot(covariances / counts, weights / counts, **label, **_style(index))
     axes.axhline(1.0, color="#999999", linewidth=0.8)
     axes.legend(frameon=False)
     return figure

@@ -1,38 +1,80 @@
-"""Reads the covariance records of a run (``covariance/step_*.parquet``)."""
+"""Reads the token records of a run (``tokens/step_*.parquet``, written by recording.py)."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cw_plugin.bins import Bins, add_bins
 from cw_plugin.errors import ReportError
 from cw_plugin.files import find
+from cw_plugin.reports.distribution import Distribution, together
 from cw_plugin.reports.runs import refuse_several
 
-Records = dict[int, Bins]  # step -> its bins
+Records = dict[int, Distribution]  # step -> its tokens
 
-_STEP = re.compile(r"step_(\d+)(-\d+)?(\.tokens)?\.parquet")  # -2 and on: later batches of the step
-_COLUMNS = ("edge", "tokens", "covariance", "weight", "weighted")
+_PATTERN = "tokens/step_*.parquet"
+_STEP = re.compile(r"step_(\d+)(-\d+)?\.parquet")  # -2 and on: later batches of the step
+_COLUMNS = {"group", "row", "position", "token_id", "text", "log_prob", "advantage", "covariance", "kernel", "weight"}
 
 
-def read_records(path: Path, steps: tuple[int, int] | None = None) -> Records:
-    """The bins of every recorded step below ``path``, of those from ``steps[0]`` to ``steps[1]`` if given.
+@dataclass(frozen=True)
+class TokenRecord:
+    """The recorded tokens of one batch.
+
+    Attributes:
+        step, scope, kernel: of the run.
+        groups, tokens: how many the batch had; the record may hold fewer.
+        prompts: group -> text.
+        table: a row for each token; columns as :class:`cw_plugin.recording.TokenFiles` says.
+    """
+
+    step: int
+    scope: str
+    kernel: str
+    groups: int
+    tokens: int
+    prompts: dict[int, str]
+    table: pa.Table
+
+
+def has_records(path: Path) -> bool:
+    """Whether a run's folder holds token records."""
+    return path.is_dir() and bool(find(path, _PATTERN))
+
+
+def read_tokens(path: Path, steps: tuple[int, int] | None = None) -> list[TokenRecord]:
+    """The records below ``path`` in order, of the steps from ``steps[0]`` to ``steps[1]`` if given.
 
     Raises:
         ReportError: there is no record, the records are of several runs, or one cannot be read.
     """
+    return [_read(file) for files in _files(path, steps).values() for file in files]
+
+
+def read_records(path: Path, steps: tuple[int, int] | None = None) -> Records:
+    """How covariance is distributed at each recorded step. Arguments and errors as in :func:`read_tokens`."""
+    return {step: together([_distribution(_read(file)) for file in files]) for step, files in _files(path, steps).items()}
+
+
+def _files(path: Path, steps: tuple[int, int] | None) -> dict[int, list[Path]]:
+    """Step -> its files."""
     if not path.exists():
         raise ReportError(f"{path} does not exist; give the folder of a run")
-    files = _files(path, tokens=False)
+    files: dict[int, list[Path]] = {}
+    for file in find(path, _PATTERN):
+        if found := _STEP.fullmatch(file.name):
+            files.setdefault(int(found[1]), []).append(file)
+    refuse_several(path, {file.parent for of_step in files.values() for file in of_step})
     if not files:
         raise ReportError(
-            f"{path} holds no covariance record (covariance/step_*.parquet); train with adv_estimator=cw_grpo and "
+            f"{path} holds no token record ({_PATTERN}); train with adv_estimator=cw_grpo and "
             "+algorithm.cw_grpo.record_every=50, for plain GRPO with +algorithm.cw_grpo.kernel=none as well"
         )
     chosen = {step: files[step] for step in sorted(files) if steps is None or steps[0] <= step <= steps[1]}
@@ -40,18 +82,25 @@ def read_records(path: Path, steps: tuple[int, int] | None = None) -> Records:
         raise ReportError(
             f"{path} has records of the steps {', '.join(map(str, sorted(files)))}, none of them in --steps"
         )
-    return {step: add_bins([_read(file, _COLUMNS) for file in files]) for step, files in chosen.items()}
+    return chosen
 
 
-def _files(path: Path, tokens: bool) -> dict[int, list[Path]]:
-    """Step -> its files, of bins or of tokens."""
-    files: dict[int, list[Path]] = {}
-    for file in find(path, "step_*.parquet"):
-        found = _STEP.fullmatch(file.name)
-        if found and bool(found[3]) == tokens:
-            files.setdefault(int(found[1]), []).append(file)
-    refuse_several(path, {file.parent for of_step in files.values() for file in of_step})
-    return files
+def _read(file: Path) -> TokenRecord:
+    try:
+        table = pq.read_table(file)
+        of = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
+        if lacking := _COLUMNS - set(table.column_names):
+            raise KeyError(", ".join(sorted(lacking)))
+        prompts = {int(group): text for group, text in json.loads(of["prompts"]).items()}
+        counts = (int(of[name]) for name in ("groups", "tokens"))
+        return TokenRecord(int(of["step"]), of["scope"], of["kernel"], *counts, prompts, table)
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise ReportError(f"{file} cannot be read as a token record ({error}); remove it") from None
+
+
+def _distribution(record: TokenRecord) -> Distribution:
+    covariance, weight = (record.table[name].to_numpy() for name in ("covariance", "weight"))
+    return Distribution(covariance, weight, np.ones(len(covariance), np.int64))
 
 
 def parse_steps(text: str | None) -> tuple[int, int] | None:
@@ -68,31 +117,13 @@ def parse_steps(text: str | None) -> tuple[int, int] | None:
     return int(first), int(last or first)
 
 
-def read_extremes(path: Path) -> list[dict[str, object]]:
-    """The most extreme tokens of the last step that recorded them, positive ones first; empty if none did."""
-    files = _files(path, tokens=True)
-    rows = []
-    for file in files[max(files)] if files else []:
-        columns = _read(file, ("covariance", "weight", "token", "context"))
-        rows += [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    return sorted(rows, key=lambda row: (row["covariance"] < 0, -abs(row["covariance"])))
-
-
-def _read(file: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
-    try:
-        table = pq.read_table(file, columns=list(names))
-        return {name: table[name].to_numpy(zero_copy_only=False) for name in names}
-    except (pa.ArrowException, OSError, KeyError) as error:
-        raise ReportError(f"{file} cannot be read as a covariance record ({error}); remove it") from None
-
-
-def together(runs: Sequence[Records]) -> Bins:
+def all_tokens(runs: Sequence[Records]) -> Distribution:
     """All steps of all runs as one distribution."""
-    return add_bins([bins for records in runs for bins in records.values()])
+    return together([tokens for records in runs for tokens in records.values()])
 
 
 def title(name: str, runs: Sequence[Records]) -> str:
-    """A label for the result of :func:`together`."""
+    """A label for the result of :func:`all_tokens`."""
     steps = sorted({step for records in runs for step in records})
     seeds = f" of {len(runs)} runs" if len(runs) > 1 else ""
     return f"{name}, step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}{seeds}"

@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from cw_plugin.errors import NoMetricsError, ReportError
-from cw_plugin.files import find, write_whole
+from cw_plugin.files import write_whole
 from cw_plugin.reports import plots, records, tables
 from cw_plugin.reports.curves import CURVES
 from cw_plugin.reports.evaluations import Evaluation, evaluation_folders, read_evaluations, validation_dumps
@@ -51,7 +51,7 @@ def collect(arguments: Sequence[str]) -> Material:
             material.evaluations += read_evaluations(argument)
         if (config := read_config(path)) is not None:
             material.configs.append((name, config))
-        if path.is_dir() and find(path, "step_*.parquet"):
+        if records.has_records(path):
             material.records.setdefault(name, []).append(records.read_records(path))
     material.missing += check_runs([(run.name, run.path) for run in material.runs])
     graded = {evaluation.name for evaluation in material.evaluations}
@@ -122,7 +122,7 @@ def _tables(material: Material, base: str | None, step: int | None, paper_model:
     if material.configs:
         found.append(tables.table_5(material.configs))
     for number, (name, several) in enumerate(material.records.items(), 1):
-        table = tables.table_1(records.title(name, several), records.together(several))
+        table = tables.table_1(records.title(name, several), records.all_tokens(several))
         found.append(replace(table, name=f"table1-{number}"))
     return found
 
@@ -133,7 +133,7 @@ def _figures(material: Material) -> list[Figure]:
     names += ["accuracy"] if plots.accuracy_metrics(material.runs) else []
     figures = [figure for name in names for figure in plots.named(material.runs, name)]
     if material.records:
-        covariances = {name: records.together(several) for name, several in material.records.items()}
+        covariances = {name: records.all_tokens(several) for name, several in material.records.items()}
         figures += [plots.contributions(covariances), plots.weight_curve(covariances)]
     # A correlation of fewer steps says nothing.
     forecasts = [run for run in material.runs if len(run.metrics.get("cw_grpo/entropy_change", {})) >= 30]

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from cw_plugin.bins import Bins, side
 from cw_plugin.data.sources import SOURCES
 from cw_plugin.reports import paper
+from cw_plugin.reports.distribution import Distribution
 from cw_plugin.reports.evaluations import BENCHMARKS, Evaluation
 from cw_plugin.reports.runs import Run
 from cw_plugin.reports.seeds import check_evaluations
@@ -304,9 +304,9 @@ def table_5(configs: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     return Table("table5", "Table 5: hyperparameters", ["", *names, f"paper ({REPORTED})"], rows, notes)
 
 
-def table_1(name: str, bins: Bins) -> Table:
+def table_1(name: str, distribution: Distribution) -> Table:
     """Covariance at a percentile, in both senses of the paper's wording."""
-    positive, negative = side(bins, 1), side(bins, -1)
+    positive, negative = distribution.side(1), distribution.side(-1)
     rows = []
     for share, up, down in paper.TABLE_1:
         cells = [*positive.at(share), *(-value for value in negative.at(share))]
@@ -323,17 +323,3 @@ def table_1(name: str, bins: Bins) -> Table:
     if few:
         notes.append(f"Based on fewer than {FEW} tokens, so mostly chance: {', '.join(few)}.")
     return Table("table1", f"Table 1: token-level covariance, {name}", header, rows, notes)
-
-
-def extreme_tokens(name: str, tokens: Sequence[Mapping[str, Any]]) -> Table:
-    """The tokens of most extreme covariance, with the text before them."""
-    rows = [
-        [
-            repr(token["token"])[1:-1],
-            f"{token['covariance']:.3g}",
-            f"{token['weight']:.2g}",
-            repr(token["context"])[1:-1][-60:],
-        ]
-        for token in tokens
-    ]
-    return Table("tokens", f"Most extreme tokens, {name}", ["token", "covariance", "weight", "after"], rows)

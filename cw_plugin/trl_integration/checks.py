@@ -17,6 +17,7 @@ TESTED = ("0.29.0", "1.16.0")  # the oldest, which pyproject.toml also names, an
 NEEDED = {
     "_generate_and_score_completions": ("inputs",),
     "_get_per_token_logps_and_entropies": ("model", "input_ids", "attention_mask", "logits_to_keep", "batch_size"),
+    "_calculate_rewards": (),
     "_compute_loss": ("inputs",),
 }
 # How _compute_loss tells one advantage per response from one per token. Without it, (B, T) advantages would broadcast

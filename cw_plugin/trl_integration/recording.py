@@ -1,4 +1,4 @@
-"""Writes the covariance distribution, and compares entropy with its forecast, as the verl integration does."""
+"""Writes token records, and compares entropy with its forecast, as the verl integration does."""
 
 from __future__ import annotations
 
@@ -8,11 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxtyping import Int
-from torch import Tensor
-
-from cw_plugin.covariance import CovarianceRecorder
-from cw_plugin.recording import CovarianceFiles, Drift, entropy_metrics
+from cw_plugin.recording import Batch, Drift, TokenFiles, entropy_metrics
 from cw_plugin.trl_integration.config import option
 
 logger = logging.getLogger("cw_plugin")
@@ -29,24 +25,20 @@ class Records:
         self._trainer = trainer
         self._step = 0  # the first step that trains on the last generation batch
         self._before: tuple[int, float, Drift] | None = None  # of the previous log: step, learning rate, entropy
-        scope, kernel, tokens = (option(trainer.args, f"cw_{name}") for name in ("scope", "kernel", "record_tokens"))
-        self._files = CovarianceFiles(Path(trainer.args.output_dir), scope, kernel, tokens, logger)
+        scope, kernel = option(trainer.args, "cw_scope"), option(trainer.args, "cw_kernel")
+        self._files = TokenFiles(Path(trainer.args.output_dir), scope, kernel, logger)
 
-    def observer(self, mask: Int[Tensor, "rows time"]) -> CovarianceRecorder | None:
-        """An observer for the next generation batch, if one of its training steps is the first or due for a record."""
+    def begin_batch(self) -> bool:
+        """Whether to record the next generation batch: one of its training steps is the first, or due for a record."""
         args, step = self._trainer.args, self._trainer.state.global_step + 1
         self._step = step
         steps = math.ceil(args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps)
         every = option(args, "cw_record_every")
-        if every and any(step == 1 or step % every == 0 for step in range(step, step + steps)):
-            return CovarianceRecorder(mask, option(args, "cw_record_tokens"))
-        return None
+        return every > 0 and any(step == 1 or step % every == 0 for step in range(step, step + steps))
 
-    def write(self, recorder: CovarianceRecorder, completions: Int[Tensor, "rows time"]) -> None:
-        """Write what the recorder has seen; ``completions`` are the token ids of the same rows."""
+    def write(self, batch: Batch) -> None:
         if self._trainer.accelerator.is_main_process:
-            decode = self._trainer.processing_class.decode
-            self._files.write(self._step, recorder, decode, lambda rows: completions[rows].tolist())
+            self._files.write(self._step, batch, self._trainer.processing_class)
 
     def follow_entropy(self, metrics: Mapping[str, list[float]], learning_rate: float | None) -> dict[str, float]:
         """The change of entropy since the previous log, and its forecast; empty at the first log.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from trl import GRPOTrainer
 
 from cw_plugin.errors import NonFiniteError
+from cw_plugin.recording import Batch
 from cw_plugin.trl_integration.checks import check_settings, check_trl
 from cw_plugin.trl_integration.config import option
 from cw_plugin.trl_integration.recording import Records
@@ -69,10 +71,9 @@ class CWGRPOTrainer(GRPOTrainer):
         mask = self._cw_gather(batch["completion_mask"] * batch.get("tool_mask", 1))
         group = torch.arange(len(everyone)) // self.num_generations
         scope, kernel = option(self.args, "cw_scope"), option(self.args, "cw_kernel")
-        recorder = self._cw_records.observer(mask)
         try:
             weighted, statistics = reweight_responses(
-                everyone, advantages, mask, group if scope == "group" else None, kernel, observe=recorder
+                everyone, advantages, mask, group if scope == "group" else None, kernel
             )
         except NonFiniteError as error:
             hint = f" {CAUSES[error.what]} Rows are those of the generation batch over all processes."
@@ -80,11 +81,19 @@ class CWGRPOTrainer(GRPOTrainer):
         if kernel != "none":  # with "none", advantages stay TRL's own, bit for bit
             first = self.accelerator.process_index * rows
             batch["advantages"] = weighted[first : first + rows, :width]
-        if recorder is not None:
-            self._cw_records.write(recorder, self._cw_gather(batch["completion_ids"]))
         for name, value in {**vars(statistics), "seconds": time.perf_counter() - started}.items():
             self._metrics["train"][f"cw_grpo/{name}"].append(value)
+        if self._cw_records.begin_batch():
+            names = ("prompt_ids", "prompt_mask", "completion_ids")
+            prompts, is_prompt, completions = (self._cw_gather(batch[name]) for name in names)
+            sequences = partial(map, lambda row: (prompts[row][is_prompt[row] != 0], completions[row]))
+            self._cw_records.write(Batch(everyone, advantages, mask, group, self._cw_rewards, sequences))
         return batch
+
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Float[Tensor, "rows functions"]:
+        rewards = super()._calculate_rewards(*args, **kwargs)  # of all processes
+        self._cw_rewards = (rewards * self.reward_weights.to(rewards.device)).nansum(-1)
+        return rewards
 
     @torch.no_grad()
     def _cw_log_probs(self, batch: dict[str, Any]) -> Float[Tensor, "rows time"]:

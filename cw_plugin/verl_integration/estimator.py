@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cw_plugin.errors import MissingLogProbsError, NonFiniteError
-from cw_plugin.recording import Responses
+from cw_plugin.recording import Batch
 from cw_plugin.verl_integration import NAME, run
 from cw_plugin.verl_integration.options import Options
 from cw_plugin.weights import CovarianceStatistics, reweight_responses
@@ -27,15 +27,15 @@ CAUSES = {
 
 
 @dataclass(frozen=True)
-class Batch:
+class TrainerBatch:
     """What verl's trainer knows while it computes advantages, but does not pass to an estimator (see hooks.py)."""
 
     old_log_probs: Float[Tensor, "rows time"] | None
     keys: Sequence[str] | None  # "{uid}_{session}_{output}" for each row; None under RayPPOTrainer
-    responses: Responses
+    sequences: Callable[[Sequence[int]], Iterable[tuple[Tensor, Tensor]]]  # token ids of prompt and response of rows
 
 
-batch_of_trainer: ContextVar[Batch | None] = ContextVar("cw_grpo_batch", default=None)
+batch_of_trainer: ContextVar[TrainerBatch | None] = ContextVar("cw_grpo_batch", default=None)
 
 
 def compute_cw_grpo_advantage(
@@ -82,19 +82,18 @@ def compute_cw_grpo_advantage(
         )
     keys = of_trainer.keys if of_trainer is not None else None
     advantages = _grpo_advantages(token_level_rewards, response_mask, index, config, keys)
-    group = _group_numbers(index) if options.scope == "group" else None
-    recorder = this_run.recorder(response_mask) if this_run and of_trainer else None
+    group = _group_numbers(index)
+    scope = group if options.scope == "group" else None
     try:
-        weighted, statistics = reweight_responses(
-            old_log_probs, advantages, response_mask, group, options.kernel, observe=recorder
-        )
+        weighted, statistics = reweight_responses(old_log_probs, advantages, response_mask, scope, options.kernel)
     except NonFiniteError as error:
         prompts = ", ".join(str(index[row]) for row in error.rows[:20])
         raise NonFiniteError(error.what, error.rows, f" {CAUSES[error.what]} Their uids: {prompts}.") from error
     if this_run:
         this_run.note(as_metrics(statistics, time.perf_counter() - started))
-    if this_run and of_trainer and recorder:
-        this_run.record(recorder, of_trainer.responses)
+    if this_run and of_trainer and this_run.records_this_step:
+        rewards = token_level_rewards.sum(-1)
+        this_run.record(Batch(old_log_probs, advantages, response_mask, group, rewards, of_trainer.sequences))
     return weighted, weighted
 
 

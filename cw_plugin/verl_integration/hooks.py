@@ -85,7 +85,7 @@ def _begin_run(call: Call) -> Any:
 
 
 def _hand_over_batch(call: Call) -> Any:
-    from cw_plugin.verl_integration.estimator import Batch, batch_of_trainer
+    from cw_plugin.verl_integration.estimator import TrainerBatch, batch_of_trainer
 
     if call.arguments["adv_estimator"] != NAME or batch_of_trainer.get() is not None:
         return call.proceed()
@@ -96,17 +96,17 @@ def _hand_over_batch(call: Call) -> Any:
         )
     data, keys = call.arguments["data"], call.arguments.get("batch_keys")
 
-    def responses(rows: Any) -> Any:
+    def sequences(rows: Any) -> Any:
         if keys is None:
-            return [data.batch["responses"][row].tolist() for row in rows]
+            return [(data.batch["prompts"][row], data.batch["responses"][row]) for row in rows]
         import transfer_queue
 
         found = transfer_queue.kv_batch_get(
-            keys=[keys[row] for row in rows], partition_id="train", select_fields=["responses"]
+            keys=[keys[row] for row in rows], partition_id="train", select_fields=["prompts", "responses"]
         )
-        return [ids.tolist() for ids in found["responses"].unbind()]
+        return zip(found["prompts"].unbind(), found["responses"].unbind(), strict=True)
 
-    token = batch_of_trainer.set(Batch(data.batch.get("old_log_probs", None), keys, responses))
+    token = batch_of_trainer.set(TrainerBatch(data.batch.get("old_log_probs", None), keys, sequences))
     try:
         return call.proceed()
     finally:

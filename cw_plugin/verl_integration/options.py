@@ -24,15 +24,13 @@ class Options:
         scope: which tokens share means, sigma and normalisation: those of one prompt ("group", as in the paper), or
             of the whole training batch ("batch").
         kernel: "gaussian", or "none" for plain GRPO with the same statistics recorded.
-        record_every: steps between two records of the covariance distribution, 0 for none (run.py).
-        record_tokens: how many of the most extreme tokens a record lists, with their text, for each sign.
+        record_every: steps between two records of a step's tokens, 0 for none (recording.py).
         entropy_low, entropy_high: in nats. The log warns if the policy entropy is outside. None means no bound.
     """
 
     scope: Scope = "group"
     kernel: Kernel = "gaussian"
     record_every: int = 50
-    record_tokens: int = 0
     entropy_low: float | None = None
     entropy_high: float | None = None
 
@@ -77,7 +75,6 @@ _VALID: dict[str, tuple[str, Any]] = {
     "scope": _one_of(get_args(Scope)),
     "kernel": _one_of(("gaussian", "none")),
     "record_every": _COUNT,
-    "record_tokens": _COUNT,
     "entropy_low": _BOUND,
     "entropy_high": _BOUND,
 }

@@ -1,4 +1,4 @@
-"""The state of the training run in this process, and what it reports: metrics and covariance records."""
+"""The state of the training run in this process, and what it reports: metrics and token records."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from cw_plugin.covariance import CovarianceRecorder
-from cw_plugin.recording import CovarianceFiles, Drift, Responses, entropy_metrics
+from cw_plugin.recording import Batch, Drift, TokenFiles, entropy_metrics
 from cw_plugin.verl_integration import NAME
 from cw_plugin.verl_integration.options import Options, bypasses_old_log_probs
 
@@ -38,7 +35,7 @@ class Run:
         self._outside = False  # whether the entropy is outside its bounds, and the log has warned of it
         options = self.options
         folder = Path(self.config.trainer.default_local_dir)
-        self._files = CovarianceFiles(folder, options.scope, options.kernel, options.record_tokens, logger)
+        self._files = TokenFiles(folder, options.scope, options.kernel, logger)
         bounded = (self.options.entropy_low, self.options.entropy_high) != (None, None)
         if bounded and bypasses_old_log_probs(self.config):
             logger.warning(
@@ -51,9 +48,9 @@ class Run:
         """The current training step, counted from 1; None before the first."""
         return getattr(self._trainer(), "global_steps", None)
 
-    def recorder(self, response_mask: Tensor) -> CovarianceRecorder | None:
-        """An observer for the weights if this step must be recorded, else None."""
-        return CovarianceRecorder(response_mask, self.options.record_tokens) if self.options.is_due(self.step) else None
+    @property
+    def records_this_step(self) -> bool:
+        return self.options.is_due(self.step)
 
     def note(self, metrics: dict[str, float]) -> None:
         """Keep the metrics of one batch until verl logs its step."""
@@ -105,10 +102,10 @@ class Run:
             )  # fmt: skip
         self._outside = what is not None
 
-    def record(self, recorder: CovarianceRecorder, responses: Responses) -> None:
-        """Write the record of this step."""
+    def record(self, batch: Batch) -> None:
+        """Write the tokens of this step."""
         trainer: Any = self._trainer()  # it is computing advantages right now
-        self._files.write(trainer.global_steps, recorder, lambda ids: trainer.tokenizer.decode(ids), responses)
+        self._files.write(trainer.global_steps, batch, trainer.tokenizer)
 
 
 def _of_the_loss(key: str) -> bool:

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import study
 from scipy import stats
 
-from cw_plugin.bins import Bins, add_bins, side
 from cw_plugin.files import write_whole
 from cw_plugin.reports import plots
+from cw_plugin.reports.distribution import Distribution
 from cw_plugin.reports.runs import Run
 from cw_plugin.reports.tables import Table, table_1
 
@@ -150,15 +150,14 @@ def read_results(folder: Path) -> list[Result]:
     return sorted(results, key=lambda result: (order[result.method], result.seed, float(result.lr)))
 
 
-def read_covariance(folder: Path) -> dict[str, Bins]:
+def read_covariance(folder: Path) -> dict[str, Distribution]:
     """Of each method the distribution over all recorded steps and seeds."""
     path = folder / "covariance.parquet"
     if not path.exists():  # no run of the comparison has finished yet
         return {}
     tables = {method: table for (method,), table in study.by_key(pq.read_table(path), ("method",)).items()}
-    names = ("edge", "tokens", "covariance", "weight", "weighted")
     return {
-        method: add_bins([{name: tables[method][name].to_numpy() for name in names}])
+        method: Distribution(*(tables[method][name].to_numpy() for name in ("covariance", "weight", "count")))
         for method in METHODS
         if method in tables
     }
@@ -331,14 +330,14 @@ def course(results: Runs, window: int, name: str, title: str) -> Table:
     return Table(name, title, ["", *(f"step {end}" for end in ends)], rows, notes)
 
 
-def concentration(covariance: dict[str, Bins]) -> Table:
+def concentration(covariance: dict[str, Distribution]) -> Table:
     """How much of either side's covariance its most extreme tokens hold: the curves of Figure 3 at a few places."""
     shares = (0.01, 0.05, 0.2)
     rows = []
-    for method, bins in covariance.items():
+    for method, distribution in covariance.items():
         cells = []
         for sign in (1, -1):
-            tokens = side(bins, sign)
+            tokens = distribution.side(sign)
             held = np.interp(shares, tokens.tokens / tokens.tokens[-1], tokens.covariance / tokens.covariance[-1])
             cells += [f"{share * 100:.0f}" for share in held]
         rows.append([NAMES[method], *cells])
@@ -470,7 +469,7 @@ def rates(results: Runs) -> Table:
     return Table("search", "Search for the learning rate", ["", *columns], rows, notes)
 
 
-def figures(results: list[Result], covariance: dict[str, Bins]) -> dict[str, plots.Figure]:
+def figures(results: list[Result], covariance: dict[str, Distribution]) -> dict[str, plots.Figure]:
     """Name of the file -> figure."""
     drawn = {}
     both = [result for result in results if result.phase == "main" and result.method in (BASELINE, OURS)]
@@ -480,14 +479,14 @@ def figures(results: list[Result], covariance: dict[str, Bins]) -> dict[str, plo
             drawn[f"{name}-entropy"] = plots.curve(runs, "entropy", "Policy entropy", "nats", WINDOW)
             drawn[f"{name}-accuracy"] = plots.curve(runs, "accuracy", "Accuracy on held-out problems", "share")
     if covariance:
-        named = {NAMES[method]: bins for method, bins in covariance.items()}
+        named = {NAMES[method]: distribution for method, distribution in covariance.items()}
         drawn["contributions"] = plots.contributions(named)
-        weighted = {NAMES[method]: bins for method, bins in covariance.items() if method.startswith("cw_grpo")}
+        weighted = {NAMES[method]: distribution for method, distribution in covariance.items() if method.startswith("cw_grpo")}
         drawn["weights"] = plots.weight_curve(weighted)
     return drawn
 
 
-def page(results: list[Result], covariance: dict[str, Bins], gradients: Gradients, drawn: list[str]) -> str:
+def page(results: list[Result], covariance: dict[str, Distribution], gradients: Gradients, drawn: list[str]) -> str:
     search, main, long, ablation = (of(results, phase) for phase in ("search", "main", "long", "ablation"))
     start = starts(results)
     tables = []
@@ -505,7 +504,7 @@ def page(results: list[Result], covariance: dict[str, Bins], gradients: Gradient
         tables += [course(long, 100, "long-course", "Reward and entropy of the long runs")]
     if covariance:
         tables += [concentration(covariance)]
-    tables += [table_1(NAMES[method], bins) for method, bins in covariance.items() if method in (BASELINE, OURS)]
+    tables += [table_1(NAMES[method], distribution) for method, distribution in covariance.items() if method in (BASELINE, OURS)]
     if main:
         tables += [in_training(main), forecasts(main)]
     if gradients:
@@ -582,7 +581,7 @@ def main() -> None:
         write_whole(README, with_headline(README.read_text(encoding="utf-8"), results, gradients))
 
 
-def write_page(folder: Path, results: list[Result], covariance: dict[str, Bins], gradients: Gradients) -> None:
+def write_page(folder: Path, results: list[Result], covariance: dict[str, Distribution], gradients: Gradients) -> None:
     drawn = figures(results, covariance)
     for name, figure in drawn.items():
         plots.save(figure, folder / name, ["svg"])

@@ -31,9 +31,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cw_plugin.bins import add_bins
 from cw_plugin.files import write_whole
-from cw_plugin.reports.records import read_records
+from cw_plugin.reports.records import all_tokens, has_records, read_records
 from cw_plugin.reports.runs import read_run
 
 HERE = Path(__file__).resolve().parent
@@ -323,14 +322,13 @@ def gathered_covariance() -> dict[tuple[str, int], pa.Table]:
 
 
 def covariance_of(job: Job) -> pa.Table:
-    """The bins of a run's records up to STEPS together; none for a method without records, which is the loss."""
-    names = ("edge", "tokens", "covariance", "weight", "weighted")
-    recorded = (job.folder / "checkpoints" / "covariance").exists()
-    bins = add_bins(list(read_records(job.folder, (1, STEPS)).values())) if recorded else dict.fromkeys(names, ())
-    rows = len(bins["edge"])
-    columns = {"method": pa.array([job.method] * rows, pa.string()), "seed": pa.array([job.seed] * rows, pa.int64())}
-    kinds = {name: pa.int64() if name == "tokens" else pa.float32() for name in names}
-    return pa.table(columns | {name: pa.array(bins[name], kinds[name]) for name in names})
+    """The tokens of a run's records up to STEPS; none for a method without records, which is the loss."""
+    kinds = {"covariance": pa.float32(), "weight": pa.float32(), "count": pa.int64()}
+    tokens = vars(all_tokens([read_records(job.folder, (1, STEPS))])) if has_records(job.folder) else {}
+    columns = {name: pa.array(tokens.get(name, ()), kind) for name, kind in kinds.items()}
+    rows = len(columns["count"])
+    of = {"method": pa.array([job.method] * rows, pa.string()), "seed": pa.array([job.seed] * rows, pa.int64())}
+    return pa.table(of | columns)
 
 
 def metrics_of(job: Job) -> pa.Table:
