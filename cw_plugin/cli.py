@@ -31,8 +31,8 @@ from cw_plugin.reports.paper import TABLE_2
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from cw_plugin.reports.distribution import Distribution
     from cw_plugin.data.prepare import Prepared
+    from cw_plugin.reports.distribution import Distribution
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 

@@ -44,13 +44,13 @@ class Batch:
 class TokenFiles:
     """Writes ``tokens/step_000050.parquet``: a row for each token of a step, with what the weights did to it.
 
-    A step of up to :data:`LIMIT` tokens is written as a whole. Of a larger one, prompt groups are drawn at random (seeded
-    with the step) until the next would exceed the limit. Groups are never cut.
+    A step of up to :data:`LIMIT` tokens is written as a whole. Of a larger one, prompt groups are drawn at random, with
+    the step as seed, until the next would exceed the limit. Groups are never cut.
 
     Columns: ``group``, ``row`` and ``position`` in the batch; ``token_id`` and its ``text``; ``log_prob`` in nats; the
-    ``advantage`` before the weights; ``covariance`` (c); ``kernel`` (the Gaussian w, also where the option kernel is
-    none); ``weight`` (w~, as it was applied); ``reward`` of the response. The schema's metadata has step, scope, kernel,
-    the batch's number of groups and of tokens, and the prompts as JSON by group.
+    ``advantage`` before the weights; ``covariance`` (c); ``kernel`` (the Gaussian w, also if the option kernel is
+    none); ``weight`` (w~, as it was applied); ``reward`` of the response. The schema's metadata has step, scope and
+    kernel, how many groups and tokens the batch had, and the prompts as JSON by group.
 
     If a step has several batches, the files of the later ones are ``step_000050-2.parquet`` and so on. Write errors are
     logged, and training continues.
@@ -108,7 +108,10 @@ class TokenFiles:
             row = rows[at]
             sequences = list(batch.sequences(rows.tolist()))
             prompts[group] = tokenizer.decode(sequences[0][0].tolist(), skip_special_tokens=True)
-            ids = [response.cpu()[where.nonzero()[:, 0]] for (_, response), where in zip(sequences, valid.cpu())]
+            ids = [
+                response.cpu()[where.nonzero()[:, 0]]
+                for (_, response), where in zip(sequences, valid.cpu(), strict=True)
+            ]
             values = {
                 "group": batch.group[row].int(),
                 "row": row.int(),

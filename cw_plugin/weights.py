@@ -51,8 +51,8 @@ class CovarianceStatistics:
 
     ``w`` is the kernel before normalisation. With ``kernel="none"`` it is 1, and the covariances are plain GRPO's.
 
-    A token is *extreme* if the Gaussian kernel gives it w < 0.5, that is |c| > 1.18 sigma. ``kernel="none"`` leaves it its
-    weight, and still counts it here. So a run of plain GRPO shows what the Gaussian kernel would take from it.
+    A token is *extreme* if the Gaussian kernel gives it w < 0.5, that is |c| > 1.18 sigma. With ``kernel="none"`` it
+    keeps its weight and still counts as extreme, so a run of plain GRPO shows what the Gaussian kernel would take.
     """
 
     sigma: float  # mean of sigma over the groups with a signal; 0 if there is none

@@ -13,7 +13,7 @@ from verl.trainer.ppo import core_algos
 from verl.utils import config as verl_config
 
 from cw_plugin.verl_integration import run
-from cw_plugin.verl_integration.estimator import Batch, batch_of_trainer, compute_cw_grpo_advantage
+from cw_plugin.verl_integration.estimator import TrainerBatch, batch_of_trainer, compute_cw_grpo_advantage
 from cw_plugin.verl_integration.hooks import hooks_of, require_hooks
 from cw_plugin.verl_integration.loss import compute_policy_loss_cw_grpo
 
@@ -24,7 +24,7 @@ differences = []
 for seed, norm, outputs, scope in itertools.product(range(3), (True, False), (1, 3), ("group", "batch")):
     data, keys = trainer_batch(seed, outputs=outputs)
     config = OmegaConf.create({"norm_adv_by_std_in_grpo": norm, "cw_grpo": {"scope": scope}})
-    token = batch_of_trainer.set(Batch(None, keys, responses=list))
+    token = batch_of_trainer.set(TrainerBatch(None, keys, sequences=list))
     try:
         ours, _ = compute_cw_grpo_advantage(
             data.batch["token_level_rewards"],

@@ -47,7 +47,7 @@ from verl.trainer.ppo import ray_trainer
 
 from cw_plugin.doctor import environment
 from cw_plugin.evaluation.store import Answers
-from cw_plugin.reports.records import read_extremes, read_records
+from cw_plugin.reports.records import read_tokens
 from cw_plugin.rewards import compute_score
 
 SCRIPTS = sorted(path.name for path in (ROOT / "examples").glob("run_*.sh"))
@@ -171,8 +171,8 @@ def test_what_the_estimator_returned_is_right_and_logged(first_run):
 
 def test_the_covariance_is_recorded_and_the_entropy_followed(first_run):
     run, _, _, records, _ = first_run
-    recorded = read_records(run / "checkpoints")
-    assert list(recorded) == [1]
+    (record,) = read_tokens(run / "checkpoints")
+    assert record.step == 1
     batch = batches(run)[0]
     mask, c = batch["response_mask"] != 0, torch.zeros_like(batch["old_log_probs"], dtype=torch.float64)
     a = torch.tensor(grpo_column(batch), dtype=torch.float64)
@@ -180,11 +180,10 @@ def test_the_covariance_is_recorded_and_the_entropy_followed(first_run):
         rows = torch.tensor([row == uid for row in batch["uids"]])[:, None] & mask
         x, advantage = batch["old_log_probs"].double(), a[:, None].expand_as(c)
         c = torch.where(rows, (x - x[rows].mean()) * (advantage - advantage[rows].mean()), c)
-    bins = recorded[1]
-    assert bins["tokens"].sum() == mask.sum()
-    assert bins["covariance"][bins["edge"] > 0].sum() == pytest.approx(c[c > 0].sum().item(), rel=1e-3)
-    assert bins["covariance"][bins["edge"] < 0].sum() == pytest.approx(c[c < 0].sum().item(), rel=1e-3)
-    assert bins["weight"].sum() == pytest.approx(mask.sum().item(), rel=1e-4)
+    at = torch.tensor(record.table["row"].to_pylist()), torch.tensor(record.table["position"].to_pylist())
+    assert record.table.num_rows == mask.sum() and mask[at].all()
+    assert record.table["covariance"].to_numpy() == pytest.approx(c[at].numpy(), rel=1e-3, abs=1e-5)
+    assert record.table["weight"].to_numpy().sum() == pytest.approx(mask.sum().item(), rel=1e-4)
 
     steps = [record["data"] for record in records]
     for before, after in itertools.pairwise(steps):
@@ -291,7 +290,6 @@ def test_kl_rollout_correction_mini_batches_epochs_and_dynamic_sampling(tmp_path
             "actor_rollout_ref.actor.ppo_mini_batch_size=4",
             "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=2048",
             "+algorithm.cw_grpo.record_every=2",
-            "+algorithm.cw_grpo.record_tokens=3",
             "+algorithm.cw_grpo.entropy_low=50",
             f"trainer.rollout_data_dir={run / 'rollouts'}",
             STEPS="2",
@@ -306,12 +304,14 @@ def test_kl_rollout_correction_mini_batches_epochs_and_dynamic_sampling(tmp_path
             scores.setdefault(json.loads(line)["input"], set()).add(json.loads(line)["score"])
         assert len(scores) == 8 and all(len(of_prompt) > 1 for of_prompt in scores.values())
 
-    tokens = read_extremes(run / "checkpoints")
-    outputs = [json.loads(line)["output"] for line in (run / "rollouts" / "2.jsonl").read_text().splitlines()]
-    assert len(tokens) == 6
-    for token in tokens:
-        text = (token["context"] + token["token"]).replace("<|im_end|>", "")
-        assert any(text in output for output in outputs), text
+    record = read_tokens(run / "checkpoints")[-1]
+    answers = [json.loads(line) for line in (run / "rollouts" / "2.jsonl").read_text().splitlines()]
+    assert record.step == 2 and set(record.prompts.values()) == {answer["input"] for answer in answers}
+    said: dict[int, str] = {}
+    for token in record.table.to_pylist():
+        said[token["row"]] = said.get(token["row"], "") + token["text"]
+    texts = sorted(text.replace("<|im_end|>", "") for text in said.values())
+    assert texts == sorted(answer["output"] for answer in answers)
 
 
 def test_the_loss_in_an_asynchronous_trainer_with_the_quickstarts_own_sizes(tmp_path):

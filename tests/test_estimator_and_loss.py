@@ -6,7 +6,6 @@ import inspect
 import uuid
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -21,9 +20,9 @@ from verl.utils.tracking import Tracking
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from cw_plugin.errors import HostError, MissingLogProbsError, NonFiniteError, OptionsError
-from cw_plugin.reports.records import read_records
+from cw_plugin.reports.records import read_tokens
 from cw_plugin.verl_integration import run
-from cw_plugin.verl_integration.estimator import Batch, batch_of_trainer, compute_cw_grpo_advantage
+from cw_plugin.verl_integration.estimator import TrainerBatch, batch_of_trainer, compute_cw_grpo_advantage
 from cw_plugin.weights import reweight_responses
 
 
@@ -149,7 +148,7 @@ def test_log_probs_that_verl_passes_itself_win_over_the_hook(how):
     }
     expected, _ = advantages("cw_grpo", data, keys, algorithm())
     not_these = torch.full_like(data.batch["old_log_probs"], float("nan"))
-    token = batch_of_trainer.set(Batch(not_these, keys, responses=list))
+    token = batch_of_trainer.set(TrainerBatch(not_these, keys, sequences=list))
     try:
         passed = data.batch["old_log_probs"] if how == "old_log_probs" else data.batch
         native, _ = core_algos.get_adv_estimator_fn("cw_grpo")(**arguments, **{how: passed})
@@ -250,7 +249,7 @@ def test_metrics_of_several_batches_in_a_step_are_merged_by_verls_rules(make):
     assert (
         given == {"critic/score/mean": 1.0} == logged(given)
     )  # the trainer's own are left alone, nothing is told twice
-    assert set(merged) == set(seen[0]) and len(merged) == 12
+    assert set(merged) == set(seen[0]) and len(merged) == 14
     for name in set(merged) - {"cw_grpo/seconds"}:
         values = [metrics[name] for metrics in seen]
         rule = min if name.endswith("_min") else max if name.endswith("_max") else np.mean
@@ -377,30 +376,42 @@ def test_the_forecast_takes_the_learning_rate_of_its_own_update():
         assert steps[step]["cw_grpo/entropy_forecast"] == pytest.approx(-used[step - 1] * (0.05 * step + 0.05))
 
 
+def with_sequences(data):
+    rows, time = data.batch["response_mask"].shape
+    data.batch["responses"] = 100 * torch.arange(rows)[:, None] + torch.arange(time)
+    data.batch["prompts"] = torch.stack([torch.full((rows,), 7), torch.arange(rows)], 1)
+    return data
+
+
 def test_a_step_of_several_batches_records_them_all(tmp_path):
-    """separate_async computes advantages parameter_sync_step times within one global step."""
-    trainer = v1_trainer("algorithm.adv_estimator=cw_grpo", f"trainer.default_local_dir={tmp_path}")
+    """V1's separate_async computes advantages parameter_sync_step times within one global step."""
+    trainer = legacy_trainer("algorithm.adv_estimator=cw_grpo", f"trainer.default_local_dir={tmp_path}")
     recorded = []
     for step, seed in ((1, 1), (1, 2), (2, 4), (50, 3)):
         trainer.global_steps = step
-        data, keys = trainer_batch(seed)
-        advantages("cw_grpo", data, keys, algorithm())
+        data = with_sequences(trainer_batch(seed)[0])
+        advantages("cw_grpo", data, None, algorithm())
         recorded.append(int(data.batch["response_mask"].sum()))
-    tokens = {step: int(bins["tokens"].sum()) for step, bins in read_records(tmp_path).items()}
-    assert tokens == {1: recorded[0] + recorded[1], 50: recorded[3]}
+    tokens = [(record.step, record.table.num_rows) for record in read_tokens(tmp_path)]
+    assert tokens == [(1, recorded[0]), (1, recorded[1]), (50, recorded[3])]
 
 
-def test_under_the_legacy_trainer_extreme_tokens_get_their_text(tmp_path):
-    trainer = legacy_trainer("algorithm.adv_estimator=cw_grpo", f"trainer.default_local_dir={tmp_path}",
-                             "+algorithm.cw_grpo.record_tokens=2")  # fmt: skip
+def test_under_the_legacy_trainer_tokens_get_their_text_and_prompt(tmp_path):
+    trainer = legacy_trainer("algorithm.adv_estimator=cw_grpo", f"trainer.default_local_dir={tmp_path}")
     trainer.global_steps = 1
-    data, _ = trainer_batch()
-    data.batch["responses"] = 100 * torch.arange(len(data))[:, None] + torch.arange(30)
+    data = with_sequences(trainer_batch()[0])
     advantages("cw_grpo", data, None, algorithm())
-    tokens = pq.read_table(tmp_path / "covariance" / "step_000001.tokens.parquet").to_pylist()
-    assert len(tokens) == 4
-    for token in tokens:
-        assert token["token"] == str(100 * token["row"] + token["position"])
+    (record,) = read_tokens(tmp_path)
+    uids = list(dict.fromkeys(data.non_tensor_batch["uid"]))
+    rewards = data.batch["token_level_rewards"].sum(-1)
+    for token in record.table.to_pylist():
+        row = token["row"]
+        assert token["text"] == str(100 * row + token["position"]) and token["reward"] == pytest.approx(
+            rewards[row].item()
+        )
+        assert uids[token["group"]] == data.non_tensor_batch["uid"][row]
+    first = {group: list(data.non_tensor_batch["uid"]).index(uid) for group, uid in enumerate(uids)}
+    assert record.prompts == {group: f"7 {row}" for group, row in first.items()}
 
 
 @pytest.mark.parametrize("mode", ["sync", "colocate_async", "separate_async"])

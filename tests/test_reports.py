@@ -26,6 +26,7 @@ from typer.testing import CliRunner
 from cw_plugin.cli import app
 from cw_plugin.errors import ReportError
 from cw_plugin.reports import plots, tables
+from cw_plugin.reports.distribution import Distribution
 from cw_plugin.reports.evaluations import Evaluation, read_evaluations
 from cw_plugin.reports.runs import read_run
 from cw_plugin.reports.statistics import average, paired_difference, score
@@ -361,14 +362,8 @@ def test_plot_writes_each_format(tmp_path):
 
 
 def test_table_1_reads_both_ways(tmp_path):
-    bins = {
-        "edge": np.array([-4.0, -1.0, 1.0, 2.0, 8.0]),
-        "tokens": np.array([10, 90, 80, 19, 1]),
-        "covariance": np.array([-40.0, -90.0, 80.0, 38.0, 8.0]),
-        "weight": np.ones(5),
-        "weighted": np.ones(5),
-    }
-    table = tables.table_1("x", bins)
+    covariance = np.array([-4.0, -1.0, 1.0, 2.0, 8.0])
+    table = tables.table_1("x", Distribution(covariance, np.ones(5), np.array([10, 90, 80, 19, 1])))
     rows = {row[0]: row[1:5] for row in table.rows}
     assert rows["0.01%"] == ["-"] * 4  # less than a token
     assert rows["1.00%"] == ["8", "8", "-4", "-4"]  # one token of 100
@@ -379,10 +374,16 @@ def test_table_1_reads_both_ways(tmp_path):
 
 
 def write_record(folder: Path, step: int, tokens: int) -> None:
-    columns = {"edge": [-1.0, 1.0], "tokens": [tokens, tokens], "covariance": [-1.5 * tokens, 1.5 * tokens]}
-    columns |= {"weight": [1.0 * tokens] * 2, "weighted": [-1.0 * tokens, 1.0 * tokens]}
-    (folder / "covariance").mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table(columns), folder / "covariance" / f"step_{step:06d}.parquet")
+    """As many tokens of positive covariance as of negative."""
+    columns = {
+        name: np.zeros(2 * tokens) for name in ("row", "position", "token_id", "log_prob", "advantage", "reward")
+    }
+    columns |= {"group": np.zeros(2 * tokens, int), "text": ["x"] * (2 * tokens), "kernel": np.ones(2 * tokens)}
+    columns |= {"covariance": np.repeat([-1.5, 1.5], tokens), "weight": np.ones(2 * tokens)}
+    about = {"step": str(step), "scope": "group", "kernel": "none", "groups": "1", "tokens": str(2 * tokens)}
+    table = pa.table(columns).replace_schema_metadata({**about, "prompts": '{"0": "1+1="}'})
+    (folder / "tokens").mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, folder / "tokens" / f"step_{step:06d}.parquet")
 
 
 def test_covariance_puts_seeds_and_steps_together(tmp_path):
@@ -394,14 +395,12 @@ def test_covariance_puts_seeds_and_steps_together(tmp_path):
     assert "GRPO, steps 1, 50 of 2 runs: 60 tokens of positive covariance, 60 of negative." in printed
     _, printed = run_command("covariance", *runs, "--by-step", "--steps", "50")
     assert "GRPO, step 50 of 2 runs: 30 tokens of positive covariance, 30 of negative." in printed
-    (tmp_path / "1" / "covariance" / "step_000050.parquet").rename(
-        tmp_path / "1" / "covariance" / "step_000050-2.parquet"
-    )
+    (tmp_path / "1" / "tokens" / "step_000050.parquet").rename(tmp_path / "1" / "tokens" / "step_000050-2.parquet")
     write_record(tmp_path / "1", 50, 100)  # a step of several batches, in trainer_mode=separate_async
     _, printed = run_command("covariance", *runs, "--by-step", "--steps", "50")
     assert "GRPO, step 50 of 2 runs: 130 tokens of positive covariance, 130 of negative." in printed
     _, printed = run_command("covariance", tmp_path)
-    assert "holds 2 runs (1/covariance, 2/covariance)" in printed
+    assert "holds 2 runs (1/tokens, 2/tokens)" in printed
     _, printed = run_command("covariance", *runs, "--steps", "2:40")
     assert "has records of the steps 1, 50, none of them in --steps" in printed
 
@@ -419,7 +418,7 @@ def test_runs_of_one_name_that_differ_have_columns_of_their_own():
         (lambda path: None, ["report"], "does not exist"),
         (lambda path: path.mkdir(), ["report"], "holds no metrics"),
         (lambda path: path.mkdir(), ["plot"], "holds no metrics"),
-        (lambda path: path.mkdir(), ["covariance"], "holds no covariance record"),
+        (lambda path: path.mkdir(), ["covariance"], "holds no token record"),
         (lambda path: write_metrics(path, METRICS), ["plot", "--metric", "reward"], "no run logged critic"),
         (lambda path: write_metrics(path, METRICS), ["plot", "--metric", "accuracy"], "no validation accuracy"),
         (lambda path: write_metrics(path, METRICS), ["plot", "--metric", "forecast"], "fewer than three steps"),
@@ -429,7 +428,7 @@ def test_runs_of_one_name_that_differ_have_columns_of_their_own():
         (lambda path: (path.mkdir(), (path / "settings.json").write_text('{"benchmarks": ')), ["report"], "is damaged"),
         (lambda path: write_evaluation(path, 1, {"amc23": []}), ["report"], "is empty"),
         (lambda path: write_evaluation(path, 1, {"amc23": [[1]]}), ["report", "--base", "x"], "no evaluation named x"),
-        (lambda path: (path.mkdir(), (path / "step_01.parquet").write_bytes(b"PAR")), ["covariance"], "cannot be read"),
+        (lambda path: ((path / "tokens").mkdir(parents=True), (path / "tokens" / "step_01.parquet").write_bytes(b"PAR")), ["covariance"], "cannot be read"),
     ],
 )  # fmt: skip
 def test_a_bad_folder_ends_in_one_sentence(make, arguments, message, tmp_path):

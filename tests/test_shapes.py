@@ -6,7 +6,6 @@ import pytest
 import torch
 from jaxtyping import TypeCheckError
 
-from cw_plugin.covariance import CovarianceRecorder
 from cw_plugin.verl_integration.estimator import compute_cw_grpo_advantage
 from cw_plugin.verl_integration.loss import compute_policy_loss_cw_grpo
 from cw_plugin.weights import reweight_responses, reweight_tokens
@@ -21,7 +20,6 @@ SHAPE, WIDER, ROWS = torch.zeros(2, 3), torch.zeros(2, 4), torch.zeros(2)
         (reweight_responses, (SHAPE, SHAPE, SHAPE), "advantages"),
         (reweight_responses, (SHAPE, ROWS, WIDER), "response_mask"),
         (reweight_responses, (SHAPE.int(), ROWS, SHAPE), "log_probs"),
-        (CovarianceRecorder(SHAPE), (torch.arange(2), SHAPE, WIDER), "weights"),
         (compute_cw_grpo_advantage, (SHAPE, WIDER.int(), None), "response_mask"),
         (compute_policy_loss_cw_grpo, (SHAPE, SHAPE, ROWS, SHAPE.bool()), "advantages"),
     ],

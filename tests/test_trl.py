@@ -21,7 +21,7 @@ from trl import GRPOConfig, GRPOTrainer
 from trl_training import MODEL, QUESTIONS, Watched, config, kept, prompts, reward, train
 
 from cw_plugin.errors import HostError, NonFiniteError, OptionsError
-from cw_plugin.reports.records import read_extremes, read_records
+from cw_plugin.reports.records import read_tokens
 from cw_plugin.reports.runs import read_run
 from cw_plugin.trl_integration import CWGRPOConfig, CWGRPOTrainer
 from cw_plugin.trl_integration.checks import TESTED, check_settings, check_trl
@@ -138,7 +138,7 @@ def test_two_processes_that_share_a_group(tmp_path):
     scenarios: dict[str, dict[str, Any]] = {
         "split": {"per_device_train_batch_size": 6},
         "accumulated": {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 3, "num_iterations": 2},
-        "recorded": {"per_device_train_batch_size": 6, "cw_record_every": 1, "cw_record_tokens": 3, "max_steps": 1},
+        "recorded": {"per_device_train_batch_size": 6, "cw_record_every": 1, "max_steps": 1},
     }
     found = launch(tmp_path, scenarios)
     assert check_weights(found["split"], 4) == 24
@@ -147,8 +147,8 @@ def test_two_processes_that_share_a_group(tmp_path):
         assert [e for e in processes[0]["log"] if "loss" in e] and len(processes) == 2
     first = found["recorded"]
     tokens = sum(int(batch["completion_mask"].sum()) for process in first for batch in process["at_loss"])
-    assert read_records(tmp_path / "recorded")[1]["tokens"].sum() == tokens
-    assert len(read_extremes(tmp_path / "recorded")) == 6
+    (record,) = read_tokens(tmp_path / "recorded")
+    assert record.table.num_rows == record.tokens == tokens
 
 
 def parameters(run: Any) -> dict[str, torch.Tensor]:
@@ -179,7 +179,7 @@ def test_kernel_none_is_grpotrainer_bit_for_bit(tmp_path, options):
 
 def test_a_plain_grpoconfig_is_cw_grpo_with_its_defaults(tmp_path):
     fields = {name for name in CWGRPOConfig.__dataclass_fields__ if name.startswith("cw_")}
-    assert fields == {"cw_scope", "cw_kernel", "cw_record_every", "cw_record_tokens"}
+    assert fields == {"cw_scope", "cw_kernel", "cw_record_every"}
     of_config = train(tmp_path / "ours")
     ours = config(tmp_path / "theirs").to_dict()
     kept_by_trl = {name: ours[name] for name in ("use_cpu", "bf16", "max_steps", "num_generations", "logging_steps")}

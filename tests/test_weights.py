@@ -434,3 +434,30 @@ def test_arguments_that_do_not_fit_are_refused(function, arguments, error, messa
 def test_group_numbers_that_do_not_fit_are_refused(group, unchecked):
     with pytest.raises(ValueError, match="below 2"):
         reweight_responses(torch.zeros(2, 3), torch.ones(2), torch.ones(2, 3), torch.tensor(group))
+
+
+@pytest.mark.parametrize("kernel", ["none", "gaussian"])
+def test_entropy_changes_by_minus_eta_times_the_covariance(kernel):
+    """A tabular softmax policy with exact natural gradient, whose step adds eta A to the logits (section 2.2).
+
+    Actions stand in the batch as often as they are probable, so that the batch's covariance is the policy's.
+    """
+    counts = torch.tensor([400, 250, 150, 100, 60, 30, 9, 1])
+    policy = counts.double() / counts.sum()
+    advantage = torch.tensor([0.3, -1.1, 0.8, 1.5, -0.4, 2.5, -2.0, 3.0], dtype=torch.float64)
+    action = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    x, a = policy.log()[action][None], advantage[action][None]
+    reweighted, statistics = reweight_tokens(x, a, torch.ones_like(x, dtype=torch.long), kernel)
+    weighted = torch.zeros_like(advantage).index_copy_(0, action, reweighted[0])  # one for each action
+    covariance = statistics.covariance_before if kernel == "none" else statistics.covariance_after
+    assert abs(covariance) > 0.05
+
+    def entropy(p: torch.Tensor) -> float:
+        return -(p * p.log()).sum().item()
+
+    error = []
+    for eta in (1e-2, 1e-3, 1e-4):
+        change = entropy(torch.softmax(policy.log() + eta * weighted, 0)) - entropy(policy)
+        error.append(abs(change + eta * covariance) / (eta * abs(covariance)))
+    assert error[-1] < 1e-3  # first order: what is left falls with eta
+    assert error[0] / error[1] == pytest.approx(10, rel=0.1) and error[1] / error[2] == pytest.approx(10, rel=0.1)

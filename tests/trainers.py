@@ -22,8 +22,11 @@ VALID = (
 class Tokenizer:
     """Says a token by its number."""
 
-    def decode(self, ids: list[int]) -> str:
+    def decode(self, ids: list[int], skip_special_tokens: bool = False) -> str:
         return " ".join(map(str, ids))
+
+    def batch_decode(self, several: list[list[int]]) -> list[str]:
+        return [self.decode(ids) for ids in several]
 
 
 def composed(*overrides: str) -> Any:

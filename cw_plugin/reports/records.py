@@ -60,7 +60,9 @@ def read_tokens(path: Path, steps: tuple[int, int] | None = None) -> list[TokenR
 
 def read_records(path: Path, steps: tuple[int, int] | None = None) -> Records:
     """How covariance is distributed at each recorded step. Arguments and errors as in :func:`read_tokens`."""
-    return {step: together([_distribution(_read(file)) for file in files]) for step, files in _files(path, steps).items()}
+    return {
+        step: together([_distribution(_read(file)) for file in files]) for step, files in _files(path, steps).items()
+    }
 
 
 def _files(path: Path, steps: tuple[int, int] | None) -> dict[int, list[Path]]:
@@ -92,8 +94,8 @@ def _read(file: Path) -> TokenRecord:
         if lacking := _COLUMNS - set(table.column_names):
             raise KeyError(", ".join(sorted(lacking)))
         prompts = {int(group): text for group, text in json.loads(of["prompts"]).items()}
-        counts = (int(of[name]) for name in ("groups", "tokens"))
-        return TokenRecord(int(of["step"]), of["scope"], of["kernel"], *counts, prompts, table)
+        step, groups, tokens = (int(of[name]) for name in ("step", "groups", "tokens"))
+        return TokenRecord(step, of["scope"], of["kernel"], groups, tokens, prompts, table)
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise ReportError(f"{file} cannot be read as a token record ({error}); remove it") from None
 

@@ -60,7 +60,7 @@ class Options:
 
     def is_due(self, step: int | None) -> bool:
         """Whether to record ``step``: step 1 and every ``record_every``-th. False outside a trainer."""
-        return step is not None and self.record_every > 0 and (step == 1 or step % self.record_every == 0)
+        return step is not None and step > 0 < self.record_every and (step == 1 or step % self.record_every == 0)
 
 
 def _one_of(values: tuple[str, ...]) -> tuple[str, Any]:

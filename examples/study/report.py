@@ -481,7 +481,9 @@ def figures(results: list[Result], covariance: dict[str, Distribution]) -> dict[
     if covariance:
         named = {NAMES[method]: distribution for method, distribution in covariance.items()}
         drawn["contributions"] = plots.contributions(named)
-        weighted = {NAMES[method]: distribution for method, distribution in covariance.items() if method.startswith("cw_grpo")}
+        weighted = {
+            NAMES[method]: distribution for method, distribution in covariance.items() if method.startswith("cw_grpo")
+        }
         drawn["weights"] = plots.weight_curve(weighted)
     return drawn
 
@@ -504,7 +506,11 @@ def page(results: list[Result], covariance: dict[str, Distribution], gradients: 
         tables += [course(long, 100, "long-course", "Reward and entropy of the long runs")]
     if covariance:
         tables += [concentration(covariance)]
-    tables += [table_1(NAMES[method], distribution) for method, distribution in covariance.items() if method in (BASELINE, OURS)]
+    tables += [
+        table_1(NAMES[method], distribution)
+        for method, distribution in covariance.items()
+        if method in (BASELINE, OURS)
+    ]
     if main:
         tables += [in_training(main), forecasts(main)]
     if gradients:
