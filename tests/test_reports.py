@@ -375,9 +375,8 @@ def test_table_1_reads_both_ways(tmp_path):
 
 def write_record(folder: Path, step: int, tokens: int) -> None:
     """As many tokens of positive covariance as of negative."""
-    columns = {
-        name: np.zeros(2 * tokens) for name in ("row", "position", "token_id", "log_prob", "advantage", "reward")
-    }
+    names = ("row", "position", "token_id", "log_prob", "advantage", "reward")
+    columns = {name: np.zeros(2 * tokens) for name in names}
     columns |= {"group": np.zeros(2 * tokens, int), "text": ["x"] * (2 * tokens), "kernel": np.ones(2 * tokens)}
     columns |= {"covariance": np.repeat([-1.5, 1.5], tokens), "weight": np.ones(2 * tokens)}
     about = {"step": str(step), "scope": "group", "kernel": "none", "groups": "1", "tokens": str(2 * tokens)}
@@ -428,7 +427,8 @@ def test_runs_of_one_name_that_differ_have_columns_of_their_own():
         (lambda path: (path.mkdir(), (path / "settings.json").write_text('{"benchmarks": ')), ["report"], "is damaged"),
         (lambda path: write_evaluation(path, 1, {"amc23": []}), ["report"], "is empty"),
         (lambda path: write_evaluation(path, 1, {"amc23": [[1]]}), ["report", "--base", "x"], "no evaluation named x"),
-        (lambda path: ((path / "tokens").mkdir(parents=True), (path / "tokens" / "step_01.parquet").write_bytes(b"PAR")), ["covariance"], "cannot be read"),
+        (lambda path: ((path / "tokens").mkdir(parents=True), (path / "tokens/step_01.parquet").write_bytes(b"PAR")),
+         ["covariance"], "cannot be read"),
     ],
 )  # fmt: skip
 def test_a_bad_folder_ends_in_one_sentence(make, arguments, message, tmp_path):
