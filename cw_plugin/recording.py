@@ -6,13 +6,14 @@ import functools
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from cw_plugin.files import write_whole
@@ -65,89 +66,129 @@ class TokenFiles:
         self._logger = logger
         self._last: tuple[int, int] = (0, 0)  # the last step recorded, and how many of its batches
         self._text: dict[int, str] = {}  # of each token id that was seen
+        self._writer = ThreadPoolExecutor(max_workers=1)
+        self._jobs: list[Future[None]] = []
+        self._writer = ThreadPoolExecutor(max_workers=1)
+        self._written: list[Future[None]] = []
 
     def write(self, step: int, batch: Batch, tokenizer: Any) -> None:
-        """``tokenizer`` is of transformers."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+        """Copy what the record needs; another thread writes it, so that training goes on.
 
+        Args:
+            tokenizer: of transformers.
+        """
         last, number = self._last
         number = number + 1 if last == step else 1
         self._last = step, number
         path = self._folder / (f"step_{step:06d}" + (f"-{number}" if number > 1 else "") + ".parquet")
-        columns, prompts = self._columns(batch, _drawn(batch, step), tokenizer)
+        group, sizes = batch.group.cpu(), (batch.response_mask != 0).sum(-1).cpu()
+        if not sizes.any():
+            return
         metadata = {
             "step": str(step),
             "scope": self._scope,
             "kernel": self._kernel,
-            "groups": str(len(batch.group.unique())),
-            "tokens": str(int((batch.response_mask != 0).sum())),
-            "prompts": json.dumps(prompts),
+            "groups": str(len(group[sizes > 0].unique())),
+            "tokens": str(int(sizes.sum())),
         }
-        table = pa.table(columns).replace_schema_metadata(metadata)
-        try:
-            write_whole(path, functools.partial(pq.write_table, table, compression="zstd"))
-        except OSError as error:
-            self._logger.error("cw_grpo: the tokens of step %d are not recorded in %s: %s", step, self._folder, error)
+        drawn = torch.isin(group, _drawn(group, sizes, step))
+        rows = group.argsort(stable=True)
+        if self._scope == "group":  # else the statistics run over all rows
+            rows = rows[drawn[rows]]
+        drawn_rows = rows[drawn[rows]].tolist()
+        of_drawn = list(batch.sequences(drawn_rows))
 
-    def _columns(self, batch: Batch, groups: Sequence[int], tokenizer: Any) -> tuple[dict[str, Any], dict[int, str]]:
-        """The columns of a record of these groups, and the text of their prompts."""
+        def copied(values: Tensor) -> Tensor:  # the trainer may change its own
+            return values[rows.to(values.device)].cpu()
+
+        copy = Batch(
+            copied(batch.log_probs),
+            copied(batch.advantages),
+            copied(batch.response_mask),
+            group[rows],
+            copied(batch.rewards),
+            lambda _: of_drawn,
+        )
+        job = self._writer.submit(self._write, path, metadata, copy, rows, drawn[rows], tokenizer)
+        self._jobs.append(job)
+
+    def finish(self) -> None:
+        """Wait until all records are on disk, and raise what went wrong in the other thread."""
+        while self._jobs:
+            self._jobs.pop(0).result()
+
+    def _write(
+        self,
+        path: Path,
+        metadata: dict[str, str],
+        batch: Batch,
+        rows: Int[Tensor, " rows"],
+        drawn: Bool[Tensor, " rows"],
+        tokenizer: Any,
+    ) -> None:
+        """Write one record of ``batch``, whose rows are sorted by group.
+
+        Args:
+            rows: the rows' numbers in the trainer's batch.
+            drawn: which of them to record; ``batch.sequences`` has those of them.
+        """
         import pyarrow as pa
+        import pyarrow.parquet as pq
 
-        of_batch = _weights(batch, slice(None)) if self._scope == "batch" else None
-        parts: dict[str, list[np.ndarray]] = {}
-        prompts = {}
-        for group in groups:
-            rows = (batch.group == group).nonzero()[:, 0]
-            if of_batch is None:
-                covariance, kernel, weight = _weights(batch, rows)
-            else:
-                covariance, kernel, weight = (values[rows] for values in of_batch)
-            valid = batch.response_mask[rows] != 0
-            at, position = valid.nonzero(as_tuple=True)
-            row = rows[at]
-            sequences = list(batch.sequences(rows.tolist()))
-            prompts[group] = tokenizer.decode(sequences[0][0].tolist(), skip_special_tokens=True)
-            ids = [
-                response.cpu()[where.nonzero()[:, 0]]
-                for (_, response), where in zip(sequences, valid.cpu(), strict=True)
-            ]
-            values = {
-                "group": batch.group[row].int(),
-                "row": row.int(),
-                "position": position.int(),
-                "token_id": torch.cat(ids).int(),
-                "log_prob": batch.log_probs[rows][valid].float(),
-                "advantage": batch.advantages[row].float(),
-                "covariance": covariance[valid].float(),
-                "kernel": kernel[valid].float(),
-                "weight": weight[valid].float() if self._kernel == "gaussian" else torch.ones(len(row)),
-                "reward": batch.rewards[row].float(),
-            }
-            for name, value in values.items():
-                parts.setdefault(name, []).append(value.cpu().numpy())
-        columns: dict[str, Any] = {name: np.concatenate(several) for name, several in parts.items()}
-        known, at_known = np.unique(columns["token_id"], return_inverse=True)
-        if new := [int(token) for token in known if int(token) not in self._text]:
+        counts = batch.group.unique_consecutive(return_counts=True)[1].tolist()
+        parts = counts if self._scope == "group" else [len(rows)]
+        split = zip(*(x.split(parts) for x in (batch.log_probs, batch.advantages, batch.response_mask)), strict=True)
+        weights = [token_weights(x, a[:, None].expand_as(x), mask) for x, a, mask in split]
+        c, w, weight = (torch.cat(values) for values in zip(*weights, strict=True))
+        if self._kernel == "none":
+            weight = torch.ones_like(weight)
+        valid = (batch.response_mask != 0) & drawn[:, None]
+        at, position = valid.nonzero(as_tuple=True)
+        sequences = list(batch.sequences(()))
+        ids = torch.cat(
+            [ids.cpu()[mask.nonzero()[:, 0]] for (_, ids), mask in zip(sequences, valid[drawn], strict=True)]
+        )
+        known, at_known = np.unique(ids.numpy(), return_inverse=True)
+        if new := [token for token in known.tolist() if token not in self._text]:
             self._text |= zip(new, tokenizer.batch_decode([[token] for token in new]), strict=True)
-        texts = pa.array([self._text[int(token)] for token in known], pa.string())
-        columns["text"] = pa.DictionaryArray.from_arrays(pa.array(at_known.astype(np.int32)), texts)
-        return columns, prompts
+        prompts = {
+            group: tokenizer.decode(prompt.tolist(), skip_special_tokens=True)
+            for group, (prompt, _) in zip(batch.group[drawn].tolist(), sequences, strict=True)
+        }
+        columns = {
+            "group": batch.group[at].int(),
+            "row": rows[at].int(),
+            "position": position.int(),
+            "token_id": ids.int(),
+            "log_prob": batch.log_probs[valid].float(),
+            "advantage": batch.advantages[at].float(),
+            "covariance": c[valid].float(),
+            "kernel": w[valid].float(),
+            "weight": weight[valid].float(),
+            "reward": batch.rewards[at].float(),
+        }
+        arrays = {name: pa.array(values.numpy()) for name, values in columns.items()}
+        texts = pa.array([self._text[token] for token in known.tolist()], pa.string())
+        arrays["text"] = pa.DictionaryArray.from_arrays(pa.array(at_known.astype(np.int32)), texts)
+        table = pa.table(arrays).replace_schema_metadata({**metadata, "prompts": json.dumps(prompts)})
+        repeated = ["group", "row", "advantage", "reward", "text"]
+        options = {"compression": "zstd", "use_dictionary": repeated, "use_byte_stream_split": list(_FLOATS)}
+        try:
+            write_whole(path, functools.partial(pq.write_table, table, **options))
+        except OSError as error:
+            step = metadata["step"]
+            self._logger.error("cw_grpo: the tokens of step %s are not recorded in %s: %s", step, self._folder, error)
 
 
-def _drawn(batch: Batch, step: int) -> list[int]:
-    """The groups to record: random ones, in the batch's order."""
-    tokens = (batch.response_mask != 0).sum(-1).cpu()
-    sizes = torch.zeros(len(tokens), dtype=tokens.dtype).index_add_(0, batch.group.cpu(), tokens).numpy()
-    order = np.random.default_rng(step).permutation(np.flatnonzero(sizes))
-    fits = max(1, int((np.cumsum(sizes[order]) <= LIMIT).sum()))
-    return sorted(order[:fits].tolist())
+_FLOATS = ("log_prob", "covariance", "kernel", "weight")  # their bytes compress better when sorted by significance
 
 
-def _weights(batch: Batch, rows: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """c, w and w~ of rows that are one group."""
-    log_probs, mask = batch.log_probs[rows], batch.response_mask[rows]
-    return token_weights(log_probs, batch.advantages[rows, None].expand_as(log_probs), mask)
+def _drawn(group: Int[Tensor, " rows"], sizes: Int[Tensor, " rows"], step: int) -> Int[Tensor, " groups"]:
+    """The groups to record, in random order."""
+    of_group = torch.zeros(int(group.max()) + 1, dtype=sizes.dtype).index_add_(0, group, sizes).numpy()
+    order = np.random.default_rng(step).permutation(np.flatnonzero(of_group))
+    fits = max(1, int((np.cumsum(of_group[order]) <= LIMIT).sum()))
+    return torch.from_numpy(order[:fits])
 
 
 @dataclass(frozen=True)

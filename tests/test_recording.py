@@ -41,7 +41,9 @@ def random_batch(seed: int, rows: int = 24, time: int = 60) -> Batch:
 
 
 def recorded(folder: Path, batch: Batch, step: int = 1, scope: str = "group", kernel: str = "gaussian") -> TokenRecord:
-    TokenFiles(folder, scope, kernel, logging.getLogger("test")).write(step, batch, TOKENIZER)
+    files = TokenFiles(folder, scope, kernel, logging.getLogger("test"))
+    files.write(step, batch, TOKENIZER)
+    files.finish()
     (record,) = read_tokens(folder)
     return record
 
@@ -115,15 +117,19 @@ def test_of_a_large_batch_whole_groups_are_drawn(tmp_path, monkeypatch):
 
 def test_a_folder_that_cannot_be_written_is_said_in_the_log(tmp_path, caplog):
     (tmp_path / "tokens").write_text("a file in the place of the folder")
-    TokenFiles(tmp_path, "group", "gaussian", logging.getLogger("test")).write(3, random_batch(0), TOKENIZER)
+    files = TokenFiles(tmp_path, "group", "gaussian", logging.getLogger("test"))
+    files.write(3, random_batch(0), TOKENIZER)
+    files.finish()
     assert "the tokens of step 3 are not recorded" in caplog.text
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_shares_and_means_of_a_side_are_those_of_its_tokens(tmp_path, sign):
     batches = [random_batch(4), random_batch(5)]
+    files = TokenFiles(tmp_path, "group", "gaussian", logging.getLogger("test"))
     for step, batch in enumerate(batches, 1):
-        TokenFiles(tmp_path, "group", "gaussian", logging.getLogger("test")).write(step, batch, TOKENIZER)
+        files.write(step, batch, TOKENIZER)
+    files.finish()
     c = np.array([c for batch in batches for c, _, _ in expected(batch, "group").values()])
     extremes = np.sort(sign * c[sign * c > 0])[::-1]
     side = together(list(read_records(tmp_path).values())).side(sign)

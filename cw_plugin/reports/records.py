@@ -70,7 +70,7 @@ def _files(path: Path, steps: tuple[int, int] | None) -> dict[int, list[Path]]:
     if not path.exists():
         raise ReportError(f"{path} does not exist; give the folder of a run")
     files: dict[int, list[Path]] = {}
-    for file in find(path, _PATTERN):
+    for file in sorted(find(path, _PATTERN), key=lambda file: file.stem):  # else -2 comes before the first batch
         if found := _STEP.fullmatch(file.name):
             files.setdefault(int(found[1]), []).append(file)
     refuse_several(path, {file.parent for of_step in files.values() for file in of_step})

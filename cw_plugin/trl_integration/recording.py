@@ -40,6 +40,10 @@ class Records:
         if self._trainer.accelerator.is_main_process:
             self._files.write(self._step, batch, self._trainer.processing_class)
 
+    def finish(self) -> None:
+        """Wait until the records are on disk."""
+        self._files.finish()
+
     def follow_entropy(self, metrics: Mapping[str, list[float]], learning_rate: float | None) -> dict[str, float]:
         """The change of entropy since the previous log, and its forecast; empty at the first log.
 

@@ -117,6 +117,7 @@ class CWGRPOTrainer(GRPOTrainer):
         return self.accelerator.gather(self.accelerator.pad_across_processes(rows, dim=1))
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        self._cw_records.finish()
         if self.model.training:
             metrics = self._metrics["train"]
             for name, value in self._cw_records.follow_entropy(metrics, logs.get("learning_rate")).items():
