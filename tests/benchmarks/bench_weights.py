@@ -32,15 +32,18 @@ import psutil
 import torch
 from rich.console import Console
 from verl import DataProto
-from verl.trainer.ppo import core_algos
+from verl.trainer.ppo import core_algos, ray_trainer
 from verl.trainer.ppo.v1 import trainer_base
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
-from cw_plugin.verl_integration import register  # noqa: F401  (registers cw_grpo)
+from cw_plugin.verl_integration import (
+    register,  # noqa: F401  (registers cw_grpo)
+    run,
+)
 from cw_plugin.verl_integration.options import Options
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from trainers import v1_trainer
+from trainers import legacy_trainer, v1_trainer
 
 WIDTH = 4096
 RESPONSES = 12
@@ -51,10 +54,12 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def measure(candidates: dict[str, Callable[[], object]], device: str, rounds: int) -> dict[str, list[float]]:
+def measure(
+    candidates: dict[str, Callable[[], object]], device: str, rounds: int, shuffled: bool = True
+) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for step in range(rounds + 2):
-        for name in random.sample(list(candidates), len(candidates)):
+        for name in random.sample(list(candidates), len(candidates)) if shuffled else candidates:
             synchronize(device)
             start = time.perf_counter()
             candidates[name]()
@@ -153,17 +158,35 @@ def estimators(groups: int, device: str, in_trainer: bool, kind: str = "uniform"
     return {name: candidate(name) for name in ("grpo", "grpo_vectorized", "cw_grpo")}
 
 
-def recorded(call: Callable[[], object], trainer: Any) -> Callable[[], object]:
-    """A step whose covariance distribution is recorded, the file included."""
+def measure_records(console: Console, options: argparse.Namespace) -> None:
+    """What a record of tokens adds to the estimator's call in its step, and what the other thread then does."""
+    for groups in (12, options.groups):  # the paper's step has 12
+        tensors = step_batch(groups, options.device, "quarter")
+        rows = len(tensors["response_mask"])
+        generator = torch.Generator().manual_seed(2)
+        ids = (151_936 * torch.rand(rows, WIDTH, generator=generator).pow(4)).long()  # some tokens are more frequent
+        index = tensors.pop("index")
+        tensors |= {"responses": ids, "prompts": ids[:, :200]}
+        with tempfile.TemporaryDirectory() as folder:
+            trainer = legacy_trainer("algorithm.adv_estimator=cw_grpo", f"trainer.default_local_dir={folder}")
 
-    def record() -> object:
-        trainer.global_steps = 1
-        try:
-            return call()
-        finally:
-            trainer.global_steps = 2
+            def call(step: int, tensors: dict = tensors, index: Any = index, trainer: Any = trainer) -> None:
+                trainer.global_steps = step
+                data = DataProto.from_dict(tensors=tensors, non_tensors={"uid": index})
+                ray_trainer.compute_advantage(data, adv_estimator="cw_grpo", config=trainer.config.algorithm)
 
-    return record
+            def write(trainer: Any = trainer) -> None:
+                run.current().complete({})
+
+            candidates = {"plain": lambda: call(2), "recorded": lambda: call(50), "written": write}
+            times = measure(candidates, options.device, options.rounds, shuffled=False)
+            share = ratio(times, "recorded", "plain") - 1
+            megabytes = max(path.stat().st_size for path in Path(folder).rglob("*.parquet")) / 1e6
+        console.print(
+            f"\n{groups} groups, {int(tensors['response_mask'].sum())} tokens: a record adds {share:.0%} to cw_grpo in "
+            f"its step, {share / Options().record_every:.1%} at the default of every {Options().record_every}th. "
+            f"Another thread writes {megabytes:.1f} MB in {1e3 * statistics.median(times['written']):.0f} ms."
+        )
 
 
 def losses(rows: int, device: str) -> dict[str, Callable[[], object]]:
@@ -221,8 +244,9 @@ def measure_load(console: Console, options: argparse.Namespace, chip: str, threa
     markdown(console, title, header, rows)
 
 
-def measure_in_trainer(console: Console, options: argparse.Namespace, chip: str, trainer: Any) -> None:
+def measure_in_trainer(console: Console, options: argparse.Namespace, chip: str) -> None:
     device = options.device
+    trainer = v1_trainer("algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.record_every=0")
     candidates = estimators(options.groups, device, in_trainer=True)
     one_tensor = options.groups * RESPONSES * WIDTH * 4
     times = measure(candidates, device, options.rounds)
@@ -234,14 +258,7 @@ def measure_in_trainer(console: Console, options: argparse.Namespace, chip: str,
     title = f"The same as the trainer calls it, {torch.get_num_threads()} thread(s), {chip}"
     markdown(console, title, ["estimator", "ms", "ratio", "memory"], rows)
 
-    pair = {"plain": candidates["cw_grpo"], "recorded": recorded(candidates["cw_grpo"], trainer)}
-    times = measure(pair, device, options.rounds)
-    share, every = ratio(times, "recorded", "plain") - 1, Options().record_every
-    console.print(
-        f"\nRecording the covariance distribution adds {share:.0%} to cw_grpo in that step, {share / every:.1%} at the "
-        f"default of every {every}th."
-    )
-    del candidates, pair
+    del candidates
 
     quarter = max(options.groups // 4, 1)
     sizes = {groups: estimators(groups, device, in_trainer=True) for groups in (quarter, 4 * quarter)}
@@ -249,6 +266,7 @@ def measure_in_trainer(console: Console, options: argparse.Namespace, chip: str,
     times = measure(calls, device, options.rounds)
     grpo, cw_grpo = (ratio(times, f"{name}, {4 * quarter}", f"{name}, {quarter}") for name in ("grpo", "cw_grpo"))
     console.print(f"Four times the rows: grpo {grpo:.2f} times the time, cw_grpo {cw_grpo:.2f}.")
+    del trainer  # the hooks know only the last one that lives
 
 
 def main() -> None:
@@ -266,10 +284,8 @@ def main() -> None:
 
     measure_load(console, options, chip, [1, 2] if device == "cpu" else [torch.get_num_threads()])
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = v1_trainer("algorithm.adv_estimator=cw_grpo", f"trainer.default_local_dir={folder}")
-        trainer.global_steps = 2  # a step that is not recorded
-        measure_in_trainer(console, options, chip, trainer)
+    measure_in_trainer(console, options, chip)
+    measure_records(console, options)
 
     torch.set_num_threads(threads)
     candidates = losses(options.rows, device)
