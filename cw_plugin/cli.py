@@ -310,6 +310,23 @@ def covariance(
             _save([plots.weight_curve(distributions)], out.with_name(f"{out.name}_weights"), formats)
 
 
+@app.command()
+def tokens(
+    run: Annotated[str, typer.Argument(help="Folder of a run, or NAME=FOLDER.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="File for the page.")] = Path("tokens.html"),
+    steps: Annotated[str | None, typer.Option(help="One step, or first and last as 1:50. Default: all.")] = None,
+) -> None:
+    """Write a page that shows every recorded token, coloured by covariance or weight, for any browser, offline."""
+    with _errors(_REPORTS):
+        from cw_plugin.reports.records import parse_steps
+        from cw_plugin.reports.tokens import BIG, write_token_page
+
+        size = write_token_page(run, expanded(out), parse_steps(steps))
+    if size > BIG:
+        typer.echo(f"the page has {size / 1e6:.0f} MB; fewer steps, as --steps 50, open faster", err=True)
+    typer.echo(expanded(out))
+
+
 def _save(figures: list[Figure], target: Path, formats: list[Format] | None) -> None:
     from cw_plugin.reports import plots
 

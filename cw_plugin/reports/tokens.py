@@ -1,0 +1,192 @@
+"""``cw-grpo tokens``: one self-contained page with every recorded token of a run, coloured by covariance or weight.
+
+tokens.html is the page without its data. The data are the records' values, bit for bit, one block for each prompt group.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cw_plugin.errors import ReportError
+from cw_plugin.files import find, write_whole
+from cw_plugin.reports.runs import refuse_several, split_name
+
+BIG = 50_000_000  # bytes; a page of this size takes a browser about a second to open
+
+_LISTED = 20  # extreme tokens listed for each sign of the covariance
+_BEFORE, _AFTER = 16, 6  # how many tokens of context stand before and after them
+_PAGE = Path(__file__).with_name("tokens.html")
+_STEP = re.compile(r"step_(\d+)(?:-(\d+))?\.parquet")  # -2 and on: later batches of the step
+# The columns of a block. "token" is a number in the page's vocabulary, which holds id and text.
+_COLUMNS = {name: "int32" for name in ("token", "row", "position")} | {
+    name: "float32" for name in ("log_prob", "advantage", "covariance", "kernel", "weight", "reward")
+}
+
+
+@dataclass(frozen=True)
+class _Record:
+    label: str
+    columns: dict[str, np.ndarray]  # as in the file, without text
+    text: pa.ChunkedArray
+    metadata: dict[str, str]
+
+
+def write_token_page(run: str | Path, out: Path, steps: tuple[int, int] | None = None) -> int:
+    """Write the page of a run's token records.
+
+    Args:
+        run: the run's folder, or ``NAME=FOLDER``.
+        out: the file.
+        steps: only records from the first to the second of these steps.
+
+    Returns:
+        The page's size in bytes.
+
+    Raises:
+        ReportError: the folder holds no token record, records of several runs or a damaged one; or ``out`` cannot be
+            written.
+    """
+    name, folder = split_name(run)
+    if not folder.is_dir():
+        raise ReportError(f"{folder} is not a folder; give the folder of a run")
+    vocabulary: dict[tuple[int, str], int] = {}
+    blocks: list[str] = []
+    records = [_embed(record, vocabulary, blocks) for record in _read(folder, steps)]
+    index = {
+        "records": records,
+        "vocabulary": {"id": [number for number, _ in vocabulary], "text": [text for _, text in vocabulary]},
+        "columns": list(_COLUMNS.items()),
+    }
+    parts = {
+        "TITLE": html.escape(f"Tokens of {name}"),
+        "INDEX": json.dumps(index, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"),
+        "FIRST": "".join(blocks[:1]),  # before the page's script, which shows it while the rest is still being read
+        "REST": "\n".join(blocks[1:]),
+    }
+    page = re.sub("@([A-Z]+)@", lambda found: parts[found[1]], _PAGE.read_text(encoding="utf-8"))
+    try:
+        write_whole(out, page)
+    except OSError as error:
+        raise ReportError(f"{out} cannot be written ({error.strerror}); give another file with --out") from None
+    return out.stat().st_size
+
+
+def _read(folder: Path, steps: tuple[int, int] | None) -> Iterator[_Record]:
+    """The records below a run's folder, by step."""
+    files = {}
+    for file in find(folder, "tokens/step_*.parquet"):
+        if found := _STEP.fullmatch(file.name):
+            files[int(found[1]), int(found[2] or 1)] = file
+    refuse_several(folder, {file.parent for file in files.values()})
+    if not files:
+        raise ReportError(
+            f"{folder} holds no token record (tokens/step_*.parquet); train with cw_grpo, which writes one every "
+            "record_every steps (50 by default), for plain GRPO with kernel=none"
+        )
+    chosen = [at for at in sorted(files) if steps is None or steps[0] <= at[0] <= steps[1]]
+    if not chosen:
+        known = ", ".join(str(step) for step in sorted({step for step, _ in files}))
+        raise ReportError(f"{folder} has token records of the steps {known}, none of them in --steps")
+    for step, batch in chosen:
+        label = f"step {step}" + (f", batch {batch}" if batch > 1 else "")
+        try:
+            table = pq.read_table(files[step, batch])
+            yield _Record(
+                label,
+                {name: table[name].to_numpy() for name in table.column_names if name != "text"},
+                table["text"],
+                {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()},
+            )
+        except (pa.ArrowException, OSError, KeyError) as error:
+            raise ReportError(f"{files[step, batch]} cannot be read as a token record ({error}); remove it") from None
+
+
+def _embed(record: _Record, vocabulary: dict[tuple[int, str], int], blocks: list[str]) -> dict[str, Any]:
+    """What the page's index says of a record; its new tokens go to the vocabulary, its groups to the blocks."""
+    columns, metadata = record.columns, record.metadata
+    ids, first, inverse = np.unique(columns["token_id"], return_index=True, return_inverse=True)
+    words = record.text.take(pa.array(first)).to_pylist()
+    known = [vocabulary.setdefault(word, len(vocabulary)) for word in zip(ids.tolist(), words, strict=True)]
+    columns = columns | {"token": np.array(known, dtype=np.int32)[inverse]}
+
+    group = columns["group"]
+    starts = np.flatnonzero(np.diff(group, prepend=group[0] - 1)) if len(group) else group
+    prompts = json.loads(metadata["prompts"])
+    numbers = group[starts].tolist()
+    labels = _labels([prompts.get(str(number), "") for number in numbers])
+    shown = []
+    for number, label, start, end in zip(numbers, labels, starts, [*starts[1:], len(group)], strict=True):
+        data = b"".join(columns[name][start:end].astype(f"<{kind[0]}4").tobytes() for name, kind in _COLUMNS.items())
+        name = f"block-{len(blocks)}"
+        blocks.append(f'<script type="text/plain" id="{name}">{base64.b64encode(zlib.compress(data)).decode()}</script>')
+        shown.append(
+            {
+                "block": name,
+                "label": f"{number}: {label}",
+                "prompt": prompts.get(str(number), ""),
+                "extreme": int((columns["kernel"][start:end] < 0.5).sum()),
+            }
+        )
+    by_covariance = np.argsort(columns["covariance"], kind="stable")
+    sides = {"positive": by_covariance[::-1][:_LISTED], "negative": by_covariance[:_LISTED]}
+    text = dict(zip(known, words, strict=True))
+    extremes = {
+        side: [_listed(columns, starts, numbers, text, int(i)) for i in chosen if sign * columns["covariance"][i] > 0]
+        for (side, chosen), sign in zip(sides.items(), (1, -1), strict=True)
+    }
+    return {
+        "label": record.label,
+        "shown": shown,
+        "tokens_held": len(group),
+        "extremes": extremes,
+        **{name: metadata[name] for name in ("scope", "kernel", "groups", "tokens")},
+    }
+
+
+def _listed(
+    columns: dict[str, np.ndarray], starts: np.ndarray, numbers: list[int], text: dict[int, str], i: int
+) -> dict[str, Any]:
+    """An entry of the list of extreme tokens: token ``i`` of a record, with the text around it in its response."""
+    at = int(np.searchsorted(starts, i, side="right")) - 1
+    group, row, token = columns["group"], columns["row"], columns["token"]
+
+    def context(start: int, end: int) -> str:
+        places = range(max(start, 0), min(end, len(row)))
+        return "".join(text[int(token[k])] for k in places if (group[k], row[k]) == (group[i], row[i]))
+
+    return {
+        "place": [at, i - int(starts[at])],
+        "token": text[int(token[i])],
+        "at": f"prompt {numbers[at]}, row {row[i]}, position {columns['position'][i]}",
+        "covariance": float(columns["covariance"][i]),
+        "kernel": float(columns["kernel"][i]),
+        "before": context(i - _BEFORE, i),
+        "after": context(i + 1, i + 1 + _AFTER),
+    }
+
+
+def _labels(prompts: list[str], longest: int = 70) -> list[str]:
+    """What tells prompts apart: their text without the template that all begin and end with."""
+    head = len(os.path.commonprefix(prompts))
+    tail = len(os.path.commonprefix([prompt[head:][::-1] for prompt in prompts]))
+    if len(prompts) == 1:
+        head = tail = 0
+    while head and prompts[0][head - 1].isalnum():  # not within a word or a number
+        head -= 1
+    while tail and prompts[0][-tail].isalnum():
+        tail -= 1
+    own = [" ".join(prompt[head : len(prompt) - tail].split()) for prompt in prompts]
+    return [label if len(label) <= longest else f"{label[: longest - 1]}…" for label in own]
