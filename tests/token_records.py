@@ -16,7 +16,7 @@ LINES = [
     "\\[ x^2 - {a}x + {b} = 0 \\implies x = \\frac{{{a} \\pm \\sqrt{{{c}}}}}{{2}} \\]",
     "Wait, I should check this again: if n = {a}, then n + {b} is even, so {c} divides it.",
     "\tHmm, that is not right.  The remainder of {c} modulo {a} is {b}.",
-    "By the AM–GM inequality, {a} + {b} ≥ 2√{c}, with equality iff a = b.",
+    "By the AM-GM inequality, {a} + {b} ≥ 2√{c}, with equality iff a = b.",
     "Therefore, the answer is \\boxed{{{c}}}.",
     "<think>\nOkay, so we need all integers n such that {a}n ≡ {b} (mod {c}).\n</think>",
 ]
@@ -59,7 +59,7 @@ def write_record(
         a = np.repeat((reward - reward.mean()) / (reward.std() + 1e-6), of_responses)
         words = [word for text in texts for word in text]
         # Most tokens are certain; some, and line breaks' successors more often, are not.
-        x = -rng.gamma(0.25, 1.0, len(words)) ** 1.7
+        x = -(rng.gamma(0.25, 1.0, len(words)) ** 1.7)
         c = (x - x.mean()) * (a - a.mean())
         w = np.exp(-(c**2) / (2 * c.var()))
         prompts[str(group)] = (

@@ -1,6 +1,6 @@
 """``cw-grpo tokens``: one self-contained page with every recorded token of a run, coloured by covariance or weight.
 
-tokens.html is the page without its data. The data are the records' values, bit for bit, one block for each prompt group.
+tokens.html is the page without its data, which are the records' values, bit for bit, in a block for each prompt group.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import base64
 import html
 import json
-import os
 import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +86,9 @@ def write_token_page(run: str | Path, out: Path, steps: tuple[int, int] | None =
 
 def _read(folder: Path, steps: tuple[int, int] | None) -> Iterator[_Record]:
     """The records below a run's folder, by step."""
-    files = {}
-    for file in find(folder, "tokens/step_*.parquet"):
-        if found := _STEP.fullmatch(file.name):
-            files[int(found[1]), int(found[2] or 1)] = file
-    refuse_several(folder, {file.parent for file in files.values()})
+    found = {file: _STEP.fullmatch(file.name) for file in find(folder, "tokens/step_*.parquet")}
+    files = {(int(name[1]), int(name[2] or 1)): file for file, name in found.items() if name}
+    refuse_several(folder, {file.parent for file in found})
     if not files:
         raise ReportError(
             f"{folder} holds no token record (tokens/step_*.parquet); train with cw_grpo, which writes one every "
@@ -123,15 +121,15 @@ def _embed(record: _Record, vocabulary: dict[tuple[int, str], int], blocks: list
     columns = columns | {"token": np.array(known, dtype=np.int32)[inverse]}
 
     group = columns["group"]
-    starts = np.flatnonzero(np.diff(group, prepend=group[0] - 1)) if len(group) else group
+    starts, ends = np.flatnonzero(np.diff(group, prepend=-1)), np.flatnonzero(np.diff(group, append=-1)) + 1
     prompts = json.loads(metadata["prompts"])
     numbers = group[starts].tolist()
     labels = _labels([prompts.get(str(number), "") for number in numbers])
     shown = []
-    for number, label, start, end in zip(numbers, labels, starts, [*starts[1:], len(group)], strict=True):
-        data = b"".join(columns[name][start:end].astype(f"<{kind[0]}4").tobytes() for name, kind in _COLUMNS.items())
-        name = f"block-{len(blocks)}"
-        blocks.append(f'<script type="text/plain" id="{name}">{base64.b64encode(zlib.compress(data)).decode()}</script>')
+    for number, label, start, end in zip(numbers, labels, starts, ends, strict=True):
+        values = b"".join(columns[name][start:end].astype(f"<{kind[0]}4").tobytes() for name, kind in _COLUMNS.items())
+        name, data = f"block-{len(blocks)}", base64.b64encode(zlib.compress(values)).decode()
+        blocks.append(f'<script type="text/plain" id="{name}">{data}</script>')
         shown.append(
             {
                 "block": name,
@@ -180,13 +178,17 @@ def _listed(
 
 def _labels(prompts: list[str], longest: int = 70) -> list[str]:
     """What tells prompts apart: their text without the template that all begin and end with."""
-    head = len(os.path.commonprefix(prompts))
-    tail = len(os.path.commonprefix([prompt[head:][::-1] for prompt in prompts]))
-    if len(prompts) == 1:
-        head = tail = 0
-    while head and prompts[0][head - 1].isalnum():  # not within a word or a number
-        head -= 1
-    while tail and prompts[0][-tail].isalnum():
-        tail -= 1
+
+    def shared(texts: list[str]) -> int:
+        return sum(1 for _ in takewhile(lambda letters: len(set(letters)) == 1, zip(*texts, strict=False)))
+
+    head = tail = 0
+    if len(prompts) > 1:
+        head = shared(prompts)
+        tail = shared([prompt[head:][::-1] for prompt in prompts])
+        while head and prompts[0][head - 1].isalnum():  # not within a word or a number
+            head -= 1
+        while tail and prompts[0][-tail].isalnum():
+            tail -= 1
     own = [" ".join(prompt[head : len(prompt) - tail].split()) for prompt in prompts]
     return [label if len(label) <= longest else f"{label[: longest - 1]}…" for label in own]
