@@ -361,6 +361,12 @@ def test_hover_and_focus_show_exact_values(opened):
     ActionChains(page.driver).move_to_element(page.driver.find_element("tag name", "h1")).perform()
     group.check(page.readout(), 0, 7)  # the focused token's again
     assert page.focused() == [0, 7]
+    # A jump that scrolls the text below a pointer at rest shows the token jumped to.
+    ActionChains(page.driver).move_to_element(spans[20]).perform()
+    page.press("r", "r", "r")
+    time.sleep(0.3)
+    assert page.js("return scrollY") > 0 and page.focused() == [3, 0]
+    group.check(page.readout(), 3, 0)
     assert page.js("return document.getElementById('readout').getAttribute('role')") == "status"
 
 
