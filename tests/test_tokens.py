@@ -419,6 +419,22 @@ def test_the_list_of_extremes_leads_to_their_tokens(opened):
             assert group.startswith(f"{token['group']}:")
 
 
+def test_a_token_has_an_address(opened, tmp_path):
+    page, tables = opened
+    for step, number, i in ((0, 1, 170), (1, 1, 389)):  # in the second response; the last of all
+        page.driver.get("about:blank")
+        page.driver.get(f"{(tmp_path / 'page.html').as_uri()}#record={step}&group={number}&token={i}&colour=weight")
+        page.settle()
+        time.sleep(0.2)
+        rows = Group(tables[step], [[0, 3, 4], [1, 2]][step][number]).rows
+        place = sum(np.cumsum([len(row) for row in rows]) <= i)
+        i -= sum(len(row) for row in rows[:place])
+        assert page.focused() == [place, i] and page.in_view()
+        assert page.js("return document.body.className") == "weight"
+        address = page.driver.find_element("css selector", "#readout a").get_attribute("href")
+        assert address == page.driver.current_url
+
+
 def test_everything_works_by_keyboard(opened):
     from selenium.webdriver.common.keys import Keys
 
