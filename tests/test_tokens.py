@@ -79,7 +79,7 @@ def test_the_page_holds_the_records_bit_for_bit(run, tmp_path):
         assert [index["vocabulary"]["text"][i] for i in word] == table["text"].to_pylist()
         prompts = json.loads(table.schema.metadata[b"prompts"])
         assert [shown["prompt"] for shown in record["shown"]] == list(prompts.values())
-        assert (record["groups"], record["tokens"]) == ("4", str(2 * len(table)))
+        assert (record["groups"], record["tokens"]) == (4, 2 * len(table))
 
         for side, sign in (("positive", 1), ("negative", -1)):
             c = sign * table["covariance"].to_numpy()
@@ -115,9 +115,9 @@ def test_the_command_chooses_steps_and_says_what_is_wrong(run, tmp_path, monkeyp
     assert "the page has 0 MB; fewer steps" in run_command(run, "--out", out)[1]
 
     code, printed = run_command(run, "--out", out, "--steps", "7")
-    assert code == 2 and "has token records of the steps 50, 100, none of them in --steps" in printed
+    assert code == 2 and "has records of the steps 50, 100, none of them in --steps" in printed
     code, printed = run_command(tmp_path / "nothing")
-    assert code == 2 and "nothing is not a folder" in printed
+    assert code == 2 and "nothing does not exist" in printed
     (tmp_path / "empty").mkdir()
     code, printed = run_command(tmp_path / "empty")
     assert code == 2 and "holds no token record" in printed and "record_every" in printed

@@ -21,7 +21,19 @@ Records = dict[int, Distribution]  # step -> its tokens
 
 _PATTERN = "tokens/step_*.parquet"
 _STEP = re.compile(r"step_(\d+)(-\d+)?\.parquet")  # -2 and on: later batches of the step
-_COLUMNS = {"group", "row", "position", "token_id", "text", "log_prob", "advantage", "covariance", "kernel", "weight"}
+_COLUMNS = {
+    "group",
+    "row",
+    "position",
+    "token_id",
+    "text",
+    "log_prob",
+    "advantage",
+    "covariance",
+    "kernel",
+    "weight",
+    "reward",
+}
 
 
 @dataclass(frozen=True)

@@ -10,38 +10,28 @@ import html
 import json
 import re
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cw_plugin.errors import ReportError
-from cw_plugin.files import find, write_whole
-from cw_plugin.reports.runs import refuse_several, split_name
+from cw_plugin.files import write_whole
+from cw_plugin.reports.records import TokenRecord, read_tokens
+from cw_plugin.reports.runs import split_name
 
-BIG = 50_000_000  # bytes; a page of this size takes a browser about a second to open
+BIG = 50_000_000  # bytes; of a page that is larger, the command says so
 
 _LISTED = 20  # extreme tokens listed for each sign of the covariance
 _BEFORE, _AFTER = 16, 6  # how many tokens of context stand before and after them
 _PAGE = Path(__file__).with_name("tokens.html")
-_STEP = re.compile(r"step_(\d+)(?:-(\d+))?\.parquet")  # -2 and on: later batches of the step
 # The columns of a block. "token" is a number in the page's vocabulary, which holds id and text.
 _COLUMNS = {name: "int32" for name in ("token", "row", "position")} | {
     name: "float32" for name in ("log_prob", "advantage", "covariance", "kernel", "weight", "reward")
 }
-
-
-@dataclass(frozen=True)
-class _Record:
-    label: str
-    columns: dict[str, np.ndarray]  # as in the file, without text
-    text: pa.ChunkedArray
-    metadata: dict[str, str]
 
 
 def write_token_page(run: str | Path, out: Path, steps: tuple[int, int] | None = None) -> int:
@@ -60,11 +50,13 @@ def write_token_page(run: str | Path, out: Path, steps: tuple[int, int] | None =
             written.
     """
     name, folder = split_name(run)
-    if not folder.is_dir():
-        raise ReportError(f"{folder} is not a folder; give the folder of a run")
     vocabulary: dict[tuple[int, str], int] = {}
     blocks: list[str] = []
-    records = [_embed(record, vocabulary, blocks) for record in _read(folder, steps)]
+    batches: Counter[int] = Counter()
+    records = []
+    for record in read_tokens(folder, steps):
+        batches[record.step] += 1
+        records.append(_embed(record, batches[record.step], vocabulary, blocks))
     index = {
         "records": records,
         "vocabulary": {"id": [number for number, _ in vocabulary], "text": [text for _, text in vocabulary]},
@@ -84,49 +76,26 @@ def write_token_page(run: str | Path, out: Path, steps: tuple[int, int] | None =
     return out.stat().st_size
 
 
-def _read(folder: Path, steps: tuple[int, int] | None) -> Iterator[_Record]:
-    """The records below a run's folder, by step."""
-    found = {file: _STEP.fullmatch(file.name) for file in find(folder, "tokens/step_*.parquet")}
-    files = {(int(name[1]), int(name[2] or 1)): file for file, name in found.items() if name}
-    refuse_several(folder, {file.parent for file in found})
-    if not files:
-        raise ReportError(
-            f"{folder} holds no token record (tokens/step_*.parquet); train with cw_grpo, which writes one every "
-            "record_every steps (50 by default), for plain GRPO with kernel=none"
-        )
-    chosen = [at for at in sorted(files) if steps is None or steps[0] <= at[0] <= steps[1]]
-    if not chosen:
-        known = ", ".join(str(step) for step in sorted({step for step, _ in files}))
-        raise ReportError(f"{folder} has token records of the steps {known}, none of them in --steps")
-    for step, batch in chosen:
-        label = f"step {step}" + (f", batch {batch}" if batch > 1 else "")
-        try:
-            table = pq.read_table(files[step, batch])
-            yield _Record(
-                label,
-                {name: table[name].to_numpy() for name in table.column_names if name != "text"},
-                table["text"],
-                {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()},
-            )
-        except (pa.ArrowException, OSError, KeyError) as error:
-            raise ReportError(f"{files[step, batch]} cannot be read as a token record ({error}); remove it") from None
+def _embed(
+    record: TokenRecord, batch: int, vocabulary: dict[tuple[int, str], int], blocks: list[str]
+) -> dict[str, Any]:
+    """What the page's index says of a record; its new tokens go to the vocabulary, its groups to the blocks.
 
-
-def _embed(record: _Record, vocabulary: dict[tuple[int, str], int], blocks: list[str]) -> dict[str, Any]:
-    """What the page's index says of a record; its new tokens go to the vocabulary, its groups to the blocks."""
-    columns, metadata = record.columns, record.metadata
+    Args:
+        batch: which one of its step's the record is, from 1.
+    """
+    columns = {name: record.table[name].to_numpy() for name in record.table.column_names if name != "text"}
     ids, first, inverse = np.unique(columns["token_id"], return_index=True, return_inverse=True)
-    words = record.text.take(pa.array(first)).to_pylist()
+    words = record.table["text"].take(pa.array(first)).to_pylist()
     known = [vocabulary.setdefault(word, len(vocabulary)) for word in zip(ids.tolist(), words, strict=True)]
     columns = columns | {"token": np.array(known, dtype=np.int32)[inverse]}
 
     group = columns["group"]
     starts, ends = np.flatnonzero(np.diff(group, prepend=-1)), np.flatnonzero(np.diff(group, append=-1)) + 1
-    prompts = json.loads(metadata["prompts"])
     numbers = group[starts].tolist()
-    labels = _labels([prompts.get(str(number), "") for number in numbers])
+    prompts = [record.prompts.get(number, "") for number in numbers]
     shown = []
-    for number, label, start, end in zip(numbers, labels, starts, ends, strict=True):
+    for number, prompt, label, start, end in zip(numbers, prompts, _labels(prompts), starts, ends, strict=True):
         values = b"".join(columns[name][start:end].astype(f"<{kind[0]}4").tobytes() for name, kind in _COLUMNS.items())
         name, data = f"block-{len(blocks)}", base64.b64encode(zlib.compress(values)).decode()
         blocks.append(f'<script type="text/plain" id="{name}">{data}</script>')
@@ -134,7 +103,7 @@ def _embed(record: _Record, vocabulary: dict[tuple[int, str], int], blocks: list
             {
                 "block": name,
                 "label": f"{number}: {label}",
-                "prompt": prompts.get(str(number), ""),
+                "prompt": prompt,
                 "extreme": int((columns["kernel"][start:end] < 0.5).sum()),
             }
         )
@@ -146,11 +115,14 @@ def _embed(record: _Record, vocabulary: dict[tuple[int, str], int], blocks: list
         for (side, chosen), sign in zip(sides.items(), (1, -1), strict=True)
     }
     return {
-        "label": record.label,
-        "shown": shown,
+        "label": f"step {record.step}" + (f", batch {batch}" if batch > 1 else ""),
+        "scope": record.scope,
+        "kernel": record.kernel,
+        "groups": record.groups,
+        "tokens": record.tokens,
         "tokens_held": len(group),
+        "shown": shown,
         "extremes": extremes,
-        **{name: metadata[name] for name in ("scope", "kernel", "groups", "tokens")},
     }
 
 
