@@ -88,6 +88,7 @@ def test_the_built_wheel_registers_beside_verl_alone(tmp_path):
     result = python(code, executable=str(venv / "bin" / "python"), cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert str(site) in result.stdout and "hooks in place" in result.stdout
+    assert (site / "cw_plugin" / "reports" / "tokens.html").exists()
 
 
 @pytest.mark.parametrize("module", ["cw_plugin", "cw_plugin.weights", "cw_plugin.reports.report", "cw_plugin.cli"])

@@ -531,6 +531,17 @@ def test_records_without_extremes_or_tokens(page, tmp_path):
     assert page.errors() == []
 
 
+def test_a_file_that_is_not_complete(page, run, tmp_path):
+    write_token_page(run, tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    (tmp_path / "page.html").write_text(text[: text.index('id="block-1"')])
+    page.open(tmp_path / "page.html")
+    page.press("g")
+    time.sleep(0.2)
+    assert "is the file complete" in page.js("return document.getElementById('responses').textContent")
+    page.errors()  # the browser's, which say the same
+
+
 def test_first_paint_at_12_responses_of_4096_tokens(page, tmp_path, record_property):
     """Under a second, with tokens on the screen. What follows is only logged: it depends on the machine's load."""
     rng = np.random.default_rng(3)
