@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from token_records import write_record
 from typer.testing import CliRunner
@@ -65,7 +67,7 @@ def test_the_page_holds_the_records_bit_for_bit(run, tmp_path):
     for record, file in zip(
         index["records"], sorted(run.rglob("*.parquet"), key=lambda file: len(file.name)), strict=True
     ):
-        table = pa.parquet.read_table(file)
+        table = pq.read_table(file)
         assert [shown["label"].split(":")[0] for shown in record["shown"]] == [
             str(group) for group in dict.fromkeys(table["group"].to_pylist())
         ]
@@ -223,8 +225,8 @@ class Group:
     """What numpy says of a group in a record: a list for each response, in the order of the batch."""
 
     def __init__(self, table: pa.Table, group: int) -> None:
-        of_group = table.filter(pa.compute.equal(table["group"], group))
-        self.rows = [of_group.filter(pa.compute.equal(of_group["row"], row)) for row in of_group["row"].unique()]
+        of_group = table.filter(pc.equal(table["group"], group))
+        self.rows = [of_group.filter(pc.equal(of_group["row"], row)) for row in of_group["row"].unique()]
         self.rewards = [float(row["reward"][0].as_py()) for row in self.rows]
 
     def extremes(self, order: list[int]) -> list[list[int]]:
@@ -516,9 +518,9 @@ def test_records_without_extremes_or_tokens(page, tmp_path):
     ones = pa.array(np.ones(len(equal), np.float32))
     still = equal.set_column(equal.column_names.index("kernel"), "kernel", ones)
     about = {"step": "1", "scope": "group", "kernel": "none", "groups": "8", "tokens": "80", "prompts": "{}"}
-    pa.parquet.write_table(still.replace_schema_metadata(about), tmp_path / "tokens" / "step_000001.parquet")
+    pq.write_table(still.replace_schema_metadata(about), tmp_path / "tokens" / "step_000001.parquet")
     empty = still.slice(0, 0).replace_schema_metadata(about | {"step": "2"})
-    pa.parquet.write_table(empty, tmp_path / "tokens" / "step_000002.parquet")
+    pq.write_table(empty, tmp_path / "tokens" / "step_000002.parquet")
     write_token_page(tmp_path, tmp_path / "page.html")
     page.open(tmp_path / "page.html")
     assert "plain GRPO (kernel=none)" in page.js("return document.getElementById('held').textContent")
