@@ -6,7 +6,6 @@ import dataclasses
 import io
 import json
 import logging
-import os
 import re
 import shlex
 import time
@@ -363,12 +362,11 @@ def evaluate(
     Every graded answer is kept; the same command again asks only for the missing ones. The exit code is 2 if the input
     cannot be evaluated, and 1 if the engine stops before the last answer.
     """
-    terminal = os.fdopen(os.dup(1), "w")  # while verl runs, 1 and 2 are its log
     started = time.monotonic()
 
     def say(text: str) -> None:
         minutes, seconds = divmod(int(time.monotonic() - started), 60)
-        print(f"[{minutes}:{seconds:02}] {text}", file=terminal, flush=True)
+        print(f"[{minutes}:{seconds:02}] {text}", flush=True)
 
     arguments = models or []
     overrides = [text for text in arguments if _OVERRIDE.fullmatch(text) and not expanded(text).exists()]

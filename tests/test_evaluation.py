@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +78,6 @@ class Calculator:
             output = rf"<think>so</think> $\boxed{{{sum(map(int, sum_))}}}$"
             score = compute_score(row["data_source"], output, row["reward_model"]["ground_truth"])
             journal.write({**key, "output": output, **score, "tokens": 9})
-
-    def close(self) -> None:
-        pass
 
 
 def run(tmp_path: Path, engine: Calculator, benchmarks: list[Benchmark], *models: Path, **options) -> list[str]:
@@ -213,7 +211,7 @@ def test_an_answer_that_does_not_come_is_no_wrong_answer(tmp_path):
 
 def _write_answers(folder: Path, benchmark: str) -> None:
     journal = Journal(folder)
-    for index in range(200):
+    for index in range(50):
         journal.write({"benchmark": benchmark, "index": index, "sample": 0, "output": "ü\u2028" * 5000})
 
 
@@ -225,7 +223,7 @@ def test_processes_journal_beside_each_other(tmp_path):
         writer.start()
     while any(writer.is_alive() for writer in writers):
         answers.poll()  # while they write
-    assert answers.poll() == 600 == Answers(tmp_path).poll()
+    assert answers.poll() == 150 == Answers(tmp_path).poll()
     assert {answer["output"] for answer in answers.graded.values()} == {"ü\u2028" * 5000}
 
 
@@ -357,12 +355,15 @@ def test_the_configuration_is_a_validation_with_these_lengths_and_this_sampling(
     folder = tmp_path / "a name with = and 'quotes'"
     folder.mkdir()
     asked = [{**row, "extra_info": {"benchmark": "sums", "index": i, "sample": 0}} for i, row in enumerate(rows())]
-    config = engine._configuration(Task("name", "/a model", asked, Answers(folder), 1007))
+    command = engine._command(Task("name", "/a model", asked, Answers(folder), 1007))
+    printed = subprocess.run([*command, "--cfg", "job"], capture_output=True, text=True, check=True).stdout
+    config = OmegaConf.create(printed)  # as main_ppo reads it
     assert config.trainer.val_only and config.trainer.val_before_train and config.trainer.resume_mode == "disable"
     assert config.data.max_response_length == 200 and config.actor_rollout_ref.rollout.max_model_len == 300
     assert config.actor_rollout_ref.rollout.val_kwargs.temperature == 0.5
     assert config.actor_rollout_ref.rollout.seed == 1007
     assert pq.read_table(config.data.val_files).to_pylist()[2]["extra_info"]["index"] == 2
+    assert config.trainer.default_local_dir == str(folder)
     assert config.data.train_batch_size == 2 and engine.config.data.train_batch_size != 2
 
 
