@@ -1,7 +1,8 @@
 """Megatron-core 0.16.1 and mbridge 0.15.1 without CUDA, TransformerEngine or Apex; the list is in patches.py.
 
 Megatron-core names the device "cuda" in about a hundred places. Once a process creates a Megatron engine, that name
-means the CPU there. Megatron-core's own "local" layers, in plain torch, do the computation.
+means the CPU there. Megatron-core's own "local" layers, in plain torch, do the computation. A TransformerEngine that
+runs on a CPU would remove most of these patches.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import wrapt
 
 
 def pretend_cuda_when_made(name: str) -> Callable[[ModuleType], None]:
-    """For the module with the class ``name``."""
+    """In a process that makes a ``name``, device="cuda", .cuda() and torch.cuda mean the CPU."""
 
     def install(module: ModuleType) -> None:
         def wrapper(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> Any:
@@ -70,7 +71,7 @@ def _pretend_cuda() -> None:
 
 
 def random_state_of_the_cpu(random: ModuleType) -> None:
-    """For ``megatron.core.tensor_parallel.random``."""
+    """The state of the CPU's generator in place of CUDA's, which model-parallel dropout and initialisation switch."""
     import torch
 
     vars(random).update(
@@ -80,7 +81,12 @@ def random_state_of_the_cpu(random: ModuleType) -> None:
 
 
 def causal_attention_without_a_mask(dot_product_attention: ModuleType) -> None:
-    """For ``megatron.core.transformer.dot_product_attention``."""
+    """Attention without verl's padding mask, and sequence by sequence where sequences are packed.
+
+    Why: True means valid in verl's mask. TransformerEngine ignores the mask for causal attention, but Megatron-core's
+    own attention reads True as masked. Padding is on the right, so plain causal attention gives the same. Only
+    TransformerEngine's kernels accept packed sequences.
+    """
     import torch
 
     def wrapper(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> Any:
@@ -110,7 +116,8 @@ def causal_attention_without_a_mask(dot_product_attention: ModuleType) -> None:
 
 
 def torch_norm_under_sequence_parallelism(torch_norm: ModuleType) -> None:
-    """For ``megatron.core.transformer.torch_norm``."""
+    """torch's norm is made without sequence_parallel, which Megatron-core refuses, and its parameters are marked for
+    the all-reduce. There is no norm of TransformerEngine or Apex without CUDA."""
     make = torch_norm.WrappedTorchNorm.__new__
 
     def __new__(cls: type, config: Any, *args: Any, **kwargs: Any) -> Any:
@@ -125,7 +132,10 @@ def torch_norm_under_sequence_parallelism(torch_norm: ModuleType) -> None:
 
 
 def adam_state_before_loading(distrib_optimizer: ModuleType) -> None:
-    """For ``megatron.core.optimizer.distrib_optimizer``."""
+    """A fresh Adam gets zero moments before its state_dict is taken, which resuming does.
+
+    Why: torch's Adam has none before its first step, and Megatron-core counts on those of Apex or TransformerEngine.
+    """
     import torch
 
     def wrapper(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> Any:
@@ -141,7 +151,10 @@ def adam_state_before_loading(distrib_optimizer: ModuleType) -> None:
 
 
 def local_layers(llm_bridge: ModuleType) -> None:
-    """For ``mbridge.core.llm_bridge``."""
+    """Layers of Megatron-core in place of TransformerEngine's, which mbridge and verl's merger always ask for.
+
+    On disk, the weights have the same names with both. Removed by: a check of both whether TransformerEngine is there.
+    """
 
     def wrapper(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> Any:
         return wrapped(*args, **{**kwargs, "use_transformer_engine": False})
@@ -150,7 +163,8 @@ def local_layers(llm_bridge: ModuleType) -> None:
 
 
 def norms_of_their_own(qwen2: ModuleType) -> None:
-    """For ``mbridge.models.qwen2``."""
+    """Adds the two norms of a layer to Qwen2's weight maps: they are part of TransformerEngine's linear layers, and
+    modules of their own in Megatron-core's."""
     layer = "model.layers.{layer_number}."
     norms = {
         "input_layernorm.weight": [layer + "input_layernorm.weight"],
