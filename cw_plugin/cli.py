@@ -216,6 +216,7 @@ RunFolders = Annotated[
         show_default=False,
     ),
 ]
+Formats = Annotated[list[Format] | None, typer.Option("--format", help="May be given several times.")]
 _REPORTS = how_to_install("report")
 
 
@@ -253,7 +254,7 @@ def plot(
     out: Annotated[
         Path | None, typer.Option(help="File name; its suffix sets the format. Default: the metric's name.")
     ] = None,
-    formats: Annotated[list[Format] | None, typer.Option("--format", help="May be given several times.")] = None,
+    formats: Formats = None,
     window: Annotated[int, typer.Option(min=1, help="Average over this many steps.")] = 1,
 ) -> None:
     """Draw a metric over the steps of several runs: by default policy entropy, the paper's Figure 1."""
@@ -279,7 +280,7 @@ def covariance(
     steps: Annotated[str | None, typer.Option(help="One step, or first and last as 1:50. Default: all.")] = None,
     by_step: Annotated[bool, typer.Option("--by-step", help="Print each step separately.")] = False,
     out: Annotated[Path | None, typer.Option(help="Also draw Figure 3 and the weights, to this file name.")] = None,
-    formats: Annotated[list[Format] | None, typer.Option("--format", help="May be given several times.")] = None,
+    formats: Formats = None,
 ) -> None:
     """Print the distribution of token-level covariance (Table 1), and draw it (Figure 3)."""
     with _errors(_REPORTS):
