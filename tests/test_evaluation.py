@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import multiprocessing
 import os
 import re
 import shutil
 import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -209,21 +211,23 @@ def test_an_answer_that_does_not_come_is_no_wrong_answer(tmp_path):
     assert last.asked == [("sums", 0, 0)]
 
 
-def _write_answers(folder: Path, benchmark: str) -> None:
-    journal = Journal(folder)
-    for index in range(50):
-        journal.write({"benchmark": benchmark, "index": index, "sample": 0, "output": "ü\u2028" * 5000})
+WRITE_ANSWERS = r"""
+import sys
+from pathlib import Path
+from cw_plugin.evaluation.store import Journal
+
+journal = Journal(Path(sys.argv[1]))
+for index in range(200):
+    journal.write({"benchmark": sys.argv[2], "index": index, "sample": 0, "output": "ü\u2028" * 5000})
+"""
 
 
 def test_processes_journal_beside_each_other(tmp_path):
     answers = Answers(tmp_path)
-    context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_write_answers, args=(answers.journal, name)) for name in "abc"]
-    for writer in writers:
-        writer.start()
-    while any(writer.is_alive() for writer in writers):
+    writers = [subprocess.Popen([sys.executable, "-c", WRITE_ANSWERS, answers.journal, name]) for name in "abc"]
+    while any(writer.poll() is None for writer in writers):
         answers.poll()  # while they write
-    assert answers.poll() == 150 == Answers(tmp_path).poll()
+    assert answers.poll() == 600 == Answers(tmp_path).poll()
     assert {answer["output"] for answer in answers.graded.values()} == {"ü\u2028" * 5000}
 
 
@@ -236,6 +240,22 @@ def test_two_evaluations_do_not_write_to_one_folder(tmp_path):
 
     benchmarks = read_benchmarks([f"sums={parquet(tmp_path / 'sums.parquet', rows())}"], tmp_path, 1)
     run(tmp_path, Nested(), benchmarks)
+
+
+def test_what_an_engine_starts_ends_with_it(tmp_path):
+    log = tmp_path / "log"
+    code = (
+        "import sys; from pathlib import Path; from cw_plugin.evaluation.engine import run_to_log; "
+        "run_to_log(['sh', '-c', 'echo $$; exec sleep 600'], Path(sys.argv[1]), print, 60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, log])
+    while not (log.exists() and log.read_text().endswith("\n")):
+        assert process.poll() is None
+        time.sleep(0.1)
+    started = psutil.Process(int(log.read_text()))
+    process.kill()
+    process.wait()
+    started.wait(timeout=30)
 
 
 def checkpoint(folder: Path, content: str = "weights") -> Path:

@@ -16,6 +16,8 @@ from typing import Any
 
 import wrapt
 
+from cw_plugin.cpu.platform import do_nothing
+
 
 def pretend_cuda_when_made(name: str) -> Callable[[ModuleType], None]:
     """In a process that makes a ``name``, device="cuda", .cuda() and torch.cuda mean the CPU."""
@@ -49,22 +51,19 @@ def _pretend_cuda() -> None:
                 return result.replace("torch.", "torch.cuda.", 1)  # the optimizers sort parameters by this name
             return result
 
-    def nothing(*_: Any, **__: Any) -> None:
-        return None
-
     def itself(self: Any, *_: Any, **__: Any) -> Any:
         return self
 
     for name, replacement in {
         "current_device": lambda: torch.device("cpu"),
-        "synchronize": nothing,
-        "empty_cache": nothing,
+        "synchronize": do_nothing,
+        "empty_cache": do_nothing,
         "manual_seed": torch.manual_seed,
         "get_rng_state": lambda device=None: torch.get_rng_state(),
         "set_rng_state": lambda state, device=None: torch.set_rng_state(state),
     }.items():
         setattr(torch.cuda, name, replacement)
-    torch.cuda.nvtx.range_push = torch.cuda.nvtx.range_pop = nothing
+    torch.cuda.nvtx.range_push = torch.cuda.nvtx.range_pop = do_nothing
     for cls in (torch.Tensor, torch.nn.Module):
         setattr(cls, "cuda", itself)  # noqa: B010
     CudaMeansCpu().__enter__()
@@ -91,14 +90,8 @@ def causal_attention_without_a_mask(dot_product_attention: ModuleType) -> None:
 
     def wrapper(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> Any:
         def call(
-            query: Any,
-            key: Any,
-            value: Any,
-            attention_mask: Any = None,
-            attn_mask_type: Any = None,
-            attention_bias: Any = None,
-            packed_seq_params: Any = None,
-        ) -> Any:
+            query, key, value, attention_mask=None, attn_mask_type=None, attention_bias=None, packed_seq_params=None
+        ):
             if packed_seq_params is None:
                 return wrapped(query, key, value, None, attn_mask_type, attention_bias, None)
             bounds = packed_seq_params.cu_seqlens_q_padded

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 
-def _nothing(*_: Any, **__: Any) -> None:
+def do_nothing(*_: Any, **__: Any) -> None:
     """What a CPU has no need of."""
 
 
@@ -21,7 +21,7 @@ def _device_module() -> ModuleType:
     module = types.ModuleType("cw_plugin.cpu.device_module", _device_module.__doc__)
     vars(module).update({name: getattr(torch.cpu, name) for name in torch.cpu.__all__})
     for name in ("empty_cache", "ipc_collect", "reset_peak_memory_stats", "manual_seed", "manual_seed_all"):
-        setattr(module, name, _nothing)
+        setattr(module, name, do_nothing)
     for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
         setattr(module, name, lambda *_: 0)
     memory = psutil.virtual_memory
@@ -47,8 +47,8 @@ def define_platform(platform_manager: ModuleType) -> None:
 
         device_module = _device_module()
         manual_seed = manual_seed_all = staticmethod(torch.manual_seed)
-        set_device = synchronize = empty_cache = set_allocator_settings = _nothing
-        profiler_start = profiler_stop = cudart = _nothing
+        set_device = synchronize = empty_cache = set_allocator_settings = do_nothing
+        profiler_start = profiler_stop = cudart = do_nothing
 
         def is_available(self) -> bool:
             return True
