@@ -23,11 +23,10 @@ def pretend_cuda_when_made(name: str) -> Callable[[ModuleType], None]:
     """In a process that makes a ``name``, device="cuda", .cuda() and torch.cuda mean the CPU."""
 
     def install(module: ModuleType) -> None:
+        @wrapt.patch_function_wrapper(module, f"{name}.__init__")
         def wrapper(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> Any:
             _pretend_cuda()
             return wrapped(*args, **kwargs)
-
-        wrapt.wrap_function_wrapper(module, f"{name}.__init__", wrapper)
 
     return install
 
@@ -88,6 +87,7 @@ def causal_attention_without_a_mask(dot_product_attention: ModuleType) -> None:
     """
     import torch
 
+    @wrapt.patch_function_wrapper(dot_product_attention, "DotProductAttention.forward")
     def wrapper(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> Any:
         def call(
             query, key, value, attention_mask=None, attn_mask_type=None, attention_bias=None, packed_seq_params=None
@@ -104,8 +104,6 @@ def causal_attention_without_a_mask(dot_product_attention: ModuleType) -> None:
             return torch.cat(outputs)
 
         return call(*args, **kwargs)
-
-    wrapt.wrap_function_wrapper(dot_product_attention, "DotProductAttention.forward", wrapper)
 
 
 def torch_norm_under_sequence_parallelism(torch_norm: ModuleType) -> None:
@@ -131,6 +129,7 @@ def adam_state_before_loading(distrib_optimizer: ModuleType) -> None:
     """
     import torch
 
+    @wrapt.patch_function_wrapper(distrib_optimizer, "DistributedOptimizer.state_dict")
     def wrapper(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> Any:
         state = instance.optimizer.state
         if not state:
@@ -140,8 +139,6 @@ def adam_state_before_loading(distrib_optimizer: ModuleType) -> None:
                     state[parameter] = {"step": torch.tensor(0.0), **moments}
         return wrapped(*args, **kwargs)
 
-    wrapt.wrap_function_wrapper(distrib_optimizer, "DistributedOptimizer.state_dict", wrapper)
-
 
 def local_layers(llm_bridge: ModuleType) -> None:
     """Layers of Megatron-core in place of TransformerEngine's, which mbridge and verl's merger always ask for.
@@ -149,10 +146,9 @@ def local_layers(llm_bridge: ModuleType) -> None:
     On disk, the weights have the same names with both. Removed by: a check of both whether TransformerEngine is there.
     """
 
+    @wrapt.patch_function_wrapper(llm_bridge, "get_gpt_decoder_block_spec")
     def wrapper(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> Any:
         return wrapped(*args, **{**kwargs, "use_transformer_engine": False})
-
-    wrapt.wrap_function_wrapper(llm_bridge, "get_gpt_decoder_block_spec", wrapper)
 
 
 def norms_of_their_own(qwen2: ModuleType) -> None:

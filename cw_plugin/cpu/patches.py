@@ -31,13 +31,12 @@ def _gloo_alone(distributed: ModuleType) -> None:
     out the second part when the device is cpu.
     """
 
+    @wrapt.patch_function_wrapper(distributed, "initialize_global_process_group_ray")
     def wrapper(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> Any:
         def call(timeout_second: Any = None, backend: str | None = None) -> Any:
             return wrapped(timeout_second=timeout_second, backend=backend or "cpu:gloo")
 
         return call(*args, **kwargs)
-
-    wrapt.wrap_function_wrapper(distributed, "initialize_global_process_group_ray", wrapper)
 
 
 def _no_pinned_memory(transformer_impl: ModuleType) -> None:
@@ -60,11 +59,10 @@ def _poll_quickly(replay_buffer: ModuleType) -> None:
     making poll_interval a setting; its custom sampler would turn group filtering off.
     """
 
+    @wrapt.patch_function_wrapper(replay_buffer, "ReplayBuffer.__init__")
     def wrapper(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> None:
         wrapped(*args, **kwargs)
         instance.poll_interval = 0.05
-
-    wrapt.wrap_function_wrapper(replay_buffer, "ReplayBuffer.__init__", wrapper)
 
 
 def _of_this_ray(socket: str) -> str:
@@ -80,20 +78,18 @@ def _sending_socket_of_this_ray(vllm_rollout: ModuleType) -> None:
     that two Ray clusters on one machine do not share.
     """
 
+    @wrapt.patch_function_wrapper(vllm_rollout, "ServerAdapter.__init__")
     def wrapper(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> None:
         wrapped(*args, **kwargs)
         instance.zmq_handle = _of_this_ray(instance.zmq_handle)
-
-    wrapt.wrap_function_wrapper(vllm_rollout, "ServerAdapter.__init__", wrapper)
 
 
 def _receiving_socket_of_this_ray(utils: ModuleType) -> None:
     """The same in vLLM's worker."""
 
+    @wrapt.patch_function_wrapper(utils, "vLLMColocateWorkerExtension._get_zmq_handle")
     def wrapper(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> str:
         return _of_this_ray(wrapped(*args, **kwargs))
-
-    wrapt.wrap_function_wrapper(utils, "vLLMColocateWorkerExtension._get_zmq_handle", wrapper)
 
 
 def keep_vllm_weights_loadable() -> None:

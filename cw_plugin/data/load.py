@@ -79,6 +79,9 @@ def _read(source: Source, where: str, split: str, **kwargs: Any) -> list[dict[st
     datasets.disable_progress_bars()
     try:
         data = datasets.load_dataset(where, split=split, **kwargs)
+        missing = [column for column in source.columns if column not in data.column_names]
+        if not missing:
+            return data.select_columns(source.columns).to_list()
     except StopIteration as error:
         raise DataError(f"The split {split} of {where} is empty; download it again.") from error
     except UnicodeDecodeError as error:
@@ -86,9 +89,7 @@ def _read(source: Source, where: str, split: str, **kwargs: Any) -> list[dict[st
     except (DatasetsError, OSError, ValueError, httpx.HTTPError) as error:
         reason = first_line(error.__cause__ or error).rstrip(".")
         raise DataError(f"The split {split} of {where} cannot be read ({reason}); download it again.") from error
-    if missing := [column for column in source.columns if column not in data.column_names]:
-        raise DataError(
-            f"{source.path} lacks the column(s) {', '.join(missing)}; it has {', '.join(data.column_names)}. "
-            "Rename them, or pin a --revision that has them."
-        )
-    return data.select_columns(source.columns).to_list()
+    raise DataError(
+        f"{source.path} lacks the column(s) {', '.join(missing)}; it has {', '.join(data.column_names)}. "
+        "Rename them, or pin a --revision that has them."
+    )
