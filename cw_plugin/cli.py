@@ -6,7 +6,6 @@ import dataclasses
 import io
 import json
 import logging
-import os
 import re
 import shlex
 import time
@@ -217,6 +216,7 @@ RunFolders = Annotated[
         show_default=False,
     ),
 ]
+Formats = Annotated[list[Format] | None, typer.Option("--format", help="May be given several times.")]
 _REPORTS = how_to_install("report")
 
 
@@ -254,7 +254,7 @@ def plot(
     out: Annotated[
         Path | None, typer.Option(help="File name; its suffix sets the format. Default: the metric's name.")
     ] = None,
-    formats: Annotated[list[Format] | None, typer.Option("--format", help="May be given several times.")] = None,
+    formats: Formats = None,
     window: Annotated[int, typer.Option(min=1, help="Average over this many steps.")] = 1,
 ) -> None:
     """Draw a metric over the steps of several runs: by default policy entropy, the paper's Figure 1."""
@@ -280,7 +280,7 @@ def covariance(
     steps: Annotated[str | None, typer.Option(help="One step, or first and last as 1:50. Default: all.")] = None,
     by_step: Annotated[bool, typer.Option("--by-step", help="Print each step separately.")] = False,
     out: Annotated[Path | None, typer.Option(help="Also draw Figure 3 and the weights, to this file name.")] = None,
-    formats: Annotated[list[Format] | None, typer.Option("--format", help="May be given several times.")] = None,
+    formats: Formats = None,
 ) -> None:
     """Print the distribution of token-level covariance (Table 1), and draw it (Figure 3)."""
     with _errors(_REPORTS):
@@ -375,12 +375,11 @@ def evaluate(
     Every graded answer is kept; the same command again asks only for the missing ones. The exit code is 2 if the input
     cannot be evaluated, and 1 if the engine stops before the last answer.
     """
-    terminal = os.fdopen(os.dup(1), "w")  # while verl runs, 1 and 2 are its log
     started = time.monotonic()
 
     def say(text: str) -> None:
         minutes, seconds = divmod(int(time.monotonic() - started), 60)
-        print(f"[{minutes}:{seconds:02}] {text}", file=terminal, flush=True)
+        print(f"[{minutes}:{seconds:02}] {text}", flush=True)
 
     arguments = models or []
     overrides = [text for text in arguments if _OVERRIDE.fullmatch(text) and not expanded(text).exists()]

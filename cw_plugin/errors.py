@@ -94,13 +94,4 @@ def how_to_install(extra: str = "") -> str:
 
 def first_line(error: BaseException) -> str:
     """The first line of another package's error message; the class name if there is no message."""
-    return _lines(error)[0]
-
-
-def last_line(error: BaseException) -> str:
-    """The last line of another package's error message, which may contain a traceback."""
-    return _lines(error)[-1]
-
-
-def _lines(error: BaseException) -> list[str]:
-    return str(error).strip().splitlines() or [type(error).__name__]
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -28,6 +28,14 @@ jaxtyping.install_import_hook(
 )
 
 
+# Start first where tests run in two processes, one file at a time in each: nothing else takes as long.
+LONGEST = ("test_e2e.py", "test_trl_releases.py")
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
+
 @pytest.fixture
 def unchecked(monkeypatch):
     """Lets wrong shapes and types through, so that the function's own error for them is seen."""

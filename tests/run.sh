@@ -13,5 +13,5 @@ export PATH=$venv/bin:$PATH
 ruff check .
 ruff format --check .
 mypy
-# Two processes, one file's tests in one of them, files by name: the longest, test_e2e.py, starts early.
+# Two processes, one file's tests in one of them; conftest.py has the longest files start first.
 python -m pytest -n 2 --dist loadfile --no-loadscope-reorder "$@"

@@ -17,13 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 import ray
 from ray_head import cluster
-from transformers import Qwen2_5_VLConfig, Qwen2Config
 from typer.testing import CliRunner
 from verl.trainer.config.algorithm import RolloutCorrectionConfig
 
 from cw_plugin import doctor
 from cw_plugin.cli import app
-from cw_plugin.doctor import environment, memory, settings
+from cw_plugin.doctor import environment, settings
 from cw_plugin.errors import OptionsError
 from cw_plugin.verl_integration.config import compose
 from cw_plugin.verl_integration.options import Options
@@ -281,49 +280,6 @@ def test_overlong_prompts_are_counted_as_verl_tokenises_them(good, tmp_path):
     longer = ["+data.apply_chat_template_kwargs.chat_template='{{ messages[0].content }}{{ messages[0].content }}'"]
     (finding,) = [f for f in findings(overrides + longer) if f.check == "prompts"]
     assert f"the longest {2 * len(tokenizer.encode(chat[0]['content']))}" in finding.what
-
-
-QWEN_1_5B = Qwen2Config(
-    vocab_size=151936,
-    hidden_size=1536,
-    intermediate_size=8960,
-    num_hidden_layers=28,
-    num_attention_heads=12,
-    num_key_value_heads=2,
-    max_position_embeddings=131072,
-    tie_word_embeddings=False,
-)
-
-
-def test_memory_against_known_sizes(good, tmp_path, monkeypatch):
-    # DeepSeek-R1-Distill-Qwen-1.5B: 1,777,088,000 parameters, as its model card's file says.
-    assert memory.parameter_count(QWEN_1_5B) == 1_777_088_000
-    # 28 layers x 2 (K and V) x 2 heads x 128 wide x 2 bytes
-    assert memory.cache_bytes(QWEN_1_5B, tokens=1000, parallel=1) == 28 * 2 * 2 * 128 * 2 * 1000
-
-    QWEN_1_5B.save_pretrained(tmp_path)
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        (tmp_path / name).write_text((MODEL / name).read_text())
-
-    def on(gigabytes: int, *overrides: str) -> list[str]:
-        monkeypatch.setattr(memory, "gpu_memory", lambda: [gigabytes * 2**30] * 2)
-        model = f"{A}.model.path={tmp_path}"
-        return [f.what for f in findings([*good, model, *overrides]) if f.check == "memory"]
-
-    # Two GPUs: 16 bytes x 1.78e9 / 2 = 13.2 GiB each; vLLM's weights 3.3 GiB.
-    assert on(80) == []
-    (what,) = on(12)
-    assert what.startswith("weights, gradients and optimizer take about 13 GiB of each GPU, which has 12")
-    assert on(12, f"{A}.actor.fsdp_config.optimizer_offload=True") == []
-    assert [what for what in on(80, f"{A}.rollout.gpu_memory_utilization=0.03") if "does not hold its weights" in what]
-    (what,) = on(24, f"{A}.rollout.free_cache_engine=False")
-    assert "held at the same time" in what
-    Qwen2_5_VLConfig().save_pretrained(tmp_path)
-    (what,) = on(80)
-    assert what.startswith("not judged: Unrecognized configuration class")
-    megatron = ("model_engine=megatron", f"{A}.actor.megatron.tensor_model_parallel_size=2")
-    config = compose([*good, f"{A}.model.path={tmp_path}", *megatron])
-    assert memory.training_bytes(config, 1_777_088_000) == (6 + 12) * 1_777_088_000 / 2
 
 
 def test_the_environment_of_these_tests_is_sound_and_a_broken_one_is_seen(good, monkeypatch):

@@ -46,7 +46,7 @@ from verl.experimental.reward_loop.reward_loop import RewardLoopManager
 from verl.trainer.ppo import ray_trainer
 
 from cw_plugin.doctor import environment
-from cw_plugin.evaluation.store import Answers
+from cw_plugin.evaluation.store import Answers, Journal
 from cw_plugin.reports.records import read_tokens
 from cw_plugin.rewards import compute_score
 
@@ -115,8 +115,9 @@ def test_a_finished_run_is_neither_deleted_nor_mislabelled(first_run, tmp_path):
     assert changed <= {"stdout", ".lock", "report.log"}
 
 
-def test_the_evaluation_of_a_checkpoint_survives_kill_9(first_run, tmp_path):
-    """A checkpoint is merged, asked, killed in the middle, and asked for the rest."""
+@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_evaluation_of_a_checkpoint_asks_what_is_missing(killed, first_run, tmp_path):
+    """A checkpoint is merged and asked; a part of the answers is there before, of an evaluation that was killed."""
     run, *_ = first_run
     out = tmp_path / "answers"
     file = ROOT / ".cache" / "quickstart" / "open_rs" / "test.parquet"
@@ -132,19 +133,28 @@ def test_the_evaluation_of_a_checkpoint_survives_kill_9(first_run, tmp_path):
     }
     few = "actor_rollout_ref.rollout.max_num_seqs=16"  # at a time, so that some are left when it is killed
     command = ["bash", "examples/eval_benchmarks.sh", str(run / "checkpoints" / "global_step_5"), few]
-    killed = subprocess.Popen(command, cwd=ROOT, env=environment)
     model = f"{run.name}-global_step_5"
     answers = Answers(out / model)
-    deadline = time.monotonic() + 400
-    while not answers.poll():
-        assert killed.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
-    deadline = time.monotonic() + 60
-    while trainer_processes(out):
-        assert time.monotonic() < deadline, "processes of the killed evaluation are left"
-        time.sleep(0.5)
+    if killed:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment)
+        deadline = time.monotonic() + 400
+        while not answers.poll():
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        deadline = time.monotonic() + 60
+        while trainer_processes(out):
+            assert time.monotonic() < deadline, "processes of the killed evaluation are left"
+            time.sleep(0.5)
+    else:
+        journal = Journal(answers.journal)
+        for index, row in enumerate(pq.read_table(file).to_pylist()[:40]):
+            output = rf"<think>so</think> \boxed{{{row['reward_model']['ground_truth'] if index % 2 else 'none'}}}"
+            score = compute_score(
+                row["data_source"], output, row["reward_model"]["ground_truth"], model_path=str(MODEL)
+            )
+            journal.write({"benchmark": "sums", "index": index, "sample": 0, "output": output, **score, "tokens": 9})
     before = Answers(out / model).graded
     assert 0 < len(before) < 2 * 96
 
@@ -206,7 +216,9 @@ def test_the_legacy_trainer_gives_the_weights_of_v1_for_the_same_batch(first_run
 
 
 def test_the_legacy_trainer_trains_and_resumes_after_kill_9(tmp_path):
-    """The same rollouts cannot be replayed there; weights, metrics and records are checked as V1's are."""
+    """The same rollouts cannot be replayed there; weights, metrics and records are checked as V1's are.
+
+    The launcher is killed, and ends what it has started."""
     run = tmp_path / "legacy"
     command = ["trainer.use_v1=False", "trainer.save_freq=1"]
     process = quickstart(run, *command, STEPS="3")
@@ -215,9 +227,11 @@ def test_the_legacy_trainer_trains_and_resumes_after_kill_9(tmp_path):
     while not tracker.exists():
         assert process.poll() is None and time.monotonic() < deadline, (run / "stdout").read_text()[-6000:]
         time.sleep(0.1)
-    for worker in [p for p in trainer_processes(run) if "WorkerDict" in " ".join(p.cmdline())]:
-        worker.send_signal(signal.SIGKILL)
-    assert process.wait(timeout=300) != 0
+    left = trainer_processes(run)
+    (launcher,) = [child for child in psutil.Process(process.pid).children() if "launch.py" in str(child.cmdline())]
+    launcher.kill()
+    assert process.wait(timeout=60) == 128 + signal.SIGKILL
+    assert not psutil.wait_procs(left, timeout=60)[1] and not trainer_processes(run)
     saved = int(tracker.read_text())
     records = finish(run, quickstart(run, *command, STEPS="3"))
     assert [record["step"] for record in records] == list(range(saved + 1, 4))
@@ -252,6 +266,7 @@ def test_two_ranks_on_a_running_ray_cluster_give_the_same_weights(first_run, tmp
     assert match != list(range(len(match)))  # another layout of the batch
 
 
+@pytest.mark.slow  # no released verl has one; test_patches.py compares the functions in every run
 def test_a_verl_with_cw_grpo_of_its_own_gives_the_same_weights(first_run, tmp_path):
     """The first run's rollouts once more, on a verl with the patches: its estimator runs, not the plugin's."""
     one_rank, cache, *_ = first_run
@@ -344,8 +359,7 @@ def test_the_loss_in_an_asynchronous_trainer_with_the_quickstarts_own_sizes(tmp_
         assert shown == pytest.approx(means, abs=6e-4)
 
 
-@pytest.mark.parametrize("how", ["ctrl_c", "kill_9_of_the_launcher"])
-def test_an_interruption_leaves_nothing_running(tmp_path, how):
+def test_ctrl_c_leaves_nothing_running(tmp_path):
     run = tmp_path / "interrupted"
     process = quickstart(run)
     log = run / "train.log"
@@ -354,15 +368,8 @@ def test_an_interruption_leaves_nothing_running(tmp_path, how):
         assert process.poll() is None and time.monotonic() < deadline, (run / "stdout").read_text()[-6000:]
         time.sleep(0.5)
     assert len(trainer_processes(run)) > 5
-    if how == "ctrl_c":
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-        assert process.wait(timeout=60) == 130
-    else:
-        left = trainer_processes(run)
-        (launcher,) = [child for child in psutil.Process(process.pid).children() if "launch.py" in str(child.cmdline())]
-        launcher.kill()
-        assert process.wait(timeout=60) == 128 + signal.SIGKILL
-        assert not psutil.wait_procs(left, timeout=60)[1]
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    assert process.wait(timeout=60) == 130
     assert not trainer_processes(run)
 
 

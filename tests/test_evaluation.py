@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import multiprocessing
 import os
 import re
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -77,9 +80,6 @@ class Calculator:
             output = rf"<think>so</think> $\boxed{{{sum(map(int, sum_))}}}$"
             score = compute_score(row["data_source"], output, row["reward_model"]["ground_truth"])
             journal.write({**key, "output": output, **score, "tokens": 9})
-
-    def close(self) -> None:
-        pass
 
 
 def run(tmp_path: Path, engine: Calculator, benchmarks: list[Benchmark], *models: Path, **options) -> list[str]:
@@ -211,19 +211,21 @@ def test_an_answer_that_does_not_come_is_no_wrong_answer(tmp_path):
     assert last.asked == [("sums", 0, 0)]
 
 
-def _write_answers(folder: Path, benchmark: str) -> None:
-    journal = Journal(folder)
-    for index in range(200):
-        journal.write({"benchmark": benchmark, "index": index, "sample": 0, "output": "ü\u2028" * 5000})
+WRITE_ANSWERS = r"""
+import sys
+from pathlib import Path
+from cw_plugin.evaluation.store import Journal
+
+journal = Journal(Path(sys.argv[1]))
+for index in range(200):
+    journal.write({"benchmark": sys.argv[2], "index": index, "sample": 0, "output": "ü\u2028" * 5000})
+"""
 
 
 def test_processes_journal_beside_each_other(tmp_path):
     answers = Answers(tmp_path)
-    context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_write_answers, args=(answers.journal, name)) for name in "abc"]
-    for writer in writers:
-        writer.start()
-    while any(writer.is_alive() for writer in writers):
+    writers = [subprocess.Popen([sys.executable, "-c", WRITE_ANSWERS, answers.journal, name]) for name in "abc"]
+    while any(writer.poll() is None for writer in writers):
         answers.poll()  # while they write
     assert answers.poll() == 600 == Answers(tmp_path).poll()
     assert {answer["output"] for answer in answers.graded.values()} == {"ü\u2028" * 5000}
@@ -238,6 +240,22 @@ def test_two_evaluations_do_not_write_to_one_folder(tmp_path):
 
     benchmarks = read_benchmarks([f"sums={parquet(tmp_path / 'sums.parquet', rows())}"], tmp_path, 1)
     run(tmp_path, Nested(), benchmarks)
+
+
+def test_what_an_engine_starts_ends_with_it(tmp_path):
+    log = tmp_path / "log"
+    code = (
+        "import sys; from pathlib import Path; from cw_plugin.evaluation.engine import run_to_log; "
+        "run_to_log(['sh', '-c', 'echo $$; exec sleep 600'], Path(sys.argv[1]), print, 60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, log])
+    while not (log.exists() and log.read_text().endswith("\n")):
+        assert process.poll() is None
+        time.sleep(0.1)
+    started = psutil.Process(int(log.read_text()))
+    process.kill()
+    process.wait()
+    started.wait(timeout=30)
 
 
 def checkpoint(folder: Path, content: str = "weights") -> Path:
@@ -357,12 +375,15 @@ def test_the_configuration_is_a_validation_with_these_lengths_and_this_sampling(
     folder = tmp_path / "a name with = and 'quotes'"
     folder.mkdir()
     asked = [{**row, "extra_info": {"benchmark": "sums", "index": i, "sample": 0}} for i, row in enumerate(rows())]
-    config = engine._configuration(Task("name", "/a model", asked, Answers(folder), 1007))
+    command = engine._command(Task("name", "/a model", asked, Answers(folder), 1007))
+    printed = subprocess.run([*command, "--cfg", "job"], capture_output=True, text=True, check=True).stdout
+    config = OmegaConf.create(printed)  # as main_ppo reads it
     assert config.trainer.val_only and config.trainer.val_before_train and config.trainer.resume_mode == "disable"
     assert config.data.max_response_length == 200 and config.actor_rollout_ref.rollout.max_model_len == 300
     assert config.actor_rollout_ref.rollout.val_kwargs.temperature == 0.5
     assert config.actor_rollout_ref.rollout.seed == 1007
     assert pq.read_table(config.data.val_files).to_pylist()[2]["extra_info"]["index"] == 2
+    assert config.trainer.default_local_dir == str(folder)
     assert config.data.train_batch_size == 2 and engine.config.data.train_batch_size != 2
 
 

@@ -1,7 +1,8 @@
 """Megatron-core 0.16.1 and mbridge 0.15.1 without CUDA, TransformerEngine or Apex; the list is in patches.py.
 
 Megatron-core names the device "cuda" in about a hundred places. Once a process creates a Megatron engine, that name
-means the CPU there. Megatron-core's own "local" layers, in plain torch, do the computation.
+means the CPU there. Megatron-core's own "local" layers, in plain torch, do the computation. A TransformerEngine that
+runs on a CPU would remove most of these patches.
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ from typing import Any
 
 import wrapt
 
+from cw_plugin.cpu.platform import do_nothing
+
 
 def pretend_cuda_when_made(name: str) -> Callable[[ModuleType], None]:
-    """For the module with the class ``name``."""
+    """In a process that makes a ``name``, device="cuda", .cuda() and torch.cuda mean the CPU."""
 
     def install(module: ModuleType) -> None:
+        @wrapt.patch_function_wrapper(module, f"{name}.__init__")
         def wrapper(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> Any:
             _pretend_cuda()
             return wrapped(*args, **kwargs)
-
-        wrapt.wrap_function_wrapper(module, f"{name}.__init__", wrapper)
 
     return install
 
@@ -48,29 +50,26 @@ def _pretend_cuda() -> None:
                 return result.replace("torch.", "torch.cuda.", 1)  # the optimizers sort parameters by this name
             return result
 
-    def nothing(*_: Any, **__: Any) -> None:
-        return None
-
     def itself(self: Any, *_: Any, **__: Any) -> Any:
         return self
 
     for name, replacement in {
         "current_device": lambda: torch.device("cpu"),
-        "synchronize": nothing,
-        "empty_cache": nothing,
+        "synchronize": do_nothing,
+        "empty_cache": do_nothing,
         "manual_seed": torch.manual_seed,
         "get_rng_state": lambda device=None: torch.get_rng_state(),
         "set_rng_state": lambda state, device=None: torch.set_rng_state(state),
     }.items():
         setattr(torch.cuda, name, replacement)
-    torch.cuda.nvtx.range_push = torch.cuda.nvtx.range_pop = nothing
+    torch.cuda.nvtx.range_push = torch.cuda.nvtx.range_pop = do_nothing
     for cls in (torch.Tensor, torch.nn.Module):
         setattr(cls, "cuda", itself)  # noqa: B010
     CudaMeansCpu().__enter__()
 
 
 def random_state_of_the_cpu(random: ModuleType) -> None:
-    """For ``megatron.core.tensor_parallel.random``."""
+    """The state of the CPU's generator in place of CUDA's, which model-parallel dropout and initialisation switch."""
     import torch
 
     vars(random).update(
@@ -80,19 +79,19 @@ def random_state_of_the_cpu(random: ModuleType) -> None:
 
 
 def causal_attention_without_a_mask(dot_product_attention: ModuleType) -> None:
-    """For ``megatron.core.transformer.dot_product_attention``."""
+    """Attention without verl's padding mask, and sequence by sequence where sequences are packed.
+
+    Why: True means valid in verl's mask. TransformerEngine ignores the mask for causal attention, but Megatron-core's
+    own attention reads True as masked. Padding is on the right, so plain causal attention gives the same. Only
+    TransformerEngine's kernels accept packed sequences.
+    """
     import torch
 
+    @wrapt.patch_function_wrapper(dot_product_attention, "DotProductAttention.forward")
     def wrapper(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> Any:
         def call(
-            query: Any,
-            key: Any,
-            value: Any,
-            attention_mask: Any = None,
-            attn_mask_type: Any = None,
-            attention_bias: Any = None,
-            packed_seq_params: Any = None,
-        ) -> Any:
+            query, key, value, attention_mask=None, attn_mask_type=None, attention_bias=None, packed_seq_params=None
+        ):
             if packed_seq_params is None:
                 return wrapped(query, key, value, None, attn_mask_type, attention_bias, None)
             bounds = packed_seq_params.cu_seqlens_q_padded
@@ -106,11 +105,10 @@ def causal_attention_without_a_mask(dot_product_attention: ModuleType) -> None:
 
         return call(*args, **kwargs)
 
-    wrapt.wrap_function_wrapper(dot_product_attention, "DotProductAttention.forward", wrapper)
-
 
 def torch_norm_under_sequence_parallelism(torch_norm: ModuleType) -> None:
-    """For ``megatron.core.transformer.torch_norm``."""
+    """torch's norm is made without sequence_parallel, which Megatron-core refuses, and its parameters are marked for
+    the all-reduce. There is no norm of TransformerEngine or Apex without CUDA."""
     make = torch_norm.WrappedTorchNorm.__new__
 
     def __new__(cls: type, config: Any, *args: Any, **kwargs: Any) -> Any:
@@ -125,9 +123,13 @@ def torch_norm_under_sequence_parallelism(torch_norm: ModuleType) -> None:
 
 
 def adam_state_before_loading(distrib_optimizer: ModuleType) -> None:
-    """For ``megatron.core.optimizer.distrib_optimizer``."""
+    """A fresh Adam gets zero moments before its state_dict is taken, which resuming does.
+
+    Why: torch's Adam has none before its first step, and Megatron-core counts on those of Apex or TransformerEngine.
+    """
     import torch
 
+    @wrapt.patch_function_wrapper(distrib_optimizer, "DistributedOptimizer.state_dict")
     def wrapper(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> Any:
         state = instance.optimizer.state
         if not state:
@@ -137,20 +139,21 @@ def adam_state_before_loading(distrib_optimizer: ModuleType) -> None:
                     state[parameter] = {"step": torch.tensor(0.0), **moments}
         return wrapped(*args, **kwargs)
 
-    wrapt.wrap_function_wrapper(distrib_optimizer, "DistributedOptimizer.state_dict", wrapper)
-
 
 def local_layers(llm_bridge: ModuleType) -> None:
-    """For ``mbridge.core.llm_bridge``."""
+    """Layers of Megatron-core in place of TransformerEngine's, which mbridge and verl's merger always ask for.
 
+    On disk, the weights have the same names with both. Removed by: a check of both whether TransformerEngine is there.
+    """
+
+    @wrapt.patch_function_wrapper(llm_bridge, "get_gpt_decoder_block_spec")
     def wrapper(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> Any:
         return wrapped(*args, **{**kwargs, "use_transformer_engine": False})
 
-    wrapt.wrap_function_wrapper(llm_bridge, "get_gpt_decoder_block_spec", wrapper)
-
 
 def norms_of_their_own(qwen2: ModuleType) -> None:
-    """For ``mbridge.models.qwen2``."""
+    """Adds the two norms of a layer to Qwen2's weight maps: they are part of TransformerEngine's linear layers, and
+    modules of their own in Megatron-core's."""
     layer = "model.layers.{layer_number}."
     norms = {
         "input_layernorm.weight": [layer + "input_layernorm.weight"],

@@ -9,6 +9,10 @@ from types import ModuleType
 from typing import Any
 
 
+def do_nothing(*_: Any, **__: Any) -> None:
+    """What a CPU has no need of."""
+
+
 def _device_module() -> ModuleType:
     """``torch.cpu`` plus what verl calls on ``torch.cuda``, as functions that do nothing or report zero."""
     import psutil
@@ -16,17 +20,10 @@ def _device_module() -> ModuleType:
 
     module = types.ModuleType("cw_plugin.cpu.device_module", _device_module.__doc__)
     vars(module).update({name: getattr(torch.cpu, name) for name in torch.cpu.__all__})
-
-    def nothing(*_: Any, **__: Any) -> None:
-        return None
-
-    def zero(*_: Any, **__: Any) -> int:
-        return 0
-
     for name in ("empty_cache", "ipc_collect", "reset_peak_memory_stats", "manual_seed", "manual_seed_all"):
-        setattr(module, name, nothing)
+        setattr(module, name, do_nothing)
     for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
-        setattr(module, name, zero)
+        setattr(module, name, lambda *_: 0)
     memory = psutil.virtual_memory
     vars(module).update(
         mem_get_info=lambda *_: (memory().available, memory().total),
@@ -49,6 +46,9 @@ def define_platform(platform_manager: ModuleType) -> None:
         vendor_name = "cpu"
 
         device_module = _device_module()
+        manual_seed = manual_seed_all = staticmethod(torch.manual_seed)
+        set_device = synchronize = empty_cache = set_allocator_settings = do_nothing
+        profiler_start = profiler_stop = cudart = do_nothing
 
         def is_available(self) -> bool:
             return True
@@ -61,24 +61,6 @@ def define_platform(platform_manager: ModuleType) -> None:
 
         def device_count(self) -> int:
             return 1
-
-        def set_device(self, device_index: int) -> None:
-            return None
-
-        def synchronize(self, device_index: int | None = None) -> None:
-            return None
-
-        def manual_seed(self, seed: int) -> None:
-            torch.manual_seed(seed)
-
-        def manual_seed_all(self, seed: int) -> None:
-            torch.manual_seed(seed)
-
-        def set_allocator_settings(self, settings: str) -> None:
-            return None
-
-        def empty_cache(self) -> None:
-            return None
 
         def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
             return None, None
@@ -93,12 +75,6 @@ def define_platform(platform_manager: ModuleType) -> None:
         def nvtx_range(self, msg: str) -> Iterator[None]:
             yield
 
-        def profiler_start(self) -> None:
-            return None
-
-        def profiler_stop(self) -> None:
-            return None
-
         def ray_resource_name(self) -> str:
             return "GPU"
 
@@ -107,6 +83,3 @@ def define_platform(platform_manager: ModuleType) -> None:
 
         def is_ipc_supported(self) -> bool:
             return False  # weights reach vLLM through shared memory
-
-        def cudart(self) -> None:
-            return None

@@ -75,29 +75,21 @@ def _commit(path: str, revision: str | None) -> str:
 
 
 def _read(source: Source, where: str, split: str, **kwargs: Any) -> list[dict[str, Any]]:
-    verbosity = datasets.logging.get_verbosity()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the exception below reports errors
-    bars = datasets.are_progress_bars_disabled()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the errors below say what went wrong
     datasets.disable_progress_bars()
     try:
         data = datasets.load_dataset(where, split=split, **kwargs)
         missing = [column for column in source.columns if column not in data.column_names]
-        if missing:
-            raise DataError(
-                f"{source.path} lacks the column(s) {', '.join(missing)}; it has {', '.join(data.column_names)}. "
-                "Rename them, or pin a --revision that has them."
-            )
-        return data.select_columns(source.columns).to_list()
+        if not missing:
+            return data.select_columns(source.columns).to_list()
     except StopIteration as error:
         raise DataError(f"The split {split} of {where} is empty; download it again.") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{where} is not UTF-8 ({error}); convert its files to UTF-8.") from error
-    except DataError:
-        raise
     except (DatasetsError, OSError, ValueError, httpx.HTTPError) as error:
         reason = first_line(error.__cause__ or error).rstrip(".")
         raise DataError(f"The split {split} of {where} cannot be read ({reason}); download it again.") from error
-    finally:
-        datasets.logging.set_verbosity(verbosity)
-        if not bars:
-            datasets.enable_progress_bars()
+    raise DataError(
+        f"{source.path} lacks the column(s) {', '.join(missing)}; it has {', '.join(data.column_names)}. "
+        "Rename them, or pin a --revision that has them."
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from cw_plugin.doctor import data, environment, memory, settings
+from cw_plugin.doctor import data, environment, settings
 from cw_plugin.doctor.finding import Finding
 from cw_plugin.errors import first_line
 
@@ -34,7 +34,6 @@ CHECKS: tuple[Check, ...] = (
     data.lengths,
     data.files,
     data.prompts,
-    memory.estimate,
 )
 
 

@@ -39,7 +39,7 @@ def lengths(config: Any) -> Iterator[Finding]:
         yield Finding(
             "model",
             f"the model {model.path} is not on a local disk",
-            "the doctor cannot check its positions, its memory and the lengths of the prompts",
+            "the doctor cannot check its positions and the lengths of the prompts",
             "to check these, run the doctor with actor_rollout_ref.model.path=<a local copy>",
             fatal=False,
         )
@@ -48,7 +48,12 @@ def lengths(config: Any) -> Iterator[Finding]:
             text = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code).get_text_config()
             positions = getattr(text, "max_position_embeddings", None)
         except (OSError, ValueError) as error:
-            yield _unreadable(model.path, error)
+            yield Finding(
+                "model",
+                f"the model {model.path} cannot be read ({first_line(error)})",
+                "verl would stop; the doctor cannot check lengths",
+                "actor_rollout_ref.model.path=<a folder or a name on the hub>, or check the network",
+            )
     short: dict[str, str] = {}  # what is too short, and why it matters
     fixes = []
     if positions is not None and positions < longest:
@@ -134,12 +139,12 @@ def prompts(config: Any) -> Iterator[Finding]:
     """Training prompts longer than data.max_prompt_length, tokenised as verl does."""
     import pyarrow.parquet as pq
     from jinja2 import TemplateError
+    from pyarrow import ArrowException
     from transformers import AutoTokenizer
 
     path, limit, column = config.actor_rollout_ref.model.path, config.data.max_prompt_length, config.data.prompt_key
     files = [file for file, key in _files(config).items() if key == "train_files"]
-    readable = [file for file in files if _has_column(file, column)]
-    if not readable or path.startswith(HDFS):
+    if not files or path.startswith(HDFS):
         return
     try:
         tokenizer = AutoTokenizer.from_pretrained(
@@ -148,8 +153,11 @@ def prompts(config: Any) -> Iterator[Finding]:
     except (OSError, ValueError):
         return  # reported by lengths()
     tokenizer.chat_template = config.actor_rollout_ref.model.custom_chat_template or tokenizer.chat_template
-    for file in readable:
-        chats = pq.read_table(file, columns=[column])[0].to_pylist()
+    for file in files:
+        try:
+            chats = pq.read_table(file, columns=[column])[0].to_pylist()
+        except (OSError, ArrowException):
+            continue  # reported by files()
         try:
             lengths = prompt_lengths(tokenizer, chats, config.data.apply_chat_template_kwargs)
         except (ValueError, TemplateError) as error:
@@ -176,16 +184,6 @@ def prompts(config: Any) -> Iterator[Finding]:
             )
 
 
-def _has_column(file: Path, column: str) -> bool:
-    import pyarrow.parquet as pq
-    from pyarrow import ArrowException
-
-    try:
-        return column in pq.read_schema(file).names
-    except (OSError, ArrowException):
-        return False  # reported by files()
-
-
 def _verl_scores(source: str) -> bool:
     """Whether verl's default_compute_score knows the data source; for an unknown one it raises first of all."""
     from verl.utils.reward_score import default_compute_score
@@ -197,12 +195,3 @@ def _verl_scores(source: str) -> bool:
     except Exception:
         return True  # it knows the source; another error is about the empty answer
     return True
-
-
-def _unreadable(path: str, error: Exception) -> Finding:
-    return Finding(
-        "model",
-        f"the model {path} cannot be read ({first_line(error)})",
-        "verl would stop; the doctor cannot check lengths and memory",
-        "actor_rollout_ref.model.path=<a folder or a name on the hub>, or check the network",
-    )

@@ -84,7 +84,7 @@ def versions(config: Any) -> Iterator[Finding]:
 def fresh_interpreter(config: Any) -> Iterator[Finding]:
     """What ``python -m verl.trainer.main_ppo`` would find."""
     result = subprocess.run([sys.executable, "-c", _probe(config)], capture_output=True, text=True, cwd="/")
-    answer = _answer(result.stdout) or (result.stderr.strip().splitlines() or ["it ended without output"])[-1]
+    answer = _answer(result.stderr + result.stdout)
     if answer != "ok":
         yield Finding("plugin", f"a fresh {sys.executable} does not find the plugin: {answer}", WHY, INSTALL)
 
@@ -144,14 +144,14 @@ def ray_workers(config: Any) -> Iterator[Finding]:
     @ray.remote(num_cpus=0)
     def probe() -> str:
         result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        return result.stdout + result.stderr
+        return result.stderr + result.stdout
 
     try:
         for node in ray.nodes():
             if node["Alive"]:
                 strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
                 output = ray.get(probe.options(scheduling_strategy=strategy).remote())
-                answer = _answer(output) or (output.strip().splitlines() or ["it ended without output"])[-1]
+                answer = _answer(output)
                 if answer != "ok":
                     yield Finding(
                         "plugin",
@@ -165,6 +165,7 @@ def ray_workers(config: Any) -> Iterator[Finding]:
 
 
 def _answer(output: str) -> str:
-    """The line that the probe printed, among those that importing verl prints."""
-    said = [line for line in output.splitlines() if line.startswith("cw_grpo doctor: ")]
-    return said[-1].removeprefix("cw_grpo doctor: ") if said else ""
+    """The line that the probe printed, among those that importing verl prints; without it, the last line."""
+    lines = output.strip().splitlines() or ["it ended without output"]
+    said = [line for line in lines if line.startswith("cw_grpo doctor: ")]
+    return (said or lines)[-1].removeprefix("cw_grpo doctor: ")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import ctypes
+import signal
+import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cw_plugin.errors import EngineError, EvaluationError, last_line
+from cw_plugin.errors import EngineError, EvaluationError
 from cw_plugin.evaluation.store import Answers
 
 # What main_ppo prints before the first answer, and what to show instead.
@@ -122,12 +122,9 @@ class Engine(Protocol):
             EngineError: the engine stopped before the last answer.
         """
 
-    def close(self) -> None:
-        """Free the engine's resources."""
-
 
 class Verl:
-    """verl's own validations, one after another in the same Ray.
+    """verl's own validation: one ``main_ppo`` for each model.
 
     Raises:
         OptionsError: verl's configuration does not accept the overrides.
@@ -174,100 +171,11 @@ class Verl:
 
     def ask(self, task: Task, say: Callable[[str], None]) -> None:
         log = task.folder / "verl.log"
-        with _output_to(log), _progress(task, log, say):
-            import ray
-            from verl.trainer.main_ppo import run_ppo
-            from verl.trainer.ppo.utils import need_critic, need_reference_policy
-            from verl.utils.config import validate_config
-            from verl.utils.device import auto_set_device
-
-            from cw_plugin.evaluation.runner import Runner
-
-            config = self._configuration(task)
-            auto_set_device(config)
-            validate_config(config, need_reference_policy(config), need_critic(config))
-            try:
-                run_ppo(config, task_runner_class=Runner)
-            except ray.exceptions.RayError as error:
-                raise EngineError(
-                    f"verl stopped while it evaluated {task.name} ({last_line(error)}). Graded answers are kept; give "
-                    f"the same command again to go on. verl's output: {log}"
-                ) from error
-            self._wait_until_free()
-
-    def _configuration(self, task: Task) -> Any:
-        from omegaconf import OmegaConf, open_dict
-
-        file = str(task.folder / "asked.parquet")
-        pq.write_table(pa.Table.from_pylist(task.rows), file)
-        config = self.config.copy()
-        with open_dict(config):
-            for key, value in {
-                "data.train_files": file,
-                "data.val_files": file,
-                "data.train_batch_size": self.devices,
-                "actor_rollout_ref.actor.ppo_mini_batch_size": self.devices,
-                "actor_rollout_ref.model.path": task.path,
-                "actor_rollout_ref.rollout.seed": task.seed,
-                "reward.custom_reward_function.reward_kwargs.model_path": task.path,
-                "trainer.experiment_name": task.name,
-                "trainer.default_local_dir": str(task.folder),
-            }.items():
-                OmegaConf.update(config, key, value, force_add=True)
-        return config
-
-    def _wait_until_free(self, seconds: float = 120) -> None:
-        """Wait until the validation's actors have ended; the next validation needs their names and devices."""
-        import ray
-
-        deadline = time.monotonic() + seconds
-        while ray.util.list_named_actors() or _devices(ray.available_resources()) < self.devices:
-            if time.monotonic() > deadline:
-                raise EngineError(
-                    f"verl did not free its devices within {seconds:.0f} s; give the same command again to go on."
-                )
-            time.sleep(0.5)
-
-    def close(self) -> None:
-        """Stop Ray, or disconnect from a cluster that was already running."""
-        if "ray" in sys.modules:
-            with _output_to(Path(os.devnull)):  # it repeats the logs
-                sys.modules["ray"].shutdown()
-
-
-def _devices(resources: dict[str, float]) -> float:
-    return resources.get("GPU", 0) + resources.get("NPU", 0)
-
-
-@contextlib.contextmanager
-def _output_to(log: Path) -> Iterator[None]:
-    """Send the output of this process and of Ray to ``log``; only ``say`` writes to the terminal."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    kept = os.dup(1), os.dup(2)
-    with log.open("ab") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    try:
-        yield
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        for number, descriptor in zip((1, 2), kept, strict=True):
-            os.dup2(descriptor, number)
-            os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _progress(task: Task, log: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Every five seconds, report verl's stage and the number of graded answers, if they changed."""
-    done = threading.Event()
-    before, start = len(task.answers.graded), log.stat().st_size
-
-    def watch() -> None:
+        before, start = len(task.answers.graded), log.stat().st_size if log.exists() else 0
         stages, given = list(STAGES), 0
-        say(f"{task.name}: starting verl; all of its output goes to {log}")
-        while not done.wait(5):
+
+        def news() -> None:
+            nonlocal given
             with log.open("rb") as stream:
                 stream.seek(start)
                 text = stream.read().decode(errors="replace") if stages else ""
@@ -278,10 +186,61 @@ def _progress(task: Task, log: Path, say: Callable[[str], None]) -> Iterator[Non
                 given = graded
                 say(f"{task.name}: {given} of {len(task.rows)} answers graded")
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
+        say(f"{task.name}: starting verl; all of its output goes to {log}")
+        code = run_to_log(self._command(task), log, news, 5)
+        news()
+        if code != 0:
+            raise EngineError(
+                f"verl stopped while it evaluated {task.name}. Graded answers are kept; give the same command again to "
+                f"go on. verl's output: {log}"
+            )
+
+    def _command(self, task: Task) -> list[str]:
+        """Write the questions and the configuration, which may hold any path, and return the command that reads it."""
+        from omegaconf import OmegaConf
+
+        file = str(task.folder / "asked.parquet")
+        pq.write_table(pa.Table.from_pylist(task.rows), file)
+        config = OmegaConf.create(OmegaConf.to_container(self.config))  # not a struct
+        for key, value in {
+            "data.train_files": file,
+            "data.val_files": file,
+            "data.train_batch_size": self.devices,
+            "actor_rollout_ref.actor.ppo_mini_batch_size": self.devices,
+            "actor_rollout_ref.model.path": task.path,
+            "actor_rollout_ref.rollout.seed": task.seed,
+            "reward.custom_reward_function.reward_kwargs.model_path": task.path,
+            "trainer.experiment_name": task.name,
+            "trainer.default_local_dir": str(task.folder),
+            "hydra": {"run": {"dir": str(task.folder)}, "output_subdir": None},
+        }.items():
+            OmegaConf.update(config, key, value)
+        OmegaConf.save(config, task.folder / "verl.yaml")
+        where = ["--config-path", str(task.folder), "--config-name", "verl", "hydra/job_logging=stdout"]
+        return [sys.executable, "-m", "verl.trainer.main_ppo", *where]
+
+
+def run_to_log(command: Sequence[str], log: Path, news: Callable[[], None], seconds: float, **options: Any) -> int:
+    """Run ``command``, append its output to ``log``, and return its exit code.
+
+    The kernel kills it if this process is killed; otherwise it would go on with the GPUs.
+
+    Args:
+        news: called every so many ``seconds``.
+        options: of :class:`subprocess.Popen`.
+    """
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, preexec_fn=_end_with_the_parent, **options
+        )
     try:
-        yield
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(seconds)
+            news()
     finally:
-        done.set()
-        watcher.join()
+        process.kill()
+
+
+def _end_with_the_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

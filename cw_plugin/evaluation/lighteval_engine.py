@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cw_plugin.errors import EngineError, EvaluationError, how_to_install
-from cw_plugin.evaluation.engine import TEMPLATE, EvaluationOptions, Task
+from cw_plugin.evaluation.engine import TEMPLATE, EvaluationOptions, Task, run_to_log
 from cw_plugin.evaluation.store import Journal
 from cw_plugin.rewards.think import FORMAT_RULES, template_opens_think
 
@@ -100,17 +99,16 @@ class Lighteval:
                 "CW_EVALUATION_MAX_RESPONSE": str(self.max_response),
             }
             say(f"{task.name}: lighteval asks {len(rows)} answers to {name}; all of its output goes to {log}")
-            with log.open("ab") as output:
-                process = subprocess.Popen(
-                    command, cwd=folder, env=os.environ | environment, stdout=output, stderr=output
-                )
-                try:
-                    while _running(process):
-                        say(f"{task.name}: lighteval is at {name}")
-                finally:
-                    process.kill()
+            code = run_to_log(
+                command,
+                log,
+                lambda: say(f"{task.name}: lighteval is at {name}"),
+                NEWS,
+                cwd=folder,
+                env=os.environ | environment,
+            )
             details = sorted((folder / "out" / "details").rglob("*.parquet"))
-            if process.returncode != 0 or not details:
+            if code != 0 or not details:
                 raise EngineError(
                     f"lighteval stopped while it evaluated {task.name} on {name}. Finished benchmarks are kept; give "
                     f"the same command again to go on. lighteval's output: {log}"
@@ -137,9 +135,6 @@ class Lighteval:
                 }
             )
 
-    def close(self) -> None:
-        """Does nothing: there are no resources."""
-
 
 def _system_turn(name: str, rows: list[dict[str, Any]]) -> str | None:
     """The system turn of all rows, None if they have no system turn."""
@@ -152,11 +147,3 @@ def _system_turn(name: str, rows: list[dict[str, Any]]) -> str | None:
     raise EvaluationError(
         f"lighteval needs one user turn per prompt, and the same system turn in all prompts; {name} has others."
     )
-
-
-def _running(process: subprocess.Popen[bytes]) -> bool:
-    try:
-        process.wait(NEWS)
-    except subprocess.TimeoutExpired:
-        return True
-    return False

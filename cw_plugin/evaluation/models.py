@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -178,24 +176,20 @@ def merged(model: Model, cache: Path, say: Callable[[str], None]) -> str:
             else "the checkpoint is incomplete, give another one"
         )
         raise EvaluationError(f"{config} has no config.json, which verl's merger needs; {fix}.")
-    command = [sys.executable, "-m", "verl.model_merger", "merge", "--local_dir", str(actor)]
+    merge = ["-m", "verl.model_merger", "merge", "--local_dir", str(actor)]
+    command = [sys.executable, *merge, "--backend", "fsdp"]
     if megatron:
-        command += ["--backend", "megatron", "--use_cpu_initialization"]
+        # A process group of its own: with the variables of a job, the merger would wait for the job's other processes.
+        alone = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command = [*alone, *merge, "--backend", "megatron", "--use_cpu_initialization"]
         if json.loads((config / "config.json").read_text(encoding="utf-8")).get("tie_word_embeddings"):
             command.append("--tie-word-embedding")
-    else:
-        command += ["--backend", "fsdp"]
     part, log = (target.with_name(target.name + suffix) for suffix in (".part", ".log"))
     shutil.rmtree(part, ignore_errors=True)  # left by an interrupted merge
     cache.mkdir(parents=True, exist_ok=True)
     say(f"{model.name}: merging the checkpoint into {target}")
     with log.open("wb") as output:
-        result = subprocess.run(
-            [*command, "--target_dir", str(part)],
-            env=os.environ | _alone(),
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
+        result = subprocess.run([*command, "--target_dir", str(part)], stdout=output, stderr=subprocess.STDOUT)
     if result.returncode != 0:
         shutil.rmtree(part, ignore_errors=True)
         raise EvaluationError(f"verl's merger could not merge {actor}; its output: {log}")
@@ -207,13 +201,3 @@ def merged(model: Model, cache: Path, say: Callable[[str], None]) -> str:
         )
     part.replace(target)
     return str(target)
-
-
-def _alone() -> dict[str, str]:
-    """Variables of torch.distributed for one process. With those of a job the merger would wait for other processes,
-    and without any it would always use the same port."""
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
-    alone = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
-    return {name: str(value) for name, value in alone.items()}

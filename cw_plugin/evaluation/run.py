@@ -36,12 +36,8 @@ def evaluate(
     """
     with _alone_in(options.out):
         models = find_models(arguments, options.out, say, engine.trust_remote_code)
-        work = [_Work(model, benchmarks, engine, options, say) for model in models]
-        try:
-            for item in work:
-                item.run()
-        finally:
-            engine.close()
+        for work in [_Work(model, benchmarks, engine, options, say) for model in models]:
+            work.run()
 
 
 @contextlib.contextmanager
@@ -173,7 +169,8 @@ class _Work:
                 f"to ask only for these. The log in {self.answers.folder} shows what went wrong."
             )
         self.answers.drop_journal({benchmark.name for benchmark in self.benchmarks})
-        (self.answers.folder / "asked.parquet").unlink(missing_ok=True)
+        for file in ("asked.parquet", "verl.yaml"):
+            (self.answers.folder / file).unlink(missing_ok=True)
         for benchmark in self.benchmarks:
             graded = self.answers.of(benchmark)
             right = sum(answer["acc"] for answer in graded)

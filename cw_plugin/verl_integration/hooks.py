@@ -1,8 +1,8 @@
 """Every change this package makes to verl, in one list: :data:`HOOKS`.
 
 verl's registries take the estimator and the loss. They need more than verl passes, and the hooks supply it. A hook
-wraps one function of verl, right after verl imports its module. verl's function always runs, unchanged. ``HOOKS`` says
-for each what it does, why, and which change of verl removes it.
+wraps one function of verl, right after verl imports its module. verl's function always runs, unchanged. The function
+that runs around it says what the hook does, why, and which change of verl would remove it.
 
 Estimator and loss do not know which trainer calls them. For each trainer, one hook says which run this is, one passes
 what advantages are computed from, and one completes the metrics of a step.
@@ -60,16 +60,12 @@ class Hook:
         needs: parameters that the hook relies on.
         around: what runs in place of the function.
         trainer: the trainer that needs the hook, "V1" or "legacy"; None for both.
-        what, why, removed_by: documentation.
     """
 
     module: str
     function: str
     needs: tuple[str, ...]
     around: Around
-    what: str
-    why: str
-    removed_by: str
     trainer: Literal["V1", "legacy"] | None = None
 
     @property
@@ -78,6 +74,12 @@ class Hook:
 
 
 def _begin_run(call: Call) -> Any:
+    """Remembers the trainer, for its step and folder, and checks its configuration once more.
+
+    Why: neither an estimator nor a loss is told the step or the whole configuration, and not every program that starts
+    a trainer calls validate_config. Removed by: a verl that hands the trainer, or its step and configuration, to
+    estimators.
+    """
     used = _check(call.arguments["config"])
     result = call.proceed()
     run.begin(call.arguments["self"] if used else None)
@@ -85,6 +87,13 @@ def _begin_run(call: Call) -> Any:
 
 
 def _hand_over_batch(call: Call) -> Any:
+    """Remembers old_log_probs, and under V1 the rows' session keys, while verl computes advantages with cw_grpo.
+
+    Why: compute_advantage passes an estimator rewards, mask and uids, but no log-probs, and V1 applies the rule for
+    sessions of several outputs to grpo alone. Removed by: a verl that passes old_log_probs or the batch to registered
+    estimators (its pull request 7473) and scores sessions for every outcome estimator. Until this hook goes, the
+    estimator prefers what verl passes.
+    """
     from cw_plugin.verl_integration.estimator import TrainerBatch, batch_of_trainer
 
     if call.arguments["adv_estimator"] != NAME or batch_of_trainer.get() is not None:
@@ -114,12 +123,23 @@ def _hand_over_batch(call: Call) -> Any:
 
 
 def _complete_metrics(call: Call) -> Any:
+    """Adds the estimator's metrics, renames actor/cw_grpo/* of the loss to cw_grpo/*, and adds the entropy's change and
+    forecast, for which entropy, covariance and learning rate of a step must stand together.
+
+    Why: an estimator returns advantages and returns, and has no way to report a metric; verl puts actor/ before every
+    metric of a loss. Removed by: a verl whose estimators may return metrics.
+    """
     if (this_run := run.current()) is not None:
         call.arguments["data"] = this_run.complete(call.arguments["data"])
     return call.proceed()
 
 
 def _check_before_start(call: Call) -> Any:
+    """Checks the cw_grpo settings, and that the hooks are in place, before Ray or a worker starts.
+
+    Why: neither estimator nor loss sees the whole configuration, so neither can refuse to weigh twice. Removed by: a
+    check of verl's own, once cw_grpo is part of verl.
+    """
     result = call.proceed()
     _check(call.arguments["config"])
     return result
@@ -136,54 +156,19 @@ def _check(config: Any) -> bool:
 
 _V1 = "verl.trainer.ppo.v1.trainer_base"
 _LEGACY = "verl.trainer.ppo.ray_trainer"
-_BEGIN: dict[str, Any] = {
-    "needs": ("self", "config"),
-    "around": _begin_run,
-    "what": "remembers the trainer, for its step and folder, and checks its configuration once more",
-    "why": "neither an estimator nor a loss is told the step or the whole configuration; and not every program that "
-    "starts a trainer calls validate_config",
-    "removed_by": "a verl that hands the trainer, or its step and configuration, to estimators",
-}
-_HAND_OVER: dict[str, Any] = {
-    "around": _hand_over_batch,
-    "what": "remembers old_log_probs, and under V1 the rows' session keys, while verl computes advantages with cw_grpo",
-    "why": "compute_advantage passes an estimator rewards, mask and uids, but no log-probs; and V1 applies the rule "
-    "for sessions of several outputs to grpo alone",
-    "removed_by": "a verl that passes old_log_probs or the batch to registered estimators (its pull request 7473) and "
-    "scores sessions for every outcome estimator; until this hook goes, the estimator prefers what verl passes",
-}
-
 HOOKS = (
-    Hook(module=_V1, function="PPOTrainer.__init__", trainer="V1", **_BEGIN),
-    Hook(module=_LEGACY, function="RayPPOTrainer.__init__", trainer="legacy", **_BEGIN),
+    Hook(_V1, "PPOTrainer.__init__", ("self", "config"), _begin_run, "V1"),
+    Hook(_LEGACY, "RayPPOTrainer.__init__", ("self", "config"), _begin_run, "legacy"),
     Hook(
-        module=_V1,
-        function="compute_advantage_for_multi_trajectories",
-        needs=("data", "batch_keys", "adv_estimator"),
-        trainer="V1",
-        **_HAND_OVER,
+        _V1,
+        "compute_advantage_for_multi_trajectories",
+        ("data", "batch_keys", "adv_estimator"),
+        _hand_over_batch,
+        "V1",
     ),
-    Hook(module=_LEGACY, function="compute_advantage", needs=("data", "adv_estimator"), trainer="legacy", **_HAND_OVER),
-    Hook(
-        module="verl.utils.tracking",
-        function="Tracking.log",
-        needs=("data",),
-        around=_complete_metrics,
-        what="adds the estimator's metrics, renames actor/cw_grpo/* of the loss to cw_grpo/*, and adds the entropy's "
-        "change and forecast, for which entropy, covariance and learning rate of a step must stand together",
-        why="an estimator returns advantages and returns, and has no way to report a metric; verl puts actor/ before "
-        "every metric of a loss",
-        removed_by="a verl whose estimators may return metrics",
-    ),
-    Hook(
-        module="verl.utils.config",
-        function="validate_config",
-        needs=("config",),
-        around=_check_before_start,
-        what="checks the cw_grpo settings, and that the hooks above are in place, before Ray or a worker starts",
-        why="neither estimator nor loss sees the whole configuration, so neither can refuse to weigh twice",
-        removed_by="a check of verl's own, once cw_grpo is part of verl",
-    ),
+    Hook(_LEGACY, "compute_advantage", ("data", "adv_estimator"), _hand_over_batch, "legacy"),
+    Hook("verl.utils.tracking", "Tracking.log", ("data",), _complete_metrics),
+    Hook("verl.utils.config", "validate_config", ("config",), _check_before_start),
 )
 
 # What this verl lacks, in words; filled while hooks are installed.
