@@ -18,7 +18,7 @@ from cw_plugin.reports.evaluations import Evaluation, evaluation_folders, read_e
 from cw_plugin.reports.page import page
 from cw_plugin.reports.runs import Run, read_config, read_run, split_name
 from cw_plugin.reports.seeds import MODEL, check_runs, refuse_twice, same_model, seed_of, setting
-from cw_plugin.reports.verdict import Verdict, verdict
+from cw_plugin.reports.verdict import BEFORE, Verdict, verdict
 
 START = "all runs, before training"
 SAME_START = (
@@ -148,7 +148,7 @@ def _last_validations(material: Material) -> list[Evaluation]:
     complete = [each for each in material.validations if max(len(each.of_runs), 1) == runs[each.name]]
     steps = [{each.step or 0 for each in complete if each.name == name} for name in runs]
     last = max(set.intersection(*steps), default=0) if steps else 0
-    before = [replace(each, name="before training") for each in complete if len(runs) == 1 and each.step == 0]
+    before = [replace(each, name=BEFORE) for each in material.validations if len(runs) == 1 and each.step == 0]
     return [*before, *(each for each in complete if each.step == last)] if last else []
 
 

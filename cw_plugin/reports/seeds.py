@@ -23,7 +23,7 @@ MAY_DIFFER = (
     "algorithm.cw_grpo.record_*", "algorithm.cw_grpo.entropy_*",  # what is recorded and warned of
     "ray_kwargs.*", "global_profiler.*", "*.profiler.*",
 )  # fmt: skip
-SEEDS = ("seed", "*.seed", "*_seed")
+SEEDS = ("*.seed", "*_seed")
 
 MODEL = "actor_rollout_ref.model.path"
 
@@ -87,9 +87,8 @@ def setting(config: Mapping[str, Any], key: str) -> Any:
 
 
 def seed_of(config: Mapping[str, Any]) -> Any:
-    """What runs of two methods have in common if they are pairs: verl's data.seed, or TRL's seed; None if unknown."""
-    seed = setting(config, "data.seed")
-    return setting(config, "seed") if seed is None else seed
+    """What runs of two methods have in common if they are a pair; None if it is not known."""
+    return setting(config, "data.seed")
 
 
 def is_grpo(run: Run) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import html
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from cw_plugin.reports.statistics import (
 )
 from cw_plugin.reports.tables import benchmarks_of, last_parts, seed_scores, shown_benchmark
 
+BEFORE = "before training"  # the model that a single method is compared with
 FIRST = 100  # steps that the gradient norm and the reward's slope are of
 NOISE, SIGNAL = 0.2, 0.4  # |balance|: 0.04 and 0.18 with tokens that have no influence on the reward, 0.59 without them
 REWARD, ENTROPY, NORM = (CURVES[name][0] for name in ("reward", "entropy", "grad_norm"))
@@ -87,18 +89,22 @@ class _Quantity:
             if name == reference or reference not in values:
                 continue
             told = f"{self.tell(means[name] - means[reference])} {self.relation} {reference} (no interval)"
-            judged = "no difference is shown"
+            judged = ""
             if found := between_seeds(ours, values[reference]) or single(name):
                 interval = f"[{self.tell(found.low)}, {self.tell(found.high)}]"
                 told = f"{self.tell(found.value)} {interval} {self.relation} {reference} ({found.sample})"
-                judged = "higher" if found.low > 0 else "lower" if found.high < 0 else judged
-            texts[-1] += f", {told}: {judged}"
-            unshown = f"No difference in {self.word.lower()} is shown: {name} {told}."
-            shown = f"{self.word} is {judged} with {name}: {told}."
-            conclusions.append(shown if judged in ("higher", "lower") else unshown)
+                judged = "higher" if found.low > 0 else "lower" if found.high < 0 else "no difference is shown"
+            texts[-1] += f", {told}: {judged}".rstrip(": ")
+            clear = judged in ("higher", "lower")
+            if clear:
+                conclusions.append(f"{self.word} is {judged} with {name}: {told}.")
+            else:
+                conclusions.append(
+                    f"{f'No difference in {self.word.lower()} is shown' if found else self.word}: {name} {told}."
+                )
             if not (found and found.of_methods):
                 conclusions.append("One run does not tell methods apart: another seed may turn this around.")
-            elif conclusions[-1] == unshown:
+            elif not clear:
                 conclusions.append("More seeds would narrow the interval.")
         return [Point(self.word, f"{intro}: {'; '.join(texts)}.", conclusions)] if texts else []
 
@@ -188,7 +194,7 @@ def _next(names: Names, grpo: Sequence[str]) -> list[str]:
         str(seed) for each in names.values() for run in each if (seed := seed_of(run.config)) is not None
     )
     same = f"with the same seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}".rstrip()
-    alone = "These runs alone do not show whether the weights help."
+    alone = "Without a run to compare with, this does not show whether the weights help."
     if not grpo and any(names.values()):
         command = "the same command and +algorithm.cw_grpo.kernel=none (in TRL --cw_kernel none)"
         return [f"{alone} Train GRPO {same}: {command}."]
@@ -212,7 +218,7 @@ def _compared(names: Names, grpo: Sequence[str]) -> list[Point]:
     text = "; ".join([*texts, *(f"model {last_parts(model)}" for model in models if model)]) + "."
     if len(names) > 1:
         text += "" if grpo else f" None is known to be plain GRPO; {next(iter(names))} is the reference."
-        text += " Brackets hold 95% intervals of differences. Those by seed speak of the methods, others of these runs."
+        text += " Brackets hold 95% intervals of differences: by seed, of methods; by question or step, of these runs alone."
     return [Point("Compared", text)] if texts else []
 
 
@@ -234,15 +240,21 @@ def _graded(evaluations: Sequence[Evaluation], names: Names, reference: str) -> 
 
 def _logged(names: Names, reference: str) -> list[Point]:
     """Accuracy of the last validation that all runs have, where its answers were not kept."""
-    metrics = accuracy_metrics([run for several in names.values() for run in several])
-    steps = [set(run.metrics.get(metric, {})) for several in names.values() for run in several for metric in metrics]
-    if not steps or not (last := max(set.intersection(*steps), default=0)):
+    runs = [(name, run) for name, several in names.items() for run in several]
+    metrics = accuracy_metrics([run for _, run in runs])
+    steps = [set(run.metrics.get(each, {})) for _, run in runs for each in metrics]
+    common = set.intersection(*steps) if steps else set()
+    if not (last := max(common, default=0)):
         return []
-    values = {
-        name: [(seed_of(run.config), float(np.mean([run.metrics[each][last] for each in metrics]))) for run in several]
-        for name, several in names.items()
-        if several
-    }
+
+    def at(step: int) -> list[tuple[Any, float]]:
+        return [(seed_of(run.config), float(np.mean([run.metrics[each][step] for each in metrics]))) for _, run in runs]
+
+    values = defaultdict(list)
+    for (name, _), value in zip(runs, at(last), strict=True):
+        values[name].append(value)
+    if len(values) == 1 and 0 in common:
+        reference, values[BEFORE] = BEFORE, at(0)
     return _ACCURACY.compare(f"On validation, step {last}", values, reference)
 
 
@@ -254,8 +266,8 @@ def _course(names: Names) -> list[Point]:
         if not series:
             continue
         steps, values = map(np.concatenate, zip(*series, strict=True))
-        begin, end = (values[chosen].mean() for chosen in (steps <= FEW, steps > steps.max() - FEW))
-        text = f"{name} goes from {begin:.3f} to {end:.3f} nats"
+        first, last = np.quantile(steps, (0.1, 0.9))
+        text = f"{name} goes from {values[steps <= first].mean():.3f} to {values[steps >= last].mean():.3f} nats"
         low, high = (setting(several[0].config, f"algorithm.cw_grpo.entropy_{end}") for end in ("low", "high"))
         if low is not None or high is not None:
             unset = ""
@@ -264,7 +276,9 @@ def _course(names: Names) -> list[Point]:
             left = f"leaves {band} in {len(out)} of {len(steps)} steps, first in step {min(out, default=0)}"
             text += f" and {left if len(out) else f'stays in {band}'}"
         texts.append(text)
-    return [Point("Course of entropy", f"{'; '.join(texts)}.{unset}")] if texts else []
+    return (
+        [Point("Course of entropy", f"First to last tenth of the steps: {'; '.join(texts)}.{unset}")] if texts else []
+    )
 
 
 def _weights(names: Names) -> list[Point]:
@@ -275,11 +289,10 @@ def _weights(names: Names) -> list[Point]:
         logged = [[value for run in several for value in run.series(f"cw_grpo/{key}")[1]] for key in keys]
         tokens, held, balance = (float(np.nanmean(values)) if values else np.nan for values in logged)
         kept = all(map(is_grpo, several))
-        hold = f" and hold {held:.0%} of the squared gradient" if np.isfinite(held) else ""
-        if np.isfinite(tokens) and not kept:
-            shares.append(f"under {name} they are {tokens:.1%} of the tokens{hold}, most of which the weights remove")
-        elif hold:
-            shares.append(f"under {name} they{hold[4:]}, and keep it")
+        share = [] if kept or np.isnan(tokens) else [f"are {tokens:.1%} of the tokens"]
+        fate = "which they keep" if kept else "most of which the weights remove"
+        share += [] if np.isnan(held) else [f"hold {held:.0%} of the squared gradient, {fate}"]
+        shares += [f"under {name} they {' and '.join(share)}"] if share else []
         if np.isfinite(balance):
             balances[name] = balance
     texts = [f"Extreme tokens have a Gaussian kernel below 0.5: {'; '.join(shares)}."] if shares else []
@@ -287,9 +300,9 @@ def _weights(names: Names) -> list[Point]:
         sizes = np.abs(list(balances.values()))
         meaning = "neither near 0 nor far from it, which does not tell noise from signal"
         if sizes.max() < NOISE:
-            meaning = "near 0: they occur in good and bad responses alike, so the weights remove mostly noise"
+            meaning = "near 0: they occur in good and bad responses alike, so that removing them removes mostly noise"
         elif sizes.min() > SIGNAL:
-            meaning = "far from 0: they tell good responses from bad ones, so the weights remove signal"
+            meaning = "far from 0: they tell good responses from bad ones, so that removing them removes signal"
         texts.append(
             f"Their balance is {', '.join(f'{b:.2f} under {name}' for name, b in balances.items())}, {meaning}."
         )
