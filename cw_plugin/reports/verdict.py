@@ -218,7 +218,9 @@ def _compared(names: Names, grpo: Sequence[str]) -> list[Point]:
     text = "; ".join([*texts, *(f"model {last_parts(model)}" for model in models if model)]) + "."
     if len(names) > 1:
         text += "" if grpo else f" None is known to be plain GRPO; {next(iter(names))} is the reference."
-        text += " Brackets hold 95% intervals of differences: by seed, of methods; by question or step, of these runs alone."
+        text += (
+            " Brackets hold 95% intervals of differences: by seed, of the methods; by question or step, of these runs."
+        )
     return [Point("Compared", text)] if texts else []
 
 
@@ -251,10 +253,10 @@ def _logged(names: Names, reference: str) -> list[Point]:
         return [(seed_of(run.config), float(np.mean([run.metrics[each][step] for each in metrics]))) for _, run in runs]
 
     values = defaultdict(list)
+    if len(names) == 1 and 0 in common:
+        reference, values[BEFORE] = BEFORE, at(0)
     for (name, _), value in zip(runs, at(last), strict=True):
         values[name].append(value)
-    if len(values) == 1 and 0 in common:
-        reference, values[BEFORE] = BEFORE, at(0)
     return _ACCURACY.compare(f"On validation, step {last}", values, reference)
 
 
