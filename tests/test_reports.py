@@ -770,7 +770,9 @@ def test_one_pair_of_runs_has_no_verdict_on_methods():
     told = f"-20.0 [{100 * low:+.1f}, {100 * high:+.1f}] points against GRPO (by question)"
     said = texts(runs, *answers)
     assert said["Accuracy"] == f"On validation, step 200: GRPO 60.0%; CW 40.0%, {told}: lower."
-    assert said["In short"].startswith(f"Accuracy is lower with CW: {told}. One run does not tell methods apart")
+    assert said["In short"].startswith(
+        f"In these runs, accuracy is lower with CW: {told}. One run does not tell methods apart"
+    )
 
 
 def test_a_run_alone_says_which_run_would_tell():

@@ -95,17 +95,17 @@ class _Quantity:
                 told = f"{self.tell(found.value)} {interval} {self.relation} {reference} ({found.sample})"
                 judged = "higher" if found.low > 0 else "lower" if found.high < 0 else "no difference is shown"
             texts[-1] += f", {told}: {judged}".rstrip(": ")
-            clear = judged in ("higher", "lower")
-            if clear:
-                conclusions.append(f"{self.word} is {judged} with {name}: {told}.")
+            of_methods = found is not None and found.of_methods
+            where, word = ("", self.word) if of_methods else ("In these runs, ", self.word.lower())
+            if judged in ("higher", "lower"):
+                conclusions.append(f"{where}{word} is {judged} with {name}: {told}.")
+            elif found:
+                conclusions.append(f"No difference in {self.word.lower()} is shown: {name} {told}.")
+                conclusions += ["More seeds would narrow the interval."] * of_methods
             else:
-                conclusions.append(
-                    f"{f'No difference in {self.word.lower()} is shown' if found else self.word}: {name} {told}."
-                )
-            if not (found and found.of_methods):
+                conclusions.append(f"{self.word}: {name} {told}.")
+            if not of_methods:
                 conclusions.append("One run does not tell methods apart: another seed may turn this around.")
-            elif not clear:
-                conclusions.append("More seeds would narrow the interval.")
         return [Point(self.word, f"{intro}: {'; '.join(texts)}.", conclusions)] if texts else []
 
     def of_steps(
