@@ -17,7 +17,7 @@ CURVES = {
 CAPTIONS = {
     "reward": "Every batch has other problems, so that neighbouring steps differ by chance.",
     "entropy": "Near 0 the policy no longer explores. A surge means that its responses become random.",
-    "grad_norm": "It shows how much of the gradient the weights remove: the gap between GRPO and CW-GRPO. Adam rescales "
+    "grad_norm": "The gap between GRPO and CW-GRPO shows how much of the gradient the weights remove. Adam rescales "
     "gradients, so a smaller norm alone does not mean smaller updates.",
     "gradient_share": "Extreme tokens have a Gaussian kernel below 0.5. With kernel=none they keep their weight.",
     "balance": "Near 0, extreme tokens occur in good and bad responses alike (noise). Far from 0, they tell them apart "

@@ -109,7 +109,7 @@ def write_report(
     chosen = _chosen(material, base, step)
     first = verdict(material.runs, chosen or _last_validations(material))
     shown = _tables(material, chosen, paper_model)
-    title = "CW-GRPO: " + ", ".join(dict.fromkeys(split_name(argument)[0] for argument in arguments))
+    title = "Report: " + ", ".join(dict.fromkeys(split_name(argument)[0] for argument in arguments))
     notes = material.missing
     parts: list[Part] = [first, *shown]
     files = {

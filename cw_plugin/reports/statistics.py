@@ -150,17 +150,19 @@ def between_questions(ours: Sequence[Answers], theirs: Sequence[Answers]) -> Dif
     return replace(found, p=float("nan"))
 
 
-def between_steps(ours: Curve, theirs: Curve) -> Difference | None:
-    """Compare two runs by their means over the steps that both have. Neighbouring steps are alike, so that the sample
-    is one of five blocks of steps (batch means).
+def between_steps(ours: Curve, theirs: Curve | None = None) -> Difference | None:
+    """Compare two runs by their means over the steps that both have, or one with 0. Neighbouring steps are alike, so
+    that the sample is one of five blocks of steps (batch means).
 
     Returns:
         The difference, or None of fewer than 10 steps.
     """
-    _, mine, other = np.intersect1d(ours[0], theirs[0], return_indices=True)
-    if len(mine) < FEW:
+    steps, differences = ours
+    if theirs is not None:
+        _, mine, other = np.intersect1d(steps, theirs[0], return_indices=True)
+        differences = ours[1][mine] - theirs[1][other]
+    if len(differences) < FEW:
         return None
-    differences = ours[1][mine] - theirs[1][other]
     blocks = np.array([block.mean() for block in np.array_split(differences, 5)])
     return student(float(differences.mean()), float(stats.sem(blocks)), 4, "by step")
 

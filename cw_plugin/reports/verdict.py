@@ -73,19 +73,18 @@ class _Quantity:
         values: Mapping[str, Values],
         reference: str,
         single: Callable[[str], Difference | None] = lambda name: None,
-        alone: Difference | None = None,
     ) -> list[Point]:
         """Every method's mean over its runs, and its difference to the reference.
 
         Args:
-            single: compares a method with the reference where one of them has only one run.
-            alone: compares the only run that there is with nothing.
+            single: compares a run of a method with one of the reference, or the only run that there is with 0.
         """
         means = {name: float(np.mean([value for _, value in ours])) for name, ours in values.items()}
         texts, conclusions = [], []
         for name, ours in values.items():
             texts.append(f"{name} {self.show(means[name])}")
-            texts[-1] += f" [{self.tell(alone.low)}, {self.tell(alone.high)}] ({alone.sample})" if alone else ""
+            if len(values) == len(ours) == 1 and (found := single(name)):
+                texts[-1] += f" [{self.show(found.low)}, {self.show(found.high)}] ({found.sample})"
             if name == reference or reference not in values:
                 continue
             told = f"{self.tell(means[name] - means[reference])} {self.relation} {reference} (no interval)"
@@ -114,36 +113,29 @@ class _Quantity:
         metric: str,
         reference: str,
         of: Callable[[Curve], float] = lambda curve: float(curve[1].mean()),
-        single: Callable[[Curve, Curve], Difference | None] = between_steps,
-        alone: Callable[[Curve], Difference | None] = lambda curve: None,
-        transform: Callable[[np.ndarray], np.ndarray] = lambda values: values,
+        between: Callable[[Curve, Curve | None], Difference | None] = between_steps,
+        transform: Callable[[np.ndarray], np.ndarray] = np.asarray,
         first: bool = False,
     ) -> list[Point]:
         """Compare by the first steps, or by the last quarter (at least ten) of the steps that all runs have."""
-        logged = {name: [run for run in several if run.metrics.get(metric)] for name, several in names.items()}
-        end = min((max(run.metrics[metric]) for several in logged.values() for run in several), default=0)
+        logged = [(name, run) for name, several in names.items() for run in several if run.metrics.get(metric)]
+        end = min((max(run.metrics[metric]) for _, run in logged), default=0)
         begin, end = (0, min(end, FIRST)) if first else (max(end - max(end // 4, FEW), 0), end)
-
-        def cut(run: Run) -> Curve:
-            steps, values = run.series(metric)
+        curves, values = defaultdict(list), defaultdict(list)
+        for name, run in logged:
+            steps, series = run.series(metric)
             with np.errstate(divide="ignore"):
-                values = transform(values)
-            chosen = (begin < steps) & (steps <= end) & np.isfinite(values)
-            return steps[chosen], values[chosen]
+                series = transform(series)
+            chosen = (begin < steps) & (steps <= end) & np.isfinite(series)
+            curve = steps[chosen], series[chosen]
+            if chosen.any() and np.isfinite(value := of(curve)):
+                curves[name].append(curve)
+                values[name].append((seed_of(run.config), value))
 
-        curves = {name: [(seed_of(run.config), cut(run)) for run in several] for name, several in logged.items()}
-        curves = {name: several for name, several in curves.items() if several and all(len(c[0]) for _, c in several)}
-        values = {name: [(seed, of(curve)) for seed, curve in several] for name, several in curves.items()}
-        values = {name: several for name, several in values.items() if np.isfinite([v for _, v in several]).all()}
-        intro = f"{self.intro} steps {begin + 1} to {end}"
-        only = [curve for name in values for _, curve in curves[name]]
-        return self.compare(
-            intro,
-            values,
-            reference,
-            lambda name: single(curves[name][0][1], curves[reference][0][1]),
-            alone(only[0]) if len(only) == 1 else None,
-        )
+        def single(name: str) -> Difference | None:
+            return between(curves[name][0], curves[reference][0] if name != reference else None)
+
+        return self.compare(f"{self.intro} steps {begin + 1} to {end}", values, reference, single)
 
 
 def _points(value: float) -> str:
@@ -178,9 +170,7 @@ def verdict(runs: Sequence[Run], evaluations: Sequence[Evaluation]) -> Verdict:
         *_Quantity("Entropy").of_steps(names, ENTROPY, reference),
         *_course(names),
         *_NORM.of_steps(names, NORM, reference, transform=np.log, first=True),
-        *_SLOPE.of_steps(
-            names, REWARD, reference, slope, between_lines, between_lines, lambda rewards: 100 * rewards, first=True
-        ),
+        *_SLOPE.of_steps(names, REWARD, reference, slope, between_lines, lambda values: 100 * values, first=True),
         *_weights(names),
     ]
     conclusions = [text for point in (accuracy or reward) for text in point.conclusions if len(names) > 1]
@@ -216,11 +206,9 @@ def _compared(names: Names, grpo: Sequence[str]) -> list[Point]:
         texts += [f"{name} ({many}{known}, {' or '.join(steps)} steps)"] if several else []
     models = dict.fromkeys(setting(run.config, MODEL) for several in names.values() for run in several)
     text = "; ".join([*texts, *(f"model {last_parts(model)}" for model in models if model)]) + "."
-    if len(names) > 1:
-        text += "" if grpo else f" None is known to be plain GRPO; {next(iter(names))} is the reference."
-        text += (
-            " Brackets hold 95% intervals of differences: by seed, of the methods; by question or step, of these runs."
-        )
+    if len(names) > 1 and not grpo:
+        text += f" None is known to be plain GRPO; {next(iter(names))} is the reference."
+    text += " Brackets hold 95% intervals: by seed, of the methods; by question or by step, of these runs alone."
     return [Point("Compared", text)] if texts else []
 
 
@@ -232,7 +220,9 @@ def _graded(evaluations: Sequence[Evaluation], names: Names, reference: str) -> 
     columns = [name for name in benchmarks_of(evaluations) if all(name in each.accuracy for each in shown.values())]
     values = {name: seed_scores(each, columns) for name, each in shown.items() if columns}
 
-    def single(name: str) -> Difference:
+    def single(name: str) -> Difference | None:
+        if name == reference:
+            return None
         return between_questions(*([shown[each].accuracy[c] for c in columns] for each in (name, reference)))
 
     steps = " and ".join(dict.fromkeys(str(each.step) for each in shown.values() if each.step))
