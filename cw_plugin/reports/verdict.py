@@ -38,6 +38,8 @@ Names = Mapping[str, Sequence[Run]]  # method -> its runs, in the page's order
 
 
 class Point(NamedTuple):
+    """A word, what is said under it, and what follows from it for each method."""
+
     word: str
     text: str
     conclusions: Sequence[str] = ()
@@ -184,13 +186,13 @@ def _next(names: Names, grpo: Sequence[str]) -> list[str]:
         str(seed) for each in names.values() for run in each if (seed := seed_of(run.config)) is not None
     )
     same = f"with the same seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}".rstrip()
-    alone = "Without a run to compare with, this does not show whether the weights help."
+    question = "What is here does not show whether the weights help."
     if not grpo and any(names.values()):
         command = "the same command and +algorithm.cw_grpo.kernel=none (in TRL --cw_kernel none)"
-        return [f"{alone} Train GRPO {same}: {command}."]
+        return [f"{question} Train GRPO {same}: {command}."]
     if grpo and len(grpo) == len(names):
         command = "the same command with algorithm.adv_estimator=cw_grpo and no kernel=none (in TRL a CWGRPOTrainer)"
-        return [f"{alone} Train CW-GRPO {same}: {command}."]
+        return [f"{question} Train CW-GRPO {same}: {command}."]
     single = " and ".join(name for name, several in names.items() if len(several) == 1)
     more = "two more seeds at least, the same for all (data.seed; SEED=2 in front of this repository's scripts)"
     return [f"To tell the methods apart, train {single} with {more}."] if single else []
