@@ -790,6 +790,9 @@ def test_a_run_alone_says_which_run_would_tell():
     assert "Train GRPO with the same seed 1" in said["In short"]
     assert "None is known to be plain GRPO; a is the reference." in said["Compared"]
     assert texts([Run("x", Path("x"), {"actor/lr": {1: 0.1}})]).keys() == {"In short", "Compared"}
+    nan = {metric: {1: math.nan, 2: math.inf} for metric in ("critic/score/mean", "actor/entropy", "actor/grad_norm")}
+    assert texts([Run("x", Path("x"), nan)]).keys() == {"In short", "Compared"}  # and no warning
+    assert "nothing to compare" in texts([], Evaluation("base", None, {"amc23": {"0": [1.0]}}))["In short"]
 
 
 def test_what_is_plain_grpo():

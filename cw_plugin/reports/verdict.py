@@ -177,6 +177,8 @@ def verdict(runs: Sequence[Run], evaluations: Sequence[Evaluation]) -> Verdict:
     ]
     conclusions = [text for point in (accuracy or reward) for text in point.conclusions if len(names) > 1]
     short = " ".join(dict.fromkeys([*conclusions, *_next(names, grpo)]))
+    if not (short or points):
+        short = "Nothing that was trained is here, so there is nothing to compare."
     return Verdict([*([Point("In short", short)] if short else []), *_compared(names, grpo), *points])
 
 
@@ -256,10 +258,11 @@ def _course(names: Names) -> list[Point]:
     """Where the entropy went, and whether it left the band that the runs were given."""
     texts, unset = [], " No band was set (+algorithm.cw_grpo.entropy_low, entropy_high)."
     for name, several in names.items():
-        series = [run.series(ENTROPY) for run in several if run.metrics.get(ENTROPY)]
-        if not series:
+        series = [run.series(ENTROPY) for run in several]
+        if not any(np.isfinite(values).any() for _, values in series):
             continue
         steps, values = map(np.concatenate, zip(*series, strict=True))
+        steps, values = steps[np.isfinite(values)], values[np.isfinite(values)]
         first, last = np.quantile(steps, (0.1, 0.9))
         text = f"{name} goes from {values[steps <= first].mean():.3f} to {values[steps >= last].mean():.3f} nats"
         low, high = (setting(several[0].config, f"algorithm.cw_grpo.entropy_{end}") for end in ("low", "high"))
