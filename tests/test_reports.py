@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -28,8 +29,20 @@ from cw_plugin.errors import ReportError
 from cw_plugin.reports import plots, tables
 from cw_plugin.reports.distribution import Distribution
 from cw_plugin.reports.evaluations import Evaluation, read_evaluations
-from cw_plugin.reports.runs import read_run
-from cw_plugin.reports.statistics import average, paired_difference, score
+from cw_plugin.reports.report import collect
+from cw_plugin.reports.runs import Run, read_run
+from cw_plugin.reports.seeds import is_grpo
+from cw_plugin.reports.statistics import (
+    average,
+    between_lines,
+    between_questions,
+    between_seeds,
+    between_steps,
+    paired_difference,
+    score,
+    slope,
+)
+from cw_plugin.reports.verdict import verdict
 
 ROOT = Path(__file__).parents[1]
 
@@ -179,6 +192,69 @@ def test_paired_differences():
     signs = np.array(np.meshgrid(*[[-1, 1]] * 10)).reshape(10, -1)
     exact = np.mean(np.abs(differences @ signs) >= abs(differences.sum()) - 1e-12)
     assert paired_difference([many], [other])[1] == pytest.approx(exact, abs=0.02)
+
+
+def test_methods_are_compared_over_seeds():
+    ours = [(1, 0.50), (2, 0.60), (3, 0.55), (4, 0.58)]
+    theirs = [(4, 0.66), (3, 0.60), (1, 0.57), (2, 0.69)]  # the same seeds, in another order
+    paired = stats.ttest_rel([0.50, 0.60, 0.55, 0.58], [0.57, 0.69, 0.60, 0.66])
+    found = between_seeds(ours, theirs)
+    assert (found.value, found.sample, found.of_methods) == (pytest.approx(-0.0725), "paired by seed", True)
+    assert (found.low, found.high) == pytest.approx(tuple(paired.confidence_interval()))
+    assert found.p == pytest.approx(paired.pvalue)
+    for others in ([(5, 0.66), (3, 0.60), (1, 0.57)], [(None, 0.66), (None, 0.60), (None, 0.57)]):
+        welch = stats.ttest_ind([0.50, 0.60, 0.55, 0.58], [0.66, 0.60, 0.57], equal_var=False)
+        found = between_seeds(ours, others)
+        assert found.sample == "by seed, Welch's t" and found.p == pytest.approx(welch.pvalue)
+        assert (found.low, found.high) == pytest.approx(tuple(welch.confidence_interval()))
+    assert between_seeds(ours, theirs[:1]) is None
+    assert between_seeds(ours, ours).p == 1.0 and between_seeds(ours, [(s, v - 0.125) for s, v in ours[:2]]).p < 1
+
+
+def test_checkpoints_are_compared_over_questions():
+    rng = np.random.default_rng(0)
+    ours, theirs = ({str(q): list(rng.integers(0, 2, 4) * 1.0) for q in range(30)} for _ in range(2))
+    found = between_questions([ours], [theirs])
+    test = stats.ttest_rel([np.mean(ours[q]) for q in ours], [np.mean(theirs[q]) for q in ours])
+    assert (found.low, found.high) == pytest.approx(tuple(test.confidence_interval())) and not found.of_methods
+    # Of two benchmarks: the unweighted mean, whose interval a bootstrap finds as well.
+    small = [{str(i): [float(i % 3 == 0)] for i in range(20)}, {str(i): [float(i % 2)] for i in range(20)}]
+    large = [{str(i): [float(i % 3 == 0)] for i in range(200)}, {str(i): [float(i % 5 == 0)] for i in range(200)}]
+    found = between_questions([small[0], large[0]], [small[1], large[1]])
+    each = [np.array([a[q][0] - b[q][0] for q in a]) for a, b in (small, large)]
+    draws = [np.mean([rng.choice(differences, len(differences)).mean() for differences in each]) for _ in range(4000)]
+    assert found.value == pytest.approx(np.mean([differences.mean() for differences in each]))
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(draws, (0.025, 0.975))), abs=0.02)
+
+
+def test_runs_are_compared_over_blocks_of_steps():
+    """Steps that remember the last one: the interval holds the truth nearly as often as it says; a plain t's fails."""
+    rng = np.random.default_rng(0)
+    steps = np.arange(1, 51)
+    held = {"blocks": 0, "plain": 0}
+    for _ in range(400):
+        noise = np.zeros(51)
+        for step in steps:
+            noise[step] = 0.7 * noise[step - 1] + rng.normal()
+        found = between_steps((steps, 2 + noise[1:]), (steps, np.zeros(50)))
+        held["blocks"] += found.low <= 2 <= found.high
+        held["plain"] += stats.ttest_1samp(noise[1:], 0).pvalue >= 0.05
+    assert held["blocks"] > 0.88 * 400 and held["plain"] < 0.7 * 400
+    assert between_steps((steps[:9], steps[:9]), (steps, steps)) is None
+    found = between_steps((steps, 3.0 * steps), (steps[20:], 3.0 * steps[20:] - 1))  # of the steps that both have
+    assert (found.value, found.low, found.high) == pytest.approx((1.0, 1.0, 1.0))
+
+
+def test_slopes_are_compared_by_their_standard_errors():
+    rng = np.random.default_rng(0)
+    x = np.arange(1, 41.0)
+    curves = [(x, rise * x + rng.normal(size=40)) for rise in (0.5, 0.2)]
+    fits = [np.polyfit(*curve, 1, cov=True) for curve in curves]  # by least squares, with the residuals' scatter
+    half = stats.t.ppf(0.975, 76) * np.sqrt(sum(covariance[0, 0] for _, covariance in fits))
+    found = between_lines(*curves)
+    assert (slope(curves[0]), found.value) == pytest.approx((fits[0][0][0], fits[0][0][0] - fits[1][0][0]))
+    assert (found.low, found.high) == pytest.approx((found.value - half, found.value + half))
+    assert math.isnan(slope((x[:9], x[:9])))
 
 
 METRICS = {1: {"actor/entropy": 0.5, "actor/kl": math.nan}, 2: {"actor/entropy": 0.25, "actor/kl": -math.inf}}
@@ -481,7 +557,7 @@ def test_a_file_whose_writer_was_killed_is_no_result(name, evaluations, tmp_path
     assert killed.returncode == -signal.SIGKILL
     assert victim.read_bytes() == whole and any(".part" in path.name for path in victim.parent.iterdir())
     code, after = run_command("report", *arguments, "--out", tmp_path / "out")
-    assert code == 0 and after == before and "part" not in after
+    assert code == 0 and after == before and ".part" not in after
 
 
 def test_hidden_folders_hold_no_results(evaluations, tmp_path):
@@ -602,10 +678,276 @@ def test_steps_that_only_some_seeds_have_do_not_vanish_without_a_word(tmp_path):
     assert line.get_xdata().tolist() == [0] and line.get_ydata().tolist() == [0.375]
     legend = figure.axes[0].get_legend()
     assert legend.get_texts()[0].get_text() == "CW (2 seeds; left out: 2 steps that only some have)"
-    assert legend.get_title().get_text() == "band: ± 1 standard deviation over seeds"
+    assert legend.get_title().get_text() == "band: 95% interval"
     (figure,) = plots.named(runs, "entropy")
     assert (
         figure.axes[0].get_legend().get_texts()[0].get_text() == "CW (2 seeds; left out: 3 steps that only some have)"
     )
     (figure,) = plots.named(runs[:1], "entropy")
     assert figure.axes[0].get_legend().get_title().get_text() == ""
+
+
+def config(method: str = "cw_grpo", seed: int | None = None, **options) -> dict:
+    """What of verl's configuration tells methods apart, and seeds."""
+    algorithm = {"adv_estimator": "cw_grpo" if method == "none" else method}
+    algorithm |= {"cw_grpo": options | ({"kernel": "none"} if method == "none" else {})}
+    model = {"model": {"path": "/home/someone/models/tiny"}}
+    return {"algorithm": algorithm, "data": {"seed": seed}, "actor_rollout_ref": model}
+
+
+def trained(name: str, config: dict, rise: float = 0.0, norm: float = 1.0, accuracy: float = 0.5, noise=(), **logged):
+    """A run of 200 steps whose reward rises in a straight line, by ``rise`` in 100 steps."""
+    steps = range(1, 201)
+    metrics = {f"cw_grpo/{key}": {step: value for step in steps} for key, value in logged.items()}
+    metrics["critic/score/mean"] = {
+        step: 1 + rise * step / 100 + (noise[step - 1] if len(noise) else 0) for step in steps
+    }
+    metrics["actor/entropy"] = {step: 1 - step / 400 for step in steps}
+    metrics["actor/grad_norm"] = {step: norm if step <= 100 else 50.0 for step in steps}
+    metrics["val-core/x/acc/mean@1"] = {0: 0.25, 200: accuracy}
+    return Run(name, Path(name), metrics, config)
+
+
+def texts(runs: list[Run], *evaluations: Evaluation) -> dict[str, str]:
+    return {point.word: point.text for point in verdict(runs, evaluations).points}
+
+
+def test_the_verdict_tests_methods_over_seeds():
+    values = {"rise": ((0.40, 0.45, 0.50), (0.10, 0.12, 0.17)), "norm": ((2.0, 2.2, 2.1), (0.5, 0.5, 0.6))}
+    values["accuracy"] = ((0.60, 0.62, 0.64), (0.50, 0.53, 0.53))
+    runs = []
+    for place, (name, method) in enumerate((("GRPO", "none"), ("CW", "cw_grpo"))):
+        for i, seed in enumerate((1, 2, 3)):
+            runs.append(trained(name, config(method, seed), **{key: value[place][i] for key, value in values.items()}))
+
+    def expected(theirs, ours, transform=lambda x: x, shown="{:+.3f}".format):
+        test = stats.ttest_rel(transform(np.array(ours)), transform(np.array(theirs)))
+        low, high = test.confidence_interval()
+        return f"{shown((low + high) / 2)} [{shown(low)}, {shown(high)}]"
+
+    said = texts(runs)
+    accuracy = (
+        f"{expected(*values['accuracy'], lambda x: 100 * x, '{:+.1f}'.format)} points against GRPO (paired by seed)"
+    )
+    assert said["In short"] == f"Accuracy is lower with CW: {accuracy}."
+    assert said["Accuracy"] == f"On validation, step 200: GRPO 62.0%; CW 52.0%, {accuracy}: lower."
+    slopes = expected(*values["rise"])
+    assert said["Reward's slope"].endswith(f"GRPO +0.450; CW +0.130, {slopes} against GRPO (paired by seed): lower.")
+    late = expected(*([1 + rise * 1.755 for rise in rises] for rises in values["rise"]))  # of steps 151 to 200
+    assert said["Reward"].endswith(f"CW 1.228, {late} against GRPO (paired by seed): lower.")
+    ratio = expected(*values["norm"], np.log, lambda x: f"{np.exp(x):.2f}")
+    assert said["Gradient norm"].endswith(f"{ratio} times that of GRPO (paired by seed): lower.")
+    assert said["Entropy"].endswith("+0.000 [+0.000, +0.000] against GRPO (paired by seed): no difference is shown.")
+    assert (
+        "GRPO (3 runs, seeds 1, 2, 3, 200 steps); CW (3 runs, seeds 1, 2, 3, 200 steps); model …/models/tiny."
+        in (said["Compared"])
+    )
+    other_seeds = [
+        Run(run.name, run.path, run.metrics, config("cw_grpo", 9)) if run.name == "CW" else run for run in runs
+    ]
+    assert "(by seed, Welch's t): lower" in texts(other_seeds)["Accuracy"]
+
+
+def test_one_pair_of_runs_has_no_verdict_on_methods():
+    rng = np.random.default_rng(0)
+    runs = [trained("GRPO", config("none", 7), rise=0.5, noise=rng.normal(0, 0.01, 200))]
+    runs += [trained("CW", config("cw_grpo", 7), rise=0.1, noise=rng.normal(0, 0.01, 200))]
+    said = texts(runs)
+    assert said["In short"] == (
+        "Accuracy: CW +0.0 points against GRPO (no interval). One run does not tell methods apart: another seed may "
+        "turn this around. To tell the methods apart, train GRPO and CW with two more seeds at least, the same for all "
+        "(data.seed; SEED=2 in front of this repository's scripts)."
+    )
+    low, high = map(
+        float, re.search(r"\[(.*), (.*)\] against GRPO \(by step\): lower", said["Reward's slope"]).groups()
+    )
+    assert low < -0.4 < high and high - low < 0.05
+    # With the answers of both checkpoints: the test by question, of these checkpoints.
+    answers = [Evaluation(name, 200, {"validation": {str(i): [float(i < right)] for i in range(50)}}) for name, right in
+               (("GRPO", 30), ("CW", 20))]  # fmt: skip
+    low, high = stats.ttest_rel([0.0] * 20 + [-1.0] * 10 + [0.0] * 20, [0.0] * 50).confidence_interval()
+    told = f"-20.0 [{100 * low:+.1f}, {100 * high:+.1f}] points against GRPO (by question)"
+    said = texts(runs, *answers)
+    assert said["Accuracy"] == f"On validation, step 200: GRPO 60.0%; CW 40.0%, {told}: lower."
+    assert said["In short"].startswith(
+        f"In these runs, accuracy is lower with CW: {told}. One run does not tell methods apart"
+    )
+
+
+def test_a_run_alone_says_which_run_would_tell():
+    said = texts([trained("CW", config("cw_grpo", 7), rise=0.1)])
+    command = "the same command and +algorithm.cw_grpo.kernel=none (in TRL --cw_kernel none)"
+    assert said["In short"].endswith(f"Train GRPO with the same seed 7: {command}.")
+    assert said["Accuracy"].endswith("CW 50.0%, +25.0 points against before training (no interval).")
+    assert said["Reward's slope"].endswith("CW +0.100 [+0.100, +0.100] (by step).")
+    said = texts([trained("GRPO", config("none", seed)) for seed in (1, 2)])
+    assert (
+        "Train CW-GRPO with the same seeds 1, 2: the same command with algorithm.adv_estimator=cw_grpo"
+        in said["In short"]
+    )
+    said = texts([trained(name, config("cw_grpo", 1)) for name in ("a", "b")])
+    assert "Train GRPO with the same seed 1" in said["In short"]
+    assert "None is known to be plain GRPO; a is the reference." in said["Compared"]
+    assert texts([Run("x", Path("x"), {"actor/lr": {1: 0.1}})]).keys() == {"In short", "Compared"}
+    nan = {metric: {1: math.nan, 2: math.inf} for metric in ("critic/score/mean", "actor/entropy", "actor/grad_norm")}
+    assert texts([Run("x", Path("x"), nan)]).keys() == {"In short", "Compared"}  # and no warning
+    assert "nothing to compare" in texts([], Evaluation("base", None, {"amc23": {"0": [1.0]}}))["In short"]
+
+
+def test_what_is_plain_grpo():
+    def run(name: str, config: dict, **logged: float) -> Run:
+        return Run(name, Path(name), {f"cw_grpo/{key}": {1: value} for key, value in logged.items()}, config)
+
+    clip_cov = config("grpo")
+    clip_cov["actor_rollout_ref"]["actor"] = {"policy_loss": {"loss_mode": "clip_cov"}}
+    assert is_grpo(run("x", config("grpo"))) and is_grpo(run("x", config("none")))
+    assert not is_grpo(run("GRPO", config("cw_grpo"))) and not is_grpo(run("GRPO", clip_cov))
+    assert is_grpo(run("x", {}, effective_sample_share=1.0)) and is_grpo(run("GRPO", {}))
+    assert not is_grpo(run("GRPO", {}, effective_sample_share=0.9)) and not is_grpo(run("x", {}))
+
+
+@pytest.mark.parametrize(
+    ("balance", "says"),
+    [
+        (0.59, "removes signal"),
+        (-0.59, "removes signal"),
+        (0.1, "mostly noise"),
+        (0.3, "does not tell noise from signal"),
+    ],
+)
+def test_the_verdict_says_what_the_weights_remove(balance, says):
+    logged = {"extreme_gradient_share": 0.856, "extreme_balance": balance}
+    runs = [trained("GRPO", config("none", 1), **logged, downweighted_share=0.0)]
+    runs += [trained("CW", config("cw_grpo", 1), **logged, downweighted_share=0.054)]
+    said = texts(runs)["Weights"]
+    assert (
+        "under GRPO they hold 86% of the squared gradient, which they keep; under CW they are 5.4% of the tokens"
+        in said
+    )
+    assert f"{balance:.2f} under GRPO, {balance:.2f} under CW" in said and says in said
+
+
+def test_the_verdict_says_whether_entropy_left_its_band():
+    def course(**bounds) -> str:
+        return texts([trained("CW", config("cw_grpo", 1, **bounds))])["Course of entropy"]  # from 0.9975 to 0.5
+
+    assert "CW goes from 0.974 to 0.524 nats. No band was set" in course()  # means of 20 and 20 steps
+    assert "leaves its band (0.6 to no bound) in 40 of 200 steps, first in step 161." in course(entropy_low=0.6)
+    assert "leaves its band (no bound to 0.9) in 39 of 200 steps, first in step 1." in course(entropy_high=0.9)
+    assert "stays in its band (0.4 to 1.2)." in course(entropy_low=0.4, entropy_high=1.2)
+
+
+def write_run(folder: Path, *overrides: str, right: dict[int, int], dumps: bool = True) -> Path:
+    """A run that was validated on 40 questions, with this many right answers at each step."""
+    write_config(folder, *overrides)
+    steps: dict[int, dict[str, float]] = {step: {"actor/entropy": 1.0, "actor/grad_norm": 1.0} for step in range(1, 3)}
+    for step, count in right.items():
+        steps.setdefault(step, {})["val-core/x/acc/mean@1"] = count / 40
+        rows = [{"input": f"q{i}", "gts": "1", "acc": float(i < count)} for i in range(40)]
+        if dumps:
+            (folder / "validation").mkdir(exist_ok=True)
+            (folder / "validation" / f"{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return write_metrics(folder, steps)
+
+
+PLAIN = ["algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.kernel=none"]
+
+
+def test_runs_of_one_model_start_at_one_point(tmp_path):
+    """39.6% under one method and 45.8% under the other, before training: one curve seems to rise, the other to fall."""
+    model = "actor_rollout_ref.model.path=/a/rather/long/path/to/model"
+    write_run(tmp_path / "grpo", *PLAIN, model, right={0: 16, 2: 24})
+    write_run(tmp_path / "cw", "algorithm.adv_estimator=cw_grpo", model, right={0: 20, 2: 18})
+    arguments = [f"GRPO={tmp_path / 'grpo'}", f"CW={tmp_path / 'cw'}"]
+    _, printed = run_command("report", *arguments, "--out", tmp_path / "out")
+    assert "| all runs, before training | 0 | - | 45.0 (36/80) |" in printed
+    assert "their differences at step 0 are noise" in printed and "their differences at step 0 are noise" in (
+        tmp_path / "out" / "report.html").read_text()  # fmt: skip
+    material = collect(arguments)
+    intervals = plots.accuracies(
+        material.runs,
+        "val-core/x/acc/mean@1",
+        [replace(each, name="") if each.step == 0 else each for each in material.validations],
+        material.common_start,
+    )
+    means = {str(i): [float(i < 16), float(i < 20)] for i in range(40)}  # a question was asked in both runs
+    assert intervals["GRPO", 0] == intervals["CW", 0] == pytest.approx((0.45, score(means).low, score(means).high))
+    low, high = stats.binomtest(24, 40).proportion_ci(method="wilson")
+    assert intervals["GRPO", 2] == pytest.approx((0.6, low, high))
+    write_run(tmp_path / "other", "actor_rollout_ref.model.path=/b", right={0: 20, 2: 18})
+    _, printed = run_command("report", arguments[0], f"CW={tmp_path / 'other'}", "--out", tmp_path / "out")
+    assert "all runs, before training" not in printed and "| CW | 0 | - | 50.0 (20/40) |" in printed
+
+
+def test_an_accuracy_has_the_interval_that_its_runs_can_give(tmp_path):
+    runs = [read_run(f"CW={write_run(tmp_path / str(n), right={2: n}, dumps=False)}") for n in (10, 16, 19)]
+    intervals = plots.accuracies(runs, "val-core/x/acc/mean@1")
+    assert intervals["CW", 2] == pytest.approx(
+        (0.375, *stats.t.interval(0.95, 2, 0.375, stats.sem([0.25, 0.4, 0.475])))
+    )
+    mean, low, high = plots.accuracies(runs[:1], "val-core/x/acc/mean@1")["CW", 2]
+    assert mean == 0.25 and math.isnan(low) and math.isnan(high)
+    # The answers of another validation set are in the same file: they give no interval for this one.
+    other = Evaluation("CW", 2, {"validation": {str(i): [float(i < 30)] for i in range(40)}})
+    assert math.isnan(plots.accuracies(runs[:1], "val-core/x/acc/mean@1", [other])["CW", 2][1])
+    write_run(tmp_path / "bare", right={0: 10, 2: 16}, dumps=False)
+    run_command("report", f"CW={tmp_path / 'bare'}", "--out", tmp_path / "out")
+    assert "No interval for CW: one run, whose answers were not kept." in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_methods_keep_their_order_and_colours(tmp_path):
+    for name, overrides in (("z", PLAIN), ("a", ["algorithm.adv_estimator=cw_grpo"])):
+        write_run(tmp_path / name, *overrides, right={2: 10})
+    (tmp_path / "m").mkdir()
+    write_metrics(tmp_path / "m", {1: {"response_length/mean": 3.0}, 2: {"response_length/mean": 3.0}})
+    _, printed = run_command("report", *(tmp_path / name for name in "zma"), "--out", tmp_path / "out")
+    assert printed.index("| z | 2 |") < printed.index("| a | 2 |") and "|  | z | a | paper (reported) |" in printed
+    runs = [read_run(tmp_path / name) for name in "zma"]
+    (entropy,), (length,) = (plots.named(runs, name) for name in ("entropy", "length"))
+    z, a = entropy.axes[0].lines
+    assert [line.get_label() for line in (z, a)] == ["z", "a"]
+    assert len({line.get_color() for line in (z, a, *length.axes[0].lines)}) == 3  # also of who did not log the other
+    entropy.canvas.draw()
+    assert all(float(tick).is_integer() for tick in entropy.axes[0].get_xticks())  # no step 1.5
+
+
+def test_hyperparameters_are_shown_as_they_were(tmp_path):
+    path = "actor_rollout_ref.model.path=/home/someone/a/rather/long/path/to/tiny-model"
+    write_run(tmp_path / "grpo", *PLAIN, path, right={2: 10})
+    write_run(tmp_path / "cw", "algorithm.adv_estimator=cw_grpo", path, right={2: 10})
+    loss = "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo"
+    write_run(tmp_path / "loss", "algorithm.adv_estimator=rloo", loss, right={2: 10})
+    write_record(tmp_path / "cw", 1, 100)
+    arguments = [tmp_path / name for name in ("grpo", "cw", "loss")]
+    _, printed = run_command("report", *arguments, "--out", tmp_path / "out")
+    assert "| model | …/to/tiny-model | …/to/tiny-model |" in printed and "/home/someone" not in printed
+    assert "| advantage estimator | grpo (cw_grpo with kernel=none) | cw_grpo | rloo |" in printed
+    assert "| cw_grpo: scope | group | group | micro-batch |" in printed
+    assert "| cw_grpo: kernel | none | gaussian | gaussian |" in printed
+    assert "| most extreme | positive ≥ | positive mean | negative ≥ | negative mean |\n" in printed  # and no paper's
+    _, printed = run_command("report", *arguments, "--out", tmp_path / "out", "--paper", "all")
+    assert "negative mean | positive (reported) | negative (reported) |" in printed
+
+
+def test_several_seeds_of_evaluations_are_tested_over_seeds(tmp_path):
+    right = {"GRPO": (20, 24, 22), "CW": (30, 31, 35)}
+    arguments = []
+    for name, of_seeds in right.items():
+        for seed, count in enumerate(of_seeds):
+            run = write_config(tmp_path / f"{name}{seed}", f"data.seed={seed}")
+            write_metrics(run, METRICS)
+            arguments.append(f"{name}={run}")
+            asked = {"checkpoint": str(run / "global_step_2"), "weights": f"{name}{seed}"}
+            write_evaluation(tmp_path / f"eval-{name}{seed}", 2, {"amc23": grades(count, 40)}, **asked)
+            arguments.append(f"{name}={tmp_path / f'eval-{name}{seed}'}")
+    _, printed = run_command("report", *arguments, "--out", tmp_path / "out")
+    p = stats.ttest_rel(*(np.array(right[name]) / 40 for name in ("CW", "GRPO"))).pvalue
+    assert f"| CW - GRPO | +25.0 (p {p:.2g}) | +25.0 (p {p:.2g}) | paired by seed |" in printed
+    _, printed = run_command(
+        "report", *arguments[1::2], "--out", tmp_path / "out"
+    )  # without the runs, so without seeds
+    p = stats.ttest_ind(*(np.array(right[name]) / 40 for name in ("CW", "GRPO")), equal_var=False).pvalue
+    assert f"| CW - GRPO | +25.0 (p {p:.2g}) | +25.0 (p {p:.2g}) | by seed, Welch's t |" in printed
+    _, printed = run_command("report", arguments[1], arguments[7], "--out", tmp_path / "out")
+    p = stats.binomtest(10, 10).pvalue
+    assert f"| CW - GRPO | +25.0 (p {p:.2g}) | +25.0 (p {p:.2g}) | by question |" in printed

@@ -13,6 +13,7 @@ from typing import Any
 from cw_plugin.errors import ReportError
 from cw_plugin.files import find
 from cw_plugin.reports.runs import split_name
+from cw_plugin.reports.statistics import Seed
 
 BENCHMARKS = {  # in the paper's order, with the paper's names
     "aime24": "AIME24",
@@ -35,6 +36,8 @@ class Evaluation:
         accuracy: benchmark -> question -> accuracy of each of its answers, 0 or 1.
         unfinished: benchmarks that still lack answers.
         settings: the content of settings.json.
+        seed: of the training run, where it is known.
+        of_runs: the evaluations that were put together, where there are several seeds.
     """
 
     name: str
@@ -42,6 +45,8 @@ class Evaluation:
     accuracy: dict[str, dict[str, list[float]]]
     unfinished: tuple[str, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
+    seed: Seed = None
+    of_runs: tuple[Evaluation, ...] = ()
 
     @property
     def is_validation(self) -> bool:

@@ -31,6 +31,8 @@ TABLE_3 = (
     ("CW-GRPO", 200, "high", 86.4, 53.5),
 )
 
+TABLE_1_MODEL = "DeepSeek-R1-Distill-Qwen-1.5B"
+
 # Table 1: share of tokens, positive covariance, negative covariance; plain GRPO, 50 steps.
 TABLE_1 = (
     (0.0001, 11.52, -13.62),

@@ -14,12 +14,15 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from scipy import stats
 
 from cw_plugin.errors import ReportError
 from cw_plugin.files import write_whole
 from cw_plugin.reports.curves import CURVES
 from cw_plugin.reports.distribution import Distribution
+from cw_plugin.reports.evaluations import VALIDATION, Evaluation
 from cw_plugin.reports.runs import Run
+from cw_plugin.reports.statistics import score, student
 
 _STYLES: tuple[dict[str, Any], ...] = (
     {"color": "#00304d", "linestyle": "-"},
@@ -29,6 +32,9 @@ _STYLES: tuple[dict[str, Any], ...] = (
     {"color": "#7f7f7f", "linestyle": (0, (5, 1, 1, 1, 1, 1))},
     {"color": "#a6cee3", "linestyle": (0, (8, 2))},
 )
+
+
+Interval = tuple[float, float, float]  # mean, low, high
 
 
 def _figure(title: str, x: str, y: str, width: float = 6.4) -> tuple[Figure, Axes]:
@@ -78,29 +84,79 @@ def named(runs: Sequence[Run], name: str, window: int = 1) -> list[Figure]:
         ReportError: no run logged the metric.
     """
     if name == "forecast":
-        return [forecast(run) for run in runs]
+        order = list(dict.fromkeys(run.name for run in runs))
+        return [forecast(run, order.index(run.name)) for run in runs]
     if name == "accuracy":
         found = accuracy_metrics(runs)
         if not found:
             raise ReportError(
                 "the runs logged no validation accuracy (val-core/.../acc/mean@N); train with trainer.test_freq"
             )
-        return [curve(runs, metric, metric.split("/", 1)[1], "accuracy", window) for metric in found]
+        return [accuracy(runs, metric, accuracies(runs, metric), window) for metric in found]
     return [curve(runs, *CURVES.get(name, (name, name, "")), window)]
 
 
-def curve(runs: Sequence[Run], metric: str, title: str, unit: str, window: int = 1) -> Figure:
-    """A metric over steps, one line for each name.
+def accuracies(
+    runs: Sequence[Run], metric: str, answers: Sequence[Evaluation] = (), common_start: bool = False
+) -> dict[tuple[str, int], Interval]:
+    """An accuracy at each name and step, with its 95% interval: over seeds, else over the questions of one validation.
+
+    Args:
+        answers: of validations, one for each name and step (``tables.merge_seeds``), and at the common start "".
+        common_start: all runs start from one model, so that each has the mean of all at step 0.
+
+    Returns:
+        Name and step -> (mean, low, high). low and high are nan where there is neither a second seed nor answers.
+    """
+    logged: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for run in runs:
+        for step, value in run.metrics.get(metric, {}).items():
+            logged["" if common_start and step == 0 else run.name, step].append(value)
+    given = {(each.name, each.step or 0): score(each.accuracy[VALIDATION]) for each in answers}
+    found: dict[tuple[str, int], Interval] = {}
+    for (name, step), values in logged.items():
+        mean, graded = float(np.mean(values)), given.get((name, step))
+        interval = mean, float("nan"), float("nan")
+        # The answers of all validation sets are in one file, so that they are of this set only if their mean is its.
+        if graded and abs(graded.mean - mean) < 1e-4 and (len(values) == 1 or not name):
+            interval = mean, graded.low, graded.high
+        elif len(values) > 1:
+            of_seeds = student(mean, float(stats.sem(values)), len(values) - 1, "over seeds")
+            interval = mean, max(0.0, of_seeds.low), min(1.0, of_seeds.high)
+        found |= {(each, step): interval for each in ([name] if name else {run.name for run in runs})}
+    return found
+
+
+def accuracy(
+    runs: Sequence[Run], metric: str, intervals: Mapping[tuple[str, int], Interval], window: int = 1
+) -> Figure:
+    """A validation accuracy over steps, with bands of what :func:`accuracies` gives; none if it is smoothed."""
+    source, answers = metric.removeprefix("val-core/").split("/acc/")
+    title = f"Accuracy on {source}, {answers}"
+    return curve(runs, metric, title, "accuracy", window, intervals if window == 1 else None)
+
+
+def curve(
+    runs: Sequence[Run],
+    metric: str,
+    title: str,
+    unit: str,
+    window: int = 1,
+    intervals: Mapping[tuple[str, int], Interval] | None = None,
+) -> Figure:
+    """A metric over steps, one line for each name; a name has its colour also where others did not log the metric.
 
     Runs of one name (seeds) are shown by their mean, with a band of one standard deviation (n - 1) to either side, at
     the steps that all of them have. The legend explains the band, and says how many steps are left out.
 
     Args:
         window: steps of a moving average.
+        intervals: mean, low and high by name and step, to be shown instead.
 
     Raises:
         ReportError: no run logged the metric.
     """
+    order = list(dict.fromkeys(run.name for run in runs))
     by_name: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         if run.metrics.get(metric):
@@ -110,7 +166,9 @@ def curve(runs: Sequence[Run], metric: str, title: str, unit: str, window: int =
         near = difflib.get_close_matches(metric, [*CURVES, "accuracy", "forecast", *known], 3, 0.5) or known[:10]
         raise ReportError(f"no run logged {metric}; did you mean {', '.join(near)}? Short names: {', '.join(CURVES)}")
     figure, axes = _figure(title, "training step", unit)
-    for index, (name, seeds) in enumerate(by_name.items()):
+    axes.locator_params(axis="x", integer=True)
+    for name, seeds in by_name.items():
+        style = _style(order.index(name))
         of_each = [set(run.metrics[metric]) for run in seeds]
         steps = np.array(sorted(set.intersection(*of_each)))
         if not len(steps):
@@ -121,14 +179,16 @@ def curve(runs: Sequence[Run], metric: str, title: str, unit: str, window: int =
         values = np.array([[run.metrics[metric][step] for step in steps] for run in seeds])
         values = np.array([smooth(row, window) for row in values])
         mean = values.mean(0)
+        spread = values.std(0, ddof=1) if len(seeds) > 1 else np.full(len(steps), np.nan)
+        low, high = mean - spread, mean + spread
+        if intervals is not None:
+            mean, low, high = np.array([intervals[name, step] for step in steps]).T
         marker: dict[str, Any] = {"marker": "o", "markersize": 3} if len(steps) <= 20 else {}
-        axes.plot(steps, mean, label=label, **_style(index), **marker)
-        if len(seeds) > 1:
-            spread = values.std(0, ddof=1)
-            axes.fill_between(
-                steps, mean - spread, mean + spread, color=_style(index)["color"], alpha=0.18, linewidth=0
-            )
-    band = "band: ± 1 standard deviation over seeds" if len(axes.collections) else None
+        axes.plot(steps, mean, label=label, **style, **marker)
+        if np.isfinite(low).any():
+            axes.fill_between(steps, low, high, color=style["color"], alpha=0.18, linewidth=0)
+    band = "band: ± 1 standard deviation over seeds" if intervals is None else "band: 95% interval"
+    band = band if len(axes.collections) else ""
     if len(axes.lines) > 3:  # too many to leave room within
         figure.set_figwidth(figure.get_figwidth() + 2.4)
         figure.legend(frameon=False, loc="outside right upper", title=band, title_fontsize="small")
@@ -193,7 +253,7 @@ def weight_curve(distributions: Mapping[str, Distribution]) -> Figure:
     return figure
 
 
-def forecast(run: Run) -> Figure:
+def forecast(run: Run, index: int = 0) -> Figure:
     """Each step's change of entropy against the forecast, before and after reweighting, with their correlation.
 
     Forecast and change are measured on the same batch, so its sampling noise alone makes them correlate. The second r
@@ -222,7 +282,7 @@ def forecast(run: Run) -> Figure:
         axes.set_ylabel("measured change of entropy, nats")
         axes.axhline(0, color="#999999", linewidth=0.8)
         axes.axvline(0, color="#999999", linewidth=0.8)
-        axes.scatter(predicted[both], measured[both], s=12, color=_STYLES[0]["color"])
+        axes.scatter(predicted[both], measured[both], s=12, color=_style(index)["color"])
         axes.ticklabel_format(style="sci", axis="x", scilimits=(-2, 3))
     figure.suptitle(run.name)
     return figure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,12 +12,20 @@ from matplotlib.figure import Figure
 
 from cw_plugin.errors import NoMetricsError, ReportError
 from cw_plugin.files import write_whole
-from cw_plugin.reports import plots, records, tables
-from cw_plugin.reports.curves import CURVES
+from cw_plugin.reports import paper, plots, records, tables
+from cw_plugin.reports.curves import CAPTIONS, CURVES
 from cw_plugin.reports.evaluations import Evaluation, evaluation_folders, read_evaluations, validation_dumps
 from cw_plugin.reports.page import page
 from cw_plugin.reports.runs import Run, read_config, read_run, split_name
-from cw_plugin.reports.seeds import check_runs, refuse_twice
+from cw_plugin.reports.seeds import MODEL, check_runs, refuse_twice, same_model, seed_of, setting
+from cw_plugin.reports.verdict import BEFORE, Verdict, verdict
+
+START = "all runs, before training"
+SAME_START = (
+    "All runs start from the same model, so that their differences at step 0 are noise: step 0 shows the mean of all."
+)
+
+Part = Verdict | tables.Table
 
 
 @dataclass
@@ -28,6 +37,17 @@ class Material:
     configs: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     records: dict[str, list[records.Records]] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
+
+    @property
+    def validations(self) -> list[Evaluation]:
+        """Answers in training, put together by name and step, and those before it under one name if all runs start from
+        the same model."""
+        found = [evaluation for evaluation in self.evaluations if evaluation.is_validation]
+        return tables.merge_seeds([replace(e, name=START) if self.common_start and e.step == 0 else e for e in found])
+
+    @property
+    def common_start(self) -> bool:
+        return len(self.runs) > 1 and same_model([run.config for run in self.runs])
 
 
 def collect(arguments: Sequence[str]) -> Material:
@@ -42,21 +62,31 @@ def collect(arguments: Sequence[str]) -> Material:
     for argument in arguments:
         name, path = split_name(argument)
         answers = path.is_dir() and bool(evaluation_folders(path) or validation_dumps(path))
+        if (config := read_config(path)) is not None:
+            material.configs.append((name, config))
         try:
-            material.runs.append(read_run(argument))
+            material.runs.append(replace(read_run(argument), config=config or {}))
         except NoMetricsError:
             if not answers:
                 raise
         if answers:
-            material.evaluations += read_evaluations(argument)
-        if (config := read_config(path)) is not None:
-            material.configs.append((name, config))
+            found = read_evaluations(argument)
+            seed = seed_of(config or {})
+            material.evaluations += [replace(each, seed=seed) if each.is_validation else each for each in found]
         if records.has_records(path):
             material.records.setdefault(name, []).append(records.read_records(path))
     material.missing += check_runs([(run.name, run.path) for run in material.runs])
+    order = list(dict.fromkeys([*(run.name for run in material.runs), *(e.name for e in material.evaluations)]))
+    for number, each in enumerate(material.evaluations):
+        trained = [
+            run for run in material.runs if run.path.resolve() in Path(each.settings.get("checkpoint", "")).parents
+        ]
+        material.evaluations[number] = replace(each, seed=seed_of(trained[0].config)) if trained else each
+    material.evaluations.sort(key=lambda each: order.index(each.name))
     graded = {evaluation.name for evaluation in material.evaluations}
-    for name in dict.fromkeys(run.name for run in material.runs if run.name not in graded):
-        material.missing.append(f"{name}: no graded answers, so no accuracies.")
+    for name in dict.fromkeys(run.name for run in material.runs if not plots.accuracy_metrics([run])):
+        if name not in graded:
+            material.missing.append(f"{name}: no graded answers, so no accuracies.")
     return material
 
 
@@ -66,23 +96,25 @@ def write_report(
     base: str | None = None,
     step: int | None = None,
     paper_model: str | None = None,
-) -> tuple[list[tables.Table], list[Path], list[str]]:
-    """Write ``report.html``, ``report.md`` and for each table a CSV and a LaTeX file.
+) -> tuple[list[Part], list[Path], list[str]]:
+    """Write ``report.html``, ``report.md``, and for each table a CSV and a LaTeX file.
 
     Returns:
-        The tables, the files that were written, and a sentence for each thing that is missing.
+        The verdict, the tables, the files that were written, and a sentence for each thing that is missing.
 
     Raises:
         ReportError: as :func:`collect`.
     """
     material = collect(arguments)
-    shown = _tables(material, base, step, paper_model)
-    figures = _figures(material)
-    title = "CW-GRPO: " + ", ".join(dict.fromkeys(split_name(argument)[0] for argument in arguments))
+    chosen = _chosen(material, base, step)
+    first = verdict(material.runs, chosen or _last_validations(material))
+    shown = _tables(material, chosen, paper_model)
+    title = "Report: " + ", ".join(dict.fromkeys(split_name(argument)[0] for argument in arguments))
     notes = material.missing
+    parts: list[Part] = [first, *shown]
     files = {
-        "report.html": page(title, shown, figures, notes),
-        "report.md": "\n".join([f"# {title}", "", *(f"{note}  " for note in notes), *(t.markdown() for t in shown)]),
+        "report.html": page(title, first, _figures(material), shown, notes),
+        "report.md": "\n".join([f"# {title}", "", *(f"{note}  " for note in notes), *(p.markdown() for p in parts)]),
     }
     for table in shown:
         files |= {f"{table.name}.csv": table.csv(), f"{table.name}.tex": table.latex()}
@@ -93,48 +125,85 @@ def write_report(
             written.append(out / name)
     except OSError as error:
         raise ReportError(f"{out} cannot be written ({error.strerror}); give another folder with --out") from None
-    return shown, written, notes
+    return parts, written, notes
 
 
-def _tables(material: Material, base: str | None, step: int | None, paper_model: str | None) -> list[tables.Table]:
-    found = []
-    validations = [evaluation for evaluation in material.evaluations if evaluation.is_validation]
+def _chosen(material: Material, base: str | None, step: int | None) -> list[Evaluation]:
+    """The evaluations of Table 2, the base first."""
     evaluations = [evaluation for evaluation in material.evaluations if not evaluation.is_validation]
-    if evaluations:
-        steps = dict.fromkeys(evaluation.step for evaluation in evaluations)
-        if step is not None and step not in steps:
-            known = ", ".join(str(known) for known in steps if known is not None)
-            raise ReportError(f"nothing was evaluated at step {step}; there are answers at {known or 'no step'}")
-        chosen = tables.at_step(evaluations, step)
-        if base is not None and base not in {evaluation.name for evaluation in chosen}:
-            names = ", ".join(evaluation.name for evaluation in chosen)
-            raise ReportError(f"there is no evaluation named {base}; --base is one of {names}")
-        chosen = tables.base_first(chosen, base)
+    steps = dict.fromkeys(evaluation.step for evaluation in evaluations)
+    if evaluations and step is not None and step not in steps:
+        known = ", ".join(str(known) for known in steps if known is not None)
+        raise ReportError(f"nothing was evaluated at step {step}; there are answers at {known or 'no step'}")
+    chosen = tables.at_step(evaluations, step)
+    if chosen and base is not None and base not in {evaluation.name for evaluation in chosen}:
+        names = ", ".join(evaluation.name for evaluation in chosen)
+        raise ReportError(f"there is no evaluation named {base}; --base is one of {names}")
+    return tables.base_first(chosen, base)
+
+
+def _last_validations(material: Material) -> list[Evaluation]:
+    """The last validation that all runs have; for one method also that before training."""
+    runs = Counter(run.name for run in material.runs)
+    complete = [each for each in material.validations if max(len(each.of_runs), 1) == runs[each.name]]
+    steps = [{each.step or 0 for each in complete if each.name == name} for name in runs]
+    last = max(set.intersection(*steps), default=0) if steps else 0
+    before = [replace(each, name=BEFORE) for each in material.validations if len(runs) == 1 and each.step == 0]
+    return [*before, *(each for each in complete if each.step == last)] if last else []
+
+
+def _tables(material: Material, chosen: Sequence[Evaluation], paper_model: str | None) -> list[tables.Table]:
+    found = []
+    evaluations = [evaluation for evaluation in material.evaluations if not evaluation.is_validation]
+    if chosen:
         found.append(tables.table_2(chosen, paper_model))
         if len(chosen) > 1:
             found.append(tables.differences(chosen))
         if any(evaluation.step is not None for evaluation in evaluations):
             found.append(tables.table_3(evaluations, material.runs, paper_model is not None))
         found.append(tables.table_4(evaluations))
-    if validations:
+    if validations := material.validations:
         title = "Validation during training, and the policy's entropy in the step"
-        found.append(replace(tables.table_3(validations, material.runs), name="validation", title=title))
+        table = tables.table_3(validations, material.runs)
+        notes = table.notes + [SAME_START] * any(each.name == START for each in validations)
+        found.append(replace(table, name="validation", title=title, notes=notes))
     if material.configs:
         found.append(tables.table_5(material.configs))
     for number, (name, several) in enumerate(material.records.items(), 1):
         table = tables.table_1(records.title(name, several), records.all_tokens(several))
+        models = [setting(config, MODEL) or "" for of_name, config in material.configs if of_name == name]
+        if paper_model is None and not any(model.endswith(paper.TABLE_1_MODEL) for model in models):
+            table = tables.without_reported(table)
         found.append(replace(table, name=f"table1-{number}"))
     return found
 
 
-def _figures(material: Material) -> list[Figure]:
-    logged = {metric for run in material.runs for metric in run.metrics}
-    names = [name for name, (metric, *_) in CURVES.items() if metric in logged]
-    names += ["accuracy"] if plots.accuracy_metrics(material.runs) else []
-    figures = [figure for name in names for figure in plots.named(material.runs, name)]
+def _figures(material: Material) -> list[tuple[Figure, str]]:
+    """Each with its caption: reward, accuracy, entropy and gradient norm first."""
+    runs = material.runs
+    logged = {metric for run in runs for metric in run.metrics}
+    window = max(1, max((len(series) for run in runs for series in run.metrics.values()), default=0) // 20)
+    means = f" Mean of the last {window} steps." if window > 1 else ""
+    drawn = [
+        (plots.curve(runs, *CURVES[name], window), f"{CAPTIONS.get(name, '')}{means}")
+        for name in CURVES
+        if CURVES[name][0] in logged
+    ]
+    answers = [replace(each, name="" if each.name == START else each.name) for each in material.validations]
+    validated = []
+    for metric in plots.accuracy_metrics(runs):
+        intervals = plots.accuracies(runs, metric, answers, material.common_start)
+        bare = dict.fromkeys(name for (name, _), (_, low, _) in intervals.items() if low != low)
+        caption = SAME_START if material.common_start and any(step == 0 for _, step in intervals) else ""
+        caption += f" No interval for {', '.join(bare)}: one run, whose answers were not kept." if bare else ""
+        validated.append((plots.accuracy(runs, metric, intervals), caption.strip()))
+    drawn[1:1] = validated
     if material.records:
         covariances = {name: records.all_tokens(several) for name, several in material.records.items()}
-        figures += [plots.contributions(covariances), plots.weight_curve(covariances)]
-    # A correlation of fewer steps says nothing.
-    forecasts = [run for run in material.runs if len(run.metrics.get("cw_grpo/entropy_change", {})) >= 30]
-    return figures + [plots.forecast(run) for run in forecasts]
+        drawn += [(plots.contributions(covariances), ""), (plots.weight_curve(covariances), "")]
+    for index, name in enumerate(dict.fromkeys(run.name for run in runs)):
+        first = next(run for run in runs if run.name == name)
+        if len(first.metrics.get("cw_grpo/entropy_change", {})) >= 30:  # a correlation of fewer steps says nothing
+            caption = "Only the first run is shown." * (sum(run.name == name for run in runs) > 1)
+            drawn.append((plots.forecast(first, index), caption))
+    return drawn

@@ -10,7 +10,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +35,13 @@ class Run:
         name: of the method; seeds of one method share it.
         path: the folder.
         metrics: name of a metric in verl -> its value at each step.
+        config: as :func:`read_config` gives it, empty if there is none.
     """
 
     name: str
     path: Path
     metrics: dict[str, Series]
+    config: dict[str, Any] = field(default_factory=dict)
 
     def series(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
         """Steps (int64) and values (float64) of a metric, in order; both empty if the run did not log it."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from cw_plugin.errors import ReportError
 from cw_plugin.reports.evaluations import Evaluation
-from cw_plugin.reports.runs import read_config
+from cw_plugin.reports.runs import Run, read_config
 
 # Settings of verl that may differ between seeds of one method; all others must agree. Lengths may differ because the
 # figures show the steps that all seeds have.
@@ -24,6 +24,8 @@ MAY_DIFFER = (
     "ray_kwargs.*", "global_profiler.*", "*.profiler.*",
 )  # fmt: skip
 SEEDS = ("*.seed", "*_seed")
+
+MODEL = "actor_rollout_ref.model.path"
 
 # The same for settings.json of an evaluation; its questions are compared benchmark by benchmark.
 EVALUATION_MAY_DIFFER = ("model", "checkpoint", "weights", "step", "n", "seed", "overrides", "versions", "prompt_sha",
@@ -74,6 +76,36 @@ def check_runs(folders: Sequence[tuple[str, Path]]) -> list[str]:
                 )
             drawn[seeds] = path
     return notes
+
+
+def setting(config: Mapping[str, Any], key: str) -> Any:
+    """The value of a dotted key, None if the configuration lacks it."""
+    found: Any = config
+    for part in key.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def seed_of(config: Mapping[str, Any]) -> Any:
+    """What runs of two methods have in common if they are a pair; None if it is not known."""
+    return setting(config, "data.seed")
+
+
+def is_grpo(run: Run) -> bool:
+    """Whether a run is plain GRPO: by its configuration, else by the weights that it logged, else by its name."""
+    if estimator := setting(run.config, "algorithm.adv_estimator"):
+        loss = setting(run.config, "actor_rollout_ref.actor.policy_loss.loss_mode") or "vanilla"
+        unweighted = estimator == "cw_grpo" and setting(run.config, "algorithm.cw_grpo.kernel") == "none"
+        return loss == "vanilla" and (estimator == "grpo" or unweighted)
+    if shares := run.metrics.get("cw_grpo/effective_sample_share"):
+        return min(shares.values()) > 1 - 1e-6
+    return run.name.lower() == "grpo"
+
+
+def same_model(configs: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether all runs are known to start from one model."""
+    models = {_value(_flat(config), MODEL) for config in configs}
+    return len(models) == 1 and None not in models
 
 
 def check_evaluations(name: str, evaluations: Sequence[Evaluation]) -> None:

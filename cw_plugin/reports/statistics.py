@@ -1,15 +1,19 @@
-"""Confidence intervals of scores, and tests between methods. The sample is one of questions, not of answers."""
+"""Confidence intervals and tests. Of scores: the sample is one of questions, not of answers. Of methods: of seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
 
 _RESAMPLES = 9999
+FEW = 10  # steps; fewer have no slope, nor blocks
 
+Seed = Hashable | None  # None if it is not known
+Values = Sequence[tuple[Seed, float]]  # a value for each run of a method
+Curve = tuple[np.ndarray, np.ndarray]  # steps in order, values
 Answers = Mapping[str, Sequence[float]]  # question -> accuracy of each of its answers
 
 
@@ -63,12 +67,12 @@ def average(benchmarks: Sequence[Answers]) -> tuple[float, float, float]:
 
 
 def paired_difference(ours: Sequence[Answers], theirs: Sequence[Answers]) -> tuple[float, float]:
-    """Compare two methods on the questions that both were asked; both have the benchmarks in the same order.
+    """Compare two models on the questions that both were asked; both have the benchmarks in the same order. What
+    another seed of a method would give is not part of it.
 
     Returns:
         The difference of the unweighted averages over benchmarks, and the two-sided p-value of a sign-flip permutation
-        test: if the methods were equal, each question's difference could equally have the other sign. With one
-            benchmark
+        test: if the models were equal, each question's difference could equally have the other sign. With one benchmark
         and one answer per question, this is McNemar's exact test, and is computed as such.
     """
     weighted = []
@@ -86,3 +90,92 @@ def paired_difference(ours: Sequence[Answers], theirs: Sequence[Answers]) -> tup
     flipped = np.array([(differences * rng.choice((-1, 1), len(differences))).sum() for _ in range(_RESAMPLES)])
     as_extreme = int((np.abs(flipped) >= abs(total) - 1e-12).sum())
     return total, (as_extreme + 1) / (_RESAMPLES + 1)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The difference of two methods or runs, with its 95% interval by Student's t.
+
+    Attributes:
+        p: two-sided; nan if only the interval is asked for.
+        sample: what was drawn anew in every sample, such as "paired by seed".
+    """
+
+    value: float
+    low: float
+    high: float
+    sample: str
+    p: float = float("nan")
+
+    @property
+    def of_methods(self) -> bool:
+        """Whether another seed may be expected within the interval; else it is one of these runs alone."""
+        return "seed" in self.sample
+
+
+def student(value: float, error: float, freedom: float, sample: str) -> Difference:
+    half = float(stats.t.ppf(0.975, freedom)) * error
+    p = 2 * float(stats.t.sf(abs(value) / error, freedom)) if error > 0 else float(value == 0)
+    return Difference(value, value - half, value + half, sample, p)
+
+
+def between_seeds(ours: Values, theirs: Values) -> Difference | None:
+    """Compare two methods by the values of their runs: a paired t-test if both have the same seeds, else Welch's.
+
+    Returns:
+        The difference, or None if one of the methods has only one run.
+    """
+    if min(len(ours), len(theirs)) < 2:
+        return None
+    mine, other = dict(ours), dict(theirs)
+    if None not in mine and mine.keys() == other.keys() and len(mine) == len(ours) == len(theirs):
+        paired = np.array([mine[seed] - other[seed] for seed in mine])
+        return student(float(paired.mean()), float(stats.sem(paired)), len(paired) - 1, "paired by seed")
+    a, b = (np.array([value for _, value in values]) for values in (ours, theirs))
+    errors = np.array([stats.sem(a) ** 2, stats.sem(b) ** 2])
+    scale = (errors**2 / [len(a) - 1, len(b) - 1]).sum()
+    freedom = errors.sum() ** 2 / scale if scale > 0 else 1.0
+    return student(float(a.mean() - b.mean()), float(errors.sum() ** 0.5), freedom, "by seed, Welch's t")
+
+
+def between_questions(ours: Sequence[Answers], theirs: Sequence[Answers]) -> Difference:
+    """As :func:`paired_difference`, with Student's interval over questions instead of a p-value."""
+    value, variance, freedom = 0.0, 0.0, 0
+    for mine, other in zip(ours, theirs, strict=True):
+        each = np.array([np.mean(mine[q]) - np.mean(other[q]) for q in mine if q in other])
+        value += each.mean() / len(ours)
+        variance += each.var(ddof=1) / len(each) / len(ours) ** 2 if len(each) > 1 else np.inf
+        freedom += len(each) - 1
+    found = student(float(value), float(variance) ** 0.5, max(freedom, 1), "by question")
+    return replace(found, p=float("nan"))
+
+
+def between_steps(ours: Curve, theirs: Curve | None = None) -> Difference | None:
+    """Compare two runs by their means over the steps that both have, or one with 0. Neighbouring steps are alike, so
+    that the sample is one of five blocks of steps (batch means).
+
+    Returns:
+        The difference, or None of fewer than 10 steps.
+    """
+    steps, differences = ours
+    if theirs is not None:
+        _, mine, other = np.intersect1d(steps, theirs[0], return_indices=True)
+        differences = ours[1][mine] - theirs[1][other]
+    if len(differences) < FEW:
+        return None
+    blocks = np.array([block.mean() for block in np.array_split(differences, 5)])
+    return student(float(differences.mean()), float(stats.sem(blocks)), 4, "by step")
+
+
+def slope(curve: Curve) -> float:
+    """Rise per step of the straight line through a curve, nan of fewer than 10 steps."""
+    return float(stats.linregress(*curve).slope) if len(curve[0]) >= FEW else float("nan")
+
+
+def between_lines(ours: Curve, theirs: Curve | None = None) -> Difference:
+    """Compare the slopes of two runs, or one with 0; the sample is one of steps, which scatter about their line."""
+    lines = [stats.linregress(*curve) for curve in (ours, theirs) if curve is not None]
+    freedom = sum(len(curve[0]) - 2 for curve in (ours, theirs) if curve is not None)
+    value = lines[0].slope - sum(line.slope for line in lines[1:])
+    error = float(np.sqrt(sum(line.stderr**2 for line in lines)))
+    return student(float(value), error, freedom, "by step")

@@ -8,7 +8,7 @@ import io
 import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,8 @@ from cw_plugin.reports import paper
 from cw_plugin.reports.distribution import Distribution
 from cw_plugin.reports.evaluations import BENCHMARKS, Evaluation
 from cw_plugin.reports.runs import Run
-from cw_plugin.reports.seeds import check_evaluations
-from cw_plugin.reports.statistics import average, paired_difference, score
+from cw_plugin.reports.seeds import check_evaluations, setting
+from cw_plugin.reports.statistics import Values, average, between_seeds, paired_difference, score
 
 REPORTED = "reported"
 FEW = 10  # tokens; fewer than these say little about the extremes
@@ -78,6 +78,13 @@ class Table:
         return f"<div class=table><table>{head}<tbody>\n{body}\n</tbody></table>{notes}</div>"
 
 
+def without_reported(table: Table) -> Table:
+    """A table of another model than the paper's has no column of the paper's numbers."""
+    kept = [index for index, head in enumerate(table.header) if REPORTED not in head]
+    header, *rows = ([cells[index] for index in kept] for cells in [table.header, *table.rows])
+    return replace(table, header=header, rows=rows)
+
+
 _TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "≥": r"$\ge$"}
 _TEX |= {character: f"\\{character}" for character in "&%$#_{}"}
 
@@ -90,11 +97,11 @@ def _points(value: float) -> str:
     return f"{value:+.1f}"
 
 
-def _shown(benchmark: str) -> str:
+def shown_benchmark(benchmark: str) -> str:
     return BENCHMARKS.get(benchmark, benchmark)
 
 
-def _benchmarks(evaluations: Sequence[Evaluation]) -> list[str]:
+def benchmarks_of(evaluations: Sequence[Evaluation]) -> list[str]:
     """The benchmarks that were asked; the paper's come first, in its order."""
     asked = dict.fromkeys(itertools.chain.from_iterable(evaluation.accuracy for evaluation in evaluations))
     return [name for name in BENCHMARKS if name in asked] + sorted(name for name in asked if name not in BENCHMARKS)
@@ -110,7 +117,7 @@ def merge_seeds(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
     for evaluation in evaluations:
         merged[evaluation.name, evaluation.step].append(evaluation)
     result = []
-    for (name, step), several in merged.items():
+    for (name, _), several in merged.items():
         check_evaluations(name, several)
         accuracy: dict[str, dict[str, list[float]]] = {}
         for evaluation in several:
@@ -119,7 +126,8 @@ def merge_seeds(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
                 for question, given in answers.items():
                     questions[question].extend(given)
         unfinished = tuple(dict.fromkeys(name for evaluation in several for name in evaluation.unfinished))
-        result.append(Evaluation(name, step, accuracy, unfinished, several[0].settings))
+        of_runs = tuple(several) if len(several) > 1 else several[0].of_runs
+        result.append(replace(several[0], accuracy=accuracy, unfinished=unfinished, of_runs=of_runs))
     return result
 
 
@@ -141,11 +149,14 @@ def base_first(evaluations: Sequence[Evaluation], base: str | None = None) -> li
 
 def table_2(evaluations: Sequence[Evaluation], paper_model: str | None = None) -> Table:
     """pass@1 of each method on each benchmark, average, and difference to the first one, the base model."""
-    columns = _benchmarks(evaluations)
+    columns = benchmarks_of(evaluations)
     reference = evaluations[0]
-    header = ["method", *map(_shown, columns), "average", "to base"]
+    header = ["method", *map(shown_benchmark, columns), "average", "to base"]
     rows = []
-    notes = ["Per cent right, (right / answers), [95% interval by question]. To base: * p < 0.05, paired test."]
+    notes = [
+        "Per cent right, (right / answers), [95% interval by question]. To base: * p < 0.05, paired test by question. "
+        "Intervals and test are of these checkpoints; what another seed would give is not part of them."
+    ]
     reference_mean = None
     for evaluation in evaluations:
         scores = {name: score(evaluation.accuracy[name]) for name in columns if name in evaluation.accuracy}
@@ -168,7 +179,7 @@ def table_2(evaluations: Sequence[Evaluation], paper_model: str | None = None) -
         rows.append([label, *cells, f"{100 * mean:.1f} [{100 * low:.1f}, {100 * high:.1f}]", difference])
     for evaluation in evaluations:
         if evaluation.unfinished:
-            names = ", ".join(map(_shown, evaluation.unfinished))
+            names = ", ".join(map(shown_benchmark, evaluation.unfinished))
             notes.append(f"{evaluation.name} is not finished on {names}: run the evaluation again to complete it.")
     for model, methods in paper.TABLE_2.items():
         if paper_model not in (model, "all") or not set(columns) <= set(methods["base"]):
@@ -182,8 +193,9 @@ def table_2(evaluations: Sequence[Evaluation], paper_model: str | None = None) -
 
 
 def differences(evaluations: Sequence[Evaluation]) -> Table:
-    """Every pair of methods: difference in points, and the p-value of the paired test."""
-    columns = _benchmarks(evaluations)
+    """Every pair: difference in points, and a p-value. Over seeds' scores if both have several seeds, which compares
+    methods; else by question, which compares checkpoints."""
+    columns = benchmarks_of(evaluations)
     rows = []
     for theirs, ours in itertools.combinations(evaluations, 2):
         cells = []
@@ -192,20 +204,39 @@ def differences(evaluations: Sequence[Evaluation]) -> Table:
             if not set(chosen) <= set(both) or not chosen:
                 cells.append("-")
                 continue
-            value, p = paired_difference([ours.accuracy[n] for n in chosen], [theirs.accuracy[n] for n in chosen])
+            if found := between_seeds(seed_scores(ours, chosen), seed_scores(theirs, chosen)):
+                value, p, test = found.value, found.p, found.sample
+            else:
+                value, p = paired_difference([ours.accuracy[n] for n in chosen], [theirs.accuracy[n] for n in chosen])
+                test = "by question"
             cells.append(f"{_points(100 * value)} (p {p:.2g})")
-        rows.append([f"{ours.name} - {theirs.name}", *cells])
-    notes = ["Points, and the two-sided p-value by question (McNemar's exact test, or a sign-flip permutation test)."]
-    header = ["methods", *map(_shown, columns), "average"]
-    return Table("differences", "Paired differences between methods", header, rows, notes)
+        rows.append([f"{ours.name} - {theirs.name}", *cells, test])
+    notes = [
+        "Points, and the two-sided p-value. By seed: a t-test over the seeds' scores, paired if both methods have the "
+        "same seeds, else Welch's. It compares methods.",
+        "By question: McNemar's exact test, or a sign-flip permutation test. It compares checkpoints, and says nothing "
+        "of another seed.",
+    ]
+    header = ["methods", *map(shown_benchmark, columns), "average", "test"]
+    return Table("differences", "Differences between methods", header, rows, notes)
+
+
+def seed_scores(evaluation: Evaluation, benchmarks: Sequence[str]) -> Values:
+    """For each run of an evaluation of several seeds, its seed and its average over the benchmarks."""
+    return [
+        (each.seed, float(np.mean([score(each.accuracy[name]).mean for name in benchmarks])))
+        for each in evaluation.of_runs or (evaluation,)
+        if set(benchmarks) <= each.accuracy.keys()
+    ]
 
 
 def table_3(evaluations: Sequence[Evaluation], runs: Sequence[Run], paper_rows: bool = False) -> Table:
     """Every checkpoint: pass@1, and the policy's entropy at that step."""
     trained = [evaluation for evaluation in merge_seeds(evaluations) if evaluation.step is not None]
-    columns = _benchmarks(trained)
+    columns = benchmarks_of(trained)
     rows = []
-    for evaluation in sorted(trained, key=lambda evaluation: (evaluation.name, evaluation.step)):
+    names = list(dict.fromkeys(evaluation.name for evaluation in trained))  # in the order given
+    for evaluation in sorted(trained, key=lambda evaluation: (names.index(evaluation.name), evaluation.step)):
         scores = [evaluation.accuracy.get(name) for name in columns]
         shown = [_brief(answers) if answers else "-" for answers in scores]
         entropies = [run.metrics.get("actor/entropy", {}) for run in runs if run.name == evaluation.name]
@@ -217,7 +248,7 @@ def table_3(evaluations: Sequence[Evaluation], runs: Sequence[Run], paper_rows: 
             reported = dict(zip(("math500", "olympiadbench"), values, strict=True))
             cells = [f"{reported[column]:.1f}" if column in reported else "-" for column in columns]
             rows.append([f"{name} ({REPORTED})", str(step), entropy or "-", *cells])
-    header = ["method", "step", "entropy", *map(_shown, columns)]
+    header = ["method", "step", "entropy", *map(shown_benchmark, columns)]
     return Table(
         "table3",
         "Table 3: checkpoints, and the policy's entropy there",
@@ -235,14 +266,14 @@ def _brief(answers: Mapping[str, Sequence[float]]) -> str:
 def table_4(evaluations: Sequence[Evaluation]) -> Table:
     """What was evaluated, and how it was asked."""
     rows = []
-    for name in _benchmarks(evaluations):
+    for name in benchmarks_of(evaluations):
         asked = [evaluation for evaluation in evaluations if name in evaluation.accuracy]
         questions = sorted({len(evaluation.accuracy[name]) for evaluation in asked})
         answers = sorted({sum(map(len, e.accuracy[name].values())) / len(e.accuracy[name]) for e in asked})
         how = [{e.settings.get(key) for e in asked} for key in ("temperature", "top_p", "max_response_length")]
         path = SOURCES[name].path if name in SOURCES else "-"
         cells = [", ".join(sorted(map(str, values - {None}))) or "-" for values in how]
-        rows.append([_shown(name), path, _listed(questions), _listed(answers), *cells])
+        rows.append([shown_benchmark(name), path, _listed(questions), _listed(answers), *cells])
     header = ["benchmark", "Hugging Face path", "questions", "answers each", "temperature", "top p", "max. tokens"]
     return Table("table4", "Table 4: data as it was used", header, rows)
 
@@ -276,20 +307,38 @@ _SETTINGS = (
 )
 
 
+_CW_GRPO = 5  # rows down to the policy loss
+
+
+def _estimator(estimator: str, scope: str, kernel: str, loss: str) -> tuple[str, str, str, str]:
+    """Advantage estimator, scope, kernel and policy loss as they are: with defaults, and GRPO by its name."""
+    if loss == "cw_grpo":
+        return estimator, "micro-batch", "gaussian", loss
+    if estimator == "cw_grpo":
+        scope, kernel = ("group" if scope == "-" else scope), ("gaussian" if kernel == "-" else kernel)
+        estimator = "grpo (cw_grpo with kernel=none)" if kernel == "none" else estimator
+    return estimator, scope, kernel, loss
+
+
+def last_parts(path: str) -> str:
+    """A path's last two parts: more of it pushes the values off a narrow page."""
+    return path if path.count("/") < 2 else "…/" + "/".join(path.rstrip("/").split("/")[-2:])
+
+
 def table_5(configs: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     """Hyperparameters of every run, from the configuration that it was started with.
 
     Runs of one name that were started alike share a column.
     """
 
-    def value(config: Any, key: str) -> str:
-        for part in key.split("."):
-            config = config.get(part) if isinstance(config, Mapping) else None
-        return "-" if config is None else str(config)
+    def value(config: Mapping[str, Any], key: str) -> str:
+        found = setting(config, key)
+        return "-" if found is None else str(found)
 
     columns: list[tuple[str, list[str]]] = []
     for name, config in configs:
         values = [value(config, key) for _, key, _ in _SETTINGS]
+        values[:_CW_GRPO] = [last_parts(values[0]), *_estimator(*values[1:_CW_GRPO])]
         if value(config, f"{_A}use_kl_loss") == "False":
             values[-1] = "-"  # the coefficient of nothing
         if (name, values) not in columns:

@@ -17,11 +17,11 @@ from cw_plugin.reports.runs import Series, read_run
 COLUMNS = {
     "reward": "critic/score/mean",
     "entropy": "actor/entropy",
+    "grad norm": "actor/grad_norm",
     "Cov before": "cw_grpo/covariance_before",
     "after": "cw_grpo/covariance_after",
     "sigma": "cw_grpo/sigma",
     "w < 0.5": "cw_grpo/downweighted_share",
-    "effective": "cw_grpo/effective_sample_share",
 }
 VALIDATION = {"acc": "right answers", "format": "matched think tags", "score": "reward"}
 

@@ -1,0 +1,306 @@
+"""What the runs of a page can tell, in sentences with their numbers, and which run would tell more."""
+
+from __future__ import annotations
+
+import html
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cw_plugin.reports.curves import CURVES
+from cw_plugin.reports.evaluations import Evaluation
+from cw_plugin.reports.plots import accuracy_metrics
+from cw_plugin.reports.runs import Run
+from cw_plugin.reports.seeds import MODEL, is_grpo, seed_of, setting
+from cw_plugin.reports.statistics import (
+    FEW,
+    Curve,
+    Difference,
+    Values,
+    between_lines,
+    between_questions,
+    between_seeds,
+    between_steps,
+    slope,
+)
+from cw_plugin.reports.tables import benchmarks_of, last_parts, seed_scores, shown_benchmark
+
+BEFORE = "before training"  # the model that a single method is compared with
+FIRST = 100  # steps that the gradient norm and the reward's slope are of
+NOISE, SIGNAL = 0.2, 0.4  # |balance|: 0.04 and 0.18 with tokens that have no influence on the reward, 0.59 without them
+REWARD, ENTROPY, NORM = (CURVES[name][0] for name in ("reward", "entropy", "grad_norm"))
+
+Names = Mapping[str, Sequence[Run]]  # method -> its runs, in the page's order
+
+
+class Point(NamedTuple):
+    """A word, what is said under it, and what follows from it for each method."""
+
+    word: str
+    text: str
+    conclusions: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The conclusion comes first."""
+
+    points: Sequence[Point]
+
+    def markdown(self) -> str:
+        return "\n".join(["## Verdict", "", *(f"- **{point.word}.** {point.text}" for point in self.points), ""])
+
+    def html(self) -> str:
+        items = (f"<dt>{html.escape(point.word)}</dt><dd>{html.escape(point.text)}</dd>" for point in self.points)
+        return "\n".join(["<section class=verdict><h2>Verdict</h2><dl>", *items, "</dl></section>"])
+
+
+@dataclass(frozen=True)
+class _Quantity:
+    """What is compared, and how its values and differences are written."""
+
+    word: str
+    show: Callable[[float], str] = "{:.3f}".format
+    tell: Callable[[float], str] = "{:+.3f}".format
+    relation: str = "against"
+    intro: str = "Mean of"
+
+    def compare(
+        self,
+        intro: str,
+        values: Mapping[str, Values],
+        reference: str,
+        single: Callable[[str], Difference | None] = lambda name: None,
+    ) -> list[Point]:
+        """Every method's mean over its runs, and its difference to the reference.
+
+        Args:
+            single: compares a run of a method with one of the reference, or the only run that there is with 0.
+        """
+        means = {name: float(np.mean([value for _, value in ours])) for name, ours in values.items()}
+        texts, conclusions = [], []
+        for name, ours in values.items():
+            texts.append(f"{name} {self.show(means[name])}")
+            if len(values) == len(ours) == 1 and (found := single(name)):
+                texts[-1] += f" [{self.show(found.low)}, {self.show(found.high)}] ({found.sample})"
+            if name == reference or reference not in values:
+                continue
+            told = f"{self.tell(means[name] - means[reference])} {self.relation} {reference} (no interval)"
+            judged = ""
+            if found := between_seeds(ours, values[reference]) or single(name):
+                interval = f"[{self.tell(found.low)}, {self.tell(found.high)}]"
+                told = f"{self.tell(found.value)} {interval} {self.relation} {reference} ({found.sample})"
+                judged = "higher" if found.low > 0 else "lower" if found.high < 0 else "no difference is shown"
+            texts[-1] += f", {told}: {judged}".rstrip(": ")
+            of_methods = found is not None and found.of_methods
+            where, word = ("", self.word) if of_methods else ("In these runs, ", self.word.lower())
+            if judged in ("higher", "lower"):
+                conclusions.append(f"{where}{word} is {judged} with {name}: {told}.")
+            elif found:
+                conclusions.append(f"No difference in {self.word.lower()} is shown: {name} {told}.")
+                conclusions += ["More seeds would narrow the interval."] * of_methods
+            else:
+                conclusions.append(f"{self.word}: {name} {told}.")
+            if not of_methods:
+                conclusions.append("One run does not tell methods apart: another seed may turn this around.")
+        return [Point(self.word, f"{intro}: {'; '.join(texts)}.", conclusions)] if texts else []
+
+    def of_steps(
+        self,
+        names: Names,
+        metric: str,
+        reference: str,
+        of: Callable[[Curve], float] = lambda curve: float(curve[1].mean()),
+        between: Callable[[Curve, Curve | None], Difference | None] = between_steps,
+        transform: Callable[[np.ndarray], np.ndarray] = np.asarray,
+        first: bool = False,
+    ) -> list[Point]:
+        """Compare by the first steps, or by the last quarter (at least ten) of the steps that all runs have."""
+        logged = [(name, run) for name, several in names.items() for run in several if run.metrics.get(metric)]
+        end = min((max(run.metrics[metric]) for _, run in logged), default=0)
+        begin, end = (0, min(end, FIRST)) if first else (max(end - max(end // 4, FEW), 0), end)
+        curves, values = defaultdict(list), defaultdict(list)
+        for name, run in logged:
+            steps, series = run.series(metric)
+            with np.errstate(divide="ignore"):
+                series = transform(series)
+            chosen = (begin < steps) & (steps <= end) & np.isfinite(series)
+            curve = steps[chosen], series[chosen]
+            if chosen.any() and np.isfinite(value := of(curve)):
+                curves[name].append(curve)
+                values[name].append((seed_of(run.config), value))
+
+        def single(name: str) -> Difference | None:
+            return between(curves[name][0], curves[reference][0] if name != reference else None)
+
+        return self.compare(f"{self.intro} steps {begin + 1} to {end}", values, reference, single)
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:+.1f}"
+
+
+def _factor(logarithm: float) -> str:
+    return f"{np.exp(logarithm):.2f}"
+
+
+_ACCURACY = _Quantity("Accuracy", "{:.1%}".format, _points, "points against")
+_NORM = _Quantity("Gradient norm", _factor, _factor, "times that of", "Geometric mean of")
+_SLOPE = _Quantity("Reward's slope", "{:+.3f}".format, intro="Rise in 100 steps of a straight line through")
+
+
+def verdict(runs: Sequence[Run], evaluations: Sequence[Evaluation]) -> Verdict:
+    """Compare methods with plain GRPO, or with the first one if none is GRPO.
+
+    Args:
+        runs: with their configurations, which tell GRPO from other methods, and seeds.
+        evaluations: one for each name, as ``tables.at_step`` gives them.
+    """
+    methods = dict.fromkeys([*(run.name for run in runs), *(each.name for each in evaluations if each.step)])
+    names = {name: [run for run in runs if run.name == name] for name in methods}
+    grpo = [name for name, several in names.items() if all(map(is_grpo, several or [Run(name, Path(), {})]))]
+    reference = next(iter([*grpo, *names]), "")
+    accuracy = _graded(evaluations, names, reference) or _logged(names, reference)
+    reward = _Quantity("Reward").of_steps(names, REWARD, reference)
+    points = [
+        *accuracy,
+        *reward,
+        *_Quantity("Entropy").of_steps(names, ENTROPY, reference),
+        *_course(names),
+        *_NORM.of_steps(names, NORM, reference, transform=np.log, first=True),
+        *_SLOPE.of_steps(names, REWARD, reference, slope, between_lines, lambda values: 100 * values, first=True),
+        *_weights(names),
+    ]
+    conclusions = [text for point in (accuracy or reward) for text in point.conclusions if len(names) > 1]
+    short = " ".join(dict.fromkeys([*conclusions, *_next(names, grpo)]))
+    if not (short or points):
+        short = "Nothing that was trained is here, so there is nothing to compare."
+    return Verdict([*([Point("In short", short)] if short else []), *_compared(names, grpo), *points])
+
+
+def _next(names: Names, grpo: Sequence[str]) -> list[str]:
+    """The run that would tell more."""
+    seeds = dict.fromkeys(
+        str(seed) for each in names.values() for run in each if (seed := seed_of(run.config)) is not None
+    )
+    same = f"with the same seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}".rstrip()
+    question = "What is here does not show whether the weights help."
+    if not grpo and any(names.values()):
+        command = "the same command and +algorithm.cw_grpo.kernel=none (in TRL --cw_kernel none)"
+        return [f"{question} Train GRPO {same}: {command}."]
+    if grpo and len(grpo) == len(names):
+        command = "the same command with algorithm.adv_estimator=cw_grpo and no kernel=none (in TRL a CWGRPOTrainer)"
+        return [f"{question} Train CW-GRPO {same}: {command}."]
+    single = " and ".join(name for name, several in names.items() if len(several) == 1)
+    more = "two more seeds at least, the same for all (data.seed; SEED=2 in front of this repository's scripts)"
+    return [f"To tell the methods apart, train {single} with {more}."] if single else []
+
+
+def _compared(names: Names, grpo: Sequence[str]) -> list[Point]:
+    texts = []
+    for name, several in names.items():
+        seeds = [str(seed) for run in several if (seed := seed_of(run.config)) is not None]
+        known = f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}" if len(seeds) == len(several) else "seed not known"
+        steps = dict.fromkeys(str(max(max(series) for series in run.metrics.values())) for run in several)
+        many = f"{len(several)} runs, " * (len(several) > 1)
+        texts += [f"{name} ({many}{known}, {' or '.join(steps)} steps)"] if several else []
+    models = dict.fromkeys(setting(run.config, MODEL) for several in names.values() for run in several)
+    text = "; ".join([*texts, *(f"model {last_parts(model)}" for model in models if model)]) + "."
+    if len(names) > 1 and not grpo:
+        text += f" None is known to be plain GRPO; {next(iter(names))} is the reference."
+    text += " Brackets hold 95% intervals: by seed, of the methods; by question or by step, of these runs alone."
+    return [Point("Compared", text)] if texts else []
+
+
+def _graded(evaluations: Sequence[Evaluation], names: Names, reference: str) -> list[Point]:
+    """Accuracy from answers; that of a single method against the untrained model."""
+    untrained = [each.name for each in evaluations if each.name not in names]
+    reference = untrained[0] if untrained and len(names) == 1 else reference
+    shown = {each.name: each for each in evaluations if each.name in (*names, reference)}
+    columns = [name for name in benchmarks_of(evaluations) if all(name in each.accuracy for each in shown.values())]
+    values = {name: seed_scores(each, columns) for name, each in shown.items() if columns}
+
+    def single(name: str) -> Difference | None:
+        if name == reference:
+            return None
+        return between_questions(*([shown[each].accuracy[c] for c in columns] for each in (name, reference)))
+
+    steps = " and ".join(dict.fromkeys(str(each.step) for each in shown.values() if each.step))
+    intro = f"On {', '.join(map(shown_benchmark, columns))}, step {steps}"
+    return _ACCURACY.compare(intro, values, reference, single)
+
+
+def _logged(names: Names, reference: str) -> list[Point]:
+    """Accuracy of the last validation that all runs have, where its answers were not kept."""
+    runs = [(name, run) for name, several in names.items() for run in several]
+    metrics = accuracy_metrics([run for _, run in runs])
+    steps = [set(run.metrics.get(each, {})) for _, run in runs for each in metrics]
+    common = set.intersection(*steps) if steps else set()
+    if not (last := max(common, default=0)):
+        return []
+
+    def at(step: int) -> list[tuple[Any, float]]:
+        return [(seed_of(run.config), float(np.mean([run.metrics[each][step] for each in metrics]))) for _, run in runs]
+
+    values = defaultdict(list)
+    if len(names) == 1 and 0 in common:
+        reference, values[BEFORE] = BEFORE, at(0)
+    for (name, _), value in zip(runs, at(last), strict=True):
+        values[name].append(value)
+    return _ACCURACY.compare(f"On validation, step {last}", values, reference)
+
+
+def _course(names: Names) -> list[Point]:
+    """Where the entropy went, and whether it left the band that the runs were given."""
+    texts, unset = [], " No band was set (+algorithm.cw_grpo.entropy_low, entropy_high)."
+    for name, several in names.items():
+        series = [run.series(ENTROPY) for run in several]
+        if not any(np.isfinite(values).any() for _, values in series):
+            continue
+        steps, values = map(np.concatenate, zip(*series, strict=True))
+        steps, values = steps[np.isfinite(values)], values[np.isfinite(values)]
+        first, last = np.quantile(steps, (0.1, 0.9))
+        text = f"{name} goes from {values[steps <= first].mean():.3f} to {values[steps >= last].mean():.3f} nats"
+        low, high = (setting(several[0].config, f"algorithm.cw_grpo.entropy_{end}") for end in ("low", "high"))
+        if low is not None or high is not None:
+            unset = ""
+            out = steps[(values < (-np.inf if low is None else low)) | (values > (np.inf if high is None else high))]
+            band = f"its band ({'no bound' if low is None else low} to {'no bound' if high is None else high})"
+            left = f"leaves {band} in {len(out)} of {len(steps)} steps, first in step {min(out, default=0)}"
+            text += f" and {left if len(out) else f'stays in {band}'}"
+        texts.append(text)
+    return (
+        [Point("Course of entropy", f"First to last tenth of the steps: {'; '.join(texts)}.{unset}")] if texts else []
+    )
+
+
+def _weights(names: Names) -> list[Point]:
+    """What the weights take away, and whether that is noise."""
+    keys = ("downweighted_share", "extreme_gradient_share", "extreme_balance")
+    shares, balances = [], {}
+    for name, several in names.items():
+        logged = [[value for run in several for value in run.series(f"cw_grpo/{key}")[1]] for key in keys]
+        tokens, held, balance = (float(np.nanmean(values)) if values else np.nan for values in logged)
+        kept = all(map(is_grpo, several))
+        share = [] if kept or np.isnan(tokens) else [f"are {tokens:.1%} of the tokens"]
+        fate = "which they keep" if kept else "most of which the weights remove"
+        share += [] if np.isnan(held) else [f"hold {held:.0%} of the squared gradient, {fate}"]
+        shares += [f"under {name} they {' and '.join(share)}"] if share else []
+        if np.isfinite(balance):
+            balances[name] = balance
+    texts = [f"Extreme tokens have a Gaussian kernel below 0.5: {'; '.join(shares)}."] if shares else []
+    if balances:
+        sizes = np.abs(list(balances.values()))
+        meaning = "neither near 0 nor far from it, which does not tell noise from signal"
+        if sizes.max() < NOISE:
+            meaning = "near 0: they occur in good and bad responses alike, so that removing them removes mostly noise"
+        elif sizes.min() > SIGNAL:
+            meaning = "far from 0: they tell good responses from bad ones, so that removing them removes signal"
+        texts.append(
+            f"Their balance is {', '.join(f'{b:.2f} under {name}' for name, b in balances.items())}, {meaning}."
+        )
+    return [Point("Weights", " ".join(texts))] if texts else []
