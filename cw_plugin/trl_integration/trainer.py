@@ -14,6 +14,7 @@ from trl import GRPOTrainer
 
 from cw_plugin.errors import NonFiniteError
 from cw_plugin.recording import Batch
+from cw_plugin.trl_integration.arguments import ArgumentsFile
 from cw_plugin.trl_integration.checks import check_settings, check_trl
 from cw_plugin.trl_integration.config import option
 from cw_plugin.trl_integration.recording import Records
@@ -54,6 +55,7 @@ class CWGRPOTrainer(GRPOTrainer):
         check_settings(inspect.signature(GRPOTrainer.__init__).bind(self, *args, **kwargs).arguments.get("args"))
         super().__init__(*args, **kwargs)
         self._cw_records = Records(self)
+        self.add_callback(ArgumentsFile())
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         batch = super()._generate_and_score_completions(inputs)
