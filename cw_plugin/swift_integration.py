@@ -1,8 +1,8 @@
 """CW-GRPO for ms-swift: its GRPOTrainer, trained on w~ A in place of A. examples/swift/plugin.py registers it.
 
-ms-swift's command line takes no options of others, so these are environment variables: ``CW_GRPO_SCOPE`` (``group``, the
-default, or ``batch``) and ``CW_GRPO_KERNEL`` (``gaussian``, the default, or ``none`` for plain GRPO with the same
-metrics).
+A plugin cannot add flags to ms-swift's command line, so the options are environment variables: ``CW_GRPO_SCOPE``
+(``group``, the default, or ``batch``) and ``CW_GRPO_KERNEL`` (``gaussian``, the default, or ``none`` for plain GRPO
+with the same metrics).
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ SETTINGS = {  # what the quickstarts do not have in common, and what takes time 
 SCRIPTS = {"verl": "examples/quickstart_cpu.sh", "trl": "examples/trl/quickstart_cpu.sh"}
 ROWS = {
     "first": ("seconds to the end of the first step", ".0f"),
+    "first_cpu": ("CPU seconds until then", ".0f"),
     "step": ("seconds a step after that", ".2f"),
     "step_cpu": ("CPU seconds a step after that", ".2f"),
     "gib": ("peak memory of all processes, GiB", ".1f"),
@@ -115,6 +116,7 @@ def measure(host: str, seed: int, out: Path, trl: Path | None, steps: int) -> di
     accuracy = [series[steps] for name, series in metrics.items() if re.fullmatch(r"val-core/.*/acc/mean@\w+", name)]
     return {
         "first": first,
+        "first_cpu": cpu,
         "step": (last - first) / (steps - 1),
         "step_cpu": (last_cpu - cpu) / (steps - 1),
         "gib": tree.gib,
