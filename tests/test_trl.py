@@ -286,10 +286,10 @@ def test_every_step_that_is_due_has_a_record_of_the_batch_it_trains_on(tmp_path)
     assert [record.step for record in read_tokens(tmp_path / "long")] == [1, 3]
     options = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "steps_per_generation": 1}
     train(tmp_path / "short", max_steps=1, **options)
-    names = sorted(path.name for path in (tmp_path / "short" / "covariance").iterdir())
+    names = sorted(path.name for path in (tmp_path / "short" / "tokens").iterdir())
     assert names == ["step_000001-2.parquet", "step_000001.parquet"]
     train(tmp_path / "never", max_steps=1, cw_record_every=0)
-    assert not (tmp_path / "never" / "covariance").exists()
+    assert not (tmp_path / "never" / "tokens").exists()
 
 
 class Poisoned(CWGRPOTrainer):
