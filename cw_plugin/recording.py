@@ -200,6 +200,34 @@ class Drift:
     covariance_after: float
 
 
+class EntropyBounds:
+    """Warns when the policy's entropy leaves its bounds, and says what drives it. Warns again after it was inside.
+
+    Args:
+        low, high: in nats; None for no bound.
+        prefix: of the options' names, as they are shown.
+    """
+
+    def __init__(self, low: float | None, high: float | None, logger: logging.Logger, prefix: str = "") -> None:
+        self._low, self._high, self._logger, self._prefix = low, high, logger, prefix
+        self._outside = False
+
+    def check(self, step: int | None, now: Drift, last: Drift) -> None:
+        """Look at the entropy in ``step``; ``last`` is of the step before, whose update led to it."""
+        what = None
+        if self._low is not None and now.entropy < self._low:
+            what = f"collapse: policy entropy {now.entropy:.4g} is below {self._prefix}entropy_low={self._low}"
+        elif self._high is not None and now.entropy > self._high:
+            what = f"surge: policy entropy {now.entropy:.4g} is above {self._prefix}entropy_high={self._high}"
+        if what and not self._outside:
+            self._logger.warning(
+                "cw_grpo: entropy %s at step %s. Cov(log pi, A), which lowers entropy where it is positive, was %+.3g "
+                "in the last step, and %+.3g after reweighting",
+                what, step, last.covariance_before, last.covariance_after,
+            )  # fmt: skip
+        self._outside = what is not None
+
+
 def entropy_metrics(before: Drift, now: Drift, eta: float | None) -> dict[str, float]:
     """How entropy changed from ``before`` to ``now``, and what was forecast.
 

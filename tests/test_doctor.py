@@ -282,6 +282,15 @@ def test_overlong_prompts_are_counted_as_verl_tokenises_them(good, tmp_path):
     assert f"the longest {2 * len(tokenizer.encode(chat[0]['content']))}" in finding.what
 
 
+@pytest.mark.parametrize(("has", "fatal"), [("experimental/ppo", []), ("experimental/grpo", [True])])
+def test_a_trl_that_verl_cannot_train_beside_is_seen(good, tmp_path, monkeypatch, has, fatal):
+    (tmp_path / "trl" / has).mkdir(parents=True)
+    (tmp_path / "trl" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    found = [finding for finding in environment.versions(compose(good)) if "TRL" in finding.what]
+    assert [finding.fatal for finding in found] == fatal
+
+
 def test_the_environment_of_these_tests_is_sound_and_a_broken_one_is_seen(good, monkeypatch):
     config = compose(good)
     assert list(environment.versions(config)) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import uuid
 
 import numpy as np
@@ -20,6 +21,7 @@ from verl.utils.tracking import Tracking
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from cw_plugin.errors import HostError, MissingLogProbsError, NonFiniteError, OptionsError
+from cw_plugin.recording import Drift, EntropyBounds
 from cw_plugin.reports.records import read_tokens
 from cw_plugin.verl_integration import run
 from cw_plugin.verl_integration.estimator import TrainerBatch, batch_of_trainer, compute_cw_grpo_advantage
@@ -374,6 +376,16 @@ def test_the_forecast_takes_the_learning_rate_of_its_own_update():
         assert steps[step]["cw_grpo/entropy_change"] == pytest.approx(-0.01 * (step**2 - (step - 1) ** 2))
         assert steps[step]["cw_grpo/entropy_forecast_grpo"] == pytest.approx(-used[step - 1] * (0.1 * step + 0.1))
         assert steps[step]["cw_grpo/entropy_forecast"] == pytest.approx(-used[step - 1] * (0.05 * step + 0.05))
+
+
+def test_the_log_warns_each_time_that_entropy_leaves_its_bounds(caplog):
+    bounds = EntropyBounds(0.1, 1.0, logging.getLogger("run"))
+    for step, entropy in enumerate([0.5, 0.05, 0.04, 0.2, 1.5]):
+        bounds.check(step, Drift(entropy, 9.0, 9.0), Drift(0.5, 0.25, -0.125))
+    below, above = caplog.messages
+    assert "collapse: policy entropy 0.05 is below entropy_low=0.1 at step 1" in below
+    assert "surge: policy entropy 1.5 is above entropy_high=1.0 at step 4" in above
+    assert below.endswith("was +0.25 in the last step, and -0.125 after reweighting")
 
 
 def with_sequences(data):

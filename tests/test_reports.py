@@ -647,7 +647,8 @@ def test_runs_without_a_configuration_are_not_compared_and_that_is_said(tmp_path
     runs = [f"CW={write_metrics(tmp_path / str(number), METRICS)}" for number in (1, 2)]
     for command in ("report", "plot"):
         code, printed = run_command(command, *runs, "--out", tmp_path / "out" / "x")
-        assert code == 0 and f"CW: no .hydra/config.yaml in {tmp_path / '1'}, {tmp_path / '2'}, so these" in printed
+        assert code == 0 and "CW: no .hydra/config.yaml or training_args.json in " in printed
+        assert f"{tmp_path / '1'}, {tmp_path / '2'}, so these runs were not compared" in printed
 
 
 def test_evaluations_of_one_name_must_be_asked_alike(tmp_path):

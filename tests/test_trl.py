@@ -20,9 +20,11 @@ from transformers import AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 from trl_training import MODEL, QUESTIONS, Watched, config, kept, prompts, reward, train
 
-from cw_plugin.errors import HostError, NonFiniteError, OptionsError
+from cw_plugin.errors import HostError, NonFiniteError, OptionsError, ReportError
+from cw_plugin.reports import tables
 from cw_plugin.reports.records import read_tokens
-from cw_plugin.reports.runs import read_run
+from cw_plugin.reports.runs import read_config, read_run
+from cw_plugin.reports.seeds import check_runs
 from cw_plugin.trl_integration import CWGRPOConfig, CWGRPOTrainer
 from cw_plugin.trl_integration.checks import TESTED, check_settings, check_trl
 
@@ -179,13 +181,15 @@ def test_kernel_none_is_grpotrainer_bit_for_bit(tmp_path, options):
 
 def test_a_plain_grpoconfig_is_cw_grpo_with_its_defaults(tmp_path):
     fields = {name for name in CWGRPOConfig.__dataclass_fields__ if name.startswith("cw_")}
-    assert fields == {"cw_scope", "cw_kernel", "cw_record_every"}
+    assert {"cw_scope", "cw_kernel", "cw_record_every", "cw_entropy_low"} < fields
     of_config = train(tmp_path / "ours")
     ours = config(tmp_path / "theirs").to_dict()
     kept_by_trl = {name: ours[name] for name in ("use_cpu", "bf16", "max_steps", "num_generations", "logging_steps")}
     kept_by_trl |= {name: ours[name] for name in ("per_device_train_batch_size", "max_completion_length")}
     plain = GRPOConfig(str(tmp_path), learning_rate=1e-3, save_strategy="no", report_to="none", **kept_by_trl)
     assert same(parameters(of_config), parameters(train(tmp_path, args=plain)))
+    written = json.loads((tmp_path / "training_args.json").read_text())
+    assert {name: written[name] for name in fields} == {name: getattr(of_config.args, name) for name in fields}
 
 
 def test_the_verl_estimator_gives_the_same_weights(tmp_path):
@@ -282,10 +286,10 @@ def test_every_step_that_is_due_has_a_record_of_the_batch_it_trains_on(tmp_path)
     assert [record.step for record in read_tokens(tmp_path / "long")] == [1, 3]
     options = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "steps_per_generation": 1}
     train(tmp_path / "short", max_steps=1, **options)
-    names = sorted(path.name for path in (tmp_path / "short" / "covariance").iterdir())
+    names = sorted(path.name for path in (tmp_path / "short" / "tokens").iterdir())
     assert names == ["step_000001-2.parquet", "step_000001.parquet"]
     train(tmp_path / "never", max_steps=1, cw_record_every=0)
-    assert not (tmp_path / "never" / "covariance").exists()
+    assert not (tmp_path / "never" / "tokens").exists()
 
 
 class Poisoned(CWGRPOTrainer):
@@ -306,6 +310,7 @@ def test_a_log_prob_that_is_no_number_is_refused(tmp_path):
         ({"cw_scope": "prompt"}, "cw_scope must be one of group, batch, got 'prompt'"),
         ({"cw_kernel": None}, "cw_kernel must be one of gaussian, none, got None"),
         ({"cw_record_every": -1}, "cw_record_every must be a whole number >= 0, got -1"),
+        ({"cw_entropy_low": 2.0, "cw_entropy_high": 1.0}, "cw_entropy_low=2.0 must be less than cw_entropy_high=1.0"),
         ({"importance_sampling_level": "sequence"}, "averages the weights of a response away"),
     ],
 )
@@ -364,6 +369,43 @@ def test_a_report_reads_trls_files_under_verls_names(tmp_path, monkeypatch):
         assert of_state[name], name
 
 
+def test_a_report_reads_the_arguments_under_verls_names(tmp_path):
+    """Four prompts to a generation batch, which two updates share."""
+    batch = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "steps_per_generation": 4}
+    for seed in (1, 2):
+        train(tmp_path / str(seed), **batch, seed=seed, warmup_steps=0.5, beta=0.04, loss_type="grpo", temperature=0.9)
+    one, two = (("CW", tmp_path / str(seed)) for seed in (1, 2))
+    shown = {row[0]: row[1] for row in tables.table_5([("CW", read_config(one[1]))]).rows}
+    assert shown.pop("model").endswith("examples/cpu/model")
+    assert shown == {
+        "advantage estimator": "cw_grpo", "cw_grpo: scope": "group", "cw_grpo: kernel": "gaussian", "policy loss": "-",
+        "learning rate": "0.001", "prompts per step": "4", "prompts per update": "2", "training steps": "2",
+        "warm-up ratio": "0.5", "max. prompt length": "-", "max. completion length": "16", "temperature": "0.9",
+        "generations per prompt": "4", "loss aggregation": "seq-mean-token-mean", "KL loss": "True",
+        "KL coefficient": "0.04",
+    }  # fmt: skip
+    assert check_runs([one, two]) == []  # seeds of one method
+    file = two[1] / "training_args.json"
+    written = json.loads(file.read_text())
+    for changed, message in (
+        ({"seed": 1}, "have the same seeds"),
+        ({"learning_rate": 2e-3}, "optim.lr is 0.001 in the first and 0.002 in the second; give"),
+        ({"epsilon": 0.3}, "trl.epsilon is 0.2 in the first"),
+    ):
+        file.write_text(json.dumps(written | changed))
+        with pytest.raises(ReportError, match=message):
+            check_runs([one, two])
+    # Where it is trained, how long, and on how many devices.
+    same = {"output_dir": "x", "save_steps": 7, "per_device_train_batch_size": 8, "max_steps": 9, "cw_record_every": 3}
+    file.write_text(json.dumps(written | same))
+    assert check_runs([one, two]) == []
+    file.write_text(json.dumps(written | {"warmup_steps": 1}))
+    assert read_config(two[1])["actor_rollout_ref"]["actor"]["optim"]["lr_warmup_steps_ratio"] == 0.5  # of two steps
+    file.write_text("{}")
+    with pytest.raises(ReportError, match=r"is not what CWGRPOTrainer writes \(KeyError\('num_generations'\)\)"):
+        check_runs([one, two])
+
+
 def test_entropy_is_followed_as_on_the_verl_side(tmp_path):
     run = train(tmp_path, max_steps=3)
     first, *later = (entry for entry in run.state.log_history if "loss" in entry)
@@ -378,6 +420,14 @@ def test_entropy_is_followed_as_on_the_verl_side(tmp_path):
         )
         assert tuple(now[f"cw_grpo/{name}"] for name in names) == pytest.approx(wanted)
     assert [entry["learning_rate"] for entry in (first, *later)] == pytest.approx([1e-3, 2e-3 / 3, 1e-3 / 3])
+
+
+def test_the_log_warns_once_when_entropy_leaves_its_bounds(tmp_path, caplog):
+    run = train(tmp_path, max_steps=3, cw_entropy_low=50.0, cw_entropy_high=60.0)
+    (warning,) = (record.getMessage() for record in caplog.records if record.name == "cw_plugin")
+    first = next(entry for entry in run.state.log_history if "entropy" in entry)
+    assert f"entropy collapse: policy entropy {first['entropy']:.4g} is below cw_entropy_low=50.0 at step 1" in warning
+    assert f"was {first['cw_grpo/covariance_before']:+.3g} in the last step" in warning
 
 
 @pytest.mark.parametrize("loss_type", ["grpo", "dapo", "dr_grpo"])

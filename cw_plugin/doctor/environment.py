@@ -6,6 +6,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from cw_plugin.doctor.finding import Finding
@@ -78,6 +80,15 @@ def versions(config: Any) -> Iterator[Finding]:
                 "this version is not tested end to end",
                 f"{fix}, or run the tests with {found}",
                 fatal=False,
+            )
+    places = (spec.submodule_search_locations or ()) if (spec := find_spec("trl")) else ()
+    for folder in map(Path, places):
+        if not (folder / "experimental" / "ppo").exists() and not list(folder.glob("models/*value_head.py")):
+            yield Finding(
+                "versions",
+                f"the TRL in {folder} has no AutoModelForCausalLMWithValueHead",
+                "verl imports that class wherever TRL is installed, and would stop when it loads the model",
+                "pip uninstall trl; it needs an environment of its own",
             )
 
 

@@ -122,12 +122,13 @@ def split_name(argument: str | Path) -> tuple[str, Path]:
 
 
 def read_config(path: Path) -> dict[str, Any] | None:
-    """The run's resolved configuration as hydra left it (``.hydra/config.yaml``), or None."""
+    """The run's resolved configuration as hydra left it, or TRL's arguments in its place, or None."""
     from omegaconf import OmegaConf
 
     found = find(path, ".hydra/config.yaml") if path.is_dir() else []  # hydra's folders are named by date and time
     if not found:
-        return None
+        arguments = find(path, trl.ARGUMENTS) if path.is_dir() else []
+        return trl.read_arguments(arguments[-1]) if arguments else None
     return OmegaConf.to_container(OmegaConf.load(found[-1]), resolve=False)  # type: ignore[return-value]
 
 

@@ -42,7 +42,7 @@ def refuse_twice(folders: Iterable[tuple[str, Path]]) -> None:
 
 
 def check_runs(folders: Sequence[tuple[str, Path]]) -> list[str]:
-    """Compare the runs of each name by the configuration that hydra has saved in their folders.
+    """Compare the runs of each name by the configuration that hydra or CWGRPOTrainer has saved in their folders.
 
     Args:
         folders: name and folder of every run.
@@ -64,7 +64,8 @@ def check_runs(folders: Sequence[tuple[str, Path]]) -> list[str]:
         known = {path: _flat(config) for path in paths if (config := read_config(path)) is not None}
         if len(known) < len(paths):
             without = ", ".join(str(path) for path in paths if path not in known)
-            notes.append(f"{name}: no .hydra/config.yaml in {without}, so these runs were not compared as seeds.")
+            files = ".hydra/config.yaml or training_args.json"
+            notes.append(f"{name}: no {files} in {without}, so these runs were not compared as seeds.")
         _compare(name, [(str(path), config) for path, config in known.items()], (*MAY_DIFFER, *SEEDS))
         drawn: dict[tuple[Any, ...], Path] = {}
         for path, config in known.items():

@@ -1,16 +1,18 @@
-"""Reads the metrics of TRL's runs, and gives them verl's names, so that tables and figures can show runs of both."""
+"""Reads the metrics and arguments of TRL's runs under verl's names, so that tables and figures show runs of both."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from cw_plugin.errors import ReportError
 
 STATE = "trainer_state.json"  # in output_dir and in each of its checkpoints, with everything that was logged until then
+ARGUMENTS = "training_args.json"  # in output_dir, by CWGRPOTrainer
 
 # TRL -> verl. Other metrics, such as cw_grpo/, have the same name in both, or exist only in TRL.
 _TRAINING = {
@@ -69,3 +71,59 @@ def read_state(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
             yield int(numbers.pop("step")), numbers
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ReportError(f"{path} is not what transformers writes ({error!r}); remove the file") from None
+
+
+# verl's names of TRL's types of loss that average as verl does.
+_AGGREGATION = {"grpo": "seq-mean-token-mean", "dapo": "token-mean", "dr_grpo": "seq-mean-token-sum-norm"}
+# Arguments that say where and on what a run is trained, how long, and what it writes; and those that are translated.
+_LEFT_OUT = (
+    "*_dir", "run_name", "project", "hub_*", "push_to_hub*", "resume_*", "report_to", "disable_tqdm", "trackio_*",
+    "log_*", "logging_*", "save_*", "load_*", "eval_*", "do_*", "*_eval", "*_eval_*", "metric_for_*", "greater_is_*",
+    "num_train_epochs", "use_cpu", "local_rank", "ddp_*", "fsdp*", "deepspeed*", "accelerator_config", "parallelism_*",
+    "gradient_checkpointing*", "dataloader_*", "skip_memory_metrics", "vllm_server_*", "vllm_gpu_*", "vllm_tensor_*",
+    "vllm_group_port", "ds3_*", "num_completions_to_print", "cw_record_*", "cw_entropy_*",
+    "model", "learning_rate", "max_steps", "warmup_*", "max_*_length", "temperature", "num_generations", "loss_type",
+    "beta", "seed", "data_seed", "cw_scope", "cw_kernel",
+    "per_device_*", "*_batch_size", "gradient_accumulation_steps", "steps_per_generation",
+)  # fmt: skip
+
+
+def read_arguments(path: Path) -> dict[str, Any]:
+    """The arguments that CWGRPOTrainer has written, as verl's configuration has them; the others under ``trl``."""
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"))
+        group, batch = given["num_generations"], given["generation_batch_size"]
+        update = batch // given["steps_per_generation"] * given["gradient_accumulation_steps"]
+        steps, warmup = given["max_steps"], given["warmup_steps"]
+        actor = {
+            "optim": {
+                "lr": given["learning_rate"],
+                "lr_warmup_steps_ratio": warmup / steps if warmup >= 1 else warmup or given.get("warmup_ratio") or 0.0,
+            },
+            "ppo_mini_batch_size": update // group,
+            "loss_agg_mode": _AGGREGATION.get(given["loss_type"], f"{given['loss_type']} (TRL)"),
+            "use_kl_loss": given["beta"] > 0,
+            "kl_loss_coef": given["beta"],
+        }
+        return {
+            "algorithm": {
+                "adv_estimator": "cw_grpo",
+                "cw_grpo": {"scope": given["cw_scope"], "kernel": given["cw_kernel"]},
+            },
+            "data": {
+                "train_batch_size": batch // group,
+                "max_prompt_length": given.get("max_prompt_length"),
+                "max_response_length": given["max_completion_length"],
+                "seed": given["seed"],
+                "order_seed": given["data_seed"],
+            },
+            "actor_rollout_ref": {
+                "model": {"path": given["model"]},
+                "actor": actor,
+                "rollout": {"temperature": given["temperature"], "n": group},
+            },
+            "trainer": {"total_training_steps": steps},
+            "trl": {key: value for key, value in given.items() if not any(fnmatch(key, one) for one in _LEFT_OUT)},
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ReportError(f"{path} is not what CWGRPOTrainer writes ({error!r}); remove the file") from None

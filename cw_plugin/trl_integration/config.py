@@ -15,7 +15,7 @@ Scope = Literal["group", "batch"]
 
 @dataclass
 class CWGRPOConfig(GRPOConfig):
-    """TRL's GRPOConfig, and four options that start with ``cw_``. The method itself has no hyperparameter.
+    """TRL's GRPOConfig, and five options that start with ``cw_``. The method itself has no hyperparameter.
 
     Attributes:
         cw_scope: which tokens share means, sigma and normalisation: those of one prompt ("group", as in the paper), or
@@ -23,6 +23,8 @@ class CWGRPOConfig(GRPOConfig):
         cw_kernel: "gaussian", or "none" for plain GRPO with the same metrics and records.
         cw_record_every: steps between two records of a step's tokens, 0 for none. They are written to
             ``output_dir/tokens``; ``cw-grpo tokens`` and ``cw-grpo covariance`` read them.
+        cw_entropy_low, cw_entropy_high: in nats. The log warns when the policy's entropy leaves these bounds, and says
+            what drives it. None means no bound.
 
     Raises:
         OptionsError: an unknown value; the message lists the valid ones.
@@ -31,6 +33,8 @@ class CWGRPOConfig(GRPOConfig):
     cw_scope: Scope = field(default="group", metadata={"help": "Tokens that share statistics: group or batch."})
     cw_kernel: Kernel = field(default="gaussian", metadata={"help": "gaussian, or none for plain GRPO."})
     cw_record_every: int = field(default=50, metadata={"help": "Steps between token records, 0 for none."})
+    cw_entropy_low: float | None = field(default=None, metadata={"help": "Warn of entropy below it, in nats."})
+    cw_entropy_high: float | None = field(default=None, metadata={"help": "Warn of entropy above it, in nats."})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -39,6 +43,9 @@ class CWGRPOConfig(GRPOConfig):
                 raise OptionsError(f"{name} must be one of {', '.join(get_args(valid))}, got {getattr(self, name)!r}")
         if type(self.cw_record_every) is not int or self.cw_record_every < 0:
             raise OptionsError(f"cw_record_every must be a whole number >= 0, got {self.cw_record_every!r}")
+        low, high = self.cw_entropy_low, self.cw_entropy_high
+        if low is not None and high is not None and not low < high:
+            raise OptionsError(f"cw_entropy_low={low} must be less than cw_entropy_high={high}")
 
 
 def option(args: Any, name: str) -> Any:

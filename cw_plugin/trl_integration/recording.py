@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cw_plugin.recording import Batch, Drift, TokenFiles, entropy_metrics
+from cw_plugin.recording import Batch, Drift, EntropyBounds, TokenFiles, entropy_metrics
 from cw_plugin.trl_integration.config import option
 
 logger = logging.getLogger("cw_plugin")
@@ -27,6 +27,8 @@ class Records:
         self._before: tuple[int, float, Drift] | None = None  # of the previous log: step, learning rate, entropy
         scope, kernel = option(trainer.args, "cw_scope"), option(trainer.args, "cw_kernel")
         self._files = TokenFiles(Path(trainer.args.output_dir), scope, kernel, logger)
+        low, high = (option(trainer.args, f"cw_entropy_{bound}") for bound in ("low", "high"))
+        self._bounds = EntropyBounds(low, high, logger, prefix="cw_")
 
     def begin_batch(self) -> bool:
         """Whether to record the next generation batch: one of its training steps is the first, or due for a record."""
@@ -47,6 +49,8 @@ class Records:
     def follow_entropy(self, metrics: Mapping[str, list[float]], learning_rate: float | None) -> dict[str, float]:
         """The change of entropy since the previous log, and its forecast; empty at the first log.
 
+        Warns when entropy leaves its bounds.
+
         Args:
             metrics: TRL's metrics since the previous log, a list of values for each name.
             learning_rate: of the update in the step that is logged.
@@ -56,6 +60,8 @@ class Records:
             return {}
         now, step = Drift(*(sum(metrics[name]) / len(metrics[name]) for name in names)), self._trainer.state.global_step
         last, self._before = self._before, (step, learning_rate, now)
+        if self._trainer.accelerator.is_main_process:
+            self._bounds.check(step, now, last[2] if last else now)
         if last is None:
             return {}
         last_step, rate, before = last

@@ -12,18 +12,12 @@ from jaxtyping import Float
 from torch import Tensor
 from trl import GRPOTrainer
 
-from cw_plugin.errors import NonFiniteError
+from cw_plugin.processes import gather, reweight_over_processes
 from cw_plugin.recording import Batch
+from cw_plugin.trl_integration.arguments import ArgumentsFile
 from cw_plugin.trl_integration.checks import check_settings, check_trl
 from cw_plugin.trl_integration.config import option
 from cw_plugin.trl_integration.recording import Records
-from cw_plugin.weights import reweight_responses
-
-# Where a NaN or an infinity comes from.
-CAUSES = {
-    "advantages": "The reward of a response was not a finite number; check the reward functions.",
-    "log_probs": "It comes from the model's forward pass; check grad_norm and learning_rate of the previous steps.",
-}
 
 
 class CWGRPOTrainer(GRPOTrainer):
@@ -54,6 +48,7 @@ class CWGRPOTrainer(GRPOTrainer):
         check_settings(inspect.signature(GRPOTrainer.__init__).bind(self, *args, **kwargs).arguments.get("args"))
         super().__init__(*args, **kwargs)
         self._cw_records = Records(self)
+        self.add_callback(ArgumentsFile())
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         batch = super()._generate_and_score_completions(inputs)
@@ -63,31 +58,21 @@ class CWGRPOTrainer(GRPOTrainer):
         log_probs = batch.get("old_per_token_logps")
         if log_probs is None:
             log_probs = self._cw_log_probs(batch)
-        rows, width = log_probs.shape
-
         # The responses to a prompt are consecutive rows of all processes' rows together, as in TRL's own advantages.
-        everyone = self._cw_gather(log_probs.float())
-        advantages = self.accelerator.gather(batch["advantages"])
-        mask = self._cw_gather(batch["completion_mask"] * batch.get("tool_mask", 1))
-        group = torch.arange(len(everyone)) // self.num_generations
+        mask = batch["completion_mask"] * batch.get("tool_mask", 1)
         scope, kernel = option(self.args, "cw_scope"), option(self.args, "cw_kernel")
-        try:
-            weighted, statistics = reweight_responses(
-                everyone, advantages, mask, group if scope == "group" else None, kernel
-            )
-        except NonFiniteError as error:
-            hint = f" {CAUSES[error.what]} Rows are those of the generation batch over all processes."
-            raise NonFiniteError(error.what, error.rows, hint) from error
+        weighted, statistics, everyone = reweight_over_processes(
+            self.accelerator, log_probs, batch["advantages"], mask, self.num_generations, scope, kernel
+        )
         if kernel != "none":  # with "none", advantages stay TRL's own, bit for bit
-            first = self.accelerator.process_index * rows
-            batch["advantages"] = weighted[first : first + rows, :width]
+            batch["advantages"] = weighted
         for name, value in {**vars(statistics), "seconds": time.perf_counter() - started}.items():
             self._metrics["train"][f"cw_grpo/{name}"].append(value)
         if self._cw_records.begin_batch():
             names = ("prompt_ids", "prompt_mask", "completion_ids")
-            prompts, is_prompt, completions = (self._cw_gather(batch[name]) for name in names)
+            prompts, is_prompt, completions = (gather(self.accelerator, batch[name]) for name in names)
             sequences = partial(map, lambda row: (prompts[row][is_prompt[row] != 0], completions[row]))
-            self._cw_records.write(Batch(everyone, advantages, mask, group, self._cw_rewards, sequences))
+            self._cw_records.write(Batch(*everyone, self._cw_rewards, sequences))
         return batch
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Float[Tensor, "rows functions"]:
@@ -112,9 +97,6 @@ class CWGRPOTrainer(GRPOTrainer):
             )[0]
         finally:
             self.model.train()
-
-    def _cw_gather(self, rows: Tensor) -> Tensor:
-        return self.accelerator.gather(self.accelerator.pad_across_processes(rows, dim=1))
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         self._cw_records.finish()

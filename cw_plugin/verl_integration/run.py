@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cw_plugin.recording import Batch, Drift, TokenFiles, entropy_metrics
+from cw_plugin.recording import Batch, Drift, EntropyBounds, TokenFiles, entropy_metrics
 from cw_plugin.verl_integration import NAME
 from cw_plugin.verl_integration.options import Options, bypasses_old_log_probs
 
@@ -32,12 +32,11 @@ class Run:
         self._batches: list[dict[str, float]] = []  # metrics of each batch of the step, until verl logs the step
         self._before: tuple[Drift, float | None] | None = None  # previous step, rate of its update
         self._next_rate: float | None = None  # verl logs the learning rate after the scheduler's step
-        self._outside = False  # whether the entropy is outside its bounds, and the log has warned of it
         options = self.options
         folder = Path(self.config.trainer.default_local_dir)
         self._files = TokenFiles(folder, options.scope, options.kernel, logger)
-        bounded = (self.options.entropy_low, self.options.entropy_high) != (None, None)
-        if bounded and bypasses_old_log_probs(self.config):
+        self._bounds = EntropyBounds(options.entropy_low, options.entropy_high, logger)
+        if (options.entropy_low, options.entropy_high) != (None, None) and bypasses_old_log_probs(self.config):
             logger.warning(
                 "cw_grpo: entropy_low and entropy_high have no effect, because rollout_correction.bypass_mode=True "
                 "makes verl log no entropy"
@@ -85,23 +84,8 @@ class Run:
             return {}
         before, self._before = self._before, (now, self._next_rate)
         self._next_rate = next_rate
-        self._watch(now, before[0] if before else now)
+        self._bounds.check(self.step, now, before[0] if before else now)
         return entropy_metrics(before[0], now, before[1]) if before else {}
-
-    def _watch(self, now: Drift, last: Drift) -> None:
-        low, high = self.options.entropy_low, self.options.entropy_high
-        what = None
-        if low is not None and now.entropy < low:
-            what = f"collapse: policy entropy {now.entropy:.4g} is below entropy_low={low}"
-        elif high is not None and now.entropy > high:
-            what = f"surge: policy entropy {now.entropy:.4g} is above entropy_high={high}"
-        if what and not self._outside:
-            logger.warning(
-                "cw_grpo: entropy %s at step %d. Cov(log pi, A), which lowers entropy where it is positive, was %+.3g "
-                "in the last step, and %+.3g after reweighting",
-                what, self.step, last.covariance_before, last.covariance_after,
-            )  # fmt: skip
-        self._outside = what is not None
 
     def record(self, batch: Batch) -> None:
         """Write the tokens of this step."""

@@ -1,0 +1,62 @@
+"""Weights where several processes hold the rows of a batch, for trainers that are built on accelerate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor
+
+from cw_plugin.errors import NonFiniteError
+from cw_plugin.weights import CovarianceStatistics, Kernel, reweight_responses
+
+# Where a NaN or an infinity comes from.
+CAUSES = {
+    "advantages": "The reward of a response was not a finite number; check the reward functions.",
+    "log_probs": "It comes from the model's forward pass; check grad_norm and learning_rate of the previous steps.",
+}
+Everyone = tuple[
+    Float[Tensor, "all width"], Float[Tensor, " all"], Shaped[Tensor, "all width"], Int[Tensor, " all"]
+]  # log-probs, advantages before the weights, mask and number of the prompt group of all processes' rows
+
+
+def gather(accelerator: Any, rows: Shaped[Tensor, "rows time"]) -> Shaped[Tensor, "all width"]:
+    """The rows of all processes, padded with zeros to the widest."""
+    return accelerator.gather(accelerator.pad_across_processes(rows, dim=1))
+
+
+def reweight_over_processes(
+    accelerator: Any,
+    log_probs: Float[Tensor, "rows time"],
+    advantages: Float[Tensor, " rows"],
+    mask: Shaped[Tensor, "rows time"],
+    group_size: int,
+    scope: str,
+    kernel: Kernel,
+) -> tuple[Float[Tensor, "rows time"], CovarianceStatistics, Everyone]:
+    """Weigh the tokens of a batch by whole prompt groups, of which several processes may each hold a part.
+
+    Args:
+        accelerator: of accelerate. Every process calls this with as many rows.
+        log_probs, advantages, mask: of this process's rows, as in :func:`cw_plugin.weights.reweight_responses`.
+        group_size: responses to a prompt; they are consecutive rows of all processes' rows together.
+        scope: "group", or "batch" for statistics over all rows.
+
+    Returns:
+        ``w~ A`` of this process's rows, the statistics of the whole batch, and the rows of all processes.
+
+    Raises:
+        NonFiniteError: as reweight_responses.
+    """
+    everyone = gather(accelerator, log_probs.float())
+    of_all, valid = accelerator.gather(advantages), gather(accelerator, mask)
+    group = torch.arange(len(everyone)) // group_size
+    try:
+        weighted, statistics = reweight_responses(everyone, of_all, valid, group if scope == "group" else None, kernel)
+    except NonFiniteError as error:
+        hint = f" {CAUSES[error.what]} Rows are those of the generation batch over all processes."
+        raise NonFiniteError(error.what, error.rows, hint) from error
+    rows, width = log_probs.shape
+    first = accelerator.process_index * rows
+    return weighted[first : first + rows, :width], statistics, (everyone, of_all, valid, group)

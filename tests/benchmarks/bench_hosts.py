@@ -1,0 +1,160 @@
+"""verl beside TRL: the quickstart's model and problems, trained by both for 50 steps with the same settings.
+
+    pip install --no-deps --target TRL trl==1.16.0      # apart, because verl 0.9.1 cannot train beside it
+    python tests/benchmarks/bench_hosts.py OUT --trl TRL [--seeds 1 2 3] [--hosts verl trl] [--steps 50]
+
+It needs the environment of examples/quickstart_cpu.sh. The runs are those of that script and of
+examples/trl/quickstart_cpu.sh, by turns, without checkpoints and without the validation at the start, and with one
+optimizer for both. Runs that OUT holds are not repeated. Prints Markdown: medians over the seeds, and the median ratio.
+
+Times are of the clock, and so depend on what else the machine does; the CPU time of the processes depends on it less.
+Memory is the largest sum of the processes' proportional set sizes (PSS), in which a shared page counts once; it is
+sampled every two seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+
+from cw_plugin.reports.runs import read_run
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = {  # what the quickstarts do not have in common, and what takes time beside training
+    "verl": ["trainer.val_before_train=False", "trainer.save_freq=-1"],
+    "trl": ["--eval_on_start", "false", "--save_strategy", "no", "--weight_decay", "0.01"],
+}
+SCRIPTS = {"verl": "examples/quickstart_cpu.sh", "trl": "examples/trl/quickstart_cpu.sh"}
+ROWS = {
+    "first": ("seconds to the end of the first step", ".0f"),
+    "first_cpu": ("CPU seconds until then", ".0f"),
+    "step": ("seconds a step after that", ".2f"),
+    "step_cpu": ("CPU seconds a step after that", ".2f"),
+    "gib": ("peak memory of all processes, GiB", ".1f"),
+    "processes": ("processes", ".0f"),
+    "reward": ("reward, mean of the last 10 steps", ".2f"),
+    "accuracy": ("right answers on held-out problems at the end", ".3f"),
+    "load": ("machine's load average at the end", ".1f"),
+}
+
+
+class Tree:
+    """CPU time and memory of a process and its descendants."""
+
+    def __init__(self, pid: int) -> None:
+        self._root = psutil.Process(pid)
+        self._cpu: dict[tuple[int, float], float] = {}  # seconds of every process that was seen, also if it has ended
+        self.gib, self.processes = 0.0, 0
+
+    def cpu(self) -> float:
+        """CPU seconds until now; those after the last sample of a process that has ended are missing."""
+        self._each(lambda process: 0)
+        return sum(self._cpu.values())
+
+    def sample(self) -> None:
+        found = self._each(lambda process: process.memory_full_info().pss)
+        self.gib, self.processes = max(self.gib, sum(found) / 2**30), max(self.processes, len(found))
+
+    def _each(self, measure) -> list[int]:
+        found = []
+        with suppress(psutil.NoSuchProcess):
+            for process in [self._root, *self._root.children(recursive=True)]:
+                with suppress(psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied):
+                    times = process.cpu_times()
+                    self._cpu[process.pid, process.create_time()] = times.user + times.system
+                    found.append(measure(process))
+        return found
+
+
+def measure(host: str, seed: int, out: Path, trl: Path | None, steps: int) -> dict[str, float]:
+    run = out / f"{host}-seed{seed}"
+    path = [str(trl)] if host == "trl" else []
+    environment = os.environ | {
+        "RUN": str(run),
+        "SEED": str(seed),
+        "STEPS": str(steps),
+        "VENV": os.environ.get("VENV", sys.prefix),
+        "PATH": f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join([*path, str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }
+    started = time.monotonic()
+    process = subprocess.Popen(
+        ["bash", ROOT / SCRIPTS[host], *SETTINGS[host]], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    tree, ended = Tree(process.pid), threading.Event()
+
+    def sample() -> None:
+        while not ended.wait(2):
+            tree.sample()
+
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    seen: dict[int, tuple[float, float]] = {}  # step -> seconds of the clock and of the CPU at its end
+    assert process.stdout is not None
+    for line in process.stdout:
+        print(f"{host} {seed}  {line}", end="", flush=True)
+        if step := re.match(r"\[\d+:\d\d\] step +(\d+) ", line):
+            seen[int(step[1])] = time.monotonic() - started, tree.cpu()
+    ended.set()
+    sampler.join()
+    if process.wait() != 0:
+        sys.exit(f"{host} with seed {seed} ended with code {process.returncode}; its output: {run}/train.log")
+    (first, cpu), (last, last_cpu) = seen[1], seen[steps]
+    metrics = read_run(run).metrics
+    accuracy = [series[steps] for name, series in metrics.items() if re.fullmatch(r"val-core/.*/acc/mean@\w+", name)]
+    return {
+        "first": first,
+        "first_cpu": cpu,
+        "step": (last - first) / (steps - 1),
+        "step_cpu": (last_cpu - cpu) / (steps - 1),
+        "gib": tree.gib,
+        "processes": tree.processes,
+        "reward": statistics.mean(value for step, value in metrics["critic/score/mean"].items() if step > steps - 10),
+        "accuracy": accuracy[0],
+        "load": os.getloadavg()[2],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--trl", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--hosts", nargs="+", choices=SCRIPTS, default=list(SCRIPTS))
+    parser.add_argument("--steps", type=int, default=50)
+    arguments = parser.parse_args()
+
+    results = {}
+    for seed in arguments.seeds:
+        for host in arguments.hosts:
+            file = arguments.out.absolute() / f"{host}-seed{seed}.json"
+            if not file.exists():
+                found = measure(host, seed, file.parent, arguments.trl, arguments.steps)
+                file.write_text(json.dumps(found, indent=1))
+            results[host, seed] = json.loads(file.read_text())
+
+    console = Console(width=200, highlight=False)
+    console.print(f"| seeds {', '.join(map(str, arguments.seeds))} | verl | TRL | TRL / verl |\n|---|---:|---:|---:|")
+    for key, (title, digits) in ROWS.items():
+        values = {host: [results[host, seed][key] for seed in arguments.seeds] for host in arguments.hosts}
+        cells = [format(statistics.median(of_host), digits) for of_host in values.values()]
+        if len(values) == 2:
+            ratio = statistics.median(trl / verl for verl, trl in zip(values["verl"], values["trl"], strict=True))
+            cells.append("" if key == "load" else f"{ratio:.2f}")
+        console.print(f"| {title} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()
