@@ -39,7 +39,7 @@ def train(boundary):
 
 def test_the_readme_says_what_is_planned(boundary):
     plan, readme = boundary("plan"), (BOUNDARY / "README.md").read_text("utf-8")
-    (rates, updates) = re.search(r"\| map \| learning rate ([^x]+) x updates from one batch ([^|]+) \|", readme).groups()
+    rates, updates = re.search(r"\| map \| learning rate ([^x]+) x updates from one batch ([^|]+) \|", readme).groups()
     assert tuple(rates.strip().split(", ")) == plan.LEARNING_RATES
     assert tuple(map(int, updates.split(", "))) == plan.UPDATES
     assert f"These are {len(plan.POINTS)} settings" in readme and len(set(plan.POINTS)) == len(plan.POINTS)

@@ -40,7 +40,7 @@ def finished(folder: Path) -> dict[Run, list[dict[str, float]]]:
 
 
 def add(folder: Path, run: Run, rows: list[dict[str, float]]) -> None:
-    """Write metrics.parquet with one run more. It is replaced as a whole, so that an interruption leaves the old one."""
+    """Write metrics.parquet with one run more. It is replaced as a whole: an interruption leaves the old one."""
     columns = {name: pa.array([getattr(run, name)] * len(rows)) for name in SETTINGS}
     columns |= {name: pa.array([row.get(name) for row in rows], pa.float32()) for name in COLUMNS}
     path = folder / "metrics.parquet"
@@ -70,7 +70,7 @@ def main() -> None:
             run = submitted.pop(future)
             try:
                 rows, seconds = future.result()
-            except Exception:  # an error of the program or of the machine is no outcome: the run is done again next time
+            except Exception:  # of the program or of the machine: no outcome, so that the run is done again next time
                 failures += 1
                 print(f"{run} failed:\n{traceback.format_exc()}", flush=True)
                 continue

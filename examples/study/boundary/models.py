@@ -2,8 +2,8 @@
 
     python examples/study/boundary/models.py 2 DIR    # taught with 2 such tokens; about ten minutes on one core
 
-They are taught as the study's model is (../task.py), but each response has NUMBER tokens more, right after <think>. Each
-of them is drawn from 64 equally likely ones. They say nothing about the problem, and the reward does not see them.
+They are taught as the study's model is (../task.py), but each response has NUMBER tokens more, right after <think>.
+Each of them is drawn from 64 equally likely ones. They say nothing about the problem, and the reward ignores them.
 """
 
 from __future__ import annotations

@@ -91,8 +91,8 @@ def metrics(
 ) -> dict[str, float]:
     """What the extreme tokens hold, and what the weights change.
 
-    Extreme are the tokens with a Gaussian kernel below one half, whether or not it is applied. The gradient is that with
-    respect to the logit of the sampled token, A (1 - pi), before weights.
+    Extreme are the tokens with a Gaussian kernel below one half, whether or not it is applied. The gradient is that
+    with respect to the logit of the sampled token, A (1 - pi), before weights.
     """
     x, c, z = covariances(log_probs, advantages, mask)
     extreme, tokens = z.abs() > math.sqrt(2 * math.log(2)), mask.sum()
@@ -125,7 +125,7 @@ def kept_by_clip_cov(
 
 
 def rounded(model: torch.nn.Module, bits: int) -> dict[str, Tensor]:
-    """The parameters; with few ``bits``, those of linear layers but the last rounded, with one scale for each output."""
+    """The parameters. With few ``bits``, the weights of all linear layers but the last are rounded, a scale a row."""
     linear = {
         f"{name}.weight"
         for name, module in model.named_modules()
@@ -166,9 +166,7 @@ class BoundaryTrainer(CWGRPOTrainer):
 
     def reward(self, completions: list[Any], product: list[int], **_: Any) -> list[float]:
         graded = [grade(response_text(text), truth) for text, truth in zip(completions, product, strict=True)]
-        given = [
-            (1 - right if self._rng.random() < self.run_.wrong / 100 else right) + tags for right, tags in graded
-        ]
+        given = [(1 - right if self._rng.random() < self.run_.wrong / 100 else right) + tags for right, tags in graded]
         of_group = torch.tensor(given).view(-1, RESPONSES)
         deviation = of_group - of_group.mean(1, keepdim=True)
         self._advantages = (deviation / (of_group.std(1, keepdim=True) + 1e-4)).flatten()  # TRL's
@@ -225,8 +223,6 @@ class BoundaryTrainer(CWGRPOTrainer):
         return super()._compute_loss(model, inputs)
 
 
-
-
 def train(run: Run) -> Rows:
     """Train, and return what metrics.parquet has of the run: one dict a step, from step 0, which is a validation alone.
 
@@ -236,7 +232,8 @@ def train(run: Run) -> Rows:
     torch.manual_seed(run.seed)
     folder = HERE / f"model-{run.fillers}" if run.fillers else HERE.parent / "model"
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-    problems = [{"prompt": task.messages(problem), "product": math.prod(problem)} for problem in task.split_problems()["train"]]
+    problems = task.split_problems()["train"]
+    dataset = [{"prompt": task.messages(problem), "product": math.prod(problem)} for problem in problems]
     halves = 1 if run.updates == 1 else 2
     with tempfile.TemporaryDirectory() as out:
         config = CWGRPOConfig(
@@ -270,7 +267,7 @@ def train(run: Run) -> Rows:
             model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
             args=config,
             processing_class=tokenizer,
-            train_dataset=Dataset.from_list(problems),
+            train_dataset=Dataset.from_list(dataset),
         )
         failed = False
         try:
