@@ -221,3 +221,93 @@ def test_a_run_that_is_no_longer_finite_is_an_outcome(train, boundary, monkeypat
     monkeypatch.setattr(train.CWGRPOTrainer, "_compute_loss", breaking)
     rows = train.train(replace(boundary("plan").CENTRE, steps=3))
     assert (rows[-1]["step"], rows[-1]["failed"], rows[-1]["accuracy"]) == (2, 1.0, 0.0)
+
+
+def test_the_first_wrong_token_is_where_no_taught_answer_goes_on(train, boundary):
+    first_wrong = boundary("first_wrong")
+    tokenizer = train.AutoTokenizer.from_pretrained(BOUNDARY.parent / "model")
+    right = first_wrong.taught((47, 36))
+    assert "<think>1410+282=1692</think>\\boxed{1692}" in right and len(right) == 4
+
+    def found(text: str, ends: bool = True) -> str | None:
+        ids = [*tokenizer.encode(text), *[tokenizer.eos_token_id] * ends]
+        at = first_wrong.first_wrong(tokenizer, ids, right)
+        return None if at == len(ids) else tokenizer.decode(ids[:at])
+
+    assert found("<think>282+1410=1692</think>\\boxed{1692}") is None
+    assert found("<think>282+1410=1692</think>\\boxed{1692}", ends=False) is None
+    assert found("<think>282+1410=1692") == "<think>282+1410=1692"  # ends too early
+    before = found("<think>1410+282=1695</think>\\boxed{1692}")
+    assert before.startswith("<think>1410+282=") and "<think>1410+282=1692".startswith(before)
+    assert found("1410") == ""
+
+    texts = ["<think>282+1410=1692</think>\\boxed{1692}", "<think>282+1411=1692</think>\\boxed{1692}"] * 4
+    rows = [[*tokenizer.encode(text), tokenizer.eos_token_id] for text in texts]
+    time = max(map(len, rows))
+    ids = torch.tensor([row + [tokenizer.pad_token_id] * (time - len(row)) for row in rows])
+    mask = (torch.arange(time) < torch.tensor([[len(row)] for row in rows])).int()
+    kinds = first_wrong.kinds(tokenizer, ids, mask, [(47, 36)])
+    assert set(kinds[0][mask[0] > 0].tolist()) == {2}
+    wrong = kinds[1][mask[1] > 0].tolist()
+    assert wrong == sorted(wrong, key=[2, 0, 1].index) and wrong.count(0) == 1  # right so far, wrong, after it
+    assert (kinds[mask == 0] == -1).all()
+
+
+def synthetic(plan, boundary, runs, accuracy) -> dict:
+    """Rows as train() returns them, whose accuracy at the end is ``accuracy(run)``."""
+    share = {rate: place / 10 for place, rate in enumerate(plan.LEARNING_RATES)}
+    made = {}
+    for run in runs:
+        rows = [{"step": step} for step in range(run.steps + 1)]
+        for row in rows[1:]:
+            row |= dict.fromkeys(boundary.COLUMNS[2:-1], 0.5) | {"extreme_gradient_share": share[run.lr]}
+        rows[0]["accuracy"], rows[-1]["accuracy"], rows[-1]["failed"] = 0.46, accuracy(run), 0.0
+        made[run] = rows
+    return made
+
+
+def test_the_page_says_what_the_runs_give(boundary, tmp_path):
+    """CW-GRPO prevents a loss at the highest learning rate, costs 5 points elsewhere, and loses one run."""
+    plan, runner, page = boundary("plan"), boundary("boundary"), boundary("page")
+
+    def accuracy(run) -> float:
+        jitter = run.seed * 1e-3 * (run.method == "grpo")
+        if run.lr == "3e-4":
+            return 0.30 + jitter if run.method == "grpo" else 0.46
+        return 0.55 + jitter if run.method == "grpo" else 0.50
+
+    part = [run for run in plan.runs() if run.point in plan.MAP and run.updates == 2 and run.method in plan.METHODS]
+    made = synthetic(plan, runner, part, accuracy)
+    lost = replace(plan.CENTRE, lr="1e-5", method="cw_grpo")
+    made[lost] = made[lost][:11]
+    made[lost][-1] |= {"failed": 1.0, "accuracy": 0.0}
+    for run, rows in made.items():
+        runner.add(tmp_path, run, rows)
+    results = page.read(tmp_path)
+    assert len(results) == len(part) == 40
+    assert results[lost].fell and results[lost].emptied and results[lost].accuracy == 0 == results[lost].reward
+    text = page.in_short(results)
+    assert f"**40 of {len(plan.runs())} runs are in." in text
+    assert "below GRPO's in 3 of 4 settings" in text
+    assert "CW-GRPO is worse, in 2 (the centre; learning rate 1e-4)" in text  # the lost run makes the third uncertain
+    assert "prevents a loss, in 1 (learning rate 3e-4)" in text
+    assert "GRPO 5 / 0 of 20 runs, Clip-Cov 0 / 0 of 0 runs, CW-GRPO 1 / 1 of 20 runs" in text
+    assert "best setting of the map for CW-GRPO: the centre, 50.0 ± 0.0%" in text
+    page.write_page(tmp_path, results)
+    written = (tmp_path / "README.md").read_text("utf-8")
+    assert "| learning rate 3e-4 | 46.0 | 30.3 ± 0.2 | - | 46.0 ± 0.0 | +15.7 ± 0.2 | < 0.001 |" in written
+    assert all((tmp_path / f"{name}.svg").exists() for name in ("map", "lines", "early"))
+    readme = page.README.read_text("utf-8")
+    assert page.with_headline(page.with_headline(readme, results), results) == page.with_headline(readme, results)
+
+
+def test_correlation_and_correction_are_those_of_the_plan(boundary, monkeypatch):
+    page, plan = boundary("page"), boundary("plan")
+    assert page.holm({"a": 0.01, "b": 0.02, "c": float("nan")}, 3) == pytest.approx({"a": 0.03, "b": 0.04})
+    assert page.holm({"a": 0.03, "b": 0.02}, 2) == pytest.approx({"a": 0.04, "b": 0.04})
+    assert page.correlations(page.Results()) == {}
+    x = {plan.POINTS[i]: value for i, value in enumerate([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])}
+    monkeypatch.setattr(page.Results, "means", lambda _: x)
+    monkeypatch.setattr(page, "foretold", lambda _, metric: (torch.arange(6).numpy(), -(torch.arange(6).numpy() ** 3)))
+    r, low, high, p = page.correlations(page.Results())["extreme_balance"]
+    assert (r, low, high) == pytest.approx((-1, -1, -1)) and 2 * 2 / 720 < p < 0.02
