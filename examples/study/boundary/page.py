@@ -250,7 +250,7 @@ def lines(results: Results) -> Figure:
     figure = Figure(figsize=(11, 3.4), layout="constrained")
     every = figure.subplots(1, len(LINES), sharey=True)
     for axes, (name, points) in zip(every, LINES.items(), strict=True):
-        axes.set_title(AXES[name].replace(" {}", "").replace("%", ", %"), fontsize=9)
+        axes.set_title(AXES[name].format("N"), fontsize=9)
         axes.set_xticks(range(len(points)), [f"{getattr(point, name):g}" for point in points])
         for place, (method, label) in enumerate(NAMES.items()):
             ends = [[run.accuracy * 100 for run in results.of(point, method)] for point in points]
@@ -354,6 +354,7 @@ def write_page(folder: Path, results: Results) -> None:
     tables = [settings(results), ablation(results), early(results), first_wrong(folder), hosts(results)]
     head = "# Results of the boundary study\n\nWritten by `page.py` in the folder above, whose README has the plan.\n"
     images = "\n".join(f"![{name}]({name}.svg)" for name in drawn)
+    images += "\n\nIn the map, collapsed are the runs of GRPO | of CW-GRPO that collapsed in accuracy.\n"
     write_whole(
         folder / "README.md", "\n".join([head, still_to_come(results) + images, "", *(t.markdown() for t in tables)])
     )
