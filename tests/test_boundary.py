@@ -6,6 +6,7 @@ import importlib
 import math
 import random
 import re
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -58,6 +59,7 @@ def test_the_readme_says_what_is_planned(boundary):
             float(value) for value in re.findall(r"[\d.]+", words)
         }
     runs = plan.runs()
+    assert f"All {len(runs)} runs" in readme
     assert len(set(runs)) == len(runs) and {run.steps for run in runs} == {100}
     for method, seeds in {"grpo": 5, "cw_grpo": 5, "clip_cov": 3}.items():
         of_method = [run for run in runs if run.method == method]
@@ -311,3 +313,15 @@ def test_correlation_and_correction_are_those_of_the_plan(boundary, monkeypatch)
     monkeypatch.setattr(page, "foretold", lambda _, metric: (torch.arange(6).numpy(), -(torch.arange(6).numpy() ** 3)))
     r, low, high, p = page.correlations(page.Results())["extreme_balance"]
     assert (r, low, high) == pytest.approx((-1, -1, -1)) and 2 * 2 / 720 < p < 0.02
+
+
+def test_what_is_written_is_what_the_results_give(boundary, tmp_path):
+    """The page and the README's section, made anew from the committed runs."""
+    page = boundary("page")
+    results = page.read(page.RESULTS)
+    readme = page.README.read_text("utf-8")
+    assert page.with_headline(readme, results) == readme
+    shutil.copytree(page.RESULTS, tmp_path, dirs_exist_ok=True)
+    page.write_page(tmp_path, results)
+    assert (tmp_path / "README.md").read_text("utf-8") == (page.RESULTS / "README.md").read_text("utf-8")
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in page.RESULTS.iterdir()}
