@@ -203,16 +203,11 @@ def early(results: Results) -> Table:
 
 def first_wrong(folder: Path) -> Table:
     """What first_wrong.py has measured."""
-    path = folder / "first_wrong.parquet"
-    rows = pq.read_table(path).to_pylist() if path.exists() else []
+    rows = pq.read_table(folder / "first_wrong.parquet").to_pylist()
     total = {name: sum(row[name] for row in rows) for name in ("tokens", "grpo", "cw_grpo")}
     cells = [[row["kind"], *(f"{row[name] / total[name] * 100:.1f}" for name in total)] for row in rows]
     header = ["", "of all tokens, %", "of the squared gradient under GRPO, %", "under CW-GRPO, %"]
-    notes = (
-        [f"Under CW-GRPO their sum is {total['cw_grpo'] / total['grpo'] * 100:.1f}% of that under GRPO."]
-        if rows
-        else []
-    )
+    notes = [f"Under CW-GRPO their sum is {total['cw_grpo'] / total['grpo'] * 100:.1f}% of that under GRPO."]
     return Table("first-wrong", "Where the gradient is, on the starting model", header, cells, notes)
 
 
@@ -301,17 +296,17 @@ def expected(results: Results) -> str:
     ]
     none, six = (results.differences(LINES["fillers"][at]) for at in (0, -1))
     change = [ours - theirs for ours, theirs in zip(six, none, strict=False)]
-    return "\n".join(
-        [
-            f"- CW-GRPO's mean accuracy is below GRPO's in {below} of {len(means)} settings.",
-            f"- The difference is told from 0, and CW-GRPO is worse, in {listed(lower)}.",
-            f"- It is told from 0, and CW-GRPO is better, in {listed(higher)}.",
-            f"- CW-GRPO is better where GRPO ends below its start, and so prevents a loss, in {listed(prevented)}.",
-            f"- Collapsed, in accuracy / in entropy: {', '.join(collapsed)}.",
-            f"- 6 tokens in a response that do not matter change the difference by {shown(change, 100, 1, '+')} points "
-            f"(p {chance(p_value(change))}).",
-        ]
-    )
+    says = [
+        f"- CW-GRPO's mean accuracy is below GRPO's in {below} of {len(means)} settings.",
+        f"- The difference is told from 0, and CW-GRPO is worse, in {listed(lower)}.",
+        f"- It is told from 0, and CW-GRPO is better, in {listed(higher)}.",
+        f"- CW-GRPO is better where GRPO ends below its start, and so prevents a loss, in {listed(prevented)}.",
+        f"- Collapsed, in accuracy / in entropy: {', '.join(collapsed)}.",
+    ]
+    if change:
+        by = f"{shown(change, 100, 1, '+')} points (p {chance(p_value(change))})"
+        says.append(f"- 6 tokens in a response that do not matter change the difference by {by}.")
+    return "\n".join(says)
 
 
 def told_early(results: Results) -> str:
@@ -340,11 +335,25 @@ def best(results: Results) -> str:
     return "\n".join(says)
 
 
-def in_short(results: Results) -> str:
+def why(folder: Path) -> str:
+    """The measurement of first_wrong.py."""
+    (first, after, _) = first_wrong(folder).rows
+    return (
+        f"- On the starting model the first wrong token of a response, {first[1]}% of all tokens, holds {first[2]}% of "
+        f"the squared gradient under GRPO, and {first[3]}% under CW-GRPO. The tokens after it hold {after[2]}% and "
+        f"{after[3]}%."
+    )
+
+
+def in_short(results: Results, folder: Path) -> str:
     """Sentences that follow from the numbers alone."""
-    parts = {"What to expect": expected, "How to tell early": told_early, "What to set": best}
-    text = "".join(f"**{title}**\n\n{says(results)}\n\n" for title, says in parts.items()) if results.means() else ""
-    return still_to_come(results) + text
+    parts = {
+        "What to expect": expected(results),
+        "How to tell early": told_early(results),
+        "What to set": best(results),
+        "Why": why(folder),
+    }
+    return still_to_come(results) + "".join(f"**{title}**\n\n{says}\n\n" for title, says in parts.items())
 
 
 def write_page(folder: Path, results: Results) -> None:
@@ -360,9 +369,9 @@ def write_page(folder: Path, results: Results) -> None:
     )
 
 
-def with_headline(text: str, results: Results) -> str:
+def with_headline(text: str, results: Results, folder: Path) -> str:
     before, rest = text.split(BEGIN)
-    return before + BEGIN + in_short(results) + END + rest.split(END)[1]
+    return before + BEGIN + in_short(results, folder) + END + rest.split(END)[1]
 
 
 if __name__ == "__main__":
@@ -370,4 +379,4 @@ if __name__ == "__main__":
     results = read(folder)
     write_page(folder, results)
     if folder == RESULTS:
-        write_whole(README, with_headline(README.read_text("utf-8"), results))
+        write_whole(README, with_headline(README.read_text("utf-8"), results, folder))

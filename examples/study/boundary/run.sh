@@ -19,7 +19,7 @@ export PATH=$venv/bin:$PATH
 export PYTHONPATH=$trl:$root OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 export RESULTS=${RESULTS:-$here/results}
 
-python "$here/boundary.py"
 [ -e "$RESULTS/first_wrong.parquet" ] || python "$here/first_wrong.py" "$RESULTS/first_wrong.parquet"
+python "$here/boundary.py"
 python "$here/page.py" "$RESULTS"
 echo "The page: $RESULTS/README.md"
