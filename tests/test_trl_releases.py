@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 OLDEST, NEWEST = "0.29.0", "1.16.0" if sys.version_info >= (3, 11) else "1.14.2"
-EVERY = ["test_trl.py", "test_trl_rewards.py", "test_trl_examples.py"]
+EVERY = ["test_trl.py", "test_trl_rewards.py", "test_trl_examples.py", "test_boundary.py"]
 EXAMPLES = ("recipe_composes_to_the_papers_values", "quickstart_trains_and_reports")
 SOME = ["test_trl.py", *(f"test_trl_examples.py::test_the_{name}" for name in EXAMPLES)]
 

@@ -17,7 +17,7 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -138,15 +138,17 @@ def padded_prompts(tokenizer: Qwen2Tokenizer, problems: Sequence[Problem]) -> Ba
     return tokenizer.pad({"input_ids": [prompt_ids(tokenizer, problem) for problem in problems]}, return_tensors="pt")
 
 
-def train(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer) -> None:
-    """Teach the model, in place, from the problems that are not held out."""
+def train(
+    model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, answer: Callable[[Problem, random.Random], str] = response
+) -> None:
+    """Teach the model, in place, from the problems that are not held out; ``answer`` draws what is taught."""
     problems = split_problems()["train"]
     rng = random.Random(SEED)
     prompts = {problem: prompt_ids(tokenizer, problem) for problem in problems}
     start = time.monotonic()
     for step in optimised(model, STEPS, PEAK_LR, WARMUP_STEPS):
         rows = [
-            Row(prompts[problem], [*tokenizer.encode(response(problem, rng)), tokenizer.eos_token_id])
+            Row(prompts[problem], [*tokenizer.encode(answer(problem, rng)), tokenizer.eos_token_id])
             for problem in rng.choices(problems, k=ROWS)
         ]
         ids, labels = collate(rows, tokenizer.pad_token_id)

@@ -1,0 +1,84 @@
+"""Does the runs of plan.py, JOBS at a time, and adds each to RESULTS/metrics.parquet as it ends; run again, it goes on.
+
+    python examples/study/boundary/boundary.py
+
+JOBS (default 2) processes do one run after another. RESULTS is examples/study/boundary/results by default.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import time
+import traceback
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from plan import SETTINGS, Run, runs
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from study import end_with_the_study, save  # noqa: E402
+
+RESULTS = Path(os.environ.get("RESULTS", HERE / "results")).resolve()
+COLUMNS = (
+    *("step", "accuracy", "reward", "entropy", "grad_norm", "extreme_gradient_share", "extreme_balance"),
+    *("downweighted_share", "covariance_before", "covariance_after", "failed"),
+)
+
+
+def finished(folder: Path) -> dict[Run, list[dict[str, float]]]:
+    """The runs that metrics.parquet has, and the rows of each."""
+    path = folder / "metrics.parquet"
+    found: dict[Run, list[dict[str, float]]] = {}
+    for row in pq.read_table(path).to_pylist() if path.exists() else ():
+        found.setdefault(Run(**{name: row.pop(name) for name in SETTINGS}), []).append(row)
+    return found
+
+
+def add(folder: Path, run: Run, rows: list[dict[str, float]]) -> None:
+    """Write metrics.parquet with one run more. It is replaced as a whole: an interruption leaves the old one."""
+    columns = {name: pa.array([getattr(run, name)] * len(rows)) for name in SETTINGS}
+    columns |= {name: pa.array([row.get(name) for row in rows], pa.float32()) for name in COLUMNS}
+    path = folder / "metrics.parquet"
+    tables = [pq.read_table(path)] if path.exists() else []
+    save(pa.concat_tables([*tables, pa.table(columns)]).combine_chunks(), path)
+
+
+def train(run: Run) -> tuple[list[dict[str, float]], float]:
+    """In a process of its own, which imports torch and TRL once for all its runs."""
+    from train import train as train_with_trl
+
+    began = time.monotonic()
+    return train_with_trl(run), time.monotonic() - began
+
+
+def main() -> None:
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    done = finished(RESULTS)
+    waiting = [run for run in runs() if run not in done]
+    print(f"{len(done)} runs of {len(done) + len(waiting)} are done", flush=True)
+    failures = 0
+    jobs = int(os.environ.get("JOBS", "2"))
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=end_with_the_study) as pool:
+        submitted = {pool.submit(train, run): run for run in waiting}
+        for number, future in enumerate(as_completed(submitted), len(done) + 1):
+            run = submitted.pop(future)
+            try:
+                rows, seconds = future.result()
+            except Exception:  # of the program or of the machine: no outcome, so that the run is done again next time
+                failures += 1
+                print(f"{run} failed:\n{traceback.format_exc()}", flush=True)
+                continue
+            add(RESULTS, run, rows)
+            print(f"{number} of {len(done) + len(waiting)}: {run}, {seconds:.0f} s", flush=True)
+    if failures:
+        sys.exit(f"{failures} runs failed; see above, and start again")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""How much of the gradient the first wrong token of a response holds, what follows it, and the rest.
+
+python examples/study/boundary/first_wrong.py FILE    # a parquet file; about two minutes on one core
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+from torch import Tensor
+from train import HERE, PROMPTS, RESPONSES, covariances, grade, kernel, normalised, task
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+sys.path.insert(0, str(HERE.parent))
+from study import save
+
+BATCHES = 64
+KINDS = ("first wrong token", "after it", "all others")
+
+
+def taught(problem: task.Problem) -> set[str]:
+    """The answers that the model was taught for a problem."""
+    rng = random.Random(0)
+    return {
+        task.response(problem, rng) for _ in range(64)
+    }  # four at most; that one of them is never drawn has p < 1e-7
+
+
+def first_wrong(tokenizer: Any, ids: list[int], right: set[str]) -> int:
+    """Position of the first token with which a response begins no right answer; len(ids) if there is none.
+
+    An end before the answer is complete, and any text after it, are wrong too.
+    """
+    for position, token in enumerate(ids):
+        text = tokenizer.decode(ids[: position + 1], skip_special_tokens=True)
+        if token == tokenizer.eos_token_id:
+            return len(ids) if text in right else position
+        if not any(answer.startswith(text) for answer in right):
+            return position
+    return len(ids)
+
+
+def kinds(tokenizer: Any, completions: Tensor, mask: Tensor, problems: list[task.Problem]) -> Tensor:
+    """(rows, time): 0, 1 or 2 for KINDS, and -1 where the mask is 0."""
+    kind = torch.full(mask.shape, 2)
+    for row, (ids, valid) in enumerate(zip(completions.tolist(), mask.tolist(), strict=True)):
+        right = taught(problems[row // RESPONSES])
+        at = first_wrong(tokenizer, ids[: sum(valid)], right)
+        kind[row, at:] = 1
+        kind[row, at : at + 1] = 0
+    return kind.where(mask > 0, -1)
+
+
+@torch.no_grad()
+def main(path: Path) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(task.SEED)
+    folder = HERE.parent / "model"
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    problems = task.split_problems()["train"]
+    tokens, squares = torch.zeros(3), {"grpo": torch.zeros(3), "cw_grpo": torch.zeros(3)}
+    for batch in range(BATCHES):
+        asked = problems[batch * PROMPTS : (batch + 1) * PROMPTS]
+        samples = task.sample(model, tokenizer, task.padded_prompts(tokenizer, asked), task.MAX_NEW_TOKENS)
+        mask = samples.response_mask.int()
+        completions = samples.ids[:, -mask.shape[1] :]
+        logits = model(samples.ids).logits[:, -mask.shape[1] - 1 : -1]
+        log_probs = torch.log_softmax(logits, -1).gather(-1, completions[..., None])[..., 0]
+        rewards = [sum(grade(text, math.prod(asked[row // RESPONSES]))) for row, text in enumerate(samples.texts)]
+        of_group = torch.tensor(rewards).view(-1, RESPONSES)
+        a = ((of_group - of_group.mean(1, keepdim=True)) / (of_group.std(1, keepdim=True) + 1e-4)).flatten()[:, None]
+        # |e - pi|^2 over the vocabulary, e the sampled token
+        length = torch.softmax(logits, -1).square().sum(-1) - 2 * log_probs.exp() + 1
+        kind = kinds(tokenizer, completions, mask, asked)
+        z = covariances(log_probs, a, mask)[2]
+        for method, total in squares.items():
+            held = (a * normalised(kernel(method, z), mask)).square() * length
+            total += torch.stack([held[kind == number].sum() for number in range(3)])
+        tokens += torch.stack([(kind == number).sum() for number in range(3)])
+    columns = {"kind": list(KINDS), "tokens": tokens.tolist()}
+    columns |= {method: total.tolist() for method, total in squares.items()}
+    save(pa.table(columns), path)
+    print(columns)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

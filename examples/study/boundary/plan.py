@@ -1,0 +1,79 @@
+"""The runs of the boundary study, in the order in which they are done: what is worth reading first comes first."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+
+STEPS = 100
+SEEDS = (1, 2, 3, 4, 5)
+FIRST_SEEDS = SEEDS[:3]  # of the others a second round consists
+
+LEARNING_RATES = ("1e-5", "3e-5", "1e-4", "3e-4")
+UPDATES = (1, 2, 8, 16)  # of the policy from one batch; 2 are one pass over two halves of it, 16 are eight passes
+METHODS = ("grpo", "cw_grpo")  # of which each point has five seeds; Clip-Cov has three
+ABLATION = ("width_2", "width_3", "width_4", "negative", "positive")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run; the defaults are the centre.
+
+    Attributes:
+        method: grpo, clip_cov, cw_grpo, or one of ABLATION.
+        lr: learning rate, constant.
+        updates: of the policy from one batch of 64 responses.
+        stale: steps after which the policy for rollouts is renewed; 1 is on-policy.
+        temperature: of rollouts, and of the loss; validation has 1.
+        wrong: per cent of the responses whose right answer counts as wrong, or the reverse.
+        bits: of the weights for rollouts; 32 leaves them as they are.
+        fillers: tokens without influence on the reward that the starting model was taught to put into a response.
+    """
+
+    method: str = "grpo"
+    lr: str = "3e-5"
+    updates: int = 2
+    stale: int = 1
+    temperature: float = 1.0
+    wrong: int = 0
+    bits: int = 32
+    fillers: int = 0
+    seed: int = 1
+    steps: int = STEPS
+
+    @property
+    def point(self) -> Run:
+        """The setting alone, in which methods and seeds are compared."""
+        return replace(self, method="grpo", seed=1)
+
+
+CENTRE = Run()
+LINES = {
+    "stale": [replace(CENTRE, stale=value) for value in (1, 4, 8)],
+    "temperature": [replace(CENTRE, temperature=value) for value in (1.0, 1.5)],
+    "wrong": [replace(CENTRE, wrong=value) for value in (0, 10, 30)],
+    "bits": [replace(CENTRE, bits=value) for value in (32, 4)],
+    "fillers": [replace(CENTRE, fillers=value) for value in (0, 2, 6)],
+}
+MAP = [replace(CENTRE, lr=lr, updates=updates) for updates in UPDATES for lr in LEARNING_RATES]
+POINTS = list(dict.fromkeys([CENTRE, *(point for line in LINES.values() for point in line), *MAP]))
+
+
+def runs() -> list[Run]:
+    """All of them, each once."""
+    lines, later = [point for point in POINTS if point not in MAP or point == CENTRE], SEEDS[len(FIRST_SEEDS) :]
+
+    def of(points: list[Run], methods: tuple[str, ...], seeds: tuple[int, ...]) -> list[Run]:
+        return [replace(point, method=method, seed=seed) for seed in seeds for point in points for method in methods]
+
+    ordered = [
+        *of(lines, METHODS, FIRST_SEEDS),
+        *of([CENTRE], ABLATION, FIRST_SEEDS),
+        *of(MAP, METHODS, FIRST_SEEDS),
+        *of(POINTS, ("clip_cov",), FIRST_SEEDS),
+        *of(POINTS, METHODS, later),
+        *of([CENTRE], ABLATION, later),
+    ]
+    return list(dict.fromkeys(ordered))
+
+
+SETTINGS = tuple(asdict(CENTRE))  # the columns of metrics.parquet that say which run a row belongs to

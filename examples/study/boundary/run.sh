@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# The boundary study on a machine without a GPU; run again, it goes on where it was interrupted.
+#
+#   bash examples/study/boundary/run.sh
+#
+#   JOBS      runs at a time, one core each                    default 2
+#   RESULTS   where metrics.parquet and the page are written   default examples/study/boundary/results
+#   VENV      the quickstart's environment, made if need be    default .venv
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../../.." && pwd)
+venv=${VENV:-$root/.venv}
+trl=$root/.cache/trl-1.16.0 # beside the environment, because verl 0.9.1 cannot train where there is such a TRL
+
+bash "$root/examples/cpu/install.sh" "$venv"
+export PATH=$venv/bin:$PATH
+[ -e "$trl/trl" ] || pip install --quiet --no-deps --target "$trl" trl==1.16.0
+export PYTHONPATH=$trl:$root OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+export RESULTS=${RESULTS:-$here/results}
+
+[ -e "$RESULTS/first_wrong.parquet" ] || python "$here/first_wrong.py" "$RESULTS/first_wrong.parquet"
+python "$here/boundary.py"
+python "$here/page.py" "$RESULTS"
+echo "The page: $RESULTS/README.md"
