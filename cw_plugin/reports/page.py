@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from urllib.parse import quote
 
 from matplotlib.figure import Figure
 
@@ -41,8 +42,14 @@ def page(
     figures: Sequence[tuple[Figure, str]],
     tables: Sequence[Table],
     notes: Sequence[str] = (),
+    links: Mapping[str, str] | None = None,
 ) -> str:
-    """The page's text; a figure comes with its caption."""
+    """The page's text.
+
+    Args:
+        figures: each with its caption.
+        links: file -> what it is; files beside the page.
+    """
 
     def element(figure: Figure, caption: str) -> str:
         return f"<figure>{svg(figure)}<figcaption>{html.escape(caption)}</figcaption></figure>"
@@ -55,6 +62,7 @@ def page(
         f"<h1>{html.escape(title)}</h1>",
         *(f"<p class=note>{html.escape(note)}</p>" for note in notes),
         verdict.html(),
+        *(f'<p><a href="{quote(file)}">{html.escape(what)}</a></p>' for file, what in (links or {}).items()),
         "<h2>Training</h2><div class=figures>" if figures else "",
         *(element(figure, caption) for figure, caption in figures),
         "</div>" if figures else "",

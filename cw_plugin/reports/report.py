@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from cw_plugin.reports.evaluations import Evaluation, evaluation_folders, read_e
 from cw_plugin.reports.page import page
 from cw_plugin.reports.runs import Run, read_config, read_run, split_name
 from cw_plugin.reports.seeds import MODEL, check_runs, refuse_twice, same_model, seed_of, setting
+from cw_plugin.reports.tokens import write_token_page
 from cw_plugin.reports.verdict import BEFORE, Verdict, verdict
 
 START = "all runs, before training"
@@ -36,7 +38,13 @@ class Material:
     evaluations: list[Evaluation] = field(default_factory=list)
     configs: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     records: dict[str, list[records.Records]] = field(default_factory=dict)
+    recorded: dict[str, str] = field(default_factory=dict)  # the first run of each name -> its page of tokens
     missing: list[str] = field(default_factory=list)
+
+    @property
+    def token_pages(self) -> dict[str, str]:
+        """File -> what it is."""
+        return {file: f"Every recorded token of {split_name(run)[0]}" for run, file in self.recorded.items()}
 
     @property
     def validations(self) -> list[Evaluation]:
@@ -74,6 +82,9 @@ def collect(arguments: Sequence[str]) -> Material:
             seed = seed_of(config or {})
             material.evaluations += [replace(each, seed=seed) if each.is_validation else each for each in found]
         if records.has_records(path):
+            if name not in material.records:
+                file_name = re.sub(r"[^\w.-]", "_", name)
+                material.recorded[argument] = f"tokens-{file_name}.html"
             material.records.setdefault(name, []).append(records.read_records(path))
     material.missing += check_runs([(run.name, run.path) for run in material.runs])
     order = list(dict.fromkeys([*(run.name for run in material.runs), *(e.name for e in material.evaluations)]))
@@ -97,7 +108,7 @@ def write_report(
     step: int | None = None,
     paper_model: str | None = None,
 ) -> tuple[list[Part], list[Path], list[str]]:
-    """Write ``report.html``, ``report.md``, and for each table a CSV and a LaTeX file.
+    """Write ``report.html``, ``report.md``, for each table a CSV and a LaTeX file, and a page of tokens for each name.
 
     Returns:
         The verdict, the tables, the files that were written, and a sentence for each thing that is missing.
@@ -113,7 +124,7 @@ def write_report(
     notes = material.missing
     parts: list[Part] = [first, *shown]
     files = {
-        "report.html": page(title, first, _figures(material), shown, notes),
+        "report.html": page(title, first, _figures(material), shown, notes, material.token_pages),
         "report.md": "\n".join([f"# {title}", "", *(f"{note}  " for note in notes), *(p.markdown() for p in parts)]),
     }
     for table in shown:
@@ -123,6 +134,9 @@ def write_report(
         for name, text in files.items():
             write_whole(out / name, text)
             written.append(out / name)
+        for argument, file in material.recorded.items():
+            write_token_page(argument, out / file)
+            written.append(out / file)
     except OSError as error:
         raise ReportError(f"{out} cannot be written ({error.strerror}); give another folder with --out") from None
     return parts, written, notes
