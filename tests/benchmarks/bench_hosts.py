@@ -5,7 +5,8 @@
 
 It needs the environment of examples/quickstart_cpu.sh. The runs are those of that script and of
 examples/trl/quickstart_cpu.sh, by turns, without checkpoints and without the validation at the start, and with one
-optimizer for both. Runs that OUT holds are not repeated. Prints Markdown: medians over the seeds, and the median ratio.
+optimizer for both. Runs that OUT holds are not repeated. Prints Markdown: medians over the seeds, and the median
+ratio of the second host to the first.
 
 Times are of the clock, and so depend on what else the machine does; the CPU time of the processes depends on it less.
 Memory is the largest sum of the processes' proportional set sizes (PSS), in which a shared page counts once; it is
@@ -146,12 +147,14 @@ def main() -> None:
             results[host, seed] = json.loads(file.read_text())
 
     console = Console(width=200, highlight=False)
-    console.print(f"| seeds {', '.join(map(str, arguments.seeds))} | verl | TRL | TRL / verl |\n|---|---:|---:|---:|")
+    columns = [*arguments.hosts, *(["ratio"] if len(arguments.hosts) == 2 else [])]
+    console.print(f"| seeds {', '.join(map(str, arguments.seeds))} | {' | '.join(columns)} |")
+    console.print(f"|---{'|---:' * len(columns)}|")
     for key, (title, digits) in ROWS.items():
         values = {host: [results[host, seed][key] for seed in arguments.seeds] for host in arguments.hosts}
         cells = [format(statistics.median(of_host), digits) for of_host in values.values()]
         if len(values) == 2:
-            ratio = statistics.median(trl / verl for verl, trl in zip(values["verl"], values["trl"], strict=True))
+            ratio = statistics.median(second / first for first, second in zip(*values.values(), strict=True))
             cells.append("" if key == "load" else f"{ratio:.2f}")
         console.print(f"| {title} | {' | '.join(cells)} |")
 
