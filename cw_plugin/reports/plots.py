@@ -210,32 +210,38 @@ def accuracy_metrics(runs: Sequence[Run]) -> list[str]:
     return sorted(key for key in names if key.startswith("val-core/") and "/acc/mean@" in key)
 
 
-def contributions(distributions: Mapping[str, Distribution]) -> Figure:
-    """Figure 3: the share of each side's covariance that the most extreme tokens hold."""
+def contributions(distributions: Mapping[str, Distribution], names: Sequence[str] = ()) -> Figure:
+    """Figure 3: the share of each side's covariance that the most extreme tokens hold.
+
+    Args:
+        names: all methods of the page, whose order sets their colours; by default those of ``distributions``.
+    """
+    colour = list(names or distributions)
     figure = Figure(figsize=(8.4, 3.8), layout="constrained")
     for place, (sign, label) in enumerate(((1, "positive"), (-1, "negative")), 1):
         axes = figure.add_subplot(1, 2, place, title=f"Tokens of {label} covariance", xscale="log")
         axes.set_xlabel("most extreme tokens, share")
         axes.set_ylabel("share of the side's covariance")
         axes.grid(alpha=0.25, linewidth=0.6)
-        for index, (name, distribution) in enumerate(distributions.items()):
+        for name, distribution in distributions.items():
             side = distribution.side(sign)
             if len(side.tokens):
                 # A thousand points are enough for a curve; the first tokens count most.
                 shown = np.unique(np.geomspace(1, len(side.tokens), 1000).astype(int)) - 1
                 share, held = side.tokens / side.tokens[-1], side.covariance / side.covariance[-1]
-                axes.plot(share[shown], held[shown], label=name, **_style(index))
+                axes.plot(share[shown], held[shown], label=name, **_style(colour.index(name)))
         axes.legend(frameon=False)
     return figure
 
 
-def weight_curve(distributions: Mapping[str, Distribution]) -> Figure:
-    """The mean weight of tokens by their covariance."""
+def weight_curve(distributions: Mapping[str, Distribution], names: Sequence[str] = ()) -> Figure:
+    """The mean weight of tokens by their covariance; ``names`` as in :func:`contributions`."""
+    colour = list(names or distributions)
     figure, axes = _figure(
         "Weight of a token", "covariance c of the token (linear up to 0.1, then logarithmic)", "mean weight"
     )
     axes.set_xscale("symlog", linthresh=0.1)
-    for index, (name, tokens) in enumerate(distributions.items()):
+    for name, tokens in distributions.items():
         # Each point is the mean over a fiftieth of a side's tokens.
         for sign in (-1, 1):
             chosen = np.flatnonzero(sign * tokens.covariance > 0)
@@ -247,7 +253,7 @@ def weight_curve(distributions: Mapping[str, Distribution]) -> Figure:
             _, where = np.unique(group, return_inverse=True)
             counts, weights, covariances = (np.bincount(where, x) for x in (count, count * weight, count * covariance))
             label: dict[str, Any] = {"label": name} if sign > 0 else {}
-            axes.plot(covariances / counts, weights / counts, **label, **_style(index))
+            axes.plot(covariances / counts, weights / counts, **label, **_style(colour.index(name)))
     axes.axhline(1.0, color="#999999", linewidth=0.8)
     axes.legend(frameon=False)
     return figure

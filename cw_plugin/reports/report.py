@@ -214,7 +214,8 @@ def _figures(material: Material) -> list[tuple[Figure, str]]:
     drawn[1:1] = validated
     if material.records:
         covariances = {name: records.all_tokens(several) for name, several in material.records.items()}
-        drawn += [(plots.contributions(covariances), ""), (plots.weight_curve(covariances), "")]
+        names = list(dict.fromkeys([*(run.name for run in runs), *covariances]))
+        drawn += [(draw(covariances, names), "") for draw in (plots.contributions, plots.weight_curve)]
     for index, name in enumerate(dict.fromkeys(run.name for run in runs)):
         first = next(run for run in runs if run.name == name)
         if len(first.metrics.get("cw_grpo/entropy_change", {})) >= 30:  # a correlation of fewer steps says nothing

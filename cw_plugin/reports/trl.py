@@ -108,7 +108,9 @@ def read_arguments(path: Path) -> dict[str, Any]:
         return {
             "algorithm": {
                 "adv_estimator": "cw_grpo",
-                "cw_grpo": {"scope": given["cw_scope"], "kernel": given["cw_kernel"]},
+                "cw_grpo": {
+                    name: given.get(f"cw_{name}") for name in ("scope", "kernel", "entropy_low", "entropy_high")
+                },
             },
             "data": {
                 "train_batch_size": batch // group,
