@@ -376,7 +376,7 @@ def test_a_report_reads_the_arguments_under_verls_names(tmp_path):
         train(tmp_path / str(seed), **batch, seed=seed, warmup_steps=0.5, beta=0.04, loss_type="grpo", temperature=0.9)
     one, two = (("CW", tmp_path / str(seed)) for seed in (1, 2))
     shown = {row[0]: row[1] for row in tables.table_5([("CW", read_config(one[1]))]).rows}
-    assert shown.pop("model").endswith("examples/cpu/model")
+    assert shown.pop("model") == "…/cpu/model"
     assert shown == {
         "advantage estimator": "cw_grpo", "cw_grpo: scope": "group", "cw_grpo: kernel": "gaussian", "policy loss": "-",
         "learning rate": "0.001", "prompts per step": "4", "prompts per update": "2", "training steps": "2",
