@@ -299,6 +299,7 @@ def test_the_page_says_what_the_runs_give(boundary, tmp_path):
     page.write_page(tmp_path, results)
     written = (tmp_path / "README.md").read_text("utf-8")
     assert "| learning rate 3e-4 | 46.0 | 30.3 ± 0.2 | - | 46.0 ± 0.0 | +15.7 ± 0.2 | < 0.001 |" in written
+    assert "| +0.000 ± 0.000 | 0.500 / 0.500 | 5 / 0 of 5 | 0 / 0 of 0 | 0 / 0 of 5 |" in written
     assert all((tmp_path / f"{name}.svg").exists() for name in ("map", "lines", "early"))
 
 

@@ -130,18 +130,23 @@ def settings(results: Results) -> Table:
     rows = []
     for point in POINTS:
         found = {method: results.of(point, method) for method in NAMES}
+        if not any(found.values()):
+            continue
         starts = [run.accuracy - run.gain for several in found.values() for run in several]
-        row = [name_of(point), f"{np.mean(starts) * 100:.1f}" if starts else "-"]
+        row = [name_of(point), f"{np.mean(starts) * 100:.1f}"]
         row += [shown([run.accuracy for run in several], 100) for several in found.values()]
         row += [shown(results.differences(point), 100, 1, "+"), chance(p.get(point))]
         row += [shown(results.differences(point, what="reward"), 1, 3, "+")]
+        ends = [[run.entropy for run in found[method]] for method in ("grpo", "cw_grpo")]
+        row += [" / ".join(f"{np.mean(end):.3f}" if end else "-" for end in ends)]
         rows.append(row + [collapses(several) for several in found.values()])
     header = ["changed from the centre", "start, %", *(f"{name}, %" for name in NAMES.values())]
-    header += ["CW-GRPO less GRPO, points", "p", "in reward", *(f"collapsed, {name}" for name in NAMES.values())]
+    header += ["CW-GRPO less GRPO, points", "p", "in reward", "entropy, GRPO / CW-GRPO"]
+    header += [f"collapsed, {name}" for name in NAMES.values()]
     notes = [
         f"Accuracy after {CENTRE.steps} steps, mean and 95% interval over seeds. Differences are paired by seed. p is "
-        f"corrected for {len(POINTS)} tests (Holm). Collapsed: in accuracy / in entropy. The reward is the mean of the "
-        f"last {WINDOW} steps, before any of it is made wrong."
+        f"corrected for {len(POINTS)} tests (Holm). Collapsed: in accuracy / in entropy. Reward and entropy, "
+        f"in nats, are means of the last {WINDOW} steps, the reward before any of it is made wrong."
     ]
     return Table("settings", "Every setting", header, rows, notes)
 
