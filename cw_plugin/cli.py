@@ -307,7 +307,9 @@ def covariance(
         if out is not None:
             out = expanded(out)
             _save([plots.contributions(distributions)], out, formats)
-            _save([plots.weight_curve(distributions)], out.with_name(f"{out.name}_weights"), formats)
+            suffix = out.suffix if out.suffix[1:] in Format.__members__ else ""
+            weights = out.with_name(f"{out.name.removesuffix(suffix)}_weights{suffix}")
+            _save([plots.weight_curve(distributions)], weights, formats)
 
 
 @app.command()

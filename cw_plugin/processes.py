@@ -38,9 +38,9 @@ def reweight_over_processes(
     """Weigh the tokens of a batch by whole prompt groups, of which several processes may each hold a part.
 
     Args:
-        accelerator: of accelerate. Every process calls this with as many rows.
+        accelerator: of accelerate. Every process must pass the same number of rows.
         log_probs, advantages, mask: of this process's rows, as in :func:`cw_plugin.weights.reweight_responses`.
-        group_size: responses to a prompt; they are consecutive rows of all processes' rows together.
+        group_size: responses to a prompt. They are consecutive where the rows of all processes are joined.
         scope: "group", or "batch" for statistics over all rows.
 
     Returns:

@@ -53,8 +53,8 @@ class TokenFiles:
     none); ``weight`` (w~, as it was applied); ``reward`` of the response. The schema's metadata has step, scope and
     kernel, how many groups and tokens the batch had, and the prompts as JSON by group.
 
-    If a step has several batches, the files of the later ones are ``step_000050-2.parquet`` and so on. Write errors are
-    logged, and training continues.
+    If a step has several batches, the files of the later ones are ``step_000050-2.parquet`` and so on. If the disk
+    refuses a file (OSError), the log says so, and training continues.
 
     Args:
         run: the run's folder.
@@ -68,8 +68,6 @@ class TokenFiles:
         self._text: dict[int, str] = {}  # of each token id that was seen
         self._writer = ThreadPoolExecutor(max_workers=1)
         self._jobs: list[Future[None]] = []
-        self._writer = ThreadPoolExecutor(max_workers=1)
-        self._written: list[Future[None]] = []
 
     def write(self, step: int, batch: Batch, tokenizer: Any) -> None:
         """Copy what the record needs; another thread writes it, so that training goes on.
@@ -113,7 +111,7 @@ class TokenFiles:
         self._jobs.append(job)
 
     def finish(self) -> None:
-        """Wait until all records are on disk, and raise what went wrong in the other thread."""
+        """Wait until all records are on disk. Raise any error of the other thread that is not an OSError."""
         while self._jobs:
             self._jobs.pop(0).result()
 
@@ -201,7 +199,9 @@ class Drift:
 
 
 class EntropyBounds:
-    """Warns when the policy's entropy leaves its bounds, and says what drives it. Warns again after it was inside.
+    """Warns when the policy's entropy leaves its bounds, with Cov(log pi, A) before and after the weights.
+
+    After the entropy has come back, it warns the next time too.
 
     Args:
         low, high: in nats; None for no bound.

@@ -140,9 +140,9 @@ def reweight_responses(
     """w~ A of every token, with one advantage per response and statistics per group.
 
     A_i is constant in a row, so c is linear in log pi there. Hence mean(c) and sigma follow from the mean and spread of
-    each row's log-probs, and the batch is read twice instead of four times. Sums over rows, and the sum of a row's
-    log-probs, are in float64. The other sums within a row are in float32; their values are around 0 or between 0 and 1.
-    Padding is skipped (blocks.py), and one thread does the work.
+    each row's log-probs, and two passes over the batch are enough. Computing mean(c), sigma, w and w~ one by one takes
+    four. Sums over rows, and the sum of a row's log-probs, are in float64. The other sums within a row are in float32;
+    their values are around 0 or between 0 and 1. Padding is skipped (blocks.py), and one thread does the work.
 
     Args:
         log_probs, response_mask, kernel: as in :func:`reweight_tokens`.

@@ -11,7 +11,7 @@
 #   RUN      where the run is written      default runs/quickstart-$METHOD (SEED=2: runs/quickstart-$METHOD-seed2); the
 #            same command goes on with the run that is there, another is told to name another folder
 #   PYTHON   the interpreter to build on   default python3 (3.10, 3.11 or 3.12)
-#   DRY_RUN  1: print the configuration of the run, and stop; nothing is installed or written
+#   DRY_RUN  1: print the configuration of the run, and stop; needs the environment of an earlier call
 set -euo pipefail
 
 METHOD=${METHOD:-cw_grpo}

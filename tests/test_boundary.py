@@ -292,10 +292,11 @@ def test_the_page_says_what_the_runs_give(boundary, tmp_path):
     text = page.in_short(results, tmp_path)
     assert f"**40 of {len(plan.runs())} runs are in." in text
     assert "below GRPO's in 3 of 4 settings" in text
-    assert "CW-GRPO is worse, in 2 (the centre; learning rate 1e-4)" in text  # the lost run makes the third uncertain
+    assert "4 of 24 settings have 3 seeds or more" in text
+    assert "significantly worse in 2 (the centre; learning rate 1e-4)" in text  # the lost run makes the third uncertain
     assert "prevents a loss, in 1 (learning rate 3e-4)" in text
     assert "GRPO 5 / 0 of 20 runs, Clip-Cov 0 / 0 of 0 runs, CW-GRPO 1 / 1 of 20 runs" in text
-    assert "best setting of the map for CW-GRPO: the centre, 50.0 ± 0.0%" in text
+    assert "CW-GRPO: 4 of 16 settings of the map have 3 seeds." in text
     page.write_page(tmp_path, results)
     written = (tmp_path / "README.md").read_text("utf-8")
     assert "| learning rate 3e-4 | 46.0 | 30.3 ± 0.2 | - | 46.0 ± 0.0 | +15.7 ± 0.2 | < 0.001 |" in written

@@ -39,8 +39,8 @@ from cw_plugin.reports.statistics import (
     between_seeds,
     between_steps,
     paired_difference,
+    rise,
     score,
-    slope,
 )
 from cw_plugin.reports.verdict import verdict
 
@@ -248,13 +248,13 @@ def test_runs_are_compared_over_blocks_of_steps():
 def test_slopes_are_compared_by_their_standard_errors():
     rng = np.random.default_rng(0)
     x = np.arange(1, 41.0)
-    curves = [(x, rise * x + rng.normal(size=40)) for rise in (0.5, 0.2)]
+    curves = [(x, slope * x + rng.normal(size=40)) for slope in (0.5, 0.2)]
     fits = [np.polyfit(*curve, 1, cov=True) for curve in curves]  # by least squares, with the residuals' scatter
-    half = stats.t.ppf(0.975, 76) * np.sqrt(sum(covariance[0, 0] for _, covariance in fits))
+    half = 40 * stats.t.ppf(0.975, 76) * np.sqrt(sum(covariance[0, 0] for _, covariance in fits))
     found = between_lines(*curves)
-    assert (slope(curves[0]), found.value) == pytest.approx((fits[0][0][0], fits[0][0][0] - fits[1][0][0]))
+    assert (rise(curves[0]), found.value) == pytest.approx((40 * fits[0][0][0], 40 * (fits[0][0][0] - fits[1][0][0])))
     assert (found.low, found.high) == pytest.approx((found.value - half, found.value + half))
-    assert math.isnan(slope((x[:9], x[:9])))
+    assert math.isnan(rise((x[:9], x[:9])))
 
 
 METRICS = {1: {"actor/entropy": 0.5, "actor/kl": math.nan}, 2: {"actor/entropy": 0.25, "actor/kl": -math.inf}}
@@ -733,7 +733,7 @@ def test_the_verdict_tests_methods_over_seeds():
     assert said["In short"] == f"Accuracy is lower with CW: {accuracy}."
     assert said["Accuracy"] == f"On validation, step 200: GRPO 62.0%; CW 52.0%, {accuracy}: lower."
     slopes = expected(*values["rise"])
-    assert said["Reward's slope"].endswith(f"GRPO +0.450; CW +0.130, {slopes} against GRPO (paired by seed): lower.")
+    assert said["Reward's rise"].endswith(f"GRPO +0.450; CW +0.130, {slopes} against GRPO (paired by seed): lower.")
     late = expected(*([1 + rise * 1.755 for rise in rises] for rises in values["rise"]))  # of steps 151 to 200
     assert said["Reward"].endswith(f"CW 1.228, {late} against GRPO (paired by seed): lower.")
     ratio = expected(*values["norm"], np.log, lambda x: f"{np.exp(x):.2f}")
@@ -759,9 +759,7 @@ def test_one_pair_of_runs_has_no_verdict_on_methods():
         "turn this around. To tell the methods apart, train GRPO and CW with two more seeds at least, the same for all "
         "(data.seed; SEED=2 in front of this repository's scripts)."
     )
-    low, high = map(
-        float, re.search(r"\[(.*), (.*)\] against GRPO \(by step\): lower", said["Reward's slope"]).groups()
-    )
+    low, high = map(float, re.search(r"\[(.*), (.*)\] against GRPO \(by step\): lower", said["Reward's rise"]).groups())
     assert low < -0.4 < high and high - low < 0.05
     # With the answers of both checkpoints: the test by question, of these checkpoints.
     answers = [Evaluation(name, 200, {"validation": {str(i): [float(i < right)] for i in range(50)}}) for name, right in
@@ -780,7 +778,7 @@ def test_a_run_alone_says_which_run_would_tell():
     command = "the same command and +algorithm.cw_grpo.kernel=none (in TRL --cw_kernel none)"
     assert said["In short"].endswith(f"Train GRPO with the same seed 7: {command}.")
     assert said["Accuracy"].endswith("CW 50.0%, +25.0 points against before training (no interval).")
-    assert said["Reward's slope"].endswith("CW +0.100 [+0.100, +0.100] (by step).")
+    assert said["Reward's rise"].endswith("CW +0.100 [+0.100, +0.100] (by step).")
     said = texts([trained("GRPO", config("none", seed)) for seed in (1, 2)])
     assert (
         "Train CW-GRPO with the same seeds 1, 2: the same command with algorithm.adv_estimator=cw_grpo"

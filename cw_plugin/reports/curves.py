@@ -17,11 +17,12 @@ CURVES = {
 CAPTIONS = {
     "reward": "Every batch has other problems, so that neighbouring steps differ by chance.",
     "entropy": "Near 0 the policy no longer explores. A surge means that its responses become random.",
-    "grad_norm": "The gap between GRPO and CW-GRPO shows how much of the gradient the weights remove. Adam rescales "
-    "gradients, so a smaller norm alone does not mean smaller updates.",
+    "grad_norm": "If GRPO and CW-GRPO are both here, the gap shows roughly what the weights remove of the gradient. "
+    "Adam rescales gradients, so a smaller norm alone does not mean smaller updates.",
     "gradient_share": "Extreme tokens have a Gaussian kernel below 0.5. With kernel=none they keep their weight.",
-    "balance": "Near 0, extreme tokens occur in good and bad responses alike (noise). Far from 0, they tell them apart "
-    "(signal).",
-    "covariance": "Entropy falls by about the learning rate times this.",
+    "balance": "Near 0, extreme tokens occur about as often in good as in bad responses, as noise does. Far from 0, "
+    "they tell good from bad responses.",
+    "covariance": "Where this is positive, theory (plain gradient ascent on a softmax policy) says that entropy falls. "
+    "Only the sign means something: the size of an update under Adam is not the learning rate.",
     "covariance_after": "The same, with the weights in the advantages.",
 }

@@ -164,7 +164,8 @@ def curve(
     if not by_name:
         known = sorted({key for run in runs for key in run.metrics if not key.startswith("val-")})
         near = difflib.get_close_matches(metric, [*CURVES, "accuracy", "forecast", *known], 3, 0.5) or known[:10]
-        raise ReportError(f"no run logged {metric}; did you mean {', '.join(near)}? Short names: {', '.join(CURVES)}")
+        short = ", ".join([*CURVES, "accuracy", "forecast"])
+        raise ReportError(f"no run logged {metric}; did you mean {', '.join(near)}? Short names: {short}")
     figure, axes = _figure(title, "training step", unit)
     axes.locator_params(axis="x", integer=True)
     for name, seeds in by_name.items():

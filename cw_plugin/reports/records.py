@@ -93,9 +93,7 @@ def _files(path: Path, steps: tuple[int, int] | None) -> dict[int, list[Path]]:
         )
     chosen = {step: files[step] for step in sorted(files) if steps is None or steps[0] <= step <= steps[1]}
     if not chosen:
-        raise ReportError(
-            f"{path} has records of the steps {', '.join(map(str, sorted(files)))}, none of them in --steps"
-        )
+        raise ReportError(f"{path} has records of step {', '.join(map(str, sorted(files)))}, none of them in --steps")
     return chosen
 
 
@@ -126,7 +124,7 @@ def parse_steps(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
     first, _, last = text.partition(":")
-    if not (first.isdigit() and (last or first).isdigit()):
+    if not (first.isdigit() and (last or first).isdigit() and int(first) <= int(last or first)):
         raise ReportError(f"--steps must be one step, or the first and last as 1:50, got {text!r}")
     return int(first), int(last or first)
 

@@ -167,15 +167,18 @@ def between_steps(ours: Curve, theirs: Curve | None = None) -> Difference | None
     return student(float(differences.mean()), float(stats.sem(blocks)), 4, "by step")
 
 
-def slope(curve: Curve) -> float:
-    """Rise per step of the straight line through a curve, nan of fewer than 10 steps."""
-    return float(stats.linregress(*curve).slope) if len(curve[0]) >= FEW else float("nan")
+def rise(curve: Curve) -> float:
+    """Slope of the straight line through a curve, times the number of steps; nan of fewer than 10 steps."""
+    return float(stats.linregress(*curve).slope * _span(curve)) if len(curve[0]) >= FEW else float("nan")
+
+
+def _span(curve: Curve) -> int:
+    return int(np.ptp(curve[0])) + 1
 
 
 def between_lines(ours: Curve, theirs: Curve | None = None) -> Difference:
-    """Compare the slopes of two runs, or one with 0; the sample is one of steps, which scatter about their line."""
-    lines = [stats.linregress(*curve) for curve in (ours, theirs) if curve is not None]
-    freedom = sum(len(curve[0]) - 2 for curve in (ours, theirs) if curve is not None)
-    value = lines[0].slope - sum(line.slope for line in lines[1:])
-    error = float(np.sqrt(sum(line.stderr**2 for line in lines)))
-    return student(float(value), error, freedom, "by step")
+    """Compare the rises of two runs, or one with 0; the sample is one of steps, which scatter about their line."""
+    curves = [curve for curve in (ours, theirs) if curve is not None]
+    errors = [stats.linregress(*curve).stderr * _span(curve) for curve in curves]
+    value = rise(ours) - sum(map(rise, curves[1:]))
+    return student(value, float(np.linalg.norm(errors)), sum(len(steps) - 2 for steps, _ in curves), "by step")

@@ -25,13 +25,15 @@ from cw_plugin.reports.statistics import (
     between_questions,
     between_seeds,
     between_steps,
-    slope,
+    rise,
 )
 from cw_plugin.reports.tables import benchmarks_of, last_parts, seed_scores, shown_benchmark
 
 BEFORE = "before training"  # the model that a single method is compared with
-FIRST = 100  # steps that the gradient norm and the reward's slope are of
-NOISE, SIGNAL = 0.2, 0.4  # |balance|: 0.04 and 0.18 with tokens that have no influence on the reward, 0.59 without them
+FIRST = 100  # steps that the gradient norm and the reward's rise are of
+# |balance|. On the study's model it is 0.59; where 2 or 6 tokens of each response do not influence the reward
+# (examples/study/boundary), 0.18 and 0.04.
+NOISE, SIGNAL = 0.2, 0.4
 REWARD, ENTROPY, NORM = (CURVES[name][0] for name in ("reward", "entropy", "grad_norm"))
 
 Names = Mapping[str, Sequence[Run]]  # method -> its runs, in the page's order
@@ -150,7 +152,7 @@ def _factor(logarithm: float) -> str:
 
 _ACCURACY = _Quantity("Accuracy", "{:.1%}".format, _points, "points against")
 _NORM = _Quantity("Gradient norm", _factor, _factor, "times that of", "Geometric mean of")
-_SLOPE = _Quantity("Reward's slope", "{:+.3f}".format, intro="Rise in 100 steps of a straight line through")
+_RISE = _Quantity("Reward's rise", "{:+.3f}".format, intro="By a straight line through")
 
 
 def verdict(runs: Sequence[Run], evaluations: Sequence[Evaluation]) -> Verdict:
@@ -172,7 +174,7 @@ def verdict(runs: Sequence[Run], evaluations: Sequence[Evaluation]) -> Verdict:
         *_Quantity("Entropy").of_steps(names, ENTROPY, reference),
         *_course(names),
         *_NORM.of_steps(names, NORM, reference, transform=np.log, first=True),
-        *_SLOPE.of_steps(names, REWARD, reference, slope, between_lines, lambda values: 100 * values, first=True),
+        *_RISE.of_steps(names, REWARD, reference, rise, between_lines, first=True),
         *_weights(names),
     ]
     conclusions = [text for point in (accuracy or reward) for text in point.conclusions if len(names) > 1]
@@ -190,10 +192,13 @@ def _next(names: Names, grpo: Sequence[str]) -> list[str]:
     same = f"with the same seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}".rstrip()
     question = "What is here does not show whether the weights help."
     if not grpo and any(names.values()):
-        command = "the same command and +algorithm.cw_grpo.kernel=none (in TRL --cw_kernel none)"
+        command = "the same command with +algorithm.cw_grpo.kernel=none (in TRL --cw_kernel none) and another folder"
         return [f"{question} Train GRPO {same}: {command}."]
     if grpo and len(grpo) == len(names):
-        command = "the same command with algorithm.adv_estimator=cw_grpo and no kernel=none (in TRL a CWGRPOTrainer)"
+        command = (
+            "the same command with algorithm.adv_estimator=cw_grpo, without kernel=none, and with another folder "
+            "(in TRL a CWGRPOTrainer)"
+        )
         return [f"{question} Train CW-GRPO {same}: {command}."]
     single = " and ".join(name for name, several in names.items() if len(several) == 1)
     more = "two more seeds at least, the same for all (data.seed; SEED=2 in front of this repository's scripts)"
@@ -212,7 +217,8 @@ def _compared(names: Names, grpo: Sequence[str]) -> list[Point]:
     text = "; ".join([*texts, *(f"model {last_parts(model)}" for model in models if model)]) + "."
     if len(names) > 1 and not grpo:
         text += f" None is known to be plain GRPO; {next(iter(names))} is the reference."
-    text += " Brackets hold 95% intervals: by seed, of the methods; by question or by step, of these runs alone."
+    text += " Brackets are 95% intervals. Those by seed compare methods. Those by question or by step compare only "
+    text += "these runs, and another seed may differ."
     return [Point("Compared", text)] if texts else []
 
 
@@ -287,19 +293,19 @@ def _weights(names: Names) -> list[Point]:
         tokens, held, balance = (float(np.nanmean(values)) if values else np.nan for values in logged)
         kept = all(map(is_grpo, several))
         share = [] if kept or np.isnan(tokens) else [f"are {tokens:.1%} of the tokens"]
-        fate = "which they keep" if kept else "most of which the weights remove"
-        share += [] if np.isnan(held) else [f"hold {held:.0%} of the squared gradient, {fate}"]
+        fate = "with their full weight" if kept else "before the weights act"
+        share += [] if np.isnan(held) else [f"hold {held:.0%} of the squared gradient {fate}"]
         shares += [f"under {name} they {' and '.join(share)}"] if share else []
         if np.isfinite(balance):
             balances[name] = balance
     texts = [f"Extreme tokens have a Gaussian kernel below 0.5: {'; '.join(shares)}."] if shares else []
     if balances:
         sizes = np.abs(list(balances.values()))
-        meaning = "neither near 0 nor far from it, which does not tell noise from signal"
+        meaning = "between: this does not tell noise from signal"
         if sizes.max() < NOISE:
-            meaning = "near 0: they occur in good and bad responses alike, so that removing them removes mostly noise"
+            meaning = "near 0: they occur about as often in good as in bad responses, as noise does"
         elif sizes.min() > SIGNAL:
-            meaning = "far from 0: they tell good responses from bad ones, so that removing them removes signal"
+            meaning = "far from 0: here they tell good responses from bad ones, so the weights may remove signal"
         texts.append(
             f"Their balance is {', '.join(f'{b:.2f} under {name}' for name, b in balances.items())}, {meaning}."
         )

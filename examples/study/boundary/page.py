@@ -37,6 +37,7 @@ AXES = {"lr": "learning rate {}", "updates": "updates {}", "stale": "rollouts {}
         "fillers": "tokens that do not matter {}"}  # fmt: skip
 EARLY = ("extreme_gradient_share", "extreme_balance")
 EARLY_STEPS = 20
+FEWEST = 3  # seeds; a setting with fewer is not tested
 RESAMPLES = 1999
 
 
@@ -279,7 +280,9 @@ def still_to_come(results: Results) -> str:
 
 def expected(results: Results) -> str:
     """Questions (a) and (b)."""
-    means, p = results.means(), tested({point: results.differences(point) for point in POINTS}, len(POINTS))
+    differences = {point: results.differences(point) for point in POINTS}
+    enough = {point: values for point, values in differences.items() if len(values) >= FEWEST}
+    means, p = results.means(), tested(enough, len(POINTS))
 
     def listed(fits: Callable[[Run], bool]) -> str:
         points = [name_of(point) for point in means if fits(point)]
@@ -303,11 +306,15 @@ def expected(results: Results) -> str:
     change = [ours - theirs for ours, theirs in zip(six, none, strict=False)]
     says = [
         f"- CW-GRPO's mean accuracy is below GRPO's in {below} of {len(means)} settings.",
-        f"- The difference is told from 0, and CW-GRPO is worse, in {listed(lower)}.",
-        f"- It is told from 0, and CW-GRPO is better, in {listed(higher)}.",
-        f"- CW-GRPO is better where GRPO ends below its start, and so prevents a loss, in {listed(prevented)}.",
+        f"- {len(enough)} of {len(POINTS)} settings have {FEWEST} seeds or more, so that they can be tested.",
         f"- Collapsed, in accuracy / in entropy: {', '.join(collapsed)}.",
     ]
+    if enough:
+        says += [
+            f"- CW-GRPO is significantly worse in {listed(lower)}.",
+            f"- CW-GRPO is significantly better in {listed(higher)}.",
+            f"- CW-GRPO is better where GRPO ends below its start, and so prevents a loss, in {listed(prevented)}.",
+        ]
     if change:
         by = f"{shown(change, 100, 1, '+')} points (p {chance(p_value(change))})"
         says.append(f"- 6 tokens in a response that do not matter change the difference by {by}.")
@@ -317,8 +324,9 @@ def expected(results: Results) -> str:
 def told_early(results: Results) -> str:
     """Question (c)."""
     found = [
-        f"- `{metric}` in CW-GRPO's first {EARLY_STEPS} steps {'foretells' if p < 0.05 else 'does not foretell'} the "
-        f"difference: rank correlation {r:.2f} ({low:.2f} to {high:.2f}, p {chance(p)})."
+        f"- `{metric}` in CW-GRPO's first {EARLY_STEPS} steps {'foretells' if p < 0.05 else 'is not shown to foretell'}"
+        f" the difference: rank correlation {r:.2f} ({low:.2f} to {high:.2f}, p {chance(p)}), of {len(results.means())}"
+        " settings."
         for metric, (r, low, high, p) in correlations(results).items()
     ]
     return "\n".join(found) or "- Too few settings are in."
@@ -328,8 +336,11 @@ def best(results: Results) -> str:
     """The map's best settings, and question (d)."""
     says = []
     for method in ("grpo", "cw_grpo"):
-        ends = {point: values for point in MAP if (values := [run.accuracy for run in results.of(point, method)])}
-        if ends:
+        ends = {point: [run.accuracy for run in results.of(point, method)] for point in MAP}
+        short = sum(len(values) < FEWEST for values in ends.values())
+        if short:
+            says.append(f"- {NAMES[method]}: {len(MAP) - short} of {len(MAP)} settings of the map have {FEWEST} seeds.")
+        else:
             top = max(ends, key=lambda point: np.mean(ends[point]))
             says.append(f"- The best setting of the map for {NAMES[method]}: {name_of(top)}, {shown(ends[top], 100)}%.")
     values = results.kernels()
