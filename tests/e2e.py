@@ -18,6 +18,7 @@ MODEL = ROOT / "examples" / "cpu" / "model"
 
 METRICS = (
     "sigma", "signal_share", "weight_mean", "weight_min", "effective_sample_share", "downweighted_share",
+    "extreme_gradient_share", "extreme_balance",
     "covariance_before", "covariance_after", "covariance_max", "covariance_min", "seconds",
 )  # fmt: skip
 CHANGE = ("entropy_change",)  # from a process's second step on
