@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,8 @@ class TokenFiles:
     none); ``weight`` (w~, as it was applied); ``reward`` of the response. The schema's metadata has step, scope and
     kernel, how many groups and tokens the batch had, and the prompts as JSON by group.
 
-    If a step has several batches, the files of the later ones are ``step_000050-2.parquet`` and so on. If the disk
-    refuses a file (OSError), the log says so, and training continues.
+    If a step has several batches, the files of the later ones are ``step_000050-2.parquet`` and so on. A record is not
+    worth a run of days: whatever goes wrong is logged, and training continues.
 
     Args:
         run: the run's folder.
@@ -93,27 +94,39 @@ class TokenFiles:
         rows = group.argsort(stable=True)
         if self._scope == "group":  # else the statistics run over all rows
             rows = rows[drawn[rows]]
-        drawn_rows = rows[drawn[rows]].tolist()
-        of_drawn = list(batch.sequences(drawn_rows))
 
         def copied(values: Tensor) -> Tensor:  # the trainer may change its own
             return values[rows.to(values.device)].cpu()
 
-        copy = Batch(
-            copied(batch.log_probs),
-            copied(batch.advantages),
-            copied(batch.response_mask),
-            group[rows],
-            copied(batch.rewards),
-            lambda _: of_drawn,
-        )
-        job = self._writer.submit(self._write, path, metadata, copy, rows, drawn[rows], tokenizer)
-        self._jobs.append(job)
+        with self._errors_logged(path):
+            of_drawn = [
+                (prompt.cpu().clone(), response.cpu().clone())
+                for prompt, response in batch.sequences(rows[drawn[rows]].tolist())
+            ]
+            copy = Batch(
+                copied(batch.log_probs),
+                copied(batch.advantages),
+                copied(batch.response_mask),
+                group[rows],
+                copied(batch.rewards),
+                lambda _: of_drawn,
+            )
+            job = self._writer.submit(self._write, path, metadata, copy, rows, drawn[rows], tokenizer)
+            self._jobs.append(job)
 
     def finish(self) -> None:
-        """Wait until all records are on disk. Raise any error of the other thread that is not an OSError."""
+        """Wait until all records are on disk."""
         while self._jobs:
             self._jobs.pop(0).result()
+
+    @contextmanager
+    def _errors_logged(self, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._logger.error("cw_grpo: %s cannot be written: %s", path, error)
+        except Exception:
+            self._logger.exception("cw_grpo: %s cannot be written", path)
 
     def _write(
         self,
@@ -130,8 +143,23 @@ class TokenFiles:
             rows: the rows' numbers in the trainer's batch.
             drawn: which of them to record; ``batch.sequences`` has those of them.
         """
-        import pyarrow as pa
         import pyarrow.parquet as pq
+
+        with self._errors_logged(path):
+            table = self._table(batch, rows, drawn, tokenizer, metadata)
+            repeated = ["group", "row", "advantage", "reward", "text"]
+            options = {"compression": "zstd", "use_dictionary": repeated, "use_byte_stream_split": list(_FLOATS)}
+            write_whole(path, functools.partial(pq.write_table, table, **options))
+
+    def _table(
+        self,
+        batch: Batch,
+        rows: Int[Tensor, " rows"],
+        drawn: Bool[Tensor, " rows"],
+        tokenizer: Any,
+        metadata: dict[str, str],
+    ) -> Any:
+        import pyarrow as pa
 
         counts = batch.group.unique_consecutive(return_counts=True)[1].tolist()
         parts = counts if self._scope == "group" else [len(rows)]
@@ -143,15 +171,13 @@ class TokenFiles:
         valid = (batch.response_mask != 0) & drawn[:, None]
         at, position = valid.nonzero(as_tuple=True)
         sequences = list(batch.sequences(()))
-        ids = torch.cat(
-            [ids.cpu()[mask.nonzero()[:, 0]] for (_, ids), mask in zip(sequences, valid[drawn], strict=True)]
-        )
+        ids = torch.cat([ids[mask.nonzero()[:, 0]] for (_, ids), mask in zip(sequences, valid[drawn], strict=True)])
         known, at_known = np.unique(ids.numpy(), return_inverse=True)
         if new := [token for token in known.tolist() if token not in self._text]:
             self._text |= zip(new, tokenizer.batch_decode([[token] for token in new]), strict=True)
+        of_group = dict(zip(batch.group[drawn].tolist(), (prompt for prompt, _ in sequences), strict=True))
         prompts = {
-            group: tokenizer.decode(prompt.tolist(), skip_special_tokens=True)
-            for group, (prompt, _) in zip(batch.group[drawn].tolist(), sequences, strict=True)
+            group: tokenizer.decode(prompt.tolist(), skip_special_tokens=True) for group, prompt in of_group.items()
         }
         columns = {
             "group": batch.group[at].int(),
@@ -168,14 +194,7 @@ class TokenFiles:
         arrays = {name: pa.array(values.numpy()) for name, values in columns.items()}
         texts = pa.array([self._text[token] for token in known.tolist()], pa.string())
         arrays["text"] = pa.DictionaryArray.from_arrays(pa.array(at_known.astype(np.int32)), texts)
-        table = pa.table(arrays).replace_schema_metadata({**metadata, "prompts": json.dumps(prompts)})
-        repeated = ["group", "row", "advantage", "reward", "text"]
-        options = {"compression": "zstd", "use_dictionary": repeated, "use_byte_stream_split": list(_FLOATS)}
-        try:
-            write_whole(path, functools.partial(pq.write_table, table, **options))
-        except OSError as error:
-            step = metadata["step"]
-            self._logger.error("cw_grpo: the tokens of step %s are not recorded in %s: %s", step, self._folder, error)
+        return pa.table(arrays).replace_schema_metadata({**metadata, "prompts": json.dumps(prompts)})
 
 
 _FLOATS = ("log_prob", "covariance", "kernel", "weight")  # their bytes compress better when sorted by significance

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 import torch
 from reference import reference_weights
@@ -120,7 +122,7 @@ def test_a_folder_that_cannot_be_written_is_said_in_the_log(tmp_path, caplog):
     files = TokenFiles(tmp_path, "group", "gaussian", logging.getLogger("test"))
     files.write(3, random_batch(0), TOKENIZER)
     files.finish()
-    assert "the tokens of step 3 are not recorded" in caplog.text
+    assert "tokens/step_000003.parquet cannot be written" in caplog.text and "Traceback" not in caplog.text
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -141,3 +143,36 @@ def test_shares_and_means_of_a_side_are_those_of_its_tokens(tmp_path, sign):
         assert threshold == pytest.approx(extremes[count - 1], rel=1e-4)
         assert mean == pytest.approx(extremes[:count].mean(), rel=1e-4)
     assert all(map(math.isnan, side.at(0.5 / len(extremes))))
+
+
+def test_a_record_that_fails_is_logged_and_the_trainers_tensors_may_change(tmp_path, caplog):
+    class Broken:
+        def batch_decode(self, _):
+            raise TypeError("this tokenizer is broken")
+
+    files = TokenFiles(tmp_path, "group", "gaussian", logging.getLogger("test"))
+    batch = random_batch(6)
+    files.write(1, batch, Broken())
+    files.finish()
+    assert "this tokenizer is broken" in caplog.text and not list(tmp_path.rglob("*.parquet"))
+
+    before = batch.sequences([3])[0][1].clone()
+    files._writer.submit(time.sleep, 1)  # so that the next record is written after the trainer has gone on
+    files.write(2, batch, TOKENIZER)
+    for row in range(24):
+        batch.sequences([row])[0][1].fill_(7)
+    files.finish()
+    (record,) = read_tokens(tmp_path)
+    of_row = record.table.filter(pc.equal(record.table["row"], 3))
+    assert of_row["token_id"].to_pylist() == before[of_row["position"].to_numpy().copy()].tolist()
+
+
+def test_the_batches_of_a_step_are_read_in_their_order(tmp_path):
+    files = TokenFiles(tmp_path, "group", "gaussian", logging.getLogger("test"))
+    sizes = []
+    for seed in range(11):
+        batch = random_batch(seed)
+        files.write(50, batch, TOKENIZER)
+        sizes.append(int(batch.response_mask.sum()))
+    files.finish()
+    assert [record.tokens for record in read_tokens(tmp_path)] == sizes and len(set(sizes)) > 5

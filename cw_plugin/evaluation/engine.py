@@ -240,6 +240,7 @@ def run_to_log(command: Sequence[str], log: Path, news: Callable[[], None], seco
             news()
     finally:
         process.kill()
+        process.wait()
 
 
 def _end_with_the_parent() -> None:

@@ -82,10 +82,14 @@ def _files(path: Path, steps: tuple[int, int] | None) -> dict[int, list[Path]]:
     if not path.exists():
         raise ReportError(f"{path} does not exist; give the folder of a run")
     files: dict[int, list[Path]] = {}
-    for file in sorted(find(path, _PATTERN), key=lambda file: file.stem):  # else -2 comes before the first batch
+    for file in find(path, _PATTERN):
         if found := _STEP.fullmatch(file.name):
             files.setdefault(int(found[1]), []).append(file)
+    for of_step in files.values():
+        of_step.sort(key=lambda file: (len(file.name), file.name))  # -2 after the first batch, and -10 after -9
     refuse_several(path, {file.parent for of_step in files.values() for file in of_step})
+    if not files and find(path, "covariance/step_*.parquet"):
+        raise ReportError(f"{path} holds records of cw_plugin 0.1 (covariance/), which only that version reads")
     if not files:
         raise ReportError(
             f"{path} holds no token record ({_PATTERN}); train with adv_estimator=cw_grpo and "

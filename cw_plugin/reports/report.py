@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -38,13 +37,17 @@ class Material:
     evaluations: list[Evaluation] = field(default_factory=list)
     configs: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     records: dict[str, list[records.Records]] = field(default_factory=dict)
-    recorded: dict[str, str] = field(default_factory=dict)  # the first run of each name -> its page of tokens
+    # The first run of each name -> its page of tokens, and the last recorded step.
+    recorded: dict[str, tuple[str, int]] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
 
     @property
     def token_pages(self) -> dict[str, str]:
         """File -> what it is."""
-        return {file: f"Every recorded token of {split_name(run)[0]}" for run, file in self.recorded.items()}
+        return {
+            file: f"Tokens of {split_name(run)[0]} in step {step}, with their weights"
+            for run, (file, step) in self.recorded.items()
+        }
 
     @property
     def validations(self) -> list[Evaluation]:
@@ -72,20 +75,25 @@ def collect(arguments: Sequence[str]) -> Material:
         answers = path.is_dir() and bool(evaluation_folders(path) or validation_dumps(path))
         if (config := read_config(path)) is not None:
             material.configs.append((name, config))
+        recorded = records.has_records(path)
         try:
             material.runs.append(replace(read_run(argument), config=config or {}))
         except NoMetricsError:
-            if not answers:
+            if not (answers or recorded):
                 raise
         if answers:
             found = read_evaluations(argument)
             seed = seed_of(config or {})
             material.evaluations += [replace(each, seed=seed) if each.is_validation else each for each in found]
-        if records.has_records(path):
+        if recorded:
+            try:
+                tokens = records.read_records(path)
+            except ReportError as error:
+                material.missing.append(f"{name}: no tokens; {error}.")
+                continue
             if name not in material.records:
-                file_name = re.sub(r"[^\w.-]", "_", name)
-                material.recorded[argument] = f"tokens-{file_name}.html"
-            material.records.setdefault(name, []).append(records.read_records(path))
+                material.recorded[argument] = (f"tokens-{len(material.recorded) + 1}.html", max(tokens))
+            material.records.setdefault(name, []).append(tokens)
     material.missing += check_runs([(run.name, run.path) for run in material.runs])
     order = list(dict.fromkeys([*(run.name for run in material.runs), *(e.name for e in material.evaluations)]))
     for number, each in enumerate(material.evaluations):
@@ -134,8 +142,8 @@ def write_report(
         for name, text in files.items():
             write_whole(out / name, text)
             written.append(out / name)
-        for argument, file in material.recorded.items():
-            write_token_page(argument, out / file)
+        for argument, (file, last) in material.recorded.items():
+            write_token_page(argument, out / file, (last, last))  # a page of all steps could be very large
             written.append(out / file)
     except OSError as error:
         raise ReportError(f"{out} cannot be written ({error.strerror}); give another folder with --out") from None

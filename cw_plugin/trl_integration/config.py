@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -44,6 +45,9 @@ class CWGRPOConfig(GRPOConfig):
         if type(self.cw_record_every) is not int or self.cw_record_every < 0:
             raise OptionsError(f"cw_record_every must be a whole number >= 0, got {self.cw_record_every!r}")
         low, high = self.cw_entropy_low, self.cw_entropy_high
+        for name, bound in (("cw_entropy_low", low), ("cw_entropy_high", high)):
+            if bound is not None and not (isinstance(bound, (int, float)) and math.isfinite(bound)):
+                raise OptionsError(f"{name} must be a number of nats, or None, got {bound!r}")
         if low is not None and high is not None and not low < high:
             raise OptionsError(f"cw_entropy_low={low} must be less than cw_entropy_high={high}")
 

@@ -70,7 +70,7 @@ class CWGRPOTrainer(GRPOTrainer):
             self._metrics["train"][f"cw_grpo/{name}"].append(value)
         if self._cw_records.begin_batch():
             names = ("prompt_ids", "prompt_mask", "completion_ids")
-            prompts, is_prompt, completions = (gather(self.accelerator, batch[name]) for name in names)
+            prompts, is_prompt, completions = (gather(self.accelerator, batch[name]).cpu() for name in names)
             sequences = partial(map, lambda row: (prompts[row][is_prompt[row] != 0], completions[row]))
             self._cw_records.write(Batch(*everyone, self._cw_rewards, sequences))
         return batch

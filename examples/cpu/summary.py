@@ -75,7 +75,7 @@ def main() -> None:
     for what, file in FILES.items():
         if (run / file).exists():
             console.print(f"{what:<21}", f"{run}/{file}", soft_wrap=True)
-    for page in (run / "report").glob("tokens-*.html"):
+    for page in sorted((run / "report").glob("tokens-*.html")):
         console.print("tokens and weights   ", str(page), soft_wrap=True)
     if (run / "tensorboard").exists():
         curve = shlex.join([f"{sys.prefix}/bin/tensorboard", "--logdir", f"{run}/tensorboard"])
