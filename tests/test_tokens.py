@@ -117,7 +117,7 @@ def test_the_command_chooses_steps_and_says_what_is_wrong(run, tmp_path, monkeyp
     assert "the page has 0 MB; fewer steps" in run_command(run, "--out", out)[1]
 
     code, printed = run_command(run, "--out", out, "--steps", "7")
-    assert code == 2 and "has records of the steps 50, 100, none of them in --steps" in printed
+    assert code == 2 and "has records of step 50, 100, none of them in --steps" in printed
     code, printed = run_command(tmp_path / "nothing")
     assert code == 2 and "nothing does not exist" in printed
     (tmp_path / "empty").mkdir()
