@@ -197,4 +197,4 @@ def between_lines(ours: Curve, theirs: Curve | None = None) -> Difference | None
     curves = [curve for curve in (ours, theirs) if curve is not None]
     errors = np.nan_to_num([stats.linregress(*curve).stderr * _span(curve) for curve in curves])  # nan if constant
     value = rise(ours) - sum(map(rise, curves[1:]))
-    return _interval(value, np.linalg.norm(errors), sum(len(steps) - 2 for steps, _ in curves), "by step")
+    return _interval(value, float(np.linalg.norm(errors)), sum(len(steps) - 2 for steps, _ in curves), "by step")

@@ -102,7 +102,6 @@ class _Quantity:
                 conclusions.append(f"{where}{word} is {judged} with {name}: {told}.")
             elif found:
                 conclusions.append(f"No difference in {self.word.lower()} is shown: {name} {told}.")
-                conclusions += ["More seeds would narrow the interval."] * of_methods
             else:
                 conclusions.append(f"{self.word}: {name} {told}.")
             if not repeated:
@@ -136,21 +135,18 @@ class _Quantity:
 
         def single(name: str) -> Difference | None:
             theirs = curves[reference] if name != reference else []
-            return between(curves[name][0], theirs[0] if theirs else None)
+            alone = len(curves[name]) == 1 and len(theirs) < 2
+            return between(curves[name][0], theirs[0] if theirs else None) if alone else None
 
-        steps = f"steps {begin + 1} to {end}" if end > begin + 1 else f"step {end}"
-        return self.compare(f"{self.intro} {steps}", values, reference, single)
-
-
-def _points(value: float) -> str:
-    return f"{100 * value:+.1f}"
+        span = f"steps {begin + 1} to {end}" if end > begin + 1 else f"step {end}"
+        return self.compare(f"{self.intro} {span}", values, reference, single)
 
 
 def _factor(logarithm: float) -> str:
     return f"{np.exp(logarithm):.3g}"
 
 
-_ACCURACY = _Quantity("Accuracy", "{:.1%}".format, _points, "points against")
+_ACCURACY = _Quantity("Accuracy", "{:.1%}".format, lambda value: f"{100 * value:+.1f}", "points against")
 _NORM = _Quantity("Gradient norm", _factor, _factor, "times that of", "Geometric mean of")
 _RISE = _Quantity("Reward's rise", "{:+.3f}".format, intro="By a straight line through")
 
@@ -196,29 +192,29 @@ def _differ(runs: Sequence[Run]) -> list[str]:
 
 def _next(names: Names, grpo: Sequence[str]) -> list[str]:
     """The run that would tell more."""
-    seeds = dict.fromkeys(
-        str(seed) for each in names.values() for run in each if (seed := seed_of(run.config)) is not None
-    )
+    seeds = dict.fromkeys(seed for several in names.values() for seed in _seeds(several))
     same = f"with the same seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}".rstrip()
     question = "What is here does not show whether the weights help."
     if names and not grpo:
         command = "the same command with +algorithm.cw_grpo.kernel=none (in TRL --cw_kernel none) and another folder"
         return [f"{question} Train GRPO {same}: {command}."]
     if grpo and len(grpo) == len(names):
-        command = (
-            "the same command with algorithm.adv_estimator=cw_grpo, without kernel=none, and with another folder "
-            "(in TRL a CWGRPOTrainer)"
-        )
+        command = "the same command with algorithm.adv_estimator=cw_grpo (in TRL a CWGRPOTrainer), without kernel=none"
+        command += ", and with another folder"
         return [f"{question} Train CW-GRPO {same}: {command}."]
     single = " and ".join(name for name, several in names.items() if len(several) == 1)
     more = "two more seeds at least, the same for all (data.seed; SEED=2 in front of this repository's scripts)"
     return [f"To tell the methods apart, train {single} with {more}."] if single else []
 
 
+def _seeds(runs: Sequence[Run]) -> list[str]:
+    return [str(seed) for run in runs if (seed := seed_of(run.config)) is not None]
+
+
 def _compared(names: Names, grpo: Sequence[str]) -> list[Point]:
     texts = []
     for name, several in names.items():
-        seeds = [str(seed) for run in several if (seed := seed_of(run.config)) is not None]
+        seeds = _seeds(several)
         known = f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}" if len(seeds) == len(several) else "seed not known"
         lengths = dict.fromkeys(max(max(series) for series in run.metrics.values()) for run in several)
         steps = f"{' or '.join(map(str, lengths))} step{'s' * ([*lengths] != [1])}"
