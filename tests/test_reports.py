@@ -754,7 +754,9 @@ def test_the_verdict_tests_methods_over_seeds():
     assert said["Reward's rise"].endswith(f"GRPO +0.450; CW +0.130, {slopes} against GRPO (paired by seed): lower.")
     late = expected(*([1 + rise * 1.755 for rise in rises] for rises in values["rise"]))  # of steps 151 to 200
     assert said["Reward"].endswith(f"CW 1.228, {late} against GRPO (paired by seed): lower.")
-    ratio = expected(*values["norm"], np.log, lambda x: f"{np.exp(x):.3g}")
+    ratio = expected(*values["norm"], np.log, lambda x: f"{np.exp(x):#.3g}")
+    small = [trained("x", config(seed=1), norm=norm) for norm in (0.0612, 123.4)]
+    assert [texts([run])["Gradient norm"].split()[-1] for run in small] == ["0.0612.", "123."]
     assert said["Gradient norm"].endswith(f"{ratio} times that of GRPO (paired by seed): lower.")
     assert said["Entropy"].endswith("CW 0.561, +0.000 against GRPO (no interval).")  # it is the same under all seeds
     late = stats.ttest_1samp([1 + rise * 1.755 for rise in values["rise"][1]], 0).confidence_interval()

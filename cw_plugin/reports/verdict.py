@@ -143,7 +143,7 @@ class _Quantity:
 
 
 def _factor(logarithm: float) -> str:
-    return f"{np.exp(logarithm):.3g}"
+    return f"{np.exp(logarithm):#.3g}".rstrip(".")  # three significant digits
 
 
 _ACCURACY = _Quantity("Accuracy", "{:.1%}".format, lambda value: f"{100 * value:+.1f}", "points against")
