@@ -495,7 +495,7 @@ def test_covariance_puts_seeds_and_steps_together(tmp_path):
     _, printed = run_command("covariance", tmp_path)
     assert "holds 2 runs (1/tokens, 2/tokens)" in printed
     _, printed = run_command("covariance", *runs, "--steps", "2:40")
-    assert "has records of the steps 1, 50, none of them in --steps" in printed
+    assert "has records of step 1, 50, none of them in --steps" in printed
 
 
 def test_runs_of_one_name_that_differ_have_columns_of_their_own():
