@@ -41,6 +41,7 @@ from cw_plugin.reports.statistics import (
     paired_difference,
     rise,
     score,
+    student,
 )
 from cw_plugin.reports.verdict import verdict
 
@@ -208,7 +209,13 @@ def test_methods_are_compared_over_seeds():
         assert found.sample == "by seed, Welch's t" and found.p == pytest.approx(welch.pvalue)
         assert (found.low, found.high) == pytest.approx(tuple(welch.confidence_interval()))
     assert between_seeds(ours, theirs[:1]) is None
-    assert between_seeds(ours, ours).p == 1.0 and between_seeds(ours, [(s, v - 0.125) for s, v in ours[:2]]).p < 1
+    # Two seeds that differ alike, or not at all, do not make a method certain.
+    assert between_seeds(ours[:2], [(s, v - 0.1) for s, v in ours[:2]]) is None and between_seeds(ours, ours) is None
+    assert between_seeds([(1, 0.5), (2, 0.5)], [(3, 0.4), (4, 0.4)]) is None
+    alone = between_seeds([(None, value) for _, value in ours])
+    known = stats.ttest_1samp([0.50, 0.60, 0.55, 0.58], 0).confidence_interval()
+    assert (alone.low, alone.high, alone.sample) == (pytest.approx(known.low), pytest.approx(known.high), "by seed")
+    assert math.isnan(student(1.0, math.nan, 3, "").p)
 
 
 def test_checkpoints_are_compared_over_questions():
@@ -225,6 +232,9 @@ def test_checkpoints_are_compared_over_questions():
     draws = [np.mean([rng.choice(differences, len(differences)).mean() for differences in each]) for _ in range(4000)]
     assert found.value == pytest.approx(np.mean([differences.mean() for differences in each]))
     assert (found.low, found.high) == pytest.approx(tuple(np.quantile(draws, (0.025, 0.975))), abs=0.02)
+    one = {"0": [1.0]}  # question in common; none below; then no answer differs
+    assert between_questions([small[0], one], [small[1], one]) is None
+    assert between_questions([one], [{"other": [1.0]}]) is None and between_questions([ours], [ours]) is None
 
 
 def test_runs_are_compared_over_blocks_of_steps():
@@ -241,8 +251,10 @@ def test_runs_are_compared_over_blocks_of_steps():
         held["plain"] += stats.ttest_1samp(noise[1:], 0).pvalue >= 0.05
     assert held["blocks"] > 0.88 * 400 and held["plain"] < 0.7 * 400
     assert between_steps((steps[:9], steps[:9]), (steps, steps)) is None
-    found = between_steps((steps, 3.0 * steps), (steps[20:], 3.0 * steps[20:] - 1))  # of the steps that both have
-    assert (found.value, found.low, found.high) == pytest.approx((1.0, 1.0, 1.0))
+    assert between_steps((steps, 3.0 * steps), (steps, 3.0 * steps - 1)) is None  # nothing varies
+    found = between_steps((steps, 4.0 * steps), (steps[20:], 3.0 * steps[20:]))  # of the steps that both have
+    blocks = np.arange(21, 51).reshape(5, 6).mean(1)
+    assert (found.low, found.high) == pytest.approx(tuple(stats.ttest_1samp(blocks, 0).confidence_interval()))
 
 
 def test_slopes_are_compared_by_their_standard_errors():
@@ -255,6 +267,12 @@ def test_slopes_are_compared_by_their_standard_errors():
     assert (rise(curves[0]), found.value) == pytest.approx((40 * fits[0][0][0], 40 * (fits[0][0][0] - fits[1][0][0])))
     assert (found.low, found.high) == pytest.approx((found.value - half, found.value + half))
     assert math.isnan(rise((x[:9], x[:9])))
+    constant = (x, np.ones(40))
+    alone, beside = between_lines(curves[0]), between_lines(curves[0], constant)
+    assert beside.value == pytest.approx(alone.value) and beside.low == pytest.approx(
+        alone.value - (alone.value - alone.low) * stats.t.ppf(0.975, 76) / stats.t.ppf(0.975, 38)
+    )
+    assert between_lines(constant) is None and between_lines(constant, constant) is None
 
 
 METRICS = {1: {"actor/entropy": 0.5, "actor/kl": math.nan}, 2: {"actor/entropy": 0.25, "actor/kl": -math.inf}}
@@ -736,9 +754,14 @@ def test_the_verdict_tests_methods_over_seeds():
     assert said["Reward's rise"].endswith(f"GRPO +0.450; CW +0.130, {slopes} against GRPO (paired by seed): lower.")
     late = expected(*([1 + rise * 1.755 for rise in rises] for rises in values["rise"]))  # of steps 151 to 200
     assert said["Reward"].endswith(f"CW 1.228, {late} against GRPO (paired by seed): lower.")
-    ratio = expected(*values["norm"], np.log, lambda x: f"{np.exp(x):.2f}")
+    ratio = expected(*values["norm"], np.log, lambda x: f"{np.exp(x):#.3g}")
+    small = [trained("x", config(seed=1), norm=norm) for norm in (0.0612, 123.4)]
+    assert [texts([run])["Gradient norm"].split()[-1] for run in small] == ["0.0612.", "123."]
     assert said["Gradient norm"].endswith(f"{ratio} times that of GRPO (paired by seed): lower.")
-    assert said["Entropy"].endswith("+0.000 [+0.000, +0.000] against GRPO (paired by seed): no difference is shown.")
+    assert said["Entropy"].endswith("CW 0.561, +0.000 against GRPO (no interval).")  # it is the same under all seeds
+    late = stats.ttest_1samp([1 + rise * 1.755 for rise in values["rise"][1]], 0).confidence_interval()
+    alone = texts(runs[3:])
+    assert alone["Reward"].endswith(f"CW 1.228 [{late.low:.3f}, {late.high:.3f}] (by seed).")
     assert (
         "GRPO (3 runs, seeds 1, 2, 3, 200 steps); CW (3 runs, seeds 1, 2, 3, 200 steps); model …/models/tiny."
         in (said["Compared"])
@@ -775,10 +798,10 @@ def test_one_pair_of_runs_has_no_verdict_on_methods():
 
 def test_a_run_alone_says_which_run_would_tell():
     said = texts([trained("CW", config("cw_grpo", 7), rise=0.1)])
-    command = "the same command and +algorithm.cw_grpo.kernel=none (in TRL --cw_kernel none)"
+    command = "the same command with +algorithm.cw_grpo.kernel=none (in TRL --cw_kernel none) and another folder"
     assert said["In short"].endswith(f"Train GRPO with the same seed 7: {command}.")
     assert said["Accuracy"].endswith("CW 50.0%, +25.0 points against before training (no interval).")
-    assert said["Reward's rise"].endswith("CW +0.100 [+0.100, +0.100] (by step).")
+    assert said["Reward's rise"].endswith("CW +0.100.")  # its steps do not scatter
     said = texts([trained("GRPO", config("none", seed)) for seed in (1, 2)])
     assert (
         "Train CW-GRPO with the same seeds 1, 2: the same command with algorithm.adv_estimator=cw_grpo"
@@ -790,6 +813,8 @@ def test_a_run_alone_says_which_run_would_tell():
     assert texts([Run("x", Path("x"), {"actor/lr": {1: 0.1}})]).keys() == {"In short", "Compared"}
     nan = {metric: {1: math.nan, 2: math.inf} for metric in ("critic/score/mean", "actor/entropy", "actor/grad_norm")}
     assert texts([Run("x", Path("x"), nan)]).keys() == {"In short", "Compared"}  # and no warning
+    once = texts([Run("x", Path("x"), {"actor/entropy": {1: 0.5}})])
+    assert "1 step)" in once["Compared"] and once["Entropy"] == "Mean of step 1: x 0.500."
     assert "nothing to compare" in texts([], Evaluation("base", None, {"amc23": {"0": [1.0]}}))["In short"]
 
 
@@ -801,39 +826,76 @@ def test_what_is_plain_grpo():
     clip_cov["actor_rollout_ref"]["actor"] = {"policy_loss": {"loss_mode": "clip_cov"}}
     assert is_grpo(run("x", config("grpo"))) and is_grpo(run("x", config("none")))
     assert not is_grpo(run("GRPO", config("cw_grpo"))) and not is_grpo(run("GRPO", clip_cov))
-    assert is_grpo(run("x", {}, effective_sample_share=1.0)) and is_grpo(run("GRPO", {}))
+    kept = {"effective_sample_share": 1.0, "extreme_gradient_share": 0.8}
+    equal = {"effective_sample_share": 1.0, "extreme_gradient_share": 0.0}  # all rewards are equal: says nothing
+    assert is_grpo(run("x", {}, **kept)) and is_grpo(run("GRPO", {}, **equal)) and is_grpo(run("GRPO", {}))
+    assert not is_grpo(run("CW", {}, **equal))
     assert not is_grpo(run("GRPO", {}, effective_sample_share=0.9)) and not is_grpo(run("x", {}))
 
 
-@pytest.mark.parametrize(
-    ("balance", "says"),
-    [
-        (0.59, "removes signal"),
-        (-0.59, "removes signal"),
-        (0.1, "mostly noise"),
-        (0.3, "does not tell noise from signal"),
-    ],
-)
-def test_the_verdict_says_what_the_weights_remove(balance, says):
-    logged = {"extreme_gradient_share": 0.856, "extreme_balance": balance}
+def test_the_verdict_says_what_the_weights_remove():
+    logged = {"extreme_gradient_share": 0.856, "extreme_balance": 0.57}
     runs = [trained("GRPO", config("none", 1), **logged, downweighted_share=0.0)]
     runs += [trained("CW", config("cw_grpo", 1), **logged, downweighted_share=0.054)]
+    balance = runs[1].metrics["cw_grpo/extreme_balance"]
+    balance.update(dict.fromkeys(range(1, 151), 0.0))  # steps without extreme tokens do not count
+    balance.update({151: math.nan, 152: -1.0})  # one far from the others does little
     said = texts(runs)["Weights"]
-    assert (
-        "under GRPO they hold 86% of the squared gradient, which they keep; under CW they are 5.4% of the tokens"
-        in said
-    )
-    assert f"{balance:.2f} under GRPO, {balance:.2f} under CW" in said and says in said
+    assert "under GRPO they hold 86% of the squared gradient with their full weight" in said
+    assert "under CW they are 5.4% of the tokens and hold 86% of the squared gradient before the weights act" in said
+    assert "is 0.57 under GRPO, 0.57 under CW: near 0, they occur about as often in good as in bad" in said
+    balance.update(dict.fromkeys(range(1, 192), 0.0))  # 9 steps are left
+    assert "is 0.57 under GRPO: near 0" in texts(runs)["Weights"]
+    assert "balance" not in texts(runs[1:])["Weights"]
 
 
 def test_the_verdict_says_whether_entropy_left_its_band():
-    def course(**bounds) -> str:
-        return texts([trained("CW", config("cw_grpo", 1, **bounds))])["Course of entropy"]  # from 0.9975 to 0.5
+    def course(*bounds: dict) -> str:
+        return texts([trained("CW", config("cw_grpo", seed, **given)) for seed, given in enumerate(bounds)])[
+            "Course of entropy"
+        ]  # from 0.9975 to 0.5
 
-    assert "CW goes from 0.974 to 0.524 nats. No band was set" in course()  # means of 20 and 20 steps
-    assert "leaves its band (0.6 to no bound) in 40 of 200 steps, first in step 161." in course(entropy_low=0.6)
-    assert "leaves its band (no bound to 0.9) in 39 of 200 steps, first in step 1." in course(entropy_high=0.9)
-    assert "stays in its band (0.4 to 1.2)." in course(entropy_low=0.4, entropy_high=1.2)
+    assert course({}).endswith("CW goes from 0.974 to 0.524 nats.")  # means of 20 and 20 steps
+    assert course({"entropy_low": "${oc.env:LOW}"}) == course({})  # not resolved
+    assert "is outside its band (0.6 to inf) in 40 of 200 steps, first in step 161." in course({"entropy_low": 0.6})
+    assert "is outside its band (-inf to 0.9) in 39 of 200 steps, first in step 1." in course({"entropy_high": 0.9})
+    assert "is outside its band (0.4 to 1.2) in 0 of 200 steps." in course({"entropy_low": 0.4, "entropy_high": 1.2})
+    assert "(0.6 to inf or 0.55 to inf) in 60 of 400" in course({"entropy_low": 0.6}, {"entropy_low": 0.55})
+
+
+def test_a_metric_that_only_one_method_has_is_not_compared():
+    rng = np.random.default_rng(0)
+    runs = [trained(name, config(name, 1), noise=rng.normal(size=200)) for name in ("none", "cw_grpo")]
+    runs[0].metrics["critic/score/mean"] = {1: math.nan}
+    del runs[0].metrics["actor/entropy"]
+    said = texts(runs)
+    assert "cw_grpo 0.561 [" in said["Entropy"] and "none" not in said["Entropy"] + said["Reward"]
+
+
+def test_a_verdict_on_one_evaluated_method():
+    def answered(name: str, step: int | None) -> Evaluation:
+        return Evaluation(name, step, {"amc23": {str(i): [float(i < 10)] for i in range(40)}})
+
+    runs = [trained("grpo", config("none", 1)), trained("cw", config("cw_grpo", 1))]
+    assert texts(runs, answered("cw", 200))["Accuracy"] == "On AMC23, step 200: cw 25.0%."
+    said = texts([], answered("base", None), answered("cw", 200))
+    assert "Train GRPO with the same seed: the same command with +algorithm.cw_grpo.kernel=none" in said["In short"]
+
+
+def test_settings_that_make_no_method_are_named():
+    def run(name: str, lr: float, seed: int, **options) -> Run:
+        given = config(name, seed, record_every=seed)
+        given["actor_rollout_ref"]["actor"] = {"optim": {"lr": lr}, "policy_loss": {"loss_mode": name}}
+        given["data"] |= options
+        return trained(name, given)
+
+    same = [run("grpo", 1e-6, 1), run("cw_grpo", 1e-6, 2, only_here=1)]
+    assert "also differ" not in texts(same)["In short"]
+    other = [same[0], run("cw_grpo", 1e-4, 2)]
+    text = "The methods also differ in actor_rollout_ref.actor.optim.lr (1e-06 and 0.0001), so differences are not"
+    assert texts(other)["In short"].startswith(text)
+    more = [run("grpo", 1e-6, 1, a=1, b=1, c=1), run("cw_grpo", 1e-4, 2, a=2, b=2, c=2)]
+    assert "optim.lr (1e-06 and 0.0001), data.a (1 and 2), 2 more settings, so" in texts(more)["In short"]
 
 
 def write_run(folder: Path, *overrides: str, right: dict[int, int], dumps: bool = True) -> Path:

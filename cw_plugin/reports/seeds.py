@@ -25,6 +25,9 @@ MAY_DIFFER = (
 )  # fmt: skip
 SEEDS = ("*.seed", "*_seed")
 
+# What makes two methods, and so may differ between them.
+METHOD = ("algorithm.adv_estimator", "algorithm.cw_grpo.*", "*.policy_loss.*", "trl.cw_*")
+
 MODEL = "actor_rollout_ref.model.path"
 
 # The same for settings.json of an evaluation; its questions are compared benchmark by benchmark.
@@ -93,14 +96,27 @@ def seed_of(config: Mapping[str, Any]) -> Any:
 
 
 def is_grpo(run: Run) -> bool:
-    """Whether a run is plain GRPO: by its configuration, else by the weights that it logged, else by its name."""
+    """Whether a run is plain GRPO: by its configuration, else by what became of extreme tokens, else by its name."""
     if estimator := setting(run.config, "algorithm.adv_estimator"):
         loss = setting(run.config, "actor_rollout_ref.actor.policy_loss.loss_mode") or "vanilla"
         unweighted = estimator == "cw_grpo" and setting(run.config, "algorithm.cw_grpo.kernel") == "none"
         return loss == "vanilla" and (estimator == "grpo" or unweighted)
-    if shares := run.metrics.get("cw_grpo/effective_sample_share"):
-        return min(shares.values()) > 1 - 1e-6
-    return run.name.lower() == "grpo"
+    logged = {key: run.series(f"cw_grpo/{key}")[1] for key in ("effective_sample_share", "extreme_gradient_share")}
+    if (logged["effective_sample_share"] < 1 - 1e-6).any():
+        return False
+    return bool((logged["extreme_gradient_share"] > 0).any()) or run.name.lower() == "grpo"
+
+
+def other_differences(configs: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """What methods differ in besides the method: settings that all of the configurations have -> the values."""
+    known = [_flat(config) for config in configs if config]
+    shared = set.intersection(*map(set, known)) if known else set()
+    found = {}
+    for key in sorted(shared):
+        values = [_value(config, key) for config in known]
+        if any(value != values[0] for value in values) and not _any(key, (*MAY_DIFFER, *SEEDS, *METHOD)):
+            found[key] = values
+    return found
 
 
 def same_model(configs: Sequence[Mapping[str, Any]]) -> bool:

@@ -115,39 +115,54 @@ class Difference:
 
 def student(value: float, error: float, freedom: float, sample: str) -> Difference:
     half = float(stats.t.ppf(0.975, freedom)) * error
-    p = 2 * float(stats.t.sf(abs(value) / error, freedom)) if error > 0 else float(value == 0)
+    p = 2 * float(stats.t.sf(abs(value) / error, freedom)) if error else float(value == 0)
     return Difference(value, value - half, value + half, sample, p)
 
 
-def between_seeds(ours: Values, theirs: Values) -> Difference | None:
-    """Compare two methods by the values of their runs: a paired t-test if both have the same seeds, else Welch's.
+def _interval(value: float, error: float, freedom: float, sample: str) -> Difference | None:
+    """As :func:`student`, but None if the sample does not vary: an interval without width would claim certainty."""
+    return student(float(value), float(error), float(freedom), sample) if error > 1e-9 else None
+
+
+def between_seeds(ours: Values, theirs: Values | None = None) -> Difference | None:
+    """Compare two methods by the values of their runs: a paired t-test if both have the same seeds, else Welch's. Or
+    compare one with 0.
 
     Returns:
-        The difference, or None if one of the methods has only one run.
+        The difference, or None if a method has only one run, or if nothing varies from seed to seed.
     """
-    if min(len(ours), len(theirs)) < 2:
+    if min(len(ours), len(ours if theirs is None else theirs)) < 2:
         return None
+    if theirs is None:
+        alone = np.array([value for _, value in ours])
+        return _interval(alone.mean(), stats.sem(alone), len(alone) - 1, "by seed")
     mine, other = dict(ours), dict(theirs)
     if None not in mine and mine.keys() == other.keys() and len(mine) == len(ours) == len(theirs):
         paired = np.array([mine[seed] - other[seed] for seed in mine])
-        return student(float(paired.mean()), float(stats.sem(paired)), len(paired) - 1, "paired by seed")
+        return _interval(paired.mean(), stats.sem(paired), len(paired) - 1, "paired by seed")
     a, b = (np.array([value for _, value in values]) for values in (ours, theirs))
     errors = np.array([stats.sem(a) ** 2, stats.sem(b) ** 2])
     scale = (errors**2 / [len(a) - 1, len(b) - 1]).sum()
     freedom = errors.sum() ** 2 / scale if scale > 0 else 1.0
-    return student(float(a.mean() - b.mean()), float(errors.sum() ** 0.5), freedom, "by seed, Welch's t")
+    return _interval(a.mean() - b.mean(), errors.sum() ** 0.5, freedom, "by seed, Welch's t")
 
 
-def between_questions(ours: Sequence[Answers], theirs: Sequence[Answers]) -> Difference:
-    """As :func:`paired_difference`, with Student's interval over questions instead of a p-value."""
+def between_questions(ours: Sequence[Answers], theirs: Sequence[Answers]) -> Difference | None:
+    """As :func:`paired_difference`, with Student's interval over questions instead of a p-value.
+
+    Returns:
+        The difference, or None if a benchmark has fewer than two questions in common, or if no answer differs.
+    """
     value, variance, freedom = 0.0, 0.0, 0
     for mine, other in zip(ours, theirs, strict=True):
         each = np.array([np.mean(mine[q]) - np.mean(other[q]) for q in mine if q in other])
+        if len(each) < 2:
+            return None
         value += each.mean() / len(ours)
-        variance += each.var(ddof=1) / len(each) / len(ours) ** 2 if len(each) > 1 else np.inf
+        variance += each.var(ddof=1) / len(each) / len(ours) ** 2
         freedom += len(each) - 1
-    found = student(float(value), float(variance) ** 0.5, max(freedom, 1), "by question")
-    return replace(found, p=float("nan"))
+    found = _interval(value, variance**0.5, freedom, "by question")
+    return found and replace(found, p=float("nan"))
 
 
 def between_steps(ours: Curve, theirs: Curve | None = None) -> Difference | None:
@@ -155,7 +170,7 @@ def between_steps(ours: Curve, theirs: Curve | None = None) -> Difference | None
     that the sample is one of five blocks of steps (batch means).
 
     Returns:
-        The difference, or None of fewer than 10 steps.
+        The difference, or None of fewer than 10 steps, or if it is the same in all blocks.
     """
     steps, differences = ours
     if theirs is not None:
@@ -164,7 +179,7 @@ def between_steps(ours: Curve, theirs: Curve | None = None) -> Difference | None
     if len(differences) < FEW:
         return None
     blocks = np.array([block.mean() for block in np.array_split(differences, 5)])
-    return student(float(differences.mean()), float(stats.sem(blocks)), 4, "by step")
+    return _interval(differences.mean(), stats.sem(blocks), 4, "by step")
 
 
 def rise(curve: Curve) -> float:
@@ -176,9 +191,10 @@ def _span(curve: Curve) -> int:
     return int(np.ptp(curve[0])) + 1
 
 
-def between_lines(ours: Curve, theirs: Curve | None = None) -> Difference:
-    """Compare the rises of two runs, or one with 0; the sample is one of steps, which scatter about their line."""
+def between_lines(ours: Curve, theirs: Curve | None = None) -> Difference | None:
+    """Compare the rises of two runs, or one with 0; the sample is one of steps, which scatter about their line. None if
+    no step does."""
     curves = [curve for curve in (ours, theirs) if curve is not None]
-    errors = [stats.linregress(*curve).stderr * _span(curve) for curve in curves]
+    errors = np.nan_to_num([stats.linregress(*curve).stderr * _span(curve) for curve in curves])  # nan if constant
     value = rise(ours) - sum(map(rise, curves[1:]))
-    return student(value, float(np.linalg.norm(errors)), sum(len(steps) - 2 for steps, _ in curves), "by step")
+    return _interval(value, float(np.linalg.norm(errors)), sum(len(steps) - 2 for steps, _ in curves), "by step")

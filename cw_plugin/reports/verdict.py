@@ -15,7 +15,7 @@ from cw_plugin.reports.curves import CURVES
 from cw_plugin.reports.evaluations import Evaluation
 from cw_plugin.reports.plots import accuracy_metrics
 from cw_plugin.reports.runs import Run
-from cw_plugin.reports.seeds import MODEL, is_grpo, seed_of, setting
+from cw_plugin.reports.seeds import MODEL, is_grpo, other_differences, seed_of, setting
 from cw_plugin.reports.statistics import (
     FEW,
     Curve,
@@ -31,9 +31,6 @@ from cw_plugin.reports.tables import benchmarks_of, last_parts, seed_scores, sho
 
 BEFORE = "before training"  # the model that a single method is compared with
 FIRST = 100  # steps that the gradient norm and the reward's rise are of
-# |balance|. On the study's model it is 0.59; where 2 or 6 tokens of each response do not influence the reward
-# (examples/study/boundary), 0.18 and 0.04.
-NOISE, SIGNAL = 0.2, 0.4
 REWARD, ENTROPY, NORM = (CURVES[name][0] for name in ("reward", "entropy", "grad_norm"))
 
 Names = Mapping[str, Sequence[Run]]  # method -> its runs, in the page's order
@@ -81,19 +78,20 @@ class _Quantity:
         """Every method's mean over its runs, and its difference to the reference.
 
         Args:
-            single: compares a run of a method with one of the reference, or the only run that there is with 0.
+            single: compares the only run of a method with that of the reference, or with 0 if there is no other.
         """
         means = {name: float(np.mean([value for _, value in ours])) for name, ours in values.items()}
         texts, conclusions = [], []
         for name, ours in values.items():
             texts.append(f"{name} {self.show(means[name])}")
-            if len(values) == len(ours) == 1 and (found := single(name)):
+            if len(values) == 1 and (found := between_seeds(ours) if len(ours) > 1 else single(name)):
                 texts[-1] += f" [{self.show(found.low)}, {self.show(found.high)}] ({found.sample})"
             if name == reference or reference not in values:
                 continue
             told = f"{self.tell(means[name] - means[reference])} {self.relation} {reference} (no interval)"
             judged = ""
-            if found := between_seeds(ours, values[reference]) or single(name):
+            repeated = min(len(ours), len(values[reference])) > 1
+            if found := between_seeds(ours, values[reference]) if repeated else single(name):
                 interval = f"[{self.tell(found.low)}, {self.tell(found.high)}]"
                 told = f"{self.tell(found.value)} {interval} {self.relation} {reference} ({found.sample})"
                 judged = "higher" if found.low > 0 else "lower" if found.high < 0 else "no difference is shown"
@@ -104,10 +102,9 @@ class _Quantity:
                 conclusions.append(f"{where}{word} is {judged} with {name}: {told}.")
             elif found:
                 conclusions.append(f"No difference in {self.word.lower()} is shown: {name} {told}.")
-                conclusions += ["More seeds would narrow the interval."] * of_methods
             else:
                 conclusions.append(f"{self.word}: {name} {told}.")
-            if not of_methods:
+            if not repeated:
                 conclusions.append("One run does not tell methods apart: another seed may turn this around.")
         return [Point(self.word, f"{intro}: {'; '.join(texts)}.", conclusions)] if texts else []
 
@@ -137,20 +134,19 @@ class _Quantity:
                 values[name].append((seed_of(run.config), value))
 
         def single(name: str) -> Difference | None:
-            return between(curves[name][0], curves[reference][0] if name != reference else None)
+            theirs = curves[reference] if name != reference else []
+            alone = len(curves[name]) == 1 and len(theirs) < 2
+            return between(curves[name][0], theirs[0] if theirs else None) if alone else None
 
-        return self.compare(f"{self.intro} steps {begin + 1} to {end}", values, reference, single)
-
-
-def _points(value: float) -> str:
-    return f"{100 * value:+.1f}"
+        span = f"steps {begin + 1} to {end}" if end > begin + 1 else f"step {end}"
+        return self.compare(f"{self.intro} {span}", values, reference, single)
 
 
 def _factor(logarithm: float) -> str:
-    return f"{np.exp(logarithm):.2f}"
+    return f"{np.exp(logarithm):#.3g}".rstrip(".")  # three significant digits
 
 
-_ACCURACY = _Quantity("Accuracy", "{:.1%}".format, _points, "points against")
+_ACCURACY = _Quantity("Accuracy", "{:.1%}".format, lambda value: f"{100 * value:+.1f}", "points against")
 _NORM = _Quantity("Gradient norm", _factor, _factor, "times that of", "Geometric mean of")
 _RISE = _Quantity("Reward's rise", "{:+.3f}".format, intro="By a straight line through")
 
@@ -178,41 +174,52 @@ def verdict(runs: Sequence[Run], evaluations: Sequence[Evaluation]) -> Verdict:
         *_weights(names),
     ]
     conclusions = [text for point in (accuracy or reward) for text in point.conclusions if len(names) > 1]
-    short = " ".join(dict.fromkeys([*conclusions, *_next(names, grpo)]))
+    short = " ".join(dict.fromkeys([*_differ(runs), *conclusions, *_next(names, grpo)]))
     if not (short or points):
         short = "Nothing that was trained is here, so there is nothing to compare."
     return Verdict([*([Point("In short", short)] if short else []), *_compared(names, grpo), *points])
 
 
+def _differ(runs: Sequence[Run]) -> list[str]:
+    """A warning, if the methods differ in more than the method."""
+    found = other_differences(run.config for run in runs)
+    texts = [f"{key} ({' and '.join(dict.fromkeys(map(str, values)))})" for key, values in found.items()]
+    if len(texts) > 2:
+        texts[2:] = [f"{len(texts) - 2} more setting{'s' * (len(texts) > 3)}"]
+    text = f"The methods also differ in {', '.join(texts)}, so differences are not those of the weights alone."
+    return [text] if texts else []
+
+
 def _next(names: Names, grpo: Sequence[str]) -> list[str]:
     """The run that would tell more."""
-    seeds = dict.fromkeys(
-        str(seed) for each in names.values() for run in each if (seed := seed_of(run.config)) is not None
-    )
+    seeds = dict.fromkeys(seed for several in names.values() for seed in _seeds(several))
     same = f"with the same seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}".rstrip()
     question = "What is here does not show whether the weights help."
-    if not grpo and any(names.values()):
+    if names and not grpo:
         command = "the same command with +algorithm.cw_grpo.kernel=none (in TRL --cw_kernel none) and another folder"
         return [f"{question} Train GRPO {same}: {command}."]
     if grpo and len(grpo) == len(names):
-        command = (
-            "the same command with algorithm.adv_estimator=cw_grpo, without kernel=none, and with another folder "
-            "(in TRL a CWGRPOTrainer)"
-        )
+        command = "the same command with algorithm.adv_estimator=cw_grpo (in TRL a CWGRPOTrainer), without kernel=none"
+        command += ", and with another folder"
         return [f"{question} Train CW-GRPO {same}: {command}."]
     single = " and ".join(name for name, several in names.items() if len(several) == 1)
     more = "two more seeds at least, the same for all (data.seed; SEED=2 in front of this repository's scripts)"
     return [f"To tell the methods apart, train {single} with {more}."] if single else []
 
 
+def _seeds(runs: Sequence[Run]) -> list[str]:
+    return [str(seed) for run in runs if (seed := seed_of(run.config)) is not None]
+
+
 def _compared(names: Names, grpo: Sequence[str]) -> list[Point]:
     texts = []
     for name, several in names.items():
-        seeds = [str(seed) for run in several if (seed := seed_of(run.config)) is not None]
+        seeds = _seeds(several)
         known = f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}" if len(seeds) == len(several) else "seed not known"
-        steps = dict.fromkeys(str(max(max(series) for series in run.metrics.values())) for run in several)
+        lengths = dict.fromkeys(max(max(series) for series in run.metrics.values()) for run in several)
+        steps = f"{' or '.join(map(str, lengths))} step{'s' * ([*lengths] != [1])}"
         many = f"{len(several)} runs, " * (len(several) > 1)
-        texts += [f"{name} ({many}{known}, {' or '.join(steps)} steps)"] if several else []
+        texts += [f"{name} ({many}{known}, {steps})"] if several else []
     models = dict.fromkeys(setting(run.config, MODEL) for several in names.values() for run in several)
     text = "; ".join([*texts, *(f"model {last_parts(model)}" for model in models if model)]) + "."
     if len(names) > 1 and not grpo:
@@ -231,7 +238,7 @@ def _graded(evaluations: Sequence[Evaluation], names: Names, reference: str) -> 
     values = {name: seed_scores(each, columns) for name, each in shown.items() if columns}
 
     def single(name: str) -> Difference | None:
-        if name == reference:
+        if name == reference or reference not in shown:
             return None
         return between_questions(*([shown[each].accuracy[c] for c in columns] for each in (name, reference)))
 
@@ -260,53 +267,47 @@ def _logged(names: Names, reference: str) -> list[Point]:
     return _ACCURACY.compare(f"On validation, step {last}", values, reference)
 
 
+def _band(run: Run) -> tuple[float, float]:
+    low, high = (setting(run.config, f"algorithm.cw_grpo.entropy_{end}") for end in ("low", "high"))
+    return low if isinstance(low, float | int) else -np.inf, high if isinstance(high, float | int) else np.inf
+
+
 def _course(names: Names) -> list[Point]:
-    """Where the entropy went, and whether it left the band that the runs were given."""
-    texts, unset = [], " No band was set (+algorithm.cw_grpo.entropy_low, entropy_high)."
+    """Where the entropy went, and in how many steps it was outside the band of its run."""
+    texts = []
     for name, several in names.items():
-        series = [run.series(ENTROPY) for run in several]
-        if not any(np.isfinite(values).any() for _, values in series):
+        logged = [(*point, *_band(run)) for run in several for point in zip(*run.series(ENTROPY), strict=True)]
+        steps, values, low, high = np.array([each for each in logged if np.isfinite(each[1])]).reshape(-1, 4).T
+        if len(set(steps)) < 2:
             continue
-        steps, values = map(np.concatenate, zip(*series, strict=True))
-        steps, values = steps[np.isfinite(values)], values[np.isfinite(values)]
         first, last = np.quantile(steps, (0.1, 0.9))
-        text = f"{name} goes from {values[steps <= first].mean():.3f} to {values[steps >= last].mean():.3f} nats"
-        low, high = (setting(several[0].config, f"algorithm.cw_grpo.entropy_{end}") for end in ("low", "high"))
-        if low is not None or high is not None:
-            unset = ""
-            out = steps[(values < (-np.inf if low is None else low)) | (values > (np.inf if high is None else high))]
-            band = f"its band ({'no bound' if low is None else low} to {'no bound' if high is None else high})"
-            left = f"leaves {band} in {len(out)} of {len(steps)} steps, first in step {min(out, default=0)}"
-            text += f" and {left if len(out) else f'stays in {band}'}"
-        texts.append(text)
-    return (
-        [Point("Course of entropy", f"First to last tenth of the steps: {'; '.join(texts)}.{unset}")] if texts else []
-    )
+        texts.append(f"{name} goes from {values[steps <= first].mean():.3f} to {values[steps >= last].mean():.3f} nats")
+        if np.isfinite([low, high]).any():
+            bands = " or ".join(dict.fromkeys(map("{:g} to {:g}".format, low, high)))
+            out = steps[(values < low) | (values > high)]
+            texts[-1] += f" and is outside its band ({bands}) in {len(out)} of {len(steps)} steps"
+            texts[-1] += f", first in step {min(out):.0f}" if len(out) else ""
+    return [Point("Course of entropy", f"First to last tenth of the steps: {'; '.join(texts)}.")] if texts else []
 
 
 def _weights(names: Names) -> list[Point]:
-    """What the weights take away, and whether that is noise."""
+    """What the weights act on, and how often those tokens occur in good and in bad responses."""
     keys = ("downweighted_share", "extreme_gradient_share", "extreme_balance")
-    shares, balances = [], {}
+    shares, balances = [], []
     for name, several in names.items():
-        logged = [[value for run in several for value in run.series(f"cw_grpo/{key}")[1]] for key in keys]
-        tokens, held, balance = (float(np.nanmean(values)) if values else np.nan for values in logged)
+        logged = [np.array([value for run in several for value in run.series(f"cw_grpo/{key}")[1]]) for key in keys]
+        tokens, held, balance = (values[np.isfinite(values)] for values in logged)
         kept = all(map(is_grpo, several))
-        share = [] if kept or np.isnan(tokens) else [f"are {tokens:.1%} of the tokens"]
+        share = [f"are {tokens.mean():.1%} of the tokens"] if len(tokens) and not kept else []
         fate = "with their full weight" if kept else "before the weights act"
-        share += [] if np.isnan(held) else [f"hold {held:.0%} of the squared gradient {fate}"]
+        share += [f"hold {held.mean():.0%} of the squared gradient {fate}"] if len(held) else []
         shares += [f"under {name} they {' and '.join(share)}"] if share else []
-        if np.isfinite(balance):
-            balances[name] = balance
+        balance = balance[balance != 0]  # 0 in a step without extreme tokens
+        balances += [f"{np.median(balance):.2f} under {name}"] if len(balance) >= FEW else []
     texts = [f"Extreme tokens have a Gaussian kernel below 0.5: {'; '.join(shares)}."] if shares else []
     if balances:
-        sizes = np.abs(list(balances.values()))
-        meaning = "between: this does not tell noise from signal"
-        if sizes.max() < NOISE:
-            meaning = "near 0: they occur about as often in good as in bad responses, as noise does"
-        elif sizes.min() > SIGNAL:
-            meaning = "far from 0: here they tell good responses from bad ones, so the weights may remove signal"
         texts.append(
-            f"Their balance is {', '.join(f'{b:.2f} under {name}' for name, b in balances.items())}, {meaning}."
+            f"Their balance (sum of c over sum of |c|, median over steps) is {', '.join(balances)}: near 0, they occur "
+            "about as often in good as in bad responses; near 1 or -1, they stand on one side."
         )
     return [Point("Weights", " ".join(texts))] if texts else []
