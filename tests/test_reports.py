@@ -498,6 +498,22 @@ def test_covariance_puts_seeds_and_steps_together(tmp_path):
     assert "has records of step 1, 50, none of them in --steps" in printed
 
 
+def test_a_report_links_the_tokens_of_every_name_and_survives_a_damaged_record(tmp_path):
+    for folder in ("a b", "a_b", "tokens alone", "damaged"):
+        if folder != "tokens alone":
+            write_metrics(tmp_path / folder, METRICS)
+        for step in (1, 50):
+            write_record(tmp_path / folder, step, 10)
+    (tmp_path / "damaged" / "tokens" / "step_000050.parquet").write_bytes(b"x")
+    code, printed = run_command("report", *sorted(tmp_path.iterdir()), "--out", tmp_path / "out")
+    assert code == 0 and "damaged: no tokens;" in printed
+    page = (tmp_path / "out" / "report.html").read_text()
+    for number, name in enumerate(("a b", "a_b", "tokens alone"), 1):
+        assert f'<a href="tokens-{number}.html">Tokens of {name} in step 50, with their weights</a>' in page
+        assert f"<title>Tokens of {name}</title>" in (tmp_path / "out" / f"tokens-{number}.html").read_text()
+    assert "tokens-4" not in page
+
+
 def test_runs_of_one_name_that_differ_have_columns_of_their_own():
     one, other = {"trainer": {"total_training_steps": 10}}, {"trainer": {"total_training_steps": 3}}
     table = tables.table_5([("GRPO", one), ("GRPO", one), ("GRPO", other)])
