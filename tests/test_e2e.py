@@ -515,7 +515,7 @@ def test_the_study_trains_two_at_a_time_and_gathers_what_has_finished(tmp_path):
     assert right < 0.5 * wrong
     covariance = pq.read_table(tmp_path / "results" / "covariance.parquet").to_pylist()
     assert {row["method"] for row in covariance} == set(runs)
-    assert sum(row["tokens"] for row in covariance if row["method"] == "cw_grpo") > 500
+    assert sum(row["count"] for row in covariance if row["method"] == "cw_grpo") > 500
     finished = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*/finished")}
     subprocess.run(command, env=environment, check=True, timeout=60)
     assert len(finished) == 2 and all(path.stat().st_mtime_ns == before for path, before in finished.items())

@@ -93,9 +93,7 @@ def test_a_variant_of_the_ablation_changes_what_it_says(variant, study, monkeypa
     advantages = torch.randn(6, generator=generator)
     mask = torch.arange(9)[None] < torch.tensor([9, 3, 5, 9, 1, 7])[:, None]
     group = torch.tensor([0, 1, 0, 1, 0, 1])
-    result, statistics = estimator.reweight_responses(
-        log_probs, advantages, mask.int(), group, "gaussian", observe=None
-    )
+    result, statistics = estimator.reweight_responses(log_probs, advantages, mask.int(), group, "gaussian")
     assert (result[~mask] == 0).all()
     papers = np.array(
         reference_weights(log_probs.tolist(), advantages.tolist(), mask.int().tolist(), group.tolist())[0]
@@ -372,7 +370,7 @@ def hand_written(report) -> list[str]:
         f"{entropy(grpo)}). That is {above(shuffled, ours)} points above the paper's weights",
         f"({batch} points, at the same learning rate), no centring ({uncentred}) and no normalisation ({unnormalised})",
         # What to watch
-        f"(here it falls to {length} of GRPO's, for {share('weak_tokens')} of the tokens)",
+        f"(here {length} times, with {share('weak_tokens')} of the tokens down-weighted)",
     ]  # fmt: skip
 
 
