@@ -273,15 +273,15 @@ class _OneGroup:
         x_sum, a_sum, n = (values.sum(-1, dtype=torch.float64) for values in (self.x, self.a, ~self.invalid))
         _check_finite(torch.arange(len(self.x)), log_probs=x_sum, advantages=a_sum)
         self.N = n.sum()
-        N = self.N.clamp(min=1)
+        N = self.N.clamp(min=1)  # nothing is divided by 0 where no token is valid
 
         # c = (log pi - mean(log pi)) * (A - mean(A)), and its standard deviation
         self.x_centred = (self.x - x_sum.sum() / N).masked_fill_(self.invalid, 0.0)
         self.c = (self.a - a_sum.sum() / N).mul_(self.x_centred)
         c_mean = self.c.sum(dtype=torch.float64) / N
-        self.sigma = (self.c.square().sum(dtype=torch.float64) / N - c_mean.square()).clamp(min=0).sqrt()
+        sigma = (self.c.square().sum(dtype=torch.float64) / N - c_mean.square()).clamp(min=0).sqrt()
         c_min, c_max = torch.aminmax(self.c) if self.c.numel() else (c_mean, c_mean)
-        self.moments = _Moments(*(value.double()[None] for value in (self.N, c_mean, self.sigma, c_max, c_min)))
+        self.moments = _Moments(*(value.double()[None] for value in (self.N, c_mean, sigma, c_max, c_min)))
 
     def w(self) -> Float[Tensor, "rows time"]:
         """exp(-c^2 / (2 sigma^2)), 0 where the mask is 0."""
