@@ -21,6 +21,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from cw_plugin import __version__
 from cw_plugin.data.sources import SOURCES
 from cw_plugin.errors import CWGRPOError, OptionsError, how_to_install
 from cw_plugin.files import expanded
@@ -77,8 +78,16 @@ def _errors(to_install: str) -> Iterator[None]:
         raise typer.Exit(2) from None
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"cw-plugin {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def main() -> None:
+def main(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_print_version)] = False,
+) -> None:
     """Tools for CW-GRPO with verl and TRL."""
 
 

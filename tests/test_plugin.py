@@ -89,6 +89,8 @@ def test_the_built_wheel_registers_beside_verl_alone(tmp_path):
     assert result.returncode == 0, result.stderr
     assert str(site) in result.stdout and "hooks in place" in result.stdout
     assert (site / "cw_plugin" / "reports" / "tokens.html").exists()
+    version = subprocess.run([venv / "bin" / "python", "-m", "cw_plugin", "--version"], capture_output=True, text=True)
+    assert version.stdout.split() == ["cw-plugin", wheel.name.split("-")[1]]
 
 
 @pytest.mark.parametrize("module", ["cw_plugin", "cw_plugin.weights", "cw_plugin.reports.report", "cw_plugin.cli"])

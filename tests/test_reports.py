@@ -662,6 +662,8 @@ def test_every_command_compares_the_runs_of_one_name(tmp_path):
         assert code == 2 and "both named CW, have the same seeds (data.seed=1)" in printed
         code, printed = run_command(command, runs[0], runs[0], "--out", tmp_path / "out")
         assert code == 2 and "run0 is given twice as CW" in printed
+        code, printed = run_command(command, runs[0], runs[0].replace("CW=", "GRPO="), "--out", tmp_path / "out")
+        assert code == 2 and "run0 is given as CW and as GRPO" in printed
         code, printed = run_command(command, runs[0], runs[1].replace("CW=", "other="), "--out", tmp_path / "out")
         assert code == 0, printed
 

@@ -36,12 +36,13 @@ EVALUATION_MAY_DIFFER = ("model", "checkpoint", "weights", "step", "n", "seed", 
 
 
 def refuse_twice(folders: Iterable[tuple[str, Path]]) -> None:
-    """Raise ReportError if a name has the same folder twice, which would count as two seeds."""
-    seen = set()
+    """Raise ReportError if a folder is given twice: it would count as two seeds, or as two methods that agree."""
+    given: dict[Path, str] = {}
     for name, path in folders:
-        if (name, path.resolve()) in seen:
-            raise ReportError(f"{path} is given twice as {name}; give each seed's folder once")
-        seen.add((name, path.resolve()))
+        if (before := given.get(path.resolve())) is not None:
+            how = f"twice as {name}" if before == name else f"as {before} and as {name}"
+            raise ReportError(f"{path} is given {how}; give the folder of each run once")
+        given[path.resolve()] = name
 
 
 def check_runs(folders: Sequence[tuple[str, Path]]) -> list[str]:
