@@ -99,17 +99,18 @@ class TokenFiles:
             return values[rows.to(values.device)].cpu()
 
         with self._errors_logged(path):
-            of_drawn = [
-                (prompt.cpu().clone(), response.cpu().clone())
-                for prompt, response in batch.sequences(rows[drawn[rows]].tolist())
-            ]
+            chosen = rows[drawn[rows]].tolist()
+            of_row = {
+                row: (prompt.cpu().clone(), response.cpu().clone())
+                for row, (prompt, response) in zip(chosen, batch.sequences(chosen), strict=True)
+            }
             copy = Batch(
                 copied(batch.log_probs),
                 copied(batch.advantages),
                 copied(batch.response_mask),
                 group[rows],
                 copied(batch.rewards),
-                lambda _: of_drawn,
+                lambda wanted: [of_row[row] for row in wanted],
             )
             job = self._writer.submit(self._write, path, metadata, copy, rows, drawn[rows], tokenizer)
             self._jobs.append(job)
@@ -141,7 +142,7 @@ class TokenFiles:
 
         Args:
             rows: the rows' numbers in the trainer's batch.
-            drawn: which of them to record; ``batch.sequences`` has those of them.
+            drawn: which of them to record; ``batch.sequences`` knows no others.
         """
         import pyarrow.parquet as pq
 
@@ -170,7 +171,7 @@ class TokenFiles:
             weight = torch.ones_like(weight)
         valid = (batch.response_mask != 0) & drawn[:, None]
         at, position = valid.nonzero(as_tuple=True)
-        sequences = list(batch.sequences(()))
+        sequences = batch.sequences(rows[drawn].tolist())
         ids = torch.cat([ids[mask.nonzero()[:, 0]] for (_, ids), mask in zip(sequences, valid[drawn], strict=True)])
         known, at_known = np.unique(ids.numpy(), return_inverse=True)
         if new := [token for token in known.tolist() if token not in self._text]:

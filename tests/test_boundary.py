@@ -253,6 +253,9 @@ def test_the_first_wrong_token_is_where_no_taught_answer_goes_on(train, boundary
     wrong = kinds[1][mask[1] > 0].tolist()
     assert wrong == sorted(wrong, key=[2, 0, 1].index) and wrong.count(0) == 1  # right so far, wrong, after it
     assert (kinds[mask == 0] == -1).all()
+    values = torch.arange(12.0).view(2, 6)  # ten of them valid: a fifth are two
+    highest = first_wrong.highest_fifth(values, torch.tensor([[1] * 6, [1] * 4 + [0] * 2]))
+    assert highest.nonzero().tolist() == [[1, 2], [1, 3]]
 
 
 def synthetic(plan, boundary, runs, accuracy) -> dict:

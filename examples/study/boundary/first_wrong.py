@@ -1,4 +1,5 @@
-"""How much of the gradient the first wrong token of a response holds, what follows it, and the rest.
+"""How much of the gradient the first wrong token of a response holds, what follows it, and the rest; how surprising
+these tokens are, and how uncertain the model is at their positions.
 
 python examples/study/boundary/first_wrong.py FILE    # a parquet file; about two minutes on one core
 """
@@ -22,6 +23,10 @@ from study import save
 
 BATCHES = 64
 KINDS = ("first wrong token", "after it", "all others")
+FIFTHS = (
+    "the fifth with the highest entropy",
+    "the fifth with the lowest probability",
+)  # of a batch; they overlap KINDS
 
 
 def taught(problem: task.Problem) -> set[str]:
@@ -57,6 +62,11 @@ def kinds(tokenizer: Any, completions: Tensor, mask: Tensor, problems: list[task
     return kind.where(mask > 0, -1)
 
 
+def highest_fifth(values: Tensor, mask: Tensor) -> Tensor:
+    """(rows, time): True for the fifth of the valid tokens with the highest values."""
+    return (values > values[mask > 0].quantile(0.8)) & (mask > 0)
+
+
 @torch.no_grad()
 def main(path: Path) -> None:
     torch.set_num_threads(1)
@@ -65,27 +75,32 @@ def main(path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     problems = task.split_problems()["train"]
-    tokens, squares = torch.zeros(3), {"grpo": torch.zeros(3), "cw_grpo": torch.zeros(3)}
+    totals: dict[str, Tensor] = {}
     for batch in range(BATCHES):
         asked = problems[batch * PROMPTS : (batch + 1) * PROMPTS]
         samples = task.sample(model, tokenizer, task.padded_prompts(tokenizer, asked), task.MAX_NEW_TOKENS)
         mask = samples.response_mask.int()
         completions = samples.ids[:, -mask.shape[1] :]
-        logits = model(samples.ids).logits[:, -mask.shape[1] - 1 : -1]
-        log_probs = torch.log_softmax(logits, -1).gather(-1, completions[..., None])[..., 0]
+        of_all = torch.log_softmax(model(samples.ids).logits[:, -mask.shape[1] - 1 : -1], -1)
+        log_probs = of_all.gather(-1, completions[..., None])[..., 0]
         rewards = [sum(grade(text, math.prod(asked[row // RESPONSES]))) for row, text in enumerate(samples.texts)]
         of_group = torch.tensor(rewards).view(-1, RESPONSES)
         a = ((of_group - of_group.mean(1, keepdim=True)) / (of_group.std(1, keepdim=True) + 1e-4)).flatten()[:, None]
-        # |e - pi|^2 over the vocabulary, e the sampled token
-        length = torch.softmax(logits, -1).square().sum(-1) - 2 * log_probs.exp() + 1
-        kind = kinds(tokenizer, completions, mask, asked)
         z = covariances(log_probs, a, mask)[2]
-        for method, total in squares.items():
-            held = (a * normalised(kernel(method, z), mask)).square() * length
-            total += torch.stack([held[kind == number].sum() for number in range(3)])
-        tokens += torch.stack([(kind == number).sum() for number in range(3)])
-    columns = {"kind": list(KINDS), "tokens": tokens.tolist()}
-    columns |= {method: total.tolist() for method, total in squares.items()}
+        # |e - pi|^2 over the vocabulary, e the sampled token
+        length = of_all.exp().square().sum(-1) - 2 * log_probs.exp() + 1
+        measured = {
+            "tokens": torch.ones_like(log_probs),
+            "surprisal": -log_probs,
+            "entropy": -(of_all.exp() * of_all).sum(-1),
+            **{method: (a * normalised(kernel(method, z), mask)).square() * length for method in ("grpo", "cw_grpo")},
+        }
+        kind = kinds(tokenizer, completions, mask, asked)
+        chosen = [kind == number for number in range(len(KINDS))]
+        chosen += [highest_fifth(measured[name], mask) for name in ("entropy", "surprisal")]
+        for name, values in measured.items():
+            totals[name] = totals.get(name, 0) + torch.stack([values[tokens].sum() for tokens in chosen])
+    columns = {"kind": [*KINDS, *FIFTHS]} | {name: sums.tolist() for name, sums in totals.items()}
     save(pa.table(columns), path)
     print(columns)
 

@@ -210,10 +210,20 @@ def early(results: Results) -> Table:
 def first_wrong(folder: Path) -> Table:
     """What first_wrong.py has measured."""
     rows = pq.read_table(folder / "first_wrong.parquet").to_pylist()
-    total = {name: sum(row[name] for row in rows) for name in ("tokens", "grpo", "cw_grpo")}
-    cells = [[row["kind"], *(f"{row[name] / total[name] * 100:.1f}" for name in total)] for row in rows]
+    shares = ("tokens", "grpo", "cw_grpo")
+    total = {name: sum(row[name] for row in rows[:3]) for name in shares}  # the others overlap these
+    cells = [
+        [row["kind"], *(f"{row[name] / total[name] * 100:.1f}" for name in shares),
+         *(f"{row[name] / row['tokens']:.2f}" for name in ("surprisal", "entropy"))]
+        for row in rows
+    ]  # fmt: skip
     header = ["", "of all tokens, %", "of the squared gradient under GRPO, %", "under CW-GRPO, %"]
-    notes = [f"Under CW-GRPO their sum is {total['cw_grpo'] / total['grpo'] * 100:.1f}% of that under GRPO."]
+    header += ["surprisal, nats", "entropy at its position, nats"]
+    notes = [
+        f"Under CW-GRPO the sum of squares is {total['cw_grpo'] / total['grpo'] * 100:.1f}% of that under GRPO. "
+        "Surprisal is -log π of the sampled token. It and the entropy are means. The fifths are those of a batch of 64 "
+        "responses, and overlap the three kinds."
+    ]
     return Table("first-wrong", "Where the gradient is, on the starting model", header, cells, notes)
 
 
@@ -357,7 +367,7 @@ def best(results: Results) -> str:
 
 def why(folder: Path) -> str:
     """The measurement of first_wrong.py."""
-    (first, after, _) = first_wrong(folder).rows
+    first, after = first_wrong(folder).rows[:2]
     return (
         f"- On the starting model the first wrong token of a response, {first[1]}% of all tokens, holds {first[2]}% of "
         f"the squared gradient under GRPO, and {first[3]}% under CW-GRPO. The tokens after it hold {after[2]}% and "
