@@ -251,8 +251,10 @@ def heat_map(results: Results) -> Figure:
         if point in MAP:
             at = UPDATES.index(point.updates), LEARNING_RATES.index(point.lr)
             grid[at] = mean * 100
-            fell = [sum(run.fell for run in results.of(point, method)) for method in ("grpo", "cw_grpo")]
-            text = f"{grid[at]:+.1f}\ncollapsed {fell[0]} | {fell[1]}\nof {len(results.of(point, 'grpo'))}"
+            both = [results.of(point, method) for method in ("grpo", "cw_grpo")]
+            ends = " | ".join(f"{np.mean([run.accuracy for run in several]) * 100:.1f}" for several in both)
+            fell = " | ".join(str(sum(run.fell for run in several)) for several in both)
+            text = f"{grid[at]:+.1f}\n{ends}\ncollapsed {fell} of {len(both[0])}"
             axes.text(at[1], at[0], text, ha="center", va="center", fontsize=8)
     limit = np.nanmax([10, *np.abs(grid).flatten()])
     figure.colorbar(axes.imshow(grid, cmap="PuOr", vmin=-limit, vmax=limit, aspect="auto", alpha=0.7))
@@ -393,7 +395,9 @@ def write_page(folder: Path, results: Results) -> None:
     tables = [settings(results), ablation(results), early(results), first_wrong(folder), hosts(results)]
     head = "# Results of the boundary study\n\nWritten by `page.py` in the folder above, whose README has the plan.\n"
     images = "\n".join(f"![{name}]({name}.svg)" for name in drawn)
-    images += "\n\nIn the map, collapsed are the runs of GRPO | of CW-GRPO that collapsed in accuracy.\n"
+    images += (
+        "\n\nIn the map: the difference; the accuracy of GRPO | of CW-GRPO; how many of their runs collapsed in it.\n"
+    )
     write_whole(
         folder / "README.md", "\n".join([head, still_to_come(results) + images, "", *(t.markdown() for t in tables)])
     )
