@@ -396,7 +396,7 @@ def write_page(folder: Path, results: Results) -> None:
     head = "# Results of the boundary study\n\nWritten by `page.py` in the folder above, whose README has the plan.\n"
     images = "\n".join(f"![{name}]({name}.svg)" for name in drawn)
     images += (
-        "\n\nIn the map: the difference; the accuracy of GRPO | of CW-GRPO; how many of their runs collapsed in it.\n"
+        "\n\nIn the map: the difference, the accuracy of GRPO | of CW-GRPO, and how many runs collapsed in it.\n"
     )
     write_whole(
         folder / "README.md", "\n".join([head, still_to_come(results) + images, "", *(t.markdown() for t in tables)])
