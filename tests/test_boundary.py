@@ -329,3 +329,14 @@ def test_what_is_written_is_what_the_results_give(boundary, tmp_path):
     page.write_page(tmp_path, results)
     assert (tmp_path / "README.md").read_text("utf-8") == (page.RESULTS / "README.md").read_text("utf-8")
     assert {path.name for path in tmp_path.iterdir()} == {path.name for path in page.RESULTS.iterdir()}
+
+
+def test_the_numbers_of_the_text_are_those_of_the_first_wrong_token(boundary):
+    page = boundary("page")
+    follows = (BOUNDARY / "README.md").read_text("utf-8").split("## What follows")[1].split("## Fixed before")[0]
+    said = set(re.findall(r"(?<![\d:/.])\d+\.\d+(?!\d)", follows)) - {"1.5"}  # the temperature
+    first, after, others, entropy_fifth, probability_fifth = (row[1:] for row in page.first_wrong(page.RESULTS).rows)
+    left = re.search(r"is ([\d.]+)% of that under GRPO", page.first_wrong(page.RESULTS).notes[0])[1]
+    ratio = f"{float(first[3]) / float(first[4]):.1f}"
+    assert said == {*first[1:], left, ratio, *entropy_fifth[1:3], probability_fifth[1]}
+    assert all(float(surprisal) <= float(entropy) for *_, surprisal, entropy in (after, others))
