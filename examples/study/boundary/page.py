@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 from matplotlib.figure import Figure
-from plan import ABLATION, CENTRE, LEARNING_RATES, LINES, MAP, POINTS, SEEDS, UPDATES, Run, runs
+from plan import ABLATION, CENTRE, LEARNING_RATES, LINES, MAP, METHODS, POINTS, SEEDS, UPDATES, Run, runs
 from scipy import stats
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 import report as study  # noqa: E402
 from boundary import finished  # noqa: E402
-from report import WINDOW, p_value, said, shown  # noqa: E402
+from report import WINDOW, p_value, said  # noqa: E402
 
 from cw_plugin.files import write_whole  # noqa: E402
 from cw_plugin.reports import plots  # noqa: E402
@@ -32,13 +32,15 @@ BEGIN, END = "<!-- boundary: written by examples/study/boundary/page.py -->\n", 
 NAMES = {"grpo": "GRPO", "clip_cov": "Clip-Cov", "cw_grpo": "CW-GRPO"}
 KERNELS = {"width_2": "2 sigmas", "width_3": "3 sigmas", "width_4": "4 sigmas",
            "negative": "1 sigma on negative covariances only", "positive": "1 sigma on positive ones only"}  # fmt: skip
-AXES = {"lr": "learning rate {}", "updates": "updates {}", "stale": "rollouts {} steps old",
-        "temperature": "temperature {}", "wrong": "wrong rewards {}%", "bits": "rollouts with {} bits",
-        "fillers": "tokens that do not matter {}"}  # fmt: skip
+AXES = {"lr": "learning rate {}", "updates": "updates {}", "stale": "rollouts renewed every {} steps",
+        "temperature": "temperature {}", "wrong": "{}% of rewards flipped", "bits": "rollouts with {} bits",
+        "fillers": "filler tokens {}"}  # fmt: skip
 EARLY = ("extreme_gradient_share", "extreme_balance")
 EARLY_STEPS = 20
 FEWEST = 3  # seeds; a setting with fewer is not tested
 RESAMPLES = 1999
+SURGE = 2.0  # times the entropy of the first steps, from which on it has surged
+DEAD = 0.01  # accuracy below which a method has nothing left
 
 
 class Result(study.Result):
@@ -63,6 +65,10 @@ class Result(study.Result):
     @property
     def emptied(self) -> bool:
         return self.failed or super().emptied
+
+    @property
+    def surged(self) -> bool:
+        return not self.failed and self.entropy > SURGE * self.mean("entropy", WINDOW)
 
 
 class Results(dict[Run, Result]):
@@ -115,6 +121,12 @@ def name_of(point: Run) -> str:
         words.format(value) for name, words in AXES.items() if (value := getattr(point, name)) != getattr(CENTRE, name)
     ]
     return ", ".join(changed) or "the centre"
+
+
+def shown(values: list[float], scale: float = 1.0, digits: int = 1, sign: str = "") -> str:
+    """As in the study, but without an interval where there are fewer than FEWEST seeds."""
+    enough = values if len(values) >= FEWEST or not values else [float(np.mean(values))]
+    return study.shown(enough, scale, digits, sign)
 
 
 def collapses(found: Collection[Result]) -> str:
@@ -294,6 +306,20 @@ def still_to_come(results: Results) -> str:
     return f"**{done} of {planned} runs are in. The figures will change.**\n\n" if done < planned else ""
 
 
+def unstable(results: Results) -> list[str]:
+    """How many runs of each method collapsed, and in how many entropy surged."""
+    says = []
+    for method, name in NAMES.items():
+        found = [run for key, run in results.items() if key.method == method]
+        fell, emptied, surged = (sum(getattr(run, what) for run in found) for what in ("fell", "emptied", "surged"))
+        if found:
+            says.append(
+                f"- Of {len(found)} runs of {name}, {fell} collapsed in accuracy and {emptied} in entropy. In "
+                f"{surged}, entropy ended above twice that of the first steps."
+            )
+    return says
+
+
 def expected(results: Results) -> str:
     """Questions (a) and (b)."""
     differences = {point: results.differences(point) for point in POINTS}
@@ -313,27 +339,28 @@ def expected(results: Results) -> str:
     def prevented(point: Run) -> bool:
         return higher(point) and np.mean([run.gain for run in results.of(point, "grpo")]) < 0
 
-    below = sum(mean < 0 for mean in means.values())
-    collapsed = [
-        f"{name} {collapses([run for key, run in results.items() if key.method == method])} runs"
-        for method, name in NAMES.items()
-    ]
+    def end(point: Run) -> float:
+        return max(float(np.mean([run.accuracy for run in results.of(point, method)])) for method in METHODS)
+
+    alive = [point for point in means if end(point) >= DEAD]
+    dead = f" In the other {len(means) - len(alive)}, both end below {DEAD:.0%}." if len(alive) < len(means) else ""
     none, six = (results.differences(LINES["fillers"][at]) for at in (0, -1))
     change = [ours - theirs for ours, theirs in zip(six, none, strict=False)]
     says = [
-        f"- CW-GRPO's mean accuracy is below GRPO's in {below} of {len(means)} settings.",
+        f"- CW-GRPO's mean accuracy is below GRPO's in {sum(means[point] < 0 for point in alive)} of {len(alive)} "
+        f"settings.{dead}",
+        *unstable(results),
         f"- {len(enough)} of {len(POINTS)} settings have {FEWEST} seeds or more, so that they can be tested.",
-        f"- Collapsed, in accuracy / in entropy: {', '.join(collapsed)}.",
     ]
     if enough:
         says += [
             f"- CW-GRPO is significantly worse in {listed(lower)}.",
             f"- CW-GRPO is significantly better in {listed(higher)}.",
-            f"- CW-GRPO is better where GRPO ends below its start, and so prevents a loss, in {listed(prevented)}.",
+            f"- CW-GRPO is significantly better, and GRPO ends below its start, in {listed(prevented)}.",
         ]
     if change:
         by = f"{shown(change, 100, 1, '+')} points (p {chance(p_value(change))})"
-        says.append(f"- 6 tokens in a response that do not matter change the difference by {by}.")
+        says.append(f"- 6 filler tokens in each response change the difference by {by}.")
     return "\n".join(says)
 
 
@@ -367,13 +394,21 @@ def best(results: Results) -> str:
     return "\n".join(says)
 
 
-def why(folder: Path) -> str:
-    """The measurement of first_wrong.py."""
+def why(results: Results, folder: Path) -> str:
+    """The measurement of first_wrong.py, and how often the gradient was scaled down."""
     first, after = first_wrong(folder).rows[:2]
+    above = {
+        method: [value > 1 for run in results.of(CENTRE, method) for value in run.series("grad_norm").values()]
+        for method in METHODS
+    }
+    clipped = " and ".join(
+        f"{np.mean(steps):.0%} of {NAMES[method]}'s steps" for method, steps in above.items() if steps
+    )
+    scaled = f"- At the centre the gradient norm is above 1, and scaled down, in {clipped}."
     return (
         f"- On the starting model the first wrong token of a response, {first[1]}% of all tokens, holds {first[2]}% of "
         f"the squared gradient under GRPO, and {first[3]}% under CW-GRPO. The tokens after it hold {after[2]}% and "
-        f"{after[3]}%."
+        f"{after[3]}%.\n{scaled if clipped else ''}"
     )
 
 
@@ -383,7 +418,7 @@ def in_short(results: Results, folder: Path) -> str:
         "What to expect": expected(results),
         "How to tell early": told_early(results),
         "What to set": best(results),
-        "Why": why(folder),
+        "Why": why(results, folder),
     }
     return still_to_come(results) + "".join(f"**{title}**\n\n{says}\n\n" for title, says in parts.items())
 
@@ -395,9 +430,7 @@ def write_page(folder: Path, results: Results) -> None:
     tables = [settings(results), ablation(results), early(results), first_wrong(folder), hosts(results)]
     head = "# Results of the boundary study\n\nWritten by `page.py` in the folder above, whose README has the plan.\n"
     images = "\n".join(f"![{name}]({name}.svg)" for name in drawn)
-    images += (
-        "\n\nIn the map: the difference, the accuracy of GRPO | of CW-GRPO, and how many runs collapsed in it.\n"
-    )
+    images += "\n\nEach cell of the map: the difference, the accuracy of GRPO | CW-GRPO, the collapsed runs.\n"
     write_whole(
         folder / "README.md", "\n".join([head, still_to_come(results) + images, "", *(t.markdown() for t in tables)])
     )
