@@ -401,14 +401,12 @@ def why(results: Results, folder: Path) -> str:
         method: [value > 1 for run in results.of(CENTRE, method) for value in run.series("grad_norm").values()]
         for method in METHODS
     }
-    clipped = " and ".join(
-        f"{np.mean(steps):.0%} of {NAMES[method]}'s steps" for method, steps in above.items() if steps
-    )
-    scaled = f"- At the centre the gradient norm is above 1, and scaled down, in {clipped}."
+    shares = [f"{np.mean(steps):.0%} of {NAMES[method]}'s steps" for method, steps in above.items() if steps]
+    scaled = f"- At the centre the gradient norm is above 1, and scaled down, in {' and '.join(shares)}."
     return (
         f"- On the starting model the first wrong token of a response, {first[1]}% of all tokens, holds {first[2]}% of "
         f"the squared gradient under GRPO, and {first[3]}% under CW-GRPO. The tokens after it hold {after[2]}% and "
-        f"{after[3]}%.\n{scaled if clipped else ''}"
+        f"{after[3]}%.\n{scaled if shares else ''}"
     )
 
 
