@@ -23,10 +23,8 @@ from study import save
 
 BATCHES = 64
 KINDS = ("first wrong token", "after it", "all others")
-FIFTHS = (
-    "the fifth with the highest entropy",
-    "the fifth with the lowest probability",
-)  # of a batch; they overlap KINDS
+# Of the tokens of a batch; these overlap KINDS.
+FIFTHS = ("the fifth with the highest entropy", "the fifth with the lowest probability")
 
 
 def taught(problem: task.Problem) -> set[str]:
