@@ -225,6 +225,27 @@ def test_a_run_that_is_no_longer_finite_is_an_outcome(train, boundary, monkeypat
     assert (rows[-1]["step"], rows[-1]["failed"], rows[-1]["accuracy"]) == (2, 1.0, 0.0)
 
 
+def test_logits_that_overflow_are_an_outcome_and_other_errors_are_not(train, boundary, monkeypatch):
+    monkeypatch.setattr(train, "accuracy", lambda *_: 0.5)
+    generate = train.CWGRPOTrainer._generate_single_turn
+
+    def overflowing(self, *args, **kwargs):
+        if self.rows:  # the second step
+            self.model.lm_head.weight.data[5], self.model.lm_head.weight.data[6] = 3e38, -3e38  # one logit is infinite
+        return generate(self, *args, **kwargs)
+
+    monkeypatch.setattr(train.CWGRPOTrainer, "_generate_single_turn", overflowing)
+    rows = train.train(replace(boundary("plan").CENTRE, steps=3))
+    assert (rows[-1]["step"], rows[-1]["failed"], rows[-1]["accuracy"]) == (1, 1.0, 0.0)
+
+    def broken(self, *args, **kwargs):
+        raise RuntimeError("the disk is full")
+
+    monkeypatch.setattr(train.CWGRPOTrainer, "_generate_single_turn", broken)
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        train.train(replace(boundary("plan").CENTRE, steps=3))
+
+
 def test_the_first_wrong_token_is_where_no_taught_answer_goes_on(train, boundary):
     first_wrong = boundary("first_wrong")
     tokenizer = train.AutoTokenizer.from_pretrained(BOUNDARY.parent / "model")

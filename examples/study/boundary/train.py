@@ -273,7 +273,9 @@ def train(run: Run) -> Rows:
         try:
             trainer.train()
             trainer.validate()
-        except (FloatingPointError, NonFiniteError) as error:
+        except (FloatingPointError, NonFiniteError, RuntimeError) as error:
+            if type(error) is RuntimeError and "probability tensor contains" not in str(error):  # torch.multinomial's
+                raise
             failed = True
             print(f"{run}: {error}", flush=True)
     logs = [entry for entry in trainer.state.log_history if "grad_norm" in entry]
