@@ -1,7 +1,7 @@
 """How much of the gradient the first wrong token of a response holds, what follows it, and the rest; how surprising
 these tokens are, and how uncertain the model is at their positions.
 
-python examples/study/boundary/first_wrong.py FILE    # a parquet file; about two minutes on one core
+python examples/study/boundary/first_wrong.py FILE    # a parquet file; less than a minute on one core
 """
 
 from __future__ import annotations

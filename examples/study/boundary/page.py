@@ -150,7 +150,7 @@ def settings(results: Results) -> Table:
         row += [shown([run.accuracy for run in several], 100) for several in found.values()]
         row += [shown(results.differences(point), 100, 1, "+"), chance(p.get(point))]
         row += [shown(results.differences(point, what="reward"), 1, 3, "+")]
-        ends = [[run.entropy for run in found[method]] for method in ("grpo", "cw_grpo")]
+        ends = [[run.entropy for run in found[method]] for method in METHODS]
         row += [" / ".join(f"{np.mean(end):.3f}" if end else "-" for end in ends)]
         rows.append(row + [collapses(several) for several in found.values()])
     header = ["changed from the centre", "start, %", *(f"{name}, %" for name in NAMES.values())]
@@ -159,7 +159,7 @@ def settings(results: Results) -> Table:
     notes = [
         f"Accuracy after {CENTRE.steps} steps, mean and 95% interval over seeds. Differences are paired by seed. p is "
         f"corrected for {len(POINTS)} tests (Holm). Collapsed: in accuracy / in entropy. Reward and entropy, "
-        f"in nats, are means of the last {WINDOW} steps, the reward before any of it is made wrong."
+        f"in nats, are means of the last {WINDOW} steps, the reward before any of it is flipped."
     ]
     return Table("settings", "Every setting", header, rows, notes)
 
@@ -243,7 +243,7 @@ def hosts(results: Results) -> Table:
     """The centre here, and the study's runs with verl up to the same step."""
     theirs = study.of(study.read_results(study.RESULTS), "main")
     rows = []
-    for method in ("grpo", "cw_grpo"):
+    for method in METHODS:
         verl = [run for run in theirs[method] if run.lr == CENTRE.lr]
         for host, several in (("TRL, here", results.of(CENTRE, method)), ("verl, the study", verl)):
             accuracies = [run.series("accuracy")[CENTRE.steps] for run in several]
@@ -263,7 +263,7 @@ def heat_map(results: Results) -> Figure:
         if point in MAP:
             at = UPDATES.index(point.updates), LEARNING_RATES.index(point.lr)
             grid[at] = mean * 100
-            both = [results.of(point, method) for method in ("grpo", "cw_grpo")]
+            both = [results.of(point, method) for method in METHODS]
             ends = " | ".join(f"{np.mean([run.accuracy for run in several]) * 100:.1f}" for several in both)
             fell = " | ".join(str(sum(run.fell for run in several)) for several in both)
             text = f"{grid[at]:+.1f}\n{ends}\ncollapsed {fell} of {len(both[0])}"
@@ -378,7 +378,7 @@ def told_early(results: Results) -> str:
 def best(results: Results) -> str:
     """The map's best settings, and question (d)."""
     says = []
-    for method in ("grpo", "cw_grpo"):
+    for method in METHODS:
         ends = {point: [run.accuracy for run in results.of(point, method)] for point in MAP}
         short = sum(len(values) < FEWEST for values in ends.values())
         if short:

@@ -18,7 +18,7 @@ export PATH=$venv/bin:$PATH
 [ -e "$trl/trl" ] || pip install --quiet --no-deps --target "$trl" trl==1.16.0
 export PYTHONPATH=$trl:$root OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 export RESULTS=${RESULTS:-$here/results}
-# Else glibc returns memory after each operation, and gets it again for the next: a tenth of the time.
+# Else glibc returns memory after each operation, and gets it again for the next.
 export MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_TOP_PAD_=268435456
 export GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 
