@@ -212,6 +212,22 @@ def test_the_advantages_that_reach_the_loss_are_weighted(train, boundary, monkey
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("limit", [math.inf, 0.01])
+def test_the_optimizer_sees_gradients_up_to_the_limit(train, boundary, monkeypatch, limit):
+    norms = []
+
+    def step(self, *args, **kwargs):
+        gradients = [weight.grad for group in self.param_groups for weight in group["params"] if weight.grad is not None]
+        norms.append(float(torch.nn.utils.get_total_norm(gradients)))
+        return original(self, *args, **kwargs)
+
+    original = torch.optim.AdamW.step
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    monkeypatch.setattr(train, "accuracy", lambda *_: 0.5)
+    rows = train.train(replace(boundary("plan").CENTRE, steps=1, updates=1, limit=limit))
+    assert rows[1]["grad_norm"] > 0.01 and norms == pytest.approx([min(rows[1]["grad_norm"], limit)], rel=1e-3)
+
+
 def test_a_run_that_is_no_longer_finite_is_an_outcome(train, boundary, monkeypatch):
     monkeypatch.setattr(train, "accuracy", lambda *_: 0.5)
 
@@ -308,9 +324,12 @@ def test_the_page_says_what_the_runs_give(boundary, tmp_path):
         jitter = run.seed * 1e-3 * (run.method == "grpo")
         if run.lr == "3e-4":
             return 0.30 + jitter if run.method == "grpo" else 0.46
+        if run.limit > 1:
+            return 0.47 + jitter if run.method == "grpo" else 0.49
         return 0.55 + jitter if run.method == "grpo" else 0.50
 
     part = [run for run in plan.runs() if run.point in plan.MAP and run.updates == 2 and run.method in plan.METHODS]
+    part += [run for run in plan.runs() if run.point == plan.CONTROLS[0]]
     made = synthetic(plan, runner, part, accuracy)
     lost = replace(plan.CENTRE, lr="1e-5", method="cw_grpo")
     made[lost] = made[lost][:11]
@@ -318,11 +337,11 @@ def test_the_page_says_what_the_runs_give(boundary, tmp_path):
     for run, rows in made.items():
         runner.add(tmp_path, run, rows)
     results = page.read(tmp_path)
-    assert len(results) == len(part) == 40
+    assert len(results) == len(part) == 50
     assert results[lost].fell and results[lost].emptied and results[lost].accuracy == 0 == results[lost].reward
     shutil.copy(page.RESULTS / "first_wrong.parquet", tmp_path)
     text = page.in_short(results, tmp_path)
-    assert f"**40 of {len(plan.runs())} runs are in." in text
+    assert f"**50 of {len(plan.runs())} runs are in." in text
     assert "below GRPO's in 3 of 4 settings" in text
     assert "4 of 24 settings have 3 seeds or more" in text
     assert "significantly worse in 2 (the centre; learning rate 1e-4)" in text  # the lost run makes the third uncertain
@@ -330,6 +349,7 @@ def test_the_page_says_what_the_runs_give(boundary, tmp_path):
     assert "Of 20 runs of GRPO, 5 collapsed in accuracy and 0 in entropy. In 5, entropy ended above twice" in text
     assert "Of 20 runs of CW-GRPO, 1 collapsed in accuracy and 1 in entropy. In 0, entropy" in text
     assert "of Clip-Cov" not in text and "in 50% of GRPO's steps and 0% of CW-GRPO's steps" in text
+    assert "CW-GRPO less GRPO with no limit on the gradient norm: +1.7 ± 0.2 points." in text
     assert "CW-GRPO: 4 of 16 settings of the map have 3 seeds." in text
     page.write_page(tmp_path, results)
     written = (tmp_path / "README.md").read_text("utf-8")

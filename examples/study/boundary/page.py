@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 from matplotlib.figure import Figure
-from plan import ABLATION, CENTRE, LEARNING_RATES, LINES, MAP, METHODS, POINTS, SEEDS, UPDATES, Run, runs
+from plan import ABLATION, CENTRE, CONTROLS, LEARNING_RATES, LINES, MAP, METHODS, POINTS, SEEDS, UPDATES, Run, runs
 from scipy import stats
 
 HERE = Path(__file__).resolve().parent
@@ -34,7 +34,7 @@ KERNELS = {"width_2": "2 sigmas", "width_3": "3 sigmas", "width_4": "4 sigmas",
            "negative": "1 sigma on negative covariances only", "positive": "1 sigma on positive ones only"}  # fmt: skip
 AXES = {"lr": "learning rate {}", "updates": "updates {}", "stale": "rollouts renewed every {} steps",
         "temperature": "temperature {}", "wrong": "{}% of rewards flipped", "bits": "rollouts with {} bits",
-        "fillers": "filler tokens {}"}  # fmt: skip
+        "fillers": "filler tokens {}", "limit": "no limit on the gradient norm"}  # fmt: skip
 EARLY = ("extreme_gradient_share", "extreme_balance")
 EARLY_STEPS = 20
 FEWEST = 3  # seeds; a setting with fewer is not tested
@@ -138,10 +138,10 @@ def chance(p: float | None) -> str:
     return said(p, 3) if p is not None and p == p else "-"
 
 
-def settings(results: Results) -> Table:
-    p = tested({point: results.differences(point) for point in POINTS}, len(POINTS))
+def settings(results: Results, points: list[Run], name: str, title: str) -> Table:
+    p = tested({point: results.differences(point) for point in points}, len(points))
     rows = []
-    for point in POINTS:
+    for point in points:
         found = {method: results.of(point, method) for method in NAMES}
         if not any(found.values()):
             continue
@@ -158,10 +158,10 @@ def settings(results: Results) -> Table:
     header += [f"collapsed, {name}" for name in NAMES.values()]
     notes = [
         f"Accuracy after {CENTRE.steps} steps, mean and 95% interval over seeds. Differences are paired by seed. p is "
-        f"corrected for {len(POINTS)} tests (Holm). Collapsed: in accuracy / in entropy. Reward and entropy, "
+        f"corrected for {len(points)} tests (Holm). Collapsed: in accuracy / in entropy. Reward and entropy, "
         f"in nats, are means of the last {WINDOW} steps, the reward before any of it is flipped."
     ]
-    return Table("settings", "Every setting", header, rows, notes)
+    return Table(name, title, header, rows, notes)
 
 
 def ablation(results: Results) -> Table:
@@ -310,7 +310,7 @@ def unstable(results: Results) -> list[str]:
     """How many runs of each method collapsed, and in how many entropy surged."""
     says = []
     for method, name in NAMES.items():
-        found = [run for key, run in results.items() if key.method == method]
+        found = [run for point in POINTS for run in results.of(point, method)]
         fell, emptied, surged = (sum(getattr(run, what) for run in found) for what in ("fell", "emptied", "surged"))
         if found:
             says.append(
@@ -397,17 +397,24 @@ def best(results: Results) -> str:
 def why(results: Results, folder: Path) -> str:
     """The measurement of first_wrong.py, and how often the gradient was scaled down."""
     first, after = first_wrong(folder).rows[:2]
-    above = {
-        method: [value > 1 for run in results.of(CENTRE, method) for value in run.series("grad_norm").values()]
-        for method in METHODS
-    }
-    shares = [f"{np.mean(steps):.0%} of {NAMES[method]}'s steps" for method, steps in above.items() if steps]
-    scaled = f"- At the centre the gradient norm is above 1, and scaled down, in {' and '.join(shares)}."
-    return (
+    says = [
         f"- On the starting model the first wrong token of a response, {first[1]}% of all tokens, holds {first[2]}% of "
         f"the squared gradient under GRPO, and {first[3]}% under CW-GRPO. The tokens after it hold {after[2]}% and "
-        f"{after[3]}%.\n{scaled if shares else ''}"
-    )
+        f"{after[3]}%."
+    ]
+    above = {
+        method: [value > CENTRE.limit for run in found for value in run.series("grad_norm").values()]
+        for method in METHODS
+        if (found := results.of(CENTRE, method))
+    }
+    if above:
+        shares = [f"{np.mean(steps):.0%} of {NAMES[method]}'s steps" for method, steps in above.items()]
+        says.append(f"- At the centre the gradient norm is above 1, and scaled down, in {' and '.join(shares)}.")
+    for point in CONTROLS:
+        if values := results.differences(point):
+            changed = f"{shown(values, 100, 1, '+')} points"
+            says.append(f"- CW-GRPO less GRPO with {name_of(point)}: {changed}.")
+    return "\n".join(says)
 
 
 def in_short(results: Results, folder: Path) -> str:
@@ -425,7 +432,9 @@ def write_page(folder: Path, results: Results) -> None:
     drawn = {"map": heat_map(results), "lines": lines(results), "early": scatter(results)}
     for name, figure in drawn.items():
         plots.save(figure, folder / name, ["svg"])
-    tables = [settings(results), ablation(results), early(results), first_wrong(folder), hosts(results)]
+    every = settings(results, POINTS, "settings", "Every setting")
+    controls = settings(results, CONTROLS, "controls", "Without a limit on the gradient norm")
+    tables = [every, ablation(results), early(results), first_wrong(folder), controls, hosts(results)]
     head = "# Results of the boundary study\n\nWritten by `page.py` in the folder above, whose README has the plan.\n"
     images = "\n".join(f"![{name}]({name}.svg)" for name in drawn)
     images += "\n\nEach cell of the map: the difference, the accuracy of GRPO | CW-GRPO, the collapsed runs.\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, replace
 
 STEPS = 100
@@ -27,6 +28,7 @@ class Run:
         wrong: per cent of the responses whose right answer counts as wrong, or the reverse.
         bits: of the weights for rollouts; 32 leaves them as they are.
         fillers: tokens without influence on the reward that the starting model was taught to put into a response.
+        limit: of the gradient norm; a gradient with a larger one is scaled down to it.
     """
 
     method: str = "grpo"
@@ -37,6 +39,7 @@ class Run:
     wrong: int = 0
     bits: int = 32
     fillers: int = 0
+    limit: float = 1.0
     seed: int = 1
     steps: int = STEPS
 
@@ -55,6 +58,7 @@ LINES = {
     "fillers": [replace(CENTRE, fillers=value) for value in (0, 2, 6)],
 }
 MAP = [replace(CENTRE, lr=lr, updates=updates) for updates in UPDATES for lr in LEARNING_RATES]
+CONTROLS = [replace(point, limit=math.inf) for point in (CENTRE, replace(CENTRE, updates=16))]  # added later
 POINTS = list(dict.fromkeys([CENTRE, *(point for line in LINES.values() for point in line), *MAP]))
 
 
@@ -72,6 +76,7 @@ def runs() -> list[Run]:
         *of(POINTS, ("clip_cov",), FIRST_SEEDS),
         *of(POINTS, METHODS, later),
         *of([CENTRE], ABLATION, later),
+        *of(CONTROLS, METHODS, SEEDS),
     ]
     return list(dict.fromkeys(ordered))
 

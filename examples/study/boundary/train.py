@@ -251,7 +251,7 @@ def train(run: Run) -> Rows:
             learning_rate=float(run.lr),
             lr_scheduler_type="constant",
             weight_decay=0.01,
-            max_grad_norm=1.0,
+            max_grad_norm=run.limit,
             cw_kernel="gaussian" if run.method == "cw_grpo" else "none",
             cw_record_every=0,
             logging_steps=run.updates,
