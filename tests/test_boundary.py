@@ -217,8 +217,8 @@ def test_the_optimizer_sees_gradients_up_to_the_limit(train, boundary, monkeypat
     norms = []
 
     def step(self, *args, **kwargs):
-        gradients = [weight.grad for group in self.param_groups for weight in group["params"] if weight.grad is not None]
-        norms.append(float(torch.nn.utils.get_total_norm(gradients)))
+        weights = [weight for group in self.param_groups for weight in group["params"]]
+        norms.append(float(torch.nn.utils.get_total_norm([weight.grad for weight in weights])))
         return original(self, *args, **kwargs)
 
     original = torch.optim.AdamW.step
