@@ -8,14 +8,19 @@ import shutil
 import subprocess
 import sys
 import types
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_module
+import verl
+from hydra import compose, initialize_config_dir, initialize_config_module
+from omegaconf import OmegaConf
 from verl.utils import config as verl_config
 
 from cw_plugin.errors import HostError, OptionsError
-from cw_plugin.verl_integration import hooks
+from cw_plugin.verl_integration import hooks, run
+from cw_plugin.verl_integration.options import check_config, estimator_and_loss, uses_v1
 
 ROOT = Path(__file__).parent.parent
 VALID = (
@@ -219,6 +224,7 @@ def test_a_cw_grpo_that_verl_registered_itself_is_left_alone(caplog):
 
 
 BYPASS = "algorithm.rollout_correction.bypass_mode=True"
+GEO_MEAN = "actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"
 LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo"
 
 
@@ -247,6 +253,8 @@ def validate(*overrides: str) -> None:
         ["algorithm.adv_estimator=cw_grpo", "trainer.use_v1=False"],
         ["algorithm.adv_estimator=grpo", LOSS, "trainer.use_v1=False"],
         ["algorithm.adv_estimator=grpo", LOSS, BYPASS],
+        ["algorithm.adv_estimator=grpo", GEO_MEAN],
+        ["algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.kernel=none", GEO_MEAN],
     ],
 )
 def test_valid_settings_pass(overrides):
@@ -261,6 +269,7 @@ def test_valid_settings_pass(overrides):
         # As the configurations of one_step_off_policy and fully_async_policy have it.
         (["algorithm.adv_estimator=cw_grpo", "+rollout.nnodes=1"], "start verl.trainer.main_ppo"),
         (["algorithm.adv_estimator=grpo", LOSS, "+async_training.partial_rollout=True"], "start verl.trainer.main_ppo"),
+        (["algorithm.adv_estimator=cw_grpo", GEO_MEAN], "loss_mode=geo_mean averages .*loss_mode=vanilla"),
         (["algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.sigma=2"], "the keys are scope, kernel"),
         (["algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.scope=rank"], "use one of group, batch"),
         (["algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo=batch"], r"\+algorithm.cw_grpo.scope=\.\.\."),
@@ -271,6 +280,40 @@ def test_valid_settings_pass(overrides):
 def test_settings_that_cannot_work_are_refused_with_the_way_to_fix_them(overrides, message):
     with pytest.raises(OptionsError, match=message):
         validate(*overrides)
+
+
+def test_fully_async_policy_is_refused_before_ray():
+    """Its main calls main_ppo's run_ppo with a task runner of its own, and never validate_config."""
+    from verl.trainer import main_ppo
+
+    folder = Path(verl.__file__).parent / "experimental" / "fully_async_policy" / "config"
+    with initialize_config_dir(str(folder), version_base=None):
+        config = compose("fully_async_ppo_trainer", [*VALID, "algorithm.adv_estimator=grpo", LOSS])
+    with pytest.raises(OptionsError, match=r"start verl\.trainer\.main_ppo"):
+        main_ppo.run_ppo(config, task_runner_class=None)
+
+
+def test_a_configuration_without_the_keys_of_ppo_is_left_alone():
+    """As the distillation recipe of verl-recipe has it: a RayPPOTrainer without an advantage estimator."""
+    config = OmegaConf.create({"algorithm": {"use_kl_in_reward": False}, "actor_rollout_ref": {"actor": {}}})
+    OmegaConf.set_struct(config, True)
+    check_config(config)
+    assert estimator_and_loss(config) == (False, False) and not uses_v1(config)
+
+
+@dataclass
+class Trainer:
+    config: Any
+    global_steps: int
+
+
+def test_a_step_in_which_every_weight_is_one_is_told_once(caplog):
+    config = OmegaConf.create({"algorithm": {}, "trainer": {"default_local_dir": "unused"}})
+    trainer = Trainer(config, 3)
+    this_run = run.Run(trainer)
+    for share in (0.5, 0.0, 0.0):
+        this_run.complete({"actor/cw_grpo/signal_share": share})
+    assert [record.getMessage().split(",")[0] for record in caplog.records] == ["cw_grpo: every weight was 1 in step 3"]
 
 
 def test_missing_hooks_are_refused_by_validate_config(monkeypatch):

@@ -59,14 +59,15 @@ class Hook:
         function: its name there, dotted for a method.
         needs: parameters that the hook relies on.
         around: what runs in place of the function.
-        trainer: the trainer that needs the hook, "V1" or "legacy"; None for both.
+        trainer: the trainer that needs the hook, "V1" or "legacy"; None for both. "refused" is for programs that do
+            not train with cw_grpo.
     """
 
     module: str
     function: str
     needs: tuple[str, ...]
     around: Around
-    trainer: Literal["V1", "legacy"] | None = None
+    trainer: Literal["V1", "legacy", "refused"] | None = None
 
     @property
     def target(self) -> str:
@@ -145,6 +146,16 @@ def _check_before_start(call: Call) -> Any:
     return result
 
 
+def _check_before_ray(call: Call) -> Any:
+    """Checks the cw_grpo settings of programs that start their own trainers with main_ppo's run_ppo.
+
+    Why: fully_async_policy never calls validate_config, and its trainer does not call RayPPOTrainer.__init__, so it
+    would train with the loss unchecked. Removed by: a fully_async_policy that calls validate_config.
+    """
+    check_config(call.arguments["config"])
+    return call.proceed()
+
+
 def _check(config: Any) -> bool:
     """Whether a run uses cw_grpo; raises if its settings cannot work."""
     check_config(config)
@@ -169,6 +180,7 @@ HOOKS = (
     Hook(_LEGACY, "compute_advantage", ("data", "adv_estimator"), _hand_over_batch, "legacy"),
     Hook("verl.utils.tracking", "Tracking.log", ("data",), _complete_metrics),
     Hook("verl.utils.config", "validate_config", ("config",), _check_before_start),
+    Hook("verl.trainer.main_ppo", "run_ppo", ("config",), _check_before_ray, "refused"),
 )
 
 # What this verl lacks, in words; filled while hooks are installed.

@@ -82,13 +82,20 @@ _VALID: dict[str, tuple[str, Any]] = {
 
 def estimator_and_loss(config: Any) -> tuple[bool, bool]:
     """Which of the two verl's configuration sets to cw_grpo."""
-    loss_mode = config.actor_rollout_ref.actor.policy_loss.get("loss_mode")
-    return config.algorithm.adv_estimator == NAME, loss_mode == NAME
+    estimator = _get(config, "algorithm.adv_estimator")
+    return estimator == NAME, _get(config, "actor_rollout_ref.actor.policy_loss.loss_mode") == NAME
+
+
+def _get(config: Any, key: str) -> Any:
+    """The value of a dotted key; None where a recipe's own configuration does not have it."""
+    for part in key.split("."):
+        config = None if config is None else config.get(part)
+    return config
 
 
 def uses_v1(config: Any) -> bool:
     """Whether verl's configuration asks for the V1 trainer; a verl that has none does not know the key."""
-    return bool(config.trainer.get("use_v1", False))
+    return bool(_get(config, "trainer.use_v1"))
 
 
 def check_config(config: Any) -> None:
@@ -100,7 +107,7 @@ def check_config(config: Any) -> None:
     Raises:
         OptionsError: the message has the override that fixes it.
     """
-    Options.from_config(config.algorithm)
+    options = Options.from_config(_get(config, "algorithm"))
     estimator, loss = estimator_and_loss(config)
     if estimator and loss:
         raise OptionsError(
@@ -108,8 +115,9 @@ def check_config(config: Any) -> None:
             "set actor_rollout_ref.actor.policy_loss.loss_mode=vanilla (weights by prompt group, the paper's method) "
             "or algorithm.adv_estimator=grpo (weights by micro-batch, from the current policy)"
         )
-    if not estimator and config.algorithm.get(NAME) is not None:
-        without = f"policy_loss.loss_mode={NAME}" if loss else f"adv_estimator={config.algorithm.adv_estimator}"
+    if not estimator and _get(config, f"algorithm.{NAME}") is not None:
+        given = _get(config, "algorithm.adv_estimator")
+        without = f"policy_loss.loss_mode={NAME}" if loss else f"adv_estimator={given}"
         raise OptionsError(
             f"algorithm.{NAME}.* are options of the estimator and do nothing for {without}; remove them, or set "
             f"algorithm.adv_estimator={NAME}" + (" and loss_mode=vanilla" if loss else "")
@@ -118,6 +126,12 @@ def check_config(config: Any) -> None:
         raise OptionsError(
             f"rollout_correction.bypass_mode=True makes RayPPOTrainer replace policy_loss.loss_mode={NAME} by a loss "
             f"of its own; set algorithm.rollout_correction.bypass_mode=False, or use adv_estimator={NAME}"
+        )
+    averages = _get(config, "actor_rollout_ref.actor.policy_loss.loss_mode") == "geo_mean"
+    if estimator and averages and options.kernel != "none":
+        raise OptionsError(
+            "policy_loss.loss_mode=geo_mean averages the advantages of a response, so the loss would lose the weights; "
+            "set actor_rollout_ref.actor.policy_loss.loss_mode=vanilla, or another loss of one advantage per token"
         )
     # main_ppo's configuration does not have these keys.
     if (estimator or loss) and (config.get("rollout") is not None or config.get("async_training") is not None):
@@ -129,5 +143,4 @@ def check_config(config: Any) -> None:
 
 def bypasses_old_log_probs(config: Any) -> bool:
     """Whether verl uses the rollouts' log-probs as the old policy's, and so computes no entropy before the update."""
-    correction = config.algorithm.get("rollout_correction")
-    return bool(correction and correction.get("bypass_mode", False))
+    return bool(_get(config, "algorithm.rollout_correction.bypass_mode"))

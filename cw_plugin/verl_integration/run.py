@@ -32,6 +32,7 @@ class Run:
         self._batches: list[dict[str, float]] = []  # metrics of each batch of the step, until verl logs the step
         self._before: tuple[Drift, float | None] | None = None  # previous step, rate of its update
         self._next_rate: float | None = None  # verl logs the learning rate after the scheduler's step
+        self._warned = False
         options = self.options
         folder = Path(self.config.trainer.default_local_dir)
         self._files = TokenFiles(folder, options.scope, options.kernel, logger)
@@ -71,6 +72,15 @@ class Run:
                 noted[key].append(value)
         self._batches.clear()
         result.update(reduce_metrics(noted))
+        if result.get(f"{NAME}/signal_share") == 0 and self.options.kernel != "none" and not self._warned:
+            self._warned = True
+            logger.warning(
+                "cw_grpo: every weight was 1 in step %s, as in plain GRPO, because advantages did not differ where "
+                "tokens share statistics. If this goes on, all rewards of a prompt are equal, or there is only one "
+                "response in a group (rollout.n=1) or, for loss_mode=cw_grpo, in a micro-batch; it is logged as "
+                "cw_grpo/signal_share",
+                self.step,
+            )
         return result | self._follow_entropy(result)
 
     def _follow_entropy(self, metrics: Mapping[str, Any]) -> dict[str, float]:
