@@ -51,6 +51,9 @@ def reweight_over_processes(
     """
     everyone = gather(accelerator, log_probs.float())
     of_all, valid = accelerator.gather(advantages), gather(accelerator, mask)
+    device = everyone.device
+    if device.type == "mps":  # has no float64
+        everyone, of_all, valid = everyone.cpu(), of_all.cpu(), valid.cpu()
     group = torch.arange(len(everyone)) // group_size
     try:
         weighted, statistics = reweight_responses(everyone, of_all, valid, group if scope == "group" else None, kernel)
@@ -59,4 +62,4 @@ def reweight_over_processes(
         raise NonFiniteError(error.what, error.rows, hint) from error
     rows, width = log_probs.shape
     first = accelerator.process_index * rows
-    return weighted[first : first + rows, :width], statistics, (everyone, of_all, valid, group)
+    return weighted[first : first + rows, :width].to(device), statistics, (everyone, of_all, valid, group)

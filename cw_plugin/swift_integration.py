@@ -73,11 +73,14 @@ class CWGRPOTrainer(GRPOTrainer):
             values = [getattr(batch, name).float() for batch in batches]
             return torch.cat([F.pad(value, (0, width - value.shape[1])) for value in values])
 
+        mask = rows("completion_mask")
+        if self.overlong_filter:  # the loss will leave them out
+            mask = mask * ~torch.cat([batch.truncated_mask for batch in batches])[:, None]
         weighted, statistics, _ = reweight_over_processes(
             self.accelerator,
             rows("old_per_token_logps"),
             rows("advantages")[:, 0],  # the same for all tokens of a response
-            rows("completion_mask"),
+            mask,
             self.num_generations,
             self._cw_scope,
             self._cw_kernel,

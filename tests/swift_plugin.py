@@ -27,7 +27,7 @@ class Watched(CWGRPOTrainer):
 
     def _compute_loss_and_metrics(self, model: Any, model_inputs: dict[str, Any], grpo_batch: Any) -> Any:
         kept = {"step": self.state.global_step, "ids": model_inputs["input_ids"]}
-        kept |= {name: getattr(grpo_batch, name) for name in ("completion_mask", "old_per_token_logps", "advantages")}
+        kept |= {name: getattr(grpo_batch, name) for name in ("completion_mask", "truncated_mask", "advantages")}
         out = Path(os.environ["SWIFT_TEST_OUT"])
         torch.save(kept, out / f"{self.accelerator.process_index}-{self.seen}.pt")
         self.seen += 1

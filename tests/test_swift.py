@@ -70,13 +70,14 @@ def at_loss(out: Path, processes: int, step: int) -> list[dict[str, Any]]:
     return found
 
 
-def expected(rows: list[tuple[list[float], float]], group: list[int]) -> list[list[float]]:
-    """w~ A of each token, from log-probs and reward of each row."""
+def expected(rows: list[tuple[list[float], float]], group: list[int], trained: list[bool]) -> list[list[float]]:
+    """w~ A of each token, from log-probs and reward of each row, and whether the row is trained on."""
     advantages = []
     for row, number in enumerate(group):
         rewards = torch.tensor([r for (_, r), other in zip(rows, group, strict=True) if other == number]).double()
         advantages.append((rows[row][1] - rewards.mean().item()) / (rewards.std().item() + 1e-4))
-    weights, _ = reference_weights([x for x, _ in rows], advantages, [[1] * len(x) for x, _ in rows], group)
+    masks = [[int(valid)] * len(x) for (x, _), valid in zip(rows, trained, strict=True)]
+    weights, _ = reference_weights([x for x, _ in rows], advantages, masks, group)
     return [[w * a for w in of_row] for of_row, a in zip(weights, advantages, strict=True)]
 
 
@@ -98,19 +99,24 @@ def rows_of(batches: list[dict[str, Any]]) -> tuple[list[tuple[list[float], floa
 
 
 def test_two_processes_that_share_a_group_train_on_its_weights(swift, tmp_path):
-    """Eight responses to one problem in a step; each process has two micro-batches of two."""
+    """Eight responses to one problem in a step; each process has two micro-batches of two.
+
+    Truncated responses are left out of the loss, and of the statistics.
+    """
     printed = start(
         swift, tmp_path, "--reward_funcs", "of_tokens", "--num_generations", "8",
-        "--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "2",
+        "--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "2", "--overlong_filter", "true",
         plugins=("tests/swift_plugin.py",), processes=2,
     )  # fmt: skip
     batches = at_loss(tmp_path, 2, 0)
     assert len(batches) == 4, printed[-3000:]
     rows, advantages = rows_of(batches)
     assert len(rows) == 8 and len({reward for _, reward in rows}) > 1
-    for found, wanted in zip(advantages, expected(rows, [0] * 8), strict=True):
+    trained = [not cut for batch in batches for cut in batch["truncated_mask"]]
+    assert 2 <= sum(trained) < 8
+    for found, wanted in zip(advantages, expected(rows, [0] * 8, trained), strict=True):
         assert found == pytest.approx(wanted, abs=1e-4)
-    assert len({round(value, 4) for value in advantages[0]}) > 1  # not the same for every token
+    assert len({round(value, 4) for value in advantages[trained.index(True)]}) > 1  # not the same for every token
     logged = re.findall(r"'cw_grpo/sigma': '([\d.]+)'", printed)
     assert len(logged) == 2 and all(float(sigma) > 0 for sigma in logged)
 
@@ -122,3 +128,16 @@ def test_the_plugin_of_the_examples_trains_and_refuses_what_would_lose_the_weigh
     assert "'cw_grpo/extreme_gradient_share'" in printed, printed[-3000:]
     refused = start(swift, tmp_path, *flags, "--importance_sampling_level", "sequence", plugins=plugins)
     assert "importance_sampling_level='sequence' takes one advantage for a whole response" in refused
+
+
+def test_the_plugin_refuses_megatrons_trainers(swift):
+    """Its arguments import the plugin, and then it looks for its trainer in a table of its own."""
+    code = (
+        "import runpy, sys; sys.modules['swift.megatron.arguments'] = sys; runpy.run_path('examples/swift/plugin.py')"
+    )
+    path = os.pathsep.join((str(swift), str(ROOT)))
+    result = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, cwd=ROOT, capture_output=True, text=True
+    )
+    assert "HostError: CW-GRPO is not available for `megatron rlhf`" in result.stderr
+    assert (swift / "swift" / "megatron" / "arguments" / "__init__.py").exists()  # so the name is right

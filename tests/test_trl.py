@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from cw_plugin.reports.runs import read_config, read_run
 from cw_plugin.reports.seeds import check_runs
 from cw_plugin.trl_integration import CWGRPOConfig, CWGRPOTrainer
 from cw_plugin.trl_integration.checks import TESTED, check_settings, check_trl
+from cw_plugin.trl_integration.recording import Records
 
 TESTS = Path(__file__).parent
 LORA = LoraConfig(r=4, lora_dropout=0.3, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
@@ -292,6 +294,16 @@ def test_every_step_that_is_due_has_a_record_of_the_batch_it_trains_on(tmp_path)
     assert not (tmp_path / "never" / "tokens").exists()
 
 
+def test_prompts_and_responses_go_to_the_hub_only_if_records_are_asked_for(tmp_path):
+    for every in (None, 1):
+        args = config(tmp_path, cw_record_every=every)
+        due = []
+        for args.push_to_hub in (True, False):
+            trainer = SimpleNamespace(args=args, state=SimpleNamespace(global_step=0))
+            due.append(Records(trainer).begin_batch())
+        assert due == [every is not None, True]
+
+
 class Poisoned(CWGRPOTrainer):
     def _generate(self, prompts):
         result = super()._generate(prompts)
@@ -339,10 +351,21 @@ def test_ligers_loss_is_refused_where_trl_has_it(tmp_path):
         check_settings(args)
 
 
+class Patched(GRPOTrainer):
+    """As Unsloth does it: _compute_loss stands, and is not called."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        return model(inputs["completion_ids"]).logits.sum()
+
+
 def test_a_trl_of_another_shape_is_refused():
     check_trl(GRPOTrainer)
     with pytest.raises(HostError, match=r"no \(B, T\) advantages in _compute_loss"):
-        check_trl(trl.RLOOTrainer)  # whose advantages are one to a response
+        check_trl(
+            type("RLOO", (trl.RLOOTrainer,), {"compute_loss": GRPOTrainer.compute_loss})
+        )  # whose advantages are one to a response
+    with pytest.raises(HostError, match=r"as test_trl has changed it, has no call of _compute_loss in compute_loss"):
+        check_trl(Patched)
     with pytest.raises(HostError, match="has no _generate_and_score_completions"):
         check_trl(trl.SFTTrainer)
 
@@ -367,6 +390,18 @@ def test_a_report_reads_trls_files_under_verls_names(tmp_path, monkeypatch):
     for name in ("critic/score/mean", "actor/entropy", "actor/lr", "cw_grpo/sigma", "val-core/eval/score/mean@n"):
         assert of_state[name] == pytest.approx(of_events[name]), name
         assert of_state[name], name
+
+
+def test_each_of_several_evaluation_sets_keeps_its_name(tmp_path):
+    run = train(tmp_path, trainer_options={"eval_dataset": {"sums": prompts(), "last": prompts(QUESTIONS[:1])}})
+    run.evaluate()
+    run.save_state()
+    entries = [entry for entry in run.state.log_history if "eval_reward" in entry]
+    assert [name for entry in entries for name in ("sums", "last") if f"eval_{name}_loss" in entry] == ["sums", "last"]
+    metrics = read_run(tmp_path).metrics
+    for entry, name in zip(entries, ("sums", "last"), strict=True):
+        assert metrics[f"val-core/{name}/score/mean@n"] == {entry["step"]: entry["eval_reward"]}
+    assert not any("/eval/" in name for name in metrics)
 
 
 def test_a_report_reads_the_arguments_under_verls_names(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -103,9 +104,16 @@ def test_the_quickstart_trains_and_reports(quickstart):
 
 
 def test_the_same_command_goes_on_and_another_is_told_to_name_a_folder(quickstart):
+    """Also if the run was killed after its last checkpoint, or while it wrote one."""
     folder, _ = quickstart
+    trained = (folder / "checkpoint-2" / "model.safetensors").read_bytes()
+    shutil.rmtree(folder / "model")
+    (folder / "trainer_state.json").unlink()
+    (folder / "checkpoint-9").mkdir()
     again = start("quickstart_cpu.sh", STEPS="2", RUN=str(folder)).stdout
     assert "is at its last step, 2: nothing is left to train" in again and "] step" not in again
+    assert (folder / "model" / "model.safetensors").read_bytes() == trained
+    assert list(read_run(folder).metrics["actor/entropy"]) == [1, 2]
     refused = start("quickstart_cpu.sh", "--learning_rate", "1", STEPS="2", RUN=str(folder), code=1).stderr
     assert "learning_rate=0.0001, not 1.0; give another --output_dir" in refused
 

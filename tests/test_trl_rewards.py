@@ -57,6 +57,18 @@ def test_a_completion_of_several_messages_is_the_text_that_the_model_wrote():
     assert trl_rewards()[1](completions=[parsed]) == [1.0]
 
 
+@pytest.mark.parametrize("name", ["reasoning_content", "thinking"])
+@pytest.mark.parametrize("format_rule", ["matched", "open-rs"])
+@pytest.mark.parametrize("opens_think", [None, True, False])
+def test_a_think_section_that_trls_parser_moved_out_is_well_formed(name, format_rule, opens_think):
+    """The parser takes a section that the prompt opened, and one that the response opened, to the same field."""
+    completion = [{"role": "assistant", name: "3 + 4", "content": "\\boxed{7}"}]
+    accuracy, formatted = trl_rewards(opens_think=opens_think, format_rule=format_rule)
+    assert formatted(completions=[completion]) == [1.0] == accuracy(completions=[completion], ground_truth=["7"])
+    completion[0].pop(name)
+    assert formatted(completions=[completion]) == [0.0]
+
+
 def test_trl_logs_them_by_their_names():
     assert [reward.__name__ for reward in trl_rewards()] == ["accuracy_reward", "format_reward"]
 

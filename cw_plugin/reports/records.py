@@ -93,7 +93,8 @@ def _files(path: Path, steps: tuple[int, int] | None) -> dict[int, list[Path]]:
     if not files:
         raise ReportError(
             f"{path} holds no token record ({_PATTERN}); train with adv_estimator=cw_grpo and "
-            "+algorithm.cw_grpo.record_every=50, for plain GRPO with +algorithm.cw_grpo.kernel=none as well"
+            "+algorithm.cw_grpo.record_every=50, for plain GRPO with +algorithm.cw_grpo.kernel=none as well; in TRL "
+            "with a CWGRPOTrainer and cw_record_every=50"
         )
     chosen = {step: files[step] for step in sorted(files) if steps is None or steps[0] <= step <= steps[1]}
     if not chosen:

@@ -84,7 +84,8 @@ def read_run(argument: str | Path) -> Run:
             return Run(name, path, dict(metrics))
     raise NoMetricsError(
         f"{path} holds no metrics: no file of verl's file logger (*.jsonl), no trainer_state.json of TRL, no "
-        "TensorBoard events, no W&B offline run; train with trainer.logger=[console,file]"
+        "TensorBoard events, no W&B offline run; train with trainer.logger=[console,file], in TRL call "
+        "trainer.save_state() at the end"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -32,6 +33,9 @@ _EVALUATION = {  # of cw_plugin.rewards.trl
     "rewards/format_reward/mean": "val-aux/eval/format/mean@n",
     "reward": "val-core/eval/score/mean@n",
 }
+
+
+_RUNTIME = re.compile("eval_(.+)_runtime")
 
 
 def verl_names(values: dict[str, Any]) -> dict[str, Any]:
@@ -63,12 +67,20 @@ def last_step(path: Path) -> float:
 
 
 def read_state(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
-    """Each entry of ``log_history``: its step, and its numbers under TRL's names."""
+    """Each entry of ``log_history``: its step, and its numbers under TRL's names.
+
+    Of several evaluation sets each has an entry, in which only the loss and the times bear the set's name. The name
+    takes the place of ``eval``.
+    """
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))["log_history"]
         for entry in entries:
             numbers = {key: float(value) for key, value in entry.items() if type(value) in (int, float)}
-            yield int(numbers.pop("step")), numbers
+            step = int(numbers.pop("step"))
+            if found := next(filter(None, map(_RUNTIME.fullmatch, numbers)), None):
+                named = verl_names(numbers).items()
+                numbers = {name.replace("eval/", f"{found[1]}/", 1): value for name, value in named}
+            yield step, numbers
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ReportError(f"{path} is not what transformers writes ({error!r}); remove the file") from None
 

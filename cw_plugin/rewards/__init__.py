@@ -91,7 +91,7 @@ def compute_score(
     if expected is None:
         raise GroundTruthError(
             f"ground_truth must be text or a finite number, got {ground_truth!r} ({type(ground_truth).__name__}) in a "
-            f"row with data_source={data_source!r}. Correct reward_model.ground_truth in the parquet file."
+            f"row with data_source={data_source!r}. Correct it in the data."
         )
 
     response = solution_str or ""

@@ -63,7 +63,8 @@ def trl_rewards(
 
     def format_reward(completions: Sequence[Completion], **_: Any) -> list[float]:
         """1.0 for each completion with well-formed think tags, else 0.0."""
-        return [FORMAT_RULES[format_rule](response_text(completion), opens_think) for completion in completions]
+        texts = (response_text(completion, opens_think) for completion in completions)
+        return [FORMAT_RULES[format_rule](text, opens_think) for text in texts]
 
     return [accuracy_reward, format_reward]
 
@@ -82,17 +83,20 @@ def ground_truths(columns: dict[str, Any]) -> list[str]:
     )
 
 
-def response_text(completion: Completion) -> str:
+def response_text(completion: Completion, opens_think: bool | None = None) -> str:
     """The text that the model wrote, in all of its messages if a completion has several (tool calls).
 
-    If TRL's response parser moved the think section out of a message, it is put back.
+    If TRL's response parser moved the think section out of a message, it is put back, with tags on lines of their own.
+
+    Args:
+        opens_think: the prompt already ends with ``<think>``.
     """
     if isinstance(completion, str):
         return completion
     said = []
     for message in completion:
         if message.get("role", "assistant") == "assistant":
-            thought = message.get("reasoning_content")
-            said.append(f"{OPEN}{thought}{CLOSE}" if thought else "")
+            thought = message.get("reasoning_content") or message.get("thinking")  # the parser's name, by model
+            said.append(f"{'' if opens_think else OPEN}\n{thought}\n{CLOSE}\n" if thought else "")
             said.append(message.get("content") or "")
     return "".join(said)

@@ -20,9 +20,13 @@ NEEDED = {
     "_calculate_rewards": (),
     "_compute_loss": ("inputs",),
 }
-# How _compute_loss tells one advantage per response from one per token. Without it, (B, T) advantages would broadcast
-# to (B, B, T), and silently train on the weights of other responses.
-TOKEN_ADVANTAGES = "if advantages.dim() == 1:"
+# What must stand in a method. _compute_loss tells one advantage per response from one per token: without it, (B, T)
+# advantages would broadcast to (B, B, T), and silently train on the weights of other responses. Packages that patch TRL
+# for speed (Unsloth) replace compute_loss, with another layout of the tokens.
+WRITTEN = {
+    "_compute_loss": ("if advantages.dim() == 1:", "(B, T) advantages"),
+    "compute_loss": ("self._compute_loss(", "call of _compute_loss"),
+}
 
 
 def check_trl(trainer: type = GRPOTrainer) -> None:
@@ -34,12 +38,15 @@ def check_trl(trainer: type = GRPOTrainer) -> None:
             lacking.append(name)
         elif missing := [one for one in parameters if one not in inspect.signature(method).parameters]:
             lacking.append(f"{name}({', '.join(missing)})")
-    if not lacking and TOKEN_ADVANTAGES not in inspect.getsource(trainer._compute_loss):  # type: ignore[attr-defined]
-        lacking.append("(B, T) advantages in _compute_loss")
+    for name, (text, what) in WRITTEN.items() if not lacking else ():
+        if text not in inspect.getsource(getattr(trainer, name)):
+            lacking.append(f"{what} in {name}")
     if lacking:
+        patched = "" if trainer.__module__.startswith("trl.") else f", as {trainer.__module__} has changed it,"
         raise HostError(
-            f"GRPOTrainer of TRL {trl.__version__} has no {', no '.join(lacking)}, so CW-GRPO would not train as it "
-            f"should; install a version that cw_plugin was tested with, {' to '.join(TESTED)}"
+            f"GRPOTrainer of TRL {trl.__version__}{patched} has no {', no '.join(lacking)}, so CW-GRPO would not train "
+            f"as it should; use TRL as it was released, in a version that cw_plugin was tested with, "
+            f"{' to '.join(TESTED)}"
         )
 
 

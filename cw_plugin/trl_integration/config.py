@@ -23,7 +23,8 @@ class CWGRPOConfig(GRPOConfig):
             of the whole generation batch ("batch").
         cw_kernel: "gaussian", or "none" for plain GRPO with the same metrics and records.
         cw_record_every: steps between two records of a step's tokens, 0 for none. They are written to
-            ``output_dir/tokens``; ``cw-grpo tokens`` and ``cw-grpo covariance`` read them.
+            ``output_dir/tokens``; ``cw-grpo tokens`` and ``cw-grpo covariance`` read them. None means 50, and with
+            ``push_to_hub`` 0: the Hub gets what is in output_dir, and records hold prompts and responses.
         cw_entropy_low, cw_entropy_high: in nats. The log warns when the policy's entropy leaves these bounds, and says
             what drives it. None means no bound.
 
@@ -33,7 +34,9 @@ class CWGRPOConfig(GRPOConfig):
 
     cw_scope: Scope = field(default="group", metadata={"help": "Tokens that share statistics: group or batch."})
     cw_kernel: Kernel = field(default="gaussian", metadata={"help": "gaussian, or none for plain GRPO."})
-    cw_record_every: int = field(default=50, metadata={"help": "Steps between token records, 0 for none."})
+    cw_record_every: int | None = field(
+        default=None, metadata={"help": "Steps between token records, 0 for none; 50, or 0 with push_to_hub."}
+    )
     cw_entropy_low: float | None = field(default=None, metadata={"help": "Warn of entropy below it, in nats."})
     cw_entropy_high: float | None = field(default=None, metadata={"help": "Warn of entropy above it, in nats."})
 
@@ -42,7 +45,7 @@ class CWGRPOConfig(GRPOConfig):
         for name, valid in (("cw_scope", Scope), ("cw_kernel", Kernel)):
             if getattr(self, name) not in get_args(valid):
                 raise OptionsError(f"{name} must be one of {', '.join(get_args(valid))}, got {getattr(self, name)!r}")
-        if type(self.cw_record_every) is not int or self.cw_record_every < 0:
+        if self.cw_record_every is not None and (type(self.cw_record_every) is not int or self.cw_record_every < 0):
             raise OptionsError(f"cw_record_every must be a whole number >= 0, got {self.cw_record_every!r}")
         low, high = self.cw_entropy_low, self.cw_entropy_high
         for name, bound in (("cw_entropy_low", low), ("cw_entropy_high", high)):

@@ -36,6 +36,8 @@ class Records:
         self._step = step
         steps = math.ceil(args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps)
         every = option(args, "cw_record_every")
+        if every is None:
+            every = 0 if args.push_to_hub else 50
         return every > 0 and any(step == 1 or step % every == 0 for step in range(step, step + steps))
 
     def write(self, batch: Batch) -> None:

@@ -25,8 +25,9 @@ class CWGRPOTrainer(GRPOTrainer):
 
     Weights are computed once for a generation batch, over the prompt groups of all processes, before TRL shuffles and
     splits it. So they do not depend on the number of processes, gradient accumulation, ``steps_per_generation``,
-    ``num_iterations`` or padding. Log-probs are TRL's ``old_per_token_logps``. If TRL does not compute them (one update
-    per batch, without vLLM), one more forward pass does. Evaluation is TRL's.
+    ``num_iterations`` or padding. Log-probs are TRL's ``old_per_token_logps``, with dropout if the model has active
+    dropout. If TRL does not compute them (one update per batch, without vLLM or its importance sampling), one more
+    forward pass does, without dropout. Evaluation is TRL's.
 
     Args:
         args: a :class:`CWGRPOConfig`, or a plain GRPOConfig for the defaults.
@@ -51,8 +52,9 @@ class CWGRPOTrainer(GRPOTrainer):
         self.add_callback(ArgumentsFile())
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        training = self.model.training
         batch = super()._generate_and_score_completions(inputs)
-        if not self.model.training:
+        if not training:
             return batch
         started = time.perf_counter()
         log_probs = batch.get("old_per_token_logps")

@@ -3,6 +3,13 @@
 CW_GRPO_KERNEL=none gives plain GRPO with the same metrics; cw_plugin/swift_integration.py has what is refused.
 """
 
+import sys
+
 from swift.trainers import TrainerFactory
+
+from cw_plugin.errors import HostError
+
+if "swift.megatron.arguments" in sys.modules:  # its trainers are not in TrainerFactory, so it would train plain GRPO
+    raise HostError("CW-GRPO is not available for `megatron rlhf`; use `swift rlhf`, or verl with Megatron")
 
 TrainerFactory.TRAINER_MAPPING["grpo"] = "cw_plugin.swift_integration.CWGRPOTrainer"

@@ -10,6 +10,7 @@ command resumes an interrupted run from its last checkpoint.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -19,8 +20,7 @@ from typing import Any
 STARTED = time.monotonic()
 
 from datasets import load_dataset  # noqa: E402
-from transformers import AutoTokenizer, PrinterCallback, TrainerCallback  # noqa: E402
-from transformers.trainer_utils import get_last_checkpoint  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback  # noqa: E402
 from trl import TrlParser  # noqa: E402
 
 from cw_plugin.rewards.trl import trl_rewards  # noqa: E402
@@ -78,6 +78,25 @@ def refuse_other_settings(folder: Path, settings: dict[str, Any]) -> None:
         file.write_text(json.dumps(settings, indent=1))
 
 
+def step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("checkpoint-"))
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The last whole one: transformers writes trainer_state.json at its end, and a run may be killed before."""
+    whole = [file.parent for file in folder.glob("checkpoint-*/trainer_state.json")]
+    return max(whole, key=step_of, default=None)
+
+
+def finish(checkpoint: Path) -> None:
+    """Write what a run writes after its last step, if it was killed before."""
+    folder = checkpoint.parent
+    if not (folder / "model" / "config.json").exists():
+        for part in (AutoTokenizer, AutoModelForCausalLM):
+            part.from_pretrained(checkpoint).save_pretrained(folder / "model")
+        shutil.copy(checkpoint / "trainer_state.json", folder)
+
+
 def main() -> None:
     run, config = TrlParser((Run, CWGRPOConfig)).parse_args_and_config()
     # As JSON has them; what follows from the machine is left out.
@@ -89,9 +108,11 @@ def main() -> None:
     if config.process_index == 0:
         refuse_other_settings(Path(config.output_dir), settings)
     Path(config.output_dir).mkdir(parents=True, exist_ok=True)
-    checkpoint = get_last_checkpoint(config.output_dir)
-    if checkpoint and int(checkpoint.rpartition("-")[2]) >= config.max_steps > 0:  # transformers would train one more
+    checkpoint = last_checkpoint(Path(config.output_dir))
+    if checkpoint and step_of(checkpoint) >= config.max_steps > 0:  # transformers would train one more
         print(f"{config.output_dir} is at its last step, {config.max_steps}: nothing is left to train.")
+        if config.process_index == 0:
+            finish(checkpoint)
         return
 
     tokenizer = AutoTokenizer.from_pretrained(run.model, padding_side="left")
@@ -112,7 +133,7 @@ def main() -> None:
         callbacks=[Progress()],
     )
     trainer.remove_callback(PrinterCallback)
-    trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
     trainer.save_state()  # trainer_state.json, which cw-grpo report reads
     trainer.save_model(str(Path(config.output_dir) / "model"))
 
