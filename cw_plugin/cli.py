@@ -395,14 +395,20 @@ def evaluate(
     arguments = models or []
     overrides = [text for text in arguments if _OVERRIDE.fullmatch(text) and not expanded(text).exists()]
     with _errors(f"install verl 0.9.1, and {how_to_install('data')}"):
-        from cw_plugin.errors import EngineError
+        from cw_plugin.errors import EngineError, EvaluationError
         from cw_plugin.evaluation.benchmarks import read_benchmarks
         from cw_plugin.evaluation.engine import EvaluationOptions, Verl
         from cw_plugin.evaluation.lighteval_engine import Lighteval
         from cw_plugin.evaluation.run import evaluate as run
 
         options = EvaluationOptions(expanded(out), n, temperature, top_p, max_prompt, max_response, seed, overrides)
-        chosen = read_benchmarks(shlex.split(benchmarks), expanded(data_dir), n)
+        try:
+            specs = shlex.split(benchmarks)
+        except ValueError as error:
+            raise EvaluationError(
+                f"--benchmarks {benchmarks}: {error}; put quotes around a path with a quote."
+            ) from None
+        chosen = read_benchmarks(specs, expanded(data_dir), n)
         backend = "accelerate" if engine is EngineName.accelerate else "vllm"
         asked = Verl(options) if engine is EngineName.verl else Lighteval(options, lighteval, backend)
         try:

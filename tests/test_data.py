@@ -145,7 +145,7 @@ def test_lightevals_prompt_is_read_from_the_installed_package(tmp_path, monkeypa
     # As lighteval 0.13.0 writes it: braces of LaTeX doubled, backslashes escaped.
     template = 'MATH_PROMPT_TEMPLATE = dedent("""\n  Put it in $\\\\boxed{{ANSWER}}$.\n\n  {prompt}\n""")\n'
     (tasks / "aime.py").write_text("import no_such_module\nother = list()\n" + template)
-    expected = "\nPut it in $\\boxed{ANSWER}$.\n\nWhy?\n"
+    expected = "Put it in $\\boxed{ANSWER}$.\n\nWhy?"  # open-rs strips it, src/open_r1/evaluate.py
     assert select_prompt("lighteval").messages("Why?") == [{"role": "user", "content": expected}]
 
 

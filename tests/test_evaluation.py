@@ -133,6 +133,8 @@ def test_an_interrupted_evaluation_asks_only_what_is_missing(tmp_path, stop_afte
     third = Calculator()
     run(tmp_path, third, benchmarks)
     assert third.asked == []
+    settings = json.loads((tmp_path / "out" / "model" / "settings.json").read_text())
+    assert settings.get("interruptions", 0) == (stop_after > 0)  # the report says what that does to pass@1
 
 
 def test_more_samples_are_added_and_fewer_take_none_away(tmp_path):
@@ -144,7 +146,7 @@ def test_more_samples_are_added_and_fewer_take_none_away(tmp_path):
     run(tmp_path, Calculator(0), read_benchmarks([f"sums={file}"], tmp_path, 1))
     assert len(lines(tmp_path / "out" / "model" / "sums.jsonl")) == 9
     settings = json.loads((tmp_path / "out" / "model" / "settings.json").read_text())
-    assert settings["n"] == 3 and settings["benchmarks"]["sums"]["n"] == 3
+    assert settings["n"] == 3 and settings["benchmarks"]["sums"]["n"] == 3 and "interruptions" not in settings
 
 
 def test_answers_to_another_benchmark_outlive_the_end_of_this_one(tmp_path):
@@ -304,7 +306,11 @@ def test_models_of_one_name_have_folders_of_their_own(tmp_path):
         checkpoint(tmp_path / parent / "run" / "global_step_1", parent)
     paths = [str(tmp_path / parent / "run") for parent in ("a", "b", "c")]
     together = [model.name for model in find_models(paths[:2], tmp_path / "out", print)]
-    assert together[0] == "run-global_step_1" and together[1].startswith("run-global_step_1-")
+    assert together[0] == "run-global_step_1" and re.fullmatch("run-[0-9a-f]{6}-global_step_1", together[1])
+    checkpoint(tmp_path / "b" / "run" / "global_step_2", "b")
+    several = [model.name for model in find_models(paths[:2], tmp_path / "out", print)]
+    assert several[1:] == [together[1], together[1][:-1] + "2"]  # a report takes them for checkpoints of one method
+    shutil.rmtree(tmp_path / "b" / "run" / "global_step_2")
     taken = tmp_path / "out" / "run-global_step_1"
     taken.mkdir(parents=True)
     (taken / "settings.json").write_text(json.dumps({"checkpoint": str(tmp_path / "a" / "run" / "global_step_1")}))
@@ -335,6 +341,11 @@ def test_models_of_one_name_have_folders_of_their_own(tmp_path):
         (["MODEL", "--benchmarks", "s@0={tmp}/sums.parquet"], "samples per question of s must be at least 1, got 0"),
         (["MODEL", "--benchmarks", "s={tmp}/text.parquet"], "is not a parquet file"),
         (["MODEL", "--benchmarks", "s={tmp}/other.parquet"], "lacks the column.*reward_model"),
+        (["MODEL", "--benchmarks", "s={tmp}/string.parquet"], "column prompt of .* is of type string, not a list"),
+        (["MODEL", "--benchmarks", "s={tmp}/no-answer.parquet"], "reward_model of .* has no ground_truth"),
+        (["MODEL", "--benchmarks", "s=/home/o'brien/sums.parquet"], "No closing quotation; "),
+        (["{tmp}/no-system", "--benchmarks", "s={tmp}/sums.parquet", "--max-prompt", "9", "--max-response", "9"],
+         "chat template of .* cannot render the prompts of s .no system turn.; prepare"),
         (["MODEL", "--benchmarks", "s={tmp}/sums.parquet"], "model has 2048 positions"),
         (["MODEL", "--benchmarks", "s={tmp}/sums.parquet", "data.nothing=1"], "verl has no setting"),
         (["MODEL", "--benchmarks", "s={tmp}/sums.parquet", "--engine", "lighteval", "--lighteval", "{tmp}/none"],
@@ -348,6 +359,11 @@ def test_bad_input_ends_in_one_sentence(tmp_path, arguments, message):
     (tmp_path / "text.parquet").write_text("no parquet")
     parquet(tmp_path / "sums.parquet", rows())
     pq.write_table(pa.table({"prompt": ["x"], "data_source": ["x"]}), tmp_path / "other.parquet")
+    parquet(tmp_path / "string.parquet", [row | {"prompt": "What is 9 + 14?"} for row in rows()])
+    parquet(tmp_path / "no-answer.parquet", [row | {"reward_model": {"style": "rule"}} for row in rows()])
+    shutil.copytree(MODEL, tmp_path / "no-system")
+    template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system turn') }}{% endif %}"
+    (tmp_path / "no-system" / "chat_template.jinja").write_text(template)
     filled = [text.replace("{tmp}", str(tmp_path)).replace("MODEL", str(MODEL)) for text in arguments]
     if "--benchmarks" not in filled:
         filled += ["--benchmarks", f"s={tmp_path}/sums.parquet"]

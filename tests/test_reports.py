@@ -171,6 +171,16 @@ def test_intervals_by_question():
     assert (score(answers).low, score(answers).high) == pytest.approx((expected[0], min(1.0, expected[1])))
 
 
+def test_no_interval_without_width():
+    """That no question, or every one, was answered does not make certain that the next one is."""
+    for right in (0.0, 1.0):
+        for answers in (1, 16):
+            all_alike = {str(i): [right] * answers for i in range(30)}
+            expected = stats.binomtest(round(30 * right), 30).proportion_ci(method="wilson")
+            for low, high in ((score(all_alike).low, score(all_alike).high), average([all_alike])[1:]):
+                assert (low, high) == pytest.approx((expected.low, expected.high))
+
+
 def test_average_over_benchmarks_is_unweighted_and_its_interval_by_question():
     small, large = ({str(i): [float(i < right)] for i in range(n)} for right, n in ((10, 20), (180, 200)))
     mean, low, high = average([small, large])
@@ -700,6 +710,30 @@ def test_evaluations_of_one_name_must_be_asked_alike(tmp_path):
     assert "75.0 (3/4)" in report(checkpoint="/b", weights="2")
     assert "temperature is 0.6 in the first and 1.0 in the second" in report(weights="2", temperature=1.0)
     assert "/a was evaluated twice with seed 42 as CW" in report()
+
+
+def test_models_that_were_asked_differently_are_said_to_be(tmp_path):
+    """The page compares them, and says what differs; two that share no question it refuses."""
+    for name, temperature, sha, answer in (("base", 0.6, "a", 7), ("CW", 0.0, "b", 7), ("other", 0.6, "a", 8)):
+        settings = {"temperature": temperature, "top_p": 0.95, "seed": len(name), "checkpoint": name}
+        write_evaluation(tmp_path / name, None if name == "base" else 10, {"amc23": grades(1, 2)}, **settings)
+        file = tmp_path / name / "settings.json"
+        given = json.loads(file.read_text())
+        given["benchmarks"]["amc23"]["prompt_sha"] = sha
+        file.write_text(json.dumps(given))
+        rows = [json.dumps({"index": i, "ground_truth": answer, "acc": i}) for i in (0, 1)]
+        (tmp_path / name / "amc23.jsonl").write_text("\n".join(rows) + "\n")
+    base, ours, other = (f"{name}={tmp_path / name}" for name in ("base", "CW", "other"))
+    _, printed = run_command("report", base, ours, "--out", tmp_path / "out")
+    assert "The models were not asked alike: temperature (0.6 and 0.0), the prompt of amc23 differ." in printed
+    _, printed = run_command("report", base, other, "--out", tmp_path / "out")
+    assert "base and other have no question of amc23 in common; evaluate one of them again" in printed
+
+
+def test_an_interrupted_evaluation_is_said_to_favour_short_answers(tmp_path):
+    write_evaluation(tmp_path / "a", None, {"amc23": grades(1, 2)}, interruptions=2)
+    _, printed = run_command("report", f"base={tmp_path / 'a'}", "--out", tmp_path / "out")
+    assert "base: the evaluation was interrupted 2 times" in printed and "pass@1 may be too high" in printed
 
 
 def test_steps_that_only_some_seeds_have_do_not_vanish_without_a_word(tmp_path):

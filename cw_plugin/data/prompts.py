@@ -55,7 +55,7 @@ def select_prompt(name: str) -> Prompt:
     if name == "none":
         return Prompt()
     if name == "lighteval":
-        return Prompt(user=_lighteval_template().format(prompt="{question}"))
+        return Prompt(user=_lighteval_template().format(prompt="{question}").strip())  # as in open-rs, evaluate.py
     try:
         text = expanded(name).read_text(encoding="utf-8").rstrip("\n")
     except (OSError, UnicodeDecodeError) as error:

@@ -93,6 +93,7 @@ def _read(name: str, n: int, file: Path, prepared: bool) -> Benchmark:
     try:
         schema = pq.read_schema(file)
         missing = [column for column in COLUMNS if column not in schema.names]
+        turns, answer = (schema.field(column).type for column in COLUMNS[1:]) if not missing else (None, None)
         rows = [] if missing else pq.read_table(file, columns=COLUMNS).to_pylist()
     except (OSError, pa.ArrowException) as error:
         raise EvaluationError(
@@ -100,6 +101,15 @@ def _read(name: str, n: int, file: Path, prepared: bool) -> Benchmark:
         ) from error
     if missing:
         raise EvaluationError(f"{file} lacks the column(s) {', '.join(missing)}; write it again with cw-grpo prepare.")
+    if not (pa.types.is_list(turns) or pa.types.is_large_list(turns)) or not pa.types.is_struct(turns.value_type):
+        raise EvaluationError(
+            f"The column prompt of {file} is of type {turns}, not a list of chat turns with role and content; write it "
+            "again with cw-grpo prepare."
+        )
+    if not pa.types.is_struct(answer) or answer.get_field_index("ground_truth") < 0:
+        raise EvaluationError(
+            f"The column reward_model of {file} has no ground_truth; write it again with cw-grpo prepare."
+        )
     if not rows:
         raise EvaluationError(f"{file} has no rows; write it again with cw-grpo prepare.")
     sha = (schema.metadata or {}).get(b"cw_plugin.prompt_sha256")

@@ -62,11 +62,15 @@ class Lighteval:
         merged: Any = OmegaConf.to_container(OmegaConf.merge({"model_parameters": parameters}, overrides))
         self.parameters: dict[str, Any] = merged["model_parameters"]
         self.max_response = options.max_response
+        given = self.parameters["generation_parameters"]
+        others = {name: given[name] for name in given if name not in ("temperature", "top_p", "top_k")}
+        others |= {"dtype": self.parameters["dtype"]} if "dtype" in self.parameters else {}
         self.settings = {
             "engine": f"lighteval {backend}",
-            "temperature": self.parameters["generation_parameters"]["temperature"],
-            "top_p": self.parameters["generation_parameters"]["top_p"],
-            "top_k": self.parameters["generation_parameters"].get("top_k"),
+            "temperature": given["temperature"],
+            "top_p": given["top_p"],
+            "top_k": given.get("top_k"),
+            "other_parameters": others or None,
             "max_prompt_length": options.max_prompt,
             "max_response_length": options.max_response,
             TEMPLATE: {},

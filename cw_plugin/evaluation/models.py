@@ -14,6 +14,7 @@ from pathlib import Path
 from cw_plugin.errors import EvaluationError, first_line
 from cw_plugin.files import expanded
 
+STEP = "global_step_"
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.distcp")
 
 
@@ -62,11 +63,14 @@ def find_models(
     places = list(dict.fromkeys(places))
     if not places:
         raise EvaluationError("No model is given; name Hugging Face models or verl's checkpoints.")
+    runs: dict[str, str] = {}  # name -> folder
     models: dict[str, Model] = {}
     for place in places:
-        name = _name(place)
-        if name in models or _is_of_another(out / name, place):
-            name += "-" + hashlib.sha256(str(place).encode()).hexdigest()[:6]
+        run, folder = _name(place), _folder(str(place))
+        if _is_of_another(out, run, folder) or runs.setdefault(run, folder) != folder:
+            run += "-" + hashlib.sha256(folder.encode()).hexdigest()[:6]
+        step = place.name if isinstance(place, Path) and place.name.startswith(STEP) else ""
+        name = f"{run}-{step}" if step else run
         models[name] = _model(place, name, trust_remote_code)
     return list(models.values())
 
@@ -74,15 +78,15 @@ def find_models(
 def _expand(path: Path, say: Callable[[str], None]) -> list[Path]:
     if (path / "config.json").is_file():
         return [path]
-    if path.name == "actor" and path.parent.name.startswith("global_step_"):
+    if path.name == "actor" and path.parent.name.startswith(STEP):
         path = path.parent
-    if path.name.startswith("global_step_"):
+    if path.name.startswith(STEP):
         if not (path / "actor").is_dir():
             raise EvaluationError(
                 f"{path} has no folder actor: verl deleted this checkpoint, or never finished it. Give another one."
             )
         return [path]
-    steps = sorted((step for step in path.glob("global_step_*") if step.is_dir()), key=_step)
+    steps = sorted((step for step in path.glob(f"{STEP}*") if step.is_dir()), key=_step)
     if not steps:
         raise EvaluationError(
             f"{path} has neither a config.json nor global_step_* folders; give a model or checkpoint."
@@ -101,30 +105,38 @@ def _expand(path: Path, say: Callable[[str], None]) -> list[Path]:
 
 
 def _step(path: Path) -> int:
-    number = path.name.removeprefix("global_step_")
+    number = path.name.removeprefix(STEP)
     if not number.isdigit():
         raise EvaluationError(f"{path} is not a checkpoint of verl: its name must end with the number of the step.")
     return int(number)
 
 
 def _name(place: str | Path) -> str:
+    """The name of a model, or of the run of a checkpoint."""
     if isinstance(place, str):
         return place.rsplit("/", 1)[-1]
-    if not place.name.startswith("global_step_"):
+    if not place.name.startswith(STEP):
         return place.name
-    run = place.parent.parent if place.parent.name == "checkpoints" else place.parent
-    return f"{run.name}-{place.name}"
+    return (place.parent.parent if place.parent.name == "checkpoints" else place.parent).name
 
 
-def _is_of_another(folder: Path, place: str | Path) -> bool:
-    settings = folder / "settings.json"
-    return settings.exists() and json.loads(settings.read_text(encoding="utf-8"))["checkpoint"] != str(place)
+def _folder(place: str) -> str:
+    """What checkpoints of one run have in common; a model is alone in its folder."""
+    parent, _, last = place.rpartition("/")
+    return parent if last.startswith(STEP) else place
+
+
+def _is_of_another(out: Path, run: str, folder: str) -> bool:
+    """Whether ``out`` has answers of another run or model of this name."""
+    files = [out / run / "settings.json", *out.glob(f"{run}-{STEP}*/settings.json")]
+    known = [json.loads(file.read_text(encoding="utf-8"))["checkpoint"] for file in files if file.exists()]
+    return any(_folder(checkpoint) != folder for checkpoint in known)
 
 
 def _model(place: str | Path, name: str, trust_remote_code: bool) -> Model:
     if isinstance(place, str):
         return Model(name, place, place, None, _commit(place, trust_remote_code))
-    if not place.name.startswith("global_step_"):
+    if not place.name.startswith(STEP):
         return Model(name, str(place), str(place), None, _fingerprint(place))
     for folder in (place / "actor" / "huggingface", place / "actor" / "model" / "huggingface"):
         if any(folder.glob("*.safetensors")):  # Megatron's bridges save it like this, FSDP when it is asked to

@@ -96,6 +96,7 @@ class _Work:
 
     def _prompt_lengths(self) -> dict[str, list[int]]:
         """Tokens of every prompt, as verl renders it, by benchmark."""
+        from jinja2 import TemplateError
         from transformers import AutoConfig, AutoTokenizer
 
         trust = self.engine.trust_remote_code
@@ -119,12 +120,21 @@ class _Work:
         lengths = {}
         for benchmark in self.benchmarks:
             chats = [row["prompt"] for row in benchmark.rows]
-            lengths[benchmark.name] = prompt_lengths(tokenizer, chats, self.engine.settings[TEMPLATE])
+            try:
+                lengths[benchmark.name] = prompt_lengths(tokenizer, chats, self.engine.settings[TEMPLATE])
+            except (ValueError, TemplateError) as error:
+                raise EvaluationError(
+                    f"The chat template of {self.path} cannot render the prompts of {benchmark.name} "
+                    f"({first_line(error)}); prepare the questions with another prompt (cw-grpo prepare --prompt none "
+                    f"has no system turn), or set actor_rollout_ref.model.{CUSTOM_TEMPLATE}."
+                ) from error
         return lengths
 
     def run(self) -> None:
         """Ask what is missing, and write the benchmarks' files."""
         unfinished = [b for b in self.benchmarks if next(self.answers.missing(b), None) is not None]
+        if any(self.settings.begun(benchmark) and self.answers.some(benchmark) for benchmark in unfinished):
+            self.settings.values["interruptions"] = self.settings.values.get("interruptions", 0) + 1
         self.settings.write({benchmark: False for benchmark in unfinished})  # before the first answer is there
         self._answer_overlong()
         asked = [

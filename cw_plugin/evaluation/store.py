@@ -85,6 +85,10 @@ class Answers:
                 if (benchmark.name, index, sample) not in self.graded:
                     yield benchmark.name, index, sample
 
+    def some(self, benchmark: Benchmark) -> bool:
+        """Whether there is an answer to ``benchmark``."""
+        return any(name == benchmark.name for name, _, _ in self.graded)
+
     def of(self, benchmark: Benchmark) -> list[dict[str, Any]]:
         """The existing answers to ``benchmark``, by question and sample."""
         keys = sorted(key for key in self.graded if key[0] == benchmark.name)
@@ -139,6 +143,7 @@ class Settings:
                     )
             self.values["benchmarks"] = before["benchmarks"]
             self.values["n"] = max(before["n"], asked["n"])
+            self.values |= {key: before[key] for key in ("interruptions",) if key in before}
         for benchmark in benchmarks:
             was = self.values["benchmarks"].get(benchmark.name)
             if was is not None and was["sha"] != benchmark.sha:
@@ -146,6 +151,10 @@ class Settings:
                     f"{folder} holds answers to {benchmark.name} with other questions or another prompt; use the same "
                     "file as before, or another folder with --out."
                 )
+
+    def begun(self, benchmark: Benchmark) -> bool:
+        """Whether answers were asked before, and not all of them given."""
+        return self.values["benchmarks"].get(benchmark.name, {}).get("finished") is False
 
     def write(self, finished: dict[Benchmark, bool]) -> None:
         """Record which benchmarks are finished."""

@@ -121,7 +121,11 @@ def _evaluation(folder: Path, name: str) -> Evaluation:
     except (KeyError, TypeError, AttributeError) as error:
         raise ReportError(f"{folder}/settings.json is damaged ({error!r}); evaluate again") from None
     files = [folder / f"{key}.jsonl" for key in benchmarks]
-    accuracy = {file.stem: _by_question(_rows(file), ("index",), file) for file in files if file.exists()}
+    accuracy = {
+        file.stem: _by_question(({"ground_truth": ""} | row for row in _rows(file)), ("index", "ground_truth"), file)
+        for file in files
+        if file.exists()
+    }
     unfinished = tuple(key for key, finished in benchmarks.items() if not finished or key not in accuracy)
     return Evaluation(re.sub(r"-global_step_\d+$", "", name), step, accuracy, unfinished, settings)
 

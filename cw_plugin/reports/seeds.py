@@ -32,7 +32,7 @@ MODEL = "actor_rollout_ref.model.path"
 
 # The same for settings.json of an evaluation; its questions are compared benchmark by benchmark.
 EVALUATION_MAY_DIFFER = ("model", "checkpoint", "weights", "step", "n", "seed", "overrides", "versions", "prompt_sha",
-                         "benchmarks.*.n", "benchmarks.*.finished")  # fmt: skip
+                         "benchmarks.*.n", "benchmarks.*.finished", "interruptions")  # fmt: skip
 
 
 def refuse_twice(folders: Iterable[tuple[str, Path]]) -> None:
@@ -110,14 +110,7 @@ def is_grpo(run: Run) -> bool:
 
 def other_differences(configs: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """What methods differ in besides the method: settings that all of the configurations have -> the values."""
-    known = [_flat(config) for config in configs if config]
-    shared = set.intersection(*map(set, known)) if known else set()
-    found = {}
-    for key in sorted(shared):
-        values = [_value(config, key) for config in known]
-        if any(value != values[0] for value in values) and not _any(key, (*MAY_DIFFER, *SEEDS, *METHOD)):
-            found[key] = values
-    return found
+    return _differing((_flat(config) for config in configs if config), (*MAY_DIFFER, *SEEDS, *METHOD))
 
 
 def same_model(configs: Sequence[Mapping[str, Any]]) -> bool:
@@ -134,6 +127,41 @@ def check_evaluations(name: str, evaluations: Sequence[Evaluation]) -> None:
     for checkpoint, weights, seed in answers:
         if weights is not None and answers.count((checkpoint, weights, seed)) > 1:
             raise ReportError(f"{checkpoint} was evaluated twice with seed {seed} as {name}; give one of the folders")
+
+
+def asked_differently(evaluations: Sequence[Evaluation]) -> list[str]:
+    """A sentence about settings in which evaluations of several models differ, if they do.
+
+    Raises:
+        ReportError: two of them have a benchmark of the same name, but no question of it in common.
+    """
+    first = evaluations[0]
+    for other in evaluations[1:]:
+        for name in first.accuracy.keys() & other.accuracy.keys():
+            if not first.accuracy[name].keys() & other.accuracy[name].keys():
+                raise ReportError(
+                    f"{first.name} and {other.name} have no question of {name} in common; evaluate one of them again, "
+                    "on the file of the other"
+                )
+    known = [_flat(each.settings) for each in evaluations if each.settings]
+    differing = _differing(known, (*EVALUATION_MAY_DIFFER, "benchmarks.*"))
+    texts = [f"{key} ({' and '.join(dict.fromkeys(map(str, values)))})" for key, values in differing.items()]
+    asked = [e.settings.get("benchmarks", {}) for e in evaluations]
+    for name in dict.fromkeys(name for each in asked for name in each):
+        if len({each[name].get("prompt_sha") for each in asked if name in each}) > 1:
+            texts.append(f"the prompt of {name}")
+    return [f"The models were not asked alike: {', '.join(texts)} differ."] if texts else []
+
+
+def _differing(configs: Iterable[dict[str, Any]], may_differ: Sequence[str]) -> dict[str, list[Any]]:
+    """Settings that all configurations have, and whose values differ."""
+    known = list(configs)
+    found = {}
+    for key in sorted(set.intersection(*map(set, known)) if known else ()):
+        values = [_value(config, key) for config in known]
+        if any(value != values[0] for value in values) and not _any(key, may_differ):
+            found[key] = values
+    return found
 
 
 def _compare(name: str, configs: Sequence[tuple[str, dict[str, Any]]], may_differ: Sequence[str]) -> None:

@@ -40,30 +40,37 @@ def score(answers: Answers) -> Score:
     """pass@1 with its 95% interval by question.
 
     With one answer to a question, Wilson's interval of a proportion; with several, Student's t over the questions'
-    means, cut at 0 and 1 (with equal means everywhere it has no width).
+    means, cut at 0 and 1. If all questions have the same mean, Wilson's of as many questions, with that proportion.
     """
     means = np.array([np.mean(of_question) for of_question in answers.values()])
     correct = round(sum(sum(of_question) for of_question in answers.values()))
     total = sum(map(len, answers.values()))
-    if total == len(means):
-        low, high = stats.binomtest(correct, total).proportion_ci(method="wilson")
+    if total == len(means) or (len(means) > 1 and np.ptp(means) == 0):
+        low, high = _wilson(means.mean(), len(means))
     else:
         half = stats.t.ppf(0.975, len(means) - 1) * stats.sem(means) if len(means) > 1 else 1.0
         low, high = max(0.0, means.mean() - half), min(1.0, means.mean() + half)
     return Score(float(means.mean()), float(low), float(high), correct, total, len(means))
 
 
+def _wilson(share: float, n: int) -> tuple[float, float]:
+    """Wilson's 95% interval of a proportion."""
+    z = float(stats.norm.ppf(0.975))
+    centre, half = share + z**2 / 2 / n, z * (share * (1 - share) / n + z**2 / 4 / n**2) ** 0.5
+    return max(0.0, (centre - half) / (1 + z**2 / n)), min(1.0, (centre + half) / (1 + z**2 / n))
+
+
 def average(benchmarks: Sequence[Answers]) -> tuple[float, float, float]:
-    """Unweighted mean of the benchmarks' scores, with its 95% interval: each benchmark's questions are drawn anew."""
-    rng = np.random.default_rng(0)
-    draws = np.zeros(_RESAMPLES)
-    mean = 0.0
-    for answers in benchmarks:
-        means = np.array([np.mean(of_question) for of_question in answers.values()])
-        draws += means[rng.integers(len(means), size=(_RESAMPLES, len(means)))].mean(1) / len(benchmarks)
-        mean += means.mean() / len(benchmarks)
-    low, high = np.quantile(draws, (0.025, 0.975))
-    return float(mean), float(low), float(high)
+    """Unweighted mean of the benchmarks' scores, with its 95% interval.
+
+    The intervals of :func:`score` are combined as independent errors, each side on its own: the distance from the mean
+    to the limit is the root of the sum of the squares. Of one benchmark it is the benchmark's interval.
+    """
+    scores = [score(answers) for answers in benchmarks]
+    mean = float(np.mean([each.mean for each in scores]))
+    down = float(np.linalg.norm([each.mean - each.low for each in scores])) / len(scores)
+    up = float(np.linalg.norm([each.high - each.mean for each in scores])) / len(scores)
+    return mean, max(0.0, mean - down), min(1.0, mean + up)
 
 
 def paired_difference(ours: Sequence[Answers], theirs: Sequence[Answers]) -> tuple[float, float]:

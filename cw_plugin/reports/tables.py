@@ -18,7 +18,7 @@ from cw_plugin.reports import paper
 from cw_plugin.reports.distribution import Distribution
 from cw_plugin.reports.evaluations import BENCHMARKS, Evaluation
 from cw_plugin.reports.runs import Run
-from cw_plugin.reports.seeds import check_evaluations, setting
+from cw_plugin.reports.seeds import asked_differently, check_evaluations, setting
 from cw_plugin.reports.statistics import Values, average, between_seeds, paired_difference, score
 
 REPORTED = "reported"
@@ -155,7 +155,8 @@ def table_2(evaluations: Sequence[Evaluation], paper_model: str | None = None) -
     rows = []
     notes = [
         "Per cent right, (right / answers), [95% interval by question]. To base: * p < 0.05, paired test by question. "
-        "Intervals and test are of these checkpoints; what another seed would give is not part of them."
+        "Intervals and test are of these checkpoints; what another seed would give is not part of them.",
+        *asked_differently(evaluations),
     ]
     reference_mean = None
     for evaluation in evaluations:
@@ -181,6 +182,13 @@ def table_2(evaluations: Sequence[Evaluation], paper_model: str | None = None) -
         if evaluation.unfinished:
             names = ", ".join(map(shown_benchmark, evaluation.unfinished))
             notes.append(f"{evaluation.name} is not finished on {names}: run the evaluation again to complete it.")
+        times = sum(each.settings.get("interruptions", 0) for each in evaluation.of_runs or (evaluation,))
+        if times:
+            notes.append(
+                f"{evaluation.name}: the evaluation was interrupted {times} time{'s' * (times > 1)}, and answers that "
+                "were being generated were asked again. Those are mostly long, and long answers are wrong more often, "
+                "so pass@1 may be too high."
+            )
     for model, methods in paper.TABLE_2.items():
         if paper_model not in (model, "all") or not set(columns) <= set(methods["base"]):
             continue
@@ -212,8 +220,8 @@ def differences(evaluations: Sequence[Evaluation]) -> Table:
             cells.append(f"{_points(100 * value)} (p {p:.2g})")
         rows.append([f"{ours.name} - {theirs.name}", *cells, test])
     notes = [
-        "Points, and the two-sided p-value. By seed: a t-test over the seeds' scores, paired if both methods have the "
-        "same seeds, else Welch's. It compares methods.",
+        "Points, and the two-sided p-value, not corrected for the number of tests. By seed: a t-test over the seeds' "
+        "scores, paired if both methods have the same seeds, else Welch's. It compares methods.",
         "By question: McNemar's exact test, or a sign-flip permutation test. It compares checkpoints, and says nothing "
         "of another seed.",
     ]

@@ -159,7 +159,7 @@ def _compare(parsed_ground_truth: tuple[Any, ...], parsed: list[Any], extraction
         return 0.0
     gold, answer = _alike(parsed_ground_truth[0], parsed[0])
     equal = verify(gold, answer, float_rounding=_FLOAT_ROUNDING[extraction], timeout_seconds=None)
-    return float(equal and _close(gold, answer))
+    return float((equal or _rounds_to(gold, answer, _FLOAT_ROUNDING[extraction])) and _close(gold, answer))
 
 
 def _alike(gold: Any, answer: Any) -> tuple[Any, Any]:
@@ -221,6 +221,17 @@ def _is_solved(part: Any) -> bool:
         and any(side.is_number for side in relation.args)
         for relation in relations
     )
+
+
+def _rounds_to(gold: Any, answer: Any, decimals: int) -> bool:
+    """Whether a whole number and one with a decimal point agree after rounding.
+
+    math-verify rounds only the latter, and sympy then finds 928.00000 unequal to 928. So 9.28 x 10^2 would be wrong.
+    """
+    if not (isinstance(gold, sympy.Expr) and isinstance(answer, sympy.Expr) and gold.is_number and answer.is_number):
+        return False
+    one, other = (answer, gold) if gold.is_Integer else (gold, answer)
+    return bool(other.is_Integer and one.has(sympy.Float) and abs((one - other).evalf()) < 0.5 * 10**-decimals)
 
 
 def _close(gold: Any, answer: Any) -> bool:
