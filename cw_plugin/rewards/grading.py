@@ -10,6 +10,7 @@ only LaTeX after words like "the final answer is", in evaluation any LaTeX or nu
 - ``k = 45, n = 2`` and ``45, 2``: assignments and their values. The order of the values matters for different names,
   but not for ``x_1, x_2`` or one repeated name. Two lists of assignments must have the same names.
 - ``\frac{1 \pm \sqrt{5}}{2}`` and the list of both values.
+- ``9.28 \times 10^2``, ``927.9999999`` and ``928``, after rounding to the decimals below.
 - ``28\%``, ``28 percent``, ``28 pct`` and ``28``; a number with a unit and without.
 - ``31,250``, ``31{,}250``, ``31\,250``, ``31 250`` and ``31250``.
 - ``1.22``, ``1{,}22`` and ``1,22``. If the other side has no decimal point, ``1,22`` is the list of 1 and 22.
