@@ -146,7 +146,11 @@ def test_more_samples_are_added_and_fewer_take_none_away(tmp_path):
     run(tmp_path, Calculator(0), read_benchmarks([f"sums={file}"], tmp_path, 1))
     assert len(lines(tmp_path / "out" / "model" / "sums.jsonl")) == 9
     settings = json.loads((tmp_path / "out" / "model" / "settings.json").read_text())
-    assert settings["n"] == 3 and settings["benchmarks"]["sums"]["n"] == 3 and "interruptions" not in settings
+    assert settings["n"] == 3 and settings["benchmarks"]["sums"]["n"] == 3
+    with pytest.raises(EngineError):  # before an answer comes: nothing favours short ones
+        run(tmp_path, Calculator(0), read_benchmarks([f"sums@4={file}"], tmp_path, 1), n=4)
+    run(tmp_path, Calculator(), read_benchmarks([f"sums@4={file}"], tmp_path, 1), n=4)
+    assert "interruptions" not in json.loads((tmp_path / "out" / "model" / "settings.json").read_text())
 
 
 def test_answers_to_another_benchmark_outlive_the_end_of_this_one(tmp_path):
@@ -317,6 +321,14 @@ def test_models_of_one_name_have_folders_of_their_own(tmp_path):
     assert [model.name for model in find_models(paths[1::-1], tmp_path / "out", print)] == together[::-1]
     (alone,) = find_models(paths[2:], tmp_path / "out", print)
     assert alone.name not in together
+    # Folders that are there keep their names, also beside a model of the run's name, and those of an earlier version.
+    for name, place in (("run", "model/run"), ("run-global_step_1-abc123", "b/run/global_step_1")):
+        (tmp_path / "out" / name).mkdir()
+        (tmp_path / "out" / name / "settings.json").write_text(json.dumps({"checkpoint": str(tmp_path / place)}))
+    (tmp_path / "out" / "of another program").mkdir()
+    (tmp_path / "out" / "of another program" / "settings.json").write_text("{}")
+    again = [model.name for model in find_models(paths[:2], tmp_path / "out", print)]
+    assert again == ["run-global_step_1", "run-global_step_1-abc123"]
 
 
 @pytest.mark.parametrize(

@@ -720,14 +720,22 @@ def test_models_that_were_asked_differently_are_said_to_be(tmp_path):
         file = tmp_path / name / "settings.json"
         given = json.loads(file.read_text())
         given["benchmarks"]["amc23"]["prompt_sha"] = sha
+        given |= {"template": {}} if name == "CW" else {}  # as good as none
+        given |= {"parameters": {"min_p": 0.1} if name == "CW" else None}
         file.write_text(json.dumps(given))
         rows = [json.dumps({"index": i, "ground_truth": answer, "acc": i}) for i in (0, 1)]
         (tmp_path / name / "amc23.jsonl").write_text("\n".join(rows) + "\n")
     base, ours, other = (f"{name}={tmp_path / name}" for name in ("base", "CW", "other"))
     _, printed = run_command("report", base, ours, "--out", tmp_path / "out")
-    assert "The models were not asked alike: temperature (0.6 and 0.0), the prompt of amc23 differ." in printed
+    assert (
+        "The models were not asked alike: parameters (None and {'min_p': 0.1}), temperature (0.6 and 0.0), " in printed
+    )
+    assert "the prompt of amc23 differ." in printed
     _, printed = run_command("report", base, other, "--out", tmp_path / "out")
     assert "base and other have no question of amc23 in common; evaluate one of them again" in printed
+    (tmp_path / "base" / "amc23.jsonl").write_text("\n".join(rows).replace("ground_truth", "gold") + "\n")
+    _, printed = run_command("report", base, other, "--out", tmp_path / "out")
+    assert "in common" not in printed  # these are the questions of the other, as version 0.1 wrote them
 
 
 def test_an_interrupted_evaluation_is_said_to_favour_short_answers(tmp_path):

@@ -295,13 +295,13 @@ def test_every_step_that_is_due_has_a_record_of_the_batch_it_trains_on(tmp_path)
 
 
 def test_prompts_and_responses_go_to_the_hub_only_if_records_are_asked_for(tmp_path):
-    for every in (None, 1):
-        args = config(tmp_path, cw_record_every=every)
-        due = []
-        for args.push_to_hub in (True, False):
-            trainer = SimpleNamespace(args=args, state=SimpleNamespace(global_step=0))
-            due.append(Records(trainer).begin_batch())
-        assert due == [every is not None, True]
+    def due(args: GRPOConfig) -> bool:
+        return Records(SimpleNamespace(args=args, state=SimpleNamespace(global_step=0))).begin_batch()
+
+    plain = {"output_dir": str(tmp_path), "use_cpu": True, "bf16": False}
+    for hub in (True, False):
+        assert due(CWGRPOConfig(**plain, push_to_hub=hub, cw_record_every=1))
+        assert due(CWGRPOConfig(**plain, push_to_hub=hub)) == due(GRPOConfig(**plain, push_to_hub=hub)) != hub
 
 
 class Poisoned(CWGRPOTrainer):
@@ -393,15 +393,20 @@ def test_a_report_reads_trls_files_under_verls_names(tmp_path, monkeypatch):
 
 
 def test_each_of_several_evaluation_sets_keeps_its_name(tmp_path):
-    run = train(tmp_path, trainer_options={"eval_dataset": {"sums": prompts(), "last": prompts(QUESTIONS[:1])}})
+    run = train(tmp_path, trainer_options={"eval_dataset": {"train": prompts(), "last": prompts(QUESTIONS[:1])}})
     run.evaluate()
     run.save_state()
     entries = [entry for entry in run.state.log_history if "eval_reward" in entry]
-    assert [name for entry in entries for name in ("sums", "last") if f"eval_{name}_loss" in entry] == ["sums", "last"]
+    assert [name for entry in entries for name in ("train", "last") if f"eval_{name}_loss" in entry] == [
+        "train",
+        "last",
+    ]
     metrics = read_run(tmp_path).metrics
-    for entry, name in zip(entries, ("sums", "last"), strict=True):
+    for entry, name in zip(entries, ("train", "last"), strict=True):
         assert metrics[f"val-core/{name}/score/mean@n"] == {entry["step"]: entry["eval_reward"]}
     assert not any("/eval/" in name for name in metrics)
+    trained = {entry["step"]: entry["entropy"] for entry in run.state.log_history if "entropy" in entry}
+    assert metrics["actor/entropy"] == trained  # and not those of the evaluation set of this name
 
 
 def test_a_report_reads_the_arguments_under_verls_names(tmp_path):

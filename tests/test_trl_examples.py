@@ -107,9 +107,11 @@ def test_the_same_command_goes_on_and_another_is_told_to_name_a_folder(quickstar
     """Also if the run was killed after its last checkpoint, or while it wrote one."""
     folder, _ = quickstart
     trained = (folder / "checkpoint-2" / "model.safetensors").read_bytes()
-    shutil.rmtree(folder / "model")
+    for name in ("model.safetensors", "training_args.bin"):
+        (folder / "model" / name).unlink()
     (folder / "trainer_state.json").unlink()
     (folder / "checkpoint-9").mkdir()
+    shutil.copytree(folder / "checkpoint-2", folder / "checkpoint-2-copy")
     again = start("quickstart_cpu.sh", STEPS="2", RUN=str(folder)).stdout
     assert "is at its last step, 2: nothing is left to train" in again and "] step" not in again
     assert (folder / "model" / "model.safetensors").read_bytes() == trained

@@ -65,7 +65,9 @@ def test_a_think_section_that_trls_parser_moved_out_is_well_formed(name, format_
     completion = [{"role": "assistant", name: "3 + 4", "content": "\\boxed{7}"}]
     accuracy, formatted = trl_rewards(opens_think=opens_think, format_rule=format_rule)
     assert formatted(completions=[completion]) == [1.0] == accuracy(completions=[completion], ground_truth=["7"])
-    completion[0].pop(name)
+    completion[0]["content"] = ""  # cut off while it thought
+    assert formatted(completions=[completion]) == [0.0]
+    completion[0] |= {name: "", "content": "\\boxed{7}"}
     assert formatted(completions=[completion]) == [0.0]
 
 

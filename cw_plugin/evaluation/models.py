@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -63,15 +64,8 @@ def find_models(
     places = list(dict.fromkeys(places))
     if not places:
         raise EvaluationError("No model is given; name Hugging Face models or verl's checkpoints.")
-    runs: dict[str, str] = {}  # name -> folder
-    models: dict[str, Model] = {}
-    for place in places:
-        run, folder = _name(place), _folder(str(place))
-        if _is_of_another(out, run, folder) or runs.setdefault(run, folder) != folder:
-            run += "-" + hashlib.sha256(folder.encode()).hexdigest()[:6]
-        step = place.name if isinstance(place, Path) and place.name.startswith(STEP) else ""
-        name = f"{run}-{step}" if step else run
-        models[name] = _model(place, name, trust_remote_code)
+    names = _names(places, out)
+    models = {name: _model(place, name, trust_remote_code) for place, name in zip(places, names, strict=True)}
     return list(models.values())
 
 
@@ -111,26 +105,35 @@ def _step(path: Path) -> int:
     return int(number)
 
 
-def _name(place: str | Path) -> str:
-    """The name of a model, or of the run of a checkpoint."""
-    if isinstance(place, str):
-        return place.rsplit("/", 1)[-1]
-    if not place.name.startswith(STEP):
-        return place.name
-    return (place.parent.parent if place.parent.name == "checkpoints" else place.parent).name
+def _names(places: list[str | Path], out: Path) -> list[str]:
+    """A name for each: the one that it has in ``out``, or a new one, with a hash of the folder if another one has it.
+
+    Names of checkpoints of one run differ in the step alone.
+    """
+    known: dict[str, str] = {}  # checkpoint -> name
+    for file in sorted(out.glob("*/settings.json")):
+        if checkpoint := json.loads(file.read_text(encoding="utf-8")).get("checkpoint"):
+            known[checkpoint] = file.parent.name
+    owners: dict[str, str] = {}  # name, without the number of a step -> folder
+    for checkpoint, name in known.items():
+        owners[re.sub(rf"-{STEP}\d+$", f"-{STEP}", name)] = _folder(checkpoint)
+    names = []
+    for place in map(str, places):
+        folder, step = _folder(place), place.rpartition(STEP)[2] if place != _folder(place) else ""
+        if place not in known:
+            base, end = folder.removesuffix("/checkpoints").rpartition("/")[2], f"-{STEP}" if step else ""
+            other = f"{base}-{hashlib.sha256(folder.encode()).hexdigest()[:6]}"
+            name = next(each for each in (base + end, other + end) if owners.get(each, folder) == folder)
+            owners[name] = folder
+            known[place] = name + step
+        names.append(known[place])
+    return names
 
 
 def _folder(place: str) -> str:
     """What checkpoints of one run have in common; a model is alone in its folder."""
     parent, _, last = place.rpartition("/")
     return parent if last.startswith(STEP) else place
-
-
-def _is_of_another(out: Path, run: str, folder: str) -> bool:
-    """Whether ``out`` has answers of another run or model of this name."""
-    files = [out / run / "settings.json", *out.glob(f"{run}-{STEP}*/settings.json")]
-    known = [json.loads(file.read_text(encoding="utf-8"))["checkpoint"] for file in files if file.exists()]
-    return any(_folder(checkpoint) != folder for checkpoint in known)
 
 
 def _model(place: str | Path, name: str, trust_remote_code: bool) -> Model:

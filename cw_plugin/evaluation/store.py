@@ -7,8 +7,9 @@ import os
 import shutil
 import threading
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from cw_plugin.errors import EvaluationError
@@ -85,9 +86,9 @@ class Answers:
                 if (benchmark.name, index, sample) not in self.graded:
                     yield benchmark.name, index, sample
 
-    def some(self, benchmark: Benchmark) -> bool:
-        """Whether there is an answer to ``benchmark``."""
-        return any(name == benchmark.name for name, _, _ in self.graded)
+    def count(self, benchmark: Benchmark) -> int:
+        """The number of answers to ``benchmark``."""
+        return sum(name == benchmark.name for name, _, _ in self.graded)
 
     def of(self, benchmark: Benchmark) -> list[dict[str, Any]]:
         """The existing answers to ``benchmark``, by question and sample."""
@@ -136,7 +137,7 @@ class Settings:
         if self.path.exists():
             before = json.loads(self.path.read_text(encoding="utf-8"))
             for key in same:
-                if (was := before.get(key)) != (now := asked[key]):
+                if (was := before.get(key, now := asked[key])) != now:  # an earlier version may not have noted it
                     raise EvaluationError(
                         f"{folder} holds answers with {key}={was}, and now {key} is {now}; use the same settings as "
                         "before, or another folder with --out."
@@ -152,12 +153,18 @@ class Settings:
                     "file as before, or another folder with --out."
                 )
 
-    def begun(self, benchmark: Benchmark) -> bool:
-        """Whether answers were asked before, and not all of them given."""
-        return self.values["benchmarks"].get(benchmark.name, {}).get("finished") is False
+    def note_interruption(self, given: dict[Benchmark, int]) -> None:
+        """Count one more interruption, if the last run ended after the first answer to an unfinished benchmark.
 
-    def write(self, finished: dict[Benchmark, bool]) -> None:
-        """Record which benchmarks are finished."""
+        Args:
+            given: the number of answers to each benchmark that is not finished.
+        """
+        entries = ((self.values["benchmarks"].get(benchmark.name, {}), n) for benchmark, n in given.items())
+        if any(not entry.get("finished", True) and n > entry.get("asked_at", n) for entry, n in entries):
+            self.values["interruptions"] = self.values.get("interruptions", 0) + 1
+
+    def write(self, finished: dict[Benchmark, bool], asked_at: Mapping[str, int] = MappingProxyType({})) -> None:
+        """Record which benchmarks are finished, and how many answers they had when the others were asked."""
         for benchmark, done in finished.items():
             before = self.values["benchmarks"].get(benchmark.name, {"n": 1})
             self.values["benchmarks"][benchmark.name] = {
@@ -167,6 +174,8 @@ class Settings:
                 "prompt_sha": benchmark.prompt_sha,
                 "sha": benchmark.sha,
             }
+            if not done and (at := asked_at.get(benchmark.name, before.get("asked_at"))) is not None:
+                self.values["benchmarks"][benchmark.name]["asked_at"] = at
         prompts = {entry["prompt_sha"] for entry in self.values["benchmarks"].values()}
         self.values["prompt_sha"] = prompts.pop() if len(prompts) == 1 else None
         write_whole(self.path, json.dumps(self.values, indent=1, ensure_ascii=False) + "\n")

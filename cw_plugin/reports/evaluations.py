@@ -122,7 +122,11 @@ def _evaluation(folder: Path, name: str) -> Evaluation:
         raise ReportError(f"{folder}/settings.json is damaged ({error!r}); evaluate again") from None
     files = [folder / f"{key}.jsonl" for key in benchmarks]
     accuracy = {
-        file.stem: _by_question(({"ground_truth": ""} | row for row in _rows(file)), ("index", "ground_truth"), file)
+        file.stem: _by_question(
+            ({"ground_truth": row.get("gold", "")} | row for row in _rows(file)),  # gold: written by version 0.1
+            ("index", "ground_truth"),
+            file,
+        )
         for file in files
         if file.exists()
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatch
@@ -32,7 +34,8 @@ MODEL = "actor_rollout_ref.model.path"
 
 # The same for settings.json of an evaluation; its questions are compared benchmark by benchmark.
 EVALUATION_MAY_DIFFER = ("model", "checkpoint", "weights", "step", "n", "seed", "overrides", "versions", "prompt_sha",
-                         "benchmarks.*.n", "benchmarks.*.finished", "interruptions")  # fmt: skip
+                         "benchmarks.*.n", "benchmarks.*.finished", "benchmarks.*.asked_at",
+                         "interruptions")  # fmt: skip
 
 
 def refuse_twice(folders: Iterable[tuple[str, Path]]) -> None:
@@ -110,7 +113,14 @@ def is_grpo(run: Run) -> bool:
 
 def other_differences(configs: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """What methods differ in besides the method: settings that all of the configurations have -> the values."""
-    return _differing((_flat(config) for config in configs if config), (*MAY_DIFFER, *SEEDS, *METHOD))
+    known = [_flat(config) for config in configs if config]
+    shared = set.intersection(*map(set, known)) if known else set()
+    found = {}
+    for key in sorted(shared):
+        values = [_value(config, key) for config in known]
+        if any(value != values[0] for value in values) and not _any(key, (*MAY_DIFFER, *SEEDS, *METHOD)):
+            found[key] = values
+    return found
 
 
 def same_model(configs: Sequence[Mapping[str, Any]]) -> bool:
@@ -135,33 +145,25 @@ def asked_differently(evaluations: Sequence[Evaluation]) -> list[str]:
     Raises:
         ReportError: two of them have a benchmark of the same name, but no question of it in common.
     """
-    first = evaluations[0]
-    for other in evaluations[1:]:
-        for name in first.accuracy.keys() & other.accuracy.keys():
+    for first, other in itertools.combinations(evaluations, 2):
+        for name in sorted(first.accuracy.keys() & other.accuracy.keys()):
             if not first.accuracy[name].keys() & other.accuracy[name].keys():
                 raise ReportError(
                     f"{first.name} and {other.name} have no question of {name} in common; evaluate one of them again, "
                     "on the file of the other"
                 )
-    known = [_flat(each.settings) for each in evaluations if each.settings]
-    differing = _differing(known, (*EVALUATION_MAY_DIFFER, "benchmarks.*"))
-    texts = [f"{key} ({' and '.join(dict.fromkeys(map(str, values)))})" for key, values in differing.items()]
+    known = [each.settings for each in evaluations if each.settings]
+    texts = []
+    for key in sorted(set().union(*known) - {*EVALUATION_MAY_DIFFER, "benchmarks"}):
+        given = (settings.get(key) for settings in known)
+        values = ["None" if value == {} else str(value) for value in given]  # neither sets anything
+        if len(set(values)) > 1:
+            texts.append(f"{key} ({' and '.join(dict.fromkeys(textwrap.shorten(value, 40) for value in values))})")
     asked = [e.settings.get("benchmarks", {}) for e in evaluations]
     for name in dict.fromkeys(name for each in asked for name in each):
         if len({each[name].get("prompt_sha") for each in asked if name in each}) > 1:
             texts.append(f"the prompt of {name}")
     return [f"The models were not asked alike: {', '.join(texts)} differ."] if texts else []
-
-
-def _differing(configs: Iterable[dict[str, Any]], may_differ: Sequence[str]) -> dict[str, list[Any]]:
-    """Settings that all configurations have, and whose values differ."""
-    known = list(configs)
-    found = {}
-    for key in sorted(set.intersection(*map(set, known)) if known else ()):
-        values = [_value(config, key) for config in known]
-        if any(value != values[0] for value in values) and not _any(key, may_differ):
-            found[key] = values
-    return found
 
 
 def _compare(name: str, configs: Sequence[tuple[str, dict[str, Any]]], may_differ: Sequence[str]) -> None:

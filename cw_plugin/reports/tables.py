@@ -185,9 +185,9 @@ def table_2(evaluations: Sequence[Evaluation], paper_model: str | None = None) -
         times = sum(each.settings.get("interruptions", 0) for each in evaluation.of_runs or (evaluation,))
         if times:
             notes.append(
-                f"{evaluation.name}: the evaluation was interrupted {times} time{'s' * (times > 1)}, and answers that "
-                "were being generated were asked again. Those are mostly long, and long answers are wrong more often, "
-                "so pass@1 may be too high."
+                f"{evaluation.name}: the evaluation was interrupted {times} time{'s' * (times > 1)}, and the answers "
+                "that were being generated were lost and generated anew. Those are mostly long, and long answers are "
+                "wrong more often, so pass@1 may be too high."
             )
     for model, methods in paper.TABLE_2.items():
         if paper_model not in (model, "all") or not set(columns) <= set(methods["base"]):
@@ -206,7 +206,7 @@ def differences(evaluations: Sequence[Evaluation]) -> Table:
     columns = benchmarks_of(evaluations)
     rows = []
     for theirs, ours in itertools.combinations(evaluations, 2):
-        cells = []
+        cells, test = [], "-"
         both = [name for name in columns if name in ours.accuracy and name in theirs.accuracy]
         for chosen in (*([name] for name in columns), both):
             if not set(chosen) <= set(both) or not chosen:

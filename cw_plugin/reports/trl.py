@@ -69,8 +69,8 @@ def last_step(path: Path) -> float:
 def read_state(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
     """Each entry of ``log_history``: its step, and its numbers under TRL's names.
 
-    Of several evaluation sets each has an entry, in which only the loss and the times bear the set's name. The name
-    takes the place of ``eval``.
+    Of several evaluation sets each has an entry, in which only the loss and the times bear the set's name. There all
+    get it, under verl's names.
     """
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))["log_history"]
@@ -79,7 +79,8 @@ def read_state(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
             step = int(numbers.pop("step"))
             if found := next(filter(None, map(_RUNTIME.fullmatch, numbers)), None):
                 named = verl_names(numbers).items()
-                numbers = {name.replace("eval/", f"{found[1]}/", 1): value for name, value in named}
+                place = {True: found[1], False: f"eval/{found[1]}"}
+                numbers = {key.replace("eval", place[key[:3] == "val"], 1): value for key, value in named}
             yield step, numbers
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ReportError(f"{path} is not what transformers writes ({error!r}); remove the file") from None

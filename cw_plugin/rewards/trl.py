@@ -87,6 +87,7 @@ def response_text(completion: Completion, opens_think: bool | None = None) -> st
     """The text that the model wrote, in all of its messages if a completion has several (tool calls).
 
     If TRL's response parser moved the think section out of a message, it is put back, with tags on lines of their own.
+    The parser also takes a section that never ends, so that one is closed only if something follows it.
 
     Args:
         opens_think: the prompt already ends with ``<think>``.
@@ -97,6 +98,7 @@ def response_text(completion: Completion, opens_think: bool | None = None) -> st
     for message in completion:
         if message.get("role", "assistant") == "assistant":
             thought = message.get("reasoning_content") or message.get("thinking")  # the parser's name, by model
-            said.append(f"{'' if opens_think else OPEN}\n{thought}\n{CLOSE}\n" if thought else "")
+            ended = f"\n{CLOSE}\n" if message.get("content") or message.get("tool_calls") else ""
+            said.append(f"{'' if opens_think else OPEN}\n{thought}{ended}" if thought else "")
             said.append(message.get("content") or "")
     return "".join(said)

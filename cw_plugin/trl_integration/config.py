@@ -45,7 +45,8 @@ class CWGRPOConfig(GRPOConfig):
         for name, valid in (("cw_scope", Scope), ("cw_kernel", Kernel)):
             if getattr(self, name) not in get_args(valid):
                 raise OptionsError(f"{name} must be one of {', '.join(get_args(valid))}, got {getattr(self, name)!r}")
-        if self.cw_record_every is not None and (type(self.cw_record_every) is not int or self.cw_record_every < 0):
+        self.cw_record_every = record_every(self)
+        if type(self.cw_record_every) is not int or self.cw_record_every < 0:
             raise OptionsError(f"cw_record_every must be a whole number >= 0, got {self.cw_record_every!r}")
         low, high = self.cw_entropy_low, self.cw_entropy_high
         for name, bound in (("cw_entropy_low", low), ("cw_entropy_high", high)):
@@ -53,6 +54,12 @@ class CWGRPOConfig(GRPOConfig):
                 raise OptionsError(f"{name} must be a number of nats, or None, got {bound!r}")
         if low is not None and high is not None and not low < high:
             raise OptionsError(f"cw_entropy_low={low} must be less than cw_entropy_high={high}")
+
+
+def record_every(args: Any) -> Any:
+    """``cw_record_every`` of a CWGRPOConfig or a plain GRPOConfig."""
+    given = option(args, "cw_record_every")
+    return given if given is not None else 0 if args.push_to_hub else 50
 
 
 def option(args: Any, name: str) -> Any:

@@ -59,8 +59,8 @@ class Hook:
         function: its name there, dotted for a method.
         needs: parameters that the hook relies on.
         around: what runs in place of the function.
-        trainer: the trainer that needs the hook, "V1" or "legacy"; None for both. "refused" is for programs that do
-            not train with cw_grpo.
+        trainer: the trainer that needs the hook, "V1" or "legacy"; None for both. "refused" is for programs
+            with trainers of their own, which cw_grpo refuses.
     """
 
     module: str

@@ -84,17 +84,18 @@ def step_of(checkpoint: Path) -> int:
 
 def last_checkpoint(folder: Path) -> Path | None:
     """The last whole one: transformers writes trainer_state.json at its end, and a run may be killed before."""
-    whole = [file.parent for file in folder.glob("checkpoint-*/trainer_state.json")]
-    return max(whole, key=step_of, default=None)
+    found = [file.parent for file in folder.glob("checkpoint-*/trainer_state.json")]
+    return max((one for one in found if one.name.rpartition("-")[2].isdigit()), key=step_of, default=None)
 
 
 def finish(checkpoint: Path) -> None:
     """Write what a run writes after its last step, if it was killed before."""
-    folder = checkpoint.parent
-    if not (folder / "model" / "config.json").exists():
+    folder, last = checkpoint.parent, "training_args.bin"  # which transformers writes after a model
+    if not (folder / "model" / last).exists():
+        shutil.copy(checkpoint / "trainer_state.json", folder)
         for part in (AutoTokenizer, AutoModelForCausalLM):
             part.from_pretrained(checkpoint).save_pretrained(folder / "model")
-        shutil.copy(checkpoint / "trainer_state.json", folder)
+        shutil.copy(checkpoint / last, folder / "model")
 
 
 def main() -> None:
