@@ -131,7 +131,7 @@ def check_config(config: Any) -> None:
     if estimator and averages and options.kernel != "none":
         raise OptionsError(
             "policy_loss.loss_mode=geo_mean averages the advantages of a response, so the loss would lose the weights; "
-            "set actor_rollout_ref.actor.policy_loss.loss_mode=vanilla, or another loss with an advantage for each token"
+            "set actor_rollout_ref.actor.policy_loss.loss_mode=vanilla, or another with one advantage for each token"
         )
     # main_ppo's configuration does not have these keys.
     if (estimator or loss) and (config.get("rollout") is not None or config.get("async_training") is not None):
