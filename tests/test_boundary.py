@@ -389,5 +389,12 @@ def test_the_numbers_of_the_text_are_those_of_the_first_wrong_token(boundary):
     first, after, others, entropy_fifth, probability_fifth = (row[1:] for row in page.first_wrong(page.RESULTS).rows)
     left = re.search(r"is ([\d.]+)% of that under GRPO", page.first_wrong(page.RESULTS).notes[0])[1]
     ratio = f"{float(first[3]) / float(first[4]):.1f}"
+    results = page.read(page.RESULTS)
+    worse = re.search(r"significantly worse in (\d+) ", page.in_short(results, page.RESULTS))[1]
+    home = (BOUNDARY.parents[2] / "README.md").read_text("utf-8")
+    assert f"in {worse} of 24 settings significantly" in " ".join(follows.split())
+    assert f"in {worse}, CW-GRPO is significantly worse" in " ".join(home.split())
+    fell = {m: sum(run.fell for run in results.of(replace(page.CENTRE, updates=16), m)) for m in page.METHODS}
+    assert fell == {"grpo": 0, "cw_grpo": 5}  # "all five runs of CW-GRPO collapse, and none of GRPO"
     assert said == {*first[1:], left, ratio, *entropy_fifth[1:3], probability_fifth[1]}
     assert all(float(surprisal) <= float(entropy) for *_, surprisal, entropy in (after, others))

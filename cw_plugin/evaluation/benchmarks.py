@@ -93,7 +93,6 @@ def _read(name: str, n: int, file: Path, prepared: bool) -> Benchmark:
     try:
         schema = pq.read_schema(file)
         missing = [column for column in COLUMNS if column not in schema.names]
-        turns, answer = (schema.field(column).type for column in COLUMNS[1:]) if not missing else (None, None)
         rows = [] if missing else pq.read_table(file, columns=COLUMNS).to_pylist()
     except (OSError, pa.ArrowException) as error:
         raise EvaluationError(
@@ -101,6 +100,7 @@ def _read(name: str, n: int, file: Path, prepared: bool) -> Benchmark:
         ) from error
     if missing:
         raise EvaluationError(f"{file} lacks the column(s) {', '.join(missing)}; write it again with cw-grpo prepare.")
+    turns, answer = (schema.field(column).type for column in COLUMNS[1:])
     if not (pa.types.is_list(turns) or pa.types.is_large_list(turns)) or not pa.types.is_struct(turns.value_type):
         raise EvaluationError(
             f"The column prompt of {file} is of type {turns}, not a list of chat turns with role and content; write it "
