@@ -45,7 +45,7 @@ class CWGRPOConfig(GRPOConfig):
         for name, valid in (("cw_scope", Scope), ("cw_kernel", Kernel)):
             if getattr(self, name) not in get_args(valid):
                 raise OptionsError(f"{name} must be one of {', '.join(get_args(valid))}, got {getattr(self, name)!r}")
-        self.cw_record_every = record_every(self)
+        self.cw_record_every = option(self, "cw_record_every")
         if type(self.cw_record_every) is not int or self.cw_record_every < 0:
             raise OptionsError(f"cw_record_every must be a whole number >= 0, got {self.cw_record_every!r}")
         low, high = self.cw_entropy_low, self.cw_entropy_high
@@ -56,12 +56,9 @@ class CWGRPOConfig(GRPOConfig):
             raise OptionsError(f"cw_entropy_low={low} must be less than cw_entropy_high={high}")
 
 
-def record_every(args: Any) -> Any:
-    """``cw_record_every`` of a CWGRPOConfig or a plain GRPOConfig."""
-    given = option(args, "cw_record_every")
-    return given if given is not None else 0 if args.push_to_hub else 50
-
-
 def option(args: Any, name: str) -> Any:
     """The value of an option; its default if ``args`` is a plain GRPOConfig, or None."""
-    return getattr(args, name, getattr(CWGRPOConfig, name))
+    value = getattr(args, name, getattr(CWGRPOConfig, name))
+    if name == "cw_record_every" and value is None:
+        return 0 if args.push_to_hub else 50
+    return value

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cw_plugin.recording import Batch, Drift, EntropyBounds, TokenFiles, entropy_metrics
-from cw_plugin.trl_integration.config import option, record_every
+from cw_plugin.trl_integration.config import option
 
 logger = logging.getLogger("cw_plugin")
 
@@ -35,7 +35,7 @@ class Records:
         args, step = self._trainer.args, self._trainer.state.global_step + 1
         self._step = step
         steps = math.ceil(args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps)
-        every = record_every(args)
+        every = option(args, "cw_record_every")
         return every > 0 and any(step == 1 or step % every == 0 for step in range(step, step + steps))
 
     def write(self, batch: Batch) -> None:
