@@ -62,9 +62,11 @@ def test_the_readme_says_what_is_planned(boundary):
     assert f"All {len(runs)} runs" in readme
     assert len(set(runs)) == len(runs) and {run.steps for run in runs} == {100}
     for method, seeds in {"grpo": 5, "cw_grpo": 5, "clip_cov": 3}.items():
-        of_method = [run for run in runs if run.method == method]
+        of_method = [run for run in runs if run.method == method and run.point not in plan.CONTROLS]
         assert {run.point for run in of_method} == set(plan.POINTS) and len(of_method) == seeds * len(plan.POINTS)
     assert {run.point for run in runs if run.method in plan.ABLATION} == {plan.CENTRE}
+    controls = [run for run in runs if run.point in plan.CONTROLS]
+    assert f"{len(controls)} more, of three seeds" in readme and {run.method for run in controls} == set(plan.METHODS)
 
 
 def batch(rows: int = 16, time: int = 9) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -337,11 +339,11 @@ def test_the_page_says_what_the_runs_give(boundary, tmp_path):
     for run, rows in made.items():
         runner.add(tmp_path, run, rows)
     results = page.read(tmp_path)
-    assert len(results) == len(part) == 50
+    assert len(results) == len(part) == 46
     assert results[lost].fell and results[lost].emptied and results[lost].accuracy == 0 == results[lost].reward
     shutil.copy(page.RESULTS / "first_wrong.parquet", tmp_path)
     text = page.in_short(results, tmp_path)
-    assert f"**50 of {len(plan.runs())} runs are in." in text
+    assert f"**46 of {len(plan.runs())} runs are in." in text
     assert "below GRPO's in 3 of 4 settings" in text
     assert "4 of 24 settings have 3 seeds or more" in text
     assert "significantly worse in 2 (the centre; learning rate 1e-4)" in text  # the lost run makes the third uncertain
@@ -349,7 +351,7 @@ def test_the_page_says_what_the_runs_give(boundary, tmp_path):
     assert "Of 20 runs of GRPO, 5 collapsed in accuracy and 0 in entropy. In 5, entropy ended above twice" in text
     assert "Of 20 runs of CW-GRPO, 1 collapsed in accuracy and 1 in entropy. In 0, entropy" in text
     assert "of Clip-Cov" not in text and "in 50% of GRPO's steps and 0% of CW-GRPO's steps" in text
-    assert "CW-GRPO less GRPO with no limit on the gradient norm: +1.7 ± 0.2 points." in text
+    assert "CW-GRPO less GRPO with no limit on the gradient norm: +1.8 ± 0.2 points." in text
     assert "CW-GRPO: 4 of 16 settings of the map have 3 seeds." in text
     page.write_page(tmp_path, results)
     written = (tmp_path / "README.md").read_text("utf-8")

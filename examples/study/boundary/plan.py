@@ -76,7 +76,7 @@ def runs() -> list[Run]:
         *of(POINTS, ("clip_cov",), FIRST_SEEDS),
         *of(POINTS, METHODS, later),
         *of([CENTRE], ABLATION, later),
-        *of(CONTROLS, METHODS, SEEDS),
+        *of(CONTROLS, METHODS, FIRST_SEEDS),
     ]
     return list(dict.fromkeys(ordered))
 
