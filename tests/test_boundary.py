@@ -396,7 +396,8 @@ def test_the_numbers_of_the_text_are_those_of_the_first_wrong_token(boundary):
     home = (BOUNDARY.parents[2] / "README.md").read_text("utf-8")
     assert f"in {worse} of 24 settings significantly" in " ".join(follows.split())
     assert f"in {worse}, CW-GRPO is significantly worse" in " ".join(home.split())
-    fell = {m: sum(run.fell for run in results.of(replace(page.CENTRE, updates=16), m)) for m in page.METHODS}
-    assert fell == {"grpo": 0, "cw_grpo": 5}  # "all five runs of CW-GRPO collapse, and none of GRPO"
+    for point, runs in ((replace(page.CENTRE, updates=16), 5), (page.CONTROLS[1], 3)):
+        fell = {method: [run.fell for run in results.of(point, method)] for method in page.METHODS}
+        assert fell == {"grpo": [False] * runs, "cw_grpo": [True] * runs}  # as the text says of both
     assert said == {*first[1:], left, ratio, *entropy_fifth[1:3], probability_fifth[1]}
     assert all(float(surprisal) <= float(entropy) for *_, surprisal, entropy in (after, others))
