@@ -325,8 +325,9 @@ def test_models_of_one_name_have_folders_of_their_own(tmp_path):
     for name, place in (("run", "model/run"), ("run-global_step_1-abc123", "b/run/global_step_1")):
         (tmp_path / "out" / name).mkdir()
         (tmp_path / "out" / name / "settings.json").write_text(json.dumps({"checkpoint": str(tmp_path / place)}))
-    (tmp_path / "out" / "of another program").mkdir()
-    (tmp_path / "out" / "of another program" / "settings.json").write_text("{}")
+    for number, text in enumerate(("{}", "[]", "no JSON")):
+        (tmp_path / "out" / f"of another program {number}").mkdir()
+        (tmp_path / "out" / f"of another program {number}" / "settings.json").write_text(text)
     again = [model.name for model in find_models(paths[:2], tmp_path / "out", print)]
     assert again == ["run-global_step_1", "run-global_step_1-abc123"]
 

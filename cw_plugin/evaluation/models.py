@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -112,8 +113,8 @@ def _names(places: list[str | Path], out: Path) -> list[str]:
     """
     known: dict[str, str] = {}  # checkpoint -> name
     for file in sorted(out.glob("*/settings.json")):
-        if checkpoint := json.loads(file.read_text(encoding="utf-8")).get("checkpoint"):
-            known[checkpoint] = file.parent.name
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # another program's file
+            known[json.loads(file.read_text(encoding="utf-8"))["checkpoint"]] = file.parent.name
     owners: dict[str, str] = {}  # name, without the number of a step -> folder
     for checkpoint, name in known.items():
         owners[re.sub(rf"-{STEP}\d+$", f"-{STEP}", name)] = _folder(checkpoint)
