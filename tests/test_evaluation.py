@@ -28,6 +28,7 @@ from cw_plugin.cli import app
 from cw_plugin.errors import EngineError, EvaluationError
 from cw_plugin.evaluation.benchmarks import Benchmark, read_benchmarks
 from cw_plugin.evaluation.engine import EvaluationOptions, Task, Verl
+from cw_plugin.evaluation.lighteval_engine import Lighteval
 from cw_plugin.evaluation.models import find_models, merged
 from cw_plugin.evaluation.run import evaluate
 from cw_plugin.evaluation.store import Answers, Journal
@@ -449,6 +450,18 @@ def test_the_reward_manager_journals_what_it_grades(tmp_path):
 
 
 LIGHTEVAL = shutil.which(os.environ.get("LIGHTEVAL", "lighteval"))
+
+
+def test_what_else_lighteval_samples_with_is_a_setting(tmp_path):
+    """So that answers with and without it are not mixed in one folder."""
+    overrides = ["model_parameters.generation_parameters.min_p=0.5", "model_parameters.dtype=float16"]
+    machine = ["model_parameters.gpu_memory_utilization=0.5"]
+    given, plain = (
+        Lighteval(EvaluationOptions(tmp_path, overrides=some), sys.executable, "vllm").settings
+        for some in (overrides + machine, machine)
+    )
+    assert given == plain | {"other_parameters": {"min_p": 0.5, "dtype": "float16"}}
+    assert plain["other_parameters"] is None
 
 
 @pytest.mark.skipif(LIGHTEVAL is None, reason="needs lighteval; LIGHTEVAL names its executable")
