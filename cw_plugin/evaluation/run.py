@@ -133,9 +133,8 @@ class _Work:
     def run(self) -> None:
         """Ask what is missing, and write the benchmarks' files."""
         unfinished = [b for b in self.benchmarks if next(self.answers.missing(b), None) is not None]
-        given = {benchmark: self.answers.count(benchmark) for benchmark in unfinished}
-        self.settings.note_interruption(given)
-        self.settings.write({benchmark: False for benchmark in unfinished})  # before the first answer is there
+        self.settings.note_interruption(unfinished, self.answers.counts())
+        self.settings.write(dict.fromkeys(unfinished, False))  # before the first answer is there
         self._answer_overlong()
         asked = [
             {**benchmark.rows[index], "extra_info": {"benchmark": benchmark.name, "index": index, "sample": sample}}
@@ -145,7 +144,7 @@ class _Work:
         before = len(self.answers.graded)
         if asked:
             self.say(f"{self.model.name}: {len(asked)} answers to generate, {before} already exist")
-            self.settings.write(dict.fromkeys(unfinished, False), {b.name: self.answers.count(b) for b in unfinished})
+            self.settings.write(dict.fromkeys(unfinished, False), self.answers.counts())
             # With the previous seed, a new sample of a question could repeat an existing one.
             self.engine.ask(
                 Task(self.model.name, self.path, asked, self.answers, self.options.seed + 1000 * before), self.say

@@ -7,9 +7,9 @@ import os
 import shutil
 import threading
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from cw_plugin.errors import EvaluationError
@@ -86,9 +86,9 @@ class Answers:
                 if (benchmark.name, index, sample) not in self.graded:
                     yield benchmark.name, index, sample
 
-    def count(self, benchmark: Benchmark) -> int:
-        """The number of answers to ``benchmark``."""
-        return sum(name == benchmark.name for name, _, _ in self.graded)
+    def counts(self) -> Counter[str]:
+        """The number of answers to each benchmark, by its name."""
+        return Counter(name for name, _, _ in self.graded)
 
     def of(self, benchmark: Benchmark) -> list[dict[str, Any]]:
         """The existing answers to ``benchmark``, by question and sample."""
@@ -153,18 +153,19 @@ class Settings:
                     "file as before, or another folder with --out."
                 )
 
-    def note_interruption(self, given: dict[Benchmark, int]) -> None:
-        """Count one more interruption, if the last run ended after the first answer to an unfinished benchmark.
+    def note_interruption(self, unfinished: Collection[Benchmark], counts: Counter[str]) -> None:
+        """Count one more interruption, if the last run ended after its first answer to one of these benchmarks."""
+        for name in (benchmark.name for benchmark in unfinished):
+            if counts[name] > self.values["benchmarks"].get(name, {}).get("asked_at", counts[name]):
+                self.values["interruptions"] = self.values.get("interruptions", 0) + 1
+                break
+
+    def write(self, finished: dict[Benchmark, bool], counts: Counter[str] | None = None) -> None:
+        """Record which benchmarks are finished.
 
         Args:
-            given: the number of answers to each benchmark that is not finished.
+            counts: given before the others are asked; notes how many answers they have.
         """
-        entries = ((self.values["benchmarks"].get(benchmark.name, {}), n) for benchmark, n in given.items())
-        if any(not entry.get("finished", True) and n > entry.get("asked_at", n) for entry, n in entries):
-            self.values["interruptions"] = self.values.get("interruptions", 0) + 1
-
-    def write(self, finished: dict[Benchmark, bool], asked_at: Mapping[str, int] = MappingProxyType({})) -> None:
-        """Record which benchmarks are finished, and how many answers they had when the others were asked."""
         for benchmark, done in finished.items():
             before = self.values["benchmarks"].get(benchmark.name, {"n": 1})
             self.values["benchmarks"][benchmark.name] = {
@@ -174,7 +175,8 @@ class Settings:
                 "prompt_sha": benchmark.prompt_sha,
                 "sha": benchmark.sha,
             }
-            if not done and (at := asked_at.get(benchmark.name, before.get("asked_at"))) is not None:
+            at = before.get("asked_at") if counts is None else counts[benchmark.name]
+            if not done and at is not None:
                 self.values["benchmarks"][benchmark.name]["asked_at"] = at
         prompts = {entry["prompt_sha"] for entry in self.values["benchmarks"].values()}
         self.values["prompt_sha"] = prompts.pop() if len(prompts) == 1 else None

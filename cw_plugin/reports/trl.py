@@ -78,9 +78,10 @@ def read_state(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
             numbers = {key: float(value) for key, value in entry.items() if type(value) in (int, float)}
             step = int(numbers.pop("step"))
             if found := next(filter(None, map(_RUNTIME.fullmatch, numbers)), None):
-                named = verl_names(numbers).items()
-                place = {True: found[1], False: f"eval/{found[1]}"}
-                numbers = {key.replace("eval", place[key[:3] == "val"], 1): value for key, value in named}
+                numbers = {
+                    key.replace("eval", found[1] if key.startswith("val-") else f"eval/{found[1]}", 1): value
+                    for key, value in verl_names(numbers).items()
+                }
             yield step, numbers
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ReportError(f"{path} is not what transformers writes ({error!r}); remove the file") from None

@@ -85,7 +85,7 @@ def step_of(checkpoint: Path) -> int:
 def last_checkpoint(folder: Path) -> Path | None:
     """The last whole one: transformers writes trainer_state.json at its end, and a run may be killed before."""
     found = [file.parent for file in folder.glob("checkpoint-*/trainer_state.json")]
-    return max((one for one in found if one.name.rpartition("-")[2].isdigit()), key=step_of, default=None)
+    return max((one for one in found if one.name.removeprefix("checkpoint-").isdigit()), key=step_of, default=None)
 
 
 def finish(checkpoint: Path) -> None:
