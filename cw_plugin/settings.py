@@ -1,0 +1,44 @@
+"""What differs between two configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+
+def flat(config: Any, prefix: str = "") -> dict[str, Any]:
+    """``{"a": {"b": 1}}`` as ``{"a.b": 1}``.
+
+    Args:
+        config: a dict, nested or flat already, or a configuration of OmegaConf, whose interpolations stay as they are
+            written.
+    """
+    if not isinstance(config, dict):
+        from omegaconf import OmegaConf  # who compares plain dicts, as TRL's, may lack it
+
+        config = OmegaConf.to_container(config, resolve=False)
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def differences(before: Any, now: Any, ignored: Iterable[str] = ()) -> dict[str, tuple[Any, Any]]:
+    """Dotted key -> (value before, value now) of each setting that differs. A missing setting equals None.
+
+    Args:
+        before: a configuration, as :func:`flat` takes it.
+        now: likewise.
+        ignored: patterns of keys that may differ, as ``trainer.*_dir``. A pattern covers what is below its keys.
+    """
+    patterns = [pattern for name in ignored for pattern in (name, f"{name}.*")]
+    first, second = flat(before), flat(now)
+    return {
+        key: (first.get(key), second.get(key))
+        for key in dict.fromkeys([*first, *second])
+        if first.get(key) != second.get(key) and not any(fnmatchcase(key, pattern) for pattern in patterns)
+    }
