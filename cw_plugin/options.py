@@ -1,0 +1,95 @@
+"""The options of CW-GRPO, the same on every host. The method has no hyperparameter."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+from cw_plugin.errors import OptionsError
+
+Scope = Literal["group", "batch"]
+KERNELS = ("gaussian", "none")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the statistics run over, which kernel they feed, and what is recorded.
+
+    Attributes:
+        scope: which tokens share means, sigma and normalisation: those of one prompt ("group", as in the paper), or
+            of the whole training batch ("batch").
+        kernel: "gaussian", as in the paper; "none" for plain GRPO with the same statistics; or a function of your own
+            as "module:function" (see :func:`load_kernel`).
+        record_every: steps between two records of a step's tokens, 0 for none (recording.py).
+
+    Raises:
+        OptionsError: a value that is not valid; the message says which are.
+    """
+
+    scope: Scope = "group"
+    kernel: str = "gaussian"
+    record_every: int = 50
+
+    def __post_init__(self) -> None:
+        if self.scope not in get_args(Scope):
+            raise OptionsError(f"scope={self.scope!r} is invalid; use {' or '.join(get_args(Scope))}")
+        if type(self.record_every) is not int or self.record_every < 0:
+            raise OptionsError(f"record_every={self.record_every!r} is invalid; use a whole number of steps, or 0")
+        if self.kernel not in KERNELS:
+            load_kernel(self.kernel)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Options:
+        """Options by name, as a host's configuration holds them.
+
+        Raises:
+            OptionsError: an unknown name, or an invalid value.
+        """
+        names = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in names:
+                raise OptionsError(f"{name} is not an option of cw_grpo; the options are {', '.join(names)}")
+        return cls(**given)
+
+    @classmethod
+    def from_environment(cls) -> Options:
+        """Options of a host whose command line takes none: ``CW_GRPO_SCOPE``, ``CW_GRPO_KERNEL`` and
+        ``CW_GRPO_RECORD_EVERY``.
+
+        Raises:
+            OptionsError: another variable that begins with ``CW_GRPO_``, or an invalid value.
+        """
+        prefix = "CW_GRPO_"
+        given: dict[str, Any] = {
+            name.removeprefix(prefix).lower(): value for name, value in os.environ.items() if name.startswith(prefix)
+        }
+        if (steps := given.get("record_every", "")).isdecimal():
+            given["record_every"] = int(steps)
+        try:
+            return cls.of(given)
+        except OptionsError as error:
+            raise OptionsError(f"{error} (from the environment variables {prefix}...)") from error
+
+    def is_due(self, step: int | None) -> bool:
+        """Whether to record ``step``: step 1 and every ``record_every``-th. False outside a trainer."""
+        return step is not None and step > 0 < self.record_every and (step == 1 or step % self.record_every == 0)
+
+
+def load_kernel(name: str) -> Callable[..., Any]:
+    """The function that "module:function" names. It takes z = c / sigma of one group's tokens, a float64 tensor (N,),
+    and returns their weights w, finite and not negative, in the same shape.
+
+    Raises:
+        OptionsError: there is no such function.
+    """
+    module, _, function = str(name).partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function) if module and function else None
+    except (ImportError, AttributeError) as error:
+        raise OptionsError(f"kernel={name!r} cannot be imported: {error}; it must be on PYTHONPATH") from error
+    if not callable(found):
+        raise OptionsError(f"kernel={name!r} is invalid; use {', '.join(KERNELS)}, or module:function")
+    return found
