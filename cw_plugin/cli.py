@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-import io
-import json
-import logging
 import re
 import shlex
 import time
-import warnings
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,7 +17,7 @@ from rich.markup import escape
 
 from cw_plugin import __version__
 from cw_plugin.data.sources import SOURCES
-from cw_plugin.errors import CWGRPOError, OptionsError, how_to_install
+from cw_plugin.errors import CWGRPOError, how_to_install
 from cw_plugin.files import expanded
 from cw_plugin.reports.curves import CURVES
 from cw_plugin.reports.paper import TABLE_2
@@ -31,7 +25,6 @@ from cw_plugin.reports.paper import TABLE_2
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from cw_plugin.data.prepare import Prepared
     from cw_plugin.reports.distribution import Distribution
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
@@ -47,21 +40,6 @@ class EngineName(str, Enum):
     verl = "verl"
     vllm = "lighteval"
     accelerate = "lighteval-accelerate"
-
-
-SHOWN = 10  # findings of one file on the terminal; its report has all of them
-
-
-@contextmanager
-def _without_the_hosts_remarks() -> Iterator[None]:
-    """Hide what verl, Megatron and the hub print while they load; it would bury the answer."""
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 @contextmanager
@@ -127,18 +105,13 @@ def prepare(
         bool, typer.Option("--drop-contaminated", help="Leave out training rows whose problem is also in a benchmark.")
     ] = False,
 ) -> None:
-    """Write Open-RS or benchmarks as parquet files for verl, after checking every row.
+    """Write Open-RS or benchmarks as parquet files for verl.
 
-    Nothing is written unless every dataset could be loaded and has the right rows and columns. Rows that repeat a
+    Every row is checked first. Nothing is written unless every dataset could be loaded and has the right rows and columns. Rows that repeat a
     problem, cannot be graded, or are also in a benchmark are listed here and in a report beside each file.
     """
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    errors = Console(stderr=True, soft_wrap=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with _errors(how_to_install("data")):
-        from cw_plugin.data.prepare import PrepareOptions  # loading these takes a second, which --help should not
-        from cw_plugin.data.prepare import prepare as run
+        from cw_plugin.data.prepare import PrepareOptions, prepare_files  # takes a second, which --help should not
         from cw_plugin.data.prompts import select_prompt
 
         options = PrepareOptions(
@@ -152,11 +125,8 @@ def prepare(
             drop_contaminated=drop_contaminated,
         )
         sources = list(SOURCES.values()) if name.value == "all" else [SOURCES[name.value]]
-        with Progress(*columns, console=errors) as progress:
-            prepared = run(sources, options, progress)
-    for item in prepared:
-        _report(item, errors)
-        typer.echo(item.path)
+        for path in prepare_files(sources, options):
+            typer.echo(path)
 
 
 Run = Annotated[
@@ -167,7 +137,7 @@ Run = Annotated[
 
 @app.command(context_settings={"ignore_unknown_options": True})
 def config(run: Run = None) -> None:
-    """Print the resolved configuration of a run, as verl's main_ppo would see it."""
+    """Print a run's configuration as verl's main_ppo would see it."""
     with _errors("install verl first."):
         from omegaconf import OmegaConf
 
@@ -192,30 +162,10 @@ def doctor(
     The exit code is 1 if the run would fail or train something else, and 2 if the settings cannot be composed, or if
     --quick finds an error.
     """
-    with _errors("install verl first."), _without_the_hosts_remarks():
-        from cw_plugin.doctor import CHECKS, QUICK, environment, examine
-        from cw_plugin.verl_integration.config import compose
+    with _errors("install verl first."):
+        from cw_plugin.doctor import doctor as examine
 
-        checks = QUICK if quick else (*CHECKS, environment.ray_workers) if ray else CHECKS
-        config = compose(run or [])
-        findings = sorted(examine(config, checks), key=lambda finding: not finding.fatal)
-        fatal = sum(finding.fatal for finding in findings)
-        if quick and fatal:
-            first = findings[0]
-            raise OptionsError(f"{first.what}: {first.why}; fix: {first.fix}")
-    if quick:
-        return
-    if as_json:
-        typer.echo(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1))
-    console = Console(soft_wrap=True, quiet=as_json)
-    console.print(environment.trainer_and_hooks(config), highlight=False)
-    for finding in findings:
-        colour, label = ("red", "Wrong") if finding.fatal else ("yellow", "Note")
-        console.print(f"[{colour}]{label}[/{colour}] {escape(f'[{finding.check}] {finding.what}')}", highlight=False)
-        console.print(escape(f"      why: {finding.why}"), highlight=False)
-        console.print(escape(f"      fix: {finding.fix}"), highlight=False)
-    console.print(f"{fatal} wrong, {len(findings) - fatal} to note", highlight=False)
-    raise typer.Exit(1 if fatal else 0)
+        raise typer.Exit(examine(run or [], quick=quick, ask_ray=ray, as_json=as_json))
 
 
 RunFolders = Annotated[
@@ -419,30 +369,6 @@ def evaluate(
         except KeyboardInterrupt:
             say("stopped; graded answers are kept, run the same command again to continue")
             raise typer.Exit(130) from None
-
-
-def _report(item: Prepared, console: Console) -> None:
-    def say(text: str) -> None:
-        console.print(escape(text), highlight=False)
-
-    dropped = f", {len(item.dropped)} left out" if item.dropped else ""
-    say(f"{item.source.path}, split {item.split}: {item.table.num_rows} rows{dropped}")
-    findings = [f"row {failure.row}: {failure.reason}" for failure in item.failures]
-    if item.source.training:
-        rows = {leak.row for leak in item.leaks}
-        exact = {leak.row for leak in item.leaks if leak.exact}
-        per_benchmark = Counter(leak.benchmark for leak in item.leaks)
-        where = "; " + ", ".join(f"{count} in {name}" for name, count in per_benchmark.items()) if rows else ""
-        say(f"  {len(rows)} training problems are also in a benchmark, {len(exact)} of them word for word{where}")
-        for leak in item.leaks:
-            how_much = "equal to" if leak.exact else f"{leak.share:.0%} of"
-            findings.append(f"row {leak.row}: {how_much} {leak.benchmark} {leak.benchmark_row}")
-    for name, reason in item.unchecked.items():
-        say(f"  not compared with {name}: {reason}")
-    for finding in findings[:SHOWN]:
-        say(f"  {finding}")
-    if len(findings) > SHOWN:
-        say(f"  ... and {len(findings) - SHOWN} more in {item.path.with_suffix('.report.json')}")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rich.progress import Progress
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import cw_plugin
 from cw_plugin.data.answers import final_answer
@@ -22,6 +25,8 @@ from cw_plugin.data.prompts import Prompt
 from cw_plugin.data.sources import SOURCES, Source
 from cw_plugin.errors import DataError
 from cw_plugin.files import write_whole
+
+SHOWN = 10  # findings of one file on the terminal; its report has all of them
 
 _STRING = pa.string()
 SCHEMA = pa.schema(
@@ -76,6 +81,18 @@ class Prepared:
     leaks: list[Leak]
     unchecked: dict[str, str]
     dropped: list[int]
+
+
+def prepare_files(sources: Sequence[Source], options: PrepareOptions) -> list[Path]:
+    """``cw-grpo prepare``: prepare ``sources`` with a progress bar, say on stderr what was found, return the files."""
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        prepared = prepare(sources, options, progress)
+    for item in prepared:
+        for line in _summary(item):
+            console.print(escape(line))
+    return [item.path for item in prepared]
 
 
 def prepare(sources: Sequence[Source], options: PrepareOptions, progress: Progress) -> list[Prepared]:
@@ -244,3 +261,26 @@ def _write(item: Prepared) -> None:
 
 def _some(rows: Sequence[int], limit: int = 20) -> str:
     return ", ".join(map(str, rows[:limit])) + (", ..." if len(rows) > limit else "")
+
+
+def _summary(item: Prepared) -> list[str]:
+    """What a person should know about a file."""
+    dropped = f", {len(item.dropped)} left out" if item.dropped else ""
+    lines = [f"{item.source.path}, split {item.split}: {item.table.num_rows} rows{dropped}"]
+    findings = [f"row {failure.row}: {failure.reason}" for failure in item.failures]
+    if item.source.training:
+        rows = {leak.row for leak in item.leaks}
+        exact = {leak.row for leak in item.leaks if leak.exact}
+        per_benchmark = Counter(leak.benchmark for leak in item.leaks)
+        where = "; " + ", ".join(f"{count} in {name}" for name, count in per_benchmark.items()) if rows else ""
+        lines.append(
+            f"  {len(rows)} training problems are also in a benchmark, {len(exact)} of them word for word{where}"
+        )
+        for leak in item.leaks:
+            how_much = "equal to" if leak.exact else f"{leak.share:.0%} of"
+            findings.append(f"row {leak.row}: {how_much} {leak.benchmark} {leak.benchmark_row}")
+    lines += [f"  not compared with {name}: {reason}" for name, reason in item.unchecked.items()]
+    lines += [f"  {finding}" for finding in findings[:SHOWN]]
+    if len(findings) > SHOWN:
+        lines.append(f"  ... and {len(findings) - SHOWN} more in {item.path.with_suffix('.report.json')}")
+    return lines
