@@ -7,12 +7,14 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 
-def flat(config: Any, prefix: str = "") -> dict[str, Any]:
+def flat(config: Any, ignored: Iterable[str] = (), prefix: str = "") -> dict[str, Any]:
     """``{"a": {"b": 1}}`` as ``{"a.b": 1}``.
 
     Args:
         config: a dict, nested or flat already, or a configuration of OmegaConf, whose interpolations stay as they are
             written.
+        ignored: patterns of keys to leave out, as ``trainer.*_dir``. A pattern covers what is below its keys.
+        prefix: of each key.
     """
     if not isinstance(config, dict):
         from omegaconf import OmegaConf  # who compares plain dicts, as TRL's, may lack it
@@ -21,10 +23,11 @@ def flat(config: Any, prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{key}.")
+            found |= flat(value, (), f"{prefix}{key}.")
         else:
             found[f"{prefix}{key}"] = value
-    return found
+    patterns = [pattern for name in ignored for pattern in (name, f"{name}.*")]
+    return {key: found[key] for key in found if not any(fnmatchcase(key, pattern) for pattern in patterns)}
 
 
 def differences(before: Any, now: Any, ignored: Iterable[str] = ()) -> dict[str, tuple[Any, Any]]:
@@ -33,12 +36,9 @@ def differences(before: Any, now: Any, ignored: Iterable[str] = ()) -> dict[str,
     Args:
         before: a configuration, as :func:`flat` takes it.
         now: likewise.
-        ignored: patterns of keys that may differ, as ``trainer.*_dir``. A pattern covers what is below its keys.
+        ignored: patterns of keys that may differ, likewise.
     """
-    patterns = [pattern for name in ignored for pattern in (name, f"{name}.*")]
-    first, second = flat(before), flat(now)
-    return {
-        key: (first.get(key), second.get(key))
-        for key in dict.fromkeys([*first, *second])
-        if first.get(key) != second.get(key) and not any(fnmatchcase(key, pattern) for pattern in patterns)
-    }
+    patterns = list(ignored)
+    first, second = flat(before, patterns), flat(now, patterns)
+    keys = dict.fromkeys([*first, *second])
+    return {key: (first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)}

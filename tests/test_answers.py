@@ -1,0 +1,126 @@
+"""Reading graded answers, and what is said of files that hold none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cw_plugin.errors import DataError
+from cw_plugin.reports.evaluations import VALIDATION, read_answers
+from cw_plugin.settings import differences
+
+ASKED = """evaluation:
+  checkpoint: {checkpoint}
+  step: {step}
+  samples: {samples}
+  versions: {{verl: 0.9.1}}
+actor_rollout_ref: {{rollout: {{gpu_memory_utilization: 0.8, temperature: {temperature}}}}}
+trainer: {{n_gpus_per_node: 4}}
+"""
+
+
+def answered(folder: Path, benchmark: str, grades: list[list], step="null", temperature=0.6) -> Path:
+    """As cw-grpo evaluate leaves it: for each question, the grades of its samples."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [
+        {"input": "?", "output": "\u2028", "gts": "1", "score": acc, "acc": acc, "question": f"{benchmark}/{i}"}
+        for i, several in enumerate(grades)
+        for acc in several
+    ]
+    asked = ASKED.format(checkpoint=folder, step=step, samples=len(grades[0]), temperature=temperature)
+    (folder / f"{benchmark}.yaml").write_text(asked)
+    file = folder / f"{benchmark}.jsonl"
+    file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return file
+
+
+def dumped(file: Path, *grades) -> Path:
+    """As verl dumps a validation."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    rows = [{"input": f"{i}?", "output": "", "gts": "1", "score": acc, "acc": acc} for i, acc in enumerate(grades)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def test_answers_are_named_by_model_and_step_and_averaged_by_question(tmp_path):
+    answered(tmp_path / "out" / "base", "math500", [[1, 0], [0, 0], [1, 1]])
+    answered(tmp_path / "out" / "base", "aime24", [[1.0]])
+    for step in (9, 100):
+        answered(tmp_path / "out" / f"GRPO-global_step_{step}", "aime24", [[True], [False]], step, temperature=0.7)
+    answers, notes = read_answers(tmp_path / "out")
+    assert notes == []
+    assert [(a.model, a.step, a.benchmark, list(a.accuracy.values()), a.samples) for a in answers] == [
+        ("GRPO", 9, "aime24", [1.0, 0.0], 1),
+        ("GRPO", 100, "aime24", [1.0, 0.0], 1),
+        ("base", None, "aime24", [1.0], 1),
+        ("base", None, "math500", [0.5, 0.0, 1.0], 2),
+    ]
+    assert differences(answers[0].settings, answers[2].settings, ["evaluation.checkpoint", "evaluation.step"]) == {
+        "actor_rollout_ref.rollout.temperature": (0.7, 0.6)
+    }
+    assert not any(key.startswith(("trainer", "evaluation.versions")) for key in answers[0].settings)
+    (named, *_), _ = read_answers(tmp_path / "out" / "base", "mine")
+    assert named.model == "mine"
+
+
+def test_validations_of_a_run_are_read_by_step_and_the_first_measurement_stays(tmp_path):
+    run = tmp_path / "run"
+    dumped(run / "validation" / "10.jsonl", 1, 1)
+    dumped(run / "validation" / "9.jsonl", 0, 1)
+    dumped(run / "validation.0" / "10.jsonl", 0, 0)
+    (run / "rollouts").mkdir()
+    (run / "rollouts" / "10.jsonl").write_text('{"input": "", "output": "", "score": 1.0}\n')
+    (run / "metrics.jsonl").write_text('{"step": 1, "data": {}}\n')
+    answers, (note,) = read_answers(run)
+    assert [(a.model, a.step, a.benchmark, list(a.accuracy.values())) for a in answers] == [
+        ("run", 9, VALIDATION, [0.0, 1.0]),
+        ("run", 10, VALIDATION, [0.0, 0.0]),
+    ]
+    assert "validation/10.jsonl is passed over: step 10 was measured before" in note
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"question": "a/0", "acc": "yes"}', r"a.jsonl, line 2: acc is 'yes', not a number"),
+        ('{"question": "a/0", "acc": NaN}', "line 2: acc is nan"),
+        ('{"question": "a/0", "acc": 1e400}', "line 2: acc is inf"),
+        ('{"question": "a/0", "acc": null}', "line 2: acc is None"),
+        ('{"question": "a/0"}', "line 2 is no graded answer"),
+        ('{"question": "a/', "line 2 is no graded answer"),
+        ("[]", "line 2 is no graded answer"),
+        ("7", "line 2 is no graded answer"),
+    ],
+)
+def test_damaged_answers_are_refused_with_their_file_and_line(tmp_path, line, message):
+    file = answered(tmp_path / "base", "a", [[1]])
+    with file.open("a") as stream:
+        stream.write(line + "\n")
+    with pytest.raises(DataError, match=message):
+        read_answers(tmp_path)
+
+
+def test_what_holds_no_answers_is_passed_over_or_named(tmp_path):
+    answered(tmp_path / "base", "aime24", [[1]])
+    (tmp_path / "base" / "amc23.yaml").write_text(ASKED.format(checkpoint="x", step=1, samples=1, temperature=1))
+    (tmp_path / "run" / "7.jsonl").mkdir(parents=True)
+    (tmp_path / "run" / "8.jsonl").write_text("")
+    for number, text in enumerate(("a: 1", "[1", "", "evaluations: 1")):  # another program's
+        (tmp_path / f"{number}.yaml").write_text(text)
+        (tmp_path / f"{number}.jsonl").write_text("{}\n")
+    answered(tmp_path / "base" / ".trash", "aime24", [[0]])
+    answers, notes = read_answers(tmp_path)
+    assert [a.file for a in answers] == [tmp_path / "base" / "aime24.jsonl"]
+    assert notes == [
+        f"{tmp_path}/run/7.jsonl is a folder, and is passed over.",
+        f"{tmp_path}/run/8.jsonl is empty, and is passed over.",
+        "base is not finished on amc23: evaluate it again to complete it.",
+    ]
+    (tmp_path / "base" / "aime24.jsonl").write_text("")
+    with pytest.raises(DataError, match=r"aime24.jsonl is empty"):
+        read_answers(tmp_path)
+    (tmp_path / "base" / "aime24.yaml").write_text("evaluation: [1\n")
+    with pytest.raises(DataError, match=r"aime24.yaml is damaged"):
+        read_answers(tmp_path)
