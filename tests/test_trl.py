@@ -15,11 +15,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 import trl
+import yaml
 from peft import LoraConfig, get_peft_model
 from reference import reference_weights
 from transformers import AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
-from trl_training import MODEL, QUESTIONS, Watched, config, kept, prompts, reward, train
+from trl_training import MODEL, QUESTIONS, Watched, config, every_third_unscored, kept, prompts, reward, train
 
 from cw_plugin.errors import HostError, NonFiniteError, OptionsError, ReportError
 from cw_plugin.reports import tables
@@ -66,7 +67,7 @@ def padded(values: list, width: int) -> list:
     return [*values, *[0] * (width - len(values))]
 
 
-def check_weights(processes: list[dict[str, Any]], group_size: int, scope: str = "group") -> int:
+def check_weights(processes: list[dict[str, Any]], size: int = 4, scope: str = "group", score: Any = reward) -> int:
     """Each row at the loss of any process has the reference's weights of its whole group; returns how many rows."""
     rows: dict[int, list[tuple]] = defaultdict(list)
     for process in processes:
@@ -79,12 +80,15 @@ def check_weights(processes: list[dict[str, Any]], group_size: int, scope: str =
         flat = []
         for prompt, responses in groups.items():
             # A second iteration shows every row once more, which changes neither mean nor weights.
-            assert len(responses) % group_size == 0
-            once = sorted(responses)[:: len(responses) // group_size]
-            rewards = torch.tensor(reward([list(completion) for completion, *_ in once]), dtype=torch.float64)
+            assert len(responses) % size == 0
+            once = sorted(responses)[:: len(responses) // size]
+            scored = [value for value in score([list(completion) for completion, *_ in once]) if value is not None]
+            rewards = torch.tensor(scored, dtype=torch.float64)
             deviation = rewards.std() + 1e-4
             for completion, mask, found in responses:
-                a = (reward([list(completion)])[0] - rewards.mean().item()) / deviation.item()
+                (of_row,) = score([list(completion)])
+                a = 0.0 if of_row is None else (of_row - rewards.mean().item()) / deviation.item()
+                mask = [0] * len(mask) if of_row is None else mask
                 flat.append((prompt, log_probs(processes[0]["policies"][number], prompt, completion), a, mask, found))
         width = max(len(mask) for *_, mask, _ in flat)
         weights, _ = reference_weights(
@@ -142,11 +146,13 @@ def test_two_processes_that_share_a_group(tmp_path):
     scenarios: dict[str, dict[str, Any]] = {
         "split": {"per_device_train_batch_size": 6},
         "accumulated": {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 3, "num_iterations": 2},
+        "unscored": {"per_device_train_batch_size": 6, "reward": "every_third_unscored"},
         "recorded": {"per_device_train_batch_size": 6, "cw_record_every": 1, "max_steps": 1},
     }
     found = launch(tmp_path, scenarios)
-    assert check_weights(found["split"], 4) == 24
-    assert check_weights(found["accumulated"], 4) == 24
+    assert check_weights(found["split"]) == 24
+    assert check_weights(found["accumulated"]) == 24
+    assert check_weights(found["unscored"], score=every_third_unscored) == 24
     for processes in found.values():
         assert [e for e in processes[0]["log"] if "loss" in e] and len(processes) == 2
     first = found["recorded"]
@@ -231,7 +237,7 @@ def test_a_resumed_run_ends_as_one_that_was_not_interrupted(tmp_path):
 
 def test_peft_with_dropout_of_its_own(tmp_path):
     run = train(tmp_path, trainer_options={"peft_config": LORA})
-    assert check_weights([kept(run)], 4) == 16
+    assert check_weights([kept(run)]) == 16
     assert any("lora_B" in name and value.any() for name, value in run.policies[1].items())
 
 
@@ -248,7 +254,7 @@ def test_a_tools_tokens_take_no_part(tmp_path):
     run = train(tmp_path, WithTools, max_steps=1)
     (batch,) = run.at_loss
     assert not batch["advantages"][batch["tool_mask"] == 0].any() and (batch["tool_mask"] == 0).any()
-    assert check_weights([kept(run)], 4) == 8
+    assert check_weights([kept(run)]) == 8
 
 
 def test_evaluation_is_trls(tmp_path):
@@ -302,6 +308,28 @@ def test_prompts_and_responses_go_to_the_hub_only_if_records_are_asked_for(tmp_p
     for hub in (True, False):
         assert due(CWGRPOConfig(**plain, push_to_hub=hub, cw_record_every=1))
         assert due(CWGRPOConfig(**plain, push_to_hub=hub)) == due(GRPOConfig(**plain, push_to_hub=hub)) != hub
+
+
+def test_completions_that_no_function_scores_take_no_part(tmp_path):
+    run = train(tmp_path, max_steps=1, cw_record_every=1, trainer_options={"reward_funcs": every_third_unscored})
+    assert check_weights([kept(run)], score=every_third_unscored) == 8
+    (batch,) = run.at_loss
+    lengths = [(len(tokens), sum(tokens) % 3) for _, tokens, *_ in (unpadded(batch, row) for row in range(8))]
+    (record,) = read_tokens(tmp_path)
+    assert record.tokens == sum(length for length, rest in lengths if rest) < sum(length for length, _ in lengths)
+
+
+@pytest.mark.parametrize(("kernel", "name"), [("gaussian", "CW-GRPO"), ("none", "GRPO")])
+def test_the_model_card_names_the_method_that_was_trained(tmp_path, kernel, name):
+    run = CWGRPOTrainer(str(MODEL), reward, config(tmp_path, cw_kernel=kernel), train_dataset=prompts())
+    run.create_model_card(model_name="small")
+    card = (tmp_path / "README.md").read_text()
+    assert f"This model was trained with {name}, a method" in card and f"Cite {name} as:" in card
+    assert ("cw-grpo" in run.model.model_tags, "cw-grpo" in card) == (kernel == "gaussian",) * 2
+    paper = yaml.safe_load((TESTS.parent / "CITATION.cff").read_text())["preferred-citation"]
+    people = [f"{one['given-names']} {one['family-names']}" for one in paper["authors"]]
+    cited = [paper["title"], " and ".join(people), paper["url"].rpartition("/")[2], str(paper["year"])]
+    assert all(part in card.partition("```bibtex")[2] for part in cited) == (kernel == "gaussian")
 
 
 class Poisoned(CWGRPOTrainer):
@@ -484,5 +512,5 @@ def test_vllm_in_the_trainers_process(tmp_path):
     environment = {"VERL_PLATFORM": "cpu", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1"}
     vllm = {"use_vllm": True, "vllm_mode": "colocate", "vllm_max_model_length": 256, "vllm_gpu_memory_utilization": 0.1}
     found = launch(tmp_path, {"vllm": vllm}, 1, **environment)["vllm"]
-    assert check_weights(found, 4) == 16
+    assert check_weights(found) == 16
     assert all("importance_sampling_ratio" in batch for batch in found[0]["at_loss"])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 
-from cw_plugin.reports.records import read_records
+from cw_plugin.reports.records import read_records, read_tokens
 from cw_plugin.reports.runs import read_run
 
 ROOT = Path(__file__).parent.parent
@@ -85,6 +85,17 @@ def test_an_unknown_method_is_refused():
         assert "METHOD=ppo is unknown; use cw_grpo or grpo" in start(script, METHOD="ppo", code=2).stderr
 
 
+def test_what_is_missing_is_said_once(tmp_path):
+    """A second try appends to the log, and does not show the first one's error again."""
+    path = f"{tmp_path / 'bare' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    printed = start("quickstart_cpu.sh", code=2, PATH=path, PYTHONPATH="").stderr
+    assert "TRL is not installed for" in printed and "Traceback" not in printed
+    for _ in range(2):
+        printed = start("quickstart_cpu.sh", "--no_such_flag", "1", code=1, RUN=str(tmp_path / "run")).stderr
+        assert printed.count("ValueError: Some specified arguments are not used") == 1
+
+
 @pytest.fixture(scope="module")
 def quickstart(tmp_path_factory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("quickstart")
@@ -135,3 +146,5 @@ def test_the_recipe_trains_on_a_cpu_in_two_processes(tmp_path, quickstart):
     run = read_run(tmp_path)
     assert run.metrics["cw_grpo/signal_share"][1] > 0 and run.metrics["actor/kl_loss"][1] >= 0
     assert (tmp_path / "model" / "model.safetensors").exists()
+    (record,) = read_tokens(tmp_path)  # each process has six responses in each of four micro-batches
+    assert (record.groups, len(set(record.table["row"].to_pylist()))) == (4, 48)

@@ -30,6 +30,10 @@ def reward(completion_ids: list[list[int]], **_: Any) -> list[float]:
     return [(sum(ids) % 17) / 4.0 for ids in completion_ids]
 
 
+def every_third_unscored(completion_ids: list[list[int]], **_: Any) -> list[float | None]:
+    return [reward([ids])[0] if sum(ids) % 3 else None for ids in completion_ids]
+
+
 class Watched:
     """A trainer that keeps every batch that reaches the loss, and the policy that each generation batch came from."""
 
@@ -91,5 +95,6 @@ def kept(run: Any) -> dict[str, Any]:
 if __name__ == "__main__":
     out = Path(sys.argv[1])
     for name, options in json.loads(sys.argv[2]).items():
-        run = train(out / name, **options)
+        scored = {"reward_funcs": globals()[options.pop("reward", "reward")]}
+        run = train(out / name, trainer_options=scored, **options)
         torch.save(kept(run), out / f"{name}-{run.accelerator.process_index}.pt")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 import time
 from functools import partial
 from typing import Any
@@ -27,7 +28,8 @@ class CWGRPOTrainer(GRPOTrainer):
     splits it. So they do not depend on the number of processes, gradient accumulation, ``steps_per_generation``,
     ``num_iterations`` or padding. Log-probs are TRL's ``old_per_token_logps``, with dropout if the model has active
     dropout. If TRL does not compute them (one update per batch, without vLLM or its importance sampling), one more
-    forward pass does, without dropout. Evaluation is TRL's.
+    forward pass does, without dropout. Evaluation is TRL's. Tokens without a gradient take no part in weights: those
+    of tools, of completions that ``mask_truncated_completions`` leaves out, and of completions that no function scores.
 
     Args:
         args: a :class:`CWGRPOConfig`, or a plain GRPOConfig for the defaults.
@@ -42,11 +44,21 @@ class CWGRPOTrainer(GRPOTrainer):
     _paper = {  # noqa: RUF012
         "title": "Taming Extreme Tokens: Covariance-Aware GRPO with Gaussian-Kernel Advantage Reweighting",
         "id": "2605.11538",
+        "citation": textwrap.dedent("""\
+            @article{wang2026taming,
+                title  = {{Taming Extreme Tokens: Covariance-Aware GRPO with Gaussian-Kernel Advantage Reweighting}},
+                author = {Cheng Wang and Qin Liu and Wenxuan Zhou and Muhao Chen},
+                year   = 2026,
+                eprint = {arXiv:2605.11538},
+            }"""),
     }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         check_trl()
-        check_settings(inspect.signature(GRPOTrainer.__init__).bind(self, *args, **kwargs).arguments.get("args"))
+        config = inspect.signature(GRPOTrainer.__init__).bind(self, *args, **kwargs).arguments.get("args")
+        check_settings(config)
+        if option(config, "cw_kernel") == "none":  # the model card names what was trained
+            self._tag_names, self._name, self._paper = GRPOTrainer._tag_names, GRPOTrainer._name, GRPOTrainer._paper
         super().__init__(*args, **kwargs)
         self._cw_records = Records(self)
         self.add_callback(ArgumentsFile())
@@ -62,6 +74,8 @@ class CWGRPOTrainer(GRPOTrainer):
             log_probs = self._cw_log_probs(batch)
         # The responses to a prompt are consecutive rows of all processes' rows together, as in TRL's own advantages.
         mask = batch["completion_mask"] * batch.get("tool_mask", 1)
+        first = self.accelerator.process_index * len(mask)
+        mask = mask * self._cw_scored[first : first + len(mask), None]
         scope, kernel = option(self.args, "cw_scope"), option(self.args, "cw_kernel")
         weighted, statistics, everyone = reweight_over_processes(
             self.accelerator, log_probs, batch["advantages"], mask, self.num_generations, scope, kernel
@@ -79,7 +93,9 @@ class CWGRPOTrainer(GRPOTrainer):
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Float[Tensor, "rows functions"]:
         rewards = super()._calculate_rewards(*args, **kwargs)  # of all processes
-        self._cw_rewards = (rewards * self.reward_weights.to(rewards.device)).nansum(-1)
+        self._cw_scored = ~rewards.isnan().all(-1)
+        total = (rewards * self.reward_weights.to(rewards.device)).nansum(-1)
+        self._cw_rewards = total.where(self._cw_scored, torch.nan)
         return rewards
 
     @torch.no_grad()

@@ -5,5 +5,7 @@
 #
 # NPROC: how many processes.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} TOKENIZERS_PARALLELISM=false
-LAUNCH=(accelerate launch --cpu --num_machines 1 --num_processes "${NPROC:-1}" --mixed_precision no --dynamo_backend no)
+# Not `accelerate launch --cpu`: it starts one process, whatever --num_processes says.
+export ACCELERATE_USE_CPU=true
+LAUNCH=(python -m torch.distributed.run --standalone --nproc_per_node "${NPROC:-1}")
 EXTRA=(--use_cpu true --bf16 false --use_vllm false --gradient_checkpointing false --model_init_kwargs '{"dtype": "float32"}')

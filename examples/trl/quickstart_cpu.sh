@@ -28,16 +28,22 @@ case $METHOD in
         ;;
 esac
 
+python -c "from importlib.metadata import version; version('trl')" 2>/dev/null || {
+    echo "TRL is not installed for $(command -v python); install it apart from verl: pip install \".[trl,data,report]\"" >&2
+    exit 2
+}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} TOKENIZERS_PARALLELISM=false HF_HUB_DISABLE_TELEMETRY=1
 bash "$root/examples/cpu/data.sh"
 mkdir -p "$RUN"
+touch "$RUN/train.log"
+written=$(wc -c <"$RUN/train.log") # by earlier starts
 echo "Training with METHOD=$METHOD for $STEPS steps; warnings go to $RUN/train.log"
 python "$here/train.py" --config "$here/quickstart.yaml" \
     --model "$root/examples/cpu/model" --train_file "$data/train.parquet" --eval_file "$data/test.parquet" \
     --output_dir "$RUN" --cw_kernel "$kernel" --max_steps "$STEPS" --eval_steps "$STEPS" --seed "$SEED" "$@" \
     2>>"$RUN/train.log" || {
     status=$?
-    tail -n 20 "$RUN/train.log" >&2
+    tail -c "+$((written + 1))" "$RUN/train.log" | tail -n 20 >&2
     exit "$status"
 }
 cw-grpo report "$METHOD=$RUN" --out "$RUN/report" >"$RUN/report.log"
