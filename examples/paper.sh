@@ -10,7 +10,11 @@ TRAIN_FILES=${TRAIN_FILES:-$DATA_DIR/open_rs/train.parquet}
 VAL_FILES=${VAL_FILES:-$DATA_DIR/math500/test.parquet}
 NAME=${NAME:-$(basename "$0" .sh)-$METHOD${SEED:+-seed$SEED}}
 OUT=${OUT:-checkpoints/cw_grpo/$NAME}
-case $OUT in /* | *://*) ;; *) OUT=$PWD/$OUT ;; esac # Ray's workers on other nodes may stand elsewhere
+OVERLAY=${OVERLAY:-}
+[ ! -e "$MODEL_PATH" ] || MODEL_PATH=$(realpath "$MODEL_PATH")
+for name in TRAIN_FILES VAL_FILES OUT OVERLAY; do # other folders and nodes must understand them
+    case ${!name} in '' | /* | *://*) ;; *) printf -v "$name" %s "$PWD/${!name}" ;; esac
+done
 LOGGER=${LOGGER:-'["console","file","tensorboard"]'}
 
 PROMPTS=${PROMPTS:-12}
@@ -127,9 +131,10 @@ TRAINER=(
 # machine can read OUT. A remote OUT (scheme://) is not checked.
 train() {
     local main=(python3 -m verl.trainer.main_ppo)
-    local launch=(python3 "$(dirname "${BASH_SOURCE[0]}")/launch.py" --knob OUT)
+    local launch=(python3 examples/launcher/launch.py --knob OUT)
+    cd "$(dirname "${BASH_SOURCE[0]}")/.." # verl and Ray import from here: a folder "trl" would be taken for the package
     EXTRA=()
-    if [ -n "${OVERLAY:-}" ]; then
+    if [ -n "$OVERLAY" ]; then
         # shellcheck source=/dev/null
         source "$OVERLAY"
     fi
@@ -146,5 +151,5 @@ train() {
     fi
     python3 -m cw_plugin doctor --quick "${settings[@]}"
     case $OUT in *://*) exec "${main[@]}" "${settings[@]}" ;; esac
-    exec "${launch[@]}" --show "$OUT" "${main[@]}" "${settings[@]}"
+    exec "${launch[@]}" "$OUT" "${main[@]}" "${settings[@]}"
 }

@@ -41,6 +41,9 @@ esac
 export PATH=$venv/bin:$PATH
 
 case $RUN in /*) ;; *) RUN=$PWD/$RUN ;; esac
+MODEL_PATH=${MODEL_PATH:-$root/examples/cpu/model}
+[ ! -e "$MODEL_PATH" ] || MODEL_PATH=$(realpath "$MODEL_PATH")
+cd "$root" # verl and Ray import from where they are started, and a folder "trl" there would be taken for the package
 # The inner quotes are for hydra, which would interpret "=" or a space in a path.
 DATA=(
     data.train_files="'$data/open_rs/train.parquet'"
@@ -51,7 +54,7 @@ DATA=(
     data.max_response_length=64
 )
 MODEL=(
-    actor_rollout_ref.model.path="'${MODEL_PATH:-$root/examples/cpu/model}'"
+    actor_rollout_ref.model.path="'$MODEL_PATH'"
 )
 ACTOR=(
     actor_rollout_ref.actor.optim.lr=1e-4
@@ -77,7 +80,7 @@ REWARD=(
     reward.custom_reward_function.path=pkg://cw_plugin.rewards
     reward.custom_reward_function.name=compute_score
     # This model's chat template decides whether a response must open its think section itself.
-    "+reward.custom_reward_function.reward_kwargs.model_path='${MODEL_PATH:-$root/examples/cpu/model}'"
+    "+reward.custom_reward_function.reward_kwargs.model_path='$MODEL_PATH'"
 )
 TRAINER=(
     trainer.project_name=quickstart
@@ -107,6 +110,6 @@ python3 -m cw_plugin doctor --quick "$@"
 bash "$root/examples/cpu/data.sh"
 
 echo "METHOD=$METHOD, $STEPS steps, in $RUN"
-python "$root/examples/launch.py" "$RUN" python -m verl.trainer.main_ppo "$@"
+python "$root/examples/launcher/launch.py" "$RUN" python -m verl.trainer.main_ppo "$@"
 cw-grpo report "$METHOD=$RUN" --out "$RUN/report" >"$RUN/report.log"
 python "$root/examples/cpu/summary.py" "$RUN"

@@ -126,5 +126,5 @@ def trainer_processes(run: Path) -> list[psutil.Process]:
 
 
 def wait_for_ray(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, ROOT / "examples" / "wait_for_ray.py", *arguments]
+    command = [sys.executable, ROOT / "examples" / "launcher" / "wait_for_ray.py", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -5,15 +5,11 @@ from __future__ import annotations
 import importlib
 import random
 import re
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -449,19 +445,3 @@ def test_what_is_written_is_what_the_results_give(study, tmp_path):
             assert_same_drawing(text, committed[name])
         else:
             assert text == committed[name]
-
-
-def test_a_run_that_gets_two_signals_is_ended_all_the_same(tmp_path):
-    """Ctrl-C reaches the study and its runs; then the study, ending, tells the runs to end."""
-    command = ["sh", "-c", "trap '' INT TERM; sleep 100"]  # takes its time
-    launch = [sys.executable, ROOT / "examples" / "launch.py", tmp_path / "run"]
-    process = subprocess.Popen([*launch, *command])
-    deadline = time.monotonic() + 30
-    while not (children := psutil.Process(process.pid).children(recursive=True)):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    time.sleep(1)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == 130
-    assert not psutil.wait_procs(children, timeout=5)[1]

@@ -4,11 +4,17 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-data=$root/.cache/quickstart
+data=${QUICKSTART_DATA:-$root/.cache/quickstart}
 
 hash=$(cat "$root/examples/cpu/make_model.py" "$root"/cw_plugin/data/*.py | sha256sum | cut -d ' ' -f 1)
-[ ! -e "$data/made_by" ] || [ "$(cat "$data/made_by")" != "$hash" ] || exit 0
-rm -rf "$data"
+is_there() { [ -e "$data/made_by" ] && [ "$(cat "$data/made_by")" = "$hash" ]; }
+
+is_there && exit
+mkdir -p "$data"
+exec 9>"$data.lock"
+flock -n 9 || { echo "data.sh: another one is making $data; waiting for it ..." && flock 9; }
+is_there && exit
+rm -rf -- "$data"
 
 python "$root/examples/cpu/make_model.py" problems "$data"
 for split in train test; do

@@ -41,41 +41,51 @@ esac
     fail "$python cannot make virtual environments; on Debian and Ubuntu: apt install ${python##*/}-venv"
 
 hash=$(echo "$python $root" | cat - "$here/requirements.txt" "$here/install.sh" | sha256sum | cut -d ' ' -f 1)
+up_to_date() {
+    [ "$(cat "$stamp" 2>/dev/null)" = "$hash"$'\n'"$root" ] || return 0
+    echo "$venv is up to date."
+    exit
+}
+up_to_date
+mkdir -p -- "$(dirname "$venv")"
+exec 9>"${venv%/}.lock" # what this starts holds it, too
+flock -n 9 || { echo "install.sh: another one is making $venv; waiting for it ..." && flock 9; }
+up_to_date
 if [ -e "$venv" ] || [ -L "$venv" ]; then
-    { read -r installed && read -r maker; } 2>/dev/null <"$stamp" || maker=
+    { read -r _ && read -r maker; } 2>/dev/null <"$stamp" || maker=
     other="remove it yourself, or name another directory with VENV=..."
     [ -n "$maker" ] || fail "$venv exists, and nothing in it says that this clone, $root, made it: $other"
     [ "$maker" = "$root" ] || fail "$venv was made by the clone $maker, and this one is $root: $other"
-    if [ "$installed" = "$hash" ]; then
-        echo "$venv is up to date."
-        exit
-    fi
 fi
 
+log=$venv/install.log
 on_exit() {
     status=$?
     rm -rf -- "$scratch"
     [ "$status" -eq 0 ] && return
-    echo "install.sh: failed at \"$step\"; the lines above say why. Usual causes: no way to the package index, or a" \
-        "full disk (needed: 5 GB, or 12 GB with torch's CUDA build). Fix that and run the same command again." >&2
+    [ ! -e "$log" ] || tail -n 20 "$log" >&2
+    echo "install.sh: failed at \"$step\"; the lines above say why, and $log has the rest. Usual causes: no way to the" \
+        "package index, or a full disk (needed: 5 GB, or 12 GB with torch's CUDA build). Fix that and run the same" \
+        "command again." >&2
 }
 scratch=$(mktemp -d)
-step="start"
 trap on_exit EXIT
-
 begin() {
     step=$1
     echo "== $step"
 }
+logged() {
+    "$@" >>"$log" 2>&1
+}
 pip() {
-    "$venv/bin/python" -m pip --disable-pip-version-check --no-input "$@"
+    logged "$venv/bin/python" -m pip --disable-pip-version-check --no-input "$@"
 }
 
 begin "make the virtual environment $venv with $python"
 rm -rf -- "$venv"  # from scratch: pip can take a package that an interrupted run left in pieces for a whole one
 mkdir -p -- "$venv"
 printf '%s\n' unfinished "$root" >"$stamp"
-"$python" -m venv "$venv"
+logged "$python" -m venv "$venv"
 
 begin "install $TORCH (the longest download)"
 pip install -c "$here/requirements.txt" setuptools wheel "$TORCH"
@@ -104,7 +114,7 @@ begin "install this repository"
 pip install --no-deps --no-build-isolation -e "$root"
 
 begin "import what was installed"
-"$venv/bin/python" -c 'import torch, transformers, ray, vllm, verl; print("torch", torch.__version__)'
+logged "$venv/bin/python" -c 'import torch, transformers, ray, vllm, verl; print("torch", torch.__version__)'
 
 printf '%s\n' "$hash" "$root" >"$stamp"
 echo "Done. To use it: source $venv/bin/activate"

@@ -88,7 +88,8 @@ TRAINER=(
 )
 
 source "$root/examples/cpu/overlay.sh"
+cd "$root" # whatever folder this is called from, none of its folders is imported
 export VLLM_ENABLE_V1_MULTIPROCESSING=0 # without it vLLM gives the worker a process on a CPU all the same
-exec python "$root/examples/launch.py" "$RUN" \
+exec python "$root/examples/launcher/launch.py" "$RUN" \
     python -m verl.trainer.main_ppo \
     "${ALGORITHM[@]}" "${DATA[@]}" "${MODEL[@]}" "${ACTOR[@]}" "${ROLLOUT[@]}" "${REWARD[@]}" "${TRAINER[@]}" "${EXTRA[@]}" "$@"

@@ -1,0 +1,161 @@
+"""Run a training command in its own folder. When this process ends, for whatever reason, the command's processes end.
+
+python launch.py [--check] [--knob NAME] FOLDER COMMAND...
+
+The command is verl's main_ppo with its overrides, which let it write into FOLDER. What it prints goes to
+FOLDER/train.log. A line is shown for every step that verl's logger "file" writes down.
+
+FOLDER has one owner and one set of settings (run_folder.py). The same command resumes its run; a command with other
+settings is refused, with the advice to set NAME. --check only compares. The exit code is the command's, 2 where it
+is refused, 130 on Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import guard
+from run_folder import RunFolder, parse, read_steps, write_error
+
+# What main_ppo prints before the first step, and what to show instead.
+STAGES = (
+    ("ray init kwargs", "starting Ray"),
+    ("Size of train dataset", "loading data and model"),
+    ("LLMServerManager", "vLLM server is up"),
+    ("ready to fit", "everything is loaded"),
+    ("Initial validation metrics", "first training step"),
+)
+SHOWN = {
+    "reward": "critic/score/mean",
+    "entropy": "actor/entropy",
+    "cov before": "cw_grpo/covariance_before",
+    "after": "cw_grpo/covariance_after",
+    "tokens w<0.5": "cw_grpo/downweighted_share",
+    "s": "timing_s/step",
+}
+METRICS = "ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_PATH"
+NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|Read-only file system")
+
+
+def describe(record: dict[str, Any]) -> str:
+    values = {name: record["data"].get(key) for name, key in SHOWN.items()}
+    return f"step {record['step']:>3}  " + "  ".join(f"{k} {v:.3f}" for k, v in values.items() if v is not None)
+
+
+def warnings(data: dict[str, Any]) -> Iterator[str]:
+    """Why nothing can be learned from a step with these metrics."""
+    if data.get("response_length/clip_ratio") == 1:
+        yield "all responses are cut at data.max_response_length: no answer is complete"
+    if data.get("critic/advantages/max") == data.get("critic/advantages/min") == 0:
+        yield f"all rewards of each prompt are equal (mean {data.get('critic/score/mean')}): nothing can be learned"
+
+
+def watch(process: subprocess.Popen, log: Path, metrics: Path, say: Callable[[str], None]) -> None:
+    """Say how the command gets on, until it ends."""
+    stages = list(STAGES)
+    printed, size = 0, -1
+    with open(log, "rb") as reader:
+        running = True
+        while running:
+            time.sleep(0.5)
+            running = process.poll() is None
+            new = reader.read().decode(errors="replace")
+            while stages and any(text in new for text, _ in stages):
+                text, stage = stages.pop(0)
+                if text in new:
+                    say(stage)
+            if size == (size := metrics.stat().st_size if metrics.exists() else -1):
+                continue
+            for record in (records := read_steps(metrics))[printed:]:
+                say(describe(record))
+                if not printed:
+                    for text in warnings(record["data"]):
+                        say(f"WARNING: in the first step {text}.")
+                printed = len(records)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--knob", default="RUN")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    arguments = parser.parse_args()
+    if not arguments.command:
+        parser.error("name the command to run after the folder")
+    started = time.monotonic()
+
+    def say(text: str) -> None:
+        minutes, seconds = divmod(int(time.monotonic() - started), 60)
+        with suppress(OSError):  # nobody reads it any more
+            print(f"[{minutes}:{seconds:02}] {text}", flush=True)
+
+    run = RunFolder(arguments.folder, parse(arguments.command[1:]), arguments.knob)
+    run.refuse_other_settings()
+    if arguments.check:
+        return 0
+    if run.finished:
+        run.marker.touch()
+        print(f"{run.path} is at its last step, {run.steps}. It goes on with a larger number of steps.")
+        return 0
+    run.keep_older_files()
+    log = run.path / "train.log"
+    say((f"going on after step {run.checkpoint}" if run.checkpoint else "starting") + f"; all output goes to {log}")
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    guard.adopt_orphans()
+    # The guard ends the command, and all that it has started, when the pipe is closed: below, or by whatever ends us.
+    with open(log, "xb") as output:
+        process = subprocess.Popen(
+            [sys.executable, guard.__file__],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            pass_fds=[run.lock.fileno()],
+            start_new_session=True,
+        )
+    assert process.stdin is not None
+    try:
+        process.stdin.write(json.dumps(arguments.command).encode() + b"\n")
+        process.stdin.flush()
+        try:
+            watch(process, log, Path(run.overrides.get(METRICS) or run.path / "metrics.jsonl"), say)
+        except Exception as error:  # a watcher never ends what it watches
+            say(f"progress is no longer shown ({type(error).__name__}: {error})")
+            process.wait()
+    except KeyboardInterrupt:
+        say("stopping ...")
+        return 130
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # both may come: from the terminal, and from what called this
+        process.stdin.close()
+        process.wait()
+        guard.end_all()  # whatever a guard that was killed has left
+    if process.returncode == 0:
+        run.finish()
+        return 0
+    text = log.read_text(errors="replace")
+    print("\n".join(text.splitlines()[-30:]), file=sys.stderr)
+    code = process.returncode if process.returncode > 0 else 128 - process.returncode
+    causes = [write_error(run.path), *NO_ROOM.findall(text)[:1], "its guard was killed" if code > 128 else None]
+    cause = next((f" ({cause})" for cause in causes if cause), "")
+    print(f"The training command failed with exit code {code}{cause}; all of its output: {log}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,208 @@
+"""A run's folder: it has one owner at a time and one set of settings, and its results are never removed.
+
+launch.py claims it. The settings of its run are those that hydra saved when the run last started.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn, TextIO
+
+import psutil
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import OverrideParseException
+from omegaconf import OmegaConf
+
+from cw_plugin.settings import differences, flat
+
+# Settings that may change when a run is resumed: its length, what it logs, saves and validates, where it is stored and
+# runs, and what only affects memory. With other changes, verl can resume a checkpoint of this run in another folder:
+# trainer.resume_mode=resume_path trainer.resume_from_path=FOLDER/global_step_100
+FREE = (
+    *("trainer.total_training_steps", "trainer.total_epochs", "trainer.logger", "trainer.log_val_generations"),
+    *("trainer.save_freq", "trainer.test_freq", "trainer.val_before_train", "trainer.max_*_ckpt_to_keep"),
+    "trainer.resume_*",  # where it began; over checkpoints of its own it is refused below
+    *("trainer.default_local_dir", "trainer.default_hdfs_dir", "trainer.*_data_dir"),
+    *("hydra", "ray_kwargs", "global_profiler", "*.num_workers", "data.*_num_workers"),
+    *("*.enable_gradient_checkpointing", "*.param_offload", "*.optimizer_offload"),
+    *("actor_rollout_ref.rollout.gpu_memory_utilization", "actor_rollout_ref.rollout.max_num_*"),
+    *("actor_rollout_ref.*.log_prob_*_per_gpu", "algorithm.cw_grpo.record_*"),
+)
+# These only take memory with a loss that looks at one token at a time; clip_cov, kl_cov and the loss cw_grpo take
+# statistics over a micro-batch.
+MICRO_BATCHES = ("actor_rollout_ref.actor.ppo_max_token_len_per_gpu", "actor_rollout_ref.actor.ppo_micro_batch_size*")
+LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode"
+
+RESULTS = ("metrics*.jsonl", "validation/*", "tensorboard/*", "tokens/*", "global_step_*", "checkpoints/*")
+STEP = "training/global_step"
+
+
+def refuse(text: str) -> NoReturn:
+    print(text, file=sys.stderr)
+    sys.exit(2)
+
+
+def parse(arguments: Sequence[str]) -> dict[str, Any]:
+    """Hydra overrides by dotted key; the last one of a key wins, as in hydra. Flags and file names are ignored."""
+    overrides = [text for text in arguments if not text.startswith("-") and ("=" in text or text.startswith("~"))]
+    try:
+        parsed = OverridesParser.create().parse_overrides(overrides)
+    except OverrideParseException as error:
+        refuse(f"{error.override!r} is not an override that hydra can read: {str(error).splitlines()[0]}")
+    return flat({override.key_or_group: override.value() for override in parsed})
+
+
+def read_steps(path: Path) -> list[dict[str, Any]]:
+    """The training steps that verl's "file" logger has written so far; a line that cannot be read is left out."""
+    records = []
+    for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else []:
+        with suppress(ValueError, TypeError, KeyError):
+            record = json.loads(line)
+            if STEP in record["data"]:
+                records.append(record)
+    return records
+
+
+def write_error(folder: Path) -> str | None:
+    """Why no megabyte can be written there."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(1 << 20))
+    except OSError as error:
+        return f"{folder} cannot be written: {error.strerror}"
+    return None
+
+
+class RunFolder:
+    """The folder of the run that a command starts.
+
+    Args:
+        path: is created if missing, and locked; exit 2 if another process holds it, or if it cannot be written.
+        overrides: the command's, from :func:`parse`.
+        knob: the variable that names another folder, for the messages.
+    """
+
+    def __init__(self, path: Path, overrides: dict[str, Any], knob: str):
+        self.path, self.overrides = path, overrides
+        self.elsewhere = f"name another folder with {knob}=..."
+        self.steps: int | None = overrides.get("trainer.total_training_steps")
+        self.checkpoints = Path(overrides.get("trainer.default_local_dir") or path)
+        self.marker = path / "finished"
+        if self.steps is not None and self.steps < 1:
+            refuse(f"trainer.total_training_steps is {self.steps}: ask for at least one step.")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self.lock = open(path / ".lock", "a+")  # noqa: SIM115 - for as long as this process lives
+        except OSError as error:
+            refuse(f"{path} cannot be written ({error.strerror}): {self.elsewhere}")
+        self._hold(self.lock)
+        if error := write_error(path):
+            refuse(f"{error}. Make room, or {self.elsewhere}")
+
+    def _hold(self, lock: TextIO) -> None:
+        """Lock it for this process and those that inherit it, until the last of them has ended."""
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                lock.seek(0)
+                pid, _, host = lock.read().strip().partition(" on ")
+                gone = not pid or (host == platform.node() and not psutil.pid_exists(int(pid)))
+                if not gone or time.monotonic() > deadline:
+                    refuse(f"{self.path} is in use by process {pid} on {host}: wait for its end, or {self.elsewhere}")
+                time.sleep(0.2)  # what that process has started is being ended
+            except OSError as error:
+                print(f"{self.path} cannot be locked ({error.strerror}): start no second run in it.", file=sys.stderr)
+                break
+        lock.truncate(0)
+        with suppress(OSError):  # of a full disk; said below
+            print(os.getpid(), "on", platform.node(), file=lock, flush=True)
+
+    @property
+    def saved(self) -> int:
+        """The step of the newest checkpoint, as verl wrote it down; 0 without one."""
+        tracker = self.checkpoints / "latest_checkpointed_iteration.txt"
+        text = tracker.read_text(errors="replace") if tracker.exists() else "0"
+        if not text.strip().isdigit():
+            refuse(
+                f"{tracker} holds {text[:20]!r} instead of a step: write the number of the newest whole global_step_* "
+                f"into it, or {self.elsewhere}"
+            )
+        return int(text)
+
+    @property
+    def checkpoint(self) -> int:
+        """The step that verl resumes from; 0 for a new run."""
+        return self.saved if (self.checkpoints / f"global_step_{self.saved}").exists() else 0
+
+    @property
+    def logged(self) -> int:
+        records = (record for path in self.path.glob("metrics*.jsonl") for record in read_steps(path))
+        return max((record["data"][STEP] for record in records), default=0)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is complete. A checkpoint of the last step alone does not say so: verl validates after it."""
+        if self.steps is None:
+            return False
+        return self.logged >= self.steps or (self.marker.exists() and self.saved >= self.steps)
+
+    def finish(self) -> None:
+        """Mark the folder as complete after the command succeeded, unless it stopped before its last step."""
+        reached = max(self.logged, self.saved)
+        if self.steps is not None and reached >= self.steps:
+            self.marker.touch()
+        elif self.steps is not None:
+            print(f"{self.path} has ended at step {reached} of {self.steps}, and is not finished.")
+
+    def refuse_other_settings(self) -> None:
+        """Exit 2 if the folder has results of other settings, or if the command would overwrite results."""
+        if not self.saved and not any(file for pattern in RESULTS for file in self.path.glob(pattern)):
+            return
+        anew = f"{self.elsewhere} for a new run."
+        saved = Path(self.overrides.get("hydra.run.dir") or self.path / "hydra") / ".hydra"
+        if not (saved / "overrides.yaml").exists():
+            refuse(f"{self.path} holds results, but not their settings ({saved}/overrides.yaml): {anew}")
+        if changes := changed(saved, self.overrides):
+            head = f"{self.path} holds a run with other settings (step {max(self.logged, self.saved)}):"
+            lines = [f"{key} was {was}, is {now}" for key, (was, now) in changes.items()]
+            refuse("\n  ".join([head, *lines]) + f"\nUse the previous settings to resume it, or {anew}")
+        mode = self.overrides.get("trainer.resume_mode", "auto")
+        if mode != "auto" and self.saved:
+            refuse(
+                f"trainer.resume_mode={mode} would write over the run in {self.path}: leave it out to go on, or {anew}"
+            )
+
+    def keep_older_files(self) -> None:
+        """Rename logs that the run would overwrite: train.log becomes train.0.log, the next one train.1.log."""
+        self.marker.unlink(missing_ok=True)
+        for name in ["train.log", "metrics.jsonl"] + ["validation"] * (not self.checkpoint):
+            path = self.path / name
+            older = [file.name.split(".")[1] for file in self.path.glob(f"{path.stem}.*{path.suffix}")]
+            if path.exists():
+                number = 1 + max((int(text) for text in older if text.isdigit()), default=-1)
+                path.rename(self.path / f"{path.stem}.{number}{path.suffix}")
+
+
+def changed(saved: Path, overrides: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Settings that differ from those in ``saved``, hydra's folder, and must not: key -> (before, now)."""
+    default = "verl's default"
+    before = parse(list(OmegaConf.load(saved / "overrides.yaml")))
+    config = OmegaConf.load(saved / "config.yaml")
+    for key in overrides.keys() - before.keys():  # the command may state what the configuration said by itself
+        value = OmegaConf.select(config, key, default=default, throw_on_resolution_failure=False)
+        before[key] = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+    losses = {before.get(LOSS, "vanilla"), overrides.get(LOSS, "vanilla")}
+    ignored = FREE + (MICRO_BATCHES if losses <= {"vanilla", default} else ())
+    return differences(before, dict.fromkeys(before, default) | overrides, ignored)

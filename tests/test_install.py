@@ -1,0 +1,102 @@
+"""install.sh and data.sh: whose environment is removed, one maker at a time, and what is printed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+CPU = ROOT / "examples" / "cpu"
+NO_INDEX = {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
+
+
+def install(venv: Path, **more: str) -> subprocess.CompletedProcess:
+    environment = os.environ | {"PYTHON": sys.executable} | more
+    script = ["bash", CPU / "install.sh", venv]
+    return subprocess.run(script, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("stamp", "said"),
+    [
+        (None, "nothing in it says that this clone"),
+        ("unfinished\n", "nothing in it says that this clone"),
+        ("unfinished\n/another/clone\n", "was made by the clone /another/clone, and this one is"),
+    ],
+)
+@pytest.mark.parametrize("link", [False, True])
+def test_an_environment_that_this_clone_did_not_make_is_left_alone(tmp_path, stamp, said, link):
+    theirs = tmp_path / "venv"
+    (theirs / "bin").mkdir(parents=True)
+    (theirs / "bin" / "python").write_text("precious")
+    if stamp is not None:
+        (theirs / ".cw_plugin_cpu").write_text(stamp)
+    named = theirs
+    if link:
+        named = tmp_path / "link"
+        named.symlink_to(theirs)
+    before = contents(theirs)
+    result = install(named)
+    assert result.returncode == 1 and result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert str(named) in line and said in line and str(ROOT.resolve()) in line and "VENV=" in line
+    assert contents(theirs) == before
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Path:
+    """An environment of this clone, of another version."""
+    folder = tmp_path / "venv"
+    folder.mkdir()
+    (folder / "old").touch()
+    (folder / ".cw_plugin_cpu").write_text(f"c87252dc624829ca\n{ROOT.resolve()}\n")
+    return folder
+
+
+def test_an_environment_of_this_clone_is_replaced_and_a_failure_names_the_log(ours):
+    """As far as that goes without a package index."""
+    result = install(ours, **NO_INDEX)
+    assert [line.split()[1] for line in result.stdout.splitlines()] == ["make", "install"]
+    *lines, last = result.stderr.splitlines()
+    assert 'failed at "install torch' in last and f"{ours}/install.log has the rest" in last
+    assert any(line.startswith("ERROR:") for line in lines)
+    assert "\n".join(lines) in (ours / "install.log").read_text()
+    assert (ours / ".cw_plugin_cpu").read_text() == f"unfinished\n{ROOT.resolve()}\n"
+    assert (ours / "bin" / "python").exists() and not (ours / "old").exists()
+
+
+def test_the_second_install_waits_for_the_first_and_says_so(ours):
+    with open(f"{ours}.lock", "w") as first:
+        fcntl.flock(first, fcntl.LOCK_EX)
+        script = ["bash", CPU / "install.sh", ours]
+        environment = os.environ | {"PYTHON": sys.executable} | NO_INDEX
+        second = subprocess.Popen(script, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert second.stdout.readline() == f"install.sh: another one is making {ours}; waiting for it ...\n"
+        assert (ours / "old").exists()
+    assert second.communicate(timeout=120)[0].startswith("== make the virtual environment")
+    assert not (ours / "old").exists()
+
+
+def test_problems_are_made_once_and_the_second_maker_waits(tmp_path):
+    path = f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "QUICKSTART_DATA": str(tmp_path / "data")}
+    command = ["bash", str(CPU / "data.sh")]
+    with open(tmp_path / "data.lock", "w") as first:
+        fcntl.flock(first, fcntl.LOCK_EX)
+        second = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        assert second.stdout.readline() == f"data.sh: another one is making {tmp_path}/data; waiting for it ...\n"
+        assert not list((tmp_path / "data").iterdir())
+    assert second.wait(timeout=120) == 0
+    files = {file: file.stat().st_mtime_ns for file in (tmp_path / "data" / "open_rs").iterdir()}
+    assert {file.name for file in files} >= {"train.parquet", "test.parquet"}
+    subprocess.run(command, env=environment, check=True, timeout=60)
+    assert files == {file: file.stat().st_mtime_ns for file in files}
