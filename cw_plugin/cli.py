@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -19,19 +19,12 @@ from cw_plugin import __version__
 from cw_plugin.data.sources import SOURCES
 from cw_plugin.errors import CWGRPOError, how_to_install
 from cw_plugin.files import expanded
-from cw_plugin.reports.curves import CURVES
 from cw_plugin.reports.paper import TABLE_2
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from cw_plugin.reports.distribution import Distribution
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
 Name = Enum("Name", {name: name for name in (*SOURCES, "all")}, type=str)  # type: ignore[misc]
 PaperModel = Enum("PaperModel", {name: name for name in (*TABLE_2, "all")}, type=str)  # type: ignore[misc]
-Format = Enum("Format", {name: name for name in ("png", "svg", "pdf")}, type=str)  # type: ignore[misc]
 
 
 class EngineName(str, Enum):
@@ -175,7 +168,6 @@ RunFolders = Annotated[
         show_default=False,
     ),
 ]
-Formats = Annotated[list[Format] | None, typer.Option("--format", help="May be given several times.")]
 _REPORTS = how_to_install("report")
 
 
@@ -193,82 +185,17 @@ def report(
     ] = None,
 ) -> None:
     """Write the paper's tables and figures for your runs: one page of HTML, Markdown, CSV and LaTeX."""
+    out = expanded(out)
     with _errors(_REPORTS):
         from cw_plugin.reports.report import write_report
 
-        tables, written, missing = write_report(runs, expanded(out), base, step, paper.value if paper else None)
-    for table in tables:
-        typer.echo(table.markdown())
-    for note in missing:
+        table, sentences, notes = write_report(runs, out, base, step, paper.value if paper else None)
+    typer.echo(" ".join(sentences))
+    if len(table.frame):
+        typer.echo("\n".join(["", table.text(), *table.notes, ""]))
+    for note in notes:
         typer.echo(note, err=True)
-    typer.echo(written[0])
-
-
-@app.command()
-def plot(
-    runs: RunFolders,
-    metric: Annotated[
-        str, typer.Option(help=f"{', '.join(CURVES)}, accuracy, forecast, or any metric's name in verl's logs.")
-    ] = "entropy",
-    out: Annotated[
-        Path | None, typer.Option(help="File name; its suffix sets the format. Default: the metric's name.")
-    ] = None,
-    formats: Formats = None,
-    window: Annotated[int, typer.Option(min=1, help="Average over this many steps.")] = 1,
-) -> None:
-    """Draw a metric over the steps of several runs: by default policy entropy, the paper's Figure 1."""
-    with _errors(_REPORTS):
-        from cw_plugin.reports import plots
-        from cw_plugin.reports.runs import read_run
-        from cw_plugin.reports.seeds import check_runs
-
-        read = [read_run(run) for run in runs]
-        for note in check_runs([(run.name, run.path) for run in read]):
-            typer.echo(note, err=True)
-        figures = plots.named(read, metric, window)
-        if metric not in ("accuracy", "forecast"):
-            logged = CURVES.get(metric, (metric,))[0]
-            for name in dict.fromkeys(run.name for run in read if not run.metrics.get(logged)):
-                typer.echo(f"{name} is left out: it did not log {metric}", err=True)
-        _save(figures, expanded(out or metric.replace("/", "_").replace("@", "")), formats)
-
-
-@app.command()
-def covariance(
-    runs: RunFolders,
-    steps: Annotated[str | None, typer.Option(help="One step, or first and last as 1:50. Default: all.")] = None,
-    by_step: Annotated[bool, typer.Option("--by-step", help="Print each step separately.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Also draw Figure 3 and the weights, to this file name.")] = None,
-    formats: Formats = None,
-) -> None:
-    """Print the distribution of token-level covariance (Table 1), and draw it (Figure 3)."""
-    with _errors(_REPORTS):
-        from cw_plugin.reports import plots, records, tables
-        from cw_plugin.reports.runs import split_name
-        from cw_plugin.reports.seeds import check_runs
-
-        distributions: dict[str, Distribution] = {}
-        seeds: dict[str, list[records.Records]] = {}
-        folders = [split_name(run) for run in runs]
-        for name, path in folders:
-            seeds.setdefault(name, []).append(records.read_records(path, records.parse_steps(steps)))
-        for note in check_runs(folders):
-            typer.echo(note, err=True)
-        for name, several in seeds.items():
-            if by_step:
-                for step in sorted({step for run in several for step in run}):
-                    one = [{step: run[step]} for run in several if step in run]
-                    distributions[records.title(name, one)] = records.all_tokens(one)
-            else:
-                distributions[records.title(name, several)] = records.all_tokens(several)
-        for title, distribution in distributions.items():
-            typer.echo(tables.table_1(title, distribution).markdown())
-        if out is not None:
-            out = expanded(out)
-            _save([plots.contributions(distributions)], out, formats)
-            suffix = out.suffix if out.suffix[1:] in Format.__members__ else ""
-            weights = out.with_name(f"{out.name.removesuffix(suffix)}_weights{suffix}")
-            _save([plots.weight_curve(distributions)], weights, formats)
+    typer.echo(out / "report.html")
 
 
 @app.command()
@@ -286,18 +213,6 @@ def tokens(
     if size > BIG:
         typer.echo(f"the page has {size / 1e6:.0f} MB; fewer steps, as --steps 50, open faster", err=True)
     typer.echo(expanded(out))
-
-
-def _save(figures: list[Figure], target: Path, formats: list[Format] | None) -> None:
-    from cw_plugin.reports import plots
-
-    if target.suffix[1:] in Format.__members__:  # figure.svg means figure, and svg
-        formats, target = [*(formats or []), Format(target.suffix[1:])], target.with_suffix("")
-    kinds = dict.fromkeys(kind.value for kind in formats or [Format("png")])
-    for number, figure in enumerate(figures):
-        name = target if number == 0 else target.with_name(f"{target.name}_{number + 1}")
-        for path in plots.save(figure, name, list(kinds)):
-            typer.echo(path)
 
 
 # Hydra overrides, as opposed to paths and names on the hub: +key=value, ~key (which deletes it), key.key=value.

@@ -16,8 +16,8 @@ from transformers import AutoTokenizer
 
 from cw_plugin import recording
 from cw_plugin.recording import Batch, TokenFiles
-from cw_plugin.reports.distribution import together
-from cw_plugin.reports.records import TokenRecord, read_records, read_tokens
+from cw_plugin.reports.covariance import extremes, one_side
+from cw_plugin.reports.records import TokenRecord, read_tokens, tokens_of
 from cw_plugin.weights import reweight_responses
 
 TOKENIZER = AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "examples" / "cpu" / "model")
@@ -133,16 +133,16 @@ def test_shares_and_means_of_a_side_are_those_of_its_tokens(tmp_path, sign):
         files.write(step, batch, TOKENIZER)
     files.finish()
     c = np.array([c for batch in batches for c, _, _ in expected(batch, "group").values()])
-    extremes = np.sort(sign * c[sign * c > 0])[::-1]
-    side = together(list(read_records(tmp_path).values())).side(sign)
-    assert side.tokens[-1] == len(extremes)
-    assert side.threshold == pytest.approx(extremes, rel=1e-4, abs=1e-6)
-    assert side.covariance == pytest.approx(np.cumsum(extremes), rel=1e-4)
-    for count in (1, 40, len(extremes)):
-        threshold, mean = side.at(count / len(extremes))
-        assert threshold == pytest.approx(extremes[count - 1], rel=1e-4)
-        assert mean == pytest.approx(extremes[:count].mean(), rel=1e-4)
-    assert all(map(math.isnan, side.at(0.5 / len(extremes))))
+    own = np.sort(sign * c[sign * c > 0])[::-1]
+    side = one_side(tokens_of(read_tokens(tmp_path)), sign)
+    assert side.tokens.iloc[-1] == len(own)
+    assert side["size"].to_numpy() == pytest.approx(own, rel=1e-4, abs=1e-6)
+    assert side.held.to_numpy() == pytest.approx(np.cumsum(own), rel=1e-4)
+    for count in (1, 40, len(own)):
+        threshold, mean = extremes(side, count / len(own))
+        assert threshold == pytest.approx(own[count - 1], rel=1e-4)
+        assert mean == pytest.approx(own[:count].mean(), rel=1e-4)
+    assert all(map(math.isnan, extremes(side, 0.5 / len(own))))
 
 
 def test_a_record_that_fails_is_logged_and_the_trainers_tensors_may_change(tmp_path, caplog):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 
-from cw_plugin.reports.records import read_records, read_tokens
+from cw_plugin.reports.records import read_tokens
 from cw_plugin.reports.runs import read_run
 
 ROOT = Path(__file__).parent.parent
@@ -105,13 +105,13 @@ def quickstart(tmp_path_factory) -> tuple[Path, str]:
 def test_the_quickstart_trains_and_reports(quickstart):
     folder, printed = quickstart
     assert "] step   1  reward" in printed and "] step   2  reward" in printed
-    assert "Validation on held-out problems" in printed and "matched think tags" in printed
+    assert "validation: right answers" in printed and "validation: matched think tags" in printed
     page = (folder / "report" / "report.html").read_text()
-    assert "Table 1: token-level covariance" in page and "Policy entropy" in page
+    assert "Table 1: covariance of tokens" in page and "Policy entropy" in page
     run = read_run(f"CW-GRPO={folder}")
-    assert list(run.metrics["actor/entropy"]) == [1, 2] == list(run.metrics["cw_grpo/sigma"])
-    assert set(run.metrics["val-core/eval/acc/mean@n"]) == {0, 2}
-    assert list(read_records(folder)) == [1]
+    assert list(run.series("actor/entropy").index) == [1, 2] == list(run.series("cw_grpo/sigma").index)
+    assert set(run.accuracy.index) == {0, 2}
+    assert [record.step for record in read_tokens(folder)] == [1]
 
 
 def test_the_same_command_goes_on_and_another_is_told_to_name_a_folder(quickstart):
@@ -126,7 +126,7 @@ def test_the_same_command_goes_on_and_another_is_told_to_name_a_folder(quickstar
     again = start("quickstart_cpu.sh", STEPS="2", RUN=str(folder)).stdout
     assert "is at its last step, 2: nothing is left to train" in again and "] step" not in again
     assert (folder / "model" / "model.safetensors").read_bytes() == trained
-    assert list(read_run(folder).metrics["actor/entropy"]) == [1, 2]
+    assert list(read_run(folder).series("actor/entropy").index) == [1, 2]
     refused = start("quickstart_cpu.sh", "--learning_rate", "1", STEPS="2", RUN=str(folder), code=1).stderr
     assert "learning_rate=0.0001, not 1.0; give another --output_dir" in refused
 

@@ -38,6 +38,13 @@ class Table:
         """The ``<table>`` alone."""
         return self._shown().to_html(index=False, border=0, classes=None, justify="unset")
 
+    def text(self) -> str:
+        """The rows for a terminal."""
+        rows = [list(self._shown().columns), *self._shown().to_numpy().tolist()]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        aligned = [[row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows]
+        return "\n".join("  ".join(row) for row in aligned)
+
     def markdown(self) -> str:
         """With title and notes. HTML and Markdown in names and settings are escaped."""
         shown = self._shown()
@@ -72,7 +79,7 @@ def _text(value: Any) -> str:
 
 
 def _no_formula(value: Any) -> Any:
-    if not isinstance(value, str) or value[:1] not in tuple("=+-@\t\r"):
+    if not isinstance(value, str) or value == MISSING or value[:1] not in tuple("=+-@\t\r"):
         return value
     try:
         float(value)

@@ -4,36 +4,26 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cw_plugin.errors import ReportError
-from cw_plugin.files import find
-from cw_plugin.reports.distribution import Distribution, together
-from cw_plugin.reports.runs import refuse_several
+from cw_plugin.errors import DataError
+from cw_plugin.reports.metrics import files_in, refuse_several
 
-Records = dict[int, Distribution]  # step -> its tokens
-
-_PATTERN = "tokens/step_*.parquet"
+PATTERN = "tokens/step_*.parquet"
 _STEP = re.compile(r"step_(\d+)(-\d+)?\.parquet")  # -2 and on: later batches of the step
-_COLUMNS = {
-    "group",
-    "row",
-    "position",
-    "token_id",
-    "text",
-    "log_prob",
-    "advantage",
-    "covariance",
-    "kernel",
-    "weight",
-    "reward",
-}
+_SCHEMA = pa.schema(
+    [
+        *((name, pa.int32()) for name in ("group", "row", "position", "token_id")),
+        ("text", pa.string()),
+        *((name, pa.float32()) for name in ("log_prob", "advantage", "covariance", "kernel", "weight", "reward")),
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -56,91 +46,59 @@ class TokenRecord:
     table: pa.Table
 
 
-def has_records(path: Path) -> bool:
-    """Whether a run's folder holds token records."""
-    return path.is_dir() and bool(find(path, _PATTERN))
-
-
-def read_tokens(path: Path, steps: tuple[int, int] | None = None) -> list[TokenRecord]:
-    """The records below ``path`` in order, of the steps from ``steps[0]`` to ``steps[1]`` if given.
+def read_tokens(path: Path, steps: Container[int] | None = None) -> list[TokenRecord]:
+    """The records below ``path`` in order; if given, only those of some steps.
 
     Raises:
-        ReportError: there is no record, the records are of several runs, or one cannot be read.
+        DataError: there is no record, the records are of several runs, or one cannot be read.
     """
-    return [_read(file) for files in _files(path, steps).values() for file in files]
-
-
-def read_records(path: Path, steps: tuple[int, int] | None = None) -> Records:
-    """How covariance is distributed at each recorded step. Arguments and errors as in :func:`read_tokens`."""
-    return {
-        step: together([_distribution(_read(file)) for file in files]) for step, files in _files(path, steps).items()
-    }
-
-
-def _files(path: Path, steps: tuple[int, int] | None) -> dict[int, list[Path]]:
-    """Step -> its files."""
     if not path.exists():
-        raise ReportError(f"{path} does not exist; give the folder of a run")
-    files: dict[int, list[Path]] = {}
-    for file in find(path, _PATTERN):
-        if found := _STEP.fullmatch(file.name):
-            files.setdefault(int(found[1]), []).append(file)
-    for of_step in files.values():
-        of_step.sort(key=lambda file: (len(file.name), file.name))  # -2 after the first batch, and -10 after -9
-    refuse_several(path, {file.parent for of_step in files.values() for file in of_step})
-    if not files and find(path, "covariance/step_*.parquet"):
-        raise ReportError(f"{path} holds records of cw_plugin 0.1 (covariance/), which only that version reads")
+        raise DataError(f"{path} does not exist; give the folder of a run")
+    found = {file: match for file in files_in(path, PATTERN) if (match := _STEP.fullmatch(file.name))}
+    # -2 after the first batch, and -10 after -9
+    files = sorted(found, key=lambda file: (int(found[file][1]), len(file.name), file.name))
+    refuse_several(path, {file.parent for file in files})
     if not files:
-        raise ReportError(
-            f"{path} holds no token record ({_PATTERN}); train with adv_estimator=cw_grpo and "
+        raise DataError(
+            f"{path} holds no token record ({PATTERN}); train with adv_estimator=cw_grpo and "
             "+algorithm.cw_grpo.record_every=50, for plain GRPO with +algorithm.cw_grpo.kernel=none as well; in TRL "
             "with a CWGRPOTrainer and cw_record_every=50"
         )
-    chosen = {step: files[step] for step in sorted(files) if steps is None or steps[0] <= step <= steps[1]}
+    chosen = [file for file in files if steps is None or int(found[file][1]) in steps]
     if not chosen:
-        raise ReportError(f"{path} has records of step {', '.join(map(str, sorted(files)))}, none of them in --steps")
-    return chosen
+        known = ", ".join(dict.fromkeys(str(int(found[file][1])) for file in files))
+        raise DataError(f"{path} has records of step {known}, none of them in --steps")
+    return [_read(file) for file in chosen]
 
 
 def _read(file: Path) -> TokenRecord:
     try:
         table = pq.read_table(file)
         of = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
-        if lacking := _COLUMNS - set(table.column_names):
-            raise KeyError(", ".join(sorted(lacking)))
-        prompts = {int(group): text for group, text in json.loads(of["prompts"]).items()}
+        # What is there already is not copied: only the text's dictionary is taken apart.
+        table = table.select(_SCHEMA.names).cast(_SCHEMA)
+        prompts = {int(group): str(text) for group, text in json.loads(of["prompts"]).items()}
         step, groups, tokens = (int(of[name]) for name in ("step", "groups", "tokens"))
         return TokenRecord(step, of["scope"], of["kernel"], groups, tokens, prompts, table)
-    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        raise ReportError(f"{file} cannot be read as a token record ({error}); remove it") from None
+    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"{file} cannot be read as a token record ({reason}); remove it") from None
 
 
-def _distribution(record: TokenRecord) -> Distribution:
-    covariance, weight = (record.table[name].to_numpy() for name in ("covariance", "weight"))
-    return Distribution(covariance, weight, np.ones(len(covariance), np.int64))
+def tokens_of(records: list[TokenRecord]) -> pd.DataFrame:
+    """Covariance c and weight of all their tokens."""
+    return pa.concat_tables([record.table.select(["covariance", "weight"]) for record in records]).to_pandas()
 
 
-def parse_steps(text: str | None) -> tuple[int, int] | None:
-    """``"50"`` as (50, 50), ``"1:50"`` as (1, 50).
+def parse_steps(text: str | None) -> range | None:
+    """``"50"`` is one step, ``"1:50"`` the first and the last.
 
     Raises:
-        ReportError: anything else.
+        DataError: anything else.
     """
     if text is None:
         return None
     first, _, last = text.partition(":")
-    if not (first.isdigit() and (last or first).isdigit() and int(first) <= int(last or first)):
-        raise ReportError(f"--steps must be one step, or the first and last as 1:50, got {text!r}")
-    return int(first), int(last or first)
-
-
-def all_tokens(runs: Sequence[Records]) -> Distribution:
-    """All steps of all runs as one distribution."""
-    return together([tokens for records in runs for tokens in records.values()])
-
-
-def title(name: str, runs: Sequence[Records]) -> str:
-    """A label for the result of :func:`all_tokens`."""
-    steps = sorted({step for records in runs for step in records})
-    seeds = f" of {len(runs)} runs" if len(runs) > 1 else ""
-    return f"{name}, step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}{seeds}"
+    if not (first.isdecimal() and (last or first).isdecimal() and int(first) <= int(last or first)):
+        raise DataError(f"--steps must be one step, or the first and last as 1:50, got {text!r}")
+    return range(int(first), int(last or first) + 1)

@@ -1,4 +1,4 @@
-"""``cw-grpo report``: writes one page, and its tables as files, from folders of runs and evaluations."""
+"""``cw-grpo report``: writes one page, its tables and its figures from folders of runs and evaluations."""
 
 from __future__ import annotations
 
@@ -6,107 +6,103 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from matplotlib.figure import Figure
+import pandas as pd
 
-from cw_plugin.errors import NoMetricsError, ReportError
+from cw_plugin.errors import DataError
 from cw_plugin.files import write_whole
-from cw_plugin.reports import paper, plots, records, tables
-from cw_plugin.reports.curves import CAPTIONS, CURVES
-from cw_plugin.reports.evaluations import Evaluation, evaluation_folders, read_evaluations, validation_dumps
-from cw_plugin.reports.page import page
-from cw_plugin.reports.runs import Run, read_config, read_run, split_name
-from cw_plugin.reports.seeds import MODEL, check_runs, refuse_twice, same_model, seed_of, setting
+from cw_plugin.reports import figures, page, paper, tables
+from cw_plugin.reports.comparison import compare
+from cw_plugin.reports.covariance import table_1
+from cw_plugin.reports.evaluations import VALIDATION, Answers, read_answers
+from cw_plugin.reports.formats import Table, markdown
+from cw_plugin.reports.metrics import files_in
+from cw_plugin.reports.records import PATTERN, TokenRecord, read_tokens, tokens_of
+from cw_plugin.reports.runs import Run, read_run, split_name
 from cw_plugin.reports.tokens import write_token_page
-from cw_plugin.reports.verdict import BEFORE, Verdict, verdict
-
-START = "all runs, before training"
-SAME_START = (
-    "All runs start from the same model, so that their differences at step 0 are noise: step 0 shows the mean of all."
-)
-
-Part = Verdict | tables.Table
 
 
 @dataclass
 class Material:
-    """Everything that the given folders hold."""
+    """Everything that the given folders hold.
 
-    runs: list[Run] = field(default_factory=list)
-    evaluations: list[Evaluation] = field(default_factory=list)
-    configs: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    records: dict[str, list[records.Records]] = field(default_factory=dict)
-    # The first run of each name -> its page of tokens, and the last recorded step.
-    recorded: dict[str, tuple[str, int]] = field(default_factory=dict)
-    missing: list[str] = field(default_factory=list)
+    Attributes:
+        runs: by method, in the order given; empty for a method that was only evaluated.
+        answers: of evaluations; trained: their folder -> the run whose checkpoint was asked.
+        records: by method, of all its runs; pages: the run whose tokens are shown, its first step and its last.
+        notes: a sentence for each thing that is missing.
+    """
 
-    @property
-    def token_pages(self) -> dict[str, str]:
-        """File -> what it is."""
-        return {
-            file: f"Tokens of {split_name(run)[0]} in step {step}, with their weights"
-            for run, (file, step) in self.recorded.items()
-        }
-
-    @property
-    def validations(self) -> list[Evaluation]:
-        """Answers in training, put together by name and step, and those before it under one name if all runs start from
-        the same model."""
-        found = [evaluation for evaluation in self.evaluations if evaluation.is_validation]
-        return tables.merge_seeds([replace(e, name=START) if self.common_start and e.step == 0 else e for e in found])
-
-    @property
-    def common_start(self) -> bool:
-        return len(self.runs) > 1 and same_model([run.config for run in self.runs])
+    runs: dict[str, list[Run]] = field(default_factory=dict)
+    answers: list[Answers] = field(default_factory=list)
+    trained: dict[Path, Run] = field(default_factory=dict)
+    records: dict[str, list[TokenRecord]] = field(default_factory=dict)
+    pages: dict[str, tuple[Run, set[int]]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 def collect(arguments: Sequence[str]) -> Material:
-    """Read each ``FOLDER`` or ``NAME=FOLDER`` for metrics, answers, configuration and covariance records.
+    """Read each ``FOLDER`` or ``NAME=FOLDER``.
 
     Raises:
-        ReportError: a folder has neither metrics nor answers, or a damaged file; or folders of the same name are not
-            seeds of one method.
+        DataError: a folder is given twice or holds nothing, or a file in it is damaged.
     """
-    material = Material()
-    refuse_twice(map(split_name, arguments))
-    for argument in arguments:
-        name, path = split_name(argument)
-        answers = path.is_dir() and bool(evaluation_folders(path) or validation_dumps(path))
-        if (config := read_config(path)) is not None:
-            material.configs.append((name, config))
-        recorded = records.has_records(path)
+    found = Material()
+    folders = Counter(split_name(argument)[1].resolve() for argument in arguments)
+    if twice := [str(path) for path, times in folders.items() if times > 1]:
+        raise DataError(f"{twice[0]} is given twice; give the folder of each run once")
+    for run in _told_apart(arguments):
+        named = len(run.metrics) or run.name != run.path.resolve().stem
+        answers, notes = read_answers(run.path, run.name if named else None) if run.path.is_dir() else ([], [])
+        if len(run.accuracy):  # what was logged was measured first; the answers may be of a second validation
+            answers = [each for each in answers if each.benchmark != VALIDATION]
+            notes = [note for note in notes if "measured before" not in note]
+        recorded = bool(files_in(run.path, PATTERN))
+        if not (recorded or answers or len(run.metrics)):
+            raise DataError(
+                f"{run.path} holds no metrics (*.jsonl of verl's file logger, trainer_state.json of TRL, TensorBoard "
+                "events), no graded answers and no token records; train with trainer.logger=[console,file]"
+            )
+        if len(run.metrics):
+            found.runs.setdefault(run.name, []).append(run)
+        found.answers += answers
+        found.notes += notes
         try:
-            material.runs.append(replace(read_run(argument), config=config or {}))
-        except NoMetricsError:
-            if not (answers or recorded):
-                raise
-        if answers:
-            found = read_evaluations(argument)
-            seed = seed_of(config or {})
-            material.evaluations += [replace(each, seed=seed) if each.is_validation else each for each in found]
-        if recorded:
-            try:
-                tokens = records.read_records(path)
-            except ReportError as error:
-                material.missing.append(f"{name}: no tokens; {error}.")
-                continue
-            if name not in material.records:
-                material.recorded[argument] = (f"tokens-{len(material.recorded) + 1}.html", max(tokens))
-            material.records.setdefault(name, []).append(tokens)
-    material.missing += check_runs([(run.name, run.path) for run in material.runs])
-    order = list(dict.fromkeys([*(run.name for run in material.runs), *(e.name for e in material.evaluations)]))
-    for number, each in enumerate(material.evaluations):
-        trained = [
-            run for run in material.runs if run.path.resolve() in Path(each.settings.get("checkpoint", "")).parents
-        ]
-        material.evaluations[number] = replace(each, seed=seed_of(trained[0].config)) if trained else each
-    material.evaluations.sort(key=lambda each: order.index(each.name))
-    graded = {evaluation.name for evaluation in material.evaluations}
-    for name in dict.fromkeys(run.name for run in material.runs if not plots.accuracy_metrics([run])):
-        if name not in graded:
-            material.missing.append(f"{name}: no graded answers, so no accuracies.")
-    return material
+            records = read_tokens(run.path) if recorded else []
+        except DataError as error:
+            found.notes.append(f"{run.name}: no tokens; {error}.")
+            continue
+        if records:
+            found.records.setdefault(run.name, []).extend(records)
+            found.pages.setdefault(run.name, (run, {records[0].step, records[-1].step}))
+    _join(found)
+    return found
+
+
+def _told_apart(arguments: Sequence[str]) -> list[Run]:
+    """The runs. One that is called by its method, and differs from the first in more than the seed, is told apart."""
+    read = [(split_name(argument)[0], read_run(argument)) for argument in arguments]
+    found = []
+    for given, run in read:
+        first = next(other for name, other in read if name is given and other.name == run.name)
+        apart = given is None and tables.differing([first.config, run.config], tables.SEED_OR_LENGTH)
+        found.append(replace(run, name=f"{run.name}, {run.path.resolve().name}") if apart else run)
+    return found
+
+
+def _join(found: Material) -> None:
+    """Give the answers of a run's checkpoint its name, and the order of the runs."""
+    of_run = {run.path.resolve(): run for runs in found.runs.values() for run in runs}
+    for place, each in enumerate(found.answers):
+        parents = Path(str(each.settings.get("evaluation.checkpoint", ""))).parents
+        if run := next((of_run[path] for path in parents if path in of_run), None):
+            found.answers[place] = replace(each, model=run.name)
+            found.trained[each.file.parent] = run
+    for each in found.answers:
+        if each.step is not None:
+            found.runs.setdefault(each.model, [])
+    order = [*found.runs, *(each.model for each in found.answers)]
+    found.answers.sort(key=lambda each: order.index(each.model))
 
 
 def write_report(
@@ -115,118 +111,106 @@ def write_report(
     base: str | None = None,
     step: int | None = None,
     paper_model: str | None = None,
-) -> tuple[list[Part], list[Path], list[str]]:
-    """Write ``report.html``, ``report.md``, for each table a CSV and a LaTeX file, and a page of tokens for each name.
+) -> tuple[Table, list[str], list[str]]:
+    """Write ``report.html``, ``report.md``, each table as CSV and LaTeX, each figure as SVG and PDF, and a page of
+    tokens for each method.
+
+    Args:
+        base: what Table 2 shows differences to; by default the model that was not trained here.
+        step: which checkpoints Table 2 shows; by default the last of each.
+        paper_model: add the paper's rows for this model.
 
     Returns:
-        The verdict, the tables, the files that were written, and a sentence for each thing that is missing.
+        The table of differences, its sentences, and a sentence for each thing that is missing.
 
     Raises:
-        ReportError: as :func:`collect`.
+        DataError: as :func:`collect`; or ``out`` cannot be written.
     """
-    material = collect(arguments)
-    chosen = _chosen(material, base, step)
-    first = verdict(material.runs, chosen or _last_validations(material))
-    shown = _tables(material, chosen, paper_model)
-    title = "Report: " + ", ".join(dict.fromkeys(split_name(argument)[0] for argument in arguments))
-    notes = material.missing
-    parts: list[Part] = [first, *shown]
-    files = {
-        "report.html": page(title, first, _figures(material), shown, notes, material.token_pages),
-        "report.md": "\n".join([f"# {title}", "", *(f"{note}  " for note in notes), *(p.markdown() for p in parts)]),
-    }
-    for table in shown:
-        files |= {f"{table.name}.csv": table.csv(), f"{table.name}.tex": table.latex()}
-    written = []
-    try:
-        for name, text in files.items():
-            write_whole(out / name, text)
-            written.append(out / name)
-        for argument, (file, last) in material.recorded.items():
-            write_token_page(argument, out / file, (last, last))  # a page of all steps could be very large
-            written.append(out / file)
-    except OSError as error:
-        raise ReportError(f"{out} cannot be written ({error.strerror}); give another folder with --out") from None
-    return parts, written, notes
-
-
-def _chosen(material: Material, base: str | None, step: int | None) -> list[Evaluation]:
-    """The evaluations of Table 2, the base first."""
-    evaluations = [evaluation for evaluation in material.evaluations if not evaluation.is_validation]
-    steps = dict.fromkeys(evaluation.step for evaluation in evaluations)
-    if evaluations and step is not None and step not in steps:
-        known = ", ".join(str(known) for known in steps if known is not None)
-        raise ReportError(f"nothing was evaluated at step {step}; there are answers at {known or 'no step'}")
-    chosen = tables.at_step(evaluations, step)
-    if chosen and base is not None and base not in {evaluation.name for evaluation in chosen}:
-        names = ", ".join(evaluation.name for evaluation in chosen)
-        raise ReportError(f"there is no evaluation named {base}; --base is one of {names}")
-    return tables.base_first(chosen, base)
-
-
-def _last_validations(material: Material) -> list[Evaluation]:
-    """The last validation that all runs have; for one method also that before training."""
-    runs = Counter(run.name for run in material.runs)
-    complete = [each for each in material.validations if max(len(each.of_runs), 1) == runs[each.name]]
-    steps = [{each.step or 0 for each in complete if each.name == name} for name in runs]
-    last = max(set.intersection(*steps), default=0) if steps else 0
-    before = [replace(each, name=BEFORE) for each in material.validations if len(runs) == 1 and each.step == 0]
-    return [*before, *(each for each in complete if each.step == last)] if last else []
-
-
-def _tables(material: Material, chosen: Sequence[Evaluation], paper_model: str | None) -> list[tables.Table]:
-    found = []
-    evaluations = [evaluation for evaluation in material.evaluations if not evaluation.is_validation]
-    if chosen:
-        found.append(tables.table_2(chosen, paper_model))
-        if len(chosen) > 1:
-            found.append(tables.differences(chosen))
-        if any(evaluation.step is not None for evaluation in evaluations):
-            found.append(tables.table_3(evaluations, material.runs, paper_model is not None))
-        found.append(tables.table_4(evaluations))
-    if validations := material.validations:
-        title = "Validation during training, and the policy's entropy in the step"
-        table = tables.table_3(validations, material.runs)
-        notes = table.notes + [SAME_START] * any(each.name == START for each in validations)
-        found.append(replace(table, name="validation", title=title, notes=notes))
-    if material.configs:
-        found.append(tables.table_5(material.configs))
-    for number, (name, several) in enumerate(material.records.items(), 1):
-        table = tables.table_1(records.title(name, several), records.all_tokens(several))
-        models = [setting(config, MODEL) or "" for of_name, config in material.configs if of_name == name]
-        if paper_model is None and not any(model.endswith(paper.TABLE_1_MODEL) for model in models):
-            table = tables.without_reported(table)
-        found.append(replace(table, name=f"table1-{number}"))
-    return found
-
-
-def _figures(material: Material) -> list[tuple[Figure, str]]:
-    """Each with its caption: reward, accuracy, entropy and gradient norm first."""
-    runs = material.runs
-    logged = {metric for run in runs for metric in run.metrics}
-    window = max(1, max((len(series) for run in runs for series in run.metrics.values()), default=0) // 20)
-    means = f" Mean of the last {window} steps." if window > 1 else ""
-    drawn = [
-        (plots.curve(runs, *CURVES[name], window), f"{CAPTIONS.get(name, '')}{means}")
-        for name in CURVES
-        if CURVES[name][0] in logged
+    found = collect(arguments)
+    graded = tables.answers_frame(found.answers, found.trained)
+    chosen = _chosen(graded, base, step)
+    difference, sentences = compare(found.runs, *_scores(chosen))
+    if text := tables.beyond_the_method([run.config for runs in found.runs.values() for run in runs]):
+        difference.notes.append(text)
+    tokens = {name: tokens_of(records) for name, records in found.records.items()}
+    drawn, drawn_tokens = page.curves(found.runs), page.of_tokens(tokens, list(found.runs))
+    runs = [run for several in found.runs.values() for run in several]
+    checkpoints = [tables.table_2(chosen, chosen.name.iloc[0], paper_model)] if len(chosen) else []
+    if (graded.step >= 0).any() or any(len(run.accuracy) for run in runs):
+        checkpoints.append(tables.table_3(graded, runs, paper_model is not None))
+    checkpoints += [table for table in (tables.table_4(found.answers),) if table]
+    sections = [
+        ("More curves", [each for each in drawn if each.name not in page.FIRST], []),
+        ("Tokens: Table 1, Figure 3", drawn_tokens, _token_tables(found, tokens, paper_model)),
+        ("Checkpoints: Tables 2 to 4" if len(chosen) else "Checkpoints: Table 3", [], checkpoints),
+        ("Settings: Table 5", [], [table for table in (tables.table_5(found.runs),) if table]),
     ]
-    answers = [replace(each, name="" if each.name == START else each.name) for each in material.validations]
-    validated = []
-    for metric in plots.accuracy_metrics(runs):
-        intervals = plots.accuracies(runs, metric, answers, material.common_start)
-        bare = dict.fromkeys(name for (name, _), (_, low, _) in intervals.items() if low != low)
-        caption = SAME_START if material.common_start and any(step == 0 for _, step in intervals) else ""
-        caption += f" No interval for {', '.join(bare)}: one run, whose answers were not kept." if bare else ""
-        validated.append((plots.accuracy(runs, metric, intervals), caption.strip()))
-    drawn[1:1] = validated
-    if material.records:
-        covariances = {name: records.all_tokens(several) for name, several in material.records.items()}
-        names = list(dict.fromkeys([*(run.name for run in runs), *covariances]))
-        drawn += [(draw(covariances, names), "") for draw in (plots.contributions, plots.weight_curve)]
-    for index, name in enumerate(dict.fromkeys(run.name for run in runs)):
-        first = next(run for run in runs if run.name == name)
-        if len(first.metrics.get("cw_grpo/entropy_change", {})) >= 30:  # a correlation of fewer steps says nothing
-            caption = "Only the first run is shown." * (sum(run.name == name for run in runs) > 1)
-            drawn.append((plots.forecast(first, index), caption))
-    return drawn
+    shown = [difference, *(table for _, _, several in sections for table in several)]
+    title = " and ".join([", ".join([*found.runs][:-1])] * (len(found.runs) > 1) + [*found.runs][-1:]) or "Report"
+    try:
+        files = _write_files(out, [*drawn, *drawn_tokens], shown)
+        links = {}
+        for number, (name, (run, steps)) in enumerate(found.pages.items(), 1):
+            links[f"tokens-{number}.html"] = f"Tokens of {name}, step {' and '.join(map(str, sorted(steps)))}"
+            # A page of all steps could be very large.
+            write_token_page(f"{name}={run.path}", out / f"tokens-{number}.html", steps)
+        text = page.render(
+            found.runs,
+            title=title,
+            first=[each for each in drawn if each.name in page.FIRST],
+            sentences=[*sentences, *found.notes],
+            comparison=difference,
+            links=links,
+            sections=[section for section in sections if section[1] or section[2]],
+            files=files,
+        )
+        write_whole(out / "report.html", text)
+        told = [f"# {markdown(title)}", "", *map(markdown, [*sentences, *found.notes]), ""]
+        write_whole(out / "report.md", "\n".join([*told, *(table.markdown() for table in shown)]))
+    except OSError as error:
+        raise DataError(f"{out} cannot be written ({error.strerror}); give another folder with --out") from None
+    return difference, sentences, found.notes
+
+
+def _write_files(out: Path, drawn: Sequence[page.Drawing], shown: Sequence[Table]) -> list[str]:
+    for table in shown:
+        write_whole(out / f"{table.name}.csv", table.csv())
+        write_whole(out / f"{table.name}.tex", table.latex())
+    for each in drawn:
+        figures.save(each.figure, out / each.name)
+    names = [f"{table.name}.{kind}" for table in shown for kind in ("csv", "tex")]
+    return [*names, *(f"{each.name}.{kind}" for each in drawn for kind in ("svg", "pdf"))]
+
+
+def _chosen(graded: pd.DataFrame, base: str | None, step: int | None) -> pd.DataFrame:
+    """The answers of Table 2, those of the base first."""
+    if len(graded) and step is not None and step not in set(graded.step):
+        known = ", ".join(str(each) for each in graded.step.unique() if each >= 0)
+        raise DataError(f"nothing was evaluated at step {step}; there are answers at {known or 'no step'}")
+    chosen = tables.at_step(graded, step)
+    names = list(chosen.name.unique())
+    if base is not None and len(chosen) and base not in names:
+        raise DataError(f"there is no evaluation named {base}; --base is one of {', '.join(names)}")
+    first = chosen.name != base if base is not None else chosen.step >= 0
+    return chosen.iloc[first.argsort(kind="stable")]
+
+
+def _scores(chosen: pd.DataFrame) -> tuple[dict[str, pd.Series] | None, str]:
+    """Of each method that was trained the accuracy of each run by seed, and what it is of."""
+    trained = chosen[chosen.step >= 0]
+    if trained.empty:
+        return None, ""
+    of_run = trained.groupby(["name", "run", "seed", "benchmark"], sort=False, dropna=False).acc.mean()
+    means = of_run.groupby(["name", "seed", "run"], sort=False, dropna=False).mean().droplevel("run")
+    asked = ", ".join(map(tables.shown_benchmark, tables.benchmarks_of(trained)))
+    return {name: means.loc[name] for name in trained.name.unique()}, asked
+
+
+def _token_tables(found: Material, tokens: dict[str, pd.DataFrame], paper_model: str | None) -> list[Table]:
+    shown = []
+    for number, (name, records) in enumerate(found.records.items(), 1):
+        models = [str(run.model) for run in found.runs.get(name, [])]
+        reported = paper_model is not None or any(model.endswith(paper.TABLE_1_MODEL) for model in models)
+        steps = ", ".join(str(step) for step in sorted({record.step for record in records}))
+        shown.append(replace(table_1(f"{name}, step {steps}", tokens[name], reported), name=f"table1-{number}"))
+    return shown

@@ -11,6 +11,7 @@ import json
 import re
 import zlib
 from collections import Counter
+from collections.abc import Container
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cw_plugin.errors import ReportError
+from cw_plugin.errors import DataError
 from cw_plugin.files import write_whole
 from cw_plugin.reports.records import TokenRecord, read_tokens
 from cw_plugin.reports.runs import split_name
@@ -34,19 +35,19 @@ _COLUMNS = {name: "int32" for name in ("token", "row", "position")} | {
 }
 
 
-def write_token_page(run: str | Path, out: Path, steps: tuple[int, int] | None = None) -> int:
+def write_token_page(run: str | Path, out: Path, steps: Container[int] | None = None) -> int:
     """Write the page of a run's token records.
 
     Args:
         run: the run's folder, or ``NAME=FOLDER``.
         out: the file.
-        steps: only records from the first to the second of these steps.
+        steps: only records of these steps.
 
     Returns:
         The page's size in bytes.
 
     Raises:
-        ReportError: the folder holds no token record, records of several runs or a damaged one; or ``out`` cannot be
+        DataError: the folder holds no token record, records of several runs or a damaged one; or ``out`` cannot be
             written.
     """
     name, folder = split_name(run)
@@ -63,8 +64,8 @@ def write_token_page(run: str | Path, out: Path, steps: tuple[int, int] | None =
         "columns": list(_COLUMNS.items()),
     }
     parts = {
-        "TITLE": html.escape(f"Tokens of {name}"),
-        "INDEX": json.dumps(index, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"),
+        "TITLE": html.escape(f"Tokens of {name or folder.resolve().name}"),
+        "INDEX": json.dumps(index, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
         "FIRST": "".join(blocks[:1]),  # before the page's script, which shows it while the rest is still being read
         "REST": "\n".join(blocks[1:]),
     }
@@ -72,7 +73,7 @@ def write_token_page(run: str | Path, out: Path, steps: tuple[int, int] | None =
     try:
         write_whole(out, page)
     except OSError as error:
-        raise ReportError(f"{out} cannot be written ({error.strerror}); give another file with --out") from None
+        raise DataError(f"{out} cannot be written ({error.strerror}); give another file with --out") from None
     return out.stat().st_size
 
 
@@ -88,32 +89,43 @@ def _embed(
     ids, first, inverse = np.unique(columns["token_id"], return_index=True, return_inverse=True)
     words = record.table["text"].take(pa.array(first)).to_pylist()
     known = [vocabulary.setdefault(word, len(vocabulary)) for word in zip(ids.tolist(), words, strict=True)]
-    columns = columns | {"token": np.array(known, dtype=np.int32)[inverse]}
+    columns |= {"token": np.array(known, dtype=np.int32)[inverse]}
 
-    group = columns["group"]
+    group, c = columns["group"], columns["covariance"].astype(float)
     starts, ends = np.flatnonzero(np.diff(group, prepend=-1)), np.flatnonzero(np.diff(group, append=-1)) + 1
-    numbers = group[starts].tolist()
-    prompts = [record.prompts.get(number, "") for number in numbers]
-    shown = []
-    for number, prompt, label, start, end in zip(numbers, prompts, _labels(prompts), starts, ends, strict=True):
+    prompts = [record.prompts.get(number, "") for number in group[starts].tolist()]
+    shown: list[dict[str, Any]] = []
+    for label, prompt, start, end in zip(_labels(prompts), prompts, starts, ends, strict=True):
         values = b"".join(columns[name][start:end].astype(f"<{kind[0]}4").tobytes() for name, kind in _COLUMNS.items())
         name, data = f"block-{len(blocks)}", base64.b64encode(zlib.compress(values)).decode()
         blocks.append(f'<script type="text/plain" id="{name}">{data}</script>')
-        shown.append(
-            {
-                "block": name,
-                "label": f"{number}: {label}",
-                "prompt": prompt,
-                "extreme": int((columns["kernel"][start:end] < 0.5).sum()),
-            }
-        )
-    by_covariance = np.argsort(columns["covariance"], kind="stable")
-    sides = {"positive": by_covariance[::-1][:_LISTED], "negative": by_covariance[:_LISTED]}
+        extreme = int((columns["kernel"][start:end] < 0.5).sum())
+        shown.append({"block": name, "label": f"{len(shown) + 1}: {label}", "prompt": prompt, "extreme": extreme})
+
     text = dict(zip(known, words, strict=True))
-    extremes = {
-        side: [_listed(columns, starts, numbers, text, int(i)) for i in chosen if sign * columns["covariance"][i] > 0]
-        for (side, chosen), sign in zip(sides.items(), (1, -1), strict=True)
-    }
+    place = np.searchsorted(starts, np.arange(len(group)), side="right") - 1
+
+    def context(i: int, first: int, end: int) -> str:
+        """Of the same response."""
+        within = range(max(first, 0), min(end, len(group)))
+        same = [k for k in within if (group[k], columns["row"][k]) == (group[i], columns["row"][i])]
+        return "".join(text[int(columns["token"][k])] for k in same)
+
+    def listed(i: int) -> dict[str, Any]:
+        return {
+            "place": [int(place[i]), int(i - starts[place[i]])],
+            "token": text[int(columns["token"][i])],
+            "at": f"prompt {place[i] + 1}, row {columns['row'][i]}, position {columns['position'][i]}",
+            "covariance": c[i],
+            "kernel": float(np.nan_to_num(columns["kernel"][i])),
+            "before": context(i, i - _BEFORE, i),
+            "after": context(i, i + 1, i + 1 + _AFTER),
+        }
+
+    extremes = {}
+    for side, sign in (("positive", 1), ("negative", -1)):
+        chosen = np.flatnonzero(np.isfinite(c) & (sign * c > 0))
+        extremes[side] = [listed(int(i)) for i in chosen[np.argsort(-sign * c[chosen], kind="stable")][:_LISTED]]
     return {
         "label": f"step {record.step}" + (f", batch {batch}" if batch > 1 else ""),
         "scope": record.scope,
@@ -123,28 +135,6 @@ def _embed(
         "tokens_held": len(group),
         "shown": shown,
         "extremes": extremes,
-    }
-
-
-def _listed(
-    columns: dict[str, np.ndarray], starts: np.ndarray, numbers: list[int], text: dict[int, str], i: int
-) -> dict[str, Any]:
-    """An entry of the list of extreme tokens: token ``i`` of a record, with the text around it in its response."""
-    at = int(np.searchsorted(starts, i, side="right")) - 1
-    group, row, token = columns["group"], columns["row"], columns["token"]
-
-    def context(start: int, end: int) -> str:
-        places = range(max(start, 0), min(end, len(row)))
-        return "".join(text[int(token[k])] for k in places if (group[k], row[k]) == (group[i], row[i]))
-
-    return {
-        "place": [at, i - int(starts[at])],
-        "token": text[int(token[i])],
-        "at": f"prompt {numbers[at]}, row {row[i]}, position {columns['position'][i]}",
-        "covariance": float(columns["covariance"][i]),
-        "kernel": float(columns["kernel"][i]),
-        "before": context(i - _BEFORE, i),
-        "after": context(i + 1, i + 1 + _AFTER),
     }
 
 

@@ -10,8 +10,9 @@ from typing import Any
 from transformers import TrainerCallback
 
 from cw_plugin.files import write_whole
-from cw_plugin.reports.trl import ARGUMENTS
 from cw_plugin.trl_integration.config import CWGRPOConfig, option
+
+ARGUMENTS = "training_args.json"
 
 
 class ArgumentsFile(TrainerCallback):

@@ -32,7 +32,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cw_plugin.files import write_whole
-from cw_plugin.reports.records import all_tokens, has_records, read_records
+from cw_plugin.reports.metrics import files_in
+from cw_plugin.reports.records import PATTERN, read_tokens, tokens_of
 from cw_plugin.reports.runs import read_run
 
 HERE = Path(__file__).resolve().parent
@@ -324,7 +325,8 @@ def gathered_covariance() -> dict[tuple[str, int], pa.Table]:
 def covariance_of(job: Job) -> pa.Table:
     """The tokens of a run's records up to STEPS; none for a method without records, which is the loss."""
     kinds = {"covariance": pa.float32(), "weight": pa.float32(), "count": pa.int64()}
-    tokens = vars(all_tokens([read_records(job.folder, (1, STEPS))])) if has_records(job.folder) else {}
+    recorded = bool(files_in(job.folder, PATTERN))
+    tokens = tokens_of(read_tokens(job.folder, range(1, STEPS + 1))).assign(count=1) if recorded else {}
     columns = {name: pa.array(tokens.get(name, ()), kind) for name, kind in kinds.items()}
     rows = len(columns["count"])
     of = {"method": pa.array([job.method] * rows, pa.string()), "seed": pa.array([job.seed] * rows, pa.int64())}
@@ -333,12 +335,13 @@ def covariance_of(job: Job) -> pa.Table:
 
 def metrics_of(job: Job) -> pa.Table:
     """One row to a step, of which some have a validation and all but step 0 a training step."""
-    metrics = read_run(job.folder).metrics
-    steps = sorted({step for name in COLUMNS.values() for step in metrics.get(name, {})})
+    run = read_run(job.folder)
+    series = {metric: run.series(metric) for metric in COLUMNS.values()}
+    steps = sorted({step for values in series.values() for step in values.index})
     columns = {name: pa.array([getattr(job, name)] * len(steps)) for name in KEY}
     columns["step"] = pa.array(steps, pa.int32())
     for name, metric in COLUMNS.items():
-        columns[name] = pa.array([metrics.get(metric, {}).get(step) for step in steps], pa.float32())
+        columns[name] = pa.array([series[metric].get(step) for step in steps], pa.float32())
     return pa.table(columns)
 
 

@@ -113,8 +113,7 @@ def measure(host: str, seed: int, out: Path, trl: Path | None, steps: int) -> di
     if process.wait() != 0:
         sys.exit(f"{host} with seed {seed} ended with code {process.returncode}; its output: {run}/train.log")
     (first, cpu), (last, last_cpu) = seen[1], seen[steps]
-    metrics = read_run(run).metrics
-    accuracy = [series[steps] for name, series in metrics.items() if re.fullmatch(r"val-core/.*/acc/mean@\w+", name)]
+    done = read_run(run)
     return {
         "first": first,
         "first_cpu": cpu,
@@ -122,8 +121,8 @@ def measure(host: str, seed: int, out: Path, trl: Path | None, steps: int) -> di
         "step_cpu": (last_cpu - cpu) / (steps - 1),
         "gib": tree.gib,
         "processes": tree.processes,
-        "reward": statistics.mean(value for step, value in metrics["critic/score/mean"].items() if step > steps - 10),
-        "accuracy": accuracy[0],
+        "reward": float(done.series("critic/score/mean").loc[steps - 9 :].mean()),
+        "accuracy": float(done.accuracy[steps]),
         "load": os.getloadavg()[2],
     }
 
