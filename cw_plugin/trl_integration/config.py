@@ -23,7 +23,7 @@ class CWGRPOConfig(GRPOConfig):
             of the whole generation batch ("batch").
         cw_kernel: "gaussian", or "none" for plain GRPO with the same metrics and records.
         cw_record_every: steps between two records of a step's tokens, 0 for none. They are written to
-            ``output_dir/tokens``; ``cw-grpo tokens`` and ``cw-grpo covariance`` read them. None means 50, and with
+            ``output_dir/tokens``; ``cw-grpo tokens`` and ``cw-grpo report`` read them. None means 50, and with
             ``push_to_hub`` 0: the Hub gets what is in output_dir, and records hold prompts and responses.
         cw_entropy_low, cw_entropy_high: in nats. The log warns when the policy's entropy leaves these bounds, and says
             what drives it. None means no bound.
