@@ -25,7 +25,11 @@ venv=${VENV:-$root/.venv}
 data=$root/.cache/quickstart
 
 case $METHOD in
-    cw_grpo) ALGORITHM=(algorithm.adv_estimator=cw_grpo) ;;
+    cw_grpo)
+        ALGORITHM=(algorithm.adv_estimator=cw_grpo)
+        # The tokens of the first and of the last step, so that there is something to compare.
+        [[ $* == *record_every* ]] || ALGORITHM+=(+algorithm.cw_grpo.record_every="$STEPS")
+        ;;
     grpo) ALGORITHM=(algorithm.adv_estimator=grpo) ;;
     # The authors' settings (PPO's own clipping almost off); their ratio of 0.0002 would select no token of so few.
     clip_cov) ALGORITHM=(algorithm.adv_estimator=grpo actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov
@@ -111,5 +115,5 @@ bash "$root/examples/cpu/data.sh"
 
 echo "METHOD=$METHOD, $STEPS steps, in $RUN"
 python "$root/examples/launcher/launch.py" "$RUN" python -m verl.trainer.main_ppo "$@"
-cw-grpo report "$METHOD=$RUN" --out "$RUN/report" >"$RUN/report.log"
+cw-grpo report "$RUN" --out "$RUN/report" >"$RUN/report.log"
 python "$root/examples/cpu/summary.py" "$RUN"

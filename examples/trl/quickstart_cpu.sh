@@ -46,5 +46,5 @@ python "$here/train.py" --config "$here/quickstart.yaml" \
     tail -c "+$((written + 1))" "$RUN/train.log" | tail -n 20 >&2
     exit "$status"
 }
-cw-grpo report "$METHOD=$RUN" --out "$RUN/report" >"$RUN/report.log"
+cw-grpo report "$RUN" --out "$RUN/report" >"$RUN/report.log"
 python "$root/examples/cpu/summary.py" "$RUN"
