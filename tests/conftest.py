@@ -14,6 +14,8 @@ ROOT = Path(__file__).parent.parent
 # test_trl_releases.py runs these where there is a TRL.
 OF_TRL = ["test_trl.py", "test_trl_rewards.py", "test_trl_examples.py"]
 collect_ignore = [] if importlib.util.find_spec("trl") else OF_TRL
+if importlib.util.find_spec("openrlhf") is None:  # test_openrlhf_releases.py runs it where there is one
+    collect_ignore.append("test_openrlhf.py")
 
 pytest.register_assert_rewrite("e2e")
 check = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is a float, as it is for mypy

@@ -1,0 +1,257 @@
+"""CW-GRPO for OpenRLHF: its PPO trainer, trained on w~ A in place of A. OpenRLHF's code runs unchanged.
+
+A run asks for the method by the hook: :func:`install`, which Ray calls in each of its workers. Either a job names it::
+
+    ray job submit --runtime-env-json '{"worker_process_setup_hook": "cw_plugin.openrlhf_integration.install"}' \
+        -- python3 -m openrlhf.cli.train_ppo_ray ...
+
+or this module starts the training, with the arguments of train_ppo_ray, and fails if Ray's workers lack the hook::
+
+    python -m cw_plugin.openrlhf_integration ...
+
+OpenRLHF's command line takes no options of ours, so they are environment variables (:mod:`cw_plugin.options`). A job
+passes them to Ray's workers under ``"env_vars"``; this module passes on those that it was started with.
+
+Weights are computed in the trainer's process, over the whole batch, before its rows are spread over the actors. A
+prompt group is ``index // n_samples_per_prompt``, as in OpenRLHF's own advantages.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import inspect
+import logging
+import os
+import runpy
+import sys
+import time
+from collections.abc import Sequence
+from operator import attrgetter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import wrapt
+from torch import Tensor
+
+from cw_plugin.errors import CWGRPOError, HostError, NonFiniteError, OptionsError
+from cw_plugin.options import Options
+from cw_plugin.recording import Batch, TokenFiles
+from cw_plugin.weights import reweight_responses as reweight
+
+HOOK = "cw_plugin.openrlhf_integration.install"
+MAKER, TRAINER = "openrlhf.trainer.ppo_utils.experience_maker", "openrlhf.trainer.ppo_trainer"
+TESTED = ("0.9.10", "0.11.2")  # the oldest and the newest release that the tests run
+GROUPED = ("group_norm", "dr_grpo", "rloo", "reinforce_baseline")  # estimators that compare the samples of a prompt
+
+# Arguments of train_ppo_ray: from 0.10 on, and in 0.9.
+_ARGUMENTS = {
+    "estimator": ("algo.advantage.estimator", "advantage_estimator"),
+    "samples": ("rollout.n_samples_per_prompt", "n_samples_per_prompt"),
+    "kl_coef": ("algo.kl.init_coef", "init_kl_coef"),
+    "kl_loss": ("algo.kl.use_loss", "use_kl_loss"),
+    "loss": ("actor.policy_loss_type", "policy_loss_type"),
+    "folder": ("ckpt.output_dir", "save_path"),
+}
+_logger = logging.getLogger(MAKER)  # OpenRLHF writes what it gets to the run's log
+
+
+@functools.cache
+def install() -> None:
+    """Put the method into this process, for Ray's ``worker_process_setup_hook``. It imports nothing of OpenRLHF.
+
+    Raises:
+        HostError: OpenRLHF is not installed, or has no experience maker or trainer where they are expected.
+    """
+    found = importlib.util.find_spec("openrlhf")
+    folder = Path(found.origin).parent if found and found.origin else None
+    for module, change in ((MAKER, _change_maker), (TRAINER, _change_trainer)):
+        if folder is None or not (folder.parent / Path(*module.split("."))).with_suffix(".py").exists():
+            raise HostError(_other_shape(f"there is no {module}"))
+        wrapt.register_post_import_hook(change, module)
+
+
+def check(args: Any) -> dict[str, Any]:
+    """Refuse arguments under which the weights would not be the paper's, or would be lost.
+
+    Args:
+        args: of train_ppo_ray, as OpenRLHF's strategy holds them.
+
+    Returns:
+        The values of those that the method needs: ``samples`` to a prompt, and the ``folder`` of the run.
+
+    Raises:
+        OptionsError: a value that cannot work.
+        HostError: OpenRLHF has no such argument.
+    """
+    flags = {name: names[0 if hasattr(args, "algo") else 1] for name, names in _ARGUMENTS.items()}
+    try:
+        values = {name: attrgetter(flag)(args) for name, flag in flags.items()}
+    except AttributeError as error:
+        raise HostError(_other_shape(f"an argument is missing: {error}")) from error
+    shown = {name: f"--{flag} {values[name]}" for name, flag in flags.items()}
+    if values["estimator"] not in GROUPED:
+        raise OptionsError(
+            f"{shown['estimator']} has no prompt groups, over which CW-GRPO weighs; use {', '.join(GROUPED)}"
+        )
+    if values["samples"] < 2:
+        raise OptionsError(f"{shown['samples']} leaves one response in a prompt group; use 2 or more")
+    if values["kl_coef"] > 0 and not values["kl_loss"]:
+        raise OptionsError(
+            f"{shown['kl_coef']} puts a KL penalty into the reward, which CW-GRPO would weigh as an advantage; add "
+            f"--{flags['kl_loss']}, or set --{flags['kl_coef']} 0"
+        )
+    if values["loss"] != "ppo":
+        raise OptionsError(
+            f"{shown['loss']} takes one ratio for a response, so the loss would lose the weights; use ppo"
+        )
+    return values
+
+
+class _Run:
+    """The method in one trainer: its options, the step that it is at, and its token records."""
+
+    def __init__(self, maker: Any) -> None:
+        values = check(maker.strategy.args)
+        self.options = Options.from_environment()
+        self.samples, self.tokenizer = values["samples"], maker.tokenizer
+        self.step: int | None = None
+        self.tokens = TokenFiles(Path(values["folder"]), self.options.scope, self.options.kernel, _logger)
+        _logger.info("cw_grpo: this run trains on reweighted advantages, %s", self.options)
+
+    def reweight(self, experiences: Sequence[Any]) -> None:
+        """Put w~ A in place of A in every experience, and the metrics into its info."""
+        started = time.perf_counter()
+        width = max(experience.action_mask.shape[1] for experience in experiences)
+
+        def rows(name: str) -> Tensor:
+            values = [getattr(experience, name) for experience in experiences]
+            return torch.cat([F.pad(value, (0, width - value.shape[1])) for value in values])
+
+        log_probs, advantages, mask = rows("action_log_probs").float(), rows("advantages"), rows("action_mask") != 0
+        of_response = advantages.gather(1, mask.int().argmax(1, keepdim=True))  # at the first of its tokens
+        if not torch.equal(advantages.where(mask, of_response), of_response.expand_as(advantages)):
+            raise HostError(_other_shape("the advantage differs within a response"))
+        group = torch.tensor([i for experience in experiences for i in experience.index]) // self.samples
+        scope = group if self.options.scope == "group" else None
+        try:
+            weighted, statistics = reweight(log_probs, of_response[:, 0], mask, scope, self.options.kernel)
+        except NonFiniteError as error:
+            hint = " Rows are those of the batch; check the reward, and actor_grad_norm of the previous steps."
+            raise NonFiniteError(error.what, error.rows, hint) from error
+        metrics = {**vars(statistics), "seconds": time.perf_counter() - started}
+        if self.options.is_due(self.step):
+            rewards = torch.cat([experience.rewards for experience in experiences]).float()
+            batch = Batch(log_probs, of_response[:, 0], mask, group, rewards, _sequences_of(experiences))
+            self.tokens.write(self.step or 0, batch, self.tokenizer)
+        parts = weighted.split([len(experience.index) for experience in experiences])
+        for experience, part in zip(experiences, parts, strict=True):
+            if self.options.kernel != "none":
+                # A copy: Ray would send a view with the whole batch.
+                experience.advantages = part[:, : experience.action_mask.shape[1]].to(advantages.dtype, copy=True)
+            for name, value in metrics.items():
+                experience.info[f"cw_grpo/{name}"] = torch.full((len(part),), float(value))
+
+
+def _sequences_of(experiences: Sequence[Any]) -> Any:
+    rows = [
+        (sequence, mask)
+        for experience in experiences
+        for sequence, mask in zip(experience.sequences, experience.action_mask, strict=True)
+    ]
+
+    def sequences(chosen: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+        """The prompt, and what follows its first token, as the mask has it."""
+        found = [rows[row] for row in chosen]
+        return [(sequence[: int((mask != 0).int().argmax()) + 1], sequence[1:]) for sequence, mask in found]
+
+    return sequences
+
+
+def _change_maker(module: ModuleType) -> None:
+    maker = module.RemoteExperienceMaker
+    _require(maker, "compute_advantages_and_returns", ["self", "experiences"])
+
+    @wrapt.patch_function_wrapper(maker, "__init__")
+    def begin(wrapped: Any, maker: Any, args: Any, kwargs: Any) -> None:
+        wrapped(*args, **kwargs)
+        maker.cw_grpo = _Run(maker)
+
+    @wrapt.patch_function_wrapper(maker, "compute_advantages_and_returns")
+    @torch.no_grad()
+    def weigh(wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+        experiences = wrapped(*args, **kwargs)
+        maker.cw_grpo.reweight(experiences)
+        return experiences
+
+
+def _change_trainer(module: ModuleType) -> None:
+    _require(module.BasePPOTrainer, "train_step", ["self", "rollout_samples", "global_step"])
+
+    @wrapt.patch_function_wrapper(module.BasePPOTrainer, "train_step")
+    def train_step(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        run = trainer.experience_maker.cw_grpo
+        run.step = inspect.signature(wrapped).bind(*args, **kwargs).arguments["global_step"] + 1
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            run.tokens.finish()
+
+
+def _require(owner: type, method: str, parameters: list[str]) -> None:
+    found = getattr(owner, method, None)
+    has = [name for name in inspect.signature(found).parameters if name[0] != "_"] if found else []  # Ray adds some
+    if has != parameters:
+        raise HostError(_other_shape(f"{owner.__name__} has no {method}({', '.join(parameters)})"))
+
+
+def _other_shape(what: str) -> str:
+    return f"this OpenRLHF cannot be served, because {what}; install openrlhf {TESTED[0]} to {TESTED[1]}"
+
+
+def installed() -> bool:
+    """Whether the hook has run in this process."""
+    return install.cache_info().currsize > 0
+
+
+def main() -> None:
+    """Start openrlhf.cli.train_ppo_ray with this process's arguments, and the method in Ray's workers."""
+    import ray
+
+    @wrapt.patch_function_wrapper(ray, "init")
+    def with_hook(wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
+        environment = dict(kwargs.pop("runtime_env", None) or {})
+        variables = {name: value for name, value in os.environ.items() if name.startswith("CW_GRPO_")}
+        environment |= {
+            "worker_process_setup_hook": HOOK,
+            "env_vars": {**environment.get("env_vars", {}), **variables},
+        }
+        started = wrapped(*args, runtime_env=environment, **kwargs)
+        if not ray.get(ray.remote(num_cpus=0)(installed).remote()):
+            raise HostError(f"Ray's workers did not run {HOOK}, so they would train plain GRPO; see Ray's log")
+        return started
+
+    @wrapt.patch_function_wrapper("openrlhf.utils", "get_strategy")
+    def with_checks(wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
+        strategy = wrapped(*args, **kwargs)
+        check(strategy.args)
+        return strategy
+
+    try:
+        Options.from_environment()
+        install()
+        importlib.import_module(TRAINER)  # its shape is checked before Ray starts
+        runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__", alter_sys=True)
+    except CWGRPOError as error:
+        sys.exit(f"cw_grpo: {error}")
+
+
+if __name__ == "__main__":
+    # Ray's workers import `installed` by name.
+    from cw_plugin import openrlhf_integration
+
+    openrlhf_integration.main()

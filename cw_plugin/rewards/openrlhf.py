@@ -1,0 +1,64 @@
+r"""The reward of the paper as a reward file of OpenRLHF: 1 for a right answer, 1 for well-formed think tags.
+
+Usage::
+
+    --reward.remote_url "$(python -c 'from cw_plugin.rewards import openrlhf; print(openrlhf.__file__)')" \
+    --data.label_key reward_model       # as cw-grpo prepare writes it; or a column with the final answer alone
+
+With other options, the file is one's own, of two lines::
+
+    from cw_plugin.rewards.openrlhf import openrlhf_reward
+    reward_func = openrlhf_reward(format_weight=0.5)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from cw_plugin.errors import DataError
+from cw_plugin.rewards import compute_score
+from cw_plugin.rewards.think import OPEN
+
+_END = re.compile(r"(?:<[|｜][^<>]*[|｜]>|</s>|<eos>|<end_of_turn>)+$")  # noqa: RUF001  OpenRLHF leaves them in
+
+
+def openrlhf_reward(**options: Any) -> Callable[..., dict[str, Any]]:
+    """A ``reward_func`` that grades as :func:`cw_plugin.rewards.compute_score` does, in the same processes.
+
+    Args:
+        options: of compute_score; ``extraction`` is "training" by default. Whether the prompt opens the think section
+            is read from the prompt.
+    """
+    options = {"extraction": "training", **options}
+
+    def reward_func(
+        queries: Sequence[str], prompts: Sequence[str], labels: Sequence[str | Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """Grade one response, as OpenRLHF calls it.
+
+        Args:
+            queries: the prompt with the response, special tokens included.
+            labels: the final answer, or a mapping whose ``ground_truth`` it is.
+
+        Returns:
+            ``rewards``, the score; ``scores``, 1.0 for a right answer, by which OpenRLHF filters prompts; and
+            ``extra_logs`` with ``acc`` and ``format``.
+
+        Raises:
+            DataError: the query does not begin with the prompt, so that the response is not known.
+        """
+        (query,), (prompt,), (label,) = queries, prompts, labels
+        if not query.startswith(prompt):
+            raise DataError(f"the text of a response does not begin with its prompt, {prompt!r}; raise --data.max_len")
+        truth = label["ground_truth"] if isinstance(label, Mapping) else label
+        given = {"opens_think": prompt.rstrip().endswith(OPEN), **options}
+        result = compute_score("", _END.sub("", query[len(prompt) :]), truth, **given)
+        logs = {name: result[name] for name in ("acc", "format")}
+        return {"rewards": result["score"], "scores": result["acc"], "extra_logs": logs}
+
+    return reward_func
+
+
+reward_func = openrlhf_reward()

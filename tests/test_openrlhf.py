@@ -1,0 +1,303 @@
+"""CW-GRPO in OpenRLHF's own sample, experience, advantage and loss classes, on CPU tensors.
+
+test_openrlhf_releases.py runs this file under the oldest and the newest release that fit.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import openrlhf_settings
+import pytest
+import torch
+import wrapt
+from openrlhf.models import Actor, PolicyLoss
+from openrlhf.models.utils import compute_approx_kl
+from openrlhf.trainer import ppo_trainer
+from openrlhf.trainer.ppo_utils.experience import balance_experiences
+from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+from pyarrow import parquet
+from reference import reference_weights
+from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+
+from cw_plugin import openrlhf_integration
+from cw_plugin.errors import HostError, NonFiniteError, OptionsError
+
+PROMPTS, SAMPLES = 8, 6
+MODEL = "examples/cpu/model"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plain():
+    """OpenRLHF's own method, which importing this package has not changed; then the hook is installed."""
+    before = vars(RemoteExperienceMaker)["compute_advantages_and_returns"]
+    assert not isinstance(before, wrapt.ObjectProxy)
+    openrlhf_integration.install()
+    openrlhf_integration.install()
+    assert vars(RemoteExperienceMaker)["compute_advantages_and_returns"].__wrapped__ is before
+    return before
+
+
+@pytest.fixture(scope="module")
+def actor() -> Actor:
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=300, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4
+    )
+    model = Qwen2ForCausalLM(config).float()
+    with torch.no_grad():
+        model.lm_head.weight.mul_(20)  # log-probs that differ
+    actor = Actor(model)
+    actor.packing_samples = False
+    return actor
+
+
+def settings(tmp_path, **changed: Any) -> SimpleNamespace:
+    values = {
+        "actor.num_gpus_per_node": 2,
+        "algo.kl.init_coef": 0.0,
+        "algo.advantage.estimator": "group_norm",
+        "ckpt.output_dir": str(tmp_path),
+        "rollout.n_samples_per_prompt": SAMPLES,
+        "rollout.micro_batch_size": 4,  # which does not divide a group
+        "rollout.max_tokens_per_gpu": 200,
+    }
+    return openrlhf_settings.arguments(values | changed)
+
+
+def maker_of(args: SimpleNamespace) -> RemoteExperienceMaker:
+    strategy, kl = SimpleNamespace(args=args), SimpleNamespace(value=0.0)
+    return RemoteExperienceMaker(None, None, None, None, kl, strategy, AutoTokenizer.from_pretrained(MODEL))
+
+
+def samples(turns: int, seed: int = 0) -> list[Any]:
+    """What the generator makes of vLLM's answers. Responses of several turns have tokens of the environment between."""
+    chance, made = random.Random(seed), []
+    generator = SamplesGenerator.__new__(SamplesGenerator)
+    for number in range(PROMPTS):
+        prompt = [chance.randrange(300) for _ in range(chance.randint(3, 12))]
+        for _ in range(SAMPLES):
+            response = [chance.randrange(300) for _ in range(chance.randint(2 * turns - 1, 30))]
+            cuts = sorted(chance.sample(range(1, len(response)), 2 * turns - 2)) if turns > 1 else []
+            bounds = [len(prompt) + cut for cut in (0, *cuts, len(response))]
+            answer = {
+                "observation_tokens": prompt + response,
+                "action_ranges": list(zip(bounds[::2], bounds[1::2], strict=True)),
+                "reward": float(chance.random() < 0.5) if number else 1.0,  # the first prompt has no signal
+                "scores": 0.0,
+                "rollout_log_probs": None,
+                "prompt": f"prompt {number}",
+                "label": "",
+                "truncated": False,
+            }
+            made.append(generator._process_response_into_experience(answer))
+    return made
+
+
+def experiences(maker: RemoteExperienceMaker, actor: Actor, turns: int) -> list[Any]:
+    """What make_experience gives to compute_advantages_and_returns."""
+    made = maker.split_rollout_samples(samples(turns))
+    for experience in made:
+        with torch.no_grad():
+            log_probs = actor(experience.sequences, experience.action_mask, experience.attention_mask)
+        experience.action_log_probs = log_probs
+        experience.kl = compute_approx_kl(log_probs, log_probs, kl_estimator="k1")
+    return made
+
+
+def expected(plain: list[Any]) -> list[list[float]]:
+    """w~ A of every row, with groups by the text of the prompt, in float64."""
+    rows = [(e.action_log_probs[i], e.advantages[i], e.action_mask[i], e.prompts[i]) for e, i in each(plain)]
+    advantages = [float(a[m.nonzero()[0, 0]]) for _, a, m, _ in rows]
+    lists = [x.double().tolist() for x, *_ in rows], advantages, [m.tolist() for _, _, m, _ in rows]
+    weights, groups = reference_weights(*lists, [prompt for *_, prompt in rows])
+    assert len(groups) == PROMPTS
+    return [[w * a for w in row] for row, a in zip(weights, advantages, strict=True)]
+
+
+def each(made: list[Any]):
+    return ((experience, i) for experience in made for i in range(len(experience.prompts)))
+
+
+def padded(made: list[Any], name: str) -> torch.Tensor:
+    width = max(experience.action_mask.shape[1] for experience in made)
+    rows = [getattr(experience, name)[i] for experience, i in each(made)]
+    return torch.stack([torch.nn.functional.pad(row, (0, width - len(row))) for row in rows])
+
+
+def both(plain, maker, actor, turns=1) -> tuple[list[Any], list[Any]]:
+    made = experiences(maker, actor, turns)
+    return plain(maker, copy.deepcopy(made)), maker.compute_advantages_and_returns(made)
+
+
+@pytest.mark.parametrize("turns", [1, 3])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("estimator", openrlhf_integration.GROUPED)
+def test_every_row_reaches_the_loss_with_the_weights_of_its_prompt(
+    plain, actor, tmp_path, monkeypatch, estimator, dynamic, turns
+):
+    args = settings(tmp_path, **{"algo.advantage.estimator": estimator, "train.dynamic_batch_enable": dynamic})
+    before, after = both(plain, maker_of(args), actor, turns)
+    wanted = expected(before)
+    for (experience, i), row in zip(each(after), wanted, strict=True):
+        assert experience.advantages[i].tolist() == pytest.approx(row, abs=1e-6)
+    assert any(len(set(w)) > 3 for w in wanted)
+    sigma = {float(value) for experience in after for value in experience.info["cw_grpo/sigma"]}
+    assert len(sigma) == 1 and sigma.pop() > 0
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    if dynamic:
+        after = balance_experiences(after, args)
+    loss, total, of_prompt = PolicyLoss(), 0.0, {}
+    tokens = float(sum(int(e.action_mask[i].sum()) for e, i in each(before)))
+    for number in range(2):  # as RayActorGroup spreads them
+        buffer = NaiveReplayBuffer(4)
+        share = (len(after) + 1) // 2
+        for experience in after[number * share : (number + 1) * share]:
+            buffer.append(experience)
+        for item in buffer.items:
+            of_prompt.setdefault(item.prompts[0], set()).add(number)
+        random.Random(1).shuffle(buffer.items)
+        for first in range(0, len(buffer.items), 4):
+            batch = buffer.collate_fn(buffer.items[first : first + 4])
+            with torch.no_grad():
+                log_probs = actor(batch.sequences, batch.action_mask, batch.attention_mask)
+            value = loss(log_probs, batch.action_log_probs, batch.advantages, batch.action_mask)[0]
+            total += value.item() * float(batch.action_mask.sum())
+    assert any(len(actors) > 1 for actors in of_prompt.values()) or not dynamic
+    assert total / tokens == pytest.approx(-sum(map(sum, wanted)) / tokens, abs=1e-6)
+
+
+def test_the_weights_are_those_of_the_verl_estimator(plain, actor, tmp_path):
+    """Up to the factor by which the advantages of the two differ, the epsilon below the standard deviation."""
+    pytest.importorskip("verl")
+    from cw_plugin.verl_integration.estimator import compute_cw_grpo_advantage
+
+    before, after = both(plain, maker_of(settings(tmp_path)), actor, turns=3)
+    mask, log_probs = padded(before, "action_mask"), padded(before, "action_log_probs")
+    rewards = torch.zeros_like(log_probs)
+    rewards[:, 0] = torch.cat([experience.rewards for experience in before])
+    uids = np.array([experience.prompts[i] for experience, i in each(before)], dtype=object)
+    of_verl, _ = compute_cw_grpo_advantage(rewards, mask.long(), uids, None, log_probs)
+    advantages = padded(before, "advantages").gather(1, mask.argmax(1, keepdim=True))
+    of_both = []
+    for weighted, scale in ((of_verl, of_verl.sum(1, keepdim=True)), (padded(after, "advantages"), advantages)):
+        signal = (advantages != 0)[:, 0]
+        weights = (weighted / scale)[signal]
+        of_both.append(weights / weights.sum(1, keepdim=True))
+    assert signal.sum() > len(signal) / 2
+    assert torch.allclose(*of_both, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_the_kernel_none_is_openrlhf_bit_for_bit(plain, actor, tmp_path, monkeypatch, dynamic):
+    monkeypatch.setenv("CW_GRPO_KERNEL", "none")
+    maker = maker_of(settings(tmp_path, **{"train.dynamic_batch_enable": dynamic}))
+    before, after = both(plain, maker, actor)
+    for ours, theirs in zip(after, before, strict=True):
+        assert torch.equal(ours.advantages, theirs.advantages) and torch.equal(ours.returns, theirs.returns)
+        covariance = [float(ours.info[f"cw_grpo/covariance_{when}"][0]) for when in ("before", "after")]
+        assert covariance[0] == pytest.approx(covariance[1]) and covariance[0] != 0
+
+
+def test_the_scope_batch_takes_the_batch_for_one_group(plain, actor, tmp_path, monkeypatch):
+    monkeypatch.setenv("CW_GRPO_SCOPE", "batch")
+    before, after = both(plain, maker_of(settings(tmp_path)), actor)
+    for experience in before:
+        experience.prompts = ["one"] * len(experience.prompts)
+    monkeypatch.setattr("test_openrlhf.PROMPTS", 1)
+    for (experience, i), row in zip(each(after), expected(before), strict=True):
+        assert experience.advantages[i].tolist() == pytest.approx(row, abs=1e-6)
+
+
+def test_a_step_is_recorded_with_its_prompts_and_tokens(plain, actor, tmp_path, monkeypatch):
+    """The step is the one that OpenRLHF logs it under."""
+    monkeypatch.setenv("CW_GRPO_RECORD_EVERY", "4")
+    maker = maker_of(settings(tmp_path))
+    made = experiences(maker, actor, turns=3)
+
+    class Enough(Exception):
+        pass
+
+    def make_experience_batch(_):
+        maker.compute_advantages_and_returns(copy.deepcopy(made))
+        raise Enough
+
+    monkeypatch.setattr(maker, "make_experience_batch", make_experience_batch)
+    trainer = ppo_trainer.BasePPOTrainer.__new__(ppo_trainer.BasePPOTrainer)
+    trainer.experience_maker = maker
+    for global_step in (2, 3):
+        with pytest.raises(Enough):
+            trainer.train_step([], global_step)
+    file = tmp_path / "tokens" / "step_000004.parquet"
+    assert list(file.parent.iterdir()) == [file]
+    table, row = parquet.read_table(file).to_pydict(), samples(turns=3)[0]
+    ids = [i for i, number in zip(table["token_id"], table["row"], strict=True) if number == 0]
+    assert ids == row.sequences[0, 1:][row.action_mask[0].bool()].tolist()
+    prompts = json.loads(parquet.read_metadata(file).metadata[b"prompts"])
+    first = int(row.action_mask[0].argmax()) + 1
+    assert prompts["0"] == maker.tokenizer.decode(row.sequences[0, :first].tolist(), skip_special_tokens=True)
+    assert len(prompts) == PROMPTS
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"algo.kl.init_coef": 0.01}, "KL penalty into the reward"),
+        ({"algo.advantage.estimator": "gae"}, "no prompt groups"),
+        ({"algo.advantage.estimator": "reinforce"}, "no prompt groups"),
+        ({"rollout.n_samples_per_prompt": 1}, "one response in a prompt group"),
+        ({"actor.policy_loss_type": "gspo"}, "one ratio for a response"),
+    ],
+)
+def test_what_would_not_be_the_method_is_refused_before_training(tmp_path, changed, said):
+    with pytest.raises(OptionsError, match=said) as caught:
+        maker_of(settings(tmp_path, **changed))
+    (flag,) = changed
+    assert openrlhf_settings.name(flag) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_kl_penalty_in_the_loss_is_allowed(tmp_path):
+    maker_of(settings(tmp_path, **{"algo.kl.init_coef": 0.01, "algo.kl.use_loss": True}))
+
+
+def test_a_run_with_the_hook_says_so_once(tmp_path, caplog):
+    openrlhf_integration._logger.addHandler(caplog.handler)
+    maker_of(settings(tmp_path))
+    openrlhf_integration._logger.removeHandler(caplog.handler)
+    assert [m for m in caplog.messages if "cw_grpo" in m] == [
+        "cw_grpo: this run trains on reweighted advantages, Options(scope='group', kernel='gaussian', record_every=50)"
+    ]
+
+
+def test_an_invalid_option_is_refused_before_training(tmp_path, monkeypatch):
+    monkeypatch.setenv("CW_GRPO_SCOPE", "prompt")
+    with pytest.raises(OptionsError, match="CW_GRPO_"):
+        maker_of(settings(tmp_path))
+
+
+def test_a_log_prob_that_is_not_a_number_stops_the_run(actor, tmp_path):
+    maker = maker_of(settings(tmp_path))
+    made = experiences(maker, actor, turns=1)
+    made[1].action_log_probs[2, int(made[1].action_mask[2].argmax())] = float("nan")
+    with pytest.raises(NonFiniteError, match="actor_grad_norm") as caught:
+        maker.compute_advantages_and_returns(copy.deepcopy(made))
+    assert caught.value.rows == [6]
+
+
+def test_advantages_that_differ_within_a_response_are_refused(actor, tmp_path):
+    """A penalty that this release does not have, but the next may."""
+    maker = maker_of(settings(tmp_path))
+    made = experiences(maker, actor, turns=1)
+    maker.kl_ctl.value = 0.1
+    for experience in made:
+        experience.kl = torch.rand_like(experience.action_log_probs)
+    with pytest.raises(HostError, match="differs within a response"):
+        maker.compute_advantages_and_returns(copy.deepcopy(made))
