@@ -1,0 +1,152 @@
+"""OpenRLHF's train_ppo_ray from start to end on a CPU: Ray, DeepSpeed in two processes, a vLLM engine.
+
+Its environment is that of examples/openrlhf/quickstart_cpu.sh.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from reference import reference_weights
+
+ROOT = Path(__file__).parent.parent
+CPU = ROOT / "examples" / "openrlhf" / "cpu"
+VENV = Path(os.environ.get("OPENRLHF_VENV", ROOT / ".cache" / "openrlhf-venv"))
+SAMPLES = 8
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def environment():
+    subprocess.run(["bash", CPU / "install.sh", VENV], check=True, timeout=1200)
+    path = f"{VENV / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(["bash", ROOT / "examples" / "cpu" / "data.sh"], env={**os.environ, "PATH": path}, check=True)
+
+
+def start(folder: Path, *flags: str) -> subprocess.Popen[str]:
+    """Three prompts with eight responses each are 24 rows in six experiences, three for each of two actors."""
+    (folder / "probe").mkdir(parents=True, exist_ok=True)
+    settings = {
+        "actor.model_name_or_path": ROOT / "examples" / "cpu" / "model",
+        "actor.num_nodes": 1,
+        "actor.num_gpus_per_node": 2,
+        "actor.adam.lr": 1e-3,
+        "actor.lr_warmup_ratio": 0,
+        "algo.advantage.estimator": "group_norm",
+        "algo.kl.init_coef": 0,
+        "ckpt.output_dir": folder,
+        "ckpt.path": folder / "checkpoints",
+        "data.prompt_dataset": ROOT / ".cache" / "quickstart" / "open_rs" / "train.parquet",
+        "data.input_key": "prompt",
+        "data.label_key": "reward_model",
+        "data.max_len": 256,
+        "data.max_samples": 15,
+        "ds.attn_implementation": "sdpa",
+        "logger.tensorboard_dir": folder / "tensorboard",
+        "reward.remote_url": ROOT / "cw_plugin" / "rewards" / "openrlhf.py",
+        "rollout.batch_size": 3,
+        "rollout.n_samples_per_prompt": SAMPLES,
+        "rollout.micro_batch_size": 4,
+        "rollout.max_new_tokens": 64,
+        "train.batch_size": 24,
+        "train.micro_batch_size": 4,
+        "vllm.num_engines": 1,
+        "vllm.gpu_memory_utilization": 0.3,
+    }
+    path = [str(ROOT), str(ROOT / "tests"), str(CPU)]
+    return subprocess.Popen(
+        [VENV / "bin" / "python", "-m", "openrlhf_probe"]
+        + [str(part) for name, value in settings.items() for part in (f"--{name}", value)]
+        + ["--train.async_enable", "--data.apply_chat_template", "--vllm.enforce_eager", *flags],
+        env={
+            **os.environ,
+            "PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": os.pathsep.join(path),
+            "PROBE": str(folder / "probe"),
+            "HF_HUB_OFFLINE": "1",
+            "CW_GRPO_RECORD_EVERY": "1",
+        },
+        stdout=(folder / "log").open("a"),
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        text=True,
+    )
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """A killed driver leaves Ray's processes for a moment."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        time.sleep(10)
+
+
+def saved(folder: Path, kind: str) -> list[tuple[str, list[dict[str, Any]]]]:
+    """(process, rows) of each call, in order."""
+    files = sorted((folder / "probe").glob(f"{kind}-*.pt"), key=lambda file: int(file.stem.split("-")[2]))
+    return [(file.stem.split("-")[1], torch.load(file)) for file in files]
+
+
+def check_weights(folder: Path) -> int:
+    """Every row at PolicyLoss carries the weights of its whole prompt group. Returns how many groups two actors held."""
+    of_row, actors = {}, defaultdict(set)
+    for step, (_, rows) in enumerate(saved(folder, "maker")):
+        of_prompt = defaultdict(list)
+        for row in rows:
+            of_prompt[row["prompt"]].append(float(row["reward"]))
+        advantages = []
+        for row in rows:
+            rewards = torch.tensor(of_prompt[row["prompt"]], dtype=torch.float64)
+            assert len(rewards) == SAMPLES
+            advantages.append(float((float(row["reward"]) - rewards.mean()) / (rewards.std() + 1e-9)))
+        lists = [row["log_probs"].double().tolist() for row in rows], [row["mask"].tolist() for row in rows]
+        weights, _ = reference_weights(lists[0], advantages, lists[1], [row["prompt"] for row in rows])
+        for row, w, advantage in zip(rows, weights, advantages, strict=True):
+            expected = torch.tensor(w, dtype=torch.float64) * advantage
+            assert torch.allclose(row["advantages"].double(), expected, atol=2e-6, rtol=0)
+            valid = row["mask"].bool()
+            of_row[row["log_probs"][valid].numpy().tobytes()] = step, row["prompt"], row["advantages"][valid]
+    losses = saved(folder, "loss")
+    assert losses and len({process for process, _ in losses}) >= 2
+    for process, rows in losses:
+        for row in rows:
+            valid = row["mask"].bool()
+            step, prompt, advantages = of_row[row["old"][valid].numpy().tobytes()]
+            assert torch.equal(row["advantages"][valid], advantages)
+            actors[step, prompt].add(process)
+    return sum(len(processes) > 1 for processes in actors.values())
+
+
+def test_two_actors_train_asynchronously_and_a_killed_run_goes_on(tmp_path):
+    first = start(tmp_path, "--ckpt.save_steps", "1")
+    latest = tmp_path / "checkpoints" / "_actor" / "latest"
+    try:
+        while not (latest.exists() and latest.read_text() >= "global_step2"):
+            assert first.poll() is None, (tmp_path / "log").read_text()[-5000:]
+            time.sleep(0.2)
+    finally:
+        end(first)
+    reached = int(latest.read_text().removeprefix("global_step"))
+    assert 2 <= reached < 5
+    for file in (tmp_path / "probe").glob("*"):  # of a step that the checkpoint may not have
+        file.unlink()
+
+    second = start(tmp_path, "--ckpt.save_steps", "1", "--ckpt.load_enable")
+    try:
+        assert second.wait(timeout=900) == 0, (tmp_path / "log").read_text()[-5000:]
+    finally:
+        end(second)
+    assert len(saved(tmp_path, "maker")) == 5 - reached
+    assert check_weights(tmp_path) > 0
+    records = {file.name for file in (tmp_path / "tokens").glob("*.parquet")}
+    assert {f"step_{step:06d}.parquet" for step in range(1, 6)} <= records
+    assert (tmp_path / "log").read_text().count("cw_grpo: this run trains on reweighted advantages") == 2
