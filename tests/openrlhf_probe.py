@@ -34,9 +34,10 @@ def _watch_maker(module: ModuleType) -> None:
     @wrapt.patch_function_wrapper(module.RemoteExperienceMaker, "compute_advantages_and_returns")
     def watched(wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
         made = wrapped(*args, **kwargs)
-        names = {"log_probs": "action_log_probs", "advantages": "advantages", "mask": "action_mask", "reward": "rewards"}
+        names = {"log_probs": "action_log_probs", "advantages": "advantages", "mask": "action_mask"}
         rows = [
-            {"prompt": e.prompts[i], **{name: getattr(e, field)[i].clone() for name, field in names.items()}}
+            {"prompt": e.prompts[i], "reward": float(e.rewards[i])}
+            | {name: getattr(e, field)[i].clone() for name, field in names.items()}
             for e in made
             for i in range(len(e.prompts))
         ]

@@ -97,17 +97,21 @@ def saved(folder: Path, kind: str) -> list[tuple[str, list[dict[str, Any]]]]:
 
 
 def check_weights(folder: Path) -> int:
-    """Every row at PolicyLoss carries the weights of its whole prompt group. Returns how many groups two actors held."""
+    """Every row at PolicyLoss carries the weights of its whole prompt group.
+
+    Returns:
+        How many prompt groups two actors held.
+    """
     of_row, actors = {}, defaultdict(set)
     for step, (_, rows) in enumerate(saved(folder, "maker")):
         of_prompt = defaultdict(list)
         for row in rows:
-            of_prompt[row["prompt"]].append(float(row["reward"]))
+            of_prompt[row["prompt"]].append(row["reward"])
         advantages = []
         for row in rows:
             rewards = torch.tensor(of_prompt[row["prompt"]], dtype=torch.float64)
             assert len(rewards) == SAMPLES
-            advantages.append(float((float(row["reward"]) - rewards.mean()) / (rewards.std() + 1e-9)))
+            advantages.append(float((row["reward"] - rewards.mean()) / (rewards.std() + 1e-9)))
         lists = [row["log_probs"].double().tolist() for row in rows], [row["mask"].tolist() for row in rows]
         weights, _ = reference_weights(lists[0], advantages, lists[1], [row["prompt"] for row in rows])
         for row, w, advantage in zip(rows, weights, advantages, strict=True):
