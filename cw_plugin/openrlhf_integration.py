@@ -118,6 +118,7 @@ class _Run:
     def __init__(self, maker: Any) -> None:
         values = check(maker.strategy.args)
         self.options = Options.from_environment()
+        self.kernel: Any = self.options.kernel
         self.samples, self.tokenizer = values["samples"], maker.tokenizer
         self.step: int | None = None
         self.tokens = TokenFiles(Path(values["folder"]), self.options.scope, self.options.kernel, _logger)
@@ -139,7 +140,7 @@ class _Run:
         group = torch.tensor([i for experience in experiences for i in experience.index]) // self.samples
         scope = group if self.options.scope == "group" else None
         try:
-            weighted, statistics = reweight(log_probs, of_response[:, 0], mask, scope, self.options.kernel)
+            weighted, statistics = reweight(log_probs, of_response[:, 0], mask, scope, self.kernel)
         except NonFiniteError as error:
             hint = " Rows are those of the batch; check the reward, and actor_grad_norm of the previous steps."
             raise NonFiniteError(error.what, error.rows, hint) from error

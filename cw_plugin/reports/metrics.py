@@ -32,6 +32,14 @@ OURS = {
     "eval/rewards/accuracy_reward/mean": "val-core/eval/acc/mean@n",
     "eval/rewards/format_reward/mean": "val-aux/eval/format/mean@n",
     "eval/reward": "val-core/eval/score/mean@n",
+    # OpenRLHF, as train/... in TensorBoard; its reward and kl are called as TRL's
+    "entropy_loss": "actor/entropy",
+    "actor_grad_norm": "actor/grad_norm",
+    "actor_lr": "actor/lr",
+    "response_length": "response_length/mean",
+    "rollout/truncated_rate": "response_length/clip_ratio",
+    "timing/step_total": "timing_s/step",
+    "eval/eval_default_pass1": "val-core/eval/score/mean@n",
 }
 
 REWARD, ENTROPY, NORM = "critic/score/mean", "actor/entropy", "actor/grad_norm"
