@@ -25,7 +25,7 @@ def _restore(cls: type[CWGRPOError], args: tuple[Any, ...], attributes: dict[str
 
 
 class NonFiniteError(CWGRPOError, ValueError):
-    """A valid token carries NaN or an infinity.
+    """Values of a valid token are NaN or infinite, or its weighted advantage is.
 
     Attributes:
         what: which values.
@@ -36,7 +36,7 @@ class NonFiniteError(CWGRPOError, ValueError):
         self.what = what
         self.rows = rows
         shown = ", ".join(map(str, rows[:20])) + (", ..." if len(rows) > 20 else "")
-        super().__init__(f"{what} is NaN or infinite at a valid token of {len(rows)} row(s): {shown}.{hint}")
+        super().__init__(f"{what}: NaN or infinite at a valid token of {len(rows)} row(s): {shown}.{hint}")
 
 
 class OptionsError(CWGRPOError, ValueError):

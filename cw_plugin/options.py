@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
+from cw_plugin import kernels
 from cw_plugin.errors import OptionsError
 
 Scope = Literal["group", "batch"]
-KERNELS = ("gaussian", "none")
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class Options:
         scope: which tokens share means, sigma and normalisation: those of one prompt ("group", as in the paper), or
             of the whole training batch ("batch").
         kernel: "gaussian", as in the paper; "none" for plain GRPO with the same statistics; or a function of your own
-            as "module:function" (see :func:`load_kernel`).
+            as "module:function" (kernels.py).
         record_every: steps between two records of a step's tokens, 0 for none (recording.py).
 
     Raises:
@@ -38,8 +37,8 @@ class Options:
             raise OptionsError(f"scope={self.scope!r} is invalid; use {' or '.join(get_args(Scope))}")
         if type(self.record_every) is not int or self.record_every < 0:
             raise OptionsError(f"record_every={self.record_every!r} is invalid; use a whole number of steps, or 0")
-        if self.kernel not in KERNELS:
-            load_kernel(self.kernel)
+        if self.kernel not in kernels.NAMES:
+            kernels.load(self.kernel)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
@@ -76,20 +75,3 @@ class Options:
     def is_due(self, step: int | None) -> bool:
         """Whether to record ``step``: step 1 and every ``record_every``-th. False outside a trainer."""
         return step is not None and step > 0 < self.record_every and (step == 1 or step % self.record_every == 0)
-
-
-def load_kernel(name: str) -> Callable[..., Any]:
-    """The function that "module:function" names. It takes z = c / sigma of one group's tokens, a float64 tensor (N,),
-    and returns their weights w, finite and not negative, in the same shape.
-
-    Raises:
-        OptionsError: there is no such function.
-    """
-    module, _, function = str(name).partition(":")
-    try:
-        found = getattr(importlib.import_module(module), function) if module and function else None
-    except (ImportError, AttributeError) as error:
-        raise OptionsError(f"kernel={name!r} cannot be imported: {error}; it must be on PYTHONPATH") from error
-    if not callable(found):
-        raise OptionsError(f"kernel={name!r} is invalid; use {', '.join(KERNELS)}, or module:function")
-    return found

@@ -9,12 +9,13 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from cw_plugin.errors import NonFiniteError
-from cw_plugin.weights import CovarianceStatistics, Kernel, reweight_responses
+from cw_plugin.weights import CovarianceStatistics, reweight
 
 # Where a NaN or an infinity comes from.
 CAUSES = {
     "advantages": "The reward of a response was not a finite number; check the reward functions.",
     "log_probs": "It comes from the model's forward pass; check grad_norm and learning_rate of the previous steps.",
+    "weighted advantages": "Rewards or log-probs are too large to be weighed; check the reward functions.",
 }
 Everyone = tuple[
     Float[Tensor, "all width"], Float[Tensor, " all"], Shaped[Tensor, "all width"], Int[Tensor, " all"]
@@ -33,13 +34,13 @@ def reweight_over_processes(
     mask: Shaped[Tensor, "rows time"],
     group_size: int,
     scope: str,
-    kernel: Kernel,
+    kernel: str,
 ) -> tuple[Float[Tensor, "rows time"], CovarianceStatistics, Everyone]:
     """Weigh the tokens of a batch by whole prompt groups, of which several processes may each hold a part.
 
     Args:
         accelerator: of accelerate. Every process must pass the same number of rows.
-        log_probs, advantages, mask: of this process's rows, as in :func:`cw_plugin.weights.reweight_responses`.
+        log_probs, advantages, mask: of this process's rows, as in :func:`cw_plugin.weights.reweight`.
         group_size: responses to a prompt. They are consecutive where the rows of all processes are joined.
         scope: "group", or "batch" for statistics over all rows.
 
@@ -47,7 +48,7 @@ def reweight_over_processes(
         ``w~ A`` of this process's rows, the statistics of the whole batch, and the rows of all processes.
 
     Raises:
-        NonFiniteError: as reweight_responses.
+        NonFiniteError: as reweight.
     """
     everyone = gather(accelerator, log_probs.float())
     of_all, valid = accelerator.gather(advantages), gather(accelerator, mask)
@@ -56,7 +57,7 @@ def reweight_over_processes(
         everyone, of_all, valid = everyone.cpu(), of_all.cpu(), valid.cpu()
     group = torch.arange(len(everyone)) // group_size
     try:
-        weighted, statistics = reweight_responses(everyone, of_all, valid, group if scope == "group" else None, kernel)
+        weighted, statistics = reweight(everyone, of_all, valid, group if scope == "group" else None, kernel)
     except NonFiniteError as error:
         hint = f" {CAUSES[error.what]} Rows are those of the generation batch over all processes."
         raise NonFiniteError(error.what, error.rows, hint) from error

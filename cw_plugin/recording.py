@@ -1,4 +1,4 @@
-"""What a run records besides its logs, under verl and TRL: some of its tokens, and its entropy forecast."""
+"""What a run records besides its logs, on every host: tokens of some steps, with what the weights did to them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from cw_plugin.files import write_whole
-from cw_plugin.weights import token_weights
+from cw_plugin.weights import find_kernel, token_weights
 
 FOLDER = "tokens"  # within the run's folder
 LIMIT = 2**18  # tokens in a record at most, unless its first prompt group alone has more
@@ -29,7 +29,7 @@ class Batch:
     """One batch of responses, as a trainer has it when it computes advantages.
 
     Attributes:
-        log_probs, response_mask: as in :func:`cw_plugin.weights.reweight_responses`.
+        log_probs, response_mask: as in :func:`cw_plugin.weights.reweight`.
         advantages, rewards: one per response; advantages are those before the weights.
         group: the number of each row's prompt group, from 0.
         sequences: returns the token ids of prompt and response for some rows; padding tokens may be in them.
@@ -64,6 +64,7 @@ class TokenFiles:
     def __init__(self, run: Path, scope: str, kernel: str, logger: logging.Logger) -> None:
         self._folder = run / FOLDER
         self._scope, self._kernel = scope, kernel
+        self._kernel_function = find_kernel(kernel)
         self._logger = logger
         self._last: tuple[int, int] = (0, 0)  # the last step recorded, and how many of its batches
         self._text: dict[int, str] = {}  # of each token id that was seen
@@ -162,14 +163,19 @@ class TokenFiles:
     ) -> Any:
         import pyarrow as pa
 
+        every_valid = batch.response_mask != 0
         counts = batch.group.unique_consecutive(return_counts=True)[1].tolist()
-        parts = counts if self._scope == "group" else [len(rows)]
-        split = zip(*(x.split(parts) for x in (batch.log_probs, batch.advantages, batch.response_mask)), strict=True)
-        weights = [token_weights(x, a[:, None].expand_as(x), mask) for x, a, mask in split]
-        c, w, weight = (torch.cat(values) for values in zip(*weights, strict=True))
-        if self._kernel == "none":
-            weight = torch.ones_like(weight)
-        valid = (batch.response_mask != 0) & drawn[:, None]
+        c, w, weight = (torch.zeros(every_valid.shape, dtype=torch.float64) for _ in range(3))
+        start = 0
+        for count in counts if self._scope == "group" else [len(rows)]:
+            part = slice(start, start := start + count)
+            of_part = every_valid[part]
+            if of_part.any():
+                x, a = batch.log_probs[part], batch.advantages[part, None].expand_as(of_part)
+                found = token_weights(x[of_part], a[of_part], self._kernel_function)
+                for values, target in zip((found[0], found[2], found[4]), (c, w, weight), strict=True):
+                    target[part][of_part] = values
+        valid = every_valid & drawn[:, None]
         at, position = valid.nonzero(as_tuple=True)
         sequences = batch.sequences(rows[drawn].tolist())
         ids = torch.cat([ids[mask.nonzero()[:, 0]] for (_, ids), mask in zip(sequences, valid[drawn], strict=True)])

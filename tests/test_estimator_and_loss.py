@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import uuid
 
 import numpy as np
 import pytest
 import torch
+import trainers
 from omegaconf import OmegaConf
 from reference import reference_weights
-from trainers import legacy_trainer, v1_trainer
 from verl import DataProto
 from verl.trainer.ppo import core_algos, ray_trainer
 from verl.trainer.ppo.v1 import trainer_base
@@ -21,11 +20,10 @@ from verl.utils.tracking import Tracking
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from cw_plugin.errors import HostError, MissingLogProbsError, NonFiniteError, OptionsError
-from cw_plugin.recording import Drift, EntropyBounds
 from cw_plugin.reports.records import read_tokens
 from cw_plugin.verl_integration import run
 from cw_plugin.verl_integration.estimator import TrainerBatch, batch_of_trainer, compute_cw_grpo_advantage
-from cw_plugin.weights import reweight_responses
+from cw_plugin.weights import reweight
 
 
 def trainer_batch(seed=0, prompts=6, sessions=4, width=30, outputs=1):
@@ -48,6 +46,17 @@ def trainer_batch(seed=0, prompts=6, sessions=4, width=30, outputs=1):
     uids = np.array([key.rsplit("_", 2)[0] for key in keys], dtype=object)
     tensors = {"response_mask": mask, "token_level_rewards": rewards, "old_log_probs": log_probs}
     return DataProto.from_dict(tensors=tensors, non_tensors={"uid": uids}), keys
+
+
+def v1_trainer(*overrides):
+    """In place of the one that this process has."""
+    run.begin(None)
+    return trainers.v1_trainer(*overrides)
+
+
+def legacy_trainer(*overrides):
+    run.begin(None)
+    return trainers.legacy_trainer(*overrides)
 
 
 @pytest.fixture(autouse=True)
@@ -175,6 +184,27 @@ def test_a_trainer_that_is_not_known_is_refused():
             advantages("cw_grpo", data, keys_of_v1, algorithm())
 
 
+def test_a_second_trainer_with_cw_grpo_in_one_process_is_refused(trainer, tmp_path):
+    """Its steps would be recorded in the first one's folder, or the first one's in its own."""
+    first = legacy_trainer("algorithm.adv_estimator=cw_grpo", f"trainer.default_local_dir={tmp_path}")
+    with pytest.raises(HostError, match=rf"whose folder is {tmp_path}; start the second one in a process of its own"):
+        trainers.legacy_trainer("algorithm.adv_estimator=cw_grpo")
+    assert run.current().folder == tmp_path
+    first.itself = first  # a cycle, which only the collector finds
+    del first
+    trainers.legacy_trainer("algorithm.adv_estimator=cw_grpo")
+
+
+def test_a_bfloat16_mask_passes_through_verls_function():
+    data, keys = trainer_batch()
+    expected, _ = advantages("cw_grpo", data, keys, algorithm())
+    for make, keys_of in ((v1_trainer, keys), (legacy_trainer, None)):
+        make("algorithm.adv_estimator=cw_grpo")
+        half, _ = trainer_batch()
+        half.batch["response_mask"] = half.batch["response_mask"].bfloat16()
+        assert torch.equal(advantages("cw_grpo", half, keys_of, algorithm())[0], expected)
+
+
 def test_the_legacy_trainers_function_gives_the_weights_of_v1s():
     data, keys = trainer_batch()
     expected, _ = advantages("cw_grpo", data, keys, algorithm())
@@ -190,29 +220,27 @@ def test_a_nan_is_reported_with_where_it_comes_from_and_the_uid_of_its_prompt():
     data, keys = trainer_batch()
     uid = data.non_tensor_batch["uid"][7]
     data.batch["old_log_probs"][7, 0] = float("nan")
-    with pytest.raises(NonFiniteError, match=f"log_probs .*7\\. It comes from the actor's .* Their uids: {uid}"):
+    with pytest.raises(NonFiniteError, match=f"log_probs.*7\\. It comes from the actor's .* Their uids: {uid}"):
         advantages("cw_grpo", data, keys, algorithm())
     data, keys = trainer_batch()
     data.batch["token_level_rewards"][7, 0] = float("nan")
-    with pytest.raises(NonFiniteError, match=rf"advantages .* check the reward function\. Their uids: .*{uid}"):
+    with pytest.raises(NonFiniteError, match=rf"advantages.* check the reward function\. Their uids: .*{uid}"):
         advantages("cw_grpo", data, keys, algorithm())
     arguments = loss_arguments()
     arguments["log_prob"] = arguments["log_prob"].detach().clone()
     arguments["log_prob"][1, 0] = float("nan")
-    with pytest.raises(NonFiniteError, match=r"log_probs of a micro-batch .*: 1\. It comes from the actor's"):
+    with pytest.raises(NonFiniteError, match=r"log_probs of a micro-batch.*: 1\. It comes from the actor's"):
         core_algos.get_policy_loss_fn("cw_grpo")(**arguments, config=actor_config())
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sigma": 2.0}, "cw_grpo.sigma is unknown; the keys are scope, kernel"),
-        ({"scope": "rank"}, "use one of group, batch"),
-        ({"kernel": "laplace"}, "use one of gaussian, none"),
-        ({"record_every": -1}, "use a whole number from 0"),
-        ({"record_every": 2.5}, "use a whole number from 0"),
-        ({"entropy_low": "low"}, "use a number of nats, or null"),
-        ({"entropy_low": 2.0, "entropy_high": 1.0}, "entropy_low=2.0 must be less than entropy_high=1.0"),
+        ({"sigma": 2.0}, "sigma is not an option of cw_grpo; the options are scope, kernel, record_every"),
+        ({"scope": "rank"}, "scope='rank' is invalid; use group or batch"),
+        ({"kernel": "laplace"}, "kernel='laplace' is invalid; use one of gaussian, none"),
+        ({"record_every": -1}, "record_every=-1 is invalid; use a whole number"),
+        ({"record_every": 2.5}, "use a whole number"),
     ],
 )
 def test_unknown_options_list_the_valid_ones(options, message):
@@ -351,41 +379,11 @@ def test_weights_do_not_depend_on_which_rows_share_a_call_when_groups_are_whole(
     uids, mask, x = data.non_tensor_batch["uid"], data.batch["response_mask"], data.batch["old_log_probs"]
     a = torch.randn(len(uids), generator=torch.Generator().manual_seed(1))
     numbers = {uid: i for i, uid in enumerate(dict.fromkeys(uids))}
-    at_once, _ = reweight_responses(x, a, mask, torch.tensor([numbers[uid] for uid in uids]))
+    at_once, _ = reweight(x, a, mask, torch.tensor([numbers[uid] for uid in uids]))
     for uid in numbers:
         rows = [i for i, other in enumerate(uids) if other == uid]
-        alone, _ = reweight_responses(x[rows], a[rows], mask[rows])
+        alone, _ = reweight(x[rows], a[rows], mask[rows])
         torch.testing.assert_close(alone, at_once[rows], rtol=1e-6, atol=1e-7)
-
-
-def test_the_forecast_takes_the_learning_rate_of_its_own_update():
-    """verl logs actor/lr after the scheduler's step: under a warm-up the rate in a step's metrics is the next's."""
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1e-3)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 3))
-    used, steps = [], []
-    for step in range(5):
-        used.append(scheduler.get_last_lr()[0])
-        optimizer.step()
-        scheduler.step()
-        metrics = {"actor/entropy": 0.5 - 0.01 * step**2, "actor/lr": scheduler.get_last_lr()[0]}
-        metrics |= {"cw_grpo/covariance_before": 0.1 * step + 0.2, "cw_grpo/covariance_after": 0.05 * step + 0.1}
-        steps.append(logged(metrics))
-        logged({"val-core/x/acc/mean@1": 0.5})  # a validation in between has neither entropy nor covariance
-    assert "cw_grpo/entropy_change" not in steps[0] and "cw_grpo/entropy_forecast" not in steps[1]
-    for step in range(2, 5):
-        assert steps[step]["cw_grpo/entropy_change"] == pytest.approx(-0.01 * (step**2 - (step - 1) ** 2))
-        assert steps[step]["cw_grpo/entropy_forecast_grpo"] == pytest.approx(-used[step - 1] * (0.1 * step + 0.1))
-        assert steps[step]["cw_grpo/entropy_forecast"] == pytest.approx(-used[step - 1] * (0.05 * step + 0.05))
-
-
-def test_the_log_warns_each_time_that_entropy_leaves_its_bounds(caplog):
-    bounds = EntropyBounds(0.1, 1.0, logging.getLogger("run"))
-    for step, entropy in enumerate([0.5, 0.05, 0.04, 0.2, 1.5]):
-        bounds.check(step, Drift(entropy, 9.0, 9.0), Drift(0.5, 0.25, -0.125))
-    below, above = caplog.messages
-    assert "collapse: policy entropy 0.05 is below entropy_low=0.1 at step 1" in below
-    assert "surge: policy entropy 1.5 is above entropy_high=1.0 at step 4" in above
-    assert below.endswith("was +0.25 in the last step, and -0.125 after reweighting")
 
 
 def with_sequences(data):

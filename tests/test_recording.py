@@ -18,7 +18,7 @@ from cw_plugin import recording
 from cw_plugin.recording import Batch, TokenFiles
 from cw_plugin.reports.covariance import extremes, one_side
 from cw_plugin.reports.records import TokenRecord, read_tokens, tokens_of
-from cw_plugin.weights import reweight_responses
+from cw_plugin.weights import reweight
 
 TOKENIZER = AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "examples" / "cpu" / "model")
 
@@ -94,7 +94,7 @@ def test_a_record_holds_every_token_with_what_the_weights_did(tmp_path, scope, k
 def test_the_recorded_weights_are_those_that_were_trained_on(tmp_path):
     batch = random_batch(2)
     table = recorded(tmp_path, batch).table
-    weighted, _ = reweight_responses(batch.log_probs, batch.advantages, batch.response_mask, batch.group)
+    weighted, _ = reweight(batch.log_probs, batch.advantages, batch.response_mask, batch.group)
     at = weighted[table["row"].to_numpy(), table["position"].to_numpy()].numpy()
     assert table["weight"].to_numpy() * table["advantage"].to_numpy() == pytest.approx(at, rel=1e-4, abs=1e-6)
 

@@ -8,7 +8,7 @@ from jaxtyping import TypeCheckError
 
 from cw_plugin.verl_integration.estimator import compute_cw_grpo_advantage
 from cw_plugin.verl_integration.loss import compute_policy_loss_cw_grpo
-from cw_plugin.weights import reweight_responses, reweight_tokens
+from cw_plugin.weights import reweight
 
 SHAPE, WIDER, ROWS = torch.zeros(2, 3), torch.zeros(2, 4), torch.zeros(2)
 
@@ -16,10 +16,9 @@ SHAPE, WIDER, ROWS = torch.zeros(2, 3), torch.zeros(2, 4), torch.zeros(2)
 @pytest.mark.parametrize(
     ("function", "arguments", "wrong"),
     [
-        (reweight_tokens, (SHAPE, ROWS, SHAPE), "advantages"),
-        (reweight_responses, (SHAPE, SHAPE, SHAPE), "advantages"),
-        (reweight_responses, (SHAPE, ROWS, WIDER), "response_mask"),
-        (reweight_responses, (SHAPE.int(), ROWS, SHAPE), "log_probs"),
+        (reweight, (SHAPE, WIDER, SHAPE), "advantages"),
+        (reweight, (SHAPE, ROWS, WIDER), "response_mask"),
+        (reweight, (SHAPE.int(), ROWS, SHAPE), "log_probs"),
         (compute_cw_grpo_advantage, (SHAPE, WIDER.int(), None), "response_mask"),
         (compute_policy_loss_cw_grpo, (SHAPE, SHAPE, ROWS, SHAPE.bool()), "advantages"),
     ],

@@ -9,9 +9,9 @@ from typing import Any, Literal, get_args
 from trl import GRPOConfig
 
 from cw_plugin.errors import OptionsError
-from cw_plugin.weights import Kernel
 
 Scope = Literal["group", "batch"]
+Kernel = Literal["gaussian", "none"]
 
 
 @dataclass

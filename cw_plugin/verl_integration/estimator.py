@@ -10,19 +10,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from cw_plugin.errors import MissingLogProbsError, NonFiniteError
 from cw_plugin.recording import Batch
 from cw_plugin.verl_integration import NAME, run
-from cw_plugin.verl_integration.options import Options
-from cw_plugin.weights import CovarianceStatistics, reweight_responses
+from cw_plugin.verl_integration.options import read_options
+from cw_plugin.weights import CovarianceStatistics, reweight
 
 # Where a NaN or an infinity comes from.
 CAUSES = {
     "advantages": "The reward of a response to these prompts was not a finite number; check the reward function.",
     "log_probs": "It comes from the actor's forward pass; check actor/grad_norm and actor/lr of the previous steps.",
+    "weighted advantages": "Rewards or log-probs are too large to be weighed; check the reward function.",
 }
 
 
@@ -40,7 +41,7 @@ batch_of_trainer: ContextVar[TrainerBatch | None] = ContextVar("cw_grpo_batch", 
 
 def compute_cw_grpo_advantage(
     token_level_rewards: Float[Tensor, "rows time"],
-    response_mask: Int[Tensor, "rows time"],
+    response_mask: Shaped[Tensor, "rows time"],
     index: np.ndarray,
     config: Any = None,
     old_log_probs: Float[Tensor, "rows time"] | None = None,
@@ -69,7 +70,7 @@ def compute_cw_grpo_advantage(
         OptionsError: unknown option.
     """
     started = time.perf_counter()
-    options = Options.from_config(config)
+    options = read_options(config)
     of_trainer, this_run = batch_of_trainer.get(), run.current()
     if old_log_probs is None and batch is not None and "old_log_probs" in batch:
         old_log_probs = batch["old_log_probs"]
@@ -85,7 +86,7 @@ def compute_cw_grpo_advantage(
     group = _group_numbers(index)
     scope = group if options.scope == "group" else None
     try:
-        weighted, statistics = reweight_responses(old_log_probs, advantages, response_mask, scope, options.kernel)
+        weighted, statistics = reweight(old_log_probs, advantages, response_mask, scope, options.kernel)
     except NonFiniteError as error:
         prompts = ", ".join(str(index[row]) for row in error.rows[:20])
         raise NonFiniteError(error.what, error.rows, f" {CAUSES[error.what]} Their uids: {prompts}.") from error
@@ -114,7 +115,7 @@ def _grpo_advantages(
         return compute_grpo_outcome_advantage(reward, everywhere, index, norm_adv_by_std_in_grpo=norm_by_std)[0][:, 0]
 
     # With the trainer's keys, verl's V1 rule for sessions of several outputs applies: the last one is scored.
-    has_tokens = (response_mask != 0).any(-1, keepdim=True).to(response_mask.dtype)
+    has_tokens = (response_mask != 0).any(-1, keepdim=True).long()
     from verl.protocol import DataProto
     from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 

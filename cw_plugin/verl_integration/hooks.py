@@ -124,8 +124,7 @@ def _hand_over_batch(call: Call) -> Any:
 
 
 def _complete_metrics(call: Call) -> Any:
-    """Adds the estimator's metrics, renames actor/cw_grpo/* of the loss to cw_grpo/*, and adds the entropy's change and
-    forecast, for which entropy, covariance and learning rate of a step must stand together.
+    """Adds the estimator's metrics, and renames actor/cw_grpo/* of the loss to cw_grpo/*.
 
     Why: an estimator returns advantages and returns, and has no way to report a metric; verl puts actor/ before every
     metric of a loss. Removed by: a verl whose estimators may return metrics.

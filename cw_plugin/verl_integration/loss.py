@@ -12,19 +12,19 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from cw_plugin.errors import NonFiniteError
 from cw_plugin.verl_integration.estimator import CAUSES, as_metrics
-from cw_plugin.weights import reweight_tokens
+from cw_plugin.weights import reweight
 
 
 def compute_policy_loss_cw_grpo(
     old_log_prob: Float[Tensor, "rows time"],
     log_prob: Float[Tensor, "rows time"],
     advantages: Float[Tensor, "rows time"],
-    response_mask: Bool[Tensor, "rows time"],
+    response_mask: Shaped[Tensor, "rows time"],
     loss_agg_mode: str = "token-mean",
     config: Any = None,
     rollout_is_weights: Float[Tensor, "rows time"] | None = None,
@@ -41,7 +41,7 @@ def compute_policy_loss_cw_grpo(
 
     started = time.perf_counter()
     try:
-        reweighted, statistics = reweight_tokens(log_prob.detach(), advantages, response_mask)
+        reweighted, statistics = reweight(log_prob.detach(), advantages, response_mask)
     except NonFiniteError as error:
         raise NonFiniteError(f"{error.what} of a micro-batch", error.rows, f" {CAUSES[error.what]}") from error
     metrics = as_metrics(statistics, time.perf_counter() - started)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import weakref
 from collections import defaultdict
@@ -9,9 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cw_plugin.recording import Batch, Drift, EntropyBounds, TokenFiles, entropy_metrics
+from cw_plugin.errors import HostError
+from cw_plugin.recording import Batch, TokenFiles
 from cw_plugin.verl_integration import NAME
-from cw_plugin.verl_integration.options import Options, bypasses_old_log_probs
+from cw_plugin.verl_integration.options import read_options
 
 # A child of verl's logger: in the trainer's process the root logger shows only errors.
 logger = logging.getLogger("verl.cw_plugin")
@@ -28,20 +30,16 @@ class Run:
     def __init__(self, trainer: Any) -> None:
         self._trainer = weakref.ref(trainer)
         self.config = trainer.config
-        self.options = Options.from_config(trainer.config.algorithm)
+        self.options = read_options(trainer.config.algorithm)
         self._batches: list[dict[str, float]] = []  # metrics of each batch of the step, until verl logs the step
-        self._before: tuple[Drift, float | None] | None = None  # previous step, rate of its update
-        self._next_rate: float | None = None  # verl logs the learning rate after the scheduler's step
         self._warned = False
-        options = self.options
-        folder = Path(self.config.trainer.default_local_dir)
-        self._files = TokenFiles(folder, options.scope, options.kernel, logger)
-        self._bounds = EntropyBounds(options.entropy_low, options.entropy_high, logger)
-        if (options.entropy_low, options.entropy_high) != (None, None) and bypasses_old_log_probs(self.config):
-            logger.warning(
-                "cw_grpo: entropy_low and entropy_high have no effect, because rollout_correction.bypass_mode=True "
-                "makes verl log no entropy"
-            )
+        self.folder = Path(self.config.trainer.default_local_dir)
+        self._files = TokenFiles(self.folder, self.options.scope, self.options.kernel, logger)
+
+    @property
+    def lives(self) -> bool:
+        """Whether its trainer is still there."""
+        return self._trainer() is not None
 
     @property
     def step(self) -> int | None:
@@ -81,21 +79,7 @@ class Run:
                 "cw_grpo/signal_share",
                 self.step,
             )
-        return result | self._follow_entropy(result)
-
-    def _follow_entropy(self, metrics: Mapping[str, Any]) -> dict[str, float]:
-        """Entropy's change and forecast; warns outside the bounds. Ignores a log without entropy or covariance."""
-        try:
-            now = Drift(
-                metrics["actor/entropy"], metrics[f"{NAME}/covariance_before"], metrics[f"{NAME}/covariance_after"]
-            )
-            next_rate = metrics["actor/lr"]
-        except KeyError:
-            return {}
-        before, self._before = self._before, (now, self._next_rate)
-        self._next_rate = next_rate
-        self._bounds.check(self.step, now, before[0] if before else now)
-        return entropy_metrics(before[0], now, before[1]) if before else {}
+        return result
 
     def record(self, batch: Batch) -> None:
         """Write the tokens of this step."""
@@ -111,8 +95,19 @@ _current: Run | None = None
 
 
 def begin(trainer: Any | None) -> None:
-    """Make the run of ``trainer`` that of this process, which has one trainer; None if it does not use cw_grpo."""
+    """Make the run of ``trainer`` that of this process; None if it does not use cw_grpo.
+
+    Raises:
+        HostError: another trainer that uses cw_grpo still lives. verl does not say which trainer computes advantages,
+            so the steps of one would be recorded as steps of the other.
+    """
     global _current
+    gc.collect()  # a trainer that nobody uses any more may still be there, in a cycle
+    if trainer is not None and _current is not None and _current.lives:
+        raise HostError(
+            f"this process already has a trainer with cw_grpo, whose folder is {_current.folder}; start the second one "
+            "in a process of its own"
+        )
     _current = None if trainer is None else Run(trainer)
 
 

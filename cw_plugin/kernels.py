@@ -1,0 +1,71 @@
+"""Kernels of your own: functions from z = c / sigma to the weight w, named as "module:function".
+
+For example, a kernel three times as wide as the paper's, and one on the positive side alone::
+
+    def wide(z):
+        return (-(z / 3) ** 2 / 2).exp()
+
+    def positive(z):
+        return (-z.clamp(min=0) ** 2 / 2).exp()
+
+A kernel gets the tokens of one group, as a float64 tensor (N,), and returns their weights before normalisation in the
+same shape, finite and not negative. z is 0 for all tokens of a group whose covariances do not differ.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cw_plugin.errors import OptionsError
+
+if TYPE_CHECKING:  # options.py, which reads this, must not load torch
+    from torch import Tensor
+
+Kernel = Callable[["Tensor"], "Tensor"]
+
+NAMES = ("gaussian", "none")  # the kernels of weights.py
+
+
+def load(name: str) -> Kernel:
+    """The function that "module:function" names.
+
+    Raises:
+        OptionsError: there is no such function.
+    """
+    module, _, function = str(name).partition(":")
+    if not (module and function):
+        raise OptionsError(f"kernel={name!r} is invalid; use one of {', '.join(NAMES)}, or module:function")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise OptionsError(f"kernel={name!r} cannot be imported ({error}); put its folder on PYTHONPATH") from error
+    if not callable(found):
+        raise OptionsError(f"kernel={name!r} is a {type(found).__name__}; name a function from z to weights")
+    return found
+
+
+def checked(kernel: str | Kernel) -> Kernel:
+    """The kernel, refused with OptionsError as soon as it returns what cannot be weights."""
+    function = load(kernel) if isinstance(kernel, str) else kernel
+    name = kernel if isinstance(kernel, str) else getattr(kernel, "__name__", repr(kernel))
+
+    def weights(z: Tensor) -> Tensor:
+        if not z.isfinite().all():
+            return z  # reweight refuses the log-probs or advantages that it comes from
+        w = function(z.clone())
+        if getattr(w, "shape", None) != z.shape:
+            got = f"shape {tuple(w.shape)}" if hasattr(w, "shape") else f"a {type(w).__name__}"
+            raise OptionsError(f"kernel={name!r} returned {got}; return one weight for each of z's {len(z)} values")
+        w = w.double()
+        if (wrong := ~w.isfinite() | (w < 0)).any():
+            at = int(wrong.nonzero()[0])
+            raise OptionsError(
+                f"kernel={name!r} returned {w[at]:.3g} at z={z[at]:.3g}; weights must be finite and not negative"
+            )
+        if not w.any():
+            raise OptionsError(f"kernel={name!r} returned 0 for all {len(z)} tokens of a group; weigh some of them")
+        return w
+
+    return weights
