@@ -68,11 +68,10 @@ def test_the_page_holds_the_records_bit_for_bit(run, tmp_path):
         index["records"], sorted(run.rglob("*.parquet"), key=lambda file: len(file.name)), strict=True
     ):
         table = pq.read_table(file)
-        # "What is the remainder of 3 divided by 2?", in a chat template: what tells prompts apart, counted from 1.
+        # "What is the remainder of 3 divided by 2?", in a chat template: what tells prompts apart.
         groups = dict.fromkeys(table["group"].to_pylist())
-        assert [shown["label"] for shown in record["shown"]] == [
-            f"{place}: {17 * group + 3} divided by {group + 2}" for place, group in enumerate(groups, 1)
-        ]
+        questions = [f"{17 * group + 3} divided by {group + 2}" for group in groups]
+        assert [shown["question"] for shown in record["shown"]] == questions
         of_record = [blocks[int(shown["block"].removeprefix("block-"))] for shown in record["shown"]]
         for name in ("row", "position", "log_prob", "advantage", "covariance", "kernel", "weight", "reward"):
             written = np.concatenate([block[name] for block in of_record])
@@ -339,9 +338,10 @@ def test_the_list_of_extremes_leads_to_their_tokens_on_a_narrow_window_too(opene
     try:
         page.open(tmp_path / "page.html")
         assert page.js("return document.documentElement.scrollWidth") == 400
-        assert page.js("const p = document.getElementById('prompt'); return p.scrollHeight <= p.clientHeight"), (
-            "all of it"
-        )
+        # The question is there as a whole; the whole prompt, with its template, at a click.
+        assert page.js("return document.getElementById('question').textContent") == "Prompt 1: 3 divided by 2"
+        page.js("document.getElementById('question').click()")
+        assert page.js("const box = document.getElementById('prompt'); return box.scrollHeight <= box.clientHeight")
         page.js("document.getElementById('extremes').open = true")
         most = np.argsort(tables[0]["covariance"].to_numpy(), kind="stable")[:20]
         buttons = page.driver.find_elements(

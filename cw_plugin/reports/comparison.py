@@ -139,7 +139,7 @@ def _sentences(
         }
         (name,) = (name for name in names if name != grpo[0])
         texts.append(
-            f"{name} is {' and '.join(f'{side} in {_listed(words)}' for side, words in sides.items() if words)}."
+            f"{name} is {', and '.join(f'{side} in {_listed(words)}' for side, words in sides.items() if words)}."
         )
     fewest = min(len(several) for several in names.values())
     if fewest == 1:

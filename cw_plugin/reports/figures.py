@@ -100,7 +100,7 @@ def curves(
     """
     order = list(names if names is not None else series)
     figure, axes = new(title, "training step", unit, size)
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_locator(MaxNLocator(5))
     if percent:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}%"))

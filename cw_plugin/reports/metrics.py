@@ -49,6 +49,8 @@ STATE = "trainer_state.json"  # of transformers, in output_dir and in each of it
 # The part of the name that differs between the files of a resumed run: metrics.2.jsonl, metrics-20261031-120000.jsonl
 # (examples/).
 _RESUMED = re.compile(r"\.\d+$|-\d{8}-\d{6}$")
+# A checkpoint's step; and seconds since 1970, as TensorBoard writes them.
+_BEGUN = re.compile(rf"checkpoint-\d+(?=/{STATE}$)|tfevents\.\d+")
 
 Points = Iterator[tuple[Any, Mapping[str, Any], str]]  # step, metrics, and where it stands in the file
 
@@ -65,8 +67,8 @@ def read_metrics(path: Path) -> pd.DataFrame:
     """
     if not path.exists():
         raise DataError(f"{path} does not exist; give the folder of a run (or of its logger)")
-    for pattern, read, begun in _LOGGERS:
-        files = [path] if path.is_file() and path.match(pattern) else sorted(files_in(path, pattern), key=begun)
+    for pattern, read in _LOGGERS.items():
+        files = [path] if path.is_file() and path.match(pattern) else sorted(files_in(path, pattern), key=_begun)
         rows: dict[int, dict[str, float]] = {}
         runs = set()
         for file in files:
@@ -159,29 +161,17 @@ def _read_tensorboard(path: Path) -> Points:
                     yield event.step, {value.tag: float(array)}, ""
 
 
-def _jsonl_begun(path: Path) -> float:
-    """Order of a resumed run's files; the one without a number is the last."""
-    number = _RESUMED.search(path.stem)
+_LOGGERS: dict[str, Callable[[Path], Points]] = {
+    "*.jsonl": _read_jsonl,
+    STATE: _read_state,
+    "events.out.tfevents.*": _read_tensorboard,
+}
+
+
+def _begun(file: Path) -> float:
+    """Order of a resumed run's files, by the number in their names; the one without a number is the last."""
+    number = _RESUMED.search(file.stem) if file.suffix == ".jsonl" else _BEGUN.search(str(file))
     return int(re.sub(r"\D", "", number[0])) if number else math.inf
-
-
-def _state_begun(path: Path) -> float:
-    """A later checkpoint's file holds more, and that of output_dir is written at the end."""
-    _, _, step = path.parent.name.partition("checkpoint-")
-    return int(step) if step.isdigit() else math.inf
-
-
-def _tensorboard_begun(path: Path) -> float:
-    """Seconds since 1970, the first number of ``events.out.tfevents.1795331168.host.pid.n``."""
-    found = re.search(r"tfevents\.(\d+)", path.name)
-    return float(found[1]) if found else 0.0
-
-
-_LOGGERS: tuple[tuple[str, Callable[[Path], Points], Callable[[Path], float]], ...] = (
-    ("*.jsonl", _read_jsonl, _jsonl_begun),
-    (STATE, _read_state, _state_begun),
-    ("events.out.tfevents.*", _read_tensorboard, _tensorboard_begun),
-)
 
 
 def _run_of(file: Path) -> Path:

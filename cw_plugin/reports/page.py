@@ -108,4 +108,6 @@ def render(names: Names, **material: Any) -> str:
             }
         )
     environment = Environment(loader=PackageLoader("cw_plugin.reports", "."), autoescape=True)
-    return environment.get_template("report.html.j2").render(methods=methods, **material)
+    return environment.get_template("report.html.j2").render(
+        methods=methods, seeds=any(len(runs) > 1 for runs in names.values()), **material
+    )

@@ -151,7 +151,9 @@ def write_report(
         files = _write_files(out, [*drawn, *drawn_tokens], shown)
         links = {}
         for number, (name, (run, steps)) in enumerate(found.pages.items(), 1):
-            links[f"tokens-{number}.html"] = f"Tokens of {name}, step {' and '.join(map(str, sorted(steps)))}"
+            links[f"tokens-{number}.html"] = (
+                f"Tokens of {name}, step{'s' * (len(steps) > 1)} {' and '.join(map(str, sorted(steps)))}"
+            )
             # A page of all steps could be very large.
             write_token_page(f"{name}={run.path}", out / f"tokens-{number}.html", steps)
         text = page.render(

@@ -95,12 +95,12 @@ def _embed(
     starts, ends = np.flatnonzero(np.diff(group, prepend=-1)), np.flatnonzero(np.diff(group, append=-1)) + 1
     prompts = [record.prompts.get(number, "") for number in group[starts].tolist()]
     shown: list[dict[str, Any]] = []
-    for label, prompt, start, end in zip(_labels(prompts), prompts, starts, ends, strict=True):
+    for question, prompt, start, end in zip(_questions(prompts), prompts, starts, ends, strict=True):
         values = b"".join(columns[name][start:end].astype(f"<{kind[0]}4").tobytes() for name, kind in _COLUMNS.items())
         name, data = f"block-{len(blocks)}", base64.b64encode(zlib.compress(values)).decode()
         blocks.append(f'<script type="text/plain" id="{name}">{data}</script>')
         extreme = int((columns["kernel"][start:end] < 0.5).sum())
-        shown.append({"block": name, "label": f"{len(shown) + 1}: {label}", "prompt": prompt, "extreme": extreme})
+        shown.append({"block": name, "question": question, "prompt": prompt, "extreme": extreme})
 
     text = dict(zip(known, words, strict=True))
     place = np.searchsorted(starts, np.arange(len(group)), side="right") - 1
@@ -138,7 +138,7 @@ def _embed(
     }
 
 
-def _labels(prompts: list[str], longest: int = 70) -> list[str]:
+def _questions(prompts: list[str]) -> list[str]:
     """What tells prompts apart: their text without the template that all begin and end with."""
 
     def shared(texts: list[str]) -> int:
@@ -152,5 +152,4 @@ def _labels(prompts: list[str], longest: int = 70) -> list[str]:
             head -= 1
         while tail and prompts[0][-tail].isalnum():
             tail -= 1
-    own = [" ".join(prompt[head : len(prompt) - tail].split()) for prompt in prompts]
-    return [label if len(label) <= longest else f"{label[: longest - 1]}…" for label in own]
+    return [" ".join(prompt[head : len(prompt) - tail].split()) for prompt in prompts]
