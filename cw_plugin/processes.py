@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from cw_plugin.errors import NonFiniteError
+from cw_plugin.options import Options
 from cw_plugin.weights import CovarianceStatistics, reweight
 
 # Where a NaN or an infinity comes from.
@@ -64,3 +66,10 @@ def reweight_over_processes(
     rows, width = log_probs.shape
     first = accelerator.process_index * rows
     return weighted[first : first + rows, :width].to(device), statistics, (everyone, of_all, valid, group)
+
+
+def is_due(trainer: Any, options: Options) -> bool:
+    """Whether to record the generation batch at hand: one of the steps that train on it is due."""
+    args, step = trainer.args, trainer.state.global_step + 1
+    steps = math.ceil(args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps)
+    return any(map(options.is_due, range(step, step + steps)))

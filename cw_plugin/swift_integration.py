@@ -1,14 +1,16 @@
 """CW-GRPO for ms-swift: its GRPOTrainer, trained on w~ A in place of A. examples/swift/plugin.py registers it.
 
-A plugin cannot add flags to ms-swift's command line, so the options are environment variables: ``CW_GRPO_SCOPE``
-(``group``, the default, or ``batch``) and ``CW_GRPO_KERNEL`` (``gaussian``, the default, or ``none`` for plain GRPO
-with the same metrics).
+A plugin cannot add flags to ms-swift's command line, so the options are environment variables: ``CW_GRPO_SCOPE``,
+``CW_GRPO_KERNEL`` and ``CW_GRPO_RECORD_EVERY`` (:class:`cw_plugin.options.Options`). Records go to output_dir/tokens.
 """
 
 from __future__ import annotations
 
-import os
+import logging
 import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import swift
@@ -17,7 +19,9 @@ import torch.nn.functional as F
 from swift.rlhf_trainers import GRPOTrainer
 
 from cw_plugin.errors import HostError, OptionsError
-from cw_plugin.processes import reweight_over_processes
+from cw_plugin.options import Options
+from cw_plugin.processes import gather, is_due, reweight_over_processes
+from cw_plugin.recording import Batch, TokenFiles
 
 TESTED = "4.6.0"
 
@@ -35,8 +39,7 @@ class CWGRPOTrainer(GRPOTrainer):
 
     def __init__(self, *given: Any, **kwargs: Any) -> None:
         args = kwargs["args"]
-        self._cw_scope = _option("CW_GRPO_SCOPE", ("group", "batch"))
-        self._cw_kernel = _option("CW_GRPO_KERNEL", ("gaussian", "none"))
+        self._cw_options = Options.from_environment()
         if not hasattr(GRPOTrainer, "_postprocess_batch"):
             raise HostError(
                 f"GRPOTrainer of ms-swift {swift.__version__} has no _postprocess_batch, where CW-GRPO applies its "
@@ -47,12 +50,15 @@ class CWGRPOTrainer(GRPOTrainer):
             "loss_type": args.loss_type in ("real", "fipo"),
             "use_liger_kernel": args.use_liger_kernel,
         }
-        for name in (name for name, there in refused.items() if there and self._cw_kernel != "none"):
+        for name in (name for name, there in refused.items() if there and self._cw_options.kernel != "none"):
             raise OptionsError(
                 f"{name}={getattr(args, name)!r} takes one advantage for a whole response, so the loss would lose the "
                 "weights; leave it at its default"
             )
         super().__init__(*given, **kwargs)
+        self._cw_files = TokenFiles(
+            Path(self.args.output_dir), self._cw_options.scope, self._cw_options.kernel, logging.getLogger("cw_plugin")
+        )
         if self.template.sequence_parallel_size > 1:
             raise OptionsError("CW-GRPO has not been tested with sequence_parallel_size > 1; set it to 1")
 
@@ -67,34 +73,50 @@ class CWGRPOTrainer(GRPOTrainer):
                 "CW-GRPO weighs one advantage per response, in groups of num_generations responses; train without a "
                 "teacher, and without a scheduler that changes the number of responses"
             )
-        width = max(batch.completion_mask.shape[1] for batch in batches)
-
-        def rows(name: str) -> torch.Tensor:
-            values = [getattr(batch, name).float() for batch in batches]
-            return torch.cat([F.pad(value, (0, width - value.shape[1])) for value in values])
-
-        mask = rows("completion_mask")
+        mask = _joined(batches, lambda batch: batch.completion_mask.long())
         if self.overlong_filter:  # the loss will leave them out
             mask = mask * ~torch.cat([batch.truncated_mask for batch in batches])[:, None]
-        weighted, statistics, _ = reweight_over_processes(
+        weighted, statistics, everyone = reweight_over_processes(
             self.accelerator,
-            rows("old_per_token_logps"),
-            rows("advantages")[:, 0],  # the same for all tokens of a response
+            _joined(batches, lambda batch: batch.old_per_token_logps),
+            torch.cat([batch.advantages[:, 0] for batch in batches]),  # the same for all tokens of a response
             mask,
             self.num_generations,
-            self._cw_scope,
-            self._cw_kernel,
+            self._cw_options.scope,
+            self._cw_options.kernel,
         )
-        if self._cw_kernel != "none":
+        if self._cw_options.kernel != "none":
             parts = weighted.split([len(batch.advantages) for batch in batches])
             for batch, part in zip(batches, parts, strict=True):
                 batch.advantages = part[:, : batch.advantages.shape[1]]
         for name, value in {**vars(statistics), "seconds": time.perf_counter() - started}.items():
             self._metrics["train"][f"cw_grpo/{name}"].append(value)
+        # With padding_free, a micro-batch is one row of tokens, which a record cannot take apart.
+        if is_due(self, self._cw_options) and not self.template.padding_free:
+            tokens = (_joined(batch_encoded_inputs, part) for part in (_prompts, _responses))
+            prompts, responses = (gather(self.accelerator, values).cpu() - 1 for values in tokens)
+            if self.accelerator.is_main_process:
+                rewards = (self._rewards_per_func * self.reward_weights).nansum(-1)
+                sequences = partial(map, lambda row: (prompts[row][prompts[row] >= 0], responses[row]))
+                self._cw_files.write(
+                    self.state.global_step + 1, Batch(*everyone, rewards, sequences), self.template.tokenizer
+                )
 
 
-def _option(name: str, valid: tuple[str, ...]) -> Any:
-    value = os.environ.get(name, valid[0])
-    if value not in valid:
-        raise OptionsError(f"{name}={value} is unknown; use {' or '.join(valid)}")
-    return value
+def _joined(batches: list[Any], part: Callable[[Any], torch.Tensor]) -> torch.Tensor:
+    """The rows of all micro-batches, padded with zeros to the widest."""
+    values = [part(batch) for batch in batches]
+    width = max(value.shape[1] for value in values)
+    return torch.cat([F.pad(value, (0, width - value.shape[1])) for value in values])
+
+
+def _responses(encoded: dict[str, Any]) -> torch.Tensor:
+    """Token ids plus 1 of the columns that log-probs and mask have."""
+    return encoded["model_inputs"]["input_ids"][:, -encoded["grpo_batch"].completion_mask.shape[1] :] + 1
+
+
+def _prompts(encoded: dict[str, Any]) -> torch.Tensor:
+    """Token ids plus 1 of what stands before the response, and 0 elsewhere."""
+    inputs, response = encoded["model_inputs"], encoded["grpo_batch"].completion_mask
+    begun = F.pad(response.long(), (inputs["input_ids"].shape[1] - response.shape[1], 0)).cumsum(-1) > 0
+    return (inputs["input_ids"] + 1) * (inputs["attention_mask"].bool() & ~begun)

@@ -11,13 +11,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from reference import reference_weights
 from transformers import AutoModelForCausalLM
+
+from cw_plugin.reports.records import read_tokens
 
 ROOT = Path(__file__).parent.parent
 MODEL = ROOT / "examples" / "cpu" / "model"
@@ -41,12 +42,12 @@ def start(swift: Path, out: Path, *flags: str, plugins: tuple[str, ...], process
     data = out / "problems.jsonl"
     problems = [{"messages": [{"role": "user", "content": question}]} for question in QUESTIONS]
     data.write_text("\n".join(map(json.dumps, problems)))
-    program = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes)] if processes > 1 else []
+    program = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
     settings = {
-        "rlhf_type": "grpo", "dataset": data, "output_dir": out / "run",
+        "rlhf_type": "grpo", "dataset": data, "output_dir": out / "run", "add_version": "false",
         "model": MODEL, "model_type": "qwen2", "template": "qwen2_5", "system": "", "torch_dtype": "float32",
         "check_model": "false", "tuner_type": "full", "max_completion_length": 16, "learning_rate": 1e-3,
-        "max_steps": 2, "temperature": 1.0, "use_cpu": "true", "logging_steps": 1,
+        "max_steps": 2, "temperature": 1.0, "use_cpu": "true", "logging_steps": 1, "reward_funcs": "of_tokens",
         "save_strategy": "no", "report_to": "none",
     }  # fmt: skip
     given = [str(part) for name, value in settings.items() for part in (f"--{name}", value)]
@@ -54,76 +55,65 @@ def start(swift: Path, out: Path, *flags: str, plugins: tuple[str, ...], process
     path = os.pathsep.join(map(str, (swift, ROOT, ROOT / "tests", os.environ.get("PYTHONPATH", ""))))
     offline = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     result = subprocess.run(
-        [sys.executable, *program, swift / "swift" / "cli" / "rlhf.py", *given, *flags],
+        [sys.executable, *(program if processes > 1 else ()), swift / "swift" / "cli" / "rlhf.py", *given, *flags],
         env={**os.environ, **offline, "PYTHONPATH": path, "SWIFT_TEST_OUT": str(out), **environment},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=500,
     )  # fmt: skip
     return result.stdout
 
 
-def at_loss(out: Path, processes: int, step: int) -> list[dict[str, Any]]:
-    """The micro-batches of all processes in a step, by process; each is a dictionary of tensors."""
-    found = []
-    for process in range(processes):
-        files = sorted(out.glob(f"{process}-*.pt"), key=lambda file: int(file.stem.split("-")[1]))
-        found += [batch for batch in map(torch.load, files) if batch["step"] == step]
-    return found
-
-
-def expected(rows: list[tuple[list[float], float]], group: list[int], trained: list[bool]) -> list[list[float]]:
-    """w~ A of each token, from log-probs and reward of each row, and whether the row is trained on."""
-    advantages = []
-    for row, number in enumerate(group):
-        rewards = torch.tensor([r for (_, r), other in zip(rows, group, strict=True) if other == number]).double()
-        advantages.append((rows[row][1] - rewards.mean().item()) / (rewards.std().item() + 1e-4))
-    masks = [[int(valid)] * len(x) for (x, _), valid in zip(rows, trained, strict=True)]
-    weights, _ = reference_weights([x for x, _ in rows], advantages, masks, group)
-    return [[w * a for w in of_row] for of_row, a in zip(weights, advantages, strict=True)]
-
-
-def rows_of(batches: list[dict[str, Any]]) -> tuple[list[tuple[list[float], float]], list[list[float]]]:
-    """Log-probs and reward of each row, by plain transformers under the model that training began with; advantages."""
-    model = AutoModelForCausalLM.from_pretrained(MODEL)
-    rows, advantages = [], []
-    for batch in batches:
-        for ids, mask, found in zip(batch["ids"], batch["completion_mask"].bool(), batch["advantages"], strict=True):
-            tokens = ids[-len(mask) :][mask]
-            at = torch.arange(len(ids))[-len(mask) :][mask]
-            start = int((ids != model.config.pad_token_id).nonzero()[0])  # prompts are padded on the left
-            with torch.no_grad():
-                logits = model(ids[None, start : at[-1] + 1]).logits[0].double()
-            x = F.log_softmax(logits, -1)[at - 1 - start, tokens]
-            rows.append((x.tolist(), (int(tokens.sum()) % 17) / 4.0))
-            advantages.append(found[mask].tolist())
-    return rows, advantages
-
-
+@pytest.mark.slow
 def test_two_processes_that_share_a_group_train_on_its_weights(swift, tmp_path):
     """Eight responses to one problem in a step; each process has two micro-batches of two.
 
-    Truncated responses are left out of the loss, and of the statistics.
+    Truncated responses are left out of the loss, of the statistics and of the record.
     """
     printed = start(
-        swift, tmp_path, "--reward_funcs", "of_tokens", "--num_generations", "8",
-        "--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "2", "--overlong_filter", "true",
-        plugins=("tests/swift_plugin.py",), processes=2,
+        swift, tmp_path, "--num_generations", "8", "--per_device_train_batch_size", "2",
+        "--gradient_accumulation_steps", "2", "--overlong_filter", "true",
+        plugins=("tests/swift_plugin.py",), processes=2, CW_GRPO_RECORD_EVERY="2",
     )  # fmt: skip
-    batches = at_loss(tmp_path, 2, 0)
-    assert len(batches) == 4, printed[-3000:]
-    rows, advantages = rows_of(batches)
-    assert len(rows) == 8 and len({reward for _, reward in rows}) > 1
-    trained = [not cut for batch in batches for cut in batch["truncated_mask"]]
-    assert 2 <= sum(trained) < 8
-    for found, wanted in zip(advantages, expected(rows, [0] * 8, trained), strict=True):
-        assert found == pytest.approx(wanted, abs=1e-4)
-    assert len({round(value, 4) for value in advantages[trained.index(True)]}) > 1  # not the same for every token
+    # What each process saw at the loss, in the order of the rows.
+    files = sorted(tmp_path.glob("*-*.pt"), key=lambda file: [int(part) for part in file.stem.split("-")])
+    batches = [batch for batch in map(torch.load, files) if batch["step"] == 0]
+    assert [file.stem for file in files] == [f"{rank}-{seen}" for rank in (0, 1) for seen in range(4)], printed[-3000:]
+    # Log-probs by plain transformers under the model that training began with.
+    model = AutoModelForCausalLM.from_pretrained(MODEL)
+    x, rewards, masks, found, tokens = [], [], [], [], []
+    for batch in batches:
+        parts = (batch[name] for name in ("ids", "completion_mask", "truncated_mask", "advantages"))
+        for ids, mask, cut, advantages in zip(*parts, strict=True):
+            there = mask.bool()
+            at = torch.arange(len(ids))[-len(mask) :][there]
+            start_of_prompt = int((ids != model.config.pad_token_id).nonzero()[0])  # prompts are padded on the left
+            with torch.no_grad():
+                logits = model(ids[None, start_of_prompt : at[-1] + 1]).logits[0].double()
+            x.append(F.log_softmax(logits, -1)[at - 1 - start_of_prompt, ids[at]].tolist())
+            rewards.append((int(ids[at].sum()) % 17) / 4.0)
+            masks.append([int(not cut)] * len(at))
+            found.append(advantages[there].tolist())
+            tokens += [] if cut else ids[at].tolist()
+    scores = torch.tensor(rewards, dtype=torch.float64)
+    a = ((scores - scores.mean()) / (scores.std() + 1e-4)).tolist()
+    assert len(a) == 8 and scores.std() > 0 and 2 <= sum(mask[0] for mask in masks) < 8
+    weights, groups = reference_weights(x, a, masks, [0] * 8)
+    for of_row, w, advantage in zip(found, weights, a, strict=True):
+        assert of_row == pytest.approx([value * advantage for value in w], abs=1e-4)
     logged = re.findall(r"'cw_grpo/sigma': '([\d.]+)'", printed)
-    assert len(logged) == 2 and all(float(sigma) > 0 for sigma in logged)
+    assert len(logged) == 2 and float(logged[0]) == pytest.approx(groups[0]["sigma"], rel=1e-3)
+    first, second = read_tokens(tmp_path / "run")
+    assert (first.step, second.step, first.groups) == (1, 2, 1)
+    assert first.table["token_id"].to_pylist() == tokens
+    recorded = dict(zip(first.table["row"].to_pylist(), first.table["reward"].to_pylist(), strict=True))
+    assert recorded == {row: reward for row, reward in enumerate(rewards) if masks[row][0]}
+    (prompt,) = first.prompts.values()
+    assert any(question in prompt for question in QUESTIONS) and "think" not in prompt
 
 
+@pytest.mark.slow
 def test_the_plugin_of_the_examples_trains_and_refuses_what_would_lose_the_weights(swift, tmp_path):
     plugins = ("tests/swift_plugin.py", "examples/swift/plugin.py")
-    flags = ["--reward_funcs", "of_tokens", "--num_generations", "4", "--per_device_train_batch_size", "8"]
+    flags = ["--num_generations", "4", "--per_device_train_batch_size", "8"]
     printed = start(swift, tmp_path, *flags, plugins=plugins, CW_GRPO_KERNEL="none")
     assert "'cw_grpo/extreme_gradient_share'" in printed, printed[-3000:]
     refused = start(swift, tmp_path, *flags, "--importance_sampling_level", "sequence", plugins=plugins)

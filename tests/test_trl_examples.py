@@ -33,51 +33,29 @@ def start(script: str, *flags: str, code: int = 0, **environment: str) -> subpro
     return result
 
 
-def composed(**environment: str) -> dict[str, Any]:
-    printed = start("paper.sh", DRY_RUN="1", **environment).stdout
+def composed(*flags: str, **environment: str) -> dict[str, Any]:
+    printed = start("paper.sh", *flags, DRY_RUN="1", **environment).stdout
     return json.loads(printed[printed.index("{") :])
+
+
+TABLE_5 = {"learning_rate": 1e-6, "per_device_train_batch_size": 12, "gradient_accumulation_steps": 4}
+TABLE_5 |= {"num_generations": 12, "max_prompt_length": 512, "max_completion_length": 4096}
+TABLE_5 |= {"temperature": 0.7, "warmup_steps": 0.1}
+OTHERS = {"max_steps": 200, "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1}}
+OTHERS |= {"weight_decay": 0.0, "max_grad_norm": 1.0, "beta": 0.04, "loss_type": "grpo", "scale_rewards": "group"}
+OTHERS |= {"num_iterations": 1, "steps_per_generation": 4, "importance_sampling_level": "token", "top_p": 1.0}
+OTHERS |= {"top_k": 0, "seed": 42, "cw_scope": "group", "cw_kernel": "gaussian", "cw_record_every": 7}
 
 
 def test_the_recipe_composes_to_the_papers_values():
     """Table 5 of the paper and what its text says; examples/README.md has the sources of the others."""
-    settings = composed(METHOD="cw_grpo")
-    table_5 = {
-        "learning_rate": 1e-6,
-        "per_device_train_batch_size": 12,
-        "gradient_accumulation_steps": 4,
-        "num_generations": 12,
-        "max_prompt_length": 512,
-        "max_completion_length": 4096,
-        "temperature": 0.7,
-        "warmup_steps": 0.1,
-    }
-    others = {
-        "max_steps": 200,
-        "lr_scheduler_type": "cosine_with_min_lr",
-        "lr_scheduler_kwargs": {"min_lr_rate": 0.1},
-        "weight_decay": 0.0,
-        "max_grad_norm": 1.0,
-        "beta": 0.04,
-        "loss_type": "grpo",
-        "scale_rewards": "group",
-        "num_iterations": 1,
-        "steps_per_generation": 4,
-        "importance_sampling_level": "token",
-        "top_p": 1.0,
-        "top_k": 0,
-        "seed": 42,
-        "cw_scope": "group",
-        "cw_kernel": "gaussian",
-    }
-    assert {name: settings[name] for name in table_5 | others} == table_5 | others
+    ours = composed("--cw_record_every", "7", METHOD="cw_grpo", OUT="out")
+    assert {name: ours[name] for name in TABLE_5 | OTHERS} == TABLE_5 | OTHERS
     machine = load_config_from_file(str(EXAMPLES / "4_gpus.yaml"))
     assert (machine.num_processes, machine.deepspeed_config["zero_stage"]) == (3, 2)  # the fourth generates
-    assert machine.num_processes * settings["generation_batch_size"] == 144
-
-
-def test_the_methods_differ_in_one_value():
-    ours, plain = composed(METHOD="cw_grpo", OUT="out"), composed(METHOD="grpo", OUT="out")
-    assert {name for name in ours if ours[name] != plain[name]} == {"cw_kernel"} and plain["cw_kernel"] == "none"
+    assert machine.num_processes * ours["generation_batch_size"] == 144
+    plain = composed("--cw_record_every", "7", METHOD="grpo", OUT="out")
+    assert {name: value for name, value in plain.items() if value != ours[name]} == {"cw_kernel": "none"}
 
 
 def test_an_unknown_method_is_refused():

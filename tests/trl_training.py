@@ -59,31 +59,24 @@ class WatchedCW(Watched, CWGRPOTrainer):
     pass
 
 
-def config(out: Path, **options: Any) -> CWGRPOConfig:
-    """Two groups of four in a batch, short responses, every step logged."""
-    defaults = {
-        "output_dir": str(out),
-        "use_cpu": True,
-        "bf16": False,
-        "max_steps": 2,
-        "per_device_train_batch_size": 8,
-        "num_generations": 4,
-        "max_completion_length": 16,
-        "learning_rate": 1e-3,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
-    }
-    return CWGRPOConfig(**{**defaults, **options})
+# Two groups of four in a batch, short responses, every step logged.
+BASE = {"max_steps": 2, "per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 16}
+BASE |= {"learning_rate": 1e-3, "logging_steps": 1, "save_strategy": "no", "report_to": "none"}
+BASE |= {"use_cpu": True, "bf16": False, "disable_tqdm": True}
 
 
-def train(out: Path, trainer: type = WatchedCW, **options: Any) -> Any:
-    """The trainer after its training; ``trainer_options`` go to it, the others to its configuration."""
-    given = {"model": AutoModelForCausalLM.from_pretrained(MODEL), "reward_funcs": reward, "train_dataset": prompts()}
-    given |= options.pop("trainer_options", {})
-    resume = options.pop("resume", None)
-    run = trainer(args=options.pop("args", None) or config(out, **options), **given)
+def train(out: Path, trainer: type = WatchedCW, given: dict[str, Any] | None = None, **options: Any) -> Any:
+    """The trainer after its training.
+
+    Args:
+        given: arguments of the trainer; ``resume`` is the checkpoint to go on from.
+        options: of its configuration.
+    """
+    model = AutoModelForCausalLM.from_pretrained(MODEL)
+    given = {"model": model, "reward_funcs": reward, "train_dataset": prompts(), **(given or {})}
+    resume = given.pop("resume", None)
+    given.setdefault("args", CWGRPOConfig(**BASE | {"output_dir": str(out)} | options))
+    run = trainer(**given)
     run.train(resume_from_checkpoint=resume)
     return run
 
@@ -96,5 +89,5 @@ if __name__ == "__main__":
     out = Path(sys.argv[1])
     for name, options in json.loads(sys.argv[2]).items():
         scored = {"reward_funcs": globals()[options.pop("reward", "reward")]}
-        run = train(out / name, trainer_options=scored, **options)
+        run = train(out / name, given=scored, **options)
         torch.save(kept(run), out / f"{name}-{run.accelerator.process_index}.pt")

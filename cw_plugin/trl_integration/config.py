@@ -1,64 +1,67 @@
-"""The options of CW-GRPO beside TRL's own."""
+"""The options of CW-GRPO beside TRL's own, and the file with all of a run's arguments."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
 
+from transformers import TrainerCallback
 from trl import GRPOConfig
 
 from cw_plugin.errors import OptionsError
-
-Scope = Literal["group", "batch"]
-Kernel = Literal["gaussian", "none"]
+from cw_plugin.files import write_whole
+from cw_plugin.options import Options, Scope
 
 
 @dataclass
 class CWGRPOConfig(GRPOConfig):
-    """TRL's GRPOConfig, and five options that start with ``cw_``. The method itself has no hyperparameter.
+    """TRL's GRPOConfig, and the options of :class:`cw_plugin.options.Options` with ``cw_`` before their names.
 
     Attributes:
-        cw_scope: which tokens share means, sigma and normalisation: those of one prompt ("group", as in the paper), or
-            of the whole generation batch ("batch").
-        cw_kernel: "gaussian", or "none" for plain GRPO with the same metrics and records.
-        cw_record_every: steps between two records of a step's tokens, 0 for none. They are written to
-            ``output_dir/tokens``; ``cw-grpo tokens`` and ``cw-grpo report`` read them. None means 50, and with
-            ``push_to_hub`` 0: the Hub gets what is in output_dir, and records hold prompts and responses.
-        cw_entropy_low, cw_entropy_high: in nats. The log warns when the policy's entropy leaves these bounds, and says
-            what drives it. None means no bound.
+        cw_scope: as in Options.
+        cw_kernel: as in Options; "none" is plain GRPO, bit for bit, with the same metrics and records.
+        cw_record_every: as in Options; records go to ``output_dir/tokens``. None means 50, or 0 with ``push_to_hub``:
+            the Hub gets what is in output_dir, and records hold prompts and responses.
 
     Raises:
-        OptionsError: an unknown value; the message lists the valid ones.
+        OptionsError: a value that is not valid; the message says which are.
     """
 
     cw_scope: Scope = field(default="group", metadata={"help": "Tokens that share statistics: group or batch."})
-    cw_kernel: Kernel = field(default="gaussian", metadata={"help": "gaussian, or none for plain GRPO."})
+    cw_kernel: str = field(
+        default="gaussian", metadata={"help": "gaussian, none for plain GRPO, or module:function of your own."}
+    )
     cw_record_every: int | None = field(
         default=None, metadata={"help": "Steps between token records, 0 for none; 50, or 0 with push_to_hub."}
     )
-    cw_entropy_low: float | None = field(default=None, metadata={"help": "Warn of entropy below it, in nats."})
-    cw_entropy_high: float | None = field(default=None, metadata={"help": "Warn of entropy above it, in nats."})
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, valid in (("cw_scope", Scope), ("cw_kernel", Kernel)):
-            if getattr(self, name) not in get_args(valid):
-                raise OptionsError(f"{name} must be one of {', '.join(get_args(valid))}, got {getattr(self, name)!r}")
-        self.cw_record_every = option(self, "cw_record_every")
-        if type(self.cw_record_every) is not int or self.cw_record_every < 0:
-            raise OptionsError(f"cw_record_every must be a whole number >= 0, got {self.cw_record_every!r}")
-        low, high = self.cw_entropy_low, self.cw_entropy_high
-        for name, bound in (("cw_entropy_low", low), ("cw_entropy_high", high)):
-            if bound is not None and not (isinstance(bound, (int, float)) and math.isfinite(bound)):
-                raise OptionsError(f"{name} must be a number of nats, or None, got {bound!r}")
-        if low is not None and high is not None and not low < high:
-            raise OptionsError(f"cw_entropy_low={low} must be less than cw_entropy_high={high}")
+        self.cw_record_every = options(self).record_every
 
 
-def option(args: Any, name: str) -> Any:
-    """The value of an option; its default if ``args`` is a plain GRPOConfig, or None."""
-    value = getattr(args, name, getattr(CWGRPOConfig, name))
-    if name == "cw_record_every" and value is None:
-        return 0 if args.push_to_hub else 50
-    return value
+def options(args: Any) -> Options:
+    """The options in ``args``: a CWGRPOConfig; a plain GRPOConfig or None, which have the defaults."""
+    given = {name: getattr(args, f"cw_{name}") for name in asdict(Options()) if hasattr(args, f"cw_{name}")}
+    if given.get("record_every") is None:
+        given["record_every"] = 0 if getattr(args, "push_to_hub", False) else Options.record_every
+    try:
+        return Options.of(given)
+    except OptionsError as error:  # its message begins with the option's name
+        raise OptionsError(f"cw_{error}") from error
+
+
+class ArgumentsFile(TrainerCallback):
+    """Writes a run's arguments to ``output_dir/training_args.json`` when training begins; ``cw-grpo report`` reads it.
+
+    transformers itself keeps them only as a pickle, training_args.bin.
+    """
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        if state.is_world_process_zero:
+            ours = {f"cw_{name}": value for name, value in asdict(options(args)).items()}
+            known = {"model": getattr(model, "name_or_path", None), "max_steps": state.max_steps}  # args may have -1
+            text = json.dumps({**args.to_dict(), **ours, **known}, indent=1, default=str)
+            write_whole(Path(args.output_dir) / "training_args.json", text)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import textwrap
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,12 +15,10 @@ from jaxtyping import Float
 from torch import Tensor
 from trl import GRPOTrainer
 
-from cw_plugin.processes import gather, reweight_over_processes
-from cw_plugin.recording import Batch
-from cw_plugin.trl_integration.arguments import ArgumentsFile
+from cw_plugin.processes import gather, is_due, reweight_over_processes
+from cw_plugin.recording import Batch, TokenFiles
 from cw_plugin.trl_integration.checks import check_settings, check_trl
-from cw_plugin.trl_integration.config import option
-from cw_plugin.trl_integration.recording import Records
+from cw_plugin.trl_integration.config import ArgumentsFile, options
 
 
 class CWGRPOTrainer(GRPOTrainer):
@@ -26,10 +26,13 @@ class CWGRPOTrainer(GRPOTrainer):
 
     Weights are computed once for a generation batch, over the prompt groups of all processes, before TRL shuffles and
     splits it. So they do not depend on the number of processes, gradient accumulation, ``steps_per_generation``,
-    ``num_iterations`` or padding. Log-probs are TRL's ``old_per_token_logps``, with dropout if the model has active
-    dropout. If TRL does not compute them (one update per batch, without vLLM or its importance sampling), one more
-    forward pass does, without dropout. Evaluation is TRL's. Tokens without a gradient take no part in weights: those
-    of tools, of completions that ``mask_truncated_completions`` leaves out, and of completions that no function scores.
+    ``num_iterations`` or padding. Evaluation is TRL's.
+
+    Log-probs are TRL's ``old_per_token_logps``, with dropout if the model has active dropout. If TRL does not compute
+    them (one update per batch, without vLLM or its importance sampling), one more forward pass does, without dropout.
+
+    Tokens without a gradient take no part: those of tools, of completions that ``mask_truncated_completions`` leaves
+    out, and of completions that no reward function scores.
 
     Args:
         args: a :class:`CWGRPOConfig`, or a plain GRPOConfig for the defaults.
@@ -56,11 +59,15 @@ class CWGRPOTrainer(GRPOTrainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         check_trl()
         config = inspect.signature(GRPOTrainer.__init__).bind(self, *args, **kwargs).arguments.get("args")
-        check_settings(config)
-        if option(config, "cw_kernel") == "none":  # the model card names what was trained
+        self._cw_options = options(config)
+        if self._cw_options.kernel == "none":  # no weights to keep; and the model card names what is trained
             self._tag_names, self._name, self._paper = GRPOTrainer._tag_names, GRPOTrainer._name, GRPOTrainer._paper
+        elif config is not None:
+            check_settings(config)
         super().__init__(*args, **kwargs)
-        self._cw_records = Records(self)
+        self._cw_files = TokenFiles(
+            Path(self.args.output_dir), self._cw_options.scope, self._cw_options.kernel, logging.getLogger("cw_plugin")
+        )
         self.add_callback(ArgumentsFile())
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -72,30 +79,36 @@ class CWGRPOTrainer(GRPOTrainer):
         log_probs = batch.get("old_per_token_logps")
         if log_probs is None:
             log_probs = self._cw_log_probs(batch)
-        # The responses to a prompt are consecutive rows of all processes' rows together, as in TRL's own advantages.
         mask = batch["completion_mask"] * batch.get("tool_mask", 1)
-        first = self.accelerator.process_index * len(mask)
-        mask = mask * self._cw_scored[first : first + len(mask), None]
-        scope, kernel = option(self.args, "cw_scope"), option(self.args, "cw_kernel")
+        first = self.accelerator.process_index * len(mask)  # of this process's rows
+        mask = mask * ~self._cw_rewards[first : first + len(mask), None].isnan()
+        # The responses to a prompt are consecutive rows of all processes' rows together, as in TRL's own advantages.
         weighted, statistics, everyone = reweight_over_processes(
-            self.accelerator, log_probs, batch["advantages"], mask, self.num_generations, scope, kernel
+            self.accelerator,
+            log_probs,
+            batch["advantages"],
+            mask,
+            self.num_generations,
+            self._cw_options.scope,
+            self._cw_options.kernel,
         )
-        if kernel != "none":  # with "none", advantages stay TRL's own, bit for bit
+        if self._cw_options.kernel != "none":  # with "none", advantages stay TRL's own, bit for bit
             batch["advantages"] = weighted
         for name, value in {**vars(statistics), "seconds": time.perf_counter() - started}.items():
             self._metrics["train"][f"cw_grpo/{name}"].append(value)
-        if self._cw_records.begin_batch():
+        if is_due(self, self._cw_options):
             names = ("prompt_ids", "prompt_mask", "completion_ids")
             prompts, is_prompt, completions = (gather(self.accelerator, batch[name]).cpu() for name in names)
-            sequences = partial(map, lambda row: (prompts[row][is_prompt[row] != 0], completions[row]))
-            self._cw_records.write(Batch(*everyone, self._cw_rewards, sequences))
+            if self.accelerator.is_main_process:
+                sequences = partial(map, lambda row: (prompts[row][is_prompt[row] != 0], completions[row]))
+                records = Batch(*everyone, self._cw_rewards, sequences)
+                self._cw_files.write(self.state.global_step + 1, records, self.processing_class)
         return batch
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Float[Tensor, "rows functions"]:
-        rewards = super()._calculate_rewards(*args, **kwargs)  # of all processes
-        self._cw_scored = ~rewards.isnan().all(-1)
+        rewards = super()._calculate_rewards(*args, **kwargs)  # of all processes; NaN where a function gives no score
         total = (rewards * self.reward_weights.to(rewards.device)).nansum(-1)
-        self._cw_rewards = total.where(self._cw_scored, torch.nan)
+        self._cw_rewards = total.masked_fill(rewards.isnan().all(-1), torch.nan)
         return rewards
 
     @torch.no_grad()
@@ -117,9 +130,5 @@ class CWGRPOTrainer(GRPOTrainer):
             self.model.train()
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        self._cw_records.finish()
-        if self.model.training:
-            metrics = self._metrics["train"]
-            for name, value in self._cw_records.follow_entropy(metrics, logs.get("learning_rate")).items():
-                metrics[name].append(value)
+        self._cw_files.finish()
         super().log(logs, *args, **kwargs)

@@ -14,6 +14,7 @@ import shutil
 import sys
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +24,13 @@ from datasets import load_dataset  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback  # noqa: E402
 from trl import TrlParser  # noqa: E402
 
+from cw_plugin.files import write_whole  # noqa: E402
 from cw_plugin.rewards.trl import trl_rewards  # noqa: E402
+from cw_plugin.settings import differences  # noqa: E402
 from cw_plugin.trl_integration import CWGRPOConfig, CWGRPOTrainer  # noqa: E402
 
-SHOWN = {
-    "reward": "reward",
-    "entropy": "entropy",
-    "cov before": "cw_grpo/covariance_before",
-    "after": "cw_grpo/covariance_after",
-    "tokens w<0.5": "cw_grpo/downweighted_share",
-    "s": "step_time",
-}
+SHOWN = {"reward": "reward", "entropy": "entropy", "cov before": "cw_grpo/covariance_before"}
+SHOWN |= {"after": "cw_grpo/covariance_after", "tokens w<0.5": "cw_grpo/downweighted_share", "s": "step_time"}
 
 
 @dataclass
@@ -66,26 +63,19 @@ class Progress(TrainerCallback):
 
 
 def refuse_other_settings(folder: Path, settings: dict[str, Any]) -> None:
-    """Refuse a run whose settings differ from those in ``folder/settings.json``."""
+    """Keep the settings in ``folder/settings.json``; refuse others than those that are there."""
     file = folder / "settings.json"
-    if file.exists():
-        known = json.loads(file.read_text())
-        if different := [name for name in settings if settings[name] != known.get(name)]:
-            changes = ", ".join(f"{name}={known.get(name)!r}, not {settings[name]!r}" for name in different)
-            sys.exit(f"{folder} holds a run with {changes}; give another --output_dir")
-    else:
-        folder.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(settings, indent=1))
+    known = json.loads(file.read_text()) if file.exists() else settings
+    if changed := differences(known, settings):
+        changes = ", ".join(f"{name}={before!r}, not {now!r}" for name, (before, now) in changed.items())
+        sys.exit(f"{folder} holds a run with {changes}; give another --output_dir")
+    write_whole(file, json.dumps(settings, indent=1))
 
 
-def step_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.removeprefix("checkpoint-"))
-
-
-def last_checkpoint(folder: Path) -> Path | None:
-    """The last whole one: transformers writes trainer_state.json at its end, and a run may be killed before."""
-    found = [file.parent for file in folder.glob("checkpoint-*/trainer_state.json")]
-    return max((one for one in found if one.name.removeprefix("checkpoint-").isdigit()), key=step_of, default=None)
+def last_checkpoint(folder: Path) -> tuple[int, Path | None]:
+    """The last whole one and its step: trainer_state.json is written at its end, and a run may be killed before."""
+    found = {file.parent.name.partition("-")[2]: file.parent for file in folder.glob("checkpoint-*/trainer_state.json")}
+    return max(((int(step), checkpoint) for step, checkpoint in found.items() if step.isdigit()), default=(0, None))
 
 
 def finish(checkpoint: Path) -> None:
@@ -100,17 +90,16 @@ def finish(checkpoint: Path) -> None:
 
 def main() -> None:
     run, config = TrlParser((Run, CWGRPOConfig)).parse_args_and_config()
-    # As JSON has them; what follows from the machine is left out.
     settings = json.loads(json.dumps(asdict(run) | config.to_dict(), default=str))
-    settings = {name: value for name, value in settings.items() if name not in ("dry_run", "local_rank", "logging_dir")}
+    for name in ("dry_run", "local_rank", "logging_dir"):  # not of the run, but of this call
+        settings.pop(name, None)
     if run.dry_run:
         print(json.dumps(settings, indent=1))
         return
     if config.process_index == 0:
         refuse_other_settings(Path(config.output_dir), settings)
-    Path(config.output_dir).mkdir(parents=True, exist_ok=True)
-    checkpoint = last_checkpoint(Path(config.output_dir))
-    if checkpoint and step_of(checkpoint) >= config.max_steps > 0:  # transformers would train one more
+    step, checkpoint = last_checkpoint(Path(config.output_dir))
+    if checkpoint and step >= config.max_steps > 0:  # transformers would train one more
         print(f"{config.output_dir} is at its last step, {config.max_steps}: nothing is left to train.")
         if config.process_index == 0:
             finish(checkpoint)
@@ -118,12 +107,9 @@ def main() -> None:
 
     tokenizer = AutoTokenizer.from_pretrained(run.model, padding_side="left")
     files = {"train": run.train_file} | ({"eval": run.eval_file} if run.eval_file else {})
-    problems = load_dataset("parquet", data_files=files).filter(
-        lambda row: (
-            len(tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=False))
-            <= run.max_prompt_length
-        )
-    )
+    template = partial(tokenizer.apply_chat_template, add_generation_prompt=True, return_dict=False)
+    problems = load_dataset("parquet", data_files=files)
+    problems = problems.filter(lambda row: len(template(row["prompt"])) <= run.max_prompt_length)
     trainer = CWGRPOTrainer(
         run.model,
         reward_funcs=trl_rewards(run.model),
