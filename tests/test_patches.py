@@ -51,6 +51,7 @@ def patched(tmp_path_factory) -> Path:
     return copy_verl(tmp_path_factory.mktemp("patched"), *PARTS)
 
 
+@pytest.mark.slow
 def test_part_one_mends_what_its_tests_show_broken(as_released, tmp_path):
     before = run_verls_tests(copy_verl(tmp_path / "before", PARTS[0], include=("tests/*",)))
     assert before["FAILED"].keys() == MENDED_BY_PART_ONE and not before["ERROR"]
@@ -64,6 +65,7 @@ def test_part_one_mends_what_its_tests_show_broken(as_released, tmp_path):
     assert after["PASSED"].keys() > as_released
 
 
+@pytest.mark.slow
 def test_both_parts_pass_their_tests_and_verls(as_released, patched):
     outcomes = run_verls_tests(patched)
     assert not outcomes["FAILED"] and not outcomes["ERROR"]
