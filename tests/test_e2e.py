@@ -65,7 +65,7 @@ def a_ray_of_their_own():
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory):
-    """Two FSDP ranks and small micro-batches on a Ray cluster that was there; the first rollouts are kept for replay."""
+    """Two FSDP ranks and small micro-batches on a Ray that was there; the first rollouts are kept for replay."""
     run = tmp_path_factory.mktemp("e2e") / "two-ranks"
     cache = run.parent / "rollouts"
     replay = ("skip.rollout_tq.enable=True", f"skip.rollout_tq.dump_dir={cache}", "skip.rollout_tq.steps=[1]")
