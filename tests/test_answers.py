@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cw_plugin.errors import DataError
-from cw_plugin.reports.evaluations import VALIDATION, read_answers
+from cw_plugin.reports.evaluations import read_answers
 from cw_plugin.settings import differences
 
 ASKED = """evaluation:
@@ -36,14 +36,6 @@ def answered(folder: Path, benchmark: str, grades: list[list], step="null", temp
     return file
 
 
-def dumped(file: Path, *grades) -> Path:
-    """As verl dumps a validation."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    rows = [{"input": f"{i}?", "output": "", "gts": "1", "score": acc, "acc": acc} for i, acc in enumerate(grades)]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file
-
-
 def test_answers_are_named_by_model_and_step_and_averaged_by_question(tmp_path):
     answered(tmp_path / "out" / "base", "math500", [[1, 0], [0, 0], [1, 1]])
     answered(tmp_path / "out" / "base", "aime24", [[1.0]])
@@ -63,22 +55,6 @@ def test_answers_are_named_by_model_and_step_and_averaged_by_question(tmp_path):
     assert not any(key.startswith(("trainer", "evaluation.versions")) for key in answers[0].settings)
     (named, *_), _ = read_answers(tmp_path / "out" / "base", "mine")
     assert named.model == "mine"
-
-
-def test_validations_of_a_run_are_read_by_step_and_the_first_measurement_stays(tmp_path):
-    run = tmp_path / "run"
-    dumped(run / "validation" / "10.jsonl", 1, 1)
-    dumped(run / "validation" / "9.jsonl", 0, 1)
-    dumped(run / "validation.0" / "10.jsonl", 0, 0)
-    (run / "rollouts").mkdir()
-    (run / "rollouts" / "10.jsonl").write_text('{"input": "", "output": "", "score": 1.0}\n')
-    (run / "metrics.jsonl").write_text('{"step": 1, "data": {}}\n')
-    answers, (note,) = read_answers(run)
-    assert [(a.model, a.step, a.benchmark, list(a.accuracy.values())) for a in answers] == [
-        ("run", 9, VALIDATION, [0.0, 1.0]),
-        ("run", 10, VALIDATION, [0.0, 0.0]),
-    ]
-    assert "validation/10.jsonl is passed over: step 10 was measured before" in note
 
 
 @pytest.mark.parametrize(
@@ -113,11 +89,7 @@ def test_what_holds_no_answers_is_passed_over_or_named(tmp_path):
     answered(tmp_path / "base" / ".trash", "aime24", [[0]])
     answers, notes = read_answers(tmp_path)
     assert [a.file for a in answers] == [tmp_path / "base" / "aime24.jsonl"]
-    assert notes == [
-        f"{tmp_path}/run/7.jsonl is a folder, and is passed over.",
-        f"{tmp_path}/run/8.jsonl is empty, and is passed over.",
-        "base is not finished on amc23: evaluate it again to complete it.",
-    ]
+    assert notes == ["base is not finished on amc23: evaluate it again to complete it."]
     (tmp_path / "base" / "aime24.jsonl").write_text("")
     with pytest.raises(DataError, match=r"aime24.jsonl is empty"):
         read_answers(tmp_path)

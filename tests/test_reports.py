@@ -484,7 +484,7 @@ def test_runs_that_are_no_seeds_of_one_method_get_names_of_their_own(tmp_path):
     for name, lr, seed in (("a", 1, 1), ("b", 1, 2), ("c", 2, 3)):
         a_run(tmp_path / name, None, seed, lr=lr, steps=12)
     _, printed = report(*(tmp_path / name for name in "abc"), "--out", tmp_path / "out")
-    assert "CW-GRPO, c less CW-GRPO" in printed
+    assert f"CW-GRPO, {tmp_path.name}/c less CW-GRPO" in printed
     assert (tmp_path / "out" / "report.html").read_text().count("2 runs, 12 steps") == 1
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from cw_plugin.reports.formats import Table
+from cw_plugin.reports.formats import Table, listed
 from cw_plugin.reports.intervals import Difference, holm, over_seeds
 from cw_plugin.reports.metrics import ENTROPY, NORM, REWARD
-from cw_plugin.reports.runs import Run, setting
+from cw_plugin.reports.runs import Run
 
 FIRST = 100  # steps that the gradient norm is of: after them, the policies have gone different ways
 LAST = 10  # steps at least that reward and entropy are of; else the last quarter
@@ -127,7 +127,7 @@ def _sentences(
         return ["Nothing that was trained is here, so there is nothing to compare."]
     if not grpo or len(grpo) == len(names):
         verb = "is" if len(names) == 1 else "are"
-        only = f"Only {_listed([*names])} {verb} here, so nothing shows whether the weights help."
+        only = f"Only {listed([*names])} {verb} here, so nothing shows whether the weights help."
         return [only, _missing(runs, "CW-GRPO" if grpo else "GRPO")]
     texts = []
     if shown and len(names) > 2:
@@ -139,20 +139,20 @@ def _sentences(
         }
         (name,) = (name for name in names if name != grpo[0])
         texts.append(
-            f"{name} is {', and '.join(f'{side} in {_listed(words)}' for side, words in sides.items() if words)}."
+            f"{name} is {', and '.join(f'{side} in {listed(words)}' for side, words in sides.items() if words)}."
         )
     fewest = min(len(several) for several in names.values())
     if fewest == 1:
         texts.append("One run does not tell methods apart: another seed may turn each difference around.")
     elif unclear := [word for word, name in found if (word, name) not in shown and len(names) == 2]:
-        texts.append(f"No difference is shown in {_listed(unclear)}.")
+        texts.append(f"No difference is shown in {listed(unclear)}.")
     elif fewest and not shown:
         texts.append("No difference is shown.")
     if 0 < fewest < ENOUGH and len(shown) < len(found):
         used = {run.seed for run in runs}
         free = [str(seed) for seed in range(1, 100) if seed not in used][:2]
         key = "data.seed" if _host(runs) == "verl" else "seed"
-        texts.append(f"Train {_listed([*names])} with more seeds, such as {key}={free[0]} and {free[1]}.")
+        texts.append(f"Train {listed([*names])} with more seeds, such as {key}={free[0]} and {free[1]}.")
     return texts
 
 
@@ -166,14 +166,12 @@ def _missing(runs: Sequence[Run], method: str) -> str:
     }
     option = how.get((_host(runs), method), f"{'with' if method == 'GRPO' else 'without'} the option kernel=none")
     seeds = sorted({str(run.seed) for run in runs if run.seed == run.seed})
-    seed = f"with seed {_listed(seeds)}" if 0 < len(seeds) < 4 else "with the same seeds"
+    seed = f"with seed {listed(seeds)}" if 0 < len(seeds) < 4 else "with the same seeds"
     return f"Train {method} {seed}: the same command, another folder, {option}."
 
 
 def _host(runs: Sequence[Run]) -> str | None:
-    hosts = {"verl" if setting(r.config, "algorithm") else "TRL" if "cw_kernel" in r.config else None for r in runs}
+    hosts = {
+        "verl" if "algorithm.adv_estimator" in r.config else "TRL" if "cw_kernel" in r.config else None for r in runs
+    }
     return hosts.pop() if len(hosts) == 1 else None
-
-
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join([", ".join(words[:-1])] * (len(words) > 1) + [*words[-1:]])

@@ -1,10 +1,10 @@
-"""Reads graded answers: those of ``cw-grpo evaluate``, and those of verl's validations within a run.
+"""Reads the graded answers of ``cw-grpo evaluate``.
 
     answers, notes = read_answers(folder)                 # or read_answers(folder, name="GRPO")
 
 ``answers`` has one :class:`Answers` for each model, step and benchmark, with the mean ``acc`` of each question and the
-settings that it was asked with, for :func:`cw_plugin.settings.differences`. ``notes`` has a sentence for each file that
-was passed over, and for each benchmark that is not finished.
+settings that it was asked with, for :func:`cw_plugin.settings.differences`. ``notes`` has a sentence for each benchmark
+that is not finished.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ BENCHMARKS = {  # in the paper's order, with the paper's names
     "olympiadbench": "OlympiadBench",
 }
 
-VALIDATION = "validation"  # the benchmark of a run's own validations: verl does not note which one a row is from
-
 # Settings that follow from the machine, or from where files lie. Answers under other values of any other are not mixed.
 MACHINE = (
     "trainer", "ray_kwargs", "transfer_queue", "global_profiler", "*.profiler", "hydra",
@@ -50,14 +48,14 @@ class Answers:
     """One model's answers to one benchmark.
 
     Attributes:
-        model: the given name; else that of the run, or of the model's folder in the evaluation, without its step.
+        model: the given name; else that of the model's folder in the evaluation, without its step.
         step: of training; None for a model that is no checkpoint.
-        benchmark: its name; VALIDATION for a run's own validation.
+        benchmark: its name.
         accuracy: question -> mean of ``acc`` over its samples. Models that were asked the same file have the same
             questions here.
         samples: answers to each question (to that with the most, if they differ).
         settings: dotted key -> value. Those that the answers depend on: verl's, and ``evaluation.checkpoint``,
-            ``.step``, ``.weights`` and ``.questions`` (hashes) and ``.samples``. Empty for a validation.
+            ``.step``, ``.weights`` and ``.questions`` (hashes) and ``.samples``.
         file: where they are.
     """
 
@@ -71,39 +69,28 @@ class Answers:
 
 
 def read_answers(folder: Path, name: str | None = None) -> tuple[list[Answers], list[str]]:
-    """All graded answers below a folder, and a sentence for each file that was passed over.
+    """All graded answers below a folder, and a sentence for each benchmark that is not finished.
 
     Args:
-        folder: of one model or of several, as ``cw-grpo evaluate`` writes it, or a run's.
+        folder: of one model or of several, as ``cw-grpo evaluate`` writes it.
         name: of the method or model. By default, each has its own.
 
     Raises:
         DataError: a file of answers is empty or damaged, or a file of settings is.
     """
-    found: dict[tuple[Any, ...], Answers] = {}
-    notes: list[str] = []
-    for file in sorted(find(folder, "*.jsonl"), key=_age):
-        if not file.is_file():
-            notes.append(f"{file} is a folder, and is passed over.")
-            continue
-        asked = read_settings(file.with_suffix(".yaml"))
-        if not asked and not (file.stem.isdecimal() and _is_validation(file, notes)):
-            continue  # metrics, or rollouts
-        step = asked.get("evaluation.step") if asked else int(file.stem)
-        key = (file.parent, file.stem) if asked else (step,)
-        if key in found:
-            notes.append(f"{file} is passed over: step {step} was measured before, in {found[key].file}.")
-            continue
-        own = re.sub(r"-global_step_\d+$", "", file.parent.name) if asked else folder.resolve().name
+    found, notes = [], []
+    for file in find(folder, "*.jsonl"):
+        asked = read_settings(file.with_suffix(".yaml")) if file.is_file() else {}
+        if not asked:
+            continue  # metrics, rollouts, or validations, whose accuracy the metrics have
+        own = re.sub(r"-global_step_\d+$", "", file.parent.name)
         accuracy, samples = _accuracy(file)
-        benchmark = file.stem if asked else VALIDATION
-        found[key] = Answers(name or own, step, benchmark, accuracy, samples, flat(asked, MACHINE), file)
+        step, settings = asked.get("evaluation.step"), flat(asked, MACHINE)
+        found.append(Answers(name or own, step, file.stem, accuracy, samples, settings, file))
     for file in find(folder, "*.yaml"):
         if not file.with_suffix(".jsonl").exists() and read_settings(file):
             notes.append(f"{file.parent.name} is not finished on {file.stem}: evaluate it again to complete it.")
-    order = list(BENCHMARKS)
-    place = {benchmark: order.index(benchmark) for benchmark in order}
-    return sorted(found.values(), key=lambda a: (a.model, a.step or -1, place.get(a.benchmark, 9), a.benchmark)), notes
+    return sorted(found, key=lambda each: (each.model, each.step or -1, each.benchmark)), notes
 
 
 def read_settings(file: Path) -> dict[str, Any]:
@@ -125,21 +112,6 @@ def read_settings(file: Path) -> dict[str, Any]:
         return flat(OmegaConf.create(text))
     except (YAMLError, OmegaConfBaseException, ValueError) as error:
         raise DataError(f"{file} is damaged ({first_line(error)}); remove it, and evaluate again") from None
-
-
-def _age(file: Path) -> tuple[float, Path]:
-    """Sorts older files first: a run that started anew has kept them in validation.0, validation.1, and so on."""
-    number = file.parent.suffix[1:]
-    return (int(number) if number.isdecimal() else math.inf), file
-
-
-def _is_validation(file: Path, notes: list[str]) -> bool:
-    """Whether it is a dump of a validation; those of rollouts have the same names, but no grades."""
-    with file.open("rb") as lines:
-        first = next(lines, b"")
-    if not first:
-        notes.append(f"{file} is empty, and is passed over.")
-    return b'"acc"' in first
 
 
 def _accuracy(file: Path) -> tuple[dict[str, float], int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +73,11 @@ class Table:
 def markdown(text: str) -> str:
     """Plain text so that Markdown shows it as it is."""
     return _MARKDOWN.sub(r"\\\1", html.escape(" ".join(text.split()), quote=False))
+
+
+def listed(words: Sequence[str]) -> str:
+    """``a, b and c``."""
+    return " and ".join([", ".join(words[:-1])] * (len(words) > 1) + [*words[-1:]])
 
 
 def _text(value: Any) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -14,8 +14,8 @@ from cw_plugin.files import write_whole
 from cw_plugin.reports import figures, page, paper, tables
 from cw_plugin.reports.comparison import compare
 from cw_plugin.reports.covariance import table_1
-from cw_plugin.reports.evaluations import VALIDATION, Answers, read_answers
-from cw_plugin.reports.formats import Table, markdown
+from cw_plugin.reports.evaluations import Answers, read_answers
+from cw_plugin.reports.formats import Table, listed, markdown
 from cw_plugin.reports.metrics import files_in
 from cw_plugin.reports.records import PATTERN, TokenRecord, read_tokens, tokens_of
 from cw_plugin.reports.runs import Run, read_run, split_name
@@ -29,7 +29,7 @@ class Material:
     Attributes:
         runs: by method, in the order given; empty for a method that was only evaluated.
         answers: of evaluations; trained: their folder -> the run whose checkpoint was asked.
-        records: by method, of all its runs; pages: the run whose tokens are shown, its first step and its last.
+        records: by method, of all its runs; pages: the folder whose tokens are shown, the first step and the last.
         notes: a sentence for each thing that is missing.
     """
 
@@ -37,7 +37,7 @@ class Material:
     answers: list[Answers] = field(default_factory=list)
     trained: dict[Path, Run] = field(default_factory=dict)
     records: dict[str, list[TokenRecord]] = field(default_factory=dict)
-    pages: dict[str, tuple[Run, set[int]]] = field(default_factory=dict)
+    pages: dict[str, tuple[Path, list[int]]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -47,16 +47,17 @@ def collect(arguments: Sequence[str]) -> Material:
     Raises:
         DataError: a folder is given twice or holds nothing, or a file in it is damaged.
     """
-    found = Material()
-    folders = Counter(split_name(argument)[1].resolve() for argument in arguments)
-    if twice := [str(path) for path, times in folders.items() if times > 1]:
-        raise DataError(f"{twice[0]} is given twice; give the folder of each run once")
-    for run in _told_apart(arguments):
-        named = len(run.metrics) or run.name != run.path.resolve().stem
-        answers, notes = read_answers(run.path, run.name if named else None) if run.path.is_dir() else ([], [])
-        if len(run.accuracy):  # what was logged was measured first; the answers may be of a second validation
-            answers = [each for each in answers if each.benchmark != VALIDATION]
-            notes = [note for note in notes if "measured before" not in note]
+    found, read = Material(), [(split_name(argument)[0], read_run(argument)) for argument in arguments]
+    for place, (given, run) in enumerate(read):
+        if run.path.resolve() in [other.path.resolve() for _, other in read[:place]]:
+            raise DataError(f"{run.path} is given twice; give the folder of each run once")
+        first = next(other for name, other in read if name is given and other.name == run.name)
+        if given is None and tables.differing([first.config, run.config], tables.SEED_OR_LENGTH):
+            run = replace(
+                run, name=f"{run.name}, {'/'.join(run.path.resolve().parts[-2:])}"
+            )  # called by its method, and no seed of the first
+        known = bool(given or len(run.metrics))
+        answers, notes = read_answers(run.path, run.name if known else None) if run.path.is_dir() else ([], [])
         recorded = bool(files_in(run.path, PATTERN))
         if not (recorded or answers or len(run.metrics)):
             raise DataError(
@@ -74,19 +75,9 @@ def collect(arguments: Sequence[str]) -> Material:
             continue
         if records:
             found.records.setdefault(run.name, []).extend(records)
-            found.pages.setdefault(run.name, (run, {records[0].step, records[-1].step}))
+            steps = dict.fromkeys([records[0].step, records[-1].step])
+            found.pages.setdefault(run.name, (run.path, list(steps)))
     _join(found)
-    return found
-
-
-def _told_apart(arguments: Sequence[str]) -> list[Run]:
-    """The runs. One that is called by its method, and differs from the first in more than the seed, is told apart."""
-    read = [(split_name(argument)[0], read_run(argument)) for argument in arguments]
-    found = []
-    for given, run in read:
-        first = next(other for name, other in read if name is given and other.name == run.name)
-        apart = given is None and tables.differing([first.config, run.config], tables.SEED_OR_LENGTH)
-        found.append(replace(run, name=f"{run.name}, {run.path.resolve().name}") if apart else run)
     return found
 
 
@@ -127,44 +118,49 @@ def write_report(
         DataError: as :func:`collect`; or ``out`` cannot be written.
     """
     found = collect(arguments)
+    runs = [run for several in found.runs.values() for run in several]
     graded = tables.answers_frame(found.answers, found.trained)
     chosen = _chosen(graded, base, step)
     difference, sentences = compare(found.runs, *_scores(chosen))
-    if text := tables.beyond_the_method([run.config for runs in found.runs.values() for run in runs]):
+    if text := tables.beyond_the_method([run.config for run in runs]):
         difference.notes.append(text)
     tokens = {name: tokens_of(records) for name, records in found.records.items()}
-    drawn, drawn_tokens = page.curves(found.runs), page.of_tokens(tokens, list(found.runs))
-    runs = [run for several in found.runs.values() for run in several]
+    curves, of_tokens = page.curves(found.runs), page.of_tokens(tokens, list(found.runs))
     checkpoints = [tables.table_2(chosen, chosen.name.iloc[0], paper_model)] if len(chosen) else []
     if (graded.step >= 0).any() or any(len(run.accuracy) for run in runs):
         checkpoints.append(tables.table_3(graded, runs, paper_model is not None))
-    checkpoints += [table for table in (tables.table_4(found.answers),) if table]
-    sections = [
-        ("More curves", [each for each in drawn if each.name not in page.FIRST], []),
-        ("Tokens: Table 1, Figure 3", drawn_tokens, _token_tables(found, tokens, paper_model)),
-        ("Checkpoints: Tables 2 to 4" if len(chosen) else "Checkpoints: Table 3", [], checkpoints),
-        ("Settings: Table 5", [], [table for table in (tables.table_5(found.runs),) if table]),
-    ]
+    sections: list[tuple[str, list[page.Drawing], list[Any]]] = [
+        ("More curves", [each for each in curves if each.name not in page.FIRST], []),
+        ("Tokens: Table 1, Figure 3", of_tokens, _token_tables(found, tokens, paper_model)),
+        ("Checkpoints: Tables 2 to 4" if len(chosen) else "Checkpoints: Table 3", [],
+         [*checkpoints, tables.table_4(found.answers)]),
+        ("Settings: Table 5", [], [tables.table_5(found.runs)]),
+    ]  # fmt: skip
+    sections = [(title, drawn, [table for table in several if table]) for title, drawn, several in sections]
     shown = [difference, *(table for _, _, several in sections for table in several)]
-    title = " and ".join([", ".join([*found.runs][:-1])] * (len(found.runs) > 1) + [*found.runs][-1:]) or "Report"
+    title = listed(list(found.runs)) or "Report"
+    links = {
+        f"tokens-{number}.html": f"Tokens of {name}, step{'s' * (len(steps) > 1)} {listed(list(map(str, steps)))}"
+        for number, (name, (_, steps)) in enumerate(found.pages.items(), 1)
+    }
     try:
-        files = _write_files(out, [*drawn, *drawn_tokens], shown)
-        links = {}
-        for number, (name, (run, steps)) in enumerate(found.pages.items(), 1):
-            links[f"tokens-{number}.html"] = (
-                f"Tokens of {name}, step{'s' * (len(steps) > 1)} {' and '.join(map(str, sorted(steps)))}"
-            )
-            # A page of all steps could be very large.
-            write_token_page(f"{name}={run.path}", out / f"tokens-{number}.html", steps)
+        for table in shown:
+            write_whole(out / f"{table.name}.csv", table.csv())
+            write_whole(out / f"{table.name}.tex", table.latex())
+        for each in (*curves, *of_tokens):
+            figures.save(each.figure, out / each.name)
+        for file, (name, (folder, steps)) in zip(links, found.pages.items(), strict=True):
+            write_token_page(f"{name}={folder}", out / file, steps)  # of all steps it could be very large
         text = page.render(
             found.runs,
             title=title,
-            first=[each for each in drawn if each.name in page.FIRST],
+            first=[each for each in curves if each.name in page.FIRST],
             sentences=[*sentences, *found.notes],
             comparison=difference,
             links=links,
             sections=[section for section in sections if section[1] or section[2]],
-            files=files,
+            files=[f"{table.name}.{kind}" for table in shown for kind in ("csv", "tex")]
+            + [f"{each.name}.{kind}" for each in (*curves, *of_tokens) for kind in ("svg", "pdf")],
         )
         write_whole(out / "report.html", text)
         told = [f"# {markdown(title)}", "", *map(markdown, [*sentences, *found.notes]), ""]
@@ -172,16 +168,6 @@ def write_report(
     except OSError as error:
         raise DataError(f"{out} cannot be written ({error.strerror}); give another folder with --out") from None
     return difference, sentences, found.notes
-
-
-def _write_files(out: Path, drawn: Sequence[page.Drawing], shown: Sequence[Table]) -> list[str]:
-    for table in shown:
-        write_whole(out / f"{table.name}.csv", table.csv())
-        write_whole(out / f"{table.name}.tex", table.latex())
-    for each in drawn:
-        figures.save(each.figure, out / each.name)
-    names = [f"{table.name}.{kind}" for table in shown for kind in ("csv", "tex")]
-    return [*names, *(f"{each.name}.{kind}" for each in drawn for kind in ("svg", "pdf"))]
 
 
 def _chosen(graded: pd.DataFrame, base: str | None, step: int | None) -> pd.DataFrame:

@@ -10,9 +10,10 @@ from typing import Any
 
 import pandas as pd
 
-from cw_plugin.errors import DataError
+from cw_plugin.errors import DataError, first_line
 from cw_plugin.files import expanded
 from cw_plugin.reports.metrics import accuracy_metrics, files_in, read_metrics
+from cw_plugin.settings import flat
 
 ARGUMENTS = "training_args.json"  # of CWGRPOTrainer, in output_dir
 
@@ -26,7 +27,7 @@ class Run:
         path: the folder.
         metrics: a column for each metric, under verl's name; a row for each step, in order. What was not logged, or is
             not finite, is nan.
-        config: hydra's configuration, or TRL's arguments; empty if there is none.
+        config: hydra's configuration by dotted keys, or TRL's arguments; empty if there is none.
     """
 
     name: str
@@ -46,14 +47,13 @@ class Run:
     @property
     def seed(self) -> Any:
         """nan if it is not known."""
-        found = setting(self.config, "data.seed")
-        found = self.config.get("seed") if found is None else found
+        found = self.config.get("data.seed", self.config.get("seed"))
         return math.nan if found is None else found
 
     @property
     def model(self) -> str | None:
         """The path of the model that it starts from; None if it is not known."""
-        return setting(self.config, "actor_rollout_ref.model.path") or self.config.get("model")
+        return self.config.get("actor_rollout_ref.model.path", self.config.get("model"))
 
     @property
     def is_grpo(self) -> bool:
@@ -64,23 +64,11 @@ class Run:
         return bool((kept > 1 - 1e-6).all() and ((held > 0).any() or self.name.lower() == "grpo"))
 
 
-def setting(config: Mapping[str, Any], key: str) -> Any:
-    """The value of a dotted key, None if the configuration lacks it."""
-    found: Any = config
-    for part in key.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
-
-
 def method_of(config: Mapping[str, Any]) -> str | None:
     """What the method of a configuration is called; None if it does not say."""
-    if "cw_kernel" in config:  # TRL
-        estimator, loss = "cw_grpo", None
-        scope, kernel = config.get("cw_scope"), config["cw_kernel"]
-    else:
-        estimator = setting(config, "algorithm.adv_estimator")
-        loss = setting(config, "actor_rollout_ref.actor.policy_loss.loss_mode")
-        scope, kernel = (setting(config, f"algorithm.cw_grpo.{key}") for key in ("scope", "kernel"))
+    estimator = "cw_grpo" if "cw_kernel" in config else config.get("algorithm.adv_estimator")  # TRL's, verl's
+    loss = config.get("actor_rollout_ref.actor.policy_loss.loss_mode")
+    scope, kernel = (config.get(f"cw_{key}") or config.get(f"algorithm.cw_grpo.{key}") for key in ("scope", "kernel"))
     if estimator == "cw_grpo" and kernel == "none":
         estimator = "grpo"
     parts = {"grpo": ["GRPO"], "cw_grpo": ["CW-GRPO"], None: []}.get(estimator, [str(estimator)])
@@ -114,7 +102,7 @@ def split_name(argument: str | Path) -> tuple[str | None, Path]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The run's configuration as hydra left it, or TRL's arguments; empty if there is neither.
+    """The configuration that hydra left by dotted keys, or TRL's arguments; empty if there is neither.
 
     Raises:
         DataError: it cannot be read, or is no mapping.
@@ -128,12 +116,8 @@ def read_config(path: Path) -> dict[str, Any]:
         try:
             config = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
         except (YAMLError, OSError, ValueError) as error:
-            raise DataError(f"{file} cannot be read ({_short(error)}); remove it, or restore it") from None
+            raise DataError(f"{file} cannot be read ({first_line(error)}); remove it, or restore it") from None
         if not isinstance(config, dict):
             raise DataError(f"{file} is a {type(config).__name__}, not a mapping of settings; remove it, or restore it")
-        return config  # type: ignore[return-value]
+        return flat(config)
     return {}
-
-
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:120]

@@ -16,7 +16,7 @@ from cw_plugin.reports.formats import Table
 from cw_plugin.reports.intervals import over_questions, pass_at_1
 from cw_plugin.reports.metrics import ENTROPY
 from cw_plugin.reports.runs import Run
-from cw_plugin.settings import differences, flat
+from cw_plugin.settings import differences
 
 # Where a run is written, which says nothing of what it is; and what makes two methods, seeds of one, or a longer run.
 _WRITTEN = ("*_dir", "trainer.experiment_name", "trainer.project_name", "run_name", "ray_kwargs", "hydra", "hub_*")
@@ -161,17 +161,16 @@ def table_5(runs: Mapping[str, Sequence[Run]]) -> Table | None:
 def settings(table: Table, of_names: Mapping[str, Sequence[Mapping[str, Any]]], always: Sequence[str]) -> Table | None:
     """Fill a table with the settings in which configurations differ, and those ``always`` shown, under their host's own
     names; None if there are none."""
-    every = {name: [flat(dict(config)) for config in several] for name, several in of_names.items()}
-    known = {key for several in every.values() for config in several for key in config}
-    keys = dict.fromkeys([*(key for key in always if key in known), *differing([c for s in every.values() for c in s])])
+    every = [config for several in of_names.values() for config in several]
+    known = {key for config in every for key in config}
     cells = [
         {"setting": key}
         | {
-            name: ", ".join(dict.fromkeys(_shown(config.get(key)) for config in several))
-            for name, several in every.items()
+            name: ", ".join(dict.fromkeys(_shown(each.get(key)) for each in several))
+            for name, several in of_names.items()
         }
         | ({"paper (reported)": paper.TABLE_5.get(key)} if always is _OF_RUNS else {})
-        for key in keys
+        for key in dict.fromkeys([*(key for key in always if key in known), *differing(every)])
     ]
     return Table(table.name, table.title, pd.DataFrame(cells)) if cells else None
 
@@ -179,11 +178,9 @@ def settings(table: Table, of_names: Mapping[str, Sequence[Mapping[str, Any]]], 
 def differing(configs: Sequence[Mapping[str, Any]], ignored: Sequence[str] = ()) -> list[str]:
     """Keys of the settings in which configurations of one host differ, besides where a run is written."""
     keys: dict[str, None] = {}
-    for verl in (True, False):
-        same_host = [flat(dict(config)) for config in configs if config]
-        same_host = [config for config in same_host if any(key.startswith("algorithm.") for key in config) == verl]
-        for config in same_host[1:]:
-            keys |= dict.fromkeys(differences(same_host[0], config, (*_WRITTEN, *ignored)))
+    for of_host in ([c for c in configs if c and ("cw_kernel" in c) == trl] for trl in (True, False)):
+        for config in of_host[1:]:
+            keys |= dict.fromkeys(differences(dict(of_host[0]), dict(config), (*_WRITTEN, *ignored)))
     return list(keys)
 
 
