@@ -17,7 +17,7 @@ from rich.markup import escape
 
 from cw_plugin import __version__
 from cw_plugin.data.sources import SOURCES
-from cw_plugin.errors import CWGRPOError, how_to_install
+from cw_plugin.errors import CWGRPOError, HostError, OptionsError, how_to_install
 from cw_plugin.files import expanded
 from cw_plugin.reports.paper import TABLE_2
 
@@ -25,14 +25,6 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=N
 
 Name = Enum("Name", {name: name for name in (*SOURCES, "all")}, type=str)  # type: ignore[misc]
 PaperModel = Enum("PaperModel", {name: name for name in (*TABLE_2, "all")}, type=str)  # type: ignore[misc]
-
-
-class EngineName(str, Enum):
-    """What generates and grades in ``cw-grpo evaluate``."""
-
-    verl = "verl"
-    vllm = "lighteval"
-    accelerate = "lighteval-accelerate"
 
 
 @contextmanager
@@ -224,32 +216,20 @@ def evaluate(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Hugging Face names or folders, verl's checkpoints (global_step_*) or folders of them; hydra "
-            "overrides of verl can follow."
+            help="Hugging Face names or folders, verl's checkpoints (global_step_*), or runs, each as FOLDER or "
+            "NAME=FOLDER. Hydra overrides of verl can follow.",
+            show_default=False,
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the answers: NAME/aime24.jsonl, ...")] = Path("evaluation"),
+    out: Annotated[Path, typer.Option(help="Folder for the answers: MODEL/aime24.jsonl, ...")] = Path("evaluation"),
     data_dir: Annotated[Path, typer.Option(help="Folder that cw-grpo prepare wrote.")] = Path("~/data/cw_grpo"),
     benchmarks: Annotated[
-        str,
-        typer.Option(help="NAME, NAME@SAMPLES or NAME=FILE.parquet, separated by spaces. Default: the paper's five."),
+        str, typer.Option(help="NAME, NAME@SAMPLES or NAME=FILE.parquet, separated by spaces.")
     ] = "aime24 amc23 math500 minerva olympiadbench",
-    n: Annotated[int, typer.Option(help="Samples per question.")] = 1,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.6,
-    top_p: Annotated[float, typer.Option()] = 0.95,
-    max_prompt: Annotated[int, typer.Option(help="Maximum length in tokens; longer prompts count as wrong.")] = 2048,
-    max_response: Annotated[int, typer.Option(help="Maximum length in tokens.")] = 30720,
-    seed: Annotated[int, typer.Option(help="Seed of vLLM.")] = 42,
-    engine: Annotated[
-        EngineName,
-        typer.Option(help="lighteval: with vLLM; lighteval-accelerate: with accelerate."),
-    ] = EngineName.verl,
-    lighteval: Annotated[str, typer.Option(help="lighteval's executable, in any environment.")] = "lighteval",
 ) -> None:
     """Zero-shot pass@1 of models and checkpoints on benchmarks, by verl's own validation.
 
-    Every graded answer is kept; the same command again asks only for the missing ones. The exit code is 2 if the input
-    cannot be evaluated, and 1 if the engine stops before the last answer.
+    Benchmarks that have their answers are not asked again. The exit code is 1 if verl stops before the last answer.
     """
     started = time.monotonic()
 
@@ -260,29 +240,21 @@ def evaluate(
     arguments = models or []
     overrides = [text for text in arguments if _OVERRIDE.fullmatch(text) and not expanded(text).exists()]
     with _errors(f"install verl 0.9.1, and {how_to_install('data')}"):
-        from cw_plugin.errors import EngineError, EvaluationError
+        from cw_plugin.evaluation.ask import evaluate as ask
         from cw_plugin.evaluation.benchmarks import read_benchmarks
-        from cw_plugin.evaluation.engine import EvaluationOptions, Verl
-        from cw_plugin.evaluation.lighteval_engine import Lighteval
-        from cw_plugin.evaluation.run import evaluate as run
 
-        options = EvaluationOptions(expanded(out), n, temperature, top_p, max_prompt, max_response, seed, overrides)
         try:
             specs = shlex.split(benchmarks)
         except ValueError as error:
-            raise EvaluationError(
-                f"--benchmarks {benchmarks}: {error}; put quotes around a path with a quote."
-            ) from None
-        chosen = read_benchmarks(specs, expanded(data_dir), n)
-        backend = "accelerate" if engine is EngineName.accelerate else "vllm"
-        asked = Verl(options) if engine is EngineName.verl else Lighteval(options, lighteval, backend)
+            raise OptionsError(f"--benchmarks {benchmarks}: {error}; put quotes around a path with a quote.") from None
+        chosen = read_benchmarks(specs, expanded(data_dir))
         try:
-            run([text for text in arguments if text not in overrides], chosen, asked, options, say)
-        except EngineError as error:
+            ask([text for text in arguments if text not in overrides], chosen, expanded(out), overrides, say)
+        except HostError as error:
             typer.echo(f"Error: {error}", err=True)
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
-            say("stopped; graded answers are kept, run the same command again to continue")
+            say("stopped; run the same command again to ask what is left")
             raise typer.Exit(130) from None
 
 

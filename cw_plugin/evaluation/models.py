@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import re
@@ -13,207 +12,139 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cw_plugin.errors import EvaluationError, first_line
+from cw_plugin.errors import DataError, OptionsError, first_line
 from cw_plugin.files import expanded
 
-STEP = "global_step_"
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.distcp")
+_STEP = re.compile(r"global_step_(\d+)")
+_NAMED = re.compile(r"([\w.-]+)=(.+)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Model:
-    """One model to evaluate.
+    """A folder or a name on the hub, the name of its folder of answers, and the step of a checkpoint."""
 
-    Attributes:
-        name: the folder of its answers.
-        checkpoint: the argument: an absolute path, or a name on the hub.
-        path: a Hugging Face folder or name; None if ``checkpoint`` must be merged first.
-        step: the training step of a checkpoint.
-        weights: identifies the weights: the hub's commit, or a hash of the files' names, sizes and times.
-    """
-
+    place: Path | str
     name: str
-    checkpoint: str
-    path: str | None
-    step: int | None
-    weights: str
+    step: int | None = None
 
 
-def find_models(
-    arguments: Sequence[str], out: Path, say: Callable[[str], None], trust_remote_code: bool = False
-) -> list[Model]:
-    """The models that the arguments name. A folder of checkpoints stands for all of them, ordered by step.
+def find_models(arguments: Sequence[str], say: Callable[[str], None]) -> list[Model]:
+    """The models that the arguments name. A run's folder stands for all of its checkpoints, by step.
 
     Args:
-        arguments: Hugging Face names or folders, ``global_step_*`` folders, their ``actor`` folders, folders of these.
-        out: the folder of the answers; a name that another model has there is not used again.
-        say: called with a message about each checkpoint that is left out.
-        trust_remote_code: whether a model on the hub may bring code of its own.
+        arguments: ``PLACE`` or ``NAME=PLACE``; a Hugging Face name or folder, a ``global_step_*`` folder, or a run's.
+        say: called with a sentence about each checkpoint that is left out.
 
     Raises:
-        EvaluationError: there is no argument, or one that does not name a model.
+        OptionsError: no model is given, a folder does not exist, or two models have one name.
+        DataError: a folder holds no model.
     """
-    places: list[str | Path] = []
+    models: dict[str, Model] = {}
     for argument in arguments:
-        path = expanded(argument)
-        if path.exists():
-            places += _expand(path.resolve(), say)
-        elif argument.startswith(("/", ".", "~")) or argument.count("/") > 1 or not argument:
-            raise EvaluationError(f"The model {argument!r} does not exist; give a folder, or a name on the hub.")
+        named = _NAMED.fullmatch(argument) if not expanded(argument).exists() else None
+        name, place = (named[1], named[2]) if named else ("", argument)
+        if expanded(place).exists():
+            found = _in_folder(expanded(place).resolve(), name, say)
+        elif place.startswith(("/", ".", "~")) or place.count("/") > 1 or not place:
+            raise OptionsError(f"The model {place!r} does not exist; give a folder, or a name on the hub.")
         else:
-            places.append(argument)
-    places = list(dict.fromkeys(places))
-    if not places:
-        raise EvaluationError("No model is given; name Hugging Face models or verl's checkpoints.")
-    names = _names(places, out)
-    models = {name: _model(place, name, trust_remote_code) for place, name in zip(places, names, strict=True)}
+            found = [Model(place, name or place.rpartition("/")[2])]
+        for model in found:
+            if (other := models.setdefault(model.name, model)).place != model.place:
+                raise OptionsError(f"{other.place} and {model.place} are both {model.name}; name one, as NAME=FOLDER.")
+    if not models:
+        raise OptionsError("No model is given; name Hugging Face models or verl's checkpoints.")
     return list(models.values())
 
 
-def _expand(path: Path, say: Callable[[str], None]) -> list[Path]:
+def _in_folder(path: Path, name: str, say: Callable[[str], None]) -> list[Model]:
     if (path / "config.json").is_file():
-        return [path]
-    if path.name == "actor" and path.parent.name.startswith(STEP):
-        path = path.parent
-    if path.name.startswith(STEP):
-        if not (path / "actor").is_dir():
-            raise EvaluationError(
-                f"{path} has no folder actor: verl deleted this checkpoint, or never finished it. Give another one."
-            )
-        return [path]
-    steps = sorted((step for step in path.glob(f"{STEP}*") if step.is_dir()), key=_step)
-    if not steps:
-        raise EvaluationError(
-            f"{path} has neither a config.json nor global_step_* folders; give a model or checkpoint."
-        )
-    tracker = path / "latest_checkpointed_iteration.txt"  # verl writes it when a checkpoint is complete
-    latest = int(tracker.read_text()) if tracker.exists() else _step(steps[-1])
-    whole = [step for step in steps if (step / "actor").is_dir() and _step(step) <= latest]
-    for step in steps:
-        if step not in whole:
-            say(f"{step} is left out: verl deleted it, or never finished it")
-    if not whole:
-        raise EvaluationError(
-            f"No checkpoint in {path} has a folder actor: verl has deleted them. Give another folder."
-        )
-    return whole
-
-
-def _step(path: Path) -> int:
-    number = path.name.removeprefix(STEP)
-    if not number.isdigit():
-        raise EvaluationError(f"{path} is not a checkpoint of verl: its name must end with the number of the step.")
-    return int(number)
-
-
-def _names(places: list[str | Path], out: Path) -> list[str]:
-    """A name for each: the one that it has in ``out``, or a new one, with a hash of the folder if another one has it.
-
-    Names of checkpoints of one run differ in the step alone.
-    """
-    known: dict[str, str] = {}  # checkpoint -> name
-    for file in sorted(out.glob("*/settings.json")):
-        with contextlib.suppress(ValueError, KeyError, TypeError):  # another program's file
-            known[json.loads(file.read_text(encoding="utf-8"))["checkpoint"]] = file.parent.name
-    owners: dict[str, str] = {}  # name, without the number of a step -> folder
-    for checkpoint, name in known.items():
-        owners[re.sub(rf"-{STEP}\d+$", f"-{STEP}", name)] = _folder(checkpoint)
-    names = []
-    for place in map(str, places):
-        folder, step = _folder(place), place.rpartition(STEP)[2] if place != _folder(place) else ""
-        if place not in known:
-            base, end = folder.removesuffix("/checkpoints").rpartition("/")[2], f"-{STEP}" if step else ""
-            other = f"{base}-{hashlib.sha256(folder.encode()).hexdigest()[:6]}"
-            name = next(each for each in (base + end, other + end) if owners.get(each, folder) == folder)
-            owners[name] = folder
-            known[place] = name + step
-        names.append(known[place])
-    return names
-
-
-def _folder(place: str) -> str:
-    """What checkpoints of one run have in common; a model is alone in its folder."""
-    parent, _, last = place.rpartition("/")
-    return parent if last.startswith(STEP) else place
-
-
-def _model(place: str | Path, name: str, trust_remote_code: bool) -> Model:
-    if isinstance(place, str):
-        return Model(name, place, place, None, _commit(place, trust_remote_code))
-    if not place.name.startswith(STEP):
-        return Model(name, str(place), str(place), None, _fingerprint(place))
-    for folder in (place / "actor" / "huggingface", place / "actor" / "model" / "huggingface"):
-        if any(folder.glob("*.safetensors")):  # Megatron's bridges save it like this, FSDP when it is asked to
-            return Model(name, str(place), str(folder), _step(place), _fingerprint(folder))
-    return Model(name, str(place), None, _step(place), _fingerprint(place / "actor"))
-
-
-def _commit(name: str, trust_remote_code: bool) -> str:
-    from transformers import AutoConfig
-
-    try:
-        config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
-        raise EvaluationError(
-            f"The model {name} is not a folder, and cannot be read from the hub ({first_line(error)}); check the name."
-        ) from error
-    return str(config._commit_hash)
-
-
-def _fingerprint(folder: Path) -> str:
-    files = sorted(
-        file for pattern in WEIGHTS for file in folder.rglob(pattern) if not file.name.startswith(("optim", "extra"))
+        return [Model(path, name or path.name)]
+    path = path.parent if path.name == "actor" else path
+    steps = (
+        [path] if _STEP.fullmatch(path.name) else [*path.glob("global_step_*"), *path.glob("checkpoints/global_step_*")]
     )
-    files = [file for file in files if not {"optimizer", "extra"} & set(file.relative_to(folder).parts)]
-    if not files:
-        raise EvaluationError(f"{folder} has no weights; give a folder with a whole model or checkpoint.")
-    stats = [(str(file.relative_to(folder)), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    numbers = {step: int(match[1]) for step in steps if (match := _STEP.fullmatch(step.name))}
+    found = []
+    for step in sorted(numbers, key=lambda step: numbers[step]):
+        tracker = step.parent / "latest_checkpointed_iteration.txt"  # verl writes it when a checkpoint is complete
+        latest = tracker.read_text().strip() if tracker.is_file() else ""
+        if (step / "actor").is_dir() and not (latest.isdecimal() and numbers[step] > int(latest)):
+            run = step.parent.parent if step.parent.name == "checkpoints" else step.parent
+            found.append(Model(step, f"{name or run.name}-{step.name}", numbers[step]))
+        else:
+            say(f"{step} is left out: verl deleted it, or has not finished it.")
+    if not found:
+        raise DataError(f"{path} holds no model (config.json), and no whole checkpoint (global_step_*/actor).")
+    return found
+
+
+def fingerprint(place: Path | str, patterns: Sequence[str] = WEIGHTS, trust_remote_code: bool = False) -> str:
+    """A hash of a file, or of the names, sizes and times of files in a folder; the commit of a model on the hub.
+
+    Raises:
+        DataError: the folder has no such files, or the hub no such model.
+    """
+    if isinstance(place, str):
+        from transformers import AutoConfig
+
+        try:
+            return str(AutoConfig.from_pretrained(place, trust_remote_code=trust_remote_code)._commit_hash)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{place} is no folder, and no model on the hub ({first_line(error)}).") from None
+    if place.is_file():
+        return hashlib.sha256(place.read_bytes()).hexdigest()
+    files = [file for pattern in patterns for file in sorted(place.rglob(pattern)) if file.is_file()]
+    names = {file: str(file.relative_to(place)) for file in files}
+    weights = [file for file in files if not re.search(r"(^|/)(optim|extra)", names[file])]
+    if not weights:
+        raise DataError(f"{place} has no weights; give a folder with a whole model or checkpoint.")
+    stats = [(names[file], file.stat().st_size, file.stat().st_mtime_ns) for file in weights]
     return hashlib.sha256(json.dumps(stats).encode()).hexdigest()
 
 
-def merged(model: Model, cache: Path, say: Callable[[str], None]) -> str:
-    """The Hugging Face folder of a model; a checkpoint is merged into ``cache`` the first time.
+def merged(model: Model, weights: str, cache: Path, say: Callable[[str], None]) -> str:
+    """The Hugging Face name or folder of a model; a checkpoint is merged into ``cache`` the first time.
+
+    Args:
+        weights: the fingerprint of a checkpoint's weights.
 
     Raises:
-        EvaluationError: verl's merger fails, or leaves a LoRA adapter. No incomplete model stays in ``cache``.
+        DataError: verl's merger fails, or leaves a LoRA adapter. No incomplete model stays in ``cache``.
     """
-    if model.path is not None:
-        return model.path
-    actor = Path(model.checkpoint) / "actor"
-    target = cache / f"{model.name}-{model.weights[:12]}"
+    if model.step is None:
+        return str(model.place)
+    actor = Path(model.place) / "actor"
+    for saved in (actor / "huggingface", actor / "model" / "huggingface"):
+        if any(saved.glob("*.safetensors")):  # Megatron's bridges save it like this, FSDP when it is asked to
+            return str(saved)
+    target = cache / f"{model.name}-{weights[:12]}"
     if target.is_dir():
         return str(target)
     megatron = (actor / "model").is_dir()
-    config = actor / "model" / "huggingface" if megatron else actor / "huggingface"
-    if not (config / "config.json").is_file():
-        fix = (  # with actor.megatron.use_dist_checkpointing verl leaves this folder empty
-            "copy the config and the tokenizer of the model that was trained to it, and no weights"
-            if megatron
-            else "the checkpoint is incomplete, give another one"
+    config = (actor / "model" if megatron else actor) / "huggingface" / "config.json"
+    if not config.is_file():  # with actor.megatron.use_dist_checkpointing verl leaves the folder empty
+        raise DataError(
+            f"{config} is missing; copy config and tokenizer of the model that was trained there, no weights."
         )
-        raise EvaluationError(f"{config} has no config.json, which verl's merger needs; {fix}.")
-    merge = ["-m", "verl.model_merger", "merge", "--local_dir", str(actor)]
-    command = [sys.executable, *merge, "--backend", "fsdp"]
+    merge = ["-m", "verl.model_merger", "merge", "--local_dir", str(actor), "--backend"]
+    command = [sys.executable, *merge, "fsdp"]
     if megatron:
         # A process group of its own: with the variables of a job, the merger would wait for the job's other processes.
         alone = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command = [*alone, *merge, "--backend", "megatron", "--use_cpu_initialization"]
-        if json.loads((config / "config.json").read_text(encoding="utf-8")).get("tie_word_embeddings"):
+        command = [*alone, *merge, "megatron", "--use_cpu_initialization"]
+        if json.loads(config.read_text(encoding="utf-8")).get("tie_word_embeddings"):
             command.append("--tie-word-embedding")
-    part, log = (target.with_name(target.name + suffix) for suffix in (".part", ".log"))
+    part, log = target.with_name(f".{target.name}.part"), target.with_name(f"{target.name}.log")
     shutil.rmtree(part, ignore_errors=True)  # left by an interrupted merge
     cache.mkdir(parents=True, exist_ok=True)
     say(f"{model.name}: merging the checkpoint into {target}")
     with log.open("wb") as output:
-        result = subprocess.run([*command, "--target_dir", str(part)], stdout=output, stderr=subprocess.STDOUT)
-    if result.returncode != 0:
-        shutil.rmtree(part, ignore_errors=True)
-        raise EvaluationError(f"verl's merger could not merge {actor}; its output: {log}")
-    if (part / "lora_adapter").is_dir():  # the merger put it beside the base model, without merging it
-        shutil.rmtree(part)
-        raise EvaluationError(
-            f"{actor} holds a LoRA adapter, which verl's merger does not merge into the base model; merge the two with "
-            "peft's merge_and_unload, and give the folder of the merged model."
-        )
-    part.replace(target)
-    return str(target)
+        code = subprocess.run([*command, "--target_dir", str(part)], stdout=output, stderr=subprocess.STDOUT).returncode
+    if code == 0 and not (part / "lora_adapter").is_dir():
+        return str(part.replace(target))
+    shutil.rmtree(part, ignore_errors=True)
+    if code == 0:  # the merger put the adapter beside the base model
+        raise DataError(f"{actor} has a LoRA adapter; merge it with peft's merge_and_unload, and give that folder.")
+    raise DataError(f"verl's merger could not merge {actor}; its output: {log}")
