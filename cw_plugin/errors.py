@@ -83,7 +83,7 @@ def how_to_install(extra: str = "") -> str:
     """The command that installs this package, or an optional part of it. The package is not on a package index.
 
     Args:
-        extra: an extra of pyproject.toml, such as "data", "report" or "lighteval".
+        extra: an extra of pyproject.toml, such as "data" or "report".
     """
     from cw_plugin import __version__
 

@@ -45,7 +45,7 @@ from verl.experimental.reward_loop.reward_loop import RewardLoopManager
 from verl.trainer.ppo import ray_trainer
 
 from cw_plugin.doctor import environment
-from cw_plugin.evaluation.store import Answers, Journal
+from cw_plugin.reports.evaluations import read_answers
 from cw_plugin.reports.records import read_tokens
 from cw_plugin.rewards import compute_score
 
@@ -141,29 +141,34 @@ def test_after_kill_9_the_same_command_resumes_and_finishes(tmp_path):
 
 
 @pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_the_evaluation_of_a_checkpoint_asks_what_is_missing(killed, first_run, tmp_path):
-    """A checkpoint is merged and asked; a part of the answers is there before, of an evaluation that was killed."""
+def test_an_evaluation_has_every_answer_and_asks_nothing_twice(killed, first_run, tmp_path):
+    """A checkpoint is merged and asked. In the slow one a Hugging Face model, too, and a kill while it is asked."""
     run, *_ = first_run
     out = tmp_path / "answers"
     file = ROOT / ".cache" / "quickstart" / "open_rs" / "test.parquet"
+    half = tmp_path / "half.parquet"
+    pq.write_table(pq.read_table(file).slice(0, 48), half)
     environment = os.environ | {
         "PATH": f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}",
         "OVERLAY": "examples/cpu/overlay.sh",
-        "BENCHMARKS": f"sums@2={file}",
+        "BENCHMARKS": f"sums={file} half@2={half}",
         "OUT": str(out),
         "MAX_PROMPT": "192",
         "MAX_RESPONSE": "64",
         "TEMPERATURE": "1.0",
         "E2E_PROBE_DIR": str(out / "probe"),
     }
-    few = "actor_rollout_ref.rollout.max_num_seqs=16"  # at a time, so that some are left when it is killed
-    command = ["bash", "examples/eval_benchmarks.sh", str(run / "checkpoints" / "global_step_5"), few]
-    model = f"{run.name}-global_step_5"
-    answers = Answers(out / model)
+    command = [
+        "bash",
+        "examples/eval_benchmarks.sh",
+        *[str(MODEL)] * killed,
+        str(run / "checkpoints" / "global_step_5"),
+    ]
+    models = [*["model"] * killed, f"{run.name}-global_step_5"]
     if killed:
         process = subprocess.Popen(command, cwd=ROOT, env=environment)
-        deadline = time.monotonic() + 400
-        while not answers.poll():
+        log, deadline = out / "model" / "verl.log", time.monotonic() + 400
+        while not (log.exists() and "ready to fit" in log.read_text(errors="replace")):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
@@ -172,30 +177,30 @@ def test_the_evaluation_of_a_checkpoint_asks_what_is_missing(killed, first_run, 
         while trainer_processes(out):
             assert time.monotonic() < deadline, "processes of the killed evaluation are left"
             time.sleep(0.5)
-    else:
-        journal = Journal(answers.journal)
-        for index, row in enumerate(pq.read_table(file).to_pylist()[:40]):
-            output = rf"<think>so</think> \boxed{{{row['reward_model']['ground_truth'] if index % 2 else 'none'}}}"
-            score = compute_score(
-                row["data_source"], output, row["reward_model"]["ground_truth"], model_path=str(MODEL)
-            )
-            journal.write({"benchmark": "sums", "index": index, "sample": 0, "output": output, **score, "tokens": 9})
-    before = Answers(out / model).graded
-    assert 0 < len(before) < 2 * 96
+        assert "model is not finished on half: evaluate it again to complete it." in read_answers(out)[1]
 
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400)
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=800)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert f"{2 * 96 - len(before)} answers to generate, {len(before)} already exist" in result.stdout
-    graded = [json.loads(line) for line in (out / model / "sums.jsonl").read_text().splitlines()]
-    assert [(answer["index"], answer["sample"]) for answer in graded] == [(i, s) for i in range(96) for s in range(2)]
-    for answer in graded:
-        kept = before.get(("sums", answer["index"], answer["sample"]))
-        assert kept is None or kept["output"] == answer["output"]
-        again = compute_score("knoveleng/open-rs", answer["output"], answer["ground_truth"], model_path=str(MODEL))
-        assert again == {key: answer[key] for key in again}
-    assert 0.2 < sum(answer["acc"] for answer in graded) / len(graded) < 0.9
-    settings = json.loads((out / model / "settings.json").read_text())
-    assert settings["step"] == 5 and settings["benchmarks"]["sums"]["finished"] is True
+    for model, name, count, n in [(model, *each) for model in models for each in (("sums", 96, 1), ("half", 48, 2))]:
+        graded = [json.loads(line) for line in (out / model / f"{name}.jsonl").read_text().split("\n")[:-1]]
+        assert [answer["question"] for answer in graded] == [f"{name}/{i}" for i in range(count) for _ in range(n)]
+        rows = pq.read_table(file).to_pylist()
+        for answer in graded:
+            row = rows[int(answer["question"].partition("/")[2])]
+            assert row["prompt"][-1]["content"] in answer["input"]  # the answer is to this question
+            again = compute_score(
+                row["data_source"], answer["output"], row["reward_model"]["ground_truth"], model_path=str(MODEL)
+            )
+            assert again == {key: answer[key] for key in again}
+        acc = [answer["acc"] for answer in graded]
+        assert 0.2 < sum(acc) / len(acc) < 0.9
+        assert f"{model}: {name} pass@1 {sum(acc) / len(acc):.2%}" in result.stdout
+    answers, notes = read_answers(out)
+    assert notes == [] and answers[-1].step == 5
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.jsonl")}
+    again = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
+    assert again.returncode == 0 and "verl's output" not in again.stdout
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.jsonl")} == before
 
 
 def test_the_covariance_is_recorded(first_run):

@@ -14,8 +14,8 @@ from cw_plugin import errors
 from cw_plugin.errors import CWGRPOError, NonFiniteError, how_to_install
 
 ARGUMENTS = {NonFiniteError: ("log_probs", [3, 17], " Look at the actor.")}  # others take a message
-# lighteval's, vLLM's and Megatron's own processes; TRL and ms-swift, which are not in this environment
-NEEDS_MORE = ("lighteval_tasks", "cpu.platform", "cpu.megatron", "trl_integration", "swift_integration")
+# vLLM's and Megatron's own processes; TRL and ms-swift, which are not in this environment
+NEEDS_MORE = ("cpu.platform", "cpu.megatron", "trl_integration", "swift_integration")
 
 
 def package_classes() -> set[type]:

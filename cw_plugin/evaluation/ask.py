@@ -100,6 +100,7 @@ def evaluate(
         DataError: a model cannot be read, or its answers cannot.
         HostError: verl stopped before the last answer.
     """
+    models = find_models(arguments, say)
     config = compose([*VALIDATION, *overrides])
     rollout = config.actor_rollout_ref.rollout
     rollout.max_model_len = rollout.max_model_len or config.data.max_prompt_length + config.data.max_response_length
@@ -112,7 +113,7 @@ def evaluate(
         why = "another evaluation writes to it" if isinstance(error, BlockingIOError) else error.strerror
         raise OptionsError(f"{out} cannot be used: {why}; give another folder with --out.") from None
     with lock:
-        works = [_work(model, benchmarks, out.absolute(), resolved, say) for model in find_models(arguments, say)]
+        works = [_work(model, benchmarks, out.absolute(), resolved, say) for model in models]
         for work in works:
             if work.settings:
                 _ask(work, say)
@@ -142,33 +143,32 @@ def _work(
         "versions": {package: importlib.metadata.version(package) for package in PACKAGES},
     }
     work = Work(model.name, path, out / model.name, {}, [], {}, defaultdict(list))
+    left = []
     for benchmark in benchmarks:
         samples = benchmark.samples or options["rollout"]["val_kwargs"]["n"]
         questions = hashlib.sha256(json.dumps(benchmark.rows, sort_keys=True, default=str).encode()).hexdigest()
         settings = {"evaluation": {**asked, "questions": questions, "samples": samples}, **config}
         if (work.folder / f"{benchmark.name}.jsonl").exists():
             _refuse_others(work.folder / f"{benchmark.name}.yaml", settings)
-            continue
-        work.settings[benchmark.name] = settings
-        lengths = _prompt_lengths(path, benchmark, config)
+        else:
+            work.settings[benchmark.name] = settings
+            left.append(benchmark)
+    for benchmark, lengths in zip(left, _prompt_lengths(path, left, config), strict=True):
         if (overlong := sum(length > limit for length in lengths)) > 0:
             say(
                 f"{model.name}: {overlong} of {len(lengths)} prompts of {benchmark.name} have more than "
                 f"data.max_prompt_length={limit} tokens, the longest {max(lengths)}; they count as wrong"
             )
+        samples = work.settings[benchmark.name]["evaluation"]["samples"]
         for number, (row, length) in enumerate(zip(benchmark.rows, lengths, strict=True)):
             question = f"{benchmark.name}/{number}"
             work.samples[question] = samples
             if length <= limit:
                 work.rows += [{**row, "extra_info": {**(row.get("extra_info") or {}), "question": question}}] * samples
             else:
-                unread = {
-                    "input": row["prompt"][-1]["content"],
-                    "output": "",
-                    "gts": row["reward_model"]["ground_truth"],
-                }
-                line = json.dumps({**unread, "score": 0.0, "acc": 0.0, "question": question}, ensure_ascii=False)
-                work.answers[question] = [f"{line}\n".encode()] * samples
+                prompt, gold = row["prompt"][-1]["content"], row["reward_model"]["ground_truth"]
+                unread = {"input": prompt, "output": "", "gts": gold, "score": 0.0, "acc": 0.0, "question": question}
+                work.answers[question] = [f"{json.dumps(unread, ensure_ascii=False)}\n".encode()] * samples
     return work
 
 
@@ -180,13 +180,13 @@ def _refuse_others(file: Path, settings: dict[str, Any]) -> None:
         key, (was, now) = next(iter(differ.items()))
         what = f"was asked with {key}={was}, and now it is {now}" if before else f"has no {file.name} of this version"
         raise OptionsError(
-            f"{file.with_suffix('.jsonl')} {what}; use the same settings, another folder (--out), or another name for the "
-            "model (NAME=FOLDER)."
+            f"{file.with_suffix('.jsonl')} {what}; use the same settings, another folder (--out), or another name "
+            "for the model (NAME=FOLDER)."
         )
 
 
-def _prompt_lengths(path: str, benchmark: Benchmark, config: dict[str, Any]) -> list[int]:
-    """Tokens of every prompt, as verl renders it."""
+def _prompt_lengths(path: str, benchmarks: Sequence[Benchmark], config: dict[str, Any]) -> list[list[int]]:
+    """Tokens of every prompt of each benchmark, as verl renders it."""
     from jinja2 import TemplateError
     from transformers import AutoConfig, AutoTokenizer
 
@@ -196,13 +196,13 @@ def _prompt_lengths(path: str, benchmark: Benchmark, config: dict[str, Any]) -> 
         model = AutoConfig.from_pretrained(path, trust_remote_code=trust, **options["override_config"])
         tokenizer = AutoTokenizer.from_pretrained(options["tokenizer_path"] or path, trust_remote_code=trust)
         tokenizer.chat_template = options["custom_chat_template"] or tokenizer.chat_template  # as verl does
-        chats = [row["prompt"] for row in benchmark.rows]
-        lengths = prompt_lengths(tokenizer, chats, config["data"]["apply_chat_template_kwargs"])
+        template = config["data"]["apply_chat_template_kwargs"]
+        lengths = [prompt_lengths(tokenizer, [row["prompt"] for row in b.rows], template) for b in benchmarks]
     except (OSError, ValueError, TemplateError) as error:
         raise DataError(
-            f"The prompts of {benchmark.name} cannot be rendered with the model and the chat template of {path} "
-            f"({first_line(error)}); give a whole model, set actor_rollout_ref.model.custom_chat_template, or prepare other "
-            "prompts (cw-grpo prepare --prompt none has no system turn)."
+            f"The prompts cannot be rendered with the model and the chat template of {path} "
+            f"({first_line(error)}); give a whole model, set actor_rollout_ref.model.custom_chat_template, or prepare "
+            "other prompts (cw-grpo prepare --prompt none has no system turn)."
         ) from None
     positions = getattr(model.get_text_config(), "max_position_embeddings", None) or rollout["max_model_len"]
     if positions < rollout["max_model_len"] and "hf_overrides" not in (rollout["engine_kwargs"].get("vllm") or {}):
@@ -232,10 +232,8 @@ def _ask(work: Work, say: Callable[[str], None]) -> None:
                 work.answers[json.loads(line)["question"]].append(line)
     lacking = {question.partition("/")[0] for question, n in work.samples.items() if len(work.answers[question]) != n}
     for name in work.settings.keys() - lacking:
-        lines = [
-            line for question in work.samples if question.startswith(f"{name}/") for line in work.answers[question]
-        ]
-        write_whole(work.folder / f"{name}.jsonl", b"".join(lines).decode())
+        whole = b"".join(b"".join(work.answers[q]) for q in work.samples if q.startswith(f"{name}/"))
+        write_whole(work.folder / f"{name}.jsonl", whole.decode())
     if lacking:
         raise HostError(f"verl has not graded every answer to {', '.join(sorted(lacking))}; {log} says why. Try again.")
     shutil.rmtree(part)
