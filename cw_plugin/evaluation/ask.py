@@ -246,6 +246,7 @@ def _command(work: Work, part: Path) -> list[str]:
         pq.write_table(pa.Table.from_pylist(work.rows), asked)
     except pa.ArrowException as error:
         raise DataError(f"The benchmarks' columns do not fit together ({error}); ask one after the other.") from None
+    del config["evaluation"]
     devices = config.trainer.nnodes * config.trainer.n_gpus_per_node
     reward = config.reward.custom_reward_function
     kwargs = {**(reward.get("reward_kwargs") or {})}
