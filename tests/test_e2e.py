@@ -429,7 +429,7 @@ def test_verls_reward_loop_in_a_ray_actor():
         assert result.non_tensor_batch["format"].tolist() == [1.0, 1.0, 1.0, 0.0]
         assert result.non_tensor_batch["pred"].tolist() == ["27", "28", "", ""]
         descendants = [p for p in psutil.Process().children(recursive=True) if p.ppid() != os.getpid()]
-        workers = [p for p in descendants if "pebble_pool_worker" in " ".join(p.cmdline())]  # the actor's
+        workers = [p for p in descendants if "cw_plugin.rewards.worker" in p.cmdline()]  # the actor's
         assert workers
         ray.kill(manager.reward_loop_workers[0])
         _, alive = psutil.wait_procs(workers, timeout=60)

@@ -12,20 +12,18 @@ answer (see :mod:`cw_plugin.rewards.pool`).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from decimal import Decimal
+from numbers import Number
 from typing import Any
 
-from cw_plugin.errors import GroundTruthError, OptionsError, how_to_install
+from cw_plugin.errors import CWGRPOError, DataError, OptionsError
 from cw_plugin.rewards.boxed import number_text
-
-try:
-    from cw_plugin.rewards.pool import TIME_LIMIT, GradingPool, shared_pool
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(f"{error.name} is not installed; {how_to_install('data')}", name=error.name) from error
+from cw_plugin.rewards.pool import TIME_LIMIT, GradingPool, shared_pool
 from cw_plugin.rewards.think import FORMAT_RULES, answer_section, template_opens_think
 
-__all__ = ["GradingPool", "compute_score"]
+__all__ = ["GradingPool", "compute_score", "ground_truth_problem"]
 
 TRAINING_SOURCES = frozenset({"knoveleng/open-rs"})
 EXTRACTIONS = ("training", "evaluation")
@@ -74,32 +72,63 @@ def compute_score(
 
     Raises:
         OptionsError: a keyword has an invalid value.
-        GroundTruthError: ``ground_truth`` is neither text nor a finite number (a bool, NaN, None, a list).
+        DataError: ``ground_truth`` is empty, or neither text nor a finite number (a bool, NaN, None, a list). verl
+            drops the response and goes on, so this and every other error is printed on stderr as well, once.
     """
-    if format_rule not in FORMAT_RULES:
-        raise OptionsError(f"format_rule={format_rule!r} does not exist; use one of {', '.join(FORMAT_RULES)}.")
-    if extraction is None:
-        extraction = "training" if data_source in TRAINING_SOURCES else "evaluation"
-    elif extraction not in EXTRACTIONS:
-        raise OptionsError(f"extraction={extraction!r} does not exist; use one of {', '.join(EXTRACTIONS)}.")
-    if not time_limit > 0:
-        raise OptionsError(f"time_limit must be > 0 (seconds), got {time_limit!r}.")
-    if opens_think is None and model_path is not None:
-        opens_think = template_opens_think(model_path)
+    try:
+        if format_rule not in FORMAT_RULES:
+            raise OptionsError(f"format_rule={format_rule!r} does not exist; use one of {', '.join(FORMAT_RULES)}.")
+        if extraction is None:
+            extraction = "training" if data_source in TRAINING_SOURCES else "evaluation"
+        elif extraction not in EXTRACTIONS:
+            raise OptionsError(f"extraction={extraction!r} does not exist; use one of {', '.join(EXTRACTIONS)}.")
+        if not time_limit > 0:
+            raise OptionsError(f"time_limit must be > 0 (seconds), got {time_limit!r}.")
+        if opens_think is None and model_path is not None:
+            opens_think = template_opens_think(model_path)
 
-    expected = ground_truth if isinstance(ground_truth, str) else number_text(ground_truth)
-    if expected is None:
-        raise GroundTruthError(
-            f"ground_truth must be text or a finite number, got {ground_truth!r} ({type(ground_truth).__name__}) in a "
-            f"row with data_source={data_source!r}. Correct it in the data."
-        )
+        if problem := ground_truth_problem(ground_truth, parse=False):
+            raise DataError(f"{problem} Correct the row, whose data_source is {str(data_source)!r}.")
+        expected = ground_truth if isinstance(ground_truth, str) else str(number_text(ground_truth))
+        response = solution_str or ""
+        format_reward = FORMAT_RULES[format_rule](response, opens_think)
+        grade = shared_pool(time_limit).grade(expected, answer_section(response), extraction)
+        return {
+            "score": accuracy_weight * grade.accuracy + format_weight * format_reward,
+            "acc": grade.accuracy,
+            "format": format_reward,
+            "pred": grade.prediction,
+        }
+    except CWGRPOError as error:
+        if "verl" in sys.modules and type(error) not in _said:
+            _said.add(type(error))
+            print(f"cw_plugin: the reward failed, and verl drops the rollouts it fails on: {error}", file=sys.stderr)
+        raise
 
-    response = solution_str or ""
-    format_reward = FORMAT_RULES[format_rule](response, opens_think)
-    grade = shared_pool(time_limit).grade(expected, answer_section(response), extraction)
-    return {
-        "score": accuracy_weight * grade.accuracy + format_weight * format_reward,
-        "acc": grade.accuracy,
-        "format": format_reward,
-        "pred": grade.prediction,
-    }
+
+_said: set[type[CWGRPOError]] = set()
+
+
+def ground_truth_problem(value: object, *, parse: bool = True) -> str | None:
+    """Why no response can be graded against this ground truth, in one sentence; None if one can.
+
+    Args:
+        value: the ground truth of a row.
+        parse: also grade the ground truth against itself, which takes about 3 ms in a grading process. Without it,
+            only the type is checked, in microseconds.
+    """
+    if isinstance(value, (list, tuple, dict, set)) or (hasattr(value, "tolist") and not isinstance(value, Number)):
+        return f"The ground truth is a {type(value).__name__}, {value!r:.200}; write it as one text, such as '2, 3'."
+    text = value if isinstance(value, str) else number_text(value)
+    if value is None or (text is not None and not text.strip()):
+        return f"The ground truth is empty ({value!r}), so no response can be right."
+    if text is None:
+        return f"The ground truth is {value!r:.200} ({type(value).__name__}), but must be text or a finite number."
+    if not parse:
+        return None
+    grade = shared_pool().grade(text, rf"The answer is $\boxed{{{text}}}$.")
+    if grade.accuracy == 1.0:
+        return None
+    if why := grade.stopped or (grade.failure.strip().splitlines() or [""])[-1]:
+        return f"The ground truth {text!r:.200} could not be graded against itself: {why}."
+    return f"math-verify cannot read the ground truth {text!r:.200}, so no response can be right."

@@ -73,6 +73,7 @@ def number_text(value: Any) -> str | None:
     return str(value).removesuffix(".0")
 
 
+PERCENT = re.compile(r"%|\b(?:percent(?:age)?|per cent|pct)\b")
 _REWRITES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"(?<!\\)\$"), ""),
     (re.compile(r"(?<=\d),\\!(?=\d{3})"), ""),  # 29,\!322 is a number, also within a fraction

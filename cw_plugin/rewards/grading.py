@@ -1,38 +1,6 @@
 r"""Grading one answer with math-verify: the code that runs in the worker processes.
 
-**Where the answer is.** As in open-rs: in the last box. If nothing is boxed, math-verify searches the text: in training
-only LaTeX after words like "the final answer is", in evaluation any LaTeX or number. Boxes in one list are one answer:
-``\boxed{2}`` and ``\boxed{6}`` are right for ``2,6`` and wrong for ``6``. Between them may stand a separator, "and",
-"or", layout, a name with ``=``, or words like "for part (a) and".
-
-**What is equal:** whatever math-verify finds equal, and
-
-- ``k = 45, n = 2`` and ``45, 2``: assignments and their values. The order of the values matters for different names,
-  but not for ``x_1, x_2`` or one repeated name. Two lists of assignments must have the same names.
-- ``\frac{1 \pm \sqrt{5}}{2}`` and the list of both values.
-- ``9.28 \times 10^2``, ``927.9999999`` and ``928``, after rounding to the decimals below.
-- ``28\%``, ``28 percent``, ``28 pct`` and ``28``; a number with a unit and without.
-- ``31,250``, ``31{,}250``, ``31\,250``, ``31 250`` and ``31250``.
-- ``1.22``, ``1{,}22`` and ``1,22``. If the other side has no decimal point, ``1,22`` is the list of 1 and 22.
-  ``1, 22``, ``(1,22)`` and ``\{1,22\}`` are always lists, and ``1,222`` is 1222.
-- ``(1, 2]``, ``x \in (1, 2]``, ``1 < x \le 2`` and ``x > 1, x \le 2``: an interval and solved inequalities. Several
-  inequalities mean their union if they exclude each other, else their intersection.
-
-**What is not equal,** on purpose:
-
-- ``0.33`` and ``\frac{1}{3}``. Numbers must agree to 6 decimals in training and 5 in evaluation, as in open-rs, and to
-  one part in a thousand; after rounding to decimals alone, all small numbers would be equal.
-- ``28\%`` and ``0.28``.
-- ``x^2 < 4`` and ``(-2, 2)``: an inequality that is still to be solved, and its solution.
-- ``x = 4`` and ``y = 4``; ``x > 3`` and ``y > 3``.
-- ``2 t`` and ``2``. A unit is dropped only from a number, as ``t`` and ``m`` are also names of variables.
-- Any answer and a ground truth that math-verify cannot read; texts are not compared. (In open-rs every response to such
-  a problem is right.)
-
-**What else differs from open-rs,** because open-rs would grade wrongly: the ground truth is the first argument of
-``verify``, which is not symmetric (open-rs swaps the two). ``\frac43`` and ``\sqrt2``
-are read in training as well. An answer that does not parse is not replaced by some other number of the response
-(lighteval's "any_match").
+README.md has the decisions: where the answer is, and what is equal.
 
 math-verify limits its own time with ``signal.alarm``, which needs the main thread and cannot stop a loop in C. Here its
 timeouts are off, and :mod:`cw_plugin.rewards.worker` limits the process.
@@ -42,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import sympy
@@ -50,7 +19,8 @@ from latex2sympy2_extended.sets import FiniteSet
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 from sympy.core.relational import Relational
 
-from cw_plugin.rewards.boxed import final_boxed, normalize, point_for_comma
+from cw_plugin.rewards.boxed import PERCENT, final_boxed, normalize, point_for_comma
+from cw_plugin.rewards.forms import BRACKETS, last_side, operations, split_bases, units_agree
 
 MAX_ANSWER = 2_000  # characters; the longest ground truth of the paper's data has about 250
 MAX_DEPTH = 24  # brackets within brackets; math-verify's grammar needs seconds for 50
@@ -58,7 +28,6 @@ MAX_TEXT = 4_000  # characters searched when nothing is boxed; math-verify's pat
 
 RELATIVE_TOLERANCE = 1e-3
 
-_BRACKETS = dict.fromkeys("([{", 1) | dict.fromkeys(")]}", -1)
 _UNITS_AS_WORDS = re.compile(r"\\text|\\mathrm|\\mbox|(?<![\\a-zA-Z])[a-zA-Z]{2,}")
 _PLUS_MINUS = re.compile(r"\\pm(?![a-zA-Z])")
 
@@ -93,17 +62,52 @@ def grade(ground_truth: str, text: str, extraction: str) -> tuple[float, str]:
     tail = text[-MAX_TEXT:]
     parsed = _parse(tail, _UNBOXED[extraction]) if _depth(tail) <= MAX_DEPTH else []
     prediction = next((item for item in parsed if isinstance(item, str)), "")
-    return _compare(_parse_ground_truth(_normal_ground_truth(ground_truth)), parsed, extraction), prediction
+    expected, base = split_bases(_normal_ground_truth(ground_truth))
+    gold = _parse_ground_truth(expected)
+    if not gold or not parsed or (base and split_bases(prediction)[1] != base):
+        return 0.0, prediction
+    values = [gold, _hundredth(gold)] if PERCENT.search(ground_truth) else [gold]  # parsed: 50% is already 1/2
+    # Of a sentence, lighteval's extraction takes a sum as well, as in "the answer is $9+1$".
+    also = {"sum", "matrices"} if extraction == "evaluation" else set()
+    equal = any(_compare(value, parsed, extraction) for value in values)
+    return float(equal and _same_form(expected, gold[0], prediction, parsed[0], also)), prediction
 
 
 @functools.lru_cache(maxsize=4096)  # responses to one prompt often repeat an answer
 def _grade_boxed(ground_truth: str, answer: str, extraction: str) -> float:
-    expected, given = _normal_ground_truth(ground_truth), normalize(answer)
-    gold = _parse_ground_truth(point_for_comma(expected, given))
-    if not gold:
+    (expected, base), (given, given_base) = (
+        split_bases(_normal_ground_truth(ground_truth)),
+        split_bases(normalize(answer)),
+    )
+    if base and given_base != base:
         return 0.0
-    parsed = _parse_answer(point_for_comma(given, expected), units=not gold[0].free_symbols)
-    return _compare(gold, parsed, extraction)
+    gold = _parse_ground_truth(point_for_comma(expected, given))
+    parsed = gold and _parse_answer(point_for_comma(given, expected), units=not gold[0].free_symbols)
+    if not parsed:
+        return 0.0
+    pairs: list[tuple[Sequence[Any], Sequence[Any]]] = [(gold, parsed)]
+    signs = bool(PERCENT.search(ground_truth)), bool(PERCENT.search(answer))
+    if signs == (True, False):  # 50 and 0.5 are both right for 50%
+        pairs.append((_hundredth(gold), parsed))
+    elif signs == (False, True):
+        # The sign means nothing where the ground truth is a percentage without it, so more than 1.
+        without_sign = gold[0].is_number and abs(gold[0]) <= 1
+        pairs = [(gold, _hundredth(parsed))] + ([] if without_sign else pairs)
+    equal = any(_compare(*pair, extraction) for pair in pairs)
+    return float(equal and _same_form(expected, gold[0], given, parsed[0]))
+
+
+def _hundredth(parsed: Sequence[Any]) -> list[Any]:
+    """Numbers read from a text with a percent sign, which is left out while reading; empty if these are no numbers."""
+    return [value / 100 for value in parsed[:1] if isinstance(value, sympy.Expr) and value.is_number]
+
+
+def _same_form(expected: str, gold: Any, given: str, answer: Any, also: Collection[str] = ()) -> bool:
+    """Whether an equal answer names no other unit, and leaves to be worked out only what the gold one does."""
+    if not isinstance(gold, sympy.Eq):
+        given = last_side(given)
+    allowed = operations(expected, gold).union(also, {"irrational"} if gold.free_symbols else ())
+    return units_agree(expected, given) and operations(given, answer) <= allowed
 
 
 def _normal_ground_truth(ground_truth: str) -> str:
@@ -133,7 +137,7 @@ def _both_signs(answer: str) -> str:
     parts = []
     depth = start = 0
     for position, character in enumerate(answer + ","):
-        depth += _BRACKETS.get(character, 0)
+        depth += BRACKETS.get(character, 0)
         if character == "," and depth == 0:
             part, start = answer[start:position], position + 1
             both = len(_PLUS_MINUS.findall(part)) == 1  # with several, it is not clear which signs belong together
@@ -150,17 +154,19 @@ def _depth(answer: str) -> int:
     """How deep brackets of any kind are nested."""
     depth = deepest = 0
     for character in answer:
-        depth += _BRACKETS.get(character, 0)
+        depth += BRACKETS.get(character, 0)
         deepest = max(deepest, depth)
     return deepest
 
 
-def _compare(parsed_ground_truth: tuple[Any, ...], parsed: list[Any], extraction: str) -> float:
+def _compare(parsed_ground_truth: Sequence[Any], parsed: Sequence[Any], extraction: str) -> bool:
     if not parsed_ground_truth or not parsed or isinstance(parsed[0], str):  # a string could not be parsed
-        return 0.0
+        return False
     gold, answer = _alike(parsed_ground_truth[0], parsed[0])
     equal = verify(gold, answer, float_rounding=_FLOAT_ROUNDING[extraction], timeout_seconds=None)
-    return float((equal or _rounds_to(gold, answer, _FLOAT_ROUNDING[extraction])) and _close(gold, answer))
+    if not equal and not _rounds_to(gold, answer, _FLOAT_ROUNDING[extraction]):
+        return False
+    return _close(gold, answer) and not _other_equation(gold, answer)
 
 
 def _alike(gold: Any, answer: Any) -> tuple[Any, Any]:
@@ -236,9 +242,46 @@ def _rounds_to(gold: Any, answer: Any, decimals: int) -> bool:
 
 
 def _close(gold: Any, answer: Any) -> bool:
-    """False for two numbers that are equal only because both were rounded to 0."""
-    if not (isinstance(gold, sympy.Expr) and isinstance(answer, sympy.Expr) and gold.is_number and answer.is_number):
+    """False for numbers that are equal only because both were rounded to 0, also as members of lists and matrices."""
+    if not (isinstance(gold, sympy.Expr) and isinstance(answer, sympy.Expr)):
+        pairs = zip(_members(gold), _members(answer), strict=False)
+        return all(_close(*pair) for pair in pairs)
+    if not (gold.is_number and answer.is_number):
         return True
     if not (gold.is_finite and answer.is_finite):
         return bool(gold == answer)  # an infinity, whose difference from itself is no number
     return bool(abs((gold - answer).evalf()) <= RELATIVE_TOLERANCE * abs(gold.evalf()))
+
+
+def _members(parsed: Any) -> list[Any]:
+    """The members of a list, matrix, interval or assignment, those of a set of numbers by size."""
+    if isinstance(parsed, sympy.MatrixBase):
+        return list(parsed)
+    if isinstance(parsed, FiniteSet):
+        members = list(parsed)
+        return (
+            sorted(members, key=sympy.re) if all(member.is_real and member.is_number for member in members) else members
+        )
+    if isinstance(parsed, sympy.Interval):
+        return [parsed.start, parsed.end]
+    if isinstance(parsed, sympy.Eq):
+        return [parsed.rhs] if isinstance(parsed.lhs, sympy.Symbol) else []
+    return list(parsed.args) if isinstance(parsed, (sympy.Tuple, sympy.Union)) else []
+
+
+def _other_equation(gold: Any, answer: Any) -> bool:
+    """Whether these are equations between polynomials, and neither is a multiple of the other by a number.
+
+    math-verify solves for one variable, and so finds x^2 y = 0 and x y = 0 equal.
+    """
+    sides = [getattr(equation, side, None) for equation in (gold, answer) for side in ("lhs", "rhs")]
+    if not (
+        isinstance(gold, sympy.Eq)
+        and isinstance(answer, sympy.Eq)
+        and all(isinstance(side, sympy.Expr) for side in sides)
+    ):
+        return False
+    one, other = (sympy.fraction(sympy.together(equation.lhs - equation.rhs))[0] for equation in (gold, answer))
+    if not (one.is_polynomial() and other.is_polynomial()) or other == 0:
+        return False
+    return bool(sympy.cancel(one / other).free_symbols)

@@ -7,14 +7,17 @@ Both count only the CPU time of this process, so a right answer is not graded as
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import resource
+import select
 import signal
+import sys
 import traceback
 from typing import NamedTuple
 
 MEMORY_LIMIT = 2 << 30  # bytes of address space; an idle worker has about 0.3 GiB
-MAX_CHARACTERS = 200_000  # of a response; only its last ones are sent to a worker
 MAX_PREDICTION = 500  # characters of an answer in the report
 
 
@@ -46,17 +49,37 @@ class OutOfTimeError(BaseException):
     """Not a subclass of Exception: math-verify and sympy catch those, and continue."""
 
 
-def initialize() -> None:
-    """Prepare a fresh process: import math-verify, then set the limits."""
-    from cw_plugin.rewards import grading  # noqa: F401
+def main() -> None:
+    """Grade what comes through stdin until the parent, whose process id is the argument, has ended."""
+    answers = os.fdopen(os.dup(1), "w", encoding="ascii", buffering=1)
+    os.dup2(2, 1)  # what a library prints goes where stderr goes: nowhere
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, whose end ends this process
+    try:
+        limit_process()
+    except Exception as error:
+        print(json.dumps(f"{type(error).__name__}: {error}"), file=answers)
+        return
+    print(json.dumps(""), file=answers)
+    while os.getppid() == int(sys.argv[1]):
+        # A fork of the parent keeps the pipe open, so that its end is no sign of the parent's.
+        if select.select([0], [], [], 5.0)[0]:
+            line = sys.stdin.buffer.readline()
+            if not line:
+                return
+            print(json.dumps(grade(*json.loads(line))), file=answers)
 
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a handler written in Python does not run during a C loop
+
+def limit_process() -> None:
+    """Import math-verify and let it fill its caches, then set the limits of this process."""
+    from cw_plugin.rewards import grading
+
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its own timeouts are off
+    grading.grade("2", r"\boxed{1}", "evaluation")
     signal.signal(signal.SIGPROF, _out_of_time)
     signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
     _limit(resource.RLIMIT_AS, MEMORY_LIMIT)
     _limit(resource.RLIMIT_FSIZE, 0)
     _limit(resource.RLIMIT_CORE, 0)
-    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its own timeouts are off
 
 
 def grade(ground_truth: str, text: str, extraction: str, time_limit: float) -> Grade:
@@ -77,7 +100,6 @@ def grade(ground_truth: str, text: str, extraction: str, time_limit: float) -> G
     except Exception:  # sympy may raise anything on an unusual answer
         return Grade(0.0, "", traceback.format_exc())
     finally:
-        # Between two answers the process may hold the locks of the pool's pipes, and must not be ended there.
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
@@ -89,3 +111,7 @@ def _out_of_time(signum: int, frame: object) -> None:
 def _limit(which: int, soft: int) -> None:
     hard = resource.getrlimit(which)[1]
     resource.setrlimit(which, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
+
+
+if __name__ == "__main__":
+    main()
