@@ -151,12 +151,12 @@ class GradingPool:
     def _give_up(self, text: str, error: EOFError, had_the_answer: bool) -> Grade:
         if not had_the_answer:
             raise GradingError(
-                f"No grading process starts (exit code {error}). Check that math-verify is installed for {sys.executable} and "
-                "that the machine has free memory."
+                f"No grading process starts (exit code {error}). Check that math-verify is installed for "
+                f"{sys.executable} and that the machine has free memory."
             )
         logger.warning(
-            "Grading processes ended for %g s on one answer (exit code %s), which counts as wrong. If this repeats, check "
-            "whether the machine ran out of memory. The answer: %.200r",
+            "Grading processes ended for %g s on one answer (exit code %s), which counts as wrong. If this repeats, "
+            "check whether the machine ran out of memory. The answer: %.200r",
             WALL_FACTOR * self.time_limit, error, text,
         )  # fmt: skip
         return stopped(f"grading processes ended on it (exit code {error})")
