@@ -22,7 +22,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 RUN=${RUN:-$root/runs/quickstart-$METHOD${SEED:+-seed$SEED}}
 SEED=${SEED:-1}
 venv=${VENV:-$root/.venv}
-data=$root/.cache/quickstart
+data=${QUICKSTART_DATA:-$root/.cache/quickstart}
 
 case $METHOD in
     cw_grpo)

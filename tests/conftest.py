@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import tempfile
 from pathlib import Path
 
 import jaxtyping
@@ -36,6 +37,22 @@ LONGEST = ("test_e2e.py", "test_trl_releases.py")
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary_files(tmp_path_factory):
+    """Ray's folders, vLLM's sockets and verl's locks lie in a folder that is removed, the quickstart's problems in
+    pytest's. The first is a short path, because a socket's path may have 107 characters."""
+    data = tmp_path_factory.mktemp("quickstart")  # pytest looks up the system's folder before it is another
+    with (
+        tempfile.TemporaryDirectory(prefix="cw", ignore_cleanup_errors=True) as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for name in ("TMPDIR", "RAY_TMPDIR", "VLLM_RPC_BASE_PATH"):
+            patch.setenv(name, folder)
+        patch.setenv("QUICKSTART_DATA", str(data))
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
 
 
 @pytest.fixture

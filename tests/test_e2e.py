@@ -145,7 +145,7 @@ def test_an_evaluation_has_every_answer_and_asks_nothing_twice(killed, first_run
     """A checkpoint is merged and asked. In the slow one a Hugging Face model, too, and a kill while it is asked."""
     run, *_ = first_run
     out = tmp_path / "answers"
-    file = ROOT / ".cache" / "quickstart" / "open_rs" / "test.parquet"
+    file = Path(os.environ["QUICKSTART_DATA"]) / "open_rs" / "test.parquet"
     half = tmp_path / "half.parquet"
     pq.write_table(pq.read_table(file).slice(0, 48), half)
     environment = os.environ | {
@@ -276,7 +276,7 @@ def test_a_verl_with_cw_grpo_of_its_own_gives_the_same_weights(first_run, tmp_pa
 def recipe(script: str, out: Path, *overrides: str, **environment: str) -> list[dict]:
     """The metrics of a recipe's two steps, trained through the CPU overlay with the quickstart's model and problems."""
     path = os.environ | {"PATH": f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"}
-    data = ROOT / ".cache" / "quickstart" / "open_rs"
+    data = Path(os.environ["QUICKSTART_DATA"]) / "open_rs"
     subprocess.run(["bash", "examples/cpu/data.sh"], cwd=ROOT, env=path, check=True, timeout=300)
     variables = {
         "OVERLAY": "examples/cpu/overlay.sh",

@@ -25,6 +25,8 @@ ENGINES = {
     "megatron tp2": ("megatron", 2, ("--tp", "2")),
     "megatron pp2": ("megatron", 2, ("--pp", "2")),
 }
+DEFAULT = ("fsdp2", "megatron tp2")
+CASES = [pytest.param(*ENGINES[name], id=name, marks=[pytest.mark.slow] * (name not in DEFAULT)) for name in ENGINES]
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +103,8 @@ def engine_step(processes: int, *arguments: str | Path) -> None:
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-6000:]
 
 
-@pytest.mark.parametrize("name", ENGINES)
-def test_one_step(name, batch, hugging_face, tmp_path):
-    backend, processes, arguments = ENGINES[name]
+@pytest.mark.parametrize(("backend", "processes", "arguments"), CASES)
+def test_one_step(backend, processes, arguments, batch, hugging_face, tmp_path):
     if backend == "megatron":
         pytest.importorskip("megatron.core")
     folder, tensors, _, _ = batch

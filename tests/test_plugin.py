@@ -139,19 +139,19 @@ def test_nothing_of_the_cpu_platform_is_active_unless_asked_for():
         "print('cpu' in platform_manager.PlatformRegistry.registered_names(),\n"
         "      type(distributed.initialize_global_process_group_ray).__name__,\n"
         "      transformer_impl.CPUOffloadPolicy is CPUOffloadPolicy,\n"
-        "      'cw_plugin.cpu.platform' in sys.modules)\n"
+        "      'verl_cpu.platform' in sys.modules)\n"
         "import os; print(os.environ.get('VERL_ENGINE_DEVICE'), os.environ.get('VLLM_CPU_KVCACHE_SPACE'))\n"
     )
     megatron = "megatron.core.tensor_parallel.random"
     assert python(code).stdout.split() == [megatron, "2.0", "False", "function", "True", "False", "None", "None"]
     active = python(code, VERL_PLATFORM="cpu").stdout.split()
-    assert active == ["cw_plugin.cpu.megatron", "0.05", "True", "FunctionWrapper", "False", "True", "cuda", "1"]
+    assert active == ["verl_cpu.megatron", "0.05", "True", "FunctionWrapper", "False", "True", "cuda", "1"]
 
 
 def test_vllm_plugin_does_nothing_unless_asked_for():
     code = (
         "from importlib.metadata import entry_points\n"
-        "(plugin,) = [e for e in entry_points(group='vllm.general_plugins') if e.name == 'cw_plugin_cpu']\n"
+        "(plugin,) = [e for e in entry_points(group='vllm.general_plugins') if e.name == 'verl_cpu']\n"
         "from vllm import _custom_ops\nbefore = _custom_ops._supports_onednn\nplugin.load()()\n"
         "print(before, _custom_ops._supports_onednn)\n"
     )

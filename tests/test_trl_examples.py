@@ -118,7 +118,7 @@ def test_the_recipe_trains_on_a_cpu_in_two_processes(tmp_path, quickstart):
         OVERLAY=str(EXAMPLES / "cpu.sh"),
         NPROC="2",
         MODEL_PATH=str(ROOT / "examples" / "cpu" / "model"),
-        DATA_DIR=str(ROOT / ".cache" / "quickstart"),
+        DATA_DIR=os.environ["QUICKSTART_DATA"],
         OUT=str(tmp_path),
     )
     run = read_run(tmp_path)

@@ -15,12 +15,9 @@ import cw_plugin
 
 def register() -> None:
     """Fill verl's registries and install the hooks, as soon as verl imports the modules concerned. Idempotent."""
-    from cw_plugin import cpu
     from cw_plugin.verl_integration import hooks
 
     hooks.install_when_imported()
-    if cpu.requested():
-        cpu.activate()
 
 
 try:

@@ -40,7 +40,7 @@ esac
 "$python" -c 'import ensurepip, venv' 2>/dev/null ||
     fail "$python cannot make virtual environments; on Debian and Ubuntu: apt install ${python##*/}-venv"
 
-hash=$(echo "$python $root" | cat - "$here/requirements.txt" "$here/install.sh" | sha256sum | cut -d ' ' -f 1)
+hash=$(echo "$python $root" | cat - "$here"/{requirements.txt,install.sh,verl_cpu/pyproject.toml} | sha256sum | cut -d ' ' -f 1)
 up_to_date() {
     [ "$(cat "$stamp" 2>/dev/null)" = "$hash"$'\n'"$root" ] || return 0
     echo "$venv is up to date."
@@ -110,8 +110,8 @@ py-modules = []
 END
 pip install --no-deps --no-build-isolation "$scratch"
 
-begin "install this repository"
-pip install --no-deps --no-build-isolation -e "$root"
+begin "install this repository, and its platform for CPUs"
+pip install --no-deps --no-build-isolation -e "$root" -e "$here/verl_cpu"
 
 begin "import what was installed"
 logged "$venv/bin/python" -c 'import torch, transformers, ray, vllm, verl; print("torch", torch.__version__)'

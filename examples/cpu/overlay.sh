@@ -7,7 +7,7 @@
 # NGPUS: how many ranks.
 NGPUS=${NGPUS:-1}
 
-export VERL_PLATFORM=cpu            # turns on cw_plugin.cpu in every process
+export VERL_PLATFORM=cpu            # turns on verl_cpu in every process
 export TOKENIZERS_PARALLELISM=false # the tokenizer is used in forked workers
 export HYDRA_FULL_ERROR=1
 # A dozen processes share the cores: threads that wait for each other would spin.

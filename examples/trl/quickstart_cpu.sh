@@ -17,7 +17,7 @@ METHOD=${METHOD:-cw_grpo}
 STEPS=${STEPS:-10}
 RUN=${RUN:-$root/runs/trl-$METHOD${SEED:+-seed$SEED}}
 SEED=${SEED:-1}
-data=$root/.cache/quickstart/open_rs
+data=${QUICKSTART_DATA:-$root/.cache/quickstart}/open_rs
 
 case $METHOD in
     cw_grpo) kernel=gaussian ;;

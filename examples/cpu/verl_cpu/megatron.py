@@ -16,7 +16,7 @@ from typing import Any
 
 import wrapt
 
-from cw_plugin.cpu.platform import do_nothing
+from verl_cpu.platform import do_nothing
 
 
 def pretend_cuda_when_made(name: str) -> Callable[[ModuleType], None]:

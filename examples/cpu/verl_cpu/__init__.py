@@ -1,11 +1,13 @@
 """verl and vLLM without an accelerator, for learning and for tests. Active only with ``VERL_PLATFORM=cpu``.
 
-verl's own platform registry does most of it (platform.py). The rest are the patches listed in patches.py.
+verl imports this module in each of its processes, through the entry point in the group ``verl.plugins``. verl's own
+platform registry does most of it (platform.py). The rest are the patches listed in patches.py.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 
 # Settings that verl and vLLM read from the environment of each process; a value set by the user stays.
 ENVIRONMENT = {
@@ -21,7 +23,7 @@ def requested() -> bool:
 
 def activate() -> None:
     """Register the platform with verl and install the patches. Idempotent; called while verl is being imported."""
-    from cw_plugin.cpu.patches import install_when_imported
+    from verl_cpu.patches import install_when_imported
 
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -31,6 +33,15 @@ def activate() -> None:
 def vllm_plugin() -> None:
     """Entry point in the group ``vllm.general_plugins``: vLLM calls it in each of its processes."""
     if requested():
-        from cw_plugin.cpu.patches import keep_vllm_weights_loadable
+        from verl_cpu.patches import keep_vllm_weights_loadable
 
         keep_vllm_weights_loadable()
+
+
+try:
+    if requested():
+        activate()
+except Exception as error:
+    # verl logs a failing plugin only at debug level, and goes on without it. So report the cause here.
+    print(f"verl_cpu could not register with verl: {type(error).__name__}: {error}", file=sys.stderr)
+    raise

@@ -18,7 +18,7 @@ def _device_module() -> ModuleType:
     import psutil
     import torch
 
-    module = types.ModuleType("cw_plugin.cpu.device_module", _device_module.__doc__)
+    module = types.ModuleType("verl_cpu.device_module", _device_module.__doc__)
     vars(module).update({name: getattr(torch.cpu, name) for name in torch.cpu.__all__})
     for name in ("empty_cache", "ipc_collect", "reset_peak_memory_stats", "manual_seed", "manual_seed_all"):
         setattr(module, name, do_nothing)
