@@ -1,5 +1,5 @@
 # The paper's experiment in verl's terms, whatever the model and the backend; sourced by the run_*.sh beside it.
-# README.md in this folder says for every value where it comes from.
+# paper.md in this folder says for every value where it comes from.
 
 METHOD=${METHOD:-cw_grpo}
 NNODES=${NNODES:-1}

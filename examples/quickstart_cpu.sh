@@ -5,7 +5,7 @@
 #   bash examples/quickstart_cpu.sh [any hydra override of verl]
 #
 #   METHOD   cw_grpo | grpo | clip_cov     default cw_grpo
-#   STEPS    training steps                default 10
+#   STEPS    training steps                default 10; a finished run goes on with more
 #   NGPUS    FSDP ranks                    default 1
 #   SEED     of data order and sampling    default 1
 #   RUN      where the run is written      default runs/quickstart-$METHOD (SEED=2: runs/quickstart-$METHOD-seed2); the
@@ -117,3 +117,4 @@ echo "METHOD=$METHOD, $STEPS steps, in $RUN"
 python "$root/examples/launcher/launch.py" "$RUN" python -m verl.trainer.main_ppo "$@"
 cw-grpo report "$RUN" --out "$RUN/report" >"$RUN/report.log"
 python "$root/examples/cpu/summary.py" "$RUN"
+echo "The run goes on with a larger STEPS: the same command with STEPS=$((2 * STEPS))."

@@ -1,4 +1,4 @@
-"""The paper's recipes: each script composes to what examples/README.md says, and starts its run as it should."""
+"""The paper's recipes: each script composes to what examples/paper.md says, and starts its run as it should."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def composed() -> dict[tuple[str, str], DictConfig]:
 
 
 def table() -> list[tuple[str, str, str]]:
-    """The rows of README.md's table: which scripts a row is of ("" for all), verl's key, and its value."""
-    text = (ROOT / "examples" / "README.md").read_text()
+    """The rows of paper.md's table: which scripts a row is of ("" for all), verl's key, and its value."""
+    text = (ROOT / "examples" / "paper.md").read_text()
     lines = text[text.index("| setting |") :].split("\n\n")[0].splitlines()[2:]
     pattern = re.compile(r".*\| (?:([\w.-]+): )?`([a-z_.]+)` \| `([^`]+)` \|")
     return [(match[1] or "", match[2], match[3]) for match in map(pattern.fullmatch, lines)]  # type: ignore[index]
