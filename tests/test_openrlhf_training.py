@@ -45,7 +45,7 @@ def start(folder: Path, *flags: str) -> subprocess.Popen[str]:
         "algo.kl.init_coef": 0,
         "ckpt.output_dir": folder,
         "ckpt.path": folder / "checkpoints",
-        "data.prompt_dataset": ROOT / ".cache" / "quickstart" / "open_rs" / "train.parquet",
+        "data.prompt_dataset": Path(os.environ["QUICKSTART_DATA"]) / "open_rs" / "train.parquet",
         "data.input_key": "prompt",
         "data.label_key": "reward_model",
         "data.max_len": 256,
