@@ -72,16 +72,10 @@ def prepare(
     prompt: Annotated[
         str,
         typer.Option(
-            help="open-rs (the paper's system prompt), none, lighteval (the prompt of its AIME task, read from the "
-            "installed package), or a text file: the user turn if it contains {question}, else the system prompt."
+            help="open-rs (the paper's system prompt), none, or a text file: the user turn if it contains {question}, "
+            "else the system prompt."
         ),
     ] = "open-rs",
-    split: Annotated[
-        str | None, typer.Option(help="Another split than the paper's; it is written to SPLIT.parquet.")
-    ] = None,
-    allow_partial: Annotated[
-        bool, typer.Option("--allow-partial", help="Accept a number of rows that differs from the paper's.")
-    ] = False,
     drop_failing: Annotated[
         bool,
         typer.Option("--drop-failing", help="Leave out training rows that fail a check."),
@@ -92,8 +86,8 @@ def prepare(
 ) -> None:
     """Write Open-RS or benchmarks as parquet files for verl.
 
-    Every row is checked first. Nothing is written unless every dataset could be loaded and has the right rows and columns. Rows that repeat a
-    problem, cannot be graded, or are also in a benchmark are listed here and in a report beside each file.
+    Nothing is written unless every dataset could be loaded. Training rows without an answer are left out. Rows that
+    repeat a problem, cannot be graded, or are also in a benchmark are listed here and in a report beside each file.
     """
     with _errors(how_to_install("data")):
         from cw_plugin.data.prepare import PrepareOptions, prepare_files  # takes a second, which --help should not
@@ -104,8 +98,6 @@ def prepare(
             prompt=select_prompt(prompt),
             dataset_path=expanded(local_dataset_path) if local_dataset_path else None,
             revision=revision,
-            split=split,
-            allow_partial=allow_partial,
             drop_failing=drop_failing,
             drop_contaminated=drop_contaminated,
         )

@@ -109,9 +109,8 @@ set -- "${ALGORITHM[@]}" "${DATA[@]}" "${MODEL[@]}" "${ACTOR[@]}" "${ROLLOUT[@]}
 if [ -n "${DRY_RUN:-}" ]; then
     exec python3 -m cw_plugin config "$@"
 fi
-python3 -m cw_plugin doctor --quick "$@"
-
 bash "$root/examples/cpu/data.sh"
+python3 -m cw_plugin doctor --quick "$@"
 
 echo "METHOD=$METHOD, $STEPS steps, in $RUN"
 python "$root/examples/launcher/launch.py" "$RUN" python -m verl.trainer.main_ppo "$@"

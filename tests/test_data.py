@@ -17,13 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-import cw_plugin
 from cw_plugin.cli import app
 from cw_plugin.data.answers import final_answer
 from cw_plugin.data.leakage import NGRAM, Leak, find_leaks, words
-from cw_plugin.data.prompts import OPEN_RS, select_prompt
+from cw_plugin.data.prompts import OPEN_RS
 from cw_plugin.data.sources import SOURCES
-from cw_plugin.errors import DataError
 
 PROMPT_SHA256 = "6ad389bfba87cc15ac21c02d22b0c056ec688bbccae72955fe935ab253951353"
 
@@ -73,10 +71,16 @@ def copy(tmp_path):
     return tmp_path / "in"
 
 
-def prepare_open_rs(copy: Path, out: Path, *arguments: str, code: int = 0) -> str:
-    return run(
-        "open-rs", "--local_dataset_path", copy, "--local_save_dir", out, "--allow-partial", *arguments, code=code
-    )
+def arguments(copy: Path, out: Path, *more: str | Path) -> list[str]:
+    return list(map(str, ["prepare", "open-rs", "--local_dataset_path", copy, "--local_save_dir", out, *more]))
+
+
+def prepare_open_rs(copy: Path, out: Path, *more: str, code: int = 0) -> str:
+    return run(*arguments(copy, out, *more)[1:], code=code)
+
+
+def indices(out: Path) -> list[int]:
+    return [row["index"] for row in pq.read_table(out / "open_rs" / "train.parquet")["extra_info"].to_pylist()]
 
 
 def test_rows_are_in_verls_schema(copy, tmp_path):
@@ -104,7 +108,23 @@ def test_rows_are_in_verls_schema(copy, tmp_path):
         "reward_model": {"style": "rule", "ground_truth": r"\frac{3}{2}"},
         "extra_info": {"split": "train", "index": 0, "level": "Hard", "subject": None, "unit": None},
     }
-    assert [row["index"] for row in table.column("extra_info").to_pylist()] == [0, 1, 2]
+    assert indices(tmp_path / "out") == [0, 1, 2]
+
+
+def test_the_file_says_where_its_rows_come_from_and_is_the_same_every_time(copy, tmp_path):
+    def prepared(*more: str) -> tuple[bytes, dict[bytes, bytes]]:
+        prepare_open_rs(copy, tmp_path / "out", *more)
+        file = tmp_path / "out" / "open_rs" / "train.parquet"
+        return file.read_bytes(), pq.read_schema(file).metadata
+
+    first, metadata = prepared()
+    assert prepared()[0] == first
+    assert metadata[b"cw_plugin.source"] == b"knoveleng/open-rs" and str(tmp_path).encode() not in first
+    other_prompt = prepared("--prompt", "none")[1]
+    assert metadata[b"cw_plugin.prompt_sha256"] != other_prompt[b"cw_plugin.prompt_sha256"]
+    assert metadata[b"cw_plugin.revision"] == other_prompt[b"cw_plugin.revision"]
+    write_copy(copy, "knoveleng/open-rs", PROBLEMS[:2])
+    assert metadata[b"cw_plugin.revision"] != prepared()[1][b"cw_plugin.revision"]
 
 
 def test_the_papers_prompt_is_literal():
@@ -134,21 +154,6 @@ def test_prompts(copy, tmp_path):
     assert "no-such-file" in prepare_open_rs(copy, tmp_path / "o2", "--prompt", "no-such-file", code=2)
 
 
-def test_lightevals_prompt_is_read_from_the_installed_package(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "lighteval", raising=False)
-    tasks = tmp_path / "lighteval" / "tasks" / "tasks"
-    tasks.mkdir(parents=True)
-    (tmp_path / "lighteval" / "__init__.py").write_text("raise ImportError('this package is not to be imported')")
-    with pytest.raises(DataError, match="pip install lighteval"):
-        select_prompt("lighteval")
-    # As lighteval 0.13.0 writes it: braces of LaTeX doubled, backslashes escaped.
-    template = 'MATH_PROMPT_TEMPLATE = dedent("""\n  Put it in $\\\\boxed{{ANSWER}}$.\n\n  {prompt}\n""")\n'
-    (tasks / "aime.py").write_text("import no_such_module\nother = list()\n" + template)
-    expected = "Put it in $\\boxed{ANSWER}$.\n\nWhy?"  # open-rs strips it, src/open_r1/evaluate.py
-    assert select_prompt("lighteval").messages("Why?") == [{"role": "user", "content": expected}]
-
-
 @pytest.mark.parametrize(
     ("gold", "is_boxed", "answer"),
     [
@@ -172,34 +177,6 @@ def test_final_answer(gold, is_boxed, answer):
     assert final_answer(gold, is_boxed) == answer
 
 
-def test_another_split_and_the_same_bytes_again(copy, tmp_path):
-    write_copy(copy, "knoveleng/open-rs", PROBLEMS[:2], split="test")
-    for out in ("a", "b"):
-        prepare_open_rs(copy, tmp_path / out)
-        prepare_open_rs(copy, tmp_path / out, "--split", "test")
-    names = ["train.parquet", "train.report.json", "test.parquet", "test.report.json"]
-    assert files(tmp_path / "a") == sorted(f"open_rs/{name}" for name in names)
-    for name in files(tmp_path / "a"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    assert pq.read_table(tmp_path / "a" / "open_rs" / "test.parquet").num_rows == 2
-
-
-def test_metadata_names_where_the_rows_come_from(copy, tmp_path):
-    def metadata(*arguments: str) -> dict[bytes, bytes]:
-        prepare_open_rs(copy, tmp_path / "out", *arguments)
-        return pq.read_schema(tmp_path / "out" / "open_rs" / "train.parquet").metadata
-
-    first = metadata()
-    assert first[b"cw_plugin.source"] == b"knoveleng/open-rs"
-    assert first[b"cw_plugin.version"].decode() == cw_plugin.__version__
-    assert str(tmp_path).encode() not in b"".join(first.values())
-    other_prompt = metadata("--prompt", "none")
-    assert first[b"cw_plugin.prompt_sha256"] != other_prompt[b"cw_plugin.prompt_sha256"]
-    assert first[b"cw_plugin.revision"] == other_prompt[b"cw_plugin.revision"]
-    write_copy(copy, "knoveleng/open-rs", PROBLEMS[:2])
-    assert first[b"cw_plugin.revision"] != metadata()[b"cw_plugin.revision"]
-
-
 def test_rows_that_fail_are_listed_and_can_be_dropped(copy, tmp_path):
     rows = [
         *PROBLEMS,
@@ -218,48 +195,20 @@ def test_rows_that_fail_are_listed_and_can_be_dropped(copy, tmp_path):
     assert report["rows"] == 6 and report["dropped"] == []
 
     prepare_open_rs(copy, tmp_path / "out", "--drop-failing")
-    kept = pq.read_table(tmp_path / "out" / "open_rs" / "train.parquet")["extra_info"].to_pylist()
-    assert [row["index"] for row in kept] == [0, 1, 2]
+    assert indices(tmp_path / "out") == [0, 1, 2]
 
 
-@pytest.mark.parametrize("answer", ["", None, " \n"])
-def test_a_training_row_without_an_answer_is_refused_or_dropped(answer, copy, tmp_path):
-    write_copy(copy, "knoveleng/open-rs", [*PROBLEMS, {**PROBLEMS[1], "problem": "And that?", "answer": answer}])
-    message = refused(copy, tmp_path / "out", "--allow-partial")
-    assert message == (
-        "knoveleng/open-rs has no answer in row(s) 3; pass --drop-failing to leave them out, or correct the data."
-    )
-    prepare_open_rs(copy, tmp_path / "out", "--drop-failing")
-    assert pq.read_table(tmp_path / "out" / "open_rs" / "train.parquet").num_rows == 3
+def test_a_training_row_without_an_answer_is_left_out_with_one_line(copy, tmp_path):
+    bare = {**PROBLEMS[1], "problem": "And that?"}
+    rows = [*PROBLEMS, {**bare, "answer": ""}, {**bare, "problem": "Why?", "answer": None}]
+    write_copy(copy, "knoveleng/open-rs", rows)
+    result = CliRunner().invoke(app, arguments(copy, tmp_path / "out"))
+    assert result.exit_code == 0
+    (line,) = [line for line in result.stderr.splitlines() if "no answer" in line and "left out" in line]
+    assert line.strip() == "left out, because they have no answer: row 3, 4"
+    assert indices(tmp_path / "out") == [0, 1, 2]
     report = json.loads((tmp_path / "out" / "open_rs" / "train.report.json").read_text())
-    assert report["failures"] == [{"row": 3, "reason": "no answer"}] and report["dropped"] == [3]
-
-
-def test_another_split_never_takes_the_place_of_the_papers(tmp_path):
-    """The paper's split of a benchmark is test.parquet, whatever the hub calls it."""
-
-    def prepare(name: str, *arguments: str, code: int = 0) -> str:
-        source = SOURCES[name]
-        for split, answer in (("test", "1"), ("train", "2")):
-            row = dict.fromkeys(source.columns, answer) | {source.question: f"{split}?"}
-            write_copy(tmp_path / "in", source.path, [row], split)
-        folders = ["--local_dataset_path", tmp_path / "in", "--local_save_dir", tmp_path / "out"]
-        return run(name, *folders, "--allow-partial", *arguments, code=code)
-
-    for name in ("math500", "aime24"):  # of which the paper takes test, and train
-        prepare(name)
-    before = (tmp_path / "out" / "math500" / "test.parquet").read_bytes()
-    assert prepare("math500", "--split", "train").split() == [str(tmp_path / "out" / "math500" / "train.parquet")]
-    assert (tmp_path / "out" / "math500" / "test.parquet").read_bytes() == before
-    assert (
-        pq.read_table(tmp_path / "out" / "math500" / "train.parquet")["reward_model"][0].as_py()["ground_truth"] == "2"
-    )
-    prepare("math500", "--split", "test")
-    assert (tmp_path / "out" / "math500" / "test.parquet").read_bytes() == before
-    before = (tmp_path / "out" / "aime24" / "test.parquet").read_bytes()
-    assert "test.parquet is for its split train" in prepare("aime24", "--split", "test", code=2)
-    prepare("aime24", "--split", "train")
-    assert (tmp_path / "out" / "aime24" / "test.parquet").read_bytes() == before
+    assert report["dropped"] == [3, 4]
 
 
 def test_leaks():
@@ -297,18 +246,18 @@ def test_contaminated_rows_are_reported_and_can_be_dropped(copy, tmp_path):
 
     for source in SOURCES.values():
         if not source.training:
-            row = dict.fromkeys(source.columns, "1") | {source.question: f"A question of {source.name}?"}
-            write_copy(copy, source.path, [row], source.split)
-    row = dict.fromkeys(SOURCES["math500"].columns, "1") | {"problem": "What is $2 + 2$ ?"}
-    write_copy(copy, "HuggingFaceH4/MATH-500", [row], "test")
+            row = dict.fromkeys(source.columns, "1")
+            rows = [row | {source.question: f"Question {i} of {source.name}?"} for i in range(source.rows)]
+            if source.name == "math500":
+                rows[0] = row | {"problem": "What is $2 + 2$ ?"}
+            write_copy(copy, source.path, rows, source.split)
 
     prepare_open_rs(copy, tmp_path / "out")
     report = json.loads((tmp_path / "out" / "open_rs" / "train.report.json").read_text())
     assert report["leaks"] == [{"row": 1, "benchmark": "math500", "benchmark_row": 0, "share": 1.0, "exact": True}]
     assert report["rows"] == 3
     prepare_open_rs(copy, tmp_path / "out", "--drop-contaminated")
-    kept = pq.read_table(tmp_path / "out" / "open_rs" / "train.parquet")["extra_info"].to_pylist()
-    assert [row["index"] for row in kept] == [0, 2]
+    assert indices(tmp_path / "out") == [0, 2]
 
 
 def refused(copy: Path, out: Path, *arguments: str | Path) -> str:
@@ -323,25 +272,24 @@ def test_bad_input_is_refused_in_one_sentence(copy, tmp_path):
     file, out = copy / "knoveleng" / "open-rs" / "train.jsonl", tmp_path / "out"
     good = file.read_text()
 
-    assert "has 3 rows in its split train, and the paper's data has 7000; pass --allow-partial" in refused(copy, out)
     assert "is not a folder" in refused(tmp_path / "nowhere", out)
-    assert "The split validation of" in refused(copy, out, "--split", "validation", "--allow-partial")
     file.write_text(good.replace('"problem"', '"question"'))
     assert "lacks the column(s) problem; it has question, solution, answer, level" in refused(copy, out)
     file.write_text(good[:-25])
-    assert "cannot be read (JSON parse error" in refused(copy, out, "--allow-partial")
+    assert "cannot be read (JSON parse error" in refused(copy, out)
     file.write_bytes(good.encode().replace(b"What", b"Wh\xe4t"))
-    assert "is not UTF-8" in refused(copy, out, "--allow-partial")
+    assert "is not UTF-8" in refused(copy, out)
     file.write_text("")
-    assert "is empty" in refused(copy, out, "--allow-partial")
+    assert "is empty" in refused(copy, out)
     write_copy(copy, "knoveleng/open-rs", [*PROBLEMS, {**PROBLEMS[0], "problem": " \n"}])
-    assert "has no problem in row(s) 3" in refused(copy, out, "--allow-partial")
+    assert "has no problem in row(s) 3" in refused(copy, out)
     message = run("all", "--revision", "main", "--local_dataset_path", copy, "--local_save_dir", out, code=2)
     assert "prepare them one by one" in message
-    message = run("all", "--split", "test", "--local_dataset_path", copy, "--local_save_dir", out, code=2)
-    assert "prepare them one by one" in message
+    write_copy(copy, "HuggingFaceH4/aime_2024", [{"problem": "Why?", "answer": "1"}])
+    message = run("aime24", "--local_dataset_path", copy, "--local_save_dir", out, code=2)
+    assert "HuggingFaceH4/aime_2024 has 1 rows, and the benchmark has 30; download it again." in message
     file.unlink()
-    assert "open-rs" in refused(copy, out, "--allow-partial")
+    assert "open-rs" in refused(copy, out)
 
 
 def command(*arguments: str | Path, **kwargs) -> subprocess.CompletedProcess:
@@ -371,10 +319,8 @@ def test_a_full_disk_leaves_no_partial_file(copy, tmp_path):
         "prepare._write = limited\n"
         "app(sys.argv[1:])\n"
     )
-    arguments = ["prepare", "open-rs", "--local_dataset_path", copy, "--local_save_dir", out, "--allow-partial"]
-    result = subprocess.run(
-        [sys.executable, "-c", script, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
+    command = [sys.executable, "-c", script, *arguments(copy, out)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert result.returncode == 2, result.stderr
     assert "train.parquet cannot be written" in result.stderr and "Traceback" not in result.stderr
     assert files(out) == ["open_rs/train.report.json"]
@@ -392,9 +338,9 @@ def test_no_network(tmp_path):
 @pytest.mark.parametrize(
     ("status", "code", "message"),
     [
-        (403, "GatedRepo", "is gated: accept its terms"),
-        (404, "RepoNotFound", "The hub has no dataset HuggingFaceH4/aime_2024"),
-        (404, "RevisionNotFound", "has no revision 'v9'"),
+        (403, "GatedRepo", "is a gated dataset on the Hub"),
+        (404, "RepoNotFound", "The hub gives no HuggingFaceH4/aime_2024"),
+        (404, "RevisionNotFound", "Revision 'v9' doesn't exist"),
         (500, "", "The hub cannot be reached"),
     ],
 )
@@ -438,7 +384,7 @@ def prepared(tmp_path_factory):
             (target / file.name).write_text("".join(lines), encoding="utf-8")
         else:
             shutil.copyfile(file, target / file.name)
-    run("all", "--local_dataset_path", folder / "in", "--local_save_dir", folder / "out", "--allow-partial")
+    run("all", "--local_dataset_path", folder / "in", "--local_save_dir", folder / "out")
     return folder / "out"
 
 

@@ -10,6 +10,8 @@ from typing import Any
 from cw_plugin.rewards.pool import shared_pool
 from cw_plugin.rewards.worker import Grade
 
+NO_ANSWER = "no answer"
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -17,11 +19,6 @@ class Failure:
 
     row: int
     reason: str
-
-
-def empty_problems(problems: Sequence[str | None]) -> list[int]:
-    """The rows without a problem."""
-    return [row for row, problem in enumerate(problems) if not (problem or "").strip()]
 
 
 def duplicates(problems: Sequence[str], ground_truths: Sequence[str]) -> list[Failure]:
@@ -67,7 +64,7 @@ def ungradable(
 
 def _why(ground_truth: str, grade: Grade) -> str:
     if not ground_truth:
-        return "no answer"
+        return NO_ANSWER
     if grade.stopped:
         return f"the answer {ground_truth!r} could not be graded: {grade.stopped}"
     if grade.failure:

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import cw_plugin
 from cw_plugin.data.answers import final_answer
-from cw_plugin.data.checks import Failure, duplicates, empty_problems, ungradable
+from cw_plugin.data.checks import NO_ANSWER, Failure, duplicates, ungradable
 from cw_plugin.data.leakage import Leak, find_leaks
 from cw_plugin.data.load import Loaded, load
 from cw_plugin.data.prompts import Prompt
@@ -53,8 +53,6 @@ class PrepareOptions:
     prompt: Prompt
     dataset_path: Path | None = None
     revision: str | None = None
-    split: str | None = None
-    allow_partial: bool = False
     drop_failing: bool = False
     drop_contaminated: bool = False
 
@@ -64,7 +62,7 @@ class Prepared:
     """One file before it is written, and what the checks found.
 
     Attributes:
-        source, split: what it was made from.
+        source: what it was made from.
         path: the parquet file; the findings go beside it as ``<name>.report.json``.
         table: its rows.
         failures: rows that fail a check, with their index in the source.
@@ -74,7 +72,6 @@ class Prepared:
     """
 
     source: Source
-    split: str
     path: Path
     table: pa.Table
     failures: list[Failure]
@@ -102,9 +99,8 @@ def prepare(sources: Sequence[Source], options: PrepareOptions, progress: Progre
         DataError: something is missing or wrong. Then no file has been written. If writing a file fails, the files
             before it are complete, and that file is unchanged.
     """
-    for option, value in (("--revision", options.revision), ("--split", options.split)):
-        if value and len(sources) > 1:
-            raise DataError(f"{option} {value} needs a single dataset, got {len(sources)}; prepare them one by one.")
+    if options.revision and len(sources) > 1:
+        raise DataError(f"--revision {options.revision} needs a single dataset, not all; prepare them one by one.")
     loaded: dict[str, Loaded] = {}
     prepared = [_prepare(source, options, loaded, progress) for source in sources]
     for item in prepared:
@@ -112,9 +108,7 @@ def prepare(sources: Sequence[Source], options: PrepareOptions, progress: Progre
     return prepared
 
 
-def to_row(
-    source: Source, split: str, index: int, record: dict[str, Any], ground_truth: str, prompt: Prompt
-) -> dict[str, Any]:
+def to_row(source: Source, index: int, record: dict[str, Any], ground_truth: str, prompt: Prompt) -> dict[str, Any]:
     """One row in verl's schema."""
 
     def text(column: str | None) -> str | None:
@@ -127,7 +121,7 @@ def to_row(
         "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": ground_truth},
         "extra_info": {
-            "split": split,
+            "split": source.split,
             "index": index,
             "level": text(source.level),
             "subject": text(source.subject),
@@ -137,20 +131,13 @@ def to_row(
 
 
 def _prepare(source: Source, options: PrepareOptions, cache: dict[str, Loaded], progress: Progress) -> Prepared:
-    split = options.split or source.split
-    path = _path(source, split, options.save_dir)
+    # verl's convention: the rows of a benchmark are in test.parquet, whatever the hub calls their split.
+    path = options.save_dir / source.folder / ("train.parquet" if source.training else "test.parquet")
     step = progress.add_task(f"{source.name}: loading", total=None)
-    loaded = _load(source, split, options.revision, options, cache)
+    loaded = _load(source, options.revision, options, cache)
     records = loaded.records
     problems = [record[source.question] for record in records]
     ground_truths = [final_answer(record[source.ground_truth], source.is_boxed) for record in records]
-    unanswered = [row for row, ground_truth in enumerate(ground_truths) if not ground_truth]
-    if source.training and unanswered and not options.drop_failing:
-        raise DataError(
-            f"{source.path} has no answer in row(s) {_some(unanswered)}; pass --drop-failing to leave them out, or "
-            "correct the data."
-        )
-
     progress.update(step, description=f"{source.name}: checking answers", total=len(ground_truths))
 
     def track(results: Iterable[float]) -> Iterable[float]:
@@ -161,7 +148,7 @@ def _prepare(source: Source, options: PrepareOptions, cache: dict[str, Loaded], 
     failures.sort(key=lambda failure: failure.row)
     leaks, unchecked = _leaks(problems, options, cache, progress) if source.training else ([], {})
 
-    dropped = set()
+    dropped = {row for row, ground_truth in enumerate(ground_truths) if source.training and not ground_truth}
     if source.training and options.drop_failing:
         dropped |= {failure.row for failure in failures}
     if source.training and options.drop_contaminated:
@@ -172,7 +159,7 @@ def _prepare(source: Source, options: PrepareOptions, cache: dict[str, Loaded], 
             )
         dropped |= {leak.row for leak in leaks}
     rows = [
-        to_row(source, split, index, record, ground_truths[index], options.prompt)
+        to_row(source, index, record, ground_truths[index], options.prompt)
         for index, record in enumerate(records)
         if index not in dropped
     ]
@@ -184,41 +171,20 @@ def _prepare(source: Source, options: PrepareOptions, cache: dict[str, Loaded], 
             "cw_plugin.prompt_sha256": options.prompt.sha256,
         }
     )
-    return Prepared(source, split, path, table, failures, leaks, unchecked, sorted(dropped))
+    return Prepared(source, path, table, failures, leaks, unchecked, sorted(dropped))
 
 
-def _path(source: Source, split: str, save_dir: Path) -> Path:
-    """The file of a split.
-
-    By verl's convention the rows of a benchmark are in ``test.parquet``, whatever the hub calls the split that the
-    paper uses. Any other split is written to ``SPLIT.parquet``.
-    """
-    if not source.training:
-        if split == source.split:
-            split = "test"
-        elif split == "test":
-            raise DataError(
-                f"{source.name}/test.parquet is for its split {source.split}, which the paper uses; give --split "
-                f"{source.split}, or another split than test."
-            )
-    return save_dir / source.folder / f"{split}.parquet"
-
-
-def _load(
-    source: Source, split: str, revision: str | None, options: PrepareOptions, cache: dict[str, Loaded]
-) -> Loaded:
-    """The rows of a source, after checking their number and that each has a problem."""
+def _load(source: Source, revision: str | None, options: PrepareOptions, cache: dict[str, Loaded]) -> Loaded:
+    """The rows of a source, after checking that each has a problem, and the number of a benchmark's."""
     if source.name in cache:
         return cache[source.name]
-    loaded = load(source, split, options.dataset_path, revision)
-    if len(loaded.records) != source.rows and not options.allow_partial:
-        raise DataError(
-            f"{source.path} has {len(loaded.records)} rows in its split {split}, and the paper's data has "
-            f"{source.rows}; pass --allow-partial to use these."
-        )
-    empty = empty_problems([record[source.question] for record in loaded.records])
+    loaded = load(source, options.dataset_path, revision)
+    rows = len(loaded.records)
+    if rows != source.rows and not source.training:  # accuracies on other questions cannot be compared
+        raise DataError(f"{source.path} has {rows} rows, and the benchmark has {source.rows}; download it again.")
+    empty = [row for row, record in enumerate(loaded.records) if not (record[source.question] or "").strip()]
     if empty:
-        raise DataError(f"{source.path} has no problem in row(s) {_some(empty)}; correct the data.")
+        raise DataError(f"{source.path} has no problem in row(s) {', '.join(map(str, empty))}; correct the data.")
     return cache.setdefault(source.name, loaded)
 
 
@@ -231,7 +197,7 @@ def _leaks(
         if source.training:
             continue
         try:
-            records = _load(source, source.split, None, options, cache).records
+            records = _load(source, None, options, cache).records
         except DataError as error:
             unchecked[source.name] = str(error)
         else:
@@ -259,14 +225,15 @@ def _write(item: Prepared) -> None:
         ) from error
 
 
-def _some(rows: Sequence[int], limit: int = 20) -> str:
-    return ", ".join(map(str, rows[:limit])) + (", ..." if len(rows) > limit else "")
-
-
 def _summary(item: Prepared) -> list[str]:
     """What a person should know about a file."""
     dropped = f", {len(item.dropped)} left out" if item.dropped else ""
-    lines = [f"{item.source.path}, split {item.split}: {item.table.num_rows} rows{dropped}"]
+    lines = [f"{item.source.path}, split {item.source.split}: {item.table.num_rows} rows{dropped}"]
+    unanswered = [failure.row for failure in item.failures if failure.reason == NO_ANSWER]
+    if item.source.training and unanswered:
+        lines.append(f"  left out, because they have no answer: row {', '.join(map(str, unanswered))}")
+    if item.source.training and (total := item.table.num_rows + len(item.dropped)) != item.source.rows:
+        lines.append(f"  the data has {total} rows, and the paper's has {item.source.rows}")
     findings = [f"row {failure.row}: {failure.reason}" for failure in item.failures]
     if item.source.training:
         rows = {leak.row for leak in item.leaks}

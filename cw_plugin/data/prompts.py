@@ -2,13 +2,9 @@ r"""The prompts that can be put around a question."""
 
 from __future__ import annotations
 
-import ast
 import hashlib
-import importlib.util
 import json
-import textwrap
 from dataclasses import dataclass
-from pathlib import Path
 
 from cw_plugin.errors import DataError
 from cw_plugin.files import expanded
@@ -43,50 +39,19 @@ class Prompt:
 
 
 def select_prompt(name: str) -> Prompt:
-    """The prompt for ``--prompt``: ``open-rs``, ``none``, ``lighteval``, or the path of a text file.
+    """The prompt for ``--prompt``: ``open-rs``, ``none``, or the path of a text file.
 
     A file with ``{question}`` in it is the user turn, any other file the system turn.
 
     Raises:
-        DataError: no such file, not UTF-8, or lighteval is not installed.
+        DataError: no such file, or not UTF-8.
     """
     if name == "open-rs":
         return Prompt(system=OPEN_RS)
     if name == "none":
         return Prompt()
-    if name == "lighteval":
-        return Prompt(user=_lighteval_template().format(prompt="{question}").strip())  # as in open-rs, evaluate.py
     try:
         text = expanded(name).read_text(encoding="utf-8").rstrip("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"--prompt {name}: {error}; give open-rs, none, lighteval, or the path of a UTF-8 text file."
-        ) from error
+        raise DataError(f"--prompt {name}: {error}; give open-rs, none, or the path of a UTF-8 text file.") from error
     return Prompt(user=text) if "{question}" in text else Prompt(system=text)
-
-
-def _lighteval_template() -> str:
-    """``MATH_PROMPT_TEMPLATE`` of the installed lighteval's AIME task, read from its source.
-
-    Importing the task would need an inference backend, and lighteval's version of latex2sympy2_extended, which is older
-    than math-verify's.
-    """
-    package = importlib.util.find_spec("lighteval")
-    try:
-        if package is None or not package.submodule_search_locations:
-            raise FileNotFoundError("lighteval is not installed")
-        source = Path(package.submodule_search_locations[0], "tasks", "tasks", "aime.py").read_text(encoding="utf-8")
-        (template,) = (
-            str(node.value.args[0].value)
-            for node in ast.parse(source).body
-            if isinstance(node, ast.Assign)
-            and [target.id for target in node.targets if isinstance(target, ast.Name)] == ["MATH_PROMPT_TEMPLATE"]
-            and isinstance(node.value, ast.Call)  # of textwrap.dedent
-            and isinstance(node.value.args[0], ast.Constant)
-        )
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"--prompt lighteval cannot read the prompt from lighteval's AIME task ({error}); "
-            "pip install lighteval==0.13.0, or choose another prompt."
-        ) from error
-    return textwrap.dedent(template)

@@ -1,12 +1,11 @@
-"""``cw-grpo doctor``: checks a run before Ray starts and a GPU is taken.
+"""``cw-grpo doctor``: what verl says too late about a run, or never; before Ray starts and a GPU is taken.
 
-A check is a function from the composed configuration to findings. :data:`QUICK` lists those that need neither verl nor
-the model nor the data; the scripts of examples/ run them before every training. :data:`CHECKS` lists all.
+A check is a function from the composed configuration to findings. :data:`QUICK` lists those that usually load neither
+verl nor torch; the scripts of examples/ run them before every training. :data:`CHECKS` lists all.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import logging
@@ -29,44 +28,38 @@ Check = Callable[[Any], Iterable[Finding]]
 
 QUICK: tuple[Check, ...] = (
     settings.method,
-    settings.rollout,
+    settings.switches,
     settings.scope,
-    settings.batch_sizes,
+    settings.ignored_reward,
     environment.ray_cluster,
+    data.model,
+    data.files,
+    data.ground_truths,
 )
 CHECKS: tuple[Check, ...] = (
-    environment.versions,
-    environment.fresh_interpreter,
     *QUICK,
+    settings.batch_sizes,
     settings.aggregation,
+    settings.loggers,
     settings.reward_function,
-    settings.verls_own_checks,
+    settings.validation,
+    environment.fresh_interpreter,
     data.lengths,
-    data.files,
-    data.prompts,
 )
 
 
-def examine(config: Any, checks: Iterable[Check] = CHECKS) -> list[Finding]:
-    """What ``checks`` find in a composed configuration. If values have a wrong type, only those are reported."""
-    if wrong := list(settings.values(config)):
-        return wrong  # the other checks calculate with these values
-    found: list[Finding] = []
+def examine(config: Any, checks: Iterable[Check] = CHECKS) -> tuple[list[tuple[str, Finding]], dict[str, str]]:
+    """What ``checks`` find in a composed configuration, fatal findings first, each with the name of its check; and the
+    checks that failed themselves -> the error."""
+    found: list[tuple[str, Finding]] = []
+    failed = {}
     for check in checks:
+        name = check.__name__.replace("_", " ")
         try:
-            found.extend(check(config))
-        except Exception as error:  # verl's configuration can hold anything: report it, and run the other checks
-            found.append(
-                Finding(
-                    "doctor",
-                    f"the check {check.__module__}.{check.__name__} failed: {type(error).__name__}: "
-                    f"{first_line(error)}",
-                    "a setting that it reads is missing, or has a value that it does not expect",
-                    "correct that setting; if verl trains with it, please report a bug in cw-grpo doctor",
-                    fatal=False,
-                )
-            )
-    return found
+            found.extend((name, finding) for finding in check(config))
+        except Exception as error:  # verl's configuration can hold anything: say it, and run the other checks
+            failed[name] = f"{type(error).__name__}: {first_line(error)}"
+    return sorted(found, key=lambda item: not item[1].fatal), failed
 
 
 def doctor(arguments: Sequence[str], quick: bool = False, ask_ray: bool = True, as_json: bool = False) -> int:
@@ -74,12 +67,13 @@ def doctor(arguments: Sequence[str], quick: bool = False, ask_ray: bool = True, 
 
     Args:
         arguments: hydra overrides; or a script of examples/ and overrides.
-        quick: run only :data:`QUICK`, and print nothing.
+        quick: run only :data:`QUICK`, and print nothing about what may run.
         ask_ray: also ask a worker on each node of Ray.
         as_json: print the findings as JSON, and nothing else.
 
     Returns:
-        The exit code: 1 if a finding is fatal, else 0.
+        The exit code: 1 if a finding is fatal or a check failed itself, else 0. With ``quick``, a check that failed
+        itself is only said on stderr: verl may well train with what the check did not expect.
 
     Raises:
         OptionsError: the configuration cannot be composed; or with ``quick``, the first fatal finding.
@@ -87,25 +81,28 @@ def doctor(arguments: Sequence[str], quick: bool = False, ask_ray: bool = True, 
     checks = QUICK if quick else (*CHECKS, environment.ray_workers) if ask_ray else CHECKS
     with _without_the_hosts_remarks():
         config = compose(arguments)
-        findings = sorted(examine(config, checks), key=lambda finding: not finding.fatal)
+        findings, failed = examine(config, checks)
         trainer = "" if quick else environment.trainer_and_hooks(config)
-    fatal = sum(finding.fatal for finding in findings)
-    if quick:
-        if fatal:
-            raise OptionsError(f"{findings[0].what}: {findings[0].why}; fix: {findings[0].fix}")
-        return 0
-    console = Console(soft_wrap=True, highlight=False)
+    fatal = sum(finding.fatal for _, finding in findings)
+    if quick and fatal:
+        raise OptionsError(f"{findings[0][1].what}; fix: {findings[0][1].fix}")
     if as_json:
-        console.out(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1))
-        return int(fatal > 0)
-    console.print(escape(trainer))
-    for finding in findings:
-        label = "[red]Wrong[/red]" if finding.fatal else "[yellow]Note[/yellow]"
-        console.print(f"{label} {escape(f'[{finding.check}] {finding.what}')}")
-        console.print(escape(f"      why: {finding.why}"))
-        console.print(escape(f"      fix: {finding.fix}"))
-    console.print(f"{fatal} wrong, {len(findings) - fatal} to note")
-    return int(fatal > 0)
+        checked: list[dict[str, Any]] = [{"check": name, **finding._asdict()} for name, finding in findings]
+        print(json.dumps([*checked, *({"check": name, "failed": why} for name, why in failed.items())], indent=1))
+        return int(fatal > 0 or bool(failed))
+    console = Console(soft_wrap=True, highlight=False, stderr=quick)
+    if not quick:
+        console.print(escape(trainer))
+        for name, finding in findings:
+            label = "[red]Wrong[/red]" if finding.fatal else "[yellow]Note[/yellow]"
+            console.print(f"{label} {escape(f'[{name}] {finding.what}')}")
+            console.print(escape(f"      fix: {finding.fix}"))
+    for name, why in failed.items():
+        console.print(f"[red]Not checked[/red] {escape(f'[{name}] the check failed itself: {why}')}")
+    if quick:
+        return 0
+    console.print(f"{fatal} wrong, {len(findings) - fatal} to note, {len(failed)} not checked")
+    return int(fatal > 0 or bool(failed))
 
 
 @contextmanager

@@ -1,197 +1,147 @@
-"""The data files, and the lengths that they, the model and the settings allow."""
+"""Checks of the model and the data files."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from cw_plugin.doctor.finding import Finding
-from cw_plugin.doctor.settings import sequence_parallel
-from cw_plugin.errors import first_line
-from cw_plugin.verl_integration.prompts import prompt_lengths
+from cw_plugin.errors import DataError, first_line
 
-SHOWN = 3
-HDFS = "hdfs:"  # verl copies such files to the local disk; the doctor does not
+SHOWN = 5  # rows
+PARSED = 100  # different ground truths of a file that are parsed; 7,000 would take a quarter of a minute
+NUMBER = re.compile(r"-?\d+(\.\d+)?")
+OURS = re.compile(r"(pkg://|.*/)cw_plugin[./]rewards(/__init__\.py)?")
 
 
-def _files(config: Any) -> dict[Path, str]:
-    """The local data files, each with the setting that names it (the first one, if both name it)."""
-    named: dict[Path, str] = {}
+def _files(config: Any) -> Iterator[tuple[str, Path]]:
+    """The local data files, each with the setting that names it. Others (``hdfs://``) are verl's to copy."""
     for key in ("train_files", "val_files"):
         value = config.data[key]
         for path in [value] if isinstance(value, str) else list(value or []):
-            if path.startswith(HDFS):
-                continue
-            named.setdefault(Path(path).expanduser(), key)
-    return named
+            if "://" not in path:
+                yield f"data.{key}", Path(path).expanduser()
 
 
-def lengths(config: Any) -> Iterator[Finding]:
-    """Whether the model, vLLM and verl's micro-batches can hold prompt and response: one finding, one fix."""
-    from transformers import AutoConfig
-
-    data, actor, model = config.data, config.actor_rollout_ref.actor, config.actor_rollout_ref.model
-    rollout, ref = config.actor_rollout_ref.rollout, config.actor_rollout_ref.ref
-    longest = fitting = data.max_prompt_length + data.max_response_length
-    positions = None
-    if model.path.startswith(HDFS):
-        yield Finding(
-            "model",
-            f"the model {model.path} is not on a local disk",
-            "the doctor cannot check its positions and the lengths of the prompts",
-            "to check these, run the doctor with actor_rollout_ref.model.path=<a local copy>",
-            fatal=False,
-        )
-    else:
-        try:
-            text = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code).get_text_config()
-            positions = getattr(text, "max_position_embeddings", None)
-        except (OSError, ValueError) as error:
-            yield Finding(
-                "model",
-                f"the model {model.path} cannot be read ({first_line(error)})",
-                "verl would stop; the doctor cannot check lengths",
-                "actor_rollout_ref.model.path=<a folder or a name on the hub>, or check the network",
-            )
-    short: dict[str, str] = {}  # what is too short, and why it matters
-    fixes = []
-    if positions is not None and positions < longest:
-        fitting = positions
-        prompt = min(data.max_prompt_length, positions // 2)
-        if prompt != data.max_prompt_length:
-            fixes.append(f"data.max_prompt_length={prompt}")
-        fixes.append(f"data.max_response_length={positions - prompt}")
-        short[f"the model has {positions} positions"] = "vLLM cuts longer responses"
-    limit = rollout.max_model_len
-    if limit is not None and positions is not None and limit > positions:
-        fixes.append(f"actor_rollout_ref.rollout.max_model_len={positions}")
-        short[f"rollout.max_model_len={limit} but the model has {positions} positions"] = "vLLM refuses to start"
-    elif limit is not None and limit < fitting:
-        fixes.append(f"actor_rollout_ref.rollout.max_model_len={fitting}")
-        short[f"rollout.max_model_len={limit}"] = "vLLM cuts longer responses"
-    gpus = sequence_parallel(actor)
-    on = f" on {gpus} GPUs" if gpus > 1 else ""
-    with_ref = actor.use_kl_loss or config.algorithm.use_kl_in_reward
-    for part, name, used in (
-        ("actor", "ppo_max_token_len_per_gpu", actor.use_dynamic_bsz),
-        ("rollout", "log_prob_max_token_len_per_gpu", rollout.log_prob_use_dynamic_bsz),
-        ("ref", "log_prob_max_token_len_per_gpu", ref.log_prob_use_dynamic_bsz and with_ref),
-    ):
-        tokens = config.actor_rollout_ref[part][name]
-        if used and tokens * gpus < fitting:
-            fixes.append(f"actor_rollout_ref.{part}.{name}={4 * fitting}")
-            short[f"{part}.{name}={tokens}{on}"] = "verl stops at a sequence that no micro-batch can hold"
-    if short:
-        yield Finding(
-            "lengths",
-            f"prompt and response may have {longest} tokens together; {', '.join(short)}",
-            "; ".join(dict.fromkeys(short.values())),
-            " ".join(fixes),
-        )
+def model(config: Any) -> Iterator[Finding]:
+    """A model's folder that does not exist. Names on the hub are looked up by :func:`lengths`, and by verl."""
+    given = config.actor_rollout_ref.model.path
+    path = Path(given).expanduser()
+    like_a_folder = "/" in given and (given[0] in "/.~" or given.count("/") > 1 or path.parent.is_dir())
+    if (like_a_folder or path.exists()) and "://" not in given and not (path / "config.json").is_file():
+        what = "has no config.json" if path.exists() else "does not exist"
+        fix = "actor_rollout_ref.model.path=<a model's folder, or its name on the Hugging Face hub>"
+        yield Finding(f"actor_rollout_ref.model.path={given} {what}", fix)
 
 
 def files(config: Any) -> Iterator[Finding]:
-    """Whether the files exist, have verl's columns, and have a reward function."""
+    """Whether the files exist, and have rows and the columns that verl reads."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
-    from pyarrow import ArrowException
 
-    own_reward = config.reward.custom_reward_function.path
-    columns = ("data_source", config.data.prompt_key, "reward_model")
-    for path, key in _files(config).items():
+    prompt = config.data.prompt_key
+    for key, path in _files(config):
         if not path.exists():
-            yield Finding(
-                "data", f"data.{key}: {path} does not exist", "verl would stop",
-                f"cw-grpo prepare all, or data.{key}=<an existing file>",
-            )  # fmt: skip
-            continue
-        if path.suffix != ".parquet":
+            yield Finding(f"{key}: {path} does not exist", f"cw-grpo prepare all, or {key}=<an existing file>")
+        if not path.is_file() or path.suffix != ".parquet":
             continue  # JSON lines have no schema to look at
         try:
-            names = pq.read_schema(path).names
-            missing = [column for column in columns if column not in names]
-            sources = set() if missing else set(pq.read_table(path, columns=["data_source"])[0].to_pylist())
-        except (OSError, ArrowException) as error:
-            yield Finding(
-                "data", f"data.{key}: {path} is no parquet file ({first_line(error)})", "verl would stop",
-                "write it again, with cw-grpo prepare",
-            )  # fmt: skip
+            file = pq.ParquetFile(path)
+        except (OSError, pa.ArrowException) as error:
+            yield Finding(f"{key}: {path} is no parquet file ({first_line(error)})", "write it again")
             continue
+        schema = file.schema_arrow
+        missing = [name for name in ("data_source", prompt, "reward_model") if name not in schema.names]
         if missing:
-            yield Finding(
-                "data",
-                f"data.{key}: {path} lacks the column(s) {', '.join(missing)}; it has {', '.join(names)}",
-                "verl's dataset and reward read them",
-                "write it with cw-grpo prepare, or rename the columns (data.prompt_key names the prompt's)",
-            )
-        foreign = sorted(source for source in sources if not own_reward and not _verl_scores(str(source)))
-        if foreign:
-            yield Finding(
-                "reward",
-                f"data.{key}: verl has no reward function for data_source {', '.join(foreign[:SHOWN])}",
-                "verl would stop at the first batch with NotImplementedError",
-                "reward.custom_reward_function.path=pkg://cw_plugin.rewards "
-                "reward.custom_reward_function.name=compute_score",
-            )
+            what = f"lacks the column(s) {', '.join(missing)}; it has {', '.join(schema.names)}"
+            yield Finding(f"{key}: {path} {what}", "rename the columns; data.prompt_key names the prompt's")
+        elif not file.metadata.num_rows:
+            yield Finding(f"{key}: {path} has no rows", "write it again")
+        elif not pa.types.is_nested(schema.field(prompt).type):
+            what = f"{key}: the column {prompt} of {path} holds {schema.field(prompt).type}, not lists of messages"
+            yield Finding(what, 'write each prompt as [{"role": "user", "content": "..."}]')
 
 
-def prompts(config: Any) -> Iterator[Finding]:
-    """Training prompts longer than data.max_prompt_length, tokenised as verl does."""
+def ground_truths(config: Any) -> Iterator[Finding]:
+    """Rows that this package's reward cannot grade; only if the run uses it."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
-    from jinja2 import TemplateError
-    from pyarrow import ArrowException
-    from transformers import AutoTokenizer
 
-    path, limit, column = config.actor_rollout_ref.model.path, config.data.max_prompt_length, config.data.prompt_key
-    files = [file for file, key in _files(config).items() if key == "train_files"]
-    if not files or path.startswith(HDFS):
+    reward = ((config.get("reward") or {}).get("custom_reward_function") or {}).get("path")
+    for key, path in _files(config) if OURS.fullmatch(str(reward)) else []:
+        try:
+            table = pq.ParquetFile(path).read(columns=["reward_model"])  # read_table would import pandas
+        except (OSError, pa.ArrowException):
+            continue  # files() reports it; JSON lines are not read
+        rows = table[0].to_pylist() if table.num_columns else []
+        values = [row.get("ground_truth") if isinstance(row, dict) else None for row in rows]
+        why, fatal = "verl leaves the responses to such a row out of its batches without a word", True
+        wrong = {row: value for row, value in enumerate(values) if not _is_answer(value)}
+        if not wrong and b"cw_plugin.version" not in (table.schema.metadata or {}):  # cw-grpo prepare has listed them
+            why, fatal = "no response to such a row can be right", key == "data.train_files"
+            bad = _unparsed([text for text in dict.fromkeys(values) if isinstance(text, str)])
+            wrong = {row: value for row, value in enumerate(values) if value in bad}
+        if wrong:
+            shown = [f"{row} ({value!r:.40})" for row, value in list(wrong.items())[:SHOWN]]
+            more = [f"and {len(wrong) - SHOWN} more"] if len(wrong) > SHOWN else []
+            where = f"{key}: {path}, row {', '.join(shown + more)}"
+            yield Finding(f"{where}: ground_truth cannot be graded; {why}", "correct or remove these rows", fatal)
+
+
+def _is_answer(value: Any) -> bool:
+    """Whether a ground truth is text, or a finite number."""
+    if isinstance(value, str):
+        return bool(value.strip())
+    return isinstance(value, (int, float, Decimal)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _unparsed(texts: list[str]) -> set[str]:
+    """Of the first texts that are more than a number, those that are not graded as right against themselves."""
+    expressions = [text for text in texts if not NUMBER.fullmatch(text)][:PARSED]
+    if not expressions:
+        return set()
+    from cw_plugin.data.checks import ungradable
+    from cw_plugin.rewards.pool import shared_pool
+
+    try:
+        return {expressions[failure.row] for failure in ungradable(expressions, "evaluation", lambda results: results)}
+    finally:
+        shared_pool().close()
+
+
+def require_ground_truths(config: Any) -> None:
+    """For the hooks in verl: refuse a run that would lose rows.
+
+    Raises:
+        DataError: with the file and the rows.
+    """
+    for finding in ground_truths(config):
+        if finding.fatal:
+            raise DataError(f"{finding.what}; {finding.fix}")
+
+
+def lengths(config: Any) -> Iterator[Finding]:
+    """Responses that vLLM would cut: the model's positions and max_model_len must hold prompt and response."""
+    from transformers import AutoConfig
+
+    data, model, limit = config.data, config.actor_rollout_ref.model, config.actor_rollout_ref.rollout.max_model_len
+    longest = data.max_prompt_length + data.max_response_length
+    try:
+        text = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code).get_text_config()
+    except (OSError, ValueError) as error:
+        fix = "actor_rollout_ref.model.path=<a folder, or a name on the hub>, or check the network"
+        yield Finding(f"the model {model.path} cannot be read ({first_line(error)})", fix)
         return
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            path, trust_remote_code=config.actor_rollout_ref.model.trust_remote_code
-        )
-    except (OSError, ValueError):
-        return  # reported by lengths()
-    tokenizer.chat_template = config.actor_rollout_ref.model.custom_chat_template or tokenizer.chat_template
-    for file in files:
-        try:
-            chats = pq.read_table(file, columns=[column])[0].to_pylist()
-        except (OSError, ArrowException):
-            continue  # reported by files()
-        try:
-            lengths = prompt_lengths(tokenizer, chats, config.data.apply_chat_template_kwargs)
-        except (ValueError, TemplateError) as error:
-            yield Finding(
-                "prompts",
-                f"the model's chat template cannot render the prompts of {file} ({first_line(error)})",
-                "verl would stop",
-                "actor_rollout_ref.model.custom_chat_template=<a template>, or a chat model",
-            )
-            continue
-        longer = sum(length > limit for length in lengths)
-        if longer:
-            dropped = config.data.filter_overlong_prompts
-            yield Finding(
-                "prompts",
-                f"{longer} of {len(lengths)} prompts of {file} have more than {limit} tokens, the longest "
-                f"{max(lengths)}",
-                "verl leaves them out"
-                if dropped
-                else f"data.truncation={config.data.truncation} meets them in training",
-                f"data.max_prompt_length={max(lengths)}"
-                + ("" if dropped else ", or data.filter_overlong_prompts=True"),
-                fatal=not dropped or longer == len(lengths),
-            )
-
-
-def _verl_scores(source: str) -> bool:
-    """Whether verl's default_compute_score knows the data source; for an unknown one it raises first of all."""
-    from verl.utils.reward_score import default_compute_score
-
-    try:
-        default_compute_score(source, "", "")
-    except NotImplementedError:
-        return False
-    except Exception:
-        return True  # it knows the source; another error is about the empty answer
-    return True
+    positions = getattr(text, "max_position_embeddings", longest)
+    prompt = min(data.max_prompt_length, positions // 2)
+    asked = f"prompt and response may have {longest} tokens together"
+    if positions < longest:
+        fix = f"data.max_prompt_length={prompt} data.max_response_length={positions - prompt}"
+        yield Finding(f"{asked}, and the model has {positions} positions: vLLM cuts longer responses", fix)
+    if limit is not None and limit < min(longest, positions):
+        fix = f"actor_rollout_ref.rollout.max_model_len={min(longest, positions)}"
+        yield Finding(f"{asked}, and rollout.max_model_len={limit}: vLLM cuts longer responses", fix)

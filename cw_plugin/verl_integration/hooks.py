@@ -135,13 +135,16 @@ def _complete_metrics(call: Call) -> Any:
 
 
 def _check_before_start(call: Call) -> Any:
-    """Checks the cw_grpo settings, and that the hooks are in place, before Ray or a worker starts.
+    """Checks the cw_grpo settings, that the hooks are in place, and the ground truths, before Ray or a worker starts.
 
-    Why: neither estimator nor loss sees the whole configuration, so neither can refuse to weigh twice. Removed by: a
-    check of verl's own, once cw_grpo is part of verl.
+    Why: neither estimator nor loss sees the whole configuration, so neither can refuse to weigh twice; and where the
+    reward raises an error, verl drops the response. Removed by: a check of verl's own, once cw_grpo is part of verl.
     """
+    from cw_plugin.doctor.data import require_ground_truths
+
     result = call.proceed()
-    _check(call.arguments["config"])
+    if _check(call.arguments["config"]):
+        require_ground_truths(call.arguments["config"])
     return result
 
 

@@ -17,12 +17,16 @@ is_there && exit
 rm -rf -- "$data"
 
 python "$root/examples/cpu/make_model.py" problems "$data"
-for split in train test; do
+mkdir -p "$data/open_rs"
+for split in train test; do # each as a copy of Open-RS, whose only split is train
+    mkdir -p "$data/$split/knoveleng/open-rs"
+    cp "$data/knoveleng/open-rs/$split.jsonl" "$data/$split/knoveleng/open-rs/train.jsonl"
     # Its report is about overlap with the benchmarks, which are not in question here.
-    cw-grpo prepare open-rs --local_dataset_path "$data" --local_save_dir "$data" --split $split --allow-partial \
+    cw-grpo prepare open-rs --local_dataset_path "$data/$split" --local_save_dir "$data/$split" \
         >"$data/prepare-$split.log" 2>&1 || {
         cat "$data/prepare-$split.log" >&2
         exit 1
     }
+    mv "$data/$split/open_rs/train.parquet" "$data/open_rs/$split.parquet"
 done
 echo "$hash" >"$data/made_by"
