@@ -100,7 +100,7 @@ _NOISE = [
 
 _NESTED = [
     opening * depth + "7918" + closing * depth
-    for depth in (50, 300, 3000)
+    for depth in (50, 3000)
     for opening, closing in [
         (r"\sqrt{", "}"),
         (r"\frac{1}{", "}"),

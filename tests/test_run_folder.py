@@ -46,7 +46,7 @@ def main(config):
     first = int(tracker.read_text()) if tracker.exists() else 0
     with open(run / "metrics.jsonl", "w") as metrics:
         for step in range(first + 1, config.trainer.total_training_steps + 1):
-            print("training step", step, flush=True)
+            print("training step", step, os.environ.get("SAID", ""), flush=True)
             if step % 2 == 0 or step == config.trainer.total_training_steps:
                 (run / f"global_step_{step}").mkdir(exist_ok=True)
                 tracker.write_text(str(step))
@@ -429,6 +429,11 @@ def test_a_first_step_from_which_nothing_can_be_learned_is_pointed_out(trainer, 
         "WARNING: in the first step all responses are cut at data.max_response_length: no answer is complete.",
         "WARNING: in the first step all rewards of each prompt are equal (mean 0.5): nothing can be learned.",
     ]
+
+
+def test_what_the_reward_says_is_on_the_terminal_once(trainer, run):
+    done = launched(trainer, run, SEED, env={"SAID": "cw_plugin: the reward failed, and verl drops the rollouts"})
+    assert done.stdout.count("WARNING: cw_plugin: the reward failed, and verl drops") == 1
 
 
 def test_the_entropy_curves_command_can_be_pasted(tmp_path):

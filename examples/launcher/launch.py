@@ -63,13 +63,18 @@ def warnings(data: dict[str, Any]) -> Iterator[str]:
 def watch(process: subprocess.Popen, log: Path, metrics: Path, say: Callable[[str], None]) -> None:
     """Say how the command gets on, until it ends."""
     stages = list(STAGES)
-    printed, size = 0, -1
+    printed, size, told = 0, -1, False
     with open(log, "rb") as reader:
         running = True
         while running:
             time.sleep(0.5)
             running = process.poll() is None
             new = reader.read().decode(errors="replace")
+            for text in re.findall(r"cw_plugin: the reward failed.*", new)[
+                : 0 if told else 1
+            ]:  # verl goes on without it
+                told = True
+                say(f"WARNING: {text}")
             while stages and any(text in new for text, _ in stages):
                 text, stage = stages.pop(0)
                 if text in new:
