@@ -133,7 +133,9 @@ def table_3(answers: pd.DataFrame, runs: Sequence[Run], paper_rows: bool = False
         for name, step, entropy, math500, olympiad in paper.TABLE_3:
             given = {"entropy": entropy or None, "math500": math500, "olympiadbench": olympiad}
             cells[f"{name} (reported)", step] = given
-    frame = pd.DataFrame([{"method": n, "step": s} | values for (n, s), values in cells.items()])
+    order = list(dict.fromkeys(name for name, _ in cells))
+    rows = sorted(cells, key=lambda place: (order.index(place[0]), place[1]))
+    frame = pd.DataFrame([{"method": name, "step": step} | cells[name, step] for name, step in rows])
     shown = [c for c in ("method", "step", "entropy", "validation", *columns) if c in frame]
     for column in shown[2:]:
         digits = 3 if column == "entropy" else 1
