@@ -26,7 +26,7 @@ from cw_plugin.reports.records import read_tokens
 from cw_plugin.reports.runs import read_run
 from cw_plugin.reports.tables import table_5
 from cw_plugin.trl_integration import CWGRPOConfig, CWGRPOTrainer
-from cw_plugin.trl_integration.checks import check_settings, check_trl
+from cw_plugin.trl_integration.checks import TESTED, check_settings, check_trl
 from cw_plugin.weights import CovarianceStatistics
 
 TESTS = Path(__file__).parent
@@ -104,6 +104,8 @@ class WithTools(WatchedCW):
         return tuple(result)
 
 
+# The oldest TRL counts an unscored completion as reward 0 in the others' mean.
+NEWER = pytest.mark.skipif(trl.__version__ == TESTED[0], reason="its advantages are others")
 SPLIT = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "steps_per_generation": 4}
 TWICE = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "num_iterations": 2}
 
@@ -116,7 +118,9 @@ TWICE = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "nu
         pytest.param(WatchedCW, {}, {"loss_type": "grpo", "beta": 0.04, **PADDING}, 16, id="kl-and-padding"),
         pytest.param(WatchedCW, {"peft_config": LORA}, {}, 16, id="peft-with-dropout-of-its-own"),
         pytest.param(WithTools, {}, {"max_steps": 1}, 8, id="tools"),
-        pytest.param(WatchedCW, {"reward_funcs": every_third_unscored}, {"max_steps": 1}, 8, id="unscored"),
+        pytest.param(
+            WatchedCW, {"reward_funcs": every_third_unscored}, {"max_steps": 1}, 8, id="unscored", marks=NEWER
+        ),
     ],
 )
 def test_every_row_at_the_loss_has_the_weights_of_its_whole_group(tmp_path, trainer, given, options, rows):
