@@ -43,16 +43,8 @@ class OptionsError(CWGRPOError, ValueError):
     """A configuration value that cannot work."""
 
 
-class GroundTruthError(CWGRPOError, TypeError):
-    """A ground truth that is neither text nor a finite number, with the data it comes from."""
-
-
 class HostError(CWGRPOError, RuntimeError):
-    """The installed verl, TRL or vLLM lacks something that this package needs."""
-
-
-class MissingLogProbsError(HostError):
-    """The trainer did not pass log-probs to the estimator, so no weights can be computed."""
+    """The host (verl, TRL, ms-swift, OpenRLHF) lacks or does not pass something that this package needs."""
 
 
 class GradingError(CWGRPOError, RuntimeError):
@@ -60,23 +52,7 @@ class GradingError(CWGRPOError, RuntimeError):
 
 
 class DataError(CWGRPOError, ValueError):
-    """A dataset that cannot be fetched or read, has the wrong content, or cannot be written."""
-
-
-class EvaluationError(CWGRPOError, ValueError):
-    """A model, benchmark or setting that cannot be evaluated, or does not fit the answers that are already there."""
-
-
-class EngineError(CWGRPOError, RuntimeError):
-    """The engine stopped before every answer was graded; the graded ones are kept."""
-
-
-class ReportError(CWGRPOError, ValueError):
-    """A run, evaluation or record that cannot be read or compared."""
-
-
-class NoMetricsError(ReportError):
-    """A folder without any logger's files; it may hold something else."""
+    """Data, records, runs or answers that cannot be read or written, have the wrong content, or do not fit together."""
 
 
 def how_to_install(extra: str = "") -> str:

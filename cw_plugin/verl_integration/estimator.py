@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from cw_plugin.errors import MissingLogProbsError, NonFiniteError
+from cw_plugin.errors import HostError, NonFiniteError
 from cw_plugin.recording import Batch
 from cw_plugin.verl_integration import NAME, run
 from cw_plugin.verl_integration.options import read_options
@@ -65,7 +65,7 @@ def compute_cw_grpo_advantage(
         advantages and returns, the same float32 tensor as in verl's outcome estimators, 0 off the mask.
 
     Raises:
-        MissingLogProbsError: no log-probs reached the estimator.
+        HostError: no log-probs reached the estimator.
         NonFiniteError: NaN or infinity at a valid token.
         OptionsError: unknown option.
     """
@@ -77,7 +77,7 @@ def compute_cw_grpo_advantage(
     if old_log_probs is None and of_trainer is not None:
         old_log_probs = of_trainer.old_log_probs
     if old_log_probs is None:
-        raise MissingLogProbsError(
+        raise HostError(
             f"{NAME} needs old_log_probs, but this trainer does not pass them; start verl.trainer.main_ppo "
             "with a verl version that cw_plugin supports"
         )
