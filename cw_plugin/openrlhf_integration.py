@@ -41,7 +41,7 @@ from torch import Tensor
 from cw_plugin.errors import CWGRPOError, HostError, NonFiniteError, OptionsError
 from cw_plugin.options import Options
 from cw_plugin.recording import Batch, TokenFiles
-from cw_plugin.weights import reweight_responses as reweight
+from cw_plugin.weights import reweight
 
 HOOK = "cw_plugin.openrlhf_integration.install"
 MAKER, TRAINER = "openrlhf.trainer.ppo_utils.experience_maker", "openrlhf.trainer.ppo_trainer"
