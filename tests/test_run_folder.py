@@ -399,8 +399,9 @@ def test_folders_that_cannot_be_used_are_refused_in_a_sentence(tmp_path):
     (tmp_path / "latest_checkpointed_iteration.txt").touch()
     assert "iteration.txt holds '' instead of a step: write the number of" in refusal(tmp_path, "true")
     assert refusal(tmp_path).endswith("error: name the command to run after the folder")
-    steps = "trainer.total_training_steps=0"
-    assert refusal(tmp_path, "true", steps) == "trainer.total_training_steps is 0: ask for at least one step."
+    for steps in ("0", "many"):
+        said = refusal(tmp_path, "true", f"trainer.total_training_steps={steps}")
+        assert said == f"trainer.total_training_steps is {steps}: ask for at least one step."
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")

@@ -97,7 +97,7 @@ class RunFolder:
         self.steps: int | None = overrides.get("trainer.total_training_steps")
         self.checkpoints = Path(overrides.get("trainer.default_local_dir") or path)
         self.marker = path / "finished"
-        if self.steps is not None and self.steps < 1:
+        if self.steps is not None and not (isinstance(self.steps, int) and self.steps > 0):
             refuse(f"trainer.total_training_steps is {self.steps}: ask for at least one step.")
         try:
             path.mkdir(parents=True, exist_ok=True)
