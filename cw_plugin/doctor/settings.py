@@ -18,6 +18,10 @@ LOSS = f"{ACTOR}.policy_loss.loss_mode"
 
 def method(config: Any) -> Iterator[Finding]:
     """Estimator, loss and options that this package refuses, and names that verl looks up only after a rollout."""
+    estimator, loss = config.algorithm.adv_estimator, config.actor_rollout_ref.actor.policy_loss.get("loss_mode")
+    unknown = list(_unknown("algorithm.adv_estimator", estimator, (NAME, "grpo")))
+    unknown += _unknown(LOSS, loss, ("vanilla", NAME, "clip_cov"))
+    yield from unknown
     try:
         check_config(config)
     except OptionsError as error:
@@ -26,10 +30,6 @@ def method(config: Any) -> Iterator[Finding]:
         if not verl_has_its_own():
             what, _, fix = str(error).partition("; ")
             yield Finding(what, fix)
-    estimator, loss = config.algorithm.adv_estimator, config.actor_rollout_ref.actor.policy_loss.get("loss_mode")
-    unknown = list(_unknown("algorithm.adv_estimator", estimator, (NAME, "grpo")))
-    unknown += _unknown(LOSS, loss, ("vanilla", NAME, "clip_cov"))
-    yield from unknown
     if not unknown and NAME not in (estimator, loss):
         what = f"neither algorithm.adv_estimator={estimator} nor the loss is {NAME}: this run is not CW-GRPO"
         yield Finding(what, f"algorithm.adv_estimator={NAME}", fatal=False)
