@@ -462,7 +462,7 @@ def test_the_study_trains_two_at_a_time_and_gathers_what_has_finished(tmp_path):
     code = (
         "import study\n"
         "jobs = [study.Job('main', method, '1e-5', 1, 2) for method in ('cw_grpo', 'cw_grpo_shuffled')]\n"
-        "study.run(jobs, 0)\n"
+        "study.run(jobs)\n"
     )
     folder = ROOT / "examples" / "study"
     environment = os.environ | {

@@ -17,13 +17,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
+import pandas as pd
 import torch
+import variants
 from study import BLOCKS, HERE, save
 from task import MAX_NEW_TOKENS, SAMPLES_PER_PROBLEM, Problem, padded_prompts, sample, split_problems
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2ForCausalLM, Qwen2Tokenizer
-from variants import VARIANTS, reweight
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
@@ -35,7 +35,8 @@ PROMPTS = 8  # of a batch
 SEED = 0
 
 # Of a method the options of its advantages, or the settings of its loss on GRPO's advantages.
-ESTIMATORS = {"grpo": {"kernel": "none"}, "cw_grpo": {}, "cw_grpo_batch": {"scope": "batch"}}
+ESTIMATORS = {"grpo": {"kernel": "none"}, "cw_grpo": {}, "cw_grpo_batch": {"scope": "batch"},
+              "cw_grpo_shuffled": {"kernel": "variants:shuffled"}}  # fmt: skip
 CLIP_COV = {"clip_cov": 0.0002, "clip_cov_0.005": 0.005, "clip_cov_0.02": 0.02}
 
 
@@ -50,7 +51,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
     rows = measure(args.model, args.batches)
-    save(pa.Table.from_pylist(rows), args.file)
+    save(pd.DataFrame(rows), args.file)
     for row in rows:
         print(f"{row['method']:22} {row['quantity']:16} {row['value']:7.3f}, standard error {row['error']:.3f}")
 
@@ -129,9 +130,8 @@ def losses_of(
 
     advantages = {name: advantages_of(**options) for name, options in ESTIMATORS.items()}
     plain = advantages["grpo"]
-    by_row = plain[:, 0]
-    for variant in VARIANTS:
-        advantages[f"cw_grpo_{variant}"] = reweight(variant, old_log_probs, by_row, mask, group)[0]
+    for variant in ("uncentred", "unnormalised"):
+        advantages[f"cw_grpo_{variant}"] = getattr(variants, variant)(old_log_probs, plain[:, 0], mask, group)[0]
     losses = {name: loss_of(values) for name, values in advantages.items()}
     losses |= {name: loss_of(plain, "clip_cov", clip_cov_ratio=ratio) for name, ratio in CLIP_COV.items()}
     # Of the expected reward: the log-prob of a whole response, times its reward less the group's mean.

@@ -1,604 +1,460 @@
-"""The study's page, its figures and the headline in the README here, from results/*.parquet alone.
+"""The pages of both studies, results/README.md, and their figures, from the parquet files beside them.
 
-python examples/study/report.py            # results/README.md, results/*.svg, and the section "In short" of README.md
-python examples/study/report.py RESULTS    # the page and the figures of a folder of one's own
+python examples/study/report.py                      # the committed ones
+python examples/study/report.py study RESULTS        # of a folder of one's own
+python examples/study/report.py boundary RESULTS
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
-import study
+import pandas as pd
+from matplotlib.figure import Figure
 from scipy import stats
 
-from cw_plugin.files import write_whole
-from cw_plugin.reports import plots
-from cw_plugin.reports.distribution import Distribution
-from cw_plugin.reports.runs import Run
-from cw_plugin.reports.tables import Table, table_1
-
 HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "results"
-README = HERE / "README.md"
-BEGIN, END = "<!-- study: written by examples/study/report.py -->\n", "<!-- study: end -->\n"
+sys.path.insert(0, str(HERE / "boundary"))
+import plan  # noqa: E402
+import study  # noqa: E402
 
-METHODS = {
-    "grpo": "GRPO",
-    "clip_cov": "Clip-Cov, authors' ratio",
-    "clip_cov_0.005": "Clip-Cov, ratio 0.005",
-    "clip_cov_0.02": "Clip-Cov, ratio 0.02",
-    "cw_grpo": "CW-GRPO (prompt group)",
-    "cw_grpo_batch": "CW-GRPO, batch",
-    "cw_grpo_loss": "CW-GRPO, loss",
-}
-VARIANTS = {
-    "cw_grpo_uncentred": "without centring",
-    "cw_grpo_unnormalised": "without normalisation",
-    "cw_grpo_shuffled": "weights on random tokens",
-}
-NAMES = METHODS | VARIANTS
-BASELINE, OURS = "grpo", "cw_grpo"
+from cw_plugin.files import write_whole  # noqa: E402
+from cw_plugin.reports import covariance, figures, intervals  # noqa: E402
+from cw_plugin.reports.formats import Table  # noqa: E402
 
-# The batches of single steps differ more than methods do, so that metrics of steps are averaged over this many: at the
-# end of a run, and for the course of entropy.
+NAMES, SHORT = study.NAMES, plan.NAMES
+# Single batches differ more than methods do, so that metrics of steps are averaged over this many.
 WINDOW = 25
 FALL = 0.10  # accuracy below the run's best from which on a run has collapsed
-LOW = 0.1  # entropy at the end, as a share of that at the start, below which it has
-CLIP_GRAD = 1.0  # train.sh
+LOW, SURGE = 0.1, 2.0  # times the entropy of the first steps: below the one it has collapsed, above the other surged
+CLIP_GRAD = 1.0  # train.sh and plan.py
+EARLY, EARLY_STEPS, RESAMPLES = ("extreme_gradient_share", "extreme_balance"), 20, 1999
 
-PHASES = ("main", "long")  # whose curves are drawn
-
-Runs = dict[str, list["Result"]]  # method -> its runs
-Gradients = dict[tuple[str, str], tuple[float, float]]  # method, quantity of gradients.py -> value, standard error
-
-
-@dataclass(frozen=True)
-class Result:
-    """What one run did; ``columns`` are those of metrics.parquet, nan where a step has no such value."""
-
-    phase: str
-    method: str
-    lr: str
-    seed: int
-    columns: dict[str, np.ndarray]
-
-    def series(self, name: str) -> dict[int, float]:
-        """Step -> value."""
-        pairs = zip(self.columns["step"], self.columns[name], strict=True)
-        return {int(step): float(value) for step, value in pairs if np.isfinite(value)}
-
-    def mean(self, name: str, last: int, window: int = WINDOW) -> float:
-        """Over the ``window`` steps that end with ``last``."""
-        return float(np.mean([value for step, value in self.series(name).items() if last - window < step <= last]))
-
-    @property
-    def steps(self) -> int:
-        return int(self.columns["step"].max())
-
-    @property
-    def accuracy(self) -> float:
-        """On held-out problems, at the end."""
-        return self.series("accuracy")[self.steps]
-
-    @property
-    def drop(self) -> float:
-        return max(self.series("accuracy").values()) - self.accuracy
-
-    @property
-    def reward(self) -> float:
-        return self.mean("reward", self.steps)
-
-    @property
-    def entropy(self) -> float:
-        return self.mean("entropy", self.steps)
-
-    @property
-    def entropy_spread(self) -> float:
-        """Standard deviation of the moving average over the second half."""
-        return float(np.std(self._late_entropy))
-
-    @property
-    def entropy_wobble(self) -> float:
-        """The same about a straight line, without which a steady fall counts as spread."""
-        return float(np.std(about_its_trend(self._late_entropy)))
-
-    @property
-    def entropy_of_batches(self) -> np.ndarray:
-        """Step by step, in the second half, about a straight line: how the batches differ."""
-        return about_its_trend(np.array(list(self.series("entropy").values()))[self.steps // 2 :])
-
-    @property
-    def _late_entropy(self) -> np.ndarray:
-        averages = plots.smooth(np.array(list(self.series("entropy").values())), WINDOW)
-        return averages[self.steps // 2 + WINDOW - 1 :]
-
-    @property
-    def fell(self) -> bool:
-        return self.drop > FALL
-
-    @property
-    def emptied(self) -> bool:
-        return self.entropy < LOW * self.mean("entropy", WINDOW)
-
-    def as_run(self) -> Run:
-        metrics = {name: self.series(name) for name in self.columns if name != "step"}
-        return Run(NAMES[self.method], RESULTS, metrics)
+# Column of a table -> quantity, scale and digits
+ENDS = {
+    f"reward, last {WINDOW} steps": ("reward", 1, 3), "best to last, points": ("drop", 100, 1),
+    "entropy at the end, nats": ("entropy", 1, 3), "its spread": ("spread", 1, 4), "about its trend": ("wobble", 1, 4),
+}  # fmt: skip
+KERNEL = {"accuracy, %": ("accuracy", 100), f"reward, last {WINDOW} steps": ("reward", 1, 3),
+          "entropy, nats": ("entropy", 1, 3)}  # fmt: skip
+HOST = {f"accuracy after {plan.STEPS} steps, %": ("accuracy", 100), f"reward, last {WINDOW} of these": ("reward", 1, 3),
+        "entropy, nats": ("entropy", 1, 3)}  # fmt: skip
+TRAINING = {
+    "gradient norm": ("grad_norm", 1, 2), f"above {CLIP_GRAD}, where it is clipped, % of steps": ("clipped", 100),
+    "covariance": ("covariance_before", 1, 3), "after reweighting": ("covariance_after", 1, 3),
+    "tokens with w < 0.5, %": ("downweighted_share", 100), "groups that are reweighted, %": ("signal_share", 100),
+}  # fmt: skip
+UPDATES = {"length": "length of a batch's gradient", "slope": "rise of the expected reward along it",
+           "slope_by_length": "the same, over the length"}  # fmt: skip
+SHARES = {"tokens": "of all tokens, %", "grpo": "of the squared gradient under GRPO, %", "cw_grpo": "under CW-GRPO, %"}
 
 
-def about_its_trend(values: np.ndarray) -> np.ndarray:
-    """What a straight line through them leaves."""
-    steps = np.arange(len(values))
-    return values - np.polyval(np.polyfit(steps, values, 1), steps)
-
-
-def read_results(folder: Path) -> list[Result]:
-    """Every run, and the beginning of a long one as a run of the comparison as well."""
-    results = []
-    for key, table in study.by_key(pq.read_table(folder / "metrics.parquet"), study.KEY).items():
-        names = [name for name in table.column_names if name not in study.KEY]
-        results.append(Result(*key, {name: table[name].to_numpy(zero_copy_only=False) for name in names}))
-    for long in of(results, "long").values():
-        for run in long:
-            begun = run.columns["step"] <= study.STEPS
-            cut = {name: values[begun] for name, values in run.columns.items()}
-            results.append(Result("main", run.method, run.lr, run.seed, cut))
-    order = {method: place for place, method in enumerate(NAMES)}
-    return sorted(results, key=lambda result: (order[result.method], result.seed, float(result.lr)))
-
-
-def read_covariance(folder: Path) -> dict[str, Distribution]:
-    """Of each method the distribution over all recorded steps and seeds."""
-    path = folder / "covariance.parquet"
-    if not path.exists():  # no run of the comparison has finished yet
-        return {}
-    tables = {method: table for (method,), table in study.by_key(pq.read_table(path), ("method",)).items()}
+def outcome(run: pd.DataFrame) -> dict[str, float]:
+    """Where a run ends; ``run`` has a row for each step, by step, and nan where a step has no such value."""
+    accuracy, entropy, last = run.accuracy.dropna(), run.entropy.dropna(), run.index.max()
+    late = entropy.rolling(WINDOW).mean().loc[last // 2 + WINDOW :]  # of windows in the second half
+    start, end = entropy.loc[:WINDOW].mean(), entropy.loc[last - WINDOW + 1 :].mean()
+    drop, failed = accuracy.max() - accuracy[last], bool(run.get("failed", run.step * 0).iloc[-1])
     return {
-        method: Distribution(*(tables[method][name].to_numpy() for name in ("covariance", "weight", "count")))
-        for method in METHODS
-        if method in tables
-    }
+        "accuracy": accuracy[last], "start": accuracy[0], "drop": drop, "entropy": end,
+        "reward": 0.0 if failed else run.reward.loc[last - WINDOW + 1 :].mean(),
+        "spread": late.std(ddof=0), "wobble": about_its_trend(late).std(ddof=0),
+        "fell": failed or drop > FALL, "emptied": failed or end < LOW * start, "surged": end > SURGE * start,
+    }  # fmt: skip
 
 
-def read_gradients(folder: Path) -> Gradients:
-    path = folder / "gradients.parquet"
-    rows = pq.read_table(path).to_pylist() if path.exists() else []
-    return {(row["method"], row["quantity"]): (row["value"], row["error"]) for row in rows}
+def about_its_trend(values: pd.Series) -> pd.Series:
+    """What a straight line through them leaves."""
+    return values - np.polyval(np.polyfit(values.index, values, 1), values.index) if len(values) > 1 else values
 
 
-def of(results: list[Result], phase: str) -> Runs:
-    found: Runs = {}
-    for result in results:
-        if result.phase == phase:
-            found.setdefault(result.method, []).append(result)
-    return found
+def outcomes(steps: pd.DataFrame, key: list[str]) -> pd.DataFrame:
+    """A row for each run."""
+    runs = steps.set_index("step", drop=False).groupby(key, sort=False)
+    return pd.DataFrame([dict(zip(key, of, strict=True)) | outcome(run) for of, run in runs])
 
 
-def shown(values: list[float], scale: float = 1.0, digits: int = 1, sign: str = "") -> str:
-    """Mean and 95% interval over seeds, by Student's t; of one seed, the value."""
-    if not values:
-        return "-"
-    mean = f"{np.mean(values) * scale:{sign}.{digits}f}"
-    if len(values) < 2:
-        return mean
-    half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values) * scale
-    return f"{mean} ± {half:.{digits}f}"
+def shown(values: pd.Series, scale: float = 1.0, digits: int = 1) -> str | None:
+    """Mean and 95% interval over seeds."""
+    mean, _, high = (value * scale for value in intervals.mean_over_seeds(values))
+    return None if mean != mean else spoken(mean, high, digits)
 
 
-def differences(ours: list[Result], theirs: list[Result], quantity: str) -> list[float]:
-    """Ours minus theirs, seed by seed."""
-    other = {result.seed: getattr(result, quantity) for result in theirs}
-    return [getattr(result, quantity) - other[result.seed] for result in ours if result.seed in other]
+def spoken(value: float, high: float, digits: int, sign: str = "") -> str:
+    return f"{value:{sign}.{digits}f}" + (f" ± {high - value:.{digits}f}" if high == high else "")
 
 
-def p_value(values: list[float]) -> float:
-    """Of the paired t-test by seed; nan for fewer than two seeds."""
-    if len(values) < 2:
-        return float("nan")
-    return float(stats.ttest_1samp(values, 0).pvalue) if any(values) else 1.0  # scipy has none where all are 0
+def cells(runs: pd.DataFrame, columns: Mapping[str, tuple]) -> dict[str, str | None]:
+    return {label: shown(runs[what], *how) for label, (what, *how) in columns.items()}
 
 
-def against(ours: list[Result], theirs: list[Result], quantity: str, scale: float, digits: int) -> str:
-    """The paired difference, and in parentheses its p."""
-    values = differences(ours, theirs, quantity)
-    p = p_value(values)
-    return shown(values, scale, digits, "+") + (f" (p {said(p, 3)})" if p == p else "")
+def compared(ours: pd.DataFrame, theirs: pd.DataFrame, what: str = "accuracy") -> intervals.Difference:
+    return intervals.over_seeds(ours.set_index("seed")[what], theirs.set_index("seed")[what])
 
 
-def said(p: float, digits: int) -> str:
-    """Never 0."""
-    return f"< {10**-digits}" if p < 10**-digits else f"{p:.{digits}f}"
+def points(found: intervals.Difference, scale: float = 100, digits: int = 1) -> str:
+    return spoken(round(found.value * scale, 9), found.high * scale, digits, "+")  # else a sum's last bit decides a tie
 
 
-def gain(runs: list[Result], start: list[float]) -> str:
-    """Accuracy at the end above the starting model's mean, in points; its 95% interval is Welch's."""
-    ends = [run.accuracy for run in runs]
-    mean = f"{(np.mean(ends) - np.mean(start)) * 100:+.1f}"
-    if len(ends) < 2:
-        return mean
-    low, high = stats.ttest_ind(ends, start, equal_var=False).confidence_interval()
-    return f"{mean} ± {(high - low) / 2 * 100:.1f}"
+def said(p: float | None, digits: int = 3) -> str | None:
+    """Never 0; None without a test."""
+    return None if p is None or p != p else f"< {10**-digits}" if p < 10**-digits else f"{p:.{digits}f}"
 
 
-def outcomes(results: Runs, start: list[float], name: str, title: str) -> Table:
+def by_method(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    return {method: runs[runs.method == method] for method in NAMES if (runs.method == method).any()}
+
+
+def table(title: str, rows: list[dict[str, Any]], *notes: str) -> Table:
+    return Table(title, title, pd.DataFrame(rows), list(notes))
+
+
+def ends(title: str, steps: pd.DataFrame, start: pd.Series) -> Table:
     """Where every method ends; ``start`` are accuracies of the starting model."""
-    rows = [
-        [
-            NAMES[method],
-            ", ".join(sorted({run.lr for run in runs})),
-            shown([run.accuracy for run in runs], 100),
-            gain(runs, start),
-            shown([run.reward for run in runs], digits=3),
-            shown([run.drop for run in runs], 100),
-            shown([run.entropy for run in runs], digits=3),
-            shown([run.entropy_spread for run in runs], digits=4),
-            shown([run.entropy_wobble for run in runs], digits=4),
-            f"{sum(run.fell for run in runs)} / {sum(run.emptied for run in runs)} of {len(runs)}",
-            f"{np.median([value for run in runs for value in run.series('seconds').values()]):.2f}",
-        ]
-        for method, runs in results.items()
-    ]
-    header = ["", "learning rate", "accuracy at the end, %", "above the start, points"]
-    header += [f"reward, last {WINDOW} steps", "best to last, points"]
-    header += ["entropy at the end, nats", "its spread", "about its trend", "collapsed: accuracy / entropy", "s/step"]
-    apart = max(max(run.series("rollout_difference").values()) for runs in results.values() for run in runs)
-    notes = [
-        started(start),
-        f"Of a token's probability in vLLM and in the trainer the largest difference in any step is {apart:.0e}.",
-    ]
-    return Table(name, title, header, rows, notes)
+    rows, key = [], ["method", "lr", "seed"]
+    for method, runs in by_method(outcomes(steps, key)).items():
+        gain = intervals.over_seeds(pd.Series(runs.accuracy.to_numpy()), start)  # Welch's
+        head = {"": NAMES[method], "learning rate": ", ".join(sorted(set(runs.lr)))}
+        head |= {"accuracy at the end, %": shown(runs.accuracy, 100), "above the start, points": points(gain)}
+        fell = f"{runs.fell.sum()} / {runs.emptied.sum()} of {len(runs)}"
+        seconds = f"{steps[steps.method == method].seconds.median():.2f}"
+        rows.append(head | cells(runs, ENDS) | {"collapsed: accuracy / entropy": fell, "s/step": seconds})
+    apart = f"differ by at most {steps.rollout_difference.max():.0e} in any step."
+    return table(title, rows, started(start), f"A token's probability in vLLM and that in the trainer {apart}")
 
 
-def starts(results: list[Result], phases: tuple[str, ...] = ("main", "ablation")) -> list[float]:
-    """The starting model's accuracy, which every run measures before its first step."""
-    return [result.series("accuracy")[0] for result in results if result.phase in phases]
-
-
-def started(start: list[float]) -> str:
+def started(start: pd.Series) -> str:
     return f"The model that all runs start from: {shown(start, 100)}% over {len(start)} validations."
 
 
-def paired(results: Runs, reference: list[Result], name: str, title: str) -> Table:
+def paired(steps: pd.DataFrame, against: str) -> Table:
     """Every method against one of them, seed by seed."""
-    quantities = (
-        ("accuracy", 100, 1), ("reward", 1, 3), ("drop", 100, 1),
-        ("entropy", 1, 3), ("entropy_spread", 1, 4), ("entropy_wobble", 1, 4),
-    )  # fmt: skip
+    runs = by_method(outcomes(steps, ["method", "seed"]))
+    theirs, rows = runs.pop(against), []
+    for method, ours in runs.items():
+        rows.append({"": NAMES[method]})
+        for label, (what, *how) in ({"accuracy at the end, points": ("accuracy", 100, 1)} | ENDS).items():
+            found = compared(ours, theirs, what)
+            rows[-1][label] = f"{points(found, *how)} (p {said(found.p)})"
+    entropy = steps[steps.step > study.STEPS // 2].pivot(index="step", columns=["method", "seed"], values="entropy")
+    late = entropy.apply(about_its_trend)
+    spread = late.drop(columns=against).std(ddof=0).mean()
+    together = np.mean([late[of].corr(late[against, of[1]]) for of in late if of[0] != against])
+    return table(f"Against {NAMES[against]}, paired by seed", rows,
+        "Mean differences with 95% confidence intervals. p is that of a paired t-test, not corrected for the number of "
+        "tests.",
+        f"From step to step, about a line through the second half, entropy varies by {spread:.4f} nats. Means of "
+        f"{WINDOW} independent steps would vary by {spread / WINDOW**0.5:.4f}. Runs of one seed vary together with "
+        f"{NAMES[against]} (r = {together:.2f}), because they have the same problems.")  # fmt: skip
+
+
+def corrected(steps: pd.DataFrame) -> Table:
+    """The paper's method against every other."""
+    runs, what = by_method(outcomes(steps, ["method", "seed"])), ("accuracy", "reward")
+    ours = runs.pop("cw_grpo")
+    found = {(method, name): compared(ours, of, name) for method, of in runs.items() for name in what}
+    p = {key: said(value, 2) for key, value in intervals.holm({key: of.p for key, of in found.items()}).items()}
     rows = [
-        [NAMES[method], *(against(runs, reference, *quantity) for quantity in quantities)]
-        for method, runs in results.items()
-        if runs is not reference
-    ]
-    header = ["", "accuracy at the end, points", f"reward, last {WINDOW} steps", "best to last, points"]
-    header += ["entropy at the end, nats", "its spread", "about its trend"]
-    notes = [
-        "Mean differences, paired by seed, with 95% confidence intervals. p-values are those of paired t-tests, not "
-        "corrected for the number of tests."
-    ]
-    return Table(name, title, header, rows, [*notes, *same_batches(results, reference)])
+        {"": NAMES[method], "accuracy, points": points(found[method, "accuracy"]), "p": p[method, "accuracy"],
+         "reward": points(found[method, "reward"], 1, 3), "p of the reward": p[method, "reward"]} for method in runs
+    ]  # fmt: skip
+    note = f"Paired by seed. p is corrected for {len(found)} tests (Holm)."
+    return table(f"{NAMES['cw_grpo']} less each other method", rows, note)
 
 
-def same_batches(results: Runs, reference: list[Result]) -> list[str]:
-    """What the entropy about its trend is made of."""
-    theirs = {run.seed: run.entropy_of_batches for run in reference}
-    pairs = [
-        (run.entropy_of_batches, theirs[run.seed])
-        for runs in results.values()
-        if runs is not reference
-        for run in runs
-        if run.seed in theirs
-    ]
-    if not pairs:
-        return []
-    spread = np.mean([np.std(ours) for ours, _ in pairs])
-    together = np.mean([plots.correlation(*pair) for pair in pairs])
-    return [
-        f"From step to step, about a line through the second half, entropy varies by {spread:.4f} nats, which in means "
-        f"of {WINDOW} independent steps leaves {spread / WINDOW**0.5:.4f}. It goes with that of the same seed's run of "
-        f"{NAMES[reference[0].method]} by r = {together:.2f}, since the problems are the same: what there is about the "
-        "trend is mostly how the batches differ, and whether a method adds to it cannot be seen."
-    ]
-
-
-def checkpoints(results: Runs, every: int, name: str, title: str) -> Table:
-    """Accuracy and entropy along the way, as in the paper's Table 3."""
-    steps = range(0, next(iter(results.values()))[0].steps + 1, every)
+def along(title: str, steps: pd.DataFrame, at: range, window: int, what: str, *how: int) -> Table:
+    """A quantity and the entropy along the way."""
     rows = []
-    for method, runs in results.items():
-        accuracy = [shown([run.series("accuracy")[step] for run in runs], 100) for step in steps]
-        entropy = [f" ({np.mean([run.mean('entropy', step) for run in runs]):.3f})" for step in steps[1:]]
-        rows.append([NAMES[method], *map("".join, zip(accuracy, ["", *entropy], strict=True))])
-    notes = [f"Accuracy in per cent, and in parentheses the mean entropy of the {WINDOW} steps before, in nats."]
-    return Table(name, title, ["", *(f"step {step}" for step in steps)], rows, notes)
+    for method, of in by_method(steps).items():
+        rows.append({"": NAMES[method]})
+        for step in at:
+            within = of[of.step.between(step - window + 1, step)].groupby("seed")[["reward", "entropy"]].mean()
+            values = of[of.step == step].accuracy if what == "accuracy" else within[what]
+            rows[-1][f"step {step}"] = f"{shown(values, *how)}" + (f" ({within.entropy.mean():.3f})" if step else "")
+    unit = "Accuracy in per cent" if what == "accuracy" else f"Mean reward of the {window} steps up to this one"
+    return table(title, rows, f"{unit}, and in parentheses the mean entropy of the {window} steps up to it, in nats.")
 
 
-def course(results: Runs, window: int, name: str, title: str) -> Table:
-    """Reward and entropy together, so that methods can be compared where they have learned as much."""
-    ends = range(window, next(iter(results.values()))[0].steps + 1, window)
-    rows = []
-    for method, runs in results.items():
-        rewards, entropies = (
-            [np.mean([run.mean(quantity, end, window) for run in runs]) for end in ends]
-            for quantity in ("reward", "entropy")
-        )
-        cells = [f"{reward:.3f} ({entropy:.3f})" for reward, entropy in zip(rewards, entropies, strict=True)]
-        rows.append([NAMES[method], *cells])
-    notes = [f"Mean reward and, in parentheses, mean entropy in nats of the {window} steps up to the one named."]
-    return Table(name, title, ["", *(f"step {end}" for end in ends)], rows, notes)
+def concentration(tokens: Mapping[str, pd.DataFrame]) -> Table:
+    rows = [{"": name} for name in tokens]
+    for row, of in zip(rows, tokens.values(), strict=True):
+        for sign, label in ((1, "positive"), (-1, "negative")):
+            side = covariance.one_side(of, sign)
+            shares, held = side.tokens / side.tokens.iloc[-1], side.held / side.held.iloc[-1]
+            row |= {f"{label}, top {top:.0%}": f"{np.interp(top, shares, held) * 100:.0f}" for top in (0.01, 0.05, 0.2)}
+    title = "Share of a side's covariance that its most extreme tokens hold, %"
+    return table(title, rows, "Records of step 1 and every 50th; the loss writes none.")
 
 
-def concentration(covariance: dict[str, Distribution]) -> Table:
-    """How much of either side's covariance its most extreme tokens hold: the curves of Figure 3 at a few places."""
-    shares = (0.01, 0.05, 0.2)
-    rows = []
-    for method, distribution in covariance.items():
-        cells = []
-        for sign in (1, -1):
-            tokens = distribution.side(sign)
-            held = np.interp(shares, tokens.tokens / tokens.tokens[-1], tokens.covariance / tokens.covariance[-1])
-            cells += [f"{share * 100:.0f}" for share in held]
-        rows.append([NAMES[method], *cells])
-    header = ["", *(f"{sign}, top {share:.0%}" for sign in ("positive", "negative") for share in shares)]
-    notes = ["Records of step 1 and every 50th; the loss writes none."]
-    return Table(
-        "concentration", "Share of a side's covariance that its most extreme tokens hold, %", header, rows, notes
-    )
+def in_training(steps: pd.DataFrame) -> Table:
+    steps = steps[steps.step > 0].assign(clipped=steps.grad_norm > CLIP_GRAD)
+    means = by_method(steps.groupby(["method", "seed"]).mean(numeric_only=True).reset_index())
+    every = {key: TRAINING if key.startswith("cw_grpo") else dict([*TRAINING.items()][:4]) for key in means}
+    rows = [{"": NAMES[method]} | cells(runs, every[method]) for method, runs in means.items()]
+    return table("In training", rows, "Means over all steps. A step's gradient norm is the mean of its two updates.")
 
 
-def forecasts(results: Runs) -> Table:
-    """How the change of entropy goes with what the covariance forecast for it."""
-
-    def correlation(run: Result, forecast: str, change: str) -> float:
-        # A step's metrics hold the forecast for the change since the step before it, made from that one's batch.
-        predicted, entropy = run.series(forecast), run.series("entropy")
-        if change == "windows":  # from the middle of one to the middle of the next
-            ends = range(WINDOW, run.steps - WINDOW + 1, WINDOW)
-            between = [run.mean(forecast, end + WINDOW // 2 + 1) for end in ends]
-            changes = [run.mean("entropy", end + WINDOW) - run.mean("entropy", end) for end in ends]
-        else:
-            over = {"next": 1, "around": 2}[change]
-            steps = [step for step in predicted if step - over in entropy]
-            between = [predicted[step] for step in steps]
-            changes = [entropy[step] - entropy[step - over] for step in steps]
-        return plots.correlation(np.array(between), np.array(changes))
-
-    rows = []
-    for method, runs in results.items():
-        weighted = method.startswith("cw_grpo")
-        cells = []
-        for change in ("next", "around", "windows"):
-            for forecast in ("entropy_forecast_grpo", "entropy_forecast"):
-                values = [correlation(run, forecast, change) for run in runs]
-                cells.append(shown(values, digits=2) if weighted or forecast != "entropy_forecast" else "")
-        rows.append([NAMES[method], *cells])
-    header = ["", "next step, A", "next step, w~ A", "around, A", "around, w~ A", "windows, A", "windows, w~ A"]
-    notes = [
-        "Correlation of a batch's -η Cov(log π, A), before and after reweighting, with a change of entropy. Next step: "
-        "from that batch to the next. A batch whose entropy is high by chance lowers this change and may move its own "
-        "covariance, which correlates them without any forecast. Around: from the batch before to the batch after, "
-        "which is free of that.",
-        f"Windows: from means of {WINDOW} steps to the next, {study.STEPS // WINDOW - 1} changes in a run. Clip-Cov's "
-        "clipping is in no forecast.",
-    ]
-    grpo = results.get(BASELINE, [])
-    if grpo:
-        pace = np.mean([(run.mean("entropy", WINDOW) - run.entropy) / (run.steps - WINDOW) for run in grpo])
-        chance = np.mean([np.std(run.entropy_of_batches) for run in grpo])
-        notes.append(
-            f"A step of {NAMES[BASELINE]} changes entropy by {pace:.5f} nats on average, while batches differ by "
-            f"{chance:.4f}: that an r around single batches is near 0 says nothing of the forecast."
-        )
-    return Table("forecast", "Change of entropy against its first-order forecast, r", header, rows, notes)
-
-
-def in_training(results: Runs) -> Table:
-    """What a step of training sees of the weights, and of the clipping of gradients."""
-
-    def mean(runs: list[Result], name: str, scale: float = 1.0, digits: int = 1) -> str:
-        values = [list(run.series(name).values()) for run in runs]
-        return shown([float(np.mean(of_run)) for of_run in values], scale, digits)
-
-    rows = []
-    for method, runs in results.items():
-        norms = [np.array(list(run.series("grad_norm").values())) for run in runs]
-        cells = [shown([float(np.mean(norm)) for norm in norms], digits=2)]
-        cells += [shown([float(np.mean(norm > CLIP_GRAD)) for norm in norms], 100)]
-        cells += [mean(runs, name, digits=3) for name in ("covariance_before", "covariance_after")]
-        weighted = method.startswith("cw_grpo")
-        cells += [mean(runs, name, 100) if weighted else "" for name in ("downweighted_share", "signal_share")]
-        rows.append([NAMES[method], *cells])
-    header = ["", "gradient norm", f"above {CLIP_GRAD}, where it is clipped, % of steps", "covariance"]
-    header += ["after reweighting", "tokens with w < 0.5, %", "groups that are reweighted, %"]
-    notes = [
-        "Means over all steps of a run, with 95% intervals over seeds. A step's gradient norm is the mean of its two "
-        "updates."
-    ]
-    return Table("training", "In training", header, rows, notes)
-
-
-def estimate(measured: tuple[float, float], scale: float = 1.0, digits: int = 2) -> str:
-    """A value and its 95% interval by Student's t, from the standard error over blocks."""
-    value, error = measured
-    half = stats.t.ppf(0.975, study.BLOCKS - 1) * error
-    return f"{value * scale:.{digits}f} ± {half * scale:.{digits}f}"
-
-
-def updates(gradients: Gradients) -> Table:
+def updates(gradients: pd.DataFrame) -> Table:
     """What gradients.py measured."""
-    quantities = ("length", "slope", "slope_by_length")
-    table = [
-        [NAMES[method], *(estimate(gradients[method, quantity]) for quantity in quantities)]
-        for method in NAMES
-        if method != BASELINE and (method, "length") in gradients
-    ]
-    header = ["relative to GRPO's", "length of a batch's gradient", "rise of the expected reward along it"]
-    header += ["the same, over the length"]
-    notes = [
-        f"{estimate(gradients[OURS, 'weak_tokens'], 100, 1)}% of the tokens have a kernel below one half under "
-        f"{NAMES[OURS]}; they hold {estimate(gradients[OURS, 'weak_squares'], 100, 1)}% of the sum of squared "
-        "gradients with respect to the logits of tokens.",
-        f"As many of the least probable tokens hold {estimate(gradients[OURS, 'unlikely_squares'], 100, 1)}% of it; "
-        f"{estimate(gradients[OURS, 'weak_unlikely'], 100, 1)}% of those with a low kernel are among them.",
-        "Of the starting model; 95% intervals by jackknife over batches.",
-    ]
-    return Table("updates", "Where the first update points", header, table, notes)
+    measured, t = gradients.set_index(["method", "quantity"]), stats.t.ppf(0.975, study.BLOCKS - 1)
+
+    def estimate(method: str, quantity: str, scale: float = 1, digits: int = 2) -> str:
+        value, error = measured.loc[(method, quantity), ["value", "error"]] * scale
+        return spoken(value, value + t * error, digits)
+
+    names = [method for method in NAMES if method != "grpo" and (method, "length") in measured.index]
+    rows = [{"relative to GRPO's": NAMES[method]} | {label: estimate(method, of) for of, label in UPDATES.items()}
+            for method in names]  # fmt: skip
+    held = {name: estimate("cw_grpo", name, 100, 1) for name in gradients.quantity if name not in UPDATES}
+    return table("Where the first update points", rows,
+        f"{held['weak_tokens']}% of the tokens have a kernel below one half under {NAMES['cw_grpo']}; they hold "
+        f"{held['weak_squares']}% of the sum of squared gradients with respect to the logits of tokens.",
+        f"As many of the least probable tokens hold {held['unlikely_squares']}% of it; {held['weak_unlikely']}% of "
+        "those with a low kernel are among them.",
+        "Of the starting model; 95% intervals by jackknife over batches.")  # fmt: skip
 
 
-def rates(results: Runs) -> Table:
-    every = [run for runs in results.values() for run in runs]
-    columns = sorted({run.lr for run in every}, key=float)
-    rows = []
-    for method, runs in results.items():
-        found = {run.lr: study.score(list(run.series("accuracy").values())) for run in runs}
-        best = max(found, key=found.__getitem__)
-        cells = [f"{found[rate] * 100:.1f}" + "*" * (rate == best) if rate in found else "-" for rate in columns]
-        rows.append([NAMES[method], *cells])
-    notes = [
+def search(steps: pd.DataFrame) -> Table:
+    rows, notes = [], []
+    for method, of in by_method(steps.dropna(subset="accuracy")).items():
+        validations = {lr: list(of[of.lr == lr].accuracy * 100) for lr in study.LEARNING_RATES}
+        score = {lr: study.score(values) for lr, values in validations.items()}
+        best = max(score, key=score.__getitem__)
+        rows.append({"": NAMES[method]} | {lr: f"{score[lr]:.1f}{'*' if lr == best else ''}" for lr in score})
+        notes += [f"{NAMES[method]} collapses in accuracy at {lr}: {', '.join(f'{value:.1f}' for value in values)}."
+                  for lr, values in validations.items() if max(values) - values[-1] > FALL * 100]  # fmt: skip
+    return table("Search for the learning rate", rows,
         "Accuracy in per cent, mean of steps 50 and 100, on problems that are used for nothing else: 1,024 answers, a "
         "standard error of about 1.6, so that neighbouring rates are not told apart.",
         "* is the method's best; at an edge of the grid the best may lie beyond it.",
-        started(starts(every, ("search",))),
-    ]
-    for run in every:
-        if run.fell:
-            validations = ", ".join(f"{value * 100:.1f}" for value in run.series("accuracy").values())
-            notes.append(f"{NAMES[run.method]} collapses in accuracy at {run.lr}: {validations}.")
-    return Table("search", "Search for the learning rate", ["", *columns], rows, notes)
+        started(steps[steps.step == 0].accuracy), *notes)  # fmt: skip
 
 
-def figures(results: list[Result], covariance: dict[str, Distribution]) -> dict[str, plots.Figure]:
-    """Name of the file -> figure."""
+def read_study(folder: Path) -> pd.DataFrame:
+    """All steps; the beginning of a long run is a run of the comparison as well."""
+    steps = pd.read_parquet(folder / "metrics.parquet").astype(dict.fromkeys(("accuracy", "reward", "entropy"), float))
+    begun = steps[(steps.phase == "long") & (steps.step <= study.STEPS)].assign(phase="main")
+    return pd.concat([steps, begun]).sort_values(["method", "seed", "step"], kind="stable", ignore_index=True)
+
+
+def study_page(folder: Path) -> tuple[list[Table], dict[str, Figure]]:
+    steps, records = read_study(folder), pd.read_parquet(folder / "covariance.parquet")
+    main, long, ablation, searched = (steps[steps.phase == name] for name in ("main", "long", "ablation", "search"))
+    changed = pd.concat([main[main.method == "cw_grpo"], ablation])
+    start = pd.concat([main, ablation]).query("step == 0").accuracy.reset_index(drop=True)
+    tokens = {NAMES[method]: of for method, of in by_method(records).items()}
+    grpo, ours = NAMES["grpo"], NAMES["cw_grpo"]
+    tables = [
+        ends("Methods, mean and 95% interval over seeds", main, start), corrected(main), paired(main, "grpo"),
+        along("Checkpoints, mean and 95% interval over seeds", main, range(0, 201, 50), WINDOW, "accuracy", 100, 1),
+        ends(f"{ours} with a part changed, at its learning rate", changed, start), paired(changed, "cw_grpo"),
+        ends("One long run of each method", long, start),
+        along("Checkpoints of the long runs", long, range(0, 1001, 200), WINDOW, "accuracy", 100, 1),
+        along("Reward and entropy of the long runs", long, range(100, 1001, 100), 100, "reward", 1, 3),
+        concentration(tokens), *(covariance.table_1(name, tokens[name], reported=True) for name in (grpo, ours)),
+        in_training(main), updates(pd.read_parquet(folder / "gradients.parquet")), search(searched),
+    ]  # fmt: skip
     drawn = {}
-    both = [result for result in results if result.phase == "main" and result.method in (BASELINE, OURS)]
-    for name, several in (("both", both), *((phase, [r for r in results if r.phase == phase]) for phase in PHASES)):
-        runs = [result.as_run() for result in several]
-        if runs:
-            drawn[f"{name}-entropy"] = plots.curve(runs, "entropy", "Policy entropy", "nats", WINDOW)
-            drawn[f"{name}-accuracy"] = plots.curve(runs, "accuracy", "Accuracy on held-out problems", "share")
-    if covariance:
-        named = {NAMES[method]: distribution for method, distribution in covariance.items()}
-        drawn["contributions"] = plots.contributions(named)
-        weighted = {
-            NAMES[method]: distribution for method, distribution in covariance.items() if method.startswith("cw_grpo")
-        }
-        drawn["weights"] = plots.weight_curve(weighted)
-    return drawn
+    for name, of in {"both": main[main.method.isin(["grpo", "cw_grpo"])], "main": main, "long": long}.items():
+        for what, *how in (("entropy", "Policy entropy", "nats", WINDOW),
+                           ("accuracy", "Accuracy on held-out problems", "", 1, True)):  # fmt: skip
+            series = {NAMES[method]: [run.set_index("step")[what].dropna() for _, run in runs.groupby("seed")]
+                      for method, runs in by_method(of).items()}  # fmt: skip
+            drawn[f"{name}-{what}"] = figures.curves(series, *how, size=(5.2, 3.6))
+    drawn["contributions"] = figures.contributions(tokens)
+    ours_alone = {name: of for name, of in tokens.items() if name.startswith("CW-GRPO")}
+    return tables, drawn | {"weights": figures.weights(ours_alone, list(tokens))}
 
 
-def page(results: list[Result], covariance: dict[str, Distribution], gradients: Gradients, drawn: list[str]) -> str:
-    search, main, long, ablation = (of(results, phase) for phase in ("search", "main", "long", "ablation"))
-    start = starts(results)
-    tables = []
-    if main:
-        tables += [outcomes(main, start, "main", "Methods, mean and 95% interval over seeds")]
-        tables += [paired(main, main.get(BASELINE, []), "paired", f"Against {NAMES[BASELINE]}, paired by seed")]
-        tables += [checkpoints(main, 50, "checkpoints", "Checkpoints, mean and 95% interval over seeds")]
-    if ablation:
-        several = {OURS: main.get(OURS, [])} | ablation
-        tables += [outcomes(several, start, "ablation", f"{NAMES[OURS]} with a part changed, at its learning rate")]
-        tables += [paired(several, several[OURS], "ablation-paired", f"Against {NAMES[OURS]}, paired by seed")]
-    if long:
-        tables += [outcomes(long, start, "long", "One long run of each method")]
-        tables += [checkpoints(long, 200, "long-checkpoints", "Checkpoints of the long runs")]
-        tables += [course(long, 100, "long-course", "Reward and entropy of the long runs")]
-    if covariance:
-        tables += [concentration(covariance)]
-    tables += [
-        table_1(NAMES[method], distribution)
-        for method, distribution in covariance.items()
-        if method in (BASELINE, OURS)
-    ]
-    if main:
-        tables += [in_training(main), forecasts(main)]
-    if gradients:
-        tables += [updates(gradients)]
-    if search:
-        tables += [rates(search)]
-    images = [f"![{name}]({name}.svg)" for name in drawn]
-    if images:
-        images.append(f"\nCurves of steps are means of {WINDOW}; bands are one standard deviation over seeds.")
-    head = "# Results of the study\n\nWritten by `examples/study/report.py`; the README there says what was done.\n"
-    return "\n".join([head, unfinished(results), *(table.markdown() for table in tables), *images, ""])
+class Boundary:
+    """The boundary study: ``steps`` has a row for each step, ``runs`` for each run, both with the setting's name."""
+
+    def __init__(self, folder: Path) -> None:
+        steps = pd.read_parquet(folder / "metrics.parquet")
+        runs = steps[list(plan.AXES)].itertuples(index=False, name=None)
+        steps["point"] = [plan.Run(**dict(zip(plan.AXES, run, strict=True))).name for run in runs]
+        self.steps = steps.astype(dict.fromkeys(("accuracy", "reward", "entropy", *EARLY), float))
+        self.runs = outcomes(self.steps, ["point", "method", "seed"])
+
+    def of(self, point: plan.Run, method: str) -> pd.DataFrame:
+        return self.runs[(self.runs.point == point.name) & (self.runs.method == method)]
+
+    def less_grpo(self, point: plan.Run, what: str = "accuracy") -> intervals.Difference:
+        return compared(self.of(point, "cw_grpo"), self.of(point, "grpo"), what)
+
+    def settings(self, title: str, every: list[plan.Run]) -> Table:
+        p = intervals.holm({point: self.less_grpo(point).p for point in every}, len(every))
+        rows = []
+        for point in every:
+            runs = {name: self.of(point, method) for method, name in SHORT.items()}
+            start = pd.concat(runs.values()).start.mean() * 100
+            rows.append({
+                "changed from the centre": point.name, "start, %": f"{start:.1f}",
+                **{f"{name}, %": shown(of.accuracy, 100) for name, of in runs.items()},
+                "CW-GRPO less GRPO, points": points(self.less_grpo(point)), "p": said(p.get(point)),
+                "in reward": points(self.less_grpo(point, "reward"), 1, 3),
+                "entropy, GRPO / CW-GRPO": " / ".join(f"{runs[of].entropy.mean():.3f}" for of in ("GRPO", "CW-GRPO")),
+                **{f"collapsed, {name}": f"{of.fell.sum()} / {of.emptied.sum()} of {len(of)}"
+                   for name, of in runs.items()},
+            })  # fmt: skip
+        return table(title, rows,
+            f"Accuracy after {plan.STEPS} steps, mean and 95% interval over seeds. Differences are paired by seed. p "
+            f"is corrected for {len(every)} tests (Holm). Collapsed: in accuracy / in entropy. Reward and entropy, in "
+            f"nats, are means of the last {WINDOW} steps, the reward before any of it is flipped.")  # fmt: skip
+
+    def together(self) -> Table:
+        """What the README counts over all settings, and question (b)."""
+        rows, above = [], "steps at the centre with a gradient norm above 1"
+        for method, name in SHORT.items():
+            runs = pd.concat([self.of(point, method) for point in plan.POINTS])
+            centre = self.steps[(self.steps.method == method) & (self.steps.point == plan.CENTRE.name)]
+            rows.append({"": name, "runs": len(runs), "collapsed in accuracy": runs.fell.sum(),
+                         "in entropy": runs.emptied.sum(), "entropy more than doubled": runs.surged.sum(),
+                         above: f"{(centre.grad_norm.dropna() > CLIP_GRAD).mean():.0%}"})  # fmt: skip
+        none, *_, six = ([self.of(point, method).set_index("seed").accuracy for method in ("cw_grpo", "grpo")]
+                         for point in plan.LINES["fillers"])  # fmt: skip
+        change = intervals.over_seeds(six[0] - six[1], none[0] - none[1])
+        note = f"With 6 fillers, CW-GRPO less GRPO changes by {points(change)} points (p {said(change.p)})."
+        return table("All settings together", rows, note)
+
+    def ablation(self) -> Table:
+        paper = self.of(plan.CENTRE, "cw_grpo")
+        found = {method: compared(self.of(plan.CENTRE, method), paper) for method in plan.ABLATION}
+        p, less = intervals.holm({method: of.p for method, of in found.items()}), "less the paper's, points"
+        rows = [
+            {"kernel": name} | cells(self.of(plan.CENTRE, method), KERNEL)
+            | {less: points(found[method]) if method in found else None, "p": said(p.get(method))}
+            for method, name in plan.KERNELS.items()
+        ]  # fmt: skip
+        return table("Width and side of the kernel, at the centre", rows, f"p is corrected for {len(p)} tests (Holm).")
+
+    def foretold(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
+        """Of each setting, the mean of a metric over CW-GRPO's first steps, and the difference in points."""
+        first = self.steps[(self.steps.method == "cw_grpo") & self.steps.step.between(1, EARLY_STEPS)]
+        means = first.groupby("point")[metric].mean()
+        x, y = np.array([(means[point.name], self.less_grpo(point).value * 100) for point in plan.POINTS]).T
+        return x, y
+
+    def early(self) -> Table:
+        """Question (c): Spearman's correlation, its bootstrap interval and a permutation test."""
+        p, found = {}, {}
+        for metric in EARLY:
+            (x, y), rng = self.foretold(metric), np.random.default_rng(0)
+            r = spearman(x, y)
+            drawn = [spearman(x[at], y[at]) for at in rng.integers(len(x), size=(RESAMPLES, len(x)))]
+            chance = np.array([spearman(x, rng.permutation(y)) for _ in range(RESAMPLES)])
+            p[metric] = (1 + (np.abs(chance) >= abs(r) - 1e-12).sum()) / (RESAMPLES + 1)
+            found[metric] = "{:.2f} ({:.2f} to {:.2f})".format(r, *np.nanquantile(drawn, (0.025, 0.975)))
+        p, first = intervals.holm(p), f"mean of CW-GRPO's first {EARLY_STEPS} steps"
+        rows = [{first: f"`{metric}`", "correlation with the difference in accuracy": found[metric],
+                 "p": said(p[metric])} for metric in EARLY]  # fmt: skip
+        note = f"Spearman's, over settings, with a 95% bootstrap interval. p is corrected for {len(p)} tests (Holm)."
+        return table("Do the first steps foretell the outcome?", rows, note)
+
+    def hosts(self) -> Table:
+        """The centre here, and the study's runs with verl up to the same step."""
+        verl = read_study(HERE / "results").query("phase == 'main' and lr == @plan.CENTRE.lr and step <= @plan.STEPS")
+        theirs = by_method(outcomes(verl, ["method", "seed"]))
+        rows = []
+        for method in plan.METHODS:
+            rows.append({"": f"{SHORT[method]}, TRL, here"} | cells(self.of(plan.CENTRE, method), HOST))
+            rows.append({"": f"{SHORT[method]}, verl, the study"} | cells(theirs[method], HOST))
+        note = "Mean and 95% interval over seeds. Accuracy is of 1,024 answers with TRL and of 512 with verl."
+        return table("Do the hosts agree?", rows, note)
+
+    def map(self) -> Figure:
+        title = "Accuracy of CW-GRPO less that of GRPO, points"
+        figure, axes = figures.new(title, "learning rate", "updates from one batch", (6.4, 4.2))
+        found = [round(self.less_grpo(point).value * 100, 9) for point in plan.MAP]
+        grid = np.array(found).reshape(len(plan.UPDATES), -1)
+        for place, point in enumerate(plan.MAP):
+            both = [self.of(point, method) for method in plan.METHODS]
+            fell = f"collapsed {both[0].fell.sum()} | {both[1].fell.sum()} of {len(both[0])}"
+            mean = " | ".join(f"{runs.accuracy.mean() * 100:.1f}" for runs in both)
+            row, column = divmod(place, grid.shape[1])
+            text = f"{grid[row, column]:+.1f}\n{mean}\n{fell}"
+            axes.text(column, row, text, ha="center", va="center", fontsize=8)
+        limit = max(10, np.abs(grid).max())
+        figure.colorbar(axes.imshow(grid, cmap="PuOr", vmin=-limit, vmax=limit, aspect="auto", alpha=0.7))
+        axes.set_xticks(range(len(plan.LEARNING_RATES)), plan.LEARNING_RATES)
+        axes.set_yticks(range(len(plan.UPDATES)), [str(number) for number in plan.UPDATES])
+        axes.grid(False)
+        return figure
+
+    def lines(self) -> Figure:
+        figure = Figure(figsize=(11, 3.4), layout="constrained")
+        panels = figure.subplots(1, len(plan.LINES), sharey=True)
+        panels[0].set_ylabel("accuracy at the end, %")
+        for axes, (name, line) in zip(panels, plan.LINES.items(), strict=True):
+            axes.set_title(plan.AXES[name].format("N"), fontsize=9)
+            axes.set_xticks(range(len(line)), [f"{getattr(point, name):g}" for point in line])
+            for place, method in enumerate(SHORT):
+                ends = [self.of(point, method).accuracy * 100 for point in line]
+                axes.plot([runs.mean() for runs in ends], **figures.style(place))
+                for x, runs in enumerate(ends):
+                    axes.plot([x] * len(runs), runs, ".", color=figures.style(place)["color"])
+        figures.legend(figure, list(SHORT.values()))
+        return figure
+
+    def scatter(self) -> Figure:
+        figure = Figure(figsize=(8.4, 3.6), layout="constrained")
+        for axes, metric in zip(figure.subplots(1, 2), EARLY, strict=True):
+            axes.set(xlabel=f"{metric}, CW-GRPO's first {EARLY_STEPS} steps", ylabel="CW-GRPO less GRPO, points")
+            axes.axhline(0, color=figures.FAINT, linewidth=0.8)
+            axes.scatter(*self.foretold(metric), s=14, color=figures.style(0)["color"])
+        return figure
 
 
-def unfinished(results: list[Result]) -> str:
-    """A line while runs are still to come; nothing when all are there."""
-    done, planned = len(results) - sum(map(len, of(results, "long").values())), study.planned()
-    return f"**{done} of {planned} runs have finished; these are not the results yet.**\n\n" if done < planned else ""
+def spearman(x: np.ndarray, y: np.ndarray) -> float:
+    return float(np.corrcoef(stats.rankdata(x), stats.rankdata(y))[0, 1])
 
 
-def headline(results: list[Result], gradients: Gradients) -> str:
-    """The section "In short": where methods end, and what a paired test of each with ours can tell."""
-    runs = of(results, "main")
-    if min(len(runs.get(method, [])) for method in (BASELINE, OURS)) < 2:
-        return unfinished(results) + first_updates(gradients)
-    title = f"{len(runs[BASELINE])} seeds of {runs[BASELINE][0].steps} steps"
-    table = outcomes(runs, starts(results), "headline", title)
-    left_out = [table.header.index(name) for name in ("its spread", "about its trend", "s/step")]
-    header, *rows = ([cell for i, cell in enumerate(row) if i not in left_out] for row in [table.header, *table.rows])
-    ends = Table(table.name, table.title, header, rows, table.notes[:1]).markdown()
-    return f"{unfinished(results)}{ends}\n{verdict(runs)}\n{first_updates(gradients)}"
+def first_wrong(measured: pd.DataFrame) -> Table:
+    """What first_wrong.py has measured."""
+    total = measured.iloc[:3][list(SHARES)].sum()  # the others overlap these
+    columns = {label: (measured[name] / total[name] * 100).map("{:.1f}".format) for name, label in SHARES.items()}
+    for name, label in (("surprisal", "surprisal, nats"), ("entropy", "entropy at its position, nats")):
+        columns[label] = (measured[name] / measured.tokens).map("{:.2f}".format)
+    return Table("first-wrong", "Where the gradient is, on the starting model",
+        pd.DataFrame({"": measured.kind} | columns),
+        [f"Under CW-GRPO the sum of squares is {total.cw_grpo / total.grpo:.1%} of that under GRPO. Surprisal is "
+         "-log π of the sampled token. It and the entropy are means. The fifths are those of a batch of 64 responses, "
+         "and overlap the three kinds."])  # fmt: skip
 
 
-def first_updates(gradients: Gradients) -> str:
-    if not gradients:
-        return ""
-    slope, by_length = (estimate(gradients[OURS, quantity]) for quantity in ("slope", "slope_by_length"))
-    return (
-        f"On the starting model the expected reward rises {slope} times as fast along gradients of {NAMES[OURS]} as "
-        f"along those of {NAMES[BASELINE]}; when both are scaled to one length, {by_length} times. "
-        f"{gradients[OURS, 'weak_tokens'][0]:.0%} of the tokens have a kernel below one half there, and they hold "
-        f"{gradients[OURS, 'weak_squares'][0]:.0%} of the sum of squared gradients with respect to tokens' logits.\n\n"
-    )
+def boundary_page(folder: Path) -> tuple[list[Table], dict[str, Figure]]:
+    every = Boundary(folder)
+    tables = [
+        every.settings("Every setting", plan.POINTS), every.together(), every.ablation(), every.early(),
+        first_wrong(pd.read_parquet(folder / "first_wrong.parquet")),
+        every.settings("Without a limit on the gradient norm", plan.CONTROLS), every.hosts(),
+    ]  # fmt: skip
+    return tables, {"map": every.map(), "lines": every.lines(), "early": every.scatter()}
 
 
-def verdict(runs: Runs) -> str:
-    """Ours against each other method, in words that follow from the numbers alone."""
-    others = [m for m in runs if m != OURS and len(differences(runs[OURS], runs[m], "accuracy")) > 1]
-    tests = {(m, q): differences(runs[OURS], runs[m], q) for m in others for q in ("accuracy", "reward")}
-    # Holm: the smallest p is multiplied by how many there are, the next by one less, ...
-    order = sorted(tests, key=lambda test: p_value(tests[test]))
-    adjusted = np.maximum.accumulate([p_value(tests[t]) * (len(order) - i) for i, t in enumerate(order)]).clip(max=1)
-    p = dict(zip(order, adjusted, strict=True))
-    lines = []
-    for method in others:
-        accuracy = (
-            f"accuracy {shown(tests[method, 'accuracy'], 100, 1, '+')} points (p {said(p[method, 'accuracy'], 2)})"
-        )
-        reward = f"reward {shown(tests[method, 'reward'], 1, 3, '+')} (p {said(p[method, 'reward'], 2)})"
-        found = [name for name in ("accuracy", "reward") if p[method, name] < 0.05]
-        shows = f"a difference in {' and '.join(found)}" if found else "no difference is shown"
-        lines.append(f"- {NAMES[OURS]} against {NAMES[method]}: {accuracy}, {reward}: {shows}.")
-    intro = (
-        "Differences are paired by seed, with 95% confidence intervals. "
-        f"p-values are corrected for {len(order)} tests (Holm)."
-    )
-    return "\n".join([intro, "", *lines, ""])
+PAGES = {
+    "study": (study_page, HERE / "results", "Entropy is a mean of 25 steps; a band is a standard deviation over seeds."),
+    "boundary": (boundary_page, HERE / "boundary" / "results",
+                 "A cell of the map: the difference, the accuracy of GRPO | CW-GRPO, the runs that collapsed."),
+}  # fmt: skip
 
 
-def main() -> None:
-    folder = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else RESULTS
-    results, covariance, gradients = read_results(folder), read_covariance(folder), read_gradients(folder)
-    write_page(folder, results, covariance, gradients)
-    if folder == RESULTS:
-        write_whole(README, with_headline(README.read_text(encoding="utf-8"), results, gradients))
-
-
-def write_page(folder: Path, results: list[Result], covariance: dict[str, Distribution], gradients: Gradients) -> None:
-    drawn = figures(results, covariance)
-    for name, figure in drawn.items():
-        plots.save(figure, folder / name, ["svg"])
-    write_whole(folder / "README.md", page(results, covariance, gradients, list(drawn)))
-
-
-def with_headline(text: str, results: list[Result], gradients: Gradients) -> str:
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    return before + BEGIN + headline(results, gradients) + END + after
+def main(name: str, folder: Path | None = None) -> None:
+    page, committed, caption = PAGES[name]
+    folder = folder or committed
+    tables, drawn = page(folder)
+    for file, figure in drawn.items():
+        figures.save(figure, folder / file, ["svg"])
+    images = "".join(f"![{file}]({file}.svg)\n" for file in drawn)
+    title = {"study": "study", "boundary": "boundary study"}[name]
+    head = f"# Results of the {title}\n\nWritten by `examples/study/report.py`.\n\n"
+    write_whole(folder / "README.md", "\n".join([head + images, caption, "", *(of.markdown() for of in tables)]))
 
 
 if __name__ == "__main__":
-    main()
+    for name in sys.argv[1:2] or PAGES:
+        main(name, *(Path(folder).resolve() for folder in sys.argv[2:3]))

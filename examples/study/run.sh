@@ -17,5 +17,5 @@ export WORK=${WORK:-$here/../../runs/study}
 export RESULTS=${RESULTS:-$WORK/results} # the README's section is written from examples/study/results alone
 python "$here/study.py"
 [ -e "$RESULTS/gradients.parquet" ] || python "$here/gradients.py" "$RESULTS/gradients.parquet"
-python "$here/report.py" "$RESULTS"
+python "$here/report.py" study "$RESULTS"
 echo "The page: $RESULTS/README.md"

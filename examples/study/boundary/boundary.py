@@ -13,10 +13,10 @@ import sys
 import time
 import traceback
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import pandas as pd
 from plan import SETTINGS, Run, runs
 
 HERE = Path(__file__).resolve().parent
@@ -24,28 +24,25 @@ sys.path.insert(0, str(HERE.parent))
 from study import end_with_the_study, save  # noqa: E402
 
 RESULTS = Path(os.environ.get("RESULTS", HERE / "results")).resolve()
-COLUMNS = (
-    *("step", "accuracy", "reward", "entropy", "grad_norm", "extreme_gradient_share", "extreme_balance"),
-    *("downweighted_share", "covariance_before", "covariance_after", "failed"),
-)
+COLUMNS = [
+    "step", "accuracy", "reward", "entropy", "grad_norm", "extreme_gradient_share", "extreme_balance",
+    "downweighted_share", "covariance_before", "covariance_after", "failed",
+]  # fmt: skip
 
 
-def finished(folder: Path) -> dict[Run, list[dict[str, float]]]:
-    """The runs that metrics.parquet has, and the rows of each."""
+def finished(folder: Path) -> set[Run]:
+    """The runs that metrics.parquet has."""
     path = folder / "metrics.parquet"
-    found: dict[Run, list[dict[str, float]]] = {}
-    for row in pq.read_table(path).to_pylist() if path.exists() else ():
-        found.setdefault(Run(**{name: row.pop(name) for name in SETTINGS}), []).append(row)
-    return found
+    rows = pd.read_parquet(path, columns=SETTINGS).drop_duplicates() if path.exists() else pd.DataFrame()
+    return {Run(**row) for row in rows.to_dict("records")}
 
 
 def add(folder: Path, run: Run, rows: list[dict[str, float]]) -> None:
     """Write metrics.parquet with one run more. It is replaced as a whole: an interruption leaves the old one."""
-    columns = {name: pa.array([getattr(run, name)] * len(rows)) for name in SETTINGS}
-    columns |= {name: pa.array([row.get(name) for row in rows], pa.float32()) for name in COLUMNS}
     path = folder / "metrics.parquet"
-    tables = [pq.read_table(path)] if path.exists() else []
-    save(pa.concat_tables([*tables, pa.table(columns)]).combine_chunks(), path)
+    before = [pd.read_parquet(path)] if path.exists() else []
+    steps = pd.DataFrame(rows, columns=COLUMNS, dtype="float32").assign(**asdict(run))[[*SETTINGS, *COLUMNS]]
+    save(pd.concat([*before, steps]), path)
 
 
 def train(run: Run) -> tuple[list[dict[str, float]], float]:

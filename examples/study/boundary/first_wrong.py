@@ -12,16 +12,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
+import pandas as pd
 import torch
 from torch import Tensor
-from train import HERE, PROMPTS, RESPONSES, covariances, grade, kernel, normalised, task
+from train import HERE, PROMPTS, RESPONSES, grade, task
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 sys.path.insert(0, str(HERE.parent))
 from study import save
 
+from cw_plugin.weights import reweight
+
 BATCHES = 64
+KERNELS = {"grpo": "none", "cw_grpo": "gaussian"}
 KINDS = ("first wrong token", "after it", "all others")
 # Of the tokens of a batch; these overlap KINDS.
 FIFTHS = ("the fifth with the highest entropy", "the fifth with the lowest probability")
@@ -83,15 +86,16 @@ def main(path: Path) -> None:
         log_probs = of_all.gather(-1, completions[..., None])[..., 0]
         rewards = [sum(grade(text, math.prod(asked[row // RESPONSES]))) for row, text in enumerate(samples.texts)]
         of_group = torch.tensor(rewards).view(-1, RESPONSES)
-        a = ((of_group - of_group.mean(1, keepdim=True)) / (of_group.std(1, keepdim=True) + 1e-4)).flatten()[:, None]
-        z = covariances(log_probs, a, mask)[2]
+        a = ((of_group - of_group.mean(1, keepdim=True)) / (of_group.std(1, keepdim=True) + 1e-4)).flatten()
+        group = torch.arange(PROMPTS).repeat_interleave(RESPONSES)
+        weighted = {name: reweight(log_probs, a, mask, group, kernel)[0] for name, kernel in KERNELS.items()}
         # |e - pi|^2 over the vocabulary, e the sampled token
         length = of_all.exp().square().sum(-1) - 2 * log_probs.exp() + 1
         measured = {
             "tokens": torch.ones_like(log_probs),
             "surprisal": -log_probs,
             "entropy": -(of_all.exp() * of_all).sum(-1),
-            **{method: (a * normalised(kernel(method, z), mask)).square() * length for method in ("grpo", "cw_grpo")},
+            **{method: values.square() * length for method, values in weighted.items()},
         }
         kind = kinds(tokenizer, completions, mask, asked)
         chosen = [kind == number for number in range(len(KINDS))]
@@ -99,7 +103,7 @@ def main(path: Path) -> None:
         for name, values in measured.items():
             totals[name] = totals.get(name, 0) + torch.stack([values[tokens].sum() for tokens in chosen])
     columns = {"kind": [*KINDS, *FIFTHS]} | {name: sums.tolist() for name, sums in totals.items()}
-    save(pa.table(columns), path)
+    save(pd.DataFrame(columns), path)
     print(columns)
 
 

@@ -12,7 +12,19 @@ FIRST_SEEDS = SEEDS[:3]  # of the others a second round consists
 LEARNING_RATES = ("1e-5", "3e-5", "1e-4", "3e-4")
 UPDATES = (1, 2, 8, 16)  # of the policy from one batch; 2 are one pass over two halves of it, 16 are eight passes
 METHODS = ("grpo", "cw_grpo")  # of which each point has five seeds; Clip-Cov has three
+NAMES = {"grpo": "GRPO", "clip_cov": "Clip-Cov", "cw_grpo": "CW-GRPO"}
 ABLATION = ("width_2", "width_3", "width_4", "negative", "positive")
+KERNELS = {
+    "grpo": "no kernel: GRPO", "cw_grpo": "1 sigma: CW-GRPO", "width_2": "2 sigmas", "width_3": "3 sigmas",
+    "width_4": "4 sigmas", "negative": "1 sigma on negative covariances only",
+    "positive": "1 sigma on positive ones only",
+}  # fmt: skip
+# Settings in words
+AXES = {
+    "lr": "learning rate {}", "updates": "updates {}", "stale": "rollouts renewed every {} steps",
+    "temperature": "temperature {}", "wrong": "{}% of rewards flipped", "bits": "rollouts with {} bits",
+    "fillers": "filler tokens {}", "limit": "no limit on the gradient norm",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -48,6 +60,13 @@ class Run:
         """The setting alone, in which methods and seeds are compared."""
         return replace(self, method="grpo", seed=1)
 
+    @property
+    def name(self) -> str:
+        """What is changed from the centre."""
+        values = {axis: getattr(self, axis) for axis in AXES}
+        changed = [AXES[axis].format(value) for axis, value in values.items() if value != getattr(CENTRE, axis)]
+        return ", ".join(changed) or "the centre"
+
 
 CENTRE = Run()
 LINES = {
@@ -81,4 +100,4 @@ def runs() -> list[Run]:
     return list(dict.fromkeys(ordered))
 
 
-SETTINGS = tuple(asdict(CENTRE))  # the columns of metrics.parquet that say which run a row belongs to
+SETTINGS = list(asdict(CENTRE))  # the columns of metrics.parquet that say which run a row belongs to

@@ -16,7 +16,7 @@ trl=$root/.cache/trl-1.16.0 # beside the environment, because verl 0.9.1 cannot 
 bash "$root/examples/cpu/install.sh" "$venv"
 export PATH=$venv/bin:$PATH
 [ -e "$trl/trl" ] || pip install --quiet --no-deps --target "$trl" trl==1.16.0
-export PYTHONPATH=$trl:$root OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+export PYTHONPATH=$trl:$root:$root/examples/study OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 export RESULTS=${RESULTS:-$here/results}
 # Else glibc returns memory after each operation, and gets it again for the next.
 export MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_TOP_PAD_=268435456
@@ -24,5 +24,5 @@ export GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 
 [ -e "$RESULTS/first_wrong.parquet" ] || python "$here/first_wrong.py" "$RESULTS/first_wrong.parquet"
 python "$here/boundary.py"
-python "$here/page.py" "$RESULTS"
+python "$here/../report.py" boundary "$RESULTS"
 echo "The page: $RESULTS/README.md"

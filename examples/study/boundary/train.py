@@ -30,6 +30,17 @@ PROMPTS, RESPONSES = 8, 8  # in a step
 ANSWERS = 4  # to each held-out problem
 VALIDATE_EVERY = 50  # steps
 CLIP_COV = {"ratio": 0.0002, "low": 1.0, "high": 5.0}  # its authors' settings; they also set PPO's clip to 1
+KERNELS = {"grpo": "none", "clip_cov": "none", "cw_grpo": "gaussian"}  # the others are in variants.py
+# Column of metrics.parquet -> metric of TRL or of CWGRPOTrainer
+METRICS = {
+    "entropy": "entropy",
+    "grad_norm": "grad_norm",
+    "extreme_gradient_share": "cw_grpo/extreme_gradient_share",
+    "extreme_balance": "cw_grpo/extreme_balance",
+    "downweighted_share": "cw_grpo/downweighted_share",
+    "covariance_before": "cw_grpo/covariance_before",
+    "covariance_after": "cw_grpo/covariance_after",
+}
 Rows = list[dict[str, float]]  # a dict for each step: column of metrics.parquet -> value
 
 
@@ -40,70 +51,6 @@ def grade(text: str, product: int) -> tuple[float, float]:
     """
     right = final_boxed(answer_section(text)) == str(product)
     return float(right), FORMAT_RULES["matched"](text, False)
-
-
-def covariances(
-    log_probs: Float[Tensor, "rows time"], advantages: Float[Tensor, "rows 1"], mask: Int[Tensor, "rows time"]
-) -> tuple[Float[Tensor, "rows time"], Float[Tensor, "rows time"], Float[Tensor, "rows time"]]:
-    """log pi less its mean, c, and c / sigma, of each prompt group (RESPONSES rows) as in cw_plugin/weights.py.
-
-    They are 0 where the mask is 0, and the last where sigma is 0.
-    """
-    groups = len(log_probs) // RESPONSES
-    x, a, valid = (values.reshape(groups, -1).double() for values in (log_probs, advantages.expand_as(log_probs), mask))
-
-    def mean(values: Tensor) -> Tensor:
-        return (values * valid).sum(1, keepdim=True) / valid.sum(1, keepdim=True)
-
-    x = (x - mean(x)) * valid
-    c = x * (a - mean(a))
-    sigma = mean((c - mean(c)).square()).sqrt()
-    z = torch.where(sigma > 1e-15, c / sigma, 0.0)
-    return x.view_as(log_probs), c.view_as(log_probs), z.view_as(log_probs)
-
-
-def kernel(method: str, z: Float[Tensor, "rows time"]) -> Float[Tensor, "rows time"]:
-    """w = exp(-z^2 / (2 width^2)) for z = c / sigma, on one side of 0 or on both; 1 for a method without a kernel.
-
-    Args:
-        method: ``cw_grpo``; ``width_N``, with N sigmas for the paper's one; ``negative`` or ``positive``, the sign of
-            the covariances that the kernel acts on.
-    """
-    if method in ("grpo", "clip_cov"):
-        return torch.ones_like(z)
-    width = float(method.removeprefix("width_")) if method.startswith("width_") else 1.0
-    w = torch.exp(-(z / width).square() / 2)
-    spared = {"negative": z >= 0, "positive": z <= 0}.get(method, torch.zeros_like(z, dtype=torch.bool))
-    return torch.where(spared, 1.0, w)
-
-
-def normalised(w: Float[Tensor, "rows time"], mask: Int[Tensor, "rows time"]) -> Float[Tensor, "rows time"]:
-    """w~: w with mean 1 over the tokens of each prompt group."""
-    of_group, tokens = ((values.reshape(len(w) // RESPONSES, -1)).sum(1) for values in (w * mask, mask))
-    return w * (tokens / of_group).repeat_interleave(RESPONSES)[:, None] * mask
-
-
-def metrics(
-    log_probs: Float[Tensor, "rows time"],
-    advantages: Float[Tensor, "rows 1"],
-    w: Float[Tensor, "rows time"],
-    mask: Int[Tensor, "rows time"],
-) -> dict[str, float]:
-    """What the extreme tokens hold, and what the weights change.
-
-    Extreme are the tokens with a Gaussian kernel below one half, whether or not it is applied. The gradient is that
-    with respect to the logit of the sampled token, A (1 - pi), before weights.
-    """
-    x, c, z = covariances(log_probs, advantages, mask)
-    extreme, tokens = z.abs() > math.sqrt(2 * math.log(2)), mask.sum()
-    squares = (advantages * (1 - log_probs.exp())).square() * mask
-    return {
-        "extreme_gradient_share": float(squares[extreme].sum() / squares.sum().clamp(min=1e-30)),
-        "extreme_balance": float(c[extreme].sum() / c[extreme].abs().sum().clamp(min=1e-30)),
-        "downweighted_share": float(((w < 0.5) & (mask > 0)).sum() / tokens),
-        "covariance_before": float(c.sum() / tokens),
-        "covariance_after": float((normalised(w, mask) * advantages * x).sum() / tokens),
-    }
 
 
 def kept_by_clip_cov(
@@ -156,36 +103,33 @@ def accuracy(model: Any, tokenizer: Any, max_new_tokens: int) -> float:
 
 
 class BoundaryTrainer(CWGRPOTrainer):
-    """CWGRPOTrainer, with ``cw_kernel="none"`` for all methods but CW-GRPO itself, under the settings of a Run."""
+    """CWGRPOTrainer under the settings of a Run; its own metrics are those of metrics.parquet."""
 
     def __init__(self, run: Run, **kwargs: Any) -> None:
-        self.run_, self.rows, self.accuracies = run, [], {}
+        self.run_, self.rewards, self.accuracies = run, [], {}
         self._rng = random.Random(run.seed)
         super().__init__(reward_funcs=self.reward, **kwargs)
         self.remove_callback(PrinterCallback)
 
     def reward(self, completions: list[Any], product: list[int], **_: Any) -> list[float]:
+        """With some right answers counted as wrong, and the reverse; the true mean is kept."""
         graded = [grade(response_text(text), truth) for text, truth in zip(completions, product, strict=True)]
-        given = [(1 - right if self._rng.random() < self.run_.wrong / 100 else right) + tags for right, tags in graded]
-        of_group = torch.tensor(given).view(-1, RESPONSES)
-        deviation = of_group - of_group.mean(1, keepdim=True)
-        self._advantages = (deviation / (of_group.std(1, keepdim=True) + 1e-4)).flatten()  # TRL's
-        self._true_reward = sum(map(sum, graded)) / len(graded)
-        return given
+        self.rewards.append(sum(map(sum, graded)) / len(graded))
+        return [(1 - right if self._rng.random() < self.run_.wrong / 100 else right) + tags for right, tags in graded]
 
     def validate(self) -> None:
         parameters = torch.cat([weight.detach().flatten() for weight in self.model.parameters()])
         if not parameters.isfinite().all():
             raise FloatingPointError("a parameter is no longer a finite number")
-        if len(self.rows) % VALIDATE_EVERY == 0 or len(self.rows) == self.run_.steps:
+        if len(self.rewards) % VALIDATE_EVERY == 0 or len(self.rewards) == self.run_.steps:
             new_tokens = self.args.max_completion_length
-            self.accuracies[len(self.rows)] = accuracy(self.model, self.processing_class, new_tokens)
+            self.accuracies[len(self.rewards)] = accuracy(self.model, self.processing_class, new_tokens)
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
         """With the weights of the rollout policy, if they are not those that are trained."""
         if self.run_.stale == 1 and self.run_.bits == 32:
             return super()._generate_single_turn(*args, **kwargs)
-        if len(self.rows) % self.run_.stale == 0:
+        if len(self.rewards) % self.run_.stale == 0:
             self._rollout = rounded(self.model, self.run_.bits)
         trained = {name: weight.data for name, weight in self.model.named_parameters()}
         for name, weight in self.model.named_parameters():
@@ -196,21 +140,9 @@ class BoundaryTrainer(CWGRPOTrainer):
             for name, weight in self.model.named_parameters():
                 weight.data = trained[name]
 
-    def _cw_log_probs(self, batch: dict[str, Any]) -> Tensor:
-        self._log_probs = super()._cw_log_probs(batch)  # with one update per batch TRL keeps none
-        return self._log_probs
-
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         self.validate()
-        batch = super()._generate_and_score_completions(inputs)
-        log_probs, mask = batch.get("old_per_token_logps"), batch["completion_mask"]
-        log_probs = self._log_probs if log_probs is None else log_probs
-        a = self._advantages[:, None]
-        w = kernel(self.run_.method, covariances(log_probs, a, mask)[2])
-        if self.run_.method not in ("grpo", "clip_cov", "cw_grpo"):  # CWGRPOTrainer has weighted those of cw_grpo
-            batch["advantages"] = (normalised(w, mask) * a).float()
-        self.rows.append({"reward": self._true_reward, **metrics(log_probs, a, w, mask)})
-        return batch
+        return super()._generate_and_score_completions(inputs)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         if self.run_.method == "clip_cov":
@@ -252,7 +184,7 @@ def train(run: Run) -> Rows:
             lr_scheduler_type="constant",
             weight_decay=0.01,
             max_grad_norm=run.limit,
-            cw_kernel="gaussian" if run.method == "cw_grpo" else "none",
+            cw_kernel=KERNELS.get(run.method, f"variants:{run.method}"),
             cw_record_every=0,
             logging_steps=run.updates,
             use_cpu=True,
@@ -278,10 +210,10 @@ def train(run: Run) -> Rows:
                 raise
             failed = True
             print(f"{run}: {error}", flush=True)
+    rows = [{"step": 0}, *({"step": step, "reward": reward} for step, reward in enumerate(trainer.rewards, 1))]
     logs = [entry for entry in trainer.state.log_history if "grad_norm" in entry]
-    rows = [{"step": 0}, *({"step": step, **row} for step, row in enumerate(trainer.rows, 1))]
     for row, log in zip(rows[1:], logs, strict=False):  # of the step in which a run fails there is no log
-        row |= {"entropy": log["entropy"], "grad_norm": log["grad_norm"]}
+        row |= {name: log[metric] for name, metric in METRICS.items()}
     for step, value in trainer.accuracies.items():
         rows[step]["accuracy"] = value
     rows[-1] |= {"failed": float(failed)} | ({"accuracy": 0.0} if failed else {})
