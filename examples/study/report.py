@@ -437,7 +437,7 @@ def boundary_page(folder: Path) -> tuple[list[Table], dict[str, Figure]]:
 
 
 PAGES = {
-    "study": (study_page, HERE / "results", "Entropy is a mean of 25 steps; a band is a standard deviation over seeds."),
+    "study": (study_page, HERE / "results", "Entropy is a mean of 25 steps; a band is a standard deviation of seeds."),
     "boundary": (boundary_page, HERE / "boundary" / "results",
                  "A cell of the map: the difference, the accuracy of GRPO | CW-GRPO, the runs that collapsed."),
 }  # fmt: skip
