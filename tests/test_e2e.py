@@ -443,7 +443,7 @@ def test_ray_workers_are_asked(monkeypatch):
     assert list(environment.ray_workers(config)) == []
     monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", "none")
     (finding,) = environment.ray_workers(config)
-    assert "a Ray worker on" in finding.what and "restart a cluster" in finding.fix
+    assert "a Ray worker on" in finding.what and "restart a running cluster" in finding.fix
 
     with cluster("--num-cpus=1", VERL_USE_EXTERNAL_PLUGINS="none") as (address, folder):
         monkeypatch.delenv("VERL_USE_EXTERNAL_PLUGINS")
@@ -451,7 +451,7 @@ def test_ray_workers_are_asked(monkeypatch):
         monkeypatch.setenv("RAY_TMPDIR", folder)
         (finding,) = environment.ray_workers(config)
         waited = [wait_for_ray(address, "1", "60"), wait_for_ray(address, "2", "1")]
-    assert "a Ray worker on" in finding.what and "restart a cluster" in finding.fix
+    assert "a Ray worker on" in finding.what and "restart a running cluster" in finding.fix
     assert [result.returncode for result in waited] == [0, 1] and "1 of 2 nodes" in waited[1].stderr
     assert "0 of 1 nodes" in wait_for_ray("127.0.0.1:9", "1", "1").stderr
 

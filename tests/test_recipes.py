@@ -10,6 +10,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from omegaconf import DictConfig, OmegaConf
@@ -137,11 +139,17 @@ def recipe(tmp_path):
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}")
         (tmp_path / "bin" / name).chmod(0o755)
 
+    message, answer = {"role": "user", "content": "What is 2+2?"}, {"style": "rule", "ground_truth": "4"}
+    row = {"data_source": "knoveleng/open-rs", "prompt": [message], "reward_model": answer}
+    file = tmp_path / "data.parquet"
+    pq.write_table(pa.Table.from_pylist([row]), file)
+    knobs_of_all = {"OUT": str(tmp_path / "out"), "STEPS": "2", "TRAIN_FILES": str(file), "VAL_FILES": str(file)}
+
     def start(*overrides: str, cwd: Path = ROOT, **knobs: str) -> subprocess.CompletedProcess:
         path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
         return subprocess.run(
             ["bash", ROOT / "examples" / SCRIPTS[2], *overrides],
-            env=os.environ | {"PATH": path, "OUT": str(tmp_path / "out"), "STEPS": "2"} | knobs,
+            env=os.environ | {"PATH": path} | knobs_of_all | knobs,
             cwd=cwd,
             capture_output=True,
             text=True,
