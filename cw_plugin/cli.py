@@ -51,7 +51,7 @@ def _print_version(wanted: bool) -> None:
 def main(
     version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_print_version)] = False,
 ) -> None:
-    """Tools for CW-GRPO with verl and TRL."""
+    """Tools for CW-GRPO with verl, TRL, ms-swift and OpenRLHF."""
 
 
 @app.command()
@@ -168,7 +168,7 @@ def report(
         PaperModel | None, typer.Option(help="Add the paper's rows for this model, marked as reported.")
     ] = None,
 ) -> None:
-    """Write the paper's tables and figures for your runs: one page of HTML, Markdown, CSV and LaTeX."""
+    """Write the paper's tables and figures for your runs."""
     out = expanded(out)
     with _errors(_REPORTS):
         from cw_plugin.reports.report import write_report
@@ -188,7 +188,7 @@ def tokens(
     out: Annotated[Path, typer.Option(help="File for the page.")] = Path("tokens.html"),
     steps: Annotated[str | None, typer.Option(help="One step, or first and last as 1:50. Default: all.")] = None,
 ) -> None:
-    """Write a page that shows every recorded token, coloured by covariance or weight, for any browser, offline."""
+    """Write a page of every recorded token, coloured by its weight."""
     with _errors(_REPORTS):
         from cw_plugin.reports.records import parse_steps
         from cw_plugin.reports.tokens import BIG, write_token_page
@@ -219,7 +219,7 @@ def evaluate(
         str, typer.Option(help="NAME, NAME@SAMPLES or NAME=FILE.parquet, separated by spaces.")
     ] = "aime24 amc23 math500 minerva olympiadbench",
 ) -> None:
-    """Zero-shot pass@1 of models and checkpoints on benchmarks, by verl's own validation.
+    """Measure pass@1 of models on benchmarks, by verl's validation.
 
     Benchmarks that have their answers are not asked again. The exit code is 1 if verl stops before the last answer.
     """
