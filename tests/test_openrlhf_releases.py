@@ -69,3 +69,18 @@ import openrlhf.trainer.ppo_utils.experience_maker
 def test_the_launcher_refuses_an_unknown_option_before_anything_starts():
     result = run(TESTED[1], "-m", "cw_plugin.openrlhf_integration", CW_GRPO_KERNAL="none")
     assert result.returncode == 1 and result.stderr.startswith("cw_grpo: kernal is not an option")
+
+
+def test_the_launcher_fails_if_rays_workers_have_no_hook():
+    """A Ray of its own, in which another hook stands in the place of ours."""
+    code = """
+import sys
+from cw_plugin import openrlhf_integration
+openrlhf_integration.HOOK = "os.getpid"
+sys.argv[1:] = "--algo.advantage.estimator group_norm --algo.kl.init_coef 0 --reward.remote_url none.py".split()
+sys.argv += "--rollout.n_samples_per_prompt 8 --actor.num_gpus_per_node 1".split()
+openrlhf_integration.main()
+"""
+    result = run(TESTED[1], "-c", code)
+    assert result.returncode == 1
+    assert "cw_grpo: Ray's workers did not run os.getpid, so they would train plain GRPO" in result.stderr

@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# CW-GRPO with OpenRLHF on a machine without a GPU: its own train_ppo_ray (Ray, DeepSpeed, a vLLM engine) trains the
+# quickstart's model on its problems, with its reward (../quickstart_cpu.sh).
+#
+#   bash examples/openrlhf/quickstart_cpu.sh [any argument of train_ppo_ray, as --actor.adam.lr 3e-4]
+#
+#   METHOD   cw_grpo | grpo                default cw_grpo
+#   STEPS    training steps, 64 at most    default 10
+#   NGPUS    actors                        default 1
+#   SEED     of data order and sampling    default 1
+#   RUN      where the run is written      default runs/openrlhf-$METHOD (SEED=2: runs/openrlhf-$METHOD-seed2); the same
+#            command goes on from the run's last checkpoint
+#   VENV     its environment               default .venv-openrlhf, made by the first call (cpu/install.sh)
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+METHOD=${METHOD:-cw_grpo}
+STEPS=${STEPS:-10}
+NGPUS=${NGPUS:-1}
+RUN=$(realpath -m "${RUN:-$root/runs/openrlhf-$METHOD${SEED:+-seed$SEED}}")
+SEED=${SEED:-1}
+VENV=$(realpath -m "${VENV:-$root/.venv-openrlhf}")
+data=$root/.cache/quickstart/open_rs
+
+case $METHOD in
+    cw_grpo) ;;
+    grpo) export CW_GRPO_KERNEL=none ;; # OpenRLHF's group_norm bit for bit, with the same metrics and records
+    *)
+        echo "METHOD=$METHOD is unknown; use cw_grpo or grpo" >&2
+        exit 2
+        ;;
+esac
+
+bash "$here/cpu/install.sh" "$VENV"
+export PATH=$VENV/bin:$PATH
+bash "$root/examples/cpu/data.sh"
+mkdir -p "$RUN"
+SETTINGS=(
+    --actor.model_name_or_path "$root/examples/cpu/model"
+    --actor.num_nodes 1
+    --actor.num_gpus_per_node "$NGPUS"
+    --actor.adam.lr 1e-4
+    --actor.lr_scheduler constant
+    --actor.lr_warmup_ratio 0
+    --actor.loss_agg_mode seq-mean-token-mean
+    --actor.entropy_coef 0 # no bonus, but its metric
+    --algo.advantage.estimator group_norm
+    --algo.kl.init_coef 0
+    --ckpt.output_dir "$RUN"
+    --ckpt.path "$RUN/checkpoints"
+    --ckpt.save_steps 5
+    --ckpt.max_num 1
+    --ckpt.load_enable
+    --data.prompt_dataset "$data/train.parquet"
+    --data.input_key prompt
+    --data.label_key reward_model
+    --data.apply_chat_template
+    --data.max_samples "$((8 * STEPS))"
+    --data.max_len 256
+    --ds.attn_implementation sdpa
+    --eval.dataset "$data/test.parquet"
+    --eval.steps "$STEPS"
+    --eval.temperature 1
+    --eval.n_samples_per_prompt 2
+    --logger.tensorboard_dir "$RUN/tensorboard"
+    --logger.wandb.run_name train # the folder in tensorboard/, the same when a run goes on
+    --reward.remote_url "$root/cw_plugin/rewards/openrlhf.py"
+    --rollout.batch_size 8
+    --rollout.n_samples_per_prompt 8
+    --rollout.micro_batch_size 8
+    --rollout.max_new_tokens 64
+    --train.batch_size 64
+    --train.micro_batch_size 8
+    --train.seed "$SEED"
+    --vllm.num_engines 1
+    --vllm.enforce_eager
+    --vllm.gpu_memory_utilization 0.3
+)
+export PYTHONPATH=$root:$here/cpu${PYTHONPATH:+:$PYTHONPATH} # what OpenRLHF needs on a CPU: cpu/sitecustomize.py
+export OPENRLHF_CPU_GPUS=$((NGPUS + 1)) CW_GRPO_RECORD_EVERY=${CW_GRPO_RECORD_EVERY:-$STEPS} HF_HUB_OFFLINE=1
+echo "METHOD=$METHOD, $STEPS steps, in $RUN; everything that is printed goes to $RUN/train.log"
+cd "$root"
+python -m cw_plugin.openrlhf_integration "${SETTINGS[@]}" "$@" 2>&1 | tee -a "$RUN/train.log" |
+    sed -nu "s/.*Global step \([0-9]*\): .*'reward': \([0-9.]*\).*/step \1  reward \2/p; s/^cw_grpo: .*/&/p" || {
+    tail -n 20 "$RUN/train.log" >&2
+    exit 1
+}
+cw-grpo report "$METHOD=$RUN" --out "$RUN/report" >"$RUN/report.log"
+python "$root/examples/cpu/summary.py" "$RUN"
