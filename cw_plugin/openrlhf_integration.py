@@ -118,7 +118,6 @@ class _Run:
     def __init__(self, maker: Any) -> None:
         values = check(maker.strategy.args)
         self.options = Options.from_environment()
-        self.kernel: Any = self.options.kernel
         self.samples, self.tokenizer = values["samples"], maker.tokenizer
         self.step: int | None = None
         self.tokens = TokenFiles(Path(values["folder"]), self.options.scope, self.options.kernel, _logger)
@@ -129,25 +128,31 @@ class _Run:
         started = time.perf_counter()
         width = max(experience.action_mask.shape[1] for experience in experiences)
 
-        def rows(name: str) -> Tensor:
+        def rows(name: str, width: int = width) -> Tensor:
             values = [getattr(experience, name) for experience in experiences]
             return torch.cat([F.pad(value, (0, width - value.shape[1])) for value in values])
 
         log_probs, advantages, mask = rows("action_log_probs").float(), rows("advantages"), rows("action_mask") != 0
         of_response = advantages.gather(1, mask.int().argmax(1, keepdim=True))  # at the first of its tokens
-        if not torch.equal(advantages.where(mask, of_response), of_response.expand_as(advantages)):
+        if ((advantages - of_response)[mask].abs() > 0).any():  # NaN is reweight's to refuse
             raise HostError(_other_shape("the advantage differs within a response"))
         group = torch.tensor([i for experience in experiences for i in experience.index]) // self.samples
         scope = group if self.options.scope == "group" else None
         try:
-            weighted, statistics = reweight(log_probs, of_response[:, 0], mask, scope, self.kernel)
+            weighted, statistics = reweight(log_probs, of_response[:, 0], mask, scope, self.options.kernel)
         except NonFiniteError as error:
             hint = " Rows are those of the batch; check the reward, and actor_grad_norm of the previous steps."
             raise NonFiniteError(error.what, error.rows, hint) from error
         metrics = {**vars(statistics), "seconds": time.perf_counter() - started}
         if self.options.is_due(self.step):
             rewards = torch.cat([experience.rewards for experience in experiences]).float()
-            batch = Batch(log_probs, of_response[:, 0], mask, group, rewards, _sequences_of(experiences))
+            ids, starts = rows("sequences", width + 1), mask.int().argmax(1)
+
+            def sequences(chosen: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+                # The mask of a token stands one place further to the left than the token.
+                return [(ids[row, : starts[row] + 1], ids[row, 1:]) for row in chosen]
+
+            batch = Batch(log_probs, of_response[:, 0], mask, group, rewards, sequences)
             self.tokens.write(self.step or 0, batch, self.tokenizer)
         parts = weighted.split([len(experience.index) for experience in experiences])
         for experience, part in zip(experiences, parts, strict=True):
@@ -156,21 +161,6 @@ class _Run:
                 experience.advantages = part[:, : experience.action_mask.shape[1]].to(advantages.dtype, copy=True)
             for name, value in metrics.items():
                 experience.info[f"cw_grpo/{name}"] = torch.full((len(part),), float(value))
-
-
-def _sequences_of(experiences: Sequence[Any]) -> Any:
-    rows = [
-        (sequence, mask)
-        for experience in experiences
-        for sequence, mask in zip(experience.sequences, experience.action_mask, strict=True)
-    ]
-
-    def sequences(chosen: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
-        """The prompt, and what follows its first token, as the mask has it."""
-        found = [rows[row] for row in chosen]
-        return [(sequence[: int((mask != 0).int().argmax()) + 1], sequence[1:]) for sequence, mask in found]
-
-    return sequences
 
 
 def _change_maker(module: ModuleType) -> None:

@@ -287,13 +287,17 @@ def test_an_invalid_option_is_refused_before_training(tmp_path, monkeypatch):
         maker_of(settings(tmp_path))
 
 
-def test_a_log_prob_that_is_not_a_number_stops_the_run(actor, tmp_path):
+@pytest.mark.parametrize(("what", "rows"), [("log_probs", [6]), ("advantages", [6, 7, 8, 9, 10, 11])])
+def test_a_value_that_is_not_a_number_stops_the_run(actor, tmp_path, what, rows):
     maker = maker_of(settings(tmp_path))
     made = experiences(maker, actor, turns=1)
-    made[1].action_log_probs[2, int(made[1].action_mask[2].argmax())] = float("nan")
-    with pytest.raises(NonFiniteError, match="actor_grad_norm") as caught:
-        maker.compute_advantages_and_returns(copy.deepcopy(made))
-    assert caught.value.rows == [6]
+    if what == "log_probs":
+        made[1].action_log_probs[2, int(made[1].action_mask[2].argmax())] = float("nan")
+    else:  # by the reward of one response to the second prompt
+        made[1].rewards[2] = float("nan")
+    with pytest.raises(NonFiniteError, match=f"{what}.* check the reward, and actor_grad_norm") as caught:
+        maker.compute_advantages_and_returns(made)
+    assert caught.value.rows == rows
 
 
 def test_advantages_that_differ_within_a_response_are_refused(actor, tmp_path):
