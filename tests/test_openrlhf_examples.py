@@ -14,7 +14,7 @@ from cw_plugin.rewards.openrlhf import openrlhf_reward, reward_func
 
 ROOT = Path(__file__).parent.parent
 
-# OpenRLHF's argument -> verl's key in the table of examples/README.md, and how verl's value reads in OpenRLHF
+# OpenRLHF's argument -> verl's key in the table of examples/paper.md, and how verl's value reads in OpenRLHF
 ARGUMENTS = {
     "actor.adam.lr": "actor_rollout_ref.actor.optim.lr",
     "actor.adam.weight_decay": "actor_rollout_ref.actor.optim.weight_decay",
@@ -58,7 +58,7 @@ def composed(code: int = 0, **environment: str) -> dict[str, str]:
 
 
 def test_the_recipe_has_the_values_of_the_table():
-    readme = (ROOT / "examples" / "README.md").read_text("utf-8")
+    readme = (ROOT / "examples" / "paper.md").read_text("utf-8")
     rows = re.findall(r"^\|[^|]*\|[^|]*\|[^|]*\| (?:FSDP: |1\.5B: )?`([\w.]+)` \| `([^`]+)` \|$", readme, re.M)
     table, settings = dict(rows), composed()
     wanted = {name: IN_OPENRLHF.get(table[key], table[key]) for name, key in ARGUMENTS.items()}

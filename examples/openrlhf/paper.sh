@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The paper's experiment with OpenRLHF 0.11.2, on one node of four GPUs. ../README.md says where each value comes from.
+# The paper's experiment with OpenRLHF 0.11.2, on one node of four GPUs. ../paper.md says where each value comes from.
 #
 #   METHOD=cw_grpo|grpo bash examples/openrlhf/paper.sh [any argument of train_ppo_ray, as --ds.zero_stage 3]
 #

