@@ -8,7 +8,6 @@ trains with, is differentiated. The batch's 64 responses make one update here, w
 
 from __future__ import annotations
 
-import argparse
 import functools
 import random
 import sys
@@ -41,19 +40,11 @@ CLIP_COV = {"clip_cov": 0.0002, "clip_cov_0.005": 0.005, "clip_cov_0.02": 0.02}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--model", type=Path, default=HERE / "model")
-    parser.add_argument("--batches", type=int, default=BATCHES, help=f"at least {2 * BLOCKS}")
-    args = parser.parse_args()
-    if args.batches < 2 * BLOCKS:
-        parser.error(f"--batches must be at least {2 * BLOCKS}, of which each of {BLOCKS} blocks is left out once")
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
-    rows = measure(args.model, args.batches)
-    save(pd.DataFrame(rows), args.file)
-    for row in rows:
-        print(f"{row['method']:22} {row['quantity']:16} {row['value']:7.3f}, standard error {row['error']:.3f}")
+    rows = pd.DataFrame(measure(HERE / "model", BATCHES))
+    save(rows, Path(sys.argv[1]))
+    print(rows.round(3).to_string(index=False))
 
 
 def measure(folder: Path, batches: int) -> list[dict[str, str | float]]:

@@ -39,10 +39,8 @@ ENDS = {
     f"reward, last {WINDOW} steps": ("reward", 1, 3), "best to last, points": ("drop", 100, 1),
     "entropy at the end, nats": ("entropy", 1, 3), "its spread": ("spread", 1, 4), "about its trend": ("wobble", 1, 4),
 }  # fmt: skip
-KERNEL = {"accuracy, %": ("accuracy", 100), f"reward, last {WINDOW} steps": ("reward", 1, 3),
-          "entropy, nats": ("entropy", 1, 3)}  # fmt: skip
-HOST = {f"accuracy after {plan.STEPS} steps, %": ("accuracy", 100), f"reward, last {WINDOW} of these": ("reward", 1, 3),
-        "entropy, nats": ("entropy", 1, 3)}  # fmt: skip
+THREE = {"accuracy, %": ("accuracy", 100), f"reward, last {WINDOW} steps": ("reward", 1, 3),
+         "entropy, nats": ("entropy", 1, 3)}  # fmt: skip
 TRAINING = {
     "gradient norm": ("grad_norm", 1, 2), f"above {CLIP_GRAD}, where it is clipped, % of steps": ("clipped", 100),
     "covariance": ("covariance_before", 1, 3), "after reweighting": ("covariance_after", 1, 3),
@@ -326,7 +324,7 @@ class Boundary:
         found = {method: compared(self.of(plan.CENTRE, method), paper) for method in plan.ABLATION}
         p, less = intervals.holm({method: of.p for method, of in found.items()}), "less the paper's, points"
         rows = [
-            {"kernel": name} | cells(self.of(plan.CENTRE, method), KERNEL)
+            {"kernel": name} | cells(self.of(plan.CENTRE, method), THREE)
             | {less: points(found[method]) if method in found else None, "p": said(p.get(method))}
             for method, name in plan.KERNELS.items()
         ]  # fmt: skip
@@ -361,9 +359,9 @@ class Boundary:
         theirs = by_method(outcomes(verl, ["method", "seed"]))
         rows = []
         for method in plan.METHODS:
-            rows.append({"": f"{SHORT[method]}, TRL, here"} | cells(self.of(plan.CENTRE, method), HOST))
-            rows.append({"": f"{SHORT[method]}, verl, the study"} | cells(theirs[method], HOST))
-        note = "Mean and 95% interval over seeds. Accuracy is of 1,024 answers with TRL and of 512 with verl."
+            rows.append({"": f"{SHORT[method]}, TRL, here"} | cells(self.of(plan.CENTRE, method), THREE))
+            rows.append({"": f"{SHORT[method]}, verl, the study"} | cells(theirs[method], THREE))
+        note = f"After {plan.STEPS} steps. Accuracy is of 1,024 answers with TRL and of 512 with verl."
         return table("Do the hosts agree?", rows, note)
 
     def map(self) -> Figure:

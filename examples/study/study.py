@@ -61,23 +61,14 @@ BLOCKS = 16  # of the batches of gradients.py, of which each in turn is left out
 ACCURACY = "val-core/study/products/acc/mean@1"
 # Column of results/metrics.parquet -> metric of verl. The page does not use all of them: the logs are not committed.
 COLUMNS = {
-    "accuracy": ACCURACY,
-    "format": "val-aux/study/products/format/mean@1",
-    "reward": "critic/score/mean",
-    "entropy": "actor/entropy",
-    "length": "response_length/mean",
-    "grad_norm": "actor/grad_norm",
-    "clip_fraction": "actor/pg_clipfrac",
-    "ppo_kl": "actor/ppo_kl",
-    "covariance_before": "cw_grpo/covariance_before",
-    "covariance_after": "cw_grpo/covariance_after",
-    "downweighted_share": "cw_grpo/downweighted_share",
-    "signal_share": "cw_grpo/signal_share",
+    "accuracy": ACCURACY, "format": "val-aux/study/products/format/mean@1", "reward": "critic/score/mean",
+    "entropy": "actor/entropy", "length": "response_length/mean", "grad_norm": "actor/grad_norm",
+    "clip_fraction": "actor/pg_clipfrac", "ppo_kl": "actor/ppo_kl", "seconds": "timing_s/step",
     "rollout_difference": "training/rollout_probs_diff_max",  # of a token's probability in vLLM and in the trainer
-    "seconds": "timing_s/step",
-    "advantage_seconds": "timing_s/adv",
-    "update_seconds": "timing_s/update_actor",
-}
+    "advantage_seconds": "timing_s/adv", "update_seconds": "timing_s/update_actor",
+}  # fmt: skip
+OURS = ("covariance_before", "covariance_after", "downweighted_share", "signal_share")
+COLUMNS |= {name: f"cw_grpo/{name}" for name in OURS}
 KEY = ("phase", "method", "lr", "seed")
 
 
@@ -151,17 +142,10 @@ def score(accuracy: list[float]) -> float:
 
 def start(job: Job) -> subprocess.Popen:
     job.folder.mkdir(parents=True, exist_ok=True)
-    environment = os.environ | {
-        "METHOD": job.method,
-        "LR": job.lr,
-        "SEED": str(job.seed),
-        "STEPS": str(job.steps),
-        "RUN": str(job.folder),
-        "MODEL": str(HERE / "model"),
-        "DATA": str(WORK / "data"),
-        "HELD_OUT": "tune" if job.phase == "search" else "test",
-        "RAY_TMPDIR": str(ray_folder(job)),
-    }
+    held_out = "tune" if job.phase == "search" else "test"
+    settings = {"METHOD": job.method, "LR": job.lr, "SEED": job.seed, "STEPS": job.steps, "HELD_OUT": held_out}
+    settings |= {"RUN": job.folder, "MODEL": HERE / "model", "DATA": WORK / "data", "RAY_TMPDIR": ray_folder(job)}
+    environment = os.environ | {name: str(value) for name, value in settings.items()}
     with open(job.folder / "progress.log", "ab") as log:
         log.write(b"started\n")
         command = ["bash", str(HERE / "train.sh")]
