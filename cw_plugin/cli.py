@@ -84,9 +84,9 @@ def prepare(
         bool, typer.Option("--drop-contaminated", help="Leave out training rows whose problem is also in a benchmark.")
     ] = False,
 ) -> None:
-    """Write Open-RS or benchmarks as parquet files for verl.
+    """Write Open-RS or the benchmarks as parquet files for verl.
 
-    Nothing is written unless every dataset could be loaded. Training rows without an answer are left out. Rows that
+    If a dataset cannot be loaded, nothing is written. Training rows without an answer are left out. Rows that
     repeat a problem, cannot be graded, or are also in a benchmark are listed here and in a report beside each file.
     """
     with _errors(how_to_install("data")):
@@ -108,13 +108,13 @@ def prepare(
 
 Run = Annotated[
     list[str] | None,
-    typer.Argument(help="Hydra overrides as for main_ppo, or a script (examples/*.sh) and overrides."),
+    typer.Argument(help="verl's overrides, as KEY=VALUE; a script of examples/ may stand before them."),
 ]
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
 def config(run: Run = None) -> None:
-    """Print a run's configuration as verl's main_ppo would see it."""
+    """Print the whole configuration that verl would train with."""
     with _errors("install verl first."):
         from omegaconf import OmegaConf
 
@@ -128,16 +128,18 @@ def config(run: Run = None) -> None:
 def doctor(
     run: Run = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
-    ray: Annotated[bool, typer.Option(help="Start Ray, or join the cluster, and ask its workers too.")] = True,
+    ray: Annotated[
+        bool, typer.Option(help="Start Ray, or join the running cluster, and check its workers as well.")
+    ] = True,
     quick: Annotated[
         bool,
         typer.Option("--quick", help="Run only the fast checks (a second or two); report the first error."),
     ] = False,
 ) -> None:
-    """Check a run before Ray starts and a GPU is taken.
+    """Check a run of verl before it takes a GPU.
 
-    The exit code is 1 if the run would fail or train something else, and 2 if the settings cannot be composed, or if
-    --quick finds an error.
+    The exit code is 1 if the run would fail, or train something else than its settings say. It is 2 if verl refuses the
+    settings, or if --quick finds an error.
     """
     with _errors("install verl first."):
         from cw_plugin.doctor import doctor as examine
@@ -148,7 +150,7 @@ def doctor(
 RunFolders = Annotated[
     list[str],
     typer.Argument(
-        help="Folders of runs or evaluations, or NAME=FOLDER; folders with the same name are seeds of one method.",
+        help="Folders of runs or evaluations, each as FOLDER or NAME=FOLDER. Runs of one name are seeds of one method.",
         show_default=False,
     ),
 ]
@@ -161,14 +163,19 @@ def report(
     out: Annotated[Path, typer.Option(help="Folder for the page and the tables.")] = Path("report"),
     base: Annotated[
         str | None,
-        typer.Option(help="Show differences to this name. Default: the untrained model."),
+        typer.Option(help="The name that scores in Table 2 are compared with. Default: the untrained model."),
     ] = None,
-    step: Annotated[int | None, typer.Option(help="The step that Table 2 shows. Default: each method's last.")] = None,
+    step: Annotated[
+        int | None, typer.Option(help="The training step whose checkpoints Table 2 shows. Default: each method's last.")
+    ] = None,
     paper: Annotated[
         PaperModel | None, typer.Option(help="Add the paper's rows for this model, marked as reported.")
     ] = None,
 ) -> None:
-    """Write the paper's tables and figures for your runs."""
+    """Compare runs on one page, with the paper's tables and figures.
+
+    Beside the page, report.html, every table is written as CSV and LaTeX, and every figure as SVG and PDF.
+    """
     out = expanded(out)
     with _errors(_REPORTS):
         from cw_plugin.reports.report import write_report
@@ -186,9 +193,14 @@ def report(
 def tokens(
     run: Annotated[str, typer.Argument(help="Folder of a run, or NAME=FOLDER.", show_default=False)],
     out: Annotated[Path, typer.Option(help="File for the page.")] = Path("tokens.html"),
-    steps: Annotated[str | None, typer.Option(help="One step, or first and last as 1:50. Default: all.")] = None,
+    steps: Annotated[
+        str | None, typer.Option(help="One step, such as 50, or a first and a last one, such as 1:100. Default: all.")
+    ] = None,
 ) -> None:
-    """Write a page of every recorded token, coloured by its weight."""
+    """Show every recorded token on one page, coloured by covariance.
+
+    Any browser opens the page, also offline. The colour can show the weight instead.
+    """
     with _errors(_REPORTS):
         from cw_plugin.reports.records import parse_steps
         from cw_plugin.reports.tokens import BIG, write_token_page
@@ -209,19 +221,23 @@ def evaluate(
         list[str] | None,
         typer.Argument(
             help="Hugging Face names or folders, verl's checkpoints (global_step_*), or runs, each as FOLDER or "
-            "NAME=FOLDER. Hydra overrides of verl can follow.",
+            "NAME=FOLDER. verl's overrides, as KEY=VALUE, can follow.",
             show_default=False,
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the answers: MODEL/aime24.jsonl, ...")] = Path("evaluation"),
     data_dir: Annotated[Path, typer.Option(help="Folder that cw-grpo prepare wrote.")] = Path("~/data/cw_grpo"),
     benchmarks: Annotated[
-        str, typer.Option(help="NAME, NAME@SAMPLES or NAME=FILE.parquet, separated by spaces.")
+        str,
+        typer.Option(
+            help="Names, separated by spaces. NAME@4 asks each question 4 times, NAME=FILE.parquet adds a file."
+        ),
     ] = "aime24 amc23 math500 minerva olympiadbench",
 ) -> None:
-    """Measure pass@1 of models on benchmarks, by verl's validation.
+    """Measure pass@1 of models and checkpoints on benchmarks.
 
-    Benchmarks that have their answers are not asked again. The exit code is 1 if verl stops before the last answer.
+    verl's own validation asks and grades, without examples in the prompt (zero-shot). A benchmark that already has its
+    answers is not asked again. The exit code is 1 if verl stops before the last answer.
     """
     started = time.monotonic()
 

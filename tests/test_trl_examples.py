@@ -48,7 +48,7 @@ OTHERS |= {"top_k": 0, "seed": 42, "cw_scope": "group", "cw_kernel": "gaussian",
 
 
 def test_the_recipe_composes_to_the_papers_values():
-    """Table 5 of the paper and what its text says; examples/README.md has the sources of the others."""
+    """Table 5 of the paper and what its text says; examples/paper.md has the sources of the others."""
     ours = composed("--cw_record_every", "7", METHOD="cw_grpo", OUT="out")
     assert {name: ours[name] for name in TABLE_5 | OTHERS} == TABLE_5 | OTHERS
     machine = load_config_from_file(str(EXAMPLES / "4_gpus.yaml"))
