@@ -57,6 +57,8 @@ _ARGUMENTS = {
     "loss": ("actor.policy_loss_type", "policy_loss_type"),
     "folder": ("ckpt.output_dir", "save_path"),
 }
+_ADVANTAGES = "compute_advantages_and_returns", ["self", "experiences"]
+_STEP = "train_step", ["self", "rollout_samples", "global_step"]
 _logger = logging.getLogger(MAKER)  # OpenRLHF writes what it gets to the run's log
 
 
@@ -165,7 +167,7 @@ class _Run:
 
 def _change_maker(module: ModuleType) -> None:
     maker = module.RemoteExperienceMaker
-    _require(maker, "compute_advantages_and_returns", ["self", "experiences"])
+    _require(maker, *_ADVANTAGES)
 
     @wrapt.patch_function_wrapper(maker, "__init__")
     def begin(wrapped: Any, maker: Any, args: Any, kwargs: Any) -> None:
@@ -181,16 +183,21 @@ def _change_maker(module: ModuleType) -> None:
 
 
 def _change_trainer(module: ModuleType) -> None:
-    _require(module.BasePPOTrainer, "train_step", ["self", "rollout_samples", "global_step"])
+    base = module.BasePPOTrainer
+    _require(base, *_STEP)
+    plain = base.train_step
 
-    @wrapt.patch_function_wrapper(module.BasePPOTrainer, "train_step")
-    def train_step(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    # A plain function: an actor that starts another sends it by its name, and a wrapt proxy as what it wraps.
+    @functools.wraps(plain)
+    def train_step(trainer: Any, rollout_samples: Any, global_step: int) -> Any:
         run = trainer.experience_maker.cw_grpo
-        run.step = inspect.signature(wrapped).bind(*args, **kwargs).arguments["global_step"] + 1
+        run.step = global_step + 1
         try:
-            return wrapped(*args, **kwargs)
+            return plain(trainer, rollout_samples, global_step)
         finally:
             run.tokens.finish()
+
+    base.train_step = train_step
 
 
 def _require(owner: type, method: str, parameters: list[str]) -> None:
@@ -234,8 +241,10 @@ def main() -> None:
 
     try:
         Options.from_environment()
-        install()
-        importlib.import_module(TRAINER)  # its shape is checked before Ray starts
+        # Its shape is checked before Ray starts. This process stays as it is: it sends its classes to Ray's workers.
+        trainer = importlib.import_module(TRAINER)
+        _require(trainer.RemoteExperienceMaker, *_ADVANTAGES)
+        _require(trainer.BasePPOTrainer, *_STEP)
         runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__", alter_sys=True)
     except CWGRPOError as error:
         sys.exit(f"cw_grpo: {error}")

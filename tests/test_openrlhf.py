@@ -22,12 +22,13 @@ import torch
 import wrapt
 from openrlhf.models import Actor, PolicyLoss
 from openrlhf.models.utils import compute_approx_kl
-from openrlhf.trainer import ppo_trainer
+from openrlhf.trainer import ppo_trainer_async
 from openrlhf.trainer.ppo_utils.experience import balance_experiences
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from pyarrow import parquet
+from ray import cloudpickle
 from reference import reference_weights
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
@@ -36,6 +37,8 @@ from cw_plugin.errors import HostError, NonFiniteError, OptionsError
 
 PROMPTS, SAMPLES = 8, 6
 MODEL = "examples/cpu/model"
+# The trainer's class as a driver without the hook sends it to a worker.
+SENT = cloudpickle.dumps(ppo_trainer_async.TrainingActor.__ray_metadata__.modified_class)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -235,7 +238,8 @@ def test_a_step_is_recorded_with_its_prompts_and_tokens(plain, actor, tmp_path, 
         raise Enough
 
     monkeypatch.setattr(maker, "make_experience_batch", make_experience_batch)
-    trainer = ppo_trainer.BasePPOTrainer.__new__(ppo_trainer.BasePPOTrainer)
+    trainer_class = cloudpickle.loads(cloudpickle.dumps(cloudpickle.loads(SENT)))  # an actor starts the trainer's actor
+    trainer = trainer_class.__new__(trainer_class)
     trainer.experience_maker = maker
     for global_step in (2, 3):
         with pytest.raises(Enough):
