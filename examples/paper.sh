@@ -121,7 +121,7 @@ TRAINER=(
     hydra.run.dir="'$OUT/hydra'"
 )
 
-# train BACKEND_OVERRIDE... : run verl's main_ppo; later arguments win.
+# train fsdp|megatron OVERRIDE... : run verl's main_ppo; later arguments win.
 #   DRY_RUN=1         print the resolved configuration, and stop
 #   OVERLAY=FILE      a file with an array EXTRA of overrides for another kind of machine, as cpu/overlay.sh
 #   RAY_JOB=ADDRESS   submit to a running Ray cluster, e.g. http://head:8265, which has this environment installed
@@ -131,8 +131,27 @@ TRAINER=(
 # machine can read OUT. A remote OUT (scheme://) is not checked.
 train() {
     local main=(python3 -m verl.trainer.main_ppo)
-    local launch=(python3 examples/launcher/launch.py --knob OUT)
+    local launch=(python3 examples/launcher/launch.py)
     cd "$(dirname "${BASH_SOURCE[0]}")/.." # verl and Ray import from here: a folder "trl" would be taken for the package
+    case $1 in
+        fsdp) BACKEND=(
+            actor_rollout_ref.actor.strategy=fsdp2
+            actor_rollout_ref.actor.fsdp_config.strategy=fsdp2
+            actor_rollout_ref.ref.fsdp_config.strategy=fsdp2
+            actor_rollout_ref.actor.optim.lr_scheduler_type=cosine
+            actor_rollout_ref.actor.optim.min_lr_ratio=0.1
+        ) ;;
+        megatron) BACKEND=(
+            model_engine=megatron
+            actor_rollout_ref.actor.megatron.tensor_model_parallel_size="${TP:-1}"
+            actor_rollout_ref.actor.megatron.pipeline_model_parallel_size="${PP:-1}"
+            actor_rollout_ref.ref.megatron.tensor_model_parallel_size="${TP:-1}"
+            actor_rollout_ref.ref.megatron.pipeline_model_parallel_size="${PP:-1}"
+            actor_rollout_ref.actor.optim.lr_decay_style=cosine
+            actor_rollout_ref.actor.optim.min_lr=1e-7
+        ) && export CUDA_DEVICE_MAX_CONNECTIONS=1 ;;
+    esac
+    shift
     EXTRA=()
     if [ -n "$OVERLAY" ]; then
         # shellcheck source=/dev/null

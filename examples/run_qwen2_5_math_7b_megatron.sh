@@ -4,24 +4,9 @@
 #   METHOD=cw_grpo|grpo|clip_cov bash examples/run_qwen2_5_math_7b_megatron.sh [hydra overrides]
 #   DRY_RUN=1 prints the configuration and trains nothing; paper.sh has this and the other knobs
 set -euo pipefail
-export CUDA_DEVICE_MAX_CONNECTIONS=1
 
 MODEL_PATH=${MODEL_PATH:-Qwen/Qwen2.5-Math-7B-Instruct}
 MAX_RESPONSE=${MAX_RESPONSE:-3584} # with the prompt 4096, all that the model's positions allow; the paper says 4096
 TP=${TP:-2}
-PP=${PP:-1}
-
 source "$(dirname "${BASH_SOURCE[0]}")/paper.sh"
-
-BACKEND=(
-    model_engine=megatron
-    actor_rollout_ref.actor.megatron.tensor_model_parallel_size="$TP"
-    actor_rollout_ref.actor.megatron.pipeline_model_parallel_size="$PP"
-    actor_rollout_ref.ref.megatron.tensor_model_parallel_size="$TP"
-    actor_rollout_ref.ref.megatron.pipeline_model_parallel_size="$PP"
-    actor_rollout_ref.actor.optim.lr_decay_style=cosine
-    actor_rollout_ref.actor.optim.min_lr=1e-7
-    actor_rollout_ref.ref.megatron.param_offload=True
-)
-
-train "$@"
+train megatron actor_rollout_ref.ref.megatron.param_offload=True "$@"

@@ -6,15 +6,5 @@
 set -euo pipefail
 
 MODEL_PATH=${MODEL_PATH:-deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B}
-
 source "$(dirname "${BASH_SOURCE[0]}")/paper.sh"
-
-BACKEND=(
-    actor_rollout_ref.actor.strategy=fsdp2
-    actor_rollout_ref.actor.fsdp_config.strategy=fsdp2
-    actor_rollout_ref.ref.fsdp_config.strategy=fsdp2
-    actor_rollout_ref.actor.optim.lr_scheduler_type=cosine
-    actor_rollout_ref.actor.optim.min_lr_ratio=0.1
-)
-
-train "$@"
+train fsdp "$@"

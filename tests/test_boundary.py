@@ -1,4 +1,4 @@
-"""The boundary study's harness on TRL: grading, Clip-Cov, rounded weights, first wrong tokens; and short runs."""
+"""The boundary study's harness on TRL: grading, Clip-Cov, rounded weights; and short runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 STUDY = Path(__file__).parent.parent / "examples" / "study"
-MODULES = ("plan", "boundary", "train", "first_wrong", "task", "study", "variants")
+MODULES = ("plan", "boundary", "train", "task", "study", "variants")
 
 
 @pytest.fixture
@@ -81,31 +81,6 @@ def test_rollout_weights_of_four_bits_have_at_most_fifteen_values_for_each_outpu
     assert max(len(row.unique()) for row in layer) <= 15
     assert (layer - model.model.layers[0].mlp.up_proj.weight).abs().max() < layer.abs().amax() / 7
     assert torch.equal(copies["model.embed_tokens.weight"], model.model.embed_tokens.weight)
-
-
-def test_the_first_wrong_token_is_where_no_taught_answer_goes_on(train, script):
-    first_wrong = script("first_wrong")
-    tokenizer = train.AutoTokenizer.from_pretrained(STUDY / "model")
-    right = first_wrong.taught((47, 36))
-    assert "<think>1410+282=1692</think>\\boxed{1692}" in right and len(right) == 4
-
-    def found(text: str, ends: bool = True) -> str | None:
-        ids = [*tokenizer.encode(text), *[tokenizer.eos_token_id] * ends]
-        at = first_wrong.first_wrong(tokenizer, ids, right)
-        return None if at == len(ids) else tokenizer.decode(ids[:at])
-
-    assert found("<think>282+1410=1692</think>\\boxed{1692}") is None
-    assert found("<think>282+1410=1692</think>\\boxed{1692}", ends=False) is None
-    assert found("<think>282+1410=1692") == "<think>282+1410=1692"  # ends too early
-    assert found("1410") == ""
-    texts = ["<think>282+1410=1692</think>\\boxed{1692}", "<think>282+1411=1692</think>\\boxed{1692}"]
-    ids = [[*tokenizer.encode(text), tokenizer.eos_token_id] for text in texts]
-    mask = torch.tensor([[1] * len(row) + [0] * (30 - len(row)) for row in ids])
-    padded = torch.tensor([row + [tokenizer.pad_token_id] * (30 - len(row)) for row in ids])
-    kinds = first_wrong.kinds(tokenizer, padded, mask, [(47, 36)])
-    assert set(kinds[0][mask[0] > 0].tolist()) == {2} and (kinds[mask == 0] == -1).all()
-    wrong = kinds[1][mask[1] > 0].tolist()
-    assert wrong == sorted(wrong, key=[2, 0, 1].index) and wrong.count(0) == 1  # right so far, wrong, after it
 
 
 @pytest.mark.slow

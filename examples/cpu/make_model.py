@@ -2,7 +2,6 @@
 
     python examples/cpu/make_model.py problems DIR    # DIR/knoveleng/open-rs/{train,test}.jsonl
     python examples/cpu/make_model.py model DIR       # tokenizer and weights; about seven minutes on one core
-    python examples/cpu/make_model.py check DIR       # what a saved model does on the held-out problems
 
 The model answers in the form the paper's system prompt asks for. It is taught some wrong answers and some broken
 ``<think>`` tags on purpose: reinforcement learning needs rewards that differ among the responses to one problem.
@@ -14,24 +13,15 @@ import argparse
 import json
 import math
 import random
-import re
-import statistics
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from tokenizers import pre_tokenizers
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    BatchEncoding,
-    GenerationConfig,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen2Tokenizer,
-)
+from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 from cw_plugin.data.prompts import OPEN_RS
 
@@ -52,23 +42,11 @@ EQUATIONS = 40  # per step
 PEAK_LR = 3e-3
 WARMUP_STEPS = 50
 
-SAMPLES_PER_PROBLEM = 8
-MAX_NEW_TOKENS = 64
-CHECK_BATCH = 12  # problems
-
 BROKEN_FORMAT = 0.1  # share of taught responses without a matched pair of think tags
 
 QUESTIONS = {
-    "+": (
-        "What is {a} + {b}?",
-        "Compute {a} + {b}.",
-        "Ann has {a} apples and gets {b} more. How many now?",
-    ),
-    "-": (
-        "What is {a} - {b}?",
-        "Compute {a} - {b}.",
-        "Ann has {a} apples and eats {b} of them. How many now?",
-    ),
+    "+": ("What is {a} + {b}?", "Compute {a} + {b}.", "Ann has {a} apples and gets {b} more. How many now?"),
+    "-": ("What is {a} - {b}?", "Compute {a} - {b}.", "Ann has {a} apples and eats {b} of them. How many now?"),
 }
 
 # Ways of writing the think section, each with the share of right answers it is taught with: longer thoughts are right
@@ -124,31 +102,18 @@ def response(problem: Problem, rng: random.Random, slips: bool) -> str:
     return rng.choice([f"<think>\n{thought}\n{answer}", f"{thought}\n{answer}"])
 
 
-def held_out() -> list[tuple[str, int]]:
-    """The held-out problems, as (question, answer), in the order of test.jsonl."""
-    rng = random.Random(SEED + 2)
-    return [(question(problem, rng), problem.answer) for problem in split_problems()[1]]
-
-
 def write_problems(folder: Path) -> None:
     """Write the problems in the columns and under the name of Open-RS, as train.jsonl and test.jsonl."""
-    rng = random.Random(SEED + 1)
-    train = [(question(problem, rng), problem.answer) for problem in split_problems()[0]]
     target = folder / "knoveleng" / "open-rs"
     target.mkdir(parents=True, exist_ok=True)
-    for split, problems in (("train", train), ("test", held_out())):
-        rows = [
-            {
-                "problem": text,
-                "solution": f"The result is $\\boxed{{{answer}}}$",
-                "answer": str(answer),
-                "level": "Easy",
-            }
-            for text, answer in problems
-        ]
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
+    for number, (split, problems) in enumerate(zip(("train", "test"), split_problems(), strict=True), 1):
+        rng, lines = random.Random(SEED + number), ""
+        for problem in problems:
+            solution = f"The result is $\\boxed{{{problem.answer}}}$"
+            row = {"problem": question(problem, rng), "solution": solution, "answer": str(problem.answer)}
+            lines += json.dumps(row | {"level": "Easy"}) + "\n"
         (target / f"{split}.jsonl").write_text(lines, encoding="utf-8", newline="\n")
-        print(f"{len(rows)} problems in {target / split}.jsonl")
+        print(f"{len(problems)} problems in {target / split}.jsonl")
 
 
 def chat(text: str) -> list[dict[str, str]]:
@@ -176,22 +141,27 @@ def train_tokenizer(corpus: list[str], vocabulary: int) -> Qwen2Tokenizer:
     return tokenizer
 
 
-def make_model(tokenizer: Qwen2Tokenizer) -> Qwen2ForCausalLM:
-    """About 0.65 million untrained parameters, in float32."""
+def qwen2(tokenizer: Qwen2Tokenizer, mlp: int, key_value_heads: int, positions: int) -> Qwen2ForCausalLM:
+    """An untrained model, in float32: 3 layers, 128 wide."""
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=128,
-        intermediate_size=384,
+        intermediate_size=mlp,
         num_hidden_layers=3,
         num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=2048,
+        num_key_value_heads=key_value_heads,
+        max_position_embeddings=positions,
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
     return Qwen2ForCausalLM(config)
+
+
+def make_model(tokenizer: Qwen2Tokenizer) -> Qwen2ForCausalLM:
+    """About 0.65 million parameters."""
+    return qwen2(tokenizer, mlp=384, key_value_heads=2, positions=2048)
 
 
 class Row(NamedTuple):
@@ -279,112 +249,28 @@ def save(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, folder: Path) -> No
     model.half().save_pretrained(folder)
     model.config.dtype = "float32"
     model.config.save_pretrained(folder)
-    GenerationConfig(
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        do_sample=True,
-        temperature=1.0,
-        top_k=0,
-        top_p=1.0,
-    ).save_pretrained(folder)
+    ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    GenerationConfig(**ends, do_sample=True, temperature=1.0, top_k=0, top_p=1.0).save_pretrained(folder)
 
 
-class Samples(NamedTuple):
-    """Responses, those to one prompt in a row."""
-
-    ids: torch.Tensor  # int64 (rows, time), prompt and response
-    response_mask: torch.Tensor  # bool (rows, response time), true up to eos
-    texts: list[str]
-    entropies: list[float]  # of every token, in nats
-
-    @property
-    def lengths(self) -> list[int]:
-        """In tokens, eos included."""
-        return self.response_mask.sum(dim=1).tolist()
-
-
-@torch.no_grad()
-def sample(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, prompts: BatchEncoding, max_new_tokens: int) -> Samples:
-    """SAMPLES_PER_PROBLEM responses to every prompt (padded on the left), at the temperature of the saved model, 1."""
-    output = model.generate(
-        **prompts,
-        max_new_tokens=max_new_tokens,
-        num_return_sequences=SAMPLES_PER_PROBLEM,
-        output_logits=True,
-        return_dict_in_generate=True,
-    )
-    tokens = output.sequences[:, prompts["input_ids"].shape[1] :]
-    # A response ends with its eos token, which counts; everything after it is padding.
-    is_eos = (tokens == tokenizer.eos_token_id).int()
-    response_mask = is_eos.cumsum(dim=1) - is_eos == 0
-    entropy = torch.distributions.Categorical(logits=torch.stack(output.logits, dim=1)).entropy()
-    texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
-    return Samples(output.sequences, response_mask, texts, entropy[response_mask].tolist())
-
-
-def mixed_groups(right: list[bool]) -> float:
-    """Share of problems with both right and wrong ones among their SAMPLES_PER_PROBLEM responses."""
-    groups = [sum(right[i : i + SAMPLES_PER_PROBLEM]) for i in range(0, len(right), SAMPLES_PER_PROBLEM)]
-    return statistics.mean(0 < group < SAMPLES_PER_PROBLEM for group in groups)
-
-
-def check(folder: Path) -> None:
-    """Sample the held-out problems at temperature 1 and print what reinforcement learning would see."""
-    start = time.monotonic()
-    torch.manual_seed(SEED)
-    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    problems = held_out()
-    right, whole, lengths, entropies = [], [], [], []
-    for first in range(0, len(problems), CHECK_BATCH):
-        batch = problems[first : first + CHECK_BATCH]
-        prompts = tokenizer.apply_chat_template(
-            [chat(text) for text, _ in batch],
-            add_generation_prompt=True,
-            padding=True,
-            return_tensors="pt",
-        )
-        samples = sample(model, tokenizer, prompts, MAX_NEW_TOKENS)
-        lengths += samples.lengths
-        entropies += samples.entropies
-        for i, text in enumerate(samples.texts):
-            boxed = re.findall(r"\\boxed\{(\d+)\}", text)
-            right.append(boxed[-1:] == [str(batch[i // SAMPLES_PER_PROBLEM][1])])
-            whole.append(text.startswith("<think>\n") and text.count("\n</think>\n") == 1)
-
-    print(f"{len(problems)} held-out problems, {SAMPLES_PER_PROBLEM} samples each, temperature 1")
-    print(f"  right answers                     {statistics.mean(right):.3f}")
-    print(f"  matched <think> tags              {statistics.mean(whole):.3f}")
-    print(f"  groups with both right and wrong  {mixed_groups(right):.3f}")
-    print(f"  mean entropy, nats per token      {statistics.mean(entropies):.3f}")
-    print(f"  mean response length, tokens      {statistics.mean(lengths):.1f}")
-    print(f"  median, shortest and longest      {statistics.median(lengths):.0f}, {min(lengths)}, {max(lengths)}")
-    print(f"one of them: {text!r}")
-    print(f"{time.monotonic() - start:.0f} s")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["problems", "model", "check"])
-    parser.add_argument("folder", type=Path, help="where to write, or for check the checkpoint to read")
+def main(module: Any) -> None:
+    """The command line of a module like this one."""
+    parser = argparse.ArgumentParser(description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["problems", "model"])
+    parser.add_argument("folder", type=Path)
     args = parser.parse_args()
-
+    if args.what == "problems":
+        module.write_problems(args.folder)
+        return
     # A second thread gains little on such a small model, and loses much on a busy machine. Also, the number of threads
     # changes the order of sums, and so the weights.
     torch.set_num_threads(1)
-    if args.what == "problems":
-        write_problems(args.folder)
-        return
-    if args.what == "model":
-        tokenizer = make_tokenizer()
-        torch.manual_seed(SEED)
-        model = make_model(tokenizer)
-        train(model, tokenizer)
-        save(model, tokenizer, args.folder)
-    elif not (args.folder / "config.json").is_file():
-        parser.error(f"{args.folder} holds no checkpoint; make one with: model {args.folder}")
-    check(args.folder)
+    tokenizer = module.make_tokenizer()
+    torch.manual_seed(module.SEED)
+    model = module.make_model(tokenizer)
+    module.train(model, tokenizer)
+    save(model, tokenizer, args.folder)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.modules[__name__])

@@ -3,7 +3,7 @@
 #   source examples/cpu/overlay.sh
 #   python -m verl.trainer.main_ppo "${YOUR_SETTINGS[@]}" "${EXTRA[@]}" "$@"
 #
-# The recipes source it themselves: OVERLAY=examples/cpu/overlay.sh bash examples/run_....sh
+# The recipes source it themselves: OVERLAY=examples/cpu/overlay.sh bash examples/run_r1_distill_qwen_1_5b_fsdp.sh
 # NGPUS: how many ranks.
 NGPUS=${NGPUS:-1}
 

@@ -28,15 +28,11 @@ def main() -> None:
     run = read_run(folder)  # of every start, if there were several
     if run.series("actor/entropy").empty:
         sys.exit(f"{folder} holds no training step; see {folder}/train.log")
-    shown = {}
     for name in run.metrics:  # val-core/SOURCE/acc/mean@4 and val-aux/...
-        *_, what, how = ["", *name.split("/")]
-        if name.startswith("val-") and what in VALIDATION and how.startswith("mean@"):
-            shown[VALIDATION[what]] = run.series(name)
-    for what, values in shown.items():
-        steps = f"step {values.index[0]}", f"step {values.index[-1]}"
-        if len(values) > 1:
-            print(f"validation: {what:<18}  {values.iloc[0]:.3f} ({steps[0]})  {values.iloc[-1]:.3f} ({steps[1]})")
+        what, values = name.split("/")[-2] if name.startswith("val-") and "/mean@" in name else "", run.series(name)
+        if what in VALIDATION and len(values) > 1:
+            ends = [f"{value:.3f} (step {step})" for step, value in values.iloc[[0, -1]].items()]
+            print(f"validation: {VALIDATION[what]:<18}  {'  '.join(ends)}")
     for what, file in FILES.items():
         if (folder / file).exists():
             print(f"{what:<21} {folder}/{file}")

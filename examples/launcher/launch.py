@@ -1,18 +1,16 @@
 """Run a training command in its own folder. When this process ends, for whatever reason, the command's processes end.
 
-python launch.py [--check] [--knob NAME] FOLDER COMMAND...
+python launch.py [--check] FOLDER COMMAND...
 
 The command is verl's main_ppo with its overrides, which let it write into FOLDER. What it prints goes to
 FOLDER/train.log. A line is shown for every step that verl's logger "file" writes down.
 
 FOLDER has one owner and one set of settings (run_folder.py). The same command resumes its run; a command with other
-settings is refused, with the advice to set NAME. --check only compares. The exit code is the command's, 2 where it
-is refused, 130 on Ctrl-C.
+settings is refused. --check only compares. The exit code is the command's, 2 where it is refused, 130 on Ctrl-C.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import signal
@@ -25,23 +23,25 @@ from pathlib import Path
 from typing import Any
 
 import guard
-from run_folder import RunFolder, parse, read_steps, write_error
+from run_folder import RunFolder, parse, read_steps, refuse, write_error
 
-# What main_ppo prints before the first step, and what to show instead.
-STAGES = (
-    ("ray init kwargs", "starting Ray"),
-    ("Size of train dataset", "loading data and model"),
-    ("LLMServerManager", "vLLM server is up"),
-    ("ready to fit", "everything is loaded"),
-    ("Initial validation metrics", "first training step"),
-)
+from cw_plugin.child_processes import adopt_orphans
+
+# What main_ppo prints before the first step -> what to show instead
+STAGES = {
+    "ray init kwargs": "starting Ray",
+    "Size of train dataset": "loading data and model",
+    "LLMServerManager": "vLLM server is up",
+    "ready to fit": "everything is loaded",
+    "Initial validation metrics": "first training step",
+}
 SHOWN = {
     "reward": "critic/score/mean",
     "entropy": "actor/entropy",
     "cov before": "cw_grpo/covariance_before",
-    "after": "cw_grpo/covariance_after",
+    "cov after": "cw_grpo/covariance_after",
     "tokens w<0.5": "cw_grpo/downweighted_share",
-    "s": "timing_s/step",
+    "seconds": "timing_s/step",
 }
 METRICS = "ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_PATH"
 NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|Read-only file system")
@@ -62,42 +62,30 @@ def warnings(data: dict[str, Any]) -> Iterator[str]:
 
 def watch(process: subprocess.Popen, log: Path, metrics: Path, say: Callable[[str], None]) -> None:
     """Say how the command gets on, until it ends."""
-    stages = list(STAGES)
-    printed, size, told = 0, -1, False
-    with open(log, "rb") as reader:
-        running = True
+    stages, printed, size, told, running = dict(STAGES), 0, -1, False, True
+    with open(log, errors="replace") as reader:
         while running:
             time.sleep(0.5)
             running = process.poll() is None
-            new = reader.read().decode(errors="replace")
-            for text in re.findall(r"cw_plugin: the reward failed.*", new)[
-                : 0 if told else 1
-            ]:  # verl goes on without it
-                told = True
-                say(f"WARNING: {text}")
-            while stages and any(text in new for text, _ in stages):
-                text, stage = stages.pop(0)
-                if text in new:
-                    say(stage)
+            new = reader.read()
+            for text in [text for text in stages if text in new]:
+                say(stages.pop(text))
+            if not told and (told := re.search(r"cw_plugin: the reward failed.*", new)):  # verl goes on without it
+                say(f"WARNING: {told[0]}")
             if size == (size := metrics.stat().st_size if metrics.exists() else -1):
                 continue
             for record in (records := read_steps(metrics))[printed:]:
                 say(describe(record))
-                if not printed:
-                    for text in warnings(record["data"]):
-                        say(f"WARNING: in the first step {text}.")
+                for text in warnings(record["data"]) if not printed else ():
+                    say(f"WARNING: in the first step {text}.")
                 printed = len(records)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--check", action="store_true")
-    parser.add_argument("--knob", default="RUN")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("command", nargs=argparse.REMAINDER)
-    arguments = parser.parse_args()
-    if not arguments.command:
-        parser.error("name the command to run after the folder")
+    check = sys.argv[1:2] == ["--check"]
+    folder, *command = sys.argv[1 + check :] or [""]
+    if not command:
+        refuse("usage: python launch.py [--check] FOLDER COMMAND...")
     started = time.monotonic()
 
     def say(text: str) -> None:
@@ -105,23 +93,18 @@ def main() -> int:
         with suppress(OSError):  # nobody reads it any more
             print(f"[{minutes}:{seconds:02}] {text}", flush=True)
 
-    run = RunFolder(arguments.folder, parse(arguments.command[1:]), arguments.knob)
+    run = RunFolder(Path(folder), parse(command[1:]))
     run.refuse_other_settings()
-    if arguments.check:
+    if check:
         return 0
     if run.finished:
-        run.marker.touch()
         print(f"{run.path} is at its last step, {run.steps}. It goes on with a larger number of steps.")
         return 0
     run.keep_older_files()
     log = run.path / "train.log"
     say((f"going on after step {run.checkpoint}" if run.checkpoint else "starting") + f"; all output goes to {log}")
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, stop)
-    guard.adopt_orphans()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    adopt_orphans()
     # The guard ends the command, and all that it has started, when the pipe is closed: below, or by whatever ends us.
     with open(log, "xb") as output:
         process = subprocess.Popen(
@@ -134,16 +117,15 @@ def main() -> int:
         )
     assert process.stdin is not None
     try:
-        process.stdin.write(json.dumps(arguments.command).encode() + b"\n")
+        process.stdin.write(json.dumps(command).encode() + b"\n")
         process.stdin.flush()
-        try:
-            watch(process, log, Path(run.overrides.get(METRICS) or run.path / "metrics.jsonl"), say)
-        except Exception as error:  # a watcher never ends what it watches
-            say(f"progress is no longer shown ({type(error).__name__}: {error})")
-            process.wait()
+        watch(process, log, Path(run.overrides.get(METRICS) or run.path / "metrics.jsonl"), say)
     except KeyboardInterrupt:
         say("stopping ...")
         return 130
+    except Exception as error:  # a watcher never ends what it watches
+        say(f"progress is no longer shown ({type(error).__name__}: {error})")
+        process.wait()
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # both may come: from the terminal, and from what called this
@@ -151,7 +133,8 @@ def main() -> int:
         process.wait()
         guard.end_all()  # whatever a guard that was killed has left
     if process.returncode == 0:
-        run.finish()
+        if run.steps is not None and not run.finished:
+            print(f"{run.path} has ended at step {run.logged} of {run.steps}, and is not finished.")
         return 0
     text = log.read_text(errors="replace")
     print("\n".join(text.splitlines()[-30:]), file=sys.stderr)

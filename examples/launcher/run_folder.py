@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 import psutil
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -28,10 +28,9 @@ from cw_plugin.settings import differences, flat
 # runs, and what only affects memory. With other changes, verl can resume a checkpoint of this run in another folder:
 # trainer.resume_mode=resume_path trainer.resume_from_path=FOLDER/global_step_100
 FREE = (
-    *("trainer.total_training_steps", "trainer.total_epochs", "trainer.logger", "trainer.log_val_generations"),
-    *("trainer.save_freq", "trainer.test_freq", "trainer.val_before_train", "trainer.max_*_ckpt_to_keep"),
+    *("trainer.total_*", "trainer.log*", "trainer.save_freq", "trainer.test_freq", "trainer.val_before_train"),
+    *("trainer.max_*_ckpt_to_keep", "trainer.default_*_dir", "trainer.*_data_dir"),
     "trainer.resume_*",  # where it began; over checkpoints of its own it is refused below
-    *("trainer.default_local_dir", "trainer.default_hdfs_dir", "trainer.*_data_dir"),
     *("hydra", "ray_kwargs", "global_profiler", "*.num_workers", "data.*_num_workers"),
     *("*.enable_gradient_checkpointing", "*.param_offload", "*.optimizer_offload"),
     *("actor_rollout_ref.rollout.gpu_memory_utilization", "actor_rollout_ref.rollout.max_num_*"),
@@ -44,6 +43,7 @@ LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode"
 
 RESULTS = ("metrics*.jsonl", "validation/*", "tensorboard/*", "tokens/*", "global_step_*", "checkpoints/*")
 STEP = "training/global_step"
+ELSEWHERE = "name another folder (RUN=... or OUT=...)"
 
 
 def refuse(text: str) -> NoReturn:
@@ -88,105 +88,79 @@ class RunFolder:
     Args:
         path: is created if missing, and locked; exit 2 if another process holds it, or if it cannot be written.
         overrides: the command's, from :func:`parse`.
-        knob: the variable that names another folder, for the messages.
     """
 
-    def __init__(self, path: Path, overrides: dict[str, Any], knob: str):
+    def __init__(self, path: Path, overrides: dict[str, Any]):
         self.path, self.overrides = path, overrides
-        self.elsewhere = f"name another folder with {knob}=..."
         self.steps: int | None = overrides.get("trainer.total_training_steps")
-        self.checkpoints = Path(overrides.get("trainer.default_local_dir") or path)
-        self.marker = path / "finished"
         if self.steps is not None and not (isinstance(self.steps, int) and self.steps > 0):
             refuse(f"trainer.total_training_steps is {self.steps}: ask for at least one step.")
         try:
             path.mkdir(parents=True, exist_ok=True)
             self.lock = open(path / ".lock", "a+")  # noqa: SIM115 - for as long as this process lives
         except OSError as error:
-            refuse(f"{path} cannot be written ({error.strerror}): {self.elsewhere}")
-        self._hold(self.lock)
+            refuse(f"{path} cannot be written ({error.strerror}): {ELSEWHERE}")
+        self._hold()
         if error := write_error(path):
-            refuse(f"{error}. Make room, or {self.elsewhere}")
+            refuse(f"{error}. Make room, or {ELSEWHERE}")
+        self.lock.truncate(0)
+        print(os.getpid(), "on", platform.node(), file=self.lock, flush=True)
 
-    def _hold(self, lock: TextIO) -> None:
-        """Lock it for this process and those that inherit it, until the last of them has ended."""
+    def _hold(self) -> None:
+        """Lock it for this process and those that inherit the lock, until the last of them has ended."""
         deadline = time.monotonic() + 30
         while True:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
+                return fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                lock.seek(0)
-                pid, _, host = lock.read().strip().partition(" on ")
+                self.lock.seek(0)
+                pid, _, host = self.lock.read().strip().partition(" on ")
                 gone = not pid or (host == platform.node() and not psutil.pid_exists(int(pid)))
                 if not gone or time.monotonic() > deadline:
-                    refuse(f"{self.path} is in use by process {pid} on {host}: wait for its end, or {self.elsewhere}")
+                    refuse(f"{self.path} is in use by process {pid} on {host}: wait for its end, or {ELSEWHERE}")
                 time.sleep(0.2)  # what that process has started is being ended
             except OSError as error:
-                print(f"{self.path} cannot be locked ({error.strerror}): start no second run in it.", file=sys.stderr)
-                break
-        lock.truncate(0)
-        with suppress(OSError):  # of a full disk; said below
-            print(os.getpid(), "on", platform.node(), file=lock, flush=True)
-
-    @property
-    def saved(self) -> int:
-        """The step of the newest checkpoint, as verl wrote it down; 0 without one."""
-        tracker = self.checkpoints / "latest_checkpointed_iteration.txt"
-        text = tracker.read_text(errors="replace") if tracker.exists() else "0"
-        if not text.strip().isdigit():
-            refuse(
-                f"{tracker} holds {text[:20]!r} instead of a step: write the number of the newest whole global_step_* "
-                f"into it, or {self.elsewhere}"
-            )
-        return int(text)
+                return print(f"{self.path} cannot be locked ({error.strerror}): start no second run in it.", flush=True)
 
     @property
     def checkpoint(self) -> int:
-        """The step that verl resumes from; 0 for a new run."""
-        return self.saved if (self.checkpoints / f"global_step_{self.saved}").exists() else 0
+        """The step that verl resumes from, as verl wrote it down; 0 for a new run."""
+        folder = Path(self.overrides.get("trainer.default_local_dir") or self.path)
+        tracker = folder / "latest_checkpointed_iteration.txt"
+        text = tracker.read_text(errors="replace").strip() if tracker.exists() else "0"
+        if not text.isdigit():
+            refuse(f"{tracker} holds {text[:20]!r}: write the step of the newest whole global_step_* into it")
+        return int(text) if (folder / f"global_step_{text}").exists() else 0
 
     @property
     def logged(self) -> int:
+        """The last step of all starts whose metrics are there."""
         records = (record for path in self.path.glob("metrics*.jsonl") for record in read_steps(path))
         return max((record["data"][STEP] for record in records), default=0)
 
     @property
     def finished(self) -> bool:
         """Whether the run is complete. A checkpoint of the last step alone does not say so: verl validates after it."""
-        if self.steps is None:
-            return False
-        return self.logged >= self.steps or (self.marker.exists() and self.saved >= self.steps)
-
-    def finish(self) -> None:
-        """Mark the folder as complete after the command succeeded, unless it stopped before its last step."""
-        reached = max(self.logged, self.saved)
-        if self.steps is not None and reached >= self.steps:
-            self.marker.touch()
-        elif self.steps is not None:
-            print(f"{self.path} has ended at step {reached} of {self.steps}, and is not finished.")
+        return self.steps is not None and self.logged >= self.steps
 
     def refuse_other_settings(self) -> None:
         """Exit 2 if the folder has results of other settings, or if the command would overwrite results."""
-        if not self.saved and not any(file for pattern in RESULTS for file in self.path.glob(pattern)):
+        checkpoint = self.checkpoint
+        if not checkpoint and not any(file for pattern in RESULTS for file in self.path.glob(pattern)):
             return
-        anew = f"{self.elsewhere} for a new run."
         saved = Path(self.overrides.get("hydra.run.dir") or self.path / "hydra") / ".hydra"
         if not (saved / "overrides.yaml").exists():
-            refuse(f"{self.path} holds results, but not their settings ({saved}/overrides.yaml): {anew}")
+            refuse(f"{self.path} holds results, but not their settings ({saved}/overrides.yaml): {ELSEWHERE}")
         if changes := changed(saved, self.overrides):
-            head = f"{self.path} holds a run with other settings (step {max(self.logged, self.saved)}):"
+            head = f"{self.path} holds a run with other settings (step {max(self.logged, checkpoint)}):"
             lines = [f"{key} was {was}, is {now}" for key, (was, now) in changes.items()]
-            refuse("\n  ".join([head, *lines]) + f"\nUse the previous settings to resume it, or {anew}")
+            refuse("\n  ".join([head, *lines]) + f"\nUse the previous settings to resume it, or {ELSEWHERE}.")
         mode = self.overrides.get("trainer.resume_mode", "auto")
-        if mode != "auto" and self.saved:
-            refuse(
-                f"trainer.resume_mode={mode} would write over the run in {self.path}: leave it out to go on, or {anew}"
-            )
+        if mode != "auto" and checkpoint:
+            refuse(f"trainer.resume_mode={mode} would write over the run in {self.path}: leave it out, or {ELSEWHERE}.")
 
     def keep_older_files(self) -> None:
         """Rename logs that the run would overwrite: train.log becomes train.0.log, the next one train.1.log."""
-        self.marker.unlink(missing_ok=True)
         for name in ["train.log", "metrics.jsonl"] + ["validation"] * (not self.checkpoint):
             path = self.path / name
             older = [file.name.split(".")[1] for file in self.path.glob(f"{path.stem}.*{path.suffix}")]

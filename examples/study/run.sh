@@ -16,6 +16,7 @@ export PATH=$venv/bin:$PATH
 export WORK=${WORK:-$here/../../runs/study}
 export RESULTS=${RESULTS:-$WORK/results} # the README's section is written from examples/study/results alone
 python "$here/study.py"
-[ -e "$RESULTS/gradients.parquet" ] || python "$here/gradients.py" "$RESULTS/gradients.parquet"
+# Measured once, on the starting model.
+[ -e "$RESULTS/gradients.parquet" ] || cp "$here/results/gradients.parquet" "$RESULTS"
 python "$here/report.py" study "$RESULTS"
 echo "The page: $RESULTS/README.md"

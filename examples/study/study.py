@@ -1,17 +1,17 @@
 """Run the study, two runs at a time; what was interrupted goes on.
 
-    python examples/study/study.py            # all of it; says how far it is
-    python examples/study/study.py collect    # only gather what has finished into RESULTS
+    python examples/study/study.py            # a line for each run that ends
 
-Runs are written to WORK (default runs/study) and gathered into metrics.parquet and covariance.parquet of RESULTS
-(default WORK/results) as they finish; a run that RESULTS has is not done again. The phases: a search for each method's
-learning rate, on problems of its own; the runs that are compared, five seeds of each method, of which the first is the
-beginning of one long run of each; and the ablation, in which one part of the weights is changed.
+Runs are written to WORK (default runs/study), each with a progress.log, and gathered into metrics.parquet and
+covariance.parquet of RESULTS (default WORK/results) as they finish; a run that RESULTS has is not done again. The
+phases: a search for each method's learning rate, on problems of its own; the runs that are compared, five seeds of each
+method, of which the first is the beginning of one long run of each; and the ablation, in which one part of the weights
+is changed.
 """
 
 from __future__ import annotations
 
-import ctypes
+import functools
 import json
 import os
 import shutil
@@ -21,12 +21,13 @@ import sys
 import tempfile
 import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
+from cw_plugin.child_processes import end_with_parent
 from cw_plugin.files import write_whole
 from cw_plugin.reports.metrics import files_in
 from cw_plugin.reports.records import PATTERN, read_tokens, tokens_of
@@ -42,7 +43,7 @@ METHODS = (
     ("grpo",), ("clip_cov",), ("clip_cov_0.005", "clip_cov_0.02"), ("cw_grpo",), ("cw_grpo_batch",), ("cw_grpo_loss",),
 )  # fmt: skip
 # At cw_grpo's learning rate; the batch scope is among them because it is compared at one of its own.
-ABLATION = ("cw_grpo_batch", "cw_grpo_uncentred", "cw_grpo_unnormalised", "cw_grpo_shuffled")
+ABLATION = ("cw_grpo_batch", "cw_grpo_shuffled")
 NAMES = {
     "grpo": "GRPO", "clip_cov": "Clip-Cov, authors' ratio", "clip_cov_0.005": "Clip-Cov, ratio 0.005",
     "clip_cov_0.02": "Clip-Cov, ratio 0.02", "cw_grpo": "CW-GRPO (prompt group)",
@@ -56,7 +57,6 @@ STEPS, SEARCH_STEPS, LONG_STEPS = 200, 100, 1000
 JOBS = 2  # runs at a time: one alone leaves cores idle
 ATTEMPTS = 2
 STALLED = 900  # seconds without a word after which a run is ended and tried again
-BLOCKS = 16  # of the batches of gradients.py, of which each in turn is left out to find the standard error
 
 ACCURACY = "val-core/study/products/acc/mean@1"
 # Column of results/metrics.parquet -> metric of verl. The page does not use all of them: the logs are not committed.
@@ -88,20 +88,7 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        marker = self.folder / "finished"  # empty until run() has seen the end of what launch.py says has finished
-        return (marker.exists() and marker.stat().st_size > 0) or not of(gathered("metrics"), self).empty
-
-    @property
-    def last_record(self) -> dict[str, Any]:
-        """Of the log's complete lines, one to a step; it is begun anew when a run goes on."""
-        path = self.folder / "metrics.jsonl"
-        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-        return json.loads(lines[-1]) if lines else {"step": 0, "data": {}}
-
-    @property
-    def complete(self) -> bool:
-        """Whether all is logged; Ray has been seen to crash while it shuts down after that."""
-        return self.last_record["step"] == self.steps and ACCURACY in self.last_record["data"]
+        return (self.folder / "finished").exists() or not of(gathered("metrics"), self).empty
 
     @property
     def last_word(self) -> float:
@@ -159,50 +146,38 @@ def ray_folder(job: Job) -> Path:
     return path
 
 
-def end_with_the_study() -> None:
-    """Linux tells this process to end when the study has, kill -9 included."""
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+# Linux tells the processes of the study to end when it has, kill -9 included.
+end_with_the_study = functools.partial(end_with_parent, signal.SIGTERM)
+
+
+def train(job: Job) -> bool:
+    """Whether the run finishes. One that fails, or says nothing for STALLED seconds, goes on once, where it was."""
+    for _ in range(ATTEMPTS):
+        process = start(job)
+        while process.poll() is None:
+            time.sleep(1)
+            if time.time() - job.last_word > STALLED:
+                process.terminate()
+        shutil.rmtree(ray_folder(job), ignore_errors=True)
+        if process.returncode == 0:
+            for checkpoint in job.folder.glob("checkpoints/global_step_*"):
+                shutil.rmtree(checkpoint)
+            write_whole(job.folder / "finished", json.dumps(asdict(job)))
+            return True
+    return False
 
 
 def run(jobs: list[Job]) -> None:
-    """Run what has not finished. A run that fails, or says nothing for STALLED seconds, is tried again once."""
-    waiting = [job for job in jobs if not job.finished]
-    running: dict[Job, subprocess.Popen] = {}
-    attempts = dict.fromkeys(waiting, 0)
-    said = 0.0
-    try:
-        while waiting or running:
-            while waiting and len(running) < JOBS:
-                job = waiting.pop(0)
-                attempts[job] += 1
-                running[job] = start(job)
-            time.sleep(1)
-            for job, process in list(running.items()):
-                if process.poll() is None:
-                    if time.time() - job.last_word > STALLED:
-                        process.terminate()
-                    continue
-                del running[job]
-                shutil.rmtree(ray_folder(job), ignore_errors=True)
-                if process.returncode == 0 or job.complete:
-                    for checkpoint in job.folder.glob("checkpoints/global_step_*"):
-                        shutil.rmtree(checkpoint)
-                    write_whole(job.folder / "finished", json.dumps(asdict(job)))
-                    collect()
-                elif attempts[job] < ATTEMPTS:
-                    waiting.insert(0, job)
-            if time.monotonic() - said > 30:
-                said = time.monotonic()
-                now = [f"{job.folder.name}: {job.last_record['step']} of {job.steps}" for job in running]
-                done = len(jobs) - len(waiting) - len(running)
-                print(f"{jobs[0].phase}: {done} of {len(jobs)} runs | {'; '.join(now)}", flush=True)
-    finally:
-        for process in running.values():
-            process.terminate()
-        for job, process in running.items():
-            process.wait()
-            shutil.rmtree(ray_folder(job), ignore_errors=True)
-    if failed := [str(job.folder) for job in jobs if not job.finished]:
+    """Run what has not finished."""
+    waiting, failed = [job for job in jobs if not job.finished], []
+    with ThreadPoolExecutor(JOBS) as pool:
+        started = {pool.submit(train, job): job for job in waiting}
+        for number, future in enumerate(as_completed(started), 1):
+            job = started[future]
+            failed += [] if future.result() else [str(job.folder)]
+            collect()
+            print(f"{job.phase}: {number} of {len(waiting)} runs have ended, the last one in {job.folder}", flush=True)
+    if failed:
         sys.exit(f"these runs failed twice, see train.log in each, and run this again: {', '.join(failed)}")
 
 
@@ -210,9 +185,7 @@ def collect() -> None:
     """Add to RESULTS the runs that have finished since: their metrics, and of those compared the covariance records."""
     metrics, covariance = gathered("metrics"), gathered("covariance")
     for finished in sorted(WORK.glob("*/*/finished")):
-        if not (written := finished.read_text()):
-            continue
-        job = Job(**json.loads(written))
+        job = Job(**json.loads(finished.read_text()))
         if of(metrics, job).empty:
             metrics = pd.concat([metrics, metrics_of(job)])
         if job.phase in ("main", "long") and of(covariance, job).empty and files_in(job.folder, PATTERN):
@@ -236,10 +209,7 @@ def metrics_of(job: Job) -> pd.DataFrame:
 
 
 def main() -> None:
-    if sys.argv[1:] == ["collect"]:
-        collect()
-        return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the runs are ended, too
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends this at once; the runs end with it
     subprocess.run([sys.executable, str(HERE / "task.py"), "problems", str(WORK / "data")], check=True)
     collect()  # of runs that finished when this was interrupted
     run(search())

@@ -2,7 +2,6 @@
 
     python examples/study/task.py problems DIR    # DIR/{train,tune,test}.parquet, in verl's columns
     python examples/study/task.py model DIR       # tokenizer and weights; about nine minutes on one core
-    python examples/study/task.py check DIR       # what a saved model does on the problems of tune.parquet
 
 The model is taught right answers only, but for so short a time that many of its own are wrong. A response may split
 either number, and begin with the tens or with the ones; which of the four ways is easiest depends on the problem, and
@@ -11,10 +10,7 @@ reinforcement learning is free to find out.
 
 from __future__ import annotations
 
-import argparse
 import random
-import re
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -22,27 +18,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    BatchEncoding,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen2Tokenizer,
-)
+from transformers import BatchEncoding, Qwen2ForCausalLM, Qwen2Tokenizer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cpu"))
-from make_model import (
-    SAMPLES_PER_PROBLEM,
-    Row,
-    collate,
-    mixed_groups,
-    optimised,
-    sample,
-    save,
-    train_tokenizer,
-)
+from make_model import Row, collate, main, optimised, qwen2, save, train_tokenizer  # noqa: F401
 
 Problem = tuple[int, int]  # the two factors
 
@@ -114,20 +93,7 @@ def make_tokenizer() -> Qwen2Tokenizer:
 
 def make_model(tokenizer: Qwen2Tokenizer) -> Qwen2ForCausalLM:
     """0.82 million untrained parameters, in float32."""
-    config = Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=512,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=128,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    return Qwen2ForCausalLM(config)
+    return qwen2(tokenizer, mlp=512, key_value_heads=4, positions=128)
 
 
 def prompt_ids(tokenizer: Qwen2Tokenizer, problem: Problem) -> list[int]:
@@ -158,43 +124,5 @@ def train(
             print(f"step {step} of {STEPS}: loss {loss.item():.3f}; {time.monotonic() - start:.0f} s", flush=True)
 
 
-def check(folder: Path) -> None:
-    """Sample problems at temperature 1 and print what reinforcement learning would see."""
-    torch.manual_seed(SEED)
-    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    problems = split_problems()["tune"]
-    samples = sample(model, tokenizer, padded_prompts(tokenizer, problems), MAX_NEW_TOKENS)
-    answers = [a * b for a, b in problems for _ in range(SAMPLES_PER_PROBLEM)]
-    right = [
-        re.findall(r"</think>\\boxed\{(\d+)\}", text)[-1:] == [str(answer)]
-        for text, answer in zip(samples.texts, answers, strict=True)
-    ]
-    print(f"{len(problems)} problems, {SAMPLES_PER_PROBLEM} samples each, temperature 1")
-    print(f"  right answers                     {statistics.mean(right):.3f}")
-    print(f"  groups with both right and wrong  {mixed_groups(right):.3f}")
-    print(f"  mean entropy, nats per token      {statistics.mean(samples.entropies):.3f}")
-    print(f"  mean response length, tokens      {statistics.mean(samples.lengths):.1f}")
-    print(f"one of them: {samples.texts[-1]!r}")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["problems", "model", "check"])
-    parser.add_argument("folder", type=Path)
-    args = parser.parse_args()
-    if args.what == "problems":
-        write_problems(args.folder)
-        return
-    torch.set_num_threads(1)  # how sums are split among threads changes the weights
-    if args.what == "model":
-        tokenizer = make_tokenizer()
-        torch.manual_seed(SEED)
-        model = make_model(tokenizer)
-        train(model, tokenizer)
-        save(model, tokenizer, args.folder)
-    check(args.folder)
-
-
 if __name__ == "__main__":
-    main()
+    main(sys.modules[__name__])

