@@ -124,11 +124,9 @@ TRAINER=(
 # train fsdp|megatron OVERRIDE... : run verl's main_ppo; later arguments win.
 #   DRY_RUN=1         print the resolved configuration, and stop
 #   OVERLAY=FILE      a file with an array EXTRA of overrides for another kind of machine, as cpu/overlay.sh
-#   RAY_JOB=ADDRESS   submit to a running Ray cluster, e.g. http://head:8265, which has this environment installed
 #
 # launch.py locks OUT, resumes its run, refuses other settings, and ends all processes of the run when this script ends.
-# A job of RAY_JOB outlives this script. So nothing keeps a second job out of OUT, and settings are compared only if this
-# machine can read OUT. A remote OUT (scheme://) is not checked.
+# A remote OUT (scheme://) has none of this.
 train() {
     local main=(python3 -m verl.trainer.main_ppo)
     local launch=(python3 examples/launcher/launch.py)
@@ -163,10 +161,6 @@ train() {
     )
     if [ -n "${DRY_RUN:-}" ]; then
         exec python3 -m cw_plugin config "${settings[@]}"
-    fi
-    if [ -n "${RAY_JOB:-}" ]; then # its environment is the cluster's, so that nothing can be checked here
-        [ ! -d "$OUT" ] || "${launch[@]}" --check "$OUT" "${main[@]}" "${settings[@]}"
-        exec ray job submit --address "$RAY_JOB" -- "${main[@]}" "${settings[@]}"
     fi
     python3 -m cw_plugin doctor --quick "${settings[@]}"
     case $OUT in *://*) exec "${main[@]}" "${settings[@]}" ;; esac

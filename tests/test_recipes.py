@@ -101,34 +101,3 @@ def test_knobs_and_later_overrides_win_and_an_unknown_method_is_refused(tmp_path
         result = subprocess.run(command, env=os.environ | {"METHOD": "ppo"}, capture_output=True, text=True)
         assert result.returncode == 2
         assert result.stderr == "METHOD=ppo is unknown; use cw_grpo, grpo or clip_cov\n"
-
-
-def test_a_job_for_a_ray_cluster_is_submitted_as_it_stands(tmp_path):
-    """Where OUT can be seen, other settings are refused all the same."""
-    (tmp_path / "ray").write_text('#!/bin/sh\necho ray "$@"\n')
-    (tmp_path / "ray").chmod(0o755)
-    out = tmp_path / "out"
-
-    def submit(method: str) -> subprocess.CompletedProcess:
-        job = {
-            "RAY_JOB": "http://head:8265",
-            "METHOD": method,
-            "OUT": str(out),
-            "PATH": f"{tmp_path}{os.pathsep}{PATH}",
-        }
-        command = ["bash", ROOT / "examples" / SCRIPTS[2]]
-        return subprocess.run(command, env=os.environ | job, capture_output=True, text=True, timeout=60)
-
-    submitted = submit("cw_grpo")
-    begins = "ray job submit --address http://head:8265 -- python3 -m verl.trainer.main_ppo algorithm.adv_estimator="
-    assert submitted.stdout.startswith(begins) and not out.exists()
-    overrides = submitted.stdout.split("main_ppo ", 1)[1].split()
-    (out / "hydra" / ".hydra").mkdir(parents=True)
-    (out / "hydra" / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(overrides))
-    (out / "hydra" / ".hydra" / "config.yaml").write_text("{}")
-    (out / "tokens").mkdir()
-    (out / "tokens" / "1.parquet").touch()
-    assert submit("cw_grpo").stdout.startswith(begins)
-    refused = submit("grpo")
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert "\n  algorithm.adv_estimator was cw_grpo, is grpo\n" in refused.stderr

@@ -64,7 +64,7 @@ fi
 # The run starts its own Ray; else it would join the cluster that "ray start" noted in /tmp/ray/ray_current_cluster.
 # This Ray counts cores as GPUs, and has enough logical CPUs to start every process on two cores.
 # A running cluster (RAY_ADDRESS) must have been started with these numbers: ray start --head --num-gpus=2 --num-cpus=16
-if [ -z "${RAY_ADDRESS:-}${RAY_JOB:-}" ]; then
+if [ -z "${RAY_ADDRESS:-}" ]; then
     EXTRA+=(
         +ray_kwargs.ray_init.address=local
         +ray_kwargs.ray_init.num_gpus="$NGPUS"

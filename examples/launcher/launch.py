@@ -1,12 +1,12 @@
 """Run a training command in its own folder. When this process ends, for whatever reason, the command's processes end.
 
-python launch.py [--check] FOLDER COMMAND...
+python launch.py FOLDER COMMAND...
 
 The command is verl's main_ppo with its overrides, which let it write into FOLDER. What it prints goes to
 FOLDER/train.log. A line is shown for every step that verl's logger "file" writes down.
 
 FOLDER has one owner and one set of settings (run_folder.py). The same command resumes its run; a command with other
-settings is refused. --check only compares. The exit code is the command's, 2 where it is refused, 130 on Ctrl-C.
+settings is refused. The exit code is the command's, 2 where it is refused, 130 on Ctrl-C.
 """
 
 from __future__ import annotations
@@ -82,10 +82,9 @@ def watch(process: subprocess.Popen, log: Path, metrics: Path, say: Callable[[st
 
 
 def main() -> int:
-    check = sys.argv[1:2] == ["--check"]
-    folder, *command = sys.argv[1 + check :] or [""]
+    folder, *command = sys.argv[1:] or [""]
     if not command:
-        refuse("usage: python launch.py [--check] FOLDER COMMAND...")
+        refuse("usage: python launch.py FOLDER COMMAND...")
     started = time.monotonic()
 
     def say(text: str) -> None:
@@ -95,8 +94,6 @@ def main() -> int:
 
     run = RunFolder(Path(folder), parse(command[1:]))
     run.refuse_other_settings()
-    if check:
-        return 0
     if run.finished:
         print(f"{run.path} is at its last step, {run.steps}. It goes on with a larger number of steps.")
         return 0

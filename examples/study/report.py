@@ -160,19 +160,19 @@ def concentration(tokens: Mapping[str, pd.DataFrame]) -> Table:
 
 def updates(gradients: pd.DataFrame) -> Table:
     """Which way the first update of each method points, and which way the gradient of the expected reward does."""
-    percent, half = ~gradients.quantity.isin(UPDATES), gradients.error * stats.t.ppf(0.975, BLOCKS - 1)
-    text = [spoken(mean * (99 * of + 1), error * (99 * of + 1), 2 - of)
-            for mean, error, of in zip(gradients.value, half, percent, strict=True)]  # fmt: skip
+    shares = ~gradients.quantity.isin(UPDATES)  # in per cent, the others as a factor
+    half = gradients.error * stats.t.ppf(0.975, BLOCKS - 1)
+    numbers = zip(gradients.value, half, np.where(shares, 100, 1), np.where(shares, 1, 2), strict=True)
+    text = [spoken(value * scale, error * scale, digits) for value, error, scale, digits in numbers]
     text = gradients.assign(text=text).pivot(index="method", columns="quantity", values="text")
     rows = [{"relative to GRPO's": NAMES[method]} | {label: text[what][method] for what, label in UPDATES.items()}
             for method in by_method(gradients) if method != "grpo"]  # fmt: skip
     ours = text.loc["cw_grpo"]
     return table("Where the first update points", rows,
         f"{ours.weak_tokens}% of the tokens have a kernel below one half under {NAMES['cw_grpo']}; they hold "
-        f"{ours.weak_squares}% of the sum of squared gradients with respect to the logits of tokens.",
-        f"As many of the least probable tokens hold {ours.unlikely_squares}% of it; {ours.weak_unlikely}% of those "
-        "with a low kernel are among them.",
-        "Of the starting model; 95% intervals by jackknife over batches.")  # fmt: skip
+        f"{ours.weak_squares}% of the sum of squared gradients with respect to the logits of tokens. As many of the "
+        f"least probable tokens hold {ours.unlikely_squares}% of it; {ours.weak_unlikely}% of those with a low kernel "
+        "are among them. Of the starting model; 95% intervals by jackknife over batches.")  # fmt: skip
 
 
 def search(steps: pd.DataFrame) -> Table:
@@ -183,9 +183,8 @@ def search(steps: pd.DataFrame) -> Table:
             f"{100 * run.accuracy:.1f}." for run in outcomes(steps, "lr").itertuples() if run.fell]  # fmt: skip
     return table("Search for the learning rate",
         [{"": NAMES[method]} | text.loc[method].to_dict() for method in by_method(steps)],
-        "Accuracy in per cent, mean of steps 50 and 100, on problems that are used for nothing else: 1,024 answers, a "
-        "standard error of about 1.6, so that neighbouring rates are not told apart.",
-        "* is the method's best; at an edge of the grid the best may lie beyond it.",
+        "Accuracy in per cent, mean of steps 50 and 100: 1,024 answers to problems that are used for nothing else, a "
+        "standard error of about 1.6. * is the method's best.",
         started(steps[steps.step == 0].accuracy), *fell)  # fmt: skip
 
 

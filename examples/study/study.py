@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import zlib
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -90,12 +89,6 @@ class Job:
     def finished(self) -> bool:
         return (self.folder / "finished").exists() or not of(gathered("metrics"), self).empty
 
-    @property
-    def last_word(self) -> float:
-        """When the run, or the attempt before it, last wrote something."""
-        files = [self.folder / name for name in ("train.log", "progress.log")]
-        return max((file.stat().st_mtime for file in files if file.exists()), default=time.time())
-
 
 def gathered(name: str) -> pd.DataFrame:
     """What RESULTS has of the runs."""
@@ -115,35 +108,11 @@ def search() -> list[Job]:
 
 
 def chosen() -> list[tuple[str, str]]:
-    """Of each method the setting and learning rate with the best score."""
-    metrics = gathered("metrics")
-    scores = {job: score(list(of(metrics, job).sort_values("step").accuracy.dropna())) for job in search()}
+    """Of each method the setting and learning rate with the best mean of the last two validations."""
+    metrics = gathered("metrics").dropna(subset="accuracy").sort_values("step")
+    scores = {job: of(metrics, job).accuracy.iloc[-2:].mean() for job in search()}
     best = [max((job for job in scores if job.method in methods), key=scores.__getitem__) for methods in METHODS]
     return [(job.method, job.lr) for job in best]
-
-
-def score(accuracy: list[float]) -> float:
-    """What the search chooses by: the mean of a run's last two validations."""
-    return sum(accuracy[-2:]) / 2
-
-
-def start(job: Job) -> subprocess.Popen:
-    job.folder.mkdir(parents=True, exist_ok=True)
-    held_out = "tune" if job.phase == "search" else "test"
-    settings = {"METHOD": job.method, "LR": job.lr, "SEED": job.seed, "STEPS": job.steps, "HELD_OUT": held_out}
-    settings |= {"RUN": job.folder, "MODEL": HERE / "model", "DATA": WORK / "data", "RAY_TMPDIR": ray_folder(job)}
-    environment = os.environ | {name: str(value) for name, value in settings.items()}
-    with open(job.folder / "progress.log", "ab") as log:
-        log.write(b"started\n")
-        command = ["bash", str(HERE / "train.sh")]
-        return subprocess.Popen(command, env=environment, stdout=log, stderr=log, preexec_fn=end_with_the_study)
-
-
-def ray_folder(job: Job) -> Path:
-    """Of a Ray of its own; short, because the paths of its sockets may have 107 characters."""
-    path = Path(tempfile.gettempdir()) / f"study-{zlib.crc32(str(job.folder).encode()):x}"
-    path.mkdir(exist_ok=True)
-    return path
 
 
 # Linux tells the processes of the study to end when it has, kill -9 included.
@@ -152,13 +121,24 @@ end_with_the_study = functools.partial(end_with_parent, signal.SIGTERM)
 
 def train(job: Job) -> bool:
     """Whether the run finishes. One that fails, or says nothing for STALLED seconds, goes on once, where it was."""
+    logs = [job.folder / name for name in ("progress.log", "train.log")]
+    job.folder.mkdir(parents=True, exist_ok=True)
+    settings = {"METHOD": job.method, "LR": job.lr, "SEED": job.seed, "STEPS": job.steps, "RUN": job.folder}
+    settings |= {
+        "HELD_OUT": "tune" if job.phase == "search" else "test",
+        "MODEL": HERE / "model",
+        "DATA": WORK / "data",
+    }
     for _ in range(ATTEMPTS):
-        process = start(job)
-        while process.poll() is None:
-            time.sleep(1)
-            if time.time() - job.last_word > STALLED:
-                process.terminate()
-        shutil.rmtree(ray_folder(job), ignore_errors=True)
+        # A Ray of its own; in a short folder, because the paths of its sockets may have 107 characters.
+        with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as ray, open(logs[0], "ab") as log:
+            environment = os.environ | {name: str(value) for name, value in (settings | {"RAY_TMPDIR": ray}).items()}
+            command, began = ["bash", str(HERE / "train.sh")], time.time()
+            process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, preexec_fn=end_with_the_study)
+            while process.poll() is None:
+                time.sleep(1)
+                if time.time() - max(began, *(file.stat().st_mtime for file in logs if file.exists())) > STALLED:
+                    process.terminate()
         if process.returncode == 0:
             for checkpoint in job.folder.glob("checkpoints/global_step_*"):
                 shutil.rmtree(checkpoint)
