@@ -116,13 +116,14 @@ def main() -> int:
     try:
         process.stdin.write(json.dumps(command).encode() + b"\n")
         process.stdin.flush()
-        watch(process, log, Path(run.overrides.get(METRICS) or run.path / "metrics.jsonl"), say)
+        try:
+            watch(process, log, Path(run.overrides.get(METRICS) or run.path / "metrics.jsonl"), say)
+        except Exception as error:  # a watcher never ends what it watches
+            say(f"progress is no longer shown ({type(error).__name__}: {error})")
+            process.wait()
     except KeyboardInterrupt:
         say("stopping ...")
         return 130
-    except Exception as error:  # a watcher never ends what it watches
-        say(f"progress is no longer shown ({type(error).__name__}: {error})")
-        process.wait()
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # both may come: from the terminal, and from what called this

@@ -111,7 +111,8 @@ class RunFolder:
         deadline = time.monotonic() + 30
         while True:
             try:
-                return fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
             except BlockingIOError:
                 self.lock.seek(0)
                 pid, _, host = self.lock.read().strip().partition(" on ")
@@ -120,7 +121,8 @@ class RunFolder:
                     refuse(f"{self.path} is in use by process {pid} on {host}: wait for its end, or {ELSEWHERE}")
                 time.sleep(0.2)  # what that process has started is being ended
             except OSError as error:
-                return print(f"{self.path} cannot be locked ({error.strerror}): start no second run in it.", flush=True)
+                print(f"{self.path} cannot be locked ({error.strerror}): start no second run in it.", file=sys.stderr)
+                return
 
     @property
     def checkpoint(self) -> int:
