@@ -90,19 +90,14 @@ def prepare(
     repeat a problem, cannot be graded, or are also in a benchmark are listed here and in a report beside each file.
     """
     with _errors(how_to_install("data")):
-        from cw_plugin.data.prepare import PrepareOptions, prepare_files  # takes a second, which --help should not
+        from cw_plugin.data.checks import CONTAMINATED, REPEATED, UNGRADABLE
+        from cw_plugin.data.prepare import prepare as prepare_files  # takes a second, which --help should not
         from cw_plugin.data.prompts import select_prompt
 
-        options = PrepareOptions(
-            save_dir=expanded(local_save_dir),
-            prompt=select_prompt(prompt),
-            dataset_path=expanded(local_dataset_path) if local_dataset_path else None,
-            revision=revision,
-            drop_failing=drop_failing,
-            drop_contaminated=drop_contaminated,
-        )
         sources = list(SOURCES.values()) if name.value == "all" else [SOURCES[name.value]]
-        for path in prepare_files(sources, options):
+        copies = expanded(local_dataset_path) if local_dataset_path else None
+        drop = [REPEATED, UNGRADABLE] * drop_failing + [CONTAMINATED] * drop_contaminated
+        for path in prepare_files(sources, expanded(local_save_dir), select_prompt(prompt), copies, revision, drop):
             typer.echo(path)
 
 

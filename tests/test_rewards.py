@@ -208,17 +208,17 @@ def test_the_answer_in_a_column():
 def test_a_check_of_answers_says_why_one_fails(monkeypatch):
     """What took too long is not called unreadable."""
     pool = GradingPool(time_limit=1.0)
-    monkeypatch.setattr("cw_plugin.data.checks.shared_pool", lambda: pool)
+    monkeypatch.setattr("cw_plugin.rewards.shared_pool", lambda: pool)
     try:
         golds = ["27", "", "E_{1},E_{2}", hostile.HANGING[0], r"\sin(10^{10^{10}})"]
-        reasons = {failure.row: failure.reason for failure in ungradable(golds, "evaluation", iter)}
+        reasons = {finding.row: finding.reason for finding in ungradable(golds)}
     finally:
         pool.close()
     assert set(reasons) == {1, 2, 3, 4}
-    assert reasons[1] == "no answer"
-    assert "does not parse" in reasons[2]
+    assert "is empty" in reasons[1]
+    assert "cannot read" in reasons[2]
     # Of CPU time, or of the clock's where the machine is busy.
-    assert all("it took more than 1" in reasons[row] and "parse" not in reasons[row] for row in (3, 4))
+    assert all("it took more than 1" in reasons[row] and "cannot read" not in reasons[row] for row in (3, 4))
 
 
 @pytest.mark.parametrize("gold", [r"\frac{", "E_{1},E_{2}", r"\frac{1}{3} E_{1}+\frac{2}{3} E_{2}", r"\frac{0}{0}"])

@@ -4,69 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from cw_plugin.rewards import ground_truth_problem
 from cw_plugin.rewards.pool import shared_pool
-from cw_plugin.rewards.worker import Grade
 
 NO_ANSWER = "no answer"
+UNGRADABLE = "an answer that cannot be graded"
+REPEATED = "the problem of an earlier row"
+CONTAMINATED = "a problem that is also in a benchmark"
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A row that fails a check, and the reason."""
+class Finding(NamedTuple):
+    """A row, from 0, the check that it fails, and why."""
 
     row: int
+    check: str
     reason: str
 
 
-def duplicates(problems: Sequence[str], ground_truths: Sequence[str]) -> list[Failure]:
+def repeated(problems: Sequence[str], answers: Sequence[str]) -> list[Finding]:
     """Rows whose problem repeats that of an earlier row; white space does not count."""
     first: dict[str, int] = {}
-    failures = []
+    findings = []
     for row, problem in enumerate(problems):
         earlier = first.setdefault(" ".join(problem.split()), row)
         if earlier != row:
-            before = ground_truths[earlier]
-            answer = "the same answer" if ground_truths[row] == before else f"another answer, {before!r}"
-            failures.append(Failure(row, f"the same problem as row {earlier}, with {answer}"))
-    return failures
+            same = answers[row] == answers[earlier]
+            answer = "the same answer" if same else f"another answer, {answers[earlier]!r}"
+            findings.append(Finding(row, REPEATED, f"the same problem as row {earlier}, with {answer}"))
+    return findings
 
 
-def ungradable(
-    ground_truths: Sequence[str], extraction: str, progress: Callable[[Iterable[Any]], Iterable[Any]]
-) -> list[Failure]:
-    r"""Rows whose own answer, in a box, is not graded as right: it cannot be parsed, or grading takes too long.
+def ungradable(answers: Sequence[str], progress: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> list[Finding]:
+    r"""Rows without an answer, or whose own answer, in a box, is not graded as right: it cannot be read, or takes long.
 
     Args:
-        ground_truths: the answers.
-        extraction: the rule that will grade them, "training" or "evaluation".
-        progress: wraps the iterator over the ``len(ground_truths)`` results.
+        answers: the ground truths.
+        progress: wraps the iterator over the ``len(answers)`` results.
     """
-    pool = shared_pool()
-
-    def grade(ground_truth: str) -> Grade:
-        return (
-            pool.grade(ground_truth, rf"The answer is $\boxed{{{ground_truth}}}$.", extraction)
-            if ground_truth
-            else Grade(0.0, "")
-        )
-
-    with ThreadPoolExecutor(4 * pool.workers) as threads:
-        grades = list(progress(threads.map(grade, ground_truths)))
-    return [
-        Failure(row, _why(ground_truth, grade))
-        for row, (ground_truth, grade) in enumerate(zip(ground_truths, grades, strict=True))
-        if grade.accuracy != 1.0
-    ]
-
-
-def _why(ground_truth: str, grade: Grade) -> str:
-    if not ground_truth:
-        return NO_ANSWER
-    if grade.stopped:
-        return f"the answer {ground_truth!r} could not be graded: {grade.stopped}"
-    if grade.failure:
-        return f"the answer {ground_truth!r} could not be graded: {grade.failure.strip().splitlines()[-1]}"
-    return f"the answer {ground_truth!r} does not parse, so no response can be right"
+    with ThreadPoolExecutor(4 * shared_pool().workers) as threads:
+        problems = enumerate(progress(threads.map(ground_truth_problem, answers)))
+        return [
+            Finding(row, UNGRADABLE if answers[row] else NO_ANSWER, problem) for row, problem in problems if problem
+        ]

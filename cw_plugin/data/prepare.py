@@ -1,253 +1,152 @@
-"""Turns a dataset into checked parquet files in verl's schema."""
+"""Turns datasets into checked parquet files in verl's schema."""
 
 from __future__ import annotations
 
-import dataclasses
+import hashlib
 import json
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import track
 
 import cw_plugin
 from cw_plugin.data.answers import final_answer
-from cw_plugin.data.checks import NO_ANSWER, Failure, duplicates, ungradable
-from cw_plugin.data.leakage import Leak, find_leaks
-from cw_plugin.data.load import Loaded, load
+from cw_plugin.data.checks import CONTAMINATED, NO_ANSWER, repeated, ungradable
+from cw_plugin.data.leakage import contaminated
+from cw_plugin.data.load import load
 from cw_plugin.data.prompts import Prompt
-from cw_plugin.data.sources import SOURCES, Source
+from cw_plugin.data.sources import BENCHMARKS, Source
 from cw_plugin.errors import DataError
 from cw_plugin.files import write_whole
 
-SHOWN = 10  # findings of one file on the terminal; its report has all of them
+SHOWN = 10  # rows for each check on the terminal; the report beside the file has all, with the reasons
 
 _STRING = pa.string()
+_EXTRA = {"split": _STRING, "index": pa.int64(), "level": _STRING, "subject": _STRING, "unit": _STRING}
 SCHEMA = pa.schema(
-    [
-        ("data_source", _STRING),
-        ("prompt", pa.list_(pa.struct([("role", _STRING), ("content", _STRING)]))),
-        ("ability", _STRING),
-        ("reward_model", pa.struct([("style", _STRING), ("ground_truth", _STRING)])),
-        (
-            "extra_info",
-            pa.struct(
-                [("split", _STRING), ("index", pa.int64()), ("level", _STRING), ("subject", _STRING), ("unit", _STRING)]
-            ),
-        ),
-    ]
+    {
+        "data_source": _STRING,
+        "prompt": pa.list_(pa.struct({"role": _STRING, "content": _STRING})),
+        "ability": _STRING,
+        "reward_model": pa.struct({"style": _STRING, "ground_truth": _STRING}),
+        "extra_info": pa.struct(_EXTRA),
+    }
 )
 
 
-@dataclass(frozen=True)
-class PrepareOptions:
-    """The options of the command line; see ``cw-grpo prepare --help``."""
+def prepare(
+    sources: Sequence[Source],
+    save_dir: Path,
+    prompt: Prompt,
+    dataset_path: Path | None = None,
+    revision: str | None = None,
+    drop: Collection[str] = (),
+) -> list[Path]:
+    """Load and check all of ``sources``, write a file and a report for each, and say on stderr what was found.
 
-    save_dir: Path
-    prompt: Prompt
-    dataset_path: Path | None = None
-    revision: str | None = None
-    drop_failing: bool = False
-    drop_contaminated: bool = False
+    Args:
+        save_dir: the folder for ``open_rs/train.parquet``, ``aime24/test.parquet``, ...
+        prompt: the turns around a question.
+        dataset_path, revision: see :func:`cw_plugin.data.load.load`.
+        drop: checks; training rows that fail one of them are left out, as those without an answer always are.
 
-
-@dataclass
-class Prepared:
-    """One file before it is written, and what the checks found.
-
-    Attributes:
-        source: what it was made from.
-        path: the parquet file; the findings go beside it as ``<name>.report.json``.
-        table: its rows.
-        failures: rows that fail a check, with their index in the source.
-        leaks: training problems that are also in a benchmark.
-        unchecked: benchmarks that could not be read for comparison -> why.
-        dropped: rows left out.
-    """
-
-    source: Source
-    path: Path
-    table: pa.Table
-    failures: list[Failure]
-    leaks: list[Leak]
-    unchecked: dict[str, str]
-    dropped: list[int]
-
-
-def prepare_files(sources: Sequence[Source], options: PrepareOptions) -> list[Path]:
-    """``cw-grpo prepare``: prepare ``sources`` with a progress bar, say on stderr what was found, return the files."""
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        prepared = prepare(sources, options, progress)
-    for item in prepared:
-        for line in _summary(item):
-            console.print(escape(line))
-    return [item.path for item in prepared]
-
-
-def prepare(sources: Sequence[Source], options: PrepareOptions, progress: Progress) -> list[Prepared]:
-    """Load and check all of ``sources``, then write their files.
+    Returns:
+        The files.
 
     Raises:
         DataError: something is missing or wrong. Then no file has been written. If writing a file fails, the files
             before it are complete, and that file is unchanged.
     """
-    if options.revision and len(sources) > 1:
-        raise DataError(f"--revision {options.revision} needs a single dataset, not all; prepare them one by one.")
-    loaded: dict[str, Loaded] = {}
-    prepared = [_prepare(source, options, loaded, progress) for source in sources]
-    for item in prepared:
-        _write(item)
-    return prepared
+    if revision and len(sources) > 1:
+        raise DataError(f"--revision {revision} needs a single dataset, not all; prepare them one by one.")
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    loaded = {source.name: load(source, dataset_path, revision) for source in sources}
+    benchmarks: dict[str, list[str]] = {}
+    unread: dict[str, str] = {}  # benchmark -> why
+    for source in BENCHMARKS if any(source.training for source in sources) else ():
+        try:
+            rows = loaded.get(source.name) or load(source, dataset_path)
+            benchmarks[source.name] = [row[source.question] for row in rows]
+        except DataError as error:
+            unread[source.name] = str(error)
+    if unread and CONTAMINATED in drop:
+        why = " ".join(unread.values())
+        raise DataError(f"--drop-contaminated needs the benchmarks; {', '.join(unread)} could not be read: {why}")
+
+    files = []
+    for source in sources:
+        # verl's convention: the rows of a benchmark are in test.parquet, whatever the hub calls their split.
+        path = save_dir / source.name.replace("-", "_") / ("train.parquet" if source.training else "test.parquet")
+        rows = loaded[source.name]
+        problems = [row[source.question] for row in rows]
+        answers = [final_answer(row[source.ground_truth], source.is_boxed) for row in rows]
+        show = partial(track, description=f"{source.name}: checking answers", total=len(answers), console=console)
+        findings = repeated(problems, answers) + ungradable(answers, show)
+        left_out = set()
+        if source.training:
+            findings += contaminated(problems, benchmarks)
+            left_out = {finding.row for finding in findings if finding.check in (NO_ANSWER, *drop)}
+        table = _table(source, rows, answers, prompt).take([row for row in range(len(rows)) if row not in left_out])
+        report = {
+            "rows": table.num_rows,
+            "left_out": sorted(left_out),
+            "findings": [finding._asdict() for finding in sorted(findings)],
+            "not_compared_with": unread if source.training else {},
+        }
+        files.append((path, table, report))
+    for path, table, report in files:
+        try:
+            write_whole(path.with_suffix(".report.json"), json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+            write_whole(path, partial(pq.write_table, table))
+        except OSError as error:
+            raise DataError(f"{path} cannot be written ({error}); free space, or change --local_save_dir.") from error
+        console.print("\n".join(_summary(path, report)), markup=False)
+    return [path for path, *_ in files]
 
 
-def to_row(source: Source, index: int, record: dict[str, Any], ground_truth: str, prompt: Prompt) -> dict[str, Any]:
-    """One row in verl's schema."""
-
-    def text(column: str | None) -> str | None:
-        value = record[column] if column else None
+def _table(source: Source, rows: Sequence[dict[str, Any]], answers: Sequence[str], prompt: Prompt) -> pa.Table:
+    def text(row: dict[str, Any], column: str | None) -> str | None:
+        value = row[column] if column else None
         return None if value is None else str(value)
 
-    return {
-        "data_source": source.path,
-        "prompt": prompt.messages(record[source.question]),
-        "ability": "math",
-        "reward_model": {"style": "rule", "ground_truth": ground_truth},
-        "extra_info": {
-            "split": source.split,
-            "index": index,
-            "level": text(source.level),
-            "subject": text(source.subject),
-            "unit": text(source.unit),
-        },
-    }
-
-
-def _prepare(source: Source, options: PrepareOptions, cache: dict[str, Loaded], progress: Progress) -> Prepared:
-    # verl's convention: the rows of a benchmark are in test.parquet, whatever the hub calls their split.
-    path = options.save_dir / source.folder / ("train.parquet" if source.training else "test.parquet")
-    step = progress.add_task(f"{source.name}: loading", total=None)
-    loaded = _load(source, options.revision, options, cache)
-    records = loaded.records
-    problems = [record[source.question] for record in records]
-    ground_truths = [final_answer(record[source.ground_truth], source.is_boxed) for record in records]
-    progress.update(step, description=f"{source.name}: checking answers", total=len(ground_truths))
-
-    def track(results: Iterable[float]) -> Iterable[float]:
-        return progress.track(results, task_id=step)
-
-    failures = duplicates(problems, ground_truths)
-    failures += ungradable(ground_truths, "training" if source.training else "evaluation", track)
-    failures.sort(key=lambda failure: failure.row)
-    leaks, unchecked = _leaks(problems, options, cache, progress) if source.training else ([], {})
-
-    dropped = {row for row, ground_truth in enumerate(ground_truths) if source.training and not ground_truth}
-    if source.training and options.drop_failing:
-        dropped |= {failure.row for failure in failures}
-    if source.training and options.drop_contaminated:
-        if unchecked:
-            reasons = " ".join(unchecked.values())
-            raise DataError(
-                f"--drop-contaminated needs the benchmarks, but {', '.join(unchecked)} could not be read: {reasons}"
-            )
-        dropped |= {leak.row for leak in leaks}
-    rows = [
-        to_row(source, index, record, ground_truths[index], options.prompt)
-        for index, record in enumerate(records)
-        if index not in dropped
-    ]
-    table = pa.Table.from_pylist(rows, schema=SCHEMA).replace_schema_metadata(
+    extra = {"level": source.level, "subject": source.subject, "unit": source.unit}
+    in_verls_schema = [
         {
-            "cw_plugin.version": cw_plugin.__version__,
-            "cw_plugin.source": source.path,
-            "cw_plugin.revision": loaded.revision,
-            "cw_plugin.prompt_sha256": options.prompt.sha256,
+            "data_source": source.path,
+            "prompt": prompt.messages(row[source.question]),
+            "ability": "math",
+            "reward_model": {"style": "rule", "ground_truth": answer},
+            "extra_info": {
+                "split": source.split,
+                "index": index,
+                **{name: text(row, column) for name, column in extra.items()},
+            },
         }
-    )
-    return Prepared(source, path, table, failures, leaks, unchecked, sorted(dropped))
-
-
-def _load(source: Source, revision: str | None, options: PrepareOptions, cache: dict[str, Loaded]) -> Loaded:
-    """The rows of a source, after checking that each has a problem, and the number of a benchmark's."""
-    if source.name in cache:
-        return cache[source.name]
-    loaded = load(source, options.dataset_path, revision)
-    rows = len(loaded.records)
-    if rows != source.rows and not source.training:  # accuracies on other questions cannot be compared
-        raise DataError(f"{source.path} has {rows} rows, and the benchmark has {source.rows}; download it again.")
-    empty = [row for row, record in enumerate(loaded.records) if not (record[source.question] or "").strip()]
-    if empty:
-        raise DataError(f"{source.path} has no problem in row(s) {', '.join(map(str, empty))}; correct the data.")
-    return cache.setdefault(source.name, loaded)
-
-
-def _leaks(
-    problems: list[str], options: PrepareOptions, cache: dict[str, Loaded], progress: Progress
-) -> tuple[list[Leak], dict[str, str]]:
-    step = progress.add_task("looking for benchmark problems", total=None)
-    benchmarks, unchecked = {}, {}
-    for source in SOURCES.values():
-        if source.training:
-            continue
-        try:
-            records = _load(source, None, options, cache).records
-        except DataError as error:
-            unchecked[source.name] = str(error)
-        else:
-            benchmarks[source.name] = [record[source.question] for record in records]
-    leaks = find_leaks(problems, benchmarks)
-    progress.update(step, total=1, completed=1)
-    return leaks, unchecked
-
-
-def _write(item: Prepared) -> None:
-    findings = {
-        "rows": item.table.num_rows,
-        "failures": [dataclasses.asdict(failure) for failure in item.failures],
-        "leaks": [dataclasses.asdict(leak) for leak in item.leaks],
-        "not_compared_with": sorted(item.unchecked),
-        "dropped": item.dropped,
+        for index, (row, answer) in enumerate(zip(rows, answers, strict=True))
+    ]
+    digest = hashlib.sha256(json.dumps(rows, sort_keys=True, default=str).encode()).hexdigest()
+    metadata = {
+        "cw_plugin.version": cw_plugin.__version__,
+        "cw_plugin.source": source.path,
+        "cw_plugin.revision": f"sha256:{digest}",
+        "cw_plugin.prompt_sha256": prompt.sha256,
     }
-    report = json.dumps(findings, indent=1, ensure_ascii=False) + "\n"
-    try:
-        write_whole(item.path.with_suffix(".report.json"), report)
-        write_whole(item.path, lambda path: pq.write_table(item.table, path))
-    except OSError as error:
-        raise DataError(
-            f"{item.path} cannot be written ({error}); free disk space, or choose another --local_save_dir."
-        ) from error
+    return pa.Table.from_pylist(in_verls_schema, schema=SCHEMA.with_metadata(metadata))
 
 
-def _summary(item: Prepared) -> list[str]:
-    """What a person should know about a file."""
-    dropped = f", {len(item.dropped)} left out" if item.dropped else ""
-    lines = [f"{item.source.path}, split {item.source.split}: {item.table.num_rows} rows{dropped}"]
-    unanswered = [failure.row for failure in item.failures if failure.reason == NO_ANSWER]
-    if item.source.training and unanswered:
-        lines.append(f"  left out, because they have no answer: row {', '.join(map(str, unanswered))}")
-    if item.source.training and (total := item.table.num_rows + len(item.dropped)) != item.source.rows:
-        lines.append(f"  the data has {total} rows, and the paper's has {item.source.rows}")
-    findings = [f"row {failure.row}: {failure.reason}" for failure in item.failures]
-    if item.source.training:
-        rows = {leak.row for leak in item.leaks}
-        exact = {leak.row for leak in item.leaks if leak.exact}
-        per_benchmark = Counter(leak.benchmark for leak in item.leaks)
-        where = "; " + ", ".join(f"{count} in {name}" for name, count in per_benchmark.items()) if rows else ""
-        lines.append(
-            f"  {len(rows)} training problems are also in a benchmark, {len(exact)} of them word for word{where}"
-        )
-        for leak in item.leaks:
-            how_much = "equal to" if leak.exact else f"{leak.share:.0%} of"
-            findings.append(f"row {leak.row}: {how_much} {leak.benchmark} {leak.benchmark_row}")
-    lines += [f"  not compared with {name}: {reason}" for name, reason in item.unchecked.items()]
-    lines += [f"  {finding}" for finding in findings[:SHOWN]]
-    if len(findings) > SHOWN:
-        lines.append(f"  ... and {len(findings) - SHOWN} more in {item.path.with_suffix('.report.json')}")
-    return lines
+def _summary(path: Path, report: dict[str, Any]) -> list[str]:
+    """How many rows a file has, and which rows fail which check."""
+    lines = [f"{path}: {report['rows']} rows"]
+    by_check: dict[str, dict[int, None]] = {}
+    for finding in report["findings"]:
+        by_check.setdefault(finding["check"], {})[finding["row"]] = None
+    for check, rows in by_check.items():
+        what_happened = "left out" if rows.keys() <= set(report["left_out"]) else "listed"
+        more = f", ... ({len(rows)} rows)" if len(rows) > SHOWN else ""
+        lines.append(f"  {what_happened}, {check}: row {', '.join(map(str, [*rows][:SHOWN]))}{more}")
+    return lines + [f"  not compared with {name}: {why}" for name, why in report["not_compared_with"].items()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cw_plugin.errors import DataError
 from cw_plugin.files import expanded
@@ -20,8 +20,7 @@ OPEN_RS = (
 )
 
 
-@dataclass(frozen=True)
-class Prompt:
+class Prompt(NamedTuple):
     """A system turn (None: no system turn), and a user turn with ``{question}`` as the place of the question."""
 
     system: str | None = None
@@ -35,21 +34,18 @@ class Prompt:
     @property
     def sha256(self) -> str:
         """A hash of the two turns."""
-        return hashlib.sha256(json.dumps([self.system, self.user]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([*self]).encode()).hexdigest()
 
 
 def select_prompt(name: str) -> Prompt:
-    """The prompt for ``--prompt``: ``open-rs``, ``none``, or the path of a text file.
-
-    A file with ``{question}`` in it is the user turn, any other file the system turn.
+    """The prompt for ``--prompt``: ``open-rs``, ``none``, or a text file: the user turn if it contains ``{question}``,
+    else the system turn.
 
     Raises:
         DataError: no such file, or not UTF-8.
     """
-    if name == "open-rs":
-        return Prompt(system=OPEN_RS)
-    if name == "none":
-        return Prompt()
+    if name in ("open-rs", "none"):
+        return Prompt(system=OPEN_RS if name == "open-rs" else None)
     try:
         text = expanded(name).read_text(encoding="utf-8").rstrip("\n")
     except (OSError, UnicodeDecodeError) as error:

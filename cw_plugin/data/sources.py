@@ -2,11 +2,10 @@ r"""The sources of the paper's data (its Table 4), and the names of their column
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     r"""A dataset on the Hugging Face hub.
 
     Attributes:
@@ -33,27 +32,19 @@ class Source:
     training: bool = False
 
     @property
-    def folder(self) -> str:
-        """The folder of its files under ``--local_save_dir``."""
-        return self.name.replace("-", "_")
-
-    @property
     def columns(self) -> list[str]:
         """The columns that are read."""
         wanted = (self.question, self.ground_truth, self.level, self.subject, self.unit)
         return [column for column in wanted if column is not None]
 
 
-SOURCES = {
-    source.name: source
-    for source in (
-        Source("open-rs", "knoveleng/open-rs", "train", 7000, level="level", training=True),
-        Source("aime24", "HuggingFaceH4/aime_2024", "train", 30),
-        Source("amc23", "knoveleng/AMC-23", "train", 40),
-        Source("math500", "HuggingFaceH4/MATH-500", "test", 500, level="level", subject="subject"),
-        Source(
-            "minerva", "knoveleng/Minerva-Math", "train", 272, ground_truth="solution", is_boxed=True, subject="type"
-        ),
-        Source("olympiadbench", "knoveleng/OlympiadBench", "train", 675, question="question", unit="unit"),
-    )
-}
+_ALL = (
+    Source("open-rs", "knoveleng/open-rs", "train", 7000, level="level", training=True),
+    Source("aime24", "HuggingFaceH4/aime_2024", "train", 30),
+    Source("amc23", "knoveleng/AMC-23", "train", 40),
+    Source("math500", "HuggingFaceH4/MATH-500", "test", 500, level="level", subject="subject"),
+    Source("minerva", "knoveleng/Minerva-Math", "train", 272, ground_truth="solution", is_boxed=True, subject="type"),
+    Source("olympiadbench", "knoveleng/OlympiadBench", "train", 675, question="question", unit="unit"),
+)
+SOURCES = {source.name: source for source in _ALL}
+BENCHMARKS = [source for source in _ALL if not source.training]

@@ -108,7 +108,7 @@ def _unparsed(texts: list[str]) -> set[str]:
     from cw_plugin.rewards.pool import shared_pool
 
     try:
-        return {expressions[failure.row] for failure in ungradable(expressions, "evaluation", lambda results: results)}
+        return {expressions[failure.row] for failure in ungradable(expressions)}
     finally:
         shared_pool().close()
 
