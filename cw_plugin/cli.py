@@ -30,14 +30,11 @@ PaperModel = Enum("PaperModel", {name: name for name in (*TABLE_2, "all")}, type
 @contextmanager
 def _errors(to_install: str) -> Iterator[None]:
     """For errors that the user can fix: print one sentence on stderr and exit with code 2, without a traceback."""
-    errors = Console(stderr=True, soft_wrap=True, highlight=False)
     try:
         yield
-    except CWGRPOError as error:
-        errors.print(f"[red]Error:[/red] {escape(str(error))}")
-        raise typer.Exit(2) from None
-    except ModuleNotFoundError as error:
-        errors.print(f"[red]Error:[/red] {error.name} is not installed; {escape(to_install)}")
+    except (CWGRPOError, ModuleNotFoundError) as error:
+        what = f"{error.name} is not installed; {to_install}" if isinstance(error, ImportError) else str(error)
+        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]Error:[/red] {escape(what)}")
         raise typer.Exit(2) from None
 
 
@@ -59,11 +56,12 @@ def prepare(
     name: Annotated[Name, typer.Argument(help="The dataset.", show_default=False)],
     local_save_dir: Annotated[
         Path,
-        typer.Option("--local_save_dir", help="Folder for the files: open_rs/train.parquet, aime24/test.parquet, ..."),
+        typer.Option("--local-save-dir", "--local_save_dir", help="Folder for open_rs/train.parquet and the others."),
     ] = Path("~/data/cw_grpo"),
     local_dataset_path: Annotated[
         Path | None,
         typer.Option(
+            "--local-dataset-path",
             "--local_dataset_path",
             help="A folder with copies, named as on the hub: knoveleng/open-rs/train.jsonl. Default: the hub.",
         ),
@@ -101,60 +99,50 @@ def prepare(
             typer.echo(path)
 
 
-Run = Annotated[
-    list[str] | None,
-    typer.Argument(help="verl's overrides, as KEY=VALUE; a script of examples/ may stand before them."),
-]
+_IGNORE = {"ignore_unknown_options": True}  # what looks like an option may be hydra's; compose() names what is not
+_VERL = "install verl first"
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", hidden=True)]
 
 
-@app.command(context_settings={"ignore_unknown_options": True})
-def config(run: Run = None) -> None:
-    """Print the whole configuration that verl would train with."""
-    with _errors("install verl first."):
+@app.command(context_settings=_IGNORE)
+def config(run: Overrides = None) -> None:
+    """Print the whole configuration that verl would train with.
+
+    KEY=VALUE are verl's overrides. A script of examples/ may stand before them.
+    """
+    with _errors(_VERL):
         from omegaconf import OmegaConf
 
         from cw_plugin.verl_integration.config import compose
 
-        text = OmegaConf.to_yaml(compose(run or []), resolve=True)
-    typer.echo(text, nl=False)
+        typer.echo(OmegaConf.to_yaml(compose(run or []), resolve=True), nl=False)
 
 
-@app.command(context_settings={"ignore_unknown_options": True})
+@app.command(context_settings=_IGNORE)
 def doctor(
-    run: Run = None,
+    run: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
-    ray: Annotated[
-        bool, typer.Option(help="Start Ray, or join the running cluster, and check its workers as well.")
-    ] = True,
-    quick: Annotated[
-        bool,
-        typer.Option("--quick", help="Run only the fast checks (a second or two); report the first error."),
-    ] = False,
+    ray: Annotated[bool, typer.Option(help="Start Ray, or join the running cluster, and check its workers.")] = True,
+    quick: Annotated[bool, typer.Option("--quick", help="Check in a second or two; print the first error.")] = False,
 ) -> None:
     """Check a run of verl before it takes a GPU.
 
-    The exit code is 1 if the run would fail, or train something else than its settings say. It is 2 if verl refuses the
-    settings, or if --quick finds an error.
+    KEY=VALUE are verl's overrides. A script of examples/ may stand before them. The exit code is 1 if the run would
+    fail, or train something else than its settings say. It is 2 if verl refuses the settings, or if --quick finds an
+    error.
     """
-    with _errors("install verl first."):
+    with _errors(_VERL):
         from cw_plugin.doctor import doctor as examine
 
         raise typer.Exit(examine(run or [], quick=quick, ask_ray=ray, as_json=as_json))
 
 
-RunFolders = Annotated[
-    list[str],
-    typer.Argument(
-        help="Folders of runs or evaluations, each as FOLDER or NAME=FOLDER. Runs of one name are seeds of one method.",
-        show_default=False,
-    ),
-]
-_REPORTS = how_to_install("report")
+_REPORT = how_to_install("report")
 
 
 @app.command()
 def report(
-    runs: RunFolders,
+    runs: Annotated[list[str], typer.Argument(metavar="RUN", hidden=True)],
     out: Annotated[Path, typer.Option(help="Folder for the page and the tables.")] = Path("report"),
     base: Annotated[
         str | None,
@@ -169,10 +157,11 @@ def report(
 ) -> None:
     """Compare runs on one page, with the paper's tables and figures.
 
+    RUN is the folder of a run or of an evaluation, or NAME=FOLDER. Runs of one name are seeds of one method.
     Beside the page, report.html, every table is written as CSV and LaTeX, and every figure as SVG and PDF.
     """
     out = expanded(out)
-    with _errors(_REPORTS):
+    with _errors(_REPORT):
         from cw_plugin.reports.report import write_report
 
         table, sentences, notes = write_report(runs, out, base, step, paper.value if paper else None)
@@ -186,17 +175,18 @@ def report(
 
 @app.command()
 def tokens(
-    run: Annotated[str, typer.Argument(help="Folder of a run, or NAME=FOLDER.", show_default=False)],
+    run: Annotated[str, typer.Argument(metavar="RUN", hidden=True)],
     out: Annotated[Path, typer.Option(help="File for the page.")] = Path("tokens.html"),
     steps: Annotated[
-        str | None, typer.Option(help="One step, such as 50, or a first and a last one, such as 1:100. Default: all.")
+        str | None, typer.Option(help="One step, such as 50, or the first and the last, such as 1:100. Default: all.")
     ] = None,
 ) -> None:
     """Show every recorded token on one page, coloured by covariance.
 
-    Any browser opens the page, also offline. The colour can show the weight instead.
+    RUN is the folder of a run, or NAME=FOLDER. Any browser opens the page, also offline. The colour can show the
+    weight instead.
     """
-    with _errors(_REPORTS):
+    with _errors(_REPORT):
         from cw_plugin.reports.records import parse_steps
         from cw_plugin.reports.tokens import BIG, write_token_page
 
@@ -210,16 +200,9 @@ def tokens(
 _OVERRIDE = re.compile(r"\+.*|~\w+(\.\w+)*(=.*)?|[a-z_]\w*(\.\w+)+=.*", re.DOTALL)
 
 
-@app.command(context_settings={"ignore_unknown_options": True})
+@app.command(context_settings=_IGNORE)
 def evaluate(
-    models: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Hugging Face names or folders, verl's checkpoints (global_step_*), or runs, each as FOLDER or "
-            "NAME=FOLDER. verl's overrides, as KEY=VALUE, can follow.",
-            show_default=False,
-        ),
-    ] = None,
+    models: Annotated[list[str], typer.Argument(metavar="MODEL", hidden=True)],
     out: Annotated[Path, typer.Option(help="Folder for the answers: MODEL/aime24.jsonl, ...")] = Path("evaluation"),
     data_dir: Annotated[Path, typer.Option(help="Folder that cw-grpo prepare wrote.")] = Path("~/data/cw_grpo"),
     benchmarks: Annotated[
@@ -231,8 +214,10 @@ def evaluate(
 ) -> None:
     """Measure pass@1 of models and checkpoints on benchmarks.
 
-    verl's own validation asks and grades, without examples in the prompt (zero-shot). A benchmark that already has its
-    answers is not asked again. The exit code is 1 if verl stops before the last answer.
+    MODEL is a name on the Hugging Face hub, or the folder of a model, of a checkpoint of verl (global_step_*) or of a
+    run; or NAME=FOLDER. verl's overrides, as KEY=VALUE, may follow. verl's own validation asks each question without
+    examples, and grades. A benchmark that already has its answers is not asked again.
+    The exit code is 1 if verl stops before the last answer.
     """
     started = time.monotonic()
 
@@ -240,8 +225,7 @@ def evaluate(
         minutes, seconds = divmod(int(time.monotonic() - started), 60)
         print(f"[{minutes}:{seconds:02}] {text}", flush=True)
 
-    arguments = models or []
-    overrides = [text for text in arguments if _OVERRIDE.fullmatch(text) and not expanded(text).exists()]
+    overrides = [text for text in models if _OVERRIDE.fullmatch(text) and not expanded(text).exists()]
     with _errors(f"install verl 0.9.1, and {how_to_install('data')}"):
         from cw_plugin.evaluation.ask import evaluate as ask
         from cw_plugin.evaluation.benchmarks import read_benchmarks
@@ -252,7 +236,7 @@ def evaluate(
             raise OptionsError(f"--benchmarks {benchmarks}: {error}; put quotes around a path with a quote.") from None
         chosen = read_benchmarks(specs, expanded(data_dir))
         try:
-            ask([text for text in arguments if text not in overrides], chosen, expanded(out), overrides, say)
+            ask([text for text in models if text not in overrides], chosen, expanded(out), overrides, say)
         except HostError as error:
             typer.echo(f"Error: {error}", err=True)
             raise typer.Exit(1) from None

@@ -44,7 +44,7 @@ from verl import DataProto
 from verl.experimental.reward_loop.reward_loop import RewardLoopManager
 from verl.trainer.ppo import ray_trainer
 
-from cw_plugin.doctor import environment
+from cw_plugin.doctor import checks
 from cw_plugin.reports.evaluations import read_answers
 from cw_plugin.reports.records import read_tokens
 from cw_plugin.rewards import compute_score
@@ -439,16 +439,16 @@ def test_verls_reward_loop_in_a_ray_actor():
 
 def test_ray_workers_are_asked(monkeypatch):
     config = OmegaConf.create({"trainer": {"use_v1": False}})
-    assert list(environment.ray_workers(config)) == []
+    assert list(checks.ray_workers(config)) == []
     monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", "none")
-    (finding,) = environment.ray_workers(config)
+    (finding,) = checks.ray_workers(config)
     assert "a Ray worker on" in finding.what and "restart a running cluster" in finding.fix
 
     with cluster("--num-cpus=1", VERL_USE_EXTERNAL_PLUGINS="none") as (address, folder):
         monkeypatch.delenv("VERL_USE_EXTERNAL_PLUGINS")
         monkeypatch.setenv("RAY_ADDRESS", address)
         monkeypatch.setenv("RAY_TMPDIR", folder)
-        (finding,) = environment.ray_workers(config)
+        (finding,) = checks.ray_workers(config)
         waited = [wait_for_ray(address, "1", "60"), wait_for_ray(address, "2", "1")]
     assert "a Ray worker on" in finding.what and "restart a running cluster" in finding.fix
     assert [result.returncode for result in waited] == [0, 1] and "1 of 2 nodes" in waited[1].stderr

@@ -140,7 +140,7 @@ def _check_before_start(call: Call) -> Any:
     Why: neither estimator nor loss sees the whole configuration, so neither can refuse to weigh twice; and where the
     reward raises an error, verl drops the response. Removed by: a check of verl's own, once cw_grpo is part of verl.
     """
-    from cw_plugin.doctor.data import require_ground_truths
+    from cw_plugin.doctor.checks import require_ground_truths
 
     result = call.proceed()
     if _check(call.arguments["config"]):
