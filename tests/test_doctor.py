@@ -28,15 +28,21 @@ ROOT = Path(__file__).parent.parent
 A = "actor_rollout_ref"
 LOSS = f"{A}.actor.policy_loss.loss_mode"
 REWARD = "reward.custom_reward_function"
-HERE = [check for check in doctor.CHECKS if check is not checks.fresh_interpreter]
+ENV = "ray_kwargs.ray_init.runtime_env.env_vars"
+BY_LOSS = ["algorithm.adv_estimator=grpo", f"{LOSS}=cw_grpo"]
+GOOD = f"""
+algorithm.adv_estimator=cw_grpo data.train_batch_size=8 data.max_prompt_length=128 data.max_response_length=64
+{A}.model.path={ROOT}/examples/cpu/model {A}.actor.ppo_mini_batch_size=8 {A}.actor.ppo_micro_batch_size_per_gpu=4
+{A}.actor.loss_agg_mode=seq-mean-token-mean {A}.rollout.name=vllm {A}.rollout.n=4
+{A}.rollout.log_prob_micro_batch_size_per_gpu=4 trainer.n_gpus_per_node=2 trainer.logger=[console,file]
+trainer.test_freq=5 {REWARD}.path=pkg://cw_plugin.rewards {REWARD}.name=compute_score
+""".split()
 
 
-def write_rows(path: Path, ground_truths: list[Any], prompt: Any = None, columns: Any = ()) -> Path:
+def write_rows(path: Path, ground_truths: Any = ("4",), prompt: Any = None, columns: Any = ()) -> Path:
     prompt = prompt or [{"role": "user", "content": "What is 2+2?"}]
-    rows = [
-        {"data_source": "my/data", "prompt": prompt, "reward_model": {"style": "rule", "ground_truth": ground_truth}}
-        for ground_truth in ground_truths
-    ]
+    row = {"data_source": "my/data", "prompt": prompt}
+    rows = [row | {"reward_model": {"style": "rule", "ground_truth": value}} for value in ground_truths]
     rows = [{dict(columns).get(name, name): value for name, value in row.items()} for row in rows]
     pq.write_table(pa.Table.from_pylist(rows), path)
     return path
@@ -45,26 +51,7 @@ def write_rows(path: Path, ground_truths: list[Any], prompt: Any = None, columns
 @pytest.fixture(scope="module")
 def good(tmp_path_factory) -> list[str]:
     file = write_rows(tmp_path_factory.mktemp("doctor") / "rows.parquet", ["4", "5"])  # numbers start no process
-    return [
-        "algorithm.adv_estimator=cw_grpo",
-        f"data.train_files={file}",
-        f"data.val_files={file}",
-        "data.train_batch_size=8",
-        "data.max_prompt_length=128",
-        "data.max_response_length=64",
-        f"{A}.model.path={ROOT / 'examples' / 'cpu' / 'model'}",
-        f"{A}.actor.ppo_mini_batch_size=8",
-        f"{A}.actor.ppo_micro_batch_size_per_gpu=4",
-        f"{A}.actor.loss_agg_mode=seq-mean-token-mean",
-        f"{A}.rollout.name=vllm",
-        f"{A}.rollout.n=4",
-        f"{A}.rollout.log_prob_micro_batch_size_per_gpu=4",
-        "trainer.n_gpus_per_node=2",
-        "trainer.logger=[console,file]",
-        "trainer.test_freq=5",
-        f"{REWARD}.path=pkg://cw_plugin.rewards",
-        f"{REWARD}.name=compute_score",
-    ]
+    return [*GOOD, f"data.train_files={file}", f"data.val_files={file}"]
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +70,7 @@ def changed(config: DictConfig, *overrides: str) -> DictConfig:
 
 
 def test_a_run_without_faults_gets_no_finding(composed):
-    assert doctor.examine(composed, HERE) == []
+    assert doctor.examine(composed, {*doctor.CHECKS} - {checks.fresh_interpreter}) == []
 
 
 @pytest.mark.parametrize(
@@ -96,35 +83,22 @@ def test_a_run_without_faults_gets_no_finding(composed):
         (["algorithm.use_kl_in_reward='no'"], "switches", "=no is text, which verl", "use_kl_in_reward=False", True),
         (["algorithm.use_kl_in_reward=Ture"], "switches", "=Ture is text", "use_kl_in_reward=True", True),
         ([f"{A}.rollout.n=1"], "scope", "one response", f"{A}.rollout.n=12", True),
-        (
-            ["algorithm.adv_estimator=grpo", f"{LOSS}=cw_grpo", f"{A}.actor.ppo_micro_batch_size_per_gpu=1"],
-            "scope",
-            "a micro-batch of one response",
-            "loss_mode=vanilla",
-            True,
-        ),
+        ([*BY_LOSS, f"{A}.actor.ppo_micro_batch_size_per_gpu=1"], "scope", "a micro-batch of one", "=vanilla", True),
         (["custom_reward_function.path=my.py"], "reward", "top level", f"{REWARD}.path=my.py", True),
         ([f"{REWARD}.path=null"], "reward", "is not set", "path=pkg://cw_plugin.rewards", False),
         (["data.train_batch_size=12"], "aggregation", "adds empty responses", "size=8", False),
         ([f"{A}.actor.loss_agg_mode=token-mean"], "aggregation", "token-mean", "seq-mean-token-mean", False),
         (["trainer.logger=console"], "metrics", "will not find", "trainer.logger=[console,file]", False),
         (["trainer.test_freq=-1"], "metrics", "accuracy of the last step", "test_freq=50", False),
-        (
-            [f"ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_PATH={__file__}"],
-            "metrics",
-            f"{__file__} exists, and main_ppo overwrites it",
-            "metrics-2.jsonl",
-            False,
-        ),
+        ([f"{ENV}.VERL_FILE_LOGGER_PATH={__file__}"], "metrics", "exists, and main_ppo", "metrics-2.jsonl", False),
         ([f"{REWARD}.path=pkg://no_module"], "verl", "no_module", "what the error names", True),
         ([f"{A}.actor.ppo_micro_batch_size_per_gpu=null"], "verl", "ppo_micro_batch_size", "the error names", True),
         ([f"{A}.rollout.max_model_len=100"], "lengths", "= 192: vLLM cuts", "a sum of 100", True),
         (["data.max_response_length=5000"], "lengths", "longer than 2048", "a sum of 2048", True),
         ([f"{A}.model.path=no-such-model"], "lengths", "OSError", "what the error names", True),
         (["data.train_batch_size=8k"], "aggregation", "TypeError", "what the error names", True),
-        ([f"{A}.model.path=/no/such"], "files", "/no/such does not exist", "model.path=<a model's folder", True),
+        ([f"{A}.model.path=/no/such"], "files", "/no/such does not exist", "give a folder", True),
         (["data.train_files=/no/such.parquet"], "files", "such.parquet does not exist", "cw-grpo prepare", True),
-        (["data.train_files=setup.py"], "files", "setup.py does not exist", "data.train_files=<", True),
     ],
 )
 def test_a_planted_fault_is_named(composed, monkeypatch, fault, check, what, fix, fatal):
@@ -134,37 +108,46 @@ def test_a_planted_fault_is_named(composed, monkeypatch, fault, check, what, fix
     assert finding.fatal is fatal
 
 
-@pytest.mark.parametrize(
-    "unusual",
-    [
-        ["data.val_files=hdfs://host/test.parquet", f"{A}.model.path=hdfs://host/model"],  # verl copies them
-        [f"{A}.model.path=Qwen/Qwen2.5-Math-7B", f"{LOSS}=gspo", "trainer.logger=[tensorboard]"],
-        [f"{A}.rollout.n=1", "algorithm.cw_grpo.scope=batch"],
-    ],
-)
-def test_what_verl_accepts_is_no_fault(composed, unusual):
-    asked = [*doctor.QUICK, checks.aggregation, checks.metrics]
-    assert doctor.examine(changed(composed, *unusual), asked) == []
+def test_what_verl_accepts_is_no_fault(composed):
+    remote = ["data.val_files=hdfs://host/test.parquet", f"{A}.model.path=hdfs://host/model"]  # verl copies them
+    usual = [f"{A}.model.path=Qwen/Qwen2.5-Math-7B", f"{LOSS}=gspo", "trainer.logger=[tensorboard]"]
+    for unusual in (remote, usual, [f"{A}.rollout.n=1", "algorithm.cw_grpo.scope=batch"]):
+        assert doctor.examine(changed(composed, *unusual), [*doctor.QUICK, checks.metrics]) == []
 
 
 @pytest.mark.parametrize(
-    ("ground_truths", "said"),
+    ("content", "said"),
     [
+        (b"not a parquet file", "is no parquet file"),
+        (b"", "is no parquet file"),
+        (
+            {"columns": {"reward_model": "answer"}},
+            "lacks the column(s) reward_model; it has data_source, prompt, answer",
+        ),
+        ({"columns": {"prompt": "question"}}, "lacks the column(s) prompt"),
+        ({"prompt": "What is 2+2?"}, "holds string, not lists of messages"),
         (["4", None, "", " \n"], "3 row(s) cannot be graded, first [1, 2, 3]: The ground truth is empty (None)"),
         ([["4"], ["5"]], "2 row(s) cannot be graded, first [0, 1]: The ground truth is a list, ['4']"),
         ([1.5, float("nan"), 2.0], "1 row(s) cannot be graded, first [1]: The ground truth is nan"),
         (["4", r"2007 + \frac\pi 2", "5", r"2007 + \frac\pi 2"], "first [1, 3]: math-verify cannot read"),
     ],
 )
-def test_rows_that_cannot_be_graded_are_refused(composed, tmp_path, ground_truths, said):
-    file = write_rows(tmp_path / "own.parquet", ground_truths)
+def test_a_file_that_cannot_be_used(composed, tmp_path, content, said):
+    file = tmp_path / "train.parquet"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        write_rows(file, **(content if isinstance(content, dict) else {"ground_truths": content}))
     config = changed(composed, f"data.train_files={file}")
-    (finding,) = checks.ground_truths(config)
-    assert finding.fatal and f"data.train_files: {file}: " in finding.what and said in finding.what
-    # The reward of somebody else may grade them; and what is only unreadable may be in a benchmark.
-    assert list(checks.ground_truths(changed(config, f"{REWARD}.path=my.py"))) == []
-    (finding,) = checks.ground_truths(changed(composed, f"data.val_files={file}"))
-    assert finding.fatal is ("math-verify" not in said)
+    (finding,) = [*checks.files(config), *checks.ground_truths(config)]
+    assert finding.fatal and str(file) in finding.what and said in finding.what
+    if isinstance(content, list):
+        # The reward of somebody else may grade them; and what is only unreadable may be in a benchmark.
+        assert list(checks.ground_truths(changed(config, f"{REWARD}.path=my.py"))) == []
+        (finding,) = checks.ground_truths(changed(composed, f"data.val_files={file}"))
+        assert finding.fatal is ("math-verify" not in said)
+    if said == "lacks the column(s) prompt":
+        assert list(checks.files(changed(config, "data.prompt_key=question", f"data.val_files={file}"))) == []
 
 
 def test_verl_refuses_such_rows_itself(composed, tmp_path):
@@ -174,33 +157,8 @@ def test_verl_refuses_such_rows_itself(composed, tmp_path):
         validate_config(changed(composed, f"data.train_files={file}"), False, False)
 
 
-@pytest.mark.parametrize(
-    ("content", "what"),
-    [
-        (b"not a parquet file", "is no parquet file"),
-        (b"", "is no parquet file"),
-        ({"reward_model": "answer"}, "lacks the column(s) reward_model; it has data_source, prompt, answer"),
-        ({"prompt": "question"}, "lacks the column(s) prompt"),
-        ("What is 2+2?", "holds string, not lists of messages"),
-    ],
-)
-def test_a_file_that_verl_cannot_use(composed, tmp_path, content, what):
-    file = tmp_path / "train.parquet"
-    if isinstance(content, bytes):
-        file.write_bytes(content)
-    elif isinstance(content, dict):
-        write_rows(file, ["4"], columns=content)
-    else:
-        write_rows(file, ["4"], prompt=content)
-    config = changed(composed, f"data.train_files={file}")
-    (finding,) = checks.files(config)
-    assert what in finding.what and str(file) in finding.what
-    if content == {"prompt": "question"}:
-        assert list(checks.files(changed(config, "data.prompt_key=question", f"data.val_files={file}"))) == []
-
-
 def test_what_is_printed(good, monkeypatch):
-    """A check that fails itself is wrong; an override that --quick refuses is one of the findings."""
+    """A check that fails itself counts as wrong."""
 
     def broken(config):
         raise ValueError("no such thing")
@@ -221,7 +179,6 @@ def test_what_is_printed(good, monkeypatch):
     ("mistyped", "said"),
     [
         (f"{A}.rollout.m=8", f"verl has no setting {A}.rollout.m; did you mean {A}.rollout.n?"),
-        ("no.such.key=1", "verl has no setting no.such.key; check the spelling"),
         ("+algorithm.cw_grpo=batch", "algorithm.cw_grpo='batch'"),
         ("model_engine=megatorn", "Could not find 'model_engine/megatorn'"),
         ("algorithm.adv_estimator=grpo,gae", "Ambiguous value"),

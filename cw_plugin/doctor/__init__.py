@@ -26,10 +26,8 @@ CHECKS = (*QUICK, checks.aggregation, checks.metrics, checks.verl, checks.fresh_
 
 
 def examine(config: Any, asked: Iterable[Callable[[Any], Iterable[Finding]]]) -> list[tuple[str, Finding]]:
-    """What checks find in a composed configuration, each with the name of its check; fatal findings come first.
-
-    An error that ends a check, of verl, of this package or of the check itself, is a fatal finding.
-    """
+    """What checks find in a composed configuration, each with the name of its check; fatal findings come first. An
+    error that ends a check, of verl, of this package or of the check itself, is a fatal finding."""
     found: list[tuple[str, Finding]] = []
     for check in asked:
         name = check.__name__.replace("_", " ")
@@ -63,7 +61,6 @@ def doctor(arguments: Sequence[str], quick: bool = False, ask_ray: bool = True, 
         console = Console(soft_wrap=True, highlight=False)
         for name, finding in findings:
             label = "[red]Wrong[/red]" if finding.fatal else "[yellow]Note[/yellow]"
-            console.print(f"{label} {escape(f'[{name}] {finding.what}')}")
-            console.print(escape(f"      fix: {finding.fix}"))
+            console.print(label, escape(f"[{name}] {finding.what}\n      fix: {finding.fix}"))
         console.print(f"{fatal} wrong, {len(findings) - fatal} to note")
     return int(fatal > 0)

@@ -33,8 +33,7 @@ OURS = re.compile(r"(pkg://|.*/)cw_plugin[./]rewards(/__init__\.py)?")
 
 
 class Finding(NamedTuple):
-    """What was found and why it matters; the override or command that fixes it; whether the run would fail, or train
-    something other than intended. Other findings are advice."""
+    """``fatal``: the run would fail, or train something other than intended. Other findings are advice."""
 
     what: str
     fix: str
@@ -112,8 +111,7 @@ def aggregation(config: Any) -> Iterator[Finding]:
 
 def metrics(config: Any) -> Iterator[Finding]:
     """What ``cw-grpo report`` would not find: metrics of another logger, or of earlier starts; the last accuracy."""
-    given = config.trainer.logger
-    names = [given] if isinstance(given, str) else list(given or [])
+    names = [config.trainer.logger] if isinstance(config.trainer.logger, str) else list(config.trainer.logger or [])
     if not {"file", "tensorboard"} & set(names):
         what = f"trainer.logger=[{','.join(names)}]: cw-grpo report will not find this run's metrics"
         fix = f"trainer.logger=[{','.join([*names, 'file'])}], and {METRICS}=FOLDER/metrics.jsonl in the environment"
@@ -153,8 +151,7 @@ def files(config: Any) -> Iterator[Finding]:
     place = Path(model).expanduser()  # unless it is a name on the hub, which lengths() looks up
     like_a_folder = model[0] in "/.~" or model.count("/") > 1 or ("/" in model and place.parent.is_dir())
     if like_a_folder and "://" not in model and not place.exists():
-        fix = "actor_rollout_ref.model.path=<a model's folder, or its name on the Hugging Face hub>"
-        yield Finding(f"actor_rollout_ref.model.path={model} does not exist", fix)
+        yield Finding(f"actor_rollout_ref.model.path={model} does not exist", "give a folder, or a name on the hub")
     for key, path in _files(config):
         if not path.exists():
             yield Finding(f"{key}: {path} does not exist", f"cw-grpo prepare all, or {key}=<an existing file>")
@@ -220,8 +217,7 @@ _PROBE = """
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
 get_adv_estimator_fn("cw_grpo"), get_policy_loss_fn("cw_grpo")
 from cw_plugin.verl_integration.hooks import require_hooks
-from omegaconf import OmegaConf
-require_hooks(OmegaConf.create({"trainer": {"use_v1": %s}}))
+require_hooks({"trainer": {"use_v1": %s}})
 """
 
 
@@ -245,8 +241,7 @@ def ray_cluster(config: Any) -> Iterator[Finding]:
         require_listener(address)
     except OSError:
         what = f"{source} names a Ray cluster, {address}, and nobody answers there: main_ppo would wait for minutes"
-        fix = "++ray_kwargs.ray_init.address=local, for a Ray of the run's own; or start the cluster again"
-        yield Finding(what, fix)
+        yield Finding(what, "++ray_kwargs.ray_init.address=local, for a new Ray; or start the cluster again")
 
 
 def ray_workers(config: Any) -> Iterator[Finding]:
