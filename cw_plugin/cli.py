@@ -61,31 +61,22 @@ def prepare(
     local_dataset_path: Annotated[
         Path | None,
         typer.Option(
-            "--local-dataset-path",
-            "--local_dataset_path",
-            help="A folder with copies, named as on the hub: knoveleng/open-rs/train.jsonl. Default: the hub.",
+            "--local-dataset-path", "--local_dataset_path", help="Folder with copies of the datasets. Default: the hub."
         ),
     ] = None,
     revision: Annotated[str | None, typer.Option(help="A branch, tag or commit of the dataset on the hub.")] = None,
-    prompt: Annotated[
-        str,
-        typer.Option(
-            help="open-rs (the paper's system prompt), none, or a text file: the user turn if it contains {question}, "
-            "else the system prompt."
-        ),
-    ] = "open-rs",
-    drop_failing: Annotated[
-        bool,
-        typer.Option("--drop-failing", help="Leave out training rows that fail a check."),
-    ] = False,
+    prompt: Annotated[str, typer.Option(help="open-rs (the paper's system prompt), none, or a text file.")] = "open-rs",
+    drop_failing: Annotated[bool, typer.Option("--drop-failing", help="Leave out rows that fail a check.")] = False,
     drop_contaminated: Annotated[
-        bool, typer.Option("--drop-contaminated", help="Leave out training rows whose problem is also in a benchmark.")
+        bool, typer.Option("--drop-contaminated", help="Leave out rows whose problem is also in a benchmark.")
     ] = False,
 ) -> None:
     """Write Open-RS or the benchmarks as parquet files for verl.
 
-    If a dataset cannot be loaded, nothing is written. Training rows without an answer are left out. Rows that
-    repeat a problem, cannot be graded, or are also in a benchmark are listed here and in a report beside each file.
+    Copies are named as on the hub: knoveleng/open-rs/train.jsonl. A prompt's file is the user turn if it contains
+    {question}, else the system prompt. If a dataset cannot be loaded, nothing is written. Training rows without an
+    answer are left out. Rows that repeat a problem, cannot be graded, or are also in a benchmark are listed here and
+    in a report beside each file; of the training data, they can be left out.
     """
     with _errors(how_to_install("data")):
         from cw_plugin.data.checks import CONTAMINATED, REPEATED, UNGRADABLE
