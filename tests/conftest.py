@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import jaxtyping
@@ -12,13 +16,11 @@ from beartype import BeartypeConf, beartype
 
 ROOT = Path(__file__).parent.parent
 
-# test_trl_releases.py runs these where there is a TRL.
-OF_TRL = ["test_trl.py", "test_trl_rewards.py", "test_trl_examples.py"]
-collect_ignore = [] if importlib.util.find_spec("trl") else OF_TRL
-if importlib.util.find_spec("openrlhf") is None:  # test_openrlhf_releases.py runs it where there is one
-    collect_ignore.append("test_openrlhf.py")
+# test_trl_releases.py and test_openrlhf_releases.py run these where there are releases.
+OF_HOSTS = {"trl": ["test_trl.py", "test_trl_rewards.py", "test_trl_examples.py"], "openrlhf": ["test_openrlhf.py"]}
+collect_ignore = [file for host, files in OF_HOSTS.items() if not importlib.util.find_spec(host) for file in files]
 
-pytest.register_assert_rewrite("e2e")
+pytest.register_assert_rewrite("e2e", "trainers")
 check = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is a float, as it is for mypy
 # Before any test imports them. The other modules have no shapes; their types are mypy's.
 jaxtyping.install_import_hook(
@@ -32,7 +34,7 @@ jaxtyping.install_import_hook(
 
 
 # Start first where tests run in two processes, one file at a time in each: nothing else takes as long.
-LONGEST = ("test_e2e.py", "test_trl_releases.py")
+LONGEST = ("test_e2e.py", "test_trl_releases.py", "test_openrlhf_releases.py")
 
 
 def pytest_collection_modifyitems(items):
@@ -42,7 +44,8 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session", autouse=True)
 def temporary_files(tmp_path_factory):
     """Ray's folders, vLLM's sockets and verl's locks lie in a folder that is removed, the quickstart's problems in
-    pytest's. The first is a short path, because a socket's path may have 107 characters."""
+    pytest's. The first is a short path, because a socket's path may have 107 characters. A Ray that somebody else has
+    started on this machine is not joined."""
     data = tmp_path_factory.mktemp("quickstart")  # pytest looks up the system's folder before it is another
     with (
         tempfile.TemporaryDirectory(prefix="cw", ignore_cleanup_errors=True) as folder,
@@ -50,9 +53,27 @@ def temporary_files(tmp_path_factory):
     ):
         for name in ("TMPDIR", "RAY_TMPDIR", "VLLM_RPC_BASE_PATH"):
             patch.setenv(name, folder)
+        patch.delenv("RAY_ADDRESS", raising=False)
         patch.setenv("QUICKSTART_DATA", str(data))
+        patch.setenv("TORCHDYNAMO_DISABLE", "1")  # as examples/cpu/overlay.sh does it, for a Ray that is already there
         patch.setattr(tempfile, "tempdir", folder)
         yield
+
+
+@pytest.fixture(scope="session")
+def packages(request) -> Callable[..., Path]:
+    """Installs packages that the environment does not have into a folder in pytest's cache, without what they need."""
+
+    def install(*wanted: str, **environment: str) -> Path:
+        folder = request.config.cache.mkdir(wanted[0].replace("==", "-"))
+        done = folder / "installed"
+        if not done.exists() or done.read_text() != " ".join(wanted):
+            pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--upgrade", "--target", folder, *wanted]
+            subprocess.run(pip, env=os.environ | environment, check=True, timeout=300)
+            done.write_text(" ".join(wanted))
+        return folder
+
+    return install
 
 
 @pytest.fixture

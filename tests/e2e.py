@@ -7,39 +7,41 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
 from reference import reference_weights
 
+from cw_plugin.weights import CovarianceStatistics
+
 ROOT = Path(__file__).parent.parent
 MODEL = ROOT / "examples" / "cpu" / "model"
-
-METRICS = (
-    "sigma", "signal_share", "weight_mean", "weight_min", "effective_sample_share", "downweighted_share",
-    "extreme_gradient_share", "extreme_balance",
-    "covariance_before", "covariance_after", "covariance_max", "covariance_min", "seconds",
-)  # fmt: skip
+BIN = Path(sys.prefix) / "bin"
 
 # Smaller than the quickstart's own batch, and no validation.
 SMALLER = ("trainer.val_before_train=False", "trainer.test_freq=-1", "actor_rollout_ref.rollout.n=4")
 
 
+def environment(out: Path, **more: str) -> dict[str, str]:
+    """For a run in ``out``: with this environment's programs, and e2e_probe.py in each of verl's processes."""
+    probe = {"PYTHONPATH": str(ROOT / "tests"), "VERL_USE_EXTERNAL_MODULES": "e2e_probe"}
+    path = {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "VENV": sys.prefix}
+    return {**os.environ, **path, **probe, "E2E_PROBE_DIR": str(out / "probe"), **more}
+
+
 def quickstart(run: Path, *overrides: str, size: tuple[str, ...] = SMALLER, **env: str) -> subprocess.Popen:
-    environment = os.environ | {
-        "RUN": str(run),
-        "VENV": sys.prefix,
-        "PYTHONPATH": str(ROOT / "tests"),
-        "VERL_USE_EXTERNAL_MODULES": "e2e_probe",
-        "E2E_PROBE_DIR": str(run / "probe"),
-    }
     run.mkdir(parents=True, exist_ok=True)
     with open(run / "stdout", "a") as stdout:
         return subprocess.Popen(
             ["bash", "examples/quickstart_cpu.sh", *size, *overrides],
             cwd=ROOT,
-            env=environment | env,
+            env=environment(run, RUN=str(run), **env),
             stdout=stdout,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -47,19 +49,38 @@ def quickstart(run: Path, *overrides: str, size: tuple[str, ...] = SMALLER, **en
         )
 
 
-def finish(run: Path, process: subprocess.Popen) -> list[dict]:
-    """Wait for the run, and return the metrics of its training steps."""
+def training_steps(metrics: Path) -> list[dict[str, Any]]:
+    """The metrics of the training steps in a file of verl's logger "file"."""
+    records = [json.loads(line) for line in metrics.read_text().splitlines()]
+    return [record for record in records if "training/global_step" in record["data"]]
+
+
+def finish(run: Path, process: subprocess.Popen) -> list[dict[str, Any]]:
+    """Wait for the quickstart's run, and return the metrics of its training steps."""
     code = process.wait(timeout=600)
     assert code == 0, (run / "stdout").read_text()[-6000:]
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [record for record in map(json.loads, lines) if "training/global_step" in record["data"]]
+    return training_steps(run / "metrics.jsonl")
 
 
-def batches(run: Path) -> list[dict]:
+def wait_until(happened: Callable[[], Any], process: subprocess.Popen, log: Path) -> None:
+    """Until it has happened; the process has to live so long."""
+    deadline = time.monotonic() + 500
+    while not happened():
+        assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-6000:]
+        time.sleep(0.1)
+
+
+def saved_step(checkpoints: Path) -> int:
+    tracker = checkpoints / "latest_checkpointed_iteration.txt"
+    return int(tracker.read_text()) if tracker.exists() else 0
+
+
+def batches(run: Path) -> list[dict[str, Any]]:
+    """What the estimator saw and returned in each step."""
     return [torch.load(path, weights_only=False) for path in sorted((run / "probe").glob("*.pt"))]
 
 
-def grpo_column(batch: dict) -> list[float]:
+def grpo_column(batch: dict[str, Any]) -> list[float]:
     """GRPO's advantage of each response in float64: reward minus mean, over deviation (unbiased, + 1e-6), by prompt."""
     rewards = batch["token_level_rewards"].double().sum(-1)
     column = []
@@ -70,24 +91,17 @@ def grpo_column(batch: dict) -> list[float]:
     return column
 
 
-def recompute(batch: dict) -> torch.Tensor:
-    column = grpo_column(batch)
-    weights, _ = reference_weights(
-        batch["old_log_probs"].tolist(), column, batch["response_mask"].tolist(), batch["uids"]
-    )
-    return torch.tensor(weights, dtype=torch.float64) * torch.tensor(column, dtype=torch.float64)[:, None]
-
-
 def assert_right(run: Path) -> None:
-    seen = batches(run)
-    assert seen
+    """Every step was trained on the weights of the reference, and there was something to reweight."""
     reweighted = 0
-    for batch in seen:
-        torch.testing.assert_close(batch["advantages"].double(), recompute(batch), rtol=1e-4, atol=1e-4)
-        valid = batch["response_mask"].bool()
-        plain = torch.tensor(grpo_column(batch))[:, None].expand_as(valid)[valid]
-        reweighted += (plain - batch["advantages"][valid]).abs().gt(0.01).sum().item()
-    assert reweighted > 100  # the batches had something to reweight
+    for batch in batches(run):
+        column, mask = grpo_column(batch), batch["response_mask"]
+        weights, _ = reference_weights(batch["old_log_probs"].tolist(), column, mask.tolist(), batch["uids"])
+        plain = torch.tensor(column, dtype=torch.float64)[:, None]
+        expected = torch.tensor(weights, dtype=torch.float64) * plain
+        torch.testing.assert_close(batch["advantages"].double(), expected, rtol=1e-4, atol=1e-4)
+        reweighted += ((plain - batch["advantages"]).abs() > 0.01)[mask.bool()].sum().item()
+    assert reweighted > 100
 
 
 def assert_same_first_step(one: Path, other: Path) -> list[int]:
@@ -102,15 +116,16 @@ def assert_same_first_step(one: Path, other: Path) -> list[int]:
     return match.tolist()
 
 
-def assert_logged(records: list[dict]) -> None:
-    for record in records:
-        logged = {k: v for k, v in record["data"].items() if k.startswith("cw_grpo/")}
-        assert sorted(logged) == sorted(f"cw_grpo/{name}" for name in METRICS)
-        assert 0 < logged["cw_grpo/effective_sample_share"] <= 1
-        assert logged["cw_grpo/covariance_min"] <= 0 <= logged["cw_grpo/covariance_max"]
+def assert_logged(records: list[dict[str, Any]]) -> None:
+    names = {f"cw_grpo/{name}" for name in (*CovarianceStatistics.__dataclass_fields__, "seconds")}
+    for data in (record["data"] for record in records):
+        assert {name for name in data if name.startswith("cw_grpo/")} == names
+        assert 0 < data["cw_grpo/effective_sample_share"] <= 1
+        assert data["cw_grpo/covariance_min"] <= 0 <= data["cw_grpo/covariance_max"]
 
 
 def trainer_processes(run: Path) -> list[psutil.Process]:
+    """The processes that a run has started."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -121,6 +136,22 @@ def trainer_processes(run: Path) -> list[psutil.Process]:
     return found
 
 
-def wait_for_ray(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, ROOT / "examples" / "launcher" / "wait_for_ray.py", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+@contextmanager
+def cluster(*arguments: str, **env: str) -> Iterator[tuple[str, str]]:
+    """A Ray cluster that somebody else has started: its address, and its RAY_TMPDIR."""
+    with tempfile.TemporaryDirectory(prefix="ray") as folder:
+        command = [BIN / "ray", "start", "--head", "--block", "--port=0", "--include-dashboard=false"]
+        with open(Path(folder) / "stdout", "w+") as stdout:
+            process = subprocess.Popen(
+                [*command, "--disable-usage-stats", *arguments],
+                env=os.environ | {"RAY_TMPDIR": folder} | env,
+                stdout=stdout,
+                stderr=stdout,
+            )
+            try:
+                address = Path(folder) / "ray" / "ray_current_cluster"
+                wait_until(address.exists, process, Path(stdout.name))
+                yield address.read_text(), folder
+            finally:
+                process.terminate()
+                process.wait(timeout=60)

@@ -16,14 +16,9 @@ import wrapt
 def _write_down(wrapped, instance, args, kwargs):
     called = inspect.signature(wrapped).bind(*args, **kwargs).arguments  # the plugin's hook calls by position
     data = called["data"]
-    seen = {
-        "uids": [str(uid) for uid in data.non_tensor_batch["uid"]],
-        "batch_keys": list(called.get("batch_keys", ())),
-        "response_mask": data.batch["response_mask"].clone(),
-        "old_log_probs": data.batch["old_log_probs"].clone(),
-        "token_level_rewards": data.batch["token_level_rewards"].clone(),
-        "estimator": str(called["adv_estimator"]),
-    }
+    tensors = ("response_mask", "old_log_probs", "token_level_rewards")
+    seen = {name: data.batch[name].clone() for name in tensors}
+    seen |= {"uids": list(map(str, data.non_tensor_batch["uid"])), "estimator": str(called["adv_estimator"])}
     result = wrapped(*args, **kwargs)
     seen["advantages"] = result.batch["advantages"].clone()
     folder = Path(os.environ["E2E_PROBE_DIR"])
@@ -34,19 +29,16 @@ def _write_down(wrapped, instance, args, kwargs):
     return result
 
 
-def _of_legacy_alone(wrapped, instance, args, kwargs):
+def _legacy_alone(wrapped, instance, args, kwargs):
     data = args[0] if args else kwargs["data"]  # V1, which calls this function too, selects no responses
     return _write_down(wrapped, instance, args, kwargs) if "responses" in data.batch else wrapped(*args, **kwargs)
 
 
-def _install(trainer_base):
-    wrapt.wrap_function_wrapper(trainer_base, "compute_advantage_for_multi_trajectories", _write_down)
-
-
-def _install_legacy(ray_trainer):
-    wrapt.wrap_function_wrapper(ray_trainer, "compute_advantage", _of_legacy_alone)
-
-
 if os.environ.get("E2E_PROBE_DIR"):
-    wrapt.register_post_import_hook(_install, "verl.trainer.ppo.v1.trainer_base")
-    wrapt.register_post_import_hook(_install_legacy, "verl.trainer.ppo.ray_trainer")
+    for module, function, wrapper in (
+        ("verl.trainer.ppo.v1.trainer_base", "compute_advantage_for_multi_trajectories", _write_down),
+        ("verl.trainer.ppo.ray_trainer", "compute_advantage", _legacy_alone),
+    ):
+        wrapt.register_post_import_hook(
+            lambda host, name=function, around=wrapper: wrapt.wrap_function_wrapper(host, name, around), module
+        )

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -28,15 +27,19 @@ from e2e import (
     assert_right,
     assert_same_first_step,
     batches,
+    cluster,
+    environment,
     finish,
     grpo_column,
     quickstart,
+    saved_step,
     trainer_processes,
-    wait_for_ray,
+    training_steps,
+    wait_until,
 )
 from omegaconf import OmegaConf
 from patched_verl import PARTS, copy_verl
-from ray_head import cluster
+from reference import reference_weights
 from tensordict import TensorDict
 from trainers import legacy_trainer
 from transformers import AutoTokenizer
@@ -54,234 +57,17 @@ IN_EVERY_RUN = "run_r1_distill_qwen_1_5b_fsdp.sh"  # the recipe that is not left
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def a_ray_of_their_own():
-    """Ray clusters of this machine are not found by the tests, nor theirs by others."""
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
-        patch.setenv("RAY_TMPDIR", folder)  # its sockets need a short path
-        patch.delenv("RAY_ADDRESS", raising=False)
-        yield
+def problems() -> Path:
+    return Path(os.environ["QUICKSTART_DATA"]) / "open_rs"
 
 
-@pytest.fixture(scope="module")
-def two_ranks(tmp_path_factory):
-    """Two FSDP ranks and small micro-batches on a Ray that was there; the first rollouts are kept for replay."""
-    run = tmp_path_factory.mktemp("e2e") / "two-ranks"
-    cache = run.parent / "rollouts"
-    replay = ("skip.rollout_tq.enable=True", f"skip.rollout_tq.dump_dir={cache}", "skip.rollout_tq.steps=[1]")
-    probe = {"PYTHONPATH": str(ROOT / "tests"), "VERL_USE_EXTERNAL_MODULES": "e2e_probe"}
-    with cluster("--num-gpus=2", "--num-cpus=16", E2E_PROBE_DIR=str(run / "probe"), **probe) as (_, folder):
-        process = quickstart(
-            run,
-            "actor_rollout_ref.actor.use_dynamic_bsz=False",
-            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
-            "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2",
-            *replay,
-            STEPS="2",
-            NGPUS="2",
-            RAY_ADDRESS="auto",
-            RAY_TMPDIR=folder,
-        )
-        records = finish(run, process)
-    return run, replay, records
-
-
-@pytest.fixture(scope="module")
-def first_run(two_ranks):
-    """One rank, on a Ray of its own: the rollouts of the two ranks once more."""
-    run = two_ranks[0].parent / "one-rank"
-    command = ["trainer.save_freq=2", *two_ranks[1]]
-    return run, command, finish(run, quickstart(run, *command, STEPS="2"))
-
-
-def test_two_ranks_on_a_running_ray_cluster_give_the_weights_of_one(two_ranks, first_run):
-    for run, _, records in (two_ranks, first_run):
-        assert_right(run)
-        assert_logged(records)
-    match = assert_same_first_step(first_run[0], two_ranks[0])
-    assert match != list(range(len(match)))  # another layout of the batch
-
-
-def test_a_finished_run_is_neither_deleted_nor_mislabelled(first_run, tmp_path):
-    """A copy of it, whose paths are where it lies; the same command is a success, another method is refused."""
-    run = tmp_path / "copy"
-    shutil.copytree(first_run[0], run)
-    saved = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and "report" not in path.parts}
-    assert quickstart(run, *first_run[1], STEPS="2").wait(timeout=120) == 0
-    said = (run / "stdout").read_text()
-    assert f"{run} is at its last step, 2. It goes on" in said and "tables and figures" in said
-    assert quickstart(run, *first_run[1], STEPS="2", METHOD="grpo").wait(timeout=120) == 2
-    assert "\n  algorithm.adv_estimator was cw_grpo, is grpo\n" in (run / "stdout").read_text()
-    changed = {path.name for path, content in saved.items() if path.read_bytes() != content}
-    assert changed <= {"stdout", ".lock", "report.log"}
-
-
-@pytest.mark.slow
-def test_after_kill_9_the_same_command_resumes_and_finishes(tmp_path):
-    run = tmp_path / "killed"
-    process = quickstart(run, "trainer.save_freq=1", STEPS="5")
-    tracker = run / "checkpoints" / "latest_checkpointed_iteration.txt"
-    deadline = time.monotonic() + 500
-    while not (tracker.exists() and int(tracker.read_text()) >= 2):
-        assert process.poll() is None and time.monotonic() < deadline, (run / "stdout").read_text()[-6000:]
-        time.sleep(0.1)
-    workers = [p for p in trainer_processes(run) if "WorkerDict" in " ".join(p.cmdline())]
-    assert workers
-    for worker in workers:
-        worker.send_signal(signal.SIGKILL)
-    assert process.wait(timeout=300) != 0
-    assert not trainer_processes(run), "processes of the killed run are left"
-    saved = int(tracker.read_text())
-    another = quickstart(run, "trainer.save_freq=1", STEPS="5", SEED="2")  # would go on from the weights of seed 1
-    assert another.wait(timeout=120) == 2
-    assert "\n  data.seed was 1, is 2\n" in (run / "stdout").read_text()
-    records = finish(run, quickstart(run, "trainer.save_freq=1", STEPS="5"))
-    assert [record["step"] for record in records] == list(range(saved + 1, 6))
-
-
-@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_an_evaluation_has_every_answer_and_asks_nothing_twice(killed, first_run, tmp_path):
-    """A checkpoint is merged and asked. In the slow one a Hugging Face model, too, and a kill while it is asked."""
-    run, *_ = first_run
-    out = tmp_path / "answers"
-    file = Path(os.environ["QUICKSTART_DATA"]) / "open_rs" / "test.parquet"
-    half = tmp_path / "half.parquet"
-    pq.write_table(pq.read_table(file).slice(0, 48), half)
-    environment = os.environ | {
-        "PATH": f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}",
-        "OVERLAY": "examples/cpu/overlay.sh",
-        "BENCHMARKS": f"sums={file} half@2={half}",
-        "OUT": str(out),
-        "MAX_PROMPT": "192",
-        "MAX_RESPONSE": "64",
-        "TEMPERATURE": "1.0",
-        "E2E_PROBE_DIR": str(out / "probe"),
-    }
-    command = [
-        "bash",
-        "examples/eval_benchmarks.sh",
-        *[str(MODEL)] * killed,
-        str(run / "checkpoints" / "global_step_2"),
-    ]
-    models = [*["model"] * killed, f"{run.name}-global_step_2"]
-    if killed:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment)
-        log, deadline = out / "model" / "verl.log", time.monotonic() + 400
-        while not (log.exists() and "ready to fit" in log.read_text(errors="replace")):
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.05)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        deadline = time.monotonic() + 60
-        while trainer_processes(out):
-            assert time.monotonic() < deadline, "processes of the killed evaluation are left"
-            time.sleep(0.5)
-        assert "model is not finished on half: evaluate it again to complete it." in read_answers(out)[1]
-
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=800)
-    assert result.returncode == 0, result.stdout + result.stderr
-    for model, name, count, n in [(model, *each) for model in models for each in (("sums", 96, 1), ("half", 48, 2))]:
-        graded = [json.loads(line) for line in (out / model / f"{name}.jsonl").read_text().split("\n")[:-1]]
-        assert [answer["question"] for answer in graded] == [f"{name}/{i}" for i in range(count) for _ in range(n)]
-        rows = pq.read_table(file).to_pylist()
-        for answer in graded:
-            row = rows[int(answer["question"].partition("/")[2])]
-            assert row["prompt"][-1]["content"] in answer["input"]  # the answer is to this question
-            again = compute_score(
-                row["data_source"], answer["output"], row["reward_model"]["ground_truth"], model_path=str(MODEL)
-            )
-            assert again == {key: answer[key] for key in again}
-        acc = [answer["acc"] for answer in graded]
-        assert 0.2 < sum(acc) / len(acc) < 0.9
-        assert f"{model}: {name} pass@1 {sum(acc) / len(acc):.2%}" in result.stdout
-    answers, notes = read_answers(out)
-    assert notes == [] and answers[-1].step == 2
-    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.jsonl")}
-    again = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
-    assert again.returncode == 0 and "verl's output" not in again.stdout
-    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.jsonl")} == before
-
-
-def test_the_covariance_is_recorded(first_run):
-    run, *_ = first_run
-    record = read_tokens(run / "checkpoints")[0]
-    assert record.step == 1
-    batch = batches(run)[0]
-    mask, c = batch["response_mask"] != 0, torch.zeros_like(batch["old_log_probs"], dtype=torch.float64)
-    a = torch.tensor(grpo_column(batch), dtype=torch.float64)
-    for uid in set(batch["uids"]):
-        rows = torch.tensor([row == uid for row in batch["uids"]])[:, None] & mask
-        x, advantage = batch["old_log_probs"].double(), a[:, None].expand_as(c)
-        c = torch.where(rows, (x - x[rows].mean()) * (advantage - advantage[rows].mean()), c)
-    at = torch.tensor(record.table["row"].to_pylist()), torch.tensor(record.table["position"].to_pylist())
-    assert record.table.num_rows == mask.sum() and mask[at].all()
-    assert record.table["covariance"].to_numpy() == pytest.approx(c[at].numpy(), rel=1e-3, abs=1e-5)
-    assert record.table["weight"].to_numpy().sum() == pytest.approx(mask.sum().item(), rel=1e-4)
-
-
-def test_the_legacy_trainer_gives_the_weights_of_v1_for_the_same_batch(first_run):
-    """The batches of the first run once more, through RayPPOTrainer's compute_advantage."""
-    run, *_ = first_run
-    trainer = legacy_trainer("algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.record_every=0")
-    for batch in batches(run):
-        names = ("response_mask", "old_log_probs", "token_level_rewards")
-        tensors = {name: batch[name] for name in names}
-        data = DataProto.from_dict(tensors=tensors, non_tensors={"uid": np.array(batch["uids"], dtype=object)})
-        data = ray_trainer.compute_advantage(data, adv_estimator="cw_grpo", config=trainer.config.algorithm)
-        torch.testing.assert_close(data.batch["advantages"], batch["advantages"], rtol=1e-6, atol=1e-6)
-
-
-def test_the_legacy_trainer_ended_by_ctrl_c_resumes(tmp_path):
-    """The same rollouts cannot be replayed there; weights, metrics and records are checked as V1's are."""
-    run = tmp_path / "legacy"
-    command = ["trainer.use_v1=False", "trainer.save_freq=1"]
-    process = quickstart(run, *command, STEPS="2")
-    tracker = run / "checkpoints" / "latest_checkpointed_iteration.txt"
-    deadline = time.monotonic() + 500
-    while not tracker.exists():
-        assert process.poll() is None and time.monotonic() < deadline, (run / "stdout").read_text()[-6000:]
-        time.sleep(0.1)
-    assert len(trainer_processes(run)) > 5
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    assert process.wait(timeout=60) == 130
-    assert not trainer_processes(run)
-    saved = int(tracker.read_text())
-    records = finish(run, quickstart(run, *command, STEPS=str(saved + 1)))
-    assert [record["step"] for record in records] == [saved + 1]  # not from the first step again
-    assert_right(run)
-    assert_logged(records)
-    assert read_tokens(run / "checkpoints")[0].step == 1
-
-
-@pytest.mark.slow  # no released verl has one; test_patches.py compares the functions in every run
-def test_a_verl_with_cw_grpo_of_its_own_gives_the_same_weights(first_run, tmp_path):
-    """The first run's rollouts once more, on a verl with the patches: its estimator runs, not the plugin's."""
-    one_rank, (_, *replay), _ = first_run
-    copy, run = copy_verl(tmp_path / "verl", *PARTS), tmp_path / "native"
-    process = quickstart(
-        run,
-        *replay,
-        STEPS="2",
-        PYTHONPATH=os.pathsep.join(map(str, (copy, ROOT, ROOT / "tests"))),
-    )
-    records = finish(run, process)
-    assert_right(run)
-    assert len(records) == 2
-    assert not [name for record in records for name in record["data"] if name.startswith("cw_grpo/")]
-    assert "cw_grpo is already registered" in (run / "train.log").read_text()
-    assert_same_first_step(one_rank, run)
-
-
-def recipe(script: str, out: Path, *overrides: str, **environment: str) -> list[dict]:
+def recipe(script: str, out: Path, *overrides: str) -> list[dict]:
     """The metrics of a recipe's two steps, trained through the CPU overlay with the quickstart's model and problems."""
-    path = os.environ | {"PATH": f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"}
-    data = Path(os.environ["QUICKSTART_DATA"]) / "open_rs"
-    subprocess.run(["bash", "examples/cpu/data.sh"], cwd=ROOT, env=path, check=True, timeout=300)
     variables = {
         "OVERLAY": "examples/cpu/overlay.sh",
         "MODEL_PATH": str(MODEL),
-        "TRAIN_FILES": str(data / "train.parquet"),
-        "VAL_FILES": str(data / "test.parquet"),
+        "TRAIN_FILES": str(problems() / "train.parquet"),
+        "VAL_FILES": str(problems() / "test.parquet"),
         "OUT": str(out),
         "LOGGER": '["file"]',
         "MAX_PROMPT": "192",
@@ -291,31 +77,23 @@ def recipe(script: str, out: Path, *overrides: str, **environment: str) -> list[
         "STEPS": "2",
         "TP": "1",
     }
+    env = environment(out, **variables)
+    subprocess.run(["bash", "examples/cpu/data.sh"], cwd=ROOT, env=env, check=True, timeout=300)
     command = ["bash", f"examples/{script}", *overrides]
-    result = subprocess.run(
-        command, cwd=ROOT, env=path | variables | environment, capture_output=True, text=True, timeout=800
-    )
+    result = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=800)
     assert result.returncode == 0, result.stdout[-6000:]
     (file,) = out.glob("metrics-*.jsonl")
-    records = [json.loads(line) for line in file.read_text().splitlines()]
-    assert (out / "latest_checkpointed_iteration.txt").read_text() == "2"
-    return [record for record in records if "training/global_step" in record["data"]]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("script", [script for script in SCRIPTS if script != IN_EVERY_RUN])
-def test_the_other_recipes_train_on_a_cpu(script, tmp_path):
-    records = recipe(script, tmp_path / "checkpoints")
+    records = training_steps(file)
+    assert saved_step(out) == 2 and [record["data"]["training/global_step"] for record in records] == [1, 2]
     assert_logged(records)
-    assert [record["data"]["training/global_step"] for record in records] == [1, 2]
-    for metrics in (record["data"] for record in records):
-        assert metrics["actor/grad_norm"] > 0
-        assert abs(metrics["actor/ppo_kl"]) < 1e-2  # the policy is the one that computed old_log_probs
+    return records
 
 
-def test_a_recipe_with_kl_rollout_correction_mini_batches_epochs_and_dynamic_sampling(tmp_path):
-    run = tmp_path / "everything"
-    records = recipe(
+@pytest.fixture(scope="module")
+def paper_run(tmp_path_factory):
+    """A recipe with KL, rollout correction, mini-batches, epochs, dynamic sampling and token records."""
+    run = tmp_path_factory.mktemp("e2e") / "everything"
+    recipe(
         IN_EVERY_RUN,
         run,
         "algorithm.use_kl_in_reward=True",
@@ -329,21 +107,22 @@ def test_a_recipe_with_kl_rollout_correction_mini_batches_epochs_and_dynamic_sam
         "actor_rollout_ref.actor.ppo_mini_batch_size=4",
         "+algorithm.cw_grpo.record_every=2",
         f"trainer.rollout_data_dir={run / 'rollouts'}",
-        PYTHONPATH=str(ROOT / "tests"),
-        VERL_USE_EXTERNAL_MODULES="e2e_probe",
-        E2E_PROBE_DIR=str(run / "probe"),
     )
-    assert [record["data"]["training/global_step"] for record in records] == [1, 2]
-    assert_right(run)
-    assert_logged(records)
+    return run
+
+
+def test_a_recipe_with_everything_trains_on_the_papers_weights(paper_run):
+    assert_right(paper_run)
     for step in (1, 2):  # groups whose scores are all alike were replaced
         scores: dict[str, set[float]] = {}
-        for line in (run / "rollouts" / f"{step}.jsonl").read_text().splitlines():
+        for line in (paper_run / "rollouts" / f"{step}.jsonl").read_text().splitlines():
             scores.setdefault(json.loads(line)["input"], set()).add(json.loads(line)["score"])
         assert len(scores) == 8 and all(len(of_prompt) > 1 for of_prompt in scores.values())
 
-    record = read_tokens(run)[-1]
-    answers = [json.loads(line) for line in (run / "rollouts" / "2.jsonl").read_text().splitlines()]
+
+def test_a_record_has_the_texts_of_verls_own_dump_and_the_covariances_of_the_batch(paper_run):
+    record = read_tokens(paper_run)[-1]
+    answers = [json.loads(line) for line in (paper_run / "rollouts" / "2.jsonl").read_text().splitlines()]
     assert record.step == 2 and set(record.prompts.values()) == {answer["input"] for answer in answers}
     said: dict[int, str] = {}
     for token in record.table.to_pylist():
@@ -351,22 +130,193 @@ def test_a_recipe_with_kl_rollout_correction_mini_batches_epochs_and_dynamic_sam
     texts = sorted(text.replace("<|im_end|>", "") for text in said.values())
     assert texts == sorted(answer["output"] for answer in answers)
 
+    batch = batches(paper_run)[-1]
+    lists = batch["old_log_probs"].tolist(), grpo_column(batch), batch["response_mask"].tolist(), batch["uids"]
+    weights, groups = reference_weights(*lists)
+    table = record.table.to_pandas()
+    assert len(table) == batch["response_mask"].sum()
+    expected = np.array(weights)[table["row"], table["position"]]
+    assert table["weight"].to_numpy() == pytest.approx(expected, rel=1e-3, abs=1e-4)
+    c = np.sort(np.concatenate([group["c"] for group in groups.values()]))
+    assert np.sort(table["covariance"]) == pytest.approx(c, rel=1e-3, abs=1e-5)
+
+
+def test_the_legacy_trainer_gives_the_weights_of_v1_for_the_same_batch(paper_run):
+    """The batches of that run once more, through RayPPOTrainer's compute_advantage."""
+    trainer = legacy_trainer("algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.record_every=0")
+    for batch in batches(paper_run):
+        tensors = {name: batch[name] for name in ("response_mask", "old_log_probs", "token_level_rewards")}
+        data = DataProto.from_dict(tensors=tensors, non_tensors={"uid": np.array(batch["uids"], dtype=object)})
+        data = ray_trainer.compute_advantage(data, adv_estimator="cw_grpo", config=trainer.config.algorithm)
+        torch.testing.assert_close(data.batch["advantages"], batch["advantages"], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", [script for script in SCRIPTS if script != IN_EVERY_RUN])
+def test_the_other_recipes_train_on_a_cpu(script, tmp_path):
+    for record in recipe(script, tmp_path / "checkpoints"):
+        assert record["data"]["actor/grad_norm"] > 0
+        assert abs(record["data"]["actor/ppo_kl"]) < 1e-2  # the policy is the one that computed old_log_probs
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory):
+    """Two FSDP ranks and small micro-batches on a Ray that was there; the rollouts are kept for replay."""
+    run = tmp_path_factory.mktemp("e2e") / "two-ranks"
+    replay = ("enable=True", f"dump_dir={run.parent / 'rollouts'}", "steps=[1]")
+    command = [f"skip.rollout_tq.{setting}" for setting in replay]
+    env = {name: environment(run)[name] for name in ("E2E_PROBE_DIR", "PYTHONPATH", "VERL_USE_EXTERNAL_MODULES")}
+    with cluster("--num-gpus=2", "--num-cpus=16", **env) as (_, folder):
+        process = quickstart(
+            run,
+            "actor_rollout_ref.actor.use_dynamic_bsz=False",
+            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
+            "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2",
+            *command,
+            STEPS="1",
+            NGPUS="2",
+            RAY_ADDRESS="auto",
+            RAY_TMPDIR=folder,
+        )
+        records = finish(run, process)
+    return run, command, records
+
+
+@pytest.fixture(scope="module")
+def one_rank(two_ranks):
+    """One rank, on a Ray of its own: the rollouts of the two ranks once more."""
+    run = two_ranks[0].parent / "one-rank"
+    return run, two_ranks[1], finish(run, quickstart(run, *two_ranks[1], STEPS="1"))
+
+
+def test_two_ranks_on_a_running_ray_cluster_give_the_weights_of_one(two_ranks, one_rank):
+    for run, _, records in (two_ranks, one_rank):
+        assert_right(run)
+        assert_logged(records)
+    match = assert_same_first_step(one_rank[0], two_ranks[0])
+    assert match != list(range(len(match)))  # another layout of the batch
+
+
+def test_a_finished_run_is_neither_deleted_nor_mislabelled(one_rank, tmp_path):
+    """A copy of it, whose paths are where it lies; the same command is a success, another method is refused."""
+    run = tmp_path / "copy"
+    shutil.copytree(one_rank[0], run)
+    saved = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and "report" not in path.parts}
+    assert quickstart(run, *one_rank[1], STEPS="1").wait(timeout=120) == 0
+    said = (run / "stdout").read_text()
+    assert f"{run} is at its last step, 1. It goes on" in said and "tables and figures" in said
+    assert quickstart(run, *one_rank[1], STEPS="1", METHOD="grpo").wait(timeout=120) == 2
+    assert "\n  algorithm.adv_estimator was cw_grpo, is grpo\n" in (run / "stdout").read_text()
+    changed = {path.name for path, content in saved.items() if path.read_bytes() != content}
+    assert changed <= {"stdout", ".lock", "report.log"}
+
+
+@pytest.mark.slow  # no released verl has one; test_patches.py compares the functions in every run
+def test_a_verl_with_cw_grpo_of_its_own_gives_the_same_weights(one_rank, tmp_path):
+    """The rollouts once more, on a verl with the patches: its estimator runs, not the plugin's."""
+    copy, run = copy_verl(tmp_path / "verl", *PARTS), tmp_path / "native"
+    path = os.pathsep.join(map(str, (copy, ROOT, ROOT / "tests")))
+    (record,) = finish(run, quickstart(run, *one_rank[1], STEPS="1", PYTHONPATH=path))
+    assert_right(run)
+    assert not [name for name in record["data"] if name.startswith("cw_grpo/")]
+    assert "cw_grpo is already registered" in (run / "train.log").read_text()
+    assert_same_first_step(one_rank[0], run)
+
+
+def test_the_legacy_trainer_ended_by_ctrl_c_resumes(tmp_path):
+    """The same rollouts cannot be replayed there; weights, metrics and records are checked as V1's are."""
+    run = tmp_path / "legacy"
+    command = ["trainer.use_v1=False", "trainer.save_freq=1"]
+    process = quickstart(run, *command, STEPS="2")
+    wait_until(lambda: saved_step(run / "checkpoints"), process, run / "stdout")
+    assert len(trainer_processes(run)) > 5
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    assert process.wait(timeout=60) == 130
+    assert not trainer_processes(run)
+    saved = saved_step(run / "checkpoints")
+    records = finish(run, quickstart(run, *command, STEPS=str(saved + 1)))
+    assert [record["step"] for record in records] == [saved + 1]  # not from the first step again
+    assert_right(run)
+    assert_logged(records)
+    assert read_tokens(run / "checkpoints")[0].step == 1
+
+
+@pytest.mark.slow
+def test_after_kill_9_the_same_command_resumes_and_finishes(tmp_path):
+    run = tmp_path / "killed"
+    process = quickstart(run, "trainer.save_freq=1", STEPS="5")
+    wait_until(lambda: saved_step(run / "checkpoints") >= 2, process, run / "stdout")
+    workers = [p for p in trainer_processes(run) if "WorkerDict" in " ".join(p.cmdline())]
+    assert workers
+    for worker in workers:
+        worker.send_signal(signal.SIGKILL)
+    assert process.wait(timeout=300) != 0
+    assert not trainer_processes(run), "processes of the killed run are left"
+    saved = saved_step(run / "checkpoints")
+    another = quickstart(run, "trainer.save_freq=1", STEPS="5", SEED="2")  # would go on from the weights of seed 1
+    assert another.wait(timeout=120) == 2
+    assert "\n  data.seed was 1, is 2\n" in (run / "stdout").read_text()
+    records = finish(run, quickstart(run, "trainer.save_freq=1", STEPS="5"))
+    assert [record["step"] for record in records] == list(range(saved + 1, 6))
+
+
+@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_an_evaluation_has_every_answer_and_asks_nothing_twice(killed, paper_run, tmp_path):
+    """A checkpoint is merged and asked. In the slow one a Hugging Face model, too, and a kill while it is asked."""
+    out, file, half = tmp_path / "answers", problems() / "test.parquet", tmp_path / "half.parquet"
+    pq.write_table(pq.read_table(file).slice(0, 48), half)
+    env = environment(
+        out,
+        OVERLAY="examples/cpu/overlay.sh",
+        BENCHMARKS=f"sums={file} half@2={half}",
+        OUT=str(out),
+        MAX_PROMPT="192",
+        MAX_RESPONSE="64",
+        TEMPERATURE="1.0",
+    )
+    command = ["bash", "examples/eval_benchmarks.sh", *[str(MODEL)] * killed, str(paper_run / "global_step_2")]
+    models = [*["model"] * killed, f"{paper_run.name}-global_step_2"]
+    if killed:
+        process = subprocess.Popen(command, cwd=ROOT, env=env)
+        log = out / "model" / "verl.log"
+        wait_until(lambda: log.exists() and "ready to fit" in log.read_text(errors="replace"), process, log)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        deadline = time.monotonic() + 60
+        while trainer_processes(out):
+            assert time.monotonic() < deadline, "processes of the killed evaluation are left"
+            time.sleep(0.5)
+        assert "model is not finished on half: evaluate it again to complete it." in read_answers(out)[1]
+
+    result = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=800)
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = pq.read_table(file).to_pylist()
+    for model, name, count, n in [(model, *each) for model in models for each in (("sums", 96, 1), ("half", 48, 2))]:
+        graded = [json.loads(line) for line in (out / model / f"{name}.jsonl").read_text().split("\n")[:-1]]
+        assert [answer["question"] for answer in graded] == [f"{name}/{i}" for i in range(count) for _ in range(n)]
+        for answer in graded:
+            row = rows[int(answer["question"].partition("/")[2])]
+            assert row["prompt"][-1]["content"] in answer["input"]  # the answer is to this question
+            again = compute_score(
+                row["data_source"], answer["output"], row["reward_model"]["ground_truth"], model_path=str(MODEL)
+            )
+            assert again == {key: answer[key] for key in again}
+        acc = [answer["acc"] for answer in graded]
+        assert 0.2 < sum(acc) / len(acc) < 0.9
+        assert f"{model}: {name} pass@1 {sum(acc) / len(acc):.2%}" in result.stdout
+    answers, notes = read_answers(out)
+    assert notes == [] and answers[-1].step == 2
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.jsonl")}
+    again = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=200)
+    assert again.returncode == 0 and "verl's output" not in again.stdout
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.jsonl")} == before
+
 
 @pytest.mark.slow
 def test_the_loss_in_an_asynchronous_trainer_with_the_quickstarts_own_sizes(tmp_path):
     run = tmp_path / "a name with = in it"
-    records = finish(
-        run,
-        quickstart(
-            run,
-            "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo",
-            "trainer.v1.trainer_mode=colocate_async",
-            METHOD="grpo",
-            STEPS="2",
-            size=(),
-        ),
-    )
-    assert_logged(records)
+    loss, mode = "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo", "trainer.v1.trainer_mode=colocate_async"
+    assert_logged(finish(run, quickstart(run, loss, mode, METHOD="grpo", STEPS="2", size=())))
     assert {batch["estimator"].split(".")[-1].lower() for batch in batches(run)} == {"grpo"}
     assert [len(batch["uids"]) for batch in batches(run)] == [64, 64]
 
@@ -388,22 +338,21 @@ def test_verls_reward_loop_in_a_ray_actor():
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     boxed = r"<think>so</think> The answer is $\boxed{%s}$."
     responses = [boxed % "27", boxed % "28", boxed % "9^{9^{9^{9}}}", "no idea"]
-    ids = [tokenizer.encode(response, add_special_tokens=False) for response in responses]
-    width = max(map(len, ids))
-    tokens = torch.tensor([row + [tokenizer.pad_token_id] * (width - len(row)) for row in ids])
-    mask = torch.tensor([[1] * (1 + len(row)) + [0] * (width - len(row)) for row in ids])
-    batch = TensorDict(
-        {"prompts": torch.zeros(len(ids), 1, dtype=torch.long), "responses": tokens, "attention_mask": mask},
-        batch_size=len(ids),
-    )
-    data = DataProto.from_single_dict(dict(batch))
+    encoded = tokenizer(responses, add_special_tokens=False, padding=True, padding_side="right", return_tensors="pt")
+    mask = torch.nn.functional.pad(encoded["attention_mask"], (1, 0), value=1)  # and a prompt of one token
+    batch = {"prompts": torch.zeros(4, 1, dtype=torch.long), "responses": encoded["input_ids"], "attention_mask": mask}
+    data = DataProto.from_single_dict(dict(TensorDict(batch, batch_size=4)))
     for key, values in {
         "data_source": ["knoveleng/open-rs"] * 4,
         "reward_model": [{"style": "rule", "ground_truth": "27"}] * 4,
         "extra_info": [{"index": i} for i in range(4)],
     }.items():
         data.non_tensor_batch[key] = np.array(values, dtype=object)
-
+    function = {
+        "path": "pkg://cw_plugin.rewards",
+        "name": "compute_score",
+        "reward_kwargs": {"format_weight": 0.5, "time_limit": 1.0},
+    }
     config = OmegaConf.create(
         {
             "actor_rollout_ref": {"model": {"path": str(MODEL), "tokenizer_path": None}},
@@ -411,15 +360,11 @@ def test_verls_reward_loop_in_a_ray_actor():
                 "num_workers": 1,
                 "reward_model": {"enable": False},
                 "reward_manager": {"source": "register", "name": "naive"},
-                "custom_reward_function": {
-                    "path": "pkg://cw_plugin.rewards",
-                    "name": "compute_score",
-                    "reward_kwargs": {"format_weight": 0.5, "time_limit": 1.0},
-                },
+                "custom_reward_function": function,
             },
         }
     )
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         manager = RewardLoopManager(config)
         result = manager.compute_rm_score(data)
@@ -437,15 +382,15 @@ def test_verls_reward_loop_in_a_ray_actor():
         ray.shutdown()
 
 
+def wait_for_ray(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, ROOT / "examples" / "launcher" / "wait_for_ray.py", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
 def test_ray_workers_are_asked(monkeypatch):
     config = OmegaConf.create({"trainer": {"use_v1": False}})
-    assert list(checks.ray_workers(config)) == []
-    monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", "none")
-    (finding,) = checks.ray_workers(config)
-    assert "a Ray worker on" in finding.what and "restart a running cluster" in finding.fix
-
+    assert list(checks.ray_workers(config)) == []  # of a Ray that this starts
     with cluster("--num-cpus=1", VERL_USE_EXTERNAL_PLUGINS="none") as (address, folder):
-        monkeypatch.delenv("VERL_USE_EXTERNAL_PLUGINS")
         monkeypatch.setenv("RAY_ADDRESS", address)
         monkeypatch.setenv("RAY_TMPDIR", folder)
         (finding,) = checks.ray_workers(config)
@@ -464,14 +409,10 @@ def test_the_study_trains_two_at_a_time_and_gathers_what_has_finished(tmp_path):
         "study.run(jobs)\n"
     )
     folder = ROOT / "examples" / "study"
-    environment = os.environ | {
-        "PATH": f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(folder),
-        "WORK": str(tmp_path),
-    }
+    env = environment(tmp_path, PYTHONPATH=str(folder), WORK=str(tmp_path), VERL_USE_EXTERNAL_MODULES="")
     subprocess.run([sys.executable, folder / "task.py", "problems", tmp_path / "data"], check=True)
     command = [sys.executable, "-c", code]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800)
+    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=800)
     assert result.returncode == 0, result.stdout + result.stderr
     metrics = pq.read_table(tmp_path / "results" / "metrics.parquet").to_pylist()
     runs = {method: [row for row in metrics if row["method"] == method] for method in ("cw_grpo", "cw_grpo_shuffled")}
@@ -487,5 +428,5 @@ def test_the_study_trains_two_at_a_time_and_gathers_what_has_finished(tmp_path):
     assert {row["method"] for row in covariance} == set(runs)
     assert sum(row["count"] for row in covariance if row["method"] == "cw_grpo") > 500
     finished = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*/finished")}
-    subprocess.run(command, env=environment, check=True, timeout=60)
+    subprocess.run(command, env=env, check=True, timeout=60)
     assert len(finished) == 2 and all(path.stat().st_mtime_ns == before for path, before in finished.items())

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
+import os
 import random
+import runpy
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import openrlhf_settings
 import pytest
 import torch
@@ -129,19 +133,12 @@ def each(made: list[Any]):
     return ((experience, i) for experience in made for i in range(len(experience.prompts)))
 
 
-def padded(made: list[Any], name: str) -> torch.Tensor:
-    width = max(experience.action_mask.shape[1] for experience in made)
-    rows = [getattr(experience, name)[i] for experience, i in each(made)]
-    return torch.stack([torch.nn.functional.pad(row, (0, width - len(row))) for row in rows])
-
-
 def both(plain, maker, actor, turns=1) -> tuple[list[Any], list[Any]]:
     made = experiences(maker, actor, turns)
     return plain(maker, copy.deepcopy(made)), maker.compute_advantages_and_returns(made)
 
 
-@pytest.mark.parametrize("turns", [1, 3])
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("turns", "dynamic"), [(1, False), (3, True)])
 @pytest.mark.parametrize("estimator", openrlhf_integration.GROUPED)
 def test_every_row_reaches_the_loss_with_the_weights_of_its_prompt(
     plain, actor, tmp_path, monkeypatch, estimator, dynamic, turns
@@ -178,31 +175,9 @@ def test_every_row_reaches_the_loss_with_the_weights_of_its_prompt(
     assert total / tokens == pytest.approx(-sum(map(sum, wanted)) / tokens, abs=1e-6)
 
 
-def test_the_weights_are_those_of_the_verl_estimator(plain, actor, tmp_path):
-    """Up to the factor by which the advantages of the two differ, the epsilon below the standard deviation."""
-    pytest.importorskip("verl")
-    from cw_plugin.verl_integration.estimator import compute_cw_grpo_advantage
-
-    before, after = both(plain, maker_of(settings(tmp_path)), actor, turns=3)
-    mask, log_probs = padded(before, "action_mask"), padded(before, "action_log_probs")
-    rewards = torch.zeros_like(log_probs)
-    rewards[:, 0] = torch.cat([experience.rewards for experience in before])
-    uids = np.array([experience.prompts[i] for experience, i in each(before)], dtype=object)
-    of_verl, _ = compute_cw_grpo_advantage(rewards, mask.long(), uids, None, log_probs)
-    advantages = padded(before, "advantages").gather(1, mask.argmax(1, keepdim=True))
-    of_both = []
-    for weighted, scale in ((of_verl, of_verl.sum(1, keepdim=True)), (padded(after, "advantages"), advantages)):
-        signal = (advantages != 0)[:, 0]
-        weights = (weighted / scale)[signal]
-        of_both.append(weights / weights.sum(1, keepdim=True))
-    assert signal.sum() > len(signal) / 2
-    assert torch.allclose(*of_both, atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_the_kernel_none_is_openrlhf_bit_for_bit(plain, actor, tmp_path, monkeypatch, dynamic):
+def test_the_kernel_none_is_openrlhf_bit_for_bit(plain, actor, tmp_path, monkeypatch):
     monkeypatch.setenv("CW_GRPO_KERNEL", "none")
-    maker = maker_of(settings(tmp_path, **{"train.dynamic_batch_enable": dynamic}))
+    maker = maker_of(settings(tmp_path, **{"train.dynamic_batch_enable": True}))
     before, after = both(plain, maker, actor)
     for ours, theirs in zip(after, before, strict=True):
         assert torch.equal(ours.advantages, theirs.advantages) and torch.equal(ours.returns, theirs.returns)
@@ -268,14 +243,11 @@ def test_what_would_not_be_the_method_is_refused_before_training(tmp_path, chang
     assert openrlhf_settings.name(flag) in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_kl_penalty_in_the_loss_is_allowed(tmp_path):
+def test_a_kl_penalty_in_the_loss_is_allowed_and_a_run_with_the_hook_says_so_once(tmp_path, caplog):
+    logger = logging.getLogger(openrlhf_integration.MAKER)  # which does not propagate
+    logger.addHandler(caplog.handler)
     maker_of(settings(tmp_path, **{"algo.kl.init_coef": 0.01, "algo.kl.use_loss": True}))
-
-
-def test_a_run_with_the_hook_says_so_once(tmp_path, caplog):
-    openrlhf_integration._logger.addHandler(caplog.handler)
-    maker_of(settings(tmp_path))
-    openrlhf_integration._logger.removeHandler(caplog.handler)
+    logger.removeHandler(caplog.handler)
     assert [m for m in caplog.messages if "cw_grpo" in m] == [
         "cw_grpo: this run trains on reweighted advantages, Options(scope='group', kernel='gaussian', record_every=50)"
     ]
@@ -309,3 +281,24 @@ def test_advantages_that_differ_within_a_response_are_refused(actor, tmp_path):
         experience.kl = torch.rand_like(experience.action_log_probs)
     with pytest.raises(HostError, match="differs within a response"):
         maker.compute_advantages_and_returns(copy.deepcopy(made))
+
+
+@pytest.mark.skipif(openrlhf_settings.FLAT, reason="0.9 has other arguments")
+def test_openrlhf_accepts_the_arguments_of_the_recipe(monkeypatch):
+    printed = subprocess.run(
+        ["bash", "examples/openrlhf/paper.sh"], env={**os.environ, "DRY_RUN": "1"}, capture_output=True, text=True
+    )
+
+    class Parsed(Exception):
+        pass
+
+    def stop(args):
+        raise Parsed(args)
+
+    monkeypatch.setattr("openrlhf.utils.get_strategy", stop)
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    monkeypatch.setattr(sys, "argv", ["train_ppo_ray", *printed.stdout.splitlines()])
+    with pytest.raises(Parsed) as caught:
+        runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__")
+    (args,) = caught.value.args
+    assert openrlhf_integration.check(args)["samples"] == 12 and args.algo.kl.use_loss is True

@@ -1,4 +1,5 @@
-"""The tests of OpenRLHF under the oldest and the newest release that fit, and one that does not.
+"""The tests of OpenRLHF under the newest release that fits, the weights' test under the oldest, and one release that
+does not fit.
 
 Each release lies in a folder of its own, over the packages of the environment, with what it imports besides: the real
 DeepSpeed, and the stand-in for flash-attn of examples/openrlhf/cpu.
@@ -17,42 +18,41 @@ import pytest
 from cw_plugin.openrlhf_integration import TESTED
 
 ROOT = Path(__file__).parent.parent
-NEEDS = ["deepspeed==0.19.6", "hjson", "py-cpuinfo", "pylatexenc"]  # builds nothing that runs on a GPU
+TESTS = str(ROOT / "tests" / "test_openrlhf.py")
+WEIGHTS = f"{TESTS}::test_every_row_reaches_the_loss_with_the_weights_of_its_prompt"
 
 
-def folder_with(name: str, *packages: str) -> Path:
-    folder = ROOT / ".cache" / name
-    if not (folder / packages[0].partition("==")[0]).exists():
+@pytest.fixture
+def run(packages):
+    def start(version: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         # OpenRLHF's wheels hold Python alone, and name one version of it.
-        any_python = ["--only-binary=:all:", "--python-version", "3.11"] if name != "openrlhf-needs" else []
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder]
-        subprocess.run(
-            [*command, *any_python, *packages], env={**os.environ, "DS_BUILD_OPS": "0"}, check=True, timeout=300
+        release = packages(f"openrlhf=={version}", "--only-binary=:all:", "--python-version=3.11")
+        needs = packages("deepspeed==0.19.6", "hjson", "py-cpuinfo", "pylatexenc", DS_BUILD_OPS="0")
+        path = [release, needs, ROOT, ROOT / "examples" / "openrlhf" / "cpu", os.environ.get("PYTHONPATH", "")]
+        return subprocess.run(
+            [sys.executable, *arguments],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "HF_HUB_OFFLINE": "1", **environment},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=550,
         )
-    return folder
+
+    return start
 
 
-def run(version: str, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    folders = [folder_with(f"openrlhf-{version}", f"openrlhf=={version}"), folder_with("openrlhf-needs", *NEEDS)]
-    path = [*folders, ROOT, ROOT / "examples" / "openrlhf" / "cpu", os.environ.get("PYTHONPATH", "")]
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "HF_HUB_OFFLINE": "1", **environment},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=550,
-    )
-
-
-@pytest.mark.parametrize("version", TESTED)
-def test_a_release_of_openrlhf_passes_the_tests(version):
-    result = run(version, "-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "tests" / "test_openrlhf.py")
+@pytest.mark.parametrize(
+    ("version", "tests"),
+    [(TESTED[1], TESTS), (TESTED[0], WEIGHTS), pytest.param(TESTED[0], TESTS, marks=pytest.mark.slow)],
+    ids=["newest", "oldest", "all on the oldest"],
+)
+def test_a_release_of_openrlhf_passes_the_tests(version, tests, run):
+    result = run(version, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests)
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
     assert re.search(r"\d+ passed", result.stdout)
 
 
-def test_a_release_of_another_shape_is_refused():
+def test_a_release_of_another_shape_is_refused(run):
     code = """
 from cw_plugin import openrlhf_integration
 openrlhf_integration.install()
@@ -66,12 +66,12 @@ import openrlhf.trainer.ppo_utils.experience_maker
     )
 
 
-def test_the_launcher_refuses_an_unknown_option_before_anything_starts():
+def test_the_launcher_refuses_an_unknown_option_before_anything_starts(run):
     result = run(TESTED[1], "-m", "cw_plugin.openrlhf_integration", CW_GRPO_KERNAL="none")
     assert result.returncode == 1 and result.stderr.startswith("cw_grpo: kernal is not an option")
 
 
-def test_the_launcher_fails_if_rays_workers_have_no_hook():
+def test_the_launcher_fails_if_rays_workers_have_no_hook(run):
     """A Ray of its own, in which another hook stands in the place of ours."""
     code = """
 import sys

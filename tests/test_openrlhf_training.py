@@ -6,6 +6,7 @@ Its environment is that of examples/openrlhf/quickstart_cpu.sh.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -19,20 +20,22 @@ from reference import reference_weights
 
 ROOT = Path(__file__).parent.parent
 CPU = ROOT / "examples" / "openrlhf" / "cpu"
-VENV = Path(os.environ.get("OPENRLHF_VENV", ROOT / ".cache" / "openrlhf-venv"))
 SAMPLES = 8
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def environment():
-    subprocess.run(["bash", CPU / "install.sh", VENV], check=True, timeout=1200)
-    path = f"{VENV / 'bin'}{os.pathsep}{os.environ['PATH']}"
+@pytest.fixture(scope="module")
+def path(request) -> str:
+    """PATH with an environment of its own, OPENRLHF_VENV or one in pytest's cache; the problems are made there."""
+    venv = os.environ.get("OPENRLHF_VENV") or request.config.cache.mkdir("openrlhf") / "venv"
+    subprocess.run(["bash", CPU / "install.sh", venv], check=True, timeout=1200)
+    path = f"{venv}/bin{os.pathsep}{os.environ['PATH']}"
     subprocess.run(["bash", ROOT / "examples" / "cpu" / "data.sh"], env={**os.environ, "PATH": path}, check=True)
+    return path
 
 
-def start(folder: Path, *flags: str) -> subprocess.Popen[str]:
+def start(path: str, folder: Path, *flags: str) -> subprocess.Popen[str]:
     """Three prompts with eight responses each are 24 rows in six experiences, three for each of two actors."""
     (folder / "probe").mkdir(parents=True, exist_ok=True)
     settings = {
@@ -62,15 +65,14 @@ def start(folder: Path, *flags: str) -> subprocess.Popen[str]:
         "vllm.num_engines": 1,
         "vllm.gpu_memory_utilization": 0.3,
     }
-    path = [str(ROOT), str(ROOT / "tests"), str(CPU)]
     return subprocess.Popen(
-        [VENV / "bin" / "python", "-m", "openrlhf_probe"]
+        [shutil.which("python", path=path), "-m", "openrlhf_probe"]
         + [str(part) for name, value in settings.items() for part in (f"--{name}", value)]
         + ["--train.async_enable", "--data.apply_chat_template", "--vllm.enforce_eager", *flags],
         env={
             **os.environ,
-            "PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": os.pathsep.join(path),
+            "PATH": path,
+            "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests", CPU))),
             "PROBE": str(folder / "probe"),
             "HF_HUB_OFFLINE": "1",
             "CW_GRPO_RECORD_EVERY": "1",
@@ -130,8 +132,8 @@ def check_weights(folder: Path) -> int:
     return sum(len(processes) > 1 for processes in actors.values())
 
 
-def test_two_actors_train_asynchronously_and_a_killed_run_goes_on(tmp_path):
-    first = start(tmp_path, "--ckpt.save_steps", "1")
+def test_two_actors_train_asynchronously_and_a_killed_run_goes_on(path, tmp_path):
+    first = start(path, tmp_path, "--ckpt.save_steps", "1")
     latest = tmp_path / "checkpoints" / "_actor" / "latest"
     try:
         while not (latest.exists() and latest.read_text() >= "global_step2"):
@@ -144,7 +146,7 @@ def test_two_actors_train_asynchronously_and_a_killed_run_goes_on(tmp_path):
     for file in (tmp_path / "probe").glob("*"):  # of a step that the checkpoint may not have
         file.unlink()
 
-    second = start(tmp_path, "--ckpt.save_steps", "1", "--ckpt.load_enable")
+    second = start(path, tmp_path, "--ckpt.save_steps", "1", "--ckpt.load_enable")
     try:
         assert second.wait(timeout=900) == 0, (tmp_path / "log").read_text()[-5000:]
     finally:

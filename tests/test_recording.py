@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-import time
+import threading
 from pathlib import Path
 
 import numpy as np
-import pyarrow.compute as pc
 import pytest
 import torch
 from reference import reference_weights
@@ -18,7 +17,6 @@ from cw_plugin import recording
 from cw_plugin.recording import Batch, TokenFiles
 from cw_plugin.reports.covariance import extremes, one_side
 from cw_plugin.reports.records import TokenRecord, read_tokens, tokens_of
-from cw_plugin.weights import reweight
 
 TOKENIZER = AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "examples" / "cpu" / "model")
 
@@ -42,43 +40,40 @@ def random_batch(seed: int, rows: int = 24, time: int = 60) -> Batch:
     )
 
 
-def recorded(folder: Path, batch: Batch, step: int = 1, scope: str = "group", kernel: str = "gaussian") -> TokenRecord:
-    files = TokenFiles(folder, scope, kernel, logging.getLogger("test"))
+def files_in(folder: Path, scope: str = "group", kernel: str = "gaussian") -> TokenFiles:
+    return TokenFiles(folder, scope, kernel, logging.getLogger("test"))
+
+
+def recorded(files: TokenFiles, folder: Path, batch: Batch, step: int = 1) -> TokenRecord:
     files.write(step, batch, TOKENIZER)
     files.finish()
     (record,) = read_tokens(folder)
     return record
 
 
-def expected(batch: Batch, scope: str) -> dict[tuple[int, int], tuple[float, float, float]]:
+def expected(batch: Batch, scope: str = "group") -> dict[tuple[int, int], tuple[float, float, float]]:
     """(row, position) -> c, w and w~ in float64."""
-    group = batch.group if scope == "group" else torch.zeros_like(batch.group)
-    arguments = (batch.log_probs, batch.advantages, batch.response_mask, group)
-    weights, groups = reference_weights(*(tensor.tolist() for tensor in arguments))
+    number = batch.group if scope == "group" else torch.zeros_like(batch.group)
+    tensors = (batch.log_probs, batch.advantages, batch.response_mask, number)
+    _, groups = reference_weights(*(tensor.tolist() for tensor in tensors))
     found = {}
-    for number in group.unique().tolist():
-        places = [(i, t) for i in (group == number).nonzero()[:, 0].tolist() for t in range(60) if arguments[2][i, t]]
-        x = np.array([arguments[0][place].item() for place in places])
-        a = np.array([arguments[1][i].item() for i, _ in places])
-        c = (x - x.mean()) * (a - a.mean())
-        w = np.exp(-(c**2) / (2 * groups[number]["sigma"] ** 2))
-        found |= {place: (c[n], w[n], weights[place[0]][place[1]]) for n, place in enumerate(places)}
+    for g, of_group in groups.items():
+        places = map(tuple, (batch.response_mask & (number == g)[:, None]).nonzero().tolist())
+        columns = (of_group[name].tolist() for name in ("c", "w", "weights"))
+        found |= dict(zip(places, zip(*columns, strict=True), strict=True))
     return found
 
 
-@pytest.mark.parametrize("scope", ["group", "batch"])
-@pytest.mark.parametrize("kernel", ["gaussian", "none"])
+@pytest.mark.parametrize(("scope", "kernel"), [("group", "gaussian"), ("batch", "none")])
 def test_a_record_holds_every_token_with_what_the_weights_did(tmp_path, scope, kernel):
     batch = random_batch(1)
-    record = recorded(tmp_path, batch, 7, scope, kernel)
+    record = recorded(files_in(tmp_path, scope, kernel), tmp_path, batch, 7)
     assert (record.step, record.scope, record.kernel) == (7, scope, kernel)
     assert (record.groups, record.tokens) == (4, int(batch.response_mask.sum()))
     assert record.prompts == {group: f"{group}+1=" for group in range(4)}
-    rows = record.table.to_pylist()
-    tokens = expected(batch, scope)
-    assert len(rows) == len(tokens)
+    rows, tokens = record.table.to_pylist(), expected(batch, scope)
     order = [(row["group"], row["row"], row["position"]) for row in rows]
-    assert order == sorted(order)
+    assert len(rows) == len(tokens) and order == sorted(order)
     for row in rows:
         i, t = row["row"], row["position"]
         c, w, weight = tokens[i, t]
@@ -91,21 +86,13 @@ def test_a_record_holds_every_token_with_what_the_weights_did(tmp_path, scope, k
         assert row["weight"] == pytest.approx(weight if kernel == "gaussian" else 1, abs=1e-3)
 
 
-def test_the_recorded_weights_are_those_that_were_trained_on(tmp_path):
-    batch = random_batch(2)
-    table = recorded(tmp_path, batch).table
-    weighted, _ = reweight(batch.log_probs, batch.advantages, batch.response_mask, batch.group)
-    at = weighted[table["row"].to_numpy(), table["position"].to_numpy()].numpy()
-    assert table["weight"].to_numpy() * table["advantage"].to_numpy() == pytest.approx(at, rel=1e-4, abs=1e-6)
-
-
 def test_of_a_large_batch_whole_groups_are_drawn(tmp_path, monkeypatch):
     batch = random_batch(3, rows=120)
     sizes = {g: int(batch.response_mask[batch.group == g].sum()) for g in range(20)}
     monkeypatch.setattr(recording, "LIMIT", 1500)
     drawn = []
     for step in range(1, 30):
-        record = recorded(tmp_path / str(step), batch, step)
+        record = recorded(files_in(tmp_path / str(step)), tmp_path / str(step), batch, step)
         held = dict(zip(*np.unique(record.table["group"].to_numpy(), return_counts=True), strict=True))
         assert held == {group: sizes[group] for group in held}  # none is cut
         assert 1500 - max(sizes.values()) < record.table.num_rows <= 1500
@@ -114,25 +101,55 @@ def test_of_a_large_batch_whole_groups_are_drawn(tmp_path, monkeypatch):
         drawn.append(frozenset(held))
     assert len(set(drawn)) > 10 and frozenset.union(*drawn) == set(range(20))
     monkeypatch.setattr(recording, "LIMIT", 5)
-    assert len(set(recorded(tmp_path / "one", batch).table["group"].to_pylist())) == 1
+    record = recorded(files_in(tmp_path / "one"), tmp_path / "one", batch)
+    assert len(set(record.table["group"].to_pylist())) == 1
 
 
-def test_a_folder_that_cannot_be_written_is_said_in_the_log(tmp_path, caplog):
+def test_a_record_that_fails_is_said_in_the_log(tmp_path, caplog):
     (tmp_path / "tokens").write_text("a file in the place of the folder")
-    files = TokenFiles(tmp_path, "group", "gaussian", logging.getLogger("test"))
+    files = files_in(tmp_path)
     files.write(3, random_batch(0), TOKENIZER)
     files.finish()
     assert "tokens/step_000003.parquet cannot be written" in caplog.text and "Traceback" not in caplog.text
+    files = files_in(tmp_path / "broken")
+    files.write(1, random_batch(0), object())
+    files.finish()
+    assert "has no attribute 'batch_decode'" in caplog.text and not list(tmp_path.rglob("*.parquet"))
+
+
+def test_batches_are_written_in_their_order_as_they_were_when_they_were_given(tmp_path):
+    """The trainer goes on, and changes its tensors, before the first of a step's eleven batches is written."""
+    gone_on = threading.Event()
+
+    class Waiting:
+        def batch_decode(self, several):
+            assert gone_on.wait(60)
+            return TOKENIZER.batch_decode(several)
+
+        decode = TOKENIZER.decode
+
+    files, batches = files_in(tmp_path), [random_batch(seed) for seed in range(11)]
+    ids = [batch.sequences([3])[0][1].clone() for batch in batches]
+    for batch in batches:
+        files.write(50, batch, Waiting())
+    for batch in batches:
+        for row in range(24):
+            batch.sequences([row])[0][1].fill_(7)
+    gone_on.set()
+    files.finish()
+    for record, batch, of_row in zip(read_tokens(tmp_path), batches, ids, strict=True):
+        table = record.table.to_pandas()
+        assert len(table) == batch.response_mask.sum()
+        assert table[table["row"] == 3]["token_id"].tolist() == of_row[batch.response_mask[3]].tolist()
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_shares_and_means_of_a_side_are_those_of_its_tokens(tmp_path, sign):
-    batches = [random_batch(4), random_batch(5)]
-    files = TokenFiles(tmp_path, "group", "gaussian", logging.getLogger("test"))
+    files, batches = files_in(tmp_path), [random_batch(4), random_batch(5)]
     for step, batch in enumerate(batches, 1):
         files.write(step, batch, TOKENIZER)
     files.finish()
-    c = np.array([c for batch in batches for c, _, _ in expected(batch, "group").values()])
+    c = np.array([c for batch in batches for c, _, _ in expected(batch).values()])
     own = np.sort(sign * c[sign * c > 0])[::-1]
     side = one_side(tokens_of(read_tokens(tmp_path)), sign)
     assert side.tokens.iloc[-1] == len(own)
@@ -143,36 +160,3 @@ def test_shares_and_means_of_a_side_are_those_of_its_tokens(tmp_path, sign):
         assert threshold == pytest.approx(own[count - 1], rel=1e-4)
         assert mean == pytest.approx(own[:count].mean(), rel=1e-4)
     assert all(map(math.isnan, extremes(side, 0.5 / len(own))))
-
-
-def test_a_record_that_fails_is_logged_and_the_trainers_tensors_may_change(tmp_path, caplog):
-    class Broken:
-        def batch_decode(self, _):
-            raise TypeError("this tokenizer is broken")
-
-    files = TokenFiles(tmp_path, "group", "gaussian", logging.getLogger("test"))
-    batch = random_batch(6)
-    files.write(1, batch, Broken())
-    files.finish()
-    assert "this tokenizer is broken" in caplog.text and not list(tmp_path.rglob("*.parquet"))
-
-    before = batch.sequences([3])[0][1].clone()
-    files._writer.submit(time.sleep, 1)  # so that the next record is written after the trainer has gone on
-    files.write(2, batch, TOKENIZER)
-    for row in range(24):
-        batch.sequences([row])[0][1].fill_(7)
-    files.finish()
-    (record,) = read_tokens(tmp_path)
-    of_row = record.table.filter(pc.equal(record.table["row"], 3))
-    assert of_row["token_id"].to_pylist() == before[of_row["position"].to_numpy().copy()].tolist()
-
-
-def test_the_batches_of_a_step_are_read_in_their_order(tmp_path):
-    files = TokenFiles(tmp_path, "group", "gaussian", logging.getLogger("test"))
-    sizes = []
-    for seed in range(11):
-        batch = random_batch(seed)
-        files.write(50, batch, TOKENIZER)
-        sizes.append(int(batch.response_mask.sum()))
-    files.finish()
-    assert [record.tokens for record in read_tokens(tmp_path)] == sizes and len(set(sizes)) > 5

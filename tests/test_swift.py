@@ -29,12 +29,8 @@ QUESTIONS = ["What is 3 + 4?", "Compute 9 - 5.", "Ann has 7 apples and gets 8 mo
 
 
 @pytest.fixture(scope="module")
-def swift() -> Path:
-    folder = ROOT / ".cache" / "ms-swift-4.6.0"
-    if not (folder / "dacite").exists():
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, *PACKAGES]
-        subprocess.run(command, check=True, timeout=300)
-    return folder
+def swift(packages) -> Path:
+    return packages(*PACKAGES)
 
 
 def start(swift: Path, out: Path, *flags: str, plugins: tuple[str, ...], processes: int = 1, **environment: str) -> str:

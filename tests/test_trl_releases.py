@@ -18,7 +18,6 @@ ROOT = Path(__file__).parent.parent
 OLDEST, NEWEST = "0.29.0", "1.16.0" if sys.version_info >= (3, 11) else "1.14.2"
 EVERY = ["test_trl.py", "test_trl_rewards.py", "test_trl_examples.py", "test_boundary.py"]
 WEIGHTS = ["test_trl.py::test_every_row_at_the_loss_has_the_weights_of_its_whole_group"]
-SLOW = ["-m", "slow", "test_trl.py"]
 
 
 def test_the_versions_that_are_tested_are_those_that_are_named():
@@ -35,17 +34,14 @@ def test_the_versions_that_are_tested_are_those_that_are_named():
     [
         pytest.param(NEWEST, EVERY, id="newest"),
         pytest.param(OLDEST, WEIGHTS, id="oldest"),
-        pytest.param(NEWEST, SLOW, id="slow", marks=pytest.mark.slow),
+        pytest.param(NEWEST, ["-m", "slow", *EVERY], id="slow", marks=pytest.mark.slow),
     ],
 )
-def test_a_release_of_trl_passes_the_tests(version, tests):
-    folder = ROOT / ".cache" / f"trl-{version}"
-    if not (folder / "trl").exists():  # a wheel of Python alone
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, f"trl=={version}"]
-        subprocess.run(pip, check=True, timeout=300)
+def test_a_release_of_trl_passes_the_tests(version, tests, packages):
+    path = [packages(f"trl=={version}"), ROOT, os.environ.get("PYTHONPATH", "")]
     result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")])},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))},
         cwd=ROOT / "tests",
         capture_output=True,
         text=True,

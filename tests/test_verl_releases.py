@@ -9,31 +9,19 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-
-
+TESTS = Path(__file__).parent
 OLDEST = "0.7.1"  # in every run; the others with -m slow
 RELEASES = {"0.9.0": ["legacy", "V1"], "0.8.0": ["legacy"], OLDEST: ["legacy"]}
-
-
-@pytest.fixture
-def release(request, version) -> Path:
-    """A folder with the released wheel; its dependencies are those of the environment."""
-    folder = request.config.cache.mkdir(f"verl-{version}")
-    if not (folder / "verl").exists():
-        command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", folder, f"verl=={version}"]
-        subprocess.run(command, check=True, timeout=300)
-    return folder
 
 
 @pytest.mark.parametrize(
     "version", [pytest.param(version, marks=[pytest.mark.slow] * (version != OLDEST)) for version in RELEASES]
 )
-def test_the_functions_of_a_released_verl(version, release):
+def test_the_functions_of_a_released_verl(version, packages):
     environment = {key: value for key, value in os.environ.items() if not key.startswith("VERL_")}
     environment["VERL_USE_EXTERNAL_MODULES"] = "cw_plugin.verl_integration.register"
-    environment["PYTHONPATH"] = os.pathsep.join(map(str, (release, ROOT, ROOT / "tests")))
-    command = [sys.executable, "-W", "ignore", ROOT / "tests" / "verl_functions.py"]
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, (packages(f"verl=={version}"), TESTS.parent, TESTS)))
+    command = [sys.executable, "-W", "ignore", TESTS / "verl_functions.py"]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
     assert result.returncode == 0, result.stdout + result.stderr
     assert f"verl {version}\n" in result.stdout

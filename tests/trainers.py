@@ -1,12 +1,23 @@
-"""verl's own trainers, constructed as its task runners construct them, but without workers."""
+"""verl's own trainers, constructed as its task runners construct them, but without workers; and a step's batch."""
 
 from __future__ import annotations
 
+import copy
+import functools
+import uuid
 from typing import Any
 
+import numpy as np
+import torch
+import yaml
 from hydra import compose, initialize_config_module
-from verl.trainer.ppo.ray_trainer import RayPPOTrainer
+from omegaconf import OmegaConf
+from reference import reference_weights
+from verl import DataProto
+from verl.trainer.ppo import ray_trainer
 from verl.trainer.ppo.utils import Role
+from verl.utils import config as verl_config
+from verl.utils.tracking import Tracking
 
 VALID = (
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
@@ -29,10 +40,24 @@ class Tokenizer:
         return [self.decode(ids) for ids in several]
 
 
-def composed(*overrides: str) -> Any:
-    """verl's configuration, as main_ppo composes it."""
+@functools.cache
+def _defaults() -> Any:
     with initialize_config_module("verl.trainer.config", version_base=None):
-        return compose("ppo_trainer", [*VALID, *overrides])
+        return compose("ppo_trainer", [*VALID])
+
+
+def composed(*overrides: str) -> Any:
+    """verl's configuration, as main_ppo composes it; hydra, which takes a second for it, reads verl's files once."""
+    config = copy.deepcopy(_defaults())
+    for override in overrides:
+        key, _, value = override.removeprefix("+").partition("=")
+        OmegaConf.update(config, key, yaml.safe_load(value), force_add=override.startswith("+"))
+    return config
+
+
+def validate(*overrides: str) -> None:
+    """verl's own validate_config, as main_ppo calls it."""
+    verl_config.validate_config(config=composed(*overrides), use_reference_policy=False, use_critic=False)
 
 
 def v1_trainer(*overrides: str) -> Any:
@@ -46,7 +71,7 @@ def v1_trainer(*overrides: str) -> Any:
 def legacy_trainer(*overrides: str) -> Any:
     """The trainer of ``trainer.use_v1=False``, or of a verl that has no other, before its workers start."""
     use_v1 = ["trainer.use_v1=False"] if "use_v1" in composed().trainer else []
-    trainer = RayPPOTrainer(
+    trainer = ray_trainer.RayPPOTrainer(
         config=composed(*use_v1, *overrides),
         tokenizer=Tokenizer(),
         role_worker_mapping={Role.ActorRollout: None, Role.ActorRolloutRef: None},
@@ -57,3 +82,75 @@ def legacy_trainer(*overrides: str) -> Any:
     )
     trainer.global_steps = 0
     return trainer
+
+
+def trainer_batch(
+    seed: int = 0, prompts: int = 6, sessions: int = 4, width: int = 30, outputs: int = 1
+) -> tuple[DataProto, list[str]]:
+    """A step's batch as verl's V1 trainer holds it after balancing, and its keys: rows of a group scattered, one
+    padding row. Prompts are "7 ROW", responses count from 100 * row."""
+    g = torch.Generator().manual_seed(seed)
+    uids = [str(uuid.UUID(int=torch.randint(2**62, (1,), generator=g).item())) for _ in range(prompts)]
+    keys = [f"{uid}_{s}_{o}" for uid in uids for s in range(sessions) for o in range(outputs)]
+    keys = [keys[i] for i in torch.randperm(len(keys), generator=g)]
+    keys.insert(3, f"pad{'0' * 29}_0_0")
+    rows = len(keys)
+    lengths = torch.randint(2, width + 1, (rows,), generator=g)
+    mask = (torch.arange(width) < lengths[:, None]).long()
+    mask[5, 1] = 0  # a tool's output within a response
+    mask[3] = 0
+    rewards = torch.zeros(rows, width)
+    rewards[torch.arange(rows), lengths - 1] = torch.randint(0, 3, (rows,), generator=g).float()
+    tensors = {
+        "prompts": torch.stack([torch.full((rows,), 7), torch.arange(rows)], 1),
+        "responses": 100 * torch.arange(rows)[:, None] + torch.arange(width),
+        "response_mask": mask,
+        "token_level_rewards": rewards,
+        "old_log_probs": -torch.rand(rows, width, generator=g).exp().sub(1).pow(3) * mask,
+    }
+    of_rows = np.array([key.rsplit("_", 2)[0] for key in keys], dtype=object)
+    return DataProto.from_dict(tensors=tensors, non_tensors={"uid": of_rows}), keys
+
+
+def advantages(estimator: str, data: DataProto, keys: list[str] | None, config: Any) -> torch.Tensor:
+    """As PPOTrainer._compute_advantage and RayPPOTrainer.fit (no keys) call it, through the names that they hold."""
+    compute, of_v1 = ray_trainer.compute_advantage, {}
+    if keys is not None:
+        from verl.trainer.ppo.v1 import trainer_base
+
+        compute, of_v1 = trainer_base.compute_advantage_for_multi_trajectories, {"batch_keys": keys}
+    result = compute(
+        DataProto.from_dict(tensors=dict(data.batch.clone()), non_tensors=dict(data.non_tensor_batch)),
+        **of_v1,
+        adv_estimator=estimator,
+        norm_adv_by_std_in_grpo=config.get("norm_adv_by_std_in_grpo", True),
+        config=config,
+    )
+    if estimator == "cw_grpo":
+        assert torch.equal(result.batch["advantages"], result.batch["returns"])
+    return result.batch["advantages"]
+
+
+def weighted(data: DataProto, plain: torch.Tensor, scope: str = "group") -> torch.Tensor:
+    """The reference's weights times GRPO's advantages."""
+    column = [row[row != 0][0].item() if row.any() else 0.0 for row in plain]
+    uids = data.non_tensor_batch["uid"].tolist() if scope == "group" else [0] * len(plain)
+    weights, _ = reference_weights(
+        data.batch["old_log_probs"].tolist(), column, data.batch["response_mask"].tolist(), uids
+    )
+    return torch.tensor(weights, dtype=torch.float64) * plain
+
+
+def logged(metrics: dict[str, Any]) -> dict[str, Any]:
+    """What verl's loggers are given for ``metrics``: through Tracking.log, to its "file" logger."""
+    seen = []
+
+    class Logger:
+        def log(self, data: dict[str, Any], step: int) -> None:
+            seen.append(data)
+
+    tracking = object.__new__(Tracking)
+    tracking.logger = {"one": Logger()}
+    tracking.log(metrics, step=1)
+    tracking.logger = {}  # what older versions finish when it is collected
+    return seen[0]

@@ -10,6 +10,7 @@ NGPUS=${NGPUS:-1}
 export VERL_PLATFORM=cpu            # turns on verl_cpu in every process
 export TOKENIZERS_PARALLELISM=false # the tokenizer is used in forked workers
 export HYDRA_FULL_ERROR=1
+export TORCHDYNAMO_DISABLE=1 # compiling takes longer than it saves
 # A dozen processes share the cores: threads that wait for each other would spin.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} VLLM_CPU_OMP_THREADS_BIND=${VLLM_CPU_OMP_THREADS_BIND:-nobind}
 export TQ_NUM_THREADS=${TQ_NUM_THREADS:-1} # TransferQueue wants 8, and warns with every tensor where there are fewer cores
@@ -24,7 +25,7 @@ EXTRA=(
     data.dataloader_num_workers=0
     reward.num_workers=1
     actor_rollout_ref.rollout.agent.num_workers=1
-    # There is no flash attention, and compiling takes longer than it saves.
+    # There is no flash attention.
     actor_rollout_ref.actor.use_torch_compile=False
     actor_rollout_ref.ref.use_torch_compile=False
     actor_rollout_ref.model.use_remove_padding=False
@@ -40,7 +41,7 @@ EXTRA=(
 )
 if [[ " ${BACKEND[*]:-} " == *" model_engine=megatron "* ]]; then
     # mbridge, whose patches are fewer than Megatron-Bridge's. verl's Megatron engine trains in half precision alone.
-    export CUDA_DEVICE_MAX_CONNECTIONS=1 TORCHDYNAMO_DISABLE=1
+    export CUDA_DEVICE_MAX_CONNECTIONS=1
     EXTRA+=(
         actor_rollout_ref.actor.megatron.vanilla_mbridge=True
         actor_rollout_ref.ref.megatron.vanilla_mbridge=True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import tempfile
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -65,8 +66,9 @@ def _poll_quickly(replay_buffer: ModuleType) -> None:
 
 
 def _of_this_ray(socket: str) -> str:
-    """A socket name that only the processes of one Ray node share."""
-    return f"{socket.removesuffix('.sock')}-{os.environ['RAY_RAYLET_PID']}.sock"
+    """A socket name that only the processes of one Ray node share, in TMPDIR."""
+    name = socket.removeprefix("ipc:///tmp/").removesuffix(".sock")
+    return f"ipc://{tempfile.gettempdir()}/{name}-{os.environ['RAY_RAYLET_PID']}.sock"
 
 
 def _sending_socket_of_this_ray(vllm_rollout: ModuleType) -> None:
