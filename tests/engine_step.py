@@ -34,7 +34,7 @@ from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import left_right_2_no_padding, no_padding_2_padding
 
 
-def make_engine(backend: str, model: str, rows: int, tp: int, pp: int, lr: float) -> Any:
+def make_engine(options: argparse.Namespace, model: str, rows: int) -> Any:
     batching = {
         "use_dynamic_bsz": False,
         "use_remove_padding": False,
@@ -42,33 +42,30 @@ def make_engine(backend: str, model: str, rows: int, tp: int, pp: int, lr: float
         "infer_micro_batch_size_per_gpu": rows,
         "forward_only": False,
     }
-    if backend == "megatron":
-        engine_config = McoreEngineConfig(
+    steps = {"lr": options.lr, "total_training_steps": 10}
+    if options.backend == "megatron":
+        parallel = options.tp > 1
+        engine_config: Any = McoreEngineConfig(
             **batching,
             vanilla_mbridge=True,
-            tensor_model_parallel_size=tp,
-            pipeline_model_parallel_size=pp,
-            sequence_parallel=tp > 1,
-            override_transformer_config={"masked_softmax_fusion": False, "sequence_parallel": tp > 1},
+            tensor_model_parallel_size=options.tp,
+            pipeline_model_parallel_size=options.pp,
+            sequence_parallel=parallel,
+            override_transformer_config={"masked_softmax_fusion": False, "sequence_parallel": parallel},
         )
         object.__setattr__(engine_config, "dtype", "float32")  # the configuration admits half precisions alone
-        optimizer_config: Any = McoreOptimizerConfig(
-            lr=lr, lr_decay_steps=10, total_training_steps=10, lr_warmup_steps=0
-        )
+        optimizer_config: Any = McoreOptimizerConfig(**steps, lr_decay_steps=10, lr_warmup_steps=0)
     else:
+        precision = {"param_dtype": "fp32", "reduce_dtype": "fp32"}
         engine_config = FSDPEngineConfig(
-            **batching,
-            strategy=backend,
-            dtype="float32",
-            use_torch_compile=False,
-            mixed_precision={"param_dtype": "fp32", "reduce_dtype": "fp32"},
+            **batching, strategy=options.backend, dtype="float32", use_torch_compile=False, mixed_precision=precision
         )
-        optimizer_config = FSDPOptimizerConfig(lr=lr, total_training_steps=10)
+        optimizer_config = FSDPOptimizerConfig(**steps)
     model_config = HFModelConfig(path=model, use_remove_padding=False, override_config={"attn_implementation": "eager"})
     model_config.model_type = "language_model"
     engine = EngineRegistry.new(
         model_type="language_model",
-        backend=backend,
+        backend=options.backend,
         model_config=model_config,
         engine_config=engine_config,
         optimizer_config=optimizer_config,
@@ -93,20 +90,14 @@ def main() -> None:
     batch = torch.load(options.batch, weights_only=False)
     model, rewards, uids = (batch.pop(key) for key in ("model", "rewards", "uids"))
     rows = len(rewards)
-    engine = make_engine(options.backend, model, rows, options.tp, options.pp, options.lr)
+    engine = make_engine(options, model, rows)
     mask = batch["response_mask"]
 
     def tensordict(**extra: torch.Tensor) -> Any:
         info = {"temperature": 1.0, "global_token_num": batch["attention_mask"].sum(-1).tolist()}
-        data = DataProto.from_single_dict({**batch, **extra}, meta_info=info).to_tensordict()
-        data = left_right_2_no_padding(data)
-        tu.assign_non_tensor(
-            data,
-            global_batch_size=rows,
-            micro_batch_size_per_gpu=rows,
-            use_dynamic_bsz=False,
-            calculate_entropy=False,
-        )
+        data = left_right_2_no_padding(DataProto.from_single_dict({**batch, **extra}, meta_info=info).to_tensordict())
+        sizes = {"global_batch_size": rows, "micro_batch_size_per_gpu": rows, "use_dynamic_bsz": False}
+        tu.assign_non_tensor(data, **sizes, calculate_entropy=False)
         return data
 
     def from_last_stage(value: Any) -> Any:
@@ -140,9 +131,8 @@ def main() -> None:
         if engine.is_mp_src_rank_with_outputs():
             metrics = {"grad_norm": float(output["metrics"]["grad_norm"])}
             for key, values in output["metrics"].items():
-                if key.startswith("cw_grpo/") or "/cw_grpo/" in key:
-                    values = values if isinstance(values, list) else [values]
-                    metrics[key] = float(values[0].aggregate())
+                if key == "cw_grpo/sigma":
+                    metrics[key] = float((values[0] if isinstance(values, list) else values).aggregate())
         results[loss_mode] = from_last_stage(metrics)
     if options.save:
         # Set by use_dist_checkpointing=True, with which the engine would also load its first weights in this format.

@@ -130,6 +130,10 @@ def test_every_row_at_the_loss_has_the_weights_of_its_whole_group(tmp_path, trai
         assert any("lora_B" in name and value.any() for name, value in run.policies[1].items())
 
 
+def scored_tokens(completions: list[tuple[int, ...]]) -> int:
+    return sum(len(ids) for ids in completions if every_third_unscored([list(ids)])[0] is not None)
+
+
 def launch(folder: Path, scenarios: dict[str, dict[str, Any]], processes: int = 2, **environment: str) -> dict:
     """What each process kept of each scenario."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
@@ -149,20 +153,19 @@ def launch(folder: Path, scenarios: dict[str, dict[str, Any]], processes: int = 
 
 def test_two_processes_that_share_a_group(tmp_path):
     """Six rows to a process and groups of four: the second prompt's responses lie on both."""
-    six = {"per_device_train_batch_size": 6, "max_steps": 1}
     scenarios: dict[str, dict[str, Any]] = {
-        "unscored": {**six, "reward": "every_third_unscored"},
         "accumulated": {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 3, "num_iterations": 2},
-        "recorded": {**six, "cw_record_every": 1},
+        "unscored": {"per_device_train_batch_size": 6, "max_steps": 1, "reward": "every_third_unscored"},
     }
     found = launch(tmp_path, scenarios)
-    check_weights(found["unscored"], 12, score=every_third_unscored)
     check_weights(found["accumulated"], 24)
-    check_weights(found["recorded"], 12)
-    assert [sum(len(batch["prompt_ids"]) for batch in one["at_loss"]) for one in found["recorded"]] == [6, 6]
-    tokens = sum(int(batch["completion_mask"].sum()) for one in found["recorded"] for batch in one["at_loss"])
-    (record,) = read_tokens(tmp_path / "recorded")
-    assert record.table.num_rows == record.tokens == tokens and record.groups == 3
+    check_weights(found["unscored"], 12, score=every_third_unscored)
+    batches = [batch for one in found["unscored"] for batch in one["at_loss"]]
+    assert [len(batch["prompt_ids"]) for batch in batches] == [6, 6]
+    completions = [unpadded(batch, row)[1] for batch in batches for row in range(6)]
+    (record,) = read_tokens(tmp_path / "unscored")
+    assert record.table.num_rows == record.tokens == scored_tokens(completions) < sum(map(len, completions))
+    assert record.groups == 3
 
 
 def same(first: Any, second: Any) -> bool:
@@ -244,8 +247,7 @@ def test_every_step_that_is_due_has_a_record_of_the_batch_it_trains_on(tmp_path)
     names = sorted(path.name for path in (tmp_path / "short" / "tokens").iterdir())
     assert names == ["step_000001-2.parquet", "step_000001.parquet"]
     completions = [unpadded(batch, row)[1] for batch in run.at_loss for row in range(4)]
-    scored = sum(len(ids) for ids in completions if every_third_unscored([list(ids)])[0] is not None)
-    assert sum(record.tokens for record in read_tokens(tmp_path / "short")) == scored < sum(map(len, completions))
+    assert sum(record.tokens for record in read_tokens(tmp_path / "short")) == scored_tokens(completions)
 
 
 def test_prompts_and_responses_go_to_the_hub_only_if_records_are_asked_for(tmp_path):
