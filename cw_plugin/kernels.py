@@ -8,7 +8,7 @@ For example, a kernel three times as wide as the paper's, and one on the positiv
     def positive(z):
         return (-z.clamp(min=0) ** 2 / 2).exp()
 
-A kernel gets the tokens of one group, as a float64 tensor (N,), and returns their weights before normalisation in the
+A kernel gets the tokens of one group, as a tensor (N,), and returns their weights before normalisation in the
 same shape, finite and not negative. z is 0 for all tokens of a group whose covariances do not differ.
 """
 
@@ -58,7 +58,7 @@ def checked(kernel: str | Kernel) -> Kernel:
         if getattr(w, "shape", None) != z.shape:
             got = f"shape {tuple(w.shape)}" if hasattr(w, "shape") else f"a {type(w).__name__}"
             raise OptionsError(f"kernel={name!r} returned {got}; return one weight for each of z's {len(z)} values")
-        w = w.double()
+        w = w.to(z.dtype)
         if (wrong := ~w.isfinite() | (w < 0)).any():
             at = int(wrong.nonzero()[0])
             raise OptionsError(

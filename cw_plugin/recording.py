@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from cw_plugin.files import write_whole
-from cw_plugin.weights import find_kernel, token_weights
+from cw_plugin.weights import token_weights
 
 FOLDER = "tokens"  # within the run's folder
 LIMIT = 2**18  # tokens in a record at most, unless its first prompt group alone has more
@@ -64,7 +64,6 @@ class TokenFiles:
     def __init__(self, run: Path, scope: str, kernel: str, logger: logging.Logger) -> None:
         self._folder = run / FOLDER
         self._scope, self._kernel = scope, kernel
-        self._kernel_function = find_kernel(kernel)
         self._logger = logger
         self._last: tuple[int, int] = (0, 0)  # the last step recorded, and how many of its batches
         self._text: dict[int, str] = {}  # of each token id that was seen
@@ -165,15 +164,15 @@ class TokenFiles:
 
         every_valid = batch.response_mask != 0
         counts = batch.group.unique_consecutive(return_counts=True)[1].tolist()
-        c, w, weight = (torch.zeros(every_valid.shape, dtype=torch.float64) for _ in range(3))
+        c, w, weight = (torch.zeros(every_valid.shape, dtype=batch.log_probs.dtype) for _ in range(3))
         start = 0
         for count in counts if self._scope == "group" else [len(rows)]:
             part = slice(start, start := start + count)
             of_part = every_valid[part]
             if of_part.any():
                 x, a = batch.log_probs[part], batch.advantages[part, None].expand_as(of_part)
-                found = token_weights(x[of_part], a[of_part], self._kernel_function)
-                for values, target in zip((found[0], found[2], found[4]), (c, w, weight), strict=True):
+                found = token_weights(x[of_part], a[of_part], self._kernel)
+                for values, target in zip((found.c, found.gaussian, found.weight), (c, w, weight), strict=True):
                     target[part][of_part] = values
         valid = every_valid & drawn[:, None]
         at, position = valid.nonzero(as_tuple=True)

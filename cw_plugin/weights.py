@@ -19,15 +19,15 @@ Where the paper is silent:
   holds if |mean(c)| >= 10 sigma. Then all covariances are nearly equal, and every w would underflow, which gives 0 / 0.
   This happens only in groups of very few tokens (with two, sigma is always 0).
 * A group without a valid token has weight 0 everywhere and takes no part in the statistics.
-
-Each group's tokens are taken out of the padded batch and weighed in float64: no sum loses a token, nothing overflows.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
@@ -43,7 +43,6 @@ class CovarianceStatistics:
     """What the weights did, over all valid tokens; all 0 if there is none.
 
     ``w`` is the kernel before normalisation. With ``kernel="none"`` it is 1, and the covariances are plain GRPO's.
-
     A token is *extreme* if the Gaussian kernel gives it w < 0.5, that is |c| > 1.18 sigma, whatever the kernel is. So a
     run of plain GRPO shows what the Gaussian kernel would take.
     """
@@ -67,33 +66,36 @@ def gaussian(z: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
     return z.square().mul_(-0.5 * _LOG2_E).exp2_()  # exp2 takes half the time of exp
 
 
-def find_kernel(kernel: str | Kernel) -> Kernel:
-    """The function that "gaussian", "none" or "module:function" names; OptionsError if there is none."""
-    named: dict[str | Kernel, Kernel] = {"gaussian": gaussian, "none": torch.ones_like}
-    return named.get(kernel) or checked(kernel)
+class TokenWeights(NamedTuple):
+    """The paper's quantities for the N valid tokens of one group."""
+
+    c: Float[Tensor, " N"]
+    mean: float  # of c: Cov(log pi, A)
+    sigma: float  # of c, 0 if no token is more extreme than another
+    gaussian: Float[Tensor, " N"]  # the Gaussian's w, whatever the kernel is
+    w: Float[Tensor, " N"]
+    weight: Float[Tensor, " N"]  # w~
 
 
 def token_weights(
-    log_probs: Float[Tensor, " N"], advantages: Float[Tensor, " N"], kernel: Kernel = gaussian
-) -> tuple[Float[Tensor, " N"], Float[Tensor, ""], Float[Tensor, " N"], Float[Tensor, " N"], Float[Tensor, " N"]]:
-    """The paper's equations for the N > 0 valid tokens of one group, in float64.
-
-    Returns:
-        c; sigma, which is 0 if no token is more extreme than another; the Gaussian's w; the kernel's w; and w~.
-    """
+    log_probs: Float[Tensor, " N"], advantages: Float[Tensor, " N"], kernel: str | Kernel = "gaussian"
+) -> TokenWeights:
+    """The paper's equations for the N > 0 valid tokens of one group; ``kernel`` as in :func:`reweight`."""
     c = _centred(log_probs) * _centred(advantages)
-    mean = c.mean()
-    sigma = (c - mean).square_().mean().sqrt()
-    differ = mean.abs() < 10 * sigma
-    z = c * torch.where(differ, 1 / sigma, 0.0)
-    of_gaussian = gaussian(z)
-    w = of_gaussian if kernel is gaussian else kernel(z)
-    return c, sigma * differ, of_gaussian, w, w * (len(w) / w.sum())
+    mean = float(c.mean())
+    sigma = float((c - mean).square_().mean().sqrt())
+    if abs(mean) >= 10 * sigma:
+        sigma = 0.0
+    z = (c * (1 / sigma if sigma else 0.0)).to(log_probs.dtype)
+    w = of_gaussian = gaussian(z)
+    if kernel != "gaussian":
+        w = torch.ones_like(z) if kernel == "none" else checked(kernel)(z)
+    return TokenWeights(c.to(z.dtype), mean, sigma, of_gaussian, w, w * (len(w) / float(w.sum())))
 
 
 def _centred(values: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
-    values = values.double()
-    values = values - values[0]  # the mean of equal values would not always be equal to them
+    values = values.to(torch.float64, copy=True)
+    values -= values[0].item()  # the mean of equal values would not always be equal to them
     return values.sub_(values.mean())
 
 
@@ -113,7 +115,7 @@ def reweight(
         response_mask: nonzero where a token belongs to the response, of any dtype. Holes are allowed.
         group: a number for each row, the same for all responses to a prompt; ``None`` makes the batch one group.
         kernel: "gaussian"; "none", which gives every token weight 1, with the same statistics; "module:function"; or a
-            function from z = c / sigma to w. It gets one group's tokens at a time, as a float64 tensor (N,).
+            function from z = c / sigma to w. It gets one group's tokens at a time, as a tensor (N,).
 
     Returns:
         The reweighted advantages (float32; float64 for float64 log-probs), 0 where the mask is 0, and the statistics.
@@ -124,61 +126,60 @@ def reweight(
         OptionsError: there is no such kernel, or it returns what cannot be a weight.
         ValueError: shapes that do not belong together.
     """
-    number = torch.zeros(len(log_probs), dtype=torch.long) if group is None else group.cpu()
+    group = torch.zeros(len(log_probs), dtype=torch.long) if group is None else group.cpu()
     shape, by_row = log_probs.shape, log_probs.shape[:1]
-    if (
-        len(shape) != 2
-        or response_mask.shape != shape
-        or number.shape != by_row
-        or advantages.shape not in (shape, by_row)
-    ):
-        given = {"log_probs": log_probs, "advantages": advantages, "response_mask": response_mask, "group": number}
-        shapes = ", ".join(f"{name} {tuple(values.shape)}" for name, values in given.items())
-        raise ValueError(
-            f"{shapes} do not fit; they must be (rows, time), (rows,) or (rows, time), (rows, time), (rows,)"
-        )
-    function = find_kernel(kernel)
-
-    result = torch.zeros_like(log_probs, dtype=torch.promote_types(log_probs.dtype, torch.float32))
+    given = [tuple(values.shape) for values in (log_probs, advantages, response_mask, group)]
+    if len(shape) != 2 or given[1] not in (shape, by_row) or given[2:] != [shape, by_row]:
+        shapes = "log_probs {}, advantages {}, response_mask {} and group {}".format(*given)
+        raise ValueError(f"{shapes} do not fit; give (rows, time), (rows,) or (rows, time), (rows, time), (rows,)")
     every_valid = response_mask != 0
+    holes = (every_valid[:, 1:] > every_valid[:, :-1]).count_nonzero()
+    if advantages.ndim == 1:
+        advantages = advantages[:, None].expand(shape)
+    dtype = torch.promote_types(log_probs.dtype, torch.float32)
+    result = torch.zeros(0 if log_probs.is_cpu else shape, dtype=dtype, device=log_probs.device)
+    if log_probs.is_cpu:  # NumPy asks for huge pages, which the first write fills three times faster
+        result = torch.from_numpy(np.zeros(shape, result.numpy().dtype))
     sums, rows_of = [], []  # of each group with a token
-    for rows in number.argsort(stable=True).split(number.unique(return_counts=True)[1].tolist()):
-        rows = rows.to(log_probs.device)
-        valid = every_valid.index_select(0, rows)
-        x = log_probs.index_select(0, rows).masked_select(valid).double()
-        if not len(x):
+    for rows in group.argsort(stable=True).split(group.unique(return_counts=True)[1].tolist()):
+        valid = every_valid.index_select(0, rows.to(log_probs.device))
+        counts = valid.sum(-1).tolist()
+        if not any(counts):
             continue
-        a = advantages.index_select(0, rows)
-        a = (a.repeat_interleave(valid.sum(-1)) if a.ndim == 1 else a.masked_select(valid)).double()
-        c, sigma, of_gaussian, w, weight = token_weights(x, a, function)
-        weighted = weight.mul_(a).to(result.dtype)
-        result.index_copy_(0, rows, torch.zeros_like(valid, dtype=result.dtype).masked_scatter_(valid, weighted))
+        # Where each row's tokens stand: a slice, which is copied fast, or their positions if there are holes.
+        places = [of_row.nonzero()[:, 0] for of_row in valid] if holes else map(slice, counts)
+        at = list(zip(rows.tolist(), places, strict=True))
+        x, a = (torch.cat([values[place] for place in at]).to(dtype) for values in (log_probs, advantages))
+        c, mean, sigma, of_gaussian, w, weight = token_weights(x, a, kernel)
+        weighted = weight.mul_(a)
+        for place, part in zip(at, weighted.split(counts), strict=True):
+            result[place] = part
 
         extreme = torch.lt(of_gaussian, 0.5, out=torch.empty_like(w))
-        low = extreme if w is of_gaussian else (w < 0.5).double()
+        low = extreme if w is of_gaussian else (w < 0.5).to(dtype)
+        of_c = [*torch.aminmax(c), weighted.mul_(x - x.mean()).sum()]
+        of_w = [w.sum(), w.square().sum(), w.min(), low.sum()]
         gradient = (x * _LOG2_E).exp2_().sub_(1).mul_(a).square_()  # A^2 (1 - pi)^2
-        of_c = [c.sum(), weight @ x - weight.sum() * x.mean(), *torch.aminmax(c)]
-        of_w = [w.sum(), w @ w, w.min(), low.sum(), weighted.sum().double()]
-        of_extreme = [gradient.sum(), gradient @ extreme, c @ extreme, c.abs() @ extreme]
-        sums.append(torch.stack([torch.full_like(sigma, len(x)), sigma, *of_c, *of_w, *of_extreme]))
+        of_extreme = [gradient.sum(), gradient.mul_(extreme).sum(), c.mul_(extreme).sum(), c.abs_().sum()]
+        sums.append([len(x), mean, sigma, *torch.stack([*of_c, *of_w, *of_extreme]).tolist()])
         rows_of.append(rows)
     if not sums:
         return result, CovarianceStatistics(*[0.0] * len(fields(CovarianceStatistics)))
-    found = torch.stack(sums).cpu()
+    found = torch.tensor(sums, dtype=torch.float64)
     if not (finite := found.isfinite().all(1)).all():
         rows = torch.cat([rows for rows, well in zip(rows_of, finite, strict=True) if not well])
         raise _non_finite(log_probs, advantages, every_valid, rows.sort().values)
 
-    n, sigma, before, after, c_min, c_max, w_sum, w_squares, w_min, low, _, *of_extreme = found.unbind(1)
+    n, means, sigmas, c_min, c_max, after, w_sum, w_squares, w_min, low, *of_extreme = found.unbind(1)
     gradient, extreme_gradient, extreme_c, extreme_size = (values.sum() for values in of_extreme)
     statistics = (
-        sigma.sum() / (sigma > 0).sum().clamp(min=1),
-        (sigma > 0).double().mean(),
+        sigmas.sum() / (sigmas > 0).sum().clamp(min=1),
+        (sigmas > 0).double().mean(),
         w_sum.sum() / n.sum(),
         w_min.min(),
         (w_sum.square() / w_squares).sum() / n.sum(),
         low.sum() / n.sum(),
-        before.sum() / n.sum(),
+        means @ n / n.sum(),
         after.sum() / n.sum(),
         c_max.max().clamp(min=0),
         c_min.min().clamp(max=0),
@@ -192,8 +193,7 @@ def _non_finite(log_probs: Tensor, advantages: Tensor, every_valid: Tensor, rows
     """The error that names the rows, of those in groups whose weights are not finite."""
     valid = every_valid[rows]
     for name, values in (("log_probs", log_probs), ("advantages", advantages)):
-        values = values[rows] if values.ndim == 2 else values[rows, None]
-        wrong = (valid & ~values.isfinite()).any(1)
+        wrong = (valid & ~values[rows].isfinite()).any(1)
         if wrong.any():
             return NonFiniteError(name, rows[wrong].tolist())
     return NonFiniteError("weighted advantages", rows[valid.any(1)].tolist())
