@@ -55,7 +55,6 @@ def temporary_files(tmp_path_factory):
             patch.setenv(name, folder)
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setenv("QUICKSTART_DATA", str(data))
-        patch.setenv("TORCHDYNAMO_DISABLE", "1")  # as examples/cpu/overlay.sh does it, for a Ray that is already there
         patch.setattr(tempfile, "tempdir", folder)
         yield
 

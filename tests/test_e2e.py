@@ -166,7 +166,7 @@ def two_ranks(tmp_path_factory):
     replay = ("enable=True", f"dump_dir={run.parent / 'rollouts'}", "steps=[1]")
     command = [f"skip.rollout_tq.{setting}" for setting in replay]
     env = {name: environment(run)[name] for name in ("E2E_PROBE_DIR", "PYTHONPATH", "VERL_USE_EXTERNAL_MODULES")}
-    with cluster("--num-gpus=2", "--num-cpus=16", **env) as (_, folder):
+    with cluster("--num-gpus=2", "--num-cpus=16", TORCHDYNAMO_DISABLE="1", **env) as (_, folder):
         process = quickstart(
             run,
             "actor_rollout_ref.actor.use_dynamic_bsz=False",

@@ -43,6 +43,12 @@ def test_an_environment_that_this_clone_did_not_make_is_left_alone(tmp_path, scr
     assert {file.name for file in theirs.iterdir()} == {".cw_plugin_cpu", "precious"}
 
 
+def test_an_environment_in_which_ray_would_start_no_worker_is_not_made(tmp_path):
+    result = install(tmp_path / "a clone" / ".venv")
+    assert result.returncode == 1 and "has a space in it, and Ray starts no worker from there" in result.stderr
+    assert not (tmp_path / "a clone").exists()
+
+
 @pytest.fixture
 def ours(tmp_path: Path) -> Path:
     """An environment of this clone, of another version."""

@@ -8,6 +8,8 @@ fail() {
 
 # make_environment FILE...: leaves the script if the environment was made by these files, else makes an empty one.
 make_environment() {
+    [[ $venv != *" "* ]] ||
+        fail "$venv has a space in it, and Ray starts no worker from there; name another directory with VENV=..."
     stamp=$venv/.cw_plugin_cpu # "unfinished", or a hash of what was installed; and which clone made it
     log=$venv/install.log
     hash=$(echo "$python $root" | cat - "$@" "${BASH_SOURCE[0]}" | sha256sum | cut -d ' ' -f 1)
