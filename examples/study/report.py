@@ -38,10 +38,7 @@ BLOCKS = 16  # of batches, one of which at a time was left out for the standard 
 # Column of a table -> quantity, scale and digits
 THREE = {"accuracy, %": ("accuracy", 100, 1), f"reward, last {WINDOW} steps": ("reward", 1, 3),
          "entropy, nats": ("entropy", 1, 3)}  # fmt: skip
-ENDS = {
-    f"reward, last {WINDOW} steps": ("reward", 1, 3), "best to last, points": ("drop", 100, 1),
-    "entropy at the end, nats": ("entropy", 1, 3), "its spread about a line": ("spread", 1, 4),
-}  # fmt: skip
+ENDS = THREE | {"best to last, points": ("drop", 100, 1), "spread of the entropy": ("spread", 1, 4)}
 UPDATES = {"length": "length of a batch's gradient", "slope": "rise of the expected reward along it",
            "slope_by_length": "the same, over the length"}  # fmt: skip
 SHARES = {"tokens": "of all tokens, %", "grpo": "of the squared gradient under GRPO, %", "cw_grpo": "under CW-GRPO, %"}
@@ -103,11 +100,14 @@ def p_of(differences: Mapping[Any, pd.Series], tests: int) -> dict[Any, str | No
 
 def compared(title: str, pairs: Mapping[str, tuple[pd.DataFrame, pd.DataFrame]], tests: int, note: str) -> Table:
     """Differences in accuracy and reward, ours less theirs."""
-    columns = {"accuracy, points": ("accuracy", 100, 1), "reward": ("reward", 1, 3)}
-    found = {(name, label): less(*pair, columns[label][0]) for name, pair in pairs.items() for label in columns}
+    found = {(name, what): less(*pair, what) for name, pair in pairs.items() for what in ("accuracy", "reward")}
     p = p_of(found, tests)
-    rows = [{"": name} | {label: f"{shown(found[name, label], *how, '+')} (p {p[name, label]})"
-            for label, (_, *how) in columns.items()} for name in pairs]  # fmt: skip
+
+    def cell(name: str, what: str, *how: int) -> str:
+        return f"{shown(found[name, what], *how, '+')} (p {p[name, what]})"
+
+    rows = [{"": name, "accuracy, points": cell(name, "accuracy", 100, 1), "reward": cell(name, "reward", 1, 3)}
+            for name in pairs]  # fmt: skip
     return table(title, rows, f"Paired by seed. p is {note}.")
 
 
@@ -121,10 +121,8 @@ def ends(title: str, steps: pd.DataFrame, start: pd.Series) -> Table:
     for method, runs in by_method(outcomes(steps, "lr")).items():
         gain = intervals.over_seeds(pd.Series(runs.accuracy.to_numpy()), start)  # Welch's
         rows.append({
-            "": NAMES[method], "learning rate": ", ".join(sorted(set(runs.lr))),
-            "accuracy at the end, %": shown(runs.accuracy, 100),
+            "": NAMES[method], "learning rate": ", ".join(sorted(set(runs.lr))), **cells(runs, ENDS),
             "above the start, points": spoken(gain.value * 100, (gain.high - gain.value) * 100, 1, "+"),
-            **cells(runs, ENDS),
             "collapsed: accuracy / entropy": f"{runs.fell.sum()} / {runs.emptied.sum()} of {len(runs)}",
             "s/step": f"{steps[steps.method == method].seconds.median():.2f}",
         })  # fmt: skip
@@ -144,18 +142,6 @@ def hundreds(long: pd.DataFrame) -> Table:
     rows = [{"": NAMES[method]} | text.loc[method].to_dict() for method in by_method(long)]
     return table("Reward and entropy of the long runs", rows, "Mean reward of the 100 steps up to this one, and in "
                  "parentheses the mean entropy of the 100 steps up to it, in nats.")  # fmt: skip
-
-
-def concentration(tokens: Mapping[str, pd.DataFrame]) -> Table:
-    rows = []
-    for name, of in tokens.items():
-        rows.append({"": name})
-        for label, sign in {"positive": 1, "negative": -1}.items():
-            side = (sign * of.covariance).repeat(of["count"]).loc[lambda c: c > 0].sort_values(ascending=False)
-            held = np.interp([0.01, 0.05, 0.2], np.arange(1, len(side) + 1) / len(side), side.cumsum() / side.sum())
-            rows[-1] |= {f"{label}, top {top}%": f"{of:.0%}"[:-1] for top, of in zip((1, 5, 20), held, strict=True)}
-    title = "Share of a side's covariance that its most extreme tokens hold, %"
-    return table(title, rows, "Records of step 1 and every 50th; the loss writes none.")
 
 
 def updates(gradients: pd.DataFrame) -> Table:
@@ -210,7 +196,7 @@ def study_page(folder: Path) -> tuple[str, list[Table], dict[str, Figure]]:
         ends(f"{ours} with a part changed, at its learning rate", changed, start),
         compared(f"Changed parts less {ours}", {NAMES[of]: (variants[of], paper) for of in variants},
                  1, "not corrected for the number of tests"),
-        ends("One long run of each method", long, start), hundreds(long), concentration(tokens),
+        ends("One long run of each method", long, start), hundreds(long),
         *(covariance.table_1(name, tokens[name], reported=True) for name in (NAMES["grpo"], ours)),
         updates(pd.read_parquet(folder / "gradients.parquet")), search(searched),
     ]  # fmt: skip
