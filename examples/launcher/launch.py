@@ -30,7 +30,7 @@ from cw_plugin.child_processes import adopt_orphans
 # What main_ppo prints before the first step -> what to show instead
 STAGES = {
     "ray init kwargs": "starting Ray",
-    "Size of train dataset": "loading data and model",
+    "dataset len:": "loading data and model",
     "LLMServerManager": "vLLM server is up",
     "ready to fit": "everything is loaded",
     "Initial validation metrics": "first training step",
