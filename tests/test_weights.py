@@ -15,13 +15,15 @@ from cw_plugin.errors import NonFiniteError, OptionsError
 from cw_plugin.weights import reweight
 
 
-def random_batch(seed: int, groups: int = 5, responses: int = 6, width: int = 40, scale: float = 1.0):
+def random_batch(
+    seed: int, groups: int = 5, responses: int = 6, width: int = 40, scale: float = 1.0, holes: float = 0.1
+):
     """Ragged rows of shuffled groups, masks with holes, verl-like log-probs (rows, width) and advantages (rows,)."""
     g = torch.Generator().manual_seed(seed)
     rows = groups * responses
     group = torch.arange(rows)[torch.randperm(rows, generator=g)] % groups
     lengths = torch.randint(1, width + 1, (rows,), generator=g)
-    mask = (torch.arange(width) < lengths[:, None]) & (torch.rand(rows, width, generator=g) > 0.1)
+    mask = (torch.arange(width) < lengths[:, None]) & (torch.rand(rows, width, generator=g) >= holes)
     log_probs = -scale * torch.rand(rows, width, generator=g).exp().sub(1).pow(3)
     advantages = torch.randn(rows, generator=g)
     return log_probs, advantages, mask, group
@@ -54,9 +56,10 @@ def statistics_of(groups) -> dict[str, float]:
     }
 
 
-def test_weights_and_statistics_match_the_float64_loop():
-    """Rows in any order, with holes, rubbish off the mask, and numbers of groups that are not consecutive."""
-    log_probs, advantages, mask, group = random_batch(0)
+@pytest.mark.parametrize("holes", [0.0, 0.1])
+def test_weights_and_statistics_match_the_float64_loop(holes):
+    """Rows in any order, rubbish off the mask, and numbers of groups that are not consecutive."""
+    log_probs, advantages, mask, group = random_batch(0, holes=holes)
     log_probs[~mask] = math.nan
     expected, groups = loop(log_probs, advantages, mask, group)
     for a in (advantages, advantages[:, None].expand(mask.shape)):
