@@ -19,8 +19,9 @@ from omegaconf import OmegaConf
 from cw_plugin.errors import CWGRPOError, DataError, OptionsError, first_line, how_to_install
 from cw_plugin.rewards import ground_truth_problem
 from cw_plugin.rewards.pool import shared_pool
+from cw_plugin.settings import flat
 from cw_plugin.verl_integration import NAME
-from cw_plugin.verl_integration.config import compose, leaves
+from cw_plugin.verl_integration.config import compose
 from cw_plugin.verl_integration.options import check_config, estimator_and_loss, uses_v1
 from cw_plugin.verl_integration.ray_cluster import find_cluster, require_listener
 
@@ -66,9 +67,9 @@ def method(config: Any) -> Iterator[Finding]:
 def switches(config: Any) -> Iterator[Finding]:
     """``no``, ``off`` and ``Flase`` are text to hydra, and True to verl."""
     words = ("yes", "no", "on", "off", "true", "false")
-    texts = {key: value for key, value in leaves(config).items() if isinstance(value, str)}
+    texts = {key: value for key, value in flat(config).items() if isinstance(value, str)}
     near = [key for key, value in texts.items() if difflib.get_close_matches(value.lower(), words, cutoff=0.7)]
-    default = leaves(compose([]), resolve=False) if near else {}
+    default = flat(compose([])) if near else {}
     for key in near:
         if isinstance(default.get(key), bool):
             yield Finding(f"{key}={texts[key]} is text, which verl reads as True", f"{key}=True, or {key}=False")
@@ -173,8 +174,7 @@ def files(config: Any) -> Iterator[Finding]:
 
 def ground_truths(config: Any) -> Iterator[Finding]:
     """Rows that this package's reward cannot grade; only if the run uses it."""
-    ours = OURS.fullmatch(str(OmegaConf.select(config, f"{REWARD}.path")))
-    for key, path in _files(config) if ours else []:
+    for key, path in _files(config) if OURS.fullmatch(str(OmegaConf.select(config, f"{REWARD}.path"))) else []:
         try:
             table = pq.ParquetFile(path).read(columns=["reward_model"])  # read_table would import pandas
         except (OSError, pa.ArrowException):
@@ -223,7 +223,7 @@ require_hooks({"trainer": {"use_v1": %s}})
 
 def _judge(where: str, result: subprocess.CompletedProcess[str]) -> Iterator[Finding]:
     if result.returncode:
-        said = (result.stderr.strip().splitlines() or ["it ended without output"])[-1]
+        said = "".join(result.stderr.strip().splitlines()[-1:])
         fix = f"{how_to_install()}, there, beside verl; unset VERL_USE_EXTERNAL_PLUGINS; restart a running cluster"
         yield Finding(f"{where} finds no cw_grpo that fits its verl ({said})", fix)
 

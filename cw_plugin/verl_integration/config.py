@@ -8,11 +8,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from cw_plugin.errors import OptionsError
+from cw_plugin.settings import flat
 
 
 def compose(arguments: Sequence[str]) -> Any:
@@ -57,24 +58,10 @@ def compose(arguments: Sequence[str]) -> Any:
     return config
 
 
-def leaves(config: Any, resolve: bool = True) -> dict[str, Any]:
-    """The values of a composed configuration by their dotted keys; empty mappings count as values."""
-    from omegaconf import OmegaConf
-
-    def walk(node: Any, key: str) -> Iterator[tuple[str, Any]]:
-        if isinstance(node, dict) and node:
-            for name, child in node.items():
-                yield from walk(child, f"{key}.{name}" if key else str(name))
-        else:
-            yield key, node
-
-    return dict(walk(OmegaConf.to_container(config, resolve=resolve), ""))
-
-
 def _one_sentence(text: str) -> str:
     """Shortens an error of hydra or OmegaConf, which has several lines, some about their internals."""
     if unknown := re.match(r"Could not override '(.+)'\.", text):
-        near = difflib.get_close_matches(unknown[1], leaves(compose([])), n=1, cutoff=0.8)
+        near = difflib.get_close_matches(unknown[1], flat(compose([])), n=1, cutoff=0.8)
         meant = f"did you mean {near[0]}? A" if near else "check the spelling. A"
         return f"verl has no setting {unknown[1]}; {meant} new setting is added with +{unknown[1]}=..."
     plain = re.split(r"Config search path|full_key:", text)[0]
