@@ -30,6 +30,8 @@ LOSS = f"{A}.actor.policy_loss.loss_mode"
 REWARD = "reward.custom_reward_function"
 ENV = "ray_kwargs.ray_init.runtime_env.env_vars"
 BY_LOSS = ["algorithm.adv_estimator=grpo", f"{LOSS}=cw_grpo"]
+COLUMNS = ["data_source", "prompt", "reward_model"]
+QUESTION = [{"role": "user", "content": "What is 2+2?"}]
 GOOD = f"""
 algorithm.adv_estimator=cw_grpo data.train_batch_size=8 data.max_prompt_length=128 data.max_response_length=64
 {A}.model.path={ROOT}/examples/cpu/model {A}.actor.ppo_mini_batch_size=8 {A}.actor.ppo_micro_batch_size_per_gpu=4
@@ -39,12 +41,9 @@ trainer.test_freq=5 {REWARD}.path=pkg://cw_plugin.rewards {REWARD}.name=compute_
 """.split()
 
 
-def write_rows(path: Path, ground_truths: Any = ("4",), prompt: Any = None, columns: Any = ()) -> Path:
-    prompt = prompt or [{"role": "user", "content": "What is 2+2?"}]
-    row = {"data_source": "my/data", "prompt": prompt}
-    rows = [row | {"reward_model": {"style": "rule", "ground_truth": value}} for value in ground_truths]
-    rows = [{dict(columns).get(name, name): value for name, value in row.items()} for row in rows]
-    pq.write_table(pa.Table.from_pylist(rows), path)
+def write_rows(path: Path, ground_truths: Any = ("4",), prompt: Any = QUESTION, names: Any = COLUMNS) -> Path:
+    cells = [{"style": "rule", "ground_truth": value} for value in ground_truths]
+    pq.write_table(pa.table([["my/data"] * len(cells), [prompt] * len(cells), cells], names=names), path)
     return path
 
 
@@ -63,14 +62,15 @@ def changed(config: DictConfig, *overrides: str) -> DictConfig:
     """A copy with other values, without composing anew."""
     config = config.copy()
     OmegaConf.set_struct(config, False)
-    for override in overrides:
-        key, _, value = override.partition("=")
-        OmegaConf.update(config, key, OmegaConf.from_dotlist([f"value={value}"]).value, force_add=True)
-    return config
+    return OmegaConf.merge(config, OmegaConf.from_dotlist(list(overrides)))
 
 
 def test_a_run_without_faults_gets_no_finding(composed):
     assert doctor.examine(composed, {*doctor.CHECKS} - {checks.fresh_interpreter}) == []
+    remote = ["data.val_files=hdfs://host/test.parquet", f"{A}.model.path=hdfs://host/model"]  # verl copies them
+    usual = [f"{A}.model.path=Qwen/Qwen2.5-Math-7B", f"{LOSS}=gspo", "trainer.logger=[tensorboard]"]
+    for unusual in (remote, usual, [f"{A}.rollout.n=1", "algorithm.cw_grpo.scope=batch"]):
+        assert doctor.examine(changed(composed, *unusual), [*doctor.QUICK, checks.metrics]) == []
 
 
 @pytest.mark.parametrize(
@@ -104,15 +104,7 @@ def test_a_run_without_faults_gets_no_finding(composed):
 def test_a_planted_fault_is_named(composed, monkeypatch, fault, check, what, fix, fatal):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     ((name, finding),) = doctor.examine(changed(composed, *fault), [getattr(checks, check)])
-    assert name == check and what in finding.what and fix in finding.fix
-    assert finding.fatal is fatal
-
-
-def test_what_verl_accepts_is_no_fault(composed):
-    remote = ["data.val_files=hdfs://host/test.parquet", f"{A}.model.path=hdfs://host/model"]  # verl copies them
-    usual = [f"{A}.model.path=Qwen/Qwen2.5-Math-7B", f"{LOSS}=gspo", "trainer.logger=[tensorboard]"]
-    for unusual in (remote, usual, [f"{A}.rollout.n=1", "algorithm.cw_grpo.scope=batch"]):
-        assert doctor.examine(changed(composed, *unusual), [*doctor.QUICK, checks.metrics]) == []
+    assert name == check and finding.fatal is fatal and what in finding.what and fix in finding.fix
 
 
 @pytest.mark.parametrize(
@@ -120,11 +112,8 @@ def test_what_verl_accepts_is_no_fault(composed):
     [
         (b"not a parquet file", "is no parquet file"),
         (b"", "is no parquet file"),
-        (
-            {"columns": {"reward_model": "answer"}},
-            "lacks the column(s) reward_model; it has data_source, prompt, answer",
-        ),
-        ({"columns": {"prompt": "question"}}, "lacks the column(s) prompt"),
+        ({"names": [*COLUMNS[:2], "answer"]}, "lacks the column(s) reward_model; it has data_source, prompt, answer"),
+        ({"names": ["data_source", "question", "reward_model"]}, "lacks the column(s) prompt"),
         ({"prompt": "What is 2+2?"}, "holds string, not lists of messages"),
         (["4", None, "", " \n"], "3 row(s) cannot be graded, first [1, 2, 3]: The ground truth is empty (None)"),
         ([["4"], ["5"]], "2 row(s) cannot be graded, first [0, 1]: The ground truth is a list, ['4']"),
@@ -142,19 +131,14 @@ def test_a_file_that_cannot_be_used(composed, tmp_path, content, said):
     (finding,) = [*checks.files(config), *checks.ground_truths(config)]
     assert finding.fatal and str(file) in finding.what and said in finding.what
     if isinstance(content, list):
+        with pytest.raises(DataError, match=r"row\(s\) cannot be graded"):
+            validate_config(config, False, False)  # which main_ppo calls before Ray starts (test_plugin.py)
         # The reward of somebody else may grade them; and what is only unreadable may be in a benchmark.
         assert list(checks.ground_truths(changed(config, f"{REWARD}.path=my.py"))) == []
         (finding,) = checks.ground_truths(changed(composed, f"data.val_files={file}"))
         assert finding.fatal is ("math-verify" not in said)
     if said == "lacks the column(s) prompt":
         assert list(checks.files(changed(config, "data.prompt_key=question", f"data.val_files={file}"))) == []
-
-
-def test_verl_refuses_such_rows_itself(composed, tmp_path):
-    """In validate_config, which main_ppo calls before Ray starts (test_plugin.py)."""
-    file = write_rows(tmp_path / "own.parquet", ["4", None])
-    with pytest.raises(DataError, match=rf"{file}: 1 row\(s\) cannot be graded, first \[1\]: .* empty"):
-        validate_config(changed(composed, f"data.train_files={file}"), False, False)
 
 
 def test_what_is_printed(good, monkeypatch):
@@ -200,8 +184,7 @@ def test_the_quick_check_loads_neither_torch_nor_verl_and_is_silent(good):
         "assert doctor(sys.argv[1:], quick=True) == 0\n"
         "assert not {'torch', 'verl', 'ray', 'pandas', 'sympy'} & sys.modules.keys()\n"
     )
-    command = [sys.executable, "-c", code, *good, "data.train_batch_size=9"]
-    result = subprocess.run(command, capture_output=True, text=True)
+    result = subprocess.run([sys.executable, "-c", code, *good], capture_output=True, text=True)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
@@ -238,20 +221,15 @@ def test_a_script_is_asked_for_its_own_configuration_and_starts_nothing_that_is_
         (script.parent / "cpu" / name).write_text("")
     config = compose([str(script), "trainer.project_name=asked"])
     assert (config.algorithm.adv_estimator, config.trainer.project_name) == ("cw_grpo", "asked")
-    path = f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    command = ["bash", script, f"{A}.rollout.n=1"]
-    result = subprocess.run(command, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=300)
+    with pytest.raises(OptionsError, match=r"quickstart_cpu\.sh: verl has no setting no\.such; check the spelling\."):
+        compose([str(script), "no.such=2"])
+    env = os.environ | {"PATH": f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    result = subprocess.run(["bash", script, f"{A}.rollout.n=1"], env=env, capture_output=True, text=True, timeout=300)
     assert result.returncode == 2 and result.stdout == ""
     (line,) = result.stderr.splitlines()
     assert line.startswith("Error: rollout.n=1: the tokens of a prompt group of one response have equal advantages")
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_script_that_refuses_or_would_train_is_told(tmp_path):
-    script = tmp_path / "own.sh"
-    script.write_text("# DRY_RUN\necho 'Error: no RUN; give one' >&2\nexit 2\n")
-    with pytest.raises(OptionsError, match=r"own\.sh: no RUN; give one"):
-        compose([str(script)])
-    script.write_text("touch started\n")
+    other = tmp_path / "other.sh"
+    other.write_text("touch started\n")
     with pytest.raises(OptionsError, match="does not support DRY_RUN=1"):
-        compose([str(script)])
+        compose([str(other)])

@@ -28,13 +28,8 @@ def test_each_setting_that_differs_is_found_unless_it_is_ignored(make, now, foun
     assert differences(make(BEFORE), make(now), ("trainer.logger", "trainer.*_dir", "hydra")) == found
 
 
-def test_overrides_of_the_command_line_are_compared_by_their_dotted_keys():
-    overrides = {"data.seed": 2, "actor.lora": {"rank": 8, "alpha": 16}}
-    config = OmegaConf.create({"data": {"seed": 1}, "actor": {"lora": {"rank": 8}}})
-    assert differences(config, overrides) == {"data.seed": (1, 2), "actor.lora.alpha": (None, 16)}
-
-
-def test_values_that_omegaconf_computes_are_compared_as_they_are_written():
-    written = OmegaConf.create({"a": "${oc.env:NOT_SET}", "b": "${missing}", "c": "???"})
-    assert differences(written, OmegaConf.to_container(written)) == {}
-    assert differences(written, {**OmegaConf.to_container(written), "b": 1}) == {"b": ("${missing}", 1)}
+def test_keys_are_dotted_and_values_as_they_are_written():
+    config = OmegaConf.create({"a": "${oc.env:NOT_SET}", "b": "${missing}", "c": {"d": "???", "e": 1}})
+    assert differences(config, OmegaConf.to_container(config)) == {}
+    overrides = {"a": "${oc.env:NOT_SET}", "b": 1, "c.d": "???", "c": {"e": 2, "f": 3}}
+    assert differences(config, overrides) == {"b": ("${missing}", 1), "c.e": (1, 2), "c.f": (None, 3)}
