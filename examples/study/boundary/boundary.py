@@ -1,6 +1,7 @@
 """Does the runs of plan.py, JOBS at a time, and adds each to RESULTS/metrics.parquet as it ends; run again, it goes on.
 
-    python examples/study/boundary/boundary.py
+    python examples/study/boundary/boundary.py                                             # the boundary study's
+    RESULTS=examples/study/sizes/results python examples/study/boundary/boundary.py sizes  # the size study's
 
 JOBS (default 2) processes do one run after another. RESULTS is examples/study/boundary/results by default.
 """
@@ -17,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
-from plan import SETTINGS, Run, runs
+from plan import CENTRE, PLANS, SETTINGS, Run
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
@@ -33,7 +34,8 @@ COLUMNS = [
 def finished(folder: Path) -> set[Run]:
     """The runs that metrics.parquet has."""
     path = folder / "metrics.parquet"
-    rows = pd.read_parquet(path, columns=SETTINGS).drop_duplicates() if path.exists() else pd.DataFrame()
+    steps = pd.read_parquet(path) if path.exists() else pd.DataFrame()
+    rows = steps[steps.columns.intersection(SETTINGS)].drop_duplicates().fillna(asdict(CENTRE))  # older than a setting
     return {Run(**row) for row in rows.to_dict("records")}
 
 
@@ -53,10 +55,10 @@ def train(run: Run) -> tuple[list[dict[str, float]], float]:
     return train_with_trl(run), time.monotonic() - began
 
 
-def main() -> None:
+def main(study: str = "boundary") -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     done = finished(RESULTS)
-    waiting = [run for run in runs() if run not in done]
+    waiting = [run for run in PLANS[study]() if run not in done]
     print(f"{len(done)} runs of {len(done) + len(waiting)} are done", flush=True)
     failures = 0
     jobs = int(os.environ.get("JOBS", "2"))
@@ -78,4 +80,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -1,9 +1,10 @@
-"""The runs of the boundary study, in the order in which they are done: what is worth reading first comes first."""
+"""The runs of the boundary study and of the size study, each in the order in which they are done."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 STEPS = 100
 SEEDS = (1, 2, 3, 4, 5)
@@ -41,6 +42,8 @@ class Run:
         bits: of the weights for rollouts; 32 leaves them as they are.
         fillers: tokens without influence on the reward that the starting model was taught to put into a response.
         limit: of the gradient norm; a gradient with a larger one is scaled down to it.
+        width: of a model of the size study; 0 is the study's model, or one with fillers.
+        answers: to each held-out problem at validation.
     """
 
     method: str = "grpo"
@@ -52,6 +55,8 @@ class Run:
     bits: int = 32
     fillers: int = 0
     limit: float = 1.0
+    width: int = 0
+    answers: int = 4
     seed: int = 1
     steps: int = STEPS
 
@@ -59,6 +64,13 @@ class Run:
     def point(self) -> Run:
         """The setting alone, in which methods and seeds are compared."""
         return replace(self, method="grpo", seed=1)
+
+    @property
+    def model(self) -> str:
+        """Folder of the starting model, in examples/study."""
+        if self.width:
+            return f"sizes/model-{self.width}"
+        return f"boundary/model-{self.fillers}" if self.fillers else "model"
 
     @property
     def name(self) -> str:
@@ -81,23 +93,53 @@ CONTROLS = [replace(point, limit=math.inf) for point in (CENTRE, replace(CENTRE,
 POINTS = list(dict.fromkeys([CENTRE, *(point for line in LINES.values() for point in line), *MAP]))
 
 
+def each(points: list[Run], methods: tuple[str, ...], seeds: tuple[int, ...]) -> list[Run]:
+    return [replace(point, method=method, seed=seed) for seed in seeds for point in points for method in methods]
+
+
 def runs() -> list[Run]:
-    """All of them, each once."""
+    """Those of the boundary study, each once."""
     lines, later = [point for point in POINTS if point not in MAP or point == CENTRE], SEEDS[len(FIRST_SEEDS) :]
 
-    def of(points: list[Run], methods: tuple[str, ...], seeds: tuple[int, ...]) -> list[Run]:
-        return [replace(point, method=method, seed=seed) for seed in seeds for point in points for method in methods]
-
     ordered = [
-        *of(lines, METHODS, FIRST_SEEDS),
-        *of([CENTRE], ABLATION, FIRST_SEEDS),
-        *of(MAP, METHODS, FIRST_SEEDS),
-        *of(POINTS, ("clip_cov",), FIRST_SEEDS),
-        *of(POINTS, METHODS, later),
-        *of([CENTRE], ABLATION, later),
-        *of(CONTROLS, METHODS, FIRST_SEEDS),
+        *each(lines, METHODS, FIRST_SEEDS),
+        *each([CENTRE], ABLATION, FIRST_SEEDS),
+        *each(MAP, METHODS, FIRST_SEEDS),
+        *each(POINTS, ("clip_cov",), FIRST_SEEDS),
+        *each(POINTS, METHODS, later),
+        *each([CENTRE], ABLATION, later),
+        *each(CONTROLS, METHODS, FIRST_SEEDS),
     ]
     return list(dict.fromkeys(ordered))
 
 
+# The size study: 0.2, 0.8, 3.2, 13 and 39 million parameters
+WIDTHS, LARGEST = (64, 128, 256, 512), 896
+OTHER_RATE = (64, 512)  # widths at which the centre's learning rate is tried as well
+
+
+def parameters(width: int) -> int:
+    """Of a model with this width: 3 layers, heads of 32, an MLP of 4 times the width, and 284 tokens."""
+    return 48 * width**2 + 300 * width
+
+
+def of_width(width: int, **settings: Any) -> Run:
+    """The centre with a model of this width, and a learning rate in inverse proportion to it."""
+    rate = float(CENTRE.lr) * 128 / width
+    return replace(CENTRE, **{"width": width, "answers": 16, "lr": f"{rate:.3g}"} | settings)
+
+
+def sizes() -> list[Run]:
+    """The runs of the size study, but for the largest model: seed by seed, so that every part of them is a line."""
+    line, other = [of_width(width) for width in WIDTHS], [of_width(width, lr=CENTRE.lr) for width in OTHER_RATE]
+    later = SEEDS[len(FIRST_SEEDS) :]
+    return [*each(line, METHODS, FIRST_SEEDS), *each(other, METHODS, FIRST_SEEDS), *each(line, METHODS, later)]
+
+
+def largest() -> list[Run]:
+    """Apart, because nobody should wait for the largest model before the others are trained."""
+    return each([of_width(LARGEST)], METHODS, FIRST_SEEDS)
+
+
+PLANS = {"boundary": runs, "sizes": sizes, "largest": largest}
 SETTINGS = list(asdict(CENTRE))  # the columns of metrics.parquet that say which run a row belongs to

@@ -27,7 +27,6 @@ import task  # noqa: E402
 from plan import Run  # noqa: E402
 
 PROMPTS, RESPONSES = 8, 8  # in a step
-ANSWERS = 4  # to each held-out problem
 VALIDATE_EVERY = 50  # steps
 CLIP_COV = {"ratio": 0.0002, "low": 1.0, "high": 5.0}  # its authors' settings; they also set PPO's clip to 1
 KERNELS = {"grpo": "none", "clip_cov": "none", "cw_grpo": "gaussian"}  # the others are in variants.py
@@ -88,18 +87,18 @@ def rounded(model: torch.nn.Module, bits: int) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def accuracy(model: Any, tokenizer: Any, max_new_tokens: int) -> float:
-    """On the held-out problems, at temperature 1."""
-    problems, right = task.split_problems()["test"], 0.0
+def accuracy(model: Any, tokenizer: Any, max_new_tokens: int, answers: int, split: str = "test") -> float:
+    """Of ``answers`` to each of 256 problems, at temperature 1."""
+    problems, right = task.split_problems()[split][: task.HELD_OUT], 0.0
     model.eval()
     for first in range(0, len(problems), 32):
         batch = problems[first : first + 32]
         prompts = task.padded_prompts(tokenizer, batch)
-        output = model.generate(**prompts, max_new_tokens=max_new_tokens, num_return_sequences=ANSWERS)
+        output = model.generate(**prompts, max_new_tokens=max_new_tokens, num_return_sequences=answers)
         texts = tokenizer.batch_decode(output[:, prompts["input_ids"].shape[1] :], skip_special_tokens=True)
-        right += sum(grade(text, math.prod(batch[i // ANSWERS]))[0] for i, text in enumerate(texts))
+        right += sum(grade(text, math.prod(batch[i // answers]))[0] for i, text in enumerate(texts))
     model.train()
-    return right / len(problems) / ANSWERS
+    return right / len(problems) / answers
 
 
 class BoundaryTrainer(CWGRPOTrainer):
@@ -122,8 +121,8 @@ class BoundaryTrainer(CWGRPOTrainer):
         if not parameters.isfinite().all():
             raise FloatingPointError("a parameter is no longer a finite number")
         if len(self.rewards) % VALIDATE_EVERY == 0 or len(self.rewards) == self.run_.steps:
-            new_tokens = self.args.max_completion_length
-            self.accuracies[len(self.rewards)] = accuracy(self.model, self.processing_class, new_tokens)
+            how = self.args.max_completion_length, self.run_.answers
+            self.accuracies[len(self.rewards)] = accuracy(self.model, self.processing_class, *how)
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
         """With the weights of the rollout policy, if they are not those that are trained."""
@@ -162,7 +161,7 @@ def train(run: Run) -> Rows:
     """
     torch.set_num_threads(1)
     torch.manual_seed(run.seed)
-    folder = HERE / f"model-{run.fillers}" if run.fillers else HERE.parent / "model"
+    folder = HERE.parent / run.model
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     problems = task.split_problems()["train"]
     dataset = [{"prompt": task.messages(problem), "product": math.prod(problem)} for problem in problems]
@@ -206,7 +205,8 @@ def train(run: Run) -> Rows:
             trainer.train()
             trainer.validate()
         except (FloatingPointError, NonFiniteError, RuntimeError) as error:
-            if type(error) is RuntimeError and "probability tensor contains" not in str(error):  # torch.multinomial's
+            of_multinomial = "probability tensor contains" in str(error)
+            if not (of_multinomial or isinstance(error, (FloatingPointError, NonFiniteError))):
                 raise
             failed = True
             print(f"{run}: {error}", flush=True)

@@ -1,0 +1,142 @@
+"""The size study's page, README.md beside metrics.parquet, and its figure, from the runs that there are.
+
+python examples/study/sizes/page.py [RESULTS]    # by default the committed ones
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from scipy import stats
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "boundary"))
+import plan  # noqa: E402
+
+from cw_plugin.reports import figures, intervals  # noqa: E402
+from cw_plugin.reports.formats import Table  # noqa: E402
+
+LAST, EARLY = 25, 20  # steps: rewards are means of the last ones, early measures of the first ones
+SMALL = 2.0  # points for ten times the parameters; a change within is not worth knowing
+LEARNED = 1.0  # point that GRPO gains at least where CW-GRPO can lose something
+OUTCOMES = {  # column of the pairs -> what it is; the first is the primary outcome
+    "accuracy": "accuracy, CW-GRPO less GRPO, points",
+    "reward": "reward, CW-GRPO less GRPO, hundredths",
+    "extreme_gradient_share": "gradient share of extreme tokens, %",
+    "extreme_balance": "balance of extreme tokens, %",
+    "grad_norm": "gradient norm, CW-GRPO / GRPO, %",
+}
+DRAWN = ["accuracy", "extreme_gradient_share", "extreme_balance", "grad_norm"]
+KEY = ["width", "lr", "seed"]
+
+
+def outcome(run: pd.DataFrame) -> pd.Series:
+    """Of one run, times 100; of one that was no longer finite reward and accuracy are 0."""
+    ends = {"start": run.accuracy.iloc[0], "accuracy": run.accuracy.iloc[-1]}
+    ends["reward"] = 0.0 if run.failed.iloc[-1] else run.reward[run.step > plan.STEPS - LAST].mean()
+    return 100 * pd.concat([pd.Series(ends), run.loc[run.step.between(1, EARLY), DRAWN[1:]].mean()])
+
+
+def pairs(steps: pd.DataFrame) -> pd.DataFrame:
+    """A row for each width, learning rate and seed of which both runs are there."""
+    runs = steps.astype({"lr": float}).groupby([*KEY, "method"])[[*steps]].apply(outcome)
+    grpo, ours = (runs[runs.index.isin([method], "method")].droplevel("method") for method in plan.METHODS)
+    found = ours.assign(
+        accuracy=ours.accuracy - grpo.accuracy,
+        reward=ours.reward - grpo.reward,
+        grad_norm=100 * ours.grad_norm / grpo.grad_norm,
+        **{"GRPO": grpo.accuracy, "CW-GRPO": ours.accuracy},
+    )
+    found = found.dropna(subset="accuracy").reset_index()
+    return found.assign(size=np.log10(plan.parameters(found.width)))
+
+
+def slope(line: pd.DataFrame, outcome: str = "accuracy") -> tuple[float, float, float]:
+    """For ten times the parameters, by least squares over pairs; half its 95% interval, and p. nan for one size."""
+    if line.width.nunique() < 2 or len(line) < 3:
+        return (np.nan,) * 3
+    found = stats.linregress(line["size"], line[outcome])
+    return found.slope, found.stderr * stats.t.ppf(0.975, len(line) - 2), found.pvalue
+
+
+def reading(line: pd.DataFrame) -> str:
+    change, half, _ = slope(line)
+    if abs(change) > half:
+        return f"With size, the difference moves in favour of {'CW-GRPO' if change > 0 else 'GRPO'}."
+    if abs(change) + half < SMALL:
+        return f"The difference moves by less than {SMALL:g} points for ten times the parameters."
+    return f"No answer: the interval of the slope holds 0, and also a change of {SMALL:g} points."
+
+
+def answer(line: pd.DataFrame) -> str:
+    """What the primary outcome says, as README.md fixed it."""
+    if line.width.value_counts().reindex(plan.WIDTHS, fill_value=0).min() < len(plan.FIRST_SEEDS):
+        return "Unfinished: there is no answer before each size up to 13 million has three pairs."
+    learned = line.groupby("width").filter(lambda of: (of.GRPO - of.start).mean() >= LEARNED)
+    if reading(learned) != reading(line):
+        return f"No answer: without the sizes at which GRPO gains less than {LEARNED:g} point it would be another."
+    return reading(line)
+
+
+def spoken(value: float, half: float) -> str | None:
+    return None if value != value else f"{value:.1f}" + (f" ± {half:.1f}" if half == half else "")
+
+
+def said(p: float | None) -> str | None:
+    return None if p is None or p != p else "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def sizes(every: pd.DataFrame) -> pd.DataFrame:
+    """A row for each size and learning rate."""
+    rows = []
+    for (width, rate), of in every.groupby(["width", "lr"]):
+        size = f"{plan.parameters(width) / 1e6:.1f}"
+        rows.append({"parameters, million": size, "learning rate": f"{rate:g}", "pairs": len(of)})
+        for name, label in {"start": "start, %", "GRPO": "GRPO, %", "CW-GRPO": "CW-GRPO, %", **OUTCOMES}.items():
+            mean, _, high = intervals.mean_over_seeds(of[name])
+            rows[-1][label] = spoken(mean, high - mean)
+    return pd.DataFrame(rows)
+
+
+def slopes(line: pd.DataFrame, one_rate: pd.DataFrame) -> pd.DataFrame:
+    found = {label: slope(line, outcome) for outcome, label in OUTCOMES.items()}
+    first, *secondary = [*found, "accuracy, at one learning rate"]
+    found[secondary[-1]] = slope(one_rate)
+    p = {first: found[first][2]} | intervals.holm({label: found[label][2] for label in secondary}, len(secondary))
+    return pd.DataFrame([{"slope": label, "for ten times the parameters": spoken(*found[label][:2]),
+                          "p": said(p.get(label))} for label in found])  # fmt: skip
+
+
+def draw(line: pd.DataFrame) -> Figure:
+    figure = Figure(figsize=(11, 3), layout="constrained")
+    for axes, outcome in zip(figure.subplots(1, len(DRAWN)), DRAWN, strict=True):
+        axes.set(xscale="log", xlabel="parameters")
+        axes.set_title(OUTCOMES[outcome], fontsize=8)
+        axes.scatter(10 ** line["size"], line[outcome], s=8, color=figures.FAINT)
+        for size, values in line.groupby("size")[outcome]:
+            mean, _, high = intervals.mean_over_seeds(values)
+            axes.errorbar(10**size, mean, high - mean, fmt="o", capsize=3, color=figures.style(0)["color"])
+    return figure
+
+
+def main(folder: Path) -> None:
+    steps = pd.read_parquet(folder / "metrics.parquet").astype({"accuracy": float, "reward": float})
+    every, planned = pairs(steps), len([*plan.sizes(), *plan.largest()])
+    if every.empty:
+        sys.exit(f"{folder}/metrics.parquet has no run of both methods with the same seed yet")
+    by_rule = every.width.map(lambda width: float(plan.of_width(width).lr))
+    line, one_rate = every[every.lr == by_rule], every[every.lr == float(plan.CENTRE.lr)]
+    figures.save(draw(line), folder / "sizes", ["svg"])
+    head = f"{len(steps.drop_duplicates([*KEY, 'method']))} of {planned} runs are done. {answer(line)}"
+    note = "95% intervals over seeds, and p; of secondary outcomes p is corrected for 5 tests (Holm)."
+    tables = [Table("sizes", "By size", sizes(every)), Table("slopes", "Slopes", slopes(line, one_rate), [note])]
+    parts = ["# Results of the size study", "Written by `examples/study/sizes/page.py`.", head, "![by size](sizes.svg)"]
+    (folder / "README.md").write_text("\n\n".join([*parts, *(of.markdown() for of in tables)]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(*(sys.argv[1:] or [HERE / "results"])).resolve())

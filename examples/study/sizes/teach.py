@@ -1,0 +1,74 @@
+"""The models that the runs of the size study start from: the study's model, but of another width.
+
+    python examples/study/sizes/teach.py 64    # writes model-64/ and a row of taught.csv, both beside this file
+
+A model has 3 layers, heads of 32 and an MLP of 4 times the width. It is taught until enough of its answers are right.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import torch
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from transformers import AutoConfig, GenerationConfig, Qwen2ForCausalLM
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "boundary")]
+import task  # noqa: E402
+from make_model import Row, collate, optimised  # noqa: E402
+from train import accuracy  # noqa: E402
+
+NO_END = 10**6  # steps of a cosine of which so little is used that the learning rate stays at its peak
+AVERAGE = 0.98  # of the weights, at every step; the average is what is tried and saved
+BELOW, EVERY = 0.25, 10  # nats a token, from which on it is tried, and after how many steps
+ENOUGH, LOW, HIGH = 0.47, 0.45, 0.50  # right ones of 1,024 answers, at which teaching ends; limits for 4,096 others
+SPLITS = ("tune", "test", "train")  # of task.py's problems; the first decides
+
+
+def untaught(width: int) -> Qwen2ForCausalLM:
+    """The study's model with another width, on which the number of heads depends."""
+    shape = {"hidden_size": width, "intermediate_size": 4 * width}
+    heads = dict.fromkeys(("num_attention_heads", "num_key_value_heads"), width // 32)
+    torch.manual_seed(task.SEED)
+    model = Qwen2ForCausalLM(AutoConfig.from_pretrained(HERE.parent / "model", **shape, **heads))
+    model.generation_config = GenerationConfig.from_pretrained(HERE.parent / "model")
+    return model
+
+
+def teach(width: int, folder: Path) -> dict[str, float]:
+    """Save a taught model, and return what taught.csv says of it."""
+    torch.set_num_threads(1)  # how sums are split among threads changes the weights
+    tokenizer, model, began = task.make_tokenizer(), untaught(width), time.monotonic()
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(AVERAGE))
+    problems, rng = task.split_problems()["train"], random.Random(task.SEED)
+    for step in optimised(model, NO_END, task.PEAK_LR * 128 / width, task.WARMUP_STEPS):
+        rows = []
+        for problem in rng.choices(problems, k=task.ROWS):
+            answer = [*tokenizer.encode(task.response(problem, rng)), tokenizer.eos_token_id]
+            rows.append(Row(task.prompt_ids(tokenizer, problem), answer))
+        ids, labels = collate(rows, tokenizer.pad_token_id)
+        loss = model(ids, labels=labels).loss
+        loss.backward()
+        average.update_parameters(model)
+        if step % EVERY == 0 and loss < BELOW:
+            right = accuracy(average.module, tokenizer, task.MAX_NEW_TOKENS, 4, SPLITS[0])
+            print(f"width {width}, step {step}: {right:.3f} right, {time.monotonic() - began:.0f} s", flush=True)
+            if right >= ENOUGH:
+                break
+    found = {split: accuracy(average.module, tokenizer, task.MAX_NEW_TOKENS, 16, split) for split in SPLITS}
+    if not LOW <= found[SPLITS[0]] <= HIGH:
+        sys.exit(f"width {width}: {found[SPLITS[0]]:.1%} of the answers are right, not 45 to 50%: set another ENOUGH")
+    task.save(average.module, tokenizer, folder)
+    return {"width": width, "steps": step, **found, "seconds": round(time.monotonic() - began)}
+
+
+if __name__ == "__main__":
+    width, table = int(sys.argv[1]), HERE / "taught.csv"
+    if not (HERE / f"model-{width}" / "config.json").exists():
+        row = pd.DataFrame([teach(width, HERE / f"model-{width}")])
+        row.to_csv(table, mode="a", header=not table.exists(), index=False, float_format="%.4f")
