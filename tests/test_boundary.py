@@ -88,9 +88,8 @@ def test_rollout_weights_of_four_bits_have_at_most_fifteen_values_for_each_outpu
     "settings", [{"stale": 2}, {"updates": 8, "method": "clip_cov"}, {"updates": 1, "wrong": 30, "method": "width_2"}]
 )
 def test_a_run_from_start_to_end(train, script, monkeypatch, settings):
-    monkeypatch.setattr(train, "ANSWERS", 1)
     monkeypatch.setattr(train, "VALIDATE_EVERY", 2)
-    rows = train.train(replace(script("plan").CENTRE, steps=2, **settings))
+    rows = train.train(replace(script("plan").CENTRE, steps=2, answers=1, **settings))
     assert [row["step"] for row in rows] == [0, 1, 2] and rows[-1]["failed"] == 0
     assert set(rows[1]) | {"accuracy", "failed"} == set(script("boundary").COLUMNS)
     assert [row.get("accuracy") is not None for row in rows] == [True, False, True]

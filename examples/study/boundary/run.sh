@@ -9,6 +9,8 @@
 #   VENV      the quickstart's environment, made if need be    default .venv
 set -euo pipefail
 
+study=${1:-boundary}
+[ "$study" = boundary ] || [ "$study" = sizes ] || { echo "unknown study '$study': say boundary or sizes" >&2; exit 2; }
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../../.." && pwd)
 venv=${VENV:-$root/.venv}
@@ -18,8 +20,6 @@ bash "$root/examples/cpu/install.sh" "$venv"
 export PATH=$venv/bin:$PATH
 [ -e "$trl/trl" ] || pip install --quiet --no-deps --target "$trl" trl==1.16.0
 export PYTHONPATH=$trl:$root:$root/examples/study OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
-study=${1:-boundary}
-[ "$study" = boundary ] || [ "$study" = sizes ] || { echo "unknown study '$study': say boundary or sizes" >&2; exit 2; }
 export JOBS=${JOBS:-2} RESULTS=${RESULTS:-$here/../$study/results}
 # Else glibc returns memory after each operation, and gets it again for the next.
 export MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_TOP_PAD_=268435456
