@@ -72,8 +72,8 @@ def test_what_was_tried_is_saved_if_enough_but_not_too_many_answers_are_right(sc
     for name, value in {"BELOW": 99.0, "EVERY": 3, "task.ROWS": 4}.items():
         monkeypatch.setattr(f"teach.{name}", value)
     seen = []
-    monkeypatch.setattr(teach, "accuracy", lambda model, *_: seen.append(model) or 0.1 * len(seen))
-    with pytest.raises(SystemExit, match=r"60\.0% of the answers are right, not 45 to 50%"):
+    monkeypatch.setattr(teach, "accuracy", lambda model, *_: seen.append(model) or 0.3 * len(seen))
+    with pytest.raises(SystemExit, match=r"90\.0% of the answers are right, not 45 to 50%"):
         teach.teach(32, tmp_path / "model")
     assert not (tmp_path / "model").exists()
     monkeypatch.setattr(teach, "accuracy", lambda model, *_: seen.append(model) or 0.48)
