@@ -193,7 +193,7 @@ _OVERRIDE = re.compile(r"\+.*|~\w+(\.\w+)*(=.*)?|[a-z_]\w*(\.\w+)+=.*", re.DOTAL
 
 @app.command(context_settings=_IGNORE)
 def evaluate(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL", hidden=True)],
+    models: Annotated[list[str] | None, typer.Argument(metavar="MODEL", hidden=True)] = None,
     out: Annotated[Path, typer.Option(help="Folder for the answers: MODEL/aime24.jsonl, ...")] = Path("evaluation"),
     data_dir: Annotated[Path, typer.Option(help="Folder that cw-grpo prepare wrote.")] = Path("~/data/cw_grpo"),
     benchmarks: Annotated[
@@ -216,7 +216,8 @@ def evaluate(
         minutes, seconds = divmod(int(time.monotonic() - started), 60)
         print(f"[{minutes}:{seconds:02}] {text}", flush=True)
 
-    overrides = [text for text in models if _OVERRIDE.fullmatch(text) and not expanded(text).exists()]
+    arguments = models or []
+    overrides = [text for text in arguments if _OVERRIDE.fullmatch(text) and not expanded(text).exists()]
     with _errors(f"install verl 0.9.1, and {how_to_install('data')}"):
         from cw_plugin.evaluation.ask import evaluate as ask
         from cw_plugin.evaluation.benchmarks import read_benchmarks
@@ -227,14 +228,10 @@ def evaluate(
             raise OptionsError(f"--benchmarks {benchmarks}: {error}; put quotes around a path with a quote.") from None
         chosen = read_benchmarks(specs, expanded(data_dir))
         try:
-            ask([text for text in models if text not in overrides], chosen, expanded(out), overrides, say)
+            ask([text for text in arguments if text not in overrides], chosen, expanded(out), overrides, say)
         except HostError as error:
             typer.echo(f"Error: {error}", err=True)
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
             say("stopped; run the same command again to ask what is left")
             raise typer.Exit(130) from None
-
-
-if __name__ == "__main__":
-    app()
