@@ -190,12 +190,8 @@ def _change_trainer(module: ModuleType) -> None:
     # A plain function: an actor that starts another sends it by its name, and a wrapt proxy as what it wraps.
     @functools.wraps(plain)
     def train_step(trainer: Any, rollout_samples: Any, global_step: int) -> Any:
-        run = trainer.experience_maker.cw_grpo
-        run.step = global_step + 1
-        try:
-            return plain(trainer, rollout_samples, global_step)
-        finally:
-            run.tokens.finish()
+        trainer.experience_maker.cw_grpo.step = global_step + 1
+        return plain(trainer, rollout_samples, global_step)
 
     base.train_step = train_step
 

@@ -128,7 +128,3 @@ class CWGRPOTrainer(GRPOTrainer):
             )[0]
         finally:
             self.model.train()
-
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        self._cw_files.finish()
-        super().log(logs, *args, **kwargs)

@@ -62,7 +62,6 @@ class Run:
         """
         from verl.utils.metric import reduce_metrics
 
-        self._files.finish()  # the step's update has taken longer than writing its record
         result = {key.removeprefix("actor/") if _of_the_loss(key) else key: value for key, value in metrics.items()}
         noted: dict[str, list[float]] = defaultdict(list)
         for batch in self._batches:
