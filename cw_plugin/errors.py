@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 
 class CWGRPOError(Exception):
@@ -32,11 +32,18 @@ class NonFiniteError(CWGRPOError, ValueError):
         rows: indices of the offending rows in the batch that was passed in.
     """
 
+    CAUSES: ClassVar = {
+        "advantages": "The reward of a response was not a finite number; check the reward function.",
+        "log_probs": "It comes from the model's forward pass; check gradient norm and learning rate of earlier steps.",
+        "weighted advantages": "Rewards or log-probs are too large to be weighed; check the reward function.",
+    }
+
     def __init__(self, what: str, rows: list[int], hint: str = ""):
         self.what = what
         self.rows = rows
         shown = ", ".join(map(str, rows[:20])) + (", ..." if len(rows) > 20 else "")
-        super().__init__(f"{what}: NaN or infinite at a valid token of {len(rows)} row(s): {shown}.{hint}")
+        where = f"NaN or infinite at a valid token of {len(rows)} row(s): {shown}"
+        super().__init__(f"{what}: {where}. {self.CAUSES[what]}{hint}")
 
 
 class OptionsError(CWGRPOError, ValueError):

@@ -38,7 +38,7 @@ import torch.nn.functional as F
 import wrapt
 from torch import Tensor
 
-from cw_plugin.errors import CWGRPOError, HostError, NonFiniteError, OptionsError
+from cw_plugin.errors import CWGRPOError, HostError, OptionsError
 from cw_plugin.options import Options
 from cw_plugin.recording import Batch, TokenFiles
 from cw_plugin.weights import reweight
@@ -140,11 +140,7 @@ class _Run:
             raise HostError(_other_shape("the advantage differs within a response"))
         group = torch.tensor([i for experience in experiences for i in experience.index]) // self.samples
         scope = group if self.options.scope == "group" else None
-        try:
-            weighted, statistics = reweight(log_probs, of_response[:, 0], mask, scope, self.options.kernel)
-        except NonFiniteError as error:
-            hint = " Rows are those of the batch; check the reward, and actor_grad_norm of the previous steps."
-            raise NonFiniteError(error.what, error.rows, hint) from error
+        weighted, statistics = reweight(log_probs, of_response[:, 0], mask, scope, self.options.kernel)
         metrics = {**vars(statistics), "seconds": time.perf_counter() - started}
         if self.options.is_due(self.step):
             rewards = torch.cat([experience.rewards for experience in experiences]).float()

@@ -9,16 +9,9 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from cw_plugin.errors import NonFiniteError
 from cw_plugin.options import Options
 from cw_plugin.weights import CovarianceStatistics, reweight
 
-# Where a NaN or an infinity comes from.
-CAUSES = {
-    "advantages": "The reward of a response was not a finite number; check the reward functions.",
-    "log_probs": "It comes from the model's forward pass; check grad_norm and learning_rate of the previous steps.",
-    "weighted advantages": "Rewards or log-probs are too large to be weighed; check the reward functions.",
-}
 Everyone = tuple[
     Float[Tensor, "all width"], Float[Tensor, " all"], Shaped[Tensor, "all width"], Int[Tensor, " all"]
 ]  # log-probs, advantages before the weights, mask and number of the prompt group of all processes' rows
@@ -50,7 +43,7 @@ def reweight_over_processes(
         ``w~ A`` of this process's rows, the statistics of the whole batch, and the rows of all processes.
 
     Raises:
-        NonFiniteError: as reweight.
+        NonFiniteError: as reweight; rows are those of all processes.
     """
     everyone = gather(accelerator, log_probs.float())
     of_all, valid = accelerator.gather(advantages), gather(accelerator, mask)
@@ -58,11 +51,7 @@ def reweight_over_processes(
     if device.type == "mps":  # has no float64
         everyone, of_all, valid = everyone.cpu(), of_all.cpu(), valid.cpu()
     group = torch.arange(len(everyone)) // group_size
-    try:
-        weighted, statistics = reweight(everyone, of_all, valid, group if scope == "group" else None, kernel)
-    except NonFiniteError as error:
-        hint = f" {CAUSES[error.what]} Rows are those of the generation batch over all processes."
-        raise NonFiniteError(error.what, error.rows, hint) from error
+    weighted, statistics = reweight(everyone, of_all, valid, group if scope == "group" else None, kernel)
     rows, width = log_probs.shape
     first = accelerator.process_index * rows
     return weighted[first : first + rows, :width].to(device), statistics, (everyone, of_all, valid, group)

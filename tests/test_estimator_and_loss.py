@@ -141,7 +141,7 @@ def test_the_legacy_trainers_function_gives_the_weights_of_v1s_with_a_mask_of_an
 
 def test_a_nan_is_reported_with_where_it_comes_from_and_the_uid_of_its_prompt():
     for where, message in (
-        ("old_log_probs", "log_probs.*7\\. It comes from the actor's .* Their uids: {}"),
+        ("old_log_probs", "log_probs.*7\\. It comes from the model's .* Their uids: {}"),
         ("token_level_rewards", r"advantages.* check the reward function\. Their uids: .*{}"),
     ):
         data, keys = trainer_batch()
@@ -151,7 +151,7 @@ def test_a_nan_is_reported_with_where_it_comes_from_and_the_uid_of_its_prompt():
     arguments = loss_arguments()
     arguments["log_prob"] = arguments["log_prob"].detach().clone()
     arguments["log_prob"][1, 0] = float("nan")
-    with pytest.raises(NonFiniteError, match=r"log_probs of a micro-batch.*: 1\. It comes from the actor's"):
+    with pytest.raises(NonFiniteError, match=r"log_probs: .*: 1\. It comes from the model's"):
         core_algos.get_policy_loss_fn("cw_grpo")(**arguments, config=actor_config())
 
 

@@ -19,13 +19,6 @@ from cw_plugin.verl_integration import NAME, run
 from cw_plugin.verl_integration.options import read_options
 from cw_plugin.weights import CovarianceStatistics, reweight
 
-# Where a NaN or an infinity comes from.
-CAUSES = {
-    "advantages": "The reward of a response to these prompts was not a finite number; check the reward function.",
-    "log_probs": "It comes from the actor's forward pass; check actor/grad_norm and actor/lr of the previous steps.",
-    "weighted advantages": "Rewards or log-probs are too large to be weighed; check the reward function.",
-}
-
 
 @dataclass(frozen=True)
 class TrainerBatch:
@@ -89,7 +82,7 @@ def compute_cw_grpo_advantage(
         weighted, statistics = reweight(old_log_probs, advantages, response_mask, scope, options.kernel)
     except NonFiniteError as error:
         prompts = ", ".join(str(index[row]) for row in error.rows[:20])
-        raise NonFiniteError(error.what, error.rows, f" {CAUSES[error.what]} Their uids: {prompts}.") from error
+        raise NonFiniteError(error.what, error.rows, f" Their uids: {prompts}.") from error
     if this_run:
         this_run.note(as_metrics(statistics, time.perf_counter() - started))
     if this_run and of_trainer and this_run.records_this_step:

@@ -15,8 +15,7 @@ from typing import Any
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from cw_plugin.errors import NonFiniteError
-from cw_plugin.verl_integration.estimator import CAUSES, as_metrics
+from cw_plugin.verl_integration.estimator import as_metrics
 from cw_plugin.weights import reweight
 
 
@@ -35,15 +34,12 @@ def compute_policy_loss_cw_grpo(
     ``compute_policy_loss_vanilla``; the metrics gain those of the weights.
 
     Raises:
-        NonFiniteError: NaN or infinity at a valid token.
+        NonFiniteError: NaN or infinity at a valid token; its rows are those of the micro-batch.
     """
     from verl.trainer.ppo.core_algos import get_policy_loss_fn
 
     started = time.perf_counter()
-    try:
-        reweighted, statistics = reweight(log_prob.detach(), advantages, response_mask)
-    except NonFiniteError as error:
-        raise NonFiniteError(f"{error.what} of a micro-batch", error.rows, f" {CAUSES[error.what]}") from error
+    reweighted, statistics = reweight(log_prob.detach(), advantages, response_mask)
     metrics = as_metrics(statistics, time.perf_counter() - started)
     loss, vanilla_metrics = get_policy_loss_fn("vanilla")(
         old_log_prob=old_log_prob,
