@@ -38,7 +38,6 @@ from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from cw_plugin.verl_integration import (
     register,  # noqa: F401  (registers cw_grpo)
-    run,
 )
 from cw_plugin.verl_integration.options import Options
 
