@@ -123,7 +123,7 @@ def metrics(config: Any) -> Iterator[Finding]:
         yield Finding(what, f"{METRICS}=FOLDER/metrics-2.jsonl: cw-grpo report reads both", fatal=False)
     if config.trainer.test_freq <= 0:
         what = f"trainer.test_freq={config.trainer.test_freq}: verl does not measure the accuracy of the last step"
-        yield Finding(what, "trainer.test_freq=50, or another number of steps", fatal=False)
+        yield Finding(what, "trainer.test_freq=50, or cw-grpo evaluate after training", fatal=False)
 
 
 def verl(config: Any) -> Iterable[Finding]:
