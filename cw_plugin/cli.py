@@ -19,12 +19,10 @@ from cw_plugin import __version__
 from cw_plugin.data.sources import SOURCES
 from cw_plugin.errors import CWGRPOError, HostError, OptionsError, how_to_install
 from cw_plugin.files import expanded
-from cw_plugin.reports.paper import TABLE_2
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
 Name = Enum("Name", {name: name for name in (*SOURCES, "all")}, type=str)  # type: ignore[misc]
-PaperModel = Enum("PaperModel", {name: name for name in (*TABLE_2, "all")}, type=str)  # type: ignore[misc]
 
 
 @contextmanager
@@ -135,16 +133,6 @@ _REPORT = how_to_install("report")
 def report(
     runs: Annotated[list[str], typer.Argument(metavar="RUN", hidden=True)],
     out: Annotated[Path, typer.Option(help="Folder for the page and the tables.")] = Path("report"),
-    base: Annotated[
-        str | None,
-        typer.Option(help="The name that scores in Table 2 are compared with. Default: the untrained model."),
-    ] = None,
-    step: Annotated[
-        int | None, typer.Option(help="The training step whose checkpoints Table 2 shows. Default: each method's last.")
-    ] = None,
-    paper: Annotated[
-        PaperModel | None, typer.Option(help="Add the paper's rows for this model, marked as reported.")
-    ] = None,
 ) -> None:
     """Compare runs on one page, with the paper's tables and figures.
 
@@ -155,7 +143,7 @@ def report(
     with _errors(_REPORT):
         from cw_plugin.reports.report import write_report
 
-        table, sentences, notes = write_report(runs, out, base, step, paper.value if paper else None)
+        table, sentences, notes = write_report(runs, out)
     typer.echo(" ".join(sentences))
     if len(table.frame):
         typer.echo("\n".join(["", table.text(), *table.notes, ""]))

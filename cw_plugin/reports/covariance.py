@@ -5,20 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from cw_plugin.reports import paper
 from cw_plugin.reports.formats import Table
 
+SHARES = (0.0001, 0.01, 0.2, 0.4, 1.0)  # of the paper's Table 1
 FEW = 10  # tokens; fewer than these say little about the extremes
 
 
 def one_side(tokens: pd.DataFrame, sign: int) -> pd.DataFrame:
-    """The tokens of positive (``sign`` 1) or negative (-1) covariance, the most extreme first.
+    """The tokens of positive (``sign`` 1) or negative (-1) covariance, the most extreme first: size, |c|; tokens, how
+    many are at least as extreme; held, the sum of their |c|.
 
     Args:
         tokens: in the column covariance each token's c; in count, if there, how many tokens a row stands for.
-
-    Returns:
-        size, |c|; tokens, how many are at least as extreme; held, the sum of their |c|.
     """
     chosen = tokens[sign * tokens.covariance > 0]
     count = chosen["count"] if "count" in chosen else pd.Series(1, index=chosen.index)
@@ -39,23 +37,16 @@ def extremes(side: pd.DataFrame, share: float) -> tuple[float, float]:
     return float(np.interp(wanted, side.tokens, side["size"])), float(held / wanted)
 
 
-def table_1(name: str, tokens: pd.DataFrame, reported: bool = False) -> Table:
-    """Covariance at a percentile, in both senses of the paper's wording.
-
-    Args:
-        name: of the method.
-        tokens: as in :func:`one_side`.
-        reported: add the paper's own numbers.
-    """
+def table_1(name: str, tokens: pd.DataFrame) -> Table:
+    """Covariance of a method's tokens at a percentile: the threshold, and the mean beyond it."""
     positive, negative = one_side(tokens, 1), one_side(tokens, -1)
     rows = []
-    for share, up, down in paper.TABLE_1:
+    for share in SHARES:
         (at, mean), (below, low) = extremes(positive, share), extremes(negative, share)
-        rows.append([f"{share:.2%}", *(float(f"{value:.3g}") for value in (at, mean, -below, -low)), up, down])
+        rows.append([f"{share:.2%}", *(float(f"{value:.3g}") for value in (at, mean, -below, -low))])
     columns = ["most extreme", "positive ≥", "positive mean", "negative ≤", "negative mean"]
-    frame = pd.DataFrame(rows, columns=[*columns, "positive (reported)", "negative (reported)"])
     counts = [int(side["count"].sum()) for side in (positive, negative)]
     notes = [f"The threshold and the mean beyond it. {counts[0]} tokens are positive, {counts[1]} negative."]
-    if few := [f"{share:.2%}" for share, *_ in paper.TABLE_1 if share * min(counts) < FEW]:
+    if few := [f"{share:.2%}" for share in SHARES if share * min(counts) < FEW]:
         notes.append(f"Of fewer than {FEW} tokens, so mostly chance: {', '.join(few)}.")
-    return Table("table1", f"Table 1: covariance of tokens, {name}", frame if reported else frame[columns], notes)
+    return Table("table1", f"Table 1: covariance of tokens, {name}", pd.DataFrame(rows, columns=columns), notes)

@@ -1,11 +1,4 @@
-"""Reads the graded answers of ``cw-grpo evaluate``.
-
-    answers, notes = read_answers(folder)                 # or read_answers(folder, name="GRPO")
-
-``answers`` has one :class:`Answers` for each model, step and benchmark, with the mean ``acc`` of each question and the
-settings that it was asked with, for :func:`cw_plugin.settings.differences`. ``notes`` has a sentence for each benchmark
-that is not finished.
-"""
+"""Reads the graded answers of ``cw-grpo evaluate``: ``answers, notes = read_answers(folder)``."""
 
 from __future__ import annotations
 
@@ -22,12 +15,8 @@ from cw_plugin.files import find
 from cw_plugin.settings import flat
 
 BENCHMARKS = {  # in the paper's order, with the paper's names
-    "aime24": "AIME24",
-    "math500": "MATH-500",
-    "amc23": "AMC23",
-    "minerva": "Minerva",
-    "olympiadbench": "OlympiadBench",
-}
+    "aime24": "AIME24", "math500": "MATH-500", "amc23": "AMC23", "minerva": "Minerva", "olympiadbench": "OlympiadBench",
+}  # fmt: skip
 
 # Settings that follow from the machine, or from where files lie. Answers under other values of any other are not mixed.
 MACHINE = (
@@ -51,12 +40,11 @@ class Answers:
         model: the given name; else that of the model's folder in the evaluation, without its step.
         step: of training; None for a model that is no checkpoint.
         benchmark: its name.
-        accuracy: question -> mean of ``acc`` over its samples. Models that were asked the same file have the same
-            questions here.
+        accuracy: question -> mean of ``acc`` over its samples.
         samples: answers to each question (to that with the most, if they differ).
-        settings: dotted key -> value. Those that the answers depend on: verl's, and ``evaluation.checkpoint``,
-            ``.step``, ``.weights`` and ``.questions`` (hashes) and ``.samples``.
-        file: where they are.
+        settings: dotted key -> value: verl's, and ``evaluation.checkpoint``, ``.step``, ``.weights`` and ``.questions``
+            (hashes) and ``.samples``; without those of the machine.
+        file: where they are; seed: of the run that it is a checkpoint of, nan if that is not known.
     """
 
     model: str
@@ -66,42 +54,28 @@ class Answers:
     samples: int = 1
     settings: dict[str, Any] = field(default_factory=dict)
     file: Path = Path()
+    seed: Any = math.nan
 
 
 def read_answers(folder: Path, name: str | None = None) -> tuple[list[Answers], list[str]]:
-    """All graded answers below a folder, and a sentence for each benchmark that is not finished.
-
-    Args:
-        folder: of one model or of several, as ``cw-grpo evaluate`` writes it.
-        name: of the method or model. By default, each has its own.
-
-    Raises:
-        DataError: a file of answers is empty or damaged, or a file of settings is.
-    """
+    """All graded answers below a folder that ``cw-grpo evaluate`` wrote, and a sentence for each benchmark that is not
+    finished. Without ``name``, each model has its own. A file that is empty or damaged is a DataError."""
     found, notes = [], []
-    for file in find(folder, "*.jsonl"):
-        asked = read_settings(file.with_suffix(".yaml")) if file.is_file() else {}
-        if not asked:
-            continue  # metrics, rollouts, or validations, whose accuracy the metrics have
-        own = re.sub(r"-global_step_\d+$", "", file.parent.name)
-        accuracy, samples = _accuracy(file)
-        step, settings = asked.get("evaluation.step"), flat(asked, MACHINE)
-        found.append(Answers(name or own, step, file.stem, accuracy, samples, settings, file))
-    for file in find(folder, "*.yaml"):
-        if not file.with_suffix(".jsonl").exists() and read_settings(file):
+    for file in find(folder, "*.yaml") if folder.is_dir() else []:
+        asked, graded = read_settings(file), file.with_suffix(".jsonl")
+        if asked and not graded.is_file():
             notes.append(f"{file.parent.name} is not finished on {file.stem}: evaluate it again to complete it.")
+        elif asked:
+            own = re.sub(r"-global_step_\d+$", "", file.parent.name)
+            accuracy, samples = _accuracy(graded)
+            step, settings = asked.get("evaluation.step"), flat(asked, MACHINE)
+            found.append(Answers(name or own, step, file.stem, accuracy, samples, settings, graded))
     return sorted(found, key=lambda each: (each.model, each.step or -1, each.benchmark)), notes
 
 
 def read_settings(file: Path) -> dict[str, Any]:
-    """What a benchmark was asked with, as dotted keys; empty if there is no such file, or it is another program's.
-
-    Raises:
-        DataError: the file is damaged.
-    """
-    if not file.is_file():
-        return {}
-    text = file.read_text(encoding="utf-8", errors="replace")
+    """What a benchmark was asked with, by dotted keys; empty if there is no such file, or it is another program's."""
+    text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
     if not text.startswith("evaluation:"):
         return {}
     from omegaconf import OmegaConf
@@ -124,10 +98,8 @@ def _accuracy(file: Path) -> tuple[dict[str, float], int]:
                 question = str(row["question"]) if "question" in row else f"{row['input']}\n{row['gts']}"
                 acc = row["acc"]
             except (ValueError, KeyError, TypeError):
-                raise DataError(
-                    f"{file}, line {number} is no graded answer (JSON with input, gts and acc); remove the file, or "
-                    "evaluate again"
-                ) from None
+                raise DataError(f"{file}, line {number} is no graded answer (JSON with input, gts and acc); remove the "
+                                "file, or evaluate again") from None  # fmt: skip
             if not isinstance(acc, (int, float)) or not math.isfinite(acc):
                 raise DataError(f"{file}, line {number}: acc is {acc!r}, not a number; grade these answers again")
             graded[question].append(float(acc))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,15 +13,9 @@ NAN = float("nan")
 _SAME = 1e-9  # values that differ less do not vary: an interval without width would claim certainty
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Of two means, with its 95% interval.
-
-    Attributes:
-        value: ours less theirs; nan if either has no value.
-        low, high, p: nan where nothing varies from one seed or question to the next, and for a single one.
-        paired: whether it was paired; if not, the interval is Welch's.
-    """
+class Difference(NamedTuple):
+    """Of two means, with its 95% interval, which is Welch's if it is not paired. low, high and p are nan where nothing
+    varies from one seed or question to the next, and for a single one."""
 
     value: float
     low: float = NAN
@@ -39,15 +33,12 @@ def over_seeds(ours: pd.Series, theirs: pd.Series) -> Difference:
     same = len(ours) == len(theirs) and set(ours.index) == set(theirs.index)
     paired = bool(same and ours.index.is_unique and ours.index.notna().all())
     value = float(ours.mean() - theirs.mean())
-    if min(len(ours), len(theirs)) < 2:
-        return Difference(value, paired=paired)
     theirs = theirs.loc[ours.index] if paired else theirs
-    varies = [ours - theirs] if paired else [ours, theirs]
-    if all(values.std() < _SAME for values in varies):
+    varying = [ours - theirs] if paired else [ours, theirs]
+    if min(len(ours), len(theirs)) < 2 or all(values.std() < _SAME for values in varying):
         return Difference(value, paired=paired)
     test = stats.ttest_rel(ours, theirs) if paired else stats.ttest_ind(ours, theirs, equal_var=False)
-    low, high = test.confidence_interval()
-    return Difference(value, float(low), float(high), float(test.pvalue), paired)
+    return Difference(value, *map(float, test.confidence_interval()), float(test.pvalue), paired)
 
 
 def mean_over_seeds(values: Sequence[float] | np.ndarray | pd.Series) -> tuple[float, float, float]:
@@ -71,46 +62,34 @@ def holm(p: Mapping, tests: int | None = None) -> dict:
     return {key: min(1.0, float(value)) for key, value in zip(order, corrected, strict=True)}
 
 
-def pass_at_1(means: Sequence[float] | pd.Series) -> tuple[float, float, float]:
-    """Mean over questions and its 95% interval.
-
-    Args:
-        means: of each question, the mean accuracy of its answers, 0 to 1.
-
-    Returns:
-        mean, low and high: by Wilson if every mean is 0 or 1, or if all are equal; else by Student's t, cut at 0 and 1.
-    """
-    values = np.asarray(means, float)
-    mean, count = float(values.mean()), len(values)
-    if np.isin(values, (0, 1)).all():
-        wilson = stats.binomtest(round(values.sum()), count).proportion_ci(method="wilson")
-        return mean, float(wilson.low), float(wilson.high)
-    _, low, high = mean_over_seeds(values)
+def pass_at_1(means: pd.Series) -> tuple[float, float, float]:
+    """Mean over questions of their mean accuracies (0 to 1), and its 95% interval: by Wilson if each is 0 or 1, else by
+    Student's t, cut at 0 and 1."""
+    if means.isin((0, 1)).all():
+        wilson = stats.binomtest(round(means.sum()), len(means)).proportion_ci(method="wilson")
+        return float(means.mean()), float(wilson.low), float(wilson.high)
+    mean, low, high = mean_over_seeds(means)
     return (mean, max(0.0, low), min(1.0, high)) if low == low else (mean, 0.0, 1.0)
 
 
-def over_questions(ours: Sequence[pd.Series], theirs: Sequence[pd.Series]) -> Difference:
+def over_questions(ours: Mapping[str, pd.Series], theirs: Mapping[str, pd.Series]) -> Difference:
     """Compare two checkpoints by the unweighted mean over benchmarks of their pass@1, on the questions both were asked.
 
     The p-value is that of a permutation test: if the checkpoints were equal, the difference in each question could as
     well have the other sign. What another seed of a method would give is not part of it.
 
     Args:
-        ours, theirs: for each benchmark, in the same order, the mean accuracy of each question, by question.
+        ours, theirs: benchmark -> the mean accuracy of each question, by question.
     """
-    pairs = [mine.to_frame("a").join(other.rename("b"), how="inner") for mine, other in zip(ours, theirs, strict=True)]
-    each = [(pair.a - pair.b).to_numpy(float) for pair in pairs]
-    if not each or min(map(len, each)) == 0:
-        return Difference(NAN, paired=True)
+    each = [(ours[name] - theirs[name]).dropna().to_numpy(float) for name in ours]
+    fewest = min(map(len, each))
+    if fewest == 0:
+        return Difference(NAN)
     value = float(np.mean([values.mean() for values in each]))
     weighted = np.concatenate([values / len(values) / len(each) for values in each])
-    if not weighted.any():
-        return Difference(value, p=1.0, paired=True)
-    test = stats.permutation_test(
-        (weighted[weighted != 0],), np.sum, permutation_type="samples", vectorized=True, batch=1000, rng=0
-    )
-    low = high = NAN
-    if min(map(len, each)) > 1:
-        error = sum(values.var(ddof=1) / len(values) for values in each) ** 0.5 / len(each)
-        low, high = stats.t.interval(0.95, sum(map(len, each)) - len(each), value, error)
+    test = stats.permutation_test((weighted,), np.sum, permutation_type="samples", vectorized=True, batch=1000, rng=0)
+    if fewest == 1:
+        return Difference(value, p=float(test.pvalue), paired=True)
+    error = sum(values.var(ddof=1) / len(values) for values in each) ** 0.5 / len(each)
+    low, high = stats.t.interval(0.95, sum(map(len, each)) - len(each), value, error)
     return Difference(value, float(low), float(high), float(test.pvalue), True)

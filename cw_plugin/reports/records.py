@@ -13,28 +13,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cw_plugin.errors import DataError
-from cw_plugin.reports.metrics import files_in, refuse_several
+from cw_plugin.reports.runs import files_in, in_order, refuse_several
 
 PATTERN = "tokens/step_*.parquet"
 _STEP = re.compile(r"step_(\d+)(-\d+)?\.parquet")  # -2 and on: later batches of the step
-_SCHEMA = pa.schema(
-    [
-        *((name, pa.int32()) for name in ("group", "row", "position", "token_id")),
-        ("text", pa.string()),
-        *((name, pa.float32()) for name in ("log_prob", "advantage", "covariance", "kernel", "weight", "reward")),
-    ]
-)
+_WHOLE, _REAL = ("group", "row", "position", "token_id"), ("log_prob", "advantage", "covariance", "kernel", "weight")
+_TYPES = dict.fromkeys(_WHOLE, pa.int32()) | {"text": pa.string()} | dict.fromkeys((*_REAL, "reward"), pa.float32())
 
 
 @dataclass(frozen=True)
 class TokenRecord:
-    """The recorded tokens of one batch.
-
-    Attributes:
-        step, scope, kernel: of the run.
-        groups, tokens: how many the batch had; the record may hold fewer.
-        prompts: group -> text.
-        table: a row for each token; columns as :class:`cw_plugin.recording.TokenFiles` says.
+    """The recorded tokens of one batch: prompts by group, and a table with a row for each token, whose columns
+    :class:`cw_plugin.recording.TokenFiles` names. groups and tokens are those of the batch; the record may hold fewer.
     """
 
     step: int
@@ -47,26 +37,22 @@ class TokenRecord:
 
 
 def read_tokens(path: Path, steps: Container[int] | None = None) -> list[TokenRecord]:
-    """The records below ``path`` in order; if given, only those of some steps.
-
-    Raises:
-        DataError: there is no record, the records are of several runs, or one cannot be read.
-    """
+    """The records below ``path`` in order; if given, only those of some steps. If there is no record, or records of
+    several runs or damaged ones, a DataError."""
     if not path.exists():
         raise DataError(f"{path} does not exist; give the folder of a run")
-    found = {file: match for file in files_in(path, PATTERN) if (match := _STEP.fullmatch(file.name))}
-    # -2 after the first batch, and -10 after -9
-    files = sorted(found, key=lambda file: (int(found[file][1]), len(file.name), file.name))
-    refuse_several(path, {file.parent for file in files})
-    if not files:
+    found = {file: int(match[1]) for file in files_in(path, PATTERN) if (match := _STEP.fullmatch(file.name))}
+    refuse_several(path, {file.parent for file in found})
+    if not found:
         raise DataError(
             f"{path} holds no token record ({PATTERN}); train with adv_estimator=cw_grpo and "
             "+algorithm.cw_grpo.record_every=50, for plain GRPO with +algorithm.cw_grpo.kernel=none as well; in TRL "
             "with a CWGRPOTrainer and cw_record_every=50"
         )
-    chosen = [file for file in files if steps is None or int(found[file][1]) in steps]
+    ordered = sorted(found, key=lambda file: in_order(file.with_suffix("")))  # -2 after the first, -10 after -9
+    chosen = [file for file in ordered if steps is None or found[file] in steps]
     if not chosen:
-        known = ", ".join(dict.fromkeys(str(int(found[file][1])) for file in files))
+        known = ", ".join(map(str, sorted(set(found.values()))))
         raise DataError(f"{path} has records of step {known}, none of them in --steps")
     return [_read(file) for file in chosen]
 
@@ -75,8 +61,7 @@ def _read(file: Path) -> TokenRecord:
     try:
         table = pq.read_table(file)
         of = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
-        # What is there already is not copied: only the text's dictionary is taken apart.
-        table = table.select(_SCHEMA.names).cast(_SCHEMA)
+        table = table.select(list(_TYPES)).cast(pa.schema(_TYPES.items()))
         prompts = {int(group): str(text) for group, text in json.loads(of["prompts"]).items()}
         step, groups, tokens = (int(of[name]) for name in ("step", "groups", "tokens"))
         return TokenRecord(step, of["scope"], of["kernel"], groups, tokens, prompts, table)
@@ -91,14 +76,10 @@ def tokens_of(records: list[TokenRecord]) -> pd.DataFrame:
 
 
 def parse_steps(text: str | None) -> range | None:
-    """``"50"`` is one step, ``"1:50"`` the first and the last.
-
-    Raises:
-        DataError: anything else.
-    """
+    """``"50"`` is one step, ``"1:50"`` the first and the last; anything else is a DataError."""
     if text is None:
         return None
-    first, _, last = text.partition(":")
-    if not (first.isdecimal() and (last or first).isdecimal() and int(first) <= int(last or first)):
+    found = re.fullmatch(r"(\d+)(?::(\d+))?", text)
+    if not found:
         raise DataError(f"--steps must be one step, or the first and last as 1:50, got {text!r}")
-    return range(int(first), int(last or first) + 1)
+    return range(int(found[1]), int(found[2] or found[1]) + 1)

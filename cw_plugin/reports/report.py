@@ -3,113 +3,91 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
+from jinja2 import Environment, PackageLoader
+from matplotlib.figure import Figure
 
 from cw_plugin.errors import DataError
 from cw_plugin.files import write_whole
-from cw_plugin.reports import figures, page, paper, tables
-from cw_plugin.reports.comparison import compare
+from cw_plugin.reports import figures, tables
 from cw_plugin.reports.covariance import table_1
 from cw_plugin.reports.evaluations import Answers, read_answers
-from cw_plugin.reports.formats import Table, listed, markdown
-from cw_plugin.reports.metrics import files_in
+from cw_plugin.reports.formats import Table, listed
 from cw_plugin.reports.records import PATTERN, TokenRecord, read_tokens, tokens_of
-from cw_plugin.reports.runs import Run, read_run, split_name
+from cw_plugin.reports.runs import ENTROPY, NORM, REWARD, Run, all_metrics, files_in, is_accuracy, read_run, split_name
 from cw_plugin.reports.tokens import write_token_page
 
+# The name of its files -> metric, title, caption.
+CURVES = {
+    "reward": (REWARD, "Reward", ""),
+    "accuracy": ("accuracy", "Accuracy on validation", ""),
+    "entropy": (ENTROPY, "Policy entropy, nats", ""),
+    "grad-norm": (NORM, "Gradient norm, before clipping", ""),
+    "gradient-share": ("cw_grpo/extreme_gradient_share", "Squared gradient of extreme tokens",
+                       "Extreme tokens have a Gaussian kernel w below 0.5. Plain GRPO leaves them their weight."),
+    "balance": ("cw_grpo/extreme_balance", "Balance of extreme tokens, Σc / Σ|c|",
+                "Near 0, they occur about as often in good as in bad responses, as noise does."),
+    "downweighted": ("cw_grpo/downweighted_share", "Tokens with kernel w below 0.5", ""),
+    "covariance": ("cw_grpo/covariance_before", "Cov(log π, A) before the weights",
+                   "Where it is positive, theory says that entropy falls. Only the sign means something."),
+    "covariance-after": ("cw_grpo/covariance_after", "Cov(log π, A) after the weights", ""),
+    "length": ("response_length/mean", "Response length, tokens", ""),
+}  # fmt: skip
+FIRST = ("reward", "accuracy", "entropy", "grad-norm")  # above the fold
+EXTREMES = "How much of the sum of c the most extreme tokens of either side hold: the paper's Figure 3."
+_SHARES = ("accuracy", "gradient-share", "downweighted")
 
-@dataclass
-class Material:
-    """Everything that the given folders hold.
+Drawing = tuple[Figure, str]  # with its caption
+Records = dict[str, dict[Path, list[TokenRecord]]]  # method -> folder -> records
 
-    Attributes:
-        runs: by method, in the order given; empty for a method that was only evaluated.
-        answers: of evaluations; trained: their folder -> the run whose checkpoint was asked.
-        records: by method, of all its runs; pages: the folder whose tokens are shown, the first step and the last.
-        notes: a sentence for each thing that is missing.
+
+def collect(arguments: Sequence[str]) -> tuple[list[Run], list[Answers], Records, list[str]]:
+    """Read each ``FOLDER`` or ``NAME=FOLDER``; a DataError if one is given twice, holds nothing or is damaged.
+
+    Returns:
+        The runs that have metrics; the answers of evaluations, those of a run's checkpoint with its name and seed;
+        the token records; and a sentence for each thing that is missing.
     """
-
-    runs: dict[str, list[Run]] = field(default_factory=dict)
-    answers: list[Answers] = field(default_factory=list)
-    trained: dict[Path, Run] = field(default_factory=dict)
-    records: dict[str, list[TokenRecord]] = field(default_factory=dict)
-    pages: dict[str, tuple[Path, list[int]]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-
-def collect(arguments: Sequence[str]) -> Material:
-    """Read each ``FOLDER`` or ``NAME=FOLDER``.
-
-    Raises:
-        DataError: a folder is given twice or holds nothing, or a file in it is damaged.
-    """
-    found, read = Material(), [(split_name(argument)[0], read_run(argument)) for argument in arguments]
-    for place, (given, run) in enumerate(read):
-        if run.path.resolve() in [other.path.resolve() for _, other in read[:place]]:
+    read: dict[Path, Run] = {}
+    answers: list[Answers] = []
+    records: Records = {}
+    notes: list[str] = []
+    for argument in arguments:
+        run, unnamed = read_run(argument), split_name(argument)[0] is None
+        path, logged, recorded = run.path.resolve(), len(run.metrics) > 0, files_in(run.path, PATTERN)
+        if path in read:
             raise DataError(f"{run.path} is given twice; give the folder of each run once")
-        first = next(other for name, other in read if name is given and other.name == run.name)
-        if given is None and tables.differing([first.config, run.config], tables.SEED_OR_LENGTH):
-            run = replace(
-                run, name=f"{run.name}, {'/'.join(run.path.resolve().parts[-2:])}"
-            )  # called by its method, and no seed of the first
-        known = bool(given or len(run.metrics))
-        answers, notes = read_answers(run.path, run.name if known else None) if run.path.is_dir() else ([], [])
-        recorded = bool(files_in(run.path, PATTERN))
-        if not (recorded or answers or len(run.metrics)):
+        of_name = next((other for other in read.values() if other.name == run.name), run)
+        if unnamed and tables.differing([of_name.config, run.config], tables.SEED_OR_LENGTH):
+            run = replace(run, name=f"{run.name}, {'/'.join(path.parts[-2:])}")  # no seed of the first one
+        read[path] = run
+        graded, unfinished = read_answers(run.path, None if unnamed and not logged else run.name)
+        if not (logged or recorded or graded):
             raise DataError(
                 f"{run.path} holds no metrics (*.jsonl of verl's file logger, trainer_state.json of TRL, TensorBoard "
                 "events), no graded answers and no token records; train with trainer.logger=[console,file]"
             )
-        if len(run.metrics):
-            found.runs.setdefault(run.name, []).append(run)
-        found.answers += answers
-        found.notes += notes
-        try:
-            records = read_tokens(run.path) if recorded else []
-        except DataError as error:
-            found.notes.append(f"{run.name}: no tokens; {error}.")
-            continue
-        if records:
-            found.records.setdefault(run.name, []).extend(records)
-            steps = dict.fromkeys([records[0].step, records[-1].step])
-            found.pages.setdefault(run.name, (run.path, list(steps)))
-    _join(found)
-    return found
-
-
-def _join(found: Material) -> None:
-    """Give the answers of a run's checkpoint its name, and the order of the runs."""
-    of_run = {run.path.resolve(): run for runs in found.runs.values() for run in runs}
-    for place, each in enumerate(found.answers):
+        notes += unfinished
+        answers += graded
+        if recorded:
+            try:
+                records.setdefault(run.name, {})[run.path] = read_tokens(run.path)
+            except DataError as error:
+                notes.append(f"{run.name}: no tokens; {error}.")
+    for place, each in enumerate(answers):
         parents = Path(str(each.settings.get("evaluation.checkpoint", ""))).parents
-        if run := next((of_run[path] for path in parents if path in of_run), None):
-            found.answers[place] = replace(each, model=run.name)
-            found.trained[each.file.parent] = run
-    for each in found.answers:
-        if each.step is not None:
-            found.runs.setdefault(each.model, [])
-    order = [*found.runs, *(each.model for each in found.answers)]
-    found.answers.sort(key=lambda each: order.index(each.model))
+        for run in [read[path] for path in parents if path in read]:
+            answers[place] = replace(each, model=run.name, seed=run.seed)
+    return [run for run in read.values() if len(run.metrics)], answers, records, notes
 
 
-def write_report(
-    arguments: Sequence[str],
-    out: Path,
-    base: str | None = None,
-    step: int | None = None,
-    paper_model: str | None = None,
-) -> tuple[Table, list[str], list[str]]:
-    """Write ``report.html``, ``report.md``, each table as CSV and LaTeX, each figure as SVG and PDF, and a page of
-    tokens for each method.
-
-    Args:
-        base: what Table 2 shows differences to; by default the model that was not trained here.
-        step: which checkpoints Table 2 shows; by default the last of each.
-        paper_model: add the paper's rows for this model.
+def write_report(arguments: Sequence[str], out: Path) -> tuple[Table, list[str], list[str]]:
+    """Write ``report.html``, each table as CSV and LaTeX, each figure as SVG and PDF, every metric as ``metrics.csv``,
+    and a page of tokens for each method.
 
     Returns:
         The table of differences, its sentences, and a sentence for each thing that is missing.
@@ -117,88 +95,89 @@ def write_report(
     Raises:
         DataError: as :func:`collect`; or ``out`` cannot be written.
     """
-    found = collect(arguments)
-    runs = [run for several in found.runs.values() for run in several]
-    graded = tables.answers_frame(found.answers, found.trained)
-    chosen = _chosen(graded, base, step)
-    difference, sentences = compare(found.runs, *_scores(chosen))
-    if text := tables.beyond_the_method([run.config for run in runs]):
-        difference.notes.append(text)
-    tokens = {name: tokens_of(records) for name, records in found.records.items()}
-    curves, of_tokens = page.curves(found.runs), page.of_tokens(tokens, list(found.runs))
-    checkpoints = [tables.table_2(chosen, chosen.name.iloc[0], paper_model)] if len(chosen) else []
-    if (graded.step >= 0).any() or any(len(run.accuracy) for run in runs):
-        checkpoints.append(tables.table_3(graded, runs, paper_model is not None))
-    sections: list[tuple[str, list[page.Drawing], list[Any]]] = [
-        ("More curves", [each for each in curves if each.name not in page.FIRST], []),
-        ("Tokens: Table 1, Figure 3", of_tokens, _token_tables(found, tokens, paper_model)),
-        ("Checkpoints: Tables 2 to 4" if len(chosen) else "Checkpoints: Table 3", [],
-         [*checkpoints, tables.table_4(found.answers)]),
-        ("Settings: Table 5", [], [tables.table_5(found.runs)]),
+    runs, answers, records, notes = collect(arguments)
+    metrics, graded = all_metrics(runs), tables.answers_frame(answers)
+    names = list(dict.fromkeys([*metrics.method, *graded.method[graded.step >= 0]]))
+    plain = {name: name == "GRPO" or {run.is_grpo for run in runs if run.name == name} == {True} for name in names}
+    difference, sentences = tables.compare(metrics, plain, tables.last_scores(graded))
+    if keys := tables.differing([run.config for run in runs], tables.SEED_OR_LENGTH):
+        more = f" and {len(keys) - 4} more settings" if len(keys) > 4 else ""
+        difference.notes.append(f"The runs differ in {', '.join(keys[:4])}{more} (Table 5).")
+    nothing = pd.DataFrame(columns=["covariance"])
+    tokens = {name: tokens_of([*chain(*of_runs.values())]) for name, of_runs in records.items()}
+    curves = _curves(metrics, names)
+    extremes = (
+        {"contributions": (figures.contributions(dict.fromkeys(names, nothing) | tokens), EXTREMES)} if tokens else {}
+    )
+    configs = {name: [run.config for run in runs if run.name == name] for name in names}
+    asked = {each.model: [other.settings for other in answers if other.model == each.model] for each in answers}
+    of_evaluations = [
+        *([tables.scores(graded, metrics)] if answers else []),
+        *tables.settings("table4", "Table 4: settings in which the evaluations differ", asked),
+    ]
+    sections = [  # title, figures by the name of their files, tables; the first section is not folded
+        ("", {name: curves.pop(name) for name in FIRST if name in curves}, [difference]),
+        ("More curves", curves, []),
+        ("Tokens: Table 1, Figure 3", extremes,
+         [replace(table_1(name, tokens[name]), name=f"table1-{n}") for n, name in enumerate(tokens, 1)]),
+        ("Checkpoints: Tables 2 to 4", {}, of_evaluations),
+        ("Settings: Table 5", {}, tables.settings("table5", "Table 5: settings in which the runs differ", configs)),
     ]  # fmt: skip
-    sections = [(title, drawn, [table for table in several if table]) for title, drawn, several in sections]
-    shown = [difference, *(table for _, _, several in sections for table in several)]
-    title = listed(list(found.runs)) or "Report"
-    links = {
-        f"tokens-{number}.html": f"Tokens of {name}, step{'s' * (len(steps) > 1)} {listed(list(map(str, steps)))}"
-        for number, (name, (_, steps)) in enumerate(found.pages.items(), 1)
-    }
+    pages = {f"tokens-{number}.html": name for number, name in enumerate(records, 1)}
     try:
-        for table in shown:
-            write_whole(out / f"{table.name}.csv", table.csv())
-            write_whole(out / f"{table.name}.tex", table.latex())
-        for each in (*curves, *of_tokens):
-            figures.save(each.figure, out / each.name)
-        for file, (name, (folder, steps)) in zip(links, found.pages.items(), strict=True):
-            write_token_page(f"{name}={folder}", out / file, steps)  # of all steps it could be very large
-        text = page.render(
-            found.runs,
-            title=title,
-            first=[each for each in curves if each.name in page.FIRST],
-            sentences=[*sentences, *found.notes],
-            comparison=difference,
-            links=links,
-            sections=[section for section in sections if section[1] or section[2]],
-            files=[f"{table.name}.{kind}" for table in shown for kind in ("csv", "tex")]
-            + [f"{each.name}.{kind}" for each in (*curves, *of_tokens) for kind in ("svg", "pdf")],
+        files = _write(out, sections, metrics)
+        for file, name in pages.items():
+            folder, of_run = next(iter(records[name].items()))
+            write_token_page(f"{name}={folder}", out / file, [of_run[0].step, of_run[-1].step])  # of all it is large
+        environment = Environment(loader=PackageLoader("cw_plugin.reports", "."), autoescape=True)
+        environment.filters["svg"] = lambda name: "<svg" + (out / f"{name}.svg").read_text("utf-8").split("<svg", 1)[1]
+        page = environment.get_template("report.html.j2").render(
+            title=listed(names) or "Report",
+            runs=runs,
+            said=[*sentences, *notes],
+            sections=sections,
+            pages=pages,
+            files=files,
         )
-        write_whole(out / "report.html", text)
-        told = [f"# {markdown(title)}", "", *map(markdown, [*sentences, *found.notes]), ""]
-        write_whole(out / "report.md", "\n".join([*told, *(table.markdown() for table in shown)]))
+        write_whole(out / "report.html", page)
     except OSError as error:
         raise DataError(f"{out} cannot be written ({error.strerror}); give another folder with --out") from None
-    return difference, sentences, found.notes
+    return difference, sentences, notes
 
 
-def _chosen(graded: pd.DataFrame, base: str | None, step: int | None) -> pd.DataFrame:
-    """The answers of Table 2, those of the base first."""
-    if len(graded) and step is not None and step not in set(graded.step):
-        known = ", ".join(str(each) for each in graded.step.unique() if each >= 0)
-        raise DataError(f"nothing was evaluated at step {step}; there are answers at {known or 'no step'}")
-    chosen = tables.at_step(graded, step)
-    names = list(chosen.name.unique())
-    if base is not None and len(chosen) and base not in names:
-        raise DataError(f"there is no evaluation named {base}; --base is one of {', '.join(names)}")
-    first = chosen.name != base if base is not None else chosen.step >= 0
-    return chosen.iloc[first.argsort(kind="stable")]
+def _write(
+    out: Path, sections: Sequence[tuple[str, dict[str, Drawing], list[Table]]], metrics: pd.DataFrame
+) -> list[str]:
+    """Write each table, each figure and every metric; return the names of the files."""
+    texts = {"metrics.csv": metrics.to_csv(index=False)}
+    drawings: dict[str, Drawing] = {}
+    for _, drawn, of_section in sections:
+        drawings |= drawn
+        for table in of_section:
+            texts |= {f"{table.name}.csv": table.csv(), f"{table.name}.tex": table.latex()}
+    for name, text in texts.items():
+        write_whole(out / name, text)
+    saved = [file.name for name, (figure, _) in drawings.items() for file in figures.save(figure, out / name)]
+    return [*texts, *saved]
 
 
-def _scores(chosen: pd.DataFrame) -> tuple[dict[str, pd.Series] | None, str]:
-    """Of each method that was trained the accuracy of each run by seed, and what it is of."""
-    trained = chosen[chosen.step >= 0]
-    if trained.empty:
-        return None, ""
-    of_run = trained.groupby(["name", "run", "seed", "benchmark"], sort=False, dropna=False).acc.mean()
-    means = of_run.groupby(["name", "seed", "run"], sort=False, dropna=False).mean().droplevel("run")
-    asked = ", ".join(map(tables.shown_benchmark, tables.benchmarks_of(trained)))
-    return {name: means.loc[name] for name in trained.name.unique()}, asked
-
-
-def _token_tables(found: Material, tokens: dict[str, pd.DataFrame], paper_model: str | None) -> list[Table]:
-    shown = []
-    for number, (name, records) in enumerate(found.records.items(), 1):
-        models = [str(run.model) for run in found.runs.get(name, [])]
-        reported = paper_model is not None or any(model.endswith(paper.TABLE_1_MODEL) for model in models)
-        steps = ", ".join(str(step) for step in sorted({record.step for record in records}))
-        shown.append(replace(table_1(f"{name}, step {steps}", tokens[name], reported), name=f"table1-{number}"))
-    return shown
+def _curves(metrics: pd.DataFrame, names: Sequence[str]) -> dict[str, Drawing]:
+    """A figure for each metric of :data:`CURVES`, and for each validation set if there are several."""
+    sets = sorted(filter(is_accuracy, metrics.metric.unique()))
+    wanted = CURVES | {
+        f"accuracy-{number}": (name, f"Accuracy, {name.removeprefix('val-core/').partition('/acc/')[0]}", "")
+        for number, name in enumerate(sets if len(sets) > 1 else [], 1)
+    }
+    drawn = {}
+    for name, (metric, title, caption) in wanted.items():
+        logged = metrics[metrics.metric == metric]
+        if logged.empty:
+            continue
+        window = 1 if name.startswith("accuracy") else max(1, logged.groupby("run").size().max() // 20)
+        series = {
+            method: [run.set_index("step").value for _, run in logged[logged.method == method].groupby("run")]
+            for method in names
+        }
+        means = f" Means of {window} steps." if window > 1 else ""
+        drawn[name] = figures.curves(series, title, "", window, name.startswith(_SHARES)), caption + means
+    return drawn

@@ -1,21 +1,42 @@
-"""A run: its metrics, its settings, and which method it is."""
+"""A run: its metrics from any logger of verl, TRL or OpenRLHF, its settings, and which method it is."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from cw_plugin.errors import DataError, first_line
-from cw_plugin.files import expanded
-from cw_plugin.reports.metrics import accuracy_metrics, files_in, read_metrics
+from cw_plugin.files import expanded, find
 from cw_plugin.settings import flat
 
+REWARD, ENTROPY, NORM = "critic/score/mean", "actor/entropy", "actor/grad_norm"
+# What a host calls a metric -> verl's name, which is ours. Other metrics, such as cw_grpo/, keep their names.
+OURS = {
+    # TRL, ms-swift: in trainer_state.json and, as train/reward, in other loggers
+    "reward": REWARD, "entropy": ENTROPY, "grad_norm": NORM, "learning_rate": "actor/lr", "kl": "actor/kl_loss",
+    "completions/mean_length": "response_length/mean",
+    # their evaluations, with the rewards of cw_plugin.rewards.trl: eval_reward, eval/reward
+    "eval/rewards/accuracy_reward/mean": "val-core/eval/acc/mean@n",
+    "eval/rewards/format_reward/mean": "val-aux/eval/format/mean@n",
+    "eval/reward": "val-core/eval/score/mean@n",
+    # OpenRLHF, as train/... in TensorBoard; its reward and kl are called as TRL's
+    "entropy_loss": ENTROPY, "actor_grad_norm": NORM, "actor_lr": "actor/lr", "response_length": "response_length/mean",
+    "eval/eval_default_pass1": "val-core/eval/score/mean@n",
+}  # fmt: skip
 ARGUMENTS = "training_args.json"  # of CWGRPOTrainer, in output_dir
+STATE = "trainer_state.json"  # of transformers, in output_dir and in each of its checkpoints
+# What tells the files of a resumed run apart: metrics.2.jsonl, metrics-20261031-120000.jsonl (examples/).
+_RESUMED = re.compile(r"\.\d+$|-\d{8}-\d{6}$")
+
+Points = Iterator[tuple[Any, Mapping[str, Any], str]]  # step, metrics, and where it stands in the file
 
 
 @dataclass(frozen=True)
@@ -24,7 +45,6 @@ class Run:
 
     Attributes:
         name: of the method; runs of one name are its seeds.
-        path: the folder.
         metrics: a column for each metric, under verl's name; a row for each step, in order. What was not logged, or is
             not finite, is nan.
         config: hydra's configuration by dotted keys, or TRL's arguments; empty if there is none.
@@ -42,7 +62,7 @@ class Run:
     @property
     def accuracy(self) -> pd.Series:
         """By step, the mean over the validation sets of their accuracy."""
-        return self.metrics[accuracy_metrics(self.metrics)].dropna().mean(axis=1)
+        return self.metrics[[*filter(is_accuracy, self.metrics)]].dropna().mean(axis=1)
 
     @property
     def seed(self) -> Any:
@@ -51,39 +71,16 @@ class Run:
         return math.nan if found is None else found
 
     @property
-    def model(self) -> str | None:
-        """The path of the model that it starts from; None if it is not known."""
-        return self.config.get("actor_rollout_ref.model.path", self.config.get("model"))
-
-    @property
     def is_grpo(self) -> bool:
-        """Whether it is plain GRPO: by its configuration, else by what became of extreme tokens, else by its name."""
-        if method := method_of(self.config):
-            return method == "GRPO"
-        kept, held = (self.series(f"cw_grpo/{key}") for key in ("effective_sample_share", "extreme_gradient_share"))
-        return bool((kept > 1 - 1e-6).all() and ((held > 0).any() or self.name.lower() == "grpo"))
-
-
-def method_of(config: Mapping[str, Any]) -> str | None:
-    """What the method of a configuration is called; None if it does not say."""
-    estimator = "cw_grpo" if "cw_kernel" in config else config.get("algorithm.adv_estimator")  # TRL's, verl's
-    loss = config.get("actor_rollout_ref.actor.policy_loss.loss_mode")
-    scope, kernel = (config.get(f"cw_{key}") or config.get(f"algorithm.cw_grpo.{key}") for key in ("scope", "kernel"))
-    if estimator == "cw_grpo" and kernel == "none":
-        estimator = "grpo"
-    parts = {"grpo": ["GRPO"], "cw_grpo": ["CW-GRPO"], None: []}.get(estimator, [str(estimator)])
-    if estimator == "cw_grpo":
-        parts += [f"kernel {kernel}"] * (kernel not in (None, "gaussian")) + ["batch"] * (scope == "batch")
-    if loss not in (None, "vanilla"):
-        parts = [*(part for part in parts if part != "GRPO"), "CW-GRPO in the loss" if loss == "cw_grpo" else str(loss)]
-    return ", ".join(parts) or None
+        """Whether it is plain GRPO: by its configuration, else by its name."""
+        return (method_of(self.config) or self.name.upper()) == "GRPO"
 
 
 def read_run(argument: str | Path) -> Run:
     """Read ``FOLDER`` or ``NAME=FOLDER``. Without a name, a run is called by its method, or as its folder is.
 
     Raises:
-        DataError: the folder has several runs, or a file that cannot be read.
+        DataError: the folder is missing or has several runs, or a file cannot be read.
     """
     name, path = split_name(argument)
     config = read_config(path)
@@ -101,18 +98,73 @@ def split_name(argument: str | Path) -> tuple[str | None, Path]:
     return name, expanded(folder)
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """The configuration that hydra left by dotted keys, or TRL's arguments; empty if there is neither.
+def method_of(config: Mapping[str, Any]) -> str | None:
+    """What the method of a configuration is called; None if it does not say."""
+    estimator = "cw_grpo" if "cw_kernel" in config else config.get("algorithm.adv_estimator")  # TRL's, verl's
+    loss = config.get("actor_rollout_ref.actor.policy_loss.loss_mode")
+    scope, kernel = (config.get(f"cw_{key}") or config.get(f"algorithm.cw_grpo.{key}") for key in ("scope", "kernel"))
+    if estimator == "cw_grpo" and kernel == "none":
+        estimator = "grpo"
+    parts = {"grpo": ["GRPO"], "cw_grpo": ["CW-GRPO"], None: []}.get(estimator, [str(estimator)])
+    if estimator == "cw_grpo":
+        parts += [f"kernel {kernel}"] * (kernel not in (None, "gaussian")) + ["batch"] * (scope == "batch")
+    if loss not in (None, "vanilla"):
+        parts = [*(part for part in parts if part != "GRPO"), "CW-GRPO in the loss" if loss == "cw_grpo" else str(loss)]
+    return ", ".join(parts) or None
 
-    Raises:
-        DataError: it cannot be read, or is no mapping.
+
+def all_metrics(runs: Sequence[Run]) -> pd.DataFrame:
+    """Every measured value of all runs: a row for each, with the columns method, run (its place in ``runs``), seed,
+    step, metric ("accuracy" is the mean over validation sets) and value."""
+    columns = ["method", "run", "seed", "step", "metric", "value"]
+    if not runs:
+        return pd.DataFrame(columns=columns)
+    values = [run.metrics.assign(accuracy=run.accuracy).stack().dropna() for run in runs]
+    frame = pd.concat(values, keys=range(len(runs)), names=["run", "step", "metric"]).rename("value").reset_index()
+    method, seed = (frame.run.map([getattr(run, name) for run in runs].__getitem__) for name in ("name", "seed"))
+    return frame.assign(method=method, seed=seed)[columns]
+
+
+def is_accuracy(metric: str) -> bool:
+    """Whether it is the accuracy on a validation set."""
+    return metric.startswith("val-core/") and "/acc/mean@" in metric
+
+
+def read_metrics(path: Path) -> pd.DataFrame:
+    """A row for each step and a column for each metric, as in :class:`Run`; empty if ``path`` holds no metrics.
+
+    It is searched, with its subfolders, in this order: files of verl's file logger (``*.jsonl``), trainer_state.json of
+    TRL, event files of TensorBoard. If files of a resumed run have the same step, what was measured first stays; the
+    numbers in their names tell which that is, because copying changes modification times.
     """
+    if not path.exists():
+        raise DataError(f"{path} does not exist; give the folder of a run (or of its logger)")
+    for pattern, read in _LOGGERS.items():
+        files = [path] if path.is_file() and path.match(pattern) else sorted(files_in(path, pattern), key=in_order)
+        rows: dict[int, dict[str, float]] = {}
+        runs = set()
+        for file in files:
+            for step, values, place in read(file):
+                if not (type(step) is int or (type(step) is float and step.is_integer())):
+                    raise DataError(f"{file}{place}: the step is {step!r}, not a whole number; remove the entry")
+                runs.add(_run_of(file))
+                row = rows.setdefault(int(step), {})
+                for name, value in values.items():
+                    if type(value) in (int, float) and abs(value) < 1e308:  # finite, and float64 holds it
+                        row.setdefault(_our_name(name), value)
+        refuse_several(path, runs)
+        if rows:
+            return pd.DataFrame.from_dict(rows, orient="index", dtype=float).sort_index()
+    return pd.DataFrame()
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The configuration that hydra left by dotted keys, or TRL's arguments; empty if there is neither."""
     from omegaconf import OmegaConf
     from yaml import YAMLError
 
     # hydra's folders are named by date and time
-    found = files_in(path, ".hydra/config.yaml")[-1:] or files_in(path, ARGUMENTS)[-1:]
-    for file in found:
+    for file in files_in(path, ".hydra/config.yaml")[-1:] or files_in(path, ARGUMENTS)[-1:]:
         try:
             config = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
         except (YAMLError, OSError, ValueError) as error:
@@ -121,3 +173,82 @@ def read_config(path: Path) -> dict[str, Any]:
             raise DataError(f"{file} is a {type(config).__name__}, not a mapping of settings; remove it, or restore it")
         return flat(config)
     return {}
+
+
+def _our_name(name: str) -> str:
+    name = re.sub("^eval_", "eval/", name).removeprefix("train/")
+    return OURS.get(name, name)
+
+
+def _read_jsonl(path: Path) -> Points:
+    """verl's file logger. Other JSON lines (answers) and an incomplete last line are passed over."""
+    lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line or b"null")
+        except ValueError:
+            if number == len(lines):  # the run is being written, or was killed
+                return
+            raise DataError(f"{path}, line {number} is not JSON; remove the line, or the file") from None
+        if isinstance(record, dict) and set(record) == {"step", "data"} and isinstance(record["data"], dict):
+            yield record["step"], record["data"], f", line {number}"
+        elif record is not None:
+            return
+
+
+def _read_state(path: Path) -> Points:
+    """What transformers has logged. Of several evaluation sets each has an entry, in which only the loss and the times
+    bear the set's name; here its metrics do, too."""
+    try:
+        for number, entry in enumerate(json.loads(path.read_text(encoding="utf-8"))["log_history"], 1):
+            timed = [found[1] for key in entry if (found := re.fullmatch("eval_(.+)_runtime", key))]
+            of_set = f"/{(timed or ['eval'])[0]}/"
+            values = {_our_name(key).replace("/eval/", of_set): value for key, value in entry.items() if key != "step"}
+            yield entry["step"], values, f", entry {number} of log_history"
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} is not what transformers writes ({error!r}); remove the file") from None
+
+
+def _read_tensorboard(path: Path) -> Points:
+    try:
+        from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+        from tensorboard.util import tensor_util
+    except ImportError:
+        raise DataError(f"{path} needs tensorboard to be read; pip install tensorboard") from None
+    for event in EventFileLoader(str(path)).Load():
+        for value in event.summary.value:
+            if value.HasField("tensor"):  # the loader turns scalars into tensors
+                array = tensor_util.make_ndarray(value.tensor)
+                if array.ndim == 0 and np.issubdtype(array.dtype, np.number):
+                    yield event.step, {value.tag: float(array)}, ""
+
+
+_LOGGERS: dict[str, Callable[[Path], Points]] = {
+    "*.jsonl": _read_jsonl,
+    STATE: _read_state,
+    "events.out.tfevents.*": _read_tensorboard,
+}
+
+
+def files_in(path: Path, pattern: str) -> list[Path]:
+    """The files below a folder that match, without folders; of a file, none."""
+    return [file for file in find(path, pattern) if file.is_file()] if path.is_dir() else []
+
+
+def in_order(file: Path) -> list[str | int]:
+    """By name, and numbers by their size: metrics.9.jsonl, metrics.10.jsonl, metrics.jsonl."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", str(file))]
+
+
+def _run_of(file: Path) -> Path:
+    """A key that all files of one run share, also if it was resumed."""
+    if file.name == STATE:
+        return file.parent.parent if file.parent.name.startswith("checkpoint-") else file.parent
+    return file.parent / _RESUMED.sub("", file.stem) if file.suffix == ".jsonl" else file.parent
+
+
+def refuse_several(path: Path, runs: set[Path]) -> None:
+    """Raise DataError if a folder that should hold one run holds several."""
+    if len(runs) > 1:
+        shown = ", ".join(str(run.relative_to(path)) for run in sorted(runs)[:3])
+        raise DataError(f"{path} holds {len(runs)} runs (such as {shown}); give the folder of each as NAME=FOLDER")

@@ -1,104 +1,196 @@
-"""The paper's Tables 2 to 5 for your own runs and evaluations."""
+"""What became of each method, scores of checkpoints, and the settings in which runs or evaluations differ."""
 
 from __future__ import annotations
 
 import math
-import textwrap
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from cw_plugin.reports import paper
 from cw_plugin.reports.evaluations import BENCHMARKS, Answers
-from cw_plugin.reports.formats import Table
-from cw_plugin.reports.intervals import over_questions, pass_at_1
-from cw_plugin.reports.metrics import ENTROPY
-from cw_plugin.reports.runs import Run
+from cw_plugin.reports.formats import Table, listed
+from cw_plugin.reports.intervals import Difference, holm, over_questions, over_seeds, pass_at_1
+from cw_plugin.reports.runs import ENTROPY, NORM, REWARD
 from cw_plugin.settings import differences
 
-# Where a run is written, which says nothing of what it is; and what makes two methods, seeds of one, or a longer run.
+FIRST = 100  # steps that the gradient norm is of: after them, the policies have gone different ways
+LAST = 10  # steps at least that reward and entropy are of; else the last quarter
+ENOUGH = 5  # seeds; with fewer, the report asks for more
+# Where a run is written, which says nothing of what it is; and what makes two runs seeds of one method.
 _WRITTEN = ("*_dir", "trainer.experiment_name", "trainer.project_name", "run_name", "ray_kwargs", "hydra", "hub_*")
-METHOD = ("algorithm.adv_estimator", "algorithm.cw_grpo", "*.policy_loss", "*.clip_ratio_*", "cw_*")
-SEED_OR_LENGTH = (
-    "*seed",
-    "trainer.total_*",
-    "trainer.*_freq",
-    "*.total_training_steps",
-    "max_steps",
-    "num_train_epochs",
-)
-# Shown also where all have the same.
-_OF_RUNS = ("actor_rollout_ref.model.path", "algorithm.adv_estimator", "algorithm.cw_grpo.kernel", "model", "cw_kernel",
-            *paper.TABLE_5)  # fmt: skip
-_OF_ANSWERS = ("evaluation.checkpoint", "evaluation.samples", "actor_rollout_ref.rollout.val_kwargs.temperature",
-               "actor_rollout_ref.rollout.val_kwargs.top_p", "data.max_response_length")  # fmt: skip
+SEED_OR_LENGTH = ("*seed", "trainer.total_*", "trainer.*_freq", "*.total_training_steps", "max_steps",
+                  "num_train_epochs")  # fmt: skip
 
-_COLUMNS = ["name", "step", "run", "seed", "benchmark", "question", "acc", "samples"]
+Values = dict[str, pd.Series]  # method -> the mean of each run, by seed
 
 
-def answers_frame(answers: Sequence[Answers], trained: Mapping[Path, Run]) -> pd.DataFrame:
-    """A row for each question that a model was asked; step is -1 without one, run is the folder of the answers.
+def compare(metrics: pd.DataFrame, plain: Mapping[str, bool], scores: pd.DataFrame) -> tuple[Table, list[str]]:
+    """The table of differences; and what it shows, what it does not, and which run would decide.
 
     Args:
-        trained: folder of answers -> the run whose checkpoint gave them, and whose seed is theirs.
+        metrics: as :func:`cw_plugin.reports.runs.all_metrics` gives them.
+        plain: method -> whether it is plain GRPO, in the page's order.
+        scores: rows of the same kind, of evaluations: the metric says of what the accuracy is. If there are none, the
+            accuracy is that of the last validation which all runs have.
     """
-    rows = []
-    for each in answers:
-        run, step = trained.get(each.file.parent), -1 if each.step is None else each.step
-        of_all = (each.model, step, str(each.file.parent), run.seed if run else math.nan, each.benchmark)
-        rows += [(*of_all, question, acc, each.samples) for question, acc in each.accuracy.items()]
-    return pd.DataFrame(rows, columns=_COLUMNS)
-
-
-def at_step(answers: pd.DataFrame, step: int | None = None) -> pd.DataFrame:
-    """Of each model the answers at ``step``, or at its last; of a model that was not trained, its only ones."""
-    wanted = [-1, step] if step is not None else answers.groupby("name").step.transform("max")
-    return answers[answers.step.isin(wanted) if step is not None else answers.step == wanted]
-
-
-def benchmarks_of(answers: pd.DataFrame) -> list[str]:
-    """Those that were asked; the paper's come first, in its order."""
-    asked = set(answers.benchmark)
-    return [*(name for name in BENCHMARKS if name in asked), *sorted(asked - set(BENCHMARKS))]
-
-
-def shown_benchmark(benchmark: str) -> str:
-    return BENCHMARKS.get(benchmark, benchmark)
-
-
-def _by_question(answers: pd.DataFrame) -> dict[str, pd.Series]:
-    """Benchmark -> the mean accuracy of each question; over seeds, if several have one name."""
-    return {name: group.groupby("question").acc.mean() for name, group in answers.groupby("benchmark")}
-
-
-def table_2(answers: pd.DataFrame, base: str, paper_model: str | None = None) -> Table:
-    """pass@1 of each method on each benchmark, the average, and the difference to ``base``."""
-    columns, theirs = benchmarks_of(answers), _by_question(answers[answers.name == base])
-    rows = []
-    for (name, step), of_name in answers.groupby(["name", "step"], sort=False):
-        ours = _by_question(of_name)
-        cells = [
-            _score(of_name[of_name.benchmark == column], ours[column]) if column in ours else None for column in columns
+    reference = next(iter(sorted(plain, key=lambda name: not plain[name])), "")
+    others = [name for name in plain if name != reference]
+    rows = _rows(metrics, scores)
+    found = {
+        (word, name): over_seeds(values[name], values[reference])
+        for word, (_, values) in rows.items()
+        for name in others
+        if name in values and reference in values
+    }
+    corrected = holm({key: difference.p for key, difference in found.items()})
+    shown = {key for key, p in corrected.items() if p < 0.05}
+    cells = [
+        {"": title}
+        | {name: _text(word, Difference(values[name].mean())) for name in plain if name in values}
+        | {f"{name} less {reference}": _text(word, found[word, name], "+") + "*" * ((word, name) in shown)
+           for name in others if (word, name) in found}
+        | {"seeds": " and ".join(dict.fromkeys(str(len(values[name])) for name in plain if name in values))}
+        for word, (title, values) in rows.items()
+    ]  # fmt: skip
+    notes = []
+    if corrected:
+        notes = [
+            "Brackets: 95% interval over seeds, by a t-test: paired if both methods have the same seeds, else Welch's.",
+            f"* p < 0.05, corrected for {len(corrected)} tests (Holm); an interval alone is not corrected.",
         ]
-        mean = f"{100 * sum(each.mean() for each in ours.values()) / len(columns):.1f}" if all(cells) else None
-        both = name != base and theirs.keys() == ours.keys() == set(columns)
-        difference = _difference([ours[c] for c in columns], [theirs[c] for c in columns]) if both else None
-        rows.append([f"{name}, step {step}" if step >= 0 else name, *cells, mean, difference])
-    for model, methods in paper.TABLE_2.items():
-        if paper_model in (model, "all") and set(columns) <= set(methods["base"]):
-            of_paper = pd.DataFrame(methods).loc[columns]
-            for name, mean in of_paper.mean().items():
-                label = f"{model if name == 'base' else name} (reported)"
-                difference = f"{mean - of_paper['base'].mean():+.1f}" if name != "base" else None
-                rows.append([label, *(f"{value:.1f}" for value in of_paper[name]), f"{mean:.1f}", difference])
-    header = ["method", *map(shown_benchmark, columns), "average", f"less {base}"]
-    notes = [
+    columns = ["", *plain, *(f"{name} less {reference}" for name in others), "seeds"]
+    table = Table("comparison", "Differences between the methods", pd.DataFrame(cells, columns=columns), notes)
+    return table, _sentences(metrics, plain, reference, found, shown)
+
+
+def _rows(metrics: pd.DataFrame, scores: pd.DataFrame) -> dict[str, tuple[str, Values]]:
+    """Accuracy; over steps that all runs share, reward and entropy at the end; the gradient norm at the beginning."""
+    rows = {}
+    accuracy = metrics[metrics.metric == "accuracy"]
+    common = [step for step, of_step in accuracy.groupby("step") if step > 0 and len(of_step) == metrics.run.nunique()]
+    if len(scores):
+        rows["accuracy"] = f"Accuracy, {scores.metric.iloc[0]}", _by_seed(scores)
+    elif common:
+        rows["accuracy"] = f"Accuracy, step {common[-1]}", _by_seed(accuracy[accuracy.step == common[-1]])
+    for word, metric in (("reward", REWARD), ("entropy", ENTROPY), ("gradient norm", NORM)):
+        logged = metrics[metrics.metric == metric]
+        if logged.empty:
+            continue
+        end = int(logged.groupby("run").step.max().min())
+        begin = max(end - max(end // 4, LAST), 0)
+        if metric == NORM:  # the mean is geometric
+            begin, end = 0, min(end, FIRST)
+            logged = logged[logged.value > 0].assign(value=lambda frame: np.log(frame.value))
+        steps = f"steps {begin + 1} to {end}" if end > begin + 1 else f"step {end}"
+        rows[word] = f"{word.capitalize()}, {steps}", _by_seed(logged[logged.step.between(begin + 1, end)])
+    return rows
+
+
+def _by_seed(values: pd.DataFrame) -> Values:
+    means = values.groupby(["method", "run", "seed"], sort=False, dropna=False).value.mean().droplevel("run")
+    return {name: of_name.droplevel("method") for name, of_name in means.groupby(level="method")}
+
+
+def _text(word: str, found: Difference, sign: str = "") -> str:
+    """A mean, or with a sign a difference and its interval."""
+
+    def tell(value: float) -> str:
+        if word == "gradient norm":  # of whose logarithm it is; three significant digits
+            return f"{math.exp(value):#.3g}".rstrip(".")
+        return f"{100 * value:{sign}.1f}" if word == "accuracy" else f"{value:{sign}.3f}"
+
+    unit = {"accuracy": " points" if sign else "%", "gradient norm": " times" if sign else ""}.get(word, "")
+    interval = "" if math.isnan(found.low) else f" [{tell(found.low)}, {tell(found.high)}]"
+    return f"{tell(found.value)}{unit}{interval}"
+
+
+def _sentences(
+    metrics: pd.DataFrame, plain: Mapping[str, bool], reference: str,
+    found: Mapping[tuple[str, str], Difference], shown: Collection[tuple[str, str]],
+) -> list[str]:  # fmt: skip
+    names = listed([*plain])
+    if len(set(plain.values())) < 2:
+        method, how = ("CW-GRPO", "with the weights") if plain.get(reference) else ("GRPO", "with kernel=none")
+        only = (
+            f"Only {names} {'is' if len(plain) == 1 else 'are'} here" if plain else "Nothing that was trained is here"
+        )
+        return [f"{only}, so nothing shows whether the weights help.",
+                f"Train {method} with the same seeds: the same command, another folder, {how}."]  # fmt: skip
+    sides = {
+        side: [word for word, name in shown if (found[word, name].value > 0) == (side == "higher")]
+        for side in ("lower", "higher")
+    }
+    unclear = [word for word, name in found if (word, name) not in shown]
+    runs = metrics.groupby("method").run.nunique().reindex(list(plain), fill_value=0).min()
+    texts = []
+    if len(plain) > 2:
+        texts.append(f"{len(shown)} of {len(found)} differences to {reference} are shown; a star marks them.")
+    elif shown:
+        (name,) = {name for _, name in shown}
+        texts.append(f"{name} is {', and '.join(f'{side} in {listed(sides[side])}' for side in sides if sides[side])}.")
+    if runs == 1:
+        texts.append("One run does not tell methods apart: another seed may change the sign of each difference.")
+    elif unclear and len(plain) == 2:
+        texts.append(f"No difference is shown in {listed(unclear)}.")
+    if 0 < runs < ENOUGH and unclear:
+        free = [str(seed) for seed in range(1, 100) if seed not in set(metrics.seed)][:2]
+        texts.append(f"Train {names} with more seeds, such as {free[0]} and {free[1]}.")
+    return texts
+
+
+def answers_frame(answers: Sequence[Answers]) -> pd.DataFrame:
+    """A row for each question that a model was asked; step is -1 for a model without one, run the folder."""
+    columns = ["method", "step", "run", "seed", "benchmark", "question", "acc", "samples"]
+    rows = [
+        (each.model, -1 if each.step is None else each.step, str(each.file.parent), each.seed,
+         BENCHMARKS.get(each.benchmark, each.benchmark), question, acc, each.samples)
+        for each in answers for question, acc in each.accuracy.items()
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=columns)
+
+
+def last_scores(answers: pd.DataFrame) -> pd.DataFrame:
+    """The accuracy of each trained run at its method's last step, as rows for :func:`.comparison.compare`."""
+    last = answers[(answers.step >= 0) & (answers.step == answers.groupby("method").step.transform("max"))]
+    by_run = ["method", "run", "seed"]
+    means = last.groupby([*by_run, "benchmark"], sort=False, dropna=False).acc.mean()
+    means = means.groupby(by_run, sort=False, dropna=False).mean()
+    return means.rename("value").reset_index().assign(metric=", ".join(_benchmarks(last)))
+
+
+def scores(answers: pd.DataFrame, metrics: pd.DataFrame) -> Table:
+    """pass@1 of each checkpoint on each benchmark, the average, the difference to the model that was not trained (else
+    to the first one at that step), and the policy's entropy."""
+    columns = _benchmarks(answers)
+    base = [*answers.method[answers.step < 0], *answers.method][0]
+    entropy = metrics[metrics.metric == ENTROPY].groupby(["method", "step"]).value.mean()
+    of_base, rows = {}, []
+    order = answers.method.map([base, *answers.method].index)
+    for (_, name, step), here in answers.groupby([order, "method", "step"]):
+        ours = {each: of_one.groupby("question").acc.mean() for each, of_one in here.groupby("benchmark")}
+        row = {"method": name, "step": str(step) if step >= 0 else None, "entropy": entropy.get((name, step))}
+        row |= {each: _score(here[here.benchmark == each], ours[each]) for each in ours}
+        if len(ours) == len(columns):
+            row["average"] = f"{100 * sum(each.mean() for each in ours.values()) / len(columns):.1f}"
+        if name == base:
+            of_base[step] = ours
+        elif ours.keys() == (theirs := of_base.get(step, of_base[max(of_base)])).keys():
+            row[f"less {base}"] = _difference(ours, theirs)
+        rows.append(row)
+    header = ["method", "step", "entropy", *columns, "average", f"less {base}"]
+    frame = pd.DataFrame(rows, columns=header).dropna(axis="columns", how="all")
+    return Table("table2", "Tables 2 and 3: zero-shot pass@1 of checkpoints", frame, [
         "Per cent right (right of all answers), and 95% interval. * p < 0.05, by a permutation test.",
         "Intervals and tests are by question, so they are of these checkpoints: another seed may differ.",
-    ]
-    return Table("table2", "Table 2: zero-shot pass@1", pd.DataFrame(rows, columns=header), notes)
+    ])  # fmt: skip
+
+
+def _benchmarks(answers: pd.DataFrame) -> list[str]:
+    """Those that were asked; the paper's come first, in its order."""
+    asked, papers = set(answers.benchmark), list(BENCHMARKS.values())
+    return [*(name for name in papers if name in asked), *sorted(asked.difference(papers))]
 
 
 def _score(asked: pd.DataFrame, means: pd.Series) -> str:
@@ -107,94 +199,27 @@ def _score(asked: pd.DataFrame, means: pd.Series) -> str:
     return f"{100 * mean:.1f} ({right} of {asked.samples.sum()}) [{100 * low:.1f}, {100 * high:.1f}]"
 
 
-def _difference(ours: Sequence[pd.Series], theirs: Sequence[pd.Series]) -> str | None:
+def _difference(ours: Mapping[str, pd.Series], theirs: Mapping[str, pd.Series]) -> str | None:
     found = over_questions(ours, theirs)
     interval = f" [{100 * found.low:+.1f}, {100 * found.high:+.1f}]" if found.low == found.low else ""
     return f"{100 * found.value:+.1f}{interval}{'*' * (found.p < 0.05)}" if found.value == found.value else None
 
 
-def table_3(answers: pd.DataFrame, runs: Sequence[Run], paper_rows: bool = False) -> Table:
-    """Every checkpoint that was evaluated or validated: pass@1, and the policy's entropy at that step."""
-    trained = answers[answers.step >= 0]
-    columns = benchmarks_of(trained)
-    cells: dict[tuple[Any, Any], dict[str, Any]] = {}
-    for (name, step), of_step in trained.groupby(["name", "step"], sort=False):
-        cells[name, step] = {c: 100 * means.mean() for c, means in _by_question(of_step).items()}
-    for name in dict.fromkeys(run.name for run in runs):
-        several = [run for run in runs if run.name == name]
-        for what, series in (
-            ("validation", [r.accuracy * 100 for r in several]),
-            ("entropy", [r.series(ENTROPY) for r in several]),
-        ):
-            for step, value in pd.concat(series, axis=1).mean(axis=1).items():
-                if what == "validation" or (name, step) in cells:
-                    cells.setdefault((name, step), {})[what] = value
-    if paper_rows and {"math500", "olympiadbench"} <= set(columns):
-        for name, step, entropy, math500, olympiad in paper.TABLE_3:
-            given = {"entropy": entropy or None, "math500": math500, "olympiadbench": olympiad}
-            cells[f"{name} (reported)", step] = given
-    order = list(dict.fromkeys(name for name, _ in cells))
-    rows = sorted(cells, key=lambda place: (order.index(place[0]), place[1]))
-    frame = pd.DataFrame([{"method": name, "step": step} | cells[name, step] for name, step in rows])
-    shown = [c for c in ("method", "step", "entropy", "validation", *columns) if c in frame]
-    for column in shown[2:]:
-        digits = 3 if column == "entropy" else 1
-        frame[column] = [f"{v:.{digits}f}" if isinstance(v, float) and v == v else v for v in frame[column]]
-    frame = frame[shown].rename(columns=shown_benchmark)
-    return Table("table3", "Table 3: checkpoints, and the entropy there", frame, ["pass@1 in per cent."])
+def settings(name: str, title: str, configs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Table]:
+    """Every setting in which configurations differ, under the host's own names; no table if there is none.
 
-
-def table_4(answers: Sequence[Answers]) -> Table | None:
-    """How the models were asked."""
-    asked: dict[str, list[Mapping[str, Any]]] = {}
-    for each in answers:
-        asked.setdefault(each.model, []).append(each.settings)
-    return settings(Table("table4", "Table 4: how the models were asked", pd.DataFrame()), asked, _OF_ANSWERS)
-
-
-def table_5(runs: Mapping[str, Sequence[Run]]) -> Table | None:
-    """The paper's hyperparameters, and every setting in which runs differ."""
-    empty = Table("table5", "Table 5: settings of the paper, and those in which runs differ", pd.DataFrame())
-    return settings(
-        empty, {name: [run.config for run in several] for name, several in runs.items() if several}, _OF_RUNS
-    )
-
-
-def settings(table: Table, of_names: Mapping[str, Sequence[Mapping[str, Any]]], always: Sequence[str]) -> Table | None:
-    """Fill a table with the settings in which configurations differ, and those ``always`` shown, under their host's own
-    names; None if there are none."""
-    every = [config for several in of_names.values() for config in several]
-    known = {key for config in every for key in config}
+    Args:
+        configs: of each method or model its configurations, by dotted keys.
+    """
     cells = [
         {"setting": key}
-        | {
-            name: ", ".join(dict.fromkeys(_shown(each.get(key)) for each in several))
-            for name, several in of_names.items()
-        }
-        | ({"paper (reported)": paper.TABLE_5.get(key)} if always is _OF_RUNS else {})
-        for key in dict.fromkeys([*(key for key in always if key in known), *differing(every)])
+        | {method: ", ".join(dict.fromkeys(str(each.get(key, "-")) for each in configs[method])) for method in configs}
+        for key in differing([config for several in configs.values() for config in several])
     ]
-    return Table(table.name, table.title, pd.DataFrame(cells)) if cells else None
+    return [Table(name, title, pd.DataFrame(cells))] if cells else []
 
 
 def differing(configs: Sequence[Mapping[str, Any]], ignored: Sequence[str] = ()) -> list[str]:
-    """Keys of the settings in which configurations of one host differ, besides where a run is written."""
-    keys: dict[str, None] = {}
-    for of_host in ([c for c in configs if c and ("cw_kernel" in c) == trl] for trl in (True, False)):
-        for config in of_host[1:]:
-            keys |= dict.fromkeys(differences(dict(of_host[0]), dict(config), (*_WRITTEN, *ignored)))
-    return list(keys)
-
-
-def beyond_the_method(configs: Sequence[Mapping[str, Any]]) -> str | None:
-    """A sentence about what methods differ in besides the method, the seed and the length."""
-    keys = differing(configs, (*METHOD, *SEED_OR_LENGTH))
-    more = f" and {len(keys) - 2} more settings" if len(keys) > 2 else ""
-    return f"The runs differ in {', '.join(keys[:2])}{more}, too (Table 5): the method is not alone." if keys else None
-
-
-def _shown(value: Any) -> str:
-    text = "-" if value is None else str(value)
-    if text.count("/") > 1 and " " not in text:  # a path: more of it pushes the values off a narrow page
-        text = ".../" + "/".join(text.rstrip("/").split("/")[-2:])
-    return textwrap.shorten(text, 60, placeholder=" ...") if " " in text else text
+    """Keys of the settings in which configurations differ, besides where a run is written. Empty ones are left out."""
+    first, *others = [config for config in configs if config] or [{}]
+    return list(dict.fromkeys(key for each in others for key in differences(first, each, (*_WRITTEN, *ignored))))

@@ -10,14 +10,11 @@ import html
 import json
 import re
 import zlib
-from collections import Counter
 from collections.abc import Container
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from cw_plugin.errors import DataError
 from cw_plugin.files import write_whole
@@ -29,40 +26,29 @@ BIG = 50_000_000  # bytes; of a page that is larger, the command says so
 _LISTED = 20  # extreme tokens listed for each sign of the covariance
 _BEFORE, _AFTER = 16, 6  # how many tokens of context stand before and after them
 _PAGE = Path(__file__).with_name("tokens.html")
-# The columns of a block. "token" is a number in the page's vocabulary, which holds id and text.
-_COLUMNS = {name: "int32" for name in ("token", "row", "position")} | {
-    name: "float32" for name in ("log_prob", "advantage", "covariance", "kernel", "weight", "reward")
-}
+# The columns of a block.
+_COLUMNS = dict.fromkeys(("token_id", "row", "position"), "int32") | dict.fromkeys(
+    ("log_prob", "advantage", "covariance", "kernel", "weight", "reward"), "float32"
+)
 
 
 def write_token_page(run: str | Path, out: Path, steps: Container[int] | None = None) -> int:
-    """Write the page of a run's token records.
-
-    Args:
-        run: the run's folder, or ``NAME=FOLDER``.
-        out: the file.
-        steps: only records of these steps.
-
-    Returns:
-        The page's size in bytes.
+    """Write the page of a run's token records (of these steps), and return its size in bytes.
 
     Raises:
         DataError: the folder holds no token record, records of several runs or a damaged one; or ``out`` cannot be
             written.
     """
     name, folder = split_name(run)
-    vocabulary: dict[tuple[int, str], int] = {}
+    text: dict[int, str] = {}
     blocks: list[str] = []
-    batches: Counter[int] = Counter()
-    records = []
+    shown: list[dict[str, Any]] = []
     for record in read_tokens(folder, steps):
-        batches[record.step] += 1
-        records.append(_embed(record, batches[record.step], vocabulary, blocks))
-    index = {
-        "records": records,
-        "vocabulary": {"id": [number for number, _ in vocabulary], "text": [text for _, text in vocabulary]},
-        "columns": list(_COLUMNS.items()),
-    }
+        batch = 1 + sum(each["step"] == record.step for each in shown)
+        label = f"step {record.step}" + (f", batch {batch}" if batch > 1 else "")
+        text.update(zip(record.table["token_id"].to_pylist(), record.table["text"].to_pylist(), strict=True))
+        shown.append({"step": record.step, "label": label} | _shown(record, blocks))
+    index = {"records": shown, "text": text, "columns": list(_COLUMNS.items())}
     parts = {
         "TITLE": html.escape(f"Tokens of {name or folder.resolve().name}"),
         "INDEX": json.dumps(index, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
@@ -77,46 +63,32 @@ def write_token_page(run: str | Path, out: Path, steps: Container[int] | None = 
     return out.stat().st_size
 
 
-def _embed(
-    record: TokenRecord, batch: int, vocabulary: dict[tuple[int, str], int], blocks: list[str]
-) -> dict[str, Any]:
-    """What the page's index says of a record; its new tokens go to the vocabulary, its groups to the blocks.
-
-    Args:
-        batch: which one of its step's the record is, from 1.
-    """
-    columns = {name: record.table[name].to_numpy() for name in record.table.column_names if name != "text"}
-    ids, first, inverse = np.unique(columns["token_id"], return_index=True, return_inverse=True)
-    words = record.table["text"].take(pa.array(first)).to_pylist()
-    known = [vocabulary.setdefault(word, len(vocabulary)) for word in zip(ids.tolist(), words, strict=True)]
-    columns |= {"token": np.array(known, dtype=np.int32)[inverse]}
-
-    group, c = columns["group"], columns["covariance"].astype(float)
+def _shown(record: TokenRecord, blocks: list[str]) -> dict[str, Any]:
+    """What the page's index says of a record, whose prompt groups are added to the blocks."""
+    columns = {name: record.table[name].to_numpy() for name in ("group", *_COLUMNS)}
+    texts, count, group = record.table["text"].to_pylist(), len(record.table), columns["group"]
     starts, ends = np.flatnonzero(np.diff(group, prepend=-1)), np.flatnonzero(np.diff(group, append=-1)) + 1
     prompts = [record.prompts.get(number, "") for number in group[starts].tolist()]
-    shown: list[dict[str, Any]] = []
+    shown = []
     for question, prompt, start, end in zip(_questions(prompts), prompts, starts, ends, strict=True):
         values = b"".join(columns[name][start:end].astype(f"<{kind[0]}4").tobytes() for name, kind in _COLUMNS.items())
-        name, data = f"block-{len(blocks)}", base64.b64encode(zlib.compress(values)).decode()
-        blocks.append(f'<script type="text/plain" id="{name}">{data}</script>')
+        data = base64.b64encode(zlib.compress(values)).decode()
         extreme = int((columns["kernel"][start:end] < 0.5).sum())
-        shown.append({"block": name, "question": question, "prompt": prompt, "extreme": extreme})
-
-    text = dict(zip(known, words, strict=True))
-    place = np.searchsorted(starts, np.arange(len(group)), side="right") - 1
+        shown.append({"block": f"block-{len(blocks)}", "question": question, "prompt": prompt, "extreme": extreme})
+        blocks.append(f'<script type="text/plain" id="block-{len(blocks)}">{data}</script>')
+    response = np.cumsum((np.diff(group, prepend=-1) != 0) | (np.diff(columns["row"], prepend=-1) != 0))
 
     def context(i: int, first: int, end: int) -> str:
         """Of the same response."""
-        within = range(max(first, 0), min(end, len(group)))
-        same = [k for k in within if (group[k], columns["row"][k]) == (group[i], columns["row"][i])]
-        return "".join(text[int(columns["token"][k])] for k in same)
+        return "".join(texts[k] for k in range(max(first, 0), min(end, count)) if response[k] == response[i])
 
     def listed(i: int) -> dict[str, Any]:
+        place = int(np.searchsorted(starts, i, side="right")) - 1
         return {
-            "place": [int(place[i]), int(i - starts[place[i]])],
-            "token": text[int(columns["token"][i])],
-            "at": f"prompt {place[i] + 1}, row {columns['row'][i]}, position {columns['position'][i]}",
-            "covariance": c[i],
+            "place": [place, int(i - starts[place])],
+            "token": texts[i],
+            "at": f"prompt {place + 1}, row {columns['row'][i]}, position {columns['position'][i]}",
+            "covariance": float(columns["covariance"][i]),
             "kernel": float(np.nan_to_num(columns["kernel"][i])),
             "before": context(i, i - _BEFORE, i),
             "after": context(i, i + 1, i + 1 + _AFTER),
@@ -124,32 +96,23 @@ def _embed(
 
     extremes = {}
     for side, sign in (("positive", 1), ("negative", -1)):
-        chosen = np.flatnonzero(np.isfinite(c) & (sign * c > 0))
-        extremes[side] = [listed(int(i)) for i in chosen[np.argsort(-sign * c[chosen], kind="stable")][:_LISTED]]
-    return {
-        "label": f"step {record.step}" + (f", batch {batch}" if batch > 1 else ""),
-        "scope": record.scope,
-        "kernel": record.kernel,
-        "groups": record.groups,
-        "tokens": record.tokens,
-        "tokens_held": len(group),
-        "shown": shown,
-        "extremes": extremes,
-    }
+        c = sign * columns["covariance"]
+        chosen = np.flatnonzero(np.isfinite(c) & (c > 0))
+        extremes[side] = [listed(int(i)) for i in chosen[np.argsort(-c[chosen], kind="stable")][:_LISTED]]
+    of_run = {name: getattr(record, name) for name in ("scope", "kernel", "groups", "tokens")}
+    return of_run | {"tokens_held": count, "shown": shown, "extremes": extremes}
 
 
 def _questions(prompts: list[str]) -> list[str]:
-    """What tells prompts apart: their text without the template that all begin and end with."""
-
-    def shared(texts: list[str]) -> int:
-        return sum(1 for _ in takewhile(lambda letters: len(set(letters)) == 1, zip(*texts, strict=False)))
-
-    head = tail = 0
+    """What tells prompts apart: their text without the template that all begin and end with, but with whole words."""
+    first, head, tail = prompts[0] if prompts else "", 0, 0
     if len(prompts) > 1:
-        head = shared(prompts)
-        tail = shared([prompt[head:][::-1] for prompt in prompts])
-        while head and prompts[0][head - 1].isalnum():  # not within a word or a number
+        while len({prompt[: head + 1] for prompt in prompts}) == 1 and head < len(first):
+            head += 1
+        while len({prompt[head:][-tail - 1 :] for prompt in prompts}) == 1 and tail < len(first) - head:
+            tail += 1
+        while head and first[head - 1].isalnum():
             head -= 1
-        while tail and prompts[0][-tail].isalnum():
+        while tail and first[-tail].isalnum():
             tail -= 1
     return [" ".join(prompt[head : len(prompt) - tail].split()) for prompt in prompts]
