@@ -13,11 +13,8 @@ FEW = 10  # tokens; fewer than these say little about the extremes
 
 def one_side(tokens: pd.DataFrame, sign: int) -> pd.DataFrame:
     """The tokens of positive (``sign`` 1) or negative (-1) covariance, the most extreme first: size, |c|; tokens, how
-    many are at least as extreme; held, the sum of their |c|.
-
-    Args:
-        tokens: in the column covariance each token's c; in count, if there, how many tokens a row stands for.
-    """
+    many are at least as extreme; held, the sum of their |c|. A row of ``tokens`` has the covariance c of one token, or
+    of as many as a column count says."""
     chosen = tokens[sign * tokens.covariance > 0]
     count = chosen["count"] if "count" in chosen else pd.Series(1, index=chosen.index)
     side = pd.DataFrame({"size": chosen.covariance.abs().astype(float), "count": count})
@@ -26,10 +23,8 @@ def one_side(tokens: pd.DataFrame, sign: int) -> pd.DataFrame:
 
 
 def extremes(side: pd.DataFrame, share: float) -> tuple[float, float]:
-    """Threshold and mean of |c| of the most extreme tokens, ``share`` (0 to 1) of a side that :func:`one_side` gives.
-
-    Between two tokens both are interpolated linearly. Both are nan if the share is less than one token.
-    """
+    """Threshold and mean of |c| of the most extreme tokens, ``share`` (0 to 1) of what :func:`one_side` gives; linear
+    between two tokens, nan for less than one."""
     wanted = share * side.tokens.iloc[-1] if len(side) else 0
     if wanted < 1:
         return float("nan"), float("nan")

@@ -39,7 +39,6 @@ class Answers:
     Attributes:
         model: the given name; else that of the model's folder in the evaluation, without its step.
         step: of training; None for a model that is no checkpoint.
-        benchmark: its name.
         accuracy: question -> mean of ``acc`` over its samples.
         samples: answers to each question (to that with the most, if they differ).
         settings: dotted key -> value: verl's, and ``evaluation.checkpoint``, ``.step``, ``.weights`` and ``.questions``

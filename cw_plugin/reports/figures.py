@@ -55,13 +55,12 @@ def new(title: str, x: str, y: str = "", size: tuple[float, float] = (3.4, 2.5))
 
 
 @matplotlib.rc_context(LOOK)
-def legend(figure: Figure, names: Sequence[str], places: Sequence[int] | None = None) -> None:
-    """The names with their lines, below the figure's axes, where no data is; ``places`` of styles, if not 0, 1, ..."""
-    lines = [Line2D([], [], **style(place)) for place in (range(len(names)) if places is None else places)]
+def legend(figure: Figure, lines: Mapping[str, Line2D]) -> None:
+    """The names of the lines below the figure's axes, where no data is."""
     width = int(figure.get_figwidth() * 13)  # in letters
-    columns = max(1, width // (max(map(len, names), default=0) + 8))
-    labels = [textwrap.fill(name, width - 6) for name in names]
-    figure.legend(lines, labels, loc="outside lower left", ncols=columns)
+    columns = max(1, width // (max(map(len, lines), default=0) + 8))
+    labels = [textwrap.fill(name, width - 6) for name in lines]
+    figure.legend([*lines.values()], labels, loc="outside lower left", ncols=columns)
 
 
 def curves(
@@ -84,36 +83,38 @@ def curves(
     axes.yaxis.set_major_locator(MaxNLocator(5))
     if percent:
         axes.yaxis.set_major_formatter(PERCENT)
-    shown = {name: place for place, name in enumerate(series) if any(len(run) for run in series[name])}
-    for name, place in shown.items():
-        seeds = pd.concat([run for run in series[name] if len(run)], axis=1, join="inner").sort_index()
+    lines = {}
+    for place, name in enumerate(series):
+        if not (runs := [run for run in series[name] if len(run)]):
+            continue
+        seeds = pd.concat(runs, axis=1, join="inner").sort_index()
         smooth = seeds.rolling(window, min_periods=1).mean()
         mean, spread, look = smooth.mean(axis=1), smooth.std(axis=1), style(place)
-        axes.plot(mean.index, mean, **look, marker="o" if len(mean) <= 20 else "", markersize=3)
+        (lines[name],) = axes.plot(mean.index, mean, **look, marker="o" if len(mean) <= 20 else "", markersize=3)
         if seeds.shape[1] > 1:
             axes.fill_between(mean.index, mean - spread, mean + spread, color=look["color"], alpha=0.18, linewidth=0)
-    legend(figure, list(shown), list(shown.values()))
+    legend(figure, lines)
     return figure
 
 
 @matplotlib.rc_context(LOOK)
-def contributions(tokens: Mapping[str, pd.DataFrame]) -> Figure:
+def contributions(tokens: Mapping[str, pd.DataFrame], names: Sequence[str] = ()) -> Figure:
     """Figure 3: the share of each side's covariance that its most extreme tokens hold; of each method its tokens, as in
-    :func:`.covariance.one_side`. A method without tokens has a colour, but no line."""
-    shown = {name: place for place, name in enumerate(tokens) if len(tokens[name])}
+    :func:`.covariance.one_side`. The order of ``names``, of all methods of the page, sets the colours."""
+    order, lines = list(dict.fromkeys([*names, *tokens])), {}
     figure = Figure(figsize=(6.8, 2.9), layout="constrained")
     for place, (sign, title) in enumerate(((1, "Positive covariance"), (-1, "Negative covariance")), 1):
         axes = figure.add_subplot(1, 2, place, title=title, xlabel="most extreme tokens", xscale="log")
         axes.set_ylabel("share of the sum" if place == 1 else "")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(PERCENT)
-        for name, of_style in shown.items():
-            side = one_side(tokens[name], sign)
+        for name, frame in tokens.items():
+            side = one_side(frame, sign)
             # A thousand points are enough for a curve; the first tokens count most.
             at = np.unique(np.geomspace(1, max(1, len(side)), 1000).astype(int)) - 1
             share = (side[["tokens", "held"]] / side[["tokens", "held"]].max()).reindex(at)
-            axes.plot(share.tokens, share.held, **style(of_style))
-    legend(figure, list(shown), list(shown.values()))
+            (lines[name],) = axes.plot(share.tokens, share.held, **style(order.index(name)))
+    legend(figure, lines)
     return figure
 
 
@@ -124,7 +125,6 @@ def save(figure: Figure, path: Path, formats: Sequence[str] = ("svg", "pdf")) ->
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # in a name; the browser has it
         for target, kind in zip(written, formats, strict=True):
-            draw = functools.partial(figure.savefig, format=kind, dpi=160, metadata=_METADATA[kind])
-            write_whole(target, draw)
+            write_whole(target, functools.partial(figure.savefig, format=kind, metadata=_METADATA[kind]))
             figure.set_layout_engine("none")  # what is placed stays, which saves a third of the time
     return written

@@ -51,9 +51,8 @@ class Table:
         """A ``tabular`` for the package booktabs; title and notes are comments."""
         columns = "l" + "r" * (len(self.frame.columns) - 1)
         text = self._shown().to_latex(index=False, escape=True, column_format=columns)
-        for sign, command in (("≥", r"$\ge$"), ("≤", r"$\le$")):
-            text = text.replace(sign, command)
-        return "".join(f"% {' '.join(line.split())}\n" for line in (self.title, *self.notes)) + text
+        comments = "".join(f"% {' '.join(line.split())}\n" for line in (self.title, *self.notes))
+        return comments + text.replace("≥", r"$\ge$").replace("≤", r"$\le$")
 
 
 def markdown(text: str) -> str:

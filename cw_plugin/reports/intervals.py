@@ -25,11 +25,8 @@ class Difference(NamedTuple):
 
 
 def over_seeds(ours: pd.Series, theirs: pd.Series) -> Difference:
-    """Compare two methods by a t-test: paired if both have the same seeds, else Welch's.
-
-    Args:
-        ours, theirs: a float for each run, the seed in the index; nan in the index if it is not known.
-    """
+    """Compare two methods, of a float for each run with the seed in the index (nan if it is not known), by a t-test:
+    paired if both have the same seeds, else Welch's."""
     same = len(ours) == len(theirs) and set(ours.index) == set(theirs.index)
     paired = bool(same and ours.index.is_unique and ours.index.notna().all())
     value = float(ours.mean() - theirs.mean())
@@ -51,11 +48,8 @@ def mean_over_seeds(values: Sequence[float] | np.ndarray | pd.Series) -> tuple[f
 
 
 def holm(p: Mapping, tests: int | None = None) -> dict:
-    """p-values corrected for several tests (Holm 1979), by the keys of ``p``. What is nan is left out.
-
-    Args:
-        tests: how many there are, where some cannot be made yet; by default as many as have a p-value.
-    """
+    """p-values corrected for several tests (Holm 1979), by the keys of ``p``, without those that are nan. ``tests`` is
+    their number, where some cannot be made yet."""
     order = sorted((key for key in p if p[key] == p[key]), key=lambda key: p[key])
     tests = len(order) if tests is None else tests
     corrected = np.maximum.accumulate([p[key] * (tests - place) for place, key in enumerate(order)])
@@ -76,10 +70,7 @@ def over_questions(ours: Mapping[str, pd.Series], theirs: Mapping[str, pd.Series
     """Compare two checkpoints by the unweighted mean over benchmarks of their pass@1, on the questions both were asked.
 
     The p-value is that of a permutation test: if the checkpoints were equal, the difference in each question could as
-    well have the other sign. What another seed of a method would give is not part of it.
-
-    Args:
-        ours, theirs: benchmark -> the mean accuracy of each question, by question.
+    well have the other sign. ``ours`` and ``theirs``: benchmark -> the mean accuracy of each question, by question.
     """
     each = [(ours[name] - theirs[name]).dropna().to_numpy(float) for name in ours]
     fewest = min(map(len, each))

@@ -18,7 +18,7 @@ from cw_plugin.reports.covariance import table_1
 from cw_plugin.reports.evaluations import Answers, read_answers
 from cw_plugin.reports.formats import Table, listed
 from cw_plugin.reports.records import PATTERN, TokenRecord, read_tokens, tokens_of
-from cw_plugin.reports.runs import ENTROPY, NORM, REWARD, Run, all_metrics, files_in, is_accuracy, read_run, split_name
+from cw_plugin.reports.runs import ENTROPY, NORM, REWARD, Run, all_metrics, files_in, read_run, split_name
 from cw_plugin.reports.tokens import write_token_page
 
 # The name of its files -> metric, title, caption.
@@ -87,13 +87,11 @@ def collect(arguments: Sequence[str]) -> tuple[list[Run], list[Answers], Records
 
 def write_report(arguments: Sequence[str], out: Path) -> tuple[Table, list[str], list[str]]:
     """Write ``report.html``, each table as CSV and LaTeX, each figure as SVG and PDF, every metric as ``metrics.csv``,
-    and a page of tokens for each method.
+    and a page of tokens for each method. What :func:`collect` refuses, or an ``out`` that cannot be written, is a
+    DataError.
 
     Returns:
         The table of differences, its sentences, and a sentence for each thing that is missing.
-
-    Raises:
-        DataError: as :func:`collect`; or ``out`` cannot be written.
     """
     runs, answers, records, notes = collect(arguments)
     metrics, graded = all_metrics(runs), tables.answers_frame(answers)
@@ -103,81 +101,55 @@ def write_report(arguments: Sequence[str], out: Path) -> tuple[Table, list[str],
     if keys := tables.differing([run.config for run in runs], tables.SEED_OR_LENGTH):
         more = f" and {len(keys) - 4} more settings" if len(keys) > 4 else ""
         difference.notes.append(f"The runs differ in {', '.join(keys[:4])}{more} (Table 5).")
-    nothing = pd.DataFrame(columns=["covariance"])
     tokens = {name: tokens_of([*chain(*of_runs.values())]) for name, of_runs in records.items()}
-    curves = _curves(metrics, names)
-    extremes = (
-        {"contributions": (figures.contributions(dict.fromkeys(names, nothing) | tokens), EXTREMES)} if tokens else {}
-    )
     configs = {name: [run.config for run in runs if run.name == name] for name in names}
     asked = {each.model: [other.settings for other in answers if other.model == each.model] for each in answers}
-    of_evaluations = [
-        *([tables.scores(graded, metrics)] if answers else []),
-        *tables.settings("table4", "Table 4: settings in which the evaluations differ", asked),
-    ]
-    sections = [  # title, figures by the name of their files, tables; the first section is not folded
+    curves = _curves(metrics, names)
+    extremes = {"contributions": (figures.contributions(tokens, names), EXTREMES)} if tokens else {}
+    sections: list[tuple[str, dict[str, Drawing], list[Table]]] = [  # the first one is not folded
         ("", {name: curves.pop(name) for name in FIRST if name in curves}, [difference]),
         ("More curves", curves, []),
         ("Tokens: Table 1, Figure 3", extremes,
          [replace(table_1(name, tokens[name]), name=f"table1-{n}") for n, name in enumerate(tokens, 1)]),
-        ("Checkpoints: Tables 2 to 4", {}, of_evaluations),
+        ("Checkpoints: Tables 2 to 4", {}, tables.scores(graded, metrics)
+         + tables.settings("table4", "Table 4: settings in which the evaluations differ", asked)),
         ("Settings: Table 5", {}, tables.settings("table5", "Table 5: settings in which the runs differ", configs)),
     ]  # fmt: skip
+    drawings = {name: each for _, drawn, _ in sections for name, each in drawn.items()}
+    files = {"metrics.csv": metrics.to_csv(index=False)}
+    for table in (table for _, _, of_section in sections for table in of_section):
+        files |= {f"{table.name}.csv": table.csv(), f"{table.name}.tex": table.latex()}
     pages = {f"tokens-{number}.html": name for number, name in enumerate(records, 1)}
+    environment = Environment(loader=PackageLoader("cw_plugin.reports", "."), autoescape=True)
+    environment.filters["svg"] = lambda name: "<svg" + (out / f"{name}.svg").read_text("utf-8").split("<svg", 1)[1]
     try:
-        files = _write(out, sections, metrics)
+        saved = [file.name for name, (figure, _) in drawings.items() for file in figures.save(figure, out / name)]
         for file, name in pages.items():
             folder, of_run = next(iter(records[name].items()))
             write_token_page(f"{name}={folder}", out / file, [of_run[0].step, of_run[-1].step])  # of all it is large
-        environment = Environment(loader=PackageLoader("cw_plugin.reports", "."), autoescape=True)
-        environment.filters["svg"] = lambda name: "<svg" + (out / f"{name}.svg").read_text("utf-8").split("<svg", 1)[1]
-        page = environment.get_template("report.html.j2").render(
-            title=listed(names) or "Report",
-            runs=runs,
-            said=[*sentences, *notes],
-            sections=sections,
-            pages=pages,
-            files=files,
-        )
-        write_whole(out / "report.html", page)
+        files["report.html"] = environment.get_template("report.html.j2").render(
+            title=listed(names) or "Report", runs=runs, said=[*sentences, *notes], sections=sections, pages=pages,
+            files=[*files, *saved],
+        )  # fmt: skip
+        for file, text in files.items():
+            write_whole(out / file, text)
     except OSError as error:
         raise DataError(f"{out} cannot be written ({error.strerror}); give another folder with --out") from None
     return difference, sentences, notes
 
 
-def _write(
-    out: Path, sections: Sequence[tuple[str, dict[str, Drawing], list[Table]]], metrics: pd.DataFrame
-) -> list[str]:
-    """Write each table, each figure and every metric; return the names of the files."""
-    texts = {"metrics.csv": metrics.to_csv(index=False)}
-    drawings: dict[str, Drawing] = {}
-    for _, drawn, of_section in sections:
-        drawings |= drawn
-        for table in of_section:
-            texts |= {f"{table.name}.csv": table.csv(), f"{table.name}.tex": table.latex()}
-    for name, text in texts.items():
-        write_whole(out / name, text)
-    saved = [file.name for name, (figure, _) in drawings.items() for file in figures.save(figure, out / name)]
-    return [*texts, *saved]
-
-
 def _curves(metrics: pd.DataFrame, names: Sequence[str]) -> dict[str, Drawing]:
-    """A figure for each metric of :data:`CURVES`, and for each validation set if there are several."""
-    sets = sorted(filter(is_accuracy, metrics.metric.unique()))
-    wanted = CURVES | {
-        f"accuracy-{number}": (name, f"Accuracy, {name.removeprefix('val-core/').partition('/acc/')[0]}", "")
-        for number, name in enumerate(sets if len(sets) > 1 else [], 1)
-    }
+    """A figure for each metric that was logged."""
     drawn = {}
-    for name, (metric, title, caption) in wanted.items():
+    for name, (metric, title, caption) in CURVES.items():
         logged = metrics[metrics.metric == metric]
         if logged.empty:
             continue
-        window = 1 if name.startswith("accuracy") else max(1, logged.groupby("run").size().max() // 20)
+        window = 1 if name == "accuracy" else max(1, logged.groupby("run").size().max() // 20)
         series = {
             method: [run.set_index("step").value for _, run in logged[logged.method == method].groupby("run")]
             for method in names
         }
         means = f" Means of {window} steps." if window > 1 else ""
-        drawn[name] = figures.curves(series, title, "", window, name.startswith(_SHARES)), caption + means
+        drawn[name] = figures.curves(series, title, "", window, name in _SHARES), caption + means
     return drawn

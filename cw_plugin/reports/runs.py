@@ -41,14 +41,9 @@ Points = Iterator[tuple[Any, Mapping[str, Any], str]]  # step, metrics, and wher
 
 @dataclass(frozen=True)
 class Run:
-    """What a run's folder holds.
-
-    Attributes:
-        name: of the method; runs of one name are its seeds.
-        metrics: a column for each metric, under verl's name; a row for each step, in order. What was not logged, or is
-            not finite, is nan.
-        config: hydra's configuration by dotted keys, or TRL's arguments; empty if there is none.
-    """
+    """What a run's folder holds. Runs of one name are seeds of one method. ``metrics`` has a column for each metric,
+    under verl's name, and a row for each step, in order; what was not logged, or is not finite, is nan. ``config`` is
+    hydra's configuration by dotted keys, or TRL's arguments; empty if there is none."""
 
     name: str
     path: Path
@@ -62,7 +57,8 @@ class Run:
     @property
     def accuracy(self) -> pd.Series:
         """By step, the mean over the validation sets of their accuracy."""
-        return self.metrics[[*filter(is_accuracy, self.metrics)]].dropna().mean(axis=1)
+        sets = [name for name in self.metrics if name.startswith("val-core/") and "/acc/mean@" in name]
+        return self.metrics[sets].dropna().mean(axis=1)
 
     @property
     def seed(self) -> Any:
@@ -77,11 +73,8 @@ class Run:
 
 
 def read_run(argument: str | Path) -> Run:
-    """Read ``FOLDER`` or ``NAME=FOLDER``. Without a name, a run is called by its method, or as its folder is.
-
-    Raises:
-        DataError: the folder is missing or has several runs, or a file cannot be read.
-    """
+    """Read ``FOLDER`` or ``NAME=FOLDER``. Without a name, a run is called by its method, or as its folder is. A folder
+    that is missing or has several runs, and a file that cannot be read, is a DataError."""
     name, path = split_name(argument)
     config = read_config(path)
     return Run(name or method_of(config) or path.resolve().stem, path, read_metrics(path), config)
@@ -125,11 +118,6 @@ def all_metrics(runs: Sequence[Run]) -> pd.DataFrame:
     return frame.assign(method=method, seed=seed)[columns]
 
 
-def is_accuracy(metric: str) -> bool:
-    """Whether it is the accuracy on a validation set."""
-    return metric.startswith("val-core/") and "/acc/mean@" in metric
-
-
 def read_metrics(path: Path) -> pd.DataFrame:
     """A row for each step and a column for each metric, as in :class:`Run`; empty if ``path`` holds no metrics.
 
@@ -163,16 +151,17 @@ def read_config(path: Path) -> dict[str, Any]:
     from omegaconf import OmegaConf
     from yaml import YAMLError
 
-    # hydra's folders are named by date and time
-    for file in files_in(path, ".hydra/config.yaml")[-1:] or files_in(path, ARGUMENTS)[-1:]:
-        try:
-            config = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-        except (YAMLError, OSError, ValueError) as error:
-            raise DataError(f"{file} cannot be read ({first_line(error)}); remove it, or restore it") from None
-        if not isinstance(config, dict):
-            raise DataError(f"{file} is a {type(config).__name__}, not a mapping of settings; remove it, or restore it")
-        return flat(config)
-    return {}
+    found = files_in(path, ".hydra/config.yaml") or files_in(path, ARGUMENTS)
+    if not found:
+        return {}
+    file = found[-1]  # hydra's folders are named by date and time
+    try:
+        config = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+    except (YAMLError, OSError, ValueError) as error:
+        raise DataError(f"{file} cannot be read ({first_line(error)}); remove it, or restore it") from None
+    if not isinstance(config, dict):
+        raise DataError(f"{file} is a {type(config).__name__}, not a mapping of settings; remove it, or restore it")
+    return flat(config)
 
 
 def _our_name(name: str) -> str:
@@ -197,8 +186,8 @@ def _read_jsonl(path: Path) -> Points:
 
 
 def _read_state(path: Path) -> Points:
-    """What transformers has logged. Of several evaluation sets each has an entry, in which only the loss and the times
-    bear the set's name; here its metrics do, too."""
+    """Of several evaluation sets each has an entry, in which only the loss and the times bear the set's name; here its
+    metrics do, too."""
     try:
         for number, entry in enumerate(json.loads(path.read_text(encoding="utf-8"))["log_history"], 1):
             timed = [found[1] for key in entry if (found := re.fullmatch("eval_(.+)_runtime", key))]
@@ -223,11 +212,8 @@ def _read_tensorboard(path: Path) -> Points:
                     yield event.step, {value.tag: float(array)}, ""
 
 
-_LOGGERS: dict[str, Callable[[Path], Points]] = {
-    "*.jsonl": _read_jsonl,
-    STATE: _read_state,
-    "events.out.tfevents.*": _read_tensorboard,
-}
+_LOGGERS: dict[str, Callable[[Path], Points]]
+_LOGGERS = {"*.jsonl": _read_jsonl, STATE: _read_state, "events.out.tfevents.*": _read_tensorboard}
 
 
 def files_in(path: Path, pattern: str) -> list[Path]:

@@ -30,10 +30,9 @@ def compare(metrics: pd.DataFrame, plain: Mapping[str, bool], scores: pd.DataFra
     """The table of differences; and what it shows, what it does not, and which run would decide.
 
     Args:
-        metrics: as :func:`cw_plugin.reports.runs.all_metrics` gives them.
+        metrics: as :func:`.runs.all_metrics` gives them.
         plain: method -> whether it is plain GRPO, in the page's order.
-        scores: rows of the same kind, of evaluations: the metric says of what the accuracy is. If there are none, the
-            accuracy is that of the last validation which all runs have.
+        scores: of evaluations, from :func:`last_scores`; without any, the last validation that all runs have counts.
     """
     reference = next(iter(sorted(plain, key=lambda name: not plain[name])), "")
     others = [name for name in plain if name != reference]
@@ -54,12 +53,10 @@ def compare(metrics: pd.DataFrame, plain: Mapping[str, bool], scores: pd.DataFra
         | {"seeds": " and ".join(dict.fromkeys(str(len(values[name])) for name in plain if name in values))}
         for word, (title, values) in rows.items()
     ]  # fmt: skip
-    notes = []
-    if corrected:
-        notes = [
-            "Brackets: 95% interval over seeds, by a t-test: paired if both methods have the same seeds, else Welch's.",
-            f"* p < 0.05, corrected for {len(corrected)} tests (Holm); an interval alone is not corrected.",
-        ]
+    notes = [
+        "Brackets: 95% interval over seeds, by a t-test: paired if both methods have the same seeds, else Welch's.",
+        f"* p < 0.05, corrected for {len(corrected)} tests (Holm); an interval alone is not corrected.",
+    ] * bool(corrected)
     columns = ["", *plain, *(f"{name} less {reference}" for name in others), "seeds"]
     table = Table("comparison", "Differences between the methods", pd.DataFrame(cells, columns=columns), notes)
     return table, _sentences(metrics, plain, reference, found, shown)
@@ -113,23 +110,23 @@ def _sentences(
     names = listed([*plain])
     if len(set(plain.values())) < 2:
         method, how = ("CW-GRPO", "with the weights") if plain.get(reference) else ("GRPO", "with kernel=none")
-        only = (
-            f"Only {names} {'is' if len(plain) == 1 else 'are'} here" if plain else "Nothing that was trained is here"
-        )
-        return [f"{only}, so nothing shows whether the weights help.",
-                f"Train {method} with the same seeds: the same command, another folder, {how}."]  # fmt: skip
-    sides = {
-        side: [word for word, name in shown if (found[word, name].value > 0) == (side == "higher")]
-        for side in ("lower", "higher")
-    }
+        here = f"Only {names} {'is' if len(plain) == 1 else 'are'}" if plain else "Nothing that was trained is"
+        return [
+            f"{here} here, so nothing shows whether the weights help.",
+            f"Train {method} with the same seeds: the same command, another folder, {how}.",
+        ]
+    words = [word for word, name in found if (word, name) in shown]
     unclear = [word for word, name in found if (word, name) not in shown]
     runs = metrics.groupby("method").run.nunique().reindex(list(plain), fill_value=0).min()
     texts = []
     if len(plain) > 2:
         texts.append(f"{len(shown)} of {len(found)} differences to {reference} are shown; a star marks them.")
     elif shown:
-        (name,) = {name for _, name in shown}
-        texts.append(f"{name} is {', and '.join(f'{side} in {listed(sides[side])}' for side in sides if sides[side])}.")
+        (other,) = {name for _, name in shown}
+        sides = {"lower": [word for word in words if found[word, other].value < 0]}
+        sides["higher"] = [word for word in words if word not in sides["lower"]]
+        said = [f"{side} in {listed(sides[side])}" for side in sides if sides[side]]
+        texts.append(f"{other} is {', and '.join(said)}.")
     if runs == 1:
         texts.append("One run does not tell methods apart: another seed may change the sign of each difference.")
     elif unclear and len(plain) == 2:
@@ -152,7 +149,7 @@ def answers_frame(answers: Sequence[Answers]) -> pd.DataFrame:
 
 
 def last_scores(answers: pd.DataFrame) -> pd.DataFrame:
-    """The accuracy of each trained run at its method's last step, as rows for :func:`.comparison.compare`."""
+    """The accuracy of each trained run at its method's last step, as rows of metrics; the metric is what was asked."""
     last = answers[(answers.step >= 0) & (answers.step == answers.groupby("method").step.transform("max"))]
     by_run = ["method", "run", "seed"]
     means = last.groupby([*by_run, "benchmark"], sort=False, dropna=False).acc.mean()
@@ -160,9 +157,11 @@ def last_scores(answers: pd.DataFrame) -> pd.DataFrame:
     return means.rename("value").reset_index().assign(metric=", ".join(_benchmarks(last)))
 
 
-def scores(answers: pd.DataFrame, metrics: pd.DataFrame) -> Table:
+def scores(answers: pd.DataFrame, metrics: pd.DataFrame) -> list[Table]:
     """pass@1 of each checkpoint on each benchmark, the average, the difference to the model that was not trained (else
-    to the first one at that step), and the policy's entropy."""
+    to the first one at that step), and the policy's entropy. Without answers, no table."""
+    if answers.empty:
+        return []
     columns = _benchmarks(answers)
     base = [*answers.method[answers.step < 0], *answers.method][0]
     entropy = metrics[metrics.metric == ENTROPY].groupby(["method", "step"]).value.mean()
@@ -181,10 +180,10 @@ def scores(answers: pd.DataFrame, metrics: pd.DataFrame) -> Table:
         rows.append(row)
     header = ["method", "step", "entropy", *columns, "average", f"less {base}"]
     frame = pd.DataFrame(rows, columns=header).dropna(axis="columns", how="all")
-    return Table("table2", "Tables 2 and 3: zero-shot pass@1 of checkpoints", frame, [
+    return [Table("table2", "Tables 2 and 3: zero-shot pass@1 of checkpoints", frame, [
         "Per cent right (right of all answers), and 95% interval. * p < 0.05, by a permutation test.",
         "Intervals and tests are by question, so they are of these checkpoints: another seed may differ.",
-    ])  # fmt: skip
+    ])]  # fmt: skip
 
 
 def _benchmarks(answers: pd.DataFrame) -> list[str]:
@@ -206,11 +205,8 @@ def _difference(ours: Mapping[str, pd.Series], theirs: Mapping[str, pd.Series]) 
 
 
 def settings(name: str, title: str, configs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Table]:
-    """Every setting in which configurations differ, under the host's own names; no table if there is none.
-
-    Args:
-        configs: of each method or model its configurations, by dotted keys.
-    """
+    """Every setting in which the configurations of methods or models differ, under the host's own names; no table if
+    there is none."""
     cells = [
         {"setting": key}
         | {method: ", ".join(dict.fromkeys(str(each.get(key, "-")) for each in configs[method])) for method in configs}

@@ -28,9 +28,8 @@ import pandas as pd
 
 from cw_plugin.child_processes import end_with_parent
 from cw_plugin.files import write_whole
-from cw_plugin.reports.metrics import files_in
 from cw_plugin.reports.records import PATTERN, read_tokens, tokens_of
-from cw_plugin.reports.runs import read_run
+from cw_plugin.reports.runs import files_in, read_run
 
 HERE = Path(__file__).resolve().parent
 WORK = Path(os.environ.get("WORK", HERE.parents[1] / "runs" / "study")).resolve()
