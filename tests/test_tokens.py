@@ -79,9 +79,8 @@ def test_the_page_holds_the_records_bit_for_bit(run, tmp_path):
             assert written.dtype == expected.dtype and written.tobytes() == expected.tobytes(), name
         texts = table["text"].to_pylist()
         assert [index["text"][str(token)] for token in columns["token_id"]] == texts
-        assert [shown["prompt"] for shown in record["shown"]] == list(
-            json.loads(table.schema.metadata[b"prompts"]).values()
-        )
+        prompts = json.loads(table.schema.metadata[b"prompts"])
+        assert [shown["prompt"] for shown in record["shown"]] == list(prompts.values())
         assert (record["groups"], record["tokens"]) == (4, 2 * len(table))
 
         for side, sign in (("positive", 1), ("negative", -1)):
@@ -92,12 +91,9 @@ def test_the_page_holds_the_records_bit_for_bit(run, tmp_path):
                 group, place = entry["place"]
                 assert sum(len(block["row"]) for block in of_record[:group]) + place == i
                 # The context is text of the same response, and all of it within reach.
-                near = [
-                    k for k in range(i - 16, i + 7) if 0 <= k < len(table) and columns["row"][k] == columns["row"][i]
-                ]
-                before, after = (
-                    "".join(texts[k] for k in near if (k < i) == side and k != i) for side in (True, False)
-                )
+                same = np.flatnonzero(columns["row"] == columns["row"][i]).tolist()
+                before = "".join(texts[k] for k in same if i - 16 <= k < i)
+                after = "".join(texts[k] for k in same if i < k <= i + 6)
                 assert (entry["before"], entry["token"], entry["after"]) == (before, texts[i], after)
 
 
@@ -129,22 +125,22 @@ def test_the_command_chooses_steps_and_says_what_is_wrong(run, tmp_path, monkeyp
     monkeypatch.setattr(tokens, "BIG", 1000)
     assert "the page has 0 MB; fewer steps" in run_command(run, "--out", out)[1]
 
-    code, printed = run_command(run, "--out", out, "--steps", "7")
-    assert code == 2 and "has records of step 50, 100, none of them in --steps" in printed
-    code, printed = run_command(tmp_path / "nothing")
-    assert code == 2 and "nothing does not exist" in printed
     (tmp_path / "empty").mkdir()
-    code, printed = run_command(tmp_path / "empty")
-    assert code == 2 and "holds no token record" in printed and "record_every" in printed
-    code, printed = run_command(run, "--out", "/proc/page.html")
-    assert code == 2 and "/proc/page.html cannot be written" in printed
-    shutil.copytree(run, tmp_path / "runs" / "one")
-    shutil.copytree(run, tmp_path / "runs" / "two")
-    code, printed = run_command(tmp_path / "runs")
-    assert code == 2 and "holds 2 runs" in printed
-    (run / "checkpoints" / "tokens" / "step_000100.parquet").write_bytes(b"PAR1")
-    code, printed = run_command(run, "--out", out)
-    assert code == 2 and "step_000100.parquet cannot be read as a token record" in printed
+    for name in ("one", "two"):
+        shutil.copytree(run, tmp_path / "runs" / name)
+    shutil.copytree(run, tmp_path / "damaged")
+    (tmp_path / "damaged" / "checkpoints" / "tokens" / "step_000100.parquet").write_bytes(b"PAR1")
+    for arguments, message in (
+        ((run, "--steps", "7"), "has records of step 50, 100, none of them in --steps"),
+        ((run, "--steps", "x"), "--steps must be one step"),
+        ((tmp_path / "nothing",), "nothing does not exist"),
+        ((tmp_path / "empty",), "holds no token record"),
+        ((run, "--out", "/proc/page.html"), "/proc/page.html cannot be written"),
+        ((tmp_path / "runs",), "holds 2 runs"),
+        ((tmp_path / "damaged",), "step_000100.parquet cannot be read as a token record"),
+    ):
+        code, printed = run_command(*arguments)
+        assert code == 2 and message in printed
 
 
 class Page:

@@ -60,7 +60,7 @@ def read_answers(folder: Path, name: str | None = None) -> tuple[list[Answers], 
     """All graded answers below a folder that ``cw-grpo evaluate`` wrote, and a sentence for each benchmark that is not
     finished. Without ``name``, each model has its own. A file that is empty or damaged is a DataError."""
     found, notes = [], []
-    for file in find(folder, "*.yaml") if folder.is_dir() else []:
+    for file in find(folder, "*.yaml"):
         asked, graded = read_settings(file), file.with_suffix(".jsonl")
         if asked and not graded.is_file():
             notes.append(f"{file.parent.name} is not finished on {file.stem}: evaluate it again to complete it.")

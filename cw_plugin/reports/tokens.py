@@ -26,10 +26,8 @@ BIG = 50_000_000  # bytes; of a page that is larger, the command says so
 _LISTED = 20  # extreme tokens listed for each sign of the covariance
 _BEFORE, _AFTER = 16, 6  # how many tokens of context stand before and after them
 _PAGE = Path(__file__).with_name("tokens.html")
-# The columns of a block.
-_COLUMNS = dict.fromkeys(("token_id", "row", "position"), "int32") | dict.fromkeys(
-    ("log_prob", "advantage", "covariance", "kernel", "weight", "reward"), "float32"
-)
+_REAL = ("log_prob", "advantage", "covariance", "kernel", "weight", "reward")
+_COLUMNS = dict.fromkeys(("token_id", "row", "position"), "int32") | dict.fromkeys(_REAL, "float32")  # of a block
 
 
 def write_token_page(run: str | Path, out: Path, steps: Container[int] | None = None) -> int:
@@ -84,15 +82,10 @@ def _shown(record: TokenRecord, blocks: list[str]) -> dict[str, Any]:
 
     def listed(i: int) -> dict[str, Any]:
         place = int(np.searchsorted(starts, i, side="right")) - 1
-        return {
-            "place": [place, int(i - starts[place])],
-            "token": texts[i],
-            "at": f"prompt {place + 1}, row {columns['row'][i]}, position {columns['position'][i]}",
-            "covariance": float(columns["covariance"][i]),
-            "kernel": float(np.nan_to_num(columns["kernel"][i])),
-            "before": context(i, i - _BEFORE, i),
-            "after": context(i, i + 1, i + 1 + _AFTER),
-        }
+        at = f"prompt {place + 1}, row {columns['row'][i]}, position {columns['position'][i]}"
+        c, w = (float(np.nan_to_num(columns[name][i])) for name in ("covariance", "kernel"))
+        return {"place": [place, int(i - starts[place])], "at": at, "covariance": c, "kernel": w, "token": texts[i],
+                "before": context(i, i - _BEFORE, i), "after": context(i, i + 1, i + 1 + _AFTER)}  # fmt: skip
 
     extremes = {}
     for side, sign in (("positive", 1), ("negative", -1)):
