@@ -104,7 +104,7 @@ def test_checkpoints_are_compared_over_questions():
     assert pass_at_1(pd.Series(means)) == pytest.approx(expected) and pass_at_1(pd.Series([0.5] * 2)) == (0.5, 0, 1)
     rng = np.random.default_rng(0)
     ours, theirs = (pd.Series(rng.integers(0, 5, 10) / 4) for _ in range(2))
-    found = over_questions({"x": ours}, {"x": pd.concat([theirs, pd.Series([1.0], ["other"])])})
+    found = over_questions({"x": ours}, {"x": pd.concat([theirs, pd.Series([1.0], [99])])})
     d, test = (ours - theirs).to_numpy(), stats.ttest_rel(ours, theirs)
     assert found[:3] == pytest.approx((np.mean(d), *test.confidence_interval()))
     signs = np.array(list(itertools.product((-1, 1), repeat=10)))  # the exact test: every sign of every difference
@@ -241,7 +241,7 @@ def test_the_tables_of_scores_and_settings(written):
     assert {row[0]: row[1:] for row in cells(out / "table5.csv")[1:]} == {
         "data.seed": ["1, 2", "1, 2"], "trainer.lr": ["3", "1"], "algorithm.cw_grpo.kernel": ["none", "-"]
     }  # fmt: skip
-    assert "The runs differ in trainer.lr" in printed
+    assert "The runs differ in algorithm.cw_grpo.kernel, trainer.lr (Table 5)." in printed
     tokens = pd.DataFrame({"covariance": [-4.0, -1.0, 1.0, 2.0, 8.0], "count": [10, 90, 80, 19, 1]})
     rows = {row[0]: row[1:] for row in table_1("x", tokens).frame.to_numpy().tolist()}
     assert all(math.isnan(value) for value in rows["0.01%"])  # less than a token
