@@ -82,6 +82,8 @@ def collect(arguments: Sequence[str]) -> tuple[list[Run], list[Answers], Records
         parents = Path(str(each.settings.get("evaluation.checkpoint", ""))).parents
         for run in [read[path] for path in parents if path in read]:
             answers[place] = replace(each, model=run.name, seed=run.seed)
+    order = [run.name for run in read.values()]
+    answers.sort(key=lambda each: order.index(each.model) if each.model in order else len(order))
     return [run for run in read.values() if len(run.metrics)], answers, records, notes
 
 
