@@ -35,7 +35,8 @@ def over_seeds(ours: pd.Series, theirs: pd.Series) -> Difference:
     if min(len(ours), len(theirs)) < 2 or all(values.std() < _SAME for values in varying):
         return Difference(value, paired=paired)
     test = stats.ttest_rel(ours, theirs) if paired else stats.ttest_ind(ours, theirs, equal_var=False)
-    return Difference(value, *map(float, test.confidence_interval()), float(test.pvalue), paired)
+    low, high = test.confidence_interval()
+    return Difference(value, float(low), float(high), float(test.pvalue), paired)
 
 
 def mean_over_seeds(values: Sequence[float] | np.ndarray | pd.Series) -> tuple[float, float, float]:
