@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -17,7 +15,7 @@ from rich.markup import escape
 
 from cw_plugin import __version__
 from cw_plugin.data.sources import SOURCES
-from cw_plugin.errors import CWGRPOError, HostError, OptionsError, how_to_install
+from cw_plugin.errors import CWGRPOError, how_to_install
 from cw_plugin.files import expanded
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
@@ -185,10 +183,7 @@ def evaluate(
     out: Annotated[Path, typer.Option(help="Folder for the answers: MODEL/aime24.jsonl, ...")] = Path("evaluation"),
     data_dir: Annotated[Path, typer.Option(help="Folder that cw-grpo prepare wrote.")] = Path("~/data/cw_grpo"),
     benchmarks: Annotated[
-        str,
-        typer.Option(
-            help="Names, separated by spaces. NAME@4 asks each question 4 times, NAME=FILE.parquet adds a file."
-        ),
+        str, typer.Option(help="Names, separated by spaces. NAME=FILE.parquet adds a file of your own.")
     ] = "aime24 amc23 math500 minerva olympiadbench",
 ) -> None:
     """Measure pass@1 of models and checkpoints on benchmarks.
@@ -196,30 +191,17 @@ def evaluate(
     MODEL is a name on the Hugging Face hub, or the folder of a model, of a checkpoint of verl (global_step_*) or of a
     run; or NAME=FOLDER. verl's overrides, as KEY=VALUE, may follow. verl's own validation asks each question without
     examples, and grades. A benchmark that already has its answers is not asked again.
-    The exit code is 1 if verl stops before the last answer.
     """
-    started = time.monotonic()
-
-    def say(text: str) -> None:
-        minutes, seconds = divmod(int(time.monotonic() - started), 60)
-        print(f"[{minutes}:{seconds:02}] {text}", flush=True)
-
     arguments = models or []
     overrides = [text for text in arguments if _OVERRIDE.fullmatch(text) and not expanded(text).exists()]
     with _errors(f"install verl 0.9.1, and {how_to_install('data')}"):
-        from cw_plugin.evaluation.ask import evaluate as ask
-        from cw_plugin.evaluation.benchmarks import read_benchmarks
+        from cw_plugin.evaluation import evaluate as ask
+        from cw_plugin.evaluation import find_models
 
-        try:
-            specs = shlex.split(benchmarks)
-        except ValueError as error:
-            raise OptionsError(f"--benchmarks {benchmarks}: {error}; put quotes around a path with a quote.") from None
-        chosen = read_benchmarks(specs, expanded(data_dir))
-        try:
-            ask([text for text in arguments if text not in overrides], chosen, expanded(out), overrides, say)
-        except HostError as error:
-            typer.echo(f"Error: {error}", err=True)
-            raise typer.Exit(1) from None
-        except KeyboardInterrupt:
-            say("stopped; run the same command again to ask what is left")
-            raise typer.Exit(130) from None
+        named = [(name, file) for name, _, file in (text.partition("=") for text in benchmarks.split())]
+        files = {name: expanded(file or data_dir / name / "test.parquet").absolute() for name, file in named}
+        ask(find_models([text for text in arguments if text not in overrides]), files, expanded(out), overrides)
+
+
+if __name__ == "__main__":
+    app()

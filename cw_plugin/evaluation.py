@@ -1,0 +1,273 @@
+"""``cw-grpo evaluate``: models, checkpoints and runs on benchmarks, by verl's own validation.
+
+``OUT/MODEL/BENCHMARK.jsonl`` is verl's dump of the graded answers, ``.yaml`` beside it what they were asked with.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import hashlib
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from omegaconf import DictConfig, OmegaConf
+
+from cw_plugin.errors import DataError, HostError, OptionsError, first_line
+from cw_plugin.files import expanded
+from cw_plugin.reports.evaluations import MACHINE, read_settings
+from cw_plugin.settings import differences, flat
+from cw_plugin.verl_integration.config import compose
+
+VALIDATION = [
+    "algorithm.adv_estimator=grpo",  # no critic
+    "trainer.val_only=True",
+    "trainer.logger=[console]",
+    "data.max_prompt_length=2048",  # with the next, the 32,768 tokens of open-rs; it also samples like this
+    "data.max_response_length=30720",
+    "actor_rollout_ref.actor.fsdp_config.param_offload=True",  # vLLM needs the memory
+    "actor_rollout_ref.actor.use_dynamic_bsz=True",
+    "actor_rollout_ref.rollout.name=vllm",
+    "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
+    "actor_rollout_ref.rollout.val_kwargs.temperature=0.6",
+    "actor_rollout_ref.rollout.val_kwargs.top_p=0.95",
+    "actor_rollout_ref.rollout.val_kwargs.do_sample=True",
+    "reward.custom_reward_function.path=pkg://cw_plugin.rewards",
+]
+TAIL = 12  # lines of verl's output that are shown if it fails
+
+
+class Model(NamedTuple):
+    """The name of its folder of answers, its folder or name on the hub, and the step of a checkpoint."""
+
+    name: str
+    place: Path | str
+    step: int | None = None
+
+
+def find_models(arguments: Sequence[str]) -> list[Model]:
+    """The models that ``PLACE`` or ``NAME=PLACE`` name: a Hugging Face name or folder, a ``global_step_*`` folder, or a
+    run's, which stands for all of its whole checkpoints, by step.
+
+    Raises:
+        DataError: a folder holds no model.
+    """
+    models = []
+    for argument in arguments:
+        named = None if expanded(argument).exists() else re.fullmatch(r"([\w.-]+)=(.+)", argument)
+        name, place = (named[1], named[2]) if named else ("", argument)
+        path = expanded(place).resolve()
+        if not path.exists():
+            models.append(Model(name or path.name, place))
+        elif (path / "config.json").is_file():
+            models.append(Model(name or path.name, path))
+        else:
+            models += _checkpoints(path, name)
+    return models
+
+
+def _checkpoints(path: Path, name: str) -> list[Model]:
+    found = []
+    for step in (path, *path.glob("global_step_*"), *path.glob("checkpoints/global_step_*")):
+        number = step.name.removeprefix("global_step_")
+        tracker = step.parent / "latest_checkpointed_iteration.txt"  # verl writes it when a checkpoint is complete
+        latest = tracker.read_text() if tracker.is_file() else number
+        # Without "actor", verl has deleted the checkpoint.
+        if number.isdecimal() and int(number) <= int(latest) and (step / "actor").is_dir():
+            run = step.parent.parent if step.parent.name == "checkpoints" else step.parent
+            found.append(Model(f"{name or run.name}-{step.name}", step, int(number)))
+    if not found:
+        raise DataError(f"{path} holds no model (config.json), and no whole checkpoint (global_step_*/actor).")
+    return sorted(found, key=lambda model: model.step or 0)
+
+
+def merged(model: Model, cache: Path) -> str:
+    """The Hugging Face name or folder of a model; verl's merger writes that of a checkpoint to ``cache`` once.
+
+    Raises:
+        DataError: the checkpoint lacks the model's configuration, or has a LoRA adapter.
+        HostError: the merger fails. No incomplete model stays in ``cache``.
+    """
+    if model.step is None:
+        return str(model.place)
+    actor = Path(model.place, "actor")
+    for saved in (actor / "huggingface", actor / "model" / "huggingface"):
+        if any(saved.glob("*.safetensors")):  # Megatron's bridges save it like this, FSDP when it is asked to
+            return str(saved)
+    target = cache / f"{model.name}-{fingerprint(actor)[:12]}"
+    if target.is_dir():
+        return str(target)
+    command = ["verl.model_merger", "merge", "--local_dir", str(actor), "--backend", "fsdp"]
+    if (actor / "model").is_dir():
+        config = actor / "model" / "huggingface" / "config.json"
+        if not config.is_file():  # with actor.megatron.use_dist_checkpointing verl leaves the folder empty
+            raise DataError(f"{config} is missing; copy config and tokenizer of the trained model there, no weights.")
+        # A process group of its own: with the variables of a job, the merger would wait for the job's other processes.
+        command = ["torch.distributed.run", "--standalone", "-m", *command[:-1], "megatron", "--use_cpu_initialization"]
+        command += ["--tie-word-embedding"] * bool(json.loads(config.read_text("utf-8")).get("tie_word_embeddings"))
+    part = cache / f".{target.name}.part"
+    shutil.rmtree(part, ignore_errors=True)  # left by an interrupted merge
+    cache.mkdir(parents=True, exist_ok=True)
+    _run(*command, "--target_dir", str(part), log=cache / f"{target.name}.log")
+    if (part / "lora_adapter").is_dir():  # beside the base model, whose answers would be taken for the adapter's
+        raise DataError(f"{actor} has a LoRA adapter; merge it with peft's merge_and_unload, and give that folder.")
+    return str(part.replace(target))
+
+
+def fingerprint(place: Path) -> str:
+    """A hash of a file, or of the names, sizes and times of a folder's files but optimizer states."""
+    if place.is_file():
+        return hashlib.sha256(place.read_bytes()).hexdigest()
+    files = {str(file.relative_to(place)): file.stat() for file in sorted(place.rglob("*")) if file.is_file()}
+    stats = [(name, file.st_size, file.st_mtime_ns) for name, file in files.items()]
+    kept = [values for values in stats if not re.search(r"(^|/)(optim|extra)", values[0])]
+    return hashlib.sha256(json.dumps(kept).encode()).hexdigest()
+
+
+def _run(*words: str, log: Path) -> None:
+    """``python -m WORDS`` with its output in ``log``; raises HostError if it fails."""
+
+    def end_with_the_parent() -> None:  # or it would keep the GPUs; 1 is PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+    command = [sys.executable, "-m", *words]
+    with log.open("wb") as output:
+        code = subprocess.run(command, stdout=output, stderr=output, preexec_fn=end_with_the_parent).returncode
+    if code:
+        end = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:])
+        raise HostError(f"{words[0]} ended with exit code {code}. Its output, {log}, ends:\n{end}")
+
+
+def evaluate(models: Sequence[Model], benchmarks: Mapping[str, Path], out: Path, overrides: Sequence[str]) -> None:
+    """Write ``OUT/MODEL/BENCHMARK.jsonl`` for every model and benchmark that has none, and print pass@1 of each.
+
+    Args:
+        benchmarks: name -> parquet file in verl's schema.
+        overrides: of verl's configuration.
+
+    Raises:
+        OptionsError: an argument cannot be used, or the answers that are there were asked with other settings.
+        DataError: a model, a benchmark, or answers cannot be read.
+        HostError: verl stopped before the last answer.
+    """
+    if not models or not benchmarks or not all(re.fullmatch(r"[\w.-]+", name) for name in benchmarks):
+        given = f"{len(models)} models, and {', '.join(benchmarks) or 'no benchmark'}"
+        raise OptionsError(f"Name a model, and benchmarks as NAME or NAME=FILE.parquet; given are {given}.")
+    config, out = compose([*VALIDATION, *overrides]), out.absolute()
+    try:
+        questions = {name: pq.read_table(file).to_pylist() for name, file in benchmarks.items()}
+        out.mkdir(parents=True, exist_ok=True)
+        lock = (out / ".lock").open("w")
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise OptionsError(f"Another evaluation writes to {out}; give another folder with --out.") from None
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(
+            f"{first_line(error)}; correct --benchmarks, --data-dir or --out, or run cw-grpo prepare."
+        ) from None
+    with lock:
+        for model in models:
+            path = merged(model, out / ".models")
+            for name, rows in questions.items():
+                answers = out / model.name / f"{name}.jsonl"
+                settings = _settings(model, path, benchmarks[name], rows, answers, config)
+                if answers.exists():
+                    _refuse_others(answers, settings)
+                else:
+                    _check_prompts(name, rows, settings)
+                    _ask(answers, len(rows), settings)
+                with answers.open("rb") as lines:
+                    acc = [json.loads(line)["acc"] for line in lines]
+                print(f"{model.name}: {name} pass@1 {sum(acc) / len(acc):.2%} of {len(acc)} answers", flush=True)
+
+
+def _settings(
+    model: Model, path: str, file: Path, rows: list[Any], answers: Path, config: DictConfig
+) -> dict[str, Any]:
+    """verl's whole configuration for one benchmark; its part ``evaluation`` says what verl's does not."""
+    config, part = config.copy(), str(answers.with_suffix(".part"))
+    devices = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    for key, value in {
+        "actor_rollout_ref.model.path": path,
+        # With less, vLLM would cut responses; verl says when it is more than the model has.
+        "actor_rollout_ref.rollout.max_model_len": config.data.max_prompt_length + config.data.max_response_length,
+        "data.val_files": str(file),
+        "data.train_files": [str(file)] * devices,  # verl wants a batch, though it trains nothing
+        "data.train_batch_size": devices,
+        "actor_rollout_ref.actor.ppo_mini_batch_size": devices,
+        "trainer.default_local_dir": part,
+        "trainer.validation_data_dir": part,
+        "hydra": {"run": {"dir": part}, "output_subdir": None},
+    }.items():
+        OmegaConf.update(config, key, value, force_add=True)
+    resolved: Any = OmegaConf.to_container(config, resolve=True)
+    asked = {
+        "checkpoint": str(model.place),
+        "step": model.step,
+        "weights": fingerprint(Path(model.place) if model.step is None else Path(model.place, "actor")),
+        "questions": hashlib.sha256(json.dumps(rows, sort_keys=True, default=str).encode()).hexdigest(),
+        "samples": config.actor_rollout_ref.rollout.val_kwargs.n,
+        "files": {  # adapters, reward functions and the like may change under one name
+            key: fingerprint(Path(value))
+            for key, value in flat(resolved, MACHINE).items()
+            if key.endswith(("path", "file")) and value and Path(str(value)).exists()
+        },
+    }
+    return {"evaluation": asked, **resolved}
+
+
+def _refuse_others(answers: Path, settings: dict[str, Any]) -> None:
+    before = read_settings(answers.with_suffix(".yaml"))
+    for key, (was, now) in differences(before, settings, MACHINE).items():
+        raise OptionsError(
+            f"{answers} was asked with {key}={was}, and now it is {now}; use the same settings, another folder "
+            "(--out), or another name for the model (NAME=FOLDER)."
+        )
+
+
+def _check_prompts(benchmark: str, rows: Sequence[Any], settings: dict[str, Any]) -> None:
+    """Raise DataError where the chat template does not render a prompt, and OptionsError where verl would cut one."""
+    from jinja2 import TemplateError
+    from transformers import AutoTokenizer
+
+    model, data = settings["actor_rollout_ref"]["model"], settings["data"]
+    place, limit = model["tokenizer_path"] or model["path"], data["max_prompt_length"]
+    kwargs = {"add_generation_prompt": True, "tokenize": False, **data["apply_chat_template_kwargs"]}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=model["trust_remote_code"])
+        prompts = [row["prompt"] for row in rows]
+        texts = tokenizer.apply_chat_template(prompts, chat_template=model["custom_chat_template"], **kwargs)
+    except (OSError, ValueError, KeyError, TypeError, TemplateError) as error:
+        raise DataError(
+            f"The chat template of {place} cannot render the prompts of {benchmark} ({first_line(error)}); set "
+            "actor_rollout_ref.model.custom_chat_template, or use cw-grpo prepare --prompt none (no system turn)."
+        ) from None
+    longest = max(len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"])
+    if longest > limit:
+        raise OptionsError(f"{benchmark} has a prompt of {longest} tokens; raise data.max_prompt_length={limit}.")
+
+
+def _ask(answers: Path, questions: int, settings: dict[str, Any]) -> None:
+    """Have verl answer and grade, and keep its dump if it is whole."""
+    part, log = Path(settings["trainer"]["default_local_dir"]), answers.with_suffix(".log")
+    shutil.rmtree(part, ignore_errors=True)  # of an evaluation that was interrupted
+    part.mkdir(parents=True)
+    # Without answers beside it, it says that they are missing.
+    answers.with_suffix(".yaml").write_text(OmegaConf.to_yaml(settings), encoding="utf-8")
+    print(f"{answers.parent.name}: asking {answers.stem}; verl's output: {log}", flush=True)
+    _run("verl.trainer.main_ppo", "--config-path", str(answers.parent), "--config-name", answers.stem, log=log)
+    graded = (part / "0.jsonl").read_bytes().count(b"\n")
+    wanted = questions * settings["evaluation"]["samples"]
+    if graded != wanted:  # verl leaves out a response that the reward function fails on
+        raise HostError(f"verl graded {graded} of {wanted} answers to {answers.stem}; {log} says why.")
+    (part / "0.jsonl").replace(answers)
+    shutil.rmtree(part)
