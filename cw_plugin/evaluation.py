@@ -34,6 +34,8 @@ VALIDATION = [
     "trainer.logger=[console]",
     "data.max_prompt_length=2048",  # with the next, the 32,768 tokens of open-rs; it also samples like this
     "data.max_response_length=30720",
+    "actor_rollout_ref.actor.strategy=fsdp2",
+    "actor_rollout_ref.actor.fsdp_config.strategy=fsdp2",
     "actor_rollout_ref.actor.fsdp_config.param_offload=True",  # vLLM needs the memory
     "actor_rollout_ref.actor.use_dynamic_bsz=True",
     "actor_rollout_ref.rollout.name=vllm",
@@ -95,7 +97,7 @@ def merged(model: Model, cache: Path) -> str:
 
     Raises:
         DataError: the checkpoint lacks the model's configuration, or has a LoRA adapter.
-        HostError: the merger fails. No incomplete model stays in ``cache``.
+        HostError: the merger fails.
     """
     if model.step is None:
         return str(model.place)
@@ -163,17 +165,20 @@ def evaluate(models: Sequence[Model], benchmarks: Mapping[str, Path], out: Path,
         given = f"{len(models)} models, and {', '.join(benchmarks) or 'no benchmark'}"
         raise OptionsError(f"Name a model, and benchmarks as NAME or NAME=FILE.parquet; given are {given}.")
     config, out = compose([*VALIDATION, *overrides]), out.absolute()
+    questions = {}
+    for name, file in benchmarks.items():
+        try:
+            questions[name] = pq.read_table(file).to_pylist()
+        except (OSError, pa.ArrowException) as error:
+            how = "run cw-grpo prepare, or correct --benchmarks or --data-dir"
+            raise DataError(f"{file} cannot be read ({first_line(error)}); {how}.") from None
     try:
-        questions = {name: pq.read_table(file).to_pylist() for name, file in benchmarks.items()}
         out.mkdir(parents=True, exist_ok=True)
         lock = (out / ".lock").open("w")
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise OptionsError(f"Another evaluation writes to {out}; give another folder with --out.") from None
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(
-            f"{first_line(error)}; correct --benchmarks, --data-dir or --out, or run cw-grpo prepare."
-        ) from None
+    except OSError as error:
+        why = "another evaluation writes to it" if isinstance(error, BlockingIOError) else error.strerror
+        raise OptionsError(f"{out} cannot be used: {why}; give another folder with --out.") from None
     with lock:
         for model in models:
             path = merged(model, out / ".models")

@@ -10,7 +10,7 @@
 set -euo pipefail
 
 DATA_DIR=${DATA_DIR:-$HOME/data/cw_grpo} # made by: cw-grpo prepare all
-BENCHMARKS=${BENCHMARKS:-aime24 amc23 math500 minerva olympiadbench} # or NAME@SAMPLES, NAME=FILE.parquet
+BENCHMARKS=${BENCHMARKS:-aime24 amc23 math500 minerva olympiadbench} # or NAME=FILE.parquet
 OUT=${OUT:-evaluation}
 
 # As open-rs, whose setting the paper follows: 32,768 tokens for prompt and response.

@@ -15,7 +15,7 @@ from reference import reference_weights
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
 from cw_plugin.errors import DataError
-from cw_plugin.evaluation.models import find_models, fingerprint, merged
+from cw_plugin.evaluation import find_models, merged
 
 ROOT = Path(__file__).parent.parent
 ROWS, PROMPT, RESPONSE = 8, 6, 10
@@ -134,14 +134,14 @@ def test_a_checkpoint_without_hugging_face_weights_is_merged(tied, parallel, bat
     files = (tmp_path / "batch.pt", tmp_path / "out.pt")
     engine_step(2, "megatron", *files, parallel, "2", "--lr", "0.01", "--save", actor)
 
-    (found,) = find_models([str(tmp_path / "run")], print)
+    (found,) = find_models([str(tmp_path / "run")])
     with pytest.raises(DataError, match="copy config and tokenizer"):
-        merged(found, fingerprint(actor), tmp_path / "cache", print)
+        merged(found, tmp_path / "cache")
     for file in model.iterdir():
         if file.suffix != ".safetensors":
             shutil.copy(file, actor / "model" / "huggingface")
-    assert find_models([str(tmp_path / "run")], print) == [found]
-    folder = merged(found, fingerprint(actor), tmp_path / "cache", print)
+    assert find_models([str(tmp_path / "run")]) == [found]
+    folder = merged(found, tmp_path / "cache")
 
     weights = torch.load(tmp_path / "out.pt")["weights"]
     before = AutoModelForCausalLM.from_pretrained(model).state_dict()

@@ -83,7 +83,7 @@ def main() -> None:
     console.print(table)
     for file, answer, ours in disagreements:
         who = "right here alone" if ours else "right for lighteval alone"
-        console.print(f"{who}: {file.parent.name}, {answer['question']}", markup=False)
+        console.print(f"{who}: {file.parent.name}/{file.stem}, {answer['input'][-160:]!r}", markup=False)
         console.print(f"  ground truth {answer['gts']!r}, read here as {answer.get('pred')!r}", markup=False)
         console.print(f"  ... {answer['output'][-160:]!r}", markup=False)
 
