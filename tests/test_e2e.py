@@ -291,14 +291,13 @@ def test_an_evaluation_has_every_answer_and_asks_nothing_twice(killed, paper_run
 
     result = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=800)
     assert result.returncode == 0, result.stdout + result.stderr
+    rows = {f"\n{row['prompt'][-1]['content']}\n": row for row in pq.read_table(half).to_pylist()}
     for model in models:
         graded = [json.loads(line) for line in (out / model / "half.jsonl").read_text().split("\n")[:-1]]
         answered = []
         for answer in graded:
             # The prompt ends with a line that is the question, and the line that opens the answer.
-            (row,) = [
-                r for r in pq.read_table(half).to_pylist() if f"\n{r['prompt'][-1]['content']}\n" in answer["input"]
-            ]
+            (row,) = [row for question, row in rows.items() if question in answer["input"]]
             answered.append(row["extra_info"]["index"])
             again = compute_score(row["data_source"], answer["output"], row["reward_model"]["ground_truth"])
             assert again == {key: answer[key] for key in again}
