@@ -251,12 +251,12 @@ def _check_prompts(benchmark: str, rows: Sequence[Any], settings: dict[str, Any]
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=model["trust_remote_code"])
         prompts = [row["prompt"] for row in rows]
         texts = tokenizer.apply_chat_template(prompts, chat_template=model["custom_chat_template"], **kwargs)
+        longest = max(len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"])
     except (OSError, ValueError, KeyError, TypeError, TemplateError) as error:
         raise DataError(
             f"The chat template of {place} cannot render the prompts of {benchmark} ({first_line(error)}); set "
             "actor_rollout_ref.model.custom_chat_template, or use cw-grpo prepare --prompt none (no system turn)."
         ) from None
-    longest = max(len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"])
     if longest > limit:
         raise OptionsError(f"{benchmark} has a prompt of {longest} tokens; raise data.max_prompt_length={limit}.")
 

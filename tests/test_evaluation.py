@@ -35,8 +35,8 @@ SAMPLING = "actor_rollout_ref.rollout.val_kwargs"
 @pytest.fixture
 def calculator(monkeypatch):
     """The benchmarks that were asked. While ``left_out`` is not 0, so many answers are missing; below 0, it fails."""
-    monkeypatch.setattr(calculate, "asked", [])
-    monkeypatch.setattr(calculate, "left_out", 0)
+    monkeypatch.setattr(calculate, "asked", [], raising=False)
+    monkeypatch.setattr(calculate, "left_out", 0, raising=False)
     monkeypatch.setattr(evaluation, "_run", calculate)
     return calculate
 
@@ -157,7 +157,7 @@ def test_what_verl_did_not_finish_starts_again(calculator, tmp_path):
 
 def test_what_an_evaluation_starts_ends_with_it_and_its_failure_is_told(tmp_path):
     log = tmp_path / "log"
-    with pytest.raises(HostError, match=r"(?s)json.tool ended with exit code 1. Its output, .*log, ends:\nExpecting"):
+    with pytest.raises(HostError, match=r"(?s)json.tool ended with exit code 1. Its output, .*log, ends:\nExtra data"):
         evaluation._run("json.tool", __file__, log=log)
     code = "import sys, pathlib, cw_plugin.evaluation as e; e._run('http.server', '0', log=pathlib.Path(sys.argv[1]))"
     process = psutil.Popen([sys.executable, "-c", code, log])
@@ -254,13 +254,13 @@ def test_main_ppo_reads_the_configuration(tmp_path, monkeypatch):
         raise HostError("stopped")
 
     monkeypatch.setattr(evaluation, "_run", print_it)
-    template = "actor_rollout_ref.model.custom_chat_template='{{messages}}'"
+    template = "actor_rollout_ref.model.custom_chat_template='{{messages[1].content}}'"
     with pytest.raises(HostError, match="stopped"):
         run(folder, f"{SAMPLING}.top_k=20", "trainer.n_gpus_per_node=8", template)
     read = OmegaConf.create(printed[0])
     assert read.trainer.val_only and read.actor_rollout_ref.model.path == str(MODEL)
     assert read.actor_rollout_ref.rollout.val_kwargs.top_k == 20
     assert read.data.max_response_length == 64 and read.actor_rollout_ref.rollout.max_model_len == 128
-    assert read.actor_rollout_ref.model.custom_chat_template == "{{messages}}"
+    assert read.actor_rollout_ref.model.custom_chat_template == "{{messages[1].content}}"
     assert read.data.train_batch_size == len(read.data.train_files) == 8
     assert read.trainer.validation_data_dir.startswith(str(folder))
