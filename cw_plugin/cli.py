@@ -201,7 +201,3 @@ def evaluate(
         named = [(name, file) for name, _, file in (text.partition("=") for text in benchmarks.split())]
         files = {name: expanded(file or data_dir / name / "test.parquet").absolute() for name, file in named}
         ask(find_models([text for text in arguments if text not in overrides]), files, expanded(out), overrides)
-
-
-if __name__ == "__main__":
-    app()
