@@ -162,10 +162,11 @@ def test_two_processes_that_share_a_group(tmp_path):
     check_weights(found["unscored"], 12, score=every_third_unscored)
     batches = [batch for one in found["unscored"] for batch in one["at_loss"]]
     assert [len(batch["prompt_ids"]) for batch in batches] == [6, 6]
-    completions = [unpadded(batch, row)[1] for batch in batches for row in range(6)]
+    prompts, completions = zip(*[unpadded(batch, row)[:2] for batch in batches for row in range(6)], strict=True)
     (record,) = read_tokens(tmp_path / "unscored")
     assert record.table.num_rows == record.tokens == scored_tokens(completions) < sum(map(len, completions))
-    assert record.groups == 3
+    scored = every_third_unscored([list(ids) for ids in completions])
+    assert record.groups == len({prompt for prompt, score in zip(prompts, scored, strict=True) if score is not None})
 
 
 def same(first: Any, second: Any) -> bool:
@@ -279,7 +280,7 @@ class Poisoned(CWGRPOTrainer):
 
 
 def test_a_log_prob_that_is_no_number_is_refused(tmp_path):
-    with pytest.raises(NonFiniteError, match=r"log_probs: NaN or infinite .* check grad_norm"):
+    with pytest.raises(NonFiniteError, match=r"log_probs: NaN or infinite .* check gradient norm"):
         train(tmp_path, Poisoned)
 
 
