@@ -8,7 +8,11 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import os
 import random
+import runpy
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -277,3 +281,24 @@ def test_advantages_that_differ_within_a_response_are_refused(actor, tmp_path):
         experience.kl = torch.rand_like(experience.action_log_probs)
     with pytest.raises(HostError, match="differs within a response"):
         maker.compute_advantages_and_returns(copy.deepcopy(made))
+
+
+@pytest.mark.skipif(openrlhf_settings.FLAT, reason="0.9 has other arguments")
+def test_openrlhf_accepts_the_arguments_of_the_recipe(monkeypatch):
+    printed = subprocess.run(
+        ["bash", "examples/openrlhf/paper.sh"], env={**os.environ, "DRY_RUN": "1"}, capture_output=True, text=True
+    )
+
+    class Parsed(Exception):
+        pass
+
+    def stop(args):
+        raise Parsed(args)
+
+    monkeypatch.setattr("openrlhf.utils.get_strategy", stop)
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    monkeypatch.setattr(sys, "argv", ["train_ppo_ray", *printed.stdout.splitlines()])
+    with pytest.raises(Parsed) as caught:
+        runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__")
+    (args,) = caught.value.args
+    assert openrlhf_integration.check(args)["samples"] == 12 and args.algo.kl.use_loss is True

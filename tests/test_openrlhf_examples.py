@@ -1,11 +1,78 @@
-"""The reward file for OpenRLHF, without OpenRLHF."""
+"""examples/openrlhf and the reward file, without OpenRLHF."""
 
 from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
 
 import pytest
 
 from cw_plugin.errors import DataError
 from cw_plugin.rewards.openrlhf import openrlhf_reward, reward_func
+
+ROOT = Path(__file__).parent.parent
+
+# OpenRLHF's argument -> verl's key in the table of examples/paper.md, and how verl's value reads in OpenRLHF
+ARGUMENTS = {
+    "actor.adam.lr": "actor_rollout_ref.actor.optim.lr",
+    "actor.adam.weight_decay": "actor_rollout_ref.actor.optim.weight_decay",
+    "actor.adam.betas": "actor_rollout_ref.actor.optim.betas",
+    "actor.lr_scheduler": "actor_rollout_ref.actor.optim.lr_scheduler_type",
+    "actor.min_lr_ratio": "actor_rollout_ref.actor.optim.min_lr_ratio",
+    "actor.lr_warmup_ratio": "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio",
+    "actor.max_norm": "actor_rollout_ref.actor.optim.clip_grad",
+    "actor.loss_agg_mode": "actor_rollout_ref.actor.loss_agg_mode",
+    "actor.entropy_coef": "actor_rollout_ref.actor.entropy_coeff",
+    "algo.kl.use_loss": "actor_rollout_ref.actor.use_kl_loss",
+    "algo.kl.estimator": "actor_rollout_ref.actor.kl_loss_type",
+    "algo.kl.init_coef": "actor_rollout_ref.actor.kl_loss_coef",
+    "ckpt.save_steps": "trainer.save_freq",
+    "rollout.batch_size": "data.train_batch_size",
+    "rollout.max_new_tokens": "data.max_response_length",
+    "rollout.n_samples_per_prompt": "actor_rollout_ref.rollout.n",
+    "rollout.temperature": "actor_rollout_ref.rollout.temperature",
+    "rollout.top_p": "actor_rollout_ref.rollout.top_p",
+    "train.max_epochs": "actor_rollout_ref.actor.ppo_epochs",
+    "train.seed": "data.seed",
+}
+IN_OPENRLHF = {"cosine": "cosine_with_min_lr", "low_var_kl": "k3", "[0.9, 0.999]": "0.9 0.999", "True": ""}
+
+
+def composed(code: int = 0, **environment: str) -> dict[str, str]:
+    result = subprocess.run(
+        ["bash", ROOT / "examples" / "openrlhf" / "paper.sh"],
+        env={**os.environ, "DRY_RUN": "1", **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == code, result.stderr
+    arguments: dict[str, list[str]] = {}
+    for line in result.stdout.splitlines():
+        if line.startswith("--"):
+            values = arguments.setdefault(line[2:], [])
+        else:
+            values.append(line)
+    return {name: " ".join(values) for name, values in arguments.items()}
+
+
+def test_the_recipe_has_the_values_of_the_table():
+    readme = (ROOT / "examples" / "paper.md").read_text("utf-8")
+    rows = re.findall(r"^\|[^|]*\|[^|]*\|[^|]*\| (?:FSDP: |1\.5B: )?`([\w.]+)` \| `([^`]+)` \|$", readme, re.M)
+    table, settings = dict(rows), composed()
+    wanted = {name: IN_OPENRLHF.get(table[key], table[key]) for name, key in ARGUMENTS.items()}
+    assert {name: settings[name] for name in wanted} == wanted
+    prompts, responses = int(table["data.train_batch_size"]), int(table["actor_rollout_ref.rollout.n"])
+    assert int(settings["train.batch_size"]) == prompts * responses  # one update of a batch
+    assert int(settings["data.max_samples"]) == prompts * int(table["trainer.total_training_steps"])
+    lengths = [int(table[f"data.max_{part}_length"]) for part in ("prompt", "response")]
+    assert int(settings["data.max_len"]) == sum(lengths)
+    assert settings["algo.advantage.estimator"] == "group_norm"  # reward minus mean, over deviation
+
+
+def test_an_unknown_method_is_refused():
+    composed(code=2, METHOD="ppo")
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ def test_the_tables_of_scores_and_settings(written):
     assert rows[1] == ["base", "", "", f"10.0 (3 of 30) [{100 * low:.1f}, {100 * high:.1f}]", rows[1][4], "30.0", ""]
     # Two seeds: 10 and 11 of 30, 10 and 20 of 40; the average is that of the benchmarks.
     assert rows[2][:3] == ["GRPO", "200", "0.1"] and rows[2][3].startswith("35.0 (21 of 60)")
-    assert rows[2][4].startswith("37.5 (30 of 80)") and rows[2][5] == "36.2" and rows[2][6].startswith("+6.2 [")
+    assert rows[2][4].startswith("37.5 (30 of 80)") and rows[2][5] == "36.2" and rows[2][6].startswith("'+6.2 [")
     assert cells(out / "comparison.csv")[1][::4] == ["Accuracy, AIME24, AMC23", "2"]  # each method has its two seeds
     assert ["temperature", "1.0", "0.6", "0.6"] in [sorted(row, reverse=True) for row in cells(out / "table4.csv")]
     assert {row[0]: row[1:] for row in cells(out / "table5.csv")[1:]} == {
@@ -283,19 +283,23 @@ def test_curves_show_mean_and_band_of_seeds_at_whole_steps(tmp_path):
 
 
 def test_names_are_shown_as_they_are_and_do_nothing(tmp_path):
-    names = ["+cmd", "<script>alert(1)</script>", "[a](http://b)", "$x$ & _y_ \"'", "a|b"]
-    table = Table("t", "<script>", pd.DataFrame({"name": names, "value": [-1.5] * 5}), ["[a](http://b)"])
+    names = ["+cmd", "-2+3|x", "@SUM(1)", "<script>alert(1)</script>", "[a](http://b)", "$x$ & _y_ \"'", "a|b"]
+    table = Table("t", "<script>", pd.DataFrame({"name": ["=1+2", *names], "value": [-1.5] * 8}), ["[a](http://b)"])
     (tmp_path / "t.csv").write_text(table.csv())
-    assert [row[0] for row in cells(tmp_path / "t.csv")[1:]] == names
+    first, *others = cells(tmp_path / "t.csv")[1:]
+    assert [row[0] for row in others] == [f"'{name}" if name[0] in "+-@" else name for name in names]
+    assert first == ["'=1+2", "-1.5"]  # a spreadsheet runs no text, and a number stays one
     text = table.markdown()
     assert "<script" not in text and "](http" not in text and "\\$x\\$ &amp; \\_y\\_" in text
-    assert all(line.replace("\\|", "").count("|") == 3 for line in text.splitlines()[2:9])
+    assert all(line.replace("\\|", "").count("|") == 3 for line in text.splitlines()[2:12])
     assert r"\$x\$ \& \_y\_" in table.latex()
     runs = [f"{name}={a_run(tmp_path / str(number), steps=2)}" for number, name in enumerate(names)]
     assert report("--out", tmp_path / "out", "--", *runs)[0] == 0
     page = (tmp_path / "out" / "report.html").read_text()
     assert "<script" not in page
-    assert [html.unescape(name) for name in re.findall(r"<th>(.*?)</th>", page)][1:6] == names
+    assert [html.unescape(name) for name in re.findall(r"<th>(.*?)</th>", page)][1:8] == names
+    for file in (tmp_path / "out").glob("*.csv"):
+        assert all(text[:1] not in tuple("=+-@") or text == "-" or float(text) < 9 for row in cells(file) for text in row)
 
 
 def other_record(path: Path) -> None:

@@ -6,11 +6,14 @@ import html
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pandas as pd
 
 # What Markdown would take for a mark: but for code (`x`) and underscores within a word, which are common in names.
 _MARKDOWN = re.compile(r"([\\|*$]|(?<!\w)_|_(?!\w)|(?<=\])\()")
+
+_NUMBER = re.compile(r"-|[+-]?\d+(\.\d*)?(e[+-]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Table:
 
     def csv(self) -> str:
         """Without title and notes."""
-        return self.frame.to_csv(index=False, lineterminator="\n")
+        return csv(self.frame)
 
     def latex(self) -> str:
         """A ``tabular`` for the package booktabs; title and notes are comments."""
@@ -53,6 +56,17 @@ class Table:
         text = self._shown().to_latex(index=False, escape=True, column_format=columns)
         comments = "".join(f"% {' '.join(line.split())}\n" for line in (self.title, *self.notes))
         return comments + text.replace("≥", r"$\ge$").replace("≤", r"$\le$")
+
+
+def csv(frame: pd.DataFrame) -> str:
+    """A text that a spreadsheet would run as a formula begins with an apostrophe."""
+
+    def safe(value: Any) -> Any:
+        formula = isinstance(value, str) and value[:1] in tuple("=+-@\t\r") and not _NUMBER.fullmatch(value)
+        return f"'{value}" if formula else value
+
+    shown = frame.rename(columns=safe).apply(lambda of_column: of_column.map(safe))
+    return shown.to_csv(index=False, lineterminator="\n")
 
 
 def markdown(text: str) -> str:

@@ -16,7 +16,7 @@ from cw_plugin.files import write_whole
 from cw_plugin.reports import figures, tables
 from cw_plugin.reports.covariance import table_1
 from cw_plugin.reports.evaluations import Answers, read_answers
-from cw_plugin.reports.formats import Table, listed
+from cw_plugin.reports.formats import Table, csv, listed
 from cw_plugin.reports.records import PATTERN, TokenRecord, read_tokens, tokens_of
 from cw_plugin.reports.runs import ENTROPY, NORM, REWARD, Run, all_metrics, files_in, read_run, split_name
 from cw_plugin.reports.tokens import write_token_page
@@ -118,7 +118,7 @@ def write_report(arguments: Sequence[str], out: Path) -> tuple[Table, list[str],
         ("Settings: Table 5", {}, tables.settings("table5", "Table 5: settings in which the runs differ", configs)),
     ]  # fmt: skip
     drawings = {name: each for _, drawn, _ in sections for name, each in drawn.items()}
-    files = {"metrics.csv": metrics.to_csv(index=False)}
+    files = {"metrics.csv": csv(metrics)}
     for table in (table for _, _, of_section in sections for table in of_section):
         files |= {f"{table.name}.csv": table.csv(), f"{table.name}.tex": table.latex()}
     pages = {f"tokens-{number}.html": name for number, name in enumerate(records, 1)}

@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# The paper's experiment with OpenRLHF 0.11.2, on one node of four GPUs. ../paper.md says where each value comes from.
+#
+#   METHOD=cw_grpo|grpo bash examples/openrlhf/paper.sh [any argument of train_ppo_ray, as --ds.zero_stage 3]
+#
+#   MODEL_PATH   default deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B
+#   DATA_DIR     default ~/data/cw_grpo, made by: cw-grpo prepare open-rs
+#   OUT          default checkpoints/openrlhf/MODEL-METHOD; a run that is there goes on from its last checkpoint
+#   DRY_RUN=1    print the arguments, one to a line, and stop
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+METHOD=${METHOD:-cw_grpo}
+MODEL_PATH=${MODEL_PATH:-deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B}
+DATA_DIR=${DATA_DIR:-$HOME/data/cw_grpo}
+OUT=$(realpath -m "${OUT:-checkpoints/openrlhf/$(basename "$MODEL_PATH")-$METHOD}")
+
+case $METHOD in # The paper's rows differ only in this.
+    cw_grpo) ;;
+    grpo) export CW_GRPO_KERNEL=none ;; # OpenRLHF's group_norm bit for bit, with the same metrics and records
+    *)
+        echo "METHOD=$METHOD is unknown; use cw_grpo or grpo" >&2
+        exit 2
+        ;;
+esac
+
+EXPERIMENT=(
+    --algo.advantage.estimator group_norm
+    --algo.kl.use_loss
+    --algo.kl.estimator k3
+    --algo.kl.init_coef 0.04
+    --actor.adam.lr 1e-6
+    --actor.adam.betas 0.9 0.999
+    --actor.adam.weight_decay 0
+    --actor.lr_scheduler cosine_with_min_lr
+    --actor.min_lr_ratio 0.1
+    --actor.lr_warmup_ratio 0.1
+    --actor.max_norm 1.0
+    --actor.loss_agg_mode seq-mean-token-mean
+    --actor.eps_clip 0.2
+    --actor.entropy_coef 0 # no bonus, but its metric
+    --rollout.batch_size 12
+    --rollout.n_samples_per_prompt 12
+    --rollout.temperature 0.7
+    --rollout.top_p 1.0
+    --rollout.max_new_tokens 4096
+    --data.max_len 4608 # of prompt and response; OpenRLHF cuts a longer prompt on its left
+    --data.max_samples 2400 # 200 steps
+    --train.batch_size 144 # one update of a batch
+    --train.max_epochs 1
+    --train.num_episodes 1
+    --train.seed 42
+    --ckpt.save_steps 50
+    --ckpt.max_num 10
+)
+RUN=(
+    --actor.model_name_or_path "$MODEL_PATH"
+    --data.prompt_dataset "$DATA_DIR/open_rs/train.parquet"
+    --data.input_key prompt
+    --data.label_key reward_model
+    --data.apply_chat_template
+    --reward.remote_url "$root/cw_plugin/rewards/openrlhf.py"
+    --ckpt.output_dir "$OUT"
+    --ckpt.path "$OUT/checkpoints"
+    --ckpt.save_hf
+    --ckpt.load_enable
+    --logger.tensorboard_dir "$OUT/tensorboard"
+    --logger.wandb.run_name train # the folder in tensorboard/, the same when a run goes on
+)
+MACHINE=( # every GPU trains and generates, by turns
+    --actor.num_nodes 1
+    --actor.num_gpus_per_node 4
+    --actor.gradient_checkpointing_enable
+    --ref.num_nodes 1
+    --ref.num_gpus_per_node 4
+    --vllm.num_engines 4
+    --vllm.tensor_parallel_size 1
+    --vllm.gpu_memory_utilization 0.6
+    --vllm.enable_sleep
+    --ds.enable_sleep
+    --ds.packing_samples
+    --ds.zero_stage 2
+    --train.colocate_all
+    --train.micro_batch_size 4
+    --rollout.micro_batch_size 4
+)
+set -- "${EXPERIMENT[@]}" "${RUN[@]}" "${MACHINE[@]}" "$@"
+if [ -n "${DRY_RUN:-}" ]; then
+    printf '%s\n' "$@"
+    exit
+fi
+exec python3 -m cw_plugin.openrlhf_integration "$@"
