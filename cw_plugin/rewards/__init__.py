@@ -13,58 +13,49 @@ answer (see :mod:`cw_plugin.rewards.pool`).
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from decimal import Decimal
 from numbers import Number
-from typing import Any
 
 from cw_plugin.errors import CWGRPOError, DataError, OptionsError
 from cw_plugin.rewards.boxed import number_text
 from cw_plugin.rewards.pool import TIME_LIMIT, GradingPool, shared_pool
-from cw_plugin.rewards.think import FORMAT_RULES, answer_section, template_opens_think
+from cw_plugin.rewards.think import answer_section, matched, template_opens_think
 
 __all__ = ["GradingPool", "compute_score", "ground_truth_problem"]
 
-TRAINING_SOURCES = frozenset({"knoveleng/open-rs"})
-EXTRACTIONS = ("training", "evaluation")
+_said: set[type[CWGRPOError]] = set()
 
 
 def compute_score(
     data_source: str,
     solution_str: str | None,
     ground_truth: str | float | Decimal,
-    extra_info: Mapping[str, Any] | None = None,
+    extra_info: object = None,
     *,
     accuracy_weight: float = 1.0,
     format_weight: float = 1.0,
-    format_rule: str = "matched",
     extraction: str | None = None,
     opens_think: bool | None = None,
     model_path: str | None = None,
     time_limit: float = TIME_LIMIT,
     reward_router_address: str | None = None,
-    reward_model_tokenizer: object | None = None,
+    reward_model_tokenizer: object = None,
 ) -> dict[str, float | str]:
-    r"""Score one response; the signature is verl's.
+    r"""Score one response; the signature is verl's, which passes more than is used here.
 
     Args:
-        data_source: the dataset's path on the hub, as ``cw-grpo prepare`` writes it. Open-RS is graded as open-rs
-            grades in training (the boxed answer first, LaTeX only), every other source as open-rs's lighteval tasks do
-            (boxed first, then any LaTeX, then plain numbers).
+        data_source: the dataset's path on the hub, as ``cw-grpo prepare`` writes it.
         solution_str: the response, without the prompt. None counts as an empty response, which earns nothing.
         ground_truth: the final answer alone, as text, e.g. ``"\frac{1}{2}"``, or as a finite Python or numpy number.
-        extra_info: the row's ``extra_info``; not used.
         accuracy_weight, format_weight: what a right answer and a right format add to the score.
-        format_rule: ``"matched"`` (one think section, opened and closed once, at the start) or ``"open-rs"``
-            (exactly one ``"\n</think>\n"``).
-        extraction: ``"training"`` or ``"evaluation"``, to override the choice by ``data_source``.
+        extraction: ``"training"``, as open-rs grades in training (the boxed answer first, LaTeX only), or
+            ``"evaluation"``, as its lighteval tasks do (boxed first, then any LaTeX, then plain numbers). By default
+            "training" for Open-RS, else "evaluation".
         opens_think: whether the chat template's generation prompt ends with ``<think>``, so that the response must not
             repeat it (DeepSeek-R1-Distill: true; Qwen2.5-Math: false). By default read from ``model_path``. Without
             both, either form counts as matched.
-        model_path: a model whose chat template determines ``opens_think``, usually
-            ``${actor_rollout_ref.model.path}``.
+        model_path: the model with that chat template, usually ``${actor_rollout_ref.model.path}``.
         time_limit: seconds of CPU time for one answer; an answer that takes longer counts as wrong.
-        reward_router_address, reward_model_tokenizer: verl passes them when a reward model runs too; not used.
 
     Returns:
         ``score`` (``accuracy_weight * acc + format_weight * format``), ``acc`` and ``format`` (0.0 or 1.0), and
@@ -76,37 +67,26 @@ def compute_score(
             drops the response and goes on, so this and every other error is printed on stderr as well, once.
     """
     try:
-        if format_rule not in FORMAT_RULES:
-            raise OptionsError(f"format_rule={format_rule!r} does not exist; use one of {', '.join(FORMAT_RULES)}.")
-        if extraction is None:
-            extraction = "training" if data_source in TRAINING_SOURCES else "evaluation"
-        elif extraction not in EXTRACTIONS:
-            raise OptionsError(f"extraction={extraction!r} does not exist; use one of {', '.join(EXTRACTIONS)}.")
+        if extraction not in (None, "training", "evaluation"):
+            raise OptionsError(f"extraction={extraction!r} does not exist; use training or evaluation.")
         if not time_limit > 0:
             raise OptionsError(f"time_limit must be > 0 (seconds), got {time_limit!r}.")
-        if opens_think is None and model_path is not None:
-            opens_think = template_opens_think(model_path)
-
         if problem := ground_truth_problem(ground_truth, parse=False):
             raise DataError(f"{problem} Correct the row, whose data_source is {str(data_source)!r}.")
+        if opens_think is None and model_path is not None:
+            opens_think = template_opens_think(model_path)
         expected = ground_truth if isinstance(ground_truth, str) else str(number_text(ground_truth))
         response = solution_str or ""
-        format_reward = FORMAT_RULES[format_rule](response, opens_think)
-        grade = shared_pool(time_limit).grade(expected, answer_section(response), extraction)
-        return {
-            "score": accuracy_weight * grade.accuracy + format_weight * format_reward,
-            "acc": grade.accuracy,
-            "format": format_reward,
-            "pred": grade.prediction,
-        }
+        well_formed = matched(response, opens_think)
+        extraction = extraction or ("training" if data_source == "knoveleng/open-rs" else "evaluation")
+        accuracy, pred, *_ = shared_pool(time_limit).grade(expected, answer_section(response), extraction)
+        score = accuracy_weight * accuracy + format_weight * well_formed
+        return {"score": score, "acc": accuracy, "format": well_formed, "pred": pred}
     except CWGRPOError as error:
         if "verl" in sys.modules and type(error) not in _said:
             _said.add(type(error))
             print(f"cw_plugin: the reward failed, and verl drops the rollouts it fails on: {error}", file=sys.stderr)
         raise
-
-
-_said: set[type[CWGRPOError]] = set()
 
 
 def ground_truth_problem(value: object, *, parse: bool = True) -> str | None:
@@ -124,10 +104,8 @@ def ground_truth_problem(value: object, *, parse: bool = True) -> str | None:
         return f"The ground truth is empty ({value!r}), so no response can be right."
     if text is None:
         return f"The ground truth is {value!r:.200} ({type(value).__name__}), but must be text or a finite number."
-    if not parse:
-        return None
-    grade = shared_pool().grade(text, rf"The answer is $\boxed{{{text}}}$.")
-    if grade.accuracy == 1.0:
+    grade = shared_pool().grade(text, rf"The answer is $\boxed{{{text}}}$.") if parse else None
+    if grade is None or grade.accuracy == 1.0:
         return None
     if why := grade.stopped or (grade.failure.strip().splitlines() or [""])[-1]:
         return f"The ground truth {text!r:.200} could not be graded against itself: {why}."

@@ -5,36 +5,30 @@ math-verify compares values. So ``37 \cdot 43`` equals 1591, and ``101_3`` equal
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import sympy
+from sympy.core.relational import Relational
 
 # Operations by their commands, because math-verify carries some of them out while it reads (\binom, \det, \gcd).
 _COMMANDS = re.compile(
-    r"\\(sum|prod|i*nt|oint|lim|[dt]?binom|choose|gcd|lcm|det|max|min|[lr]?floor|[lr]?ceil|[bp]?mod|Gamma)(?![a-zA-Z])"
+    r"\\(?:(sum|prod|i*nt|oint|lim|gcd|lcm|det|max|min|[lr]?floor|[lr]?ceil|Gamma)|[dt]?(binom)|[bp]?(mod))(?![a-zA-Z])"
     r"|(?<!\\)(!)|\{([vV]matrix)\}|\b(gcd|lcm|det|max|min|floor|ceil|mod)\b"
 )
-_MATRIX = re.compile(r"\\begin\s*\{[a-zA-Z]*(?:matrix|array)\}")
-_SPELLINGS = {"dbinom": "binom", "tbinom": "binom", "choose": "binom", "bmod": "mod", "pmod": "mod"}
-
-BRACKETS = dict.fromkeys("([{", 1) | dict.fromkeys(")]}", -1)
 
 _BASE = re.compile(r"(\d\s*\)?)\s*_\s*(?:(\d+)|\{\s*(?:\\text\s*\{)?\s*(?:base\s*)?\(?(\w+)\)?\s*\}?\s*\})")
 _BASE_WORDS = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8",
                "nine": "9", "ten": "10", "twelve": "12", "sixteen": "16"}  # fmt: skip
 
-_NAMES = {
-    "second": "seconds sec secs s", "minute": "minutes min mins", "hour": "hours hr hrs h", "day": "days",
-    "week": "weeks", "month": "months", "year": "years yr yrs", "mm": "millimeter millimeters", "cm": "centimeter "
-    "centimeters centimetre centimetres", "m": "meter meters metre metres", "km": "kilometer kilometers kilometre "
-    "kilometres", "inch": "inches in", "foot": "feet ft", "yard": "yards yd", "mile": "miles mi", "gram": "grams g",
-    "kg": "kilogram kilograms", "pound": "pounds lb lbs", "ounce": "ounces oz", "cent": "cents", "dollar": "dollars",
-    "unit": "units",
-}  # fmt: skip
-_UNITS = {spelling: unit for unit, names in _NAMES.items() for spelling in [unit, *names.split()]}
-_LENGTHS = {"mm", "cm", "m", "km", "inch", "foot", "yard", "mile", "unit"}
+# By their singular; a plural ends with s.
+_NAMES = """second sec s; minute min; hour hr h; day; week; month; year yr; mm millimeter millimetre; cm centimeter
+centimetre; m meter metre; km kilometer kilometre; inch inche in; foot feet ft; yard yd; mile mi; gram g; kg kilogram;
+pound lb; ounce oz; cent; dollar; unit"""
+_UNITS = {name: names.split()[0] for names in _NAMES.split(";") for name in names.split()}
+_LENGTHS = {"mm", "cm", "m", "km", "inch", "foot", "yard", "mile"}
 _POWERS = {"square": "2", "sq": "2", "cubic": "3", "cu": "3"}
 # A word after a number; m and s count only within \text, since they are also names of variables.
 _UNIT = re.compile(
@@ -50,43 +44,43 @@ def operations(text: str, parsed: Any) -> set[str]:
     written with digits alone: roots, pi, logarithms. The kind "irrational" stands for the latter, since the root of 16
     is not a way to write 4.
     """
-    found = {next(name for name in match if name) for match in _COMMANDS.findall(text)}
-    kinds = {_SPELLINGS.get(name, name) for name in found}
-    if len(_MATRIX.findall(text)) > 1:
+    kinds = {"".join(names) for names in _COMMANDS.findall(text.replace(r"\choose", r"\binom"))}
+    if len(re.findall(r"\\begin\s*\{[a-zA-Z]*(?:matrix|array)\}", text)) > 1:
         kinds.add("matrices")
-    for number in _numbers(parsed):
-        for node in sympy.preorder_traversal(number):
-            kinds.update(_arithmetic(node))
+    for member in members(parsed):
+        sides = member.args if isinstance(member, Relational) else [member]
+        for side in sides[-1:] if isinstance(member, sympy.Eq) else sides:
+            kinds.update(*map(_arithmetic, () if side.free_symbols else sympy.preorder_traversal(side)))
     return kinds
 
 
-def _numbers(parsed: Any) -> Iterator[sympy.Expr]:
-    """The numbers in an answer: itself, or the members of its lists, matrices and equations' right-hand sides."""
-    if isinstance(parsed, sympy.MatrixBase):
-        members = list(parsed)
-    elif isinstance(parsed, sympy.Expr):
-        members = []
-        if not parsed.free_symbols:
-            yield parsed
+def members(parsed: Any) -> Iterator[sympy.Expr | Relational]:
+    """The parts of lists, matrices, intervals and assignments, those of a set of numbers by size; else the whole."""
+    if isinstance(parsed, sympy.Eq) and parsed.lhs.is_Symbol:
+        yield from members(parsed.rhs)
+    elif isinstance(parsed, sympy.And):  # a = b = c
+        yield from members(parsed.args[-1])
+    elif isinstance(parsed, (sympy.Expr, Relational)):
+        yield parsed
     else:
-        members = [parsed.args[-1]] if isinstance(parsed, (sympy.Eq, sympy.And)) and parsed.args else parsed.args
-    for member in members:
-        yield from _numbers(member)
+        whole = parsed if isinstance(parsed, sympy.MatrixBase) else parsed.args
+        parts = list(itertools.chain.from_iterable(map(members, whole)))
+        if isinstance(parsed, sympy.FiniteSet) and all(part.is_number and part.is_real for part in parts):
+            parts.sort(key=sympy.re)
+        yield from parts
 
 
-def _arithmetic(node: Any) -> Iterator[str]:
+def _arithmetic(node: Any) -> set[str]:
     if isinstance(node, sympy.Add) and sum(map(_is_rational, _parts(node))) > 1:
-        yield "sum"
-    elif isinstance(node, sympy.Mul):
+        return {"sum"}
+    if isinstance(node, sympy.Mul):
         factors = [factor for factor in _parts(node) if factor != -1 and not _is_power_of_ten(factor)]
-        below = [factor for factor in factors if isinstance(factor, sympy.Pow) and factor.exp == -1]
-        above = [factor for factor in factors if factor not in below]
-        if sum(map(_is_rational, above)) > 1 or sum(_is_rational(factor.base) for factor in below) > 1:
-            yield "product"
-    elif isinstance(node, sympy.Pow) and _is_rational(node.base) and node.exp != -1 and not _is_power_of_ten(node):
-        yield "power" if node.exp.is_Integer else "irrational"
-    elif isinstance(node, (sympy.Function, sympy.NumberSymbol)):
-        yield "irrational"
+        below = [factor.base for factor in factors if isinstance(factor, sympy.Pow) and factor.exp == -1]
+        above = [factor for factor in factors if not (isinstance(factor, sympy.Pow) and factor.exp == -1)]
+        return {"product"} if max(sum(map(_is_rational, part)) for part in (above, below)) > 1 else set()
+    if isinstance(node, sympy.Pow) and _is_rational(node.base) and node.exp != -1 and not _is_power_of_ten(node):
+        return {"power" if node.exp.is_Integer else "irrational"}
+    return {"irrational"} if isinstance(node, (sympy.Function, sympy.NumberSymbol)) else set()
 
 
 def _parts(node: Any) -> Iterator[Any]:
@@ -97,10 +91,9 @@ def _parts(node: Any) -> Iterator[Any]:
 
 def _is_rational(node: Any) -> bool:
     """Whether this consists of digits and of operations that keep a number rational."""
-    if isinstance(node, sympy.Pow):
-        return bool(node.exp.is_Integer) and _is_rational(node.base)
-    return isinstance(node, (sympy.Rational, sympy.Float)) or (
-        isinstance(node, (sympy.Add, sympy.Mul)) and all(map(_is_rational, node.args))
+    return all(
+        isinstance(part, (sympy.Number, sympy.Add, sympy.Mul)) or (isinstance(part, sympy.Pow) and part.exp.is_Integer)
+        for part in sympy.preorder_traversal(node)
     )
 
 
@@ -118,23 +111,27 @@ def units_agree(one: str, other: str) -> bool:
     """False if both texts name units, and different ones. A word that is no known unit agrees with every unit."""
     first, second = _units(one), _units(other)
     if any(name == "unit" for name, _ in first | second):  # "square units" are square centimetres, but not days
-        first, second = ({("unit" if name in _LENGTHS else name, power) for name, power in them}
-                         for them in (first, second))  # fmt: skip
+        first, second = ({("unit" if name in _LENGTHS else name, power) for name, power in units}
+                         for units in (first, second))  # fmt: skip
     return not first or not second or first == second
 
 
 def _units(text: str) -> set[tuple[str, str]]:
-    found = _UNIT.findall(text)
-    return {(_UNITS[word], _POWERS.get(power, exponent or "1")) for power, word, exponent in found if word in _UNITS}
+    found = set()
+    for power, word, exponent in _UNIT.findall(text):
+        if unit := _UNITS.get(word) or _UNITS.get(word.removesuffix("s")):
+            found.add((unit, _POWERS.get(power, exponent or "1")))
+    return found
+
+
+def depths(text: str) -> list[int]:
+    """In how many brackets, of any kind, each character stands."""
+    steps = (1 if character in "([{" else -1 if character in ")]}" else 0 for character in text)
+    return list(itertools.accumulate(steps))
 
 
 def last_side(text: str) -> str:
     r"""What stands right of the last ``=`` that is in no brackets, which is the answer; all of a list."""
-    depth = start = 0
-    for position, character in enumerate(text):
-        depth += BRACKETS.get(character, 0)
-        if depth == 0 and character == ",":
-            return text
-        if depth == 0 and character == "=":
-            start = position + 1
-    return text[start:]
+    outside = [place for place, depth in enumerate(depths(text)) if depth == 0 and text[place] in ",="]
+    is_list = any(text[place] == "," for place in outside)
+    return text if is_list or not outside else text[outside[-1] + 1 :]

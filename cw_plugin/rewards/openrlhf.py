@@ -25,35 +25,23 @@ _END = re.compile(r"(?:<[|｜][^<>]*[|｜]>|</s>|<eos>|<end_of_turn>)+$")  # noq
 
 
 def openrlhf_reward(**options: Any) -> Callable[..., dict[str, Any]]:
-    """A ``reward_func`` that grades as :func:`cw_plugin.rewards.compute_score` does, in the same processes.
+    """A ``reward_func`` for OpenRLHF, which calls it with lists of one query (prompt and response), prompt and label.
+
+    The label is the final answer, or a mapping whose ``ground_truth`` it is. The result has ``rewards``, the score;
+    ``scores``, 1.0 for a right answer, by which OpenRLHF filters prompts; and ``extra_logs`` with ``acc`` and
+    ``format``. A query that does not begin with its prompt is a DataError.
 
     Args:
-        options: of compute_score; ``extraction`` is "training" by default. Whether the prompt opens the think section
-            is read from the prompt.
+        options: of :func:`cw_plugin.rewards.compute_score`; ``extraction`` is "training" by default. Whether the prompt
+            opens the think section is read from the prompt.
     """
-    options = {"extraction": "training", **options}
 
-    def reward_func(
-        queries: Sequence[str], prompts: Sequence[str], labels: Sequence[str | Mapping[str, Any]]
-    ) -> dict[str, Any]:
-        """Grade one response, as OpenRLHF calls it.
-
-        Args:
-            queries: the prompt with the response, special tokens included.
-            labels: the final answer, or a mapping whose ``ground_truth`` it is.
-
-        Returns:
-            ``rewards``, the score; ``scores``, 1.0 for a right answer, by which OpenRLHF filters prompts; and
-            ``extra_logs`` with ``acc`` and ``format``.
-
-        Raises:
-            DataError: the query does not begin with the prompt, so that the response is not known.
-        """
+    def reward_func(queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any]) -> dict[str, Any]:
         (query,), (prompt,), (label,) = queries, prompts, labels
         if not query.startswith(prompt):
             raise DataError(f"the text of a response does not begin with its prompt, {prompt!r}; raise --data.max_len")
         truth = label["ground_truth"] if isinstance(label, Mapping) else label
-        given = {"opens_think": prompt.rstrip().endswith(OPEN), **options}
+        given = {"extraction": "training", "opens_think": prompt.rstrip().endswith(OPEN), **options}
         result = compute_score("", _END.sub("", query[len(prompt) :]), truth, **given)
         logs = {name: result[name] for name in ("acc", "format")}
         return {"rewards": result["score"], "scores": result["acc"], "extra_logs": logs}

@@ -1,18 +1,14 @@
-r"""The think section of a response: whether it is well formed, and the text after it."""
+"""The think section of a response: whether it is well formed, and the text after it."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 
 OPEN, CLOSE = "<think>", "</think>"
 
 
 def answer_section(response: str) -> str:
-    """The text after the last ``</think>``; all of it when the section is never closed.
-
-    What is boxed while thinking is a draft, not the answer.
-    """
+    """The text after the last ``</think>``, since what is boxed while thinking is a draft; all of it without one."""
     return response.rpartition(CLOSE)[2]
 
 
@@ -23,21 +19,9 @@ def matched(response: str, opens_think: bool | None) -> float:
         response: the text without the prompt.
         opens_think: the prompt already ends with ``<think>``; None accepts either way.
     """
-    if response.count(CLOSE) != 1:
-        return 0.0
-    thinking, _, answer = response.partition(CLOSE)
-    opened_here = thinking.lstrip().startswith(OPEN)
-    if opens_think is not None and opened_here == opens_think:
-        return 0.0
-    return float(thinking.count(OPEN) == opened_here and OPEN not in answer)
-
-
-def open_rs(response: str, opens_think: bool | None) -> float:
-    r"""open-rs's ``format_reward``: 1.0 if ``"\n</think>\n"`` occurs exactly once, whatever else there is."""
-    return float(response.count("\n</think>\n") == 1)
-
-
-FORMAT_RULES: dict[str, Callable[[str, bool | None], float]] = {"matched": matched, "open-rs": open_rs}
+    opened_here = response.lstrip().startswith(OPEN)
+    as_expected = opens_think is None or opened_here != opens_think
+    return float(as_expected and response.count(OPEN) == opened_here and response.count(CLOSE) == 1)
 
 
 @functools.cache
@@ -45,7 +29,7 @@ def template_opens_think(model_path: str) -> bool:
     """Whether the chat template of the model at ``model_path`` (a folder or a hub name) already opens ``<think>``."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(model_path)
     messages = [{"role": "user", "content": "1+1?"}]
+    tokenizer = AutoTokenizer.from_pretrained(model_path)
     prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     return str(prompt).rstrip().endswith(OPEN)

@@ -17,7 +17,7 @@ from typing import Any
 from cw_plugin.errors import OptionsError
 from cw_plugin.rewards import compute_score
 from cw_plugin.rewards.boxed import final_boxed
-from cw_plugin.rewards.think import CLOSE, FORMAT_RULES, OPEN, template_opens_think
+from cw_plugin.rewards.think import CLOSE, OPEN, matched, template_opens_think
 
 Completion = str | list[dict[str, Any]]  # conversational data sets have messages
 RewardFunction = Callable[..., list[float]]
@@ -26,7 +26,7 @@ THREADS = 16  # they wait for the grading processes, of which there are at most 
 
 
 def trl_rewards(
-    model_path: str | None = None, *, opens_think: bool | None = None, format_rule: str = "matched", **options: Any
+    model_path: str | None = None, *, opens_think: bool | None = None, **options: Any
 ) -> list[RewardFunction]:
     """``[accuracy_reward, format_reward]``, for ``reward_funcs``.
 
@@ -35,70 +35,59 @@ def trl_rewards(
     ``solution`` (a text whose last box, or which itself, is the answer). ``data_source`` is optional.
 
     Args:
-        model_path, opens_think, format_rule: of the think tags, as in :func:`~cw_plugin.rewards.compute_score`.
+        model_path, opens_think: of the think tags, as in :func:`~cw_plugin.rewards.compute_score`.
         options: ``extraction`` and ``time_limit``, likewise.
 
     Raises:
-        OptionsError: a keyword or its value is invalid. ``accuracy_reward`` raises it for a dataset without right
-            answers.
+        OptionsError: a keyword is unknown. ``accuracy_reward`` raises it for a dataset without right answers.
     """
-    if format_rule not in FORMAT_RULES:
-        raise OptionsError(f"format_rule={format_rule!r} does not exist; use one of {', '.join(FORMAT_RULES)}.")
     if unknown := sorted(set(options) - {"extraction", "time_limit"}):
         raise OptionsError(f"{unknown[0]} is no option of trl_rewards; use extraction or time_limit")
     if opens_think is None and model_path is not None:
         opens_think = template_opens_think(model_path)
 
-    def accuracy_reward(
-        completions: Sequence[Completion], data_source: Sequence[str] | None = None, **columns: Any
-    ) -> list[float]:
+    def accuracy_reward(completions: Sequence[Completion], **columns: Any) -> list[float]:
         """1.0 for each completion whose answer is right, else 0.0."""
 
         def grade(source: str, completion: Completion, ground_truth: str) -> float:
             return float(compute_score(source, response_text(completion), ground_truth, **options)["acc"])
 
-        sources = data_source or [""] * len(completions)
+        sources = columns.get("data_source") or [""] * len(completions)
         with ThreadPoolExecutor(THREADS) as threads:
-            return list(threads.map(grade, sources, completions, ground_truths(columns)))
+            return list(threads.map(grade, sources, completions, _ground_truths(columns)))
 
     def format_reward(completions: Sequence[Completion], **_: Any) -> list[float]:
         """1.0 for each completion with well-formed think tags, else 0.0."""
-        texts = (response_text(completion, opens_think) for completion in completions)
-        return [FORMAT_RULES[format_rule](text, opens_think) for text in texts]
+        return [matched(response_text(completion, opens_think), opens_think) for completion in completions]
 
     return [accuracy_reward, format_reward]
 
 
-def ground_truths(columns: dict[str, Any]) -> list[str]:
-    """The right answer to each row of the batch."""
+def _ground_truths(columns: dict[str, Any]) -> list[str]:
     if (given := columns.get("ground_truth")) is not None:
         return list(given)
     if (given := columns.get("reward_model")) is not None:
         return [row["ground_truth"] for row in given]
     if (given := columns.get("solution")) is not None:
         return [final_boxed(text) or text for text in given]
-    raise OptionsError(
-        "the data set has no column ground_truth, reward_model or solution; add a column ground_truth with the final "
-        "answer alone"
-    )
+    raise OptionsError("the data set has no column ground_truth, reward_model or solution; add one of them")
 
 
 def response_text(completion: Completion, opens_think: bool | None = None) -> str:
     """The text that the model wrote, in all of its messages if a completion has several (tool calls).
 
-    If TRL's response parser moved the think section out of a message, it is put back, with tags on lines of their own.
-    The parser also takes a section that never ends, so that one is closed only if something follows it.
-
-    Args:
-        opens_think: the prompt already ends with ``<think>``.
+    If TRL's response parser moved the think section out of a message, it is put back, without its opening tag where
+    the prompt has that (``opens_think``). The parser also takes a section that never ends, so that one is closed only
+    if something follows it.
     """
     if isinstance(completion, str):
         return completion
-    said = []
+    said = ""
     for message in completion:
         if message.get("role", "assistant") == "assistant":
-            thought = message.get("reasoning_content") or message.get("thinking")  # the parser's name, by model
-            ended = f"\n{CLOSE}\n" if message.get("content") or message.get("tool_calls") else ""
-            said.append(f"{'' if opens_think else OPEN}\n{thought}{ended}" if thought else "")
-            said.append(message.get("content") or "")
-    return "".join(said)
+            content = message.get("content") or ""
+            if thought := message.get("reasoning_content") or message.get("thinking"):  # the parser's name, by model
+                ended = f"\n{CLOSE}\n" if content or message.get("tool_calls") else ""
+                said += f"{'' if opens_think else OPEN}\n{thought}{ended}"
+            said += content
+    return said
