@@ -20,120 +20,93 @@ import psutil
 import pytest
 
 from cw_plugin.data.answers import final_answer
-from cw_plugin.data.checks import ungradable
 from cw_plugin.errors import DataError, OptionsError
 from cw_plugin.rewards import GradingPool, compute_score, ground_truth_problem
 from cw_plugin.rewards.boxed import final_boxed, normalize
-from cw_plugin.rewards.think import FORMAT_RULES, answer_section, template_opens_think
+from cw_plugin.rewards.pool import shared_pool
+from cw_plugin.rewards.think import answer_section, matched, template_opens_think
 
-COPIES = Path(os.environ.get("CW_GRPO_DATA", Path(__file__).parents[2] / "shared" / "data"))
+ROOT = Path(__file__).parents[1]
+COPIES = Path(os.environ.get("CW_GRPO_DATA", ROOT.parent / "shared" / "data"))
 BOXED = r"<think>so</think> The answer is $\boxed{%s}$."
 
 
-@pytest.fixture(scope="module")
-def pool():
-    pool = GradingPool()
-    yield pool
-    pool.close()
+def accuracies(gold: object, text: str) -> tuple[float, ...]:
+    """As open-rs grades in training and in evaluation."""
+    return tuple(compute_score("x", text, gold, extraction=how)["acc"] for how in ("training", "evaluation"))
 
 
-def accuracy(gold: str, answer: str, extraction: str = "training", text: str = BOXED) -> float:
-    return compute_score("x", text % answer, gold, extraction=extraction)["acc"]
+# fmt: off
+RIGHT = [
+    ("27", "27"), ("27", "27.0"), ("27", "x = 27"), ("1234", "1,234"), (r"\frac{1}{2}", "0.5"),
+    (r"\frac43", r"\dfrac{4}{3}"), ("62.5%", r"62.5\%"), ("4.4e7", r"4.4 \times 10^{7}"),
+    (r"1 \times 10^{-5}", "1e-5"), ("45", r"45 \text{ minutes}"), (r"7\text{ hours}.", "7"), ("30", r"30^\circ"),
+    ("1,-2", "-2, 1"), (r"3 \pm 2\sqrt{2}", r"3-2\sqrt{2}, 3+2\sqrt{2}"), (r"\text{(C)}", "C"),
+    (r"\left( 3, \frac{\pi}{2} \right)", r"(3, \pi/2)"), (r"\text{Evelyn}", r"\text{Evelyn}"),
+    (r"(2,12) \cup (12,102)", r"(2, 12) \cup (12, 102)"), (r"\frac{1}{m} t", r"\frac{t}{m}"),
+    ("(a+5)(b+2)", "ab + 2a + 5b + 10"),
+    (r"\begin{pmatrix} -7 \\ 16 \end{pmatrix}", r"\begin{bmatrix} -7 \\ 16 \end{bmatrix}"),
+    (r"29,\!322", "29322"), (r"\infty", r"\infty"), (r"-\infty", r"-\infty"),
+    (42, "42"), (42.0, "42"), (-0.5, r"-\frac{1}{2}"), (1e-07, "10^{-7}"), (6.02e23, r"6.02 \times 10^{23}"),
+    (np.int64(42), "42"), (np.float32(0.1), "0.1"), (np.float64(42), "42.0"), (Decimal("12.50"), "12.5"),
+]
+WRONG = [
+    ("27", "28"), ("27", "-27"), ("27", "27.01"), ("2", "1,2,3"), ("2", r"\{2, 3\}"), ("2", r"1 \text{ or } 2"),
+    ("2", r"\pm 2"), ("(1,2)", "(2,1)"), ("(1,2)", "[1,2]"), ("a + b + c", "a + b"), ("2 t", "2"), ("x+1", "x"),
+    ("4.4e7", r"4.4 \cdot 7 \cdot e"),  # how math-verify reads 4.4e7
+    (r"\frac{1}{m} t", r"\frac{1}{m}"),  # t is no tonne
+    ("5.3e-9", "0"), ("2e-27", "1.325e-27"), ("10^{30}", "10^{30} + 1"), (r"\text{even}", r"\text{odd}"),
+    ("0", r"\frac{0}{0}"), (r"\infty", r"-\infty"), (r"\infty", "7"), ("7", r"\infty"), (42.0, "43"),
+    # Ground truths that math-verify cannot read, and what it would read instead.
+    *((gold, answer) for gold in (r"\frac{", "E_{1},E_{2}", r"\frac{1}{3} E_{1}+\frac{2}{3} E_{2}", r"\frac{0}{0}")
+      for answer in (gold, r"\frac{2}{3}", "0", "")),
+]
+# fmt: on
 
 
-@pytest.mark.parametrize("extraction", ["training", "evaluation"])
-@pytest.mark.parametrize(
-    ("gold", "answer"),
-    [
-        ("27", "27"),
-        ("27", "27.0"),
-        ("27", "x = 27"),
-        ("1234", "1,234"),
-        (r"\frac{1}{2}", "0.5"),
-        (r"\frac43", r"\dfrac{4}{3}"),
-        (r"11\sqrt2", r"\sqrt{242}"),
-        ("62.5%", r"62.5\%"),
-        (r"50\%", "50"),
-        ("4.4e7", r"4.4 \times 10^{7}"),
-        (r"1 \times 10^{-5}", "1e-5"),
-        ("45", r"45 \text{ minutes}"),
-        (r"7\text{ hours}.", "7"),
-        ("30", r"30^\circ"),
-        ("1,-2", "-2, 1"),
-        (r"3 \pm 2\sqrt{2}", r"3-2\sqrt{2}, 3+2\sqrt{2}"),
-        (r"\left( 3, \frac{\pi}{2} \right)", r"(3, \pi/2)"),
-        (r"\text{(C)}", "C"),
-        (r"\text{Evelyn}", r"\text{Evelyn}"),
-        ("(2,12) \\cup (12,102)", "(2, 12) \\cup (12, 102)"),
-        (r"\frac{1}{m} t", r"\frac{t}{m}"),
-        ("(a+5)(b+2)", "ab + 2a + 5b + 10"),
-        (r"\begin{pmatrix} -7 \\ 16 \end{pmatrix}", r"\begin{bmatrix} -7 \\ 16 \end{bmatrix}"),
-        ("29,\\!322", "29322"),
-        (r"\infty", r"\infty"),
-        (r"-\infty", r"-\infty"),
-    ],
-)
-def test_right_answers_are_right(gold, answer, extraction):
-    assert accuracy(gold, answer, extraction) == 1.0
+@pytest.mark.parametrize(("right", "pairs"), [(1.0, RIGHT), (0.0, WRONG)], ids=["right", "wrong"])
+def test_boxed_answers(right, pairs):
+    misjudged = [pair for pair in pairs if accuracies(pair[0], BOXED % pair[1]) != (right, right)]
+    assert misjudged == []
 
 
-@pytest.mark.parametrize("extraction", ["training", "evaluation"])
-@pytest.mark.parametrize(
-    ("gold", "answer"),
-    [
-        ("27", "28"),
-        ("27", "-27"),
-        ("27", "27.01"),
-        ("2", "1,2,3"),
-        ("2", r"\{2, 3\}"),
-        ("2", r"1 \text{ or } 2"),
-        ("2", r"\pm 2"),
-        ("(1,2)", "(2,1)"),
-        ("(1,2)", "[1,2]"),
-        ("4.4e7", r"4.4 \cdot 7 \cdot e"),  # how math-verify reads 4.4e7
-        (r"\frac{1}{m} t", r"\frac{1}{m}"),  # t is no tonne
-        ("a + b + c", "a + b"),
-        ("2 t", "2"),
-        ("x+1", "x"),
-        ("5.3e-9", "0"),
-        ("2e-27", "1.325e-27"),
-        ("10^{30}", "10^{30} + 1"),
-        (r"\frac{1}{3}", "0.33"),
-        (r"\text{even}", r"\text{odd}"),
-        ("0", r"\frac{0}{0}"),
-        (r"\infty", r"-\infty"),
-        (r"\infty", "7"),
-        ("7", r"\infty"),
-    ],
-)
-def test_wrong_answers_are_wrong(gold, answer, extraction):
-    assert accuracy(gold, answer, extraction) == 0.0
-
-
-@pytest.mark.parametrize(("kind", "ground_truth", "response", "right"), answer_classes.cases())
-def test_a_mathematician_would_agree(kind, ground_truth, response, right):
-    for extraction in ("training", "evaluation"):
-        assert compute_score("x", response, ground_truth, extraction=extraction)["acc"] == right
+@pytest.mark.parametrize("kind", answer_classes.EQUAL)
+def test_a_mathematician_would_agree(kind):
+    cases = [case[1:] for case in answer_classes.cases() if case[0] == kind]
+    assert [case for case in cases if accuracies(case[0], case[1]) != (case[2], case[2])] == []
 
 
 @pytest.mark.parametrize(
-    ("ground_truth", "answer"),
+    ("gold", "text", "training", "evaluation"),
     [
-        (42, "42"),
-        (42.0, "42"),
-        (-0.5, r"-\frac{1}{2}"),
-        (1e-07, "10^{-7}"),
-        (6.02e23, r"6.02 \times 10^{23}"),
-        (np.int64(42), "42"),
-        (np.float32(0.1), "0.1"),
-        (np.float64(42), "42.0"),
-        (Decimal("12.50"), "12.5"),
+        ("27", r"The final answer is $27$.", 1.0, 1.0),  # LaTeX after the words that open-rs looks for
+        ("27", "The final answer is 27.", 0.0, 1.0),  # a plain number is for lighteval only
+        ("27", "So it is $27$ then", 0.0, 1.0),
+        ("27", r"\boxed{27}, and not $28$", 1.0, 1.0),  # the box comes first
+        ("27", r"\boxed{28}, and not $27$", 0.0, 0.0),
+        ("27", r"\boxed{28} no, \boxed{27}", 1.0, 1.0),  # the last of several
+        ("27", r"\boxed{27} no, \boxed{28}", 0.0, 0.0),
+        ("27", r"$\boxed{27}$ and $\boxed{28}$", 0.0, 0.0),  # a list is one answer
+        ("27", r"<think>\boxed{27}</think> \boxed{28}", 0.0, 0.0),
+        ("27", r"<think>\boxed{27}</think> I give up", 0.0, 0.0),  # boxed while thinking is a draft
+        ("27", r"still thinking, \boxed{27} perhaps", 1.0, 1.0),  # never closed: as open-rs and lighteval, all counts
+        ("27", r"The final answer is $\frac{27}{$.", 0.0, 0.0),  # no other number takes its place
+        ("1e-8", "The final answer is $1e-8$.", 1.0, 1.0),  # read as in a box
+        ("27", "The final answer is $26 + 1$.", 0.0, 1.0),
+        ("50%", "So it is 50% then", 0.0, 1.0),
+        ("0.5", "So it is 50% then", 0.0, 1.0),
+        ("27", "So it is 50% then", 0.0, 0.0),
+        ("E_{1}", "</think> E_{1}", 0.0, 0.0),
     ],
 )
-def test_a_number_is_a_ground_truth(ground_truth, answer):
-    for extraction in ("training", "evaluation"):
-        assert compute_score("x", BOXED % answer, ground_truth, extraction=extraction)["acc"] == 1.0
-        assert compute_score("x", BOXED % "43", ground_truth, extraction=extraction)["acc"] == 0.0
+def test_extraction_follows_open_rs(gold, text, training, evaluation):
+    assert accuracies(gold, text) == (training, evaluation)
+
+
+def test_data_source_selects_the_extraction():
+    plain = "The final answer is 27."
+    assert compute_score("knoveleng/open-rs", plain, "27")["acc"] == 0.0
+    assert compute_score("HuggingFaceH4/aime_2024", plain, "27")["acc"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -161,7 +134,14 @@ def test_what_cannot_be_a_ground_truth_is_refused_in_one_sentence(ground_truth, 
 def test_what_is_wrong_with_a_ground_truth():
     assert [ground_truth_problem(value) for value in ("27", 27.0, r"\frac{1}{2}", "50%", "101_2")] == [None] * 5
     assert "cannot read the ground truth 'E_{1},E_{2}'" in ground_truth_problem("E_{1},E_{2}")
-    assert "it took more than" in ground_truth_problem(r"\sin(10^{10^{10}})")
+    assert "it took more than" in ground_truth_problem(r"\sin(10^{10^{10}})")  # and is not called unreadable
+
+
+def run_script(code: str) -> subprocess.CompletedProcess[str]:
+    # Python 3.12 warns of a fork in a process with threads, which is what is tested.
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
 
 
 ROLLOUT = """
@@ -185,6 +165,7 @@ print(*(type(error).__name__ for error in asyncio.run(rollouts())))
 """
 
 
+@pytest.mark.slow
 def test_an_error_that_verl_swallows_is_said_once():
     """verl's agent loop logs what a reward raises in a worker's log, marks the prompt as failed, and goes on."""
     process = run_script(ROLLOUT)
@@ -193,103 +174,26 @@ def test_an_error_that_verl_swallows_is_said_once():
     assert "is empty (None)" in said and "data_source is 'x'" in said
 
 
-def test_none_is_an_empty_response():
-    assert compute_score("x", None, "27") == compute_score("x", "", "27")
-    assert compute_score("x", None, "27") == {"score": 0.0, "acc": 0.0, "format": 0.0, "pred": ""}
-
-
-def test_the_answer_in_a_column():
-    assert final_answer(27.0, False) == final_answer("27.", False) == "27"
-    assert final_answer(None, False) == final_answer(float("nan"), False) == ""
-    assert final_answer(r"Thus $\boxed{3}$ and $\boxed{5}$.", True) == "3, 5"
-    assert final_answer("no box", True) == ""
-
-
-def test_a_check_of_answers_says_why_one_fails(monkeypatch):
-    """What took too long is not called unreadable."""
-    pool = GradingPool(time_limit=1.0)
-    monkeypatch.setattr("cw_plugin.rewards.shared_pool", lambda: pool)
-    try:
-        golds = ["27", "", "E_{1},E_{2}", hostile.HANGING[0], r"\sin(10^{10^{10}})"]
-        reasons = {finding.row: finding.reason for finding in ungradable(golds)}
-    finally:
-        pool.close()
-    assert set(reasons) == {1, 2, 3, 4}
-    assert "is empty" in reasons[1]
-    assert "cannot read" in reasons[2]
-    # Of CPU time, or of the clock's where the machine is busy.
-    assert all("it took more than 1" in reasons[row] and "cannot read" not in reasons[row] for row in (3, 4))
-
-
-@pytest.mark.parametrize("gold", [r"\frac{", "E_{1},E_{2}", r"\frac{1}{3} E_{1}+\frac{2}{3} E_{2}", r"\frac{0}{0}"])
-def test_an_unparsable_gold_earns_nothing(gold):
-    # E_1: math-verify takes E for Euler's number. Of the fifth it would keep 2/3 and reward that.
-    for answer in (gold, r"\frac{2}{3}", "0", ""):
-        assert accuracy(gold, answer) == 0.0
-        assert accuracy(gold, answer, "evaluation") == 0.0
-        assert accuracy(gold, answer, "evaluation", text="</think> %s") == 0.0
-
-
 @pytest.mark.parametrize(
-    ("text", "training", "evaluation"),
+    ("response", "opened", "not_opened"),
     [
-        (r"The final answer is $27$.", 1.0, 1.0),  # LaTeX after the words that open-rs looks for
-        ("The final answer is 27.", 0.0, 1.0),  # a plain number is for lighteval only
-        ("So it is $27$ then", 0.0, 1.0),
-        (r"\boxed{27}, and not $28$", 1.0, 1.0),  # the box comes first
-        (r"\boxed{28}, and not $27$", 0.0, 0.0),
-        (r"\boxed{28} no, \boxed{27}", 1.0, 1.0),  # the last of several
-        (r"\boxed{27} no, \boxed{28}", 0.0, 0.0),
-        (r"$\boxed{27}$ and $\boxed{28}$", 0.0, 0.0),  # a list is one answer
-        (r"<think>\boxed{27}</think> \boxed{28}", 0.0, 0.0),
-        (r"<think>\boxed{27}</think> I give up", 0.0, 0.0),  # boxed while thinking is a draft
-        (r"still thinking, \boxed{27} perhaps", 1.0, 1.0),  # never closed: as open-rs and lighteval, all of it counts
+        # Matched if the template opened <think>, and if it did not.
+        ("so\n</think>\n5", 1, 0),
+        ("<think>\nso\n</think>\n5", 0, 1),
+        ("  <think>so</think>", 0, 1),
+        ("5", 0, 0),
+        ("<think>so", 0, 0),
+        ("a</think>b</think>c", 0, 0),
+        ("<think>a<think>b\n</think>\nc", 0, 0),
+        ("hm <think>a\n</think>\nc", 0, 0),
+        ("<think>a\n</think>\nb<think>", 0, 0),
+        ("</think><think>", 0, 0),
+        ("", 0, 0),
     ],
 )
-def test_extraction_follows_open_rs(text, training, evaluation):
-    assert compute_score("x", text, "27", extraction="training")["acc"] == training
-    assert compute_score("x", text, "27", extraction="evaluation")["acc"] == evaluation
-
-
-def test_an_unboxed_answer_that_does_not_parse_is_wrong(pool, caplog):
-    for gold in ("k = 45, n = 2", "(1,2]", "27"):
-        assert pool.grade(gold, r"The final answer is $\frac{45}{$.").accuracy == 0.0
-        assert pool.grade(gold, r"The final answer is $\frac{45}{$.", "training").accuracy == 0.0
-    assert caplog.text == ""
-
-
-def test_data_source_selects_the_extraction():
-    plain = "The final answer is 27."
-    assert compute_score("knoveleng/open-rs", plain, "27")["acc"] == 0.0
-    assert compute_score("HuggingFaceH4/aime_2024", plain, "27")["acc"] == 1.0
-
-
-@pytest.mark.parametrize(
-    ("response", "opened", "not_opened", "open_rs"),
-    [
-        # (response, matched if the template opened <think>, matched if it did not, open-rs's rule)
-        ("so\n</think>\n5", 1, 0, 1),
-        ("<think>\nso\n</think>\n5", 0, 1, 1),
-        ("<think>so</think>5", 0, 1, 0),
-        ("so</think>5", 1, 0, 0),
-        ("  <think>so</think>", 0, 1, 0),
-        ("5", 0, 0, 0),
-        ("<think>so", 0, 0, 0),
-        ("a</think>b</think>c", 0, 0, 0),
-        ("<think>a<think>b\n</think>\nc", 0, 0, 1),
-        ("hm <think>a\n</think>\nc", 0, 0, 1),
-        ("<think>a\n</think>\nb<think>", 0, 0, 1),
-        ("</think><think>", 0, 0, 0),
-        ("a\n</think>\n\n</think>\n", 0, 0, 0),
-        ("", 0, 0, 0),
-    ],
-)
-def test_format(response, opened, not_opened, open_rs):
-    matched = FORMAT_RULES["matched"]
-    assert matched(response, True) == opened
-    assert matched(response, False) == not_opened
+def test_format(response, opened, not_opened):
+    assert (matched(response, True), matched(response, False)) == (opened, not_opened)
     assert matched(response, None) == max(opened, not_opened)
-    assert FORMAT_RULES["open-rs"](response, None) == open_rs
 
 
 @pytest.mark.parametrize(("ending", "opens"), [("<think>\n", True), ("", False)])
@@ -298,16 +202,15 @@ def test_the_chat_template_settles_who_opens(tmp_path, ending, opens):
     tokenizers = pytest.importorskip("tokenizers")
     vocabulary = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "<unk>": 1}, unk_token="<unk>"))
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=vocabulary, unk_token="<unk>")
-    tokenizer.chat_template = (
-        "{% for m in messages %}{{ m['content'] }}{% endfor %}"
-        "{% if add_generation_prompt %}<assistant>ENDING{% endif %}"
-    ).replace("ENDING", ending)
+    asked = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    tokenizer.chat_template = asked + "{% if add_generation_prompt %}<assistant>ENDING{% endif %}".replace(
+        "ENDING", ending
+    )
     tokenizer.save_pretrained(tmp_path)
-
     assert template_opens_think(str(tmp_path)) is opens
-    repeated = compute_score("x", "<think>a</think>", "5", model_path=str(tmp_path))["format"]
-    continued = compute_score("x", "a</think>", "5", model_path=str(tmp_path))["format"]
-    assert (repeated, continued) == ((0.0, 1.0) if opens else (1.0, 0.0))
+    responses = "<think>a</think>", "a</think>"
+    formats = [compute_score("x", response, "5", model_path=str(tmp_path))["format"] for response in responses]
+    assert formats == ([0.0, 1.0] if opens else [1.0, 0.0])
 
 
 def test_score_is_the_weighted_sum_and_the_keys_never_change():
@@ -316,13 +219,14 @@ def test_score_is_the_weighted_sum_and_the_keys_never_change():
         (r"\boxed{27}", 1.0, 0.0, "27"),
         ("<think>so</think> no idea", 0.0, 1.0, ""),
         ("", 0.0, 0.0, ""),
+        (None, 0.0, 0.0, ""),
     ]:
         result = compute_score("x", response, "27", accuracy_weight=2.0, format_weight=0.5)
         assert result == {"score": 2.0 * acc + 0.5 * fmt, "acc": acc, "format": fmt, "pred": pred}
         assert [type(value) for value in result.values()] == [float, float, float, str]
 
 
-@pytest.mark.parametrize("option", [{"format_rule": "openrs"}, {"extraction": "train"}, {"time_limit": 0}])
+@pytest.mark.parametrize("option", [{"extraction": "train"}, {"time_limit": 0}])
 def test_an_option_that_does_not_exist_is_refused(option):
     with pytest.raises(OptionsError, match=next(iter(option))):
         compute_score("x", "5", "5", **option)
@@ -337,11 +241,8 @@ def test_boxes():
     assert final_boxed(r"\frac{1}{\boxed{3}}") == "3"
     assert final_boxed("no box") is None
     assert final_boxed(r"first \boxed{1}; now $\boxed{2}$, $\boxed{3}$ and $\boxed{4}$") == "2, 3, 4"
-    assert normalize("$69$,$84$") == "69,84"
-    assert normalize(r"0.1\overline{6}") == r"0.1\overline{6}"
-    assert normalize("-1./3") == "-1/3"
-    assert normalize("x^2 100") == "x^2 100"
-    assert answer_section("a</think>b</think>c") == "c"
+    originals = "$69$,$84$", r"0.1\overline{6}", "-1./3", "x^2 100", r"5\,."
+    assert [normalize(text) for text in originals] == ["69,84", r"0.1\overline{6}", "-1/3", "x^2 100", "5"]
 
 
 def grade_all(pool: GradingPool, jobs: list[tuple[str, str, str]]) -> list[float]:
@@ -349,47 +250,32 @@ def grade_all(pool: GradingPool, jobs: list[tuple[str, str, str]]) -> list[float
         return list(threads.map(lambda job: pool.grade(*job).accuracy, jobs))
 
 
-def test_no_hostile_response_scores_or_breaks_the_pool(tmp_path, monkeypatch):
+@pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.slow)])
+def test_no_hostile_response_scores_or_breaks_the_pool(tmp_path, monkeypatch, every):
+    """What is compared as a whole (a set, a list of assignments, a decimal comma) is bounded as well."""
     monkeypatch.chdir(tmp_path)  # the workers start here, and what they write would be here
     others = len(workers_of(os.getpid()))  # of the pool that other tests share
     pool = GradingPool(time_limit=0.3)
-    try:
-        for extraction, responses in [
-            ("evaluation", hostile.RESPONSES),
-            ("training", [response for response in hostile.RESPONSES if final_boxed(response) is None]),
-        ]:
-            texts = [answer_section(response) for response in responses]
-            accuracies = grade_all(pool, [(hostile.GOLD, text, extraction) for text in texts])
-            scored = [response[:80] for response, acc in zip(responses, accuracies, strict=True) if acc]
-            assert scored == []
-            assert grade_all(pool, [(hostile.GOLD, hostile.RIGHT, extraction)] * 20) == [1.0] * 20
-        assert len(workers_of(os.getpid())) - others == pool.workers
-    finally:
-        pool.close()
+    jobs = [(hostile.GOLD, answer_section(text), "evaluation") for text in hostile.RESPONSES]
+    jobs += [(gold, text, "training") for gold, text, _ in jobs if final_boxed(text) is None]
+    jobs += [(gold, BOXED % answer, "evaluation") for gold, answers in hostile.LISTS.items() for answer in answers]
+    chosen = jobs[::every]
+    scored = [job for job, accuracy in zip(chosen, grade_all(pool, chosen), strict=True) if accuracy]
+    assert scored == []
+    # 3 * 10^9 digits: the memory limit stops it before the time limit does, and the worker goes on.
+    assert pool.grade(hostile.GOLD, BOXED % r"10^{3000000000} - 10^{3000000000} + 7919 + 0 \cdot 7^{7^{12}}").stopped
+    assert grade_all(pool, [(hostile.GOLD, hostile.RIGHT, "training")] * 20) == [1.0] * 20
+    assert len(workers_of(os.getpid())) - others <= pool.workers
+    pool.close()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_hostile_list_scores():
-    """What is compared as a whole (a set, a list of assignments, a decimal comma) is bounded as well."""
-    pool = GradingPool(time_limit=0.3)
-    jobs = [(gold, BOXED % answer, "evaluation") for gold, answers in hostile.LISTS.items() for answer in answers]
-    assert [job[:2] for job, acc in zip(jobs, grade_all(pool, jobs), strict=True) if acc] == []
-    pool.close()
-
-
-def test_an_answer_that_needs_too_much_memory_is_wrong(pool):
-    # 3 * 10^9 digits: the memory limit stops it before the time limit does, and the worker goes on.
-    text = BOXED % "10^{3000000000} - 10^{3000000000} + 7919 + 0 \\cdot 7^{7^{12}}"
-    assert pool.grade(hostile.GOLD, text).accuracy == 0.0
-    assert pool.grade(hostile.GOLD, hostile.RIGHT).accuracy == 1.0
-
-
-def test_a_grading_that_fails_is_said_in_the_log(pool, caplog):
+def test_a_grading_that_fails_is_said_in_the_log(caplog):
     """By the process that asked: a worker may not write to a file, which stderr is in a Ray actor."""
-    assert pool.grade("27", "no box", "another extraction").accuracy == 0.0
+    assert shared_pool().grade("27", "no box", "another extraction").accuracy == 0.0
     assert "counts as wrong" in caplog.text and "KeyError: 'another extraction'" in caplog.text
     caplog.clear()
-    assert pool.grade("27", "no box").accuracy == 0.0
+    assert shared_pool().grade("27", "no box").accuracy == 0.0
     assert caplog.text == ""
 
 
@@ -406,40 +292,30 @@ def workers_of(pid: int) -> list[psutil.Process]:
 def test_no_right_answer_is_lost_to_killed_workers():
     """Workers are killed while they start, wait and grade, one after another."""
     pool = GradingPool(workers=2)
-    before = workers_of(os.getpid())
+    before = set(workers_of(os.getpid()))
 
     def grade(number: int) -> float:
         return pool.grade(str(number), BOXED % number).accuracy
 
     with ThreadPoolExecutor(4) as threads:
         assert grade(0) == 1.0
-        graded = [threads.submit(grade, number) for number in range(400)]
-        for _ in range(4):
-            time.sleep(0.7)
-            for process in set(workers_of(os.getpid())) - set(before):
+        graded = [threads.submit(grade, number) for number in range(200)]
+        for _ in range(3):
+            time.sleep(0.5)
+            for process in set(workers_of(os.getpid())) - before:
                 process.kill()
-        assert [future.result() for future in graded] == [1.0] * 400
+        assert [future.result() for future in graded] == [1.0] * 200
     pool.close()
-    assert set(workers_of(os.getpid())) == set(before)
+    assert set(workers_of(os.getpid())) == before
 
 
-def run_script(code: str) -> subprocess.CompletedProcess[str]:
-    # Python 3.12 warns of a fork in a process with threads, which is what is tested.
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code]
-    root = Path(__file__).parents[1]
-    environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
-
-
-@pytest.mark.parametrize("busy", [False, True])
-def test_no_worker_outlives_a_killed_parent(busy):
+def test_no_worker_outlives_a_killed_parent():
     code = (
-        "import os, threading, time\n"
+        "import os, psutil, threading, time\n"
         "from cw_plugin.rewards import compute_score\n"
         "assert compute_score('x', r'\\boxed{5}', '5')['acc'] == 1.0\n"
-        "hang = lambda: compute_score('x', r'\\boxed{9^{9^{9^{9}}}}', '5', time_limit=3)\n"
-        f"if {busy}: threading.Thread(target=hang).start(); time.sleep(1)\n"
-        "import psutil\n"
+        "hang = lambda: compute_score('x', r'\\boxed{9^{9^{9^{9}}}}', '5')\n"
+        "threading.Thread(target=hang).start(); time.sleep(0.5)\n"
         "print(*(child.pid for child in psutil.Process().children()), flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
@@ -451,10 +327,9 @@ def test_no_worker_outlives_a_killed_parent(busy):
 
 FORKING = """
 import os, sys
-from cw_plugin.rewards import GradingPool, compute_score
+from cw_plugin.rewards import compute_score
 
-own = GradingPool()
-right = lambda: compute_score("x", r"\\boxed{5}", "5")["acc"] == own.grade("5", r"\\boxed{5}").accuracy == 1.0
+right = lambda: compute_score("x", r"\\boxed{5}", "5")["acc"] == 1.0
 assert right()
 child = os.fork()
 assert right()
@@ -474,10 +349,9 @@ def test_a_forked_process_grades():
 
 def test_importing_the_reward_is_light():
     heavy = ("torch", "sympy", "math_verify", "verl", "ray", "transformers", "pyarrow")
-    code = f"import sys, cw_plugin.rewards; print([m for m in {heavy} if m in sys.modules])"
-    root = Path(__file__).parents[1]
-    result = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
-    assert result.stdout == "[]\n"
+    assert (
+        run_script(f"import sys, cw_plugin.rewards; print([m for m in {heavy} if m in sys.modules])").stdout == "[]\n"
+    )
 
 
 # Gold answers of the benchmarks that math-verify cannot read, by row.
@@ -493,8 +367,9 @@ UNREADABLE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not COPIES.is_dir(), reason="needs local copies of the benchmarks, see README")
-def test_the_golds_of_the_benchmarks(pool):
+def test_the_golds_of_the_benchmarks():
     """Each gold equals itself in a response, and none is earned by the next row's different gold."""
     from cw_plugin.data.sources import SOURCES
 
@@ -506,12 +381,11 @@ def test_the_golds_of_the_benchmarks(pool):
             golds += [(source.name, row, gold) for row, gold in enumerate(answers)]
     assert len(golds) == 1517
 
-    accuracies = grade_all(pool, [(gold, BOXED % gold, "evaluation") for _, _, gold in golds])
-    failing = [(name, row) for (name, row, _), acc in zip(golds, accuracies, strict=True) if acc == 0.0]
+    graded = grade_all(shared_pool(), [(gold, BOXED % gold, "evaluation") for _, _, gold in golds])
+    failing = [(name, row) for (name, row, _), acc in zip(golds, graded, strict=True) if acc == 0.0]
     assert failing == [(name, row) for name, rows in UNREADABLE.items() for row in rows]
-    assert len(failing) / len(golds) < 0.005
 
     pairs = [(a, b) for a, b in itertools.pairwise(golds) if a[0] == b[0] and normalize(a[2]) != normalize(b[2])]
-    accuracies = grade_all(pool, [(gold, BOXED % other[2], "evaluation") for (_, _, gold), other in pairs])
-    earned = [(a[0], a[1], a[2], b[2]) for (a, b), acc in zip(pairs, accuracies, strict=True) if acc == 1.0]
+    graded = grade_all(shared_pool(), [(gold, BOXED % other[2], "evaluation") for (_, _, gold), other in pairs])
+    earned = [(a[0], a[1], a[2], b[2]) for (a, b), acc in zip(pairs, graded, strict=True) if acc == 1.0]
     assert earned == [("math500", 22, "5", "x=5")]  # which is the same answer

@@ -8,13 +8,8 @@ from cw_plugin.errors import OptionsError
 from cw_plugin.rewards import compute_score
 from cw_plugin.rewards.trl import trl_rewards
 
-RESPONSES = [
-    "<think>3 + 4</think>\\boxed{7}",
-    "<think>3 + 4</think>\\boxed{8}",
-    "3 + 4</think>\\boxed{7}",
-    "\\boxed{\\frac{14}{2}}",
-    "",
-]
+SECTION = "<think>3 + 4</think>"
+RESPONSES = [SECTION + "\\boxed{7}", SECTION + "\\boxed{8}", "3 + 4</think>\\boxed{7}", "\\boxed{\\frac{14}{2}}", ""]
 ANSWERS = ["7"] * len(RESPONSES)
 SOURCES = ["knoveleng/open-rs", "knoveleng/open-rs", "math500", "aime24", "math500"]
 
@@ -58,12 +53,11 @@ def test_a_completion_of_several_messages_is_the_text_that_the_model_wrote():
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "thinking"])
-@pytest.mark.parametrize("format_rule", ["matched", "open-rs"])
 @pytest.mark.parametrize("opens_think", [None, True, False])
-def test_a_think_section_that_trls_parser_moved_out_is_well_formed(name, format_rule, opens_think):
+def test_a_think_section_that_trls_parser_moved_out_is_well_formed(name, opens_think):
     """The parser takes a section that the prompt opened, and one that the response opened, to the same field."""
     completion = [{"role": "assistant", name: "3 + 4", "content": "\\boxed{7}"}]
-    accuracy, formatted = trl_rewards(opens_think=opens_think, format_rule=format_rule)
+    accuracy, formatted = trl_rewards(opens_think=opens_think)
     assert formatted(completions=[completion]) == [1.0] == accuracy(completions=[completion], ground_truth=["7"])
     completion[0]["content"] = ""  # cut off while it thought
     assert formatted(completions=[completion]) == [0.0]
@@ -71,19 +65,9 @@ def test_a_think_section_that_trls_parser_moved_out_is_well_formed(name, format_
     assert formatted(completions=[completion]) == [0.0]
 
 
-def test_trl_logs_them_by_their_names():
-    assert [reward.__name__ for reward in trl_rewards()] == ["accuracy_reward", "format_reward"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"format_rule": "loose"}, "format_rule='loose'"), ({"accuracy_weight": 2.0}, "accuracy_weight is no option")],
-)
-def test_an_unknown_option_is_refused_before_training(options, message):
-    with pytest.raises(OptionsError, match=message):
-        trl_rewards(**options)
-
-
-def test_a_data_set_without_answers_is_refused():
+def test_what_trl_needs():
+    assert [reward.__name__ for reward in trl_rewards()] == ["accuracy_reward", "format_reward"]  # it logs these names
+    with pytest.raises(OptionsError, match="accuracy_weight is no option"):
+        trl_rewards(accuracy_weight=2.0)
     with pytest.raises(OptionsError, match="no column ground_truth, reward_model or solution"):
         trl_rewards()[0](completions=["7"], answer=["7"])

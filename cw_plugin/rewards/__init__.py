@@ -6,8 +6,7 @@ Usage, for training and validation alike::
     reward.custom_reward_function.name=compute_score
     +reward.custom_reward_function.reward_kwargs.format_weight=1.0   # any keyword of compute_score
 
-Importing this module starts nothing and imports neither verl nor sympy; the grading processes start with the first
-answer (see :mod:`cw_plugin.rewards.pool`).
+The grading processes start with the first answer (see :mod:`cw_plugin.rewards.pool`).
 """
 
 from __future__ import annotations
@@ -44,17 +43,14 @@ def compute_score(
     r"""Score one response; the signature is verl's, which passes more than is used here.
 
     Args:
-        data_source: the dataset's path on the hub, as ``cw-grpo prepare`` writes it.
         solution_str: the response, without the prompt. None counts as an empty response, which earns nothing.
         ground_truth: the final answer alone, as text, e.g. ``"\frac{1}{2}"``, or as a finite Python or numpy number.
         accuracy_weight, format_weight: what a right answer and a right format add to the score.
         extraction: ``"training"``, as open-rs grades in training (the boxed answer first, LaTeX only), or
             ``"evaluation"``, as its lighteval tasks do (boxed first, then any LaTeX, then plain numbers). By default
-            "training" for Open-RS, else "evaluation".
-        opens_think: whether the chat template's generation prompt ends with ``<think>``, so that the response must not
-            repeat it (DeepSeek-R1-Distill: true; Qwen2.5-Math: false). By default read from ``model_path``. Without
-            both, either form counts as matched.
-        model_path: the model with that chat template, usually ``${actor_rollout_ref.model.path}``.
+            "training" where ``data_source`` is Open-RS's name on the hub, else "evaluation".
+        opens_think: whether the prompt ends with ``<think>``, so that the response must not repeat it. By default read
+            from the chat template of ``model_path``, a folder or a hub name. Without both, either form is well formed.
         time_limit: seconds of CPU time for one answer; an answer that takes longer counts as wrong.
 
     Returns:
@@ -94,8 +90,7 @@ def ground_truth_problem(value: object, *, parse: bool = True) -> str | None:
 
     Args:
         value: the ground truth of a row.
-        parse: also grade the ground truth against itself, which takes about 3 ms in a grading process. Without it,
-            only the type is checked, in microseconds.
+        parse: also grade it against itself, which takes about 3 ms in a grading process.
     """
     if isinstance(value, (list, tuple, dict, set)) or (hasattr(value, "tolist") and not isinstance(value, Number)):
         return f"The ground truth is a {type(value).__name__}, {value!r:.200}; write it as one text, such as '2, 3'."

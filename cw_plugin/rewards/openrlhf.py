@@ -25,15 +25,11 @@ _END = re.compile(r"(?:<[|｜][^<>]*[|｜]>|</s>|<eos>|<end_of_turn>)+$")  # noq
 
 
 def openrlhf_reward(**options: Any) -> Callable[..., dict[str, Any]]:
-    """A ``reward_func`` for OpenRLHF, which calls it with lists of one query (prompt and response), prompt and label.
+    """A ``reward_func`` with options of :func:`cw_plugin.rewards.compute_score`, whose ``extraction`` is "training".
 
-    The label is the final answer, or a mapping whose ``ground_truth`` it is. The result has ``rewards``, the score;
-    ``scores``, 1.0 for a right answer, by which OpenRLHF filters prompts; and ``extra_logs`` with ``acc`` and
-    ``format``. A query that does not begin with its prompt is a DataError.
-
-    Args:
-        options: of :func:`cw_plugin.rewards.compute_score`; ``extraction`` is "training" by default. Whether the prompt
-            opens the think section is read from the prompt.
+    OpenRLHF calls it with lists of one query (prompt and response), prompt and label, the final answer or a mapping
+    whose ``ground_truth`` it is. By ``scores``, 1.0 for a right answer, OpenRLHF filters prompts. A query that does
+    not begin with its prompt is a DataError.
     """
 
     def reward_func(queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any]) -> dict[str, Any]:

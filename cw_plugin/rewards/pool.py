@@ -74,7 +74,7 @@ class GradingPool:
 
     Args:
         time_limit: seconds of CPU time for one answer. The wall-clock limit is ten times as long.
-        workers: number of processes; by default one for each CPU, at most four, because verl runs several rewards.
+        workers: processes; by default one for each CPU, at most four, because verl has several actors that grade.
     """
 
     def __init__(self, time_limit: float = TIME_LIMIT, workers: int | None = None):

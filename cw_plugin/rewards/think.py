@@ -8,7 +8,7 @@ OPEN, CLOSE = "<think>", "</think>"
 
 
 def answer_section(response: str) -> str:
-    """The text after the last ``</think>``, since what is boxed while thinking is a draft; all of it without one."""
+    """The text after the last ``</think>``, all of it without one: what is boxed while thinking is a draft."""
     return response.rpartition(CLOSE)[2]
 
 

@@ -25,9 +25,7 @@ RewardFunction = Callable[..., list[float]]
 THREADS = 16  # they wait for the grading processes, of which there are at most four
 
 
-def trl_rewards(
-    model_path: str | None = None, *, opens_think: bool | None = None, **options: Any
-) -> list[RewardFunction]:
+def trl_rewards(model_path: str | None = None, opens_think: bool | None = None, **options: Any) -> list[RewardFunction]:
     """``[accuracy_reward, format_reward]``, for ``reward_funcs``.
 
     TRL calls them with the batch's ``completions`` and the dataset's columns. The right answers come from the column
@@ -35,8 +33,8 @@ def trl_rewards(
     ``solution`` (a text whose last box, or which itself, is the answer). ``data_source`` is optional.
 
     Args:
-        model_path, opens_think: of the think tags, as in :func:`~cw_plugin.rewards.compute_score`.
-        options: ``extraction`` and ``time_limit``, likewise.
+        model_path, opens_think, options: as of :func:`~cw_plugin.rewards.compute_score`; ``extraction`` and
+            ``time_limit`` are options.
 
     Raises:
         OptionsError: a keyword is unknown. ``accuracy_reward`` raises it for a dataset without right answers.
@@ -64,21 +62,20 @@ def trl_rewards(
 
 
 def _ground_truths(columns: dict[str, Any]) -> list[str]:
-    if (given := columns.get("ground_truth")) is not None:
-        return list(given)
-    if (given := columns.get("reward_model")) is not None:
-        return [row["ground_truth"] for row in given]
-    if (given := columns.get("solution")) is not None:
-        return [final_boxed(text) or text for text in given]
+    if "ground_truth" in columns:
+        return list(columns["ground_truth"])
+    if "reward_model" in columns:
+        return [row["ground_truth"] for row in columns["reward_model"]]
+    if "solution" in columns:
+        return [final_boxed(text) or text for text in columns["solution"]]
     raise OptionsError("the data set has no column ground_truth, reward_model or solution; add one of them")
 
 
 def response_text(completion: Completion, opens_think: bool | None = None) -> str:
     """The text that the model wrote, in all of its messages if a completion has several (tool calls).
 
-    If TRL's response parser moved the think section out of a message, it is put back, without its opening tag where
-    the prompt has that (``opens_think``). The parser also takes a section that never ends, so that one is closed only
-    if something follows it.
+    If TRL's response parser moved the think section out of a message, it is put back, without the tag that the prompt
+    has if it ``opens_think``. The parser also takes a section that never ends; one is closed if something follows it.
     """
     if isinstance(completion, str):
         return completion

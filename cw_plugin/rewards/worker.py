@@ -36,8 +36,7 @@ def main() -> None:
     for which, limit in LIMITS.items():
         hard = resource.getrlimit(which)[1]
         resource.setrlimit(which, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
-    # A fork of the parent keeps its end of the connection open, so that this alone does not tell that it has ended.
-    while os.getppid() == parent:
+    while os.getppid() == parent:  # a fork of the parent may keep the connection open
         if connection.poll(5.0):
             connection.send(grade(*connection.recv()))
 
@@ -49,7 +48,6 @@ def grade(ground_truth: str, text: str, extraction: str, time_limit: float) -> G
         signal.setitimer(signal.ITIMER_PROF, time_limit, time_limit)
         signal.setitimer(signal.ITIMER_VIRTUAL, time_limit + GRACE)
         accuracy, prediction = grading.grade(ground_truth, text, extraction)
-        signal.setitimer(signal.ITIMER_PROF, 0)
         return Grade(accuracy, prediction[:MAX_PREDICTION])
     except OutOfTimeError:
         return Grade(stopped=f"it took more than {time_limit:g} s of CPU time")

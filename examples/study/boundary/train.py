@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
 
 from cw_plugin.errors import NonFiniteError
 from cw_plugin.rewards.boxed import final_boxed
-from cw_plugin.rewards.think import FORMAT_RULES, answer_section
+from cw_plugin.rewards.think import answer_section, matched
 from cw_plugin.rewards.trl import response_text
 from cw_plugin.trl_integration import CWGRPOConfig, CWGRPOTrainer
 
@@ -49,7 +49,7 @@ def grade(text: str, product: int) -> tuple[float, float]:
     All answers here are whole numbers, so that comparing digits takes the place of math-verify.
     """
     right = final_boxed(answer_section(text)) == str(product)
-    return float(right), FORMAT_RULES["matched"](text, False)
+    return float(right), matched(text, False)
 
 
 def kept_by_clip_cov(
