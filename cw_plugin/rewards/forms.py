@@ -20,8 +20,8 @@ _COMMANDS = re.compile(
 )
 
 _BASE = re.compile(r"(\d\s*\)?)\s*_\s*(?:(\d+)|\{\s*(?:\\text\s*\{)?\s*(?:base\s*)?\(?(\w+)\)?\s*\}?\s*\})")
-_BASE_WORDS = dict(zip("two three four five six seven eight nine ten twelve sixteen".split(),
-                       "2 3 4 5 6 7 8 9 10 12 16".split(), strict=True))  # fmt: skip
+_BASE_WORDS = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8",
+               "nine": "9", "ten": "10", "twelve": "12", "sixteen": "16"}  # fmt: skip
 
 # By their singular; a plural ends with s.
 _NAMES = """second sec s; minute min; hour hr h; day; week; month; year yr; mm millimeter millimetre; cm centimeter
