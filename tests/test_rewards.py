@@ -97,6 +97,8 @@ def test_a_mathematician_would_agree(kind):
         ("0.5", "So it is 50% then", 0.0, 1.0),
         ("27", "So it is 50% then", 0.0, 0.0),
         ("E_{1}", "</think> E_{1}", 0.0, 0.0),
+        ("(2,32), (8,18)", "The final answer is $(x, y)=(2,32)$ or $(x, y)=(8,18)$.", 1.0, 1.0),
+        ("(2,32), (8,18)", "The final answer is $(x, y)=(2,32)$ or $(x, y)=(8,19)$.", 0.0, 0.0),
     ],
 )
 def test_extraction_follows_open_rs(gold, text, training, evaluation):
@@ -134,7 +136,7 @@ def test_what_cannot_be_a_ground_truth_is_refused_in_one_sentence(ground_truth, 
 def test_what_is_wrong_with_a_ground_truth():
     assert [ground_truth_problem(value) for value in ("27", 27.0, r"\frac{1}{2}", "50%", "101_2")] == [None] * 5
     assert "cannot read the ground truth 'E_{1},E_{2}'" in ground_truth_problem("E_{1},E_{2}")
-    assert "it took more than" in ground_truth_problem(r"\sin(10^{10^{10}})")  # and is not called unreadable
+    assert ground_truth_problem(hostile.HANGING[0]) is None  # an answer in the same form is right at once
 
 
 def run_script(code: str) -> subprocess.CompletedProcess[str]:

@@ -39,25 +39,27 @@ _HUNDREDTH = sympy.UnevaluatedExpr(sympy.Rational(1, 100))  # how math-verify re
 def grade(ground_truth: str, text: str, extraction: str) -> tuple[float, str]:
     """1.0 or 0.0, and the answer as it stands in the text ("" when there is none)."""
     answer = final_boxed(text)
-    is_boxed = answer is not None
+    is_boxed, formulas = answer is not None, None
     if answer is None:
         found = _parse(text[-MAX_TEXT:], _UNBOXED[extraction])
         percent = any(isinstance(item, sympy.Basic) and item.has(_HUNDREDTH) for item in found)
         answer = next((item + r"\%" * percent for item in found if isinstance(item, str)), "")
+        if " and " in answer and isinstance(found[0], sympy.FiniteSet):
+            formulas = found[0]  # several in a row, "$x = 1$ or $x = 2$", which math-verify reads one by one
     if not answer or len(answer) > MAX_ANSWER:
         return 0.0, answer
-    return float(_is_right(ground_truth, answer, extraction, is_boxed)), answer
+    return float(_is_right(ground_truth, answer, extraction, is_boxed, formulas)), answer
 
 
 @functools.lru_cache(maxsize=4096)  # responses to one prompt often repeat an answer
-def _is_right(ground_truth: str, answer: str, extraction: str, is_boxed: bool) -> bool:
+def _is_right(ground_truth: str, answer: str, extraction: str, is_boxed: bool, formulas: Any = None) -> bool:
     expected, base = split_bases(normalize(final_boxed(ground_truth) or ground_truth))
     given, given_base = split_bases(normalize(answer))
     gold = _parse_ground_truth(point_for_comma(expected, given))
     if gold is None or (base and given_base != base):
         return False
     # Of an answer outside a box, math-verify has left out the unit already.
-    value = _parse_answer(point_for_comma(given, expected), units=is_boxed and not gold.free_symbols)
+    value = formulas or _parse_answer(point_for_comma(given, expected), units=is_boxed and not gold.free_symbols)
     pairs = [(gold, value)]
     signs = bool(re.search(PERCENT, ground_truth)), bool(re.search(PERCENT, answer))
     if signs == (True, False) and _is_number(gold):  # 50 and 0.5 are both right for 50%
