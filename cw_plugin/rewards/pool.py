@@ -43,9 +43,11 @@ class _Worker:
         self.connection, theirs = Pipe()
         command = [sys.executable, "-m", "cw_plugin.rewards.worker", str(theirs.fileno())]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        nowhere = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
         with theirs:
-            self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, **nowhere)
+            self.process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], env=environment,
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
         if self.ask(FIRST_ANSWER, START_LIMIT).stopped:
             raise GradingError(f"A grading process does not start in {START_LIMIT:g} s; the machine is too busy.")
 
