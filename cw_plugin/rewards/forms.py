@@ -55,7 +55,7 @@ def operations(text: str, parsed: Any) -> set[str]:
 
 
 def members(parsed: Any) -> Iterator[sympy.Expr | Relational]:
-    """The parts of lists, matrices, intervals and assignments, those of a set of numbers by size; else the whole."""
+    """The parts of lists, matrices, intervals and assignments, also within each other; of anything else, the whole."""
     if isinstance(parsed, sympy.Eq) and parsed.lhs.is_Symbol:
         yield from members(parsed.rhs)
     elif isinstance(parsed, sympy.And):  # a = b = c
@@ -63,11 +63,8 @@ def members(parsed: Any) -> Iterator[sympy.Expr | Relational]:
     elif isinstance(parsed, (sympy.Expr, Relational)):
         yield parsed
     else:
-        whole = parsed if isinstance(parsed, sympy.MatrixBase) else parsed.args
-        parts = list(itertools.chain.from_iterable(map(members, whole)))
-        if isinstance(parsed, sympy.FiniteSet) and all(part.is_number and part.is_real for part in parts):
-            parts.sort(key=sympy.re)
-        yield from parts
+        for part in parsed if isinstance(parsed, sympy.MatrixBase) else parsed.args:
+            yield from members(part)
 
 
 def _arithmetic(node: Any) -> set[str]:
