@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import hashlib
 import json
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from omegaconf import DictConfig, OmegaConf
 
+from cw_plugin.child_processes import end_with_parent
 from cw_plugin.errors import DataError, HostError, OptionsError, first_line
 from cw_plugin.files import expanded
 from cw_plugin.reports.evaluations import MACHINE, read_settings
@@ -137,13 +136,9 @@ def fingerprint(place: Path) -> str:
 
 def _run(*words: str, log: Path) -> None:
     """``python -m WORDS`` with its output in ``log``; raises HostError if it fails."""
-
-    def end_with_the_parent() -> None:  # or it would keep the GPUs; 1 is PR_SET_PDEATHSIG
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
     command = [sys.executable, "-m", *words]
     with log.open("wb") as output:
-        code = subprocess.run(command, stdout=output, stderr=output, preexec_fn=end_with_the_parent).returncode
+        code = subprocess.run(command, stdout=output, stderr=output, preexec_fn=end_with_parent).returncode
     if code:
         end = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:])
         raise HostError(f"{words[0]} ended with exit code {code}. Its output, {log}, ends:\n{end}")
