@@ -87,7 +87,9 @@ def _checkpoints(path: Path, name: str) -> list[Model]:
             run = step.parent.parent if step.parent.name == "checkpoints" else step.parent
             found.append(Model(f"{name or run.name}-{step.name}", step, int(number)))
     if not found:
-        raise DataError(f"{path} holds no model (config.json), and no whole checkpoint (global_step_*/actor).")
+        raise DataError(
+            f"{path} holds no model (config.json), and no whole checkpoint (global_step_*/actor); name another."
+        )
     return sorted(found, key=lambda model: model.step or 0)
 
 
@@ -165,8 +167,9 @@ def evaluate(models: Sequence[Model], benchmarks: Mapping[str, Path], out: Path,
         try:
             questions[name] = pq.read_table(file).to_pylist()
         except (OSError, pa.ArrowException) as error:
+            why = first_line(error) if file.exists() else "it does not exist"
             how = "run cw-grpo prepare, or correct --benchmarks or --data-dir"
-            raise DataError(f"{file} cannot be read ({first_line(error)}); {how}.") from None
+            raise DataError(f"{file} cannot be read ({why}); {how}.") from None
     try:
         out.mkdir(parents=True, exist_ok=True)
         lock = (out / ".lock").open("w")

@@ -222,7 +222,9 @@ def main() -> None:
         }
         started = wrapped(*args, runtime_env=environment, **kwargs)
         if not ray.get(ray.remote(num_cpus=0)(installed).remote()):
-            raise HostError(f"Ray's workers did not run {HOOK}, so they would train plain GRPO; see Ray's log")
+            raise HostError(
+                f"Ray's workers did not run {HOOK}, so they would train plain GRPO; install cw_plugin on every node"
+            )
         return started
 
     @wrapt.patch_function_wrapper("openrlhf.utils", "get_strategy")

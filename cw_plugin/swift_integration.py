@@ -60,7 +60,8 @@ class CWGRPOTrainer(GRPOTrainer):
             Path(self.args.output_dir), self._cw_options.scope, self._cw_options.kernel, logging.getLogger("cw_plugin")
         )
         if self.template.sequence_parallel_size > 1:
-            raise OptionsError("CW-GRPO has not been tested with sequence_parallel_size > 1; set it to 1")
+            given = self.template.sequence_parallel_size
+            raise OptionsError(f"sequence_parallel_size={given} has not been tested with CW-GRPO; set it to 1")
 
     def _postprocess_batch(self, samples: list[Any], batch_encoded_inputs: list[dict[str, Any]]) -> None:
         super()._postprocess_batch(samples, batch_encoded_inputs)

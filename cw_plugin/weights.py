@@ -131,7 +131,7 @@ def reweight(
     given = [tuple(values.shape) for values in (log_probs, advantages, response_mask, group)]
     if len(shape) != 2 or given[1] not in (shape, by_row) or given[2:] != [shape, by_row]:
         shapes = "log_probs {}, advantages {}, response_mask {} and group {}".format(*given)
-        raise ValueError(f"{shapes} do not fit; give (rows, time), (rows,) or (rows, time), (rows, time), (rows,)")
+        raise ValueError(f"{shapes} do not fit; give (rows, time), (rows,) or (rows, time), (rows, time) and (rows,)")
     every_valid = response_mask != 0
     holes = (every_valid[:, 1:] > every_valid[:, :-1]).count_nonzero()
     if advantages.ndim == 1:

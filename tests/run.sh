@@ -2,7 +2,7 @@
 # Installs what the tests need and runs them: lint, types, unit tests, and end-to-end runs of main_ppo. The slowest of
 # these are left out; -m slow runs them.
 #
-#   bash tests/run.sh [pytest arguments]      for example: bash tests/run.sh -m "not e2e" -k weights
+#   bash tests/run.sh [pytest arguments]      for example: bash tests/run.sh -k weights
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

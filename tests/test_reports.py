@@ -299,7 +299,9 @@ def test_names_are_shown_as_they_are_and_do_nothing(tmp_path):
     assert "<script" not in page
     assert [html.unescape(name) for name in re.findall(r"<th>(.*?)</th>", page)][1:8] == names
     for file in (tmp_path / "out").glob("*.csv"):
-        assert all(text[:1] not in tuple("=+-@") or text == "-" or float(text) < 9 for row in cells(file) for text in row)
+        assert all(
+            text[:1] not in tuple("=+-@") or text == "-" or float(text) < 9 for row in cells(file) for text in row
+        )
 
 
 def other_record(path: Path) -> None:

@@ -131,7 +131,7 @@ def test_the_command_chooses_steps_and_says_what_is_wrong(run, tmp_path, monkeyp
     shutil.copytree(run, tmp_path / "damaged")
     (tmp_path / "damaged" / "checkpoints" / "tokens" / "step_000100.parquet").write_bytes(b"PAR1")
     for arguments, message in (
-        ((run, "--steps", "7"), "has records of step 50, 100, none of them in --steps"),
+        ((run, "--steps", "7"), "has records of step 50, 100; --steps names none of them"),
         ((run, "--steps", "x"), "--steps must be one step"),
         ((tmp_path / "nothing",), "nothing does not exist"),
         ((tmp_path / "empty",), "holds no token record"),

@@ -29,7 +29,7 @@ def load(source: Source, dataset_path: Path | None = None, revision: str | None 
     """
     where = source.path if dataset_path is None else str(dataset_path / source.path)
     if dataset_path is not None and not Path(where).is_dir():
-        raise DataError(f"{where} is not a folder; put a copy of {source.path} there, or correct --local_dataset_path.")
+        raise DataError(f"{where} is not a folder; put a copy of {source.path} there, or correct --local-dataset-path.")
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the error below says what went wrong
     datasets.disable_progress_bars()
     try:
@@ -40,7 +40,7 @@ def load(source: Source, dataset_path: Path | None = None, revision: str | None 
     except (DatasetsError, OSError, ValueError, StopIteration, httpx.HTTPError) as error:
         reason = "it is empty" if isinstance(error, StopIteration) else first_line(error)
         if dataset_path is None:
-            fix = "check the network, --revision, and `hf auth login`, or pass --local_dataset_path"
+            fix = "check the network, --revision, and `hf auth login`, or pass --local-dataset-path"
         else:
             reason, fix = first_line(error.__cause__) if error.__cause__ else reason, "correct it, or download it again"
         raise DataError(f"{where}, split {source.split}, cannot be read ({reason.rstrip('.')}); {fix}.") from error

@@ -76,7 +76,8 @@ def prepare(
             unread[source.name] = str(error)
     if unread and CONTAMINATED in drop:
         why = " ".join(unread.values())
-        raise DataError(f"--drop-contaminated needs the benchmarks; {', '.join(unread)} could not be read: {why}")
+        names = ", ".join(unread)
+        raise DataError(f"--drop-contaminated needs the benchmarks; leave it out, or mend why {names} is unread: {why}")
 
     files = []
     for source in sources:
@@ -104,7 +105,7 @@ def prepare(
             write_whole(path.with_suffix(".report.json"), json.dumps(report, indent=1, ensure_ascii=False) + "\n")
             write_whole(path, partial(pq.write_table, table))
         except OSError as error:
-            raise DataError(f"{path} cannot be written ({error}); free space, or change --local_save_dir.") from error
+            raise DataError(f"{path} cannot be written ({error}); free space, or change --local-save-dir.") from error
         console.print("\n".join(_summary(path, report)), markup=False)
     return [path for path, *_ in files]
 

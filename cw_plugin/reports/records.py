@@ -53,7 +53,7 @@ def read_tokens(path: Path, steps: Container[int] | None = None) -> list[TokenRe
     chosen = [file for file in ordered if steps is None or found[file] in steps]
     if not chosen:
         known = ", ".join(map(str, sorted(set(found.values()))))
-        raise DataError(f"{path} has records of step {known}, none of them in --steps")
+        raise DataError(f"{path} has records of step {known}; --steps names none of them, so change it")
     return [_read(file) for file in chosen]
 
 

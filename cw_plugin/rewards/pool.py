@@ -49,7 +49,9 @@ class _Worker:
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
         if self.ask(FIRST_ANSWER, START_LIMIT).stopped:
-            raise GradingError(f"A grading process does not start in {START_LIMIT:g} s; the machine is too busy.")
+            raise GradingError(
+                f"A grading process does not start in {START_LIMIT:g} s; the machine is too busy, end other programs."
+            )
 
     def ask(self, question: tuple[Any, ...], seconds: float) -> Grade:
         """The grade. If there is none, the process has ended; an EOFError has its exit code."""

@@ -72,7 +72,7 @@ def compute_cw_grpo_advantage(
     if old_log_probs is None:
         raise HostError(
             f"{NAME} needs old_log_probs, but this trainer does not pass them; start verl.trainer.main_ppo "
-            "with a verl version that cw_plugin supports"
+            "of verl 0.7.1 to 0.9.1"
         )
     keys = of_trainer.keys if of_trainer is not None else None
     advantages = _grpo_advantages(token_level_rewards, response_mask, index, config, keys)

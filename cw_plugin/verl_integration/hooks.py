@@ -290,6 +290,5 @@ def require_hooks(config: Any) -> None:
     if absent:
         raise HostError(
             f"cw_plugin does not fit verl {verl.__version__}: {'; '.join(absent)}. "
-            "Install a verl version that cw_plugin supports (its README lists them), or a cw_plugin that supports "
-            "this one"
+            "Install verl 0.7.1 to 0.9.1, or a newer cw_plugin"
         )

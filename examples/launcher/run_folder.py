@@ -57,7 +57,8 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
     try:
         parsed = OverridesParser.create().parse_overrides(overrides)
     except OverrideParseException as error:
-        refuse(f"{error.override!r} is not an override that hydra can read: {str(error).splitlines()[0]}")
+        why = str(error).splitlines()[0]
+        refuse(f"{error.override!r} is not an override that hydra can read ({why}); quote VALUE in KEY='VALUE'")
     return flat({override.key_or_group: override.value() for override in parsed})
 
 

@@ -14,7 +14,8 @@ address, nodes, seconds = [*sys.argv[1:], "600"][:3]
 found, deadline = 0, time.monotonic() + float(seconds)
 while found < int(nodes):
     if time.monotonic() > deadline:
-        sys.exit(f"After {seconds} seconds {found} of {nodes} nodes are in the Ray cluster at {address}.")
+        here = f"{found} of {nodes} nodes are in the Ray cluster at {address}"
+        sys.exit(f"After {seconds} seconds {here}; start Ray on the others.")
     try:
         require_listener(address)  # ray.init would wait for minutes, and end this process
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=True)
