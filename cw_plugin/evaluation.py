@@ -167,9 +167,9 @@ def evaluate(models: Sequence[Model], benchmarks: Mapping[str, Path], out: Path,
         try:
             questions[name] = pq.read_table(file).to_pylist()
         except (OSError, pa.ArrowException) as error:
-            why = first_line(error) if file.exists() else "it does not exist"
+            cause = first_line(error) if file.exists() else "it does not exist"
             how = "run cw-grpo prepare, or correct --benchmarks or --data-dir"
-            raise DataError(f"{file} cannot be read ({why}); {how}.") from None
+            raise DataError(f"{file} cannot be read ({cause}); {how}.") from None
     try:
         out.mkdir(parents=True, exist_ok=True)
         lock = (out / ".lock").open("w")

@@ -88,7 +88,8 @@ class TokenFiles:
         import pyarrow.parquet as pq
 
         group, valid = batch.group.cpu(), batch.response_mask.cpu() != 0
-        log_probs, advantages, rewards = batch.log_probs.cpu(), batch.advantages.cpu(), batch.rewards.cpu()
+        log_probs = batch.log_probs.cpu().float()
+        advantages, rewards = batch.advantages.cpu(), batch.rewards.cpu()
         sizes = valid.sum(-1)
         drawn = torch.isin(group, _drawn(group, sizes, step))
         order = group.argsort(stable=True)

@@ -90,7 +90,7 @@ def token_weights(
     w = of_gaussian = gaussian(z)
     if kernel != "gaussian":
         w = torch.ones_like(z) if kernel == "none" else checked(kernel)(z)
-    return TokenWeights(c.to(z.dtype), mean, sigma, of_gaussian, w, w * (len(w) / float(w.sum())))
+    return TokenWeights(c.to(z.dtype), mean, sigma, of_gaussian, w, w * (len(w) / float(w.sum(dtype=torch.float64))))
 
 
 def _centred(values: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
@@ -159,7 +159,7 @@ def reweight(
         low = extreme if w is of_gaussian else (w < 0.5).to(dtype)
         of_c = [*torch.aminmax(c), weighted.mul_(x - x.mean()).sum()]
         of_w = [w.sum(), w.square().sum(), w.min(), low.sum()]
-        gradient = (x * _LOG2_E).exp2_().sub_(1).mul_(a).square_()  # A^2 (1 - pi)^2
+        gradient = (x * _LOG2_E).exp2_().sub_(1).mul_(a).double().square_()  # A^2 (1 - pi)^2
         of_extreme = [gradient.sum(), gradient.mul_(extreme).sum(), c.mul_(extreme).sum(), c.abs_().sum()]
         sums.append([len(x), mean, sigma, *torch.stack([*of_c, *of_w, *of_extreme]).tolist()])
         rows_of.append(rows)

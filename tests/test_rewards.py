@@ -93,6 +93,7 @@ def test_a_mathematician_would_agree(kind):
         ("27", r"The final answer is $\frac{27}{$.", 0.0, 0.0),  # no other number takes its place
         ("1e-8", "The final answer is $1e-8$.", 1.0, 1.0),  # read as in a box
         ("27", "The final answer is $26 + 1$.", 0.0, 1.0),
+        ("5050", r"The final answer is $\sum_{k=1}^{100} k$.", 0.0, 0.0),  # that restates the question
         ("50%", "So it is 50% then", 0.0, 1.0),
         ("0.5", "So it is 50% then", 0.0, 1.0),
         ("27", "So it is 50% then", 0.0, 0.0),
@@ -309,6 +310,19 @@ def test_no_right_answer_is_lost_to_killed_workers():
         assert [future.result() for future in graded] == [1.0] * 200
     pool.close()
     assert set(workers_of(os.getpid())) == before
+
+
+def test_an_answer_that_waited_for_long_survives_a_killed_worker():
+    pool = GradingPool(time_limit=0.5, workers=1)
+    assert pool.grade("1", BOXED % 1).accuracy == 1.0
+    worker = pool._idle.get()
+    with ThreadPoolExecutor(1) as threads:
+        graded = threads.submit(pool.grade, "2", BOXED % 2)
+        time.sleep(6)  # more than the wall-clock limit
+        worker.process.kill()
+        pool._idle.put(worker)
+        assert graded.result().accuracy == 1.0
+    pool.close()
 
 
 def test_no_worker_outlives_a_killed_parent():

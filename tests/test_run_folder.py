@@ -388,5 +388,5 @@ def test_what_is_written_by_default_is_ignored_by_git():
     written = ["report/report.html", "evaluation/a/aime24.jsonl", "runs/a/train.log", "checkpoints/a/metrics.jsonl"]
     ignored = subprocess.run(["git", "check-ignore", *written], cwd=ROOT, capture_output=True, text=True).stdout.split()
     assert ignored == written
-    package = ["git", "check-ignore", "--no-index", "cw_plugin/evaluation/ask.py"]
+    package = ["git", "check-ignore", "--no-index", "cw_plugin/evaluation.py"]
     assert subprocess.run(package, cwd=ROOT).returncode == 1

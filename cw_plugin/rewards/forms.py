@@ -69,7 +69,7 @@ def members(parsed: Any) -> Iterator[sympy.Expr | Relational]:
 
 def _arithmetic(node: Any) -> set[str]:
     if isinstance(node, sympy.Add) and sum(map(_is_rational, _parts(node))) > 1:
-        return {"sum"}
+        return {"addition"}
     if isinstance(node, sympy.Mul):
         factors = [factor for factor in _parts(node) if factor != -1 and not _is_power_of_ten(factor)]
         below = [factor.base for factor in factors if isinstance(factor, sympy.Pow) and factor.exp == -1]

@@ -74,7 +74,7 @@ def _is_right(ground_truth: str, answer: str, extraction: str, is_boxed: bool, f
     # lighteval's extraction takes a sum as well, as in "the answer is $9+1$".
     allowed = operations(expected, gold) | ({"irrational"} if gold.free_symbols else set())
     if not is_boxed and extraction == "evaluation":
-        allowed |= {"sum", "matrices"}
+        allowed |= {"addition", "matrices"}
     if not isinstance(gold, sympy.Eq):
         given = last_side(given)
     return units_agree(expected, given) and operations(given, value) <= allowed

@@ -41,7 +41,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self.connection, theirs = Pipe()
-        command = [sys.executable, "-m", "cw_plugin.rewards.worker", str(theirs.fileno())]
+        command = [sys.executable, "-m", "cw_plugin.rewards.worker", str(theirs.fileno()), str(os.getpid())]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         with theirs:
             self.process = subprocess.Popen(
@@ -100,8 +100,8 @@ class GradingPool:
         """
         question = (ground_truth, text[-MAX_CHARACTERS:], extraction, self.time_limit)
         limit = WALL_FACTOR * self.time_limit
+        grade, worker = None, self._idle.get()  # may wait for long, which is not the answer's time
         deadline, pause = time.monotonic() + limit, 0.0
-        grade, worker = None, self._idle.get()
         try:
             while grade is None:
                 try:

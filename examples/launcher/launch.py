@@ -132,7 +132,7 @@ def main() -> int:
         guard.end_all()  # whatever a guard that was killed has left
     if process.returncode == 0:
         if run.steps is not None and not run.finished:
-            print(f"{run.path} has ended at step {run.logged} of {run.steps}, and is not finished.")
+            print(f"{run.path} has ended at step {run.logged or run.checkpoint} of {run.steps}, and is not finished.")
         return 0
     text = log.read_text(errors="replace")
     print("\n".join(text.splitlines()[-30:]), file=sys.stderr)

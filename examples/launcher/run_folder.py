@@ -143,8 +143,8 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether the run is complete. A checkpoint of the last step alone does not say so: verl validates after it."""
-        return self.steps is not None and self.logged >= self.steps
+        """Whether the run is complete. Where metrics are logged, a checkpoint does not say so: verl validates after it."""
+        return self.steps is not None and (self.logged or self.checkpoint) >= self.steps
 
     def refuse_other_settings(self) -> None:
         """Exit 2 if the folder has results of other settings, or if the command would overwrite results."""
