@@ -7,6 +7,7 @@ python examples/study/report.py boundary RESULTS
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -159,7 +160,7 @@ def updates(gradients: pd.DataFrame) -> Table:
         f"{ours.weak_tokens}% of the tokens have a kernel below one half under {NAMES['cw_grpo']}; they hold "
         f"{ours.weak_squares}% of the sum of squared gradients with respect to the logits of tokens. As many of the "
         f"least probable tokens hold {ours.unlikely_squares}% of it; {ours.weak_unlikely}% of those with a low kernel "
-        "are among them. Of the starting model; 95% intervals by jackknife over batches.")  # fmt: skip
+        "are among them. Of the starting model; 95% intervals from leaving out a sixteenth of the batches at a time.")  # fmt: skip
 
 
 def search(steps: pd.DataFrame) -> Table:
@@ -216,7 +217,12 @@ def study_page(folder: Path) -> tuple[str, list[Table], dict[str, Figure]]:
                       for method, runs in by_method(of).items()}  # fmt: skip
             drawn[f"{name}-{what}"] = figures.curves(series, *how, size=(5.2, 3.6))
     drawn["contributions"] = figures.contributions(tokens)
-    return "Entropy is a mean of 25 steps; a band is a standard deviation of seeds.", tables, drawn
+    caption = (
+        "Entropy is a mean of 25 steps; a band is a standard deviation of seeds. In the tables, \"best to last\" is above 0 "
+        "even for a run that does not fall: the best of noisy validations is high by chance. \"Above the start\" has the "
+        "interval of a difference of two independent means with unequal variances (Welch's)."
+    )
+    return caption, tables, drawn
 
 
 class Boundary:
@@ -304,7 +310,7 @@ class Boundary:
             {"": f"{SHORT[name]}, {host}"} | cells(runs[host][name], THREE) for name in plan.METHODS for host in runs
         ]
         note = f"After {plan.STEPS} steps. Accuracy is of 1,024 answers with TRL and of 512 with verl."
-        return table("Do the hosts agree?", rows, note)
+        return table("Do TRL and verl agree?", rows, note)
 
     def map(self) -> Figure:
         title = "Accuracy of CW-GRPO less that of GRPO, points"
@@ -344,7 +350,10 @@ def boundary_page(folder: Path) -> tuple[str, list[Table], dict[str, Figure]]:
         first_wrong(pd.read_parquet(folder / "first_wrong.parquet")),
         every.settings("Without a limit on the gradient norm", plan.CONTROLS), every.hosts(),
     ]  # fmt: skip
-    caption = "A cell of the map: the difference, the accuracy of GRPO | CW-GRPO, the runs that collapsed."
+    caption = (
+        "A cell of the map: the difference, the accuracy of GRPO | CW-GRPO, the runs that collapsed. \"The centre\" is a "
+        "learning rate of 3e-5 and 2 updates from one batch; each other setting changes it."
+    )
     return caption, tables, {"map": every.map()}
 
 
@@ -358,9 +367,10 @@ def main(name: str, folder: str | Path = "") -> None:
     for file, figure in drawn.items():
         figures.save(figure, folder / file, ["svg"])
     images = "".join(f"![{file}]({file}.svg)\n" for file in drawn)
-    head = f"# Results of the {name} study\n\nWritten by `examples/study/report.py`.\n\n".replace(
-        "study study", "study"
-    )
+    study = {"study": "study", "boundary": "boundary study"}[name]
+    readme = os.path.relpath(committed.parent / "README.md", folder)
+    about = f"All tables and figures of [the {study}]({readme}), written by `examples/study/report.py`."
+    head = f"# Results of the {study}\n\n{about}\n\n"
     write_whole(folder / "README.md", "\n".join([head + images, caption, "", *(of.markdown() for of in tables)]))
 
 
