@@ -160,7 +160,8 @@ def updates(gradients: pd.DataFrame) -> Table:
         f"{ours.weak_tokens}% of the tokens have a kernel below one half under {NAMES['cw_grpo']}; they hold "
         f"{ours.weak_squares}% of the sum of squared gradients with respect to the logits of tokens. As many of the "
         f"least probable tokens hold {ours.unlikely_squares}% of it; {ours.weak_unlikely}% of those with a low kernel "
-        "are among them. Of the starting model; 95% intervals from leaving out a sixteenth of the batches at a time.")  # fmt: skip
+        "are among them. Of the starting model; 95% intervals from leaving out a sixteenth of the batches "
+        "at a time.")  # fmt: skip
 
 
 def search(steps: pd.DataFrame) -> Table:
@@ -218,9 +219,10 @@ def study_page(folder: Path) -> tuple[str, list[Table], dict[str, Figure]]:
             drawn[f"{name}-{what}"] = figures.curves(series, *how, size=(5.2, 3.6))
     drawn["contributions"] = figures.contributions(tokens)
     caption = (
-        "Entropy is a mean of 25 steps; a band is a standard deviation of seeds. In the tables, \"best to last\" is above 0 "
-        "even for a run that does not fall: the best of noisy validations is high by chance. \"Above the start\" has the "
-        "interval of a difference of two independent means with unequal variances (Welch's)."
+        "Entropy is a mean of 25 steps; a band is a standard deviation of seeds. "
+        'In the tables, "best to last" is above 0 even for a run that does not fall: the best of noisy validations is '
+        'high by chance. "Above the start" has the interval of a difference of two independent means with unequal '
+        "variances (Welch's)."
     )
     return caption, tables, drawn
 
@@ -351,7 +353,7 @@ def boundary_page(folder: Path) -> tuple[str, list[Table], dict[str, Figure]]:
         every.settings("Without a limit on the gradient norm", plan.CONTROLS), every.hosts(),
     ]  # fmt: skip
     caption = (
-        "A cell of the map: the difference, the accuracy of GRPO | CW-GRPO, the runs that collapsed. \"The centre\" is a "
+        'A cell of the map: the difference, the accuracy of GRPO | CW-GRPO, the runs that collapsed. "The centre" is a '
         "learning rate of 3e-5 and 2 updates from one batch; each other setting changes it."
     )
     return caption, tables, {"map": every.map()}

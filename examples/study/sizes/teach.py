@@ -61,7 +61,10 @@ def teach(width: int, folder: Path) -> dict[str, float]:
             if right >= TRIED and (right := accuracy(average.module, *how, 16)) >= ENOUGH:
                 break
     if right > HIGH:
-        sys.exit(f"width {width}: {right:.1%} of the answers are right, not 45 to 50%: set EVERY to fewer steps")
+        sys.exit(
+            f"width {width}: {right:.1%} of the answers are right, more than {HIGH:.0%}; "
+            "lower EVERY in teach.py and run again"
+        )
     seen = accuracy(average.module, *how, 16, "train")
     task.save(average.module, tokenizer, folder)
     seconds = round(time.monotonic() - began)
