@@ -143,7 +143,7 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether the run is complete. Where metrics are logged, a checkpoint does not say so: verl validates after it."""
+        """Whether the run is complete. Where metrics are logged, a checkpoint does not say: verl validates after it."""
         return self.steps is not None and (self.logged or self.checkpoint) >= self.steps
 
     def refuse_other_settings(self) -> None:
