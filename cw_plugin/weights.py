@@ -83,14 +83,16 @@ def token_weights(
     """The paper's equations for the N > 0 valid tokens of one group; ``kernel`` as in :func:`reweight`."""
     c = _centred(log_probs) * _centred(advantages)
     mean = float(c.mean())
-    sigma = float((c - mean).square_().mean().sqrt())
+    deviation = c - mean
+    sigma = math.sqrt(float(deviation @ deviation) / len(c))
     if abs(mean) >= 10 * sigma:
         sigma = 0.0
-    z = (c * (1 / sigma if sigma else 0.0)).to(log_probs.dtype)
+    c = c.to(log_probs.dtype)
+    z = c * (1 / sigma if sigma else 0.0)
     w = of_gaussian = gaussian(z)
     if kernel != "gaussian":
         w = torch.ones_like(z) if kernel == "none" else checked(kernel)(z)
-    return TokenWeights(c.to(z.dtype), mean, sigma, of_gaussian, w, w * (len(w) / float(w.sum(dtype=torch.float64))))
+    return TokenWeights(c, mean, sigma, of_gaussian, w, w * (len(w) / float(w.sum(dtype=torch.float64))))
 
 
 def _centred(values: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
@@ -132,14 +134,14 @@ def reweight(
     if len(shape) != 2 or given[1] not in (shape, by_row) or given[2:] != [shape, by_row]:
         shapes = "log_probs {}, advantages {}, response_mask {} and group {}".format(*given)
         raise ValueError(f"{shapes} do not fit; give (rows, time), (rows,) or (rows, time), (rows, time) and (rows,)")
-    every_valid = response_mask != 0
+    every_valid = response_mask.bool()
     holes = (every_valid[:, 1:] > every_valid[:, :-1]).count_nonzero()
     if advantages.ndim == 1:
         advantages = advantages[:, None].expand(shape)
     dtype = torch.promote_types(log_probs.dtype, torch.float32)
-    result = torch.zeros(0 if log_probs.is_cpu else shape, dtype=dtype, device=log_probs.device)
-    if log_probs.is_cpu:  # NumPy asks for huge pages, which the first write fills three times faster
-        result = torch.from_numpy(np.zeros(shape, result.numpy().dtype))
+    # NumPy asks for huge pages, which the first write fills three times faster.
+    cpu = log_probs.is_cpu
+    result = torch.from_numpy(np.zeros(shape, str(dtype)[6:])) if cpu else log_probs.new_zeros(shape, dtype=dtype)
     sums, rows_of = [], []  # of each group with a token
     for rows in group.argsort(stable=True).split(group.unique(return_counts=True)[1].tolist()):
         valid = every_valid.index_select(0, rows.to(log_probs.device))
@@ -156,10 +158,9 @@ def reweight(
             result[place] = part
 
         extreme = torch.lt(of_gaussian, 0.5, out=torch.empty_like(w))
-        low = extreme if w is of_gaussian else (w < 0.5).to(dtype)
-        of_c = [*torch.aminmax(c), weighted.mul_(x - x.mean()).sum()]
-        of_w = [w.sum(), w.square().sum(), w.min(), low.sum()]
-        gradient = (x * _LOG2_E).exp2_().sub_(1).mul_(a).double().square_()  # A^2 (1 - pi)^2
+        of_c = [*torch.aminmax(c), weighted.mul_(x - x.mean()).sum(dtype=torch.float64)]
+        of_w = [w.sum(), w.square().sum(), w.min(), (extreme if w is of_gaussian else w < 0.5).sum().to(dtype)]
+        gradient = (x * _LOG2_E).exp2_().sub_(1).mul_(a).square_()  # A^2 (1 - pi)^2
         of_extreme = [gradient.sum(), gradient.mul_(extreme).sum(), c.mul_(extreme).sum(), c.abs_().sum()]
         sums.append([len(x), mean, sigma, *torch.stack([*of_c, *of_w, *of_extreme]).tolist()])
         rows_of.append(rows)
