@@ -26,6 +26,7 @@ def install(venv: Path, script: str = "cpu/install.sh", **more: str) -> subproce
     [
         ("unfinished\n", "nothing in it says that this clone"),
         ("unfinished\n/another/clone\n", "was made by the clone /another/clone, and this one is"),
+        (f"unfinished\n{ROOT.resolve()}\nanother.sh\n", "was made by another.sh of this clone"),
     ],
 )
 @pytest.mark.parametrize("script", ["cpu/install.sh", "openrlhf/cpu/install.sh"])
@@ -67,7 +68,7 @@ def test_an_environment_of_this_clone_is_replaced_and_a_failure_names_the_log(ou
     assert 'failed at "install torch' in last and f"{ours}/install.log has the rest" in last
     assert any(line.startswith("ERROR:") for line in lines)
     assert "\n".join(lines) in (ours / "install.log").read_text()
-    assert (ours / ".cw_plugin_cpu").read_text() == f"unfinished\n{ROOT.resolve()}\n"
+    assert (ours / ".cw_plugin_cpu").read_text() == f"unfinished\n{ROOT.resolve()}\ninstall.sh\n"
     assert (ours / "bin" / "python").exists() and not (ours / "old").exists()
 
 

@@ -10,7 +10,7 @@ fail() {
 make_environment() {
     [[ $venv != *" "* ]] ||
         fail "$venv has a space in it, and Ray starts no worker from there; name another directory with VENV=..."
-    stamp=$venv/.cw_plugin_cpu # "unfinished", or a hash of what was installed; and which clone made it
+    stamp=$venv/.cw_plugin_cpu # "unfinished", or a hash of what was installed; which clone made it; and which script
     log=$venv/install.log
     hash=$(echo "$python $root" | cat - "$@" "${BASH_SOURCE[0]}" | sha256sum | cut -d ' ' -f 1)
     leave_if_up_to_date
@@ -19,20 +19,22 @@ make_environment() {
     flock -n 9 || { echo "$name: another one is making $venv; waiting for it ..." && flock 9; }
     leave_if_up_to_date
     if [ -e "$venv" ] || [ -L "$venv" ]; then
-        { read -r _ && read -r maker; } 2>/dev/null <"$stamp" || maker=
+        maker='' script=''
+        { read -r _ && read -r maker && read -r script; } 2>/dev/null <"$stamp" || true
         other="remove it yourself, or name another directory with VENV=..."
         [ -n "$maker" ] || fail "$venv exists, and nothing in it says that this clone, $root, made it: $other"
         [ "$maker" = "$root" ] || fail "$venv was made by the clone $maker, and this one is $root: $other"
+        [ "${script:-$name}" = "$name" ] || fail "$venv was made by $script of this clone, $root, for another framework: $other"
     fi
     trap on_exit EXIT
     begin "make the virtual environment $venv with $python"
     rm -rf -- "$venv" # from scratch: pip can take a package that an interrupted run left in pieces for a whole one
     mkdir -p -- "$venv"
-    printf '%s\n' unfinished "$root" >"$stamp"
+    printf '%s\n' unfinished "$root" "$name" >"$stamp"
     logged "$python" -m venv "$venv"
 }
 leave_if_up_to_date() {
-    [ "$(cat "$stamp" 2>/dev/null)" = "$hash"$'\n'"$root" ] || return 0
+    [ "$(cat "$stamp" 2>/dev/null)" = "$hash"$'\n'"$root"$'\n'"$name" ] || return 0
     echo "$venv is up to date."
     exit
 }
@@ -75,6 +77,6 @@ END
 }
 
 finish_environment() {
-    printf '%s\n' "$hash" "$root" >"$stamp"
+    printf '%s\n' "$hash" "$root" "$name" >"$stamp"
     echo "Done. To use it: source $venv/bin/activate"
 }
