@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import gc
 import os
 import random
@@ -159,30 +160,30 @@ def estimators(groups: int, device: str, in_trainer: bool, kind: str = "uniform"
 
 def measure_records(console: Console, options: argparse.Namespace) -> None:
     """What a record of tokens adds to the estimator's call in its step."""
-    for groups in (12, options.groups):  # the paper's step has 12
-        tensors = step_batch(groups, options.device, "quarter")
-        rows = len(tensors["response_mask"])
-        generator = torch.Generator().manual_seed(2)
-        ids = (151_936 * torch.rand(rows, WIDTH, generator=generator).pow(4)).long()  # some tokens are more frequent
-        index = tensors.pop("index")
-        tensors |= {"responses": ids, "prompts": ids[:, :200]}
-        with tempfile.TemporaryDirectory() as folder:
-            trainer = legacy_trainer("algorithm.adv_estimator=cw_grpo", f"trainer.default_local_dir={folder}")
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = legacy_trainer("algorithm.adv_estimator=cw_grpo", f"trainer.default_local_dir={folder}")
+        for step, groups in ((50, 12), (100, options.groups)):  # both are recorded; the paper's step has 12
+            tensors = step_batch(groups, options.device, "quarter")
+            rows = len(tensors["response_mask"])
+            generator = torch.Generator().manual_seed(2)
+            ids = (151_936 * torch.rand(rows, WIDTH, generator=generator).pow(4)).long()  # some are more frequent
+            index = tensors.pop("index")
+            tensors |= {"responses": ids, "prompts": ids[:, :200]}
 
-            def call(step: int, tensors: dict = tensors, index: Any = index, trainer: Any = trainer) -> None:
-                trainer.global_steps = step
+            def call(at_step: int, tensors: dict = tensors, index: Any = index) -> None:
+                trainer.global_steps = at_step
                 data = DataProto.from_dict(tensors=tensors, non_tensors={"uid": index})
                 ray_trainer.compute_advantage(data, adv_estimator="cw_grpo", config=trainer.config.algorithm)
 
-            candidates = {"plain": lambda: call(2), "recorded": lambda: call(50)}
+            candidates = {"plain": functools.partial(call, 2), "recorded": functools.partial(call, step)}
             times = measure(candidates, options.device, options.rounds, shuffled=False)
             plain, recorded = (statistics.median(times[name]) for name in ("plain", "recorded"))
             megabytes = max(path.stat().st_size for path in Path(folder).rglob("*.parquet")) / 1e6
-        console.print(
-            f"\n{groups} groups, {int(tensors['response_mask'].sum())} tokens: cw_grpo takes {1e3 * plain:.0f} ms, and "
-            f"{1e3 * recorded:.0f} ms in a step whose tokens it records, {megabytes:.1f} MB; that is every "
-            f"{Options().record_every}th step by default."
-        )
+            tokens = int(tensors["response_mask"].sum())
+            console.print(
+                f"\n{groups} groups, {tokens} tokens: cw_grpo takes {1e3 * plain:.0f} ms, and {1e3 * recorded:.0f} ms "
+                f"in a step that it records (by default every {Options().record_every}th), {megabytes:.1f} MB."
+            )
 
 
 def losses(rows: int, device: str) -> dict[str, Callable[[], object]]:
