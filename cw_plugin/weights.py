@@ -138,16 +138,15 @@ def reweight(
         raise ValueError(f"{shapes} do not fit; give (rows, time), (rows,) or (rows, time), (rows, time) and (rows,)")
     every_valid = response_mask.bool()
     booleans = every_valid.cpu().numpy()  # NumPy counts them ten times faster
-    every_count, holes = torch.from_numpy(booleans.sum(1)), (booleans[:, 1:] > booleans[:, :-1]).any()
+    lengths, holes = torch.from_numpy(booleans.sum(1)), (booleans[:, 1:] > booleans[:, :-1]).any()
     advantages = advantages[:, None].expand(shape) if advantages.ndim == 1 else advantages
     dtype = torch.promote_types(log_probs.dtype, torch.float32)
-    result = torch.zeros(shape, dtype=dtype, device=log_probs.device)
-    if log_probs.is_cpu:  # NumPy asks for huge pages, filled three times faster; its dtypes have PyTorch's names
-        result = torch.from_numpy(np.zeros(shape, str(dtype)[6:]))
+    # NumPy, whose dtypes have PyTorch's names, asks for huge pages, which the first write fills three times faster.
+    cpu = log_probs.is_cpu
+    result = torch.from_numpy(np.zeros(shape, str(dtype)[6:])) if cpu else log_probs.new_zeros(shape, dtype=dtype)
     sums, rows_of = [], []  # of each group with a token
     for rows in group.argsort(stable=True).split(group.unique(return_counts=True)[1].tolist()):
-        counts = every_count[rows].tolist()
-        if not any(counts):
+        if not any(counts := lengths[rows].tolist()):
             continue
         # Where each row's tokens stand: positions if there are holes, else a slice, which is copied faster.
         places = [every_valid[row].nonzero()[:, 0] for row in rows] if holes else map(slice, counts)
