@@ -1,7 +1,5 @@
 """Child processes that end with their parent, also when it is killed. Linux alone."""
 
-from __future__ import annotations
-
 import ctypes
 import signal
 

@@ -1,7 +1,5 @@
 """The console script ``cw-grpo``."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The errors this package raises. Each message says what is wrong, the value seen, and what to do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -13,7 +11,7 @@ class CWGRPOError(Exception):
     ``__init__``, so that it passes through Ray and multiprocessing unchanged.
     """
 
-    def __reduce__(self) -> tuple[Callable[..., CWGRPOError], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return _restore, (type(self), self.args, self.__dict__)
 
 

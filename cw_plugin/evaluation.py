@@ -3,8 +3,6 @@
 ``OUT/MODEL/BENCHMARK.jsonl`` is verl's dump of the graded answers, ``.yaml`` beside it what they were asked with.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Writes files that are complete or absent, and finds files that are results."""
 
-from __future__ import annotations
-
 import os
 import uuid
 from collections.abc import Callable

@@ -12,8 +12,6 @@ A kernel gets the tokens of one group, as a tensor (N,), and returns their weigh
 same shape, finite and not negative. z is 0 for all tokens of a group whose covariances do not differ.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING

@@ -16,8 +16,6 @@ Weights are computed in the trainer's process, over the whole batch, before its 
 prompt group is ``index // n_samples_per_prompt``, as in OpenRLHF's own advantages.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """The options of CW-GRPO, the same on every host. The method has no hyperparameter."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -41,7 +39,7 @@ class Options:
             kernels.load(self.kernel)
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Options:
+    def of(cls, given: Mapping[str, Any]) -> "Options":
         """Options by name, as a host's configuration holds them.
 
         Raises:
@@ -54,7 +52,7 @@ class Options:
         return cls(**given)
 
     @classmethod
-    def from_environment(cls) -> Options:
+    def from_environment(cls) -> "Options":
         """Options of a host whose command line takes none: ``CW_GRPO_SCOPE``, ``CW_GRPO_KERNEL`` and
         ``CW_GRPO_RECORD_EVERY``.
 

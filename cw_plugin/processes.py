@@ -1,7 +1,5 @@
 """Weights where several processes hold the rows of a batch, for trainers that are built on accelerate."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a run records besides its logs, on every host: tokens of some steps, with what the weights did to them."""
 
-from __future__ import annotations
-
 import functools
 import json
 import logging

@@ -1,7 +1,5 @@
 """What differs between two configurations."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any

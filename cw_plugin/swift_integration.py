@@ -4,8 +4,6 @@ A plugin cannot add flags to ms-swift's command line, so the options are environ
 ``CW_GRPO_KERNEL`` and ``CW_GRPO_RECORD_EVERY`` (:class:`cw_plugin.options.Options`). Records go to output_dir/tokens.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

@@ -21,8 +21,6 @@ Where the paper is silent:
 * A group without a valid token has weight 0 everywhere and takes no part in the statistics.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, fields
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 r"""Extracts the final answer from a dataset's answer column."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Training problems that are also in a benchmark."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence

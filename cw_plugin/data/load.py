@@ -1,7 +1,5 @@
 """Reads a dataset from the hub, or from a local copy with the same layout."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any

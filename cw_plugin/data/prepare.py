@@ -1,7 +1,5 @@
 """Turns datasets into checked parquet files in verl's schema."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Collection, Sequence

@@ -1,7 +1,5 @@
 r"""The prompts that can be put around a question."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import NamedTuple

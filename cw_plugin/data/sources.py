@@ -1,7 +1,5 @@
 r"""The sources of the paper's data (its Table 4), and the names of their columns."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

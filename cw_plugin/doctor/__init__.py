@@ -4,8 +4,6 @@ A check is a function from the composed configuration to findings. Those of :dat
 verl nor torch, run before every training that a script of examples/ starts.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """The checks: of settings, files, the hooks in verl, and Ray."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import re

@@ -1,7 +1,5 @@
 """How covariance is distributed over tokens: the paper's Table 1, and what Figure 3 draws."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -1,7 +1,5 @@
 """Reads the graded answers of ``cw-grpo evaluate``: ``answers, notes = read_answers(folder)``."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

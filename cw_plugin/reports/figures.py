@@ -1,7 +1,5 @@
 """Figures, by matplotlib. Lines differ in brightness and dashes, so that they can be told apart in grey."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import textwrap

@@ -1,7 +1,5 @@
 """A table as a page, a paper, a spreadsheet and a terminal want it, by pandas."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Confidence intervals and tests, by scipy. Methods are compared over seeds; checkpoints, over questions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Reads the token records of a run (``tokens/step_*.parquet``, written by recording.py)."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Container

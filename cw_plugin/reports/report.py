@@ -1,7 +1,5 @@
 """``cw-grpo report``: writes one page, its tables and its figures from folders of runs and evaluations."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain

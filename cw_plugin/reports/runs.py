@@ -1,7 +1,5 @@
 """A run: its metrics from any logger of verl, TRL or OpenRLHF, its settings, and which method it is."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

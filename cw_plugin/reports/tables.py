@@ -1,7 +1,5 @@
 """What became of each method, scores of checkpoints, and the settings in which runs or evaluations differ."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any

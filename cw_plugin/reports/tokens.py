@@ -3,8 +3,6 @@
 tokens.html is the page without its data, which are the records' values, bit for bit, in a block for each prompt group.
 """
 
-from __future__ import annotations
-
 import base64
 import html
 import json

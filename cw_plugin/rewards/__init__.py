@@ -9,8 +9,6 @@ Usage, for training and validation alike::
 The grading processes start with the first answer (see :mod:`cw_plugin.rewards.pool`).
 """
 
-from __future__ import annotations
-
 import sys
 from decimal import Decimal
 from numbers import Number

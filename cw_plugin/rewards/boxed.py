@@ -1,7 +1,5 @@
 r"""Finds the boxed answer of a text in a single pass, even over hostile text, and normalises answers."""
 
-from __future__ import annotations
-
 import math
 import numbers
 import re

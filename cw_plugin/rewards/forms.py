@@ -3,8 +3,6 @@ r"""The form of an answer: operations still to be carried out, the base of a num
 math-verify compares values. So ``37 \cdot 43`` equals 1591, and ``101_3`` equals ``101_2``, of which it drops the base.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ math-verify limits its own time with ``signal.alarm``, which needs the main thre
 timeouts are off, and :mod:`cw_plugin.rewards.worker` limits the process.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Sequence

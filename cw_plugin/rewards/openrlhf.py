@@ -11,8 +11,6 @@ With other options, the file is one's own, of two lines::
     reward_func = openrlhf_reward(format_weight=0.5)
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ verl calls the reward from threads of Ray actors. So the workers are fresh inter
 threads. Each has a connection of its own, so that one can be killed at any moment without harm to the others.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import queue

@@ -1,7 +1,5 @@
 """The think section of a response: whether it is well formed, and the text after it."""
 
-from __future__ import annotations
-
 import functools
 
 OPEN, CLOSE = "<think>", "</think>"

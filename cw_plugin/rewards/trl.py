@@ -8,8 +8,6 @@ There are two functions, because TRL logs each one separately and weights them b
 grade as :func:`cw_plugin.rewards.compute_score` does, in the same processes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -5,8 +5,6 @@ process, whose caches are worth seconds. That does not stop a loop in C; a secon
 Both count only the CPU time of this process, so a right answer is not graded as wrong because the machine is busy.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import resource

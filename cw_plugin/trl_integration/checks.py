@@ -1,7 +1,5 @@
 """What is refused before training: a TRL without what the weights need, and settings that lose the weights."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

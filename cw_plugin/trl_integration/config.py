@@ -1,7 +1,5 @@
 """The options of CW-GRPO beside TRL's own, and the file with all of a run's arguments."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The trainer: TRL's GRPOTrainer, trained on w~ A in place of A."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 import textwrap

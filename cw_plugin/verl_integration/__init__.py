@@ -1,5 +1,3 @@
 """Only this folder touches verl: estimator, policy loss, options, and hooks (listed in hooks.py)."""
 
-from __future__ import annotations
-
 NAME = "cw_grpo"  # the name of the advantage estimator, the policy loss, and the options under ``algorithm``

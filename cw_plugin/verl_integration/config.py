@@ -1,7 +1,5 @@
 """Composes verl's configuration as ``main_ppo`` does, but in half a second, without loading verl or torch."""
 
-from __future__ import annotations
-
 import difflib
 import importlib.util
 import os

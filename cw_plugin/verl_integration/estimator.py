@@ -1,7 +1,5 @@
 """``algorithm.adv_estimator=cw_grpo``: verl's GRPO advantages times the weights of the paper."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar

@@ -12,8 +12,6 @@ function that a hook needs, the problem is logged once on stderr, :func:`require
 and the estimator refuses to run without log-probs.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import inspect

@@ -7,8 +7,6 @@ one micro-batch of one rank, because that is all a policy loss sees (verl's clip
 change with the micro-batch size.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The options, ``+algorithm.cw_grpo.<key>=<value>``, and the combinations of settings that cannot work."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any

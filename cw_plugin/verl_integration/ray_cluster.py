@@ -1,7 +1,5 @@
 """The Ray cluster that verl's ``ray.init`` would join."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

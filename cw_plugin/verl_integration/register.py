@@ -6,8 +6,6 @@ environment of every process. This module imports nothing heavy: code that needs
 imports it.
 """
 
-from __future__ import annotations
-
 import sys
 
 import cw_plugin

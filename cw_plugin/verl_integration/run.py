@@ -1,7 +1,5 @@
 """The state of the training run in this process, and what it reports: metrics and token records."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import weakref
