@@ -20,8 +20,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.child_processes import end_with_parent
 from cw_plugin.errors import DataError, HostError, OptionsError, first_line
-from cw_plugin.files import expanded
 from cw_plugin.reports.evaluations import MACHINE, read_settings
+from cw_plugin.reports.runs import split_name
 from cw_plugin.settings import differences, flat
 from cw_plugin.verl_integration.config import compose
 
@@ -55,26 +55,19 @@ class Model(NamedTuple):
 
 def find_models(arguments: Sequence[str]) -> list[Model]:
     """The models that ``PLACE`` or ``NAME=PLACE`` name: a Hugging Face name or folder, a ``global_step_*`` folder, or a
-    run's, which stands for all of its whole checkpoints, by step.
-
-    Raises:
-        DataError: a folder holds no model.
-    """
+    run's, which stands for all of its whole checkpoints, by step. A folder that holds no model is a DataError."""
     models = []
     for argument in arguments:
-        named = None if expanded(argument).exists() else re.fullmatch(r"([\w.-]+)=(.+)", argument)
-        name, place = (named[1], named[2]) if named else ("", argument)
-        path = expanded(place).resolve()
-        if not path.exists():
-            models.append(Model(name or path.name, place))
-        elif (path / "config.json").is_file():
-            models.append(Model(name or path.name, path))
+        name, place = split_name(argument)
+        path = place.resolve()
+        if not path.is_dir() or (path / "config.json").is_file():
+            models.append(Model(name or path.name, path if path.is_dir() else str(place)))
         else:
             models += _checkpoints(path, name)
     return models
 
 
-def _checkpoints(path: Path, name: str) -> list[Model]:
+def _checkpoints(path: Path, name: str | None) -> list[Model]:
     found = []
     for step in (path, *path.glob("global_step_*"), *path.glob("checkpoints/global_step_*")):
         number = step.name.removeprefix("global_step_")
@@ -94,10 +87,7 @@ def _checkpoints(path: Path, name: str) -> list[Model]:
 def merged(model: Model, cache: Path) -> str:
     """The Hugging Face name or folder of a model; verl's merger writes that of a checkpoint to ``cache`` once.
 
-    Raises:
-        DataError: the checkpoint lacks the model's configuration, or has a LoRA adapter.
-        HostError: the merger fails.
-    """
+    A checkpoint that lacks the model's configuration, or has a LoRA adapter, is a DataError."""
     if model.step is None:
         return str(model.place)
     actor = Path(model.place, "actor")

@@ -10,14 +10,10 @@ def write_whole(path: Path, content: str | Callable[[Path], object]) -> None:
     """Write ``path`` under a temporary name, and rename it once it is complete and on disk.
 
     The temporary name begins with a dot and ends with ``.part``, so no reader takes the file for a result if the
-    process is killed while it writes.
+    process is killed while it writes. A missing folder is created. After an OSError, ``path`` is unchanged.
 
     Args:
-        path: its folder is created if it is missing.
         content: the text, or a function that writes to the path that it gets.
-
-    Raises:
-        OSError: the file could not be written. ``path`` is unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")

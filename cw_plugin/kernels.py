@@ -27,11 +27,7 @@ NAMES = ("gaussian", "none")  # the kernels of weights.py
 
 
 def load(name: str) -> Kernel:
-    """The function that "module:function" names.
-
-    Raises:
-        OptionsError: there is no such function.
-    """
+    """The function that "module:function" names; an OptionsError if there is none."""
     module, _, function = str(name).partition(":")
     if not (module and function):
         raise OptionsError(f"kernel={name!r} is invalid; use one of {', '.join(NAMES)}, or module:function")

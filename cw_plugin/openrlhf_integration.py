@@ -32,12 +32,12 @@ from types import ModuleType
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 import wrapt
 from torch import Tensor
 
 from cw_plugin.errors import CWGRPOError, HostError, OptionsError
 from cw_plugin.options import Options
+from cw_plugin.processes import joined
 from cw_plugin.recording import Batch, TokenFiles
 from cw_plugin.weights import reweight
 
@@ -62,11 +62,8 @@ _logger = logging.getLogger(MAKER)  # OpenRLHF writes what it gets to the run's 
 
 @functools.cache
 def install() -> None:
-    """Put the method into this process, for Ray's ``worker_process_setup_hook``. It imports nothing of OpenRLHF.
-
-    Raises:
-        HostError: OpenRLHF is not installed, or has no experience maker or trainer where they are expected.
-    """
+    """Put the method into this process, for Ray's ``worker_process_setup_hook``. It imports nothing of OpenRLHF. If
+    OpenRLHF is not installed, or has no experience maker or trainer where they are expected, it is a HostError."""
     found = importlib.util.find_spec("openrlhf")
     folder = Path(found.origin).parent if found and found.origin else None
     for module, change in ((MAKER, _change_maker), (TRAINER, _change_trainer)):
@@ -76,18 +73,9 @@ def install() -> None:
 
 
 def check(args: Any) -> dict[str, Any]:
-    """Refuse arguments under which the weights would not be the paper's, or would be lost.
-
-    Args:
-        args: of train_ppo_ray, as OpenRLHF's strategy holds them.
-
-    Returns:
-        The values of those that the method needs: ``samples`` to a prompt, and the ``folder`` of the run.
-
-    Raises:
-        OptionsError: a value that cannot work.
-        HostError: OpenRLHF has no such argument.
-    """
+    """Refuse arguments of train_ppo_ray under which the weights would not be the paper's, or would be lost
+    (OptionsError), and an OpenRLHF that lacks one (HostError). The values are returned: among them the number of
+    ``samples`` to a prompt, and the ``folder`` of the run."""
     flags = {name: names[0 if hasattr(args, "algo") else 1] for name, names in _ARGUMENTS.items()}
     try:
         values = {name: attrgetter(flag)(args) for name, flag in flags.items()}
@@ -126,11 +114,9 @@ class _Run:
     def reweight(self, experiences: Sequence[Any]) -> None:
         """Put w~ A in place of A in every experience, and the metrics into its info."""
         started = time.perf_counter()
-        width = max(experience.action_mask.shape[1] for experience in experiences)
 
-        def rows(name: str, width: int = width) -> Tensor:
-            values = [getattr(experience, name) for experience in experiences]
-            return torch.cat([F.pad(value, (0, width - value.shape[1])) for value in values])
+        def rows(name: str) -> Tensor:
+            return joined([getattr(experience, name) for experience in experiences])
 
         log_probs, advantages, mask = rows("action_log_probs").float(), rows("advantages"), rows("action_mask") != 0
         of_response = advantages.gather(1, mask.int().argmax(1, keepdim=True))  # at the first of its tokens
@@ -142,7 +128,7 @@ class _Run:
         metrics = {**vars(statistics), "seconds": time.perf_counter() - started}
         if self.options.is_due(self.step):
             rewards = torch.cat([experience.rewards for experience in experiences]).float()
-            ids, starts = rows("sequences", width + 1), mask.int().argmax(1)
+            ids, starts = rows("sequences"), mask.int().argmax(1)
 
             def sequences(chosen: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
                 # The mask of a token stands one place further to the left than the token.

@@ -40,11 +40,7 @@ class Options:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "Options":
-        """Options by name, as a host's configuration holds them.
-
-        Raises:
-            OptionsError: an unknown name, or an invalid value.
-        """
+        """Options by name, as a host's configuration holds them. An unknown name is an OptionsError."""
         names = [field.name for field in fields(cls)]
         for name in given:
             if name not in names:
@@ -54,11 +50,7 @@ class Options:
     @classmethod
     def from_environment(cls) -> "Options":
         """Options of a host whose command line takes none: ``CW_GRPO_SCOPE``, ``CW_GRPO_KERNEL`` and
-        ``CW_GRPO_RECORD_EVERY``.
-
-        Raises:
-            OptionsError: another variable that begins with ``CW_GRPO_``, or an invalid value.
-        """
+        ``CW_GRPO_RECORD_EVERY``. Another variable that begins with ``CW_GRPO_`` is an OptionsError."""
         prefix = "CW_GRPO_"
         given: dict[str, Any] = {
             name.removeprefix(prefix).lower(): value for name, value in os.environ.items() if name.startswith(prefix)

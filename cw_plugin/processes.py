@@ -1,9 +1,11 @@
-"""Weights where several processes hold the rows of a batch, for trainers that are built on accelerate."""
+"""Batches in parts: micro-batches, and rows that several processes hold, for trainers built on accelerate."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
@@ -13,6 +15,12 @@ from cw_plugin.weights import CovarianceStatistics, reweight
 Everyone = tuple[
     Float[Tensor, "all width"], Float[Tensor, " all"], Shaped[Tensor, "all width"], Int[Tensor, " all"]
 ]  # log-probs, advantages before the weights, mask and number of the prompt group of all processes' rows
+
+
+def joined(parts: Sequence[Shaped[Tensor, "rows time"]]) -> Shaped[Tensor, "all width"]:
+    """The rows of all micro-batches, padded with zeros to the widest."""
+    width = max(part.shape[1] for part in parts)
+    return torch.cat([F.pad(part, (0, width - part.shape[1])) for part in parts])
 
 
 def gather(accelerator: Any, rows: Shaped[Tensor, "rows time"]) -> Shaped[Tensor, "all width"]:
@@ -38,10 +46,8 @@ def reweight_over_processes(
         scope: "group", or "batch" for statistics over all rows.
 
     Returns:
-        ``w~ A`` of this process's rows, the statistics of the whole batch, and the rows of all processes.
-
-    Raises:
-        NonFiniteError: as reweight; rows are those of all processes.
+        ``w~ A`` of this process's rows, the statistics of the whole batch, and the rows of all processes. A
+        NonFiniteError is reweight's; its rows are those of all processes.
     """
     everyone = gather(accelerator, log_probs.float())
     of_all, valid = accelerator.gather(advantages), gather(accelerator, mask)

@@ -64,11 +64,7 @@ class TokenFiles:
         self._last: tuple[int, int] = (0, 0)  # the last step recorded, and how many of its batches
 
     def write(self, step: int, batch: Batch, tokenizer: Any) -> None:
-        """Write the record of one batch.
-
-        Args:
-            tokenizer: of transformers.
-        """
+        """Write the record of one batch, whose tokens a tokenizer of transformers spells."""
         last, number = self._last
         number = number + 1 if last == step else 1
         self._last = step, number

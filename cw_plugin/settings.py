@@ -29,13 +29,8 @@ def flat(config: Any, ignored: Iterable[str] = (), prefix: str = "") -> dict[str
 
 
 def differences(before: Any, now: Any, ignored: Iterable[str] = ()) -> dict[str, tuple[Any, Any]]:
-    """Dotted key -> (value before, value now) of each setting that differs. A missing setting equals None.
-
-    Args:
-        before: a configuration, as :func:`flat` takes it.
-        now: likewise.
-        ignored: patterns of keys that may differ, likewise.
-    """
+    """Dotted key -> (value before, value now) of each setting that differs. A missing setting equals None. The
+    configurations, and the patterns of keys that may differ, are as :func:`flat` takes them."""
     patterns = list(ignored)
     first, second = flat(before, patterns), flat(now, patterns)
     keys = dict.fromkeys([*first, *second])

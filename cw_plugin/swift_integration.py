@@ -6,7 +6,6 @@ A plugin cannot add flags to ms-swift's command line, so the options are environ
 
 import logging
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from swift.rlhf_trainers import GRPOTrainer
 
 from cw_plugin.errors import HostError, OptionsError
 from cw_plugin.options import Options
-from cw_plugin.processes import gather, is_due, reweight_over_processes
+from cw_plugin.processes import gather, is_due, joined, reweight_over_processes
 from cw_plugin.recording import Batch, TokenFiles
 
 TESTED = "4.6.0"
@@ -72,12 +71,12 @@ class CWGRPOTrainer(GRPOTrainer):
                 "CW-GRPO weighs one advantage per response, in groups of num_generations responses; train without a "
                 "teacher, and without a scheduler that changes the number of responses"
             )
-        mask = _joined(batches, lambda batch: batch.completion_mask.long())
+        mask = joined([batch.completion_mask.long() for batch in batches])
         if self.overlong_filter:  # the loss will leave them out
             mask = mask * ~torch.cat([batch.truncated_mask for batch in batches])[:, None]
         weighted, statistics, everyone = reweight_over_processes(
             self.accelerator,
-            _joined(batches, lambda batch: batch.old_per_token_logps),
+            joined([batch.old_per_token_logps for batch in batches]),
             torch.cat([batch.advantages[:, 0] for batch in batches]),  # the same for all tokens of a response
             mask,
             self.num_generations,
@@ -92,7 +91,7 @@ class CWGRPOTrainer(GRPOTrainer):
             self._metrics["train"][f"cw_grpo/{name}"].append(value)
         # With padding_free, a micro-batch is one row of tokens, which a record cannot take apart.
         if is_due(self, self._cw_options) and not self.template.padding_free:
-            tokens = (_joined(batch_encoded_inputs, part) for part in (_prompts, _responses))
+            tokens = (joined([part(encoded) for encoded in batch_encoded_inputs]) for part in (_prompts, _responses))
             prompts, responses = (gather(self.accelerator, values).cpu() - 1 for values in tokens)
             if self.accelerator.is_main_process:
                 rewards = (self._rewards_per_func * self.reward_weights).nansum(-1)
@@ -100,13 +99,6 @@ class CWGRPOTrainer(GRPOTrainer):
                 self._cw_files.write(
                     self.state.global_step + 1, Batch(*everyone, rewards, sequences), self.template.tokenizer
                 )
-
-
-def _joined(batches: list[Any], part: Callable[[Any], torch.Tensor]) -> torch.Tensor:
-    """The rows of all micro-batches, padded with zeros to the widest."""
-    values = [part(batch) for batch in batches]
-    width = max(value.shape[1] for value in values)
-    return torch.cat([F.pad(value, (0, width - value.shape[1])) for value in values])
 
 
 def _responses(encoded: dict[str, Any]) -> torch.Tensor:

@@ -167,17 +167,16 @@ def test_training_with_a_verl_of_another_shape_is_refused(tmp_path, gone):
 @pytest.mark.parametrize(
     ("source", "lacks"),
     [
-        ("", "no function"),
+        ("", "there is no"),
         ("def compute_advantage_for_multi_trajectories(batch, adv_estimator): ...", "no batch_keys or data"),
     ],
 )
-def test_a_hook_without_its_place_says_what_is_lacking(source, lacks, monkeypatch, caplog):
+def test_a_hook_without_its_place_says_what_is_lacking(source, lacks, caplog):
     host = types.ModuleType("a_verl_of_another_shape")
     exec(source, vars(host))
-    monkeypatch.setattr(hooks, "problems", [])
     (hook,) = [hook for hook in hooks.HOOKS if hook.function == "compute_advantage_for_multi_trajectories"]
     hooks._install(hook, host)
-    assert lacks in hooks.problems[0] and lacks in caplog.text
+    assert lacks in caplog.text
 
 
 LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo"

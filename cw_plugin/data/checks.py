@@ -35,12 +35,8 @@ def repeated(problems: Sequence[str], answers: Sequence[str]) -> list[Finding]:
 
 
 def ungradable(answers: Sequence[str], progress: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> list[Finding]:
-    r"""Rows without an answer, or whose own answer, in a box, is not graded as right: it cannot be read, or takes long.
-
-    Args:
-        answers: the ground truths.
-        progress: wraps the iterator over the ``len(answers)`` results.
-    """
+    """Rows without a ground truth, or whose own ground truth, in a box, is not graded as right: it cannot be read, or
+    takes long. ``progress`` wraps the iterator over the ``len(answers)`` results."""
     with ThreadPoolExecutor(4 * shared_pool().workers) as threads:
         problems = enumerate(progress(threads.map(ground_truth_problem, answers)))
         return [

@@ -15,15 +15,12 @@ from cw_plugin.errors import DataError, first_line
 def load(source: Source, dataset_path: Path | None = None, revision: str | None = None) -> list[dict[str, Any]]:
     """The rows of ``source``, with the columns that are needed.
 
-    Args:
-        source: which dataset.
-        dataset_path: a folder that holds a copy under the hub's name, e.g. ``DIR/knoveleng/open-rs/train.jsonl``; by
-            default the hub is asked.
-        revision: a branch, tag or commit on the hub.
+    A dataset that cannot be downloaded or read, lacks a column or a problem, or is a benchmark with another number of
+    rows than the paper's, is a DataError.
 
-    Raises:
-        DataError: it cannot be downloaded or read, lacks a column or a problem, or is a benchmark with another number
-            of rows than the paper's.
+    Args:
+        dataset_path: a folder that holds a copy under the hub's name, e.g. ``DIR/knoveleng/open-rs/train.jsonl``; by
+            default the hub is asked, for a ``revision`` (a branch, tag or commit) if given.
     """
     where = source.path if dataset_path is None else str(dataset_path / source.path)
     if dataset_path is not None and not Path(where).is_dir():

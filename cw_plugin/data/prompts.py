@@ -37,11 +37,7 @@ class Prompt(NamedTuple):
 
 def select_prompt(name: str) -> Prompt:
     """The prompt for ``--prompt``: ``open-rs``, ``none``, or a text file: the user turn if it contains ``{question}``,
-    else the system turn.
-
-    Raises:
-        DataError: no such file, or not UTF-8.
-    """
+    else the system turn. A file that cannot be read, or is not UTF-8, is a DataError."""
     if name in ("open-rs", "none"):
         return Prompt(system=OPEN_RS if name == "open-rs" else None)
     try:

@@ -6,6 +6,7 @@ tokens.html is the page without its data, which are the records' values, bit for
 import base64
 import html
 import json
+import os
 import re
 import zlib
 from collections.abc import Container
@@ -29,12 +30,8 @@ _COLUMNS = dict.fromkeys(("token_id", "row", "position"), "int32") | dict.fromke
 
 
 def write_token_page(run: str | Path, out: Path, steps: Container[int] | None = None) -> int:
-    """Write the page of a run's token records (of these steps), and return its size in bytes.
-
-    Raises:
-        DataError: the folder holds no token record, records of several runs or a damaged one; or ``out`` cannot be
-            written.
-    """
+    """Write the page of a run's token records (of these steps), and return its size in bytes. What read_tokens refuses,
+    or an ``out`` that cannot be written, is a DataError."""
     name, folder = split_name(run)
     text: dict[int, str] = {}
     blocks: list[str] = []
@@ -96,14 +93,12 @@ def _shown(record: TokenRecord, blocks: list[str]) -> dict[str, Any]:
 
 def _questions(prompts: list[str]) -> list[str]:
     """What tells prompts apart: their text without the template that all begin and end with, but with whole words."""
-    first, head, tail = prompts[0] if prompts else "", 0, 0
-    if len(prompts) > 1:
-        while len({prompt[: head + 1] for prompt in prompts}) == 1 and head < len(first):
-            head += 1
-        while len({prompt[head:][-tail - 1 :] for prompt in prompts}) == 1 and tail < len(first) - head:
-            tail += 1
-        while head and first[head - 1].isalnum():
-            head -= 1
-        while tail and first[-tail].isalnum():
-            tail -= 1
+    if len(prompts) < 2:
+        return [" ".join(prompt.split()) for prompt in prompts]
+    first, head = prompts[0], len(os.path.commonprefix(prompts))  # noqa: RUF071  by characters
+    tail = len(os.path.commonprefix([prompt[head:][::-1] for prompt in prompts]))  # noqa: RUF071
+    while head and first[head - 1].isalnum():
+        head -= 1
+    while tail and first[-tail].isalnum():
+        tail -= 1
     return [" ".join(prompt[head : len(prompt) - tail].split()) for prompt in prompts]

@@ -11,12 +11,8 @@ def answer_section(response: str) -> str:
 
 
 def matched(response: str, opens_think: bool | None) -> float:
-    """1.0 if there is one think section, it stands at the start, and it is opened and closed exactly once.
-
-    Args:
-        response: the text without the prompt.
-        opens_think: the prompt already ends with ``<think>``; None accepts either way.
-    """
+    """1.0 if there is one think section, it stands at the start, and it is opened and closed exactly once; by the
+    prompt, if that ``opens_think``. None accepts either way."""
     opened_here = response.lstrip().startswith(OPEN)
     as_expected = opens_think is None or opened_here != opens_think
     return float(as_expected and response.count(OPEN) == opened_here and response.count(CLOSE) == 1)

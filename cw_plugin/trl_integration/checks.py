@@ -45,11 +45,7 @@ def check_trl(trainer: type = GRPOTrainer) -> None:
 
 
 def check_settings(args: Any, trainer: type = GRPOTrainer) -> None:
-    """Raise OptionsError if the loss would not keep the weights.
-
-    Args:
-        args: a GRPOConfig.
-    """
+    """Raise OptionsError if the loss of a GRPOConfig would not keep the weights."""
     if args.importance_sampling_level != "token":
         raise OptionsError(
             f"importance_sampling_level={args.importance_sampling_level!r} has one ratio for a whole response, which "

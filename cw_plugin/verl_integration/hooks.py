@@ -183,9 +183,6 @@ HOOKS = (
     Hook("verl.trainer.main_ppo", "run_ppo", ("config",), _check_before_ray, "refused"),
 )
 
-# What this verl lacks, in words; filled while hooks are installed.
-problems: list[str] = []
-
 _MARK = "_cw_plugin_hook"  # on a function that was put in place of verl's: the hook's target
 
 
@@ -215,19 +212,24 @@ def _installed(hook: Hook, module: ModuleType) -> bool:
     return function is not None
 
 
+def _problem(hook: Hook, module: ModuleType) -> str:
+    """What this verl lacks for a hook, in words; empty if nothing."""
+    try:
+        function = wrapt.resolve_path(module, hook.function)[2]
+    except AttributeError:
+        return f"there is no {hook.target}"
+    lacking = sorted(set(hook.needs) - set(inspect.signature(function).parameters))
+    return f"{hook.target} has no {' or '.join(lacking)}" if lacking else ""
+
+
 def _install(hook: Hook, module: ModuleType) -> None:
     if _installed(hook, module):
         return
-    try:
-        owner, name, function = wrapt.resolve_path(module, hook.function)
-        signature = inspect.signature(function)
-        lacking = sorted(set(hook.needs) - set(signature.parameters))
-    except AttributeError:
-        lacking = ["function"]
-    if lacking:
-        problems.append(f"{hook.target} has no {' or '.join(lacking)}")
-        logger.error("cw_plugin does not fit this verl, and cw_grpo will be refused: %s", problems[-1])
+    if problem := _problem(hook, module):
+        logger.error("cw_plugin does not fit this verl, and cw_grpo will be refused: %s", problem)
         return
+    owner, name, function = wrapt.resolve_path(module, hook.function)
+    signature = inspect.signature(function)
 
     # A plain function of the same name: up to verl 0.8, Ray pickles a TaskRunner by value, and what it calls by
     # reference. An object of another class could not be pickled like that.
@@ -267,11 +269,7 @@ def install_when_imported() -> None:
 
 
 def require_hooks(config: Any) -> None:
-    """Raise unless every hook that this configuration of verl needs is in place in this process.
-
-    Raises:
-        HostError: with what this verl lacks.
-    """
+    """Raise HostError, with what this verl lacks, unless every hook that its configuration needs is in place here."""
     import verl
 
     absent = []
@@ -284,7 +282,7 @@ def require_hooks(config: Any) -> None:
             absent.append(f"there is no {hook.module}")
         else:
             if not _installed(hook, module):
-                absent.append(next((p for p in problems if p.startswith(f"{hook.target} ")), hook.target))
+                absent.append(_problem(hook, module) or f"{hook.target} is not hooked")
     if absent:
         raise HostError(
             f"cw_plugin does not fit verl {verl.__version__}: {'; '.join(absent)}. "

@@ -29,10 +29,8 @@ def compute_policy_loss_cw_grpo(
     """verl's vanilla loss (clipping, dual clip, rollout correction, aggregation) with w~ A in place of A.
 
     Weights come from the current policy's log-probs, without gradient. Arguments and result as in verl's
-    ``compute_policy_loss_vanilla``; the metrics gain those of the weights.
-
-    Raises:
-        NonFiniteError: NaN or infinity at a valid token; its rows are those of the micro-batch.
+    ``compute_policy_loss_vanilla``; the metrics gain those of the weights. NaN or infinity at a valid token is a
+    NonFiniteError, whose rows are those of the micro-batch.
     """
     from verl.trainer.ppo.core_algos import get_policy_loss_fn
 

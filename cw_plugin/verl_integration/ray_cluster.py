@@ -12,11 +12,7 @@ def remembered() -> Path:
 
 
 def find_cluster(config: Any) -> tuple[str, str] | None:
-    """The address that ``main_ppo`` would join, in Ray's order, and its source; None if it starts its own Ray.
-
-    Args:
-        config: verl's configuration, for ``ray_kwargs.ray_init.address``.
-    """
+    """The address that ``main_ppo`` would join, in Ray's order, and its source; None if it starts its own Ray."""
     from omegaconf import OmegaConf
 
     address, source = OmegaConf.select(config, "ray_kwargs.ray_init.address"), "ray_kwargs.ray_init.address"
@@ -28,13 +24,8 @@ def find_cluster(config: Any) -> tuple[str, str] | None:
 
 
 def require_listener(address: str, seconds: float = 5) -> None:
-    """Connect once to ``host:port`` (``ray://`` or not); Ray itself would wait for minutes, and then end the process.
-
-    Other addresses ("auto") are ignored.
-
-    Raises:
-        OSError: nothing listens there.
-    """
+    """Connect once to ``host:port`` (``ray://`` or not); an OSError if nothing listens there. Ray itself would wait for
+    minutes, and then end the process. Other addresses ("auto") are ignored."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host, int(port)), timeout=seconds).close()

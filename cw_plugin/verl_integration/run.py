@@ -18,15 +18,11 @@ logger = logging.getLogger("verl.cw_plugin")
 
 
 class Run:
-    """One training run that uses cw_grpo. It begins when verl's trainer is constructed.
-
-    Args:
-        trainer: verl's ``PPOTrainer`` or ``RayPPOTrainer``. Its ``config``, ``global_steps`` and ``tokenizer`` are
-            read; only a weak reference is kept.
-    """
+    """One training run that uses cw_grpo. It begins when verl's trainer is constructed, of which it reads ``config``,
+    ``global_steps`` and ``tokenizer``, and keeps only a weak reference."""
 
     def __init__(self, trainer: Any) -> None:
-        self._trainer = weakref.ref(trainer)
+        self.trainer = weakref.ref(trainer)
         self.config = trainer.config
         self.options = read_options(trainer.config.algorithm)
         self._batches: list[dict[str, float]] = []  # metrics of each batch of the step, until verl logs the step
@@ -35,14 +31,9 @@ class Run:
         self._files = TokenFiles(self.folder, self.options.scope, self.options.kernel, logger)
 
     @property
-    def lives(self) -> bool:
-        """Whether its trainer is still there."""
-        return self._trainer() is not None
-
-    @property
     def step(self) -> int | None:
         """The current training step, counted from 1; None before the first."""
-        return getattr(self._trainer(), "global_steps", None)
+        return getattr(self.trainer(), "global_steps", None)
 
     @property
     def records_this_step(self) -> bool:
@@ -60,7 +51,10 @@ class Run:
         """
         from verl.utils.metric import reduce_metrics
 
-        result = {key.removeprefix("actor/") if _of_the_loss(key) else key: value for key, value in metrics.items()}
+        result = {
+            key.removeprefix("actor/") if key.startswith(f"actor/{NAME}/") else key: value
+            for key, value in metrics.items()
+        }
         noted: dict[str, list[float]] = defaultdict(list)
         for batch in self._batches:
             for key, value in batch.items():
@@ -80,27 +74,20 @@ class Run:
 
     def record(self, batch: Batch) -> None:
         """Write the tokens of this step."""
-        trainer: Any = self._trainer()  # it is computing advantages right now
+        trainer: Any = self.trainer()  # it is computing advantages right now
         self._files.write(trainer.global_steps, batch, trainer.tokenizer)
-
-
-def _of_the_loss(key: str) -> bool:
-    return key.startswith(f"actor/{NAME}/")
 
 
 _current: Run | None = None
 
 
 def begin(trainer: Any | None) -> None:
-    """Make the run of ``trainer`` that of this process; None if it does not use cw_grpo.
-
-    Raises:
-        HostError: another trainer that uses cw_grpo still lives. verl does not say which trainer computes advantages,
-            so the steps of one would be recorded as steps of the other.
-    """
+    """Make the run of ``trainer`` that of this process; None if it does not use cw_grpo. If another trainer that uses
+    cw_grpo still lives, it is a HostError: verl does not say which trainer computes advantages, so the steps of one
+    would be recorded as steps of the other."""
     global _current
     gc.collect()  # a trainer that nobody uses any more may still be there, in a cycle
-    if trainer is not None and _current is not None and _current.lives:
+    if trainer is not None and _current is not None and _current.trainer() is not None:
         raise HostError(
             f"this process already has a trainer with cw_grpo, whose folder is {_current.folder}; start the second one "
             "in a process of its own"
