@@ -50,15 +50,15 @@ def reweight_over_processes(
         NonFiniteError is reweight's; its rows are those of all processes.
     """
     everyone = gather(accelerator, log_probs.float())
-    of_all, valid = accelerator.gather(advantages), gather(accelerator, mask)
+    every_advantage, valid = accelerator.gather(advantages), gather(accelerator, mask)
     device = everyone.device
     if device.type == "mps":  # has no float64
-        everyone, of_all, valid = everyone.cpu(), of_all.cpu(), valid.cpu()
+        everyone, every_advantage, valid = everyone.cpu(), every_advantage.cpu(), valid.cpu()
     group = torch.arange(len(everyone)) // group_size
-    weighted, statistics = reweight(everyone, of_all, valid, group if scope == "group" else None, kernel)
+    weighted, statistics = reweight(everyone, every_advantage, valid, group if scope == "group" else None, kernel)
     rows, width = log_probs.shape
     first = accelerator.process_index * rows
-    return weighted[first : first + rows, :width].to(device), statistics, (everyone, of_all, valid, group)
+    return weighted[first : first + rows, :width].to(device), statistics, (everyone, every_advantage, valid, group)
 
 
 def is_due(trainer: Any, options: Options) -> bool:

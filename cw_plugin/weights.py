@@ -88,11 +88,11 @@ def token_weights(
     sigma = 0.0 if abs(mean) >= 10 * sigma else sigma
     c = c.to(log_probs.dtype)
     z = c * (1 / sigma if sigma else 0.0)
-    w = of_gaussian = gaussian(z)
+    w = gaussian_w = gaussian(z)
     if kernel != "gaussian":
         w = torch.ones_like(z) if kernel == "none" else checked(kernel)(z)
     total = float(w.sum(dtype=torch.float64))
-    return TokenWeights(deviation, c, mean, sigma, of_gaussian, w, total, w * (len(w) / total))
+    return TokenWeights(deviation, c, mean, sigma, gaussian_w, w, total, w * (len(w) / total))
 
 
 def _centred(values: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
@@ -150,16 +150,16 @@ def reweight(
         places = [every_valid[row].nonzero()[:, 0] for row in rows] if holes else map(slice, counts)
         at: list = list(zip(rows.tolist(), places, strict=True))
         x, a = (torch.cat([values[place] for place in at]).to(dtype) for values in (log_probs, advantages))
-        deviation, c, mean, sigma, of_gaussian, w, total, weight = token_weights(x, a, kernel)
+        deviation, c, mean, sigma, gaussian_w, w, total, weight = token_weights(x, a, kernel)
         weighted = weight.mul_(a)
         for place, part in zip(at, weighted.split(counts), strict=True):
             result[place] = part
-        extreme = torch.lt(of_gaussian, 0.5, out=torch.empty_like(w))
-        of_c, after = torch.aminmax(c), float(weighted.double() @ deviation)
-        of_w = [w.square().sum(), w.min(), (extreme if w is of_gaussian else w < 0.5).sum().to(dtype)]
+        extreme = torch.lt(gaussian_w, 0.5, out=torch.empty_like(w))
+        c_range, after = torch.aminmax(c), float(weighted.double() @ deviation)
+        w_sums = [w.square().sum(), w.min(), (extreme if w is gaussian_w else w < 0.5).sum().to(dtype)]
         gradient = (x * _LOG2_E).exp2_().sub_(1).mul_(a).square_()  # A^2 (1 - pi)^2
-        of_extreme = [gradient.sum(), gradient.mul_(extreme).sum(), c.mul_(extreme).sum(), c.abs_().sum()]
-        sums.append([len(x), mean, sigma, total, after, *torch.stack([*of_c, *of_w, *of_extreme]).tolist()])
+        extreme_sums = [gradient.sum(), gradient.mul_(extreme).sum(), c.mul_(extreme).sum(), c.abs_().sum()]
+        sums.append([len(x), mean, sigma, total, after, *torch.stack([*c_range, *w_sums, *extreme_sums]).tolist()])
         rows_of.append(rows)
     if not sums:
         return result, CovarianceStatistics(*[0.0] * len(fields(CovarianceStatistics)))
@@ -168,8 +168,8 @@ def reweight(
         rows = torch.cat([rows for rows, well in zip(rows_of, finite, strict=True) if not well])
         raise _non_finite(log_probs, advantages, every_valid, rows.sort().values)
 
-    n, means, sigmas, w_sum, afters, c_min, c_max, w_squares, w_min, low, *of_extreme = found.unbind(1)
-    gradient, extreme_gradient, extreme_c, extreme_size = (values.sum() for values in of_extreme)
+    n, means, sigmas, w_sum, afters, c_min, c_max, w_squares, w_min, low, *extreme_sums = found.unbind(1)
+    gradient, extreme_gradient, extreme_c, extreme_size = (values.sum() for values in extreme_sums)
     statistics = (
         sigmas.sum() / (sigmas > 0).sum().clamp(min=1),
         (sigmas > 0).double().mean(),
