@@ -187,9 +187,9 @@ OPTION = "+algorithm.cw_grpo."
 
 
 def clip_cov() -> list[str]:
-    """What examples/quickstart_cpu.sh sets for this METHOD."""
-    script = (ROOT / "examples" / "quickstart_cpu.sh").read_text()
-    (assignment,) = re.findall(r"^    clip_cov\) ALGORITHM=\(([^)]*)\)", script, re.MULTILINE)
+    """What examples/verl.sh sets for this METHOD."""
+    script = (ROOT / "examples" / "verl.sh").read_text()
+    (assignment,) = re.findall(r"^        clip_cov\) SETTINGS\+=\(([^)]*)\)", script, re.MULTILINE)
     return assignment.split()
 
 

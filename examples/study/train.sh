@@ -9,6 +9,24 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 : "${METHOD:?}" "${LR:?}" "${SEED:?}" "${STEPS:?}" "${RUN:?}" "${MODEL:?}" "${DATA:?}"
+PROJECT=study
+NAME=$METHOD
+EPOCHS=1000
+SAVE_FREQ=100
+TEST_FREQ=50
+LOGGER='["console","file"]'
+OUT=$RUN
+CHECKPOINTS=checkpoints
+TRAIN_FILES=$DATA/train.parquet
+VAL_FILES=$DATA/${HELD_OUT:-test}.parquet
+MODEL_PATH=$MODEL
+PROMPTS=8
+RESPONSES=8
+MAX_PROMPT=13   # all of them have 13; padding costs as much as tokens
+MAX_RESPONSE=24 # the taught ones have at most 22
+MAX_LENGTH=40
+OVERLAY=$root/examples/cpu/overlay.sh
+source "$root/examples/verl.sh"
 
 # Plain GRPO by way of kernel=none: its advantages bit for bit, with the covariance measured.
 plain=(algorithm.adv_estimator=cw_grpo +algorithm.cw_grpo.kernel=none)
@@ -31,20 +49,9 @@ case $METHOD in
         ;;
 esac
 
-DATA=(
-    data.train_files="'$DATA/train.parquet'"
-    data.val_files="'$DATA/${HELD_OUT:-test}.parquet'"
-    data.train_batch_size=8
-    data.max_prompt_length=13 # all of them have 13; padding costs as much as tokens
-    data.max_response_length=24 # the taught ones have at most 22
-    data.seed="$SEED"
-)
-MODEL_PATH=$MODEL
-MODEL=(
-    actor_rollout_ref.model.path="'$MODEL_PATH'"
+SETTINGS+=(
+    "${ALGORITHM[@]}"
     actor_rollout_ref.model.enable_gradient_checkpointing=False
-)
-ACTOR=(
     actor_rollout_ref.actor.optim.lr="$LR"
     actor_rollout_ref.actor.optim.weight_decay=0.01 # verl's default, as the next
     actor_rollout_ref.actor.optim.clip_grad=1.0
@@ -52,43 +59,16 @@ ACTOR=(
     actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32
     actor_rollout_ref.actor.loss_agg_mode=token-mean
     actor_rollout_ref.actor.use_kl_loss=False
-)
-ROLLOUT=(
-    actor_rollout_ref.rollout.n=8
-    actor_rollout_ref.rollout.seed="$SEED"
-    actor_rollout_ref.rollout.tensor_model_parallel_size=1
     actor_rollout_ref.rollout.max_num_seqs=256
-    actor_rollout_ref.rollout.max_model_len=40
     actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=64
     # vLLM's worker within its engine's process: one of its own would spin on one of two cores.
     +actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_backend=uni
     actor_rollout_ref.rollout.val_kwargs.temperature=1.0
     actor_rollout_ref.rollout.val_kwargs.do_sample=True
     actor_rollout_ref.rollout.val_kwargs.n=1
-)
-REWARD=(
-    reward.custom_reward_function.path=pkg://cw_plugin.rewards
-    reward.custom_reward_function.name=compute_score
     +reward.custom_reward_function.reward_kwargs.opens_think=False
-)
-TRAINER=(
-    trainer.project_name=study
-    trainer.experiment_name="$METHOD"
-    'trainer.logger=["console","file"]'
-    +ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_PATH="'$RUN/metrics.jsonl'"
-    trainer.default_local_dir="'$RUN/checkpoints'"
-    trainer.total_training_steps="$STEPS"
-    trainer.total_epochs=1000
-    trainer.save_freq=100
     trainer.max_actor_ckpt_to_keep=1
-    trainer.test_freq=50
     trainer.val_before_train=True
-    hydra.run.dir="'$RUN/hydra'"
 )
-
-source "$root/examples/cpu/overlay.sh"
-cd "$root" # whatever folder this is called from, none of its folders is imported
 export VLLM_ENABLE_V1_MULTIPROCESSING=0 # without it vLLM gives the worker a process on a CPU all the same
-exec python "$root/examples/launcher/launch.py" "$RUN" \
-    python -m verl.trainer.main_ppo \
-    "${ALGORITHM[@]}" "${DATA[@]}" "${MODEL[@]}" "${ACTOR[@]}" "${ROLLOUT[@]}" "${REWARD[@]}" "${TRAINER[@]}" "${EXTRA[@]}" "$@"
+start "$@"
