@@ -197,7 +197,7 @@ def test_the_differences_and_what_they_show(tmp_path):
     assert rows[3] == ["Gradient norm, steps 1 to 100", "2.20", "0.500", factor, "3"]
     assert sentences == [
         "CW-GRPO is lower in accuracy, reward and gradient norm.",
-        "No difference is shown in entropy.",
+        "No difference in entropy is significant.",
         "Train GRPO and CW-GRPO with more seeds, such as 4 and 5.",
     ]
 

@@ -22,7 +22,8 @@ from cw_plugin.reports.tokens import write_token_page
 # The name of its files -> metric, title, caption.
 CURVES = {
     "reward": (REWARD, "Reward", ""),
-    "accuracy": ("accuracy", "Accuracy on validation", ""),
+    "accuracy": ("accuracy", "Accuracy on validation",
+                 "Runs that start from the same model differ at step 0 by chance alone."),
     "entropy": (ENTROPY, "Policy entropy, nats", ""),
     "grad-norm": (NORM, "Gradient norm, before clipping", ""),
     "gradient-share": ("cw_grpo/extreme_gradient_share", "Squared gradient of extreme tokens",

@@ -118,7 +118,7 @@ def _sentences(
     runs = metrics.groupby("method").run.nunique().reindex(list(plain), fill_value=0).min()
     texts = []
     if len(plain) > 2:
-        texts.append(f"{len(shown)} of {len(found)} differences to {reference} are shown; a star marks them.")
+        texts.append(f"{len(shown)} of {len(found)} differences to {reference} are significant; a star marks them.")
     elif shown:
         (other,) = {name for _, name in shown}
         sides = {"lower": [word for word in words if found[word, other].value < 0]}
@@ -128,7 +128,7 @@ def _sentences(
     if runs == 1:
         texts.append("One run does not tell methods apart: another seed may change the sign of each difference.")
     elif unclear and len(plain) == 2:
-        texts.append(f"No difference is shown in {listed(unclear)}.")
+        texts.append(f"No difference in {listed(unclear)} is significant.")
     if 0 < runs < ENOUGH and unclear:
         free = [str(seed) for seed in range(1, 100) if seed not in set(metrics.seed)][:2]
         texts.append(f"Train {names} with more seeds, such as {free[0]} and {free[1]}.")
