@@ -78,5 +78,5 @@ END
 
 finish_environment() {
     printf '%s\n' "$hash" "$root" "$name" >"$stamp"
-    echo "Done. To use it: source $venv/bin/activate"
+    echo "Done: $(du -sh "$venv" | cut -f 1), $((SECONDS / 60)) min $((SECONDS % 60)) s. To use it: source $venv/bin/activate"
 }

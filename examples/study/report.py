@@ -371,7 +371,7 @@ def main(name: str, folder: str | Path = "") -> None:
     images = "".join(f"![{file}]({file}.svg)\n" for file in drawn)
     study = {"study": "study", "boundary": "boundary study"}[name]
     readme = os.path.relpath(committed.parent / "README.md", folder)
-    about = f"All tables and figures of [the {study}]({readme}), written by `examples/study/report.py`."
+    about = f"All tables and figures of [the {study}]({readme}), written by `python examples/study/report.py {name}`."
     head = f"# Results of the {study}\n\n{about}\n\n"
     write_whole(folder / "README.md", "\n".join([head + images, caption, "", *(of.markdown() for of in tables)]))
 
