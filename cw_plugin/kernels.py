@@ -45,7 +45,7 @@ def checked(kernel: str | Kernel) -> Kernel:
     function = load(kernel) if isinstance(kernel, str) else kernel
     name = kernel if isinstance(kernel, str) else getattr(kernel, "__name__", repr(kernel))
 
-    def weights(z: Tensor) -> Tensor:
+    def weights(z: "Tensor") -> "Tensor":
         if not z.isfinite().all():
             return z  # reweight refuses the log-probs or advantages that it comes from
         w = function(z.clone())

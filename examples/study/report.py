@@ -1,16 +1,10 @@
 """The pages of both studies, results/README.md, and their figures, from the parquet files beside them.
 
-python examples/study/report.py                      # the committed ones
-python examples/study/report.py study RESULTS        # of a folder of one's own
-python examples/study/report.py boundary RESULTS
+python examples/study/report.py [study|boundary [RESULTS]]    # by default both, and the committed ones
 """
-
-from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +23,19 @@ from cw_plugin.reports import covariance, figures, intervals  # noqa: E402
 from cw_plugin.reports.formats import Table  # noqa: E402
 
 NAMES, SHORT = study.NAMES, plan.NAMES
-# Single batches differ more than methods do, so that metrics of steps are averaged over this many.
-WINDOW = 25
+WINDOW = 25  # steps that metrics are averaged over: single batches differ more than methods do
 FALL = 0.10  # accuracy below the run's best from which on a run has collapsed
 LOW, SURGE = 0.1, 2.0  # times the entropy of the first steps: below the one it has collapsed, above the other surged
-CLIP_GRAD = 1.0  # train.sh and plan.py
 EARLY, EARLY_STEPS, RESAMPLES = ("extreme_gradient_share", "extreme_balance"), 20, 1999
-BLOCKS = 16  # of batches, one of which at a time was left out for the standard errors in gradients.parquet
 
-# Column of a table -> quantity, scale and digits
 THREE = {"accuracy, %": ("accuracy", 100, 1), f"reward, last {WINDOW} steps": ("reward", 1, 3),
-         "entropy, nats": ("entropy", 1, 3)}  # fmt: skip
+         "entropy, nats": ("entropy", 1, 3)}  # column of a table -> quantity, scale and digits  # fmt: skip
 ENDS = THREE | {"best to last, points": ("drop", 100, 1), "spread of the entropy": ("spread", 1, 4)}
+CURVES = {"entropy": ("Policy entropy", "nats", WINDOW), "accuracy": ("Accuracy on held-out problems", "", 1, True)}
 UPDATES = {"length": "length of a batch's gradient", "slope": "rise of the expected reward along it",
            "slope_by_length": "the same, over the length"}  # fmt: skip
+# Table 1 of the paper: DeepSeek-R1-Distill-Qwen-1.5B, GRPO, 50 steps
+REPORTED = {"positive": (11.52, 3.32, 0.58, 0.33, 0.06), "negative": (-13.62, -3.34, -0.36, -0.22, -0.04)}
 SHARES = {"tokens": "of all tokens, %", "grpo": "of the squared gradient under GRPO, %", "cw_grpo": "under CW-GRPO, %"}
 
 
@@ -56,8 +49,7 @@ def outcome(run: pd.DataFrame) -> dict[str, float]:
     drop, failed = accuracy.max() - accuracy[last], bool(run.get("failed", run.step * 0).iloc[-1])
     return {
         "accuracy": accuracy[last], "start": accuracy[0], "drop": drop, "entropy": end,
-        "reward": 0.0 if failed else run.reward.loc[last - WINDOW + 1 :].mean(),
-        "spread": late.std(ddof=0),
+        "reward": 0.0 if failed else run.reward.loc[last - WINDOW + 1 :].mean(), "spread": late.std(ddof=0),
         "fell": failed or drop > FALL, "emptied": failed or end < LOW * start, "surged": end > SURGE * start,
     }  # fmt: skip
 
@@ -84,7 +76,7 @@ def shown(values: pd.Series, scale: float = 1, digits: int = 1, sign: str = "") 
     return spoken(shown, high - mean, digits, sign) if mean == mean else None
 
 
-def cells(runs: pd.DataFrame, columns: Mapping[str, tuple]) -> dict[str, str | None]:
+def cells(runs: pd.DataFrame, columns: dict[str, tuple]) -> dict[str, str | None]:
     return {label: shown(runs[what], *how) for label, (what, *how) in columns.items()}
 
 
@@ -93,27 +85,25 @@ def less(ours: pd.DataFrame, theirs: pd.DataFrame, what: str = "accuracy") -> pd
     return ours.set_index("seed")[what] - theirs.set_index("seed")[what]
 
 
-def p_of(differences: Mapping[Any, pd.Series], tests: int) -> dict[Any, str | None]:
+def p_of(differences: dict[Any, pd.Series], tests: int) -> dict[Any, str | None]:
     """Of paired t-tests, corrected for so many ``tests`` (Holm); never 0, and None where nothing varies."""
     p = {key: stats.ttest_1samp(values, 0).pvalue for key, values in differences.items() if values.std() > 1e-9}
     p = p if tests == 1 else intervals.holm(p, tests)
     return {key: None if key not in p else "< 0.001" if p[key] < 0.001 else f"{p[key]:.3f}" for key in differences}
 
 
-def compared(title: str, pairs: Mapping[str, tuple[pd.DataFrame, pd.DataFrame]], tests: int, note: str) -> Table:
-    """Differences in accuracy and reward, ours less theirs."""
-    found = {(name, what): less(*pair, what) for name, pair in pairs.items() for what in ("accuracy", "reward")}
+def compared(title: str, ours: dict, theirs: dict, tests: int = 1) -> Table:
+    """Differences in accuracy and reward, ours less theirs; both are dicts: method -> runs."""
+    columns = {"accuracy, points": ("accuracy", 100, 1, "+"), "reward": ("reward", 1, 3, "+")}
+    found = {(name, of): less(ours[name], theirs[name], columns[of][0]) for name in ours for of in columns}
     p = p_of(found, tests)
-
-    def cell(name: str, what: str, *how: int) -> str:
-        return f"{shown(found[name, what], *how, '+')} (p {p[name, what]})"
-
-    rows = [{"": name, "accuracy, points": cell(name, "accuracy", 100, 1), "reward": cell(name, "reward", 1, 3)}
-            for name in pairs]  # fmt: skip
-    return table(title, rows, f"Paired by seed. p is {note}.")
+    rows = [{"": NAMES[name]} | {of: f"{shown(found[name, of], *columns[of][1:])} (p {p[name, of]})" for of in columns}
+            for name in ours]  # fmt: skip
+    corrected = f"corrected for {tests} tests (Holm)" if tests > 1 else "not corrected for the number of tests"
+    return table(title, rows, f"Paired by seed. p is {corrected}.")
 
 
-def table(title: str, rows: list[dict[str, Any]], *notes: str) -> Table:
+def table(title: str, rows: Any, *notes: str) -> Table:
     return Table(title, title, pd.DataFrame(rows), list(notes))
 
 
@@ -137,7 +127,6 @@ def started(start: pd.Series) -> str:
 
 
 def hundreds(long: pd.DataFrame) -> Table:
-    """Reward and entropy along the way."""
     trained = long[long.step > 0].assign(step=(long.step - 1) // 100 * 100 + 100)
     means = trained.groupby(["method", "step"])[["reward", "entropy"]].mean()
     text = means.apply(lambda mean: f"{mean.reward:.3f} ({mean.entropy:.3f})", axis=1).unstack().add_prefix("step ")
@@ -148,10 +137,11 @@ def hundreds(long: pd.DataFrame) -> Table:
 
 def updates(gradients: pd.DataFrame) -> Table:
     """Which way the first update of each method points, and which way the gradient of the expected reward does."""
-    shares = ~gradients.quantity.isin(UPDATES)  # in per cent, the others as a factor
-    half = gradients.error * stats.t.ppf(0.975, BLOCKS - 1)
-    numbers = zip(gradients.value, half, np.where(shares, 100, 1), np.where(shares, 1, 2), strict=True)
-    text = [spoken(value * scale, error * scale, digits) for value, error, scale, digits in numbers]
+    t = stats.t.ppf(0.975, 15)  # for the standard errors, one of 16 blocks of batches at a time was left out
+    text = []
+    for of in gradients.itertuples():
+        scale, digits = (1, 2) if of.quantity in UPDATES else (100, 1)  # the others are shares
+        text.append(spoken(of.value * scale, of.error * t * scale, digits))
     text = gradients.assign(text=text).pivot(index="method", columns="quantity", values="text")
     rows = [{"relative to GRPO's": NAMES[method]} | {label: text[what][method] for what, label in UPDATES.items()}
             for method in by_method(gradients) if method != "grpo"]  # fmt: skip
@@ -160,14 +150,12 @@ def updates(gradients: pd.DataFrame) -> Table:
         f"{ours.weak_tokens}% of the tokens have a kernel below one half under {NAMES['cw_grpo']}; they hold "
         f"{ours.weak_squares}% of the sum of squared gradients with respect to the logits of tokens. As many of the "
         f"least probable tokens hold {ours.unlikely_squares}% of it; {ours.weak_unlikely}% of those with a low kernel "
-        "are among them. Of the starting model; 95% intervals from leaving out a sixteenth of the batches "
-        "at a time.")  # fmt: skip
+        "are among them. Of the starting model. 95% intervals: a jackknife over 16 parts of the batches.")  # fmt: skip
 
 
 def search(steps: pd.DataFrame) -> Table:
     scores = steps[steps.step > 0].groupby(["method", "lr"]).accuracy.mean().unstack()[list(study.LEARNING_RATES)] * 100
-    best = scores.eq(scores.max(axis=1), axis=0).replace({True: "*", False: ""})
-    text = scores.map("{:.1f}".format) + best
+    text = scores.map("{:.1f}".format) + np.where(scores.eq(scores.max(axis=1), axis=0), "*", "")
     fell = [f"{NAMES[run.method]} collapses in accuracy at {run.lr}, from {100 * (run.accuracy + run.drop):.1f} to "
             f"{100 * run.accuracy:.1f}." for run in outcomes(steps, "lr").itertuples() if run.fell]  # fmt: skip
     return table("Search for the learning rate",
@@ -184,47 +172,33 @@ def read_study(folder: Path) -> pd.DataFrame:
     return pd.concat([steps, begun]).sort_values(["method", "seed", "step"], kind="stable", ignore_index=True)
 
 
-def beside_the_papers(table_1: Table) -> Table:
-    """With the paper's own numbers, of DeepSeek-R1-Distill-Qwen-1.5B, GRPO and 50 steps."""
-    columns = {"positive (reported)": (11.52, 3.32, 0.58, 0.33, 0.06),
-               "negative (reported)": (-13.62, -3.34, -0.36, -0.22, -0.04)}  # fmt: skip
-    return replace(table_1, frame=table_1.frame.assign(**columns))
-
-
-def study_page(folder: Path) -> tuple[str, list[Table], dict[str, Figure]]:
+def study_page(folder: Path) -> tuple[list[Table], dict[str, Figure]]:
     steps, records = read_study(folder), pd.read_parquet(folder / "covariance.parquet")
     main, long, ablation, searched = (steps[steps.phase == name] for name in ("main", "long", "ablation", "search"))
-    changed = pd.concat([main[main.method == "cw_grpo"], ablation])
     start = pd.concat([main, ablation]).query("step == 0").accuracy.reset_index(drop=True)
     tokens = {NAMES[method]: of for method, of in by_method(records).items()}
     runs, variants, ours = by_method(outcomes(main)), by_method(outcomes(ablation)), NAMES["cw_grpo"]
-    paper = runs["cw_grpo"]
+    paper = runs.pop("cw_grpo")
+    table_1 = [covariance.table_1(name, tokens[name]) for name in (NAMES["grpo"], ours)]
+    reported = {f"{sign} (reported)": values for sign, values in REPORTED.items()}
     tables = [
         ends("Methods, mean and 95% interval over seeds", main, start),
-        compared(f"{ours} less each other method", {NAMES[of]: (paper, runs[of]) for of in runs if of != "cw_grpo"},
-                 10, "corrected for 10 tests (Holm)"),
-        ends(f"{ours} with a part changed, at its learning rate", changed, start),
-        compared(f"Changed parts less {ours}", {NAMES[of]: (variants[of], paper) for of in variants},
-                 1, "not corrected for the number of tests"),
+        compared(f"{ours} less each other method", dict.fromkeys(runs, paper), runs, 10),
+        ends(f"{ours} with a part changed, at its learning rate",
+             pd.concat([main[main.method == "cw_grpo"], ablation]), start),
+        compared(f"Changed parts less {ours}", variants, dict.fromkeys(variants, paper)),
         ends("One long run of each method", long, start), hundreds(long),
-        *(beside_the_papers(covariance.table_1(name, tokens[name])) for name in (NAMES["grpo"], ours)),
+        *(table(one.title, one.frame.assign(**reported), *one.notes) for one in table_1),
         updates(pd.read_parquet(folder / "gradients.parquet")), search(searched),
     ]  # fmt: skip
-    drawn = {}
-    for name, of in {"both": main[main.method.isin(["grpo", "cw_grpo"])], "main": main, "long": long}.items():
-        for what, *how in (("entropy", "Policy entropy", "nats", WINDOW),
-                           ("accuracy", "Accuracy on held-out problems", "", 1, True)):  # fmt: skip
+    drawn, both = {}, main[main.method.isin(["grpo", "cw_grpo"])]
+    for name, of in {"both": both, "main": main, "long": long}.items():
+        for what, how in CURVES.items():
             series = {NAMES[method]: [run.set_index("step")[what].dropna() for _, run in runs.groupby("seed")]
                       for method, runs in by_method(of).items()}  # fmt: skip
             drawn[f"{name}-{what}"] = figures.curves(series, *how, size=(5.2, 3.6))
     drawn["contributions"] = figures.contributions(tokens)
-    caption = (
-        "Entropy is a mean of 25 steps; a band is a standard deviation of seeds. "
-        'In the tables, "best to last" is above 0 even for a run that does not fall: the best of noisy validations is '
-        'high by chance. "Above the start" has the interval of a difference of two independent means with unequal '
-        "variances (Welch's)."
-    )
-    return caption, tables, drawn
+    return tables, drawn
 
 
 class Boundary:
@@ -232,8 +206,7 @@ class Boundary:
 
     def __init__(self, folder: Path) -> None:
         steps = pd.read_parquet(folder / "metrics.parquet")
-        runs = steps[list(plan.AXES)].itertuples(index=False, name=None)
-        steps["point"] = [plan.Run(**dict(zip(plan.AXES, run, strict=True))).name for run in runs]
+        steps["point"] = [plan.Run("", *setting).name for setting in steps[[*plan.AXES]].itertuples(index=False)]
         self.steps = steps.astype(dict.fromkeys(("accuracy", "reward", "entropy", *EARLY), float))
         self.runs = outcomes(self.steps, "point")
 
@@ -270,12 +243,10 @@ class Boundary:
             centre = self.steps[(self.steps.method == method) & (self.steps.point == plan.CENTRE.name)]
             rows.append({"": name, "runs": len(runs), "collapsed in accuracy": runs.fell.sum(),
                          "in entropy": runs.emptied.sum(), "entropy more than doubled": runs.surged.sum(),
-                         above: f"{(centre.grad_norm.dropna() > CLIP_GRAD).mean():.0%}"})  # fmt: skip
+                         above: f"{(centre.grad_norm.dropna() > plan.CENTRE.limit).mean():.0%}"})  # fmt: skip
         none, *_, six = (self.less_grpo(point) for point in plan.LINES["fillers"])
-        change, p = shown(six - none, 100, 1, "+"), p_of({6: six - none}, 1)[6]
-        return table(
-            "All settings together", rows, f"With 6 fillers, CW-GRPO less GRPO changes by {change} points (p {p})."
-        )
+        change = f"{shown(six - none, 100, 1, '+')} points (p {p_of({6: six - none}, 1)[6]})"
+        return table("All settings together", rows, f"With 6 fillers, CW-GRPO less GRPO changes by {change}.")
 
     def kernels(self) -> Table:
         runs = {method: self.of(plan.CENTRE, method) for method in plan.KERNELS}
@@ -283,8 +254,7 @@ class Boundary:
         p = p_of(found, len(found))
         text = {method: {"less the paper's, points": shown(found[method], 100, 1, "+"), "p": p[method]} for method in p}
         rows = [{"kernel": name} | cells(runs[of], THREE) | text.get(of, {}) for of, name in plan.KERNELS.items()]
-        note = f"p is corrected for {len(found)} tests (Holm)."
-        return table("Width and side of the kernel, at the centre", rows, note)
+        return table("Width and side of the kernel, at the centre", rows, f"p is corrected for {len(p)} tests (Holm).")
 
     def early(self) -> Table:
         """Question (c): Spearman's correlation, its bootstrap interval and a permutation test."""
@@ -294,8 +264,8 @@ class Boundary:
             x, rng = begun[metric].mean()[[point.name for point in plan.POINTS]].to_numpy(), np.random.default_rng(0)
             r = stats.spearmanr(x, y).statistic
             drawn = [stats.spearmanr(x[at], y[at]).statistic for at in rng.integers(len(x), size=(RESAMPLES, len(x)))]
-            chance = np.array([stats.spearmanr(x, rng.permutation(y)).statistic for _ in range(RESAMPLES)])
-            p[metric] = (1 + (np.abs(chance) >= abs(r) - 1e-12).sum()) / (RESAMPLES + 1)
+            chance = [abs(stats.spearmanr(x, rng.permutation(y)).statistic) for _ in range(RESAMPLES)]
+            p[metric] = (1 + np.sum(np.array(chance) >= abs(r) - 1e-12)) / (RESAMPLES + 1)
             found[metric] = "{:.2f} ({:.2f} to {:.2f})".format(r, *np.nanquantile(drawn, (0.025, 0.975)))
         p, first = intervals.holm(p), f"mean of CW-GRPO's first {EARLY_STEPS} steps"
         rows = [{first: f"`{metric}`", "correlation with the difference in accuracy": found[metric],
@@ -306,11 +276,9 @@ class Boundary:
     def hosts(self) -> Table:
         """The centre here, and the study's runs with verl up to the same step."""
         verl = read_study(HERE / "results").query("phase == 'main' and lr == @plan.CENTRE.lr and step <= @plan.STEPS")
-        runs = {"verl, the study": by_method(outcomes(verl))}
-        runs = {"TRL, here": {name: self.of(plan.CENTRE, name) for name in plan.METHODS}} | runs
-        rows = [
-            {"": f"{SHORT[name]}, {host}"} | cells(runs[host][name], THREE) for name in plan.METHODS for host in runs
-        ]
+        hosts = {"TRL, here": self.runs[self.runs.point == plan.CENTRE.name], "verl, the study": outcomes(verl)}
+        rows = [{"": f"{SHORT[method]}, {host}"} | cells(runs[runs.method == method], THREE)
+                for method in plan.METHODS for host, runs in hosts.items()]  # fmt: skip
         note = f"After {plan.STEPS} steps. Accuracy is of 1,024 answers with TRL and of 512 with verl."
         return table("Do TRL and verl agree?", rows, note)
 
@@ -326,8 +294,8 @@ class Boundary:
             axes.text(column, row, text, ha="center", va="center", fontsize=8)
         limit = max(10, np.abs(grid).max())
         figure.colorbar(axes.imshow(grid, cmap="PuOr", vmin=-limit, vmax=limit, aspect="auto", alpha=0.7))
-        axes.set_xticks(range(len(plan.LEARNING_RATES)), plan.LEARNING_RATES)
-        axes.set_yticks(range(len(plan.UPDATES)), [str(number) for number in plan.UPDATES])
+        axes.set(xticks=range(len(plan.LEARNING_RATES)), xticklabels=plan.LEARNING_RATES)
+        axes.set(yticks=range(len(plan.UPDATES)), yticklabels=plan.UPDATES)
         axes.grid(False)
         return figure
 
@@ -338,44 +306,45 @@ def first_wrong(measured: pd.DataFrame) -> Table:
     columns = {label: (measured[name] / total[name] * 100).map("{:.1f}".format) for name, label in SHARES.items()}
     for name, label in (("surprisal", "surprisal, nats"), ("entropy", "entropy at its position, nats")):
         columns[label] = (measured[name] / measured.tokens).map("{:.2f}".format)
-    return Table("first-wrong", "Where the gradient is, on the starting model",
-        pd.DataFrame({"": measured.kind} | columns),
-        [f"Under CW-GRPO the sum of squares is {total.cw_grpo / total.grpo:.1%} of that under GRPO. Surprisal is "
-         "-log π of the sampled token. It and the entropy are means. The fifths are those of a batch of 64 responses, "
-         "and overlap the three kinds."])  # fmt: skip
+    return table("Where the gradient is, on the starting model", {"": measured.kind} | columns,
+        f"Under CW-GRPO the sum of squares is {total.cw_grpo / total.grpo:.1%} of that under GRPO. Surprisal is -log π "
+        "of the sampled token. It and the entropy are means. The fifths are those of a batch of 64 responses, and "
+        "overlap the three kinds.")  # fmt: skip
 
 
-def boundary_page(folder: Path) -> tuple[str, list[Table], dict[str, Figure]]:
+def boundary_page(folder: Path) -> tuple[list[Table], dict[str, Figure]]:
     every = Boundary(folder)
     tables = [
         every.settings("Every setting", plan.POINTS), every.together(), every.kernels(), every.early(),
         first_wrong(pd.read_parquet(folder / "first_wrong.parquet")),
         every.settings("Without a limit on the gradient norm", plan.CONTROLS), every.hosts(),
     ]  # fmt: skip
-    caption = (
+    return tables, {"map": every.map()}
+
+
+PAGES = {  # title, tables and figures, folder, and what one has to know to read them
+    "study": ("study", study_page, HERE / "results",
+        "Entropy is a mean of 25 steps; a band is a standard deviation of seeds. "
+        'In the tables, "best to last" is above 0 even for a run that does not fall: the best of noisy validations is '
+        'high by chance. "Above the start" has Welch\'s interval of the difference of two means.'),
+    "boundary": ("boundary study", boundary_page, HERE / "boundary" / "results",
         'A cell of the map: the difference, the accuracy of GRPO | CW-GRPO, the runs that collapsed. "The centre" is a '
-        "learning rate of 3e-5 and 2 updates from one batch; each other setting changes it."
-    )
-    return caption, tables, {"map": every.map()}
+        "learning rate of 3e-5 and 2 updates from one batch; each other setting changes it."),
+}  # fmt: skip
 
 
-PAGES = {"study": (study_page, HERE / "results"), "boundary": (boundary_page, HERE / "boundary" / "results")}
-
-
-def main(name: str, folder: str | Path = "") -> None:
-    page, committed = PAGES[name]
-    folder = Path(folder or committed)
-    caption, tables, drawn = page(folder)
+def main(name: str, title: str, page: Any, committed: Path, caption: str, folder: str = "") -> None:
+    results = Path(folder or committed)
+    tables, drawn = page(results)
     for file, figure in drawn.items():
-        figures.save(figure, folder / file, ["svg"])
+        figures.save(figure, results / file, ["svg"])
+    readme = os.path.relpath(committed.parent / "README.md", results)
+    about = f"All tables and figures of [the {title}]({readme}), written by `python examples/study/report.py {name}`."
     images = "".join(f"![{file}]({file}.svg)\n" for file in drawn)
-    study = {"study": "study", "boundary": "boundary study"}[name]
-    readme = os.path.relpath(committed.parent / "README.md", folder)
-    about = f"All tables and figures of [the {study}]({readme}), written by `python examples/study/report.py {name}`."
-    head = f"# Results of the {study}\n\n{about}\n\n"
-    write_whole(folder / "README.md", "\n".join([head + images, caption, "", *(of.markdown() for of in tables)]))
+    head = f"# Results of the {title}\n\n{about}\n\n{images}\n{caption}\n"
+    write_whole(results / "README.md", "\n".join([head, *(of.markdown() for of in tables)]))
 
 
 if __name__ == "__main__":
     for name in sys.argv[1:2] or PAGES:
-        main(name, *sys.argv[2:3])
+        main(name, *PAGES[name], *sys.argv[2:3])
