@@ -79,7 +79,7 @@ def _checkpoints(path: Path, name: str | None) -> list[Model]:
             found.append(Model(f"{name or run.name}-{step.name}", step, int(number)))
     if not found:
         raise DataError(
-            f"{path} holds no model (config.json), and no whole checkpoint (global_step_*/actor); name another."
+            f"{path} holds no model (config.json), and no whole checkpoint (global_step_*/actor); name another"
         )
     return sorted(found, key=lambda model: model.step or 0)
 
@@ -101,7 +101,7 @@ def merged(model: Model, cache: Path) -> str:
     if (actor / "model").is_dir():
         config = actor / "model" / "huggingface" / "config.json"
         if not config.is_file():  # with actor.megatron.use_dist_checkpointing verl leaves the folder empty
-            raise DataError(f"{config} is missing; copy config and tokenizer of the trained model there, no weights.")
+            raise DataError(f"{config} is missing; copy config and tokenizer of the trained model there, no weights")
         # A process group of its own: with the variables of a job, the merger would wait for the job's other processes.
         command = ["torch.distributed.run", "--standalone", "-m", *command[:-1], "megatron", "--use_cpu_initialization"]
         command += ["--tie-word-embedding"] * bool(json.loads(config.read_text("utf-8")).get("tie_word_embeddings"))
@@ -110,7 +110,7 @@ def merged(model: Model, cache: Path) -> str:
     cache.mkdir(parents=True, exist_ok=True)
     _run(*command, "--target_dir", str(part), log=cache / f"{target.name}.log")
     if (part / "lora_adapter").is_dir():  # beside the base model, whose answers would be taken for the adapter's
-        raise DataError(f"{actor} has a LoRA adapter; merge it with peft's merge_and_unload, and give that folder.")
+        raise DataError(f"{actor} has a LoRA adapter; merge it with peft's merge_and_unload, and give that folder")
     return str(part.replace(target))
 
 
@@ -148,7 +148,7 @@ def evaluate(models: Sequence[Model], benchmarks: Mapping[str, Path], out: Path,
     """
     if not models or not benchmarks or not all(re.fullmatch(r"[\w.-]+", name) for name in benchmarks):
         given = f"{len(models)} models, and {', '.join(benchmarks) or 'no benchmark'}"
-        raise OptionsError(f"Name a model, and benchmarks as NAME or NAME=FILE.parquet; given are {given}.")
+        raise OptionsError(f"name a model, and benchmarks as NAME or NAME=FILE.parquet; given are {given}")
     config, out = compose([*VALIDATION, *overrides]), out.absolute()
     questions = {}
     for name, file in benchmarks.items():
@@ -157,14 +157,14 @@ def evaluate(models: Sequence[Model], benchmarks: Mapping[str, Path], out: Path,
         except (OSError, pa.ArrowException) as error:
             cause = first_line(error) if file.exists() else "it does not exist"
             how = "run cw-grpo prepare, or correct --benchmarks or --data-dir"
-            raise DataError(f"{file} cannot be read ({cause}); {how}.") from None
+            raise DataError(f"{file} cannot be read ({cause}); {how}") from None
     try:
         out.mkdir(parents=True, exist_ok=True)
         lock = (out / ".lock").open("w")
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         why = "another evaluation writes to it" if isinstance(error, BlockingIOError) else error.strerror
-        raise OptionsError(f"{out} cannot be used: {why}; give another folder with --out.") from None
+        raise OptionsError(f"{out} cannot be used: {why}; give another folder with --out") from None
     with lock:
         for model in models:
             path = merged(model, out / ".models")
@@ -221,7 +221,7 @@ def _refuse_others(answers: Path, settings: dict[str, Any]) -> None:
     for key, (was, now) in differences(before, settings, MACHINE).items():
         raise OptionsError(
             f"{answers} was asked with {key}={was}, and now it is {now}; use the same settings, another folder "
-            "(--out), or another name for the model (NAME=FOLDER)."
+            "(--out), or another name for the model (NAME=FOLDER)"
         )
 
 
@@ -240,11 +240,11 @@ def _check_prompts(benchmark: str, rows: Sequence[Any], settings: dict[str, Any]
         longest = max(len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"])
     except (OSError, ValueError, KeyError, TypeError, TemplateError) as error:
         raise DataError(
-            f"The chat template of {place} cannot render the prompts of {benchmark} ({first_line(error)}); set "
-            "actor_rollout_ref.model.custom_chat_template, or use cw-grpo prepare --prompt none (no system turn)."
+            f"the chat template of {place} cannot render the prompts of {benchmark} ({first_line(error)}); set "
+            "actor_rollout_ref.model.custom_chat_template, or use cw-grpo prepare --prompt none (no system turn)"
         ) from None
     if longest > limit:
-        raise OptionsError(f"{benchmark} has a prompt of {longest} tokens; raise data.max_prompt_length={limit}.")
+        raise OptionsError(f"{benchmark} has a prompt of {longest} tokens; raise data.max_prompt_length={limit}")
 
 
 def _ask(answers: Path, questions: int, settings: dict[str, Any]) -> None:
@@ -259,6 +259,6 @@ def _ask(answers: Path, questions: int, settings: dict[str, Any]) -> None:
     graded = (part / "0.jsonl").read_bytes().count(b"\n")
     wanted = questions * settings["evaluation"]["samples"]
     if graded != wanted:  # verl leaves out a response that the reward function fails on
-        raise HostError(f"verl graded {graded} of {wanted} answers to {answers.stem}; {log} says why.")
+        raise HostError(f"verl graded {graded} of {wanted} answers to {answers.stem}; see {log}, and start again")
     (part / "0.jsonl").replace(answers)
     shutil.rmtree(part)

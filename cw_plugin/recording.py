@@ -73,9 +73,9 @@ class TokenFiles:
             if (batch.response_mask != 0).any():
                 self._write(path, step, batch, tokenizer)
         except OSError as error:
-            self._logger.error("cw_grpo: %s cannot be written: %s", path, error)
+            self._logger.error("cw_grpo: %s cannot be written, and is left out: %s", path, error)
         except Exception:
-            self._logger.exception("cw_grpo: %s cannot be written", path)
+            self._logger.exception("cw_grpo: %s cannot be written, and is left out", path)
 
     def _write(self, path: Path, step: int, batch: Batch, tokenizer: Any) -> None:
         import pyarrow as pa

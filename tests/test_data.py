@@ -211,7 +211,7 @@ def test_bad_input_is_refused_in_one_sentence(copy, tmp_path):
     assert "has no problem in row 1" in prepare(copy, out, code=2)
     assert "prepare them one by one" in prepare(copy, out, "--revision", "main", name="all", code=2)
     write_copy(copy, "HuggingFaceH4/aime_2024", [{"problem": "Why?", "answer": "1"}])
-    assert "has 1 rows, and the benchmark has 30; download it again." in prepare(copy, out, name="aime24", code=2)
+    assert "has 1 rows, and the benchmark has 30; download it again" in prepare(copy, out, name="aime24", code=2)
 
 
 @pytest.mark.parametrize(

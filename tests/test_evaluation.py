@@ -142,7 +142,7 @@ def test_answers_to_other_questions_or_by_other_files_are_refused(calculator, tm
 
 def test_what_verl_did_not_finish_starts_again(calculator, tmp_path):
     sums(tmp_path)
-    for calculator.left_out, message in ((-1, "main_ppo fails"), (1, "verl graded 2 of 3 answers .*log says why")):
+    for calculator.left_out, message in ((-1, "main_ppo fails"), (1, "verl graded 2 of 3 answers .*log, and start")):
         with pytest.raises(HostError, match=message):
             run(tmp_path)
         assert read_answers(tmp_path / "out")[1] == ["model is not finished on sums: evaluate it again to complete it."]
@@ -211,8 +211,8 @@ def test_a_lora_checkpoint_is_not_evaluated_as_its_base_model(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["trainer.nnodes=1"], "Name a model, .*given are 0 models, and sums"),
-        (["MODEL", "--benchmarks", ""], "Name a model, .*given are 1 models, and no benchmark"),
+        (["trainer.nnodes=1"], "name a model, .*given are 0 models, and sums"),
+        (["MODEL", "--benchmarks", ""], "name a model, .*given are 1 models, and no benchmark"),
         (["MODEL", "--benchmarks", "sums@4={tmp}/sums.parquet"], "NAME=FILE.parquet; given are .*sums@4"),
         (["{tmp}/nothing", *LENGTHS], "chat template of {tmp}/nothing cannot render"),
         (["{tmp}/run"], "run holds no model .*, and no whole checkpoint"),

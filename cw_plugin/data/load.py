@@ -24,7 +24,7 @@ def load(source: Source, dataset_path: Path | None = None, revision: str | None 
     """
     where = source.path if dataset_path is None else str(dataset_path / source.path)
     if dataset_path is not None and not Path(where).is_dir():
-        raise DataError(f"{where} is not a folder; put a copy of {source.path} there, or correct --local-dataset-path.")
+        raise DataError(f"{where} is not a folder; put a copy of {source.path} there, or correct --local-dataset-path")
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the error below says what went wrong
     datasets.disable_progress_bars()
     try:
@@ -38,9 +38,9 @@ def load(source: Source, dataset_path: Path | None = None, revision: str | None 
             fix = "check the network, --revision, and `hf auth login`, or pass --local-dataset-path"
         else:
             reason, fix = first_line(error.__cause__) if error.__cause__ else reason, "correct it, or download it again"
-        raise DataError(f"{where}, split {source.split}, cannot be read ({reason.rstrip('.')}); {fix}.") from error
+        raise DataError(f"{where}, split {source.split}, cannot be read ({reason.rstrip('.')}); {fix}") from error
     if len(rows) != source.rows and not source.training:  # accuracies on other questions cannot be compared
-        raise DataError(f"{where} has {len(rows)} rows, and the benchmark has {source.rows}; download it again.")
+        raise DataError(f"{where} has {len(rows)} rows, and the benchmark has {source.rows}; download it again")
     if empty := [str(index) for index, row in enumerate(rows) if not (row[source.question] or "").strip()]:
-        raise DataError(f"{where} has no problem in row {', '.join(empty)}; correct the data.")
+        raise DataError(f"{where} has no problem in row {', '.join(empty)}; correct the data")
     return rows

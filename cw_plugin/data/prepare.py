@@ -61,7 +61,7 @@ def prepare(
             before it are complete, and that file is unchanged.
     """
     if revision and len(sources) > 1:
-        raise DataError(f"--revision {revision} needs a single dataset, not all; prepare them one by one.")
+        raise DataError(f"--revision {revision} needs a single dataset, not all; prepare them one by one")
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     loaded = {source.name: load(source, dataset_path, revision) for source in sources}
     benchmarks: dict[str, list[str]] = {}
@@ -73,9 +73,9 @@ def prepare(
         except DataError as error:
             unread[source.name] = str(error)
     if unread and CONTAMINATED in drop:
-        why = " ".join(unread.values())
+        why = "; ".join(unread.values())
         names = ", ".join(unread)
-        raise DataError(f"--drop-contaminated needs the benchmarks; leave it out, or mend why {names} is unread: {why}")
+        raise DataError(f"--drop-contaminated needs the benchmarks; leave it out, or make {names} readable: {why}")
 
     files = []
     for source in sources:
@@ -103,7 +103,7 @@ def prepare(
             write_whole(path.with_suffix(".report.json"), json.dumps(report, indent=1, ensure_ascii=False) + "\n")
             write_whole(path, partial(pq.write_table, table))
         except OSError as error:
-            raise DataError(f"{path} cannot be written ({error}); free space, or change --local-save-dir.") from error
+            raise DataError(f"{path} cannot be written ({error}); free space, or change --local-save-dir") from error
         console.print("\n".join(_summary(path, report)), markup=False)
     return [path for path, *_ in files]
 

@@ -43,5 +43,5 @@ def select_prompt(name: str) -> Prompt:
     try:
         text = expanded(name).read_text(encoding="utf-8").rstrip("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"--prompt {name}: {error}; give open-rs, none, or the path of a UTF-8 text file.") from error
+        raise DataError(f"--prompt {name}: {error}; give open-rs, none, or the path of a UTF-8 text file") from error
     return Prompt(user=text) if "{question}" in text else Prompt(system=text)

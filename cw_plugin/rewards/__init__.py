@@ -62,9 +62,9 @@ def compute_score(
     """
     try:
         if extraction not in (None, "training", "evaluation"):
-            raise OptionsError(f"extraction={extraction!r} does not exist; use training or evaluation.")
+            raise OptionsError(f"extraction={extraction!r} does not exist; use training or evaluation")
         if not time_limit > 0:
-            raise OptionsError(f"time_limit must be > 0 (seconds), got {time_limit!r}.")
+            raise OptionsError(f"time_limit must be > 0 (seconds), got {time_limit!r}")
         if problem := ground_truth_problem(ground_truth, parse=False):
             raise DataError(f"{problem} Correct the row, whose data_source is {str(data_source)!r}.")
         if opens_think is None and model_path is not None:

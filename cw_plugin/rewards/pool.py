@@ -48,7 +48,7 @@ class _Worker:
             )  # fmt: skip
         if self.ask(FIRST_ANSWER, START_LIMIT).stopped:
             raise GradingError(
-                f"A grading process does not start in {START_LIMIT:g} s; the machine is too busy, end other programs."
+                f"a grading process does not start in {START_LIMIT:g} s; the machine is too busy, end other programs"
             )
 
     def ask(self, question: tuple[Any, ...], seconds: float) -> Grade:
@@ -112,8 +112,8 @@ class GradingPool:
                         grade = Grade(stopped=f"it took more than {self.time_limit:g} s of CPU time")
                     elif not started and (is_last or code > 0):  # the code of a killed process is negative
                         raise GradingError(
-                            f"No grading process starts (exit code {code}). Check that the machine has free memory and "
-                            f"that {sys.executable} has math-verify: {how_to_install('data')}."
+                            f"no grading process starts (exit code {code}); check that the machine has free memory and "
+                            f"that {sys.executable} has math-verify: {how_to_install('data')}"
                         ) from None
                     elif is_last:
                         grade = Grade(failure=f"Grading processes ended on it for {limit:g} s (exit code {code}).")

@@ -68,9 +68,9 @@ def _one_sentence(text: str) -> str:
 
 def _of_script(script: Path, overrides: Sequence[str]) -> str:
     if not script.is_file():
-        raise OptionsError(f"{script} does not exist; give a script or hydra overrides.")
+        raise OptionsError(f"{script} does not exist; give a script or hydra overrides")
     if "DRY_RUN" not in script.read_text(encoding="utf-8"):
-        raise OptionsError(f"{script} does not support DRY_RUN=1, and would train; give its hydra overrides instead.")
+        raise OptionsError(f"{script} does not support DRY_RUN=1, and would train; give its hydra overrides instead")
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     result = subprocess.run(
         ["bash", script, *overrides], env={**os.environ, "PATH": path, "DRY_RUN": "1"}, capture_output=True, text=True

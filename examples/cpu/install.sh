@@ -21,7 +21,7 @@ source "$here/environment.sh"
 
 [[ $# -le 1 && ${1:-} != -* ]] || fail "usage: bash examples/cpu/install.sh [VENV_DIR]"
 [ "$(uname -sm)" = "Linux x86_64" ] ||
-    fail "the pinned packages are for Linux x86_64; this machine is $(uname -sm)."
+    fail "the pinned packages are for Linux x86_64, and this machine is $(uname -sm); use another machine."
 command -v "$python" >/dev/null || fail "there is no '$python'; set PYTHON to a Python 3.10, 3.11 or 3.12."
 # The interpreter behind a virtual environment, should one be active: it may be the one to be replaced.
 python=$("$python" -c 'import sys; print(sys.base_prefix + "/bin/python%d.%d" % sys.version_info[:2])')

@@ -44,7 +44,7 @@ case $METHOD in
         export PYTHONPATH=$root/examples/study
         ;;
     *)
-        echo "METHOD=$METHOD is unknown" >&2
+        echo "METHOD=$METHOD is unknown; use one of those in $0" >&2
         exit 2
         ;;
 esac
