@@ -77,9 +77,6 @@ EQUAL: Answers = {
         r"\{0.000001, 1\}": [r"\{1, 0.000001\}"], "(0.000001, 1)": ["(10^{-6}, 1)"],
     },
 }
-# fmt: on
-
-# fmt: off
 UNEQUAL: Answers = {
     "several boxes": {
         "(6,2)": [r"\boxed{(2,2)} \quad \text{and} \quad \boxed{(6,2)}"],

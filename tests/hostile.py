@@ -7,10 +7,10 @@ import itertools
 GOLD = "7919"
 RIGHT = r"<think>so</think> The answer is $\boxed{7919}$."
 
+# fmt: off
 GUESSES = ["7", "79", "791", "7918", "7919", "7920", "17919", "-7919", "79.19"]
 
 # Each of these keeps sympy or a regular expression busy for longer than any time limit.
-# fmt: off
 HANGING = [
     "9^{9^{9^{9}}}", "9^{9^{9^{9^{9}}}} - 9^{9^{9^{9^{9}}}} + 7918", "99999999^{99999999}", "((10^{9})!)!", "10^{8}!",
     "(12345678)!", r"\binom{10^{9}}{5 \cdot 10^{8}}", r"\sum_{k=1}^{10^{9}} \frac{1}{k^3+1}",
@@ -21,9 +21,7 @@ HANGING = [
     r"\left(\sqrt{2}+\sqrt{3}+\sqrt{5}+\sqrt{7}+\sqrt{11}+\sqrt{13}\right)^{60}",
     r"\lfloor \pi \cdot 10^{10^{9}} \rfloor", r"\gcd(3^{10^9}, 7^{10^9})",
 ]
-# fmt: on
 
-# fmt: off
 _PYTHON = [
     "__import__('os').system('touch pwned')", "open('pwned', 'w').write('x')", 'exec(\'open("pwned","w")\')',
     "eval('7918+1')", "[c for c in ().__class__.__base__.__subclasses__()]", "(lambda: open('pwned', 'w'))()",
@@ -31,9 +29,7 @@ _PYTHON = [
     "Symbol('x').__class__", "True == 1", "{x for x in range(10**9)}", r"\input{/etc/passwd}",
     r"\write18{touch pwned}", r"\openout1=pwned", r"\def\a{\a\a}\a", "`touch pwned`", "$(touch pwned)",
 ]
-# fmt: on
 
-# fmt: off
 _NOISE = [
     "", " ", "\x00", "\x00" * 1000, "".join(map(chr, range(32))), "\u202e9197", "\uff17\uff19\uff11\uff19\uff10",
     "\U0001d7df", "\ud7ff\ue000\uffff", "\U0001f916" * 5000, "\\", "\\" * 10001, "{" * 5000, "}" * 5000, "{}" * 20000,
@@ -43,29 +39,18 @@ _NOISE = [
     "0." + "1" * 150_000, "a" * 200_000, "\\frac" * 20_000, "\\sqrt" * 20_000, "\\left(" * 10_000, "<think>" * 20_000,
     "</think>" * 20_000,
 ]
-# fmt: on
 
 _NESTED = [
     opening * depth + "7918" + closing * depth
     for depth in (50, 3000)
     for opening, closing in [
-        (r"\sqrt{", "}"),
-        (r"\frac{1}{", "}"),
-        ("{", "}"),
-        ("(", ")"),
-        (r"\left(", r"\right)"),
-        (r"\sin(", ")"),
-        ("x^{", "}"),
-        (r"\boxed{", "}"),
-        (r"\text{", "}"),
-        (r"\begin{pmatrix}", r"\end{pmatrix}"),
-        ("|", "|"),
+        (r"\sqrt{", "}"), (r"\frac{1}{", "}"), ("{", "}"), ("(", ")"), (r"\left(", r"\right)"), (r"\sin(", ")"),
+        ("x^{", "}"), (r"\boxed{", "}"), (r"\text{", "}"), (r"\begin{pmatrix}", r"\end{pmatrix}"), ("|", "|"),
         ("[", "]"),
     ]
 ]
 
 # Against the rules for lists, assignments, percent words, digits in groups, decimal commas and inequalities.
-# fmt: off
 _WAYS_OF_WRITING = [
     "1 000" * 20_000, " 000" * 400, "1" + r"\,000" * 300 + "x", "1{,}" * 400, "1,22" * 400, "7918 " + "percent" * 200,
     "7918" + r"\text{ percent" * 200, "7918" + r"\%" * 900 + "1", "7918" + " " * 1900 + ".x", r"\pm" * 600,
@@ -73,22 +58,14 @@ _WAYS_OF_WRITING = [
     ",".join(f"x_{{{i}}}={i}" for i in range(200)), ",".join(f"x<{i}" for i in range(300)),
     r"x < 7920 \text{ and } x > 7918", "1" + "<x<1" * 300,
 ]
-# fmt: on
 
 # By a ground truth that is compared as a whole.
 LISTS = {
     gold: [
-        *answers,
-        ",".join(f"x<{i}" for i in range(300)),
-        ",".join(f"{i}<x<{i + 1}" for i in range(200)),
-        "1" + "<x<1" * 300,
-        "1 < x < 9^{9^{9^{9}}}",
-        "x > 1, x < (10^{9})!",
-        r"x < \sin(10^{10^{10}})",
-        ",".join(f"k={i}, n={i}" for i in range(100)),
-        "k = 9^{9^{9^{9}}}, n = 2",
-        r"k = \frac{1 \pm 9^{9^{9^{9}}}}{2}, n = 2",
-        "1," * 900 + "2",
+        *answers, ",".join(f"x<{i}" for i in range(300)), ",".join(f"{i}<x<{i + 1}" for i in range(200)),
+        "1" + "<x<1" * 300, "1 < x < 9^{9^{9^{9}}}", "x > 1, x < (10^{9})!", r"x < \sin(10^{10^{10}})",
+        ",".join(f"k={i}, n={i}" for i in range(100)), "k = 9^{9^{9^{9}}}, n = 2",
+        r"k = \frac{1 \pm 9^{9^{9^{9}}}}{2}, n = 2", "1," * 900 + "2",
     ]
     for gold, answers in {
         "(1,2]": [r"x \in \mathbb{R}", r"(-\infty, \infty)", "1 < x", "1 < y < 2, x < 2", "x^{1000} - x^{999} < 3"],
@@ -99,7 +76,6 @@ LISTS = {
 }
 
 # More than one answer, or an answer that holds everything.
-# fmt: off
 _LISTS = [
     *(joint.join(GUESSES) for joint in (",", ", ", ";", r" \text{ or } ", " or ", r"\quad", r"\\", "|", "/", " = ")),
     *(left + ", ".join(GUESSES) + right for left, right in ((r"\{", r"\}"), ("(", ")"), ("[", "]"))),
@@ -111,14 +87,12 @@ _LISTS = [
     "7919 + 10^{-3}", "7,918", "7919e1", "1e7919", "0x1EEF", "-7919", "7919!", "7919i", "\\sqrt{7919}", "7919^{2}",
     "79 19 1", "7919 7918",
 ]
-# fmt: on
 
 
 def _boxed(content: str) -> str:
     return rf"<think>so</think> The answer is $\boxed{{{content}}}$."
 
 
-# fmt: off
 _WHOLE = [
     r"<think>\boxed{7919}</think> I do not know.", r"<think>\boxed{7919}</think> \boxed{7918}",
     r"\boxed{7919} is what one would think, but it is \boxed{7918}", r"<think>The final answer is $7919$</think>",
@@ -135,12 +109,9 @@ _WHOLE = [
     "".join(rf"text {i} \boxed{{{i}}} text " for i in range(5000)), r"\boxed{7918}" + "x" * 200_000,
     "x" * 200_000 + r"\boxed{7918}", r"\boxed{" + "7918+" * 40_000 + "1}", r"\boxed{" + "9" * 199_000 + "}",
 ]
-# fmt: on
 
-# fmt: off
 RESPONSES: list[str] = [
     *map(_boxed, HANGING), *map(_boxed, _PYTHON), *map(_boxed, _NOISE), *map(_boxed, _NESTED), *map(_boxed, _LISTS),
     *map(_boxed, _WAYS_OF_WRITING), *_PYTHON, *_NOISE,
     *(f"</think> The final answer is ${content}$." for content in itertools.chain(_PYTHON, _NESTED, _LISTS)), *_WHOLE,
 ]
-# fmt: on

@@ -41,11 +41,9 @@ from omegaconf import OmegaConf
 from patched_verl import PARTS, copy_verl
 from reference import reference_weights
 from tensordict import TensorDict
-from trainers import legacy_trainer
 from transformers import AutoTokenizer
 from verl import DataProto
 from verl.experimental.reward_loop.reward_loop import RewardLoopManager
-from verl.trainer.ppo import ray_trainer
 
 from cw_plugin.doctor import checks
 from cw_plugin.reports.evaluations import read_answers
@@ -89,6 +87,13 @@ def recipe(script: str, out: Path, *overrides: str) -> list[dict]:
     return records
 
 
+def replayed(rollouts: Path) -> list[str]:
+    """The first run with these overrides keeps the rollouts of its first step, another one trains on them."""
+    # verl keeps them under these three, the last of which filter_groups sets.
+    kept_under = ["trainer.project_name=replay", "trainer.experiment_name=replay", "data.gen_batch_size=1"]
+    return kept_under + [f"skip.rollout_tq.{part}" for part in ("enable=True", f"dump_dir={rollouts}", "steps=[1]")]
+
+
 @pytest.fixture(scope="module")
 def paper_run(tmp_path_factory):
     """A recipe with KL, rollout correction, mini-batches, epochs, dynamic sampling and token records."""
@@ -107,6 +112,7 @@ def paper_run(tmp_path_factory):
         "actor_rollout_ref.actor.ppo_mini_batch_size=4",
         "+algorithm.cw_grpo.record_every=2",
         f"trainer.rollout_data_dir={run / 'rollouts'}",
+        *replayed(run.parent / "replay"),
     )
     return run
 
@@ -141,16 +147,6 @@ def test_a_record_has_the_texts_of_verls_own_dump_and_the_covariances_of_the_bat
     assert np.sort(table["covariance"]) == pytest.approx(c, rel=1e-3, abs=1e-5)
 
 
-def test_the_legacy_trainer_gives_the_weights_of_v1_for_the_same_batch(paper_run):
-    """The batches of that run once more, through RayPPOTrainer's compute_advantage."""
-    trainer = legacy_trainer("algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.record_every=0")
-    for batch in batches(paper_run):
-        tensors = {name: batch[name] for name in ("response_mask", "old_log_probs", "token_level_rewards")}
-        data = DataProto.from_dict(tensors=tensors, non_tensors={"uid": np.array(batch["uids"], dtype=object)})
-        data = ray_trainer.compute_advantage(data, adv_estimator="cw_grpo", config=trainer.config.algorithm)
-        torch.testing.assert_close(data.batch["advantages"], batch["advantages"], rtol=1e-6, atol=1e-6)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("script", [script for script in SCRIPTS if script != IN_EVERY_RUN])
 def test_the_other_recipes_train_on_a_cpu(script, tmp_path):
@@ -159,73 +155,44 @@ def test_the_other_recipes_train_on_a_cpu(script, tmp_path):
         assert abs(record["data"]["actor/ppo_kl"]) < 1e-2  # the policy is the one that computed old_log_probs
 
 
-@pytest.fixture(scope="module")
-def two_ranks(tmp_path_factory):
-    """Two FSDP ranks and small micro-batches on a Ray that was there; the rollouts are kept for replay."""
-    run = tmp_path_factory.mktemp("e2e") / "two-ranks"
-    replay = ("enable=True", f"dump_dir={run.parent / 'rollouts'}", "steps=[1]")
-    command = [f"skip.rollout_tq.{setting}" for setting in replay]
+def replay(paper_run: Path, run: Path, *overrides: str, **env: str) -> list[dict]:
+    """The metrics of one step of the quickstart, trained on the rollouts of the recipe's first step."""
+    same = ("actor_rollout_ref.rollout.temperature=0.7", *replayed(paper_run.parent / "replay"))
+    records = finish(run, quickstart(run, *same, *overrides, STEPS="1", **env))
+    assert_right(run)
+    return records
+
+
+def test_two_ranks_on_a_running_ray_cluster_give_the_weights_of_one(paper_run, tmp_path):
+    """Small micro-batches on two FSDP ranks, on a Ray that was there."""
+    run = tmp_path / "two-ranks"
+    small = (
+        "actor_rollout_ref.actor.use_dynamic_bsz=False",
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2",
+    )
     env = {name: environment(run)[name] for name in ("E2E_PROBE_DIR", "PYTHONPATH", "VERL_USE_EXTERNAL_MODULES")}
     with cluster("--num-gpus=2", "--num-cpus=16", TORCHDYNAMO_DISABLE="1", **env) as (_, folder):
-        process = quickstart(
-            run,
-            "actor_rollout_ref.actor.use_dynamic_bsz=False",
-            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
-            "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2",
-            *command,
-            STEPS="1",
-            NGPUS="2",
-            RAY_ADDRESS="auto",
-            RAY_TMPDIR=folder,
-        )
-        records = finish(run, process)
-    return run, command, records
-
-
-@pytest.fixture(scope="module")
-def one_rank(two_ranks):
-    """One rank, on a Ray of its own: the rollouts of the two ranks once more."""
-    run = two_ranks[0].parent / "one-rank"
-    return run, two_ranks[1], finish(run, quickstart(run, *two_ranks[1], STEPS="1"))
-
-
-def test_two_ranks_on_a_running_ray_cluster_give_the_weights_of_one(two_ranks, one_rank):
-    for run, _, records in (two_ranks, one_rank):
-        assert_right(run)
-        assert_logged(records)
-    match = assert_same_first_step(one_rank[0], two_ranks[0])
+        assert_logged(replay(paper_run, run, *small, NGPUS="2", RAY_ADDRESS="auto", RAY_TMPDIR=folder))
+    match = assert_same_first_step(paper_run, run)
     assert match != list(range(len(match)))  # another layout of the batch
 
 
-def test_a_finished_run_is_neither_deleted_nor_mislabelled(one_rank, tmp_path):
-    """A copy of it, whose paths are where it lies; the same command is a success, another method is refused."""
-    run = tmp_path / "copy"
-    shutil.copytree(one_rank[0], run)
-    saved = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and "report" not in path.parts}
-    assert quickstart(run, *one_rank[1], STEPS="1").wait(timeout=120) == 0
-    said = (run / "stdout").read_text()
-    assert f"{run} is at its last step, 1. It goes on" in said and "tables and figures" in said
-    assert quickstart(run, *one_rank[1], STEPS="1", METHOD="grpo").wait(timeout=120) == 2
-    assert "\n  algorithm.adv_estimator was cw_grpo, is grpo\n" in (run / "stdout").read_text()
-    changed = {path.name for path, content in saved.items() if path.read_bytes() != content}
-    assert changed <= {"stdout", ".lock", "report.log"}
-
-
-@pytest.mark.slow  # no released verl has one; test_patches.py compares the functions in every run
-def test_a_verl_with_cw_grpo_of_its_own_gives_the_same_weights(one_rank, tmp_path):
+@pytest.mark.slow  # no released verl has one; test_patches.py compares the functions
+def test_a_verl_with_cw_grpo_of_its_own_gives_the_same_weights(paper_run, tmp_path):
     """The rollouts once more, on a verl with the patches: its estimator runs, not the plugin's."""
     copy, run = copy_verl(tmp_path / "verl", *PARTS), tmp_path / "native"
     path = os.pathsep.join(map(str, (copy, ROOT, ROOT / "tests")))
-    (record,) = finish(run, quickstart(run, *one_rank[1], STEPS="1", PYTHONPATH=path))
-    assert_right(run)
+    (record,) = replay(paper_run, run, PYTHONPATH=path)
     assert not [name for name in record["data"] if name.startswith("cw_grpo/")]
     assert "cw_grpo is already registered" in (run / "train.log").read_text()
-    assert_same_first_step(one_rank[0], run)
+    assert_same_first_step(paper_run, run)
 
 
-def test_the_legacy_trainer_ended_by_ctrl_c_resumes(tmp_path):
-    """The same rollouts cannot be replayed there; weights, metrics and records are checked as V1's are."""
-    run = tmp_path / "legacy"
+@pytest.fixture(scope="module")
+def legacy_run(tmp_path_factory):
+    """Ended by Ctrl-C after its first checkpoint, and resumed; its command and the metrics of the second part."""
+    run = tmp_path_factory.mktemp("e2e") / "legacy"
     command = ["trainer.use_v1=False", "trainer.save_freq=1"]
     process = quickstart(run, *command, STEPS="2")
     wait_until(lambda: saved_step(run / "checkpoints"), process, run / "stdout")
@@ -233,12 +200,32 @@ def test_the_legacy_trainer_ended_by_ctrl_c_resumes(tmp_path):
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     assert process.wait(timeout=60) == 130
     assert not trainer_processes(run)
-    saved = saved_step(run / "checkpoints")
-    records = finish(run, quickstart(run, *command, STEPS=str(saved + 1)))
-    assert [record["step"] for record in records] == [saved + 1]  # not from the first step again
+    last = saved_step(run / "checkpoints") + 1
+    return run, command, last, finish(run, quickstart(run, *command, STEPS=str(last)))
+
+
+def test_the_legacy_trainer_ended_by_ctrl_c_resumes(legacy_run):
+    """The same rollouts cannot be replayed there; weights, metrics and records are checked as V1's are."""
+    run, _, last, records = legacy_run
+    assert [record["step"] for record in records] == [last]  # not from the first step again
     assert_right(run)
     assert_logged(records)
     assert read_tokens(run / "checkpoints")[0].step == 1
+
+
+def test_a_finished_run_is_neither_deleted_nor_mislabelled(legacy_run, tmp_path):
+    """A copy of it, whose paths are where it lies; the same command is a success, another method is refused."""
+    finished, command, last, _ = legacy_run
+    run = tmp_path / "copy"
+    shutil.copytree(finished, run)
+    saved = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and "report" not in path.parts}
+    assert quickstart(run, *command, STEPS=str(last)).wait(timeout=120) == 0
+    said = (run / "stdout").read_text()
+    assert f"{run} is at its last step, {last}. It goes on" in said and "tables and figures" in said
+    assert quickstart(run, *command, STEPS=str(last), METHOD="grpo").wait(timeout=120) == 2
+    assert "\n  algorithm.adv_estimator was cw_grpo, is grpo\n" in (run / "stdout").read_text()
+    changed = {path.name for path, content in saved.items() if path.read_bytes() != content}
+    assert changed <= {"stdout", ".lock", "report.log"}
 
 
 @pytest.mark.slow

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from patched_verl import PARTS, ROOT, copy_verl, run_python
 
+pytestmark = pytest.mark.slow  # no released verl has them
+
 MENDED_BY_PART_ONE = {
     "test_v1_trainer_computes_optimal_token_baselines[optimal_token_baseline]",
     "test_v1_trainer_computes_optimal_token_baselines[tir_optimal_token_baseline]",
@@ -51,7 +53,6 @@ def patched(tmp_path_factory) -> Path:
     return copy_verl(tmp_path_factory.mktemp("patched"), *PARTS)
 
 
-@pytest.mark.slow
 def test_part_one_mends_what_its_tests_show_broken(as_released, tmp_path):
     before = run_verls_tests(copy_verl(tmp_path / "before", PARTS[0], include=("tests/*",)))
     assert before["FAILED"].keys() == MENDED_BY_PART_ONE and not before["ERROR"]
@@ -65,7 +66,6 @@ def test_part_one_mends_what_its_tests_show_broken(as_released, tmp_path):
     assert after["PASSED"].keys() > as_released
 
 
-@pytest.mark.slow
 def test_both_parts_pass_their_tests_and_verls(as_released, patched):
     outcomes = run_verls_tests(patched)
     assert not outcomes["FAILED"] and not outcomes["ERROR"]

@@ -10,6 +10,8 @@ import sys
 import types
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import verl
 from hydra import compose, initialize_config_dir
@@ -24,6 +26,11 @@ from cw_plugin.verl_integration.options import check_config, estimator_and_loss,
 ROOT = Path(__file__).parent.parent
 VERL = Path(verl.__file__).parent
 CW_GRPO, GRPO = "algorithm.adv_estimator=cw_grpo", "algorithm.adv_estimator=grpo"
+LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo"
+GEO_MEAN = "actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"
+BYPASS = "algorithm.rollout_correction.bypass_mode=True"
+LEGACY = "trainer.use_v1=False"
+OPTION = "+algorithm.cw_grpo."
 MODULE = "cw_plugin.verl_integration.register"
 REGISTERED = """
 import verl
@@ -67,12 +74,6 @@ def test_the_built_wheel_registers_beside_verl_alone(tmp_path):
     assert version.stdout.split() == ["cw-plugin", wheel.name.split("-")[1]]
 
 
-def test_imported_after_verl_it_registers_too():
-    code = f"from verl.trainer.ppo.v1 import trainer_base\nimport {MODULE}\n" + REGISTERED
-    result = python(code, VERL_USE_EXTERNAL_PLUGINS="none")
-    assert result.returncode == 0, result.stderr
-
-
 def test_importing_the_package_starts_nothing_and_its_reports_need_neither_torch_nor_verl():
     code = """
 import sys
@@ -93,7 +94,15 @@ assert not [name for name in sys.modules if name.startswith('cw_plugin.verl_inte
     assert result.returncode == 0, result.stderr
 
 
-def test_nothing_of_the_cpu_platform_is_active_unless_asked_for():
+INACTIVE = "megatron.core.tensor_parallel.random 2.0 False function True False None None True 1"
+ACTIVE = "verl_cpu.megatron 0.05 True FunctionWrapper False True cuda 1 False 2"
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [({}, INACTIVE), pytest.param({"VERL_PLATFORM": "cpu"}, ACTIVE, marks=pytest.mark.slow)],
+)
+def test_nothing_of_the_cpu_platform_is_active_unless_asked_for(environment, expected):
     """Nor is vLLM's plugin. On the platform, two trainings on one machine do not share the socket of the weights: each
     has a Ray of its own, and both are its first job."""
     code = """
@@ -128,23 +137,23 @@ print(random._get_cuda_rng_state.__module__,
       _custom_ops._supports_onednn == before,
       len(names))
 """
-    printed = python(code, VERL_RAY_JOB_ID="01000000").stdout.split()[-10:]
-    assert " ".join(printed) == "megatron.core.tensor_parallel.random 2.0 False function True False None None True 1"
-    printed = python(code, VERL_RAY_JOB_ID="01000000", VERL_PLATFORM="cpu").stdout.split()[-10:]
-    assert " ".join(printed) == "verl_cpu.megatron 0.05 True FunctionWrapper False True cuda 1 False 2"
+    printed = python(code, VERL_RAY_JOB_ID="01000000", **environment).stdout.split()[-10:]
+    assert " ".join(printed) == expected
 
 
-def test_a_plugin_that_fails_is_seen():
+def test_a_plugin_that_fails_is_seen_and_imported_after_verl_it_registers():
     """verl logs the failure at debug level; ours says it on stderr, in one line."""
-    result = python("import sys\nsys.modules['wrapt'] = None\nimport verl\nprint('verl went on')\n")
-    assert "verl went on" in result.stdout
+    failing = "import sys\nsys.modules['wrapt'] = None\nimport verl\nprint('verl went on')\n"
+    later = f"del sys.modules['wrapt']\nfrom verl.trainer.ppo.v1 import trainer_base\nimport {MODULE}\n"
+    result = python(failing + later + REGISTERED)
+    assert "verl went on" in result.stdout and result.returncode == 0, result.stderr
     (line,) = [line for line in result.stderr.splitlines() if "could not register with verl" in line]
     assert "ModuleNotFoundError" in line and "wrapt" in line
 
 
 @pytest.mark.parametrize("gone", ["function", pytest.param("module", marks=pytest.mark.slow)])
-def test_training_with_a_verl_of_another_shape_is_refused(tmp_path, gone):
-    """A changed copy of verl: an error that names what is missing, and no Ray."""
+def test_main_ppo_refuses_a_verl_of_another_shape_and_rows_without_ground_truth_before_ray(tmp_path, gone):
+    """A changed copy of verl, whose legacy trainer is whole: an error that names what is missing, or file and rows."""
     shutil.copytree(VERL, tmp_path / "verl", ignore=shutil.ignore_patterns("__pycache__"))
     v1 = tmp_path / "verl" / "trainer" / "ppo" / "v1"
     if gone == "module":
@@ -154,14 +163,28 @@ def test_training_with_a_verl_of_another_shape_is_refused(tmp_path, gone):
         missing = "compute_advantage_for_multi_trajectories"
         for path in (v1 / "trainer_base.py", v1 / "utils.py"):
             path.write_text(path.read_text().replace(missing, "compute_all_advantages"))
-    code = (
-        f"import sys, runpy; sys.argv[1:] = {[CW_GRPO, *VALID]}\n"
-        "runpy.run_module('verl.trainer.main_ppo', run_name='__main__')"
-    )
-    result = python(code, cwd=tmp_path, PYTHONPATH=str(tmp_path))
-    assert result.returncode != 0
-    assert re.search(rf"HostError: cw_plugin does not fit verl 0\.9\.1: .*{missing}", result.stderr)
-    assert "Started a local Ray instance" not in result.stderr
+    cells = [{"style": "rule", "ground_truth": value} for value in ("4", None, "")]
+    prompts = [[{"role": "user", "content": "What is 2+2?"}]] * 3
+    rows = {"data_source": ["my/data"] * 3, "prompt": prompts, "reward_model": cells}
+    file = tmp_path / "train.parquet"
+    pq.write_table(pa.table(rows), file)
+    reward = "reward.custom_reward_function.path=pkg://cw_plugin.rewards"
+    starts = [[CW_GRPO, *VALID], [CW_GRPO, *VALID, LEGACY, f"data.train_files={file}", reward]]
+    code = f"""
+import ray, runpy, sys
+for arguments in {starts}:
+    sys.argv[1:] = arguments
+    try:
+        runpy.run_module('verl.trainer.main_ppo', run_name='__main__')
+    except Exception as error:
+        print(type(error).__name__, error, ray.is_initialized())
+"""
+    environment = {"HYDRA_FULL_ERROR": "1", "TORCHDYNAMO_DISABLE": "1", "PYTHONPATH": str(tmp_path)}
+    result = python(code, cwd=tmp_path, **environment)
+    shape, ungradable = [line for line in result.stdout.splitlines() if "Error " in line]
+    assert re.match(rf"HostError cw_plugin does not fit verl 0\.9\.1: .*{missing}.* False", shape), result.stderr
+    assert ungradable.startswith(f"DataError data.train_files: {file}: 2 row(s) cannot be graded, first [1, 2]: The ")
+    assert "empty (None)" in ungradable and ungradable.endswith("; correct or remove these rows False")
 
 
 @pytest.mark.parametrize(
@@ -177,13 +200,6 @@ def test_a_hook_without_its_place_says_what_is_lacking(source, lacks, caplog):
     (hook,) = [hook for hook in hooks.HOOKS if hook.function == "compute_advantage_for_multi_trajectories"]
     hooks._install(hook, host)
     assert lacks in caplog.text
-
-
-LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo"
-GEO_MEAN = "actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"
-BYPASS = "algorithm.rollout_correction.bypass_mode=True"
-LEGACY = "trainer.use_v1=False"
-OPTION = "+algorithm.cw_grpo."
 
 
 def clip_cov() -> list[str]:

@@ -192,7 +192,7 @@ def test_kernel_none_is_grpotrainer_bit_for_bit(tmp_path, options):
 def test_a_plain_grpoconfig_is_cw_grpo_with_its_defaults(tmp_path):
     run = train(tmp_path / "ours")
     plain = train(tmp_path, given={"args": GRPOConfig(str(tmp_path), **BASE)})
-    assert same(run, plain) and not same(run, train(tmp_path / "grpo", GRPOTrainer))
+    assert same(run, plain)
     for folder in (tmp_path, tmp_path / "ours"):
         written = json.loads((folder / "training_args.json").read_text())
         ours = {"cw_scope": "group", "cw_kernel": "gaussian", "cw_record_every": 50, "max_steps": 2}
@@ -228,15 +228,6 @@ def test_evaluation_is_trls(tmp_path):
         for name in [name for name in entry if name.endswith(("runtime", "per_second"))]:
             del entry[name]
     assert ours and ours == theirs
-
-
-def test_metrics_are_those_of_the_verl_side(tmp_path):
-    run = train(tmp_path, max_steps=1)
-    (log,) = (entry for entry in run.state.log_history if "loss" in entry)
-    names = {name.removeprefix("cw_grpo/") for name in log if name.startswith("cw_grpo/")}
-    assert names == {*CovarianceStatistics.__dataclass_fields__, "seconds"}
-    sigmas = check_weights([kept(run)], 8)
-    assert len(sigmas) == 2 and log["cw_grpo/sigma"] == pytest.approx(sum(sigmas) / 2, rel=1e-4)
 
 
 def test_every_step_that_is_due_has_a_record_of_the_batch_it_trains_on(tmp_path):
@@ -360,7 +351,7 @@ def test_a_report_reads_trls_files(tmp_path, monkeypatch):
 
 def test_a_report_shows_the_arguments_under_trls_names(tmp_path):
     for seed, learning_rate in ((1, 1e-3), (2, 2e-3)):
-        train(tmp_path / str(seed), seed=seed, learning_rate=learning_rate, temperature=0.9).save_state()
+        train(tmp_path / str(seed), seed=seed, learning_rate=learning_rate, temperature=0.9, max_steps=1).save_state()
     runs = [read_run(tmp_path / str(seed)) for seed in (1, 2)]
     assert [(run.name, run.seed) for run in runs] == [("CW-GRPO", 1), ("CW-GRPO", 2)]
     (table,) = settings("table5", "Settings", {"CW-GRPO": [run.config for run in runs]})
@@ -370,13 +361,20 @@ def test_a_report_shows_the_arguments_under_trls_names(tmp_path):
 
 
 @pytest.mark.parametrize("loss_type", ["grpo", "dapo", "dr_grpo"])
-def test_trls_loss_takes_one_advantage_for_each_token(tmp_path, loss_type):
+def test_trls_loss_takes_one_advantage_for_each_token_and_metrics_are_those_of_the_verl_side(tmp_path, loss_type):
     """On policy every ratio is 1, so the loss is the mean of -w~ A, as each type takes its mean."""
-    (batch,) = train(tmp_path, loss_type=loss_type, max_steps=1).at_loss
+    run = train(tmp_path, loss_type=loss_type, max_steps=1)
+    (batch,) = run.at_loss
     mask, summed = batch["completion_mask"], (batch["advantages"] * batch["completion_mask"]).sum(1)
     means = {"grpo": summed / mask.sum(1) / 8, "dapo": summed / mask.sum(), "dr_grpo": summed / (8 * 16)}
     assert batch["loss"] == pytest.approx(-means[loss_type].sum().item(), abs=1e-6)
     assert abs(batch["loss"]) > 1e-3
+
+    (log,) = (entry for entry in run.state.log_history if "loss" in entry)
+    names = {name.removeprefix("cw_grpo/") for name in log if name.startswith("cw_grpo/")}
+    assert names == {*CovarianceStatistics.__dataclass_fields__, "seconds"}
+    sigmas = check_weights([kept(run)], 8)
+    assert len(sigmas) == 2 and log["cw_grpo/sigma"] == pytest.approx(sum(sigmas) / 2, rel=1e-4)
 
 
 @pytest.mark.slow

@@ -18,7 +18,6 @@ def as_messages(texts):
     return [[{"role": "assistant", "content": text}] for text in texts]
 
 
-@pytest.mark.parametrize("completions", [RESPONSES, as_messages(RESPONSES)], ids=["plain", "conversational"])
 @pytest.mark.parametrize("opens_think", [None, True, False])
 @pytest.mark.parametrize(
     "answers",
@@ -29,15 +28,14 @@ def as_messages(texts):
     ],
     ids=["ground_truth", "prepared", "solution"],
 )
-def test_the_two_rewards_add_up_to_compute_score(completions, opens_think, answers):
-    accuracy, formatted = (
-        reward(prompts=[""] * 5, completions=completions, completion_ids=[[]] * 5, data_source=SOURCES, **answers)
-        for reward in trl_rewards(opens_think=opens_think)
-    )
+def test_the_two_rewards_add_up_to_compute_score(opens_think, answers):
     rows = zip(SOURCES, RESPONSES, ANSWERS, strict=True)
     scores = [compute_score(*row, opens_think=opens_think) for row in rows]
-    assert accuracy == [score["acc"] for score in scores] == [1, 0, 1, 1, 0]
-    assert formatted == [score["format"] for score in scores]
+    for completions in (RESPONSES, as_messages(RESPONSES)):
+        given = {"prompts": [""] * 5, "completions": completions, "completion_ids": [[]] * 5, "data_source": SOURCES}
+        accuracy, formatted = (reward(**given, **answers) for reward in trl_rewards(opens_think=opens_think))
+        assert accuracy == [score["acc"] for score in scores] == [1, 0, 1, 1, 0]
+        assert formatted == [score["format"] for score in scores]
 
 
 def test_a_completion_of_several_messages_is_the_text_that_the_model_wrote():

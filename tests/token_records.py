@@ -12,23 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 # A tokenizer of bytes may cut a character: decoded alone, neither part is text.
-WORDS = [
-    "Then",
-    " the",
-    " total",
-    " is",
-    "\\frac{",
-    "12",
-    " \\times",
-    "}",
-    ".",
-    "\n",
-    "\n\n",
-    "\t",
-    "  ",
-    "\ufffd",
-    "<think>",
-]
+# fmt: off
+WORDS = ["Then", " the", " total", " is", "\\frac{", "12", " \\times", "}", ".", "\n", "\n\n", "\t", "  ", "\ufffd",
+         "<think>"]
+# fmt: on
 
 
 def write_record(

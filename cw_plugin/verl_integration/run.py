@@ -86,12 +86,13 @@ def begin(trainer: Any | None) -> None:
     cw_grpo still lives, it is a HostError: verl does not say which trainer computes advantages, so the steps of one
     would be recorded as steps of the other."""
     global _current
-    gc.collect()  # a trainer that nobody uses any more may still be there, in a cycle
     if trainer is not None and _current is not None and _current.trainer() is not None:
-        raise HostError(
-            f"this process already has a trainer with cw_grpo, whose folder is {_current.folder}; start the second one "
-            "in a process of its own"
-        )
+        gc.collect()  # one that nobody uses any more may still be there, in a cycle
+        if _current.trainer() is not None:
+            raise HostError(
+                f"this process already has a trainer with cw_grpo, whose folder is {_current.folder}; start the second "
+                "one in a process of its own"
+            )
     _current = None if trainer is None else Run(trainer)
 
 

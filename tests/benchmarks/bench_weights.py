@@ -254,15 +254,6 @@ def measure_in_trainer(console: Console, options: argparse.Namespace, chip: str)
         rows.append([name, ms, f"{ratio(times, name, 'grpo'):.2f}", f"{peak:.1f}"])
     title = f"The same as the trainer calls it, {torch.get_num_threads()} thread(s), {chip}"
     markdown(console, title, ["estimator", "ms", "ratio", "memory"], rows)
-
-    del candidates
-
-    quarter = max(options.groups // 4, 1)
-    sizes = {groups: estimators(groups, device, in_trainer=True) for groups in (quarter, 4 * quarter)}
-    calls = {f"{name}, {groups}": sizes[groups][name] for groups in sizes for name in ("grpo", "cw_grpo")}
-    times = measure(calls, device, options.rounds)
-    grpo, cw_grpo = (ratio(times, f"{name}, {4 * quarter}", f"{name}, {quarter}") for name in ("grpo", "cw_grpo"))
-    console.print(f"Four times the rows: grpo {grpo:.2f} times the time, cw_grpo {cw_grpo:.2f}.")
     del trainer  # the hooks know only the last one that lives
 
 
