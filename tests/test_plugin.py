@@ -179,7 +179,7 @@ for arguments in {starts}:
     except Exception as error:
         print(type(error).__name__, error, ray.is_initialized())
 """
-    environment = {"HYDRA_FULL_ERROR": "1", "TORCHDYNAMO_DISABLE": "1", "PYTHONPATH": str(tmp_path)}
+    environment = {"HYDRA_FULL_ERROR": "1", "TORCHDYNAMO_DISABLE": "1", "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     result = python(code, cwd=tmp_path, **environment)
     shape, ungradable = [line for line in result.stdout.splitlines() if "Error " in line]
     assert re.match(rf"HostError cw_plugin does not fit verl 0\.9\.1: .*{missing}.* False", shape), result.stderr

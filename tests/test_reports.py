@@ -68,7 +68,7 @@ def a_run(folder: Path, kernel: str | None = None, seed: int = 1, reward: float 
 def write_answers(folder: Path, step: int | None, checkpoint: Path | None = None, **answers: pd.Series) -> None:
     """Of each benchmark the grade of each question's answer."""
     for name, of_questions in answers.items():
-        answered(folder, name, [[acc] for acc in of_questions], step, 0.6 if step else 1.0, checkpoint)
+        answered(folder, name, [[acc] for acc in of_questions], step, 0.6 if step else 1.0, checkpoint or "a/model")
 
 
 def grades(right: int, of: int) -> pd.Series:
