@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from interpreter import ROOT, python
 from omegaconf import DictConfig, OmegaConf
 from typer.testing import CliRunner
 
@@ -23,7 +24,6 @@ from cw_plugin.doctor import checks
 from cw_plugin.errors import OptionsError
 from cw_plugin.verl_integration.config import compose
 
-ROOT = Path(__file__).parent.parent
 A = "actor_rollout_ref"
 LOSS = f"{A}.actor.policy_loss.loss_mode"
 REWARD = "reward.custom_reward_function"
@@ -180,7 +180,7 @@ def test_the_quick_check_loads_neither_torch_nor_verl_and_is_silent(good):
         "assert doctor(sys.argv[1:], quick=True) == 0\n"
         "assert not {'torch', 'verl', 'ray', 'pandas', 'sympy'} & sys.modules.keys()\n"
     )
-    result = subprocess.run([sys.executable, "-c", code, *good], capture_output=True, text=True)
+    result = python("-c", code, *good)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from interpreter import ROOT, python
 from reference import reference_weights
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
 from cw_plugin.errors import DataError
 from cw_plugin.evaluation import find_models, merged
 
-ROOT = Path(__file__).parent.parent
 ROWS, PROMPT, RESPONSE = 8, 6, 10
 ENGINES = [
     ("megatron", "--tp", "2"),
@@ -94,10 +91,9 @@ def hugging_face(batch):
 
 
 def engine_step(processes: int, *arguments: str | Path) -> None:
-    environment = os.environ | {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    command += [ROOT / "tests" / "engine_step.py", *arguments]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    environment = {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    program = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}")
+    result = python(*program, ROOT / "tests" / "engine_step.py", *arguments, **environment)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-6000:]
 
 

@@ -7,17 +7,14 @@ DeepSpeed, and the stand-in for flash-attn of examples/openrlhf/cpu.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from interpreter import ROOT, python
 
 from cw_plugin.openrlhf_integration import TESTED
 
-ROOT = Path(__file__).parent.parent
 TESTS = str(ROOT / "tests" / "test_openrlhf.py")
 WEIGHTS = [
     f"{TESTS}::{name}"
@@ -35,15 +32,8 @@ def run(packages):
         # OpenRLHF's wheels hold Python alone, and name one version of it.
         release = packages(f"openrlhf=={version}", "--only-binary=:all:", "--python-version=3.11")
         needs = packages("deepspeed==0.19.6", "hjson", "py-cpuinfo", "pylatexenc", DS_BUILD_OPS="0")
-        path = [release, needs, ROOT, ROOT / "examples" / "openrlhf" / "cpu", os.environ.get("PYTHONPATH", "")]
-        return subprocess.run(
-            [sys.executable, *arguments],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "HF_HUB_OFFLINE": "1", **environment},
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=550,
-        )
+        path = (release, needs, ROOT / "examples" / "openrlhf" / "cpu")
+        return python(*arguments, path=path, timeout=550, HF_HUB_OFFLINE="1", **environment)
 
     return start
 

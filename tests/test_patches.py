@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from patched_verl import PARTS, ROOT, copy_verl, run_python
+from interpreter import ROOT, python
+from patched_verl import PARTS, copy_verl
 
 pytestmark = pytest.mark.slow  # no released verl has them
 
@@ -26,9 +27,10 @@ MENDED_BY_PART_ONE = {
 
 def run_verls_tests(copy: Path) -> dict[str, dict[str, str]]:
     """verl's CPU tests of the trainer as its CI selects them, without the plugin: by outcome names and messages."""
-    result = run_python(
-        copy,
+    result = python(
         *("-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", "-o", "python_files=*_on_cpu.py", "tests/trainer"),
+        path=(copy,),
+        cwd=copy,
         VERL_USE_EXTERNAL_PLUGINS="none",
         COLUMNS="500",  # messages as a whole
     )
@@ -74,7 +76,7 @@ def test_both_parts_pass_their_tests_and_verls(as_released, patched):
 
 
 def test_beside_a_verl_that_has_cw_grpo_the_plugin_stands_aside(patched):
-    result = run_python(patched, str(ROOT / "tests" / "native_and_plugin.py"))
+    result = python(ROOT / "tests" / "native_and_plugin.py", path=(patched,), cwd=patched)
     assert result.returncode == 0, result.stderr[-6000:]
     assert "refused: cw_grpo reweights tokens as algorithm.adv_estimator or" in result.stdout
     assert result.stderr.count("is already registered") == 2

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
@@ -18,6 +17,7 @@ import hostile
 import numpy as np
 import psutil
 import pytest
+from interpreter import ROOT, python
 
 from cw_plugin.data.answers import final_answer
 from cw_plugin.errors import DataError, OptionsError
@@ -26,7 +26,6 @@ from cw_plugin.rewards.boxed import final_boxed, normalize
 from cw_plugin.rewards.pool import shared_pool
 from cw_plugin.rewards.think import answer_section, matched, template_opens_think
 
-ROOT = Path(__file__).parents[1]
 COPIES = Path(os.environ.get("CW_GRPO_DATA", ROOT.parent / "shared" / "data"))
 BOXED = r"<think>so</think> The answer is $\boxed{%s}$."
 
@@ -142,9 +141,7 @@ def test_what_is_wrong_with_a_ground_truth():
 
 def run_script(code: str) -> subprocess.CompletedProcess[str]:
     # Python 3.12 warns of a fork in a process with threads, which is what is tested.
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    return python("-W", "ignore::DeprecationWarning", "-c", code)
 
 
 ROLLOUT = """

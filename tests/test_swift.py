@@ -6,21 +6,18 @@ ms-swift lies in a folder of its own, over the packages of the environment, beca
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from interpreter import ROOT, python
 from reference import reference_weights
 from transformers import AutoModelForCausalLM
 
 from cw_plugin.reports.records import read_tokens
 
-ROOT = Path(__file__).parent.parent
 MODEL = ROOT / "examples" / "cpu" / "model"
 # ms-swift, and what it imports that the environment has not, or has in a version that it does not take.
 PACKAGES = ("ms-swift==4.6.0", "trl==0.29.1", "datasets==4.8.4", "modelscope==1.40.2", "modelscope-hub==0.5.1",
@@ -48,14 +45,10 @@ def start(swift: Path, out: Path, *flags: str, plugins: tuple[str, ...], process
     }  # fmt: skip
     given = [str(part) for name, value in settings.items() for part in (f"--{name}", value)]
     given += ["--external_plugins", *(str(ROOT / plugin) for plugin in plugins)]
-    path = os.pathsep.join(map(str, (swift, ROOT, ROOT / "tests", os.environ.get("PYTHONPATH", ""))))
-    offline = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-    result = subprocess.run(
-        [sys.executable, *(program if processes > 1 else ()), swift / "swift" / "cli" / "rlhf.py", *given, *flags],
-        env={**os.environ, **offline, "PYTHONPATH": path, "SWIFT_TEST_OUT": str(out), **environment},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=500,
-    )  # fmt: skip
-    return result.stdout
+    arguments = (*(program if processes > 1 else ()), swift / "swift" / "cli" / "rlhf.py", *given, *flags)
+    environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    result = python(*arguments, path=(swift,), timeout=500, SWIFT_TEST_OUT=str(out), **environment)
+    return result.stdout + result.stderr
 
 
 @pytest.mark.slow
@@ -121,9 +114,6 @@ def test_the_plugin_refuses_megatrons_trainers(swift):
     code = (
         "import runpy, sys; sys.modules['swift.megatron.arguments'] = sys; runpy.run_path('examples/swift/plugin.py')"
     )
-    path = os.pathsep.join((str(swift), str(ROOT)))
-    result = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, cwd=ROOT, capture_output=True, text=True
-    )
+    result = python("-c", code, path=(swift,))
     assert "HostError: CW-GRPO is not available for `megatron rlhf`" in result.stderr
     assert (swift / "swift" / "megatron" / "arguments" / "__init__.py").exists()  # so the name is right

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -15,6 +12,7 @@ import torch
 import torch.nn.functional as F
 import trl
 import yaml
+from interpreter import python
 from peft import LoraConfig, get_peft_model
 from reference import reference_weights
 from transformers import AutoModelForCausalLM
@@ -136,14 +134,10 @@ def scored_tokens(completions: list[tuple[int, ...]]) -> int:
 
 def launch(folder: Path, scenarios: dict[str, dict[str, Any]], processes: int = 2, **environment: str) -> dict:
     """What each process kept of each scenario."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
-    result = subprocess.run(
-        [*command, TESTS / "trl_training.py", folder, json.dumps(scenarios)],
-        env=os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
+    command = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes)
+    environment |= {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    arguments = (*command, TESTS / "trl_training.py", folder, json.dumps(scenarios))
+    result = python(*arguments, timeout=500, **environment)
     assert result.returncode == 0, result.stderr[-5000:]
     return {
         name: [torch.load(folder / f"{name}-{rank}.pt", weights_only=False) for rank in range(processes)]

@@ -6,15 +6,12 @@ verl 0.9.1 imports a class from whatever TRL is installed, and newer releases do
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from interpreter import ROOT, python
 
-ROOT = Path(__file__).parent.parent
 OLDEST, NEWEST = "0.29.0", "1.16.0" if sys.version_info >= (3, 11) else "1.14.2"
 EVERY = ["test_trl.py", "test_trl_rewards.py", "test_trl_examples.py", "test_boundary.py"]
 WEIGHTS = ["test_trl.py::test_every_row_at_the_loss_has_the_weights_of_its_whole_group"]
@@ -38,14 +35,7 @@ def test_the_versions_that_are_tested_are_those_that_are_named():
     ],
 )
 def test_a_release_of_trl_passes_the_tests(version, tests, packages):
-    path = [packages(f"trl=={version}"), ROOT, os.environ.get("PYTHONPATH", "")]
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))},
-        cwd=ROOT / "tests",
-        capture_output=True,
-        text=True,
-        timeout=1450,
-    )
+    arguments = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+    result = python(*arguments, path=(packages(f"trl=={version}"),), cwd=ROOT / "tests", timeout=1450)
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
     assert re.search(r"\d+ passed", result.stdout)

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from interpreter import python
 
-TESTS = Path(__file__).parent
 OLDEST = "0.7.1"  # in every run; the others with -m slow
 RELEASES = {"0.9.0": ["legacy", "V1"], "0.8.0": ["legacy"], OLDEST: ["legacy"]}
 
@@ -18,11 +13,12 @@ RELEASES = {"0.9.0": ["legacy", "V1"], "0.8.0": ["legacy"], OLDEST: ["legacy"]}
     "version", [pytest.param(version, marks=[pytest.mark.slow] * (version != OLDEST)) for version in RELEASES]
 )
 def test_the_functions_of_a_released_verl(version, packages):
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("VERL_")}
-    environment["VERL_USE_EXTERNAL_MODULES"] = "cw_plugin.verl_integration.register"
-    environment["PYTHONPATH"] = os.pathsep.join(map(str, (packages(f"verl=={version}"), TESTS.parent, TESTS)))
-    command = [sys.executable, "-W", "ignore", TESTS / "verl_functions.py"]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
+    result = python(
+        *("-W", "ignore", "tests/verl_functions.py"),
+        path=(packages(f"verl=={version}"),),
+        timeout=400,
+        VERL_USE_EXTERNAL_MODULES="cw_plugin.verl_integration.register",
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     assert f"verl {version}\n" in result.stdout
     for trainer in RELEASES[version]:
