@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 import torch
-from reference import reference_weights
+from reference import grpo_advantages, reference_weights
 
 from cw_plugin.weights import CovarianceStatistics
 
@@ -81,14 +81,7 @@ def batches(run: Path) -> list[dict[str, Any]]:
 
 
 def grpo_column(batch: dict[str, Any]) -> list[float]:
-    """GRPO's advantage of each response in float64: reward minus mean, over deviation (unbiased, + 1e-6), by prompt."""
-    rewards = batch["token_level_rewards"].double().sum(-1)
-    column = []
-    for row, uid in enumerate(batch["uids"]):
-        peers = rewards[[i for i, other in enumerate(batch["uids"]) if other == uid]]
-        mean, std = (peers.mean(), peers.std()) if len(peers) > 1 else (0.0, 1.0)
-        column.append(float((rewards[row] - mean) / (std + 1e-6)))
-    return column
+    return grpo_advantages(batch["token_level_rewards"].double().sum(-1).tolist(), batch["uids"])
 
 
 def assert_right(run: Path) -> None:

@@ -7,12 +7,20 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 
 def mean(values: Iterable[float]) -> float:
     """Exact, so that the mean of equal values is equal to them."""
     values = list(values)
     return math.fsum(values) / len(values)
+
+
+def grpo_advantages(rewards: Iterable[float], uids: Iterable[Hashable], epsilon: float = 1e-6) -> list[float]:
+    """A response's reward less the mean of its prompt, over the unbiased deviation; epsilon differs among hosts."""
+    values = pd.Series(list(rewards), dtype=float)
+    of_prompt = values.groupby(list(uids))
+    return ((values - of_prompt.transform("mean")) / (of_prompt.transform("std") + epsilon)).tolist()
 
 
 def reference_weights(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from interpreter import ROOT, python
-from reference import reference_weights
+from reference import grpo_advantages, reference_weights
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
 from cw_plugin.errors import DataError
@@ -75,11 +75,7 @@ def hugging_face(batch):
     log_probs = logits.log_softmax(-1).gather(-1, tensors["responses"][..., None])[..., 0]
 
     mask = tensors["response_mask"]
-    total = rewards.sum(-1).double()
-    column = torch.zeros(ROWS, dtype=torch.float64)
-    for uid in "ab":
-        peers = torch.tensor(uids == uid)
-        column[peers] = (total[peers] - total[peers].mean()) / (total[peers].std() + 1e-6)
+    column = torch.tensor(grpo_advantages(rewards.sum(-1).tolist(), uids), dtype=torch.float64)
     advantages, norms = {}, {}
     for name, groups in (("vanilla", list(uids)), ("cw_grpo", ["all"] * ROWS)):
         weights, _ = reference_weights(log_probs.tolist(), column.tolist(), mask.tolist(), groups)

@@ -10,13 +10,13 @@ import shutil
 import signal
 import subprocess
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from reference import reference_weights
+from reference import grpo_advantages, reference_weights
 
 ROOT = Path(__file__).parent.parent
 CPU = ROOT / "examples" / "openrlhf" / "cpu"
@@ -106,16 +106,11 @@ def check_weights(folder: Path) -> int:
     """
     of_row, actors = {}, defaultdict(set)
     for step, (_, rows) in enumerate(saved(folder, "maker")):
-        of_prompt = defaultdict(list)
-        for row in rows:
-            of_prompt[row["prompt"]].append(row["reward"])
-        advantages = []
-        for row in rows:
-            rewards = torch.tensor(of_prompt[row["prompt"]], dtype=torch.float64)
-            assert len(rewards) == SAMPLES
-            advantages.append(float((row["reward"] - rewards.mean()) / (rewards.std() + 1e-9)))
+        prompts = [row["prompt"] for row in rows]
+        assert set(Counter(prompts).values()) == {SAMPLES}
+        advantages = grpo_advantages([row["reward"] for row in rows], prompts, 1e-9)
         lists = [row["log_probs"].double().tolist() for row in rows], [row["mask"].tolist() for row in rows]
-        weights, _ = reference_weights(lists[0], advantages, lists[1], [row["prompt"] for row in rows])
+        weights, _ = reference_weights(lists[0], advantages, lists[1], prompts)
         for row, w, advantage in zip(rows, weights, advantages, strict=True):
             expected = torch.tensor(w, dtype=torch.float64) * advantage
             assert torch.allclose(row["advantages"].double(), expected, atol=2e-6, rtol=0)

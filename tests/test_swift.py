@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from interpreter import ROOT, python
-from reference import reference_weights
+from reference import grpo_advantages, reference_weights
 from transformers import AutoModelForCausalLM
 
 from cw_plugin.reports.records import read_tokens
@@ -82,9 +82,8 @@ def test_two_processes_that_share_a_group_train_on_its_weights(swift, tmp_path):
             masks.append([int(not cut)] * len(at))
             found.append(advantages[there].tolist())
             tokens += [] if cut else ids[at].tolist()
-    scores = torch.tensor(rewards, dtype=torch.float64)
-    a = ((scores - scores.mean()) / (scores.std() + 1e-4)).tolist()
-    assert len(a) == 8 and scores.std() > 0 and 2 <= sum(mask[0] for mask in masks) < 8
+    a = grpo_advantages(rewards, [0] * 8, 1e-4)
+    assert len(set(rewards)) > 1 and 2 <= sum(mask[0] for mask in masks) < 8
     weights, groups = reference_weights(x, a, masks, [0] * 8)
     for of_row, w, advantage in zip(found, weights, a, strict=True):
         assert of_row == pytest.approx([value * advantage for value in w], abs=1e-4)
