@@ -13,7 +13,7 @@ import pytest
 from interpreter import ROOT, python
 
 OLDEST, NEWEST = "0.29.0", "1.16.0" if sys.version_info >= (3, 11) else "1.14.2"
-EVERY = ["test_trl.py", "test_trl_rewards.py", "test_trl_examples.py", "test_boundary.py"]
+EVERY = ["test_trl.py", "test_trl_rewards.py", "test_trl_examples.py", "test_boundary.py", "test_sizes.py"]
 WEIGHTS = ["test_trl.py::test_every_row_at_the_loss_has_the_weights_of_its_whole_group"]
 
 
