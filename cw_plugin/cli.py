@@ -67,10 +67,10 @@ def prepare(
 ) -> None:
     """Write Open-RS or the benchmarks as parquet files for verl.
 
-    Copies are named as on the hub: knoveleng/open-rs/train.jsonl. A prompt's file is the user turn if it contains
-    {question}, else the system prompt. If a dataset cannot be loaded, nothing is written. Training rows without an
-    answer are left out. Rows that repeat a problem, cannot be graded, or are also in a benchmark are listed here and
-    in a report beside each file; of the training data, they can be left out.
+    Local copies are named as on the hub: knoveleng/open-rs/train.jsonl. A --prompt file that contains {question} is
+    the user's message, any other the system prompt. If a dataset cannot be loaded, nothing is written. Training rows
+    without an answer are left out. Rows that repeat a problem, cannot be graded, or are also in a benchmark are listed
+    here and in a report beside each file. --drop-failing and --drop-contaminated leave them out of the training data.
     """
     with _errors(how_to_install("data")):
         from cw_plugin.data.checks import CONTAMINATED, REPEATED, UNGRADABLE

@@ -1,7 +1,5 @@
-"""The pages of both studies, results/README.md, and their figures, from the parquet files beside them.
-
-python examples/study/report.py [study|boundary [RESULTS]]    # by default both, and the committed ones
-"""
+"""Usage: python examples/study/report.py [study|boundary [RESULTS]]. Writes the pages of both studies (by default the
+committed ones), results/README.md, and their figures, from the parquet files beside them."""
 
 import os
 import sys
@@ -347,4 +345,6 @@ def main(name: str, title: str, page: Any, committed: Path, caption: str, folder
 
 if __name__ == "__main__":
     for name in sys.argv[1:2] or PAGES:
+        if name not in PAGES:
+            sys.exit(__doc__)
         main(name, *PAGES[name], *sys.argv[2:3])
