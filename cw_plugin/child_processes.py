@@ -1,4 +1,4 @@
-"""Child processes that end with their parent, also when it is killed. Linux alone."""
+"""Child processes that end with their parent, also when it is killed. Only for Linux."""
 
 import ctypes
 import signal
@@ -17,5 +17,5 @@ def end_with_parent(number: int = signal.SIGKILL) -> None:
 
 
 def adopt_orphans() -> None:
-    """What this process starts stays below it, also when the process between them has ended."""
+    """A descendant of this process becomes its child when the parent between them ends."""
     _prctl(SET_CHILD_SUBREAPER, 1)

@@ -115,7 +115,7 @@ def merged(model: Model, cache: Path) -> str:
 
 
 def fingerprint(place: Path) -> str:
-    """A hash of a file, or of the names, sizes and times of a folder's files but optimizer states."""
+    """A hash of a file, or of the names, sizes and times of a folder's files, except optimizer states."""
     if place.is_file():
         return hashlib.sha256(place.read_bytes()).hexdigest()
     files = {str(file.relative_to(place)): file.stat() for file in sorted(place.rglob("*")) if file.is_file()}

@@ -87,7 +87,7 @@ def scope(config: Any) -> Iterator[Finding]:
 
 
 def reward(config: Any) -> Iterator[Finding]:
-    """A reward function that verl ignores, and none."""
+    """A reward function that verl ignores, or a missing one."""
     if ignored := OmegaConf.select(config, "custom_reward_function.path"):
         what = f"custom_reward_function.path={ignored} stands at the top level, where verl ignores it without a word"
         yield Finding(what, f"{REWARD}.path={ignored}, and {REWARD}.name")
@@ -98,7 +98,7 @@ def reward(config: Any) -> Iterator[Finding]:
 
 
 def aggregation(config: Any) -> Iterator[Finding]:
-    """The paper's objective averages over the tokens of a response, then over responses; without empty ones."""
+    """The paper's objective averages over the tokens of a response, then over responses; none is empty."""
     actor, prompts = config.actor_rollout_ref.actor, config.data.train_batch_size
     if actor.loss_agg_mode != "seq-mean-token-mean":
         what = f"loss_agg_mode={actor.loss_agg_mode}: the paper averages over a response's tokens, then over responses"

@@ -97,8 +97,8 @@ def curves(
 
 @matplotlib.rc_context(LOOK)
 def contributions(tokens: Mapping[str, pd.DataFrame], names: Sequence[str] = ()) -> Figure:
-    """Figure 3: the share of each side's covariance that its most extreme tokens hold; of each method its tokens, as in
-    :func:`.covariance.one_side`. The order of ``names``, of all methods of the page, sets the colours."""
+    """Figure 3: the share of each side's covariance that its most extreme tokens hold. ``tokens``: method -> its
+    tokens, as in :func:`.covariance.one_side`. The order of ``names``, of all methods of the page, sets the colours."""
     order, lines = list(dict.fromkeys([*names, *tokens])), {}
     figure = Figure(figsize=(6.8, 2.9), layout="constrained")
     for place, (sign, title) in enumerate(((1, "Positive covariance"), (-1, "Negative covariance")), 1):

@@ -57,7 +57,7 @@ class Table:
 
 
 def csv(frame: pd.DataFrame) -> str:
-    """A text that a spreadsheet would run as a formula begins with an apostrophe."""
+    """CSV. A text that a spreadsheet would run as a formula gets an apostrophe in front."""
 
     def safe(value: Any) -> Any:
         formula = isinstance(value, str) and value[:1] in tuple("=+-@\t\r") and not _NUMBER.fullmatch(value)

@@ -12,8 +12,8 @@ _SAME = 1e-9  # values that differ less do not vary: an interval without width w
 
 
 class Difference(NamedTuple):
-    """Of two means, with its 95% interval, which is Welch's if it is not paired. low, high and p are nan where nothing
-    varies from one seed or question to the next, and for a single one."""
+    """The difference of two means with its 95% interval, which is Welch's if it is not paired. low, high and p are nan
+    where nothing varies from one seed or question to the next, and for a single one."""
 
     value: float
     low: float = NAN

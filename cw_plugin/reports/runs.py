@@ -184,8 +184,8 @@ def _read_jsonl(path: Path) -> Points:
 
 
 def _read_state(path: Path) -> Points:
-    """Of several evaluation sets each has an entry, in which only the loss and the times bear the set's name; here its
-    metrics do, too."""
+    """Each evaluation set has an entry, in which only the loss and the times bear the set's name; here all its metrics
+    do."""
     try:
         for number, entry in enumerate(json.loads(path.read_text(encoding="utf-8"))["log_history"], 1):
             timed = [found[1] for key in entry if (found := re.fullmatch("eval_(.+)_runtime", key))]

@@ -1,4 +1,4 @@
-"""What became of each method, scores of checkpoints, and the settings in which runs or evaluations differ."""
+"""The differences between methods, scores of checkpoints, and the settings in which runs or evaluations differ."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -25,7 +25,7 @@ Values = dict[str, pd.Series]  # method -> the mean of each run, by seed
 
 
 def compare(metrics: pd.DataFrame, plain: Mapping[str, bool], scores: pd.DataFrame) -> tuple[Table, list[str]]:
-    """The table of differences; and what it shows, what it does not, and which run would decide.
+    """The table of differences; and sentences: which are significant, which are not, and which runs to add.
 
     Args:
         metrics: as :func:`.runs.all_metrics` gives them.
