@@ -194,6 +194,8 @@ def installed() -> bool:
 
 def main() -> None:
     """Start openrlhf.cli.train_ppo_ray with this process's arguments, and the method in Ray's workers."""
+    if importlib.util.find_spec("openrlhf") is None:
+        sys.exit(f"cw_grpo: {sys.executable} has no openrlhf; install openrlhf {TESTED[0]} to {TESTED[1]}")
     import ray
 
     @wrapt.patch_function_wrapper(ray, "init")

@@ -81,3 +81,9 @@ openrlhf_integration.main()
     result = run(TESTED[1], "-c", code)
     assert result.returncode == 1
     assert "cw_grpo: Ray's workers did not run os.getpid, so they would train plain GRPO" in result.stderr
+
+
+def test_an_environment_without_openrlhf_is_refused():
+    result = python("-m", "cw_plugin.openrlhf_integration")
+    assert result.returncode == 1 and "has no openrlhf; install openrlhf 0" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
