@@ -7,8 +7,6 @@ The model answers in the form the paper's system prompt asks for. It is taught s
 ``<think>`` tags on purpose: reinforcement learning needs rewards that differ among the responses to one problem.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math
@@ -28,6 +26,7 @@ from cw_plugin.data.prompts import OPEN_RS
 SEED = 0
 TRAIN_PROBLEMS = 512
 TEST_PROBLEMS = 96
+MODELS = ["model"]
 
 VOCABULARY = 480  # 256 bytes, 3 special tokens, and the pieces learned: the system prompt becomes about 105 tokens
 
@@ -116,10 +115,6 @@ def write_problems(folder: Path) -> None:
         print(f"{len(problems)} problems in {target / split}.jsonl")
 
 
-def chat(text: str) -> list[dict[str, str]]:
-    return [{"role": "system", "content": OPEN_RS}, {"role": "user", "content": text}]
-
-
 def make_tokenizer() -> Qwen2Tokenizer:
     """Trained on the prompt and on what is taught."""
     rng = random.Random(SEED)
@@ -142,7 +137,7 @@ def train_tokenizer(corpus: list[str], vocabulary: int) -> Qwen2Tokenizer:
 
 
 def qwen2(tokenizer: Qwen2Tokenizer, mlp: int, key_value_heads: int, positions: int) -> Qwen2ForCausalLM:
-    """An untrained model, in float32: 3 layers, 128 wide."""
+    """An untrained model, in float32: 3 layers, 128 wide. Always the same."""
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=128,
@@ -156,12 +151,8 @@ def qwen2(tokenizer: Qwen2Tokenizer, mlp: int, key_value_heads: int, positions: 
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
+    torch.manual_seed(SEED)
     return Qwen2ForCausalLM(config)
-
-
-def make_model(tokenizer: Qwen2Tokenizer) -> Qwen2ForCausalLM:
-    """About 0.65 million parameters."""
-    return qwen2(tokenizer, mlp=384, key_value_heads=2, positions=2048)
 
 
 class Row(NamedTuple):
@@ -226,12 +217,13 @@ def optimised(model: Qwen2ForCausalLM, steps: int, peak_lr: float, warmup_steps:
         optimizer.zero_grad()
 
 
-def train(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer) -> None:
-    """Teach the model, in place, from the problems that are not held out."""
+def taught(_: str) -> tuple[Qwen2ForCausalLM, Qwen2Tokenizer]:
+    """A model of about 0.65 million parameters, taught from the problems that are not held out."""
+    tokenizer = make_tokenizer()
+    model = qwen2(tokenizer, mlp=384, key_value_heads=2, positions=2048)
     problems, _ = split_problems()
-    prefix = tokenizer.apply_chat_template(chat("")[:1])["input_ids"]
-    rng = random.Random(SEED)
-    start = time.monotonic()
+    prefix = tokenizer.apply_chat_template([{"role": "system", "content": OPEN_RS}])["input_ids"]
+    rng, start = random.Random(SEED), time.monotonic()
     for step in optimised(model, STEPS, PEAK_LR, WARMUP_STEPS):
         chats = [chat_row(tokenizer, p, rng, slips=step > SLIPS_FROM) for p in rng.choices(problems, k=CHATS)]
         equations = [equation_row(tokenizer, p) for p in rng.choices(problems, k=EQUATIONS)]
@@ -241,6 +233,7 @@ def train(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer) -> None:
         if step % 50 == 0:
             losses = f"loss of chats {chat_loss.item():.3f}, of equations {equation_loss.item():.3f}"
             print(f"step {step} of {STEPS}: {losses}; {time.monotonic() - start:.0f} s", flush=True)
+    return model, tokenizer
 
 
 def save(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, folder: Path) -> None:
@@ -256,7 +249,7 @@ def save(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, folder: Path) -> No
 def main(module: Any) -> None:
     """The command line of a module like this one."""
     parser = argparse.ArgumentParser(description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["problems", "model"])
+    parser.add_argument("what", choices=["problems", *module.MODELS])
     parser.add_argument("folder", type=Path)
     args = parser.parse_args()
     if args.what == "problems":
@@ -265,11 +258,7 @@ def main(module: Any) -> None:
     # A second thread gains little on such a small model, and loses much on a busy machine. Also, the number of threads
     # changes the order of sums, and so the weights.
     torch.set_num_threads(1)
-    tokenizer = module.make_tokenizer()
-    torch.manual_seed(module.SEED)
-    model = module.make_model(tokenizer)
-    module.train(model, tokenizer)
-    save(model, tokenizer, args.folder)
+    save(*module.taught(args.what), args.folder)
 
 
 if __name__ == "__main__":

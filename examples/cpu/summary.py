@@ -3,8 +3,6 @@
 python summary.py RUN_DIR
 """
 
-from __future__ import annotations
-
 import shlex
 import sys
 from pathlib import Path

@@ -6,8 +6,6 @@ the command, so that neither a terminal's signals nor `pkill -f main_ppo` end it
 kills the command, and the launcher adopts and ends the rest. All three hold the lock on the run's folder.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select

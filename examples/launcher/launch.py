@@ -9,8 +9,6 @@ FOLDER has one owner and one set of settings (run_folder.py). The same command r
 settings is refused. The exit code is the command's, 2 where it is refused, 130 on Ctrl-C.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -3,8 +3,6 @@
 launch.py claims it. The settings of its run are those that hydra saved when the run last started.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

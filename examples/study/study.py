@@ -9,8 +9,6 @@ method, of which the first is the beginning of one long run of each; and the abl
 is changed.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -2,18 +2,18 @@
 
     python examples/study/task.py problems DIR    # DIR/{train,tune,test}.parquet, in verl's columns
     python examples/study/task.py model DIR       # tokenizer and weights; about nine minutes on one core
+    python examples/study/task.py model-6 DIR     # likewise; its responses have six fillers, or two for model-2
 
 The model is taught right answers only, but for so short a time that many of its own are wrong. A response may split
 either number, and begin with the tens or with the ones; which of the four ways is easiest depends on the problem, and
-reinforcement learning is free to find out.
+reinforcement learning is free to find out. Fillers are tokens that do not matter, right after <think>: each is drawn
+from 64 equally likely ones, says nothing about the problem, and the reward ignores it.
 """
-
-from __future__ import annotations
 
 import random
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,6 +36,9 @@ WARMUP_STEPS = 100
 
 MAX_NEW_TOKENS = 24
 
+FILLERS = [f"~{number:02}" for number in range(64)]  # ordinary entries of the tokenizer, each one token
+MODELS = {"model": 0, "model-2": 2, "model-6": 6}  # name -> fillers in a response
+
 
 def split_problems() -> dict[str, list[Problem]]:
     """Problems to report, to choose settings by, and to train on, each in a fixed random order.
@@ -55,13 +58,14 @@ def messages(problem: Problem) -> list[dict[str, str]]:
     return [{"role": "user", "content": f"{problem[0]}*{problem[1]}"}]
 
 
-def response(problem: Problem, rng: random.Random) -> str:
+def response(problem: Problem, rng: random.Random, fillers: int = 0) -> str:
     """One taught answer, in one of the four ways."""
     a, b = problem if rng.random() < 0.5 else reversed(problem)
     parts = [a * (b // 10 * 10), a * (b % 10)]
     if rng.random() < 0.5:
         parts.reverse()
-    return f"<think>{parts[0]}+{parts[1]}={a * b}</think>\\boxed{{{a * b}}}"
+    nothing = "".join(rng.choices(FILLERS, k=fillers))
+    return f"<think>{nothing}{parts[0]}+{parts[1]}={a * b}</think>\\boxed{{{a * b}}}"
 
 
 def write_problems(folder: Path) -> None:
@@ -91,11 +95,6 @@ def make_tokenizer() -> Qwen2Tokenizer:
     return tokenizer
 
 
-def make_model(tokenizer: Qwen2Tokenizer) -> Qwen2ForCausalLM:
-    """0.82 million untrained parameters, in float32."""
-    return qwen2(tokenizer, mlp=512, key_value_heads=4, positions=128)
-
-
 def prompt_ids(tokenizer: Qwen2Tokenizer, problem: Problem) -> list[int]:
     return tokenizer.apply_chat_template(messages(problem), add_generation_prompt=True)["input_ids"]
 
@@ -104,17 +103,18 @@ def padded_prompts(tokenizer: Qwen2Tokenizer, problems: Sequence[Problem]) -> Ba
     return tokenizer.pad({"input_ids": [prompt_ids(tokenizer, problem) for problem in problems]}, return_tensors="pt")
 
 
-def train(
-    model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, answer: Callable[[Problem, random.Random], str] = response
-) -> None:
-    """Teach the model, in place, from the problems that are not held out; ``answer`` draws what is taught."""
+def taught(name: str) -> tuple[Qwen2ForCausalLM, Qwen2Tokenizer]:
+    """A model of 0.82 million parameters, taught from the problems that are not held out; ``name`` is one of MODELS."""
+    fillers = MODELS[name]
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens(FILLERS if fillers else [])
+    model = qwen2(tokenizer, mlp=512, key_value_heads=4, positions=128)
     problems = split_problems()["train"]
-    rng = random.Random(SEED)
     prompts = {problem: prompt_ids(tokenizer, problem) for problem in problems}
-    start = time.monotonic()
+    rng, start = random.Random(SEED), time.monotonic()
     for step in optimised(model, STEPS, PEAK_LR, WARMUP_STEPS):
         rows = [
-            Row(prompts[problem], [*tokenizer.encode(answer(problem, rng)), tokenizer.eos_token_id])
+            Row(prompts[problem], [*tokenizer.encode(response(problem, rng, fillers)), tokenizer.eos_token_id])
             for problem in rng.choices(problems, k=ROWS)
         ]
         ids, labels = collate(rows, tokenizer.pad_token_id)
@@ -122,6 +122,7 @@ def train(
         loss.backward()
         if step % 100 == 0:
             print(f"step {step} of {STEPS}: loss {loss.item():.3f}; {time.monotonic() - start:.0f} s", flush=True)
+    return model, tokenizer
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """The kernels w(z), z = c / sigma, that the studies put in place of the paper's: ``kernel=variants:width_2``."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

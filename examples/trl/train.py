@@ -7,8 +7,6 @@ Every field of Run and of CWGRPOConfig, TRL's included, is a key of the YAML fil
 command resumes an interrupted run from its last checkpoint.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -6,8 +6,6 @@ the docstring of each patch says why. The folder flash_attn/ beside it is a stan
 OPENRLHF_CPU_GPUS: how many GPUs Ray is told that there are (3): one for each actor, and one for each vLLM engine.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from types import ModuleType

@@ -6,8 +6,6 @@
 JOBS (default 2) processes do one run after another. RESULTS is examples/study/boundary/results by default.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import sys

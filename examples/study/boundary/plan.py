@@ -1,7 +1,5 @@
 """The runs of the boundary study and of the size study, each in the order in which they are done."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -61,7 +59,7 @@ class Run:
     steps: int = STEPS
 
     @property
-    def point(self) -> Run:
+    def point(self) -> "Run":
         """The setting alone, in which methods and seeds are compared."""
         return replace(self, method="grpo", seed=1)
 

@@ -1,7 +1,5 @@
 """One run of the boundary study: TRL's GRPOTrainer, or CWGRPOTrainer, under one of the settings of plan.py."""
 
-from __future__ import annotations
-
 import math
 import random
 import sys
