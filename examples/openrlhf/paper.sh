@@ -14,18 +14,10 @@ METHOD=${METHOD:-cw_grpo}
 MODEL_PATH=${MODEL_PATH:-deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B}
 DATA_DIR=${DATA_DIR:-$HOME/data/cw_grpo}
 OUT=$(realpath -m "${OUT:-checkpoints/openrlhf/$(basename "$MODEL_PATH")-$METHOD}")
-
-case $METHOD in # The paper's rows differ only in this.
-    cw_grpo) ;;
-    grpo) export CW_GRPO_KERNEL=none ;; # OpenRLHF's group_norm bit for bit, with the same metrics and records
-    *)
-        echo "METHOD=$METHOD is unknown; use cw_grpo or grpo" >&2
-        exit 2
-        ;;
-esac
+TRAIN_FILE=$DATA_DIR/open_rs/train.parquet
+source "$root/examples/openrlhf/common.sh"
 
 EXPERIMENT=(
-    --algo.advantage.estimator group_norm
     --algo.kl.use_loss
     --algo.kl.estimator k3
     --algo.kl.init_coef 0.04
@@ -36,9 +28,7 @@ EXPERIMENT=(
     --actor.min_lr_ratio 0.1
     --actor.lr_warmup_ratio 0.1
     --actor.max_norm 1.0
-    --actor.loss_agg_mode seq-mean-token-mean
     --actor.eps_clip 0.2
-    --actor.entropy_coef 0 # no bonus, but its metric
     --rollout.batch_size 12
     --rollout.n_samples_per_prompt 12
     --rollout.temperature 0.7
@@ -52,23 +42,9 @@ EXPERIMENT=(
     --train.seed 42
     --ckpt.save_steps 50
     --ckpt.max_num 10
-)
-RUN=(
-    --actor.model_name_or_path "$MODEL_PATH"
-    --data.prompt_dataset "$DATA_DIR/open_rs/train.parquet"
-    --data.input_key prompt
-    --data.label_key reward_model
-    --data.apply_chat_template
-    --reward.remote_url "$root/cw_plugin/rewards/openrlhf.py"
-    --ckpt.output_dir "$OUT"
-    --ckpt.path "$OUT/checkpoints"
     --ckpt.save_hf
-    --ckpt.load_enable
-    --logger.tensorboard_dir "$OUT/tensorboard"
-    --logger.wandb.run_name train # the folder in tensorboard/, the same when a run goes on
 )
 MACHINE=( # every GPU trains and generates, by turns
-    --actor.num_nodes 1
     --actor.num_gpus_per_node 4
     --actor.gradient_checkpointing_enable
     --ref.num_nodes 1
@@ -84,7 +60,7 @@ MACHINE=( # every GPU trains and generates, by turns
     --train.micro_batch_size 4
     --rollout.micro_batch_size 4
 )
-set -- "${EXPERIMENT[@]}" "${RUN[@]}" "${MACHINE[@]}" "$@"
+set -- "${COMMON[@]}" "${EXPERIMENT[@]}" "${MACHINE[@]}" "$@"
 if [ -n "${DRY_RUN:-}" ]; then
     printf '%s\n' "$@"
     exit

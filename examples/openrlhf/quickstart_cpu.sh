@@ -18,44 +18,26 @@ root=$(cd "$here/../.." && pwd)
 METHOD=${METHOD:-cw_grpo}
 STEPS=${STEPS:-10}
 NGPUS=${NGPUS:-1}
-RUN=$(realpath -m "${RUN:-$root/runs/openrlhf-$METHOD${SEED:+-seed$SEED}}")
+OUT=$(realpath -m "${RUN:-$root/runs/openrlhf-$METHOD${SEED:+-seed$SEED}}")
 SEED=${SEED:-1}
 VENV=$(realpath -m "${VENV:-$root/.venv-openrlhf}")
 data=$root/.cache/quickstart/open_rs
-
-case $METHOD in
-    cw_grpo) ;;
-    grpo) export CW_GRPO_KERNEL=none ;; # OpenRLHF's group_norm bit for bit, with the same metrics and records
-    *)
-        echo "METHOD=$METHOD is unknown; use cw_grpo or grpo" >&2
-        exit 2
-        ;;
-esac
+MODEL_PATH=$root/examples/cpu/model
+TRAIN_FILE=$data/train.parquet
+source "$here/common.sh"
 
 bash "$here/cpu/install.sh" "$VENV"
 export PATH=$VENV/bin:$PATH
 bash "$root/examples/cpu/data.sh"
-mkdir -p "$RUN"
+mkdir -p "$OUT"
 SETTINGS=(
-    --actor.model_name_or_path "$root/examples/cpu/model"
-    --actor.num_nodes 1
     --actor.num_gpus_per_node "$NGPUS"
     --actor.adam.lr 1e-4
     --actor.lr_scheduler constant
     --actor.lr_warmup_ratio 0
-    --actor.loss_agg_mode seq-mean-token-mean
-    --actor.entropy_coef 0 # no bonus, but its metric
-    --algo.advantage.estimator group_norm
     --algo.kl.init_coef 0
-    --ckpt.output_dir "$RUN"
-    --ckpt.path "$RUN/checkpoints"
     --ckpt.save_steps 5
     --ckpt.max_num 1
-    --ckpt.load_enable
-    --data.prompt_dataset "$data/train.parquet"
-    --data.input_key prompt
-    --data.label_key reward_model
-    --data.apply_chat_template
     --data.max_samples "$((8 * STEPS))"
     --data.max_len 256
     --ds.attn_implementation sdpa
@@ -63,9 +45,6 @@ SETTINGS=(
     --eval.steps "$STEPS"
     --eval.temperature 1
     --eval.n_samples_per_prompt 2
-    --logger.tensorboard_dir "$RUN/tensorboard"
-    --logger.wandb.run_name train # the folder in tensorboard/, the same when a run goes on
-    --reward.remote_url "$root/cw_plugin/rewards/openrlhf.py"
     --rollout.batch_size 8
     --rollout.n_samples_per_prompt 8
     --rollout.micro_batch_size 8
@@ -79,12 +58,12 @@ SETTINGS=(
 )
 export PYTHONPATH=$root:$here/cpu${PYTHONPATH:+:$PYTHONPATH} # what OpenRLHF needs on a CPU: cpu/sitecustomize.py
 export OPENRLHF_CPU_GPUS=$((NGPUS + 1)) CW_GRPO_RECORD_EVERY=${CW_GRPO_RECORD_EVERY:-$STEPS} HF_HUB_OFFLINE=1
-echo "METHOD=$METHOD, $STEPS steps, in $RUN; everything that is printed goes to $RUN/train.log"
+echo "METHOD=$METHOD, $STEPS steps, in $OUT; everything that is printed goes to $OUT/train.log"
 cd "$root"
-python -m cw_plugin.openrlhf_integration "${SETTINGS[@]}" "$@" 2>&1 | tee -a "$RUN/train.log" |
+python -m cw_plugin.openrlhf_integration "${COMMON[@]}" "${SETTINGS[@]}" "$@" 2>&1 | tee -a "$OUT/train.log" |
     sed -nu "s/.*Global step \([0-9]*\): .*'reward': \([0-9.]*\).*/step \1  reward \2/p; s/^cw_grpo: .*/&/p" || {
-    tail -n 20 "$RUN/train.log" >&2
+    tail -n 20 "$OUT/train.log" >&2
     exit 1
 }
-cw-grpo report "$METHOD=$RUN" --out "$RUN/report" >"$RUN/report.log"
-python "$root/examples/cpu/summary.py" "$RUN"
+cw-grpo report "$METHOD=$OUT" --out "$OUT/report" >"$OUT/report.log"
+python "$root/examples/cpu/summary.py" "$OUT"
