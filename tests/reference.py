@@ -48,5 +48,4 @@ def reference_weights(
         for (row, t), value in zip(tokens, normalised.tolist(), strict=True):
             weights[row][t] = value
         groups[uid] = {"x": x, "a": a, "c": c, "w": w, "weights": normalised, "sigma": sigma, "alike": alike}
-        groups[uid]["low"] = int((w < 0.5).sum())
     return weights, groups
