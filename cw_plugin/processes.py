@@ -17,7 +17,7 @@ Everyone = tuple[
 ]  # log-probs, advantages before the weights, mask and number of the prompt group of all processes' rows
 
 
-def joined(parts: Sequence[Shaped[Tensor, "rows time"]]) -> Shaped[Tensor, "all width"]:
+def joined(parts: Sequence[Shaped[Tensor, "_ _"]]) -> Shaped[Tensor, "all width"]:
     """The rows of all micro-batches, padded with zeros to the widest."""
     width = max(part.shape[1] for part in parts)
     return torch.cat([F.pad(part, (0, width - part.shape[1])) for part in parts])

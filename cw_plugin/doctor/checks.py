@@ -215,7 +215,8 @@ _PROBE = """
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
 get_adv_estimator_fn("cw_grpo"), get_policy_loss_fn("cw_grpo")
 from cw_plugin.verl_integration.hooks import require_hooks
-require_hooks({"trainer": {"use_v1": %s}})
+from omegaconf import OmegaConf
+require_hooks(OmegaConf.create({"trainer": {"use_v1": %s}}))
 """
 
 
