@@ -134,7 +134,8 @@ def main(folder: Path) -> None:
     head = f"{len(steps.drop_duplicates([*KEY, 'method']))} of {planned} runs are done. {answer(line)}"
     note = "95% intervals over seeds, and p; of secondary outcomes p is corrected for 5 tests (Holm)."
     tables = [Table("sizes", "By size", sizes(every)), Table("slopes", "Slopes", slopes(line, one_rate), [note])]
-    parts = ["# Results of the size study", "The runs of [the size study](../README.md) so far, drawn by `python examples/study/sizes/page.py`.", head, "![by size](sizes.svg)"]
+    about = "The runs of [the size study](../README.md) so far, drawn by `python examples/study/sizes/page.py`."
+    parts = ["# Results of the size study", about, head, "![by size](sizes.svg)"]
     (folder / "README.md").write_text("\n\n".join([*parts, *(of.markdown() for of in tables)]), encoding="utf-8")
 
 
