@@ -78,4 +78,6 @@ def main(study: str = "boundary") -> None:
 
 
 if __name__ == "__main__":
+    if set(sys.argv[1:]) - set(PLANS):
+        sys.exit(__doc__)
     main(*sys.argv[1:])

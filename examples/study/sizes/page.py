@@ -140,4 +140,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(*(sys.argv[1:] or [HERE / "results"])).resolve())
+    if len(sys.argv) > 2 or not (folder := Path(*(sys.argv[1:] or [HERE / "results"])).resolve()).is_dir():
+        sys.exit(__doc__)
+    main(folder)
