@@ -54,6 +54,7 @@ def temporary_files(tmp_path_factory):
         for name in ("TMPDIR", "RAY_TMPDIR", "VLLM_RPC_BASE_PATH"):
             patch.setenv(name, folder)
         patch.delenv("RAY_ADDRESS", raising=False)
+        patch.setenv("RAY_AUTH_MODE", "disabled")  # Ray would write a token to the home folder
         patch.setenv("QUICKSTART_DATA", str(data))
         patch.setattr(tempfile, "tempdir", folder)
         yield
