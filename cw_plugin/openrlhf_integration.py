@@ -119,12 +119,12 @@ class _Run:
             return joined([getattr(experience, name) for experience in experiences])
 
         log_probs, advantages, mask = rows("action_log_probs").float(), rows("advantages"), rows("action_mask") != 0
-        of_response = advantages.gather(1, mask.int().argmax(1, keepdim=True))  # at the first of its tokens
-        if ((advantages - of_response)[mask].abs() > 0).any():  # NaN is reweight's to refuse
+        by_response = advantages.gather(1, mask.int().argmax(1, keepdim=True))  # at the first of its tokens
+        if ((advantages - by_response)[mask].abs() > 0).any():  # NaN is reweight's to refuse
             raise HostError(_other_shape("the advantage differs within a response"))
         group = torch.tensor([i for experience in experiences for i in experience.index]) // self.samples
         scope = group if self.options.scope == "group" else None
-        weighted, statistics = reweight(log_probs, of_response[:, 0], mask, scope, self.options.kernel)
+        weighted, statistics = reweight(log_probs, by_response[:, 0], mask, scope, self.options.kernel)
         metrics = {**vars(statistics), "seconds": time.perf_counter() - started}
         if self.options.is_due(self.step):
             rewards = torch.cat([experience.rewards for experience in experiences]).float()
@@ -134,7 +134,7 @@ class _Run:
                 # The mask of a token stands one place further to the left than the token.
                 return [(ids[row, : starts[row] + 1], ids[row, 1:]) for row in chosen]
 
-            batch = Batch(log_probs, of_response[:, 0], mask, group, rewards, sequences)
+            batch = Batch(log_probs, by_response[:, 0], mask, group, rewards, sequences)
             self.tokens.write(self.step or 0, batch, self.tokenizer)
         parts = weighted.split([len(experience.index) for experience in experiences])
         for experience, part in zip(experiences, parts, strict=True):

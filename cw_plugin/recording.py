@@ -97,7 +97,7 @@ class TokenFiles:
             row = part[row]
             found = token_weights(log_probs[row, place], advantages[row], self._kernel)
             values = (row, place, found.c, found.gaussian, found.weight)
-            pieces.append([of_tokens[drawn[row]] for of_tokens in values])
+            pieces.append([value[drawn[row]] for value in values])
         row, place, c, w, weight = map(torch.cat, zip(*pieces, strict=True))
 
         sequences = list(batch.sequences(rows.tolist()))
@@ -106,9 +106,9 @@ class TokenFiles:
         )
         known, at_known = np.unique(ids.numpy(), return_inverse=True)
         texts = pa.array(tokenizer.batch_decode([[token] for token in known.tolist()]), pa.string())
-        of_group = dict(zip(group[rows].tolist(), (prompt for prompt, _ in sequences), strict=True))
+        prompt_ids = dict(zip(group[rows].tolist(), (prompt for prompt, _ in sequences), strict=True))
         prompts = {
-            number: tokenizer.decode(prompt.tolist(), skip_special_tokens=True) for number, prompt in of_group.items()
+            number: tokenizer.decode(ids.tolist(), skip_special_tokens=True) for number, ids in prompt_ids.items()
         }
         columns = {
             "group": group[row].int(),
@@ -143,7 +143,7 @@ _FLOATS = ("log_prob", "covariance", "kernel", "weight")  # their bytes compress
 
 def _drawn(group: Int[Tensor, " rows"], sizes: Int[Tensor, " rows"], step: int) -> Int[Tensor, " groups"]:
     """The groups to record, in random order."""
-    of_group = torch.zeros(int(group.max()) + 1, dtype=sizes.dtype).index_add_(0, group, sizes).numpy()
-    order = np.random.default_rng(step).permutation(np.flatnonzero(of_group))
-    fits = max(1, int((np.cumsum(of_group[order]) <= LIMIT).sum()))
+    tokens = torch.zeros(int(group.max()) + 1, dtype=sizes.dtype).index_add_(0, group, sizes).numpy()
+    order = np.random.default_rng(step).permutation(np.flatnonzero(tokens))
+    fits = max(1, int((np.cumsum(tokens[order]) <= LIMIT).sum()))
     return torch.from_numpy(order[:fits])

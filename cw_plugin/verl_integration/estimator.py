@@ -62,17 +62,17 @@ def compute_cw_grpo_advantage(
     """
     started = time.perf_counter()
     options = read_options(config)
-    of_trainer, this_run = batch_of_trainer.get(), run.current()
+    trainer_batch, this_run = batch_of_trainer.get(), run.current()
     if old_log_probs is None and batch is not None and "old_log_probs" in batch:
         old_log_probs = batch["old_log_probs"]
-    if old_log_probs is None and of_trainer is not None:
-        old_log_probs = of_trainer.old_log_probs
+    if old_log_probs is None and trainer_batch is not None:
+        old_log_probs = trainer_batch.old_log_probs
     if old_log_probs is None:
         raise HostError(
             f"{NAME} needs old_log_probs, but this trainer does not pass them; start verl.trainer.main_ppo "
             "of verl 0.7.1 to 0.9.1"
         )
-    keys = of_trainer.keys if of_trainer is not None else None
+    keys = trainer_batch.keys if trainer_batch is not None else None
     advantages = _grpo_advantages(token_level_rewards, response_mask, index, config, keys)
     group = _group_numbers(index)
     scope = group if options.scope == "group" else None
@@ -83,9 +83,9 @@ def compute_cw_grpo_advantage(
         raise NonFiniteError(error.what, error.rows, f" Their uids: {prompts}.") from error
     if this_run:
         this_run.note(as_metrics(statistics, time.perf_counter() - started))
-    if this_run and of_trainer and this_run.records_this_step:
+    if this_run and trainer_batch and this_run.records_this_step:
         rewards = token_level_rewards.sum(-1)
-        this_run.record(Batch(old_log_probs, advantages, response_mask, group, rewards, of_trainer.sequences))
+        this_run.record(Batch(old_log_probs, advantages, response_mask, group, rewards, trainer_batch.sequences))
     return weighted, weighted
 
 
