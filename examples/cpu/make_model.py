@@ -1,7 +1,7 @@
 """Make the small language model and the arithmetic problems that the CPU quickstart trains on.
 
     python examples/cpu/make_model.py problems DIR    # DIR/knoveleng/open-rs/{train,test}.jsonl
-    python examples/cpu/make_model.py model DIR       # tokenizer and weights; about seven minutes on one core
+    python examples/cpu/make_model.py model DIR       # tokenizer and weights; about 25 minutes on one core
 
 The model answers in the form the paper's system prompt asks for. It is taught some wrong answers and some broken
 ``<think>`` tags on purpose: reinforcement learning needs rewards that differ among the responses to one problem.
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 from tokenizers import pre_tokenizers
+from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 from cw_plugin.data.prompts import OPEN_RS
@@ -175,28 +176,15 @@ def chat_row(tokenizer: Qwen2Tokenizer, problem: Problem, rng: random.Random, sl
     return Row(given, [*tokenizer.encode(response(problem, rng, slips)), tokenizer.eos_token_id])
 
 
-def collate(rows: list[Row], pad_token_id: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and labels, int64 of shape ``(rows, longest row)``; a label is -100 wherever nothing is taught.
+def loss_of(model: Qwen2ForCausalLM, rows: list[Row]) -> torch.Tensor:
+    """Mean negative log-likelihood, in nats, of the tokens taught.
 
     Rows are padded on the right, where causal attention does not see the padding.
     """
-    length = max(len(row.given) + len(row.taught) for row in rows)
-    ids = torch.full((len(rows), length), pad_token_id)
-    labels = torch.full((len(rows), length), -100)
-    for i, (given, taught) in enumerate(rows):
-        end = len(given) + len(taught)
-        ids[i, :end] = torch.tensor(given + taught)
-        labels[i, len(given) : end] = torch.tensor(taught)
-    return ids, labels
-
-
-def loss_after(model: Qwen2ForCausalLM, prefix: list[int], rows: list[Row]) -> torch.Tensor:
-    """Mean negative log-likelihood, in nats, of the tokens taught by the rows when each follows the prefix."""
-    ids, labels = collate(rows, model.config.pad_token_id)
-    # The prefix is most of the tokens and the same for every row: run it once for all of them.
-    cache = model(torch.tensor([prefix]), use_cache=True).past_key_values
-    cache.batch_repeat_interleave(len(rows))
-    return model(ids, labels=labels, past_key_values=cache).loss
+    ids = [torch.tensor(given + taught) for given, taught in rows]
+    labels = [torch.tensor([-100] * len(given) + taught) for given, taught in rows]  # -100: nothing is taught
+    padded = pad_sequence(ids, batch_first=True, padding_value=model.config.pad_token_id)
+    return model(padded, labels=pad_sequence(labels, batch_first=True, padding_value=-100)).loss
 
 
 def optimised(model: Qwen2ForCausalLM, steps: int, peak_lr: float, warmup_steps: int) -> Iterator[int]:
@@ -227,12 +215,12 @@ def taught(_: str) -> tuple[Qwen2ForCausalLM, Qwen2Tokenizer]:
     for step in optimised(model, STEPS, PEAK_LR, WARMUP_STEPS):
         chats = [chat_row(tokenizer, p, rng, slips=step > SLIPS_FROM) for p in rng.choices(problems, k=CHATS)]
         equations = [equation_row(tokenizer, p) for p in rng.choices(problems, k=EQUATIONS)]
-        chat_loss = loss_after(model, prefix, chats)
-        equation_loss = loss_after(model, prefix, equations) if step > EQUATIONS_FROM else torch.zeros(())
-        (chat_loss + equation_loss).backward()
+        loss = loss_of(model, [Row(prefix + given, taught) for given, taught in chats])
+        if step > EQUATIONS_FROM:
+            loss += loss_of(model, [Row(prefix + given, taught) for given, taught in equations])
+        loss.backward()
         if step % 50 == 0:
-            losses = f"loss of chats {chat_loss.item():.3f}, of equations {equation_loss.item():.3f}"
-            print(f"step {step} of {STEPS}: {losses}; {time.monotonic() - start:.0f} s", flush=True)
+            print(f"step {step} of {STEPS}: loss {loss.item():.3f}; {time.monotonic() - start:.0f} s", flush=True)
     return model, tokenizer
 
 

@@ -1,13 +1,6 @@
-# What paper.sh and quickstart_cpu.sh share; they have set root, METHOD, MODEL_PATH, TRAIN_FILE and OUT, the run's folder.
+# What paper.sh and quickstart_cpu.sh share; they have set root, kernel, MODEL_PATH, TRAIN_FILE and OUT, the run's folder.
 
-case $METHOD in # The paper's rows differ only in this.
-    cw_grpo) ;;
-    grpo) export CW_GRPO_KERNEL=none ;; # OpenRLHF's group_norm bit for bit, with the same metrics and records
-    *)
-        echo "METHOD=$METHOD is unknown; use cw_grpo or grpo" >&2
-        exit 2
-        ;;
-esac
+[ "$kernel" != none ] || export CW_GRPO_KERNEL=none # else the user's own, if it is set
 
 COMMON=(
     --actor.model_name_or_path "$MODEL_PATH"

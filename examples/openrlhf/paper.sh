@@ -10,7 +10,7 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-METHOD=${METHOD:-cw_grpo}
+source "$root/examples/kernel.sh"
 MODEL_PATH=${MODEL_PATH:-deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B}
 DATA_DIR=${DATA_DIR:-$HOME/data/cw_grpo}
 OUT=$(realpath -m "${OUT:-checkpoints/openrlhf/$(basename "$MODEL_PATH")-$METHOD}")

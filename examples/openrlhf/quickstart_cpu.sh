@@ -15,7 +15,7 @@ set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
-METHOD=${METHOD:-cw_grpo}
+source "$root/examples/kernel.sh"
 STEPS=${STEPS:-10}
 NGPUS=${NGPUS:-1}
 OUT=$(realpath -m "${RUN:-$root/runs/openrlhf-$METHOD${SEED:+-seed$SEED}}")

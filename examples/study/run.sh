@@ -1,22 +1,51 @@
 #!/usr/bin/env bash
-# The whole study on a machine without a GPU, about 14 hours on two cores; run again, it goes on where it was interrupted.
+# One of the three studies on a machine without a GPU; run again, it goes on where it was interrupted.
 #
-#   bash examples/study/run.sh
+#   bash examples/study/run.sh              the study, anew, with verl: about 14 hours on two cores
+#   bash examples/study/run.sh boundary     the runs that boundary/results lacks, with TRL; likewise: sizes
 #
-#   WORK     where runs are written        default runs/study
-#   RESULTS  where they are gathered       default WORK/results; a run that is there is not done again
-#   PYTHON   the interpreter to build on   default python3 (3.10, 3.11 or 3.12)
+#   WORK      where the study's runs are written      default runs/study
+#   RESULTS   where metrics and the page are          default WORK/results, boundary/results or sizes/results
+#   JOBS      runs at a time, with TRL                default 2
+#   VENV      the quickstart's environment            default .venv, made if need be; PYTHON is what it is built on
 set -euo pipefail
 
+study=${1:-study}
+[[ $study =~ ^(study|boundary|sizes)$ ]] || { echo "unknown study '$study': say study, boundary or sizes" >&2; exit 2; }
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-venv=${VENV:-$here/../../.venv}
+root=$(cd "$here/../.." && pwd)
+venv=${VENV:-$root/.venv}
+trl=$root/.cache/trl-1.16.0 # beside the environment, because verl 0.9.1 cannot train where there is such a TRL
+export WORK=${WORK:-$root/runs/study} JOBS=${JOBS:-2}
 
-bash "$here/../cpu/install.sh" "$venv"
+page() { # FILE: what was measured once, on the starting model
+    [ -e "$RESULTS/$(basename "$1")" ] || cp "$here/$1" "$RESULTS"
+    python "$here/report.py" "$study" "$RESULTS"
+}
+
+bash "$root/examples/cpu/install.sh" "$venv"
 export PATH=$venv/bin:$PATH
-export WORK=${WORK:-$here/../../runs/study}
-export RESULTS=${RESULTS:-$WORK/results} # the README's section is written from examples/study/results alone
-python "$here/study.py"
-# Measured once, on the starting model.
-[ -e "$RESULTS/gradients.parquet" ] || cp "$here/results/gradients.parquet" "$RESULTS"
-python "$here/report.py" study "$RESULTS"
+if [ "$study" = study ]; then
+    export RESULTS=${RESULTS:-$WORK/results} # the README's section is written from examples/study/results alone
+    python "$here/study.py"
+    page results/gradients.parquet
+else
+    export RESULTS=${RESULTS:-$here/$study/results}
+    [ -e "$trl/trl" ] || pip install --quiet --no-deps --target "$trl" trl==1.16.0
+    export PYTHONPATH=$trl:$root:$here OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+    # Else glibc returns memory after each operation, and gets it again for the next.
+    export MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_TOP_PAD_=268435456
+    export GLIBC_TUNABLES=glibc.malloc.hugetlb=1
+fi
+if [ "$study" = boundary ]; then
+    python "$here/boundary/boundary.py"
+    page boundary/results/first_wrong.parquet
+elif [ "$study" = sizes ]; then
+    for part in "sizes 512 256 64 128" "largest 896"; do
+        read -r plan widths <<<"$part"
+        printf '%s\n' $widths | xargs -P "$JOBS" -I{} python "$here/sizes/teach.py" {}
+        python "$here/boundary/boundary.py" "$plan"
+        python "$here/sizes/page.py" "$RESULTS"
+    done
+fi
 echo "The page: $RESULTS/README.md"

@@ -10,16 +10,16 @@ is changed.
 """
 
 import functools
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -51,8 +51,6 @@ LEARNING_RATES = ("1e-5", "3e-5", "1e-4")
 SEEDS = (1, 2, 3, 4, 5)
 STEPS, SEARCH_STEPS, LONG_STEPS = 200, 100, 1000
 JOBS = 2  # runs at a time: one alone leaves cores idle
-ATTEMPTS = 2
-STALLED = 900  # seconds without a word after which a run is ended and tried again
 
 ACCURACY = "val-core/study/products/acc/mean@1"
 # Column of results/metrics.parquet -> metric of verl. The page does not use all of them: the logs are not committed.
@@ -84,7 +82,7 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        return (self.folder / "finished").exists() or not of(gathered("metrics"), self).empty
+        return not of(gathered("metrics"), self).empty
 
 
 def gathered(name: str) -> pd.DataFrame:
@@ -116,61 +114,55 @@ def chosen() -> list[tuple[str, str]]:
 end_with_the_study = functools.partial(end_with_parent, signal.SIGTERM)
 
 
-def train(job: Job) -> bool:
-    """Whether the run finishes. One that fails, or says nothing for STALLED seconds, goes on once, where it was."""
-    logs = [job.folder / name for name in ("progress.log", "train.log")]
-    job.folder.mkdir(parents=True, exist_ok=True)
+def run_all(pool: Executor, train: Callable, jobs: list, add: Callable) -> None:
+    """Train each of the jobs, and add what it returns as it ends. Exits at the end if some have failed."""
+    started, failures = {pool.submit(train, job): job for job in jobs}, 0
+    for number, future in enumerate(as_completed(started), 1):
+        job = started.pop(future)
+        if error := future.exception():  # of the program or of the machine: no outcome, so that it is done again
+            failures += 1
+            print(f"{job} failed:\n{''.join(traceback.format_exception(error))}", flush=True)
+            continue
+        add(job, future.result())
+        print(f"{number} of {len(jobs)}: {job}", flush=True)
+    if failures:
+        sys.exit(f"{failures} runs failed; see above, and start again")
+
+
+def train(job: Job) -> None:
+    """Train where an earlier start of the study was interrupted."""
+    held_out = "tune" if job.phase == "search" else "test"
     settings = {"METHOD": job.method, "LR": job.lr, "SEED": job.seed, "STEPS": job.steps, "RUN": job.folder}
-    settings |= {
-        "HELD_OUT": "tune" if job.phase == "search" else "test",
-        "MODEL": HERE / "model",
-        "DATA": WORK / "data",
-    }
-    for _ in range(ATTEMPTS):
-        # A Ray of its own; in a short folder, because the paths of its sockets may have 107 characters.
-        with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as ray, open(logs[0], "ab") as log:
-            environment = os.environ | {name: str(value) for name, value in (settings | {"RAY_TMPDIR": ray}).items()}
-            command, began = ["bash", str(HERE / "train.sh")], time.time()
-            process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, preexec_fn=end_with_the_study)
-            while process.poll() is None:
-                time.sleep(1)
-                if time.time() - max(began, *(file.stat().st_mtime for file in logs if file.exists())) > STALLED:
-                    process.terminate()
-        if process.returncode == 0:
-            for checkpoint in job.folder.glob("checkpoints/global_step_*"):
-                shutil.rmtree(checkpoint)
-            write_whole(job.folder / "finished", json.dumps(asdict(job)))
-            return True
-    return False
+    settings |= {"HELD_OUT": held_out, "MODEL": HERE / "model", "DATA": WORK / "data"}
+    environment = os.environ | {name: str(value) for name, value in settings.items()}
+    job.folder.mkdir(parents=True, exist_ok=True)
+    # A Ray of its own; in a short folder, because the paths of its sockets may have 107 characters.
+    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as ray:
+        environment["RAY_TMPDIR"] = ray
+        with open(job.folder / "progress.log", "ab") as log:
+            command = ["bash", str(HERE / "train.sh")]
+            ended = subprocess.run(command, env=environment, stdout=log, stderr=log, preexec_fn=end_with_the_study)
+    if ended.returncode:
+        raise RuntimeError(f"train.sh ended with exit code {ended.returncode}; see the logs in {job.folder}")
+
+
+def add(job: Job, _: None = None) -> None:
+    """Add a run to RESULTS: its metrics and, if it is compared, its covariance records."""
+    covariance = gathered("covariance")
+    if job.phase in ("main", "long") and of(covariance, job).empty and files_in(job.folder, PATTERN):
+        tokens = tokens_of(read_tokens(job.folder, range(1, STEPS + 1)))
+        tokens = tokens.assign(count=1, method=job.method, seed=job.seed)
+        save(pd.concat([covariance, tokens]), RESULTS / "covariance.parquet")
+    # The last: a run that is there is not done again.
+    save(pd.concat([gathered("metrics"), metrics_of(job)]), RESULTS / "metrics.parquet")
+    for checkpoint in job.folder.glob("checkpoints/global_step_*"):
+        shutil.rmtree(checkpoint)
 
 
 def run(jobs: list[Job]) -> None:
-    """Run what has not finished."""
-    waiting, failed = [job for job in jobs if not job.finished], []
+    """Run what is not in RESULTS."""
     with ThreadPoolExecutor(JOBS) as pool:
-        started = {pool.submit(train, job): job for job in waiting}
-        for number, future in enumerate(as_completed(started), 1):
-            job = started[future]
-            failed += [] if future.result() else [str(job.folder)]
-            collect()
-            print(f"{job.phase}: {number} of {len(waiting)} runs have ended, the last one in {job.folder}", flush=True)
-    if failed:
-        sys.exit(f"these runs failed twice, see train.log in each, and run this again: {', '.join(failed)}")
-
-
-def collect() -> None:
-    """Add to RESULTS the runs that have finished since: their metrics, and of those compared the covariance records."""
-    metrics, covariance = gathered("metrics"), gathered("covariance")
-    for finished in sorted(WORK.glob("*/*/finished")):
-        job = Job(**json.loads(finished.read_text()))
-        if of(metrics, job).empty:
-            metrics = pd.concat([metrics, metrics_of(job)])
-        if job.phase in ("main", "long") and of(covariance, job).empty and files_in(job.folder, PATTERN):
-            tokens = tokens_of(read_tokens(job.folder, range(1, STEPS + 1)))
-            covariance = pd.concat([covariance, tokens.assign(count=1, method=job.method, seed=job.seed)])
-    for name, frame in (("covariance", covariance), ("metrics", metrics)):
-        if len(frame):
-            save(frame, RESULTS / f"{name}.parquet")
+        run_all(pool, train, [job for job in jobs if not job.finished], add)
 
 
 def save(frame: pd.DataFrame, path: Path) -> None:
@@ -188,7 +180,6 @@ def metrics_of(job: Job) -> pd.DataFrame:
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends this at once; the runs end with it
     subprocess.run([sys.executable, str(HERE / "task.py"), "problems", str(WORK / "data")], check=True)
-    collect()  # of runs that finished when this was interrupted
     run(search())
     settings = chosen()
     print("settings: " + ", ".join(f"{method} lr {lr}" for method, lr in settings), flush=True)

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from transformers import BatchEncoding, Qwen2ForCausalLM, Qwen2Tokenizer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cpu"))
-from make_model import Row, collate, main, optimised, qwen2, save, train_tokenizer  # noqa: F401
+from make_model import Row, loss_of, main, optimised, qwen2, save, train_tokenizer  # noqa: F401
 
 Problem = tuple[int, int]  # the two factors
 
@@ -99,6 +99,11 @@ def prompt_ids(tokenizer: Qwen2Tokenizer, problem: Problem) -> list[int]:
     return tokenizer.apply_chat_template(messages(problem), add_generation_prompt=True)["input_ids"]
 
 
+def row(tokenizer: Qwen2Tokenizer, problem: Problem, rng: random.Random, fillers: int = 0) -> Row:
+    answer = tokenizer.encode(response(problem, rng, fillers))
+    return Row(prompt_ids(tokenizer, problem), [*answer, tokenizer.eos_token_id])
+
+
 def padded_prompts(tokenizer: Qwen2Tokenizer, problems: Sequence[Problem]) -> BatchEncoding:
     return tokenizer.pad({"input_ids": [prompt_ids(tokenizer, problem) for problem in problems]}, return_tensors="pt")
 
@@ -110,15 +115,9 @@ def taught(name: str) -> tuple[Qwen2ForCausalLM, Qwen2Tokenizer]:
     tokenizer.add_tokens(FILLERS if fillers else [])
     model = qwen2(tokenizer, mlp=512, key_value_heads=4, positions=128)
     problems = split_problems()["train"]
-    prompts = {problem: prompt_ids(tokenizer, problem) for problem in problems}
     rng, start = random.Random(SEED), time.monotonic()
     for step in optimised(model, STEPS, PEAK_LR, WARMUP_STEPS):
-        rows = [
-            Row(prompts[problem], [*tokenizer.encode(response(problem, rng, fillers)), tokenizer.eos_token_id])
-            for problem in rng.choices(problems, k=ROWS)
-        ]
-        ids, labels = collate(rows, tokenizer.pad_token_id)
-        loss = model(ids, labels=labels).loss
+        loss = loss_of(model, [row(tokenizer, problem, rng, fillers) for problem in rng.choices(problems, k=ROWS)])
         loss.backward()
         if step % 100 == 0:
             print(f"step {step} of {STEPS}: loss {loss.item():.3f}; {time.monotonic() - start:.0f} s", flush=True)

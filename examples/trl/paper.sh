@@ -13,19 +13,10 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-METHOD=${METHOD:-cw_grpo}
+source "$here/../kernel.sh"
 MODEL_PATH=${MODEL_PATH:-deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B}
 DATA_DIR=${DATA_DIR:-$HOME/data/cw_grpo}
 OUT=${OUT:-checkpoints/trl/$(basename "$MODEL_PATH")-$METHOD}
-
-case $METHOD in # The paper's rows differ only in this.
-    cw_grpo) kernel=gaussian ;;
-    grpo) kernel=none ;; # GRPOTrainer bit for bit, with the same metrics and records
-    *)
-        echo "METHOD=$METHOD is unknown; use cw_grpo or grpo" >&2
-        exit 2
-        ;;
-esac
 
 LAUNCH=(accelerate launch --config_file "$here/4_gpus.yaml")
 EXTRA=()

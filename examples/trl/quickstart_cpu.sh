@@ -13,20 +13,11 @@ set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
-METHOD=${METHOD:-cw_grpo}
+source "$here/../kernel.sh"
 STEPS=${STEPS:-10}
 RUN=${RUN:-$root/runs/trl-$METHOD${SEED:+-seed$SEED}}
 SEED=${SEED:-1}
 data=${QUICKSTART_DATA:-$root/.cache/quickstart}/open_rs
-
-case $METHOD in
-    cw_grpo) kernel=gaussian ;;
-    grpo) kernel=none ;; # GRPOTrainer bit for bit, with the same metrics and records
-    *)
-        echo "METHOD=$METHOD is unknown; use cw_grpo or grpo" >&2
-        exit 2
-        ;;
-esac
 
 python -c "from importlib.metadata import version; version('trl')" 2>/dev/null || {
     echo "TRL is not installed for $(command -v python); install it apart from verl: pip install \".[trl,data,report]\"" >&2

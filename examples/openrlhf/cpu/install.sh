@@ -15,13 +15,10 @@ python=${PYTHON:-python3.11}
 source "$here/../../cpu/environment.sh"
 
 make_environment "$here"/{requirements.txt,install.sh}
-begin "install torch==2.13.0 (the longest download)"
-pip install -c "$here/requirements.txt" setuptools wheel torch==2.13.0
-begin "install the pinned packages"
-pip install --no-deps --no-build-isolation -r "$here/requirements.txt"
+install_pinned 0.29.0+cpu
+begin "install DeepSpeed"
 # In an isolation of its own, where it finds no torch and builds nothing for a GPU.
 DS_BUILD_OPS=0 pip install --no-deps --use-pep517 deepspeed==0.19.6
-name_vllm 0.29.0+cpu
 begin "install this repository"
 pip install --no-deps --no-build-isolation -e "$root"
 begin "compile what DeepSpeed else compiles in the first run" # killed meanwhile, that leaves a lock for all later ones

@@ -6,12 +6,11 @@
 JOBS (default 2) processes do one run after another. RESULTS is examples/study/boundary/results by default.
 """
 
+import functools
 import multiprocessing
 import os
 import sys
-import time
-import traceback
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from plan import CENTRE, PLANS, SETTINGS, Run
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-from study import end_with_the_study, save  # noqa: E402
+from study import end_with_the_study, run_all, save  # noqa: E402
 
 RESULTS = Path(os.environ.get("RESULTS", HERE / "results")).resolve()
 COLUMNS = [
@@ -45,36 +44,20 @@ def add(folder: Path, run: Run, rows: list[dict[str, float]]) -> None:
     save(pd.concat([*before, steps]), path)
 
 
-def train(run: Run) -> tuple[list[dict[str, float]], float]:
+def train(run: Run) -> list[dict[str, float]]:
     """In a process of its own, which imports torch and TRL once for all its runs."""
     from train import train as train_with_trl
 
-    began = time.monotonic()
-    return train_with_trl(run), time.monotonic() - began
+    return train_with_trl(run)
 
 
 def main(study: str = "boundary") -> None:
-    RESULTS.mkdir(parents=True, exist_ok=True)
     done = finished(RESULTS)
     waiting = [run for run in PLANS[study]() if run not in done]
-    print(f"{len(done)} runs of {len(done) + len(waiting)} are done", flush=True)
-    failures = 0
-    jobs = int(os.environ.get("JOBS", "2"))
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=end_with_the_study) as pool:
-        submitted = {pool.submit(train, run): run for run in waiting}
-        for number, future in enumerate(as_completed(submitted), len(done) + 1):
-            run = submitted.pop(future)
-            try:
-                rows, seconds = future.result()
-            except Exception:  # of the program or of the machine: no outcome, so that the run is done again next time
-                failures += 1
-                print(f"{run} failed:\n{traceback.format_exc()}", flush=True)
-                continue
-            add(RESULTS, run, rows)
-            print(f"{number} of {len(done) + len(waiting)}: {run}, {seconds:.0f} s", flush=True)
-    if failures:
-        sys.exit(f"{failures} runs failed; see above, and start again")
+    print(f"{len(done)} runs are done, {len(waiting)} are not", flush=True)
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(int(os.environ.get("JOBS", "2")), spawn, end_with_the_study) as pool:
+        run_all(pool, train, waiting, functools.partial(add, RESULTS))
 
 
 if __name__ == "__main__":

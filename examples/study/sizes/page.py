@@ -14,13 +14,13 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "boundary"))
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "boundary")]
 import plan  # noqa: E402
+import report  # noqa: E402
 
 from cw_plugin.reports import figures, intervals  # noqa: E402
-from cw_plugin.reports.formats import Table  # noqa: E402
 
-LAST, EARLY = 25, 20  # steps: rewards are means of the last ones, early measures of the first ones
+EARLY = 20  # steps, of which the early measures are means
 SMALL = 2.0  # points for ten times the parameters; a change within is not worth knowing
 LEARNED = 1.0  # point that GRPO gains at least where CW-GRPO can lose something
 OUTCOMES = {  # column of the pairs -> what it is; the first is the primary outcome
@@ -34,24 +34,20 @@ DRAWN = ["accuracy", "extreme_gradient_share", "extreme_balance", "grad_norm"]
 KEY = ["width", "lr", "seed"]
 
 
-def outcome(run: pd.DataFrame) -> pd.Series:
-    """Of one run, times 100; of one that was no longer finite reward and accuracy are 0."""
-    ends = {"start": run.accuracy.iloc[0], "accuracy": run.accuracy.iloc[-1]}
-    ends["reward"] = 0.0 if run.failed.iloc[-1] else run.reward[run.step > plan.STEPS - LAST].mean()
-    return 100 * pd.concat([pd.Series(ends), run.loc[run.step.between(1, EARLY), DRAWN[1:]].mean()])
-
-
 def pairs(steps: pd.DataFrame) -> pd.DataFrame:
-    """A row for each width, learning rate and seed of which both runs are there."""
-    runs = steps.astype({"lr": float}).groupby([*KEY, "method"])[[*steps]].apply(outcome)
-    grpo, ours = (runs[runs.index.isin([method], "method")].droplevel("method") for method in plan.METHODS)
+    """A row for each width, learning rate and seed of which both runs are there. Outcomes are times 100."""
+    key = [*KEY, "method"]
+    steps = steps.astype({"lr": float, "accuracy": float, "reward": float})
+    early = steps[steps.step.between(1, EARLY)].groupby(key)[DRAWN[1:]].apply(lambda run: run.mean()).astype(float)
+    runs = 100 * report.outcomes(steps, "width", "lr").set_index(key)[["start", "accuracy", "reward"]].join(early)
+    grpo, ours = (runs.xs(method, level="method") for method in plan.METHODS)
     found = ours.assign(
         accuracy=ours.accuracy - grpo.accuracy,
         reward=ours.reward - grpo.reward,
         grad_norm=100 * ours.grad_norm / grpo.grad_norm,
         **{"GRPO": grpo.accuracy, "CW-GRPO": ours.accuracy},
     )
-    found = found.dropna(subset="accuracy").reset_index()
+    found = found.dropna(subset="accuracy").sort_index().reset_index()
     return found.assign(size=np.log10(plan.parameters(found.width)))
 
 
@@ -82,33 +78,30 @@ def answer(line: pd.DataFrame) -> str:
     return reading(line)
 
 
-def spoken(value: float, half: float) -> str | None:
-    return None if value != value else f"{value:.1f}" + (f" ± {half:.1f}" if half == half else "")
-
-
 def said(p: float | None) -> str | None:
     return None if p is None or p != p else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def sizes(every: pd.DataFrame) -> pd.DataFrame:
+def sizes(every: pd.DataFrame) -> list[dict]:
     """A row for each size and learning rate."""
-    rows = []
+    rows, labels = [], {"start": "start, %", "GRPO": "GRPO, %", "CW-GRPO": "CW-GRPO, %", **OUTCOMES}
     for (width, rate), of in every.groupby(["width", "lr"]):
         size = f"{plan.parameters(width) / 1e6:.1f}"
-        rows.append({"parameters, million": size, "learning rate": f"{rate:g}", "pairs": len(of)})
-        for name, label in {"start": "start, %", "GRPO": "GRPO, %", "CW-GRPO": "CW-GRPO, %", **OUTCOMES}.items():
-            mean, _, high = intervals.mean_over_seeds(of[name])
-            rows[-1][label] = spoken(mean, high - mean)
-    return pd.DataFrame(rows)
+        row = {"parameters, million": size, "learning rate": f"{rate:g}", "pairs": len(of)}
+        rows.append(row | {label: report.shown(of[name]) for name, label in labels.items()})
+    return rows
 
 
-def slopes(line: pd.DataFrame, one_rate: pd.DataFrame) -> pd.DataFrame:
+def slopes(line: pd.DataFrame, one_rate: pd.DataFrame) -> list[dict]:
     found = {label: slope(line, outcome) for outcome, label in OUTCOMES.items()}
     first, *secondary = [*found, "accuracy, at one learning rate"]
     found[secondary[-1]] = slope(one_rate)
     p = {first: found[first][2]} | intervals.holm({label: found[label][2] for label in secondary}, len(secondary))
-    return pd.DataFrame([{"slope": label, "for ten times the parameters": spoken(*found[label][:2]),
-                          "p": said(p.get(label))} for label in found])  # fmt: skip
+    rows = []
+    for label, (change, half, _) in found.items():
+        shown = f"{change:.1f} ± {half:.1f}" if change == change else None
+        rows.append({"slope": label, "for ten times the parameters": shown, "p": said(p.get(label))})
+    return rows
 
 
 def draw(line: pd.DataFrame) -> Figure:
@@ -124,7 +117,7 @@ def draw(line: pd.DataFrame) -> Figure:
 
 
 def main(folder: Path) -> None:
-    steps = pd.read_parquet(folder / "metrics.parquet").astype({"accuracy": float, "reward": float})
+    steps = pd.read_parquet(folder / "metrics.parquet")
     every, planned = pairs(steps), len([*plan.sizes(), *plan.largest()])
     if every.empty:
         sys.exit(f"{folder}/metrics.parquet has no run of both methods with the same seed yet")
@@ -133,7 +126,7 @@ def main(folder: Path) -> None:
     figures.save(draw(line), folder / "sizes", ["svg"])
     head = f"{len(steps.drop_duplicates([*KEY, 'method']))} of {planned} runs are done. {answer(line)}"
     note = "95% intervals over seeds, and p; of secondary outcomes p is corrected for 5 tests (Holm)."
-    tables = [Table("sizes", "By size", sizes(every)), Table("slopes", "Slopes", slopes(line, one_rate), [note])]
+    tables = [report.table("By size", sizes(every)), report.table("Slopes", slopes(line, one_rate), note)]
     about = "The runs of [the size study](../README.md) so far, drawn by `python examples/study/sizes/page.py`."
     parts = ["# Results of the size study", about, head, "![by size](sizes.svg)"]
     (folder / "README.md").write_text("\n\n".join([*parts, *(of.markdown() for of in tables)]), encoding="utf-8")

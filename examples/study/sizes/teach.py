@@ -20,7 +20,7 @@ from transformers import AutoConfig, GenerationConfig, Qwen2ForCausalLM
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "boundary")]
 import task  # noqa: E402
-from make_model import Row, collate, optimised  # noqa: E402
+from make_model import loss_of, optimised  # noqa: E402
 from train import accuracy  # noqa: E402
 
 NO_END = 10**6  # steps of a cosine of which so little is used that the learning rate stays at its peak
@@ -47,12 +47,8 @@ def teach(width: int, folder: Path) -> dict[str, float]:
     how = tokenizer, task.MAX_NEW_TOKENS
     problems, rng = task.split_problems()["train"], random.Random(task.SEED)
     for step in optimised(model, NO_END, task.PEAK_LR * 128 / width, task.WARMUP_STEPS):
-        rows = []
-        for problem in rng.choices(problems, k=task.ROWS):
-            answer = [*tokenizer.encode(task.response(problem, rng)), tokenizer.eos_token_id]
-            rows.append(Row(task.prompt_ids(tokenizer, problem), answer))
-        ids, labels = collate(rows, tokenizer.pad_token_id)
-        loss = model(ids, labels=labels).loss
+        rows = [task.row(tokenizer, problem, rng) for problem in rng.choices(problems, k=task.ROWS)]
+        loss = loss_of(model, rows)
         loss.backward()
         average.update_parameters(model)
         if step % EVERY == 0 and loss < BELOW:
