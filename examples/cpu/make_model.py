@@ -137,14 +137,16 @@ def train_tokenizer(corpus: list[str], vocabulary: int) -> Qwen2Tokenizer:
     return tokenizer
 
 
-def qwen2(tokenizer: Qwen2Tokenizer, mlp: int, key_value_heads: int, positions: int) -> Qwen2ForCausalLM:
-    """An untrained model, in float32: 3 layers, 128 wide. Always the same."""
+def qwen2(
+    tokenizer: Qwen2Tokenizer, mlp: int, key_value_heads: int, positions: int, width: int = 128
+) -> Qwen2ForCausalLM:
+    """An untrained model, in float32: 3 layers, heads of 32. Always the same."""
     config = Qwen2Config(
         vocab_size=len(tokenizer),
-        hidden_size=128,
+        hidden_size=width,
         intermediate_size=mlp,
         num_hidden_layers=3,
-        num_attention_heads=4,
+        num_attention_heads=width // 32,
         num_key_value_heads=key_value_heads,
         max_position_embeddings=positions,
         tie_word_embeddings=True,

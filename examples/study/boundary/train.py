@@ -28,17 +28,7 @@ PROMPTS, RESPONSES = 8, 8  # in a step
 VALIDATE_EVERY = 50  # steps
 CLIP_COV = {"ratio": 0.0002, "low": 1.0, "high": 5.0}  # its authors' settings; they also set PPO's clip to 1
 KERNELS = {"grpo": "none", "clip_cov": "none", "cw_grpo": "gaussian"}  # the others are in variants.py
-# Column of metrics.parquet -> metric of TRL or of CWGRPOTrainer
-METRICS = {
-    "entropy": "entropy",
-    "grad_norm": "grad_norm",
-    "extreme_gradient_share": "cw_grpo/extreme_gradient_share",
-    "extreme_balance": "cw_grpo/extreme_balance",
-    "downweighted_share": "cw_grpo/downweighted_share",
-    "covariance_before": "cw_grpo/covariance_before",
-    "covariance_after": "cw_grpo/covariance_after",
-}
-Rows = list[dict[str, float]]  # a dict for each step: column of metrics.parquet -> value
+OURS = ("extreme_gradient_share", "extreme_balance", "downweighted_share", "covariance_before", "covariance_after")
 
 
 def grade(text: str, product: int) -> tuple[float, float]:
@@ -152,7 +142,7 @@ class BoundaryTrainer(CWGRPOTrainer):
         return super()._compute_loss(model, inputs)
 
 
-def train(run: Run) -> Rows:
+def train(run: Run) -> list[dict[str, float]]:
     """Train, and return what metrics.parquet has of the run: one dict a step, from step 0, which is a validation alone.
 
     A run whose numbers are no longer finite ends there. Its last row has ``failed`` 1, and an accuracy of 0.
@@ -211,7 +201,7 @@ def train(run: Run) -> Rows:
     rows = [{"step": 0}, *({"step": step, "reward": reward} for step, reward in enumerate(trainer.rewards, 1))]
     logs = [entry for entry in trainer.state.log_history if "grad_norm" in entry]
     for row, log in zip(rows[1:], logs, strict=False):  # of the step in which a run fails there is no log
-        row |= {name: log[metric] for name, metric in METRICS.items()}
+        row |= {name: log[name] for name in ("entropy", "grad_norm")} | {name: log[f"cw_grpo/{name}"] for name in OURS}
     for step, value in trainer.accuracies.items():
         rows[step]["accuracy"] = value
     rows[-1] |= {"failed": float(failed)} | ({"accuracy": 0.0} if failed else {})

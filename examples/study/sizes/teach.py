@@ -15,12 +15,12 @@ from pathlib import Path
 import pandas as pd
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from transformers import AutoConfig, GenerationConfig, Qwen2ForCausalLM
+from transformers import GenerationConfig, Qwen2ForCausalLM
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "boundary")]
 import task  # noqa: E402
-from make_model import loss_of, optimised  # noqa: E402
+from make_model import loss_of, optimised, qwen2  # noqa: E402
 from train import accuracy  # noqa: E402
 
 NO_END = 10**6  # steps of a cosine of which so little is used that the learning rate stays at its peak
@@ -31,10 +31,7 @@ TRIED, ENOUGH, HIGH = 0.47, 0.46, 0.50  # right ones of 1,024 answers; then of 4
 
 def untaught(width: int) -> Qwen2ForCausalLM:
     """The study's model with another width, on which the number of heads depends."""
-    shape = {"hidden_size": width, "intermediate_size": 4 * width}
-    heads = dict.fromkeys(("num_attention_heads", "num_key_value_heads"), width // 32)
-    torch.manual_seed(task.SEED)
-    model = Qwen2ForCausalLM(AutoConfig.from_pretrained(HERE.parent / "model", **shape, **heads))
+    model = qwen2(task.make_tokenizer(), 4 * width, width // 32, 128, width)
     model.generation_config = GenerationConfig.from_pretrained(HERE.parent / "model")
     return model
 
