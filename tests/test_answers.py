@@ -94,5 +94,5 @@ def test_what_holds_no_answers_is_passed_over_or_named(tmp_path):
     with pytest.raises(DataError, match=r"aime24.jsonl is empty"):
         read_answers(tmp_path)
     (tmp_path / "base" / "aime24.yaml").write_text("evaluation: [1\n")
-    with pytest.raises(DataError, match=r"aime24.yaml is damaged"):
+    with pytest.raises(DataError, match=r"aime24.yaml cannot be read"):
         read_answers(tmp_path)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cw_plugin.errors import DataError, first_line
+from cw_plugin.errors import DataError
 from cw_plugin.files import find
+from cw_plugin.reports.runs import read_yaml
 from cw_plugin.settings import flat
 
 BENCHMARKS = {  # in the paper's order, with the paper's names
@@ -73,16 +74,7 @@ def read_answers(folder: Path, name: str | None = None) -> tuple[list[Answers], 
 def read_settings(file: Path) -> dict[str, Any]:
     """What a benchmark was asked with, by dotted keys; empty if there is no such file, or it is another program's."""
     text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
-    if not text.startswith("evaluation:"):
-        return {}
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
-    try:
-        return flat(OmegaConf.create(text))
-    except (YAMLError, OmegaConfBaseException, ValueError) as error:
-        raise DataError(f"{file} is damaged ({first_line(error)}); remove it, and evaluate again") from None
+    return read_yaml(file) if text.startswith("evaluation:") else {}
 
 
 def _accuracy(file: Path) -> tuple[dict[str, float], int]:

@@ -146,16 +146,19 @@ def read_metrics(path: Path) -> pd.DataFrame:
 
 def read_config(path: Path) -> dict[str, Any]:
     """The configuration that hydra left by dotted keys, or TRL's arguments; empty if there is neither."""
+    found = files_in(path, ".hydra/config.yaml") or files_in(path, ARGUMENTS)
+    return read_yaml(found[-1]) if found else {}  # hydra's folders are named by date and time
+
+
+def read_yaml(file: Path) -> dict[str, Any]:
+    """Settings by dotted keys; a DataError if the file is damaged, or holds something else."""
     from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    found = files_in(path, ".hydra/config.yaml") or files_in(path, ARGUMENTS)
-    if not found:
-        return {}
-    file = found[-1]  # hydra's folders are named by date and time
     try:
         config = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-    except (YAMLError, OSError, ValueError) as error:
+    except (YAMLError, OmegaConfBaseException, OSError, ValueError) as error:
         raise DataError(f"{file} cannot be read ({first_line(error)}); remove it, or restore it") from None
     if not isinstance(config, dict):
         raise DataError(f"{file} is a {type(config).__name__}, not a mapping of settings; remove it, or restore it")

@@ -58,47 +58,40 @@ def write_token_page(run: str | Path, out: Path, steps: Container[int] | None = 
 
 def _shown(record: TokenRecord, blocks: list[str]) -> dict[str, Any]:
     """What the page's index says of a record, whose prompt groups are added to the blocks."""
-    columns = {name: record.table[name].to_numpy() for name in ("group", *_COLUMNS)}
-    texts, count, group = record.table["text"].to_pylist(), len(record.table), columns["group"]
-    starts, ends = np.flatnonzero(np.diff(group, prepend=-1)), np.flatnonzero(np.diff(group, append=-1)) + 1
-    prompts = [record.prompts.get(number, "") for number in group[starts].tolist()]
+    table = record.table.to_pandas()
+    groups = table.groupby("group", sort=False)
+    prompts = [record.prompts.get(number, "") for number, _ in groups]
     shown = []
-    for question, prompt, start, end in zip(_questions(prompts), prompts, starts, ends, strict=True):
-        values = b"".join(columns[name][start:end].astype(f"<{kind[0]}4").tobytes() for name, kind in _COLUMNS.items())
+    for question, prompt, (_, of_group) in zip(_questions(prompts), prompts, groups, strict=True):
+        values = b"".join(of_group[name].to_numpy(f"<{kind[0]}4").tobytes() for name, kind in _COLUMNS.items())
         data = base64.b64encode(zlib.compress(values)).decode()
-        extreme = int((columns["kernel"][start:end] < 0.5).sum())
+        extreme = int((of_group.kernel < 0.5).sum())
         shown.append({"block": f"block-{len(blocks)}", "question": question, "prompt": prompt, "extreme": extreme})
         blocks.append(f'<script type="text/plain" id="block-{len(blocks)}">{data}</script>')
-    response = np.cumsum((np.diff(group, prepend=-1) != 0) | (np.diff(columns["row"], prepend=-1) != 0))
-
-    def context(i: int, first: int, end: int) -> str:
-        """Of the same response."""
-        return "".join(texts[k] for k in range(max(first, 0), min(end, count)) if response[k] == response[i])
+    place, within = groups.ngroup(), groups.cumcount()
+    responses = table.groupby(["group", "row"]).text
 
     def listed(i: int) -> dict[str, Any]:
-        place = int(np.searchsorted(starts, i, side="right")) - 1
-        at = f"prompt {place + 1}, row {columns['row'][i]}, position {columns['position'][i]}"
-        c, w = (float(np.nan_to_num(columns[name][i])) for name in ("covariance", "kernel"))
-        return {"place": [place, int(i - starts[place])], "at": at, "covariance": c, "kernel": w, "token": texts[i],
-                "before": context(i, i - _BEFORE, i), "after": context(i, i + 1, i + 1 + _AFTER)}  # fmt: skip
+        token, texts = table.loc[i], responses.get_group((table.group[i], table.row[i]))
+        at = f"prompt {place[i] + 1}, row {token.row}, position {token.position}"
+        c, w = float(np.nan_to_num(token.covariance)), float(np.nan_to_num(token.kernel))
+        return {"place": [int(place[i]), int(within[i])], "at": at, "covariance": c, "kernel": w, "token": token.text,
+                "before": "".join(texts.loc[: i - 1].tail(_BEFORE)),
+                "after": "".join(texts.loc[i + 1 :].head(_AFTER))}  # fmt: skip
 
     extremes = {}
     for side, sign in (("positive", 1), ("negative", -1)):
-        c = sign * columns["covariance"]
-        chosen = np.flatnonzero(np.isfinite(c) & (c > 0))
-        extremes[side] = [listed(int(i)) for i in chosen[np.argsort(-c[chosen], kind="stable")][:_LISTED]]
+        c = sign * table.covariance
+        extremes[side] = [listed(i) for i in c[np.isfinite(c) & (c > 0)].nlargest(_LISTED).index]
     of_run = {name: getattr(record, name) for name in ("scope", "kernel", "groups", "tokens")}
-    return of_run | {"tokens_held": count, "shown": shown, "extremes": extremes}
+    return of_run | {"tokens_held": len(table), "shown": shown, "extremes": extremes}
 
 
 def _questions(prompts: list[str]) -> list[str]:
-    """What tells prompts apart: their text without the template that all begin and end with, but with whole words."""
-    if len(prompts) < 2:
-        return [" ".join(prompt.split()) for prompt in prompts]
-    first, head = prompts[0], len(os.path.commonprefix(prompts))  # noqa: RUF071  by characters
-    tail = len(os.path.commonprefix([prompt[head:][::-1] for prompt in prompts]))  # noqa: RUF071
-    while head and first[head - 1].isalnum():
-        head -= 1
-    while tail and first[-tail].isalnum():
-        tail -= 1
-    return [" ".join(prompt[head : len(prompt) - tail].split()) for prompt in prompts]
+    """What tells prompts apart: their text without the words that all begin and end with, the template's."""
+    words = [re.findall(r"\w+|\W", prompt) for prompt in prompts]
+    if len(prompts) > 1:
+        head = len(os.path.commonprefix(words))  # noqa: RUF071  by words
+        tail = len(os.path.commonprefix([each[head:][::-1] for each in words]))  # noqa: RUF071
+        words = [each[head : len(each) - tail] for each in words]
+    return [" ".join("".join(each).split()) for each in words]
