@@ -27,7 +27,6 @@ MACHINE = (
         "checkpoint_engine", "prometheus", "trace", "nnodes", "n_gpus_per_node",
     )),
     "actor_rollout_ref.model.path", "*.reward_kwargs.model_path",  # evaluation.checkpoint and .weights say which model
-    "evaluation.model", "evaluation.versions",
 )  # fmt: skip
 
 
@@ -84,8 +83,7 @@ def _accuracy(file: Path) -> tuple[dict[str, float], int]:
         for number, line in enumerate(lines, 1):
             try:
                 row = json.loads(line)
-                question = str(row["question"]) if "question" in row else f"{row['input']}\n{row['gts']}"
-                acc = row["acc"]
+                question, acc = f"{row['input']}\n{row['gts']}", row["acc"]
             except (ValueError, KeyError, TypeError):
                 raise DataError(f"{file}, line {number} is no graded answer (JSON with input, gts and acc); remove the "
                                 "file, or evaluate again") from None  # fmt: skip
