@@ -1,4 +1,4 @@
-"""Starts Python, for tests whose subject is a process of its own, or a release that the environment does not have."""
+"""Starts Python and scripts, for tests whose subject is a process of its own, or a release that is not installed."""
 
 from __future__ import annotations
 
@@ -20,3 +20,15 @@ def python(
     command = [sys.executable, *map(str, arguments)]
     env = inherited | environment
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout)
+
+
+def bash(
+    script: str, *arguments: object, code: int = 0, cwd: Path = ROOT, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """What a script of examples/ prints, started with this environment's programs. It has to end with ``code``."""
+    path = f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    env = os.environ | {"PATH": path, "HF_HUB_OFFLINE": "1"} | environment
+    command = ["bash", ROOT / "examples" / script, *arguments]
+    result = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=550)
+    assert result.returncode == code, result.stdout[-3000:] + result.stderr[-3000:]
+    return result

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import random
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+from interpreter import ROOT
 
-STUDY = Path(__file__).parent.parent / "examples" / "study"
-MODULES = ("plan", "boundary", "train", "task", "study", "variants")
-
-
-@pytest.fixture
-def script(monkeypatch):
-    """Imports a script of the study by its name."""
-    pytest.importorskip("trl")
-    monkeypatch.syspath_prepend(str(STUDY))
-    monkeypatch.syspath_prepend(str(STUDY / "boundary"))
-    for name in MODULES:
-        sys.modules.pop(name, None)
-    yield importlib.import_module
-    for name in MODULES:
-        sys.modules.pop(name, None)
+pytest.importorskip("trl")
+pytest_plugins = ["study_scripts"]
+STUDY = ROOT / "examples" / "study"
 
 
 @pytest.fixture

@@ -95,7 +95,6 @@ def test_a_run_without_faults_gets_no_finding(composed):
         ([f"{A}.rollout.max_model_len=100"], "lengths", "= 192: vLLM cuts", "a sum of 100", True),
         (["data.max_response_length=5000"], "lengths", "longer than 2048", "a sum of 2048", True),
         ([f"{A}.model.path=no-such-model"], "lengths", "OSError", "what the error names", True),
-        (["data.train_batch_size=8k"], "aggregation", "TypeError", "what the error names", True),
         ([f"{A}.model.path=/no/such"], "files", "/no/such does not exist", "give a folder", True),
         (["data.train_files=/no/such.parquet"], "files", "such.parquet does not exist", "cw-grpo prepare", True),
     ],

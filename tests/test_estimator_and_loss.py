@@ -17,7 +17,7 @@ from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
-from cw_plugin.errors import HostError, NonFiniteError, OptionsError
+from cw_plugin.errors import HostError, NonFiniteError
 from cw_plugin.reports.records import read_tokens
 from cw_plugin.verl_integration import run
 from cw_plugin.verl_integration.estimator import TrainerBatch, batch_of_trainer
@@ -147,12 +147,6 @@ def test_a_nan_is_reported_with_where_it_comes_from_and_the_uid_of_its_prompt():
     arguments["log_prob"][1, 0] = float("nan")
     with pytest.raises(NonFiniteError, match=r"log_probs: .*: 1\. It comes from the model's"):
         core_algos.get_policy_loss_fn("cw_grpo")(**arguments, config=actor_config())
-
-
-def test_an_unknown_option_is_refused_by_the_estimator_too():
-    data, keys = trainer_batch()
-    with pytest.raises(OptionsError, match="sigma is not an option of cw_grpo; the options are scope, kernel, record"):
-        advantages("cw_grpo", data, keys, algorithm(sigma=2.0))
 
 
 @pytest.mark.parametrize("make", [v1_trainer, legacy_trainer])

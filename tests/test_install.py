@@ -9,16 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from interpreter import ROOT, bash
 
-ROOT = Path(__file__).parent.parent
 CPU = ROOT / "examples" / "cpu"
-NO_INDEX = {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
-
-
-def install(venv: Path, script: str = "cpu/install.sh", **more: str) -> subprocess.CompletedProcess:
-    environment = os.environ | {"PYTHON": sys.executable} | more
-    command = ["bash", ROOT / "examples" / script, venv]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+NO_INDEX = {"PYTHON": sys.executable, "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
 
 
 @pytest.mark.parametrize(
@@ -37,16 +31,16 @@ def test_an_environment_that_this_clone_did_not_make_is_left_alone(tmp_path, scr
     (theirs / "precious").touch()
     link.symlink_to(theirs)
     for named in (theirs, link):
-        result = install(named, script)
-        assert result.returncode == 1 and result.stdout == ""
+        result = bash(script, named, code=1, PYTHON=sys.executable)
+        assert result.stdout == ""
         (line,) = result.stderr.splitlines()
         assert str(named) in line and said in line and str(ROOT.resolve()) in line and "VENV=" in line
     assert {file.name for file in theirs.iterdir()} == {".cw_plugin_cpu", "precious"}
 
 
 def test_an_environment_in_which_ray_would_start_no_worker_is_not_made(tmp_path):
-    result = install(tmp_path / "a clone" / ".venv")
-    assert result.returncode == 1 and "has a space in it, and Ray starts no worker from there" in result.stderr
+    said = bash("cpu/install.sh", tmp_path / "a clone" / ".venv", code=1, PYTHON=sys.executable).stderr
+    assert "has a space in it, and Ray starts no worker from there" in said
     assert not (tmp_path / "a clone").exists()
 
 
@@ -62,7 +56,7 @@ def ours(tmp_path: Path) -> Path:
 
 def test_an_environment_of_this_clone_is_replaced_and_a_failure_names_the_log(ours):
     """As far as that goes without a package index."""
-    result = install(ours, **NO_INDEX)
+    result = bash("cpu/install.sh", ours, code=1, **NO_INDEX)
     assert [line.split()[1] for line in result.stdout.splitlines()] == ["make", "install"]
     *lines, last = result.stderr.splitlines()
     assert 'failed at "install torch' in last and f"{ours}/install.log has the rest" in last
@@ -76,8 +70,9 @@ def test_the_second_install_waits_for_the_first_and_says_so(ours):
     with open(f"{ours}.lock", "w") as first:
         fcntl.flock(first, fcntl.LOCK_EX)
         script = ["bash", CPU / "install.sh", ours]
-        environment = os.environ | {"PYTHON": sys.executable} | NO_INDEX
-        second = subprocess.Popen(script, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        second = subprocess.Popen(
+            script, env=os.environ | NO_INDEX, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
         assert second.stdout.readline() == f"install.sh: another one is making {ours}; waiting for it ...\n"
         assert (ours / "old").exists()
     assert second.communicate(timeout=120)[0].startswith("== make the virtual environment")
@@ -96,5 +91,5 @@ def test_problems_are_made_once_and_the_second_maker_waits(tmp_path):
     assert second.wait(timeout=120) == 0
     files = {file: file.stat().st_mtime_ns for file in (tmp_path / "data" / "open_rs").iterdir()}
     assert {file.name for file in files} >= {"train.parquet", "test.parquet"}
-    subprocess.run(command, env=environment, check=True, timeout=60)
+    bash("cpu/data.sh", QUICKSTART_DATA=str(tmp_path / "data"))
     assert files == {file: file.stat().st_mtime_ns for file in files}

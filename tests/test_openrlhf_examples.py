@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-from pathlib import Path
 
 import pytest
+from interpreter import ROOT, bash
 
 from cw_plugin.errors import DataError
 from cw_plugin.rewards.openrlhf import openrlhf_reward, reward_func
-
-ROOT = Path(__file__).parent.parent
 
 # OpenRLHF's argument -> verl's key in the table of examples/paper.md, and how verl's value reads in OpenRLHF
 ARGUMENTS = {
@@ -40,16 +36,9 @@ ARGUMENTS = {
 IN_OPENRLHF = {"cosine": "cosine_with_min_lr", "low_var_kl": "k3", "[0.9, 0.999]": "0.9 0.999", "True": ""}
 
 
-def composed(code: int = 0, **environment: str) -> dict[str, str]:
-    result = subprocess.run(
-        ["bash", ROOT / "examples" / "openrlhf" / "paper.sh"],
-        env={**os.environ, "DRY_RUN": "1", **environment},
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == code, result.stderr
+def composed() -> dict[str, str]:
     arguments: dict[str, list[str]] = {}
-    for line in result.stdout.splitlines():
+    for line in bash("openrlhf/paper.sh", DRY_RUN="1").stdout.splitlines():
         if line.startswith("--"):
             values = arguments.setdefault(line[2:], [])
         else:
@@ -72,7 +61,7 @@ def test_the_recipe_has_the_values_of_the_table():
 
 
 def test_an_unknown_method_is_refused():
-    composed(code=2, METHOD="ppo")
+    bash("openrlhf/paper.sh", code=2, METHOD="ppo")
 
 
 @pytest.mark.parametrize(

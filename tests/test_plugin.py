@@ -217,7 +217,6 @@ def clip_cov() -> list[str]:
         [CW_GRPO, LEGACY],
         [GRPO, LEGACY],
         [GRPO, LOSS],
-        [GRPO, LOSS, LEGACY],
         [GRPO, LOSS, BYPASS],
         [GRPO, GEO_MEAN],
         clip_cov(),

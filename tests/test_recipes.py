@@ -3,38 +3,25 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import yaml
+from interpreter import ROOT, bash
 from omegaconf import DictConfig, OmegaConf
 from verl.utils.config import validate_config
 
 from cw_plugin.settings import differences
 
-ROOT = Path(__file__).parent.parent
 SCRIPTS = sorted(path.name for path in (ROOT / "examples").glob("run_*.sh"))
 METHODS = ("cw_grpo", "grpo", "clip_cov")
-PATH = f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"
 
 
 def compose(script: str, method: str, *overrides: str, cwd: Path = ROOT, **knobs: str) -> DictConfig:
     """What DRY_RUN=1 prints."""
-    result = subprocess.run(
-        ["bash", ROOT / "examples" / script, *overrides],
-        env=os.environ | {"PATH": PATH, "DRY_RUN": "1", "METHOD": method} | knobs,
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
-    return OmegaConf.create(yaml.safe_load(result.stdout))
+    return OmegaConf.create(bash(script, *overrides, cwd=cwd, DRY_RUN="1", METHOD=method, **knobs).stdout)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +84,5 @@ def test_knobs_and_later_overrides_win_and_an_unknown_method_is_refused(tmp_path
     assert config.actor_rollout_ref.model.path == f"{tmp_path}/model"
     assert config.data.train_files == f"{tmp_path}/a.parquet"
     for script in (SCRIPTS[0], "quickstart_cpu.sh"):
-        command = ["bash", ROOT / "examples" / script]
-        result = subprocess.run(command, env=os.environ | {"METHOD": "ppo"}, capture_output=True, text=True)
-        assert result.returncode == 2
-        assert result.stderr == "METHOD=ppo is unknown; use cw_grpo, grpo or clip_cov\n"
+        refused = bash(script, code=2, METHOD="ppo").stderr
+        assert refused == "METHOD=ppo is unknown; use cw_grpo, grpo or clip_cov\n"

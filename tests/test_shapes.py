@@ -17,7 +17,6 @@ SHAPE, WIDER, ROWS = torch.zeros(2, 3), torch.zeros(2, 4), torch.zeros(2)
     ("function", "arguments", "wrong"),
     [
         (reweight, (SHAPE, WIDER, SHAPE), "advantages"),
-        (reweight, (SHAPE, ROWS, WIDER), "response_mask"),
         (reweight, (SHAPE.int(), ROWS, SHAPE), "log_probs"),
         (compute_cw_grpo_advantage, (SHAPE, WIDER.int(), None), "response_mask"),
         (compute_policy_loss_cw_grpo, (SHAPE, SHAPE, ROWS, SHAPE.bool()), "advantages"),

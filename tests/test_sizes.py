@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from interpreter import ROOT
 from safetensors.torch import load_file
 from scipy import stats
 
-STUDY = Path(__file__).parent.parent / "examples" / "study"
-MODULES = ("plan", "boundary", "train", "task", "study", "teach", "page", "report")
-
-
-@pytest.fixture
-def script(monkeypatch):
-    """Imports a script of the study by its name."""
-    pytest.importorskip("trl")
-    for folder in (STUDY, STUDY / "boundary", STUDY / "sizes"):
-        monkeypatch.syspath_prepend(str(folder))
-    yield importlib.import_module
-    for name in MODULES:  # other studies have modules of the same names
-        sys.modules.pop(name, None)
+pytest.importorskip("trl")
+pytest_plugins = ["study_scripts"]
+STUDY = ROOT / "examples" / "study"
 
 
 @pytest.fixture

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import random
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,23 +12,12 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
+from interpreter import ROOT
 from scipy import stats
 
-STUDY = Path(__file__).parent.parent / "examples" / "study"
+pytest_plugins = ["study_scripts"]
+STUDY = ROOT / "examples" / "study"
 BOUNDARY = STUDY / "boundary"
-MODULES = ("task", "study", "report", "variants", "plan", "boundary")
-
-
-@pytest.fixture
-def script(monkeypatch):
-    """Imports a script of the studies by its name."""
-    for folder in (BOUNDARY, STUDY):
-        monkeypatch.syspath_prepend(str(folder))
-    for name in MODULES:
-        sys.modules.pop(name, None)
-    yield importlib.import_module
-    for name in MODULES:
-        sys.modules.pop(name, None)
 
 
 def test_the_task_has_right_answers_and_holds_problems_out_in_either_order(script):

@@ -274,7 +274,6 @@ def test_a_log_prob_that_is_no_number_is_refused(tmp_path):
     [
         ({"cw_scope": "prompt"}, "cw_scope='prompt' is invalid"),
         ({"cw_kernel": None}, "cw_kernel=None is invalid"),
-        ({"cw_record_every": -1}, "cw_record_every=-1 is invalid"),
         ({"importance_sampling_level": "sequence"}, "gives each of its tokens their mean weight"),
     ],
 )

@@ -12,29 +12,16 @@ from typing import Any
 
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
+from interpreter import ROOT, bash
 
 from cw_plugin.reports.records import read_tokens
 from cw_plugin.reports.runs import read_run
 
-ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples" / "trl"
 
 
-def start(script: str, *flags: str, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-    path = f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    result = subprocess.run(
-        ["bash", EXAMPLES / script, *flags],
-        env={**os.environ, "PATH": path, "HF_HUB_OFFLINE": "1", **environment},
-        capture_output=True,
-        text=True,
-        timeout=550,
-    )
-    assert result.returncode == code, result.stdout[-3000:] + result.stderr[-3000:]
-    return result
-
-
 def composed(*flags: str, **environment: str) -> dict[str, Any]:
-    printed = start("paper.sh", *flags, DRY_RUN="1", **environment).stdout
+    printed = bash("trl/paper.sh", *flags, DRY_RUN="1", **environment).stdout
     return json.loads(printed[printed.index("{") :])
 
 
@@ -62,7 +49,7 @@ def test_methods_differ_in_the_kernel_alone(tmp_path):
     (tmp_path / "python").chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     ours, plain = (
-        start("paper.sh", METHOD=method, OUT="out", DRY_RUN="1", PATH=path).stdout.splitlines()
+        bash("trl/paper.sh", METHOD=method, OUT="out", DRY_RUN="1", PATH=path).stdout.splitlines()
         for method in ("cw_grpo", "grpo")
     )
     assert [pair for pair in zip(ours, plain, strict=True) if len(set(pair)) > 1] == [("gaussian", "none")]
@@ -70,21 +57,21 @@ def test_methods_differ_in_the_kernel_alone(tmp_path):
 
 
 def test_an_unknown_method_is_refused():
-    for script in ("paper.sh", "quickstart_cpu.sh"):
-        assert "METHOD=ppo is unknown; use cw_grpo or grpo" in start(script, METHOD="ppo", code=2).stderr
+    for script in ("trl/paper.sh", "trl/quickstart_cpu.sh"):
+        assert "METHOD=ppo is unknown; use cw_grpo or grpo" in bash(script, METHOD="ppo", code=2).stderr
 
 
 def test_a_missing_trl_is_said(tmp_path):
     path = f"{tmp_path / 'bare' / 'bin'}{os.pathsep}{os.environ['PATH']}"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
-    printed = start("quickstart_cpu.sh", code=2, PATH=path, PYTHONPATH="").stderr
+    printed = bash("trl/quickstart_cpu.sh", code=2, PATH=path, PYTHONPATH="").stderr
     assert "TRL is not installed for" in printed and "Traceback" not in printed
 
 
 @pytest.fixture(scope="module")
 def quickstart(tmp_path_factory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("quickstart")
-    return folder, start("quickstart_cpu.sh", STEPS="2", RUN=str(folder)).stdout
+    return folder, bash("trl/quickstart_cpu.sh", STEPS="2", RUN=str(folder)).stdout
 
 
 def test_the_quickstart_trains_and_reports(quickstart):
@@ -108,20 +95,20 @@ def test_the_same_command_goes_on_and_another_is_told_to_name_a_folder(quickstar
     (folder / "trainer_state.json").unlink()
     (folder / "checkpoint-9").mkdir()
     shutil.copytree(folder / "checkpoint-2", folder / "checkpoint-2-copy")
-    again = start("quickstart_cpu.sh", STEPS="2", RUN=str(folder)).stdout
+    again = bash("trl/quickstart_cpu.sh", STEPS="2", RUN=str(folder)).stdout
     assert "is at its last step, 2: nothing is left to train" in again and "] step" not in again
     assert (folder / "model" / "model.safetensors").read_bytes() == trained
     assert list(read_run(folder).series("actor/entropy").index) == [1, 2]
     (folder / "train.log").write_text("the error of an earlier start\n")
-    refused = start("quickstart_cpu.sh", "--learning_rate", "1", STEPS="2", RUN=str(folder), code=1).stderr
+    refused = bash("trl/quickstart_cpu.sh", "--learning_rate", "1", STEPS="2", RUN=str(folder), code=1).stderr
     assert refused.count("learning_rate=0.0001, not 1.0; give another --output_dir") == 1
     assert "the error of an earlier start" not in refused
 
 
 def test_the_recipe_trains_on_a_cpu_in_two_processes(tmp_path, quickstart):
     """By its overlay; the quickstart has made the problems."""
-    start(
-        "paper.sh",
+    bash(
+        "trl/paper.sh",
         *("--max_steps", "1", "--max_completion_length", "16", "--per_device_train_batch_size", "6"),
         METHOD="cw_grpo",
         OVERLAY=str(EXAMPLES / "cpu.sh"),

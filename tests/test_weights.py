@@ -108,17 +108,6 @@ def test_a_mask_is_what_is_not_zero_in_any_dtype(dtype, value):
     assert torch.equal(reweight(log_probs, advantages, values, group)[0], expected)
 
 
-def test_advantages_that_differ_within_a_response():
-    """GAE-like advantages, against the equations over the flat list of valid tokens."""
-    log_probs, _, mask, _ = random_batch(0)
-    advantages = torch.randn(log_probs.shape, generator=torch.Generator().manual_seed(3))
-    flat = log_probs[mask].tolist(), advantages[mask].tolist()
-    weights, _ = reference_weights([[x] for x in flat[0]], flat[1], [[1]] * len(flat[0]), [0] * len(flat[0]))
-    reweighted, _ = reweight(log_probs, advantages, mask)
-    torch.testing.assert_close(reweighted[mask], advantages[mask] * torch.tensor(weights)[:, 0], rtol=1e-5, atol=1e-5)
-    assert (reweighted[~mask] == 0).all()
-
-
 def test_order_of_rows_padding_empty_responses_and_other_groups_do_not_matter():
     log_probs, advantages, mask, group = random_batch(8)
     reweighted, statistics = reweight(log_probs, advantages, mask, group)
@@ -152,12 +141,11 @@ def test_sums_are_exact_where_float32_would_lose_tokens():
         assert getattr(statistics, name) == pytest.approx(value, rel=rel, abs=small), name
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_not_summed_in_half_precision(dtype):
+def test_half_precision_is_not_summed_in_half_precision():
     """4096 tokens a row: such sums would lose most of them."""
     log_probs, advantages, mask, group = random_batch(7, groups=2, responses=4, width=4096)
-    reweighted, _ = reweight(log_probs.to(dtype), advantages, mask, group)
-    expected, _ = loop(log_probs.to(dtype).float(), advantages, mask, group)
+    reweighted, _ = reweight(log_probs.bfloat16(), advantages, mask, group)
+    expected, _ = loop(log_probs.bfloat16().float(), advantages, mask, group)
     assert reweighted.dtype == torch.float32
     torch.testing.assert_close(reweighted.double(), expected, rtol=1e-5, atol=1e-5)
 

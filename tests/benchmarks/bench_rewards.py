@@ -1,4 +1,4 @@
-r"""Our scorer beside verl's on the same answers: agreements, disagreements, gradings per second, hanging inputs.
+r"""Our scorer beside verl's on the same answers: how many are judged rightly, gradings per second, hanging inputs.
 
     python tests/benchmarks/bench_rewards.py --data COPIES [--rows 2000] [--hanging 20]
 
@@ -36,6 +36,7 @@ from cw_plugin.rewards import compute_score
 from cw_plugin.rewards.boxed import normalize
 
 THREADS = 8
+TIMED = ("ours", "verl math_verify")
 THINKING = "Let us think step by step, and compute $a_1 = 3$, then $a_2 = \\frac{1}{2}$, and go on like that. " * 9
 RESPONSE = "<think>" + THINKING + "</think> The answer is $\\boxed{%s}$."
 
@@ -75,12 +76,12 @@ SCORERS: dict[str, Scorer] = {
 }
 
 
-def load_golds(data: Path) -> list[tuple[str, str]]:
+def load_golds(data: Path) -> list[str]:
     golds = []
     for source in SOURCES.values():
         if not source.training:
             for line in (data / source.path / f"{source.split}.jsonl").open(encoding="utf-8"):
-                golds.append((source.name, final_answer(json.loads(line)[source.ground_truth], source.is_boxed)))
+                golds.append(final_answer(json.loads(line)[source.ground_truth], source.is_boxed))
     return golds
 
 
@@ -110,75 +111,44 @@ def main(
     data: Annotated[Path, typer.Option(help="Local copies of the benchmarks, as for cw-grpo prepare.")],
     rows: Annotated[int, typer.Option(help="Gradings for the measurements of speed.")] = 2000,
     hanging: Annotated[int, typer.Option(help="Hanging inputs among them.")] = 20,
-    shown: Annotated[int, typer.Option(help="Disagreements to print for each scorer.")] = 40,
 ) -> None:
     """Compare the scorers and print the tables."""
     console = Console(soft_wrap=True)
     golds = load_golds(data)
-    same = [(name, gold, gold) for name, gold in golds]
-    others = [(a[0], b[1], a[1]) for a, b in itertools.pairwise(golds)]
-    other = [(name, answer, gold) for name, answer, gold in others if normalize(answer) != normalize(gold)]
-    rewritten = [(name, rewrite(gold), gold) for name, gold in golds if rewrite(gold) != gold]
-    cases = same + rewritten + other
-    truth = [float(case not in other or (case[2], case[1]) in EQUAL) for case in cases]
-    jobs = [(RESPONSE % answer, gold) for _, answer, gold in cases]
-
-    classes = answer_classes.cases()
-    class_jobs = [(response, gold) for _, gold, response, _ in classes]
-
-    results, class_results = {}, {}
+    others = [(b, a) for a, b in itertools.pairwise(golds) if normalize(a) != normalize(b)]
+    cases = {  # (response, gold, whether it is right)
+        "own gold": [(RESPONSE % gold, gold, True) for gold in golds],
+        "rewritten": [(RESPONSE % rewrite(gold), gold, True) for gold in golds if rewrite(gold) != gold],
+        "another gold": [(RESPONSE % answer, gold, (gold, answer) in EQUAL) for answer, gold in others],
+        "ways of writing": [(response, gold, right) for _, gold, response, right in answer_classes.cases()],
+    }
+    table = Table("scorer", *cases, title="answers judged rightly")
     for name, scorer in SCORERS.items():
-        scorer(*jobs[0])  # the processes start here
-        results[name], _ = score_all(scorer, jobs)
-        class_results[name], _ = score_all(scorer, class_jobs)
-
-    table = Table("scorer", "gold", "gold rewritten", "other gold", "agrees with ours", title="answers judged rightly")
-    for name, scores in results.items():
-        agree = sum(a == b for a, b in zip(scores, results["ours"], strict=True))
-        judged = [a == b for a, b in zip(scores, truth, strict=True)]
-        first, second = len(same), len(same) + len(rewritten)
-        parts = (judged[:first], judged[first:second], judged[second:])
-        table.add_row(name, *(f"{sum(part)}/{len(part)}" for part in parts), f"{agree}/{len(scores)}")
+        cells = []
+        for judged in cases.values():
+            scores, _ = score_all(scorer, [(response, gold) for response, gold, _ in judged])
+            right = sum(score == wanted for score, (*_, wanted) in zip(scores, judged, strict=True))
+            cells.append(f"{right}/{len(judged)}")
+        table.add_row(name, *cells)
     console.print(table)
 
-    kinds = list(answer_classes.EQUAL)
-    table = Table("scorer", *kinds, "all", title="ways to write one answer: right and wrong ones judged rightly")
-    for name, scores in class_results.items():
-        judged = {kind: [] for kind in [*kinds, "all"]}
-        for (kind, _, _, right), score in zip(classes, scores, strict=True):
-            judged[kind].append(score == right)
-            judged["all"].append(score == right)
-        table.add_row(name, *(f"{sum(part)}/{len(part)}" for part in judged.values()))
-    console.print(table)
-
-    for name, scores in list(results.items())[1:]:
-        rows_of = zip(cases, truth, results["ours"], scores, strict=True)
-        differing = [(case, right, a, b) for case, right, a, b in rows_of if a != b]
-        console.print(f"\nours against {name}: {len(differing)} disagreements (data, gold | answer: ours, theirs)")
-        for (benchmark, answer, gold), right, a, b in differing[:shown]:
-            judged = "ours is right" if a == right else "theirs is right"
-            same_text = "the same" if answer == gold else repr(answer)
-            console.print(
-                f"  {benchmark}, {gold!r} | {same_text}: {a:.0f}, {b:.0f}; {judged}", highlight=False, markup=False
-            )
-
-    shuffled = random.Random(0)
-    normal = [shuffled.choice(jobs) for _ in range(rows)]
+    chance = random.Random(0)
+    jobs = [(response, gold) for kind in list(cases)[:3] for response, gold, _ in cases[kind]]
+    normal = [chance.choice(jobs) for _ in range(rows)]
     mixed = normal.copy()
     for index in range(hanging):
         response = RESPONSE % hostile.HANGING[index % len(hostile.HANGING)]
-        mixed.insert(shuffled.randrange(len(mixed)), (response, hostile.GOLD))
+        mixed.insert(chance.randrange(len(mixed)), (response, hostile.GOLD))
     table = Table(
         "scorer", "gradings/s", "gradings/s, hanging", "normal ones changed", "still busy 3 s later",
         title=f"{rows} normal answers, then {hanging} hanging among them, {psutil.cpu_count()} CPUs",
     )  # fmt: skip
-    for name in ("ours", "verl math_verify"):
+    for name in TIMED:  # their processes have started above
         scores, speed = score_all(SCORERS[name], normal)
         mixed_scores, mixed_speed = score_all(SCORERS[name], mixed)
         kept = [score for score, (_, gold) in zip(mixed_scores, mixed, strict=True) if gold != hostile.GOLD]
         changed = sum(a != b for a, b in zip(scores, kept, strict=True))
         table.add_row(name, f"{speed:.0f}", f"{mixed_speed:.1f}", str(changed), str(busy_children()))
-        console.print(f"{name}: done")
     console.print(table)
 
     from verl.utils.reward_score import math_verify
