@@ -108,6 +108,17 @@ def test_a_mask_is_what_is_not_zero_in_any_dtype(dtype, value):
     assert torch.equal(reweight(log_probs, advantages, values, group)[0], expected)
 
 
+def test_advantages_that_differ_within_a_response():
+    """GAE-like advantages, against the equations over the flat list of valid tokens, of rows with holes."""
+    log_probs, _, mask, _ = random_batch(0)
+    advantages = torch.randn(log_probs.shape, generator=torch.Generator().manual_seed(3))
+    flat = log_probs[mask].tolist(), advantages[mask].tolist()
+    weights, _ = reference_weights([[x] for x in flat[0]], flat[1], [[1]] * len(flat[0]), [0] * len(flat[0]))
+    reweighted, _ = reweight(log_probs, advantages, mask)
+    torch.testing.assert_close(reweighted[mask], advantages[mask] * torch.tensor(weights)[:, 0], rtol=1e-5, atol=1e-5)
+    assert (reweighted[~mask] == 0).all()
+
+
 def test_order_of_rows_padding_empty_responses_and_other_groups_do_not_matter():
     log_probs, advantages, mask, group = random_batch(8)
     reweighted, statistics = reweight(log_probs, advantages, mask, group)
