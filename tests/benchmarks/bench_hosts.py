@@ -1,7 +1,7 @@
 """verl beside TRL: the quickstart's model and problems, trained by both for 50 steps with the same settings.
 
     pip install --no-deps --target TRL trl==1.16.0      # apart, because verl 0.9.1 cannot train beside it
-    python tests/benchmarks/bench_hosts.py OUT --trl TRL [--seeds 1 2 3] [--hosts verl trl] [--steps 50]
+    python tests/benchmarks/bench_hosts.py OUT --trl TRL [--seeds 1 2 3] [--steps 50]
 
 It needs the environment of examples/quickstart_cpu.sh. The runs are those of that script and of
 examples/trl/quickstart_cpu.sh, by turns, without checkpoints and without the validation at the start, and with one
@@ -47,7 +47,6 @@ ROWS = {
     "processes": ("processes", ".0f"),
     "reward": ("reward, mean of the last 10 steps", ".2f"),
     "accuracy": ("right answers on held-out problems at the end", ".3f"),
-    "load": ("machine's load average at the end", ".1f"),
 }
 
 
@@ -79,7 +78,7 @@ class Tree:
         return found
 
 
-def measure(host: str, seed: int, out: Path, trl: Path | None, steps: int) -> dict[str, float]:
+def measure(host: str, seed: int, out: Path, trl: Path, steps: int) -> dict[str, float]:
     run = out / f"{host}-seed{seed}"
     path = [str(trl)] if host == "trl" else []
     environment = os.environ | {
@@ -123,22 +122,20 @@ def measure(host: str, seed: int, out: Path, trl: Path | None, steps: int) -> di
         "processes": tree.processes,
         "reward": float(done.series("critic/score/mean").loc[steps - 9 :].mean()),
         "accuracy": float(done.accuracy[steps]),
-        "load": os.getloadavg()[2],
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
-    parser.add_argument("--trl", type=Path)
+    parser.add_argument("--trl", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--hosts", nargs="+", choices=SCRIPTS, default=list(SCRIPTS))
     parser.add_argument("--steps", type=int, default=50)
     arguments = parser.parse_args()
 
     results = {}
     for seed in arguments.seeds:
-        for host in arguments.hosts:
+        for host in SCRIPTS:
             file = arguments.out.absolute() / f"{host}-seed{seed}.json"
             if not file.exists():
                 found = measure(host, seed, file.parent, arguments.trl, arguments.steps)
@@ -146,16 +143,14 @@ def main() -> None:
             results[host, seed] = json.loads(file.read_text())
 
     console = Console(width=200, highlight=False)
-    columns = [*arguments.hosts, *(["ratio"] if len(arguments.hosts) == 2 else [])]
-    console.print(f"| seeds {', '.join(map(str, arguments.seeds))} | {' | '.join(columns)} |")
-    console.print(f"|---{'|---:' * len(columns)}|")
+    console.print(f"| seeds {', '.join(map(str, arguments.seeds))} | {' | '.join(SCRIPTS)} | ratio |")
+    console.print("|---|---:|---:|---:|")
     for key, (title, digits) in ROWS.items():
-        values = {host: [results[host, seed][key] for seed in arguments.seeds] for host in arguments.hosts}
-        cells = [format(statistics.median(of_host), digits) for of_host in values.values()]
-        if len(values) == 2:
-            ratio = statistics.median(second / first for first, second in zip(*values.values(), strict=True))
-            cells.append("" if key == "load" else f"{ratio:.2f}")
-        console.print(f"| {title} | {' | '.join(cells)} |")
+        verl, trl = ([results[host, seed][key] for seed in arguments.seeds] for host in SCRIPTS)
+        ratio = statistics.median(second / first for first, second in zip(verl, trl, strict=True))
+        console.print(
+            f"| {title} | {statistics.median(verl):{digits}} | {statistics.median(trl):{digits}} | {ratio:.2f} |"
+        )
 
 
 if __name__ == "__main__":
