@@ -48,15 +48,11 @@ def main(
 @app.command()
 def prepare(
     name: Annotated[Name, typer.Argument(help="The dataset.", show_default=False)],
-    local_save_dir: Annotated[
-        Path,
-        typer.Option("--local-save-dir", "--local_save_dir", help="Folder for open_rs/train.parquet and the others."),
-    ] = Path("~/data/cw_grpo"),
+    local_save_dir: Annotated[Path, typer.Option(help="Folder for open_rs/train.parquet and the others.")] = Path(
+        "~/data/cw_grpo"
+    ),
     local_dataset_path: Annotated[
-        Path | None,
-        typer.Option(
-            "--local-dataset-path", "--local_dataset_path", help="Folder with copies of the datasets. Default: the hub."
-        ),
+        Path | None, typer.Option(help="Folder with copies of the datasets. Default: the hub.", show_default=False)
     ] = None,
     revision: Annotated[str | None, typer.Option(help="A branch, tag or commit of the dataset on the hub.")] = None,
     prompt: Annotated[str, typer.Option(help="open-rs (the paper's system prompt), none, or a text file.")] = "open-rs",
@@ -165,7 +161,7 @@ def tokens(
         from cw_plugin.reports.records import parse_steps
         from cw_plugin.reports.tokens import BIG, write_token_page
 
-        size = write_token_page(run, expanded(out), parse_steps(steps))
+        size = write_token_page(run, expanded(out), parse_steps(steps) if steps else None)
     if size > BIG:
         typer.echo(f"the page has {size / 1e6:.0f} MB; fewer steps, as --steps 50, open faster", err=True)
     typer.echo(expanded(out))

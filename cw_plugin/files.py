@@ -29,15 +29,16 @@ def write_whole(path: Path, content: str | Callable[[Path], object]) -> None:
         part.unlink(missing_ok=True)
 
 
-def find(folder: Path, pattern: str) -> list[Path]:
-    """Files anywhere below ``folder`` that match ``pattern``, sorted. Hidden files and folders are skipped unless the
-    pattern names them (``.hydra/config.yaml``)."""
+def files_in(folder: Path, pattern: str) -> list[Path]:
+    """Files anywhere below ``folder`` that match ``pattern``, sorted; none of a path that is no folder. Hidden ones are
+    skipped unless the pattern names them or their folder (``.hydra/config.yaml``)."""
     named = PurePath(pattern).parts
 
     def hidden(path: Path) -> bool:
         return any(part.startswith(".") and part not in named for part in path.relative_to(folder).parts)
 
-    return sorted(path for path in folder.rglob(pattern) if not hidden(path))
+    found = folder.rglob(pattern) if folder.is_dir() else ()
+    return sorted(path for path in found if path.is_file() and not hidden(path))
 
 
 def expanded(path: str | Path) -> Path:

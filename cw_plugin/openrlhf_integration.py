@@ -202,10 +202,7 @@ def main() -> None:
     def with_hook(wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
         environment = dict(kwargs.pop("runtime_env", None) or {})
         variables = {name: value for name, value in os.environ.items() if name.startswith("CW_GRPO_")}
-        environment |= {
-            "worker_process_setup_hook": HOOK,
-            "env_vars": {**environment.get("env_vars", {}), **variables},
-        }
+        environment |= {"worker_process_setup_hook": HOOK, "env_vars": environment.get("env_vars", {}) | variables}
         started = wrapped(*args, runtime_env=environment, **kwargs)
         if not ray.get(ray.remote(num_cpus=0)(installed).remote()):
             raise HostError(

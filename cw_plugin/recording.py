@@ -107,22 +107,12 @@ class TokenFiles:
         known, at_known = np.unique(ids.numpy(), return_inverse=True)
         texts = pa.array(tokenizer.batch_decode([[token] for token in known.tolist()]), pa.string())
         prompt_ids = dict(zip(group[rows].tolist(), (prompt for prompt, _ in sequences), strict=True))
-        prompts = {
-            number: tokenizer.decode(ids.tolist(), skip_special_tokens=True) for number, ids in prompt_ids.items()
-        }
-        columns = {
-            "group": group[row].int(),
-            "row": row.int(),
-            "position": place.int(),
-            "token_id": ids.int(),
-            "log_prob": log_probs[row, place].float(),
-            "advantage": advantages[row].float(),
-            "covariance": c.float(),
-            "kernel": w.float(),
-            "weight": weight.float(),
-            "reward": rewards[row].float(),
-        }
-        arrays = {name: pa.array(values.numpy()) for name, values in columns.items()}
+        prompts = {n: tokenizer.decode(ids.tolist(), skip_special_tokens=True) for n, ids in prompt_ids.items()}
+        whole = {"group": group[row], "row": row, "position": place, "token_id": ids}
+        real = {"log_prob": log_probs[row, place], "advantage": advantages[row], "covariance": c, "kernel": w}
+        real |= {"weight": weight, "reward": rewards[row]}
+        arrays = {name: pa.array(values.int().numpy()) for name, values in whole.items()}
+        arrays |= {name: pa.array(values.float().numpy()) for name, values in real.items()}
         arrays["text"] = pa.DictionaryArray.from_arrays(pa.array(at_known.astype(np.int32)), texts)
         metadata = {
             "step": str(step),

@@ -96,9 +96,8 @@ class CWGRPOTrainer(GRPOTrainer):
             if self.accelerator.is_main_process:
                 rewards = (self._rewards_per_func * self.reward_weights).nansum(-1)
                 sequences = partial(map, lambda row: (prompts[row][prompts[row] >= 0], responses[row]))
-                self._cw_files.write(
-                    self.state.global_step + 1, Batch(*everyone, rewards, sequences), self.template.tokenizer
-                )
+                records = Batch(*everyone, rewards, sequences)
+                self._cw_files.write(self.state.global_step + 1, records, self.template.tokenizer)
 
 
 def _responses(encoded: dict[str, Any]) -> torch.Tensor:

@@ -8,6 +8,7 @@
 #
 # The same command again asks only what has no answers yet. README.md in this folder has more.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 
 DATA_DIR=${DATA_DIR:-$HOME/data/cw_grpo} # made by: cw-grpo prepare all
 BENCHMARKS=${BENCHMARKS:-aime24 amc23 math500 minerva olympiadbench} # or NAME=FILE.parquet

@@ -1,4 +1,5 @@
 # The kernel for METHOD=cw_grpo|grpo, the only difference between the paper's rows; for the scripts of trl/ and openrlhf/.
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 METHOD=${METHOD:-cw_grpo}
 case $METHOD in
     cw_grpo) kernel=gaussian ;;

@@ -60,7 +60,7 @@ EQUAL: Answers = {
         r"3 \cdot 2^{10}": [r"2^{10} \cdot 3"], r"11\sqrt2": [r"\sqrt{242}"],
         r"\frac{5\sqrt{42}}{27}": [r"\frac{10\sqrt{10.5}}{27}"], r"1 - \frac{1}{e}": [r"\frac{e - 1}{e}"],
         "1591": [r"37 \cdot 43 = 1591"], "5050": [r"\sum_{k=1}^{100} k = 5050"], "11111100": [r"11,\! 111,\! 100"],
-        r"\text{e}": ["e"],
+        r"\text{e}": ["e"], "2x": [r"\frac{4x}{2}"], "x^2 - 1": ["(x - 1)(x + 1)"], "0.5": [r"5 \cdot 10^{-1}"],
     },
     "bases": {
         "101_2": ["101_{2}", r"101_{\text{two}}"], "101_{2}": ["(101)_2"], "101": ["101_2"],
@@ -68,6 +68,7 @@ EQUAL: Answers = {
     "units": {
         r"20 \text{ days}": ["20", r"20 \text{ day}"], "20": [r"20 \text{ days}"],
         r"15\mbox{ cm}^2": [r"15 \text{ square centimeters}", r"15 \text{ square units}"],
+        "15 cm^2": ["15", "15 cm^2", r"15 \text{ square centimeters}"], "20 dollars": [r"\$20", "20 dollars"],
     },
     "equations": {
         "xy=0": ["2xy=0"], "xy=1": ["y=1/x"], "2x+4y-3=0": [r"y=-\frac{1}{2}x+\frac{3}{4}"],
@@ -112,7 +113,11 @@ UNEQUAL: Answers = {
     },
     "written out": {
         "5050": [r"\sum_{k=1}^{100} k"], "120": [r"\binom{10}{3}", r"{10 \choose 3}", "5!"],
-        "1591": [r"37 \cdot 43", r"x = 37 \times 43"],
+        "1591": [
+            r"37 \cdot 43", r"x = 37 \times 43", r"\frac{37}{1/43}", r"37\div\frac{1}{43}", r"\frac{37}{43^{-1}}",
+            r"\frac{\frac{3182}{2}}{1}", r"\frac{1591x}{x}", "1591x^0", r"e^{\ln 1591}", r"\ln e^{1591}",
+        ],
+        "100000": [r"10^2 \cdot 10^3"],
         "-2": [r"\begin{vmatrix} 1 & 2 \\ 3 & 4 \end{vmatrix}", r"\det \begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}"],
         "7": ["3 + 4", "10 - 3"], r"\frac{5}{6}": [r"\frac{1}{2} + \frac{1}{3}"], "1024": ["2^{10}"],
         "4": [r"\sqrt{16}"], "3": [r"\log_2 8", r"\lfloor \pi \rfloor"], "6": [r"\gcd(12, 18)"],
@@ -127,7 +132,7 @@ UNEQUAL: Answers = {
     },
     "units": {
         r"20 \text{ days}": [r"20 \text{ square units}", r"20 \text{ hours}"],
-        r"15\mbox{ cm}^2": [r"15 \text{ cm}", r"15 \text{ m}^2"],
+        r"15\mbox{ cm}^2": [r"15 \text{ cm}", r"15 \text{ m}^2"], "15 cm^2": ["15 cm", "15 m^2", "16 cm^2"],
     },
     "equations": {
         "xy=0": ["x^2y=0", "x^2y^2=0"], "xy=1": ["xy=2"],

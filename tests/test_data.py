@@ -49,7 +49,7 @@ def copy(tmp_path):
 
 def prepare(copy: Path, out: Path, *more: str | Path, name: str = "open-rs", code: int = 0) -> str:
     """Run the command; what it says. An error is one sentence, and leaves no file."""
-    arguments = ["prepare", name, "--local_dataset_path", copy, "--local_save_dir", out, *more]
+    arguments = ["prepare", name, "--local-dataset-path", copy, "--local-save-dir", out, *more]
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert result.exit_code == code, result.output
     assert result.stderr.count("Error: ") == bool(code) and not (code and list(out.rglob("*.*")))
@@ -236,7 +236,7 @@ def test_what_the_hub_refuses(tmp_path, status, code, message):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         port = server.server_port if status else 9
         environment = os.environ | {"HF_ENDPOINT": f"http://127.0.0.1:{port}", "HF_HOME": str(tmp_path)}
-        words = ["-m", "cw_plugin", "prepare", "aime24", "--revision", "v9", "--local_save_dir", tmp_path / "out"]
+        words = ["-m", "cw_plugin", "prepare", "aime24", "--revision", "v9", "--local-save-dir", tmp_path / "out"]
         result = subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True)
         server.shutdown()
     assert result.returncode == 2 and "Traceback" not in result.stderr

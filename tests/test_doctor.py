@@ -90,11 +90,11 @@ def test_a_run_without_faults_gets_no_finding(composed):
         (["trainer.logger=console"], "metrics", "will not find", "trainer.logger=[console,file]", False),
         (["trainer.test_freq=-1"], "metrics", "accuracy of the last step", "test_freq=50", False),
         ([f"{ENV}.VERL_FILE_LOGGER_PATH={__file__}"], "metrics", "exists, and main_ppo", "metrics-2.jsonl", False),
-        ([f"{REWARD}.path=pkg://no_module"], "verl", "no_module", "what the error names", True),
+        ([f"{REWARD}.path=pkg://no_module"], "verl", "no_module", "the setting that the error names", True),
         ([f"{A}.actor.ppo_micro_batch_size_per_gpu=null"], "verl", "ppo_micro_batch_size", "the error names", True),
         ([f"{A}.rollout.max_model_len=100"], "lengths", "= 192: vLLM cuts", "a sum of 100", True),
         (["data.max_response_length=5000"], "lengths", "longer than 2048", "a sum of 2048", True),
-        ([f"{A}.model.path=no-such-model"], "lengths", "OSError", "what the error names", True),
+        ([f"{A}.model.path=no-such-model"], "lengths", "OSError", "the setting that the error names", True),
         ([f"{A}.model.path=/no/such"], "files", "/no/such does not exist", "give a folder", True),
         (["data.train_files=/no/such.parquet"], "files", "such.parquet does not exist", "cw-grpo prepare", True),
     ],
@@ -113,6 +113,7 @@ def test_a_planted_fault_is_named(composed, monkeypatch, fault, check, what, fix
         ({"names": [*COLUMNS[:2], "answer"]}, "lacks the column(s) reward_model; it has data_source, prompt, answer"),
         ({"names": ["data_source", "question", "reward_model"]}, "lacks the column(s) prompt"),
         ({"prompt": "What is 2+2?"}, "holds string, not lists of messages"),
+        (pa.table([["my/data"], [QUESTION], ["4"]], names=COLUMNS), "column reward_model of {file} holds string"),
         (["4", None, "", " \n"], "3 row(s) cannot be graded, first [1, 2, 3]: The ground truth is empty (None)"),
         ([["4"], ["5"]], "2 row(s) cannot be graded, first [0, 1]: The ground truth is a list, ['4']"),
         ([1.5, float("nan"), 2.0], "1 row(s) cannot be graded, first [1]: The ground truth is nan"),
@@ -123,11 +124,13 @@ def test_a_file_that_cannot_be_used(composed, tmp_path, content, said):
     file = tmp_path / "train.parquet"
     if isinstance(content, bytes):
         file.write_bytes(content)
+    elif isinstance(content, pa.Table):
+        pq.write_table(content, file)
     else:
         write_rows(file, **(content if isinstance(content, dict) else {"ground_truths": content}))
     config = changed(composed, f"data.train_files={file}")
     (finding,) = [*checks.files(config), *checks.ground_truths(config)]
-    assert finding.fatal and str(file) in finding.what and said in finding.what
+    assert finding.fatal and str(file) in finding.what and said.replace("{file}", str(file)) in finding.what
     if isinstance(content, list):
         # The reward of somebody else may grade them; and what is only unreadable may be in a benchmark.
         assert list(checks.ground_truths(changed(config, f"{REWARD}.path=my.py"))) == []

@@ -50,6 +50,12 @@ def is_about(condition: str, script: str, method: str) -> bool:
     }[condition]
 
 
+@pytest.mark.parametrize("script", [*SCRIPTS, "quickstart_cpu.sh", "eval_benchmarks.sh", "trl/paper.sh"])
+def test_help_prints_the_scripts_first_comment(script):
+    said = bash(script, "--help").stdout
+    assert f"bash examples/{script}" in said and "#" not in said and not said.count("source ")
+
+
 def test_every_script_composes_to_the_table_and_passes_verls_checks(composed):
     for (script, method), config in composed.items():
         for condition, key, value in table():

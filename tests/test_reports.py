@@ -232,7 +232,7 @@ def test_the_tables_of_scores_and_settings(written):
     assert rows[1] == ["base", "", "", f"10.0 (3 of 30) [{100 * low:.1f}, {100 * high:.1f}]", rows[1][4], "30.0", ""]
     # Two seeds: 10 and 11 of 30, 10 and 20 of 40; the average is that of the benchmarks.
     assert rows[2][:3] == ["GRPO", "200", "0.1"] and rows[2][3].startswith("35.0 (21 of 60)")
-    assert rows[2][4].startswith("37.5 (30 of 80)") and rows[2][5] == "36.2" and rows[2][6].startswith("'+6.2 [")
+    assert rows[2][4].startswith("37.5 (30 of 80)") and rows[2][5] == "36.2" and rows[2][6].startswith("+6.2 [")
     assert cells(out / "comparison.csv")[1][::4] == ["Accuracy, AIME24, AMC23", "2"]  # each method has its two seeds
     (asked,) = [sorted(row[1:]) for row in cells(out / "table4.csv") if row[0].endswith("rollout.temperature")]
     assert asked == ["0.6", "0.6", "1.0"]
@@ -287,6 +287,10 @@ def test_names_are_shown_as_they_are_and_do_nothing(tmp_path):
     first, *others = cells(tmp_path / "t.csv")[1:]
     assert [row[0] for row in others] == [f"'{name}" if name[0] in "+-@" else name for name in names]
     assert first == ["'=1+2", "-1.5"]  # a spreadsheet runs no text, and a number stays one
+    numbers = ["-6.8 points [-9.1, -4.5]", "-0.052 [-0.1, +0.01]", "+3.9 points", "-1e-5", "-"]
+    assert Table("t", "", pd.DataFrame({"a": numbers})).csv() == "a\n" + "".join(
+        f'"{text}"\n' if "," in text else f"{text}\n" for text in numbers
+    )
     text = table.markdown()
     assert "<script" not in text and "](http" not in text and "\\$x\\$ &amp; \\_y\\_" in text
     assert all(line.replace("\\|", "").count("|") == 3 for line in text.splitlines()[2:12])
@@ -298,7 +302,9 @@ def test_names_are_shown_as_they_are_and_do_nothing(tmp_path):
     assert [html.unescape(name) for name in re.findall(r"<th>(.*?)</th>", page)][1:8] == names
     for file in (tmp_path / "out").glob("*.csv"):
         assert all(
-            text[:1] not in tuple("=+-@") or text == "-" or float(text) < 9 for row in cells(file) for text in row
+            text[:1] not in tuple("=+-@") or text == "-" or float(text.split()[0]) < 9
+            for row in cells(file)
+            for text in row
         )
 
 

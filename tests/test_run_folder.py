@@ -263,6 +263,13 @@ def test_a_second_run_is_told_who_has_the_folder_and_the_run_ends_with_its_guard
     assert "going on after step 2" in launched(trainer, run, SEED).stdout
 
 
+def test_a_command_that_is_killed_is_said_to_be(waiting, trainer, run, tmp_path):
+    launcher, (_, main, _) = waiting
+    main.kill()
+    assert launcher.wait(timeout=60) == 128 + signal.SIGKILL
+    assert "exit code 137 (it was killed: perhaps memory ran out)" in (tmp_path / "printed").read_text()
+
+
 def test_the_trainer_ends_and_holds_the_lock_when_launcher_and_guard_are_killed(waiting, trainer, run):
     launcher, (daemon, main, guard) = waiting
     lock = str(run / ".lock")
@@ -326,7 +333,7 @@ def test_folders_that_cannot_be_used_are_refused_in_a_sentence(tmp_path):
 
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "gone")
-    assert refusal(link, "true").startswith(f"{link} cannot be written (File exists): name another folder")
+    assert refusal(link, "true").startswith(f"{link} is a file, or a link to a folder that is not there: name")
     assert "cannot be written (No such file or directory)" in refusal("/proc/foo", "true")
     assert refusal(tmp_path / "new", "true", "+a={").startswith("'+a={' is not an override that hydra can read")
     (tmp_path / "latest_checkpointed_iteration.txt").touch()
@@ -334,7 +341,7 @@ def test_folders_that_cannot_be_used_are_refused_in_a_sentence(tmp_path):
     assert refusal(tmp_path).startswith("usage: python launch.py")
     for steps in ("0", "many"):
         said = refusal(tmp_path, "true", f"trainer.total_training_steps={steps}")
-        assert said == f"trainer.total_training_steps is {steps}: ask for at least one step.\n"
+        assert said == f"trainer.total_training_steps is {steps}: it must be a whole number above 0.\n"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")

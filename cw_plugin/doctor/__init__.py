@@ -37,7 +37,8 @@ def examine(config: Any, asked: Iterable[Callable[[Any], Iterable[Finding]]]) ->
             found.append((name, Finding(what, fix)))
         except Exception as error:  # verl's configuration can hold anything: say it, and run the other checks
             what = f"this check ended with {type(error).__name__}: {' '.join(str(error).split())}"
-            found.append((name, Finding(what, "change what the error names; if that is right, report the error to us")))
+            fix = "correct the setting that the error names; if the setting is right, report the error to us"
+            found.append((name, Finding(what, fix)))
     return sorted(found, key=lambda item: not item[1].fatal)
 
 
@@ -54,7 +55,7 @@ def doctor(arguments: Sequence[str], quick: bool = False, ask_ray: bool = True, 
     if as_json:
         print(json.dumps([{"check": name, **finding._asdict()} for name, finding in findings], indent=1))
     elif quick and fatal:
-        raise OptionsError(f"{findings[0][1].what}; fix: {findings[0][1].fix}")
+        raise OptionsError(f"{findings[0][1].what.removesuffix('.')}; fix: {findings[0][1].fix}")
     elif not quick:
         console = Console(soft_wrap=True, highlight=False)
         for name, finding in findings:

@@ -177,6 +177,10 @@ def ground_truths(config: Any) -> Iterator[Finding]:
             table = pq.ParquetFile(path).read(columns=["reward_model"])  # read_table would import pandas
         except (OSError, pa.ArrowException):
             continue  # files() reports it; JSON lines are not read
+        if table.num_columns and not pa.types.is_struct(table[0].type):
+            what = f"{key}: the column reward_model of {path} holds {table[0].type}, not fields"
+            yield Finding(what, 'write each cell as {"style": "rule", "ground_truth": "42"}')
+            continue
         cells = table[0].to_pylist() if table.num_columns else []
         values = [cell.get("ground_truth") if isinstance(cell, dict) else None for cell in cells]
         problems = [ground_truth_problem(value, parse=False) for value in values]
@@ -202,6 +206,8 @@ def lengths(config: Any) -> Iterator[Finding]:
     """Responses that vLLM would cut: the model's positions and max_model_len must hold prompt and response."""
     from transformers import AutoConfig
 
+    if any("model.path" in finding.what for finding in files(config)):
+        return  # there is none
     data, model, limit = config.data, config.actor_rollout_ref.model, config.actor_rollout_ref.rollout.max_model_len
     longest = data.max_prompt_length + data.max_response_length
     text = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code).get_text_config()

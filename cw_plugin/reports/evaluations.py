@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cw_plugin.errors import DataError
-from cw_plugin.files import find
+from cw_plugin.files import files_in
 from cw_plugin.reports.runs import read_yaml
 from cw_plugin.settings import flat
 
@@ -58,7 +58,7 @@ def read_answers(folder: Path, name: str | None = None) -> tuple[list[Answers], 
     """All graded answers below a folder that ``cw-grpo evaluate`` wrote, and a sentence for each benchmark that is not
     finished. Without ``name``, each model has its own. A file that is empty or damaged is a DataError."""
     found, notes = [], []
-    for file in find(folder, "*.yaml"):
+    for file in files_in(folder, "*.yaml"):
         asked, graded = read_settings(file), file.with_suffix(".jsonl")
         if asked and not graded.is_file():
             notes.append(f"{file.parent.name} is not finished on {file.stem}: evaluate it again to complete it.")

@@ -11,7 +11,8 @@ import pandas as pd
 # What Markdown would take for a mark: but for code (`x`) and underscores within a word, which are common in names.
 _MARKDOWN = re.compile(r"([\\|*$]|(?<!\w)_|_(?!\w)|(?<=\])\()")
 
-_NUMBER = re.compile(r"-|[+-]?\d+(\.\d*)?(e[+-]?\d+)?")
+_ONE = r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?"
+_NUMBER = re.compile(rf"-|{_ONE}( [a-z]+)?( \[{_ONE}, {_ONE}\])?\*?")  # also -6.8 points [-9.1, -4.5]
 
 
 @dataclass(frozen=True)

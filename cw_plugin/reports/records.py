@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cw_plugin.errors import DataError
-from cw_plugin.reports.runs import files_in, in_order, refuse_several
+from cw_plugin.files import files_in
+from cw_plugin.reports.runs import in_order, refuse_several
 
 PATTERN = "tokens/step_*.parquet"
 _STEP = re.compile(r"step_(\d+)(-\d+)?\.parquet")  # -2 and on: later batches of the step
@@ -73,11 +74,9 @@ def tokens_of(records: list[TokenRecord]) -> pd.DataFrame:
     return pa.concat_tables([record.table.select(["covariance", "weight"]) for record in records]).to_pandas()
 
 
-def parse_steps(text: str | None) -> range | None:
+def parse_steps(text: str) -> range:
     """``"50"`` is one step, ``"1:50"`` the first and the last; anything else is a DataError."""
-    if text is None:
-        return None
     found = re.fullmatch(r"(\d+)(?::(\d+))?", text)
-    if not found:
-        raise DataError(f"--steps must be one step, or the first and last as 1:50, got {text!r}")
+    if not found or int(found[2] or found[1]) < int(found[1]):
+        raise DataError(f"--steps must be one step, as 50, or the first and the last one, as 1:50; got {text!r}")
     return range(int(found[1]), int(found[2] or found[1]) + 1)

@@ -10,13 +10,13 @@ from jinja2 import Environment, PackageLoader
 from matplotlib.figure import Figure
 
 from cw_plugin.errors import DataError
-from cw_plugin.files import write_whole
+from cw_plugin.files import files_in, write_whole
 from cw_plugin.reports import figures, tables
 from cw_plugin.reports.covariance import table_1
 from cw_plugin.reports.evaluations import Answers, read_answers
 from cw_plugin.reports.formats import Table, csv, listed
 from cw_plugin.reports.records import PATTERN, TokenRecord, read_tokens, tokens_of
-from cw_plugin.reports.runs import ENTROPY, NORM, REWARD, Run, all_metrics, files_in, read_run, split_name
+from cw_plugin.reports.runs import ENTROPY, NORM, REWARD, Run, all_metrics, read_run, split_name
 from cw_plugin.reports.tokens import write_token_page
 
 # The name of its files -> metric, title, caption.
@@ -68,7 +68,7 @@ def collect(arguments: Sequence[str]) -> tuple[list[Run], list[Answers], Records
         if not (logged or recorded or graded):
             raise DataError(
                 f"{run.path} holds no metrics (*.jsonl of verl's file logger, trainer_state.json of TRL, TensorBoard "
-                "events), no graded answers and no token records; train with trainer.logger=[console,file]"
+                "events), no graded answers and no token records; with verl, train with trainer.logger=[console,file]"
             )
         notes += unfinished
         answers += graded

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from cw_plugin.errors import DataError, first_line
-from cw_plugin.files import expanded, find
+from cw_plugin.files import expanded, files_in
 from cw_plugin.settings import flat
 
 REWARD, ENTROPY, NORM = "critic/score/mean", "actor/entropy", "actor/grad_norm"
@@ -215,11 +215,6 @@ def _read_tensorboard(path: Path) -> Points:
 
 _LOGGERS: dict[str, Callable[[Path], Points]]
 _LOGGERS = {"*.jsonl": _read_jsonl, STATE: _read_state, "events.out.tfevents.*": _read_tensorboard}
-
-
-def files_in(path: Path, pattern: str) -> list[Path]:
-    """The files below a folder that match, without folders; of a file, none."""
-    return [file for file in find(path, pattern) if file.is_file()] if path.is_dir() else []
 
 
 def in_order(file: Path) -> list[str | int]:

@@ -17,6 +17,8 @@ _COMMANDS = re.compile(
     r"|(?<!\\)(!)|\{([vV]matrix)\}|\b(gcd|lcm|det|max|min|floor|ceil|mod)\b"
 )
 
+_NESTED = re.compile(r"frac\s*\{[^{}]*\\[dt]?frac|\}\s*\{[^{}]*\\[dt]?frac")
+
 _BASE = re.compile(r"(\d\s*\)?)\s*_\s*(?:(\d+)|\{\s*(?:\\text\s*\{)?\s*(?:base\s*)?\(?(\w+)\)?\s*\}?\s*\})")
 _BASE_WORDS = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8",
                "nine": "9", "ten": "10", "twelve": "12", "sixteen": "16"}  # fmt: skip
@@ -30,25 +32,32 @@ _LENGTHS = {"mm", "cm", "m", "km", "inch", "foot", "yard", "mile"}
 _POWERS = {"square": "2", "sq": "2", "cubic": "3", "cu": "3"}
 # A word after a number; m and s count only within \text, since they are also names of variables.
 _UNIT = re.compile(
-    r"(?<=[\d})])(?:\\[,;: ]|[\s~])*(?:\\(?:text|textrm|textbf|textnormal|mathrm|mbox|rm)\s*\{\s*|(?=[a-zA-Z]{2}))"
-    r"(?:(square|sq|cubic|cu)\b\.?\s*)?([a-zA-Z]+)\b\.?\s*\}?\s*(?:\^\s*\{?\s*([23]))?"
+    r"(?<=[\d})])(?:\\[,;: ]|[\s~])*(?:(\\(?:text|textrm|textbf|textnormal|mathrm|mbox|rm)\s*\{\s*)|(?=[a-zA-Z]{2}))"
+    r"(?:(square|sq|cubic|cu)\b\.?\s*)?([a-zA-Z]+)\b\.?(?(1)\s*\}?)\s*(?:\^\s*\{?\s*([23]))?"
 )
 
 
 def operations(text: str, parsed: Any) -> set[str]:
     """What an answer leaves to be worked out; empty for a number that is written out.
 
-    Written out are digits with a sign, a decimal point or one fraction, times a power of ten, and what cannot be
-    written with digits alone: roots, pi, logarithms. The kind "irrational" stands for the latter, since the root of 16
-    is not a way to write 4.
+    Written out are digits with a sign, a decimal point or one fraction, also one that can be reduced, times a power of
+    ten, and what cannot be written with digits alone: roots, pi, logarithms. The kind "irrational" stands for the
+    latter, since the root of 16 is not a way to write 4; "letters" for what cancels, as in 5x/x.
     """
     kinds = {"".join(names) for names in _COMMANDS.findall(text.replace(r"\choose", r"\binom"))}
     if len(re.findall(r"\\begin\s*\{[a-zA-Z]*(?:matrix|array)\}", text)) > 1:
         kinds.add("matrices")
+    if isinstance(parsed, sympy.Rational) and _NESTED.search(text):  # math-verify has reduced it
+        kinds.add("product")
+    if re.search(r"(?<![a-zA-Z])(ln|log|lg|exp)(?![a-zA-Z])", text):  # sympy has simplified e^{\ln 5}
+        kinds.add("irrational")
     for member in members(parsed):
         sides = member.args if isinstance(member, Relational) else [member]
         for side in sides[-1:] if isinstance(member, sympy.Eq) else sides:
-            kinds.update(*map(_arithmetic, () if side.free_symbols else sympy.preorder_traversal(side)))
+            if side.free_symbols:
+                kinds |= set() if side.is_Symbol else {"letters"}
+            else:
+                kinds.update(*map(_arithmetic, sympy.preorder_traversal(side)))
     return kinds
 
 
@@ -66,6 +75,12 @@ def members(parsed: Any) -> Iterator[sympy.Expr | Relational]:
 
 
 def _arithmetic(node: Any) -> set[str]:
+    if _is_rational(node):
+        parts = list(sympy.preorder_traversal(node))
+        tens = [part for part in parts if _is_power_of_ten(part)]
+        fractions = [part for part in parts if part not in tens and _is_fraction(part)]
+        if len(tens) > 1 or len(fractions) > 1:
+            return {"product"}
     if isinstance(node, sympy.Add) and sum(map(_is_rational, _parts(node))) > 1:
         return {"addition"}
     if isinstance(node, sympy.Mul):
@@ -92,6 +107,10 @@ def _is_rational(node: Any) -> bool:
     )
 
 
+def _is_fraction(node: Any) -> bool:
+    return (isinstance(node, sympy.Pow) and node.exp.is_negative) or (isinstance(node, sympy.Rational) and node.q > 1)
+
+
 def _is_power_of_ten(node: Any) -> bool:
     return isinstance(node, sympy.Pow) and node.base == 10 and bool(node.exp.is_Integer)
 
@@ -111,12 +130,17 @@ def units_agree(one: str, other: str) -> bool:
     return not first or not second or first == second
 
 
+def without_units(text: str) -> str:
+    return _UNIT.sub(lambda found: "" if _known(found[3]) else found[0], text)
+
+
 def _units(text: str) -> set[tuple[str, str]]:
-    found = set()
-    for power, word, exponent in _UNIT.findall(text):
-        if unit := _UNITS.get(word) or _UNITS.get(word.removesuffix("s")):
-            found.add((unit, _POWERS.get(power, exponent or "1")))
-    return found
+    found = ((_known(word), _POWERS.get(power, exponent or "1")) for _, power, word, exponent in _UNIT.findall(text))
+    return {(unit, power) for unit, power in found if unit}
+
+
+def _known(word: str) -> str | None:
+    return _UNITS.get(word) or _UNITS.get(word.removesuffix("s"))
 
 
 def depths(text: str) -> list[int]:

@@ -16,7 +16,7 @@ from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, veri
 from sympy.core.relational import Relational
 
 from cw_plugin.rewards.boxed import PERCENT, final_boxed, normalize, point_for_comma
-from cw_plugin.rewards.forms import depths, last_side, members, operations, split_bases, units_agree
+from cw_plugin.rewards.forms import depths, last_side, members, operations, split_bases, units_agree, without_units
 
 MAX_ANSWER = 2_000  # characters; the longest ground truth of the paper's data has about 250
 MAX_DEPTH = 24  # brackets within brackets; math-verify's grammar needs seconds for 50
@@ -53,11 +53,11 @@ def grade(ground_truth: str, text: str, extraction: str) -> tuple[float, str]:
 def _is_right(ground_truth: str, answer: str, extraction: str, is_boxed: bool, formulas: Any = None) -> bool:
     expected, base = split_bases(normalize(final_boxed(ground_truth) or ground_truth))
     given, given_base = split_bases(normalize(answer))
-    gold = _parse_ground_truth(point_for_comma(expected, given))
+    gold = _parse_with_unit(point_for_comma(expected, given))
     if gold is None or (base and given_base != base):
         return False
-    # Of an answer outside a box, math-verify has left out the unit already.
-    value = formulas or _parse_answer(point_for_comma(given, expected), units=is_boxed and not gold.free_symbols)
+    text = point_for_comma(given, expected)
+    value = formulas or (_parse_answer(text, units=not gold.free_symbols) if is_boxed else _parse_with_unit(text))
     pairs = [(gold, value)]
     signs = bool(re.search(PERCENT, ground_truth)), bool(re.search(PERCENT, answer))
     if signs == (True, False) and _is_number(gold):  # 50 and 0.5 are both right for 50%
@@ -70,11 +70,11 @@ def _is_right(ground_truth: str, answer: str, extraction: str, is_boxed: bool, f
         return False
     # An equal answer may name no other unit, and leave to be worked out only what the ground truth does. Of a sentence,
     # lighteval's extraction takes a sum as well, as in "the answer is $9+1$".
-    allowed = operations(expected, gold) | ({"irrational"} if gold.free_symbols else set())
+    allowed = operations(expected, gold) | ({"irrational", "letters"} if gold.free_symbols else set())
     if not is_boxed and extraction == "evaluation":
         allowed |= {"addition", "matrices"}
-    if not isinstance(gold, sympy.Eq):
-        given = last_side(given)
+    if not isinstance(gold, sympy.Eq) and (side := last_side(given)) != given:
+        given, value = side, _parse_answer(side, units=not gold.free_symbols) or value
     return units_agree(expected, given) and operations(given, value) <= allowed
 
 
@@ -83,7 +83,7 @@ def _is_number(parsed: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _parse_ground_truth(answer: str) -> Any:
+def _parse_with_unit(answer: str) -> Any:
     as_is, without_units = _parse_answer(answer, units=False), _parse_answer(answer, units=True)
     has_words = re.search(r"\\text|\\mathrm|\\mbox|(?<![\\a-zA-Z])[a-zA-Z]{2,}", answer)
     is_number_with_unit = without_units is not None and not without_units.free_symbols and has_words
@@ -92,6 +92,8 @@ def _parse_ground_truth(answer: str) -> Any:
 
 def _parse_answer(answer: str, units: bool) -> Any:
     """The answer as mathematics; None when it does not parse or has no finite value."""
+    if units:  # math-verify leaves out those that stand in \text{} alone
+        answer = without_units(answer)
     # math-verify reads no plus-minus within a fraction. Several in one answer have the same sign.
     both_signs = ",".join(re.sub(r"\\pm(?![a-zA-Z])", sign, answer) for sign in "+-")
     for text in dict.fromkeys([answer, both_signs if r"\pm" in answer else answer]):

@@ -22,7 +22,7 @@ for split in train test; do # each as a copy of Open-RS, whose only split is tra
     mkdir -p "$data/$split/knoveleng/open-rs"
     cp "$data/knoveleng/open-rs/$split.jsonl" "$data/$split/knoveleng/open-rs/train.jsonl"
     # Its report is about overlap with the benchmarks, which are not in question here.
-    cw-grpo prepare open-rs --local_dataset_path "$data/$split" --local_save_dir "$data/$split" \
+    cw-grpo prepare open-rs --local-dataset-path "$data/$split" --local-save-dir "$data/$split" \
         >"$data/prepare-$split.log" 2>&1 || {
         cat "$data/prepare-$split.log" >&2
         exit 1

@@ -22,6 +22,8 @@ FILES = {  # of verl's quickstart, and of TRL's
 
 
 def main() -> None:
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
     folder = Path(sys.argv[1])
     run = read_run(folder)  # of every start, if there were several
     if run.series("actor/entropy").empty:

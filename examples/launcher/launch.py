@@ -135,7 +135,8 @@ def main() -> int:
     text = log.read_text(errors="replace")
     print("\n".join(text.splitlines()[-30:]), file=sys.stderr)
     code = process.returncode if process.returncode > 0 else 128 - process.returncode
-    causes = [write_error(run.path), *NO_ROOM.findall(text)[:1], "its guard was killed" if code > 128 else None]
+    ends = {-signal.SIGKILL: "its guard was killed", 128 + signal.SIGKILL: "it was killed: perhaps memory ran out"}
+    causes = [write_error(run.path), *NO_ROOM.findall(text)[:1], ends.get(process.returncode)]
     cause = next((f" ({cause})" for cause in causes if cause), "")
     print(f"The training command failed with exit code {code}{cause}; all of its output: {log}", file=sys.stderr)
     return code

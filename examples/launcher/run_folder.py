@@ -93,10 +93,12 @@ class RunFolder:
         self.path, self.overrides = path, overrides
         self.steps: int | None = overrides.get("trainer.total_training_steps")
         if self.steps is not None and not (isinstance(self.steps, int) and self.steps > 0):
-            refuse(f"trainer.total_training_steps is {self.steps}: ask for at least one step.")
+            refuse(f"trainer.total_training_steps is {self.steps}: it must be a whole number above 0.")
         try:
             path.mkdir(parents=True, exist_ok=True)
             self.lock = open(path / ".lock", "a+")  # noqa: SIM115 - for as long as this process lives
+        except FileExistsError:
+            refuse(f"{path} is a file, or a link to a folder that is not there: {ELSEWHERE}")
         except OSError as error:
             refuse(f"{path} cannot be written ({error.strerror}): {ELSEWHERE}")
         self._hold()

@@ -10,6 +10,8 @@ import ray
 
 from cw_plugin.verl_integration.ray_cluster import require_listener
 
+if not 3 <= len(sys.argv) <= 4:
+    sys.exit(__doc__)
 address, nodes, seconds = [*sys.argv[1:], "600"][:3]
 found, deadline = 0, time.monotonic() + float(seconds)
 while found < int(nodes):

@@ -25,9 +25,9 @@ from pathlib import Path
 import pandas as pd
 
 from cw_plugin.child_processes import end_with_parent
-from cw_plugin.files import write_whole
+from cw_plugin.files import files_in, write_whole
 from cw_plugin.reports.records import PATTERN, read_tokens, tokens_of
-from cw_plugin.reports.runs import files_in, read_run
+from cw_plugin.reports.runs import read_run
 
 HERE = Path(__file__).resolve().parent
 WORK = Path(os.environ.get("WORK", HERE.parents[1] / "runs" / "study")).resolve()
@@ -190,4 +190,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:]:
+        sys.exit(__doc__)
     main()
