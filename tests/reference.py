@@ -25,12 +25,13 @@ def grpo_advantages(rewards: Iterable[float], uids: Iterable[Hashable], epsilon:
 
 def reference_weights(
     log_probs: Sequence[Sequence[float]],
-    advantages: Sequence[float],
+    advantages: Sequence[float] | Sequence[Sequence[float]],
     mask: Sequence[Sequence[int]],
     uids: Sequence[Hashable],
 ) -> tuple[list[list[float]], dict[Hashable, dict[str, Any]]]:
     """Normalised weights (rows, time), 0 off the mask; and of each group with a token its tokens' log-probs x,
-    advantages a, covariances c, kernel w and weights, sigma, and whether its covariances are alike."""
+    advantages a, covariances c, kernel w and weights, sigma, and whether its covariances are alike. Advantages are of
+    responses or of tokens."""
     weights = [[0.0] * len(row) for row in mask]
     groups: dict[Hashable, dict[str, Any]] = {}
     for uid in dict.fromkeys(uids):
@@ -39,7 +40,7 @@ def reference_weights(
         if not tokens:
             continue
         x = np.array([float(log_probs[row][t]) for row, t in tokens])
-        a = np.array([float(advantages[row]) for row, _ in tokens])
+        a = np.array([float(advantages[row][t] if np.ndim(advantages[row]) else advantages[row]) for row, t in tokens])
         c = (x - mean(x)) * (a - mean(a))
         sigma = math.sqrt(mean((c - mean(c)) ** 2))
         alike = abs(mean(c)) >= 10 * sigma  # also if sigma is 0

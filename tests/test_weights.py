@@ -32,7 +32,8 @@ def random_batch(
 def loop(log_probs, advantages, mask, group):
     """Reweighted advantages and the groups, by the float64 loop."""
     weights, groups = reference_weights(log_probs.tolist(), advantages.tolist(), mask.tolist(), group.tolist())
-    return torch.tensor(weights, dtype=torch.float64) * advantages.double()[:, None], list(groups.values())
+    weights = torch.tensor(weights, dtype=torch.float64)
+    return weights * advantages.double().reshape(len(mask), -1), list(groups.values())
 
 
 def statistics_of(groups) -> dict[str, float]:
@@ -58,15 +59,17 @@ def statistics_of(groups) -> dict[str, float]:
 
 @pytest.mark.parametrize("holes", [0.0, 0.1])
 def test_weights_and_statistics_match_the_float64_loop(holes):
-    """Rows in any order, rubbish off the mask, and numbers of groups that are not consecutive."""
-    log_probs, advantages, mask, group = random_batch(0, holes=holes)
+    """Rows in any order, rubbish off the mask, advantages of responses and of tokens (as GAE has them), an empty
+    response, a padding row, and numbers of groups that are not consecutive."""
+    log_probs, of_responses, mask, group = random_batch(0, holes=holes)
+    mask[7], mask[11], group[11] = False, False, 99
     log_probs[~mask] = math.nan
-    expected, groups = loop(log_probs, advantages, mask, group)
-    for a in (advantages, advantages[:, None].expand(mask.shape)):
-        reweighted, statistics = reweight(log_probs.clone().requires_grad_(), a, mask, 7 * group - 3)
+    for advantages in (of_responses, torch.randn(mask.shape, generator=torch.Generator().manual_seed(3))):
+        expected, groups = loop(log_probs, advantages, mask, group)
+        reweighted, statistics = reweight(log_probs.clone().requires_grad_(), advantages, mask, 7 * group - 3)
         assert reweighted.dtype == torch.float32 and not reweighted.requires_grad
         torch.testing.assert_close(reweighted.double(), expected, rtol=1e-6, atol=1e-6)
-        assert vars(statistics) == pytest.approx(statistics_of(groups), rel=1e-6, abs=1e-9)
+        assert vars(statistics) == pytest.approx(statistics_of(groups), rel=1e-6, abs=1e-8)
 
 
 @st.composite
@@ -96,53 +99,24 @@ def test_any_batch_is_finite_and_matches_the_loop(batch):
     torch.testing.assert_close(reweighted.double(), expected, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "value"),
-    [(torch.bool, True), (torch.uint8, 255), (torch.int64, -1), (torch.float32, 0.5), (torch.bfloat16, 2)],
-)
-def test_a_mask_is_what_is_not_zero_in_any_dtype(dtype, value):
+def test_a_mask_is_what_is_not_zero_in_any_dtype():
     log_probs, advantages, mask, group = random_batch(1)
     expected, _ = reweight(log_probs, advantages, mask, group)
-    values = torch.zeros(mask.shape, dtype=dtype).masked_fill(mask, value)
-    values[::2] = mask[::2].to(dtype)  # 1 beside it
-    assert torch.equal(reweight(log_probs, advantages, values, group)[0], expected)
-
-
-def test_advantages_that_differ_within_a_response():
-    """GAE-like advantages, against the equations over the flat list of valid tokens, of rows with holes."""
-    log_probs, _, mask, _ = random_batch(0)
-    advantages = torch.randn(log_probs.shape, generator=torch.Generator().manual_seed(3))
-    flat = log_probs[mask].tolist(), advantages[mask].tolist()
-    weights, _ = reference_weights([[x] for x in flat[0]], flat[1], [[1]] * len(flat[0]), [0] * len(flat[0]))
-    reweighted, _ = reweight(log_probs, advantages, mask)
-    torch.testing.assert_close(reweighted[mask], advantages[mask] * torch.tensor(weights)[:, 0], rtol=1e-5, atol=1e-5)
-    assert (reweighted[~mask] == 0).all()
-
-
-def test_order_of_rows_padding_empty_responses_and_other_groups_do_not_matter():
-    log_probs, advantages, mask, group = random_batch(8)
-    reweighted, statistics = reweight(log_probs, advantages, mask, group)
-    more, wider = 3, 7  # an empty response of group 0, and two padding rows that are groups of their own
-    order = torch.randperm(len(group) + more, generator=torch.Generator().manual_seed(0))
-    changed, same_statistics = reweight(
-        torch.nn.functional.pad(log_probs, (0, wider, 0, more), value=-7)[order],
-        torch.cat([advantages, torch.ones(more)])[order],
-        torch.nn.functional.pad(mask, (0, wider, 0, more))[order],
-        torch.cat([group, torch.tensor([0, 10, 11])])[order],
-    )
-    expected = torch.nn.functional.pad(reweighted, (0, wider, 0, more))[order]
-    torch.testing.assert_close(changed, expected, rtol=1e-6, atol=1e-7)
-    assert vars(same_statistics) == pytest.approx(vars(statistics))
-    mine = group == 2
-    alone, _ = reweight(log_probs[mine], advantages[mine], mask[mine])
-    torch.testing.assert_close(alone, reweighted[mine], rtol=1e-6, atol=1e-7)
+    for dtype, value in {torch.uint8: 255, torch.int64: -1, torch.float32: 0.5, torch.bfloat16: 2}.items():
+        values = torch.zeros(mask.shape, dtype=dtype).masked_fill(mask, value)
+        values[::2] = mask[::2].to(dtype)  # 1 beside it
+        assert torch.equal(reweight(log_probs, advantages, values, group)[0], expected), dtype
 
 
 def test_sums_are_exact_where_float32_would_lose_tokens():
-    """A group of 300,000 tokens, its log-probs in a narrow band far from 0."""
+    """A group of 300,000 tokens, its log-probs in a narrow band far from 0; and half precision."""
     log_probs, advantages, mask, _ = random_batch(13, groups=1, responses=75, width=8192, scale=0.02)
+    half, one_group = log_probs[:8].bfloat16(), torch.zeros(len(mask))
+    expected, _ = loop(half.float(), advantages[:8], mask[:8], one_group[:8])
+    reweighted, _ = reweight(half, advantages[:8], mask[:8])
+    torch.testing.assert_close(reweighted.double(), expected, rtol=1e-5, atol=1e-5)
     log_probs -= 4
-    expected, groups = loop(log_probs, advantages, mask, torch.zeros(len(mask)))
+    expected, groups = loop(log_probs, advantages, mask, one_group)
     reweighted, statistics = reweight(log_probs, advantages, mask)
     torch.testing.assert_close(reweighted.double(), expected, rtol=2e-6, atol=2e-6)
     of_single_tokens = {"covariance_max", "covariance_min", "weight_min"}  # as exact as float32 values, not as sums
@@ -152,24 +126,14 @@ def test_sums_are_exact_where_float32_would_lose_tokens():
         assert getattr(statistics, name) == pytest.approx(value, rel=rel, abs=small), name
 
 
-def test_half_precision_is_not_summed_in_half_precision():
-    """4096 tokens a row: such sums would lose most of them."""
-    log_probs, advantages, mask, group = random_batch(7, groups=2, responses=4, width=4096)
-    reweighted, _ = reweight(log_probs.bfloat16(), advantages, mask, group)
-    expected, _ = loop(log_probs.bfloat16().float(), advantages, mask, group)
-    assert reweighted.dtype == torch.float32
-    torch.testing.assert_close(reweighted.double(), expected, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     ("log_probs", "advantages", "mask"),
     [
-        pytest.param([[-0.1, -2.0], [-0.7, -0.3]] * 6, [0.1] * 12, [[1, 1]] * 12, id="equal advantages"),
-        pytest.param([[-0.1, -2.0, -0.4]], [0.7], [[1, 1, 1]], id="one response"),
-        pytest.param([[-0.1, -2.0]], [0.7], [[0, 1]], id="one token"),
-        pytest.param([[-0.3, -0.3], [-0.3, -0.3]], [1.0, -1.0], [[1, 1], [1, 1]], id="equal log-probs"),
-        pytest.param([[-0.123], [-2.7]], [0.3, -0.9], [[1], [1]], id="two tokens: one covariance, rounded twice"),
+        ([[-0.1, -2.0], [-0.7, -0.3]] * 6, [0.1] * 12, [[1, 1]] * 12),  # equal advantages
+        ([[-0.1, -2.0]], [0.7], [[0, 1]]),  # one token
+        ([[-0.3, -0.3], [-0.3, -0.3]], [1.0, -1.0], [[1, 1], [1, 1]]),  # equal log-probs
+        ([[-0.123], [-2.7]], [0.3, -0.9], [[1], [1]]),  # two tokens: one covariance, rounded twice
     ],
 )
 def test_no_spread_of_covariance_means_weight_one(dtype, log_probs, advantages, mask):
@@ -237,11 +201,8 @@ def test_values_whose_weighted_advantage_is_not_finite_are_refused_by_group(name
 
 @pytest.mark.parametrize(("vocabulary", "tolerance"), [(2, 1e-5), (64, 0.03)])
 def test_the_extreme_tokens_share_of_the_gradient_is_that_of_autograd(vocabulary, tolerance):
-    """The policy gradient's squared norm with respect to each token's logits.
-
-    It is A^2 ((1 - pi)^2 + the sum of the other tokens' squared probabilities). With two tokens to choose from that is
-    2 A^2 (1 - pi)^2, so the share is exact; with more it is close.
-    """
+    """The squared norm with respect to a token's logits is A^2 ((1 - pi)^2 + the others' squared probabilities): with
+    two tokens to choose from 2 A^2 (1 - pi)^2, so that the share is exact; with more it is close."""
     g = torch.Generator().manual_seed(0)
     logits = (4 * torch.randn(8, 50, vocabulary, generator=g)).requires_grad_()
     actions = torch.distributions.Categorical(logits=logits.detach()).sample()
@@ -253,9 +214,8 @@ def test_the_extreme_tokens_share_of_the_gradient_is_that_of_autograd(vocabulary
     _, (group,) = loop(log_probs.detach(), advantages, mask, torch.zeros(8))
     extreme = torch.tensor(group["w"] < 0.5)
     assert 0 < extreme.double().mean() < 0.3
-    assert statistics.extreme_gradient_share == pytest.approx(
-        (squared[extreme].sum() / squared.sum()).item(), abs=tolerance
-    )
+    share = (squared[extreme].sum() / squared.sum()).item()
+    assert statistics.extreme_gradient_share == pytest.approx(share, abs=tolerance)
 
 
 def test_kernel_none_is_weight_one_with_the_statistics_of_plain_grpo():
@@ -305,20 +265,12 @@ def test_a_kernel_that_cannot_be_one_is_refused(kernel, message):
         reweight(*random_batch(14), kernel)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"response_mask": torch.ones(2, 4)},
-        {"advantages": torch.ones(3)},
-        {"advantages": torch.ones(3, 2)},
-        {"log_probs": torch.zeros(6)},
-        {"group": torch.tensor([0])},
-    ],
-)
-def test_shapes_that_do_not_fit_are_refused(wrong, unchecked):
+def test_shapes_that_do_not_fit_are_refused(unchecked):
     fits = {"log_probs": torch.zeros(2, 3), "advantages": torch.ones(2), "response_mask": torch.ones(2, 3)}
-    with pytest.raises(ValueError, match=f"{next(iter(wrong))} .*do not fit"):
-        reweight(**{**fits, **wrong})
+    wrong = [("response_mask", (2, 4)), ("advantages", 3), ("advantages", (3, 2)), ("log_probs", 6), ("group", 1)]
+    for name, shape in wrong:
+        with pytest.raises(ValueError, match=f"{name} .*do not fit"):
+            reweight(**fits | {name: torch.ones(shape)})
 
 
 @pytest.mark.parametrize("kernel", ["none", "gaussian"])
@@ -340,9 +292,6 @@ def test_entropy_changes_by_minus_eta_times_the_covariance(kernel):
     def entropy(p: torch.Tensor) -> float:
         return -(p * p.log()).sum().item()
 
-    error = []
-    for eta in (1e-2, 1e-3, 1e-4):
-        change = entropy(torch.softmax(policy.log() + eta * weighted, 0)) - entropy(policy)
-        error.append(abs(change + eta * covariance) / (eta * abs(covariance)))
-    assert error[-1] < 1e-3  # first order: what is left falls with eta
-    assert error[0] / error[1] == pytest.approx(10, rel=0.1) and error[1] / error[2] == pytest.approx(10, rel=0.1)
+    eta = 1e-4  # first order: what is left falls with eta
+    change = entropy(torch.softmax(policy.log() + eta * weighted, 0)) - entropy(policy)
+    assert change == pytest.approx(-eta * covariance, rel=1e-3)
