@@ -64,7 +64,7 @@ def csv(frame: pd.DataFrame) -> str:
         formula = isinstance(value, str) and value[:1] in tuple("=+-@\t\r") and not _NUMBER.fullmatch(value)
         return f"'{value}" if formula else value
 
-    shown = frame.rename(columns=safe).apply(lambda of_column: of_column.map(safe))
+    shown = frame.rename(columns=safe).apply(lambda column: column.map(safe))
     return shown.to_csv(index=False, lineterminator="\n")
 
 

@@ -60,8 +60,8 @@ def collect(arguments: Sequence[str]) -> tuple[list[Run], list[Answers], Records
         path, logged, recorded = run.path.resolve(), len(run.metrics) > 0, files_in(run.path, PATTERN)
         if path in read:
             raise DataError(f"{run.path} is given twice; give the folder of each run once")
-        of_name = next((other for other in read.values() if other.name == run.name), run)
-        if unnamed and tables.differing([of_name.config, run.config], tables.SEED_OR_LENGTH):
+        namesake = next((other for other in read.values() if other.name == run.name), run)
+        if unnamed and tables.differing([namesake.config, run.config], tables.SEED_OR_LENGTH):
             run = replace(run, name=f"{run.name}, {'/'.join(path.parts[-2:])}")  # no seed of the first one
         read[path] = run
         graded, unfinished = read_answers(run.path, None if unnamed and not logged else run.name)
@@ -102,7 +102,7 @@ def write_report(arguments: Sequence[str], out: Path) -> tuple[Table, list[str],
     if keys := tables.differing([run.config for run in runs], tables.SEED_OR_LENGTH):
         more = f" and {len(keys) - 4} more settings" if len(keys) > 4 else ""
         difference.notes.append(f"The runs differ in {', '.join(keys[:4])}{more} (Table 5).")
-    tokens = {name: tokens_of([*chain(*of_runs.values())]) for name, of_runs in records.items()}
+    tokens = {name: tokens_of([*chain(*by_folder.values())]) for name, by_folder in records.items()}
     configs = {name: [run.config for run in runs if run.name == name] for name in names}
     asked = {each.model: [other.settings for other in answers if other.model == each.model] for each in answers}
     curves = _curves(metrics, names)
@@ -118,7 +118,7 @@ def write_report(arguments: Sequence[str], out: Path) -> tuple[Table, list[str],
     ]  # fmt: skip
     drawings = {name: each for _, drawn, _ in sections for name, each in drawn.items()}
     files = {"metrics.csv": csv(metrics)}
-    for table in (table for _, _, of_section in sections for table in of_section):
+    for table in (table for _, _, section in sections for table in section):
         files |= {f"{table.name}.csv": table.csv(), f"{table.name}.tex": table.latex()}
     pages = {f"tokens-{number}.html": name for number, name in enumerate(records, 1)}
     environment = Environment(loader=PackageLoader("cw_plugin.reports", "."), autoescape=True)
@@ -126,8 +126,8 @@ def write_report(arguments: Sequence[str], out: Path) -> tuple[Table, list[str],
     try:
         saved = [file.name for name, (figure, _) in drawings.items() for file in figures.save(figure, out / name)]
         for file, name in pages.items():
-            folder, of_run = next(iter(records[name].items()))
-            write_token_page(f"{name}={folder}", out / file, [of_run[0].step, of_run[-1].step])  # of all it is large
+            folder, found = next(iter(records[name].items()))
+            write_token_page(f"{name}={folder}", out / file, [found[0].step, found[-1].step])  # of all it is large
         files["report.html"] = environment.get_template("report.html.j2").render(
             title=listed(names) or "Report", runs=runs, said=[*sentences, *notes], sections=sections, pages=pages,
             files=[*files, *saved],

@@ -192,8 +192,8 @@ def _read_state(path: Path) -> Points:
     try:
         for number, entry in enumerate(json.loads(path.read_text(encoding="utf-8"))["log_history"], 1):
             timed = [found[1] for key in entry if (found := re.fullmatch("eval_(.+)_runtime", key))]
-            of_set = f"/{(timed or ['eval'])[0]}/"
-            values = {_our_name(key).replace("/eval/", of_set): value for key, value in entry.items() if key != "step"}
+            infix = f"/{(timed or ['eval'])[0]}/"
+            values = {_our_name(key).replace("/eval/", infix): value for key, value in entry.items() if key != "step"}
             yield entry["step"], values, f", entry {number} of log_history"
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path} is not what transformers writes ({error!r}); remove the file") from None

@@ -64,7 +64,7 @@ def _rows(metrics: pd.DataFrame, scores: pd.DataFrame) -> dict[str, tuple[str, V
     """Accuracy; over steps that all runs share, reward and entropy at the end; the gradient norm at the beginning."""
     rows = {}
     accuracy = metrics[metrics.metric == "accuracy"]
-    common = [step for step, of_step in accuracy.groupby("step") if step > 0 and len(of_step) == metrics.run.nunique()]
+    common = [step for step, values in accuracy.groupby("step") if step > 0 and len(values) == metrics.run.nunique()]
     if len(scores):
         rows["accuracy"] = f"Accuracy, {scores.metric.iloc[0]}", _by_seed(scores)
     elif common:
@@ -85,7 +85,7 @@ def _rows(metrics: pd.DataFrame, scores: pd.DataFrame) -> dict[str, tuple[str, V
 
 def _by_seed(values: pd.DataFrame) -> Values:
     means = values.groupby(["method", "run", "seed"], sort=False, dropna=False).value.mean().droplevel("run")
-    return {name: of_name.droplevel("method") for name, of_name in means.groupby(level="method")}
+    return {name: values.droplevel("method") for name, values in means.groupby(level="method")}
 
 
 def _text(word: str, found: Difference, sign: str = "") -> str:
@@ -163,17 +163,17 @@ def scores(answers: pd.DataFrame, metrics: pd.DataFrame) -> list[Table]:
     columns = _benchmarks(answers)
     base = [*answers.method[answers.step < 0], *answers.method][0]
     entropy = metrics[metrics.metric == ENTROPY].groupby(["method", "step"]).value.mean()
-    of_base, rows = {}, []
+    base_scores, rows = {}, []
     order = answers.method.map([base, *answers.method].index)
     for (_, name, step), here in answers.groupby([order, "method", "step"]):
-        ours = {each: of_one.groupby("question").acc.mean() for each, of_one in here.groupby("benchmark")}
+        ours = {each: asked.groupby("question").acc.mean() for each, asked in here.groupby("benchmark")}
         row = {"method": name, "step": str(step) if step >= 0 else None, "entropy": entropy.get((name, step))}
         row |= {each: _score(here[here.benchmark == each], ours[each]) for each in ours}
         if len(ours) == len(columns):
             row["average"] = f"{100 * sum(each.mean() for each in ours.values()) / len(columns):.1f}"
         if name == base:
-            of_base[step] = ours
-        elif ours.keys() == (theirs := of_base.get(step, of_base[max(of_base)])).keys():
+            base_scores[step] = ours
+        elif ours.keys() == (theirs := base_scores.get(step, base_scores[max(base_scores)])).keys():
             row[f"less {base}"] = _difference(ours, theirs)
         rows.append(row)
     header = ["method", "step", "entropy", *columns, "average", f"less {base}"]

@@ -62,10 +62,10 @@ def _shown(record: TokenRecord, blocks: list[str]) -> dict[str, Any]:
     groups = table.groupby("group", sort=False)
     prompts = [record.prompts.get(number, "") for number, _ in groups]
     shown = []
-    for question, prompt, (_, of_group) in zip(_questions(prompts), prompts, groups, strict=True):
-        values = b"".join(of_group[name].to_numpy(f"<{kind[0]}4").tobytes() for name, kind in _COLUMNS.items())
+    for question, prompt, (_, tokens) in zip(_questions(prompts), prompts, groups, strict=True):
+        values = b"".join(tokens[name].to_numpy(f"<{kind[0]}4").tobytes() for name, kind in _COLUMNS.items())
         data = base64.b64encode(zlib.compress(values)).decode()
-        extreme = int((of_group.kernel < 0.5).sum())
+        extreme = int((tokens.kernel < 0.5).sum())
         shown.append({"block": f"block-{len(blocks)}", "question": question, "prompt": prompt, "extreme": extreme})
         blocks.append(f'<script type="text/plain" id="block-{len(blocks)}">{data}</script>')
     place, within = groups.ngroup(), groups.cumcount()
@@ -83,8 +83,8 @@ def _shown(record: TokenRecord, blocks: list[str]) -> dict[str, Any]:
     for side, sign in (("positive", 1), ("negative", -1)):
         c = sign * table.covariance
         extremes[side] = [listed(i) for i in c[np.isfinite(c) & (c > 0)].nlargest(_LISTED).index]
-    of_run = {name: getattr(record, name) for name in ("scope", "kernel", "groups", "tokens")}
-    return of_run | {"tokens_held": len(table), "shown": shown, "extremes": extremes}
+    counts = {name: getattr(record, name) for name in ("scope", "kernel", "groups", "tokens")}
+    return counts | {"tokens_held": len(table), "shown": shown, "extremes": extremes}
 
 
 def _questions(prompts: list[str]) -> list[str]:
