@@ -74,7 +74,8 @@ def _is_right(ground_truth: str, answer: str, extraction: str, is_boxed: bool, f
     if not is_boxed and extraction == "evaluation":
         allowed |= {"addition", "matrices"}
     if not isinstance(gold, sympy.Eq) and (side := last_side(given)) != given:
-        given, value = side, _parse_answer(side, units=not gold.free_symbols) or value
+        last = _parse_answer(side, units=not gold.free_symbols)
+        given, value = side, value if last is None else last
     return units_agree(expected, given) and operations(given, value) <= allowed
 
 
