@@ -6,6 +6,12 @@ box is the whole text after ``</think>``, any other one is boxed.
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+from cw_plugin.data.answers import final_answer
+from cw_plugin.data.sources import BENCHMARKS
+
 Answers = dict[str, dict[str, list[str]]]
 
 # fmt: off
@@ -160,3 +166,13 @@ def cases() -> list[tuple[str, str, str, bool]]:
 
 def response(answer: str) -> str:
     return "<think>so</think> " + (answer if r"\boxed" in answer else rf"The answer is $\boxed{{{answer}}}$.")
+
+
+def benchmark_answers(copies: Path) -> list[tuple[str, int, str]]:
+    """Benchmark, row and ground truth of all rows in local copies of the benchmarks."""
+    found = []
+    for source in BENCHMARKS:
+        lines = (copies / source.path / f"{source.split}.jsonl").read_text(encoding="utf-8").splitlines()
+        answers = [final_answer(json.loads(line)[source.ground_truth], source.is_boxed) for line in lines]
+        found += [(source.name, row, answer) for row, answer in enumerate(answers)]
+    return found

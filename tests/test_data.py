@@ -7,8 +7,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from interpreter import ROOT, python
 from typer.testing import CliRunner
 
 from cw_plugin.cli import app
@@ -24,9 +23,6 @@ from cw_plugin.data.leakage import contaminated
 from cw_plugin.data.prompts import OPEN_RS
 from cw_plugin.data.sources import BENCHMARKS, SOURCES
 
-PROMPT_SHA256 = "6ad389bfba87cc15ac21c02d22b0c056ec688bbccae72955fe935ab253951353"
-
-ROOT = Path(__file__).parents[1]
 COPIES = Path(os.environ.get("CW_GRPO_DATA", ROOT.parent / "shared" / "data"))
 
 HALVES = {"problem": r"What is $\frac{1}{2}+1$?", "solution": "", "answer": r"\frac{3}{2}", "level": "Hard"}
@@ -103,7 +99,8 @@ def test_prompts(copy, tmp_path):
         return rows(tmp_path / "out")[0]["prompt"]
 
     # The paper's, to the byte: system_prompt in open-rs's recipes/grpo.yaml.
-    assert hashlib.sha256(OPEN_RS.encode()).hexdigest() == PROMPT_SHA256
+    digest = "6ad389bfba87cc15ac21c02d22b0c056ec688bbccae72955fe935ab253951353"
+    assert hashlib.sha256(OPEN_RS.encode()).hexdigest() == digest
     question = {"role": "user", "content": HALVES["problem"]}
     system, user = tmp_path / "system.txt", tmp_path / "user.txt"
     system.write_text("Antworte kurz: \u00fc.\n", encoding="utf-8")
@@ -116,27 +113,24 @@ def test_prompts(copy, tmp_path):
     assert "no-such-file" in prepare(copy, tmp_path / "o2", "--prompt", "no-such-file", code=2)
 
 
-@pytest.mark.parametrize(
-    ("column", "is_boxed", "answer"),
-    [
-        (27.0, False, "27"),
-        (0.5, False, "0.5"),
-        (204, False, "204"),
-        ("204 ", False, "204"),
-        (r"first $\boxed{1}$, so $\boxed{\frac{a}{b}}$.", True, r"\frac{a}{b}"),
-        (r"$\boxed{\left\{1,2\right\}}$", True, r"\left\{1,2\right\}"),
-        ("no box", True, ""),
-        (None, False, ""),
-        ("$69$,$84$", False, "69,84"),
-        (r"\$5", False, r"\$5"),
-        (r"$(-\infty, 0) \cup\{1\}$.", False, r"(-\infty, 0) \cup\{1\}"),
-        (r"$m_{\max }=n^{2}-n-1$", False, "m_{max}=n^{2}-n-1"),
-        ("$f(x)=a x+b$, where $b$ is an integer", False, "f(x)=a x+b"),
-        (r"so \boxed{np.arcsin(10/13)}", True, r"\arcsin(10/13)"),
-    ],
-)
-def test_final_answer(column, is_boxed, answer):
-    assert final_answer(column, is_boxed) == answer
+def test_final_answer():
+    boxed = {
+        r"first $\boxed{1}$, so $\boxed{\frac{a}{b}}$.": r"\frac{a}{b}",
+        "no box": "",
+        r"so \boxed{np.arcsin(10/13)}": r"\arcsin(10/13)",
+    }
+    plain = {
+        27.0: "27",
+        "204 ": "204",
+        None: "",
+        "$69$,$84$": "69,84",
+        r"\$5": r"\$5",
+        r"$(-\infty, 0) \cup\{1\}$.": r"(-\infty, 0) \cup\{1\}",
+        r"$m_{\max }=n^{2}-n-1$": "m_{max}=n^{2}-n-1",
+        "$f(x)=a x+b$, where $b$ is an integer": "f(x)=a x+b",
+    }
+    assert {column: final_answer(column, True) for column in boxed} == boxed
+    assert {column: final_answer(column, False) for column in plain} == plain
 
 
 def test_rows_that_fail_are_listed_and_can_be_left_out(copy, tmp_path):
@@ -201,7 +195,6 @@ def test_bad_input_is_refused_in_one_sentence(copy, tmp_path):
     for content, why in (
         (good.replace(b'"problem"', b'"question"'), "problem"),
         (good[:-25], "JSON parse error"),
-        (good.replace(b"What", b"Wh\xe4t"), "utf-8"),
         (b"", "it is empty"),
     ):
         file.write_bytes(content)
@@ -214,35 +207,29 @@ def test_bad_input_is_refused_in_one_sentence(copy, tmp_path):
     assert "has 1 rows, and the benchmark has 30; download it again" in prepare(copy, out, name="aime24", code=2)
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "message"),
-    [
-        (403, "GatedRepo", "is a gated dataset on the Hub"),
-        (404, "RevisionNotFound", "Revision 'v9' doesn't exist"),
-        pytest.param(0, "", "Couldn't reach|Connection", marks=pytest.mark.slow),  # nobody listens; it is tried again
-    ],
-)
-def test_what_the_hub_refuses(tmp_path, status, code, message):
-    class Hub(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(status)
-            self.send_header("X-Error-Code", code)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+class Hub(BaseHTTPRequestHandler):
+    """Has no revision v9."""
 
-        do_HEAD = do_GET
+    def do_GET(self):
+        self.send_response(404)
+        self.send_header("X-Error-Code", "RevisionNotFound")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
+    do_HEAD = do_GET
+
+
+@pytest.mark.parametrize("listens", [True, pytest.param(False, marks=pytest.mark.slow)])  # it is tried again
+def test_what_the_hub_refuses(tmp_path, listens):
     with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        port = server.server_port if status else 9
-        environment = os.environ | {"HF_ENDPOINT": f"http://127.0.0.1:{port}", "HF_HOME": str(tmp_path)}
+        hub = f"http://127.0.0.1:{server.server_port if listens else 9}"
         words = ["-m", "cw_plugin", "prepare", "aime24", "--revision", "v9", "--local-save-dir", tmp_path / "out"]
-        result = subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True)
+        result = python(*words, HF_ENDPOINT=hub, HF_HOME=str(tmp_path))
         server.shutdown()
     assert result.returncode == 2 and "Traceback" not in result.stderr
-    assert re.search(
-        rf"aime_2024, split train, cannot be read \(.*({message}).*--revision, and `hf auth", result.stderr
-    )
+    message = "Revision 'v9' doesn't exist" if listens else "Couldn't reach|Connection"
+    assert re.search(rf"aime_2024, split train, .* \(.*({message}).*--revision, and `hf auth", result.stderr)
 
 
 def test_verls_dataset_reads_the_papers_data(tmp_path):
@@ -264,14 +251,14 @@ def test_verls_dataset_reads_the_papers_data(tmp_path):
     dataset = RLHFDataset(list(map(str, benchmarks)), tokenizer, OmegaConf.create(config | {"return_raw_chat": True}))
     assert (len(dataset), len(rows(tmp_path / "out"))) == (30 + 40 + 500 + 272 + 675, 400)
     assert [turn["role"] for turn in dataset[0]["raw_prompt"]] == ["system", "user"]
-
-    def row(index: int) -> tuple:
-        return dataset[index]["data_source"], dataset[index]["index"], dataset[index]["reward_model"]["ground_truth"]
-
-    assert row(30) == ("knoveleng/AMC-23", 0, "27")
-    assert row(70) == ("HuggingFaceH4/MATH-500", 0, r"\left( 3, \frac{\pi}{2} \right)")
-    assert row(570) == ("knoveleng/Minerva-Math", 0, "1.6")
-    assert row(842) == ("knoveleng/OlympiadBench", 0, "2")
+    for place, name, answer in (
+        (30, "knoveleng/AMC-23", "27"),
+        (70, "HuggingFaceH4/MATH-500", r"\left( 3, \frac{\pi}{2} \right)"),
+        (570, "knoveleng/Minerva-Math", "1.6"),
+        (842, "knoveleng/OlympiadBench", "2"),
+    ):
+        row = dataset[place]
+        assert (row["data_source"], row["index"], row["reward_model"]["ground_truth"]) == (name, 0, answer)
     assert dataset[70]["extra_info"]["level"] == "2"
     assert dataset[570]["extra_info"]["subject"] == "Introduction to Astronomy (8.282J Spring 2006)"
     assert sum(dataset[i]["extra_info"]["unit"] is not None for i in range(842, 1517)) == 8

@@ -180,7 +180,7 @@ def test_the_quick_check_loads_neither_torch_nor_verl_and_is_silent(good):
         "import sys\n"
         "from cw_plugin.doctor import doctor\n"
         "assert doctor(sys.argv[1:], quick=True) == 0\n"
-        "assert not {'torch', 'verl', 'ray', 'pandas', 'sympy'} & sys.modules.keys()\n"
+        "assert not {'torch', 'verl', 'ray', 'pandas', 'sympy', 'math_verify', 'transformers'} & sys.modules.keys()\n"
     )
     result = python("-c", code, *good)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import signal
 import subprocess
@@ -17,14 +16,15 @@ import hostile
 import numpy as np
 import psutil
 import pytest
+import tokenizers
 from interpreter import ROOT, python
+from transformers import PreTrainedTokenizerFast
 
-from cw_plugin.data.answers import final_answer
 from cw_plugin.errors import DataError, OptionsError
 from cw_plugin.rewards import GradingPool, compute_score, ground_truth_problem
 from cw_plugin.rewards.boxed import final_boxed, normalize
 from cw_plugin.rewards.pool import shared_pool
-from cw_plugin.rewards.think import answer_section, matched, template_opens_think
+from cw_plugin.rewards.think import answer_section, matched
 
 COPIES = Path(os.environ.get("CW_GRPO_DATA", ROOT.parent / "shared" / "data"))
 BOXED = r"<think>so</think> The answer is $\boxed{%s}$."
@@ -111,27 +111,24 @@ def test_data_source_selects_the_extraction():
     assert compute_score("HuggingFaceH4/aime_2024", plain, "27")["acc"] == 1.0
 
 
-@pytest.mark.parametrize(
-    ("ground_truth", "why"),
-    [
-        (None, "is empty (None)"),
-        ("", "is empty ('')"),
-        (True, "True (bool)"),
-        (b"42", "b'42' (bytes)"),
-        (float("nan"), "nan (float)"),
-        (np.float32("inf"), "must be text or a finite number"),
-        (["42"], "is a list, ['42']; write it as one text"),
-        ({"a": 1}, "is a dict"),
-    ],
-)
-def test_what_cannot_be_a_ground_truth_is_refused_in_one_sentence(ground_truth, why):
-    with pytest.raises(DataError, match="data_source is 'some/data'") as error:
-        compute_score("some/data", BOXED % "42", ground_truth)
-    assert why in str(error.value)
-    assert why in ground_truth_problem(ground_truth) == ground_truth_problem(ground_truth, parse=False)
+REFUSED = [
+    (None, "is empty (None)"),
+    ("", "is empty ('')"),
+    (True, "True (bool)"),
+    (b"42", "b'42' (bytes)"),
+    (float("nan"), "nan (float)"),
+    (np.float32("inf"), "must be text or a finite number"),
+    (["42"], "is a list, ['42']; write it as one text"),
+    ({"a": 1}, "is a dict"),
+]
 
 
 def test_what_is_wrong_with_a_ground_truth():
+    for value, why in REFUSED:
+        with pytest.raises(DataError, match="data_source is 'some/data'") as error:
+            compute_score("some/data", BOXED % "42", value)
+        assert why in str(error.value)
+        assert why in ground_truth_problem(value) == ground_truth_problem(value, parse=False)
     assert [ground_truth_problem(value) for value in ("27", 27.0, r"\frac{1}{2}", "50%", "101_2")] == [None] * 5
     assert "cannot read the ground truth 'E_{1},E_{2}'" in ground_truth_problem("E_{1},E_{2}")
     assert ground_truth_problem(hostile.HANGING[0]) is None  # an answer in the same form is right at once
@@ -172,40 +169,28 @@ def test_an_error_that_verl_swallows_is_said_once():
     assert "is empty (None)" in said and "data_source is 'x'" in said
 
 
-@pytest.mark.parametrize(
-    ("response", "opened", "not_opened"),
-    [
-        # Matched if the template opened <think>, and if it did not.
+def test_format():
+    for response, opened, not_opened in [  # matched if the template opened <think>, and if it did not
         ("so\n</think>\n5", 1, 0),
-        ("<think>\nso\n</think>\n5", 0, 1),
         ("  <think>so</think>", 0, 1),
         ("5", 0, 0),
         ("<think>so", 0, 0),
         ("a</think>b</think>c", 0, 0),
         ("<think>a<think>b\n</think>\nc", 0, 0),
         ("hm <think>a\n</think>\nc", 0, 0),
-        ("<think>a\n</think>\nb<think>", 0, 0),
         ("</think><think>", 0, 0),
-        ("", 0, 0),
-    ],
-)
-def test_format(response, opened, not_opened):
-    assert (matched(response, True), matched(response, False)) == (opened, not_opened)
-    assert matched(response, None) == max(opened, not_opened)
+    ]:
+        assert (matched(response, True), matched(response, False)) == (opened, not_opened)
+        assert matched(response, None) == max(opened, not_opened)
 
 
 @pytest.mark.parametrize(("ending", "opens"), [("<think>\n", True), ("", False)])
 def test_the_chat_template_settles_who_opens(tmp_path, ending, opens):
-    transformers = pytest.importorskip("transformers")
-    tokenizers = pytest.importorskip("tokenizers")
     vocabulary = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "<unk>": 1}, unk_token="<unk>"))
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=vocabulary, unk_token="<unk>")
-    asked = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
-    tokenizer.chat_template = asked + "{% if add_generation_prompt %}<assistant>ENDING{% endif %}".replace(
-        "ENDING", ending
-    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=vocabulary, unk_token="<unk>")
+    generation = "{% if add_generation_prompt %}<assistant>" + ending + "{% endif %}"
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}" + generation
     tokenizer.save_pretrained(tmp_path)
-    assert template_opens_think(str(tmp_path)) is opens
     responses = "<think>a</think>", "a</think>"
     formats = [compute_score("x", response, "5", model_path=str(tmp_path))["format"] for response in responses]
     assert formats == ([0.0, 1.0] if opens else [1.0, 0.0])
@@ -216,18 +201,15 @@ def test_score_is_the_weighted_sum_and_the_keys_never_change():
         (BOXED % "27", 1.0, 1.0, "27"),
         (r"\boxed{27}", 1.0, 0.0, "27"),
         ("<think>so</think> no idea", 0.0, 1.0, ""),
-        ("", 0.0, 0.0, ""),
         (None, 0.0, 0.0, ""),
     ]:
         result = compute_score("x", response, "27", accuracy_weight=2.0, format_weight=0.5)
         assert result == {"score": 2.0 * acc + 0.5 * fmt, "acc": acc, "format": fmt, "pred": pred}
         assert [type(value) for value in result.values()] == [float, float, float, str]
 
-
-@pytest.mark.parametrize("option", [{"extraction": "train"}, {"time_limit": 0}])
-def test_an_option_that_does_not_exist_is_refused(option):
-    with pytest.raises(OptionsError, match=next(iter(option))):
-        compute_score("x", "5", "5", **option)
+    for option in ("extraction", "time_limit"):
+        with pytest.raises(OptionsError, match=option):
+            compute_score("x", "5", "5", **{option: 0})
 
 
 def test_boxes():
@@ -358,13 +340,6 @@ def test_a_forked_process_grades():
     assert (process.returncode, process.stdout, process.stderr) == (0, "child\nparent\n", "")
 
 
-def test_importing_the_reward_is_light():
-    heavy = ("torch", "sympy", "math_verify", "verl", "ray", "transformers", "pyarrow")
-    assert (
-        run_script(f"import sys, cw_plugin.rewards; print([m for m in {heavy} if m in sys.modules])").stdout == "[]\n"
-    )
-
-
 # Gold answers of the benchmarks that math-verify cannot read, by row.
 UNREADABLE = {
     "minerva": {
@@ -382,16 +357,8 @@ UNREADABLE = {
 @pytest.mark.skipif(not COPIES.is_dir(), reason="needs local copies of the benchmarks, see README")
 def test_the_golds_of_the_benchmarks():
     """Each gold equals itself in a response, and none is earned by the next row's different gold."""
-    from cw_plugin.data.sources import SOURCES
-
-    golds = []
-    for source in SOURCES.values():
-        if not source.training:
-            lines = (COPIES / source.path / f"{source.split}.jsonl").read_text(encoding="utf-8").splitlines()
-            answers = [final_answer(json.loads(line)[source.ground_truth], source.is_boxed) for line in lines]
-            golds += [(source.name, row, gold) for row, gold in enumerate(answers)]
+    golds = answer_classes.benchmark_answers(COPIES)
     assert len(golds) == 1517
-
     graded = grade_all(shared_pool(), [(gold, BOXED % gold, "evaluation") for _, _, gold in golds])
     failing = [(name, row) for (name, row, _), acc in zip(golds, graded, strict=True) if acc == 0.0]
     assert failing == [(name, row) for name, rows in UNREADABLE.items() for row in rows]
