@@ -56,22 +56,18 @@ def test_answers_are_named_by_model_and_step_and_averaged_by_question(tmp_path):
     assert named.model == "mine"
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"input": "q", "gts": "1", "acc": "yes"}', r"a.jsonl, line 2: acc is 'yes', not a number"),
-        ('{"input": "q", "gts": "1", "acc": NaN}', "line 2: acc is nan"),
-        ('{"input": "q", "gts": "1"}', "line 2 is no graded answer"),
-        ('{"input": "q', "line 2 is no graded answer"),
-        ("[]", "line 2 is no graded answer"),
-    ],
-)
-def test_damaged_answers_are_refused_with_their_file_and_line(tmp_path, line, message):
-    file = answered(tmp_path / "base", "a", [[1]])
-    with file.open("a") as stream:
-        stream.write(line + "\n")
-    with pytest.raises(DataError, match=message):
-        read_answers(tmp_path)
+def test_damaged_answers_are_refused_with_their_file_and_line(tmp_path):
+    for line, message in {
+        '{"input": "q", "gts": "1", "acc": "yes"}': r"a.jsonl, line 2: acc is 'yes', not a number",
+        '{"input": "q", "gts": "1", "acc": NaN}': "line 2: acc is nan",
+        '{"input": "q", "gts": "1"}': "line 2 is no graded answer",
+        '{"input": "q': "line 2 is no graded answer",
+        "[]": "line 2 is no graded answer",
+    }.items():
+        file = answered(tmp_path / "base", "a", [[1]])
+        file.write_text(file.read_text() + line + "\n")
+        with pytest.raises(DataError, match=message):
+            read_answers(tmp_path)
 
 
 def test_what_holds_no_answers_is_passed_over_or_named(tmp_path):

@@ -60,20 +60,14 @@ def calculate(module, _, folder, __, name, log):
     Path(config.trainer.validation_data_dir, "0.jsonl").write_text("".join(lines))
 
 
-def sums(folder: Path, *, system: str = "Think.", name: str = "sums", **changes) -> Path:
+def sums(folder: Path, *, system: str = "Think.", name: str = "sums", **changes) -> None:
     """Three questions; the answer of the last one is wrong."""
-    questions = [("What is 9 + 14?", "23"), ("What is 2 + 2?", "4"), ("What is 3 + 4?", "8")]
-    rows = [
-        {
-            "data_source": "knoveleng/AMC-23",
-            "prompt": [{"role": "system", "content": system}, {"role": "user", "content": question}],
-            "reward_model": {"style": "rule", "ground_truth": gold},
-        }
-        | changes
-        for question, gold in questions
-    ]
+    rows = []
+    for question, gold in {"What is 9 + 14?": "23", "What is 2 + 2?": "4", "What is 3 + 4?": "8"}.items():
+        prompt = [{"role": "system", "content": system}, {"role": "user", "content": question}]
+        truth = {"style": "rule", "ground_truth": gold}
+        rows.append({"data_source": "knoveleng/AMC-23", "prompt": prompt, "reward_model": truth} | changes)
     pq.write_table(pa.Table.from_pylist(rows), folder / f"{name}.parquet")
-    return folder / f"{name}.parquet"
 
 
 def run(folder: Path, *overrides: str, names=("sums",), model=MODEL, out="out") -> None:
@@ -217,7 +211,7 @@ def test_a_lora_checkpoint_is_not_evaluated_as_its_base_model(tmp_path):
         (["trainer.nnodes=1"], "name a model, .*given are 0 models, and sums"),
         (["MODEL", "--benchmarks", ""], "name a model, .*given are 1 models, and no benchmark"),
         (["MODEL", "--benchmarks", "sums@4={tmp}/sums.parquet"], "NAME=FILE.parquet; given are .*sums@4"),
-        (["{tmp}/nothing", *LENGTHS], "chat template of {tmp}/nothing cannot render"),
+        (["{tmp}/nothing", *LENGTHS], "chat template of {tmp}/nothing cannot render the prompts of sums"),
         (["{tmp}/run"], "run holds no model .*, and no whole checkpoint"),
         (["MODEL", "--benchmarks", "aime24"], "{tmp}/aime24/test.parquet cannot be read .*cw-grpo prepare"),
         (["MODEL", "--benchmarks", "s={tmp}/text.parquet"], "text.parquet cannot be read .*correct --benchmarks"),

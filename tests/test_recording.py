@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from reference import reference_weights
+from token_records import files_in
 from transformers import AutoTokenizer
 
 from cw_plugin import recording
@@ -37,10 +37,6 @@ def random_batch(seed: int, rows: int = 24, time: int = 60) -> Batch:
         torch.rand(rows, generator=g),
         lambda chosen: [(prompts[row], responses[row]) for row in chosen],
     )
-
-
-def files_in(folder: Path, scope: str = "group", kernel: str = "gaussian") -> TokenFiles:
-    return TokenFiles(folder, scope, kernel, logging.getLogger("test"))
 
 
 def recorded(files: TokenFiles, folder: Path, batch: Batch, step: int = 1) -> TokenRecord:

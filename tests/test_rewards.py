@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
@@ -134,39 +134,17 @@ def test_what_is_wrong_with_a_ground_truth():
     assert ground_truth_problem(hostile.HANGING[0]) is None  # an answer in the same form is right at once
 
 
-def run_script(code: str) -> subprocess.CompletedProcess[str]:
-    # Python 3.12 warns of a fork in a process with threads, which is what is tested.
-    return python("-W", "ignore::DeprecationWarning", "-c", code)
-
-
-ROLLOUT = """
-import asyncio, numpy, torch, types, verl
-from verl import DataProto
-from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
-from cw_plugin.rewards import compute_score
-
-tokenizer = types.SimpleNamespace(decode=lambda *_, **__: "5")
-rows = DataProto.from_dict(
-    tensors={"responses": torch.ones(1, 2).long(), "attention_mask": torch.ones(1, 2).long()},
-    non_tensors={"data_source": numpy.array(["x"]), "reward_model": numpy.array([{"ground_truth": None}])},
-)
-
-async def rollouts():
-    manager = NaiveRewardManager(None, tokenizer, compute_score)
-    manager.loop = asyncio.get_running_loop()
-    return await asyncio.gather(*(manager.run_single(rows) for _ in range(3)), return_exceptions=True)
-
-print(*(type(error).__name__ for error in asyncio.run(rollouts())))
-"""
-
-
-@pytest.mark.slow
-def test_an_error_that_verl_swallows_is_said_once():
+def test_an_error_that_verl_swallows_is_said_once(capsys, monkeypatch):
     """verl's agent loop logs what a reward raises in a worker's log, marks the prompt as failed, and goes on."""
-    process = run_script(ROLLOUT)
-    assert process.stdout == "DataError DataError DataError\n", process.stderr
-    (said,) = [line for line in process.stderr.splitlines() if "the reward failed" in line]
-    assert "is empty (None)" in said and "data_source is 'x'" in said
+    monkeypatch.setitem(sys.modules, "verl", sys)
+    monkeypatch.setattr("cw_plugin.rewards._said", set())
+    for _ in range(3):
+        with pytest.raises(DataError):
+            compute_score("x", "5", None)
+    (said,) = capsys.readouterr().err.splitlines()
+    assert (
+        said.startswith("cw_plugin: the reward failed") and "is empty (None)" in said and "data_source is 'x'" in said
+    )
 
 
 def test_format():
@@ -230,11 +208,17 @@ def grade_all(pool: GradingPool, jobs: list[tuple[str, str, str]]) -> list[float
         return list(threads.map(lambda job: pool.grade(*job).accuracy, jobs))
 
 
+def workers() -> set[psutil.Process]:
+    ours = {process.pid for process in psutil.Process().children()}
+    running = [process for process in psutil.process_iter(["cmdline"]) if process.pid in ours]
+    return {process for process in running if "cw_plugin.rewards.worker" in (process.info["cmdline"] or ())}
+
+
 @pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.slow)])
 def test_no_hostile_response_scores_or_breaks_the_pool(tmp_path, monkeypatch, every):
     """What is compared as a whole (a set, a list of assignments, a decimal comma) is bounded as well."""
     monkeypatch.chdir(tmp_path)  # the workers start here, and what they write would be here
-    others = len(workers_of(os.getpid()))  # of the pool that other tests share
+    others = len(workers())  # of the pool that other tests share
     pool = GradingPool(time_limit=0.3)
     jobs = [(hostile.GOLD, answer_section(text), "evaluation") for text in hostile.RESPONSES]
     jobs += [(gold, text, "training") for gold, text, _ in jobs if final_boxed(text) is None]
@@ -245,7 +229,7 @@ def test_no_hostile_response_scores_or_breaks_the_pool(tmp_path, monkeypatch, ev
     # 3 * 10^9 digits: the memory limit stops it before the time limit does, and the worker goes on.
     assert pool.grade(hostile.GOLD, BOXED % r"10^{3000000000} - 10^{3000000000} + 7919 + 0 \cdot 7^{7^{12}}").stopped
     assert grade_all(pool, [(hostile.GOLD, hostile.RIGHT, "training")] * 20) == [1.0] * 20
-    assert len(workers_of(os.getpid())) - others <= pool.workers
+    assert len(workers()) - others <= pool.workers
     pool.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -259,20 +243,10 @@ def test_a_grading_that_fails_is_said_in_the_log(caplog):
     assert caplog.text == ""
 
 
-def workers_of(pid: int) -> list[psutil.Process]:
-    def is_worker(process: psutil.Process) -> bool:
-        try:
-            return "cw_plugin.rewards.worker" in process.cmdline()
-        except psutil.NoSuchProcess:
-            return False
-
-    return [process for process in psutil.Process(pid).children(recursive=True) if is_worker(process)]
-
-
 def test_no_right_answer_is_lost_to_killed_workers():
     """Workers are killed while they start, wait and grade, one after another."""
     pool = GradingPool(workers=2)
-    before = set(workers_of(os.getpid()))
+    before = workers()
 
     def grade(number: int) -> float:
         return pool.grade(str(number), BOXED % number).accuracy
@@ -282,11 +256,11 @@ def test_no_right_answer_is_lost_to_killed_workers():
         graded = [threads.submit(grade, number) for number in range(200)]
         for _ in range(3):
             time.sleep(0.5)
-            for process in set(workers_of(os.getpid())) - before:
+            for process in workers() - before:
                 process.kill()
         assert [future.result() for future in graded] == [1.0] * 200
     pool.close()
-    assert set(workers_of(os.getpid())) == before
+    assert workers() == before
 
 
 def test_an_answer_that_waited_for_long_survives_a_killed_worker():
@@ -312,45 +286,36 @@ def test_no_worker_outlives_a_killed_parent():
         "print(*(child.pid for child in psutil.Process().children()), flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    process = run_script(code)
+    process = python("-c", code)
     assert process.returncode == -signal.SIGKILL and process.stdout.strip(), process.stderr
     started = [psutil.Process(int(pid)) for pid in process.stdout.split() if psutil.pid_exists(int(pid))]
     assert psutil.wait_procs(started, timeout=60)[1] == []
 
 
-FORKING = """
-import os, sys
-from cw_plugin.rewards import compute_score
-
-right = lambda: compute_score("x", r"\\boxed{5}", "5")["acc"] == 1.0
-assert right()
-child = os.fork()
-assert right()
-if child == 0:
-    print("child", flush=True)
-    sys.exit()  # with the handlers at exit, which must leave the parent's workers alone
-assert os.waitpid(child, 0)[1] == 0
-assert right()
-print("parent", flush=True)
-"""
-
-
 def test_a_forked_process_grades():
-    process = run_script(FORKING)
+    code = """if True:
+        import os, sys
+        from cw_plugin.rewards import compute_score
+
+        right = lambda: compute_score("x", r"\\boxed{5}", "5")["acc"] == 1.0
+        assert right()
+        child = os.fork()
+        assert right()
+        if child == 0:
+            print("child", flush=True)
+            sys.exit()  # with the handlers at exit, which must leave the parent's workers alone
+        assert os.waitpid(child, 0)[1] == 0
+        assert right()
+        print("parent", flush=True)
+    """
+    # Python 3.12 warns of a fork in a process with threads, which is what is tested.
+    process = python("-W", "ignore::DeprecationWarning", "-c", code)
     assert (process.returncode, process.stdout, process.stderr) == (0, "child\nparent\n", "")
 
 
-# Gold answers of the benchmarks that math-verify cannot read, by row.
-UNREADABLE = {
-    "minerva": {
-        27: r"L_{\odot} and M_{\odot}: no symbol may be a subscript",
-        138: r"\gamma is Euler's constant, and dividing by a function of it goes wrong",
-        261: "E_{0}: E is Euler's number and takes no subscript",
-        268: "E_{1}, as above",
-        269: "E_{1}, as above",
-    },
-    "olympiadbench": {96: r"t(0,4] is a misprint of an interval"},
-}
+# Rows whose ground truth math-verify cannot read: a symbol as a subscript, Euler's number with one, Euler's constant
+# beside a function of it; and a misprinted interval.
+UNREADABLE = {"minerva": [27, 138, 261, 268, 269], "olympiadbench": [96]}
 
 
 @pytest.mark.slow

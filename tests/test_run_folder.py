@@ -25,19 +25,10 @@ MODEL = "+model={a: 1, b: [x, y]}"
 # What main_ppo leaves behind: hydra's folder, metrics, a checkpoint every second step and at the end. With CRASH=N it
 # ends after that step, with WAIT=N it waits there, beside a daemon that nothing ties to it. FIRST is added to the
 # metrics before its first step, and FILL fills the disk.
-TRAINER = '''
-import json, os, subprocess, sys, time
+TRAINER = """
+import json, os, subprocess, time
 from pathlib import Path
 import hydra
-
-DAEMON = """
-import os, sys, time
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        open(sys.argv[1], "w").write(str(os.getpid()))
-        time.sleep(300)
-"""
 
 @hydra.main(config_path=None, version_base=None)
 def main(config):
@@ -55,7 +46,8 @@ def main(config):
             metrics.write(json.dumps({"step": step, "data": {"training/global_step": step}}) + "\\n")
             metrics.flush()
             if os.environ.get("WAIT") == str(step):
-                subprocess.run([sys.executable, "-c", DAEMON, run / "daemon.pid"], env={}, check=True)
+                daemon = "setsid sleep 300 & echo $! > daemon.pid"
+                subprocess.run(daemon, shell=True, cwd=run, env={}, check=True)
                 time.sleep(300)
             if os.environ.get("CRASH") == str(step):
                 os._exit(int(os.environ["CODE"]))
@@ -65,7 +57,7 @@ def main(config):
                         file.write(bytes(1 << 20))
 
 main()
-'''
+"""
 
 
 @pytest.fixture
@@ -200,14 +192,10 @@ def heed_signals() -> None:
 @pytest.fixture
 def waiting(trainer: Path, run: Path, tmp_path) -> Iterator[tuple[subprocess.Popen, list[psutil.Process]]]:
     """A launcher whose run has got to its third step, and the run's processes: a daemon, the trainer, the guard."""
-    with open(tmp_path / "printed", "w") as printed:
-        launcher = subprocess.Popen(
-            command(trainer, run, SEED),
-            env=os.environ | {"WAIT": "3"},
-            stdout=printed,
-            stderr=subprocess.STDOUT,
-            preexec_fn=heed_signals,
-        )
+    env, errors = os.environ | {"WAIT": "3"}, subprocess.STDOUT
+    with open(tmp_path / "printed", "w") as out:
+        words = command(trainer, run, SEED)
+        launcher = subprocess.Popen(words, env=env, stdout=out, stderr=errors, preexec_fn=heed_signals)
     pid = run / "daemon.pid"
     wait_for(lambda: pid.exists() and pid.read_text(), "the daemon did not start")
     (guard,) = psutil.Process(launcher.pid).children()

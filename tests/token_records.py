@@ -1,67 +1,63 @@
-"""Token records as a run writes them, for tests of the token page."""
+"""Token records of made-up responses, written as a run writes them."""
 
 from __future__ import annotations
 
-import json
-import re
+import logging
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+import torch
+
+from cw_plugin.recording import Batch, TokenFiles
 
 # A tokenizer of bytes may cut a character: decoded alone, neither part is text.
-# fmt: off
-WORDS = ["Then", " the", " total", " is", "\\frac{", "12", " \\times", "}", ".", "\n", "\n\n", "\t", "  ", "\ufffd",
-         "<think>"]
-# fmt: on
+WORDS = ["Then", " total", "\\frac{", "12", " \\times", "}", ".", "\n", "\n\n", "\t", "  ", "\ufffd", "<think>"]
+PROMPT = "<|im_start|>user\nWhat is the remainder of {} divided by {}?<|im_end|>\n<|im_start|>assistant\n"
+
+
+def files_in(folder: Path, scope: str = "group", kernel: str = "gaussian") -> TokenFiles:
+    return TokenFiles(folder, scope, kernel, logging.getLogger("test"))
 
 
 def write_record(
-    path: Path,
+    files: TokenFiles,
+    step: int,
     rng: np.random.Generator,
     lengths: dict[int, list[int]],
-    kernel: str = "gaussian",
     responses: dict[int, list[list[str]]] | None = None,
-) -> pa.Table:
-    """Write a record and return its table, without text's dictionary.
+) -> None:
+    """Write a record of prompt groups, whose rows alternate in the batch.
 
     Args:
-        lengths: tokens of each response of each prompt group. The rows of the batch go round the groups.
+        lengths: tokens of each response of each group; as many responses in each.
         responses: the tokens' texts, of these lengths; made up if not given.
     """
-    columns: dict[str, list[np.ndarray]] = {}
-    for number, (group, of_responses) in enumerate(lengths.items()):
-        texts = (responses or {}).get(group) or [[*rng.choice(WORDS, length)] for length in of_responses]
-        words = [str(word) for text in texts for word in text]
-        reward = rng.choice([0.0, 0.1, 1.0, 2.0], len(texts)).astype(np.float32)
-        reward[:2] = 0.1, 2.0  # they differ
-        a = np.repeat((reward - reward.mean()) / (reward.std() + 1e-6), of_responses)
-        x = -(rng.gamma(0.25, 1.0, len(words)) ** 1.7)  # most tokens are certain
-        c = (x - x.mean()) * (a - a.mean())
-        w = np.exp(-(c**2) / (2 * c.var()))
-        for name, values in {
-            "group": np.full(len(words), group, np.int32),
-            "row": np.repeat(np.arange(len(texts)) * len(lengths) + number, of_responses).astype(np.int32),
-            "position": np.concatenate([np.arange(length) for length in of_responses]).astype(np.int32),
-            "token_id": np.array([zlib.crc32(word.encode()) >> 8 for word in words], np.int32),
-            "text": np.array(words, dtype=object),
-            "log_prob": x.astype(np.float32),
-            "advantage": a.astype(np.float32),
-            "covariance": c.astype(np.float32),
-            "kernel": w.astype(np.float32),
-            "weight": (w * len(w) / w.sum() if kernel == "gaussian" else np.ones(len(w))).astype(np.float32),
-            "reward": np.repeat(reward, of_responses),
-        }.items():
-            columns.setdefault(name, []).append(values)
-    table = pa.table({name: np.concatenate(values) for name, values in columns.items()})
-    prompt = "<|im_start|>user\nWhat is the remainder of {} divided by {}?<|im_end|>\n<|im_start|>assistant\n"
-    about = {"step": re.findall(r"step_(\d+)", path.name)[0], "scope": "group", "kernel": kernel,
-             "groups": str(2 * len(lengths)), "tokens": str(2 * len(table)),
-             "prompts": json.dumps({group: prompt.format(17 * group + 3, group + 2) for group in lengths})}  # fmt: skip
-    place = table.column_names.index("text")
-    stored = table.set_column(place, "text", table["text"].dictionary_encode()).replace_schema_metadata(about)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(stored, path, compression="zstd")
-    return table
+    words: dict[int, str] = {}
+
+    def ids(texts: list[str]) -> torch.Tensor:
+        numbers = [zlib.crc32(text.encode()) >> 8 for text in texts]
+        words.update(zip(numbers, texts, strict=True))
+        return torch.tensor(numbers)
+
+    rows = [(group, i) for i in range(len(next(iter(lengths.values())))) for group in lengths]
+    given = responses or {}
+    texts = [given[g][i] if g in given else rng.choice(WORDS, lengths[g][i]).tolist() for g, i in rows]
+    sequences = [(ids([PROMPT.format(17 * g + 3, g + 2)]), ids(text)) for (g, _), text in zip(rows, texts, strict=True)]
+    rewards = torch.tensor(rng.choice([0.0, 0.1, 1.0, 2.0], len(rows)))
+    rewards[: 2 * len(lengths)] = torch.tensor([0.1, 2.0]).repeat_interleave(len(lengths))  # they differ in each group
+    width = max(map(len, texts))
+    batch = Batch(
+        -torch.tensor(rng.gamma(0.25, 1.0, (len(rows), width)) ** 1.7),  # most tokens are certain
+        rewards - rewards.mean(),
+        torch.arange(width) < torch.tensor([len(text) for text in texts])[:, None],
+        torch.tensor([group for group, _ in rows]),
+        rewards,
+        lambda chosen: [sequences[row] for row in chosen],
+    )
+    tokenizer = SimpleNamespace(
+        decode=lambda numbers, skip_special_tokens: "".join(words[number] for number in numbers),
+        batch_decode=lambda several: [words[number] for (number,) in several],
+    )
+    files.write(step, batch, tokenizer)
