@@ -16,6 +16,15 @@ Answers = dict[str, dict[str, list[str]]]
 
 # fmt: off
 EQUAL: Answers = {
+    "plain": {
+        "27": ["27.0", "x = 27"], "1234": ["1,234"], r"\frac{1}{2}": ["0.5"], r"\frac43": [r"\dfrac{4}{3}"],
+        "4.4e7": [r"4.4 \times 10^{7}"], r"1 \times 10^{-5}": ["1e-5"], r"7\text{ hours}.": ["7"], "30": [r"30^\circ"],
+        "1,-2": ["-2, 1"], r"3 \pm 2\sqrt{2}": [r"3-2\sqrt{2}, 3+2\sqrt{2}"], r"\text{(C)}": ["C"],
+        r"\left( 3, \frac{\pi}{2} \right)": [r"(3, \pi/2)"], r"\text{Evelyn}": [r"\text{Evelyn}"],
+        r"(2,12) \cup (12,102)": [r"(2, 12) \cup (12, 102)"], r"\frac{1}{m} t": [r"\frac{t}{m}"],
+        "(a+5)(b+2)": ["ab + 2a + 5b + 10"], r"29,\!322": ["29322"], r"\infty": [r"\infty"],
+        r"\begin{pmatrix} -7 \\ 16 \end{pmatrix}": [r"\begin{bmatrix} -7 \\ 16 \end{bmatrix}"],
+    },
     "several boxes": {
         "(2,2),(6,2)": [r"\boxed{(2,2)} \quad \text{and} \quad \boxed{(6,2)}"],
         "(4,1),(7,9)": [r"$$\boxed{(4, 1)} \text{ for part (a) and } \boxed{(7, 9)}$$"],
@@ -25,9 +34,7 @@ EQUAL: Answers = {
             r"\boxed{3} (for $n=1$) and \boxed{8} (for $n=2$)", r"\boxed{3} apples and \boxed{8} pears",
         ],
         "3,8,11": [r"$\boxed{3}$, $\boxed{8}$, and $\boxed{11}$"],
-        "p = 31, q = 6": [r"\boxed{p = 31} \quad \text{and} \quad \boxed{q = 6}"],
         "y_{1}=x^2+1, y_{2}=3x": [r"\(y_1 = \boxed{x^2+1}\) and \(y_2 = \boxed{3x}\)"],
-        r"\frac{3+\sqrt7}5, \frac{3-\sqrt7}5": [r"\boxed{\frac{3+\sqrt7}{5}} \text{and} \boxed{\frac{3-\sqrt7}{5}}"],
         r"\boxed{3} \text{ and } \boxed{8}": ["8, 3"], "(3,4)": ["\\boxed{(3,4)}\n\n\\[\\boxed{(3,4)}\\]"],
     },
     "assignments": {
@@ -85,6 +92,17 @@ EQUAL: Answers = {
     },
 }
 UNEQUAL: Answers = {
+    "plain": {
+        "27": ["28", "-27", "27.01"], "2": ["1,2,3", r"\{2, 3\}", r"1 \text{ or } 2", r"\pm 2"],
+        "(1,2)": ["(2,1)", "[1,2]"], "a + b + c": ["a + b"], "2 t": ["2"], "x+1": ["x"], "2e-27": ["1.325e-27"],
+        "4.4e7": [r"4.4 \cdot 7 \cdot e"],  # how math-verify reads 4.4e7
+        r"\frac{1}{m} t": [r"\frac{1}{m}"],  # t is no tonne
+        "5.3e-9": ["0"], "10^{30}": ["10^{30} + 1"], r"\text{even}": [r"\text{odd}"], "0": [r"\frac{0}{0}"],
+        r"\infty": [r"-\infty", "7"], "7": [r"\infty"],
+        # Ground truths that math-verify cannot read, and what it would read instead.
+        r"\frac{": [r"\frac{", "0"], "E_{1},E_{2}": ["E_{1},E_{2}"], r"\frac{0}{0}": [r"\frac{0}{0}", "0"],
+        r"\frac{1}{3} E_{1}+\frac{2}{3} E_{2}": [r"\frac{1}{3} E_{1}+\frac{2}{3} E_{2}", r"\frac{2}{3}"],
+    },
     "several boxes": {
         "(6,2)": [r"\boxed{(2,2)} \quad \text{and} \quad \boxed{(6,2)}"],
         "8": [

@@ -12,32 +12,27 @@ GUESSES = ["7", "79", "791", "7918", "7919", "7920", "17919", "-7919", "79.19"]
 
 # Each of these keeps sympy or a regular expression busy for longer than any time limit.
 HANGING = [
-    "9^{9^{9^{9}}}", "9^{9^{9^{9^{9}}}} - 9^{9^{9^{9^{9}}}} + 7918", "99999999^{99999999}", "((10^{9})!)!", "10^{8}!",
-    "(12345678)!", r"\binom{10^{9}}{5 \cdot 10^{8}}", r"\sum_{k=1}^{10^{9}} \frac{1}{k^3+1}",
+    "9^{9^{9^{9}}}", "9^{9^{9^{9^{9}}}} - 9^{9^{9^{9^{9}}}} + 7918", "99999999^{99999999}", "((10^{9})!)!",
+    r"\binom{10^{9}}{5 \cdot 10^{8}}", r"\sum_{k=1}^{10^{9}} \frac{1}{k^3+1}",
     r"\prod_{k=1}^{10^{9}} (k^2+1)", r"\int_0^1 \frac{\sin(x^{x^{x}})}{\ln(1+x^{5})} dx",
     r"\sqrt[3]{2+\sqrt[3]{3+\sqrt[3]{5+\sqrt[3]{7+\sqrt[3]{11+\sqrt[3]{13}}}}}}", "(x+1)^{100000} - x",
-    r"\lim_{n \to \infty} \frac{n!^{n!}}{(n^n)!}", r"2^{2^{2^{2^{2^{2}}}}}", r"\log(10^{10^{10^{10}}})",
-    r"\frac{(10^7)!}{(10^7-1)!^{10^7}}", r"\sin(10^{10^{10}})",
+    r"\lim_{n \to \infty} \frac{n!^{n!}}{(n^n)!}", r"\log(10^{10^{10^{10}}})", r"\sin(10^{10^{10}})",
     r"\left(\sqrt{2}+\sqrt{3}+\sqrt{5}+\sqrt{7}+\sqrt{11}+\sqrt{13}\right)^{60}",
     r"\lfloor \pi \cdot 10^{10^{9}} \rfloor", r"\gcd(3^{10^9}, 7^{10^9})",
 ]
 
 _PYTHON = [
-    "__import__('os').system('touch pwned')", "open('pwned', 'w').write('x')", 'exec(\'open("pwned","w")\')',
-    "eval('7918+1')", "[c for c in ().__class__.__base__.__subclasses__()]", "(lambda: open('pwned', 'w'))()",
-    "1 if open('pwned','w') else 2", "os.kill(os.getpid(), 9)", "exit()", "raise SystemExit", "sympify('7919')",
-    "Symbol('x').__class__", "True == 1", "{x for x in range(10**9)}", r"\input{/etc/passwd}",
-    r"\write18{touch pwned}", r"\openout1=pwned", r"\def\a{\a\a}\a", "`touch pwned`", "$(touch pwned)",
+    "__import__('os').system('touch pwned')", "open('pwned', 'w').write('x')", "eval('7918+1')",
+    "(lambda: open('pwned', 'w'))()", "os.kill(os.getpid(), 9)", "exit()", "sympify('7919')", "True == 1",
+    "{x for x in range(10**9)}", r"\write18{touch pwned}", r"\openout1=pwned", r"\def\a{\a\a}\a", "$(touch pwned)",
 ]
 
 _NOISE = [
-    "", " ", "\x00", "\x00" * 1000, "".join(map(chr, range(32))), "\u202e9197", "\uff17\uff19\uff11\uff19\uff10",
-    "\U0001d7df", "\ud7ff\ue000\uffff", "\U0001f916" * 5000, "\\", "\\" * 10001, "{" * 5000, "}" * 5000, "{}" * 20000,
-    "$" * 20001, "$$" * 10000, "\\(" * 5000, "\\[" * 5000 + "1", "\n" * 100_000, "and " * 30_000, "answer: " * 20_000,
-    "final answer is " * 10_000, "The final answer is $" * 5_000, "1," * 50_000, "1 " * 50_000, "1.2.3.4" * 10_000,
-    "(" * 3000 + "1" + ")" * 3000, "-" * 50_000 + "1", "=" * 20_000, "1=" * 20_000 + "2", "9" * 200_000,
-    "0." + "1" * 150_000, "a" * 200_000, "\\frac" * 20_000, "\\sqrt" * 20_000, "\\left(" * 10_000, "<think>" * 20_000,
-    "</think>" * 20_000,
+    "", " ", "".join(map(chr, range(32))), "\u202e9197", "\uff17\uff19\uff11\uff19\uff10", "\ud7ff\ue000\uffff",
+    "\U0001f916" * 5000, "\\" * 10001, "{" * 5000, "}" * 5000, "{}" * 20000, "$" * 20001, "\\(" * 5000,
+    "\\[" * 5000 + "1", "\n" * 100_000, "and " * 30_000, "The final answer is $" * 5_000, "1," * 50_000, "1 " * 50_000,
+    "1.2.3.4" * 10_000, "-" * 50_000 + "1", "1=" * 20_000 + "2", "9" * 200_000, "0." + "1" * 150_000, "a" * 200_000,
+    "\\frac" * 20_000, "\\left(" * 10_000, "</think>" * 20_000,
 ]
 
 _NESTED = [
@@ -94,15 +89,11 @@ def _boxed(content: str) -> str:
 
 
 _WHOLE = [
-    r"<think>\boxed{7919}</think> I do not know.", r"<think>\boxed{7919}</think> \boxed{7918}",
-    r"\boxed{7919} is what one would think, but it is \boxed{7918}", r"<think>The final answer is $7919$</think>",
-    r"<think>\boxed{7919}</think></think>", r"\boxed{7918}, \boxed{7919}", r"\boxed{7918} or \boxed{7919}",
-    r"$\boxed{7918}$ and $\boxed{7919}$", r"\boxed{7918}$\boxed{7919}$",
-    " ".join(rf"\boxed{{{guess}}}" for guess in range(7900, 7920)),
+    r"<think>\boxed{7919}</think> I do not know.", r"<think>The final answer is $7919$</think>",
+    r"<think>\boxed{7919}</think></think>", r"\boxed{7918}, \boxed{7919}", r"\boxed{7918}$\boxed{7919}$",
     ", ".join(rf"$\boxed{{{guess}}}$" for guess in range(7900, 7920)), r"\boxed{7919", r"\boxed 7918", r"boxed{7918}",
-    r"\boxed{}", r"\boxed{}{7918}", r"\boxed{7918}" * 5000, r"\boxed{" * 20_000, r"\boxed{1}" * 20_000,
-    "".join(rf"\boxed{{{i}}}" for i in range(5000)), r"\boxed{7918} \quad \text{and} \quad \boxed{7919}",
-    r"\boxed{7918} \text{ for part (a) and } \boxed{7919}", r"\(x_1 = \boxed{7918}\) or \(x_2 = \boxed{7919}\)",
+    r"\boxed{}", r"\boxed{}{7918}", r"\boxed{7918}" * 5000, r"\boxed{" * 20_000,
+    "".join(rf"\boxed{{{i}}}" for i in range(5000)), r"\(x_1 = \boxed{7918}\) or \(x_2 = \boxed{7919}\)",
     r"\boxed{1} for part (a) and " * 5000 + r"\boxed{7919}", (r"\boxed{1}" + "for " * 17) * 3000,
     (r"\boxed{1} in " + "and " * 16) * 3000, (r"\boxed{1}" + r"\quad" * 14) * 2000 + r"\boxed{7919}",
     (r"\boxed{1}" + " " * 70) * 2000 + r"\boxed{7919}", r"\boxed{7918}" + " " * 199_000 + r"\boxed{1}",

@@ -17,6 +17,8 @@ from cw_plugin.settings import differences
 
 SCRIPTS = sorted(path.name for path in (ROOT / "examples").glob("run_*.sh"))
 METHODS = ("cw_grpo", "grpo", "clip_cov")
+# Which rows of the table a run is of, by what its script's name or its method has.
+CONDITIONS = {"": "", "FSDP": "fsdp", "Megatron": "megatron", "1.5B": "1_5b", "7B": "7b", "clip_cov": "clip_cov"}
 
 
 def compose(script: str, method: str, *overrides: str, cwd: Path = ROOT, **knobs: str) -> DictConfig:
@@ -39,17 +41,6 @@ def table() -> list[tuple[str, str, str]]:
     return [(match[1] or "", match[2], match[3]) for match in map(pattern.fullmatch, lines)]  # type: ignore[index]
 
 
-def is_about(condition: str, script: str, method: str) -> bool:
-    return {
-        "": True,
-        "FSDP": "fsdp" in script,
-        "Megatron": "megatron" in script,
-        "1.5B": "1_5b" in script,
-        "7B": "7b" in script,
-        "clip_cov": method == "clip_cov",
-    }[condition]
-
-
 @pytest.mark.parametrize("script", [*SCRIPTS, "quickstart_cpu.sh", "eval_benchmarks.sh", "trl/paper.sh"])
 def test_help_prints_the_scripts_first_comment(script):
     said = bash(script, "--help").stdout
@@ -59,7 +50,7 @@ def test_help_prints_the_scripts_first_comment(script):
 def test_every_script_composes_to_the_table_and_passes_verls_checks(composed):
     for (script, method), config in composed.items():
         for condition, key, value in table():
-            if is_about(condition, script, method):
+            if CONDITIONS[condition] in f"{script} {method}":
                 assert OmegaConf.select(config, key) == yaml.safe_load(value.replace("e-", ".0e-")), (script, key)
         assert config.algorithm.adv_estimator == ("cw_grpo" if method == "cw_grpo" else "grpo")
         assert config.trainer.n_gpus_per_node == 4

@@ -35,38 +35,13 @@ def accuracies(gold: object, text: str) -> tuple[float, ...]:
     return tuple(compute_score("x", text, gold, extraction=how)["acc"] for how in ("training", "evaluation"))
 
 
-# fmt: off
-RIGHT = [
-    ("27", "27"), ("27", "27.0"), ("27", "x = 27"), ("1234", "1,234"), (r"\frac{1}{2}", "0.5"),
-    (r"\frac43", r"\dfrac{4}{3}"), ("62.5%", r"62.5\%"), ("4.4e7", r"4.4 \times 10^{7}"),
-    (r"1 \times 10^{-5}", "1e-5"), ("45", r"45 \text{ minutes}"), (r"7\text{ hours}.", "7"), ("30", r"30^\circ"),
-    ("1,-2", "-2, 1"), (r"3 \pm 2\sqrt{2}", r"3-2\sqrt{2}, 3+2\sqrt{2}"), (r"\text{(C)}", "C"),
-    (r"\left( 3, \frac{\pi}{2} \right)", r"(3, \pi/2)"), (r"\text{Evelyn}", r"\text{Evelyn}"),
-    (r"(2,12) \cup (12,102)", r"(2, 12) \cup (12, 102)"), (r"\frac{1}{m} t", r"\frac{t}{m}"),
-    ("(a+5)(b+2)", "ab + 2a + 5b + 10"),
-    (r"\begin{pmatrix} -7 \\ 16 \end{pmatrix}", r"\begin{bmatrix} -7 \\ 16 \end{bmatrix}"),
-    (r"29,\!322", "29322"), (r"\infty", r"\infty"), (r"-\infty", r"-\infty"),
-    (42, "42"), (42.0, "42"), (-0.5, r"-\frac{1}{2}"), (1e-07, "10^{-7}"), (6.02e23, r"6.02 \times 10^{23}"),
-    (np.int64(42), "42"), (np.float32(0.1), "0.1"), (np.float64(42), "42.0"), (Decimal("12.50"), "12.5"),
-]
-WRONG = [
-    ("27", "28"), ("27", "-27"), ("27", "27.01"), ("2", "1,2,3"), ("2", r"\{2, 3\}"), ("2", r"1 \text{ or } 2"),
-    ("2", r"\pm 2"), ("(1,2)", "(2,1)"), ("(1,2)", "[1,2]"), ("a + b + c", "a + b"), ("2 t", "2"), ("x+1", "x"),
-    ("4.4e7", r"4.4 \cdot 7 \cdot e"),  # how math-verify reads 4.4e7
-    (r"\frac{1}{m} t", r"\frac{1}{m}"),  # t is no tonne
-    ("5.3e-9", "0"), ("2e-27", "1.325e-27"), ("10^{30}", "10^{30} + 1"), (r"\text{even}", r"\text{odd}"),
-    ("0", r"\frac{0}{0}"), (r"\infty", r"-\infty"), (r"\infty", "7"), ("7", r"\infty"), (42.0, "43"),
-    # Ground truths that math-verify cannot read, and what it would read instead.
-    *((gold, answer) for gold in (r"\frac{", "E_{1},E_{2}", r"\frac{1}{3} E_{1}+\frac{2}{3} E_{2}", r"\frac{0}{0}")
-      for answer in (gold, r"\frac{2}{3}", "0", "")),
-]
-# fmt: on
-
-
-@pytest.mark.parametrize(("right", "pairs"), [(1.0, RIGHT), (0.0, WRONG)], ids=["right", "wrong"])
-def test_boxed_answers(right, pairs):
-    misjudged = [pair for pair in pairs if accuracies(pair[0], BOXED % pair[1]) != (right, right)]
-    assert misjudged == []
+def test_numbers_are_ground_truths_too():
+    for gold, answer in [
+        (42, "42"), (42.0, "42"), (-0.5, r"-\frac{1}{2}"), (1e-07, "10^{-7}"), (6.02e23, r"6.02 \times 10^{23}"),
+        (np.int64(42), "42"), (np.float32(0.1), "0.1"), (Decimal("12.50"), "12.5"),
+    ]:  # fmt: skip
+        assert accuracies(gold, BOXED % answer) == (1.0, 1.0)
+    assert accuracies(42.0, BOXED % "43") == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("kind", answer_classes.EQUAL)
