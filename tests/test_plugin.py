@@ -94,51 +94,17 @@ assert not [name for name in sys.modules if name.startswith('cw_plugin.verl_inte
     assert result.returncode == 0, result.stderr
 
 
-INACTIVE = "megatron.core.tensor_parallel.random 2.0 False function True False None None True 1"
-ACTIVE = "verl_cpu.megatron 0.05 True FunctionWrapper False True cuda 1 False 2"
-
-
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [({}, INACTIVE), pytest.param({"VERL_PLATFORM": "cpu"}, ACTIVE, marks=pytest.mark.slow)],
-)
-def test_nothing_of_the_cpu_platform_is_active_unless_asked_for(environment, expected):
-    """Nor is vLLM's plugin. On the platform, two trainings on one machine do not share the socket of the weights: each
-    has a Ray of its own, and both are its first job."""
+def test_nothing_of_the_cpu_platform_is_active_unless_asked_for():
+    """Nor is vLLM's plugin. That it is active if asked for, every run on a CPU shows."""
     code = """
 import os, sys
 from importlib.metadata import entry_points
 import verl
-from megatron.core.tensor_parallel import random
-from torch.distributed.fsdp import CPUOffloadPolicy
-from verl.plugin.platform import platform_manager
-from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
-from verl.utils import distributed
-from verl.workers.engine.fsdp import transformer_impl
-from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension as Receiver
-from vllm import _custom_ops
-sampler = {'max_off_policy_threshold': None, 'max_off_policy_strategy': 'drop', 'sampler_kwargs': {}}
-receiver = object.__new__(Receiver); receiver.model_runner = None; receiver.local_rank = 0
-names = set()
-for os.environ['RAY_RAYLET_PID'] in ('7', '77'):
-    names.add(receiver._get_zmq_handle())
-assert all('01000000' in name for name in names)
 (plugin,) = [e for e in entry_points(group='vllm.general_plugins') if e.name == 'verl_cpu']
-before = _custom_ops._supports_onednn
 plugin.load()()
-print(random._get_cuda_rng_state.__module__,
-      ReplayBufferAsync(trainer_mode='colocate_async', trainer_config={}, **sampler).poll_interval,
-      'cpu' in platform_manager.PlatformRegistry.registered_names(),
-      type(distributed.initialize_global_process_group_ray).__name__,
-      transformer_impl.CPUOffloadPolicy is CPUOffloadPolicy,
-      'verl_cpu.platform' in sys.modules,
-      os.environ.get('VERL_ENGINE_DEVICE'),
-      os.environ.get('VLLM_CPU_KVCACHE_SPACE'),
-      _custom_ops._supports_onednn == before,
-      len(names))
+print('verl_cpu' in sys.modules, 'verl_cpu.patches' in sys.modules, 'VERL_ENGINE_DEVICE' in os.environ)
 """
-    printed = python(code, VERL_RAY_JOB_ID="01000000", **environment).stdout.split()[-10:]
-    assert " ".join(printed) == expected
+    assert python(code).stdout.split()[-3:] == ["True", "False", "False"]
 
 
 def test_a_plugin_that_fails_is_seen_and_imported_after_verl_it_registers():
@@ -151,18 +117,13 @@ def test_a_plugin_that_fails_is_seen_and_imported_after_verl_it_registers():
     assert "ModuleNotFoundError" in line and "wrapt" in line
 
 
-@pytest.mark.parametrize("gone", ["function", pytest.param("module", marks=pytest.mark.slow)])
-def test_main_ppo_refuses_a_verl_of_another_shape_and_rows_without_ground_truth_before_ray(tmp_path, gone):
+def test_main_ppo_refuses_a_verl_of_another_shape_and_rows_without_ground_truth_before_ray(tmp_path):
     """A changed copy of verl, whose legacy trainer is whole: an error that names what is missing, or file and rows."""
     shutil.copytree(VERL, tmp_path / "verl", ignore=shutil.ignore_patterns("__pycache__"))
     v1 = tmp_path / "verl" / "trainer" / "ppo" / "v1"
-    if gone == "module":
-        shutil.rmtree(v1)
-        missing = r"there is no verl\.trainer\.ppo\.v1\.trainer_base"
-    else:
-        missing = "compute_advantage_for_multi_trajectories"
-        for path in (v1 / "trainer_base.py", v1 / "utils.py"):
-            path.write_text(path.read_text().replace(missing, "compute_all_advantages"))
+    missing = "compute_advantage_for_multi_trajectories"
+    for path in (v1 / "trainer_base.py", v1 / "utils.py"):
+        path.write_text(path.read_text().replace(missing, "compute_all_advantages"))
     cells = [{"style": "rule", "ground_truth": value} for value in ("4", None, "")]
     prompts = [[{"role": "user", "content": "What is 2+2?"}]] * 3
     rows = {"data_source": ["my/data"] * 3, "prompt": prompts, "reward_model": cells}
@@ -187,26 +148,19 @@ for arguments in {starts}:
     assert "empty (None)" in ungradable and ungradable.endswith("; correct or remove these rows False")
 
 
-@pytest.mark.parametrize(
-    ("source", "lacks"),
-    [
-        ("", "there is no"),
-        ("def compute_advantage_for_multi_trajectories(batch, adv_estimator): ...", "no batch_keys or data"),
-    ],
-)
-def test_a_hook_without_its_place_says_what_is_lacking(source, lacks, caplog):
+def test_a_hook_without_its_place_says_what_is_lacking(caplog, monkeypatch):
     host = types.ModuleType("a_verl_of_another_shape")
-    exec(source, vars(host))
+    host.compute_advantage_for_multi_trajectories = lambda batch, adv_estimator: None
     (hook,) = [hook for hook in hooks.HOOKS if hook.function == "compute_advantage_for_multi_trajectories"]
     hooks._install(hook, host)
-    assert lacks in caplog.text
-
-
-def clip_cov() -> list[str]:
-    """What examples/verl.sh sets for this METHOD."""
-    script = (ROOT / "examples" / "verl.sh").read_text()
-    (assignment,) = re.findall(r"^        clip_cov\) SETTINGS\+=\(([^)]*)\)", script, re.MULTILINE)
-    return assignment.split()
+    assert "no batch_keys or data" in caplog.text
+    with monkeypatch.context() as patch:
+        patch.setattr(hooks, "_installed", lambda hook, module: False)
+        with pytest.raises(HostError, match=r"is not hooked.*Install verl 0\.7\.1"):
+            validate(CW_GRPO)
+    monkeypatch.setitem(sys.modules, "verl.trainer.ppo.v1.trainer_base", None)
+    with pytest.raises(HostError, match=r"there is no verl\.trainer\.ppo\.v1\.trainer_base"):
+        validate(CW_GRPO)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +173,6 @@ def clip_cov() -> list[str]:
         [GRPO, LOSS],
         [GRPO, LOSS, BYPASS],
         [GRPO, GEO_MEAN],
-        clip_cov(),
     ],
 )
 def test_valid_settings_pass(overrides):
@@ -231,8 +184,7 @@ def test_valid_settings_pass(overrides):
     [
         ([CW_GRPO, LOSS], "loss_mode=vanilla .* or algorithm.adv_estimator=grpo"),
         ([GRPO, LOSS, BYPASS, LEGACY], "bypass_mode=False"),
-        # As the configurations of one_step_off_policy and fully_async_policy have it.
-        ([CW_GRPO, "+rollout.nnodes=1"], "start verl.trainer.main_ppo"),
+        ([CW_GRPO, "+rollout.nnodes=1"], "start verl.trainer.main_ppo"),  # as one_step_off_policy has it
         ([GRPO, LOSS, "+async_training.partial_rollout=True"], "start verl.trainer.main_ppo"),
         ([CW_GRPO, GEO_MEAN], "loss_mode=geo_mean averages .*loss_mode=vanilla"),
         ([CW_GRPO, OPTION + "sigma=2"], "sigma is not an option of cw_grpo; the options are scope, kernel"),
@@ -248,12 +200,6 @@ def test_valid_settings_pass(overrides):
 def test_settings_that_cannot_work_are_refused_with_the_way_to_fix_them(overrides, message):
     with pytest.raises(OptionsError, match=message):
         validate(*overrides)
-
-
-def test_missing_hooks_are_refused_by_validate_config(monkeypatch):
-    monkeypatch.setattr(hooks, "_installed", lambda hook, module: False)
-    with pytest.raises(HostError, match=r"Install verl 0\.7\.1"):
-        validate(CW_GRPO)
 
 
 def test_fully_async_policy_is_refused_before_ray():
