@@ -3,13 +3,9 @@
     pip install --no-deps --target TRL trl==1.16.0      # apart, because verl 0.9.1 cannot train beside it
     python tests/benchmarks/bench_hosts.py OUT --trl TRL [--seeds 1 2 3] [--steps 50]
 
-It needs the environment of examples/quickstart_cpu.sh. The runs are those of that script and of
-examples/trl/quickstart_cpu.sh, by turns, without checkpoints and without the validation at the start, and with one
-optimizer for both. Runs that OUT holds are not repeated. Prints Markdown: medians over the seeds, and the median
-ratio of the second host to the first.
-
-Times are of the clock, and so depend on what else the machine does; the CPU time of the processes depends on it less.
-Memory is the largest sum of the processes' proportional set sizes (PSS), in which a shared page counts once; it is
+It needs the environment of examples/quickstart_cpu.sh. The runs are those of the two quickstarts, by turns. Those that
+OUT holds are not repeated. Prints Markdown: medians over the seeds, and the median ratio of the second host to the
+first. Memory is the largest sum of the processes' proportional set sizes (PSS), in which a shared page counts once,
 sampled every two seconds.
 """
 
@@ -50,32 +46,25 @@ ROWS = {
 }
 
 
-class Tree:
-    """CPU time and memory of a process and its descendants."""
+class Usage:
+    """CPU time and memory of a process and its descendants; that of processes which end between two samples is lost."""
 
     def __init__(self, pid: int) -> None:
         self._root = psutil.Process(pid)
         self._cpu: dict[tuple[int, float], float] = {}  # seconds of every process that was seen, also if it has ended
         self.gib, self.processes = 0.0, 0
 
-    def cpu(self) -> float:
-        """CPU seconds until now; those after the last sample of a process that has ended are missing."""
-        self._each(lambda process: 0)
-        return sum(self._cpu.values())
-
-    def sample(self) -> None:
-        found = self._each(lambda process: process.memory_full_info().pss)
-        self.gib, self.processes = max(self.gib, sum(found) / 2**30), max(self.processes, len(found))
-
-    def _each(self, measure) -> list[int]:
-        found = []
+    def sample(self) -> float:
+        """CPU seconds until now."""
+        memory = []
         with suppress(psutil.NoSuchProcess):
             for process in [self._root, *self._root.children(recursive=True)]:
                 with suppress(psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied):
                     times = process.cpu_times()
                     self._cpu[process.pid, process.create_time()] = times.user + times.system
-                    found.append(measure(process))
-        return found
+                    memory.append(process.memory_full_info().pss / 2**30)
+        self.gib, self.processes = max(self.gib, sum(memory)), max(self.processes, len(memory))
+        return sum([*self._cpu.values()])  # a copy: two threads sample
 
 
 def measure(host: str, seed: int, out: Path, trl: Path, steps: int) -> dict[str, float]:
@@ -93,22 +82,22 @@ def measure(host: str, seed: int, out: Path, trl: Path, steps: int) -> dict[str,
     process = subprocess.Popen(
         ["bash", ROOT / SCRIPTS[host], *SETTINGS[host]], env=environment, stdout=subprocess.PIPE, text=True
     )
-    tree, ended = Tree(process.pid), threading.Event()
+    usage, ended = Usage(process.pid), threading.Event()
 
-    def sample() -> None:
+    def watch() -> None:
         while not ended.wait(2):
-            tree.sample()
+            usage.sample()
 
-    sampler = threading.Thread(target=sample)
-    sampler.start()
+    watcher = threading.Thread(target=watch)
+    watcher.start()
     seen: dict[int, tuple[float, float]] = {}  # step -> seconds of the clock and of the CPU at its end
     assert process.stdout is not None
     for line in process.stdout:
         print(f"{host} {seed}  {line}", end="", flush=True)
         if step := re.match(r"\[\d+:\d\d\] step +(\d+) ", line):
-            seen[int(step[1])] = time.monotonic() - started, tree.cpu()
+            seen[int(step[1])] = time.monotonic() - started, usage.sample()
     ended.set()
-    sampler.join()
+    watcher.join()
     if process.wait() != 0:
         sys.exit(f"{host} with seed {seed} ended with code {process.returncode}; its output: {run}/train.log")
     (first, cpu), (last, last_cpu) = seen[1], seen[steps]
@@ -118,8 +107,8 @@ def measure(host: str, seed: int, out: Path, trl: Path, steps: int) -> dict[str,
         "first_cpu": cpu,
         "step": (last - first) / (steps - 1),
         "step_cpu": (last_cpu - cpu) / (steps - 1),
-        "gib": tree.gib,
-        "processes": tree.processes,
+        "gib": usage.gib,
+        "processes": usage.processes,
         "reward": float(done.series("critic/score/mean").loc[steps - 9 :].mean()),
         "accuracy": float(done.accuracy[steps]),
     }
