@@ -1,4 +1,4 @@
-"""What starts Ray: verl's own main_ppo through the quickstart and the recipes, its reward loop, doctor's worker.
+"""What starts Ray: verl's own main_ppo through the quickstart and the recipes, doctor's worker.
 
 test_resume.py has the runs that are ended and go on; tests/run.sh runs the two files side by side.
 """
@@ -15,11 +15,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pyarrow.parquet as pq
 import pytest
-import ray
-import torch
 from e2e import (
     MODEL,
     ROOT,
@@ -40,10 +37,6 @@ from e2e import (
 from omegaconf import OmegaConf
 from patched_verl import PARTS, copy_verl
 from reference import reference_weights
-from tensordict import TensorDict
-from transformers import AutoTokenizer
-from verl import DataProto
-from verl.experimental.reward_loop.reward_loop import RewardLoopManager
 
 from cw_plugin.doctor import checks
 from cw_plugin.reports.evaluations import read_answers
@@ -260,55 +253,6 @@ def test_the_loss_in_an_asynchronous_trainer_with_the_quickstarts_own_sizes(tmp_
         (shown,) = re.findall(rf"^validation: {name} +([\d.]+) \(step 0\) +([\d.]+) \(step 2\)$", printed, re.M)
         means = [sum(answer[key] for answer in answers[step]) / len(answers[step]) for step in (0, 2)]
         assert [float(value) for value in shown] == pytest.approx(means, abs=6e-4)
-
-
-def test_verls_reward_loop_in_a_ray_actor():
-    """verl's own manager and actor score a batch, one of it hanging; killing the actor leaves no process behind."""
-    tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    boxed = r"<think>so</think> The answer is $\boxed{%s}$."
-    responses = [boxed % "27", boxed % "28", boxed % "9^{9^{9^{9}}}", "no idea"]
-    encoded = tokenizer(responses, add_special_tokens=False, padding=True, padding_side="right", return_tensors="pt")
-    mask = torch.nn.functional.pad(encoded["attention_mask"], (1, 0), value=1)  # and a prompt of one token
-    batch = {"prompts": torch.zeros(4, 1, dtype=torch.long), "responses": encoded["input_ids"], "attention_mask": mask}
-    data = DataProto.from_single_dict(dict(TensorDict(batch, batch_size=4)))
-    for key, values in {
-        "data_source": ["knoveleng/open-rs"] * 4,
-        "reward_model": [{"style": "rule", "ground_truth": "27"}] * 4,
-        "extra_info": [{"index": i} for i in range(4)],
-    }.items():
-        data.non_tensor_batch[key] = np.array(values, dtype=object)
-    function = {
-        "path": "pkg://cw_plugin.rewards",
-        "name": "compute_score",
-        "reward_kwargs": {"format_weight": 0.5, "time_limit": 1.0},
-    }
-    config = OmegaConf.create(
-        {
-            "actor_rollout_ref": {"model": {"path": str(MODEL), "tokenizer_path": None}},
-            "reward": {
-                "num_workers": 1,
-                "reward_model": {"enable": False},
-                "reward_manager": {"source": "register", "name": "naive"},
-                "custom_reward_function": function,
-            },
-        }
-    )
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    try:
-        manager = RewardLoopManager(config)
-        result = manager.compute_rm_score(data)
-        assert result.batch["rm_scores"].sum(-1).tolist() == [1.5, 0.5, 0.5, 0.0]
-        assert result.non_tensor_batch["acc"].tolist() == [1.0, 0.0, 0.0, 0.0]
-        assert result.non_tensor_batch["format"].tolist() == [1.0, 1.0, 1.0, 0.0]
-        assert result.non_tensor_batch["pred"].tolist() == ["27", "28", "", ""]
-        descendants = [p for p in psutil.Process().children(recursive=True) if p.ppid() != os.getpid()]
-        workers = [p for p in descendants if "cw_plugin.rewards.worker" in p.cmdline()]  # the actor's
-        assert workers
-        ray.kill(manager.reward_loop_workers[0])
-        _, alive = psutil.wait_procs(workers, timeout=60)
-        assert alive == []
-    finally:
-        ray.shutdown()
 
 
 def wait_for_ray(*arguments: str) -> subprocess.CompletedProcess:
