@@ -66,12 +66,8 @@ BASE |= {"use_cpu": True, "bf16": False, "disable_tqdm": True}
 
 
 def train(out: Path, trainer: type = WatchedCW, given: dict[str, Any] | None = None, **options: Any) -> Any:
-    """The trainer after its training.
-
-    Args:
-        given: arguments of the trainer; ``resume`` is the checkpoint to go on from.
-        options: of its configuration.
-    """
+    """The trainer after its training. ``given`` are its arguments, with the checkpoint to ``resume``; ``options`` those
+    of its configuration."""
     model = AutoModelForCausalLM.from_pretrained(MODEL)
     given = {"model": model, "reward_funcs": reward, "train_dataset": prompts(), **(given or {})}
     resume = given.pop("resume", None)
@@ -82,7 +78,7 @@ def train(out: Path, trainer: type = WatchedCW, given: dict[str, Any] | None = N
 
 
 def kept(run: Any) -> dict[str, Any]:
-    return {"at_loss": run.at_loss, "policies": run.policies, "log": run.state.log_history}
+    return {"at_loss": run.at_loss, "policies": run.policies}
 
 
 if __name__ == "__main__":
