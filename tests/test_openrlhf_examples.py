@@ -80,11 +80,8 @@ def test_the_reward_file_grades_the_response_alone(label, opened, answer, reward
     assert found["extra_logs"] == {"acc": reward[1], "format": reward[0] - reward[1]}
 
 
-def test_the_end_token_is_no_part_of_the_answer():
+def test_the_end_token_is_no_part_of_the_answer_and_a_query_without_its_prompt_is_refused():
     graded = openrlhf_reward(extraction="evaluation", format_weight=0)
     assert graded(["1+2? 3<|im_end|>"], ["1+2? "], ["3"])["rewards"] == 1.0
-
-
-def test_a_query_without_its_prompt_is_refused():
     with pytest.raises(DataError, match="max_len"):
         reward_func(["2+1? 3"], ["1+2? "], ["3"])
