@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import subprocess
@@ -74,6 +75,18 @@ def packages(request) -> Callable[..., Path]:
         return folder
 
     return install
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Imports a script of a study by its name, anew in each test."""
+    study = ROOT / "examples" / "study"
+    for folder in (study, study / "boundary", study / "sizes"):
+        monkeypatch.syspath_prepend(str(folder))
+    yield importlib.import_module
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(study)):
+            del sys.modules[name]
 
 
 @pytest.fixture

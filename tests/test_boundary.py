@@ -11,7 +11,6 @@ import torch
 from interpreter import ROOT
 
 pytest.importorskip("trl")
-pytest_plugins = ["study_scripts"]
 STUDY = ROOT / "examples" / "study"
 
 

@@ -76,7 +76,6 @@ def test_a_run_without_faults_gets_no_finding(composed):
     ("fault", "check", "what", "fix", "fatal"),
     [
         ([f"{LOSS}=cw_grpo"], "method", "weigh every token twice", "loss_mode=vanilla", True),
-        (["algorithm.cw_grpo.scope=prompt"], "method", "scope", "batch", True),
         (["algorithm.adv_estimator=grpo"], "method", "this run is not CW-GRPO", "adv_estimator=cw_grpo", False),
         ([f"{LOSS}=ppo"], "method", f"{LOSS}=ppo: verl has no such name", "vanilla, ", True),
         (["algorithm.use_kl_in_reward='no'"], "switches", "=no is text, which verl", "use_kl_in_reward=False", True),
@@ -108,10 +107,11 @@ def test_a_planted_fault_is_named(composed, monkeypatch, fault, check, what, fix
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"not a parquet file", "is no parquet file"),
         (b"", "is no parquet file"),
-        ({"names": [*COLUMNS[:2], "answer"]}, "lacks the column(s) reward_model; it has data_source, prompt, answer"),
-        ({"names": ["data_source", "question", "reward_model"]}, "lacks the column(s) prompt"),
+        (
+            {"names": ["data_source", "question", "reward_model"]},
+            "lacks the column(s) prompt; it has data_source, ",
+        ),
         ({"prompt": "What is 2+2?"}, "holds string, not lists of messages"),
         (pa.table([["my/data"], [QUESTION], ["4"]], names=COLUMNS), "column reward_model of {file} holds string"),
         (["4", None, "", " \n"], "3 row(s) cannot be graded, first [1, 2, 3]: The ground truth is empty (None)"),
@@ -136,7 +136,7 @@ def test_a_file_that_cannot_be_used(composed, tmp_path, content, said):
         assert list(checks.ground_truths(changed(config, f"{REWARD}.path=my.py"))) == []
         (finding,) = checks.ground_truths(changed(composed, f"data.val_files={file}"))
         assert finding.fatal is ("math-verify" not in said)
-    if said == "lacks the column(s) prompt":
+    if "lacks" in said:
         assert list(checks.files(changed(config, "data.prompt_key=question", f"data.val_files={file}"))) == []
 
 
@@ -162,7 +162,6 @@ def test_what_is_printed(good, monkeypatch):
     ("mistyped", "said"),
     [
         (f"{A}.rollout.temprature=1", f"{A}.rollout.temprature; did you mean {A}.rollout.temperature?"),
-        ("+algorithm.cw_grpo=batch", "algorithm.cw_grpo='batch'"),
         ("model_engine=megatorn", "Could not find 'model_engine/megatorn'"),
         ("--quik", "'--quik' is not a hydra override"),
         ("data.train_files=/no/such.parquet", "data.train_files: /no/such.parquet does not exist; fix: cw-grpo prep"),

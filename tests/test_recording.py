@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from token_records import files_in
 from transformers import AutoTokenizer
 
 from cw_plugin import recording
-from cw_plugin.recording import Batch, TokenFiles
+from cw_plugin.recording import Batch
 from cw_plugin.reports.covariance import extremes, one_side
 from cw_plugin.reports.records import TokenRecord, read_tokens, tokens_of
 
@@ -29,18 +30,16 @@ def random_batch(seed: int, rows: int = 24, time: int = 60) -> Batch:
     group = torch.randperm(rows, generator=g) % (rows // 6)
     prompts = [torch.tensor(TOKENIZER.encode(f"{number}+1=")) for number in group.tolist()]
     responses = torch.randint(0, len(TOKENIZER), (rows, time), generator=g)
-    return Batch(
-        log_probs,
-        torch.randn(rows, generator=g),
-        mask,
-        group,
-        torch.rand(rows, generator=g),
-        lambda chosen: [(prompts[row], responses[row]) for row in chosen],
-    )
+    advantages, rewards = torch.randn(rows, generator=g), torch.rand(rows, generator=g)
+
+    def sequences(chosen: Sequence[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return [(prompts[row], responses[row]) for row in chosen]
+
+    return Batch(log_probs, advantages, mask, group, rewards, sequences)
 
 
-def recorded(files: TokenFiles, folder: Path, batch: Batch, step: int = 1) -> TokenRecord:
-    files.write(step, batch, TOKENIZER)
+def recorded(folder: Path, batch: Batch, step: int, scope: str = "group", kernel: str = "gaussian") -> TokenRecord:
+    files_in(folder, scope, kernel).write(step, batch, TOKENIZER)
     (record,) = read_tokens(folder)
     return record
 
@@ -61,7 +60,7 @@ def expected(batch: Batch, scope: str = "group") -> dict[tuple[int, int], tuple[
 @pytest.mark.parametrize(("scope", "kernel"), [("group", "gaussian"), ("batch", "none")])
 def test_a_record_holds_every_token_with_what_the_weights_did(tmp_path, scope, kernel):
     batch = random_batch(1)
-    record = recorded(files_in(tmp_path, scope, kernel), tmp_path, batch, 7)
+    record = recorded(tmp_path, batch, 7, scope, kernel)
     assert (record.step, record.scope, record.kernel) == (7, scope, kernel)
     assert (record.groups, record.tokens) == (4, int(batch.response_mask.sum()))
     assert record.prompts == {group: f"{group}+1=" for group in range(4)}
@@ -86,7 +85,7 @@ def test_of_a_large_batch_whole_groups_are_drawn(tmp_path, monkeypatch):
     monkeypatch.setattr(recording, "LIMIT", 1500)
     drawn = []
     for step in range(1, 30):
-        record = recorded(files_in(tmp_path / str(step)), tmp_path / str(step), batch, step)
+        record = recorded(tmp_path / str(step), batch, step)
         held = dict(zip(*np.unique(record.table["group"].to_numpy(), return_counts=True), strict=True))
         assert held == {group: sizes[group] for group in held}  # none is cut
         assert 1500 - max(sizes.values()) < record.table.num_rows <= 1500
@@ -95,7 +94,7 @@ def test_of_a_large_batch_whole_groups_are_drawn(tmp_path, monkeypatch):
         drawn.append(frozenset(held))
     assert len(set(drawn)) > 10 and frozenset.union(*drawn) == set(range(20))
     monkeypatch.setattr(recording, "LIMIT", 5)
-    record = recorded(files_in(tmp_path / "one"), tmp_path / "one", batch)
+    record = recorded(tmp_path / "one", batch, 1)
     assert len(set(record.table["group"].to_pylist())) == 1
 
 

@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 from scipy import stats
 
 pytest.importorskip("trl")
-pytest_plugins = ["study_scripts"]
 STUDY = ROOT / "examples" / "study"
 
 

@@ -15,7 +15,6 @@ import torch
 from interpreter import ROOT
 from scipy import stats
 
-pytest_plugins = ["study_scripts"]
 STUDY = ROOT / "examples" / "study"
 BOUNDARY = STUDY / "boundary"
 
