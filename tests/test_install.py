@@ -75,7 +75,7 @@ def test_problems_are_made_once_and_the_second_maker_waits(tmp_path):
         second = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
         assert second.stdout.readline() == f"data.sh: another one is making {tmp_path}/data; waiting for it ...\n"
         assert not list((tmp_path / "data").iterdir())
-    assert second.wait(timeout=120) == 0
+    assert second.wait(timeout=300) == 0
     files = {file: file.stat().st_mtime_ns for file in (tmp_path / "data" / "open_rs").iterdir()}
     assert {file.name for file in files} >= {"train.parquet", "test.parquet"}
     bash("cpu/data.sh", QUICKSTART_DATA=str(tmp_path / "data"))
