@@ -30,11 +30,10 @@ TWOS = {"problem": "What is 2+2?", "solution": "", "answer": "4", "level": "Easy
 ANGLE = {"problem": "How many degrees has a right angle?", "solution": "", "answer": "90^\\circ", "level": "Easy"}
 
 
-def write_copy(folder: Path, path: str, rows: list[dict], split: str = "train") -> Path:
+def write_copy(folder: Path, path: str, rows: list[dict], split: str = "train") -> None:
     file = folder / path / f"{split}.jsonl"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return file
 
 
 @pytest.fixture

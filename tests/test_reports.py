@@ -301,11 +301,6 @@ def test_names_are_shown_as_they_are_and_do_nothing(tmp_path):
         assert all(float(text.split()[0]) < 9 for text in marked)
 
 
-def other_record(path: Path) -> None:
-    (path / "tokens").mkdir(parents=True)
-    pq.write_table(pa.table({"group": ["x"], "text": [1]}), path / "tokens" / "step_000001.parquet")
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -330,7 +325,8 @@ def test_a_bad_folder_ends_in_one_sentence(make, message, tmp_path):
 def test_what_cannot_be_shown_is_said_beside_the_rest(tmp_path):
     for name, lr, seed in (("a", 1, 1), ("b", 1, 2), ("c", 2, 3)):  # c is no seed of CW-GRPO, and gets its own name
         a_run(tmp_path / name, None, seed, lr=lr, steps=12)
-    other_record(tmp_path / "a")
+    (tmp_path / "a" / "tokens").mkdir()
+    pq.write_table(pa.table({"group": ["x"], "text": [1]}), tmp_path / "a" / "tokens" / "step_000001.parquet")
     code, printed = report(*(tmp_path / name for name in "abc"), "--out", tmp_path / "out")
     assert code == 0 and "CW-GRPO: no tokens;" in printed and "step_000001.parquet cannot be read" in printed
     page = (tmp_path / "out" / "report.html").read_text()

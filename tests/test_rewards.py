@@ -50,9 +50,8 @@ def test_a_mathematician_would_agree(kind):
     assert [case for case in cases if accuracies(case[0], case[1]) != (case[2], case[2])] == []
 
 
-@pytest.mark.parametrize(
-    ("gold", "text", "training", "evaluation"),
-    [
+def test_extraction_follows_open_rs():
+    for gold, text, training, evaluation in [
         ("27", r"The final answer is $27$.", 1.0, 1.0),  # LaTeX after the words that open-rs looks for
         ("27", "The final answer is 27.", 0.0, 1.0),  # a plain number is for lighteval only
         ("27", "So it is $27$ then", 0.0, 1.0),
@@ -74,14 +73,9 @@ def test_a_mathematician_would_agree(kind):
         ("E_{1}", "</think> E_{1}", 0.0, 0.0),
         ("(2,32), (8,18)", "The final answer is $(x, y)=(2,32)$ or $(x, y)=(8,18)$.", 1.0, 1.0),
         ("(2,32), (8,18)", "The final answer is $(x, y)=(2,32)$ or $(x, y)=(8,19)$.", 0.0, 0.0),
-    ],
-)
-def test_extraction_follows_open_rs(gold, text, training, evaluation):
-    assert accuracies(gold, text) == (training, evaluation)
-
-
-def test_data_source_selects_the_extraction():
-    plain = "The final answer is 27."
+    ]:
+        assert accuracies(gold, text) == (training, evaluation), text
+    plain = "The final answer is 27."  # by default, the data source says which
     assert compute_score("knoveleng/open-rs", plain, "27")["acc"] == 0.0
     assert compute_score("HuggingFaceH4/aime_2024", plain, "27")["acc"] == 1.0
 
