@@ -78,8 +78,7 @@ def test_a_run_without_faults_gets_no_finding(composed):
         ([f"{LOSS}=cw_grpo"], "method", "weigh every token twice", "loss_mode=vanilla", True),
         (["algorithm.adv_estimator=grpo"], "method", "this run is not CW-GRPO", "adv_estimator=cw_grpo", False),
         ([f"{LOSS}=ppo"], "method", f"{LOSS}=ppo: verl has no such name", "vanilla, ", True),
-        (["algorithm.use_kl_in_reward='no'"], "switches", "=no is text, which verl", "use_kl_in_reward=False", True),
-        (["algorithm.use_kl_in_reward=Ture"], "switches", "=Ture is text", "use_kl_in_reward=True", True),
+        (["algorithm.use_kl_in_reward=Ture"], "switches", "=Ture is text, which verl", "use_kl_in_reward=True", True),
         ([f"{A}.rollout.n=1"], "scope", "one response", f"{A}.rollout.n=12", True),
         ([*BY_LOSS, f"{A}.actor.ppo_micro_batch_size_per_gpu=1"], "scope", "a micro-batch of one", "=vanilla", True),
         (["custom_reward_function.path=my.py"], "reward", "top level", f"{REWARD}.path=my.py", True),
@@ -108,10 +107,7 @@ def test_a_planted_fault_is_named(composed, monkeypatch, fault, check, what, fix
     ("content", "said"),
     [
         (b"", "is no parquet file"),
-        (
-            {"names": ["data_source", "question", "reward_model"]},
-            "lacks the column(s) prompt; it has data_source, ",
-        ),
+        ({"names": ["data_source", "question", "reward_model"]}, "lacks the column(s) prompt; it has data_source"),
         ({"prompt": "What is 2+2?"}, "holds string, not lists of messages"),
         (pa.table([["my/data"], [QUESTION], ["4"]], names=COLUMNS), "column reward_model of {file} holds string"),
         (["4", None, "", " \n"], "3 row(s) cannot be graded, first [1, 2, 3]: The ground truth is empty (None)"),
