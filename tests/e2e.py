@@ -119,14 +119,8 @@ def assert_logged(records: list[dict[str, Any]]) -> None:
 
 def trainer_processes(run: Path) -> list[psutil.Process]:
     """The processes that a run has started."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("E2E_PROBE_DIR") == str(run / "probe"):
-                found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return found
+    of_run = str(run / "probe")
+    return [p for p in psutil.process_iter(["environ"]) if (p.info["environ"] or {}).get("E2E_PROBE_DIR") == of_run]
 
 
 @contextmanager

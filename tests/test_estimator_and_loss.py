@@ -52,11 +52,13 @@ def algorithm(norm=True, **cw_grpo):
 
 @pytest.mark.parametrize(("norm", "outputs", "options"), [(True, 1, {}), (False, 3, {}), (True, 3, {"scope": "batch"})])
 def test_estimator_in_the_trainer_is_grpo_times_the_reference_weights_and_with_kernel_none_grpo(norm, outputs, options):
-    data, keys = trainer_batch(outputs=outputs)
-    grpo, ours = (advantages(estimator, data, keys, algorithm(norm, **options)) for estimator in ("grpo", "cw_grpo"))
-    torch.testing.assert_close(ours.double(), weighted(data, grpo, **options), rtol=1e-5, atol=1e-5)
-    assert not torch.allclose(ours, grpo, atol=1e-2)
-    assert torch.equal(advantages("cw_grpo", data, keys, algorithm(norm, kernel="none", **options)), grpo)
+    for seed in range(2):  # two steps
+        data, keys = trainer_batch(seed, outputs=outputs)
+        config, none = algorithm(norm, **options), algorithm(norm, kernel="none", **options)
+        grpo, ours = (advantages(estimator, data, keys, config) for estimator in ("grpo", "cw_grpo"))
+        torch.testing.assert_close(ours.double(), weighted(data, grpo, **options), rtol=1e-5, atol=1e-5)
+        assert not torch.allclose(ours, grpo, atol=1e-2)
+        assert torch.equal(advantages("cw_grpo", data, keys, none), grpo)
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "rloo"])

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import verl
 from hydra import compose, initialize_config_dir
+from interpreter import ROOT, python
 from omegaconf import OmegaConf
 from trainers import VALID, validate
 from verl.trainer import main_ppo
@@ -23,7 +24,6 @@ from cw_plugin.errors import HostError, OptionsError
 from cw_plugin.verl_integration import hooks, run
 from cw_plugin.verl_integration.options import check_config, estimator_and_loss, uses_v1
 
-ROOT = Path(__file__).parent.parent
 VERL = Path(verl.__file__).parent
 CW_GRPO, GRPO = "algorithm.adv_estimator=cw_grpo", "algorithm.adv_estimator=grpo"
 LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo"
@@ -43,13 +43,6 @@ for v1 in (True, False): require_hooks(OmegaConf.create({'trainer': {'use_v1': v
 """
 
 
-def python(code: str, *, executable: str | Path = sys.executable, cwd: Path = ROOT, **env: str):
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("VERL_", "PYTHONPATH"))}
-    return subprocess.run(
-        [executable, "-c", code], env=environment | env, cwd=cwd, capture_output=True, text=True, timeout=300
-    )
-
-
 def test_the_built_wheel_registers_beside_verl_alone(tmp_path):
     """In a new environment that sees verl's packages but not this repository."""
     source = tmp_path / "source"
@@ -66,12 +59,15 @@ def test_the_built_wheel_registers_beside_verl_alone(tmp_path):
     subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True, timeout=120)
     # A path line of a .pth file: the packages beside verl become importable, their own .pth files are not read.
     (site / "verl.pth").write_text(f"{VERL.parent}\n")
-    code = REGISTERED + "import cw_plugin; print(cw_plugin.__file__)\n"
-    result = python(code, executable=venv / "bin" / "python", cwd=tmp_path)
-    assert result.returncode == 0 and str(site) in result.stdout, result.stderr
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("VERL_")}
+    for arguments, said in (
+        (("-c", REGISTERED + "import cw_plugin; print(cw_plugin.__file__)"), f"{site}/cw_plugin/__init__.py"),
+        (("-m", "cw_plugin", "--version"), f"cw-plugin {wheel.name.split('-')[1]}"),
+    ):
+        command = [venv / "bin" / "python", "-I", *arguments]
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        assert result.returncode == 0 and result.stdout.splitlines()[-1] == said, result.stderr
     assert (site / "cw_plugin" / "reports" / "tokens.html").exists()
-    version = subprocess.run([venv / "bin" / "python", "-m", "cw_plugin", "--version"], capture_output=True, text=True)
-    assert version.stdout.split() == ["cw-plugin", wheel.name.split("-")[1]]
 
 
 def test_importing_the_package_starts_nothing_and_its_reports_need_neither_torch_nor_verl():
@@ -90,7 +86,7 @@ import cw_plugin.weights
 assert sys.meta_path == before
 assert not [name for name in sys.modules if name.startswith('cw_plugin.verl_integration')]
 """
-    result = python(code)
+    result = python("-c", code)
     assert result.returncode == 0, result.stderr
 
 
@@ -104,14 +100,14 @@ import verl
 plugin.load()()
 print('verl_cpu' in sys.modules, 'verl_cpu.patches' in sys.modules, 'VERL_ENGINE_DEVICE' in os.environ)
 """
-    assert python(code).stdout.split()[-3:] == ["True", "False", "False"]
+    assert python("-c", code).stdout.split()[-3:] == ["True", "False", "False"]
 
 
 def test_a_plugin_that_fails_is_seen_and_imported_after_verl_it_registers():
     """verl logs the failure at debug level; ours says it on stderr, in one line."""
     failing = "import sys\nsys.modules['wrapt'] = None\nimport verl\nprint('verl went on')\n"
     later = f"del sys.modules['wrapt']\nfrom verl.trainer.ppo.v1 import trainer_base\nimport {MODULE}\n"
-    result = python(failing + later + REGISTERED)
+    result = python("-c", failing + later + REGISTERED)
     assert "verl went on" in result.stdout and result.returncode == 0, result.stderr
     (line,) = [line for line in result.stderr.splitlines() if "could not register with verl" in line]
     assert "ModuleNotFoundError" in line and "wrapt" in line
@@ -140,8 +136,8 @@ for arguments in {starts}:
     except Exception as error:
         print(type(error).__name__, error, ray.is_initialized())
 """
-    environment = {"HYDRA_FULL_ERROR": "1", "TORCHDYNAMO_DISABLE": "1", "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    result = python(code, cwd=tmp_path, **environment)
+    environment = {"HYDRA_FULL_ERROR": "1", "TORCHDYNAMO_DISABLE": "1"}
+    result = python("-c", code, path=(tmp_path,), cwd=tmp_path, **environment)
     shape, ungradable = [line for line in result.stdout.splitlines() if "Error " in line]
     assert re.match(rf"HostError cw_plugin does not fit verl 0\.9\.1: .*{missing}.* False", shape), result.stderr
     assert ungradable.startswith(f"DataError data.train_files: {file}: 2 row(s) cannot be graded, first [1, 2]: The ")
