@@ -107,7 +107,7 @@ class TokenFiles:
         known, at_known = np.unique(ids.numpy(), return_inverse=True)
         texts = pa.array(tokenizer.batch_decode([[token] for token in known.tolist()]), pa.string())
         prompt_ids = dict(zip(group[rows].tolist(), (prompt for prompt, _ in sequences), strict=True))
-        prompts = {n: tokenizer.decode(ids.tolist(), skip_special_tokens=True) for n, ids in prompt_ids.items()}
+        prompts = {n: tokenizer.decode(part.tolist(), skip_special_tokens=True) for n, part in prompt_ids.items()}
         whole = {"group": group[row], "row": row, "position": place, "token_id": ids}
         real = {"log_prob": log_probs[row, place], "advantage": advantages[row], "covariance": c, "kernel": w}
         real |= {"weight": weight, "reward": rewards[row]}

@@ -85,10 +85,10 @@ def _is_number(parsed: Any) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _parse_with_unit(answer: str) -> Any:
-    as_is, without_units = _parse_answer(answer, units=False), _parse_answer(answer, units=True)
+    as_is, bare = _parse_answer(answer, units=False), _parse_answer(answer, units=True)
     has_words = re.search(r"\\text|\\mathrm|\\mbox|(?<![\\a-zA-Z])[a-zA-Z]{2,}", answer)
-    is_number_with_unit = without_units is not None and not without_units.free_symbols and has_words
-    return without_units if is_number_with_unit or as_is is None else as_is
+    is_number_with_unit = bare is not None and not bare.free_symbols and has_words
+    return bare if is_number_with_unit or as_is is None else as_is
 
 
 def _parse_answer(answer: str, units: bool) -> Any:

@@ -65,8 +65,6 @@ def teach(width: int, folder: Path) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or not sys.argv[1].isdigit():
-        sys.exit(__doc__)
     if not sys.argv[1:] or not sys.argv[1].isdecimal() or int(sys.argv[1]) % 32:  # heads have 32
         sys.exit(__doc__)
     width, table = int(sys.argv[1]), HERE / "taught.csv"
