@@ -187,17 +187,12 @@ def test_an_evaluation_has_every_answer_and_asks_nothing_twice(killed, paper_run
     """A checkpoint is merged and asked. In the slow one a Hugging Face model, too, and a kill while it is asked."""
     out, half = tmp_path / "answers", tmp_path / "half.parquet"
     pq.write_table(pq.read_table(problems() / "test.parquet").slice(0, 48), half)
-    env = environment(
-        out,
-        OVERLAY="examples/cpu/overlay.sh",
-        BENCHMARKS=f"half={half}",
-        N="2",
-        OUT=str(out),
-        MAX_PROMPT="192",
-        MAX_RESPONSE="64",
-        TEMPERATURE="1.0",
-    )
-    command = ["bash", "examples/eval_benchmarks.sh", *[str(MODEL)] * killed, str(paper_run / "global_step_2")]
+    env = environment(out)
+    settings = ("data.max_prompt_length=192", "data.max_response_length=64")
+    settings += tuple(f"actor_rollout_ref.rollout.val_kwargs.{part}" for part in ("n=2", "temperature=1.0"))
+    command = ["bash", "-c", 'source examples/cpu/overlay.sh; exec cw-grpo evaluate "$@" "${EXTRA[@]}"', "evaluate"]
+    command += [*[str(MODEL)] * killed, str(paper_run / "global_step_2"), *settings]
+    command += ["--benchmarks", f"half={half}", "--out", str(out)]
     models = [*["model"] * killed, f"{paper_run.name}-global_step_2"]
     if killed:
         process = subprocess.Popen(command, cwd=ROOT, env=env)

@@ -41,7 +41,7 @@ def table() -> list[tuple[str, str, str]]:
     return [(match[1] or "", match[2], match[3]) for match in map(pattern.fullmatch, lines)]  # type: ignore[index]
 
 
-@pytest.mark.parametrize("script", [*SCRIPTS, "quickstart_cpu.sh", "eval_benchmarks.sh", "trl/paper.sh"])
+@pytest.mark.parametrize("script", [*SCRIPTS, "quickstart_cpu.sh", "trl/paper.sh"])
 def test_help_prints_the_scripts_first_comment(script):
     said = bash(script, "--help").stdout
     assert f"bash examples/{script}" in said and "#" not in said and not said.count("source ")
