@@ -19,8 +19,8 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -63,11 +63,9 @@ COLUMNS = {
 }  # fmt: skip
 OURS = ("covariance_before", "covariance_after", "downweighted_share", "signal_share")
 COLUMNS |= {name: f"cw_grpo/{name}" for name in OURS}
-KEY = ("phase", "method", "lr", "seed")
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """One training run."""
 
     phase: str
@@ -80,21 +78,20 @@ class Job:
     def folder(self) -> Path:
         return WORK / self.phase / f"{self.method}-lr{self.lr}-seed{self.seed}"
 
-    @property
-    def finished(self) -> bool:
-        return not of(gathered("metrics"), self).empty
+
+KEY = list(Job._fields[:4])  # columns of metrics.parquet
 
 
-def gathered(name: str) -> pd.DataFrame:
-    """What RESULTS has of the runs."""
-    path = RESULTS / f"{name}.parquet"
-    empty = pd.DataFrame(columns=["method", "seed"] if name == "covariance" else [*KEY, "step"])
-    return pd.read_parquet(path) if path.exists() else empty
+def finished(key: list[str], file: str = "metrics") -> set[tuple]:
+    """Of each run in RESULTS what the columns ``key`` have."""
+    path = RESULTS / f"{file}.parquet"
+    return set(pd.read_parquet(path)[key].itertuples(index=False, name=None)) if path.exists() else set()
 
 
-def of(rows: pd.DataFrame, job: Job) -> pd.DataFrame:
-    keys = [name for name in KEY if name in rows]
-    return rows[(rows[keys] == [getattr(job, name) for name in keys]).all(axis=1)]
+def append(path: Path, rows: pd.DataFrame) -> None:
+    """Add rows to a parquet file. It is replaced as a whole: an interruption leaves the old one."""
+    before = [pd.read_parquet(path)] if path.exists() else []
+    write_whole(path, lambda part: pd.concat([*before, rows]).to_parquet(part, compression="zstd", index=False))
 
 
 def search() -> list[Job]:
@@ -104,10 +101,10 @@ def search() -> list[Job]:
 
 def chosen() -> list[tuple[str, str]]:
     """Of each method the setting and learning rate with the best mean of the last two validations."""
-    metrics = gathered("metrics").dropna(subset="accuracy").sort_values("step")
-    scores = {job: of(metrics, job).accuracy.iloc[-2:].mean() for job in search()}
-    best = [max((job for job in scores if job.method in methods), key=scores.__getitem__) for methods in METHODS]
-    return [(job.method, job.lr) for job in best]
+    searched = pd.read_parquet(RESULTS / "metrics.parquet").query("phase == 'search'").dropna(subset="accuracy")
+    runs = searched.sort_values("step").groupby(["method", "lr"])
+    scores = runs.accuracy.apply(lambda accuracy: accuracy.iloc[-2:].mean())
+    return [scores[scores.index.isin(methods, level="method")].idxmax() for methods in METHODS]
 
 
 # Linux tells the processes of the study to end when it has, kill -9 included.
@@ -148,25 +145,20 @@ def train(job: Job) -> None:
 
 def add(job: Job, _: None = None) -> None:
     """Add a run to RESULTS: its metrics and, if it is compared, its covariance records."""
-    covariance = gathered("covariance")
-    if job.phase in ("main", "long") and of(covariance, job).empty and files_in(job.folder, PATTERN):
+    added = (job.method, job.seed) in finished(["method", "seed"], "covariance")
+    if job.phase in ("main", "long") and not added and files_in(job.folder, PATTERN):
         tokens = tokens_of(read_tokens(job.folder, range(1, STEPS + 1)))
-        tokens = tokens.assign(count=1, method=job.method, seed=job.seed)
-        save(pd.concat([covariance, tokens]), RESULTS / "covariance.parquet")
-    # The last: a run that is there is not done again.
-    save(pd.concat([gathered("metrics"), metrics_of(job)]), RESULTS / "metrics.parquet")
+        append(RESULTS / "covariance.parquet", tokens.assign(count=1, method=job.method, seed=job.seed))
+    append(RESULTS / "metrics.parquet", metrics_of(job))  # the last: a run that is there is not done again
     for checkpoint in job.folder.glob("checkpoints/global_step_*"):
         shutil.rmtree(checkpoint)
 
 
 def run(jobs: list[Job]) -> None:
     """Run what is not in RESULTS."""
+    done = finished(KEY)
     with ThreadPoolExecutor(JOBS) as pool:
-        run_all(pool, train, [job for job in jobs if not job.finished], add)
-
-
-def save(frame: pd.DataFrame, path: Path) -> None:
-    write_whole(path, lambda part: frame.to_parquet(part, compression="zstd", index=False))
+        run_all(pool, train, [job for job in jobs if job[:4] not in done], add)
 
 
 def metrics_of(job: Job) -> pd.DataFrame:
@@ -174,7 +166,7 @@ def metrics_of(job: Job) -> pd.DataFrame:
     verl = read_run(job.folder)
     frame = pd.DataFrame({name: verl.series(metric) for name, metric in COLUMNS.items()}, dtype="float32")
     frame = frame.rename_axis("step").reset_index().astype({"step": "int32"})
-    return frame.assign(**{name: getattr(job, name) for name in KEY})[[*KEY, *frame.columns]]
+    return frame.assign(**dict(zip(KEY, job, strict=False)))[[*KEY, *frame.columns]]
 
 
 def main() -> None:

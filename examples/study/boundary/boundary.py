@@ -19,7 +19,7 @@ from plan import CENTRE, PLANS, SETTINGS, Run
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-from study import end_with_the_study, run_all, save  # noqa: E402
+from study import append, end_with_the_study, run_all  # noqa: E402
 
 RESULTS = Path(os.environ.get("RESULTS", HERE / "results")).resolve()
 COLUMNS = [
@@ -37,11 +37,8 @@ def finished(folder: Path) -> set[Run]:
 
 
 def add(folder: Path, run: Run, rows: list[dict[str, float]]) -> None:
-    """Write metrics.parquet with one run more. It is replaced as a whole: an interruption leaves the old one."""
-    path = folder / "metrics.parquet"
-    before = [pd.read_parquet(path)] if path.exists() else []
-    steps = pd.DataFrame(rows, columns=COLUMNS, dtype="float32").assign(**asdict(run))[[*SETTINGS, *COLUMNS]]
-    save(pd.concat([*before, steps]), path)
+    steps = pd.DataFrame(rows, columns=COLUMNS, dtype="float32").assign(**asdict(run))
+    append(folder / "metrics.parquet", steps[[*SETTINGS, *COLUMNS]])
 
 
 def train(run: Run) -> list[dict[str, float]]:
