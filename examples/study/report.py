@@ -1,13 +1,14 @@
-"""Usage: python examples/study/report.py [study|boundary [RESULTS]]. Writes the pages of both studies (by default the
-committed ones), results/README.md, and their figures, from the parquet files beside them."""
+"""Usage: python examples/study/report.py study|boundary [RESULTS]. Writes the page of a study, README.md, and its
+figures from the parquet files beside them (by default the committed ones); sizes/page.py writes the size study's."""
 
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
+import typer
 from matplotlib.figure import Figure
 from scipy import stats
 
@@ -20,6 +21,8 @@ from cw_plugin.files import write_whole  # noqa: E402
 from cw_plugin.reports import covariance, figures, intervals  # noqa: E402
 from cw_plugin.reports.formats import Table  # noqa: E402
 
+app = typer.Typer(help="The page and the figures of a study's results.", add_completion=False)
+Results = Annotated[Path, typer.Argument(exists=True, show_default="the committed ones", metavar="RESULTS")]
 NAMES, SHORT = study.NAMES, plan.NAMES
 WINDOW = 25  # steps that metrics are averaged over: single batches differ more than methods do
 FALL = 0.10  # accuracy below the run's best from which on a run has collapsed
@@ -67,6 +70,11 @@ def spoken(mean: float, half: float, digits: int, sign: str = "") -> str:
     return f"{mean:{sign}.{digits}f}" + (f" ± {half:.{digits}f}" if half == half else "")
 
 
+def spoken_p(p: float | None) -> str | None:
+    """Never 0, and None where nothing varies."""
+    return None if p is None or p != p else "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
 def shown(values: pd.Series, scale: float = 1, digits: int = 1, sign: str = "") -> str | None:
     """Mean and 95% interval over seeds."""
     mean, _, high = (value * scale for value in intervals.mean_over_seeds(values))
@@ -84,10 +92,10 @@ def less(ours: pd.DataFrame, theirs: pd.DataFrame, what: str = "accuracy") -> pd
 
 
 def p_of(differences: dict[Any, pd.Series], tests: int) -> dict[Any, str | None]:
-    """Of paired t-tests, corrected for so many ``tests`` (Holm); never 0, and None where nothing varies."""
+    """Of paired t-tests, corrected for so many ``tests`` (Holm)."""
     p = {key: stats.ttest_1samp(values, 0).pvalue for key, values in differences.items() if values.std() > 1e-9}
     p = p if tests == 1 else intervals.holm(p, tests)
-    return {key: None if key not in p else "< 0.001" if p[key] < 0.001 else f"{p[key]:.3f}" for key in differences}
+    return {key: spoken_p(p.get(key)) for key in differences}
 
 
 def compared(title: str, ours: dict, theirs: dict, tests: int = 1) -> Table:
@@ -103,6 +111,17 @@ def compared(title: str, ours: dict, theirs: dict, tests: int = 1) -> Table:
 
 def table(title: str, rows: Any, *notes: str) -> Table:
     return Table(title, title, pd.DataFrame(rows), list(notes))
+
+
+def write(results: Path, home: Path, title: str, command: str, caption: str, tables: list, drawn: dict) -> None:
+    """Write README.md and the figures of a study, whose folder is ``home``."""
+    for file, figure in drawn.items():
+        figures.save(figure, results / file, ["svg"])
+    readme = os.path.relpath(home / "README.md", results)
+    about = f"All tables and figures of [the {title}]({readme}), written by `python examples/study/{command}`."
+    images = "".join(f"![{file}]({file}.svg)\n" for file in drawn)
+    head = f"# Results of the {title}\n\n{about}\n\n{images}\n{caption}\n"
+    write_whole(results / "README.md", "\n".join([head, *(of.markdown() for of in tables)]))
 
 
 def ends(title: str, steps: pd.DataFrame, start: pd.Series) -> Table:
@@ -170,8 +189,10 @@ def read_study(folder: Path) -> pd.DataFrame:
     return pd.concat([steps, begun]).sort_values(["method", "seed", "step"], kind="stable", ignore_index=True)
 
 
-def study_page(folder: Path) -> tuple[list[Table], dict[str, Figure]]:
-    steps, records = read_study(folder), pd.read_parquet(folder / "covariance.parquet")
+@app.command("study")
+def study_page(results: Results = HERE / "results") -> None:
+    """The study's page."""
+    steps, records = read_study(results), pd.read_parquet(results / "covariance.parquet")
     main, long, ablation, searched = (steps[steps.phase == name] for name in ("main", "long", "ablation", "search"))
     start = pd.concat([main, ablation]).query("step == 0").accuracy.reset_index(drop=True)
     tokens = {NAMES[method]: of for method, of in by_method(records).items()}
@@ -179,16 +200,6 @@ def study_page(folder: Path) -> tuple[list[Table], dict[str, Figure]]:
     paper = runs.pop("cw_grpo")
     table_1 = [covariance.table_1(name, tokens[name]) for name in (NAMES["grpo"], ours)]
     reported = {f"{sign} (reported)": values for sign, values in REPORTED.items()}
-    tables = [
-        ends("Methods, mean and 95% interval over seeds", main, start),
-        compared(f"{ours} less each other method", dict.fromkeys(runs, paper), runs, 10),
-        ends(f"{ours} with a part changed, at its learning rate",
-             pd.concat([main[main.method == "cw_grpo"], ablation]), start),
-        compared(f"Changed parts less {ours}", variants, dict.fromkeys(variants, paper)),
-        ends("One long run of each method", long, start), hundreds(long),
-        *(table(one.title, one.frame.assign(**reported), *one.notes) for one in table_1),
-        updates(pd.read_parquet(folder / "gradients.parquet")), search(searched),
-    ]  # fmt: skip
     drawn, both = {}, main[main.method.isin(["grpo", "cw_grpo"])]
     for name, of in {"both": both, "main": main, "long": long}.items():
         for what, how in CURVES.items():
@@ -196,7 +207,18 @@ def study_page(folder: Path) -> tuple[list[Table], dict[str, Figure]]:
                       for method, runs in by_method(of).items()}  # fmt: skip
             drawn[f"{name}-{what}"] = figures.curves(series, *how, size=(5.2, 3.6))
     drawn["contributions"] = figures.contributions(tokens)
-    return tables, drawn
+    write(results, HERE, "study", "report.py study",
+        "Entropy is a mean of 25 steps; a band is a standard deviation of seeds. "
+        'In the tables, "best to last" is above 0 even for a run that does not fall: the best of noisy validations is '
+        'high by chance. "Above the start" has Welch\'s interval of the difference of two means.',
+        [ends("Methods, mean and 95% interval over seeds", main, start),
+         compared(f"{ours} less each other method", dict.fromkeys(runs, paper), runs, 10),
+         ends(f"{ours} with a part changed, at its learning rate",
+              pd.concat([main[main.method == "cw_grpo"], ablation]), start),
+         compared(f"Changed parts less {ours}", variants, dict.fromkeys(variants, paper)),
+         ends("One long run of each method", long, start), hundreds(long),
+         *(table(one.title, one.frame.assign(**reported), *one.notes) for one in table_1),
+         updates(pd.read_parquet(results / "gradients.parquet")), search(searched)], drawn)  # fmt: skip
 
 
 class Boundary:
@@ -310,41 +332,18 @@ def first_wrong(measured: pd.DataFrame) -> Table:
         "overlap the three kinds.")  # fmt: skip
 
 
-def boundary_page(folder: Path) -> tuple[list[Table], dict[str, Figure]]:
-    every = Boundary(folder)
-    tables = [
-        every.settings("Every setting", plan.POINTS), every.together(), every.kernels(), every.early(),
-        first_wrong(pd.read_parquet(folder / "first_wrong.parquet")),
-        every.settings("Without a limit on the gradient norm", plan.CONTROLS), every.hosts(),
-    ]  # fmt: skip
-    return tables, {"map": every.map()}
-
-
-PAGES = {  # title, tables and figures, folder, and what one has to know to read them
-    "study": ("study", study_page, HERE / "results",
-        "Entropy is a mean of 25 steps; a band is a standard deviation of seeds. "
-        'In the tables, "best to last" is above 0 even for a run that does not fall: the best of noisy validations is '
-        'high by chance. "Above the start" has Welch\'s interval of the difference of two means.'),
-    "boundary": ("boundary study", boundary_page, HERE / "boundary" / "results",
+@app.command("boundary")
+def boundary_page(results: Results = HERE / "boundary" / "results") -> None:
+    """The boundary study's page."""
+    every = Boundary(results)
+    write(results, HERE / "boundary", "boundary study", "report.py boundary",
         'A cell of the map: the difference, the accuracy of GRPO | CW-GRPO, the runs that collapsed. "The centre" is a '
-        "learning rate of 3e-5 and 2 updates from one batch; each other setting changes it."),
-}  # fmt: skip
-
-
-def main(name: str, title: str, page: Any, committed: Path, caption: str, folder: str = "") -> None:
-    results = Path(folder or committed)
-    tables, drawn = page(results)
-    for file, figure in drawn.items():
-        figures.save(figure, results / file, ["svg"])
-    readme = os.path.relpath(committed.parent / "README.md", results)
-    about = f"All tables and figures of [the {title}]({readme}), written by `python examples/study/report.py {name}`."
-    images = "".join(f"![{file}]({file}.svg)\n" for file in drawn)
-    head = f"# Results of the {title}\n\n{about}\n\n{images}\n{caption}\n"
-    write_whole(results / "README.md", "\n".join([head, *(of.markdown() for of in tables)]))
+        "learning rate of 3e-5 and 2 updates from one batch; each other setting changes it.",
+        [every.settings("Every setting", plan.POINTS), every.together(), every.kernels(), every.early(),
+         first_wrong(pd.read_parquet(results / "first_wrong.parquet")),
+         every.settings("Without a limit on the gradient norm", plan.CONTROLS), every.hosts()],
+        {"map": every.map()})  # fmt: skip
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:2] or PAGES:
-        if name not in PAGES:
-            sys.exit(__doc__)
-        main(name, *PAGES[name], *sys.argv[2:3])
+    app()

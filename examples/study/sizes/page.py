@@ -1,7 +1,4 @@
-"""The size study's page, README.md beside metrics.parquet, and its figure, from the runs that there are.
-
-python examples/study/sizes/page.py [RESULTS]    # by default the committed ones
-"""
+"""The size study's page and its figure: python examples/study/sizes/page.py [RESULTS]"""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import typer
 from matplotlib.figure import Figure
 from scipy import stats
 
@@ -20,7 +18,6 @@ import report  # noqa: E402
 
 from cw_plugin.reports import figures, intervals  # noqa: E402
 
-EARLY = 20  # steps, of which the early measures are means
 SMALL = 2.0  # points for ten times the parameters; a change within is not worth knowing
 LEARNED = 1.0  # point that GRPO gains at least where CW-GRPO can lose something
 OUTCOMES = {  # column of the pairs -> what it is; the first is the primary outcome
@@ -37,8 +34,8 @@ KEY = ["width", "lr", "seed"]
 def pairs(steps: pd.DataFrame) -> pd.DataFrame:
     """A row for each width, learning rate and seed of which both runs are there. Outcomes are times 100."""
     key = [*KEY, "method"]
-    steps = steps.astype({"lr": float, "accuracy": float, "reward": float})
-    early = steps[steps.step.between(1, EARLY)].groupby(key)[DRAWN[1:]].apply(lambda run: run.mean()).astype(float)
+    steps = steps.astype(dict.fromkeys(["lr", "reward", *DRAWN], float))
+    early = steps[steps.step.between(1, report.EARLY_STEPS)].groupby(key)[DRAWN[1:]].mean()
     runs = 100 * report.outcomes(steps, "width", "lr").set_index(key)[["start", "accuracy", "reward"]].join(early)
     grpo, ours = (runs.xs(method, level="method") for method in plan.METHODS)
     found = ours.assign(
@@ -78,10 +75,6 @@ def answer(line: pd.DataFrame) -> str:
     return reading(line)
 
 
-def said(p: float | None) -> str | None:
-    return None if p is None or p != p else "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
 def sizes(every: pd.DataFrame) -> list[dict]:
     """A row for each size and learning rate."""
     rows, labels = [], {"start": "start, %", "GRPO": "GRPO, %", "CW-GRPO": "CW-GRPO, %", **OUTCOMES}
@@ -99,8 +92,8 @@ def slopes(line: pd.DataFrame, one_rate: pd.DataFrame) -> list[dict]:
     p = {first: found[first][2]} | intervals.holm({label: found[label][2] for label in secondary}, len(secondary))
     rows = []
     for label, (change, half, _) in found.items():
-        shown = f"{change:.1f} ± {half:.1f}" if change == change else None
-        rows.append({"slope": label, "for ten times the parameters": shown, "p": said(p.get(label))})
+        shown = report.spoken(change, half, 1) if change == change else None
+        rows.append({"slope": label, "for ten times the parameters": shown, "p": report.spoken_p(p.get(label))})
     return rows
 
 
@@ -116,23 +109,19 @@ def draw(line: pd.DataFrame) -> Figure:
     return figure
 
 
-def main(folder: Path) -> None:
+def main(folder: report.Results = HERE / "results") -> None:
+    """Write README.md and its figure, beside metrics.parquet, from the runs that it has."""
     steps = pd.read_parquet(folder / "metrics.parquet")
     every, planned = pairs(steps), len([*plan.sizes(), *plan.largest()])
     if every.empty:
         sys.exit(f"{folder}/metrics.parquet has no run of both methods with the same seed yet")
     by_rule = every.width.map(lambda width: float(plan.of_width(width).lr))
     line, one_rate = every[every.lr == by_rule], every[every.lr == float(plan.CENTRE.lr)]
-    figures.save(draw(line), folder / "sizes", ["svg"])
     head = f"{len(steps.drop_duplicates([*KEY, 'method']))} of {planned} runs are done. {answer(line)}"
     note = "95% intervals over seeds, and p; of secondary outcomes p is corrected for 5 tests (Holm)."
     tables = [report.table("By size", sizes(every)), report.table("Slopes", slopes(line, one_rate), note)]
-    about = "The runs of [the size study](../README.md) so far, drawn by `python examples/study/sizes/page.py`."
-    parts = ["# Results of the size study", about, head, "![by size](sizes.svg)"]
-    (folder / "README.md").write_text("\n\n".join([*parts, *(of.markdown() for of in tables)]), encoding="utf-8")
+    report.write(folder, HERE, "size study", "sizes/page.py", head, tables, {"sizes": draw(line)})
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 2 or not (folder := Path(*(sys.argv[1:] or [HERE / "results"])).resolve()).is_dir():
-        sys.exit(__doc__)
-    main(folder)
+    typer.run(main)
