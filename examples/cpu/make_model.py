@@ -7,27 +7,25 @@ The model answers in the form the paper's system prompt asks for. It is taught s
 ``<think>`` tags on purpose: reinforcement learning needs rewards that differ among the responses to one problem.
 """
 
-import argparse
 import json
 import math
 import random
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
+import typer
 from tokenizers import pre_tokenizers
-from torch.nn.utils.rnn import pad_sequence
-from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+from transformers import DataCollatorForSeq2Seq, GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 from cw_plugin.data.prompts import OPEN_RS
 
+app = typer.Typer(add_completion=False)
 SEED = 0
 TRAIN_PROBLEMS = 512
 TEST_PROBLEMS = 96
-MODELS = ["model"]
 
 VOCABULARY = 480  # 256 bytes, 3 special tokens, and the pieces learned: the system prompt becomes about 105 tokens
 
@@ -102,6 +100,7 @@ def response(problem: Problem, rng: random.Random, slips: bool) -> str:
     return rng.choice([f"<think>\n{thought}\n{answer}", f"{thought}\n{answer}"])
 
 
+@app.command("problems")
 def write_problems(folder: Path) -> None:
     """Write the problems in the columns and under the name of Open-RS, as train.jsonl and test.jsonl."""
     target = folder / "knoveleng" / "open-rs"
@@ -158,40 +157,37 @@ def qwen2(
     return Qwen2ForCausalLM(config)
 
 
-class Row(NamedTuple):
-    """Token ids the model is given, and those it is taught to write after them."""
+Row = dict[str, list[int]]
 
-    given: list[int]
-    taught: list[int]
+
+def row(tokenizer: Qwen2Tokenizer, given: list[int], text: str) -> Row:
+    """Token ids that the model is given, and the text that it is taught to write after them; -100: nothing is taught"""
+    taught = [*tokenizer.encode(text), tokenizer.eos_token_id]
+    return {"input_ids": given + taught, "labels": [-100] * len(given) + taught}
 
 
 def equation_row(tokenizer: Qwen2Tokenizer, problem: Problem) -> Row:
     """A bare equation, always right, of which the result is taught."""
-    given = f"{problem.a} {problem.op} {problem.b} ="
-    return Row(tokenizer.encode(given), [*tokenizer.encode(f" {problem.answer}"), tokenizer.eos_token_id])
+    return row(tokenizer, tokenizer.encode(f"{problem.a} {problem.op} {problem.b} ="), f" {problem.answer}")
 
 
 def chat_row(tokenizer: Qwen2Tokenizer, problem: Problem, rng: random.Random, slips: bool) -> Row:
     """A user's turn, without the system turn before it, and the assistant's turn to write."""
     messages = [{"role": "user", "content": question(problem, rng)}]
     given = tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
-    return Row(given, [*tokenizer.encode(response(problem, rng, slips)), tokenizer.eos_token_id])
+    return row(tokenizer, given, response(problem, rng, slips))
 
 
-def loss_of(model: Qwen2ForCausalLM, rows: list[Row], prefix: Sequence[int] = ()) -> torch.Tensor:
-    """Mean negative log-likelihood, in nats, of the tokens taught by the rows when each follows the prefix.
-
-    Rows are padded on the right, where causal attention does not see the padding.
-    """
+def loss_of(
+    model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, rows: list[Row], prefix: Sequence[int] = ()
+) -> torch.Tensor:
+    """Mean negative log-likelihood, in nats, of the tokens taught by the rows when each follows the prefix."""
     cache = None
     if prefix:  # most of the tokens, and the same for every row: run once for all of them
         cache = model(torch.tensor([prefix]), use_cache=True).past_key_values
         cache.batch_repeat_interleave(len(rows))
-    ids = [torch.tensor(given + taught) for given, taught in rows]
-    labels = [torch.tensor([-100] * len(given) + taught) for given, taught in rows]  # -100: nothing is taught
-    padded = pad_sequence(ids, batch_first=True, padding_value=model.config.pad_token_id)
-    padded_labels = pad_sequence(labels, batch_first=True, padding_value=-100)
-    return model(padded, labels=padded_labels, past_key_values=cache).loss
+    batch = DataCollatorForSeq2Seq(tokenizer)(rows)  # padded on the right, which causal attention does not see
+    return model(batch["input_ids"], labels=batch["labels"], past_key_values=cache).loss
 
 
 def optimised(model: Qwen2ForCausalLM, steps: int, peak_lr: float, warmup_steps: int) -> Iterator[int]:
@@ -199,6 +195,9 @@ def optimised(model: Qwen2ForCausalLM, steps: int, peak_lr: float, warmup_steps:
 
     AdamW with a linear warm-up and half a cosine down to 0, gradients clipped to a norm of 1.
     """
+    # A second thread gains little on such a small model, and loses much on a busy machine. Also, the number of threads
+    # changes the order of sums, and so the weights.
+    torch.set_num_threads(1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak_lr, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / warmup_steps, 0.5 * (1 + math.cos(math.pi * step / steps)))
@@ -212,8 +211,9 @@ def optimised(model: Qwen2ForCausalLM, steps: int, peak_lr: float, warmup_steps:
         optimizer.zero_grad()
 
 
-def taught(_: str) -> tuple[Qwen2ForCausalLM, Qwen2Tokenizer]:
-    """A model of about 0.65 million parameters, taught from the problems that are not held out."""
+@app.command("model")
+def write_model(folder: Path) -> None:
+    """Teach a model of about 0.65 million parameters the problems that are not held out, and save it."""
     tokenizer = make_tokenizer()
     model = qwen2(tokenizer, mlp=384, key_value_heads=2, positions=2048)
     problems, _ = split_problems()
@@ -222,13 +222,13 @@ def taught(_: str) -> tuple[Qwen2ForCausalLM, Qwen2Tokenizer]:
     for step in optimised(model, STEPS, PEAK_LR, WARMUP_STEPS):
         chats = [chat_row(tokenizer, p, rng, slips=step > SLIPS_FROM) for p in rng.choices(problems, k=CHATS)]
         equations = [equation_row(tokenizer, p) for p in rng.choices(problems, k=EQUATIONS)]
-        loss = loss_of(model, chats, prefix)
+        loss = loss_of(model, tokenizer, chats, prefix)
         if step > EQUATIONS_FROM:
-            loss += loss_of(model, equations, prefix)
+            loss += loss_of(model, tokenizer, equations, prefix)
         loss.backward()
         if step % 50 == 0:
             print(f"step {step} of {STEPS}: loss {loss.item():.3f}; {time.monotonic() - start:.0f} s", flush=True)
-    return model, tokenizer
+    save(model, tokenizer, folder)
 
 
 def save(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, folder: Path) -> None:
@@ -241,20 +241,5 @@ def save(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, folder: Path) -> No
     GenerationConfig(**ends, do_sample=True, temperature=1.0, top_k=0, top_p=1.0).save_pretrained(folder)
 
 
-def main(module: Any) -> None:
-    """The command line of a module like this one."""
-    parser = argparse.ArgumentParser(description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["problems", *module.MODELS])
-    parser.add_argument("folder", type=Path)
-    args = parser.parse_args()
-    if args.what == "problems":
-        module.write_problems(args.folder)
-        return
-    # A second thread gains little on such a small model, and loses much on a busy machine. Also, the number of threads
-    # changes the order of sums, and so the weights.
-    torch.set_num_threads(1)
-    save(*module.taught(args.what), args.folder)
-
-
 if __name__ == "__main__":
-    main(sys.modules[__name__])
+    app()

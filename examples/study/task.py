@@ -1,8 +1,8 @@
 """The study's task: products of two numbers from 10 to 99, worked out by partial products; and the model that starts.
 
-    python examples/study/task.py problems DIR    # DIR/{train,tune,test}.parquet, in verl's columns
-    python examples/study/task.py model DIR       # tokenizer and weights; about nine minutes on one core
-    python examples/study/task.py model-6 DIR     # likewise; its responses have six fillers, or two for model-2
+    python examples/study/task.py problems DIR             # DIR/{train,tune,test}.parquet, in verl's columns
+    python examples/study/task.py model DIR                # tokenizer and weights; about nine minutes on one core
+    python examples/study/task.py model DIR --fillers 6    # likewise; its responses have six fillers
 
 The model is taught right answers only, but for so short a time that many of its own are wrong. A response may split
 either number, and begin with the tens or with the ones; which of the four ways is easiest depends on the problem, and
@@ -13,16 +13,19 @@ from 64 equally likely ones, says nothing about the problem, and the reward igno
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import typer
+from torch import Tensor
 from transformers import BatchEncoding, Qwen2ForCausalLM, Qwen2Tokenizer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cpu"))
-from make_model import Row, loss_of, main, optimised, qwen2, save, train_tokenizer  # noqa: F401
+from make_model import loss_of, optimised, qwen2, row, save, train_tokenizer
 
+app = typer.Typer(add_completion=False)
 Problem = tuple[int, int]  # the two factors
 
 SEED = 0
@@ -37,7 +40,6 @@ WARMUP_STEPS = 100
 MAX_NEW_TOKENS = 24
 
 FILLERS = [f"~{number:02}" for number in range(64)]  # ordinary entries of the tokenizer, each one token
-MODELS = {"model": 0, "model-2": 2, "model-6": 6}  # name -> fillers in a response
 
 
 def split_problems() -> dict[str, list[Problem]]:
@@ -68,7 +70,9 @@ def response(problem: Problem, rng: random.Random, fillers: int = 0) -> str:
     return f"<think>{nothing}{parts[0]}+{parts[1]}={a * b}</think>\\boxed{{{a * b}}}"
 
 
+@app.command("problems")
 def write_problems(folder: Path) -> None:
+    """Write train.parquet, tune.parquet and test.parquet, in verl's columns."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, problems in split_problems().items():
         rows = [
@@ -99,30 +103,34 @@ def prompt_ids(tokenizer: Qwen2Tokenizer, problem: Problem) -> list[int]:
     return tokenizer.apply_chat_template(messages(problem), add_generation_prompt=True)["input_ids"]
 
 
-def row(tokenizer: Qwen2Tokenizer, problem: Problem, rng: random.Random, fillers: int = 0) -> Row:
-    answer = tokenizer.encode(response(problem, rng, fillers))
-    return Row(prompt_ids(tokenizer, problem), [*answer, tokenizer.eos_token_id])
-
-
 def padded_prompts(tokenizer: Qwen2Tokenizer, problems: Sequence[Problem]) -> BatchEncoding:
     return tokenizer.pad({"input_ids": [prompt_ids(tokenizer, problem) for problem in problems]}, return_tensors="pt")
 
 
-def taught(name: str) -> tuple[Qwen2ForCausalLM, Qwen2Tokenizer]:
-    """A model of 0.82 million parameters, taught from the problems that are not held out; ``name`` is one of MODELS."""
-    fillers = MODELS[name]
-    tokenizer = make_tokenizer()
+def taught_steps(
+    model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, steps: int, peak_lr: float, fillers: int = 0
+) -> Iterator[tuple[int, Tensor]]:
+    """Every step and its loss; the gradient is applied before the next one. Held-out problems are not taught."""
+    problems, rng = split_problems()["train"], random.Random(SEED)
+    for step in optimised(model, steps, peak_lr, WARMUP_STEPS):
+        chosen = rng.choices(problems, k=ROWS)
+        rows = [row(tokenizer, prompt_ids(tokenizer, one), response(one, rng, fillers)) for one in chosen]
+        loss = loss_of(model, tokenizer, rows)
+        loss.backward()
+        yield step, loss
+
+
+@app.command("model")
+def write_model(folder: Path, fillers: int = 0) -> None:
+    """Teach a model of 0.82 million parameters, and save it with its tokenizer; about nine minutes on one core."""
+    tokenizer, start = make_tokenizer(), time.monotonic()
     tokenizer.add_tokens(FILLERS if fillers else [])
     model = qwen2(tokenizer, mlp=512, key_value_heads=4, positions=128)
-    problems = split_problems()["train"]
-    rng, start = random.Random(SEED), time.monotonic()
-    for step in optimised(model, STEPS, PEAK_LR, WARMUP_STEPS):
-        loss = loss_of(model, [row(tokenizer, problem, rng, fillers) for problem in rng.choices(problems, k=ROWS)])
-        loss.backward()
+    for step, loss in taught_steps(model, tokenizer, STEPS, PEAK_LR, fillers):
         if step % 100 == 0:
             print(f"step {step} of {STEPS}: loss {loss.item():.3f}; {time.monotonic() - start:.0f} s", flush=True)
-    return model, tokenizer
+    save(model, tokenizer, folder)
 
 
 if __name__ == "__main__":
-    main(sys.modules[__name__])
+    app()

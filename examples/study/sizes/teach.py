@@ -7,20 +7,18 @@ A model has 3 layers, heads of 32 and an MLP of 4 times the width. It is taught 
 
 from __future__ import annotations
 
-import random
 import sys
 import time
 from pathlib import Path
 
 import pandas as pd
-import torch
+import typer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from transformers import GenerationConfig, Qwen2ForCausalLM
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "boundary")]
 import task  # noqa: E402
-from make_model import loss_of, optimised, qwen2  # noqa: E402
 from train import accuracy  # noqa: E402
 
 NO_END = 10**6  # steps of a cosine of which so little is used that the learning rate stays at its peak
@@ -31,22 +29,17 @@ TRIED, ENOUGH, HIGH = 0.47, 0.46, 0.50  # right ones of 1,024 answers; then of 4
 
 def untaught(width: int) -> Qwen2ForCausalLM:
     """The study's model with another width, on which the number of heads depends."""
-    model = qwen2(task.make_tokenizer(), 4 * width, width // 32, 128, width)
+    model = task.qwen2(task.make_tokenizer(), 4 * width, width // 32, 128, width)
     model.generation_config = GenerationConfig.from_pretrained(HERE.parent / "model")
     return model
 
 
 def teach(width: int, folder: Path) -> dict[str, float]:
     """Save a taught model, and return what taught.csv says of it."""
-    torch.set_num_threads(1)  # how sums are split among threads changes the weights
     tokenizer, model, began = task.make_tokenizer(), untaught(width), time.monotonic()
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(AVERAGE))
     how = tokenizer, task.MAX_NEW_TOKENS
-    problems, rng = task.split_problems()["train"], random.Random(task.SEED)
-    for step in optimised(model, NO_END, task.PEAK_LR * 128 / width, task.WARMUP_STEPS):
-        rows = [task.row(tokenizer, problem, rng) for problem in rng.choices(problems, k=task.ROWS)]
-        loss = loss_of(model, rows)
-        loss.backward()
+    for step, loss in task.taught_steps(model, tokenizer, NO_END, task.PEAK_LR * 128 / width):
         average.update_parameters(model)
         if step % EVERY == 0 and loss < BELOW:
             right = accuracy(average.module, *how, 4)
@@ -64,10 +57,15 @@ def teach(width: int, folder: Path) -> dict[str, float]:
     return {"width": width, "steps": step, "right": right, "right in training problems": seen, "seconds": seconds}
 
 
-if __name__ == "__main__":
-    if not sys.argv[1:] or not sys.argv[1].isdecimal() or int(sys.argv[1]) % 32:  # heads have 32
-        sys.exit(__doc__)
-    width, table = int(sys.argv[1]), HERE / "taught.csv"
-    if not (HERE / f"model-{width}" / "config.json").exists():
-        row = pd.DataFrame([teach(width, HERE / f"model-{width}")])
+def main(width: int) -> None:
+    """Write model-WIDTH/ and a row of taught.csv, both beside this file, unless they are there."""
+    if width % 32:
+        raise typer.BadParameter(f"a width of {width} is no multiple of 32, which each head has")
+    folder, table = HERE / f"model-{width}", HERE / "taught.csv"
+    if not (folder / "config.json").exists():
+        row = pd.DataFrame([teach(width, folder)])
         row.to_csv(table, mode="a", header=not table.exists(), index=False, float_format="%.4f")
+
+
+if __name__ == "__main__":
+    typer.run(main)
