@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
 
@@ -40,13 +39,11 @@ def grade(text: str, product: int) -> tuple[float, float]:
     return float(right), matched(text, False)
 
 
-def kept_by_clip_cov(
-    log_probs: Float[Tensor, "rows time"],
-    old_log_probs: Float[Tensor, "rows time"],
-    advantages: Float[Tensor, "rows 1"],
-    mask: Int[Tensor, "rows time"],
-) -> Float[Tensor, "rows time"]:
-    """0 for the tokens whose gradient Clip-Cov drops in this update, else 1 (arXiv:2505.22617; verl's ``clip_cov``)."""
+def kept_by_clip_cov(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    """0 for the tokens whose gradient Clip-Cov drops in this update, else 1 (arXiv:2505.22617; verl's ``clip_cov``).
+
+    All have the shape (rows, time), or (rows, 1) for advantages.
+    """
     ratio = torch.exp(log_probs - old_log_probs)
     clipped = -advantages * ratio.clamp(0.0, 2.0) > -advantages * ratio  # by PPO's clip at 1
     tokens = mask.sum()
@@ -60,17 +57,11 @@ def kept_by_clip_cov(
 
 def rounded(model: torch.nn.Module, bits: int) -> dict[str, Tensor]:
     """The parameters. With few ``bits``, the weights of all linear layers but the last are rounded, a scale a row."""
-    linear = {
-        f"{name}.weight"
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear) and name != "lm_head"
-    }
-    copies = {}
-    for name, weight in model.named_parameters():
-        copies[name] = weight.detach().clone()
-        if bits < 32 and name in linear:
-            scale = weight.detach().abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1)
-            copies[name] = (copies[name] / scale).round() * scale
+    copies = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    for name, weight in copies.items():
+        if bits < 32 and weight.ndim == 2 and "embed_tokens" not in name:  # which are the last layer's weights as well
+            scale = weight.abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1)
+            copies[name] = (weight / scale).round() * scale
     return copies
 
 
@@ -90,42 +81,36 @@ def accuracy(model: Any, tokenizer: Any, max_new_tokens: int, answers: int, spli
 
 
 class BoundaryTrainer(CWGRPOTrainer):
-    """CWGRPOTrainer under the settings of a Run; its own metrics are those of metrics.parquet."""
+    """CWGRPOTrainer under the settings of a Run; ``rows``, a dict for each step, are those of metrics.parquet."""
 
     def __init__(self, run: Run, **kwargs: Any) -> None:
-        self.run_, self.rewards, self.accuracies = run, [], {}
-        self._rng = random.Random(run.seed)
+        self.run_, self.rows, self._rng = run, [{"step": 0}], random.Random(run.seed)
         super().__init__(reward_funcs=self.reward, **kwargs)
         self.remove_callback(PrinterCallback)
 
     def reward(self, completions: list[Any], product: list[int], **_: Any) -> list[float]:
         """With some right answers counted as wrong, and the reverse; the true mean is kept."""
         graded = [grade(response_text(text), truth) for text, truth in zip(completions, product, strict=True)]
-        self.rewards.append(sum(map(sum, graded)) / len(graded))
+        self.rows.append({"step": len(self.rows), "reward": sum(map(sum, graded)) / len(graded)})
         return [(1 - right if self._rng.random() < self.run_.wrong / 100 else right) + tags for right, tags in graded]
 
     def validate(self) -> None:
-        parameters = torch.cat([weight.detach().flatten() for weight in self.model.parameters()])
-        if not parameters.isfinite().all():
+        if not all(weight.isfinite().all() for weight in self.model.parameters()):
             raise FloatingPointError("a parameter is no longer a finite number")
-        if len(self.rewards) % VALIDATE_EVERY == 0 or len(self.rewards) == self.run_.steps:
+        row = self.rows[-1]
+        if row["step"] % VALIDATE_EVERY == 0 or row["step"] == self.run_.steps:
             how = self.args.max_completion_length, self.run_.answers
-            self.accuracies[len(self.rewards)] = accuracy(self.model, self.processing_class, *how)
+            row["accuracy"] = accuracy(self.model, self.processing_class, *how)
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
-        """With the weights of the rollout policy, if they are not those that are trained."""
-        if self.run_.stale == 1 and self.run_.bits == 32:
-            return super()._generate_single_turn(*args, **kwargs)
-        if len(self.rewards) % self.run_.stale == 0:
+        """With the weights of the rollout policy."""
+        if self.rows[-1]["step"] % self.run_.stale == 0:
             self._rollout = rounded(self.model, self.run_.bits)
-        trained = {name: weight.data for name, weight in self.model.named_parameters()}
-        for name, weight in self.model.named_parameters():
-            weight.data = self._rollout[name]
-        try:
-            return super()._generate_single_turn(*args, **kwargs)
-        finally:
-            for name, weight in self.model.named_parameters():
-                weight.data = trained[name]
+        trained = rounded(self.model, 32)
+        self.model.load_state_dict(self._rollout, strict=False)  # the last layer's weights are the embeddings
+        generated = super()._generate_single_turn(*args, **kwargs)
+        self.model.load_state_dict(trained, strict=False)
+        return generated
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         self.validate()
@@ -198,11 +183,9 @@ def train(run: Run) -> list[dict[str, float]]:
                 raise
             failed = True
             print(f"{run}: {error}", flush=True)
-    rows = [{"step": 0}, *({"step": step, "reward": reward} for step, reward in enumerate(trainer.rewards, 1))]
+    rows = trainer.rows
     logs = [entry for entry in trainer.state.log_history if "grad_norm" in entry]
     for row, log in zip(rows[1:], logs, strict=False):  # of the step in which a run fails there is no log
         row |= {name: log[name] for name in ("entropy", "grad_norm")} | {name: log[f"cw_grpo/{name}"] for name in OURS}
-    for step, value in trainer.accuracies.items():
-        rows[step]["accuracy"] = value
     rows[-1] |= {"failed": float(failed)} | ({"accuracy": 0.0} if failed else {})
     return rows
