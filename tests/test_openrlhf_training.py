@@ -122,7 +122,8 @@ def check_weights(folder: Path) -> int:
         for row in rows:
             valid = row["mask"].bool()
             step, prompt, advantages = of_row[row["old"][valid].numpy().tobytes()]
-            assert torch.equal(row["advantages"][valid], advantages)
+            # Of two equal responses to a prompt one is found for both; their last bits may differ.
+            assert torch.allclose(row["advantages"][valid], advantages, atol=1e-6, rtol=0)
             actors[step, prompt].add(process)
     return sum(len(processes) > 1 for processes in actors.values())
 
