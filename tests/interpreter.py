@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,14 @@ def python(
     command = [sys.executable, *map(str, arguments)]
     env = inherited | environment
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout)
+
+
+def run_tests(*tests: str, path: tuple[Path, ...], timeout: float = 550, **environment: str) -> None:
+    """These tests of this repository pass with the packages of ``path`` over those of the environment."""
+    arguments = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+    result = python(*arguments, path=path, cwd=ROOT / "tests", timeout=timeout, **environment)
+    assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
+    assert re.search(r"\d+ passed", result.stdout)
 
 
 def bash(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from omegaconf import OmegaConf
-from test_estimator_and_loss import actor_config, loss_arguments
+from test_verl import actor_config, loss_arguments
 from trainers import advantages, legacy_trainer, trainer_batch, v1_trainer, validate, weighted
 from verl.trainer.ppo import core_algos
 

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 import wrapt
-from interpreter import bash
+from interpreter import ROOT, bash
 from openrlhf.models import Actor, PolicyLoss
 from openrlhf.models.utils import compute_approx_kl
 from openrlhf.trainer import ppo_trainer_async
@@ -37,7 +37,7 @@ from cw_plugin import openrlhf_integration
 from cw_plugin.errors import HostError, NonFiniteError, OptionsError
 
 PROMPTS, SAMPLES = 8, 6
-MODEL = "examples/cpu/model"
+MODEL = ROOT / "examples" / "cpu" / "model"
 FLAT = version("openrlhf").startswith("0.9.")  # arguments are nested from 0.10 on
 # What the classes under test read: the name, the name in 0.9, the value.
 NAMES = {

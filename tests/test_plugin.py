@@ -17,7 +17,7 @@ import verl
 from hydra import compose, initialize_config_dir
 from interpreter import ROOT, python
 from omegaconf import OmegaConf
-from trainers import VALID, validate
+from trainers import LEGACY, VALID, validate
 from verl.trainer import main_ppo
 
 from cw_plugin.errors import HostError, OptionsError
@@ -27,10 +27,6 @@ from cw_plugin.verl_integration.options import check_config, estimator_and_loss,
 VERL = Path(verl.__file__).parent
 CW_GRPO, GRPO = "algorithm.adv_estimator=cw_grpo", "algorithm.adv_estimator=grpo"
 LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo"
-GEO_MEAN = "actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"
-BYPASS = "algorithm.rollout_correction.bypass_mode=True"
-LEGACY = "trainer.use_v1=False"
-OPTION = "+algorithm.cw_grpo."
 MODULE = "cw_plugin.verl_integration.register"
 REGISTERED = """
 import verl
@@ -157,45 +153,6 @@ def test_a_hook_without_its_place_says_what_is_lacking(caplog, monkeypatch):
     monkeypatch.setitem(sys.modules, "verl.trainer.ppo.v1.trainer_base", None)
     with pytest.raises(HostError, match=r"there is no verl\.trainer\.ppo\.v1\.trainer_base"):
         validate(CW_GRPO)
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        [CW_GRPO, OPTION + "scope=batch", OPTION + "kernel=none"],
-        [CW_GRPO, OPTION + "kernel=none", GEO_MEAN],
-        [CW_GRPO, LEGACY],
-        [GRPO, LEGACY],
-        [GRPO, LOSS],
-        [GRPO, LOSS, BYPASS],
-        [GRPO, GEO_MEAN],
-    ],
-)
-def test_valid_settings_pass(overrides):
-    validate(*overrides)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ([CW_GRPO, LOSS], "loss_mode=vanilla .* or algorithm.adv_estimator=grpo"),
-        ([GRPO, LOSS, BYPASS, LEGACY], "bypass_mode=False"),
-        ([CW_GRPO, "+rollout.nnodes=1"], "start verl.trainer.main_ppo"),  # as one_step_off_policy has it
-        ([GRPO, LOSS, "+async_training.partial_rollout=True"], "start verl.trainer.main_ppo"),
-        ([CW_GRPO, GEO_MEAN], "loss_mode=geo_mean averages .*loss_mode=vanilla"),
-        ([CW_GRPO, OPTION + "sigma=2"], "sigma is not an option of cw_grpo; the options are scope, kernel"),
-        ([CW_GRPO, OPTION + "scope=rank"], "scope='rank' is invalid; use group or batch"),
-        ([CW_GRPO, OPTION + "kernel=laplace"], "kernel='laplace' is invalid; use one of gaussian, none"),
-        ([CW_GRPO, OPTION + "record_every=-1"], "record_every=-1 is invalid; use a whole number"),
-        ([CW_GRPO, OPTION + "record_every=2.5"], "use a whole number"),
-        ([CW_GRPO, "+algorithm.cw_grpo=batch"], r"\+algorithm.cw_grpo.scope=\.\.\."),
-        ([GRPO, LOSS, OPTION + "scope=batch"], "do nothing for policy_loss"),
-        ([GRPO, OPTION + "kernel=none"], "do nothing for adv_estimator=grpo"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused_with_the_way_to_fix_them(overrides, message):
-    with pytest.raises(OptionsError, match=message):
-        validate(*overrides)
 
 
 def test_fully_async_policy_is_refused_before_ray():

@@ -10,7 +10,7 @@ import re
 import sys
 
 import pytest
-from interpreter import ROOT, python
+from interpreter import ROOT, run_tests
 
 OLDEST, NEWEST = "0.29.0", "1.16.0" if sys.version_info >= (3, 11) else "1.14.2"
 EVERY = ["test_trl.py", "test_trl_rewards.py", "test_trl_examples.py", "test_boundary.py", "test_sizes.py"]
@@ -35,7 +35,4 @@ def test_the_versions_that_are_tested_are_those_that_are_named():
     ],
 )
 def test_a_release_of_trl_passes_the_tests(version, tests, packages):
-    arguments = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
-    result = python(*arguments, path=(packages(f"trl=={version}"),), cwd=ROOT / "tests", timeout=1450)
-    assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
-    assert re.search(r"\d+ passed", result.stdout)
+    run_tests(*tests, path=(packages(f"trl=={version}"),), timeout=1450)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib.util
+import inspect
 import uuid
 from typing import Any
 
@@ -19,6 +21,8 @@ from verl.trainer.ppo.utils import Role
 from verl.utils import config as verl_config
 from verl.utils.tracking import Tracking
 
+HAS_V1 = importlib.util.find_spec("verl.trainer.ppo.v1") is not None  # verl has it from 0.9 on
+LEGACY = "trainer.use_v1=False"
 VALID = (
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1",
@@ -47,9 +51,12 @@ def _defaults() -> Any:
 
 
 def composed(*overrides: str) -> Any:
-    """verl's configuration, as main_ppo composes it; hydra, which takes a second for it, reads verl's files once."""
+    """verl's configuration, as main_ppo composes it; hydra, which takes a second for it, reads verl's files once. A
+    verl without V1 has no name for the legacy trainer."""
     config = copy.deepcopy(_defaults())
     for override in overrides:
+        if override == LEGACY and not HAS_V1:
+            continue
         key, _, value = override.removeprefix("+").partition("=")
         OmegaConf.update(config, key, yaml.safe_load(value), force_add=override.startswith("+"))
     return config
@@ -62,17 +69,16 @@ def validate(*overrides: str) -> None:
 
 def v1_trainer(*overrides: str) -> Any:
     """The trainer of ``trainer.use_v1=True`` before its workers start."""
-    from verl.trainer.ppo.v1 import get_trainer_cls  # a verl up to 0.8 has none
+    from verl.trainer.ppo.v1 import get_trainer_cls
 
     config = composed("trainer.use_v1=True", *overrides)
     return get_trainer_cls(config.trainer.v1.trainer_mode)(config=config)
 
 
 def legacy_trainer(*overrides: str) -> Any:
-    """The trainer of ``trainer.use_v1=False``, or of a verl that has no other, before its workers start."""
-    use_v1 = ["trainer.use_v1=False"] if "use_v1" in composed().trainer else []
+    """The trainer of ``trainer.use_v1=False`` before its workers start."""
     trainer = ray_trainer.RayPPOTrainer(
-        config=composed(*use_v1, *overrides),
+        config=composed(LEGACY, *overrides),
         tokenizer=Tokenizer(),
         role_worker_mapping={Role.ActorRollout: None, Role.ActorRolloutRef: None},
         resource_pool_manager=None,
@@ -112,14 +118,16 @@ def trainer_batch(
     return DataProto.from_dict(tensors=tensors, non_tensors={"uid": of_rows}), keys
 
 
-def advantages(estimator: str, data: DataProto, keys: list[str] | None, config: Any) -> torch.Tensor:
+def advantages(
+    estimator: str, data: DataProto, keys: list[str] | None, config: Any, hooked: bool = True
+) -> torch.Tensor:
     """As PPOTrainer._compute_advantage and RayPPOTrainer.fit (no keys) call it, through the names that they hold."""
     compute, of_v1 = ray_trainer.compute_advantage, {}
     if keys is not None:
         from verl.trainer.ppo.v1 import trainer_base
 
         compute, of_v1 = trainer_base.compute_advantage_for_multi_trajectories, {"batch_keys": keys}
-    result = compute(
+    result = (compute if hooked else inspect.unwrap(compute))(
         DataProto.from_dict(tensors=dict(data.batch.clone()), non_tensors=dict(data.non_tensor_batch)),
         **of_v1,
         adv_estimator=estimator,

@@ -1,31 +1,41 @@
-"""The estimator and the loss inside verl's own functions: trainer utilities, registries, vanilla loss."""
+"""The plugin inside verl's own functions: trainers, registries, vanilla loss, checks of settings, task runners.
+
+test_verl_releases.py runs this file on earlier releases, the nightly workflow on verl's main.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
+import runpy
 
 import numpy as np
 import pytest
+import ray
 import torch
 import trainers
 from jaxtyping import TypeCheckError
 from omegaconf import OmegaConf
 from reference import reference_weights
-from trainers import advantages, logged, trainer_batch, weighted
+from trainers import HAS_V1, LEGACY, advantages, logged, trainer_batch, validate, weighted
 from verl.trainer.ppo import core_algos
-from verl.trainer.ppo.v1 import get_trainer_cls, trainer_base
 from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
-from cw_plugin.errors import HostError, NonFiniteError
+from cw_plugin.errors import HostError, NonFiniteError, OptionsError
 from cw_plugin.reports.records import read_tokens
 from cw_plugin.verl_integration import estimator, loss, run
 from cw_plugin.verl_integration.estimator import TrainerBatch, batch_of_trainer
 from cw_plugin.weights import reweight
 
-CW_GRPO = "algorithm.adv_estimator=cw_grpo"
-UNRECORDED = "+algorithm.cw_grpo.record_every=0"
+CW_GRPO, GRPO = "algorithm.adv_estimator=cw_grpo", "algorithm.adv_estimator=grpo"
+LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo"
+GEO_MEAN = "actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"
+BYPASS = "algorithm.rollout_correction.bypass_mode=True"
+OPTION = "+algorithm.cw_grpo."
+UNRECORDED = OPTION + "record_every=0"
+NEEDS_V1 = pytest.mark.skipif(not HAS_V1, reason="this verl has no V1")
 
 
 def v1_trainer(*overrides):
@@ -39,11 +49,19 @@ def legacy_trainer(*overrides):
     return trainers.legacy_trainer(*overrides)
 
 
-@pytest.fixture(autouse=True)
-def trainer():
-    """A trainer of verl in this process, as in its task runner."""
-    yield v1_trainer(CW_GRPO, UNRECORDED)
+@pytest.fixture(params=[legacy_trainer, pytest.param(v1_trainer, marks=NEEDS_V1)])
+def make(request):
+    """Makes trainers of verl in this process, as in its task runner; one that uses cw_grpo is there."""
+    trainer = request.param(CW_GRPO, UNRECORDED)
+    yield request.param
+    del trainer
     run.begin(None)
+
+
+def batch(make, seed=0, outputs=1):
+    """A step's batch, and its keys if the trainer is V1's."""
+    data, keys = trainer_batch(seed, outputs=outputs)
+    return data, keys if make is v1_trainer else None
 
 
 def algorithm(norm=True, **cw_grpo):
@@ -51,24 +69,25 @@ def algorithm(norm=True, **cw_grpo):
 
 
 @pytest.mark.parametrize(("norm", "outputs", "options"), [(True, 1, {}), (False, 3, {}), (True, 3, {"scope": "batch"})])
-def test_estimator_in_the_trainer_is_grpo_times_the_reference_weights_and_with_kernel_none_grpo(norm, outputs, options):
+def test_estimator_in_the_trainer_is_grpo_times_the_reference_weights_and_with_kernel_none_grpo(
+    make, norm, outputs, options
+):
     for seed in range(2):  # two steps
-        data, keys = trainer_batch(seed, outputs=outputs)
+        data, keys = batch(make, seed, outputs)
         config, none = algorithm(norm, **options), algorithm(norm, kernel="none", **options)
         grpo, ours = (advantages(estimator, data, keys, config) for estimator in ("grpo", "cw_grpo"))
         torch.testing.assert_close(ours.double(), weighted(data, grpo, **options), rtol=1e-5, atol=1e-5)
         assert not torch.allclose(ours, grpo, atol=1e-2)
         assert torch.equal(advantages("cw_grpo", data, keys, none), grpo)
+        data.batch["response_mask"] = data.batch["response_mask"].bfloat16()  # which may have any dtype
+        assert torch.equal(advantages("cw_grpo", data, keys, config), ours)
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "rloo"])
-def test_other_estimators_are_untouched(estimator):
-    data, keys = trainer_batch()
-    through_hook = advantages(estimator, data, keys, algorithm())
-    direct = inspect.unwrap(trainer_base.compute_advantage_for_multi_trajectories)(
-        data.select_idxs(list(range(len(data)))), batch_keys=keys, adv_estimator=estimator, config=algorithm()
-    )
-    assert torch.equal(through_hook, direct.batch["advantages"])
+def test_other_estimators_are_untouched(make, estimator):
+    data, keys = batch(make)
+    direct = advantages(estimator, data, keys, algorithm(), hooked=False)
+    assert torch.equal(advantages(estimator, data, keys, algorithm()), direct)
 
 
 def of_registry(data, **given):
@@ -82,8 +101,8 @@ def of_registry(data, **given):
     )[0]
 
 
-def test_log_probs_that_verl_passes_itself_win_over_the_hook():
-    data, keys = trainer_batch()
+def test_log_probs_that_verl_passes_itself_win_over_the_hook(make):
+    data, keys = batch(make)
     expected = advantages("cw_grpo", data, keys, algorithm())
     not_these = torch.full_like(data.batch["old_log_probs"], float("nan"))
     token = batch_of_trainer.set(TrainerBatch(not_these, keys, sequences=list))
@@ -94,19 +113,18 @@ def test_log_probs_that_verl_passes_itself_win_over_the_hook():
         batch_of_trainer.reset(token)
 
 
-def test_without_log_probs_or_a_trainer_that_is_known_it_refuses_instead_of_training_plain_grpo():
+def test_without_log_probs_or_a_trainer_that_is_known_it_refuses_instead_of_training_plain_grpo(make):
     """fully_async_policy's trainer, for example, constructs itself without RayPPOTrainer's __init__."""
-    data, keys = trainer_batch()
+    data, keys = batch(make)
     with pytest.raises(HostError, match=r"start verl\.trainer\.main_ppo"):
         of_registry(data)
     run.begin(None)
-    for keys_of_v1 in (keys, None):
-        with pytest.raises(HostError, match="does not know the trainer"):
-            advantages("cw_grpo", data, keys_of_v1, algorithm())
+    with pytest.raises(HostError, match="does not know the trainer"):
+        advantages("cw_grpo", data, keys, algorithm())
 
 
-def test_a_second_trainer_with_cw_grpo_in_one_process_is_refused(trainer, tmp_path):
-    first = legacy_trainer(CW_GRPO, f"trainer.default_local_dir={tmp_path}")
+def test_a_second_trainer_with_cw_grpo_in_one_process_is_refused(make, tmp_path):
+    first = make(CW_GRPO, f"trainer.default_local_dir={tmp_path}")
     with pytest.raises(HostError, match=rf"whose folder is {tmp_path}; start the second one in a process of its own"):
         trainers.legacy_trainer(CW_GRPO)
     first.itself = first  # a cycle, which only the collector finds
@@ -114,23 +132,12 @@ def test_a_second_trainer_with_cw_grpo_in_one_process_is_refused(trainer, tmp_pa
     trainers.legacy_trainer(CW_GRPO)
 
 
-def test_the_legacy_trainers_function_gives_the_weights_of_v1s_with_a_mask_of_any_dtype():
-    data, keys = trainer_batch()
-    expected = advantages("cw_grpo", data, keys, algorithm())
-    plain = advantages("grpo", data, keys, algorithm())
-    data.batch["response_mask"] = data.batch["response_mask"].bfloat16()
-    assert torch.equal(advantages("cw_grpo", data, keys, algorithm()), expected)
-    legacy_trainer(CW_GRPO, UNRECORDED)
-    assert torch.equal(advantages("cw_grpo", data, None, algorithm()), expected)
-    assert torch.equal(advantages("cw_grpo", data, None, algorithm(kernel="none")), plain)
-
-
-def test_a_nan_is_reported_with_where_it_comes_from_and_the_uid_of_its_prompt():
+def test_a_nan_is_reported_with_where_it_comes_from_and_the_uid_of_its_prompt(make):
     for where, message in (
         ("old_log_probs", "log_probs.*7\\. It comes from the model's .* Their uids: {}"),
         ("token_level_rewards", r"advantages.* check the reward function\. Their uids: .*{}"),
     ):
-        data, keys = trainer_batch()
+        data, keys = batch(make)
         data.batch[where][7, 0] = float("nan")
         with pytest.raises(NonFiniteError, match=message.format(data.non_tensor_batch["uid"][7])):
             advantages("cw_grpo", data, keys, algorithm())
@@ -141,11 +148,9 @@ def test_a_nan_is_reported_with_where_it_comes_from_and_the_uid_of_its_prompt():
         core_algos.get_policy_loss_fn("cw_grpo")(**arguments, config=actor_config())
 
 
-@pytest.mark.parametrize("make", [v1_trainer, legacy_trainer])
 def test_metrics_of_several_batches_in_a_step_are_merged_by_verls_rules(make):
     """verl merges the values of several updates by substrings of the name."""
-    make(CW_GRPO, UNRECORDED)
-    batches = [(data, keys if make is v1_trainer else None) for data, keys in map(trainer_batch, range(2))]
+    batches = [batch(make, seed) for seed in range(2)]
     given, seen = {"critic/score/mean": 1.0}, []
     for data, keys in batches:
         advantages("cw_grpo", data, keys, algorithm())
@@ -159,8 +164,8 @@ def test_metrics_of_several_batches_in_a_step_are_merged_by_verls_rules(make):
         rule = min if name.endswith("_min") else max if name.endswith("_max") else np.mean
         assert merged[name] == pytest.approx(rule([metrics[name] for metrics in seen])), name
 
-    make("algorithm.adv_estimator=grpo")
-    assert logged(given) is given
+    make(GRPO)
+    assert run.current() is None and logged(given) is given
 
 
 def loss_arguments(seed=0, rows=6, width=20):
@@ -185,7 +190,7 @@ def actor_config(loss_agg_mode="token-mean"):
 
 @pytest.mark.parametrize("corrected", [False, True])
 @pytest.mark.parametrize("loss_agg_mode", ["token-mean", "seq-mean-token-sum-norm"])
-def test_loss_is_vanilla_on_reweighted_advantages(loss_agg_mode, corrected):
+def test_loss_is_vanilla_on_reweighted_advantages(make, loss_agg_mode, corrected):
     """The micro-batch is one group, whose advantages differ within a response."""
     arguments = loss_arguments()
     more = {"loss_agg_mode": loss_agg_mode, "config": actor_config(loss_agg_mode)}
@@ -232,8 +237,11 @@ def test_every_batch_of_a_step_that_is_due_is_recorded_with_text_and_prompts(tmp
             assert seven == "7" and uids[int(row)] == of_group[group]
 
 
+@NEEDS_V1
 @pytest.mark.parametrize("mode", ["sync", "colocate_async", "separate_async"])
 def test_every_trainer_mode_of_v1_computes_advantages_through_the_hooks(mode):
+    from verl.trainer.ppo.v1 import get_trainer_cls, trainer_base
+
     for method in ("_compute_advantage", "fit"):
         assert inspect.getattr_static(get_trainer_cls(mode), method) is vars(trainer_base.PPOTrainer)[method]
     separate = (  # what separate_async asks of a configuration
@@ -243,6 +251,60 @@ def test_every_trainer_mode_of_v1_computes_advantages_through_the_hooks(mode):
     )
     v1_trainer(CW_GRPO, f"trainer.v1.trainer_mode={mode}", *separate * (mode == "separate_async"))
     assert run.current() is not None
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [CW_GRPO, OPTION + "scope=batch", OPTION + "kernel=none"],
+        [CW_GRPO, OPTION + "kernel=none", GEO_MEAN],
+        [CW_GRPO, LEGACY],
+        [GRPO, LEGACY],
+        [GRPO, LOSS],
+        [GRPO, LOSS, LEGACY],
+        pytest.param([GRPO, LOSS, BYPASS], marks=NEEDS_V1),
+        [GRPO, GEO_MEAN],
+    ],
+)
+def test_valid_settings_pass(overrides):
+    validate(*overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([CW_GRPO, LOSS], "loss_mode=vanilla .* or algorithm.adv_estimator=grpo"),
+        ([GRPO, LOSS, BYPASS, LEGACY], "bypass_mode=False"),
+        ([CW_GRPO, "+rollout.nnodes=1"], "start verl.trainer.main_ppo"),  # as one_step_off_policy has it
+        ([GRPO, LOSS, "+async_training.partial_rollout=True"], "start verl.trainer.main_ppo"),
+        ([CW_GRPO, GEO_MEAN], "loss_mode=geo_mean averages .*loss_mode=vanilla"),
+        ([CW_GRPO, OPTION + "sigma=2"], "sigma is not an option of cw_grpo; the options are scope, kernel"),
+        ([CW_GRPO, OPTION + "scope=rank"], "scope='rank' is invalid; use group or batch"),
+        ([CW_GRPO, OPTION + "kernel=laplace"], "kernel='laplace' is invalid; use one of gaussian, none"),
+        ([CW_GRPO, OPTION + "record_every=-1"], "record_every=-1 is invalid; use a whole number"),
+        ([CW_GRPO, OPTION + "record_every=2.5"], "use a whole number"),
+        ([CW_GRPO, "+algorithm.cw_grpo=batch"], r"\+algorithm.cw_grpo.scope=\.\.\."),
+        ([GRPO, LOSS, OPTION + "scope=batch"], "do nothing for policy_loss"),
+        ([GRPO, OPTION + "kernel=none"], "do nothing for adv_estimator=grpo"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_with_the_way_to_fix_them(overrides, message):
+    with pytest.raises(OptionsError, match=message):
+        validate(*overrides)
+
+
+def test_every_task_runner_of_main_ppo_starts_in_a_ray_worker():
+    """Loaded as Ray sees it in __main__, so pickled by value."""
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+    modules = [f"verl.trainer.{name}" for name in ("main_ppo", "main_ppo_v0")]
+    found = [runpy.run_module(module, run_name="as_main") for module in modules if importlib.util.find_spec(module)]
+    runners = [module[name] for module in found for name in module if "TaskRunner" in name and name != "BaseTaskRunner"]
+    for runner in runners:
+        handle = (runner if hasattr(runner, "remote") else ray.remote(num_cpus=1)(runner)).remote()
+        ray.get(handle.__ray_ready__.remote(), timeout=120)
+        ray.kill(handle)
+    ray.shutdown()
+    assert len(runners) >= len(found) > 0
 
 
 SHAPE, WIDER, ROWS = torch.zeros(2, 3), torch.zeros(2, 4), torch.zeros(2)
