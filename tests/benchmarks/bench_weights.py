@@ -15,10 +15,9 @@ import argparse
 import functools
 import gc
 import random
+import re
 import statistics
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +28,7 @@ import psutil
 import torch
 from rich.console import Console
 from verl import DataProto
-from verl.trainer.ppo import core_algos, ray_trainer
+from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.v1 import trainer_base
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
@@ -38,7 +37,7 @@ from cw_plugin.verl_integration import (
 )
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from trainers import legacy_trainer, v1_trainer
+from trainers import v1_trainer
 
 WIDTH, RESPONSES, ROWS = 4096, 12, 16  # of the step's batch, and the rows of the loss's micro-batch
 Candidates = dict[str, Callable[[], object]]
@@ -82,21 +81,11 @@ def peak_bytes(call: Callable[[], object], device: str) -> int:
         call()
         synchronize(device)
         return torch.cuda.max_memory_allocated() - before
-    process, done = psutil.Process(), threading.Event()
-    seen = [process.memory_info().rss]
-
-    def watch() -> None:
-        while not done.wait(0.0005):
-            seen.append(process.memory_info().rss)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    result = call()
-    seen.append(process.memory_info().rss)
-    done.set()
-    watcher.join()
-    del result
-    return max(seen) - seen[0]
+    Path("/proc/self/clear_refs").write_text("5")  # Linux counts the peak anew
+    before = psutil.Process().memory_info().rss
+    call()
+    (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return 1024 * int(peak) - before
 
 
 def step_batch(groups: int, device: str, kind: str = "uniform") -> dict:
@@ -142,27 +131,6 @@ def called_by_the_trainer(groups: int, device: str) -> Candidates:
     return {name: functools.partial(call, name) for name in ("grpo", "grpo_vectorized", "cw_grpo")}
 
 
-def measure_record(groups: int, device: str, rounds: int) -> None:
-    """What a record of tokens adds to the estimator's call in its step."""
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = legacy_trainer("algorithm.adv_estimator=cw_grpo", f"trainer.default_local_dir={folder}")
-        tensors = step_batch(groups, device, "quarter")
-        ids = (151_936 * torch.rand(tensors["response_mask"].shape).pow(4)).long()  # some are more frequent
-        index = tensors.pop("index")
-        tensors |= {"responses": ids, "prompts": ids[:, :200]}
-
-        def call(step: int) -> None:
-            trainer.global_steps = step
-            data = DataProto.from_dict(tensors=tensors, non_tensors={"uid": index})
-            ray_trainer.compute_advantage(data, adv_estimator="cw_grpo", config=trainer.config.algorithm)
-
-        calls: Candidates = {"plain": functools.partial(call, 2), "recorded": functools.partial(call, 50)}
-        times = measure(calls, device, rounds)
-        megabytes = max(path.stat().st_size for path in Path(folder).rglob("*.parquet")) / 1e6
-        tokens = int(tensors["response_mask"].sum())
-        table(f"A step with a record: {groups} groups, {tokens} tokens, {megabytes:.1f} MB", times)
-
-
 def losses(device: str) -> Candidates:
     generator = torch.Generator().manual_seed(1)
     lengths = torch.randint(256, WIDTH + 1, (ROWS, 1), generator=generator)
@@ -204,10 +172,8 @@ def main() -> None:
         title = f"{groups} groups of {RESPONSES}, {WIDTH} wide, {kind}, called alone. Memory in float32 tensors"
         table(title, measure(calls, device, rounds), memory)
     trainer = v1_trainer("algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.record_every=0")
-    times = measure(called_by_the_trainer(groups, device), device, rounds)
-    table("The same as the trainer calls it", times)
-    del trainer  # the hooks know only the last one that lives
-    measure_record(groups, device, rounds)
+    table("The same as the trainer calls it", measure(called_by_the_trainer(groups, device), device, rounds))
+    del trainer  # the hooks keep only a weak reference
     table(f"Policy loss, forward and backward, {ROWS} x {WIDTH}", measure(losses(device), device, 2 * rounds))
 
 
