@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 import torch
-from reference import grpo_advantages, reference_weights
+from reference import grpo_advantages, reference_advantages
 
 from cw_plugin.weights import CovarianceStatistics
 
@@ -89,11 +89,10 @@ def assert_right(run: Path) -> None:
     reweighted = 0
     for batch in batches(run):
         column, mask = grpo_column(batch), batch["response_mask"]
-        weights, _ = reference_weights(batch["old_log_probs"].tolist(), column, mask.tolist(), batch["uids"])
-        plain = torch.tensor(column, dtype=torch.float64)[:, None]
-        expected = torch.tensor(weights, dtype=torch.float64) * plain
+        rows, _ = reference_advantages(batch["old_log_probs"], column, mask, batch["uids"])
+        expected = torch.tensor(rows, dtype=torch.float64)
         torch.testing.assert_close(batch["advantages"].double(), expected, rtol=1e-4, atol=1e-4)
-        reweighted += ((plain - batch["advantages"]).abs() > 0.01)[mask.bool()].sum().item()
+        reweighted += ((torch.tensor(column)[:, None] - expected).abs() > 0.01)[mask.bool()].sum().item()
     assert reweighted > 100
 
 

@@ -36,7 +36,7 @@ from e2e import (
 )
 from omegaconf import OmegaConf
 from patched_verl import PARTS, copy_verl
-from reference import reference_weights
+from reference import reference_advantages
 
 from cw_plugin.doctor import checks
 from cw_plugin.reports.evaluations import read_answers
@@ -130,13 +130,14 @@ def test_a_record_has_the_texts_of_verls_own_dump_and_the_covariances_of_the_bat
     assert texts == sorted(answer["output"] for answer in answers)
 
     batch = batches(paper_run)[-1]
-    lists = batch["old_log_probs"].tolist(), grpo_column(batch), batch["response_mask"].tolist(), batch["uids"]
-    weights, groups = reference_weights(*lists)
+    lists = batch["old_log_probs"], grpo_column(batch), batch["response_mask"], batch["uids"]
+    groups = reference_advantages(*lists)[1].values()
+    weights = {place: w for group in groups for place, w in zip(group["places"], group["weights"], strict=True)}
     table = record.table.to_pandas()
     assert len(table) == batch["response_mask"].sum()
-    expected = np.array(weights)[table["row"], table["position"]]
+    expected = [weights[place] for place in zip(table["row"], table["position"], strict=True)]
     assert table["weight"].to_numpy() == pytest.approx(expected, rel=1e-3, abs=1e-4)
-    c = np.sort(np.concatenate([group["c"] for group in groups.values()]))
+    c = np.sort(np.concatenate([group["c"] for group in groups]))
     assert np.sort(table["covariance"]) == pytest.approx(c, rel=1e-3, abs=1e-5)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from interpreter import ROOT, python
-from reference import grpo_advantages, reference_weights
+from reference import grpo_advantages, reference_advantages
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
 from cw_plugin.errors import DataError
@@ -75,11 +75,11 @@ def hugging_face(batch):
     log_probs = logits.log_softmax(-1).gather(-1, tensors["responses"][..., None])[..., 0]
 
     mask = tensors["response_mask"]
-    column = torch.tensor(grpo_advantages(rewards.sum(-1).tolist(), uids), dtype=torch.float64)
+    column = grpo_advantages(rewards.sum(-1).tolist(), uids)
     advantages, norms = {}, {}
     for name, groups in (("vanilla", list(uids)), ("cw_grpo", ["all"] * ROWS)):
-        weights, _ = reference_weights(log_probs.tolist(), column.tolist(), mask.tolist(), groups)
-        advantages[name] = torch.tensor(weights, dtype=torch.float64) * column[:, None]
+        weighted, _ = reference_advantages(log_probs, column, mask, groups)
+        advantages[name] = torch.tensor(weighted, dtype=torch.float64)
         loss = -(advantages[name] * log_probs * mask).sum() / mask.sum()
         gradients = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
         norms[name] = torch.stack([gradient.double().norm() for gradient in gradients]).norm().item()

@@ -30,7 +30,7 @@ from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from pyarrow import parquet
 from ray import cloudpickle
-from reference import reference_weights
+from reference import reference_advantages
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from cw_plugin import openrlhf_integration
@@ -155,11 +155,11 @@ def experiences(maker: RemoteExperienceMaker, actor: Actor, turns: int) -> list[
 def expected(plain: list[Any], scope: str = "group") -> list[list[float]]:
     """w~ A of every row, with groups by the text of the prompt, in float64."""
     rows = [(e.action_log_probs[i], e.advantages[i], e.action_mask[i], e.prompts[i]) for e, i in each(plain)]
-    advantages = [float(a[m.nonzero()[0, 0]]) for _, a, m, _ in rows]
-    lists = [x.double().tolist() for x, *_ in rows], advantages, [m.tolist() for _, _, m, _ in rows]
-    weights, groups = reference_weights(*lists, [prompt if scope == "group" else 0 for *_, prompt in rows])
+    log_probs, advantages, masks, prompts = zip(*rows, strict=True)
+    uids = prompts if scope == "group" else [0] * len(rows)
+    weighted, groups = reference_advantages(log_probs, advantages, masks, uids)
     assert len(groups) == (PROMPTS if scope == "group" else 1)
-    return [[w * a for w in row] for row, a in zip(weights, advantages, strict=True)]
+    return weighted
 
 
 def each(made: list[Any]):

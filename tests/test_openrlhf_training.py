@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from reference import grpo_advantages, reference_weights
+from reference import grpo_advantages, reference_advantages
 
 ROOT = Path(__file__).parent.parent
 CPU = ROOT / "examples" / "openrlhf" / "cpu"
@@ -109,11 +109,10 @@ def check_weights(folder: Path) -> int:
         prompts = [row["prompt"] for row in rows]
         assert set(Counter(prompts).values()) == {SAMPLES}
         advantages = grpo_advantages([row["reward"] for row in rows], prompts, 1e-9)
-        lists = [row["log_probs"].double().tolist() for row in rows], [row["mask"].tolist() for row in rows]
-        weights, _ = reference_weights(lists[0], advantages, lists[1], prompts)
-        for row, w, advantage in zip(rows, weights, advantages, strict=True):
-            expected = torch.tensor(w, dtype=torch.float64) * advantage
-            assert torch.allclose(row["advantages"].double(), expected, atol=2e-6, rtol=0)
+        log_probs, masks = ([row[name] for row in rows] for name in ("log_probs", "mask"))
+        weighted, _ = reference_advantages(log_probs, advantages, masks, prompts)
+        for row, expected in zip(rows, weighted, strict=True):
+            assert row["advantages"].tolist() == pytest.approx(expected, abs=2e-6, rel=0)
             valid = row["mask"].bool()
             of_row[row["log_probs"][valid].numpy().tobytes()] = step, row["prompt"], row["advantages"][valid]
     losses = saved(folder, "loss")

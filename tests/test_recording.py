@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from reference import reference_weights
+from reference import reference_advantages
 from token_records import files_in
 from transformers import AutoTokenizer
 
@@ -47,14 +48,10 @@ def recorded(folder: Path, batch: Batch, step: int, scope: str = "group", kernel
 def expected(batch: Batch, scope: str = "group") -> dict[tuple[int, int], tuple[float, float, float]]:
     """(row, position) -> c, w and w~ in float64."""
     number = batch.group if scope == "group" else torch.zeros_like(batch.group)
-    tensors = (batch.log_probs, batch.advantages, batch.response_mask, number)
-    _, groups = reference_weights(*(tensor.tolist() for tensor in tensors))
-    found = {}
-    for g, of_group in groups.items():
-        places = map(tuple, (batch.response_mask & (number == g)[:, None]).nonzero().tolist())
-        columns = (of_group[name].tolist() for name in ("c", "w", "weights"))
-        found |= dict(zip(places, zip(*columns, strict=True), strict=True))
-    return found
+    _, groups = reference_advantages(batch.log_probs, batch.advantages, batch.response_mask, number)
+    columns = ("places", "c", "w", "weights")
+    tokens = (zip(*(of_group[name] for name in columns), strict=True) for of_group in groups.values())
+    return {place: values for place, *values in itertools.chain.from_iterable(tokens)}
 
 
 @pytest.mark.parametrize(("scope", "kernel"), [("group", "gaussian"), ("batch", "none")])

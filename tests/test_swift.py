@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from interpreter import ROOT, python
-from reference import grpo_advantages, reference_weights
+from reference import grpo_advantages, reference_advantages
 from transformers import AutoModelForCausalLM
 
 from cw_plugin.reports.records import read_tokens
@@ -84,9 +84,9 @@ def test_two_processes_that_share_a_group_train_on_its_weights(swift, tmp_path):
             tokens += [] if cut else ids[at].tolist()
     a = grpo_advantages(rewards, [0] * 8, 1e-4)
     assert len(set(rewards)) > 1 and 2 <= sum(mask[0] for mask in masks) < 8
-    weights, groups = reference_weights(x, a, masks, [0] * 8)
-    for of_row, w, advantage in zip(found, weights, a, strict=True):
-        assert of_row == pytest.approx([value * advantage for value in w], abs=1e-4)
+    weighted, groups = reference_advantages(x, a, masks, [0] * 8)
+    for of_row, expected in zip(found, weighted, strict=True):
+        assert of_row == pytest.approx(expected, abs=1e-4)
     logged = re.findall(r"'cw_grpo/sigma': '([\d.]+)'", printed)
     assert len(logged) == 2 and float(logged[0]) == pytest.approx(groups[0]["sigma"], rel=1e-3)
     first, second = read_tokens(tmp_path / "run")

@@ -14,7 +14,7 @@ import trl
 import yaml
 from interpreter import python
 from peft import LoraConfig, get_peft_model
-from reference import reference_weights
+from reference import reference_advantages
 from transformers import AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 from trl_training import BASE, MODEL, QUESTIONS, WatchedCW, every_third_unscored, kept, prompts, reward, train
@@ -82,10 +82,10 @@ def check_weights(
                 masks.append([0 if value is None else valid for valid in mask])
                 found.append(advantages)
                 uids.append(prompt if scope == "group" else 0)
-        weights, of_group = reference_weights(x, a, masks, uids)
+        weighted, of_group = reference_advantages(x, a, masks, uids)
         sigmas += [group["sigma"] for group in of_group.values()]
-        for advantage, w, given in zip(a, weights, found, strict=True):
-            torch.testing.assert_close(torch.tensor(given), torch.tensor(w) * advantage, atol=3e-5, rtol=3e-5)
+        for expected, given in zip(weighted, found, strict=True):
+            torch.testing.assert_close(torch.tensor(given), torch.tensor(expected), atol=3e-5, rtol=3e-5)
     assert sum(map(len, batches.values())) == rows
     return sigmas
 

@@ -16,7 +16,7 @@ import torch
 import trainers
 from jaxtyping import TypeCheckError
 from omegaconf import OmegaConf
-from reference import reference_weights
+from reference import reference_advantages
 from trainers import HAS_V1, LEGACY, advantages, logged, trainer_batch, validate, weighted
 from verl.trainer.ppo import core_algos
 from verl.utils.metric import reduce_metrics
@@ -197,10 +197,10 @@ def test_loss_is_vanilla_on_reweighted_advantages(make, loss_agg_mode, corrected
     more["rollout_is_weights"] = torch.rand(6, 20) if corrected else None
     loss, metrics = core_algos.get_policy_loss_fn("cw_grpo")(**arguments, **more)
 
-    given = (arguments[name].tolist() for name in ("log_prob", "advantages", "response_mask"))
-    weights, groups = reference_weights(*given, [0] * 6)
-    ours = arguments["advantages"] * torch.tensor(weights)
-    expected, vanilla_metrics = core_algos.compute_policy_loss_vanilla(**arguments | {"advantages": ours}, **more)
+    given = (arguments[name] for name in ("log_prob", "advantages", "response_mask"))
+    reweighted, groups = reference_advantages(*given, [0] * 6)
+    ours = arguments | {"advantages": torch.tensor(reweighted)}
+    expected, vanilla_metrics = core_algos.compute_policy_loss_vanilla(**ours, **more)
     gradients = [torch.autograd.grad(value, arguments["log_prob"])[0] for value in (loss, expected)]
     torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-6)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from reference import mean, reference_weights
+from reference import mean, reference_advantages
 
 from cw_plugin.errors import NonFiniteError, OptionsError
 from cw_plugin.weights import reweight
@@ -31,9 +31,8 @@ def random_batch(
 
 def loop(log_probs, advantages, mask, group):
     """Reweighted advantages and the groups, by the float64 loop."""
-    weights, groups = reference_weights(log_probs.tolist(), advantages.tolist(), mask.tolist(), group.tolist())
-    weights = torch.tensor(weights, dtype=torch.float64)
-    return weights * advantages.double().reshape(len(mask), -1), list(groups.values())
+    reweighted, groups = reference_advantages(log_probs, advantages, mask, group)
+    return torch.tensor(reweighted, dtype=torch.float64).reshape(mask.shape), list(groups.values())
 
 
 def statistics_of(groups) -> dict[str, float]:

@@ -14,7 +14,7 @@ import torch
 import yaml
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
-from reference import reference_weights
+from reference import reference_advantages
 from verl import DataProto
 from verl.trainer.ppo import ray_trainer
 from verl.trainer.ppo.utils import Role
@@ -141,12 +141,9 @@ def advantages(
 
 def weighted(data: DataProto, plain: torch.Tensor, scope: str = "group") -> torch.Tensor:
     """The reference's weights times GRPO's advantages."""
-    column = [row[row != 0][0].item() if row.any() else 0.0 for row in plain]
-    uids = data.non_tensor_batch["uid"].tolist() if scope == "group" else [0] * len(plain)
-    weights, _ = reference_weights(
-        data.batch["old_log_probs"].tolist(), column, data.batch["response_mask"].tolist(), uids
-    )
-    return torch.tensor(weights, dtype=torch.float64) * plain
+    uids = data.non_tensor_batch["uid"] if scope == "group" else [0] * len(plain)
+    expected, _ = reference_advantages(data.batch["old_log_probs"], plain, data.batch["response_mask"], uids)
+    return torch.tensor(expected, dtype=torch.float64)
 
 
 def logged(metrics: dict[str, Any]) -> dict[str, Any]:
