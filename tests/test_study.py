@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,8 @@ import pytest
 import torch
 from interpreter import ROOT
 from scipy import stats
+
+from cw_plugin.reports.intervals import holm
 
 STUDY = ROOT / "examples" / "study"
 BOUNDARY = STUDY / "boundary"
@@ -72,85 +73,75 @@ def test_a_kernel_changes_what_it_says(name, script):
 
 
 def test_the_search_takes_the_best_mean_of_two_validations(script, tmp_path, monkeypatch):
-    module = script("study")
-    monkeypatch.setattr(module, "RESULTS", tmp_path)
-    best = {job: 0.3 for job in module.search()}
-    settings = [("grpo", "1e-4"), ("clip_cov", "1e-5"), ("clip_cov_0.02", "3e-5"), ("cw_grpo", "3e-5")]
-    best |= {module.Job("search", method, lr, 0, module.SEARCH_STEPS): 0.4 for method, lr in settings}
-    rows = []
-    for job, mean in best.items():
-        for step, accuracy in ((0, 0.9), (50, mean - 0.2), (75, None), (100, mean + 0.2)):
-            rows.append({name: getattr(job, name) for name in module.KEY} | {"step": step, "accuracy": accuracy})
-    pd.DataFrame(rows).to_parquet(tmp_path / "metrics.parquet")
-    assert module.chosen()[:4] == settings
-    assert module.finished(module.KEY) == {job[:4] for job in best}
+    study = script("study")
+    monkeypatch.setattr(study, "RESULTS", tmp_path)
+    best = [("grpo", "1e-4"), ("clip_cov", "1e-5"), ("clip_cov_0.02", "3e-5"), ("cw_grpo", "3e-5")]
+    for job in study.search():
+        mean = 0.4 if (job.method, job.lr) in best else 0.3
+        run = pd.DataFrame({"step": (0, 50, 75, 100), "accuracy": (0.9, mean - 0.2, None, mean + 0.2)})
+        study.append(tmp_path / "metrics.parquet", run.assign(**dict(zip(study.KEY, job, strict=False))))
+    assert study.chosen()[:4] == best
+    assert study.finished(study.KEY) == {job[:4] for job in study.search()}
 
 
-def line(file: Path, begins: str, title: str = "") -> list[str]:
-    """The cells of the first row of a page that begins so, after a title."""
-    rest = file.read_text("utf-8").split(f"**{title}**", 1)[1] if title else file.read_text("utf-8")
-    (found, *_) = [text for text in rest.splitlines() if text.startswith(f"| {begins} |")]
-    return [cell.strip() for cell in found.strip("|").split("|")]
+def table(page: Path, title: str) -> pd.DataFrame:
+    """A page's table, with the first column as index."""
+    text = page.read_text("utf-8").split(f"**{title}**\n\n")[1].split("\n\n")[0]
+    header, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    return pd.DataFrame(rows, columns=header).set_index(header[0])
+
+
+def mean(values: pd.Series, digits: int = 1, sign: str = "") -> str:
+    half = stats.t.ppf(0.975, len(values) - 1) * values.sem()
+    return f"{values.mean():{sign}.{digits}f} ± {half:.{digits}f}"
 
 
 def test_the_studys_tables_are_what_its_runs_say():
     page, metrics = STUDY / "results" / "README.md", pd.read_parquet(STUDY / "results" / "metrics.parquet")
-    compared = metrics[metrics.phase.isin(["main", "long"]) & (metrics.step <= 200)].astype({"reward": float})
-    ends = compared[compared.step == 200].pivot(index="seed", columns="method", values="accuracy").astype(float) * 100
-    assert len(ends) == 5 and ends.notna().all(axis=None)
-    t = stats.t.ppf(0.975, 4)
+    runs = metrics[metrics.phase.isin(["main", "long"])].astype({"accuracy": float, "reward": float})
+    accuracy = runs[runs.step == 200].pivot(index="seed", columns="method", values="accuracy") * 100
+    reward = runs[runs.step.between(176, 200)].pivot_table(index="seed", columns="method", values="reward")
+    assert len(accuracy) == 5 and accuracy.notna().all(axis=None)
+    methods = table(page, "Methods, mean and 95% interval over seeds")
     for method, name in {"grpo": "GRPO", "cw_grpo": "CW-GRPO (prompt group)", "cw_grpo_loss": "CW-GRPO, loss"}.items():
-        reward = compared[(compared.method == method) & (compared.step > 175)].groupby("seed").reward.mean()
-        cells = line(page, name, "Methods, mean and 95% interval over seeds")
-        assert cells[2] == f"{ends[method].mean():.1f} ± {t * ends[method].sem():.1f}"
-        assert cells[3] == f"{reward.mean():.3f} ± {t * reward.sem():.3f}"
-    rewards = compared[compared.step > 175].groupby(["seed", "method"]).reward.mean().unstack()
-    p = {}
-    for other in ("grpo", "clip_cov", "clip_cov_0.005", "cw_grpo_batch", "cw_grpo_loss"):
-        for what, values in (("accuracy", ends), ("reward", rewards)):
-            p[what, other] = stats.ttest_rel(values.cw_grpo, values[other]).pvalue
-    order = sorted(p, key=p.__getitem__)
-    holm = np.maximum.accumulate([p[key] * (10 - place) for place, key in enumerate(order)])[
-        order.index(("accuracy", "grpo"))
-    ]
-    less = ends.cw_grpo - ends.grpo
-    cells = line(page, "GRPO", "CW-GRPO (prompt group) less each other method")
-    assert cells[1] == f"{less.mean():+.1f} ± {t * less.sem():.1f} (p {holm:.3f})"
-    long = metrics[(metrics.phase == "long") & (metrics.method == "grpo")].set_index("step")
-    cells = line(page, "GRPO", "Reward and entropy of the long runs")
-    assert cells[-1] == f"{long.reward.loc[901:].mean():.3f} ({long.entropy.loc[901:].mean():.3f})"
+        assert methods.loc[name, "accuracy, %"] == mean(accuracy[method])
+        assert methods.loc[name, "reward, last 25 steps"] == mean(reward[method], 3)
+    others = ["grpo", "clip_cov", "clip_cov_0.005", "cw_grpo_batch", "cw_grpo_loss"]
+    p = {(what, other): stats.ttest_rel(ends.cw_grpo, ends[other]).pvalue
+         for what, ends in (("accuracy", accuracy), ("reward", reward)) for other in others}  # fmt: skip
+    less = table(page, "CW-GRPO (prompt group) less each other method").loc["GRPO", "accuracy, points"]
+    assert less == f"{mean(accuracy.cw_grpo - accuracy.grpo, 1, '+')} (p {holm(p)['accuracy', 'grpo']:.3f})"
+    long = runs[(runs.phase == "long") & (runs.method == "grpo") & (runs.step > 900)]
+    shown = table(page, "Reward and entropy of the long runs").loc["GRPO", "step 1000"]
+    assert shown == f"{long.reward.mean():.3f} ({long.entropy.mean():.3f})"
     tokens = pd.read_parquet(STUDY / "results" / "covariance.parquet").query("method == 'grpo' and covariance > 0")
     sizes = np.sort(np.repeat(tokens.covariance, tokens["count"]))[::-1]
-    mean = float(line(page, "20.00%", "Table 1: covariance of tokens, GRPO")[2])
-    assert mean == pytest.approx(sizes[: round(0.2 * len(sizes))].mean(), rel=2e-3)
+    shown = table(page, "Table 1: covariance of tokens, GRPO").loc["20.00%", "positive mean"]
+    assert float(shown) == pytest.approx(sizes[: round(0.2 * len(sizes))].mean(), rel=2e-3)
 
 
 def test_the_boundarys_tables_are_what_its_runs_say():
     page, metrics = BOUNDARY / "results" / "README.md", pd.read_parquet(BOUNDARY / "results" / "metrics.parquet")
     settings = ["lr", "updates", "stale", "temperature", "wrong", "bits", "fillers"]
-    ends = metrics[(metrics.step == 100) & (metrics.limit == 1)].astype({"accuracy": float})
-    cells = ends[ends.method.isin(["grpo", "cw_grpo"])].pivot(
-        index=[*settings, "seed"], columns="method", values="accuracy"
-    )
-    less = ((cells.cw_grpo - cells.grpo) * 100).unstack("seed")
+    runs = metrics[(metrics.limit == 1) & metrics.method.isin(["grpo", "cw_grpo"])].astype({"accuracy": float})
+    ends = runs[runs.step == 100].pivot(index=[*settings, "seed"], columns="method", values="accuracy") * 100
+    less = (ends.cw_grpo - ends.grpo).unstack("seed")
     assert less.shape == (24, 5)
-    p = np.sort(stats.ttest_1samp(less, 0, axis=1).pvalue)  # nan, where both have nothing left, comes last
-    holm = np.maximum.accumulate(np.nan_to_num(p, nan=1) * np.arange(24, 0, -1))
-    text = page.read_text("utf-8").split("**Every setting**")[1].split("**All settings")[0]
-    rows = [row.strip("| ").split(" | ") for row in text.splitlines() if row.startswith("|")][2:]
-    shown = sorted(float(row[6].replace("&lt; ", "")) for row in rows if row[6] != "-")
-    np.testing.assert_allclose(shown, np.clip(holm, 0, 1)[: len(shown)], atol=6e-4)
+    p = holm(dict(enumerate(stats.ttest_1samp(less, 0, axis=1).pvalue)), 24)  # nan, where both have nothing left
+    every = table(page, "Every setting")
+    shown = sorted(float(value.replace("&lt; ", "")) for value in every.p if value != "-")
+    np.testing.assert_allclose(shown, sorted(p.values()), atol=6e-4)
     assert sum(value < 0.05 for value in shown) == 10
-    centre = less.loc[("3e-5", 16, 1, 1.0, 0, 32, 0)]
-    found = next(row for row in rows if row[0] == "updates 16")
-    assert found[5] == f"{centre.mean():+.1f} ± {stats.t.ppf(0.975, 4) * centre.sem():.1f}"
-    fell = 0
-    for _, run in metrics[(metrics.method == "cw_grpo") & (metrics.limit == 1)].groupby([*settings, "seed"]):
-        validations = run.sort_values("step").accuracy.dropna()
-        fell += validations.max() - validations.iloc[-1] > 0.1
-    assert line(page, "CW-GRPO", "All settings together")[1:3] == ["120", str(fell)]
-    first = pd.read_parquet(BOUNDARY / "results" / "first_wrong.parquet")
-    assert line(page, "first wrong token")[2] == f"{first.grpo[0] / first.grpo[:3].sum() * 100:.1f}"
+    shown = every.loc["updates 16", "CW-GRPO less GRPO, points"]
+    assert shown == mean(less.loc[("3e-5", 16, 1, 1.0, 0, 32, 0)], 1, "+")
+    validated = runs[runs.method == "cw_grpo"].dropna(subset="accuracy").sort_values("step")
+    accuracy = validated.groupby([*settings, "seed"]).accuracy
+    together = table(page, "All settings together").loc["CW-GRPO"]
+    assert together.runs == "120"
+    assert together["collapsed in accuracy"] == str((accuracy.max() - accuracy.last() > 0.1).sum())
+    first = pd.read_parquet(BOUNDARY / "results" / "first_wrong.parquet").grpo
+    shown = table(page, "Where the gradient is, on the starting model").loc["first wrong token"].iloc[1]
+    assert shown == f"{first[0] / first[:3].sum() * 100:.1f}"
 
 
 def test_the_plan_is_the_plan(script):
@@ -164,8 +155,8 @@ def test_a_run_is_added_as_a_whole(script, tmp_path):
     plan, boundary = script("plan"), script("boundary")
     rows = [{"step": 0, "accuracy": 0.5}, {"step": 1, "reward": 1.25, "accuracy": 0.25, "failed": 0.0}]
     boundary.add(tmp_path, plan.CENTRE, rows)
-    boundary.add(tmp_path, replace(plan.CENTRE, seed=2), rows[:1])
-    assert boundary.finished(tmp_path) == {plan.CENTRE, replace(plan.CENTRE, seed=2)}
+    boundary.add(tmp_path, plan.of_width(64), rows[:1])
+    assert boundary.finished(tmp_path) == {plan.CENTRE, plan.of_width(64)}
     written = pq.read_table(tmp_path / "metrics.parquet")
     settings = [name for name in written.schema.names if name not in ("width", "answers")]  # those came later
     assert settings == pq.read_schema(BOUNDARY / "results" / "metrics.parquet").names
