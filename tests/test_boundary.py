@@ -78,7 +78,7 @@ def test_a_run_from_start_to_end(train, script, monkeypatch, settings):
     monkeypatch.setattr(train, "VALIDATE_EVERY", 2)
     rows = train.train(replace(script("plan").CENTRE, steps=2, answers=1, **settings))
     assert [row["step"] for row in rows] == [0, 1, 2] and rows[-1]["failed"] == 0
-    assert set(rows[1]) | {"accuracy", "failed"} == set(script("boundary").COLUMNS)
+    assert set(rows[1]) | {"accuracy", "failed"} == set(script("plan").MEASURED)
     assert [row.get("accuracy") is not None for row in rows] == [True, False, True]
     assert all(math.isfinite(value) for row in rows for value in row.values())
     assert 0.3 < rows[0]["accuracy"] < 0.6 and rows[1]["grad_norm"] > 0 and 0.6 < rows[1]["extreme_gradient_share"] < 1

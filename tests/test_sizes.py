@@ -23,10 +23,10 @@ def steps():
 
 def test_the_plan_is_the_plan(script):
     plan = script("plan")
-    runs, largest = plan.sizes(), plan.largest()
+    runs, largest = plan.SIZES, plan.LARGEST
     assert [run.width for run in runs[:8:2]] == [64, 128, 256, 512]
     assert [run.seed for run in runs[:24]] == [1] * 8 + [2] * 8 + [3] * 8  # every beginning is a line of pairs
-    done = script("boundary").finished(RESULTS)
+    done = plan.finished(RESULTS / "metrics.parquet")
     missing = {("7.5e-06", 512, 4), ("7.5e-06", 512, 5), *(("4.29e-06", 896, seed) for seed in (1, 2, 3))}
     assert len(runs) == 52 and len(done) == 48 and done <= set(runs)
     assert {(run.lr, run.width, run.seed) for run in {*runs, *largest} - done} == missing

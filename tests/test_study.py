@@ -50,26 +50,16 @@ def test_held_out_problems_are_asked_twice_and_graded_by_the_reward(script, tmp_
         assert (score["acc"], score["format"]) == (right, 1.0)
 
 
-@pytest.mark.parametrize("name", ["width_2", "width_3", "width_4", "negative", "positive", "shuffled"])
-def test_a_kernel_changes_what_it_says(name, script):
-    script("variants")
-    from cw_plugin.weights import reweight
-
-    generator = torch.Generator().manual_seed(0)
-    log_probs = -torch.rand(6, 9, generator=generator).mul(3).exp() + 1
-    a = torch.randn(6, generator=generator)
-    mask = torch.arange(9)[None] < torch.tensor([9, 3, 5, 9, 1, 7])[:, None]
-    result, _ = reweight(log_probs, a, mask.int(), None, f"variants:{name}")
-    x, a = log_probs[mask].double().numpy(), a[:, None].expand(6, 9)[mask].double().numpy()
-    c = (x - x.mean()) * (a - a.mean())
-    width = int(name[-1]) if name.startswith("width") else 1
-    acts = {"negative": c < 0, "positive": c > 0}.get(name, True)
-    w = np.where(acts, np.exp(-(c**2) / (2 * (width * c.std()) ** 2)), 1.0)
-    got, expected = result[mask].double().numpy() / a, w / w.mean()
-    if name == "shuffled":
-        assert not np.allclose(got, expected, rtol=0.1)
-        got, expected = np.sort(got), np.sort(expected)
-    np.testing.assert_allclose(got, expected, rtol=1e-4)
+def test_a_kernel_is_what_its_name_says(script):
+    variants, z = script("variants"), torch.linspace(-5, 5, 42)
+    w = torch.exp(-(z**2) / 2)
+    for width in (2, 3, 4):
+        torch.testing.assert_close(getattr(variants, f"width_{width}")(z), torch.exp(-(z**2) / (2 * width**2)))
+    torch.testing.assert_close(variants.negative(z), torch.where(z < 0, w, 1))
+    torch.testing.assert_close(variants.positive(z), torch.where(z > 0, w, 1))
+    shuffled = variants.shuffled(z)
+    torch.testing.assert_close(shuffled.sort().values, w.sort().values)
+    assert not torch.allclose(shuffled, w)
 
 
 def test_the_search_takes_the_best_mean_of_two_validations(script, tmp_path, monkeypatch):
@@ -146,18 +136,18 @@ def test_the_boundarys_tables_are_what_its_runs_say():
 
 def test_the_plan_is_the_plan(script):
     plan = script("plan")
-    runs = plan.runs()
+    runs = plan.BOUNDARY
     assert len(set(plan.POINTS)) == 24 and len(set(runs)) == len(runs) == 349
-    assert script("boundary").finished(BOUNDARY / "results") == set(runs)  # none is done again
+    assert plan.finished(BOUNDARY / "results" / "metrics.parquet") == set(runs)  # none is done again
 
 
 def test_a_run_is_added_as_a_whole(script, tmp_path):
-    plan, boundary = script("plan"), script("boundary")
+    plan, file = script("plan"), tmp_path / "metrics.parquet"
     rows = [{"step": 0, "accuracy": 0.5}, {"step": 1, "reward": 1.25, "accuracy": 0.25, "failed": 0.0}]
-    boundary.add(tmp_path, plan.CENTRE, rows)
-    boundary.add(tmp_path, plan.of_width(64), rows[:1])
-    assert boundary.finished(tmp_path) == {plan.CENTRE, plan.of_width(64)}
-    written = pq.read_table(tmp_path / "metrics.parquet")
+    plan.add(file, plan.CENTRE, rows)
+    plan.add(file, plan.of_width(64), rows[:1])
+    assert plan.finished(file) == {plan.CENTRE, plan.of_width(64)}
+    written = pq.read_table(file)
     settings = [name for name in written.schema.names if name not in ("width", "answers")]  # those came later
     assert settings == pq.read_schema(BOUNDARY / "results" / "metrics.parquet").names
     assert written["reward"].to_pylist()[1] == 1.25 and written["accuracy"].to_pylist() == [0.5, 0.25, 0.5]

@@ -166,16 +166,10 @@ def row(tokenizer: Qwen2Tokenizer, given: list[int], text: str) -> Row:
     return {"input_ids": given + taught, "labels": [-100] * len(given) + taught}
 
 
-def equation_row(tokenizer: Qwen2Tokenizer, problem: Problem) -> Row:
-    """A bare equation, always right, of which the result is taught."""
-    return row(tokenizer, tokenizer.encode(f"{problem.a} {problem.op} {problem.b} ="), f" {problem.answer}")
-
-
-def chat_row(tokenizer: Qwen2Tokenizer, problem: Problem, rng: random.Random, slips: bool) -> Row:
-    """A user's turn, without the system turn before it, and the assistant's turn to write."""
-    messages = [{"role": "user", "content": question(problem, rng)}]
-    given = tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
-    return row(tokenizer, given, response(problem, rng, slips))
+def chat_row(tokenizer: Qwen2Tokenizer, question: str, text: str) -> Row:
+    """A user's turn, without a system turn before it, and the assistant's turn to write."""
+    messages = [{"role": "user", "content": question}]
+    return row(tokenizer, tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"], text)
 
 
 def loss_of(
@@ -220,8 +214,10 @@ def write_model(folder: Path) -> None:
     prefix = tokenizer.apply_chat_template([{"role": "system", "content": OPEN_RS}])["input_ids"]
     rng, start = random.Random(SEED), time.monotonic()
     for step in optimised(model, STEPS, PEAK_LR, WARMUP_STEPS):
-        chats = [chat_row(tokenizer, p, rng, slips=step > SLIPS_FROM) for p in rng.choices(problems, k=CHATS)]
-        equations = [equation_row(tokenizer, p) for p in rng.choices(problems, k=EQUATIONS)]
+        chosen, slips = rng.choices(problems, k=CHATS), step > SLIPS_FROM
+        chats = [chat_row(tokenizer, question(p, rng), response(p, rng, slips)) for p in chosen]
+        chosen = rng.choices(problems, k=EQUATIONS)  # always right
+        equations = [row(tokenizer, tokenizer.encode(f"{p.a} {p.op} {p.b} ="), f" {p.answer}") for p in chosen]
         loss = loss_of(model, tokenizer, chats, prefix)
         if step > EQUATIONS_FROM:
             loss += loss_of(model, tokenizer, equations, prefix)

@@ -218,7 +218,7 @@ def study_page(results: Results = HERE / "results") -> None:
          compared(f"Changed parts less {ours}", variants, dict.fromkeys(variants, paper)),
          ends("One long run of each method", long, start), hundreds(long),
          *(table(one.title, one.frame.assign(**reported), *one.notes) for one in table_1),
-         updates(pd.read_parquet(results / "gradients.parquet")), search(searched)], drawn)  # fmt: skip
+         updates(pd.read_parquet(HERE / "results" / "gradients.parquet")), search(searched)], drawn)  # fmt: skip
 
 
 class Boundary:
@@ -264,7 +264,7 @@ class Boundary:
             rows.append({"": name, "runs": len(runs), "collapsed in accuracy": runs.fell.sum(),
                          "in entropy": runs.emptied.sum(), "entropy more than doubled": runs.surged.sum(),
                          above: f"{(centre.grad_norm.dropna() > plan.CENTRE.limit).mean():.0%}"})  # fmt: skip
-        none, *_, six = (self.less_grpo(point) for point in plan.LINES["fillers"])
+        none, six = self.less_grpo(plan.CENTRE), self.less_grpo(plan.Run(fillers=6))
         change = f"{shown(six - none, 100, 1, '+')} points (p {p_of({6: six - none}, 1)[6]})"
         return table("All settings together", rows, f"With 6 fillers, CW-GRPO less GRPO changes by {change}.")
 
@@ -340,7 +340,7 @@ def boundary_page(results: Results = HERE / "boundary" / "results") -> None:
         'A cell of the map: the difference, the accuracy of GRPO | CW-GRPO, the runs that collapsed. "The centre" is a '
         "learning rate of 3e-5 and 2 updates from one batch; each other setting changes it.",
         [every.settings("Every setting", plan.POINTS), every.together(), every.kernels(), every.early(),
-         first_wrong(pd.read_parquet(results / "first_wrong.parquet")),
+         first_wrong(pd.read_parquet(HERE / "boundary" / "results" / "first_wrong.parquet")),
          every.settings("Without a limit on the gradient norm", plan.CONTROLS), every.hosts()],
         {"map": every.map()})  # fmt: skip
 

@@ -6,7 +6,7 @@
 #
 #   WORK      where the study's runs are written      default runs/study
 #   RESULTS   where metrics and the page are          default WORK/results, boundary/results or sizes/results
-#   JOBS      runs at a time, with TRL                default 2
+#   JOBS      runs at a time                          default 2
 #   VENV      the quickstart's environment            default .venv, made if need be; PYTHON is what it is built on
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../help.sh"
@@ -19,17 +19,12 @@ venv=${VENV:-$root/.venv}
 trl=$root/.cache/trl-1.16.0 # beside the environment, because verl 0.9.1 cannot train where there is such a TRL
 export WORK=${WORK:-$root/runs/study} JOBS=${JOBS:-2}
 
-page() { # FILE: what was measured once, on the starting model
-    [ -e "$RESULTS/$(basename "$1")" ] || cp "$here/$1" "$RESULTS"
-    python "$here/report.py" "$study" "$RESULTS"
-}
-
 bash "$root/examples/cpu/install.sh" "$venv"
 export PATH=$venv/bin:$PATH
 if [ "$study" = study ]; then
     export RESULTS=${RESULTS:-$WORK/results} # the README's section is written from examples/study/results alone
     python "$here/study.py"
-    page results/gradients.parquet
+    python "$here/report.py" study "$RESULTS"
 else
     export RESULTS=${RESULTS:-$here/$study/results}
     [ -e "$trl/trl" ] || pip install --quiet --no-deps --target "$trl" trl==1.16.0
@@ -39,13 +34,13 @@ else
     export GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 fi
 if [ "$study" = boundary ]; then
-    python "$here/boundary/boundary.py"
-    page boundary/results/first_wrong.parquet
+    python "$here/boundary/train.py" boundary
+    python "$here/report.py" boundary "$RESULTS"
 elif [ "$study" = sizes ]; then
     for part in "sizes 512 256 64 128" "largest 896"; do
         read -r plan widths <<<"$part"
         printf '%s\n' $widths | xargs -P "$JOBS" -I{} python "$here/sizes/teach.py" {}
-        python "$here/boundary/boundary.py" "$plan"
+        python "$here/boundary/train.py" "$plan"
         python "$here/sizes/page.py" "$RESULTS"
     done
 fi

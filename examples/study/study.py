@@ -1,4 +1,4 @@
-"""Run the study, two runs at a time; what was interrupted goes on.
+"""Run the study, JOBS runs at a time (default 2); what was interrupted goes on.
 
     python examples/study/study.py            # a line for each run that ends
 
@@ -50,19 +50,16 @@ NAMES = {
 LEARNING_RATES = ("1e-5", "3e-5", "1e-4")
 SEEDS = (1, 2, 3, 4, 5)
 STEPS, SEARCH_STEPS, LONG_STEPS = 200, 100, 1000
-JOBS = 2  # runs at a time: one alone leaves cores idle
+JOBS = int(os.environ.get("JOBS", "2"))  # runs at a time: one alone leaves cores idle
 
 ACCURACY = "val-core/study/products/acc/mean@1"
-# Column of results/metrics.parquet -> metric of verl. The page does not use all of them: the logs are not committed.
+# Column of metrics.parquet -> metric of verl
 COLUMNS = {
-    "accuracy": ACCURACY, "format": "val-aux/study/products/format/mean@1", "reward": "critic/score/mean",
-    "entropy": "actor/entropy", "length": "response_length/mean", "grad_norm": "actor/grad_norm",
-    "clip_fraction": "actor/pg_clipfrac", "ppo_kl": "actor/ppo_kl", "seconds": "timing_s/step",
+    "accuracy": ACCURACY, "reward": "critic/score/mean", "entropy": "actor/entropy", "grad_norm": "actor/grad_norm",
+    "seconds": "timing_s/step", "covariance_before": "cw_grpo/covariance_before",
+    "covariance_after": "cw_grpo/covariance_after",
     "rollout_difference": "training/rollout_probs_diff_max",  # of a token's probability in vLLM and in the trainer
-    "advantage_seconds": "timing_s/adv", "update_seconds": "timing_s/update_actor",
 }  # fmt: skip
-OURS = ("covariance_before", "covariance_after", "downweighted_share", "signal_share")
-COLUMNS |= {name: f"cw_grpo/{name}" for name in OURS}
 
 
 class Job(NamedTuple):

@@ -13,17 +13,17 @@ from 64 equally likely ones, says nothing about the problem, and the reward igno
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
 from torch import Tensor
-from transformers import BatchEncoding, Qwen2ForCausalLM, Qwen2Tokenizer
+from transformers import Qwen2ForCausalLM, Qwen2Tokenizer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cpu"))
-from make_model import loss_of, optimised, qwen2, row, save, train_tokenizer
+from make_model import chat_row, loss_of, optimised, qwen2, save, train_tokenizer
 
 app = typer.Typer(add_completion=False)
 Problem = tuple[int, int]  # the two factors
@@ -99,14 +99,6 @@ def make_tokenizer() -> Qwen2Tokenizer:
     return tokenizer
 
 
-def prompt_ids(tokenizer: Qwen2Tokenizer, problem: Problem) -> list[int]:
-    return tokenizer.apply_chat_template(messages(problem), add_generation_prompt=True)["input_ids"]
-
-
-def padded_prompts(tokenizer: Qwen2Tokenizer, problems: Sequence[Problem]) -> BatchEncoding:
-    return tokenizer.pad({"input_ids": [prompt_ids(tokenizer, problem) for problem in problems]}, return_tensors="pt")
-
-
 def taught_steps(
     model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, steps: int, peak_lr: float, fillers: int = 0
 ) -> Iterator[tuple[int, Tensor]]:
@@ -114,7 +106,7 @@ def taught_steps(
     problems, rng = split_problems()["train"], random.Random(SEED)
     for step in optimised(model, steps, peak_lr, WARMUP_STEPS):
         chosen = rng.choices(problems, k=ROWS)
-        rows = [row(tokenizer, prompt_ids(tokenizer, one), response(one, rng, fillers)) for one in chosen]
+        rows = [chat_row(tokenizer, f"{a}*{b}", response((a, b), rng, fillers)) for a, b in chosen]
         loss = loss_of(model, tokenizer, rows)
         loss.backward()
         yield step, loss

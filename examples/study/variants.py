@@ -1,21 +1,18 @@
 """The kernels w(z), z = c / sigma, that the studies put in place of the paper's: ``kernel=variants:width_2``."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from cw_plugin.weights import gaussian
 
 
-def width_2(z: Tensor) -> Tensor:
-    return gaussian(z / 2)
+def wider(times: int) -> Callable[[Tensor], Tensor]:
+    return lambda z: gaussian(z / times)
 
 
-def width_3(z: Tensor) -> Tensor:
-    return gaussian(z / 3)
-
-
-def width_4(z: Tensor) -> Tensor:
-    return gaussian(z / 4)
+width_2, width_3, width_4 = wider(2), wider(3), wider(4)
 
 
 def negative(z: Tensor) -> Tensor:

@@ -1,8 +1,11 @@
-"""The runs of the boundary study and of the size study."""
+"""The runs of the boundary study and of the size study, and which of them metrics.parquet has."""
 
 import math
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from pathlib import Path
+
+import pandas as pd
+from study import append
 
 STEPS = 100
 SEEDS = (1, 2, 3, 4, 5)
@@ -74,35 +77,25 @@ class Run:
 
 
 CENTRE = Run()
-LINES = {
-    "stale": [replace(CENTRE, stale=value) for value in (1, 4, 8)],
-    "temperature": [replace(CENTRE, temperature=value) for value in (1.0, 1.5)],
-    "wrong": [replace(CENTRE, wrong=value) for value in (0, 10, 30)],
-    "bits": [replace(CENTRE, bits=value) for value in (32, 4)],
-    "fillers": [replace(CENTRE, fillers=value) for value in (0, 2, 6)],
-}
-MAP = [replace(CENTRE, lr=lr, updates=updates) for updates in UPDATES for lr in LEARNING_RATES]
-CONTROLS = [replace(point, limit=math.inf) for point in (CENTRE, replace(CENTRE, updates=16))]  # added later
-POINTS = list(dict.fromkeys([CENTRE, *(point for line in LINES.values() for point in line), *MAP]))
+OTHERS = [
+    Run(stale=4), Run(stale=8), Run(temperature=1.5), Run(wrong=10), Run(wrong=30), Run(bits=4), Run(fillers=2),
+    Run(fillers=6),
+]  # fmt: skip
+MAP = [Run(lr=lr, updates=updates) for updates in UPDATES for lr in LEARNING_RATES]
+CONTROLS = [Run(limit=math.inf), Run(limit=math.inf, updates=16)]  # added later
+POINTS = list(dict.fromkeys([CENTRE, *OTHERS, *MAP]))
 
 
 def each(points: list[Run], methods: tuple[str, ...], seeds: tuple[int, ...]) -> list[Run]:
     return [replace(point, method=method, seed=seed) for seed in seeds for point in points for method in methods]
 
 
-def runs() -> list[Run]:
-    """Those of the boundary study."""
-    return [
-        *each(POINTS, METHODS, SEEDS),
-        *each(POINTS, ("clip_cov",), FIRST_SEEDS),
-        *each([CENTRE], ABLATION, SEEDS),
-        *each(CONTROLS, METHODS, FIRST_SEEDS),
-    ]
-
-
-# The size study: 0.2, 0.8, 3.2, 13 and 39 million parameters
-WIDTHS, LARGEST = (64, 128, 256, 512), 896
-OTHER_RATE = (64, 512)  # widths at which the centre's learning rate is tried as well
+BOUNDARY = [
+    *each(POINTS, METHODS, SEEDS),
+    *each(POINTS, ("clip_cov",), FIRST_SEEDS),
+    *each([CENTRE], ABLATION, SEEDS),
+    *each(CONTROLS, METHODS, FIRST_SEEDS),
+]
 
 
 def parameters(width: int) -> int:
@@ -110,23 +103,32 @@ def parameters(width: int) -> int:
     return 48 * width**2 + 300 * width
 
 
-def of_width(width: int, **settings: Any) -> Run:
-    """The centre with a model of this width, and a learning rate in inverse proportion to it."""
-    rate = float(CENTRE.lr) * 128 / width
-    return replace(CENTRE, **{"width": width, "answers": 16, "lr": f"{rate:.3g}"} | settings)
+def of_width(width: int, lr: str = "") -> Run:
+    """The centre with a model of this width, and by default a learning rate in inverse proportion to it."""
+    return Run(width=width, answers=16, lr=lr or f"{float(CENTRE.lr) * 128 / width:.3g}")
 
 
-def sizes() -> list[Run]:
-    """The runs of the size study, but for the largest model: seed by seed, so that every part of them is a line."""
-    line, other = [of_width(width) for width in WIDTHS], [of_width(width, lr=CENTRE.lr) for width in OTHER_RATE]
-    later = SEEDS[len(FIRST_SEEDS) :]
-    return [*each(line, METHODS, FIRST_SEEDS), *each(other, METHODS, FIRST_SEEDS), *each(line, METHODS, later)]
+WIDTHS = (64, 128, 256, 512)  # 0.2, 0.8, 3.2 and 13 million parameters
+LINE = [of_width(width) for width in WIDTHS]
+OTHER_RATE = [of_width(width, CENTRE.lr) for width in (64, 512)]
+# Seed by seed, so that every beginning is a line. The largest model comes last: nobody should wait until it is taught.
+SIZES = [*each(LINE, METHODS, FIRST_SEEDS), *each(OTHER_RATE, METHODS, FIRST_SEEDS), *each(LINE, METHODS, SEEDS[3:])]
+LARGEST = each([of_width(896)], METHODS, FIRST_SEEDS)
+
+PLANS = {"boundary": BOUNDARY, "sizes": SIZES, "largest": LARGEST}
+SETTINGS = list(asdict(CENTRE))  # the columns of metrics.parquet that say which run a row belongs to; and the others:
+MEASURED = [
+    "step", "accuracy", "reward", "entropy", "grad_norm", "extreme_gradient_share", "extreme_balance",
+    "downweighted_share", "covariance_before", "covariance_after", "failed",
+]  # fmt: skip
 
 
-def largest() -> list[Run]:
-    """Apart, because nobody should wait for the largest model before the others are trained."""
-    return each([of_width(LARGEST)], METHODS, FIRST_SEEDS)
+def finished(file: Path) -> set[Run]:
+    steps = pd.read_parquet(file) if file.exists() else pd.DataFrame()
+    rows = steps[steps.columns.intersection(SETTINGS)].drop_duplicates().fillna(asdict(CENTRE))  # older than a setting
+    return {Run(**row) for row in rows.to_dict("records")}
 
 
-PLANS = {"boundary": runs, "sizes": sizes, "largest": largest}
-SETTINGS = list(asdict(CENTRE))  # the columns of metrics.parquet that say which run a row belongs to
+def add(file: Path, run: Run, rows: list[dict[str, float]]) -> None:
+    steps = pd.DataFrame(rows, columns=MEASURED, dtype="float32").assign(**asdict(run))
+    append(file, steps[[*SETTINGS, *MEASURED]])

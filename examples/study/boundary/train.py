@@ -1,9 +1,18 @@
-"""One run of the boundary study: TRL's GRPOTrainer, or CWGRPOTrainer, under one of the settings of plan.py."""
+"""Does the runs of plan.py, JOBS at a time, and adds each to RESULTS/metrics.parquet as it ends; run again, it goes on.
 
+    RESULTS=examples/study/boundary/results python examples/study/boundary/train.py boundary    # or sizes, or largest
+
+A run is TRL's GRPOTrainer, or CWGRPOTrainer, under the settings of the run.
+"""
+
+import functools
 import math
+import multiprocessing
+import os
 import random
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +30,8 @@ from cw_plugin.trl_integration import CWGRPOConfig, CWGRPOTrainer
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 import task  # noqa: E402
-from plan import Run  # noqa: E402
+from plan import PLANS, Run, add, finished  # noqa: E402
+from study import JOBS, end_with_the_study, run_all  # noqa: E402
 
 PROMPTS, RESPONSES = 8, 8  # in a step
 VALIDATE_EVERY = 50  # steps
@@ -72,7 +82,8 @@ def accuracy(model: Any, tokenizer: Any, max_new_tokens: int, answers: int, spli
     model.eval()
     for first in range(0, len(problems), 32):
         batch = problems[first : first + 32]
-        prompts = task.padded_prompts(tokenizer, batch)
+        asked = [task.messages(problem) for problem in batch]
+        prompts = tokenizer.apply_chat_template(asked, add_generation_prompt=True, padding=True, return_tensors="pt")
         output = model.generate(**prompts, max_new_tokens=max_new_tokens, num_return_sequences=answers)
         texts = tokenizer.batch_decode(output[:, prompts["input_ids"].shape[1] :], skip_special_tokens=True)
         right += sum(grade(text, math.prod(batch[i // answers]))[0] for i, text in enumerate(texts))
@@ -189,3 +200,18 @@ def train(run: Run) -> list[dict[str, float]]:
         row |= {name: log[name] for name in ("entropy", "grad_norm")} | {name: log[f"cw_grpo/{name}"] for name in OURS}
     rows[-1] |= {"failed": float(failed)} | ({"accuracy": 0.0} if failed else {})
     return rows
+
+
+def main(plan: str, file: Path) -> None:
+    done = finished(file)
+    waiting = [run for run in PLANS[plan] if run not in done]
+    print(f"{len(done)} runs are done, {len(waiting)} are not", flush=True)
+    # Each process imports torch and TRL once for all its runs.
+    with ProcessPoolExecutor(JOBS, multiprocessing.get_context("spawn"), end_with_the_study) as pool:
+        run_all(pool, train, waiting, functools.partial(add, file))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1] not in PLANS:
+        sys.exit(__doc__)
+    main(sys.argv[1], Path(os.environ["RESULTS"]).resolve() / "metrics.parquet")
