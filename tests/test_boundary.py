@@ -10,6 +10,7 @@ import pytest
 import torch
 from interpreter import ROOT
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from transformers import AutoModelForCausalLM
 
 pytest.importorskip("trl")
 STUDY = ROOT / "examples" / "study"
@@ -61,7 +62,7 @@ def test_answers_are_graded_as_the_packages_reward_does(train):
 
 
 def test_rollout_weights_of_four_bits_have_at_most_fifteen_values_for_each_output(train):
-    model = train.AutoModelForCausalLM.from_pretrained(STUDY / "model", dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(STUDY / "model", dtype=torch.float32)
     copies = train.rounded(model, 4)
     layer = copies["model.layers.0.mlp.up_proj.weight"]
     assert max(len(row.unique()) for row in layer) <= 15

@@ -154,7 +154,10 @@ def qwen2(
         pad_token_id=tokenizer.pad_token_id,
     )
     torch.manual_seed(SEED)
-    return Qwen2ForCausalLM(config)
+    model = Qwen2ForCausalLM(config)
+    ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    model.generation_config = GenerationConfig(**ends, do_sample=True, temperature=1.0, top_k=0, top_p=1.0)
+    return model
 
 
 Row = dict[str, list[int]]
@@ -233,8 +236,6 @@ def save(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, folder: Path) -> No
     model.half().save_pretrained(folder)
     model.config.dtype = "float32"
     model.config.save_pretrained(folder)
-    ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    GenerationConfig(**ends, do_sample=True, temperature=1.0, top_k=0, top_p=1.0).save_pretrained(folder)
 
 
 if __name__ == "__main__":

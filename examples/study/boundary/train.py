@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
+from transformers import PrinterCallback
 
 from cw_plugin.errors import NonFiniteError
 from cw_plugin.rewards.boxed import final_boxed
@@ -145,14 +145,13 @@ def train(run: Run) -> list[dict[str, float]]:
     """
     torch.set_num_threads(1)
     torch.manual_seed(run.seed)
-    folder = HERE.parent / run.model
-    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     problems = task.split_problems()["train"]
     dataset = [{"prompt": task.messages(problem), "product": math.prod(problem)} for problem in problems]
     halves = 1 if run.updates == 1 else 2
     with tempfile.TemporaryDirectory() as out:
         config = CWGRPOConfig(
             output_dir=out,
+            model_init_kwargs={"dtype": "float32"},
             seed=run.seed,
             max_steps=run.steps * run.updates,
             per_device_train_batch_size=PROMPTS * RESPONSES // halves,
@@ -178,11 +177,7 @@ def train(run: Run) -> list[dict[str, float]]:
             disable_tqdm=True,
         )
         trainer = BoundaryTrainer(
-            run,
-            model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
-            args=config,
-            processing_class=tokenizer,
-            train_dataset=Dataset.from_list(dataset),
+            run, model=str(HERE.parent / run.model), args=config, train_dataset=Dataset.from_list(dataset)
         )
         failed = False
         try:

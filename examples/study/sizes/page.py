@@ -1,7 +1,5 @@
 """The size study's page and its figure: python examples/study/sizes/page.py [RESULTS]"""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -5,8 +5,6 @@
 A model has 3 layers, heads of 32 and an MLP of 4 times the width. It is taught until enough of its answers are right.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path
@@ -14,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import typer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from transformers import GenerationConfig, Qwen2ForCausalLM
+from transformers import Qwen2ForCausalLM
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "boundary")]
@@ -29,9 +27,7 @@ TRIED, ENOUGH, HIGH = 0.47, 0.46, 0.50  # right ones of 1,024 answers; then of 4
 
 def untaught(width: int) -> Qwen2ForCausalLM:
     """The study's model with another width, on which the number of heads depends."""
-    model = task.qwen2(task.make_tokenizer(), 4 * width, width // 32, 128, width)
-    model.generation_config = GenerationConfig.from_pretrained(HERE.parent / "model")
-    return model
+    return task.qwen2(task.make_tokenizer(), 4 * width, width // 32, 128, width)
 
 
 def teach(width: int, folder: Path) -> dict[str, float]:
