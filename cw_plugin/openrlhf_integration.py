@@ -108,7 +108,7 @@ class _Run:
         self.options = Options.from_environment()
         self.samples, self.tokenizer = values["samples"], maker.tokenizer
         self.step: int | None = None
-        self.tokens = TokenFiles(Path(values["folder"]), self.options.scope, self.options.kernel, _logger)
+        self.tokens = TokenFiles(Path(values["folder"]), self.options, _logger)
         _logger.info("cw_grpo: this run trains on reweighted advantages, %s", self.options)
 
     def reweight(self, experiences: Sequence[Any]) -> None:

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from cw_plugin.options import Options
 from cw_plugin.weights import CovarianceStatistics, reweight
 
 Everyone = tuple[
@@ -29,40 +28,38 @@ def gather(accelerator: Any, rows: Shaped[Tensor, "rows time"]) -> Shaped[Tensor
 
 
 def reweight_over_processes(
-    accelerator: Any,
+    trainer: Any,
     log_probs: Float[Tensor, "rows time"],
     advantages: Float[Tensor, " rows"],
     mask: Shaped[Tensor, "rows time"],
-    group_size: int,
-    scope: str,
-    kernel: str,
 ) -> tuple[Float[Tensor, "rows time"], CovarianceStatistics, Everyone]:
     """Weigh the tokens of a batch by whole prompt groups, of which several processes may each hold a part.
 
     Args:
-        accelerator: of accelerate. Every process must pass the same number of rows.
+        trainer: has accelerate's ``accelerator``, ``num_generations``, the responses to a prompt, and ``_cw_options``.
+            Responses to a prompt are consecutive where the rows of all processes are joined, the same number of each.
         log_probs, advantages, mask: of this process's rows, as in :func:`cw_plugin.weights.reweight`.
-        group_size: responses to a prompt. They are consecutive where the rows of all processes are joined.
-        scope: "group", or "batch" for statistics over all rows.
 
     Returns:
         ``w~ A`` of this process's rows, the statistics of the whole batch, and the rows of all processes. A
         NonFiniteError is reweight's; its rows are those of all processes.
     """
+    accelerator, options = trainer.accelerator, trainer._cw_options
     everyone = gather(accelerator, log_probs.float())
     every_advantage, valid = accelerator.gather(advantages), gather(accelerator, mask)
     device = everyone.device
     if device.type == "mps":  # has no float64
         everyone, every_advantage, valid = everyone.cpu(), every_advantage.cpu(), valid.cpu()
-    group = torch.arange(len(everyone)) // group_size
-    weighted, statistics = reweight(everyone, every_advantage, valid, group if scope == "group" else None, kernel)
+    group = torch.arange(len(everyone)) // trainer.num_generations
+    groups = group if options.scope == "group" else None
+    weighted, statistics = reweight(everyone, every_advantage, valid, groups, options.kernel)
     rows, width = log_probs.shape
     first = accelerator.process_index * rows
     return weighted[first : first + rows, :width].to(device), statistics, (everyone, every_advantage, valid, group)
 
 
-def is_due(trainer: Any, options: Options) -> bool:
+def is_due(trainer: Any) -> bool:
     """Whether to record the generation batch at hand: one of the steps that train on it is due."""
     args, step = trainer.args, trainer.state.global_step + 1
     steps = math.ceil(args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps)
-    return any(map(options.is_due, range(step, step + steps)))
+    return any(map(trainer._cw_options.is_due, range(step, step + steps)))

@@ -14,8 +14,10 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from cw_plugin.files import write_whole
+from cw_plugin.options import Options
 from cw_plugin.weights import token_weights
 
+LOGGER = logging.getLogger("cw_plugin")
 FOLDER = "tokens"  # within the run's folder
 LIMIT = 2**18  # tokens in a record at most, unless its first prompt group alone has more
 
@@ -57,10 +59,8 @@ class TokenFiles:
         run: the run's folder.
     """
 
-    def __init__(self, run: Path, scope: str, kernel: str, logger: logging.Logger) -> None:
-        self._folder = run / FOLDER
-        self._scope, self._kernel = scope, kernel
-        self._logger = logger
+    def __init__(self, run: Path, options: Options, logger: logging.Logger = LOGGER) -> None:
+        self._folder, self._options, self._logger = run / FOLDER, options, logger
         self._last: tuple[int, int] = (0, 0)  # the last step recorded, and how many of its batches
 
     def write(self, step: int, batch: Batch, tokenizer: Any) -> None:
@@ -89,13 +89,13 @@ class TokenFiles:
         order = group.argsort(stable=True)
         rows = order[drawn[order]]
         parts = [order]  # the rows of which all tokens are weighed together
-        if self._scope == "group":
+        if self._options.scope == "group":
             parts = list(rows.split(group[rows].unique_consecutive(return_counts=True)[1].tolist()))
         pieces = []
         for part in parts:
             row, place = valid[part].nonzero(as_tuple=True)
             row = part[row]
-            found = token_weights(log_probs[row, place], advantages[row], self._kernel)
+            found = token_weights(log_probs[row, place], advantages[row], self._options.kernel)
             values = (row, place, found.c, found.gaussian, found.weight)
             pieces.append([value[drawn[row]] for value in values])
         row, place, c, w, weight = map(torch.cat, zip(*pieces, strict=True))
@@ -116,8 +116,8 @@ class TokenFiles:
         arrays["text"] = pa.DictionaryArray.from_arrays(pa.array(at_known.astype(np.int32)), texts)
         metadata = {
             "step": str(step),
-            "scope": self._scope,
-            "kernel": self._kernel,
+            "scope": self._options.scope,
+            "kernel": self._options.kernel,
             "groups": str(len(group[sizes > 0].unique())),
             "tokens": str(int(sizes.sum())),
             "prompts": json.dumps(prompts),

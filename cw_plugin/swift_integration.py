@@ -4,7 +4,6 @@ A plugin cannot add flags to ms-swift's command line, so the options are environ
 ``CW_GRPO_KERNEL`` and ``CW_GRPO_RECORD_EVERY`` (:class:`cw_plugin.options.Options`). Records go to output_dir/tokens.
 """
 
-import logging
 import time
 from functools import partial
 from pathlib import Path
@@ -53,9 +52,7 @@ class CWGRPOTrainer(GRPOTrainer):
                 "weights; leave it at its default"
             )
         super().__init__(*given, **kwargs)
-        self._cw_files = TokenFiles(
-            Path(self.args.output_dir), self._cw_options.scope, self._cw_options.kernel, logging.getLogger("cw_plugin")
-        )
+        self._cw_files = TokenFiles(Path(self.args.output_dir), self._cw_options)
         if self.template.sequence_parallel_size > 1:
             given = self.template.sequence_parallel_size
             raise OptionsError(f"sequence_parallel_size={given} has not been tested with CW-GRPO; set it to 1")
@@ -74,15 +71,9 @@ class CWGRPOTrainer(GRPOTrainer):
         mask = joined([batch.completion_mask.long() for batch in batches])
         if self.overlong_filter:  # the loss will leave them out
             mask = mask * ~torch.cat([batch.truncated_mask for batch in batches])[:, None]
-        weighted, statistics, everyone = reweight_over_processes(
-            self.accelerator,
-            joined([batch.old_per_token_logps for batch in batches]),
-            torch.cat([batch.advantages[:, 0] for batch in batches]),  # the same for all tokens of a response
-            mask,
-            self.num_generations,
-            self._cw_options.scope,
-            self._cw_options.kernel,
-        )
+        log_probs = joined([batch.old_per_token_logps for batch in batches])
+        advantages = torch.cat([batch.advantages[:, 0] for batch in batches])  # the same for all tokens of a response
+        weighted, statistics, everyone = reweight_over_processes(self, log_probs, advantages, mask)
         if self._cw_options.kernel != "none":
             parts = weighted.split([len(batch.advantages) for batch in batches])
             for batch, part in zip(batches, parts, strict=True):
@@ -90,7 +81,7 @@ class CWGRPOTrainer(GRPOTrainer):
         for name, value in {**vars(statistics), "seconds": time.perf_counter() - started}.items():
             self._metrics["train"][f"cw_grpo/{name}"].append(value)
         # With padding_free, a micro-batch is one row of tokens, which a record cannot take apart.
-        if is_due(self, self._cw_options) and not self.template.padding_free:
+        if is_due(self) and not self.template.padding_free:
             tokens = (joined([part(encoded) for encoded in batch_encoded_inputs]) for part in (_prompts, _responses))
             prompts, responses = (gather(self.accelerator, values).cpu() - 1 for values in tokens)
             if self.accelerator.is_main_process:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import zlib
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
+from cw_plugin.options import Options
 from cw_plugin.recording import Batch, TokenFiles
 
 # A tokenizer of bytes may cut a character: decoded alone, neither part is text.
@@ -18,7 +18,7 @@ PROMPT = "<|im_start|>user\nWhat is the remainder of {} divided by {}?<|im_end|>
 
 
 def files_in(folder: Path, scope: str = "group", kernel: str = "gaussian") -> TokenFiles:
-    return TokenFiles(folder, scope, kernel, logging.getLogger("test"))
+    return TokenFiles(folder, Options(scope, kernel))
 
 
 def write_record(

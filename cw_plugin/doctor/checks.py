@@ -144,12 +144,17 @@ def _files(config: Any) -> Iterator[tuple[str, Path]]:
                 yield f"data.{key}", Path(path).expanduser()
 
 
+def _is_missing_folder(model: str) -> bool:
+    """False for a name on the hub, which lengths() looks up."""
+    place = Path(model).expanduser()
+    like_a_folder = model[0] in "/.~" or model.count("/") > 1 or ("/" in model and place.parent.is_dir())
+    return like_a_folder and "://" not in model and not place.exists()
+
+
 def files(config: Any) -> Iterator[Finding]:
     """Whether the model's folder and the data files exist, and the latter have the columns that verl reads."""
     model, prompt = config.actor_rollout_ref.model.path, config.data.prompt_key
-    place = Path(model).expanduser()  # unless it is a name on the hub, which lengths() looks up
-    like_a_folder = model[0] in "/.~" or model.count("/") > 1 or ("/" in model and place.parent.is_dir())
-    if like_a_folder and "://" not in model and not place.exists():
+    if _is_missing_folder(model):
         yield Finding(f"actor_rollout_ref.model.path={model} does not exist", "give a folder, or a name on the hub")
     for key, path in _files(config):
         if not path.exists():
@@ -206,8 +211,8 @@ def lengths(config: Any) -> Iterator[Finding]:
     """Responses that vLLM would cut: the model's positions and max_model_len must hold prompt and response."""
     from transformers import AutoConfig
 
-    if any("model.path" in finding.what for finding in files(config)):
-        return  # there is none
+    if _is_missing_folder(config.actor_rollout_ref.model.path):
+        return  # files() says so
     data, model, limit = config.data, config.actor_rollout_ref.model, config.actor_rollout_ref.rollout.max_model_len
     longest = data.max_prompt_length + data.max_response_length
     text = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code).get_text_config()

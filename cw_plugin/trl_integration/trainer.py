@@ -1,7 +1,6 @@
 """The trainer: TRL's GRPOTrainer, trained on w~ A in place of A."""
 
 import inspect
-import logging
 import textwrap
 import time
 from functools import partial
@@ -63,9 +62,7 @@ class CWGRPOTrainer(GRPOTrainer):
         elif config is not None:
             check_settings(config)
         super().__init__(*args, **kwargs)
-        self._cw_files = TokenFiles(
-            Path(self.args.output_dir), self._cw_options.scope, self._cw_options.kernel, logging.getLogger("cw_plugin")
-        )
+        self._cw_files = TokenFiles(Path(self.args.output_dir), self._cw_options)
         self.add_callback(ArgumentsFile())
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -81,20 +78,12 @@ class CWGRPOTrainer(GRPOTrainer):
         first = self.accelerator.process_index * len(mask)  # of this process's rows
         mask = mask * ~self._cw_rewards[first : first + len(mask), None].isnan()
         # The responses to a prompt are consecutive rows of all processes' rows together, as in TRL's own advantages.
-        weighted, statistics, everyone = reweight_over_processes(
-            self.accelerator,
-            log_probs,
-            batch["advantages"],
-            mask,
-            self.num_generations,
-            self._cw_options.scope,
-            self._cw_options.kernel,
-        )
+        weighted, statistics, everyone = reweight_over_processes(self, log_probs, batch["advantages"], mask)
         if self._cw_options.kernel != "none":  # with "none", advantages stay TRL's own, bit for bit
             batch["advantages"] = weighted
         for name, value in {**vars(statistics), "seconds": time.perf_counter() - started}.items():
             self._metrics["train"][f"cw_grpo/{name}"].append(value)
-        if is_due(self, self._cw_options):
+        if is_due(self):
             names = ("prompt_ids", "prompt_mask", "completion_ids")
             prompts, is_prompt, completions = (gather(self.accelerator, batch[name]).cpu() for name in names)
             if self.accelerator.is_main_process:

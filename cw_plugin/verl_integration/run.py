@@ -28,7 +28,7 @@ class Run:
         self._batches: list[dict[str, float]] = []  # metrics of each batch of the step, until verl logs the step
         self._warned = False
         self.folder = Path(self.config.trainer.default_local_dir)
-        self._files = TokenFiles(self.folder, self.options.scope, self.options.kernel, logger)
+        self._files = TokenFiles(self.folder, self.options, logger)
 
     @property
     def step(self) -> int | None:
