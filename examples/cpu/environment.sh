@@ -1,5 +1,5 @@
 # What install.sh here and in ../openrlhf/cpu share: one maker at a time, whose environment is removed, and a log.
-# They set name, root, venv and python, and source this file.
+# They set name, here, root, venv and python, and source this file.
 
 fail() {
     echo "$name: $1" >&2
@@ -10,7 +10,7 @@ fail() {
 make_environment() {
     [[ $venv != *" "* ]] ||
         fail "$venv has a space in it, and Ray starts no worker from there; name another directory with VENV=..."
-    stamp=$venv/.cw_plugin_cpu # "unfinished", or a hash of what was installed; which clone made it; and which script
+    stamp=$venv/.cw_plugin_cpu # "unfinished", or a hash of what was installed; and the script that made it
     log=$venv/install.log
     hash=$(echo "$python $root" | cat - "$@" "${BASH_SOURCE[0]}" | sha256sum | cut -d ' ' -f 1)
     leave_if_up_to_date
@@ -19,22 +19,19 @@ make_environment() {
     flock -n 9 || { echo "$name: another one is making $venv; waiting for it ..." && flock 9; }
     leave_if_up_to_date
     if [ -e "$venv" ] || [ -L "$venv" ]; then
-        maker='' script=''
-        { read -r _ && read -r maker && read -r script; } 2>/dev/null <"$stamp" || true
-        other="remove it yourself, or name another directory with VENV=..."
-        [ -n "$maker" ] || fail "$venv exists, and nothing in it says that this clone, $root, made it: $other"
-        [ "$maker" = "$root" ] || fail "$venv was made by the clone $maker, and this one is $root: $other"
-        [ "${script:-$name}" = "$name" ] || fail "$venv was made by $script of this clone, $root, for another framework: $other"
+        maker=$(sed -n 2p "$stamp" 2>/dev/null || true)
+        [ "$maker" = "$here/install.sh" ] ||
+            fail "$venv was made by ${maker:-something else}, not by $here/install.sh: remove it, or name another with VENV=..."
     fi
     trap on_exit EXIT
     begin "make the virtual environment $venv with $python"
     rm -rf -- "$venv" # from scratch: pip can take a package that an interrupted run left in pieces for a whole one
     mkdir -p -- "$venv"
-    printf '%s\n' unfinished "$root" "$name" >"$stamp"
+    printf '%s\n' unfinished "$here/install.sh" >"$stamp"
     logged "$python" -m venv "$venv"
 }
 leave_if_up_to_date() {
-    [ "$(cat "$stamp" 2>/dev/null)" = "$hash"$'\n'"$root"$'\n'"$name" ] || return 0
+    [ "$(cat "$stamp" 2>/dev/null)" = "$hash"$'\n'"$here/install.sh" ] || return 0
     echo "$venv is up to date."
     exit
 }
@@ -73,6 +70,6 @@ install_pinned() {
 }
 
 finish_environment() {
-    printf '%s\n' "$hash" "$root" "$name" >"$stamp"
+    printf '%s\n' "$hash" "$here/install.sh" >"$stamp"
     echo "Done: $(du -sh "$venv" | cut -f 1), $((SECONDS / 60)) min $((SECONDS % 60)) s. To use it: source $venv/bin/activate"
 }
