@@ -78,8 +78,8 @@ def test_rollout_weights_of_four_bits_have_at_most_fifteen_values_for_each_outpu
 def test_a_run_from_start_to_end(train, script, monkeypatch, settings):
     monkeypatch.setattr(train, "VALIDATE_EVERY", 2)
     rows = train.train(replace(script("plan").CENTRE, steps=2, answers=1, **settings))
-    assert [row["step"] for row in rows] == [0, 1, 2] and rows[-1]["failed"] == 0
-    assert set(rows[1]) | {"accuracy", "failed"} == set(script("plan").MEASURED)
+    assert [row["step"] for row in rows] == [0, 1, 2]
+    assert set(rows[1]) | {"accuracy"} == set(script("plan").MEASURED)
     assert [row.get("accuracy") is not None for row in rows] == [True, False, True]
     assert all(math.isfinite(value) for row in rows for value in row.values())
     assert 0.3 < rows[0]["accuracy"] < 0.6 and rows[1]["grad_norm"] > 0 and 0.6 < rows[1]["extreme_gradient_share"] < 1
@@ -100,25 +100,3 @@ def test_the_optimizer_sees_gradients_up_to_the_limit(train, script, monkeypatch
     with register_optimizer_step_pre_hook(measure):
         rows = train.train(replace(script("plan").CENTRE, steps=1, updates=1, limit=limit))
     assert rows[1]["grad_norm"] > 0.01 and norms == pytest.approx([min(rows[1]["grad_norm"], limit)], rel=1e-3)
-
-
-@pytest.mark.slow
-def test_a_run_that_is_no_longer_finite_is_an_outcome_and_another_error_is_not(train, script, monkeypatch):
-    monkeypatch.setattr(train, "accuracy", lambda *_: 0.5)
-    generate = train.CWGRPOTrainer._generate_single_turn
-
-    def overflowing(self, *args, **kwargs):
-        if len(self.rows) > 1:  # the second step
-            self.model.lm_head.weight.data[5], self.model.lm_head.weight.data[6] = 3e38, -3e38  # one logit is infinite
-        return generate(self, *args, **kwargs)
-
-    monkeypatch.setattr(train.CWGRPOTrainer, "_generate_single_turn", overflowing)
-    rows = train.train(replace(script("plan").CENTRE, steps=3))
-    assert (rows[-1]["step"], rows[-1]["failed"], rows[-1]["accuracy"]) == (1, 1.0, 0.0)
-
-    def broken(self, *args, **kwargs):
-        raise RuntimeError("the disk is full")
-
-    monkeypatch.setattr(train.CWGRPOTrainer, "_generate_single_turn", broken)
-    with pytest.raises(RuntimeError, match="the disk is full"):
-        train.train(replace(script("plan").CENTRE, steps=3))

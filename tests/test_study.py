@@ -143,11 +143,11 @@ def test_the_plan_is_the_plan(script):
 
 def test_a_run_is_added_as_a_whole(script, tmp_path):
     plan, file = script("plan"), tmp_path / "metrics.parquet"
-    rows = [{"step": 0, "accuracy": 0.5}, {"step": 1, "reward": 1.25, "accuracy": 0.25, "failed": 0.0}]
+    rows = [{"step": 0, "accuracy": 0.5}, {"step": 1, "reward": 1.25, "accuracy": 0.25}]
     plan.add(file, plan.CENTRE, rows)
     plan.add(file, plan.of_width(64), rows[:1])
     assert plan.finished(file) == {plan.CENTRE, plan.of_width(64)}
     written = pq.read_table(file)
-    settings = [name for name in written.schema.names if name not in ("width", "answers")]  # those came later
-    assert settings == pq.read_schema(BOUNDARY / "results" / "metrics.parquet").names
+    names = [name for name in written.schema.names if name not in ("width", "answers")]  # those came later
+    assert [*names, "failed"] == pq.read_schema(BOUNDARY / "results" / "metrics.parquet").names
     assert written["reward"].to_pylist()[1] == 1.25 and written["accuracy"].to_pylist() == [0.5, 0.25, 0.5]

@@ -44,14 +44,13 @@ def outcome(run: pd.DataFrame) -> dict[str, float]:
     """Where a run ends; ``run`` has a row for each step, by step, and nan where a step has no such value."""
     accuracy, entropy, last = run.accuracy.dropna(), run.entropy.dropna(), run.index.max()
     late = entropy.rolling(WINDOW).mean().loc[last // 2 + WINDOW :]  # of windows in the second half
-    if len(late) > 1:
-        late -= np.polyval(np.polyfit(late.index, late, 1), late.index)
+    late -= np.polyval(np.polyfit(late.index, late, 1), late.index)
     start, end = entropy.loc[:WINDOW].mean(), entropy.loc[last - WINDOW + 1 :].mean()
-    drop, failed = accuracy.max() - accuracy[last], bool(run.get("failed", run.step * 0).iloc[-1])
+    drop = accuracy.max() - accuracy[last]
     return {
         "accuracy": accuracy[last], "start": accuracy[0], "drop": drop, "entropy": end,
-        "reward": 0.0 if failed else run.reward.loc[last - WINDOW + 1 :].mean(), "spread": late.std(ddof=0),
-        "fell": failed or drop > FALL, "emptied": failed or end < LOW * start, "surged": end > SURGE * start,
+        "reward": run.reward.loc[last - WINDOW + 1 :].mean(), "spread": late.std(ddof=0),
+        "fell": drop > FALL, "emptied": end < LOW * start, "surged": end > SURGE * start,
     }  # fmt: skip
 
 

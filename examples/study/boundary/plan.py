@@ -119,7 +119,7 @@ PLANS = {"boundary": BOUNDARY, "sizes": SIZES, "largest": LARGEST}
 SETTINGS = list(asdict(CENTRE))  # the columns of metrics.parquet that say which run a row belongs to; and the others:
 MEASURED = [
     "step", "accuracy", "reward", "entropy", "grad_norm", "extreme_gradient_share", "extreme_balance",
-    "downweighted_share", "covariance_before", "covariance_after", "failed",
+    "downweighted_share", "covariance_before", "covariance_after",
 ]  # fmt: skip
 
 
