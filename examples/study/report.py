@@ -90,22 +90,22 @@ def less(ours: pd.DataFrame, theirs: pd.DataFrame, what: str = "accuracy") -> pd
     return ours.set_index("seed")[what] - theirs.set_index("seed")[what]
 
 
-def p_of(differences: dict[Any, pd.Series], tests: int) -> dict[Any, str | None]:
-    """Of paired t-tests, corrected for so many ``tests`` (Holm)."""
+def p_of(differences: dict[Any, pd.Series], corrected: bool = True) -> dict[Any, str | None]:
+    """Of paired t-tests, corrected for their number (Holm)."""
     p = {key: stats.ttest_1samp(values, 0).pvalue for key, values in differences.items() if values.std() > 1e-9}
-    p = p if tests == 1 else intervals.holm(p, tests)
+    p = intervals.holm(p, len(differences)) if corrected else p
     return {key: spoken_p(p.get(key)) for key in differences}
 
 
-def compared(title: str, ours: dict, theirs: dict, tests: int = 1) -> Table:
+def compared(title: str, ours: dict, theirs: dict, corrected: bool = True) -> Table:
     """Differences in accuracy and reward, ours less theirs; both are dicts: method -> runs."""
     columns = {"accuracy, points": ("accuracy", 100, 1, "+"), "reward": ("reward", 1, 3, "+")}
     found = {(name, of): less(ours[name], theirs[name], columns[of][0]) for name in ours for of in columns}
-    p = p_of(found, tests)
+    p = p_of(found, corrected)
     rows = [{"": NAMES[name]} | {of: f"{shown(found[name, of], *columns[of][1:])} (p {p[name, of]})" for of in columns}
             for name in ours]  # fmt: skip
-    corrected = f"corrected for {tests} tests (Holm)" if tests > 1 else "not corrected for the number of tests"
-    return table(title, rows, f"Paired by seed. p is {corrected}.")
+    how = f"corrected for {len(found)} tests (Holm)" if corrected else "not corrected for the number of tests"
+    return table(title, rows, f"Paired by seed. p is {how}.")
 
 
 def table(title: str, rows: Any, *notes: str) -> Table:
@@ -211,10 +211,10 @@ def study_page(results: Results = HERE / "results") -> None:
         'In the tables, "best to last" is above 0 even for a run that does not fall: the best of noisy validations is '
         'high by chance. "Above the start" has Welch\'s interval of the difference of two means.',
         [ends("Methods, mean and 95% interval over seeds", main, start),
-         compared(f"{ours} less each other method", dict.fromkeys(runs, paper), runs, 10),
+         compared(f"{ours} less each other method", dict.fromkeys(runs, paper), runs),
          ends(f"{ours} with a part changed, at its learning rate",
               pd.concat([main[main.method == "cw_grpo"], ablation]), start),
-         compared(f"Changed parts less {ours}", variants, dict.fromkeys(variants, paper)),
+         compared(f"Changed parts less {ours}", variants, dict.fromkeys(variants, paper), corrected=False),
          ends("One long run of each method", long, start), hundreds(long),
          *(table(one.title, one.frame.assign(**reported), *one.notes) for one in table_1),
          updates(pd.read_parquet(HERE / "results" / "gradients.parquet")), search(searched)], drawn)  # fmt: skip
@@ -236,7 +236,7 @@ class Boundary:
         return less(self.of(point, "cw_grpo"), self.of(point, "grpo"), what)
 
     def settings(self, title: str, every: list[plan.Run]) -> Table:
-        p, rows = p_of({point: self.less_grpo(point) for point in every}, len(every)), []
+        p, rows = p_of({point: self.less_grpo(point) for point in every}), []
         for point in every:
             runs = {name: self.of(point, method) for method, name in SHORT.items()}
             rows.append({
@@ -264,13 +264,13 @@ class Boundary:
                          "in entropy": runs.emptied.sum(), "entropy more than doubled": runs.surged.sum(),
                          above: f"{(centre.grad_norm.dropna() > plan.CENTRE.limit).mean():.0%}"})  # fmt: skip
         none, six = self.less_grpo(plan.CENTRE), self.less_grpo(plan.Run(fillers=6))
-        change = f"{shown(six - none, 100, 1, '+')} points (p {p_of({6: six - none}, 1)[6]})"
+        change = f"{shown(six - none, 100, 1, '+')} points (p {p_of({6: six - none})[6]})"
         return table("All settings together", rows, f"With 6 fillers, CW-GRPO less GRPO changes by {change}.")
 
     def kernels(self) -> Table:
         runs = {method: self.of(plan.CENTRE, method) for method in plan.KERNELS}
         found = {method: less(runs[method], runs["cw_grpo"]) for method in plan.ABLATION}
-        p = p_of(found, len(found))
+        p = p_of(found)
         text = {method: {"less the paper's, points": shown(found[method], 100, 1, "+"), "p": p[method]} for method in p}
         rows = [{"kernel": name} | cells(runs[of], THREE) | text.get(of, {}) for of, name in plan.KERNELS.items()]
         return table("Width and side of the kernel, at the centre", rows, f"p is corrected for {len(p)} tests (Holm).")

@@ -52,11 +52,10 @@ SEEDS = (1, 2, 3, 4, 5)
 STEPS, SEARCH_STEPS, LONG_STEPS = 200, 100, 1000
 JOBS = int(os.environ.get("JOBS", "2"))  # runs at a time: one alone leaves cores idle
 
-ACCURACY = "val-core/study/products/acc/mean@1"
 # Column of metrics.parquet -> metric of verl
 COLUMNS = {
-    "accuracy": ACCURACY, "reward": "critic/score/mean", "entropy": "actor/entropy", "grad_norm": "actor/grad_norm",
-    "seconds": "timing_s/step", "covariance_before": "cw_grpo/covariance_before",
+    "accuracy": "val-core/study/products/acc/mean@1", "reward": "critic/score/mean", "entropy": "actor/entropy",
+    "grad_norm": "actor/grad_norm", "seconds": "timing_s/step", "covariance_before": "cw_grpo/covariance_before",
     "covariance_after": "cw_grpo/covariance_after",
     "rollout_difference": "training/rollout_probs_diff_max",  # of a token's probability in vLLM and in the trainer
 }  # fmt: skip
