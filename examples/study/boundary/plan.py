@@ -31,33 +31,19 @@ AXES = {
 
 @dataclass(frozen=True)
 class Run:
-    """One training run; the defaults are the centre.
+    """One training run; the defaults are the centre."""
 
-    Attributes:
-        method: grpo, clip_cov, cw_grpo, or one of ABLATION.
-        lr: learning rate, constant.
-        updates: of the policy from one batch of 64 responses.
-        stale: steps after which the policy for rollouts is renewed; 1 is on-policy.
-        temperature: of rollouts, and of the loss; validation has 1.
-        wrong: per cent of the responses whose right answer counts as wrong, or the reverse.
-        bits: of the weights for rollouts; 32 leaves them as they are.
-        fillers: tokens without influence on the reward that the starting model was taught to put into a response.
-        limit: of the gradient norm; a gradient with a larger one is scaled down to it.
-        width: of a model of the size study; 0 is the study's model, or one with fillers.
-        answers: to each held-out problem at validation.
-    """
-
-    method: str = "grpo"
-    lr: str = "3e-5"
-    updates: int = 2
-    stale: int = 1
-    temperature: float = 1.0
-    wrong: int = 0
-    bits: int = 32
-    fillers: int = 0
-    limit: float = 1.0
-    width: int = 0
-    answers: int = 4
+    method: str = "grpo"  # or clip_cov, cw_grpo, or one of ABLATION
+    lr: str = "3e-5"  # constant
+    updates: int = 2  # of the policy from one batch of 64 responses
+    stale: int = 1  # steps after which the policy for rollouts is renewed; 1 is on-policy
+    temperature: float = 1.0  # of rollouts, and of the loss; validation has 1
+    wrong: int = 0  # per cent of the responses whose right answer counts as wrong, or the reverse
+    bits: int = 32  # of the weights for rollouts; 32 leaves them as they are
+    fillers: int = 0  # tokens without influence on the reward that the starting model was taught to put into a response
+    limit: float = 1.0  # of the gradient norm; a gradient with a larger one is scaled down to it
+    width: int = 0  # of a model of the size study; 0 is the study's model, or one with fillers
+    answers: int = 4  # to each held-out problem at validation
     seed: int = 1
     steps: int = STEPS
 

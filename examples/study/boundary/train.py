@@ -111,7 +111,8 @@ class BoundaryTrainer(CWGRPOTrainer):
             row["accuracy"] = accuracy(self.model, self.processing_class, *how)
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
-        """With the weights of the rollout policy."""
+        """With the weights of the rollout policy, after a validation if it is time for one."""
+        self.validate()
         if self.rows[-1]["step"] % self.run_.stale == 0:
             self._rollout = rounded(self.model, self.run_.bits)
         trained = rounded(self.model, 32)
@@ -119,10 +120,6 @@ class BoundaryTrainer(CWGRPOTrainer):
         generated = super()._generate_single_turn(*args, **kwargs)
         self.model.load_state_dict(trained, strict=False)
         return generated
-
-    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        self.validate()
-        return super()._generate_and_score_completions(inputs)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         if self.run_.method == "clip_cov":
