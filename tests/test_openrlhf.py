@@ -39,28 +39,18 @@ from cw_plugin.errors import HostError, NonFiniteError, OptionsError
 PROMPTS, SAMPLES = 8, 6
 MODEL = ROOT / "examples" / "cpu" / "model"
 FLAT = version("openrlhf").startswith("0.9.")  # arguments are nested from 0.10 on
-# What the classes under test read: the name, the name in 0.9, the value.
-NAMES = {
-    "actor.num_nodes": ("actor_num_nodes", 1),
-    "actor.num_gpus_per_node": ("actor_num_gpus_per_node", 1),
-    "actor.policy_loss_type": ("policy_loss_type", "ppo"),
-    "algo.advantage.estimator": ("advantage_estimator", "gae"),
-    "algo.advantage.gamma": ("gamma", 1.0),
-    "algo.advantage.lambd": ("lambd", 1.0),
-    "algo.advantage.no_std_norm": ("no_advantage_std_norm", False),
-    "algo.kl.init_coef": ("init_kl_coef", 0.01),
-    "algo.kl.use_loss": ("use_kl_loss", False),
-    "ckpt.output_dir": ("save_path", "./ckpt"),
-    "ds.ring_attn_size": ("ring_attn_size", 1),
-    "ds.tensor_parallel_size": ("ds_tensor_parallel_size", 1),
-    "reward.clip_range": ("reward_clip_range", (-10, 10)),
-    "reward.overlong_buffer_len": ("overlong_buffer_len", None),
-    "reward.overlong_penalty_factor": ("overlong_penalty_factor", 1),
-    "reward.stop_properly_penalty_coef": ("stop_properly_penalty_coef", None),
-    "rollout.max_tokens_per_gpu": ("rollout_max_tokens_per_gpu", None),
-    "rollout.micro_batch_size": ("micro_rollout_batch_size", 1),
-    "rollout.n_samples_per_prompt": ("n_samples_per_prompt", 1),
-    "train.dynamic_batch_enable": ("use_dynamic_batch", False),
+IN_0_9 = {
+    "actor.num_gpus_per_node": "actor_num_gpus_per_node",
+    "actor.policy_loss_type": "policy_loss_type",
+    "algo.advantage.estimator": "advantage_estimator",
+    "algo.kl.init_coef": "init_kl_coef",
+    "algo.kl.use_loss": "use_kl_loss",
+    "ckpt.output_dir": "save_path",
+    "reward.remote_url": "remote_rm_url",
+    "rollout.max_tokens_per_gpu": "rollout_max_tokens_per_gpu",
+    "rollout.micro_batch_size": "micro_rollout_batch_size",
+    "rollout.n_samples_per_prompt": "n_samples_per_prompt",
+    "train.dynamic_batch_enable": "use_dynamic_batch",
 }
 # The trainer's class as a driver without the hook sends it to a worker.
 SENT = cloudpickle.dumps(ppo_trainer_async.TrainingActor.__ray_metadata__.modified_class)
@@ -92,10 +82,30 @@ def actor() -> Actor:
 
 
 def flag(argument: str) -> str:
-    return NAMES[argument][0] if FLAT else argument
+    return IN_0_9[argument] if FLAT else argument
 
 
-def settings(tmp_path, **changed: Any) -> SimpleNamespace:
+class Parsed(Exception):
+    pass
+
+
+@functools.cache
+def parsed(*arguments: str) -> Any:
+    """What train_ppo_ray makes of its arguments."""
+
+    def stop(args: Any) -> None:
+        raise Parsed(args)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Parsed) as caught:
+        patch.setattr("openrlhf.utils.get_strategy", stop)
+        patch.setattr("ray.is_initialized", lambda: True)
+        patch.setattr(sys, "argv", ["train_ppo_ray", *arguments])
+        runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__")
+    return caught.value.args[0]
+
+
+def settings(tmp_path, **changed: Any) -> Any:
+    args = copy.deepcopy(parsed("--" + flag("reward.remote_url"), "none.py"))
     values = {
         "actor.num_gpus_per_node": 2,
         "algo.kl.init_coef": 0.0,
@@ -105,11 +115,10 @@ def settings(tmp_path, **changed: Any) -> SimpleNamespace:
         "rollout.micro_batch_size": 4,  # which does not divide a group
         "rollout.max_tokens_per_gpu": 200,
     }
-    root: dict[str, Any] = {}
-    for argument, value in ({argument: value for argument, (_, value) in NAMES.items()} | values | changed).items():
+    for argument, value in (values | changed).items():
         *parents, last = flag(argument).split(".")
-        functools.reduce(lambda node, parent: node.setdefault(parent, {}), parents, root)[last] = value
-    return json.loads(json.dumps(root), object_hook=lambda node: SimpleNamespace(**node))
+        setattr(functools.reduce(getattr, parents, args), last, value)
+    return args
 
 
 def maker_of(args: SimpleNamespace) -> RemoteExperienceMaker:
@@ -152,7 +161,7 @@ def experiences(maker: RemoteExperienceMaker, actor: Actor, turns: int) -> list[
     return made
 
 
-def expected(plain: list[Any], scope: str = "group") -> list[list[float]]:
+def expected(plain: list[Any], scope: str) -> list[list[float]]:
     """w~ A of every row, with groups by the text of the prompt, in float64."""
     rows = [(e.action_log_probs[i], e.advantages[i], e.action_mask[i], e.prompts[i]) for e, i in each(plain)]
     log_probs, advantages, masks, prompts = zip(*rows, strict=True)
@@ -177,14 +186,15 @@ def both(plain, maker, actor, turns=1) -> tuple[list[Any], list[Any]]:
     return plain(maker, copy.deepcopy(made)), maker.compute_advantages_and_returns(made)
 
 
-@pytest.mark.parametrize(("turns", "dynamic"), [(1, False), (3, True)])
+@pytest.mark.parametrize(("turns", "dynamic", "scope"), [(1, False, "group"), (3, True, "group"), (1, False, "batch")])
 @pytest.mark.parametrize("estimator", openrlhf_integration.GROUPED)
-def test_every_row_reaches_the_loss_with_the_weights_of_its_prompt(
-    plain, actor, tmp_path, monkeypatch, estimator, dynamic, turns
+def test_every_row_reaches_the_loss_with_the_weights_of_its_group(
+    plain, actor, tmp_path, monkeypatch, estimator, dynamic, turns, scope
 ):
+    monkeypatch.setenv("CW_GRPO_SCOPE", scope)
     args = settings(tmp_path, **{"algo.advantage.estimator": estimator, "train.dynamic_batch_enable": dynamic})
     before, after = both(plain, maker_of(args), actor, turns)
-    wanted = expected(before)
+    wanted = expected(before, scope)
     for (experience, i), row in zip(each(after), wanted, strict=True):
         assert experience.advantages[i].tolist() == pytest.approx(row, abs=1e-6)
     assert any(len(set(w)) > 3 for w in wanted)
@@ -222,13 +232,6 @@ def test_the_kernel_none_is_openrlhf_bit_for_bit(plain, actor, tmp_path, monkeyp
         assert torch.equal(ours.advantages, theirs.advantages) and torch.equal(ours.returns, theirs.returns)
         covariance = [float(ours.info[f"cw_grpo/covariance_{when}"][0]) for when in ("before", "after")]
         assert covariance[0] == pytest.approx(covariance[1], rel=1e-5) and covariance[0] != 0
-
-
-def test_the_scope_batch_takes_the_batch_for_one_group(plain, actor, tmp_path, monkeypatch):
-    monkeypatch.setenv("CW_GRPO_SCOPE", "batch")
-    before, after = both(plain, maker_of(settings(tmp_path)), actor)
-    for (experience, i), row in zip(each(after), expected(before, "batch"), strict=True):
-        assert experience.advantages[i].tolist() == pytest.approx(row, abs=1e-6)
 
 
 def test_a_step_is_recorded_with_its_prompts_and_tokens(plain, actor, tmp_path, monkeypatch):
@@ -330,19 +333,6 @@ def test_the_weights_are_those_of_the_verl_estimator(plain, actor, tmp_path):
 
 
 @pytest.mark.skipif(FLAT, reason="0.9 has other arguments")
-def test_openrlhf_accepts_the_arguments_of_the_recipe(monkeypatch):
-    printed = bash("openrlhf/paper.sh", DRY_RUN="1")
-
-    class Parsed(Exception):
-        pass
-
-    def stop(args):
-        raise Parsed(args)
-
-    monkeypatch.setattr("openrlhf.utils.get_strategy", stop)
-    monkeypatch.setattr("ray.is_initialized", lambda: True)
-    monkeypatch.setattr(sys, "argv", ["train_ppo_ray", *printed.stdout.splitlines()])
-    with pytest.raises(Parsed) as caught:
-        runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__")
-    (args,) = caught.value.args
+def test_openrlhf_accepts_the_arguments_of_the_recipe():
+    args = parsed(*bash("openrlhf/paper.sh", DRY_RUN="1").stdout.splitlines())
     assert openrlhf_integration.check(args)["samples"] == 12 and args.algo.kl.use_loss is True
