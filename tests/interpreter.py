@@ -38,6 +38,6 @@ def bash(
     path = f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"
     env = os.environ | {"PATH": path, "HF_HUB_OFFLINE": "1"} | environment
     command = ["bash", ROOT / "examples" / script, *arguments]
-    result = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=550)
+    result = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=800)
     assert result.returncode == code, result.stdout[-3000:] + result.stderr[-3000:]
     return result

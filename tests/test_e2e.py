@@ -34,6 +34,7 @@ from e2e import (
     training_steps,
     wait_until,
 )
+from interpreter import bash
 from omegaconf import OmegaConf
 from patched_verl import PARTS, copy_verl
 from reference import reference_advantages
@@ -69,10 +70,8 @@ def recipe(script: str, out: Path, *overrides: str) -> list[dict]:
         "TP": "1",
     }
     env = environment(out, **variables)
-    subprocess.run(["bash", "examples/cpu/data.sh"], cwd=ROOT, env=env, check=True, timeout=300)
-    command = ["bash", f"examples/{script}", *overrides]
-    result = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=800)
-    assert result.returncode == 0, result.stdout[-6000:]
+    bash("cpu/data.sh", **env)
+    bash(script, *overrides, **env)
     (file,) = out.glob("metrics-*.jsonl")
     records = training_steps(file)
     assert saved_step(out) == 2 and [record["data"]["training/global_step"] for record in records] == [1, 2]

@@ -14,7 +14,6 @@ import pytest
 import ray
 import torch
 import trainers
-from jaxtyping import TypeCheckError
 from omegaconf import OmegaConf
 from reference import reference_advantages
 from trainers import HAS_V1, LEGACY, advantages, logged, trainer_batch, validate, weighted
@@ -25,9 +24,8 @@ from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from cw_plugin.errors import HostError, NonFiniteError, OptionsError
 from cw_plugin.reports.records import read_tokens
-from cw_plugin.verl_integration import estimator, loss, run
+from cw_plugin.verl_integration import run
 from cw_plugin.verl_integration.estimator import TrainerBatch, batch_of_trainer
-from cw_plugin.weights import reweight
 
 CW_GRPO, GRPO = "algorithm.adv_estimator=cw_grpo", "algorithm.adv_estimator=grpo"
 LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo"
@@ -305,21 +303,3 @@ def test_every_task_runner_of_main_ppo_starts_in_a_ray_worker():
         ray.kill(handle)
     ray.shutdown()
     assert len(runners) >= len(found) > 0
-
-
-SHAPE, WIDER, ROWS = torch.zeros(2, 3), torch.zeros(2, 4), torch.zeros(2)
-
-
-@pytest.mark.parametrize(
-    ("function", "arguments", "wrong"),
-    [
-        (reweight, (SHAPE, WIDER, SHAPE), "advantages"),
-        (reweight, (SHAPE.int(), ROWS, SHAPE), "log_probs"),
-        (estimator.compute_cw_grpo_advantage, (SHAPE, WIDER.int(), None), "response_mask"),
-        (loss.compute_policy_loss_cw_grpo, (SHAPE, SHAPE, ROWS, SHAPE.bool()), "advantages"),
-    ],
-)
-def test_a_wrong_shape_raises_wherever_shapes_are_annotated(function, arguments, wrong):
-    """Because conftest.py has them checked."""
-    with pytest.raises(TypeCheckError, match=f"parameter '{wrong}'"):
-        function(*arguments)
