@@ -1,14 +1,14 @@
-"""Token records, against tokens written out one by one; and what tables and figures make of them."""
+"""Token records, against tokens written out one by one."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+import test_weights
 import torch
 from reference import reference_advantages
 from token_records import files_in
@@ -16,27 +16,23 @@ from transformers import AutoTokenizer
 
 from cw_plugin import recording
 from cw_plugin.recording import Batch
-from cw_plugin.reports.covariance import extremes, one_side
 from cw_plugin.reports.records import TokenRecord, read_tokens, tokens_of
 
 TOKENIZER = AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "examples" / "cpu" / "model")
 
 
-def random_batch(seed: int, rows: int = 24, time: int = 60) -> Batch:
+def random_batch(seed: int, groups: int = 4) -> Batch:
     """Groups of six, their rows scattered; masks with holes; what stands off the mask does not matter."""
-    g = torch.Generator().manual_seed(seed)
-    log_probs = -torch.rand(rows, time, generator=g).pow(4) * 8
-    mask = torch.rand(rows, time, generator=g) < 0.7
+    log_probs, advantages, mask, group = test_weights.random_batch(seed, groups, width=60, holes=0.3)
     log_probs[~mask] = float("nan")
-    group = torch.randperm(rows, generator=g) % (rows // 6)
+    g = torch.Generator().manual_seed(seed)
     prompts = [torch.tensor(TOKENIZER.encode(f"{number}+1=")) for number in group.tolist()]
-    responses = torch.randint(0, len(TOKENIZER), (rows, time), generator=g)
-    advantages, rewards = torch.randn(rows, generator=g), torch.rand(rows, generator=g)
+    responses = torch.randint(0, len(TOKENIZER), mask.shape, generator=g)
 
     def sequences(chosen: Sequence[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         return [(prompts[row], responses[row]) for row in chosen]
 
-    return Batch(log_probs, advantages, mask, group, rewards, sequences)
+    return Batch(log_probs, advantages, mask, group, torch.rand(len(mask), generator=g), sequences)
 
 
 def recorded(folder: Path, batch: Batch, step: int, scope: str = "group", kernel: str = "gaussian") -> TokenRecord:
@@ -77,7 +73,7 @@ def test_a_record_holds_every_token_with_what_the_weights_did(tmp_path, scope, k
 
 
 def test_of_a_large_batch_whole_groups_are_drawn(tmp_path, monkeypatch):
-    batch = random_batch(3, rows=120)
+    batch = random_batch(3, groups=20)
     sizes = {g: int(batch.response_mask[batch.group == g].sum()) for g in range(20)}
     monkeypatch.setattr(recording, "LIMIT", 1500)
     drawn = []
@@ -109,26 +105,9 @@ def test_several_batches_of_a_step_are_files_in_their_order(tmp_path):
     files, batches = files_in(tmp_path), [random_batch(seed) for seed in range(11)]
     for batch in batches:
         files.write(50, batch, TOKENIZER)
+    assert len(tokens_of(read_tokens(tmp_path))) == sum(int(batch.response_mask.sum()) for batch in batches)
     for record, batch in zip(read_tokens(tmp_path), batches, strict=True):
         table = record.table.to_pandas()
         assert len(table) == batch.response_mask.sum()
         ids = batch.sequences([3])[0][1][batch.response_mask[3]]
         assert table[table["row"] == 3]["token_id"].tolist() == ids.tolist()
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-def test_shares_and_means_of_a_side_are_those_of_its_tokens(tmp_path, sign):
-    files, batches = files_in(tmp_path), [random_batch(4), random_batch(5)]
-    for step, batch in enumerate(batches, 1):
-        files.write(step, batch, TOKENIZER)
-    c = np.array([c for batch in batches for c, _, _ in expected(batch).values()])
-    own = np.sort(sign * c[sign * c > 0])[::-1]
-    side = one_side(tokens_of(read_tokens(tmp_path)), sign)
-    assert side.tokens.iloc[-1] == len(own)
-    assert side["size"].to_numpy() == pytest.approx(own, rel=1e-4, abs=1e-6)
-    assert side.held.to_numpy() == pytest.approx(np.cumsum(own), rel=1e-4)
-    for count in (1, 40, len(own)):
-        threshold, mean = extremes(side, count / len(own))
-        assert threshold == pytest.approx(own[count - 1], rel=1e-4)
-        assert mean == pytest.approx(own[:count].mean(), rel=1e-4)
-    assert all(map(math.isnan, extremes(side, 0.5 / len(own))))
