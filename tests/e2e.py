@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,13 +18,16 @@ from typing import Any
 
 import psutil
 import torch
+from interpreter import ROOT
 from reference import grpo_advantages, reference_advantages
 
 from cw_plugin.weights import CovarianceStatistics
 
-ROOT = Path(__file__).parent.parent
 MODEL = ROOT / "examples" / "cpu" / "model"
 BIN = Path(sys.prefix) / "bin"
+
+PARTS = sorted((ROOT / "patches").glob("*.patch"))
+SITE_PACKAGES = Path(importlib.util.find_spec("verl").origin).parent.parent  # verl's wheel brings its own tests, too
 
 # Smaller than the quickstart's own batch, and no validation.
 SMALLER = ("trainer.val_before_train=False", "trainer.test_freq=-1", "actor_rollout_ref.rollout.n=4")
@@ -33,6 +38,17 @@ def environment(out: Path, **more: str) -> dict[str, str]:
     probe = {"PYTHONPATH": str(ROOT / "tests"), "VERL_USE_EXTERNAL_MODULES": "e2e_probe"}
     path = {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "VENV": sys.prefix}
     return {**os.environ, **path, **probe, "E2E_PROBE_DIR": str(out / "probe"), **more}
+
+
+def copy_verl(folder: Path, *parts: Path, include: tuple[str, ...] = ("verl/*", "tests/*")) -> Path:
+    """A copy of verl and of its tests of the trainer, with the parts applied. The wheel lacks docs and examples."""
+    for name in ("verl", "tests/trainer"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(SITE_PACKAGES / name, folder / name, ignore=ignored, dirs_exist_ok=True)
+    shutil.copy(SITE_PACKAGES / "tests" / "__init__.py", folder / "tests")
+    for part in parts:
+        subprocess.run(["git", "apply", *(f"--include={pattern}" for pattern in include), part], cwd=folder, check=True)
+    return folder
 
 
 def quickstart(run: Path, *overrides: str, size: tuple[str, ...] = SMALLER, **env: str) -> subprocess.Popen:

@@ -19,12 +19,14 @@ import pyarrow.parquet as pq
 import pytest
 from e2e import (
     MODEL,
+    PARTS,
     ROOT,
     assert_logged,
     assert_right,
     assert_same_first_step,
     batches,
     cluster,
+    copy_verl,
     environment,
     finish,
     grpo_column,
@@ -36,7 +38,6 @@ from e2e import (
 )
 from interpreter import bash
 from omegaconf import OmegaConf
-from patched_verl import PARTS, copy_verl
 from reference import reference_advantages
 
 from cw_plugin.doctor import checks

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 import torch
+from interpreter import ROOT
 from reference import grpo_advantages, reference_advantages
 
-ROOT = Path(__file__).parent.parent
 CPU = ROOT / "examples" / "openrlhf" / "cpu"
 SAMPLES = 8
 

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
+from e2e import PARTS, copy_verl
 from interpreter import ROOT, python
-from patched_verl import PARTS, copy_verl
 
 pytestmark = pytest.mark.slow  # no released verl has them
 

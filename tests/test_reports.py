@@ -241,8 +241,9 @@ def test_the_tables_of_scores_and_settings(written):
     }  # fmt: skip
     assert "The runs differ in algorithm.cw_grpo.kernel, trainer.lr (Table 5)." in printed
     tokens = pd.DataFrame({"covariance": [-4.0, -1.0, 1.0, 2.0, 8.0], "count": [10, 90, 80, 19, 1]})
-    one_by_one = tokens.loc[tokens.index.repeat(tokens["count"]), ["covariance"]]
-    assert table_1("x", one_by_one).frame.to_numpy().tolist()[2] == ["20.00%", 2, 2.3, -1, -2.5]
+    one_by_one = table_1("x", tokens.loc[tokens.index.repeat(tokens["count"]), ["covariance"]])
+    assert one_by_one.frame.to_numpy().tolist()[2] == ["20.00%", 2, 2.3, -1, -2.5]
+    assert "100 tokens are positive, 100 negative" in one_by_one.notes[0]
     rows = {row[0]: row[1:] for row in table_1("x", tokens).frame.to_numpy().tolist()}
     assert all(math.isnan(value) for value in rows["0.01%"])  # less than a token
     assert rows["1.00%"] == [8, 8, -4, -4]  # one token of 100
