@@ -19,7 +19,7 @@ def mean(values: Iterable[float]) -> float:
 def grpo_advantages(rewards: Iterable[float], uids: Iterable[Hashable], epsilon: float = 1e-6) -> list[float]:
     """A response's reward less the mean of its prompt, over the unbiased deviation; epsilon differs among hosts."""
     values = pd.Series(list(rewards), dtype=float)
-    of_prompt = values.groupby(list(uids))
+    of_prompt = values.groupby(pd.Series(list(uids), dtype=object))
     return ((values - of_prompt.transform("mean")) / (of_prompt.transform("std") + epsilon)).tolist()
 
 

@@ -10,14 +10,13 @@ import sys
 import types
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import verl
 from hydra import compose, initialize_config_dir
 from interpreter import ROOT, python
 from omegaconf import OmegaConf
-from trainers import LEGACY, VALID, validate
+from test_doctor import write_rows
+from trainers import CW_GRPO, GRPO, LEGACY, LOSS, VALID, validate
 from verl.trainer import main_ppo
 
 from cw_plugin.errors import HostError, OptionsError
@@ -25,8 +24,6 @@ from cw_plugin.verl_integration import hooks, run
 from cw_plugin.verl_integration.options import check_config, estimator_and_loss, uses_v1
 
 VERL = Path(verl.__file__).parent
-CW_GRPO, GRPO = "algorithm.adv_estimator=cw_grpo", "algorithm.adv_estimator=grpo"
-LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo"
 MODULE = "cw_plugin.verl_integration.register"
 REGISTERED = """
 import verl
@@ -116,11 +113,7 @@ def test_main_ppo_refuses_a_verl_of_another_shape_and_rows_without_ground_truth_
     missing = "compute_advantage_for_multi_trajectories"
     for path in (v1 / "trainer_base.py", v1 / "utils.py"):
         path.write_text(path.read_text().replace(missing, "compute_all_advantages"))
-    cells = [{"style": "rule", "ground_truth": value} for value in ("4", None, "")]
-    prompts = [[{"role": "user", "content": "What is 2+2?"}]] * 3
-    rows = {"data_source": ["my/data"] * 3, "prompt": prompts, "reward_model": cells}
-    file = tmp_path / "train.parquet"
-    pq.write_table(pa.table(rows), file)
+    file = write_rows(tmp_path / "train.parquet", ["4", None, ""])
     reward = "reward.custom_reward_function.path=pkg://cw_plugin.rewards"
     starts = [[CW_GRPO, *VALID], [CW_GRPO, *VALID, LEGACY, f"data.train_files={file}", reward]]
     code = f"""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import trl
 import yaml
 from interpreter import python
 from peft import LoraConfig, get_peft_model
-from reference import reference_advantages
+from reference import grpo_advantages, reference_advantages
 from transformers import AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 from trl_training import BASE, MODEL, QUESTIONS, WatchedCW, every_third_unscored, kept, prompts, reward, train
@@ -65,28 +66,19 @@ def check_weights(
     for process in processes:
         for batch in process["at_loss"]:
             batches[batch["batch"]] += [unpadded(batch, row) for row in range(len(batch["prompt_ids"]))]
-    for number, of_batch in batches.items():
-        groups = defaultdict(list)
-        for prompt, completion, mask, advantages in of_batch:
-            groups[prompt].append((completion, mask, advantages))
-        x, a, masks, found, uids = [], [], [], [], []
-        for prompt, responses in groups.items():
-            # A second iteration shows every row once more, which changes neither mean nor weights.
-            assert len(responses) % size == 0
-            scores = [score([completion])[0] for completion, *_ in responses]
-            once = [score([completion])[0] for completion, *_ in sorted(responses)[:: len(responses) // size]]
-            rewards = torch.tensor([value for value in once if value is not None], dtype=torch.float64)
-            for (completion, mask, advantages), value in zip(responses, scores, strict=True):
-                x.append(log_probs(processes[0]["policies"][number], prompt, completion))
-                a.append(0.0 if value is None else ((value - rewards.mean()) / (rewards.std() + 1e-4)).item())
-                masks.append([0 if value is None else valid for valid in mask])
-                found.append(advantages)
-                uids.append(prompt if scope == "group" else 0)
-        weighted, of_group = reference_advantages(x, a, masks, uids)
-        sigmas += [group["sigma"] for group in of_group.values()]
+    assert sum(map(len, batches.values())) == rows
+    for number, shown in batches.items():
+        times = max(Counter(prompt for prompt, *_ in shown).values()) // size  # a second iteration shows each row again
+        of_batch = sorted(shown)[::times]
+        assert sorted(of_batch * times) == sorted(shown)
+        prompts, completions, masks, found = zip(*of_batch, strict=True)
+        a = grpo_advantages(score(completions), prompts, 1e-4)  # NaN for one without a score, which is not trained on
+        masks = [[0] * len(mask) if math.isnan(value) else mask for mask, value in zip(masks, a, strict=True)]
+        x = [log_probs(processes[0]["policies"][number], *row[:2]) for row in of_batch]
+        weighted, groups = reference_advantages(x, a, masks, prompts if scope == "group" else [0] * len(x))
+        sigmas += [group["sigma"] for group in groups.values()]
         for expected, given in zip(weighted, found, strict=True):
             torch.testing.assert_close(torch.tensor(given), torch.tensor(expected), atol=3e-5, rtol=3e-5)
-    assert sum(map(len, batches.values())) == rows
     return sigmas
 
 

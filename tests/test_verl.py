@@ -16,7 +16,7 @@ import torch
 import trainers
 from omegaconf import OmegaConf
 from reference import reference_advantages
-from trainers import HAS_V1, LEGACY, advantages, logged, trainer_batch, validate, weighted
+from trainers import CW_GRPO, GRPO, HAS_V1, LEGACY, LOSS, advantages, logged, trainer_batch, validate, weighted
 from verl.trainer.ppo import core_algos
 from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
@@ -27,8 +27,6 @@ from cw_plugin.reports.records import read_tokens
 from cw_plugin.verl_integration import run
 from cw_plugin.verl_integration.estimator import TrainerBatch, batch_of_trainer
 
-CW_GRPO, GRPO = "algorithm.adv_estimator=cw_grpo", "algorithm.adv_estimator=grpo"
-LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo"
 GEO_MEAN = "actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"
 BYPASS = "algorithm.rollout_correction.bypass_mode=True"
 OPTION = "+algorithm.cw_grpo."

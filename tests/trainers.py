@@ -22,6 +22,8 @@ from verl.utils import config as verl_config
 from verl.utils.tracking import Tracking
 
 HAS_V1 = importlib.util.find_spec("verl.trainer.ppo.v1") is not None  # verl has it from 0.9 on
+CW_GRPO, GRPO = "algorithm.adv_estimator=cw_grpo", "algorithm.adv_estimator=grpo"
+LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo"
 LEGACY = "trainer.use_v1=False"
 VALID = (
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
