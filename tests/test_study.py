@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +85,21 @@ def table(page: Path, title: str) -> pd.DataFrame:
 def mean(values: pd.Series, digits: int = 1, sign: str = "") -> str:
     half = stats.t.ppf(0.975, len(values) - 1) * values.sem()
     return f"{values.mean():{sign}.{digits}f} ± {half:.{digits}f}"
+
+
+@pytest.mark.parametrize(
+    "module, write, study",
+    [("report", "study_page", "."), ("report", "boundary_page", "boundary"), ("page", "main", "sizes")],
+)
+def test_the_committed_tables_are_those_that_the_script_writes(script, tmp_path, module, write, study):
+    """That they are right is for the tests of each study."""
+    committed = STUDY / study / "results"
+    for file in committed.glob("*.parquet"):
+        shutil.copy(file, tmp_path)
+    getattr(script(module), write)(tmp_path)
+    written, expected = ((folder / "README.md").read_text("utf-8") for folder in (tmp_path, committed))
+    assert written.splitlines()[3:] == expected.splitlines()[3:]  # the third line is a link to the study's folder
+    assert {path.name for path in tmp_path.glob("*.svg")} == {path.name for path in committed.glob("*.svg")}
 
 
 def test_the_studys_tables_are_what_its_runs_say():
