@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from e2e import PARTS, copy_verl
-from interpreter import ROOT, python
+from interpreter import python
 
 pytestmark = pytest.mark.slow  # no released verl has them
 
@@ -53,7 +53,29 @@ def test_part_one_mends_what_its_tests_show_broken_and_both_parts_pass(patched, 
 
 
 def test_beside_a_verl_that_has_cw_grpo_the_plugin_stands_aside(patched):
-    result = python(ROOT / "tests" / "native_and_plugin.py", path=(patched,), cwd=patched)
+    """test_e2e.py trains on such a verl."""
+    code = """
+from trainers import CW_GRPO, LOSS, legacy_trainer, v1_trainer, validate
+from verl.trainer.ppo import core_algos
+from cw_plugin.verl_integration import run
+from cw_plugin.verl_integration.hooks import hooks_of, require_hooks
+
+native = core_algos.get_adv_estimator_fn("cw_grpo"), core_algos.get_policy_loss_fn("cw_grpo")
+assert {function.__module__ for function in native} == {core_algos.__name__}
+for make in (v1_trainer, legacy_trainer):  # the hooks are in place, and do nothing
+    config = make(CW_GRPO).config
+    require_hooks(config)
+    assert len(hooks_of(config)) == 4 and run.current() is None
+# The plugin refuses nothing: neither verl's own keys, nor its own, which the quickstart sets.
+validate(CW_GRPO, "algorithm.cw_grpo.scope=batch", "+algorithm.cw_grpo.record_every=5")
+try:
+    validate(CW_GRPO, LOSS)
+except ValueError as error:
+    print(type(error), error)
+"""
+    result = python("-c", code, path=(patched,), cwd=patched)
     assert result.returncode == 0, result.stderr[-6000:]
-    assert "refused: cw_grpo reweights tokens as algorithm.adv_estimator or" in result.stdout
+    assert (
+        "<class 'ValueError'> cw_grpo reweights tokens as algorithm.adv_estimator or" in result.stdout
+    )  # verl's check
     assert result.stderr.count("is already registered") == 2
