@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from interpreter import ROOT, python
+from interpreter import ROOT, bash, python
 from omegaconf import DictConfig, OmegaConf
 from typer.testing import CliRunner
 
@@ -216,9 +213,8 @@ def test_a_script_is_asked_for_its_own_configuration_and_starts_nothing_that_is_
     assert (config.algorithm.adv_estimator, config.trainer.project_name) == ("cw_grpo", "asked")
     with pytest.raises(OptionsError, match=r"quickstart_cpu\.sh: verl has no setting no\.such; check the spelling\."):
         compose([str(script), "no.such=2"])
-    env = os.environ | {"PATH": f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"}
-    result = subprocess.run(["bash", script, f"{A}.rollout.n=1"], env=env, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 2 and result.stdout == ""
+    result = bash(str(script), f"{A}.rollout.n=1", code=2)
+    assert result.stdout == ""
     (line,) = result.stderr.splitlines()
     assert line.startswith("Error: rollout.n=1: the tokens of a prompt group of one response have equal advantages")
     assert not (tmp_path / "runs").exists()

@@ -5,6 +5,7 @@ test_resume.py has the runs that are ended and go on; tests/run.sh runs the two 
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -36,7 +37,7 @@ from e2e import (
     training_steps,
     wait_until,
 )
-from interpreter import bash
+from interpreter import bash, python
 from omegaconf import OmegaConf
 from reference import reference_advantages
 
@@ -251,12 +252,8 @@ def test_the_loss_in_an_asynchronous_trainer_with_the_quickstarts_own_sizes(tmp_
         assert [float(value) for value in shown] == pytest.approx(means, abs=6e-4)
 
 
-def wait_for_ray(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, ROOT / "examples" / "launcher" / "wait_for_ray.py", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-
 def test_ray_workers_are_asked(monkeypatch):
+    wait_for_ray = functools.partial(python, ROOT / "examples" / "launcher" / "wait_for_ray.py", timeout=120)
     config = OmegaConf.create({"trainer": {"use_v1": False}})
     assert list(checks.ray_workers(config)) == []  # of a Ray that this starts
     with cluster("--num-cpus=1", VERL_USE_EXTERNAL_PLUGINS="none") as (address, folder):
