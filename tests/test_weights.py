@@ -267,3 +267,27 @@ def test_shapes_that_do_not_fit_are_refused(unchecked):
     for name, shape in wrong:
         with pytest.raises(ValueError, match=f"{name} .*do not fit"):
             reweight(**fits | {name: torch.ones(shape)})
+
+
+@pytest.mark.parametrize("kernel", ["none", "gaussian"])
+def test_entropy_changes_by_minus_eta_times_the_covariance(kernel):
+    """A tabular softmax policy with exact natural gradient, whose step adds eta A to the logits (section 2.2).
+
+    Actions stand in the batch as often as they are probable, so that the batch's covariance is the policy's.
+    """
+    counts = torch.tensor([400, 250, 150, 100, 60, 30, 9, 1])
+    policy = counts.double() / counts.sum()
+    advantage = torch.tensor([0.3, -1.1, 0.8, 1.5, -0.4, 2.5, -2.0, 3.0], dtype=torch.float64)
+    action = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    x, a = policy.log()[action][None], advantage[action][None]
+    reweighted, statistics = reweight(x, a, torch.ones_like(x, dtype=torch.long), kernel=kernel)
+    weighted = torch.zeros_like(advantage).index_copy_(0, action, reweighted[0])  # one for each action
+    covariance = statistics.covariance_before if kernel == "none" else statistics.covariance_after
+    assert abs(covariance) > 0.05
+
+    def entropy(p: torch.Tensor) -> float:
+        return -(p * p.log()).sum().item()
+
+    eta = 1e-4  # first order: what is left falls with eta
+    change = entropy(torch.softmax(policy.log() + eta * weighted, 0)) - entropy(policy)
+    assert change == pytest.approx(-eta * covariance, rel=1e-3)
