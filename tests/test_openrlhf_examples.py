@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
-from interpreter import ROOT, bash
+from interpreter import bash
+from test_recipes import table as paper_table
 
 from cw_plugin.errors import DataError
 from cw_plugin.rewards.openrlhf import openrlhf_reward, reward_func
@@ -47,9 +46,8 @@ def composed() -> dict[str, str]:
 
 
 def test_the_recipe_has_the_values_of_the_table():
-    readme = (ROOT / "examples" / "paper.md").read_text("utf-8")
-    rows = re.findall(r"^\|[^|]*\|[^|]*\|[^|]*\| (?:FSDP: |1\.5B: )?`([\w.]+)` \| `([^`]+)` \|$", readme, re.M)
-    table, settings = dict(rows), composed()
+    table = {key: value for condition, key, value in paper_table() if condition in ("", "FSDP", "1.5B")}
+    settings = composed()
     wanted = {name: IN_OPENRLHF.get(table[key], table[key]) for name, key in ARGUMENTS.items()}
     assert {name: settings[name] for name in wanted} == wanted
     prompts, responses = int(table["data.train_batch_size"]), int(table["actor_rollout_ref.rollout.n"])
