@@ -291,13 +291,12 @@ def test_settings_that_cannot_work_are_refused_with_the_way_to_fix_them(override
 
 def test_every_task_runner_of_main_ppo_starts_in_a_ray_worker():
     """Loaded as Ray sees it in __main__, so pickled by value."""
-    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     modules = [f"verl.trainer.{name}" for name in ("main_ppo", "main_ppo_v0")]
     found = [runpy.run_module(module, run_name="as_main") for module in modules if importlib.util.find_spec(module)]
     runners = [module[name] for module in found for name in module if "TaskRunner" in name and name != "BaseTaskRunner"]
-    for runner in runners:
-        handle = (runner if hasattr(runner, "remote") else ray.remote(num_cpus=1)(runner)).remote()
-        ray.get(handle.__ray_ready__.remote(), timeout=120)
-        ray.kill(handle)
+    actors = [runner if hasattr(runner, "remote") else ray.remote(runner) for runner in runners]
+    handles = [actor.options(num_cpus=1).remote() for actor in actors]
+    ray.get([handle.__ray_ready__.remote() for handle in handles], timeout=120)
     ray.shutdown()
     assert len(runners) >= len(found) > 0
