@@ -35,7 +35,8 @@ jaxtyping.install_import_hook(
 
 
 # Start first where tests run in two processes, one file at a time in each: nothing else takes as long.
-LONGEST = ("test_e2e.py", "test_trl_releases.py", "test_resume.py", "test_openrlhf_releases.py")
+LONGEST = ("test_e2e.py", "test_trl_releases.py", "test_resume.py", "test_run_folder.py", "test_rewards.py",
+           "test_plugin.py", "test_openrlhf_releases.py", "test_verl_releases.py", "test_doctor.py")  # fmt: skip
 
 
 def pytest_collection_modifyitems(items):

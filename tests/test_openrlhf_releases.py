@@ -25,7 +25,7 @@ def path(packages):
     return folders
 
 
-@pytest.mark.parametrize("version", TESTED)
+@pytest.mark.parametrize("version", [pytest.param(TESTED[0], marks=pytest.mark.slow), TESTED[1]])
 def test_a_release_of_openrlhf_passes_the_tests(version, path):
     run_tests("test_openrlhf.py", path=path(version), HF_HUB_OFFLINE="1")
 

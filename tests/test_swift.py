@@ -18,6 +18,8 @@ from transformers import AutoModelForCausalLM
 
 from cw_plugin.reports.records import read_tokens
 
+pytestmark = pytest.mark.slow
+
 MODEL = ROOT / "examples" / "cpu" / "model"
 # ms-swift, and what it imports that the environment has not, or has in a version that it does not take.
 PACKAGES = ("ms-swift==4.6.0", "trl==0.29.1", "datasets==4.8.4", "modelscope==1.40.2", "modelscope-hub==0.5.1",
@@ -51,7 +53,6 @@ def start(swift: Path, out: Path, *flags: str, plugins: tuple[str, ...], process
     return result.stdout + result.stderr
 
 
-@pytest.mark.slow
 def test_two_processes_that_share_a_group_train_on_its_weights(swift, tmp_path):
     """Eight responses to one problem in a step; each process has two micro-batches of two.
 
@@ -98,7 +99,6 @@ def test_two_processes_that_share_a_group_train_on_its_weights(swift, tmp_path):
     assert any(question in prompt for question in QUESTIONS) and "think" not in prompt
 
 
-@pytest.mark.slow
 def test_the_plugin_of_the_examples_trains_and_refuses_what_would_lose_the_weights(swift, tmp_path):
     plugins = ("tests/swift_plugin.py", "examples/swift/plugin.py")
     flags = ["--num_generations", "4", "--per_device_train_batch_size", "8"]

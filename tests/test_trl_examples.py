@@ -100,6 +100,7 @@ def test_the_same_command_goes_on_and_another_is_told_to_name_a_folder(quickstar
     assert "the error of an earlier start" not in refused
 
 
+@pytest.mark.slow
 def test_the_recipe_trains_on_a_cpu_in_two_processes(tmp_path, quickstart):
     """By its overlay; the quickstart has made the problems."""
     bash(

@@ -8,12 +8,15 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import runpy
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import ray
 import torch
 import trainers
+import verl
 from omegaconf import OmegaConf
 from reference import reference_advantages
 from trainers import CW_GRPO, GRPO, HAS_V1, LEGACY, LOSS, advantages, logged, trainer_batch, validate, weighted
@@ -289,6 +292,7 @@ def test_settings_that_cannot_work_are_refused_with_the_way_to_fix_them(override
         validate(*overrides)
 
 
+@pytest.mark.skipif(Path(verl.__file__).is_relative_to(sys.prefix), reason="end-to-end runs start the installed verl's")
 def test_every_task_runner_of_main_ppo_starts_in_a_ray_worker():
     """Loaded as Ray sees it in __main__, so pickled by value."""
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
