@@ -16,6 +16,7 @@ import pytest
 from beartype import BeartypeConf, beartype
 
 ROOT = Path(__file__).parent.parent
+WITHIN_A_TEST = "PYTEST_CURRENT_TEST" in os.environ  # which runs this file's tests under another release
 
 # test_trl_releases.py and test_openrlhf_releases.py run these where there are releases.
 OF_HOSTS = {"trl": ["test_trl.py", "test_trl_rewards.py", "test_trl_examples.py"], "openrlhf": ["test_openrlhf.py"]}
@@ -35,8 +36,7 @@ jaxtyping.install_import_hook(
 
 
 # Start first where tests run in two processes, one file at a time in each: nothing else takes as long.
-LONGEST = ("test_e2e.py", "test_trl_releases.py", "test_resume.py", "test_run_folder.py", "test_rewards.py",
-           "test_plugin.py", "test_openrlhf_releases.py", "test_verl_releases.py", "test_doctor.py")  # fmt: skip
+LONGEST = ("test_e2e.py", "test_trl_releases.py", "test_resume.py", "test_openrlhf_releases.py")
 
 
 def pytest_collection_modifyitems(items):
@@ -49,6 +49,7 @@ def temporary_files(tmp_path_factory):
     pytest's. The first is a short path, because a socket's path may have 107 characters. A Ray that somebody else has
     started on this machine is not joined."""
     data = tmp_path_factory.mktemp("quickstart")  # pytest looks up the system's folder before it is another
+    data = os.environ["QUICKSTART_DATA"] if WITHIN_A_TEST else data
     with (
         tempfile.TemporaryDirectory(prefix="cw", ignore_cleanup_errors=True) as folder,
         pytest.MonkeyPatch.context() as patch,

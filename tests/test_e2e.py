@@ -252,6 +252,7 @@ def test_the_loss_in_an_asynchronous_trainer_with_the_quickstarts_own_sizes(tmp_
         assert [float(value) for value in shown] == pytest.approx(means, abs=6e-4)
 
 
+@pytest.mark.slow
 def test_ray_workers_are_asked(monkeypatch):
     wait_for_ray = functools.partial(python, ROOT / "examples" / "launcher" / "wait_for_ray.py", timeout=120)
     config = OmegaConf.create({"trainer": {"use_v1": False}})

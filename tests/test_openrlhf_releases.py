@@ -30,6 +30,7 @@ def test_a_release_of_openrlhf_passes_the_tests(version, path):
     run_tests("test_openrlhf.py", path=path(version), HF_HUB_OFFLINE="1")
 
 
+@pytest.mark.slow
 def test_a_release_of_another_shape_is_refused(path):
     code = """
 from cw_plugin import openrlhf_integration
