@@ -50,6 +50,7 @@ def test_the_launcher_refuses_an_unknown_option_before_anything_starts(path):
     assert result.returncode == 1 and result.stderr.startswith("cw_grpo: kernal is not an option")
 
 
+@pytest.mark.slow
 def test_the_launcher_fails_if_rays_workers_have_no_hook(path):
     """A Ray of its own, in which another hook stands in the place of ours."""
     code = """
