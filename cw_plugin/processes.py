@@ -36,8 +36,8 @@ def reweight_over_processes(
     """Weigh the tokens of a batch by whole prompt groups, of which several processes may each hold a part.
 
     Args:
-        trainer: has accelerate's ``accelerator``, ``num_generations``, the responses to a prompt, and ``_cw_options``.
-            Responses to a prompt are consecutive where the rows of all processes are joined, the same number of each.
+        trainer: has accelerate's ``accelerator``, ``num_generations`` (responses to a prompt) and ``_cw_options``.
+            Every process passes the same number of rows. Where these are joined, responses to a prompt are consecutive.
         log_probs, advantages, mask: of this process's rows, as in :func:`cw_plugin.weights.reweight`.
 
     Returns:

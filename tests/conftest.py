@@ -48,8 +48,8 @@ def temporary_files(tmp_path_factory):
     """Ray's folders, vLLM's sockets and verl's locks lie in a folder that is removed, the quickstart's problems in
     pytest's. The first is a short path, because a socket's path may have 107 characters. A Ray that somebody else has
     started on this machine is not joined."""
-    data = tmp_path_factory.mktemp("quickstart")  # pytest looks up the system's folder before it is another
-    data = os.environ["QUICKSTART_DATA"] if WITHIN_A_TEST else data
+    own = tmp_path_factory.mktemp("quickstart")  # pytest looks up the system's folder before it is another
+    data = os.environ["QUICKSTART_DATA"] if WITHIN_A_TEST else own
     with (
         tempfile.TemporaryDirectory(prefix="cw", ignore_cleanup_errors=True) as folder,
         pytest.MonkeyPatch.context() as patch,

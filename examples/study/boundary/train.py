@@ -188,6 +188,6 @@ def main(plan: str, file: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] not in PLANS:
+    if len(sys.argv) != 2 or sys.argv[1] not in PLANS or "RESULTS" not in os.environ:
         sys.exit(__doc__)
     main(sys.argv[1], Path(os.environ["RESULTS"]).resolve() / "metrics.parquet")

@@ -111,6 +111,8 @@ def main(folder: report.Results = HERE / "results") -> None:
     """Write README.md and its figure, beside metrics.parquet, from the runs that it has."""
     steps = pd.read_parquet(folder / "metrics.parquet")
     every, planned = pairs(steps), len(plan.SIZES + plan.LARGEST)
+    if every.empty:
+        sys.exit(f"{folder}/metrics.parquet has no run of both methods with the same seed yet")
     by_rule = every.width.map(lambda width: float(plan.of_width(width).lr))
     line, one_rate = every[every.lr == by_rule], every[every.lr == float(plan.CENTRE.lr)]
     head = f"{len(steps.drop_duplicates([*KEY, 'method']))} of {planned} runs are done. {answer(line)}"
