@@ -39,6 +39,10 @@ EXTRA=(
     "+actor_rollout_ref.rollout.engine_kwargs.vllm.compilation_config={cudagraph_mode: NONE}"
     actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes=64
 )
+# One rank computes in the engine's own process, which saves the start of another.
+[ "${ROLLOUT_TP:-1}" != 1 ] || EXTRA+=(
+    +actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_backend=vllm.v1.executor.uniproc_executor.UniProcExecutor
+)
 if [[ " ${BACKEND[*]:-} " == *" model_engine=megatron "* ]]; then
     # mbridge, whose patches are fewer than Megatron-Bridge's. verl's Megatron engine trains in half precision alone.
     export CUDA_DEVICE_MAX_CONNECTIONS=1

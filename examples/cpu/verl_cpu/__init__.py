@@ -6,6 +6,7 @@ platform registry does most of it (platform.py). The rest are the patches listed
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -27,6 +28,9 @@ def activate() -> None:
 
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    # A run starts a dozen processes, and each imports for ten seconds, a fifth of which the collector would spend
+    # walking over what has just been imported and stays.
+    gc.set_threshold(50_000)
     install_when_imported()
 
 
