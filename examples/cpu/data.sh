@@ -6,7 +6,7 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 data=${QUICKSTART_DATA:-$root/.cache/quickstart}
 
-hash=$(cat "$root/examples/cpu/make_model.py" "$root"/cw_plugin/data/*.py | sha256sum | cut -d ' ' -f 1)
+hash=$(cat "$root/examples/cpu/problems.py" "$root"/cw_plugin/data/*.py | sha256sum | cut -d ' ' -f 1)
 is_there() { [ -e "$data/made_by" ] && [ "$(cat "$data/made_by")" = "$hash" ]; }
 
 is_there && exit
@@ -16,7 +16,7 @@ flock -n 9 || { echo "data.sh: another one is making $data; waiting for it ..." 
 is_there && exit
 rm -rf -- "$data"
 
-python "$root/examples/cpu/make_model.py" problems "$data"
+python "$root/examples/cpu/problems.py" "$data"
 mkdir -p "$data/open_rs"
 for split in train test; do # each as a copy of Open-RS, whose only split is train
     mkdir -p "$data/$split/knoveleng/open-rs"
