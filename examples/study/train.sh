@@ -61,8 +61,6 @@ SETTINGS+=(
     actor_rollout_ref.actor.use_kl_loss=False
     actor_rollout_ref.rollout.max_num_seqs=256
     actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=64
-    # vLLM's worker within its engine's process: one of its own would spin on one of two cores.
-    +actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_backend=uni
     actor_rollout_ref.rollout.val_kwargs.temperature=1.0
     actor_rollout_ref.rollout.val_kwargs.do_sample=True
     actor_rollout_ref.rollout.val_kwargs.n=1
@@ -70,5 +68,4 @@ SETTINGS+=(
     trainer.max_actor_ckpt_to_keep=1
     trainer.val_before_train=True
 )
-export VLLM_ENABLE_V1_MULTIPROCESSING=0 # without it vLLM gives the worker a process on a CPU all the same
 start "$@"
