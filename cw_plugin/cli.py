@@ -89,7 +89,7 @@ Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", hidd
 def config(run: Overrides = None) -> None:
     """Print the whole configuration that verl would train with.
 
-    KEY=VALUE are verl's overrides. A script of examples/ may stand before them.
+    KEY=VALUE are verl's overrides. A script of examples/ that runs verl may stand before them.
     """
     with _errors(_VERL):
         from omegaconf import OmegaConf
@@ -108,9 +108,9 @@ def doctor(
 ) -> None:
     """Check a run of verl before it takes a GPU.
 
-    KEY=VALUE are verl's overrides. A script of examples/ may stand before them. The exit code is 1 if the run would
-    fail, or train something else than its settings say. It is 2 if verl refuses the settings, or if --quick finds an
-    error.
+    KEY=VALUE are verl's overrides. A script of examples/ that runs verl may stand before them. The exit code is 1 if
+    the run would fail, or train something else than its settings say. It is 2 if verl refuses the settings, or if
+    --quick without --json finds an error.
     """
     with _errors(_VERL):
         from cw_plugin.doctor import doctor as examine

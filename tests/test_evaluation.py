@@ -85,7 +85,8 @@ def test_answers_are_verls_and_are_not_asked_again(calculator, tmp_path, capsys)
     assert list(one.accuracy.values()) == [1, 1, 0]
     assert one.settings["evaluation.checkpoint"] == str(MODEL)
     machine = ["trainer.n_gpus_per_node=1", "actor_rollout_ref.rollout.gpu_memory_utilization=0.3", "trainer.nnodes=2",
-               "actor_rollout_ref.rollout.tensor_model_parallel_size=2", "reward.num_workers=1"]  # fmt: skip
+               "actor_rollout_ref.rollout.tensor_model_parallel_size=2", "reward.num_workers=1",
+               "+actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_backend=mp"]  # fmt: skip
     run(tmp_path, f"{SAMPLING}.n=2", *machine, names=["one", "two", "three"])
     assert calculator.asked == ["one", "two", "three"]
     assert capsys.readouterr().out.splitlines()[:2] == said[1::2]

@@ -21,6 +21,7 @@ from interpreter import ROOT, python
 LAUNCH = ROOT / "examples" / "launcher" / "launch.py"
 SEED = "+data.seed=1"
 MODEL = "+model={a: 1, b: [x, y]}"
+BACKEND = "+actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_backend=mp"
 
 # What main_ppo leaves behind: hydra's folder, metrics, a checkpoint every second step and at the end. With CRASH=N it
 # ends after that step, with WAIT=N it waits there, beside a daemon that nothing ties to it. FIRST is added to the
@@ -113,7 +114,7 @@ def test_a_finished_run_trains_nothing_and_goes_on_with_more_steps(trainer, run,
     result = launched(trainer, run, MODEL, SEED, "+trainer.logger=[console]")
     assert result.stdout == f"{run} is at its last step, 4. It goes on with a larger number of steps.\n"
     assert contents(run).keys() == finished.keys()
-    assert "going on after step 4" in launched(trainer, run, SEED, MODEL, "+trainer.save_freq=1", steps=6).stdout
+    assert "going on after step 4" in launched(trainer, run, SEED, MODEL, "+trainer.save_freq=1", BACKEND, steps=6).stdout
     assert trained(run) == [1, 2, 3, 4, 5, 6]
     after = contents(run)
     assert after["train.0.log"] == finished["train.log"] and after["metrics.0.jsonl"] == finished["metrics.jsonl"]

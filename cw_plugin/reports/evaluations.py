@@ -24,7 +24,7 @@ MACHINE = (
     "*max_token_len_per_gpu", "*_offload", "*.fsdp_size", "*.use_torch_compile",
     *(f"actor_rollout_ref.rollout.{key}" for key in (
         "gpu_memory_utilization", "*_parallel_size", "max_num_*", "enforce_eager", "free_cache_engine",
-        "checkpoint_engine", "prometheus", "trace", "nnodes", "n_gpus_per_node",
+        "checkpoint_engine", "prometheus", "trace", "nnodes", "n_gpus_per_node", "*.distributed_executor_backend",
     )),
     "actor_rollout_ref.model.path", "*.reward_kwargs.model_path",  # evaluation.checkpoint and .weights say which model
 )  # fmt: skip

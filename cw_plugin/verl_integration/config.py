@@ -78,4 +78,6 @@ def _of_script(script: Path, overrides: Sequence[str]) -> str:
     if result.returncode != 0:
         said = result.stderr.strip().splitlines() or [f"it ended with exit code {result.returncode}"]
         raise OptionsError(f"{script}: {said[-1].removeprefix('Error: ')}")
+    if "algorithm:" not in result.stdout.splitlines():
+        raise OptionsError(f"{script} starts no verl, so it has no configuration of verl; give a script that does")
     return result.stdout

@@ -4,6 +4,7 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+source "$root/examples/help.sh"
 data=${QUICKSTART_DATA:-$root/.cache/quickstart}
 
 hash=$(cat "$root/examples/cpu/problems.py" "$root"/cw_plugin/data/*.py | sha256sum | cut -d ' ' -f 1)

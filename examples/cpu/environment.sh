@@ -6,6 +6,18 @@ fail() {
     exit 1
 }
 
+# check_machine VERSIONS: python becomes the interpreter behind a virtual environment, should one be active, which may be
+# the one to be replaced. It must be of these versions.
+check_machine() {
+    [ "$(uname -sm)" = "Linux x86_64" ] ||
+        fail "the pinned packages are for Linux x86_64, and this machine is $(uname -sm); use another machine."
+    command -v "$python" >/dev/null || fail "there is no '$python'; set PYTHON to a Python $1."
+    python=$("$python" -c 'import sys; print(sys.base_prefix + "/bin/python%d.%d" % sys.version_info[:2])')
+    [[ " ${1//[!0-9. ]/ } " == *" ${python##*python} "* ]] || fail "$python is not Python $1; set PYTHON to one that is."
+    "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+        fail "$python cannot make virtual environments; on Debian and Ubuntu: apt install ${python##*/}-venv"
+}
+
 # make_environment FILE...: leaves the script if the environment was made by these files, else makes an empty one.
 make_environment() {
     [[ $venv != *" "* ]] ||
@@ -54,7 +66,7 @@ pip() {
     logged "$venv/bin/python" -m pip --disable-pip-version-check --no-input "$@"
 }
 
-# install_pinned VLLM: torch, the packages of requirements.txt beside the script, and the name of vLLM's version.
+# install_pinned VLLM: torch, the packages of requirements.txt beside the script, and an empty distribution vllm, version VLLM.
 install_pinned() {
     begin "install torch==2.13.0 (the longest download)"
     pip install -c "$here/requirements.txt" setuptools wheel torch==2.13.0

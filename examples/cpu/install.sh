@@ -17,21 +17,11 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 venv=${1:-$root/.venv}
 python=${PYTHON:-python3}
+source "$here/../help.sh"
 source "$here/environment.sh"
 
 [[ $# -le 1 && ${1:-} != -* ]] || fail "usage: bash examples/cpu/install.sh [VENV_DIR]"
-[ "$(uname -sm)" = "Linux x86_64" ] ||
-    fail "the pinned packages are for Linux x86_64, and this machine is $(uname -sm); use another machine."
-command -v "$python" >/dev/null || fail "there is no '$python'; set PYTHON to a Python 3.10, 3.11 or 3.12."
-# The interpreter behind a virtual environment, should one be active: it may be the one to be replaced.
-python=$("$python" -c 'import sys; print(sys.base_prefix + "/bin/python%d.%d" % sys.version_info[:2])')
-case $python in
-    *3.10 | *3.11 | *3.12) ;;
-    *) fail "$python is not Python 3.10, 3.11 or 3.12; set PYTHON to one of these." ;;
-esac
-"$python" -c 'import ensurepip, venv' 2>/dev/null ||
-    fail "$python cannot make virtual environments; on Debian and Ubuntu: apt install ${python##*/}-venv"
-
+check_machine "3.10, 3.11 or 3.12"
 make_environment "$here"/{requirements.txt,install.sh,verl_cpu/pyproject.toml}
 install_pinned 0.27.1+cpu
 begin "install this repository, and its platform for CPUs"

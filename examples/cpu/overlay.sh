@@ -4,7 +4,7 @@
 #   python -m verl.trainer.main_ppo "${YOUR_SETTINGS[@]}" "${EXTRA[@]}" "$@"
 #
 # The recipes source it themselves: OVERLAY=examples/cpu/overlay.sh bash examples/run_r1_distill_qwen_1_5b_fsdp.sh
-# NGPUS: how many ranks.
+# NGPUS: how many ranks. Of the run's own overrides it reads those in the arrays SETTINGS and BACKEND, and in "$@".
 NGPUS=${NGPUS:-1}
 
 export VERL_PLATFORM=cpu            # turns on verl_cpu in every process
@@ -39,8 +39,10 @@ EXTRA=(
     "+actor_rollout_ref.rollout.engine_kwargs.vllm.compilation_config={cudagraph_mode: NONE}"
     actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes=64
 )
-# One rank computes in the engine's own process, which saves the start of another.
-[ "${ROLLOUT_TP:-1}" != 1 ] || EXTRA+=(
+# vLLM's one rank computes in the engine's own process, which saves the start of another. vLLM's CPU platform makes "mp" of
+# the name "uni", because ranks that share a process would share OpenMP's threads; one rank with one thread shares nothing.
+# Removed by: vLLM accepting "uni" where there is one rank.
+[[ "${SETTINGS[*]:-} $*" == *tensor_model_parallel_size=[!1]* ]] || EXTRA+=(
     +actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_backend=vllm.v1.executor.uniproc_executor.UniProcExecutor
 )
 if [[ " ${BACKEND[*]:-} " == *" model_engine=megatron "* ]]; then

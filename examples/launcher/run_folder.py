@@ -32,6 +32,7 @@ FREE = (
     *("hydra", "ray_kwargs", "global_profiler", "*.num_workers", "data.*_num_workers"),
     *("*.enable_gradient_checkpointing", "*.param_offload", "*.optimizer_offload"),
     *("actor_rollout_ref.rollout.gpu_memory_utilization", "actor_rollout_ref.rollout.max_num_*"),
+    "actor_rollout_ref.rollout.*.distributed_executor_backend",
     *("actor_rollout_ref.*.log_prob_*_per_gpu", "algorithm.cw_grpo.record_*"),
 )
 # These only take memory with a loss that looks at one token at a time; clip_cov, kl_cov and the loss cw_grpo take

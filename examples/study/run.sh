@@ -22,7 +22,7 @@ export WORK=${WORK:-$root/runs/study} JOBS=${JOBS:-2}
 bash "$root/examples/cpu/install.sh" "$venv"
 export PATH=$venv/bin:$PATH
 if [ "$study" = study ]; then
-    export RESULTS=${RESULTS:-$WORK/results} # the README's section is written from examples/study/results alone
+    export RESULTS=${RESULTS:-$WORK/results} # the committed results stay as they are
     python "$here/study.py"
     python "$here/report.py" study "$RESULTS"
 else

@@ -5,9 +5,11 @@
 #
 #   METHOD   grpo | clip_cov | clip_cov_RATIO | cw_grpo | cw_grpo_batch | cw_grpo_loss | cw_grpo_shuffled (variants.py)
 #   MODEL, DATA   what task.py made
+#   DRY_RUN=1     print the resolved configuration, and stop
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+source "$root/examples/help.sh"
 : "${METHOD:?}" "${LR:?}" "${SEED:?}" "${STEPS:?}" "${RUN:?}" "${MODEL:?}" "${DATA:?}"
 PROJECT=study
 NAME=$METHOD

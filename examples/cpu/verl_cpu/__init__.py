@@ -1,7 +1,8 @@
 """verl and vLLM without an accelerator, for learning and for tests. Active only with ``VERL_PLATFORM=cpu``.
 
 verl imports this module in each of its processes, through the entry point in the group ``verl.plugins``. verl's own
-platform registry does most of it (platform.py). The rest are the patches listed in patches.py.
+platform registry does most of it (platform.py). The rest are the patches listed in patches.py, two variables of the
+environment, and a threshold of the garbage collector, which :func:`activate` sets.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ def activate() -> None:
 
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    # A run starts a dozen processes, and each imports for ten seconds, a fifth of which the collector would spend
-    # walking over what has just been imported and stays.
+    # A run starts a dozen processes, and each imports for ten seconds. The garbage collector, at its usual threshold,
+    # would take a fifth of that to look at objects which all stay. Later it only means larger and rarer collections.
     gc.set_threshold(50_000)
     install_when_imported()
 

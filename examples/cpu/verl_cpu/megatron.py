@@ -1,8 +1,7 @@
 """Megatron-core 0.16.1 and mbridge 0.15.1 without CUDA, TransformerEngine or Apex; the list is in patches.py.
 
-Megatron-core names the device "cuda" in about a hundred places. Once a process creates a Megatron engine, that name
-means the CPU there. Megatron-core's own "local" layers, in plain torch, do the computation. A TransformerEngine that
-runs on a CPU would remove most of these patches.
+Megatron-core's own "local" layers, in plain torch, do the computation. A TransformerEngine that runs on a CPU would
+remove every patch below that names nothing else.
 """
 
 from __future__ import annotations
@@ -20,7 +19,10 @@ from verl_cpu.platform import do_nothing
 
 
 def pretend_cuda_when_made(name: str) -> Callable[[ModuleType], None]:
-    """In a process that makes a ``name``, device="cuda", .cuda() and torch.cuda mean the CPU."""
+    """In a process that makes a ``name``, device="cuda", .cuda() and torch.cuda mean the CPU.
+
+    Why: Megatron-core names the device "cuda" in about a hundred places. Removed by: Megatron-core asking for a device.
+    """
 
     def install(module: ModuleType) -> None:
         @wrapt.patch_function_wrapper(module, f"{name}.__init__")
@@ -69,7 +71,10 @@ def _pretend_cuda() -> None:
 
 
 def random_state_of_the_cpu(random: ModuleType) -> None:
-    """The state of the CPU's generator in place of CUDA's, which model-parallel dropout and initialisation switch."""
+    """The state of the CPU's generator in place of CUDA's.
+
+    Why: model-parallel dropout and initialisation switch it, and there is none. Removed by: the same as above.
+    """
     import torch
 
     vars(random).update(
@@ -107,8 +112,10 @@ def causal_attention_without_a_mask(dot_product_attention: ModuleType) -> None:
 
 
 def torch_norm_under_sequence_parallelism(torch_norm: ModuleType) -> None:
-    """torch's norm is made without sequence_parallel, which Megatron-core refuses, and its parameters are marked for
-    the all-reduce. There is no norm of TransformerEngine or Apex without CUDA."""
+    """torch's norm is made without sequence_parallel, and its parameters are marked for the all-reduce.
+
+    Why: Megatron-core refuses the setting for torch's norm, and those of TransformerEngine and Apex need CUDA.
+    """
     make = torch_norm.WrappedTorchNorm.__new__
 
     def __new__(cls: type, config: Any, *args: Any, **kwargs: Any) -> Any:
@@ -152,8 +159,10 @@ def local_layers(llm_bridge: ModuleType) -> None:
 
 
 def norms_of_their_own(qwen2: ModuleType) -> None:
-    """Adds the two norms of a layer to Qwen2's weight maps: they are part of TransformerEngine's linear layers, and
-    modules of their own in Megatron-core's."""
+    """Adds the two norms of a layer to Qwen2's weight maps.
+
+    Why: they are part of TransformerEngine's linear layers, and modules of their own in Megatron-core's.
+    """
     layer = "model.layers.{layer_number}."
     norms = {
         "input_layernorm.weight": [layer + "input_layernorm.weight"],

@@ -1,6 +1,5 @@
-"""Every patch that a CPU run needs, in one list: :data:`PATCHES`. None is installed without VERL_PLATFORM=cpu.
-
-The docstring of each says what it changes, why, and what would remove it.
+"""Every patch that a CPU run needs: :data:`PATCHES`, and :func:`keep_vllm_weights_loadable`, which vLLM calls. None is
+installed without VERL_PLATFORM=cpu. The docstring of each says what it changes, why, and what would remove it.
 """
 
 from __future__ import annotations

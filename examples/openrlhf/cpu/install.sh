@@ -12,8 +12,11 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../../.." && pwd)
 venv=${1:-$root/.venv-openrlhf}
 python=${PYTHON:-python3.11}
+source "$here/../../help.sh"
 source "$here/../../cpu/environment.sh"
 
+[[ $# -le 1 && ${1:-} != -* ]] || fail "usage: bash examples/openrlhf/cpu/install.sh [VENV_DIR]"
+check_machine 3.11
 make_environment "$here"/{requirements.txt,install.sh}
 install_pinned 0.29.0+cpu
 begin "install DeepSpeed"
