@@ -4,8 +4,6 @@ r"""Ways to write one answer: ground truths, answers, and what a mathematician s
 box is the whole text after ``</think>``, any other one is boxed.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The shapes in cw_plugin's signatures are checked by whatever a test calls in its own process."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os

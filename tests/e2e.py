@@ -1,7 +1,5 @@
 """Starts main_ppo for the end-to-end tests, and computes once more what a run should have done."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -10,15 +8,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
-from interpreter import ROOT
+from interpreter import ROOT, wait_until
 from reference import grpo_advantages, reference_advantages
 
 from cw_plugin.weights import CovarianceStatistics
@@ -76,14 +73,6 @@ def finish(run: Path, process: subprocess.Popen) -> list[dict[str, Any]]:
     code = process.wait(timeout=600)
     assert code == 0, (run / "stdout").read_text()[-6000:]
     return training_steps(run / "metrics.jsonl")
-
-
-def wait_until(happened: Callable[[], Any], process: subprocess.Popen, log: Path) -> None:
-    """Until it has happened; the process has to live so long."""
-    deadline = time.monotonic() + 500
-    while not happened():
-        assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-6000:]
-        time.sleep(0.1)
 
 
 def saved_step(checkpoints: Path) -> int:
@@ -152,7 +141,7 @@ def cluster(*arguments: str, **env: str) -> Iterator[tuple[str, str]]:
             )
             try:
                 address = Path(folder) / "ray" / "ray_current_cluster"
-                wait_until(address.exists, process, Path(stdout.name))
+                wait_until(address.exists, Path(stdout.name), process)
                 yield address.read_text(), folder
             finally:
                 process.terminate()

@@ -2,8 +2,6 @@
 saw and returned at every step, from outside the plugin, at the name through which verl's trainer calls it. It does not
 import the plugin, which verl has to find by itself."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import time

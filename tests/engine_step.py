@@ -8,64 +8,51 @@ The learning rate is 0 unless given, so that both norms belong to the same weigh
 the weights after both goes to FOLDER, and to OUT what verl would send to vLLM.
 """
 
-from __future__ import annotations
-
-import argparse
 import functools
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import typer
 from verl import DataProto
 from verl.trainer.config import CheckpointConfig
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 from verl.utils import tensordict_utils as tu
-from verl.workers.config import (
-    ActorConfig,
-    FSDPEngineConfig,
-    FSDPOptimizerConfig,
-    HFModelConfig,
-    McoreEngineConfig,
-    McoreOptimizerConfig,
-    PolicyLossConfig,
-)
+from verl.workers import config as workers
 from verl.workers.engine import EngineRegistry
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import left_right_2_no_padding, no_padding_2_padding
 
 
-def make_engine(options: argparse.Namespace, model: str, rows: int) -> Any:
-    batching = {
-        "use_dynamic_bsz": False,
-        "use_remove_padding": False,
-        "micro_batch_size_per_gpu": rows,
-        "infer_micro_batch_size_per_gpu": rows,
-        "forward_only": False,
-    }
-    steps = {"lr": options.lr, "total_training_steps": 10}
-    if options.backend == "megatron":
-        parallel = options.tp > 1
-        engine_config: Any = McoreEngineConfig(
+def make_engine(backend: str, tp: int, pp: int, lr: float, model: str, rows: int) -> Any:
+    batching = dict.fromkeys(("use_dynamic_bsz", "use_remove_padding", "forward_only"), False)
+    batching |= dict.fromkeys(("micro_batch_size_per_gpu", "infer_micro_batch_size_per_gpu"), rows)
+    steps = {"lr": lr, "total_training_steps": 10}
+    if backend == "megatron":
+        parallel = tp > 1
+        engine_config: Any = workers.McoreEngineConfig(
             **batching,
             vanilla_mbridge=True,
-            tensor_model_parallel_size=options.tp,
-            pipeline_model_parallel_size=options.pp,
+            tensor_model_parallel_size=tp,
+            pipeline_model_parallel_size=pp,
             sequence_parallel=parallel,
             override_transformer_config={"masked_softmax_fusion": False, "sequence_parallel": parallel},
         )
         object.__setattr__(engine_config, "dtype", "float32")  # the configuration admits half precisions alone
-        optimizer_config: Any = McoreOptimizerConfig(**steps, lr_decay_steps=10, lr_warmup_steps=0)
+        optimizer_config: Any = workers.McoreOptimizerConfig(**steps, lr_decay_steps=10, lr_warmup_steps=0)
     else:
         precision = {"param_dtype": "fp32", "reduce_dtype": "fp32"}
-        engine_config = FSDPEngineConfig(
-            **batching, strategy=options.backend, dtype="float32", use_torch_compile=False, mixed_precision=precision
+        engine_config = workers.FSDPEngineConfig(
+            **batching, strategy=backend, dtype="float32", use_torch_compile=False, mixed_precision=precision
         )
-        optimizer_config = FSDPOptimizerConfig(**steps)
-    model_config = HFModelConfig(path=model, use_remove_padding=False, override_config={"attn_implementation": "eager"})
+        optimizer_config = workers.FSDPOptimizerConfig(**steps)
+    model_config = workers.HFModelConfig(
+        path=model, use_remove_padding=False, override_config={"attn_implementation": "eager"}
+    )
     model_config.model_type = "language_model"
     engine = EngineRegistry.new(
         model_type="language_model",
-        backend=options.backend,
+        backend=backend,
         model_config=model_config,
         engine_config=engine_config,
         optimizer_config=optimizer_config,
@@ -75,22 +62,15 @@ def make_engine(options: argparse.Namespace, model: str, rows: int) -> Any:
     return engine
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("backend")
-    parser.add_argument("batch")
-    parser.add_argument("out")
-    parser.add_argument("--tp", type=int, default=1)
-    parser.add_argument("--pp", type=int, default=1)
-    parser.add_argument("--lr", type=float, default=0.0)
-    parser.add_argument("--save")
-    options = parser.parse_args()
+def main(
+    backend: str, batch_file: str, out: str, tp: int = 1, pp: int = 1, lr: float = 0.0, save: str | None = None
+) -> None:
     dist.init_process_group("gloo")
 
-    batch = torch.load(options.batch, weights_only=False)
+    batch = torch.load(batch_file, weights_only=False)
     model, rewards, uids = (batch.pop(key) for key in ("model", "rewards", "uids"))
     rows = len(rewards)
-    engine = make_engine(options, model, rows)
+    engine = make_engine(backend, tp, pp, lr, model, rows)
     mask = batch["response_mask"]
 
     def tensordict(**extra: torch.Tensor) -> Any:
@@ -115,12 +95,12 @@ def main() -> None:
     results["advantages"], _ = get_adv_estimator_fn("cw_grpo")(**arguments, old_log_probs=results["log_probs"])
     plain, _ = get_adv_estimator_fn("grpo")(**arguments)
     for loss_mode, advantages in (("vanilla", results["advantages"]), ("cw_grpo", plain)):
-        config = ActorConfig(
-            strategy=options.backend,
+        config = workers.ActorConfig(
+            strategy=backend,
             rollout_n=1,
             ppo_micro_batch_size_per_gpu=rows,
             use_kl_loss=False,
-            policy_loss=PolicyLossConfig(loss_mode=loss_mode),
+            policy_loss=workers.PolicyLossConfig(loss_mode=loss_mode),
         )
         with engine.train_mode():
             output = engine.train_batch(
@@ -134,15 +114,15 @@ def main() -> None:
                 if key == "cw_grpo/sigma":
                     metrics[key] = float((values[0] if isinstance(values, list) else values).aggregate())
         results[loss_mode] = from_last_stage(metrics)
-    if options.save:
+    if save:
         # Set by use_dist_checkpointing=True, with which the engine would also load its first weights in this format.
         engine.checkpoint_mananager.use_dist_checkpointing = True
-        engine.save_checkpoint(options.save, global_step=1)
+        engine.save_checkpoint(save, global_step=1)
         results["weights"] = {name: weight.clone() for name, weight in engine.get_per_tensor_param()[0]}
     if dist.get_rank() == 0:
-        torch.save(results, options.out)
+        torch.save(results, out)
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

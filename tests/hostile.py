@@ -1,7 +1,5 @@
 r"""Responses made to hang, crash or trick a grader. None of them answers :data:`GOLD`."""
 
-from __future__ import annotations
-
 import itertools
 
 GOLD = "7919"

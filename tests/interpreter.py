@@ -1,12 +1,17 @@
 """Starts Python and scripts, for tests whose subject is a process of its own, or a release that is not installed."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner, Result
+
+from cw_plugin.cli import app
 
 ROOT = Path(__file__).parent.parent
 
@@ -29,6 +34,22 @@ def run_tests(*tests: str, path: tuple[Path, ...], timeout: float = 550, **envir
     result = python(*arguments, path=path, cwd=ROOT / "tests", timeout=timeout, **environment)
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
     assert re.search(r"\d+ passed", result.stdout)
+
+
+def cli(*words: object, **environment: str) -> Result:
+    """What ``cw-grpo`` says, in this process."""
+    return CliRunner().invoke(app, list(map(str, words)), env=environment)
+
+
+def wait_until(
+    happened: Callable[[], Any], said: str | Path, process: Any = None, seconds: float = 60, pause: float = 0.05
+) -> None:
+    """Until it has happened. The process has to live so long; otherwise a text, or the end of a log, is said."""
+    deadline = time.monotonic() + seconds
+    while not happened():
+        lives = process is None or process.poll() is None
+        assert lives and time.monotonic() < deadline, said if isinstance(said, str) else said.read_text()[-6000:]
+        time.sleep(pause)
 
 
 def bash(

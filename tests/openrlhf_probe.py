@@ -3,8 +3,6 @@
 OpenRLHF's program runs unchanged, with its own arguments; files go to the folder PROBE.
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import time

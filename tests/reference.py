@@ -1,7 +1,5 @@
 """The paper's equations once more, in float64 and one group after the other: independent of cw_plugin."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A plugin of ms-swift for test_swift.py: a reward, and a CWGRPOTrainer that saves what reaches its loss."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Reading graded answers, and what is said of files that hold none."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The boundary study's harness on TRL: grading, Clip-Cov, rounded weights; and short runs."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace
@@ -24,7 +22,7 @@ def train(script):
 @pytest.mark.parametrize("ratio", [0.0002, 0.2])
 def test_clip_cov_drops_what_verls_loss_drops(train, monkeypatch, ratio):
     """verl's own loss, differentiated: the tokens without a gradient are those that are dropped."""
-    core_algos = pytest.importorskip("verl.trainer.ppo.core_algos")
+    from verl.trainer.ppo import core_algos
     from verl.workers.config import ActorConfig, PolicyLossConfig
 
     monkeypatch.setitem(train.CLIP_COV, "ratio", ratio)
@@ -55,6 +53,7 @@ def test_answers_are_graded_as_the_packages_reward_does(train):
     task, rng = train.task, random.Random(0)
     for problem in task.split_problems()["test"][:5]:
         right = task.response(problem, rng)
+        assert train.grade(right, math.prod(problem)) == (1, 1)
         other = right.replace(str(math.prod(problem)), str(math.prod(problem) + 1))
         for text in (right, other, right.replace("<think>", ""), right[:-1], "", "<think></think>\\boxed{}"):
             score = compute_score("study/products", text, str(math.prod(problem)), opens_think=False)

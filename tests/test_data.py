@@ -1,7 +1,5 @@
 """cw-grpo prepare: what it writes, what it checks, what it refuses."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -14,10 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from interpreter import ROOT, python
-from typer.testing import CliRunner
+from interpreter import ROOT, cli, python
 
-from cw_plugin.cli import app
 from cw_plugin.data.answers import final_answer
 from cw_plugin.data.leakage import contaminated
 from cw_plugin.data.prompts import OPEN_RS
@@ -44,8 +40,7 @@ def copy(tmp_path):
 
 def prepare(copy: Path, out: Path, *more: str | Path, name: str = "open-rs", code: int = 0) -> str:
     """Run the command; what it says. An error is one sentence, and leaves no file."""
-    arguments = ["prepare", name, "--local-dataset-path", copy, "--local-save-dir", out, *more]
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    result = cli("prepare", name, "--local-dataset-path", copy, "--local-save-dir", out, *more)
     assert result.exit_code == code, result.output
     assert result.stderr.count("Error: ") == bool(code) and not (code and list(out.rglob("*.*")))
     return result.output

@@ -1,7 +1,5 @@
 """cw-grpo doctor: each fault is planted, and seen; a run without faults gets no finding."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket
@@ -11,12 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from interpreter import ROOT, bash, python
+from interpreter import ROOT, bash, cli, python
 from omegaconf import DictConfig, OmegaConf
-from typer.testing import CliRunner
 
 from cw_plugin import doctor
-from cw_plugin.cli import app
 from cw_plugin.doctor import checks
 from cw_plugin.errors import OptionsError
 from cw_plugin.verl_integration.config import compose
@@ -140,13 +136,13 @@ def test_what_is_printed(good, monkeypatch):
         raise ValueError("no such thing")
 
     monkeypatch.setattr(doctor, "CHECKS", (broken, *doctor.QUICK))
-    result = CliRunner().invoke(app, ["doctor", "--no-ray", *good, f"{A}.rollout.n=1"])
+    result = cli("doctor", "--no-ray", *good, f"{A}.rollout.n=1")
     assert result.exit_code == 1
     first, _, wrong, fix, last = result.stdout.splitlines()
     assert first == "Wrong [broken] this check ended with ValueError: no such thing"
     assert wrong.startswith("Wrong [scope] rollout.n=1") and fix.startswith("      fix: ")
     assert last == "2 wrong, 0 to note"
-    result = CliRunner().invoke(app, ["doctor", "--quick", "--json", *good, "algorithm.adv_estimator=grpo"])
+    result = cli("doctor", "--quick", "--json", *good, "algorithm.adv_estimator=grpo")
     (finding,) = json.loads(result.stdout)
     assert result.exit_code == 0 and finding["check"] == "method" and set(finding) == {"check", "what", "fix", "fatal"}
 
@@ -161,7 +157,7 @@ def test_what_is_printed(good, monkeypatch):
     ],
 )
 def test_whatever_is_mistyped_ends_in_one_sentence(good, mistyped, said):
-    result = CliRunner().invoke(app, ["doctor", "--quick", *good, mistyped])
+    result = cli("doctor", "--quick", *good, mistyped)
     assert result.exit_code == 2 and result.stdout == ""
     (line,) = result.stderr.splitlines()
     assert line.startswith("Error: ") and said in line

@@ -3,8 +3,6 @@
 test_resume.py has the runs that are ended and go on; tests/run.sh runs the two files side by side.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os
@@ -12,32 +10,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+import e2e
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from e2e import (
-    MODEL,
-    PARTS,
-    ROOT,
-    assert_logged,
-    assert_right,
-    assert_same_first_step,
-    batches,
-    cluster,
-    copy_verl,
-    environment,
-    finish,
-    grpo_column,
-    quickstart,
-    saved_step,
-    trainer_processes,
-    training_steps,
-    wait_until,
-)
-from interpreter import bash, python
+from interpreter import ROOT, bash, python, wait_until
 from omegaconf import OmegaConf
 from reference import reference_advantages
 
@@ -57,27 +36,17 @@ def problems() -> Path:
 
 def recipe(script: str, out: Path, *overrides: str) -> list[dict]:
     """The metrics of a recipe's two steps, trained through the CPU overlay with the quickstart's model and problems."""
-    variables = {
-        "OVERLAY": "examples/cpu/overlay.sh",
-        "MODEL_PATH": str(MODEL),
-        "TRAIN_FILES": str(problems() / "train.parquet"),
-        "VAL_FILES": str(problems() / "test.parquet"),
-        "OUT": str(out),
-        "LOGGER": '["file"]',
-        "MAX_PROMPT": "192",
-        "MAX_RESPONSE": "64",
-        "PROMPTS": "8",
-        "RESPONSES": "4",
-        "STEPS": "2",
-        "TP": "1",
-    }
-    env = environment(out, **variables)
+    env = e2e.environment(
+        out, OVERLAY="examples/cpu/overlay.sh", MODEL_PATH=str(e2e.MODEL), OUT=str(out), LOGGER='["file"]',
+        TRAIN_FILES=str(problems() / "train.parquet"), VAL_FILES=str(problems() / "test.parquet"),
+        MAX_PROMPT="192", MAX_RESPONSE="64", PROMPTS="8", RESPONSES="4", STEPS="2", TP="1",
+    )  # fmt: skip
     bash("cpu/data.sh", **env)
     bash(script, *overrides, **env)
     (file,) = out.glob("metrics-*.jsonl")
-    records = training_steps(file)
-    assert saved_step(out) == 2 and [record["data"]["training/global_step"] for record in records] == [1, 2]
-    assert_logged(records)
+    records = e2e.training_steps(file)
+    assert e2e.saved_step(out) == 2 and [record["data"]["training/global_step"] for record in records] == [1, 2]
+    e2e.assert_logged(records)
     return records
 
 
@@ -92,27 +61,20 @@ def replayed(rollouts: Path) -> list[str]:
 def paper_run(tmp_path_factory):
     """A recipe with KL, rollout correction, mini-batches, epochs, dynamic sampling and token records."""
     run = tmp_path_factory.mktemp("e2e") / "everything"
-    recipe(
-        IN_EVERY_RUN,
-        run,
-        "algorithm.use_kl_in_reward=True",
-        "algorithm.rollout_correction.rollout_is=token",
-        "algorithm.rollout_correction.rollout_rs=token_k1",
-        "algorithm.rollout_correction.rollout_rs_threshold='0.5_2.0'",
-        "actor_rollout_ref.rollout.calculate_log_probs=True",
-        "algorithm.filter_groups.enable=True",
-        "algorithm.filter_groups.metric=score",
-        "actor_rollout_ref.actor.ppo_epochs=2",
-        "actor_rollout_ref.actor.ppo_mini_batch_size=4",
-        "+algorithm.cw_grpo.record_every=2",
-        f"trainer.rollout_data_dir={run / 'rollouts'}",
-        *replayed(run.parent / "replay"),
-    )
+    everything = f"""
+algorithm.use_kl_in_reward=True algorithm.rollout_correction.rollout_is=token
+algorithm.rollout_correction.rollout_rs=token_k1 algorithm.rollout_correction.rollout_rs_threshold='0.5_2.0'
+actor_rollout_ref.rollout.calculate_log_probs=True
+algorithm.filter_groups.enable=True algorithm.filter_groups.metric=score
+actor_rollout_ref.actor.ppo_epochs=2 actor_rollout_ref.actor.ppo_mini_batch_size=4
++algorithm.cw_grpo.record_every=2 trainer.rollout_data_dir={run / "rollouts"}
+"""
+    recipe(IN_EVERY_RUN, run, *everything.split(), *replayed(run.parent / "replay"))
     return run
 
 
 def test_a_recipe_with_everything_trains_on_the_papers_weights(paper_run):
-    assert_right(paper_run)
+    e2e.assert_right(paper_run)
     for step in (1, 2):  # groups whose scores are all alike were replaced
         scores: dict[str, set[float]] = {}
         for line in (paper_run / "rollouts" / f"{step}.jsonl").read_text().splitlines():
@@ -130,8 +92,8 @@ def test_a_record_has_the_texts_of_verls_own_dump_and_the_covariances_of_the_bat
     texts = sorted(text.replace("<|im_end|>", "") for text in said.values())
     assert texts == sorted(answer["output"] for answer in answers)
 
-    batch = batches(paper_run)[-1]
-    lists = batch["old_log_probs"], grpo_column(batch), batch["response_mask"], batch["uids"]
+    batch = e2e.batches(paper_run)[-1]
+    lists = batch["old_log_probs"], e2e.grpo_column(batch), batch["response_mask"], batch["uids"]
     groups = reference_advantages(*lists)[1].values()
     weights = {place: w for group in groups for place, w in zip(group["places"], group["weights"], strict=True)}
     table = record.table.to_pandas()
@@ -153,8 +115,8 @@ def test_the_other_recipes_train_on_a_cpu(script, tmp_path):
 def replay(paper_run: Path, run: Path, *overrides: str, **env: str) -> list[dict]:
     """The metrics of one step of the quickstart, trained on the rollouts of the recipe's first step."""
     same = ("actor_rollout_ref.rollout.temperature=0.7", *replayed(paper_run.parent / "replay"))
-    records = finish(run, quickstart(run, *same, *overrides, STEPS="1", **env))
-    assert_right(run)
+    records = e2e.finish(run, e2e.quickstart(run, *same, *overrides, STEPS="1", **env))
+    e2e.assert_right(run)
     return records
 
 
@@ -166,22 +128,22 @@ def test_two_ranks_on_a_running_ray_cluster_give_the_weights_of_one(paper_run, t
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2",
     )
-    env = {name: environment(run)[name] for name in ("E2E_PROBE_DIR", "PYTHONPATH", "VERL_USE_EXTERNAL_MODULES")}
-    with cluster("--num-gpus=2", "--num-cpus=16", TORCHDYNAMO_DISABLE="1", **env) as (address, folder):
-        assert_logged(replay(paper_run, run, *small, NGPUS="2", RAY_ADDRESS=address, RAY_TMPDIR=folder))
-    match = assert_same_first_step(paper_run, run)
+    env = {name: e2e.environment(run)[name] for name in ("E2E_PROBE_DIR", "PYTHONPATH", "VERL_USE_EXTERNAL_MODULES")}
+    with e2e.cluster("--num-gpus=2", "--num-cpus=16", TORCHDYNAMO_DISABLE="1", **env) as (address, folder):
+        e2e.assert_logged(replay(paper_run, run, *small, NGPUS="2", RAY_ADDRESS=address, RAY_TMPDIR=folder))
+    match = e2e.assert_same_first_step(paper_run, run)
     assert match != list(range(len(match)))  # another layout of the batch
 
 
 @pytest.mark.slow  # no released verl has one; test_patches.py compares the functions
 def test_a_verl_with_cw_grpo_of_its_own_gives_the_same_weights(paper_run, tmp_path):
     """The rollouts once more, on a verl with the patches: its estimator runs, not the plugin's."""
-    copy, run = copy_verl(tmp_path / "verl", *PARTS), tmp_path / "native"
+    copy, run = e2e.copy_verl(tmp_path / "verl", *e2e.PARTS), tmp_path / "native"
     path = os.pathsep.join(map(str, (copy, ROOT, ROOT / "tests")))
     (record,) = replay(paper_run, run, PYTHONPATH=path)
     assert not [name for name in record["data"] if name.startswith("cw_grpo/")]
     assert "cw_grpo is already registered" in (run / "train.log").read_text()
-    assert_same_first_step(paper_run, run)
+    e2e.assert_same_first_step(paper_run, run)
 
 
 @pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -189,23 +151,20 @@ def test_an_evaluation_has_every_answer_and_asks_nothing_twice(killed, paper_run
     """A checkpoint is merged and asked. In the slow one a Hugging Face model, too, and a kill while it is asked."""
     out, half = tmp_path / "answers", tmp_path / "half.parquet"
     pq.write_table(pq.read_table(problems() / "test.parquet").slice(0, 48), half)
-    env = environment(out)
+    env = e2e.environment(out)
     settings = ("data.max_prompt_length=192", "data.max_response_length=64")
     settings += tuple(f"actor_rollout_ref.rollout.val_kwargs.{part}" for part in ("n=2", "temperature=1.0"))
     command = ["bash", "-c", 'source examples/cpu/overlay.sh; exec cw-grpo evaluate "$@" "${EXTRA[@]}"', "evaluate"]
-    command += [*[str(MODEL)] * killed, str(paper_run / "global_step_2"), *settings]
+    command += [*[str(e2e.MODEL)] * killed, str(paper_run / "global_step_2"), *settings]
     command += ["--benchmarks", f"half={half}", "--out", str(out)]
     models = [*["model"] * killed, f"{paper_run.name}-global_step_2"]
     if killed:
         process = subprocess.Popen(command, cwd=ROOT, env=env)
         log = out / "model" / "half.log"
-        wait_until(lambda: log.exists() and "ready to fit" in log.read_text(errors="replace"), process, log)
+        wait_until(lambda: log.exists() and "ready to fit" in log.read_text(errors="replace"), log, process, 500)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        deadline = time.monotonic() + 60
-        while trainer_processes(out):
-            assert time.monotonic() < deadline, "processes of the killed evaluation are left"
-            time.sleep(0.5)
+        wait_until(lambda: not e2e.trainer_processes(out), "processes of the killed evaluation are left", pause=0.5)
         assert "model is not finished on half: evaluate it again to complete it." in read_answers(out)[1]
 
     result = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=800)
@@ -236,9 +195,9 @@ def test_an_evaluation_has_every_answer_and_asks_nothing_twice(killed, paper_run
 def test_the_loss_in_an_asynchronous_trainer_with_the_quickstarts_own_sizes(tmp_path):
     run = tmp_path / "a name with = in it"
     loss, mode = "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo", "trainer.v1.trainer_mode=colocate_async"
-    assert_logged(finish(run, quickstart(run, loss, mode, METHOD="grpo", STEPS="2", size=())))
-    assert {batch["estimator"].split(".")[-1].lower() for batch in batches(run)} == {"grpo"}
-    assert [len(batch["uids"]) for batch in batches(run)] == [64, 64]
+    e2e.assert_logged(e2e.finish(run, e2e.quickstart(run, loss, mode, METHOD="grpo", STEPS="2", size=())))
+    assert {batch["estimator"].split(".")[-1].lower() for batch in e2e.batches(run)} == {"grpo"}
+    assert [len(batch["uids"]) for batch in e2e.batches(run)] == [64, 64]
 
     # Validation before and after, and what the quickstart says in the end.
     answers = {
@@ -257,7 +216,7 @@ def test_ray_workers_are_asked(monkeypatch):
     wait_for_ray = functools.partial(python, ROOT / "examples" / "launcher" / "wait_for_ray.py", timeout=120)
     config = OmegaConf.create({"trainer": {"use_v1": False}})
     assert list(checks.ray_workers(config)) == []  # of a Ray that this starts
-    with cluster("--num-cpus=1", VERL_USE_EXTERNAL_PLUGINS="none") as (address, folder):
+    with e2e.cluster("--num-cpus=1", VERL_USE_EXTERNAL_PLUGINS="none") as (address, folder):
         monkeypatch.setenv("RAY_ADDRESS", address)
         monkeypatch.setenv("RAY_TMPDIR", folder)
         (finding,) = checks.ray_workers(config)
@@ -276,7 +235,7 @@ def test_the_study_trains_two_at_a_time_and_gathers_what_has_finished(tmp_path):
         "study.run(jobs)\n"
     )
     folder = ROOT / "examples" / "study"
-    env = environment(tmp_path, PYTHONPATH=str(folder), WORK=str(tmp_path), VERL_USE_EXTERNAL_MODULES="")
+    env = e2e.environment(tmp_path, PYTHONPATH=str(folder), WORK=str(tmp_path), VERL_USE_EXTERNAL_MODULES="")
     subprocess.run([sys.executable, folder / "task.py", "problems", tmp_path / "data"], check=True)
     command = [sys.executable, "-c", code]
     result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=800)

@@ -1,7 +1,5 @@
 """The plugin under verl's FSDP2 and Megatron engines: the same model and batch, compared with Hugging Face."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

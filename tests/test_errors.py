@@ -1,7 +1,5 @@
 """Every error of the package: one home, and nothing lost on the way out of another process."""
 
-from __future__ import annotations
-
 import pickle
 import re
 from pathlib import Path

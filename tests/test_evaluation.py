@@ -1,7 +1,5 @@
 """What is asked, kept and refused. A calculator takes main_ppo's place; test_e2e.py has the real one."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -9,7 +7,6 @@ import re
 import runpy
 import shutil
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -17,13 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from interpreter import cli, wait_until
 from omegaconf import OmegaConf
 from trainers import composed
 from transformers import AutoModelForCausalLM
-from typer.testing import CliRunner
 
 from cw_plugin import evaluation
-from cw_plugin.cli import app
 from cw_plugin.errors import DataError, HostError, OptionsError
 from cw_plugin.evaluation import find_models, merged
 from cw_plugin.reports.evaluations import MACHINE, read_answers, read_settings
@@ -158,9 +154,7 @@ def test_what_an_evaluation_starts_ends_with_it_and_its_failure_is_told(tmp_path
         evaluation._run("json.tool", __file__, log=log)
     code = "import sys, pathlib, cw_plugin.evaluation as e; e._run('http.server', '0', log=pathlib.Path(sys.argv[1]))"
     process = psutil.Popen([sys.executable, "-c", code, log])
-    while not process.children():
-        assert process.poll() is None
-        time.sleep(0.1)
+    wait_until(process.children, "nothing was started", process)
     (started,) = process.children()
     process.kill()
     process.wait()
@@ -234,7 +228,7 @@ def test_bad_input_ends_in_one_sentence(tmp_path, arguments, message):
     given = [text.replace("{tmp}", str(tmp_path)).replace("MODEL", str(MODEL)) for text in arguments]
     for option, value in {"--benchmarks": "sums={tmp}/sums.parquet", "--out": "{tmp}/out", "--data-dir": "~"}.items():
         given += [] if option in given else [option, value.replace("{tmp}", str(tmp_path))]
-    result = CliRunner().invoke(app, ["evaluate", *given], env={"HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"})
+    result = cli("evaluate", *given, HOME=str(tmp_path), HF_HUB_OFFLINE="1")
     assert result.exit_code == 2, result.output
     assert result.stderr.startswith("Error: ") and re.search(message.replace("{tmp}", str(tmp_path)), result.stderr)
     assert len(result.stderr.splitlines()) == 1 and not list(tmp_path.glob("out/*/*.jsonl"))

@@ -1,7 +1,5 @@
 """install.sh and data.sh: whose environment is removed, one maker at a time, and what is printed."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import subprocess

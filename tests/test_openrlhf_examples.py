@@ -1,7 +1,5 @@
 """examples/openrlhf and the reward file, without OpenRLHF."""
 
-from __future__ import annotations
-
 import pytest
 from interpreter import bash
 from test_recipes import table as paper_table
@@ -56,10 +54,6 @@ def test_the_recipe_has_the_values_of_the_table():
     lengths = [int(table[f"data.max_{part}_length"]) for part in ("prompt", "response")]
     assert int(settings["data.max_len"]) == sum(lengths)
     assert settings["algo.advantage.estimator"] == "group_norm"  # reward minus mean, over deviation
-
-
-def test_an_unknown_method_is_refused():
-    bash("openrlhf/paper.sh", code=2, METHOD="ppo")
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,6 @@ Each release lies in a folder of its own, over the packages of the environment, 
 DeepSpeed, and the stand-in for flash-attn of examples/openrlhf/cpu.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The pull request to verl, on copies of the installed verl: what it mends, its tests and verl's, the plugin."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -75,7 +73,5 @@ except ValueError as error:
 """
     result = python("-c", code, path=(patched,), cwd=patched)
     assert result.returncode == 0, result.stderr[-6000:]
-    assert (
-        "<class 'ValueError'> cw_grpo reweights tokens as algorithm.adv_estimator or" in result.stdout
-    )  # verl's check
+    assert "<class 'ValueError'> cw_grpo reweights tokens as algorithm.adv_estimator or" in result.stdout  # verl's
     assert result.stderr.count("is already registered") == 2

@@ -1,7 +1,5 @@
 """How verl finds the plugin, what it refuses before Ray starts, and what it says when something does not fit."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Token records, against tokens written out one by one."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +14,7 @@ from transformers import AutoTokenizer
 
 from cw_plugin import recording
 from cw_plugin.recording import Batch
-from cw_plugin.reports.records import TokenRecord, read_tokens, tokens_of
+from cw_plugin.reports.records import TokenRecord, read_tokens
 
 TOKENIZER = AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "examples" / "cpu" / "model")
 
@@ -99,15 +97,3 @@ def test_a_record_that_fails_is_said_in_the_log(tmp_path, caplog):
     files = files_in(tmp_path / "broken")
     files.write(1, random_batch(0), object())
     assert "has no attribute 'batch_decode'" in caplog.text and not list(tmp_path.rglob("*.parquet"))
-
-
-def test_several_batches_of_a_step_are_files_in_their_order(tmp_path):
-    files, batches = files_in(tmp_path), [random_batch(seed) for seed in range(11)]
-    for batch in batches:
-        files.write(50, batch, TOKENIZER)
-    assert len(tokens_of(read_tokens(tmp_path))) == sum(int(batch.response_mask.sum()) for batch in batches)
-    for record, batch in zip(read_tokens(tmp_path), batches, strict=True):
-        table = record.table.to_pandas()
-        assert len(table) == batch.response_mask.sum()
-        ids = batch.sequences([3])[0][1][batch.response_mask[3]]
-        assert table[table["row"] == 3]["token_id"].tolist() == ids.tolist()

@@ -1,13 +1,12 @@
 """verl's own main_ppo, ended and started again."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
 
 import pytest
-from e2e import assert_logged, assert_right, finish, quickstart, saved_step, trainer_processes, wait_until
+from e2e import assert_logged, assert_right, finish, quickstart, saved_step, trainer_processes
+from interpreter import wait_until
 
 from cw_plugin.reports.records import read_tokens
 
@@ -20,7 +19,7 @@ def legacy_run(tmp_path_factory):
     run = tmp_path_factory.mktemp("e2e") / "legacy"
     command = ["trainer.use_v1=False", "trainer.save_freq=1"]
     process = quickstart(run, *command, STEPS="2")
-    wait_until(lambda: saved_step(run / "checkpoints"), process, run / "stdout")
+    wait_until(lambda: saved_step(run / "checkpoints"), run / "stdout", process, 500)
     assert len(trainer_processes(run)) > 5
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     assert process.wait(timeout=60) == 130
@@ -57,7 +56,7 @@ def test_a_finished_run_is_neither_deleted_nor_mislabelled(legacy_run, tmp_path)
 def test_after_kill_9_the_same_command_resumes_and_finishes(tmp_path):
     run = tmp_path / "killed"
     process = quickstart(run, "trainer.save_freq=1", STEPS="5")
-    wait_until(lambda: saved_step(run / "checkpoints") >= 2, process, run / "stdout")
+    wait_until(lambda: saved_step(run / "checkpoints") >= 2, run / "stdout", process, 500)
     workers = [p for p in trainer_processes(run) if "WorkerDict" in " ".join(p.cmdline())]
     assert workers
     for worker in workers:

@@ -1,7 +1,5 @@
 """The reward: what it gives, and that no response can break it."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal
@@ -111,9 +109,8 @@ def test_an_error_that_verl_swallows_is_said_once(capsys, monkeypatch):
         with pytest.raises(DataError):
             compute_score("x", "5", None)
     (said,) = capsys.readouterr().err.splitlines()
-    assert (
-        said.startswith("cw_plugin: the reward failed") and "is empty (None)" in said and "data_source is 'x'" in said
-    )
+    assert said.startswith("cw_plugin: the reward failed")
+    assert "is empty (None)" in said and "data_source is 'x'" in said
 
 
 def test_format():

@@ -1,7 +1,5 @@
 """A run's folder and its processes, with a small program in the place of main_ppo."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -11,12 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from interpreter import ROOT, python
+from interpreter import ROOT, python, wait_until
 
 LAUNCH = ROOT / "examples" / "launcher" / "launch.py"
 SEED = "+data.seed=1"
@@ -96,13 +94,6 @@ def trained(run: Path) -> list[int]:
     return [json.loads(line)["step"] for file in files for line in file.read_text().splitlines()]
 
 
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
 @pytest.fixture
 def finished(trainer: Path, run: Path) -> dict[str, str]:
     result = launched(trainer, run, SEED, MODEL)
@@ -114,7 +105,8 @@ def test_a_finished_run_trains_nothing_and_goes_on_with_more_steps(trainer, run,
     result = launched(trainer, run, MODEL, SEED, "+trainer.logger=[console]")
     assert result.stdout == f"{run} is at its last step, 4. It goes on with a larger number of steps.\n"
     assert contents(run).keys() == finished.keys()
-    assert "going on after step 4" in launched(trainer, run, SEED, MODEL, "+trainer.save_freq=1", BACKEND, steps=6).stdout
+    said = launched(trainer, run, SEED, MODEL, BACKEND, "+trainer.save_freq=1", steps=6).stdout
+    assert "going on after step 4" in said
     assert trained(run) == [1, 2, 3, 4, 5, 6]
     after = contents(run)
     assert after["train.0.log"] == finished["train.log"] and after["metrics.0.jsonl"] == finished["metrics.jsonl"]
@@ -198,7 +190,7 @@ def waiting(trainer: Path, run: Path, tmp_path) -> Iterator[tuple[subprocess.Pop
         words = command(trainer, run, SEED)
         launcher = subprocess.Popen(words, env=env, stdout=out, stderr=errors, preexec_fn=heed_signals)
     pid = run / "daemon.pid"
-    wait_for(lambda: pid.exists() and pid.read_text(), "the daemon did not start")
+    wait_until(lambda: pid.exists() and pid.read_text(), "the daemon did not start")
     (guard,) = psutil.Process(launcher.pid).children()
     main = min(guard.children(), key=lambda process: process.create_time())
     processes = [psutil.Process(int(pid.read_text())), main, guard]
@@ -216,7 +208,7 @@ def test_the_run_ends_with_its_launcher_and_the_same_command_goes_on(waiting, tr
     assert launcher.wait(timeout=60) == (130 if number == signal.SIGTERM else -number)
     # At once, while what is left is being ended.
     again = subprocess.Popen(command(trainer, run, SEED, "+trainer.save_freq=1"), stdout=subprocess.PIPE, text=True)
-    wait_for(lambda: (run / "train.0.log").exists(), "the second start did not begin")
+    wait_until(lambda: (run / "train.0.log").exists(), "the second start did not begin")
     assert not any(process.is_running() for process in processes)  # the folder had its owner until then
     assert "going on after step 2" in again.communicate(timeout=60)[0]
     assert (run / "train.0.log").read_text() == log and trained(run) == [1, 2, 3, 3, 4]
@@ -265,7 +257,7 @@ def test_a_run_that_gets_two_signals_is_ended_all_the_same(tmp_path):
     """Ctrl-C reaches a study and its runs; then the study, ending, tells the runs to end."""
     command = ["sh", "-c", "trap '' INT TERM; sleep 100"]  # takes its time
     process = subprocess.Popen([sys.executable, LAUNCH, tmp_path / "run", *command], preexec_fn=heed_signals)
-    wait_for(lambda: len(psutil.Process(process.pid).children(recursive=True)) > 2, "the command did not start")
+    wait_until(lambda: len(psutil.Process(process.pid).children(recursive=True)) > 2, "the command did not start")
     children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)
     time.sleep(1)
@@ -284,7 +276,7 @@ def test_the_studys_runs_end_with_it(tmp_path):
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'examples' / 'study'}", "WORK": str(tmp_path)}
     process = subprocess.Popen([sys.executable, "-c", code], env=environment)
     pid = tmp_path / "pid"
-    wait_for(lambda: pid.exists() and pid.read_text(), "the run did not start")
+    wait_until(lambda: pid.exists() and pid.read_text(), "the run did not start")
     started = psutil.Process(int(pid.read_text()))
     process.kill()
     process.wait()
@@ -297,7 +289,7 @@ def test_a_child_that_has_ended_is_not_waited_for(monkeypatch):
     from guard import descendants
 
     child = subprocess.Popen(["true"])
-    wait_for(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE, "it does not end")
+    wait_until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE, "it does not end")
     assert child.pid not in [process.pid for process in descendants()]
     child.wait()
 
@@ -365,9 +357,3 @@ def test_the_entropy_curves_command_can_be_pasted(tmp_path):
     (line,) = [line for line in printed.splitlines() if line.startswith("entropy curve")]
     assert shlex.split(line.removeprefix("entropy curve"))[1:] == ["--logdir", f"{run}/tensorboard"]
     assert re.search(r"right answers +0\.250 \(step 1\) +0\.500 \(step 2\)", printed)
-
-
-def test_what_is_written_by_default_is_ignored_by_git():
-    written = ["report/report.html", "evaluation/a/aime24.jsonl", "runs/a/train.log", "checkpoints/a/metrics.jsonl"]
-    command = ["git", "check-ignore", "--no-index", *written, "cw_plugin/evaluation.py"]
-    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.split() == written

@@ -1,7 +1,5 @@
 """The comparison that run folders, evaluations and reports share."""
 
-from __future__ import annotations
-
 from omegaconf import OmegaConf
 
 from cw_plugin.settings import differences

@@ -1,7 +1,5 @@
 """The size study: its plan, the models before and after teaching, and what its page makes of runs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

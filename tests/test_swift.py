@@ -3,8 +3,6 @@
 ms-swift lies in a folder of its own, over the packages of the environment, because it needs an older TRL and datasets.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The token page: its data against the record, and the page itself in a browser."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math
@@ -15,11 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from interpreter import cli
 from token_records import files_in, write_record
-from typer.testing import CliRunner
 
 from cw_plugin import recording
-from cw_plugin.cli import app
 from cw_plugin.reports import tokens
 from cw_plugin.reports.tokens import write_token_page
 
@@ -31,7 +28,7 @@ STRANGE += ["\ufffd", "", "   ", "\t", "\r\n", "ﬁ", "שלום", "\x07", " <b>"
 
 
 def run_command(*arguments: object) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["tokens", *map(str, arguments)], env={"COLUMNS": "300"})
+    result = cli("tokens", *arguments, COLUMNS="300")
     return result.exit_code, result.stdout + result.stderr
 
 

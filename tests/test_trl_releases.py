@@ -4,8 +4,6 @@ Each release lies in a folder of its own, over the packages of the environment. 
 verl 0.9.1 imports a class from whatever TRL is installed, and newer releases do not have that class any more.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 

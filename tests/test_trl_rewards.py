@@ -1,7 +1,5 @@
 """The paper's reward as TRL calls it, against compute_score."""
 
-from __future__ import annotations
-
 import pytest
 
 from cw_plugin.errors import OptionsError

@@ -3,8 +3,6 @@
 test_verl_releases.py runs this file on earlier releases, the nightly workflow on verl's main.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import runpy
@@ -26,7 +24,7 @@ from verl.utils.py_functional import rename_dict
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from cw_plugin.errors import HostError, NonFiniteError, OptionsError
-from cw_plugin.reports.records import read_tokens
+from cw_plugin.reports.records import read_tokens, tokens_of
 from cw_plugin.verl_integration import run
 from cw_plugin.verl_integration.estimator import TrainerBatch, batch_of_trainer
 
@@ -223,6 +221,7 @@ def test_every_batch_of_a_step_that_is_due_is_recorded_with_text_and_prompts(tmp
     logged({})  # waits for the records
     records, kept = read_tokens(tmp_path), [batches[0], batches[1], batches[3]]
     assert [record.step for record in records] == [1, 1, 50]
+    assert len(tokens_of(records)) == sum(int(data.batch["response_mask"].sum()) for data in kept)
     for record, data in zip(records, kept, strict=True):
         table, uids = record.table.to_pandas(), data.non_tensor_batch["uid"]
         row, rewards = table["row"].to_numpy(), data.batch["token_level_rewards"].sum(-1).numpy()

@@ -1,7 +1,5 @@
 """Earlier releases of verl, as their wheels bring them, pass the tests of what the plugin does inside verl."""
 
-from __future__ import annotations
-
 import pytest
 from interpreter import run_tests
 

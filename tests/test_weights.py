@@ -1,7 +1,5 @@
 """The mathematics against a float64 loop, and what cannot be weighed."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Token records of made-up responses, written as a run writes them."""
 
-from __future__ import annotations
-
 import zlib
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,13 +1,12 @@
 """verl's own trainers, constructed as its task runners construct them, but without workers; and a step's batch."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import importlib.util
 import inspect
 import uuid
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import torch
@@ -149,15 +148,9 @@ def weighted(data: DataProto, plain: torch.Tensor, scope: str = "group") -> torc
 
 
 def logged(metrics: dict[str, Any]) -> dict[str, Any]:
-    """What verl's loggers are given for ``metrics``: through Tracking.log, to its "file" logger."""
-    seen = []
-
-    class Logger:
-        def log(self, data: dict[str, Any], step: int) -> None:
-            seen.append(data)
-
-    tracking = object.__new__(Tracking)
-    tracking.logger = {"one": Logger()}
+    """What verl's loggers are given for ``metrics``, through Tracking.log."""
+    tracking, logger = object.__new__(Tracking), Mock()
+    tracking.logger = {"one": logger}
     tracking.log(metrics, step=1)
     tracking.logger = {}  # what older versions finish when it is collected
-    return seen[0]
+    return logger.log.call_args.kwargs["data"]

@@ -3,8 +3,6 @@
 As a program it is one process of several: python -m torch.distributed.run ... trl_training.py OUT JSON_OPTIONS
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import sys

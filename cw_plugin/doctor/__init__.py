@@ -45,9 +45,9 @@ def examine(config: Any, asked: Iterable[Callable[[Any], Iterable[Finding]]]) ->
 def doctor(arguments: Sequence[str], quick: bool = False, ask_ray: bool = True, as_json: bool = False) -> int:
     """Print what is found in the configuration that hydra overrides, or a script of examples/ and overrides, compose.
 
-    ``quick`` runs only :data:`QUICK`, and unless ``as_json`` asks for them it prints no findings and raises OptionsError
-    with the first fatal one. ``ask_ray`` also asks a worker on each node of Ray. Returns the exit code: 1 if a finding
-    is fatal, else 0.
+    ``quick`` runs only :data:`QUICK`. Without ``as_json`` it then prints nothing, and raises OptionsError with the
+    first fatal finding. ``ask_ray`` also asks a worker on each node of Ray. Returns the exit code: 1 if a finding is
+    fatal, else 0.
     """
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # what verl and others print while they load
         config = compose(arguments)

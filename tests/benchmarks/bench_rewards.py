@@ -8,8 +8,6 @@ measured twice on the benchmarks' answers, alone and with hanging inputs strewn 
 as many threads, as verl's reward loop does.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

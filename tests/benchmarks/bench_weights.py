@@ -9,8 +9,6 @@ of the model: against verl's vanilla, clip_cov and kl_cov, forward and backward.
 in a new random order; times are medians, ratios medians of the rounds' ratios. Prints Markdown.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import gc
