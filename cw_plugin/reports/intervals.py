@@ -12,14 +12,13 @@ _SAME = 1e-9  # values that differ less do not vary: an interval without width w
 
 
 class Difference(NamedTuple):
-    """The difference of two means with its 95% interval, which is Welch's if it is not paired. low, high and p are nan
-    where nothing varies from one seed or question to the next, and for a single one."""
+    """The difference of two means with its 95% interval. low, high and p are nan where nothing varies from one seed or
+    question to the next, and for a single one."""
 
     value: float
     low: float = NAN
     high: float = NAN
     p: float = NAN
-    paired: bool = False
 
 
 def over_seeds(ours: pd.Series, theirs: pd.Series) -> Difference:
@@ -31,10 +30,10 @@ def over_seeds(ours: pd.Series, theirs: pd.Series) -> Difference:
     theirs = theirs.loc[ours.index] if paired else theirs
     varying = [ours - theirs] if paired else [ours, theirs]
     if min(len(ours), len(theirs)) < 2 or all(values.std() < _SAME for values in varying):
-        return Difference(value, paired=paired)
+        return Difference(value)
     test = stats.ttest_rel(ours, theirs) if paired else stats.ttest_ind(ours, theirs, equal_var=False)
     low, high = test.confidence_interval()
-    return Difference(value, float(low), float(high), float(test.pvalue), paired)
+    return Difference(value, float(low), float(high), float(test.pvalue))
 
 
 def mean_over_seeds(values: Sequence[float] | np.ndarray | pd.Series) -> tuple[float, float, float]:
@@ -79,7 +78,7 @@ def over_questions(ours: Mapping[str, pd.Series], theirs: Mapping[str, pd.Series
     weighted = np.concatenate([values / len(values) / len(each) for values in each])
     test = stats.permutation_test((weighted,), np.sum, permutation_type="samples", vectorized=True, batch=1000, rng=0)
     if fewest == 1:
-        return Difference(value, p=float(test.pvalue), paired=True)
+        return Difference(value, p=float(test.pvalue))
     error = sum(values.var(ddof=1) / len(values) for values in each) ** 0.5 / len(each)
     low, high = stats.t.interval(0.95, sum(map(len, each)) - len(each), value, error)
-    return Difference(value, float(low), float(high), float(test.pvalue), True)
+    return Difference(value, float(low), float(high), float(test.pvalue))
