@@ -5,8 +5,6 @@ platform registry does most of it (platform.py). The rest are the patches listed
 environment, and a threshold of the garbage collector, which :func:`activate` sets.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

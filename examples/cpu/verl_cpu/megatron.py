@@ -4,8 +4,6 @@ Megatron-core's own "local" layers, in plain torch, do the computation. A Transf
 remove every patch below that names nothing else.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import itertools

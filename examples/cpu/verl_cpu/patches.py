@@ -2,8 +2,6 @@
 installed without VERL_PLATFORM=cpu. The docstring of each says what it changes, why, and what would remove it.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import tempfile

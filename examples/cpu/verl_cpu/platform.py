@@ -1,7 +1,5 @@
 """The platform "cpu" for verl's PlatformRegistry."""
 
-from __future__ import annotations
-
 import contextlib
 import types
 from collections.abc import Iterator
