@@ -141,7 +141,7 @@ def cluster(*arguments: str, **env: str) -> Iterator[tuple[str, str]]:
             )
             try:
                 address = Path(folder) / "ray" / "ray_current_cluster"
-                wait_until(address.exists, Path(stdout.name), process)
+                wait_until(address.exists, Path(stdout.name), process, 500)
                 yield address.read_text(), folder
             finally:
                 process.terminate()

@@ -80,6 +80,20 @@ def test_knobs_and_later_overrides_win(tmp_path):
     assert config.data.train_files == f"{tmp_path}/a.parquet"
 
 
+def test_on_a_cpu_vllm_has_a_process_of_its_own_for_each_rank_if_there_are_several():
+    overlay, ranks = {"OVERLAY": "examples/cpu/overlay.sh"}, "actor_rollout_ref.rollout.tensor_model_parallel_size"
+    for script, overrides, alone in (
+        (SCRIPTS[0], (), True),
+        (SCRIPTS[0], (f"{ranks}=2",), False),
+        (SCRIPTS[0], (f"{ranks}=2", f"{ranks}=1"), True),
+        ("run_qwen2_5_math_7b_megatron.sh", ("actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2",), True),
+    ):
+        vllm = compose(
+            script, "grpo", *overrides, ROLLOUT_TP="1", **overlay
+        ).actor_rollout_ref.rollout.engine_kwargs.vllm
+        assert ("distributed_executor_backend" in vllm) == alone, overrides
+
+
 def test_an_unknown_method_is_refused():
     for script in (SCRIPTS[0], "quickstart_cpu.sh", "trl/paper.sh", "trl/quickstart_cpu.sh", "openrlhf/paper.sh"):
         known = "cw_grpo or grpo" if "/" in script else "cw_grpo, grpo or clip_cov"

@@ -357,3 +357,9 @@ def test_the_entropy_curves_command_can_be_pasted(tmp_path):
     (line,) = [line for line in printed.splitlines() if line.startswith("entropy curve")]
     assert shlex.split(line.removeprefix("entropy curve"))[1:] == ["--logdir", f"{run}/tensorboard"]
     assert re.search(r"right answers +0\.250 \(step 1\) +0\.500 \(step 2\)", printed)
+
+
+def test_what_is_written_by_default_is_ignored_by_git():
+    written = ["report/report.html", "evaluation/a/aime24.jsonl", "runs/a/train.log", "checkpoints/a/metrics.jsonl"]
+    command = ["git", "check-ignore", "--no-index", *written, "cw_plugin/evaluation.py"]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.split() == written

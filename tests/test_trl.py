@@ -174,6 +174,13 @@ def test_a_plain_grpoconfig_is_cw_grpo_with_its_defaults(tmp_path):
     assert {name: written[name] for name in ours} == ours
 
 
+def test_a_kernel_of_ones_own_takes_the_place_of_the_gaussian(tmp_path):
+    (batch,) = train(tmp_path, max_steps=1, cw_kernel="torch:ones_like").at_loss
+    for row in range(8):
+        advantages = unpadded(batch, row)[3]
+        assert advantages[0] != 0 and advantages == pytest.approx([advantages[0]] * len(advantages))
+
+
 def test_a_resumed_run_ends_as_one_that_was_not_interrupted(tmp_path):
     """In the middle of an epoch: at its end transformers shuffles the next one differently in a run that resumes."""
     options = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "cw_record_every": 2}

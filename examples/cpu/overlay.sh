@@ -42,7 +42,9 @@ EXTRA=(
 # vLLM's one rank computes in the engine's own process, which saves the start of another. vLLM's CPU platform makes "mp" of
 # the name "uni", because ranks that share a process would share OpenMP's threads; one rank with one thread shares nothing.
 # Removed by: vLLM accepting "uni" where there is one rank.
-[[ "${SETTINGS[*]:-} $*" == *tensor_model_parallel_size=[!1]* ]] || EXTRA+=(
+ranks=1
+[[ "${SETTINGS[*]:-} $*" =~ .*rollout\.tensor_model_parallel_size=([0-9]+) ]] && ranks=${BASH_REMATCH[1]} # the last one
+[ "$ranks" != 1 ] || EXTRA+=(
     +actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_backend=vllm.v1.executor.uniproc_executor.UniProcExecutor
 )
 if [[ " ${BACKEND[*]:-} " == *" model_engine=megatron "* ]]; then

@@ -21,7 +21,7 @@ NGPUS=${NGPUS:-1}
 OUT=$(realpath -m "${RUN:-$root/runs/openrlhf-$METHOD${SEED:+-seed$SEED}}")
 SEED=${SEED:-1}
 VENV=$(realpath -m "${VENV:-$root/.venv-openrlhf}")
-data=${QUICKSTART_DATA:-$root/.cache/quickstart}/open_rs
+data=$(realpath -m "${QUICKSTART_DATA:-$root/.cache/quickstart}")/open_rs
 MODEL_PATH=$root/examples/cpu/model
 TRAIN_FILE=$data/train.parquet
 source "$here/common.sh"
