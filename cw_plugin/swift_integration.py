@@ -27,7 +27,8 @@ class CWGRPOTrainer(GRPOTrainer):
 
     Weights are computed once for a generation batch, over the prompt groups of all processes, from ms-swift's own
     ``old_per_token_logps``. Refused are the Liger loss, ratios for a whole response (importance_sampling_level
-    sequence), the losses real and fipo, sequence parallelism, a teacher, and a changing number of responses.
+    sequence), the losses real and fipo (these unless the kernel is none), sequence parallelism, a teacher, and a
+    changing number of responses.
 
     Raises:
         OptionsError: an unknown value, or a setting under which the loss would not keep the weights.

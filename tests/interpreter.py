@@ -44,7 +44,7 @@ def cli(*words: object, **environment: str) -> Result:
 def wait_until(
     happened: Callable[[], Any], said: str | Path, process: Any = None, seconds: float = 60, pause: float = 0.05
 ) -> None:
-    """Until it has happened. The process has to live so long; otherwise a text, or the end of a log, is said."""
+    """Wait until it has happened. If the process ends first, or time is over, fail with the text, or a log's end."""
     deadline = time.monotonic() + seconds
     while not happened():
         lives = process is None or process.poll() is None

@@ -92,6 +92,7 @@ def parsed(*arguments: str) -> Any:
         patch.setattr("ray.is_initialized", lambda: True)
         patch.setattr(sys, "argv", ["train_ppo_ray", *arguments])
         runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__")
+    assert stop.called
     return stop.call_args.args[0]
 
 

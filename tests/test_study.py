@@ -150,7 +150,9 @@ def test_the_boundarys_tables_are_what_its_runs_say():
 
 def test_a_run_is_added_to_the_committed_ones(script, tmp_path):
     plan, file = script("plan"), Path(shutil.copy(BOUNDARY / "results" / "metrics.parquet", tmp_path))
-    assert plan.finished(file) == set(plan.BOUNDARY) and len(plan.BOUNDARY) == 349  # none is done again
+    assert plan.finished(file) == set(plan.BOUNDARY) and len(set(plan.BOUNDARY)) == len(
+        plan.BOUNDARY
+    )  # none is done again
     before, rows = pq.read_schema(file).names, [{"step": 0, "accuracy": 0.5}, {"step": 1, "reward": 1.25}]
     plan.add(file, plan.of_width(64), rows)
     assert plan.finished(file) == {*plan.BOUNDARY, plan.of_width(64)}

@@ -215,12 +215,12 @@ def test_loss_is_vanilla_on_reweighted_advantages(make, loss_agg_mode, corrected
 def test_every_batch_of_a_step_that_is_due_is_recorded_with_text_and_prompts(tmp_path):
     """V1's separate_async computes advantages parameter_sync_step times within one global step."""
     trainer = legacy_trainer(CW_GRPO, f"trainer.default_local_dir={tmp_path}")
-    batches = [trainer_batch(seed)[0] for seed in range(5)]
-    for trainer.global_steps, data in zip((1, 1, 1, 2, 50), batches, strict=True):
+    batches = [trainer_batch(seed)[0] for seed in range(13)]
+    for trainer.global_steps, data in zip((*[1] * 11, 2, 50), batches, strict=True):
         advantages("cw_grpo", data, None, algorithm())
     logged({})  # waits for the records
-    records, kept = read_tokens(tmp_path), [*batches[:3], batches[4]]
-    assert [record.step for record in records] == [1, 1, 1, 50]
+    records, kept = read_tokens(tmp_path), [*batches[:11], batches[12]]
+    assert [record.step for record in records] == [*[1] * 11, 50]
     assert len(tokens_of(records)) == sum(int(data.batch["response_mask"].sum()) for data in kept)
     for record, data in zip(records, kept, strict=True):
         table, uids = record.table.to_pandas(), data.non_tensor_batch["uid"]

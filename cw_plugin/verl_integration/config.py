@@ -70,7 +70,9 @@ def _of_script(script: Path, overrides: Sequence[str]) -> str:
     if not script.is_file():
         raise OptionsError(f"{script} does not exist; give a script or hydra overrides")
     if "DRY_RUN" not in script.read_text(encoding="utf-8"):
-        raise OptionsError(f"{script} does not support DRY_RUN=1, and would train; give its hydra overrides instead")
+        raise OptionsError(
+            f"{script} does not support DRY_RUN=1, and would train; give verl's overrides, or a script that starts verl"
+        )
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     result = subprocess.run(
         ["bash", script, *overrides], env={**os.environ, "PATH": path, "DRY_RUN": "1"}, capture_output=True, text=True
@@ -79,5 +81,5 @@ def _of_script(script: Path, overrides: Sequence[str]) -> str:
         said = result.stderr.strip().splitlines() or [f"it ended with exit code {result.returncode}"]
         raise OptionsError(f"{script}: {said[-1].removeprefix('Error: ')}")
     if "algorithm:" not in result.stdout.splitlines():
-        raise OptionsError(f"{script} starts no verl, so it has no configuration of verl; give a script that does")
+        raise OptionsError(f"{script} does not start verl; give a script that does")
     return result.stdout

@@ -1,10 +1,11 @@
 # Makes any verl run train on CPU cores: sets EXTRA, an array of overrides that follow the run's own:
 #
 #   source examples/cpu/overlay.sh
-#   python -m verl.trainer.main_ppo "${YOUR_SETTINGS[@]}" "${EXTRA[@]}" "$@"
+#   python -m verl.trainer.main_ppo "${SETTINGS[@]}" "${EXTRA[@]}" "$@"
 #
 # The recipes source it themselves: OVERLAY=examples/cpu/overlay.sh bash examples/run_r1_distill_qwen_1_5b_fsdp.sh
-# NGPUS: how many ranks. Of the run's own overrides it reads those in the arrays SETTINGS and BACKEND, and in "$@".
+# NGPUS: how many ranks. Of the run's own overrides it reads those in the arrays SETTINGS and BACKEND, and in "$@"; if
+# none says how many ranks vLLM has, it has one.
 NGPUS=${NGPUS:-1}
 
 export VERL_PLATFORM=cpu            # turns on verl_cpu in every process
@@ -40,8 +41,8 @@ EXTRA=(
     actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes=64
 )
 # vLLM's one rank computes in the engine's own process, which saves the start of another. vLLM's CPU platform makes "mp" of
-# the name "uni", because ranks that share a process would share OpenMP's threads; one rank with one thread shares nothing.
-# Removed by: vLLM accepting "uni" where there is one rank.
+# the name "uni", because it could not set OpenMP's variables in a process that runs; here they are set above, before it starts.
+# Removed by: vLLM accepting "uni" where OMP_NUM_THREADS is set.
 ranks=1
 [[ "${SETTINGS[*]:-} $*" =~ .*rollout\.tensor_model_parallel_size=([0-9]+) ]] && ranks=${BASH_REMATCH[1]} # the last one
 [ "$ranks" != 1 ] || EXTRA+=(

@@ -28,7 +28,7 @@ def activate() -> None:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     # A run starts a dozen processes, and each imports for ten seconds. The garbage collector, at its usual threshold,
-    # would take a fifth of that to look at objects which all stay. Later it only means larger and rarer collections.
+    # would take a fifth of that to look at objects which all stay. Later this threshold only means rarer collections.
     gc.set_threshold(50_000)
     install_when_imported()
 

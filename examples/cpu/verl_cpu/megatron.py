@@ -1,7 +1,7 @@
 """Megatron-core 0.16.1 and mbridge 0.15.1 without CUDA, TransformerEngine or Apex; the list is in patches.py.
 
 Megatron-core's own "local" layers, in plain torch, do the computation. A TransformerEngine that runs on a CPU would
-remove every patch below that names nothing else.
+remove every patch below that has no "Removed by" of its own.
 """
 
 import copy
