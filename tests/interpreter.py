@@ -1,4 +1,4 @@
-"""Starts Python and scripts, for tests whose subject is a process of its own, or a release that is not installed."""
+"""Starts Python, the scripts and the command, in this environment or with another release; and waits."""
 
 import os
 import re

@@ -13,7 +13,7 @@ export PATH=$venv/bin:$PATH
 ruff check .
 ruff format --check .
 mypy
-# Two processes; all tests of a file run in the same one, and conftest.py has the longest files start first. One thread in each:
-# several that wait for each other would spin where there is no core for all.
+# Two processes; all tests of a file run in the same one, and conftest.py has the longest files start first. Each has one
+# thread: several that wait for each other would spin where there is no core for all.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 python -m pytest -n 2 --dist loadfile --no-loadscope-reorder "$@"

@@ -40,9 +40,9 @@ EXTRA=(
     "+actor_rollout_ref.rollout.engine_kwargs.vllm.compilation_config={cudagraph_mode: NONE}"
     actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes=64
 )
-# vLLM's one rank computes in the engine's own process, which saves the start of another. vLLM's CPU platform makes "mp" of
-# the name "uni", because it could not set OpenMP's variables in a process that runs; here they are set above, before it starts.
-# Removed by: vLLM accepting "uni" where OMP_NUM_THREADS is set.
+# vLLM's one rank computes in the engine's own process, which saves the start of another. It is named by its class, because
+# vLLM's CPU platform takes "mp" for the name "uni": it cannot set OpenMP's variables in a process that already runs. They
+# are set above. Removed by: vLLM accepting "uni" where OMP_NUM_THREADS is set.
 ranks=1
 [[ "${SETTINGS[*]:-} $*" =~ .*rollout\.tensor_model_parallel_size=([0-9]+) ]] && ranks=${BASH_REMATCH[1]} # the last one
 [ "$ranks" != 1 ] || EXTRA+=(

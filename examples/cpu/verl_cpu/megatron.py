@@ -71,7 +71,8 @@ def _pretend_cuda() -> None:
 def random_state_of_the_cpu(random: ModuleType) -> None:
     """The state of the CPU's generator in place of CUDA's.
 
-    Why: model-parallel dropout and initialisation switch it, and there is none. Removed by: the same as above.
+    Why: model-parallel dropout and initialisation save and restore CUDA's state. Removed by: Megatron-core asking for a
+    device.
     """
     import torch
 
