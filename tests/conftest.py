@@ -63,14 +63,18 @@ def temporary_files(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def packages(request) -> Callable[..., Path]:
-    """Installs packages that the environment does not have into a folder in pytest's cache, without what they need."""
+    """Installs packages that the environment does not have into a folder in pytest's cache, without what they need.
+
+    What comes as source is built in an environment of its own (``--use-pep517``), as in examples/openrlhf/cpu/install.sh.
+    pip's older way runs its setup.py beside the packages of this environment, and DeepSpeed's fails where it finds torch.
+    """
 
     def install(*wanted: str, **environment: str) -> Path:
         folder = request.config.cache.mkdir(wanted[0].replace("==", "-"))
         done = folder / "installed"
         if not done.exists() or done.read_text() != " ".join(wanted):
-            pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--upgrade", "--target", folder, *wanted]
-            subprocess.run(pip, env=os.environ | environment, check=True, timeout=300)
+            pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--use-pep517", "--upgrade"]
+            subprocess.run([*pip, "--target", folder, *wanted], env=os.environ | environment, check=True, timeout=300)
             done.write_text(" ".join(wanted))
         return folder
 
