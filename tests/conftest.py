@@ -16,9 +16,37 @@ from beartype import BeartypeConf, beartype
 ROOT = Path(__file__).parent.parent
 WITHIN_A_TEST = "PYTEST_CURRENT_TEST" in os.environ  # which runs this file's tests under another release
 
-# test_trl_releases.py and test_openrlhf_releases.py run these where there are releases.
-OF_HOSTS = {"trl": ["test_trl.py", "test_trl_rewards.py", "test_trl_examples.py"], "openrlhf": ["test_openrlhf.py"]}
-collect_ignore = [file for host, files in OF_HOSTS.items() if not importlib.util.find_spec(host) for file in files]
+# The tests that a package is needed for. They are left out where it is missing: test_trl_releases.py and
+# test_openrlhf_releases.py run those of TRL and OpenRLHF, each beside a release. The extra "dev" has no verl.
+NEEDED_BY = {
+    "trl": ["test_trl.py", "test_trl_rewards.py", "test_trl_examples.py"],
+    "openrlhf": ["test_openrlhf.py"],
+    "verl": [
+        "test_boundary.py",
+        "test_doctor.py",
+        "test_e2e.py",
+        "test_engines.py",
+        "test_evaluation.py",
+        "test_install.py",
+        "test_openrlhf_examples.py",
+        "test_openrlhf_releases.py",
+        "test_openrlhf_training.py",
+        "test_patches.py",
+        "test_plugin.py",
+        "test_recipes.py",
+        "test_resume.py",
+        "test_run_folder.py",
+        "test_sizes.py",
+        "test_study.py",
+        "test_swift.py",
+        "test_trl_releases.py",
+        "test_verl.py",
+        "test_verl_releases.py",
+    ],
+}
+collect_ignore = [
+    file for package, files in NEEDED_BY.items() if not importlib.util.find_spec(package) for file in files
+]
 
 pytest.register_assert_rewrite("e2e", "trainers")
 check = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is a float, as it is for mypy
@@ -65,8 +93,8 @@ def temporary_files(tmp_path_factory):
 def packages(request) -> Callable[..., Path]:
     """Installs packages that the environment does not have into a folder in pytest's cache, without what they need.
 
-    What comes as source is built in an environment of its own (``--use-pep517``), as in examples/openrlhf/cpu/install.sh.
-    pip's older way runs its setup.py beside the packages of this environment, and DeepSpeed's fails where it finds torch.
+    What comes as source is built in an environment of its own (``--use-pep517``), as examples/openrlhf/cpu/install.sh
+    does it. pip's older way runs setup.py beside the packages of this environment, and DeepSpeed's fails beside torch.
     """
 
     def install(*wanted: str, **environment: str) -> Path:

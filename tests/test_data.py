@@ -228,9 +228,9 @@ def test_what_the_hub_refuses(tmp_path, listens):
 
 def test_verls_dataset_reads_the_papers_data(tmp_path):
     """The real data, of which the training set is cut to 400 rows."""
+    RLHFDataset = pytest.importorskip("verl.utils.dataset.rl_dataset", reason="needs verl").RLHFDataset
     from omegaconf import OmegaConf
     from transformers import AutoTokenizer
-    from verl.utils.dataset.rl_dataset import RLHFDataset
 
     if not COPIES.is_dir():
         pytest.skip("needs local copies of the benchmarks, see README")

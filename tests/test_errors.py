@@ -5,8 +5,6 @@ import re
 from pathlib import Path
 
 import pytest
-from ray import cloudpickle
-from ray.exceptions import RayTaskError
 
 import cw_plugin
 from cw_plugin.errors import CWGRPOError, NonFiniteError, how_to_install
@@ -18,12 +16,19 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
-def test_pickle_and_ray_keep_message_and_attributes(error):
+def test_pickle_keeps_message_and_attributes(error):
     error.where = "set later"
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error) and str(copy) == str(error) and copy.args == error.args
     assert vars(copy) == vars(error) and copy.where == "set later"
-    # What ray.get raises: the worker's error, pickled, as an instance of its class too.
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_ray_keeps_message_and_attributes(error):
+    """What ray.get raises: the worker's error, pickled, as an instance of its class too."""
+    cloudpickle = pytest.importorskip("ray.cloudpickle", reason="needs Ray")
+    from ray.exceptions import RayTaskError
+
     raised = cloudpickle.loads(cloudpickle.dumps(RayTaskError("fail", "its traceback", error))).as_instanceof_cause()
     assert isinstance(raised, type(error)) and type(raised.cause) is type(error) and str(raised.cause) == str(error)
     assert all(getattr(raised, name) == value for name, value in vars(error).items())
