@@ -13,10 +13,10 @@ logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # that it 
 import matplotlib  # noqa: E402
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
-from cycler import cycler  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.lines import Line2D  # noqa: E402
+from matplotlib.rcsetup import cycler  # noqa: E402
 from matplotlib.ticker import FuncFormatter, MaxNLocator  # noqa: E402
 
 from cw_plugin.files import write_whole  # noqa: E402

@@ -113,7 +113,7 @@ class GradingPool:
                     elif not started and (is_last or code > 0):  # the code of a killed process is negative
                         raise GradingError(
                             f"no grading process starts (exit code {code}); check that the machine has free memory and "
-                            f"that {sys.executable} has math-verify: {how_to_install('data')}"
+                            f"that {sys.executable} has math-verify: {how_to_install('reward')}"
                         ) from None
                     elif is_last:
                         grade = Grade(failure=f"Grading processes ended on it for {limit:g} s (exit code {code}).")
