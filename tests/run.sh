@@ -10,9 +10,7 @@ venv=${VENV:-$PWD/.venv}
 bash examples/cpu/install.sh "$venv"
 export PATH=$venv/bin:$PATH
 
-ruff check .
-ruff format --check .
-mypy
+bash tests/lint.sh
 # Two processes; all tests of a file run in the same one, and conftest.py has the longest files start first. Each has one
 # thread: several that wait for each other would spin where there is no core for all.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}

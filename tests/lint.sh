@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Lint, formatting, types, which way imports go, and the workflows of continuous integration. Needs the extra dev.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+ruff check .
+ruff format --check .
+mypy
+lint-imports
+zizmor --offline --quiet .github
