@@ -26,13 +26,13 @@ class NonFiniteError(CWGRPOError, ValueError):
     """Values of a valid token are NaN or infinite, or its weighted advantage is.
 
     Attributes:
-        what: which values.
+        what: which values; if there are several, the first in CAUSES.
         rows: indices of the offending rows in the batch that was passed in.
     """
 
     CAUSES: ClassVar = {
-        "advantages": "The reward of a response was not a finite number; check the reward function.",
         "log_probs": "It comes from the model's forward pass; check gradient norm and learning rate of earlier steps.",
+        "advantages": "The reward of a response was not a finite number; check the reward function.",
         "weighted advantages": "Rewards or log-probs are too large to be weighed; check the reward function.",
     }
 

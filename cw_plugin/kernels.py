@@ -8,15 +8,16 @@ For example, a kernel three times as wide as the paper's, and one on the positiv
     def positive(z):
         return (-z.clamp(min=0) ** 2 / 2).exp()
 
-A kernel gets the tokens of one group, as a tensor (N,), and returns their weights before normalisation in the
-same shape, finite and not negative. z is 0 for all tokens of a group whose covariances do not differ.
+A kernel gets the tokens of one group, as a tensor (N,) on the CPU, whatever the model is on: float32, or float64 for
+log-probs of float64. It returns their weights before normalisation in the same shape, finite and not negative. z is 0
+for all tokens of a group whose covariances do not differ.
 """
 
 import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cw_plugin.errors import OptionsError
+from cw_plugin.errors import OptionsError, first_line
 
 if TYPE_CHECKING:  # options.py, which reads this, must not load torch
     from torch import Tensor
@@ -48,11 +49,17 @@ def checked(kernel: str | Kernel) -> Kernel:
     def weights(z: "Tensor") -> "Tensor":
         if not z.isfinite().all():
             return z  # reweight refuses the log-probs or advantages that it comes from
-        w = function(z.clone())
-        if getattr(w, "shape", None) != z.shape:
-            got = f"shape {tuple(w.shape)}" if hasattr(w, "shape") else f"a {type(w).__name__}"
+        try:
+            w = function(z.clone())
+        except Exception as error:
+            raised = f"{type(error).__name__}: {first_line(error)}"
+            raise OptionsError(
+                f"kernel={name!r} raised {raised}; mend it for z, a tensor of shape {tuple(z.shape)} on the CPU"
+            ) from error
+        if not isinstance(w, type(z)) or w.shape != z.shape:
+            got = f"shape {tuple(w.shape)}" if isinstance(w, type(z)) else f"a {type(w).__name__}"
             raise OptionsError(f"kernel={name!r} returned {got}; return one weight for each of z's {len(z)} values")
-        w = w.to(z.dtype)
+        w = w.to(z)
         if (wrong := ~w.isfinite() | (w < 0)).any():
             at = int(wrong.nonzero()[0])
             raise OptionsError(

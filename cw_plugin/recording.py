@@ -31,6 +31,7 @@ class Batch:
         advantages, rewards: one per response; advantages are those before the weights.
         group: the number of each row's prompt group, from 0.
         sequences: returns the token ids of prompt and response for some rows; padding tokens may be in them.
+        groups, tokens: how many the whole batch has, if these rows are a part of it.
     """
 
     log_probs: Float[Tensor, "rows time"]
@@ -39,13 +40,16 @@ class Batch:
     group: Int[Tensor, " rows"]
     rewards: Float[Tensor, " rows"]
     sequences: Callable[[Sequence[int]], Iterable[tuple[Tensor, Tensor]]]
+    groups: int | None = None
+    tokens: int | None = None
 
 
 class TokenFiles:
     """Writes ``tokens/step_000050.parquet``: a row for each token of a step, with what the weights did to it.
 
     A step of up to :data:`LIMIT` tokens is written as a whole. Of a larger one, prompt groups are drawn at random, with
-    the step as seed, until the next would exceed the limit. Groups are never cut.
+    the step as seed, until the next would exceed the limit. Groups are never cut. TRL and ms-swift draw from the groups
+    of the first process, unless groups lie across processes.
 
     Columns: ``group``, ``row`` and ``position`` in the batch; ``token_id`` and its ``text``; ``log_prob`` in nats; the
     ``advantage`` before the weights; ``covariance`` (c); ``kernel`` (the Gaussian w, also if the option kernel is
@@ -118,8 +122,8 @@ class TokenFiles:
             "step": str(step),
             "scope": self._options.scope,
             "kernel": self._options.kernel,
-            "groups": str(len(group[sizes > 0].unique())),
-            "tokens": str(int(sizes.sum())),
+            "groups": str(batch.groups or len(group[sizes > 0].unique())),
+            "tokens": str(batch.tokens or int(sizes.sum())),
             "prompts": json.dumps(prompts),
         }
         table = pa.table(arrays).replace_schema_metadata(metadata)

@@ -5,7 +5,6 @@ A plugin cannot add flags to ms-swift's command line, so the options are environ
 """
 
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ from swift.rlhf_trainers import GRPOTrainer
 
 from cw_plugin.errors import HostError, OptionsError
 from cw_plugin.options import Options
-from cw_plugin.processes import gather, is_due, joined, reweight_over_processes
-from cw_plugin.recording import Batch, TokenFiles
+from cw_plugin.processes import joined, log, record, reweight_over_processes
+from cw_plugin.recording import TokenFiles
 
 TESTED = "4.6.0"
 
@@ -25,7 +24,7 @@ TESTED = "4.6.0"
 class CWGRPOTrainer(GRPOTrainer):
     """ms-swift's GRPOTrainer whose advantages, (B, T) there, are multiplied by the paper's weights.
 
-    Weights are computed once for a generation batch, over the prompt groups of all processes, from ms-swift's own
+    Weights are computed once for a generation batch, over whole prompt groups, from ms-swift's own
     ``old_per_token_logps``. Refused are the Liger loss, ratios for a whole response (importance_sampling_level
     sequence), the losses real and fipo (these unless the kernel is none), sequence parallelism, a teacher, and a
     changing number of responses.
@@ -75,27 +74,22 @@ class CWGRPOTrainer(GRPOTrainer):
             mask = mask * ~torch.cat([batch.truncated_mask for batch in batches])[:, None]
         log_probs = joined([batch.old_per_token_logps for batch in batches])
         advantages = torch.cat([batch.advantages[:, 0] for batch in batches])  # the same for all tokens of a response
-        weighted, statistics, everyone = reweight_over_processes(self, log_probs, advantages, mask)
+        weighted, sums = reweight_over_processes(self, log_probs, advantages, mask)
         if self._cw_options.kernel != "none":
             parts = weighted.split([len(batch.advantages) for batch in batches])
             for batch, part in zip(batches, parts, strict=True):
                 batch.advantages = part[:, : batch.advantages.shape[1]]
-        for name, value in {**vars(statistics), "seconds": time.perf_counter() - started}.items():
-            self._metrics["train"][f"cw_grpo/{name}"].append(value)
-        # With padding_free, a micro-batch is one row of tokens, which a record cannot take apart.
-        if is_due(self) and not self.template.padding_free:
-            tokens = (joined([part(encoded) for encoded in batch_encoded_inputs]) for part in (_prompts, _responses))
-            prompts, responses = (gather(self.accelerator, values).cpu() - 1 for values in tokens)
-            if self.accelerator.is_main_process:
-                rewards = (self._rewards_per_func * self.reward_weights).nansum(-1)
-                sequences = partial(map, lambda row: (prompts[row][prompts[row] >= 0], responses[row]))
-                records = Batch(*everyone, rewards, sequences)
-                self._cw_files.write(self.state.global_step + 1, records, self.template.tokenizer)
+        log(self, sums, started)
+        if not self.template.padding_free:  # with it, a micro-batch is one row, which a record cannot take apart
+            prompts = joined([_prompts(encoded) for encoded in batch_encoded_inputs])
+            responses = joined([_responses(encoded) for encoded in batch_encoded_inputs])
+            rewards = (self._rewards_per_func * self.reward_weights).nansum(-1)
+            record(self, sums, log_probs, advantages, mask, rewards, prompts, responses, self.template.tokenizer)
 
 
 def _responses(encoded: dict[str, Any]) -> torch.Tensor:
-    """Token ids plus 1 of the columns that log-probs and mask have."""
-    return encoded["model_inputs"]["input_ids"][:, -encoded["grpo_batch"].completion_mask.shape[1] :] + 1
+    """Token ids of the columns that log-probs and mask have."""
+    return encoded["model_inputs"]["input_ids"][:, -encoded["grpo_batch"].completion_mask.shape[1] :]
 
 
 def _prompts(encoded: dict[str, Any]) -> torch.Tensor:

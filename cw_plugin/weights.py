@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from cw_plugin.errors import NonFiniteError
@@ -57,6 +57,64 @@ class CovarianceStatistics:
     covariance_min: float  # most negative c_it, 0 if none is negative
     extreme_gradient_share: float  # sum of A^2 (1 - pi)^2 over extreme tokens, divided by the sum over all tokens
     extreme_balance: float  # sum of c divided by the sum of |c|, both over extreme tokens; -1 to 1, 0 if there is none
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What the statistics are made of: sums over the valid tokens of one group, or of several groups added up."""
+
+    tokens: float = 0.0
+    groups: float = 0.0  # those with a valid token
+    reweighted_groups: float = 0.0  # those with sigma > 0
+    sigma: float = 0.0  # one for each group
+    w: float = 0.0
+    effective_tokens: float = 0.0  # (sum w)^2 / sum w^2, one for each group
+    downweighted_tokens: float = 0.0  # those with w < 0.5
+    c: float = 0.0
+    c_after: float = 0.0  # (log pi - mean(log pi)) w~ A
+    gradient: float = 0.0  # A^2 (1 - pi)^2
+    extreme_gradient: float = 0.0  # A^2 (1 - pi)^2 of extreme tokens
+    extreme_c: float = 0.0  # c of extreme tokens
+    extreme_abs_c: float = 0.0  # |c| of extreme tokens
+    # Not sums, but the smallest and the largest value; the range of c includes 0.
+    w_min: float = math.inf
+    c_min: float = 0.0
+    c_max: float = 0.0
+
+    def __add__(self, other: "Sums") -> "Sums":
+        added = {name: getattr(self, name) + getattr(other, name) for name in ADDED}
+        return Sums(
+            **added,
+            w_min=min(self.w_min, other.w_min),
+            c_min=min(self.c_min, other.c_min),
+            c_max=max(self.c_max, other.c_max),
+        )
+
+    def statistics(self) -> CovarianceStatistics:
+        """The statistics of all tokens that are summed here."""
+        if self.tokens == 0:
+            return CovarianceStatistics(**{field.name: 0.0 for field in fields(CovarianceStatistics)})
+        return CovarianceStatistics(
+            sigma=_ratio(self.sigma, self.reweighted_groups),
+            signal_share=self.reweighted_groups / self.groups,
+            weight_mean=self.w / self.tokens,
+            weight_min=self.w_min,
+            effective_sample_share=self.effective_tokens / self.tokens,
+            downweighted_share=self.downweighted_tokens / self.tokens,
+            covariance_before=self.c / self.tokens,
+            covariance_after=self.c_after / self.tokens,
+            covariance_max=self.c_max,
+            covariance_min=self.c_min,
+            extreme_gradient_share=_ratio(self.extreme_gradient, self.gradient),
+            extreme_balance=_ratio(self.extreme_c, self.extreme_abs_c),
+        )
+
+
+ADDED = tuple(field.name for field in fields(Sums) if field.name not in ("w_min", "c_min", "c_max"))
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
 
 
 def gaussian(z: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
@@ -90,9 +148,10 @@ def token_weights(
     z = c * (1 / sigma if sigma else 0.0)
     w = gaussian_w = gaussian(z)
     if kernel != "gaussian":
-        w = torch.ones_like(z) if kernel == "none" else checked(kernel)(z)
+        w = checked(torch.ones_like if kernel == "none" else kernel)(z)
     total = float(w.sum(dtype=torch.float64))
-    return TokenWeights(deviation, c, mean, sigma, gaussian_w, w, total, w * (len(w) / total))
+    to_mean_1 = len(w) / total if total else math.nan  # every w is 0 if c is too large for its dtype
+    return TokenWeights(deviation, c, mean, sigma, gaussian_w, w, total, w * to_mean_1)
 
 
 def _centred(values: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
@@ -101,7 +160,6 @@ def _centred(values: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
     return values.sub_(values.sum() / len(values))
 
 
-@torch.no_grad()
 def reweight(
     log_probs: Float[Tensor, "rows time"],
     advantages: Float[Tensor, " rows"] | Float[Tensor, "rows time"],
@@ -111,87 +169,127 @@ def reweight(
 ) -> tuple[Float[Tensor, "rows time"], CovarianceStatistics]:
     """w~ A of every token.
 
+    Tensors may live on any device. Log-probs, advantages and mask are copied to the CPU once, where the weights are
+    computed, and the result is copied back once.
+
     Args:
         log_probs: log pi of each sampled token, in nats. Values where ``response_mask`` is 0 do not matter.
         advantages: one for each response, as in GRPO, or one for each token.
         response_mask: nonzero where a token belongs to the response, of any dtype. Holes are allowed.
         group: a number for each row, the same for all responses to a prompt; ``None`` makes the batch one group.
         kernel: "gaussian"; "none", which gives every token weight 1, with the same statistics; "module:function"; or a
-            function from z = c / sigma to w. It gets one group's tokens at a time, as a tensor (N,).
+            function from z = c / sigma to w. It gets one group's tokens at a time, as a tensor (N,) on the CPU.
 
     Returns:
-        The reweighted advantages (float32; float64 for float64 log-probs), 0 where the mask is 0, and the statistics.
+        The reweighted advantages (float32; float64 for float64 log-probs) on the device of ``log_probs``, 0 where the
+        mask is 0, and the statistics.
 
     Raises:
-        NonFiniteError: a valid token has a NaN or infinite log-prob or advantage, or they are so large that their
-            weights are not finite; the message names the rows.
-        OptionsError: there is no such kernel, or it returns what cannot be a weight.
+        NonFiniteError: the weighted advantage of a valid token is NaN or infinite, because its log-prob or advantage
+            is, or because they are too large; the message names the rows.
+        OptionsError: there is no such kernel, it fails, or it returns what cannot be a weight.
         ValueError: shapes that do not belong together.
     """
+    weighted, sums = reweight_and_sum(log_probs, advantages, response_mask, group, kernel)
+    return weighted, sums.statistics()
+
+
+@torch.no_grad()
+def reweight_and_sum(
+    log_probs: Float[Tensor, "rows time"],
+    advantages: Float[Tensor, " rows"] | Float[Tensor, "rows time"],
+    response_mask: Shaped[Tensor, "rows time"],
+    group: Int[Tensor, " rows"] | None,
+    kernel: str | Kernel,
+) -> tuple[Float[Tensor, "rows time"], Sums]:
+    """As :func:`reweight`, but with the sums that the statistics are made of: several processes can add up theirs."""
     group = torch.zeros(len(log_probs), dtype=torch.long) if group is None else group.cpu()
+    _check_shapes(log_probs, advantages, response_mask, group)
+    device, dtype = log_probs.device, torch.promote_types(log_probs.dtype, torch.float32)
+    x_of_batch, a_of_batch = log_probs.cpu().to(dtype).numpy(), advantages.cpu().to(dtype).numpy()
+    valid_of_batch = response_mask.bool().cpu().numpy()
+    result = np.zeros(log_probs.shape, x_of_batch.dtype)
+    sums, refused = Sums(), []
+    for rows in _rows_of_groups(group):
+        valid = valid_of_batch[rows]
+        if not valid.any():
+            continue
+        x, a = _take(x_of_batch[rows], valid), _take(a_of_batch[rows], valid)
+        tokens = token_weights(x, a, kernel)
+        weighted = tokens.weight * a
+        if weighted.isfinite().all():
+            result[rows] = _put(weighted, valid)
+            sums += _sums(x, a, tokens, weighted)
+        else:
+            refused.append(rows)
+    if refused:
+        raise _non_finite(x_of_batch, a_of_batch, valid_of_batch, np.sort(np.concatenate(refused)))
+    return torch.from_numpy(result).to(device), sums
+
+
+def _check_shapes(log_probs: Tensor, advantages: Tensor, response_mask: Tensor, group: Tensor) -> None:
     shape, by_row = log_probs.shape, log_probs.shape[:1]
     given = [tuple(values.shape) for values in (log_probs, advantages, response_mask, group)]
     if len(shape) != 2 or given[1] not in (shape, by_row) or given[2:] != [shape, by_row]:
         shapes = "log_probs {}, advantages {}, response_mask {} and group {}".format(*given)
         raise ValueError(f"{shapes} do not fit; give (rows, time), (rows,) or (rows, time), (rows, time) and (rows,)")
-    every_valid = response_mask.bool()
-    booleans = every_valid.cpu().numpy()  # NumPy counts them ten times faster
-    lengths, holes = torch.from_numpy(booleans.sum(1)), (booleans[:, 1:] > booleans[:, :-1]).any()
-    advantages = advantages[:, None].expand(shape) if advantages.ndim == 1 else advantages
-    dtype = torch.promote_types(log_probs.dtype, torch.float32)
-    # NumPy, whose dtypes have PyTorch's names, asks for huge pages, which the first write fills three times faster.
-    cpu = log_probs.is_cpu
-    result = torch.from_numpy(np.zeros(shape, str(dtype)[6:])) if cpu else log_probs.new_zeros(shape, dtype=dtype)
-    sums, rows_of = [], []  # of each group with a token
-    for rows in group.argsort(stable=True).split(group.unique(return_counts=True)[1].tolist()):
-        if not any(counts := lengths[rows].tolist()):
-            continue
-        # Where each row's tokens stand: positions if there are holes, else a slice, which is copied faster.
-        places = [every_valid[row].nonzero()[:, 0] for row in rows] if holes else map(slice, counts)
-        at: list = list(zip(rows.tolist(), places, strict=True))
-        x, a = (torch.cat([values[place] for place in at]).to(dtype) for values in (log_probs, advantages))
-        deviation, c, mean, sigma, gaussian_w, w, total, weight = token_weights(x, a, kernel)
-        weighted = weight.mul_(a)
-        for place, part in zip(at, weighted.split(counts), strict=True):
-            result[place] = part
-        extreme = torch.lt(gaussian_w, 0.5, out=torch.empty_like(w))
-        c_range, after = torch.aminmax(c), float(weighted.double() @ deviation)
-        w_sums = [w.square().sum(), w.min(), (extreme if w is gaussian_w else w < 0.5).sum().to(dtype)]
-        gradient = (x * _LOG2_E).exp2_().sub_(1).mul_(a).square_()  # A^2 (1 - pi)^2
-        extreme_sums = [gradient.sum(), gradient.mul_(extreme).sum(), c.mul_(extreme).sum(), c.abs_().sum()]
-        sums.append([len(x), mean, sigma, total, after, *torch.stack([*c_range, *w_sums, *extreme_sums]).tolist()])
-        rows_of.append(rows)
-    if not sums:
-        return result, CovarianceStatistics(*[0.0] * len(fields(CovarianceStatistics)))
-    found = torch.tensor(sums, dtype=torch.float64)
-    if not (finite := found.isfinite().all(1)).all():
-        rows = torch.cat([rows for rows, well in zip(rows_of, finite, strict=True) if not well])
-        raise _non_finite(log_probs, advantages, every_valid, rows.sort().values)
 
-    n, means, sigmas, w_sum, afters, c_min, c_max, w_squares, w_min, low, *extreme_sums = found.unbind(1)
-    gradient, extreme_gradient, extreme_c, extreme_size = (values.sum() for values in extreme_sums)
-    statistics = (
-        sigmas.sum() / (sigmas > 0).sum().clamp(min=1),
-        (sigmas > 0).double().mean(),
-        w_sum.sum() / n.sum(),
-        w_min.min(),
-        (w_sum.square() / w_squares).sum() / n.sum(),
-        low.sum() / n.sum(),
-        means @ n / n.sum(),
-        afters.sum() / n.sum(),
-        c_max.max().clamp(min=0),
-        c_min.min().clamp(max=0),
-        extreme_gradient / gradient if gradient else gradient,
-        extreme_c / extreme_size if extreme_size else extreme_size,
+
+def _rows_of_groups(group: Int[Tensor, " rows"]) -> list[np.ndarray]:
+    """The rows of each group, in ascending order."""
+    sizes = group.unique(return_counts=True)[1].tolist()
+    return [rows.numpy() for rows in group.argsort(stable=True).split(sizes)]
+
+
+def _take(
+    values: Float[np.ndarray, " rows"] | Float[np.ndarray, "rows time"], valid: Bool[np.ndarray, "rows time"]
+) -> Float[Tensor, " N"]:
+    """The values of the valid tokens, row after row; ``values`` has one for each row, or one for each token.
+
+    NumPy takes values at a mask, and puts them there, several times faster than PyTorch.
+    """
+    return torch.from_numpy(values.repeat(valid.sum(1)) if values.ndim == 1 else values[valid])
+
+
+def _put(tokens: Float[Tensor, " N"], valid: Bool[np.ndarray, "rows time"]) -> Float[np.ndarray, "rows time"]:
+    """The rows of which :func:`_take` would take these tokens, 0 where no token is valid."""
+    rows = np.zeros(valid.shape, tokens.numpy().dtype)
+    rows[valid] = tokens.numpy()
+    return rows
+
+
+def _sums(x: Float[Tensor, " N"], a: Float[Tensor, " N"], tokens: TokenWeights, weighted: Float[Tensor, " N"]) -> Sums:
+    """The sums of one group, from its log-probs, its advantages, and the quantities and ``w~ A`` of its tokens."""
+    c, w = tokens.c, tokens.w
+    c_min, c_max = c.aminmax()
+    extreme = (tokens.gaussian < 0.5).to(c.dtype)  # 1 or 0, by which PyTorch multiplies faster than by a boolean
+    gradient = (x * _LOG2_E).exp2_().sub_(1).double().mul_(a).square_()  # float32 would overflow at an A of 1e19
+    extreme_c = c * extreme
+    return Sums(
+        tokens=len(c),
+        groups=1,
+        reweighted_groups=1 if tokens.sigma > 0 else 0,
+        sigma=tokens.sigma,
+        w=tokens.total,
+        effective_tokens=len(c) ** 2 / float(tokens.weight.square().sum()),  # w~ sums to len(c)
+        downweighted_tokens=float(torch.count_nonzero(w < 0.5)),
+        c=tokens.mean * len(c),
+        c_after=float(tokens.deviation @ weighted.double()),
+        gradient=float(gradient.sum()),
+        extreme_gradient=float(gradient @ extreme.double()),
+        extreme_c=float(extreme_c.sum()),
+        extreme_abs_c=float(extreme_c.abs().sum()),
+        w_min=float(w.min()),
+        c_min=min(float(c_min), 0.0),
+        c_max=max(float(c_max), 0.0),
     )
-    return result, CovarianceStatistics(*map(float, statistics))
 
 
-def _non_finite(log_probs: Tensor, advantages: Tensor, every_valid: Tensor, rows: Tensor) -> NonFiniteError:
-    """The error that names the rows, of those in groups whose weights are not finite."""
-    valid = every_valid[rows]
-    for name, values in (("log_probs", log_probs), ("advantages", advantages)):
-        wrong = (valid & ~values[rows].isfinite()).any(1)
+def _non_finite(log_probs: np.ndarray, advantages: np.ndarray, valid: np.ndarray, rows: np.ndarray) -> NonFiniteError:
+    """The error that names the rows, of those in groups whose weighted advantages are not finite."""
+    of_tokens = advantages if advantages.ndim == 2 else advantages[:, None]
+    for name, values in (("log_probs", log_probs), ("advantages", of_tokens)):
+        wrong = (valid[rows] & ~np.isfinite(values[rows])).any(1)
         if wrong.any():
             return NonFiniteError(name, rows[wrong].tolist())
-    return NonFiniteError("weighted advantages", rows[valid.any(1)].tolist())
+    return NonFiniteError("weighted advantages", rows[valid[rows].any(1)].tolist())

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from pretend_device import DEVICE, Pretend, on_device
 from reference import mean, reference_advantages
 
 from cw_plugin.errors import NonFiniteError, OptionsError
@@ -183,17 +184,30 @@ def test_huge_log_probs_are_weighed_not_left_at_weight_one(huge):
     assert statistics.signal_share == 1
 
 
-@pytest.mark.parametrize("name", ["log_probs", "advantages"])
-def test_values_whose_weighted_advantage_is_not_finite_are_refused_by_group(name):
+def test_values_whose_weighted_advantage_is_not_finite_are_refused_by_group():
     log_probs, advantages, mask, group = random_batch(16)
     mine = group == 3
-    if name == "log_probs":
-        log_probs[mine] += 3e38  # no probability, and its gradient is infinite
-    else:
-        advantages[mine] = advantages[mine].sign() * 3.4e38
+    advantages[mine] = advantages[mine].sign() * 3.4e38
     with pytest.raises(NonFiniteError, match="weighted advantages: NaN or infinite") as raised:
         reweight(log_probs, advantages, mask, group)
     assert raised.value.rows == (mine & mask.any(1)).nonzero()[:, 0].tolist()
+
+
+def test_covariances_too_large_for_their_dtype_are_refused_not_divided_by_zero():
+    """Every c is infinite in float32, so every w is 0."""
+    log_probs, advantages = torch.tensor([[-6e30, -5e30], [-1e30, 0]]), torch.tensor([1e10, -1e10])
+    with pytest.raises(NonFiniteError, match="weighted advantages: NaN or infinite"):
+        reweight(log_probs, advantages, torch.ones(2, 2))
+
+
+def test_a_statistic_that_is_too_large_refuses_no_batch():
+    """A^2 is infinite in float32, and every weighted advantage is finite."""
+    log_probs, advantages, mask, group = random_batch(17)
+    expected, groups = loop(log_probs, 1e19 * advantages, mask, group)
+    reweighted, statistics = reweight(log_probs, 1e19 * advantages, mask, group)
+    torch.testing.assert_close(reweighted.double(), expected, rtol=1e-6, atol=1e12)
+    share = statistics_of(groups)["extreme_gradient_share"]
+    assert statistics.extreme_gradient_share == pytest.approx(share, rel=1e-6)
 
 
 @pytest.mark.parametrize(("vocabulary", "tolerance"), [(2, 1e-5), (64, 0.03)])
@@ -245,6 +259,8 @@ def test_a_kernel_of_ones_own_gets_c_over_sigma_and_its_weights_are_normalised()
     [
         (lambda z: z[:-1], r"returned shape \(.*; return one weight for each"),
         (lambda z: 1.0, "returned a float"),
+        (lambda z: z.numpy(), "returned a ndarray"),
+        (lambda z: z[len(z)], r"raised IndexError: index .* mend it for z, a tensor of shape \(\d+,\) on the CPU"),
         (lambda z: z, r"returned -\S+ at z=-\S+; weights must be finite and not negative"),
         (lambda z: z / 0, "weights must be finite"),
         (lambda z: 0 * z, "returned 0 for all"),
@@ -289,3 +305,47 @@ def test_entropy_changes_by_minus_eta_times_the_covariance(kernel):
     eta = 1e-4  # first order: what is left falls with eta
     change = entropy(torch.softmax(policy.log() + eta * weighted, 0)) - entropy(policy)
     assert change == pytest.approx(-eta * covariance, rel=1e-3)
+
+
+def cauchy(z: torch.Tensor) -> torch.Tensor:
+    """A kernel that builds a tensor on PyTorch's default device."""
+    return torch.ones(len(z)) / (1 + z.square())
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "none", cauchy])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("groups", [1, 7])
+def test_on_a_device_weights_are_those_of_the_cpu_and_each_tensor_is_copied_once(kernel, dtype, groups):
+    log_probs, advantages, mask, group = random_batch(20, groups)
+    batch = log_probs.to(dtype), advantages.to(dtype), mask, group
+    expected, statistics = reweight(*batch, kernel)
+    with Pretend() as device:
+        found, found_statistics = reweight(*on_device(batch[:3]), group, kernel)
+    assert found.device == DEVICE and torch.equal(found.memory, expected) and found_statistics == statistics
+    assert (device.downloads, device.uploads) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "kernel"),
+    [
+        (lambda x, a: x.__setitem__((3, 0), math.nan), "gaussian"),
+        (lambda x, a: x.__setitem__((3, 0), -math.inf), "none"),
+        (lambda x, a: a.__setitem__(3, math.inf), cauchy),
+        (lambda x, a: a.copysign_(torch.tensor(3.4e38)).mul_(3.4e38 / a.abs()), "gaussian"),
+        (lambda x, a: None, lambda z: z[:-1]),
+        (lambda x, a: None, lambda z: -cauchy(z)),
+        (lambda x, a: None, lambda z: z + on_device(z)),
+    ],
+)
+def test_on_a_device_a_batch_is_refused_in_the_words_of_the_cpu(change, kernel):
+    log_probs, advantages, mask, group = random_batch(21)
+    mask[3, 0] = True
+    change(log_probs, advantages)
+    with Pretend():
+        batches = (log_probs, advantages, mask, group), on_device((log_probs, advantages, mask, group))
+        said = []
+        for batch in batches:
+            with pytest.raises((NonFiniteError, OptionsError)) as raised:
+                reweight(*batch, kernel)
+            said.append(str(raised.value))
+    assert said[0] == said[1]

@@ -3,7 +3,6 @@
 import inspect
 import textwrap
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 from trl import GRPOTrainer
 
-from cw_plugin.processes import gather, is_due, reweight_over_processes
-from cw_plugin.recording import Batch, TokenFiles
+from cw_plugin.processes import log, record, reweight_over_processes
+from cw_plugin.recording import TokenFiles
 from cw_plugin.trl_integration.checks import check_settings, check_trl
 from cw_plugin.trl_integration.config import ArgumentsFile, options
 
@@ -21,9 +20,9 @@ from cw_plugin.trl_integration.config import ArgumentsFile, options
 class CWGRPOTrainer(GRPOTrainer):
     """GRPOTrainer whose advantages are multiplied by the paper's weights. It takes the arguments of GRPOTrainer.
 
-    Weights are computed once for a generation batch, over the prompt groups of all processes, before TRL shuffles and
-    splits it. So they do not depend on the number of processes, gradient accumulation, ``steps_per_generation``,
-    ``num_iterations`` or padding. Evaluation is TRL's.
+    Weights are computed once for a generation batch, over whole prompt groups, before TRL shuffles and splits it. So
+    they do not depend on the number of processes, gradient accumulation, ``steps_per_generation``, ``num_iterations``
+    or padding. Evaluation is TRL's.
 
     Log-probs are TRL's ``old_per_token_logps``, with dropout if the model has active dropout. If TRL does not compute
     them (one update per batch, without vLLM or its importance sampling), one more forward pass does, without dropout.
@@ -78,18 +77,14 @@ class CWGRPOTrainer(GRPOTrainer):
         first = self.accelerator.process_index * len(mask)  # of this process's rows
         mask = mask * ~self._cw_rewards[first : first + len(mask), None].isnan()
         # The responses to a prompt are consecutive rows of all processes' rows together, as in TRL's own advantages.
-        weighted, statistics, everyone = reweight_over_processes(self, log_probs, batch["advantages"], mask)
+        advantages = batch["advantages"]
+        weighted, sums = reweight_over_processes(self, log_probs, advantages, mask)
         if self._cw_options.kernel != "none":  # with "none", advantages stay TRL's own, bit for bit
             batch["advantages"] = weighted
-        for name, value in {**vars(statistics), "seconds": time.perf_counter() - started}.items():
-            self._metrics["train"][f"cw_grpo/{name}"].append(value)
-        if is_due(self):
-            names = ("prompt_ids", "prompt_mask", "completion_ids")
-            prompts, is_prompt, completions = (gather(self.accelerator, batch[name]).cpu() for name in names)
-            if self.accelerator.is_main_process:
-                sequences = partial(map, lambda row: (prompts[row][is_prompt[row] != 0], completions[row]))
-                records = Batch(*everyone, self._cw_rewards, sequences)
-                self._cw_files.write(self.state.global_step + 1, records, self.processing_class)
+        log(self, sums, started)
+        prompts, completions = (batch["prompt_ids"] + 1) * batch["prompt_mask"], batch["completion_ids"]
+        scores, tokenizer = self._cw_rewards, self.processing_class
+        record(self, sums, log_probs, advantages, mask, scores, prompts, completions, tokenizer)
         return batch
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Float[Tensor, "rows functions"]:

@@ -1,0 +1,97 @@
+"""One process of several, joined by gloo, for test_processes.py; its trainer has what our code asks of TRL's and
+ms-swift's. Each case is computed on the CPU, and on a device that accepts no tensor of the CPU in its messages.
+
+    python -m torch.distributed.run --nproc_per_node N process_group.py FOLDER
+"""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import pretend_device
+import pytest
+import torch
+from accelerate import Accelerator
+from pretend_device import Pretend, back, on_device
+from test_weights import random_batch
+
+from cw_plugin import processes
+from cw_plugin.errors import CWGRPOError
+from cw_plugin.options import Options
+
+RESPONSES = 4  # to a prompt
+WIDTH = 20
+CASES = {  # rows of each process, scope
+    "whole groups": (8, "group"),
+    "groups across processes": (6, "group"),
+    "scope batch": (8, "batch"),
+}
+FAULTS = ("NaN in two processes", "NaN and infinity", "too large", "kernel", "no memory")
+
+
+def whole_batch(rows: int) -> list[torch.Tensor]:
+    """Log-probs, advantages and mask of ``rows`` rows."""
+    return list(random_batch(30, groups=1, responses=rows, width=WIDTH)[:3])
+
+
+def of_process(values: torch.Tensor, rank: int, rows: int) -> torch.Tensor:
+    """The rows of a process, as narrow as they can be: each process pads its own."""
+    part = values[rank * rows : (rank + 1) * rows]
+    return part if values.ndim == 1 else part[:, : WIDTH - rank]
+
+
+def fails_in_the_last_process(z: torch.Tensor) -> torch.Tensor:
+    if torch.distributed.get_rank() == torch.distributed.get_world_size() - 1:
+        raise ValueError("not on this node")
+    return torch.ones(len(z))
+
+
+def put(fault: str, batch: list[torch.Tensor]) -> None:
+    """A fault into some rows of the last process, and of the first."""
+    log_probs, advantages, mask = batch
+    mask[[1, -2], 0] = True
+    if fault == "NaN in two processes":
+        log_probs[[1, -2], 0] = float("nan")
+    if fault == "NaN and infinity":
+        log_probs[-2, 0], advantages[1] = float("-inf"), float("nan")
+    if fault == "too large":
+        advantages[-4:] = torch.tensor([3.4e38, -3.4e38, 3.4e38, -3.4e38])
+
+
+def compute(accelerator: Accelerator, rows: int, scope: Any, fault: str, device: bool) -> Any:
+    """What this process gets: its rows and the statistics, or the error."""
+    rank, batch = accelerator.process_index, whole_batch(rows * accelerator.num_processes)
+    put(fault, batch)
+    kernel = "process_group:fails_in_the_last_process" if fault == "kernel" else "gaussian"
+    options = Options(scope, kernel)
+    trainer = SimpleNamespace(accelerator=accelerator, num_generations=RESPONSES, _cw_options=options)
+    mine = [of_process(values, rank, rows) for values in batch]
+    with pytest.MonkeyPatch.context() as patch:
+        if fault == "no memory" and rank == accelerator.num_processes - 1:
+            patch.setattr(processes, "reweight_and_sum", Mock(side_effect=MemoryError("for 8 GiB")))
+        try:
+            weighted, sums = processes.reweight_over_processes(trainer, *(on_device(mine) if device else mine))
+        except CWGRPOError as error:
+            return type(error).__name__, str(error)
+    assert weighted.device == (pretend_device.DEVICE if device else torch.device("cpu"))
+    return back(weighted), sums.statistics()
+
+
+def main(folder: Path) -> None:
+    accelerator = Accelerator(cpu=True)
+    found = {}
+    for device in (False, True):
+        with Pretend(), pytest.MonkeyPatch.context() as patch:
+            if device:
+                pretend_device.as_nccl(patch)
+            for case, (rows, scope) in CASES.items():
+                for fault in ("", *FAULTS):
+                    found[case, fault, device] = compute(accelerator, rows, scope, fault, device)
+    torch.save(found, folder / f"{accelerator.process_index}.pt")
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
