@@ -22,7 +22,7 @@ from cw_plugin.errors import CWGRPOError
 from cw_plugin.options import Options
 
 RESPONSES = 4  # to a prompt
-WIDTH = 20
+WIDTH, PADDING = 20, 2
 CASES = {  # rows of each process, scope
     "whole groups": (8, "group"),
     "groups across processes": (6, "group"),
@@ -32,12 +32,14 @@ FAULTS = ("NaN in two processes", "NaN and infinity", "too large", "kernel", "no
 
 
 def whole_batch(rows: int) -> list[torch.Tensor]:
-    """Log-probs, advantages and mask of ``rows`` rows."""
-    return list(random_batch(30, groups=1, responses=rows, width=WIDTH)[:3])
+    """Log-probs, advantages and mask of ``rows`` rows, whose last columns are padding."""
+    log_probs, advantages, mask, _ = random_batch(30, groups=1, responses=rows, width=WIDTH)
+    mask[:, -PADDING:] = False
+    return [log_probs, advantages, mask]
 
 
 def of_process(values: torch.Tensor, rank: int, rows: int) -> torch.Tensor:
-    """The rows of a process, as narrow as they can be: each process pads its own."""
+    """The rows of a process, which has padded them less than the first."""
     part = values[rank * rows : (rank + 1) * rows]
     return part if values.ndim == 1 else part[:, : WIDTH - rank]
 
