@@ -52,6 +52,11 @@ class OnDevice(torch.Tensor):
     def numpy(self, **_: Any) -> Any:
         raise TypeError(f"can't convert {DEVICE} device type tensor to numpy; use Tensor.cpu() first")
 
+    def __getitem__(
+        self, index: Any
+    ) -> torch.Tensor:  # PyTorch would put a list on the device, which the mode cannot see
+        return super().__getitem__(torch.tensor(index) if isinstance(index, list) else index)
+
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _run(func, args, kwargs or {})

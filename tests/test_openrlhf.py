@@ -26,6 +26,7 @@ from openrlhf.trainer.ppo_utils.experience import balance_experiences
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+from pretend_device import DEVICE, Pretend, back, on_device
 from pyarrow import parquet
 from ray import cloudpickle
 from reference import reference_advantages
@@ -291,6 +292,35 @@ def test_a_value_that_is_not_a_number_stops_the_run(actor, tmp_path, what, rows)
     with pytest.raises(NonFiniteError, match=f"{what}: NaN or infinite .* check") as caught:
         maker.compute_advantages_and_returns(made)
     assert caught.value.rows == rows
+
+
+def on_the_device(made: list[Any]) -> list[Any]:
+    copies = copy.deepcopy(made)
+    for experience in copies:
+        for name in ("sequences", "action_log_probs", "advantages", "action_mask", "rewards"):
+            setattr(experience, name, on_device(getattr(experience, name)))
+    return copies
+
+
+@pytest.mark.parametrize("scope", ["group", "batch"])
+def test_experiences_on_a_device_are_weighed_and_refused_as_on_the_cpu(plain, actor, tmp_path, monkeypatch, scope):
+    monkeypatch.setenv("CW_GRPO_SCOPE", scope)
+    maker = maker_of(settings(tmp_path))
+    maker.cw_grpo.step = 1  # which is recorded
+    made = plain(maker, experiences(maker, actor, turns=3))
+    there, not_a_number = on_the_device(made), on_the_device(made)
+    not_a_number[1].action_log_probs.memory[2, int(made[1].action_mask[2].int().argmax())] = float("nan")
+    maker.cw_grpo.reweight(made)
+    with Pretend():
+        maker.cw_grpo.reweight(there)
+        with pytest.raises(NonFiniteError, match=r"log_probs: NaN or infinite at a valid token of 1 row\(s\): 6\."):
+            maker.cw_grpo.reweight(not_a_number)
+    for experience, expected in zip(there, made, strict=True):
+        assert experience.advantages.device == DEVICE
+        assert torch.equal(back(experience.advantages), expected.advantages)
+        assert torch.equal(experience.info["cw_grpo/sigma"], expected.info["cw_grpo/sigma"])
+    on_cpu, on_it = (parquet.read_table(tmp_path / "tokens" / f"step_000001{part}.parquet") for part in ("", "-2"))
+    assert on_cpu == on_it
 
 
 def test_advantages_that_differ_within_a_response_are_refused(actor, tmp_path):

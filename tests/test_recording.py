@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import test_weights
 import torch
+from pretend_device import Pretend, on_device
 from reference import reference_advantages
 from token_records import files_in
 from transformers import AutoTokenizer
@@ -68,6 +69,17 @@ def test_a_record_holds_every_token_with_what_the_weights_did(tmp_path, scope, k
         assert row["covariance"] == pytest.approx(c, rel=1e-4, abs=1e-5)
         assert row["kernel"] == pytest.approx(w, abs=1e-4)
         assert row["weight"] == pytest.approx(weight if kernel == "gaussian" else 1, abs=1e-3)
+
+
+@pytest.mark.parametrize("scope", ["group", "batch"])
+def test_a_record_from_a_device_is_that_of_the_cpu(tmp_path, scope):
+    batch = random_batch(2)
+    expected = recorded(tmp_path / "cpu", batch, 1, scope)
+    with Pretend():
+        tensors = [batch.log_probs, batch.advantages, batch.response_mask, batch.group, batch.rewards]
+        there = Batch(*on_device(tensors), lambda rows: on_device(batch.sequences(rows)))
+        found = recorded(tmp_path / "device", there, 1, scope)
+    assert found.table == expected.table and found.prompts == expected.prompts
 
 
 def test_of_a_large_batch_whole_groups_are_drawn(tmp_path, monkeypatch):

@@ -16,8 +16,10 @@ import torch
 import trainers
 import verl
 from omegaconf import OmegaConf
+from pretend_device import DEVICE, Pretend, back, on_device
 from reference import reference_advantages
 from trainers import CW_GRPO, GRPO, HAS_V1, LEGACY, LOSS, advantages, logged, trainer_batch, validate, weighted
+from verl import DataProto
 from verl.trainer.ppo import core_algos
 from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
@@ -210,6 +212,43 @@ def test_loss_is_vanilla_on_reweighted_advantages(make, loss_agg_mode, corrected
     shown = logged(verls)
     assert shown["cw_grpo/sigma"] == verls["actor/cw_grpo/sigma"] and shown["actor/ppo_kl"] == verls["actor/ppo_kl"]
     assert not [name for name in shown if name.startswith("actor/cw_grpo")]
+
+
+@pytest.mark.parametrize("scope", ["group", "batch"])
+def test_on_a_device_the_estimator_is_that_of_the_cpu_and_refuses_in_its_words(make, scope):
+    data, keys = batch(make)
+    expected, metrics = advantages("cw_grpo", data, keys, algorithm(scope=scope)), logged({})
+    there = DataProto.from_dict(tensors=on_device(dict(data.batch)), non_tensors=data.non_tensor_batch)
+    with Pretend():
+        found = advantages("cw_grpo", there, keys, algorithm(scope=scope))
+        assert found.device == DEVICE and torch.equal(back(found), expected)
+        assert logged({}) | {"cw_grpo/seconds": 0} == metrics | {"cw_grpo/seconds": 0}
+        for where, what in (("old_log_probs", "log_probs"), ("token_level_rewards", "advantages")):
+            there.batch[where][7, 0] = float("nan")
+            with pytest.raises(NonFiniteError, match=f"^{what}: NaN or infinite at a valid token of .* Their uids: "):
+                advantages("cw_grpo", there, keys, algorithm(scope=scope))
+            there.batch[where][7, 0] = 0
+
+
+@pytest.mark.parametrize("fault", ["", "NaN", "infinite advantage"])
+def test_on_a_device_the_loss_is_that_of_the_cpu_and_refuses_in_its_words(make, fault):
+    """Forward and backward."""
+    results = []
+    with Pretend():
+        for place in (lambda value: value, on_device):
+            arguments = {name: place(value.detach()) for name, value in loss_arguments().items()}
+            if fault == "NaN":
+                arguments["log_prob"][1, 0] = float("nan")
+            if fault == "infinite advantage":
+                arguments["advantages"][2, 0] = float("inf")
+            arguments["log_prob"].requires_grad_()
+            try:
+                loss, metrics = core_algos.get_policy_loss_fn("cw_grpo")(**arguments, config=actor_config())
+                (gradient,) = torch.autograd.grad(loss, arguments["log_prob"])
+                results.append((back(loss).item(), back(gradient).tolist(), metrics["cw_grpo/sigma"]))
+            except NonFiniteError as error:
+                results.append(str(error))
+    assert results[0] == results[1] and isinstance(results[0], str) == bool(fault)
 
 
 def test_every_batch_of_a_step_that_is_due_is_recorded_with_text_and_prompts(tmp_path):
