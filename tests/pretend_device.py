@@ -52,9 +52,8 @@ class OnDevice(torch.Tensor):
     def numpy(self, **_: Any) -> Any:
         raise TypeError(f"can't convert {DEVICE} device type tensor to numpy; use Tensor.cpu() first")
 
-    def __getitem__(
-        self, index: Any
-    ) -> torch.Tensor:  # PyTorch would put a list on the device, which the mode cannot see
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        # PyTorch itself would put a list on the device, where the mode does not see it.
         return super().__getitem__(torch.tensor(index) if isinstance(index, list) else index)
 
     @classmethod

@@ -16,7 +16,9 @@ from peft import LoraConfig, get_peft_model
 from reference import grpo_advantages, reference_advantages
 from transformers import AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
-from trl_training import BASE, MODEL, QUESTIONS, WatchedCW, every_third_unscored, kept, prompts, reward, train
+from trl_training import (
+    BASE, MODEL, QUESTIONS, CWOnDevice, WatchedCW, every_third_unscored, kept, prompts, reward, train,
+)  # fmt: skip
 
 from cw_plugin.errors import HostError, NonFiniteError, OptionsError
 from cw_plugin.reports.records import read_tokens
@@ -80,13 +82,21 @@ def check_weights(
     return sigmas
 
 
-class WithTools(WatchedCW):
+class Tools:
     """Every third token of a response is a tool's."""
 
     def _generate(self, prompts):
         result = list(super()._generate(prompts))
         result[2] = [[int(at % 3 != 1) for at in range(len(ids))] for ids in result[1]]
         return tuple(result)
+
+
+class WithTools(Tools, WatchedCW):
+    pass
+
+
+class WithToolsOnDevice(Tools, CWOnDevice):
+    pass
 
 
 # The oldest TRL counts an unscored completion as reward 0 in the others' mean.
@@ -232,16 +242,45 @@ def test_the_model_card_names_the_method_that_was_trained(tmp_path, kernel, name
     assert all(part in card.partition("```bibtex")[2] for part in cited) == (kernel == "gaussian")
 
 
-class Poisoned(CWGRPOTrainer):
+@pytest.mark.parametrize(
+    ("trainers", "options"),
+    [
+        ((WithTools, WithToolsOnDevice), {"cw_kernel": "test_weights:cauchy"}),
+        ((WatchedCW, CWOnDevice), {"cw_scope": "batch", "num_iterations": 2}),
+    ],
+)
+def test_on_a_device_it_trains_and_records_what_it_does_on_the_cpu(tmp_path, trainers, options):
+    (here, there), seen = trainers, []
+    for trainer in (here, there):
+        out = tmp_path / trainer.__name__
+        run = train(out, trainer, max_steps=1, cw_record_every=1, **options)
+        (record,) = read_tokens(out)
+        logged = {name: value for entry in run.state.log_history for name, value in entry.items() if "cw_grpo" in name}
+        seen.append((run, logged | {"cw_grpo/seconds": 0}, record))
+    (first, first_log, first_record), (second, second_log, second_record) = seen
+    assert same(first, second) and first_log == second_log and len(first_log) == 13
+    assert first_record.table == second_record.table and first_record.prompts == second_record.prompts
+
+
+class Poison:
     def _generate(self, prompts):
         result = super()._generate(prompts)
         self.model.model.norm.weight.data.fill_(float("nan"))
         return result
 
 
-def test_a_log_prob_that_is_no_number_is_refused(tmp_path):
+class Poisoned(Poison, CWGRPOTrainer):
+    pass
+
+
+class PoisonedOnDevice(Poison, CWOnDevice):
+    pass
+
+
+@pytest.mark.parametrize("trainer", [Poisoned, PoisonedOnDevice])
+def test_a_log_prob_that_is_no_number_is_refused(tmp_path, trainer):
     with pytest.raises(NonFiniteError, match=r"log_probs: NaN or infinite .* check gradient norm"):
-        train(tmp_path, Poisoned)
+        train(tmp_path, trainer)
 
 
 @pytest.mark.parametrize(
