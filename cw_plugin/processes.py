@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -157,14 +158,17 @@ def record(
     if not _is_due(trainer):
         return
     accelerator = trainer.accelerator
-    if sums.tokens <= LIMIT or not _holds_whole_groups(trainer, len(log_probs)):
+    of_all = sums.tokens <= LIMIT or not _holds_whole_groups(trainer, len(log_probs))
+    if of_all:
         log_probs, mask = _gathered(accelerator, log_probs), _gathered(accelerator, mask)
         prompts, responses = _gathered(accelerator, prompts), _gathered(accelerator, responses)
         advantages = accelerator.gather(advantages)
     if accelerator.is_main_process:
         group, rewards = _group_numbers(trainer, len(log_probs)), rewards[: len(log_probs)]
         sequences = partial(map, partial(_sequence, prompts.cpu(), responses.cpu()))
-        batch = Batch(log_probs, advantages, mask, group, rewards, sequences, int(sums.groups), int(sums.tokens))
+        batch = Batch(log_probs, advantages, mask, group, rewards, sequences)
+        if not of_all:
+            batch = replace(batch, groups=int(sums.groups), tokens=int(sums.tokens))
         trainer._cw_files.write(trainer.state.global_step + 1, batch, tokenizer)
 
 

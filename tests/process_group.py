@@ -20,6 +20,7 @@ from test_weights import random_batch
 from cw_plugin import processes
 from cw_plugin.errors import CWGRPOError
 from cw_plugin.options import Options
+from cw_plugin.recording import LIMIT
 
 RESPONSES = 4  # to a prompt
 WIDTH, PADDING = 20, 2
@@ -78,7 +79,27 @@ def compute(accelerator: Accelerator, rows: int, scope: Any, fault: str, device:
         except CWGRPOError as error:
             return type(error).__name__, str(error)
     assert weighted.device == (pretend_device.DEVICE if device else torch.device("cpu"))
-    return back(weighted), sums.statistics()
+    return back(weighted), sums.statistics(), [recorded(trainer, sums, mine, device, limit) for limit in (LIMIT, 1)]
+
+
+def recorded(trainer: Any, sums: Any, mine: list[torch.Tensor], device: bool, limit: int) -> Any:
+    """What would be written of this batch: log-probs, prompts, responses, and how many groups and tokens there are."""
+    trainer.args = SimpleNamespace(steps_per_generation=1, num_iterations=1, gradient_accumulation_steps=1)
+    trainer.state, trainer._cw_files = SimpleNamespace(global_step=0), Mock()
+    rank, rows = trainer.accelerator.process_index, len(mine[0])
+    own = torch.arange(rank * rows, rank * rows + rows)
+    prompts, responses = own[:, None].repeat(1, rank + 1) + 1, (own[:, None] + mine[0]).int()
+    rewards = torch.arange(float(rows * trainer.accelerator.num_processes))
+    batch = (*mine, rewards, prompts, responses)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "LIMIT", limit)
+        processes.record(trainer, sums, *(on_device(batch) if device else batch), tokenizer=None)
+    if not trainer._cw_files.write.called:
+        return None
+    ((_, batch, _), _) = trainer._cw_files.write.call_args
+    sequences = [(prompt.tolist(), len(response)) for prompt, response in batch.sequences(range(len(batch.group)))]
+    log_probs, mask, recorded_rewards = back([batch.log_probs, batch.response_mask, batch.rewards])
+    return log_probs, mask, batch.group, recorded_rewards, sequences, batch.groups, batch.tokens
 
 
 def main(folder: Path) -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from interpreter import ROOT, python
-from process_group import CASES, FAULTS, RESPONSES, of_process, put, whole_batch
+from process_group import CASES, FAULTS, RESPONSES, WIDTH, of_process, put, whole_batch
 
 from cw_plugin.errors import CWGRPOError
 from cw_plugin.weights import reweight
@@ -20,6 +20,27 @@ def in_one_process(rows: int, scope: str, fault: str = ""):
         return type(error).__name__, str(error)
 
 
+def check_records(records, rank: int, rows: int, processes: int, own_groups: bool) -> None:
+    """The first process writes the rows of all. If they have more tokens than a record, and each process holds whole
+    groups, it writes its own."""
+    if rank > 0:
+        assert records == [None, None]
+        return
+    log_probs, _, mask = whole_batch(rows * processes)
+    of_all = [rows * processes, rows if own_groups else rows * processes]
+    for record, recorded_rows in zip(records, of_all, strict=True):
+        found_log_probs, found_mask, group, rewards, sequences, groups, tokens = record
+        valid = mask[:recorded_rows]
+        assert torch.equal(found_mask != 0, valid)
+        assert torch.equal(found_log_probs[valid], log_probs[:recorded_rows][valid])
+        assert torch.equal(group, torch.arange(recorded_rows) // RESPONSES)
+        assert torch.equal(rewards, torch.arange(float(recorded_rows)))
+        for row, (prompt, width) in enumerate(sequences):
+            assert prompt == [row] * (row // rows + 1) and width == WIDTH
+        of_batch = (rows * processes // RESPONSES, mask.sum())
+        assert (groups, tokens) == (of_batch if recorded_rows < rows * processes else (None, None))
+
+
 @pytest.mark.parametrize("processes", [2, 3])
 def test_processes_weigh_as_one_and_fail_together(tmp_path, processes):
     """Whatever fails in one of them: none waits for one that has stopped, and all say the same."""
@@ -32,9 +53,10 @@ def test_processes_weigh_as_one_and_fail_together(tmp_path, processes):
         weighted, statistics = in_one_process(rows * processes, scope)
         for device in (False, True):
             for rank in range(processes):
-                of_rank, of_all = found[rank][case, "", device]
+                of_rank, of_all, records = found[rank][case, "", device]
                 assert torch.equal(of_rank, of_process(weighted, rank, rows)), (case, rank)
                 assert vars(of_all) == pytest.approx(vars(statistics), rel=1e-6)
+                check_records(records, rank, rows, processes, own_groups=case == "whole groups")
             for fault in FAULTS:
                 said = {found[rank][case, fault, device] for rank in range(processes)}
                 assert len(said) == 1, (case, fault, said)

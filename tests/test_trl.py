@@ -17,7 +17,16 @@ from reference import grpo_advantages, reference_advantages
 from transformers import AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 from trl_training import (
-    BASE, MODEL, QUESTIONS, CWOnDevice, WatchedCW, every_third_unscored, kept, prompts, reward, train,
+    BASE,
+    MODEL,
+    QUESTIONS,
+    CWOnDevice,
+    WatchedCW,
+    every_third_unscored,
+    kept,
+    prompts,
+    reward,
+    train,
 )  # fmt: skip
 
 from cw_plugin.errors import HostError, NonFiniteError, OptionsError

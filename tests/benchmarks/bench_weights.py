@@ -11,9 +11,7 @@ in a new random order; times are medians, ratios medians of the rounds' ratios. 
 
 import argparse
 import functools
-import gc
 import random
-import re
 import statistics
 import sys
 import time
@@ -22,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
+from memory import peak_bytes
 from rich.console import Console
 from verl import DataProto
 from verl.trainer.ppo import core_algos
@@ -68,22 +66,6 @@ def table(title: str, times: dict[str, list[float]], memory: dict[str, float] | 
         ratio = statistics.median(mine / other for mine, other in zip(of_name, base, strict=True))
         held = f" {memory[name]:.1f} |" if memory else ""
         console.print(f"| {name} | {1e3 * statistics.median(of_name):.1f} | {ratio:.2f} |{held}")
-
-
-def peak_bytes(call: Callable[[], object], device: str) -> int:
-    """Most memory held at once beyond what was held before, the result included."""
-    gc.collect()
-    if device != "cpu":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        call()
-        synchronize(device)
-        return torch.cuda.max_memory_allocated() - before
-    Path("/proc/self/clear_refs").write_text("5")  # Linux counts the peak anew
-    before = psutil.Process().memory_info().rss
-    call()
-    (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return 1024 * int(peak) - before
 
 
 def step_batch(groups: int, device: str, kind: str = "uniform") -> dict:
