@@ -111,7 +111,8 @@ def process(rank: int, processes: int, real: bool, responses: int, rounds: int, 
     torch.set_num_threads(1)
     if real and processes > 1:
         dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=processes)
-        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(processes))
+        accelerate_needs = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1"}
+        os.environ.update({name: str(value) for name, value in accelerate_needs.items()}, MASTER_PORT="0")
     reweight(*batch(8, 256))  # what PyTorch loads when it is used for the first time
     found = measured(Accelerator(cpu=True) if real else Alone(processes), responses, rounds)
     if rank == 0:
@@ -144,19 +145,23 @@ def over_processes(processes: int, responses: int, rounds: int) -> tuple[float, 
     return spawned(process, processes if real else 1, processes, real, responses, rounds)
 
 
-def calculate(nanoseconds: float, bytes_of_ours: float) -> None:
-    """A thousand GPUs, from the cost of a token."""
+def calculate(nanoseconds: float, of_place: float, of_place_gathered: float) -> None:
+    """A thousand GPUs, from the cost of a token and of a place in the batch, in seconds and bytes."""
     own = 64 * 8192
     every = 1024 * own
     print(f"\nA training step of 1.5 billion parameters takes {1e9 * STEP_OF_1_5B:.0f} nanoseconds a token and GPU,")
     print(f"the weights {nanoseconds:.0f}: {nanoseconds / (1e9 * STEP_OF_1_5B):.2%}.")
     print("\n| 1,024 GPUs, each with 64 responses of 8,192 tokens | tokens in a process | seconds | GiB |")
     print("|---|---:|---:|---:|")
-    for name, tokens in (("TRL, ms-swift: whole groups", own), ("groups across processes", every), ("verl", every)):
-        print(f"| {name} | {tokens:,} | {nanoseconds * tokens / 1e9:.2f} | {bytes_of_ours * tokens / GIB:.2f} |")
-    print(
-        f"\nverl's trainer itself holds {sum(VERL.values())} bytes a token: {sum(VERL.values()) * every / GIB:.1f} GiB."
+    rows = (
+        ("TRL, ms-swift: whole groups", own, of_place),
+        ("TRL, ms-swift: groups across processes", every, of_place_gathered),
+        ("verl, OpenRLHF: the trainer's process", every, of_place),
     )
+    for name, tokens, size in rows:
+        print(f"| {name} | {tokens:,} | {nanoseconds * tokens / 1e9:.2f} | {size * tokens / GIB:.2f} |")
+    of_verl = sum(VERL.values())
+    print(f"\nverl's trainer itself holds {of_verl} bytes a token there: {of_verl * every / GIB:.1f} GiB.")
 
 
 def main() -> None:
@@ -180,7 +185,7 @@ def main() -> None:
         found = [over_processes(processes, responses, rounds) for responses in PROMPTS.values()]
         cells = [f"{seconds:.3f} | {memory:.0f} | {size:,}" for seconds, memory, size in found]
         print(f"| {processes} | {' | '.join(cells)} |", flush=True)
-    calculate(nanoseconds, of_place)
+    calculate(nanoseconds, of_place, found[1][1] * 2**20 / (processes * ROWS * WIDTH))
 
 
 if __name__ == "__main__":
