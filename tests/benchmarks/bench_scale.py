@@ -159,7 +159,7 @@ def calculate(nanoseconds: float, of_place: float, of_place_gathered: float) -> 
         ("verl, OpenRLHF: the trainer's process", every, of_place),
     )
     for name, tokens, size in rows:
-        print(f"| {name} | {tokens:,} | {nanoseconds * tokens / 1e9:.2f} | {size * tokens / GIB:.2f} |")
+        print(f"| {name} | {tokens:,} | {nanoseconds * tokens / 1e9:.2f} | {size * tokens / GIB:.2g} |")
     of_verl = sum(VERL.values())
     print(f"\nverl's trainer itself holds {of_verl} bytes a token there: {of_verl * every / GIB:.1f} GiB.")
 
