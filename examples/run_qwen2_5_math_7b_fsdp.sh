@@ -8,4 +8,4 @@ set -euo pipefail
 MODEL_PATH=${MODEL_PATH:-Qwen/Qwen2.5-Math-7B-Instruct}
 MAX_RESPONSE=${MAX_RESPONSE:-3584} # with the prompt 4096, all that the model's positions allow; the paper says 4096
 source "$(dirname "${BASH_SOURCE[0]}")/paper.sh"
-train fsdp actor_rollout_ref.ref.fsdp_config.param_offload=True "$@"
+train fsdp "$@"

@@ -9,4 +9,4 @@ MODEL_PATH=${MODEL_PATH:-Qwen/Qwen2.5-Math-7B-Instruct}
 MAX_RESPONSE=${MAX_RESPONSE:-3584} # with the prompt 4096, all that the model's positions allow; the paper says 4096
 TP=${TP:-2}
 source "$(dirname "${BASH_SOURCE[0]}")/paper.sh"
-train megatron actor_rollout_ref.ref.megatron.param_offload=True "$@"
+train megatron "$@"
