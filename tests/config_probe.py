@@ -1,6 +1,6 @@
-"""Loaded into verl's processes by VERL_USE_EXTERNAL_MODULES: writes down which settings code reads, so that a test finds
-the overrides that nobody does. Two kinds of names: a full key of verl's configuration, and Class.field of a dataclass
-that verl makes of a section. Copying and checking of whole sections is not reading."""
+"""Loaded into verl's processes by VERL_USE_EXTERNAL_MODULES: writes down which settings code reads, so that a test
+finds the overrides that nobody does. Two kinds of names: a full key of verl's configuration, and Class.field of a
+dataclass that verl makes of a section. Copying and checking of whole sections is not reading."""
 
 import os
 import sys

@@ -27,7 +27,7 @@ VLLM_WORK = 3.0 * GIB
 CHUNK = 2048  # tokens; verl's entropy_from_logits_chunk_size
 
 SOLD_AS = {24: 23.5, 40: 39.4, 48: 44.4, 80: 79.1, 96: 94.5, 141: 139.8}
-"""GiB that a GPU has, by the GB that it is sold as: the least that torch.cuda reports of common ones (L40S, A100, H100, H200)."""
+"""GiB that a GPU has, by the GB that it is sold as: what torch.cuda reports of the smallest such card."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,9 @@ def _of_fsdp(config: Any, shape: Any, gpu: float) -> Estimate:
     checkpointing = config.actor_rollout_ref.model.enable_gradient_checkpointing
     training = tracked.fsdp2_training(shape, ranks, _tokens(config, actor, "ppo"), checkpointing)
     chunked = engine.entropy_from_logits_with_chunking
-    log_probs = tracked.fsdp2_log_probs(shape, ranks, _tokens(config, config.actor_rollout_ref.rollout, "log_prob"), chunked)
+    log_probs = tracked.fsdp2_log_probs(
+        shape, ranks, _tokens(config, config.actor_rollout_ref.rollout, "log_prob"), chunked
+    )
     # Adam of PyTorch needs the size of the weights once more while it steps (torch.optim, "foreach").
     held = {name: training.pop(name) for name in ("weights", "gradients", "optimizer")}
     work = max(sum(training.values()), held["weights"])

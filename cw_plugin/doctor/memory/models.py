@@ -22,7 +22,7 @@ embeddings agree with the hub's sizes of 1.78 and 7.62 billion parameters."""
 def read_shape(path: str, trust_remote_code: bool = False) -> Any:
     """A configuration of transformers: of a folder, from its config.json; of a recipe's model, from :data:`KNOWN`; of
     another name, from the hub. OptionsError if there is none."""
-    from transformers import AutoConfig, CONFIG_MAPPING
+    from transformers import CONFIG_MAPPING, AutoConfig
 
     if path in KNOWN and not Path(path).exists():
         values = dict(KNOWN[path])

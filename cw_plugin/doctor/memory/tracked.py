@@ -2,7 +2,8 @@
 
 The model of transformers that verl trains takes its steps under FakeTensorMode, where tensors have shapes and no
 content: it needs neither a GPU nor the model's weights. Attention is PyTorch's, which like flash attention keeps no
-scores. All layers are alike, so models with two and with four of them give the numbers of any depth, on a straight line.
+scores. All layers are alike, so models with two and with four of them give the numbers of any depth, on a straight
+line.
 """
 
 import contextlib
