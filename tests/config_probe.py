@@ -1,6 +1,8 @@
 """Loaded into verl's processes by VERL_USE_EXTERNAL_MODULES: writes down which settings code reads, so that a test
 finds the overrides that nobody does. Two kinds of names: a full key of verl's configuration, and Class.field of a
-dataclass that verl makes of a section. Copying and checking of whole sections is not reading."""
+dataclass that verl makes of a section. Copying and checking are not reading.
+
+A test asks :func:`unread` which overrides of a run have neither name."""
 
 import os
 import sys
@@ -9,6 +11,9 @@ from typing import Any
 
 _COPIERS = ("omegaconf", "hydra", "dataclasses", "copy", "pickle", "cloudpickle", "ray.cloudpickle", "config_probe")
 _CHECKERS = ("verl.workers.config", "verl.trainer.config", "verl.utils.config", "cw_plugin.doctor")
+_CHECKS = ("__post_init__", "validate", "_validate", "check", "_check")
+# Sections that somebody takes as a whole: hydra, Ray, and the reward function as its arguments.
+_WHOLE = ("hydra.", "ray_kwargs.", "reward.custom_reward_function.reward_kwargs.")
 _written: set[str] = set()
 
 
@@ -18,14 +23,38 @@ def _write_down(name: str) -> None:
     frame = sys._getframe(2)
     while frame.f_back and frame.f_globals.get("__name__") == "verl.base_config":  # get() and [...]
         frame = frame.f_back
-    reader = str(frame.f_globals.get("__name__"))
-    if reader.startswith(_COPIERS + _CHECKERS):
-        return
+    reader, function = str(frame.f_globals.get("__name__")), frame.f_code.co_name
+    if reader.startswith(_COPIERS) or (reader.startswith(_CHECKERS) and function.startswith(_CHECKS)):
+        if not name.startswith("HFModelConfig."):  # which loads the model's files in __post_init__
+            return
     _written.add(name)
     folder = Path(os.environ["E2E_PROBE_DIR"])
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / f"{os.getpid()}.reads", "a") as file:  # at once: Ray kills its workers
-        file.write(f"{name} {reader}\n")
+        file.write(f"{name} {reader}.{function}\n")
+
+
+def unread(run: Path) -> list[str]:
+    """Keys of the overrides of a run with this probe, whose values no code of it read."""
+    from omegaconf import OmegaConf
+
+    config = OmegaConf.load(run / "hydra" / ".hydra" / "config.yaml")
+    lines = [line for file in (run / "probe").glob("*.reads") for line in file.read_text().splitlines()]
+    read = {line.split()[0] for line in lines}
+    overrides = OmegaConf.load(run / "hydra" / ".hydra" / "overrides.yaml")
+    keys = dict.fromkeys(override.partition("=")[0].lstrip("+") for override in overrides)
+    return [key for key in keys if not key.startswith(_WHOLE) and not read & {key, _field(config, key)}]
+
+
+def _field(config: Any, key: str) -> str:
+    """Class.field for the deepest section with a class: an entry of a plain dict counts with the field that holds it."""
+    from omegaconf import OmegaConf
+
+    parts = key.split(".")
+    for depth in range(len(parts) - 1, 0, -1):
+        if target := OmegaConf.select(config, ".".join([*parts[:depth], "_target_"])):
+            return f"{target.rpartition('.')[2]}.{parts[depth]}"
+    return key
 
 
 def _watch_dataclasses() -> None:
