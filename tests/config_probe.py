@@ -24,9 +24,10 @@ def _write_down(name: str) -> None:
     while frame.f_back and frame.f_globals.get("__name__") == "verl.base_config":  # get() and [...]
         frame = frame.f_back
     reader, function = str(frame.f_globals.get("__name__")), frame.f_code.co_name
-    if reader.startswith(_COPIERS) or (reader.startswith(_CHECKERS) and function.startswith(_CHECKS)):
-        if not name.startswith("HFModelConfig."):  # which loads the model's files in __post_init__
-            return
+    checks = reader.startswith(_CHECKERS) and function.startswith(_CHECKS)
+    loads = name.startswith("HFModelConfig.")  # whose __post_init__ reads the model's files
+    if reader.startswith(_COPIERS) or (checks and not loads):
+        return
     _written.add(name)
     folder = Path(os.environ["E2E_PROBE_DIR"])
     folder.mkdir(parents=True, exist_ok=True)
