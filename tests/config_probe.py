@@ -48,7 +48,7 @@ def unread(run: Path) -> list[str]:
 
 
 def _field(config: Any, key: str) -> str:
-    """Class.field for the deepest section with a class: an entry of a plain dict counts with the field that holds it."""
+    """Class.field for the deepest section with a class; an entry of a plain dict counts with the field that has it."""
     from omegaconf import OmegaConf
 
     parts = key.split(".")
