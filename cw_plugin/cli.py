@@ -118,6 +118,26 @@ def doctor(
         raise typer.Exit(examine(run or [], quick=quick, ask_ray=ray, as_json=as_json))
 
 
+@app.command(context_settings=_IGNORE)
+def memory(
+    run: Overrides = None,
+    gpu: Annotated[int, typer.Option(help="GB of each GPU, as it is sold: 24, 40, 48, 80, 96 or 141.")] = 80,
+    check: Annotated[bool, typer.Option("--check", help="Print only what this machine lacks.")] = False,
+) -> None:
+    """Calculate the memory and disk that a run of verl needs.
+
+    KEY=VALUE are verl's overrides. A script of examples/ that runs verl may stand before them. The exit code is 1 if
+    less than 10% of a GPU's memory is left. It is 2 if --check finds something.
+    """
+    with _errors(_VERL):
+        from cw_plugin.doctor.memory import table
+
+        if check:
+            table.check(run or [])
+        else:
+            raise typer.Exit(table.show(run or [], gpu))
+
+
 _REPORT = how_to_install("report")
 
 

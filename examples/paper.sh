@@ -25,7 +25,7 @@ KL_COEF=${KL_COEF:-0.04}
 SEED=${SEED:-42}
 
 ROLLOUT_TP=${ROLLOUT_TP:-1}
-ROLLOUT_MEMORY=${ROLLOUT_MEMORY:-0.6}
+ROLLOUT_MEMORY=${ROLLOUT_MEMORY:-0.35} # of each GPU, for vLLM: all responses at once on 80 GB
 MAX_TOKENS_PER_GPU=${MAX_TOKENS_PER_GPU:-$((4 * (MAX_PROMPT + MAX_RESPONSE)))}
 
 METRICS=metrics-$(date +%Y%m%d-%H%M%S).jsonl # a run that is resumed begins a new file
@@ -35,7 +35,6 @@ SETTINGS+=(
     data.filter_overlong_prompts=True
     data.truncation=error
     actor_rollout_ref.model.use_remove_padding=True
-    actor_rollout_ref.model.enable_gradient_checkpointing=True
     actor_rollout_ref.actor.optim.lr=1e-6
     actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1
     actor_rollout_ref.actor.optim.weight_decay=0
@@ -49,6 +48,7 @@ SETTINGS+=(
     actor_rollout_ref.actor.kl_loss_type=low_var_kl
     actor_rollout_ref.actor.kl_loss_coef="$KL_COEF"
     actor_rollout_ref.actor.entropy_coeff=0
+    actor_rollout_ref.actor.entropy_from_logits_with_chunking=True # else float32 copies of all logits
     actor_rollout_ref.rollout.name=vllm
     actor_rollout_ref.rollout.temperature=0.7
     actor_rollout_ref.rollout.top_p=1.0
@@ -72,6 +72,7 @@ train() {
             actor_rollout_ref.actor.strategy=fsdp2
             actor_rollout_ref.actor.fsdp_config.strategy=fsdp2
             actor_rollout_ref.ref.fsdp_config.strategy=fsdp2
+            actor_rollout_ref.model.enable_gradient_checkpointing=True
             actor_rollout_ref.actor.optim.lr_scheduler_type=cosine
             actor_rollout_ref.actor.optim.min_lr_ratio=0.1
         ) ;;
@@ -83,6 +84,14 @@ train() {
             actor_rollout_ref.ref.megatron.pipeline_model_parallel_size="${PP:-1}"
             actor_rollout_ref.actor.optim.lr_decay_style=cosine
             actor_rollout_ref.actor.optim.min_lr=1e-7
+            # Gradient checkpointing in Megatron's words.
+            actor_rollout_ref.actor.megatron.override_transformer_config.recompute_granularity=full
+            actor_rollout_ref.actor.megatron.override_transformer_config.recompute_method=uniform
+            actor_rollout_ref.actor.megatron.override_transformer_config.recompute_num_layers=1
+            # What stays on the CPU while vLLM answers.
+            actor_rollout_ref.actor.megatron.param_offload=True
+            actor_rollout_ref.actor.megatron.optimizer_offload=True
+            actor_rollout_ref.ref.megatron.param_offload=True
         ) && export CUDA_DEVICE_MAX_CONNECTIONS=1 ;;
     esac
     shift

@@ -5,6 +5,7 @@
 #
 #   OVERLAY=FILE      a file with an array EXTRA of overrides for another kind of machine, as cpu/overlay.sh
 #   DRY_RUN=1         print the resolved configuration, and stop
+#   CHECK_MEMORY=0    start, although the calculated memory or disk is more than this machine has
 
 source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 OVERLAY=${OVERLAY:-}
@@ -78,6 +79,7 @@ start() {
     set -- "${SETTINGS[@]}" "${EXTRA[@]}" "$@"
     [ -z "${DRY_RUN:-}" ] || exec python3 -m cw_plugin config "$@"
     python3 -m cw_plugin doctor --quick "$@"
+    [ -n "$OVERLAY" ] || [ "${CHECK_MEMORY:-1}" = 0 ] || python3 -m cw_plugin memory --check "$@"
     case $OUT in *://*) exec "${main[@]}" "$@" ;; esac
     exec python3 examples/launcher/launch.py "$OUT" "${main[@]}" "$@"
 }

@@ -1,19 +1,22 @@
 """One training step at the level of verl's engines, under torchrun; run by test_engines.py.
 
-    torchrun --nproc-per-node=N engine_step.py BACKEND BATCH OUT [--tp N] [--pp N] [--lr RATE] [--save FOLDER]
+    torchrun --nproc-per-node=N engine_step.py BACKEND BATCH OUT [--tp N] [--pp N] [--lr RATE] [--save FOLDER] [--half]
 
 BATCH is a file with the model's path and the tensors of a batch. What the engine computed goes to OUT: log-probs, the
-advantages of the cw_grpo estimator, and the gradient norms of verl's ppo_loss with these and with loss_mode=cw_grpo.
+advantages of the cw_grpo estimator, the gradient norms of verl's ppo_loss with these and with loss_mode=cw_grpo, and
+the bytes that rank 0 holds after a step. Megatron computes in float32, with --half in bfloat16.
 The learning rate is 0 unless given, so that both norms belong to the same weights. With --save a Megatron checkpoint of
 the weights after both goes to FOLDER, and to OUT what verl would send to vLLM.
 """
 
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import typer
+from torch.distributed.tensor import DTensor
 from verl import DataProto
 from verl.trainer.config import CheckpointConfig
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn
@@ -24,7 +27,7 @@ from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import left_right_2_no_padding, no_padding_2_padding
 
 
-def make_engine(backend: str, tp: int, pp: int, lr: float, model: str, rows: int) -> Any:
+def make_engine(backend: str, tp: int, pp: int, lr: float, model: str, rows: int, half: bool) -> Any:
     batching = dict.fromkeys(("use_dynamic_bsz", "use_remove_padding", "forward_only"), False)
     batching |= dict.fromkeys(("micro_batch_size_per_gpu", "infer_micro_batch_size_per_gpu"), rows)
     steps = {"lr": lr, "total_training_steps": 10}
@@ -38,7 +41,8 @@ def make_engine(backend: str, tp: int, pp: int, lr: float, model: str, rows: int
             sequence_parallel=parallel,
             override_transformer_config={"masked_softmax_fusion": False, "sequence_parallel": parallel},
         )
-        object.__setattr__(engine_config, "dtype", "float32")  # the configuration admits half precisions alone
+        if not half:
+            object.__setattr__(engine_config, "dtype", "float32")  # the configuration admits half precisions alone
         optimizer_config: Any = workers.McoreOptimizerConfig(**steps, lr_decay_steps=10, lr_warmup_steps=0)
     else:
         precision = {"param_dtype": "fp32", "reduce_dtype": "fp32"}
@@ -62,15 +66,43 @@ def make_engine(backend: str, tp: int, pp: int, lr: float, model: str, rows: int
     return engine
 
 
+def held(engine: Any) -> dict[str, int]:
+    """Bytes of this rank's weights, gradients and optimizer."""
+
+    def size(tensors: Iterable[torch.Tensor]) -> int:
+        return sum((tensor.to_local() if isinstance(tensor, DTensor) else tensor).nbytes for tensor in tensors)
+
+    def moments(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+        return [state[name] for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
+
+    if isinstance(engine.module, torch.nn.Module):  # FSDP2
+        parameters = list(engine.module.parameters())
+        gradients = [parameter.grad for parameter in parameters]
+        return {"weights": size(parameters), "gradients": size(gradients), "optimizer": size(moments(engine.optimizer))}
+    buffers = [buffer for chunk in engine.module for buffer in chunk.buffers]
+    weights, gradients = [buffer.param_data for buffer in buffers], [buffer.grad_data for buffer in buffers]
+    optimizers = getattr(engine.optimizer, "chained_optimizers", [engine.optimizer])
+    copies = [copy for each in optimizers for group in each.shard_fp32_from_float16_groups for copy in group]
+    of_adam = [moment for each in optimizers for moment in moments(each.optimizer)]
+    return {"weights": size(weights), "gradients": size(gradients), "optimizer": size(copies + of_adam)}
+
+
 def main(
-    backend: str, batch_file: str, out: str, tp: int = 1, pp: int = 1, lr: float = 0.0, save: str | None = None
+    backend: str,
+    batch_file: str,
+    out: str,
+    tp: int = 1,
+    pp: int = 1,
+    lr: float = 0.0,
+    save: str | None = None,
+    half: bool = False,
 ) -> None:
     dist.init_process_group("gloo")
 
     batch = torch.load(batch_file, weights_only=False)
     model, rewards, uids = (batch.pop(key) for key in ("model", "rewards", "uids"))
     rows = len(rewards)
-    engine = make_engine(backend, tp, pp, lr, model, rows)
+    engine = make_engine(backend, tp, pp, lr, model, rows, half)
     mask = batch["response_mask"]
 
     def tensordict(**extra: torch.Tensor) -> Any:
@@ -90,6 +122,15 @@ def main(
         output = engine.infer_batch(data).get("model_output")
     log_probs = no_padding_2_padding(output["log_probs"], data).float() if output else None
     results = {"log_probs": from_last_stage(log_probs)}
+
+    step = engine.optimizer_step
+
+    def step_and_measure() -> Any:
+        norm = step()
+        results["held"] = {} if backend == "megatron" and not half else held(engine)
+        return norm
+
+    engine.optimizer_step = step_and_measure  # the gradients are gone when train_mode ends
 
     arguments = {"token_level_rewards": rewards, "response_mask": mask, "index": uids}
     results["advantages"], _ = get_adv_estimator_fn("cw_grpo")(**arguments, old_log_probs=results["log_probs"])

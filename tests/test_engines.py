@@ -10,6 +10,8 @@ from interpreter import ROOT, python
 from reference import grpo_advantages, reference_advantages
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
+from cw_plugin.doctor.memory import megatron, tracked
+from cw_plugin.doctor.memory.models import parameter_shapes, read_shape
 from cw_plugin.errors import DataError
 from cw_plugin.evaluation import find_models, merged
 
@@ -107,6 +109,37 @@ def test_one_step(engine, batch, hugging_face, tmp_path):
         assert out[loss_mode]["grad_norm"] == pytest.approx(norm, rel=4e-5), loss_mode
     assert out["cw_grpo"]["cw_grpo/sigma"] > 0
     assert norms["vanilla"] != pytest.approx(norms["cw_grpo"], rel=1e-2)  # the two weigh differently
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        ("fsdp2",),
+        ("megatron", "--half"),
+        pytest.param(("megatron", "--half", "--tp", "2"), marks=pytest.mark.slow),
+        pytest.param(("megatron", "--half", "--pp", "2"), marks=pytest.mark.slow),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("tied", [pytest.param(True, marks=pytest.mark.slow), False])
+def test_the_calculated_memory_is_what_the_engine_holds(tied, engine, batch, tmp_path):
+    """Weights, gradients and optimizer of rank 0 of two. Megatron also pads each parameter to 64 elements."""
+    model = tmp_path / "model"
+    shutil.copytree(batch[0] / "model", model)
+    size = {"hidden_size": 256, "intermediate_size": 512, "tie_word_embeddings": tied}
+    config = Qwen2Config.from_pretrained(model, **size)
+    AutoModelForCausalLM.from_config(config).save_pretrained(model)
+    torch.save(torch.load(batch[0] / "batch.pt", weights_only=False) | {"model": str(model)}, tmp_path / "batch.pt")
+    engine_step(2, engine[0], tmp_path / "batch.pt", tmp_path / "out.pt", *engine[1:])
+
+    shape = read_shape(str(model))
+    if engine[0] == "fsdp2":
+        calculated = tracked.fsdp2_training(shape, ranks=2, tokens=PROMPT + RESPONSE, recompute=True)
+    else:
+        parallel = megatron.Parallel(tp=1 + ("--tp" in engine), pp=1 + ("--pp" in engine), dp=2 - (len(engine) > 2))
+        calculated = megatron.static(megatron.stage_parameters(parameter_shapes(shape), parallel, 0), parallel)
+    for name, size in torch.load(tmp_path / "out.pt")["held"].items():
+        assert calculated[name] == pytest.approx(size, rel=0.01), name
 
 
 @pytest.mark.slow

@@ -13,14 +13,19 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from cw_plugin.doctor import checks
+from cw_plugin.doctor import checks, environment, resources
 from cw_plugin.doctor.checks import Finding
 from cw_plugin.errors import CWGRPOError, OptionsError
 from cw_plugin.verl_integration.config import compose
 
 _SETTINGS = (checks.method, checks.switches, checks.scope, checks.reward, checks.ray_cluster)
-QUICK = (*_SETTINGS, checks.files, checks.ground_truths)
-CHECKS = (*QUICK, checks.aggregation, checks.metrics, checks.verl, checks.fresh_interpreter, checks.lengths)
+_FILES = (checks.files, checks.ground_truths)
+_MACHINE = (environment.packages, environment.gpus, resources.memory, resources.disk)
+QUICK = (*_SETTINGS, *_FILES, environment.missing_packages)
+CHECKS = (
+    *(*_SETTINGS, *_FILES, checks.aggregation, checks.metrics, checks.verl, checks.fresh_interpreter, checks.lengths),
+    *_MACHINE,
+)
 
 
 def examine(config: Any, asked: Iterable[Callable[[Any], Iterable[Finding]]]) -> list[tuple[str, Finding]]:

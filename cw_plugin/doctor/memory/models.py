@@ -1,0 +1,46 @@
+"""The shape of the model that a run trains."""
+
+from pathlib import Path
+from typing import Any
+
+from cw_plugin.errors import OptionsError, first_line
+
+_QWEN2 = {"model_type": "qwen2", "num_hidden_layers": 28, "tie_word_embeddings": False, "dtype": "bfloat16"}
+
+KNOWN = {
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": _QWEN2
+    | {"hidden_size": 1536, "intermediate_size": 8960, "num_attention_heads": 12, "num_key_value_heads": 2}
+    | {"vocab_size": 151936, "max_position_embeddings": 131072},
+    "Qwen/Qwen2.5-Math-7B-Instruct": _QWEN2
+    | {"hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28, "num_key_value_heads": 4}
+    | {"vocab_size": 152064, "max_position_embeddings": 4096},
+}
+"""From the config.json of each model on the Hugging Face hub, so that the recipes' models need no download. Untied
+embeddings agree with the hub's sizes of 1.78 and 7.62 billion parameters."""
+
+
+def read_shape(path: str, trust_remote_code: bool = False) -> Any:
+    """A configuration of transformers: of a folder, from its config.json; of a recipe's model, from :data:`KNOWN`; of
+    another name, from the hub. OptionsError if there is none."""
+    from transformers import CONFIG_MAPPING, AutoConfig
+
+    if path in KNOWN and not Path(path).exists():
+        values = dict(KNOWN[path])
+        return CONFIG_MAPPING[values.pop("model_type")](**values)
+    try:
+        return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code).get_text_config()
+    except (OSError, ValueError) as error:
+        raise OptionsError(
+            f"actor_rollout_ref.model.path={path} has no config.json that can be read ({first_line(error)}); give the "
+            "folder of a model, or a name on the hub"
+        ) from error
+
+
+def parameter_shapes(shape: Any) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every parameter, as transformers makes them; a tied output layer is not there."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(shape)
+    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}

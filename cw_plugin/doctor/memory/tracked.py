@@ -1,0 +1,149 @@
+"""What a training step holds, as PyTorch's own memory trackers count it.
+
+The model of transformers that verl trains takes its steps under FakeTensorMode, where tensors have shapes and no
+content: it needs neither a GPU nor the model's weights. Attention is PyTorch's, which like flash attention keeps no
+scores.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy
+
+Parts = dict[str, float]
+"""Bytes on one GPU, by what they are for."""
+
+_CPU = torch.device("cpu")
+# What each of the tracker's kinds is called here; all others are activations.
+_KINDS = {
+    "Sharded Param": "weights",
+    "Buffer": "weights",
+    "Sharded Grad": "gradients",
+    "OptState": "optimizer",
+    "Unsharded Param": "gathered",
+    "Unsharded Grad": "gathered",
+    "All Gather": "gathered",
+    "Reduce Scatter": "gathered",
+}
+
+
+class _FlashCrossEntropy(torch.autograd.Function):
+    """The memory of flash-attn 2.8.3's cross entropy with inplace_backward=True, of which verl takes log-probs
+    (flash_attn/ops/triton/cross_entropy.py): logits are kept, and their gradient overwrites them."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor) -> torch.Tensor:
+        sums = torch.empty(logits.shape[0], dtype=torch.float32)
+        ctx.save_for_backward(logits, sums)
+        return torch.empty_like(sums)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> torch.Tensor:
+        logits, _ = ctx.saved_tensors
+        return logits.mul_(1.0)
+
+
+@contextlib.contextmanager
+def _ranks(number: int) -> Iterator[Any]:
+    """This process is rank 0 of ``number`` that only pretend to talk to each other."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=number)
+    try:
+        yield init_device_mesh("cpu", (number,))
+    finally:
+        dist.destroy_process_group()
+
+
+def _model(shape: Any, dtype: torch.dtype, recompute: bool) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_config(deepcopy(shape), dtype=dtype, attn_implementation="sdpa")
+    if recompute:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return model.train()
+
+
+def _parts(snapshot: dict) -> Parts:
+    parts = dict.fromkeys([*_KINDS.values(), "activations"], 0.0)
+    for kind, size in snapshot[_CPU].items():
+        name = getattr(kind, "value", kind)
+        if name != "Total":
+            parts[_KINDS.get(name, "activations")] += size
+    return parts
+
+
+def _sharded(model: Any, mesh: Any) -> Any:
+    """As verl's apply_fsdp2 does: each layer, untied embeddings, and the rest; bfloat16, and gradients in float32."""
+    from verl.utils.fsdp_utils import apply_fsdp2
+
+    precision = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=True)
+    apply_fsdp2(model, {"mesh": mesh, "mp_policy": precision, "reshard_after_forward": True}, {})
+    return model
+
+
+def fsdp2_training(shape: Any, ranks: int, tokens: int, recompute: bool) -> Parts:
+    """The peak of a training step of verl's FSDP2 engine, after the first: Adam in float32, gradients of earlier
+    micro-batches, and a micro-batch of ``tokens`` tokens with temperature and log-probs. It takes ten
+    seconds of one core for 28 layers."""
+    with _ranks(ranks) as mesh, FakeTensorMode(allow_non_fake_inputs=True):
+        model = _sharded(_model(shape, torch.float32, recompute), mesh)
+        optimizer = torch.optim.AdamW(model.parameters())
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        with FSDPMemTracker(model, optimizer) as tracker:
+            with torch.autocast("cpu", torch.bfloat16):
+                output = model(**_inputs(tokens))
+                logits = output.logits[0] / torch.ones(tokens, 1, dtype=torch.bfloat16)
+                loss = _FlashCrossEntropy.apply(logits).mean()
+            del output, logits  # verl's forward_step returns
+            loss.backward()
+            return _parts(tracker.get_tracker_snapshot("peak"))
+
+
+def fsdp2_log_probs(shape: Any, ranks: int, tokens: int, chunked: bool) -> Parts:
+    """The peak of computing old log-probs and entropy, the latter ``chunked`` or for all tokens at once. For all at
+    once it is an upper bound, because verl compiles that function."""
+    from verl.utils.torch_functional import entropy_from_logits, entropy_from_logits_with_chunking
+
+    with _ranks(ranks) as mesh, FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        model = _sharded(_model(shape, torch.float32, recompute=False), mesh)
+        with FSDPMemTracker(model) as tracker, torch.autocast("cpu", torch.bfloat16):
+            output = model(**_inputs(tokens))
+            logits = output.logits[0] / torch.ones(tokens, 1, dtype=torch.bfloat16)
+            entropy_from_logits_with_chunking(logits) if chunked else entropy_from_logits(logits.float())
+            return _parts(tracker.get_tracker_snapshot("peak"))
+
+
+def _inputs(tokens: int) -> dict[str, Any]:
+    """One packed sequence."""
+    ids = torch.ones(1, tokens, dtype=torch.long)
+    return {"input_ids": ids, "position_ids": torch.arange(tokens)[None], "use_cache": False}
+
+
+def one_layer(shape: Any, tokens: int) -> tuple[float, float]:
+    """Bytes that one layer in bfloat16 keeps for its backward pass, and the peak of both passes, weights apart."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model = _model(shape, torch.bfloat16, recompute=False).model
+        hidden = torch.ones(1, tokens, shape.hidden_size, dtype=torch.bfloat16, requires_grad=True)
+        positions = model.rotary_emb(hidden, torch.arange(tokens)[None])
+        with MemTracker() as tracker:
+            output = model.layers[0](hidden, position_embeddings=positions)
+            kept = _beside_weights(tracker.get_tracker_snapshot("current"))
+            output.sum().backward()
+            peak = _beside_weights(tracker.get_tracker_snapshot("peak"))
+    return kept, peak
+
+
+def _beside_weights(snapshot: dict) -> float:
+    sizes = {getattr(kind, "value", kind): size for kind, size in snapshot[_CPU].items()}
+    return float(sizes["Total"] - sizes["Parameter"] - sizes["Buffer"])
