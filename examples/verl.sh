@@ -6,7 +6,7 @@
 #   OVERLAY=FILE      a file with an array EXTRA of overrides for another kind of machine, as cpu/overlay.sh
 #   DRY_RUN=1         print the resolved configuration, and stop
 
-source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/supervised.sh"
 OVERLAY=${OVERLAY:-}
 for name in TRAIN_FILES VAL_FILES OUT OVERLAY; do # other folders and nodes must understand them
     case ${!name} in '' | /* | *://*) ;; *) printf -v "$name" %s "$PWD/${!name}" ;; esac
