@@ -215,7 +215,7 @@ def test_a_lora_checkpoint_is_not_evaluated_as_its_base_model(tmp_path):
         (["{tmp}/no-system", *LENGTHS], "cannot render the prompts of sums .*no system turn"),
         (["MODEL", "data.max_prompt_length=9"], "sums has a prompt of .* tokens; raise data.max_prompt_length=9"),
         (["MODEL", "data.nothing=1"], "verl has no setting"),
-        (["MODEL", "--out", "/proc/foo"], "/proc/foo cannot be written (No such file or directory): give another"),
+        (["MODEL", "--out", "/proc/foo"], "/proc/foo cannot be written"),
     ],
 )
 def test_bad_input_ends_in_one_sentence(tmp_path, arguments, message):

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from trl import GRPOTrainer
 
+from cw_plugin.method_callback import MethodCallback
 from cw_plugin.processes import gather, is_due, reweight_over_processes
 from cw_plugin.recording import Batch, TokenFiles
 from cw_plugin.trl_integration.checks import check_settings, check_trl
@@ -63,6 +64,7 @@ class CWGRPOTrainer(GRPOTrainer):
             check_settings(config)
         super().__init__(*args, **kwargs)
         self._cw_files = TokenFiles(Path(self.args.output_dir), self._cw_options)
+        self.add_callback(MethodCallback(self._cw_options, "cw_"))  # before the next writes what would be trained
         self.add_callback(ArgumentsFile())
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:

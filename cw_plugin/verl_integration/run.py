@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cw_plugin.errors import HostError
+from cw_plugin.method_file import refuse_other_method, write_method
 from cw_plugin.recording import Batch, TokenFiles
 from cw_plugin.verl_integration import NAME
 from cw_plugin.verl_integration.options import read_options
@@ -28,6 +29,10 @@ class Run:
         self._batches: list[dict[str, float]] = []  # metrics of each batch of the step, until verl logs the step
         self._warned = False
         self.folder = Path(self.config.trainer.default_local_dir)
+        resumes = self.config.trainer.resume_mode == "auto"  # resume_path names another run's checkpoint, on purpose
+        if resumes and (self.folder / "latest_checkpointed_iteration.txt").exists():
+            refuse_other_method(self.folder, self.options)
+        self._method_written = False
         self._files = TokenFiles(self.folder, self.options, logger)
 
     @property
@@ -41,6 +46,9 @@ class Run:
 
     def note(self, metrics: dict[str, float]) -> None:
         """Keep the metrics of one batch until verl logs its step."""
+        if not self._method_written:
+            write_method(self.folder, self.options, logger)
+            self._method_written = True
         self._batches.append(metrics)
 
     def complete(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
