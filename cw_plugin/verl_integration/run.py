@@ -20,7 +20,8 @@ logger = logging.getLogger("verl.cw_plugin")
 
 class Run:
     """One training run that uses cw_grpo. It begins when verl's trainer is constructed, of which it reads ``config``,
-    ``global_steps`` and ``tokenizer``, and keeps only a weak reference."""
+    ``global_steps`` and ``tokenizer``, and keeps only a weak reference. To resume another method's run is an
+    OptionsError."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = weakref.ref(trainer)
@@ -29,7 +30,7 @@ class Run:
         self._batches: list[dict[str, float]] = []  # metrics of each batch of the step, until verl logs the step
         self._warned = False
         self.folder = Path(self.config.trainer.default_local_dir)
-        resumes = self.config.trainer.resume_mode == "auto"  # resume_path names another run's checkpoint, on purpose
+        resumes = self.config.trainer.get("resume_mode") == "auto"  # resume_path names another run's checkpoint, on purpose
         if resumes and (self.folder / "latest_checkpointed_iteration.txt").exists():
             refuse_other_method(self.folder, self.options)
         self._method_written = False
