@@ -114,7 +114,7 @@ def guarded(command: Sequence[str], keep: Sequence[int] = (), **settings: Any) -
     """
     before = {number: signal.signal(number, _stop) for number in STOPS}
     adopt_orphans()
-    program = [sys.executable, "-I", str(Path(__file__).with_name("guard.py"))]
+    program = [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py"))]
     guard = subprocess.Popen(program, stdin=subprocess.PIPE, start_new_session=True, pass_fds=keep, **settings)
     assert guard.stdin is not None
     try:

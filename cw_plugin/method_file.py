@@ -18,9 +18,13 @@ NAMES = ("scope", "kernel")  # the options that make the method
 
 
 def refuse_other_method(folder: Path, options: Options, prefix: str = "") -> None:
-    """Raise OptionsError if the checkpoints in ``folder`` were trained under another scope or kernel. Those of which
-    nothing is known, as of a version of this package that wrote no file, are taken. ``prefix`` stands before an option's
-    name in the host's configuration."""
+    """Raise OptionsError if the checkpoints in ``folder`` were trained under another scope or kernel.
+
+    Checkpoints of which nothing is known are accepted: an earlier version of this package wrote no file.
+
+    Args:
+        prefix: of an option's name in the host's configuration.
+    """
     file = folder / FILE
     before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     for name in NAMES:
@@ -33,7 +37,7 @@ def refuse_other_method(folder: Path, options: Options, prefix: str = "") -> Non
 
 
 def write_method(folder: Path, options: Options, logger: logging.Logger = LOGGER) -> None:
-    """Write down what the checkpoints in ``folder`` are trained with. An error is logged: no run of days ends for it."""
+    """Write down what the checkpoints in ``folder`` are trained with. An error is logged, and training continues."""
     try:
         write_whole(folder / FILE, json.dumps({name: getattr(options, name) for name in NAMES}))
     except OSError as error:

@@ -5,5 +5,5 @@ source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 if [ -z "${CW_PLUGIN_SCRIPT:-}" ]; then
     # Any Python 3.8; without one, the script itself says what it needs.
     supervisor=$(command -v "${PYTHON:-python3}" || command -v python3.11 || true)
-    [ -z "$supervisor" ] || exec "$supervisor" -I "$(dirname "${BASH_SOURCE[0]}")/launcher/supervise.py" "$BASH" "$0" "$@"
+    [ -z "$supervisor" ] || exec "$supervisor" -I -S "$(dirname "${BASH_SOURCE[0]}")/launcher/supervise.py" "$BASH" "$0" "$@"
 fi

@@ -130,7 +130,7 @@ def test_a_second_trainer_with_cw_grpo_in_one_process_is_refused(make, tmp_path)
 
 
 def test_a_run_is_not_resumed_under_another_method(make, tmp_path):
-    """The folder has what verl leaves beside a checkpoint; to begin at it elsewhere is verl's way to change settings."""
+    """The folder has what verl leaves beside a checkpoint."""
     data, keys = batch(make)
     advantages("cw_grpo", data, keys, algorithm())
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("1")

@@ -30,7 +30,8 @@ class Run:
         self._batches: list[dict[str, float]] = []  # metrics of each batch of the step, until verl logs the step
         self._warned = False
         self.folder = Path(self.config.trainer.default_local_dir)
-        resumes = self.config.trainer.get("resume_mode") == "auto"  # resume_path names another run's checkpoint, on purpose
+        # With resume_path, a user begins at the checkpoint of another run on purpose.
+        resumes = self.config.trainer.get("resume_mode") == "auto"
         if resumes and (self.folder / "latest_checkpointed_iteration.txt").exists():
             refuse_other_method(self.folder, self.options)
         self._method_written = False

@@ -6,12 +6,16 @@ supervised.sh has a script replace itself with this process, which so has the sc
 standard library alone.
 """
 
-import os
-import sys
-from pathlib import Path
+import signal
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback while this starts
+
+import os  # noqa: E402
+import sys  # noqa: E402
+from pathlib import Path  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from cw_plugin.child_processes import Stopped, guarded
+from cw_plugin.child_processes import Stopped, guarded  # noqa: E402
 
 
 def main() -> int:
