@@ -300,6 +300,18 @@ def test_a_trl_of_another_shape_is_refused():
         check_trl(trl.SFTTrainer)
 
 
+def test_another_wrapper_that_has_made_advantages_of_tokens_is_refused(tmp_path, monkeypatch):
+    plain = GRPOTrainer._generate_and_score_completions
+
+    def of_tokens(self, inputs):
+        batch = plain(self, inputs)
+        return batch | {"advantages": batch["advantages"][:, None] * batch["completion_mask"]}
+
+    monkeypatch.setattr(GRPOTrainer, "_generate_and_score_completions", of_tokens)
+    with pytest.raises(HostError, match=r"the advantages have the shape \(8, \d+\), .* so remove that"):
+        train(tmp_path)
+
+
 def test_a_report_reads_trls_files_and_shows_the_arguments_under_trls_names(tmp_path, monkeypatch):
     """trainer_state.json and TensorBoard's events are written by different code, and give the same series.
 

@@ -15,7 +15,7 @@ from trl import GRPOTrainer
 from cw_plugin.method_callback import MethodCallback
 from cw_plugin.processes import gather, is_due, reweight_over_processes
 from cw_plugin.recording import Batch, TokenFiles
-from cw_plugin.trl_integration.checks import check_settings, check_trl
+from cw_plugin.trl_integration.checks import check_advantages, check_settings, check_trl
 from cw_plugin.trl_integration.config import ArgumentsFile, options
 
 
@@ -72,6 +72,7 @@ class CWGRPOTrainer(GRPOTrainer):
         batch = super()._generate_and_score_completions(inputs)
         if not training:
             return batch
+        check_advantages(batch["advantages"])
         started = time.perf_counter()
         log_probs = batch.get("old_per_token_logps")
         if log_probs is None:
