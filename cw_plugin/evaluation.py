@@ -3,12 +3,10 @@
 ``OUT/MODEL/BENCHMARK.jsonl`` is verl's dump of the graded answers, ``.yaml`` beside it what they were asked with.
 """
 
-import fcntl
 import hashlib
 import json
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,8 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from omegaconf import DictConfig, OmegaConf
 
-from cw_plugin.child_processes import end_with_parent
+from cw_plugin.child_processes import guarded
 from cw_plugin.errors import DataError, HostError, OptionsError, first_line
+from cw_plugin.folder_lock import claim
 from cw_plugin.reports.evaluations import MACHINE, read_settings
 from cw_plugin.reports.runs import split_name
 from cw_plugin.settings import differences, flat
@@ -129,8 +128,8 @@ def fingerprint(place: Path) -> str:
 def _run(*words: str, log: Path) -> None:
     """``python -m WORDS`` with its output in ``log``; raises HostError if it fails."""
     command = [sys.executable, "-m", *words]
-    with log.open("wb") as output:
-        code = subprocess.run(command, stdout=output, stderr=output, preexec_fn=end_with_parent).returncode
+    with log.open("wb") as output, guarded(command, stdout=output, stderr=output) as process:
+        code = process.wait()
     if code:
         end = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:])
         raise HostError(f"{words[0]} ended with exit code {code}. Its output, {log}, ends:\n{end}")
@@ -160,14 +159,7 @@ def evaluate(models: Sequence[Model], benchmarks: Mapping[str, Path], out: Path,
             cause = first_line(error) if file.exists() else "it does not exist"
             how = "run cw-grpo prepare, or correct --benchmarks or --data-dir"
             raise DataError(f"{file} cannot be read ({cause}); {how}") from None
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock = (out / ".lock").open("w")
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        why = "another evaluation writes to it" if isinstance(error, BlockingIOError) else error.strerror
-        raise OptionsError(f"{out} cannot be used: {why}; give another folder with --out") from None
-    with lock:
+    with claim(out, "give another folder with --out"):
         for model in models:
             path = merged(model, out / ".models")
             for name, rows in questions.items():

@@ -36,6 +36,7 @@ import wrapt
 from torch import Tensor
 
 from cw_plugin.errors import CWGRPOError, HostError, OptionsError
+from cw_plugin.method_file import refuse_other_method, write_method
 from cw_plugin.options import Options
 from cw_plugin.processes import joined
 from cw_plugin.recording import Batch, TokenFiles
@@ -54,6 +55,8 @@ _ARGUMENTS = {
     "kl_loss": ("algo.kl.use_loss", "use_kl_loss"),
     "loss": ("actor.policy_loss_type", "policy_loss_type"),
     "folder": ("ckpt.output_dir", "save_path"),
+    "checkpoints": ("ckpt.path", "ckpt_path"),
+    "resumes": ("ckpt.load_enable", "load_checkpoint"),
 }
 _ADVANTAGES = "compute_advantages_and_returns", ["self", "experiences"]
 _STEP = "train_step", ["self", "rollout_samples", "global_step"]
@@ -100,12 +103,24 @@ def check(args: Any) -> dict[str, Any]:
     return values
 
 
+def check_resumed(values: dict[str, Any], options: Options) -> None:
+    """Refuse to resume checkpoints of another scope or kernel (OptionsError).
+
+    Args:
+        values: as :func:`check` returns them.
+    """
+    if values["resumes"] and Path(values["checkpoints"], "_actor").exists():
+        refuse_other_method(Path(values["checkpoints"]), options)
+
+
 class _Run:
     """The method in one trainer: its options, the step that it is at, and its token records."""
 
     def __init__(self, maker: Any) -> None:
         values = check(maker.strategy.args)
         self.options = Options.from_environment()
+        check_resumed(values, self.options)
+        write_method(Path(values["checkpoints"]), self.options, _logger)
         self.samples, self.tokenizer = values["samples"], maker.tokenizer
         self.step: int | None = None
         self.tokens = TokenFiles(Path(values["folder"]), self.options, _logger)
@@ -213,7 +228,7 @@ def main() -> None:
     @wrapt.patch_function_wrapper("openrlhf.utils", "get_strategy")
     def with_checks(wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
         strategy = wrapped(*args, **kwargs)
-        check(strategy.args)
+        check_resumed(check(strategy.args), Options.from_environment())
         return strategy
 
     try:

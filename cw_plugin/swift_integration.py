@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from swift.rlhf_trainers import GRPOTrainer
 
 from cw_plugin.errors import HostError, OptionsError
+from cw_plugin.method_callback import MethodCallback
 from cw_plugin.options import Options
 from cw_plugin.processes import joined, log, record, reweight_over_processes
 from cw_plugin.recording import TokenFiles
@@ -54,6 +55,7 @@ class CWGRPOTrainer(GRPOTrainer):
             )
         super().__init__(*given, **kwargs)
         self._cw_files = TokenFiles(Path(self.args.output_dir), self._cw_options)
+        self.add_callback(MethodCallback(self._cw_options))
         if self.template.sequence_parallel_size > 1:
             given = self.template.sequence_parallel_size
             raise OptionsError(f"sequence_parallel_size={given} has not been tested with CW-GRPO; set it to 1")

@@ -1,5 +1,6 @@
-# The kernel for METHOD=cw_grpo|grpo, the only difference between the paper's rows; for the scripts of trl/ and openrlhf/.
-source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
+# For the scripts of trl/ and openrlhf/: the kernel for METHOD=cw_grpo|grpo, the only difference between the paper's rows.
+source "$(dirname "${BASH_SOURCE[0]}")/supervised.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/claim.sh"
 METHOD=${METHOD:-cw_grpo}
 case $METHOD in
     cw_grpo) kernel=gaussian ;;

@@ -38,6 +38,7 @@ HOST_OF = {
     "swift_integration.py": {"torch"},
     "openrlhf_integration.py": {"torch", "ray"},
     "kernels.py": TORCH,
+    "method_callback.py": {"transformers"},  # of TRL and ms-swift
     "processes.py": TORCH,
     "recording.py": TORCH,
     "weights.py": TORCH,

@@ -1,6 +1,5 @@
 """What is asked, kept and refused. A calculator takes main_ppo's place; test_e2e.py has the real one."""
 
-import fcntl
 import json
 import os
 import re
@@ -22,6 +21,7 @@ from transformers import AutoModelForCausalLM
 from cw_plugin import evaluation
 from cw_plugin.errors import DataError, HostError, OptionsError
 from cw_plugin.evaluation import find_models, merged
+from cw_plugin.folder_lock import claim
 from cw_plugin.reports.evaluations import MACHINE, read_answers, read_settings
 from cw_plugin.settings import differences
 
@@ -142,10 +142,11 @@ def test_what_verl_did_not_finish_starts_again(calculator, tmp_path):
     calculator.left_out = 0
     run(tmp_path)
     assert calculator.asked == ["sums"] * 3 and read_answers(tmp_path / "out")[1] == []
-    with (tmp_path / "out" / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(OptionsError, match="another evaluation writes to it"):
-            run(tmp_path)
+    with (
+        claim(tmp_path / "out"),
+        pytest.raises(OptionsError, match=r"is in use by process .*another folder with --out"),
+    ):
+        run(tmp_path)
 
 
 def test_what_an_evaluation_starts_ends_with_it_and_its_failure_is_told(tmp_path):
@@ -154,11 +155,11 @@ def test_what_an_evaluation_starts_ends_with_it_and_its_failure_is_told(tmp_path
         evaluation._run("json.tool", __file__, log=log)
     code = "import sys, pathlib, cw_plugin.evaluation as e; e._run('http.server', '0', log=pathlib.Path(sys.argv[1]))"
     process = psutil.Popen([sys.executable, "-c", code, log])
-    wait_until(process.children, "nothing was started", process)
-    (started,) = process.children()
+    wait_until(lambda: len(process.children(recursive=True)) > 1, "nothing was started", process)
+    started = process.children(recursive=True)  # the guard, and what it runs
     process.kill()
     process.wait()
-    started.wait(timeout=30)
+    assert not psutil.wait_procs(started, timeout=30)[1]
 
 
 def checkpoint(folder: Path) -> Path:
@@ -214,7 +215,7 @@ def test_a_lora_checkpoint_is_not_evaluated_as_its_base_model(tmp_path):
         (["{tmp}/no-system", *LENGTHS], "cannot render the prompts of sums .*no system turn"),
         (["MODEL", "data.max_prompt_length=9"], "sums has a prompt of .* tokens; raise data.max_prompt_length=9"),
         (["MODEL", "data.nothing=1"], "verl has no setting"),
-        (["MODEL", "--out", "/proc/foo"], "/proc/foo cannot be used"),
+        (["MODEL", "--out", "/proc/foo"], "/proc/foo cannot be written"),
     ],
 )
 def test_bad_input_ends_in_one_sentence(tmp_path, arguments, message):

@@ -44,7 +44,9 @@ IN_0_9 = {
     "algo.advantage.estimator": "advantage_estimator",
     "algo.kl.init_coef": "init_kl_coef",
     "algo.kl.use_loss": "use_kl_loss",
+    "ckpt.load_enable": "load_checkpoint",
     "ckpt.output_dir": "save_path",
+    "ckpt.path": "ckpt_path",
     "reward.remote_url": "remote_rm_url",
     "rollout.max_tokens_per_gpu": "rollout_max_tokens_per_gpu",
     "rollout.micro_batch_size": "micro_rollout_batch_size",
@@ -104,6 +106,7 @@ def settings(tmp_path, **changed: Any) -> Any:
         "algo.kl.init_coef": 0.0,
         "algo.advantage.estimator": "group_norm",
         "ckpt.output_dir": str(tmp_path),
+        "ckpt.path": str(tmp_path / "checkpoints"),
         "rollout.n_samples_per_prompt": SAMPLES,
         "rollout.micro_batch_size": 4,  # which does not divide a group
         "rollout.max_tokens_per_gpu": 200,
@@ -269,6 +272,18 @@ def test_what_would_not_be_the_method_is_refused_before_training(tmp_path, chang
         maker_of(settings(tmp_path, **changed))
     (argument,) = changed
     assert flag(argument) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_run_is_not_resumed_under_another_kernel(tmp_path, monkeypatch):
+    resumed = settings(tmp_path, **{"ckpt.load_enable": True})
+    maker_of(resumed)
+    monkeypatch.setenv("CW_GRPO_KERNEL", "none")
+    maker_of(resumed)  # the first was killed before its first checkpoint
+    (tmp_path / "checkpoints" / "_actor").mkdir()
+    monkeypatch.delenv("CW_GRPO_KERNEL")
+    with pytest.raises(OptionsError, match=r"kernel='gaussian' would resume .*/checkpoints, .* kernel='none'"):
+        maker_of(resumed)
+    maker_of(settings(tmp_path))
 
 
 def test_a_kl_penalty_in_the_loss_is_allowed_and_a_run_with_the_hook_says_so_once(tmp_path, caplog):

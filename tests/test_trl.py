@@ -211,6 +211,17 @@ def test_a_resumed_run_ends_as_one_that_was_not_interrupted(tmp_path):
     assert [record.step for record in read_tokens(tmp_path)] == [1, 2, 4]
 
 
+@pytest.mark.parametrize(("name", "other"), [("cw_kernel", "none"), ("cw_scope", "batch")])
+def test_a_run_is_not_resumed_under_another_method(tmp_path, name, other):
+    options = {"save_strategy": "steps", "save_steps": 1, "max_steps": 1}
+    train(tmp_path, **options)
+    trained = (tmp_path / "training_args.json").read_text()
+    with pytest.raises(OptionsError, match=f"{name}='{other}' would resume the run in {tmp_path}, which was trained"):
+        train(tmp_path, given={"resume": True}, **{**options, "max_steps": 2, name: other})
+    assert (tmp_path / "training_args.json").read_text() == trained
+    assert len(train(tmp_path, given={"resume": True}, **{**options, "max_steps": 2}).at_loss) == 1
+
+
 def test_evaluation_is_trls(tmp_path):
     options = {"eval_strategy": "steps", "eval_steps": 1, "max_steps": 1, "learning_rate": 0.0}
     logs = [
@@ -335,6 +346,18 @@ def test_a_trl_of_another_shape_is_refused():
         check_trl(Patched)
     with pytest.raises(HostError, match="has no _generate_and_score_completions"):
         check_trl(trl.SFTTrainer)
+
+
+def test_another_wrapper_that_has_made_advantages_of_tokens_is_refused(tmp_path, monkeypatch):
+    plain = GRPOTrainer._generate_and_score_completions
+
+    def of_tokens(self, inputs):
+        batch = plain(self, inputs)
+        return batch | {"advantages": batch["advantages"][:, None] * batch["completion_mask"]}
+
+    monkeypatch.setattr(GRPOTrainer, "_generate_and_score_completions", of_tokens)
+    with pytest.raises(HostError, match=r"the advantages have the shape \(8, \d+\), .* so remove that"):
+        train(tmp_path)
 
 
 def test_a_report_reads_trls_files_and_shows_the_arguments_under_trls_names(tmp_path, monkeypatch):

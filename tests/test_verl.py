@@ -49,9 +49,9 @@ def legacy_trainer(*overrides):
 
 
 @pytest.fixture(params=[legacy_trainer, pytest.param(v1_trainer, marks=NEEDS_V1)])
-def make(request):
+def make(request, tmp_path):
     """Makes trainers of verl in this process, as in its task runner; one that uses cw_grpo is there."""
-    trainer = request.param(CW_GRPO, UNRECORDED)
+    trainer = request.param(CW_GRPO, UNRECORDED, f"trainer.default_local_dir={tmp_path}")
     yield request.param
     del trainer
     run.begin(None)
@@ -129,6 +129,19 @@ def test_a_second_trainer_with_cw_grpo_in_one_process_is_refused(make, tmp_path)
     first.itself = first  # a cycle, which only the collector finds
     del first
     trainers.legacy_trainer(CW_GRPO)
+
+
+def test_a_run_is_not_resumed_under_another_method(make, tmp_path):
+    """The folder has what verl leaves beside a checkpoint."""
+    data, keys = batch(make)
+    advantages("cw_grpo", data, keys, algorithm())
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("1")
+    settings = CW_GRPO, f"trainer.default_local_dir={tmp_path}"
+    make(*settings)
+    for name, was, now in (("kernel", "gaussian", "none"), ("scope", "group", "batch")):
+        with pytest.raises(OptionsError, match=rf"{name}='{now}' would resume the run in {tmp_path}.*{name}='{was}'"):
+            make(*settings, f"{OPTION}{name}={now}")
+        make(*settings, f"{OPTION}{name}={now}", "trainer.resume_mode=disable")
 
 
 def test_a_nan_is_reported_with_where_it_comes_from_and_the_uid_of_its_prompt(make):

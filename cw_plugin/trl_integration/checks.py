@@ -56,3 +56,12 @@ def check_settings(args: Any, trainer: type = GRPOTrainer) -> None:
             f"use_liger_kernel=True selects Liger's loss in TRL {trl.__version__}, which takes one advantage for a "
             "whole response; set use_liger_kernel=False"
         )
+
+
+def check_advantages(advantages: Any) -> None:
+    """Raise HostError if TRL's advantages are not one for each response."""
+    if advantages.dim() != 1:
+        raise HostError(
+            f"the advantages have the shape {tuple(advantages.shape)}, and CW-GRPO weighs one for each response: "
+            "something else has changed GRPOTrainer._generate_and_score_completions, so remove that"
+        )

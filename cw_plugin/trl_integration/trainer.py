@@ -11,9 +11,10 @@ from jaxtyping import Float
 from torch import Tensor
 from trl import GRPOTrainer
 
+from cw_plugin.method_callback import MethodCallback
 from cw_plugin.processes import log, record, reweight_over_processes
 from cw_plugin.recording import TokenFiles
-from cw_plugin.trl_integration.checks import check_settings, check_trl
+from cw_plugin.trl_integration.checks import check_advantages, check_settings, check_trl
 from cw_plugin.trl_integration.config import ArgumentsFile, options
 
 
@@ -62,6 +63,7 @@ class CWGRPOTrainer(GRPOTrainer):
             check_settings(config)
         super().__init__(*args, **kwargs)
         self._cw_files = TokenFiles(Path(self.args.output_dir), self._cw_options)
+        self.add_callback(MethodCallback(self._cw_options, "cw_"))  # before the next writes what would be trained
         self.add_callback(ArgumentsFile())
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -69,6 +71,7 @@ class CWGRPOTrainer(GRPOTrainer):
         batch = super()._generate_and_score_completions(inputs)
         if not training:
             return batch
+        check_advantages(batch["advantages"])
         started = time.perf_counter()
         log_probs = batch.get("old_per_token_logps")
         if log_probs is None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cw_plugin.errors import HostError
+from cw_plugin.method_file import refuse_other_method, write_method
 from cw_plugin.recording import Batch, TokenFiles
 from cw_plugin.verl_integration import NAME
 from cw_plugin.verl_integration.options import read_options
@@ -19,7 +20,8 @@ logger = logging.getLogger("verl.cw_plugin")
 
 class Run:
     """One training run that uses cw_grpo. It begins when verl's trainer is constructed, of which it reads ``config``,
-    ``global_steps`` and ``tokenizer``, and keeps only a weak reference."""
+    ``global_steps`` and ``tokenizer``, and keeps only a weak reference. To resume another method's run is an
+    OptionsError."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = weakref.ref(trainer)
@@ -28,6 +30,11 @@ class Run:
         self._batches: list[dict[str, float]] = []  # metrics of each batch of the step, until verl logs the step
         self._warned = False
         self.folder = Path(self.config.trainer.default_local_dir)
+        # With resume_path, a user begins at the checkpoint of another run on purpose.
+        resumes = self.config.trainer.get("resume_mode") == "auto"
+        if resumes and (self.folder / "latest_checkpointed_iteration.txt").exists():
+            refuse_other_method(self.folder, self.options)
+        self._method_written = False
         self._files = TokenFiles(self.folder, self.options, logger)
 
     @property
@@ -41,6 +48,9 @@ class Run:
 
     def note(self, metrics: dict[str, float]) -> None:
         """Keep the metrics of one batch until verl logs its step."""
+        if not self._method_written:
+            write_method(self.folder, self.options, logger)
+            self._method_written = True
         self._batches.append(metrics)
 
     def complete(self, metrics: Mapping[str, Any]) -> dict[str, Any]:

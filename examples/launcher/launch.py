@@ -6,10 +6,9 @@ The command is verl's main_ppo with its overrides, which let it write into FOLDE
 FOLDER/train.log. A line is shown for every step that verl's logger "file" writes down.
 
 FOLDER has one owner and one set of settings (run_folder.py). The same command resumes its run; a command with other
-settings is refused. The exit code is the command's, 2 where it is refused, 130 on Ctrl-C.
+settings is refused. The exit code is the command's, or 2 where it is refused; SIGTERM and Ctrl-C end this process, too.
 """
 
-import json
 import re
 import signal
 import subprocess
@@ -20,10 +19,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import guard
-from run_folder import RunFolder, parse, read_steps, refuse, write_error
+from run_folder import RunFolder, parse, read_steps, refuse
 
-from cw_plugin.child_processes import adopt_orphans
+from cw_plugin.child_processes import Stopped, guarded
+from cw_plugin.folder_lock import write_error
 
 # What main_ppo prints before the first step -> what to show instead
 STAGES = {
@@ -98,36 +97,20 @@ def main() -> int:
     run.keep_older_files()
     log = run.path / "train.log"
     say((f"going on after step {run.checkpoint}" if run.checkpoint else "starting") + f"; all output goes to {log}")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    adopt_orphans()
-    # The guard ends the command, and all that it has started, when the pipe is closed: below, or by whatever ends us.
+    metrics = Path(run.overrides.get(METRICS) or run.path / "metrics.jsonl")
     with open(log, "xb") as output:
-        process = subprocess.Popen(
-            [sys.executable, guard.__file__],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            pass_fds=[run.lock.fileno()],
-            start_new_session=True,
-        )
-    assert process.stdin is not None
-    try:
-        process.stdin.write(json.dumps(command).encode() + b"\n")
-        process.stdin.flush()
         try:
-            watch(process, log, Path(run.overrides.get(METRICS) or run.path / "metrics.jsonl"), say)
-        except Exception as error:  # a watcher never ends what it watches
-            say(f"progress is no longer shown ({type(error).__name__}: {error})")
-            process.wait()
-    except KeyboardInterrupt:
-        say("stopping ...")
-        return 130
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # both may come: from the terminal, and from what called this
-        process.stdin.close()
-        process.wait()
-        guard.end_all()  # whatever a guard that was killed has left
+            with guarded(command, [run.lock.fileno()], stdout=output, stderr=output) as process:
+                try:
+                    watch(process, log, metrics, say)
+                except Stopped:
+                    say("stopping ...")
+                    raise
+                except Exception as error:  # a watcher never ends what it watches
+                    say(f"progress is no longer shown ({type(error).__name__}: {error})")
+                    process.wait()
+        except Stopped as stopped:
+            stopped.end()
     if process.returncode == 0:
         if run.steps is not None and not run.finished:
             print(f"{run.path} has ended at step {run.logged or run.checkpoint} of {run.steps}, and is not finished.")

@@ -3,23 +3,19 @@
 launch.py claims it. The settings of its run are those that hydra saved when the run last started.
 """
 
-import fcntl
 import json
-import os
-import platform
 import sys
-import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-import psutil
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import OverrideParseException
 from omegaconf import OmegaConf
 
+from cw_plugin.errors import OptionsError
+from cw_plugin.folder_lock import ELSEWHERE, claim
 from cw_plugin.settings import differences, flat
 
 # Settings that may change when a run is resumed: its length, what it logs, saves and validates, where it is stored and
@@ -42,7 +38,6 @@ LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode"
 
 RESULTS = ("metrics*.jsonl", "validation/*", "tensorboard/*", "tokens/*", "global_step_*", "checkpoints/*")
 STEP = "training/global_step"
-ELSEWHERE = "name another folder (RUN=... or OUT=...)"
 
 
 def refuse(text: str) -> NoReturn:
@@ -72,16 +67,6 @@ def read_steps(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def write_error(folder: Path) -> str | None:
-    """Why no megabyte can be written there."""
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(1 << 20))
-    except OSError as error:
-        return f"{folder} cannot be written: {error.strerror}"
-    return None
-
-
 class RunFolder:
     """The folder of the run that a command starts.
 
@@ -96,35 +81,9 @@ class RunFolder:
         if self.steps is not None and not (isinstance(self.steps, int) and self.steps > 0):
             refuse(f"trainer.total_training_steps is {self.steps}: it must be a whole number above 0.")
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            self.lock = open(path / ".lock", "a+")  # noqa: SIM115 - for as long as this process lives
-        except FileExistsError:
-            refuse(f"{path} is a file, or a link to a folder that is not there: {ELSEWHERE}")
-        except OSError as error:
-            refuse(f"{path} cannot be written ({error.strerror}): {ELSEWHERE}")
-        self._hold()
-        if error := write_error(path):
-            refuse(f"{error}. Make room, or {ELSEWHERE}")
-        self.lock.truncate(0)
-        print(os.getpid(), "on", platform.node(), file=self.lock, flush=True)
-
-    def _hold(self) -> None:
-        """Lock it for this process and those that inherit the lock, until the last of them has ended."""
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                self.lock.seek(0)
-                pid, _, host = self.lock.read().strip().partition(" on ")
-                gone = not pid or (host == platform.node() and not psutil.pid_exists(int(pid)))
-                if not gone or time.monotonic() > deadline:
-                    refuse(f"{self.path} is in use by process {pid} on {host}: wait for its end, or {ELSEWHERE}")
-                time.sleep(0.2)  # what that process has started is being ended
-            except OSError as error:
-                print(f"{self.path} cannot be locked ({error.strerror}): start no second run in it.", file=sys.stderr)
-                return
+            self.lock = claim(path)
+        except OptionsError as error:
+            refuse(str(error))
 
     @property
     def checkpoint(self) -> int:

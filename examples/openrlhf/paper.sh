@@ -65,4 +65,5 @@ if [ -n "${DRY_RUN:-}" ]; then
     printf '%s\n' "$@"
     exit
 fi
+claim "$OUT"
 exec python3 -m cw_plugin.openrlhf_integration "$@"

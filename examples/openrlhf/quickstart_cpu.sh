@@ -29,7 +29,7 @@ source "$here/common.sh"
 bash "$here/cpu/install.sh" "$VENV"
 export PATH=$VENV/bin:$PATH
 bash "$root/examples/cpu/data.sh"
-mkdir -p "$OUT"
+claim "$OUT"
 SETTINGS=(
     --actor.num_gpus_per_node "$NGPUS"
     --actor.adam.lr 1e-4

@@ -18,6 +18,7 @@ MODEL_PATH=${MODEL_PATH:-deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B}
 DATA_DIR=${DATA_DIR:-$HOME/data/cw_grpo}
 OUT=${OUT:-checkpoints/trl/$(basename "$MODEL_PATH")-$METHOD}
 
+[ -n "${DRY_RUN:-}" ] || claim "$OUT"
 LAUNCH=(accelerate launch --config_file "$here/4_gpus.yaml")
 EXTRA=()
 if [ -n "${OVERLAY:-}" ]; then

@@ -25,7 +25,7 @@ python -c "from importlib.metadata import version; version('trl')" 2>/dev/null |
 }
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} TOKENIZERS_PARALLELISM=false HF_HUB_DISABLE_TELEMETRY=1
 bash "$root/examples/cpu/data.sh"
-mkdir -p "$RUN"
+claim "$RUN"
 touch "$RUN/train.log"
 written=$(wc -c <"$RUN/train.log") # by earlier starts
 echo "Training with METHOD=$METHOD for $STEPS steps; warnings go to $RUN/train.log"

@@ -1,0 +1,94 @@
+"""A run's folder has one owner at a time: the process that locks its file ``.lock``, and what inherits the lock.
+
+    python -m cw_plugin.folder_lock FOLDER FD
+
+is for shell scripts, which open FOLDER/.lock as the file descriptor FD: see examples/claim.sh.
+"""
+
+import fcntl
+import os
+import platform
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TextIO
+
+from cw_plugin.errors import OptionsError
+
+ELSEWHERE = "name another folder (RUN=... or OUT=...)"
+PATIENCE = 30  # seconds in which what an owner that was killed has started is ended
+
+
+def write_error(folder: Path) -> str | None:
+    """Why no megabyte can be written there."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(1 << 20))
+    except OSError as error:
+        return f"{folder} cannot be written: {error.strerror}"
+    return None
+
+
+def claim(folder: Path, elsewhere: str = ELSEWHERE) -> TextIO:
+    """Create a folder if it is missing, and lock it for this process and those that inherit the lock, until the last of
+    them has ended, or has closed the file that is returned.
+
+    Args:
+        elsewhere: what to do if the folder cannot be had, for the error's message.
+
+    Raises:
+        OptionsError: another process has it, or it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = open(folder / ".lock", "a+")  # noqa: SIM115 - it stays open
+    except FileExistsError:
+        raise OptionsError(f"{folder} is a file, or a link to a folder that is not there: {elsewhere}") from None
+    except OSError as error:
+        raise OptionsError(f"{folder} cannot be written ({error.strerror}): {elsewhere}") from None
+    hold(folder, lock, elsewhere)
+    return lock
+
+
+def hold(folder: Path, lock: TextIO, elsewhere: str = ELSEWHERE) -> None:
+    """:func:`claim` for a lock file that is open already."""
+    deadline = time.monotonic() + PATIENCE
+    while not _locked(folder, lock):
+        lock.seek(0)
+        pid, _, host = lock.read().strip().partition(" on ")
+        gone = not pid or (host == platform.node() and not Path("/proc", pid).exists())
+        if not gone or time.monotonic() > deadline:
+            raise OptionsError(f"{folder} is in use by process {pid} on {host}: wait for its end, or {elsewhere}")
+        time.sleep(0.2)
+    if error := write_error(folder):
+        raise OptionsError(f"{error}. Make room, or {elsewhere}")
+    lock.seek(0)
+    lock.truncate(0)
+    owner = os.environ.get("CW_PLUGIN_SCRIPT", os.getpid())  # the script that has started this (supervise.py)
+    print(owner, "on", platform.node(), file=lock, flush=True)
+
+
+def _locked(folder: Path, lock: TextIO) -> bool:
+    """Whether the folder is this process's now, or can be locked by nobody."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        print(f"{folder} cannot be locked ({error.strerror}): start no second run in it.", file=sys.stderr)
+    return True
+
+
+def main() -> None:
+    folder, descriptor = Path(sys.argv[1]), int(sys.argv[2])
+    with open(descriptor, "r+", closefd=False) as lock:
+        try:
+            hold(folder, lock)
+        except OptionsError as error:
+            print(error, file=sys.stderr)
+            sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""Which method the checkpoints of a run were trained with, on every host: a run is not resumed under another.
+
+A trainer asks before it resumes, and writes ``cw_grpo.json`` beside the checkpoints. To go on under another scope or
+kernel on purpose, resume the checkpoint in another folder.
+"""
+
+import json
+import logging
+from pathlib import Path
+
+from cw_plugin.errors import OptionsError
+from cw_plugin.files import write_whole
+from cw_plugin.options import Options
+
+LOGGER = logging.getLogger("cw_plugin")
+FILE = "cw_grpo.json"
+NAMES = ("scope", "kernel")  # the options that make the method
+
+
+def refuse_other_method(folder: Path, options: Options, prefix: str = "") -> None:
+    """Raise OptionsError if the checkpoints in ``folder`` were trained under another scope or kernel.
+
+    Checkpoints of which nothing is known are accepted: an earlier version of this package wrote no file.
+
+    Args:
+        prefix: of an option's name in the host's configuration.
+    """
+    file = folder / FILE
+    before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    for name in NAMES:
+        now = getattr(options, name)
+        if before.get(name, now) != now:
+            raise OptionsError(
+                f"{prefix}{name}={now!r} would resume the run in {folder}, which was trained with "
+                f"{prefix}{name}={before[name]!r}; use that, or train in another folder"
+            )
+
+
+def write_method(folder: Path, options: Options, logger: logging.Logger = LOGGER) -> None:
+    """Write down what the checkpoints in ``folder`` are trained with. An error is logged, and training continues."""
+    try:
+        write_whole(folder / FILE, json.dumps({name: getattr(options, name) for name in NAMES}))
+    except OSError as error:
+        logger.error("cw_grpo: %s cannot be written, so that a resumed run is not checked: %s", folder / FILE, error)

@@ -1,0 +1,118 @@
+"""Each script that trains, ended in the middle: everything that it has started ends, and the same command goes on.
+
+The scripts and their launcher are the real ones; a small program stands in for what they train with.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from interpreter import ROOT, wait_until
+
+SCRIPTS = (
+    *("quickstart_cpu.sh", "trl/quickstart_cpu.sh", "openrlhf/quickstart_cpu.sh"),
+    *("run_qwen2_5_math_7b_fsdp.sh", "trl/paper.sh", "openrlhf/paper.sh"),
+    *("study/run.sh", "study/train.sh"),
+)
+# In the place of python, accelerate, trl and cw-grpo. The launcher and its like are run; a trainer leaves a daemon that
+# nothing ties to it, writes down both process ids, and takes its time unless it is told to end.
+STAND_IN = """#!/bin/bash
+case "$*" in
+    *launch.py* | *supervise.py* | *guard.py* | *folder_lock*) exec {python} "$@" ;;
+    *vllm-serve*) exec sleep 300 ;;
+    *main_ppo* | *train.py* | *openrlhf_integration* | *study.py*)
+        [ ! -e {folder}/done ] || exit 0
+        setsid sleep 300 &
+        echo $! $$ >>"$PIDS"
+        sleep 300
+        ;;
+esac
+"""
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> Path:
+    """A copy of the scripts, whose environments and problems are there."""
+    folder = tmp_path / "clone" / "examples"
+    shutil.copytree(ROOT / "examples", folder, ignore=shutil.ignore_patterns("*.parquet", "*.safetensors", "*.svg"))
+    (tmp_path / "clone" / "cw_plugin").symlink_to(ROOT / "cw_plugin")
+    for script in ("cpu/install.sh", "cpu/data.sh", "openrlhf/cpu/install.sh"):
+        (folder / script).write_text("")
+    programs = tmp_path / "venv" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("python", "python3", "accelerate", "trl", "cw-grpo"):
+        (programs / name).write_text(STAND_IN.format(python=sys.executable, folder=tmp_path))
+        (programs / name).chmod(0o755)
+    return folder
+
+
+def start(examples: Path, script: str) -> subprocess.Popen[str]:
+    venv, name = examples.parents[1] / "venv", script.replace("/", "-")
+    folders = {"RUN": name, "OUT": name, "WORK": name, "PIDS": f"{name}.pids"}
+    settings = {key: str(examples.parents[1] / value) for key, value in folders.items()}
+    settings |= {"METHOD": "cw_grpo", "SEED": "1", "STEPS": "1", "LR": "1"}
+    settings |= {"MODEL": "model", "DATA": "data", "VENV": str(venv)}
+    path = f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    command, env = ["bash", str(examples / script)], {**os.environ, **settings, "PATH": path, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def trainers(examples: Path, script: str) -> list[psutil.Process]:
+    """Those that live of what a script has started to train."""
+    pids = examples.parents[1] / f"{script.replace('/', '-')}.pids"
+    numbers = map(int, pids.read_text().split() if pids.exists() else ())
+    living = [psutil.Process(number) for number in numbers if psutil.pid_exists(number)]
+    return [process for process in living if process.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_everything_ends_with_the_script_and_the_same_command_goes_on(examples, number):
+    running = {script: start(examples, script) for script in SCRIPTS}
+    below = []
+    for script, process in running.items():
+        wait_until(lambda script=script: len(trainers(examples, script)) > 1, f"{script} does not train", process)
+        below += psutil.Process(process.pid).children(recursive=True) + trainers(examples, script)
+    for process in running.values():
+        process.send_signal(number)
+    (examples.parents[1] / "done").touch()
+    again = {script: start(examples, script) for script in SCRIPTS}  # at once, while what is left is being ended
+    for script, process in running.items():
+        process.communicate(timeout=30)
+        assert process.returncode == -number, script
+    assert not psutil.wait_procs(below, timeout=30)[1]
+    for script, process in again.items():
+        said = process.communicate(timeout=60)
+        assert process.returncode == 0, (script, said)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_everything_ends_with_the_script_while_it_installs(examples, number):
+    installer = examples / "cpu" / "install.sh"
+    installer.write_text("python3 train.py")
+    process = start(examples, "quickstart_cpu.sh")
+    wait_until(lambda: trainers(examples, "quickstart_cpu.sh"), "it does not install", process)
+    below = psutil.Process(process.pid).children(recursive=True) + trainers(examples, "quickstart_cpu.sh")
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    assert not psutil.wait_procs(below, timeout=30)[1]
+
+
+def test_a_second_training_in_the_folder_is_refused_in_a_sentence(examples):
+    scripts = [script for script in SCRIPTS if script.startswith(("trl", "openrlhf"))]
+    running = {script: start(examples, script) for script in scripts}
+    for script, process in running.items():
+        wait_until(lambda script=script: len(trainers(examples, script)) > 1, f"{script} does not train", process)
+        before = trainers(examples, script)
+        second = start(examples, script)
+        said = second.communicate(timeout=60)[1]
+        assert second.returncode == 2 and said.count("\n") == 1, said
+        assert f" is in use by process {process.pid} on " in said
+        assert trainers(examples, script) == before
+    for process in running.values():
+        process.terminate()
+        process.communicate(timeout=30)
