@@ -39,7 +39,7 @@ def table() -> list[tuple[str, str, str]]:
     return [(match[1] or "", match[2], match[3]) for match in map(pattern.fullmatch, lines)]  # type: ignore[index]
 
 
-@pytest.mark.parametrize("script", [*SCRIPTS, "quickstart_cpu.sh", "trl/paper.sh"])
+@pytest.mark.parametrize("script", [*SCRIPTS, "quickstart_cpu.sh", "trl/paper.sh", "openrlhf/paper.sh", "swift/paper.sh"])
 def test_help_prints_the_scripts_first_comment(script):
     said = bash(script, "--help").stdout
     assert f"bash examples/{script}" in said and "#" not in said and not said.count("source ")
@@ -78,6 +78,8 @@ def test_knobs_and_later_overrides_win(tmp_path):
     assert config.trainer.default_local_dir == f"{tmp_path}/checkpoints/cw_grpo/{SCRIPTS[0][:-3]}-grpo-seed7"
     assert config.actor_rollout_ref.model.path == f"{tmp_path}/model"
     assert config.data.train_files == f"{tmp_path}/a.parquet"
+    elsewhere = compose(SCRIPTS[0], "grpo", RUNS_DIR="/scratch/runs")
+    assert elsewhere.trainer.default_local_dir == f"/scratch/runs/cw_grpo/{SCRIPTS[0][:-3]}-grpo"
 
 
 def test_on_a_cpu_vllm_has_a_process_of_its_own_for_each_rank_if_there_are_several():
@@ -95,6 +97,7 @@ def test_on_a_cpu_vllm_has_a_process_of_its_own_for_each_rank_if_there_are_sever
 
 
 def test_an_unknown_method_is_refused():
-    for script in (SCRIPTS[0], "quickstart_cpu.sh", "trl/paper.sh", "trl/quickstart_cpu.sh", "openrlhf/paper.sh"):
+    others = ("trl/paper.sh", "trl/quickstart_cpu.sh", "openrlhf/paper.sh", "swift/paper.sh")
+    for script in (SCRIPTS[0], "quickstart_cpu.sh", *others):
         known = "cw_grpo or grpo" if "/" in script else "cw_grpo, grpo or clip_cov"
         assert bash(script, code=2, METHOD="ppo").stderr == f"METHOD=ppo is unknown; use {known}\n"
