@@ -201,9 +201,7 @@ def _evaluate_model(
         print(f"{model.name}: {name} pass@1 {sum(acc) / len(acc):.2%} of {len(acc)} answers", flush=True)
 
 
-def _settings(
-    model: Model, path: str, file: Path, rows: list[Any], folder: Path, config: DictConfig
-) -> dict[str, Any]:
+def _settings(model: Model, path: str, file: Path, rows: list[Any], folder: Path, config: DictConfig) -> dict[str, Any]:
     """verl's whole configuration for one benchmark; its part ``evaluation`` says what verl's does not."""
     config, part = config.copy(), str(folder / PART)
     devices = config.trainer.nnodes * config.trainer.n_gpus_per_node

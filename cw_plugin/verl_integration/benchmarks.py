@@ -26,7 +26,7 @@ class BenchmarkTrainer(PPOTrainerSync):
         super().__init__(config)
 
     def _validate(self) -> dict[str, Any]:
-        metrics = {}
+        metrics: dict[str, Any] = {}
         for name, benchmark in self.config.evaluation.benchmarks.items():
             self.config.data.val_files = benchmark.file
             self.config.trainer.validation_data_dir = benchmark.dump

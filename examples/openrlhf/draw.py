@@ -2,7 +2,8 @@
 
     python draw.py FROM.parquet TO.parquet --rows 2400 --seed 42 --model MODEL --max-prompt 512
 
-No problem is drawn twice before all have been drawn. MODEL's chat template makes the prompts, its tokenizer counts them.
+No problem is drawn twice before all have been drawn. MODEL's chat template makes the prompts, and its tokenizer counts
+their tokens.
 """
 
 import argparse
