@@ -1,9 +1,9 @@
 """Every change this package makes to verl, in one list: :data:`HOOKS`.
 
 verl's registries take the estimator, the loss, and the trainer of ``cw-grpo evaluate`` (benchmarks.py). Estimator and
-loss need more than verl passes, and the hooks supply it. A hook
-wraps one function of verl, right after verl imports its module. verl's function always runs, unchanged. The function
-that runs around it says what the hook does, why, and which change of verl would remove it.
+loss need more than verl passes, and the hooks supply it. A hook wraps one function of verl, right after verl imports
+its module. verl's function always runs, unchanged. The function that runs around it says what the hook does, why, and
+which change of verl would remove it.
 
 Estimator and loss do not know which trainer calls them. For each trainer, one hook says which run this is, one passes
 what advantages are computed from, and one completes the metrics of a step.
