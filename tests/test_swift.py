@@ -110,7 +110,7 @@ def test_the_plugin_of_the_examples_trains_and_refuses_what_would_lose_the_weigh
 
 PAPER = {  # Table 5 of the paper and what its text says; examples/paper.md has the sources of the others
     "learning_rate": 1e-6, "num_generations": 12, "max_length": 512, "max_completion_length": 4096, "temperature": 0.7,
-    "top_p": 1.0, "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1},
+    "top_p": 1.0, "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": '{"min_lr_rate": 0.1}',
     "warmup_ratio": 0.1, "weight_decay": 0.0, "adam_beta1": 0.9, "adam_beta2": 0.999, "max_grad_norm": 1.0,
     "loss_type": "grpo", "scale_rewards": "group", "beta": 0.04, "kl_in_reward": False, "epsilon": 0.2,
     "num_iterations": 1, "importance_sampling_level": "token", "save_steps": 50, "seed": 42, "data_seed": 42,
