@@ -16,7 +16,6 @@ from reference import grpo_advantages, reference_advantages
 from transformers import AutoModelForCausalLM
 
 from cw_plugin.reports.records import read_tokens
-from cw_plugin.reports.runs import read_run
 
 pytestmark = pytest.mark.slow
 
@@ -118,31 +117,24 @@ PAPER = {  # Table 5 of the paper and what its text says; examples/paper.md has 
 }  # fmt: skip
 
 
-def test_the_recipe_trains_on_a_cpu_in_two_processes_and_goes_on(swift, tmp_path):
+def test_the_recipe_trains_on_a_cpu_in_two_processes(swift, tmp_path):
     """By its overlay. ms-swift writes the settings that it has resolved to args.json."""
     bash("cpu/data.sh")
     path = os.pathsep.join(map(str, (swift, ROOT)))
 
-    def train(*flags: str) -> str:
-        return bash(
-            "swift/paper.sh", *("--model_type", "qwen2", "--template", "qwen2_5", "--check_model", "false"), *flags,
-            METHOD="cw_grpo", OVERLAY="examples/swift/cpu.sh", NPROC="2", MODEL_PATH="examples/cpu/model",
-            DATA_DIR=os.environ["QUICKSTART_DATA"], OUT=str(tmp_path), PYTHONPATH=path, CW_GRPO_RECORD_EVERY="1",
-        ).stdout  # fmt: skip
-
     changed = {"max_steps": "1", "save_steps": "1", "max_completion_length": "16"}
     flags = [word for name, value in changed.items() for word in (f"--{name}", value)]
-    train(*flags)
+    bash(
+        "swift/paper.sh", *("--model_type", "qwen2", "--template", "qwen2_5", "--check_model", "false"), *flags,
+        METHOD="cw_grpo", OVERLAY="examples/swift/cpu.sh", NPROC="2", MODEL_PATH="examples/cpu/model",
+        DATA_DIR=os.environ["QUICKSTART_DATA"], OUT=str(tmp_path), PYTHONPATH=path, CW_GRPO_RECORD_EVERY="1",
+    )  # fmt: skip
     (used,) = [json.loads(file.read_text()) for file in tmp_path.glob("args.json")]
     wanted = {name: value for name, value in PAPER.items() if name not in changed}
     assert {name: used[name] for name in wanted} == wanted
     assert used["per_device_train_batch_size"] * used["gradient_accumulation_steps"] * 2 == 144
     (record,) = read_tokens(tmp_path)
     assert (record.groups, len(set(record.table["row"].to_pylist()))) == (12, 144)
-    train(*flags, "--max_steps", "2")
-    assert [record.step for record in read_tokens(tmp_path)] == [1, 2]
-    run = read_run(tmp_path / "checkpoint-2")
-    assert list(run.series("cw_grpo/sigma").index) == [1, 2] and run.series("actor/kl_loss")[2] >= 0
 
 
 def test_the_plugin_refuses_megatrons_trainers(swift):
