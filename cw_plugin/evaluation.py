@@ -1,6 +1,7 @@
 """``cw-grpo evaluate``: models, checkpoints and runs on benchmarks, by verl's own validation.
 
-``OUT/MODEL/BENCHMARK.jsonl`` is verl's dump of the graded answers, ``.yaml`` beside it what they were asked with.
+``OUT/MODEL/BENCHMARK.jsonl`` is verl's dump of the graded answers, ``.yaml`` beside it what they were asked with. verl
+starts once for each model (:mod:`cw_plugin.verl_integration.benchmarks`); ``OUT/MODEL/verl.log`` is its output.
 """
 
 import hashlib
@@ -22,7 +23,9 @@ from cw_plugin.folder_lock import claim
 from cw_plugin.reports.evaluations import MACHINE, read_settings
 from cw_plugin.reports.runs import split_name
 from cw_plugin.settings import differences, flat
+from cw_plugin.verl_integration import BENCHMARKS
 from cw_plugin.verl_integration.config import compose
+from cw_plugin.verl_integration.options import uses_v1
 
 VALIDATION = [
     "algorithm.adv_estimator=grpo",  # no critic
@@ -43,6 +46,7 @@ VALIDATION = [
     "actor_rollout_ref.rollout.val_kwargs.do_sample=True",
     "reward.custom_reward_function.path=pkg://cw_plugin.rewards",
 ]
+PART = ".part"  # in a model's folder: what verl writes until the answers are whole
 TAIL = 12  # lines of verl's output that are shown if it fails
 
 
@@ -151,6 +155,8 @@ def evaluate(models: Sequence[Model], benchmarks: Mapping[str, Path], out: Path,
         given = f"{len(models)} models, and {', '.join(benchmarks) or 'no benchmark'}"
         raise OptionsError(f"name a model, and benchmarks as NAME or NAME=FILE.parquet; given are {given}")
     config, out = compose([*VALIDATION, *overrides]), out.absolute()
+    if not uses_v1(config):
+        raise OptionsError("trainer.use_v1=False cannot ask several benchmarks in one start; leave it out")
     questions = {}
     for name, file in benchmarks.items():
         try:
@@ -161,25 +167,35 @@ def evaluate(models: Sequence[Model], benchmarks: Mapping[str, Path], out: Path,
             raise DataError(f"{file} cannot be read ({cause}); {how}") from None
     with claim(out, "give another folder with --out"):
         for model in models:
-            path = merged(model, out / ".models")
-            for name, rows in questions.items():
-                answers = out / model.name / f"{name}.jsonl"
-                settings = _settings(model, path, benchmarks[name], rows, answers, config)
-                if answers.exists():
-                    _refuse_others(answers, settings)
-                else:
-                    _check_prompts(name, rows, settings)
-                    _ask(answers, len(rows), settings)
-                with answers.open("rb") as lines:
-                    acc = [json.loads(line)["acc"] for line in lines]
-                print(f"{model.name}: {name} pass@1 {sum(acc) / len(acc):.2%} of {len(acc)} answers", flush=True)
+            _evaluate_model(model, benchmarks, questions, out, config)
 
 
-def _settings(
-    model: Model, path: str, file: Path, rows: list[Any], answers: Path, config: DictConfig
-) -> dict[str, Any]:
+def _evaluate_model(
+    model: Model, benchmarks: Mapping[str, Path], questions: Mapping[str, list[Any]], out: Path, config: DictConfig
+) -> None:
+    """Ask a model the benchmarks that have no answers yet, and print pass@1 of all."""
+    path, folder = merged(model, out / ".models"), out / model.name
+    unasked = {}
+    for name, rows in questions.items():
+        settings = _settings(model, path, benchmarks[name], rows, folder, config)
+        answers = folder / f"{name}.jsonl"
+        if answers.exists():
+            _refuse_others(answers, settings)
+        else:
+            _check_prompts(name, rows, settings)
+            unasked[name] = settings
+    if unasked:
+        samples = config.actor_rollout_ref.rollout.val_kwargs.n
+        _ask(folder, unasked, {name: samples * len(questions[name]) for name in unasked})
+    for name in questions:
+        with (folder / f"{name}.jsonl").open("rb") as lines:
+            acc = [json.loads(line)["acc"] for line in lines]
+        print(f"{model.name}: {name} pass@1 {sum(acc) / len(acc):.2%} of {len(acc)} answers", flush=True)
+
+
+def _settings(model: Model, path: str, file: Path, rows: list[Any], folder: Path, config: DictConfig) -> dict[str, Any]:
     """verl's whole configuration for one benchmark; its part ``evaluation`` says what verl's does not."""
-    config, part = config.copy(), str(answers.with_suffix(".part"))
+    config, part = config.copy(), str(folder / PART)
     devices = config.trainer.nnodes * config.trainer.n_gpus_per_node
     for key, value in {
         "actor_rollout_ref.model.path": path,
@@ -241,18 +257,31 @@ def _check_prompts(benchmark: str, rows: Sequence[Any], settings: dict[str, Any]
         raise OptionsError(f"{benchmark} has a prompt of {longest} tokens; raise data.max_prompt_length={limit}")
 
 
-def _ask(answers: Path, questions: int, settings: dict[str, Any]) -> None:
-    """Have verl answer and grade, and keep its dump if it is whole."""
-    part, log = Path(settings["trainer"]["default_local_dir"]), answers.with_suffix(".log")
+def _ask(folder: Path, unasked: Mapping[str, dict[str, Any]], wanted: Mapping[str, int]) -> None:
+    """Have verl answer and grade benchmarks in one start.
+
+    Args:
+        folder: the model's; ``BENCHMARK.jsonl`` appears there as soon as the benchmark's answers are whole.
+        unasked: benchmark -> its settings. They differ in the questions alone.
+        wanted: benchmark -> how many answers make it whole.
+    """
+    part, log = folder / PART, folder / "verl.log"
     shutil.rmtree(part, ignore_errors=True)  # of an evaluation that was interrupted
     part.mkdir(parents=True)
-    # Without answers beside it, it says that they are missing.
-    answers.with_suffix(".yaml").write_text(OmegaConf.to_yaml(settings), encoding="utf-8")
-    print(f"{answers.parent.name}: asking {answers.stem}; verl's output: {log}", flush=True)
-    _run("verl.trainer.main_ppo", "--config-path", str(answers.parent), "--config-name", answers.stem, log=log)
-    graded = (part / "0.jsonl").read_bytes().count(b"\n")
-    wanted = questions * settings["evaluation"]["samples"]
-    if graded != wanted:  # verl leaves out a response that the reward function fails on
-        raise HostError(f"verl graded {graded} of {wanted} answers to {answers.stem}; see {log}, and start again")
-    (part / "0.jsonl").replace(answers)
+    tasks = {}
+    for name, settings in unasked.items():
+        # Without answers beside it, it says that they are missing.
+        (folder / f"{name}.yaml").write_text(OmegaConf.to_yaml(settings), encoding="utf-8")
+        file, result = settings["data"]["val_files"], str(folder / f"{name}.jsonl")
+        tasks[name] = {"file": file, "dump": str(part / name), "answers": wanted[name], "result": result}
+    config = OmegaConf.create(next(iter(unasked.values())))
+    OmegaConf.update(config, "evaluation", {"benchmarks": tasks}, merge=False)
+    OmegaConf.update(config, "trainer.v1.trainer_mode", BENCHMARKS)
+    OmegaConf.save(config, part / "start.yaml")
+    print(f"{folder.name}: asking {', '.join(unasked)}; verl's output: {log}", flush=True)
+    _run("verl.trainer.main_ppo", "--config-path", str(part), "--config-name", "start", log=log)
+    for name, task in tasks.items():
+        if not Path(task["result"]).exists():  # verl leaves out a response that the reward function fails on
+            graded = Path(task["dump"], "0.jsonl").read_bytes().count(b"\n")
+            raise HostError(f"verl graded {graded} of {wanted[name]} answers to {name}; see {log}, and start again")
     shutil.rmtree(part)

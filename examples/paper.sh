@@ -10,7 +10,7 @@ DATA_DIR=${DATA_DIR:-$HOME/data/cw_grpo} # made by: cw-grpo prepare all
 TRAIN_FILES=${TRAIN_FILES:-$DATA_DIR/open_rs/train.parquet}
 VAL_FILES=${VAL_FILES:-$DATA_DIR/math500/test.parquet}
 NAME=${NAME:-$(basename "$0" .sh)-$METHOD${SEED:+-seed$SEED}}
-OUT=${OUT:-checkpoints/cw_grpo/$NAME}
+OUT=${OUT:-${RUNS_DIR:-checkpoints}/cw_grpo/$NAME}
 LOGGER=${LOGGER:-'["console","file","tensorboard"]'}
 
 PROMPTS=${PROMPTS:-12}

@@ -148,24 +148,27 @@ def test_a_verl_with_cw_grpo_of_its_own_gives_the_same_weights(paper_run, tmp_pa
 
 @pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_an_evaluation_has_every_answer_and_asks_nothing_twice(killed, paper_run, tmp_path):
-    """A checkpoint is merged and asked. In the slow one a Hugging Face model, too, and a kill while it is asked."""
-    out, half = tmp_path / "answers", tmp_path / "half.parquet"
+    """A checkpoint is merged and asked two benchmarks in one start. In the slow one a Hugging Face model, too, and a
+    kill while it is asked."""
+    out, half, few = tmp_path / "answers", tmp_path / "half.parquet", tmp_path / "few.parquet"
     pq.write_table(pq.read_table(problems() / "test.parquet").slice(0, 48), half)
+    pq.write_table(pq.read_table(problems() / "test.parquet").slice(48, 4), few)
     env = e2e.environment(out)
     settings = ("data.max_prompt_length=192", "data.max_response_length=64")
     settings += tuple(f"actor_rollout_ref.rollout.val_kwargs.{part}" for part in ("n=2", "temperature=1.0"))
     command = ["bash", "-c", 'source examples/cpu/overlay.sh; exec cw-grpo evaluate "$@" "${EXTRA[@]}"', "evaluate"]
     command += [*[str(e2e.MODEL)] * killed, str(paper_run / "global_step_2"), *settings]
-    command += ["--benchmarks", f"half={half}", "--out", str(out)]
+    command += ["--benchmarks", f"half={half} few={few}", "--out", str(out)]
     models = [*["model"] * killed, f"{paper_run.name}-global_step_2"]
     if killed:
         process = subprocess.Popen(command, cwd=ROOT, env=env)
-        log = out / "model" / "half.log"
+        log = out / "model" / "verl.log"
         wait_until(lambda: log.exists() and "ready to fit" in log.read_text(errors="replace"), log, process, 500)
         process.send_signal(signal.SIGKILL)
         process.wait()
         wait_until(lambda: not e2e.trainer_processes(out), "processes of the killed evaluation are left", pause=0.5)
-        assert "model is not finished on half: evaluate it again to complete it." in read_answers(out)[1]
+        for name in ("few", "half"):
+            assert f"model is not finished on {name}: evaluate it again to complete it." in read_answers(out)[1]
 
     result = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=800)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -183,8 +186,12 @@ def test_an_evaluation_has_every_answer_and_asks_nothing_twice(killed, paper_run
         acc = [answer["acc"] for answer in graded]
         assert 0.2 < sum(acc) / len(acc) < 0.9
         assert f"{model}: half pass@1 {sum(acc) / len(acc):.2%} of 96 answers" in result.stdout
+        asked = {json.loads(line)["input"] for line in (out / model / "few.jsonl").read_text().split("\n")[:-1]}
+        others = [f"\n{row['prompt'][-1]['content']}\n" for row in pq.read_table(few).to_pylist()]
+        assert sorted(sum(question in text for text in asked) for question in others) == [1] * len(asked) == [1] * 4
+    assert result.stdout.count(": asking half, few; verl's output: ") == len(models)
     answers, notes = read_answers(out)
-    assert notes == [] and [each.step for each in answers] == [2, *[None] * killed]
+    assert notes == [] and [each.step for each in answers] == [2, 2, *[None, None] * killed]
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.jsonl")}
     again = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=200)
     assert again.returncode == 0 and "asking" not in again.stdout

@@ -17,6 +17,7 @@ from interpreter import cli, wait_until
 from omegaconf import OmegaConf
 from trainers import composed
 from transformers import AutoModelForCausalLM
+from verl.trainer.ppo.v1 import PPOTrainerSync, get_trainer_cls
 
 from cw_plugin import evaluation
 from cw_plugin.errors import DataError, HostError, OptionsError
@@ -32,20 +33,35 @@ SAMPLING = "actor_rollout_ref.rollout.val_kwargs"
 
 @pytest.fixture
 def calculator(monkeypatch):
-    """The benchmarks that were asked. While ``left_out`` is not 0, so many answers are missing; below 0, it fails."""
-    monkeypatch.setattr(calculate, "asked", [], raising=False)
+    """The starts of verl, each as the benchmarks that were asked. While ``left_out`` is not 0, so many answers to each
+    are missing; below 0, verl fails. ``fails_at`` names a benchmark at which it is killed."""
+    monkeypatch.setattr(calculate, "starts", [], raising=False)
     monkeypatch.setattr(calculate, "left_out", 0, raising=False)
+    monkeypatch.setattr(calculate, "fails_at", None, raising=False)
     monkeypatch.setattr(evaluation, "_run", calculate)
     monkeypatch.setattr(evaluation, "compose", lambda overrides: composed(*overrides))  # hydra takes a second for it
+    monkeypatch.setattr(PPOTrainerSync, "_validate", validate)
+    for name in ("_init_dataloader", "_shutdown_dump_executor", "_init_dump_executor"):
+        monkeypatch.setattr(PPOTrainerSync, name, lambda self: None)
     return calculate
 
 
 def calculate(module, _, folder, __, name, log):
-    """Dumps right answers, as verl does, for what main_ppo would read."""
+    """main_ppo without Ray and workers: the trainer that it would construct validates."""
     config = OmegaConf.load(Path(folder) / f"{name}.yaml")
-    calculate.asked.append(name)
-    if calculate.left_out < 0:
-        raise HostError(f"{module} fails")
+    calculate.starts.append([])
+    trainer = object.__new__(get_trainer_cls(config.trainer.v1.trainer_mode))
+    trainer.config = config
+    trainer._validate()
+
+
+def validate(trainer):
+    """In place of verl's: dumps right answers, as verl does."""
+    config = trainer.config
+    benchmark = Path(config.trainer.validation_data_dir).name
+    calculate.starts[-1].append(benchmark)
+    if calculate.left_out < 0 or benchmark == calculate.fails_at:
+        raise HostError("main_ppo fails")
     dump = []
     for row in pq.read_table(config.data.val_files).to_pylist() * config.actor_rollout_ref.rollout.val_kwargs.n:
         text, gold = row["prompt"][-1]["content"], row["reward_model"]["ground_truth"]
@@ -53,7 +69,9 @@ def calculate(module, _, folder, __, name, log):
         acc = float(output.strip() == gold)
         dump.append({"input": text, "output": output, "gts": gold, "score": acc, "acc": acc})
     lines = [json.dumps(answer, ensure_ascii=False) + "\n" for answer in dump[calculate.left_out :]]
+    Path(config.trainer.validation_data_dir).mkdir()
     Path(config.trainer.validation_data_dir, "0.jsonl").write_text("".join(lines))
+    return {"acc": 1.0}
 
 
 def sums(folder: Path, *, system: str = "Think.", name: str = "sums", **changes) -> None:
@@ -84,11 +102,12 @@ def test_answers_are_verls_and_are_not_asked_again(calculator, tmp_path, capsys)
                "actor_rollout_ref.rollout.tensor_model_parallel_size=2", "reward.num_workers=1",
                "+actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_backend=mp"]  # fmt: skip
     run(tmp_path, f"{SAMPLING}.n=2", *machine, names=["one", "two", "three"])
-    assert calculator.asked == ["one", "two", "three"]
-    assert capsys.readouterr().out.splitlines()[:2] == said[1::2]
+    assert calculator.starts == [["one", "two"], ["three"]]
+    assert capsys.readouterr().out.splitlines()[1:3] == said[1:]
     run(tmp_path, names=["single"])  # another benchmark may have another number of answers
     files = {path.name for path in (tmp_path / "out" / "model").iterdir()}
-    assert files == {f"{name}.{kind}" for name in (*calculator.asked,) for kind in ("jsonl", "yaml")}
+    names = [name for start in calculator.starts for name in start]
+    assert files == {f"{name}.{kind}" for name in names for kind in ("jsonl", "yaml")}
 
 
 def test_answers_under_other_settings_are_refused(calculator, tmp_path):
@@ -141,12 +160,25 @@ def test_what_verl_did_not_finish_starts_again(calculator, tmp_path):
         assert read_answers(tmp_path / "out")[1] == ["model is not finished on sums: evaluate it again to complete it."]
     calculator.left_out = 0
     run(tmp_path)
-    assert calculator.asked == ["sums"] * 3 and read_answers(tmp_path / "out")[1] == []
+    assert calculator.starts == [["sums"]] * 3 and read_answers(tmp_path / "out")[1] == []
     with (
         claim(tmp_path / "out"),
         pytest.raises(OptionsError, match=r"is in use by process .*another folder with --out"),
     ):
         run(tmp_path)
+
+
+def test_a_kill_loses_the_benchmark_at_hand_alone(calculator, tmp_path):
+    sums(tmp_path)
+    calculator.fails_at = "two"
+    with pytest.raises(HostError, match="main_ppo fails"):
+        run(tmp_path, names=["one", "two", "three"])
+    answers, notes = read_answers(tmp_path / "out")
+    assert [each.benchmark for each in answers] == ["one"]
+    assert [note.split(":")[0] for note in notes] == ["model is not finished on three", "model is not finished on two"]
+    calculator.fails_at = None
+    run(tmp_path, names=["one", "two", "three"])
+    assert calculator.starts == [["one", "two"], ["two", "three"]]
 
 
 def test_what_an_evaluation_starts_ends_with_it_and_its_failure_is_told(tmp_path):
@@ -215,6 +247,7 @@ def test_a_lora_checkpoint_is_not_evaluated_as_its_base_model(tmp_path):
         (["{tmp}/no-system", *LENGTHS], "cannot render the prompts of sums .*no system turn"),
         (["MODEL", "data.max_prompt_length=9"], "sums has a prompt of .* tokens; raise data.max_prompt_length=9"),
         (["MODEL", "data.nothing=1"], "verl has no setting"),
+        (["MODEL", "trainer.use_v1=False"], "trainer.use_v1=False cannot ask several benchmarks in one start; leave"),
         (["MODEL", "--out", "/proc/foo"], "/proc/foo cannot be written"),
     ],
 )
@@ -251,6 +284,7 @@ def test_main_ppo_reads_the_configuration(tmp_path, monkeypatch, capsys):
     with pytest.raises(HostError, match="stopped"):
         run(folder, f"{SAMPLING}.top_k=20", "trainer.n_gpus_per_node=8", template)
     read = OmegaConf.create(capsys.readouterr().out)
+    assert read.evaluation.benchmarks.sums.answers == 3 and read.trainer.v1.trainer_mode == "cw_grpo_benchmarks"
     assert read.trainer.val_only and read.actor_rollout_ref.model.path == str(MODEL)
     assert read.actor_rollout_ref.rollout.val_kwargs.top_k == 20
     assert read.data.max_response_length == 64 and read.actor_rollout_ref.rollout.max_model_len == 128

@@ -1,7 +1,13 @@
 """examples/openrlhf and the reward file, without OpenRLHF."""
 
+import os
+from collections import Counter
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from interpreter import bash
+from interpreter import ROOT, bash, python
+from test_recipes import arguments
 from test_recipes import table as paper_table
 
 from cw_plugin.errors import DataError
@@ -33,19 +39,9 @@ ARGUMENTS = {
 IN_OPENRLHF = {"cosine": "cosine_with_min_lr", "low_var_kl": "k3", "[0.9, 0.999]": "0.9 0.999", "True": ""}
 
 
-def composed() -> dict[str, str]:
-    arguments: dict[str, list[str]] = {}
-    for line in bash("openrlhf/paper.sh", DRY_RUN="1").stdout.splitlines():
-        if line.startswith("--"):
-            values = arguments.setdefault(line[2:], [])
-        else:
-            values.append(line)
-    return {name: " ".join(values) for name, values in arguments.items()}
-
-
 def test_the_recipe_has_the_values_of_the_table():
     table = {key: value for condition, key, value in paper_table() if condition in ("", "FSDP", "1.5B")}
-    settings = composed()
+    settings = arguments("openrlhf/paper.sh")
     wanted = {name: IN_OPENRLHF.get(table[key], table[key]) for name, key in ARGUMENTS.items()}
     assert {name: settings[name] for name in wanted} == wanted
     prompts, responses = int(table["data.train_batch_size"]), int(table["actor_rollout_ref.rollout.n"])
@@ -54,6 +50,34 @@ def test_the_recipe_has_the_values_of_the_table():
     lengths = [int(table[f"data.max_{part}_length"]) for part in ("prompt", "response")]
     assert int(settings["data.max_len"]) == sum(lengths)
     assert settings["algo.advantage.estimator"] == "group_norm"  # reward minus mean, over deviation
+    short = arguments("openrlhf/paper.sh", MAX_RESPONSE="3584", RUNS_DIR="/runs")
+    assert (short["rollout.max_new_tokens"], short["data.max_len"]) == ("3584", "4096")
+    assert short["ckpt.output_dir"] == "/runs/openrlhf/DeepSeek-R1-Distill-Qwen-1.5B-cw_grpo"
+
+
+def test_problems_are_drawn_at_random_without_long_prompts(tmp_path):
+    bash("cpu/data.sh")
+    source = f"{os.environ['QUICKSTART_DATA']}/open_rs/train.parquet"
+    table = pq.read_table(source)
+    prompts = [row["prompt"] for row in table.to_pylist()]
+    # A character is a token of the quickstart's model, or less.
+    system, longest = prompts[0][0], {"role": "user", "content": "9" * 600}
+    rows = [*table.slice(0, 10).to_pylist(), table.slice(0, 1).to_pylist()[0] | {"prompt": [system, longest]}]
+    pq.write_table(pa.Table.from_pylist(rows, table.schema), tmp_path / "eleven.parquet")
+
+    def draw(seed: int) -> list[str]:
+        arguments = (tmp_path / "eleven.parquet", tmp_path / "drawn.parquet", "--rows", 25, "--seed", seed)
+        script = ROOT / "examples" / "openrlhf" / "draw.py"
+        said = python(script, *arguments, "--model", ROOT / "examples/cpu/model", "--max-prompt", 400)
+        assert "25 problems, drawn among 10 of 11" in said.stdout, said.stderr
+        drawn = pq.read_table(tmp_path / "drawn.parquet")
+        assert drawn.schema.equals(table.schema)
+        return [row["prompt"][-1]["content"] for row in drawn.to_pylist()]
+
+    first = draw(42)
+    assert sorted(Counter(first).values()) == [2] * 5 + [3] * 5 and "9" * 600 not in first
+    assert len(set(first[:10])) == 10 and first[:10] != [prompt[-1]["content"] for prompt in prompts[:10]]
+    assert draw(42) == first != draw(43)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,20 @@ def table() -> list[tuple[str, str, str]]:
     return [(match[1] or "", match[2], match[3]) for match in map(pattern.fullmatch, lines)]  # type: ignore[index]
 
 
-@pytest.mark.parametrize("script", [*SCRIPTS, "quickstart_cpu.sh", "trl/paper.sh"])
+def arguments(script: str, **knobs: str) -> dict[str, str]:
+    """What DRY_RUN=1 prints where a script has arguments instead of a configuration, one to a line."""
+    found: dict[str, list[str]] = {}
+    for line in bash(script, DRY_RUN="1", **knobs).stdout.splitlines():
+        if line.startswith("--"):
+            values = found.setdefault(line[2:], [])
+        else:
+            values.append(line)
+    return {name: " ".join(values) for name, values in found.items()}
+
+
+@pytest.mark.parametrize(
+    "script", [*SCRIPTS, "quickstart_cpu.sh", "trl/paper.sh", "openrlhf/paper.sh", "swift/paper.sh"]
+)
 def test_help_prints_the_scripts_first_comment(script):
     said = bash(script, "--help").stdout
     assert f"bash examples/{script}" in said and "#" not in said and not said.count("source ")
@@ -53,6 +66,36 @@ def test_every_script_composes_to_the_table_and_passes_verls_checks(composed):
         assert config.algorithm.adv_estimator == ("cw_grpo" if method == "cw_grpo" else "grpo")
         assert config.trainer.n_gpus_per_node == 4
         validate_config(config=config, use_reference_policy=True, use_critic=False)
+
+
+SWIFT = {  # ms-swift's argument -> verl's key in the table
+    "learning_rate": "actor_rollout_ref.actor.optim.lr",
+    "warmup_ratio": "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio",
+    "weight_decay": "actor_rollout_ref.actor.optim.weight_decay",
+    "max_grad_norm": "actor_rollout_ref.actor.optim.clip_grad",
+    "num_generations": "actor_rollout_ref.rollout.n",
+    "num_iterations": "actor_rollout_ref.actor.ppo_epochs",
+    "max_steps": "trainer.total_training_steps",
+    "save_steps": "trainer.save_freq",
+    "max_length": "data.max_prompt_length",
+    "max_completion_length": "data.max_response_length",
+    "temperature": "actor_rollout_ref.rollout.temperature",
+    "top_p": "actor_rollout_ref.rollout.top_p",
+    "beta": "actor_rollout_ref.actor.kl_loss_coef",
+    "seed": "data.seed",
+}
+
+
+def test_the_recipe_of_ms_swift_has_the_values_of_the_table():
+    rows = {key: value for condition, key, value in table() if condition in ("", "FSDP", "1.5B")}
+    settings = arguments("swift/paper.sh")
+    assert {name: settings[name] for name in SWIFT} == {name: rows[key] for name, key in SWIFT.items()}
+    responses = int(rows["data.train_batch_size"]) * int(rows["actor_rollout_ref.rollout.n"])
+    micro, parts = settings["per_device_train_batch_size"], settings["gradient_accumulation_steps"]
+    assert 4 * int(micro) * int(parts) == responses
+    assert (settings["loss_type"], settings["scale_rewards"]) == ("grpo", "group")
+    other = arguments("swift/paper.sh", MODEL_PATH="Qwen/7B", MAX_RESPONSE="3584", RUNS_DIR="/runs")
+    assert (other["vllm_max_model_len"], other["output_dir"]) == ("4096", "/runs/swift/7B-cw_grpo")
 
 
 def test_the_methods_differ_in_one_variable(composed):
@@ -78,6 +121,8 @@ def test_knobs_and_later_overrides_win(tmp_path):
     assert config.trainer.default_local_dir == f"{tmp_path}/checkpoints/cw_grpo/{SCRIPTS[0][:-3]}-grpo-seed7"
     assert config.actor_rollout_ref.model.path == f"{tmp_path}/model"
     assert config.data.train_files == f"{tmp_path}/a.parquet"
+    elsewhere = compose(SCRIPTS[0], "grpo", RUNS_DIR="/scratch/runs")
+    assert elsewhere.trainer.default_local_dir == f"/scratch/runs/cw_grpo/{SCRIPTS[0][:-3]}-grpo"
 
 
 def test_on_a_cpu_vllm_has_a_process_of_its_own_for_each_rank_if_there_are_several():
@@ -95,6 +140,7 @@ def test_on_a_cpu_vllm_has_a_process_of_its_own_for_each_rank_if_there_are_sever
 
 
 def test_an_unknown_method_is_refused():
-    for script in (SCRIPTS[0], "quickstart_cpu.sh", "trl/paper.sh", "trl/quickstart_cpu.sh", "openrlhf/paper.sh"):
+    others = ("trl/paper.sh", "trl/quickstart_cpu.sh", "openrlhf/paper.sh", "swift/paper.sh")
+    for script in (SCRIPTS[0], "quickstart_cpu.sh", *others):
         known = "cw_grpo or grpo" if "/" in script else "cw_grpo, grpo or clip_cov"
         assert bash(script, code=2, METHOD="ppo").stderr == f"METHOD=ppo is unknown; use {known}\n"

@@ -4,13 +4,14 @@ ms-swift lies in a folder of its own, over the packages of the environment, beca
 """
 
 import json
+import os
 import re
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-from interpreter import ROOT, python
+from interpreter import ROOT, bash, python
 from reference import grpo_advantages, reference_advantages
 from transformers import AutoModelForCausalLM
 
@@ -104,6 +105,36 @@ def test_the_plugin_of_the_examples_trains_and_refuses_what_would_lose_the_weigh
     assert "'cw_grpo/extreme_gradient_share'" in printed, printed[-3000:]
     refused = start(swift, tmp_path, *flags, "--importance_sampling_level", "sequence", plugins=plugins)
     assert "importance_sampling_level='sequence' takes one advantage for a whole response" in refused
+
+
+PAPER = {  # Table 5 of the paper and what its text says; examples/paper.md has the sources of the others
+    "learning_rate": 1e-6, "num_generations": 12, "max_length": 512, "max_completion_length": 4096, "temperature": 0.7,
+    "top_p": 1.0, "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": '{"min_lr_rate": 0.1}',
+    "warmup_ratio": 0.1, "weight_decay": 0.0, "adam_beta1": 0.9, "adam_beta2": 0.999, "max_grad_norm": 1.0,
+    "loss_type": "grpo", "scale_rewards": "group", "beta": 0.04, "kl_in_reward": False, "epsilon": 0.2,
+    "num_iterations": 1, "importance_sampling_level": "token", "save_steps": 50, "seed": 42, "data_seed": 42,
+    "reward_weights": [1.0, 1.0], "truncation_strategy": "delete", "tuner_type": "full", "use_hf": True,
+}  # fmt: skip
+
+
+def test_the_recipe_trains_on_a_cpu_in_two_processes(swift, tmp_path):
+    """By its overlay. ms-swift writes the settings that it has resolved to args.json."""
+    bash("cpu/data.sh")
+    path = os.pathsep.join(map(str, (swift, ROOT)))
+
+    changed = {"max_steps": "1", "save_steps": "1", "max_completion_length": "16"}
+    flags = [word for name, value in changed.items() for word in (f"--{name}", value)]
+    bash(
+        "swift/paper.sh", *("--model_type", "qwen2", "--template", "qwen2_5", "--check_model", "false"), *flags,
+        METHOD="cw_grpo", OVERLAY="examples/swift/cpu.sh", NPROC="2", MODEL_PATH="examples/cpu/model",
+        DATA_DIR=os.environ["QUICKSTART_DATA"], OUT=str(tmp_path), PYTHONPATH=path, CW_GRPO_RECORD_EVERY="1",
+    )  # fmt: skip
+    (used,) = [json.loads(file.read_text()) for file in tmp_path.glob("args.json")]
+    wanted = {name: value for name, value in PAPER.items() if name not in changed}
+    assert {name: used[name] for name in wanted} == wanted
+    assert used["per_device_train_batch_size"] * used["gradient_accumulation_steps"] * 2 == 144
+    (record,) = read_tokens(tmp_path)
+    assert (record.groups, len(set(record.table["row"].to_pylist()))) == (12, 144)
 
 
 def test_the_plugin_refuses_megatrons_trainers(swift):

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,39 @@ def test_the_recipe_composes_to_the_papers_values():
     machine = load_config_from_file(str(EXAMPLES / "4_gpus.yaml"))
     assert (machine.num_processes, machine.deepspeed_config["zero_stage"]) == (3, 2)  # the fourth generates
     assert machine.num_processes * ours["generation_batch_size"] == 144
+    printed = bash("trl/paper.sh", RUNS_DIR="/runs", MODEL_PATH="Qwen/7B", MAX_RESPONSE="3584", DRY_RUN="1").stdout
+    other = json.loads(printed[printed.index("{") :])
+    assert (other["max_completion_length"], other["output_dir"]) == (3584, "/runs/trl/7B-cw_grpo")
+
+
+def start_with(server: str, folder: Path, code: int) -> tuple[list[str], str]:
+    """The recipe with this program for the server's command, and one that notes its arguments for accelerate's."""
+    for name, program in {"trl": server, "accelerate": f'echo "$@" >>{folder}/started'}.items():
+        (folder / name).write_text(f"#!/bin/bash\n{program}\n")
+        (folder / name).chmod(0o755)
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    path = f"{folder}{os.pathsep}{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    result = bash("trl/paper.sh", code=code, PATH=path, SERVER_PORT=str(port), MAX_RESPONSE="3584", OUT=str(folder))
+    started = folder / "started"
+    return started.read_text().splitlines() if started.exists() else [], result.stderr
+
+
+def test_training_starts_when_the_server_listens(tmp_path):
+    serve = 'echo "$@" >{0}/server; sleep 2; echo up >>{0}/started; exec python -m http.server "$5" --bind localhost'
+    started, _ = start_with(serve.format(tmp_path), tmp_path, code=0)
+    asked = (tmp_path / "server").read_text().split()
+    port = asked[asked.index("--port") + 1]
+    assert asked[0] == "vllm-serve" and asked[asked.index("--max_model_len") + 1] == "4096"
+    assert started[0] == "up" and f"--vllm_server_port {port}" in started[1]
+    with pytest.raises(ConnectionRefusedError):  # the server ends with the recipe
+        socket.create_connection(("localhost", int(port)), timeout=5)
+
+
+def test_a_server_that_ends_is_not_waited_for(tmp_path):
+    started, said = start_with("echo no GPU >&2; exit 1", tmp_path, code=1)
+    assert not started and said.splitlines() == ["no GPU", "trl vllm-serve has ended before training; see above"]
 
 
 def test_methods_differ_in_the_kernel_alone(tmp_path):

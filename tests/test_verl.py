@@ -27,7 +27,7 @@ from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from cw_plugin.errors import HostError, NonFiniteError, OptionsError
 from cw_plugin.reports.records import read_tokens, tokens_of
-from cw_plugin.verl_integration import run
+from cw_plugin.verl_integration import BENCHMARKS, run
 from cw_plugin.verl_integration.estimator import TrainerBatch, batch_of_trainer
 
 GEO_MEAN = "actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"
@@ -301,6 +301,18 @@ def test_every_trainer_mode_of_v1_computes_advantages_through_the_hooks(mode):
     )
     v1_trainer(CW_GRPO, f"trainer.v1.trainer_mode={mode}", *separate * (mode == "separate_async"))
     assert run.current() is not None
+
+
+@NEEDS_V1
+def test_the_trainer_of_evaluations_is_verls_synchronous_one_with_its_own_validation():
+    from verl.trainer.ppo.v1 import PPOTrainerSync
+
+    from cw_plugin.verl_integration.benchmarks import BenchmarkTrainer
+
+    trainer = v1_trainer(GRPO, f"trainer.v1.trainer_mode={BENCHMARKS}")
+    assert type(trainer) is BenchmarkTrainer and trainer.trainer_mode == "sync"
+    for used in ("_validate", "_init_dataloader", "_shutdown_dump_executor", "_init_dump_executor"):
+        assert callable(getattr(PPOTrainerSync, used))
 
 
 @pytest.mark.parametrize(

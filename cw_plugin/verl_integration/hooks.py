@@ -1,8 +1,9 @@
 """Every change this package makes to verl, in one list: :data:`HOOKS`.
 
-verl's registries take the estimator and the loss. They need more than verl passes, and the hooks supply it. A hook
-wraps one function of verl, right after verl imports its module. verl's function always runs, unchanged. The function
-that runs around it says what the hook does, why, and which change of verl would remove it.
+verl's registries take the estimator, the loss, and the trainer of ``cw-grpo evaluate`` (benchmarks.py). Estimator and
+loss need more than verl passes, and the hooks supply it. A hook wraps one function of verl, right after verl imports
+its module. verl's function always runs, unchanged. The function that runs around it says what the hook does, why, and
+which change of verl would remove it.
 
 Estimator and loss do not know which trainer calls them. For each trainer, one hook says which run this is, one passes
 what advantages are computed from, and one completes the metrics of a step.
@@ -260,10 +261,15 @@ def _register_estimator_and_loss(core_algos: ModuleType) -> None:
             add(NAME)(function)
 
 
+def _register_trainer(_: ModuleType) -> None:
+    importlib.import_module("cw_plugin.verl_integration.benchmarks")
+
+
 @functools.cache
 def install_when_imported() -> None:
     """Fill verl's registries and install the hooks, each when (or if already) its module is imported."""
     wrapt.register_post_import_hook(_register_estimator_and_loss, "verl.trainer.ppo.core_algos")
+    wrapt.register_post_import_hook(_register_trainer, "verl.trainer.ppo.v1.trainer_sync")
     for hook in HOOKS:
         wrapt.register_post_import_hook(functools.partial(_install, hook), hook.module)
 

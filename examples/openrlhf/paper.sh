@@ -3,18 +3,25 @@
 #
 #   METHOD=cw_grpo|grpo bash examples/openrlhf/paper.sh [any argument of train_ppo_ray, as --ds.zero_stage 3]
 #
-#   MODEL_PATH   default deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B
-#   DATA_DIR     default ~/data/cw_grpo, made by: cw-grpo prepare open-rs
-#   OUT          default checkpoints/openrlhf/MODEL-METHOD; a run that is there goes on from its last checkpoint
-#   DRY_RUN=1    print the arguments, one to a line, and stop
+#   MODEL_PATH     default deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B
+#   MAX_PROMPT     tokens, default 512
+#   MAX_RESPONSE   tokens, default 4096; Qwen/Qwen2.5-Math-7B-Instruct has 4096 for both: MAX_RESPONSE=3584
+#   DATA_DIR       default ~/data/cw_grpo, made by: cw-grpo prepare open-rs
+#   OUT            default RUNS_DIR/openrlhf/MODEL-METHOD; a run that is there goes on from its last checkpoint
+#   RUNS_DIR       default checkpoints, in the current folder; a run of the 1.5B takes 114 GB, of the 7B 487 GB
+#   DRY_RUN=1      print the arguments, one to a line, and stop
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 source "$root/examples/kernel.sh"
 MODEL_PATH=${MODEL_PATH:-deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B}
+MAX_PROMPT=${MAX_PROMPT:-512}
+MAX_RESPONSE=${MAX_RESPONSE:-4096}
 DATA_DIR=${DATA_DIR:-$HOME/data/cw_grpo}
-OUT=$(realpath -m "${OUT:-checkpoints/openrlhf/$(basename "$MODEL_PATH")-$METHOD}")
-TRAIN_FILE=$DATA_DIR/open_rs/train.parquet
+OUT=$(realpath -m "${OUT:-${RUNS_DIR:-checkpoints}/openrlhf/$(basename "$MODEL_PATH")-$METHOD}")
+TRAIN_FILE=$OUT/train.parquet # drawn below
+ROWS=2400                     # 200 steps of 12 prompts
+SEED=42
 source "$root/examples/openrlhf/common.sh"
 
 EXPERIMENT=(
@@ -33,13 +40,13 @@ EXPERIMENT=(
     --rollout.n_samples_per_prompt 12
     --rollout.temperature 0.7
     --rollout.top_p 1.0
-    --rollout.max_new_tokens 4096
-    --data.max_len 4608 # of prompt and response; OpenRLHF cuts a longer prompt on its left
-    --data.max_samples 2400 # 200 steps
+    --rollout.max_new_tokens "$MAX_RESPONSE"
+    --data.max_len "$((MAX_PROMPT + MAX_RESPONSE))"
+    --data.max_samples "$ROWS"
     --train.batch_size 144 # one update of a batch
     --train.max_epochs 1
     --train.num_episodes 1
-    --train.seed 42
+    --train.seed "$SEED"
     --ckpt.save_steps 50
     --ckpt.max_num 10
     --ckpt.save_hf
@@ -66,4 +73,7 @@ if [ -n "${DRY_RUN:-}" ]; then
     exit
 fi
 claim "$OUT"
+# OpenRLHF would take the first rows of a file, and cut prompts that are too long.
+[ -e "$TRAIN_FILE" ] || python3 "$root/examples/openrlhf/draw.py" "$DATA_DIR/open_rs/train.parquet" "$TRAIN_FILE" \
+    --rows "$ROWS" --seed "$SEED" --model "$MODEL_PATH" --max-prompt "$MAX_PROMPT"
 exec python3 -m cw_plugin.openrlhf_integration "$@"

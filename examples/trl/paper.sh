@@ -3,11 +3,15 @@
 #
 #   METHOD=cw_grpo|grpo bash examples/trl/paper.sh [any flag of TRL's GRPOConfig, as --beta 0]
 #
-#   MODEL_PATH   default deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B
-#   DATA_DIR     default ~/data/cw_grpo, made by: cw-grpo prepare open-rs
-#   OUT          default checkpoints/trl/MODEL-METHOD; a run that is there goes on
-#   OVERLAY      a file with the arrays LAUNCH and EXTRA for another kind of machine, as cpu.sh
-#   DRY_RUN=1    print the resolved settings, and stop
+#   MODEL_PATH     default deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B
+#   MAX_PROMPT     tokens, default 512
+#   MAX_RESPONSE   tokens, default 4096; Qwen/Qwen2.5-Math-7B-Instruct has 4096 for both: MAX_RESPONSE=3584
+#   DATA_DIR       default ~/data/cw_grpo, made by: cw-grpo prepare open-rs
+#   OUT            default RUNS_DIR/trl/MODEL-METHOD; a run that is there goes on
+#   RUNS_DIR       default checkpoints, in the current folder; a run of the 1.5B takes 114 GB, of the 7B 487 GB
+#   SERVER_PORT    of trl vllm-serve, default 8000
+#   OVERLAY        a file with the arrays LAUNCH and EXTRA for another kind of machine, as cpu.sh
+#   DRY_RUN=1      print the resolved settings, and stop
 #
 # It needs: pip install ".[trl,data,report]" deepspeed "trl[vllm]"
 set -euo pipefail
@@ -15,8 +19,11 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/../kernel.sh"
 MODEL_PATH=${MODEL_PATH:-deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B}
+MAX_PROMPT=${MAX_PROMPT:-512}
+MAX_RESPONSE=${MAX_RESPONSE:-4096}
 DATA_DIR=${DATA_DIR:-$HOME/data/cw_grpo}
-OUT=${OUT:-checkpoints/trl/$(basename "$MODEL_PATH")-$METHOD}
+OUT=${OUT:-${RUNS_DIR:-checkpoints}/trl/$(basename "$MODEL_PATH")-$METHOD}
+SERVER_PORT=${SERVER_PORT:-8000}
 
 [ -n "${DRY_RUN:-}" ] || claim "$OUT"
 LAUNCH=(accelerate launch --config_file "$here/4_gpus.yaml")
@@ -26,12 +33,21 @@ if [ -n "${OVERLAY:-}" ]; then
     source "$OVERLAY"
 elif [ -z "${DRY_RUN:-}" ]; then
     export CUDA_VISIBLE_DEVICES=0,1,2
-    CUDA_VISIBLE_DEVICES=3 trl vllm-serve --model "$MODEL_PATH" --max_model_len 4608 &
-    trap 'kill $!' EXIT
+    CUDA_VISIBLE_DEVICES=3 trl vllm-serve --model "$MODEL_PATH" --port "$SERVER_PORT" \
+        --max_model_len "$((MAX_PROMPT + MAX_RESPONSE))" &
+    server=$!
+    trap 'kill $server 2>/dev/null' EXIT
+    # It may have to download the model. TRL waits for 240 seconds, also for a server that has ended.
+    until (: </dev/tcp/localhost/"$SERVER_PORT") 2>/dev/null; do
+        kill -0 $server 2>/dev/null || { echo "trl vllm-serve has ended before training; see above" >&2 && exit 1; }
+        sleep 1
+    done
 fi
 if [ -n "${DRY_RUN:-}" ]; then
     LAUNCH=(python)
     EXTRA+=(--dry_run true --use_cpu true --bf16 false)
 fi
 "${LAUNCH[@]}" "$here/train.py" --config "$here/paper.yaml" --model "$MODEL_PATH" \
-    --train_file "$DATA_DIR/open_rs/train.parquet" --output_dir "$OUT" --cw_kernel "$kernel" "${EXTRA[@]}" "$@"
+    --train_file "$DATA_DIR/open_rs/train.parquet" --output_dir "$OUT" --cw_kernel "$kernel" \
+    --max_prompt_length "$MAX_PROMPT" --max_completion_length "$MAX_RESPONSE" --vllm_server_port "$SERVER_PORT" \
+    "${EXTRA[@]}" "$@"

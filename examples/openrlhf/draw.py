@@ -1,0 +1,50 @@
+"""Draw the problems that a run trains on, as verl and TRL do: at random, without those whose prompt is too long.
+
+    python draw.py FROM.parquet TO.parquet --rows 2400 --seed 42 --model MODEL --max-prompt 512
+
+No problem is drawn twice before all have been drawn. MODEL's chat template makes the prompts, and its tokenizer counts
+their tokens.
+"""
+
+import argparse
+import random
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from transformers import AutoTokenizer
+
+from cw_plugin.files import write_whole
+
+
+def draw(rows: int, among: list[int], seed: int) -> list[int]:
+    """``rows`` of the numbers in ``among``, which is shuffled anew as often as it is used up."""
+    generator, drawn = random.Random(seed), []
+    while len(drawn) < rows:
+        drawn += generator.sample(among, min(len(among), rows - len(drawn)))
+    return drawn
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("--rows", type=int, required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--max-prompt", type=int, required=True, help="in tokens")
+    given = parser.parse_args()
+
+    problems, tokenizer = pq.read_table(given.source), AutoTokenizer.from_pretrained(given.model)
+    prompts = problems["prompt"].to_pylist()
+    texts = tokenizer.apply_chat_template(prompts, add_generation_prompt=True, tokenize=False)
+    lengths = map(len, tokenizer(texts, add_special_tokens=False)["input_ids"])
+    short = [row for row, length in enumerate(lengths) if length <= given.max_prompt]
+    if not short:
+        parser.error(f"every prompt in {given.source} has more than --max-prompt {given.max_prompt} tokens")
+    drawn = problems.take(draw(given.rows, short, given.seed))
+    write_whole(given.target, lambda part: pq.write_table(drawn, part))
+    print(f"{given.target}: {given.rows} problems, drawn among {len(short)} of {len(prompts)}")
+
+
+if __name__ == "__main__":
+    main()
