@@ -20,11 +20,13 @@ from test_answers import answered
 from token_records import files_in, write_record
 
 from cw_plugin.reports import figures
+from cw_plugin.reports.comparison import compare
 from cw_plugin.reports.covariance import table_1
 from cw_plugin.reports.formats import Table
-from cw_plugin.reports.intervals import holm, over_questions, over_seeds, pass_at_1
+from cw_plugin.reports.intervals import holm, mean_over_questions, over_questions, over_seeds
 from cw_plugin.reports.runs import all_metrics, read_run
-from cw_plugin.reports.tables import compare
+from cw_plugin.reports.sentences import sentences
+from cw_plugin.reports.tables import differences_table
 
 REWARD, ENTROPY, NORM, ACCURACY = "critic/score/mean", "actor/entropy", "actor/grad_norm", "val-core/x/acc/mean@2"
 
@@ -92,10 +94,12 @@ def test_methods_are_compared_over_seeds():
 def test_checkpoints_are_compared_over_questions():
     for right in (0, 3, 30):  # that none, or every one, was answered does not make certain that the next one is
         wilson = stats.binomtest(right, 30).proportion_ci(method="wilson")
-        assert pass_at_1(grades(right, 30)) == pytest.approx((right / 30, wilson.low, wilson.high))
+        assert mean_over_questions(grades(right, 30)) == pytest.approx((right / 30, wilson.low, wilson.high))
     means = [0.25, 0.5, 0.5, 0.75, 0.25]  # of several answers to each question
     expected = (0.45, *stats.t.interval(0.95, 4, np.mean(means), stats.sem(means)))
-    assert pass_at_1(pd.Series(means)) == pytest.approx(expected) and pass_at_1(pd.Series([0.5] * 2)) == (0.5, 0, 1)
+    assert mean_over_questions(pd.Series(means)) == pytest.approx(expected) and mean_over_questions(
+        pd.Series([0.5] * 2)
+    ) == (0.5, 0, 1)
     rng = np.random.default_rng(0)
     ours, theirs = (pd.Series(rng.integers(0, 5, 10) / 4) for _ in range(2))
     found = over_questions({"x": ours}, {"x": pd.concat([theirs, pd.Series([1.0], [99])])})
@@ -167,9 +171,10 @@ def compared(folder: Path, *seeds: int, methods: tuple = ("none", None)) -> tupl
                        2 + seed / 10 if kernel else 0.5, 0.58 + seed / 50 - (0 if kernel else 0.1 - seed % 3 / 100)))
         for kernel in methods for seed in seeds
     ]  # fmt: skip
-    table, sentences = compare(all_metrics(runs), {run.name: run.is_grpo for run in runs}, pd.DataFrame())
-    assert all(len(sentence.split()) <= 25 for sentence in sentences)
-    return table.frame.to_numpy().tolist(), sentences
+    comparison = compare(all_metrics(runs), {run.name: run.is_grpo for run in runs}, pd.DataFrame())
+    said = sentences(comparison)
+    assert all(len(sentence.split()) <= 25 for sentence in said)
+    return differences_table(comparison).frame.to_numpy().tolist(), said
 
 
 def test_the_differences_and_what_they_show(tmp_path):

@@ -1,5 +1,6 @@
 """Confidence intervals and tests, by scipy. Methods are compared over seeds; checkpoints, over questions."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -54,8 +55,15 @@ def holm(p: Mapping, tests: int | None = None) -> dict:
     return {key: min(1.0, float(value)) for key, value in zip(order, corrected, strict=True)}
 
 
-def pass_at_1(means: pd.Series) -> tuple[float, float, float]:
-    """Mean over questions of their mean accuracies (0 to 1), and its 95% interval: by Wilson if each is 0 or 1, else by
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """The probability that at least one of ``k`` answers is right, if ``c`` of ``n`` answers to the question are, for k
+    of 1 to n: ``1 - C(n - c, k) / C(n, k)``, the unbiased estimator of Chen et al. 2021 (arXiv:2107.03374, equation 1).
+    """
+    return 1.0 - math.comb(n - c, k) / math.comb(n, k)
+
+
+def mean_over_questions(means: pd.Series) -> tuple[float, float, float]:
+    """Mean over questions of their scores (0 to 1), and its 95% interval: by Wilson if each is 0 or 1, else by
     Student's t, cut at 0 and 1."""
     if means.isin((0, 1)).all():
         wilson = stats.binomtest(round(means.sum()), len(means)).proportion_ci(method="wilson")
