@@ -174,11 +174,12 @@ def _checkpoints(answers: Sequence[Answers], graded: pd.DataFrame, metrics: pd.D
     untrained = list(graded.method[graded.step < 0])
     base = [*untrained, *graded.method][0]
     asked = {each.model: [other.settings for other in answers if other.model == each.model] for each in answers}
-    shown = [tables.scores_table(numbers.checkpoints(graded, metrics, [base]), numbers.benchmarks(graded))]
-    if several := numbers.tries(graded):
-        references = list(dict.fromkeys([base, reference] if reference else [base]))
-        found = [each for k in several for each in numbers.checkpoints(graded, metrics, references, k)]
-        shown.append(tables.tries_table(found, numbers.benchmarks(graded)))
+    names = numbers.benchmarks(graded)
+    shown = [tables.scores_table(numbers.checkpoints(graded, metrics, [base]), names, [base])]
+    references = list(dict.fromkeys([base, reference] if reference else [base]))
+    found = [each for k in numbers.tries(graded) for each in numbers.checkpoints(graded, metrics, references, k)]
+    if found:
+        shown.append(tables.tries_table(found, names, references))
     shown += tables.settings("table4", "Table 4: settings in which the evaluations differ", asked)
     return Section("Checkpoints: Tables 2 to 4", {}, shown)
 

@@ -153,7 +153,8 @@ class _Steps:
             if type(value) not in (int, float):
                 continue
             metric = _our_name(name)
-            if metric in row and not metric.startswith("val-"):  # a start may validate the checkpoint it begins with
+            is_validation = metric.startswith(("val-", "eval/"))  # a start may validate the checkpoint it begins with
+            if metric in row and not is_validation:
                 self.repeated.add(step)
             is_finite = abs(value) < 1e308  # and float64 holds it
             row[metric] = value if is_finite else math.inf

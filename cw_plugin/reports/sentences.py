@@ -1,6 +1,6 @@
 """What a comparison shows, in sentences: what is significant, what is broken, and which runs would decide."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
@@ -23,12 +23,19 @@ def restarts(runs: list[Run]) -> Iterator[str]:
     """A sentence for each run that has steps of several starts."""
     for run in runs:
         if run.repeated:
-            steps = _steps(run.repeated[0], run.repeated[-1])
-            yield f"{run.path} repeated {steps} after a restart; the page shows them as trained last."
+            yield f"{run.path} repeated {_steps(run.repeated)} after a restart; the page shows them as trained last."
 
 
-def _steps(first: int, last: int) -> str:
-    return f"steps {first} to {last}" if last > first else f"step {last}"
+def _steps(steps: Sequence[int]) -> str:
+    """``step 3``, ``steps 1 to 3 and 12``."""
+    spans: list[tuple[int, int]] = []
+    for step in steps:
+        if spans and step == spans[-1][1] + 1:
+            spans[-1] = spans[-1][0], step
+        else:
+            spans.append((step, step))
+    words = [str(first) if first == last else f"{first} to {last}" for first, last in spans]
+    return ("step " if len(steps) == 1 else "steps ") + listed(words)
 
 
 def _broken(run: Broken, comparison: Comparison) -> str:

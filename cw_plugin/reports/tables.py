@@ -107,27 +107,27 @@ def _notes(comparison: Comparison) -> list[str]:
     return notes
 
 
-def scores_table(checkpoints: Sequence[Checkpoint], benchmarks: Sequence[str]) -> Table:
-    """pass@1 of each checkpoint, with the policy's entropy at its step."""
+def scores_table(checkpoints: Sequence[Checkpoint], benchmarks: Sequence[str], references: Sequence[str]) -> Table:
+    """pass@1 of each checkpoint, with the policy's entropy at its step, and the difference to each reference."""
     rows = []
     for each in checkpoints:
         scores = {name: _right_of_all(score) for name, score in each.scores.items()}
         entropy = None if math.isnan(each.entropy) else each.entropy
         rows.append({"method": each.method, "step": _step(each), "entropy": entropy, **scores, **_together(each)})
-    columns = ["method", "step", "entropy", *benchmarks, "average", *_less_columns(checkpoints)]
+    columns = ["method", "step", "entropy", *benchmarks, "average", *(f"less {name}" for name in references)]
     return Table("table2", "Tables 2 and 3: zero-shot pass@1 of checkpoints", _frame(rows, columns), [
         "Per cent right (right of all answers), and 95% interval. * p < 0.05, by a permutation test.",
         "Intervals and tests are by question, so they are of these checkpoints: another seed may differ.",
     ])  # fmt: skip
 
 
-def tries_table(checkpoints: Sequence[Checkpoint], benchmarks: Sequence[str]) -> Table:
-    """pass@k of each checkpoint for each k."""
+def tries_table(checkpoints: Sequence[Checkpoint], benchmarks: Sequence[str], references: Sequence[str]) -> Table:
+    """pass@k of each checkpoint for each k, and the difference to each reference."""
     rows = []
     for each in checkpoints:
         scores = {name: _interval(score) for name, score in each.scores.items()}
         rows.append({"method": each.method, "step": _step(each), "k": str(each.k), **scores, **_together(each)})
-    columns = ["method", "step", "k", *benchmarks, "average", *_less_columns(checkpoints)]
+    columns = ["method", "step", "k", *benchmarks, "average", *(f"less {name}" for name in references)]
     return Table("pass-at-k", "pass@k of checkpoints", _frame(rows, columns), [
         "Per cent of questions that at least one of k answers solves (Chen et al. 2021), and 95% interval.",
         "* p < 0.05, by a permutation test, not corrected. Intervals and tests are by question.",
@@ -140,10 +140,6 @@ def _frame(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
 
 def _step(checkpoint: Checkpoint) -> str | None:
     return None if checkpoint.step is None else str(checkpoint.step)
-
-
-def _less_columns(checkpoints: Sequence[Checkpoint]) -> list[str]:
-    return list(dict.fromkeys(f"less {other}" for each in checkpoints for other in each.differences))
 
 
 def _together(checkpoint: Checkpoint) -> dict[str, str | None]:
