@@ -88,6 +88,26 @@ EQUAL: Answers = {
     "small numbers": {
         r"\{0.000001, 1\}": [r"\{1, 0.000001\}"], "(0.000001, 1)": ["(10^{-6}, 1)"],
     },
+    "words": {
+        "5000000": [r"5\text{ million}", "5 million", r"5\text{ million dollars}", r"\$5 \text{ million}"],
+        r"5\text{ million}": ["5000000", "5,000,000", r"5 \times 10^6"], "300000": [r"3\text{ hundred thousand}"],
+        r"\frac{3}{2}": [r"3\text{ halves}", "3 halves"], r"\frac{7}{2}": ["3 1/2", r"3\ 1/2", r"3\text{ and a half}"],
+        "-3.5": ["-3 1/2"], r"3\pi": [r"3\text{ pi}", "3 pi"], r"5\text{ or more}": ["5 or more"],
+        "1, 2, 3": [r"1\text{, }2\text{, and }3", r"1\text{, }2\text{ and }3", "1, 2, and 3"],
+        "2": [r"2\text{ times}", r"2\text{ apples}"], "5": [r"5\text{ more}"],
+    },
+    "sets": {
+        "(0,1]": [
+            r"\{x \mid 0 < x \leq 1\}", r"\{x : 0 < x \le 1\}", r"\left\{ t \,\middle|\, 0 < t \leq 1 \right\}",
+            r"\{x \in \mathbb{R} \mid 0 < x \leq 1\}", r"\{x \mid x \in \mathbb R, 0 < x \leqslant 1\}",
+        ],
+        r"\{x | x \neq 3\}": [r"(-\infty, 3) \cup (3, \infty)", r"x \ne 3"],
+        r"(-\infty, 1) \cup (2, \infty)": [r"\{x \mid x < 1 \text{ or } x > 2\}"],
+    },
+    "characters": {
+        "12": ["\uff11\uff12", "\u0661\u0662", "\u0967\u0968"], "-3": ["\u20133", "\u22123"], "x - 3": ["x \u2013 3"],
+        "1.5": ["\uff11\uff0e\uff15", "\u0661\u066b\u0665"], "50%": ["50\uff05"], "(1,2)": ["\uff081\uff0c2\uff09"],
+    },
 }
 UNEQUAL: Answers = {
     "plain": {
@@ -158,6 +178,22 @@ UNEQUAL: Answers = {
     },
     "equations": {
         "xy=0": ["x^2y=0", "x^2y^2=0"], "xy=1": ["xy=2"],
+    },
+    "words": {
+        r"5\text{ million}": [r"5\text{ billion}", "5"], "5": [r"5\text{ million}", r"5\text{ or more}", "5 or more"],
+        "3": [
+            r"3\text{ squared}", "3 squared", r"3\text{ cubed}", r"3\text{ halves}", r"3\text{ factorial}",
+            r"3\text{ and a half}", r"3\text{ pi}", r"3\text{ at most}",
+        ],
+        "9": [r"3\text{ squared}"], r"5\text{ or more}": ["5", r"5\text{ or less}"], r"\frac{3}{2}": ["3 1/2", "31/2"],
+        "1, 2, 3": [r"1\text{, }2\text{, and }4"],
+    },
+    "sets": {
+        "(0,1]": [r"\{x \mid 0 < x < 1\}", r"\{x \in \mathbb{Z} \mid 0 < x \leq 1\}"],
+        "(-2, 2)": [r"\{x \mid x^2 < 4\}"],
+    },
+    "characters": {
+        "12": ["\uff11\uff13"], "3": ["\u20133"], "2": ["x\u00b2"], "4": ["2\u00b2"],
     },
     "small numbers": {
         r"\{0.000001, 1\}": [r"\{0.0000014, 1\}"], "(0.000001, 1)": ["(0.000002, 1)"],

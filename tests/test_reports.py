@@ -461,7 +461,22 @@ def test_what_cannot_be_shown_is_said_beside_the_rest(tmp_path):
     page = (tmp_path / "out" / "report.html").read_text()
     assert "cannot be read as a token record" in page and page.count("CW-GRPO: 2 runs.") == 1
     assert f"CW-GRPO, {tmp_path.name}/c less CW-GRPO" in printed
-    for arguments, message in (((tmp_path / "a", tmp_path / "a"), "is given twice"), (("=x",), "has no name before"),
-                               ((tmp_path / "b", "--out", "/proc/x"), "/proc/x cannot be written")):  # fmt: skip
+    for arguments, message in [
+        ((tmp_path / "a", tmp_path / "a"), "is given twice"),
+        (("=x",), "has no name before"),
+        (("x=",), "has no folder after the ="),
+        (("x" * 300,), "xxx does not exist"),
+        ((tmp_path / "b", "--out", "/proc/x"), "/proc/x cannot be written"),
+    ]:
         code, printed = report("--out", tmp_path / "out", *arguments)
         assert code == 2 and message in printed and "Traceback" not in printed
+
+
+def test_a_report_of_nothing_is_an_error(tmp_path):
+    """A run of TRL whose metrics were not kept leaves its arguments and token records."""
+    write(tmp_path / "run" / "training_args.json", '{"cw_kernel": "none"}')
+    write_record(files_in(tmp_path / "run", kernel="none"), 1, np.random.default_rng(1), {0: [40, 50]})
+    code, printed = report(tmp_path / "run", "--out", tmp_path / "out")
+    assert code == 2 and "call trainer.save_state()" in printed and not (tmp_path / "out").exists()
+    code, printed = report(tmp_path / "run", a_run(tmp_path / "whole"), "--out", tmp_path / "out")
+    assert code == 0 and f"{tmp_path / 'run'} holds no metrics" in printed
