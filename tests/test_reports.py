@@ -247,7 +247,7 @@ def test_a_run_that_turns_nan_is_not_compared_by_its_good_half(tmp_path):
     assert rows["Reward, steps 1 to 10"] == ["1.000", "not finite from step 6", "", "2"]
     assert rows["Gradient norm, steps 1 to 10"] == ["1.00", "not finite from step 6", "", "2"]
     assert rows["Entropy, steps 1 to 10"] == ["0.100", "0.100", "+0.000", "2"] and len(rows) == 4
-    said = "CW-GRPO with seed 2 broke down: from step 6 of 10 on, its reward and gradient norm is NaN or infinite."
+    said = "CW-GRPO with seed 2 broke down: its reward and gradient norm are NaN or infinite from step 6 of 10 on."
     assert said in printed and said in (tmp_path / "out" / "report.html").read_text()
     lines = ElementTree.parse(tmp_path / "out" / "reward.svg").getroot()
     assert "CW-GRPO" in "".join(lines.itertext())
@@ -327,6 +327,7 @@ def test_pass_at_k_is_shown_where_questions_were_asked_several_times(tmp_path):
     assert found["base", 4][0] == expected
     wilson = stats.binomtest(3, 6).proportion_ci(method="wilson")  # with k = n, a question is solved or not
     assert found["GRPO", 8][0] == f"50.0 [{100 * wilson.low:.1f}, {100 * wilson.high:.1f}]"
+    assert found["base", 4][2:] == ["", ""]  # with which the trained models are compared
     d = by_hand("CW-GRPO-global_step_9", 4) - by_hand("GRPO-global_step_9", 4)
     interval = stats.ttest_1samp(d, 0).confidence_interval()
     assert found["CW-GRPO", 4][3] == f"{100 * d.mean():+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"

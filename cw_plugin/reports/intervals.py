@@ -13,8 +13,8 @@ _SAME = 1e-9  # values that differ less do not vary: an interval without width w
 
 
 class Difference(NamedTuple):
-    """The difference of two means with its 95% interval. low, high and p are nan where nothing varies from one seed or
-    question to the next, and for a single one."""
+    """The difference of two means with its 95% interval. low and high are nan where nothing varies from one seed or
+    question to the next, and for a single one; of seeds, p as well."""
 
     value: float
     low: float = NAN
@@ -85,7 +85,7 @@ def over_questions(ours: Mapping[str, pd.Series], theirs: Mapping[str, pd.Series
     value = float(np.mean([values.mean() for values in each]))
     weighted = np.concatenate([values / len(values) / len(each) for values in each])
     test = stats.permutation_test((weighted,), np.sum, permutation_type="samples", vectorized=True, batch=1000, rng=0)
-    if fewest == 1:
+    if fewest == 1 or all(values.std() < _SAME for values in each):
         return Difference(value, p=float(test.pvalue))
     error = sum(values.var(ddof=1) / len(values) for values in each) ** 0.5 / len(each)
     low, high = stats.t.interval(0.95, sum(map(len, each)) - len(each), value, error)

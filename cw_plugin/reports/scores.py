@@ -143,9 +143,9 @@ def checkpoints(
 
 
 def _same_step(models: dict[tuple[str, int], ByQuestion], reference: str, step: int) -> ByQuestion:
-    """The reference at this step, else at its last one; empty if it has no answers."""
+    """The reference at this step, else at its last one; empty if it has no answers, or if only it was trained."""
     steps = [at for method, at in models if method == reference]
-    if not steps:
+    if not steps or (step == UNTRAINED and step not in steps):
         return {}
     return models[reference, step if step in steps else max(steps)]
 

@@ -41,7 +41,8 @@ def _steps(steps: Sequence[int]) -> str:
 def _broken(run: Broken, comparison: Comparison) -> str:
     is_one_of_several = comparison.runs.get(run.method, 0) > 1 and not pd.isna(run.seed)
     who = f"{run.method} with seed {run.seed}" if is_one_of_several else run.method
-    return f"{who} broke down: from step {run.step} of {run.last} on, its {listed(run.outcomes)} is NaN or infinite."
+    verb = "is" if len(run.outcomes) == 1 else "are"
+    return f"{who} broke down: its {listed(run.outcomes)} {verb} NaN or infinite from step {run.step} of {run.last} on."
 
 
 def _one_method(comparison: Comparison) -> list[str]:

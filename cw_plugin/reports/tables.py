@@ -95,7 +95,7 @@ def _notes(comparison: Comparison) -> list[str]:
     if comparison.tests:
         notes += [
             "Brackets: 95% interval over seeds, by a t-test: paired if both methods have the same seeds, else Welch's.",
-            f"* p < 0.05, corrected for {comparison.tests} tests (Holm); an interval alone is not corrected.",
+            f"* p < 0.05, corrected for {_tests(comparison.tests)} (Holm); an interval alone is not corrected.",
         ]
     if comparison.validated:
         last = [f"{step} of {name}" for name, step in comparison.validated.items() if step is not None]
@@ -105,6 +105,10 @@ def _notes(comparison: Comparison) -> list[str]:
     if any(outcome.broken for outcome in comparison.outcomes):
         notes.append("A method with a run that is not finite to the end of these steps is not compared.")
     return notes
+
+
+def _tests(number: int) -> str:
+    return "1 test" if number == 1 else f"{number} tests"
 
 
 def scores_table(checkpoints: Sequence[Checkpoint], benchmarks: Sequence[str], references: Sequence[str]) -> Table:
