@@ -107,19 +107,18 @@ def test_checkpoints_are_compared_over_questions():
     assert found[:3] == pytest.approx((np.mean(d), *test.confidence_interval()))
     signs = np.array(list(itertools.product((-1, 1), repeat=10)))  # the exact test: every sign of every difference
     assert found.p == pytest.approx(np.mean(np.abs(signs @ d) >= abs(d.sum()) - 1e-12), abs=1e-9)
-    # Of benchmarks with 4, 6 and 2 questions, the mean of their differences: each counts as much as another.
-    differences = [np.array(d) for d in ([1.0, 0.0, -0.5, 0.5], [0.5, 0.25, 0.0, 0.5, -0.25, 0.0], [0.0, 0.5])]
-    found = over_questions(
-        {str(len(d)): pd.Series(d) for d in differences}, {str(len(d)): 0 * pd.Series(d) for d in differences}
-    )
-    value = (1 / 4 + 1 / 6 + 1 / 4) / 3
-    error = math.sqrt(sum(np.var(d, ddof=1) / len(d) for d in differences)) / 3
+    # Of benchmarks with 3, 7 and 2 questions, the mean of their differences: each counts as much as another.
+    differences = [[1, 1, 0.5], [0.5, -0.25, -0.75, 0.5, -0.25, -1, 0.25], [0.25, 0.5]]
+    ours = {str(len(of_one)): pd.Series(of_one) for of_one in differences}
+    found = over_questions(ours, {name: 0 * of_one for name, of_one in ours.items()})
+    value = (2.5 / 3 - 1 / 7 + 0.75 / 2) / 3
+    error = math.sqrt(sum(np.var(of_one, ddof=1) / len(of_one) for of_one in differences)) / 3
     assert found[:3] == pytest.approx((value, *stats.t.interval(0.95, 12 - 3, value, error)))
-    extreme = 0
-    for flips in itertools.product((-1, 1), repeat=12):
-        flipped = np.split(np.concatenate(differences) * flips, [4, 10])
-        extreme += abs(sum(d.mean() for d in flipped) / 3) >= value - 1e-12
-    assert found.p == pytest.approx(extreme / 2**12)
+    as_extreme = 0
+    for signs in itertools.product((-1, 1), repeat=12):
+        first, second, third = np.split(np.concatenate(differences) * signs, [3, 10])
+        as_extreme += abs(first.mean() + second.mean() + third.mean()) / 3 >= value - 1e-12
+    assert found.p == pytest.approx(as_extreme / 2**12)
 
 
 def as_tensorboard(folder: Path, steps: dict[int, dict[str, float]]) -> None:
