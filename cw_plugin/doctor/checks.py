@@ -1,6 +1,7 @@
 """The checks: of settings, files, the hooks in verl, and Ray."""
 
 import difflib
+import itertools
 import os
 import re
 import subprocess
@@ -117,11 +118,8 @@ def metrics(config: Any) -> Iterator[Finding]:
     path = OmegaConf.select(config, f"ray_kwargs.ray_init.runtime_env.env_vars.{METRICS}") or os.environ.get(METRICS)
     if "file" in names and path and Path(path).exists():
         what = f"{path} exists, and main_ppo overwrites it, also where it resumes; the scripts of examples/ rename it"
-        yield Finding(
-            what,
-            f"mv {path} {Path(path).with_suffix('.1.jsonl')} before the start: cw-grpo report reads both",
-            fatal=False,
-        )
+        kept = next(other for n in itertools.count(1) if not (other := Path(path).with_suffix(f".{n}.jsonl")).exists())
+        yield Finding(what, f"mv {path} {kept} before the start: cw-grpo report reads both", fatal=False)
     if config.trainer.test_freq <= 0:
         what = f"trainer.test_freq={config.trainer.test_freq}: verl does not measure the accuracy of the last step"
         yield Finding(what, "trainer.test_freq=50, or cw-grpo evaluate after training", fatal=False)
