@@ -264,6 +264,7 @@ def test_runs_are_compared_over_the_steps_that_all_have(tmp_path):
     long[200] |= {a: 0.1, b: 0.1}
     short = {step: {REWARD: step / 100 + 0.25} for step in range(1, 101)}
     short[50] |= {a: 0.6, b: 0.4}
+    short[90] |= {a: 0.8}
     short[100] |= {a: 0.7, b: 0.7}
     runs = [logged(tmp_path / "grpo", "none", long), logged(tmp_path / "cw", None, short)]
     rows, _ = table(*runs, out=tmp_path / "out")
