@@ -186,7 +186,8 @@ UNEQUAL: Answers = {
             r"3\text{ squared}", "3 squared", r"3\text{ cubed}", r"3\text{ halves}", r"3\text{ factorial}",
             r"3\text{ and a half}", r"3\text{ pi}", r"3\text{ at most}",
         ],
-        "9": [r"3\text{ squared}"], r"5\text{ or more}": ["5", r"5\text{ or less}"], r"\frac{3}{2}": ["3 1/2", "31/2"], r"\frac{11}{2}": ["3 5/2"],
+        "9": [r"3\text{ squared}"], r"5\text{ or more}": ["5", r"5\text{ or less}"], r"\frac{3}{2}": ["3 1/2", "31/2"],
+        r"\frac{11}{2}": ["3 5/2"],
         "1, 2, 3": [r"1\text{, }2\text{, and }4"],
     },
     "sets": {
