@@ -37,7 +37,7 @@ def files_in(folder: Path, pattern: str) -> list[Path]:
     def hidden(path: Path) -> bool:
         return any(part.startswith(".") and part not in named for part in path.relative_to(folder).parts)
 
-    found = folder.rglob(pattern) if folder.is_dir() else ()
+    found = folder.rglob(pattern) if os.path.isdir(folder) else ()  # False also for a name that is too long
     return sorted(path for path in found if path.is_file() and not hidden(path))
 
 

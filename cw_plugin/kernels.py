@@ -33,9 +33,13 @@ def load(name: str) -> Kernel:
     if not (module and function):
         raise OptionsError(f"kernel={name!r} is invalid; use one of {', '.join(NAMES)}, or module:function")
     try:
-        found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
+        imported = importlib.import_module(module)
+    except ImportError as error:
         raise OptionsError(f"kernel={name!r} cannot be imported ({error}); put its folder on PYTHONPATH") from error
+    found = getattr(imported, function, None)
+    if found is None:
+        file = getattr(imported, "__file__", None) or module
+        raise OptionsError(f"kernel={name!r}: {file} has no function {function}; name one that it has")
     if not callable(found):
         raise OptionsError(f"kernel={name!r} is a {type(found).__name__}; name a function from z to weights")
     return found

@@ -71,4 +71,5 @@ bash "$root/examples/cpu/data.sh"
 (start "$@")
 cw-grpo report "$OUT" --out "$OUT/report" >"$OUT/report.log"
 python "$root/examples/cpu/summary.py" "$OUT"
-echo "The run goes on with a larger STEPS: the same command with STEPS=$((2 * STEPS))."
+echo "A few steps change the right answers by less than chance does."
+echo "The run goes on with a larger STEPS: the same command with STEPS=$((5 * STEPS))."

@@ -47,12 +47,12 @@ EQUAL: Answers = {
         r"28\%": ["28 percent", r"28\text{ pct}", "28 pct", r"28 \, \text{percent}", "28"],
         "50": [r"50 \text{ percent}"], "50 percent": ["50"], r"50 \text{ per cent}": [r"50\%"],
         r"12.5 \text{ percentage}": ["12.5"], "50%": ["0.5", r"\frac{1}{2}"], "0.5": [r"50\%"],
-        r"\frac{1}{2}": ["50 percent"], "0.5%": [r"0.5\%"],
+        r"\frac{1}{2}": ["50 percent"], "0.5%": [r"0.5\%"], "1": [r"100\%"],
     },
     "commas": {
         "1.22": ["1,22", "1{,}22"], "1,22": ["1.22", "22, 1", "1,22"], "1000.99": ["1000,99"], "0.125": ["0,125"],
         "-2.5": [r"-2,5 \text{ m}"], "1222": ["1,222", "1{,}222"], "31250": [r"31\,250", "31 250"],
-        "7500000": [r"7\ 500\ 000"],
+        "7500000": [r"7\ 500\ 000"], "3": ["f(1, 2) = 3", r"\max(1, 3) = 3"], "(3, 4)": ["(x, y) = (3, 4)"],
     },
     "rounding": {
         "928": [r"9.28 \times 10^{2}"], r"1.1 \times 10^{2}": ["110"], "3": ["2.9999999"], "-3": ["-2.9999999"],
@@ -88,6 +88,26 @@ EQUAL: Answers = {
     "small numbers": {
         r"\{0.000001, 1\}": [r"\{1, 0.000001\}"], "(0.000001, 1)": ["(10^{-6}, 1)"],
     },
+    "words": {
+        "5000000": [r"5\text{ million}", "5 million", r"5\text{ million dollars}", r"\$5 \text{ million}"],
+        r"5\text{ million}": ["5000000", "5,000,000", r"5 \times 10^6"], "300000": [r"3\text{ hundred thousand}"],
+        r"\frac{3}{2}": [r"3\text{ halves}", "3 halves"], r"\frac{7}{2}": ["3 1/2", r"3\ 1/2", r"3\text{ and a half}"],
+        "-3.5": ["-3 1/2"], r"3\pi": [r"3\text{ pi}", "3 pi"], r"5\text{ or more}": ["5 or more"],
+        "1, 2, 3": [r"1\text{, }2\text{, and }3", r"1\text{, }2\text{ and }3", "1, 2, and 3"],
+        "2": [r"2\text{ times}", r"2\text{ apples}"], "5": [r"5\text{ more}"],
+    },
+    "sets": {
+        "(0,1]": [
+            r"\{x \mid 0 < x \leq 1\}", r"\{x : 0 < x \le 1\}", r"\left\{ t \,\middle|\, 0 < t \leq 1 \right\}",
+            r"\{x \in \mathbb{R} \mid 0 < x \leq 1\}", r"\{x \mid x \in \mathbb R, 0 < x \leqslant 1\}",
+        ],
+        r"\{x | x \neq 3\}": [r"(-\infty, 3) \cup (3, \infty)", r"x \ne 3"],
+        r"(-\infty, 1) \cup (2, \infty)": [r"\{x \mid x < 1 \text{ or } x > 2\}"],
+    },
+    "characters": {
+        "12": ["\uff11\uff12", "\u0661\u0662", "\u0967\u0968"], "-3": ["\u20133", "\u22123"], "x - 3": ["x \u2013 3"],
+        "1.5": ["\uff11\uff0e\uff15", "\u0661\u066b\u0665"], "50%": ["50\uff05"], "(1,2)": ["\uff081\uff0c2\uff09"],
+    },
 }
 UNEQUAL: Answers = {
     "plain": {
@@ -120,7 +140,8 @@ UNEQUAL: Answers = {
         r"\frac{-3+\sqrt{5}}{4}": [r"\frac{-3 \pm \sqrt{5}}{4}"], "x = 4": ["y = 4"],
     },
     "percent": {
-        r"28\%": ["29 percent", "0.0028"], "50%": ["5000"], "0.5": ["50", r"0.5\%"], "50": [r"5 \text{ percent}"],
+        r"28\%": ["29 percent", "0.0028"], "1": [r"1\%"],
+        "50%": ["5000"], "0.5": ["50", r"0.5\%"], "50": [r"5 \text{ percent}"],
     },
     "commas": {
         "1.22": ["1, 22", "(1,22)", r"\{1,22\}", "1,23", "1,22,1"], "122": ["1,22"], "1.222": ["1,222"],
@@ -158,6 +179,23 @@ UNEQUAL: Answers = {
     },
     "equations": {
         "xy=0": ["x^2y=0", "x^2y^2=0"], "xy=1": ["xy=2"],
+    },
+    "words": {
+        r"5\text{ million}": [r"5\text{ billion}", "5"], "5": [r"5\text{ million}", r"5\text{ or more}", "5 or more"],
+        "3": [
+            r"3\text{ squared}", "3 squared", r"3\text{ cubed}", r"3\text{ halves}", r"3\text{ factorial}",
+            r"3\text{ and a half}", r"3\text{ pi}", r"3\text{ at most}",
+        ],
+        "9": [r"3\text{ squared}"], r"5\text{ or more}": ["5", r"5\text{ or less}"], r"\frac{3}{2}": ["3 1/2", "31/2"],
+        r"\frac{11}{2}": ["3 5/2"],
+        "1, 2, 3": [r"1\text{, }2\text{, and }4"],
+    },
+    "sets": {
+        "(0,1]": [r"\{x \mid 0 < x < 1\}", r"\{x \in \mathbb{Z} \mid 0 < x \leq 1\}"],
+        "(-2, 2)": [r"\{x \mid x^2 < 4\}"],
+    },
+    "characters": {
+        "12": ["\uff11\uff13"], "3": ["\u20133"], "2": ["x\u00b2"], "4": ["2\u00b2"],
     },
     "small numbers": {
         r"\{0.000001, 1\}": [r"\{0.0000014, 1\}"], "(0.000001, 1)": ["(0.000002, 1)"],

@@ -33,18 +33,18 @@ def answered(folder: Path, benchmark: str, grades: list[list], step=None, temper
     return file
 
 
-def test_answers_are_named_by_model_and_step_and_averaged_by_question(tmp_path):
+def test_answers_are_named_by_model_and_step_and_grouped_by_question(tmp_path):
     answered(tmp_path / "out" / "base", "math500", [[1, 0], [0, 0], [1, 1]])
     answered(tmp_path / "out" / "base", "aime24", [[1.0]])
     for step in (9, 100):
         answered(tmp_path / "out" / f"GRPO-global_step_{step}", "aime24", [[True], [False]], step, temperature=0.7)
     answers, notes = read_answers(tmp_path / "out")
     assert notes == []
-    assert [(a.model, a.step, a.benchmark, list(a.accuracy.values()), a.samples) for a in answers] == [
-        ("GRPO", 9, "aime24", [1.0, 0.0], 1),
-        ("GRPO", 100, "aime24", [1.0, 0.0], 1),
-        ("base", None, "aime24", [1.0], 1),
-        ("base", None, "math500", [0.5, 0.0, 1.0], 2),
+    assert [(a.model, a.step, a.benchmark, list(a.grades.values())) for a in answers] == [
+        ("GRPO", 9, "aime24", [[1.0], [0.0]]),
+        ("GRPO", 100, "aime24", [[1.0], [0.0]]),
+        ("base", None, "aime24", [[1.0]]),
+        ("base", None, "math500", [[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]]),
     ]
     assert differences(answers[0].settings, answers[2].settings, ["evaluation.checkpoint", "evaluation.step"]) == {
         "actor_rollout_ref.rollout.temperature": (0.7, 0.6)

@@ -149,7 +149,7 @@ def test_problems_of_a_benchmark():
     words = [f"w{chr(97 + i)}" for i in range(20)]
     training = [
         f"{words[0].upper()}, {words[1]}; ${words[2]}$ {{{words[3]}}} {' '.join(words[4:])}!",
-        " ".join(["before", *words[:14], "after"]),  # 7 of the 13 runs
+        " ".join(["Before", *words[:14], "after"]).upper(),  # 7 of the 13 runs
         " ".join(["before", *words[:13], "after"]),  # 6 of the 13 runs
         " ".join(reversed(words)),
         r"\frac{1}{2}?",
@@ -197,8 +197,10 @@ def test_bad_input_is_refused_in_one_sentence(copy, tmp_path):
     write_copy(copy, "knoveleng/open-rs", [HALVES, {**TWOS, "problem": " \n"}])
     assert "has no problem in row 1" in prepare(copy, out, code=2)
     assert "prepare them one by one" in prepare(copy, out, "--revision", "main", name="all", code=2)
-    write_copy(copy, "HuggingFaceH4/aime_2024", [{"problem": "Why?", "answer": "1"}])
-    assert "has 1 rows, and the benchmark has 30; download it again" in prepare(copy, out, name="aime24", code=2)
+    for rows in (1, 31):
+        write_copy(copy, "HuggingFaceH4/aime_2024", [{"problem": "Why?", "answer": "1"}] * rows)
+        said = prepare(copy, out, name="aime24", code=2)
+        assert f"has {rows} rows, and the benchmark has 30; download it again" in said
 
 
 class Hub(BaseHTTPRequestHandler):

@@ -96,6 +96,12 @@ def test_of_a_large_batch_whole_groups_are_drawn(tmp_path, monkeypatch):
         assert set(record.prompts) == set(held)
         drawn.append(frozenset(held))
     assert len(set(drawn)) > 10 and frozenset.union(*drawn) == set(range(20))
+    record, tokens = recorded(tmp_path / "batch", batch, 1, "batch"), expected(batch, "batch")
+    assert record.table.num_rows < len(tokens)  # what is left out still counts in the weights
+    for row in record.table.to_pylist():
+        c, w, weight = tokens[row["row"], row["position"]]
+        assert (row["covariance"], row["kernel"]) == pytest.approx((c, w), rel=1e-4, abs=1e-4)
+        assert row["weight"] == pytest.approx(weight, abs=1e-3)
     monkeypatch.setattr(recording, "LIMIT", 5)
     record = recorded(tmp_path / "one", batch, 1)
     assert len(set(record.table["group"].to_pylist())) == 1

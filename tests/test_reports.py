@@ -20,11 +20,13 @@ from test_answers import answered
 from token_records import files_in, write_record
 
 from cw_plugin.reports import figures
+from cw_plugin.reports.comparison import compare
 from cw_plugin.reports.covariance import table_1
 from cw_plugin.reports.formats import Table
-from cw_plugin.reports.intervals import holm, over_questions, over_seeds, pass_at_1
+from cw_plugin.reports.intervals import holm, mean_over_questions, over_questions, over_seeds, pass_at_k
 from cw_plugin.reports.runs import all_metrics, read_run
-from cw_plugin.reports.tables import compare
+from cw_plugin.reports.sentences import sentences
+from cw_plugin.reports.tables import differences_table
 
 REWARD, ENTROPY, NORM, ACCURACY = "critic/score/mean", "actor/entropy", "actor/grad_norm", "val-core/x/acc/mean@2"
 
@@ -92,10 +94,12 @@ def test_methods_are_compared_over_seeds():
 def test_checkpoints_are_compared_over_questions():
     for right in (0, 3, 30):  # that none, or every one, was answered does not make certain that the next one is
         wilson = stats.binomtest(right, 30).proportion_ci(method="wilson")
-        assert pass_at_1(grades(right, 30)) == pytest.approx((right / 30, wilson.low, wilson.high))
+        assert mean_over_questions(grades(right, 30)) == pytest.approx((right / 30, wilson.low, wilson.high))
     means = [0.25, 0.5, 0.5, 0.75, 0.25]  # of several answers to each question
     expected = (0.45, *stats.t.interval(0.95, 4, np.mean(means), stats.sem(means)))
-    assert pass_at_1(pd.Series(means)) == pytest.approx(expected) and pass_at_1(pd.Series([0.5] * 2)) == (0.5, 0, 1)
+    assert mean_over_questions(pd.Series(means)) == pytest.approx(expected) and mean_over_questions(
+        pd.Series([0.5] * 2)
+    ) == (0.5, 0, 1)
     rng = np.random.default_rng(0)
     ours, theirs = (pd.Series(rng.integers(0, 5, 10) / 4) for _ in range(2))
     found = over_questions({"x": ours}, {"x": pd.concat([theirs, pd.Series([1.0], [99])])})
@@ -103,9 +107,18 @@ def test_checkpoints_are_compared_over_questions():
     assert found[:3] == pytest.approx((np.mean(d), *test.confidence_interval()))
     signs = np.array(list(itertools.product((-1, 1), repeat=10)))  # the exact test: every sign of every difference
     assert found.p == pytest.approx(np.mean(np.abs(signs @ d) >= abs(d.sum()) - 1e-12), abs=1e-9)
-    # Of two benchmarks, the mean of their differences; the small one counts as much as the large one.
-    found = over_questions({"x": ours, "y": grades(120, 200)}, {"x": theirs, "y": grades(100, 200)})
-    assert found.value == pytest.approx((np.mean(d) + 0.1) / 2) and found.low < found.value < found.high
+    # Of benchmarks with 3, 7 and 2 questions, the mean of their differences: each counts as much as another.
+    differences = [[1, 1, 0.5], [0.5, -0.25, -0.75, 0.5, -0.25, -1, 0.25], [0.25, 0.5]]
+    ours = {str(len(of_one)): pd.Series(of_one) for of_one in differences}
+    found = over_questions(ours, {name: 0 * of_one for name, of_one in ours.items()})
+    value = (2.5 / 3 - 1 / 7 + 0.75 / 2) / 3
+    error = math.sqrt(sum(np.var(of_one, ddof=1) / len(of_one) for of_one in differences)) / 3
+    assert found[:3] == pytest.approx((value, *stats.t.interval(0.95, 12 - 3, value, error)))
+    as_extreme = 0
+    for signs in itertools.product((-1, 1), repeat=12):
+        first, second, third = np.split(np.concatenate(differences) * signs, [3, 10])
+        as_extreme += abs(first.mean() + second.mean() + third.mean()) / 3 >= value - 1e-12
+    assert found.p == pytest.approx(as_extreme / 2**12)
 
 
 def as_tensorboard(folder: Path, steps: dict[int, dict[str, float]]) -> None:
@@ -125,21 +138,31 @@ def test_verls_loggers_give_the_same_series_of_finite_numbers(write_log, tmp_pat
     assert run.series(ENTROPY).to_dict() == {1: 0.5, 2: 0.25} and run.series("x").to_dict() == {3: 1.0}
 
 
-@pytest.mark.parametrize("names", ["metrics.0 metrics", "metrics-20261031-235959 metrics", "metrics.9 metrics.10"])
-def test_what_a_resumed_run_measured_first_stays(names, tmp_path):
-    """It validates the step anew from which it goes on; the log of one step is no new step."""
-    first, then = names.split()
-    write_metrics(tmp_path, {1: {"x": 1.0}, 10: {"x": 10.0, ACCURACY: 0.505}}, f"{first}.jsonl")
-    write_metrics(tmp_path, {10: {"x": 99.0, ACCURACY: 0.531, "y": 1.0}, 11: {"x": 11.0}}, f"{then}.jsonl")
-    with (tmp_path / f"{then}.jsonl").open("a") as file:
-        file.write('{"step":3,"data":{"x')  # is being written
-    (tmp_path / "7.jsonl").mkdir()
+@pytest.mark.parametrize(
+    "names", ["metrics.9 metrics.10 metrics", "metrics-20261031-235959 metrics-20261101-000001 metrics", ""]
+)
+def test_the_curve_is_the_trained_models_after_restarts(names, tmp_path):
+    """Killed at step 3, before the first checkpoint; then at step 12, after one at step 10, which verl validates anew.
+    The last start is still writing."""
+    starts = [
+        {0: {ACCURACY: 0.25}, 1: {"x": 1.0}, 2: {"x": 2.0}, 3: {"x": 3.0, "lost": 1.0}},
+        {0: {ACCURACY: 0.26}, 1: {"x": 1.1}, 2: {"x": 2.1}, 10: {"x": 10.1, ACCURACY: 0.5}, 12: {"x": 12.1}},
+        {10: {ACCURACY: 0.53}, 11: {"x": 11.2}},
+    ]
+    for place, steps in enumerate(starts):
+        write_metrics(tmp_path, steps, f"{names.split()[place]}.jsonl") if names else as_tensorboard(tmp_path, steps)
+    write(tmp_path / "7.jsonl", '{"step":12,"data":{"x')
+    (tmp_path / "8.jsonl").mkdir()
     write(tmp_path / ".metrics.jsonl.1.part", "the process was killed")
     write(tmp_path / "5.jsonl", '{"input": "q", "gts": "1", "score": 1.0}\n')
     write(tmp_path / "settings.json", '{"editor.tabSize": 4}')
     run = read_run(tmp_path)
-    assert run.series("x").to_dict() == {1: 1.0, 10: 10.0, 11: 11.0} and run.series("y").to_dict() == {10: 1.0}
-    assert run.accuracy.to_dict() == {10: 0.505}
+    assert run.series("x").to_dict() == pytest.approx({1: 1.1, 2: 2.1, 10: 10.1, 11: 11.2})
+    assert run.accuracy.to_dict() == pytest.approx({0: 0.26, 10: 0.53})
+    assert run.series("lost").empty and run.repeated == [1, 2, 3, 12]
+    code, printed = report(tmp_path, "--out", tmp_path / "out")
+    assert code == 0 and f"{tmp_path} repeated steps 1 to 3 and 12 after a restart" in printed
+    assert "repeated steps 1 to 3 and 12" in (tmp_path / "out" / "report.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -167,9 +190,10 @@ def compared(folder: Path, *seeds: int, methods: tuple = ("none", None)) -> tupl
                        2 + seed / 10 if kernel else 0.5, 0.58 + seed / 50 - (0 if kernel else 0.1 - seed % 3 / 100)))
         for kernel in methods for seed in seeds
     ]  # fmt: skip
-    table, sentences = compare(all_metrics(runs), {run.name: run.is_grpo for run in runs}, pd.DataFrame())
-    assert all(len(sentence.split()) <= 25 for sentence in sentences)
-    return table.frame.to_numpy().tolist(), sentences
+    comparison = compare(all_metrics(runs), {run.name: run.is_grpo for run in runs}, pd.DataFrame())
+    said = sentences(comparison)
+    assert all(len(sentence.split()) <= 25 for sentence in said)
+    return differences_table(comparison).frame.to_numpy().tolist(), said
 
 
 def test_the_differences_and_what_they_show(tmp_path):
@@ -181,8 +205,9 @@ def test_the_differences_and_what_they_show(tmp_path):
     assert rows[2] == ["Entropy, steps 151 to 200", "0.100", "0.100", "+0.000", "3"]  # the same under all seeds
     logs = np.log([2.1, 2.2, 2.3])
     low, high = np.exp(stats.ttest_rel(np.log([0.5] * 3), logs).confidence_interval())
-    factor = f"{0.5 / np.exp(logs.mean()):.3g} times [{low:.3g}, {high:.3g}]*"
-    assert rows[3] == ["Gradient norm, steps 1 to 100", "2.20", "0.500", factor, "3"]
+    ratio = f"{0.5 / np.exp(logs.mean()):.3g} [{low:.3g}, {high:.3g}]*"
+    assert rows[3][:3] == ["Gradient norm, steps 1 to 100", "2.20", "0.500"] and pd.isna(rows[3][3])
+    assert rows[4][:3] == ["Gradient norm, ratio to GRPO", "1", ratio] and pd.isna(rows[4][3])
     assert sentences == [
         "CW-GRPO is lower in accuracy, reward and gradient norm.",
         "No difference in entropy is significant.",
@@ -193,10 +218,121 @@ def test_the_differences_and_what_they_show(tmp_path):
 def test_one_run_of_each_has_no_interval_and_no_lower(tmp_path):
     """Ten neighbouring steps once gave "Reward: -0.052 [-0.102, -0.001]: lower"."""
     rows, sentences = compared(tmp_path / "both", 1)
-    assert [row[3] for row in rows] == ["-9.0 points", "-0.310", "+0.000", "0.238 times"]
+    assert [row[3] for row in rows[:3]] == ["-9.0 points", "-0.310", "+0.000"] and rows[4][1:3] == ["1", "0.238"]
     assert sentences[0].endswith("another seed may change the sign of each difference.") and len(sentences) == 2
     for kernel, missing in (("none", "Train CW-GRPO with the same"), (None, "Train GRPO with the same")):
         assert missing in compared(tmp_path / str(kernel), 1, methods=(kernel,))[1][1]
+
+
+def logged(folder: Path, kernel: str | None, steps: dict[int, dict[str, float]], seed: int = 1) -> Path:
+    a_run(folder, kernel, seed, steps=1)
+    return write_metrics(folder, steps)
+
+
+def table(*runs: Path, out: Path) -> tuple[dict[str, list[str]], str]:
+    """The table of differences, by its first column, and what is printed."""
+    code, printed = report(*runs, "--out", out)
+    assert code == 0, printed
+    return {row[0]: row[1:] for row in cells(out / "comparison.csv")}, printed
+
+
+def test_a_run_that_turns_nan_is_not_compared_by_its_good_half(tmp_path):
+    good = {step: {REWARD: 1.0, NORM: 1.0, ENTROPY: 0.1} for step in range(1, 11)}
+    good[3] = good[3] | {NORM: math.inf}  # a single overflow of float16 breaks nothing
+    bad = {step: {REWARD: math.nan, NORM: math.nan, ENTROPY: 0.1} if step > 5 else good[1] for step in range(1, 11)}
+    grpo = [logged(tmp_path / f"grpo-{seed}", "none", good, seed) for seed in (1, 2)]
+    ours = [logged(tmp_path / f"cw-{seed}", None, steps, seed) for seed, steps in ((1, good), (2, bad))]
+    rows, printed = table(*grpo, *ours, out=tmp_path / "out")
+    assert rows["Reward, steps 1 to 10"] == ["1.000", "not finite from step 6", "", "2"]
+    assert rows["Gradient norm, steps 1 to 10"] == ["1.00", "not finite from step 6", "", "2"]
+    assert rows["Entropy, steps 1 to 10"] == ["0.100", "0.100", "+0.000", "2"] and len(rows) == 4
+    said = "CW-GRPO with seed 2 broke down: its reward and gradient norm are NaN or infinite from step 6 of 10 on."
+    assert said in printed and said in (tmp_path / "out" / "report.html").read_text()
+    lines = ElementTree.parse(tmp_path / "out" / "reward.svg").getroot()
+    assert "CW-GRPO" in "".join(lines.itertext())
+    series = {"CW": [pd.Series([1.0, 2.0, math.nan], [1, 2, 3]), pd.Series([3.0, 4.0, 5.0], [1, 2, 3])]}
+    (line,) = figures.curves(series, "Reward").axes[0].lines  # not one seed in place of two
+    assert line.get_xdata().tolist() == [1, 2] and line.get_ydata().tolist() == [2.0, 3.0]
+
+
+def test_runs_are_compared_over_the_steps_that_all_have(tmp_path):
+    """And over the validation sets that each run has at a step, and a step that each has validated."""
+    a, b = "val-core/a/acc/mean@1", "val-core/b/acc/mean@1"
+    long = {step: {REWARD: step / 100} for step in range(1, 201)}
+    long[50] |= {a: 0.5, b: 0.3}
+    long[90] |= {a: 0.9}  # b was not asked
+    long[200] |= {a: 0.1, b: 0.1}
+    short = {step: {REWARD: step / 100 + 0.25} for step in range(1, 101)}
+    short[50] |= {a: 0.6, b: 0.4}
+    short[90] |= {a: 0.8}
+    short[100] |= {a: 0.7, b: 0.7}
+    runs = [logged(tmp_path / "grpo", "none", long), logged(tmp_path / "cw", None, short)]
+    rows, _ = table(*runs, out=tmp_path / "out")
+    assert rows["Accuracy, step 50"] == ["40.0%", "50.0%", "+10.0 points", "1"]
+    assert rows["Reward, steps 76 to 100"] == ["0.880", "1.130", "+0.250", "1"]
+    runs[1] = logged(tmp_path / "cw", None, {step: short[step] for step in short if step != 50})
+    rows, printed = table(*runs, out=tmp_path / "out")
+    assert not any(row.startswith("Accuracy") for row in rows)
+    assert "no step was validated in every run. Last: 200 of GRPO and 100 of CW-GRPO." in printed
+
+
+def test_checkpoints_are_compared_with_the_right_one_at_the_same_step(tmp_path):
+    for method, step, right in (("GRPO", 50, 2), ("GRPO", 100, 5), ("CW-GRPO", 50, 4), ("CW-GRPO", 100, 8)):
+        write_answers(tmp_path / "trained" / f"{method}-global_step_{step}", step, aime24=grades(right, 10))
+    code, printed = report(tmp_path / "trained", "--out", tmp_path / "out")
+    assert code == 0, printed
+    header, *rows = cells(tmp_path / "out" / "table2.csv")
+    assert header[-1] == "less CW-GRPO"  # without an untrained model, the first
+    assert [(*row[:2], row[-1].partition(" ")[0]) for row in rows] == [
+        ("CW-GRPO", "50", ""), ("CW-GRPO", "100", ""), ("GRPO", "50", "-20.0"), ("GRPO", "100", "-30.0")
+    ]  # fmt: skip
+    write_answers(tmp_path / "base", None, aime24=grades(1, 10))
+    assert report(tmp_path / "trained", tmp_path / "base", "--out", tmp_path / "out")[0] == 0
+    header, *rows = cells(tmp_path / "out" / "table2.csv")
+    assert header[-1] == "less base" and [row[-1].partition(" ")[0] for row in rows] == [
+        "", "+30.0", "+70.0", "+10.0", "+40.0"
+    ]  # fmt: skip
+    found = {row[0]: row[1:] for row in cells(tmp_path / "out" / "comparison.csv")}
+    assert found["Accuracy, AIME24"] == ["80.0%", "50.0%", "+30.0 points", "1"]  # of the last step alone
+
+
+def test_pass_at_k_is_the_share_of_draws_with_a_right_answer():
+    for n in range(1, 7):
+        for right in range(n + 1):
+            answers = [place < right for place in range(n)]
+            for k in range(1, n + 1):
+                draws = [any(draw) for draw in itertools.combinations(answers, k)]
+                assert pass_at_k(n, right, k) == pytest.approx(sum(draws) / len(draws))
+
+
+def test_pass_at_k_is_shown_where_questions_were_asked_several_times(tmp_path):
+    right = {"base": [0, 1, 4, 8, 0, 2], "GRPO-global_step_9": [0, 0, 8, 8, 8, 0], "CW-GRPO-global_step_9": [1] * 6}
+    for model, of_questions in right.items():
+        grades_of = [[1] * n + [0] * (8 - n) for n in of_questions]
+        step = 9 if "step" in model else None
+        answered(tmp_path / "evaluation" / model, "amc23", grades_of, step, checkpoint="a/model")
+    assert report(tmp_path / "evaluation", "--out", tmp_path / "out")[0] == 0
+    header, *rows = cells(tmp_path / "out" / "pass-at-k.csv")
+    assert header == ["method", "step", "k", "AMC23", "average", "less base", "less GRPO"]
+    assert [row[:3] for row in rows[:3]] == [["base", "", "1"], ["CW-GRPO", "9", "1"], ["GRPO", "9", "1"]]
+    found = {(row[0], int(row[2])): row[3:] for row in rows}
+    assert {k for _, k in found} == {1, 4, 8}
+
+    def by_hand(model: str, k: int) -> pd.Series:
+        return pd.Series([1 - stats.hypergeom(8, n, k).pmf(0) for n in right[model]])
+
+    four = by_hand("base", 4)
+    low, high = stats.t.interval(0.95, 5, four.mean(), stats.sem(four))
+    expected = f"{100 * four.mean():.1f} [{max(0, 100 * low):.1f}, {min(100, 100 * high):.1f}]"
+    assert found["base", 4][0] == expected
+    wilson = stats.binomtest(3, 6).proportion_ci(method="wilson")  # with k = n, a question is solved or not
+    assert found["GRPO", 8][0] == f"50.0 [{100 * wilson.low:.1f}, {100 * wilson.high:.1f}]"
+    assert found["base", 4][2:] == ["", ""]  # with which the trained models are compared
+    d = by_hand("CW-GRPO-global_step_9", 4) - by_hand("GRPO-global_step_9", 4)
+    interval = stats.ttest_1samp(d, 0).confidence_interval()
+    assert found["CW-GRPO", 4][3] == f"{100 * d.mean():+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "pass@k of checkpoints" in page and "Chen et al. 2021" in page
 
 
 @pytest.fixture(scope="module")
@@ -326,7 +462,22 @@ def test_what_cannot_be_shown_is_said_beside_the_rest(tmp_path):
     page = (tmp_path / "out" / "report.html").read_text()
     assert "cannot be read as a token record" in page and page.count("CW-GRPO: 2 runs.") == 1
     assert f"CW-GRPO, {tmp_path.name}/c less CW-GRPO" in printed
-    for arguments, message in (((tmp_path / "a", tmp_path / "a"), "is given twice"), (("=x",), "has no name before"),
-                               ((tmp_path / "b", "--out", "/proc/x"), "/proc/x cannot be written")):  # fmt: skip
+    for arguments, message in [
+        ((tmp_path / "a", tmp_path / "a"), "is given twice"),
+        (("=x",), "has no name before"),
+        (("x=",), "has no folder after the ="),
+        (("x" * 300,), "xxx does not exist"),
+        ((tmp_path / "b", "--out", "/proc/x"), "/proc/x cannot be written"),
+    ]:
         code, printed = report("--out", tmp_path / "out", *arguments)
         assert code == 2 and message in printed and "Traceback" not in printed
+
+
+def test_a_report_of_nothing_is_an_error(tmp_path):
+    """A run of TRL whose metrics were not kept leaves its arguments and token records."""
+    write(tmp_path / "run" / "training_args.json", '{"cw_kernel": "none"}')
+    write_record(files_in(tmp_path / "run", kernel="none"), 1, np.random.default_rng(1), {0: [40, 50]})
+    code, printed = report(tmp_path / "run", "--out", tmp_path / "out")
+    assert code == 2 and "call trainer.save_state()" in printed and not (tmp_path / "out").exists()
+    code, printed = report(tmp_path / "run", a_run(tmp_path / "whole"), "--out", tmp_path / "out")
+    assert code == 0 and f"{tmp_path / 'run'} holds no metrics" in printed

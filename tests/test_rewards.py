@@ -48,6 +48,17 @@ def test_a_mathematician_would_agree(kind):
     assert [case for case in cases if accuracies(case[0], case[1]) != (case[2], case[2])] == []
 
 
+def test_numbers_are_rounded_as_in_open_rs_and_never_by_more_than_a_thousandth():
+    for gold, answer, training, evaluation in [
+        ("0.1234561", "0.1234564", 1.0, 1.0),  # 6 decimals
+        ("0.123456", "0.123459", 0.0, 1.0),  # 5 decimals
+        ("0.12346", "0.12347", 0.0, 0.0),
+        ("0.0100049", "0.010003", 0.0, 1.0),  # 0.01000 both, and 0.2 thousandths apart
+        ("0.0010049", "0.001003", 0.0, 0.0),  # 0.00100 both, but 1.9 thousandths apart
+    ]:
+        assert accuracies(gold, BOXED % answer) == (training, evaluation), (gold, answer)
+
+
 def test_extraction_follows_open_rs():
     for gold, text, training, evaluation in [
         ("27", r"The final answer is $27$.", 1.0, 1.0),  # LaTeX after the words that open-rs looks for
@@ -73,6 +84,14 @@ def test_extraction_follows_open_rs():
         ("(2,32), (8,18)", "The final answer is $(x, y)=(2,32)$ or $(x, y)=(8,19)$.", 0.0, 0.0),
     ]:
         assert accuracies(gold, text) == (training, evaluation), text
+    filler = "and so on, " * 30_000  # more than a worker gets, and far more than is searched for a number
+    for text, right in [
+        (rf"\boxed{{28}} {filler} \boxed{{27}}", 1.0),
+        (rf"\boxed{{27}} {filler} \boxed{{28}}", 0.0),
+        (f"The final answer is $28$. {filler} The final answer is $27$.", 1.0),
+        (f"The final answer is $27$. {filler}", 0.0),
+    ]:
+        assert accuracies("27", text) == (right, right), (text[:30], right)
     plain = "The final answer is 27."  # by default, the data source says which
     assert compute_score("knoveleng/open-rs", plain, "27")["acc"] == 0.0
     assert compute_score("HuggingFaceH4/aime_2024", plain, "27")["acc"] == 1.0

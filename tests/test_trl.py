@@ -371,7 +371,7 @@ def test_a_report_reads_trls_files_and_shows_the_arguments_under_trls_names(tmp_
     run = train(tmp_path / "1", given={"eval_dataset": sets}, seed=1, **options)
     run.evaluate()
     run.save_state()
-    train(tmp_path / "2", seed=2, learning_rate=2e-3, max_steps=1, temperature=0.9).save_state()
+    train(tmp_path / "2", seed=2, learning_rate=2e-3, max_steps=1, temperature=0.9, save_strategy="no")
     of_state, other, of_events = (read_run(tmp_path / part) for part in ("1", "2", "tensorboard"))
     logged = [entry for entry in run.state.log_history if "reward" in entry]
     names = {"critic/score/mean": "reward", "response_length/mean": "completions/mean_length"}
@@ -384,6 +384,7 @@ def test_a_report_reads_trls_files_and_shows_the_arguments_under_trls_names(tmp_
         (entry,) = (entry for entry in run.state.log_history if f"eval_{name}_loss" in entry)
         assert of_state.series(f"val-core/{name}/score/mean@n").to_dict() == {entry["step"]: entry["eval_reward"]}
 
+    assert other.series("critic/score/mean").index.tolist() == [1]  # without a checkpoint, and without save_state()
     assert [(run.name, run.seed) for run in (of_state, other)] == [("CW-GRPO", 1), ("CW-GRPO", 2)]
     (table,) = settings("table5", "Settings", {"CW-GRPO": [of_state.config, other.config]})
     rows = dict(table.frame.to_numpy().tolist())

@@ -266,7 +266,7 @@ def test_a_kernel_of_ones_own_gets_c_over_sigma_and_its_weights_are_normalised()
         (lambda z: 0 * z, "returned 0 for all"),
         ("laplace", "'laplace' is invalid; use one of gaussian, none, or module:function"),
         ("no_such_module:wide", "cannot be imported .*no_such_module.*PYTHONPATH"),
-        ("math:no_such_function", "cannot be imported"),
+        ("json:lod", "json/__init__.py has no function lod; name one that it has$"),
         ("math:pi", "is a float; name a function"),
     ],
 )

@@ -1,12 +1,12 @@
 """The checks: of settings, files, the hooks in verl, and Ray."""
 
 import difflib
+import itertools
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -118,21 +118,29 @@ def metrics(config: Any) -> Iterator[Finding]:
     path = OmegaConf.select(config, f"ray_kwargs.ray_init.runtime_env.env_vars.{METRICS}") or os.environ.get(METRICS)
     if "file" in names and path and Path(path).exists():
         what = f"{path} exists, and main_ppo overwrites it, also where it resumes; the scripts of examples/ rename it"
-        yield Finding(what, f"{METRICS}=FOLDER/metrics-2.jsonl: cw-grpo report reads both", fatal=False)
+        kept = next(other for n in itertools.count(1) if not (other := Path(path).with_suffix(f".{n}.jsonl")).exists())
+        yield Finding(what, f"mv {path} {kept} before the start: cw-grpo report reads both", fatal=False)
     if config.trainer.test_freq <= 0:
         what = f"trainer.test_freq={config.trainer.test_freq}: verl does not measure the accuracy of the last step"
         yield Finding(what, "trainer.test_freq=50, or cw-grpo evaluate after training", fatal=False)
 
 
-def verl(config: Any) -> Iterable[Finding]:
+def verl(config: Any) -> Iterator[Finding]:
     """What verl itself refuses: settings, and a reward function that its reward workers cannot load."""
+    from hydra.errors import InstantiationException
     from verl.trainer.ppo import reward, utils
     from verl.utils.config import validate_config
 
     reward.get_custom_reward_fn(config)
-    with suppress(CWGRPOError):  # of this package's hook; other checks report it
+    try:
         validate_config(config, utils.need_reference_policy(config), utils.need_critic(config))
-    return ()
+    except CWGRPOError:
+        pass  # of this package's hook; other checks report it
+    except (ValueError, AssertionError, NotImplementedError, InstantiationException) as error:
+        said = error.__cause__ or error  # hydra wraps what a class of verl's settings says
+        yield Finding(
+            f"verl refuses these settings: {' '.join(str(said).split())}", "correct the setting that verl names"
+        )
 
 
 def _files(config: Any) -> Iterator[tuple[str, Path]]:

@@ -37,8 +37,7 @@ class Answers:
     Attributes:
         model: the given name; else that of the model's folder in the evaluation, without its step.
         step: of training; None for a model that is no checkpoint.
-        accuracy: question -> mean of ``acc`` over its samples.
-        samples: answers to each question (to that with the most, if they differ).
+        grades: question -> ``acc`` of each of its answers.
         settings: dotted key -> value: verl's, and ``evaluation.checkpoint``, ``.step``, ``.weights`` and ``.questions``
             (hashes) and ``.samples``; without those of the machine.
         file: where they are; seed: of the run that it is a checkpoint of, nan if that is not known.
@@ -47,8 +46,7 @@ class Answers:
     model: str
     step: int | None
     benchmark: str
-    accuracy: dict[str, float]
-    samples: int = 1
+    grades: dict[str, list[float]]
     settings: dict[str, Any] = field(default_factory=dict)
     file: Path = Path()
     seed: Any = math.nan
@@ -64,9 +62,8 @@ def read_answers(folder: Path, name: str | None = None) -> tuple[list[Answers], 
             notes.append(f"{file.parent.name} is not finished on {file.stem}: evaluate it again to complete it.")
         elif asked:
             own = re.sub(r"-global_step_\d+$", "", file.parent.name)
-            accuracy, samples = _accuracy(graded)
             step, settings = asked.get("evaluation.step"), flat(asked, MACHINE)
-            found.append(Answers(name or own, step, file.stem, accuracy, samples, settings, graded))
+            found.append(Answers(name or own, step, file.stem, _grades(graded), settings, graded))
     return sorted(found, key=lambda each: (each.model, each.step or -1, each.benchmark)), notes
 
 
@@ -76,8 +73,8 @@ def read_settings(file: Path) -> dict[str, Any]:
     return read_yaml(file) if text.startswith("evaluation:") else {}
 
 
-def _accuracy(file: Path) -> tuple[dict[str, float], int]:
-    """Question -> mean of its answers' acc, and the number of answers to a question."""
+def _grades(file: Path) -> dict[str, list[float]]:
+    """Question -> acc of each of its answers."""
     graded: dict[str, list[float]] = defaultdict(list)
     with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
@@ -92,5 +89,4 @@ def _accuracy(file: Path) -> tuple[dict[str, float], int]:
             graded[question].append(float(acc))
     if not graded:
         raise DataError(f"{file} is empty; remove it, and evaluate this benchmark again")
-    means = {question: sum(several) / len(several) for question, several in graded.items()}
-    return means, max(map(len, graded.values()))
+    return dict(graded)

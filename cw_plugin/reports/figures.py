@@ -73,7 +73,8 @@ def curves(
     standard deviation (n - 1) to either side.
 
     Args:
-        series: name -> the values of each run of it, by step. A name without values has a colour, but no line.
+        series: name -> the values of each run of it, by step, with nan where a value is not finite: a line ends where a
+            run of it has no finite values any more. A name without values has a colour, but no line.
         window: steps of a moving average.
     """
     figure, axes = new(title, "training step", unit, size)
@@ -86,7 +87,7 @@ def curves(
         if not (runs := [run for run in series[name] if len(run)]):
             continue
         seeds = pd.concat(runs, axis=1, join="inner").sort_index()
-        smooth = seeds.rolling(window, min_periods=1).mean()
+        smooth = seeds.rolling(window, min_periods=1).mean()[seeds.notna().all(axis=1)]
         mean, spread, look = smooth.mean(axis=1), smooth.std(axis=1), style(place)
         (lines[name],) = axes.plot(mean.index, mean, **look, marker="o" if len(mean) <= 20 else "", markersize=3)
         if seeds.shape[1] > 1:

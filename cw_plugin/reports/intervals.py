@@ -1,5 +1,6 @@
 """Confidence intervals and tests, by scipy. Methods are compared over seeds; checkpoints, over questions."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -12,8 +13,8 @@ _SAME = 1e-9  # values that differ less do not vary: an interval without width w
 
 
 class Difference(NamedTuple):
-    """The difference of two means with its 95% interval. low, high and p are nan where nothing varies from one seed or
-    question to the next, and for a single one."""
+    """The difference of two means with its 95% interval. low and high are nan where nothing varies from one seed or
+    question to the next, and for a single one; of seeds, p as well."""
 
     value: float
     low: float = NAN
@@ -54,8 +55,15 @@ def holm(p: Mapping, tests: int | None = None) -> dict:
     return {key: min(1.0, float(value)) for key, value in zip(order, corrected, strict=True)}
 
 
-def pass_at_1(means: pd.Series) -> tuple[float, float, float]:
-    """Mean over questions of their mean accuracies (0 to 1), and its 95% interval: by Wilson if each is 0 or 1, else by
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """The probability that at least one of ``k`` answers is right, if ``c`` of ``n`` answers to the question are, for k
+    of 1 to n: ``1 - C(n - c, k) / C(n, k)``, the unbiased estimator of Chen et al. 2021 (arXiv:2107.03374, equation 1).
+    """
+    return 1.0 - math.comb(n - c, k) / math.comb(n, k)
+
+
+def mean_over_questions(means: pd.Series) -> tuple[float, float, float]:
+    """Mean over questions of their scores (0 to 1), and its 95% interval: by Wilson if each is 0 or 1, else by
     Student's t, cut at 0 and 1."""
     if means.isin((0, 1)).all():
         wilson = stats.binomtest(round(means.sum()), len(means)).proportion_ci(method="wilson")
@@ -77,7 +85,7 @@ def over_questions(ours: Mapping[str, pd.Series], theirs: Mapping[str, pd.Series
     value = float(np.mean([values.mean() for values in each]))
     weighted = np.concatenate([values / len(values) / len(each) for values in each])
     test = stats.permutation_test((weighted,), np.sum, permutation_type="samples", vectorized=True, batch=1000, rng=0)
-    if fewest == 1:
+    if fewest == 1 or all(values.std() < _SAME for values in each):
         return Difference(value, p=float(test.pvalue))
     error = sum(values.var(ddof=1) / len(values) for values in each) ** 0.5 / len(each)
     low, high = stats.t.interval(0.95, sum(map(len, each)) - len(each), value, error)

@@ -1,6 +1,7 @@
 """Reads the token records of a run (``tokens/step_*.parquet``, written by recording.py)."""
 
 import json
+import os
 import re
 from collections.abc import Container
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ class TokenRecord:
 def read_tokens(path: Path, steps: Container[int] | None = None) -> list[TokenRecord]:
     """The records below ``path`` in order; if given, only those of some steps. If there is no record, or records of
     several runs or damaged ones, a DataError."""
-    if not path.exists():
+    if not os.path.exists(path):  # False also for a name that is too long
         raise DataError(f"{path} does not exist; give the folder of a run")
     found = {file: int(match[1]) for file in files_in(path, PATTERN) if (match := _STEP.fullmatch(file.name))}
     refuse_several(path, {file.parent for file in found})

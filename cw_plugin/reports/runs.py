@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,18 +40,25 @@ Points = Iterator[tuple[Any, Mapping[str, Any], str]]  # step, metrics, and wher
 
 @dataclass(frozen=True)
 class Run:
-    """What a run's folder holds. Runs of one name are seeds of one method. ``metrics`` has a column for each metric,
-    under verl's name, and a row for each step, in order; what was not logged, or is not finite, is nan. ``config`` is
-    hydra's configuration by dotted keys, or TRL's arguments; empty if there is none."""
+    """What a run's folder holds. Runs of one name are seeds of one method.
+
+    Attributes:
+        metrics: a column for each metric, under verl's name, and a row for each step, in order: the steps that the last
+            model descends from. nan is what was not logged; inf, what was logged and is not a finite number.
+        config: hydra's configuration by dotted keys, or TRL's arguments; empty if there is none.
+        repeated: steps that were trained again after a restart, in order; ``metrics`` has them as trained last.
+    """
 
     name: str
     path: Path
     metrics: pd.DataFrame
     config: dict[str, Any] = field(default_factory=dict)
+    repeated: Sequence[int] = ()
 
     def series(self, metric: str) -> pd.Series:
-        """The values of a metric by step; empty if it was not logged."""
-        return self.metrics.get(metric, pd.Series(dtype=float)).dropna()
+        """The finite values of a metric by step; empty if there are none."""
+        values = self.metrics.get(metric, pd.Series(dtype=float))
+        return values[np.isfinite(values)]
 
     @property
     def accuracy(self) -> pd.Series:
@@ -75,17 +83,20 @@ def read_run(argument: str | Path) -> Run:
     that is missing or has several runs, and a file that cannot be read, is a DataError."""
     name, path = split_name(argument)
     config = read_config(path)
-    return Run(name or method_of(config) or path.resolve().stem, path, read_metrics(path), config)
+    metrics, repeated = read_metrics(path)
+    return Run(name or method_of(config) or path.resolve().stem, path, metrics, config, repeated)
 
 
 def split_name(argument: str | Path) -> tuple[str | None, Path]:
     """Split ``NAME=FOLDER``; the name is None if there is none."""
     text = str(argument)
-    if "=" not in text or Path(text).exists():
+    if "=" not in text or os.path.exists(text):  # False also for a name that is too long
         return None, expanded(text)
     name, _, folder = text.partition("=")
     if not name:
         raise DataError(f"{text!r} has no name before the =; write NAME=FOLDER or FOLDER")
+    if not folder:
+        raise DataError(f"{text!r} has no folder after the =; write NAME=FOLDER, with . for the current folder")
     return name, expanded(folder)
 
 
@@ -105,43 +116,78 @@ def method_of(config: Mapping[str, Any]) -> str | None:
 
 
 def all_metrics(runs: Sequence[Run]) -> pd.DataFrame:
-    """Every measured value of all runs: a row for each, with the columns method, run (its place in ``runs``), seed,
-    step, metric ("accuracy" is the mean over validation sets) and value."""
+    """Every value that any run has logged: a row for each, with the columns method, run (its place in ``runs``), seed,
+    step, metric ("accuracy" is the mean over validation sets) and value, which is nan if it is not a finite number."""
     columns = ["method", "run", "seed", "step", "metric", "value"]
     if not runs:
         return pd.DataFrame(columns=columns)
     values = [run.metrics.assign(accuracy=run.accuracy).stack().dropna() for run in runs]
     frame = pd.concat(values, keys=range(len(runs)), names=["run", "step", "metric"]).rename("value").reset_index()
-    method, seed = (frame.run.map([getattr(run, name) for run in runs].__getitem__) for name in ("name", "seed"))
-    return frame.assign(method=method, seed=seed)[columns]
+    method = frame.run.map([run.name for run in runs].__getitem__)
+    seed = frame.run.map([run.seed for run in runs].__getitem__)
+    value = frame.value.replace(math.inf, math.nan)
+    return frame.assign(method=method, seed=seed, value=value)[columns]
 
 
-def read_metrics(path: Path) -> pd.DataFrame:
-    """A row for each step and a column for each metric, as in :class:`Run`; empty if ``path`` holds no metrics.
+class _Steps:
+    """What the starts of one run have logged, in the order in which they did: ``rows`` is step -> metric -> value.
+
+    A start that goes back to an earlier step continues from a checkpoint of it, or from the beginning. So everything
+    after that step is of weights that were lost, and goes.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[int, dict[str, float]] = {}
+        self.repeated: set[int] = set()
+        self._last = -1
+
+    def add(self, step: int, values: Mapping[str, Any]) -> None:
+        if step < self._last:
+            lost = [later for later in self.rows if later > step]
+            self.repeated.update(lost)
+            for later in lost:
+                del self.rows[later]
+        self._last = step
+        row = self.rows.setdefault(step, {})
+        for name, value in values.items():
+            if type(value) not in (int, float):
+                continue
+            metric = _our_name(name)
+            is_validation = metric.startswith(("val-", "eval/"))  # a start may validate the checkpoint it begins with
+            if metric in row and not is_validation:
+                self.repeated.add(step)
+            is_finite = abs(value) < 1e308  # and float64 holds it
+            row[metric] = value if is_finite else math.inf
+
+
+def read_metrics(path: Path) -> tuple[pd.DataFrame, list[int]]:
+    """A row for each step and a column for each metric, and the steps that were repeated, both as in :class:`Run`; both
+    are empty if ``path`` holds no metrics.
 
     It is searched, with its subfolders, in this order: files of verl's file logger (``*.jsonl``), trainer_state.json of
-    TRL, event files of TensorBoard. If files of a resumed run have the same step, what was measured first stays; the
-    numbers in their names tell which that is, because copying changes modification times.
+    TRL, event files of TensorBoard. The numbers in their names tell which file of a resumed run is the later one,
+    because copying changes modification times.
     """
-    if not path.exists():
+    if not os.path.exists(path):
         raise DataError(f"{path} does not exist; give the folder of a run (or of its logger)")
     for pattern, read in _LOGGERS.items():
         files = [path] if path.is_file() and path.match(pattern) else sorted(files_in(path, pattern), key=in_order)
-        rows: dict[int, dict[str, float]] = {}
+        if pattern == STATE and files:
+            refuse_several(path, {_run_of(file) for file in files})
+            files = [max(files, key=_progress)]  # each has the whole log of its run up to then
+        steps = _Steps()
         runs = set()
         for file in files:
             for step, values, place in read(file):
                 if not (type(step) is int or (type(step) is float and step.is_integer())):
                     raise DataError(f"{file}{place}: the step is {step!r}, not a whole number; remove the entry")
                 runs.add(_run_of(file))
-                row = rows.setdefault(int(step), {})
-                for name, value in values.items():
-                    if type(value) in (int, float) and abs(value) < 1e308:  # finite, and float64 holds it
-                        row.setdefault(_our_name(name), value)
+                steps.add(int(step), values)
         refuse_several(path, runs)
-        if rows:
-            return pd.DataFrame.from_dict(rows, orient="index", dtype=float).sort_index()
-    return pd.DataFrame()
+        if steps.rows:
+            metrics = pd.DataFrame.from_dict(steps.rows, orient="index", dtype=float).sort_index()
+            return metrics, sorted(steps.repeated)
+    return pd.DataFrame(), []
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -197,6 +243,12 @@ def _read_state(path: Path) -> Points:
             yield entry["step"], values, f", entry {number} of log_history"
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path} is not what transformers writes ({error!r}); remove the file") from None
+
+
+def _progress(state: Path) -> tuple[float, bool]:
+    """The last step in a trainer_state.json; of two at the same step, that of output_dir is the later one."""
+    last = max((step for step, _, _ in _read_state(state) if isinstance(step, (int, float))), default=0)
+    return last, not state.parent.name.startswith("checkpoint-")
 
 
 def _read_tensorboard(path: Path) -> Points:

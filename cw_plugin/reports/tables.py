@@ -1,216 +1,186 @@
-"""The differences between methods, scores of checkpoints, and the settings in which runs or evaluations differ."""
+"""The report's tables: differences between methods, scores of checkpoints, settings in which runs or models differ."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from cw_plugin.reports.evaluations import BENCHMARKS, Answers
+from cw_plugin.reports.comparison import ACCURACY, Comparison, Outcome
 from cw_plugin.reports.formats import Table, listed
-from cw_plugin.reports.intervals import Difference, holm, over_questions, over_seeds, pass_at_1
-from cw_plugin.reports.runs import ENTROPY, NORM, REWARD
+from cw_plugin.reports.intervals import Difference
+from cw_plugin.reports.scores import Checkpoint, Score
 from cw_plugin.settings import differences
 
-FIRST = 100  # steps that the gradient norm is of: after them, the policies have gone different ways
-LAST = 10  # steps at least that reward and entropy are of; else the last quarter
-ENOUGH = 5  # seeds; with fewer, the report asks for more
 # Where a run is written, which says nothing of what it is; and what makes two runs seeds of one method.
 _WRITTEN = ("*_dir", "trainer.experiment_name", "trainer.project_name", "run_name", "ray_kwargs", "hydra", "hub_*")
 SEED_OR_LENGTH = ("*seed", "trainer.total_*", "trainer.*_freq", "*.total_training_steps", "max_steps",
                   "num_train_epochs")  # fmt: skip
 
-Values = dict[str, pd.Series]  # method -> the mean of each run, by seed
+
+def differences_table(comparison: Comparison) -> Table:
+    """A row for each outcome: the mean of each method, and its difference to the reference. One that is compared by its
+    ratio has a second row for it."""
+    rows = []
+    for outcome in comparison.outcomes:
+        rows.append(_means_row(outcome, comparison))
+        if outcome.is_ratio and outcome.differences:
+            rows.append(_ratio_row(outcome, comparison))
+    columns = ["", *comparison.plain, *(_less(name, comparison) for name in comparison.others), "seeds"]
+    frame = pd.DataFrame(rows, columns=columns)
+    return Table("comparison", "Differences between the methods", frame, _notes(comparison))
 
 
-def compare(metrics: pd.DataFrame, plain: Mapping[str, bool], scores: pd.DataFrame) -> tuple[Table, list[str]]:
-    """The table of differences; and sentences: which are significant, which are not, and which runs to add.
-
-    Args:
-        metrics: as :func:`.runs.all_metrics` gives them.
-        plain: method -> whether it is plain GRPO, in the page's order.
-        scores: of evaluations, from :func:`last_scores`; without any, the last validation that all runs have counts.
-    """
-    reference = next(iter(sorted(plain, key=lambda name: not plain[name])), "")
-    others = [name for name in plain if name != reference]
-    rows = _rows(metrics, scores)
-    found = {
-        (word, name): over_seeds(values[name], values[reference])
-        for word, (_, values) in rows.items()
-        for name in others
-        if name in values and reference in values
-    }
-    corrected = holm({key: difference.p for key, difference in found.items()})
-    shown = {key for key, p in corrected.items() if p < 0.05}
-    cells = [
-        {"": title}
-        | {name: _text(word, Difference(values[name].mean())) for name in plain if name in values}
-        | {f"{name} less {reference}": _text(word, found[word, name], "+") + "*" * ((word, name) in shown)
-           for name in others if (word, name) in found}
-        | {"seeds": " and ".join(dict.fromkeys(str(len(values[name])) for name in plain if name in values))}
-        for word, (title, values) in rows.items()
-    ]  # fmt: skip
-    notes = [
-        "Brackets: 95% interval over seeds, by a t-test: paired if both methods have the same seeds, else Welch's.",
-        f"* p < 0.05, corrected for {len(corrected)} tests (Holm); an interval alone is not corrected.",
-    ] * bool(corrected)
-    columns = ["", *plain, *(f"{name} less {reference}" for name in others), "seeds"]
-    table = Table("comparison", "Differences between the methods", pd.DataFrame(cells, columns=columns), notes)
-    return table, _sentences(metrics, plain, reference, found, shown)
+def _less(name: str, comparison: Comparison) -> str:
+    return f"{name} less {comparison.reference}"
 
 
-def _rows(metrics: pd.DataFrame, scores: pd.DataFrame) -> dict[str, tuple[str, Values]]:
-    """Accuracy; over steps that all runs share, reward and entropy at the end; the gradient norm at the beginning."""
-    rows = {}
-    accuracy = metrics[metrics.metric == "accuracy"]
-    common = [step for step, values in accuracy.groupby("step") if step > 0 and len(values) == metrics.run.nunique()]
-    if len(scores):
-        rows["accuracy"] = f"Accuracy, {scores.metric.iloc[0]}", _by_seed(scores)
-    elif common:
-        rows["accuracy"] = f"Accuracy, step {common[-1]}", _by_seed(accuracy[accuracy.step == common[-1]])
-    for word, metric in (("reward", REWARD), ("entropy", ENTROPY), ("gradient norm", NORM)):
-        logged = metrics[metrics.metric == metric]
-        if logged.empty:
-            continue
-        end = int(logged.groupby("run").step.max().min())
-        begin = max(end - max(end // 4, LAST), 0)
-        if metric == NORM:  # the mean is geometric
-            begin, end = 0, min(end, FIRST)
-            logged = logged[logged.value > 0].assign(value=lambda frame: np.log(frame.value))
-        steps = f"steps {begin + 1} to {end}" if end > begin + 1 else f"step {end}"
-        rows[word] = f"{word.capitalize()}, {steps}", _by_seed(logged[logged.step.between(begin + 1, end)])
-    return rows
+def _means_row(outcome: Outcome, comparison: Comparison) -> dict[str, str]:
+    row = {"": f"{outcome.name.capitalize()}, {outcome.where}", "seeds": _seeds(outcome, comparison)}
+    for name, means in outcome.means.items():
+        row[name] = _mean(outcome, means.mean())
+    for name, step in outcome.broken.items():
+        row[name] = f"not finite from step {step}"
+    if not outcome.is_ratio:
+        for name, difference in outcome.differences.items():
+            row[_less(name, comparison)] = _difference(outcome, difference) + _star(outcome, name)
+    return row
 
 
-def _by_seed(values: pd.DataFrame) -> Values:
-    means = values.groupby(["method", "run", "seed"], sort=False, dropna=False).value.mean().droplevel("run")
-    return {name: values.droplevel("method") for name, values in means.groupby(level="method")}
+def _ratio_row(outcome: Outcome, comparison: Comparison) -> dict[str, str]:
+    row = {"": f"{outcome.name.capitalize()}, ratio to {comparison.reference}", "seeds": _seeds(outcome, comparison)}
+    row[comparison.reference] = "1"
+    for name, difference in outcome.differences.items():
+        low_high = [_three_digits(math.exp(end)) for end in (difference.low, difference.high)]
+        interval = f" [{', '.join(low_high)}]" if _has_interval(difference) else ""
+        row[name] = _three_digits(math.exp(difference.value)) + interval + _star(outcome, name)
+    return row
 
 
-def _text(word: str, found: Difference, sign: str = "") -> str:
-    """A mean, or with a sign a difference and its interval."""
-
-    def tell(value: float) -> str:
-        if word == "gradient norm":  # of whose logarithm it is; three significant digits
-            return f"{math.exp(value):#.3g}".rstrip(".")
-        return f"{100 * value:{sign}.1f}" if word == "accuracy" else f"{value:{sign}.3f}"
-
-    unit = {"accuracy": " points" if sign else "%", "gradient norm": " times" if sign else ""}.get(word, "")
-    interval = "" if math.isnan(found.low) else f" [{tell(found.low)}, {tell(found.high)}]"
-    return f"{tell(found.value)}{unit}{interval}"
+def _seeds(outcome: Outcome, comparison: Comparison) -> str:
+    """``3``, or ``3 and 2`` if methods have different numbers of runs."""
+    numbers = [str(outcome.seeds[name]) for name in comparison.plain if name in outcome.seeds]
+    return " and ".join(dict.fromkeys(numbers))
 
 
-def _sentences(
-    metrics: pd.DataFrame, plain: Mapping[str, bool], reference: str,
-    found: Mapping[tuple[str, str], Difference], shown: Collection[tuple[str, str]],
-) -> list[str]:  # fmt: skip
-    names = listed([*plain])
-    if len(set(plain.values())) < 2:
-        method, how = ("CW-GRPO", "with the weights") if plain.get(reference) else ("GRPO", "with kernel=none")
-        here = f"Only {names} {'is' if len(plain) == 1 else 'are'}" if plain else "Nothing that was trained is"
-        return [
-            f"{here} here, so nothing shows whether the weights help.",
-            f"Train {method} with the same seeds: the same command, another folder, {how}.",
+def _mean(outcome: Outcome, value: float) -> str:
+    if outcome.is_ratio:
+        return _three_digits(math.exp(value))  # of the logarithm
+    return f"{100 * value:.1f}%" if outcome.name == ACCURACY else f"{value:.3f}"
+
+
+def _difference(outcome: Outcome, found: Difference) -> str:
+    def signed(value: float) -> str:
+        return f"{100 * value:+.1f}" if outcome.name == ACCURACY else f"{value:+.3f}"
+
+    unit = " points" if outcome.name == ACCURACY else ""
+    interval = f" [{signed(found.low)}, {signed(found.high)}]" if _has_interval(found) else ""
+    return f"{signed(found.value)}{unit}{interval}"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:#.3g}".rstrip(".")
+
+
+def _has_interval(found: Difference) -> bool:
+    return not math.isnan(found.low)
+
+
+def _star(outcome: Outcome, name: str) -> str:
+    return "*" if name in outcome.significant else ""
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    notes = []
+    if comparison.tests:
+        notes += [
+            "Brackets: 95% interval over seeds, by a t-test: paired if both methods have the same seeds, else Welch's.",
+            f"* p < 0.05, corrected for {_tests(comparison.tests)} (Holm); an interval alone is not corrected.",
         ]
-    words = [word for word, name in found if (word, name) in shown]
-    unclear = [word for word, name in found if (word, name) not in shown]
-    runs = metrics.groupby("method").run.nunique().reindex(list(plain), fill_value=0).min()
-    texts = []
-    if len(plain) > 2:
-        texts.append(f"{len(shown)} of {len(found)} differences to {reference} are significant; a star marks them.")
-    elif shown:
-        (other,) = {name for _, name in shown}
-        sides = {"lower": [word for word in words if found[word, other].value < 0]}
-        sides["higher"] = [word for word in words if word not in sides["lower"]]
-        said = [f"{side} in {listed(sides[side])}" for side in sides if sides[side]]
-        texts.append(f"{other} is {', and '.join(said)}.")
-    if runs == 1:
-        texts.append("One run does not tell methods apart: another seed may change the sign of each difference.")
-    elif unclear and len(plain) == 2:
-        texts.append(f"No difference in {listed(unclear)} is significant.")
-    if 0 < runs < ENOUGH and unclear:
-        free = [str(seed) for seed in range(1, 100) if seed not in set(metrics.seed)][:2]
-        texts.append(f"Train {names} with more seeds, such as {free[0]} and {free[1]}.")
-    return texts
+    if comparison.validated:
+        last = [f"{step} of {name}" for name, step in comparison.validated.items() if step is not None]
+        without = [name for name, step in comparison.validated.items() if step is None]
+        missing = f"; {listed(without)} has none" if without else ""
+        notes.append(f"Accuracy is not compared: no step was validated in every run. Last: {listed(last)}{missing}.")
+    if any(outcome.broken for outcome in comparison.outcomes):
+        notes.append("A method with a run that is not finite to the end of these steps is not compared.")
+    return notes
 
 
-def answers_frame(answers: Sequence[Answers]) -> pd.DataFrame:
-    """A row for each question that a model was asked; step is -1 for a model without one, run the folder."""
-    columns = ["method", "step", "run", "seed", "benchmark", "question", "acc", "samples"]
-    rows = [
-        (each.model, -1 if each.step is None else each.step, str(each.file.parent), each.seed,
-         BENCHMARKS.get(each.benchmark, each.benchmark), question, acc, each.samples)
-        for each in answers for question, acc in each.accuracy.items()
-    ]  # fmt: skip
-    return pd.DataFrame(rows, columns=columns)
+def _tests(number: int) -> str:
+    return "1 test" if number == 1 else f"{number} tests"
 
 
-def last_scores(answers: pd.DataFrame) -> pd.DataFrame:
-    """The accuracy of each trained run at its method's last step, as rows of metrics; the metric is what was asked."""
-    last = answers[(answers.step >= 0) & (answers.step == answers.groupby("method").step.transform("max"))]
-    by_run = ["method", "run", "seed"]
-    means = last.groupby([*by_run, "benchmark"], sort=False, dropna=False).acc.mean()
-    means = means.groupby(by_run, sort=False, dropna=False).mean()
-    return means.rename("value").reset_index().assign(metric=", ".join(_benchmarks(last)))
-
-
-def scores(answers: pd.DataFrame, metrics: pd.DataFrame) -> list[Table]:
-    """pass@1 of each checkpoint on each benchmark, the average, the difference to the model that was not trained (else
-    to the first one at that step), and the policy's entropy. Without answers, no table."""
-    if answers.empty:
-        return []
-    columns = _benchmarks(answers)
-    base = [*answers.method[answers.step < 0], *answers.method][0]
-    entropy = metrics[metrics.metric == ENTROPY].groupby(["method", "step"]).value.mean()
-    base_scores, rows = {}, []
-    order = answers.method.map([base, *answers.method].index)
-    for (_, name, step), here in answers.groupby([order, "method", "step"]):
-        ours = {each: asked.groupby("question").acc.mean() for each, asked in here.groupby("benchmark")}
-        row = {"method": name, "step": str(step) if step >= 0 else None, "entropy": entropy.get((name, step))}
-        row |= {each: _score(here[here.benchmark == each], ours[each]) for each in ours}
-        if len(ours) == len(columns):
-            row["average"] = f"{100 * sum(each.mean() for each in ours.values()) / len(columns):.1f}"
-        if name == base:
-            base_scores[step] = ours
-        elif ours.keys() == (theirs := base_scores.get(step, base_scores[max(base_scores)])).keys():
-            row[f"less {base}"] = _difference(ours, theirs)
-        rows.append(row)
-    header = ["method", "step", "entropy", *columns, "average", f"less {base}"]
-    frame = pd.DataFrame(rows, columns=header).dropna(axis="columns", how="all")
-    return [Table("table2", "Tables 2 and 3: zero-shot pass@1 of checkpoints", frame, [
+def scores_table(checkpoints: Sequence[Checkpoint], benchmarks: Sequence[str], references: Sequence[str]) -> Table:
+    """pass@1 of each checkpoint, with the policy's entropy at its step, and the difference to each reference."""
+    rows = []
+    for each in checkpoints:
+        scores = {name: _right_of_all(score) for name, score in each.scores.items()}
+        entropy = None if math.isnan(each.entropy) else each.entropy
+        rows.append({"method": each.method, "step": _step(each), "entropy": entropy, **scores, **_together(each)})
+    columns = ["method", "step", "entropy", *benchmarks, "average", *(f"less {name}" for name in references)]
+    return Table("table2", "Tables 2 and 3: zero-shot pass@1 of checkpoints", _frame(rows, columns), [
         "Per cent right (right of all answers), and 95% interval. * p < 0.05, by a permutation test.",
         "Intervals and tests are by question, so they are of these checkpoints: another seed may differ.",
-    ])]  # fmt: skip
+    ])  # fmt: skip
 
 
-def _benchmarks(answers: pd.DataFrame) -> list[str]:
-    """Those that were asked; the paper's come first, in its order."""
-    asked, papers = set(answers.benchmark), list(BENCHMARKS.values())
-    return [*(name for name in papers if name in asked), *sorted(asked.difference(papers))]
+def tries_table(checkpoints: Sequence[Checkpoint], benchmarks: Sequence[str], references: Sequence[str]) -> Table:
+    """pass@k of each checkpoint for each k, and the difference to each reference."""
+    rows = []
+    for each in checkpoints:
+        scores = {name: _interval(score) for name, score in each.scores.items()}
+        rows.append({"method": each.method, "step": _step(each), "k": str(each.k), **scores, **_together(each)})
+    columns = ["method", "step", "k", *benchmarks, "average", *(f"less {name}" for name in references)]
+    return Table("pass-at-k", "pass@k of checkpoints", _frame(rows, columns), [
+        "Per cent of questions that at least one of k answers solves (Chen et al. 2021), and 95% interval.",
+        "* p < 0.05, by a permutation test, not corrected. Intervals and tests are by question.",
+    ])  # fmt: skip
 
 
-def _score(asked: pd.DataFrame, means: pd.Series) -> str:
-    mean, low, high = pass_at_1(means)
-    right = round((asked.acc * asked.samples).sum())
-    return f"{100 * mean:.1f} ({right} of {asked.samples.sum()}) [{100 * low:.1f}, {100 * high:.1f}]"
+def _frame(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=columns).dropna(axis="columns", how="all")
 
 
-def _difference(ours: Mapping[str, pd.Series], theirs: Mapping[str, pd.Series]) -> str | None:
-    found = over_questions(ours, theirs)
-    interval = f" [{100 * found.low:+.1f}, {100 * found.high:+.1f}]" if found.low == found.low else ""
-    return f"{100 * found.value:+.1f}{interval}{'*' * (found.p < 0.05)}" if found.value == found.value else None
+def _step(checkpoint: Checkpoint) -> str | None:
+    return None if checkpoint.step is None else str(checkpoint.step)
+
+
+def _together(checkpoint: Checkpoint) -> dict[str, str | None]:
+    """The average over benchmarks, and the differences to other models."""
+    average = None if checkpoint.average is None else f"{100 * checkpoint.average:.1f}"
+    return {"average": average} | {
+        f"less {other}": _less_text(found) for other, found in checkpoint.differences.items()
+    }
+
+
+def _less_text(found: Difference) -> str | None:
+    if math.isnan(found.value):
+        return None
+    interval = f" [{100 * found.low:+.1f}, {100 * found.high:+.1f}]" if _has_interval(found) else ""
+    star = "*" if found.p < 0.05 else ""
+    return f"{100 * found.value:+.1f}{interval}{star}"
+
+
+def _right_of_all(score: Score) -> str:
+    return f"{100 * score.mean:.1f} ({score.right} of {score.answers}) [{100 * score.low:.1f}, {100 * score.high:.1f}]"
+
+
+def _interval(score: Score) -> str:
+    return f"{100 * score.mean:.1f} [{100 * score.low:.1f}, {100 * score.high:.1f}]"
 
 
 def settings(name: str, title: str, configs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Table]:
     """Every setting in which the configurations of methods or models differ, under the host's own names; no table if
     there is none."""
-    cells = [
-        {"setting": key}
-        | {method: ", ".join(dict.fromkeys(str(each.get(key, "-")) for each in configs[method])) for method in configs}
-        for key in differing([config for several in configs.values() for config in several])
-    ]
-    return [Table(name, title, pd.DataFrame(cells))] if cells else []
+    rows = []
+    for key in differing([config for several in configs.values() for config in several]):
+        row = {"setting": key}
+        for method, several in configs.items():
+            values = dict.fromkeys(str(config.get(key, "-")) for config in several)
+            row[method] = ", ".join(values)
+        rows.append(row)
+    return [Table(name, title, pd.DataFrame(rows))] if rows else []
 
 
 def differing(configs: Sequence[Mapping[str, Any]], ignored: Sequence[str] = ()) -> list[str]:

@@ -6,6 +6,8 @@ import re
 from decimal import Decimal
 from typing import Any
 
+from cw_plugin.rewards.words import as_mathematics, plain_characters
+
 _TOKENS = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
 # What may stand between two boxes of one list: a separator, "and" or "or", and words or a name that say which part is
 # meant ("for part (a) and", "if n is even, and", "apples and", "and y_2 =").
@@ -79,6 +81,7 @@ _REWRITES: list[tuple[str, Any]] = [
 
 def normalize(answer: str) -> str:
     """A ground truth or a response's answer, rewritten so that math-verify reads it correctly."""
+    answer = as_mathematics(plain_characters(answer))
     for pattern, replacement in _REWRITES:
         answer = re.sub(pattern, replacement, answer)
     return answer.rstrip(".,;:\\ \t\n").strip()

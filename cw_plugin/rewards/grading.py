@@ -17,6 +17,7 @@ from sympy.core.relational import Relational
 
 from cw_plugin.rewards.boxed import PERCENT, final_boxed, normalize, point_for_comma
 from cw_plugin.rewards.forms import depths, last_side, members, operations, split_bases, units_agree, without_units
+from cw_plugin.rewards.words import plain_characters, split_conditions
 
 MAX_ANSWER = 2_000  # characters; the longest ground truth of the paper's data has about 250
 MAX_DEPTH = 24  # brackets within brackets; math-verify's grammar needs seconds for 50
@@ -39,7 +40,7 @@ def grade(ground_truth: str, text: str, extraction: str) -> tuple[float, str]:
     answer = final_boxed(text)
     is_boxed, formulas = answer is not None, None
     if answer is None:
-        found = _parse(text[-MAX_TEXT:], _UNBOXED[extraction])
+        found = _parse(plain_characters(text[-MAX_TEXT:]), _UNBOXED[extraction])
         percent = any(isinstance(item, sympy.Basic) and item.has(_HUNDREDTH) for item in found)
         answer = next((item + r"\%" * percent for item in found if isinstance(item, str)), "")
         if " and " in answer and isinstance(found[0], sympy.FiniteSet):
@@ -53,8 +54,10 @@ def grade(ground_truth: str, text: str, extraction: str) -> tuple[float, str]:
 def _is_right(ground_truth: str, answer: str, extraction: str, is_boxed: bool, formulas: Any = None) -> bool:
     expected, base = split_bases(normalize(final_boxed(ground_truth) or ground_truth))
     given, given_base = split_bases(normalize(answer))
+    expected, condition = split_conditions(expected)
+    given, given_condition = split_conditions(given)
     gold = _parse_with_unit(point_for_comma(expected, given))
-    if gold is None or (base and given_base != base):
+    if gold is None or (base and given_base != base) or condition != given_condition:
         return False
     text = point_for_comma(given, expected)
     value = formulas or (_parse_answer(text, units=not gold.free_symbols) if is_boxed else _parse_with_unit(text))

@@ -11,15 +11,12 @@ With other options, the file is one's own, of two lines::
     reward_func = openrlhf_reward(format_weight=0.5)
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cw_plugin.errors import DataError
 from cw_plugin.rewards import compute_score
 from cw_plugin.rewards.think import OPEN
-
-_END = re.compile(r"(?:<[|｜][^<>]*[|｜]>|</s>|<eos>|<end_of_turn>)+$")  # noqa: RUF001  OpenRLHF leaves them in
 
 
 def openrlhf_reward(**options: Any) -> Callable[..., dict[str, Any]]:
@@ -36,7 +33,7 @@ def openrlhf_reward(**options: Any) -> Callable[..., dict[str, Any]]:
             raise DataError(f"the text of a response does not begin with its prompt, {prompt!r}; raise --data.max_len")
         truth = label["ground_truth"] if isinstance(label, Mapping) else label
         given = {"extraction": "training", "opens_think": prompt.rstrip().endswith(OPEN), **options}
-        result = compute_score("", _END.sub("", query[len(prompt) :]), truth, **given)
+        result = compute_score("", query[len(prompt) :], truth, **given)
         logs = {name: result[name] for name in ("acc", "format")}
         return {"rewards": result["score"], "scores": result["acc"], "extra_logs": logs}
 

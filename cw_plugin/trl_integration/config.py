@@ -52,9 +52,11 @@ def options(args: Any) -> Options:
 
 
 class ArgumentsFile(TrainerCallback):
-    """Writes a run's arguments to ``output_dir/training_args.json`` when training begins; ``cw-grpo report`` reads it.
+    """Writes to ``output_dir`` what ``cw-grpo report`` reads: a run's arguments when training begins, to
+    training_args.json, and its metrics when it ends, to trainer_state.json.
 
-    transformers itself keeps them only as a pickle, training_args.bin.
+    transformers itself keeps the arguments only as a pickle, training_args.bin, and metrics only with checkpoints, of
+    which there are none with ``save_strategy="no"``.
     """
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
@@ -63,3 +65,7 @@ class ArgumentsFile(TrainerCallback):
             known = {"model": getattr(model, "name_or_path", None), "max_steps": state.max_steps}  # args may have -1
             text = json.dumps({**args.to_dict(), **ours, **known}, indent=1, default=str)
             write_whole(Path(args.output_dir) / "training_args.json", text)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.is_world_process_zero:
+            write_whole(Path(args.output_dir) / "trainer_state.json", lambda path: state.save_to_json(str(path)))

@@ -1,0 +1,200 @@
+"""How methods differ, in numbers: over seeds, from what their runs have logged. tables.py and sentences.py tell it."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from cw_plugin.reports.intervals import Difference, holm, over_seeds
+from cw_plugin.reports.runs import ENTROPY, NORM, REWARD
+
+FIRST = 100  # steps that the gradient norm is of: after them, the policies have gone different ways
+LAST = 10  # steps at least that reward and entropy are of; else the last quarter
+ALPHA = 0.05
+
+ACCURACY = "accuracy"
+METRICS = {"reward": REWARD, "entropy": ENTROPY, "gradient norm": NORM}  # besides the accuracy, in the table's order
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One quantity in which methods are compared.
+
+    Attributes:
+        name: such as "reward".
+        where: what it is a mean of, such as "steps 151 to 200".
+        means: method -> the mean of each of its runs, by seed; that of the logarithm, if ``is_ratio``.
+        broken: method -> the step from which on a run of it has no finite value, if that is within ``where``. It is not
+            in ``means``.
+        seeds: method -> how many of its runs have logged it.
+        is_ratio: whether the ratio to the reference is compared in place of the difference.
+        differences: method -> its difference to the reference; of the logarithm, if ``is_ratio``.
+        significant: methods whose difference is significant, corrected for all tests of the comparison.
+    """
+
+    name: str
+    where: str
+    means: dict[str, pd.Series]
+    broken: dict[str, int]
+    seeds: dict[str, int]
+    is_ratio: bool = False
+    differences: dict[str, Difference] = field(default_factory=dict)
+    significant: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A run whose values are not finite from a step to its end; ``seed`` is nan if it is not known."""
+
+    method: str
+    seed: object
+    outcomes: list[str]
+    step: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The methods of a report and how they differ.
+
+    Attributes:
+        plain: method -> whether it is plain GRPO, in the page's order.
+        reference: the method that the others are compared with; empty if there is none.
+        runs: method -> how many runs have metrics.
+        seeds: of these runs.
+        tests: how many were made.
+        validated: method -> its last validation, None if it has none; empty if accuracy is among the outcomes, or was
+            never logged.
+    """
+
+    plain: dict[str, bool]
+    reference: str
+    outcomes: list[Outcome]
+    broken: list[Broken]
+    runs: dict[str, int]
+    seeds: set[object]
+    tests: int
+    validated: dict[str, int | None]
+
+    @property
+    def others(self) -> list[str]:
+        """The methods besides the reference."""
+        return [name for name in self.plain if name != self.reference]
+
+
+def compare(metrics: pd.DataFrame, plain: Mapping[str, bool], scores: pd.DataFrame) -> Comparison:
+    """Compare methods with the first one that is plain GRPO, else with the first one.
+
+    Args:
+        metrics: as :func:`.runs.all_metrics` gives them.
+        plain: method -> whether it is plain GRPO, in the page's order.
+        scores: of evaluations, from :func:`.scores.last_scores`; without any, the last validation that all runs have
+            counts.
+    """
+    reference = next((name for name in plain if plain[name]), next(iter(plain), ""))
+    outcomes = [*_accuracy(metrics, scores), *_over_steps(metrics)]
+    for outcome in outcomes:
+        for name in plain:
+            if name != reference and name in outcome.means and reference in outcome.means:
+                outcome.differences[name] = over_seeds(outcome.means[name], outcome.means[reference])
+    p = {(outcome.name, name): each.p for outcome in outcomes for name, each in outcome.differences.items()}
+    corrected = holm(p)
+    for outcome in outcomes:
+        outcome.significant.update(
+            name for name in outcome.differences if corrected.get((outcome.name, name), 1.0) < ALPHA
+        )
+    runs = metrics.groupby("method").run.nunique()
+    return Comparison(
+        plain=dict(plain),
+        reference=reference,
+        outcomes=outcomes,
+        broken=list(_broken_runs(metrics)),
+        runs={name: int(runs.get(name, 0)) for name in plain},
+        seeds=set(metrics.seed),
+        tests=len(corrected),
+        validated={} if any(outcome.name == ACCURACY for outcome in outcomes) else _validated(metrics, plain),
+    )
+
+
+def broken_from(logged: pd.DataFrame) -> dict[int, int]:
+    """Run -> the step from which on none of its values of one metric is finite. Runs whose last value is finite are
+    left out: a single one that is not, as of a gradient norm in float16, breaks nothing."""
+    found = {}
+    for run, values in logged.groupby("run"):
+        last_finite = values.step[values.value.notna()].max()
+        after = values.step if pd.isna(last_finite) else values.step[values.step > last_finite]
+        if len(after):
+            found[run] = int(after.min())
+    return found
+
+
+def _accuracy(metrics: pd.DataFrame, scores: pd.DataFrame) -> Iterator[Outcome]:
+    """Of the evaluations; without any, of the last step after 0 that was validated in every run."""
+    if len(scores):
+        yield _outcome(ACCURACY, scores.metric.iloc[0], scores, {})
+        return
+    logged = metrics[metrics.metric == ACCURACY]
+    validated = logged[logged.step > 0].groupby("step").run.nunique()
+    common = validated.index[validated == metrics.run.nunique()]
+    if len(common):
+        step = int(common.max())
+        yield _outcome(ACCURACY, f"step {step}", logged[logged.step == step], _within(broken_from(logged), step))
+
+
+def _over_steps(metrics: pd.DataFrame) -> Iterator[Outcome]:
+    """Over steps that all runs share: reward and entropy at the end, the gradient norm at the beginning."""
+    for name, metric in METRICS.items():
+        logged = metrics[metrics.metric == metric]
+        if logged.empty:
+            continue
+        is_ratio = name == "gradient norm"
+        end = int(logged.groupby("run").step.max().min())
+        if is_ratio:
+            begin, end = 1, min(end, FIRST)
+        else:
+            begin = max(end - max(end // 4, LAST), 0) + 1
+        where = f"steps {begin} to {end}" if end > begin else f"step {end}"
+        inside = logged[logged.step.between(begin, end)]
+        yield _outcome(name, where, inside, _within(broken_from(logged), end), is_ratio)
+
+
+def _within(broken: Mapping[int, int], end: int) -> dict[int, int]:
+    return {run: step for run, step in broken.items() if step <= end}
+
+
+def _outcome(name: str, where: str, values: pd.DataFrame, broken: Mapping[int, int], is_ratio: bool = False) -> Outcome:
+    """``values``: rows of metrics, or of :func:`.scores.last_scores`. ``broken``: run -> from which step on."""
+    steps: dict[str, int] = {}
+    for method, run in values[["method", "run"]].drop_duplicates().itertuples(index=False):
+        if run in broken:
+            steps[method] = min(broken[run], steps.get(method, broken[run]))
+    seeds = values.groupby("method", sort=False).run.nunique()
+    values = values[~values.method.isin(list(steps)) & values.value.notna()]
+    if is_ratio:
+        values = values[values.value > 0]
+        values = values.assign(value=np.log(values.value))  # the mean is geometric
+    return Outcome(name, where, _by_seed(values), steps, {method: int(n) for method, n in seeds.items()}, is_ratio)
+
+
+def _by_seed(values: pd.DataFrame) -> dict[str, pd.Series]:
+    means = values.groupby(["method", "run", "seed"], sort=False, dropna=False).value.mean().droplevel("run")
+    return {name: of_method.droplevel("method") for name, of_method in means.groupby(level="method")}
+
+
+def _broken_runs(metrics: pd.DataFrame) -> Iterator[Broken]:
+    """Each run with an outcome that is not finite from some step on, with the first such step."""
+    steps: dict[int, dict[str, int]] = {}
+    for name, metric in {ACCURACY: ACCURACY, **METRICS}.items():
+        for run, step in broken_from(metrics[metrics.metric == metric]).items():
+            steps.setdefault(run, {})[name] = step
+    for run in sorted(steps):
+        logged = metrics[metrics.run == run]
+        method, seed = logged.method.iloc[0], logged.seed.iloc[0]
+        yield Broken(method, seed, list(steps[run]), min(steps[run].values()), int(logged.step.max()))
+
+
+def _validated(metrics: pd.DataFrame, methods: Mapping[str, bool]) -> dict[str, int | None]:
+    """Method -> the step of its last validation, None if it has none; empty if no method has one."""
+    last = metrics[metrics.metric == ACCURACY].groupby("method").step.max()
+    return {name: int(last[name]) if name in last else None for name in methods} if len(last) else {}
