@@ -1,4 +1,4 @@
-# The kernel for METHOD=cw_grpo|grpo, the only difference between the paper's rows; for the scripts of trl/ and openrlhf/.
+# The kernel for METHOD=cw_grpo|grpo, the only difference between the paper's rows; for the scripts of trl/, openrlhf/ and skyrl/.
 source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 METHOD=${METHOD:-cw_grpo}
 case $METHOD in

@@ -17,9 +17,10 @@ FIRST = 100  # steps that the gradient norm is of: after them, the policies have
 LAST = 10  # steps at least that reward and entropy are of; else the last quarter
 ENOUGH = 5  # seeds; with fewer, the report asks for more
 # Where a run is written, which says nothing of what it is; and what makes two runs seeds of one method.
-_WRITTEN = ("*_dir", "trainer.experiment_name", "trainer.project_name", "run_name", "ray_kwargs", "hydra", "hub_*")
-SEED_OR_LENGTH = ("*seed", "trainer.total_*", "trainer.*_freq", "*.total_training_steps", "max_steps",
-                  "num_train_epochs")  # fmt: skip
+_WRITTEN = ("*_dir", "trainer.experiment_name", "trainer.project_name", "*run_name", "ray_kwargs", "hydra", "hub_*",
+            "trainer.export_path", "trainer.ckpt_path", "trainer.log_path")  # fmt: skip
+SEED_OR_LENGTH = ("*seed", "trainer.total_*", "trainer.*_freq", "trainer.*_interval", "*.total_training_steps",
+                  "*max_training_steps", "max_steps", "num_train_epochs")  # fmt: skip
 
 Values = dict[str, pd.Series]  # method -> the mean of each run, by seed
 
