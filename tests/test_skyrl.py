@@ -364,7 +364,7 @@ def test_a_value_that_is_not_a_number_stops_the_run(tmp_path):
 
 
 def test_the_release_is_the_one_that_is_named():
-    assert checks.TESTED == version("skyrl")
+    assert version("skyrl") == checks.TESTED
 
 
 def test_a_skyrl_of_another_shape_is_refused(tmp_path, monkeypatch):
