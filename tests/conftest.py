@@ -22,7 +22,7 @@ WITHIN_A_TEST = "PYTEST_CURRENT_TEST" in os.environ  # which runs this file's te
 NEEDED_BY = {
     "trl": ["test_trl.py", "test_trl_rewards.py", "test_trl_examples.py"],
     "openrlhf": ["test_openrlhf.py"],
-    "skyrl": ["test_skyrl.py"],
+    "skyrl": ["test_skyrl.py", "test_skyrl_loop.py"],
     "verl": [
         "test_boundary.py",
         "test_doctor.py",
