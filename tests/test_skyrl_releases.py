@@ -11,7 +11,9 @@ TESTED = "0.3.0"  # as cw_plugin/skyrl_integration/checks.py names it, which nee
 
 def test_a_release_of_skyrl_passes_the_tests(packages):
     release = packages(f"skyrl=={TESTED}", "skyrl-gym==0.4.0")
-    run_tests("test_skyrl.py", "test_skyrl_loop.py", path=(release, ROOT / "examples" / "skyrl" / "cpu"), HF_HUB_OFFLINE="1")
+    run_tests(
+        "test_skyrl.py", "test_skyrl_loop.py", path=(release, ROOT / "examples" / "skyrl" / "cpu"), HF_HUB_OFFLINE="1"
+    )
 
 
 def test_an_environment_without_skyrl_is_refused():
