@@ -42,7 +42,7 @@ def _print_version(wanted: bool) -> None:
 def main(
     version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_print_version)] = False,
 ) -> None:
-    """Tools for CW-GRPO with verl, TRL, ms-swift and OpenRLHF."""
+    """Tools for CW-GRPO with verl, TRL, ms-swift, OpenRLHF and SkyRL."""
 
 
 @app.command()

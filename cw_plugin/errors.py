@@ -49,7 +49,7 @@ class OptionsError(CWGRPOError, ValueError):
 
 
 class HostError(CWGRPOError, RuntimeError):
-    """The host (verl, TRL, ms-swift, OpenRLHF) lacks or does not pass something that this package needs."""
+    """The host (verl, TRL, ms-swift, OpenRLHF, SkyRL) lacks or does not pass something that this package needs."""
 
 
 class GradingError(CWGRPOError, RuntimeError):

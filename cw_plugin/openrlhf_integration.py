@@ -21,10 +21,8 @@ import importlib
 import importlib.util
 import inspect
 import logging
-import os
 import runpy
 import sys
-import time
 from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -37,10 +35,10 @@ from torch import Tensor
 
 from cw_plugin.errors import CWGRPOError, HostError, OptionsError
 from cw_plugin.method_file import refuse_other_method, write_method
-from cw_plugin.options import Options
+from cw_plugin.options import Options, variables
 from cw_plugin.processes import joined
-from cw_plugin.recording import Batch, TokenFiles
-from cw_plugin.weights import reweight
+from cw_plugin.recording import Batch
+from cw_plugin.whole_batch import Run, of_responses
 
 HOOK = "cw_plugin.openrlhf_integration.install"
 MAKER, TRAINER = "openrlhf.trainer.ppo_utils.experience_maker", "openrlhf.trainer.ppo_trainer"
@@ -114,50 +112,49 @@ def check_resumed(values: dict[str, Any], options: Options) -> None:
 
 
 class _Run:
-    """The method in one trainer: its options, the step that it is at, and its token records."""
+    """The method in one trainer, and the step that it is at."""
 
     def __init__(self, maker: Any) -> None:
         values = check(maker.strategy.args)
-        self.options = Options.from_environment()
-        check_resumed(values, self.options)
-        write_method(Path(values["checkpoints"]), self.options, _logger)
-        self.samples, self.tokenizer = values["samples"], maker.tokenizer
+        options = Options.from_environment()
+        check_resumed(values, options)
+        write_method(Path(values["checkpoints"]), options, _logger)
+        self.samples = values["samples"]
         self.step: int | None = None
-        self.tokens = TokenFiles(Path(values["folder"]), self.options, _logger)
-        _logger.info("cw_grpo: this run trains on reweighted advantages, %s", self.options)
+        self.run = Run(Path(values["folder"]), maker.tokenizer, _logger)
 
     def reweight(self, experiences: Sequence[Any]) -> None:
         """Put w~ A in place of A in every experience, and the metrics into its info."""
-        started = time.perf_counter()
 
         def rows(name: str) -> Tensor:
             return joined([getattr(experience, name) for experience in experiences])
 
-        log_probs, advantages, mask = rows("action_log_probs").float(), rows("advantages"), rows("action_mask") != 0
-        by_response = advantages.gather(1, mask.int().argmax(1, keepdim=True))  # at the first of its tokens
-        if ((advantages - by_response)[mask].abs() > 0).any():  # NaN is reweight's to refuse
-            raise HostError(_other_shape("the advantage differs within a response"))
-        group = torch.tensor([i for experience in experiences for i in experience.index]) // self.samples
-        scope = group if self.options.scope == "group" else None
-        weighted, statistics = reweight(log_probs, by_response[:, 0], mask, scope, self.options.kernel)
-        metrics = {**vars(statistics), "seconds": time.perf_counter() - started}
-        if self.options.is_due(self.step):
-            rewards = torch.cat([experience.rewards for experience in experiences]).float()
+        mask = rows("action_mask") != 0
+
+        def sequences(chosen: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+            # The mask of a token stands one place further to the left than the token.
             ids, starts = rows("sequences"), mask.int().argmax(1)
+            return [(ids[row, : starts[row] + 1], ids[row, 1:]) for row in chosen]
 
-            def sequences(chosen: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
-                # The mask of a token stands one place further to the left than the token.
-                return [(ids[row, : starts[row] + 1], ids[row, 1:]) for row in chosen]
-
-            batch = Batch(log_probs, by_response[:, 0], mask, group, rewards, sequences)
-            self.tokens.write(self.step or 0, batch, self.tokenizer)
-        parts = weighted.split([len(experience.index) for experience in experiences])
-        for experience, part in zip(experiences, parts, strict=True):
-            if self.options.kernel != "none":
-                # A copy: Ray would send a view with the whole batch.
-                experience.advantages = part[:, : experience.action_mask.shape[1]].to(advantages.dtype, copy=True)
+        batch = Batch(
+            log_probs=rows("action_log_probs").float(),
+            advantages=of_responses(rows("advantages"), mask),
+            response_mask=mask,
+            group=torch.tensor([i for experience in experiences for i in experience.index]) // self.samples,
+            rewards=torch.cat([experience.rewards for experience in experiences]).float(),
+            sequences=sequences,
+        )
+        weighted, metrics = self.run.reweight(batch, self.step)
+        sizes = [len(experience.index) for experience in experiences]
+        for experience, size in zip(experiences, sizes, strict=True):
             for name, value in metrics.items():
-                experience.info[f"cw_grpo/{name}"] = torch.full((len(part),), float(value))
+                experience.info[name] = torch.full((size,), float(value))
+        if weighted is None:
+            return
+        for experience, part in zip(experiences, weighted.split(sizes), strict=True):
+            # A copy: Ray would send a view with the whole batch.
+            dtype, width = experience.advantages.dtype, experience.action_mask.shape[1]
+            experience.advantages = part[:, :width].to(dtype, copy=True)
 
 
 def _change_maker(module: ModuleType) -> None:
@@ -216,8 +213,7 @@ def main() -> None:
     @wrapt.patch_function_wrapper(ray, "init")
     def with_hook(wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
         environment = dict(kwargs.pop("runtime_env", None) or {})
-        variables = {name: value for name, value in os.environ.items() if name.startswith("CW_GRPO_")}
-        environment |= {"worker_process_setup_hook": HOOK, "env_vars": environment.get("env_vars", {}) | variables}
+        environment |= {"worker_process_setup_hook": HOOK, "env_vars": environment.get("env_vars", {}) | variables()}
         started = wrapped(*args, runtime_env=environment, **kwargs)
         if not ray.get(ray.remote(num_cpus=0)(installed).remote()):
             raise HostError(

@@ -9,6 +9,7 @@ from cw_plugin import kernels
 from cw_plugin.errors import OptionsError
 
 Scope = Literal["group", "batch"]
+PREFIX = "CW_GRPO_"  # of the options' environment variables
 
 
 @dataclass(frozen=True)
@@ -51,17 +52,19 @@ class Options:
     def from_environment(cls) -> "Options":
         """Options of a host whose command line takes none: ``CW_GRPO_SCOPE``, ``CW_GRPO_KERNEL`` and
         ``CW_GRPO_RECORD_EVERY``. Another variable that begins with ``CW_GRPO_`` is an OptionsError."""
-        prefix = "CW_GRPO_"
-        given: dict[str, Any] = {
-            name.removeprefix(prefix).lower(): value for name, value in os.environ.items() if name.startswith(prefix)
-        }
+        given: dict[str, Any] = {name.removeprefix(PREFIX).lower(): value for name, value in variables().items()}
         if (steps := given.get("record_every", "")).isdecimal():
             given["record_every"] = int(steps)
         try:
             return cls.of(given)
         except OptionsError as error:
-            raise OptionsError(f"{error} (from the environment variables {prefix}...)") from error
+            raise OptionsError(f"{error} (from the environment variables {PREFIX}...)") from error
 
     def is_due(self, step: int | None) -> bool:
         """Whether to record ``step``: step 1 and every ``record_every``-th. False outside a trainer."""
         return step is not None and step > 0 < self.record_every and (step == 1 or step % self.record_every == 0)
+
+
+def variables() -> dict[str, str]:
+    """The environment variables that :meth:`Options.from_environment` reads, to be passed on to another process."""
+    return {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}

@@ -16,11 +16,13 @@ from beartype import BeartypeConf, beartype
 ROOT = Path(__file__).parent.parent
 WITHIN_A_TEST = "PYTEST_CURRENT_TEST" in os.environ  # which runs this file's tests under another release
 
-# The tests that a package is needed for. They are left out where it is missing: test_trl_releases.py and
-# test_openrlhf_releases.py run those of TRL and OpenRLHF, each beside a release. The extra "dev" has no verl.
+# The tests that a package is needed for. They are left out where it is missing: test_trl_releases.py,
+# test_openrlhf_releases.py and test_skyrl_releases.py run those of their hosts, each beside a release. The extra "dev"
+# has no verl.
 NEEDED_BY = {
     "trl": ["test_trl.py", "test_trl_rewards.py", "test_trl_examples.py"],
     "openrlhf": ["test_openrlhf.py"],
+    "skyrl": ["test_skyrl.py", "test_skyrl_loop.py"],
     "verl": [
         "test_boundary.py",
         "test_doctor.py",
@@ -37,6 +39,9 @@ NEEDED_BY = {
         "test_resume.py",
         "test_run_folder.py",
         "test_sizes.py",
+        "test_skyrl_examples.py",
+        "test_skyrl_releases.py",
+        "test_skyrl_training.py",
         "test_study.py",
         "test_swift.py",
         "test_trl_releases.py",
@@ -62,7 +67,13 @@ jaxtyping.install_import_hook(
 
 
 # Start first where tests run in two processes, one file at a time in each: nothing else takes as long.
-LONGEST = ("test_e2e.py", "test_trl_releases.py", "test_resume.py", "test_openrlhf_releases.py")
+LONGEST = (
+    "test_e2e.py",
+    "test_trl_releases.py",
+    "test_resume.py",
+    "test_openrlhf_releases.py",
+    "test_skyrl_releases.py",
+)
 
 
 def pytest_collection_modifyitems(items):

@@ -140,7 +140,7 @@ def test_on_a_cpu_vllm_has_a_process_of_its_own_for_each_rank_if_there_are_sever
 
 
 def test_an_unknown_method_is_refused():
-    others = ("trl/paper.sh", "trl/quickstart_cpu.sh", "openrlhf/paper.sh", "swift/paper.sh")
+    others = ("trl/paper.sh", "trl/quickstart_cpu.sh", "openrlhf/paper.sh", "skyrl/paper.sh", "swift/paper.sh")
     for script in (SCRIPTS[0], "quickstart_cpu.sh", *others):
         known = "cw_grpo or grpo" if "/" in script else "cw_grpo, grpo or clip_cov"
         assert bash(script, code=2, METHOD="ppo").stderr == f"METHOD=ppo is unknown; use {known}\n"

@@ -1,4 +1,4 @@
-"""A run: its metrics from any logger of verl, TRL or OpenRLHF, its settings, and which method it is."""
+"""A run: its metrics from any logger of verl, TRL, OpenRLHF or SkyRL, its settings, and which method it is."""
 
 import json
 import math
@@ -29,8 +29,15 @@ OURS = {
     # OpenRLHF, as train/... in TensorBoard; its reward and kl are called as TRL's
     "entropy_loss": ENTROPY, "actor_grad_norm": NORM, "actor_lr": "actor/lr", "response_length": "response_length/mean",
     "eval/eval_default_pass1": "val-core/eval/score/mean@n",
+    # SkyRL; acc and format are of the environment cw_plugin.rewards.skyrl
+    "reward/avg_raw_reward": REWARD, "policy/policy_entropy": ENTROPY, "policy/grad_norm": NORM,
+    "policy/policy_lr": "actor/lr", "policy/policy_kl": "actor/kl_loss",
+    "generate/avg_num_tokens": "response_length/mean",
+    "eval/all/environment/acc": "val-core/eval/acc/mean@n",
+    "eval/all/environment/format": "val-aux/eval/format/mean@n",
+    "eval/all/avg_score": "val-core/eval/score/mean@n",
 }  # fmt: skip
-ARGUMENTS = "training_args.json"  # of CWGRPOTrainer, in output_dir
+ARGUMENTS = "training_args.json"  # of CWGRPOTrainer, in TRL's output_dir or SkyRL's export_path
 STATE = "trainer_state.json"  # of transformers, in output_dir and in each of its checkpoints
 # What tells the files of a resumed run apart: metrics.2.jsonl, metrics-20261031-120000.jsonl (examples/).
 _RESUMED = re.compile(r"\.\d+$|-\d{8}-\d{6}$")
@@ -69,8 +76,8 @@ class Run:
     @property
     def seed(self) -> Any:
         """nan if it is not known."""
-        found = self.config.get("data.seed", self.config.get("seed"))
-        return math.nan if found is None else found
+        given = (self.config.get(name) for name in ("data.seed", "seed", "trainer.seed"))  # verl's, TRL's, SkyRL's
+        return next((seed for seed in given if seed is not None), math.nan)
 
     @property
     def is_grpo(self) -> bool:
@@ -102,7 +109,8 @@ def split_name(argument: str | Path) -> tuple[str | None, Path]:
 
 def method_of(config: Mapping[str, Any]) -> str | None:
     """What the method of a configuration is called; None if it does not say."""
-    estimator = "cw_grpo" if "cw_kernel" in config else config.get("algorithm.adv_estimator")  # TRL's, verl's
+    # cw_kernel is in the settings of TRL's and SkyRL's runs
+    estimator = "cw_grpo" if "cw_kernel" in config else config.get("algorithm.adv_estimator")
     loss = config.get("actor_rollout_ref.actor.policy_loss.loss_mode")
     scope, kernel = (config.get(f"cw_{key}") or config.get(f"algorithm.cw_grpo.{key}") for key in ("scope", "kernel"))
     if estimator == "cw_grpo" and kernel == "none":

@@ -13,9 +13,10 @@ from cw_plugin.reports.scores import Checkpoint, Score
 from cw_plugin.settings import differences
 
 # Where a run is written, which says nothing of what it is; and what makes two runs seeds of one method.
-_WRITTEN = ("*_dir", "trainer.experiment_name", "trainer.project_name", "run_name", "ray_kwargs", "hydra", "hub_*")
-SEED_OR_LENGTH = ("*seed", "trainer.total_*", "trainer.*_freq", "*.total_training_steps", "max_steps",
-                  "num_train_epochs")  # fmt: skip
+_WRITTEN = ("*_dir", "trainer.experiment_name", "trainer.project_name", "*run_name", "ray_kwargs", "hydra", "hub_*",
+            "trainer.export_path", "trainer.ckpt_path", "trainer.log_path")  # fmt: skip
+SEED_OR_LENGTH = ("*seed", "trainer.total_*", "trainer.*_freq", "trainer.*_interval", "*.total_training_steps",
+                  "*max_training_steps", "max_steps", "num_train_epochs")  # fmt: skip
 
 
 def differences_table(comparison: Comparison) -> Table:

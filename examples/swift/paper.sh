@@ -85,7 +85,7 @@ if [ -n "${DRY_RUN:-}" ]; then
     printf '%s\n' "$@"
     exit
 fi
-mkdir -p "$OUT"
+claim "$OUT"
 # A checkpoint is whole once it has this file.
 last=$(find "$OUT" -path '*/checkpoint-*/trainer_state.json' | sort -V | tail -n 1)
 [ -z "$last" ] || set -- "$@" --resume_from_checkpoint "$(dirname "$last")"

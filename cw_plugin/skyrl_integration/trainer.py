@@ -1,0 +1,105 @@
+"""The trainer: SkyRL's RayPPOTrainer, or one derived from it, trained on w~ A in place of A."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import skyrl_gym
+import torch
+from skyrl.train.config import get_config_as_dict
+from skyrl.train.trainer import RayPPOTrainer
+from torch import Tensor
+
+from cw_plugin.errors import HostError
+from cw_plugin.method_file import write_method
+from cw_plugin.recording import Batch
+from cw_plugin.skyrl_integration.checks import check, is_local
+from cw_plugin.whole_batch import Run, of_responses
+
+ENVIRONMENT = "cw_grpo"  # the name of our reward in skyrl-gym
+
+
+class CWGRPOTrainer(RayPPOTrainer):
+    """RayPPOTrainer whose advantages are multiplied by the paper's weights. It takes the arguments of RayPPOTrainer.
+
+    Weights are computed in the trainer's process over the whole batch, before SkyRL divides advantages by the number
+    of tokens (loss_reduction) and spreads rows over mini-batches and workers. A prompt group is a uid: all responses to
+    a prompt, and with step-wise trajectories all their steps. Tokens that the loss leaves out (loss_mask 0), such as
+    those of an environment and of padding rows, take no part.
+
+    Log-probs are SkyRL's ``action_log_probs``, of the policy before its update. For losses that optimise against the
+    rollout's log-probs, SkyRL would skip the forward pass that computes them; here it runs.
+
+    Records and settings go to ``trainer.export_path``. Our reward is the environment ``cw_grpo`` of skyrl-gym.
+
+    Raises:
+        OptionsError: a setting under which the weights would not be the paper's, or would be lost.
+        HostError: SkyRL lacks what the weights need, or a program trains on advantages that were not reweighted.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        check(self.cfg)
+        self._cw_run = Run(Path(self.cfg.trainer.export_path), self.tokenizer)
+        self._cw_reweighted = False
+        if is_local(self.cfg.trainer.export_path):
+            self._cw_run.write_settings(get_config_as_dict(self.cfg))
+        if is_local(self.cfg.trainer.ckpt_path):
+            write_method(Path(self.cfg.trainer.ckpt_path), self._cw_run.options)
+        if ENVIRONMENT not in skyrl_gym.registry:  # unless a program has registered it with other options
+            model = {"model_path": self.cfg.trainer.policy.model.path}
+            skyrl_gym.register(ENVIRONMENT, "cw_plugin.rewards.skyrl:MathEnv", model)
+
+    def _skip_policy_forward(self, training_input: Any) -> bool:
+        return False  # weights need the policy's log-probs, whichever the loss takes
+
+    @torch.no_grad()
+    def compute_advantages_and_returns(self, data: Any) -> Any:
+        data = super().compute_advantages_and_returns(data)
+        weighted, metrics = self._cw_run.reweight(_batch(data), self.global_step)
+        if weighted is not None:
+            data["advantages"] = weighted.to(data["advantages"].dtype)
+        self.all_metrics.update(metrics)
+        self._cw_reweighted = True
+        return data
+
+    def train_critic_and_policy(self, data: Any) -> Any:
+        if not self._cw_reweighted:
+            raise HostError(
+                f"{type(self).__name__} trains without compute_advantages_and_returns of CWGRPOTrainer, so it would "
+                "train on plain advantages; let it call that method first, as RayPPOTrainer does"
+            )
+        self._cw_reweighted = False
+        return super().train_critic_and_policy(data)
+
+
+def _batch(data: Any) -> Batch:
+    """SkyRL's TrainingInputBatch. Its rows are padded on the left, and responses end at the last column."""
+    uids, mask = data.metadata["uids"], data["loss_mask"] != 0
+    numbers = {uid: number for number, uid in enumerate(dict.fromkeys(uids))}
+    ids, attended = data["sequences"], data["attention_mask"] != 0
+    if data["action_log_probs"] is None:
+        raise HostError("the batch has no action_log_probs; let the trainer's forward pass compute them for every loss")
+
+    def sequences(rows: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+        ends = (ids.shape[1] - data["response_mask"].sum(1)).tolist()  # of the prompts
+        return [(ids[row, : ends[row]][attended[row, : ends[row]]], ids[row, -mask.shape[1] :]) for row in rows]
+
+    return Batch(
+        log_probs=data["action_log_probs"].float(),
+        advantages=of_responses(data["advantages"].float(), mask),
+        response_mask=mask,
+        group=torch.tensor([numbers[uid] for uid in uids]),
+        rewards=_rewards(data),
+        sequences=sequences,
+    )
+
+
+def _rewards(data: Any) -> Tensor:
+    """The reward of each row's response: with step-wise trajectories, that of the trajectory's last step."""
+    rewards = data["rewards"].sum(-1).float()
+    if "is_last_step" not in data.metadata:
+        return rewards
+    last = torch.tensor(data.metadata["is_last_step"])
+    trajectory = last.int().cumsum(0) - last.int()
+    return rewards[last][trajectory]

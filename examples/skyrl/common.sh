@@ -1,0 +1,20 @@
+# What paper.sh and quickstart_cpu.sh share; they have set kernel, MODEL_PATH, TRAIN_FILE and OUT, the run's folder.
+
+[ "$kernel" != none ] || export CW_GRPO_KERNEL=none # else the user's own, if it is set
+export TENSORBOARD_DIR=$OUT/tensorboard
+
+COMMON=(
+    trainer.override_entrypoint=cw_plugin.skyrl_integration
+    trainer.strategy=fsdp
+    trainer.policy.model.path="$MODEL_PATH"
+    trainer.algorithm.advantage_estimator=grpo
+    trainer.algorithm.loss_reduction=sequence_mean
+    data.train_data="['$TRAIN_FILE']"
+    environment.env_class=cw_grpo
+    generator.batched=true
+    trainer.export_path="$OUT"
+    trainer.ckpt_path="$OUT/checkpoints"
+    trainer.log_path="$OUT/log"
+    trainer.logger=tensorboard
+    trainer.resume_mode=latest
+)

@@ -1,0 +1,58 @@
+"""SkyRL's program with the method and two witnesses: what the trainer computed, and what reached each policy worker.
+
+``trainer.override_entrypoint=skyrl_probe``; files go to the folder PROBE.
+"""
+
+import os
+import time
+from types import ModuleType
+from typing import Any
+
+import wrapt
+
+
+def install() -> None:
+    wrapt.register_post_import_hook(_watch_trainer, "skyrl.train.trainer")
+    wrapt.register_post_import_hook(_watch_worker, "skyrl.backends.skyrl_train.workers.worker")
+
+
+def _save(kind: str, data: Any, **more: list[Any]) -> None:
+    import torch
+
+    names = {"ids": "sequences", "log_probs": "action_log_probs", "advantages": "advantages", "mask": "loss_mask"}
+    rows = [
+        {name: data[field][i].clone() for name, field in names.items() if field in data}
+        | {name: values[i] for name, values in more.items()}
+        for i in range(len(data["sequences"]))
+    ]
+    path = f"{os.environ['PROBE']}/{kind}-{os.getpid()}-{time.time_ns()}"
+    torch.save(rows, path + ".part")
+    os.rename(path + ".part", path + ".pt")
+
+
+def _watch_trainer(module: ModuleType) -> None:
+    @wrapt.patch_function_wrapper(module.RayPPOTrainer, "fwd_logprobs_values_reward")
+    def watched(wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
+        data = wrapped(*args, **kwargs)
+        _save("trainer", data, prompt=data.metadata["uids"], reward=data["rewards"].sum(-1).tolist())
+        return data
+
+
+def _watch_worker(module: ModuleType) -> None:
+    @wrapt.patch_function_wrapper(module.PolicyWorkerBase, "forward_backward")
+    def watched(wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
+        _save("worker", args[0] if args else kwargs["data"])
+        return wrapped(*args, **kwargs)
+
+
+def main() -> None:
+    import ray
+
+    @wrapt.patch_function_wrapper(ray, "init")
+    def init(wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
+        environment = kwargs.pop("runtime_env", {}) | {"worker_process_setup_hook": "skyrl_probe.install"}
+        return wrapped(*args, runtime_env=environment, **kwargs)
+
+    from cw_plugin import skyrl_integration
+
+    skyrl_integration.main()
