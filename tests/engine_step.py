@@ -26,6 +26,9 @@ from verl.workers.engine import EngineRegistry
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import left_right_2_no_padding, no_padding_2_padding
 
+# Activations are computed again in backward, as in the recipes of examples/.
+RECOMPUTE = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+
 
 def make_engine(backend: str, tp: int, pp: int, lr: float, model: str, rows: int, half: bool) -> Any:
     batching = dict.fromkeys(("use_dynamic_bsz", "use_remove_padding", "forward_only"), False)
@@ -39,7 +42,7 @@ def make_engine(backend: str, tp: int, pp: int, lr: float, model: str, rows: int
             tensor_model_parallel_size=tp,
             pipeline_model_parallel_size=pp,
             sequence_parallel=parallel,
-            override_transformer_config={"masked_softmax_fusion": False, "sequence_parallel": parallel},
+            override_transformer_config={"masked_softmax_fusion": False, "sequence_parallel": parallel} | RECOMPUTE,
         )
         if not half:
             object.__setattr__(engine_config, "dtype", "float32")  # the configuration admits half precisions alone

@@ -59,10 +59,6 @@ if [[ " ${BACKEND[*]:-} " == *" model_engine=megatron "* ]]; then
         # The reference model takes these from the actor.
         +actor_rollout_ref.actor.megatron.override_transformer_config.sequence_parallel=False
         +actor_rollout_ref.actor.megatron.override_transformer_config.masked_softmax_fusion=False
-        # Recomputation runs in autograd's thread, for which "cuda" does not yet mean the CPU.
-        actor_rollout_ref.actor.megatron.override_transformer_config.recompute_granularity=null
-        actor_rollout_ref.actor.megatron.override_transformer_config.recompute_method=null
-        actor_rollout_ref.actor.megatron.override_transformer_config.recompute_num_layers=null
     )
 else
     # FSDP2 in float32: FSDP1 does not start on a CPU.

@@ -31,14 +31,12 @@ def pretend_cuda_when_made(name: str) -> Callable[[ModuleType], None]:
     return install
 
 
-@functools.cache
-def _pretend_cuda() -> None:
+def _cuda_means_cpu() -> Any:
+    """A mode of torch's functions, for the thread that enters it: ``device="cuda"`` means the CPU, nothing is pinned."""
     import torch
     from torch.overrides import TorchFunctionMode
 
     class CudaMeansCpu(TorchFunctionMode):
-        """For every torch function: ``device="cuda"`` means the CPU, and memory is not pinned."""
-
         def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
             kwargs = dict(kwargs or {})
             if str(kwargs.get("device")).startswith("cuda"):
@@ -49,6 +47,13 @@ def _pretend_cuda() -> None:
             if func is torch.Tensor.type and len(args) == 1 and not kwargs:
                 return result.replace("torch.", "torch.cuda.", 1)  # the optimizers sort parameters by this name
             return result
+
+    return CudaMeansCpu()
+
+
+@functools.cache
+def _pretend_cuda() -> None:
+    import torch
 
     def itself(self: Any, *_: Any, **__: Any) -> Any:
         return self
@@ -65,7 +70,7 @@ def _pretend_cuda() -> None:
     torch.cuda.nvtx.range_push = torch.cuda.nvtx.range_pop = do_nothing
     for cls in (torch.Tensor, torch.nn.Module):
         setattr(cls, "cuda", itself)  # noqa: B010
-    CudaMeansCpu().__enter__()
+    _cuda_means_cpu().__enter__()
 
 
 def random_state_of_the_cpu(random: ModuleType) -> None:
@@ -80,6 +85,19 @@ def random_state_of_the_cpu(random: ModuleType) -> None:
         _get_cuda_rng_state=lambda device=None, clone=False, graph_safe=False: torch.get_rng_state(),
         _set_cuda_rng_state=lambda state, device=-1, graph_safe=False: torch.set_rng_state(state),
     )
+
+
+def recomputation_on_the_cpu(random: ModuleType) -> None:
+    """While activations are recomputed, device="cuda" means the CPU.
+
+    Why: recomputation is a part of backward, for which autograd does not keep the mode that holds in forward. Removed
+    by: Megatron-core asking for a device.
+    """
+
+    @wrapt.patch_function_wrapper(random, "CheckpointFunction.backward")
+    def wrapper(wrapped: Callable, instance: Any, args: tuple, kwargs: dict) -> Any:
+        with _cuda_means_cpu():
+            return wrapped(*args, **kwargs)
 
 
 def causal_attention_without_a_mask(dot_product_attention: ModuleType) -> None:

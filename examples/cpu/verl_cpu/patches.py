@@ -117,6 +117,7 @@ PATCHES: tuple[tuple[str, Callable[[ModuleType], None]], ...] = (
     ("verl.workers.engine.megatron.transformer_impl", megatron.pretend_cuda_when_made("MegatronEngine")),
     ("verl.model_merger.megatron_model_merger", megatron.pretend_cuda_when_made("MegatronModelMerger")),
     ("megatron.core.tensor_parallel.random", megatron.random_state_of_the_cpu),
+    ("megatron.core.tensor_parallel.random", megatron.recomputation_on_the_cpu),
     ("megatron.core.transformer.dot_product_attention", megatron.causal_attention_without_a_mask),
     ("megatron.core.transformer.torch_norm", megatron.torch_norm_under_sequence_parallelism),
     ("megatron.core.optimizer.distrib_optimizer", megatron.adam_state_before_loading),
