@@ -55,7 +55,8 @@ def legacy(estimator: str, config: Any) -> torch.Tensor:
     from verl.trainer.ppo.ray_trainer import compute_advantage
 
     tensors, values, _ = batch(outputs=1)
-    tensors["reward_baselines"] = torch.ones(ROWS)
+    if estimator == "remax":  # V1 never has them
+        tensors["reward_baselines"] = torch.ones(ROWS)
     result = compute_advantage(DataProto.from_dict(tensors, values), adv_estimator=estimator, config=config)
     return result.batch["advantages"]
 
