@@ -48,8 +48,8 @@ check "every estimator, before" python3 "$patches/compare.py" record "$scratch/b
 for part in "$patches"/*.patch; do
     name=$(basename "$part" .patch)
     echo
-    # -b keeps the modules in brackets that a title of verl begins with.
-    check "apply $name" git -c user.name=check -c user.email=check@example.org am -b "$part"
+    # Without --keep-non-patch, git drops the modules in brackets that a title of verl begins with.
+    check "apply $name" git -c user.name=check -c user.email=check@example.org am --keep-non-patch "$part"
     mapfile -t changed < <(git diff --name-only --diff-filter=d HEAD~1 -- '*.py')
     check "$(ruff --version): check" ruff check --extend-exclude '*.ipynb' .
     check "$(ruff --version): format" ruff format --check .
