@@ -37,6 +37,7 @@ def compute_cw_grpo_advantage(
     config: Any = None,
     old_log_probs: Float[Tensor, "rows time"] | None = None,
     batch: Any = None,
+    final_index: Int[Tensor, " rows"] | None = None,
     **_: Any,
 ) -> tuple[Float[Tensor, "rows time"], Float[Tensor, "rows time"]]:
     """Covariance-weighted GRPO advantages, an estimator of verl's registry.
@@ -51,6 +52,8 @@ def compute_cw_grpo_advantage(
         config: verl's ``algorithm`` configuration.
         old_log_probs: log-probs of the policy before the update, in nats.
         batch: a mapping that holds ``old_log_probs``.
+        final_index: for each row, the row of the final output of its session, which alone is scored; passed by a verl
+            whose estimators declare their fields.
 
     Returns:
         advantages and returns, the same float32 tensor as in verl's outcome estimators, 0 off the mask.
@@ -73,7 +76,10 @@ def compute_cw_grpo_advantage(
             "of verl 0.7.1 to 0.9.1"
         )
     keys = trainer_batch.keys if trainer_batch is not None else None
-    advantages = _grpo_advantages(token_level_rewards, response_mask, index, config, keys)
+    if final_index is None:
+        advantages = _grpo_advantages(token_level_rewards, response_mask, index, config, keys)
+    else:
+        advantages = _grpo_advantages_of_sessions(token_level_rewards, response_mask, index, config, final_index)
     group = _group_numbers(index)
     scope = group if options.scope == "group" else None
     try:
@@ -121,6 +127,24 @@ def _grpo_advantages(
         config=config,
     )
     return data.batch["advantages"][:, 0]
+
+
+def _grpo_advantages_of_sessions(
+    token_level_rewards: Tensor, response_mask: Tensor, index: np.ndarray, config: Any, final_index: Tensor
+) -> Float[Tensor, " rows"]:
+    """The same, where verl says which row is the final output of each row's session."""
+    from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
+
+    final_rows = final_index.tolist()
+    scored = list(dict.fromkeys(final_rows))  # in verl's order
+    number = {row: i for i, row in enumerate(scored)}
+    advantages, _ = compute_grpo_outcome_advantage(
+        token_level_rewards[scored].sum(-1, keepdim=True),
+        (response_mask[scored] != 0).any(-1, keepdim=True).long(),
+        index[scored],
+        norm_adv_by_std_in_grpo=config.get("norm_adv_by_std_in_grpo", True) if config is not None else True,
+    )
+    return advantages[[number[row] for row in final_rows], 0]
 
 
 def _group_numbers(index: np.ndarray) -> Int[Tensor, " rows"]:

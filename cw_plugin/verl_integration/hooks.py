@@ -90,9 +90,9 @@ def _hand_over_batch(call: Call) -> Any:
     """Remembers old_log_probs, and under V1 the rows' session keys, while verl computes advantages with cw_grpo.
 
     Why: compute_advantage passes an estimator rewards, mask and uids, but no log-probs, and V1 applies the rule for
-    sessions of several outputs to grpo alone. Removed by: a verl that passes old_log_probs or the batch to registered
-    estimators (its pull request 7473) and scores sessions for every outcome estimator. Until this hook goes, the
-    estimator prefers what verl passes.
+    sessions of several outputs to grpo alone. Removed by: part 2 of patches/, whose verl passes old_log_probs and
+    final_index, which the estimator prefers; the weights are then the same without this hook, and it only serves the
+    token records.
     """
     from cw_plugin.verl_integration.estimator import TrainerBatch, batch_of_trainer
 
@@ -248,16 +248,20 @@ def _register_estimator_and_loss(core_algos: ModuleType) -> None:
     from cw_plugin.verl_integration.estimator import compute_cw_grpo_advantage
     from cw_plugin.verl_integration.loss import compute_policy_loss_cw_grpo
 
+    add_estimator, add_loss = core_algos.register_adv_est, core_algos.register_policy_loss
+    if "fields" in inspect.signature(add_estimator).parameters:  # part 2 of patches/
+        add_estimator = functools.partial(add_estimator, fields=["old_log_probs", "final_index"])
     for registry, add, function in (
-        (core_algos.ADV_ESTIMATOR_REGISTRY, core_algos.register_adv_est, compute_cw_grpo_advantage),
-        (core_algos.POLICY_LOSS_REGISTRY, core_algos.register_policy_loss, compute_policy_loss_cw_grpo),
+        (core_algos.ADV_ESTIMATOR_REGISTRY, add_estimator, compute_cw_grpo_advantage),
+        (core_algos.POLICY_LOSS_REGISTRY, add_loss, compute_policy_loss_cw_grpo),
     ):
         if registry.get(NAME, function) is not function:
             logger.warning(
                 "cw_plugin: %s is already registered (%r) and used as it is, without cw_plugin's options and metrics",
                 NAME, registry[NAME],
             )  # fmt: skip
-        else:
+        elif function is compute_cw_grpo_advantage or not verl_has_its_own():
+            # Beside verl's own estimator our loss stays out: nothing would refuse the two together.
             add(NAME)(function)
 
 
