@@ -34,14 +34,16 @@ HOST_OF = {
     "evaluation.py": VERL,
     "verl_integration": VERL,
     "trl_integration": {"torch", "transformers"},
-    "rewards": {"transformers"},  # of the tokenizer that verl or TRL passes
+    "rewards": {"transformers", "skyrl-gym"},  # of the tokenizer that verl or TRL passes; of SkyRL
     "swift_integration.py": {"torch"},
     "openrlhf_integration.py": {"torch", "ray"},
     "kernels.py": TORCH,
     "method_callback.py": {"transformers"},  # of TRL and ms-swift
     "processes.py": TORCH,
     "recording.py": TORCH,
+    "skyrl_integration": {"skyrl", "skyrl-gym", "torch", "ray"},
     "weights.py": TORCH,
+    "whole_batch.py": TORCH,
 }
 # Imported only where its files are there, with a message that says how to install it.
 OPTIONAL = {"reports": {"tensorboard"}}
