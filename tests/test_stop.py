@@ -6,6 +6,7 @@ The scripts and their launcher are the real ones; a small program stands in for 
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,17 +16,17 @@ import pytest
 from interpreter import ROOT, wait_until
 
 SCRIPTS = (
-    *("quickstart_cpu.sh", "trl/quickstart_cpu.sh", "openrlhf/quickstart_cpu.sh"),
-    *("run_qwen2_5_math_7b_fsdp.sh", "trl/paper.sh", "openrlhf/paper.sh"),
+    *("quickstart_cpu.sh", "trl/quickstart_cpu.sh", "openrlhf/quickstart_cpu.sh", "skyrl/quickstart_cpu.sh"),
+    *("run_qwen2_5_math_7b_fsdp.sh", "trl/paper.sh", "swift/paper.sh", "openrlhf/paper.sh", "skyrl/paper.sh"),
     *("study/run.sh", "study/train.sh"),
 )
-# In the place of python, accelerate, trl and cw-grpo. The launcher and its like are run; a trainer leaves a daemon that
-# nothing ties to it, writes down both process ids, and takes its time unless it is told to end.
-STAND_IN = """#!/bin/bash
+# In the place of python, accelerate, trl, swift and cw-grpo. The launcher and its like are run. A trainer leaves a
+# daemon that nothing ties to it, writes down both process ids, and takes its time unless it is told to end.
+STAND_IN = r"""#!/bin/bash
 case "$*" in
     *launch.py* | *supervise.py* | *guard.py* | *folder_lock*) exec {python} "$@" ;;
-    *vllm-serve*) exec sleep 300 ;;
-    *main_ppo* | *train.py* | *openrlhf_integration* | *study.py*)
+    *vllm-serve*) exec {python} -m http.server --bind 127.0.0.1 "$SERVER_PORT" ;; # TRL's recipe waits until it answers
+    *main_ppo* | *train.py* | *openrlhf_integration* | *skyrl.train* | rlhf\ * | *study.py*)
         [ ! -e {folder}/done ] || exit 0
         setsid sleep 300 &
         echo $! $$ >>"$PIDS"
@@ -33,6 +34,9 @@ case "$*" in
         ;;
 esac
 """
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    PORT = str(free.getsockname()[1])
 
 
 @pytest.fixture
@@ -41,11 +45,11 @@ def examples(tmp_path: Path) -> Path:
     folder = tmp_path / "clone" / "examples"
     shutil.copytree(ROOT / "examples", folder, ignore=shutil.ignore_patterns("*.parquet", "*.safetensors", "*.svg"))
     (tmp_path / "clone" / "cw_plugin").symlink_to(ROOT / "cw_plugin")
-    for script in ("cpu/install.sh", "cpu/data.sh", "openrlhf/cpu/install.sh"):
+    for script in ("cpu/install.sh", "cpu/data.sh", "openrlhf/cpu/install.sh", "skyrl/cpu/install.sh"):
         (folder / script).write_text("")
     programs = tmp_path / "venv" / "bin"
     programs.mkdir(parents=True)
-    for name in ("python", "python3", "accelerate", "trl", "cw-grpo"):
+    for name in ("python", "python3", "accelerate", "trl", "swift", "cw-grpo"):
         (programs / name).write_text(STAND_IN.format(python=sys.executable, folder=tmp_path))
         (programs / name).chmod(0o755)
     return folder
@@ -56,7 +60,7 @@ def start(examples: Path, script: str) -> subprocess.Popen[str]:
     folders = {"RUN": name, "OUT": name, "WORK": name, "PIDS": f"{name}.pids"}
     settings = {key: str(examples.parents[1] / value) for key, value in folders.items()}
     settings |= {"METHOD": "cw_grpo", "SEED": "1", "STEPS": "1", "LR": "1"}
-    settings |= {"MODEL": "model", "DATA": "data", "VENV": str(venv)}
+    settings |= {"MODEL": "model", "DATA": "data", "VENV": str(venv), "SERVER_PORT": PORT}
     path = f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}"
     command, env = ["bash", str(examples / script)], {**os.environ, **settings, "PATH": path, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -103,7 +107,7 @@ def test_everything_ends_with_the_script_while_it_installs(examples, number):
 
 
 def test_a_second_training_in_the_folder_is_refused_in_a_sentence(examples):
-    scripts = [script for script in SCRIPTS if script.startswith(("trl", "openrlhf"))]
+    scripts = [script for script in SCRIPTS if script.startswith(("trl", "swift", "openrlhf", "skyrl"))]
     running = {script: start(examples, script) for script in scripts}
     for script, process in running.items():
         wait_until(lambda script=script: len(trainers(examples, script)) > 1, f"{script} does not train", process)
