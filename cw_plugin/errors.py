@@ -33,7 +33,7 @@ class NonFiniteError(CWGRPOError, ValueError):
     CAUSES: ClassVar = {
         "log_probs": "It comes from the model's forward pass; check gradient norm and learning rate of earlier steps.",
         "advantages": "The reward of a response was not a finite number; check the reward function.",
-        "weighted advantages": "Rewards or log-probs are too large to be weighed; check the reward function.",
+        "weighted advantages": "Rewards or log-probs are too large; check the reward function.",
     }
 
     def __init__(self, what: str, rows: list[int], hint: str = ""):

@@ -70,7 +70,9 @@ def checked(kernel: str | Kernel) -> Kernel:
                 f"kernel={name!r} returned {w[at]:.3g} at z={z[at]:.3g}; weights must be finite and not negative"
             )
         if not w.any():
-            raise OptionsError(f"kernel={name!r} returned 0 for all {len(z)} tokens of a group; weigh some of them")
+            raise OptionsError(
+                f"kernel={name!r} returned 0 for all {len(z)} tokens of a group; give some a positive weight"
+            )
         return w
 
     return weights

@@ -84,14 +84,12 @@ def check(args: Any) -> dict[str, Any]:
         raise HostError(_other_shape(f"an argument is missing: {error}")) from error
     shown = {name: f"--{flag} {values[name]}" for name, flag in flags.items()}
     if values["estimator"] not in GROUPED:
-        raise OptionsError(
-            f"{shown['estimator']} has no prompt groups, over which CW-GRPO weighs; use {', '.join(GROUPED)}"
-        )
+        raise OptionsError(f"{shown['estimator']} has no prompt groups, which CW-GRPO needs; use {', '.join(GROUPED)}")
     if values["samples"] < 2:
         raise OptionsError(f"{shown['samples']} leaves one response in a prompt group; use 2 or more")
     if values["kl_coef"] > 0 and not values["kl_loss"]:
         raise OptionsError(
-            f"{shown['kl_coef']} puts a KL penalty into the reward, which CW-GRPO would weigh as an advantage; add "
+            f"{shown['kl_coef']} puts a KL penalty into the reward, which CW-GRPO would reweight as an advantage; add "
             f"--{flags['kl_loss']}, or set --{flags['kl_coef']} 0"
         )
     if values["loss"] != "ppo":
@@ -196,7 +194,7 @@ def _require(owner: type, method: str, parameters: list[str]) -> None:
 
 
 def _other_shape(what: str) -> str:
-    return f"this OpenRLHF cannot be served, because {what}; install openrlhf {TESTED[0]} to {TESTED[1]}"
+    return f"this OpenRLHF does not fit, because {what}; install openrlhf {TESTED[0]} to {TESTED[1]}"
 
 
 def installed() -> bool:

@@ -30,11 +30,11 @@ def reweight_over_processes(
     advantages: Float[Tensor, " rows"],
     mask: Shaped[Tensor, "rows time"],
 ) -> tuple[Float[Tensor, "rows time"], Sums]:
-    """Weigh the tokens of a batch by whole prompt groups, of which several processes may each hold a part.
+    """Reweight a batch by whole prompt groups, of which several processes may each hold a part.
 
-    Where each process holds whole groups, it weighs its own, and only sums travel. Otherwise, and with scope "batch",
-    every process gathers all rows, and weighs all of them (tests/benchmarks/scale.md says what that costs). If one
-    process fails, all of them raise its error.
+    Where each process holds whole groups, it reweights its own, and only sums travel. Otherwise, and with scope
+    "batch", every process gathers all rows, and reweights all of them (tests/benchmarks/scale.md says what that costs).
+    If one process fails, all of them raise its error.
 
     Args:
         trainer: has accelerate's ``accelerator``, ``num_generations`` (responses to a prompt) and ``_cw_options``.

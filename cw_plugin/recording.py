@@ -92,7 +92,7 @@ class TokenFiles:
         drawn = torch.isin(group, _drawn(group, sizes, step))
         order = group.argsort(stable=True)
         rows = order[drawn[order]]
-        parts = [order]  # the rows of which all tokens are weighed together
+        parts = [order]  # the rows of which all tokens are reweighted together
         if self._options.scope == "group":
             parts = list(rows.split(group[rows].unique_consecutive(return_counts=True)[1].tolist()))
         pieces = []

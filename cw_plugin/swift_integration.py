@@ -68,7 +68,7 @@ class CWGRPOTrainer(GRPOTrainer):
         batches = [encoded["grpo_batch"] for encoded in batch_encoded_inputs]  # in the order of the rows
         if self.dynamic_num_samples or any(batch.teacher_per_token_logps is not None for batch in batches):
             raise OptionsError(
-                "CW-GRPO weighs one advantage per response, in groups of num_generations responses; train without a "
+                "CW-GRPO reweights one advantage per response, in groups of num_generations responses; train without a "
                 "teacher, and without a scheduler that changes the number of responses"
             )
         mask = joined([batch.completion_mask.long() for batch in batches])

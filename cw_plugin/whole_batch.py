@@ -68,7 +68,7 @@ def of_responses(
     by_response = advantages.gather(1, valid.int().argmax(1, keepdim=True))  # at the first of its tokens
     if ((advantages - by_response)[valid].abs() > 0).any():  # NaN is reweight's to refuse
         raise HostError(
-            "the advantage differs within a response, and CW-GRPO weighs one advantage for each; use an estimator that "
-            "gives all tokens of a response the same advantage, as GRPO's does"
+            "the advantage differs within a response, and CW-GRPO reweights one advantage for each; use an estimator "
+            "that gives all tokens of a response the same advantage, as GRPO's does"
         )
     return by_response[:, 0]

@@ -69,7 +69,7 @@ def test_a_run_without_faults_gets_no_finding(composed):
 @pytest.mark.parametrize(
     ("fault", "check", "what", "fix", "fatal"),
     [
-        ([f"{LOSS}=cw_grpo"], "method", "weigh every token twice", "loss_mode=vanilla", True),
+        ([f"{LOSS}=cw_grpo"], "method", "reweight every token twice", "loss_mode=vanilla", True),
         (["algorithm.adv_estimator=grpo"], "method", "this run is not CW-GRPO", "adv_estimator=cw_grpo", False),
         ([f"{LOSS}=ppo"], "method", f"{LOSS}=ppo: verl has no such name", "vanilla, ", True),
         (["algorithm.use_kl_in_reward=Ture"], "switches", "=Ture is text, which verl", "use_kl_in_reward=True", True),
@@ -193,16 +193,17 @@ def test_a_ray_cluster_that_does_not_answer(composed, monkeypatch, tmp_path):
         note.write_text(address)
         assert list(checks.ray_cluster(composed)) == []
     (finding,) = checks.ray_cluster(composed)
-    assert finding.fatal and f"{note} names a Ray cluster, {address}, and nobody answers" in finding.what
+    assert finding.fatal and f"{note} names a Ray cluster, {address}, which does not answer" in finding.what
     assert list(checks.ray_workers(composed)) == []  # said above; Ray itself waits for minutes
     assert list(checks.ray_cluster(changed(composed, "ray_kwargs.ray_init.address=local"))) == []
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
     (finding,) = checks.ray_cluster(composed)
-    assert "RAY_ADDRESS names a Ray cluster, 127.0.0.1:9, and nobody answers there" in finding.what
+    assert "RAY_ADDRESS names a Ray cluster, 127.0.0.1:9, which does not answer" in finding.what
 
 
 def test_a_script_is_asked_for_its_own_configuration_and_starts_nothing_that_is_refused(tmp_path):
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("study"))
+    (tmp_path / "cw_plugin").symlink_to(ROOT / "cw_plugin")
     script = tmp_path / "examples" / "quickstart_cpu.sh"
     for name in ("install.sh", "data.sh"):  # the environment is this one
         (script.parent / "cpu" / name).write_text("")

@@ -103,7 +103,7 @@ def test_beside_declared_fields_the_weights_need_no_hook(prefix):
 
 
 @pytest.mark.parametrize(
-    "count, refused", [(3, "Unsupported loss mode: cw_grpo"), (4, "would weigh every token twice")]
+    "count, refused", [(3, "Unsupported loss mode: cw_grpo"), (4, "would reweight every token twice")]
 )
 def test_beside_a_verl_that_has_cw_grpo_the_plugin_stands_aside(count, refused, prefix):
     """test_e2e.py trains on such a verl."""

@@ -89,7 +89,7 @@ def scope(config: Any) -> Iterator[Finding]:
 def reward(config: Any) -> Iterator[Finding]:
     """A reward function that verl ignores, or a missing one."""
     if ignored := OmegaConf.select(config, "custom_reward_function.path"):
-        what = f"custom_reward_function.path={ignored} stands at the top level, where verl ignores it without a word"
+        what = f"custom_reward_function.path={ignored} stands at the top level, where verl ignores it silently"
         yield Finding(what, f"{REWARD}.path={ignored}, and {REWARD}.name")
     elif not config.reward.custom_reward_function.path:
         what = f"{REWARD}.path is not set: verl drops responses whose data_source it does not know"
@@ -258,7 +258,7 @@ def ray_cluster(config: Any) -> Iterator[Finding]:
     try:
         require_listener(address)
     except OSError:
-        what = f"{source} names a Ray cluster, {address}, and nobody answers there: main_ppo would wait for minutes"
+        what = f"{source} names a Ray cluster, {address}, which does not answer: main_ppo would wait for minutes"
         yield Finding(what, "++ray_kwargs.ray_init.address=local, for a new Ray; or start the cluster again")
 
 

@@ -40,7 +40,7 @@ def check(cfg: Any) -> None:
     estimator, loss = str(algorithm.advantage_estimator), str(algorithm.policy_loss_type)
     if estimator in set(AdvantageEstimator) - set(GROUPED):
         raise OptionsError(
-            f"trainer.algorithm.advantage_estimator={estimator} has no prompt groups, over which CW-GRPO weighs; use "
+            f"trainer.algorithm.advantage_estimator={estimator} has no prompt groups, which CW-GRPO needs; use "
             f"{', '.join(GROUPED)}"
         )
     if loss in set(PolicyLossType) - set(PER_TOKEN):
@@ -55,8 +55,8 @@ def check(cfg: Any) -> None:
         )
     if algorithm.use_kl_in_reward:
         raise OptionsError(
-            "trainer.algorithm.use_kl_in_reward=true puts a KL penalty into the reward, which CW-GRPO would weigh as "
-            "an advantage; set trainer.algorithm.use_kl_loss=true in its place"
+            "trainer.algorithm.use_kl_in_reward=true puts a KL penalty into the reward, which CW-GRPO would reweight "
+            "as an advantage; set trainer.algorithm.use_kl_loss=true in its place"
         )
     if algorithm.advantage_batch_normalize:
         raise OptionsError(
@@ -80,4 +80,4 @@ def is_local(path: str) -> bool:
 
 def other_shape(what: str) -> str:
     """What a HostError says about a SkyRL that does not fit."""
-    return f"this SkyRL cannot be served, because {what}; install skyrl {TESTED}"
+    return f"this SkyRL does not fit, because {what}; install skyrl {TESTED}"

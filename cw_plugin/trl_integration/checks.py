@@ -62,6 +62,6 @@ def check_advantages(advantages: Any) -> None:
     """Raise HostError if TRL's advantages are not one for each response."""
     if advantages.dim() != 1:
         raise HostError(
-            f"the advantages have the shape {tuple(advantages.shape)}, and CW-GRPO weighs one for each response: "
+            f"the advantages have the shape {tuple(advantages.shape)}, and CW-GRPO reweights one for each response: "
             "something else has changed GRPOTrainer._generate_and_score_completions, so remove that"
         )

@@ -32,7 +32,7 @@ def pretend_cuda_when_made(name: str) -> Callable[[ModuleType], None]:
 
 
 def _cuda_means_cpu() -> Any:
-    """A mode of torch's functions, for the thread that enters it: ``device="cuda"`` means the CPU, nothing is pinned."""
+    """A mode of torch's functions, where it is entered: ``device="cuda"`` means the CPU, and memory is not pinned."""
     import torch
     from torch.overrides import TorchFunctionMode
 
