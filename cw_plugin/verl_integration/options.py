@@ -45,8 +45,8 @@ def check_config(config: Any) -> None:
     if estimator and loss:
         raise OptionsError(
             f"algorithm.adv_estimator={NAME} and policy_loss.loss_mode={NAME} together would reweight every token "
-            "twice; set actor_rollout_ref.actor.policy_loss.loss_mode=vanilla (weights by prompt group, the paper's method) "
-            "or algorithm.adv_estimator=grpo (weights by micro-batch, from the current policy)"
+            "twice; set actor_rollout_ref.actor.policy_loss.loss_mode=vanilla (weights by prompt group, the paper's "
+            "method) or algorithm.adv_estimator=grpo (weights by micro-batch, from the current policy)"
         )
     if not estimator and OmegaConf.select(config, f"algorithm.{NAME}") is not None:
         given = OmegaConf.select(config, "algorithm.adv_estimator")
