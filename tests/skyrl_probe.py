@@ -3,6 +3,7 @@
 ``trainer.override_entrypoint=skyrl_probe``; files go to the folder PROBE.
 """
 
+import functools
 import os
 import time
 from types import ModuleType
@@ -39,10 +40,15 @@ def _watch_trainer(module: ModuleType) -> None:
 
 
 def _watch_worker(module: ModuleType) -> None:
-    @wrapt.patch_function_wrapper(module.PolicyWorkerBase, "forward_backward")
-    def watched(wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
-        _save("worker", args[0] if args else kwargs["data"])
-        return wrapped(*args, **kwargs)
+    plain = module.PolicyWorkerBase.forward_backward
+
+    # A plain function: Ray sends an actor's methods to it by value, and of a wrapt proxy only what it wraps.
+    @functools.wraps(plain)
+    def forward_backward(worker: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+        _save("worker", data)
+        return plain(worker, data, *args, **kwargs)
+
+    module.PolicyWorkerBase.forward_backward = forward_backward
 
 
 def main() -> None:
