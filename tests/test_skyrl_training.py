@@ -143,4 +143,5 @@ def test_two_workers_train_and_a_killed_run_goes_on(path, tmp_path):
     assert (tmp_path / "log").read_text().count("cw_grpo: this run trains on reweighted advantages") == 2
     run = read_run(tmp_path)
     for metric in (REWARD, ENTROPY, NORM, "cw_grpo/sigma"):
-        assert list(run.series(metric).index) == list(range(1, STEPS + 1)), metric
+        # SkyRL logs a step after its checkpoint, so the kill may have lost the metrics of that step alone.
+        assert {*run.series(metric).index, reached} == set(range(1, STEPS + 1)), metric
