@@ -20,6 +20,7 @@ WITHIN_A_TEST = "PYTEST_CURRENT_TEST" in os.environ  # which runs this file's te
 # test_openrlhf_releases.py and test_skyrl_releases.py run those of their hosts, each beside a release. The extra "dev"
 # has no verl.
 NEEDED_BY = {
+    "accelerate": ["test_processes.py"],
     "trl": ["test_trl.py", "test_trl_rewards.py", "test_trl_examples.py"],
     "openrlhf": ["test_openrlhf.py"],
     "skyrl": ["test_skyrl.py", "test_skyrl_loop.py"],
