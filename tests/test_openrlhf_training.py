@@ -5,17 +5,15 @@ Its environment is that of examples/openrlhf/quickstart_cpu.sh.
 
 import os
 import shutil
-import signal
 import subprocess
-import time
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from interpreter import ROOT, wait_until
 from reference import grpo_advantages, reference_advantages
+from witnesses import end, saved
 
 CPU = ROOT / "examples" / "openrlhf" / "cpu"
 SAMPLES = 8
@@ -62,20 +60,6 @@ def start(path: str, folder: Path, *flags: str) -> subprocess.Popen[str]:
         start_new_session=True,
         text=True,
     )
-
-
-def end(process: subprocess.Popen[str]) -> None:
-    """A killed driver leaves Ray's processes for a moment."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        time.sleep(10)
-
-
-def saved(folder: Path, kind: str) -> list[tuple[str, list[dict[str, Any]]]]:
-    """(process, rows) of each call, in order."""
-    files = sorted((folder / "probe").glob(f"{kind}-*.pt"), key=lambda file: int(file.stem.split("-")[2]))
-    return [(file.stem.split("-")[1], torch.load(file)) for file in files]
 
 
 def check_weights(folder: Path) -> int:

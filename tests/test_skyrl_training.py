@@ -5,17 +5,14 @@ Its environment is that of examples/skyrl/quickstart_cpu.sh.
 
 import os
 import shutil
-import signal
 import subprocess
-import time
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from interpreter import ROOT, wait_until
 from reference import grpo_advantages, reference_advantages
+from witnesses import end, saved
 
 from cw_plugin.reports.runs import ENTROPY, NORM, REWARD, read_run
 
@@ -74,20 +71,6 @@ generator.inference_engine.max_num_seqs=32 generator.inference_engine.max_num_ba
         start_new_session=True,
         text=True,
     )
-
-
-def end(process: subprocess.Popen[str]) -> None:
-    """A killed driver leaves Ray's processes for a moment."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        time.sleep(10)
-
-
-def saved(folder: Path, kind: str) -> list[tuple[str, list[dict[str, Any]]]]:
-    """(process, rows) of each call, in order."""
-    files = sorted((folder / "probe").glob(f"{kind}-*.pt"), key=lambda file: int(file.stem.split("-")[2]))
-    return [(file.stem.split("-")[1], torch.load(file)) for file in files]
 
 
 def check_weights(folder: Path) -> int:

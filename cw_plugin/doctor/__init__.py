@@ -22,10 +22,8 @@ _SETTINGS = (checks.method, checks.switches, checks.scope, checks.reward, checks
 _FILES = (checks.files, checks.ground_truths)
 _MACHINE = (environment.packages, environment.gpus, resources.memory, resources.disk)
 QUICK = (*_SETTINGS, *_FILES, environment.missing_packages)
-CHECKS = (
-    *(*_SETTINGS, *_FILES, checks.aggregation, checks.metrics, checks.verl, checks.fresh_interpreter, checks.lengths),
-    *_MACHINE,
-)
+_VERL = (checks.aggregation, checks.metrics, checks.verl, checks.fresh_interpreter, checks.lengths)
+CHECKS = (*_SETTINGS, *_FILES, *_VERL, *_MACHINE)
 
 
 def examine(config: Any, asked: Iterable[Callable[[Any], Iterable[Finding]]]) -> list[tuple[str, Finding]]:
