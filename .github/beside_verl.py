@@ -1,7 +1,7 @@
 """The installed wheel registers its estimator and its loss with verl, which has no plugin but this one.
 
 Plain verl cannot import its own trainers, because they need packages of its extras. So the hooks in them are not asked
-for here; tests/test_plugin.py does that.
+for here; tests/verl_integration/test_plugin.py does that.
 """
 
 import verl  # noqa: F401  which loads its plugins

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from cw_plugin import __version__
-from cw_plugin.data.sources import SOURCES
+from cw_plugin.data.sources import BENCHMARKS, SOURCES
 from cw_plugin.errors import CWGRPOError, how_to_install
 from cw_plugin.files import expanded
 
@@ -69,9 +69,9 @@ def prepare(
     here and in a report beside each file. --drop-failing and --drop-contaminated leave them out of the training data.
     """
     with _errors(how_to_install("data")):
-        from cw_plugin.data.checks import CONTAMINATED, REPEATED, UNGRADABLE
         from cw_plugin.data.prepare import prepare as prepare_files  # takes a second, which --help should not
         from cw_plugin.data.prompts import select_prompt
+        from cw_plugin.data.row_checks import CONTAMINATED, REPEATED, UNGRADABLE
 
         sources = list(SOURCES.values()) if name.value == "all" else [SOURCES[name.value]]
         copies = expanded(local_dataset_path) if local_dataset_path else None
@@ -94,7 +94,7 @@ def config(run: Overrides = None) -> None:
     with _errors(_VERL):
         from omegaconf import OmegaConf
 
-        from cw_plugin.verl_integration.config import compose
+        from cw_plugin.verl_integration.compose import compose
 
         typer.echo(OmegaConf.to_yaml(compose(run or []), resolve=True), nl=False)
 
@@ -113,7 +113,7 @@ def doctor(
     --quick without --json finds an error.
     """
     with _errors(_VERL):
-        from cw_plugin.doctor import doctor as examine
+        from cw_plugin.verl_integration.doctor import doctor as examine
 
         raise typer.Exit(examine(run or [], quick=quick, ask_ray=ray, as_json=as_json))
 
@@ -130,7 +130,7 @@ def memory(
     less than 10% of a GPU's memory is left. It is 2 if --check finds something.
     """
     with _errors(_VERL):
-        from cw_plugin.doctor.memory import table
+        from cw_plugin.verl_integration.doctor.memory import table
 
         if check:
             table.check(run or [])
@@ -178,7 +178,7 @@ def tokens(
     weight instead.
     """
     with _errors(_REPORT):
-        from cw_plugin.reports.records import parse_steps
+        from cw_plugin.records.read import parse_steps
         from cw_plugin.reports.tokens import BIG, write_token_page
 
         size = write_token_page(run, expanded(out), parse_steps(steps) if steps else None)
@@ -198,7 +198,7 @@ def evaluate(
     data_dir: Annotated[Path, typer.Option(help="Folder that cw-grpo prepare wrote.")] = Path("~/data/cw_grpo"),
     benchmarks: Annotated[
         str, typer.Option(help="Names, separated by spaces. NAME=FILE.parquet adds a file of your own.")
-    ] = "aime24 amc23 math500 minerva olympiadbench",
+    ] = " ".join(source.name for source in BENCHMARKS),
 ) -> None:
     """Measure pass@1 of models and checkpoints on benchmarks.
 
@@ -208,9 +208,11 @@ def evaluate(
     """
     arguments = models or []
     overrides = [text for text in arguments if _OVERRIDE.fullmatch(text) and not expanded(text).exists()]
-    with _errors(f"install verl 0.9.1, and {how_to_install('data')}"):
-        from cw_plugin.evaluation import evaluate as ask
-        from cw_plugin.evaluation import find_models
+    from cw_plugin.verl_integration import TESTED
+
+    with _errors(f"install verl {TESTED[1]}, and {how_to_install('data')}"):
+        from cw_plugin.evaluation.ask import evaluate as ask
+        from cw_plugin.evaluation.models import find_models
 
         named = [(name, file) for name, _, file in (text.partition("=") for text in benchmarks.split())]
         files = {name: expanded(file or data_dir / name / "test.parquet").absolute() for name, file in named}

@@ -1,9 +1,12 @@
 """Writes files that are complete or absent, and finds files that are results."""
 
 import os
+import re
 import uuid
 from collections.abc import Callable
 from pathlib import Path, PurePath
+
+from cw_plugin.errors import DataError
 
 
 def write_whole(path: Path, content: str | Callable[[Path], object]) -> None:
@@ -44,3 +47,28 @@ def files_in(folder: Path, pattern: str) -> list[Path]:
 def expanded(path: str | Path) -> Path:
     """``path`` with ``~`` replaced by the home folder. The shell does not do that in ``NAME=~/folder`` or in quotes."""
     return Path(os.path.expanduser(path))
+
+
+def split_name(argument: str | Path) -> tuple[str | None, Path]:
+    """Split ``NAME=FOLDER``; the name is None if there is none."""
+    text = str(argument)
+    if "=" not in text or os.path.exists(text):  # False also for a name that is too long
+        return None, expanded(text)
+    name, _, folder = text.partition("=")
+    if not name:
+        raise DataError(f"{text!r} has no name before the =; write NAME=FOLDER or FOLDER")
+    if not folder:
+        raise DataError(f"{text!r} has no folder after the =; write NAME=FOLDER, with . for the current folder")
+    return name, expanded(folder)
+
+
+def in_order(file: Path) -> list[str | int]:
+    """By name, and numbers by their size: metrics.9.jsonl, metrics.10.jsonl, metrics.jsonl."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", str(file))]
+
+
+def refuse_several(path: Path, runs: set[Path]) -> None:
+    """Raise DataError if a folder that should hold one run holds several."""
+    if len(runs) > 1:
+        shown = ", ".join(str(run.relative_to(path)) for run in sorted(runs)[:3])
+        raise DataError(f"{path} holds {len(runs)} runs (such as {shown}); give the folder of each as NAME=FOLDER")

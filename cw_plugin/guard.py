@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a script's Python has no cw_plugin installed
-from cw_plugin.child_processes import adopt_orphans, descendants, end_descendants, end_with_parent
+from cw_plugin.guarded_processes import adopt_orphans, descendants, end_descendants, end_with_parent
 
 LINGER = 10  # seconds that are left to what a command that has ended itself started, W&B's upload for one
 

@@ -21,7 +21,7 @@ class Options:
             of the whole training batch ("batch").
         kernel: "gaussian", as in the paper; "none" for plain GRPO with the same statistics; or a function of your own
             as "module:function" (kernels.py).
-        record_every: steps between two records of a step's tokens, 0 for none (recording.py).
+        record_every: steps between two records of a step's tokens, 0 for none (records/write.py).
 
     Raises:
         OptionsError: a value that is not valid; the message says which are.

@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from swift.rlhf_trainers import GRPOTrainer
 
+from cw_plugin.accelerate_batches import joined, log, record, reweight_over_processes
 from cw_plugin.errors import HostError, OptionsError
 from cw_plugin.method_callback import MethodCallback
 from cw_plugin.options import Options
-from cw_plugin.processes import joined, log, record, reweight_over_processes
-from cw_plugin.recording import TokenFiles
+from cw_plugin.records.write import TokenFiles
 
 TESTED = "4.6.0"
 

@@ -14,11 +14,11 @@ from torch import Tensor
 from cw_plugin.errors import HostError
 from cw_plugin.files import write_whole
 from cw_plugin.options import Options
-from cw_plugin.recording import LOGGER, Batch, TokenFiles
+from cw_plugin.records.write import LOGGER, Batch, TokenFiles
 from cw_plugin.weights import reweight
 
 
-class Run:
+class WholeBatchRun:
     """One run: its options, which are environment variables (:mod:`cw_plugin.options`), and its token records.
 
     Args:

@@ -23,24 +23,23 @@ EXTRAS_OF = {
     "data": {"data"},
     "rewards": {"reward"},
     "reports": {"report"},
-    "settings.py": {"report"},  # which only reports and verl's side import
-    "evaluation.py": {"report"},
+    "configs.py": {"report"},  # which only reports, evaluation and verl's side import
+    "evaluation": {"report"},
     "trl_integration": {"trl"},
     "swift_integration.py": {"swift"},
 }
 HOST_OF = {
+    "accelerate_batches.py": TORCH,
     "cli.py": VERL,
-    "doctor": VERL,
-    "evaluation.py": VERL,
+    "evaluation": VERL,
     "verl_integration": VERL,
     "trl_integration": {"torch", "transformers"},
     "rewards": {"transformers", "skyrl-gym"},  # of the tokenizer that verl or TRL passes; of SkyRL
     "swift_integration.py": {"torch"},
-    "openrlhf_integration.py": {"torch", "ray"},
+    "openrlhf_integration": {"torch", "ray"},
     "kernels.py": TORCH,
     "method_callback.py": {"transformers"},  # of TRL and ms-swift
-    "processes.py": TORCH,
-    "recording.py": TORCH,
+    "records": TORCH,
     "skyrl_integration": {"skyrl", "skyrl-gym", "torch", "ray"},
     "weights.py": TORCH,
     "whole_batch.py": TORCH,

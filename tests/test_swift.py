@@ -15,7 +15,7 @@ from interpreter import ROOT, bash, python
 from reference import grpo_advantages, reference_advantages
 from transformers import AutoModelForCausalLM
 
-from cw_plugin.reports.records import read_tokens
+from cw_plugin.records.read import read_tokens
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +60,7 @@ def test_two_processes_that_share_a_group_train_on_its_weights(swift, tmp_path):
     printed = start(
         swift, tmp_path, "--num_generations", "8", "--per_device_train_batch_size", "2",
         "--gradient_accumulation_steps", "2", "--overlong_filter", "true",
-        plugins=("tests/swift_plugin.py",), processes=2, CW_GRPO_RECORD_EVERY="2",
+        plugins=("tests/tools/swift_plugin.py",), processes=2, CW_GRPO_RECORD_EVERY="2",
     )  # fmt: skip
     # What each process saw at the loss, in the order of the rows.
     files = sorted(tmp_path.glob("*-*.pt"), key=lambda file: [int(part) for part in file.stem.split("-")])
@@ -99,7 +99,7 @@ def test_two_processes_that_share_a_group_train_on_its_weights(swift, tmp_path):
 
 
 def test_the_plugin_of_the_examples_trains_and_refuses_what_would_lose_the_weights(swift, tmp_path):
-    plugins = ("tests/swift_plugin.py", "examples/swift/plugin.py")
+    plugins = ("tests/tools/swift_plugin.py", "examples/swift/plugin.py")
     flags = ["--num_generations", "4", "--per_device_train_batch_size", "8"]
     printed = start(swift, tmp_path, *flags, plugins=plugins, CW_GRPO_KERNEL="none")
     assert "'cw_grpo/extreme_gradient_share'" in printed, printed[-3000:]

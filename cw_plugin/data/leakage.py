@@ -4,7 +4,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-from cw_plugin.data.checks import CONTAMINATED, Finding
+from cw_plugin.data.row_checks import CONTAMINATED, RowProblem
 
 NGRAM = 8  # words; shorter runs also occur in unrelated problems
 SHARE = 0.5  # of a benchmark problem's n-grams
@@ -22,7 +22,7 @@ def _whole(problem: str) -> tuple[str, ...]:
     return tuple(_OPERATOR.findall(problem.lower()))
 
 
-def contaminated(training: Sequence[str], benchmarks: Mapping[str, Sequence[str]]) -> list[Finding]:
+def contaminated(training: Sequence[str], benchmarks: Mapping[str, Sequence[str]]) -> list[RowProblem]:
     """Compare every training problem with every benchmark problem.
 
     Returns:
@@ -47,5 +47,5 @@ def contaminated(training: Sequence[str], benchmarks: Mapping[str, Sequence[str]
         shares = {place: count / sizes[place] for place, count in shared.items() if count / sizes[place] >= SHARE}
         for place in sorted(equal | shares.keys()):
             how_much = "the same problem as" if place in equal else f"{shares[place]:.0%} of"
-            findings.append(Finding(row, CONTAMINATED, f"{how_much} {place[0]} {place[1]}"))
+            findings.append(RowProblem(row, CONTAMINATED, f"{how_much} {place[0]} {place[1]}"))
     return findings

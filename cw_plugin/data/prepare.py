@@ -14,10 +14,10 @@ from rich.progress import track
 
 import cw_plugin
 from cw_plugin.data.answers import final_answer
-from cw_plugin.data.checks import CONTAMINATED, NO_ANSWER, repeated, ungradable
 from cw_plugin.data.leakage import contaminated
 from cw_plugin.data.load import load
 from cw_plugin.data.prompts import Prompt
+from cw_plugin.data.row_checks import CONTAMINATED, NO_ANSWER, repeated, ungradable
 from cw_plugin.data.sources import BENCHMARKS, Source
 from cw_plugin.errors import DataError
 from cw_plugin.files import write_whole

@@ -8,6 +8,7 @@ class Source(NamedTuple):
 
     Attributes:
         name: its name on the command line.
+        title: its name in the paper's tables.
         path: its name on the hub, which is also the ``data_source`` of its rows.
         split: the split that holds the paper's rows.
         rows: the number of these rows.
@@ -18,6 +19,7 @@ class Source(NamedTuple):
     """
 
     name: str
+    title: str
     path: str
     split: str
     rows: int
@@ -37,12 +39,22 @@ class Source(NamedTuple):
 
 
 _ALL = (
-    Source("open-rs", "knoveleng/open-rs", "train", 7000, level="level", training=True),
-    Source("aime24", "HuggingFaceH4/aime_2024", "train", 30),
-    Source("amc23", "knoveleng/AMC-23", "train", 40),
-    Source("math500", "HuggingFaceH4/MATH-500", "test", 500, level="level", subject="subject"),
-    Source("minerva", "knoveleng/Minerva-Math", "train", 272, ground_truth="solution", is_boxed=True, subject="type"),
-    Source("olympiadbench", "knoveleng/OlympiadBench", "train", 675, question="question", unit="unit"),
+    Source("open-rs", "Open-RS", "knoveleng/open-rs", "train", 7000, level="level", training=True),
+    # The benchmarks, in the order of the paper's tables.
+    Source("aime24", "AIME24", "HuggingFaceH4/aime_2024", "train", 30),
+    Source("math500", "MATH-500", "HuggingFaceH4/MATH-500", "test", 500, level="level", subject="subject"),
+    Source("amc23", "AMC23", "knoveleng/AMC-23", "train", 40),
+    Source(
+        "minerva",
+        "Minerva",
+        "knoveleng/Minerva-Math",
+        "train",
+        272,
+        ground_truth="solution",
+        is_boxed=True,
+        subject="type",
+    ),
+    Source("olympiadbench", "OlympiadBench", "knoveleng/OlympiadBench", "train", 675, question="question", unit="unit"),
 )
 SOURCES = {source.name: source for source in _ALL}
 BENCHMARKS = [source for source in _ALL if not source.training]

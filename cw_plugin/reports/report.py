@@ -10,15 +10,15 @@ from jinja2 import Environment, PackageLoader
 from matplotlib.figure import Figure
 
 from cw_plugin.errors import DataError
-from cw_plugin.files import files_in, write_whole
+from cw_plugin.evaluation.answers import Answers, read_answers
+from cw_plugin.files import files_in, split_name, write_whole
+from cw_plugin.records.read import PATTERN, TokenRecord, read_tokens, tokens_of
 from cw_plugin.reports import figures, tables
 from cw_plugin.reports import scores as numbers
 from cw_plugin.reports.comparison import compare
 from cw_plugin.reports.covariance import table_1
-from cw_plugin.reports.evaluations import Answers, read_answers
 from cw_plugin.reports.formats import Table, csv, listed
-from cw_plugin.reports.records import PATTERN, TokenRecord, read_tokens, tokens_of
-from cw_plugin.reports.runs import ENTROPY, NORM, REWARD, Run, all_metrics, read_run, split_name
+from cw_plugin.reports.runs import ENTROPY, NORM, REWARD, Run, all_metrics, read_run
 from cw_plugin.reports.sentences import restarts, sentences
 from cw_plugin.reports.tokens import write_token_page
 

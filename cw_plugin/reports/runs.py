@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from cw_plugin.errors import DataError, first_line
-from cw_plugin.files import expanded, files_in
-from cw_plugin.settings import flat
+from cw_plugin.configs import read_yaml
+from cw_plugin.errors import DataError
+from cw_plugin.files import files_in, in_order, refuse_several, split_name
 
 REWARD, ENTROPY, NORM = "critic/score/mean", "actor/entropy", "actor/grad_norm"
 # What a host calls a metric -> verl's name, which is ours. Other metrics, such as cw_grpo/, keep their names.
-OURS = {
+METRIC_NAMES = {
     # TRL, ms-swift: in trainer_state.json and, as train/reward, in other loggers
     "reward": REWARD, "entropy": ENTROPY, "grad_norm": NORM, "learning_rate": "actor/lr", "kl": "actor/kl_loss",
     "completions/mean_length": "response_length/mean",
@@ -92,19 +92,6 @@ def read_run(argument: str | Path) -> Run:
     config = read_config(path)
     metrics, repeated = read_metrics(path)
     return Run(name or method_of(config) or path.resolve().stem, path, metrics, config, repeated)
-
-
-def split_name(argument: str | Path) -> tuple[str | None, Path]:
-    """Split ``NAME=FOLDER``; the name is None if there is none."""
-    text = str(argument)
-    if "=" not in text or os.path.exists(text):  # False also for a name that is too long
-        return None, expanded(text)
-    name, _, folder = text.partition("=")
-    if not name:
-        raise DataError(f"{text!r} has no name before the =; write NAME=FOLDER or FOLDER")
-    if not folder:
-        raise DataError(f"{text!r} has no folder after the =; write NAME=FOLDER, with . for the current folder")
-    return name, expanded(folder)
 
 
 def method_of(config: Mapping[str, Any]) -> str | None:
@@ -204,24 +191,9 @@ def read_config(path: Path) -> dict[str, Any]:
     return read_yaml(found[-1]) if found else {}  # hydra's folders are named by date and time
 
 
-def read_yaml(file: Path) -> dict[str, Any]:
-    """Settings by dotted keys; a DataError if the file is damaged, or holds something else."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
-    try:
-        config = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-    except (YAMLError, OmegaConfBaseException, OSError, ValueError) as error:
-        raise DataError(f"{file} cannot be read ({first_line(error)}); remove it, or restore it") from None
-    if not isinstance(config, dict):
-        raise DataError(f"{file} is a {type(config).__name__}, not a mapping of settings; remove it, or restore it")
-    return flat(config)
-
-
 def _our_name(name: str) -> str:
     name = re.sub("^eval_", "eval/", name).removeprefix("train/")
-    return OURS.get(name, name)
+    return METRIC_NAMES.get(name, name)
 
 
 def _read_jsonl(path: Path) -> Points:
@@ -277,20 +249,8 @@ _LOGGERS: dict[str, Callable[[Path], Points]]
 _LOGGERS = {"*.jsonl": _read_jsonl, STATE: _read_state, "events.out.tfevents.*": _read_tensorboard}
 
 
-def in_order(file: Path) -> list[str | int]:
-    """By name, and numbers by their size: metrics.9.jsonl, metrics.10.jsonl, metrics.jsonl."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", str(file))]
-
-
 def _run_of(file: Path) -> Path:
     """A key that all files of one run share, also if it was resumed."""
     if file.name == STATE:
         return file.parent.parent if file.parent.name.startswith("checkpoint-") else file.parent
     return file.parent / _RESUMED.sub("", file.stem) if file.suffix == ".jsonl" else file.parent
-
-
-def refuse_several(path: Path, runs: set[Path]) -> None:
-    """Raise DataError if a folder that should hold one run holds several."""
-    if len(runs) > 1:
-        shown = ", ".join(str(run.relative_to(path)) for run in sorted(runs)[:3])
-        raise DataError(f"{path} holds {len(runs)} runs (such as {shown}); give the folder of each as NAME=FOLDER")

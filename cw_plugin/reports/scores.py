@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from cw_plugin.reports.evaluations import BENCHMARKS, Answers
+from cw_plugin.data.sources import BENCHMARKS, SOURCES
+from cw_plugin.evaluation.answers import Answers
 from cw_plugin.reports.intervals import Difference, mean_over_questions, over_questions, pass_at_k
 from cw_plugin.reports.runs import ENTROPY
 
@@ -53,7 +54,8 @@ def answers_frame(answers: Sequence[Answers]) -> pd.DataFrame:
     rows = []
     for each in answers:
         step = UNTRAINED if each.step is None else each.step
-        benchmark = BENCHMARKS.get(each.benchmark, each.benchmark)
+        known = SOURCES.get(each.benchmark)
+        benchmark = known.title if known else each.benchmark
         for question, grades in each.grades.items():
             acc = sum(grades) / len(grades)
             rows.append((each.model, step, str(each.file.parent), each.seed, benchmark, question, acc, len(grades)))
@@ -63,7 +65,7 @@ def answers_frame(answers: Sequence[Answers]) -> pd.DataFrame:
 def benchmarks(answers: pd.DataFrame) -> list[str]:
     """Those that were asked; the paper's come first, in its order."""
     asked = set(answers.benchmark)
-    in_the_paper = [name for name in BENCHMARKS.values() if name in asked]
+    in_the_paper = [source.title for source in BENCHMARKS if source.title in asked]
     return [*in_the_paper, *sorted(asked.difference(in_the_paper))]
 
 

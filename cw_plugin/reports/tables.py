@@ -6,11 +6,11 @@ from typing import Any
 
 import pandas as pd
 
+from cw_plugin.configs import differences
 from cw_plugin.reports.comparison import ACCURACY, Comparison, Outcome
 from cw_plugin.reports.formats import Table, listed
 from cw_plugin.reports.intervals import Difference
 from cw_plugin.reports.scores import Checkpoint, Score
-from cw_plugin.settings import differences
 
 # Where a run is written, which says nothing of what it is; and what makes two runs seeds of one method.
 _WRITTEN = ("*_dir", "trainer.experiment_name", "trainer.project_name", "*run_name", "ray_kwargs", "hydra", "hub_*",

@@ -16,17 +16,19 @@ from typing import Any
 import numpy as np
 
 from cw_plugin.errors import DataError
-from cw_plugin.files import write_whole
-from cw_plugin.reports.records import TokenRecord, read_tokens
-from cw_plugin.reports.runs import split_name
+from cw_plugin.files import split_name, write_whole
+from cw_plugin.records.columns import REAL_NUMBERS
+from cw_plugin.records.read import TokenRecord, read_tokens
 
 BIG = 50_000_000  # bytes; of a page that is larger, the command says so
 
 _LISTED = 20  # extreme tokens listed for each sign of the covariance
 _BEFORE, _AFTER = 16, 6  # how many tokens of context stand before and after them
 _PAGE = Path(__file__).with_name("tokens.html")
-_REAL = ("log_prob", "advantage", "covariance", "kernel", "weight", "reward")
-_COLUMNS = dict.fromkeys(("token_id", "row", "position"), "int32") | dict.fromkeys(_REAL, "float32")  # of a block
+_COLUMNS = {  # of a block
+    **dict.fromkeys(("token_id", "row", "position"), "int32"),
+    **dict.fromkeys(REAL_NUMBERS, "float32"),
+}
 
 
 def write_token_page(run: str | Path, out: Path, steps: Container[int] | None = None) -> int:
@@ -65,7 +67,7 @@ def _shown(record: TokenRecord, blocks: list[str]) -> dict[str, Any]:
     for question, prompt, (_, tokens) in zip(_questions(prompts), prompts, groups, strict=True):
         values = b"".join(tokens[name].to_numpy(f"<{kind[0]}4").tobytes() for name, kind in _COLUMNS.items())
         data = base64.b64encode(zlib.compress(values)).decode()
-        extreme = int((tokens.kernel < 0.5).sum())
+        extreme = int((tokens.gaussian < 0.5).sum())
         shown.append({"block": f"block-{len(blocks)}", "question": question, "prompt": prompt, "extreme": extreme})
         blocks.append(f'<script type="text/plain" id="block-{len(blocks)}">{data}</script>')
     place, within = groups.ngroup(), groups.cumcount()
@@ -74,8 +76,8 @@ def _shown(record: TokenRecord, blocks: list[str]) -> dict[str, Any]:
     def listed(i: int) -> dict[str, Any]:
         token, texts = table.loc[i], responses.get_group((table.group[i], table.row[i]))
         at = f"prompt {place[i] + 1}, row {token.row}, position {token.position}"
-        c, w = float(np.nan_to_num(token.covariance)), float(np.nan_to_num(token.kernel))
-        return {"place": [int(place[i]), int(within[i])], "at": at, "covariance": c, "kernel": w, "token": token.text,
+        c, w = float(np.nan_to_num(token.covariance)), float(np.nan_to_num(token.gaussian))
+        return {"place": [int(place[i]), int(within[i])], "at": at, "covariance": c, "gaussian": w, "token": token.text,
                 "before": "".join(texts.loc[: i - 1].tail(_BEFORE)),
                 "after": "".join(texts.loc[i + 1 :].head(_AFTER))}  # fmt: skip
 

@@ -10,11 +10,11 @@ A program with a trainer of its own puts :class:`CWGRPOTrainer` in front of it::
 
 SkyRL's command line takes no options of ours, so they are environment variables (:mod:`cw_plugin.options`).
 
-Only this folder and cw_plugin/rewards/skyrl.py touch SkyRL. checks.py lists what they need from it.
+Only this folder and cw_plugin/rewards/skyrl.py touch SkyRL. accepted_settings.py lists what they need from it.
 """
 
 from cw_plugin.errors import HostError
-from cw_plugin.skyrl_integration.checks import check, other_shape
+from cw_plugin.skyrl_integration.accepted_settings import check, other_shape
 
 try:
     from cw_plugin.skyrl_integration.entrypoint import main

@@ -10,7 +10,7 @@ from skyrl.train.utils import initialize_ray, validate_cfg
 
 from cw_plugin.errors import CWGRPOError
 from cw_plugin.options import variables
-from cw_plugin.skyrl_integration.checks import check
+from cw_plugin.skyrl_integration.accepted_settings import check
 from cw_plugin.skyrl_integration.trainer import CWGRPOTrainer
 
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from cw_plugin.errors import HostError
 from cw_plugin.method_file import write_method
-from cw_plugin.recording import Batch
-from cw_plugin.skyrl_integration.checks import check, is_local
-from cw_plugin.whole_batch import Run, of_responses
+from cw_plugin.records.write import Batch
+from cw_plugin.skyrl_integration.accepted_settings import check, is_local
+from cw_plugin.whole_batch import WholeBatchRun, of_responses
 
 ENVIRONMENT = "cw_grpo"  # the name of our reward in skyrl-gym
 
@@ -40,7 +40,7 @@ class CWGRPOTrainer(RayPPOTrainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         check(self.cfg)
-        self._cw_run = Run(Path(self.cfg.trainer.export_path), self.tokenizer)
+        self._cw_run = WholeBatchRun(Path(self.cfg.trainer.export_path), self.tokenizer)
         self._cw_reweighted = False
         if is_local(self.cfg.trainer.export_path):
             self._cw_run.write_settings(get_config_as_dict(self.cfg))

@@ -1,6 +1,7 @@
 """CW-GRPO for TRL: :class:`CWGRPOTrainer` and :class:`CWGRPOConfig` in place of TRL's GRPOTrainer and GRPOConfig.
 
-Only this folder touches TRL. It calls TRL's own code and copies none; checks.py lists what it needs from TRL.
+Only this folder and cw_plugin/rewards/trl.py touch TRL. They call TRL's own code and copy none; accepted_settings.py
+lists what they need from TRL.
 """
 
 from cw_plugin.trl_integration.config import CWGRPOConfig

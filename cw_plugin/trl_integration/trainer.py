@@ -11,10 +11,10 @@ from jaxtyping import Float
 from torch import Tensor
 from trl import GRPOTrainer
 
+from cw_plugin.accelerate_batches import log, record, reweight_over_processes
 from cw_plugin.method_callback import MethodCallback
-from cw_plugin.processes import log, record, reweight_over_processes
-from cw_plugin.recording import TokenFiles
-from cw_plugin.trl_integration.checks import check_advantages, check_settings, check_trl
+from cw_plugin.records.write import TokenFiles
+from cw_plugin.trl_integration.accepted_settings import check_advantages, check_settings, check_trl
 from cw_plugin.trl_integration.config import ArgumentsFile, options
 
 

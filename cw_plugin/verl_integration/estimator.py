@@ -12,9 +12,9 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from cw_plugin.errors import HostError, NonFiniteError
-from cw_plugin.recording import Batch
-from cw_plugin.verl_integration import NAME, run
-from cw_plugin.verl_integration.options import read_options
+from cw_plugin.records.write import Batch
+from cw_plugin.verl_integration import NAME, TESTED, current_run
+from cw_plugin.verl_integration.accepted_settings import read_options
 from cw_plugin.weights import CovarianceStatistics, reweight
 
 
@@ -65,7 +65,7 @@ def compute_cw_grpo_advantage(
     """
     started = time.perf_counter()
     options = read_options(config)
-    trainer_batch, this_run = batch_of_trainer.get(), run.current()
+    trainer_batch, this_run = batch_of_trainer.get(), current_run.current()
     if old_log_probs is None and batch is not None and "old_log_probs" in batch:
         old_log_probs = batch["old_log_probs"]
     if old_log_probs is None and trainer_batch is not None:
@@ -73,7 +73,7 @@ def compute_cw_grpo_advantage(
     if old_log_probs is None:
         raise HostError(
             f"{NAME} needs old_log_probs, but this trainer does not pass them; start verl.trainer.main_ppo "
-            "of verl 0.7.1 to 0.9.1"
+            f"of verl {TESTED[0]} to {TESTED[1]}"
         )
     keys = trainer_batch.keys if trainer_batch is not None else None
     if final_index is None:

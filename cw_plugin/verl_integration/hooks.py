@@ -25,8 +25,8 @@ from typing import Any, Literal
 import wrapt
 
 from cw_plugin.errors import HostError
-from cw_plugin.verl_integration import NAME, run
-from cw_plugin.verl_integration.options import check_config, estimator_and_loss, uses_v1
+from cw_plugin.verl_integration import NAME, TESTED, current_run
+from cw_plugin.verl_integration.accepted_settings import check_config, estimator_and_loss, uses_v1
 
 logger = logging.getLogger("cw_plugin")
 
@@ -82,7 +82,7 @@ def _begin_run(call: Call) -> Any:
     """
     used = _check(call.arguments["config"])
     result = call.proceed()
-    run.begin(call.arguments["self"] if used else None)
+    current_run.begin(call.arguments["self"] if used else None)
     return result
 
 
@@ -98,7 +98,7 @@ def _hand_over_batch(call: Call) -> Any:
 
     if call.arguments["adv_estimator"] != NAME or batch_of_trainer.get() is not None:
         return call.proceed()
-    if run.current() is None:
+    if current_run.current() is None:
         raise HostError(
             f"{NAME} does not know the trainer that computes these advantages; start verl.trainer.main_ppo, or a "
             "trainer that derives from verl's RayPPOTrainer and calls its __init__"
@@ -128,7 +128,7 @@ def _complete_metrics(call: Call) -> Any:
     Why: an estimator returns advantages and returns, and has no way to report a metric; verl puts actor/ before every
     metric of a loss. Removed by: a verl whose estimators may return metrics.
     """
-    if (this_run := run.current()) is not None:
+    if (this_run := current_run.current()) is not None:
         call.arguments["data"] = this_run.complete(call.arguments["data"])
     return call.proceed()
 
@@ -139,7 +139,7 @@ def _check_before_start(call: Call) -> Any:
     Why: neither estimator nor loss sees the whole configuration, so neither can refuse to weigh twice; and where the
     reward raises an error, verl drops the response. Removed by: a check of verl's own, once cw_grpo is part of verl.
     """
-    from cw_plugin.doctor.checks import require_ground_truths
+    from cw_plugin.verl_integration.ground_truths import require_ground_truths
 
     result = call.proceed()
     if _check(call.arguments["config"]):
@@ -266,7 +266,7 @@ def _register_estimator_and_loss(core_algos: ModuleType) -> None:
 
 
 def _register_trainer(_: ModuleType) -> None:
-    importlib.import_module("cw_plugin.verl_integration.benchmarks")
+    importlib.import_module("cw_plugin.verl_integration.benchmark_trainer")
 
 
 @functools.cache
@@ -296,5 +296,5 @@ def require_hooks(config: Any) -> None:
     if absent:
         raise HostError(
             f"cw_plugin does not fit verl {verl.__version__}: {'; '.join(absent)}. "
-            "Install verl 0.7.1 to 0.9.1, or a newer cw_plugin"
+            f"Install verl {TESTED[0]} to {TESTED[1]}, or a newer cw_plugin"
         )

@@ -21,8 +21,8 @@ from typing import Any
 
 from run_folder import RunFolder, parse, read_steps, refuse
 
-from cw_plugin.child_processes import Stopped, guarded
 from cw_plugin.folder_lock import write_error
+from cw_plugin.guarded_processes import Stopped, guarded
 
 # What main_ppo prints before the first step -> what to show instead
 STAGES = {

@@ -15,7 +15,7 @@ import sys  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from cw_plugin.child_processes import Stopped, guarded  # noqa: E402
+from cw_plugin.guarded_processes import Stopped, guarded  # noqa: E402
 
 
 def main() -> int:

@@ -24,9 +24,9 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from cw_plugin.child_processes import end_with_parent
 from cw_plugin.files import files_in, write_whole
-from cw_plugin.reports.records import PATTERN, read_tokens, tokens_of
+from cw_plugin.guarded_processes import end_with_parent
+from cw_plugin.records.read import PATTERN, read_tokens, tokens_of
 from cw_plugin.reports.runs import read_run
 
 HERE = Path(__file__).resolve().parent

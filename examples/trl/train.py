@@ -22,9 +22,9 @@ from datasets import load_dataset  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback  # noqa: E402
 from trl import TrlParser  # noqa: E402
 
+from cw_plugin.configs import differences  # noqa: E402
 from cw_plugin.files import write_whole  # noqa: E402
 from cw_plugin.rewards.trl import trl_rewards  # noqa: E402
-from cw_plugin.settings import differences  # noqa: E402
 from cw_plugin.trl_integration import CWGRPOConfig, CWGRPOTrainer  # noqa: E402
 
 SHOWN = {"reward": "reward", "entropy": "entropy", "cov before": "cw_grpo/covariance_before"}

@@ -32,7 +32,7 @@ from cw_plugin.verl_integration import (
     register,  # noqa: F401  (registers cw_grpo)
 )
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 from trainers import v1_trainer
 
 WIDTH, RESPONSES, ROWS = 4096, 12, 16  # of the step's batch, and the rows of the loss's micro-batch

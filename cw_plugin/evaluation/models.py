@@ -1,0 +1,105 @@
+"""The models that ``cw-grpo evaluate`` asks: which ones its arguments name, and checkpoints of verl as such models."""
+
+import hashlib
+import json
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cw_plugin.errors import DataError, HostError
+from cw_plugin.files import split_name
+from cw_plugin.guarded_processes import guarded
+
+TAIL = 12  # lines of a program's output that are shown if it fails
+
+
+class Model(NamedTuple):
+    """The name of its folder of answers, its folder or name on the hub, and the step of a checkpoint."""
+
+    name: str
+    place: Path | str
+    step: int | None = None
+
+
+def find_models(arguments: Sequence[str]) -> list[Model]:
+    """The models that ``PLACE`` or ``NAME=PLACE`` name: a Hugging Face name or folder, a ``global_step_*`` folder, or a
+    run's, which stands for all of its whole checkpoints, by step. A folder that holds no model is a DataError."""
+    models = []
+    for argument in arguments:
+        name, place = split_name(argument)
+        path = place.resolve()
+        if not path.is_dir() or (path / "config.json").is_file():
+            models.append(Model(name or path.name, path if path.is_dir() else str(place)))
+        else:
+            models += _checkpoints(path, name)
+    return models
+
+
+def _checkpoints(path: Path, name: str | None) -> list[Model]:
+    found = []
+    for step in (path, *path.glob("global_step_*"), *path.glob("checkpoints/global_step_*")):
+        number = step.name.removeprefix("global_step_")
+        tracker = step.parent / "latest_checkpointed_iteration.txt"  # verl writes it when a checkpoint is complete
+        latest = tracker.read_text() if tracker.is_file() else number
+        # Without "actor", verl has deleted the checkpoint.
+        if number.isdecimal() and int(number) <= int(latest) and (step / "actor").is_dir():
+            run = step.parent.parent if step.parent.name == "checkpoints" else step.parent
+            found.append(Model(f"{name or run.name}-{step.name}", step, int(number)))
+    if not found:
+        raise DataError(
+            f"{path} holds no model (config.json), and no whole checkpoint (global_step_*/actor); name another"
+        )
+    return sorted(found, key=lambda model: model.step or 0)
+
+
+def merged(model: Model, cache: Path) -> str:
+    """The Hugging Face name or folder of a model; verl's merger writes that of a checkpoint to ``cache`` once.
+
+    A checkpoint that lacks the model's configuration, or has a LoRA adapter, is a DataError."""
+    if model.step is None:
+        return str(model.place)
+    actor = Path(model.place, "actor")
+    for saved in (actor / "huggingface", actor / "model" / "huggingface"):
+        if any(saved.glob("*.safetensors")):  # Megatron's bridges save it like this, FSDP when it is asked to
+            return str(saved)
+    target = cache / f"{model.name}-{fingerprint(actor)[:12]}"
+    if target.is_dir():
+        return str(target)
+    command = ["verl.model_merger", "merge", "--local_dir", str(actor), "--backend", "fsdp"]
+    if (actor / "model").is_dir():
+        config = actor / "model" / "huggingface" / "config.json"
+        if not config.is_file():  # with actor.megatron.use_dist_checkpointing verl leaves the folder empty
+            raise DataError(f"{config} is missing; copy config and tokenizer of the trained model there, no weights")
+        # A process group of its own: with the variables of a job, the merger would wait for the job's other processes.
+        command = ["torch.distributed.run", "--standalone", "-m", *command[:-1], "megatron", "--use_cpu_initialization"]
+        command += ["--tie-word-embedding"] * bool(json.loads(config.read_text("utf-8")).get("tie_word_embeddings"))
+    part = cache / f".{target.name}.part"
+    shutil.rmtree(part, ignore_errors=True)  # left by an interrupted merge
+    cache.mkdir(parents=True, exist_ok=True)
+    run_module(*command, "--target_dir", str(part), log=cache / f"{target.name}.log")
+    if (part / "lora_adapter").is_dir():  # beside the base model, whose answers would be taken for the adapter's
+        raise DataError(f"{actor} has a LoRA adapter; merge it with peft's merge_and_unload, and give that folder")
+    return str(part.replace(target))
+
+
+def fingerprint(place: Path) -> str:
+    """A hash of a file, or of the names, sizes and times of a folder's files, except optimizer states."""
+    if place.is_file():
+        return hashlib.sha256(place.read_bytes()).hexdigest()
+    files = {str(file.relative_to(place)): file.stat() for file in sorted(place.rglob("*")) if file.is_file()}
+    stats = [(name, file.st_size, file.st_mtime_ns) for name, file in files.items()]
+    kept = [values for values in stats if not re.search(r"(^|/)(optim|extra)", values[0])]
+    return hashlib.sha256(json.dumps(kept).encode()).hexdigest()
+
+
+def run_module(*words: str, log: Path) -> None:
+    """``python -m WORDS`` with its output in ``log``; raises HostError if it fails."""
+    command = [sys.executable, "-m", *words]
+    with log.open("wb") as output, guarded(command, stdout=output, stderr=output) as process:
+        code = process.wait()
+    if code:
+        end = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:])
+        raise HostError(f"{words[0]} ended with exit code {code}. Its output, {log}, ends:\n{end}")

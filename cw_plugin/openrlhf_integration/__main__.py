@@ -1,0 +1,3 @@
+from cw_plugin.openrlhf_integration.program import main
+
+main()

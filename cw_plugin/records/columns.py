@@ -1,0 +1,23 @@
+"""What a token record holds: a row for each token, and metadata of the batch."""
+
+FOLDER = "tokens"  # within the run's folder; its files are step_000050.parquet, step_000050-2.parquet, ...
+
+WHOLE_NUMBERS = (
+    "group",  # the token's prompt group, from 0
+    "row",  # in the batch
+    "position",  # in the response
+    "token_id",
+)
+REAL_NUMBERS = (
+    "log_prob",  # in nats
+    "advantage",  # before the weights
+    "covariance",  # c
+    "gaussian",  # w, the Gaussian kernel of c, whichever kernel the run used
+    "weight",  # w~, as it was applied
+    "reward",  # of the response
+)
+TEXT = "text"  # of the token
+
+# Keys of the schema's metadata: the step, the options scope and kernel, how many groups and tokens the whole batch has,
+# and the prompts as JSON, by group.
+METADATA = ("step", "scope", "kernel", "groups", "tokens", "prompts")

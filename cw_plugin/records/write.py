@@ -1,0 +1,199 @@
+"""Writes the token records of a run, on every host: tokens of some steps, with what the weights did to them."""
+
+import functools
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor
+
+from cw_plugin.files import write_whole
+from cw_plugin.options import Options
+from cw_plugin.records.columns import FOLDER, REAL_NUMBERS, TEXT, WHOLE_NUMBERS
+from cw_plugin.weights import token_weights
+
+LOGGER = logging.getLogger("cw_plugin")
+LIMIT = 2**18  # tokens in a record at most, unless its first prompt group alone has more
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch of responses, as a trainer has it when it computes advantages.
+
+    Attributes:
+        log_probs, response_mask: as in :func:`cw_plugin.weights.reweight`.
+        advantages, rewards: one per response; advantages are those before the weights.
+        group: the number of each row's prompt group, from 0.
+        sequences: returns the token ids of prompt and response for some rows; padding tokens may be in them.
+        groups, tokens: how many the whole batch has, if these rows are a part of it.
+    """
+
+    log_probs: Float[Tensor, "rows time"]
+    advantages: Float[Tensor, " rows"]
+    response_mask: Shaped[Tensor, "rows time"]
+    group: Int[Tensor, " rows"]
+    rewards: Float[Tensor, " rows"]
+    sequences: Callable[[Sequence[int]], Iterable[tuple[Tensor, Tensor]]]
+    groups: int | None = None
+    tokens: int | None = None
+
+
+class TokenFiles:
+    """Writes ``tokens/step_000050.parquet``: a row for each token of a step, with what the weights did to it.
+
+    A step of up to :data:`LIMIT` tokens is written as a whole. Of a larger one, prompt groups are drawn at random, with
+    the step as seed, until the next would exceed the limit. Groups are never cut. TRL and ms-swift draw from the groups
+    of the first process, unless groups lie across processes.
+
+    columns.py names the columns and the metadata.
+
+    If a step has several batches, the files of the later ones are ``step_000050-2.parquet`` and so on. A record is not
+    worth a run of days: whatever goes wrong is logged, and training continues.
+
+    Args:
+        run: the run's folder.
+    """
+
+    def __init__(self, run: Path, options: Options, logger: logging.Logger = LOGGER) -> None:
+        self._folder, self._options, self._logger = run / FOLDER, options, logger
+        self._last: tuple[int, int] = (0, 0)  # the last step recorded, and how many of its batches
+
+    def write(self, step: int, batch: Batch, tokenizer: Any) -> None:
+        """Write the record of one batch, whose tokens a tokenizer of transformers spells."""
+        last, number = self._last
+        number = number + 1 if last == step else 1
+        self._last = step, number
+        path = self._folder / (f"step_{step:06d}" + (f"-{number}" if number > 1 else "") + ".parquet")
+        try:
+            if (batch.response_mask != 0).any():
+                self._write(path, step, batch, tokenizer)
+        except OSError as error:
+            self._logger.error("cw_grpo: %s cannot be written, and is left out: %s", path, error)
+        except Exception:
+            self._logger.exception("cw_grpo: %s cannot be written, and is left out", path)
+
+    def _write(self, path: Path, step: int, batch: Batch, tokenizer: Any) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        batch = _on_cpu(batch)
+        sizes = batch.response_mask.sum(-1)
+        rows = _recorded_rows(batch.group, sizes, step)
+        sequences = list(batch.sequences(rows.tolist()))
+        values = self._values(batch, rows)
+        values["token_id"] = _token_ids(batch, rows, sequences)
+        columns = {name: pa.array(values[name].int().numpy()) for name in WHOLE_NUMBERS}
+        columns |= {name: pa.array(values[name].float().numpy()) for name in REAL_NUMBERS}
+        columns[TEXT] = _spelt(values["token_id"], tokenizer)
+        metadata = {
+            "step": str(step),
+            "scope": self._options.scope,
+            "kernel": self._options.kernel,
+            "groups": str(batch.groups or len(batch.group[sizes > 0].unique())),
+            "tokens": str(batch.tokens or int(sizes.sum())),
+            "prompts": json.dumps(_prompts(batch, rows, sequences, tokenizer)),
+        }
+        table = pa.table(columns).replace_schema_metadata(metadata)
+        how = {"compression": "zstd", "use_dictionary": _REPEATED, "use_byte_stream_split": _DIFFERENT}
+        write_whole(path, functools.partial(pq.write_table, table, **how))
+
+    def _values(self, batch: Batch, rows: Int[Tensor, " recorded"]) -> dict[str, Shaped[Tensor, " tokens"]]:
+        """The numbers of each valid token of some rows, in the order of the rows. With scope "batch", they are computed
+        with the tokens of all rows, as the weights were."""
+        if self._options.scope == "group":
+            together = _by_group(batch.group, rows)
+        else:
+            together = [batch.group.argsort(stable=True)]
+        pieces: dict[str, list[Tensor]] = defaultdict(list)
+        for part in together:
+            row_of_part, position = batch.response_mask[part].nonzero(as_tuple=True)
+            row = part[row_of_part]
+            log_prob, advantage = batch.log_probs[row, position], batch.advantages[row]
+            tokens = token_weights(log_prob, advantage, self._options.kernel)
+            values = {
+                "group": batch.group[row],
+                "row": row,
+                "position": position,
+                "log_prob": log_prob,
+                "advantage": advantage,
+                "covariance": tokens.c,
+                "gaussian": tokens.gaussian,
+                "weight": tokens.weight,
+                "reward": batch.rewards[row],
+            }
+            is_recorded = torch.isin(row, rows)
+            for name, value in values.items():
+                pieces[name].append(value[is_recorded])
+        return {name: torch.cat(parts) for name, parts in pieces.items()}
+
+
+# How columns compress best: those whose values repeat with a dictionary, and floats that all differ with their bytes
+# sorted by significance.
+_REPEATED = ["group", "row", "advantage", "reward", TEXT]
+_DIFFERENT = ["log_prob", "covariance", "gaussian", "weight"]
+
+
+def _on_cpu(batch: Batch) -> Batch:
+    """The batch on the CPU, with log-probs in float32 and a mask of booleans."""
+    return replace(
+        batch,
+        log_probs=batch.log_probs.cpu().float(),
+        advantages=batch.advantages.cpu(),
+        response_mask=batch.response_mask.cpu() != 0,
+        group=batch.group.cpu(),
+        rewards=batch.rewards.cpu(),
+    )
+
+
+def _recorded_rows(group: Int[Tensor, " rows"], sizes: Int[Tensor, " rows"], step: int) -> Int[Tensor, " recorded"]:
+    """The rows of the groups that fit into a record, sorted by group.
+
+    Groups are drawn in random order, until the next one would exceed :data:`LIMIT`; the first is always taken.
+
+    Args:
+        sizes: how many valid tokens each row has.
+    """
+    tokens = torch.zeros(int(group.max()) + 1, dtype=sizes.dtype).index_add_(0, group, sizes).numpy()
+    order = np.random.default_rng(step).permutation(np.flatnonzero(tokens))
+    fitting = int((np.cumsum(tokens[order]) <= LIMIT).sum())
+    drawn = torch.from_numpy(order[: max(1, fitting)])
+    by_group = group.argsort(stable=True)
+    return by_group[torch.isin(group[by_group], drawn)]
+
+
+def _by_group(group: Int[Tensor, " rows"], rows: Int[Tensor, " recorded"]) -> list[Int[Tensor, " _"]]:
+    """Rows that are sorted by group, cut into their groups."""
+    sizes = group[rows].unique_consecutive(return_counts=True)[1]
+    return list(rows.split(sizes.tolist()))
+
+
+def _token_ids(
+    batch: Batch, rows: Int[Tensor, " recorded"], sequences: Sequence[tuple[Tensor, Tensor]]
+) -> Int[Tensor, " tokens"]:
+    """The ids of the valid tokens of some rows."""
+    valid = [batch.response_mask[row].nonzero()[:, 0] for row in rows.tolist()]
+    return torch.cat([response.cpu()[where] for where, (_, response) in zip(valid, sequences, strict=True)])
+
+
+def _prompts(
+    batch: Batch, rows: Int[Tensor, " recorded"], sequences: Sequence[tuple[Tensor, Tensor]], tokenizer: Any
+) -> dict[int, str]:
+    """The prompt of each group, as text."""
+    ids = dict(zip(batch.group[rows].tolist(), (prompt for prompt, _ in sequences), strict=True))
+    return {group: tokenizer.decode(prompt.tolist(), skip_special_tokens=True) for group, prompt in ids.items()}
+
+
+def _spelt(token_ids: Int[Tensor, " tokens"], tokenizer: Any) -> Any:
+    """The text of each token, as an arrow column that holds each text once."""
+    import pyarrow as pa
+
+    different, which = np.unique(token_ids.numpy(), return_inverse=True)
+    texts = tokenizer.batch_decode([[token] for token in different.tolist()])
+    return pa.DictionaryArray.from_arrays(pa.array(which.astype(np.int32)), pa.array(texts, pa.string()))

@@ -1,0 +1,53 @@
+"""What a rank of verl's Megatron engine holds: bfloat16, and Megatron-core's distributed optimizer.
+
+Megatron-LM's own calculation of the same is megatron/training/theoretical_memory_usage.py, which Megatron-core's
+package does not have. Its bytes for each parameter: 2 for the weight, 4 for the gradient, and 12 for the optimizer
+(a float32 copy and Adam's two moments), the last divided among data-parallel ranks.
+"""
+
+from collections.abc import Mapping
+from math import prod
+from typing import NamedTuple
+
+WEIGHT, GRADIENT, OPTIMIZER = 2, 4, 12  # bytes a parameter
+# Bytes for each token and entry of the vocabulary. Megatron's Float16Module casts logits to float32, verl divides them
+# by the temperature, and the cross entropy turns them into probabilities, all in place; the backward pass of that
+# division makes a second copy. For entropy, verl clones the logits, and subtracts their maximum in a third copy.
+TRAINING_LOGITS, ENTROPY_LOGITS, ENTROPY_COPY = 8, 8, 4
+
+
+class Parallel(NamedTuple):
+    """Tensor-, pipeline- and data-parallel sizes."""
+
+    tp: int
+    pp: int
+    dp: int
+
+
+def stage_parameters(shapes: Mapping[str, tuple[int, ...]], parallel: Parallel, stage: int) -> int:
+    """Parameters of one rank of a pipeline stage: a matrix or bias is divided among tensor-parallel ranks, a norm is
+    not. ``shapes`` are those of :func:`~cw_plugin.verl_integration.doctor.memory.models.parameter_shapes`."""
+    layers = 1 + max(int(name.split(".")[2]) for name in shapes if name.startswith("model.layers."))
+    tied = not any(name.startswith("lm_head.") for name in shapes)
+    first, last = stage == 0, stage == parallel.pp - 1
+    total = 0
+    for name, shape in shapes.items():
+        if name.startswith("model.layers."):
+            here = int(name.split(".")[2]) * parallel.pp // layers == stage
+        elif name.startswith("model.embed_tokens."):
+            here = first or (last and tied)
+        else:
+            here = last
+        if here:
+            total += prod(shape) if "norm" in name else prod(shape) // parallel.tp
+    return total
+
+
+def static(parameters: int, parallel: Parallel, optimizer_on_cpu: float = 0.0) -> dict[str, float]:
+    """Bytes of weights, gradients and optimizer of a rank that has ``parameters``."""
+    optimizer = OPTIMIZER * parameters / parallel.dp
+    return {
+        "weights": float(WEIGHT * parameters),
+        "gradients": float(GRADIENT * parameters),
+        "optimizer": optimizer * (1 - optimizer_on_cpu),
+    }

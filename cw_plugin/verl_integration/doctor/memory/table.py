@@ -1,0 +1,54 @@
+"""``cw-grpo memory``: the table, and the check before training."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from cw_plugin.errors import OptionsError
+from cw_plugin.verl_integration.compose import compose
+from cw_plugin.verl_integration.doctor.memory.estimate import GIB, ROOM, SOLD_AS
+from cw_plugin.verl_integration.doctor.resources import compare, disk, free_disk, gpus_here, memory
+
+_COLUMNS = ("weights", "gradients", "optimizer", "reference", "activations", "vLLM", "processes")
+
+
+def show(arguments: Sequence[str], gpu: int) -> int:
+    """Print what a run needs on each GPU of ``gpu`` GB, and whether it fits. Returns 1 if it does not."""
+    from cw_plugin.verl_integration.doctor.memory import estimate
+
+    if gpu not in SOLD_AS:
+        raise OptionsError(f"--gpu {gpu} is no size that is known here; use one of {', '.join(map(str, SOLD_AS))}")
+    config, size = compose(arguments), SOLD_AS[gpu]
+    needs = estimate(config, size)
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(
+        f"{config.actor_rollout_ref.model.path}, {needs.model / 1e9:.2f} billion parameters, {needs.engine} on "
+        f"{needs.gpus} GPUs of {gpu} GB ({size} GiB), calculated in GiB on each:"
+    )
+    console.print(f"{'':11}" + "".join(f"{name:>12}" for name in (*_COLUMNS, "total")))
+    for stage in needs.stages:
+        sizes = [stage.parts.get(name, 0.0) / GIB for name in _COLUMNS]
+        cells = [f"{size:12.1f}" if size else f"{'-':>12}" for size in sizes]
+        console.print(f"{stage.name:11}" + "".join(cells) + f"{stage.total / GIB:12.1f}")
+    folder = config.trainer.default_local_dir
+    free = "" if "://" in folder else f"; {free_disk(folder) / 1e9:.0f} GB are free"
+    console.print(
+        f"vLLM answers all prompts at once with {needs.vllm / GIB:.0f} GiB. Memory of a node for what is offloaded: "
+        f"{needs.host / GIB:.0f} GiB.\nA checkpoint has {needs.checkpoint / 1e9:.0f} GB, the {needs.checkpoints} of "
+        f"the run {needs.checkpoints * needs.checkpoint / 1e9:.0f} GB{free}."
+    )
+    problems = list(compare(config, needs, size, f"of {gpu} GB"))
+    for finding in problems:
+        console.print(f"{finding.what}\n      fix: {finding.fix}", markup=False)
+    if not problems:
+        console.print(f"It fits, with more than {1 - ROOM:.0%} of room.")
+    return int(any(stage.total > ROOM * size * GIB for stage in needs.stages))
+
+
+def check(arguments: Sequence[str]) -> None:
+    """Raise OptionsError with the first thing that this machine lacks for a run: memory of its GPUs, memory, disk."""
+    config = compose(arguments)
+    for asked in (memory, disk) if gpus_here() else (disk,):
+        for finding in asked(config):
+            if finding.fatal:
+                raise OptionsError(f"{finding.what}; fix: {finding.fix}")

@@ -1,0 +1,147 @@
+"""examples/trl: the quickstart as a user starts it, and the paper's recipe, composed and trained on a CPU."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from accelerate.commands.config.config_args import load_config_from_file
+from interpreter import ROOT, bash
+
+from cw_plugin.records.read import read_tokens
+from cw_plugin.reports.runs import read_run
+
+EXAMPLES = ROOT / "examples" / "trl"
+
+
+PAPER = {  # Table 5 of the paper and what its text says; examples/paper.md has the sources of the others
+    "learning_rate": 1e-6, "per_device_train_batch_size": 12, "gradient_accumulation_steps": 4, "num_generations": 12,
+    "max_prompt_length": 512, "max_completion_length": 4096, "temperature": 0.7, "warmup_steps": 0.1, "max_steps": 200,
+    "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1}, "weight_decay": 0.0,
+    "max_grad_norm": 1.0, "beta": 0.04, "loss_type": "grpo", "scale_rewards": "group", "num_iterations": 1,
+    "steps_per_generation": 4, "importance_sampling_level": "token", "top_p": 1.0, "top_k": 0, "seed": 42,
+    "cw_scope": "group", "cw_kernel": "gaussian", "cw_record_every": 7,
+}  # fmt: skip
+
+
+def test_the_recipe_composes_to_the_papers_values():
+    printed = bash("trl/paper.sh", "--cw_record_every", "7", METHOD="cw_grpo", OUT="out", DRY_RUN="1").stdout
+    ours = json.loads(printed[printed.index("{") :])
+    assert {name: ours[name] for name in PAPER} == PAPER
+    machine = load_config_from_file(str(EXAMPLES / "4_gpus.yaml"))
+    assert (machine.num_processes, machine.deepspeed_config["zero_stage"]) == (3, 2)  # the fourth generates
+    assert machine.num_processes * ours["generation_batch_size"] == 144
+    printed = bash("trl/paper.sh", RUNS_DIR="/runs", MODEL_PATH="Qwen/7B", MAX_RESPONSE="3584", DRY_RUN="1").stdout
+    other = json.loads(printed[printed.index("{") :])
+    assert (other["max_completion_length"], other["output_dir"]) == (3584, "/runs/trl/7B-cw_grpo")
+
+
+def start_with(server: str, folder: Path, code: int) -> tuple[list[str], str]:
+    """The recipe with this program for the server's command, and one that notes its arguments for accelerate's."""
+    for name, program in {"trl": server, "accelerate": f'echo "$@" >>{folder}/started'}.items():
+        (folder / name).write_text(f"#!/bin/bash\n{program}\n")
+        (folder / name).chmod(0o755)
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    path = f"{folder}{os.pathsep}{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    result = bash("trl/paper.sh", code=code, PATH=path, SERVER_PORT=str(port), MAX_RESPONSE="3584", OUT=str(folder))
+    started = folder / "started"
+    return started.read_text().splitlines() if started.exists() else [], result.stderr
+
+
+def test_training_starts_when_the_server_listens(tmp_path):
+    serve = 'echo "$@" >{0}/server; sleep 2; echo up >>{0}/started; exec python -m http.server "$5" --bind localhost'
+    started, _ = start_with(serve.format(tmp_path), tmp_path, code=0)
+    asked = (tmp_path / "server").read_text().split()
+    port = asked[asked.index("--port") + 1]
+    assert asked[0] == "vllm-serve" and asked[asked.index("--max_model_len") + 1] == "4096"
+    assert started[0] == "up" and f"--vllm_server_port {port}" in started[1]
+    with pytest.raises(ConnectionRefusedError):  # the server ends with the recipe
+        socket.create_connection(("localhost", int(port)), timeout=5)
+
+
+def test_a_server_that_ends_is_not_waited_for(tmp_path):
+    started, said = start_with("echo no GPU >&2; exit 1", tmp_path, code=1)
+    assert not started and said.splitlines() == ["no GPU", "trl vllm-serve has ended before training; see above"]
+
+
+def test_methods_differ_in_the_kernel_alone(tmp_path):
+    """What the recipe starts, by an interpreter that prints its arguments."""
+    (tmp_path / "python").write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    ours, plain = (
+        bash("trl/paper.sh", METHOD=method, OUT="out", DRY_RUN="1", PATH=path).stdout.splitlines()
+        for method in ("cw_grpo", "grpo")
+    )
+    assert [pair for pair in zip(ours, plain, strict=True) if len(set(pair)) > 1] == [("gaussian", "none")]
+    assert plain[plain.index("none") - 1] == "--cw_kernel"
+
+
+def test_a_missing_trl_is_said(tmp_path):
+    path = f"{tmp_path / 'bare' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    printed = bash("trl/quickstart_cpu.sh", code=2, PATH=path, PYTHONPATH="").stderr
+    assert "TRL is not installed for" in printed and "Traceback" not in printed
+
+
+@pytest.fixture(scope="module")
+def quickstart(tmp_path_factory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("quickstart")
+    return folder, bash("trl/quickstart_cpu.sh", STEPS="2", RUN=str(folder)).stdout
+
+
+def test_the_quickstart_trains_and_reports(quickstart):
+    folder, printed = quickstart
+    assert "] step   1  reward" in printed and "] step   2  reward" in printed
+    assert "validation: right answers" in printed and "validation: matched think tags" in printed
+    page = (folder / "report" / "report.html").read_text()
+    assert "Table 1: covariance of tokens" in page and "Policy entropy" in page
+    run = read_run(f"CW-GRPO={folder}")
+    assert list(run.series("actor/entropy").index) == [1, 2] == list(run.series("cw_grpo/sigma").index)
+    assert set(run.accuracy.index) == {0, 2}
+    assert [record.step for record in read_tokens(folder)] == [1]
+
+
+def test_the_same_command_goes_on_and_another_is_told_to_name_a_folder(quickstart):
+    """Also if the run was killed after its last checkpoint, or while it wrote one."""
+    folder, _ = quickstart
+    trained = (folder / "checkpoint-2" / "model.safetensors").read_bytes()
+    for name in ("model.safetensors", "training_args.bin"):
+        (folder / "model" / name).unlink()
+    (folder / "trainer_state.json").unlink()
+    (folder / "checkpoint-9").mkdir()
+    shutil.copytree(folder / "checkpoint-2", folder / "checkpoint-2-copy")
+    again = bash("trl/quickstart_cpu.sh", STEPS="2", RUN=str(folder)).stdout
+    assert "is at its last step, 2: nothing is left to train" in again and "] step" not in again
+    assert (folder / "model" / "model.safetensors").read_bytes() == trained
+    assert list(read_run(folder).series("actor/entropy").index) == [1, 2]
+    (folder / "train.log").write_text("the error of an earlier start\n")
+    refused = bash("trl/quickstart_cpu.sh", "--learning_rate", "1", STEPS="2", RUN=str(folder), code=1).stderr
+    assert refused.count("learning_rate=0.0001, not 1.0; give another --output_dir") == 1
+    assert "the error of an earlier start" not in refused
+
+
+@pytest.mark.slow
+def test_the_recipe_trains_on_a_cpu_in_two_processes(tmp_path, quickstart):
+    """By its overlay; the quickstart has made the problems."""
+    bash(
+        "trl/paper.sh",
+        *("--max_steps", "1", "--max_completion_length", "16", "--per_device_train_batch_size", "6"),
+        METHOD="cw_grpo",
+        OVERLAY=str(EXAMPLES / "cpu.sh"),
+        NPROC="2",
+        MODEL_PATH=str(ROOT / "examples" / "cpu" / "model"),
+        DATA_DIR=os.environ["QUICKSTART_DATA"],
+        OUT=str(tmp_path),
+    )
+    run = read_run(tmp_path)
+    assert run.metrics["cw_grpo/signal_share"][1] > 0 and run.metrics["actor/kl_loss"][1] >= 0
+    assert (tmp_path / "model" / "model.safetensors").exists()
+    (record,) = read_tokens(tmp_path)  # each process has six responses in each of four micro-batches
+    assert (record.groups, len(set(record.table["row"].to_pylist()))) == (4, 48)

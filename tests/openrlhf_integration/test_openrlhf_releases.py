@@ -1,0 +1,70 @@
+"""The tests of OpenRLHF under the newest and the oldest release that fit, and one release that does not fit.
+
+Each release lies in a folder of its own, over the packages of the environment, with what it imports besides: the real
+DeepSpeed, and the stand-in for flash-attn of examples/openrlhf/cpu.
+"""
+
+from pathlib import Path
+
+import pytest
+from interpreter import ROOT, python, run_tests
+
+from cw_plugin.openrlhf_integration.accepted_settings import TESTED
+
+
+@pytest.fixture
+def path(packages):
+    def folders(version: str) -> tuple[Path, ...]:
+        # OpenRLHF's wheels hold Python alone, and name one version of it.
+        release = packages(f"openrlhf=={version}", "--only-binary=:all:", "--python-version=3.11")
+        needs = packages("deepspeed==0.19.6", "hjson", "py-cpuinfo", "pylatexenc", DS_BUILD_OPS="0")
+        return (release, needs, ROOT / "examples" / "openrlhf" / "cpu")
+
+    return folders
+
+
+@pytest.mark.parametrize("version", [pytest.param(TESTED[0], marks=pytest.mark.slow), TESTED[1]])
+def test_a_release_of_openrlhf_passes_the_tests(version, path):
+    run_tests("openrlhf_integration/test_openrlhf.py", path=path(version), HF_HUB_OFFLINE="1")
+
+
+@pytest.mark.slow
+def test_a_release_of_another_shape_is_refused(path):
+    code = """
+from cw_plugin import openrlhf_integration
+openrlhf_integration.install()
+import openrlhf.trainer.ppo_utils.experience_maker
+"""
+    result = python("-c", code, path=path("0.8.11"))
+    assert result.returncode == 1
+    assert result.stderr.strip().splitlines()[-1] == (
+        "cw_plugin.errors.HostError: this OpenRLHF does not fit, because RemoteExperienceMaker has no "
+        f"compute_advantages_and_returns(self, experiences); install openrlhf {TESTED[0]} to {TESTED[1]}"
+    )
+
+
+def test_the_launcher_refuses_an_unknown_option_before_anything_starts(path):
+    result = python("-m", "cw_plugin.openrlhf_integration", path=path(TESTED[1]), CW_GRPO_KERNAL="none")
+    assert result.returncode == 1 and result.stderr.startswith("cw_grpo: kernal is not an option")
+
+
+@pytest.mark.slow
+def test_the_launcher_fails_if_rays_workers_have_no_hook(path):
+    """A Ray of its own, in which another hook stands in the place of ours."""
+    code = """
+import sys
+from cw_plugin.openrlhf_integration import program
+program.HOOK = "os.getpid"
+sys.argv[1:] = "--algo.advantage.estimator group_norm --algo.kl.init_coef 0 --reward.remote_url none.py".split()
+sys.argv += "--rollout.n_samples_per_prompt 8 --actor.num_gpus_per_node 1".split()
+program.main()
+"""
+    result = python("-c", code, path=path(TESTED[1]))
+    assert result.returncode == 1
+    assert "cw_grpo: Ray's workers did not run os.getpid, so they would train plain GRPO" in result.stderr
+
+
+def test_an_environment_without_openrlhf_is_refused():
+    result = python("-m", "cw_plugin.openrlhf_integration")
+    assert result.returncode == 1 and "has no openrlhf; install openrlhf 0" in result.stderr
+    assert len(result.stderr.splitlines()) == 1

@@ -1,0 +1,115 @@
+"""OpenRLHF's train_ppo_ray from start to end on a CPU: Ray, DeepSpeed in two processes, a vLLM engine.
+
+Its environment is that of examples/openrlhf/quickstart_cpu.sh.
+"""
+
+import os
+import shutil
+import subprocess
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+import torch
+from interpreter import ROOT, wait_until
+from reference import grpo_advantages, reference_advantages
+from witnesses import end, saved
+
+CPU = ROOT / "examples" / "openrlhf" / "cpu"
+SAMPLES = 8
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(scope="module")
+def path(request) -> str:
+    """PATH with an environment of its own, OPENRLHF_VENV or one in pytest's cache; the problems are made there."""
+    venv = os.environ.get("OPENRLHF_VENV") or request.config.cache.mkdir("openrlhf") / "venv"
+    subprocess.run(["bash", CPU / "install.sh", venv], check=True, timeout=1200)
+    path = f"{venv}/bin{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(["bash", ROOT / "examples" / "cpu" / "data.sh"], env={**os.environ, "PATH": path}, check=True)
+    return path
+
+
+def start(path: str, folder: Path, *flags: str) -> subprocess.Popen[str]:
+    """Three prompts with eight responses each are 24 rows in six experiences, three for each of two actors."""
+    (folder / "probe").mkdir(parents=True, exist_ok=True)
+    settings = f"""
+--actor.model_name_or_path {ROOT}/examples/cpu/model --actor.num_nodes 1 --actor.num_gpus_per_node 2
+--actor.adam.lr 1e-3 --actor.lr_warmup_ratio 0 --algo.advantage.estimator group_norm --algo.kl.init_coef 0
+--ckpt.output_dir {folder} --ckpt.path {folder}/checkpoints --logger.tensorboard_dir {folder}/tensorboard
+--data.prompt_dataset {os.environ["QUICKSTART_DATA"]}/open_rs/train.parquet --data.input_key prompt
+--data.label_key reward_model --data.max_len 256 --data.max_samples 15 --data.apply_chat_template
+--reward.remote_url {ROOT}/cw_plugin/rewards/openrlhf.py --rollout.batch_size 3
+--rollout.n_samples_per_prompt {SAMPLES} --rollout.micro_batch_size 4 --rollout.max_new_tokens 64
+--train.batch_size 24 --train.micro_batch_size 4 --train.async_enable --ds.attn_implementation sdpa
+--vllm.num_engines 1 --vllm.gpu_memory_utilization 0.3 --vllm.enforce_eager
+"""
+    return subprocess.Popen(
+        [shutil.which("python", path=path), "-m", "openrlhf_probe", *settings.split(), *flags],
+        env={
+            **os.environ,
+            "PATH": path,
+            "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests" / "tools", CPU))),
+            "PROBE": str(folder / "probe"),
+            "HF_HUB_OFFLINE": "1",
+            "CW_GRPO_RECORD_EVERY": "1",
+        },
+        stdout=(folder / "log").open("a"),
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        text=True,
+    )
+
+
+def check_weights(folder: Path) -> int:
+    """Every row at PolicyLoss carries the weights of its whole prompt group.
+
+    Returns:
+        How many prompt groups two actors held.
+    """
+    of_row, actors = {}, defaultdict(set)
+    for step, (_, rows) in enumerate(saved(folder, "maker")):
+        prompts = [row["prompt"] for row in rows]
+        assert set(Counter(prompts).values()) == {SAMPLES}
+        advantages = grpo_advantages([row["reward"] for row in rows], prompts, 1e-9)
+        log_probs, masks = ([row[name] for row in rows] for name in ("log_probs", "mask"))
+        weighted, _ = reference_advantages(log_probs, advantages, masks, prompts)
+        for row, expected in zip(rows, weighted, strict=True):
+            assert row["advantages"].tolist() == pytest.approx(expected, abs=2e-6, rel=0)
+            valid = row["mask"].bool()
+            of_row[row["log_probs"][valid].numpy().tobytes()] = step, row["prompt"], row["advantages"][valid]
+    losses = saved(folder, "loss")
+    assert losses and len({process for process, _ in losses}) >= 2
+    for process, rows in losses:
+        for row in rows:
+            valid = row["mask"].bool()
+            step, prompt, advantages = of_row[row["old"][valid].numpy().tobytes()]
+            # Of two equal responses to a prompt one is found for both; their last bits may differ.
+            assert torch.allclose(row["advantages"][valid], advantages, atol=1e-6, rtol=0)
+            actors[step, prompt].add(process)
+    return sum(len(processes) > 1 for processes in actors.values())
+
+
+def test_two_actors_train_asynchronously_and_a_killed_run_goes_on(path, tmp_path):
+    first = start(path, tmp_path, "--ckpt.save_steps", "1")
+    latest = tmp_path / "checkpoints" / "_actor" / "latest"
+    try:
+        wait_until(lambda: latest.exists() and latest.read_text() >= "global_step2", tmp_path / "log", first, 900)
+    finally:
+        end(first)
+    reached = int(latest.read_text().removeprefix("global_step"))
+    assert 2 <= reached < 5
+    for file in (tmp_path / "probe").glob("*"):  # of a step that the checkpoint may not have
+        file.unlink()
+
+    second = start(path, tmp_path, "--ckpt.save_steps", "1", "--ckpt.load_enable")
+    try:
+        assert second.wait(timeout=900) == 0, (tmp_path / "log").read_text()[-5000:]
+    finally:
+        end(second)
+    assert len(saved(tmp_path, "maker")) == 5 - reached
+    assert check_weights(tmp_path) > 0
+    records = {file.name for file in (tmp_path / "tokens").glob("*.parquet")}
+    assert {f"step_{step:06d}.parquet" for step in range(1, 6)} <= records
+    assert (tmp_path / "log").read_text().count("cw_grpo: this run trains on reweighted advantages") == 2

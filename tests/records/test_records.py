@@ -1,0 +1,117 @@
+"""Token records, against tokens written out one by one."""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import random_batches
+import torch
+from pretend_device import Pretend, on_device
+from reference import reference_advantages
+from token_records import files_in
+from transformers import AutoTokenizer
+
+from cw_plugin.records import write
+from cw_plugin.records.read import TokenRecord, read_tokens
+from cw_plugin.records.write import Batch
+
+TOKENIZER = AutoTokenizer.from_pretrained(Path(__file__).parents[2] / "examples" / "cpu" / "model")
+
+
+def random_batch(seed: int, groups: int = 4) -> Batch:
+    """Groups of six, their rows scattered; masks with holes; what stands off the mask does not matter."""
+    log_probs, advantages, mask, group = random_batches.random_batch(seed, groups, width=60, holes=0.3)
+    log_probs[~mask] = float("nan")
+    g = torch.Generator().manual_seed(seed)
+    prompts = [torch.tensor(TOKENIZER.encode(f"{number}+1=")) for number in group.tolist()]
+    responses = torch.randint(0, len(TOKENIZER), mask.shape, generator=g)
+
+    def sequences(chosen: Sequence[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return [(prompts[row], responses[row]) for row in chosen]
+
+    return Batch(log_probs, advantages, mask, group, torch.rand(len(mask), generator=g), sequences)
+
+
+def recorded(folder: Path, batch: Batch, step: int, scope: str = "group", kernel: str = "gaussian") -> TokenRecord:
+    files_in(folder, scope, kernel).write(step, batch, TOKENIZER)
+    (record,) = read_tokens(folder)
+    return record
+
+
+def expected(batch: Batch, scope: str = "group") -> dict[tuple[int, int], tuple[float, float, float]]:
+    """(row, position) -> c, w and w~ in float64."""
+    number = batch.group if scope == "group" else torch.zeros_like(batch.group)
+    _, groups = reference_advantages(batch.log_probs, batch.advantages, batch.response_mask, number)
+    columns = ("places", "c", "w", "weights")
+    tokens = (zip(*(of_group[name] for name in columns), strict=True) for of_group in groups.values())
+    return {place: values for place, *values in itertools.chain.from_iterable(tokens)}
+
+
+@pytest.mark.parametrize(("scope", "kernel"), [("group", "gaussian"), ("batch", "none")])
+def test_a_record_holds_every_token_with_what_the_weights_did(tmp_path, scope, kernel):
+    batch = random_batch(1)
+    record = recorded(tmp_path, batch, 7, scope, kernel)
+    assert (record.step, record.scope, record.kernel) == (7, scope, kernel)
+    assert (record.groups, record.tokens) == (4, int(batch.response_mask.sum()))
+    assert record.prompts == {group: f"{group}+1=" for group in range(4)}
+    rows, tokens = record.table.to_pylist(), expected(batch, scope)
+    order = [(row["group"], row["row"], row["position"]) for row in rows]
+    assert len(rows) == len(tokens) and order == sorted(order)
+    for row in rows:
+        i, t = row["row"], row["position"]
+        c, w, weight = tokens[i, t]
+        assert row["group"] == batch.group[i] and row["token_id"] == batch.sequences([i])[0][1][t]
+        assert row["text"] == TOKENIZER.decode([row["token_id"]])
+        assert row["log_prob"] == batch.log_probs[i, t] and row["advantage"] == batch.advantages[i]
+        assert row["reward"] == batch.rewards[i]
+        assert row["covariance"] == pytest.approx(c, rel=1e-4, abs=1e-5)
+        assert row["gaussian"] == pytest.approx(w, abs=1e-4)
+        assert row["weight"] == pytest.approx(weight if kernel == "gaussian" else 1, abs=1e-3)
+
+
+@pytest.mark.parametrize("scope", ["group", "batch"])
+def test_a_record_from_a_device_is_that_of_the_cpu(tmp_path, scope):
+    batch = random_batch(2)
+    expected = recorded(tmp_path / "cpu", batch, 1, scope)
+    with Pretend():
+        tensors = [batch.log_probs, batch.advantages, batch.response_mask, batch.group, batch.rewards]
+        there = Batch(*on_device(tensors), lambda rows: on_device(batch.sequences(rows)))
+        found = recorded(tmp_path / "device", there, 1, scope)
+    assert found.table == expected.table and found.prompts == expected.prompts
+
+
+def test_of_a_large_batch_whole_groups_are_drawn(tmp_path, monkeypatch):
+    batch = random_batch(3, groups=20)
+    sizes = {g: int(batch.response_mask[batch.group == g].sum()) for g in range(20)}
+    monkeypatch.setattr(write, "LIMIT", 1500)
+    drawn = []
+    for step in range(1, 30):
+        record = recorded(tmp_path / str(step), batch, step)
+        held = dict(zip(*np.unique(record.table["group"].to_numpy(), return_counts=True), strict=True))
+        assert held == {group: sizes[group] for group in held}  # none is cut
+        assert 1500 - max(sizes.values()) < record.table.num_rows <= 1500
+        assert (record.groups, record.tokens) == (20, sum(sizes.values()))
+        assert set(record.prompts) == set(held)
+        drawn.append(frozenset(held))
+    assert len(set(drawn)) > 10 and frozenset.union(*drawn) == set(range(20))
+    record, tokens = recorded(tmp_path / "batch", batch, 1, "batch"), expected(batch, "batch")
+    assert record.table.num_rows < len(tokens)  # what is left out still counts in the weights
+    for row in record.table.to_pylist():
+        c, w, weight = tokens[row["row"], row["position"]]
+        assert (row["covariance"], row["gaussian"]) == pytest.approx((c, w), rel=1e-4, abs=1e-4)
+        assert row["weight"] == pytest.approx(weight, abs=1e-3)
+    monkeypatch.setattr(write, "LIMIT", 5)
+    record = recorded(tmp_path / "one", batch, 1)
+    assert len(set(record.table["group"].to_pylist())) == 1
+
+
+def test_a_record_that_fails_is_said_in_the_log(tmp_path, caplog):
+    (tmp_path / "tokens").write_text("a file in the place of the folder")
+    files = files_in(tmp_path)
+    files.write(3, random_batch(0), TOKENIZER)
+    assert "tokens/step_000003.parquet cannot be written" in caplog.text and "Traceback" not in caplog.text
+    files = files_in(tmp_path / "broken")
+    files.write(1, random_batch(0), object())
+    assert "has no attribute 'batch_decode'" in caplog.text and not list(tmp_path.rglob("*.parquet"))

@@ -1,0 +1,130 @@
+"""SkyRL's own program from start to end on a CPU: Ray, two FSDP2 workers, a vLLM server behind its router.
+
+Its environment is that of examples/skyrl/quickstart_cpu.sh.
+"""
+
+import os
+import shutil
+import subprocess
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+from interpreter import ROOT, wait_until
+from reference import grpo_advantages, reference_advantages
+from witnesses import end, saved
+
+from cw_plugin.reports.runs import ENTROPY, NORM, REWARD, read_run
+
+CPU = ROOT / "examples" / "skyrl" / "cpu"
+STEPS, SAMPLES, MINI_BATCHES = 5, 4, 2
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(scope="module")
+def path(request) -> str:
+    """PATH with an environment of its own, SKYRL_VENV or one in pytest's cache; the problems are made there."""
+    venv = os.environ.get("SKYRL_VENV") or request.config.cache.mkdir("skyrl") / "venv"
+    subprocess.run(["bash", CPU / "install.sh", venv], check=True, timeout=1200)
+    path = f"{venv}/bin{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(["bash", ROOT / "examples" / "cpu" / "data.sh"], env={**os.environ, "PATH": path}, check=True)
+    return path
+
+
+def start(path: str, folder: Path) -> subprocess.Popen[str]:
+    """Six prompts with four responses each are 24 rows: two mini-batches of twelve, of which each worker gets six. So
+    one prompt of each mini-batch is shared by both workers."""
+    (folder / "probe").mkdir(parents=True, exist_ok=True)
+    settings = f"""
+trainer.override_entrypoint=skyrl_probe trainer.strategy=fsdp trainer.policy.model.path={ROOT}/examples/cpu/model
+trainer.algorithm.advantage_estimator=grpo trainer.algorithm.loss_reduction=sequence_mean
+trainer.algorithm.use_kl_loss=false trainer.policy.optimizer_config.lr=1e-3 trainer.flash_attn=false
+trainer.remove_microbatch_padding=false trainer.enable_ray_gpu_monitor=false trainer.print_example_interval=0
+trainer.placement.colocate_all=false trainer.placement.policy_num_gpus_per_node=2
+trainer.train_batch_size=6 trainer.policy_mini_batch_size={6 // MINI_BATCHES}
+trainer.micro_train_batch_size_per_gpu=3 trainer.micro_forward_batch_size_per_gpu=6
+trainer.max_training_steps={STEPS} trainer.eval_interval=-1 trainer.eval_before_train=false
+trainer.ckpt_interval=1 trainer.max_ckpts_to_keep=2 trainer.max_prompt_length=192 trainer.logger=tensorboard
+trainer.export_path={folder} trainer.ckpt_path={folder}/checkpoints trainer.log_path={folder}/infra
+data.train_data=['{os.environ["QUICKSTART_DATA"]}/open_rs/train.parquet'] data.dataloader.num_workers=0
+environment.env_class=cw_grpo generator.batched=true generator.n_samples_per_prompt={SAMPLES}
+generator.sampling_params.max_generate_length=64
+generator.inference_engine.num_engines=1 generator.inference_engine.distributed_executor_backend=mp
+generator.inference_engine.enforce_eager=true generator.inference_engine.enable_ray_prometheus_stats=false
+generator.inference_engine.max_num_seqs=32 generator.inference_engine.max_num_batched_tokens=2048
+"""
+    return subprocess.Popen(
+        [shutil.which("python", path=path), "-m", "skyrl.train.entrypoints.main_base", *settings.split()],
+        env={
+            **os.environ,
+            "PATH": path,
+            "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests" / "tools", CPU))),
+            "PROBE": str(folder / "probe"),
+            "TENSORBOARD_DIR": str(folder / "tensorboard"),
+            "SKYRL_CPU_GPUS": "3",
+            "HF_HUB_OFFLINE": "1",
+            "CW_GRPO_RECORD_EVERY": "1",
+        },
+        stdout=(folder / "log").open("a"),
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        text=True,
+    )
+
+
+def check_weights(folder: Path) -> int:
+    """Every row that a worker trains on carries the weights of its whole prompt group, computed anew from the rewards.
+
+    Returns:
+        How many prompt groups two workers shared.
+    """
+    of_row, workers = {}, defaultdict(set)
+    for step, (_, rows) in enumerate(saved(folder, "trainer")):
+        prompts = [row["prompt"] for row in rows]
+        assert set(Counter(prompts).values()) == {SAMPLES}
+        advantages = grpo_advantages([row["reward"] for row in rows], prompts)
+        log_probs, masks = ([row[name] for row in rows] for name in ("log_probs", "mask"))
+        weighted, _ = reference_advantages(log_probs, advantages, masks, prompts)
+        for row, expected in zip(rows, weighted, strict=True):
+            # SkyRL's sequence_mean: over the tokens of a response, then over the responses of a mini-batch.
+            scale = float(row["mask"].sum()) * len(rows) / MINI_BATCHES
+            key = step, row["ids"].numpy().tobytes(), row["log_probs"].numpy().tobytes()
+            of_row[key[1:]] = step, row["prompt"], [value / scale for value in expected]
+    trained = saved(folder, "worker")
+    assert trained and len({process for process, _ in trained}) == 2
+    for process, rows in trained:
+        for row in rows:
+            step, prompt, expected = of_row[row["ids"].numpy().tobytes(), row["log_probs"].numpy().tobytes()]
+            assert (row["advantages"] * row["mask"]).tolist() == pytest.approx(expected, abs=1e-7, rel=1e-5)
+            workers[step, prompt].add(process)
+    assert sum(len(rows) for _, rows in trained) == sum(len(rows) for _, rows in saved(folder, "trainer"))
+    return sum(len(processes) > 1 for processes in workers.values())
+
+
+def test_two_workers_train_and_a_killed_run_goes_on(path, tmp_path):
+    first = start(path, tmp_path)
+    latest = tmp_path / "checkpoints" / "latest_ckpt_global_step.txt"
+    try:
+        wait_until(lambda: latest.exists() and int(latest.read_text() or 0) >= 2, tmp_path / "log", first, 900)
+    finally:
+        end(first)
+    reached = int(latest.read_text())
+    assert 2 <= reached < STEPS
+    for file in (tmp_path / "probe").glob("*"):  # of a step that the checkpoint may not have
+        file.unlink()
+
+    second = start(path, tmp_path)
+    try:
+        assert second.wait(timeout=900) == 0, (tmp_path / "log").read_text()[-5000:]
+    finally:
+        end(second)
+    assert len(saved(tmp_path, "trainer")) == STEPS - reached
+    assert check_weights(tmp_path) > 0
+    records = {file.name for file in (tmp_path / "tokens").glob("*.parquet")}
+    assert {f"step_{step:06d}.parquet" for step in range(1, STEPS + 1)} <= records
+    assert (tmp_path / "log").read_text().count("cw_grpo: this run trains on reweighted advantages") == 2
+    run = read_run(tmp_path)
+    for metric in (REWARD, ENTROPY, NORM, "cw_grpo/sigma"):
+        # SkyRL logs a step after its checkpoint, so the kill may have lost the metrics of that step alone.
+        assert {*run.series(metric).index, reached} == set(range(1, STEPS + 1)), metric

@@ -1,0 +1,69 @@
+"""Rows that several real processes hold, against one process that holds them all."""
+
+import pytest
+import torch
+from interpreter import ROOT, python
+from process_group import CASES, FAULTS, RESPONSES, WIDTH, of_process, put, whole_batch
+
+from cw_plugin.errors import CWGRPOError
+from cw_plugin.weights import reweight
+
+
+def in_one_process(rows: int, scope: str, fault: str = ""):
+    """The weighted advantages and the statistics of all rows, or the error."""
+    batch = whole_batch(rows)
+    put(fault, batch)
+    group = torch.arange(rows) // RESPONSES if scope == "group" else None
+    try:
+        return reweight(*batch, group)
+    except CWGRPOError as error:
+        return type(error).__name__, str(error)
+
+
+def check_records(records, rank: int, rows: int, processes: int, own_groups: bool) -> None:
+    """The first process writes the rows of all. If they have more tokens than a record, and each process holds whole
+    groups, it writes its own."""
+    if rank > 0:
+        assert records == [None, None]
+        return
+    log_probs, _, mask = whole_batch(rows * processes)
+    of_all = [rows * processes, rows if own_groups else rows * processes]
+    for record, recorded_rows in zip(records, of_all, strict=True):
+        found_log_probs, found_mask, group, rewards, sequences, groups, tokens = record
+        valid = mask[:recorded_rows]
+        assert torch.equal(found_mask != 0, valid)
+        assert torch.equal(found_log_probs[valid], log_probs[:recorded_rows][valid])
+        assert torch.equal(group, torch.arange(recorded_rows) // RESPONSES)
+        assert torch.equal(rewards, torch.arange(float(recorded_rows)))
+        for row, (prompt, width) in enumerate(sequences):
+            assert prompt == [row] * (row // rows + 1) and width == WIDTH
+        of_batch = (rows * processes // RESPONSES, mask.sum())
+        assert (groups, tokens) == (of_batch if recorded_rows < rows * processes else (None, None))
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_processes_weigh_as_one_and_fail_together(tmp_path, processes):
+    """Whatever fails in one of them: none waits for one that has stopped, and all say the same."""
+    arguments = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes)
+    environment = {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    result = python(*arguments, ROOT / "tests" / "tools" / "process_group.py", tmp_path, timeout=200, **environment)
+    assert result.returncode == 0, result.stderr[-4000:]
+    found = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(processes)]
+    for case, (rows, scope) in CASES.items():
+        weighted, statistics = in_one_process(rows * processes, scope)
+        for device in (False, True):
+            for rank in range(processes):
+                of_rank, of_all, records = found[rank][case, "", device]
+                assert torch.equal(of_rank, of_process(weighted, rank, rows)), (case, rank)
+                assert vars(of_all) == pytest.approx(vars(statistics), rel=1e-6)
+                check_records(records, rank, rows, processes, own_groups=case == "whole groups")
+            for fault in FAULTS:
+                said = {found[rank][case, fault, device] for rank in range(processes)}
+                assert len(said) == 1, (case, fault, said)
+                ((error, message),) = said
+                if fault == "kernel":
+                    assert error == "OptionsError" and "raised ValueError: not on this node; mend it" in message
+                elif fault == "no memory":
+                    assert message == f"process {processes - 1} failed with MemoryError: for 8 GiB"
+                else:
+                    assert (error, message) == in_one_process(rows * processes, scope, fault), (case, fault)

@@ -1,0 +1,148 @@
+"""Starts main_ppo for the end-to-end tests, and computes once more what a run should have done."""
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from interpreter import ROOT, wait_until
+from reference import grpo_advantages, reference_advantages
+
+from cw_plugin.weights import CovarianceStatistics
+
+MODEL = ROOT / "examples" / "cpu" / "model"
+BIN = Path(sys.prefix) / "bin"
+
+PARTS = sorted((ROOT / "patches").glob("*.patch"))
+SITE_PACKAGES = Path(importlib.util.find_spec("verl").origin).parent.parent  # verl's wheel brings its own tests, too
+
+# Smaller than the quickstart's own batch, and no validation.
+SMALLER = ("trainer.val_before_train=False", "trainer.test_freq=-1", "actor_rollout_ref.rollout.n=4")
+
+
+def environment(out: Path, **more: str) -> dict[str, str]:
+    """For a run in ``out``: with this environment's programs, and e2e_probe.py in each of verl's processes."""
+    probe = {"PYTHONPATH": str(ROOT / "tests" / "tools"), "VERL_USE_EXTERNAL_MODULES": "e2e_probe"}
+    path = {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "VENV": sys.prefix}
+    return {**os.environ, **path, **probe, "E2E_PROBE_DIR": str(out / "probe"), **more}
+
+
+def copy_verl(folder: Path, *parts: Path, include: tuple[str, ...] = ("verl/*", "tests/*")) -> Path:
+    """A copy of verl and of its tests of the trainer, with the parts applied. The wheel lacks docs and examples."""
+    for name in ("verl", "tests/trainer"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(SITE_PACKAGES / name, folder / name, ignore=ignored, dirs_exist_ok=True)
+    shutil.copy(SITE_PACKAGES / "tests" / "__init__.py", folder / "tests")
+    for part in parts:
+        subprocess.run(["git", "apply", *(f"--include={pattern}" for pattern in include), part], cwd=folder, check=True)
+    return folder
+
+
+def quickstart(run: Path, *overrides: str, size: tuple[str, ...] = SMALLER, **env: str) -> subprocess.Popen:
+    run.mkdir(parents=True, exist_ok=True)
+    with open(run / "stdout", "a") as stdout:
+        return subprocess.Popen(
+            ["bash", "examples/quickstart_cpu.sh", *size, *overrides],
+            cwd=ROOT,
+            env=environment(run, RUN=str(run), **env),
+            stdout=stdout,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+        )
+
+
+def training_steps(metrics: Path) -> list[dict[str, Any]]:
+    """The metrics of the training steps in a file of verl's logger "file"."""
+    records = [json.loads(line) for line in metrics.read_text().splitlines()]
+    return [record for record in records if "training/global_step" in record["data"]]
+
+
+def finish(run: Path, process: subprocess.Popen) -> list[dict[str, Any]]:
+    """Wait for the quickstart's run, and return the metrics of its training steps."""
+    code = process.wait(timeout=600)
+    assert code == 0, (run / "stdout").read_text()[-6000:]
+    return training_steps(run / "metrics.jsonl")
+
+
+def saved_step(checkpoints: Path) -> int:
+    tracker = checkpoints / "latest_checkpointed_iteration.txt"
+    return int(tracker.read_text()) if tracker.exists() else 0
+
+
+def batches(run: Path) -> list[dict[str, Any]]:
+    """What the estimator saw and returned in each step."""
+    return [torch.load(path, weights_only=False) for path in sorted((run / "probe").glob("*.pt"))]
+
+
+def grpo_column(batch: dict[str, Any]) -> list[float]:
+    return grpo_advantages(batch["token_level_rewards"].double().sum(-1).tolist(), batch["uids"])
+
+
+def assert_right(run: Path) -> None:
+    """Every step was trained on the weights of the reference, and there was something to reweight."""
+    reweighted = 0
+    for batch in batches(run):
+        column, mask = grpo_column(batch), batch["response_mask"]
+        rows, _ = reference_advantages(batch["old_log_probs"], column, mask, batch["uids"])
+        expected = torch.tensor(rows, dtype=torch.float64)
+        torch.testing.assert_close(batch["advantages"].double(), expected, rtol=1e-4, atol=1e-4)
+        reweighted += ((torch.tensor(column)[:, None] - expected).abs() > 0.01)[mask.bool()].sum().item()
+    assert reweighted > 100
+
+
+def assert_same_first_step(one: Path, other: Path) -> list[int]:
+    """The rollouts of step 1 are the same. Rows are matched by their log-probs; equal responses are interchangeable."""
+    before, after = batches(one)[0], batches(other)[0]
+    assert len(before["uids"]) == len(after["uids"])
+    x, y = before["old_log_probs"] * before["response_mask"], after["old_log_probs"] * after["response_mask"]
+    distance = torch.cdist(x.double(), y.double(), p=float("inf"))
+    match = distance.argmin(1)
+    assert distance.amin(1).max() < 1e-4 and distance.amin(0).max() < 1e-4
+    torch.testing.assert_close(after["advantages"][match], before["advantages"], rtol=1e-3, atol=1e-3)
+    return match.tolist()
+
+
+def assert_logged(records: list[dict[str, Any]]) -> None:
+    names = {f"cw_grpo/{name}" for name in (*CovarianceStatistics.__dataclass_fields__, "seconds")}
+    for data in (record["data"] for record in records):
+        assert {name for name in data if name.startswith("cw_grpo/")} == names
+        assert 0 < data["cw_grpo/effective_sample_share"] <= 1
+        assert data["cw_grpo/covariance_min"] <= 0 <= data["cw_grpo/covariance_max"]
+
+
+def trainer_processes(run: Path) -> list[psutil.Process]:
+    """The processes that a run has started."""
+    of_run = str(run / "probe")
+    return [p for p in psutil.process_iter(["environ"]) if (p.info["environ"] or {}).get("E2E_PROBE_DIR") == of_run]
+
+
+@contextmanager
+def cluster(*arguments: str, **env: str) -> Iterator[tuple[str, str]]:
+    """A Ray cluster that somebody else has started: its address, and its RAY_TMPDIR."""
+    with tempfile.TemporaryDirectory(prefix="ray") as folder:
+        command = [BIN / "ray", "start", "--head", "--block", "--port=0", "--include-dashboard=false"]
+        with open(Path(folder) / "stdout", "w+") as stdout:
+            process = subprocess.Popen(
+                [*command, "--disable-usage-stats", *arguments],
+                env=os.environ | {"RAY_TMPDIR": folder} | env,
+                stdout=stdout,
+                stderr=stdout,
+            )
+            try:
+                address = Path(folder) / "ray" / "ray_current_cluster"
+                wait_until(address.exists, Path(stdout.name), process, 500)
+                yield address.read_text(), folder
+            finally:
+                process.terminate()
+                process.wait(timeout=60)

@@ -1,0 +1,64 @@
+"""Starts Python, the scripts and the command, in this environment or with another release; and waits."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner, Result
+
+from cw_plugin.cli import app
+
+ROOT = Path(__file__).parents[2]
+
+
+def python(
+    *arguments: object, path: tuple[Path, ...] = (), cwd: Path = ROOT, timeout: float = 300, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """What Python prints with these arguments. It imports from ``path``, then from this repository and its tests."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("VERL_")}
+    folders = [*path, ROOT, ROOT / "tests" / "tools", inherited.get("PYTHONPATH", "")]
+    inherited["PYTHONPATH"] = os.pathsep.join(map(str, folders))
+    command = [sys.executable, *map(str, arguments)]
+    env = inherited | environment
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout)
+
+
+def run_tests(*tests: str, path: tuple[Path, ...], timeout: float = 550, **environment: str) -> None:
+    """These tests of this repository pass with the packages of ``path`` over those of the environment."""
+    arguments = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+    result = python(*arguments, path=path, cwd=ROOT / "tests", timeout=timeout, **environment)
+    assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
+    assert re.search(r"\d+ passed", result.stdout)
+
+
+def cli(*words: object, **environment: str) -> Result:
+    """What ``cw-grpo`` says, in this process."""
+    return CliRunner().invoke(app, list(map(str, words)), env=environment)
+
+
+def wait_until(
+    happened: Callable[[], Any], said: str | Path, process: Any = None, seconds: float = 60, pause: float = 0.05
+) -> None:
+    """Wait until it has happened. If the process ends first, or time is over, fail with the text, or a log's end."""
+    deadline = time.monotonic() + seconds
+    while not happened():
+        lives = process is None or process.poll() is None
+        assert lives and time.monotonic() < deadline, said if isinstance(said, str) else said.read_text()[-6000:]
+        time.sleep(pause)
+
+
+def bash(
+    script: str, *arguments: object, code: int = 0, cwd: Path = ROOT, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """What a script of examples/ prints, started with this environment's programs. It has to end with ``code``."""
+    path = f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    env = os.environ | {"PATH": path, "HF_HUB_OFFLINE": "1"} | environment
+    command = ["bash", ROOT / "examples" / script, *arguments]
+    result = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=800)
+    assert result.returncode == code, result.stdout[-3000:] + result.stderr[-3000:]
+    return result

@@ -1,0 +1,122 @@
+"""One process of several, joined by gloo, for test_accelerate_batches.py.
+
+Its trainer has what our code asks of those of TRL and ms-swift. Each case is computed on the CPU, and on a device that
+accepts no tensor of the CPU in its messages.
+
+    python -m torch.distributed.run --nproc_per_node N process_group.py FOLDER
+"""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import pretend_device
+import pytest
+import torch
+from accelerate import Accelerator
+from pretend_device import Pretend, back, on_device
+from random_batches import random_batch
+
+from cw_plugin import accelerate_batches
+from cw_plugin.errors import CWGRPOError
+from cw_plugin.options import Options
+from cw_plugin.records.write import LIMIT
+
+RESPONSES = 4  # to a prompt
+WIDTH, PADDING = 20, 2
+CASES = {  # rows of each process, scope
+    "whole groups": (8, "group"),
+    "groups across processes": (6, "group"),
+    "scope batch": (8, "batch"),
+}
+FAULTS = ("NaN in two processes", "NaN and infinity", "too large", "kernel", "no memory")
+
+
+def whole_batch(rows: int) -> list[torch.Tensor]:
+    """Log-probs, advantages and mask of ``rows`` rows, whose last columns are padding."""
+    log_probs, advantages, mask, _ = random_batch(30, groups=1, responses=rows, width=WIDTH)
+    mask[:, -PADDING:] = False
+    return [log_probs, advantages, mask]
+
+
+def of_process(values: torch.Tensor, rank: int, rows: int) -> torch.Tensor:
+    """The rows of a process, which has padded them less than the first."""
+    part = values[rank * rows : (rank + 1) * rows]
+    return part if values.ndim == 1 else part[:, : WIDTH - rank]
+
+
+def fails_in_the_last_process(z: torch.Tensor) -> torch.Tensor:
+    if torch.distributed.get_rank() == torch.distributed.get_world_size() - 1:
+        raise ValueError("not on this node")
+    return torch.ones(len(z))
+
+
+def put(fault: str, batch: list[torch.Tensor]) -> None:
+    """A fault into rows of the first process and of the last, or into all."""
+    log_probs, advantages, mask = batch
+    mask[[1, -2], 0] = True
+    if fault == "NaN in two processes":
+        log_probs[[1, -2], 0] = float("nan")
+    if fault == "NaN and infinity":
+        log_probs[-2, 0], advantages[1] = float("-inf"), float("nan")
+    if fault == "too large":
+        advantages.copy_(3.4e38 * advantages.sign())
+
+
+def compute(accelerator: Accelerator, rows: int, scope: Any, fault: str, device: bool) -> Any:
+    """What this process gets: its rows and the statistics, or the error."""
+    rank, batch = accelerator.process_index, whole_batch(rows * accelerator.num_processes)
+    put(fault, batch)
+    kernel = "process_group:fails_in_the_last_process" if fault == "kernel" else "gaussian"
+    options = Options(scope, kernel)
+    trainer = SimpleNamespace(accelerator=accelerator, num_generations=RESPONSES, _cw_options=options)
+    mine = [of_process(values, rank, rows) for values in batch]
+    with pytest.MonkeyPatch.context() as patch:
+        if fault == "no memory" and rank == accelerator.num_processes - 1:
+            patch.setattr(accelerate_batches, "reweight_and_sum", Mock(side_effect=MemoryError("for 8 GiB")))
+        try:
+            weighted, sums = accelerate_batches.reweight_over_processes(trainer, *(on_device(mine) if device else mine))
+        except CWGRPOError as error:
+            return type(error).__name__, str(error)
+    assert weighted.device == (pretend_device.DEVICE if device else torch.device("cpu"))
+    return back(weighted), sums.statistics(), [recorded(trainer, sums, mine, device, limit) for limit in (LIMIT, 1)]
+
+
+def recorded(trainer: Any, sums: Any, mine: list[torch.Tensor], device: bool, limit: int) -> Any:
+    """What would be written of this batch: log-probs, prompts, responses, and how many groups and tokens there are."""
+    trainer.args = SimpleNamespace(steps_per_generation=1, num_iterations=1, gradient_accumulation_steps=1)
+    trainer.state, trainer._cw_files = SimpleNamespace(global_step=0), Mock()
+    rank, rows = trainer.accelerator.process_index, len(mine[0])
+    own = torch.arange(rank * rows, rank * rows + rows)
+    prompts, responses = own[:, None].repeat(1, rank + 1) + 1, (own[:, None] + mine[0]).int()
+    rewards = torch.arange(float(rows * trainer.accelerator.num_processes))
+    batch = (*mine, rewards, prompts, responses)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(accelerate_batches, "LIMIT", limit)
+        accelerate_batches.record(trainer, sums, *(on_device(batch) if device else batch), tokenizer=None)
+    if not trainer._cw_files.write.called:
+        return None
+    ((_, batch, _), _) = trainer._cw_files.write.call_args
+    sequences = [(prompt.tolist(), len(response)) for prompt, response in batch.sequences(range(len(batch.group)))]
+    log_probs, mask, recorded_rewards = back([batch.log_probs, batch.response_mask, batch.rewards])
+    return log_probs, mask, batch.group, recorded_rewards, sequences, batch.groups, batch.tokens
+
+
+def main(folder: Path) -> None:
+    accelerator = Accelerator(cpu=True)
+    found = {}
+    for device in (False, True):
+        with Pretend(), pytest.MonkeyPatch.context() as patch:
+            if device:
+                pretend_device.as_nccl(patch)
+            for case, (rows, scope) in CASES.items():
+                for fault in ("", *FAULTS):
+                    found[case, fault, device] = compute(accelerator, rows, scope, fault, device)
+    torch.save(found, folder / f"{accelerator.process_index}.pt")
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

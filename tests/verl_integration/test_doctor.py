@@ -1,0 +1,228 @@
+"""cw-grpo doctor: each fault is planted, and seen; a run without faults gets no finding."""
+
+import json
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from interpreter import ROOT, bash, cli, python
+from omegaconf import DictConfig, OmegaConf
+
+from cw_plugin.errors import OptionsError
+from cw_plugin.verl_integration import doctor
+from cw_plugin.verl_integration.compose import compose
+from cw_plugin.verl_integration.doctor import files, settings, workers
+from cw_plugin.verl_integration.ground_truths import ground_truths
+
+A = "actor_rollout_ref"
+LOSS = f"{A}.actor.policy_loss.loss_mode"
+REWARD = "reward.custom_reward_function"
+ENV = "ray_kwargs.ray_init.runtime_env.env_vars"
+BY_LOSS = ["algorithm.adv_estimator=grpo", f"{LOSS}=cw_grpo"]
+COLUMNS = ["data_source", "prompt", "reward_model"]
+QUESTION = [{"role": "user", "content": "What is 2+2?"}]
+GOOD = f"""
+algorithm.adv_estimator=cw_grpo data.train_batch_size=8 data.max_prompt_length=128 data.max_response_length=64
+{A}.model.path={ROOT}/examples/cpu/model {A}.actor.ppo_mini_batch_size=8 {A}.actor.ppo_micro_batch_size_per_gpu=4
+{A}.actor.loss_agg_mode=seq-mean-token-mean {A}.rollout.name=vllm {A}.rollout.n=4
+{A}.rollout.log_prob_micro_batch_size_per_gpu=4 trainer.n_gpus_per_node=2 trainer.logger=[console,file]
+trainer.device=cpu
+trainer.test_freq=5 {REWARD}.path=pkg://cw_plugin.rewards {REWARD}.name=compute_score
+""".split()
+
+
+def write_rows(path: Path, ground_truths: Any = ("4",), prompt: Any = QUESTION, names: Any = COLUMNS) -> Path:
+    cells = [{"style": "rule", "ground_truth": value} for value in ground_truths]
+    pq.write_table(pa.table([["my/data"] * len(cells), [prompt] * len(cells), cells], names=names), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory) -> list[str]:
+    file = write_rows(tmp_path_factory.mktemp("doctor") / "rows.parquet", ["4", "5"])  # numbers start no process
+    return [*GOOD, f"data.train_files={file}", f"data.val_files={file}"]
+
+
+@pytest.fixture(scope="module")
+def composed(good) -> DictConfig:
+    return compose(good)
+
+
+def changed(config: DictConfig, *overrides: str) -> DictConfig:
+    """A copy with other values, without composing anew."""
+    config = config.copy()
+    OmegaConf.set_struct(config, False)
+    return OmegaConf.merge(config, OmegaConf.from_dotlist(list(overrides)))
+
+
+def test_a_run_without_faults_gets_no_finding(composed):
+    assert doctor.examine(composed, {*doctor.CHECKS} - {workers.fresh_interpreter}) == []
+    remote = ["data.val_files=hdfs://host/test.parquet", f"{A}.model.path=hdfs://host/model"]  # verl copies them
+    usual = [f"{A}.model.path=Qwen/Qwen2.5-Math-7B", f"{LOSS}=gspo", "trainer.logger=[tensorboard]"]
+    for unusual in (remote, usual, [f"{A}.rollout.n=1", "algorithm.cw_grpo.scope=batch"]):
+        assert doctor.examine(changed(composed, *unusual), [*doctor.QUICK, settings.metrics]) == []
+
+
+CHECKS = {check.__name__: check for check in doctor.CHECKS}
+
+
+@pytest.mark.parametrize(
+    ("fault", "check", "what", "fix", "fatal"),
+    [
+        ([f"{LOSS}=cw_grpo"], "method", "reweight every token twice", "loss_mode=vanilla", True),
+        (["algorithm.adv_estimator=grpo"], "method", "this run is not CW-GRPO", "adv_estimator=cw_grpo", False),
+        ([f"{LOSS}=ppo"], "method", f"{LOSS}=ppo: verl has no such name", "vanilla, ", True),
+        (["algorithm.use_kl_in_reward=Ture"], "switches", "=Ture is text, which verl", "use_kl_in_reward=True", True),
+        ([f"{A}.rollout.n=1"], "scope", "one response", f"{A}.rollout.n=12", True),
+        ([*BY_LOSS, f"{A}.actor.ppo_micro_batch_size_per_gpu=1"], "scope", "a micro-batch of one", "=vanilla", True),
+        (["custom_reward_function.path=my.py"], "reward", "top level", f"{REWARD}.path=my.py", True),
+        ([f"{REWARD}.path=null"], "reward", "is not set", "path=pkg://cw_plugin.rewards", False),
+        (["data.train_batch_size=12"], "aggregation", "adds empty responses", "size=8", False),
+        ([f"{A}.actor.loss_agg_mode=token-mean"], "aggregation", "token-mean", "seq-mean-token-mean", False),
+        (["trainer.logger=console"], "metrics", "will not find", "trainer.logger=[console,file]", False),
+        (["trainer.test_freq=-1"], "metrics", "accuracy of the last step", "test_freq=50", False),
+        ([f"{ENV}.VERL_FILE_LOGGER_PATH={__file__}"], "metrics", "exists, and main_ppo", "test_doctor.1.jsonl", False),
+        ([f"{REWARD}.path=pkg://no_module"], "verl", "no_module", "the setting that the error names", True),
+        ([f"{A}.actor.ppo_micro_batch_size_per_gpu=null"], "verl", "settings: [actor] Please set", "verl names", True),
+        ([f"{A}.rollout.max_model_len=100"], "lengths", "= 192: vLLM cuts", "a sum of 100", True),
+        (["data.max_response_length=5000"], "lengths", "longer than 2048", "a sum of 2048", True),
+        ([f"{A}.model.path=no-such-model"], "lengths", "OSError", "the setting that the error names", True),
+        ([f"{A}.model.path=/no/such"], "files", "/no/such does not exist", "give a folder", True),
+        (["data.train_files=/no/such.parquet"], "files", "such.parquet does not exist", "cw-grpo prepare", True),
+    ],
+)
+def test_a_planted_fault_is_named(composed, monkeypatch, fault, check, what, fix, fatal):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    ((name, finding),) = doctor.examine(changed(composed, *fault), [CHECKS[check]])
+    assert name == check and finding.fatal is fatal and what in finding.what and fix in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is no parquet file"),
+        ({"names": ["data_source", "question", "reward_model"]}, "lacks the column(s) prompt; it has data_source"),
+        ({"prompt": "What is 2+2?"}, "holds string, not lists of messages"),
+        (pa.table([["my/data"], [QUESTION], ["4"]], names=COLUMNS), "column reward_model of {file} holds string"),
+        (["4", None, "", " \n"], "3 row(s) cannot be graded, first [1, 2, 3]: The ground truth is empty (None)"),
+        ([["4"], ["5"]], "2 row(s) cannot be graded, first [0, 1]: The ground truth is a list, ['4']"),
+        ([1.5, float("nan"), 2.0], "1 row(s) cannot be graded, first [1]: The ground truth is nan"),
+        (["4", r"2007 + \frac\pi 2", "5", r"2007 + \frac\pi 2"], "first [1, 3]: math-verify cannot read"),
+    ],
+)
+def test_a_file_that_cannot_be_used(composed, tmp_path, content, said):
+    file = tmp_path / "train.parquet"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    elif isinstance(content, pa.Table):
+        pq.write_table(content, file)
+    else:
+        write_rows(file, **(content if isinstance(content, dict) else {"ground_truths": content}))
+    config = changed(composed, f"data.train_files={file}")
+    (finding,) = [*files.files(config), *ground_truths(config)]
+    assert finding.fatal and str(file) in finding.what and said.replace("{file}", str(file)) in finding.what
+    if isinstance(content, list):
+        # The reward of somebody else may grade them; and what is only unreadable may be in a benchmark.
+        assert list(ground_truths(changed(config, f"{REWARD}.path=my.py"))) == []
+        (finding,) = ground_truths(changed(composed, f"data.val_files={file}"))
+        assert finding.fatal is ("math-verify" not in said)
+    if "lacks" in said:
+        assert list(files.files(changed(config, "data.prompt_key=question", f"data.val_files={file}"))) == []
+
+
+def test_what_is_printed(good, monkeypatch):
+    """A check that fails itself counts as wrong."""
+
+    def broken(config):
+        raise ValueError("no such thing")
+
+    monkeypatch.setattr(doctor, "CHECKS", (broken, *doctor.QUICK))
+    result = cli("doctor", "--no-ray", *good, f"{A}.rollout.n=1")
+    assert result.exit_code == 1
+    first, _, wrong, fix, last = result.stdout.splitlines()
+    assert first == "Wrong [broken] this check ended with ValueError: no such thing"
+    assert wrong.startswith("Wrong [scope] rollout.n=1") and fix.startswith("      fix: ")
+    assert last == "2 wrong, 0 to note"
+    result = cli("doctor", "--quick", "--json", *good, "algorithm.adv_estimator=grpo")
+    (finding,) = json.loads(result.stdout)
+    assert result.exit_code == 0 and finding["check"] == "method" and set(finding) == {"check", "what", "fix", "fatal"}
+
+
+@pytest.mark.parametrize(
+    ("mistyped", "said"),
+    [
+        (f"{A}.rollout.temprature=1", f"{A}.rollout.temprature; did you mean {A}.rollout.temperature?"),
+        ("model_engine=megatorn", "Could not find 'model_engine/megatorn'"),
+        ("--quik", "'--quik' is not a hydra override"),
+        ("data.train_files=/no/such.parquet", "data.train_files: /no/such.parquet does not exist; fix: cw-grpo prep"),
+    ],
+)
+def test_whatever_is_mistyped_ends_in_one_sentence(good, mistyped, said):
+    result = cli("doctor", "--quick", *good, mistyped)
+    assert result.exit_code == 2 and result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("Error: ") and said in line
+
+
+def test_the_quick_check_loads_neither_torch_nor_verl_and_is_silent(good):
+    code = (
+        "import sys\n"
+        "from cw_plugin.verl_integration.doctor import doctor\n"
+        "assert doctor(sys.argv[1:], quick=True) == 0\n"
+        "assert not {'torch', 'verl', 'ray', 'pandas', 'sympy', 'math_verify', 'transformers'} & sys.modules.keys()\n"
+    )
+    result = python("-c", code, *good)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_an_interpreter_whose_verl_cannot_be_imported(composed, monkeypatch, tmp_path):
+    """test_e2e.py runs the same code in Ray's workers, with the entry point and without."""
+    (tmp_path / "verl.py").write_text("raise ImportError('half of it is missing')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (finding,) = workers.fresh_interpreter(composed)
+    assert "finds no cw_grpo that fits its verl (ImportError: half of it is missing)" in finding.what
+
+
+def test_a_ray_cluster_that_does_not_answer(composed, monkeypatch, tmp_path):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        note = tmp_path / "ray" / "ray_current_cluster"  # which only `ray stop` removes
+        note.parent.mkdir()
+        note.write_text(address)
+        assert list(workers.ray_cluster(composed)) == []
+    (finding,) = workers.ray_cluster(composed)
+    assert finding.fatal and f"{note} names a Ray cluster, {address}, which does not answer" in finding.what
+    assert list(workers.ray_workers(composed)) == []  # said above; Ray itself waits for minutes
+    assert list(workers.ray_cluster(changed(composed, "ray_kwargs.ray_init.address=local"))) == []
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    (finding,) = workers.ray_cluster(composed)
+    assert "RAY_ADDRESS names a Ray cluster, 127.0.0.1:9, which does not answer" in finding.what
+
+
+def test_a_script_is_asked_for_its_own_configuration_and_starts_nothing_that_is_refused(tmp_path):
+    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("study"))
+    (tmp_path / "cw_plugin").symlink_to(ROOT / "cw_plugin")
+    script = tmp_path / "examples" / "quickstart_cpu.sh"
+    for name in ("install.sh", "data.sh"):  # the environment is this one
+        (script.parent / "cpu" / name).write_text("")
+    config = compose([str(script), "trainer.project_name=asked"])
+    assert (config.algorithm.adv_estimator, config.trainer.project_name) == ("cw_grpo", "asked")
+    with pytest.raises(OptionsError, match=r"quickstart_cpu\.sh: verl has no setting no\.such; check the spelling\."):
+        compose([str(script), "no.such=2"])
+    result = bash(str(script), f"{A}.rollout.n=1", code=2)
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("Error: rollout.n=1: the tokens of a prompt group of one response have equal advantages")
+    assert not (tmp_path / "runs").exists()
+    other = tmp_path / "other.sh"
+    other.write_text("touch started\n")
+    with pytest.raises(OptionsError, match="does not support DRY_RUN=1"):
+        compose([str(other)])
+    with pytest.raises(OptionsError, match=r"openrlhf/paper\.sh does not start verl"):
+        compose([str(script.parent / "openrlhf" / "paper.sh")])

@@ -1,0 +1,146 @@
+"""cw-grpo memory, and the doctor's checks of memory, disk and packages. test_engines.py looks at verl's engines."""
+
+import re
+from pathlib import Path
+
+import pytest
+from interpreter import ROOT, cli
+from omegaconf import OmegaConf
+
+from cw_plugin.verl_integration.compose import compose
+from cw_plugin.verl_integration.doctor import environment, resources
+from cw_plugin.verl_integration.doctor.memory import estimate
+from cw_plugin.verl_integration.doctor.memory.estimate import GIB, ROOM, SOLD_AS
+
+A = "actor_rollout_ref"
+PAGE = (ROOT / "examples" / "gpu" / "README.md").read_text()
+RECIPES = {
+    "1.5B FSDP2": "run_r1_distill_qwen_1_5b_fsdp.sh",
+    "7B FSDP2": "run_qwen2_5_math_7b_fsdp.sh",
+    "1.5B Megatron": "run_r1_distill_qwen_1_5b_megatron.sh",
+    "7B Megatron": "run_qwen2_5_math_7b_megatron.sh",
+}
+PARAMETERS = {"1.5B": 1_777_088_000, "7B": 7_615_616_512}  # of the checkpoints on the hub
+FOR_80 = [pytest.param(name, marks=pytest.mark.slow if name == "7B FSDP2" else ()) for name in RECIPES]
+FOR_48 = [pytest.param(name, marks=pytest.mark.slow if "FSDP2" in name else ()) for name in RECIPES]
+
+
+def recipe(name: str, *overrides: str):
+    return compose([str(ROOT / "examples" / RECIPES[name]), *overrides])
+
+
+def cells(name: str, table: str) -> list[str]:
+    """A recipe's row in a table of the page, which begins with this text."""
+    rows = PAGE[PAGE.index(table) :].split("\n\n")[0].splitlines()
+    (row,) = [row for row in rows if row.startswith(f"| {name} |")]
+    return [cell.strip() for cell in row.strip("|").split("|")][1:]
+
+
+@pytest.mark.parametrize("name", FOR_80)
+def test_a_recipe_needs_what_the_page_says_and_fits_80_gb(name):
+    needs = estimate(recipe(name), SOLD_AS[80])
+    *stages, _, _, _, host, checkpoint = cells(name, "| recipe | vLLM awake |")
+    assert [f"{stage.total / GIB:.1f}" for stage in needs.stages] == stages
+    assert (f"{needs.host / GIB:.0f} GiB", f"{needs.checkpoint / 1e9:.0f} GB") == (host, checkpoint)
+    assert needs.model == PARAMETERS[name.split()[0]]
+    assert list(resources.compare(recipe(name), needs, SOLD_AS[80], "")) == []
+    first_lines = (ROOT / "examples" / RECIPES[name]).read_text().split("set -e")[0]
+    assert f"takes {needs.largest.total / GIB:.0f} GiB" in first_lines
+
+
+@pytest.mark.parametrize("name", FOR_48)
+def test_what_the_page_adds_for_48_gb_makes_a_recipe_fit(name, monkeypatch):
+    (text,) = cells(name, "| recipe | add |")
+    for variable, value in re.findall(r"\b([A-Z_]+)=([\d.]+)", text):
+        monkeypatch.setenv(variable, value)
+    config = recipe(name, *re.findall(r"[a-z_]+\.[\w.]+=\w+", text))
+    assert list(resources.compare(config, estimate(config, SOLD_AS[48]), SOLD_AS[48], "")) == []
+
+
+def test_each_fix_makes_the_room_that_lacks():
+    """Without recomputation, offloading and chunks, as verl's defaults are: one fix after the other, until it fits."""
+    engine, share = f"{A}.actor.megatron", f"{A}.rollout.gpu_memory_utilization"
+    overrides = [f"{engine}.override_transformer_config.recompute_{part}=null" for part in ("granularity", "method")]
+    overrides += [f"{engine}.param_offload=False", f"{engine}.optimizer_offload=False", f"{share}=0.9"]
+    config = recipe("1.5B Megatron", *overrides, f"{A}.actor.entropy_from_logits_with_chunking=False")
+    fixes = []
+    while found := list(resources.compare(config, estimate(config, SOLD_AS[48]), SOLD_AS[48], "of 48 GB")):
+        fixes.append(found[0].fix)
+        assert len(fixes) < 9 and " on each GPU of 48 GB" in found[0].what
+        config = OmegaConf.merge(config, OmegaConf.from_dotlist(found[0].fix.split()))
+    said = " ".join(fixes)
+    assert f"{share}=0." in said and "recompute_granularity=full" in said and "with_chunking=True" in said
+    needs = estimate(config, SOLD_AS[48])
+    assert needs.largest.total <= ROOM * SOLD_AS[48] * GIB
+
+
+def test_a_share_that_does_not_hold_the_weights_is_refused():
+    config = recipe("7B Megatron", f"{A}.rollout.gpu_memory_utilization=0.2")
+    (finding,) = resources.compare(config, estimate(config, SOLD_AS[80]), SOLD_AS[80], "")
+    assert finding.fatal and "gives vLLM 16 GiB, and it needs about 17 for its weights alone" in finding.what
+
+
+def test_checkpoints_that_do_not_fit_the_disk_are_found(tmp_path):
+    config = recipe("1.5B Megatron", "trainer.total_training_steps=100000", "trainer.save_freq=1")
+    config.trainer.default_local_dir = str(tmp_path / "not" / "there")
+    (finding,) = resources.disk(config)
+    assert finding.fatal and "100000 checkpoints of 25 GB need 2487923 GB" in finding.what
+    assert f"{tmp_path}/not/there has " in finding.what and "trainer.default_local_dir=" in finding.fix
+    config.trainer.max_actor_ckpt_to_keep = 1
+    assert estimate(config, SOLD_AS[80]).checkpoints == 1
+
+
+def test_before_training_a_small_gpu_is_refused_in_one_sentence(tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\nprintf '24576\\n24576\\n'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert resources.gpus_here() == [24.0, 24.0]
+    result = cli("memory", "--check", ROOT / "examples" / RECIPES["7B Megatron"])
+    (line,) = result.stderr.splitlines()
+    assert result.exit_code == 2 and result.stdout == ""
+    assert line.startswith("Error: training needs about 59 of 24 GiB on each GPU of this machine, more than there is")
+    (finding,) = [f for f in environment.gpus(recipe("7B Megatron")) if "n_gpus_per_node" in f.what]
+    assert finding.fix.startswith("NGPUS_PER_NODE=2")
+
+
+def test_the_table_is_printed_and_a_size_that_is_not_known_is_refused():
+    script = ROOT / "examples" / RECIPES["7B Megatron"]
+    result = cli("memory", "--gpu", "48", script)
+    assert result.exit_code == 1 and re.search(r"training +7\.1 +14\.2 +21\.3", result.stdout)
+    assert "fix: a larger actor_rollout_ref.actor.megatron.tensor_model_parallel_size" in result.stdout
+    result = cli("memory", "--gpu", "50", script)
+    assert result.exit_code == 2 and "--gpu 50 is no size that is known here; use one of 24, 40, 48" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "lacks"),
+    [
+        ("1.5B FSDP2", {"flash_attn": "flash-attn"}),
+        (
+            "1.5B Megatron",
+            {
+                "flash_attn": "flash-attn",
+                "megatron.bridge": "megatron-bridge",
+                "transformer_engine.pytorch": "transformer-engine[pytorch]",
+            },
+        ),
+    ],
+)
+def test_the_packages_that_this_environment_lacks_are_named(name, lacks):
+    """It has Ray, vLLM, TransferQueue and Megatron-core, and nothing that needs CUDA."""
+    found = list(environment.missing_packages(recipe(name)))
+    assert {finding.what.split()[0] for finding in found} == set(lacks) and all(finding.fatal for finding in found)
+    for finding in found:
+        package = lacks[finding.what.split()[0]]
+        assert finding.fix == f"install {package} as {environment.PAGE} says" and (ROOT / environment.PAGE).exists()
+    assert list(environment.missing_packages(recipe(name, "trainer.device=cpu"))) == []
+
+
+def test_a_package_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch):
+    (tmp_path / "flash_attn.py").write_text("raise ImportError('built for another torch')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(environment, "needed", lambda config: {"flash_attn": "flash-attn", "ray": "ray"})
+    (finding,) = environment.packages(recipe("1.5B FSDP2"))
+    assert "flash_attn is installed and cannot be imported (ImportError: built for another torch)" in finding.what
