@@ -62,7 +62,9 @@ class Options:
 
     def is_due(self, step: int | None) -> bool:
         """Whether to record ``step``: step 1 and every ``record_every``-th. False outside a trainer."""
-        return step is not None and step > 0 < self.record_every and (step == 1 or step % self.record_every == 0)
+        if step is None or step < 1 or self.record_every == 0:
+            return False
+        return step == 1 or step % self.record_every == 0
 
 
 def variables() -> dict[str, str]:

@@ -25,6 +25,7 @@ EXTRAS_OF = {
     "reports": {"report"},
     "configs.py": {"report"},  # which only reports, evaluation and verl's side import
     "evaluation": {"report"},
+    "records": {"report"},  # reading them
     "trl_integration": {"trl"},
     "swift_integration.py": {"swift"},
 }

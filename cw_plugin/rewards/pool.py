@@ -34,6 +34,20 @@ class Grade(NamedTuple):
     stopped: str = ""  # which limit ended the grading; such an answer counts as wrong
 
 
+class _WorkerEndedError(Exception):
+    """A grading process has ended without a grade.
+
+    Attributes:
+        exit_code: negative, and the number of the signal, if a signal ended it.
+        during_start: whether it had not graded anything yet.
+    """
+
+    def __init__(self, exit_code: int, during_start: bool = False) -> None:
+        super().__init__(exit_code, during_start)
+        self.exit_code = exit_code
+        self.during_start = during_start
+
+
 class _Worker:
     """One grading process, and this end of the connection to it."""
 
@@ -43,32 +57,67 @@ class _Worker:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         with theirs:
             self.process = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], env=environment,
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
-        if self.ask(FIRST_ANSWER, START_LIMIT).stopped:
+                command,
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        try:
+            first = self.ask(FIRST_ANSWER, START_LIMIT)
+        except _WorkerEndedError as ended:
+            raise _WorkerEndedError(ended.exit_code, during_start=True) from None
+        if first.stopped:
             raise GradingError(
                 f"a grading process does not start in {START_LIMIT:g} s; the machine is too busy, end other programs"
             )
 
     def ask(self, question: tuple[Any, ...], seconds: float) -> Grade:
-        """The grade. If there is none, the process has ended; an EOFError has its exit code."""
-        grade = None
+        """Grade one answer. When time is over, the process is ended, and the grade says so.
+
+        Raises:
+            _WorkerEndedError: the process has ended by itself, or was killed.
+        """
+        answered = False
         try:
             self.connection.send(question)
-            if self.connection.poll(seconds):
-                grade = self.connection.recv()
+            answered = self.connection.poll(seconds)
+            grade = self.connection.recv() if answered else Grade(stopped=f"it took more than {seconds:g} s")
         except (EOFError, OSError):
-            raise EOFError(self.process.wait()) from None
+            answered = False
+            raise _WorkerEndedError(self.process.wait()) from None
         finally:
-            if grade is None:
+            if not answered:
                 self.end()
-        return grade or Grade(stopped=f"it took more than {seconds:g} s")
+        return grade
 
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
         self.connection.close()
+
+    @property
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
+
+class _Place:
+    """A place for one grading process, which starts when it is first needed, and again after it has ended."""
+
+    def __init__(self) -> None:
+        self.worker: _Worker | None = None
+
+    def ask(self, question: tuple[Any, ...], seconds: float) -> Grade:
+        if self.worker is None or self.worker.has_ended:
+            self.worker = None
+            self.worker = _Worker()
+        return self.worker.ask(question, seconds)
+
+    def end(self) -> None:
+        if self.worker is not None:
+            self.worker.end()
+        self.worker = None
 
 
 class GradingPool:
@@ -82,9 +131,9 @@ class GradingPool:
     def __init__(self, time_limit: float = TIME_LIMIT, workers: int | None = None):
         self.time_limit = time_limit
         self.workers = workers or min(4, len(os.sched_getaffinity(0)))
-        self._idle: queue.LifoQueue[_Worker | None] = queue.LifoQueue()  # None: may be started
+        self._idle: queue.LifoQueue[_Place] = queue.LifoQueue()
         for _ in range(self.workers):
-            self._idle.put(None)
+            self._idle.put(_Place())
 
     def grade(self, ground_truth: str, text: str, extraction: str = "evaluation") -> Grade:
         """Grade one answer; blocks the calling thread, and may be called from many.
@@ -97,45 +146,51 @@ class GradingPool:
             GradingError: no process starts, so the answer is not the cause.
         """
         question = (ground_truth, text[-MAX_CHARACTERS:], extraction, self.time_limit)
-        limit = WALL_FACTOR * self.time_limit
-        grade, worker = None, self._idle.get()  # may wait for long, which is not the answer's time
-        deadline, pause = time.monotonic() + limit, 0.0
+        place = self._idle.get()  # may wait for long, which is not the answer's time
         try:
-            while grade is None:
-                try:
-                    worker = worker or _Worker()
-                    grade = worker.ask(question, limit)
-                except EOFError as error:
-                    (code,), started, worker = error.args, worker is not None, None
-                    is_last = time.monotonic() + pause > deadline
-                    if code == -signal.SIGVTALRM:
-                        grade = Grade(stopped=f"it took more than {self.time_limit:g} s of CPU time")
-                    elif not started and (is_last or code > 0):  # the code of a killed process is negative
-                        raise GradingError(
-                            f"no grading process starts (exit code {code}); check that the machine has free memory and "
-                            f"that {sys.executable} has math-verify: {how_to_install('reward')}"
-                        ) from None
-                    elif is_last:
-                        grade = Grade(failure=f"Grading processes ended on it for {limit:g} s (exit code {code}).")
-                    else:
-                        time.sleep(pause)
-                        pause = 2 * pause or 0.25
+            grade = self._ask(place, question)
         finally:
-            self._idle.put(worker)
+            self._idle.put(place)
         if grade.failure:
             logger.warning(
                 "Grading %.200r against the ground truth %.200r failed, so it counts as wrong. If this repeats, check "
                 "the machine's free memory, and install the version of math-verify that pyproject.toml names. %s",
-                text, ground_truth, grade.failure,
-            )  # fmt: skip
+                text,
+                ground_truth,
+                grade.failure,
+            )
         return grade
+
+    def _ask(self, place: _Place, question: tuple[Any, ...]) -> Grade:
+        """The grade, from another process each time that one was killed, until the wall-clock limit."""
+        limit = WALL_FACTOR * self.time_limit
+        deadline = time.monotonic() + limit
+        pause = 0.0
+        while True:
+            try:
+                return place.ask(question, limit)
+            except _WorkerEndedError as ended:
+                is_last = time.monotonic() + pause > deadline
+                was_killed = ended.exit_code < 0
+                if ended.exit_code == -signal.SIGVTALRM:
+                    return Grade(stopped=f"it took more than {self.time_limit:g} s of CPU time")
+                if ended.during_start and (is_last or not was_killed):
+                    raise GradingError(
+                        f"no grading process starts (exit code {ended.exit_code}); check that the machine has free "
+                        f"memory and that {sys.executable} has math-verify: {how_to_install('reward')}"
+                    ) from None
+                if is_last:
+                    return Grade(
+                        failure=f"Grading processes ended on it for {limit:g} s (exit code {ended.exit_code})."
+                    )
+            time.sleep(pause)
+            pause = 0.25 if pause == 0 else 2 * pause
 
     def close(self) -> None:
         """End the workers, each after the answer that it has; a later grade starts new ones."""
-        for worker in [self._idle.get() for _ in range(self.workers)]:
-            if worker is not None:
-                worker.end()
-            self._idle.put(None)
+        for place in [self._idle.get() for _ in range(self.workers)]:
+            place.end()
+            self._idle.put(place)
 
 
 _shared: dict[float, GradingPool] = {}
@@ -144,4 +199,7 @@ os.register_at_fork(after_in_child=_shared.clear)  # a fork starts its own
 
 def shared_pool(time_limit: float = TIME_LIMIT) -> GradingPool:
     """This process's pool for ``time_limit``."""
-    return _shared.setdefault(time_limit, GradingPool(time_limit))
+    pool = _shared.get(time_limit)
+    if pool is None:
+        pool = _shared.setdefault(time_limit, GradingPool(time_limit))  # another thread may have been faster
+    return pool

@@ -41,44 +41,121 @@ SHOWN = {
     "seconds": "timing_s/step",
 }
 METRICS = "ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_PATH"
+PAUSE = 0.5  # seconds between two looks at what the command has written
+LAST_LINES = 30  # of its output, shown when it fails
 NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|Read-only file system")
 
 
+class Progress:
+    """Says how a command gets on: the stages of its start, a reward that fails, and a line for each step.
+
+    Args:
+        log: the file that holds what the command prints.
+        metrics: the file of verl's logger "file".
+        say: takes a line.
+    """
+
+    def __init__(self, log: Path, metrics: Path, say: Callable[[str], None]) -> None:
+        self._log = open(log, errors="replace")  # noqa: SIM115 - it stays open
+        self._metrics = metrics
+        self._say = say
+        self._stages = dict(STAGES)
+        self._reward_has_failed = False
+        self._steps_said = 0
+        self._size = 0
+
+    def update(self) -> None:
+        """Say what is new."""
+        text = self._log.read()
+        for sign in [sign for sign in self._stages if sign in text]:
+            self._say(self._stages.pop(sign))
+        self._say_if_reward_fails(text)
+        self._say_steps()
+
+    def _say_if_reward_fails(self, text: str) -> None:
+        """Once: verl goes on without the answers that the reward fails on."""
+        failure = re.search(r"cw_plugin: the reward failed.*", text)
+        if failure and not self._reward_has_failed:
+            self._reward_has_failed = True
+            self._say(f"WARNING: {failure[0]}")
+
+    def _say_steps(self) -> None:
+        size = self._metrics.stat().st_size if self._metrics.exists() else 0
+        if size == self._size:
+            return
+        self._size = size
+        records = read_steps(self._metrics)
+        for record in records[self._steps_said :]:
+            self._say(describe(record))
+            if self._steps_said == 0:
+                for warning in warnings(record["data"]):
+                    self._say(f"WARNING: in the first step {warning}.")
+            self._steps_said += 1
+
+
 def describe(record: dict[str, Any]) -> str:
+    """One line for a step."""
     values = {name: record["data"].get(key) for name, key in SHOWN.items()}
-    return f"step {record['step']:>3}  " + "  ".join(f"{k} {v:.3f}" for k, v in values.items() if v is not None)
+    logged = [f"{name} {value:.3f}" for name, value in values.items() if value is not None]
+    return f"step {record['step']:>3}  " + "  ".join(logged)
 
 
 def warnings(data: dict[str, Any]) -> Iterator[str]:
     """Why nothing can be learned from a step with these metrics."""
     if data.get("response_length/clip_ratio") == 1:
         yield "all responses are cut at data.max_response_length: no answer is complete"
-    if data.get("critic/advantages/max") == data.get("critic/advantages/min") == 0:
+    largest, smallest = data.get("critic/advantages/max"), data.get("critic/advantages/min")
+    if largest == 0 and smallest == 0:
         yield f"all rewards of each prompt are equal (mean {data.get('critic/score/mean')}): nothing can be learned"
 
 
-def watch(process: subprocess.Popen, log: Path, metrics: Path, say: Callable[[str], None]) -> None:
-    """Say how the command gets on, until it ends."""
-    stages, printed, size, told, running = dict(STAGES), 0, -1, False, True
-    with open(log, errors="replace") as reader:
-        while running:
-            time.sleep(0.5)
-            running = process.poll() is None
-            new = reader.read()
-            for text in [text for text in stages if text in new]:
-                say(stages.pop(text))
-            if not told and (told := re.search(r"cw_plugin: the reward failed.*", new)):  # verl goes on without it
-                say(f"WARNING: {told[0]}")
-            if size == (size := metrics.stat().st_size if metrics.exists() else -1):
-                continue
-            for record in (records := read_steps(metrics))[printed:]:
-                say(describe(record))
-                for text in warnings(record["data"]) if not printed else ():
-                    say(f"WARNING: in the first step {text}.")
-                printed = len(records)
+def watch(process: subprocess.Popen, progress: Progress, say: Callable[[str], None]) -> None:
+    """Say how the command gets on, until it ends. A watcher never ends what it watches."""
+    try:
+        is_running = True
+        while is_running:
+            time.sleep(PAUSE)
+            is_running = process.poll() is None  # asked first, so that the last update sees everything
+            progress.update()
+    except Stopped:
+        say("stopping ...")
+        raise
+    except Exception as error:
+        say(f"progress is no longer shown ({type(error).__name__}: {error})")
+        process.wait()
+
+
+def train(run: RunFolder, command: list[str], log: Path, say: Callable[[str], None]) -> int:
+    """Run the command, and return guard.py's exit code (:func:`cw_plugin.guarded_processes.guarded`)."""
+    metrics = Path(run.overrides.get(METRICS) or run.path / "metrics.jsonl")
+    with (
+        open(log, "xb") as output,
+        guarded(command, [run.lock.fileno()], stdout=output, stderr=output) as process,
+    ):
+        watch(process, Progress(log, metrics, say), say)
+    return process.returncode
+
+
+def cause_of_failure(run: RunFolder, text: str, code: int) -> str | None:
+    """What ended the command, as far as it can be known.
+
+    Args:
+        text: what the command printed.
+        code: of :func:`train`.
+    """
+    if disk := write_error(run.path):
+        return disk
+    if no_room := NO_ROOM.search(text):
+        return no_room[0]
+    if code == -signal.SIGKILL:
+        return "its guard was killed"
+    if code == 128 + signal.SIGKILL:
+        return "it was killed: perhaps memory ran out"
+    return None
 
 
 def main() -> int:
+    """Run the command of this process's arguments, and return its exit code."""
     folder, *command = sys.argv[1:] or [""]
     if not command:
         refuse("usage: python launch.py FOLDER COMMAND...")
@@ -96,33 +173,23 @@ def main() -> int:
         return 0
     run.keep_older_files()
     log = run.path / "train.log"
-    say((f"going on after step {run.checkpoint}" if run.checkpoint else "starting") + f"; all output goes to {log}")
-    metrics = Path(run.overrides.get(METRICS) or run.path / "metrics.jsonl")
-    with open(log, "xb") as output:
-        try:
-            with guarded(command, [run.lock.fileno()], stdout=output, stderr=output) as process:
-                try:
-                    watch(process, log, metrics, say)
-                except Stopped:
-                    say("stopping ...")
-                    raise
-                except Exception as error:  # a watcher never ends what it watches
-                    say(f"progress is no longer shown ({type(error).__name__}: {error})")
-                    process.wait()
-        except Stopped as stopped:
-            stopped.end()
-    if process.returncode == 0:
+    beginning = f"going on after step {run.checkpoint}" if run.checkpoint else "starting"
+    say(f"{beginning}; all output goes to {log}")
+    try:
+        code = train(run, command, log, say)
+    except Stopped as stopped:
+        stopped.end()
+    if code == 0:
         if run.steps is not None and not run.finished:
             print(f"{run.path} has ended at step {run.logged or run.checkpoint} of {run.steps}, and is not finished.")
         return 0
     text = log.read_text(errors="replace")
-    print("\n".join(text.splitlines()[-30:]), file=sys.stderr)
-    code = process.returncode if process.returncode > 0 else 128 - process.returncode
-    ends = {-signal.SIGKILL: "its guard was killed", 128 + signal.SIGKILL: "it was killed: perhaps memory ran out"}
-    causes = [write_error(run.path), *NO_ROOM.findall(text)[:1], ends.get(process.returncode)]
-    cause = next((f" ({cause})" for cause in causes if cause), "")
-    print(f"The training command failed with exit code {code}{cause}; all of its output: {log}", file=sys.stderr)
-    return code
+    print("\n".join(text.splitlines()[-LAST_LINES:]), file=sys.stderr)
+    shell_code = code if code > 0 else 128 - code
+    cause = cause_of_failure(run, text, code)
+    why = f" ({cause})" if cause else ""
+    print(f"The training command failed with exit code {shell_code}{why}; all of its output: {log}", file=sys.stderr)
+    return shell_code
 
 
 if __name__ == "__main__":

@@ -12,16 +12,28 @@ from cw_plugin.verl_integration.ray_address import require_listener
 
 if not 3 <= len(sys.argv) <= 4:
     sys.exit(__doc__)
-address, nodes, seconds = [*sys.argv[1:], "600"][:3]
-found, deadline = 0, time.monotonic() + float(seconds)
-while found < int(nodes):
-    if time.monotonic() > deadline:
-        here = f"{found} of {nodes} nodes are in the Ray cluster at {address}"
-        sys.exit(f"After {seconds} seconds {here}; start Ray on the others.")
+address = sys.argv[1]
+wanted = int(sys.argv[2])
+seconds = float(sys.argv[3]) if len(sys.argv) == 4 else 600
+
+
+def alive_nodes() -> int:
+    """How many nodes the cluster has now; 0 if it does not answer yet."""
     try:
         require_listener(address)  # ray.init would wait for minutes, and end this process
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=True)
-        found = sum(node["Alive"] for node in ray.nodes())
-    except OSError:  # ConnectionError is one: nobody answers yet
-        found = 0
-    time.sleep(2 * (found < int(nodes)))
+        return sum(node["Alive"] for node in ray.nodes())
+    except OSError:  # ConnectionError is one
+        return 0
+
+
+deadline = time.monotonic() + seconds
+alive = alive_nodes()
+while alive < wanted:
+    if time.monotonic() > deadline:
+        sys.exit(
+            f"After {seconds:g} seconds {alive} of {wanted} nodes are in the Ray cluster at {address}; start Ray on "
+            "the others."
+        )
+    time.sleep(2)
+    alive = alive_nodes()

@@ -245,16 +245,16 @@ def test_verls_dataset_reads_the_papers_data(tmp_path):
     config = {"max_prompt_length": 4096, "cache_dir": str(tmp_path), "filter_overlong_prompts": False}
     tokenizer = AutoTokenizer.from_pretrained(ROOT / "examples" / "cpu" / "model")
     dataset = RLHFDataset(list(map(str, benchmarks)), tokenizer, OmegaConf.create(config | {"return_raw_chat": True}))
-    assert (len(dataset), len(rows(tmp_path / "out"))) == (30 + 40 + 500 + 272 + 675, 400)
+    assert (len(dataset), len(rows(tmp_path / "out"))) == (30 + 500 + 40 + 272 + 675, 400)
     assert [turn["role"] for turn in dataset[0]["raw_prompt"]] == ["system", "user"]
     for place, name, answer in (
-        (30, "knoveleng/AMC-23", "27"),
-        (70, "HuggingFaceH4/MATH-500", r"\left( 3, \frac{\pi}{2} \right)"),
+        (30, "HuggingFaceH4/MATH-500", r"\left( 3, \frac{\pi}{2} \right)"),
+        (530, "knoveleng/AMC-23", "27"),
         (570, "knoveleng/Minerva-Math", "1.6"),
         (842, "knoveleng/OlympiadBench", "2"),
     ):
         row = dataset[place]
         assert (row["data_source"], row["index"], row["reward_model"]["ground_truth"]) == (name, 0, answer)
-    assert dataset[70]["extra_info"]["level"] == "2"
+    assert dataset[30]["extra_info"]["level"] == "2"
     assert dataset[570]["extra_info"]["subject"] == "Introduction to Astronomy (8.282J Spring 2006)"
     assert sum(dataset[i]["extra_info"]["unit"] is not None for i in range(842, 1517)) == 8

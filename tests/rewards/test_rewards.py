@@ -251,12 +251,12 @@ def test_no_right_answer_is_lost_to_killed_workers():
 def test_an_answer_that_waited_for_long_survives_a_killed_worker():
     pool = GradingPool(time_limit=0.5, workers=1)
     assert pool.grade("1", BOXED % 1).accuracy == 1.0
-    worker = pool._idle.get()
+    place = pool._idle.get()
     with ThreadPoolExecutor(1) as threads:
         graded = threads.submit(pool.grade, "2", BOXED % 2)
         time.sleep(6)  # more than the wall-clock limit
-        worker.process.kill()
-        pool._idle.put(worker)
+        place.worker.process.kill()
+        pool._idle.put(place)
         assert graded.result().accuracy == 1.0
     pool.close()
 
