@@ -40,23 +40,24 @@ class Options:
             kernels.load(self.kernel)
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> "Options":
+    def of(cls, values: Mapping[str, Any]) -> "Options":
         """Options by name, as a host's configuration holds them. An unknown name is an OptionsError."""
         names = [field.name for field in fields(cls)]
-        for name in given:
+        for name in values:
             if name not in names:
                 raise OptionsError(f"{name} is not an option of cw_grpo; the options are {', '.join(names)}")
-        return cls(**given)
+        return cls(**values)
 
     @classmethod
     def from_environment(cls) -> "Options":
         """Options of a host whose command line takes none: ``CW_GRPO_SCOPE``, ``CW_GRPO_KERNEL`` and
         ``CW_GRPO_RECORD_EVERY``. Another variable that begins with ``CW_GRPO_`` is an OptionsError."""
-        given: dict[str, Any] = {name.removeprefix(PREFIX).lower(): value for name, value in variables().items()}
-        if (steps := given.get("record_every", "")).isdecimal():
-            given["record_every"] = int(steps)
+        values: dict[str, Any] = {name.removeprefix(PREFIX).lower(): value for name, value in variables().items()}
+        steps = values.get("record_every", "")
+        if steps.isdecimal():
+            values["record_every"] = int(steps)
         try:
-            return cls.of(given)
+            return cls.of(values)
         except OptionsError as error:
             raise OptionsError(f"{error} (from the environment variables {PREFIX}...)") from error
 

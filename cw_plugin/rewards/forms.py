@@ -87,10 +87,13 @@ def _arithmetic(node: Any) -> set[str]:
         factors = [factor for factor in _parts(node) if factor != -1 and not _is_power_of_ten(factor)]
         below = [factor.base for factor in factors if isinstance(factor, sympy.Pow) and factor.exp == -1]
         above = [factor for factor in factors if not (isinstance(factor, sympy.Pow) and factor.exp == -1)]
-        return {"product"} if max(sum(map(_is_rational, part)) for part in (above, below)) > 1 else set()
+        has_product = any(sum(map(_is_rational, part)) > 1 for part in (above, below))
+        return {"product"} if has_product else set()
     if isinstance(node, sympy.Pow) and _is_rational(node.base) and node.exp != -1 and not _is_power_of_ten(node):
         return {"power" if node.exp.is_Integer else "irrational"}
-    return {"irrational"} if isinstance(node, (sympy.Function, sympy.NumberSymbol)) else set()
+    if isinstance(node, (sympy.Function, sympy.NumberSymbol)):
+        return {"irrational"}
+    return set()
 
 
 def _parts(node: Any) -> Iterator[Any]:
@@ -125,18 +128,26 @@ def units_agree(one: str, other: str) -> bool:
     """False if both texts name units, and different ones. A word that is no known unit agrees with every unit."""
     first, second = _units(one), _units(other)
     if any(name == "unit" for name, _ in first | second):  # "square units" are square centimetres, but not days
-        first, second = ({("unit" if name in _LENGTHS else name, power) for name, power in units}
-                         for units in (first, second))  # fmt: skip
+        first, second = _lengths_as_units(first), _lengths_as_units(second)
     return not first or not second or first == second
 
 
 def without_units(text: str) -> str:
-    return _UNIT.sub(lambda found: "" if _known(found[3]) else found[0], text)
+    """The text without the units that are known."""
+    return _UNIT.sub(lambda match: "" if _known(match[3]) else match[0], text)
 
 
 def _units(text: str) -> set[tuple[str, str]]:
-    found = ((_known(word), _POWERS.get(power, exponent or "1")) for _, power, word, exponent in _UNIT.findall(text))
-    return {(unit, power) for unit, power in found if unit}
+    """The units of a text and their powers: ``("cm", "2")`` of ``5 square centimetres``."""
+    units = set()
+    for _, power, word, exponent in _UNIT.findall(text):
+        if name := _known(word):
+            units.add((name, _POWERS.get(power, exponent or "1")))
+    return units
+
+
+def _lengths_as_units(units: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    return {("unit" if name in _LENGTHS else name, power) for name, power in units}
 
 
 def _known(word: str) -> str | None:
@@ -145,8 +156,8 @@ def _known(word: str) -> str | None:
 
 def depths(text: str) -> list[int]:
     """In how many brackets, of any kind, each character stands."""
-    steps = (1 if character in "([{" else -1 if character in ")]}" else 0 for character in text)
-    return list(itertools.accumulate(steps))
+    steps = dict.fromkeys("([{", 1) | dict.fromkeys(")]}", -1)
+    return list(itertools.accumulate(steps.get(character, 0) for character in text))
 
 
 def last_side(text: str) -> str:

@@ -37,17 +37,29 @@ _HUNDREDTH = sympy.UnevaluatedExpr(sympy.Rational(1, 100))  # how math-verify re
 
 def grade(ground_truth: str, text: str, extraction: str) -> tuple[float, str]:
     """1.0 or 0.0, and the answer as it stands in the text ("" when there is none)."""
-    answer = final_boxed(text)
-    is_boxed, formulas = answer is not None, None
-    if answer is None:
-        found = _parse(plain_characters(text[-MAX_TEXT:]), _UNBOXED[extraction])
-        percent = any(isinstance(item, sympy.Basic) and item.has(_HUNDREDTH) for item in found)
-        answer = next((item + r"\%" * percent for item in found if isinstance(item, str)), "")
-        if " and " in answer and isinstance(found[0], sympy.FiniteSet):
-            formulas = found[0]  # several in a row, "$x = 1$ or $x = 2$", which math-verify reads one by one
+    boxed, formulas = final_boxed(text), None
+    if boxed is None:
+        answer, formulas = _unboxed_answer(text, extraction)
+    else:
+        answer = boxed
     if not answer or len(answer) > MAX_ANSWER:
         return 0.0, answer
+    is_boxed = boxed is not None
     return float(_is_right(ground_truth, answer, extraction, is_boxed, formulas)), answer
+
+
+def _unboxed_answer(text: str, extraction: str) -> tuple[str, sympy.FiniteSet | None]:
+    """The last answer in a text without a box ("" when there is none).
+
+    Several in a row, such as "$x = 1$ or $x = 2$", are one set as well, because math-verify reads them one by one.
+    """
+    parsed = _parse(plain_characters(text[-MAX_TEXT:]), _UNBOXED[extraction])
+    answer = next((item for item in parsed if isinstance(item, str)), "")
+    is_percentage = any(isinstance(item, sympy.Basic) and item.has(_HUNDREDTH) for item in parsed)
+    if answer and is_percentage:
+        answer += r"\%"
+    is_set = " and " in answer and isinstance(parsed[0], sympy.FiniteSet)
+    return answer, parsed[0] if is_set else None
 
 
 @functools.lru_cache(maxsize=4096)  # responses to one prompt often repeat an answer
@@ -60,16 +72,16 @@ def _is_right(ground_truth: str, answer: str, extraction: str, is_boxed: bool, f
     if gold is None or (base and given_base != base) or condition != given_condition:
         return False
     text = point_for_comma(given, expected)
-    value = formulas or (_parse_answer(text, units=not gold.free_symbols) if is_boxed else _parse_with_unit(text))
-    pairs = [(gold, value)]
-    signs = bool(re.search(PERCENT, ground_truth)), bool(re.search(PERCENT, answer))
-    if signs == (True, False) and _is_number(gold):  # 50 and 0.5 are both right for 50%
-        pairs.append((gold / 100, value))
-    elif signs == (False, True):
-        # The sign means nothing where the ground truth is a percentage without it, so more than 1.
-        pairs = [] if _is_number(gold) and abs(gold) <= 1 else pairs
-        pairs += [(gold, value / 100)] if _is_number(value) else []
-    if value is None or not any(_equal(*pair, DECIMALS[extraction]) for pair in pairs):
+    if formulas:
+        value = formulas
+    elif is_boxed:
+        value = _parse_answer(text, units=not gold.free_symbols)
+    else:
+        value = _parse_with_unit(text)
+    if value is None:
+        return False
+    readings = _readings_of_percent(gold, value, _has_percent(ground_truth), _has_percent(answer))
+    if not any(_equal(expected_value, value_read, DECIMALS[extraction]) for expected_value, value_read in readings):
         return False
     # An equal answer may name no other unit, and leave to be worked out only what the ground truth does. Of a sentence,
     # lighteval's extraction takes a sum as well, as in "the answer is $9+1$".
@@ -80,6 +92,25 @@ def _is_right(ground_truth: str, answer: str, extraction: str, is_boxed: bool, f
         last = _parse_answer(side, units=not gold.free_symbols)
         given, value = side, value if last is None else last
     return units_agree(expected, given) and operations(given, value) <= allowed
+
+
+def _has_percent(text: str) -> bool:
+    return re.search(PERCENT, text) is not None
+
+
+def _readings_of_percent(gold: Any, value: Any, gold_has_sign: bool, value_has_sign: bool) -> list[tuple[Any, Any]]:
+    """Pairs of ground truth and answer of which one must be equal."""
+    if gold_has_sign and not value_has_sign and _is_number(gold):  # 50 and 0.5 are both right for 50%
+        return [(gold, value), (gold / 100, value)]
+    if value_has_sign and not gold_has_sign:
+        readings = []
+        # The sign means nothing where the ground truth is a percentage without it, so more than 1.
+        if not (_is_number(gold) and abs(gold) <= 1):
+            readings.append((gold, value))
+        if _is_number(value):
+            readings.append((gold, value / 100))
+        return readings
+    return [(gold, value)]
 
 
 def _is_number(parsed: Any) -> bool:

@@ -11,11 +11,17 @@ def answer_section(response: str) -> str:
 
 
 def matched(response: str, opens_think: bool | None) -> float:
-    """1.0 if there is one think section, it stands at the start, and it is opened and closed exactly once; by the
-    prompt, if that ``opens_think``. None accepts either way."""
-    opened_here = response.lstrip().startswith(OPEN)
-    as_expected = opens_think is None or opened_here != opens_think
-    return float(as_expected and response.count(OPEN) == opened_here and response.count(CLOSE) == 1)
+    """1.0 if there is one think section, at the start, which is opened and closed exactly once; else 0.0.
+
+    Args:
+        opens_think: whether the prompt opens it, so that the response must not. With None, either may.
+    """
+    opens_itself = response.lstrip().startswith(OPEN)
+    if opens_think is not None and opens_itself == opens_think:
+        return 0.0
+    openings = 1 if opens_itself else 0
+    is_well_formed = response.count(OPEN) == openings and response.count(CLOSE) == 1
+    return 1.0 if is_well_formed else 0.0
 
 
 @functools.cache

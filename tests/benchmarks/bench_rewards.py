@@ -3,10 +3,9 @@ r"""Our scorer beside verl's on the same answers: how many are judged rightly, g
     python tests/benchmarks/bench_rewards.py --data COPIES [--rows 2000] [--hanging 20]
 
 Answers: each benchmark's golds, every one in a response of about a thousand characters, as it stands, written another
-way (27.0 for 27, \dfrac for \frac), and replaced by the next row's gold; and those of tests/tools/answer_classes.py. Speed
-is
-measured twice on the benchmarks' answers, alone and with hanging inputs strewn among them. All scorers are called from
-as many threads, as verl's reward loop does.
+way (27.0 for 27, \dfrac for \frac), and replaced by the next row's gold; and those of tests/tools/answer_classes.py.
+Speed is measured twice on the benchmarks' answers, alone and with hanging inputs strewn among them. All scorers are
+called from as many threads, as verl's reward loop does.
 """
 
 import itertools
