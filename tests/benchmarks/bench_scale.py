@@ -172,7 +172,8 @@ def main() -> None:
     given = parser.parse_args()
     print(f"torch {torch.__version__}, 1 thread\n")
 
-    print("| groups of 8 responses | tokens | seconds | nanoseconds per token | bytes per position |\n|---:|---:|---:|---:|---:|")
+    print("| groups of 8 responses | tokens | seconds | nanoseconds per token | bytes per position |")
+    print("|---:|---:|---:|---:|---:|")
     for groups in given.groups:
         seconds, memory, tokens, places = spawned(weights, 1, groups, given.rounds)
         nanoseconds, of_place = 1e9 * seconds / tokens, memory / places
