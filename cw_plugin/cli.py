@@ -105,7 +105,7 @@ def doctor(
     run: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     ray: Annotated[bool, typer.Option(help="Start Ray, or join the running cluster, and check its workers.")] = True,
-    quick: Annotated[bool, typer.Option("--quick", help="Check in a second or two, and print only the first error.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Check in seconds, and print only the first error.")] = False,
 ) -> None:
     """Check a run of verl before it occupies a GPU.
 

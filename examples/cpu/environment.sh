@@ -1,13 +1,13 @@
-# The install.sh scripts here, in ../openrlhf/cpu and in ../skyrl/cpu set name, here, root, venv and python, and source this
-# file. It makes sure that only one script at a time makes an environment, removes only what that script made, and logs.
+# What install.sh here and in ../openrlhf/cpu share: one maker at a time, whose environment is removed, and a log.
+# They set name, here, root, venv and python, and source this file.
 
 fail() {
     echo "$name: $1" >&2
     exit 1
 }
 
-# check_machine VERSIONS: check the machine, and that python is one of these versions. If a virtual environment is active,
-# python becomes the interpreter behind it, because the environment may be the one that is replaced.
+# check_machine VERSIONS: python becomes the interpreter behind a virtual environment, should one be active, which may be
+# the one to be replaced. It must be of these versions.
 check_machine() {
     [ "$(uname -sm)" = "Linux x86_64" ] ||
         fail "the pinned packages are for Linux x86_64, and this machine is $(uname -sm); use another machine."
@@ -18,7 +18,7 @@ check_machine() {
         fail "$python cannot make virtual environments; on Debian and Ubuntu: apt install ${python##*/}-venv"
 }
 
-# make_environment FILE...: end the script if these files made the environment; otherwise make an empty one.
+# make_environment FILE...: leaves the script if the environment was made by these files, else makes an empty one.
 make_environment() {
     [[ $venv != *" "* ]] ||
         fail "$venv has a space in it, and Ray starts no worker from there; name another directory with VENV=..."
@@ -27,7 +27,7 @@ make_environment() {
     hash=$(echo "$python $root" | cat - "$@" "${BASH_SOURCE[0]}" | sha256sum | cut -d ' ' -f 1)
     leave_if_up_to_date
     mkdir -p -- "$(dirname "$venv")"
-    exec 9>"${venv%/}.lock" # everything that this script starts holds the lock, too
+    exec 9>"${venv%/}.lock" # what this starts holds it, too
     flock -n 9 || { echo "$name: another one is making $venv; waiting for it ..." && flock 9; }
     leave_if_up_to_date
     if [ -e "$venv" ] || [ -L "$venv" ]; then
@@ -37,7 +37,7 @@ make_environment() {
     fi
     trap on_exit EXIT
     begin "make the virtual environment $venv with $python"
-    rm -rf -- "$venv" # from scratch: if an interrupted run left part of a package, pip may take it for complete
+    rm -rf -- "$venv" # from scratch: pip can take a package that an interrupted run left in pieces for a whole one
     mkdir -p -- "$venv"
     printf '%s\n' unfinished "$here/install.sh" >"$stamp"
     logged "$python" -m venv "$venv"
