@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the paper's experiment with OpenRLHF 0.11.2, on one node of four GPUs. ../paper.md has the source of each value.
+# Runs the paper's experiment with OpenRLHF 0.11.2, on four GPUs of one node. ../paper.md says where each value comes from.
 #
 #   METHOD=cw_grpo|grpo bash examples/openrlhf/paper.sh [any argument of train_ppo_ray, such as --ds.zero_stage 3]
 #
