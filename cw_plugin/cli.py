@@ -63,10 +63,11 @@ def prepare(
 ) -> None:
     """Write Open-RS or the benchmarks as parquet files for verl.
 
-    Local copies are named as on the hub: knoveleng/open-rs/train.jsonl. A --prompt file that contains {question} is
-    the user's message, any other the system prompt. If a dataset cannot be loaded, nothing is written. Training rows
-    without an answer are left out. Rows that repeat a problem, cannot be graded, or are also in a benchmark are listed
-    here and in a report beside each file. --drop-failing and --drop-contaminated leave them out of the training data.
+    Local copies have the same names as on the hub, such as knoveleng/open-rs/train.jsonl. A --prompt file that contains
+    {question} becomes the user's message; any other file becomes the system prompt. If a dataset cannot be loaded,
+    nothing is written. Training rows without an answer are left out. Rows that repeat a problem, cannot be graded, or
+    are also in a benchmark are printed, and listed in a report beside each file. --drop-failing and --drop-contaminated
+    leave these rows out of the training data.
     """
     with _errors(how_to_install("data")):
         from cw_plugin.data.prepare import prepare as prepare_files  # takes a second, which --help should not
@@ -89,7 +90,7 @@ Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", hidd
 def config(run: Overrides = None) -> None:
     """Print the whole configuration that verl would train with.
 
-    KEY=VALUE are verl's overrides. A script of examples/ that runs verl may stand before them.
+    KEY=VALUE are verl's overrides. A script of examples/ that runs verl may come before them.
     """
     with _errors(_VERL):
         from omegaconf import OmegaConf
@@ -104,12 +105,12 @@ def doctor(
     run: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     ray: Annotated[bool, typer.Option(help="Start Ray, or join the running cluster, and check its workers.")] = True,
-    quick: Annotated[bool, typer.Option("--quick", help="Check in a second or two; print the first error.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Check in seconds, and print only the first error.")] = False,
 ) -> None:
-    """Check a run of verl before it takes a GPU.
+    """Check a run of verl before it occupies a GPU.
 
-    KEY=VALUE are verl's overrides. A script of examples/ that runs verl may stand before them. The exit code is 1 if
-    the run would fail, or train something else than its settings say. It is 2 if verl refuses the settings, or if
+    KEY=VALUE are verl's overrides. A script of examples/ that runs verl may come before them. The exit code is 1 if
+    the run would fail, or would not train what its settings say. It is 2 if verl refuses the settings, or if
     --quick without --json finds an error.
     """
     with _errors(_VERL):
@@ -121,12 +122,12 @@ def doctor(
 @app.command(context_settings=_IGNORE)
 def memory(
     run: Overrides = None,
-    gpu: Annotated[int, typer.Option(help="GB of each GPU, as it is sold: 24, 40, 48, 80, 96 or 141.")] = 80,
+    gpu: Annotated[int, typer.Option(help="Size of each GPU in GB, as sold: 24, 40, 48, 80, 96 or 141.")] = 80,
     check: Annotated[bool, typer.Option("--check", help="Print only what this machine lacks.")] = False,
 ) -> None:
     """Calculate the memory and disk that a run of verl needs.
 
-    KEY=VALUE are verl's overrides. A script of examples/ that runs verl may stand before them. The exit code is 1 if
+    KEY=VALUE are verl's overrides. A script of examples/ that runs verl may come before them. The exit code is 1 if
     less than 10% of a GPU's memory is left. It is 2 if --check finds something.
     """
     with _errors(_VERL):
@@ -148,8 +149,8 @@ def report(
 ) -> None:
     """Compare runs on one page, with the paper's tables and figures.
 
-    RUN is the folder of a run or of an evaluation, or NAME=FOLDER. Runs of one name are seeds of one method.
-    Beside the page, report.html, every table is written as CSV and LaTeX, and every figure as SVG and PDF.
+    RUN is the folder of a run or of an evaluation, or NAME=FOLDER. Runs with the same name count as seeds of
+    one method. The command writes the page report.html, every table as CSV and LaTeX, and every figure as SVG and PDF.
     """
     out = expanded(out)
     with _errors(_REPORT):
@@ -174,8 +175,8 @@ def tokens(
 ) -> None:
     """Show every recorded token on one page, coloured by covariance.
 
-    RUN is the folder of a run, or NAME=FOLDER. Any browser opens the page, also offline. The colour can show the
-    weight instead.
+    RUN is the folder of a run, or NAME=FOLDER. Any browser opens the page, even offline. On the page, the
+    colour can show the weight instead.
     """
     with _errors(_REPORT):
         from cw_plugin.records.read import parse_steps
@@ -183,7 +184,7 @@ def tokens(
 
         size = write_token_page(run, expanded(out), parse_steps(steps) if steps else None)
     if size > BIG:
-        typer.echo(f"the page has {size / 1e6:.0f} MB; fewer steps, as --steps 50, open faster", err=True)
+        typer.echo(f"the page has {size / 1e6:.0f} MB; fewer steps, such as --steps 50, open faster", err=True)
     typer.echo(expanded(out))
 
 
@@ -202,9 +203,9 @@ def evaluate(
 ) -> None:
     """Measure pass@1 of models and checkpoints on benchmarks.
 
-    MODEL is a name on the Hugging Face hub, or the folder of a model, of a checkpoint of verl (global_step_*) or of a
-    run; or NAME=FOLDER. verl's overrides, as KEY=VALUE, may follow. verl's own validation asks each question without
-    examples, and grades. A benchmark that already has its answers is not asked again.
+    MODEL is a name on the Hugging Face hub, the folder of a model, of a checkpoint of verl (global_step_*) or of a run,
+    or NAME=FOLDER. verl's overrides, in the form KEY=VALUE, may follow. verl's own validation asks each question
+    without examples, and grades the answers. A benchmark that already has its answers is not asked again.
     """
     arguments = models or []
     overrides = [text for text in arguments if _OVERRIDE.fullmatch(text) and not expanded(text).exists()]

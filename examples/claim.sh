@@ -1,11 +1,12 @@
-# claim FOLDER: lock a run's folder, until this script and what it starts have ended. A folder that another run has, or
-# that cannot be written, is refused. verl's scripts leave that to launch.py. It needs the environment that trains.
+# claim FOLDER: lock a run's folder until this script and everything that it starts have ended. It refuses a folder that
+# another run has locked, or that cannot be written. verl's scripts leave this to launch.py. Call it in the environment
+# that trains.
 claim() {
     local error
     error=$({ mkdir -p "$1" && touch "$1/.lock"; } 2>&1) || {
         echo "$error: name another folder (RUN=... or OUT=...)" >&2
         exit 2
     }
-    exec 9<>"$1/.lock" # what this starts holds it, too
+    exec 9<>"$1/.lock" # everything that this script starts holds the lock, too
     python3 -m cw_plugin.folder_lock "$1" 9
 }

@@ -1,4 +1,4 @@
-# With --help as its first word, a script prints its first comment, and ends. Other scripts source this.
+# Scripts source this file. If the first argument is --help, the script prints its first comment and ends.
 case ${1:-} in -h | --help)
     awk '/^#!/ { next } !/^#/ { exit } { sub(/^# ?/, ""); print }' "$0"
     exit

@@ -1,5 +1,5 @@
-# The paper's experiment in verl's terms, whatever the model and the backend; sourced by the run_*.sh beside it.
-# paper.md in this folder says for every value where it comes from, and verl.sh what the other runs here have as well.
+# The run_*.sh scripts in this folder source this file. It has the paper's experiment in verl's terms, for any model and
+# backend. paper.md says where every value comes from. verl.sh has the settings that all runs in this folder share.
 
 METHOD=${METHOD:-cw_grpo}
 PROJECT=cw_grpo

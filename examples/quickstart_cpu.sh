@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# CW-GRPO on a machine without a GPU: verl's own main_ppo (V1 trainer, Ray, TransferQueue, FSDP2, a vLLM server) trains
-# a small model on arithmetic.
+# Trains CW-GRPO on a machine without a GPU. verl's own main_ppo (V1 trainer, Ray, TransferQueue, FSDP2, a vLLM server)
+# trains a small model on arithmetic.
 #
 #   bash examples/quickstart_cpu.sh [any hydra override of verl]
 #
 #   METHOD   cw_grpo | grpo | clip_cov     default cw_grpo
-#   STEPS    training steps                default 10; a finished run goes on with more
+#   STEPS    training steps                default 10; more steps extend a finished run
 #   NGPUS    FSDP ranks                    default 1
-#   SEED     of data order and sampling    default 1
+#   SEED     for data order and sampling   default 1
 #   RUN      where the run is written      default runs/quickstart-$METHOD (SEED=2: runs/quickstart-$METHOD-seed2); the
-#            same command goes on with the run that is there, another is told to name another folder
+#            same command resumes the run; with other settings, name another folder
 #   PYTHON   the interpreter to build on   default python3 (3.10, 3.11 or 3.12)
 #   DRY_RUN  1: print the configuration of the run, and stop; needs the environment of an earlier call
 set -euo pipefail

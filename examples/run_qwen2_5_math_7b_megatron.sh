@@ -3,7 +3,7 @@
 # Four GPUs of 80 GB, of which the fullest stage of a step takes 59 GiB. For 48 GB: gpu/README.md
 #
 #   METHOD=cw_grpo|grpo|clip_cov bash examples/run_qwen2_5_math_7b_megatron.sh [hydra overrides]
-#   DRY_RUN=1 prints the configuration and trains nothing; paper.sh has this and the other knobs
+#   DRY_RUN=1 prints the configuration without training; paper.sh lists this and the other variables
 set -euo pipefail
 
 MODEL_PATH=${MODEL_PATH:-Qwen/Qwen2.5-Math-7B-Instruct}

@@ -3,7 +3,7 @@
 # Four GPUs of 48 GB or more; on 80 GB, the fullest stage of a step takes 34 GiB.
 #
 #   METHOD=cw_grpo|grpo|clip_cov bash examples/run_r1_distill_qwen_1_5b_fsdp.sh [hydra overrides]
-#   DRY_RUN=1 prints the configuration and trains nothing; paper.sh has this and the other knobs
+#   DRY_RUN=1 prints the configuration without training; paper.sh lists this and the other variables
 set -euo pipefail
 
 MODEL_PATH=${MODEL_PATH:-deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B}

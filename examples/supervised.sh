@@ -1,6 +1,7 @@
-# Every script that trains sources this first. The script then replaces itself with launcher/supervise.py, which keeps its
-# process id and runs it anew. When that process ends, by SIGTERM, Ctrl-C or kill -9, everything that the script has
-# started ends, Ray's daemons included. A script that such a script starts belongs to it.
+# Every script that trains sources this file first. The script then replaces itself with launcher/supervise.py, which keeps
+# the process id and starts the script again below it. When the process ends, by SIGTERM, Ctrl-C or kill -9, everything
+# that the script has started ends too, Ray's daemons included. If the script starts another such script, that one is not
+# supervised separately.
 source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 if [ -z "${CW_PLUGIN_SCRIPT:-}" ]; then
     # Any Python 3.8; without one, the script itself says what it needs.

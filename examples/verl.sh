@@ -1,11 +1,11 @@
-# What every run of verl in this folder shares: paper.sh, quickstart_cpu.sh and study/train.sh source it, add what is
-# theirs to SETTINGS, and call start. They have set before: METHOD, PROJECT, NAME, SEED, STEPS, SAVE_FREQ, TEST_FREQ,
+# Every run of verl in this folder shares this file: paper.sh, quickstart_cpu.sh and study/train.sh source it, add their own
+# settings to SETTINGS, and call start. Before that, they set METHOD, PROJECT, NAME, SEED, STEPS, SAVE_FREQ, TEST_FREQ,
 # EPOCHS, TRAIN_FILES, VAL_FILES, MODEL_PATH, MAX_PROMPT and MAX_RESPONSE (tokens), PROMPTS, RESPONSES (to one prompt),
-# LOGGER, and OUT, the run's folder. They may set CHECKPOINTS and METRICS, which lie in it, ROLLOUT_TP and MAX_LENGTH.
+# LOGGER, and OUT, the run's folder. They may also set CHECKPOINTS and METRICS (names in OUT), ROLLOUT_TP and MAX_LENGTH.
 #
-#   OVERLAY=FILE      a file with an array EXTRA of overrides for another kind of machine, as cpu/overlay.sh
+#   OVERLAY=FILE      a file with an array EXTRA of overrides for another kind of machine, such as cpu/overlay.sh
 #   DRY_RUN=1         print the resolved configuration, and stop
-#   CHECK_MEMORY=0    start, although the calculated memory or disk is more than this machine has
+#   CHECK_MEMORY=0    start even if the calculated memory or disk is more than this machine has
 
 source "$(dirname "${BASH_SOURCE[0]}")/supervised.sh"
 OVERLAY=${OVERLAY:-}
@@ -33,7 +33,7 @@ SETTINGS=(
     trainer.project_name="$PROJECT"
     trainer.experiment_name="'$NAME'"
     trainer.logger="$LOGGER"
-    trainer.total_training_steps="$STEPS" # these end the run
+    trainer.total_training_steps="$STEPS" # the run ends after these
     trainer.total_epochs="$EPOCHS"
     trainer.save_freq="$SAVE_FREQ"
     trainer.test_freq="$TEST_FREQ"
@@ -45,7 +45,7 @@ SETTINGS=(
     hydra.run.dir="'$OUT/hydra'"
 )
 
-# use_method: for METHOD=cw_grpo|grpo|clip_cov, in which the paper's three rows differ.
+# use_method: add the settings of METHOD=cw_grpo|grpo|clip_cov. The paper's three rows differ only in these.
 use_method() {
     case $METHOD in
         cw_grpo | grpo) SETTINGS+=(algorithm.adv_estimator="$METHOD") ;;
@@ -67,8 +67,8 @@ use_method() {
 
 # start OVERRIDE...: run verl's main_ppo in place of this shell; later overrides win.
 #
-# launch.py locks OUT, resumes its run, refuses other settings, and ends all processes of the run when it ends. A remote
-# OUT (scheme://) has none of this.
+# launch.py locks OUT, resumes its run, refuses other settings, and ends all processes of the run when it ends. If OUT is
+# remote (scheme://), launch.py is not used.
 start() {
     local main=(python3 -m verl.trainer.main_ppo)
     EXTRA=()

@@ -11,7 +11,7 @@ bash examples/cpu/install.sh "$venv"
 export PATH=$venv/bin:$PATH
 
 bash tests/lint.sh
-# Two processes; all tests of a file run in the same one, and conftest.py has the longest files start first. Each has one
-# thread: several that wait for each other would spin where there is no core for all.
+# There are two processes. All tests of a file run in the same one, and conftest.py starts the longest files first. Each
+# process has one thread, because several threads that wait for each other would spin if there are too few cores.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 python -m pytest -n 2 --dist loadfile --no-loadscope-reorder "$@"

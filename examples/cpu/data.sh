@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The quickstart's problems through the real preprocessor, to .cache/quickstart/open_rs/{train,test}.parquet.
-# Does nothing if they exist and the code that makes them has not changed. Needs the environment of install.sh.
+# Writes the quickstart's problems, through the real preprocessor, to .cache/quickstart/open_rs/{train,test}.parquet. Does
+# nothing if these files exist and the code that makes them has not changed. Needs the environment of install.sh.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -19,10 +19,10 @@ rm -rf -- "$data"
 
 python "$root/examples/cpu/problems.py" "$data"
 mkdir -p "$data/open_rs"
-for split in train test; do # each as a copy of Open-RS, whose only split is train
+for split in train test; do # each poses as a copy of Open-RS, whose only split is train
     mkdir -p "$data/$split/knoveleng/open-rs"
     cp "$data/knoveleng/open-rs/$split.jsonl" "$data/$split/knoveleng/open-rs/train.jsonl"
-    # Its report is about overlap with the benchmarks, which are not in question here.
+    # What this prints is about overlap with the benchmarks, which does not matter here.
     cw-grpo prepare open-rs --local-dataset-path "$data/$split" --local-save-dir "$data/$split" \
         >"$data/prepare-$split.log" 2>&1 || {
         cat "$data/prepare-$split.log" >&2

@@ -1,11 +1,11 @@
-# Makes any verl run train on CPU cores: sets EXTRA, an array of overrides that follow the run's own:
+# Makes any verl run train on CPU cores. It sets EXTRA, an array of overrides. Add them after the run's own:
 #
 #   source examples/cpu/overlay.sh
 #   python -m verl.trainer.main_ppo "${SETTINGS[@]}" "${EXTRA[@]}" "$@"
 #
 # The recipes source it themselves: OVERLAY=examples/cpu/overlay.sh bash examples/run_r1_distill_qwen_1_5b_fsdp.sh
-# NGPUS: how many ranks. Of the run's own overrides it reads those in the arrays SETTINGS and BACKEND, and in "$@"; if
-# none says how many ranks vLLM has, it has one.
+# NGPUS is the number of ranks. The overlay reads the run's own overrides from the arrays SETTINGS and BACKEND and from
+# "$@". If none of them sets the number of vLLM's ranks, it is one.
 NGPUS=${NGPUS:-1}
 
 export VERL_PLATFORM=cpu            # turns on verl_cpu in every process

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# The paper's experiment with OpenRLHF 0.11.2, on one node of four GPUs. ../paper.md says where each value comes from.
+# Runs the paper's experiment with OpenRLHF 0.11.2, on four GPUs of one node. ../paper.md says where each value comes from.
 #
-#   METHOD=cw_grpo|grpo bash examples/openrlhf/paper.sh [any argument of train_ppo_ray, as --ds.zero_stage 3]
+#   METHOD=cw_grpo|grpo bash examples/openrlhf/paper.sh [any argument of train_ppo_ray, such as --ds.zero_stage 3]
 #
 #   MODEL_PATH     default deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B
 #   MAX_PROMPT     tokens, default 512
-#   MAX_RESPONSE   tokens, default 4096; Qwen/Qwen2.5-Math-7B-Instruct has 4096 for both: MAX_RESPONSE=3584
+#   MAX_RESPONSE   tokens, default 4096; use 3584 for Qwen/Qwen2.5-Math-7B-Instruct, which has 4096 positions for both
 #   DATA_DIR       default ~/data/cw_grpo, made by: cw-grpo prepare open-rs
-#   OUT            default RUNS_DIR/openrlhf/MODEL-METHOD; a run that is there goes on from its last checkpoint
-#   RUNS_DIR       default checkpoints, in the current folder; a run of the 1.5B takes 114 GB, of the 7B 487 GB
-#   DRY_RUN=1      print the arguments, one to a line, and stop
+#   OUT            default RUNS_DIR/openrlhf/MODEL-METHOD; a run in this folder resumes from its last checkpoint
+#   RUNS_DIR       default checkpoints, in the current folder; a run needs 114 GB with the 1.5B model, 487 GB with the 7B
+#   DRY_RUN=1      print the arguments, one per line, and stop
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -73,7 +73,7 @@ if [ -n "${DRY_RUN:-}" ]; then
     exit
 fi
 claim "$OUT"
-# OpenRLHF would take the first rows of a file, and cut prompts that are too long.
+# Without this, OpenRLHF would take the first rows of the file, and cut prompts that are too long.
 [ -e "$TRAIN_FILE" ] || python3 "$root/examples/openrlhf/draw.py" "$DATA_DIR/open_rs/train.parquet" "$TRAIN_FILE" \
     --rows "$ROWS" --seed "$SEED" --model "$MODEL_PATH" --max-prompt "$MAX_PROMPT"
 exec python3 -m cw_plugin.openrlhf_integration "$@"

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# CW-GRPO with OpenRLHF on a machine without a GPU: its own train_ppo_ray (Ray, DeepSpeed, a vLLM engine) trains the
-# quickstart's model on its problems, with its reward (../quickstart_cpu.sh).
+# Trains CW-GRPO with OpenRLHF on a machine without a GPU. OpenRLHF's own train_ppo_ray (Ray, DeepSpeed, a vLLM engine)
+# trains the model of ../quickstart_cpu.sh, with the same problems and reward.
 #
-#   bash examples/openrlhf/quickstart_cpu.sh [any argument of train_ppo_ray, as --actor.adam.lr 3e-4]
+#   bash examples/openrlhf/quickstart_cpu.sh [any argument of train_ppo_ray, such as --actor.adam.lr 3e-4]
 #
 #   METHOD   cw_grpo | grpo                default cw_grpo
 #   STEPS    training steps, 64 at most    default 10
 #   NGPUS    actors                        default 1
-#   SEED     of data order and sampling    default 1
+#   SEED     for data order and sampling   default 1
 #   RUN      where the run is written      default runs/openrlhf-$METHOD (SEED=2: runs/openrlhf-$METHOD-seed2); the same
-#            command goes on from the run's last checkpoint
-#   VENV     its environment               default .venv-openrlhf, made by the first call (cpu/install.sh)
+#            command resumes from the run's last checkpoint
+#   VENV     the environment               default .venv-openrlhf, made by the first call (cpu/install.sh)
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

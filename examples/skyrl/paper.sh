@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The paper's experiment with SkyRL 0.3.0, on one node of four GPUs. ../paper.md says where each value comes from.
+# Runs the paper's experiment with SkyRL 0.3.0, on one node with four GPUs. ../paper.md says where each value comes from.
 #
-#   METHOD=cw_grpo|grpo bash examples/skyrl/paper.sh [any setting of SkyRL, as trainer.strategy=megatron]
+#   METHOD=cw_grpo|grpo bash examples/skyrl/paper.sh [any setting of SkyRL, such as trainer.strategy=megatron]
 #
 #   MODEL_PATH   default deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B
 #   DATA_DIR     default ~/data/cw_grpo, made by: cw-grpo prepare open-rs
-#   OUT          default checkpoints/skyrl/MODEL-METHOD; a run that is there goes on from its last checkpoint
-#   DRY_RUN=1    print the settings, one to a line, and stop
+#   OUT          default checkpoints/skyrl/MODEL-METHOD; a run in this folder resumes from its last checkpoint
+#   DRY_RUN=1    print the settings, one per line, and stop
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)

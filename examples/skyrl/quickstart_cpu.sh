@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# CW-GRPO with SkyRL on a machine without a GPU: its own trainer (Ray, FSDP2 workers, a vLLM server behind its router)
-# trains the quickstart's model on its problems, with its reward (../quickstart_cpu.sh).
+# Trains CW-GRPO with SkyRL on a machine without a GPU. SkyRL's own trainer (Ray, FSDP2 workers, a vLLM server behind its
+# router) trains the model of ../quickstart_cpu.sh, with the same problems and reward.
 #
-#   bash examples/skyrl/quickstart_cpu.sh [any setting of SkyRL, as trainer.policy.optimizer_config.lr=3e-4]
+#   bash examples/skyrl/quickstart_cpu.sh [any setting of SkyRL, such as trainer.policy.optimizer_config.lr=3e-4]
 #
 #   METHOD   cw_grpo | grpo                default cw_grpo
 #   STEPS    training steps, 64 at most    default 10
 #   NGPUS    policy workers                default 1
-#   SEED     of data order and sampling    default 1
+#   SEED     for data order and sampling   default 1
 #   RUN      where the run is written      default runs/skyrl-$METHOD (SEED=2: runs/skyrl-$METHOD-seed2); the same
-#            command goes on from the run's last checkpoint
-#   VENV     its environment               default .venv-skyrl, made by the first call (cpu/install.sh)
+#            command resumes from the run's last checkpoint
+#   VENV     the environment               default .venv-skyrl, made by the first call (cpu/install.sh)
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -98,7 +98,7 @@ def p_of(differences: dict[Any, pd.Series], corrected: bool = True) -> dict[Any,
 
 
 def compared(title: str, ours: dict, theirs: dict, corrected: bool = True) -> Table:
-    """Differences in accuracy and reward, ours less theirs; both are dicts: method -> runs."""
+    """Differences in accuracy and reward, ours minus theirs; both are dicts: method -> runs."""
     columns = {"accuracy, points": ("accuracy", 100, 1, "+"), "reward": ("reward", 1, 3, "+")}
     found = {(name, of): less(ours[name], theirs[name], columns[of][0]) for name in ours for of in columns}
     p = p_of(found, corrected)
@@ -134,12 +134,12 @@ def ends(title: str, steps: pd.DataFrame, start: pd.Series) -> Table:
             "collapsed: accuracy / entropy": f"{runs.fell.sum()} / {runs.emptied.sum()} of {len(runs)}",
             "s/step": f"{steps[steps.method == method].seconds.median():.2f}",
         })  # fmt: skip
-    return table(title, rows, started(start), "A token's probability in vLLM and that in the trainer differ by at most "
-                 f"{steps.rollout_difference.max():.0e} in any step.")  # fmt: skip
+    return table(title, rows, started(start), "In no step does a token's probability in vLLM differ from that in the "
+                 f"trainer by more than {steps.rollout_difference.max():.0e}.")  # fmt: skip
 
 
 def started(start: pd.Series) -> str:
-    return f"The model that all runs start from: {shown(start, 100)}% over {len(start)} validations."
+    return f"The model that all runs start from has an accuracy of {shown(start, 100)}%, over {len(start)} validations."
 
 
 def hundreds(long: pd.DataFrame) -> Table:
@@ -147,8 +147,8 @@ def hundreds(long: pd.DataFrame) -> Table:
     means = trained.groupby(["method", "step"])[["reward", "entropy"]].mean()
     text = means.apply(lambda mean: f"{mean.reward:.3f} ({mean.entropy:.3f})", axis=1).unstack().add_prefix("step ")
     rows = [{"": NAMES[method]} | text.loc[method].to_dict() for method in by_method(long)]
-    return table("Reward and entropy of the long runs", rows, "Mean reward of the 100 steps up to this one, and in "
-                 "parentheses the mean entropy of the 100 steps up to it, in nats.")  # fmt: skip
+    return table("Reward and entropy of the long runs", rows, "Each cell has the mean reward of the 100 steps up to "
+                 "this one, and in parentheses their mean entropy, in nats.")  # fmt: skip
 
 
 def updates(gradients: pd.DataFrame) -> Table:
@@ -163,21 +163,22 @@ def updates(gradients: pd.DataFrame) -> Table:
             for method in by_method(gradients) if method != "grpo"]  # fmt: skip
     ours = text.loc["cw_grpo"]
     return table("Where the first update points", rows,
-        f"{ours.weak_tokens}% of the tokens have a kernel below one half under {NAMES['cw_grpo']}; they hold "
-        f"{ours.weak_squares}% of the sum of squared gradients with respect to the logits of tokens. As many of the "
-        f"least probable tokens hold {ours.unlikely_squares}% of it; {ours.weak_unlikely}% of those with a low kernel "
-        "are among them. Of the starting model. 95% intervals: a jackknife over 16 parts of the batches.")  # fmt: skip
+        f"On the starting model, under {NAMES['cw_grpo']}, {ours.weak_tokens}% of the tokens have a kernel below one "
+        f"half. They hold {ours.weak_squares}% of the sum of squared gradients with respect to the logits of tokens. "
+        f"The same number of tokens with the lowest probability hold {ours.unlikely_squares}% of it, and include "
+        f"{ours.weak_unlikely}% of the tokens with a low kernel. The 95% intervals are those of a jackknife over 16 "
+        "parts of the batches.")  # fmt: skip
 
 
 def search(steps: pd.DataFrame) -> Table:
     scores = steps[steps.step > 0].groupby(["method", "lr"]).accuracy.mean().unstack()[list(study.LEARNING_RATES)] * 100
     text = scores.map("{:.1f}".format) + np.where(scores.eq(scores.max(axis=1), axis=0), "*", "")
     fell = [f"{NAMES[run.method]} collapses in accuracy at {run.lr}, from {100 * (run.accuracy + run.drop):.1f} to "
-            f"{100 * run.accuracy:.1f}." for run in outcomes(steps, "lr").itertuples() if run.fell]  # fmt: skip
+            f"{100 * run.accuracy:.1f}%." for run in outcomes(steps, "lr").itertuples() if run.fell]  # fmt: skip
     return table("Search for the learning rate",
         [{"": NAMES[method]} | text.loc[method].to_dict() for method in by_method(steps)],
-        "Accuracy in per cent, mean of steps 50 and 100: 1,024 answers to problems that are used for nothing else, a "
-        "standard error of about 1.6. * is the method's best.",
+        "Accuracy in per cent, averaged over steps 50 and 100. It is measured on 1,024 answers to problems that are "
+        "used for nothing else, with a standard error of about 1.6 points. * marks the method's best.",
         started(steps[steps.step == 0].accuracy), *fell)  # fmt: skip
 
 
@@ -207,14 +208,15 @@ def study_page(results: Results = HERE / "results") -> None:
             drawn[f"{name}-{what}"] = figures.curves(series, *how, size=(5.2, 3.6))
     drawn["contributions"] = figures.contributions(tokens)
     write(results, HERE, "study", "report.py study",
-        "Entropy is a mean of 25 steps; a band is a standard deviation of seeds. "
-        'In the tables, "best to last" is above 0 even for a run that does not fall: the best of noisy validations is '
-        'high by chance. "Above the start" has Welch\'s interval of the difference of two means.',
+        "In the figures, entropy is averaged over 25 steps, and a band shows one standard deviation over seeds. In the "
+        'tables, "best to last" is the fall from a run\'s best validation to its last. It is above 0 even for a run '
+        'that does not fall, because the best of noisy validations is high by chance. "Above the start" is the gain '
+        "over the starting model, with Welch's interval.",
         [ends("Methods, mean and 95% interval over seeds", main, start),
-         compared(f"{ours} less each other method", dict.fromkeys(runs, paper), runs),
+         compared(f"{ours} minus each other method", dict.fromkeys(runs, paper), runs),
          ends(f"{ours} with a part changed, at its learning rate",
               pd.concat([main[main.method == "cw_grpo"], ablation]), start),
-         compared(f"Changed parts less {ours}", variants, dict.fromkeys(variants, paper), corrected=False),
+         compared(f"Changed parts minus {ours}", variants, dict.fromkeys(variants, paper), corrected=False),
          ends("One long run of each method", long, start), hundreds(long),
          *(table(one.title, one.frame.assign(**reported), *one.notes) for one in table_1),
          updates(pd.read_parquet(HERE / "results" / "gradients.parquet")), search(searched)], drawn)  # fmt: skip
@@ -243,16 +245,17 @@ class Boundary:
                 "changed from the centre": point.name,
                 "start, %": f"{pd.concat(runs.values()).start.mean() * 100:.1f}",
                 **{f"{name}, %": shown(of.accuracy, 100) for name, of in runs.items()},
-                "CW-GRPO less GRPO, points": shown(self.less_grpo(point), 100, 1, "+"), "p": p[point],
+                "CW-GRPO minus GRPO, points": shown(self.less_grpo(point), 100, 1, "+"), "p": p[point],
                 "in reward": shown(self.less_grpo(point, "reward"), 1, 3, "+"),
                 "entropy, GRPO / CW-GRPO": " / ".join(f"{runs[of].entropy.mean():.3f}" for of in ("GRPO", "CW-GRPO")),
                 **{f"collapsed, {name}": f"{of.fell.sum()} / {of.emptied.sum()} of {len(of)}"
                    for name, of in runs.items()},
             })  # fmt: skip
         return table(title, rows,
-            f"Accuracy after {plan.STEPS} steps, mean and 95% interval over seeds. Differences are paired by seed. p "
-            f"is corrected for {len(every)} tests (Holm). Collapsed: in accuracy / in entropy. Reward and entropy, in "
-            f"nats, are means of the last {WINDOW} steps, the reward before any of it is flipped.")  # fmt: skip
+            f"Accuracy is that after {plan.STEPS} steps, as the mean and 95% interval over seeds. Differences are "
+            f"paired by seed. p is corrected for {len(every)} tests (Holm). \"Collapsed\" counts the runs that "
+            "collapsed in accuracy / in entropy. Reward, before any of it is flipped, and entropy, in nats, are means "
+            f"of the last {WINDOW} steps.")  # fmt: skip
 
     def together(self) -> Table:
         """What the README counts over all settings, and question (b)."""
@@ -265,13 +268,14 @@ class Boundary:
                          above: f"{(centre.grad_norm.dropna() > plan.CENTRE.limit).mean():.0%}"})  # fmt: skip
         none, six = self.less_grpo(plan.CENTRE), self.less_grpo(plan.Run(fillers=6))
         change = f"{shown(six - none, 100, 1, '+')} points (p {p_of({6: six - none})[6]})"
-        return table("All settings together", rows, f"With 6 fillers, CW-GRPO less GRPO changes by {change}.")
+        return table("All settings together", rows, f"With 6 fillers, CW-GRPO minus GRPO changes by {change}.")
 
     def kernels(self) -> Table:
         runs = {method: self.of(plan.CENTRE, method) for method in plan.KERNELS}
         found = {method: less(runs[method], runs["cw_grpo"]) for method in plan.ABLATION}
         p = p_of(found)
-        text = {method: {"less the paper's, points": shown(found[method], 100, 1, "+"), "p": p[method]} for method in p}
+        column = "accuracy minus the paper's, points"
+        text = {method: {column: shown(found[method], 100, 1, "+"), "p": p[method]} for method in p}
         rows = [{"kernel": name} | cells(runs[of], THREE) | text.get(of, {}) for of, name in plan.KERNELS.items()]
         return table("Width and side of the kernel, at the centre", rows, f"p is corrected for {len(p)} tests (Holm).")
 
@@ -290,7 +294,7 @@ class Boundary:
         rows = [{first: f"`{metric}`", "correlation with the difference in accuracy": found[metric],
                  "p": f"{p[metric]:.3f}"} for metric in EARLY]  # fmt: skip
         note = f"Spearman's, over settings, with a 95% bootstrap interval. p is corrected for {len(p)} tests (Holm)."
-        return table("Do the first steps foretell the outcome?", rows, note)
+        return table("Do the first steps predict the outcome?", rows, note)
 
     def hosts(self) -> Table:
         """The centre here, and the study's runs with verl up to the same step."""
@@ -298,11 +302,11 @@ class Boundary:
         hosts = {"TRL, here": self.runs[self.runs.point == plan.CENTRE.name], "verl, the study": outcomes(verl)}
         rows = [{"": f"{SHORT[method]}, {host}"} | cells(runs[runs.method == method], THREE)
                 for method in plan.METHODS for host, runs in hosts.items()]  # fmt: skip
-        note = f"After {plan.STEPS} steps. Accuracy is of 1,024 answers with TRL and of 512 with verl."
+        note = f"After {plan.STEPS} steps. Accuracy is measured on 1,024 answers with TRL and on 512 with verl."
         return table("Do TRL and verl agree?", rows, note)
 
     def map(self) -> Figure:
-        title = "Accuracy of CW-GRPO less that of GRPO, points"
+        title = "Accuracy of CW-GRPO minus that of GRPO, points"
         figure, axes = figures.new(title, "learning rate", "updates from one batch", (6.4, 4.2))
         grid = np.reshape([round(self.less_grpo(point).mean() * 100, 9) for point in plan.MAP], (len(plan.UPDATES), -1))
         for (row, column), value in np.ndenumerate(grid):
@@ -326,9 +330,9 @@ def first_wrong(measured: pd.DataFrame) -> Table:
     for name, label in (("surprisal", "surprisal, nats"), ("entropy", "entropy at its position, nats")):
         columns[label] = (measured[name] / measured.tokens).map("{:.2f}".format)
     return table("Where the gradient is, on the starting model", {"": measured.kind} | columns,
-        f"Under CW-GRPO the sum of squares is {total.cw_grpo / total.grpo:.1%} of that under GRPO. Surprisal is -log π "
-        "of the sampled token. It and the entropy are means. The fifths are those of a batch of 64 responses, and "
-        "overlap the three kinds.")  # fmt: skip
+        f"Under CW-GRPO, the sum of squares is {total.cw_grpo / total.grpo:.1%} of that under GRPO. Surprisal is -log "
+        "π of the sampled token. Surprisal and entropy are means over tokens. The fifths are those of a batch of 64 "
+        "responses; their tokens also belong to one of the first three rows.")  # fmt: skip
 
 
 @app.command("boundary")
@@ -336,8 +340,9 @@ def boundary_page(results: Results = HERE / "boundary" / "results") -> None:
     """The boundary study's page."""
     every = Boundary(results)
     write(results, HERE / "boundary", "boundary study", "report.py boundary",
-        'A cell of the map: the difference, the accuracy of GRPO | CW-GRPO, the runs that collapsed. "The centre" is a '
-        "learning rate of 3e-5 and 2 updates from one batch; each other setting changes it.",
+        "A cell of the map shows the difference in accuracy, the accuracy of GRPO | CW-GRPO, and how many runs of each "
+        'collapsed. "The centre" is a learning rate of 3e-5 and 2 updates from one batch; each other setting changes '
+        "it.",
         [every.settings("Every setting", plan.POINTS), every.together(), every.kernels(), every.early(),
          first_wrong(pd.read_parquet(HERE / "boundary" / "results" / "first_wrong.parquet")),
          every.settings("Without a limit on the gradient norm", plan.CONTROLS), every.hosts()],

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# One of the three studies on a machine without a GPU; run again, it goes on where it was interrupted.
+# Runs one of the three studies on a machine without a GPU. If it is interrupted, run it again: it continues.
 #
-#   bash examples/study/run.sh              the study, anew, with verl: about 14 hours on two cores
-#   bash examples/study/run.sh boundary     the runs that boundary/results lacks, with TRL; likewise: sizes
+#   bash examples/study/run.sh              the whole study again, with verl: about 14 hours on two cores
+#   bash examples/study/run.sh boundary     the runs that boundary/results lacks, with TRL
+#   bash examples/study/run.sh sizes        the models and runs that sizes/ lacks, with TRL
 #
 #   WORK      where the study's runs are written      default runs/study
-#   RESULTS   where metrics and the page are          default WORK/results, boundary/results or sizes/results
+#   RESULTS   where metrics and the page go           default WORK/results, boundary/results or sizes/results
 #   JOBS      runs at a time                          default 2
-#   VENV      the quickstart's environment            default .venv, made if need be; PYTHON is what it is built on
+#   VENV      the quickstart's environment            default .venv, made if it does not exist, with PYTHON
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../supervised.sh"
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# One training run of the study: verl's main_ppo on a CPU, on the products of task.py. study.py calls it.
+# Does one training run of the study: verl's main_ppo on a CPU, on the products of task.py. study.py calls this script.
 #
 #   METHOD=cw_grpo LR=3e-5 SEED=1 STEPS=200 RUN=folder bash examples/study/train.sh [any hydra override of verl]
 #
 #   METHOD   grpo | clip_cov | clip_cov_RATIO | cw_grpo | cw_grpo_batch | cw_grpo_loss | cw_grpo_shuffled (variants.py)
-#   MODEL, DATA   what task.py made
+#   MODEL, DATA   the folders that task.py made
 #   DRY_RUN=1     print the resolved configuration, and stop
 set -euo pipefail
 

@@ -1,9 +1,9 @@
-# What paper.sh needs to be run on CPU cores, as an overlay:
+# An overlay with which paper.sh runs on CPU cores:
 #
 #   OVERLAY=examples/swift/cpu.sh MODEL_PATH=examples/cpu/model DATA_DIR=.cache/quickstart bash examples/swift/paper.sh \
 #       --model_type qwen2 --template qwen2_5 --max_completion_length 64 --max_steps 2
 #
-# NPROC: how many processes. ms-swift takes the template of a model that it does not know from the command line.
+# NPROC is the number of processes. The command names the template, because ms-swift does not know this model.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} TOKENIZERS_PARALLELISM=false
 LAUNCH=(python -m torch.distributed.run --standalone --nproc_per_node "${NPROC:-1}" -m swift.cli.rlhf)
 MACHINE=(

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# The paper's experiment with ms-swift 4.6.0, on one node of four GPUs. ../paper.md says where each value comes from.
+# Runs the paper's experiment with ms-swift 4.6.0, on one node with four GPUs. ../paper.md says where each value comes from.
 #
-#   METHOD=cw_grpo|grpo bash examples/swift/paper.sh [any argument of swift rlhf, as --beta 0]
+#   METHOD=cw_grpo|grpo bash examples/swift/paper.sh [any argument of swift rlhf, such as --beta 0]
 #
 #   MODEL_PATH     default deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B
 #   MAX_PROMPT     tokens, default 512
-#   MAX_RESPONSE   tokens, default 4096; Qwen/Qwen2.5-Math-7B-Instruct has 4096 for both: MAX_RESPONSE=3584
+#   MAX_RESPONSE   tokens, default 4096; use 3584 for Qwen/Qwen2.5-Math-7B-Instruct, which has 4096 positions for both
 #   DATA_DIR       default ~/data/cw_grpo, made by: cw-grpo prepare open-rs
-#   OUT            default RUNS_DIR/swift/MODEL-METHOD; a run that is there goes on from its last checkpoint
-#   RUNS_DIR       default checkpoints, in the current folder; a run of the 1.5B takes 114 GB, of the 7B 487 GB
-#   OVERLAY        a file with the arrays LAUNCH and MACHINE for another kind of machine, as cpu.sh
-#   DRY_RUN=1      print the arguments, one to a line, and stop
+#   OUT            default RUNS_DIR/swift/MODEL-METHOD; a run in this folder resumes from its last checkpoint
+#   RUNS_DIR       default checkpoints, in the current folder; a run needs 114 GB with the 1.5B model, 487 GB with the 7B
+#   OVERLAY        a file with the arrays LAUNCH and MACHINE for another kind of machine, such as cpu.sh
+#   DRY_RUN=1      print the arguments, one per line, and stop
 #
 # It needs: pip install ".[swift,data,report]" deepspeed vllm
 set -euo pipefail
@@ -22,7 +22,7 @@ MAX_PROMPT=${MAX_PROMPT:-512}
 MAX_RESPONSE=${MAX_RESPONSE:-4096}
 DATA_DIR=${DATA_DIR:-$HOME/data/cw_grpo}
 OUT=${OUT:-${RUNS_DIR:-checkpoints}/swift/$(basename "$MODEL_PATH")-$METHOD}
-[ "$kernel" != none ] || export CW_GRPO_KERNEL=none # else the user's own, if it is set
+[ "$kernel" != none ] || export CW_GRPO_KERNEL=none # otherwise keep the user's own value, if there is one
 
 EXPERIMENT=(
     --rlhf_type grpo
@@ -36,7 +36,7 @@ EXPERIMENT=(
     --columns '{"prompt": "messages"}'
     --split_dataset_ratio 0
     --max_length "$MAX_PROMPT"
-    --truncation_strategy delete # another problem takes the place of one whose prompt is longer
+    --truncation_strategy delete # if a prompt is longer, another problem takes its place
     --max_completion_length "$MAX_RESPONSE"
     --num_generations 12
     --max_steps 200
@@ -86,7 +86,7 @@ if [ -n "${DRY_RUN:-}" ]; then
     exit
 fi
 claim "$OUT"
-# A checkpoint is whole once it has this file.
+# A checkpoint is complete once it has this file.
 last=$(find "$OUT" -path '*/checkpoint-*/trainer_state.json' | sort -V | tail -n 1)
 [ -z "$last" ] || set -- "$@" --resume_from_checkpoint "$(dirname "$last")"
 exec "${LAUNCH[@]}" "$@"

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# The paper's experiment with TRL, on one node of four GPUs. paper.yaml has its settings.
+# Runs the paper's experiment with TRL, on one node with four GPUs. paper.yaml has its settings.
 #
-#   METHOD=cw_grpo|grpo bash examples/trl/paper.sh [any flag of TRL's GRPOConfig, as --beta 0]
+#   METHOD=cw_grpo|grpo bash examples/trl/paper.sh [any flag of TRL's GRPOConfig, such as --beta 0]
 #
 #   MODEL_PATH     default deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B
 #   MAX_PROMPT     tokens, default 512
-#   MAX_RESPONSE   tokens, default 4096; Qwen/Qwen2.5-Math-7B-Instruct has 4096 for both: MAX_RESPONSE=3584
+#   MAX_RESPONSE   tokens, default 4096; use 3584 for Qwen/Qwen2.5-Math-7B-Instruct, which has 4096 positions for both
 #   DATA_DIR       default ~/data/cw_grpo, made by: cw-grpo prepare open-rs
-#   OUT            default RUNS_DIR/trl/MODEL-METHOD; a run that is there goes on
-#   RUNS_DIR       default checkpoints, in the current folder; a run of the 1.5B takes 114 GB, of the 7B 487 GB
-#   SERVER_PORT    of trl vllm-serve, default 8000
-#   OVERLAY        a file with the arrays LAUNCH and EXTRA for another kind of machine, as cpu.sh
+#   OUT            default RUNS_DIR/trl/MODEL-METHOD; a run in this folder resumes
+#   RUNS_DIR       default checkpoints, in the current folder; a run needs 114 GB with the 1.5B model, 487 GB with the 7B
+#   SERVER_PORT    the port of trl vllm-serve, default 8000
+#   OVERLAY        a file with the arrays LAUNCH and EXTRA for another kind of machine, such as cpu.sh
 #   DRY_RUN=1      print the resolved settings, and stop
 #
 # It needs: pip install ".[trl,data,report]" deepspeed "trl[vllm]"
@@ -37,7 +37,7 @@ elif [ -z "${DRY_RUN:-}" ]; then
         --max_model_len "$((MAX_PROMPT + MAX_RESPONSE))" &
     server=$!
     trap 'kill $server 2>/dev/null' EXIT
-    # It may have to download the model. TRL waits for 240 seconds, also for a server that has ended.
+    # The server may have to download the model. TRL waits for 240 seconds, even if the server has ended.
     until (: </dev/tcp/localhost/"$SERVER_PORT") 2>/dev/null; do
         kill -0 $server 2>/dev/null || { echo "trl vllm-serve has ended before training; see above" >&2 && exit 1; }
         sleep 1

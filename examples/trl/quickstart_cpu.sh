@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# CW-GRPO with TRL on a machine without a GPU: the quickstart's model, problems and reward (../quickstart_cpu.sh).
+# Trains CW-GRPO with TRL on a machine without a GPU, with the model, problems and reward of ../quickstart_cpu.sh.
 #
-#   bash examples/trl/quickstart_cpu.sh [any flag of TRL's GRPOConfig, as --learning_rate 3e-4]
+#   bash examples/trl/quickstart_cpu.sh [any flag of TRL's GRPOConfig, such as --learning_rate 3e-4]
 #
 #   METHOD   cw_grpo | grpo                default cw_grpo
 #   STEPS    training steps                default 10
-#   SEED     of data order and sampling    default 1
+#   SEED     for data order and sampling   default 1
 #   RUN      where the run is written      default runs/trl-$METHOD (SEED=2: runs/trl-$METHOD-seed2)
 #
 # It needs an environment with: pip install ".[trl,data,report]"

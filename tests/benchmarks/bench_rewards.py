@@ -2,10 +2,10 @@ r"""Our scorer beside verl's on the same answers: how many are judged rightly, g
 
     python tests/benchmarks/bench_rewards.py --data COPIES [--rows 2000] [--hanging 20]
 
-Answers: each benchmark's golds, every one in a response of about a thousand characters, as it stands, written another
-way (27.0 for 27, \dfrac for \frac), and replaced by the next row's gold; and those of tests/tools/answer_classes.py.
-Speed is measured twice on the benchmarks' answers, alone and with hanging inputs strewn among them. All scorers are
-called from as many threads, as verl's reward loop does.
+The answers are each benchmark's ground truths, and those of tests/tools/answer_classes.py. Each ground truth is in a
+response of about a thousand characters: as it is, written another way (27.0 for 27, \dfrac for \frac), and replaced by
+the next row's. Speed is measured twice on the benchmarks' answers: alone, and with hanging inputs strewn among them.
+All scorers are called from the same number of threads, as in verl's reward loop.
 """
 
 import itertools

@@ -29,7 +29,7 @@ from cw_plugin.options import Options
 from cw_plugin.weights import reweight
 
 ROWS, WIDTH = 16, 4096
-PROMPTS = {"whole groups": 8, "groups across processes": 32}  # responses to a prompt
+PROMPTS = {"whole groups": 8, "groups spread over processes": 32}  # responses to a prompt
 GIB = 2**30
 # Forward and backward, 6 FLOP a token and parameter, at 40 per cent of an H100's 990 TFLOP/s; generation comes on top.
 STEP_OF_1_5B = 6 * 1.5e9 / (0.4 * 990e12)
@@ -151,11 +151,11 @@ def calculate(nanoseconds: float, of_place: float, of_place_gathered: float) -> 
     every = 1024 * own
     print(f"\nA training step of 1.5 billion parameters takes {1e9 * STEP_OF_1_5B:.0f} nanoseconds a token and GPU,")
     print(f"the weights {nanoseconds:.0f}: {nanoseconds / (1e9 * STEP_OF_1_5B):.2%}.")
-    print("\n| 1,024 GPUs, each with 64 responses of 8,192 tokens | tokens in a process | seconds | GiB |")
+    print("\n| where the weights are computed | tokens in a process | seconds | GiB |")
     print("|---|---:|---:|---:|")
     rows = (
         ("TRL, ms-swift: whole groups", own, of_place),
-        ("TRL, ms-swift: groups across processes", every, of_place_gathered),
+        ("TRL, ms-swift: groups spread over processes", every, of_place_gathered),
         ("verl, OpenRLHF: the trainer's process", every, of_place),
     )
     for name, tokens, size in rows:
@@ -172,7 +172,8 @@ def main() -> None:
     given = parser.parse_args()
     print(f"torch {torch.__version__}, 1 thread\n")
 
-    print("| groups of 8 | tokens | seconds | nanoseconds a token | bytes a place |\n|---:|---:|---:|---:|---:|")
+    print("| groups of 8 responses | tokens | seconds | nanoseconds per token | bytes per position |")
+    print("|---:|---:|---:|---:|---:|")
     for groups in given.groups:
         seconds, memory, tokens, places = spawned(weights, 1, groups, given.rounds)
         nanoseconds, of_place = 1e9 * seconds / tokens, memory / places

@@ -62,11 +62,11 @@ def test_the_page_says_what_its_runs_say(steps):
     rewards = line[line.step > 75].pivot_table("reward", **table_of) * 100
     norms = line[line.step.between(1, 20)].pivot_table("grad_norm", **table_of)
     expected = {
-        "accuracy, CW-GRPO less GRPO, points": ends.cw_grpo - ends.grpo,
-        "reward, CW-GRPO less GRPO, hundredths": rewards.cw_grpo - rewards.grpo,
+        "accuracy, CW-GRPO minus GRPO, points": ends.cw_grpo - ends.grpo,
+        "reward, CW-GRPO minus GRPO, hundredths": rewards.cw_grpo - rewards.grpo,
         "gradient norm, CW-GRPO / GRPO, %": norms.cw_grpo / norms.grpo * 100,
     }
-    shown = table(page, "Slopes")["for ten times the parameters"]
+    shown = table(page, "Slopes")["per tenfold increase in parameters"]
     for name, values in expected.items():
         width = values.index.get_level_values("width")
         (slope, _), covariance = np.polyfit(np.log10(48.0 * width**2 + 300 * width), values, 1, cov=True)

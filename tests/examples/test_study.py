@@ -113,7 +113,7 @@ def test_the_studys_tables_are_what_its_runs_say():
     others = ["grpo", "clip_cov", "clip_cov_0.005", "cw_grpo_batch", "cw_grpo_loss"]
     p = {(what, other): stats.ttest_rel(ends.cw_grpo, ends[other]).pvalue
          for what, ends in (("accuracy", accuracy), ("reward", reward)) for other in others}  # fmt: skip
-    less = table(page, "CW-GRPO (prompt group) less each other method").loc["GRPO", "accuracy, points"]
+    less = table(page, "CW-GRPO (prompt group) minus each other method").loc["GRPO", "accuracy, points"]
     assert less == f"{mean(accuracy.cw_grpo - accuracy.grpo, 1, '+')} (p {holm(p)['accuracy', 'grpo']:.3f})"
     long = runs[(runs.phase == "long") & (runs.method == "grpo") & (runs.step > 900)]
     shown = table(page, "Reward and entropy of the long runs").loc["GRPO", "step 1000"]
@@ -136,7 +136,7 @@ def test_the_boundarys_tables_are_what_its_runs_say():
     shown = sorted(float(value.replace("&lt; ", "")) for value in every.p if value != "-")
     np.testing.assert_allclose(shown, sorted(p.values()), atol=6e-4)
     assert sum(value < 0.05 for value in shown) == 10
-    shown = every.loc["updates 16", "CW-GRPO less GRPO, points"]
+    shown = every.loc["updates 16", "CW-GRPO minus GRPO, points"]
     assert shown == mean(less.loc[("3e-5", 16, 1, 1.0, 0, 32, 0)], 1, "+")
     validated = runs[runs.method == "cw_grpo"].dropna(subset="accuracy").sort_values("step")
     accuracy = validated.groupby([*settings, "seed"]).accuracy

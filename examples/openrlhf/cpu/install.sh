@@ -3,8 +3,8 @@
 #
 #   bash examples/openrlhf/cpu/install.sh [VENV_DIR]     VENV_DIR is .venv-openrlhf in the repository root by default
 #
-# PYTHON names a Python 3.11 (python3.11 by default), the only one that OpenRLHF has a wheel for. A second run with the
-# same versions does nothing. For torch's CPU build, see ../../cpu/install.sh.
+# PYTHON names a Python 3.11 (python3.11 by default), the only version for which OpenRLHF has a wheel. A second run with
+# the same versions does nothing. For torch's CPU build, see ../../cpu/install.sh.
 set -euo pipefail
 
 name=openrlhf/cpu/install.sh

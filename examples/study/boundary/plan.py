@@ -19,7 +19,7 @@ ABLATION = ("width_2", "width_3", "width_4", "negative", "positive")
 KERNELS = {
     "grpo": "no kernel: GRPO", "cw_grpo": "1 sigma: CW-GRPO", "width_2": "2 sigmas", "width_3": "3 sigmas",
     "width_4": "4 sigmas", "negative": "1 sigma on negative covariances only",
-    "positive": "1 sigma on positive ones only",
+    "positive": "1 sigma on positive covariances only",
 }  # fmt: skip
 # Settings in words
 AXES = {

@@ -16,11 +16,11 @@ import report  # noqa: E402
 
 from cw_plugin.reports import figures, intervals  # noqa: E402
 
-SMALL = 2.0  # points for ten times the parameters; a change within is not worth knowing
+SMALL = 2.0  # points per tenfold increase in parameters; a change within is not worth knowing
 LEARNED = 1.0  # point that GRPO gains at least where CW-GRPO can lose something
 OUTCOMES = {  # column of the pairs -> what it is; the first is the primary outcome
-    "accuracy": "accuracy, CW-GRPO less GRPO, points",
-    "reward": "reward, CW-GRPO less GRPO, hundredths",
+    "accuracy": "accuracy, CW-GRPO minus GRPO, points",
+    "reward": "reward, CW-GRPO minus GRPO, hundredths",
     "extreme_gradient_share": "gradient share of extreme tokens, %",
     "extreme_balance": "balance of extreme tokens, %",
     "grad_norm": "gradient norm, CW-GRPO / GRPO, %",
@@ -47,7 +47,7 @@ def pairs(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def slope(line: pd.DataFrame, outcome: str = "accuracy") -> tuple[float, float, float]:
-    """For ten times the parameters, by least squares over pairs; half its 95% interval, and p. nan for one size."""
+    """The slope per tenfold increase in parameters, half its 95% interval, and p. nan for one size."""
     if line.width.nunique() < 2 or len(line) < 3:
         return (np.nan,) * 3
     found = stats.linregress(line["size"], line[outcome])
@@ -59,7 +59,7 @@ def reading(line: pd.DataFrame) -> str:
     if abs(change) > half:
         return f"With size, the difference moves in favour of {'CW-GRPO' if change > 0 else 'GRPO'}."
     if abs(change) + half < SMALL:
-        return f"The difference moves by less than {SMALL:g} points for ten times the parameters."
+        return f"The difference moves by less than {SMALL:g} points per tenfold increase in parameters."
     return f"No answer: the interval of the slope holds 0, and also a change of {SMALL:g} points."
 
 
@@ -91,7 +91,7 @@ def slopes(line: pd.DataFrame, one_rate: pd.DataFrame) -> list[dict]:
     rows = []
     for label, (change, half, _) in found.items():
         shown = report.spoken(change, half, 1) if change == change else None
-        rows.append({"slope": label, "for ten times the parameters": shown, "p": report.spoken_p(p.get(label))})
+        rows.append({"slope": label, "per tenfold increase in parameters": shown, "p": report.spoken_p(p.get(label))})
     return rows
 
 
@@ -116,7 +116,7 @@ def main(folder: report.Results = HERE / "results") -> None:
     by_rule = every.width.map(lambda width: float(plan.of_width(width).lr))
     line, one_rate = every[every.lr == by_rule], every[every.lr == float(plan.CENTRE.lr)]
     head = f"{len(steps.drop_duplicates([*KEY, 'method']))} of {planned} runs are done. {answer(line)}"
-    note = "95% intervals over seeds, and p; of secondary outcomes p is corrected for 5 tests (Holm)."
+    note = "Intervals are 95% intervals over seeds. p of the secondary outcomes is corrected for 5 tests (Holm)."
     tables = [report.table("By size", sizes(every)), report.table("Slopes", slopes(line, one_rate), note)]
     report.write(folder, HERE, "size study", "sizes/page.py", head, tables, {"sizes": draw(line)})
 
