@@ -27,8 +27,8 @@ def _errors(to_install: str) -> Iterator[None]:
     try:
         yield
     except (CWGRPOError, ModuleNotFoundError) as error:
-        what = f"{error.name} is not installed; {to_install}" if isinstance(error, ImportError) else str(error)
-        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]Error:[/red] {escape(what)}")
+        message = f"{error.name} is not installed; {to_install}" if isinstance(error, ImportError) else str(error)
+        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]Error:[/red] {escape(message)}")
         raise typer.Exit(2) from None
 
 
@@ -76,7 +76,11 @@ def prepare(
 
         sources = list(SOURCES.values()) if name.value == "all" else [SOURCES[name.value]]
         copies = expanded(local_dataset_path) if local_dataset_path else None
-        drop = [REPEATED, UNGRADABLE] * drop_failing + [CONTAMINATED] * drop_contaminated
+        drop = []
+        if drop_failing:
+            drop += [REPEATED, UNGRADABLE]
+        if drop_contaminated:
+            drop.append(CONTAMINATED)
         for path in prepare_files(sources, expanded(local_save_dir), select_prompt(prompt), copies, revision, drop):
             typer.echo(path)
 
@@ -156,11 +160,12 @@ def report(
     with _errors(_REPORT):
         from cw_plugin.reports.report import write_report
 
-        table, sentences, notes = write_report(runs, out)
-    typer.echo(" ".join(sentences))
-    if len(table.frame):
-        typer.echo("\n".join(["", table.text(), *table.notes, ""]))
-    for note in notes:
+        written = write_report(runs, out)
+    typer.echo(" ".join(written.sentences))
+    differences = written.differences
+    if len(differences.frame):
+        typer.echo("\n".join(["", differences.text(), *differences.notes, ""]))
+    for note in written.notes:
         typer.echo(note, err=True)
     typer.echo(out / "report.html")
 
@@ -178,14 +183,15 @@ def tokens(
     RUN is the folder of a run, or NAME=FOLDER. Any browser opens the page, even offline. On the page, the
     colour can show the weight instead.
     """
+    out = expanded(out)
     with _errors(_REPORT):
         from cw_plugin.records.read import parse_steps
         from cw_plugin.reports.tokens import BIG, write_token_page
 
-        size = write_token_page(run, expanded(out), parse_steps(steps) if steps else None)
+        size = write_token_page(run, out, parse_steps(steps) if steps else None)
     if size > BIG:
         typer.echo(f"the page has {size / 1e6:.0f} MB; fewer steps, such as --steps 50, open faster", err=True)
-    typer.echo(expanded(out))
+    typer.echo(out)
 
 
 # Hydra overrides, as opposed to paths and names on the hub: +key=value, ~key (which deletes it), key.key=value.
@@ -207,14 +213,16 @@ def evaluate(
     or NAME=FOLDER. verl's overrides, in the form KEY=VALUE, may follow. verl's own validation asks each question
     without examples, and grades the answers. A benchmark that already has its answers is not asked again.
     """
-    arguments = models or []
-    overrides = [text for text in arguments if _OVERRIDE.fullmatch(text) and not expanded(text).exists()]
     from cw_plugin.verl_integration import TESTED
 
     with _errors(f"install verl {TESTED[1]}, and {how_to_install('data')}"):
         from cw_plugin.evaluation.ask import evaluate as ask
         from cw_plugin.evaluation.models import find_models
 
-        named = [(name, file) for name, _, file in (text.partition("=") for text in benchmarks.split())]
-        files = {name: expanded(file or data_dir / name / "test.parquet").absolute() for name, file in named}
-        ask(find_models([text for text in arguments if text not in overrides]), files, expanded(out), overrides)
+        overrides = [text for text in models or [] if _OVERRIDE.fullmatch(text) and not expanded(text).exists()]
+        places = [text for text in models or [] if text not in overrides]
+        files = {}
+        for benchmark in benchmarks.split():
+            name, _, file = benchmark.partition("=")
+            files[name] = expanded(file or data_dir / name / "test.parquet").absolute()
+        ask(find_models(places), files, expanded(out), overrides)

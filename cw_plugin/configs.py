@@ -1,47 +1,62 @@
 """Reads configurations, and says what differs between two of them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from cw_plugin.errors import DataError, first_line
 
+Config = Mapping[Any, Any]  # a dict, or a configuration of OmegaConf; nested, or flat already
 
-def flat(config: Any, ignored: Iterable[str] = (), prefix: str = "") -> dict[str, Any]:
-    """``{"a": {"b": 1}}`` as ``{"a.b": 1}``.
+
+def flat(config: Config, ignored: Iterable[str] = ()) -> dict[str, Any]:
+    """Flatten a configuration: ``{"a": {"b": 1}}`` becomes ``{"a.b": 1}``.
 
     Args:
-        config: a dict, nested or flat already, or a configuration of OmegaConf, whose interpolations stay as they are
-            written.
-        ignored: patterns of keys to leave out, as ``trainer.*_dir``. A pattern covers what is below its keys.
-        prefix: of each key.
+        config: the configuration. Interpolations of OmegaConf stay as they are written.
+        ignored: patterns of keys to leave out, such as ``trainer.*_dir``. A pattern also covers what is below its keys.
     """
-    if not isinstance(config, dict):
-        from omegaconf import OmegaConf  # who compares plain dicts, as TRL's, may lack it
-
-        config = OmegaConf.to_container(config, resolve=False)
-    found: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, (), f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = value
     patterns = [pattern for name in ignored for pattern in (name, f"{name}.*")]
-    return {key: found[key] for key in found if not any(fnmatchcase(key, pattern) for pattern in patterns)}
+    values = dict(_dotted(config))
+    return {key: values[key] for key in values if not any(fnmatchcase(key, pattern) for pattern in patterns)}
 
 
-def differences(before: Any, now: Any, ignored: Iterable[str] = ()) -> dict[str, tuple[Any, Any]]:
-    """Dotted key -> (value before, value now) of each setting that differs. A missing setting equals None. The
-    configurations, and the patterns of keys that may differ, are as :func:`flat` takes them."""
+def _dotted(config: Config, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in _container(config).items():
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _container(config: Config) -> Config:
+    if isinstance(config, dict):
+        return config
+    from omegaconf import OmegaConf  # those who compare plain dicts, such as TRL's, may lack it
+
+    return cast("Config", OmegaConf.to_container(config, resolve=False))  # a list is no Config
+
+
+def differences(before: Config, now: Config, ignored: Iterable[str] = ()) -> dict[str, tuple[Any, Any]]:
+    """Compare two configurations. A missing setting equals None.
+
+    Args:
+        before: a configuration, as :func:`flat` takes it.
+        now: the other one.
+        ignored: patterns of keys that may differ.
+
+    Returns:
+        Dotted key -> (value before, value now) of each setting that differs.
+    """
     patterns = list(ignored)
-    first, second = flat(before, patterns), flat(now, patterns)
-    keys = dict.fromkeys([*first, *second])
-    return {key: (first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)}
+    old, new = flat(before, patterns), flat(now, patterns)
+    keys = dict.fromkeys([*old, *new])
+    return {key: (old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)}
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
-    """Settings by dotted keys; a DataError if the file is damaged, or holds something else."""
+    """Read settings by dotted keys; a file that is damaged, or holds something else, is a DataError."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError

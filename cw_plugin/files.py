@@ -10,12 +10,13 @@ from cw_plugin.errors import DataError
 
 
 def write_whole(path: Path, content: str | Callable[[Path], object]) -> None:
-    """Write ``path`` under a temporary name, and rename it once it is complete and on disk.
+    """Write a file under a temporary name, and rename it once it is complete and on disk.
 
     The temporary name begins with a dot and ends with ``.part``, so no reader takes the file for a result if the
     process is killed while it writes. A missing folder is created. After an OSError, ``path`` is unchanged.
 
     Args:
+        path: the file.
         content: the text, or a function that writes to the path that it gets.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,26 +34,29 @@ def write_whole(path: Path, content: str | Callable[[Path], object]) -> None:
 
 
 def files_in(folder: Path, pattern: str) -> list[Path]:
-    """Files anywhere below ``folder`` that match ``pattern``, sorted; none of a path that is no folder. Hidden ones are
-    skipped unless the pattern names them or their folder (``.hydra/config.yaml``)."""
+    """List the files anywhere below a folder that match a pattern, sorted; none if it is no folder.
+
+    Hidden files are skipped unless the pattern names them or their folder, such as ``.hydra/config.yaml``.
+    """
+    if not os.path.isdir(folder):  # unlike Path.is_dir, it takes a name that is too long
+        return []
     named = PurePath(pattern).parts
 
-    def hidden(path: Path) -> bool:
+    def is_hidden(path: Path) -> bool:
         return any(part.startswith(".") and part not in named for part in path.relative_to(folder).parts)
 
-    found = folder.rglob(pattern) if os.path.isdir(folder) else ()  # False also for a name that is too long
-    return sorted(path for path in found if path.is_file() and not hidden(path))
+    return sorted(path for path in folder.rglob(pattern) if path.is_file() and not is_hidden(path))
 
 
 def expanded(path: str | Path) -> Path:
-    """``path`` with ``~`` replaced by the home folder. The shell does not do that in ``NAME=~/folder`` or in quotes."""
+    """Replace ``~`` by the home folder, which the shell does not do in ``NAME=~/folder`` or in quotes."""
     return Path(os.path.expanduser(path))
 
 
 def split_name(argument: str | Path) -> tuple[str | None, Path]:
-    """Split ``NAME=FOLDER``; the name is None if there is none."""
+    """Split ``NAME=FOLDER`` into the name, None if there is none, and the folder."""
     text = str(argument)
-    if "=" not in text or os.path.exists(text):  # False also for a name that is too long
+    if "=" not in text or os.path.exists(text):  # unlike Path.exists, it takes a name that is too long
         return None, expanded(text)
     name, _, folder = text.partition("=")
     if not name:
@@ -63,7 +67,7 @@ def split_name(argument: str | Path) -> tuple[str | None, Path]:
 
 
 def in_order(file: Path) -> list[str | int]:
-    """By name, and numbers by their size: metrics.9.jsonl, metrics.10.jsonl, metrics.jsonl."""
+    """Sort files by name, and numbers in it by their size: metrics.9.jsonl, metrics.10.jsonl, metrics.jsonl."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", str(file))]
 
 

@@ -1,7 +1,6 @@
 r"""Extracts the final answer from a dataset's answer column."""
 
 import re
-from typing import Any
 
 from cw_plugin.rewards.boxed import final_boxed, number_text
 
@@ -14,7 +13,7 @@ _REWRITES = [
 ]
 
 
-def final_answer(value: Any, is_boxed: bool) -> str:
+def final_answer(value: object, is_boxed: bool) -> str:
     r"""The answer in one value of an answer column, "" if it has no answer.
 
     Args:

@@ -13,25 +13,33 @@ _WORD = re.compile(r"[^\W\d_]+|\d+")  # neither punctuation nor LaTeX's braces
 _OPERATOR = re.compile(r"[^\W\d_]+|\d+|[-+*/^=<>|]|(?<=[\d)])!")
 
 
-def _ngrams(problem: str) -> set[tuple[str, ...]]:
+Words = tuple[str, ...]
+Place = tuple[str, int]  # a benchmark, and the index of its problem
+
+
+def _ngrams(problem: str) -> set[Words]:
     words = _WORD.findall(problem.lower())
     return {tuple(words[i : i + NGRAM]) for i in range(len(words) - NGRAM + 1)}
 
 
-def _whole(problem: str) -> tuple[str, ...]:
+def _whole(problem: str) -> Words:
     return tuple(_OPERATOR.findall(problem.lower()))
 
 
 def contaminated(training: Sequence[str], benchmarks: Mapping[str, Sequence[str]]) -> list[RowProblem]:
     """Compare every training problem with every benchmark problem.
 
+    Args:
+        training: the training problems.
+        benchmarks: the problems of each benchmark, by its name.
+
     Returns:
         One finding for each pair with the same words, numbers and operators in the same order, or where the training
         problem contains at least half of the benchmark problem's runs of eight words; ordered by training row.
     """
-    by_whole: defaultdict[tuple[str, ...], set[tuple[str, int]]] = defaultdict(set)
-    by_ngram: defaultdict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)
-    sizes: dict[tuple[str, int], int] = {}
+    by_whole: defaultdict[Words, set[Place]] = defaultdict(set)
+    by_ngram: defaultdict[Words, list[Place]] = defaultdict(list)
+    sizes: dict[Place, int] = {}  # how many n-grams each benchmark problem has
     for name, problems in benchmarks.items():
         for index, problem in enumerate(problems):
             by_whole[_whole(problem)].add((name, index))
@@ -44,8 +52,10 @@ def contaminated(training: Sequence[str], benchmarks: Mapping[str, Sequence[str]
     for row, problem in enumerate(training):
         equal = by_whole.get(_whole(problem), set())
         shared = Counter(place for gram in _ngrams(problem) for place in by_ngram.get(gram, ()))
-        shares = {place: count / sizes[place] for place, count in shared.items() if count / sizes[place] >= SHARE}
-        for place in sorted(equal | shares.keys()):
+        shares = {place: count / sizes[place] for place, count in shared.items()}
+        contained = {place for place, share in shares.items() if share >= SHARE}
+        for place in sorted(equal | contained):
             how_much = "the same problem as" if place in equal else f"{shares[place]:.0%} of"
-            findings.append(RowProblem(row, CONTAMINATED, f"{how_much} {place[0]} {place[1]}"))
+            name, index = place
+            findings.append(RowProblem(row, CONTAMINATED, f"{how_much} {name} {index}"))
     return findings

@@ -3,9 +3,10 @@
 import hashlib
 import json
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,9 +16,9 @@ from rich.progress import track
 import cw_plugin
 from cw_plugin.data.answers import final_answer
 from cw_plugin.data.leakage import contaminated
-from cw_plugin.data.load import load
+from cw_plugin.data.load import Row, load
 from cw_plugin.data.prompts import Prompt
-from cw_plugin.data.row_checks import CONTAMINATED, NO_ANSWER, repeated, ungradable
+from cw_plugin.data.row_checks import CONTAMINATED, NO_ANSWER, RowProblem, repeated, ungradable
 from cw_plugin.data.sources import BENCHMARKS, Source
 from cw_plugin.errors import DataError
 from cw_plugin.files import write_whole
@@ -37,6 +38,57 @@ SCHEMA = pa.schema(
 )
 
 
+class CheckedFile(NamedTuple):
+    """A dataset in verl's schema, and what the checks say of it."""
+
+    path: Path
+    table: pa.Table
+    left_out: list[int]  # rows of the dataset, from 0
+    findings: list[RowProblem]
+    not_compared_with: dict[str, str]  # benchmark -> why
+
+    def report(self) -> str:
+        """The JSON beside the file."""
+        report = {
+            "rows": self.table.num_rows,
+            "left_out": self.left_out,
+            "findings": [finding._asdict() for finding in self.findings],
+            "not_compared_with": self.not_compared_with,
+        }
+        return json.dumps(report, indent=1, ensure_ascii=False) + "\n"
+
+    def summary(self) -> str:
+        """How many rows the file has, and which rows fail which check, for the terminal."""
+        lines = [f"{self.path}: {self.table.num_rows} rows"]
+        by_check: dict[str, dict[int, None]] = {}
+        for finding in self.findings:
+            by_check.setdefault(finding.check, {})[finding.row] = None  # in order, each once
+        for check, rows in by_check.items():
+            happened = "left out" if rows.keys() <= set(self.left_out) else "listed"
+            shown = ", ".join(map(str, list(rows)[:SHOWN]))
+            more = f", ... ({len(rows)} rows)" if len(rows) > SHOWN else ""
+            lines.append(f"  {happened}, {check}: row {shown}{more}")
+        for name, why in self.not_compared_with.items():
+            lines.append(f"  not compared with {name}: {why}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Benchmarks:
+    """The problems of each benchmark that could be read, and why each other one could not."""
+
+    problems: dict[str, list[str]]
+    unread: dict[str, str]
+
+    def add(self, source: Source, loaded: list[Row] | None, dataset_path: Path | None) -> None:
+        """Add a benchmark, which is read now if it has not been loaded already."""
+        try:
+            rows = loaded or load(source, dataset_path)
+            self.problems[source.name] = [row[source.question] for row in rows]
+        except DataError as error:
+            self.unread[source.name] = str(error)
+
+
 def prepare(
     sources: Sequence[Source],
     save_dir: Path,
@@ -45,12 +97,14 @@ def prepare(
     revision: str | None = None,
     drop: Collection[str] = (),
 ) -> list[Path]:
-    """Load and check all of ``sources``, write a file and a report for each, and say on stderr what was found.
+    """Load and check datasets, write a file and a report for each, and say on stderr what the checks say.
 
     Args:
+        sources: the datasets.
         save_dir: the folder for ``open_rs/train.parquet``, ``aime24/test.parquet``, ...
         prompt: the turns around a question.
-        dataset_path, revision: see :func:`cw_plugin.data.load.load`.
+        dataset_path: see :func:`cw_plugin.data.load.load`.
+        revision: see :func:`cw_plugin.data.load.load`.
         drop: checks; training rows that fail one of them are left out, as those without an answer always are.
 
     Returns:
@@ -64,56 +118,63 @@ def prepare(
         raise DataError(f"--revision {revision} needs a single dataset, not all; prepare them one by one")
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     loaded = {source.name: load(source, dataset_path, revision) for source in sources}
-    benchmarks: dict[str, list[str]] = {}
-    unread: dict[str, str] = {}  # benchmark -> why
-    for source in BENCHMARKS if any(source.training for source in sources) else ():
-        try:
-            rows = loaded.get(source.name) or load(source, dataset_path)
-            benchmarks[source.name] = [row[source.question] for row in rows]
-        except DataError as error:
-            unread[source.name] = str(error)
-    if unread and CONTAMINATED in drop:
-        why = "; ".join(unread.values())
-        names = ", ".join(unread)
+    benchmarks = Benchmarks({}, {})
+    if any(source.training for source in sources):
+        for source in BENCHMARKS:
+            benchmarks.add(source, loaded.get(source.name), dataset_path)
+    if benchmarks.unread and CONTAMINATED in drop:
+        names, why = ", ".join(benchmarks.unread), "; ".join(benchmarks.unread.values())
         raise DataError(f"--drop-contaminated needs the benchmarks; leave it out, or make {names} readable: {why}")
 
     files = []
     for source in sources:
         # verl's convention: the rows of a benchmark are in test.parquet, whatever the hub calls their split.
         path = save_dir / source.name.replace("-", "_") / ("train.parquet" if source.training else "test.parquet")
-        rows = loaded[source.name]
-        problems = [row[source.question] for row in rows]
-        answers = [final_answer(row[source.ground_truth], source.is_boxed) for row in rows]
-        show = partial(track, description=f"{source.name}: checking answers", total=len(answers), console=console)
-        findings = repeated(problems, answers) + ungradable(answers, show)
-        left_out = set()
-        if source.training:
-            findings += contaminated(problems, benchmarks)
-            left_out = {finding.row for finding in findings if finding.check in (NO_ANSWER, *drop)}
-        table = _table(source, rows, answers, prompt).take([row for row in range(len(rows)) if row not in left_out])
-        report = {
-            "rows": table.num_rows,
-            "left_out": sorted(left_out),
-            "findings": [finding._asdict() for finding in sorted(findings)],
-            "not_compared_with": unread if source.training else {},
-        }
-        files.append((path, table, report))
-    for path, table, report in files:
-        try:
-            write_whole(path.with_suffix(".report.json"), json.dumps(report, indent=1, ensure_ascii=False) + "\n")
-            write_whole(path, partial(pq.write_table, table))
-        except OSError as error:
-            raise DataError(f"{path} cannot be written ({error}); free space, or change --local-save-dir") from error
-        console.print("\n".join(_summary(path, report)), markup=False)
-    return [path for path, *_ in files]
+        files.append(_checked(source, loaded[source.name], path, prompt, benchmarks, drop, console))
+    for file in files:
+        _write(file)
+        console.print(file.summary(), markup=False)
+    return [file.path for file in files]
 
 
-def _table(source: Source, rows: Sequence[dict[str, Any]], answers: Sequence[str], prompt: Prompt) -> pa.Table:
-    def text(row: dict[str, Any], column: str | None) -> str | None:
-        value = row[column] if column else None
-        return None if value is None else str(value)
+def _checked(
+    source: Source,
+    rows: Sequence[Row],
+    path: Path,
+    prompt: Prompt,
+    benchmarks: Benchmarks,
+    drop: Collection[str],
+    console: Console,
+) -> CheckedFile:
+    """Check the rows of a dataset, and leave out those that fail a check of ``drop``."""
+    problems = [row[source.question] for row in rows]
+    answers = [final_answer(row[source.ground_truth], source.is_boxed) for row in rows]
+    show = partial(track, description=f"{source.name}: checking answers", total=len(answers), console=console)
+    findings = repeated(problems, answers) + ungradable(answers, show)
+    left_out = set()
+    if source.training:
+        findings += contaminated(problems, benchmarks.problems)
+        left_out = {finding.row for finding in findings if finding.check in (NO_ANSWER, *drop)}
+    kept = [row for row in range(len(rows)) if row not in left_out]
+    return CheckedFile(
+        path=path,
+        table=_table(source, rows, answers, prompt).take(kept),
+        left_out=sorted(left_out),
+        findings=sorted(findings),
+        not_compared_with=benchmarks.unread if source.training else {},
+    )
 
-    extra = {"level": source.level, "subject": source.subject, "unit": source.unit}
+
+def _write(file: CheckedFile) -> None:
+    try:
+        write_whole(file.path.with_suffix(".report.json"), file.report())
+        write_whole(file.path, partial(pq.write_table, file.table))
+    except OSError as error:
+        raise DataError(f"{file.path} cannot be written ({error}); free space, or change --local-save-dir") from error
+
+
+def _table(source: Source, rows: Sequence[Row], answers: Sequence[str], prompt: Prompt) -> pa.Table:
+    """All rows in verl's schema, with metadata that says where they come from."""
     in_verls_schema = [
         {
             "data_source": source.path,
@@ -123,7 +184,9 @@ def _table(source: Source, rows: Sequence[dict[str, Any]], answers: Sequence[str
             "extra_info": {
                 "split": source.split,
                 "index": index,
-                **{name: text(row, column) for name, column in extra.items()},
+                "level": _text(row, source.level),
+                "subject": _text(row, source.subject),
+                "unit": _text(row, source.unit),
             },
         }
         for index, (row, answer) in enumerate(zip(rows, answers, strict=True))
@@ -138,14 +201,7 @@ def _table(source: Source, rows: Sequence[dict[str, Any]], answers: Sequence[str
     return pa.Table.from_pylist(in_verls_schema, schema=SCHEMA.with_metadata(metadata))
 
 
-def _summary(path: Path, report: dict[str, Any]) -> list[str]:
-    """How many rows a file has, and which rows fail which check."""
-    lines = [f"{path}: {report['rows']} rows"]
-    by_check: dict[str, dict[int, None]] = {}
-    for finding in report["findings"]:
-        by_check.setdefault(finding["check"], {})[finding["row"]] = None
-    for check, rows in by_check.items():
-        what_happened = "left out" if rows.keys() <= set(report["left_out"]) else "listed"
-        more = f", ... ({len(rows)} rows)" if len(rows) > SHOWN else ""
-        lines.append(f"  {what_happened}, {check}: row {', '.join(map(str, [*rows][:SHOWN]))}{more}")
-    return lines + [f"  not compared with {name}: {why}" for name, why in report["not_compared_with"].items()]
+def _text(row: Row, column: str | None) -> str | None:
+    """The value of a column as text; None if there is no such column, or it is empty."""
+    value = row[column] if column else None
+    return None if value is None else str(value)

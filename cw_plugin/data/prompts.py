@@ -26,20 +26,27 @@ class Prompt(NamedTuple):
 
     def messages(self, question: str) -> list[dict[str, str]]:
         """The chat turns that ask ``question``."""
-        system = [] if self.system is None else [{"role": "system", "content": self.system}]
-        return [*system, {"role": "user", "content": self.user.replace("{question}", question)}]
+        user = {"role": "user", "content": self.user.replace("{question}", question)}
+        if self.system is None:
+            return [user]
+        return [{"role": "system", "content": self.system}, user]
 
     @property
     def sha256(self) -> str:
         """A hash of the two turns."""
-        return hashlib.sha256(json.dumps([*self]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(list(self)).encode()).hexdigest()
 
 
 def select_prompt(name: str) -> Prompt:
-    """The prompt for ``--prompt``: ``open-rs``, ``none``, or a text file: the user turn if it contains ``{question}``,
-    else the system turn. A file that cannot be read, or is not UTF-8, is a DataError."""
-    if name in ("open-rs", "none"):
-        return Prompt(system=OPEN_RS if name == "open-rs" else None)
+    """The prompt for ``--prompt``: ``open-rs``, ``none``, or the path of a text file.
+
+    The file is the user turn if it contains ``{question}``, else the system turn. A file that cannot be read, or is not
+    UTF-8, is a DataError.
+    """
+    if name == "open-rs":
+        return Prompt(system=OPEN_RS)
+    if name == "none":
+        return Prompt()
     try:
         text = expanded(name).read_text(encoding="utf-8").rstrip("\n")
     except (OSError, UnicodeDecodeError) as error:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cw_plugin.rewards import ground_truth_problem
 from cw_plugin.rewards.pool import shared_pool
@@ -21,6 +21,9 @@ class RowProblem(NamedTuple):
     reason: str
 
 
+Progress = Callable[[Iterable[str | None]], Iterable[str | None]]  # passes an iterator on, and shows how far it is
+
+
 def repeated(problems: Sequence[str], answers: Sequence[str]) -> list[RowProblem]:
     """Rows whose problem repeats that of an earlier row; white space does not count."""
     first: dict[str, int] = {}
@@ -28,17 +31,24 @@ def repeated(problems: Sequence[str], answers: Sequence[str]) -> list[RowProblem
     for row, problem in enumerate(problems):
         earlier = first.setdefault(" ".join(problem.split()), row)
         if earlier != row:
-            same = answers[row] == answers[earlier]
-            answer = "the same answer" if same else f"another answer, {answers[earlier]!r}"
+            is_same = answers[row] == answers[earlier]
+            answer = "the same answer" if is_same else f"another answer, {answers[earlier]!r}"
             findings.append(RowProblem(row, REPEATED, f"the same problem as row {earlier}, with {answer}"))
     return findings
 
 
-def ungradable(answers: Sequence[str], progress: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> list[RowProblem]:
-    """Rows without a ground truth, or whose own ground truth, in a box, is not graded as right: it cannot be read, or
-    takes long. ``progress`` wraps the iterator over the ``len(answers)`` results."""
+def ungradable(answers: Sequence[str], progress: Progress = iter) -> list[RowProblem]:
+    """Rows without a ground truth, or whose own ground truth, in a box, is not graded as right.
+
+    Such a ground truth cannot be read, or takes long.
+
+    Args:
+        answers: the ground truth of each row.
+        progress: wraps the iterator over the ``len(answers)`` results.
+    """
+    findings = []
     with ThreadPoolExecutor(4 * shared_pool().workers) as threads:
-        problems = enumerate(progress(threads.map(ground_truth_problem, answers)))
-        return [
-            RowProblem(row, UNGRADABLE if answers[row] else NO_ANSWER, problem) for row, problem in problems if problem
-        ]
+        for row, problem in enumerate(progress(threads.map(ground_truth_problem, answers))):
+            if problem:
+                findings.append(RowProblem(row, UNGRADABLE if answers[row] else NO_ANSWER, problem))
+    return findings

@@ -12,9 +12,12 @@ class Source(NamedTuple):
         path: its name on the hub, which is also the ``data_source`` of its rows.
         split: the split that holds the paper's rows.
         rows: the number of these rows.
-        question, ground_truth: the columns with the question and with the right answer.
-        is_boxed: whether the second column is a worked solution, whose last ``\boxed`` holds the answer.
-        level, subject, unit: columns that go to ``extra_info`` under these names.
+        question: the column with the question.
+        ground_truth: the column with the right answer.
+        is_boxed: whether this column is a worked solution, whose last ``\boxed`` holds the answer.
+        level: a column that goes to ``extra_info`` under this name.
+        subject: the same.
+        unit: the same.
         training: whether this is training data, not a benchmark.
     """
 

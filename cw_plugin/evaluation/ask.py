@@ -10,7 +10,7 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -46,12 +46,39 @@ VALIDATION = [
 ]
 PART = ".part"  # in a model's folder: what verl writes until the answers are whole
 
+Question = dict[str, Any]  # a row in verl's schema
+Settings = dict[str, Any]  # verl's configuration, nested, and its part "evaluation"
+
+
+class Benchmark(NamedTuple):
+    """A benchmark, its parquet file and the rows in it."""
+
+    name: str
+    file: Path
+    questions: list[Question]
+
+
+class Task(NamedTuple):
+    """One model asked one benchmark: the settings for it, and the file of its answers."""
+
+    benchmark: Benchmark
+    settings: Settings
+    result: Path
+
+    @property
+    def wanted(self) -> int:
+        """How many answers make the result whole."""
+        samples: int = self.settings["evaluation"]["samples"]
+        return samples * len(self.benchmark.questions)
+
 
 def evaluate(models: Sequence[Model], benchmarks: Mapping[str, Path], out: Path, overrides: Sequence[str]) -> None:
     """Write ``OUT/MODEL/BENCHMARK.jsonl`` for every model and benchmark that has none, and print pass@1 of each.
 
     Args:
+        models: from :func:`.models.find_models`.
         benchmarks: name -> parquet file in verl's schema.
+        out: the folder of the evaluation.
         overrides: of verl's configuration.
 
     Raises:
@@ -59,137 +86,154 @@ def evaluate(models: Sequence[Model], benchmarks: Mapping[str, Path], out: Path,
         DataError: a model, a benchmark, or answers cannot be read.
         HostError: verl stopped before the last answer.
     """
-    if not models or not benchmarks or not all(re.fullmatch(r"[\w.-]+", name) for name in benchmarks):
-        given = f"{len(models)} models, and {', '.join(benchmarks) or 'no benchmark'}"
-        raise OptionsError(f"name a model, and benchmarks as NAME or NAME=FILE.parquet; given are {given}")
-    config, out = compose([*VALIDATION, *overrides]), out.absolute()
+    are_names = all(re.fullmatch(r"[\w.-]+", name) for name in benchmarks)
+    if not models or not benchmarks or not are_names:
+        seen = f"{len(models)} models, and {', '.join(benchmarks) or 'no benchmark'}"
+        raise OptionsError(f"name a model, and benchmarks as NAME or NAME=FILE.parquet; given are {seen}")
+    config = compose([*VALIDATION, *overrides])
     if not uses_v1(config):
         raise OptionsError("trainer.use_v1=False cannot ask several benchmarks in one start; leave it out")
-    questions = {}
-    for name, file in benchmarks.items():
-        try:
-            questions[name] = pq.read_table(file).to_pylist()
-        except (OSError, pa.ArrowException) as error:
-            cause = first_line(error) if file.exists() else "it does not exist"
-            how = "run cw-grpo prepare, or correct --benchmarks or --data-dir"
-            raise DataError(f"{file} cannot be read ({cause}); {how}") from None
-    with claim(out, "give another folder with --out"):
+    asked = [Benchmark(name, file, _read_questions(file)) for name, file in benchmarks.items()]
+    with claim(out.absolute(), "give another folder with --out"):
         for model in models:
-            _evaluate_model(model, benchmarks, questions, out, config)
+            _evaluate_model(model, asked, out.absolute(), config)
 
 
-def _evaluate_model(
-    model: Model, benchmarks: Mapping[str, Path], questions: Mapping[str, list[Any]], out: Path, config: DictConfig
-) -> None:
+def _read_questions(file: Path) -> list[Question]:
+    try:
+        questions: list[Question] = pq.read_table(file).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        cause = first_line(error) if file.exists() else "it does not exist"
+        how = "run cw-grpo prepare, or correct --benchmarks or --data-dir"
+        raise DataError(f"{file} cannot be read ({cause}); {how}") from None
+    return questions
+
+
+def _evaluate_model(model: Model, benchmarks: Sequence[Benchmark], out: Path, config: DictConfig) -> None:
     """Ask a model the benchmarks that have no answers yet, and print pass@1 of all."""
     path, folder = merged(model, out / ".models"), out / model.name
-    unasked = {}
-    for name, rows in questions.items():
-        settings = _settings(model, path, benchmarks[name], rows, folder, config)
-        answers = folder / f"{name}.jsonl"
-        if answers.exists():
-            _refuse_others(answers, settings)
+    tasks = []
+    for benchmark in benchmarks:
+        settings = _settings(model, path, benchmark, folder, config)
+        task = Task(benchmark, settings, folder / f"{benchmark.name}.jsonl")
+        if task.result.exists():
+            _refuse_others(task)
         else:
-            _check_prompts(name, rows, settings)
-            unasked[name] = settings
-    if unasked:
-        samples = config.actor_rollout_ref.rollout.val_kwargs.n
-        _ask(folder, unasked, {name: samples * len(questions[name]) for name in unasked})
-    for name in questions:
-        with (folder / f"{name}.jsonl").open("rb") as lines:
+            _check_prompts(task)
+            tasks.append(task)
+    if tasks:
+        _ask(folder, tasks)
+    for benchmark in benchmarks:
+        with (folder / f"{benchmark.name}.jsonl").open("rb") as lines:
             acc = [json.loads(line)["acc"] for line in lines]
-        print(f"{model.name}: {name} pass@1 {sum(acc) / len(acc):.2%} of {len(acc)} answers", flush=True)
+        print(f"{model.name}: {benchmark.name} pass@1 {sum(acc) / len(acc):.2%} of {len(acc)} answers", flush=True)
 
 
-def _settings(model: Model, path: str, file: Path, rows: list[Any], folder: Path, config: DictConfig) -> dict[str, Any]:
-    """verl's whole configuration for one benchmark; its part ``evaluation`` says what verl's does not."""
-    config, part = config.copy(), str(folder / PART)
+def _settings(model: Model, path: str, benchmark: Benchmark, folder: Path, config: DictConfig) -> Settings:
+    """The whole configuration of verl for one benchmark; its part ``evaluation`` says what verl's does not."""
+    part = str(folder / PART)
+    file = str(benchmark.file)
     devices = config.trainer.nnodes * config.trainer.n_gpus_per_node
-    for key, value in {
+    changed = {
         "actor_rollout_ref.model.path": path,
         # With less, vLLM would cut responses; verl says when it is more than the model has.
         "actor_rollout_ref.rollout.max_model_len": config.data.max_prompt_length + config.data.max_response_length,
-        "data.val_files": str(file),
-        "data.train_files": [str(file)] * devices,  # verl wants a batch, though it trains nothing
+        "data.val_files": file,
+        "data.train_files": [file] * devices,  # verl wants a batch, though it trains nothing
         "data.train_batch_size": devices,
         "actor_rollout_ref.actor.ppo_mini_batch_size": devices,
         "trainer.default_local_dir": part,
         "trainer.validation_data_dir": part,
         "hydra": {"run": {"dir": part}, "output_subdir": None},
-    }.items():
-        OmegaConf.update(config, key, value, force_add=True)
-    resolved: Any = OmegaConf.to_container(config, resolve=True)
-    asked = {
+    }
+    whole = config.copy()
+    for key, value in changed.items():
+        OmegaConf.update(whole, key, value, force_add=True)
+    resolved = cast("Settings", OmegaConf.to_container(whole, resolve=True))
+    evaluation = {
         "checkpoint": str(model.place),
         "step": model.step,
-        "weights": fingerprint(Path(model.place) if model.step is None else Path(model.place, "actor")),
-        "questions": hashlib.sha256(json.dumps(rows, sort_keys=True, default=str).encode()).hexdigest(),
+        "weights": fingerprint(model.weights),
+        "questions": hashlib.sha256(json.dumps(benchmark.questions, sort_keys=True, default=str).encode()).hexdigest(),
         "samples": config.actor_rollout_ref.rollout.val_kwargs.n,
-        "files": {  # adapters, reward functions and the like may change under one name
-            key: fingerprint(Path(value))
-            for key, value in flat(resolved, MACHINE).items()
-            if key.endswith(("path", "file")) and value and Path(str(value)).exists()
-        },
+        "files": _fingerprints(resolved),
     }
-    return {"evaluation": asked, **resolved}
+    return {"evaluation": evaluation, **resolved}
 
 
-def _refuse_others(answers: Path, settings: dict[str, Any]) -> None:
-    before = read_settings(answers.with_suffix(".yaml"))
-    for key, (was, now) in differences(before, settings, MACHINE).items():
+def _fingerprints(settings: Settings) -> dict[str, str]:
+    """Of adapters, reward functions and other files that a setting names: they may change under one name."""
+    fingerprints = {}
+    for key, value in flat(settings, MACHINE).items():
+        if value and key.endswith(("path", "file")) and Path(str(value)).exists():
+            fingerprints[key] = fingerprint(Path(value))
+    return fingerprints
+
+
+def _refuse_others(task: Task) -> None:
+    """Raise OptionsError if the answers were asked with other settings."""
+    before = read_settings(task.result.with_suffix(".yaml"))
+    changed = differences(before, task.settings, MACHINE)
+    if changed:
+        key, (was, now) = next(iter(changed.items()))
         raise OptionsError(
-            f"{answers} was asked with {key}={was}, and now it is {now}; use the same settings, another folder "
+            f"{task.result} was asked with {key}={was}, and now it is {now}; use the same settings, another folder "
             "(--out), or another name for the model (NAME=FOLDER)"
         )
 
 
-def _check_prompts(benchmark: str, rows: Sequence[Any], settings: dict[str, Any]) -> None:
+def _check_prompts(task: Task) -> None:
     """Raise DataError where the chat template does not render a prompt, and OptionsError where verl would cut one."""
     from jinja2 import TemplateError
     from transformers import AutoTokenizer
 
-    model, data = settings["actor_rollout_ref"]["model"], settings["data"]
+    model, data = task.settings["actor_rollout_ref"]["model"], task.settings["data"]
     place, limit = model["tokenizer_path"] or model["path"], data["max_prompt_length"]
     kwargs = {"add_generation_prompt": True, "tokenize": False, **data["apply_chat_template_kwargs"]}
+    name = task.benchmark.name
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=model["trust_remote_code"])
-        prompts = [row["prompt"] for row in rows]
+        prompts = [question["prompt"] for question in task.benchmark.questions]
         texts = tokenizer.apply_chat_template(prompts, chat_template=model["custom_chat_template"], **kwargs)
         longest = max(len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"])
     except (OSError, ValueError, KeyError, TypeError, TemplateError) as error:
         raise DataError(
-            f"the chat template of {place} cannot render the prompts of {benchmark} ({first_line(error)}); set "
+            f"the chat template of {place} cannot render the prompts of {name} ({first_line(error)}); set "
             "actor_rollout_ref.model.custom_chat_template, or use cw-grpo prepare --prompt none (no system turn)"
         ) from None
     if longest > limit:
-        raise OptionsError(f"{benchmark} has a prompt of {longest} tokens; raise data.max_prompt_length={limit}")
+        raise OptionsError(f"{name} has a prompt of {longest} tokens; raise data.max_prompt_length={limit}")
 
 
-def _ask(folder: Path, unasked: Mapping[str, dict[str, Any]], wanted: Mapping[str, int]) -> None:
+def _ask(folder: Path, tasks: Sequence[Task]) -> None:
     """Have verl answer and grade benchmarks in one start.
 
     Args:
         folder: the model's; ``BENCHMARK.jsonl`` appears there as soon as the benchmark's answers are whole.
-        unasked: benchmark -> its settings. They differ in the questions alone.
-        wanted: benchmark -> how many answers make it whole.
+        tasks: their settings differ in the questions alone.
     """
     part, log = folder / PART, folder / "verl.log"
     shutil.rmtree(part, ignore_errors=True)  # of an evaluation that was interrupted
     part.mkdir(parents=True)
-    tasks = {}
-    for name, settings in unasked.items():
+    for_trainer = {}  # what benchmark_trainer.py reads
+    for task in tasks:
         # Without answers beside it, it says that they are missing.
-        (folder / f"{name}.yaml").write_text(OmegaConf.to_yaml(settings), encoding="utf-8")
-        file, result = settings["data"]["val_files"], str(folder / f"{name}.jsonl")
-        tasks[name] = {"file": file, "dump": str(part / name), "answers": wanted[name], "result": result}
-    config = OmegaConf.create(next(iter(unasked.values())))
-    OmegaConf.update(config, "evaluation", {"benchmarks": tasks}, merge=False)
+        task.result.with_suffix(".yaml").write_text(OmegaConf.to_yaml(task.settings), encoding="utf-8")
+        for_trainer[task.benchmark.name] = {
+            "file": task.settings["data"]["val_files"],
+            "dump": str(part / task.benchmark.name),
+            "answers": task.wanted,
+            "result": str(task.result),
+        }
+    config = OmegaConf.create(tasks[0].settings)
+    OmegaConf.update(config, "evaluation", {"benchmarks": for_trainer}, merge=False)
     OmegaConf.update(config, "trainer.v1.trainer_mode", BENCHMARK_TRAINER)
     OmegaConf.save(config, part / "start.yaml")
-    print(f"{folder.name}: asking {', '.join(unasked)}; verl's output: {log}", flush=True)
+    print(f"{folder.name}: asking {', '.join(for_trainer)}; verl's output: {log}", flush=True)
     run_module("verl.trainer.main_ppo", "--config-path", str(part), "--config-name", "start", log=log)
-    for name, task in tasks.items():
-        if not Path(task["result"]).exists():  # verl leaves out a response that the reward function fails on
-            graded = Path(task["dump"], "0.jsonl").read_bytes().count(b"\n")
-            raise HostError(f"verl graded {graded} of {wanted[name]} answers to {name}; see {log}, and start again")
+    for task in tasks:
+        if not task.result.exists():  # verl leaves out a response that the reward function fails on
+            name = task.benchmark.name
+            graded = (part / name / "0.jsonl").read_bytes().count(b"\n")
+            raise HostError(f"verl graded {graded} of {task.wanted} answers to {name}; see {log}, and start again")
     shutil.rmtree(part)

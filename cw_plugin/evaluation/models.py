@@ -17,16 +17,30 @@ TAIL = 12  # lines of a program's output that are shown if it fails
 
 
 class Model(NamedTuple):
-    """The name of its folder of answers, its folder or name on the hub, and the step of a checkpoint."""
+    """A model that is asked.
+
+    Attributes:
+        name: of its folder of answers.
+        place: its folder, or its name on the Hugging Face hub.
+        step: of a checkpoint of verl, else None.
+    """
 
     name: str
     place: Path | str
     step: int | None = None
 
+    @property
+    def weights(self) -> Path:
+        """What :func:`fingerprint` takes for the model's weights."""
+        return Path(self.place) if self.step is None else Path(self.place, "actor")
+
 
 def find_models(arguments: Sequence[str]) -> list[Model]:
-    """The models that ``PLACE`` or ``NAME=PLACE`` name: a Hugging Face name or folder, a ``global_step_*`` folder, or a
-    run's, which stands for all of its whole checkpoints, by step. A folder that holds no model is a DataError."""
+    """The models that ``PLACE`` or ``NAME=PLACE`` name.
+
+    A place is a Hugging Face name or folder, a ``global_step_*`` folder, or a run's folder. A run stands for all of its
+    whole checkpoints, by step. A folder that holds no model is a DataError.
+    """
     models = []
     for argument in arguments:
         name, place = split_name(argument)
@@ -39,43 +53,42 @@ def find_models(arguments: Sequence[str]) -> list[Model]:
 
 
 def _checkpoints(path: Path, name: str | None) -> list[Model]:
-    found = []
-    for step in (path, *path.glob("global_step_*"), *path.glob("checkpoints/global_step_*")):
-        number = step.name.removeprefix("global_step_")
-        tracker = step.parent / "latest_checkpointed_iteration.txt"  # verl writes it when a checkpoint is complete
-        latest = tracker.read_text() if tracker.is_file() else number
-        # Without "actor", verl has deleted the checkpoint.
-        if number.isdecimal() and int(number) <= int(latest) and (step / "actor").is_dir():
-            run = step.parent.parent if step.parent.name == "checkpoints" else step.parent
-            found.append(Model(f"{name or run.name}-{step.name}", step, int(number)))
-    if not found:
+    checkpoints = []
+    for folder in (path, *path.glob("global_step_*"), *path.glob("checkpoints/global_step_*")):
+        step = folder.name.removeprefix("global_step_")
+        if step.isdecimal() and _is_whole(folder, int(step)):
+            run = folder.parent.parent if folder.parent.name == "checkpoints" else folder.parent
+            checkpoints.append(Model(f"{name or run.name}-{folder.name}", folder, int(step)))
+    if not checkpoints:
         raise DataError(
             f"{path} holds no model (config.json), and no whole checkpoint (global_step_*/actor); name another"
         )
-    return sorted(found, key=lambda model: model.step or 0)
+    return sorted(checkpoints, key=lambda model: model.step or 0)
+
+
+def _is_whole(checkpoint: Path, step: int) -> bool:
+    """Whether verl has written a checkpoint to its end, and not deleted it since then."""
+    if not (checkpoint / "actor").is_dir():
+        return False
+    tracker = checkpoint.parent / "latest_checkpointed_iteration.txt"  # verl writes it when a checkpoint is complete
+    return not tracker.is_file() or step <= int(tracker.read_text())
 
 
 def merged(model: Model, cache: Path) -> str:
     """The Hugging Face name or folder of a model; verl's merger writes that of a checkpoint to ``cache`` once.
 
-    A checkpoint that lacks the model's configuration, or has a LoRA adapter, is a DataError."""
+    A checkpoint that lacks the model's configuration, or has a LoRA adapter, is a DataError.
+    """
     if model.step is None:
         return str(model.place)
-    actor = Path(model.place, "actor")
+    actor = model.weights
     for saved in (actor / "huggingface", actor / "model" / "huggingface"):
         if any(saved.glob("*.safetensors")):  # Megatron's bridges save it like this, FSDP when it is asked to
             return str(saved)
     target = cache / f"{model.name}-{fingerprint(actor)[:12]}"
     if target.is_dir():
         return str(target)
-    command = ["verl.model_merger", "merge", "--local_dir", str(actor), "--backend", "fsdp"]
-    if (actor / "model").is_dir():
-        config = actor / "model" / "huggingface" / "config.json"
-        if not config.is_file():  # with actor.megatron.use_dist_checkpointing verl leaves the folder empty
-            raise DataError(f"{config} is missing; copy config and tokenizer of the trained model there, no weights")
-        # A process group of its own: with the variables of a job, the merger would wait for the job's other processes.
-        command = ["torch.distributed.run", "--standalone", "-m", *command[:-1], "megatron", "--use_cpu_initialization"]
-        command += ["--tie-word-embedding"] * bool(json.loads(config.read_text("utf-8")).get("tie_word_embeddings"))
+    command = _merger_of_megatron(actor) if (actor / "model").is_dir() else _merger_of_fsdp(actor)
     part = cache / f".{target.name}.part"
     shutil.rmtree(part, ignore_errors=True)  # left by an interrupted merge
     cache.mkdir(parents=True, exist_ok=True)
@@ -85,18 +98,37 @@ def merged(model: Model, cache: Path) -> str:
     return str(part.replace(target))
 
 
+def _merger_of_fsdp(actor: Path) -> list[str]:
+    return ["verl.model_merger", "merge", "--local_dir", str(actor), "--backend", "fsdp"]
+
+
+def _merger_of_megatron(actor: Path) -> list[str]:
+    config = actor / "model" / "huggingface" / "config.json"
+    if not config.is_file():  # with actor.megatron.use_dist_checkpointing verl leaves the folder empty
+        raise DataError(f"{config} is missing; copy config and tokenizer of the trained model there, no weights")
+    # A process group of its own: with the variables of a job, the merger would wait for the job's other processes.
+    command = ["torch.distributed.run", "--standalone", "-m", "verl.model_merger", "merge", "--local_dir", str(actor)]
+    command += ["--backend", "megatron", "--use_cpu_initialization"]
+    if json.loads(config.read_text("utf-8")).get("tie_word_embeddings"):
+        command.append("--tie-word-embedding")
+    return command
+
+
 def fingerprint(place: Path) -> str:
     """A hash of a file, or of the names, sizes and times of a folder's files, except optimizer states."""
     if place.is_file():
         return hashlib.sha256(place.read_bytes()).hexdigest()
-    files = {str(file.relative_to(place)): file.stat() for file in sorted(place.rglob("*")) if file.is_file()}
-    stats = [(name, file.st_size, file.st_mtime_ns) for name, file in files.items()]
-    kept = [values for values in stats if not re.search(r"(^|/)(optim|extra)", values[0])]
-    return hashlib.sha256(json.dumps(kept).encode()).hexdigest()
+    stats = []
+    for file in sorted(path for path in place.rglob("*") if path.is_file()):
+        name = str(file.relative_to(place))
+        stat = file.stat()
+        if not re.search(r"(^|/)(optim|extra)", name):
+            stats.append((name, stat.st_size, stat.st_mtime_ns))
+    return hashlib.sha256(json.dumps(stats).encode()).hexdigest()
 
 
 def run_module(*words: str, log: Path) -> None:
-    """``python -m WORDS`` with its output in ``log``; raises HostError if it fails."""
+    """Run ``python -m WORDS`` with its output in ``log``; a HostError if it fails."""
     command = [sys.executable, "-m", *words]
     with log.open("wb") as output, guarded(command, stdout=output, stderr=output) as process:
         code = process.wait()

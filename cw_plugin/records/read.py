@@ -21,13 +21,21 @@ _TYPES = {
     TEXT: pa.string(),
     **dict.fromkeys(REAL_NUMBERS, pa.float32()),
 }
-_STEP = re.compile(r"step_(\d+)(-\d+)?\.parquet")  # -2 and on: later batches of the step
+_NAME = re.compile(r"step_(?P<step>\d+)(-\d+)?\.parquet")  # -2 and on: later batches of the step
 
 
 @dataclass(frozen=True)
 class TokenRecord:
-    """The recorded tokens of one batch: prompts by group, and a table with a row for each token, whose columns
-    columns.py names. groups and tokens are those of the batch; the record may hold fewer.
+    """The recorded tokens of one batch.
+
+    Attributes:
+        step: of training.
+        scope: the option of this name.
+        kernel: the option of this name.
+        groups: how many prompt groups the batch has; the record may hold fewer.
+        tokens: how many tokens the batch has.
+        prompts: the text of each prompt, by group.
+        table: a row for each token, with the columns that columns.py names.
     """
 
     step: int
@@ -40,24 +48,39 @@ class TokenRecord:
 
 
 def read_tokens(path: Path, steps: Container[int] | None = None) -> list[TokenRecord]:
-    """The records below ``path`` in order; if given, only those of some steps. If there is no record, or records of
-    several runs or damaged ones, a DataError."""
-    if not os.path.exists(path):  # False also for a name that is too long
+    """Read the records below a folder, in order.
+
+    If there is no record, or records of several runs or damaged ones, it is a DataError.
+
+    Args:
+        path: the folder of a run.
+        steps: which ones are read; by default all.
+    """
+    if not os.path.exists(path):  # unlike Path.exists, it takes a name that is too long
         raise DataError(f"{path} does not exist; give the folder of a run")
-    found = {file: int(match[1]) for file in files_in(path, PATTERN) if (match := _STEP.fullmatch(file.name))}
-    refuse_several(path, {file.parent for file in found})
-    if not found:
+    by_file = _steps(path)
+    refuse_several(path, {file.parent for file in by_file})
+    if not by_file:
         raise DataError(
             f"{path} holds no token record ({PATTERN}); train with adv_estimator=cw_grpo and "
             "+algorithm.cw_grpo.record_every=50, for plain GRPO with +algorithm.cw_grpo.kernel=none as well; in TRL "
             "with a CWGRPOTrainer and cw_record_every=50"
         )
-    ordered = sorted(found, key=lambda file: in_order(file.with_suffix("")))  # -2 after the first, -10 after -9
-    chosen = [file for file in ordered if steps is None or found[file] in steps]
+    chosen = [file for file, step in by_file.items() if steps is None or step in steps]
     if not chosen:
-        known = ", ".join(map(str, sorted(set(found.values()))))
+        known = ", ".join(map(str, sorted(set(by_file.values()))))
         raise DataError(f"{path} has records of step {known}; --steps names none of them, so change it")
     return [_read(file) for file in chosen]
+
+
+def _steps(path: Path) -> dict[Path, int]:
+    """The files of records and their steps, in order: -2 after the first, -10 after -9."""
+    by_file = {}
+    for file in sorted(files_in(path, PATTERN), key=lambda file: in_order(file.with_suffix(""))):
+        name = _NAME.fullmatch(file.name)
+        if name:
+            by_file[file] = int(name["step"])
+    return by_file
 
 
 def _read(file: Path) -> TokenRecord:
@@ -80,13 +103,14 @@ def _read(file: Path) -> TokenRecord:
 
 
 def tokens_of(records: list[TokenRecord]) -> pd.DataFrame:
-    """Covariance c and weight of all their tokens."""
+    """Covariance c and weight of all tokens of some records."""
     return pa.concat_tables([record.table.select(["covariance", "weight"]) for record in records]).to_pandas()
 
 
 def parse_steps(text: str) -> range:
-    """``"50"`` is one step, ``"1:50"`` the first and the last; anything else is a DataError."""
-    found = re.fullmatch(r"(\d+)(?::(\d+))?", text)
-    if not found or int(found[2] or found[1]) < int(found[1]):
+    """Read ``50`` as one step, ``1:50`` as the first and the last; anything else is a DataError."""
+    steps = re.fullmatch(r"(\d+)(?::(\d+))?", text)
+    first, last = (int(steps[1]), int(steps[2] or steps[1])) if steps else (1, 0)
+    if last < first:
         raise DataError(f"--steps must be one step, as 50, or the first and the last one, as 1:50; got {text!r}")
-    return range(int(found[1]), int(found[2] or found[1]) + 1)
+    return range(first, last + 1)

@@ -1,13 +1,12 @@
 """Writes the token records of a run, on every host: tokens of some steps, with what the weights did to them."""
 
-import functools
 import json
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -23,16 +22,30 @@ LOGGER = logging.getLogger("cw_plugin")
 LIMIT = 2**18  # tokens in a record at most, unless its first prompt group alone has more
 
 
+@runtime_checkable
+class Tokenizer(Protocol):
+    """What we need of a tokenizer of transformers."""
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
+        """The text of some tokens."""
+
+    def batch_decode(self, sequences: list[list[int]]) -> list[str]:
+        """The text of each sequence of tokens."""
+
+
 @dataclass(frozen=True)
 class Batch:
     """One batch of responses, as a trainer has it when it computes advantages.
 
     Attributes:
-        log_probs, response_mask: as in :func:`cw_plugin.weights.reweight`.
-        advantages, rewards: one per response; advantages are those before the weights.
+        log_probs: as in :func:`cw_plugin.weights.reweight`.
+        advantages: of the responses, before the weights.
+        response_mask: as in :func:`cw_plugin.weights.reweight`.
         group: the number of each row's prompt group, from 0.
+        rewards: of the responses.
         sequences: returns the token ids of prompt and response for some rows; padding tokens may be in them.
-        groups, tokens: how many the whole batch has, if these rows are a part of it.
+        groups: how many the whole batch has, if these rows are a part of it.
+        tokens: how many the whole batch has, if these rows are a part of it.
     """
 
     log_probs: Float[Tensor, "rows time"]
@@ -62,28 +75,37 @@ class TokenFiles:
     """
 
     def __init__(self, run: Path, options: Options, logger: logging.Logger = LOGGER) -> None:
-        self._folder, self._options, self._logger = run / FOLDER, options, logger
-        self._last: tuple[int, int] = (0, 0)  # the last step recorded, and how many of its batches
+        self._folder = run / FOLDER
+        self._options = options
+        self._logger = logger
+        self._step = 0  # the last step recorded
+        self._batches = 0  # how many of its batches
 
-    def write(self, step: int, batch: Batch, tokenizer: Any) -> None:
+    def write(self, step: int, batch: Batch, tokenizer: Tokenizer) -> None:
         """Write the record of one batch, whose tokens a tokenizer of transformers spells."""
-        last, number = self._last
-        number = number + 1 if last == step else 1
-        self._last = step, number
-        path = self._folder / (f"step_{step:06d}" + (f"-{number}" if number > 1 else "") + ".parquet")
+        path = self._next_path(step)
         try:
             if (batch.response_mask != 0).any():
-                self._write(path, step, batch, tokenizer)
+                self._write(path, step, _on_cpu(batch), tokenizer)
         except OSError as error:
-            self._logger.error("cw_grpo: %s cannot be written, and is left out: %s", path, error)
+            self._log(path, error)  # a traceback would say no more
         except Exception:
             self._logger.exception("cw_grpo: %s cannot be written, and is left out", path)
 
-    def _write(self, path: Path, step: int, batch: Batch, tokenizer: Any) -> None:
+    def _log(self, path: Path, error: OSError) -> None:
+        self._logger.error("cw_grpo: %s cannot be written, and is left out: %s", path, error)
+
+    def _next_path(self, step: int) -> Path:
+        self._batches = self._batches + 1 if step == self._step else 1
+        self._step = step
+        number = "" if self._batches == 1 else f"-{self._batches}"
+        return self._folder / f"step_{step:06d}{number}.parquet"
+
+    def _write(self, path: Path, step: int, batch: Batch, tokenizer: Tokenizer) -> None:
+        """Write the record of a batch on the CPU."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        batch = _on_cpu(batch)
         sizes = batch.response_mask.sum(-1)
         rows = _recorded_rows(batch.group, sizes, step)
         sequences = list(batch.sequences(rows.tolist()))
@@ -96,25 +118,31 @@ class TokenFiles:
             "step": str(step),
             "scope": self._options.scope,
             "kernel": self._options.kernel,
-            "groups": str(batch.groups or len(batch.group[sizes > 0].unique())),
+            "groups": str(batch.groups or len(set(batch.group[sizes > 0].tolist()))),
             "tokens": str(batch.tokens or int(sizes.sum())),
             "prompts": json.dumps(_prompts(batch, rows, sequences, tokenizer)),
         }
         table = pa.table(columns).replace_schema_metadata(metadata)
-        how = {"compression": "zstd", "use_dictionary": _REPEATED, "use_byte_stream_split": _DIFFERENT}
-        write_whole(path, functools.partial(pq.write_table, table, **how))
+        write_whole(
+            path,
+            lambda part: pq.write_table(
+                table, part, compression="zstd", use_dictionary=_REPEATED, use_byte_stream_split=_DIFFERENT
+            ),
+        )
 
     def _values(self, batch: Batch, rows: Int[Tensor, " recorded"]) -> dict[str, Shaped[Tensor, " tokens"]]:
-        """The numbers of each valid token of some rows, in the order of the rows. With scope "batch", they are computed
-        with the tokens of all rows, as the weights were."""
+        """The numbers of each valid token of some rows, in the order of the rows.
+
+        With scope "batch", they are computed with the tokens of all rows, as the weights were.
+        """
         if self._options.scope == "group":
-            together = _by_group(batch.group, rows)
+            rows_together = _by_group(batch.group, rows)
         else:
-            together = [batch.group.argsort(stable=True)]
+            rows_together = [batch.group.argsort(stable=True)]
         pieces: dict[str, list[Tensor]] = defaultdict(list)
-        for part in together:
-            row_of_part, position = batch.response_mask[part].nonzero(as_tuple=True)
-            row = part[row_of_part]
+        for together in rows_together:
+            place, position = batch.response_mask[together].nonzero(as_tuple=True)
+            row = together[place]
             log_prob, advantage = batch.log_probs[row, position], batch.advantages[row]
             tokens = token_weights(log_prob, advantage, self._options.kernel)
             values = {
@@ -131,7 +159,7 @@ class TokenFiles:
             is_recorded = torch.isin(row, rows)
             for name, value in values.items():
                 pieces[name].append(value[is_recorded])
-        return {name: torch.cat(parts) for name, parts in pieces.items()}
+        return {name: torch.cat(of_column) for name, of_column in pieces.items()}
 
 
 # How columns compress best: those whose values repeat with a dictionary, and floats that all differ with their bytes
@@ -156,9 +184,7 @@ def _recorded_rows(group: Int[Tensor, " rows"], sizes: Int[Tensor, " rows"], ste
     """The rows of the groups that fit into a record, sorted by group.
 
     Groups are drawn in random order, until the next one would exceed :data:`LIMIT`; the first is always taken.
-
-    Args:
-        sizes: how many valid tokens each row has.
+    ``sizes`` says how many valid tokens each row has, and ``step`` is the seed.
     """
     tokens = torch.zeros(int(group.max()) + 1, dtype=sizes.dtype).index_add_(0, group, sizes).numpy()
     order = np.random.default_rng(step).permutation(np.flatnonzero(tokens))
@@ -170,30 +196,34 @@ def _recorded_rows(group: Int[Tensor, " rows"], sizes: Int[Tensor, " rows"], ste
 
 def _by_group(group: Int[Tensor, " rows"], rows: Int[Tensor, " recorded"]) -> list[Int[Tensor, " _"]]:
     """Rows that are sorted by group, cut into their groups."""
-    sizes = group[rows].unique_consecutive(return_counts=True)[1]
-    return list(rows.split(sizes.tolist()))
+    group_of_row = group[rows]
+    return [rows[group_of_row == number] for number in sorted(set(group_of_row.tolist()))]
 
 
 def _token_ids(
     batch: Batch, rows: Int[Tensor, " recorded"], sequences: Sequence[tuple[Tensor, Tensor]]
 ) -> Int[Tensor, " tokens"]:
     """The ids of the valid tokens of some rows."""
-    valid = [batch.response_mask[row].nonzero()[:, 0] for row in rows.tolist()]
-    return torch.cat([response.cpu()[where] for where, (_, response) in zip(valid, sequences, strict=True)])
+    ids = []
+    for row, (_, response) in zip(rows.tolist(), sequences, strict=True):
+        valid = batch.response_mask[row].nonzero()[:, 0]
+        ids.append(response.cpu()[valid])
+    return torch.cat(ids)
 
 
 def _prompts(
-    batch: Batch, rows: Int[Tensor, " recorded"], sequences: Sequence[tuple[Tensor, Tensor]], tokenizer: Any
+    batch: Batch, rows: Int[Tensor, " recorded"], sequences: Sequence[tuple[Tensor, Tensor]], tokenizer: Tokenizer
 ) -> dict[int, str]:
     """The prompt of each group, as text."""
-    ids = dict(zip(batch.group[rows].tolist(), (prompt for prompt, _ in sequences), strict=True))
-    return {group: tokenizer.decode(prompt.tolist(), skip_special_tokens=True) for group, prompt in ids.items()}
+    prompts = [prompt for prompt, _ in sequences]
+    by_group = dict(zip(batch.group[rows].tolist(), prompts, strict=True))
+    return {group: tokenizer.decode(prompt.tolist(), skip_special_tokens=True) for group, prompt in by_group.items()}
 
 
-def _spelt(token_ids: Int[Tensor, " tokens"], tokenizer: Any) -> Any:
+def _spelt(token_ids: Int[Tensor, " tokens"], tokenizer: Tokenizer) -> object:
     """The text of each token, as an arrow column that holds each text once."""
     import pyarrow as pa
 
-    different, which = np.unique(token_ids.numpy(), return_inverse=True)
-    texts = tokenizer.batch_decode([[token] for token in different.tolist()])
-    return pa.DictionaryArray.from_arrays(pa.array(which.astype(np.int32)), pa.array(texts, pa.string()))
+    vocabulary, indices = np.unique(token_ids.numpy(), return_inverse=True)
+    texts = tokenizer.batch_decode([[token] for token in vocabulary.tolist()])
+    return pa.DictionaryArray.from_arrays(pa.array(indices.astype(np.int32)), pa.array(texts, pa.string()))

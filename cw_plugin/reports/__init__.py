@@ -1,6 +1,11 @@
 """The paper's tables and figures from your runs: ``cw-grpo report`` and ``cw-grpo tokens``.
 
-For programs of one's own: :class:`.formats.Table` holds a DataFrame, whose first column names the row. ``intervals``
-compares methods over seeds and checkpoints over questions, ``figures`` draws curves, ``covariance`` has Table 1, and
-``runs.read_run`` reads a run's metrics.
+Your own programs can use these parts: :class:`.formats.Table` holds a DataFrame, whose first column names the row.
+``intervals`` compares methods over seeds and checkpoints over questions, ``figures`` draws curves, ``covariance`` has
+Table 1, and ``runs.read_run`` reads a run's metrics.
 """
+
+import logging
+
+# The first time that figures.py imports matplotlib, it would say that it builds a cache.
+logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)

@@ -1,7 +1,8 @@
 """How methods differ, in numbers: over seeds, from what their runs have logged. tables.py and sentences.py tell it."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,8 @@ LAST = 10  # steps at least that reward and entropy are of; else the last quarte
 ALPHA = 0.05
 
 ACCURACY = "accuracy"
-METRICS = {"reward": REWARD, "entropy": ENTROPY, "gradient norm": NORM}  # besides the accuracy, in the table's order
+GRADIENT_NORM = "gradient norm"
+METRICS = {"reward": REWARD, "entropy": ENTROPY, GRADIENT_NORM: NORM}  # besides the accuracy, in the table's order
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,15 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Broken:
-    """A run whose values are not finite from a step to its end; ``seed`` is nan if it is not known."""
+    """A run whose values are not finite from a step to its end.
+
+    Attributes:
+        method: the name of the run.
+        seed: nan if it is not known.
+        outcomes: the names of the outcomes that break.
+        step: the first one that is not finite.
+        last: the last step of the run.
+    """
 
     method: str
     seed: object
@@ -61,6 +71,8 @@ class Comparison:
     Attributes:
         plain: method -> whether it is plain GRPO, in the page's order.
         reference: the method that the others are compared with; empty if there is none.
+        outcomes: what is compared, in the table's order.
+        broken: runs that break down.
         runs: method -> how many runs have metrics.
         seeds: of these runs.
         tests: how many were made.
@@ -87,23 +99,28 @@ def compare(metrics: pd.DataFrame, plain: Mapping[str, bool], scores: pd.DataFra
     """Compare methods with the first one that is plain GRPO, else with the first one.
 
     Args:
-        metrics: as :func:`.runs.all_metrics` gives them.
+        metrics: as :func:`.runs.all_metrics` returns them.
         plain: method -> whether it is plain GRPO, in the page's order.
         scores: of evaluations, from :func:`.scores.last_scores`; without any, the last validation that all runs have
             counts.
     """
     reference = next((name for name in plain if plain[name]), next(iter(plain), ""))
-    outcomes = [*_accuracy(metrics, scores), *_over_steps(metrics)]
-    for outcome in outcomes:
-        for name in plain:
-            if name != reference and name in outcome.means and reference in outcome.means:
-                outcome.differences[name] = over_seeds(outcome.means[name], outcome.means[reference])
-    p = {(outcome.name, name): each.p for outcome in outcomes for name, each in outcome.differences.items()}
+    outcomes = [
+        replace(outcome, differences=_differences(outcome, plain, reference))
+        for outcome in (*_accuracy(metrics, scores), *_over_steps(metrics))
+    ]
+    p = {
+        (outcome.name, method): difference.p
+        for outcome in outcomes
+        for method, difference in outcome.differences.items()
+    }
     corrected = holm(p)
-    for outcome in outcomes:
-        outcome.significant.update(
-            name for name in outcome.differences if corrected.get((outcome.name, name), 1.0) < ALPHA
-        )
+    significant = {test for test in corrected if corrected[test] < ALPHA}
+    outcomes = [
+        replace(outcome, significant={method for name, method in significant if name == outcome.name})
+        for outcome in outcomes
+    ]
+    is_accuracy_compared = any(outcome.name == ACCURACY for outcome in outcomes)
     runs = metrics.groupby("method").run.nunique()
     return Comparison(
         plain=dict(plain),
@@ -113,20 +130,34 @@ def compare(metrics: pd.DataFrame, plain: Mapping[str, bool], scores: pd.DataFra
         runs={name: int(runs.get(name, 0)) for name in plain},
         seeds=set(metrics.seed),
         tests=len(corrected),
-        validated={} if any(outcome.name == ACCURACY for outcome in outcomes) else _validated(metrics, plain),
+        validated={} if is_accuracy_compared else _validated(metrics, plain),
     )
 
 
+def _differences(outcome: Outcome, methods: Iterable[str], reference: str) -> dict[str, Difference]:
+    """Method -> its difference to the reference, of methods that can be compared."""
+    if reference not in outcome.means:
+        return {}
+    others = [name for name in methods if name != reference and name in outcome.means]
+    return {name: over_seeds(outcome.means[name], outcome.means[reference]) for name in others}
+
+
 def broken_from(logged: pd.DataFrame) -> dict[int, int]:
-    """Run -> the step from which on none of its values of one metric is finite. Runs whose last value is finite are
-    left out: a single one that is not, as of a gradient norm in float16, breaks nothing."""
-    found = {}
+    """The step from which on none of a run's values is finite, by run.
+
+    Runs whose last value is finite are left out: a single one that is not, such as of a gradient norm in float16,
+    breaks nothing.
+
+    Args:
+        logged: the rows of one metric.
+    """
+    steps = {}
     for run, values in logged.groupby("run"):
         last_finite = values.step[values.value.notna()].max()
         after = values.step if pd.isna(last_finite) else values.step[values.step > last_finite]
         if len(after):
-            found[run] = int(after.min())
-    return found
+            steps[run] = int(after.min())
+    return steps
 
 
 def _accuracy(metrics: pd.DataFrame, scores: pd.DataFrame) -> Iterator[Outcome]:
@@ -139,7 +170,7 @@ def _accuracy(metrics: pd.DataFrame, scores: pd.DataFrame) -> Iterator[Outcome]:
     common = validated.index[validated == metrics.run.nunique()]
     if len(common):
         step = int(common.max())
-        yield _outcome(ACCURACY, f"step {step}", logged[logged.step == step], _within(broken_from(logged), step))
+        yield _outcome(ACCURACY, f"step {step}", logged[logged.step == step], _broken_by(step, logged))
 
 
 def _over_steps(metrics: pd.DataFrame) -> Iterator[Outcome]:
@@ -148,53 +179,68 @@ def _over_steps(metrics: pd.DataFrame) -> Iterator[Outcome]:
         logged = metrics[metrics.metric == metric]
         if logged.empty:
             continue
-        is_ratio = name == "gradient norm"
-        end = int(logged.groupby("run").step.max().min())
-        if is_ratio:
-            begin, end = 1, min(end, FIRST)
+        last = int(logged.groupby("run").step.max().min())
+        if name == GRADIENT_NORM:
+            begin, end = 1, min(last, FIRST)
         else:
-            begin = max(end - max(end // 4, LAST), 0) + 1
+            begin, end = max(last - max(last // 4, LAST), 0) + 1, last
         where = f"steps {begin} to {end}" if end > begin else f"step {end}"
-        inside = logged[logged.step.between(begin, end)]
-        yield _outcome(name, where, inside, _within(broken_from(logged), end), is_ratio)
+        within = logged[logged.step.between(begin, end)]
+        yield _outcome(name, where, within, _broken_by(end, logged), is_ratio=name == GRADIENT_NORM)
 
 
-def _within(broken: Mapping[int, int], end: int) -> dict[int, int]:
-    return {run: step for run, step in broken.items() if step <= end}
+def _broken_by(end: int, logged: pd.DataFrame) -> dict[int, int]:
+    """Run -> the step from which on it has no finite value, if that is not after ``end``."""
+    return {run: step for run, step in broken_from(logged).items() if step <= end}
 
 
 def _outcome(name: str, where: str, values: pd.DataFrame, broken: Mapping[int, int], is_ratio: bool = False) -> Outcome:
-    """``values``: rows of metrics, or of :func:`.scores.last_scores`. ``broken``: run -> from which step on."""
-    steps: dict[str, int] = {}
+    """An outcome by rows of metrics, or of last_scores. ``broken`` is what :func:`_broken_by` returns."""
+    broken_methods: dict[str, int] = {}
     for method, run in values[["method", "run"]].drop_duplicates().itertuples(index=False):
         if run in broken:
-            steps[method] = min(broken[run], steps.get(method, broken[run]))
+            broken_methods[method] = min(broken[run], broken_methods.get(method, broken[run]))
     seeds = values.groupby("method", sort=False).run.nunique()
-    values = values[~values.method.isin(list(steps)) & values.value.notna()]
-    if is_ratio:
-        values = values[values.value > 0]
-        values = values.assign(value=np.log(values.value))  # the mean is geometric
-    return Outcome(name, where, _by_seed(values), steps, {method: int(n) for method, n in seeds.items()}, is_ratio)
+    compared = values[~values.method.isin(list(broken_methods)) & values.value.notna()]
+    if is_ratio:  # the mean is geometric
+        positive = compared[compared.value > 0]
+        compared = positive.assign(value=np.log(positive.value))
+    return Outcome(
+        name=name,
+        where=where,
+        means=_by_seed(compared),
+        broken=broken_methods,
+        seeds={method: int(number) for method, number in seeds.items()},
+        is_ratio=is_ratio,
+    )
 
 
 def _by_seed(values: pd.DataFrame) -> dict[str, pd.Series]:
+    """Method -> the mean of each of its runs, by seed."""
     means = values.groupby(["method", "run", "seed"], sort=False, dropna=False).value.mean().droplevel("run")
     return {name: of_method.droplevel("method") for name, of_method in means.groupby(level="method")}
 
 
 def _broken_runs(metrics: pd.DataFrame) -> Iterator[Broken]:
     """Each run with an outcome that is not finite from some step on, with the first such step."""
-    steps: dict[int, dict[str, int]] = {}
+    steps: dict[int, dict[str, int]] = defaultdict(dict)
     for name, metric in {ACCURACY: ACCURACY, **METRICS}.items():
         for run, step in broken_from(metrics[metrics.metric == metric]).items():
-            steps.setdefault(run, {})[name] = step
-    for run in sorted(steps):
+            steps[run][name] = step
+    for run, by_outcome in sorted(steps.items()):
         logged = metrics[metrics.run == run]
-        method, seed = logged.method.iloc[0], logged.seed.iloc[0]
-        yield Broken(method, seed, list(steps[run]), min(steps[run].values()), int(logged.step.max()))
+        yield Broken(
+            method=logged.method.iloc[0],
+            seed=logged.seed.iloc[0],
+            outcomes=list(by_outcome),
+            step=min(by_outcome.values()),
+            last=int(logged.step.max()),
+        )
 
 
-def _validated(metrics: pd.DataFrame, methods: Mapping[str, bool]) -> dict[str, int | None]:
+def _validated(metrics: pd.DataFrame, methods: Iterable[str]) -> dict[str, int | None]:
     """Method -> the step of its last validation, None if it has none; empty if no method has one."""
     last = metrics[metrics.metric == ACCURACY].groupby("method").step.max()
-    return {name: int(last[name]) if name in last else None for name in methods} if len(last) else {}
+    if last.empty:
+        return {}
+    return {name: int(last[name]) if name in last else None for name in methods}

@@ -1,92 +1,150 @@
 """Confidence intervals and tests, by scipy. Methods are compared over seeds; checkpoints, over questions."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-NAN = float("nan")
+if TYPE_CHECKING:
+    from scipy.stats._result_classes import TtestResult
+
+Key = TypeVar("Key", bound=Hashable)
+
 _SAME = 1e-9  # values that differ less do not vary: an interval without width would claim certainty
 
 
+class Estimate(NamedTuple):
+    """A mean with its 95% interval, whose ends are nan if there is none."""
+
+    mean: float
+    low: float = math.nan
+    high: float = math.nan
+
+
 class Difference(NamedTuple):
-    """The difference of two means with its 95% interval. low and high are nan where nothing varies from one seed or
-    question to the next, and for a single one; of seeds, p as well."""
+    """The difference of two means with its 95% interval and its p-value.
+
+    low and high are nan for a single seed or question, and where nothing varies from one to the next. Of seeds, p is
+    nan then as well.
+    """
 
     value: float
-    low: float = NAN
-    high: float = NAN
-    p: float = NAN
+    low: float = math.nan
+    high: float = math.nan
+    p: float = math.nan
 
 
 def over_seeds(ours: pd.Series, theirs: pd.Series) -> Difference:
-    """Compare two methods, of a float for each run with the seed in the index (nan if it is not known), by a t-test:
-    paired if both have the same seeds, else Welch's."""
-    same = len(ours) == len(theirs) and set(ours.index) == set(theirs.index)
-    paired = bool(same and ours.index.is_unique and ours.index.notna().all())
+    """Compare two methods over their runs by a t-test: paired if both have the same seeds, else Welch's.
+
+    Args:
+        ours: a float for each run, with the seed in the index, nan if it is not known.
+        theirs: the same of the other method.
+    """
     value = float(ours.mean() - theirs.mean())
-    theirs = theirs.loc[ours.index] if paired else theirs
-    varying = [ours - theirs] if paired else [ours, theirs]
-    if min(len(ours), len(theirs)) < 2 or all(values.std() < _SAME for values in varying):
+    if min(len(ours), len(theirs)) < 2:
         return Difference(value)
-    test = stats.ttest_rel(ours, theirs) if paired else stats.ttest_ind(ours, theirs, equal_var=False)
+    if _have_same_seeds(ours, theirs):
+        partners = theirs.loc[ours.index]
+        if _varies(ours - partners):
+            return _tested(value, stats.ttest_rel(ours, partners))
+    elif _varies(ours) or _varies(theirs):
+        return _tested(value, stats.ttest_ind(ours, theirs, equal_var=False))
+    return Difference(value)
+
+
+def _have_same_seeds(ours: pd.Series, theirs: pd.Series) -> bool:
+    """Whether both have the same seeds, which are known, and each only once."""
+    same = len(ours) == len(theirs) and set(ours.index) == set(theirs.index)
+    return bool(same and ours.index.is_unique and ours.index.notna().all())
+
+
+def _varies(values: pd.Series) -> bool:
+    return bool(values.std() >= _SAME)
+
+
+def _tested(value: float, test: "TtestResult") -> Difference:
     low, high = test.confidence_interval()
     return Difference(value, float(low), float(high), float(test.pvalue))
 
 
-def mean_over_seeds(values: Sequence[float] | np.ndarray | pd.Series) -> tuple[float, float, float]:
-    """Mean and 95% interval by Student's t; the interval is nan for fewer than two values, or if they are equal."""
-    mean = float(np.mean(values)) if len(values) else NAN
+def mean_over_seeds(values: Sequence[float] | np.ndarray | pd.Series) -> Estimate:
+    """Mean and 95% interval by Student's t; there is no interval for fewer than two values, or if they are equal."""
+    mean = float(np.mean(values)) if len(values) else math.nan
     if len(values) < 2 or np.std(values) < _SAME:
-        return mean, NAN, NAN
+        return Estimate(mean)
     low, high = stats.t.interval(0.95, len(values) - 1, mean, stats.sem(values))
-    return mean, float(low), float(high)
+    return Estimate(mean, float(low), float(high))
 
 
-def holm(p: Mapping, tests: int | None = None) -> dict:
-    """p-values corrected for several tests (Holm 1979), by the keys of ``p``, without those that are nan. ``tests`` is
-    their number, where some cannot be made yet."""
-    order = sorted((key for key in p if p[key] == p[key]), key=lambda key: p[key])
-    tests = len(order) if tests is None else tests
-    corrected = np.maximum.accumulate([p[key] * (tests - place) for place, key in enumerate(order)])
+def holm(p: Mapping[Key, float], tests: int | None = None) -> dict[Key, float]:
+    """Correct p-values for several tests (Holm 1979).
+
+    Args:
+        p: the p-values. Those that are nan are left out.
+        tests: their number, if some cannot be made yet; by default, that of ``p``.
+    """
+    known = {key: value for key, value in p.items() if not math.isnan(value)}
+    order = sorted(known, key=known.__getitem__)
+    number = len(order) if tests is None else tests
+    corrected = np.maximum.accumulate([known[key] * (number - place) for place, key in enumerate(order)])
     return {key: min(1.0, float(value)) for key, value in zip(order, corrected, strict=True)}
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """The probability that at least one of ``k`` answers is right, if ``c`` of ``n`` answers to the question are, for k
-    of 1 to n: ``1 - C(n - c, k) / C(n, k)``, the unbiased estimator of Chen et al. 2021 (arXiv:2107.03374, equation 1).
+    """The probability that at least one of ``k`` answers is right, if ``c`` of ``n`` answers to the question are.
+
+    It is ``1 - C(n - c, k) / C(n, k)`` for k of 1 to n, the unbiased estimator of Chen et al. 2021 (arXiv:2107.03374,
+    equation 1).
     """
     return 1.0 - math.comb(n - c, k) / math.comb(n, k)
 
 
-def mean_over_questions(means: pd.Series) -> tuple[float, float, float]:
-    """Mean over questions of their scores (0 to 1), and its 95% interval: by Wilson if each is 0 or 1, else by
-    Student's t, cut at 0 and 1."""
-    if means.isin((0, 1)).all():
-        wilson = stats.binomtest(round(means.sum()), len(means)).proportion_ci(method="wilson")
-        return float(means.mean()), float(wilson.low), float(wilson.high)
-    mean, low, high = mean_over_seeds(means)
-    return (mean, max(0.0, low), min(1.0, high)) if low == low else (mean, 0.0, 1.0)
+def mean_over_questions(scores: pd.Series) -> Estimate:
+    """Mean over questions of their scores (0 to 1), and its 95% interval.
+
+    The interval is Wilson's if each score is 0 or 1, else Student's t, cut at 0 and 1.
+    """
+    if scores.isin((0, 1)).all():
+        wilson = stats.binomtest(round(scores.sum()), len(scores)).proportion_ci(method="wilson")
+        return Estimate(float(scores.mean()), float(wilson.low), float(wilson.high))
+    mean, low, high = mean_over_seeds(scores)
+    if math.isnan(low):
+        return Estimate(mean, 0.0, 1.0)
+    return Estimate(mean, max(0.0, low), min(1.0, high))
 
 
 def over_questions(ours: Mapping[str, pd.Series], theirs: Mapping[str, pd.Series]) -> Difference:
     """Compare two checkpoints by the unweighted mean over benchmarks of their pass@1, on the questions both were asked.
 
     The p-value is that of a permutation test: if the checkpoints were equal, the difference in each question could as
-    well have the other sign. ``ours`` and ``theirs``: benchmark -> the mean accuracy of each question, by question.
+    well have the other sign.
+
+    Args:
+        ours: benchmark -> the mean accuracy of each question, by question.
+        theirs: the same of the other checkpoint.
     """
-    each = [(ours[name] - theirs[name]).dropna().to_numpy(float) for name in ours]
-    fewest = min(map(len, each))
-    if fewest == 0:
-        return Difference(NAN)
-    value = float(np.mean([values.mean() for values in each]))
-    weighted = np.concatenate([values / len(values) / len(each) for values in each])
-    test = stats.permutation_test((weighted,), np.sum, permutation_type="samples", vectorized=True, batch=1000, rng=0)
-    if fewest == 1 or all(values.std() < _SAME for values in each):
-        return Difference(value, p=float(test.pvalue))
-    error = sum(values.var(ddof=1) / len(values) for values in each) ** 0.5 / len(each)
-    low, high = stats.t.interval(0.95, sum(map(len, each)) - len(each), value, error)
-    return Difference(value, float(low), float(high), float(test.pvalue))
+    by_benchmark = [(ours[name] - theirs[name]).dropna().to_numpy(float) for name in ours]
+    questions = [len(differences) for differences in by_benchmark]
+    if min(questions) == 0:
+        return Difference(math.nan)
+    value = float(np.mean([differences.mean() for differences in by_benchmark]))
+    p = _permutation_test(by_benchmark)
+    if min(questions) == 1 or all(differences.std() < _SAME for differences in by_benchmark):
+        return Difference(value, p=p)
+    variance = sum(differences.var(ddof=1) / len(differences) for differences in by_benchmark)
+    error = variance**0.5 / len(by_benchmark)
+    low, high = stats.t.interval(0.95, sum(questions) - len(by_benchmark), value, error)
+    return Difference(value, float(low), float(high), p)
+
+
+def _permutation_test(by_benchmark: Sequence[np.ndarray]) -> float:
+    """The p-value of the mean over benchmarks of their mean differences, where each difference may change its sign."""
+    shares = [differences / len(differences) / len(by_benchmark) for differences in by_benchmark]
+    test = stats.permutation_test(
+        (np.concatenate(shares),), np.sum, permutation_type="samples", vectorized=True, batch=1000, rng=0
+    )
+    return float(test.pvalue)

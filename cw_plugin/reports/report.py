@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 
 import pandas as pd
@@ -10,43 +9,71 @@ from jinja2 import Environment, PackageLoader
 from matplotlib.figure import Figure
 
 from cw_plugin.errors import DataError
-from cw_plugin.evaluation.answers import Answers, read_answers
-from cw_plugin.files import files_in, split_name, write_whole
-from cw_plugin.records.read import PATTERN, TokenRecord, read_tokens, tokens_of
+from cw_plugin.evaluation.answers import Answers
+from cw_plugin.files import write_whole
+from cw_plugin.records.read import tokens_of
 from cw_plugin.reports import figures, tables
-from cw_plugin.reports import scores as numbers
 from cw_plugin.reports.comparison import compare
 from cw_plugin.reports.covariance import table_1
 from cw_plugin.reports.formats import Table, csv, listed
-from cw_plugin.reports.runs import ENTROPY, NORM, REWARD, Run, all_metrics, read_run
-from cw_plugin.reports.sentences import restarts, sentences
+from cw_plugin.reports.inputs import Folder, read_inputs
+from cw_plugin.reports.runs import ENTROPY, NORM, REWARD, SEED_OR_LENGTH, Run, all_metrics, differing
+from cw_plugin.reports.scores import answers_frame, benchmarks, checkpoints, last_scores, tries
+from cw_plugin.reports.sentences import sentences
 from cw_plugin.reports.tokens import write_token_page
 
-# The name of its files -> metric, title, caption.
-CURVES = {
-    "reward": (REWARD, "Reward", ""),
-    "accuracy": ("accuracy", "Accuracy on validation",
-                 "Runs that start from the same model differ at step 0 by chance alone."),
-    "entropy": (ENTROPY, "Policy entropy, nats", ""),
-    "grad-norm": (NORM, "Gradient norm, before clipping", ""),
-    "gradient-share": ("cw_grpo/extreme_gradient_share", "Squared gradient of extreme tokens",
-                       "Extreme tokens have a Gaussian kernel w below 0.5. Plain GRPO leaves them their weight."),
-    "balance": ("cw_grpo/extreme_balance", "Balance of extreme tokens, Σc / Σ|c|",
-                "Near 0, they occur about as often in good as in bad responses, as noise does."),
-    "downweighted": ("cw_grpo/downweighted_share", "Tokens with kernel w below 0.5", ""),
-    "covariance": ("cw_grpo/covariance_before", "Cov(log π, A) before the weights",
-                   "Where it is positive, theory says that entropy falls. Only the sign means something."),
-    "covariance-after": ("cw_grpo/covariance_after", "Cov(log π, A) after the weights", ""),
-    "length": ("response_length/mean", "Response length, tokens", ""),
-}  # fmt: skip
-FIRST = ("reward", "accuracy", "entropy", "grad-norm")  # above the fold
-EXTREMES = "How much of the sum of c the most extreme tokens of either side hold: the paper's Figure 3."
-_SHARES = ("accuracy", "gradient-share", "downweighted")
-_NO_METRICS = "no metrics (*.jsonl of verl's file logger, trainer_state.json of TRL, TensorBoard events)"
-_KEEP_THEM = "train with trainer.logger=[console,file] in verl; call trainer.save_state() after training in TRL"
 
-Drawing = tuple[Figure, str]  # with its caption
-Records = dict[str, dict[Path, list[TokenRecord]]]  # method -> folder -> records
+@dataclass(frozen=True)
+class Curve:
+    """A metric that is drawn over steps; a share is drawn in per cent."""
+
+    metric: str
+    title: str
+    caption: str = ""
+    is_share: bool = False
+
+
+CURVES = {  # by the name of their files
+    "reward": Curve(REWARD, "Reward"),
+    "accuracy": Curve(
+        "accuracy",
+        "Accuracy on validation",
+        "Runs that start from the same model differ at step 0 by chance alone.",
+        is_share=True,
+    ),
+    "entropy": Curve(ENTROPY, "Policy entropy, nats"),
+    "grad-norm": Curve(NORM, "Gradient norm, before clipping"),
+    "gradient-share": Curve(
+        "cw_grpo/extreme_gradient_share",
+        "Squared gradient of extreme tokens",
+        "Extreme tokens have a Gaussian kernel w below 0.5. Plain GRPO leaves them their weight.",
+        is_share=True,
+    ),
+    "balance": Curve(
+        "cw_grpo/extreme_balance",
+        "Balance of extreme tokens, Σc / Σ|c|",
+        "Near 0, they occur about as often in good as in bad responses, as noise does.",
+    ),
+    "downweighted": Curve("cw_grpo/downweighted_share", "Tokens with kernel w below 0.5", is_share=True),
+    "covariance": Curve(
+        "cw_grpo/covariance_before",
+        "Cov(log π, A) before the weights",
+        "Where it is positive, theory says that entropy falls. Only the sign means something.",
+    ),
+    "covariance-after": Curve("cw_grpo/covariance_after", "Cov(log π, A) after the weights"),
+    "length": Curve("response_length/mean", "Response length, tokens"),
+}
+OVERVIEW = ("reward", "accuracy", "entropy", "grad-norm")  # above the fold
+EXTREMES = "How much of the sum of c the most extreme tokens of either side hold: the paper's Figure 3."
+NAMED = 4  # settings in which runs differ that the overview names
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure with its caption."""
+
+    figure: Figure
+    caption: str
 
 
 @dataclass(frozen=True)
@@ -58,152 +85,178 @@ class Section:
     tables: list[Table] = field(default_factory=list)
 
 
-def collect(arguments: Sequence[str]) -> tuple[list[Run], list[Answers], Records, list[str]]:
-    """Read each ``FOLDER`` or ``NAME=FOLDER``; a DataError if one is given twice, holds nothing or is damaged, or if
-    none has metrics or graded answers.
+@dataclass(frozen=True)
+class Report:
+    """What the terminal shows of a report.
 
-    Returns:
-        The runs that have metrics; the answers of evaluations, those of a run's checkpoint with its name and seed;
-        the token records; and a sentence for each thing that is missing, and for each run with repeated steps.
+    Attributes:
+        differences: the table of differences between methods.
+        sentences: what it shows.
+        notes: a sentence for each thing that is missing, and for each run with repeated steps.
     """
-    read: dict[Path, Run] = {}
-    answers: list[Answers] = []
-    records: Records = {}
-    notes: list[str] = []
-    for argument in arguments:
-        run, unnamed = read_run(argument), split_name(argument)[0] is None
-        path, logged, recorded = run.path.resolve(), len(run.metrics) > 0, files_in(run.path, PATTERN)
-        if path in read:
-            raise DataError(f"{run.path} is given twice; give the folder of each run once")
-        namesake = next((other for other in read.values() if other.name == run.name), run)
-        if unnamed and tables.differing([namesake.config, run.config], tables.SEED_OR_LENGTH):
-            run = replace(run, name=f"{run.name}, {'/'.join(path.parts[-2:])}")  # no seed of the first one
-        read[path] = run
-        graded, unfinished = read_answers(run.path, None if unnamed and not logged else run.name)
-        if not (logged or recorded or graded):
-            raise DataError(f"{run.path} holds {_NO_METRICS}, no graded answers and no token records; {_KEEP_THEM}")
-        if not (logged or graded):
-            notes.append(f"{run.path} holds {_NO_METRICS}; {_KEEP_THEM}.")
-        notes += unfinished
-        answers += graded
-        if recorded:
-            try:
-                records.setdefault(run.name, {})[run.path] = read_tokens(run.path)
-            except DataError as error:
-                notes.append(f"{run.name}: no tokens; {error}.")
-    runs = [run for run in read.values() if len(run.metrics)]
-    if not runs and not answers:
-        folders = ", ".join(str(run.path) for run in read.values())
-        raise DataError(
-            f"{folders}: token records alone, and {_NO_METRICS}; {_KEEP_THEM}; cw-grpo tokens shows records"
-        )
-    for place, each in enumerate(answers):
-        parents = Path(str(each.settings.get("evaluation.checkpoint", ""))).parents
-        for run in [read[path] for path in parents if path in read]:
-            answers[place] = replace(each, model=run.name, seed=run.seed)
-    order = [run.name for run in read.values()]
-    answers.sort(key=lambda each: order.index(each.model) if each.model in order else len(order))
-    return runs, answers, records, [*restarts(runs), *notes]
+
+    differences: Table
+    sentences: list[str]
+    notes: list[str]
 
 
-def write_report(arguments: Sequence[str], out: Path) -> tuple[Table, list[str], list[str]]:
-    """Write ``report.html``, each table as CSV and LaTeX, each figure as SVG and PDF, every metric as ``metrics.csv``,
-    and a page of tokens for each method. What :func:`collect` refuses, or an ``out`` that cannot be written, is a
-    DataError.
+def write_report(arguments: Sequence[str], out: Path) -> Report:
+    """Write a page about runs and evaluations, its tables, its figures, and what they are made from.
 
-    Returns:
-        The table of differences, its sentences, and a sentence for each thing that is missing.
+    These are ``report.html``, each table as CSV and LaTeX, each figure as SVG and PDF, every metric as ``metrics.csv``,
+    and a page of tokens for each method. What :func:`.inputs.read_inputs` refuses, or an ``out`` that cannot be
+    written, is a DataError.
+
+    Args:
+        arguments: each ``FOLDER`` or ``NAME=FOLDER``.
+        out: the folder to write to.
     """
-    runs, answers, records, notes = collect(arguments)
-    metrics, graded = all_metrics(runs), numbers.answers_frame(answers)
+    inputs = read_inputs(arguments)
+    metrics, graded = all_metrics(inputs.runs), answers_frame(inputs.answers)
     names = list(dict.fromkeys([*metrics.method, *graded.method[graded.step >= 0]]))
-    plain = {name: name == "GRPO" or {run.is_grpo for run in runs if run.name == name} == {True} for name in names}
-    comparison = compare(metrics, plain, numbers.last_scores(graded))
-    said, difference = sentences(comparison), tables.differences_table(comparison)
-    if keys := tables.differing([run.config for run in runs], tables.SEED_OR_LENGTH):
-        more = f" and {len(keys) - 4} more settings" if len(keys) > 4 else ""
-        difference.notes.append(f"The runs differ in {', '.join(keys[:4])}{more} (Table 5).")
-    tokens = {name: tokens_of([*chain(*by_folder.values())]) for name, by_folder in records.items()}
+    comparison = compare(metrics, {name: _is_grpo(name, inputs.runs) for name in names}, last_scores(graded))
+    differences = tables.differences_table(comparison)
+    differences = replace(differences, notes=[*differences.notes, *_differing_runs(inputs.runs)])
+    others = [name for name in CURVES if name not in OVERVIEW]
     sections = [
-        _overview(metrics, names, difference),
-        Section("More curves", _curves(metrics, names, [name for name in CURVES if name not in FIRST])),
-        _tokens(tokens, names),
-        _checkpoints(answers, graded, metrics, comparison.reference),
-        _settings(runs, names),
+        Section("", _curves(metrics, names, OVERVIEW), [differences]),
+        Section("More curves", _curves(metrics, names, others)),
+        _tokens(inputs.recorded, names),
+        _checkpoints(inputs.answers, graded, metrics, comparison.reference),
+        _settings(inputs.runs, names),
     ]
-    files = {"metrics.csv": csv(metrics)}
-    for table in chain(*(section.tables for section in sections)):
-        files |= {f"{table.name}.csv": table.csv(), f"{table.name}.tex": table.latex()}
-    pages = {f"tokens-{number}.html": name for number, name in enumerate(records, 1)}
-    environment = Environment(loader=PackageLoader("cw_plugin.reports", "."), autoescape=True)
-    environment.filters["svg"] = lambda name: "<svg" + (out / f"{name}.svg").read_text("utf-8").split("<svg", 1)[1]
+    report = Report(differences, sentences(comparison), inputs.notes)
     try:
-        saved = []
-        for section in sections:
-            for name, (figure, _) in section.drawings.items():
-                saved += [file.name for file in figures.save(figure, out / name)]
-        for file, name in pages.items():
-            folder, found = next(iter(records[name].items()))
-            write_token_page(f"{name}={folder}", out / file, [found[0].step, found[-1].step])  # of all it is large
-        files["report.html"] = environment.get_template("report.html.j2").render(
-            title=listed(names) or "Report", runs=runs, said=[*said, *notes], sections=sections, pages=pages,
-            files=[*files, *saved],
-        )  # fmt: skip
-        for file, text in files.items():
+        drawn = _save_figures(sections, out)
+        token_pages = _write_token_pages(inputs.recorded, out)
+        texts = {"metrics.csv": csv(metrics), **_texts_of_tables(sections)}
+        texts["report.html"] = _page(
+            out,
+            title=listed(names) or "Report",
+            runs=inputs.runs,
+            said=[*report.sentences, *report.notes],
+            sections=sections,
+            pages=token_pages,
+            files=[*texts, *drawn],
+        )
+        for file, text in texts.items():
             write_whole(out / file, text)
     except OSError as error:
         raise DataError(f"{out} cannot be written ({error.strerror}); give another folder with --out") from None
-    return difference, said, notes
+    return report
 
 
-def _overview(metrics: pd.DataFrame, names: Sequence[str], difference: Table) -> Section:
-    return Section("", _curves(metrics, names, FIRST), [difference])
+def _is_grpo(name: str, runs: Sequence[Run]) -> bool:
+    """Whether all runs of this name are plain GRPO; an evaluation alone says so by its name."""
+    seeds = [run for run in runs if run.name == name]
+    return name == "GRPO" or (len(seeds) > 0 and all(run.is_grpo for run in seeds))
 
 
-def _tokens(tokens: dict[str, pd.DataFrame], names: Sequence[str]) -> Section:
-    drawings = {"contributions": (figures.contributions(tokens, names), EXTREMES)} if tokens else {}
-    table_1s = [replace(table_1(name, tokens[name]), name=f"table1-{n}") for n, name in enumerate(tokens, 1)]
-    return Section("Tokens: Table 1, Figure 3", drawings, table_1s)
+def _differing_runs(runs: Sequence[Run]) -> list[str]:
+    """A sentence that names settings in which the runs differ; none if they do not."""
+    keys = differing([run.config for run in runs], SEED_OR_LENGTH)
+    if not keys:
+        return []
+    more = f" and {len(keys) - NAMED} more settings" if len(keys) > NAMED else ""
+    return [f"The runs differ in {', '.join(keys[:NAMED])}{more} (Table 5)."]
+
+
+def _save_figures(sections: Sequence[Section], out: Path) -> list[str]:
+    """Write the figures, and return the names of their files."""
+    saved = []
+    for section in sections:
+        for name, drawing in section.drawings.items():
+            saved += [file.name for file in figures.save(drawing.figure, out / name)]
+    return saved
+
+
+def _write_token_pages(recorded: dict[str, list[Folder]], out: Path) -> dict[str, str]:
+    """Write a page of tokens for each method, and return the methods by the names of these files.
+
+    It shows the first and the last record of its first run, because a page of all would be large.
+    """
+    pages = {}
+    for number, (name, folders) in enumerate(recorded.items(), 1):
+        file = f"tokens-{number}.html"
+        records = folders[0].records
+        write_token_page(f"{name}={folders[0].run.path}", out / file, [records[0].step, records[-1].step])
+        pages[file] = name
+    return pages
+
+
+def _texts_of_tables(sections: Sequence[Section]) -> dict[str, str]:
+    """The CSV and the LaTeX of each table, by the names of their files."""
+    texts = {}
+    for section in sections:
+        for table in section.tables:
+            texts[f"{table.name}.csv"] = table.csv()
+            texts[f"{table.name}.tex"] = table.latex()
+    return texts
+
+
+def _page(out: Path, **values: object) -> str:
+    """Fill in the template; the figures are read from ``out``."""
+    environment = Environment(loader=PackageLoader("cw_plugin.reports", "."), autoescape=True)
+    environment.filters["svg"] = lambda name: "<svg" + (out / f"{name}.svg").read_text("utf-8").split("<svg", 1)[1]
+    return environment.get_template("report.html.j2").render(**values)
+
+
+def _tokens(recorded: dict[str, list[Folder]], names: Sequence[str]) -> Section:
+    tokens = {}
+    for name, folders in recorded.items():
+        tokens[name] = tokens_of([record for folder in folders for record in folder.records])
+    drawings = {}
+    if tokens:
+        drawings["contributions"] = Drawing(figures.contributions(tokens, names), EXTREMES)
+    shown = [replace(table_1(name, tokens[name]), name=f"table1-{number}") for number, name in enumerate(tokens, 1)]
+    return Section("Tokens: Table 1, Figure 3", drawings, shown)
 
 
 def _checkpoints(answers: Sequence[Answers], graded: pd.DataFrame, metrics: pd.DataFrame, reference: str) -> Section:
-    """pass@1, compared with the model that was not trained, else with the first one; pass@k, also with the reference of
-    the other comparisons."""
+    """pass@1 and pass@k of each checkpoint.
+
+    They are compared with the model that was not trained, else with the first one; pass@k, also with the reference of
+    the other comparisons.
+    """
     if graded.empty:
         return Section("")
     untrained = list(graded.method[graded.step < 0])
-    base = [*untrained, *graded.method][0]
-    asked = {each.model: [other.settings for other in answers if other.model == each.model] for each in answers}
-    names = numbers.benchmarks(graded)
-    shown = [tables.scores_table(numbers.checkpoints(graded, metrics, [base]), names, [base])]
-    references = list(dict.fromkeys([base, reference] if reference else [base]))
-    found = [each for k in numbers.tries(graded) for each in numbers.checkpoints(graded, metrics, references, k)]
-    if found:
-        shown.append(tables.tries_table(found, names, references))
-    shown += tables.settings("table4", "Table 4: settings in which the evaluations differ", asked)
+    base = untrained[0] if untrained else graded.method.iloc[0]
+    asked = benchmarks(graded)
+    shown = [tables.scores_table(checkpoints(graded, metrics, [base]), asked, [base])]
+    references = [base]
+    if reference and reference != base:
+        references.append(reference)
+    at_each_k = [checkpoint for k in tries(graded) for checkpoint in checkpoints(graded, metrics, references, k)]
+    if at_each_k:
+        shown.append(tables.tries_table(at_each_k, asked, references))
+    settings: dict[str, list[dict[str, object]]] = {}
+    for answer in answers:
+        settings.setdefault(answer.model, []).append(answer.settings)
+    shown += tables.settings("table4", "Table 4: settings in which the evaluations differ", settings)
     return Section("Checkpoints: Tables 2 to 4", {}, shown)
 
 
 def _settings(runs: Sequence[Run], names: Sequence[str]) -> Section:
     configs = {name: [run.config for run in runs if run.name == name] for name in names}
-    return Section(
-        "Settings: Table 5", {}, tables.settings("table5", "Table 5: settings in which the runs differ", configs)
-    )
+    shown = tables.settings("table5", "Table 5: settings in which the runs differ", configs)
+    return Section("Settings: Table 5", {}, shown)
 
 
-def _curves(metrics: pd.DataFrame, names: Sequence[str], which: Sequence[str]) -> dict[str, Drawing]:
-    """A figure for each of these metrics that was logged."""
+def _curves(metrics: pd.DataFrame, names: Sequence[str], curves: Sequence[str]) -> dict[str, Drawing]:
+    """A figure for each of these curves whose metric was logged."""
     drawn = {}
-    for name in which:
-        metric, title, caption = CURVES[name]
-        logged = metrics[metrics.metric == metric]
+    for name in curves:
+        curve = CURVES[name]
+        logged = metrics[metrics.metric == curve.metric]
         if logged.empty:
             continue
         window = 1 if name == "accuracy" else max(1, logged.groupby("run").size().max() // 20)
-        series = {
-            method: [run.set_index("step").value for _, run in logged[logged.method == method].groupby("run")]
-            for method in names
-        }
+        series = {}
+        for method in names:
+            runs = logged[logged.method == method].groupby("run")
+            series[method] = [run.set_index("step").value for _, run in runs]
         means = f" Means of {window} steps." if window > 1 else ""
-        drawn[name] = figures.curves(series, title, "", window, name in _SHARES), caption + means
+        figure = figures.curves(series, curve.title, window=window, percent=curve.is_share)
+        drawn[name] = Drawing(figure, curve.caption + means)
     return drawn

@@ -1,6 +1,7 @@
 """Scores of checkpoints on benchmarks, in numbers: pass@k over questions, from what ``cw-grpo evaluate`` has graded."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -12,6 +13,7 @@ from cw_plugin.reports.runs import ENTROPY
 
 UNTRAINED = -1  # the step of a model that is no checkpoint
 
+Model = tuple[str, int]  # its method and step
 ByQuestion = dict[str, pd.Series]  # benchmark -> the score of each question, by question
 
 
@@ -31,7 +33,9 @@ class Checkpoint:
     """What one checkpoint scores; all its seeds together.
 
     Attributes:
+        method: the name of its runs, or of a model that was not trained.
         step: None for a model that was not trained.
+        k: of pass@k.
         entropy: of the policy at this step; nan if it is not known.
         scores: benchmark -> pass@k; without those of which a question was asked fewer than k times.
         average: over the benchmarks; None if one is missing.
@@ -48,22 +52,25 @@ class Checkpoint:
 
 
 def answers_frame(answers: Sequence[Answers]) -> pd.DataFrame:
-    """A row for each question that a model was asked: acc, the mean grade of its answers, and how many answers there
-    are; step is -1 for a model without one, run the folder."""
+    """Put together what all models were asked.
+
+    Returns:
+        A row for each question that a model was asked, with the columns method; step, -1 for a model without one; run,
+        the folder; seed; benchmark; question; acc, the mean grade of its answers; and answers, how many there are.
+    """
     columns = ["method", "step", "run", "seed", "benchmark", "question", "acc", "answers"]
     rows = []
-    for each in answers:
-        step = UNTRAINED if each.step is None else each.step
-        known = SOURCES.get(each.benchmark)
-        benchmark = known.title if known else each.benchmark
-        for question, grades in each.grades.items():
-            acc = sum(grades) / len(grades)
-            rows.append((each.model, step, str(each.file.parent), each.seed, benchmark, question, acc, len(grades)))
+    for asked in answers:
+        step = UNTRAINED if asked.step is None else asked.step
+        benchmark = SOURCES[asked.benchmark].title if asked.benchmark in SOURCES else asked.benchmark
+        model = (asked.model, step, str(asked.file.parent), asked.seed)
+        for question, grades in asked.grades.items():
+            rows.append((*model, benchmark, question, sum(grades) / len(grades), len(grades)))
     return pd.DataFrame(rows, columns=columns)
 
 
 def benchmarks(answers: pd.DataFrame) -> list[str]:
-    """Those that were asked; the paper's come first, in its order."""
+    """The benchmarks that were asked; the paper's come first, in its order."""
     asked = set(answers.benchmark)
     in_the_paper = [source.title for source in BENCHMARKS if source.title in asked]
     return [*in_the_paper, *sorted(asked.difference(in_the_paper))]
@@ -79,8 +86,11 @@ def last_scores(answers: pd.DataFrame) -> pd.DataFrame:
 
 
 def tries(answers: pd.DataFrame) -> list[int]:
-    """The k of pass@k: 1, 4, 16 and so on, up to the number of answers to a question (of the model and benchmark
-    with the most). Empty if no question was asked twice, or an answer was graded with anything but 0 and 1."""
+    """The k of pass@k: 1, 4, 16 and so on, up to the number of answers to a question.
+
+    This is the number of the model and benchmark with the most. There is no k if no question was asked twice, or an
+    answer was graded with anything but 0 and 1.
+    """
     if answers.empty:
         return []
     right = answers.acc * answers.answers
@@ -98,60 +108,80 @@ def checkpoints(
 
     Args:
         answers: from :func:`answers_frame`.
-        metrics: as :func:`.runs.all_metrics` gives them, for the entropy.
+        metrics: as :func:`.runs.all_metrics` returns them, for the entropy.
         references: models that the others are compared with, at the same step, else at their last one.
         k: with 1 the mean grade, which need not be 0 or 1.
     """
-    if k > 1:
-        asked_enough = answers.groupby(["method", "step", "benchmark"]).answers.transform("min") >= k
-        answers = answers[asked_enough]
-        right = (answers.acc * answers.answers).round().astype(int)
-        values = [pass_at_k(n, c, k) for n, c in zip(answers.answers, right, strict=True)]
-        answers = answers.assign(score=values)
-    else:
-        answers = answers.assign(score=answers.acc)
-    all_benchmarks = benchmarks(answers)
+    scored = _scored(answers, k)
+    all_benchmarks = set(scored.benchmark)
     entropy = metrics[metrics.metric == ENTROPY].groupby(["method", "step"]).value.mean()
-    order = [*references[:1], *dict.fromkeys(answers.method)]
-    models = {
+    order = [*references[:1], *dict.fromkeys(scored.method)]
+    models: dict[Model, pd.DataFrame] = {
         (str(method), int(step)): asked
-        for (_, method, step), asked in answers.groupby([answers.method.map(order.index), "method", "step"])
+        for (_, method, step), asked in scored.groupby([scored.method.map(order.index), "method", "step"])
     }
-    by_question = {
-        model: {name: of.groupby("question").score.mean() for name, of in asked.groupby("benchmark")}
-        for model, asked in models.items()
-    }
-    found = []
-    for (method, step), asked in models.items():
-        ours = by_question[method, step]
-        differences = {}
-        for reference in references:
-            theirs = _same_step(by_question, reference, step)
-            if reference != method and theirs.keys() == ours.keys():
-                differences[reference] = over_questions(ours, theirs)
-        is_whole = len(ours) == len(all_benchmarks)
-        found.append(
-            Checkpoint(
-                method=method,
-                step=step if step != UNTRAINED else None,
-                k=k,
-                entropy=float(entropy.get((method, step), float("nan"))),
-                scores={name: _score(asked[asked.benchmark == name], ours[name]) for name in ours},
-                average=sum(float(each.mean()) for each in ours.values()) / len(ours) if is_whole else None,
-                differences=differences,
-            )
+    by_question = {model: _by_question(asked) for model, asked in models.items()}
+    return [
+        Checkpoint(
+            method=method,
+            step=None if step == UNTRAINED else step,
+            k=k,
+            entropy=float(entropy.get((method, step), math.nan)),
+            scores=_scores(asked, by_question[method, step]),
+            average=_average(by_question[method, step], all_benchmarks),
+            differences=_differences(by_question, (method, step), references),
         )
-    return found
+        for (method, step), asked in models.items()
+    ]
 
 
-def _same_step(models: dict[tuple[str, int], ByQuestion], reference: str, step: int) -> ByQuestion:
+def _scored(answers: pd.DataFrame, k: int) -> pd.DataFrame:
+    """The answers with a column score, pass@k of each question; without benchmarks that were asked fewer times."""
+    if k == 1:
+        return answers.assign(score=answers.acc)
+    asked = answers[answers.groupby(["method", "step", "benchmark"]).answers.transform("min") >= k]
+    right = (asked.acc * asked.answers).round().astype(int)
+    return asked.assign(score=[pass_at_k(n, c, k) for n, c in zip(asked.answers, right, strict=True)])
+
+
+def _by_question(asked: pd.DataFrame) -> ByQuestion:
+    return {name: rows.groupby("question").score.mean() for name, rows in asked.groupby("benchmark")}
+
+
+def _scores(asked: pd.DataFrame, by_question: ByQuestion) -> dict[str, Score]:
+    scores = {}
+    for name, rows in asked.groupby("benchmark"):
+        mean, low, high = mean_over_questions(by_question[name])
+        scores[name] = Score(mean, low, high, round((rows.acc * rows.answers).sum()), int(rows.answers.sum()))
+    return scores
+
+
+def _average(ours: ByQuestion, all_benchmarks: set[str]) -> float | None:
+    """The mean over the benchmarks; None if one is missing."""
+    if ours.keys() != all_benchmarks:
+        return None
+    return sum(float(scores.mean()) for scores in ours.values()) / len(ours)
+
+
+def _differences(
+    by_question: Mapping[Model, ByQuestion], model: Model, references: Sequence[str]
+) -> dict[str, Difference]:
+    """The difference to each other model that was asked the same benchmarks."""
+    method, step = model
+    ours = by_question[model]
+    differences = {}
+    for reference in references:
+        theirs = _same_step(by_question, reference, step)
+        if reference != method and theirs.keys() == ours.keys():
+            differences[reference] = over_questions(ours, theirs)
+    return differences
+
+
+def _same_step(by_question: Mapping[Model, ByQuestion], reference: str, step: int) -> ByQuestion:
     """The reference at this step, else at its last one; empty if it has no answers, or if only it was trained."""
-    steps = [at for method, at in models if method == reference]
-    if not steps or (step == UNTRAINED and step not in steps):
+    steps = [at for method, at in by_question if method == reference]
+    if step in steps:
+        return by_question[reference, step]
+    if not steps or step == UNTRAINED:
         return {}
-    return models[reference, step if step in steps else max(steps)]
-
-
-def _score(asked: pd.DataFrame, means: pd.Series) -> Score:
-    mean, low, high = mean_over_questions(means)
-    return Score(mean, low, high, round((asked.acc * asked.answers).sum()), int(asked.answers.sum()))
+    return by_question[reference, max(steps)]

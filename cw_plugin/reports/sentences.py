@@ -1,19 +1,22 @@
 """What a comparison shows, in sentences: what is significant, what is broken, and which runs would decide."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from cw_plugin.reports.comparison import Broken, Comparison
+from cw_plugin.reports.comparison import Broken, Comparison, Outcome
 from cw_plugin.reports.formats import listed
 from cw_plugin.reports.runs import Run
 
 ENOUGH = 5  # seeds; with fewer, the report asks for more
 
+Compared = tuple[Outcome, str]  # an outcome, and the method whose difference in it is meant
+
 
 def sentences(comparison: Comparison) -> list[str]:
-    """The most important first."""
-    broken = [_broken(each, comparison) for each in comparison.broken]
+    """Say what a comparison shows, the most important first."""
+    broken = [_broken(run, comparison) for run in comparison.broken]
     if len(set(comparison.plain.values())) < 2:
         return [*broken, *_one_method(comparison)]
     return [*broken, *_differences(comparison)]
@@ -26,15 +29,34 @@ def restarts(runs: list[Run]) -> Iterator[str]:
             yield f"{run.path} repeated {_steps(run.repeated)} after a restart; the page shows them as trained last."
 
 
+def notes_of(comparison: Comparison) -> list[str]:
+    """What stands below the table of differences: how it was tested, and what is not compared."""
+    notes = []
+    if comparison.tests:
+        tests = "1 test" if comparison.tests == 1 else f"{comparison.tests} tests"
+        notes += [
+            "Brackets: 95% interval over seeds, by a t-test: paired if both methods have the same seeds, else Welch's.",
+            f"* p < 0.05, corrected for {tests} (Holm); an interval alone is not corrected.",
+        ]
+    if comparison.validated:
+        last = [f"{step} of {name}" for name, step in comparison.validated.items() if step is not None]
+        without = [name for name, step in comparison.validated.items() if step is None]
+        missing = f"; {listed(without)} has none" if without else ""
+        notes.append(f"Accuracy is not compared: no step was validated in every run. Last: {listed(last)}{missing}.")
+    if any(outcome.broken for outcome in comparison.outcomes):
+        notes.append("A method with a run that is not finite to the end of these steps is not compared.")
+    return notes
+
+
 def _steps(steps: Sequence[int]) -> str:
     """``step 3``, ``steps 1 to 3 and 12``."""
-    spans: list[tuple[int, int]] = []
+    spans: list[list[int]] = []  # each of steps without a gap
     for step in steps:
-        if spans and step == spans[-1][1] + 1:
-            spans[-1] = spans[-1][0], step
+        if spans and step == spans[-1][-1] + 1:
+            spans[-1].append(step)
         else:
-            spans.append((step, step))
-    words = [str(first) if first == last else f"{first} to {last}" for first, last in spans]
+            spans.append([step])
+    words = [str(span[0]) if len(span) == 1 else f"{span[0]} to {span[-1]}" for span in spans]
     return ("step " if len(steps) == 1 else "steps ") + listed(words)
 
 
@@ -49,8 +71,10 @@ def _one_method(comparison: Comparison) -> list[str]:
     names = list(comparison.plain)
     if not names:
         return ["Nothing that was trained is here: no method can be compared."]
-    is_plain = comparison.plain.get(comparison.reference, False)
-    missing, how = ("CW-GRPO", "with the weights") if is_plain else ("GRPO", "with kernel=none")
+    if comparison.plain[comparison.reference]:
+        missing, how = "CW-GRPO", "with the weights"
+    else:
+        missing, how = "GRPO", "with kernel=none"
     verb = "is" if len(names) == 1 else "are"
     return [
         f"Only {listed(names)} {verb} here, so nothing shows whether the weights help.",
@@ -62,22 +86,38 @@ def _differences(comparison: Comparison) -> list[str]:
     compared = [(outcome, name) for outcome in comparison.outcomes for name in outcome.differences]
     significant = [(outcome, name) for outcome, name in compared if name in outcome.significant]
     unclear = [outcome.name for outcome, name in compared if name not in outcome.significant]
+    are_two = len(comparison.plain) == 2
     fewest = min(comparison.runs.values())
     said = []
-    if len(comparison.plain) > 2 and compared:
+    if compared and not are_two:
         reference = comparison.reference
         said.append(f"{len(significant)} of {len(compared)} differences to {reference} are significant (star).")
     elif significant:
-        name = significant[0][1]
-        lower = [outcome.name for outcome, _ in significant if outcome.differences[name].value < 0]
-        higher = [outcome.name for outcome, _ in significant if outcome.name not in lower]
-        sides = [f"{side} in {listed(words)}" for side, words in (("lower", lower), ("higher", higher)) if words]
-        said.append(f"{name} is {', and '.join(sides)}.")
+        said.append(_lower_and_higher(significant))
     if fewest == 1 and compared:
         said.append("One run does not tell methods apart: another seed may change the sign of each difference.")
-    elif unclear and len(comparison.plain) == 2:
+    elif unclear and are_two:
         said.append(f"No difference in {listed(unclear)} is significant.")
     if 0 < fewest < ENOUGH and unclear:
-        free = [str(seed) for seed in range(1, 100) if seed not in comparison.seeds][:2]
-        said.append(f"Train {listed([*comparison.plain])} with more seeds, such as {free[0]} and {free[1]}.")
+        first, second = _free_seeds(comparison)
+        said.append(f"Train {listed(list(comparison.plain))} with more seeds, such as {first} and {second}.")
     return said
+
+
+def _lower_and_higher(significant: Sequence[Compared]) -> str:
+    """``CW-GRPO is lower in accuracy and reward, and higher in entropy.``, of one method."""
+    lower = [outcome.name for outcome, name in significant if outcome.differences[name].value < 0]
+    higher = [outcome.name for outcome, _ in significant if outcome.name not in lower]
+    sides = []
+    if lower:
+        sides.append(f"lower in {listed(lower)}")
+    if higher:
+        sides.append(f"higher in {listed(higher)}")
+    _, method = significant[0]
+    return f"{method} is {', and '.join(sides)}."
+
+
+def _free_seeds(comparison: Comparison) -> list[int]:
+    """The first two seeds that no run has."""
+    free = (seed for seed in itertools.count(1) if seed not in comparison.seeds)
+    return list(itertools.islice(free, 2))

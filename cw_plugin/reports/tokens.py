@@ -5,15 +5,16 @@ tokens.html is the page without its data, which are the records' values, bit for
 
 import base64
 import html
+import itertools
 import json
-import os
 import re
 import zlib
-from collections.abc import Container
+from collections import Counter
+from collections.abc import Container, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from cw_plugin.errors import DataError
 from cw_plugin.files import split_name, write_whole
@@ -30,27 +31,34 @@ _COLUMNS = {  # of a block
     **dict.fromkeys(REAL_NUMBERS, "float32"),
 }
 
+Json = dict[str, object]  # of the page's index, which tokens.html reads
+
 
 def write_token_page(run: str | Path, out: Path, steps: Container[int] | None = None) -> int:
-    """Write the page of a run's token records (of these steps), and return its size in bytes. What read_tokens refuses,
-    or an ``out`` that cannot be written, is a DataError."""
+    """Write the page of a run's token records, and return its size in bytes.
+
+    What :func:`.read.read_tokens` refuses, or an ``out`` that cannot be written, is a DataError.
+
+    Args:
+        run: ``FOLDER`` or ``NAME=FOLDER``.
+        out: the page's file.
+        steps: the steps whose records are shown; by default all.
+    """
     name, folder = split_name(run)
+    records = read_tokens(folder, steps)
     text: dict[int, str] = {}
     blocks: list[str] = []
-    shown: list[dict[str, Any]] = []
-    for record in read_tokens(folder, steps):
-        batch = 1 + sum(each["step"] == record.step for each in shown)
-        label = f"step {record.step}" + (f", batch {batch}" if batch > 1 else "")
+    shown: list[Json] = []
+    for label, record in zip(_labels(records), records, strict=True):
         text.update(zip(record.table["token_id"].to_pylist(), record.table["text"].to_pylist(), strict=True))
-        shown.append({"step": record.step, "label": label} | _shown(record, blocks))
-    index = {"records": shown, "text": text, "columns": list(_COLUMNS.items())}
-    parts = {
-        "TITLE": html.escape(f"Tokens of {name or folder.resolve().name}"),
-        "INDEX": json.dumps(index, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
-        "FIRST": "".join(blocks[:1]),  # before the page's script, which shows it while the rest is still being read
-        "REST": "\n".join(blocks[1:]),
-    }
-    page = re.sub("@([A-Z]+)@", lambda found: parts[found[1]], _PAGE.read_text(encoding="utf-8"))
+        shown.append({"step": record.step, "label": label, **_shown(record, len(blocks))})
+        blocks += _blocks(record, len(blocks))
+    page = _page(
+        TITLE=html.escape(f"Tokens of {name or folder.resolve().name}"),
+        INDEX=_json({"records": shown, "text": text, "columns": list(_COLUMNS.items())}),
+        FIRST="".join(blocks[:1]),  # before the page's script, which shows it while the rest is still being read
+        REST="\n".join(blocks[1:]),
+    )
     try:
         write_whole(out, page)
     except OSError as error:
@@ -58,42 +66,93 @@ def write_token_page(run: str | Path, out: Path, steps: Container[int] | None = 
     return out.stat().st_size
 
 
-def _shown(record: TokenRecord, blocks: list[str]) -> dict[str, Any]:
-    """What the page's index says of a record, whose prompt groups are added to the blocks."""
+def _labels(records: Sequence[TokenRecord]) -> list[str]:
+    """``step 50`` for each record; ``step 50, batch 2`` for a later one of the same step."""
+    batches: Counter[int] = Counter()
+    labels = []
+    for record in records:
+        batches[record.step] += 1
+        batch = batches[record.step]
+        labels.append(f"step {record.step}" if batch == 1 else f"step {record.step}, batch {batch}")
+    return labels
+
+
+def _json(value: Json) -> str:
+    """JSON that may stand in a script element: it cannot end it."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def _page(**parts: str) -> str:
+    """Replace each ``@NAME@`` of the template."""
+    return re.sub("@([A-Z]+)@", lambda match: parts[match[1]], _PAGE.read_text(encoding="utf-8"))
+
+
+def _blocks(record: TokenRecord, first: int) -> list[str]:
+    """The columns of each prompt group, as script elements whose identifiers count from ``first``."""
+    blocks = []
+    table = record.table.select(["group", *_COLUMNS]).to_pandas()
+    for number, (_, tokens) in enumerate(table.groupby("group", sort=False), first):
+        values = b"".join(tokens[name].to_numpy(f"<{kind[0]}4").tobytes() for name, kind in _COLUMNS.items())
+        data = base64.b64encode(zlib.compress(values)).decode()
+        blocks.append(f'<script type="text/plain" id="block-{number}">{data}</script>')
+    return blocks
+
+
+def _shown(record: TokenRecord, first: int) -> Json:
+    """What the page's index says of a record, whose blocks count from ``first``."""
     table = record.table.to_pandas()
     groups = table.groupby("group", sort=False)
     prompts = [record.prompts.get(number, "") for number, _ in groups]
-    shown = []
+    shown: list[Json] = []
     for question, prompt, (_, tokens) in zip(_questions(prompts), prompts, groups, strict=True):
-        values = b"".join(tokens[name].to_numpy(f"<{kind[0]}4").tobytes() for name, kind in _COLUMNS.items())
-        data = base64.b64encode(zlib.compress(values)).decode()
         extreme = int((tokens.gaussian < 0.5).sum())
-        shown.append({"block": f"block-{len(blocks)}", "question": question, "prompt": prompt, "extreme": extreme})
-        blocks.append(f'<script type="text/plain" id="block-{len(blocks)}">{data}</script>')
-    place, within = groups.ngroup(), groups.cumcount()
+        block = f"block-{first + len(shown)}"
+        shown.append({"block": block, "question": question, "prompt": prompt, "extreme": extreme})
+    return {
+        "scope": record.scope,
+        "kernel": record.kernel,
+        "groups": record.groups,
+        "tokens": record.tokens,
+        "tokens_held": len(table),
+        "shown": shown,
+        "extremes": {"positive": _extremes(table, 1), "negative": _extremes(table, -1)},
+    }
+
+
+def _extremes(table: pd.DataFrame, sign: int) -> list[Json]:
+    """The tokens with the most extreme covariance of one sign, each with its context."""
+    groups = table.groupby("group", sort=False)
+    group, place_in_group = groups.ngroup(), groups.cumcount()
     responses = table.groupby(["group", "row"]).text
-
-    def listed(i: int) -> dict[str, Any]:
-        token, texts = table.loc[i], responses.get_group((table.group[i], table.row[i]))
-        at = f"prompt {place[i] + 1}, row {token.row}, position {token.position}"
-        c, w = float(np.nan_to_num(token.covariance)), float(np.nan_to_num(token.gaussian))
-        return {"place": [int(place[i]), int(within[i])], "at": at, "covariance": c, "gaussian": w, "token": token.text,
-                "before": "".join(texts.loc[: i - 1].tail(_BEFORE)),
-                "after": "".join(texts.loc[i + 1 :].head(_AFTER))}  # fmt: skip
-
-    extremes = {}
-    for side, sign in (("positive", 1), ("negative", -1)):
-        c = sign * table.covariance
-        extremes[side] = [listed(i) for i in c[np.isfinite(c) & (c > 0)].nlargest(_LISTED).index]
-    counts = {name: getattr(record, name) for name in ("scope", "kernel", "groups", "tokens")}
-    return counts | {"tokens_held": len(table), "shown": shown, "extremes": extremes}
+    c = sign * table.covariance
+    extremes: list[Json] = []
+    for i in c[np.isfinite(c) & (c > 0)].nlargest(_LISTED).index:
+        token = table.loc[i]
+        response = responses.get_group((token.group, token.row))
+        extremes.append(
+            {
+                "place": [int(group[i]), int(place_in_group[i])],
+                "at": f"prompt {group[i] + 1}, row {token.row}, position {token.position}",
+                "covariance": float(token.covariance),
+                "gaussian": float(np.nan_to_num(token.gaussian)),
+                "token": token.text,
+                "before": "".join(response.loc[: i - 1].tail(_BEFORE)),
+                "after": "".join(response.loc[i + 1 :].head(_AFTER)),
+            }
+        )
+    return extremes
 
 
 def _questions(prompts: list[str]) -> list[str]:
     """What tells prompts apart: their text without the words that all begin and end with, the template's."""
     words = [re.findall(r"\w+|\W", prompt) for prompt in prompts]
     if len(prompts) > 1:
-        head = len(os.path.commonprefix(words))  # noqa: RUF071  by words
-        tail = len(os.path.commonprefix([each[head:][::-1] for each in words]))  # noqa: RUF071
-        words = [each[head : len(each) - tail] for each in words]
-    return [" ".join("".join(each).split()) for each in words]
+        head = _common_beginning(words)
+        tail = _common_beginning([prompt[head:][::-1] for prompt in words])
+        words = [prompt[head : len(prompt) - tail] for prompt in words]
+    return [" ".join("".join(prompt).split()) for prompt in words]
+
+
+def _common_beginning(texts: Sequence[Sequence[str]]) -> int:
+    """How many words all texts begin with."""
+    return sum(1 for _ in itertools.takewhile(lambda words: len(set(words)) == 1, zip(*texts, strict=False)))
