@@ -102,7 +102,8 @@ def _old_log_probs(
     if argument is not None:
         return argument
     if batch is not None and "old_log_probs" in batch:
-        return batch["old_log_probs"]  # type: ignore[no-any-return]
+        of_batch: Tensor = batch["old_log_probs"]
+        return of_batch
     if trainer_batch is not None and trainer_batch.old_log_probs is not None:
         return trainer_batch.old_log_probs
     raise HostError(

@@ -6,7 +6,7 @@ scores.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +55,9 @@ class _FlashCrossEntropy(torch.autograd.Function):
         logits: torch.Tensor
         logits, _sums = ctx.saved_tensors
         return logits.mul_(1.0)
+
+
+_log_probs: Callable[[torch.Tensor], Any] = _FlashCrossEntropy.apply
 
 
 @contextlib.contextmanager
@@ -120,8 +123,7 @@ def fsdp2_training(shape: "PretrainedConfig", ranks: int, tokens: int, recompute
             with torch.autocast("cpu", torch.bfloat16):
                 output = model(**_inputs(tokens))
                 logits = output.logits[0] / torch.ones(tokens, 1, dtype=torch.bfloat16)
-                log_probs: torch.Tensor = _FlashCrossEntropy.apply(logits)  # type: ignore[no-untyped-call]
-                loss = log_probs.mean()
+                loss = _log_probs(logits).mean()
             del output, logits  # verl's forward_step returns
             loss.backward()
             return _parts_at_peak(tracker)
