@@ -120,7 +120,7 @@ def require(owner: type, method: Method) -> None:
 
 
 def other_shape(problem: str) -> HostError:
-    """The error for an OpenRLHF that does not fit."""
+    """The error for a version of OpenRLHF that does not fit."""
     return HostError(
         f"this version of OpenRLHF does not fit, because {problem}",
         fix=f"install openrlhf {TESTED[0]} to {TESTED[1]}",

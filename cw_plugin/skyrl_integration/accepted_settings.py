@@ -113,5 +113,5 @@ def is_local(path: str) -> bool:
 
 
 def other_shape(problem: str) -> HostError:
-    """The error for a SkyRL that does not fit."""
+    """The error for a version of SkyRL that does not fit."""
     return HostError(f"this version of SkyRL does not fit, because {problem}", fix=f"install skyrl {TESTED}")

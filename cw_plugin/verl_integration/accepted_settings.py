@@ -44,7 +44,7 @@ def uses_loss(config: DictConfig) -> bool:
 
 
 def uses_v1(config: DictConfig) -> bool:
-    """Whether verl's configuration asks for the V1 trainer; a verl that has none does not know the key."""
+    """Whether verl's configuration asks for the V1 trainer; a version without V1 does not know the key."""
     return bool(OmegaConf.select(config, "trainer.use_v1"))
 
 

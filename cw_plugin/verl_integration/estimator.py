@@ -58,8 +58,8 @@ def compute_cw_grpo_advantage(
         config: verl's ``algorithm`` configuration.
         old_log_probs: log-probs of the policy before the update, in nats.
         batch: a TensorDict or another mapping, which may hold ``old_log_probs``.
-        final_index: for each row, the row of the final output of its session, which alone is scored; passed by a verl
-            whose estimators declare their fields.
+        final_index: for each row, the row of the final output of its session, which alone is scored. Versions of verl
+            whose estimators declare their fields pass it.
 
     Returns:
         advantages and returns, the same float32 tensor as in verl's outcome estimators, 0 off the mask.

@@ -94,8 +94,8 @@ def _begin_run(call: Call) -> object:
     """Remembers the trainer, for its step and folder, and checks its configuration once more.
 
     Why: neither an estimator nor a loss is told the step or the whole configuration, and not every program that starts
-    a trainer calls validate_config. Removed by: a verl that hands the trainer, or its step and configuration, to
-    estimators.
+    a trainer calls validate_config. Removed by: a version of verl that hands the trainer, or its step and
+    configuration, to estimators.
     """
     used = _check(call.arguments["config"])
     result = call.proceed()
@@ -152,7 +152,7 @@ def _complete_metrics(call: Call) -> object:
     """Adds the estimator's metrics, and renames actor/cw_grpo/* of the loss to cw_grpo/*.
 
     Why: an estimator returns advantages and returns, and has no way to report a metric; verl puts actor/ before every
-    metric of a loss. Removed by: a verl whose estimators may return metrics.
+    metric of a loss. Removed by: estimators that may return metrics.
     """
     run = current_run.current()
     if run is not None:

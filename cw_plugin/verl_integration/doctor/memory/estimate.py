@@ -246,7 +246,7 @@ def _checkpoints(config: DictConfig) -> int:
     if trainer.save_freq <= 0:
         return 0
     steps = trainer.total_training_steps or trainer.save_freq
-    saved = int(math.ceil(steps / trainer.save_freq))
+    saved: int = math.ceil(steps / trainer.save_freq)
     return min(saved, int(trainer.get("max_actor_ckpt_to_keep") or saved))
 
 
