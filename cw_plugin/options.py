@@ -35,7 +35,9 @@ class Options:
         if self.scope not in get_args(Scope):
             raise OptionsError(f"scope={self.scope!r} is invalid", fix=f"use {' or '.join(get_args(Scope))}")
         if type(self.record_every) is not int or self.record_every < 0:
-            raise OptionsError(f"record_every={self.record_every!r} is invalid", fix="use a whole number of steps, or 0")
+            raise OptionsError(
+                f"record_every={self.record_every!r} is invalid", fix="use a whole number of steps, or 0"
+            )
         if self.kernel not in kernels.NAMES:
             kernels.load(self.kernel)
 
