@@ -1,91 +1,245 @@
-"""Batches in parts: micro-batches, and rows that several processes hold, for trainers built on accelerate."""
+"""The method in a trainer whose batch lies in parts: micro-batches, and rows that several processes hold.
+
+Such trainers are built on accelerate: TRL's and ms-swift's.
+"""
 
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
+from torch.nn import functional
 
 from cw_plugin.errors import CWGRPOError, NonFiniteError, first_line
-from cw_plugin.records.write import LIMIT, Batch
+from cw_plugin.options import Options
+from cw_plugin.records.write import LIMIT, Batch, TokenFiles
 from cw_plugin.weights import ADDED, Sums, reweight_and_sum
+
+
+@runtime_checkable
+class Accelerator(Protocol):
+    """What is used of accelerate's Accelerator."""
+
+    num_processes: int
+    process_index: int
+    is_main_process: bool
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        """The rows of all processes; each has as many, and they are as wide."""
+
+    def pad_across_processes(self, tensor: Tensor, dim: int) -> Tensor:
+        """The rows of this process, padded with zeros to the widest of all processes."""
+
+
+class Arguments(Protocol):
+    """What is used of a trainer's arguments. A step is an update of the model."""
+
+    output_dir: str
+    steps_per_generation: int  # micro-batches in a generation batch
+    num_iterations: int  # how often a generation batch is trained on
+    gradient_accumulation_steps: int  # micro-batches in a step
+
+
+class State(Protocol):
+    """What is used of transformers' TrainerState."""
+
+    global_step: int  # steps that are done
+
+
+@runtime_checkable
+class GroupTrainer(Protocol):
+    """What is used of TRL's and ms-swift's GRPOTrainer, which are constructed."""
+
+    accelerator: Accelerator
+    args: Arguments
+    state: State
+    num_generations: int  # responses to a prompt
+    _metrics: Mapping[str, Mapping[str, list[float]]]  # "train" -> name -> values until the next log
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """What a token record shows beside the weights.
+
+    Attributes:
+        prompts: token ids plus 1, and 0 elsewhere.
+        responses: token ids where the batch's mask is not 0.
+        rewards: one for each row of all processes.
+        tokenizer: one of transformers, which spells the tokens.
+    """
+
+    prompts: Int[Tensor, "rows prompt"]
+    responses: Int[Tensor, "rows time"]
+    rewards: Float[Tensor, " all"]
+    tokenizer: Any
+
+
+@dataclass(frozen=True)
+class ProcessBatch:
+    """The rows of a generation batch that one process holds.
+
+    Every process has the same number of rows. Where those of all processes are joined, responses to a prompt are
+    consecutive.
+
+    Attributes:
+        log_probs: as in :func:`cw_plugin.weights.reweight`.
+        advantages: one for each response, before the weights.
+        response_mask: as in reweight.
+    """
+
+    log_probs: Float[Tensor, "rows time"]
+    advantages: Float[Tensor, " rows"]
+    response_mask: Shaped[Tensor, "rows time"]
 
 
 def joined(parts: Sequence[Shaped[Tensor, "_ _"]]) -> Shaped[Tensor, "all width"]:
     """The rows of all micro-batches, padded with zeros to the widest."""
     width = max(part.shape[1] for part in parts)
-    return torch.cat([F.pad(part, (0, width - part.shape[1])) for part in parts])
+    return torch.cat([functional.pad(part, (0, width - part.shape[1])) for part in parts])
 
 
-def reweight_over_processes(
-    trainer: Any,
-    log_probs: Float[Tensor, "rows time"],
-    advantages: Float[Tensor, " rows"],
-    mask: Shaped[Tensor, "rows time"],
-) -> tuple[Float[Tensor, "rows time"], Sums]:
-    """Reweight a batch by whole prompt groups, of which several processes may each hold a part.
-
-    Where each process holds whole groups, it reweights its own, and only sums travel. Otherwise, and with scope
-    "batch", every process gathers all rows, and reweights all of them (tests/benchmarks/scale.md says what that costs).
-    If one process fails, all of them raise its error.
+class AccelerateRun:
+    """One run, in one of its processes: its options and its token records.
 
     Args:
-        trainer: has accelerate's ``accelerator``, ``num_generations`` (responses to a prompt) and ``_cw_options``.
-            Every process passes the same number of rows. Where these are joined, responses to a prompt are consecutive.
-        log_probs, advantages, mask: of this process's rows, as in :func:`cw_plugin.weights.reweight`.
-
-    Returns:
-        ``w~ A`` of this process's rows, and the sums of the whole batch.
-
-    Raises:
-        NonFiniteError, OptionsError: as reweight's, the same in every process. Rows are those of the whole batch.
+        trainer: the trainer of this process. Its metrics get those of the weights.
+        options: the same in every process.
     """
-    accelerator, kernel = trainer.accelerator, trainer._cw_options.kernel
-    device, (rows, width) = log_probs.device, log_probs.shape
-    first = accelerator.process_index * rows
-    own_groups = _holds_whole_groups(trainer, rows)
-    if not own_groups:
-        log_probs, mask = _gathered(accelerator, log_probs).cpu(), _gathered(accelerator, mask).cpu()
-        advantages = accelerator.gather(advantages).cpu()
-    group = None if trainer._cw_options.scope == "batch" else _group_numbers(trainer, len(log_probs))
-    weighted, sums = log_probs, Sums()
-    failure: Exception | None = None
-    try:
-        weighted, sums = reweight_and_sum(log_probs, advantages, mask, group, kernel)
-    except NonFiniteError as error:
-        failure = NonFiniteError(error.what, [first + row for row in error.rows]) if own_groups else error
-    except Exception as error:
-        failure = error
-    _raise_in_all(accelerator, device, failure)
-    if own_groups:
-        return weighted, _added_up(accelerator, device, sums)
-    return weighted[first : first + rows, :width].to(device), sums
+
+    def __init__(self, trainer: GroupTrainer, options: Options) -> None:
+        self.options = options
+        self._trainer = trainer
+        self._files = TokenFiles(Path(trainer.args.output_dir), options)
+
+    def reweight(
+        self, batch: ProcessBatch, sequences: Sequences | None, started: float
+    ) -> Float[Tensor, "rows time"] | None:
+        """Reweight a batch, log its statistics, and record its tokens if one of the steps that train on it is due.
+
+        Args:
+            batch: the rows of this process; every process calls this.
+            sequences: None if the host cannot tell rows apart; then nothing is recorded.
+            started: when the work began, of time.perf_counter. The metric ``seconds`` counts from there.
+
+        Returns:
+            ``w~ A`` of this process's rows, or None if the kernel is "none": then the host's own advantages stay, bit
+            for bit.
+
+        Raises:
+            NonFiniteError, OptionsError: as in reweight, the same in every process. Rows are those of the whole batch.
+        """
+        weighted, sums = self.reweight_over_processes(batch)
+        metrics = {**vars(sums.statistics()), "seconds": time.perf_counter() - started}
+        for name, value in metrics.items():
+            self._trainer._metrics["train"][f"cw_grpo/{name}"].append(value)
+        if sequences is not None and self._is_due():
+            self.record(batch, sequences, sums)
+        return None if self.options.kernel == "none" else weighted
+
+    def reweight_over_processes(self, batch: ProcessBatch) -> tuple[Float[Tensor, "rows time"], Sums]:
+        """Reweight a batch by whole prompt groups, of which several processes may each hold a part.
+
+        Where each process holds whole groups, it reweights its own, and only sums travel. Otherwise, and with scope
+        "batch", every process gathers all rows, and reweights all of them (tests/benchmarks/scale.md says what that
+        costs). If one process fails, all of them raise its error.
+
+        Returns:
+            ``w~ A`` of this process's rows, and the sums of the whole batch.
+        """
+        accelerator, kernel = self._trainer.accelerator, self.options.kernel
+        device, (rows, width) = batch.log_probs.device, batch.log_probs.shape
+        first = accelerator.process_index * rows  # of this process's rows in the whole batch
+        own_groups = self._holds_whole_groups(rows)
+        if not own_groups:
+            batch = ProcessBatch(
+                log_probs=_gathered(accelerator, batch.log_probs).cpu(),
+                advantages=accelerator.gather(batch.advantages).cpu(),
+                response_mask=_gathered(accelerator, batch.response_mask).cpu(),
+            )
+        group = None if self.options.scope == "batch" else self._group_numbers(len(batch.log_probs))
+        weighted, sums = batch.log_probs, Sums()
+        failure: Exception | None = None
+        try:
+            weighted, sums = reweight_and_sum(batch.log_probs, batch.advantages, batch.response_mask, group, kernel)
+        except NonFiniteError as error:
+            offset = first if own_groups else 0
+            failure = NonFiniteError(error.what, [offset + row for row in error.rows])
+        except Exception as error:
+            failure = error
+        _raise_in_all(accelerator, device, failure)
+        if own_groups:
+            return weighted, _added_up(accelerator, device, sums)
+        return weighted[first : first + rows, :width].to(device), sums
+
+    def record(self, batch: ProcessBatch, sequences: Sequences, sums: Sums) -> None:
+        """Write the token record of a generation batch.
+
+        Every process calls it. The first one writes: its own rows, if the batch has more tokens than a record holds and
+        each process holds whole groups; else those of all processes. So what travels has a limit.
+
+        Args:
+            batch: the rows of this process.
+            sequences: their tokens.
+            sums: those of the whole batch.
+        """
+        accelerator = self._trainer.accelerator
+        log_probs, advantages, mask = batch.log_probs, batch.advantages, batch.response_mask
+        prompts, responses = sequences.prompts, sequences.responses
+        own_rows_only = sums.tokens > LIMIT and self._holds_whole_groups(len(log_probs))
+        if not own_rows_only:
+            log_probs, mask = _gathered(accelerator, log_probs), _gathered(accelerator, mask)
+            prompts, responses = _gathered(accelerator, prompts), _gathered(accelerator, responses)
+            advantages = accelerator.gather(advantages)
+        if not accelerator.is_main_process:
+            return
+        recorded = Batch(
+            log_probs=log_probs,
+            advantages=advantages,
+            response_mask=mask,
+            group=self._group_numbers(len(log_probs)),
+            rewards=sequences.rewards[: len(log_probs)],
+            sequences=partial(_token_ids, prompts.cpu(), responses.cpu()),
+            groups=int(sums.groups) if own_rows_only else None,
+            tokens=int(sums.tokens) if own_rows_only else None,
+        )
+        self._files.write(self._trainer.state.global_step + 1, recorded, sequences.tokenizer)
+
+    def _holds_whole_groups(self, rows: int) -> bool:
+        """Whether the tokens that share statistics are all in one process. Every process knows it, without asking."""
+        return self.options.scope == "group" and rows % self._trainer.num_generations == 0
+
+    def _group_numbers(self, rows: int) -> Int[Tensor, " rows"]:
+        return torch.arange(rows) // self._trainer.num_generations
+
+    def _is_due(self) -> bool:
+        """Whether to record the generation batch at hand: one of the steps that train on it is due."""
+        args, step = self._trainer.args, self._trainer.state.global_step + 1
+        steps = math.ceil(args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps)
+        return any(self.options.is_due(later) for later in range(step, step + steps))
 
 
-def _holds_whole_groups(trainer: Any, rows: int) -> bool:
-    """Whether the tokens that share statistics are all in one process. Every process knows it, without asking."""
-    return trainer._cw_options.scope == "group" and rows % trainer.num_generations == 0
+def _token_ids(
+    prompts: Int[Tensor, "all prompt"], responses: Int[Tensor, "all time"], rows: Sequence[int]
+) -> list[tuple[Tensor, Tensor]]:
+    """Prompt and response of some rows; prompts hold token ids plus 1, and 0 elsewhere."""
+    return [(prompts[row][prompts[row] > 0] - 1, responses[row]) for row in rows]
 
 
-def _group_numbers(trainer: Any, rows: int) -> Int[Tensor, " rows"]:
-    return torch.arange(rows) // trainer.num_generations
-
-
-def _gathered(accelerator: Any, rows: Shaped[Tensor, "rows time"]) -> Shaped[Tensor, "all width"]:
+def _gathered(accelerator: Accelerator, rows: Shaped[Tensor, "rows time"]) -> Shaped[Tensor, "all width"]:
     """The rows of all processes, padded with zeros to the widest."""
     if rows.dtype == torch.bool:  # which accelerate would turn into int64 in those processes alone that pad
         rows = rows.byte()
     return accelerator.gather(accelerator.pad_across_processes(rows, dim=1))
 
 
-def _raise_in_all(accelerator: Any, device: torch.device, failure: Exception | None) -> None:
+def _raise_in_all(accelerator: Accelerator, device: torch.device, failure: Exception | None) -> None:
     """Raise in every process the error that one or several of them have. None waits for one that has stopped."""
     if accelerator.num_processes == 1:
         if failure is not None:
@@ -95,26 +249,28 @@ def _raise_in_all(accelerator: Any, device: torch.device, failure: Exception | N
     dist.all_reduce(failed)
     if not failed.item():
         return
-    told = failure
+    own_error = failure
     if failure is not None and not isinstance(failure, CWGRPOError):  # another's error may not survive pickling
-        what = f"{type(failure).__name__}: {first_line(failure)}"
-        told = CWGRPOError(f"process {accelerator.process_index} failed with {what}")
-    of_all: list[CWGRPOError | None] = [None] * accelerator.num_processes
-    dist.all_gather_object(of_all, told)
-    raise _joined_errors([error for error in of_all if error is not None]) from failure
+        problem = f"{type(failure).__name__}: {first_line(failure)}"
+        own_error = CWGRPOError(f"process {accelerator.process_index} failed with {problem}")
+    errors: list[CWGRPOError | None] = [None] * accelerator.num_processes
+    dist.all_gather_object(errors, own_error)
+    raise _joined_errors([error for error in errors if error is not None]) from failure
 
 
 def _joined_errors(errors: Sequence[CWGRPOError]) -> CWGRPOError:
     """The error that a process with the rows of all would raise."""
-    not_finite = [error for error in errors if isinstance(error, NonFiniteError)]
-    others = [error for error in errors if not isinstance(error, NonFiniteError)]
-    if others:
-        return others[0]
+    not_finite: list[NonFiniteError] = []
+    for error in errors:
+        if not isinstance(error, NonFiniteError):
+            return error
+        not_finite.append(error)
     what = min((error.what for error in not_finite), key=list(NonFiniteError.CAUSES).index)
-    return NonFiniteError(what, sorted({row for error in not_finite if error.what == what for row in error.rows}))
+    rows = {row for error in not_finite if error.what == what for row in error.rows}
+    return NonFiniteError(what, sorted(rows))
 
 
-def _added_up(accelerator: Any, device: torch.device, sums: Sums) -> Sums:
+def _added_up(accelerator: Accelerator, device: torch.device, sums: Sums) -> Sums:
     """The sums of all processes, by two messages whose size depends on nothing."""
     if accelerator.num_processes == 1:
         return sums
@@ -124,61 +280,3 @@ def _added_up(accelerator: Any, device: torch.device, sums: Sums) -> Sums:
     dist.all_reduce(smallest, dist.ReduceOp.MIN)
     w_min, c_min, minus_c_max = smallest.tolist()
     return Sums(**dict(zip(ADDED, added.tolist(), strict=True)), w_min=w_min, c_min=c_min, c_max=-minus_c_max)
-
-
-def log(trainer: Any, sums: Sums, started: float) -> None:
-    """Add the statistics, and the seconds since ``started`` (of time.perf_counter), to the trainer's metrics."""
-    for name, value in {**vars(sums.statistics()), "seconds": time.perf_counter() - started}.items():
-        trainer._metrics["train"][f"cw_grpo/{name}"].append(value)
-
-
-def record(
-    trainer: Any,
-    sums: Sums,
-    log_probs: Float[Tensor, "rows time"],
-    advantages: Float[Tensor, " rows"],
-    mask: Shaped[Tensor, "rows time"],
-    rewards: Float[Tensor, " all"],
-    prompts: Int[Tensor, "rows prompt"],
-    responses: Int[Tensor, "rows time"],
-    tokenizer: Any,
-) -> None:
-    """Write the token record of a generation batch, if one of the steps that train on it is due.
-
-    Every process calls it. The first one writes: its own rows, if the batch has more tokens than a record holds and
-    each process holds whole groups; else those of all processes. So what travels has a limit.
-
-    Args:
-        trainer: as in :func:`reweight_over_processes`; and it has ``_cw_files``.
-        sums: those of the whole batch.
-        log_probs, advantages, mask: of this process's rows, before the weights.
-        rewards: one for each row of all processes.
-        prompts: token ids plus 1, and 0 elsewhere.
-        responses: token ids where ``mask`` is not 0.
-    """
-    if not _is_due(trainer):
-        return
-    accelerator = trainer.accelerator
-    of_all = sums.tokens <= LIMIT or not _holds_whole_groups(trainer, len(log_probs))
-    if of_all:
-        log_probs, mask = _gathered(accelerator, log_probs), _gathered(accelerator, mask)
-        prompts, responses = _gathered(accelerator, prompts), _gathered(accelerator, responses)
-        advantages = accelerator.gather(advantages)
-    if accelerator.is_main_process:
-        group, rewards = _group_numbers(trainer, len(log_probs)), rewards[: len(log_probs)]
-        sequences = partial(map, partial(_sequence, prompts.cpu(), responses.cpu()))
-        batch = Batch(log_probs, advantages, mask, group, rewards, sequences)
-        if not of_all:
-            batch = replace(batch, groups=int(sums.groups), tokens=int(sums.tokens))
-        trainer._cw_files.write(trainer.state.global_step + 1, batch, tokenizer)
-
-
-def _sequence(prompts: Tensor, responses: Tensor, row: int) -> tuple[Tensor, Tensor]:
-    return prompts[row][prompts[row] > 0] - 1, responses[row]
-
-
-def _is_due(trainer: Any) -> bool:
-    """Whether to record the generation batch at hand: one of the steps that train on it is due."""
-    args, step = trainer.args, trainer.state.global_step + 1
-    steps = math.ceil(args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps)
-    return any(map(trainer._cw_options.is_due, range(step, step + steps)))

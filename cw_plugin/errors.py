@@ -1,7 +1,7 @@
 """The errors this package raises. Each message says what is wrong, the value seen, and what to do."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 
 class CWGRPOError(Exception):
@@ -9,13 +9,22 @@ class CWGRPOError(Exception):
 
     A subclass may take any arguments. It is pickled by its message and attributes, and unpickled without calling
     ``__init__``, so that it passes through Ray and multiprocessing unchanged.
+
+    Args:
+        problem: what is wrong, and the value seen.
+        fix: what to do. The message is ``problem; fix``.
     """
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def __init__(self, problem: str, fix: str = "") -> None:
+        super().__init__(f"{problem}; {fix}" if fix else problem)
+        self.problem = problem
+        self.fix = fix
+
+    def __reduce__(self) -> tuple[Callable[..., "CWGRPOError"], tuple[object, ...]]:
         return _restore, (type(self), self.args, self.__dict__)
 
 
-def _restore(cls: type[CWGRPOError], args: tuple[Any, ...], attributes: dict[str, Any]) -> CWGRPOError:
+def _restore(cls: type[CWGRPOError], args: tuple[object, ...], attributes: dict[str, object]) -> CWGRPOError:
     error = cls.__new__(cls)
     error.args = args
     error.__dict__.update(attributes)
@@ -36,12 +45,14 @@ class NonFiniteError(CWGRPOError, ValueError):
         "weighted advantages": "Rewards or log-probs are too large; check the reward function.",
     }
 
-    def __init__(self, what: str, rows: list[int], hint: str = ""):
-        self.what = what
-        self.rows = rows
-        shown = ", ".join(map(str, rows[:20])) + (", ..." if len(rows) > 20 else "")
+    def __init__(self, what: str, rows: list[int], hint: str = "") -> None:
+        shown = ", ".join(map(str, rows[:20]))
+        if len(rows) > 20:
+            shown += ", ..."
         where = f"NaN or infinite at a valid token of {len(rows)} row(s): {shown}"
         super().__init__(f"{what}: {where}. {self.CAUSES[what]}{hint}")
+        self.what = what
+        self.rows = rows
 
 
 class OptionsError(CWGRPOError, ValueError):
@@ -75,4 +86,5 @@ def how_to_install(extra: str = "") -> str:
 
 def first_line(error: BaseException) -> str:
     """The first line of another package's error message; the class name if there is no message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -31,17 +31,18 @@ def load(name: str) -> Kernel:
     """The function that "module:function" names; an OptionsError if there is none."""
     module, _, function_name = str(name).partition(":")
     if not module or not function_name:
-        raise OptionsError(f"kernel={name!r} is invalid; use one of {', '.join(NAMES)}, or module:function")
+        raise OptionsError(f"kernel={name!r} is invalid", fix=f"use one of {', '.join(NAMES)}, or module:function")
     try:
         imported = importlib.import_module(module)
     except ImportError as error:
-        raise OptionsError(f"kernel={name!r} cannot be imported ({error}); put its folder on PYTHONPATH") from error
+        problem = f"kernel={name!r} cannot be imported ({error})"
+        raise OptionsError(problem, fix="put its folder on PYTHONPATH") from error
     function = getattr(imported, function_name, None)
     if function is None:
         file = getattr(imported, "__file__", None) or module
-        raise OptionsError(f"kernel={name!r}: {file} has no function {function_name}; name one that it has")
+        raise OptionsError(f"kernel={name!r}: {file} has no function {function_name}", fix="name one that it has")
     if not callable(function):
-        raise OptionsError(f"kernel={name!r} is a {type(function).__name__}; name a function from z to weights")
+        raise OptionsError(f"kernel={name!r} is a {type(function).__name__}", fix="name a function from z to weights")
     return function
 
 

@@ -1,4 +1,4 @@
-"""Which method the checkpoints of a run were trained with, on every host: a run is not resumed under another.
+"""Which method the checkpoints of a run were trained with: a run is not resumed under another, on any host.
 
 A trainer asks before it resumes, and writes ``cw_grpo.json`` beside the checkpoints. To go on under another scope or
 kernel on purpose, resume the checkpoint in another folder.
@@ -23,16 +23,21 @@ def refuse_other_method(folder: Path, options: Options, prefix: str = "") -> Non
     Checkpoints of which nothing is known are accepted: an earlier version of this package wrote no file.
 
     Args:
-        prefix: of an option's name in the host's configuration.
+        folder: holds the checkpoints.
+        options: those of the run that would resume.
+        prefix: what precedes an option's name in the host's configuration.
     """
     file = folder / FILE
-    before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    if not file.exists():
+        return
+    before = json.loads(file.read_text(encoding="utf-8"))
     for name in NAMES:
         now = getattr(options, name)
         if before.get(name, now) != now:
             raise OptionsError(
                 f"{prefix}{name}={now!r} would resume the run in {folder}, which was trained with "
-                f"{prefix}{name}={before[name]!r}; use that, or train in another folder"
+                f"{prefix}{name}={before[name]!r}",
+                fix="use that, or train in another folder",
             )
 
 

@@ -33,9 +33,11 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.scope not in get_args(Scope):
-            raise OptionsError(f"scope={self.scope!r} is invalid; use {' or '.join(get_args(Scope))}")
+            raise OptionsError(f"scope={self.scope!r} is invalid", fix=f"use {' or '.join(get_args(Scope))}")
         if type(self.record_every) is not int or self.record_every < 0:
-            raise OptionsError(f"record_every={self.record_every!r} is invalid; use a whole number of steps, or 0")
+            raise OptionsError(
+                f"record_every={self.record_every!r} is invalid", fix="use a whole number of steps, or 0"
+            )
         if self.kernel not in kernels.NAMES:
             kernels.load(self.kernel)
 
@@ -45,7 +47,7 @@ class Options:
         names = [field.name for field in fields(cls)]
         for name in values:
             if name not in names:
-                raise OptionsError(f"{name} is not an option of cw_grpo; the options are {', '.join(names)}")
+                raise OptionsError(f"{name} is not an option of cw_grpo", fix=f"the options are {', '.join(names)}")
         return cls(**values)
 
     @classmethod

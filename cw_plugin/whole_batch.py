@@ -24,7 +24,7 @@ class WholeBatchRun:
     Args:
         folder: the run's folder, for the records.
         tokenizer: one of transformers, which spells the tokens of a record.
-        logger: writes to the run's log, where one line says that the run trains on reweighted advantages.
+        logger: a logger that writes to the run's log, where one line says that the run trains on reweighted advantages.
 
     Raises:
         OptionsError: a variable is unknown, or its value is not valid.
@@ -32,29 +32,35 @@ class WholeBatchRun:
 
     def __init__(self, folder: Path, tokenizer: Any, logger: logging.Logger = LOGGER) -> None:
         self.options = Options.from_environment()
-        self._folder, self._tokenizer = folder, tokenizer
-        self._tokens = TokenFiles(folder, self.options, logger)
+        self._folder = folder
+        self._tokenizer = tokenizer
+        self._files = TokenFiles(folder, self.options, logger)
         logger.info("cw_grpo: this run trains on reweighted advantages, %s", self.options)
 
     def reweight(self, batch: Batch, step: int | None) -> tuple[Float[Tensor, "rows time"] | None, dict[str, float]]:
-        """Reweight the advantages of a batch, and record its tokens if the step is due; None is no step.
+        """Reweight the advantages of a batch, and record its tokens if the step is due.
+
+        Args:
+            batch: all rows of the step.
+            step: counted from 1; None outside a step.
 
         Returns:
             ``w~ A`` of every token, as :func:`cw_plugin.weights.reweight` gives it, or None if the kernel is "none":
-            then the host's own advantages stay, bit for bit. And the metrics for the host's logger, by name.
+            then the host's own advantages stay, bit for bit. Beside it, the metrics for the host's logger, by name.
         """
         started = time.perf_counter()
         scope = batch.group if self.options.scope == "group" else None
         weighted, statistics = reweight(
             batch.log_probs, batch.advantages, batch.response_mask, scope, self.options.kernel
         )
-        metrics = {**vars(statistics), "seconds": time.perf_counter() - started}
+        seconds = time.perf_counter() - started
         if step is not None and self.options.is_due(step):
-            self._tokens.write(step, batch, self._tokenizer)
-        named = {f"cw_grpo/{name}": value for name, value in metrics.items()}
-        return None if self.options.kernel == "none" else weighted, named
+            self._files.write(step, batch, self._tokenizer)
+        metrics = {f"cw_grpo/{name}": value for name, value in vars(statistics).items()}
+        metrics["cw_grpo/seconds"] = seconds
+        return (None if self.options.kernel == "none" else weighted), metrics
 
-    def write_settings(self, settings: Mapping[str, Any]) -> None:
+    def write_settings(self, settings: Mapping[str, object]) -> None:
         """Write the host's settings, and ours with ``cw_`` before their names, to the run's folder, for the reports."""
         ours = {f"cw_{name}": value for name, value in asdict(self.options).items()}
         write_whole(self._folder / "training_args.json", json.dumps({**settings, **ours}, indent=1, default=str))
@@ -63,12 +69,17 @@ class WholeBatchRun:
 def of_responses(
     advantages: Float[Tensor, "rows time"], response_mask: Shaped[Tensor, "rows time"]
 ) -> Float[Tensor, " rows"]:
-    """The advantage of each response, which the host has written to all of its tokens. A HostError if they differ."""
+    """The advantage of each response, which the host has written to all of its tokens.
+
+    Raises:
+        HostError: the advantage differs within a response.
+    """
     valid = response_mask != 0
-    by_response = advantages.gather(1, valid.int().argmax(1, keepdim=True))  # at the first of its tokens
-    if ((advantages - by_response)[valid].abs() > 0).any():  # NaN is reweight's to refuse
+    first_token = valid.int().argmax(1, keepdim=True)
+    of_response = advantages.gather(1, first_token)
+    if ((advantages - of_response)[valid].abs() > 0).any():  # NaN is reweight's to refuse
         raise HostError(
-            "the advantage differs within a response, and CW-GRPO reweights one advantage for each; use an estimator "
-            "that gives all tokens of a response the same advantage, as GRPO's does"
+            "the advantage differs within a response, and CW-GRPO reweights one advantage for each",
+            fix="use an estimator that gives all tokens of a response the same advantage, as GRPO's does",
         )
-    return by_response[:, 0]
+    return of_response[:, 0]

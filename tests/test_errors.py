@@ -11,7 +11,7 @@ from cw_plugin.errors import CWGRPOError, NonFiniteError, how_to_install
 
 EXAMPLES = [
     NonFiniteError("log_probs", [3, 17], " Look at the actor."),
-    *(cls("x is 3, and must be 4") for cls in CWGRPOError.__subclasses__() if cls is not NonFiniteError),
+    *(cls("x is 3", fix="set x=4") for cls in CWGRPOError.__subclasses__() if cls is not NonFiniteError),
 ]
 
 
@@ -21,6 +21,7 @@ def test_pickle_keeps_message_and_attributes(error):
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error) and str(copy) == str(error) and copy.args == error.args
     assert vars(copy) == vars(error) and copy.where == "set later"
+    assert str(copy) == (f"{copy.problem}; {copy.fix}" if copy.fix else copy.problem)
 
 
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)

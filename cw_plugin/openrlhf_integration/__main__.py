@@ -1,3 +1,5 @@
+"""``python -m cw_plugin.openrlhf_integration``."""
+
 from cw_plugin.openrlhf_integration.program import main
 
 main()

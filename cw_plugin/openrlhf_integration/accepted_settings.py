@@ -1,6 +1,8 @@
-"""What is refused before training: an OpenRLHF without what the weights need, and settings that lose the weights."""
+"""What is refused: a version of OpenRLHF without what the weights need, and settings that lose the weights."""
 
 import inspect
+from argparse import Namespace
+from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -12,65 +14,114 @@ from cw_plugin.options import Options
 TESTED = ("0.9.10", "0.11.2")  # the oldest and the newest release that the tests run
 GROUPED = ("group_norm", "dr_grpo", "rloo", "reinforce_baseline")  # estimators that compare the samples of a prompt
 
-# Arguments of train_ppo_ray: from 0.10 on, and in 0.9.
-_ARGUMENTS = {
-    "estimator": ("algo.advantage.estimator", "advantage_estimator"),
-    "samples": ("rollout.n_samples_per_prompt", "n_samples_per_prompt"),
-    "kl_coef": ("algo.kl.init_coef", "init_kl_coef"),
-    "kl_loss": ("algo.kl.use_loss", "use_kl_loss"),
-    "loss": ("actor.policy_loss_type", "policy_loss_type"),
-    "folder": ("ckpt.output_dir", "save_path"),
-    "checkpoints": ("ckpt.path", "ckpt_path"),
-    "resumes": ("ckpt.load_enable", "load_checkpoint"),
-}
 
-# The methods of OpenRLHF that hook.py changes, with their parameters.
-ADVANTAGES = "compute_advantages_and_returns", ["self", "experiences"]
-STEP = "train_step", ["self", "rollout_samples", "global_step"]
+@dataclass(frozen=True)
+class Method:
+    """A method of OpenRLHF that hook.py changes, with all its parameters."""
+
+    name: str
+    parameters: tuple[str, ...]
 
 
-def check(args: Any) -> dict[str, Any]:
-    """Refuse arguments of train_ppo_ray under which the weights would not be the paper's, or would be lost
-    (OptionsError), and an OpenRLHF that lacks one (HostError). The values are returned: among them the number of
-    ``samples`` to a prompt, and the ``folder`` of the run."""
-    flags = {name: names[0 if hasattr(args, "algo") else 1] for name, names in _ARGUMENTS.items()}
-    try:
-        values = {name: attrgetter(flag)(args) for name, flag in flags.items()}
-    except AttributeError as error:
-        raise HostError(other_shape(f"an argument is missing: {error}")) from error
-    shown = {name: f"--{flag} {values[name]}" for name, flag in flags.items()}
-    if values["estimator"] not in GROUPED:
-        raise OptionsError(f"{shown['estimator']} has no prompt groups, which CW-GRPO needs; use {', '.join(GROUPED)}")
-    if values["samples"] < 2:
-        raise OptionsError(f"{shown['samples']} leaves one response in a prompt group; use 2 or more")
-    if values["kl_coef"] > 0 and not values["kl_loss"]:
-        raise OptionsError(
-            f"{shown['kl_coef']} puts a KL penalty into the reward, which CW-GRPO would reweight as an advantage; add "
-            f"--{flags['kl_loss']}, or set --{flags['kl_coef']} 0"
-        )
-    if values["loss"] != "ppo":
-        raise OptionsError(
-            f"{shown['loss']} takes one ratio for a response, so the loss would lose the weights; use ppo"
-        )
-    return values
+ADVANTAGES = Method("compute_advantages_and_returns", ("self", "experiences"))
+STEP = Method("train_step", ("self", "rollout_samples", "global_step"))
 
 
-def check_resumed(values: dict[str, Any], options: Options) -> None:
-    """Refuse to resume checkpoints of another scope or kernel (OptionsError).
+@dataclass(frozen=True)
+class Flag:
+    """An argument of train_ppo_ray, by its name from OpenRLHF 0.10 on, and in 0.9."""
 
-    Args:
-        values: as :func:`check` returns them.
+    nested: str
+    flat: str
+
+    def of(self, args: Namespace) -> str:
+        """The name that these arguments have."""
+        return self.nested if hasattr(args, "algo") else self.flat
+
+
+ESTIMATOR = Flag("algo.advantage.estimator", "advantage_estimator")
+SAMPLES = Flag("rollout.n_samples_per_prompt", "n_samples_per_prompt")
+KL_COEFFICIENT = Flag("algo.kl.init_coef", "init_kl_coef")
+KL_LOSS = Flag("algo.kl.use_loss", "use_kl_loss")
+LOSS = Flag("actor.policy_loss_type", "policy_loss_type")
+FOLDER = Flag("ckpt.output_dir", "save_path")
+CHECKPOINTS = Flag("ckpt.path", "ckpt_path")
+RESUMES = Flag("ckpt.load_enable", "load_checkpoint")
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What the method needs to know of a run.
+
+    Attributes:
+        samples: responses to a prompt.
+        folder: for token records.
+        checkpoints: their folder.
+        resumes: whether training goes on from a checkpoint, if there is one.
     """
-    if values["resumes"] and Path(values["checkpoints"], "_actor").exists():
-        refuse_other_method(Path(values["checkpoints"]), options)
+
+    samples: int
+    folder: Path
+    checkpoints: Path
+    resumes: bool
 
 
-def require(owner: type, method: str, parameters: list[str]) -> None:
-    found = getattr(owner, method, None)
-    has = [name for name in inspect.signature(found).parameters if name[0] != "_"] if found else []  # Ray adds some
-    if has != parameters:
-        raise HostError(other_shape(f"{owner.__name__} has no {method}({', '.join(parameters)})"))
+def check(args: Namespace) -> RunSettings:
+    """Refuse arguments of train_ppo_ray under which the weights would not be the paper's, or would be lost.
+
+    Raises:
+        OptionsError: such an argument, with the one to use.
+        HostError: OpenRLHF lacks an argument.
+    """
+    estimator, samples, loss = _value(args, ESTIMATOR), _value(args, SAMPLES), _value(args, LOSS)
+    kl_coefficient, kl_loss = _value(args, KL_COEFFICIENT), _value(args, KL_LOSS)
+    settings = RunSettings(samples, Path(_value(args, FOLDER)), Path(_value(args, CHECKPOINTS)), _value(args, RESUMES))
+    if estimator not in GROUPED:
+        raise OptionsError(
+            f"--{ESTIMATOR.of(args)} {estimator} has no prompt groups, which CW-GRPO needs",
+            fix=f"use {', '.join(GROUPED)}",
+        )
+    if samples < 2:
+        raise OptionsError(f"--{SAMPLES.of(args)} {samples} leaves one response in a prompt group", fix="use 2 or more")
+    if kl_coefficient > 0 and not kl_loss:
+        raise OptionsError(
+            f"--{KL_COEFFICIENT.of(args)} {kl_coefficient} puts a KL penalty into the reward, which CW-GRPO would "
+            "reweight as an advantage",
+            fix=f"add --{KL_LOSS.of(args)}, or set --{KL_COEFFICIENT.of(args)} 0",
+        )
+    if loss != "ppo":
+        raise OptionsError(
+            f"--{LOSS.of(args)} {loss} takes one ratio for a response, so the loss would lose the weights",
+            fix="use ppo",
+        )
+    return settings
 
 
-def other_shape(what: str) -> str:
-    return f"this OpenRLHF does not fit, because {what}; install openrlhf {TESTED[0]} to {TESTED[1]}"
+def _value(args: Namespace, flag: Flag) -> Any:
+    try:
+        return attrgetter(flag.of(args))(args)
+    except AttributeError as error:
+        raise other_shape(f"an argument is missing: {error}") from error
+
+
+def check_resumed(settings: RunSettings, options: Options) -> None:
+    """Raise OptionsError if a run would resume checkpoints of another scope or kernel."""
+    if settings.resumes and (settings.checkpoints / "_actor").exists():
+        refuse_other_method(settings.checkpoints, options)
+
+
+def require(owner: type, method: Method) -> None:
+    """Raise HostError unless a class of OpenRLHF has a method with these parameters."""
+    function = getattr(owner, method.name, None)
+    parameters = inspect.signature(function).parameters if function else ()
+    own_parameters = tuple(name for name in parameters if not name.startswith("_"))  # Ray adds some
+    if own_parameters != method.parameters:
+        raise other_shape(f"{owner.__name__} has no {method.name}({', '.join(method.parameters)})")
+
+
+def other_shape(problem: str) -> HostError:
+    """The error for a version of OpenRLHF that does not fit."""
+    return HostError(
+        f"this version of OpenRLHF does not fit, because {problem}",
+        fix=f"install openrlhf {TESTED[0]} to {TESTED[1]}",
+    )

@@ -10,7 +10,7 @@ import wrapt
 
 from cw_plugin.errors import CWGRPOError, HostError
 from cw_plugin.openrlhf_integration.accepted_settings import ADVANTAGES, STEP, TESTED, check, check_resumed, require
-from cw_plugin.openrlhf_integration.hook import TRAINER, installed
+from cw_plugin.openrlhf_integration.hook import TRAINER, Wrapped, installed
 from cw_plugin.options import Options, variables
 
 HOOK = "cw_plugin.openrlhf_integration.install"
@@ -23,28 +23,31 @@ def main() -> None:
     import ray
 
     @wrapt.patch_function_wrapper(ray, "init")
-    def with_hook(wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
+    def with_hook(wrapped: Wrapped, _: object, args: Any, kwargs: Any) -> object:
         environment = dict(kwargs.pop("runtime_env", None) or {})
-        environment |= {"worker_process_setup_hook": HOOK, "env_vars": environment.get("env_vars", {}) | variables()}
-        started = wrapped(*args, runtime_env=environment, **kwargs)
+        environment["worker_process_setup_hook"] = HOOK
+        environment["env_vars"] = environment.get("env_vars", {}) | variables()
+        context = wrapped(*args, runtime_env=environment, **kwargs)
         if not ray.get(ray.remote(num_cpus=0)(installed).remote()):
             raise HostError(
-                f"Ray's workers did not run {HOOK}, so they would train plain GRPO; install cw_plugin on every node"
+                f"Ray's workers did not run {HOOK}, so they would train plain GRPO",
+                fix="install cw_plugin on every node",
             )
-        return started
+        return context
 
     @wrapt.patch_function_wrapper("openrlhf.utils", "get_strategy")
-    def with_checks(wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
+    def with_checks(wrapped: Wrapped, _: object, args: Any, kwargs: Any) -> object:
         strategy = wrapped(*args, **kwargs)
         check_resumed(check(strategy.args), Options.from_environment())
         return strategy
 
     try:
         Options.from_environment()
-        # Its shape is checked before Ray starts. This process stays as it is: it sends its classes to Ray's workers.
+        # The shape of OpenRLHF is checked before Ray starts. This process does not change it, because it sends its
+        # classes to Ray's workers.
         trainer = importlib.import_module(TRAINER)
-        require(trainer.RemoteExperienceMaker, *ADVANTAGES)
-        require(trainer.BasePPOTrainer, *STEP)
+        require(trainer.RemoteExperienceMaker, ADVANTAGES)
+        require(trainer.BasePPOTrainer, STEP)
         runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__", alter_sys=True)
     except CWGRPOError as error:
         sys.exit(f"cw_grpo: {error}")

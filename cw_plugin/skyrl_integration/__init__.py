@@ -13,13 +13,12 @@ SkyRL's command line takes no options of ours, so they are environment variables
 Only this folder and cw_plugin/rewards/skyrl.py touch SkyRL. accepted_settings.py lists what they need from it.
 """
 
-from cw_plugin.errors import HostError
 from cw_plugin.skyrl_integration.accepted_settings import check, other_shape
 
 try:
     from cw_plugin.skyrl_integration.entrypoint import main
     from cw_plugin.skyrl_integration.trainer import CWGRPOTrainer
 except ImportError as error:
-    raise HostError(other_shape(str(error))) from error
+    raise other_shape(str(error)) from error
 
 __all__ = ["CWGRPOTrainer", "check", "main"]

@@ -1,12 +1,15 @@
-"""What is refused before training: a SkyRL without what the weights need, and settings that lose the weights."""
+"""What is refused: a version of SkyRL without what the weights need, and settings that lose the weights."""
 
 import inspect
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cw_plugin.errors import HostError, OptionsError
 from cw_plugin.method_file import refuse_other_method
 from cw_plugin.options import Options
+
+if TYPE_CHECKING:
+    from skyrl.train.config import SkyRLTrainConfig
 
 TESTED = "0.3.0"
 
@@ -20,57 +23,88 @@ NEEDED = {
 # gradient of a token's log-prob by that token's advantage.
 GROUPED = ("grpo", "rloo", "maxrl")
 PER_TOKEN = (
-    "regular", "dual_clip", "gspo", "sapo", "cispo", "clip_cov", "kl_cov", "rollout_is", "dppo", "importance_sampling",
-)  # fmt: skip
+    "regular",
+    "dual_clip",
+    "gspo",
+    "sapo",
+    "cispo",
+    "clip_cov",
+    "kl_cov",
+    "rollout_is",
+    "dppo",
+    "importance_sampling",
+)
 
 LATEST = "latest_ckpt_global_step.txt"  # where SkyRL keeps the step that it resumes from
 
 
-def check(cfg: Any) -> None:
-    """Refuse a SkyRL of another shape (HostError), and settings or options under which the weights would not be the
-    paper's, or would be lost (OptionsError). Estimators and losses of one's own are not refused."""
-    from skyrl.backends.skyrl_train.utils.ppo_utils import AdvantageEstimator, PolicyLossType
+def check(cfg: "SkyRLTrainConfig") -> None:
+    """Refuse what would not be the paper's method. Estimators and losses that a user has registered are not refused.
+
+    Raises:
+        HostError: SkyRL lacks what the weights need.
+        OptionsError: settings or options under which the weights would not be the paper's, or would be lost.
+    """
     from skyrl.train.trainer import RayPPOTrainer
 
     for method, parameters in NEEDED.items():
-        found = getattr(RayPPOTrainer, method, None)
-        if found is None or list(inspect.signature(found).parameters) != parameters:
-            raise HostError(other_shape(f"RayPPOTrainer has no {method}({', '.join(parameters)})"))
-    options, algorithm = Options.from_environment(), cfg.trainer.algorithm
-    estimator, loss = str(algorithm.advantage_estimator), str(algorithm.policy_loss_type)
-    if estimator in set(AdvantageEstimator) - set(GROUPED):
+        function = getattr(RayPPOTrainer, method, None)
+        if function is None or list(inspect.signature(function).parameters) != parameters:
+            raise other_shape(f"RayPPOTrainer has no {method}({', '.join(parameters)})")
+    options = Options.from_environment()
+    _check_groups(cfg)
+    _check_advantages(cfg)
+    if options.record_every and not is_local(cfg.trainer.export_path):
         raise OptionsError(
-            f"trainer.algorithm.advantage_estimator={estimator} has no prompt groups, which CW-GRPO needs; use "
-            f"{', '.join(GROUPED)}"
-        )
-    if loss in set(PolicyLossType) - set(PER_TOKEN):
-        raise OptionsError(
-            f"trainer.algorithm.policy_loss_type={loss} does not multiply a token by its advantage, so the loss would "
-            f"lose the weights; use {', '.join(PER_TOKEN)}"
-        )
-    if cfg.generator.n_samples_per_prompt < 2:
-        raise OptionsError(
-            f"generator.n_samples_per_prompt={cfg.generator.n_samples_per_prompt} leaves one response in a prompt "
-            "group; use 2 or more"
-        )
-    if algorithm.use_kl_in_reward:
-        raise OptionsError(
-            "trainer.algorithm.use_kl_in_reward=true puts a KL penalty into the reward, which CW-GRPO would reweight "
-            "as an advantage; set trainer.algorithm.use_kl_loss=true in its place"
-        )
-    if algorithm.advantage_batch_normalize:
-        raise OptionsError(
-            "trainer.algorithm.advantage_batch_normalize=true subtracts the mean of the reweighted advantages, so they "
-            "would not be the paper's; set it to false"
-        )
-    if not is_local(cfg.trainer.export_path) and options.record_every:
-        raise OptionsError(
-            f"trainer.export_path={cfg.trainer.export_path} is not a folder of this machine, which token records need; "
-            "name one, or set CW_GRPO_RECORD_EVERY=0"
+            f"trainer.export_path={cfg.trainer.export_path} is not a folder of this machine, which token records need",
+            fix="name one, or set CW_GRPO_RECORD_EVERY=0",
         )
     checkpoints = cfg.trainer.ckpt_path
     if is_local(checkpoints) and cfg.trainer.resume_mode == "latest" and Path(checkpoints, LATEST).exists():
         refuse_other_method(Path(checkpoints), options)
+
+
+def _check_groups(cfg: "SkyRLTrainConfig") -> None:
+    """Raise OptionsError unless advantages compare several responses to a prompt."""
+    from skyrl.backends.skyrl_train.utils.ppo_utils import AdvantageEstimator
+
+    estimator = str(cfg.trainer.algorithm.advantage_estimator)
+    if estimator in set(AdvantageEstimator) - set(GROUPED):
+        raise OptionsError(
+            f"trainer.algorithm.advantage_estimator={estimator} has no prompt groups, which CW-GRPO needs",
+            fix=f"use {', '.join(GROUPED)}",
+        )
+    samples = cfg.generator.n_samples_per_prompt
+    if samples < 2:
+        raise OptionsError(
+            f"generator.n_samples_per_prompt={samples} leaves one response in a prompt group", fix="use 2 or more"
+        )
+
+
+def _check_advantages(cfg: "SkyRLTrainConfig") -> None:
+    """Raise OptionsError if something changes the advantages before they are reweighted, or after."""
+    from skyrl.backends.skyrl_train.utils.ppo_utils import PolicyLossType
+
+    algorithm = cfg.trainer.algorithm
+    loss = str(algorithm.policy_loss_type)
+    if loss in set(PolicyLossType) - set(PER_TOKEN):
+        raise OptionsError(
+            f"trainer.algorithm.policy_loss_type={loss} does not multiply a token by its advantage, so the loss would "
+            "lose the weights",
+            fix=f"use {', '.join(PER_TOKEN)}",
+        )
+    if algorithm.use_kl_in_reward:
+        raise OptionsError(
+            "trainer.algorithm.use_kl_in_reward=true puts a KL penalty into the reward, which CW-GRPO would reweight "
+            "as an advantage",
+            fix="set trainer.algorithm.use_kl_loss=true in its place",
+        )
+    if algorithm.advantage_batch_normalize:
+        raise OptionsError(
+            "trainer.algorithm.advantage_batch_normalize=true subtracts the mean of the reweighted advantages, so they "
+            "would not be the paper's",
+            fix="set it to false",
+        )
 
 
 def is_local(path: str) -> bool:
@@ -78,6 +112,6 @@ def is_local(path: str) -> bool:
     return "://" not in path
 
 
-def other_shape(what: str) -> str:
-    """What a HostError says about a SkyRL that does not fit."""
-    return f"this SkyRL does not fit, because {what}; install skyrl {TESTED}"
+def other_shape(problem: str) -> HostError:
+    """The error for a version of SkyRL that does not fit."""
+    return HostError(f"this version of SkyRL does not fit, because {problem}", fix=f"install skyrl {TESTED}")

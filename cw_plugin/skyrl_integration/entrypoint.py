@@ -18,11 +18,13 @@ class CWGRPOExp(BasePPOExp):
     """SkyRL's experiment, which trains CW-GRPO."""
 
     def get_trainer(self, *args: Any, **kwargs: Any) -> CWGRPOTrainer:
+        """The trainer, in place of SkyRL's."""
         return CWGRPOTrainer(*args, **kwargs)
 
 
 @ray.remote(num_cpus=1)
 def train(cfg: SkyRLTrainConfig) -> None:
+    """Train in a worker of Ray, as SkyRL's own program does."""
     CWGRPOExp(cfg).run()
 
 

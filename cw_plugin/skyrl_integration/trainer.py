@@ -1,8 +1,9 @@
 """The trainer: SkyRL's RayPPOTrainer, or one derived from it, trained on w~ A in place of A."""
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import skyrl_gym
 import torch
@@ -15,6 +16,9 @@ from cw_plugin.method_file import write_method
 from cw_plugin.records.write import Batch
 from cw_plugin.skyrl_integration.accepted_settings import check, is_local
 from cw_plugin.whole_batch import WholeBatchRun, of_responses
+
+if TYPE_CHECKING:
+    from skyrl.backends.skyrl_train.training_batch import TrainingInputBatch
 
 ENVIRONMENT = "cw_grpo"  # the name of our reward in skyrl-gym
 
@@ -50,11 +54,12 @@ class CWGRPOTrainer(RayPPOTrainer):
             model = {"model_path": self.cfg.trainer.policy.model.path}
             skyrl_gym.register(ENVIRONMENT, "cw_plugin.rewards.skyrl:MathEnv", model)
 
-    def _skip_policy_forward(self, training_input: Any) -> bool:
+    def _skip_policy_forward(self, training_input: "TrainingInputBatch") -> bool:
         return False  # weights need the policy's log-probs, whichever the loss takes
 
     @torch.no_grad()
-    def compute_advantages_and_returns(self, data: Any) -> Any:
+    def compute_advantages_and_returns(self, data: "TrainingInputBatch") -> "TrainingInputBatch":
+        """Put w~ A in place of the advantages, and the metrics of the weights among those of the step."""
         data = super().compute_advantages_and_returns(data)
         weighted, metrics = self._cw_run.reweight(_batch(data), self.global_step)
         if weighted is not None:
@@ -63,41 +68,48 @@ class CWGRPOTrainer(RayPPOTrainer):
         self._cw_reweighted = True
         return data
 
-    def train_critic_and_policy(self, data: Any) -> Any:
+    def train_critic_and_policy(self, data: "TrainingInputBatch") -> dict[str, float]:
+        """Train on advantages that were reweighted; a HostError if they were not."""
         if not self._cw_reweighted:
             raise HostError(
                 f"{type(self).__name__} trains without compute_advantages_and_returns of CWGRPOTrainer, so it would "
-                "train on plain advantages; let it call that method first, as RayPPOTrainer does"
+                "train on plain advantages",
+                fix="let it call that method first, as RayPPOTrainer does",
             )
         self._cw_reweighted = False
-        return super().train_critic_and_policy(data)
+        metrics: dict[str, float] = super().train_critic_and_policy(data)
+        return metrics
 
 
-def _batch(data: Any) -> Batch:
-    """SkyRL's TrainingInputBatch. Its rows are padded on the left, and responses end at the last column."""
+def _batch(data: "TrainingInputBatch") -> Batch:
+    """The batch of SkyRL. Its rows are padded on the left, and responses end at the last column."""
+    if data["action_log_probs"] is None:
+        raise HostError(
+            "the batch has no action_log_probs", fix="let the trainer's forward pass compute them for every loss"
+        )
     uids, mask = data.metadata["uids"], data["loss_mask"] != 0
     numbers = {uid: number for number, uid in enumerate(dict.fromkeys(uids))}
-    ids, attended = data["sequences"], data["attention_mask"] != 0
-    if data["action_log_probs"] is None:
-        raise HostError("the batch has no action_log_probs; let the trainer's forward pass compute them for every loss")
-
-    def sequences(rows: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
-        ends = (ids.shape[1] - data["response_mask"].sum(1)).tolist()  # of the prompts
-        return [(ids[row, : ends[row]][attended[row, : ends[row]]], ids[row, -mask.shape[1] :]) for row in rows]
-
     return Batch(
         log_probs=data["action_log_probs"].float(),
         advantages=of_responses(data["advantages"].float(), mask),
         response_mask=mask,
         group=torch.tensor([numbers[uid] for uid in uids]),
         rewards=_rewards(data),
-        sequences=sequences,
+        sequences=functools.partial(_sequences, data),
     )
 
 
-def _rewards(data: Any) -> Tensor:
+def _sequences(data: "TrainingInputBatch", rows: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+    """Token ids of prompt and response for some rows."""
+    ids, attended = data["sequences"], data["attention_mask"] != 0
+    width = data["loss_mask"].shape[1]
+    ends = (ids.shape[1] - data["response_mask"].sum(1)).tolist()  # of the prompts
+    return [(ids[row, : ends[row]][attended[row, : ends[row]]], ids[row, -width:]) for row in rows]
+
+
+def _rewards(data: "TrainingInputBatch") -> Tensor:
     """The reward of each row's response: with step-wise trajectories, that of the trajectory's last step."""
-    rewards = data["rewards"].sum(-1).float()
+    rewards: Tensor = data["rewards"].sum(-1).float()
     if "is_last_step" not in data.metadata:
         return rewards
     last = torch.tensor(data.metadata["is_last_step"])

@@ -1,11 +1,11 @@
-"""The options of CW-GRPO beside TRL's own, and the file with all of a run's arguments."""
+"""The options of CW-GRPO beside those of TRL, and the files with a run's arguments and metrics."""
 
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
+from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from trl import GRPOConfig
 
 from cw_plugin.errors import OptionsError
@@ -40,32 +40,44 @@ class CWGRPOConfig(GRPOConfig):
         self.cw_record_every = options(self).record_every
 
 
-def options(args: Any) -> Options:
-    """The options in ``args``: a CWGRPOConfig; a plain GRPOConfig or None, which have the defaults."""
-    given = {name: getattr(args, f"cw_{name}") for name in asdict(Options()) if hasattr(args, f"cw_{name}")}
-    if given.get("record_every") is None:
-        given["record_every"] = 0 if getattr(args, "push_to_hub", False) else Options.record_every
+def options(args: GRPOConfig | None) -> Options:
+    """The options in a CWGRPOConfig; the defaults for a plain GRPOConfig, and for None."""
+    values: dict[str, Any] = {}
+    for name in asdict(Options()):
+        if hasattr(args, f"cw_{name}"):
+            values[name] = getattr(args, f"cw_{name}")
+    if values.get("record_every") is None:
+        values["record_every"] = 0 if getattr(args, "push_to_hub", False) else Options.record_every
     try:
-        return Options.of(given)
+        return Options.of(values)
     except OptionsError as error:  # its message begins with the option's name
-        raise OptionsError(f"cw_{error}") from error
+        raise OptionsError(f"cw_{error.problem}", error.fix) from error
 
 
 class ArgumentsFile(TrainerCallback):
-    """Writes to ``output_dir`` what ``cw-grpo report`` reads: a run's arguments when training begins, to
-    training_args.json, and its metrics when it ends, to trainer_state.json.
+    """Writes to ``output_dir`` what ``cw-grpo report`` reads: training_args.json and trainer_state.json.
 
     transformers itself keeps the arguments only as a pickle, training_args.bin, and metrics only with checkpoints, of
     which there are none with ``save_strategy="no"``.
     """
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: PreTrainedModel | None = None,
+        **_: object,
+    ) -> None:
+        """Write the run's arguments."""
         if state.is_world_process_zero:
-            ours = {f"cw_{name}": value for name, value in asdict(options(args)).items()}
-            known = {"model": getattr(model, "name_or_path", None), "max_steps": state.max_steps}  # args may have -1
-            text = json.dumps({**args.to_dict(), **ours, **known}, indent=1, default=str)
-            write_whole(Path(args.output_dir) / "training_args.json", text)
+            arguments = args.to_dict()
+            arguments |= {f"cw_{name}": value for name, value in asdict(options(args)).items()}
+            arguments["model"] = getattr(model, "name_or_path", None)
+            arguments["max_steps"] = state.max_steps  # those of ``args`` may be -1
+            write_whole(Path(args.output_dir) / "training_args.json", json.dumps(arguments, indent=1, default=str))
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
+        """Write the run's metrics."""
         if state.is_world_process_zero:
             write_whole(Path(args.output_dir) / "trainer_state.json", lambda path: state.save_to_json(str(path)))

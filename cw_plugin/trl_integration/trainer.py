@@ -3,7 +3,6 @@
 import inspect
 import textwrap
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,9 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 from trl import GRPOTrainer
 
-from cw_plugin.accelerate_batches import log, record, reweight_over_processes
+from cw_plugin.accelerate_batches import AccelerateRun, ProcessBatch, Sequences
 from cw_plugin.method_callback import MethodCallback
-from cw_plugin.records.write import TokenFiles
 from cw_plugin.trl_integration.accepted_settings import check_advantages, check_settings, check_trl
 from cw_plugin.trl_integration.config import ArgumentsFile, options
 
@@ -56,19 +54,19 @@ class CWGRPOTrainer(GRPOTrainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         check_trl()
         config = inspect.signature(GRPOTrainer.__init__).bind(self, *args, **kwargs).arguments.get("args")
-        self._cw_options = options(config)
-        if self._cw_options.kernel == "none":  # no weights to keep; and the model card names what is trained
+        cw_options = options(config)
+        if cw_options.kernel == "none":  # no weights to keep; and the model card names what is trained
             self._tag_names, self._name, self._paper = GRPOTrainer._tag_names, GRPOTrainer._name, GRPOTrainer._paper
         elif config is not None:
             check_settings(config)
         super().__init__(*args, **kwargs)
-        self._cw_files = TokenFiles(Path(self.args.output_dir), self._cw_options)
-        self.add_callback(MethodCallback(self._cw_options, "cw_"))  # before the next writes what would be trained
+        self._cw_run = AccelerateRun(self, cw_options)
+        self.add_callback(MethodCallback(cw_options, "cw_"))  # before the next writes what would be trained
         self.add_callback(ArgumentsFile())
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         training = self.model.training
-        batch = super()._generate_and_score_completions(inputs)
+        batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
         if not training:
             return batch
         check_advantages(batch["advantages"])
@@ -78,22 +76,24 @@ class CWGRPOTrainer(GRPOTrainer):
             log_probs = self._cw_log_probs(batch)
         mask = batch["completion_mask"] * batch.get("tool_mask", 1)
         first = self.accelerator.process_index * len(mask)  # of this process's rows
-        mask = mask * ~self._cw_rewards[first : first + len(mask), None].isnan()
+        unscored = self._cw_rewards[first : first + len(mask)].isnan()
+        mask = mask * ~unscored[:, None]
+        sequences = Sequences(
+            prompts=(batch["prompt_ids"] + 1) * batch["prompt_mask"],
+            responses=batch["completion_ids"],
+            rewards=self._cw_rewards,
+            tokenizer=self.processing_class,
+        )
         # The responses to a prompt are consecutive rows of all processes' rows together, as in TRL's own advantages.
-        advantages = batch["advantages"]
-        weighted, sums = reweight_over_processes(self, log_probs, advantages, mask)
-        if self._cw_options.kernel != "none":  # with "none", advantages stay TRL's own, bit for bit
+        weighted = self._cw_run.reweight(ProcessBatch(log_probs, batch["advantages"], mask), sequences, started)
+        if weighted is not None:
             batch["advantages"] = weighted
-        log(self, sums, started)
-        prompts, completions = (batch["prompt_ids"] + 1) * batch["prompt_mask"], batch["completion_ids"]
-        scores, tokenizer = self._cw_rewards, self.processing_class
-        record(self, sums, log_probs, advantages, mask, scores, prompts, completions, tokenizer)
         return batch
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Float[Tensor, "rows functions"]:
-        rewards = super()._calculate_rewards(*args, **kwargs)  # of all processes; NaN where a function gives no score
+        rewards: Tensor = super()._calculate_rewards(*args, **kwargs)  # of all processes; NaN where there is no score
         total = (rewards * self.reward_weights.to(rewards.device)).nansum(-1)
-        self._cw_rewards = total.masked_fill(rewards.isnan().all(-1), torch.nan)
+        self._cw_rewards: Tensor = total.masked_fill(rewards.isnan().all(-1), torch.nan)
         return rewards
 
     @torch.no_grad()
@@ -103,13 +103,15 @@ class CWGRPOTrainer(GRPOTrainer):
         images = {name: batch[name] for name in inspect.signature(forward).parameters if name in batch}
         self.model.eval()  # dropout would draw random numbers that GRPOTrainer does not draw
         try:
-            return forward(
+            log_probs: Tensor
+            log_probs, *_ = forward(
                 self.model,
                 torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
                 torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
                 batch["completion_ids"].size(1),
                 batch_size=self.args.per_device_train_batch_size,
                 **images,
-            )[0]
+            )
         finally:
             self.model.train()
+        return log_probs

@@ -2,73 +2,109 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.errors import OptionsError
 from cw_plugin.options import Options
 from cw_plugin.verl_integration import NAME
 
+LOSS_MODE = "actor_rollout_ref.actor.policy_loss.loss_mode"
 
-def read_options(algorithm: Any) -> Options:
-    """Options of verl's ``algorithm`` configuration, from its mapping ``cw_grpo``; the defaults if there is none. An
-    unknown key or value is an OptionsError that lists the valid ones."""
-    given = algorithm.get(NAME) if algorithm is not None else None
-    if given is None:
+# verl's ``algorithm`` configuration: a DictConfig, or a dataclass of verl's that is a mapping too.
+AlgorithmConfig = Mapping[str, object]
+
+
+def read_options(algorithm: AlgorithmConfig | None) -> Options:
+    """The options in verl's ``algorithm`` configuration, from its mapping ``cw_grpo``; the defaults if it has none.
+
+    Raises:
+        OptionsError: a key or value is unknown; the message lists the valid ones.
+    """
+    settings = algorithm.get(NAME) if algorithm is not None else None
+    if settings is None:
         return Options()
-    if not isinstance(given, Mapping):
+    if not isinstance(settings, Mapping):
         keys = ", ".join(f"+algorithm.{NAME}.{field.name}=..." for field in fields(Options))
-        raise OptionsError(f"algorithm.{NAME}={given!r} must hold keys; set them one by one: {keys}")
+        raise OptionsError(f"algorithm.{NAME}={settings!r} must hold keys", fix=f"set them one by one: {keys}")
     try:
-        return Options.of(given)
+        return Options.of(settings)
     except OptionsError as error:
-        raise OptionsError(f"algorithm.{NAME}: {error}") from error
+        raise OptionsError(f"algorithm.{NAME}: {error.problem}", error.fix) from error
 
 
-def estimator_and_loss(config: Any) -> tuple[bool, bool]:
-    """Which of the two verl's configuration sets to cw_grpo."""
-    estimator = OmegaConf.select(config, "algorithm.adv_estimator")
-    return estimator == NAME, OmegaConf.select(config, "actor_rollout_ref.actor.policy_loss.loss_mode") == NAME
+def uses_estimator(config: DictConfig) -> bool:
+    """Whether verl's configuration names cw_grpo as the advantage estimator."""
+    return bool(OmegaConf.select(config, "algorithm.adv_estimator") == NAME)
 
 
-def uses_v1(config: Any) -> bool:
-    """Whether verl's configuration asks for the V1 trainer; a verl that has none does not know the key."""
+def uses_loss(config: DictConfig) -> bool:
+    """Whether verl's configuration names cw_grpo as the policy loss."""
+    return bool(OmegaConf.select(config, LOSS_MODE) == NAME)
+
+
+def uses_v1(config: DictConfig) -> bool:
+    """Whether verl's configuration asks for the V1 trainer; a version without V1 does not know the key."""
     return bool(OmegaConf.select(config, "trainer.use_v1"))
 
 
-def check_config(config: Any) -> None:
-    """Before any worker starts, refuse settings that would train something other than intended, with an OptionsError
-    that has the override to set. ``config`` is verl's whole configuration."""
+def check_config(config: DictConfig) -> None:
+    """Refuse settings that would train something other than intended, before any worker starts.
+
+    Args:
+        config: verl's whole configuration.
+
+    Raises:
+        OptionsError: the settings cannot work; the message has the override to set.
+    """
     options = read_options(OmegaConf.select(config, "algorithm"))
-    estimator, loss = estimator_and_loss(config)
-    if estimator and loss:
+    _check_options_take_effect(config)
+    if uses_estimator(config):
+        _check_estimator(config, options)
+    if uses_loss(config):
+        _check_loss(config)
+    # main_ppo's configuration does not have these keys.
+    other_program = config.get("rollout") is not None or config.get("async_training") is not None
+    if other_program and (uses_estimator(config) or uses_loss(config)):
+        raise OptionsError(
+            f"{NAME} has not been tested with one_step_off_policy and fully_async_policy, and is refused there",
+            fix="start verl.trainer.main_ppo, for asynchronous training with trainer.v1.trainer_mode=separate_async",
+        )
+
+
+def _check_options_take_effect(config: DictConfig) -> None:
+    if uses_estimator(config) or OmegaConf.select(config, f"algorithm.{NAME}") is None:
+        return
+    if uses_loss(config):
+        instead, fix = f"policy_loss.loss_mode={NAME}", f"algorithm.adv_estimator={NAME} and loss_mode=vanilla"
+    else:
+        instead = f"adv_estimator={OmegaConf.select(config, 'algorithm.adv_estimator')}"
+        fix = f"algorithm.adv_estimator={NAME}"
+    raise OptionsError(
+        f"algorithm.{NAME}.* are options of the estimator and do nothing for {instead}",
+        fix=f"remove them, or set {fix}",
+    )
+
+
+def _check_estimator(config: DictConfig, options: Options) -> None:
+    if uses_loss(config):
         raise OptionsError(
             f"algorithm.adv_estimator={NAME} and policy_loss.loss_mode={NAME} together would reweight every token "
-            "twice; set actor_rollout_ref.actor.policy_loss.loss_mode=vanilla (weights by prompt group, the paper's "
-            "method) or algorithm.adv_estimator=grpo (weights by micro-batch, from the current policy)"
+            "twice",
+            fix=f"set {LOSS_MODE}=vanilla (weights by prompt group, the paper's method) or "
+            "algorithm.adv_estimator=grpo (weights by micro-batch, from the current policy)",
         )
-    if not estimator and OmegaConf.select(config, f"algorithm.{NAME}") is not None:
-        given = OmegaConf.select(config, "algorithm.adv_estimator")
-        without = f"policy_loss.loss_mode={NAME}" if loss else f"adv_estimator={given}"
+    if OmegaConf.select(config, LOSS_MODE) == "geo_mean" and options.kernel != "none":
         raise OptionsError(
-            f"algorithm.{NAME}.* are options of the estimator and do nothing for {without}; remove them, or set "
-            f"algorithm.adv_estimator={NAME}" + (" and loss_mode=vanilla" if loss else "")
+            "policy_loss.loss_mode=geo_mean averages the advantages of a response, so the loss would lose the weights",
+            fix=f"set {LOSS_MODE}=vanilla, or another with one advantage for each token",
         )
-    if loss and not uses_v1(config) and OmegaConf.select(config, "algorithm.rollout_correction.bypass_mode"):
+
+
+def _check_loss(config: DictConfig) -> None:
+    if not uses_v1(config) and OmegaConf.select(config, "algorithm.rollout_correction.bypass_mode"):
         raise OptionsError(
             f"rollout_correction.bypass_mode=True makes RayPPOTrainer replace policy_loss.loss_mode={NAME} by a loss "
-            f"of its own; set algorithm.rollout_correction.bypass_mode=False, or use adv_estimator={NAME}"
-        )
-    averages = OmegaConf.select(config, "actor_rollout_ref.actor.policy_loss.loss_mode") == "geo_mean"
-    if estimator and averages and options.kernel != "none":
-        raise OptionsError(
-            "policy_loss.loss_mode=geo_mean averages the advantages of a response, so the loss would lose the weights; "
-            "set actor_rollout_ref.actor.policy_loss.loss_mode=vanilla, or another with one advantage for each token"
-        )
-    # main_ppo's configuration does not have these keys.
-    if (estimator or loss) and (config.get("rollout") is not None or config.get("async_training") is not None):
-        raise OptionsError(
-            f"{NAME} has not been tested with one_step_off_policy and fully_async_policy, and is refused there; start "
-            "verl.trainer.main_ppo, for asynchronous training with trainer.v1.trainer_mode=separate_async"
+            "of its own",
+            fix=f"set algorithm.rollout_correction.bypass_mode=False, or use adv_estimator={NAME}",
         )

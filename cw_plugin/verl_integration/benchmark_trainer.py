@@ -6,6 +6,7 @@
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig
 from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
@@ -21,7 +22,7 @@ class BenchmarkTrainer(PPOTrainerSync):
     answers become at once if they are whole, so that a kill during the next benchmark does not lose them).
     """
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: DictConfig) -> None:
         config.trainer.v1.trainer_mode = "sync"  # our name has chosen this class; verl's code asks for its own
         super().__init__(config)
 
@@ -31,7 +32,8 @@ class BenchmarkTrainer(PPOTrainerSync):
             self.config.data.val_files = benchmark.file
             self.config.trainer.validation_data_dir = benchmark.dump
             self._init_dataloader()
-            metrics |= {f"{name}/{key}": value for key, value in super()._validate().items()}
+            for key, value in super()._validate().items():
+                metrics[f"{name}/{key}"] = value
             self._shutdown_dump_executor()  # waits until the answers are written
             self._init_dump_executor()
             dump = Path(benchmark.dump, "0.jsonl")

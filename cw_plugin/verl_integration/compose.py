@@ -8,14 +8,17 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import cast
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from cw_plugin.configs import flat
 from cw_plugin.errors import OptionsError
 
 
-def compose(arguments: Sequence[str]) -> Any:
-    """Compose verl's configuration, an OmegaConf ``DictConfig`` whose interpolations can be resolved.
+def compose(arguments: Sequence[str]) -> DictConfig:
+    """Compose verl's configuration, whose interpolations can be resolved.
 
     Args:
         arguments: hydra overrides; or a script of examples/ and overrides. The script runs with DRY_RUN=1, and prints
@@ -25,61 +28,72 @@ def compose(arguments: Sequence[str]) -> Any:
         OptionsError: hydra or the script refuses the arguments; the message is one sentence.
         ModuleNotFoundError: verl is not installed.
     """
+    if arguments and arguments[0].endswith(".sh"):
+        return _of_script(Path(arguments[0]), arguments[1:])
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
-    from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
 
-    if arguments and arguments[0].endswith(".sh"):
-        return OmegaConf.create(_of_script(Path(arguments[0]), arguments[1:]))
-    verl = importlib.util.find_spec("verl")
-    if verl is None or not verl.submodule_search_locations:
-        raise ModuleNotFoundError("No module named 'verl'", name="verl")
-    folder = Path(verl.submodule_search_locations[0], "trainer", "config")
-    parser = OverridesParser.create()
+    folder = _folder_of_configuration()
     for argument in arguments:
-        try:
-            parser.parse_override(argument)
-        except HydraException as error:
-            raise OptionsError(
-                f"{argument!r} is not a hydra override; write KEY=VALUE, and quote a VALUE that has special "
-                "characters for hydra too: \"KEY='VALUE'\""
-            ) from error
+        _check_override(argument)
     try:
         with initialize_config_dir(str(folder), version_base=None):
             config = hydra_compose("ppo_trainer", list(arguments))
         OmegaConf.to_container(config, resolve=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise OptionsError(_one_sentence(str(error))) from error
+        raise _in_one_sentence(str(error)) from error
     return config
 
 
-def _one_sentence(text: str) -> str:
-    """Shortens an error of hydra or OmegaConf, which has several lines, some about their internals."""
-    if unknown := re.match(r"Could not override '(.+)'\.", text):
-        near = difflib.get_close_matches(unknown[1], flat(compose([])), n=1, cutoff=0.8)
-        meant = f"did you mean {near[0]}? A" if near else "check the spelling. A"
-        return f"verl has no setting {unknown[1]}; {meant} new setting is added with +{unknown[1]}=..."
-    plain = re.split(r"Config search path|full_key:", text)[0]
-    return f"hydra refuses the overrides: {' '.join(plain.split())}"
+def _folder_of_configuration() -> Path:
+    verl = importlib.util.find_spec("verl")
+    if verl is None or not verl.submodule_search_locations:
+        raise ModuleNotFoundError("No module named 'verl'", name="verl")
+    return Path(verl.submodule_search_locations[0], "trainer", "config")
 
 
-def _of_script(script: Path, overrides: Sequence[str]) -> str:
+def _check_override(argument: str) -> None:
+    """Raise OptionsError if hydra cannot read an argument."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        OverridesParser.create().parse_override(argument)
+    except HydraException as error:
+        raise OptionsError(
+            f"{argument!r} is not a hydra override",
+            fix="write KEY=VALUE, and quote a VALUE that has special characters for hydra too: \"KEY='VALUE'\"",
+        ) from error
+
+
+def _in_one_sentence(message: str) -> OptionsError:
+    """The error for what hydra or OmegaConf says in several lines, some about their internals."""
+    unknown = re.match(r"Could not override '(.+)'\.", message)
+    if unknown is None:
+        beginning = re.split(r"Config search path|full_key:", message)[0]
+        return OptionsError(f"hydra refuses the overrides: {' '.join(beginning.split())}")
+    key = unknown[1]
+    similar = difflib.get_close_matches(key, flat(compose([])), n=1, cutoff=0.8)
+    advice = f"did you mean {similar[0]}? A" if similar else "check the spelling. A"
+    return OptionsError(f"verl has no setting {key}", fix=f"{advice} new setting is added with +{key}=...")
+
+
+def _of_script(script: Path, overrides: Sequence[str]) -> DictConfig:
+    """The configuration that a script of examples/ prints with DRY_RUN=1."""
     if not script.is_file():
-        raise OptionsError(f"{script} does not exist; give a script or hydra overrides")
+        raise OptionsError(f"{script} does not exist", fix="give a script or hydra overrides")
     if "DRY_RUN" not in script.read_text(encoding="utf-8"):
         raise OptionsError(
-            f"{script} does not support DRY_RUN=1, and would train; give verl's overrides, or a script that starts verl"
+            f"{script} does not support DRY_RUN=1, and would train",
+            fix="give verl's overrides, or a script that starts verl",
         )
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    result = subprocess.run(
-        ["bash", script, *overrides], env={**os.environ, "PATH": path, "DRY_RUN": "1"}, capture_output=True, text=True
-    )
+    environment = {**os.environ, "PATH": path, "DRY_RUN": "1"}
+    result = subprocess.run(["bash", script, *overrides], env=environment, capture_output=True, text=True)
     if result.returncode != 0:
-        said = result.stderr.strip().splitlines() or [f"it ended with exit code {result.returncode}"]
-        raise OptionsError(f"{script}: {said[-1].removeprefix('Error: ')}")
+        lines = result.stderr.strip().splitlines() or [f"it ended with exit code {result.returncode}"]
+        raise OptionsError(f"{script}: {lines[-1].removeprefix('Error: ')}")
     if "algorithm:" not in result.stdout.splitlines():
-        raise OptionsError(f"{script} does not start verl; give a script that does")
-    return result.stdout
+        raise OptionsError(f"{script} does not start verl", fix="give a script that does")
+    return cast(DictConfig, OmegaConf.create(result.stdout))

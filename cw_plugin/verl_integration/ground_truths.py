@@ -1,13 +1,13 @@
 """The ground truths of a run's data files: rows that this package's reward cannot grade, which verl would drop."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.errors import DataError
 from cw_plugin.rewards import ground_truth_problem
@@ -19,44 +19,75 @@ OUR_REWARD = re.compile(r"(pkg://|.*/)cw_plugin[./]rewards(/__init__\.py)?")
 GRADED = 100  # different ground truths of a file that are graded; 7,000 would take a quarter of a minute
 
 
-def data_files(config: Any) -> Iterator[tuple[str, Path]]:
-    """The local data files, each with the setting that names it. Others (``hdfs://``) are verl's to copy."""
-    for key in ("train_files", "val_files"):
-        value = config.data[key]
-        for path in [value] if isinstance(value, str) else list(value or []):
+@dataclass(frozen=True)
+class DataFile:
+    """A local data file, and the setting that names it."""
+
+    key: str
+    path: Path
+
+
+def data_files(config: DictConfig) -> Iterator[DataFile]:
+    """The local data files of a run. verl copies the others (``hdfs://``)."""
+    for name in ("train_files", "val_files"):
+        setting = config.data[name]
+        paths = [setting] if isinstance(setting, str) else list(setting or [])
+        for path in paths:
             if "://" not in path:
-                yield f"data.{key}", Path(path).expanduser()
+                yield DataFile(f"data.{name}", Path(path).expanduser())
 
 
-def ground_truths(config: Any) -> Iterator[Finding]:
+def check_ground_truths(config: DictConfig) -> Iterator[Finding]:
     """Rows that this package's reward cannot grade; only if the run uses it."""
     if not OUR_REWARD.fullmatch(str(OmegaConf.select(config, f"{REWARD}.path"))):
         return
-    for key, path in data_files(config):
+    for file in data_files(config):
         try:
-            table = pq.ParquetFile(path).read(columns=["reward_model"])  # read_table would import pandas
+            table = pq.ParquetFile(file.path).read(columns=["reward_model"])  # read_table would import pandas
         except (OSError, pa.ArrowException):
-            continue  # files() reports it; JSON lines are not read
-        if table.num_columns and not pa.types.is_struct(table[0].type):
-            what = f"{key}: the column reward_model of {path} holds {table[0].type}, not fields"
-            yield Finding(what, 'write each cell as {"style": "rule", "ground_truth": "42"}')
-            continue
-        cells = table[0].to_pylist() if table.num_columns else []
-        values = [cell.get("ground_truth") if isinstance(cell, dict) else None for cell in cells]
-        problems = [ground_truth_problem(value, parse=False) for value in values]
-        fatal = any(problems) or key == "data.train_files"
-        if not any(problems) and b"cw_plugin.version" not in (table.schema.metadata or {}):  # else prepare graded them
-            texts = [text for text in dict.fromkeys(values) if not re.fullmatch(r"-?\d+(\.\d+)?", str(text))]
-            unreadable = {text: ground_truth_problem(text) for text in texts[:GRADED]}
-            shared_pool().close()
-            problems = [unreadable.get(value) for value in values]
-        if rows := [row for row, why in enumerate(problems) if why]:
-            what = f"{key}: {path}: {len(rows)} row(s) cannot be graded, first {rows[:5]}: {problems[rows[0]]}"
-            yield Finding(what, "correct or remove these rows", fatal)
+            continue  # check_files reports it; JSON lines are not read
+        if table.num_columns:  # else check_files reports it
+            yield from _findings_in(file, table)
 
 
-def require_ground_truths(config: Any) -> None:
-    """For the hooks in verl: raise DataError, with the file and the rows, if a run would lose rows."""
-    for finding in ground_truths(config):
+def _findings_in(file: DataFile, table: pa.Table) -> Iterator[Finding]:
+    """At most one finding, from the column ``reward_model``."""
+    column = table[0]
+    if not pa.types.is_struct(column.type):
+        problem = f"{file.key}: the column reward_model of {file.path} holds {column.type}, not fields"
+        yield Finding(problem, 'write each cell as {"style": "rule", "ground_truth": "42"}')
+        return
+    values = [cell.get("ground_truth") if isinstance(cell, dict) else None for cell in column.to_pylist()]
+    problems = [ground_truth_problem(value, parse=False) for value in values]
+    fatal = True
+    if not any(problems) and not _is_graded_already(table):
+        problems = _problems_when_graded(values)
+        fatal = file.key == "data.train_files"  # a benchmark may have what is only unreadable
+    rows = [row for row, problem in enumerate(problems) if problem]
+    if rows:
+        reason = problems[rows[0]]
+        problem = f"{file.key}: {file.path}: {len(rows)} row(s) cannot be graded, first {rows[:5]}: {reason}"
+        yield Finding(problem, "correct or remove these rows", fatal)
+
+
+def _is_graded_already(table: pa.Table) -> bool:
+    """Whether ``cw-grpo prepare`` wrote the file, which grades every ground truth."""
+    return b"cw_plugin.version" in (table.schema.metadata or {})
+
+
+def _problems_when_graded(values: Sequence[object]) -> list[str | None]:
+    """The problem of each ground truth that is among the first to be graded; numbers need no grading.
+
+    The grading processes are ended: this process goes on to train, and grades nothing more.
+    """
+    texts = [text for text in dict.fromkeys(values) if not re.fullmatch(r"-?\d+(\.\d+)?", str(text))]
+    problem_of_text = {text: ground_truth_problem(text) for text in texts[:GRADED]}
+    shared_pool().close()
+    return [problem_of_text.get(value) for value in values]
+
+
+def require_ground_truths(config: DictConfig) -> None:
+    """Raise DataError, with the file and the rows, if a run would lose rows; for the hooks in verl."""
+    for finding in check_ground_truths(config):
         if finding.fatal:
-            raise DataError(f"{finding.what}; {finding.fix}")
+            raise DataError(finding.what, finding.fix)

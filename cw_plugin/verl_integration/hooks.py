@@ -1,9 +1,9 @@
-"""Every change this package makes to verl, in one list: :data:`HOOKS`.
+"""Every change this package makes to verl, in two lists: :data:`REGISTRATIONS` and :data:`HOOKS`.
 
-verl's registries take the estimator, the loss, and the trainer of ``cw-grpo evaluate`` (benchmarks.py). Estimator and
-loss need more than verl passes, and the hooks supply it. A hook wraps one function of verl, right after verl imports
-its module. verl's function always runs, unchanged. The function that runs around it says what the hook does, why, and
-which change of verl would remove it.
+A registration adds a name of ours to a registry of verl: the estimator, the loss, and the trainer of ``cw-grpo
+evaluate``. Estimator and loss need more than verl passes, and the hooks supply it. A hook wraps one function of verl,
+right after verl imports its module. verl's function always runs, unchanged. The function that runs around it says what
+the hook does, why, and which change of verl would remove it.
 
 Estimator and loss do not know which trainer calls them. For each trainer, one hook says which run this is, one passes
 what advantages are computed from, and one completes the metrics of a step.
@@ -17,35 +17,38 @@ import functools
 import importlib
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import wrapt
 
 from cw_plugin.errors import HostError
 from cw_plugin.verl_integration import NAME, TESTED, current_run
-from cw_plugin.verl_integration.accepted_settings import check_config, estimator_and_loss, uses_v1
+from cw_plugin.verl_integration.accepted_settings import check_config, uses_estimator, uses_loss, uses_v1
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+    from torch import Tensor
 
 logger = logging.getLogger("cw_plugin")
-
-# Gets one call: verl's function, and its arguments by name. ``call.proceed()`` makes the call.
-Around = Callable[["Call"], Any]
 
 
 @dataclass
 class Call:
-    """One call of a hooked function: ``proceed()`` makes it, with the current ``arguments``."""
+    """One call of a hooked function of verl, which has not been made yet."""
 
-    function: Callable[..., Any]
+    function: Callable[..., object]
     bound: inspect.BoundArguments
 
     @property
     def arguments(self) -> dict[str, Any]:
+        """The arguments by name; a hook may change them."""
         return self.bound.arguments
 
-    def proceed(self) -> Any:
+    def proceed(self) -> object:
+        """Make the call with the current arguments."""
         return self.function(*self.bound.args, **self.bound.kwargs)
 
 
@@ -57,7 +60,7 @@ class Hook:
         module: the module in whose namespace the function is replaced.
         function: its name there, dotted for a method.
         needs: parameters that the hook relies on.
-        around: what runs in place of the function.
+        around: what runs in place of the function. It gets the call, and returns the result.
         trainer: the trainer that needs the hook, "V1" or "legacy"; None for both. "refused" is for programs
             with trainers of their own, which cw_grpo refuses.
     """
@@ -65,20 +68,34 @@ class Hook:
     module: str
     function: str
     needs: tuple[str, ...]
-    around: Around
+    around: Callable[[Call], object]
     trainer: Literal["V1", "legacy", "refused"] | None = None
 
     @property
     def target(self) -> str:
+        """Module and function, by which messages and marks name the hook."""
         return f"{self.module}.{self.function}"
 
 
-def _begin_run(call: Call) -> Any:
+@dataclass(frozen=True)
+class Registration:
+    """What this package adds to registries of verl.
+
+    Attributes:
+        module: the module of verl that holds the registries.
+        register: adds to them; it gets the module, right after verl imports it.
+    """
+
+    module: str
+    register: Callable[[ModuleType], None]
+
+
+def _begin_run(call: Call) -> object:
     """Remembers the trainer, for its step and folder, and checks its configuration once more.
 
     Why: neither an estimator nor a loss is told the step or the whole configuration, and not every program that starts
-    a trainer calls validate_config. Removed by: a verl that hands the trainer, or its step and configuration, to
-    estimators.
+    a trainer calls validate_config. Removed by: a version of verl that hands the trainer, or its step and
+    configuration, to estimators.
     """
     used = _check(call.arguments["config"])
     result = call.proceed()
@@ -86,7 +103,7 @@ def _begin_run(call: Call) -> Any:
     return result
 
 
-def _hand_over_batch(call: Call) -> Any:
+def _hand_over_batch(call: Call) -> object:
     """Remembers old_log_probs, and under V1 the rows' session keys, while verl computes advantages with cw_grpo.
 
     Why: compute_advantage passes an estimator rewards, mask and uids, but no log-probs, and V1 applies the rule for
@@ -100,44 +117,54 @@ def _hand_over_batch(call: Call) -> Any:
         return call.proceed()
     if current_run.current() is None:
         raise HostError(
-            f"{NAME} does not know the trainer that computes these advantages; start verl.trainer.main_ppo, or a "
-            "trainer that derives from verl's RayPPOTrainer and calls its __init__"
+            f"{NAME} does not know the trainer that computes these advantages",
+            fix="start verl.trainer.main_ppo, or a trainer that derives from verl's RayPPOTrainer and calls its "
+            "__init__",
         )
-    data, keys = call.arguments["data"], call.arguments.get("batch_keys")
-
-    def sequences(rows: Any) -> Any:
-        if keys is None:
-            return [(data.batch["prompts"][row], data.batch["responses"][row]) for row in rows]
-        import transfer_queue
-
-        found = transfer_queue.kv_batch_get(
-            keys=[keys[row] for row in rows], partition_id="train", select_fields=["prompts", "responses"]
-        )
-        return zip(found["prompts"].unbind(), found["responses"].unbind(), strict=True)
-
-    token = batch_of_trainer.set(TrainerBatch(data.batch.get("old_log_probs", None), keys, sequences))
+    batch, keys = call.arguments["data"].batch, call.arguments.get("batch_keys")
+    if keys is None:
+        sequences = functools.partial(_sequences_in_batch, batch)
+    else:
+        sequences = functools.partial(_sequences_in_transfer_queue, keys)
+    token = batch_of_trainer.set(TrainerBatch(batch.get("old_log_probs", None), keys, sequences))
     try:
         return call.proceed()
     finally:
         batch_of_trainer.reset(token)
 
 
-def _complete_metrics(call: Call) -> Any:
+def _sequences_in_batch(batch: "Mapping[str, Tensor]", rows: Sequence[int]) -> "Iterable[tuple[Tensor, Tensor]]":
+    """Token ids of prompt and response for some rows, of the legacy trainer's batch."""
+    return [(batch["prompts"][row], batch["responses"][row]) for row in rows]
+
+
+def _sequences_in_transfer_queue(keys: Sequence[str], rows: Sequence[int]) -> "Iterable[tuple[Tensor, Tensor]]":
+    """The same of the V1 trainer's batch, whose prompts and responses lie in verl's transfer queue."""
+    import transfer_queue
+
+    columns = transfer_queue.kv_batch_get(
+        keys=[keys[row] for row in rows], partition_id="train", select_fields=["prompts", "responses"]
+    )
+    return zip(columns["prompts"].unbind(), columns["responses"].unbind(), strict=True)
+
+
+def _complete_metrics(call: Call) -> object:
     """Adds the estimator's metrics, and renames actor/cw_grpo/* of the loss to cw_grpo/*.
 
     Why: an estimator returns advantages and returns, and has no way to report a metric; verl puts actor/ before every
-    metric of a loss. Removed by: a verl whose estimators may return metrics.
+    metric of a loss. Removed by: estimators that may return metrics.
     """
-    if (this_run := current_run.current()) is not None:
-        call.arguments["data"] = this_run.complete(call.arguments["data"])
+    run = current_run.current()
+    if run is not None:
+        call.arguments["data"] = run.complete(call.arguments["data"])
     return call.proceed()
 
 
-def _check_before_start(call: Call) -> Any:
+def _check_before_start(call: Call) -> object:
     """Checks the cw_grpo settings, that the hooks are in place, and the ground truths, before Ray or a worker starts.
 
-    Why: neither estimator nor loss sees the whole configuration, so neither can refuse to weigh twice; and where the
-    reward raises an error, verl drops the response. Removed by: a check of verl's own, once cw_grpo is part of verl.
+    Why: neither estimator nor loss sees the whole configuration, so neither can refuse to reweight twice; and where
+    the reward raises an error, verl drops the response. Removed by: checks in verl, once cw_grpo is part of it.
     """
     from cw_plugin.verl_integration.ground_truths import require_ground_truths
 
@@ -147,7 +174,7 @@ def _check_before_start(call: Call) -> Any:
     return result
 
 
-def _check_before_ray(call: Call) -> Any:
+def _check_before_ray(call: Call) -> object:
     """Checks the cw_grpo settings of programs that start their own trainers with main_ppo's run_ppo.
 
     Why: fully_async_policy never calls validate_config, and its trainer does not call RayPPOTrainer.__init__, so it
@@ -157,10 +184,10 @@ def _check_before_ray(call: Call) -> Any:
     return call.proceed()
 
 
-def _check(config: Any) -> bool:
+def _check(config: "DictConfig") -> bool:
     """Whether a run uses cw_grpo; raises if its settings cannot work."""
     check_config(config)
-    used = any(estimator_and_loss(config))
+    used = uses_estimator(config) or uses_loss(config)
     if used:
         require_hooks(config)
     return used
@@ -184,10 +211,57 @@ HOOKS = (
     Hook("verl.trainer.main_ppo", "run_ppo", ("config",), _check_before_ray, "refused"),
 )
 
+
+def _register_estimator(core_algos: ModuleType) -> None:
+    """Adds the estimator to verl's registry, unless the name is taken."""
+    from cw_plugin.verl_integration.estimator import compute_cw_grpo_advantage
+
+    register = core_algos.register_adv_est
+    if "fields" in inspect.signature(register).parameters:  # part 2 of patches/
+        register = functools.partial(register, fields=["old_log_probs", "final_index"])
+    if _is_free(core_algos.ADV_ESTIMATOR_REGISTRY, compute_cw_grpo_advantage):
+        register(NAME)(compute_cw_grpo_advantage)
+
+
+def _register_loss(core_algos: ModuleType) -> None:
+    """Adds the loss to verl's registry, unless the name is taken, or verl has its own estimator.
+
+    Beside that estimator nothing would refuse the two together.
+    """
+    from cw_plugin.verl_integration.loss import compute_policy_loss_cw_grpo
+
+    if _is_free(core_algos.POLICY_LOSS_REGISTRY, compute_policy_loss_cw_grpo) and not verl_has_its_own():
+        core_algos.register_policy_loss(NAME)(compute_policy_loss_cw_grpo)
+
+
+def _is_free(registry: Mapping[str, object], function: Callable[..., object]) -> bool:
+    """Whether a registry has no cw_grpo other than this function; if it has, that is logged."""
+    registered = registry.get(NAME, function)
+    if registered is not function:
+        logger.warning(
+            "cw_plugin: %s is already registered (%r) and used as it is, without cw_plugin's options and metrics",
+            NAME,
+            registered,
+        )
+    return registered is function
+
+
+def _register_trainer(_: ModuleType) -> None:
+    """Adds the trainer of ``cw-grpo evaluate``, whose module registers it."""
+    importlib.import_module("cw_plugin.verl_integration.benchmark_trainer")
+
+
+_CORE_ALGOS = "verl.trainer.ppo.core_algos"
+REGISTRATIONS = (
+    Registration(_CORE_ALGOS, _register_estimator),
+    Registration(_CORE_ALGOS, _register_loss),
+    Registration("verl.trainer.ppo.v1.trainer_sync", _register_trainer),
+)
+
 _MARK = "_cw_plugin_hook"  # on a function that was put in place of verl's: the hook's target
 
 
-def hooks_of(config: Any) -> list[Hook]:
+def hooks_of(config: "DictConfig") -> list[Hook]:
     """The hooks that a run with this configuration of verl needs."""
     trainer = "V1" if uses_v1(config) else "legacy"
     return [hook for hook in HOOKS if hook.trainer in (None, trainer)]
@@ -214,20 +288,21 @@ def _installed(hook: Hook, module: ModuleType) -> bool:
 
 
 def _problem(hook: Hook, module: ModuleType) -> str:
-    """What this verl lacks for a hook, in words; empty if nothing."""
+    """What this version of verl lacks for a hook, in words; empty if nothing."""
     try:
         function = wrapt.resolve_path(module, hook.function)[2]
     except AttributeError:
         return f"there is no {hook.target}"
-    lacking = sorted(set(hook.needs) - set(inspect.signature(function).parameters))
-    return f"{hook.target} has no {' or '.join(lacking)}" if lacking else ""
+    missing = sorted(set(hook.needs) - set(inspect.signature(function).parameters))
+    return f"{hook.target} has no {' or '.join(missing)}" if missing else ""
 
 
 def _install(hook: Hook, module: ModuleType) -> None:
     if _installed(hook, module):
         return
-    if problem := _problem(hook, module):
-        logger.error("cw_plugin does not fit this verl, and cw_grpo will be refused: %s", problem)
+    problem = _problem(hook, module)
+    if problem:
+        logger.error("cw_plugin does not fit this version of verl, and cw_grpo will be refused: %s", problem)
         return
     owner, name, function = wrapt.resolve_path(module, hook.function)
     signature = inspect.signature(function)
@@ -235,7 +310,7 @@ def _install(hook: Hook, module: ModuleType) -> None:
     # A plain function of the same name: up to verl 0.8, Ray pickles a TaskRunner by value, and what it calls by
     # reference. An object of another class could not be pickled like that.
     @functools.wraps(function)
-    def hooked(*args: Any, **kwargs: Any) -> Any:
+    def hooked(*args: object, **kwargs: object) -> object:
         if verl_has_its_own():
             return function(*args, **kwargs)
         return hook.around(Call(function, signature.bind(*args, **kwargs)))
@@ -244,57 +319,35 @@ def _install(hook: Hook, module: ModuleType) -> None:
     setattr(owner, name, hooked)
 
 
-def _register_estimator_and_loss(core_algos: ModuleType) -> None:
-    from cw_plugin.verl_integration.estimator import compute_cw_grpo_advantage
-    from cw_plugin.verl_integration.loss import compute_policy_loss_cw_grpo
-
-    add_estimator, add_loss = core_algos.register_adv_est, core_algos.register_policy_loss
-    if "fields" in inspect.signature(add_estimator).parameters:  # part 2 of patches/
-        add_estimator = functools.partial(add_estimator, fields=["old_log_probs", "final_index"])
-    for registry, add, function in (
-        (core_algos.ADV_ESTIMATOR_REGISTRY, add_estimator, compute_cw_grpo_advantage),
-        (core_algos.POLICY_LOSS_REGISTRY, add_loss, compute_policy_loss_cw_grpo),
-    ):
-        if registry.get(NAME, function) is not function:
-            logger.warning(
-                "cw_plugin: %s is already registered (%r) and used as it is, without cw_plugin's options and metrics",
-                NAME, registry[NAME],
-            )  # fmt: skip
-        elif function is compute_cw_grpo_advantage or not verl_has_its_own():
-            # Beside verl's own estimator our loss stays out: nothing would refuse the two together.
-            add(NAME)(function)
-
-
-def _register_trainer(_: ModuleType) -> None:
-    importlib.import_module("cw_plugin.verl_integration.benchmark_trainer")
-
-
 @functools.cache
 def install_when_imported() -> None:
-    """Fill verl's registries and install the hooks, each when (or if already) its module is imported."""
-    wrapt.register_post_import_hook(_register_estimator_and_loss, "verl.trainer.ppo.core_algos")
-    wrapt.register_post_import_hook(_register_trainer, "verl.trainer.ppo.v1.trainer_sync")
+    """Fill verl's registries and install the hooks, each when its module is imported, or now if it already is."""
+    for registration in REGISTRATIONS:
+        wrapt.register_post_import_hook(registration.register, registration.module)
     for hook in HOOKS:
         wrapt.register_post_import_hook(functools.partial(_install, hook), hook.module)
 
 
-def require_hooks(config: Any) -> None:
-    """Raise HostError, with what this verl lacks, unless every hook that its configuration needs is in place here."""
+def require_hooks(config: "DictConfig") -> None:
+    """Raise HostError unless every hook that a configuration of verl needs is in place in this process."""
     import verl
 
-    absent = []
-    for hook in hooks_of(config):
-        try:
-            module = importlib.import_module(hook.module)
-        except ModuleNotFoundError as error:
-            if not hook.module.startswith(str(error.name)):
-                raise  # the module is there, and lacks a package of its own
-            absent.append(f"there is no {hook.module}")
-        else:
-            if not _installed(hook, module):
-                absent.append(_problem(hook, module) or f"{hook.target} is not hooked")
-    if absent:
+    problems = [problem for hook in hooks_of(config) if (problem := _why_absent(hook))]
+    if problems:
         raise HostError(
-            f"cw_plugin does not fit verl {verl.__version__}: {'; '.join(absent)}. "
+            f"cw_plugin does not fit verl {verl.__version__}: {'; '.join(problems)}. "
             f"Install verl {TESTED[0]} to {TESTED[1]}, or a newer cw_plugin"
         )
+
+
+def _why_absent(hook: Hook) -> str:
+    """Why a hook is not in place, in words; empty if it is."""
+    try:
+        module = importlib.import_module(hook.module)
+    except ModuleNotFoundError as error:
+        if not hook.module.startswith(str(error.name)):
+            raise  # the module is there, and lacks a package of its own
+        return f"there is no {hook.module}"
+    if _installed(hook, module):
+        return ""
+    return _problem(hook, module) or f"{hook.target} is not hooked"

@@ -1,10 +1,10 @@
 """``policy_loss.loss_mode=cw_grpo``: verl's vanilla policy loss on advantages reweighted within the micro-batch.
 
 Prefer the estimator: it is the paper's method, and its weights do not depend on how the batch is sharded. The loss
-is for advantages of another estimator (RLOO, GAE, ...), and for many off-policy updates per batch, where the current
-policy is no longer the one that the estimator's weights were computed with. Its means, sigma and normalisation run over
-one micro-batch of one rank, because that is all a policy loss sees (verl's clip_cov and kl_cov do the same), so they
-change with the micro-batch size.
+is for advantages of another estimator (such as RLOO or GAE), and for many off-policy updates per batch, where the
+current policy is no longer the one that the estimator's weights were computed with. Its means, sigma and normalisation
+run over one micro-batch of one rank, because that is all a policy loss sees (verl's clip_cov and kl_cov do the same).
+So they change with the micro-batch size.
 """
 
 import time
@@ -26,11 +26,13 @@ def compute_policy_loss_cw_grpo(
     config: Any = None,
     rollout_is_weights: Float[Tensor, "rows time"] | None = None,
 ) -> tuple[Tensor, dict[str, Any]]:
-    """verl's vanilla loss (clipping, dual clip, rollout correction, aggregation) with w~ A in place of A.
+    """The vanilla loss of verl (clipping, dual clip, rollout correction, aggregation) with w~ A in place of A.
 
-    Weights come from the current policy's log-probs, without gradient. Arguments and result as in verl's
-    ``compute_policy_loss_vanilla``; the metrics gain those of the weights. NaN or infinity at a valid token is a
-    NonFiniteError, whose rows are those of the micro-batch.
+    Weights come from the current policy's log-probs, without gradient. Arguments and result are those of verl's
+    ``compute_policy_loss_vanilla``; the metrics gain those of the weights.
+
+    Raises:
+        NonFiniteError: NaN or infinity at a valid token; its rows are those of the micro-batch.
     """
     from verl.trainer.ppo.core_algos import get_policy_loss_fn
 

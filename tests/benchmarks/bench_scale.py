@@ -24,7 +24,7 @@ import torch.multiprocessing as mp
 from accelerate import Accelerator
 from memory import peak_bytes
 
-from cw_plugin.accelerate_batches import reweight_over_processes
+from cw_plugin.accelerate_batches import AccelerateRun, ProcessBatch
 from cw_plugin.options import Options
 from cw_plugin.weights import reweight
 
@@ -90,7 +90,8 @@ class Counted:
 def measured(accelerator: Any, responses: int, rounds: int) -> tuple[float, float, int]:
     """Seconds, peak MiB and bytes of one process for one batch."""
     rows, counted, all_reduce = batch(ROWS), Counted(accelerator), dist.all_reduce
-    trainer = SimpleNamespace(accelerator=counted, num_generations=responses, _cw_options=Options())
+    args = SimpleNamespace(output_dir="unused")
+    run = AccelerateRun(SimpleNamespace(accelerator=counted, num_generations=responses, args=args), Options())
 
     def counting(tensor: torch.Tensor, *given: Any) -> None:
         counted.bytes += tensor.nbytes
@@ -99,7 +100,7 @@ def measured(accelerator: Any, responses: int, rounds: int) -> tuple[float, floa
 
     def call() -> None:
         counted.bytes = 0
-        reweight_over_processes(trainer, *rows)
+        run.reweight_over_processes(ProcessBatch(*rows))
 
     dist.all_reduce = counting
     memory = peak_bytes(call, "cpu") / 2**20  # before memory that is free again is there

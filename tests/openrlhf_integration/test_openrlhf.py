@@ -352,4 +352,4 @@ def test_advantages_that_differ_within_a_response_are_refused(actor, tmp_path):
 @pytest.mark.skipif(FLAT, reason="0.9 has other arguments")
 def test_openrlhf_accepts_the_arguments_of_the_recipe():
     args = parsed(*bash("openrlhf/paper.sh", DRY_RUN="1").stdout.splitlines())
-    assert accepted_settings.check(args)["samples"] == 12 and args.algo.kl.use_loss is True
+    assert accepted_settings.check(args).samples == 12 and args.algo.kl.use_loss is True

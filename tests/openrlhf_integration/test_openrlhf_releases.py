@@ -38,7 +38,7 @@ import openrlhf.trainer.ppo_utils.experience_maker
     result = python("-c", code, path=path("0.8.11"))
     assert result.returncode == 1
     assert result.stderr.strip().splitlines()[-1] == (
-        "cw_plugin.errors.HostError: this OpenRLHF does not fit, because RemoteExperienceMaker has no "
+        "cw_plugin.errors.HostError: this version of OpenRLHF does not fit, because RemoteExperienceMaker has no "
         f"compute_advantages_and_returns(self, experiences); install openrlhf {TESTED[0]} to {TESTED[1]}"
     )
 

@@ -22,5 +22,6 @@ def test_a_release_of_skyrl_passes_the_tests(packages):
 def test_an_environment_without_skyrl_is_refused():
     result = python("-c", "import cw_plugin.skyrl_integration")
     assert result.returncode == 1 and result.stderr.strip().splitlines()[-1] == (
-        f"cw_plugin.errors.HostError: this SkyRL does not fit, because No module named 'skyrl'; install skyrl {TESTED}"
+        "cw_plugin.errors.HostError: this version of SkyRL does not fit, because No module named 'skyrl'; "
+        f"install skyrl {TESTED}"
     )

@@ -70,35 +70,44 @@ def compute(accelerator: Accelerator, rows: int, scope: Any, fault: str, device:
     rank, batch = accelerator.process_index, whole_batch(rows * accelerator.num_processes)
     put(fault, batch)
     kernel = "process_group:fails_in_the_last_process" if fault == "kernel" else "gaussian"
-    options = Options(scope, kernel)
-    trainer = SimpleNamespace(accelerator=accelerator, num_generations=RESPONSES, _cw_options=options)
+    args = SimpleNamespace(output_dir="unused")
+    trainer = SimpleNamespace(accelerator=accelerator, num_generations=RESPONSES, args=args)
+    trainer.state = SimpleNamespace(global_step=0)
+    run = accelerate_batches.AccelerateRun(trainer, Options(scope, kernel))
     mine = [of_process(values, rank, rows) for values in batch]
     with pytest.MonkeyPatch.context() as patch:
         if fault == "no memory" and rank == accelerator.num_processes - 1:
             patch.setattr(accelerate_batches, "reweight_and_sum", Mock(side_effect=MemoryError("for 8 GiB")))
         try:
-            weighted, sums = accelerate_batches.reweight_over_processes(trainer, *(on_device(mine) if device else mine))
+            own = accelerate_batches.ProcessBatch(*(on_device(mine) if device else mine))
+            weighted, sums = run.reweight_over_processes(own)
         except CWGRPOError as error:
             return type(error).__name__, str(error)
     assert weighted.device == (pretend_device.DEVICE if device else torch.device("cpu"))
-    return back(weighted), sums.statistics(), [recorded(trainer, sums, mine, device, limit) for limit in (LIMIT, 1)]
+    return (
+        back(weighted),
+        sums.statistics(),
+        [recorded(run, accelerator, sums, mine, device, limit) for limit in (LIMIT, 1)],
+    )
 
 
-def recorded(trainer: Any, sums: Any, mine: list[torch.Tensor], device: bool, limit: int) -> Any:
+def recorded(run: Any, accelerator: Accelerator, sums: Any, mine: list[torch.Tensor], device: bool, limit: int) -> Any:
     """What would be written of this batch: log-probs, prompts, responses, and how many groups and tokens there are."""
-    trainer.args = SimpleNamespace(steps_per_generation=1, num_iterations=1, gradient_accumulation_steps=1)
-    trainer.state, trainer._cw_files = SimpleNamespace(global_step=0), Mock()
-    rank, rows = trainer.accelerator.process_index, len(mine[0])
+    run._files = Mock()
+    rank, rows = accelerator.process_index, len(mine[0])
     own = torch.arange(rank * rows, rank * rows + rows)
     prompts, responses = own[:, None].repeat(1, rank + 1) + 1, (own[:, None] + mine[0]).int()
-    rewards = torch.arange(float(rows * trainer.accelerator.num_processes))
-    batch = (*mine, rewards, prompts, responses)
+    rewards = torch.arange(float(rows * accelerator.num_processes))
+    batch, shown = mine, (prompts, responses, rewards)
+    if device:
+        batch, shown = on_device(batch), on_device(shown)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(accelerate_batches, "LIMIT", limit)
-        accelerate_batches.record(trainer, sums, *(on_device(batch) if device else batch), tokenizer=None)
-    if not trainer._cw_files.write.called:
+        sequences = accelerate_batches.Sequences(*shown, tokenizer=None)
+        run.record(accelerate_batches.ProcessBatch(*batch), sequences, sums)
+    if not run._files.write.called:
         return None
-    ((_, batch, _), _) = trainer._cw_files.write.call_args
+    ((_, batch, _), _) = run._files.write.call_args
     sequences = [(prompt.tolist(), len(response)) for prompt, response in batch.sequences(range(len(batch.group)))]
     log_probs, mask, recorded_rewards = back([batch.log_probs, batch.response_mask, batch.rewards])
     return log_probs, mask, batch.group, recorded_rewards, sequences, batch.groups, batch.tokens

@@ -16,7 +16,7 @@ from cw_plugin.errors import OptionsError
 from cw_plugin.verl_integration import doctor
 from cw_plugin.verl_integration.compose import compose
 from cw_plugin.verl_integration.doctor import files, settings, workers
-from cw_plugin.verl_integration.ground_truths import ground_truths
+from cw_plugin.verl_integration.ground_truths import check_ground_truths
 
 A = "actor_rollout_ref"
 LOSS = f"{A}.actor.policy_loss.loss_mode"
@@ -60,14 +60,12 @@ def changed(config: DictConfig, *overrides: str) -> DictConfig:
 
 
 def test_a_run_without_faults_gets_no_finding(composed):
-    assert doctor.examine(composed, {*doctor.CHECKS} - {workers.fresh_interpreter}) == []
+    checks = {name: check for name, check in doctor.CHECKS.items() if name != "fresh interpreter"}
+    assert doctor.examine(composed, checks) == []
     remote = ["data.val_files=hdfs://host/test.parquet", f"{A}.model.path=hdfs://host/model"]  # verl copies them
     usual = [f"{A}.model.path=Qwen/Qwen2.5-Math-7B", f"{LOSS}=gspo", "trainer.logger=[tensorboard]"]
     for unusual in (remote, usual, [f"{A}.rollout.n=1", "algorithm.cw_grpo.scope=batch"]):
-        assert doctor.examine(changed(composed, *unusual), [*doctor.QUICK, settings.metrics]) == []
-
-
-CHECKS = {check.__name__: check for check in doctor.CHECKS}
+        assert doctor.examine(changed(composed, *unusual), doctor.QUICK | {"metrics": settings.check_metrics}) == []
 
 
 @pytest.mark.parametrize(
@@ -97,7 +95,7 @@ CHECKS = {check.__name__: check for check in doctor.CHECKS}
 )
 def test_a_planted_fault_is_named(composed, monkeypatch, fault, check, what, fix, fatal):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    ((name, finding),) = doctor.examine(changed(composed, *fault), [CHECKS[check]])
+    ((name, finding),) = doctor.examine(changed(composed, *fault), {check: doctor.CHECKS[check]})
     assert name == check and finding.fatal is fatal and what in finding.what and fix in finding.fix
 
 
@@ -123,15 +121,15 @@ def test_a_file_that_cannot_be_used(composed, tmp_path, content, said):
     else:
         write_rows(file, **(content if isinstance(content, dict) else {"ground_truths": content}))
     config = changed(composed, f"data.train_files={file}")
-    (finding,) = [*files.files(config), *ground_truths(config)]
+    (finding,) = [*files.check_files(config), *check_ground_truths(config)]
     assert finding.fatal and str(file) in finding.what and said.replace("{file}", str(file)) in finding.what
     if isinstance(content, list):
         # The reward of somebody else may grade them; and what is only unreadable may be in a benchmark.
-        assert list(ground_truths(changed(config, f"{REWARD}.path=my.py"))) == []
-        (finding,) = ground_truths(changed(composed, f"data.val_files={file}"))
+        assert list(check_ground_truths(changed(config, f"{REWARD}.path=my.py"))) == []
+        (finding,) = check_ground_truths(changed(composed, f"data.val_files={file}"))
         assert finding.fatal is ("math-verify" not in said)
     if "lacks" in said:
-        assert list(files.files(changed(config, "data.prompt_key=question", f"data.val_files={file}"))) == []
+        assert list(files.check_files(changed(config, "data.prompt_key=question", f"data.val_files={file}"))) == []
 
 
 def test_what_is_printed(good, monkeypatch):
@@ -140,7 +138,7 @@ def test_what_is_printed(good, monkeypatch):
     def broken(config):
         raise ValueError("no such thing")
 
-    monkeypatch.setattr(doctor, "CHECKS", (broken, *doctor.QUICK))
+    monkeypatch.setattr(doctor, "CHECKS", {"broken": broken} | doctor.QUICK)
     result = cli("doctor", "--no-ray", *good, f"{A}.rollout.n=1")
     assert result.exit_code == 1
     first, _, wrong, fix, last = result.stdout.splitlines()
@@ -183,7 +181,7 @@ def test_an_interpreter_whose_verl_cannot_be_imported(composed, monkeypatch, tmp
     """test_e2e.py runs the same code in Ray's workers, with the entry point and without."""
     (tmp_path / "verl.py").write_text("raise ImportError('half of it is missing')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    (finding,) = workers.fresh_interpreter(composed)
+    (finding,) = workers.check_fresh_interpreter(composed)
     assert "finds no cw_grpo that fits its verl (ImportError: half of it is missing)" in finding.what
 
 
@@ -195,13 +193,13 @@ def test_a_ray_cluster_that_does_not_answer(composed, monkeypatch, tmp_path):
         note = tmp_path / "ray" / "ray_current_cluster"  # which only `ray stop` removes
         note.parent.mkdir()
         note.write_text(address)
-        assert list(workers.ray_cluster(composed)) == []
-    (finding,) = workers.ray_cluster(composed)
+        assert list(workers.check_ray_cluster(composed)) == []
+    (finding,) = workers.check_ray_cluster(composed)
     assert finding.fatal and f"{note} names a Ray cluster, {address}, which does not answer" in finding.what
-    assert list(workers.ray_workers(composed)) == []  # said above; Ray itself waits for minutes
-    assert list(workers.ray_cluster(changed(composed, "ray_kwargs.ray_init.address=local"))) == []
+    assert list(workers.check_ray_workers(composed)) == []  # said above; Ray itself waits for minutes
+    assert list(workers.check_ray_cluster(changed(composed, "ray_kwargs.ray_init.address=local"))) == []
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
-    (finding,) = workers.ray_cluster(composed)
+    (finding,) = workers.check_ray_cluster(composed)
     assert "RAY_ADDRESS names a Ray cluster, 127.0.0.1:9, which does not answer" in finding.what
 
 

@@ -224,11 +224,11 @@ def test_the_loss_in_an_asynchronous_trainer_with_the_quickstarts_own_sizes(tmp_
 def test_ray_workers_are_asked(monkeypatch):
     wait_for_ray = functools.partial(python, ROOT / "examples" / "launcher" / "wait_for_ray.py", timeout=120)
     config = OmegaConf.create({"trainer": {"use_v1": False}})
-    assert list(workers.ray_workers(config)) == []  # of a Ray that this starts
+    assert list(workers.check_ray_workers(config)) == []  # of a Ray that this starts
     with e2e.cluster("--num-cpus=1", VERL_USE_EXTERNAL_PLUGINS="none") as (address, folder):
         monkeypatch.setenv("RAY_ADDRESS", address)
         monkeypatch.setenv("RAY_TMPDIR", folder)
-        (finding,) = workers.ray_workers(config)
+        (finding,) = workers.check_ray_workers(config)
         waited = [wait_for_ray(address, "1", "60"), wait_for_ray(address, "2", "1")]
     assert "a Ray worker on" in finding.what and "restart a running cluster" in finding.fix
     assert [result.returncode for result in waited] == [0, 1] and "1 of 2 nodes" in waited[1].stderr

@@ -83,7 +83,7 @@ def test_a_share_that_does_not_hold_the_weights_is_refused():
 def test_checkpoints_that_do_not_fit_the_disk_are_found(tmp_path):
     config = recipe("1.5B Megatron", "trainer.total_training_steps=100000", "trainer.save_freq=1")
     config.trainer.default_local_dir = str(tmp_path / "not" / "there")
-    (finding,) = resources.disk(config)
+    (finding,) = resources.check_disk(config)
     assert finding.fatal and "100000 checkpoints of 25 GB need 2487923 GB" in finding.what
     assert f"{tmp_path}/not/there has " in finding.what and "trainer.default_local_dir=" in finding.fix
     config.trainer.max_actor_ckpt_to_keep = 1
@@ -100,7 +100,7 @@ def test_before_training_a_small_gpu_is_refused_in_one_sentence(tmp_path, monkey
     (line,) = result.stderr.splitlines()
     assert result.exit_code == 2 and result.stdout == ""
     assert line.startswith("Error: training needs about 59 of 24 GiB on each GPU of this machine, more than there is")
-    (finding,) = [f for f in environment.gpus(recipe("7B Megatron")) if "n_gpus_per_node" in f.what]
+    (finding,) = [f for f in environment.check_gpus(recipe("7B Megatron")) if "n_gpus_per_node" in f.what]
     assert finding.fix.startswith("NGPUS_PER_NODE=2")
 
 
@@ -129,12 +129,12 @@ def test_the_table_is_printed_and_a_size_that_is_not_known_is_refused():
 )
 def test_the_packages_that_this_environment_lacks_are_named(name, lacks):
     """It has Ray, vLLM, TransferQueue and Megatron-core, and nothing that needs CUDA."""
-    found = list(environment.missing_packages(recipe(name)))
+    found = list(environment.check_missing_packages(recipe(name)))
     assert {finding.what.split()[0] for finding in found} == set(lacks) and all(finding.fatal for finding in found)
     for finding in found:
         package = lacks[finding.what.split()[0]]
         assert finding.fix == f"install {package} as {environment.PAGE} says" and (ROOT / environment.PAGE).exists()
-    assert list(environment.missing_packages(recipe(name, "trainer.device=cpu"))) == []
+    assert list(environment.check_missing_packages(recipe(name, "trainer.device=cpu"))) == []
 
 
 def test_a_package_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch):
@@ -142,5 +142,5 @@ def test_a_package_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(environment, "needed", lambda config: {"flash_attn": "flash-attn", "ray": "ray"})
-    (finding,) = environment.packages(recipe("1.5B FSDP2"))
+    (finding,) = environment.check_packages(recipe("1.5B FSDP2"))
     assert "flash_attn is installed and cannot be imported (ImportError: built for another torch)" in finding.what

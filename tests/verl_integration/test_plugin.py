@@ -19,7 +19,7 @@ from verl.trainer import main_ppo
 
 from cw_plugin.errors import HostError, OptionsError
 from cw_plugin.verl_integration import current_run, hooks
-from cw_plugin.verl_integration.accepted_settings import check_config, estimator_and_loss, uses_v1
+from cw_plugin.verl_integration.accepted_settings import check_config, uses_estimator, uses_loss, uses_v1
 
 VERL = Path(verl.__file__).parent
 MODULE = "cw_plugin.verl_integration.register"
@@ -79,6 +79,11 @@ assert not [name for name in sys.modules if name.startswith('cw_plugin.verl_inte
 """
     result = python("-c", code)
     assert result.returncode == 0, result.stderr
+
+
+def test_what_verl_imports_in_each_process_is_light():
+    result = python("-c", f"import sys, {MODULE}\nprint({{'torch', 'pyarrow'}} & sys.modules.keys())")
+    assert result.stdout == "set()\n", result.stderr
 
 
 def test_nothing_of_the_cpu_platform_is_active_unless_asked_for():
@@ -159,7 +164,7 @@ def test_a_configuration_without_the_keys_of_ppo_is_left_alone():
     config = OmegaConf.create({"algorithm": {"use_kl_in_reward": False}, "actor_rollout_ref": {"actor": {}}})
     OmegaConf.set_struct(config, True)
     check_config(config)
-    assert estimator_and_loss(config) == (False, False) and not uses_v1(config)
+    assert not (uses_estimator(config) or uses_loss(config) or uses_v1(config))
 
 
 def test_a_step_in_which_every_weight_is_one_is_told_once(caplog):

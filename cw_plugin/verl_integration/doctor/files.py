@@ -2,57 +2,64 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from omegaconf import DictConfig
 
 from cw_plugin.errors import first_line
 from cw_plugin.verl_integration.finding import Finding
-from cw_plugin.verl_integration.ground_truths import data_files
+from cw_plugin.verl_integration.ground_truths import DataFile, data_files
 
 
 def _is_missing_folder(model: str) -> bool:
-    """False for a name on the hub, which lengths() looks up."""
-    place = Path(model).expanduser()
-    like_a_folder = model[0] in "/.~" or model.count("/") > 1 or ("/" in model and place.parent.is_dir())
-    return like_a_folder and "://" not in model and not place.exists()
+    """False for a name on the hub, which :func:`check_lengths` looks up."""
+    path = Path(model).expanduser()
+    like_a_folder = model[0] in "/.~" or model.count("/") > 1 or ("/" in model and path.parent.is_dir())
+    return like_a_folder and "://" not in model and not path.exists()
 
 
-def files(config: Any) -> Iterator[Finding]:
+def check_files(config: DictConfig) -> Iterator[Finding]:
     """Whether the model's folder and the data files exist, and the latter have the columns that verl reads."""
-    model, prompt = config.actor_rollout_ref.model.path, config.data.prompt_key
+    model = config.actor_rollout_ref.model.path
     if _is_missing_folder(model):
         yield Finding(f"actor_rollout_ref.model.path={model} does not exist", "give a folder, or a name on the hub")
-    for key, path in data_files(config):
-        if not path.exists():
-            yield Finding(f"{key}: {path} does not exist", f"cw-grpo prepare all, or {key}=<an existing file>")
-        if not path.is_file() or path.suffix != ".parquet":
-            continue  # JSON lines have no schema to look at
-        try:
-            schema = pq.ParquetFile(path).schema_arrow
-        except (OSError, pa.ArrowException) as error:
-            yield Finding(f"{key}: {path} is no parquet file ({first_line(error)})", "write it again")
-            continue
-        missing = [name for name in ("data_source", prompt, "reward_model") if name not in schema.names]
-        if missing:
-            what = f"{key}: {path} lacks the column(s) {', '.join(missing)}; it has {', '.join(schema.names)}"
-            yield Finding(what, "rename the columns; data.prompt_key names the prompt's")
-        elif not pa.types.is_nested(schema.field(prompt).type):  # verl may train on such prompts, as empty messages
-            what = f"{key}: the column {prompt} of {path} holds {schema.field(prompt).type}, not lists of messages"
-            yield Finding(what, 'write each prompt as [{"role": "user", "content": "..."}]')
+    for file in data_files(config):
+        if not file.path.exists():
+            yield Finding(
+                f"{file.key}: {file.path} does not exist", f"cw-grpo prepare all, or {file.key}=<an existing file>"
+            )
+        elif file.path.is_file() and file.path.suffix == ".parquet":  # JSON lines have no schema to look at
+            yield from _check_columns(file, config.data.prompt_key)
 
 
-def lengths(config: Any) -> Iterator[Finding]:
+def _check_columns(file: DataFile, prompt: str) -> Iterator[Finding]:
+    try:
+        schema = pq.ParquetFile(file.path).schema_arrow
+    except (OSError, pa.ArrowException) as error:
+        yield Finding(f"{file.key}: {file.path} is no parquet file ({first_line(error)})", "write it again")
+        return
+    missing = [name for name in ("data_source", prompt, "reward_model") if name not in schema.names]
+    if missing:
+        problem = f"{file.key}: {file.path} lacks the column(s) {', '.join(missing)}; it has {', '.join(schema.names)}"
+        yield Finding(problem, "rename the columns; data.prompt_key names the prompt's")
+        return
+    kind = schema.field(prompt).type
+    if not pa.types.is_nested(kind):  # verl may train on such prompts, as empty messages
+        problem = f"{file.key}: the column {prompt} of {file.path} holds {kind}, not lists of messages"
+        yield Finding(problem, 'write each prompt as [{"role": "user", "content": "..."}]')
+
+
+def check_lengths(config: DictConfig) -> Iterator[Finding]:
     """Responses that vLLM would cut: the model's positions and max_model_len must hold prompt and response."""
     from transformers import AutoConfig
 
-    if _is_missing_folder(config.actor_rollout_ref.model.path):
-        return  # files() says so
-    data, model, limit = config.data, config.actor_rollout_ref.model, config.actor_rollout_ref.rollout.max_model_len
-    longest = data.max_prompt_length + data.max_response_length
-    text = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code).get_text_config()
-    room = min(getattr(text, "max_position_embeddings", longest), limit or longest)
+    model, limit = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout.max_model_len
+    if _is_missing_folder(model.path):
+        return  # check_files says so
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    shape = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code).get_text_config()
+    room = min(getattr(shape, "max_position_embeddings", longest), limit or longest)
     if longest > room:
-        what = f"data.max_prompt_length + data.max_response_length = {longest}: vLLM cuts what is longer than {room}"
-        yield Finding(what, f"a sum of {room}; or a larger rollout.max_model_len, if the model has more positions")
+        problem = f"data.max_prompt_length + data.max_response_length = {longest}: vLLM cuts what is longer than {room}"
+        yield Finding(problem, f"a sum of {room}; or a larger rollout.max_model_len, if the model has more positions")

@@ -3,39 +3,36 @@
 import difflib
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.configs import flat
 from cw_plugin.errors import CWGRPOError, OptionsError
 from cw_plugin.verl_integration import NAME
-from cw_plugin.verl_integration.accepted_settings import check_config, estimator_and_loss
+from cw_plugin.verl_integration.accepted_settings import LOSS_MODE, check_config, uses_estimator, uses_loss
 from cw_plugin.verl_integration.compose import compose
 from cw_plugin.verl_integration.finding import Finding
 from cw_plugin.verl_integration.ground_truths import REWARD
 
 ACTOR = "actor_rollout_ref.actor"
-LOSS = f"{ACTOR}.policy_loss.loss_mode"
 METRICS = "VERL_FILE_LOGGER_PATH"
 
 
-def method(config: Any) -> Iterator[Finding]:
+def check_method(config: DictConfig) -> Iterator[Finding]:
     """Estimator, loss and options that this package refuses, and names that verl looks up only after a rollout."""
     estimator, loss = config.algorithm.adv_estimator, config.actor_rollout_ref.actor.policy_loss.loss_mode
     if estimator not in (NAME, "grpo") or loss not in (NAME, "vanilla", "clip_cov"):  # importing verl takes seconds
         from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
 
-        lookups = ("algorithm.adv_estimator", estimator, ADV_ESTIMATOR_REGISTRY), (LOSS, loss, POLICY_LOSS_REGISTRY)
-        for key, name, known in lookups:
-            if name not in known:
-                what = f"{key}={name}: verl has no such name, which main_ppo would say after the first rollouts"
-                yield Finding(what, f"{key}=<one of {', '.join(map(str, known))}>")
+        if estimator not in ADV_ESTIMATOR_REGISTRY:
+            yield _unknown_name("algorithm.adv_estimator", estimator, ADV_ESTIMATOR_REGISTRY)
+        if loss not in POLICY_LOSS_REGISTRY:
+            yield _unknown_name(LOSS_MODE, loss, POLICY_LOSS_REGISTRY)
     if NAME not in (estimator, loss):
-        what = f"neither algorithm.adv_estimator={estimator} nor the loss is {NAME}: this run is not CW-GRPO"
-        yield Finding(what, f"algorithm.adv_estimator={NAME}", fatal=False)
+        problem = f"neither algorithm.adv_estimator={estimator} nor the loss is {NAME}: this run is not CW-GRPO"
+        yield Finding(problem, f"algorithm.adv_estimator={NAME}", fatal=False)
     try:
         check_config(config)
     except OptionsError:
@@ -45,70 +42,89 @@ def method(config: Any) -> Iterator[Finding]:
             raise
 
 
-def switches(config: Any) -> Iterator[Finding]:
-    """``no``, ``off`` and ``Flase`` are text to hydra, and True to verl."""
+def _unknown_name(key: str, name: str, known: Iterable[str]) -> Finding:
+    problem = f"{key}={name}: verl has no such name, which main_ppo would say after the first rollouts"
+    return Finding(problem, f"{key}=<one of {', '.join(map(str, known))}>")
+
+
+def check_switches(config: DictConfig) -> Iterator[Finding]:
+    """Texts such as ``no``, ``off`` and ``Flase`` where verl expects a boolean, and reads True."""
     words = ("yes", "no", "on", "off", "true", "false")
     texts = {key: value for key, value in flat(config).items() if isinstance(value, str)}
-    near = [key for key, value in texts.items() if difflib.get_close_matches(value.lower(), words, cutoff=0.7)]
-    default = flat(compose([])) if near else {}
-    for key in near:
+    similar = [key for key, value in texts.items() if difflib.get_close_matches(value.lower(), words, cutoff=0.7)]
+    if not similar:
+        return
+    default = flat(compose([]))
+    for key in similar:
         if isinstance(default.get(key), bool):
             yield Finding(f"{key}={texts[key]} is text, which verl reads as True", f"{key}=True, or {key}=False")
 
 
-def scope(config: Any) -> Iterator[Finding]:
+def check_scope(config: DictConfig) -> Iterator[Finding]:
     """Whether the advantages of tokens that share statistics can differ."""
-    estimator, loss = estimator_and_loss(config)
-    actor, n = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout.n
-    alike = "have equal advantages, so that every covariance is 0 and every weight 1: this is plain GRPO"
-    if estimator and n < 2 and (config.algorithm.get(NAME) or {}).get("scope") != "batch":
-        fix = f"actor_rollout_ref.rollout.n=12, or +algorithm.{NAME}.scope=batch"
-        yield Finding(f"rollout.n={n}: the tokens of a prompt group of one response {alike}", fix)
-    if loss and not actor.use_dynamic_bsz and actor.ppo_micro_batch_size_per_gpu == 1:
-        fix = f"algorithm.adv_estimator={NAME} with {LOSS}=vanilla, or {ACTOR}.ppo_micro_batch_size_per_gpu=4"
-        yield Finding(f"loss_mode={NAME}: the tokens of a micro-batch of one response {alike}", fix)
+    actor, responses = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout.n
+    scope = (config.algorithm.get(NAME) or {}).get("scope")
+    consequence = "have equal advantages, so that every covariance is 0 and every weight 1: this is plain GRPO"
+    if uses_estimator(config) and responses < 2 and scope != "batch":
+        problem = f"rollout.n={responses}: the tokens of a prompt group of one response {consequence}"
+        yield Finding(problem, f"actor_rollout_ref.rollout.n=12, or +algorithm.{NAME}.scope=batch")
+    if uses_loss(config) and not actor.use_dynamic_bsz and actor.ppo_micro_batch_size_per_gpu == 1:
+        problem = f"loss_mode={NAME}: the tokens of a micro-batch of one response {consequence}"
+        fix = f"algorithm.adv_estimator={NAME} with {LOSS_MODE}=vanilla, or {ACTOR}.ppo_micro_batch_size_per_gpu=4"
+        yield Finding(problem, fix)
 
 
-def reward(config: Any) -> Iterator[Finding]:
+def check_reward(config: DictConfig) -> Iterator[Finding]:
     """A reward function that verl ignores, or a missing one."""
-    if ignored := OmegaConf.select(config, "custom_reward_function.path"):
-        what = f"custom_reward_function.path={ignored} stands at the top level, where verl ignores it silently"
-        yield Finding(what, f"{REWARD}.path={ignored}, and {REWARD}.name")
+    ignored = OmegaConf.select(config, "custom_reward_function.path")
+    if ignored:
+        problem = f"custom_reward_function.path={ignored} stands at the top level, where verl ignores it silently"
+        yield Finding(problem, f"{REWARD}.path={ignored}, and {REWARD}.name")
     elif not config.reward.custom_reward_function.path:
-        what = f"{REWARD}.path is not set: verl drops responses whose data_source it does not know"
+        problem = f"{REWARD}.path is not set: verl drops responses whose data_source it does not know"
         fix = f"{REWARD}.path=pkg://cw_plugin.rewards {REWARD}.name=compute_score, for answers in mathematics"
-        yield Finding(what, fix, fatal=False)
+        yield Finding(problem, fix, fatal=False)
 
 
-def aggregation(config: Any) -> Iterator[Finding]:
-    """The paper's objective averages over the tokens of a response, then over responses; none is empty."""
+def check_aggregation(config: DictConfig) -> Iterator[Finding]:
+    """Whether the loss averages as in the paper: over the tokens of a response, then over responses, none empty."""
     actor, prompts = config.actor_rollout_ref.actor, config.data.train_batch_size
     if actor.loss_agg_mode != "seq-mean-token-mean":
-        what = f"loss_agg_mode={actor.loss_agg_mode}: the paper averages over a response's tokens, then over responses"
-        yield Finding(what, f"{ACTOR}.loss_agg_mode=seq-mean-token-mean", fatal=False)
+        mode = f"loss_agg_mode={actor.loss_agg_mode}"
+        problem = f"{mode}: the paper averages over a response's tokens, then over responses"
+        yield Finding(problem, f"{ACTOR}.loss_agg_mode=seq-mean-token-mean", fatal=False)
     if prompts % actor.ppo_mini_batch_size:
-        what = f"data.train_batch_size={prompts}: verl adds empty responses, which count in a mean over responses"
-        yield Finding(what, f"a multiple of ppo_mini_batch_size={actor.ppo_mini_batch_size}", fatal=False)
+        problem = f"data.train_batch_size={prompts}: verl adds empty responses, which count in a mean over responses"
+        yield Finding(problem, f"a multiple of ppo_mini_batch_size={actor.ppo_mini_batch_size}", fatal=False)
 
 
-def metrics(config: Any) -> Iterator[Finding]:
+def check_metrics(config: DictConfig) -> Iterator[Finding]:
     """What ``cw-grpo report`` would not find: metrics of another logger, or of earlier starts; the last accuracy."""
-    names = [config.trainer.logger] if isinstance(config.trainer.logger, str) else list(config.trainer.logger or [])
-    if not {"file", "tensorboard"} & set(names):
-        what = f"trainer.logger=[{','.join(names)}]: cw-grpo report will not find this run's metrics"
-        fix = f"trainer.logger=[{','.join([*names, 'file'])}], and {METRICS}=FOLDER/metrics.jsonl in the environment"
-        yield Finding(what, fix, fatal=False)
+    setting = config.trainer.logger
+    loggers = [setting] if isinstance(setting, str) else list(setting or [])
+    if "file" not in loggers and "tensorboard" not in loggers:
+        problem = f"trainer.logger=[{','.join(loggers)}]: cw-grpo report will not find this run's metrics"
+        fix = f"trainer.logger=[{','.join([*loggers, 'file'])}], and {METRICS}=FOLDER/metrics.jsonl in the environment"
+        yield Finding(problem, fix, fatal=False)
     path = OmegaConf.select(config, f"ray_kwargs.ray_init.runtime_env.env_vars.{METRICS}") or os.environ.get(METRICS)
-    if "file" in names and path and Path(path).exists():
-        what = f"{path} exists, and main_ppo overwrites it, also where it resumes; the scripts of examples/ rename it"
-        kept = next(other for n in itertools.count(1) if not (other := Path(path).with_suffix(f".{n}.jsonl")).exists())
-        yield Finding(what, f"mv {path} {kept} before the start: cw-grpo report reads both", fatal=False)
+    if "file" in loggers and path and Path(path).exists():
+        problem = (
+            f"{path} exists, and main_ppo overwrites it, also where it resumes; the scripts of examples/ rename it"
+        )
+        fix = f"mv {path} {_free_name(Path(path))} before the start: cw-grpo report reads both"
+        yield Finding(problem, fix, fatal=False)
     if config.trainer.test_freq <= 0:
-        what = f"trainer.test_freq={config.trainer.test_freq}: verl does not measure the accuracy of the last step"
-        yield Finding(what, "trainer.test_freq=50, or cw-grpo evaluate after training", fatal=False)
+        problem = f"trainer.test_freq={config.trainer.test_freq}: verl does not measure the accuracy of the last step"
+        yield Finding(problem, "trainer.test_freq=50, or cw-grpo evaluate after training", fatal=False)
 
 
-def verl(config: Any) -> Iterator[Finding]:
+def _free_name(path: Path) -> Path:
+    """The first of metrics.1.jsonl, metrics.2.jsonl and so on that does not exist."""
+    names = (path.with_suffix(f".{number}.jsonl") for number in itertools.count(1))
+    return next(name for name in names if not name.exists())
+
+
+def check_verl(config: DictConfig) -> Iterator[Finding]:
     """What verl itself refuses: settings, and a reward function that its reward workers cannot load."""
     from hydra.errors import InstantiationException
     from verl.trainer.ppo import reward, utils
@@ -120,7 +136,6 @@ def verl(config: Any) -> Iterator[Finding]:
     except CWGRPOError:
         pass  # of this package's hook; other checks report it
     except (ValueError, AssertionError, NotImplementedError, InstantiationException) as error:
-        said = error.__cause__ or error  # hydra wraps what a class of verl's settings says
-        yield Finding(
-            f"verl refuses these settings: {' '.join(str(said).split())}", "correct the setting that verl names"
-        )
+        cause = error.__cause__ or error  # hydra wraps what a class of verl's settings says
+        problem = f"verl refuses these settings: {' '.join(str(cause).split())}"
+        yield Finding(problem, "correct the setting that verl names")

@@ -3,7 +3,8 @@
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
+
+from omegaconf import DictConfig
 
 from cw_plugin.errors import how_to_install
 from cw_plugin.verl_integration.accepted_settings import uses_v1
@@ -19,44 +20,53 @@ require_hooks(OmegaConf.create({"trainer": {"use_v1": %s}}))
 """
 
 
-def _judge(where: str, result: subprocess.CompletedProcess[str]) -> Iterator[Finding]:
+def _judge(place: str, result: subprocess.CompletedProcess[str]) -> Iterator[Finding]:
+    """A finding if the probe has failed in a place."""
     if result.returncode:
-        said = "".join(result.stderr.strip().splitlines()[-1:])
+        last_line = "".join(result.stderr.strip().splitlines()[-1:])
         fix = f"{how_to_install()}, there, beside verl; unset VERL_USE_EXTERNAL_PLUGINS; restart a running cluster"
-        yield Finding(f"{where} finds no cw_grpo that fits its verl ({said})", fix)
+        yield Finding(f"{place} finds no cw_grpo that fits its verl ({last_line})", fix)
 
 
-def fresh_interpreter(config: Any) -> Iterator[Finding]:
-    """What ``python -m verl.trainer.main_ppo`` would find."""
+def check_fresh_interpreter(config: DictConfig) -> Iterator[Finding]:
+    """Whether ``python -m verl.trainer.main_ppo`` would find the method."""
     command = [sys.executable, "-c", _PROBE % uses_v1(config)]
     yield from _judge(f"a fresh {sys.executable}", subprocess.run(command, capture_output=True, text=True, cwd="/"))
 
 
-def ray_cluster(config: Any) -> Iterator[Finding]:
-    """The cluster that main_ppo would join must answer; Ray itself waits for minutes."""
-    address, source = find_cluster(config) or ("", "")
+def check_ray_cluster(config: DictConfig) -> Iterator[Finding]:
+    """Whether the cluster that main_ppo would join answers; Ray itself waits for minutes."""
+    cluster = find_cluster(config)
+    if cluster is None:
+        return
     try:
-        require_listener(address)
+        require_listener(cluster.address)
     except OSError:
-        what = f"{source} names a Ray cluster, {address}, which does not answer: main_ppo would wait for minutes"
-        yield Finding(what, "++ray_kwargs.ray_init.address=local, for a new Ray; or start the cluster again")
+        problem = (
+            f"{cluster.source} names a Ray cluster, {cluster.address}, which does not answer: main_ppo would wait for "
+            "minutes"
+        )
+        yield Finding(problem, "++ray_kwargs.ray_init.address=local, for a new Ray; or start the cluster again")
 
 
-def ray_workers(config: Any) -> Iterator[Finding]:
-    """Run the probe in a worker on each node, of the cluster that main_ppo would join, or of a new one."""
-    if list(ray_cluster(config)):
+def check_ray_workers(config: DictConfig) -> Iterator[Finding]:
+    """Whether a worker on each node finds the method, in the cluster that main_ppo would join, or in a new one."""
+    if list(check_ray_cluster(config)):
         return
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     command = ["-c", _PROBE % uses_v1(config)]
 
-    @ray.remote(num_cpus=0)
-    def probe() -> Any:  # sent by value: a worker without this package could import no function of it
+    # Sent by value: a worker without this package could import no function of it.
+    def probe() -> subprocess.CompletedProcess[str]:
         return subprocess.run([sys.executable, *command], capture_output=True, text=True)
 
-    address, _ = find_cluster(config) or ("local", "")
+    cluster = find_cluster(config)
+    address = "local" if cluster is None else cluster.address
     with ray.init(address=address, log_to_driver=False, logging_level="ERROR"):
-        for node in filter(lambda node: node["Alive"], ray.nodes()):
-            there = probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False))
-            yield from _judge(f"a Ray worker on {node['NodeManagerAddress']}", ray.get(there.remote()))
+        for node in ray.nodes():
+            if node["Alive"]:
+                on_node = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+                result = ray.remote(num_cpus=0, scheduling_strategy=on_node)(probe).remote()
+                yield from _judge(f"a Ray worker on {node['NodeManagerAddress']}", ray.get(result))

@@ -9,11 +9,16 @@ No figure has been compared with a GPU.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
+
+from omegaconf import DictConfig
 
 from cw_plugin.errors import OptionsError
 from cw_plugin.verl_integration.doctor.memory import megatron
 from cw_plugin.verl_integration.doctor.memory.models import parameter_shapes, read_shape
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 GIB = 2**30
 ROOM = 0.9
@@ -39,6 +44,7 @@ class Stage:
 
     @property
     def total(self) -> float:
+        """The bytes of all parts."""
         return sum(self.parts.values())
 
 
@@ -48,6 +54,8 @@ class Estimate:
 
     Attributes:
         model: parameters.
+        engine: "FSDP2" or "Megatron".
+        gpus: how many the run takes.
         stages: of a step, in their order.
         vllm: bytes that vLLM needs to answer all requests of one GPU at once: weights, keys and values, its own work.
         host: bytes of a node's memory that offloading takes.
@@ -66,137 +74,199 @@ class Estimate:
 
     @property
     def largest(self) -> Stage:
+        """The stage that needs most."""
         return max(self.stages, key=lambda stage: stage.total)
 
 
-def estimate(config: Any, gpu: float) -> Estimate:
-    """For verl's composed configuration, and a GPU of ``gpu`` GiB. OptionsError for an engine other than FSDP2 and
-    Megatron, and for a model that transformers does not know."""
+def estimate(config: DictConfig, gpu: float) -> Estimate:
+    """What a run needs.
+
+    Args:
+        config: verl's composed configuration.
+        gpu: the GiB of a GPU.
+
+    Raises:
+        OptionsError: an engine other than FSDP2 and Megatron, LoRA, or a model that transformers does not know.
+    """
     model = config.actor_rollout_ref.model
     if model.get("lora_rank"):
-        raise OptionsError("the memory of LoRA is not calculated; remove actor_rollout_ref.model.lora_rank")
+        raise OptionsError("the memory of LoRA is not calculated", fix="remove actor_rollout_ref.model.lora_rank")
     shape = read_shape(model.path, bool(model.get("trust_remote_code")))
     strategy = config.actor_rollout_ref.actor.strategy
     if strategy == "megatron":
         return _of_megatron(config, shape, gpu)
     if strategy in ("fsdp", "fsdp2"):
         return _of_fsdp(config, shape, gpu)
-    raise OptionsError(f"the memory of actor.strategy={strategy} is not calculated; use fsdp2 or megatron")
+    raise OptionsError(f"the memory of actor.strategy={strategy} is not calculated", fix="use fsdp2 or megatron")
 
 
-def _of_fsdp(config: Any, shape: Any, gpu: float) -> Estimate:
+def _of_fsdp(config: DictConfig, shape: "PretrainedConfig", gpu: float) -> Estimate:
     from cw_plugin.verl_integration.doctor.memory import tracked  # loads verl's FSDP
 
-    actor, world = config.actor_rollout_ref.actor, _gpus(config)
-    engine = actor.fsdp_config
-    ranks = engine.fsdp_size if engine.fsdp_size > 0 else world
-    checkpointing = config.actor_rollout_ref.model.enable_gradient_checkpointing
-    training = tracked.fsdp2_training(shape, ranks, _tokens(config, actor, "ppo"), checkpointing)
-    chunked = engine.entropy_from_logits_with_chunking
+    engine = config.actor_rollout_ref.actor.fsdp_config
+    gpus_per_node = config.trainer.n_gpus_per_node
+    ranks = engine.fsdp_size if engine.fsdp_size > 0 else _gpus(config)
+    recompute = config.actor_rollout_ref.model.enable_gradient_checkpointing
+    training = tracked.fsdp2_training(shape, ranks, _training_tokens(config), recompute)
     log_probs = tracked.fsdp2_log_probs(
-        shape, ranks, _tokens(config, config.actor_rollout_ref.rollout, "log_prob"), chunked
+        shape, ranks, _log_prob_tokens(config), engine.entropy_from_logits_with_chunking
     )
-    # Adam of PyTorch needs the size of the weights once more while it steps (torch.optim, "foreach").
     held = {name: training.pop(name) for name in ("weights", "gradients", "optimizer")}
-    work = max(sum(training.values()), held["weights"])
-    parameters = _count(shape)
+    # Adam of PyTorch needs the size of the weights once more while it steps (torch.optim, "foreach").
+    training_work = max(sum(training.values()), held["weights"])
+    log_prob_work = sum(size for name, size in log_probs.items() if name != "weights")
     host = 0.0
     if engine.offload_policy:
-        host += sum(held.values()) * min(world, config.trainer.n_gpus_per_node)
-        work = max(sum(training.values()), 0.0)
+        host += sum(held.values()) * min(_gpus(config), gpus_per_node)
+        training_work = sum(training.values())
         held = dict.fromkeys(held, 0.0)
     resident = {
         "weights": 0.0 if engine.param_offload else held["weights"],
         "optimizer": 0.0 if engine.optimizer_offload else held["optimizer"],
     }
-    host += (held["weights"] + held["optimizer"] - sum(resident.values())) * config.trainer.n_gpus_per_node
+    host += (held["weights"] + held["optimizer"] - sum(resident.values())) * gpus_per_node
+    parameters = _count(shape)
     if _has_reference(config):
-        host += 4.0 * parameters / ranks * config.trainer.n_gpus_per_node  # in float32, always on the CPU
-    log_prob_work = sum(size for name, size in log_probs.items() if name != "weights")
+        host += 4.0 * parameters / ranks * gpus_per_node  # in float32, always on the CPU
     stages = (
         _rollout(config, gpu, resident),
         Stage("log-probs", {**resident, "weights": held["weights"], "activations": log_prob_work, **_processes()}),
-        Stage("training", {**held, "activations": work, **_processes()}),
+        Stage("training", {**held, "activations": training_work, **_processes()}),
     )
-    return _estimate(config, shape, "FSDP2", parameters, stages, host, 12.0 * parameters)
+    return Estimate(
+        model=parameters,
+        engine="FSDP2",
+        gpus=_gpus(config),
+        stages=stages,
+        vllm=_vllm(config, shape, parameters),
+        host=host,
+        checkpoint=12.0 * parameters,
+        checkpoints=_checkpoints(config),
+    )
 
 
-def _of_megatron(config: Any, shape: Any, gpu: float) -> Estimate:
-    from cw_plugin.verl_integration.doctor.memory import tracked
+def _of_megatron(config: DictConfig, shape: "PretrainedConfig", gpu: float) -> Estimate:
+    parallel = _parallel(config)
+    shapes = parameter_shapes(shape)
+    layer = _layer_of_megatron(config, shape)
+    # The first stage of the pipeline keeps activations of most micro-batches, and the last has the logits.
+    ends = []
+    for number in {0, parallel.pp - 1}:
+        on_rank = megatron.stage_parameters(shapes, parallel, number)
+        ends.append(_stages_of_megatron(config, shape, layer, on_rank, number, gpu))
+    stages = max(ends, key=lambda stages: max(stage.total for stage in stages))
+    parameters = _count(shape)
+    held = megatron.static(megatron.stage_parameters(shapes, parallel, 0), parallel)
+    return Estimate(
+        model=parameters,
+        engine="Megatron",
+        gpus=_gpus(config),
+        stages=stages,
+        vllm=_vllm(config, shape, parameters),
+        host=_offloaded_by_megatron(config, held) * config.trainer.n_gpus_per_node,
+        checkpoint=float((megatron.WEIGHT + megatron.OPTIMIZER) * parameters),
+        checkpoints=_checkpoints(config),
+    )
 
-    actor, world = config.actor_rollout_ref.actor, _gpus(config)
-    engine, reference = actor.megatron, config.actor_rollout_ref.ref.megatron
+
+def _parallel(config: DictConfig) -> megatron.Parallel:
+    engine, world = config.actor_rollout_ref.actor.megatron, _gpus(config)
     tp, pp = engine.tensor_model_parallel_size, engine.pipeline_model_parallel_size
     parallel = megatron.Parallel(tp, pp, world // (tp * pp * engine.context_parallel_size))
     if parallel.dp < 1:
-        raise OptionsError(f"TP={tp} and PP={pp} need {tp * pp} GPUs, and the run has {world}; lower them")
-    shapes, transformer = parameter_shapes(shape), engine.override_transformer_config
-    on_cpu = _on_cpu(actor.optim)
-    tokens = _tokens(config, actor, "ppo")
-    log_prob_tokens = _tokens(config, config.actor_rollout_ref.rollout, "log_prob")
+        raise OptionsError(f"TP={tp} and PP={pp} need {tp * pp} GPUs, and the run has {world}", fix="lower them")
+    return parallel
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Bytes of one layer's activations for a micro-batch: kept for the backward pass, and the peak of both passes."""
+
+    kept: float
+    peak: float
+
+
+def _layer_of_megatron(config: DictConfig, shape: "PretrainedConfig") -> _Layer:
+    from cw_plugin.verl_integration.doctor.memory import tracked
+
+    engine, tokens = config.actor_rollout_ref.actor.megatron, _training_tokens(config)
+    tp = engine.tensor_model_parallel_size
     # Sequence parallelism divides what tensor parallelism alone leaves whole.
-    kept, layer = tracked.one_layer(shape, math.ceil(tokens / tp))
-    if transformer.recompute_granularity == "full":
+    kept, peak = tracked.one_layer(shape, math.ceil(tokens / tp))
+    if engine.override_transformer_config.recompute_granularity == "full":
         kept = 2.0 * tokens * shape.hidden_size / tp  # a layer's input
-    entries = shape.vocab_size / tp
-    chunk = CHUNK if engine.entropy_from_logits_with_chunking else log_prob_tokens
-    found: list[tuple[Stage, ...]] = []
-    for stage in {0, pp - 1}:
-        held = megatron.static(megatron.stage_parameters(shapes, parallel, stage), parallel, on_cpu)
-        in_flight = pp - stage  # micro-batches of which a stage keeps activations (1F1B)
-        activations = kept * math.ceil(shape.num_hidden_layers / pp) * in_flight + layer
-        log_prob_work = layer * log_prob_tokens / tokens
-        if stage == pp - 1:
-            activations += megatron.TRAINING_LOGITS * tokens * entries
-            log_prob_work += (megatron.ENTROPY_LOGITS * log_prob_tokens + megatron.ENTROPY_COPY * chunk) * entries
-        resident = {
-            "weights": 0.0 if engine.param_offload else held["weights"],
-            "gradients": 0.0 if engine.param_offload else held["gradients"],
-            "optimizer": 0.0 if engine.optimizer_offload else held["optimizer"],
-        }
-        copy = held["weights"] if _has_reference(config) and not reference.param_offload else 0.0
-        beside = {"reference": copy, **_processes()}
-        found.append(
-            (
-                _rollout(config, gpu, {**resident, "reference": copy}),
-                Stage("log-probs", {**resident, "weights": held["weights"], "activations": log_prob_work, **beside}),
-                Stage("training", {**held, "activations": activations, **beside}),
-            )
-        )
-    stages = max(found, key=lambda of_stage: max(stage.total for stage in of_stage))
-    parameters, node = _count(shape), config.trainer.n_gpus_per_node
-    a_rank = megatron.stage_parameters(shapes, parallel, 0)
-    held = megatron.static(a_rank, parallel)
-    offloaded = held["weights"] * engine.param_offload + held["optimizer"] * max(engine.optimizer_offload, on_cpu)
+    return _Layer(kept, peak)
+
+
+def _stages_of_megatron(
+    config: DictConfig, shape: "PretrainedConfig", layer: _Layer, parameters: int, number: int, gpu: float
+) -> tuple[Stage, ...]:
+    """The stages of a training step, on a rank of the pipeline's stage ``number``, which has ``parameters``."""
+    engine, reference = config.actor_rollout_ref.actor.megatron, config.actor_rollout_ref.ref.megatron
+    parallel = _parallel(config)
+    tokens, log_prob_tokens = _training_tokens(config), _log_prob_tokens(config)
+    in_flight = parallel.pp - number  # micro-batches of which a stage keeps activations (1F1B)
+    training_work = layer.kept * math.ceil(shape.num_hidden_layers / parallel.pp) * in_flight + layer.peak
+    log_prob_work = layer.peak * log_prob_tokens / tokens
+    if number == parallel.pp - 1:
+        entries = shape.vocab_size / parallel.tp
+        chunk = CHUNK if engine.entropy_from_logits_with_chunking else log_prob_tokens
+        training_work += megatron.TRAINING_LOGITS * tokens * entries
+        log_prob_work += (megatron.ENTROPY_LOGITS * log_prob_tokens + megatron.ENTROPY_COPY * chunk) * entries
+    held = megatron.static(parameters, parallel, _optimizer_on_cpu(config))
+    resident = {
+        "weights": 0.0 if engine.param_offload else held["weights"],
+        "gradients": 0.0 if engine.param_offload else held["gradients"],
+        "optimizer": 0.0 if engine.optimizer_offload else held["optimizer"],
+    }
+    copy = held["weights"] if _has_reference(config) and not reference.param_offload else 0.0
+    beside = {"reference": copy, **_processes()}
+    return (
+        _rollout(config, gpu, {**resident, "reference": copy}),
+        Stage("log-probs", {**resident, "weights": held["weights"], "activations": log_prob_work, **beside}),
+        Stage("training", {**held, "activations": training_work, **beside}),
+    )
+
+
+def _offloaded_by_megatron(config: DictConfig, held: Mapping[str, float]) -> float:
+    """Bytes that a rank puts into the node's memory, of those that it holds on the GPU and the CPU together."""
+    engine, reference = config.actor_rollout_ref.actor.megatron, config.actor_rollout_ref.ref.megatron
+    share_of_optimizer = 1.0 if engine.optimizer_offload else _optimizer_on_cpu(config)
+    offloaded = held["optimizer"] * share_of_optimizer
+    if engine.param_offload:
+        offloaded += held["weights"]
     if _has_reference(config) and reference.param_offload:
         offloaded += held["weights"]
-    disk = float((megatron.WEIGHT + megatron.OPTIMIZER) * parameters)
-    return _estimate(config, shape, "Megatron", parameters, stages, offloaded * node, disk)
+    return offloaded
 
 
-def _estimate(
-    config: Any, shape: Any, engine: str, parameters: int, stages: tuple[Stage, ...], host: float, checkpoint: float
-) -> Estimate:
-    trainer, steps = config.trainer, config.trainer.total_training_steps
-    saved = 0 if trainer.save_freq <= 0 else math.ceil((steps or trainer.save_freq) / trainer.save_freq)
-    kept = min(saved, trainer.get("max_actor_ckpt_to_keep") or saved)
-    return Estimate(parameters, engine, _gpus(config), stages, _vllm(config, shape, parameters), host, checkpoint, kept)
+def _checkpoints(config: DictConfig) -> int:
+    """How many checkpoints a run keeps."""
+    trainer = config.trainer
+    if trainer.save_freq <= 0:
+        return 0
+    steps = trainer.total_training_steps or trainer.save_freq
+    saved: int = math.ceil(steps / trainer.save_freq)
+    return min(saved, int(trainer.get("max_actor_ckpt_to_keep") or saved))
 
 
-def _vllm(config: Any, shape: Any, parameters: int) -> float:
+def _vllm(config: DictConfig, shape: "PretrainedConfig", parameters: int) -> float:
     """Weights in bfloat16, and keys and values of every response that a GPU (or its tensor-parallel group) writes."""
     rollout, data = config.actor_rollout_ref.rollout, config.data
     tp = rollout.tensor_model_parallel_size
     responses = data.train_batch_size * rollout.n * tp / _gpus(config)
     tokens = min(responses, rollout.max_num_seqs) * (data.max_prompt_length + data.max_response_length)
     head = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
-    a_token = 2 * 2 * shape.num_hidden_layers * shape.num_key_value_heads * head
-    return (2.0 * parameters + tokens * a_token) / tp + VLLM_WORK
+    bytes_per_token = 2 * 2 * shape.num_hidden_layers * shape.num_key_value_heads * head
+    return float((2.0 * parameters + tokens * bytes_per_token) / tp + VLLM_WORK)
 
 
-def _rollout(config: Any, gpu: float, resident: Mapping[str, float]) -> Stage:
-    """vLLM takes gpu_memory_utilization of the whole GPU, whatever others hold there (vllm/v1/worker/utils.py,
-    request_memory)."""
+def _rollout(config: DictConfig, gpu: float, resident: Mapping[str, float]) -> Stage:
+    """The stage in which vLLM answers.
+
+    vLLM takes gpu_memory_utilization of the whole GPU, whatever others hold there (vllm/v1/worker/utils.py,
+    request_memory).
+    """
     share = config.actor_rollout_ref.rollout.gpu_memory_utilization * gpu * GIB
     return Stage("vLLM awake", {**resident, "vLLM": share, "processes": TRAINER})
 
@@ -205,29 +275,42 @@ def _processes() -> dict[str, float]:
     return {"processes": TRAINER + ASLEEP}
 
 
-def _gpus(config: Any) -> int:
+def _gpus(config: DictConfig) -> int:
     return int(config.trainer.nnodes * config.trainer.n_gpus_per_node)
 
 
-def _has_reference(config: Any) -> bool:
-    """As verl's need_reference_policy."""
+def _has_reference(config: DictConfig) -> bool:
+    """Whether the run has a reference policy, as verl's need_reference_policy says."""
     return bool(config.algorithm.use_kl_in_reward or config.actor_rollout_ref.actor.use_kl_loss)
 
 
-def _on_cpu(optimizer: Any) -> float:
+def _optimizer_on_cpu(config: DictConfig) -> float:
     """The part of Megatron's optimizer that stays on the CPU, also while it steps."""
-    override = optimizer.get("override_optimizer_config") or {}
-    return float(override.get("optimizer_offload_fraction", 1.0)) if override.get("optimizer_cpu_offload") else 0.0
+    override = config.actor_rollout_ref.actor.optim.get("override_optimizer_config") or {}
+    if not override.get("optimizer_cpu_offload"):
+        return 0.0
+    return float(override.get("optimizer_offload_fraction", 1.0))
 
 
-def _tokens(config: Any, section: Any, prefix: str) -> int:
-    """Of the largest micro-batch."""
-    longest = config.data.max_prompt_length + config.data.max_response_length
-    dynamic = section.use_dynamic_bsz if prefix == "ppo" else section.log_prob_use_dynamic_bsz
-    if dynamic:
-        return int(section[f"{prefix}_max_token_len_per_gpu"])
-    return int(section[f"{prefix}_micro_batch_size_per_gpu"]) * longest
+def _training_tokens(config: DictConfig) -> int:
+    """The tokens of the largest micro-batch in training."""
+    actor = config.actor_rollout_ref.actor
+    if actor.use_dynamic_bsz:
+        return int(actor.ppo_max_token_len_per_gpu)
+    return int(actor.ppo_micro_batch_size_per_gpu) * _longest(config)
 
 
-def _count(shape: Any) -> int:
+def _log_prob_tokens(config: DictConfig) -> int:
+    """The tokens of the largest micro-batch in which old log-probs are computed."""
+    rollout = config.actor_rollout_ref.rollout
+    if rollout.log_prob_use_dynamic_bsz:
+        return int(rollout.log_prob_max_token_len_per_gpu)
+    return int(rollout.log_prob_micro_batch_size_per_gpu) * _longest(config)
+
+
+def _longest(config: DictConfig) -> int:
+    return int(config.data.max_prompt_length + config.data.max_response_length)
+
+
+def _count(shape: "PretrainedConfig") -> int:
     return sum(math.prod(size) for size in parameter_shapes(shape).values())

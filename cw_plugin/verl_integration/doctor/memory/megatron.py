@@ -25,20 +25,27 @@ class Parallel(NamedTuple):
 
 
 def stage_parameters(shapes: Mapping[str, tuple[int, ...]], parallel: Parallel, stage: int) -> int:
-    """Parameters of one rank of a pipeline stage: a matrix or bias is divided among tensor-parallel ranks, a norm is
-    not. ``shapes`` are those of :func:`~cw_plugin.verl_integration.doctor.memory.models.parameter_shapes`."""
+    """Parameters of one rank of a pipeline stage.
+
+    A matrix or bias is divided among tensor-parallel ranks, a norm is not.
+
+    Args:
+        shapes: those of :func:`~cw_plugin.verl_integration.doctor.memory.models.parameter_shapes`.
+        parallel: the sizes of the run.
+        stage: its number, from 0.
+    """
     layers = 1 + max(int(name.split(".")[2]) for name in shapes if name.startswith("model.layers."))
     tied = not any(name.startswith("lm_head.") for name in shapes)
     first, last = stage == 0, stage == parallel.pp - 1
     total = 0
     for name, shape in shapes.items():
         if name.startswith("model.layers."):
-            here = int(name.split(".")[2]) * parallel.pp // layers == stage
+            is_on_stage = int(name.split(".")[2]) * parallel.pp // layers == stage
         elif name.startswith("model.embed_tokens."):
-            here = first or (last and tied)
+            is_on_stage = first or (last and tied)
         else:
-            here = last
-        if here:
+            is_on_stage = last
+        if is_on_stage:
             total += prod(shape) if "norm" in name else prod(shape) // parallel.tp
     return total
 

@@ -1,9 +1,12 @@
 """The shape of the model that a run trains."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cw_plugin.errors import OptionsError, first_line
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 _QWEN2 = {"model_type": "qwen2", "num_hidden_layers": 28, "tie_word_embeddings": False, "dtype": "bfloat16"}
 
@@ -19,9 +22,14 @@ KNOWN = {
 embeddings agree with the hub's sizes of 1.78 and 7.62 billion parameters."""
 
 
-def read_shape(path: str, trust_remote_code: bool = False) -> Any:
-    """A configuration of transformers: of a folder, from its config.json; of a recipe's model, from :data:`KNOWN`; of
-    another name, from the hub. OptionsError if there is none."""
+def read_shape(path: str, trust_remote_code: bool = False) -> "PretrainedConfig":
+    """The configuration of a model, as transformers has it.
+
+    It comes from the config.json of a folder; for a recipe's model, from :data:`KNOWN`; for another name, from the hub.
+
+    Raises:
+        OptionsError: there is none.
+    """
     from transformers import CONFIG_MAPPING, AutoConfig
 
     if path in KNOWN and not Path(path).exists():
@@ -31,13 +39,13 @@ def read_shape(path: str, trust_remote_code: bool = False) -> Any:
         return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code).get_text_config()
     except (OSError, ValueError) as error:
         raise OptionsError(
-            f"actor_rollout_ref.model.path={path} has no config.json that can be read ({first_line(error)}); give the "
-            "folder of a model, or a name on the hub"
+            f"actor_rollout_ref.model.path={path} has no config.json that can be read ({first_line(error)})",
+            fix="give the folder of a model, or a name on the hub",
         ) from error
 
 
-def parameter_shapes(shape: Any) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every parameter, as transformers makes them; a tied output layer is not there."""
+def parameter_shapes(shape: "PretrainedConfig") -> dict[str, tuple[int, ...]]:
+    """Name and shape of every parameter, as transformers makes them; a tied output layer has none of its own."""
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -7,29 +7,31 @@ from rich.console import Console
 from cw_plugin.errors import OptionsError
 from cw_plugin.verl_integration.compose import compose
 from cw_plugin.verl_integration.doctor.memory.estimate import GIB, ROOM, SOLD_AS
-from cw_plugin.verl_integration.doctor.resources import compare, disk, free_disk, gpus_here, memory
+from cw_plugin.verl_integration.doctor.resources import check_disk, check_memory, compare, free_disk, gpus_here
 
 _COLUMNS = ("weights", "gradients", "optimizer", "reference", "activations", "vLLM", "processes")
 
 
 def show(arguments: Sequence[str], gpu: int) -> int:
-    """Print what a run needs on each GPU of ``gpu`` GB, and whether it fits. Returns 1 if it does not."""
+    """Print what a run needs on each GPU of ``gpu`` GB, and whether it fits; the exit code is 1 if it does not."""
     from cw_plugin.verl_integration.doctor.memory import estimate
 
     if gpu not in SOLD_AS:
-        raise OptionsError(f"--gpu {gpu} is no size that is known here; use one of {', '.join(map(str, SOLD_AS))}")
-    config, size = compose(arguments), SOLD_AS[gpu]
+        raise OptionsError(
+            f"--gpu {gpu} is no size that is known here", fix=f"use one of {', '.join(map(str, SOLD_AS))}"
+        )
+    config = compose(arguments)
+    size = SOLD_AS[gpu]
     needs = estimate(config, size)
     console = Console(soft_wrap=True, highlight=False)
     console.print(
         f"{config.actor_rollout_ref.model.path}, {needs.model / 1e9:.2f} billion parameters, {needs.engine} on "
         f"{needs.gpus} GPUs of {gpu} GB ({size} GiB), calculated in GiB on each:"
     )
-    console.print(f"{'':11}" + "".join(f"{name:>12}" for name in (*_COLUMNS, "total")))
+    console.print(" " * 11 + "".join(f"{name:>12}" for name in (*_COLUMNS, "total")))
     for stage in needs.stages:
-        sizes = [stage.parts.get(name, 0.0) / GIB for name in _COLUMNS]
-        cells = [f"{size:12.1f}" if size else f"{'-':>12}" for size in sizes]
-        console.print(f"{stage.name:11}" + "".join(cells) + f"{stage.total / GIB:12.1f}")
+        cells = "".join(_cell(stage.parts.get(name, 0.0)) for name in _COLUMNS)
+        console.print(f"{stage.name:11}{cells}{_cell(stage.total)}")
     folder = config.trainer.default_local_dir
     free = "" if "://" in folder else f"; {free_disk(folder) / 1e9:.0f} GB are free"
     console.print(
@@ -42,13 +44,18 @@ def show(arguments: Sequence[str], gpu: int) -> int:
         console.print(f"{finding.what}\n      fix: {finding.fix}", markup=False)
     if not problems:
         console.print(f"It fits, with more than {1 - ROOM:.0%} of room.")
-    return int(any(stage.total > ROOM * size * GIB for stage in needs.stages))
+    return 1 if needs.largest.total > ROOM * size * GIB else 0
+
+
+def _cell(size: float) -> str:
+    return f"{size / GIB:12.1f}" if size else f"{'-':>12}"
 
 
 def check(arguments: Sequence[str]) -> None:
     """Raise OptionsError with the first thing that this machine lacks for a run: memory of its GPUs, memory, disk."""
     config = compose(arguments)
-    for asked in (memory, disk) if gpus_here() else (disk,):
-        for finding in asked(config):
+    checks = [check_memory, check_disk] if gpus_here() else [check_disk]
+    for find in checks:
+        for finding in find(config):
             if finding.fatal:
                 raise OptionsError(f"{finding.what}; fix: {finding.fix}")

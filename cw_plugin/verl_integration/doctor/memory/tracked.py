@@ -6,17 +6,20 @@ scores.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed._tools.mem_tracker import MemTracker
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
 
 Parts = dict[str, float]
 """Bytes on one GPU, by what they are for."""
@@ -36,8 +39,10 @@ _KINDS = {
 
 
 class _FlashCrossEntropy(torch.autograd.Function):
-    """The memory of flash-attn 2.8.3's cross entropy with inplace_backward=True, of which verl takes log-probs
-    (flash_attn/ops/triton/cross_entropy.py): logits are kept, and their gradient overwrites them."""
+    """The memory of flash-attn 2.8.3's cross entropy with inplace_backward=True, of which verl takes log-probs.
+
+    Logits are kept, and their gradient overwrites them (flash_attn/ops/triton/cross_entropy.py).
+    """
 
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor) -> torch.Tensor:
@@ -46,14 +51,18 @@ class _FlashCrossEntropy(torch.autograd.Function):
         return torch.empty_like(sums)
 
     @staticmethod
-    def backward(ctx: Any, *_: Any) -> torch.Tensor:
-        logits, _ = ctx.saved_tensors
+    def backward(ctx: Any, *_: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor
+        logits, _sums = ctx.saved_tensors
         return logits.mul_(1.0)
 
 
+_log_probs: Callable[[torch.Tensor], Any] = _FlashCrossEntropy.apply
+
+
 @contextlib.contextmanager
-def _ranks(number: int) -> Iterator[Any]:
-    """This process is rank 0 of ``number`` that only pretend to talk to each other."""
+def _ranks(number: int) -> Iterator[DeviceMesh]:
+    """Makes this process rank 0 of ``number`` that only pretend to talk to each other."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=number)
@@ -63,7 +72,7 @@ def _ranks(number: int) -> Iterator[Any]:
         dist.destroy_process_group()
 
 
-def _model(shape: Any, dtype: torch.dtype, recompute: bool) -> Any:
+def _model(shape: "PretrainedConfig", dtype: torch.dtype, recompute: bool) -> "PreTrainedModel":
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_config(deepcopy(shape), dtype=dtype, attn_implementation="sdpa")
@@ -72,17 +81,25 @@ def _model(shape: Any, dtype: torch.dtype, recompute: bool) -> Any:
     return model.train()
 
 
-def _parts(snapshot: dict) -> Parts:
+def _sizes(tracker: MemTracker, moment: str) -> dict[str, int]:
+    """The bytes of each of the tracker's kinds, "current" or at the "peak"; "Total" is their sum."""
+    sizes = tracker.get_tracker_snapshot(moment)[_CPU]
+    return {getattr(kind, "value", kind): size for kind, size in sizes.items()}
+
+
+def _parts_at_peak(tracker: MemTracker) -> Parts:
     parts = dict.fromkeys([*_KINDS.values(), "activations"], 0.0)
-    for kind, size in snapshot[_CPU].items():
-        name = getattr(kind, "value", kind)
-        if name != "Total":
-            parts[_KINDS.get(name, "activations")] += size
+    for kind, size in _sizes(tracker, "peak").items():
+        if kind != "Total":
+            parts[_KINDS.get(kind, "activations")] += size
     return parts
 
 
-def _sharded(model: Any, mesh: Any) -> Any:
-    """As verl's apply_fsdp2 does: each layer, untied embeddings, and the rest; bfloat16, and gradients in float32."""
+def _sharded(model: "PreTrainedModel", mesh: DeviceMesh) -> "PreTrainedModel":
+    """The model as verl's apply_fsdp2 shards it: each layer, untied embeddings, and the rest.
+
+    Weights are gathered in bfloat16, and gradients are in float32.
+    """
     from verl.utils.fsdp_utils import apply_fsdp2
 
     precision = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=True)
@@ -90,10 +107,12 @@ def _sharded(model: Any, mesh: Any) -> Any:
     return model
 
 
-def fsdp2_training(shape: Any, ranks: int, tokens: int, recompute: bool) -> Parts:
-    """The peak of a training step of verl's FSDP2 engine, after the first: Adam in float32, gradients of earlier
-    micro-batches, and a micro-batch of ``tokens`` tokens with temperature and log-probs. It takes ten
-    seconds of one core for 28 layers."""
+def fsdp2_training(shape: "PretrainedConfig", ranks: int, tokens: int, recompute: bool) -> Parts:
+    """The peak of a training step of verl's FSDP2 engine, after the first.
+
+    It holds Adam in float32, gradients of earlier micro-batches, and a micro-batch of ``tokens`` tokens with
+    temperature and log-probs. The calculation takes ten seconds of one core for 28 layers.
+    """
     with _ranks(ranks) as mesh, FakeTensorMode(allow_non_fake_inputs=True):
         model = _sharded(_model(shape, torch.float32, recompute), mesh)
         optimizer = torch.optim.AdamW(model.parameters())
@@ -104,15 +123,17 @@ def fsdp2_training(shape: Any, ranks: int, tokens: int, recompute: bool) -> Part
             with torch.autocast("cpu", torch.bfloat16):
                 output = model(**_inputs(tokens))
                 logits = output.logits[0] / torch.ones(tokens, 1, dtype=torch.bfloat16)
-                loss = _FlashCrossEntropy.apply(logits).mean()
+                loss = _log_probs(logits).mean()
             del output, logits  # verl's forward_step returns
             loss.backward()
-            return _parts(tracker.get_tracker_snapshot("peak"))
+            return _parts_at_peak(tracker)
 
 
-def fsdp2_log_probs(shape: Any, ranks: int, tokens: int, chunked: bool) -> Parts:
-    """The peak of computing old log-probs and entropy, the latter ``chunked`` or for all tokens at once. For all at
-    once it is an upper bound, because verl compiles that function."""
+def fsdp2_log_probs(shape: "PretrainedConfig", ranks: int, tokens: int, chunked: bool) -> Parts:
+    """The peak of computing old log-probs and entropy, the latter ``chunked`` or for all tokens at once.
+
+    For all tokens at once it is an upper bound, because verl compiles that function.
+    """
     from verl.utils.torch_functional import entropy_from_logits, entropy_from_logits_with_chunking
 
     with _ranks(ranks) as mesh, FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
@@ -120,17 +141,20 @@ def fsdp2_log_probs(shape: Any, ranks: int, tokens: int, chunked: bool) -> Parts
         with FSDPMemTracker(model) as tracker, torch.autocast("cpu", torch.bfloat16):
             output = model(**_inputs(tokens))
             logits = output.logits[0] / torch.ones(tokens, 1, dtype=torch.bfloat16)
-            entropy_from_logits_with_chunking(logits) if chunked else entropy_from_logits(logits.float())
-            return _parts(tracker.get_tracker_snapshot("peak"))
+            if chunked:
+                entropy_from_logits_with_chunking(logits)
+            else:
+                entropy_from_logits(logits.float())
+            return _parts_at_peak(tracker)
 
 
-def _inputs(tokens: int) -> dict[str, Any]:
-    """One packed sequence."""
+def _inputs(tokens: int) -> Mapping[str, object]:
+    """The model's arguments for one packed sequence."""
     ids = torch.ones(1, tokens, dtype=torch.long)
     return {"input_ids": ids, "position_ids": torch.arange(tokens)[None], "use_cache": False}
 
 
-def one_layer(shape: Any, tokens: int) -> tuple[float, float]:
+def one_layer(shape: "PretrainedConfig", tokens: int) -> tuple[float, float]:
     """Bytes that one layer in bfloat16 keeps for its backward pass, and the peak of both passes, weights apart."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = _model(shape, torch.bfloat16, recompute=False).model
@@ -138,12 +162,11 @@ def one_layer(shape: Any, tokens: int) -> tuple[float, float]:
         positions = model.rotary_emb(hidden, torch.arange(tokens)[None])
         with MemTracker() as tracker:
             output = model.layers[0](hidden, position_embeddings=positions)
-            kept = _beside_weights(tracker.get_tracker_snapshot("current"))
+            kept = _beside_weights(_sizes(tracker, "current"))
             output.sum().backward()
-            peak = _beside_weights(tracker.get_tracker_snapshot("peak"))
+            peak = _beside_weights(_sizes(tracker, "peak"))
     return kept, peak
 
 
-def _beside_weights(snapshot: dict) -> float:
-    sizes = {getattr(kind, "value", kind): size for kind, size in snapshot[_CPU].items()}
+def _beside_weights(sizes: Mapping[str, int]) -> float:
     return float(sizes["Total"] - sizes["Parameter"] - sizes["Buffer"])
