@@ -37,7 +37,7 @@ def load(name: str) -> Kernel:
     except ImportError as error:
         problem = f"kernel={name!r} cannot be imported ({error})"
         raise OptionsError(problem, fix="put its folder on PYTHONPATH") from error
-    function = getattr(imported, function_name, None)
+    function: Kernel | None = getattr(imported, function_name, None)
     if function is None:
         file = getattr(imported, "__file__", None) or module
         raise OptionsError(f"kernel={name!r}: {file} has no function {function_name}", fix="name one that it has")

@@ -46,4 +46,5 @@ def write_method(folder: Path, options: Options, logger: logging.Logger = LOGGER
     try:
         write_whole(folder / FILE, json.dumps({name: getattr(options, name) for name in NAMES}))
     except OSError as error:
-        logger.error("cw_grpo: %s cannot be written, so that a resumed run is not checked: %s", folder / FILE, error)
+        problem = f"cw_grpo: {folder / FILE} cannot be written, so that a resumed run is not checked: {error}"
+        logger.error(problem)  # noqa: TRY400 - a traceback would say no more

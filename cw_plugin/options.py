@@ -52,8 +52,11 @@ class Options:
 
     @classmethod
     def from_environment(cls) -> "Options":
-        """Options of a host whose command line takes none: ``CW_GRPO_SCOPE``, ``CW_GRPO_KERNEL`` and
-        ``CW_GRPO_RECORD_EVERY``. Another variable that begins with ``CW_GRPO_`` is an OptionsError."""
+        """Options of a host whose command line takes none of ours.
+
+        They are ``CW_GRPO_SCOPE``, ``CW_GRPO_KERNEL`` and ``CW_GRPO_RECORD_EVERY``. Another variable that begins with
+        ``CW_GRPO_`` is an OptionsError.
+        """
         values: dict[str, Any] = {name.removeprefix(PREFIX).lower(): value for name, value in variables().items()}
         steps = values.get("record_every", "")
         if steps.isdecimal():

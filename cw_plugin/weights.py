@@ -237,8 +237,8 @@ def _check_shapes(log_probs: Tensor, advantages: Tensor, response_mask: Tensor, 
 
 def _rows_of_groups(group: Int[Tensor, " rows"]) -> list[np.ndarray]:
     """The rows of each group, in ascending order."""
-    sizes = group.unique(return_counts=True)[1].tolist()
-    return [rows.numpy() for rows in group.argsort(stable=True).split(sizes)]
+    _, starts = np.unique(np.sort(group.numpy()), return_index=True)
+    return np.split(group.argsort(stable=True).numpy(), starts[1:])
 
 
 def _take(

@@ -20,11 +20,10 @@ _JOINT = re.compile(
 
 
 def final_boxed(text: str) -> str | None:
-    r"""The content of the last ``\boxed{...}`` and of the boxes listed right before it, joined by commas; None without
-    a box.
+    r"""The content of the last ``\boxed{...}``, and of the boxes listed right before it, joined by commas.
 
-    A list of boxes is one answer with several parts, not several guesses. A box that is repeated counts once. Of boxes
-    in boxes, the innermost counts.
+    Without a box, it is None. A list of boxes is one answer with several parts, not several guesses. A box that is
+    repeated counts once. Of boxes in boxes, the innermost counts.
     """
     boxes: list[tuple[int, int, str]] = []
     opened: list[re.Match[str]] = []

@@ -41,9 +41,11 @@ class MathEnv(BaseTextEnv):
         self._metrics: dict[str, float] = {}
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
+        """Grade the response, which ends the episode."""
         result = compute_score(self._source, action, self._truth, **self._options)
         self._metrics = {name: float(result[name]) for name in ("acc", "format")}
         return BaseTextEnvStepOutput(observations=[], reward=float(result["score"]), done=True, metadata={})
 
     def get_metrics(self) -> dict[str, float]:
+        """What SkyRL logs of the episode: acc and format."""
         return self._metrics

@@ -38,8 +38,11 @@ _CHARACTERS = str.maketrans(_ARABIC | _FULLWIDTH)
 
 
 def plain_characters(text: str) -> str:
-    """Digits of every script as 0 to 9, fullwidth characters as those of ASCII, and a dash before a number as a minus;
-    one between words stays."""
+    """A text in ASCII where that is possible without a change of meaning.
+
+    Digits of every script become 0 to 9, fullwidth characters those of ASCII, and a dash before a number a minus. A
+    dash between words stays.
+    """
     if text.isascii():
         return text
     text = _SIGN.sub("-", text.translate(_CHARACTERS))
@@ -73,12 +76,12 @@ def split_conditions(answer: str) -> tuple[str, list[str]]:
 
 
 def _words(before: str, word: str) -> re.Pattern[str]:
-    """A word that follows something, as such or at the beginning of a ``\\text{}``."""
+    r"""A word that follows something, as such or at the beginning of a ``\text{}``."""
     return re.compile(rf"{before}(?P<text>{_TEXT})?(?P<word>{word})(?![a-zA-Z])\.?\s*(?P<end>\}})?")
 
 
 def _rest_of_text(match: re.Match[str]) -> str:
-    """The command of a ``\\text{}`` in which other words follow; and the bracket that closes something else."""
+    r"""The command of a ``\text{}`` in which other words follow; and the bracket that closes something else."""
     if match["text"]:
         return "" if match["end"] else match["text"]
     return match["end"] or ""

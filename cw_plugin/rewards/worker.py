@@ -26,8 +26,10 @@ class OutOfTimeError(BaseException):
 
 
 def main() -> None:
-    """Grade what comes through a connection until the parent has ended; its file descriptor and the parent's process
-    number are the arguments."""
+    """Grade what comes through a connection until the parent has ended.
+
+    The program's arguments are the connection's file descriptor and the parent's process number.
+    """
     connection, parent = Connection(int(sys.argv[1])), int(sys.argv[2])
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its own timeouts are off
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, whose end ends this process

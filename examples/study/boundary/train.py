@@ -174,7 +174,8 @@ def train(run: Run) -> list[dict[str, float]]:
         trainer.validate()
     logs = [entry for entry in trainer.state.log_history if "grad_norm" in entry]
     for row, log in zip(trainer.rows[1:], logs, strict=True):
-        row |= {name: log[name] for name in ("entropy", "grad_norm")} | {name: log[f"cw_grpo/{name}"] for name in OURS}
+        row.update({name: log[name] for name in ("entropy", "grad_norm")})
+        row.update({name: log[f"cw_grpo/{name}"] for name in OURS})
     return trainer.rows
 
 
