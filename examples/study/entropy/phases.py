@@ -102,8 +102,10 @@ def settings(steps: pd.DataFrame) -> dict[Run, tuple[str, ...]]:
 def phases(file: Path) -> Iterator[list[Run]]:
     """Runs that may be done at the same time; what comes later depends on what came out."""
     yield [run for family, rates in FAMILIES.items() for run in tried(family, "grpo", rates)]
-    first, second = list(settings(read(file)).items())[:2]
-    for point, rates in (first, (CENTRE, CENTRE_RATES), second):
+    found = list(settings(read(file)).items())
+    if not found:
+        sys.exit("GRPO collapses at no setting of the search, so there is nothing to compare")
+    for point, rates in (*found[:1], (CENTRE, CENTRE_RATES), *found[1:2]):
         searched = [run for method in METHODS for run in tried(point, method, rates)]
         yield [run for run in searched if beginning(read(file), run).empty]
         chosen = [best(read(file), point, method, rates) for method in METHODS]

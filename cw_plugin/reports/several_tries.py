@@ -1,0 +1,26 @@
+"""What ``cw-grpo evaluate`` prints where it has asked a question several times."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from cw_plugin.evaluation.answers import read_answers
+from cw_plugin.reports import scores, tables
+from cw_plugin.reports.formats import Table
+from cw_plugin.reports.runs import all_metrics
+
+
+def pass_at_k_table(folder: Path, models: Sequence[str], benchmarks: Sequence[str]) -> Table | None:
+    """pass@k of these models on these benchmarks, and the difference from the untrained model, else from the first one.
+
+    Args:
+        folder: which ``cw-grpo evaluate`` has written; ``models`` are names of folders in it.
+
+    Returns:
+        None if no question was asked several times, or an answer was graded with anything but 0 and 1.
+    """
+    answers = [each for each in read_answers(folder)[0] if each.benchmark in benchmarks]
+    asked = [each for name in models for each in answers if each.file.parent.name == name]
+    graded = scores.answers_frame(asked)
+    if not scores.tries(graded):
+        return None
+    return tables.tries_table(graded, all_metrics([]), [scores.untrained_or_first(graded)])
