@@ -157,5 +157,5 @@ def test_a_run_is_added_to_the_committed_ones(script, tmp_path):
     plan.add(file, plan.of_width(64), rows)
     assert plan.finished(file) == {*plan.BOUNDARY, plan.of_width(64)}
     written = pq.read_table(file)
-    assert written.schema.names == [*before, "width", "answers"]  # two settings that came later
+    assert written.schema.names == [*before, "width", "answers", "first", "seconds", "right"]  # which came later
     assert written["accuracy"].to_pylist()[-2:] == [0.5, None] and written["reward"].to_pylist()[-1] == 1.25

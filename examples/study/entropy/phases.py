@@ -18,7 +18,6 @@ import pandas as pd
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "boundary")]
 import plan  # noqa: E402
-import train  # noqa: E402
 from plan import SEEDS, Run  # noqa: E402
 
 from cw_plugin.reports.intervals import over_questions  # noqa: E402
@@ -99,13 +98,22 @@ def settings(steps: pd.DataFrame) -> dict[Run, tuple[str, ...]]:
     return {point: found[point] for point in sorted(found, key=seconds.__getitem__)}
 
 
-def phases(file: Path) -> Iterator[list[Run]]:
-    """Runs that may be done at the same time; what comes later depends on what came out."""
-    yield [run for family, rates in FAMILIES.items() for run in tried(family, "grpo", rates)]
-    found = list(settings(read(file)).items())
+def search() -> list[Run]:
+    return [run for family, rates in FAMILIES.items() for run in tried(family, "grpo", rates)]
+
+
+def points(steps: pd.DataFrame) -> dict[Run, tuple[str, ...]]:
+    """The settings at which methods are compared, in their order, and the learning rates tried there."""
+    found = list(settings(steps).items())
     if not found:
         sys.exit("GRPO collapses at no setting of the search, so there is nothing to compare")
-    for point, rates in (*found[:1], (CENTRE, CENTRE_RATES), *found[1:2]):
+    return dict([found[0], (CENTRE, CENTRE_RATES), *found[1:2]])
+
+
+def phases(file: Path) -> Iterator[list[Run]]:
+    """Runs that may be done at the same time; what comes later depends on what came out."""
+    yield search()
+    for point, rates in points(read(file)).items():
         searched = [run for method in METHODS for run in tried(point, method, rates)]
         yield [run for run in searched if beginning(read(file), run).empty]
         chosen = [best(read(file), point, method, rates) for method in METHODS]
@@ -114,6 +122,8 @@ def phases(file: Path) -> Iterator[list[Run]]:
 
 
 def main(file: Path) -> None:
+    import train  # with TRL, which the page does without
+
     with train.processes() as pool:
         for runs in phases(file):
             train.train_missing(pool, runs, file)
