@@ -45,7 +45,7 @@ def setting(updates: int, steps: int, width: int = 64) -> Run:
 # Where GRPO may collapse, and the learning rates that each method tries there; then where it does not.
 FAMILIES = {
     setting(updates=8, steps=300): ("5e-5", "1e-4", "2e-4"),
-    setting(updates=2, steps=1500): ("1e-4", "2e-4", "5e-4"),
+    setting(updates=2, steps=1000): ("1e-4", "2e-4", "5e-4"),
     setting(updates=2, steps=500, width=128): ("5e-5", "1e-4", "2e-4"),
 }
 CENTRE, CENTRE_RATES = setting(updates=2, steps=100), ("3e-5", "6e-5", "1.2e-4")
@@ -85,12 +85,12 @@ def collapsed(run: pd.DataFrame) -> bool:
 
 
 def settings(steps: pd.DataFrame) -> dict[Run, tuple[str, ...]]:
-    """Of each family the shortest training in which GRPO collapses at its best learning rate, and the rates that each
+    """Of each family the longest training in which GRPO collapses at its best learning rate, and the rates that each
     method tries there; the cheapest first."""
     found, seconds = {}, {}
     for family, rates in FAMILIES.items():
         points = [replace(family, steps=step) for step in family.validations if step >= EARLIEST]
-        for point in points:
+        for point in reversed(points):
             if collapsed(beginning(steps, best(steps, point, "grpo", rates))):
                 whole = pd.concat([beginning(steps, run) for run in tried(family, "grpo", rates)])
                 found[point], seconds[point] = rates, whole.seconds.sum() * point.steps / family.steps
