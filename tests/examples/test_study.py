@@ -87,7 +87,12 @@ def mean(values: pd.Series, digits: int = 1, sign: str = "") -> str:
 
 @pytest.mark.parametrize(
     "module, write, study",
-    [("report", "study_page", "."), ("report", "boundary_page", "boundary"), ("page", "main", "sizes")],
+    [
+        ("report", "study_page", "."),
+        ("report", "boundary_page", "boundary"),
+        ("page", "main", "sizes"),
+        ("curves", "main", "entropy"),
+    ],
 )
 def test_the_committed_tables_are_those_that_the_script_writes(script, tmp_path, module, write, study):
     """That they are right is for the tests of each study."""
