@@ -14,13 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "boundary")]
 import plan  # noqa: E402
 from plan import SEEDS, Run  # noqa: E402
-
-from cw_plugin.reports.intervals import over_questions  # noqa: E402
 
 METHODS = {
     "grpo": "GRPO",
@@ -79,9 +78,10 @@ def collapsed(run: pd.DataFrame) -> bool:
     start, end = run.iloc[0], run.iloc[-1]
     if end.accuracy < max(start.accuracy, run.accuracy.max() - FALL):
         return False
-    solved = [{"": pd.Series(at.right > 0, dtype=float)} for at in (end, start)]
-    lost = over_questions(*solved)
-    return end.entropy < LOW * run.entropy[WINDOW] or (lost.value < 0 and lost.p < SURE)
+    lost = int(np.sum((start.right > 0) & (end.right == 0)))
+    won = int(np.sum((start.right == 0) & (end.right > 0)))
+    fewer_solved = lost > won and stats.binomtest(lost, lost + won).pvalue < SURE  # McNemar's exact test
+    return bool(fewer_solved or end.entropy < LOW * run.entropy[WINDOW])
 
 
 def settings(steps: pd.DataFrame) -> dict[Run, tuple[str, ...]]:
