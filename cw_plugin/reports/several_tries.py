@@ -18,9 +18,8 @@ def pass_at_k_table(folder: Path, models: Sequence[str], benchmarks: Sequence[st
     Returns:
         None if no question was asked several times, or an answer was graded with anything but 0 and 1.
     """
-    answers = [each for each in read_answers(folder)[0] if each.benchmark in benchmarks]
-    asked = [each for name in models for each in answers if each.file.parent.name == name]
-    graded = scores.answers_frame(asked)
+    of_models = [each for name in models for each in read_answers(folder / name)[0]]
+    graded = scores.answers_frame([each for each in of_models if each.benchmark in benchmarks])
     if not scores.tries(graded):
         return None
     return tables.tries_table(graded, all_metrics([]), [scores.untrained_or_first(graded)])
