@@ -21,7 +21,7 @@ from cw_plugin.reports import figures, intervals  # noqa: E402
 TRIES = (1, 16, 64)  # the k of pass@k
 GAIN = 0.02  # of pass@1, that both runs of a pair have at least
 SMALL = 1.0  # point of pass@16; less is not worth knowing
-FEWEST = 3  # pairs, and collapsed runs of GRPO
+FEWEST = 3  # pairs; also runs of GRPO, if their entropy is what has collapsed
 EQUAL = {"pass@16": ("pass@16, points", 100, 1), "entropy": ("entropy, nats", 1, 3)}  # what is compared at equal pass@1
 ENDS = {f"pass@{k}": (f"pass@{k}, %", 100, 1) for k in TRIES} | {"entropy": ("entropy, nats", 1, 3)}
 Runs = dict[str, dict[int, pd.DataFrame]]  # method -> seed -> its steps
@@ -65,15 +65,23 @@ def compared(steps: pd.DataFrame, point: plan.Run) -> Runs:
     return {method: dict(iter(runs.groupby("seed"))) for method, runs in by_method.items() if len(runs)}
 
 
+def have_collapsed(runs: dict[int, pd.DataFrame]) -> bool:
+    """Whether pass@64 of a method's runs ends significantly below its start, or their entropy has mostly collapsed."""
+    curves = [validated(run) for run in runs.values()]
+    lost = [curve["pass@64"].iloc[-1] - curve["pass@64"].iloc[0] for curve in curves]
+    emptied = sum(curve.entropy.iloc[-1] < phases.LOW * curve.entropy.iloc[0] for curve in curves)
+    return intervals.mean_over_seeds(lost)[2] < 0 or emptied >= FEWEST
+
+
 def answer(runs: Runs) -> str:
     """What the primary outcome says, as README.md fixed it."""
     less = less_at_equal_pass_1(runs.get("cw_grpo", {}), runs.get("grpo", {}))["pass@16"] * 100
-    collapsed = sum(phases.collapsed(run) for run in runs.get("grpo", {}).values())
     mean, low, high = intervals.mean_over_seeds(less)
-    found = f"{len(less)} pairs; GRPO collapsed in {collapsed} of {len(runs.get('grpo', {}))} runs."
-    if min(len(less), collapsed) < FEWEST:
-        return f"No answer yet, or none: {found}"
-    found = f"pass@16 at equal pass@1, CW-GRPO less GRPO, is {mean:+.1f} points ({low:+.1f} to {high:+.1f}). {found}"
+    if len(less) < FEWEST:
+        return f"Unfinished: there is no answer before {FEWEST} pairs, and there are {len(less)}."
+    if not have_collapsed(runs["grpo"]):
+        return "No answer: GRPO has not collapsed in its runs."
+    found = f"it is {mean:+.1f} points ({low:+.1f} to {high:+.1f}) for CW-GRPO less GRPO, in {len(less)} pairs."
     if low > 0 or high < 0:
         return f"{'CW-GRPO' if low > 0 else 'GRPO'} keeps more pass@16 at equal pass@1: {found}"
     return f"{'No difference of more than 1 point' if max(-low, high) <= SMALL else 'No answer'}: {found}"
