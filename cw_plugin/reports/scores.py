@@ -87,8 +87,8 @@ def last_scores(answers: pd.DataFrame) -> pd.DataFrame:
 
 def untrained_or_first(answers: pd.DataFrame) -> str:
     """The model that checkpoints are compared with."""
-    untrained = answers.method[answers.step < 0]
-    return str([*untrained, *answers.method][0])
+    untrained = list(answers.method[answers.step == UNTRAINED])
+    return untrained[0] if untrained else answers.method.iloc[0]
 
 
 def tries(answers: pd.DataFrame) -> list[int]:
