@@ -207,7 +207,7 @@ def evaluate(
         str, typer.Option(help="Names, separated by spaces. NAME=FILE.parquet adds a file of your own.")
     ] = " ".join(source.name for source in BENCHMARKS),
 ) -> None:
-    """Measure pass@1 of models and checkpoints on benchmarks.
+    """Measure pass@1 of models and checkpoints on benchmarks, and pass@k if questions are asked several times.
 
     MODEL is a name on the Hugging Face hub, the folder of a model, of a checkpoint of verl (global_step_*) or of a run,
     or NAME=FOLDER. verl's overrides, in the form KEY=VALUE, may follow. verl's own validation asks each question
@@ -215,9 +215,10 @@ def evaluate(
     """
     from cw_plugin.verl_integration import TESTED
 
-    with _errors(f"install verl {TESTED[1]}, and {how_to_install('data')}"):
+    with _errors(f"install verl {TESTED[1]}, and {how_to_install('data,report')}"):
         from cw_plugin.evaluation.ask import evaluate as ask
         from cw_plugin.evaluation.models import find_models
+        from cw_plugin.reports.several_tries import pass_at_k_table
 
         overrides = [text for text in models or [] if _OVERRIDE.fullmatch(text) and not expanded(text).exists()]
         places = [text for text in models or [] if text not in overrides]
@@ -225,4 +226,7 @@ def evaluate(
         for benchmark in benchmarks.split():
             name, _, file = benchmark.partition("=")
             files[name] = expanded(file or data_dir / name / "test.parquet").absolute()
-        ask(find_models(places), files, expanded(out), overrides)
+        asked = find_models(places)
+        ask(asked, files, expanded(out), overrides)
+        if table := pass_at_k_table(expanded(out), [model.name for model in asked], list(files)):
+            typer.echo("\n".join(["", table.text(), *table.notes]))

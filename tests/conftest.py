@@ -127,7 +127,7 @@ def packages(request) -> Callable[..., Path]:
 def script(monkeypatch):
     """Imports a script of a study by its name, anew in each test."""
     study = ROOT / "examples" / "study"
-    for folder in (study, study / "boundary", study / "sizes"):
+    for folder in (study, study / "boundary", study / "sizes", study / "entropy"):
         monkeypatch.syspath_prepend(str(folder))
     yield importlib.import_module
     for name, module in list(sys.modules.items()):

@@ -21,8 +21,8 @@ from cw_plugin.reports.covariance import one_side
 
 FAINT = "#8a8a8e"
 STYLES = cycler(
-    color=["#00304d", "#e07b00", "#3a9d5d", "#b45fa0", "#7f7f7f", "#6baed6"],
-    linestyle=["-", (0, (4, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (1, 1.2)), (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2))],
+    color=["#00304d", "#e07b00", "#3a9d5d", "#b45fa0", "#7f7f7f", "#6baed6", "#8c6d31"],
+    linestyle=["-", (0, (4, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (1, 1.2)), (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), ":"],
 )
 LOOK: dict[Any, Any] = {
     "text.parse_math": False,  # a $ in a name is a $

@@ -18,7 +18,7 @@ from cw_plugin.reports.covariance import table_1
 from cw_plugin.reports.formats import Table, csv, listed
 from cw_plugin.reports.inputs import Folder, read_inputs
 from cw_plugin.reports.runs import ENTROPY, NORM, REWARD, SEED_OR_LENGTH, Run, all_metrics, differing
-from cw_plugin.reports.scores import answers_frame, benchmarks, checkpoints, last_scores, tries
+from cw_plugin.reports.scores import answers_frame, benchmarks, checkpoints, last_scores, tries, untrained_or_first
 from cw_plugin.reports.sentences import sentences
 from cw_plugin.reports.tokens import write_token_page
 
@@ -220,8 +220,7 @@ def _checkpoints(answers: Sequence[Answers], graded: pd.DataFrame, metrics: pd.D
     """
     if graded.empty:
         return Section("")
-    untrained = list(graded.method[graded.step < 0])
-    base = untrained[0] if untrained else graded.method.iloc[0]
+    base = untrained_or_first(graded)
     asked = benchmarks(graded)
     shown = [tables.scores_table(checkpoints(graded, metrics, [base]), asked, [base])]
     references = [base]

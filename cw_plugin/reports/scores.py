@@ -85,6 +85,12 @@ def last_scores(answers: pd.DataFrame) -> pd.DataFrame:
     return means.rename("value").reset_index().assign(metric=", ".join(benchmarks(last)))
 
 
+def untrained_or_first(answers: pd.DataFrame) -> str:
+    """The model that checkpoints are compared with."""
+    untrained = list(answers.method[answers.step == UNTRAINED])
+    return untrained[0] if untrained else answers.method.iloc[0]
+
+
 def tries(answers: pd.DataFrame) -> list[int]:
     """The k of pass@k: 1, 4, 16 and so on, up to the number of answers to a question.
 

@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# Runs one of the three studies on a machine without a GPU. If it is interrupted, run it again: it continues.
+# Runs one of the four studies on a machine without a GPU. If it is interrupted, run it again: it continues.
 #
 #   bash examples/study/run.sh              the whole study again, with verl: about 14 hours on two cores
 #   bash examples/study/run.sh boundary     the runs that boundary/results lacks, with TRL
 #   bash examples/study/run.sh sizes        the models and runs that sizes/ lacks, with TRL
+#   bash examples/study/run.sh entropy      the runs that entropy/results lacks, with TRL
 #
 #   WORK      where the study's runs are written      default runs/study
-#   RESULTS   where metrics and the page go           default WORK/results, boundary/results or sizes/results
+#   RESULTS   where metrics and the page go           default WORK/results, or the folder results of the other study
 #   JOBS      runs at a time                          default 2
 #   VENV      the quickstart's environment            default .venv, made if it does not exist, with PYTHON
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../supervised.sh"
 
 study=${1:-study}
-[[ $study =~ ^(study|boundary|sizes)$ ]] || { echo "unknown study '$study': say study, boundary or sizes" >&2; exit 2; }
+[[ $study =~ ^(study|boundary|sizes|entropy)$ ]] || { echo "unknown study '$study': say study, boundary, sizes or entropy" >&2; exit 2; }
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 venv=${VENV:-$root/.venv}
@@ -44,5 +45,8 @@ elif [ "$study" = sizes ]; then
         python "$here/boundary/train.py" "$plan"
         python "$here/sizes/page.py" "$RESULTS"
     done
+elif [ "$study" = entropy ]; then
+    python "$here/entropy/phases.py"
+    python "$here/entropy/curves.py" "$RESULTS"
 fi
 echo "The page: $RESULTS/README.md"

@@ -1,5 +1,6 @@
 """What is asked, kept and refused. A calculator takes main_ppo's place; test_e2e.py has the real one."""
 
+import itertools
 import json
 import os
 import re
@@ -108,6 +109,41 @@ def test_answers_are_verls_and_are_not_asked_again(calculator, tmp_path, capsys)
     files = {path.name for path in (tmp_path / "out" / "model").iterdir()}
     names = [name for start in calculator.starts for name in start]
     assert files == {f"{name}.{kind}" for name in names for kind in ("jsonl", "yaml")}
+
+
+def test_pass_at_k_is_printed_where_questions_were_asked_several_times(calculator, tmp_path):
+    sums(tmp_path)
+    command = ["evaluate", MODEL, f"trained={MODEL}", *LENGTHS, "--out", tmp_path / "out", "--benchmarks"]
+    asks_sums = f"sums={tmp_path / 'sums.parquet'}"
+    once = cli(*command, asks_sums.replace("sums=", "once="))
+    assert "pass@1 66.67% of 3 answers" in once.stdout and "k answers" not in once.stdout
+    assert cli(*command, asks_sums, f"{SAMPLING}.n=8").exit_code == 0
+    right = {"model": [3, 8, 0], "trained": [2, 8, 4]}  # of 8 answers to each question
+    for name, of_questions in right.items():
+        file = tmp_path / "out" / name / "sums.jsonl"
+        answers = [json.loads(line) for line in file.read_text("utf-8").split("\n")[:-1]]
+        for asked, question in enumerate(dict.fromkeys(answer["input"] for answer in answers)):
+            for place, answer in enumerate(each for each in answers if each["input"] == question):
+                answer["acc"] = float(place < of_questions[asked])
+        file.write_text("".join(json.dumps(answer) + "\n" for answer in answers))
+    said = cli(*command, asks_sums, f"{SAMPLING}.n=8").stdout  # asks nothing again
+    assert len(calculator.starts) == 4 and "model: sums pass@1 45.83% of 24 answers" in said
+
+    def solved(name: str, k: int) -> float:
+        """The mean over questions of the share of draws of k answers in which one is right, by counting them all."""
+        shares = []
+        for count in right[name]:
+            draws = [any(draw) for draw in itertools.combinations([1] * count + [0] * (8 - count), k)]
+            shares.append(sum(draws) / len(draws))
+        return 100 * sum(shares) / len(shares)
+
+    rows = [line.split() for line in said.splitlines() if line.startswith(("model  ", "trained  "))]
+    found = {(row[0], int(row[1])): row[2:] for row in rows}
+    assert set(found) == {(name, k) for name in right for k in (1, 4, 8)}
+    for name, k in found:
+        assert found[name, k][0] == f"{solved(name, k):.1f}" and found[name, k][1].startswith("[")
+        if name == "trained":
+            assert found[name, k][-3] == f"{solved(name, k) - solved('model', k):+.1f}"
 
 
 def test_answers_under_other_settings_are_refused(calculator, tmp_path):

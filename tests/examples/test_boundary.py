@@ -72,16 +72,24 @@ def test_rollout_weights_of_four_bits_have_at_most_fifteen_values_for_each_outpu
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
-    [{"stale": 2, "width": 64}, {"updates": 8, "method": "clip_cov"}, {"updates": 1, "wrong": 30, "method": "width_2"}],
+    [
+        {"stale": 2, "width": 64},
+        {"updates": 8, "method": "clip_cov"},
+        {"updates": 1, "wrong": 30, "method": "width_2"},
+        {"width": 64, "method": "entropy_bonus", "first": 2},
+    ],
 )
 def test_a_run_from_start_to_end(train, script, monkeypatch, settings):
-    monkeypatch.setattr(train, "VALIDATE_EVERY", 2)
+    monkeypatch.setattr("plan.VALIDATE_EVERY", 2)
     rows = train.train(replace(script("plan").CENTRE, steps=2, answers=1, **settings))
     assert [row["step"] for row in rows] == [0, 1, 2]
-    assert set(rows[1]) | {"accuracy"} == set(script("plan").MEASURED)
+    assert set(rows[1]) | {"accuracy", "seconds"} == set(script("plan").MEASURED)
     assert [row.get("accuracy") is not None for row in rows] == [True, False, True]
-    assert all(math.isfinite(value) for row in rows for value in row.values())
-    assert 0.3 < rows[0]["accuracy"] < 0.6 and rows[1]["grad_norm"] > 0 and 0.6 < rows[1]["extreme_gradient_share"] < 1
+    assert 0.3 < rows[0]["accuracy"] < 0.6
+    for row in rows:
+        assert row.pop("accuracy", 0) == sum(row.pop("right", [])) / 256
+        assert all(math.isfinite(value) for value in row.values())
+    assert rows[1]["grad_norm"] > 0 and 0.6 < rows[1]["extreme_gradient_share"] < 1
     moved = abs(rows[1]["covariance_after"] - rows[1]["covariance_before"]) > 1e-6
     assert moved == (settings.get("method") == "width_2")
 
@@ -95,7 +103,7 @@ def test_the_optimizer_sees_gradients_up_to_the_limit(train, script, monkeypatch
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         norms.append(float(torch.nn.utils.get_total_norm([weight.grad for weight in weights])))
 
-    monkeypatch.setattr(train, "accuracy", lambda *_: 0.5)
+    monkeypatch.setattr(train, "right_answers", lambda *_: [2])
     with register_optimizer_step_pre_hook(measure):
         rows = train.train(replace(script("plan").CENTRE, steps=1, updates=1, limit=limit))
     assert rows[1]["grad_norm"] > 0.01 and norms == pytest.approx([min(rows[1]["grad_norm"], limit)], rel=1e-3)

@@ -87,7 +87,12 @@ def mean(values: pd.Series, digits: int = 1, sign: str = "") -> str:
 
 @pytest.mark.parametrize(
     "module, write, study",
-    [("report", "study_page", "."), ("report", "boundary_page", "boundary"), ("page", "main", "sizes")],
+    [
+        ("report", "study_page", "."),
+        ("report", "boundary_page", "boundary"),
+        ("page", "main", "sizes"),
+        ("curves", "main", "entropy"),
+    ],
 )
 def test_the_committed_tables_are_those_that_the_script_writes(script, tmp_path, module, write, study):
     """That they are right is for the tests of each study."""
@@ -157,5 +162,5 @@ def test_a_run_is_added_to_the_committed_ones(script, tmp_path):
     plan.add(file, plan.of_width(64), rows)
     assert plan.finished(file) == {*plan.BOUNDARY, plan.of_width(64)}
     written = pq.read_table(file)
-    assert written.schema.names == [*before, "width", "answers"]  # two settings that came later
+    assert written.schema.names == [*before, "width", "answers", "first", "seconds", "right"]  # which came later
     assert written["accuracy"].to_pylist()[-2:] == [0.5, None] and written["reward"].to_pylist()[-1] == 1.25

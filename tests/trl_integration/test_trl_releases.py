@@ -17,6 +17,7 @@ EVERY = [
     "examples/test_trl_examples.py",
     "examples/test_boundary.py",
     "examples/test_sizes.py",
+    "examples/test_entropy.py",
 ]
 WEIGHTS = ["trl_integration/test_trl.py::test_every_row_at_the_loss_has_the_weights_of_its_whole_group"]
 

@@ -188,6 +188,9 @@ def test_an_evaluation_has_every_answer_and_asks_nothing_twice(killed, paper_run
         acc = [answer["acc"] for answer in graded]
         assert 0.2 < sum(acc) / len(acc) < 0.9
         assert f"{model}: half pass@1 {sum(acc) / len(acc):.2%} of 96 answers" in result.stdout
+        solved = len({answer["input"] for answer in graded if answer["acc"] == 1}) / 48
+        name, step = (model, "-") if model == "model" else (paper_run.name, "2")
+        assert re.search(rf"^{name} +{step} +2 .* {100 * solved:.1f} \[", result.stdout, re.M)  # pass@2
         asked = {json.loads(line)["input"] for line in (out / model / "few.jsonl").read_text().split("\n")[:-1]}
         others = [f"\n{row['prompt'][-1]['content']}\n" for row in pq.read_table(few).to_pylist()]
         assert sorted(sum(question in text for text in asked) for question in others) == [1] * len(asked) == [1] * 4

@@ -1,13 +1,15 @@
-"""The runs of the boundary study and of the size study, and which of them metrics.parquet has."""
+"""A run; the runs of the boundary study and of the size study; and which of them metrics.parquet has."""
 
 import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from study import append
 
 STEPS = 100
+VALIDATE_EVERY = 50  # steps
 SEEDS = (1, 2, 3, 4, 5)
 FIRST_SEEDS = SEEDS[:3]
 
@@ -44,8 +46,23 @@ class Run:
     limit: float = 1.0  # of the gradient norm; a gradient with a larger one is scaled down to it
     width: int = 0  # of a model of the size study; 0 is the study's model, or one with fillers
     answers: int = 4  # to each held-out problem at validation
-    seed: int = 1
+    seed: int = 1  # 0 for a search
     steps: int = STEPS
+    first: int = 0  # step of the first validation after the start; each next one is at sqrt(2) times the step before
+
+    @property
+    def validations(self) -> list[int]:
+        """The steps after which the model is validated."""
+        if not self.first:
+            return [*range(0, self.steps, VALIDATE_EVERY), self.steps]
+        powers = range(2 * self.steps.bit_length())
+        growing = [round(self.first * 2 ** (power / 2)) for power in powers]
+        return [0, *(step for step in growing if step < self.steps), self.steps]
+
+    @property
+    def held_out(self) -> str:
+        """The problems of a validation; a search has its own."""
+        return "test" if self.seed else "tune"
 
     @property
     def model(self) -> str:
@@ -105,8 +122,9 @@ PLANS = {"boundary": BOUNDARY, "sizes": SIZES, "largest": LARGEST}
 SETTINGS = list(asdict(CENTRE))  # the columns of metrics.parquet that say which run a row belongs to; and the others:
 MEASURED = [
     "step", "accuracy", "reward", "entropy", "grad_norm", "extreme_gradient_share", "extreme_balance",
-    "downweighted_share", "covariance_before", "covariance_after",
+    "downweighted_share", "covariance_before", "covariance_after", "seconds",
 ]  # fmt: skip
+RIGHT = "right"  # column with the number of right answers to each held-out problem
 
 
 def finished(file: Path) -> set[Run]:
@@ -115,6 +133,7 @@ def finished(file: Path) -> set[Run]:
     return {Run(**row) for row in rows.to_dict("records")}
 
 
-def add(file: Path, run: Run, rows: list[dict[str, float]]) -> None:
-    steps = pd.DataFrame(rows, columns=MEASURED, dtype="float32").assign(**asdict(run))
-    append(file, steps[[*SETTINGS, *MEASURED]])
+def add(file: Path, run: Run, rows: list[dict[str, Any]]) -> None:
+    right = [row.get(RIGHT) for row in rows]
+    steps = pd.DataFrame(rows, columns=MEASURED, dtype="float32").assign(**asdict(run), **{RIGHT: right})
+    append(file, steps[[*SETTINGS, *MEASURED, RIGHT]])

@@ -12,6 +12,8 @@ import os
 import random
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from torch import Tensor
-from transformers import PrinterCallback
+from transformers import DynamicCache, PrinterCallback
 
 from cw_plugin.rewards.boxed import final_boxed
 from cw_plugin.rewards.think import answer_section, matched
@@ -33,9 +35,14 @@ from plan import PLANS, Run, add, finished  # noqa: E402
 from study import JOBS, end_with_the_study, run_all  # noqa: E402
 
 PROMPTS, RESPONSES = 8, 8  # in a step
-VALIDATE_EVERY = 50  # steps
 CLIP_COV = {"ratio": 0.0002, "low": 1.0, "high": 5.0}  # its authors' settings; they also set PPO's clip to 1
-KERNELS = {"grpo": "none", "clip_cov": "none", "cw_grpo": "gaussian"}  # the others are in variants.py
+OF_TRL = {  # methods that TRL has, or that take a setting of TRL beside the kernel "none"
+    "grpo": {},
+    "clip_cov": {"epsilon": 1.0},
+    "entropy_bonus": {"entropy_coef": 0.01},  # the coefficient of PPO's paper (arXiv:1707.06347)
+    "clip_higher": {"epsilon_high": 0.28},  # DAPO's (arXiv:2503.14476)
+}
+AT_ONCE = 32  # problems of a validation; more of them do not fit the processor's cache
 OURS = ("extreme_gradient_share", "extreme_balance", "downweighted_share", "covariance_before", "covariance_after")
 
 
@@ -75,19 +82,49 @@ def rounded(model: torch.nn.Module, bits: int) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def accuracy(model: Any, tokenizer: Any, max_new_tokens: int, answers: int, split: str = "test") -> float:
-    """Of ``answers`` to each of 256 problems, at temperature 1."""
-    problems, right = task.split_problems()[split][: task.HELD_OUT], 0.0
+def sampled(
+    model: Any, tokenizer: Any, problems: list[Any], answers: int, limit: int
+) -> Iterator[tuple[int, str, int]]:
+    """Draw ``answers`` to each problem, of at most ``limit`` tokens, at temperature 1.
+
+    Yields the place of the problem, a text, and how many of the answers have this text. Answers that have begun with
+    the same tokens share a row, and so one forward pass, until they differ.
+    """
+    asked = [task.messages(problem) for problem in problems]  # all prompts have as many tokens
+    prompts = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_tensors="pt")["input_ids"]
+    written, asks, cache = prompts, prompts, DynamicCache()
+    problem, copies = torch.arange(len(problems)), torch.full((len(problems),), answers)
+    for length in range(1, limit + 1):
+        logits = model(input_ids=asks, past_key_values=cache, logits_to_keep=1).logits[:, -1]
+        row = torch.arange(len(written)).repeat_interleave(copies)
+        drawn = torch.multinomial(logits.softmax(-1)[row], 1)
+        rows, copies = torch.cat([row[:, None], drawn], 1).unique(dim=0, return_counts=True)
+        row, token = rows.T
+        written, problem = torch.cat([written[row], token[:, None]], 1), problem[row]
+        ends = (token == tokenizer.eos_token_id) | (length == limit)
+        for at in ends.nonzero()[:, 0]:
+            text = tokenizer.decode(written[at, prompts.shape[1] :], skip_special_tokens=True)
+            yield int(problem[at]), text, int(copies[at])
+        if ends.all():
+            return
+        written, problem, copies = written[~ends], problem[~ends], copies[~ends]
+        asks = written[:, -1:]
+        cache.batch_select_indices(row[~ends])
+
+
+def right_answers(model: Any, tokenizer: Any, limit: int, answers: int, split: str = "test") -> list[int]:
+    """How many of ``answers`` to each of 256 problems are right."""
+    problems, right = task.split_problems()[split][: task.HELD_OUT], [0] * task.HELD_OUT
     model.eval()
-    for first in range(0, len(problems), 32):
-        batch = problems[first : first + 32]
-        asked = [task.messages(problem) for problem in batch]
-        prompts = tokenizer.apply_chat_template(asked, add_generation_prompt=True, padding=True, return_tensors="pt")
-        output = model.generate(**prompts, max_new_tokens=max_new_tokens, num_return_sequences=answers)
-        texts = tokenizer.batch_decode(output[:, prompts["input_ids"].shape[1] :], skip_special_tokens=True)
-        right += sum(grade(text, math.prod(batch[i // answers]))[0] for i, text in enumerate(texts))
+    for first in range(0, len(problems), AT_ONCE):
+        for place, text, copies in sampled(model, tokenizer, problems[first : first + AT_ONCE], answers, limit):
+            right[first + place] += copies * int(grade(text, math.prod(problems[first + place]))[0])
     model.train()
-    return right / len(problems) / answers
+    return right
+
+
+def accuracy(model: Any, tokenizer: Any, limit: int, answers: int, split: str = "test") -> float:
+    return sum(right_answers(model, tokenizer, limit, answers, split)) / task.HELD_OUT / answers
 
 
 class BoundaryTrainer(CWGRPOTrainer):
@@ -105,10 +142,11 @@ class BoundaryTrainer(CWGRPOTrainer):
         return [(1 - right if self._rng.random() < self.run_.wrong / 100 else right) + tags for right, tags in graded]
 
     def validate(self) -> None:
-        row = self.rows[-1]
-        if row["step"] % VALIDATE_EVERY == 0 or row["step"] == self.run_.steps:
-            how = self.args.max_completion_length, self.run_.answers
-            row["accuracy"] = accuracy(self.model, self.processing_class, *how)
+        row, run = self.rows[-1], self.run_
+        if row["step"] in run.validations:
+            how = self.args.max_completion_length, run.answers, run.held_out
+            row["right"] = right_answers(self.model, self.processing_class, *how)
+            row["accuracy"] = sum(row["right"]) / len(row["right"]) / run.answers
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
         """With the weights of the rollout policy, after a validation if it is time for one."""
@@ -132,8 +170,15 @@ class BoundaryTrainer(CWGRPOTrainer):
         return super()._compute_loss(model, inputs)
 
 
-def train(run: Run) -> list[dict[str, float]]:
+def kernel(method: str) -> str:
+    if method in OF_TRL:
+        return "none"
+    return "gaussian" if method == "cw_grpo" else f"variants:{method}"
+
+
+def train(run: Run) -> list[dict[str, Any]]:
     """Train, and return what metrics.parquet has of the run: a dict for each step, from step 0, a validation alone."""
+    began = time.process_time()
     torch.set_num_threads(1)
     torch.manual_seed(run.seed)
     problems = task.split_problems()["train"]
@@ -152,12 +197,11 @@ def train(run: Run) -> list[dict[str, float]]:
             max_completion_length=task.MAX_NEW_TOKENS + run.fillers,
             temperature=run.temperature,
             loss_type="bnpo",  # mean over all tokens of an update
-            epsilon=1.0 if run.method == "clip_cov" else 0.2,
             learning_rate=float(run.lr),
             lr_scheduler_type="constant",
             weight_decay=0.01,
             max_grad_norm=run.limit,
-            cw_kernel=KERNELS.get(run.method, f"variants:{run.method}"),
+            cw_kernel=kernel(run.method),
             cw_record_every=0,
             logging_steps=run.updates,
             use_cpu=True,
@@ -166,6 +210,7 @@ def train(run: Run) -> list[dict[str, float]]:
             save_strategy="no",
             report_to="none",
             disable_tqdm=True,
+            **OF_TRL.get(run.method, {}),
         )
         trainer = BoundaryTrainer(
             run, model=str(HERE.parent / run.model), args=config, train_dataset=Dataset.from_list(dataset)
@@ -176,19 +221,25 @@ def train(run: Run) -> list[dict[str, float]]:
     for row, log in zip(trainer.rows[1:], logs, strict=True):
         row.update({name: log[name] for name in ("entropy", "grad_norm")})
         row.update({name: log[f"cw_grpo/{name}"] for name in OURS})
+    trainer.rows[-1]["seconds"] = time.process_time() - began
     return trainer.rows
 
 
-def main(plan: str, file: Path) -> None:
+def processes() -> ProcessPoolExecutor:
+    """JOBS processes. Each imports torch and TRL once for all its runs."""
+    return ProcessPoolExecutor(JOBS, multiprocessing.get_context("spawn"), end_with_the_study)
+
+
+def train_missing(pool: ProcessPoolExecutor, runs: list[Run], file: Path) -> None:
+    """Do those of ``runs`` that ``file`` lacks, and add each to it as it ends."""
     done = finished(file)
-    waiting = [run for run in PLANS[plan] if run not in done]
+    waiting = [run for run in runs if run not in done]
     print(f"{len(done)} runs are done, {len(waiting)} are not", flush=True)
-    # Each process imports torch and TRL once for all its runs.
-    with ProcessPoolExecutor(JOBS, multiprocessing.get_context("spawn"), end_with_the_study) as pool:
-        run_all(pool, train, waiting, functools.partial(add, file))
+    run_all(pool, train, waiting, functools.partial(add, file))
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 2 or sys.argv[1] not in PLANS or "RESULTS" not in os.environ:
         sys.exit(__doc__)
-    main(sys.argv[1], Path(os.environ["RESULTS"]).resolve() / "metrics.parquet")
+    with processes() as pool:
+        train_missing(pool, PLANS[sys.argv[1]], Path(os.environ["RESULTS"]).resolve() / "metrics.parquet")

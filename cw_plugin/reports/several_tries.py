@@ -1,0 +1,29 @@
+"""What ``cw-grpo evaluate`` prints where it has asked a question several times."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from cw_plugin.evaluation.answers import read_answers
+from cw_plugin.reports import scores, tables
+from cw_plugin.reports.formats import Table
+from cw_plugin.reports.runs import all_metrics
+
+
+def pass_at_k_table(folder: Path, models: Sequence[str], benchmarks: Sequence[str]) -> Table | None:
+    """pass@k of these models on these benchmarks, and the difference from the untrained model, else from the first one.
+
+    Args:
+        folder: which ``cw-grpo evaluate`` has written; ``models`` are names of folders in it.
+
+    Returns:
+        None if no question was asked several times, or an answer was graded with anything but 0 and 1.
+    """
+    of_models = [each for name in models for each in read_answers(folder / name)[0]]
+    graded = scores.answers_frame([each for each in of_models if each.benchmark in benchmarks])
+    if not scores.tries(graded):
+        return None
+    references, no_metrics = [scores.untrained_or_first(graded)], all_metrics([])
+    at_each_k = []
+    for k in scores.tries(graded):
+        at_each_k += scores.checkpoints(graded, no_metrics, references, k)
+    return tables.tries_table(at_each_k, scores.benchmarks(graded), references)
