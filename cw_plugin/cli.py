@@ -1,5 +1,6 @@
 """The console script ``cw-grpo``."""
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -207,7 +208,8 @@ def evaluate(
     examples, and grades. A benchmark that already has its answers is not asked again.
     """
     arguments = models or []
-    overrides = [text for text in arguments if _OVERRIDE.fullmatch(text) and not expanded(text).exists()]
+    # Path.exists would take an override that is too long for a file's name for an error.
+    overrides = [text for text in arguments if _OVERRIDE.fullmatch(text) and not os.path.exists(expanded(text))]
     from cw_plugin.verl_integration import TESTED
 
     with _errors(f"install verl {TESTED[1]}, and {how_to_install('data')}"):

@@ -8,4 +8,5 @@ claim() {
     }
     exec 9<>"$1/.lock" # what this starts holds it, too
     python3 -m cw_plugin.folder_lock "$1" 9
+    export CW_PLUGIN_FOLDER=$1 # trl/train.py, which claims its folder, has it by this
 }

@@ -1,5 +1,4 @@
 # For the scripts of trl/, swift/, openrlhf/ and skyrl/: the kernel for METHOD=cw_grpo|grpo, the only difference between rows.
-source "$(dirname "${BASH_SOURCE[0]}")/supervised.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/claim.sh"
 METHOD=${METHOD:-cw_grpo}
 case $METHOD in

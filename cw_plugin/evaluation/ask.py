@@ -6,6 +6,7 @@ starts once for each model (:mod:`cw_plugin.verl_integration.benchmark_trainer`)
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -128,7 +129,7 @@ def _settings(model: Model, path: str, file: Path, rows: list[Any], folder: Path
         "files": {  # adapters, reward functions and the like may change under one name
             key: fingerprint(Path(value))
             for key, value in flat(resolved, MACHINE).items()
-            if key.endswith(("path", "file")) and value and Path(str(value)).exists()
+            if key.endswith(("path", "file")) and value and os.path.exists(str(value))
         },
     }
     return {"evaluation": asked, **resolved}

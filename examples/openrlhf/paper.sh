@@ -11,6 +11,7 @@
 #   RUNS_DIR       default checkpoints, in the current folder; a run of the 1.5B takes 114 GB, of the 7B 487 GB
 #   DRY_RUN=1      print the arguments, one to a line, and stop
 set -euo pipefail
+source "${0%"${0##*/}"}../supervised.sh"
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 source "$root/examples/kernel.sh"

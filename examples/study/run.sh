@@ -9,7 +9,7 @@
 #   JOBS      runs at a time                          default 2
 #   VENV      the quickstart's environment            default .venv, made if need be; PYTHON is what it is built on
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/../supervised.sh"
+source "${0%"${0##*/}"}../supervised.sh"
 
 study=${1:-study}
 [[ $study =~ ^(study|boundary|sizes)$ ]] || { echo "unknown study '$study': say study, boundary or sizes" >&2; exit 2; }

@@ -251,6 +251,8 @@ def test_a_lora_checkpoint_is_not_evaluated_as_its_base_model(tmp_path):
         (["MODEL", "data.max_prompt_length=9"], "sums has a prompt of .* tokens; raise data.max_prompt_length=9"),
         (["MODEL", "data.nothing=1"], "verl has no setting"),
         (["MODEL", "trainer.use_v1=False"], "trainer.use_v1=False cannot ask several benchmarks in one start; leave"),
+        (["MODEL", f"trainer.experiment_name={'x' * 300}", "data.nothing=1"], "verl has no setting"),
+        (["x" * 300], "x+ cannot be read .File name too long.; name another model"),
         (["MODEL", "--out", "/proc/foo"], "/proc/foo cannot be written"),
     ],
 )
