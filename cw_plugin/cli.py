@@ -16,6 +16,7 @@ from cw_plugin import __version__
 from cw_plugin.data.sources import BENCHMARKS, SOURCES
 from cw_plugin.errors import CWGRPOError, how_to_install
 from cw_plugin.files import expanded
+from cw_plugin.guarded_processes import Stopped
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
@@ -218,4 +219,7 @@ def evaluate(
 
         named = [(name, file) for name, _, file in (text.partition("=") for text in benchmarks.split())]
         files = {name: expanded(file or data_dir / name / "test.parquet").absolute() for name, file in named}
-        ask(find_models([text for text in arguments if text not in overrides]), files, expanded(out), overrides)
+        try:
+            ask(find_models([text for text in arguments if text not in overrides]), files, expanded(out), overrides)
+        except Stopped as stopped:
+            stopped.end()
