@@ -1,5 +1,6 @@
 """The console script ``cw-grpo``."""
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from cw_plugin import __version__
 from cw_plugin.data.sources import BENCHMARKS, SOURCES
 from cw_plugin.errors import CWGRPOError, how_to_install
 from cw_plugin.files import expanded
+from cw_plugin.guarded_processes import Stopped
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
@@ -220,13 +222,17 @@ def evaluate(
         from cw_plugin.evaluation.models import find_models
         from cw_plugin.reports.several_tries import pass_at_k_table
 
-        overrides = [text for text in models or [] if _OVERRIDE.fullmatch(text) and not expanded(text).exists()]
+        # Path.exists would raise an error for an override that is too long for the name of a file.
+        overrides = [text for text in models or [] if _OVERRIDE.fullmatch(text) and not os.path.exists(expanded(text))]
         places = [text for text in models or [] if text not in overrides]
         files = {}
         for benchmark in benchmarks.split():
             name, _, file = benchmark.partition("=")
             files[name] = expanded(file or data_dir / name / "test.parquet").absolute()
         asked = find_models(places)
-        ask(asked, files, expanded(out), overrides)
+        try:
+            ask(asked, files, expanded(out), overrides)
+        except Stopped as stopped:
+            stopped.end()
         if table := pass_at_k_table(expanded(out), [model.name for model in asked], list(files)):
             typer.echo("\n".join(["", table.text(), *table.notes]))

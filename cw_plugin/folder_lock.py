@@ -2,7 +2,8 @@
 
     python -m cw_plugin.folder_lock FOLDER FD
 
-is for shell scripts, which open FOLDER/.lock as the file descriptor FD: see examples/claim.sh.
+is for shell scripts, which open FOLDER/.lock as the file descriptor FD: see examples/claim.sh. What such a script
+starts finds the folder in the environment variable CW_PLUGIN_FOLDER, and may claim it again.
 """
 
 import fcntl
@@ -31,8 +32,10 @@ def write_error(folder: Path) -> str | None:
 
 
 def claim(folder: Path, elsewhere: str = ELSEWHERE) -> TextIO:
-    """Create a folder if it is missing, and lock it for this process and those that inherit the lock, until the last of
-    them has ended, or has closed the file that is returned.
+    """Create a folder if it is missing, and lock it for this process and those that inherit the lock.
+
+    The lock lasts until the last of them has ended, or has closed the file that is returned. A folder that the script
+    above this process has locked is left to that script.
 
     Args:
         elsewhere: what to do if the folder cannot be had, for the error's message.
@@ -47,8 +50,14 @@ def claim(folder: Path, elsewhere: str = ELSEWHERE) -> TextIO:
         raise OptionsError(f"{folder} is a file, or a link to a folder that is not there: {elsewhere}") from None
     except OSError as error:
         raise OptionsError(f"{folder} cannot be written ({error.strerror}): {elsewhere}") from None
-    hold(folder, lock, elsewhere)
+    if not _is_of_script(folder):
+        hold(folder, lock, elsewhere)
     return lock
+
+
+def _is_of_script(folder: Path) -> bool:
+    claimed = os.environ.get("CW_PLUGIN_FOLDER")
+    return claimed is not None and folder.resolve() == Path(claimed).resolve()
 
 
 def hold(folder: Path, lock: TextIO, elsewhere: str = ELSEWHERE) -> None:
@@ -81,6 +90,7 @@ def _locked(folder: Path, lock: TextIO) -> bool:
 
 
 def main() -> None:
+    """Lock the folder of this program's arguments, or print why not, and exit with code 2."""
     folder, descriptor = Path(sys.argv[1]), int(sys.argv[2])
     with open(descriptor, "r+", closefd=False) as lock:
         try:

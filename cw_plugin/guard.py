@@ -21,6 +21,7 @@ LINGER = 10  # seconds that are left to what a command that has ended itself sta
 
 
 def main() -> int:
+    """Run the command that standard input names, and return its exit code."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # the command would inherit SIG_IGN
     adopt_orphans()

@@ -98,7 +98,7 @@ def _stop(number: int, _: Any) -> NoReturn:
 
 
 @contextmanager
-def guarded(command: Sequence[str], keep: Sequence[int] = (), **settings: Any) -> Iterator[subprocess.Popen]:
+def guarded(command: Sequence[str], keep: Sequence[int] = (), **settings: Any) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command, and end it with all that it has started when the block or this process ends, however it ends.
 
     In the block, SIGTERM and Ctrl-C raise :class:`Stopped`, a KeyboardInterrupt, also where Ctrl-C was ignored. The

@@ -9,4 +9,5 @@ claim() {
     }
     exec 9<>"$1/.lock" # everything that this script starts holds the lock, too
     python3 -m cw_plugin.folder_lock "$1" 9
+    export CW_PLUGIN_FOLDER=$1 # trl/train.py, which claims its folder, has it by this
 }

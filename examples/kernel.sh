@@ -1,5 +1,4 @@
 # Sets the kernel for METHOD=cw_grpo|grpo in the scripts of trl/, swift/, openrlhf/ and skyrl/. The methods differ only in it.
-source "$(dirname "${BASH_SOURCE[0]}")/supervised.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/claim.sh"
 METHOD=${METHOD:-cw_grpo}
 case $METHOD in

@@ -13,6 +13,7 @@
 #   PYTHON   the interpreter to build on   default python3 (3.10, 3.11 or 3.12)
 #   DRY_RUN  1: print the configuration of the run, and stop; needs the environment of an earlier call
 set -euo pipefail
+source "${0%"${0##*/}"}./supervised.sh"
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 METHOD=${METHOD:-cw_grpo}

@@ -5,6 +5,7 @@
 #   METHOD=cw_grpo|grpo|clip_cov bash examples/run_qwen2_5_math_7b_megatron.sh [hydra overrides]
 #   DRY_RUN=1 prints the configuration without training; paper.sh lists this and the other variables
 set -euo pipefail
+source "${0%"${0##*/}"}./supervised.sh"
 
 MODEL_PATH=${MODEL_PATH:-Qwen/Qwen2.5-Math-7B-Instruct}
 MAX_RESPONSE=${MAX_RESPONSE:-3584} # with the prompt 4096, all that the model's positions allow; the paper says 4096

@@ -5,6 +5,7 @@
 #   METHOD=cw_grpo|grpo|clip_cov bash examples/run_r1_distill_qwen_1_5b_megatron.sh [hydra overrides]
 #   DRY_RUN=1 prints the configuration without training; paper.sh lists this and the other variables
 set -euo pipefail
+source "${0%"${0##*/}"}./supervised.sh"
 
 MODEL_PATH=${MODEL_PATH:-deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B}
 source "$(dirname "${BASH_SOURCE[0]}")/paper.sh"

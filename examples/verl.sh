@@ -7,7 +7,6 @@
 #   DRY_RUN=1         print the resolved configuration, and stop
 #   CHECK_MEMORY=0    start even if the calculated memory or disk is more than this machine has
 
-source "$(dirname "${BASH_SOURCE[0]}")/supervised.sh"
 OVERLAY=${OVERLAY:-}
 for name in TRAIN_FILES VAL_FILES OUT OVERLAY; do # other folders and nodes must understand them
     case ${!name} in '' | /* | *://*) ;; *) printf -v "$name" %s "$PWD/${!name}" ;; esac

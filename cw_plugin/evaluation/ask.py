@@ -6,6 +6,7 @@ starts once for each model (:mod:`cw_plugin.verl_integration.benchmark_trainer`)
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -165,7 +166,7 @@ def _fingerprints(settings: Settings) -> dict[str, str]:
     """Of adapters, reward functions and other files that a setting names: they may change under one name."""
     fingerprints = {}
     for key, value in flat(settings, MACHINE).items():
-        if value and key.endswith(("path", "file")) and Path(str(value)).exists():
+        if value and key.endswith(("path", "file")) and os.path.exists(str(value)):  # False if the name is too long
             fingerprints[key] = fingerprint(Path(value))
     return fingerprints
 

@@ -45,8 +45,12 @@ def find_models(arguments: Sequence[str]) -> list[Model]:
     for argument in arguments:
         name, place = split_name(argument)
         path = place.resolve()
-        if not path.is_dir() or (path / "config.json").is_file():
-            models.append(Model(name or path.name, path if path.is_dir() else str(place)))
+        try:
+            is_folder = path.is_dir()
+        except OSError as error:  # such as a name that is too long
+            raise DataError(f"{argument} cannot be read ({error.strerror}); name another model") from None
+        if not is_folder or (path / "config.json").is_file():
+            models.append(Model(name or path.name, path if is_folder else str(place)))
         else:
             models += _checkpoints(path, name)
     return models

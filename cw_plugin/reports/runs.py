@@ -228,8 +228,9 @@ class _Steps:
             if not isinstance(value, (int, float)) or isinstance(value, bool):
                 continue
             metric = _our_name(name)
-            is_validation = metric.startswith(("val-", "eval/"))  # a start may validate the checkpoint it begins with
-            if metric in row and not is_validation:
+            # A start may validate the checkpoint it begins with. transformers notes the epoch in every entry of a step.
+            may_come_again = metric == "epoch" or metric.startswith(("val-", "eval/"))
+            if metric in row and not may_come_again:
                 self.repeated.add(step)
             is_finite = abs(value) < 1e308  # and float64 holds it
             row[metric] = value if is_finite else math.inf

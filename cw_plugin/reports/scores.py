@@ -88,7 +88,7 @@ def last_scores(answers: pd.DataFrame) -> pd.DataFrame:
 def untrained_or_first(answers: pd.DataFrame) -> str:
     """The model that checkpoints are compared with."""
     untrained = list(answers.method[answers.step == UNTRAINED])
-    return untrained[0] if untrained else answers.method.iloc[0]
+    return str(untrained[0] if untrained else answers.method.iloc[0])
 
 
 def tries(answers: pd.DataFrame) -> list[int]:

@@ -11,6 +11,7 @@
 #   RUNS_DIR       default checkpoints, in the current folder; a run needs 114 GB with the 1.5B model, 487 GB with the 7B
 #   DRY_RUN=1      print the arguments, one per line, and stop
 set -euo pipefail
+source "${0%"${0##*/}"}../supervised.sh"
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 source "$root/examples/kernel.sh"

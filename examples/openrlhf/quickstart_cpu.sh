@@ -12,6 +12,7 @@
 #            command resumes from the run's last checkpoint
 #   VENV     the environment               default .venv-openrlhf, made by the first call (cpu/install.sh)
 set -euo pipefail
+source "${0%"${0##*/}"}../supervised.sh"
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)

@@ -8,6 +8,7 @@
 #   OUT          default checkpoints/skyrl/MODEL-METHOD; a run in this folder resumes from its last checkpoint
 #   DRY_RUN=1    print the settings, one per line, and stop
 set -euo pipefail
+source "${0%"${0##*/}"}../supervised.sh"
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 source "$root/examples/kernel.sh"

@@ -11,7 +11,7 @@
 #   JOBS      runs at a time                          default 2
 #   VENV      the quickstart's environment            default .venv, made if it does not exist, with PYTHON
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/../supervised.sh"
+source "${0%"${0##*/}"}../supervised.sh"
 
 study=${1:-study}
 [[ $study =~ ^(study|boundary|sizes|entropy)$ ]] || { echo "unknown study '$study': say study, boundary, sizes or entropy" >&2; exit 2; }

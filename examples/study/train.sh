@@ -7,9 +7,9 @@
 #   MODEL, DATA   the folders that task.py made
 #   DRY_RUN=1     print the resolved configuration, and stop
 set -euo pipefail
+source "${0%"${0##*/}"}../supervised.sh"
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-source "$root/examples/help.sh"
 : "${METHOD:?}" "${LR:?}" "${SEED:?}" "${STEPS:?}" "${RUN:?}" "${MODEL:?}" "${DATA:?}"
 PROJECT=study
 NAME=$METHOD

@@ -14,6 +14,7 @@
 #
 # It needs: pip install ".[swift,data,report]" deepspeed vllm
 set -euo pipefail
+source "${0%"${0##*/}"}../supervised.sh"
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/../kernel.sh"

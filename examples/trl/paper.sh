@@ -15,6 +15,7 @@
 #
 # It needs: pip install ".[trl,data,report]" deepspeed "trl[vllm]"
 set -euo pipefail
+source "${0%"${0##*/}"}../supervised.sh"
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/../kernel.sh"

@@ -10,6 +10,7 @@
 #
 # It needs an environment with: pip install ".[trl,data,report]"
 set -euo pipefail
+source "${0%"${0##*/}"}../supervised.sh"
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)

@@ -23,7 +23,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, T
 from trl import TrlParser  # noqa: E402
 
 from cw_plugin.configs import differences  # noqa: E402
+from cw_plugin.errors import OptionsError  # noqa: E402
 from cw_plugin.files import write_whole  # noqa: E402
+from cw_plugin.folder_lock import claim  # noqa: E402
 from cw_plugin.rewards.trl import trl_rewards  # noqa: E402
 from cw_plugin.trl_integration import CWGRPOConfig, CWGRPOTrainer  # noqa: E402
 
@@ -95,6 +97,10 @@ def main() -> None:
         print(json.dumps(settings, indent=1))
         return
     if config.process_index == 0:
+        try:
+            lock = claim(Path(config.output_dir), "give another --output_dir")  # noqa: F841 - until this process ends
+        except OptionsError as error:
+            sys.exit(str(error))
         refuse_other_settings(Path(config.output_dir), settings)
     step, checkpoint = last_checkpoint(Path(config.output_dir))
     if checkpoint and step >= config.max_steps > 0:  # transformers would train one more

@@ -6,6 +6,7 @@ import os
 import re
 import runpy
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -217,19 +218,27 @@ def test_a_kill_loses_the_benchmark_at_hand_alone(calculator, tmp_path):
     assert calculator.starts == [["one", "two"], ["two", "three"]]
 
 
-def test_what_an_evaluation_starts_ends_with_it_and_its_failure_is_told(tmp_path):
+def test_a_failure_of_verl_is_told(tmp_path):
     log = tmp_path / "log"
     with pytest.raises(HostError, match=r"(?s)json.tool ended with exit code 1. Its output, .*log, ends:\nExtra data"):
         models.run_module("json.tool", __file__, log=log)
-    code = (
-        "import pathlib, sys; from cw_plugin.evaluation.models import run_module; "
-        "run_module('http.server', '0', log=pathlib.Path(sys.argv[1]))"
-    )
-    process = psutil.Popen([sys.executable, "-c", code, log])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_what_an_evaluation_starts_ends_with_it(number, tmp_path):
+    """And it ends by the signal, which tells a shell that a loop around it should end as well."""
+    code = """
+import pathlib, sys
+from cw_plugin.cli import app
+from cw_plugin.evaluation import ask, models
+ask.evaluate = lambda *_: models.run_module("http.server", "0", log=pathlib.Path(sys.argv.pop()))
+app()
+"""
+    process = psutil.Popen([sys.executable, "-c", code, "evaluate", "a/model", tmp_path / "log"])
     wait_until(lambda: len(process.children(recursive=True)) > 1, "nothing was started", process)
     started = process.children(recursive=True)  # the guard, and what it runs
-    process.kill()
-    process.wait()
+    process.send_signal(number)
+    assert process.wait(timeout=30) == -number
     assert not psutil.wait_procs(started, timeout=30)[1]
 
 
@@ -287,6 +296,8 @@ def test_a_lora_checkpoint_is_not_evaluated_as_its_base_model(tmp_path):
         (["MODEL", "data.max_prompt_length=9"], "sums has a prompt of .* tokens; raise data.max_prompt_length=9"),
         (["MODEL", "data.nothing=1"], "verl has no setting"),
         (["MODEL", "trainer.use_v1=False"], "trainer.use_v1=False cannot ask several benchmarks in one start; leave"),
+        (["MODEL", f"trainer.experiment_name={'x' * 300}", "data.nothing=1"], "verl has no setting"),
+        (["x" * 300], "x+ cannot be read .File name too long.; name another model"),
         (["MODEL", "--out", "/proc/foo"], "/proc/foo cannot be written"),
     ],
 )

@@ -106,6 +106,18 @@ def test_everything_ends_with_the_script_while_it_installs(examples, number):
     assert not psutil.wait_procs(below, timeout=30)[1]
 
 
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_starts_no_process_before_its_supervisor(script, tmp_path):
+    """A bash that waits for one can miss a Ctrl-C. Here the PATH has Python alone, which says how it is called."""
+    (tmp_path / "python3").write_text('#!/bin/bash\necho "$@"\n')
+    (tmp_path / "python3").chmod(0o755)
+    file = ROOT / "examples" / script
+    command = [shutil.which("bash"), file.name]  # from its own folder, where $0 has no slash
+    result = subprocess.run(command, cwd=file.parent, env={"PATH": str(tmp_path)}, capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert f"/supervise.py {command[0]} {file.name}\n" in result.stdout
+
+
 def test_a_second_training_in_the_folder_is_refused_in_a_sentence(examples):
     scripts = [script for script in SCRIPTS if script.startswith(("trl", "swift", "openrlhf", "skyrl"))]
     running = {script: start(examples, script) for script in scripts}

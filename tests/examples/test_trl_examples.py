@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
-from interpreter import ROOT, bash
+from interpreter import ROOT, bash, python
 
+from cw_plugin.folder_lock import claim
 from cw_plugin.records.read import read_tokens
 from cw_plugin.reports.runs import read_run
 
@@ -125,6 +126,24 @@ def test_the_same_command_goes_on_and_another_is_told_to_name_a_folder(quickstar
     refused = bash("trl/quickstart_cpu.sh", "--learning_rate", "1", STEPS="2", RUN=str(folder), code=1).stderr
     assert refused.count("learning_rate=0.0001, not 1.0; give another --output_dir") == 1
     assert "the error of an earlier start" not in refused
+
+
+def test_the_program_refuses_a_folder_in_which_another_trains(tmp_path):
+    flags = (
+        "--config",
+        EXAMPLES / "quickstart.yaml",
+        "--model",
+        "none",
+        "--train_file",
+        "none",
+        "--output_dir",
+        tmp_path,
+    )
+    with claim(tmp_path):
+        result = python(EXAMPLES / "train.py", *flags)
+    assert result.returncode == 1
+    assert f"{tmp_path} is in use by process {os.getpid()} on " in result.stderr.splitlines()[-1]
+    assert not (tmp_path / "settings.json").exists()
 
 
 @pytest.mark.slow
