@@ -27,8 +27,6 @@ EXTRA=(
     reward.num_workers=1
     actor_rollout_ref.rollout.agent.num_workers=1
     # There is no flash attention.
-    actor_rollout_ref.actor.use_torch_compile=False
-    actor_rollout_ref.ref.use_torch_compile=False
     actor_rollout_ref.model.use_remove_padding=False
     +actor_rollout_ref.model.override_config.attn_implementation=sdpa
     # vLLM without compilation, CUDA graphs and sleep mode, which free what a GPU shares with training.
@@ -65,6 +63,7 @@ else
     EXTRA+=(actor_rollout_ref.actor.strategy=fsdp2)
     for role in actor ref; do
         EXTRA+=(
+            actor_rollout_ref.$role.use_torch_compile=False
             actor_rollout_ref.$role.fsdp_config.strategy=fsdp2
             actor_rollout_ref.$role.fsdp_config.dtype=float32
             "+actor_rollout_ref.$role.fsdp_config.mixed_precision={param_dtype: fp32, reduce_dtype: fp32}" # else bf16

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from omegaconf import OmegaConf
 from verl.utils.config import omega_conf_to_dataclass
-from cw_plugin.verl_integration.config import compose
+from cw_plugin.verl_integration.compose import compose
 
 folder, *overrides = sys.argv[1:]
 config = compose(overrides)
@@ -18,7 +18,7 @@ OmegaConf.to_container(config, resolve=True)  # as main_ppo, to print it
 OmegaConf.resolve(config)
 actor, ref = config.actor_rollout_ref.actor, config.actor_rollout_ref.ref
 
-config.trainer.save_freq, config.data["seed"], config.trainer.get("test_freq")
+config.trainer.save_freq, config.data["seed"], config.trainer.get("test_freq"), actor.use_dynamic_bsz
 OmegaConf.select(config, "algorithm.adv_estimator")
 OmegaConf.set_struct(config, False)
 ref.pop("log_prob_max_token_len_per_gpu")

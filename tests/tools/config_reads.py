@@ -14,7 +14,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 COPY = ("omegaconf", "hydra", "dataclasses", "config_reads")
-CHECK = ("verl.utils.config", "verl.trainer.config", "cw_plugin.doctor", "cw_plugin.verl_integration")
+CHECK = ("verl.utils.config", "verl.trainer.config", "cw_plugin.verl_integration.doctor")
 # HFModelConfig is not here: it loads the model with the settings that it has.
 CHECK += tuple(f"verl.workers.config.{name}" for name in ("actor", "engine", "optimizer", "rollout"))
 HANDED_ON = ("hydra.", "model_engine", "ray_kwargs.ray_init.runtime_env.", "transfer_queue.")
