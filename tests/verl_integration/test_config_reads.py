@@ -29,8 +29,8 @@ engine.get("override_transformer_config").get("recompute_granularity")
 
 
 def test_a_setting_counts_when_code_reads_its_value_and_not_when_it_is_copied_or_checked(tmp_path):
-    """The two that nothing reads: one that verl does not know, and the one that its Megatron engine ignores. The actor's
-    offloading is not the reference model's."""
+    """Three are ignored: one that verl does not know, one that its Megatron engine does not read, and the reference
+    model's offloading, although the actor's is read."""
     engine = "actor_rollout_ref.actor.megatron"
     read = {
         "model_engine": "megatron",

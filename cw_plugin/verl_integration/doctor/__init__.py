@@ -23,6 +23,7 @@ _SETTINGS = (settings.method, settings.switches, settings.scope, settings.reward
 _FILES = (files.files, ground_truths)
 _MACHINE = (environment.packages, environment.gpus, resources.memory, resources.disk)
 QUICK = (*_SETTINGS, *_FILES, environment.missing_packages)
+RESOURCES = (resources.memory_here, resources.disk)
 _VERL = (settings.aggregation, settings.metrics, settings.verl, workers.fresh_interpreter, files.lengths)
 CHECKS = (*_SETTINGS, *_FILES, *_VERL, *_MACHINE)
 
@@ -46,21 +47,33 @@ def examine(config: Any, asked: Iterable[Callable[[Any], Iterable[Finding]]]) ->
     return sorted(found, key=lambda item: not item[1].fatal)
 
 
-def doctor(arguments: Sequence[str], quick: bool = False, ask_ray: bool = True, as_json: bool = False) -> int:
+def doctor(
+    arguments: Sequence[str],
+    quick: bool = False,
+    with_resources: bool = False,
+    ask_ray: bool = True,
+    as_json: bool = False,
+) -> int:
     """Print what is found in the configuration that hydra overrides, or a script of examples/ and overrides, compose.
 
-    ``quick`` runs only :data:`QUICK`. Without ``as_json`` it then prints nothing, and raises OptionsError with the
-    first fatal finding. ``ask_ray`` also asks a worker on each node of Ray. Returns the exit code: 1 if a finding is
-    fatal, else 0.
+    ``quick`` runs only :data:`QUICK`, and with ``with_resources`` then :data:`RESOURCES`, if nothing is fatal so far.
+    Without ``as_json`` it prints nothing, and raises OptionsError with the first fatal finding. ``ask_ray`` also asks a
+    worker on each node of Ray. Returns the exit code: 1 if a finding is fatal, else 0.
     """
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # what verl and others print while they load
         config = compose(arguments)
-        findings = examine(config, QUICK if quick else (*CHECKS, workers.ray_workers) if ask_ray else CHECKS)
+        if quick:
+            findings = examine(config, QUICK)
+            if with_resources and not any(finding.fatal for _, finding in findings):
+                findings += examine(config, RESOURCES)
+        else:
+            findings = examine(config, (*CHECKS, workers.ray_workers) if ask_ray else CHECKS)
     fatal = sum(finding.fatal for _, finding in findings)
     if as_json:
         print(json.dumps([{"check": name, **finding._asdict()} for name, finding in findings], indent=1))
     elif quick and fatal:
-        raise OptionsError(f"{findings[0][1].what.removesuffix('.')}; fix: {findings[0][1].fix}")
+        first = next(finding for _, finding in findings if finding.fatal)
+        raise OptionsError(f"{first.what.removesuffix('.')}; fix: {first.fix}")
     elif not quick:
         console = Console(soft_wrap=True, highlight=False)
         for name, finding in findings:

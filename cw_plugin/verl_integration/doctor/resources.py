@@ -27,6 +27,12 @@ def memory(config: Any) -> Iterator[Finding]:
         yield from _host(needs)
 
 
+def memory_here(config: Any) -> Iterator[Finding]:
+    """The GPUs of this machine, if it has any: a script may start on a machine that trains nothing itself."""
+    if gpus_here():
+        yield from memory(config)
+
+
 def disk(config: Any) -> Iterator[Finding]:
     """Whether the checkpoints that a run keeps fit where it writes them. verl keeps all unless told otherwise."""
     folder = config.trainer.default_local_dir

@@ -1,4 +1,4 @@
-"""``cw-grpo memory``: the table, and the check before training."""
+"""``cw-grpo memory``."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from rich.console import Console
 from cw_plugin.errors import OptionsError
 from cw_plugin.verl_integration.compose import compose
 from cw_plugin.verl_integration.doctor.memory.estimate import GIB, ROOM, SOLD_AS
-from cw_plugin.verl_integration.doctor.resources import compare, disk, free_disk, gpus_here, memory
+from cw_plugin.verl_integration.doctor.resources import compare, free_disk
 
 _COLUMNS = ("weights", "gradients", "optimizer", "reference", "activations", "vLLM", "processes")
 
@@ -43,12 +43,3 @@ def show(arguments: Sequence[str], gpu: int) -> int:
     if not problems:
         console.print(f"It fits, with more than {1 - ROOM:.0%} of room.")
     return int(any(stage.total > ROOM * size * GIB for stage in needs.stages))
-
-
-def check(arguments: Sequence[str]) -> None:
-    """Raise OptionsError with the first thing that this machine lacks for a run: memory of its GPUs, memory, disk."""
-    config = compose(arguments)
-    for asked in (memory, disk) if gpus_here() else (disk,):
-        for finding in asked(config):
-            if finding.fatal:
-                raise OptionsError(f"{finding.what}; fix: {finding.fix}")
