@@ -7,8 +7,8 @@ import pytest
 from interpreter import ROOT, cli
 from omegaconf import OmegaConf
 
-from cw_plugin.verl_integration.compose import compose
 from cw_plugin.verl_integration import doctor
+from cw_plugin.verl_integration.compose import compose
 from cw_plugin.verl_integration.doctor import environment, resources
 from cw_plugin.verl_integration.doctor.memory import estimate
 from cw_plugin.verl_integration.doctor.memory.estimate import GIB, ROOM, SOLD_AS
