@@ -52,8 +52,6 @@ if [[ " ${BACKEND[*]:-} " == *" model_engine=megatron "* ]]; then
     EXTRA+=(
         actor_rollout_ref.actor.megatron.vanilla_mbridge=True
         actor_rollout_ref.ref.megatron.vanilla_mbridge=True
-        actor_rollout_ref.actor.megatron.sequence_parallel=False
-        actor_rollout_ref.ref.megatron.sequence_parallel=False
         # The reference model takes these from the actor.
         +actor_rollout_ref.actor.megatron.override_transformer_config.sequence_parallel=False
         +actor_rollout_ref.actor.megatron.override_transformer_config.masked_softmax_fusion=False
