@@ -50,7 +50,7 @@ def recipe(script: str, out: Path, *overrides: str, method: str = "cw_grpo") -> 
         METHOD=method, VERL_USE_EXTERNAL_MODULES="e2e_probe,config_reads",
     )  # fmt: skip
     bash("cpu/data.sh", **env)
-    bash(script, *overrides, **env)
+    bash(script, "data.val_max_samples=8", *overrides, **env)
     (file,) = out.glob("metrics-*.jsonl")
     records = e2e.training_steps(file)
     assert e2e.saved_step(out) == 2 and [record["data"]["training/global_step"] for record in records] == [1, 2]
