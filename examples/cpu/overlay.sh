@@ -61,9 +61,8 @@ else
     EXTRA+=(actor_rollout_ref.actor.strategy=fsdp2)
     for role in actor ref; do
         EXTRA+=(
-            actor_rollout_ref.$role.use_torch_compile=False
             actor_rollout_ref.$role.fsdp_config.strategy=fsdp2
-            actor_rollout_ref.$role.fsdp_config.dtype=float32
+            actor_rollout_ref.$role.fsdp_config.use_torch_compile=False
             "+actor_rollout_ref.$role.fsdp_config.mixed_precision={param_dtype: fp32, reduce_dtype: fp32}" # else bf16
         )
     done

@@ -14,9 +14,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 COPY = ("omegaconf", "hydra", "dataclasses", "config_reads")
-CHECK = ("verl.utils.config", "verl.trainer.config", "cw_plugin.verl_integration.doctor")
-# HFModelConfig is not here: it loads the model with the settings that it has.
-CHECK += tuple(f"verl.workers.config.{name}" for name in ("actor", "engine", "optimizer", "rollout"))
+CHECK = ("verl.utils.config", "cw_plugin.verl_integration.doctor")
+CHECKS_OF_A_DATACLASS = ("__post_init__", "validate")
+LOADS = "verl.workers.config.model"  # whose __post_init__ loads the model with the settings that it has
 HANDED_ON = ("hydra.", "model_engine", "ray_kwargs.ray_init.runtime_env.", "transfer_queue.")
 HANDED_ON += ("reward.custom_reward_function.reward_kwargs.",)
 """What hydra, Ray, TransferQueue and the reward function get as a whole."""
@@ -60,7 +60,9 @@ def _write_down(key: str, value: Any) -> None:
     frame = sys._getframe(2)
     while frame.f_back and frame.f_globals.get("__name__") == "verl.base_config":  # its get() and [...]
         frame = frame.f_back
-    if str(frame.f_globals.get("__name__")).startswith(COPY + CHECK):
+    reader = str(frame.f_globals.get("__name__"))
+    checks = frame.f_code.co_name in CHECKS_OF_A_DATACLASS and reader != LOADS
+    if checks or reader.startswith(COPY + CHECK):
         return
     _written.add(key)
     folder = Path(os.environ["E2E_PROBE_DIR"])
