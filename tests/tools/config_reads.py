@@ -1,8 +1,8 @@
-"""Loaded into verl's processes by VERL_USE_EXTERNAL_MODULES: writes down the settings that verl's code reads, so that a
-test finds the overrides that nothing does (:func:`unread`).
+"""Writes down which settings verl's code reads, in each of verl's processes, where VERL_USE_EXTERNAL_MODULES loads it.
+With :func:`unread`, a test finds the overrides of a run that nothing reads.
 
-verl hands its configuration on as sections of OmegaConf's, and makes dataclasses of some; both are watched. Whoever
-copies or checks all of a section has not used its settings, and does not count.
+verl passes on sections of an OmegaConf configuration, and makes dataclasses of some. Both are watched. Code that copies
+or checks a whole section does not count as a reader of its settings.
 """
 
 import os
@@ -27,8 +27,8 @@ _written: set[str] = set()
 
 
 def unread(run: Path) -> list[str]:
-    """The overrides of a run in this folder whose values no code of it has read. An entry of a plain dict has been read
-    when the dict has been; a value that the configuration copies, ``${...}``, when its copy has been."""
+    """The overrides of the run in this folder whose values none of its code has read. An entry of a plain dict counts
+    with the dict. A value that another setting copies (``${...}``) counts with the copy, too."""
     folder = run / "hydra" / ".hydra"
     read = {key for file in (run / "probe").glob("*.reads") for key in file.read_text().split()}
     copies = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
