@@ -112,6 +112,9 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     ray: Annotated[bool, typer.Option(help="Start Ray, or join the running cluster, and check its workers.")] = True,
     quick: Annotated[bool, typer.Option("--quick", help="Check in seconds, and print only the first error.")] = False,
+    resources: Annotated[
+        bool, typer.Option("--resources", help="With --quick: also calculate memory and disk, which takes longer.")
+    ] = False,
 ) -> None:
     """Check a run of verl before it occupies a GPU.
 
@@ -122,27 +125,23 @@ def doctor(
     with _errors(_VERL):
         from cw_plugin.verl_integration.doctor import doctor as examine
 
-        raise typer.Exit(examine(run or [], quick=quick, ask_ray=ray, as_json=as_json))
+        raise typer.Exit(examine(run or [], quick, resources, ask_ray=ray, as_json=as_json))
 
 
 @app.command(context_settings=_IGNORE)
 def memory(
     run: Overrides = None,
     gpu: Annotated[int, typer.Option(help="Size of each GPU in GB, as sold: 24, 40, 48, 80, 96 or 141.")] = 80,
-    check: Annotated[bool, typer.Option("--check", help="Print only what this machine lacks.")] = False,
 ) -> None:
     """Calculate the memory and disk that a run of verl needs.
 
     KEY=VALUE are verl's overrides. A script of examples/ that runs verl may come before them. The exit code is 1 if
-    less than 10% of a GPU's memory is left. It is 2 if --check finds something.
+    less than 10% of a GPU's memory is left.
     """
     with _errors(_VERL):
         from cw_plugin.verl_integration.doctor.memory import table
 
-        if check:
-            table.check(run or [])
-        else:
-            raise typer.Exit(table.show(run or [], gpu))
+        raise typer.Exit(table.show(run or [], gpu))
 
 
 _REPORT = how_to_install("report")

@@ -69,7 +69,7 @@ use_method() {
 # launch.py locks OUT, resumes its run, refuses other settings, and ends all processes of the run when it ends. If OUT is
 # remote (scheme://), launch.py is not used.
 start() {
-    local main=(python3 -m verl.trainer.main_ppo)
+    local main=(python3 -m verl.trainer.main_ppo) check=(python3 -m cw_plugin doctor --quick)
     EXTRA=()
     if [ -n "$OVERLAY" ]; then
         # shellcheck source=/dev/null
@@ -77,8 +77,8 @@ start() {
     fi
     set -- "${SETTINGS[@]}" "${EXTRA[@]}" "$@"
     [ -z "${DRY_RUN:-}" ] || exec python3 -m cw_plugin config "$@"
-    python3 -m cw_plugin doctor --quick "$@"
-    [ -n "$OVERLAY" ] || [ "${CHECK_MEMORY:-1}" = 0 ] || python3 -m cw_plugin memory --check "$@"
+    [ -n "$OVERLAY" ] || [ "${CHECK_MEMORY:-1}" = 0 ] || check+=(--resources)
+    "${check[@]}" "$@"
     case $OUT in *://*) exec "${main[@]}" "$@" ;; esac
     exec python3 examples/launcher/launch.py "$OUT" "${main[@]}" "$@"
 }

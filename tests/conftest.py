@@ -26,6 +26,7 @@ NEEDED_BY = {
     "skyrl": ["skyrl_integration/test_skyrl.py", "skyrl_integration/test_skyrl_loop.py"],
     "verl": [
         "examples/test_boundary.py",
+        "verl_integration/test_config_reads.py",
         "verl_integration/test_doctor.py",
         "verl_integration/test_e2e.py",
         "verl_integration/test_engines.py",

@@ -27,8 +27,6 @@ EXTRA=(
     reward.num_workers=1
     actor_rollout_ref.rollout.agent.num_workers=1
     # There is no flash attention.
-    actor_rollout_ref.actor.use_torch_compile=False
-    actor_rollout_ref.ref.use_torch_compile=False
     actor_rollout_ref.model.use_remove_padding=False
     +actor_rollout_ref.model.override_config.attn_implementation=sdpa
     # vLLM without compilation, CUDA graphs and sleep mode, which free what a GPU shares with training.
@@ -54,8 +52,6 @@ if [[ " ${BACKEND[*]:-} " == *" model_engine=megatron "* ]]; then
     EXTRA+=(
         actor_rollout_ref.actor.megatron.vanilla_mbridge=True
         actor_rollout_ref.ref.megatron.vanilla_mbridge=True
-        actor_rollout_ref.actor.megatron.sequence_parallel=False
-        actor_rollout_ref.ref.megatron.sequence_parallel=False
         # The reference model takes these from the actor.
         +actor_rollout_ref.actor.megatron.override_transformer_config.sequence_parallel=False
         +actor_rollout_ref.actor.megatron.override_transformer_config.masked_softmax_fusion=False
@@ -66,7 +62,7 @@ else
     for role in actor ref; do
         EXTRA+=(
             actor_rollout_ref.$role.fsdp_config.strategy=fsdp2
-            actor_rollout_ref.$role.fsdp_config.dtype=float32
+            actor_rollout_ref.$role.fsdp_config.use_torch_compile=False
             "+actor_rollout_ref.$role.fsdp_config.mixed_precision={param_dtype: fp32, reduce_dtype: fp32}" # else bf16
         )
     done

@@ -41,6 +41,11 @@ def test_the_recipe_composes_to_the_papers_values():
     assert (other["max_completion_length"], other["output_dir"]) == (3584, "/runs/trl/7B-cw_grpo")
 
 
+def test_an_argument_that_trl_does_not_know_is_refused():
+    said = bash("trl/paper.sh", "--enable_gradient_checkpointing", "true", DRY_RUN="1", code=1).stderr
+    assert "['--enable_gradient_checkpointing', 'true']" in said.splitlines()[-1]
+
+
 def start_with(server: str, folder: Path, code: int) -> tuple[list[str], str]:
     """The recipe with this program for the server's command, and one that notes its arguments for accelerate's."""
     for name, program in {"trl": server, "accelerate": f'echo "$@" >>{folder}/started'}.items():

@@ -16,6 +16,7 @@ import e2e
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from config_reads import unread
 from interpreter import ROOT, bash, python, wait_until
 from omegaconf import OmegaConf
 from reference import reference_advantages
@@ -25,8 +26,14 @@ from cw_plugin.records.read import read_tokens
 from cw_plugin.rewards import compute_score
 from cw_plugin.verl_integration.doctor import workers
 
-SCRIPTS = sorted(path.name for path in (ROOT / "examples").glob("run_*.sh"))
+MEGATRON = sorted(path.name for path in (ROOT / "examples").glob("run_*_megatron.sh"))
 IN_EVERY_RUN = "run_r1_distill_qwen_1_5b_fsdp.sh"  # the recipe that is not left to -m slow
+# On a GPU, the actor's engine reads these two for Megatron-Bridge. Without that, it takes the sizes of the reference
+# model, whose engine was made first.
+ONLY_WITH_MEGATRON_BRIDGE = [
+    f"actor_rollout_ref.actor.megatron.{kind}_model_parallel_size" for kind in ("tensor", "pipeline")
+]
+IGNORED_BY_MEGATRON = "actor_rollout_ref.model.enable_gradient_checkpointing"
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
@@ -34,19 +41,19 @@ def problems() -> Path:
     return Path(os.environ["QUICKSTART_DATA"]) / "open_rs"
 
 
-def recipe(script: str, out: Path, *overrides: str) -> list[dict]:
+def recipe(script: str, out: Path, *overrides: str, method: str = "cw_grpo") -> list[dict]:
     """The metrics of a recipe's two steps, trained through the CPU overlay with the quickstart's model and problems."""
     env = e2e.environment(
         out, OVERLAY="examples/cpu/overlay.sh", MODEL_PATH=str(e2e.MODEL), OUT=str(out), LOGGER='["file"]',
         TRAIN_FILES=str(problems() / "train.parquet"), VAL_FILES=str(problems() / "test.parquet"),
-        MAX_PROMPT="192", MAX_RESPONSE="64", PROMPTS="8", RESPONSES="4", STEPS="2", TP="1",
+        MAX_PROMPT="192", MAX_RESPONSE="64", PROMPTS="8", RESPONSES="4", STEPS="2", TP="1", TEST_FREQ="2",
+        METHOD=method, VERL_USE_EXTERNAL_MODULES="e2e_probe,config_reads",
     )  # fmt: skip
     bash("cpu/data.sh", **env)
-    bash(script, *overrides, **env)
+    bash(script, "data.val_max_samples=8", *overrides, **env)
     (file,) = out.glob("metrics-*.jsonl")
     records = e2e.training_steps(file)
     assert e2e.saved_step(out) == 2 and [record["data"]["training/global_step"] for record in records] == [1, 2]
-    e2e.assert_logged(records)
     return records
 
 
@@ -67,9 +74,9 @@ algorithm.rollout_correction.rollout_rs=token_k1 algorithm.rollout_correction.ro
 actor_rollout_ref.rollout.calculate_log_probs=True
 algorithm.filter_groups.enable=True algorithm.filter_groups.metric=score
 actor_rollout_ref.actor.ppo_epochs=2 actor_rollout_ref.actor.ppo_mini_batch_size=4
-+algorithm.cw_grpo.record_every=2 trainer.rollout_data_dir={run / "rollouts"}
++algorithm.cw_grpo.record_every=2 +trainer.nobody_reads_this=1 trainer.rollout_data_dir={run / "rollouts"}
 """
-    recipe(IN_EVERY_RUN, run, *everything.split(), *replayed(run.parent / "replay"))
+    e2e.assert_logged(recipe(IN_EVERY_RUN, run, *everything.split(), *replayed(run.parent / "replay")))
     return run
 
 
@@ -104,12 +111,32 @@ def test_a_record_has_the_texts_of_verls_own_dump_and_the_covariances_of_the_bat
     assert np.sort(table["covariance"]) == pytest.approx(c, rel=1e-3, abs=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("script", [script for script in SCRIPTS if script != IN_EVERY_RUN])
-def test_the_other_recipes_train_on_a_cpu(script, tmp_path):
-    for record in recipe(script, tmp_path / "checkpoints"):
+def test_verl_reads_every_setting_of_a_recipe(paper_run):
+    assert unread(paper_run) == ["trainer.nobody_reads_this"]
+
+
+def assert_trained_on_its_own_policy(records: list[dict]) -> None:
+    for record in records:
         assert record["data"]["actor/grad_norm"] > 0
         assert abs(record["data"]["actor/ppo_kl"]) < 1e-2  # the policy is the one that computed old_log_probs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", MEGATRON)
+def test_the_megatron_recipes_train_on_a_cpu_and_verl_reads_their_settings(script, tmp_path):
+    """But for one that is added here: the recipes once set it, and verl's Megatron engine does not read it."""
+    run = tmp_path / "checkpoints"
+    records = recipe(script, run, f"{IGNORED_BY_MEGATRON}=True")
+    e2e.assert_logged(records)
+    assert_trained_on_its_own_policy(records)
+    assert unread(run) == [*ONLY_WITH_MEGATRON_BRIDGE, IGNORED_BY_MEGATRON]
+
+
+@pytest.mark.slow
+def test_the_7b_recipe_trains_clip_cov_on_a_cpu_and_verl_reads_its_settings(tmp_path):
+    run = tmp_path / "checkpoints"
+    assert_trained_on_its_own_policy(recipe("run_qwen2_5_math_7b_fsdp.sh", run, method="clip_cov"))
+    assert unread(run) == []
 
 
 def replay(paper_run: Path, run: Path, *overrides: str, **env: str) -> list[dict]:

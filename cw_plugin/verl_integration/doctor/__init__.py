@@ -33,6 +33,8 @@ _ALWAYS: dict[str, Check] = {
     "ground truths": check_ground_truths,
 }
 QUICK: dict[str, Check] = {**_ALWAYS, "missing packages": environment.check_missing_packages}
+# What a machine lacks for a run, asked before a script starts it.
+RESOURCES: dict[str, Check] = {"memory": resources.check_memory_here, "disk": resources.check_disk}
 CHECKS: dict[str, Check] = {
     **_ALWAYS,
     "aggregation": settings.check_aggregation,
@@ -70,12 +72,19 @@ def _findings(check: Check, config: DictConfig) -> list[Finding]:
     return findings
 
 
-def doctor(arguments: Sequence[str], quick: bool = False, ask_ray: bool = True, as_json: bool = False) -> int:
+def doctor(
+    arguments: Sequence[str],
+    quick: bool = False,
+    with_resources: bool = False,
+    ask_ray: bool = True,
+    as_json: bool = False,
+) -> int:
     """Print what is wrong in a configuration of verl.
 
     Args:
         arguments: hydra overrides, or a script of examples/ and overrides.
         quick: run only :data:`QUICK`. Without ``as_json``, print nothing, and raise the first fatal finding.
+        with_resources: with ``quick``, also run :data:`RESOURCES` if nothing is fatal so far.
         ask_ray: also ask a worker on each node of Ray.
         as_json: print a list of findings, each with the name of its check.
 
@@ -94,6 +103,8 @@ def doctor(arguments: Sequence[str], quick: bool = False, ask_ray: bool = True, 
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # what verl and others print while they load
         config = compose(arguments)
         findings = examine(config, checks)
+        if quick and with_resources and not any(finding.fatal for _, finding in findings):
+            findings += examine(config, RESOURCES)
     fatal = [finding for _, finding in findings if finding.fatal]
     if as_json:
         print(json.dumps([{"check": name, **asdict(finding)} for name, finding in findings], indent=1))

@@ -30,6 +30,12 @@ def check_memory(config: DictConfig) -> Iterator[Finding]:
     yield from _check_node(needs)
 
 
+def check_memory_here(config: DictConfig) -> Iterator[Finding]:
+    """As check_memory, if this machine has GPUs: a script may start on a machine that trains nothing itself."""
+    if gpus_here():
+        yield from check_memory(config)
+
+
 def check_disk(config: DictConfig) -> Iterator[Finding]:
     """Whether the checkpoints that a run keeps fit where it writes them. verl keeps all unless told otherwise."""
     folder = config.trainer.default_local_dir

@@ -1,4 +1,4 @@
-"""``cw-grpo memory``: the table, and the check before training."""
+"""``cw-grpo memory``."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from rich.console import Console
 from cw_plugin.errors import OptionsError
 from cw_plugin.verl_integration.compose import compose
 from cw_plugin.verl_integration.doctor.memory.estimate import GIB, ROOM, SOLD_AS
-from cw_plugin.verl_integration.doctor.resources import check_disk, check_memory, compare, free_disk, gpus_here
+from cw_plugin.verl_integration.doctor.resources import compare, free_disk
 
 _COLUMNS = ("weights", "gradients", "optimizer", "reference", "activations", "vLLM", "processes")
 
@@ -49,13 +49,3 @@ def show(arguments: Sequence[str], gpu: int) -> int:
 
 def _cell(size: float) -> str:
     return f"{size / GIB:12.1f}" if size else f"{'-':>12}"
-
-
-def check(arguments: Sequence[str]) -> None:
-    """Raise OptionsError with the first thing that this machine lacks for a run: memory of its GPUs, memory, disk."""
-    config = compose(arguments)
-    checks = [check_memory, check_disk] if gpus_here() else [check_disk]
-    for find in checks:
-        for finding in find(config):
-            if finding.fatal:
-                raise OptionsError(f"{finding.what}; fix: {finding.fix}")
