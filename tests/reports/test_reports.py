@@ -23,7 +23,6 @@ from cw_plugin.reports import figures
 from cw_plugin.reports.comparison import compare
 from cw_plugin.reports.covariance import table_1
 from cw_plugin.reports.formats import Table
-from cw_plugin.reports.intervals import holm, mean_over_questions, over_questions, over_seeds, pass_at_k
 from cw_plugin.reports.runs import all_metrics, read_run
 from cw_plugin.reports.sentences import sentences
 from cw_plugin.reports.tables import differences_table
@@ -72,53 +71,6 @@ def write_answers(folder: Path, step: int | None, checkpoint: Path | None = None
 
 def grades(right: int, of: int) -> pd.Series:
     return pd.Series([float(i < right) for i in range(of)])
-
-
-def test_methods_are_compared_over_seeds():
-    ours, theirs = [0.50, 0.60, 0.55, 0.58], [0.57, 0.69, 0.60, 0.66]
-    paired = stats.ttest_rel(ours, theirs)
-    found = over_seeds(pd.Series(ours, [1, 2, 3, 4]), pd.Series(theirs, [1, 2, 3, 4]).iloc[[3, 2, 0, 1]])
-    assert found == pytest.approx((-0.0725, *paired.confidence_interval(), paired.pvalue))
-    welch = stats.ttest_ind(ours, theirs[:3], equal_var=False)
-    for seeds in ([5, 2, 1], [math.nan] * 3, [1, 1, 2]):  # others, not known, or one twice
-        found = over_seeds(pd.Series(ours, [1, 2, 3, 4]), pd.Series(theirs[:3], seeds))
-        assert found[1:] == pytest.approx((*welch.confidence_interval(), welch.pvalue))
-    # One run, and two seeds that differ alike, do not make a method certain.
-    for one, other in (([0.5], [0.4]), ([0.5, 0.6], [0.4, 0.5])):
-        found = over_seeds(pd.Series(one), pd.Series(other))
-        assert found.value == pytest.approx(0.1) and math.isnan(found.low) and math.isnan(found.p)
-    assert holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": math.nan}) == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
-    assert holm({"a": 0.01, "b": 0.4}, tests=5) == pytest.approx({"a": 0.05, "b": 1.0})
-
-
-def test_checkpoints_are_compared_over_questions():
-    for right in (0, 3, 30):  # that none, or every one, was answered does not make certain that the next one is
-        wilson = stats.binomtest(right, 30).proportion_ci(method="wilson")
-        assert mean_over_questions(grades(right, 30)) == pytest.approx((right / 30, wilson.low, wilson.high))
-    means = [0.25, 0.5, 0.5, 0.75, 0.25]  # of several answers to each question
-    expected = (0.45, *stats.t.interval(0.95, 4, np.mean(means), stats.sem(means)))
-    assert mean_over_questions(pd.Series(means)) == pytest.approx(expected) and mean_over_questions(
-        pd.Series([0.5] * 2)
-    ) == (0.5, 0, 1)
-    rng = np.random.default_rng(0)
-    ours, theirs = (pd.Series(rng.integers(0, 5, 10) / 4) for _ in range(2))
-    found = over_questions({"x": ours}, {"x": pd.concat([theirs, pd.Series([1.0], [99])])})
-    d, test = (ours - theirs).to_numpy(), stats.ttest_rel(ours, theirs)
-    assert found[:3] == pytest.approx((np.mean(d), *test.confidence_interval()))
-    signs = np.array(list(itertools.product((-1, 1), repeat=10)))  # the exact test: every sign of every difference
-    assert found.p == pytest.approx(np.mean(np.abs(signs @ d) >= abs(d.sum()) - 1e-12), abs=1e-9)
-    # Of benchmarks with 3, 7 and 2 questions, the mean of their differences: each counts as much as another.
-    differences = [[1, 1, 0.5], [0.5, -0.25, -0.75, 0.5, -0.25, -1, 0.25], [0.25, 0.5]]
-    ours = {str(len(of_one)): pd.Series(of_one) for of_one in differences}
-    found = over_questions(ours, {name: 0 * of_one for name, of_one in ours.items()})
-    value = (2.5 / 3 - 1 / 7 + 0.75 / 2) / 3
-    error = math.sqrt(sum(np.var(of_one, ddof=1) / len(of_one) for of_one in differences)) / 3
-    assert found[:3] == pytest.approx((value, *stats.t.interval(0.95, 12 - 3, value, error)))
-    as_extreme = 0
-    for signs in itertools.product((-1, 1), repeat=12):
-        first, second, third = np.split(np.concatenate(differences) * signs, [3, 10])
-        as_extreme += abs(first.mean() + second.mean() + third.mean()) / 3 >= value - 1e-12
-    assert found.p == pytest.approx(as_extreme / 2**12)
 
 
 def as_tensorboard(folder: Path, steps: dict[int, dict[str, float]]) -> None:
@@ -294,15 +246,6 @@ def test_checkpoints_are_compared_with_the_right_one_at_the_same_step(tmp_path):
     ]  # fmt: skip
     found = {row[0]: row[1:] for row in cells(tmp_path / "out" / "comparison.csv")}
     assert found["Accuracy, AIME24"] == ["80.0%", "50.0%", "+30.0 points", "1"]  # of the last step alone
-
-
-def test_pass_at_k_is_the_share_of_draws_with_a_right_answer():
-    for n in range(1, 7):
-        for right in range(n + 1):
-            answers = [place < right for place in range(n)]
-            for k in range(1, n + 1):
-                draws = [any(draw) for draw in itertools.combinations(answers, k)]
-                assert pass_at_k(n, right, k) == pytest.approx(sum(draws) / len(draws))
 
 
 def test_pass_at_k_is_shown_where_questions_were_asked_several_times(tmp_path):
