@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import re
+import tempfile
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,15 +16,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from graded_answers import answered
+from hypothesis import given
+from hypothesis import strategies as st
 from interpreter import cli
 from scipy import stats
 from token_records import files_in, write_record
 
+from cw_plugin.evaluation.answers import Answers
 from cw_plugin.reports import figures
 from cw_plugin.reports.comparison import compare
 from cw_plugin.reports.covariance import table_1
 from cw_plugin.reports.formats import Table
 from cw_plugin.reports.runs import all_metrics, read_run
+from cw_plugin.reports.scores import answers_frame, checkpoints, tries
 from cw_plugin.reports.sentences import sentences
 from cw_plugin.reports.tables import differences_table
 
@@ -117,6 +122,36 @@ def test_the_curve_is_the_trained_models_after_restarts(names, tmp_path):
     assert "repeated steps 1 to 3 and 12" in (tmp_path / "out" / "report.html").read_text()
 
 
+@given(starts=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4)), min_size=1, max_size=5))
+def test_each_step_is_that_of_the_last_start_that_trained_it_on_what_is_left(starts):
+    """A start goes on after a checkpoint, and trains a few steps; what an earlier one trained after it is lost."""
+    kept: dict[int, int] = {}
+    repeated: set[int] = set()
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (place, trained) in enumerate(starts):
+            checkpoint = min(place, max(kept, default=0))
+            steps = range(checkpoint + 1, checkpoint + 1 + trained)
+            write_metrics(Path(folder), {step: {"x": number} for step in steps}, f"metrics.{number}.jsonl")
+            repeated |= {step for step in kept if step > checkpoint}
+            kept = {step: start for step, start in kept.items() if step <= checkpoint} | dict.fromkeys(steps, number)
+        run = read_run(folder)
+    assert run.series("x").to_dict() == kept and run.repeated == sorted(repeated)
+
+
+def test_of_trls_states_the_last_is_read(tmp_path):
+    """Each checkpoint has one, and the folder too, after save_state()."""
+
+    def write_state(folder: Path, last: int, **at_the_end: float) -> None:
+        log = [{"step": step, "reward": step} for step in range(1, last + 1)] + [{"step": last, **at_the_end}]
+        write(folder / "trainer_state.json", json.dumps({"log_history": log}))
+
+    for folder, last in (("", 1), ("checkpoint-2", 2), ("checkpoint-10", 10)):
+        write_state(tmp_path / folder, last)
+    assert read_run(tmp_path).series(REWARD).index.tolist() == [*range(1, 11)]
+    write_state(tmp_path, 10, train_loss=0.5)
+    assert read_run(tmp_path).series("train_loss").to_dict() == {10: 0.5}
+
+
 @pytest.mark.parametrize(
     ("name", "config"),
     [
@@ -189,16 +224,16 @@ def table(*runs: Path, out: Path) -> tuple[dict[str, list[str]], str]:
 
 
 def test_a_run_that_turns_nan_is_not_compared_by_its_good_half(tmp_path):
-    good = {step: {REWARD: 1.0, NORM: 1.0, ENTROPY: 0.1} for step in range(1, 11)}
+    good = {step: {REWARD: 1.0, NORM: 1.0, ENTROPY: 0.1} for step in range(1, 9)}
     good[3] = good[3] | {NORM: math.inf}  # a single overflow of float16 breaks nothing
-    bad = {step: {REWARD: math.nan, NORM: math.nan, ENTROPY: 0.1} if step > 5 else good[1] for step in range(1, 11)}
+    bad = {step: {REWARD: math.nan, NORM: math.nan, ENTROPY: 0.1} if step > 5 else good[1] for step in range(1, 9)}
     grpo = [logged(tmp_path / f"grpo-{seed}", "none", good, seed) for seed in (1, 2)]
     ours = [logged(tmp_path / f"cw-{seed}", None, steps, seed) for seed, steps in ((1, good), (2, bad))]
     rows, printed = table(*grpo, *ours, out=tmp_path / "out")
-    assert rows["Reward, steps 1 to 10"] == ["1.000", "not finite from step 6", "", "2"]
-    assert rows["Gradient norm, steps 1 to 10"] == ["1.00", "not finite from step 6", "", "2"]
-    assert rows["Entropy, steps 1 to 10"] == ["0.100", "0.100", "+0.000", "2"] and len(rows) == 4
-    said = "CW-GRPO with seed 2 broke down: its reward and gradient norm are NaN or infinite from step 6 of 10 on."
+    assert rows["Reward, steps 1 to 8"] == ["1.000", "not finite from step 6", "", "2"]
+    assert rows["Gradient norm, steps 1 to 8"] == ["1.00", "not finite from step 6", "", "2"]
+    assert rows["Entropy, steps 1 to 8"] == ["0.100", "0.100", "+0.000", "2"] and len(rows) == 4
+    said = "CW-GRPO with seed 2 broke down: its reward and gradient norm are NaN or infinite from step 6 of 8 on."
     assert said in printed and said in (tmp_path / "out" / "report.html").read_text()
     lines = ElementTree.parse(tmp_path / "out" / "reward.svg").getroot()
     assert "CW-GRPO" in "".join(lines.itertext())
@@ -210,14 +245,15 @@ def test_a_run_that_turns_nan_is_not_compared_by_its_good_half(tmp_path):
 def test_runs_are_compared_over_the_steps_that_all_have(tmp_path):
     """And over the validation sets that each run has at a step, and a step that each has validated."""
     a, b = "val-core/a/acc/mean@1", "val-core/b/acc/mean@1"
-    long = {step: {REWARD: step / 100} for step in range(1, 201)}
+    long = {step: {REWARD: step / 100} for step in range(201)}
     long[50] |= {a: 0.5, b: 0.3}
     long[90] |= {a: 0.9}  # b was not asked
     long[200] |= {a: 0.1, b: 0.1}
-    short = {step: {REWARD: step / 100 + 0.25} for step in range(1, 101)}
+    short = {step: {REWARD: step / 100 + 0.25} for step in range(101)}
     short[50] |= {a: 0.6, b: 0.4}
     short[90] |= {a: 0.8}
     short[100] |= {a: 0.7, b: 0.7}
+    long[0] = short[0] = {a: 0.2, b: 0.2}  # which no method has trained
     runs = [logged(tmp_path / "grpo", "none", long), logged(tmp_path / "cw", None, short)]
     rows, _ = table(*runs, out=tmp_path / "out")
     assert rows["Accuracy, step 50"] == ["40.0%", "50.0%", "+10.0 points", "1"]
@@ -276,6 +312,15 @@ def test_pass_at_k_is_shown_where_questions_were_asked_several_times(tmp_path):
     assert found["CW-GRPO", 4][3] == f"{100 * d.mean():+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
     page = (tmp_path / "out" / "report.html").read_text()
     assert "pass@k of checkpoints" in page and "Chen et al. 2021" in page
+
+
+def test_pass_at_k_is_of_those_who_were_asked_often_enough():
+    many = {"a": [1.0] + 8 * [0.0], "b": 8 * [0.0]}
+    few = {"a": [1.0, 0.0, 0.0], "b": [1.0, 1.0]}
+    answers = answers_frame([Answers(name, None, "x", grades) for name, grades in (("many", many), ("few", few))])
+    assert tries(answers) == [1, 4, 8]  # not 9, which one question alone allows
+    found = [(each.method, k) for k in (1, 4, 8) for each in checkpoints(answers, all_metrics([]), [], k)]
+    assert found == [("many", 1), ("few", 1), ("many", 4), ("many", 8)]
 
 
 @pytest.fixture(scope="module")
@@ -410,6 +455,7 @@ def test_what_cannot_be_shown_is_said_beside_the_rest(tmp_path):
         (("=x",), "has no name before"),
         (("x=",), "has no folder after the ="),
         (("x" * 300,), "xxx does not exist"),
+        (("x=" + "y" * 300,), "yyy does not exist"),
         ((tmp_path / "b", "--out", "/proc/x"), "/proc/x cannot be written"),
     ]:
         code, printed = report("--out", tmp_path / "out", *arguments)

@@ -22,6 +22,8 @@ from trl_training import (
     QUESTIONS,
     CWOnDevice,
     WatchedCW,
+    by_both,
+    every_second_unscored,
     every_third_unscored,
     kept,
     prompts,
@@ -110,6 +112,7 @@ class WithToolsOnDevice(Tools, CWOnDevice):
 
 # The oldest TRL counts an unscored completion as reward 0 in the others' mean.
 NEWER = pytest.mark.skipif(trl.__version__ == TESTED[0], reason="its advantages are others")
+TWO = [every_third_unscored, every_second_unscored]
 SPLIT = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "steps_per_generation": 4}
 TWICE = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "num_iterations": 2}
 
@@ -122,14 +125,17 @@ TWICE = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "nu
         pytest.param(WatchedCW, {}, {"loss_type": "grpo", "beta": 0.04, **PADDING}, 16, id="kl-and-padding"),
         pytest.param(WatchedCW, {"peft_config": LORA}, {}, 16, id="peft-with-dropout-of-its-own"),
         pytest.param(WithTools, {}, {"max_steps": 1}, 8, id="tools"),
-        pytest.param(
-            WatchedCW, {"reward_funcs": every_third_unscored}, {"max_steps": 1}, 8, id="unscored", marks=NEWER
-        ),
+        pytest.param(WatchedCW, {"reward_funcs": TWO}, {"max_steps": 1}, 8, id="unscored-by-one-or-both", marks=NEWER),
     ],
 )
 def test_every_row_at_the_loss_has_the_weights_of_its_whole_group(tmp_path, trainer, given, options, rows):
     run = train(tmp_path, trainer, given, **options)
-    check_weights([kept(run)], rows, 4, options.get("cw_scope", "group"), given.get("reward_funcs", reward))
+    score = by_both if given.get("reward_funcs") == TWO else reward
+    check_weights([kept(run)], rows, 4, options.get("cw_scope", "group"), score)
+    if score is by_both:
+        (batch,) = run.at_loss
+        shown = [(one is None) + (two is None) for one, two in zip(*[f(batch["completion_ids"].tolist()) for f in TWO])]
+        assert set(shown) == {0, 1, 2}
     if "peft_config" in given:
         assert any("lora_B" in name and value.any() for name, value in run.policies[1].items())
 
