@@ -137,6 +137,25 @@ def test_the_recipe_trains_on_a_cpu_in_two_processes(swift, tmp_path):
     assert (record.groups, len(set(record.table["row"].to_pylist()))) == (12, 144)
 
 
+def test_what_would_lose_the_weights_is_refused(swift):
+    code = """
+from types import SimpleNamespace
+from cw_plugin.errors import OptionsError
+from cw_plugin.swift_integration import CWGRPOTrainer
+good = {"importance_sampling_level": "token", "loss_type": "grpo", "use_liger_kernel": False}
+for name, value in (("importance_sampling_level", "sequence"), ("loss_type", "real"), ("loss_type", "fipo"),
+                    ("use_liger_kernel", True)):
+    try:
+        CWGRPOTrainer(args=SimpleNamespace(**good | {name: value}))
+    except OptionsError as error:
+        print(error)
+"""
+    said = python("-c", code, path=(swift,)).stdout.splitlines()
+    why = "takes one advantage for a whole response, so the loss would lose the weights; leave it at its default"
+    refused = "importance_sampling_level='sequence'", "loss_type='real'", "loss_type='fipo'", "use_liger_kernel=True"
+    assert said == [f"{setting} {why}" for setting in refused]
+
+
 def test_the_plugin_refuses_megatrons_trainers(swift):
     """Its arguments import the plugin, and then it looks for its trainer in a table of its own."""
     code = (

@@ -280,6 +280,7 @@ def test_checkpoints_are_compared_with_the_right_one_at_the_same_step(tmp_path):
     assert header[-1] == "less base" and [row[-1].partition(" ")[0] for row in rows] == [
         "", "+30.0", "+70.0", "+10.0", "+40.0"
     ]  # fmt: skip
+    assert [row[-1].endswith("*") for row in rows] == [False, False, True, False, False]  # p = 2 / 2^7, and 2 / 2^4
     found = {row[0]: row[1:] for row in cells(tmp_path / "out" / "comparison.csv")}
     assert found["Accuracy, AIME24"] == ["80.0%", "50.0%", "+30.0 points", "1"]  # of the last step alone
 
@@ -343,8 +344,8 @@ def test_the_tables_of_scores_and_settings(written):
     out, printed = written
     rows = cells(out / "table2.csv")
     assert rows[0] == ["method", "step", "entropy", "AIME24", "AMC23", "average", "less base"]
-    low, high = stats.binomtest(3, 30).proportion_ci(method="wilson")  # 3.5 to 25.6: Wilson (1927)
-    assert rows[1] == ["base", "", "", f"10.0 (3 of 30) [{100 * low:.1f}, {100 * high:.1f}]", rows[1][4], "30.0", ""]
+    three, twenty = "10.0 (3 of 30) [3.5, 25.6]", "50.0 (20 of 40) [35.2, 64.8]"  # Wilson (1927)
+    assert rows[1] == ["base", "", "", three, twenty, "30.0", ""]
     # Two seeds: 10 and 11 of 30, 10 and 20 of 40; the average is that of the benchmarks.
     assert rows[2][:3] == ["GRPO", "200", "0.1"] and rows[2][3].startswith("35.0 (21 of 60)")
     assert rows[2][4].startswith("37.5 (30 of 80)") and rows[2][5] == "36.2" and rows[2][6].startswith("+6.2 [")
