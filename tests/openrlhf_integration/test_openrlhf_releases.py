@@ -49,7 +49,7 @@ def test_the_launcher_refuses_an_unknown_option_before_anything_starts(path):
 
 
 def test_rays_workers_get_the_hook_and_the_options_or_the_launcher_fails(path):
-    """A Ray of its own, started as train_ppo_ray does it; then one in which another hook stands in the place of ours."""
+    """A Ray of its own, started as train_ppo_ray does it; then one with another hook in the place of ours."""
     code = """
 import runpy
 import ray
