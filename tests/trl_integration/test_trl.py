@@ -169,6 +169,8 @@ def test_two_processes_that_share_a_group(tmp_path):
     (record,) = read_tokens(tmp_path / "unscored")
     assert record.table.num_rows == record.tokens == sum(len(ids) for _, ids in scored) and len(scored) < len(rows)
     assert record.groups == len({prompt for prompt, _ in scored})
+    recorded = dict(zip(*(record.table[name].to_pylist() for name in ("row", "reward")), strict=True))
+    assert sorted(recorded.values()) == sorted(every_third_unscored([ids])[0] for _, ids in scored)
 
 
 def same(first: Any, second: Any) -> bool:
