@@ -17,8 +17,6 @@ from transformers import AutoModelForCausalLM
 
 from cw_plugin.records.read import read_tokens
 
-pytestmark = pytest.mark.slow
-
 MODEL = ROOT / "examples" / "cpu" / "model"
 # ms-swift, and what it imports that the environment has not, or has in a version that it does not take.
 PACKAGES = ("ms-swift==4.6.0", "trl==0.29.1", "datasets==4.8.4", "modelscope==1.40.2", "modelscope-hub==0.5.1",
@@ -98,6 +96,7 @@ def test_two_processes_that_share_a_group_train_on_its_weights(swift, tmp_path):
     assert any(question in prompt for question in QUESTIONS) and "think" not in prompt
 
 
+@pytest.mark.slow
 def test_the_plugin_of_the_examples_trains_and_refuses_what_would_lose_the_weights(swift, tmp_path):
     plugins = ("tests/tools/swift_plugin.py", "examples/swift/plugin.py")
     flags = ["--num_generations", "4", "--per_device_train_batch_size", "8"]
@@ -117,6 +116,7 @@ PAPER = {  # Table 5 of the paper and what its text says; examples/paper.md has 
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_recipe_trains_on_a_cpu_in_two_processes(swift, tmp_path):
     """By its overlay. ms-swift writes the settings that it has resolved to args.json."""
     bash("cpu/data.sh")

@@ -125,7 +125,7 @@ TWICE = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "nu
         pytest.param(WatchedCW, {}, {"loss_type": "grpo", "beta": 0.04, **PADDING}, 16, id="kl-and-padding"),
         pytest.param(WatchedCW, {"peft_config": LORA}, {}, 16, id="peft-with-dropout-of-its-own"),
         pytest.param(WithTools, {}, {"max_steps": 1}, 8, id="tools"),
-        pytest.param(WatchedCW, {"reward_funcs": TWO}, {"max_steps": 1}, 8, id="unscored-by-one-or-both", marks=NEWER),
+        pytest.param(WatchedCW, {"reward_funcs": TWO}, {"max_steps": 1}, 8, id="unscored-by-one-of-two", marks=NEWER),
     ],
 )
 def test_every_row_at_the_loss_has_the_weights_of_its_whole_group(tmp_path, trainer, given, options, rows):
@@ -135,7 +135,7 @@ def test_every_row_at_the_loss_has_the_weights_of_its_whole_group(tmp_path, trai
     if score is by_both:
         completions = [unpadded(run.at_loss[0], row)[1] for row in range(rows)]
         scores = [function(completions) for function in TWO]
-        assert {of_row.count(None) for of_row in zip(*scores, strict=True)} == {0, 1, 2}
+        assert any(of_row.count(None) == 1 for of_row in zip(*scores, strict=True))
     if "peft_config" in given:
         assert any("lora_B" in name and value.any() for name, value in run.policies[1].items())
 
