@@ -317,7 +317,7 @@ def test_pass_at_k_is_shown_where_questions_were_asked_several_times(tmp_path):
 
 def test_pass_at_k_is_of_those_who_were_asked_often_enough():
     many = {"a": [1.0] + 8 * [0.0], "b": 8 * [0.0]}
-    few = {"a": [1.0, 0.0, 0.0], "b": [1.0, 1.0]}
+    few = {"a": 4 * [1.0], "b": [1.0, 1.0]}
     answers = answers_frame([Answers(name, None, "x", grades) for name, grades in (("many", many), ("few", few))])
     assert tries(answers) == [1, 4, 8]  # not 9, which one question alone allows
     found = [(each.method, k) for k in (1, 4, 8) for each in checkpoints(answers, all_metrics([]), [], k)]
