@@ -63,7 +63,7 @@ def train_ppo_ray(*_, **__):
 runpy.run_module = train_ppo_ray
 program.main()
 """
-    result = python("-c", code, path=path(TESTED[1]), CW_GRPO_KERNEL="none")
+    result = python("-c", code, path=path(TESTED[1]), timeout=550, CW_GRPO_KERNEL="none")
     assert result.returncode == 1
     assert "cw_grpo: Ray's workers did not run os.getpid, so they would train plain GRPO" in result.stderr
     assert "[('CW_GRPO_KERNEL', 'none'), ('NCCL_DEBUG', 'WARN')]" in result.stdout
