@@ -17,8 +17,6 @@ from transformers import AutoModelForCausalLM
 
 from cw_plugin.records.read import read_tokens
 
-pytestmark = pytest.mark.slow
-
 MODEL = ROOT / "examples" / "cpu" / "model"
 # ms-swift, and what it imports that the environment has not, or has in a version that it does not take.
 PACKAGES = ("ms-swift==4.6.0", "trl==0.29.1", "datasets==4.8.4", "modelscope==1.40.2", "modelscope-hub==0.5.1",
@@ -98,6 +96,7 @@ def test_two_processes_that_share_a_group_train_on_its_weights(swift, tmp_path):
     assert any(question in prompt for question in QUESTIONS) and "think" not in prompt
 
 
+@pytest.mark.slow
 def test_the_plugin_of_the_examples_trains_and_refuses_what_would_lose_the_weights(swift, tmp_path):
     plugins = ("tests/tools/swift_plugin.py", "examples/swift/plugin.py")
     flags = ["--num_generations", "4", "--per_device_train_batch_size", "8"]
@@ -117,6 +116,7 @@ PAPER = {  # Table 5 of the paper and what its text says; examples/paper.md has 
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_recipe_trains_on_a_cpu_in_two_processes(swift, tmp_path):
     """By its overlay. ms-swift writes the settings that it has resolved to args.json."""
     bash("cpu/data.sh")
@@ -135,6 +135,25 @@ def test_the_recipe_trains_on_a_cpu_in_two_processes(swift, tmp_path):
     assert used["per_device_train_batch_size"] * used["gradient_accumulation_steps"] * 2 == 144
     (record,) = read_tokens(tmp_path)
     assert (record.groups, len(set(record.table["row"].to_pylist()))) == (12, 144)
+
+
+def test_what_would_lose_the_weights_is_refused(swift):
+    code = """
+from types import SimpleNamespace
+from cw_plugin.errors import OptionsError
+from cw_plugin.swift_integration import CWGRPOTrainer
+good = {"importance_sampling_level": "token", "loss_type": "grpo", "use_liger_kernel": False}
+for name, value in (("importance_sampling_level", "sequence"), ("loss_type", "real"), ("loss_type", "fipo"),
+                    ("use_liger_kernel", True)):
+    try:
+        CWGRPOTrainer(args=SimpleNamespace(**good | {name: value}))
+    except OptionsError as error:
+        print(error)
+"""
+    said = python("-c", code, path=(swift,)).stdout.splitlines()
+    why = "takes one advantage for a whole response, so the loss would lose the weights; leave it at its default"
+    refused = "importance_sampling_level='sequence'", "loss_type='real'", "loss_type='fipo'", "use_liger_kernel=True"
+    assert said == [f"{setting} {why}" for setting in refused]
 
 
 def test_the_plugin_refuses_megatrons_trainers(swift):

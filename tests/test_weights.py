@@ -129,10 +129,11 @@ def test_no_spread_of_covariance_means_weight_one(dtype, log_probs, advantages, 
     assert statistics.weight_mean == 1 and statistics.effective_sample_share == pytest.approx(1)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize(("d", "alike"), [(0.05, True), (1.0, False)])
-def test_covariances_alike_by_ten_sigma_mean_weight_one_and_otherwise_not(d, alike):
+def test_covariances_alike_by_ten_sigma_mean_weight_one_and_otherwise_not(d, alike, sign):
     """Log-probs -3, -3 - d against -1, -1 - d, with advantages -1 and 1: c is near 1, with a spread that d sets."""
-    log_probs, advantages = torch.tensor([[-3.0, -3.0 - d], [-1.0, -1.0 - d]]), torch.tensor([-1.0, 1.0])
+    log_probs, advantages = torch.tensor([[-3.0, -3.0 - d], [-1.0, -1.0 - d]]), sign * torch.tensor([-1.0, 1.0])
     reweighted, statistics = reweight(log_probs, advantages, torch.ones(2, 2))
     assert (statistics.signal_share == 0) == alike
     assert torch.equal(reweighted, advantages[:, None].expand(2, 2)) == alike
@@ -248,7 +249,8 @@ def test_a_kernel_of_ones_own_gets_c_over_sigma_and_its_weights_are_normalised()
         (lambda z: 1.0, "returned a float"),
         (lambda z: z.numpy(), "returned a ndarray"),
         (lambda z: z[len(z)], r"raised IndexError: index .* mend it for z, a tensor of shape \(\d+,\) on the CPU"),
-        (lambda z: z, r"returned -\S+ at z=-\S+; weights must be finite and not negative"),
+        (lambda z: z, r"kernel='<lambda>' returned -\S+ at z=-\S+; weights must be finite and not negative"),
+        ("torch:neg", r"kernel='torch:neg' returned -\S+ at z=\d\S+; weights must be finite and not negative"),
         (lambda z: z / 0, "weights must be finite"),
         (lambda z: 0 * z, "returned 0 for all"),
         ("laplace", "'laplace' is invalid; use one of gaussian, none, or module:function"),

@@ -97,7 +97,7 @@ def test_answers_are_verls_and_are_not_asked_again(calculator, tmp_path, capsys)
     said = capsys.readouterr().out.splitlines()
     assert said[1] == "model: one pass@1 66.67% of 6 answers"
     (one, _), notes = read_answers(tmp_path / "out")
-    assert (one.model, one.benchmark, notes) == ("model", "one", [])
+    assert (one.model, one.step, one.benchmark, notes) == ("model", None, "one", [])
     assert list(one.grades.values()) == [[1, 1], [1, 1], [0, 0]]
     assert one.settings["evaluation.checkpoint"] == str(MODEL)
     machine = ["trainer.n_gpus_per_node=1", "actor_rollout_ref.rollout.gpu_memory_utilization=0.3", "trainer.nnodes=2",

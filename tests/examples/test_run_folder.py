@@ -119,6 +119,13 @@ def test_a_finished_run_trains_nothing_and_goes_on_with_more_steps(trainer, run,
     assert result.returncode == 0 and f"{run} has ended at step 9 of 10, and is not finished.\n" in result.stdout
 
 
+def test_a_run_that_was_killed_in_its_last_validation_goes_on(trainer, run, finished):
+    """verl validates after the last checkpoint, and then logs the step."""
+    metrics = run / "metrics.jsonl"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:-1]))
+    assert "going on after step 4" in launched(trainer, run, SEED, MODEL).stdout
+
+
 def test_a_run_that_began_at_another_ones_checkpoint_goes_on_from_its_own(trainer, run, finished):
     """verl's way to go on under other settings, elsewhere. Over checkpoints of its own it would train them anew."""
     begin = ("+trainer.resume_mode=resume_path", f"+trainer.resume_from_path='{run}/global_step_4'")

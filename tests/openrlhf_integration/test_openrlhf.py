@@ -61,9 +61,10 @@ SENT = cloudpickle.dumps(ppo_trainer_async.TrainingActor.__ray_metadata__.modifi
 def plain():
     """OpenRLHF's own method, which importing this package has not changed; then the hook is installed."""
     before = vars(RemoteExperienceMaker)["compute_advantages_and_returns"]
-    assert not isinstance(before, wrapt.ObjectProxy)
+    assert not isinstance(before, wrapt.ObjectProxy) and not hook.installed()
     hook.install()
     hook.install()
+    assert hook.installed()
     assert vars(RemoteExperienceMaker)["compute_advantages_and_returns"].__wrapped__ is before
     return before
 
@@ -191,6 +192,8 @@ def test_every_row_reaches_the_loss_with_the_weights_of_its_group(
     for (experience, i), row in zip(each(after), wanted, strict=True):
         assert experience.advantages[i].tolist() == pytest.approx(row, abs=1e-6)
     assert any(len(set(w)) > 3 for w in wanted)
+    for experience in after:  # which Ray sends without the rest of the batch
+        assert experience.advantages.untyped_storage().nbytes() == 4 * experience.advantages.numel()
     sigma = {float(value) for experience in after for value in experience.info["cw_grpo/sigma"]}
     assert len(sigma) == 1 and sigma.pop() > 0
 

@@ -48,20 +48,25 @@ def test_the_launcher_refuses_an_unknown_option_before_anything_starts(path):
     assert result.returncode == 1 and result.stderr.startswith("cw_grpo: kernal is not an option")
 
 
-@pytest.mark.slow
-def test_the_launcher_fails_if_rays_workers_have_no_hook(path):
-    """A Ray of its own, in which another hook stands in the place of ours."""
+def test_rays_workers_get_the_hook_and_the_options_or_the_launcher_fails(path):
+    """A Ray of its own, started as train_ppo_ray does it; then one with another hook in the place of ours."""
     code = """
-import sys
+import runpy
+import ray
 from cw_plugin.openrlhf_integration import program
-program.HOOK = "os.getpid"
-sys.argv[1:] = "--algo.advantage.estimator group_norm --algo.kl.init_coef 0 --reward.remote_url none.py".split()
-sys.argv += "--rollout.n_samples_per_prompt 8 --actor.num_gpus_per_node 1".split()
+def train_ppo_ray(*_, **__):
+    ray.init(num_cpus=1, runtime_env={"env_vars": {"NCCL_DEBUG": "WARN"}})
+    print(sorted(ray.get_runtime_context().runtime_env["env_vars"].items()))
+    ray.shutdown()
+    program.HOOK = "os.getpid"
+    ray.init(num_cpus=1)
+runpy.run_module = train_ppo_ray
 program.main()
 """
-    result = python("-c", code, path=path(TESTED[1]))
+    result = python("-c", code, path=path(TESTED[1]), timeout=550, CW_GRPO_KERNEL="none")
     assert result.returncode == 1
     assert "cw_grpo: Ray's workers did not run os.getpid, so they would train plain GRPO" in result.stderr
+    assert "[('CW_GRPO_KERNEL', 'none'), ('NCCL_DEBUG', 'WARN')]" in result.stdout
 
 
 def test_an_environment_without_openrlhf_is_refused():

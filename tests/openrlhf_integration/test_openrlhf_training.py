@@ -6,14 +6,12 @@ Its environment is that of examples/openrlhf/quickstart_cpu.sh.
 import os
 import shutil
 import subprocess
-from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
-import torch
 from interpreter import ROOT, wait_until
-from reference import grpo_advantages, reference_advantages
-from witnesses import end, saved
+from probe_files import saved
+from witnesses import check_weights, end, environment
 
 CPU = ROOT / "examples" / "openrlhf" / "cpu"
 SAMPLES = 8
@@ -23,12 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 @pytest.fixture(scope="module")
 def path(request) -> str:
-    """PATH with an environment of its own, OPENRLHF_VENV or one in pytest's cache; the problems are made there."""
-    venv = os.environ.get("OPENRLHF_VENV") or request.config.cache.mkdir("openrlhf") / "venv"
-    subprocess.run(["bash", CPU / "install.sh", venv], check=True, timeout=1200)
-    path = f"{venv}/bin{os.pathsep}{os.environ['PATH']}"
-    subprocess.run(["bash", ROOT / "examples" / "cpu" / "data.sh"], env={**os.environ, "PATH": path}, check=True)
-    return path
+    return environment(request, "openrlhf")
 
 
 def start(path: str, folder: Path, *flags: str) -> subprocess.Popen[str]:
@@ -62,35 +55,6 @@ def start(path: str, folder: Path, *flags: str) -> subprocess.Popen[str]:
     )
 
 
-def check_weights(folder: Path) -> int:
-    """Every row at PolicyLoss carries the weights of its whole prompt group.
-
-    Returns:
-        How many prompt groups two actors held.
-    """
-    of_row, actors = {}, defaultdict(set)
-    for step, (_, rows) in enumerate(saved(folder, "maker")):
-        prompts = [row["prompt"] for row in rows]
-        assert set(Counter(prompts).values()) == {SAMPLES}
-        advantages = grpo_advantages([row["reward"] for row in rows], prompts, 1e-9)
-        log_probs, masks = ([row[name] for row in rows] for name in ("log_probs", "mask"))
-        weighted, _ = reference_advantages(log_probs, advantages, masks, prompts)
-        for row, expected in zip(rows, weighted, strict=True):
-            assert row["advantages"].tolist() == pytest.approx(expected, abs=2e-6, rel=0)
-            valid = row["mask"].bool()
-            of_row[row["log_probs"][valid].numpy().tobytes()] = step, row["prompt"], row["advantages"][valid]
-    losses = saved(folder, "loss")
-    assert losses and len({process for process, _ in losses}) >= 2
-    for process, rows in losses:
-        for row in rows:
-            valid = row["mask"].bool()
-            step, prompt, advantages = of_row[row["old"][valid].numpy().tobytes()]
-            # Of two equal responses to a prompt one is found for both; their last bits may differ.
-            assert torch.allclose(row["advantages"][valid], advantages, atol=1e-6, rtol=0)
-            actors[step, prompt].add(process)
-    return sum(len(processes) > 1 for processes in actors.values())
-
-
 def test_two_actors_train_asynchronously_and_a_killed_run_goes_on(path, tmp_path):
     first = start(path, tmp_path, "--ckpt.save_steps", "1")
     latest = tmp_path / "checkpoints" / "_actor" / "latest"
@@ -109,7 +73,7 @@ def test_two_actors_train_asynchronously_and_a_killed_run_goes_on(path, tmp_path
     finally:
         end(second)
     assert len(saved(tmp_path, "maker")) == 5 - reached
-    assert check_weights(tmp_path) > 0
+    assert check_weights(saved(tmp_path, "maker"), saved(tmp_path, "loss"), SAMPLES, epsilon=1e-9) > 0
     records = {file.name for file in (tmp_path / "tokens").glob("*.parquet")}
     assert {f"step_{step:06d}.parquet" for step in range(1, 6)} <= records
     assert (tmp_path / "log").read_text().count("cw_grpo: this run trains on reweighted advantages") == 2

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import re
+import tempfile
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,16 +16,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from graded_answers import answered
+from hypothesis import given
+from hypothesis import strategies as st
 from interpreter import cli
 from scipy import stats
 from token_records import files_in, write_record
 
+from cw_plugin.evaluation.answers import Answers
 from cw_plugin.reports import figures
 from cw_plugin.reports.comparison import compare
 from cw_plugin.reports.covariance import table_1
 from cw_plugin.reports.formats import Table
-from cw_plugin.reports.intervals import holm, mean_over_questions, over_questions, over_seeds, pass_at_k
 from cw_plugin.reports.runs import all_metrics, read_run
+from cw_plugin.reports.scores import answers_frame, checkpoints, tries
 from cw_plugin.reports.sentences import sentences
 from cw_plugin.reports.tables import differences_table
 
@@ -74,53 +78,6 @@ def grades(right: int, of: int) -> pd.Series:
     return pd.Series([float(i < right) for i in range(of)])
 
 
-def test_methods_are_compared_over_seeds():
-    ours, theirs = [0.50, 0.60, 0.55, 0.58], [0.57, 0.69, 0.60, 0.66]
-    paired = stats.ttest_rel(ours, theirs)
-    found = over_seeds(pd.Series(ours, [1, 2, 3, 4]), pd.Series(theirs, [1, 2, 3, 4]).iloc[[3, 2, 0, 1]])
-    assert found == pytest.approx((-0.0725, *paired.confidence_interval(), paired.pvalue))
-    welch = stats.ttest_ind(ours, theirs[:3], equal_var=False)
-    for seeds in ([5, 2, 1], [math.nan] * 3, [1, 1, 2]):  # others, not known, or one twice
-        found = over_seeds(pd.Series(ours, [1, 2, 3, 4]), pd.Series(theirs[:3], seeds))
-        assert found[1:] == pytest.approx((*welch.confidence_interval(), welch.pvalue))
-    # One run, and two seeds that differ alike, do not make a method certain.
-    for one, other in (([0.5], [0.4]), ([0.5, 0.6], [0.4, 0.5])):
-        found = over_seeds(pd.Series(one), pd.Series(other))
-        assert found.value == pytest.approx(0.1) and math.isnan(found.low) and math.isnan(found.p)
-    assert holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": math.nan}) == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
-    assert holm({"a": 0.01, "b": 0.4}, tests=5) == pytest.approx({"a": 0.05, "b": 1.0})
-
-
-def test_checkpoints_are_compared_over_questions():
-    for right in (0, 3, 30):  # that none, or every one, was answered does not make certain that the next one is
-        wilson = stats.binomtest(right, 30).proportion_ci(method="wilson")
-        assert mean_over_questions(grades(right, 30)) == pytest.approx((right / 30, wilson.low, wilson.high))
-    means = [0.25, 0.5, 0.5, 0.75, 0.25]  # of several answers to each question
-    expected = (0.45, *stats.t.interval(0.95, 4, np.mean(means), stats.sem(means)))
-    assert mean_over_questions(pd.Series(means)) == pytest.approx(expected) and mean_over_questions(
-        pd.Series([0.5] * 2)
-    ) == (0.5, 0, 1)
-    rng = np.random.default_rng(0)
-    ours, theirs = (pd.Series(rng.integers(0, 5, 10) / 4) for _ in range(2))
-    found = over_questions({"x": ours}, {"x": pd.concat([theirs, pd.Series([1.0], [99])])})
-    d, test = (ours - theirs).to_numpy(), stats.ttest_rel(ours, theirs)
-    assert found[:3] == pytest.approx((np.mean(d), *test.confidence_interval()))
-    signs = np.array(list(itertools.product((-1, 1), repeat=10)))  # the exact test: every sign of every difference
-    assert found.p == pytest.approx(np.mean(np.abs(signs @ d) >= abs(d.sum()) - 1e-12), abs=1e-9)
-    # Of benchmarks with 3, 7 and 2 questions, the mean of their differences: each counts as much as another.
-    differences = [[1, 1, 0.5], [0.5, -0.25, -0.75, 0.5, -0.25, -1, 0.25], [0.25, 0.5]]
-    ours = {str(len(of_one)): pd.Series(of_one) for of_one in differences}
-    found = over_questions(ours, {name: 0 * of_one for name, of_one in ours.items()})
-    value = (2.5 / 3 - 1 / 7 + 0.75 / 2) / 3
-    error = math.sqrt(sum(np.var(of_one, ddof=1) / len(of_one) for of_one in differences)) / 3
-    assert found[:3] == pytest.approx((value, *stats.t.interval(0.95, 12 - 3, value, error)))
-    as_extreme = 0
-    for signs in itertools.product((-1, 1), repeat=12):
-        first, second, third = np.split(np.concatenate(differences) * signs, [3, 10])
-        as_extreme += abs(first.mean() + second.mean() + third.mean()) / 3 >= value - 1e-12
-    assert found.p == pytest.approx(as_extreme / 2**12)
-
-
 def as_tensorboard(folder: Path, steps: dict[int, dict[str, float]]) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
@@ -163,6 +120,36 @@ def test_the_curve_is_the_trained_models_after_restarts(names, tmp_path):
     code, printed = report(tmp_path, "--out", tmp_path / "out")
     assert code == 0 and f"{tmp_path} repeated steps 1 to 3 and 12 after a restart" in printed
     assert "repeated steps 1 to 3 and 12" in (tmp_path / "out" / "report.html").read_text()
+
+
+@given(starts=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4)), min_size=1, max_size=5))
+def test_each_step_is_that_of_the_last_start_that_trained_it_on_what_is_left(starts):
+    """A start goes on after a checkpoint, and trains a few steps; what an earlier one trained after it is lost."""
+    kept: dict[int, int] = {}
+    repeated: set[int] = set()
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (place, trained) in enumerate(starts):
+            checkpoint = min(place, max(kept, default=0))
+            steps = range(checkpoint + 1, checkpoint + 1 + trained)
+            write_metrics(Path(folder), {step: {"x": number} for step in steps}, f"metrics.{number}.jsonl")
+            repeated |= {step for step in kept if step > checkpoint}
+            kept = {step: start for step, start in kept.items() if step <= checkpoint} | dict.fromkeys(steps, number)
+        run = read_run(folder)
+    assert run.series("x").to_dict() == kept and run.repeated == sorted(repeated)
+
+
+def test_of_trls_states_the_last_is_read(tmp_path):
+    """Each checkpoint has one, and the folder too, after save_state()."""
+
+    def write_state(folder: Path, last: int, **at_the_end: float) -> None:
+        log = [{"step": step, "reward": step} for step in range(1, last + 1)] + [{"step": last, **at_the_end}]
+        write(folder / "trainer_state.json", json.dumps({"log_history": log}))
+
+    for folder, last in (("", 1), ("checkpoint-2", 2), ("checkpoint-10", 10)):
+        write_state(tmp_path / folder, last)
+    assert read_run(tmp_path).series(REWARD).index.tolist() == [*range(1, 11)]
+    write_state(tmp_path, 10, train_loss=0.5)
+    assert read_run(tmp_path).series("train_loss").to_dict() == {10: 0.5}
 
 
 @pytest.mark.parametrize(
@@ -237,16 +224,16 @@ def table(*runs: Path, out: Path) -> tuple[dict[str, list[str]], str]:
 
 
 def test_a_run_that_turns_nan_is_not_compared_by_its_good_half(tmp_path):
-    good = {step: {REWARD: 1.0, NORM: 1.0, ENTROPY: 0.1} for step in range(1, 11)}
+    good = {step: {REWARD: 1.0, NORM: 1.0, ENTROPY: 0.1} for step in range(1, 9)}
     good[3] = good[3] | {NORM: math.inf}  # a single overflow of float16 breaks nothing
-    bad = {step: {REWARD: math.nan, NORM: math.nan, ENTROPY: 0.1} if step > 5 else good[1] for step in range(1, 11)}
+    bad = {step: {REWARD: math.nan, NORM: math.nan, ENTROPY: 0.1} if step > 5 else good[1] for step in range(1, 9)}
     grpo = [logged(tmp_path / f"grpo-{seed}", "none", good, seed) for seed in (1, 2)]
     ours = [logged(tmp_path / f"cw-{seed}", None, steps, seed) for seed, steps in ((1, good), (2, bad))]
     rows, printed = table(*grpo, *ours, out=tmp_path / "out")
-    assert rows["Reward, steps 1 to 10"] == ["1.000", "not finite from step 6", "", "2"]
-    assert rows["Gradient norm, steps 1 to 10"] == ["1.00", "not finite from step 6", "", "2"]
-    assert rows["Entropy, steps 1 to 10"] == ["0.100", "0.100", "+0.000", "2"] and len(rows) == 4
-    said = "CW-GRPO with seed 2 broke down: its reward and gradient norm are NaN or infinite from step 6 of 10 on."
+    assert rows["Reward, steps 1 to 8"] == ["1.000", "not finite from step 6", "", "2"]
+    assert rows["Gradient norm, steps 1 to 8"] == ["1.00", "not finite from step 6", "", "2"]
+    assert rows["Entropy, steps 1 to 8"] == ["0.100", "0.100", "+0.000", "2"] and len(rows) == 4
+    said = "CW-GRPO with seed 2 broke down: its reward and gradient norm are NaN or infinite from step 6 of 8 on."
     assert said in printed and said in (tmp_path / "out" / "report.html").read_text()
     lines = ElementTree.parse(tmp_path / "out" / "reward.svg").getroot()
     assert "CW-GRPO" in "".join(lines.itertext())
@@ -258,14 +245,15 @@ def test_a_run_that_turns_nan_is_not_compared_by_its_good_half(tmp_path):
 def test_runs_are_compared_over_the_steps_that_all_have(tmp_path):
     """And over the validation sets that each run has at a step, and a step that each has validated."""
     a, b = "val-core/a/acc/mean@1", "val-core/b/acc/mean@1"
-    long = {step: {REWARD: step / 100} for step in range(1, 201)}
+    long = {step: {REWARD: step / 100} for step in range(201)}
     long[50] |= {a: 0.5, b: 0.3}
     long[90] |= {a: 0.9}  # b was not asked
     long[200] |= {a: 0.1, b: 0.1}
-    short = {step: {REWARD: step / 100 + 0.25} for step in range(1, 101)}
+    short = {step: {REWARD: step / 100 + 0.25} for step in range(101)}
     short[50] |= {a: 0.6, b: 0.4}
     short[90] |= {a: 0.8}
     short[100] |= {a: 0.7, b: 0.7}
+    long[0] = short[0] = {a: 0.2, b: 0.2}  # which no method has trained
     runs = [logged(tmp_path / "grpo", "none", long), logged(tmp_path / "cw", None, short)]
     rows, _ = table(*runs, out=tmp_path / "out")
     assert rows["Accuracy, step 50"] == ["40.0%", "50.0%", "+10.0 points", "1"]
@@ -292,17 +280,9 @@ def test_checkpoints_are_compared_with_the_right_one_at_the_same_step(tmp_path):
     assert header[-1] == "less base" and [row[-1].partition(" ")[0] for row in rows] == [
         "", "+30.0", "+70.0", "+10.0", "+40.0"
     ]  # fmt: skip
+    assert [row[-1].endswith("*") for row in rows] == [False, False, True, False, False]  # p = 2 / 2^7, and 2 / 2^4
     found = {row[0]: row[1:] for row in cells(tmp_path / "out" / "comparison.csv")}
     assert found["Accuracy, AIME24"] == ["80.0%", "50.0%", "+30.0 points", "1"]  # of the last step alone
-
-
-def test_pass_at_k_is_the_share_of_draws_with_a_right_answer():
-    for n in range(1, 7):
-        for right in range(n + 1):
-            answers = [place < right for place in range(n)]
-            for k in range(1, n + 1):
-                draws = [any(draw) for draw in itertools.combinations(answers, k)]
-                assert pass_at_k(n, right, k) == pytest.approx(sum(draws) / len(draws))
 
 
 def test_pass_at_k_is_shown_where_questions_were_asked_several_times(tmp_path):
@@ -335,6 +315,15 @@ def test_pass_at_k_is_shown_where_questions_were_asked_several_times(tmp_path):
     assert "pass@k of checkpoints" in page and "Chen et al. 2021" in page
 
 
+def test_pass_at_k_is_of_those_who_were_asked_often_enough():
+    many = {"a": [1.0] + 8 * [0.0], "b": 8 * [0.0]}
+    few = {"a": 4 * [1.0], "b": [1.0, 1.0]}
+    answers = answers_frame([Answers(name, None, "x", grades) for name, grades in (("many", many), ("few", few))])
+    assert tries(answers) == [1, 4, 8]  # not 9, which one question alone allows
+    found = [(each.method, k) for k in (1, 4, 8) for each in checkpoints(answers, all_metrics([]), [], k)]
+    assert found == [("many", 1), ("few", 1), ("many", 4), ("many", 8)]
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory) -> tuple[Path, str]:
     """The report of two methods, with two seeds each, token records, and an evaluation."""
@@ -355,8 +344,8 @@ def test_the_tables_of_scores_and_settings(written):
     out, printed = written
     rows = cells(out / "table2.csv")
     assert rows[0] == ["method", "step", "entropy", "AIME24", "AMC23", "average", "less base"]
-    low, high = stats.binomtest(3, 30).proportion_ci(method="wilson")  # 3.5 to 25.6: Wilson (1927)
-    assert rows[1] == ["base", "", "", f"10.0 (3 of 30) [{100 * low:.1f}, {100 * high:.1f}]", rows[1][4], "30.0", ""]
+    three, twenty = "10.0 (3 of 30) [3.5, 25.6]", "50.0 (20 of 40) [35.2, 64.8]"  # Wilson (1927)
+    assert rows[1] == ["base", "", "", three, twenty, "30.0", ""]
     # Two seeds: 10 and 11 of 30, 10 and 20 of 40; the average is that of the benchmarks.
     assert rows[2][:3] == ["GRPO", "200", "0.1"] and rows[2][3].startswith("35.0 (21 of 60)")
     assert rows[2][4].startswith("37.5 (30 of 80)") and rows[2][5] == "36.2" and rows[2][6].startswith("+6.2 [")
@@ -467,6 +456,7 @@ def test_what_cannot_be_shown_is_said_beside_the_rest(tmp_path):
         (("=x",), "has no name before"),
         (("x=",), "has no folder after the ="),
         (("x" * 300,), "xxx does not exist"),
+        (("x=" + "y" * 300,), "yyy does not exist"),
         ((tmp_path / "b", "--out", "/proc/x"), "/proc/x cannot be written"),
     ]:
         code, printed = report("--out", tmp_path / "out", *arguments)

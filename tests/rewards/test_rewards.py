@@ -7,6 +7,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 
 import answer_classes
@@ -15,6 +16,8 @@ import numpy as np
 import psutil
 import pytest
 import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from interpreter import ROOT, python
 from transformers import PreTrainedTokenizerFast
 
@@ -46,6 +49,25 @@ def test_numbers_are_ground_truths_too():
 def test_a_mathematician_would_agree(kind):
     cases = [case[1:] for case in answer_classes.cases() if case[0] == kind]
     assert [case for case in cases if accuracies(case[0], case[1]) != (case[2], case[2])] == []
+
+
+FORMS = {
+    "fraction": lambda value: rf"\frac{{{value.numerator}}}{{{value.denominator}}}",
+    "expanded": lambda value: rf"\dfrac{{{-6 * value.numerator}}}{{{-6 * value.denominator}}}",
+    "slash": lambda value: f"{value.numerator}/{value.denominator}",
+    "with a name": lambda value: rf"x = {value.numerator} / {value.denominator}",
+    "decimal": lambda value: str(Decimal(value.numerator) / Decimal(value.denominator)),
+    "per cent": lambda value: rf"{Decimal(100 * value.numerator) / Decimal(value.denominator)}\%",
+}
+FRACTIONS = st.builds(Fraction, st.integers(-999, 999), st.sampled_from([1, 2, 4, 5, 8, 20]))
+
+
+@settings(deadline=None, max_examples=60)
+@given(gold=FRACTIONS, answer=FRACTIONS, same=st.booleans(), forms=st.tuples(*2 * [st.sampled_from(sorted(FORMS))]))
+def test_numbers_are_equal_if_they_are_equal_fractions_however_they_are_written(gold, answer, same, forms):
+    answer = gold if same else answer
+    written, wanted = FORMS[forms[0]](gold), BOXED % FORMS[forms[1]](answer)
+    assert accuracies(written, wanted) == 2 * (float(gold == answer),)
 
 
 def test_numbers_are_rounded_as_in_open_rs_and_never_by_more_than_a_thousandth():

@@ -6,13 +6,12 @@ Its environment is that of examples/skyrl/quickstart_cpu.sh.
 import os
 import shutil
 import subprocess
-from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
 from interpreter import ROOT, wait_until
-from reference import grpo_advantages, reference_advantages
-from witnesses import end, saved
+from probe_files import saved
+from witnesses import check_weights, end, environment
 
 from cw_plugin.reports.runs import ENTROPY, NORM, REWARD, read_run
 
@@ -24,12 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 @pytest.fixture(scope="module")
 def path(request) -> str:
-    """PATH with an environment of its own, SKYRL_VENV or one in pytest's cache; the problems are made there."""
-    venv = os.environ.get("SKYRL_VENV") or request.config.cache.mkdir("skyrl") / "venv"
-    subprocess.run(["bash", CPU / "install.sh", venv], check=True, timeout=1200)
-    path = f"{venv}/bin{os.pathsep}{os.environ['PATH']}"
-    subprocess.run(["bash", ROOT / "examples" / "cpu" / "data.sh"], env={**os.environ, "PATH": path}, check=True)
-    return path
+    return environment(request, "skyrl")
 
 
 def start(path: str, folder: Path) -> subprocess.Popen[str]:
@@ -73,33 +67,9 @@ generator.inference_engine.max_num_seqs=32 generator.inference_engine.max_num_ba
     )
 
 
-def check_weights(folder: Path) -> int:
-    """Every row that a worker trains on carries the weights of its whole prompt group, computed anew from the rewards.
-
-    Returns:
-        How many prompt groups two workers shared.
-    """
-    of_row, workers = {}, defaultdict(set)
-    for step, (_, rows) in enumerate(saved(folder, "trainer")):
-        prompts = [row["prompt"] for row in rows]
-        assert set(Counter(prompts).values()) == {SAMPLES}
-        advantages = grpo_advantages([row["reward"] for row in rows], prompts)
-        log_probs, masks = ([row[name] for row in rows] for name in ("log_probs", "mask"))
-        weighted, _ = reference_advantages(log_probs, advantages, masks, prompts)
-        for row, expected in zip(rows, weighted, strict=True):
-            # SkyRL's sequence_mean: over the tokens of a response, then over the responses of a mini-batch.
-            scale = float(row["mask"].sum()) * len(rows) / MINI_BATCHES
-            key = step, row["ids"].numpy().tobytes(), row["log_probs"].numpy().tobytes()
-            of_row[key[1:]] = step, row["prompt"], [value / scale for value in expected]
-    trained = saved(folder, "worker")
-    assert trained and len({process for process, _ in trained}) == 2
-    for process, rows in trained:
-        for row in rows:
-            step, prompt, expected = of_row[row["ids"].numpy().tobytes(), row["log_probs"].numpy().tobytes()]
-            assert (row["advantages"] * row["mask"]).tolist() == pytest.approx(expected, abs=1e-7, rel=1e-5)
-            workers[step, prompt].add(process)
-    assert sum(len(rows) for _, rows in trained) == sum(len(rows) for _, rows in saved(folder, "trainer"))
-    return sum(len(processes) > 1 for processes in workers.values())
+def of_sequence_mean(row, rows: int) -> float:
+    """SkyRL's: over the tokens of a response, then over the responses of a mini-batch."""
+    return MINI_BATCHES / (float(row["mask"].sum()) * rows)
 
 
 def test_two_workers_train_and_a_killed_run_goes_on(path, tmp_path):
@@ -120,7 +90,9 @@ def test_two_workers_train_and_a_killed_run_goes_on(path, tmp_path):
     finally:
         end(second)
     assert len(saved(tmp_path, "trainer")) == STEPS - reached
-    assert check_weights(tmp_path) > 0
+    computed, trained = saved(tmp_path, "trainer"), saved(tmp_path, "worker")
+    assert check_weights(computed, trained, SAMPLES, epsilon=1e-6, scale=of_sequence_mean) > 0
+    assert sum(len(rows) for _, rows in trained) == sum(len(rows) for _, rows in computed)
     records = {file.name for file in (tmp_path / "tokens").glob("*.parquet")}
     assert {f"step_{step:06d}.parquet" for step in range(1, STEPS + 1)} <= records
     assert (tmp_path / "log").read_text().count("cw_grpo: this run trains on reweighted advantages") == 2

@@ -3,9 +3,7 @@
 OpenRLHF's program runs unchanged, with its own arguments; files go to the folder PROBE.
 """
 
-import os
 import runpy
-import time
 from types import ModuleType
 from typing import Any
 
@@ -20,17 +18,11 @@ def install() -> None:
     wrapt.register_post_import_hook(_watch_loss, "openrlhf.models.loss")
 
 
-def _save(kind: str, rows: list[dict[str, Any]]) -> None:
-    import torch
-
-    path = f"{os.environ['PROBE']}/{kind}-{os.getpid()}-{time.time_ns()}"
-    torch.save(rows, path + ".part")
-    os.rename(path + ".part", path + ".pt")
-
-
 def _watch_maker(module: ModuleType) -> None:
     @wrapt.patch_function_wrapper(module.RemoteExperienceMaker, "compute_advantages_and_returns")
     def watched(wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+        from probe_files import save
+
         made = wrapped(*args, **kwargs)
         names = {"log_probs": "action_log_probs", "advantages": "advantages", "mask": "action_mask"}
         rows = [
@@ -39,17 +31,19 @@ def _watch_maker(module: ModuleType) -> None:
             for e in made
             for i in range(len(e.prompts))
         ]
-        _save("maker", rows)
+        save("maker", rows)
         return made
 
 
 def _watch_loss(module: ModuleType) -> None:
     @wrapt.patch_function_wrapper(module.PolicyLoss, "forward")
     def watched(wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
+        from probe_files import save
+
         _, old, advantages = args[:3]
         mask = kwargs["action_mask"]
         rows = zip(old, advantages, mask, strict=True)
-        _save("loss", [{"old": x.clone(), "advantages": a.clone(), "mask": m.clone()} for x, a, m in rows])
+        save("loss", [{"log_probs": x.clone(), "advantages": a.clone(), "mask": m.clone()} for x, a, m in rows])
         return wrapped(*args, **kwargs)
 
 

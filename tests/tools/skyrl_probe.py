@@ -4,8 +4,6 @@
 """
 
 import functools
-import os
-import time
 from types import ModuleType
 from typing import Any
 
@@ -18,17 +16,15 @@ def install() -> None:
 
 
 def _save(kind: str, data: Any, **more: list[Any]) -> None:
-    import torch
+    from probe_files import save
 
-    names = {"ids": "sequences", "log_probs": "action_log_probs", "advantages": "advantages", "mask": "loss_mask"}
+    names = {"log_probs": "action_log_probs", "advantages": "advantages", "mask": "loss_mask"}
     rows = [
         {name: data[field][i].clone() for name, field in names.items() if field in data}
         | {name: values[i] for name, values in more.items()}
         for i in range(len(data["sequences"]))
     ]
-    path = f"{os.environ['PROBE']}/{kind}-{os.getpid()}-{time.time_ns()}"
-    torch.save(rows, path + ".part")
-    os.rename(path + ".part", path + ".pt")
+    save(kind, rows)
 
 
 def _watch_trainer(module: ModuleType) -> None:

@@ -1,13 +1,27 @@
-"""For the slow tests of OpenRLHF and SkyRL: how a run is killed, and what its probe has written in each process."""
+"""For the slow tests of OpenRLHF and SkyRL: their environment, how a run is killed, and whether it trained rightly."""
 
 import os
 import signal
 import subprocess
 import time
-from pathlib import Path
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
+from interpreter import ROOT
+from probe_files import Call
+from reference import grpo_advantages, reference_advantages
+
+
+def environment(request: pytest.FixtureRequest, host: str) -> str:
+    """PATH with an environment of its own, HOST_VENV or one in pytest's cache; the problems are made there."""
+    venv = os.environ.get(f"{host.upper()}_VENV") or request.config.cache.mkdir(host) / "venv"
+    subprocess.run(["bash", ROOT / "examples" / host / "cpu" / "install.sh", venv], check=True, timeout=1200)
+    path = f"{venv}/bin{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(["bash", ROOT / "examples" / "cpu" / "data.sh"], env={**os.environ, "PATH": path}, check=True)
+    return path
 
 
 def end(process: subprocess.Popen[str]) -> None:
@@ -18,7 +32,42 @@ def end(process: subprocess.Popen[str]) -> None:
         time.sleep(10)
 
 
-def saved(folder: Path, kind: str) -> list[tuple[str, list[dict[str, Any]]]]:
-    """(process, rows) of each call, in order."""
-    files = sorted((folder / "probe").glob(f"{kind}-*.pt"), key=lambda file: int(file.stem.split("-")[2]))
-    return [(file.stem.split("-")[1], torch.load(file)) for file in files]
+def check_weights(
+    computed: list[Call],
+    trained: list[Call],
+    samples: int,
+    epsilon: float,
+    scale: Callable[[dict[str, Any], int], float] = lambda row, rows: 1.0,
+) -> int:
+    """Every row that was trained on carries the weights of its whole prompt group, computed anew from the rewards.
+
+    Args:
+        computed: of each step, its rows with prompt, reward, log_probs and mask.
+        trained: of each micro-batch of each process, its rows with log_probs, mask and advantages.
+        epsilon: the host's, in GRPO's advantages.
+        scale: what the host multiplies the advantages of a row by; it gets the row, and how many rows the step has.
+
+    Returns:
+        How many prompt groups several processes shared.
+    """
+    expected, processes = {}, defaultdict(set)
+    for step, (_, rows) in enumerate(computed):
+        prompts = [row["prompt"] for row in rows]
+        assert set(Counter(prompts).values()) == {samples}
+        advantages = grpo_advantages([row["reward"] for row in rows], prompts, epsilon)
+        log_probs, masks = ([row[name] for row in rows] for name in ("log_probs", "mask"))
+        weighted, _ = reference_advantages(log_probs, advantages, masks, prompts)
+        for row, values in zip(rows, weighted, strict=True):
+            scaled = torch.tensor(values)[row["mask"].bool()] * scale(row, len(rows))
+            expected[_key(row)] = step, row["prompt"], scaled.tolist()
+    assert trained and len({process for process, _ in trained}) >= 2
+    for process, rows in trained:
+        for row in rows:
+            step, prompt, values = expected[_key(row)]  # two equal responses to a prompt have the same
+            assert row["advantages"][row["mask"].bool()].tolist() == pytest.approx(values, abs=3e-6, rel=1e-5)
+            processes[step, prompt].add(process)
+    return sum(len(several) > 1 for several in processes.values())
+
+
+def _key(row: dict[str, Any]) -> bytes:
+    return row["log_probs"][row["mask"].bool()].numpy().tobytes()

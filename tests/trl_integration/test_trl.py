@@ -22,6 +22,8 @@ from trl_training import (
     QUESTIONS,
     CWOnDevice,
     WatchedCW,
+    by_both,
+    every_second_unscored,
     every_third_unscored,
     kept,
     prompts,
@@ -110,6 +112,7 @@ class WithToolsOnDevice(Tools, CWOnDevice):
 
 # The oldest TRL counts an unscored completion as reward 0 in the others' mean.
 NEWER = pytest.mark.skipif(trl.__version__ == TESTED[0], reason="its advantages are others")
+TWO = [every_third_unscored, every_second_unscored]
 SPLIT = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "steps_per_generation": 4}
 TWICE = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "num_iterations": 2}
 
@@ -122,14 +125,17 @@ TWICE = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "nu
         pytest.param(WatchedCW, {}, {"loss_type": "grpo", "beta": 0.04, **PADDING}, 16, id="kl-and-padding"),
         pytest.param(WatchedCW, {"peft_config": LORA}, {}, 16, id="peft-with-dropout-of-its-own"),
         pytest.param(WithTools, {}, {"max_steps": 1}, 8, id="tools"),
-        pytest.param(
-            WatchedCW, {"reward_funcs": every_third_unscored}, {"max_steps": 1}, 8, id="unscored", marks=NEWER
-        ),
+        pytest.param(WatchedCW, {"reward_funcs": TWO}, {"max_steps": 1}, 8, id="unscored-by-one-of-two", marks=NEWER),
     ],
 )
 def test_every_row_at_the_loss_has_the_weights_of_its_whole_group(tmp_path, trainer, given, options, rows):
     run = train(tmp_path, trainer, given, **options)
-    check_weights([kept(run)], rows, 4, options.get("cw_scope", "group"), given.get("reward_funcs", reward))
+    score = by_both if given.get("reward_funcs") == TWO else reward
+    check_weights([kept(run)], rows, 4, options.get("cw_scope", "group"), score)
+    if score is by_both:
+        completions = [unpadded(run.at_loss[0], row)[1] for row in range(rows)]
+        scores = [function(completions) for function in TWO]
+        assert any(of_row.count(None) == 1 for of_row in zip(*scores, strict=True))
     if "peft_config" in given:
         assert any("lora_B" in name and value.any() for name, value in run.policies[1].items())
 
@@ -163,6 +169,8 @@ def test_two_processes_that_share_a_group(tmp_path):
     (record,) = read_tokens(tmp_path / "unscored")
     assert record.table.num_rows == record.tokens == sum(len(ids) for _, ids in scored) and len(scored) < len(rows)
     assert record.groups == len({prompt for prompt, _ in scored})
+    recorded = dict(zip(*(record.table[name].to_pylist() for name in ("row", "reward")), strict=True))
+    assert sorted(recorded.values()) == sorted(every_third_unscored([ids])[0] for _, ids in scored)
 
 
 def same(first: Any, second: Any) -> bool:
@@ -238,7 +246,10 @@ def test_evaluation_is_trls(tmp_path):
 def test_every_step_that_is_due_has_a_record_of_the_batch_it_trains_on(tmp_path):
     """Two steps to a generation batch, so that none is generated in an even step."""
     train(tmp_path, max_steps=6, num_iterations=2, cw_record_every=4)
-    assert [record.step for record in read_tokens(tmp_path)] == [1, 3]
+    records = read_tokens(tmp_path)
+    assert [record.step for record in records] == [1, 3]
+    for prompt in [prompt for record in records for prompt in record.prompts.values()]:
+        assert any(question in prompt for question in QUESTIONS)
 
 
 def test_prompts_and_responses_go_to_the_hub_only_if_records_are_asked_for(tmp_path):

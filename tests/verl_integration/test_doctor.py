@@ -16,6 +16,7 @@ from cw_plugin.errors import OptionsError
 from cw_plugin.verl_integration import doctor
 from cw_plugin.verl_integration.compose import compose
 from cw_plugin.verl_integration.doctor import files, settings, workers
+from cw_plugin.verl_integration.finding import Finding
 from cw_plugin.verl_integration.ground_truths import check_ground_truths
 
 A = "actor_rollout_ref"
@@ -133,18 +134,21 @@ def test_a_file_that_cannot_be_used(composed, tmp_path, content, said):
 
 
 def test_what_is_printed(good, monkeypatch):
-    """A check that fails itself counts as wrong."""
+    """What is wrong comes first. A check that fails itself counts as wrong."""
+
+    def noted(config):
+        yield Finding("it may be slow", "use a GPU", fatal=False)
 
     def broken(config):
         raise ValueError("no such thing")
 
-    monkeypatch.setattr(doctor, "CHECKS", {"broken": broken} | doctor.QUICK)
+    monkeypatch.setattr(doctor, "CHECKS", {"noted": noted, "broken": broken} | doctor.QUICK)
     result = cli("doctor", "--no-ray", *good, f"{A}.rollout.n=1")
     assert result.exit_code == 1
-    first, _, wrong, fix, last = result.stdout.splitlines()
+    first, _, wrong, fix, note, _, last = result.stdout.splitlines()
     assert first == "Wrong [broken] this check ended with ValueError: no such thing"
     assert wrong.startswith("Wrong [scope] rollout.n=1") and fix.startswith("      fix: ")
-    assert last == "2 wrong, 0 to note"
+    assert note == "Note [noted] it may be slow" and last == "2 wrong, 1 to note"
     result = cli("doctor", "--quick", "--json", *good, "algorithm.adv_estimator=grpo")
     (finding,) = json.loads(result.stdout)
     assert result.exit_code == 0 and finding["check"] == "method" and set(finding) == {"check", "what", "fix", "fatal"}
