@@ -3,13 +3,14 @@
 #
 #   bash examples/cpu/install.sh [VENV_DIR]     VENV_DIR is .venv in the repository root by default
 #
-# PYTHON names the interpreter (python3 by default; 3.10, 3.11 or 3.12). The versions are those of requirements.txt.
-# A second run with the same versions does nothing; a run that was interrupted is done again, from pip's cache. What this
-# clone did not make is never removed. The packages need glibc 2.31 or newer (Debian 11, Ubuntu 20.04), as `ldd --version` prints it.
+# PYTHON names the interpreter: python3 by default, and 3.10, 3.11 or 3.12. The versions are those of requirements.txt.
+# A second run with the same versions does nothing. After an interruption, a run starts again, with packages from pip's
+# cache. The script never removes an environment that this clone did not make. The packages need glibc 2.31 or newer
+# (Debian 11, Ubuntu 20.04); `ldd --version` prints yours.
 #
-# PyPI's torch is the CUDA build, and cannot be imported without several GB of NVIDIA's packages, even where there is
-# no GPU. PyTorch's own index has a CPU build, and pip prefers it once PIP_EXTRA_INDEX_URL names that index (the page
-# "Get Started" of pytorch.org gives its address).
+# PyPI's torch is the CUDA build. It cannot be imported without several GB of NVIDIA's packages, even without a GPU.
+# PyTorch's own index has a CPU build, and pip prefers it if PIP_EXTRA_INDEX_URL names that index. The page "Get Started" of
+# pytorch.org gives the address.
 set -euo pipefail
 
 name=install.sh
