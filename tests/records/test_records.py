@@ -114,5 +114,5 @@ def test_a_record_that_fails_is_said_in_the_log(tmp_path, caplog):
     files.write(3, random_batch(0), TOKENIZER)
     assert "tokens/step_000003.parquet cannot be written" in caplog.text and "Traceback" not in caplog.text
     files = files_in(tmp_path / "broken")
-    files.write(1, random_batch(0), SimpleNamespace(decode=None, batch_decode=None))
-    assert "'NoneType' object is not callable" in caplog.text and not list(tmp_path.rglob("*.parquet"))
+    files.write(1, random_batch(0), SimpleNamespace(decode=str, batch_decode=lambda sequences: sequences.text))
+    assert "has no attribute 'text'" in caplog.text and not list(tmp_path.rglob("*.parquet"))
