@@ -37,7 +37,7 @@ HOST_OF = {
     "trl_integration": {"torch", "transformers"},
     "rewards": {"transformers", "skyrl-gym"},  # of the tokenizer that verl or TRL passes; of SkyRL
     "swift_integration.py": {"torch"},
-    "openrlhf_integration": {"torch", "ray"},
+    "openrlhf_integration": {"openrlhf", "torch", "ray"},
     "kernels.py": TORCH,
     "method_callback.py": {"transformers"},  # of TRL and ms-swift
     "records": TORCH,

@@ -63,15 +63,19 @@ def check_switches(config: DictConfig) -> Iterator[Finding]:
 def check_scope(config: DictConfig) -> Iterator[Finding]:
     """Whether the advantages of tokens that share statistics can differ."""
     actor, responses = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout.n
-    scope = (config.algorithm.get(NAME) or {}).get("scope")
     consequence = "have equal advantages, so that every covariance is 0 and every weight 1: this is plain GRPO"
-    if uses_estimator(config) and responses < 2 and scope != "batch":
+    if uses_estimator(config) and responses < 2 and not _shares_over_batch(config):
         problem = f"rollout.n={responses}: the tokens of a prompt group of one response {consequence}"
         yield Finding(problem, f"actor_rollout_ref.rollout.n=12, or +algorithm.{NAME}.scope=batch")
     if uses_loss(config) and not actor.use_dynamic_bsz and actor.ppo_micro_batch_size_per_gpu == 1:
         problem = f"loss_mode={NAME}: the tokens of a micro-batch of one response {consequence}"
         fix = f"algorithm.adv_estimator={NAME} with {LOSS_MODE}=vanilla, or {ACTOR}.ppo_micro_batch_size_per_gpu=4"
         yield Finding(problem, fix)
+
+
+def _shares_over_batch(config: DictConfig) -> bool:
+    options = config.algorithm.get(NAME) or {}
+    return bool(options.get("scope") == "batch")
 
 
 def check_reward(config: DictConfig) -> Iterator[Finding]:
