@@ -9,10 +9,11 @@ For every prompt group, over its N valid response tokens (response i, position t
 
 and the policy is trained on w~_it * A_i. No gradient flows through the weights.
 
-Where the paper is silent:
+Where the paper is silent, or can be read in two ways:
 
-* Both means run over tokens, not responses, so that mean(c) is exactly the token covariance whose sign drives entropy
-  (Delta H ~ -eta Cov) and a long response counts for every token it has.
+* The paper computes both means "over responses". Here they run over the tokens of all responses to the prompt, so that
+  mean(c) is exactly the token covariance whose sign drives entropy (Delta H ~ -eta Cov), and a long response counts for
+  every token that it has.
 * sigma divides by N (ddof 0): the paper calls it the empirical deviation of the set {c_it}, and so it is defined for
   one token too. Compared with ddof 1, sigma changes by a factor 1 - 1/(2N), one part in 10^4 for 5,000 tokens.
 * sigma = 0 (equal rewards, one token, equal log-probs): no token is more extreme than another, so w = w~ = 1. The same
