@@ -102,7 +102,7 @@ def test_what_is_imported_is_asked_for(part):
     assert imported(part) - allowed == set()
 
 
-@pytest.mark.parametrize("extra", sorted(set(PROJECT["optional-dependencies"]) - {"dev"}))
+@pytest.mark.parametrize("extra", sorted(set(PROJECT["optional-dependencies"]) - {"dev", "mutations"}))
 def test_what_an_extra_asks_for_is_imported(extra):
     """By the parts that have the extra; by the rewards, if the data's extra asks for what the reward needs."""
     parts = [part for part, extras in EXTRAS_OF.items() if extra in extras]
