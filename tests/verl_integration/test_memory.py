@@ -97,7 +97,7 @@ def test_before_training_a_small_gpu_is_refused_in_one_sentence(tmp_path, monkey
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert resources.gpus_here() == [24.0, 24.0]
-    monkeypatch.setattr(doctor, "QUICK", ())  # this environment lacks packages for GPUs, and the paper's data
+    monkeypatch.setattr(doctor, "QUICK", {})  # this environment lacks packages for GPUs, and the paper's data
     result = cli("doctor", "--quick", "--resources", ROOT / "examples" / RECIPES["7B Megatron"])
     (line,) = result.stderr.splitlines()
     assert result.exit_code == 2 and result.stdout == ""
