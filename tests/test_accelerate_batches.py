@@ -42,7 +42,7 @@ def check_records(records, rank: int, rows: int, processes: int, own_groups: boo
 
 
 @pytest.mark.parametrize("processes", [2, 3])
-def test_processes_weigh_as_one_and_fail_together(tmp_path, processes):
+def test_processes_reweight_as_one_and_fail_together(tmp_path, processes):
     """Whatever fails in one of them: none waits for one that has stopped, and all say the same."""
     arguments = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes)
     environment = {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}

@@ -1,4 +1,8 @@
-"""The options, ``+algorithm.cw_grpo.<key>=<value>``, and the combinations of settings that cannot work."""
+"""The options, ``+algorithm.cw_grpo.<key>=<value>``, and the combinations of settings that lose the weights.
+
+Settings under which every weight is 1, such as ``rollout.n=1``, are refused by the doctor before the start
+(doctor/settings.py).
+"""
 
 from collections.abc import Mapping
 from dataclasses import fields
