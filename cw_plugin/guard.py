@@ -1,9 +1,9 @@
 """Runs one command, and ends all of its processes when the process that started this has ended, `kill -9` included.
 
-guarded_processes.guarded starts it. The command is a line of JSON on standard input, which closes when the starter ends.
-Processes that detach themselves, as Ray's daemons do, stay children of this one: it adopts orphans. It has its own
-session, and a command line without the command, so that neither a terminal's signals nor `pkill -f main_ppo` end it. If
-it is killed all the same, Linux kills the command, and the starter adopts and ends the rest.
+guarded_processes.guarded starts it. The command is a line of JSON on standard input, which closes when the starter
+ends. Processes that detach themselves, as Ray's daemons do, stay children of this one: it adopts orphans. It has its
+own session, and a command line without the command, so that neither a terminal's signals nor `pkill -f main_ppo` end
+it. If it is killed all the same, Linux kills the command, and the starter adopts and ends the rest.
 """
 
 import json

@@ -321,7 +321,7 @@ def on_the_device(made: list[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("scope", ["group", "batch"])
-def test_experiences_on_a_device_are_weighed_and_refused_as_on_the_cpu(plain, actor, tmp_path, monkeypatch, scope):
+def test_experiences_on_a_device_are_reweighted_and_refused_as_on_the_cpu(plain, actor, tmp_path, monkeypatch, scope):
     monkeypatch.setenv("CW_GRPO_SCOPE", scope)
     maker = maker_of(settings(tmp_path))
     maker.cw_grpo.step = 1  # which is recorded

@@ -108,7 +108,7 @@ def test_one_step(engine, batch, hugging_face, tmp_path):
         # so that any two engines agree to 1e-4
         assert out[loss_mode]["grad_norm"] == pytest.approx(norm, rel=4e-5), loss_mode
     assert out["cw_grpo"]["cw_grpo/sigma"] > 0
-    assert norms["vanilla"] != pytest.approx(norms["cw_grpo"], rel=1e-2)  # the two weigh differently
+    assert norms["vanilla"] != pytest.approx(norms["cw_grpo"], rel=1e-2)  # the two reweight differently
 
 
 @pytest.mark.parametrize(
