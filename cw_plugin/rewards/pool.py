@@ -70,7 +70,8 @@ class _Worker:
             raise _WorkerEndedError(ended.exit_code, during_start=True) from None
         if first.stopped:
             raise GradingError(
-                f"a grading process does not start in {START_LIMIT:g} s; the machine is too busy, end other programs"
+                f"a grading process does not start in {START_LIMIT:g} s",
+                fix="the machine is too busy, end other programs",
             )
 
     def ask(self, question: tuple[Any, ...], seconds: float) -> Grade:
@@ -176,8 +177,9 @@ class GradingPool:
                     return Grade(stopped=f"it took more than {self.time_limit:g} s of CPU time")
                 if ended.during_start and (is_last or not was_killed):
                     raise GradingError(
-                        f"no grading process starts (exit code {ended.exit_code}); check that the machine has free "
-                        f"memory and that {sys.executable} has math-verify: {how_to_install('reward')}"
+                        f"no grading process starts (exit code {ended.exit_code})",
+                        fix=f"check that the machine has free memory and that {sys.executable} has math-verify: "
+                        f"{how_to_install('reward')}",
                     ) from None
                 if is_last:
                     return Grade(
