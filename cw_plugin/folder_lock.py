@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TextIO
 
 from cw_plugin.errors import OptionsError
+from cw_plugin.guarded_processes import ENDING
 
 ELSEWHERE = "name another folder (RUN=... or OUT=...)"
-PATIENCE = 30  # seconds in which what an owner that was killed has started is ended
+PATIENCE = 30  # seconds in which the processes of an owner that was killed, or is being stopped, end
 
 
 def write_error(folder: Path) -> str | None:
@@ -66,8 +67,8 @@ def hold(folder: Path, lock: TextIO, elsewhere: str = ELSEWHERE) -> None:
     while not _locked(folder, lock):
         lock.seek(0)
         pid, _, host = lock.read().strip().partition(" on ")
-        gone = not pid or (host == platform.node() and not Path("/proc", pid).exists())
-        if not gone or time.monotonic() > deadline:
+        is_ending = not pid or (host == platform.node() and _ends_or_has_ended(pid))
+        if not is_ending or time.monotonic() > deadline:
             raise OptionsError(f"{folder} is in use by process {pid} on {host}: wait for its end, or {elsewhere}")
         time.sleep(0.2)
     if error := write_error(folder):
@@ -76,6 +77,14 @@ def hold(folder: Path, lock: TextIO, elsewhere: str = ELSEWHERE) -> None:
     lock.truncate(0)
     owner = os.environ.get("CW_PLUGIN_SCRIPT", os.getpid())  # the script that has started this (supervise.py)
     print(owner, "on", platform.node(), file=lock, flush=True)
+
+
+def _ends_or_has_ended(pid: str) -> bool:
+    try:
+        name = Path("/proc", pid, "comm").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return name.strip() == ENDING
 
 
 def _locked(folder: Path, lock: TextIO) -> bool:

@@ -18,13 +18,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-SET_PDEATHSIG, SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+SET_PDEATHSIG, SET_NAME, SET_CHILD_SUBREAPER = 1, 15, 36  # linux/prctl.h
+ENDING = "cw-ending"  # the name, in /proc/PID/comm, of a process that was stopped and ends those below it
 GRACE = 5  # seconds between SIGTERM and SIGKILL
 GIVE_UP = 20  # seconds after which it is left to Linux to end what still waits for a disk
 STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
-def _prctl(option: int, value: int) -> None:
+def _prctl(option: int, value: int | bytes) -> None:
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), f"prctl({option})")
 
@@ -94,6 +95,7 @@ class Stopped(KeyboardInterrupt):
 def _stop(number: int, _: Any) -> NoReturn:
     for one in STOPS:  # several may come: from the terminal, and from what called this
         signal.signal(one, signal.SIG_IGN)
+    _prctl(SET_NAME, ENDING.encode())  # by which folder_lock.py knows that the folder will soon be free
     raise Stopped(number)
 
 
