@@ -128,7 +128,7 @@ class TokenWeights(NamedTuple):
 
     deviation: Float[Tensor, " N"]  # log pi - mean(log pi), float64
     c: Float[Tensor, " N"]
-    mean: float  # of c: Cov(log pi, A)
+    mean: float  # the mean of c, which is Cov(log pi, A)
     sigma: float  # of c, 0 if no token is more extreme than another
     gaussian: Float[Tensor, " N"]  # the Gaussian's w, whatever the kernel is
     w: Float[Tensor, " N"]

@@ -1,4 +1,4 @@
-"""Compares the advantages of a verl with those of another, bit for bit: every estimator, both trainers.
+"""Compares the advantages of two versions of verl, bit for bit: every estimator, both trainers.
 
     PYTHONPATH=BASE python patches/compare.py record base.pt
     PYTHONPATH=PATCHED python patches/compare.py record patched.pt

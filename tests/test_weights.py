@@ -1,4 +1,4 @@
-"""The mathematics against a float64 loop, and what cannot be weighed."""
+"""The mathematics against a float64 loop, and what cannot be reweighted."""
 
 import math
 
@@ -164,7 +164,7 @@ def test_non_finite_values_are_named_by_row_when_valid_and_ignored_when_masked(w
 
 
 @pytest.mark.parametrize("huge", [-1e19, -3e38])
-def test_huge_log_probs_are_weighed_not_left_at_weight_one(huge):
+def test_huge_log_probs_are_reweighted_not_left_at_weight_one(huge):
     log_probs, advantages, mask, group = random_batch(15)
     log_probs[tuple(mask.nonzero()[7].tolist())] = huge
     reweighted, statistics = reweight(log_probs, advantages, mask, group)

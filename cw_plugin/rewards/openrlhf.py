@@ -5,7 +5,7 @@ Usage::
     --reward.remote_url "$(python -c 'from cw_plugin.rewards import openrlhf; print(openrlhf.__file__)')" \
     --data.label_key reward_model       # as cw-grpo prepare writes it; or a column with the final answer alone
 
-With other options, the file is one's own, of two lines::
+For other options, write a file of two lines::
 
     from cw_plugin.rewards.openrlhf import openrlhf_reward
     reward_func = openrlhf_reward(format_weight=0.5)

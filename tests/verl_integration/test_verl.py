@@ -34,7 +34,7 @@ GEO_MEAN = "actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"
 BYPASS = "algorithm.rollout_correction.bypass_mode=True"
 OPTION = "+algorithm.cw_grpo."
 UNRECORDED = OPTION + "record_every=0"
-NEEDS_V1 = pytest.mark.skipif(not HAS_V1, reason="this verl has no V1")
+NEEDS_V1 = pytest.mark.skipif(not HAS_V1, reason="this version of verl has no V1")
 
 
 def v1_trainer(*overrides):
