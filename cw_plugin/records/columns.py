@@ -1,4 +1,8 @@
-"""What a token record holds: a row for each token, and metadata of the batch."""
+"""What a token record holds: a row for each token, and metadata of the batch.
+
+The schema's metadata has the step, the options scope and kernel, how many groups and tokens the whole batch has, and
+the prompts as JSON, by group.
+"""
 
 FOLDER = "tokens"  # within the run's folder; its files are step_000050.parquet, step_000050-2.parquet, ...
 
@@ -17,7 +21,3 @@ REAL_NUMBERS = (
     "reward",  # of the response
 )
 TEXT = "text"  # of the token
-
-# Keys of the schema's metadata: the step, the options scope and kernel, how many groups and tokens the whole batch has,
-# and the prompts as JSON, by group.
-METADATA = ("step", "scope", "kernel", "groups", "tokens", "prompts")

@@ -18,7 +18,14 @@ from cw_plugin.reports.covariance import table_1
 from cw_plugin.reports.formats import Table, csv, listed
 from cw_plugin.reports.inputs import Folder, read_inputs
 from cw_plugin.reports.runs import ENTROPY, NORM, REWARD, SEED_OR_LENGTH, Run, all_metrics, differing
-from cw_plugin.reports.scores import answers_frame, benchmarks, checkpoints, last_scores, tries, untrained_or_first
+from cw_plugin.reports.scores import (
+    answers_frame,
+    benchmarks,
+    checkpoints,
+    checkpoints_at_each_k,
+    last_scores,
+    untrained_or_first,
+)
 from cw_plugin.reports.sentences import sentences
 from cw_plugin.reports.tokens import write_token_page
 
@@ -226,7 +233,7 @@ def _checkpoints(answers: Sequence[Answers], graded: pd.DataFrame, metrics: pd.D
     references = [base]
     if reference and reference != base:
         references.append(reference)
-    at_each_k = [checkpoint for k in tries(graded) for checkpoint in checkpoints(graded, metrics, references, k)]
+    at_each_k = checkpoints_at_each_k(graded, metrics, references)
     if at_each_k:
         shown.append(tables.tries_table(at_each_k, asked, references))
     settings: dict[str, list[dict[str, object]]] = {}

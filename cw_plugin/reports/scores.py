@@ -141,6 +141,11 @@ def checkpoints(
     ]
 
 
+def checkpoints_at_each_k(answers: pd.DataFrame, metrics: pd.DataFrame, references: Sequence[str]) -> list[Checkpoint]:
+    """:func:`checkpoints` with each k of :func:`tries`; none if no question was asked several times."""
+    return [checkpoint for k in tries(answers) for checkpoint in checkpoints(answers, metrics, references, k)]
+
+
 def _scored(answers: pd.DataFrame, k: int) -> pd.DataFrame:
     """The answers with a column score, pass@k of each question; without benchmarks that were asked fewer times."""
     if k == 1:

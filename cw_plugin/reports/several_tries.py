@@ -22,8 +22,6 @@ def pass_at_k_table(folder: Path, models: Sequence[str], benchmarks: Sequence[st
     graded = scores.answers_frame([each for each in of_models if each.benchmark in benchmarks])
     if not scores.tries(graded):
         return None
-    references, no_metrics = [scores.untrained_or_first(graded)], all_metrics([])
-    at_each_k = []
-    for k in scores.tries(graded):
-        at_each_k += scores.checkpoints(graded, no_metrics, references, k)
+    references = [scores.untrained_or_first(graded)]
+    at_each_k = scores.checkpoints_at_each_k(graded, all_metrics([]), references)
     return tables.tries_table(at_each_k, scores.benchmarks(graded), references)
