@@ -96,10 +96,11 @@ def sampled(
     problem, copies = torch.arange(len(problems)), torch.full((len(problems),), answers)
     for length in range(1, limit + 1):
         logits = model(input_ids=asks, past_key_values=cache, logits_to_keep=1).logits[:, -1]
-        row = torch.arange(len(written)).repeat_interleave(copies)
-        drawn = torch.multinomial(logits.softmax(-1)[row], 1)
-        rows, copies = torch.cat([row[:, None], drawn], 1).unique(dim=0, return_counts=True)
-        row, token = rows.T
+        drawn = torch.multinomial(logits.softmax(-1), answers, replacement=True)  # for each row, of which it needs copies
+        needed = torch.arange(answers) < copies[:, None]
+        row_and_token = (torch.arange(len(written))[:, None] * logits.shape[-1] + drawn)[needed]
+        row_and_token, copies = row_and_token.unique(return_counts=True)
+        row, token = row_and_token // logits.shape[-1], row_and_token % logits.shape[-1]
         written, problem = torch.cat([written[row], token[:, None]], 1), problem[row]
         ends = (token == tokenizer.eos_token_id) | (length == limit)
         for at in ends.nonzero()[:, 0]:
