@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,7 +27,8 @@ def random_batch(seed: int, groups: int = 4) -> Batch:
     log_probs, advantages, mask, group = random_batches.random_batch(seed, groups, width=60, holes=0.3)
     log_probs[~mask] = float("nan")
     g = torch.Generator().manual_seed(seed)
-    prompts = [torch.tensor(TOKENIZER.encode(f"{number}+1=")) for number in group.tolist()]
+    padding = [TOKENIZER.pad_token_id]  # which a prompt's text leaves out
+    prompts = [torch.tensor(padding + TOKENIZER.encode(f"{number}+1=")) for number in group.tolist()]
     responses = torch.randint(0, len(TOKENIZER), mask.shape, generator=g)
 
     def sequences(chosen: Sequence[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -70,6 +72,14 @@ def test_a_record_holds_every_token_with_what_the_weights_did(tmp_path, scope, k
         assert row["covariance"] == pytest.approx(c, rel=1e-4, abs=1e-5)
         assert row["gaussian"] == pytest.approx(w, abs=1e-4)
         assert row["weight"] == pytest.approx(weight if kernel == "gaussian" else 1, abs=1e-3)
+
+
+def test_a_batch_without_padding_is_recorded(tmp_path):
+    batch = random_batch(4)
+    everywhere = torch.ones_like(batch.response_mask)
+    log_probs = batch.log_probs.nan_to_num()
+    record = recorded(tmp_path, replace(batch, log_probs=log_probs, response_mask=everywhere), 1)
+    assert record.tokens == record.table.num_rows == everywhere.numel()
 
 
 @pytest.mark.parametrize("scope", ["group", "batch"])
