@@ -163,7 +163,7 @@ UNEQUAL: Answers = {
         "100000": [r"10^2 \cdot 10^3"],
         "-2": [r"\begin{vmatrix} 1 & 2 \\ 3 & 4 \end{vmatrix}", r"\det \begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}"],
         "7": ["3 + 4", "10 - 3"], r"\frac{5}{6}": [r"\frac{1}{2} + \frac{1}{3}"], "1024": ["2^{10}"],
-        "4": [r"\sqrt{16}"], "3": [r"\log_2 8", r"\lfloor \pi \rfloor"], "6": [r"\gcd(12, 18)"],
+        "4": [r"\sqrt{16}"], "3": [r"\log_2 8", r"\lfloor \pi \rfloor"], "6": [r"\gcd(12, 18)"], "x > 3": ["2 + 1 < x"],
         r"\frac{1}{2}": [r"\int_0^1 x dx"], r"\frac{\pi^2}{6}": [r"\sum_{k=1}^{\infty} \frac{1}{k^2}"],
         r"\frac{1591\sqrt2}{2}": [r"\frac{37 \cdot 43\sqrt2}{2}"], "(1591, 2)": [r"(37 \cdot 43, 2)"],
         r"\begin{pmatrix} 4 & 6 \end{pmatrix}": [

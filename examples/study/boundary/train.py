@@ -96,7 +96,8 @@ def sampled(
     problem, copies = torch.arange(len(problems)), torch.full((len(problems),), answers)
     for length in range(1, limit + 1):
         logits = model(input_ids=asks, past_key_values=cache, logits_to_keep=1).logits[:, -1]
-        drawn = torch.multinomial(logits.softmax(-1), answers, replacement=True)  # for each row, of which it needs copies
+        # As many draws for each row as one may need; a row takes those of its own answers.
+        drawn = torch.multinomial(logits.softmax(-1), answers, replacement=True)
         needed = torch.arange(answers) < copies[:, None]
         row_and_token = (torch.arange(len(written))[:, None] * logits.shape[-1] + drawn)[needed]
         row_and_token, copies = row_and_token.unique(return_counts=True)
