@@ -26,14 +26,15 @@ for name, value in ENVIRONMENT.items():
 
 
 def _a_ray_of_its_own(ray: ModuleType) -> None:
-    """ray.init starts a Ray that takes cores for GPUs, unless RAY_ADDRESS names one or this is a job of Ray.
+    """ray.init starts a Ray that takes cores for GPUs, unless one is named or this is a job of Ray.
 
     It would else count no GPUs, or join another run's Ray on this machine.
     """
 
     @wrapt.patch_function_wrapper(ray, "init")
     def init(wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
-        if not args and not {"RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR"} & os.environ.keys():
+        is_named = args or "address" in kwargs or "RAY_ADDRESS" in os.environ
+        if not is_named and "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ:
             machine = {"num_gpus": int(os.environ.get("OPENRLHF_CPU_GPUS", "3")), "num_cpus": 16}
             kwargs = {"address": "local", "include_dashboard": False, "object_store_memory": 10**9, **machine, **kwargs}
         return wrapped(*args, **kwargs)

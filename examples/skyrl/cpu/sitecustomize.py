@@ -38,7 +38,8 @@ def _a_ray_of_its_own(ray: ModuleType) -> None:
 
     @wrapt.patch_function_wrapper(ray, "init")
     def init(wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
-        if not args and not {"RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR"} & os.environ.keys():
+        is_named = args or "address" in kwargs or "RAY_ADDRESS" in os.environ
+        if not is_named and "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ:
             machine = {"num_gpus": int(os.environ.get("SKYRL_CPU_GPUS", "2")), "num_cpus": 16}
             kwargs = {"address": "local", "include_dashboard": False, "object_store_memory": 10**9, **machine, **kwargs}
         return wrapped(*args, **kwargs)
