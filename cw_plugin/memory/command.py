@@ -1,6 +1,6 @@
 """``cw-grpo memory``."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -12,7 +12,7 @@ from cw_plugin.memory import openrlhf, trl
 from cw_plugin.memory.stages import GIB, ROOM, SOLD_AS, Estimate, shortage
 
 _COLUMNS = ("weights", "gradients", "optimizer", "reference", "activations", "vLLM", "processes")
-_MICRO_BATCH = {trl: "--per_device_train_batch_size", openrlhf: "--train.micro_batch_size"}
+_KNOWN = "verl, TRL or OpenRLHF"
 
 
 def show(arguments: Sequence[str], gpu: int) -> int:
@@ -27,9 +27,17 @@ def show(arguments: Sequence[str], gpu: int) -> int:
         for host in (trl, openrlhf):
             if host.is_of(printed):
                 needs = host.estimate(printed, size)
-                found = [shortage(stage, size, f"of {gpu} GB") for stage in needs.stages]
-                return _print(needs, gpu, [f"{problem}" for problem in found if problem])
+                return _print(needs, gpu, _problems(needs, gpu, host.FIXES))
+        if "algorithm:" not in printed.splitlines():  # of verl's configuration
+            raise OptionsError(f"the memory of {arguments[0]} is not calculated", fix=f"give a recipe of {_KNOWN}")
     return _of_verl(arguments, gpu)
+
+
+def _problems(needs: Estimate, gpu: int, fixes: Mapping[str, str]) -> list[str]:
+    """What does not fit, and what to change."""
+    size = SOLD_AS[gpu]
+    found = [(shortage(stage, size, f"of {gpu} GB"), fixes[stage.name]) for stage in needs.stages]
+    return [f"{problem}\n      fix: {fix}" for problem, fix in found if problem]
 
 
 def _of_verl(arguments: Sequence[str], gpu: int) -> int:
@@ -43,7 +51,7 @@ def _of_verl(arguments: Sequence[str], gpu: int) -> int:
     return _print(needs, gpu, [f"{finding.what}\n      fix: {finding.fix}" for finding in problems])
 
 
-def _print(needs: Estimate, gpu: int, problems: Iterable[str]) -> int:
+def _print(needs: Estimate, gpu: int, problems: Sequence[str]) -> int:
     size = SOLD_AS[gpu]
     console = Console(soft_wrap=True, highlight=False)
     console.print(

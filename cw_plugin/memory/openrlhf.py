@@ -60,6 +60,12 @@ NOT_CALCULATED = (
 )
 NEEDED = ("--ds.packing_samples", "--train.colocate_all", "--vllm.enable_sleep")
 """Flags without which nothing is calculated."""
+FIXES = {
+    "vLLM awake": "a smaller --vllm.gpu_memory_utilization",
+    "log-probs": "a smaller --rollout.micro_batch_size",
+    "training": "a smaller --train.micro_batch_size",
+}
+"""What to change, by the stage that does not fit."""
 
 
 class _CrossEntropy(torch.autograd.Function):

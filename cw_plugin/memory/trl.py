@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 # trl/kernels/chunked_logprob.py and trl/trainer/utils.py: logits of so many tokens and entries are there at once.
 TILE = (4096, 32768)
+_SMALLER = "a smaller --per_device_train_batch_size, and as many times more --gradient_accumulation_steps"
+FIXES = {"log-probs": _SMALLER, "training": _SMALLER}
+"""What to change, by the stage that does not fit."""
 
 
 class _ChunkedLogProbs(torch.autograd.Function):

@@ -40,10 +40,14 @@ def main(stage: int, model: str, out: str) -> None:
         engine.backward(engine(input_ids=ids, labels=ids).loss)
         engine.step()
     if stage == 2:
-        weights, masters = list(engine.module.parameters()), zero.single_partition_of_fp32_groups
+        weights = list(engine.module.parameters())
+        masters = zero.single_partition_of_fp32_groups
         gradients = [gradient for group in zero.all_grad_tensors.values() for gradient in group or ()]
     else:
-        weights, masters = [parameter.ds_tensor for parameter in engine.module.parameters()], zero.fp32_partitioned_groups_flat
+        weights, masters = (
+            [parameter.ds_tensor for parameter in engine.module.parameters()],
+            zero.fp32_partitioned_groups_flat,
+        )
         gradients = [zero.grad_partitions_flat_buffer]
     moments = [value for state in zero.optimizer.state.values() for value in state.values()]
     found = {"weights": held(weights), "gradients": held(gradients), "optimizer": held([*masters, *moments])}
