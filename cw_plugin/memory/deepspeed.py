@@ -100,7 +100,7 @@ def log_probs(run: Run, resident: dict[str, float], processes: float) -> Stage:
 
 
 def training(run: Run, processes: float) -> Stage:
-    """The stage that trains."""
+    """The stage that trains. Activations include the bucket, gathered weights and a new micro-batch's gradients."""
     zero = run.zero
     backward = tracked.passes(run.shape, run.forward, run.recompute) + zero.gathered + HALF * BUCKET
     if run.micro_batches > 1:

@@ -148,10 +148,11 @@ def estimate(printed: str, gpu: float) -> Estimate:
 
 def _arguments(printed: str) -> dict[str, str]:
     """The arguments with their values; of one that is there twice, the last."""
-    arguments, name = dict(DEFAULTS), ""
+    arguments = dict(DEFAULTS)
     for line in printed.splitlines():
         if line.startswith("--"):
-            name, _, arguments[line] = line, "", ""
+            name, _, value = line.partition("=")
+            arguments[name] = value
         else:
             arguments[name] = line
     return arguments
