@@ -133,15 +133,16 @@ def memory(
     run: Overrides = None,
     gpu: Annotated[int, typer.Option(help="Size of each GPU in GB, as sold: 24, 40, 48, 80, 96 or 141.")] = 80,
 ) -> None:
-    """Calculate the memory and disk that a run of verl needs.
+    """Calculate the memory and disk that a run of verl, TRL or OpenRLHF needs.
 
-    KEY=VALUE are verl's overrides. A script of examples/ that runs verl may come before them. The exit code is 1 if
-    less than 10% of a GPU's memory is left.
+    KEY=VALUE are verl's overrides. A script of examples/ that runs verl may come before them, or examples/trl/paper.sh
+    or examples/openrlhf/paper.sh before arguments of TRL or OpenRLHF. The exit code is 1 if less than 10% of a GPU's
+    memory is left.
     """
     with _errors(_VERL):
-        from cw_plugin.verl_integration.doctor.memory import table
+        from cw_plugin.memory.command import show
 
-        raise typer.Exit(table.show(run or [], gpu))
+        raise typer.Exit(show(run or [], gpu))
 
 
 _REPORT = how_to_install("report")

@@ -2,10 +2,7 @@
 
 import difflib
 import importlib.util
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -14,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from cw_plugin.configs import flat
+from cw_plugin.dry_run import dry_run
 from cw_plugin.errors import OptionsError
 
 
@@ -81,19 +79,7 @@ def _in_one_sentence(message: str) -> OptionsError:
 
 def _of_script(script: Path, overrides: Sequence[str]) -> DictConfig:
     """The configuration that a script of examples/ prints with DRY_RUN=1."""
-    if not script.is_file():
-        raise OptionsError(f"{script} does not exist", fix="give a script or hydra overrides")
-    if "DRY_RUN" not in script.read_text(encoding="utf-8"):
-        raise OptionsError(
-            f"{script} does not support DRY_RUN=1, and would train",
-            fix="give verl's overrides, or a script that starts verl",
-        )
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    environment = {**os.environ, "PATH": path, "DRY_RUN": "1"}
-    result = subprocess.run(["bash", script, *overrides], env=environment, capture_output=True, text=True)
-    if result.returncode != 0:
-        lines = result.stderr.strip().splitlines() or [f"it ended with exit code {result.returncode}"]
-        raise OptionsError(f"{script}: {lines[-1].removeprefix('Error: ')}")
-    if "algorithm:" not in result.stdout.splitlines():
+    printed = dry_run(script, overrides)
+    if "algorithm:" not in printed.splitlines():
         raise OptionsError(f"{script} does not start verl", fix="give a script that does")
-    return cast(DictConfig, OmegaConf.create(result.stdout))
+    return cast(DictConfig, OmegaConf.create(printed))

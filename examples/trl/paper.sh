@@ -45,6 +45,7 @@ elif [ -z "${DRY_RUN:-}" ]; then
     done
 fi
 if [ -n "${DRY_RUN:-}" ]; then
+    echo "${LAUNCH[*]}"
     LAUNCH=(python)
     EXTRA+=(--dry_run true --use_cpu true --bf16 false)
 fi

@@ -12,7 +12,10 @@ import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 from interpreter import ROOT, bash, python
 
+from cw_plugin.errors import OptionsError
 from cw_plugin.folder_lock import claim
+from cw_plugin.memory import trl as trl_memory
+from cw_plugin.memory.stages import GIB, SOLD_AS
 from cw_plugin.records.read import read_tokens
 from cw_plugin.reports.runs import read_run
 
@@ -39,6 +42,32 @@ def test_the_recipe_composes_to_the_papers_values():
     printed = bash("trl/paper.sh", RUNS_DIR="/runs", MODEL_PATH="Qwen/7B", MAX_RESPONSE="3584", DRY_RUN="1").stdout
     other = json.loads(printed[printed.index("{") :])
     assert (other["max_completion_length"], other["output_dir"]) == (3584, "/runs/trl/7B-cw_grpo")
+
+
+@pytest.mark.slow
+def test_the_recipe_needs_what_the_page_says():
+    page = (ROOT / "examples" / "gpu" / "README.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith("| 1.5B TRL |")]
+    needs = trl_memory.estimate(bash("trl/paper.sh", DRY_RUN="1").stdout, SOLD_AS[80])
+    assert [f"{stage.total / GIB:.1f}" for stage in needs.stages] == [cell.strip() for cell in row.split("|")[3:5]]
+
+
+def test_the_memory_of_the_recipe_follows_its_settings(tmp_path):
+    """Of a small model, on the three GPUs of 4_gpus.yaml."""
+
+    def estimate(*arguments: str, **variables: str):
+        variables |= {"MODEL_PATH": str(ROOT / "examples" / "cpu" / "model"), "DRY_RUN": "1"}
+        return trl_memory.estimate(bash("trl/paper.sh", *arguments, **variables).stdout, SOLD_AS[80])
+
+    few = ("--max_completion_length", "64", "--per_device_train_batch_size", "3", "--max_steps", "100")
+    needs = estimate(*few, OUT=str(tmp_path))
+    parts = needs.stages[1].parts
+    assert (parts["weights"], parts["reference"]) == (2 * needs.model, 2 * needs.model)
+    assert (parts["gradients"], parts["optimizer"]) == (2 * needs.model / 3, 12 * needs.model / 3)
+    assert (needs.gpus, needs.checkpoints, needs.folder) == (3, 2, str(tmp_path))
+    assert estimate(*few, "--beta", "0").stages[1].parts["reference"] == 0
+    with pytest.raises(OptionsError, match="the memory of vllm_mode=colocate is not calculated; use server"):
+        estimate("--vllm_mode", "colocate")
 
 
 def test_an_argument_that_trl_does_not_know_is_refused():
@@ -169,3 +198,31 @@ def test_the_recipe_trains_on_a_cpu_in_two_processes(tmp_path, quickstart):
     assert (tmp_path / "model" / "model.safetensors").exists()
     (record,) = read_tokens(tmp_path)  # each process has six responses in each of four micro-batches
     assert (record.groups, len(set(record.table["row"].to_pylist()))) == (4, 48)
+
+
+@pytest.mark.slow
+def test_every_argument_of_the_recipe_is_read(tmp_path, quickstart):
+    """By TRL and transformers in a step on a CPU, which reads neither of two that the GPU needs, nor an ignored one."""
+    not_on_a_cpu = {
+        "bf16",  # read while the arguments are parsed, to set accelerate's precision
+        "use_cpu",  # of cpu.sh, read in the same way
+        "vllm_server_port",  # there is no server
+    }
+    overlay = tmp_path / "overlay.sh"
+    overlay.write_text(f"""
+source {EXAMPLES}/cpu.sh
+LAUNCH=(python {ROOT}/tests/tools/trl_reads.py {tmp_path}/reads)
+""")
+    bash(
+        "trl/paper.sh",
+        *("--max_steps", "1", "--max_completion_length", "16", "--gradient_accumulation_steps", "1"),
+        *("--sapo_temperature_neg", "2"),  # of another loss
+        METHOD="cw_grpo",
+        OVERLAY=str(overlay),
+        MODEL_PATH=str(ROOT / "examples" / "cpu" / "model"),
+        DATA_DIR=os.environ["QUICKSTART_DATA"],
+        OUT=str(tmp_path / "run"),
+    )
+    reads = json.loads((tmp_path / "reads").read_text())
+    assert {"beta", "max_prompt_length", "cw_kernel"} < set(reads["given"])
+    assert set(reads["given"]) - set(reads["read"]) == not_on_a_cpu | {"sapo_temperature_neg"}

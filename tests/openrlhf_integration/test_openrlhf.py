@@ -3,6 +3,7 @@
 test_openrlhf_releases.py runs this file under the oldest and the newest release that fit.
 """
 
+import ast
 import copy
 import functools
 import json
@@ -11,10 +12,12 @@ import random
 import runpy
 import sys
 from importlib.metadata import version
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
+import openrlhf
 import pytest
 import torch
 import wrapt
@@ -33,6 +36,8 @@ from reference import reference_advantages
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from cw_plugin.errors import HostError, NonFiniteError, OptionsError
+from cw_plugin.memory import openrlhf as openrlhf_memory
+from cw_plugin.memory import tracked
 from cw_plugin.openrlhf_integration import accepted_settings, hook
 
 PROMPTS, SAMPLES = 8, 6
@@ -356,3 +361,56 @@ def test_advantages_that_differ_within_a_response_are_refused(actor, tmp_path):
 def test_openrlhf_accepts_the_arguments_of_the_recipe():
     args = parsed(*bash("openrlhf/paper.sh", DRY_RUN="1").stdout.splitlines())
     assert accepted_settings.check(args).samples == 12 and args.algo.kl.use_loss is True
+
+
+@pytest.mark.skipif(FLAT, reason="it divides logits elsewhere")
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_the_memory_of_a_forward_pass_is_that_of_openrlhfs_own(temperature, monkeypatch):
+    """What cw-grpo memory counts for both passes, against OpenRLHF's Actor under the same tracker."""
+    cross_entropy = SimpleNamespace(cross_entropy_loss=lambda logits, _: (openrlhf_memory._CrossEntropy.apply(logits),))
+    for name in ("flash_attn.ops", "flash_attn.ops.triton"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "flash_attn.ops.triton.cross_entropy", cross_entropy)
+    shape = Qwen2Config.from_pretrained(MODEL, vocab_size=20000, pad_token_id=0)
+    tokens = 256
+
+    def forward(model):
+        ids = torch.ones(1, tokens, dtype=torch.long)
+        actor = Actor(model, temperature=temperature)
+        actor.packing_samples = False
+        return actor(ids, ids[:, 1:], attention_mask=ids, return_output=True)
+
+    real = tracked.passes(shape, forward, recompute=True)
+    ours = tracked.passes(shape, openrlhf_memory._forward(tokens, temperature), recompute=True)
+    assert ours == pytest.approx(real, rel=0.02)
+
+
+def used_arguments(package: Path) -> set[str]:
+    """The arguments, or whole sections of them, that OpenRLHF's code uses outside of its parser and validation."""
+    used = set()
+    for file in package.rglob("*.py"):
+        tree = ast.parse(file.read_text())
+        functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+        for node in ast.walk(ast.Module(functions, []) if file.parent.name == "cli" else tree):
+            match node:
+                case ast.Attribute():
+                    used.add(ast.unparse(node).partition("args.")[2])
+                case ast.Call(func=ast.Name("getattr"), args=[section, ast.Constant(name), *_]):
+                    used.add(f"{ast.unparse(section).partition('args.')[2]}.{name}")
+                case ast.Call(func=ast.Name("vars"), args=[section]):
+                    used.add(f"{ast.unparse(section).partition('args.')[2]}.*")
+    return used
+
+
+@pytest.mark.skipif(FLAT, reason="the recipe has the names of 0.10 and later")
+def test_openrlhf_uses_every_argument_of_the_recipe():
+    """As its source says: no part of this runs the trainer."""
+    used = used_arguments(Path(openrlhf.__file__).parent)
+
+    def unused(*extra: str) -> list[str]:
+        printed = bash("openrlhf/paper.sh", *extra, DRY_RUN="1").stdout.splitlines()
+        names = [line[2:] for line in printed if line.startswith("--")]
+        return [name for name in names if used.isdisjoint({name, f"{name.rpartition('.')[0]}.*"})]
+
+    assert unused() == []
+    assert unused("--actor.clip_eps", "0.2") == ["actor.clip_eps"]

@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
 from cw_plugin.errors import DataError
 from cw_plugin.evaluation.models import find_models, merged
+from cw_plugin.memory.models import parameter_shapes, read_shape
 from cw_plugin.verl_integration.doctor.memory import megatron, tracked
-from cw_plugin.verl_integration.doctor.memory.models import parameter_shapes, read_shape
 
 ROWS, PROMPT, RESPONSE = 8, 6, 10
 ENGINES = [

@@ -7,11 +7,11 @@ import pytest
 from interpreter import ROOT, cli
 from omegaconf import OmegaConf
 
+from cw_plugin.memory.stages import GIB, ROOM, SOLD_AS
 from cw_plugin.verl_integration import doctor
 from cw_plugin.verl_integration.compose import compose
 from cw_plugin.verl_integration.doctor import environment, resources
 from cw_plugin.verl_integration.doctor.memory import estimate
-from cw_plugin.verl_integration.doctor.memory.estimate import GIB, ROOM, SOLD_AS
 
 A = "actor_rollout_ref"
 PAGE = (ROOT / "examples" / "gpu" / "README.md").read_text()

@@ -1,14 +1,15 @@
 """The checks of memory and disk: what a run needs, against what a GPU, this node and its disk have."""
 
 import math
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 from omegaconf import DictConfig
 
-from cw_plugin.verl_integration.doctor.memory.estimate import GIB, ROOM, SOLD_AS, VLLM_WORK, Estimate, Stage, estimate
+from cw_plugin.files import free_disk
+from cw_plugin.memory.stages import GIB, ROOM, SOLD_AS, VLLM_WORK, Estimate, Stage, shortage
+from cw_plugin.verl_integration.doctor.memory.estimate import estimate
 from cw_plugin.verl_integration.finding import Finding
 
 ACTOR = "actor_rollout_ref.actor"
@@ -59,14 +60,8 @@ def check_disk(config: DictConfig) -> Iterator[Finding]:
 def compare(config: DictConfig, needs: Estimate, gpu: float, name: str) -> Iterator[Finding]:
     """What does not fit in a GPU of ``gpu`` GiB, called ``name``, with the room of :data:`ROOM`."""
     for stage in needs.stages:
-        if stage.total > ROOM * gpu * GIB:
-            fatal = stage.total > gpu * GIB
-            room = "more than there is" if fatal else "with less than 10% of room"
-            problem = (
-                f"{stage.name} needs about {stage.total / GIB:.0f} of {gpu:.0f} GiB on each GPU {name}, {room} "
-                "(calculated; cw-grpo memory shows it)"
-            )
-            yield Finding(problem, _fix(config, needs, stage, gpu), fatal)
+        if problem := shortage(stage, gpu, name):
+            yield Finding(problem, _fix(config, needs, stage, gpu), fatal=stage.total > gpu * GIB)
     share = config.actor_rollout_ref.rollout.gpu_memory_utilization * gpu * GIB
     if share >= needs.vllm:
         return
@@ -130,11 +125,3 @@ def gpus_here() -> list[float]:
     if result.returncode != 0:
         return []
     return [int(line) / 1024 for line in result.stdout.split()]
-
-
-def free_disk(folder: str) -> int:
-    """The bytes that are free where a folder is, or will be made."""
-    place = Path(folder).expanduser().absolute()
-    while not place.exists():
-        place = place.parent
-    return shutil.disk_usage(place).free

@@ -1,5 +1,5 @@
-"""The memory and disk that a run of verl needs, calculated before it takes a GPU."""
+"""The memory and disk that a run of verl needs."""
 
-from cw_plugin.verl_integration.doctor.memory.estimate import Estimate, Stage, estimate
+from cw_plugin.verl_integration.doctor.memory.estimate import estimate
 
-__all__ = ["Estimate", "Stage", "estimate"]
+__all__ = ["estimate"]

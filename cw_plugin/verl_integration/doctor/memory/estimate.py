@@ -1,9 +1,7 @@
 """The memory of each stage of a training step of verl, on the GPU that needs most.
 
-verl's stages take turns on the same GPUs. Weights, gradients and optimizer are exact, and a test compares them with
-what verl's engines hold. Activations of FSDP2 are counted by PyTorch's trackers; those of Megatron are an upper bound,
-from the same model of transformers. What processes need besides, :data:`TRAINER` and :data:`ASLEEP`, is an allowance.
-No figure has been compared with a GPU.
+Weights, gradients and optimizer are exact, and a test compares them with what verl's engines hold. Activations of FSDP2
+are counted by PyTorch's trackers; those of Megatron are an upper bound, from the same model of transformers.
 """
 
 import math
@@ -14,68 +12,14 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig
 
 from cw_plugin.errors import OptionsError
+from cw_plugin.memory.models import parameter_count, parameter_shapes, read_shape
+from cw_plugin.memory.stages import ASLEEP, GIB, TRAINER, Estimate, Stage, vllm_memory
 from cw_plugin.verl_integration.doctor.memory import megatron
-from cw_plugin.verl_integration.doctor.memory.models import parameter_shapes, read_shape
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-GIB = 2**30
-ROOM = 0.9
-"""Of a GPU's memory that may be planned with: the rest is for fragments of PyTorch's allocator, and for errors here."""
-TRAINER = 1.5 * GIB
-"""CUDA's context, cuBLAS's workspace and NCCL's buffers of the training process."""
-ASLEEP = 2.0 * GIB
-"""The same of vLLM's process while it sleeps, and its CUDA graphs, which sleep mode does not free."""
-VLLM_WORK = 3.0 * GIB
-"""Activations and CUDA graphs of vLLM, inside its share."""
 CHUNK = 2048  # tokens; verl's entropy_from_logits_chunk_size
-
-SOLD_AS = {24: 23.5, 40: 39.4, 48: 44.4, 80: 79.1, 96: 94.5, 141: 139.8}
-"""GiB that a GPU has, by the GB that it is sold as: what torch.cuda reports of the smallest such card."""
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Bytes on one GPU while a stage runs, by what they are for."""
-
-    name: str
-    parts: Mapping[str, float]
-
-    @property
-    def total(self) -> float:
-        """The bytes of all parts."""
-        return sum(self.parts.values())
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What one run needs.
-
-    Attributes:
-        model: parameters.
-        engine: "FSDP2" or "Megatron".
-        gpus: how many the run takes.
-        stages: of a step, in their order.
-        vllm: bytes that vLLM needs to answer all requests of one GPU at once: weights, keys and values, its own work.
-        host: bytes of a node's memory that offloading takes.
-        checkpoint: bytes of one checkpoint.
-        checkpoints: how many of them a run keeps.
-    """
-
-    model: int
-    engine: str
-    gpus: int
-    stages: tuple[Stage, ...]
-    vllm: float
-    host: float
-    checkpoint: float
-    checkpoints: int
-
-    @property
-    def largest(self) -> Stage:
-        """The stage that needs most."""
-        return max(self.stages, key=lambda stage: stage.total)
 
 
 def estimate(config: DictConfig, gpu: float) -> Estimate:
@@ -125,7 +69,7 @@ def _of_fsdp(config: DictConfig, shape: "PretrainedConfig", gpu: float) -> Estim
         "optimizer": 0.0 if engine.optimizer_offload else held["optimizer"],
     }
     host += (held["weights"] + held["optimizer"] - sum(resident.values())) * gpus_per_node
-    parameters = _count(shape)
+    parameters = parameter_count(shape)
     if _has_reference(config):
         host += 4.0 * parameters / ranks * gpus_per_node  # in float32, always on the CPU
     stages = (
@@ -134,6 +78,7 @@ def _of_fsdp(config: DictConfig, shape: "PretrainedConfig", gpu: float) -> Estim
         Stage("training", {**held, "activations": training_work, **_processes()}),
     )
     return Estimate(
+        path=config.actor_rollout_ref.model.path,
         model=parameters,
         engine="FSDP2",
         gpus=_gpus(config),
@@ -142,6 +87,7 @@ def _of_fsdp(config: DictConfig, shape: "PretrainedConfig", gpu: float) -> Estim
         host=host,
         checkpoint=12.0 * parameters,
         checkpoints=_checkpoints(config),
+        folder=config.trainer.default_local_dir,
     )
 
 
@@ -155,9 +101,10 @@ def _of_megatron(config: DictConfig, shape: "PretrainedConfig", gpu: float) -> E
         on_rank = megatron.stage_parameters(shapes, parallel, number)
         ends.append(_stages_of_megatron(config, shape, layer, on_rank, number, gpu))
     stages = max(ends, key=lambda stages: max(stage.total for stage in stages))
-    parameters = _count(shape)
+    parameters = parameter_count(shape)
     held = megatron.static(megatron.stage_parameters(shapes, parallel, 0), parallel)
     return Estimate(
+        path=config.actor_rollout_ref.model.path,
         model=parameters,
         engine="Megatron",
         gpus=_gpus(config),
@@ -166,6 +113,7 @@ def _of_megatron(config: DictConfig, shape: "PretrainedConfig", gpu: float) -> E
         host=_offloaded_by_megatron(config, held) * config.trainer.n_gpus_per_node,
         checkpoint=float((megatron.WEIGHT + megatron.OPTIMIZER) * parameters),
         checkpoints=_checkpoints(config),
+        folder=config.trainer.default_local_dir,
     )
 
 
@@ -256,9 +204,7 @@ def _vllm(config: DictConfig, shape: "PretrainedConfig", parameters: int) -> flo
     tp = rollout.tensor_model_parallel_size
     responses = data.train_batch_size * rollout.n * tp / _gpus(config)
     tokens = min(responses, rollout.max_num_seqs) * (data.max_prompt_length + data.max_response_length)
-    head = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
-    bytes_per_token = 2 * 2 * shape.num_hidden_layers * shape.num_key_value_heads * head
-    return float((2.0 * parameters + tokens * bytes_per_token) / tp + VLLM_WORK)
+    return vllm_memory(shape, parameters, tokens, tp)
 
 
 def _rollout(config: DictConfig, gpu: float, resident: Mapping[str, float]) -> Stage:
@@ -310,7 +256,3 @@ def _log_prob_tokens(config: DictConfig) -> int:
 
 def _longest(config: DictConfig) -> int:
     return int(config.data.max_prompt_length + config.data.max_response_length)
-
-
-def _count(shape: "PretrainedConfig") -> int:
-    return sum(math.prod(size) for size in parameter_shapes(shape).values())

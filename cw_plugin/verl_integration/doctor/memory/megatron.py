@@ -30,7 +30,7 @@ def stage_parameters(shapes: Mapping[str, tuple[int, ...]], parallel: Parallel, 
     A matrix or bias is divided among tensor-parallel ranks, a norm is not.
 
     Args:
-        shapes: those of :func:`~cw_plugin.verl_integration.doctor.memory.models.parameter_shapes`.
+        shapes: those of :func:`~cw_plugin.memory.models.parameter_shapes`.
         parallel: the sizes of the run.
         stage: its number, from 0.
     """

@@ -1,13 +1,7 @@
-"""What a training step holds, as PyTorch's own memory trackers count it.
-
-The model of transformers that verl trains takes its steps under FakeTensorMode, where tensors have shapes and no
-content: it needs neither a GPU nor the model's weights. Attention is PyTorch's, which like flash attention keeps no
-scores.
-"""
+"""What a training step of verl holds, as PyTorch's own memory trackers count it: see cw_plugin/memory/tracked.py."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from copy import deepcopy
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,13 +12,14 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
+from cw_plugin.memory.tracked import beside_weights, make_model, packed, sizes
+
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 Parts = dict[str, float]
 """Bytes on one GPU, by what they are for."""
 
-_CPU = torch.device("cpu")
 # What each of the tracker's kinds is called here; all others are activations.
 _KINDS = {
     "Sharded Param": "weights",
@@ -72,24 +67,9 @@ def _ranks(number: int) -> Iterator[DeviceMesh]:
         dist.destroy_process_group()
 
 
-def _model(shape: "PretrainedConfig", dtype: torch.dtype, recompute: bool) -> "PreTrainedModel":
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_config(deepcopy(shape), dtype=dtype, attn_implementation="sdpa")
-    if recompute:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    return model.train()
-
-
-def _sizes(tracker: MemTracker, moment: str) -> dict[str, int]:
-    """The bytes of each of the tracker's kinds, "current" or at the "peak"; "Total" is their sum."""
-    sizes = tracker.get_tracker_snapshot(moment)[_CPU]
-    return {getattr(kind, "value", kind): size for kind, size in sizes.items()}
-
-
 def _parts_at_peak(tracker: MemTracker) -> Parts:
     parts = dict.fromkeys([*_KINDS.values(), "activations"], 0.0)
-    for kind, size in _sizes(tracker, "peak").items():
+    for kind, size in sizes(tracker, "peak").items():
         if kind != "Total":
             parts[_KINDS.get(kind, "activations")] += size
     return parts
@@ -114,14 +94,14 @@ def fsdp2_training(shape: "PretrainedConfig", ranks: int, tokens: int, recompute
     temperature and log-probs. The calculation takes ten seconds of one core for 28 layers.
     """
     with _ranks(ranks) as mesh, FakeTensorMode(allow_non_fake_inputs=True):
-        model = _sharded(_model(shape, torch.float32, recompute), mesh)
+        model = _sharded(make_model(shape, torch.float32, recompute), mesh)
         optimizer = torch.optim.AdamW(model.parameters())
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
         with FSDPMemTracker(model, optimizer) as tracker:
             with torch.autocast("cpu", torch.bfloat16):
-                output = model(**_inputs(tokens))
+                output = model(**packed(tokens))
                 logits = output.logits[0] / torch.ones(tokens, 1, dtype=torch.bfloat16)
                 loss = _log_probs(logits).mean()
             del output, logits  # verl's forward_step returns
@@ -137,9 +117,9 @@ def fsdp2_log_probs(shape: "PretrainedConfig", ranks: int, tokens: int, chunked:
     from verl.utils.torch_functional import entropy_from_logits, entropy_from_logits_with_chunking
 
     with _ranks(ranks) as mesh, FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-        model = _sharded(_model(shape, torch.float32, recompute=False), mesh)
+        model = _sharded(make_model(shape, torch.float32, recompute=False), mesh)
         with FSDPMemTracker(model) as tracker, torch.autocast("cpu", torch.bfloat16):
-            output = model(**_inputs(tokens))
+            output = model(**packed(tokens))
             logits = output.logits[0] / torch.ones(tokens, 1, dtype=torch.bfloat16)
             if chunked:
                 entropy_from_logits_with_chunking(logits)
@@ -148,25 +128,15 @@ def fsdp2_log_probs(shape: "PretrainedConfig", ranks: int, tokens: int, chunked:
             return _parts_at_peak(tracker)
 
 
-def _inputs(tokens: int) -> Mapping[str, object]:
-    """The model's arguments for one packed sequence."""
-    ids = torch.ones(1, tokens, dtype=torch.long)
-    return {"input_ids": ids, "position_ids": torch.arange(tokens)[None], "use_cache": False}
-
-
 def one_layer(shape: "PretrainedConfig", tokens: int) -> tuple[float, float]:
     """Bytes that one layer in bfloat16 keeps for its backward pass, and the peak of both passes, weights apart."""
     with FakeTensorMode(allow_non_fake_inputs=True):
-        model = _model(shape, torch.bfloat16, recompute=False).model
+        model = make_model(shape, torch.bfloat16, recompute=False).model
         hidden = torch.ones(1, tokens, shape.hidden_size, dtype=torch.bfloat16, requires_grad=True)
         positions = model.rotary_emb(hidden, torch.arange(tokens)[None])
         with MemTracker() as tracker:
             output = model.layers[0](hidden, position_embeddings=positions)
-            kept = _beside_weights(_sizes(tracker, "current"))
+            kept = beside_weights(sizes(tracker, "current"))
             output.sum().backward()
-            peak = _beside_weights(_sizes(tracker, "peak"))
+            peak = beside_weights(sizes(tracker, "peak"))
     return kept, peak
-
-
-def _beside_weights(sizes: Mapping[str, int]) -> float:
-    return float(sizes["Total"] - sizes["Parameter"] - sizes["Buffer"])

@@ -1,5 +1,6 @@
 """The shape of the model that a run trains."""
 
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,7 @@ def read_shape(path: str, trust_remote_code: bool = False) -> "PretrainedConfig"
         return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code).get_text_config()
     except (OSError, ValueError) as error:
         raise OptionsError(
-            f"actor_rollout_ref.model.path={path} has no config.json that can be read ({first_line(error)})",
+            f"the model {path} has no config.json that can be read ({first_line(error)})",
             fix="give the folder of a model, or a name on the hub",
         ) from error
 
@@ -52,3 +53,8 @@ def parameter_shapes(shape: "PretrainedConfig") -> dict[str, tuple[int, ...]]:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(shape)
     return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+
+
+def parameter_count(shape: "PretrainedConfig") -> int:
+    """How many parameters a model has."""
+    return sum(prod(size) for size in parameter_shapes(shape).values())
