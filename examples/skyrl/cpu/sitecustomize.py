@@ -31,7 +31,7 @@ if sys.version_info < (3, 12):
 
 
 def _a_ray_of_its_own(ray: ModuleType) -> None:
-    """ray.init starts a Ray that takes cores for GPUs, unless RAY_ADDRESS names one or this is a job of Ray.
+    """ray.init starts a Ray that takes cores for GPUs, unless one is named or this is a job of Ray.
 
     It would else count no GPUs, or join another run's Ray on this machine.
     """
