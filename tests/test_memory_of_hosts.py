@@ -87,7 +87,7 @@ def test_what_is_not_calculated_is_refused(model, arguments, said):
 @pytest.mark.slow
 def test_openrlhfs_recipe_needs_what_the_page_says():
     page = (ROOT / "examples" / "gpu" / "README.md").read_text()
-    (row,) = [line for line in page.splitlines() if line.startswith("| 1.5B OpenRLHF |")]
+    row = next(line for line in page.splitlines() if line.startswith("| 1.5B OpenRLHF |"))  # the first table
     needs = openrlhf.estimate(bash("openrlhf/paper.sh", DRY_RUN="1").stdout, SOLD_AS[80])
     assert [f"{stage.total / GIB:.1f}" for stage in needs.stages] == [cell.strip() for cell in row.split("|")[2:5]]
     result = cli("memory", "--gpu", "48", PAPER)
