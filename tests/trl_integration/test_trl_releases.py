@@ -8,9 +8,7 @@ import re
 import sys
 
 import pytest
-from interpreter import ROOT, run_tests
-
-WITHOUT_VLLM = ROOT / "tests" / "tools" / "without_vllm"
+from interpreter import ROOT, WITHOUT_VLLM, run_tests
 
 OLDEST, NEWEST = "0.29.0", "1.16.0" if sys.version_info >= (3, 11) else "1.14.2"
 EVERY = [
