@@ -39,7 +39,6 @@ NEEDED_BY = {
         "verl_integration/test_patches.py",
         "verl_integration/test_plugin.py",
         "examples/test_recipes.py",
-        "verl_integration/test_resume.py",
         "examples/test_run_folder.py",
         "examples/test_sizes.py",
         "examples/test_skyrl_examples.py",
@@ -70,12 +69,16 @@ jaxtyping.install_import_hook(
 )
 
 
-# Start first where tests run in two processes, one file at a time in each: nothing else takes as long.
+# Start first where tests run in two processes, one file at a time in each: the others are short.
 LONGEST = (
     "test_e2e.py",
     "test_trl_releases.py",
-    "test_resume.py",
     "test_openrlhf_releases.py",
+    "test_plugin.py",
+    "test_engines.py",
+    "test_verl_releases.py",
+    "test_stop.py",
+    "test_swift.py",
     "test_skyrl_releases.py",
 )
 
@@ -99,6 +102,7 @@ def temporary_files(tmp_path_factory):
             patch.setenv(name, folder)
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setenv("RAY_AUTH_MODE", "disabled")  # Ray would write a token to the home folder
+        patch.setenv("RAY_worker_niceness", "0")  # else Ray's workers get what the tests beside them leave
         patch.setenv("QUICKSTART_DATA", str(data))
         patch.setattr(tempfile, "tempdir", folder)
         yield

@@ -7,6 +7,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 venv=${VENV:-$PWD/.venv}
+# pip compiles every module, and most are never imported. Python compiles those that are. "no" is pip's word for yes here.
+export PIP_NO_COMPILE=no
 bash examples/cpu/install.sh "$venv"
 export PATH=$venv/bin:$PATH
 

@@ -41,7 +41,7 @@ def check_records(records, rank: int, rows: int, processes: int, own_groups: boo
         assert (groups, tokens) == (of_batch if recorded_rows < rows * processes else (None, None))
 
 
-@pytest.mark.parametrize("processes", [2, 3])
+@pytest.mark.parametrize("processes", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_processes_reweight_as_one_and_fail_together(tmp_path, processes):
     """Whatever fails in one of them: none waits for one that has stopped, and all say the same."""
     arguments = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes)

@@ -1,7 +1,6 @@
 """What release.yml does to the README before it builds. PyPI shows the page as readme_renderer makes it."""
 
 import re
-import sys
 
 from interpreter import ROOT, python
 from readme_renderer import markdown
@@ -28,17 +27,3 @@ def test_links_and_pictures_of_the_readme_work_on_pypis_page(tmp_path):
                 path, _, anchor = target.removeprefix(f"{REPOSITORY}/{view}/{TAG}/").partition("#")
                 assert (ROOT / path).exists(), target
                 assert path != "README.md" or anchor in anchors, target
-
-
-def test_code_is_left_as_it_is():
-    sys.path.insert(0, str(ROOT / ".github"))
-    try:
-        from absolute_links import absolute
-    finally:
-        sys.path.pop(0)
-    text = "[a](b.md) ![c](d/e.svg) [f](https://g.h) [i](#j)\n\n```bash\n[k](l.md)\n```\n"
-    expected = (
-        f"[a]({REPOSITORY}/blob/{TAG}/b.md) ![c]({REPOSITORY}/raw/{TAG}/d/e.svg) [f](https://g.h) "
-        f"[i]({REPOSITORY}/blob/{TAG}/README.md#j)\n\n```bash\n[k](l.md)\n```\n"
-    )
-    assert absolute(text, "README.md", REPOSITORY, TAG) == expected

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from interpreter import ROOT, bash, python
+from interpreter import ROOT, WITHOUT_VLLM, bash, python
 from reference import grpo_advantages, reference_advantages
 from transformers import AutoModelForCausalLM
 
@@ -46,7 +46,7 @@ def start(swift: Path, out: Path, *flags: str, plugins: tuple[str, ...], process
     given += ["--external_plugins", *(str(ROOT / plugin) for plugin in plugins)]
     arguments = (*(program if processes > 1 else ()), swift / "swift" / "cli" / "rlhf.py", *given, *flags)
     environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-    result = python(*arguments, path=(swift,), timeout=500, SWIFT_TEST_OUT=str(out), **environment)
+    result = python(*arguments, path=(swift, WITHOUT_VLLM), timeout=500, SWIFT_TEST_OUT=str(out), **environment)
     return result.stdout + result.stderr
 
 
@@ -150,7 +150,7 @@ for name, value in (("importance_sampling_level", "sequence"), ("loss_type", "re
     except OptionsError as error:
         print(error)
 """
-    said = python("-c", code, path=(swift,)).stdout.splitlines()
+    said = python("-c", code, path=(swift, WITHOUT_VLLM)).stdout.splitlines()
     why = "takes one advantage for a whole response, so the loss would lose the weights; leave it at its default"
     refused = "importance_sampling_level='sequence'", "loss_type='real'", "loss_type='fipo'", "use_liger_kernel=True"
     assert said == [f"{setting} {why}" for setting in refused]
@@ -161,6 +161,6 @@ def test_the_plugin_refuses_megatrons_trainers(swift):
     code = (
         "import runpy, sys; sys.modules['swift.megatron.arguments'] = sys; runpy.run_path('examples/swift/plugin.py')"
     )
-    result = python("-c", code, path=(swift,))
+    result = python("-c", code, path=(swift, WITHOUT_VLLM))
     assert "HostError: CW-GRPO is not available for `megatron rlhf`" in result.stderr
     assert (swift / "swift" / "megatron" / "arguments" / "__init__.py").exists()  # so the name is right

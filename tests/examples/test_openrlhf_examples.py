@@ -1,12 +1,13 @@
 """examples/openrlhf and the reward file, without OpenRLHF."""
 
 import os
+import runpy
 from collections import Counter
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from interpreter import ROOT, bash, python
+from interpreter import ROOT, bash
 from test_recipes import arguments
 from test_recipes import table as paper_table
 
@@ -55,7 +56,7 @@ def test_the_recipe_has_the_values_of_the_table():
     assert short["ckpt.output_dir"] == "/runs/openrlhf/DeepSeek-R1-Distill-Qwen-1.5B-cw_grpo"
 
 
-def test_problems_are_drawn_at_random_without_long_prompts(tmp_path):
+def test_problems_are_drawn_at_random_without_long_prompts(tmp_path, monkeypatch, capsys):
     bash("cpu/data.sh")
     source = f"{os.environ['QUICKSTART_DATA']}/open_rs/train.parquet"
     table = pq.read_table(source)
@@ -66,10 +67,12 @@ def test_problems_are_drawn_at_random_without_long_prompts(tmp_path):
     pq.write_table(pa.Table.from_pylist(rows, table.schema), tmp_path / "eleven.parquet")
 
     def draw(seed: int) -> list[str]:
-        arguments = (tmp_path / "eleven.parquet", tmp_path / "drawn.parquet", "--rows", 25, "--seed", seed)
-        script = ROOT / "examples" / "openrlhf" / "draw.py"
-        said = python(script, *arguments, "--model", ROOT / "examples/cpu/model", "--max-prompt", 400)
-        assert "25 problems, drawn among 10 of 11" in said.stdout, said.stderr
+        files = [str(tmp_path / "eleven.parquet"), str(tmp_path / "drawn.parquet")]
+        model = str(ROOT / "examples" / "cpu" / "model")
+        options = ["--rows", "25", "--seed", str(seed), "--model", model, "--max-prompt", "400"]
+        monkeypatch.setattr("sys.argv", ["draw.py", *files, *options])
+        runpy.run_path(str(ROOT / "examples" / "openrlhf" / "draw.py"), run_name="__main__")
+        assert "25 problems, drawn among 10 of 11" in capsys.readouterr().out
         drawn = pq.read_table(tmp_path / "drawn.parquet")
         assert drawn.schema.equals(table.schema)
         return [row["prompt"][-1]["content"] for row in drawn.to_pylist()]

@@ -209,7 +209,7 @@ def waiting(trainer: Path, run: Path, tmp_path) -> Iterator[tuple[subprocess.Pop
     assert not psutil.wait_procs(processes, timeout=30)[1]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM])  # test_resume.py has SIGINT
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM])  # test_e2e.py has SIGINT
 def test_the_run_ends_with_its_launcher_and_the_same_command_goes_on(waiting, trainer, run, number):
     launcher, (*processes, _) = waiting
     log = (run / "train.log").read_text()
@@ -273,23 +273,6 @@ def test_a_run_that_gets_two_signals_is_ended_all_the_same(tmp_path):
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30) == -signal.SIGINT
     assert not psutil.wait_procs(children, timeout=5)[1]
-
-
-def test_the_studys_runs_end_with_it(tmp_path):
-    """kill -9 of study.py ends launch.py, which train.sh becomes."""
-    (tmp_path / "train.sh").write_text("echo $$ > $WORK/pid; exec sleep 300\n")
-    code = (
-        f"import study; from pathlib import Path; study.HERE = Path({str(tmp_path)!r})\n"
-        "study.train(study.Job('main', 'cw_grpo', '1e-5', 1, 4))"
-    )
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'examples' / 'study'}", "WORK": str(tmp_path)}
-    process = subprocess.Popen([sys.executable, "-c", code], env=environment)
-    pid = tmp_path / "pid"
-    wait_until(lambda: pid.exists() and pid.read_text(), "the run did not start")
-    started = psutil.Process(int(pid.read_text()))
-    process.kill()
-    process.wait()
-    started.wait(timeout=60)
 
 
 def test_a_child_that_has_ended_is_not_waited_for():

@@ -3,7 +3,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from interpreter import ROOT
 from safetensors.torch import load_file
 from scipy import stats
@@ -19,18 +18,6 @@ def steps():
     return pd.read_parquet(RESULTS / "metrics.parquet").astype({"accuracy": float, "reward": float})
 
 
-def test_the_plan_is_the_plan(script):
-    plan = script("plan")
-    runs, largest = plan.SIZES, plan.LARGEST
-    assert [run.width for run in runs[:8:2]] == [64, 128, 256, 512]
-    assert [run.seed for run in runs[:24]] == [1] * 8 + [2] * 8 + [3] * 8  # every beginning is a line of pairs
-    done = plan.finished(RESULTS / "metrics.parquet")
-    missing = {("7.5e-06", 512, 4), ("7.5e-06", 512, 5), *(("4.29e-06", 896, seed) for seed in (1, 2, 3))}
-    assert len(runs) == 52 and len(done) == 48 and done <= set(runs)
-    assert {(run.lr, run.width, run.seed) for run in {*runs, *largest} - done} == missing
-    assert {run.answers for run in runs} == {16} and {run.steps for run in runs} == {100}
-
-
 @pytest.mark.parametrize("width", [64, 128, 256])
 def test_models_differ_in_width_alone(script, width):
     model = script("teach").untaught(width)
@@ -38,21 +25,6 @@ def test_models_differ_in_width_alone(script, width):
     for name, weight in load_file(STUDY / "model" / "model.safetensors").items():
         scaled = [n * width // 128 if n % 128 == 0 else n for n in weight.shape]
         assert list(model.state_dict()[name].shape) == scaled
-
-
-def test_what_was_tried_is_saved_if_enough_but_not_too_many_answers_are_right(script, monkeypatch, tmp_path):
-    teach = script("teach")
-    for name, value in {"BELOW": 99.0, "EVERY": 3, "task.ROWS": 4}.items():
-        monkeypatch.setattr(f"teach.{name}", value)
-    seen = []
-    monkeypatch.setattr(teach, "accuracy", lambda model, *_: seen.append(model) or 0.3 * len(seen))
-    with pytest.raises(SystemExit, match=r"90\.0% of the answers are right, more than 50%"):
-        teach.teach(32, tmp_path / "model")
-    assert not (tmp_path / "model").exists()
-    monkeypatch.setattr(teach, "accuracy", lambda model, *_: seen.append(model) or 0.48)
-    assert teach.teach(32, tmp_path / "model")["steps"] == 3
-    saved = load_file(tmp_path / "model" / "model.safetensors")["model.norm.weight"]
-    assert torch.equal(saved, seen[-1].model.norm.weight.half())
 
 
 def test_the_page_says_what_its_runs_say(steps):
@@ -87,10 +59,3 @@ def test_the_answer_is_by_the_rule(script, steps):
     assert page.answer(line[line.seed < 3]).startswith("Unfinished")
     line.loc[line.width == 64, "GRPO"], line.loc[line.width != 64, "accuracy"] = 46.5, -5.0
     assert "without the sizes at which GRPO gains less than 1 point" in page.answer(line)
-
-
-def test_the_page_says_how_many_runs_it_is_of(script, steps, tmp_path):
-    steps[steps.seed == 1].to_parquet(tmp_path / "metrics.parquet")
-    script("page").main(tmp_path)
-    assert "12 of 58 runs are done. Unfinished" in (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert (tmp_path / "sizes.svg").exists()

@@ -55,11 +55,11 @@ import runpy
 import ray
 from cw_plugin.openrlhf_integration import program
 def train_ppo_ray(*_, **__):
-    ray.init(num_cpus=1, runtime_env={"env_vars": {"NCCL_DEBUG": "WARN"}})
+    ray.init(num_cpus=1, include_dashboard=False, runtime_env={"env_vars": {"NCCL_DEBUG": "WARN"}})
     print(sorted(ray.get_runtime_context().runtime_env["env_vars"].items()))
     ray.shutdown()
     program.HOOK = "os.getpid"
-    ray.init(num_cpus=1)
+    ray.init(num_cpus=1, include_dashboard=False)
 runpy.run_module = train_ppo_ray
 program.main()
 """

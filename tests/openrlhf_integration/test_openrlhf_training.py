@@ -4,16 +4,14 @@ Its environment is that of examples/openrlhf/quickstart_cpu.sh.
 """
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from interpreter import ROOT, wait_until
 from probe_files import saved
-from witnesses import check_weights, end, environment
+from witnesses import check_weights, end, environment, start
 
-CPU = ROOT / "examples" / "openrlhf" / "cpu"
 SAMPLES = 8
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -24,9 +22,8 @@ def path(request) -> str:
     return environment(request, "openrlhf")
 
 
-def start(path: str, folder: Path, *flags: str) -> subprocess.Popen[str]:
+def train(path: str, folder: Path, *flags: str) -> subprocess.Popen:
     """Three prompts with eight responses each are 24 rows in six experiences, three for each of two actors."""
-    (folder / "probe").mkdir(parents=True, exist_ok=True)
     settings = f"""
 --actor.model_name_or_path {ROOT}/examples/cpu/model --actor.num_nodes 1 --actor.num_gpus_per_node 2
 --actor.adam.lr 1e-3 --actor.lr_warmup_ratio 0 --algo.advantage.estimator group_norm --algo.kl.init_coef 0
@@ -38,25 +35,11 @@ def start(path: str, folder: Path, *flags: str) -> subprocess.Popen[str]:
 --train.batch_size 24 --train.micro_batch_size 4 --train.async_enable --ds.attn_implementation sdpa
 --vllm.num_engines 1 --vllm.gpu_memory_utilization 0.3 --vllm.enforce_eager
 """
-    return subprocess.Popen(
-        [shutil.which("python", path=path), "-m", "openrlhf_probe", *settings.split(), *flags],
-        env={
-            **os.environ,
-            "PATH": path,
-            "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests" / "tools", CPU))),
-            "PROBE": str(folder / "probe"),
-            "HF_HUB_OFFLINE": "1",
-            "CW_GRPO_RECORD_EVERY": "1",
-        },
-        stdout=(folder / "log").open("a"),
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        text=True,
-    )
+    return start("openrlhf", path, folder, "openrlhf_probe", settings, *flags)
 
 
 def test_two_actors_train_asynchronously_and_a_killed_run_goes_on(path, tmp_path):
-    first = start(path, tmp_path, "--ckpt.save_steps", "1")
+    first = train(path, tmp_path, "--ckpt.save_steps", "1")
     latest = tmp_path / "checkpoints" / "_actor" / "latest"
     try:
         wait_until(lambda: latest.exists() and latest.read_text() >= "global_step2", tmp_path / "log", first, 900)
@@ -67,7 +50,7 @@ def test_two_actors_train_asynchronously_and_a_killed_run_goes_on(path, tmp_path
     for file in (tmp_path / "probe").glob("*"):  # of a step that the checkpoint may not have
         file.unlink()
 
-    second = start(path, tmp_path, "--ckpt.save_steps", "1", "--ckpt.load_enable")
+    second = train(path, tmp_path, "--ckpt.save_steps", "1", "--ckpt.load_enable")
     try:
         assert second.wait(timeout=900) == 0, (tmp_path / "log").read_text()[-5000:]
     finally:

@@ -4,18 +4,16 @@ Its environment is that of examples/skyrl/quickstart_cpu.sh.
 """
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from interpreter import ROOT, wait_until
 from probe_files import saved
-from witnesses import check_weights, end, environment
+from witnesses import check_weights, end, environment, start
 
 from cw_plugin.reports.runs import ENTROPY, NORM, REWARD, read_run
 
-CPU = ROOT / "examples" / "skyrl" / "cpu"
 STEPS, SAMPLES, MINI_BATCHES = 5, 4, 2
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -26,10 +24,9 @@ def path(request) -> str:
     return environment(request, "skyrl")
 
 
-def start(path: str, folder: Path) -> subprocess.Popen[str]:
+def train(path: str, folder: Path) -> subprocess.Popen:
     """Six prompts with four responses each are 24 rows: two mini-batches of twelve, of which each worker gets six. So
     one prompt of each mini-batch is shared by both workers."""
-    (folder / "probe").mkdir(parents=True, exist_ok=True)
     settings = f"""
 trainer.override_entrypoint=skyrl_probe trainer.strategy=fsdp trainer.policy.model.path={ROOT}/examples/cpu/model
 trainer.algorithm.advantage_estimator=grpo trainer.algorithm.loss_reduction=sequence_mean
@@ -48,23 +45,8 @@ generator.inference_engine.num_engines=1 generator.inference_engine.distributed_
 generator.inference_engine.enforce_eager=true generator.inference_engine.enable_ray_prometheus_stats=false
 generator.inference_engine.max_num_seqs=32 generator.inference_engine.max_num_batched_tokens=2048
 """
-    return subprocess.Popen(
-        [shutil.which("python", path=path), "-m", "skyrl.train.entrypoints.main_base", *settings.split()],
-        env={
-            **os.environ,
-            "PATH": path,
-            "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests" / "tools", CPU))),
-            "PROBE": str(folder / "probe"),
-            "TENSORBOARD_DIR": str(folder / "tensorboard"),
-            "SKYRL_CPU_GPUS": "3",
-            "HF_HUB_OFFLINE": "1",
-            "CW_GRPO_RECORD_EVERY": "1",
-        },
-        stdout=(folder / "log").open("a"),
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        text=True,
-    )
+    more = {"TENSORBOARD_DIR": str(folder / "tensorboard"), "SKYRL_CPU_GPUS": "3"}
+    return start("skyrl", path, folder, "skyrl.train.entrypoints.main_base", settings, **more)
 
 
 def of_sequence_mean(row, rows: int) -> float:
@@ -73,7 +55,7 @@ def of_sequence_mean(row, rows: int) -> float:
 
 
 def test_two_workers_train_and_a_killed_run_goes_on(path, tmp_path):
-    first = start(path, tmp_path)
+    first = train(path, tmp_path)
     latest = tmp_path / "checkpoints" / "latest_ckpt_global_step.txt"
     try:
         wait_until(lambda: latest.exists() and int(latest.read_text() or 0) >= 2, tmp_path / "log", first, 900)
@@ -84,7 +66,7 @@ def test_two_workers_train_and_a_killed_run_goes_on(path, tmp_path):
     for file in (tmp_path / "probe").glob("*"):  # of a step that the checkpoint may not have
         file.unlink()
 
-    second = start(path, tmp_path)
+    second = train(path, tmp_path)
     try:
         assert second.wait(timeout=900) == 0, (tmp_path / "log").read_text()[-5000:]
     finally:

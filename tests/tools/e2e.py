@@ -40,26 +40,31 @@ def environment(out: Path, **more: str) -> dict[str, str]:
 def copy_verl(folder: Path, *parts: Path, include: tuple[str, ...] = ("verl/*", "tests/*")) -> Path:
     """A copy of verl and of its tests of the trainer, with the parts applied. The wheel lacks docs and examples."""
     for name in ("verl", "tests/trainer"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(SITE_PACKAGES / name, folder / name, ignore=ignored, dirs_exist_ok=True)
+        shutil.copytree(SITE_PACKAGES / name, folder / name, dirs_exist_ok=True)
     shutil.copy(SITE_PACKAGES / "tests" / "__init__.py", folder / "tests")
     for part in parts:
         subprocess.run(["git", "apply", *(f"--include={pattern}" for pattern in include), part], cwd=folder, check=True)
     return folder
 
 
-def quickstart(run: Path, *overrides: str, size: tuple[str, ...] = SMALLER, **env: str) -> subprocess.Popen:
-    run.mkdir(parents=True, exist_ok=True)
-    with open(run / "stdout", "a") as stdout:
+def start(script: str, stdout: Path, *overrides: str, **env: str) -> subprocess.Popen:
+    """A script of examples/ in a session of its own, so that a signal to its group is a terminal's Ctrl-C."""
+    with open(stdout, "a") as file:
         return subprocess.Popen(
-            ["bash", "examples/quickstart_cpu.sh", *size, *overrides],
+            ["bash", f"examples/{script}", *overrides],
             cwd=ROOT,
-            env=environment(run, RUN=str(run), **env),
-            stdout=stdout,
+            env=env,
+            stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
         )
+
+
+def quickstart(run: Path, *overrides: str, size: tuple[str, ...] = SMALLER, **env: str) -> subprocess.Popen:
+    run.mkdir(parents=True, exist_ok=True)
+    settings = environment(run, RUN=str(run), **env)
+    return start("quickstart_cpu.sh", run / "stdout", *size, *overrides, **settings)
 
 
 def training_steps(metrics: Path) -> list[dict[str, Any]]:

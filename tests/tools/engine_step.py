@@ -1,21 +1,19 @@
-"""One training step at the level of verl's engines, under torchrun; run by test_engines.py.
+"""Training steps at the level of verl's engines, under torchrun; run by test_engines.py.
 
-    torchrun --nproc-per-node=N engine_step.py BACKEND BATCH OUT [--tp N] [--pp N] [--lr RATE] [--save FOLDER] [--half]
+    torchrun --nproc-per-node=N engine_step.py STEPS
 
-BATCH is a file with the model's path and the tensors of a batch. What the engine computed goes to OUT: log-probs, the
-advantages of the cw_grpo estimator, the gradient norms of verl's ppo_loss with these and with loss_mode=cw_grpo, and
-the bytes that rank 0 holds after a step. Megatron computes in float32, with --half in bfloat16.
-The learning rate is 0 unless given, so that both norms belong to the same weights. With --save a Megatron checkpoint of
-the weights after both goes to FOLDER, and to OUT what verl would send to vLLM.
+STEPS is a JSON file with the arguments of :func:`step` for each step.
 """
 
 import functools
+import json
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import typer
 from torch.distributed.tensor import DTensor
 from verl import DataProto
 from verl.trainer.config import CheckpointConfig
@@ -90,7 +88,7 @@ def held(engine: Any) -> dict[str, int]:
     return {"weights": size(weights), "gradients": size(gradients), "optimizer": size(copies + of_adam)}
 
 
-def main(
+def step(
     backend: str,
     batch_file: str,
     out: str,
@@ -100,8 +98,17 @@ def main(
     save: str | None = None,
     half: bool = False,
 ) -> None:
-    dist.init_process_group("gloo")
+    """Save what the engine computed.
 
+    Args:
+        batch_file: has the model's path and the tensors of a batch.
+        out: gets log-probs, the advantages of the cw_grpo estimator, the gradient norms of verl's ppo_loss with these
+            and with loss_mode=cw_grpo, and the bytes that rank 0 holds after a step.
+        lr: the learning rate; with 0, both norms belong to the same weights.
+        save: a folder for a Megatron checkpoint of the weights after both; ``out`` then has what verl would send to
+            vLLM.
+        half: Megatron computes in bfloat16, not in float32.
+    """
     batch = torch.load(batch_file, weights_only=False)
     model, rewards, uids = (batch.pop(key) for key in ("model", "rewards", "uids"))
     rows = len(rewards)
@@ -126,10 +133,10 @@ def main(
     log_probs = no_padding_2_padding(output["log_probs"], data).float() if output else None
     results = {"log_probs": from_last_stage(log_probs)}
 
-    step = engine.optimizer_step
+    optimizer_step = engine.optimizer_step
 
     def step_and_measure() -> Any:
-        norm = step()
+        norm = optimizer_step()
         results["held"] = {} if backend == "megatron" and not half else held(engine)
         return norm
 
@@ -165,8 +172,14 @@ def main(
         results["weights"] = {name: weight.clone() for name, weight in engine.get_per_tensor_param()[0]}
     if dist.get_rank() == 0:
         torch.save(results, out)
-    dist.destroy_process_group()
+    if backend == "megatron":
+        from megatron.core import parallel_state
+
+        parallel_state.destroy_model_parallel()
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    dist.init_process_group("gloo")
+    for arguments in json.loads(Path(sys.argv[1]).read_text()):
+        step(**arguments)
+    dist.destroy_process_group()

@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from cw_plugin.cli import app
 
 ROOT = Path(__file__).parents[2]
+WITHOUT_VLLM = Path(__file__).parent / "without_vllm"
 
 
 def python(

@@ -1,11 +1,13 @@
 """For the slow tests of OpenRLHF and SkyRL: their environment, how a run is killed, and whether it trained rightly."""
 
 import os
+import shutil
 import signal
 import subprocess
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +26,25 @@ def environment(request: pytest.FixtureRequest, host: str) -> str:
     return path
 
 
-def end(process: subprocess.Popen[str]) -> None:
+def start(
+    host: str, path: str, folder: Path, program: str, settings: str, *flags: str, **more: str
+) -> subprocess.Popen:
+    """The host's program, whose probes write to ``folder / "probe"``. What it prints is added to ``folder / "log"``."""
+    (folder / "probe").mkdir(parents=True, exist_ok=True)
+    imported = (ROOT, ROOT / "tests" / "tools", ROOT / "examples" / host / "cpu")
+    environment = {"PATH": path, "PYTHONPATH": os.pathsep.join(map(str, imported)), "PROBE": str(folder / "probe")}
+    environment |= {"HF_HUB_OFFLINE": "1", "CW_GRPO_RECORD_EVERY": "1"}
+    with open(folder / "log", "a") as log:
+        return subprocess.Popen(
+            [shutil.which("python", path=path), "-m", program, *settings.split(), *flags],
+            env=os.environ | environment | more,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def end(process: subprocess.Popen) -> None:
     """A killed driver leaves Ray's processes for a moment."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)

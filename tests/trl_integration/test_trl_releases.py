@@ -8,7 +8,7 @@ import re
 import sys
 
 import pytest
-from interpreter import ROOT, run_tests
+from interpreter import ROOT, WITHOUT_VLLM, run_tests
 
 OLDEST, NEWEST = "0.29.0", "1.16.0" if sys.version_info >= (3, 11) else "1.14.2"
 EVERY = [
@@ -17,7 +17,7 @@ EVERY = [
     "examples/test_trl_examples.py",
     "examples/test_boundary.py",
     "examples/test_sizes.py",
-    "examples/test_entropy.py",
+    "examples/test_entropy.py::test_answers_are_drawn_as_often_as_the_model_gives_them",  # the others need no TRL
 ]
 WEIGHTS = ["trl_integration/test_trl.py::test_every_row_at_the_loss_has_the_weights_of_its_whole_group"]
 
@@ -31,12 +31,12 @@ def test_the_versions_that_are_tested_are_those_that_are_named():
 
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize(
-    ("version", "tests"),
+    ("version", "tests", "besides"),
     [
-        pytest.param(NEWEST, EVERY, id="newest"),
-        pytest.param(OLDEST, WEIGHTS, id="oldest"),
-        pytest.param(NEWEST, ["-m", "slow", *EVERY], id="slow", marks=pytest.mark.slow),
+        pytest.param(NEWEST, EVERY, [WITHOUT_VLLM], id="newest"),
+        pytest.param(OLDEST, WEIGHTS, [WITHOUT_VLLM], id="oldest"),
+        pytest.param(NEWEST, ["-m", "slow", *EVERY], [], id="slow", marks=pytest.mark.slow),
     ],
 )
-def test_a_release_of_trl_passes_the_tests(version, tests, packages):
-    run_tests(*tests, path=(packages(f"trl=={version}"),), timeout=1450)
+def test_a_release_of_trl_passes_the_tests(version, tests, besides, packages):
+    run_tests(*tests, path=(packages(f"trl=={version}"), *besides), timeout=1450)

@@ -1,7 +1,4 @@
-"""What starts Ray: verl's own main_ppo through the quickstart and the recipes, doctor's worker.
-
-test_resume.py has the runs that are ended and go on; tests/run.sh runs the two files side by side.
-"""
+"""What starts Ray: verl's own main_ppo through the recipes and the quickstart, doctor's worker."""
 
 import functools
 import json
@@ -41,14 +38,19 @@ def problems() -> Path:
     return Path(os.environ["QUICKSTART_DATA"]) / "open_rs"
 
 
-def recipe(script: str, out: Path, *overrides: str, method: str = "cw_grpo") -> list[dict]:
-    """The metrics of a recipe's two steps, trained through the CPU overlay with the quickstart's model and problems."""
-    env = e2e.environment(
+def recipe_environment(out: Path, method: str = "cw_grpo", **more: str) -> dict[str, str]:
+    """For two steps of a recipe, through the CPU overlay with the quickstart's model and problems."""
+    return e2e.environment(
         out, OVERLAY="examples/cpu/overlay.sh", MODEL_PATH=str(e2e.MODEL), OUT=str(out), LOGGER='["file"]',
         TRAIN_FILES=str(problems() / "train.parquet"), VAL_FILES=str(problems() / "test.parquet"),
         MAX_PROMPT="192", MAX_RESPONSE="64", PROMPTS="8", RESPONSES="4", STEPS="2", TP="1", TEST_FREQ="2",
-        METHOD=method, VERL_USE_EXTERNAL_MODULES="e2e_probe,config_reads",
+        METHOD=method, VERL_USE_EXTERNAL_MODULES="e2e_probe,config_reads", **more,
     )  # fmt: skip
+
+
+def recipe(script: str, out: Path, *overrides: str, method: str = "cw_grpo") -> list[dict]:
+    """The metrics of a recipe's two steps."""
+    env = recipe_environment(out, method)
     bash("cpu/data.sh", **env)
     bash(script, "data.val_max_samples=8", *overrides, **env)
     (file,) = out.glob("metrics-*.jsonl")
@@ -64,10 +66,8 @@ def replayed(rollouts: Path) -> list[str]:
     return kept_under + [f"skip.rollout_tq.{part}" for part in ("enable=True", f"dump_dir={rollouts}", "steps=[1]")]
 
 
-@pytest.fixture(scope="module")
-def paper_run(tmp_path_factory):
-    """A recipe with KL, rollout correction, mini-batches, epochs, dynamic sampling and token records."""
-    run = tmp_path_factory.mktemp("e2e") / "everything"
+def start_paper_run(run: Path, **more: str) -> subprocess.Popen:
+    """A recipe on two ranks with KL, rollout correction, mini-batches, epochs, dynamic sampling and token records."""
     everything = f"""
 algorithm.use_kl_in_reward=True algorithm.rollout_correction.rollout_is=token
 algorithm.rollout_correction.rollout_rs=token_k1 algorithm.rollout_correction.rollout_rs_threshold='0.5_2.0'
@@ -75,13 +75,49 @@ actor_rollout_ref.rollout.calculate_log_probs=True
 algorithm.filter_groups.enable=True algorithm.filter_groups.metric=score
 actor_rollout_ref.actor.ppo_epochs=2 actor_rollout_ref.actor.ppo_mini_batch_size=4
 +algorithm.cw_grpo.record_every=2 +trainer.nobody_reads_this=1 trainer.rollout_data_dir={run / "rollouts"}
+data.val_max_samples=8
 """
-    e2e.assert_logged(recipe(IN_EVERY_RUN, run, *everything.split(), *replayed(run.parent / "replay")))
+    overrides = [*everything.split(), *replayed(run.parent / "replay")]
+    env = {"NGPUS": "2", "SAVE_FREQ": "1"} | more
+    return e2e.start(IN_EVERY_RUN, run.parent / "stdout", *overrides, **recipe_environment(run, **env))
+
+
+@pytest.fixture(scope="module")
+def paper_run(tmp_path_factory):
+    """Ctrl-C ends it after its first step. The same command goes on, on a Ray that was there."""
+    run = tmp_path_factory.mktemp("e2e") / "everything"
+    stdout = run.parent / "stdout"
+    bash("cpu/data.sh", **recipe_environment(run))
+    first = start_paper_run(run)
+    dumped = run / "rollouts" / "1.jsonl"  # after the step's checkpoint
+    try:
+        wait_until(lambda: dumped.exists() and dumped.read_text().count("\n") == 32, stdout, first, 500)
+        assert len(e2e.trainer_processes(run)) > 5
+    finally:
+        os.killpg(first.pid, signal.SIGINT)  # as a terminal does
+    assert first.wait(timeout=60) == -signal.SIGINT
+    assert not e2e.trainer_processes(run) and e2e.saved_step(run) == 1
+
+    env = recipe_environment(run)
+    of_ray = {name: env[name] for name in ("E2E_PROBE_DIR", "PYTHONPATH", "VERL_USE_EXTERNAL_MODULES")}
+    with e2e.cluster("--num-gpus=2", "--num-cpus=16", TORCHDYNAMO_DISABLE="1", **of_ray) as (address, folder):
+        second = start_paper_run(run, RAY_ADDRESS=address, RAY_TMPDIR=folder)
+        assert second.wait(timeout=600) == 0, stdout.read_text()[-6000:]
     return run
+
+
+def test_a_recipe_that_was_ended_by_ctrl_c_goes_on(paper_run):
+    records = e2e.training_steps(max(paper_run.glob("metrics-*.jsonl")))
+    assert [record["step"] for record in records] == [2]  # not from the first step again
+    e2e.assert_logged(records)
+    assert [record.step for record in read_tokens(paper_run)] == [1, 2]
 
 
 def test_a_recipe_with_everything_trains_on_the_papers_weights(paper_run):
     e2e.assert_right(paper_run)
+    for batch in e2e.batches(paper_run):  # the responses to some prompts lie on both ranks
+        half = len(batch["uids"]) // 2
+        assert set(batch["uids"][:half]) & set(batch["uids"][half:])
     for step in (1, 2):  # groups whose scores are all alike were replaced
         scores: dict[str, set[float]] = {}
         for line in (paper_run / "rollouts" / f"{step}.jsonl").read_text().splitlines():
@@ -115,6 +151,17 @@ def test_verl_reads_every_setting_of_a_recipe(paper_run):
     assert unread(paper_run) == ["trainer.nobody_reads_this"]
 
 
+def test_a_finished_run_is_neither_deleted_nor_mislabelled(paper_run):
+    """The same command is a success, another seed is refused."""
+    saved = {path: path.read_bytes() for path in paper_run.rglob("*") if path.is_file()}
+    stdout = paper_run.parent / "stdout"
+    assert start_paper_run(paper_run).wait(timeout=120) == 0
+    assert f"{paper_run} is at its last step, 2. It goes on" in stdout.read_text()
+    assert start_paper_run(paper_run, SEED="2").wait(timeout=120) == 2
+    assert "\n  data.seed was 42, is 2\n" in stdout.read_text()
+    assert {path.name for path, content in saved.items() if path.read_bytes() != content} <= {".lock"}
+
+
 def assert_trained_on_its_own_policy(records: list[dict]) -> None:
     for record in records:
         assert record["data"]["actor/grad_norm"] > 0
@@ -145,21 +192,6 @@ def replay(paper_run: Path, run: Path, *overrides: str, **env: str) -> list[dict
     records = e2e.finish(run, e2e.quickstart(run, *same, *overrides, STEPS="1", **env))
     e2e.assert_right(run)
     return records
-
-
-def test_two_ranks_on_a_running_ray_cluster_give_the_weights_of_one(paper_run, tmp_path):
-    """Small micro-batches on two FSDP ranks, on a Ray that was there."""
-    run = tmp_path / "two-ranks"
-    small = (
-        "actor_rollout_ref.actor.use_dynamic_bsz=False",
-        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
-        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2",
-    )
-    env = {name: e2e.environment(run)[name] for name in ("E2E_PROBE_DIR", "PYTHONPATH", "VERL_USE_EXTERNAL_MODULES")}
-    with e2e.cluster("--num-gpus=2", "--num-cpus=16", TORCHDYNAMO_DISABLE="1", **env) as (address, folder):
-        e2e.assert_logged(replay(paper_run, run, *small, NGPUS="2", RAY_ADDRESS=address, RAY_TMPDIR=folder))
-    match = e2e.assert_same_first_step(paper_run, run)
-    assert match != list(range(len(match)))  # another layout of the batch
 
 
 @pytest.mark.slow  # no released verl has one; test_patches.py compares the functions
@@ -228,6 +260,27 @@ def test_an_evaluation_has_every_answer_and_asks_nothing_twice(killed, paper_run
     again = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=200)
     assert again.returncode == 0 and "asking" not in again.stdout
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.jsonl")} == before
+
+
+@pytest.mark.slow
+def test_after_kill_9_the_quickstart_with_the_legacy_trainer_resumes_and_finishes(tmp_path):
+    run, command = tmp_path / "killed", ("trainer.use_v1=False", "trainer.save_freq=1")
+    process = e2e.quickstart(run, *command, STEPS="5")
+    wait_until(lambda: e2e.saved_step(run / "checkpoints") >= 2, run / "stdout", process, 500)
+    workers = [p for p in e2e.trainer_processes(run) if "WorkerDict" in " ".join(p.cmdline())]
+    assert workers
+    for worker in workers:
+        worker.send_signal(signal.SIGKILL)
+    assert process.wait(timeout=300) != 0
+    assert not e2e.trainer_processes(run), "processes of the killed run are left"
+    saved = e2e.saved_step(run / "checkpoints")
+    another = e2e.quickstart(run, *command, STEPS="5", SEED="2")  # would go on from the weights of seed 1
+    assert another.wait(timeout=120) == 2
+    assert "\n  data.seed was 1, is 2\n" in (run / "stdout").read_text()
+    records = e2e.finish(run, e2e.quickstart(run, *command, STEPS="5"))
+    assert [record["step"] for record in records] == list(range(saved + 1, 6))
+    e2e.assert_right(run)
+    e2e.assert_logged(records)
 
 
 @pytest.mark.slow

@@ -111,7 +111,7 @@ def test_a_plugin_that_fails_is_seen_and_imported_after_verl_it_registers():
 
 def test_main_ppo_refuses_a_verl_of_another_shape_and_rows_without_ground_truth_before_ray(tmp_path):
     """A changed copy of verl, whose legacy trainer is whole: an error that names what is missing, or file and rows."""
-    shutil.copytree(VERL, tmp_path / "verl", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(VERL, tmp_path / "verl")  # with what Python has compiled
     v1 = tmp_path / "verl" / "trainer" / "ppo" / "v1"
     missing = "compute_advantage_for_multi_trajectories"
     for path in (v1 / "trainer_base.py", v1 / "utils.py"):

@@ -8,15 +8,17 @@ import inspect
 import runpy
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import ray
 import torch
 import trainers
 import verl
+from interpreter import python
 from omegaconf import OmegaConf
 from pretend_device import DEVICE, Pretend, back, on_device
+from ray import cloudpickle
 from reference import reference_advantages
 from trainers import CW_GRPO, GRPO, HAS_V1, LEGACY, LOSS, advantages, logged, trainer_batch, validate, weighted
 from verl import DataProto
@@ -356,14 +358,14 @@ def test_settings_that_cannot_work_are_refused_with_the_way_to_fix_them(override
 
 
 @pytest.mark.skipif(Path(verl.__file__).is_relative_to(sys.prefix), reason="end-to-end runs start the installed verl's")
-def test_every_task_runner_of_main_ppo_starts_in_a_ray_worker():
+def test_every_task_runner_of_main_ppo_can_be_sent_to_a_ray_worker(tmp_path):
     """Loaded as Ray sees it in __main__, so pickled by value."""
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     modules = [f"verl.trainer.{name}" for name in ("main_ppo", "main_ppo_v0")]
     found = [runpy.run_module(module, run_name="as_main") for module in modules if importlib.util.find_spec(module)]
     runners = [module[name] for module in found for name in module if "TaskRunner" in name and name != "BaseTaskRunner"]
-    actors = [runner if hasattr(runner, "remote") else ray.remote(runner) for runner in runners]
-    handles = [actor.options(num_cpus=1).remote() for actor in actors]
-    ray.get([handle.__ray_ready__.remote() for handle in handles], timeout=120)
-    ray.shutdown()
-    assert len(runners) >= len(found) > 0
+    classes = [getattr(runner, "__ray_metadata__", SimpleNamespace(modified_class=runner)) for runner in runners]
+    (tmp_path / "sent").write_bytes(cloudpickle.dumps([each.modified_class for each in classes]))
+    code = "import sys; from ray import cloudpickle; print(*cloudpickle.load(open(sys.argv[1], 'rb')))"
+    plugin = {"VERL_USE_EXTERNAL_MODULES": "cw_plugin.verl_integration.register"}
+    result = python("-c", code, tmp_path / "sent", **plugin)
+    assert result.stdout.count("as_main.") == len(runners) >= len(found) > 0, result.stderr
