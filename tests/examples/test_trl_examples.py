@@ -111,8 +111,8 @@ def test_methods_differ_in_the_kernel_alone_and_variables_reach_the_program(tmp_
     assert plain[plain.index("none") - 1] == "--cw_kernel"
     changed = {"RUNS_DIR": "/runs", "MODEL_PATH": "Qwen/7B", "MAX_RESPONSE": "3584"}
     other = bash("trl/paper.sh", DRY_RUN="1", PATH=path, **changed).stdout.splitlines()
-    given = dict(zip(other[1::2], other[2::2], strict=True))
-    assert given["--max_completion_length"] == "3584" and given["--output_dir"] == "/runs/trl/7B-cw_grpo"
+    for name, value in (("--max_completion_length", "3584"), ("--output_dir", "/runs/trl/7B-cw_grpo")):
+        assert other[other.index(name) + 1] == value
 
 
 def test_a_missing_trl_is_said(tmp_path):
