@@ -39,6 +39,7 @@ HOST_OF = {
     "swift_integration.py": {"torch"},
     "openrlhf_integration": {"openrlhf", "torch", "ray"},
     "kernels.py": TORCH,
+    "memory": {"torch", "transformers", "pyyaml"},  # transformers itself asks for pyyaml
     "method_callback.py": {"transformers"},  # of TRL and ms-swift
     "records": TORCH,
     "skyrl_integration": {"skyrl", "skyrl-gym", "torch", "ray"},
