@@ -129,10 +129,10 @@ def search_table(steps: pd.DataFrame) -> report.Table:
                 curve = validated(begun)
                 ends = [step for step in run.validations if step >= phases.EARLIEST]
                 fell = [step for step in ends if phases.collapsed(phases.beginning(steps, replace(run, steps=step)))]
-                found = {of: f"{scale * curve[of].iloc[0]:.{digits}f} -> {scale * curve[of].iloc[-1]:.{digits}f}"
+                found = {of: f"{scale * curve[of].iloc[0]:.{digits}f} → {scale * curve[of].iloc[-1]:.{digits}f}"
                          for of, (_, scale, digits) in ENDS.items()}  # fmt: skip
                 rows.append({"": described(run), "learning rate": run.lr, **found, "collapsed after steps": str(fell)})
-    return report.table("The search with GRPO alone: start -> end", rows)
+    return report.table("The search with GRPO alone: start → end", rows)
 
 
 def described(run: plan.Run) -> str:
