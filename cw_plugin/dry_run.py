@@ -29,3 +29,8 @@ def dry_run(script: Path, arguments: Sequence[str]) -> str:
         lines = result.stderr.strip().splitlines() or [f"it ended with exit code {result.returncode}"]
         raise OptionsError(f"{script}: {lines[-1].removeprefix('Error: ')}")
     return result.stdout
+
+
+def is_of_verl(printed: str) -> bool:
+    """Whether a script has printed the configuration of verl."""
+    return "algorithm:" in printed.splitlines()

@@ -5,14 +5,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cw_plugin.dry_run import dry_run
+from cw_plugin.dry_run import dry_run, is_of_verl
 from cw_plugin.errors import OptionsError
 from cw_plugin.files import free_disk
 from cw_plugin.memory import openrlhf, trl
 from cw_plugin.memory.stages import GIB, ROOM, SOLD_AS, Estimate, shortage
 
 _COLUMNS = ("weights", "gradients", "optimizer", "reference", "activations", "vLLM", "processes")
-_KNOWN = "verl, TRL or OpenRLHF"
 
 
 def show(arguments: Sequence[str], gpu: int) -> int:
@@ -21,16 +20,18 @@ def show(arguments: Sequence[str], gpu: int) -> int:
         raise OptionsError(
             f"--gpu {gpu} is no size that is known here", fix=f"use one of {', '.join(map(str, SOLD_AS))}"
         )
-    size = SOLD_AS[gpu]
-    if arguments and arguments[0].endswith(".sh"):
-        printed = dry_run(Path(arguments[0]), arguments[1:])
-        for host in (trl, openrlhf):
-            if host.is_of(printed):
-                needs = host.estimate(printed, size)
-                return _print(needs, gpu, _problems(needs, gpu, host.FIXES))
-        if "algorithm:" not in printed.splitlines():  # of verl's configuration
-            raise OptionsError(f"the memory of {arguments[0]} is not calculated", fix=f"give a recipe of {_KNOWN}")
-    return _of_verl(arguments, gpu)
+    if not (arguments and arguments[0].endswith(".sh")):
+        return _of_verl(arguments, None, gpu)
+    printed = dry_run(Path(arguments[0]), arguments[1:])
+    for host in (trl, openrlhf):
+        if host.is_of(printed):
+            needs = host.estimate(printed, SOLD_AS[gpu])
+            return _print(needs, gpu, _problems(needs, gpu, host.FIXES))
+    if not is_of_verl(printed):
+        raise OptionsError(
+            f"the memory of {arguments[0]} is not calculated", fix="give a recipe of verl, TRL or OpenRLHF"
+        )
+    return _of_verl(arguments, printed, gpu)
 
 
 def _problems(needs: Estimate, gpu: int, fixes: Mapping[str, str]) -> list[str]:
@@ -40,12 +41,13 @@ def _problems(needs: Estimate, gpu: int, fixes: Mapping[str, str]) -> list[str]:
     return [f"{problem}\n      fix: {fix}" for problem, fix in found if problem]
 
 
-def _of_verl(arguments: Sequence[str], gpu: int) -> int:
-    from cw_plugin.verl_integration.compose import compose
+def _of_verl(arguments: Sequence[str], printed: str | None, gpu: int) -> int:
+    """As :func:`show`, for overrides of verl, or for a script that has ``printed`` verl's configuration."""
+    from cw_plugin.verl_integration.compose import compose, of_printed
     from cw_plugin.verl_integration.doctor.memory import estimate
     from cw_plugin.verl_integration.doctor.resources import compare
 
-    config = compose(arguments)
+    config = compose(arguments) if printed is None else of_printed(printed)
     needs = estimate(config, SOLD_AS[gpu])
     problems = compare(config, needs, SOLD_AS[gpu], f"of {gpu} GB")
     return _print(needs, gpu, [f"{finding.what}\n      fix: {finding.fix}" for finding in problems])

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from cw_plugin.configs import flat
-from cw_plugin.dry_run import dry_run
+from cw_plugin.dry_run import dry_run, is_of_verl
 from cw_plugin.errors import OptionsError
 
 
@@ -80,6 +80,11 @@ def _in_one_sentence(message: str) -> OptionsError:
 def _of_script(script: Path, overrides: Sequence[str]) -> DictConfig:
     """The configuration that a script of examples/ prints with DRY_RUN=1."""
     printed = dry_run(script, overrides)
-    if "algorithm:" not in printed.splitlines():
+    if not is_of_verl(printed):
         raise OptionsError(f"{script} does not start verl", fix="give a script that does")
+    return of_printed(printed)
+
+
+def of_printed(printed: str) -> DictConfig:
+    """The configuration of verl that a script has printed with DRY_RUN=1."""
     return cast(DictConfig, OmegaConf.create(printed))

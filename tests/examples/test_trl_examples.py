@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
+from gpu_page import cells, totals
 from interpreter import ROOT, bash
 
 from cw_plugin.errors import OptionsError
 from cw_plugin.folder_lock import claim
 from cw_plugin.memory import trl as trl_memory
-from cw_plugin.memory.stages import GIB, SOLD_AS
+from cw_plugin.memory.stages import SOLD_AS
 from cw_plugin.records.read import read_tokens
 from cw_plugin.reports.runs import read_run
 
@@ -44,10 +45,8 @@ def test_the_recipe_composes_to_the_papers_values():
 
 @pytest.mark.slow
 def test_the_recipe_needs_what_the_page_says():
-    page = (ROOT / "examples" / "gpu" / "README.md").read_text()
-    row = next(line for line in page.splitlines() if line.startswith("| 1.5B TRL |"))  # the first table
     needs = trl_memory.estimate(bash("trl/paper.sh", DRY_RUN="1").stdout, SOLD_AS[80])
-    assert [f"{stage.total / GIB:.1f}" for stage in needs.stages] == [cell.strip() for cell in row.split("|")[3:5]]
+    assert totals(needs) == cells("1.5B TRL")[1:3]
 
 
 def test_the_memory_of_the_recipe_follows_its_settings(tmp_path):

@@ -3,7 +3,9 @@
 import re
 from pathlib import Path
 
+import gpu_page
 import pytest
+from gpu_page import cells, totals
 from interpreter import ROOT, cli
 from omegaconf import OmegaConf
 
@@ -14,7 +16,6 @@ from cw_plugin.verl_integration.doctor import environment, resources
 from cw_plugin.verl_integration.doctor.memory import estimate
 
 A = "actor_rollout_ref"
-PAGE = (ROOT / "examples" / "gpu" / "README.md").read_text()
 RECIPES = {
     "1.5B FSDP2": "run_r1_distill_qwen_1_5b_fsdp.sh",
     "7B FSDP2": "run_qwen2_5_math_7b_fsdp.sh",
@@ -30,18 +31,11 @@ def recipe(name: str, *overrides: str):
     return compose([str(ROOT / "examples" / RECIPES[name]), *overrides])
 
 
-def cells(name: str, table: str) -> list[str]:
-    """A recipe's row in a table of the page, which begins with this text."""
-    rows = PAGE[PAGE.index(table) :].split("\n\n")[0].splitlines()
-    (row,) = [row for row in rows if row.startswith(f"| {name} |")]
-    return [cell.strip() for cell in row.strip("|").split("|")][1:]
-
-
 @pytest.mark.parametrize("name", FOR_80)
 def test_a_recipe_needs_what_the_page_says_and_fits_80_gb(name):
     needs = estimate(recipe(name), SOLD_AS[80])
-    *stages, _, _, _, host, checkpoint = cells(name, "| recipe | vLLM awake |")
-    assert [f"{stage.total / GIB:.1f}" for stage in needs.stages] == stages
+    *stages, _, _, _, host, checkpoint = cells(name)
+    assert totals(needs) == stages
     assert (f"{needs.host / GIB:.0f} GiB", f"{needs.checkpoint / 1e9:.0f} GB") == (host, checkpoint)
     assert needs.model == PARAMETERS[name.split()[0]]
     assert list(resources.compare(recipe(name), needs, SOLD_AS[80], "")) == []
@@ -51,7 +45,7 @@ def test_a_recipe_needs_what_the_page_says_and_fits_80_gb(name):
 
 @pytest.mark.parametrize("name", FOR_48)
 def test_what_the_page_adds_for_48_gb_makes_a_recipe_fit(name, monkeypatch):
-    (text,) = cells(name, "| recipe | add |")
+    (text,) = cells(name, gpu_page.FOR_48)
     for variable, value in re.findall(r"\b([A-Z_]+)=([\d.]+)", text):
         monkeypatch.setenv(variable, value)
     config = recipe(name, *re.findall(r"[a-z_]+\.[\w.]+=\w+", text))

@@ -101,7 +101,8 @@ def p_values(every: dict[str, Runs]) -> dict[tuple[str, str, str], float]:
 
 
 def setting_table(name: str, runs: Runs, p: dict[tuple[str, str, str], float]) -> report.Table:
-    rows = []
+    starts = pd.DataFrame([validated(run).iloc[0] for run in runs["grpo"].values()])
+    rows = [{"": "the start"} | {label: report.shown(starts[of], *how) for of, (label, *how) in ENDS.items()}]
     for method, by_seed in runs.items():
         ends = pd.DataFrame([validated(run).iloc[-1] for run in by_seed.values()])
         less = less_at_equal_pass_1(by_seed, runs.get("grpo", {}) if method != "grpo" else {})
@@ -119,6 +120,19 @@ def setting_table(name: str, runs: Runs, p: dict[tuple[str, str, str], float]) -
         "At the end; then differences where both have the same pass@1. 95% intervals over seeds.",
         "p is of paired t-tests, corrected together (Holm), but for CW-GRPO's pass@16 at the first setting.",
     )
+
+
+def rates_table(steps: pd.DataFrame, point: plan.Run, rates: tuple[str, ...]) -> report.Table:
+    """What each method ends with at each learning rate that it tried."""
+    rows = []
+    for method in METHODS:
+        row = {"": METHODS[method]}
+        for run in phases.tried(point, method, rates):
+            if len(done := phases.beginning(steps, run)):
+                end = validated(done).iloc[-1] * 100
+                row[run.lr] = f"{end['pass@1']:.1f} / {end['pass@16']:.1f}"
+        rows.append(row)
+    return report.table(f"{described(point)}: pass@1 / pass@16 at the end, by learning rate (one seed)", rows)
 
 
 def search_table(steps: pd.DataFrame) -> report.Table:
@@ -160,10 +174,13 @@ def main(folder: report.Results = HERE / "results") -> None:
     every = {described(point): runs for point in points if (runs := compared(steps, point))}
     first, drawn = next(iter(every.values()), {}), {}
     if first:
-        entropy = {METHODS[method]: [run.entropy for run in runs.values()] for method, runs in first.items()}
+        # Every tenth step is enough for a mean of 25.
+        entropy = {METHODS[method]: [run.entropy[::10] for run in runs.values()] for method, runs in first.items()}
         drawn = {"curve": draw(first), "entropy": figures.curves(entropy, "Policy entropy", "nats", size=(5.2, 3.8))}
     p, done = p_values(every), len(steps.drop_duplicates(plan.SETTINGS))
-    tables = [*(setting_table(name, runs, p) for name, runs in every.items()), search_table(steps)]
+    tables = [setting_table(name, runs, p) for name, runs in every.items()]
+    tables += [rates_table(steps, point, rates) for point, rates in points.items() if described(point) in every]
+    tables.append(search_table(steps))
     head = f"{done} runs are done, in {steps.seconds.sum() / 3600:.1f} core hours. {answer(first)}"
     report.write(folder, HERE, "entropy study", "entropy/curves.py", head, tables, drawn)
 
