@@ -18,7 +18,7 @@ from phases import ANSWERS, METHODS  # noqa: E402
 
 from cw_plugin.reports import figures, intervals  # noqa: E402
 
-TRIES = (1, 16, 64)  # the k of pass@k
+TRIES = (1, 4, 16, 64)  # the k of pass@k
 GAIN = 0.02  # of pass@1, that both runs of a pair have at least
 SMALL = 1.0  # point of pass@16; less is not worth knowing
 FEWEST = 3  # pairs; also runs of GRPO, if their entropy is what has collapsed
@@ -135,6 +135,19 @@ def rates_table(steps: pd.DataFrame, point: plan.Run, rates: tuple[str, ...]) ->
     return report.table(f"{described(point)}: pass@1 / pass@16 at the end, by learning rate (one seed)", rows)
 
 
+def training_table(name: str, runs: Runs) -> report.Table:
+    """pass@k of each method at each validation, as means over seeds."""
+    rows = []
+    for method, by_seed in runs.items():
+        mean = pd.concat([validated(run) for run in by_seed.values()]).groupby(level=0).mean() * 100
+        cells = {
+            f"step {step:.0f}": " / ".join(f"{curve[f'pass@{k}']:.1f}" for k in TRIES)
+            for step, curve in mean.iterrows()
+        }
+        rows.append({"": METHODS[method]} | cells)
+    return report.table(f"{name}: {' / '.join(f'pass@{k}' for k in TRIES)} along training, %", rows)
+
+
 def search_table(steps: pd.DataFrame) -> report.Table:
     rows = []
     for family, rates in phases.FAMILIES.items():
@@ -179,6 +192,7 @@ def main(folder: report.Results = HERE / "results") -> None:
         drawn = {"curve": draw(first), "entropy": figures.curves(entropy, "Policy entropy", "nats", size=(5.2, 3.8))}
     p, done = p_values(every), len(steps.drop_duplicates(plan.SETTINGS))
     tables = [setting_table(name, runs, p) for name, runs in every.items()]
+    tables += [training_table(name, runs) for name, runs in every.items()]
     tables += [rates_table(steps, point, rates) for point, rates in points.items() if described(point) in every]
     tables.append(search_table(steps))
     head = f"{done} runs are done, in {steps.seconds.sum() / 3600:.1f} core hours. {answer(first)}"
