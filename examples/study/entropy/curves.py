@@ -14,14 +14,11 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent / "boundary")]
 import phases  # noqa: E402
 import plan  # noqa: E402
 import report  # noqa: E402
-from phases import ANSWERS, METHODS  # noqa: E402
+from phases import ANSWERS, FEWEST, GAIN, METHODS, SMALL  # noqa: E402
 
 from cw_plugin.reports import figures, intervals  # noqa: E402
 
 TRIES = (1, 4, 16, 64)  # the k of pass@k
-GAIN = 0.02  # of pass@1, that both runs of a pair have at least
-SMALL = 1.0  # point of pass@16; less is not worth knowing
-FEWEST = 3  # pairs; also runs of GRPO, if their entropy is what has collapsed
 EQUAL = {"pass@16": ("pass@16, points", 100, 1), "entropy": ("entropy, nats", 1, 3)}  # what is compared at equal pass@1
 ENDS = {f"pass@{k}": (f"pass@{k}, %", 100, 1) for k in TRIES} | {"entropy": ("entropy, nats", 1, 3)}
 Runs = dict[str, dict[int, pd.DataFrame]]  # method -> seed -> its steps
@@ -140,11 +137,8 @@ def training_table(name: str, runs: Runs) -> report.Table:
     rows = []
     for method, by_seed in runs.items():
         mean = pd.concat([validated(run) for run in by_seed.values()]).groupby(level=0).mean() * 100
-        cells = {
-            f"step {step:.0f}": " / ".join(f"{curve[f'pass@{k}']:.1f}" for k in TRIES)
-            for step, curve in mean.iterrows()
-        }
-        rows.append({"": METHODS[method]} | cells)
+        shown = mean.map("{:.1f}".format)[[f"pass@{k}" for k in TRIES]].agg(" / ".join, axis=1)
+        rows.append({"": METHODS[method]} | shown.rename("step {:.0f}".format).to_dict())
     return report.table(f"{name}: {' / '.join(f'pass@{k}' for k in TRIES)} along training, %", rows)
 
 

@@ -35,6 +35,9 @@ CORE_HOURS = 12
 WINDOW = 25  # steps that the entropy is averaged over
 LOW, FALL, SURE = 0.1, 0.1, 0.05  # of the starting entropy; of accuracy, from a run's best; of p
 EARLIEST = 150  # step at which a setting may end
+GAIN = 0.02  # of pass@1, that both runs of a compared pair have at least
+SMALL = 1.0  # point of pass@16; less is not worth knowing
+FEWEST = 3  # pairs; also runs of GRPO, if their entropy is what has collapsed
 
 
 def setting(updates: int, steps: int, width: int = 64) -> Run:
