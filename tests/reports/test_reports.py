@@ -315,6 +315,13 @@ def test_pass_at_k_is_shown_where_questions_were_asked_several_times(tmp_path):
     assert "pass@k of checkpoints" in page and "Chen et al. 2021" in page
 
 
+@pytest.mark.parametrize(
+    ("answers", "ks"), [(1, []), (2, [1, 2]), (5, [1, 4, 5]), (16, [1, 4, 16]), (20, [1, 4, 16, 20])]
+)
+def test_k_is_every_power_of_four_below_the_number_of_answers_and_then_this_number(answers, ks):
+    assert tries(answers_frame([Answers("base", None, "x", {"question": answers * [1.0]})])) == ks
+
+
 def test_pass_at_k_is_of_those_who_were_asked_often_enough():
     many = {"a": [1.0] + 8 * [0.0], "b": 8 * [0.0]}
     few = {"a": 4 * [1.0], "b": [1.0, 1.0]}
