@@ -1,13 +1,14 @@
 """CW-GRPO for OpenRLHF: its PPO trainer, trained on w~ A in place of A. OpenRLHF's code runs unchanged.
 
-A run asks for the method by the hook: :func:`install`, which Ray calls in each of its workers. Either a job names it::
+A run asks for the method by the hook: :func:`install`, which Ray calls in each of its workers. Either this module
+starts the training, with the arguments of train_ppo_ray, and fails if Ray's workers lack the hook::
+
+    python -m cw_plugin.openrlhf_integration ...
+
+or a job names the hook, and starts OpenRLHF's program::
 
     ray job submit --runtime-env-json '{"worker_process_setup_hook": "cw_plugin.openrlhf_integration.install"}' \
         -- python3 -m openrlhf.cli.train_ppo_ray ...
-
-or this module starts the training, with the arguments of train_ppo_ray, and fails if Ray's workers lack the hook::
-
-    python -m cw_plugin.openrlhf_integration ...
 
 OpenRLHF's command line takes no options of ours, so they are environment variables (:mod:`cw_plugin.options`). A job
 passes them to Ray's workers under ``"env_vars"``; this module passes on those that it was started with.

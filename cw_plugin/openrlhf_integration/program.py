@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import os
 import runpy
 import sys
 from typing import Any
@@ -27,6 +28,8 @@ def main() -> None:
         environment = dict(kwargs.pop("runtime_env", None) or {})
         environment["worker_process_setup_hook"] = HOOK
         environment["env_vars"] = environment.get("env_vars", {}) | variables()
+        # A job may name the options, or the hook, too. Without this variable, Ray refuses anything that is named twice.
+        os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"
         context = wrapped(*args, runtime_env=environment, **kwargs)
         if not ray.get(ray.remote(num_cpus=0)(installed).remote()):
             raise HostError(

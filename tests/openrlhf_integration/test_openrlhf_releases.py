@@ -4,6 +4,7 @@ Each release lies in a folder of its own, over the packages of the environment, 
 DeepSpeed, and the stand-in for flash-attn of examples/openrlhf/cpu.
 """
 
+import json
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,11 @@ def test_the_launcher_refuses_an_unknown_option_before_anything_starts(path):
 
 
 def test_rays_workers_get_the_hook_and_the_options_or_the_launcher_fails(path):
-    """A Ray of its own, started as train_ppo_ray does it; then one with another hook in the place of ours."""
+    """A Ray of its own, started as train_ppo_ray does it; then one with another hook in the place of ours.
+
+    The variable of a job is the one that ``ray job submit`` sets for the job's program.
+    """
+    job = {"runtime_env": {"worker_process_setup_hook": "os.instal", "env_vars": {"CW_GRPO_KERNEL": "none"}}}
     code = """
 import runpy
 import ray
@@ -63,7 +68,8 @@ def train_ppo_ray(*_, **__):
 runpy.run_module = train_ppo_ray
 program.main()
 """
-    result = python("-c", code, path=path(TESTED[1]), timeout=550, CW_GRPO_KERNEL="none")
+    variables = {"CW_GRPO_KERNEL": "none", "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps(job)}
+    result = python("-c", code, path=path(TESTED[1]), timeout=550, **variables)
     assert result.returncode == 1
     assert "cw_grpo: Ray's workers did not run os.getpid, so they would train plain GRPO" in result.stderr
     assert "[('CW_GRPO_KERNEL', 'none'), ('NCCL_DEBUG', 'WARN'), " in result.stdout  # before a variable of Ray's own
