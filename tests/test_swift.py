@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from interpreter import ROOT, WITHOUT_VLLM, bash, python
 from reference import grpo_advantages, reference_advantages
+from settings_reads import unread
 from transformers import AutoModelForCausalLM
 
 from cw_plugin.records.read import read_tokens
@@ -116,25 +117,44 @@ PAPER = {  # Table 5 of the paper and what its text says; examples/paper.md has 
 }  # fmt: skip
 
 
+PARSED = {  # read while the arguments are parsed
+    "add_version",
+    "bf16",
+    "external_plugins",
+    "use_cpu",
+    "warmup_ratio",  # becomes warmup_steps
+}
+
+
 @pytest.mark.slow
-def test_the_recipe_trains_on_a_cpu_in_two_processes(swift, tmp_path):
+def test_the_recipe_trains_on_a_cpu_in_two_processes_and_every_argument_is_read(swift, tmp_path):
     """By its overlay. ms-swift writes the settings that it has resolved to args.json."""
     bash("cpu/data.sh")
-    path = os.pathsep.join(map(str, (swift, ROOT)))
-
+    overlay = tmp_path / "overlay.sh"
+    overlay.write_text(f"""
+source {ROOT}/examples/swift/cpu.sh
+LAUNCH=(python -m torch.distributed.run --standalone --nproc_per_node 2)
+LAUNCH+=({ROOT}/tests/tools/settings_reads.py transformers.HfArgumentParser {swift}/swift/cli/rlhf.py)
+""")
     changed = {"max_steps": "1", "save_steps": "1", "max_completion_length": "16"}
-    flags = [word for name, value in changed.items() for word in (f"--{name}", value)]
-    bash(
-        "swift/paper.sh", *("--model_type", "qwen2", "--template", "qwen2_5", "--check_model", "false"), *flags,
-        METHOD="cw_grpo", OVERLAY="examples/swift/cpu.sh", NPROC="2", MODEL_PATH="examples/cpu/model",
-        DATA_DIR=os.environ["QUICKSTART_DATA"], OUT=str(tmp_path), PYTHONPATH=path, CW_GRPO_RECORD_EVERY="1",
-    )  # fmt: skip
+    settings = {"model_type": "qwen2", "template": "qwen2_5", "check_model": "false", "kl_coef": "1", **changed}
+    recipe = ["swift/paper.sh", *(word for name, value in settings.items() for word in (f"--{name}", value))]
+    environment = {
+        "METHOD": "cw_grpo", "OVERLAY": str(overlay), "NPROC": "2", "MODEL_PATH": "examples/cpu/model",
+        "DATA_DIR": os.environ["QUICKSTART_DATA"], "OUT": str(tmp_path), "PYTHONPATH": f"{swift}{os.pathsep}{ROOT}",
+        "CW_GRPO_RECORD_EVERY": "1", "PROBE": str(tmp_path),
+    }  # fmt: skip
+    bash(*recipe, **environment)
     (used,) = [json.loads(file.read_text()) for file in tmp_path.glob("args.json")]
     wanted = {name: value for name, value in PAPER.items() if name not in changed}
     assert {name: used[name] for name in wanted} == wanted
     assert used["per_device_train_batch_size"] * used["gradient_accumulation_steps"] * 2 == 144
     (record,) = read_tokens(tmp_path)
     assert (record.groups, len(set(record.table["row"].to_pylist()))) == (12, 144)
+    printed = bash(*recipe, DRY_RUN="1", **environment).stdout.splitlines()
+    given = {line[2:] for line in printed if line.startswith("--")}
+    assert {"beta", "max_length", "kl_coef"} < given
+    assert unread(tmp_path, given) == PARSED | {"kl_coef"}  # of PPO
 
 
 def test_what_would_lose_the_weights_is_refused(swift):

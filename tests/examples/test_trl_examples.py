@@ -10,9 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 from gpu_page import cells, totals
 from interpreter import ROOT, bash
+from settings_reads import unread
 
 from cw_plugin.errors import OptionsError
 from cw_plugin.folder_lock import claim
@@ -196,20 +198,23 @@ def test_every_argument_of_the_recipe_is_read(tmp_path, quickstart):
         "vllm_server_port",  # there is no server
     }
     overlay = tmp_path / "overlay.sh"
-    overlay.write_text(f"""
-source {EXAMPLES}/cpu.sh
-LAUNCH=(python {ROOT}/tests/tools/trl_reads.py {tmp_path}/reads)
-""")
-    bash(
-        "trl/paper.sh",
-        *("--max_steps", "1", "--max_completion_length", "16", "--gradient_accumulation_steps", "1"),
-        *("--sapo_temperature_neg", "2"),  # of another loss
-        METHOD="cw_grpo",
-        OVERLAY=str(overlay),
-        MODEL_PATH=str(ROOT / "examples" / "cpu" / "model"),
-        DATA_DIR=os.environ["QUICKSTART_DATA"],
-        OUT=str(tmp_path / "run"),
-    )
-    reads = json.loads((tmp_path / "reads").read_text())
-    assert {"beta", "max_prompt_length", "cw_kernel"} < set(reads["given"])
-    assert set(reads["given"]) - set(reads["read"]) == not_on_a_cpu | {"sapo_temperature_neg"}
+
+    def start_by(program: str) -> str:
+        overlay.write_text(f"source {EXAMPLES}/cpu.sh\nLAUNCH=({program})\n")
+        return bash(
+            "trl/paper.sh",
+            *("--max_steps", "1", "--max_completion_length", "16", "--gradient_accumulation_steps", "1"),
+            *("--sapo_temperature_neg", "2"),  # of another loss
+            METHOD="cw_grpo",
+            OVERLAY=str(overlay),
+            MODEL_PATH=str(ROOT / "examples" / "cpu" / "model"),
+            DATA_DIR=os.environ["QUICKSTART_DATA"],
+            OUT=str(tmp_path / "run"),
+            PROBE=str(tmp_path),
+        ).stdout
+
+    flags = {line[2:] for line in start_by(r"printf '%s\n'").splitlines() if line.startswith("--")}
+    given = flags - {"config"} | yaml.safe_load((EXAMPLES / "paper.yaml").read_text()).keys()
+    assert {"beta", "max_prompt_length", "cw_kernel"} < given
+    start_by(f"python {ROOT}/tests/tools/settings_reads.py trl.TrlParser")
+    assert unread(tmp_path, given) == not_on_a_cpu | {"sapo_temperature_neg"}
