@@ -40,7 +40,6 @@ EXPERIMENT=(
     trainer.ckpt_interval=50
     trainer.hf_save_interval=50
     trainer.eval_interval=-1
-    trainer.eval_before_train=false
     trainer.seed=42
     generator.n_samples_per_prompt=12
     generator.sampling_params.temperature=0.7

@@ -8,8 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from interpreter import ROOT, wait_until
+from interpreter import ROOT, bash, wait_until
 from probe_files import saved
+from settings_reads import unread
 from witnesses import check_weights, end, environment, start
 
 from cw_plugin.reports.runs import ENTROPY, NORM, REWARD, read_run
@@ -82,3 +83,35 @@ def test_two_workers_train_and_a_killed_run_goes_on(path, tmp_path):
     for metric in (REWARD, ENTROPY, NORM, "cw_grpo/sigma"):
         # SkyRL logs a step after its checkpoint, so the kill may have lost the metrics of that step alone.
         assert {*run.series(metric).index, reached} == set(range(1, STEPS + 1)), metric
+
+
+ON_A_CPU = """
+trainer.flash_attn=false trainer.remove_microbatch_padding=false trainer.enable_ray_gpu_monitor=false
+trainer.placement.colocate_all=false trainer.placement.policy_num_gpus_per_node=1
+trainer.placement.ref_num_gpus_per_node=1 trainer.train_batch_size=4 trainer.policy_mini_batch_size=4
+trainer.max_training_steps=1 trainer.max_prompt_length=192 generator.n_samples_per_prompt=4
+generator.sampling_params.max_generate_length=32 generator.inference_engine.num_engines=1
+generator.inference_engine.distributed_executor_backend=mp generator.inference_engine.enforce_eager=true
+generator.inference_engine.enable_ray_prometheus_stats=false generator.inference_engine.max_num_seqs=32
+generator.inference_engine.max_num_batched_tokens=2048
+"""
+
+
+def test_every_setting_of_the_recipe_is_read(path, tmp_path):
+    """By SkyRL in a step on a CPU, which does not read one that SkyRL has for Megatron."""
+    data, model = os.environ["QUICKSTART_DATA"], str(ROOT / "examples" / "cpu" / "model")
+    out = str(tmp_path / "run")
+    recipe = bash("skyrl/paper.sh", METHOD="cw_grpo", MODEL_PATH=model, DATA_DIR=data, OUT=out, DRY_RUN="1")
+    program, *given = recipe.stdout.splitlines()
+    assert program == "trainer.override_entrypoint=cw_plugin.skyrl_integration"
+    ignored = "trainer.policy.megatron_config.tensor_model_parallel_size"
+    given += [*ON_A_CPU.split(), f"{ignored}=2"]
+    run = start(
+        "skyrl", path, tmp_path, "skyrl.train.entrypoints.main_base", "trainer.override_entrypoint=skyrl_probe", *given,
+        TENSORBOARD_DIR=str(tmp_path / "tensorboard"), SKYRL_CPU_GPUS="3",
+    )  # fmt: skip
+    try:
+        assert run.wait(timeout=900) == 0, (tmp_path / "log").read_text()[-5000:]
+    finally:
+        end(run)
+    assert unread(tmp_path / "probe", {setting.partition("=")[0] for setting in given}) == {ignored}

@@ -1,4 +1,5 @@
 """SkyRL's program with the method and two witnesses: what the trainer computed, and what reached each policy worker.
+Every process writes down the settings that it reads, too.
 
 ``trainer.override_entrypoint=skyrl_probe``; files go to the folder PROBE.
 """
@@ -7,12 +8,18 @@ import functools
 from types import ModuleType
 from typing import Any
 
+import settings_reads
 import wrapt
 
 
 def install() -> None:
     wrapt.register_post_import_hook(_watch_trainer, "skyrl.train.trainer")
     wrapt.register_post_import_hook(_watch_worker, "skyrl.backends.skyrl_train.workers.worker")
+    wrapt.register_post_import_hook(_watch_settings, "skyrl.train.config.config")
+
+
+def _watch_settings(module: ModuleType) -> None:
+    settings_reads.watch(module.BaseConfig)
 
 
 def _save(kind: str, data: Any, **more: list[Any]) -> None:
@@ -55,6 +62,7 @@ def main() -> None:
         environment = kwargs.pop("runtime_env", {}) | {"worker_process_setup_hook": "skyrl_probe.install"}
         return wrapped(*args, runtime_env=environment, **kwargs)
 
+    install()
     from cw_plugin import skyrl_integration
 
     skyrl_integration.main()
