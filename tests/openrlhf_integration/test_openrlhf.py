@@ -3,7 +3,6 @@
 test_openrlhf_releases.py runs this file under the oldest and the newest release that fit.
 """
 
-import ast
 import copy
 import functools
 import json
@@ -12,12 +11,10 @@ import random
 import runpy
 import sys
 from importlib.metadata import version
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
-import openrlhf
 import pytest
 import torch
 import wrapt
@@ -383,34 +380,3 @@ def test_the_memory_of_a_forward_pass_is_that_of_openrlhfs_own(temperature, monk
     real = tracked.passes(shape, forward, recompute=True)
     ours = tracked.passes(shape, openrlhf_memory._forward(tokens, temperature), recompute=True)
     assert ours == pytest.approx(real, rel=0.02)
-
-
-def used_arguments(package: Path) -> set[str]:
-    """The arguments, or whole sections of them, that OpenRLHF's code uses outside of its parser and validation."""
-    used = set()
-    for file in package.rglob("*.py"):
-        tree = ast.parse(file.read_text())
-        functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-        for node in ast.walk(ast.Module(functions, []) if file.parent.name == "cli" else tree):
-            match node:
-                case ast.Attribute():
-                    used.add(ast.unparse(node).partition("args.")[2])
-                case ast.Call(func=ast.Name("getattr"), args=[section, ast.Constant(name), *_]):
-                    used.add(f"{ast.unparse(section).partition('args.')[2]}.{name}")
-                case ast.Call(func=ast.Name("vars"), args=[section]):
-                    used.add(f"{ast.unparse(section).partition('args.')[2]}.*")
-    return used
-
-
-@pytest.mark.skipif(FLAT, reason="the recipe has the names of 0.10 and later")
-def test_openrlhf_uses_every_argument_of_the_recipe():
-    """As its source says: no part of this runs the trainer."""
-    used = used_arguments(Path(openrlhf.__file__).parent)
-
-    def unused(*extra: str) -> list[str]:
-        printed = bash("openrlhf/paper.sh", *extra, DRY_RUN="1").stdout.splitlines()
-        names = [line[2:] for line in printed if line.startswith("--")]
-        return [name for name in names if used.isdisjoint({name, f"{name.rpartition('.')[0]}.*"})]
-
-    assert unused() == []
-    assert unused("--actor.clip_eps", "0.2") == ["actor.clip_eps"]
