@@ -120,10 +120,12 @@ PAPER = {  # Table 5 of the paper and what its text says; examples/paper.md has 
 PARSED = {  # read while the arguments are parsed
     "add_version",
     "bf16",
+    "deepspeed",
     "external_plugins",
     "use_cpu",
     "warmup_ratio",  # becomes warmup_steps
 }
+OF_VLLM = {"sleep_level", "vllm_max_model_len"}  # there is no vLLM
 
 
 @pytest.mark.slow
@@ -151,10 +153,10 @@ LAUNCH+=({ROOT}/tests/tools/settings_reads.py transformers.HfArgumentParser {swi
     assert used["per_device_train_batch_size"] * used["gradient_accumulation_steps"] * 2 == 144
     (record,) = read_tokens(tmp_path)
     assert (record.groups, len(set(record.table["row"].to_pylist()))) == (12, 144)
-    printed = bash(*recipe, DRY_RUN="1", **environment).stdout.splitlines()
-    given = {line[2:] for line in printed if line.startswith("--")}
-    assert {"beta", "max_length", "kl_coef"} < given
-    assert unread(tmp_path, given) == PARSED | {"kl_coef"}  # of PPO
+    machines = [bash(*recipe, DRY_RUN="1", **environment | {"OVERLAY": file}).stdout for file in ("", str(overlay))]
+    given = {line[2:] for line in "".join(machines).splitlines() if line.startswith("--")}
+    assert {"beta", "max_length", "vllm_mode", "use_cpu"} < given
+    assert unread(tmp_path, given) == PARSED | OF_VLLM | {"kl_coef"}  # of PPO
 
 
 def test_what_would_lose_the_weights_is_refused(swift):
