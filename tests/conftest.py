@@ -89,11 +89,12 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session", autouse=True)
 def temporary_files(tmp_path_factory):
-    """Ray's folders, vLLM's sockets and verl's locks lie in a folder that is removed, the quickstart's problems in
-    pytest's. The first is a short path, because a socket's path may have 107 characters. A Ray that somebody else has
-    started on this machine is not joined."""
-    own = tmp_path_factory.mktemp("quickstart")  # pytest looks up the system's folder before it is another
-    data = os.environ["QUICKSTART_DATA"] if WITHIN_A_TEST else own
+    """Ray's folders, vLLM's sockets and verl's locks lie in a folder that is removed, the quickstart's problems in one
+    that all test processes share. The first is a short path, because a socket's path may have 107 characters. A Ray
+    that somebody else has started on this machine is not joined."""
+    own = tmp_path_factory.getbasetemp()  # pytest looks up the system's folder before it is another
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    data = os.environ["QUICKSTART_DATA"] if WITHIN_A_TEST else shared / "quickstart"
     with (
         tempfile.TemporaryDirectory(prefix="cw", ignore_cleanup_errors=True) as folder,
         pytest.MonkeyPatch.context() as patch,

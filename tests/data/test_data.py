@@ -221,7 +221,7 @@ def test_what_the_hub_refuses(tmp_path, listens):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         hub = f"http://127.0.0.1:{server.server_port if listens else 9}"
         words = ["-m", "cw_plugin", "prepare", "aime24", "--revision", "v9", "--local-save-dir", tmp_path / "out"]
-        result = python(*words, HF_ENDPOINT=hub, HF_HOME=str(tmp_path))
+        result = python(*words, HF_ENDPOINT=hub, HF_HOME=str(tmp_path), HF_HUB_OFFLINE="0")
         server.shutdown()
     assert result.returncode == 2 and "Traceback" not in result.stderr
     message = "Revision 'v9' doesn't exist" if listens else "Couldn't reach|Connection"

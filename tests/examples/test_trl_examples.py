@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -53,20 +54,22 @@ def test_the_recipe_needs_what_the_page_says():
 
 def test_the_memory_of_the_recipe_follows_its_settings(tmp_path):
     """Of a small model, on the three GPUs of 4_gpus.yaml."""
+    small = ("--max_completion_length", "64", "--per_device_train_batch_size", "3", "--max_steps", "100")
+    variables = {"MODEL_PATH": str(ROOT / "examples" / "cpu" / "model"), "OUT": str(tmp_path), "DRY_RUN": "1"}
+    launch, brace, settings = bash("trl/paper.sh", *small, **variables).stdout.partition("{")
 
-    def estimate(*arguments: str, **variables: str):
-        variables |= {"MODEL_PATH": str(ROOT / "examples" / "cpu" / "model"), "DRY_RUN": "1"}
-        return trl_memory.estimate(bash("trl/paper.sh", *arguments, **variables).stdout, SOLD_AS[80])
+    def estimate(**changed: Any):
+        printed = launch + json.dumps(json.loads(brace + settings) | changed)
+        return trl_memory.estimate(printed, SOLD_AS[80])
 
-    few = ("--max_completion_length", "64", "--per_device_train_batch_size", "3", "--max_steps", "100")
-    needs = estimate(*few, OUT=str(tmp_path))
+    needs = estimate()
     parts = needs.stages[1].parts
     assert (parts["weights"], parts["reference"]) == (2 * needs.model, 2 * needs.model)
     assert (parts["gradients"], parts["optimizer"]) == (2 * needs.model / 3, 12 * needs.model / 3)
     assert (needs.gpus, needs.checkpoints, needs.folder) == (3, 2, str(tmp_path))
-    assert estimate(*few, "--beta", "0").stages[1].parts["reference"] == 0
+    assert estimate(beta=0.0).stages[1].parts["reference"] == 0
     with pytest.raises(OptionsError, match="the memory of vllm_mode=colocate is not calculated; use server"):
-        estimate("--vllm_mode", "colocate")
+        estimate(vllm_mode="colocate")
 
 
 def start_with(server: str, folder: Path, code: int) -> tuple[list[str], str]:

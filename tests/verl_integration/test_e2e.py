@@ -82,14 +82,37 @@ data.val_max_samples=8
     return e2e.start(IN_EVERY_RUN, run.parent / "stdout", *overrides, **recipe_environment(run, **env))
 
 
+def finish(run: Path, process: subprocess.Popen) -> None:
+    assert process.wait(timeout=1000) == 0, (run.parent / "stdout").read_text()[-6000:]
+
+
 @pytest.fixture(scope="module")
 def paper_run(tmp_path_factory):
-    """Ctrl-C ends it after its first step. The same command goes on, on a Ray that was there."""
     run = tmp_path_factory.mktemp("e2e") / "everything"
-    stdout = run.parent / "stdout"
+    bash("cpu/data.sh", **recipe_environment(run))
+    finish(run, start_paper_run(run))
+    return run
+
+
+def assert_finished(run: Path, steps: list[int]) -> None:
+    """Its last start trained these steps, and both steps have a record of their tokens."""
+    records = e2e.training_steps(max(run.glob("metrics-*.jsonl")))
+    assert [record["step"] for record in records] == steps
+    e2e.assert_logged(records)
+    assert [record.step for record in read_tokens(run)] == [1, 2]
+
+
+def test_a_recipe_with_everything_logs_and_records_its_steps(paper_run):
+    assert_finished(paper_run, [1, 2])
+
+
+@pytest.mark.slow
+def test_a_recipe_that_was_ended_by_ctrl_c_goes_on(tmp_path):
+    """After its first step. The same command, on a Ray that was there, does not train that step again."""
+    run = tmp_path / "ended"
+    stdout, dumped = run.parent / "stdout", run / "rollouts" / "1.jsonl"  # the latter after the step's checkpoint
     bash("cpu/data.sh", **recipe_environment(run))
     first = start_paper_run(run)
-    dumped = run / "rollouts" / "1.jsonl"  # after the step's checkpoint
     try:
         wait_until(lambda: dumped.exists() and dumped.read_text().count("\n") == 32, stdout, first, 1000)
         assert len(e2e.trainer_processes(run)) > 5
@@ -97,20 +120,12 @@ def paper_run(tmp_path_factory):
         os.killpg(first.pid, signal.SIGINT)  # as a terminal does
     assert first.wait(timeout=60) == -signal.SIGINT
     assert not e2e.trainer_processes(run) and e2e.saved_step(run) == 1
-
     env = recipe_environment(run)
     of_ray = {name: env[name] for name in ("E2E_PROBE_DIR", "PYTHONPATH", "VERL_USE_EXTERNAL_MODULES")}
     with e2e.cluster("--num-gpus=2", "--num-cpus=16", TORCHDYNAMO_DISABLE="1", **of_ray) as (address, folder):
-        second = start_paper_run(run, RAY_ADDRESS=address, RAY_TMPDIR=folder)
-        assert second.wait(timeout=1000) == 0, stdout.read_text()[-6000:]
-    return run
-
-
-def test_a_recipe_that_was_ended_by_ctrl_c_goes_on(paper_run):
-    records = e2e.training_steps(max(paper_run.glob("metrics-*.jsonl")))
-    assert [record["step"] for record in records] == [2]  # not from the first step again
-    e2e.assert_logged(records)
-    assert [record.step for record in read_tokens(paper_run)] == [1, 2]
+        finish(run, start_paper_run(run, RAY_ADDRESS=address, RAY_TMPDIR=folder))
+    assert_finished(run, [2])
+    e2e.assert_right(run)
 
 
 def test_a_recipe_with_everything_trains_on_the_papers_weights(paper_run):
