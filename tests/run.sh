@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 venv=${VENV:-$PWD/.venv}
-# pip compiles every module, and most are never imported. Python compiles those that are. "no" is pip's word for yes here.
+# Most modules are never imported. Python compiles those that are. "no" is pip's word for yes here.
 export PIP_NO_COMPILE=no
 # Many images of containers set this. Then no process would keep what it has compiled, and each would compile all again.
 unset PYTHONDONTWRITEBYTECODE

@@ -63,7 +63,14 @@ logged() {
     "$@" >>"$log" 2>&1
 }
 pip() {
-    logged "$venv/bin/python" -m pip --disable-pip-version-check --no-input "$@"
+    PIP_NO_COMPILE=no logged "$venv/bin/python" -m pip --disable-pip-version-check --no-input "$@" # see compile_packages
+}
+# With all cores, where pip would use one. With PIP_NO_COMPILE, Python does it later, to what is imported. Some packages
+# have templates that end in .py and are no Python.
+compile_packages() {
+    [ -z "${PIP_NO_COMPILE:-}" ] || return 0
+    begin "compile the packages"
+    logged "$venv/bin/python" -m compileall -q -j 0 "$venv"/lib/python3*/site-packages || true
 }
 
 # install_pinned VLLM: torch, the packages of requirements.txt beside the script, and an empty distribution vllm, version VLLM.
@@ -79,6 +86,7 @@ install_pinned() {
     mkdir -p "$venv/vllm"
     printf '[project]\nname = "vllm"\nversion = "%s"\n[tool.setuptools]\npackages = []\n' "$1" >"$venv/vllm/pyproject.toml"
     pip install --no-deps --no-build-isolation "$venv/vllm"
+    compile_packages
 }
 
 finish_environment() {
