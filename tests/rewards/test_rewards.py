@@ -45,6 +45,18 @@ def test_numbers_are_ground_truths_too():
     assert accuracies(42.0, BOXED % "43") == (0.0, 0.0)
 
 
+POWERS_OF_TEN = {2: "hundred", 3: "thousand", 6: "million", 9: "billion", 12: "trillion"}
+PARTS = {2: "halves", 3: "thirds", 4: "fourths", 5: "fifths", 6: "sixths", 7: "sevenths", 8: "eighths", 9: "ninths",
+         10: "tenths", 100: "hundredths", 1000: "thousandths"}  # fmt: skip
+
+
+def test_words_for_powers_of_ten_and_for_parts():
+    numbers = {f"7{'0' * power}": word for power, word in POWERS_OF_TEN.items()}
+    numbers |= {rf"\frac{{7}}{{{below}}}": word for below, word in PARTS.items()}
+    wrong = [word for number, word in numbers.items() if accuracies(number, BOXED % rf"7\text{{ {word}}}") != (1, 1)]
+    assert wrong == []
+
+
 @pytest.mark.parametrize("kind", answer_classes.EQUAL)
 def test_a_mathematician_would_agree(kind):
     cases = [case[1:] for case in answer_classes.cases() if case[0] == kind]

@@ -98,7 +98,7 @@ EQUAL: Answers = {
     },
     "sets": {
         "(0,1]": [
-            r"\{x \mid 0 < x \leq 1\}", r"\{x : 0 < x \le 1\}", r"\left\{ t \,\middle|\, 0 < t \leq 1 \right\}",
+            r"\{x \mid 0 < x \leq 1\}", r"\{x : 0 < x \le 1\}", r"\left\{ T \,\middle|\, 0 < T \leq 1 \right\}",
             r"\{x \in \mathbb{R} \mid 0 < x \leq 1\}", r"\{x \mid x \in \mathbb R, 0 < x \leqslant 1\}",
         ],
         r"\{x | x \neq 3\}": [r"(-\infty, 3) \cup (3, \infty)", r"x \ne 3"],
