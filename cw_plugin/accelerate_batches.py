@@ -153,30 +153,41 @@ class AccelerateRun:
         Returns:
             ``w~ A`` of this process's rows, and the sums of the whole batch.
         """
-        accelerator, kernel = self._trainer.accelerator, self.options.kernel
-        device, (rows, width) = batch.log_probs.device, batch.log_probs.shape
+        accelerator, device = self._trainer.accelerator, batch.log_probs.device
+        rows, width = batch.log_probs.shape
         first = accelerator.process_index * rows  # of this process's rows in the whole batch
         own_groups = self._holds_whole_groups(rows)
-        if not own_groups:
-            batch = ProcessBatch(
-                log_probs=_gathered(accelerator, batch.log_probs).cpu(),
-                advantages=accelerator.gather(batch.advantages).cpu(),
-                response_mask=_gathered(accelerator, batch.response_mask).cpu(),
-            )
-        group = None if self.options.scope == "batch" else self._group_numbers(len(batch.log_probs))
-        weighted, sums = batch.log_probs, Sums()
-        failure: Exception | None = None
-        try:
-            weighted, sums = reweight_and_sum(batch.log_probs, batch.advantages, batch.response_mask, group, kernel)
-        except NonFiniteError as error:
-            offset = first if own_groups else 0
-            failure = NonFiniteError(error.what, [offset + row for row in error.rows])
-        except Exception as error:
-            failure = error
-        _raise_in_all(accelerator, device, failure)
+        if own_groups:
+            outcome = self._reweighted_or_error(batch, first)
+        else:
+            outcome = self._reweighted_or_error(self._rows_of_all(batch), 0)
+        _raise_in_all(accelerator, device, outcome if isinstance(outcome, Exception) else None)
+        assert not isinstance(outcome, Exception)  # it has been raised
+        weighted, sums = outcome
         if own_groups:
             return weighted, _added_up(accelerator, device, sums)
         return weighted[first : first + rows, :width].to(device), sums
+
+    def _rows_of_all(self, batch: ProcessBatch) -> ProcessBatch:
+        """The whole batch, on the CPU."""
+        accelerator = self._trainer.accelerator
+        return ProcessBatch(
+            log_probs=_gathered(accelerator, batch.log_probs).cpu(),
+            advantages=accelerator.gather(batch.advantages).cpu(),
+            response_mask=_gathered(accelerator, batch.response_mask).cpu(),
+        )
+
+    def _reweighted_or_error(
+        self, batch: ProcessBatch, first: int
+    ) -> tuple[Float[Tensor, "rows time"], Sums] | Exception:
+        """What reweight_and_sum returns or raises, for rows of which the first has this number in the whole batch."""
+        group = None if self.options.scope == "batch" else self._group_numbers(len(batch.log_probs))
+        try:
+            return reweight_and_sum(batch.log_probs, batch.advantages, batch.response_mask, group, self.options.kernel)
+        except NonFiniteError as error:
+            return NonFiniteError(error.what, [first + row for row in error.rows])
+        except Exception as error:
+            return error
 
     def record(self, batch: ProcessBatch, sequences: Sequences, sums: Sums) -> None:
         """Write the token record of a generation batch.

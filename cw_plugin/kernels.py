@@ -34,7 +34,7 @@ def load(name: str) -> Kernel:
         raise OptionsError(f"kernel={name!r} is invalid", fix=f"use one of {', '.join(NAMES)}, or module:function")
     try:
         imported = importlib.import_module(module)
-    except ImportError as error:
+    except (ImportError, TypeError) as error:  # the latter for a module that begins with a dot
         problem = f"kernel={name!r} cannot be imported ({error})"
         raise OptionsError(problem, fix="put its folder on PYTHONPATH") from error
     function: Kernel | None = getattr(imported, function_name, None)

@@ -9,7 +9,10 @@ from cw_plugin.options import Options
 
 
 class MethodCallback(TrainerCallback):
-    """Refuses to resume a run of ``output_dir`` under another scope or kernel than its checkpoints have.
+    """Refuses to resume a run under another scope or kernel than its checkpoints have.
+
+    The checkpoints lie in ``output_dir``, or where ``resume_from_checkpoint`` says: each start of ms-swift has a new
+    ``output_dir``.
 
     Args:
         options: those of the run.
@@ -25,7 +28,9 @@ class MethodCallback(TrainerCallback):
     ) -> None:
         """Refuse to resume another method's checkpoints (OptionsError)."""
         if state.global_step > 0:  # it resumes
-            refuse_other_method(Path(args.output_dir), self._options, self._prefix)
+            checkpoint = args.resume_from_checkpoint
+            folder = Path(checkpoint).parent if checkpoint else Path(args.output_dir)
+            refuse_other_method(folder, self._options, self._prefix)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Write the method beside the checkpoints."""

@@ -1,7 +1,7 @@
 """Which method the checkpoints of a run were trained with: a run is not resumed under another, on any host.
 
 A trainer asks before it resumes, and writes ``cw_grpo.json`` beside the checkpoints. To go on under another scope or
-kernel on purpose, resume the checkpoint in another folder.
+kernel on purpose, resume a copy of the checkpoint in another folder.
 """
 
 import json
@@ -18,7 +18,7 @@ NAMES = ("scope", "kernel")  # the options that make the method
 
 
 def refuse_other_method(folder: Path, options: Options, prefix: str = "") -> None:
-    """Raise OptionsError if the checkpoints in ``folder`` were trained under another scope or kernel.
+    """Raise OptionsError if the checkpoints in ``folder`` were trained under another scope or kernel, or may have been.
 
     Checkpoints of which nothing is known are accepted: an earlier version of this package wrote no file.
 
@@ -30,7 +30,11 @@ def refuse_other_method(folder: Path, options: Options, prefix: str = "") -> Non
     file = folder / FILE
     if not file.exists():
         return
-    before = json.loads(file.read_text(encoding="utf-8"))
+    try:
+        before = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        problem = f"{file} does not say which method the checkpoints have ({error})"
+        raise OptionsError(problem, fix="restore or remove it") from error
     for name in NAMES:
         now = getattr(options, name)
         if before.get(name, now) != now:

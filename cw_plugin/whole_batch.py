@@ -24,7 +24,7 @@ class WholeBatchRun:
     Args:
         folder: the run's folder, for the records.
         tokenizer: one of transformers, which spells the tokens of a record.
-        logger: a logger that writes to the run's log, where one line says that the run trains on reweighted advantages.
+        logger: a logger that writes to the run's log, where one line says which advantages the run trains on.
 
     Raises:
         OptionsError: a variable is unknown, or its value is not valid.
@@ -35,7 +35,8 @@ class WholeBatchRun:
         self._folder = folder
         self._tokenizer = tokenizer
         self._files = TokenFiles(folder, self.options, logger)
-        logger.info("cw_grpo: this run trains on reweighted advantages, %s", self.options)
+        trains_on = "the host's own" if self.options.kernel == "none" else "reweighted"
+        logger.info("cw_grpo: this run trains on %s advantages, %s", trains_on, self.options)
 
     def reweight(self, batch: Batch, step: int | None) -> tuple[Float[Tensor, "rows time"] | None, dict[str, float]]:
         """Reweight the advantages of a batch, and record its tokens if the step is due.

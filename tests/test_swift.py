@@ -14,8 +14,11 @@ import torch.nn.functional as F
 from interpreter import ROOT, WITHOUT_VLLM, bash, python
 from reference import grpo_advantages, reference_advantages
 from settings_reads import unread
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, TrainerControl, TrainerState, TrainingArguments
 
+from cw_plugin.errors import OptionsError
+from cw_plugin.method_callback import MethodCallback
+from cw_plugin.options import Options
 from cw_plugin.records.read import read_tokens
 
 MODEL = ROOT / "examples" / "cpu" / "model"
@@ -105,6 +108,25 @@ def test_the_plugin_of_the_examples_trains_and_refuses_what_would_lose_the_weigh
     assert "'cw_grpo/extreme_gradient_share'" in printed, printed[-3000:]
     refused = start(swift, tmp_path, *flags, "--importance_sampling_level", "sequence", plugins=plugins)
     assert "importance_sampling_level='sequence' takes one advantage for a whole response" in refused
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "none"])
+def test_a_resumed_run_keeps_the_method_of_its_checkpoint(tmp_path, kernel):
+    """Each start of ms-swift has an output folder of its own: v0-..., v1-..."""
+    first, second = tmp_path / "v0", tmp_path / "v1"
+    first.mkdir()
+    checkpoint = str(first / "checkpoint-10")
+    state, control = TrainerState(global_step=10, is_world_process_zero=True), TrainerControl()
+    MethodCallback(Options(kernel=kernel)).on_save(TrainingArguments(str(first)), state, control)
+    resumed = TrainingArguments(str(second), resume_from_checkpoint=checkpoint)
+    MethodCallback(Options(kernel=kernel)).on_train_begin(resumed, state, control)
+    with pytest.raises(
+        OptionsError, match=rf"kernel='test_weights:cauchy' would resume the run in {first}, .*{kernel}"
+    ):
+        MethodCallback(Options(kernel="test_weights:cauchy")).on_train_begin(resumed, state, control)
+    (first / "cw_grpo.json").write_text("{")
+    with pytest.raises(OptionsError, match=rf"{first}/cw_grpo.json does not say which method .*restore or remove it"):
+        MethodCallback(Options(kernel=kernel)).on_train_begin(resumed, state, control)
 
 
 PAPER = {  # Table 5 of the paper and what its text says; examples/paper.md has the sources of the others

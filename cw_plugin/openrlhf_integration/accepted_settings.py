@@ -66,7 +66,7 @@ class RunSettings:
     resumes: bool
 
 
-def check(args: Namespace) -> RunSettings:
+def check(args: Namespace, options: Options) -> RunSettings:
     """Refuse arguments of train_ppo_ray under which the weights would not be the paper's, or would be lost.
 
     Raises:
@@ -89,7 +89,7 @@ def check(args: Namespace) -> RunSettings:
             "reweight as an advantage",
             fix=f"add --{KL_LOSS.of(args)}, or set --{KL_COEFFICIENT.of(args)} 0",
         )
-    if loss != "ppo":
+    if loss != "ppo" and options.kernel != "none":
         raise OptionsError(
             f"--{LOSS.of(args)} {loss} takes one ratio for a response, so the loss would lose the weights",
             fix="use ppo",

@@ -64,8 +64,8 @@ class _Reweighter:
     """The method in one trainer, and the step that it is at."""
 
     def __init__(self, maker: "RemoteExperienceMaker") -> None:
-        settings = check(maker.strategy.args)
         options = Options.from_environment()
+        settings = check(maker.strategy.args, options)
         check_resumed(settings, options)
         write_method(settings.checkpoints, options, _logger)
         self.samples = settings.samples

@@ -41,7 +41,8 @@ def main() -> None:
     @wrapt.patch_function_wrapper("openrlhf.utils", "get_strategy")
     def with_checks(wrapped: Wrapped, _: object, args: Any, kwargs: Any) -> object:
         strategy = wrapped(*args, **kwargs)
-        check_resumed(check(strategy.args), Options.from_environment())
+        options = Options.from_environment()
+        check_resumed(check(strategy.args, options), options)
         return strategy
 
     try:

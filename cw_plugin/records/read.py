@@ -64,7 +64,7 @@ def read_tokens(path: Path, steps: Container[int] | None = None) -> list[TokenRe
         raise DataError(
             f"{path} holds no token record ({PATTERN}); train with adv_estimator=cw_grpo and "
             "+algorithm.cw_grpo.record_every=50, for plain GRPO with +algorithm.cw_grpo.kernel=none as well; in TRL "
-            "with a CWGRPOTrainer and cw_record_every=50"
+            "with a CWGRPOTrainer and cw_record_every=50; in ms-swift, OpenRLHF and SkyRL with CW_GRPO_RECORD_EVERY=50"
         )
     chosen = [file for file, step in by_file.items() if steps is None or step in steps]
     if not chosen:

@@ -53,7 +53,9 @@ def check(cfg: "SkyRLTrainConfig") -> None:
             raise other_shape(f"RayPPOTrainer has no {method}({', '.join(parameters)})")
     options = Options.from_environment()
     _check_groups(cfg)
-    _check_advantages(cfg)
+    _check_reward(cfg)
+    if options.kernel != "none":
+        _check_weights_are_kept(cfg)
     if options.record_every and not is_local(cfg.trainer.export_path):
         raise OptionsError(
             f"trainer.export_path={cfg.trainer.export_path} is not a folder of this machine, which token records need",
@@ -81,8 +83,18 @@ def _check_groups(cfg: "SkyRLTrainConfig") -> None:
         )
 
 
-def _check_advantages(cfg: "SkyRLTrainConfig") -> None:
-    """Raise OptionsError if something changes the advantages before they are reweighted, or after."""
+def _check_reward(cfg: "SkyRLTrainConfig") -> None:
+    """Raise OptionsError if advantages have another part than the reward's."""
+    if cfg.trainer.algorithm.use_kl_in_reward:
+        raise OptionsError(
+            "trainer.algorithm.use_kl_in_reward=true puts a KL penalty into the reward, which CW-GRPO would reweight "
+            "as an advantage",
+            fix="set trainer.algorithm.use_kl_loss=true in its place",
+        )
+
+
+def _check_weights_are_kept(cfg: "SkyRLTrainConfig") -> None:
+    """Raise OptionsError if the loss would lose the weights, or something changes the advantages after them."""
     from skyrl.backends.skyrl_train.utils.ppo_utils import PolicyLossType
 
     algorithm = cfg.trainer.algorithm
@@ -92,12 +104,6 @@ def _check_advantages(cfg: "SkyRLTrainConfig") -> None:
             f"trainer.algorithm.policy_loss_type={loss} does not multiply a token by its advantage, so the loss would "
             "lose the weights",
             fix=f"use {', '.join(PER_TOKEN)}",
-        )
-    if algorithm.use_kl_in_reward:
-        raise OptionsError(
-            "trainer.algorithm.use_kl_in_reward=true puts a KL penalty into the reward, which CW-GRPO would reweight "
-            "as an advantage",
-            fix="set trainer.algorithm.use_kl_loss=true in its place",
         )
     if algorithm.advantage_batch_normalize:
         raise OptionsError(

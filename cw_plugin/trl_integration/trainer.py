@@ -27,7 +27,7 @@ class CWGRPOTrainer(GRPOTrainer):
     them (one update per batch, without vLLM or its importance sampling), one more forward pass does, without dropout.
 
     Tokens without a gradient take no part: those of tools, of completions that ``mask_truncated_completions`` leaves
-    out, and of completions that no reward function scores.
+    out, and of completions that no reward function scores, if TRL does not train on these.
 
     Args:
         args: a :class:`CWGRPOConfig`, or a plain GRPOConfig for the defaults.
@@ -77,6 +77,7 @@ class CWGRPOTrainer(GRPOTrainer):
         mask = batch["completion_mask"] * batch.get("tool_mask", 1)
         first = self.accelerator.process_index * len(mask)  # of this process's rows
         unscored = self._cw_rewards[first : first + len(mask)].isnan()
+        unscored &= batch["advantages"] == 0  # earlier releases, such as 0.29, train on them as on a reward of 0
         mask = mask * ~unscored[:, None]
         sequences = Sequences(
             prompts=(batch["prompt_ids"] + 1) * batch["prompt_mask"],
@@ -100,7 +101,8 @@ class CWGRPOTrainer(GRPOTrainer):
     def _cw_log_probs(self, batch: dict[str, Any]) -> Float[Tensor, "rows time"]:
         """Log-probs of the completions under the current policy, by TRL's forward pass in micro-batches."""
         forward = self._get_per_token_logps_and_entropies
-        images = {name: batch[name] for name in inspect.signature(forward).parameters if name in batch}
+        # What TRL's loss passes beside ids and masks: images and token types, whose names differ between releases.
+        model_inputs = {name: batch[name] for name in inspect.signature(forward).parameters if name in batch}
         self.model.eval()  # dropout would draw random numbers that GRPOTrainer does not draw
         try:
             log_probs: Tensor
@@ -110,7 +112,7 @@ class CWGRPOTrainer(GRPOTrainer):
                 torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
                 batch["completion_ids"].size(1),
                 batch_size=self.args.per_device_train_batch_size,
-                **images,
+                **model_inputs,
             )
         finally:
             self.model.train()

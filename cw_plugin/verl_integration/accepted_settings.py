@@ -14,6 +14,7 @@ from cw_plugin.options import Options
 from cw_plugin.verl_integration import NAME
 
 LOSS_MODE = "actor_rollout_ref.actor.policy_loss.loss_mode"
+TASK_REWARDS = "distillation.distillation_loss.use_task_rewards"
 
 # verl's ``algorithm`` configuration: a DictConfig, or a dataclass of verl's that is a mapping too.
 AlgorithmConfig = Mapping[str, object]
@@ -67,6 +68,8 @@ def check_config(config: DictConfig) -> None:
         _check_estimator(config, options)
     if uses_loss(config):
         _check_loss(config)
+    if uses_estimator(config) or uses_loss(config):
+        _check_advantages_are_used(config)
     # main_ppo's configuration does not have these keys.
     other_program = config.get("rollout") is not None or config.get("async_training") is not None
     if other_program and (uses_estimator(config) or uses_loss(config)):
@@ -111,4 +114,13 @@ def _check_loss(config: DictConfig) -> None:
             f"rollout_correction.bypass_mode=True makes RayPPOTrainer replace policy_loss.loss_mode={NAME} by a loss "
             "of its own",
             fix=f"set algorithm.rollout_correction.bypass_mode=False, or use adv_estimator={NAME}",
+        )
+
+
+def _check_advantages_are_used(config: DictConfig) -> None:
+    distils = OmegaConf.select(config, "distillation.enabled")
+    if distils and not OmegaConf.select(config, TASK_REWARDS, default=True):
+        raise OptionsError(
+            f"{TASK_REWARDS}=False trains on the teacher alone, without advantages, so {NAME} would do nothing",
+            fix="set it to True, or leave out cw_grpo",
         )

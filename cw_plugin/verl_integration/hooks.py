@@ -113,7 +113,8 @@ def _hand_over_batch(call: Call) -> object:
     """
     from cw_plugin.verl_integration.estimator import TrainerBatch, batch_of_trainer
 
-    if call.arguments["adv_estimator"] != NAME or batch_of_trainer.get() is not None:
+    handed_over = batch_of_trainer.get() is not None  # by the hook of V1's function, which calls the legacy one
+    if handed_over or call.arguments["adv_estimator"] != NAME:
         return call.proceed()
     if current_run.current() is None:
         raise HostError(

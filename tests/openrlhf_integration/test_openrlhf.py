@@ -36,6 +36,7 @@ from cw_plugin.errors import HostError, NonFiniteError, OptionsError
 from cw_plugin.memory import openrlhf as openrlhf_memory
 from cw_plugin.memory import tracked
 from cw_plugin.openrlhf_integration import accepted_settings, hook
+from cw_plugin.options import Options
 
 PROMPTS, SAMPLES = 8, 6
 MODEL = ROOT / "examples" / "cpu" / "model"
@@ -279,6 +280,15 @@ def test_what_would_not_be_the_method_is_refused_before_training(tmp_path, chang
     assert flag(argument) in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_plain_grpo_has_no_weights_to_lose(tmp_path, monkeypatch, caplog):
+    logger = logging.getLogger(hook.MAKER)  # which does not propagate
+    logger.addHandler(caplog.handler)
+    monkeypatch.setenv("CW_GRPO_KERNEL", "none")
+    maker_of(settings(tmp_path, **{"actor.policy_loss_type": "gspo"}))
+    logger.removeHandler(caplog.handler)
+    assert "cw_grpo: this run trains on the host's own advantages, " in caplog.text
+
+
 def test_a_run_is_not_resumed_under_another_kernel(tmp_path, monkeypatch):
     resumed = settings(tmp_path, **{"ckpt.load_enable": True})
     maker_of(resumed)
@@ -357,7 +367,7 @@ def test_advantages_that_differ_within_a_response_are_refused(actor, tmp_path):
 @pytest.mark.skipif(FLAT, reason="0.9 has other arguments")
 def test_openrlhf_accepts_the_arguments_of_the_recipe():
     args = parsed(*bash("openrlhf/paper.sh", DRY_RUN="1").stdout.splitlines())
-    assert accepted_settings.check(args).samples == 12 and args.algo.kl.use_loss is True
+    assert accepted_settings.check(args, Options()).samples == 12 and args.algo.kl.use_loss is True
 
 
 @pytest.mark.skipif(FLAT, reason="it divides logits elsewhere")

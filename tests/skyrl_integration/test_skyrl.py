@@ -327,6 +327,12 @@ def test_what_would_not_be_the_method_is_refused_before_ray_starts(tmp_path, mon
     assert str(caught.value).startswith("cw_grpo: ") and "\n" not in str(caught.value) and setting in str(caught.value)
 
 
+def test_plain_grpo_has_no_weights_to_lose(tmp_path, monkeypatch):
+    lost = {"trainer.algorithm.policy_loss_type": "cross_entropy", "trainer.algorithm.advantage_batch_normalize": True}
+    monkeypatch.setenv("CW_GRPO_KERNEL", "none")
+    skyrl_integration.check(settings(tmp_path, **lost))
+
+
 def test_options_reach_the_trainers_process_and_an_unknown_one_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["", *(f"{name}={value}" for name, value in SETTINGS.items()),
                                       f"trainer.export_path={tmp_path}"])  # fmt: skip

@@ -38,12 +38,6 @@ def every_second_unscored(completion_ids: list[list[int]], **_: Any) -> list[flo
     return [2 * reward([ids])[0] if sum(ids) % 2 else None for ids in completion_ids]
 
 
-def by_both(completion_ids: list[list[int]]) -> list[float | None]:
-    """The sum of the scores that there are; None where neither of the two functions gives one."""
-    scores = zip(every_third_unscored(completion_ids), every_second_unscored(completion_ids), strict=True)
-    return [None if one is other is None else (one or 0) + (other or 0) for one, other in scores]
-
-
 class Watched:
     """A trainer that keeps every batch that reaches the loss, and the policy that each generation batch came from."""
 

@@ -33,6 +33,7 @@ from cw_plugin.verl_integration import BENCHMARK_TRAINER, current_run
 from cw_plugin.verl_integration.estimator import TrainerBatch, batch_of_trainer
 
 GEO_MEAN = "actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"
+DISTILLATION = ["+distillation.enabled=True", "+distillation.distillation_loss.use_task_rewards=False"]
 BYPASS = "algorithm.rollout_correction.bypass_mode=True"
 OPTION = "+algorithm.cw_grpo."
 UNRECORDED = OPTION + "record_every=0"
@@ -342,6 +343,8 @@ def test_valid_settings_pass(overrides):
         ([CW_GRPO, "+rollout.nnodes=1"], "start verl.trainer.main_ppo"),  # as one_step_off_policy has it
         ([GRPO, LOSS, "+async_training.partial_rollout=True"], "start verl.trainer.main_ppo"),
         ([CW_GRPO, GEO_MEAN], "loss_mode=geo_mean averages .*loss_mode=vanilla"),
+        ([CW_GRPO, *DISTILLATION], "use_task_rewards=False trains on the teacher alone, .*; set it to True"),
+        ([GRPO, LOSS, *DISTILLATION], "use_task_rewards=False trains on the teacher alone"),
         ([CW_GRPO, OPTION + "sigma=2"], "sigma is not an option of cw_grpo; the options are scope, kernel"),
         ([CW_GRPO, OPTION + "scope=rank"], "scope='rank' is invalid; use group or batch"),
         ([CW_GRPO, OPTION + "kernel=laplace"], "kernel='laplace' is invalid; use one of gaussian, none"),
