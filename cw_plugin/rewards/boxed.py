@@ -64,7 +64,7 @@ _REWRITES: list[tuple[str, Any]] = [
     (r"(?<=\d),\\!(?=\d{3})", ""),  # 29,\!322 is a number, also within a fraction
     # 31 250, 31\,250 and 31{,}250 are one number; math-verify itself reads 31,250.
     (
-        r"(?<![\w.,^}])[1-9]\d{0,2}(?:(?:,?\\[,;: ]|\{,\}|[ ~])\d{3})+(?![\d/])",
+        r"(?<![\w.,^}])[1-9]\d{0,2}(?:(?:\\[,;: ]|\{,\}|[ ~])\d{3})+(?![\d/])",
         lambda match: re.sub(r"\D", "", match.group()),
     ),
     (r"(?<=\d)\{,\}(?=\d)", "."),  # LaTeX's decimal comma

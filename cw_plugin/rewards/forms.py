@@ -30,10 +30,13 @@ pound lb; ounce oz; cent; dollar; unit"""
 _UNITS = {name: names.split()[0] for names in _NAMES.split(";") for name in names.split()}
 _LENGTHS = {"mm", "cm", "m", "km", "inch", "foot", "yard", "mile"}
 _POWERS = {"square": "2", "sq": "2", "cubic": "3", "cu": "3"}
-# A word after a number; m and s count only within \text, since they are also names of variables.
+# A word after a number; m and s count only within \text, since they are also names of variables. Other words may follow
+# before the bracket closes, and what the unit is divided by may follow it.
 _UNIT = re.compile(
-    r"(?<=[\d})])(?:\\[,;: ]|[\s~])*(?:(\\(?:text|textrm|textbf|textnormal|mathrm|mbox|rm)\s*\{\s*)|(?=[a-zA-Z]{2}))"
-    r"(?:(square|sq|cubic|cu)\b\.?\s*)?([a-zA-Z]+)\b\.?(?(1)\s*\}?)\s*(?:\^\s*\{?\s*([23]))?"
+    r"(?<=[\d})])(?:\\[,;: ]|[\s~])*"
+    r"(?:(?P<text>\\(?:text|textrm|textbf|textnormal|mathrm|mbox|rm)\s*\{\s*)|(?=[a-zA-Z]{2}))"
+    r"(?:(?P<power>square|sq|cubic|cu)\b\.?\s*)?(?P<word>[a-zA-Z]+)\b\.?(?(text)\s*(?P<end>\})?)"
+    r"\s*(?:\^\s*\{?\s*(?P<exponent>[23]))?(?P<per>\s*/)?"
 )
 
 
@@ -133,16 +136,22 @@ def units_agree(one: str, other: str) -> bool:
 
 
 def without_units(text: str) -> str:
-    """The text without the units that are known."""
-    return _UNIT.sub(lambda match: "" if _known(match[3]) else match[0], text)
+    """The text without the units that are known, unless they are a part of a longer text or of a compound unit."""
+
+    def left(match: re.Match[str]) -> str:
+        is_part = match["per"] or (match["text"] and not match["end"])
+        return match[0] if is_part or not _known(match["word"]) else ""
+
+    return _UNIT.sub(left, text)
 
 
 def _units(text: str) -> set[tuple[str, str]]:
     """The units of a text and their powers: ``("cm", "2")`` of ``5 square centimetres``."""
     units = set()
-    for _, power, word, exponent in _UNIT.findall(text):
-        if name := _known(word):
-            units.add((name, _POWERS.get(power, exponent or "1")))
+    for match in _UNIT.finditer(text):
+        name = _known(match["word"])
+        if name:
+            units.add((name, _POWERS.get(match["power"], match["exponent"] or "1")))
     return units
 
 

@@ -80,6 +80,11 @@ EQUAL: Answers = {
         r"20 \text{ days}": ["20", r"20 \text{ day}"], "20": [r"20 \text{ days}"],
         r"15\mbox{ cm}^2": [r"15 \text{ square centimeters}", r"15 \text{ square units}"],
         "15 cm^2": ["15", "15 cm^2", r"15 \text{ square centimeters}"], "20 dollars": [r"\$20", "20 dollars"],
+        "12": [r"12\text{ m/s}", r"12\text{ km/h}", r"12\text{ kg/m}^3", r"12\mathrm{m/s}", r"12\text{ m}/\text{s}"],
+    },
+    "lists with LaTeX's spaces": {
+        "(15, 225)": [r"(15,\,225)", r"(15,\ 225)", r"(15,\;225)"], r"\{1, 100\}": [r"\{1,\,100\}"],
+        "1, 100, 200": [r"1,\;100,\;200"], "31250": [r"31\,250", r"31,\!250"],
     },
     "equations": {
         "xy=0": ["2xy=0"], "xy=1": ["y=1/x"], "2x+4y-3=0": [r"y=-\frac{1}{2}x+\frac{3}{4}"],
@@ -176,6 +181,7 @@ UNEQUAL: Answers = {
     "units": {
         r"20 \text{ days}": [r"20 \text{ square units}", r"20 \text{ hours}"],
         r"15\mbox{ cm}^2": [r"15 \text{ cm}", r"15 \text{ m}^2"], "15 cm^2": ["15 cm", "15 m^2", "16 cm^2"],
+        r"12 \text{ km/h}": [r"12 \text{ m/s}"], r"12 \text{ hours}": [r"12 \text{ days of work}"],
     },
     "equations": {
         "xy=0": ["x^2y=0", "x^2y^2=0"], "xy=1": ["xy=2"],
