@@ -58,14 +58,10 @@ class Graded(NamedTuple):
     notes: list[str]
 
 
-def read_answers(folder: Path, name: str | None = None) -> Graded:
+def read_answers(folder: Path) -> Graded:
     """Read all graded answers below a folder that ``cw-grpo evaluate`` wrote.
 
     A file that is empty or damaged is a DataError.
-
-    Args:
-        folder: the evaluation, or what holds it.
-        name: of the model; by default, each model has its own.
     """
     answers, notes = [], []
     for file in files_in(folder, "*.yaml"):
@@ -78,7 +74,7 @@ def read_answers(folder: Path, name: str | None = None) -> Graded:
             continue
         answers.append(
             Answers(
-                model=name or re.sub(r"-global_step_\d+$", "", file.parent.name),
+                model=re.sub(r"-global_step_\d+$", "", file.parent.name),
                 step=settings.get("evaluation.step"),
                 benchmark=file.stem,
                 grades=_grades(dump),

@@ -101,8 +101,8 @@ def compare(metrics: pd.DataFrame, plain: Mapping[str, bool], scores: pd.DataFra
     Args:
         metrics: as :func:`.runs.all_metrics` returns them.
         plain: method -> whether it is plain GRPO, in the page's order.
-        scores: of evaluations, from :func:`.scores.last_scores`; without any, the last validation that all runs have
-            counts.
+        scores: of evaluations, from :func:`.scores.last_scores`; if they have one method alone, the last validation
+            that all runs have counts.
     """
     reference = next((name for name in plain if plain[name]), next(iter(plain), ""))
     outcomes = [
@@ -161,11 +161,11 @@ def broken_from(logged: pd.DataFrame) -> dict[int, int]:
 
 
 def _accuracy(metrics: pd.DataFrame, scores: pd.DataFrame) -> Iterator[Outcome]:
-    """Of the evaluations; without any, of the last step after 0 that was validated in every run."""
-    if len(scores):
+    """Of the evaluations; if these have one method alone, of the last step after 0 that was validated in every run."""
+    logged = metrics[metrics.metric == ACCURACY]
+    if len(scores) and (logged.empty or scores.method.nunique() > 1):
         yield _outcome(ACCURACY, scores.metric.iloc[0], scores, {})
         return
-    logged = metrics[metrics.metric == ACCURACY]
     validated = logged[logged.step > 0].groupby("step").run.nunique()
     common = validated.index[validated == metrics.run.nunique()]
     if len(common):

@@ -81,11 +81,12 @@ def _read_folder(argument: str, earlier: Sequence[Run]) -> Folder:
         run = _told_apart(run, earlier)
     has_metrics = len(run.metrics) > 0
     has_records = bool(files_in(run.path, PATTERN))
-    graded = read_answers(run.path, run.name if is_named or has_metrics else None)
-    if not (has_metrics or has_records or graded.answers):
+    graded = read_answers(run.path)
+    answers = _under_name(run.name, graded.answers) if is_named or has_metrics else graded.answers
+    if not (has_metrics or has_records or answers):
         raise DataError(f"{run.path} holds {_NO_METRICS}, no graded answers and no token records; {_KEEP_THEM}")
     notes = []
-    if not (has_metrics or graded.answers):
+    if not (has_metrics or answers):
         notes.append(f"{run.path} holds {_NO_METRICS}; {_KEEP_THEM}.")
     notes += graded.notes
     records = []
@@ -94,7 +95,13 @@ def _read_folder(argument: str, earlier: Sequence[Run]) -> Folder:
             records = read_tokens(run.path)
         except DataError as error:
             notes.append(f"{run.name}: no tokens; {error}.")
-    return Folder(run, graded.answers, records, notes)
+    return Folder(run, answers, records, notes)
+
+
+def _under_name(name: str, answers: Sequence[Answers]) -> list[Answers]:
+    """The answers under the name of their folder. Of several models, those that are no checkpoint keep their own."""
+    is_one_model = len({answer.model for answer in answers}) == 1
+    return [replace(answer, model=name) if is_one_model or answer.step is not None else answer for answer in answers]
 
 
 def _told_apart(run: Run, earlier: Sequence[Run]) -> Run:

@@ -301,7 +301,10 @@ def _our_name(name: str) -> str:
 
 
 def _read_jsonl(path: Path) -> Iterator[Entry]:
-    """Read verl's file logger. Other JSON lines (answers) and an incomplete last line are passed over."""
+    """Read verl's file logger, which writes NaN and infinity as null.
+
+    Other JSON lines (answers) and an incomplete last line are passed over.
+    """
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
         try:
@@ -311,7 +314,8 @@ def _read_jsonl(path: Path) -> Iterator[Entry]:
                 return
             raise DataError(f"{path}, line {number} is not JSON; remove the line, or the file") from None
         if isinstance(record, dict) and set(record) == {"step", "data"} and isinstance(record["data"], dict):
-            yield Entry(record["step"], record["data"], f", line {number}")
+            metrics = {name: math.nan if value is None else value for name, value in record["data"].items()}
+            yield Entry(record["step"], metrics, f", line {number}")
         elif record is not None:
             return
 

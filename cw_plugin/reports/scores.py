@@ -77,12 +77,22 @@ def benchmarks(answers: pd.DataFrame) -> list[str]:
 
 
 def last_scores(answers: pd.DataFrame) -> pd.DataFrame:
-    """The accuracy of each trained run at its method's last step, as rows of metrics; the metric is what was asked."""
-    last = answers[(answers.step >= 0) & (answers.step == answers.groupby("method").step.transform("max"))]
+    """The accuracy of each trained run where all methods can be compared, as rows of metrics.
+
+    This is at the last step of which every method has answers, over the benchmarks that every run has answered there.
+    The metric names the benchmarks and the step. There is no row if there is no such step or benchmark.
+    """
+    trained = answers[answers.step >= 0]
+    methods_at = trained.groupby("step").method.nunique()
+    common_steps = methods_at.index[methods_at == trained.method.nunique()]
+    last = trained[trained.step == common_steps.max()]
+    runs_of = last.groupby("benchmark").run.nunique()
+    last = last[last.benchmark.isin(runs_of.index[runs_of == last.run.nunique()])]
     by_run = ["method", "run", "seed"]
     means = last.groupby([*by_run, "benchmark"], sort=False, dropna=False).acc.mean()
     means = means.groupby(by_run, sort=False, dropna=False).mean()
-    return means.rename("value").reset_index().assign(metric=", ".join(benchmarks(last)))
+    where = ", ".join([*benchmarks(last), *(f"step {step}" for step in last.step.unique())])
+    return means.rename("value").reset_index().assign(metric=where)
 
 
 def untrained_or_first(answers: pd.DataFrame) -> str:

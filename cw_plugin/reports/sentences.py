@@ -71,6 +71,8 @@ def _one_method(comparison: Comparison) -> list[str]:
     names = list(comparison.plain)
     if not names:
         return ["Nothing that was trained is here: no method can be compared."]
+    if len(names) > 1 and not any(comparison.runs.values()):  # answers alone, which do not say the method
+        return [f"Which of {listed(names)} is plain GRPO is not known: give its folder as GRPO=FOLDER."]
     if comparison.plain[comparison.reference]:
         missing, how = "CW-GRPO", "with the weights"
     else:

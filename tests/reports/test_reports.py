@@ -28,7 +28,7 @@ from cw_plugin.reports.comparison import compare
 from cw_plugin.reports.covariance import table_1
 from cw_plugin.reports.formats import Table
 from cw_plugin.reports.runs import all_metrics, read_run
-from cw_plugin.reports.scores import answers_frame, checkpoints, tries
+from cw_plugin.reports.scores import answers_frame, checkpoints, last_scores, tries
 from cw_plugin.reports.sentences import sentences
 from cw_plugin.reports.tables import differences_table
 
@@ -87,12 +87,25 @@ def as_tensorboard(folder: Path, steps: dict[int, dict[str, float]]) -> None:
                 writer.add_scalar(key, value, step)
 
 
-@pytest.mark.parametrize("write_log", [write_metrics, as_tensorboard])
+def as_file_logger(folder: Path, steps: dict[int, dict[str, float]]) -> None:
+    """By verl's own class."""
+    folder.mkdir()
+    tracking = pytest.importorskip("verl.utils.tracking", reason="needs verl")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VERL_FILE_LOGGER_PATH", str(folder / "metrics.jsonl"))
+        logger = tracking.FileLogger("project", "experiment")
+    for step, data in steps.items():
+        logger.log(data, step)
+    logger.finish()
+
+
+@pytest.mark.parametrize("write_log", [write_metrics, as_tensorboard, as_file_logger])
 def test_verls_loggers_give_the_same_series_of_finite_numbers(write_log, tmp_path):
     """test_trl.py reads TRL's."""
     write_log(tmp_path / "run", {1: {ENTROPY: 0.5, "x": math.nan}, 2: {ENTROPY: 0.25, "x": -math.inf}, 3: {"x": 1.0}})
     run = read_run(tmp_path / "run")
     assert run.series(ENTROPY).to_dict() == {1: 0.5, 2: 0.25} and run.series("x").to_dict() == {3: 1.0}
+    assert run.metrics["x"].to_dict() == {1: math.inf, 2: math.inf, 3: 1.0}  # logged, and not finite
 
 
 @pytest.mark.parametrize(
@@ -282,7 +295,56 @@ def test_checkpoints_are_compared_with_the_right_one_at_the_same_step(tmp_path):
     ]  # fmt: skip
     assert [row[-1].endswith("*") for row in rows] == [False, False, True, False, False]  # p = 2 / 2^7, and 2 / 2^4
     found = {row[0]: row[1:] for row in cells(tmp_path / "out" / "comparison.csv")}
-    assert found["Accuracy, AIME24"] == ["80.0%", "50.0%", "+30.0 points", "1"]  # of the last step alone
+    assert found["Accuracy, AIME24, step 100"] == ["80.0%", "50.0%", "+30.0 points", "1"]  # of the last step alone
+
+
+def asked(method: str, seed: int, step: int, **grades_of: float) -> list[Answers]:
+    """A run's answers to ten questions of each benchmark, with this accuracy."""
+    file = Path(f"{method}-{seed}-{step}") / "answers.jsonl"
+    return [
+        Answers(method, step, name, {str(i): [float(i < 10 * accuracy)] for i in range(10)}, file=file, seed=seed)
+        for name, accuracy in grades_of.items()
+    ]
+
+
+def test_accuracy_is_that_of_what_all_runs_were_asked(tmp_path):
+    """Of the last step and of the benchmarks that all have: a missing one would count as a difference."""
+    early = [answer for method in ("GRPO", "CW") for answer in asked(method, 1, 50, aime24=0.1, math500=0.5)]
+    grpo = [*asked("GRPO", 1, 100, aime24=0.2, math500=0.8), *asked("GRPO", 2, 100, aime24=0.2, math500=0.8)]
+    cw = [*asked("CW", 1, 100, aime24=0.2, math500=0.8), *asked("CW", 2, 100, math500=0.7)]
+    later = asked("GRPO", 1, 150, aime24=1.0, math500=1.0)
+
+    def compared(*answers: Answers) -> tuple[set[str], list[float]]:
+        scores = last_scores(answers_frame(answers))
+        return set(scores.metric), sorted(scores.value)
+
+    assert compared(*early, *grpo, *cw, *later) == ({"MATH-500, step 100"}, [0.7, 0.8, 0.8, 0.8])
+    assert compared(*early, *grpo, *later) == ({"AIME24, MATH-500, step 50"}, [0.3, 0.3])
+    assert compared(*grpo, *asked("CW", 1, 50, math500=1.0)) == (set(), [])
+    assert compared(*asked("GRPO", 1, 9, aime24=0.5), *asked("CW", 1, 9, math500=0.5)) == (set(), [])
+
+    runs = [a_run(tmp_path / name, kernel, accuracy=0.5) for name, kernel in (("grpo", "none"), ("cw", None))]
+    write_answers(tmp_path / "cw" / "evaluation", 200, runs[1] / "global_step_200", aime24=grades(9, 10))
+    rows, _ = table(*runs, out=tmp_path / "out")
+    assert rows["Accuracy, step 200"] == ["50.0%", "50.0%", "+0.0 points", "1"]  # one method was evaluated
+
+
+def test_models_that_are_no_checkpoint_keep_their_names_beside_others(tmp_path):
+    for name, right in (("Qwen", 3), ("tuned", 8)):
+        write_answers(tmp_path / "evaluation" / name, None, aime24=grades(right, 10))
+    write_answers(tmp_path / "one" / "tuned", None, aime24=grades(8, 10))
+    write_answers(tmp_path / "evaluation" / "run-global_step_9", 9, aime24=grades(5, 10))
+    code, printed = report(f"X={tmp_path / 'evaluation'}", f"Y={tmp_path / 'one'}", "--out", tmp_path / "out")
+    assert code == 0, printed
+    rows = {row[0]: row[3].split(" ")[0] for row in cells(tmp_path / "out" / "table2.csv")[1:]}
+    assert rows == {"Qwen": "30.0", "tuned": "80.0", "X": "50.0", "Y": "80.0"}
+
+
+def test_answers_alone_do_not_say_which_method_is_grpo(tmp_path):
+    for name in ("run-cw_grpo", "run-grpo"):
+        write_answers(tmp_path / "evaluation" / f"{name}-global_step_9", 9, aime24=grades(5, 10))
+    _, printed = report(tmp_path / "evaluation", "--out", tmp_path / "out")
+    assert "Which of run-cw_grpo and run-grpo is plain GRPO is not known: give its folder as GRPO=FOLDER." in printed
 
 
 def test_pass_at_k_is_shown_where_questions_were_asked_several_times(tmp_path):
@@ -356,7 +418,8 @@ def test_the_tables_of_scores_and_settings(written):
     # Two seeds: 10 and 11 of 30, 10 and 20 of 40; the average is that of the benchmarks.
     assert rows[2][:3] == ["GRPO", "200", "0.1"] and rows[2][3].startswith("35.0 (21 of 60)")
     assert rows[2][4].startswith("37.5 (30 of 80)") and rows[2][5] == "36.2" and rows[2][6].startswith("+6.2 [")
-    assert cells(out / "comparison.csv")[1][::4] == ["Accuracy, AIME24, AMC23", "2"]  # each method has its two seeds
+    what, of_grpo, *_, seeds = cells(out / "comparison.csv")[1]
+    assert (what, of_grpo, seeds) == ("Accuracy, AIME24, AMC23, step 200", "36.2%", "2")
     (asked,) = [sorted(row[1:]) for row in cells(out / "table4.csv") if row[0].endswith("rollout.temperature")]
     assert asked == ["0.6", "0.6", "1.0"]
     assert {row[0]: row[1:] for row in cells(out / "table5.csv")[1:]} == {
