@@ -77,7 +77,7 @@ def read_answers(folder: Path) -> Graded:
                 model=re.sub(r"-global_step_\d+$", "", file.parent.name),
                 step=settings.get("evaluation.step"),
                 benchmark=file.stem,
-                grades=_grades(dump),
+                grades=read_grades(dump),
                 settings=flat(settings, MACHINE),
                 file=dump,
             )
@@ -91,8 +91,8 @@ def read_settings(file: Path) -> dict[str, Any]:
     return read_yaml(file) if text.startswith("evaluation:") else {}
 
 
-def _grades(file: Path) -> dict[str, list[float]]:
-    """Question -> acc of each of its answers."""
+def read_grades(file: Path) -> dict[str, list[float]]:
+    """Read question -> acc of each of its answers; a file that is empty or damaged is a DataError."""
     grades: dict[str, list[float]] = defaultdict(list)
     with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.configs import differences, flat
 from cw_plugin.errors import DataError, HostError, OptionsError, first_line
-from cw_plugin.evaluation.answers import MACHINE, read_settings
+from cw_plugin.evaluation.answers import MACHINE, read_grades, read_settings
 from cw_plugin.evaluation.models import Model, fingerprint, merged, run_module
 from cw_plugin.folder_lock import claim
 from cw_plugin.verl_integration import BENCHMARK_TRAINER
@@ -91,6 +91,10 @@ def evaluate(models: Sequence[Model], benchmarks: Mapping[str, Path], out: Path,
     if not models or not benchmarks or not are_names:
         seen = f"{len(models)} models, and {', '.join(benchmarks) or 'no benchmark'}"
         raise OptionsError(f"name a model, and benchmarks as NAME or NAME=FILE.parquet; given are {seen}")
+    names = [model.name for model in models]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise OptionsError(f"two models are called {twice}, and would share a folder of answers", fix="use NAME=FOLDER")
     config = compose([*VALIDATION, *overrides])
     if not uses_v1(config):
         raise OptionsError("trainer.use_v1=False cannot ask several benchmarks in one start; leave it out")
@@ -125,8 +129,8 @@ def _evaluate_model(model: Model, benchmarks: Sequence[Benchmark], out: Path, co
     if tasks:
         _ask(folder, tasks)
     for benchmark in benchmarks:
-        with (folder / f"{benchmark.name}.jsonl").open("rb") as lines:
-            acc = [json.loads(line)["acc"] for line in lines]
+        grades = read_grades(folder / f"{benchmark.name}.jsonl")
+        acc = [of_answer for of_question in grades.values() for of_answer in of_question]
         print(f"{model.name}: {benchmark.name} pass@1 {sum(acc) / len(acc):.2%} of {len(acc)} answers", flush=True)
 
 
@@ -194,6 +198,12 @@ def _check_prompts(task: Task) -> None:
     name = task.benchmark.name
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=model["trust_remote_code"])
+    except OSError as error:
+        raise DataError(
+            f"{place} is no folder with a tokenizer, and no such model can be loaded from the hub "
+            f"({first_line(error)}); correct the model's name"
+        ) from None
+    try:
         prompts = [question["prompt"] for question in task.benchmark.questions]
         texts = tokenizer.apply_chat_template(prompts, chat_template=model["custom_chat_template"], **kwargs)
         longest = max(len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"])

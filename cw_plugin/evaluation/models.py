@@ -75,7 +75,12 @@ def _is_whole(checkpoint: Path, step: int) -> bool:
     if not (checkpoint / "actor").is_dir():
         return False
     tracker = checkpoint.parent / "latest_checkpointed_iteration.txt"  # verl writes it when a checkpoint is complete
-    return not tracker.is_file() or step <= int(tracker.read_text())
+    if not tracker.is_file():
+        return True
+    newest = tracker.read_text(errors="replace").strip()
+    if not newest.isdecimal():
+        raise DataError(f"{tracker} holds {newest[:20]!r}; write the step of the newest whole checkpoint into it")
+    return step <= int(newest)
 
 
 def merged(model: Model, cache: Path) -> str:

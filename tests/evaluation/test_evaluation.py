@@ -287,7 +287,9 @@ def test_a_lora_checkpoint_is_not_evaluated_as_its_base_model(tmp_path):
         (["trainer.nnodes=1"], "name a model, .*given are 0 models, and sums"),
         (["MODEL", "--benchmarks", ""], "name a model, .*given are 1 models, and no benchmark"),
         (["MODEL", "--benchmarks", "sums@4={tmp}/sums.parquet"], "NAME=FILE.parquet; given are .*sums@4"),
-        (["{tmp}/nothing", *LENGTHS], "chat template of {tmp}/nothing cannot render the prompts of sums"),
+        (["{tmp}/nothing", *LENGTHS], "{tmp}/nothing is no folder with a tokenizer, and no such model can be loaded"),
+        (["MODEL", "{tmp}/other/model", *LENGTHS], "two models are called model, and .*; use NAME=FOLDER"),
+        (["{tmp}/torn", *LENGTHS], "torn/latest_checkpointed_iteration.txt holds ''; write the step of the newest"),
         (["{tmp}/run"], "run holds no model .*, and no whole checkpoint"),
         (["MODEL", "--benchmarks", "aime24"], "/aime24/test.parquet cannot be read .it does not exist.; run cw-grpo"),
         (["MODEL", "--benchmarks", "s={tmp}/text.parquet"], "text.parquet cannot be read .*magic.*--benchmarks"),
@@ -303,6 +305,9 @@ def test_a_lora_checkpoint_is_not_evaluated_as_its_base_model(tmp_path):
 )
 def test_bad_input_ends_in_one_sentence(tmp_path, arguments, message):
     (tmp_path / "run" / "global_step_5").mkdir(parents=True)
+    (tmp_path / "torn" / "global_step_5" / "actor").mkdir(parents=True)
+    (tmp_path / "torn" / "latest_checkpointed_iteration.txt").touch()
+    shutil.copytree(MODEL, tmp_path / "other" / "model")
     (tmp_path / "text.parquet").write_text("no parquet")
     sums(tmp_path)
     sums(tmp_path, name="string", prompt="What is 9 + 14?")

@@ -9,6 +9,7 @@ from gpu_page import cells, totals
 from interpreter import ROOT, cli
 from omegaconf import OmegaConf
 
+from cw_plugin.errors import OptionsError
 from cw_plugin.memory.stages import GIB, ROOM, SOLD_AS
 from cw_plugin.verl_integration import doctor
 from cw_plugin.verl_integration.compose import compose
@@ -69,6 +70,19 @@ def test_each_fix_makes_the_room_that_lacks():
     assert needs.largest.total <= ROOM * SOLD_AS[48] * GIB
 
 
+def test_a_micro_batch_is_that_of_one_gpu_or_its_part_of_the_older_setting():
+    def log_probs(**sizes: int | None) -> float:
+        given = [f"{A}.rollout.{name}={'null' if size is None else size}" for name, size in sizes.items()]
+        config = recipe("7B Megatron", f"{A}.rollout.log_prob_use_dynamic_bsz=False", *given)
+        (stage,) = [stage for stage in estimate(config, SOLD_AS[80]).stages if stage.name == "log-probs"]
+        return stage.parts["activations"]
+
+    of_all = {"log_prob_micro_batch_size_per_gpu": None, "log_prob_micro_batch_size": 8}  # on four GPUs
+    assert log_probs(**of_all) == log_probs(log_prob_micro_batch_size_per_gpu=2)
+    with pytest.raises(OptionsError, match="log_prob_micro_batch_size_per_gpu is not set, and memory depends on it"):
+        log_probs(log_prob_micro_batch_size_per_gpu=None)
+
+
 def test_a_share_that_does_not_hold_the_weights_is_refused():
     config = recipe("7B Megatron", f"{A}.rollout.gpu_memory_utilization=0.2")
     (finding,) = resources.compare(config, estimate(config, SOLD_AS[80]), SOLD_AS[80], "")
@@ -90,6 +104,8 @@ def test_before_training_a_small_gpu_is_refused_in_one_sentence(tmp_path, monkey
     program.write_text("#!/bin/sh\nprintf '24576\\n24576\\n'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert resources.gpus_here() == [24.0, 24.0]
+    program.write_text("#!/bin/sh\nprintf '[N/A]\n24576\n24576\n'\n")  # the first shares the machine's memory
     assert resources.gpus_here() == [24.0, 24.0]
     monkeypatch.setattr(doctor, "QUICK", {})  # this environment lacks packages for GPUs, and the paper's data
     result = cli("doctor", "--quick", "--resources", ROOT / "examples" / RECIPES["7B Megatron"])

@@ -124,4 +124,5 @@ def gpus_here() -> list[float]:
         return []
     if result.returncode != 0:
         return []
-    return [int(line) / 1024 for line in result.stdout.split()]
+    lines = [line.strip() for line in result.stdout.splitlines()]
+    return [int(line) / 1024 for line in lines if line.isdecimal()]  # [N/A] of a GPU that shares the machine's memory

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.errors import OptionsError
 from cw_plugin.memory.models import parameter_count, parameter_shapes, read_shape
@@ -243,7 +243,7 @@ def _training_tokens(config: DictConfig) -> int:
     actor = config.actor_rollout_ref.actor
     if actor.use_dynamic_bsz:
         return int(actor.ppo_max_token_len_per_gpu)
-    return int(actor.ppo_micro_batch_size_per_gpu) * _longest(config)
+    return _micro_batch(config, "actor_rollout_ref.actor.ppo_micro_batch_size") * _longest(config)
 
 
 def _log_prob_tokens(config: DictConfig) -> int:
@@ -251,7 +251,18 @@ def _log_prob_tokens(config: DictConfig) -> int:
     rollout = config.actor_rollout_ref.rollout
     if rollout.log_prob_use_dynamic_bsz:
         return int(rollout.log_prob_max_token_len_per_gpu)
-    return int(rollout.log_prob_micro_batch_size_per_gpu) * _longest(config)
+    return _micro_batch(config, "actor_rollout_ref.rollout.log_prob_micro_batch_size") * _longest(config)
+
+
+def _micro_batch(config: DictConfig, of_all_gpus: str) -> int:
+    """The responses of a micro-batch on one GPU. verl's older setting is the number on all GPUs together."""
+    of_one = f"{of_all_gpus}_per_gpu"
+    size = OmegaConf.select(config, of_one)
+    if size is None and OmegaConf.select(config, of_all_gpus) is not None:
+        size = OmegaConf.select(config, of_all_gpus) // _gpus(config)
+    if size is None:
+        raise OptionsError(f"{of_one} is not set, and memory depends on it", fix="set it")
+    return max(1, int(size))
 
 
 def _longest(config: DictConfig) -> int:
