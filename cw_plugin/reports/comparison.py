@@ -25,7 +25,7 @@ class Outcome:
 
     Attributes:
         name: such as "reward".
-        where: what it is a mean of, such as "steps 151 to 200".
+        where: what it is a mean of, such as "steps 151 to 200", or "AIME24, AMC23, step 200" of an evaluation.
         means: method -> the mean of each of its runs, by seed; that of the logarithm, if ``is_ratio``.
         broken: method -> the step from which on a run of it has no finite value, if that is within ``where``. It is not
             in ``means``.

@@ -225,15 +225,15 @@ class _Steps:
         self._last = step
         row = self.rows.setdefault(step, {})
         for name, value in metrics.items():
-            if not isinstance(value, (int, float)) or isinstance(value, bool):
+            number = _logged(value)
+            if number is None:
                 continue
             metric = _our_name(name)
             # A start may validate the checkpoint it begins with. transformers notes the epoch in every entry of a step.
             may_come_again = metric == "epoch" or metric.startswith(("val-", "eval/"))
             if metric in row and not may_come_again:
                 self.repeated.add(step)
-            is_finite = abs(value) < 1e308  # and float64 holds it
-            row[metric] = value if is_finite else math.inf
+            row[metric] = number
 
     def _lose_after(self, step: int) -> None:
         lost = [later for later in self.rows if later > step]
@@ -293,6 +293,14 @@ def _run_of(file: Path) -> Path:
     if file.suffix == ".jsonl":
         return file.parent / _RESUMED.sub("", file.stem)
     return file.parent
+
+
+def _logged(value: object) -> float | None:
+    """A value that was logged: inf if it is not finite, None if it is no number."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    is_finite = abs(value) < 1e308  # and float64 holds it
+    return value if is_finite else math.inf
 
 
 def _our_name(name: str) -> str:

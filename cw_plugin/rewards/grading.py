@@ -64,6 +64,7 @@ def _unboxed_answer(text: str, extraction: str) -> tuple[str, sympy.FiniteSet | 
 
 @functools.lru_cache(maxsize=4096)  # responses to one prompt often repeat an answer
 def _is_right(ground_truth: str, answer: str, extraction: str, is_boxed: bool, formulas: Any = None) -> bool:
+    """Whether the answer equals the ground truth, names no other unit, and leaves no more to be worked out than it."""
     expected, base = split_bases(normalize(final_boxed(ground_truth) or ground_truth))
     given, given_base = split_bases(normalize(answer))
     expected, condition = split_conditions(expected)
@@ -71,27 +72,32 @@ def _is_right(ground_truth: str, answer: str, extraction: str, is_boxed: bool, f
     gold = _parse_with_unit(point_for_comma(expected, given))
     if gold is None or (base and given_base != base) or condition != given_condition:
         return False
-    text = point_for_comma(given, expected)
-    if formulas:
-        value = formulas
-    elif is_boxed:
-        value = _parse_answer(text, units=not gold.free_symbols)
-    else:
-        value = _parse_with_unit(text)
+    value = formulas or _value(point_for_comma(given, expected), gold, is_boxed)
     if value is None:
         return False
     readings = _readings_of_percent(gold, value, _has_percent(ground_truth), _has_percent(answer))
     if not any(_equal(expected_value, value_read, DECIMALS[extraction]) for expected_value, value_read in readings):
         return False
-    # An equal answer may name no other unit, and leave to be worked out only what the ground truth does. Of a sentence,
-    # lighteval's extraction takes a sum as well, as in "the answer is $9+1$".
     allowed = operations(expected, gold) | ({"irrational", "letters"} if gold.free_symbols else set())
+    # Of a sentence, lighteval's extraction takes a sum as well, as in "the answer is $9+1$".
     if not is_boxed and extraction == "evaluation":
         allowed |= {"addition", "matrices"}
-    if not isinstance(gold, sympy.Eq) and (side := last_side(given)) != given:
-        last = _parse_answer(side, units=not gold.free_symbols)
-        given, value = side, value if last is None else last
-    return units_agree(expected, given) and operations(given, value) <= allowed
+    text, value = _right_of_equals(given, value, gold)
+    return units_agree(expected, text) and operations(text, value) <= allowed
+
+
+def _value(text: str, gold: Any, is_boxed: bool) -> Any:
+    """The answer as mathematics, without its unit if the ground truth is a number; None if it does not parse."""
+    return _parse_answer(text, units=not gold.free_symbols) if is_boxed else _parse_with_unit(text)
+
+
+def _right_of_equals(text: str, value: Any, gold: Any) -> tuple[str, Any]:
+    """Text and value of what stands right of the last ``=``, which is the answer unless an equation is asked for."""
+    side = last_side(text)
+    if side == text or isinstance(gold, sympy.Eq):
+        return text, value
+    of_side = _parse_answer(side, units=not gold.free_symbols)
+    return side, value if of_side is None else of_side
 
 
 def _has_percent(text: str) -> bool:

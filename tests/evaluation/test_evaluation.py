@@ -281,6 +281,12 @@ def test_a_lora_checkpoint_is_not_evaluated_as_its_base_model(tmp_path):
     assert not list((tmp_path / "cache").glob("run*/"))
 
 
+def test_a_name_on_the_hub_stays_a_name_and_a_folder_is_found_from_anywhere(monkeypatch):
+    monkeypatch.chdir(MODEL.parent)
+    found = [(model.name, str(model.place)) for model in find_models(["Qwen/Qwen2.5-Math-7B", "base=Qwen/Q", "model"])]
+    assert found == [("Qwen2.5-Math-7B", "Qwen/Qwen2.5-Math-7B"), ("base", "Qwen/Q"), ("model", str(MODEL))]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
