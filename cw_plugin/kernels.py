@@ -30,11 +30,11 @@ NAMES = ("gaussian", "none")  # the kernels of weights.py
 def load(name: str) -> Kernel:
     """The function that "module:function" names; an OptionsError if there is none."""
     module, _, function_name = str(name).partition(":")
-    if not module or not function_name:
+    if not module or module.startswith(".") or not function_name:
         raise OptionsError(f"kernel={name!r} is invalid", fix=f"use one of {', '.join(NAMES)}, or module:function")
     try:
         imported = importlib.import_module(module)
-    except (ImportError, TypeError) as error:  # the latter for a module that begins with a dot
+    except ImportError as error:
         problem = f"kernel={name!r} cannot be imported ({error})"
         raise OptionsError(problem, fix="put its folder on PYTHONPATH") from error
     function: Kernel | None = getattr(imported, function_name, None)

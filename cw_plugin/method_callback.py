@@ -29,7 +29,7 @@ class MethodCallback(TrainerCallback):
         """Refuse to resume another method's checkpoints (OptionsError)."""
         if state.global_step > 0:  # it resumes
             checkpoint = args.resume_from_checkpoint
-            folder = Path(checkpoint).parent if checkpoint else Path(args.output_dir)
+            folder = Path(checkpoint).parent if isinstance(checkpoint, str) else Path(args.output_dir)
             refuse_other_method(folder, self._options, self._prefix)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:

@@ -41,7 +41,7 @@ def refuse_other_method(folder: Path, options: Options, prefix: str = "") -> Non
             raise OptionsError(
                 f"{prefix}{name}={now!r} would resume the run in {folder}, which was trained with "
                 f"{prefix}{name}={before[name]!r}",
-                fix="use that, or train in another folder",
+                fix="use that, train in another folder, or resume a copy of the checkpoint",
             )
 
 

@@ -254,7 +254,7 @@ def test_a_kernel_of_ones_own_gets_c_over_sigma_and_its_weights_are_normalised()
         (lambda z: z / 0, "weights must be finite"),
         (lambda z: 0 * z, "returned 0 for all"),
         ("laplace", "'laplace' is invalid; use one of gaussian, none, or module:function"),
-        (".kernels:wide", "cannot be imported .*PYTHONPATH"),
+        (".kernels:wide", "'.kernels:wide' is invalid; use one of gaussian, none, or module:function"),
         ("no_such_module:wide", "cannot be imported .*no_such_module.*PYTHONPATH"),
         ("json:lod", "json/__init__.py has no function lod; name one that it has$"),
         ("math:pi", "is a float; name a function"),

@@ -69,6 +69,8 @@ class RunSettings:
 def check(args: Namespace, options: Options) -> RunSettings:
     """Refuse arguments of train_ppo_ray under which the weights would not be the paper's, or would be lost.
 
+    With the kernel none, there are no weights to lose.
+
     Raises:
         OptionsError: such an argument, with the one to use.
         HostError: OpenRLHF lacks an argument.

@@ -101,13 +101,13 @@ def compare(metrics: pd.DataFrame, plain: Mapping[str, bool], scores: pd.DataFra
     Args:
         metrics: as :func:`.runs.all_metrics` returns them.
         plain: method -> whether it is plain GRPO, in the page's order.
-        scores: of evaluations, from :func:`.scores.last_scores`; if they have one method alone, the last validation
-            that all runs have counts.
+        scores: of evaluations, from :func:`.scores.last_scores`. Where they do not compare another method with the
+            first, the last validation that all runs have counts.
     """
     reference = next((name for name in plain if plain[name]), next(iter(plain), ""))
     outcomes = [
         replace(outcome, differences=_differences(outcome, plain, reference))
-        for outcome in (*_accuracy(metrics, scores), *_over_steps(metrics))
+        for outcome in (*_accuracy(metrics, scores, reference), *_over_steps(metrics))
     ]
     p = {
         (outcome.name, method): difference.p
@@ -160,10 +160,13 @@ def broken_from(logged: pd.DataFrame) -> dict[int, int]:
     return steps
 
 
-def _accuracy(metrics: pd.DataFrame, scores: pd.DataFrame) -> Iterator[Outcome]:
-    """Of the evaluations; if these have one method alone, of the last step after 0 that was validated in every run."""
+def _accuracy(metrics: pd.DataFrame, scores: pd.DataFrame, reference: str) -> Iterator[Outcome]:
+    """Of the evaluations, if they have the reference and another method, or if no run was validated.
+
+    Else of the last step after 0 that was validated in every run.
+    """
     logged = metrics[metrics.metric == ACCURACY]
-    if len(scores) and (logged.empty or scores.method.nunique() > 1):
+    if len(scores) and (logged.empty or (scores.method.nunique() > 1 and reference in set(scores.method))):
         yield _outcome(ACCURACY, scores.metric.iloc[0], scores, {})
         return
     validated = logged[logged.step > 0].groupby("step").run.nunique()

@@ -99,9 +99,12 @@ def _read_folder(argument: str, earlier: Sequence[Run]) -> Folder:
 
 
 def _under_name(name: str, answers: Sequence[Answers]) -> list[Answers]:
-    """The answers under the name of their folder. Of several models, those that are no checkpoint keep their own."""
-    is_one_model = len({answer.model for answer in answers}) == 1
-    return [replace(answer, model=name) if is_one_model or answer.step is not None else answer for answer in answers]
+    """The answers under the name of their folder, if it has one model, or one beside others that are no checkpoints."""
+    trained = {answer.model for answer in answers if answer.step is not None}
+    models = trained or {answer.model for answer in answers}
+    if len(models) > 1:
+        return list(answers)
+    return [replace(answer, model=name) if answer.model in models else answer for answer in answers]
 
 
 def _told_apart(run: Run, earlier: Sequence[Run]) -> Run:

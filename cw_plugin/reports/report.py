@@ -72,6 +72,7 @@ CURVES = {  # by the name of their files
 }
 OVERVIEW = ("reward", "accuracy", "entropy", "grad-norm")  # above the fold
 EXTREMES = "How much of the sum of c the most extreme tokens of either side hold: the paper's Figure 3."
+NOT_ALL_ASKED = "Accuracy is not that of the evaluation: no step and benchmark has answers of all."
 NAMED = 4  # settings in which runs differ that the overview names
 
 
@@ -121,9 +122,10 @@ def write_report(arguments: Sequence[str], out: Path) -> Report:
     inputs = read_inputs(arguments)
     metrics, graded = all_metrics(inputs.runs), answers_frame(inputs.answers)
     names = list(dict.fromkeys([*metrics.method, *graded.method[graded.step >= 0]]))
-    comparison = compare(metrics, {name: _is_grpo(name, inputs.runs) for name in names}, last_scores(graded))
+    scores = last_scores(graded)
+    comparison = compare(metrics, {name: _is_grpo(name, inputs.runs) for name in names}, scores)
     differences = tables.differences_table(comparison)
-    differences = replace(differences, notes=[*differences.notes, *_differing_runs(inputs.runs)])
+    differences.notes.extend(_differing_runs(inputs.runs))
     others = [name for name in CURVES if name not in OVERVIEW]
     sections = [
         Section("", _curves(metrics, names, OVERVIEW), [differences]),
@@ -132,7 +134,8 @@ def write_report(arguments: Sequence[str], out: Path) -> Report:
         _checkpoints(inputs.answers, graded, metrics, comparison.reference),
         _settings(inputs.runs, names),
     ]
-    report = Report(differences, sentences(comparison), inputs.notes)
+    missing = [NOT_ALL_ASKED] if scores.empty and (graded.step >= 0).any() else []
+    report = Report(differences, sentences(comparison), [*missing, *inputs.notes])
     try:
         drawn = _save_figures(sections, out)
         token_pages = _write_token_pages(inputs.recorded, out)

@@ -30,13 +30,13 @@ pound lb; ounce oz; cent; dollar; unit"""
 _UNITS = {name: names.split()[0] for names in _NAMES.split(";") for name in names.split()}
 _LENGTHS = {"mm", "cm", "m", "km", "inch", "foot", "yard", "mile"}
 _POWERS = {"square": "2", "sq": "2", "cubic": "3", "cu": "3"}
-# A word after a number; m and s count only within \text, since they are also names of variables. Other words may follow
-# before the bracket closes, and what the unit is divided by may follow it.
+# A word after a number, also divided by others (km/h); m and s count only within \text, since they are also names of
+# variables.
 _UNIT = re.compile(
     r"(?<=[\d})])(?:\\[,;: ]|[\s~])*"
     r"(?:(?P<text>\\(?:text|textrm|textbf|textnormal|mathrm|mbox|rm)\s*\{\s*)|(?=[a-zA-Z]{2}))"
-    r"(?:(?P<power>square|sq|cubic|cu)\b\.?\s*)?(?P<word>[a-zA-Z]+)\b\.?(?(text)\s*(?P<end>\})?)"
-    r"\s*(?:\^\s*\{?\s*(?P<exponent>[23]))?(?P<per>\s*/)?"
+    r"(?:(?P<power>square|sq|cubic|cu)\b\.?\s*)?(?P<word>[a-zA-Z]+)\b\.?(?P<below>(?:\s*/\s*[a-zA-Z]+)*)"
+    r"(?(text)\s*\}?)\s*(?:\^\s*\{?\s*(?P<exponent>[23]))?"
 )
 
 
@@ -136,22 +136,18 @@ def units_agree(one: str, other: str) -> bool:
 
 
 def without_units(text: str) -> str:
-    """The text without the units that are known, unless they are a part of a longer text or of a compound unit."""
-
-    def left(match: re.Match[str]) -> str:
-        is_part = match["per"] or (match["text"] and not match["end"])
-        return match[0] if is_part or not _known(match["word"]) else ""
-
-    return _UNIT.sub(left, text)
+    """The text without the units that are known."""
+    return _UNIT.sub(lambda match: "" if _known(match["word"]) else match[0], text)
 
 
 def _units(text: str) -> set[tuple[str, str]]:
-    """The units of a text and their powers: ``("cm", "2")`` of ``5 square centimetres``."""
+    """The units of a text and their powers: ``("cm", "2")`` of 5 square centimetres, ``("km/hour", "1")`` of 5 km/h."""
     units = set()
     for match in _UNIT.finditer(text):
         name = _known(match["word"])
         if name:
-            units.add((name, _POWERS.get(match["power"], match["exponent"] or "1")))
+            below = [_known(word) or word for word in re.findall("[a-zA-Z]+", match["below"])]
+            units.add(("/".join([name, *below]), _POWERS.get(match["power"], match["exponent"] or "1")))
     return units
 
 

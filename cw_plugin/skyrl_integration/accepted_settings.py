@@ -39,7 +39,9 @@ LATEST = "latest_ckpt_global_step.txt"  # where SkyRL keeps the step that it res
 
 
 def check(cfg: "SkyRLTrainConfig") -> None:
-    """Refuse what would not be the paper's method. Estimators and losses that a user has registered are not refused.
+    """Refuse what would not be the paper's method; with the kernel none, there are no weights to lose.
+
+    Estimators and losses that a user has registered are not refused.
 
     Raises:
         HostError: SkyRL lacks what the weights need.

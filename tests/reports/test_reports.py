@@ -329,6 +329,13 @@ def test_accuracy_is_that_of_what_all_runs_were_asked(tmp_path):
     assert rows["Accuracy, step 200"] == ["50.0%", "50.0%", "+0.0 points", "1"]  # one method was evaluated
 
 
+def test_answers_that_cannot_be_compared_are_said(tmp_path):
+    for name, step in (("GRPO", 200), ("CW", 150)):
+        write_answers(tmp_path / "evaluation" / f"{name}-global_step_{step}", step, aime24=grades(5, 10))
+    _, printed = report(tmp_path / "evaluation", "--out", tmp_path / "out")
+    assert "Accuracy is not that of the evaluation: no step and benchmark has answers of all." in printed
+
+
 def test_models_that_are_no_checkpoint_keep_their_names_beside_others(tmp_path):
     for name, right in (("Qwen", 3), ("tuned", 8)):
         write_answers(tmp_path / "evaluation" / name, None, aime24=grades(right, 10))
@@ -338,6 +345,9 @@ def test_models_that_are_no_checkpoint_keep_their_names_beside_others(tmp_path):
     assert code == 0, printed
     rows = {row[0]: row[3].split(" ")[0] for row in cells(tmp_path / "out" / "table2.csv")[1:]}
     assert rows == {"Qwen": "30.0", "tuned": "80.0", "X": "50.0", "Y": "80.0"}
+    write_answers(tmp_path / "evaluation" / "another-global_step_9", 9, aime24=grades(7, 10))
+    assert report(f"X={tmp_path / 'evaluation'}", "--out", tmp_path / "out")[0] == 0
+    assert {row[0] for row in cells(tmp_path / "out" / "table2.csv")[1:]} == {"Qwen", "tuned", "run", "another"}
 
 
 def test_answers_alone_do_not_say_which_method_is_grpo(tmp_path):

@@ -80,7 +80,8 @@ EQUAL: Answers = {
         r"20 \text{ days}": ["20", r"20 \text{ day}"], "20": [r"20 \text{ days}"],
         r"15\mbox{ cm}^2": [r"15 \text{ square centimeters}", r"15 \text{ square units}"],
         "15 cm^2": ["15", "15 cm^2", r"15 \text{ square centimeters}"], "20 dollars": [r"\$20", "20 dollars"],
-        "12": [r"12\text{ m/s}", r"12\text{ km/h}", r"12\text{ kg/m}^3", r"12\mathrm{m/s}", r"12\text{ m}/\text{s}"],
+        "12": [r"12\text{ m/s}", r"12\text{ km/h}", r"12\text{ kg/m}^3", r"12\mathrm{m/s}", "12 km/h"],
+        "5": [r"10\text{ m}/2"], r"\frac{5}{3}": ["5 days/3"], r"12\text{ km/h}": ["12", r"12\text{ km/hour}"],
     },
     "lists with LaTeX's spaces": {
         "(15, 225)": [r"(15,\,225)", r"(15,\ 225)", r"(15,\;225)"], r"\{1, 100\}": [r"\{1,\,100\}"],
@@ -181,7 +182,8 @@ UNEQUAL: Answers = {
     "units": {
         r"20 \text{ days}": [r"20 \text{ square units}", r"20 \text{ hours}"],
         r"15\mbox{ cm}^2": [r"15 \text{ cm}", r"15 \text{ m}^2"], "15 cm^2": ["15 cm", "15 m^2", "16 cm^2"],
-        r"12 \text{ km/h}": [r"12 \text{ m/s}"], r"12 \text{ hours}": [r"12 \text{ days of work}"],
+        r"12\text{ km/h}": [r"12\text{ m/s}", r"12\text{ km/s}", r"12\text{ km}"], r"12\text{ km}": [r"12\text{ km/h}"],
+        "2": [r"2\text{ hours or 3 hours}", r"2\text{ m/s or 3 m/s}"], "5": [r"5\text{ days or more}"],
     },
     "equations": {
         "xy=0": ["x^2y=0", "x^2y^2=0"], "xy=1": ["xy=2"],

@@ -243,7 +243,7 @@ def _training_tokens(config: DictConfig) -> int:
     actor = config.actor_rollout_ref.actor
     if actor.use_dynamic_bsz:
         return int(actor.ppo_max_token_len_per_gpu)
-    return _micro_batch(config, "actor_rollout_ref.actor.ppo_micro_batch_size") * _longest(config)
+    return _micro_batch(config, "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu") * _longest(config)
 
 
 def _log_prob_tokens(config: DictConfig) -> int:
@@ -251,18 +251,14 @@ def _log_prob_tokens(config: DictConfig) -> int:
     rollout = config.actor_rollout_ref.rollout
     if rollout.log_prob_use_dynamic_bsz:
         return int(rollout.log_prob_max_token_len_per_gpu)
-    return _micro_batch(config, "actor_rollout_ref.rollout.log_prob_micro_batch_size") * _longest(config)
+    return _micro_batch(config, "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu") * _longest(config)
 
 
-def _micro_batch(config: DictConfig, of_all_gpus: str) -> int:
-    """The responses of a micro-batch on one GPU. verl's older setting is the number on all GPUs together."""
-    of_one = f"{of_all_gpus}_per_gpu"
-    size = OmegaConf.select(config, of_one)
-    if size is None and OmegaConf.select(config, of_all_gpus) is not None:
-        size = OmegaConf.select(config, of_all_gpus) // _gpus(config)
+def _micro_batch(config: DictConfig, setting: str) -> int:
+    size = OmegaConf.select(config, setting)
     if size is None:
-        raise OptionsError(f"{of_one} is not set, and memory depends on it", fix="set it")
-    return max(1, int(size))
+        raise OptionsError(f"{setting} is not set, and memory depends on it", fix="set it")
+    return int(size)
 
 
 def _longest(config: DictConfig) -> int:
