@@ -18,9 +18,10 @@ NAMES = ("scope", "kernel")  # the options that make the method
 
 
 def refuse_other_method(folder: Path, options: Options, prefix: str = "") -> None:
-    """Raise OptionsError if the checkpoints in ``folder`` were trained under another scope or kernel, or may have been.
+    """Raise OptionsError if the checkpoints in ``folder`` were trained under another scope or kernel.
 
-    Checkpoints of which nothing is known are accepted: an earlier version of this package wrote no file.
+    A damaged file is an OptionsError, too. Checkpoints of which nothing is known are accepted: an earlier version of
+    this package wrote no file.
 
     Args:
         folder: holds the checkpoints.

@@ -99,7 +99,7 @@ def _read_folder(argument: str, earlier: Sequence[Run]) -> Folder:
 
 
 def _under_name(name: str, answers: Sequence[Answers]) -> list[Answers]:
-    """The answers under the name of their folder, if it has one model, or one beside others that are no checkpoints."""
+    """Name the answers as their folder is, if they are of one model. Models beside its checkpoints keep their names."""
     trained = {answer.model for answer in answers if answer.step is not None}
     models = trained or {answer.model for answer in answers}
     if len(models) > 1:

@@ -72,7 +72,7 @@ CURVES = {  # by the name of their files
 }
 OVERVIEW = ("reward", "accuracy", "entropy", "grad-norm")  # above the fold
 EXTREMES = "How much of the sum of c the most extreme tokens of either side hold: the paper's Figure 3."
-NOT_ALL_ASKED = "Accuracy is not that of the evaluation: no step and benchmark has answers of all."
+NOT_ALL_ASKED = "Accuracy is not that of the evaluation: at no step did all methods answer the same benchmark."
 NAMED = 4  # settings in which runs differ that the overview names
 
 
@@ -125,7 +125,7 @@ def write_report(arguments: Sequence[str], out: Path) -> Report:
     scores = last_scores(graded)
     comparison = compare(metrics, {name: _is_grpo(name, inputs.runs) for name in names}, scores)
     differences = tables.differences_table(comparison)
-    differences.notes.extend(_differing_runs(inputs.runs))
+    differences = replace(differences, notes=[*differences.notes, *_differing_runs(inputs.runs)])
     others = [name for name in CURVES if name not in OVERVIEW]
     sections = [
         Section("", _curves(metrics, names, OVERVIEW), [differences]),

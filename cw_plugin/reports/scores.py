@@ -85,7 +85,7 @@ def last_scores(answers: pd.DataFrame) -> pd.DataFrame:
     trained = answers[answers.step >= 0]
     methods_at = trained.groupby("step").method.nunique()
     common_steps = methods_at.index[methods_at == trained.method.nunique()]
-    last = trained[trained.step == common_steps.max()]
+    last = trained[trained.step == common_steps.max()]  # none if there is no such step
     runs_of = last.groupby("benchmark").run.nunique()
     last = last[last.benchmark.isin(runs_of.index[runs_of == last.run.nunique()])]
     by_run = ["method", "run", "seed"]

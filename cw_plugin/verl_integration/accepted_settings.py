@@ -68,11 +68,12 @@ def check_config(config: DictConfig) -> None:
         _check_estimator(config, options)
     if uses_loss(config):
         _check_loss(config)
-    if uses_estimator(config) or uses_loss(config):
+    is_used = uses_estimator(config) or uses_loss(config)
+    if is_used:
         _check_advantages_are_used(config)
     # main_ppo's configuration does not have these keys.
     other_program = config.get("rollout") is not None or config.get("async_training") is not None
-    if other_program and (uses_estimator(config) or uses_loss(config)):
+    if other_program and is_used:
         raise OptionsError(
             f"{NAME} has not been tested with one_step_off_policy and fully_async_policy, and is refused there",
             fix="start verl.trainer.main_ppo, for asynchronous training with trainer.v1.trainer_mode=separate_async",

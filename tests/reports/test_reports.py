@@ -333,7 +333,7 @@ def test_answers_that_cannot_be_compared_are_said(tmp_path):
     for name, step in (("GRPO", 200), ("CW", 150)):
         write_answers(tmp_path / "evaluation" / f"{name}-global_step_{step}", step, aime24=grades(5, 10))
     _, printed = report(tmp_path / "evaluation", "--out", tmp_path / "out")
-    assert "Accuracy is not that of the evaluation: no step and benchmark has answers of all." in printed
+    assert "Accuracy is not that of the evaluation: at no step did all methods answer the same benchmark." in printed
 
 
 def test_models_that_are_no_checkpoint_keep_their_names_beside_others(tmp_path):

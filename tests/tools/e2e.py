@@ -73,10 +73,13 @@ def training_steps(metrics: Path) -> list[dict[str, Any]]:
     return [record for record in records if "training/global_step" in record["data"]]
 
 
+def assert_succeeds(process: subprocess.Popen, stdout: Path) -> None:
+    assert process.wait(timeout=1000) == 0, stdout.read_text()[-6000:]
+
+
 def finish(run: Path, process: subprocess.Popen) -> list[dict[str, Any]]:
     """Wait for the quickstart's run, and return the metrics of its training steps."""
-    code = process.wait(timeout=600)
-    assert code == 0, (run / "stdout").read_text()[-6000:]
+    assert_succeeds(process, run / "stdout")
     return training_steps(run / "metrics.jsonl")
 
 

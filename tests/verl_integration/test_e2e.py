@@ -82,15 +82,11 @@ data.val_max_samples=8
     return e2e.start(IN_EVERY_RUN, run.parent / "stdout", *overrides, **recipe_environment(run, **env))
 
 
-def finish(run: Path, process: subprocess.Popen) -> None:
-    assert process.wait(timeout=1000) == 0, (run.parent / "stdout").read_text()[-6000:]
-
-
 @pytest.fixture(scope="module")
 def paper_run(tmp_path_factory):
     run = tmp_path_factory.mktemp("e2e") / "everything"
     bash("cpu/data.sh", **recipe_environment(run))
-    finish(run, start_paper_run(run))
+    e2e.assert_succeeds(start_paper_run(run), run.parent / "stdout")
     return run
 
 
@@ -123,7 +119,7 @@ def test_a_recipe_that_was_ended_by_ctrl_c_goes_on(tmp_path):
     env = recipe_environment(run)
     of_ray = {name: env[name] for name in ("E2E_PROBE_DIR", "PYTHONPATH", "VERL_USE_EXTERNAL_MODULES")}
     with e2e.cluster("--num-gpus=2", "--num-cpus=16", TORCHDYNAMO_DISABLE="1", **of_ray) as (address, folder):
-        finish(run, start_paper_run(run, RAY_ADDRESS=address, RAY_TMPDIR=folder))
+        e2e.assert_succeeds(start_paper_run(run, RAY_ADDRESS=address, RAY_TMPDIR=folder), stdout)
     assert_finished(run, [2])
     e2e.assert_right(run)
 

@@ -255,6 +255,7 @@ def _log_prob_tokens(config: DictConfig) -> int:
 
 
 def _micro_batch(config: DictConfig, setting: str) -> int:
+    """The responses of a micro-batch on one GPU."""
     size = OmegaConf.select(config, setting)
     if size is None:
         raise OptionsError(f"{setting} is not set, and memory depends on it", fix="set it")
