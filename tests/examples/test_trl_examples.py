@@ -37,9 +37,15 @@ PAPER = {  # Table 5 of the paper and what its text says; examples/paper.md has 
 }  # fmt: skip
 
 
-def test_the_recipe_composes_to_the_papers_values():
-    printed = bash("trl/paper.sh", "--cw_record_every", "7", METHOD="cw_grpo", OUT="out", DRY_RUN="1").stdout
-    ours = json.loads(printed[printed.index("{") :])
+@pytest.fixture(scope="module")
+def dry_run() -> str:
+    """What the recipe would start and its settings, of the quickstart's model, and with an option of ours."""
+    model = str(ROOT / "examples" / "cpu" / "model")
+    return bash("trl/paper.sh", "--cw_record_every", "7", MODEL_PATH=model, OUT="/out", DRY_RUN="1").stdout
+
+
+def test_the_recipe_composes_to_the_papers_values(dry_run):
+    ours = json.loads(dry_run[dry_run.index("{") :])
     assert {name: ours[name] for name in PAPER} == PAPER
     machine = load_config_from_file(str(EXAMPLES / "4_gpus.yaml"))
     assert (machine.num_processes, machine.deepspeed_config["zero_stage"]) == (3, 2)  # the fourth generates
@@ -52,21 +58,20 @@ def test_the_recipe_needs_what_the_page_says():
     assert totals(needs) == cells("1.5B TRL")[1:3]
 
 
-def test_the_memory_of_the_recipe_follows_its_settings(tmp_path):
-    """Of a small model, on the three GPUs of 4_gpus.yaml."""
-    small = ("--max_completion_length", "64", "--per_device_train_batch_size", "3", "--max_steps", "100")
-    variables = {"MODEL_PATH": str(ROOT / "examples" / "cpu" / "model"), "OUT": str(tmp_path), "DRY_RUN": "1"}
-    launch, brace, settings = bash("trl/paper.sh", *small, **variables).stdout.partition("{")
+def test_the_memory_of_the_recipe_follows_its_settings(dry_run):
+    """On the three GPUs of 4_gpus.yaml."""
+    launch, brace, settings = dry_run.partition("{")
+    small = {"max_completion_length": 64, "per_device_train_batch_size": 3, "max_steps": 100}
 
     def estimate(**changed: Any):
-        printed = launch + json.dumps(json.loads(brace + settings) | changed)
+        printed = launch + json.dumps(json.loads(brace + settings) | small | changed)
         return trl_memory.estimate(printed, SOLD_AS[80])
 
     needs = estimate()
     parts = needs.stages[1].parts
     assert (parts["weights"], parts["reference"]) == (2 * needs.model, 2 * needs.model)
     assert (parts["gradients"], parts["optimizer"]) == (2 * needs.model / 3, 12 * needs.model / 3)
-    assert (needs.gpus, needs.checkpoints, needs.folder) == (3, 2, str(tmp_path))
+    assert (needs.gpus, needs.checkpoints, needs.folder) == (3, 2, "/out")
     assert estimate(beta=0.0).stages[1].parts["reference"] == 0
     with pytest.raises(OptionsError, match="the memory of vllm_mode=colocate is not calculated; use server"):
         estimate(vllm_mode="colocate")

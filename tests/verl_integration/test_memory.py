@@ -1,5 +1,6 @@
 """cw-grpo memory, and the doctor's checks of memory, disk and packages. test_engines.py looks at verl's engines."""
 
+import functools
 import re
 from pathlib import Path
 
@@ -28,8 +29,18 @@ FOR_80 = [pytest.param(name, marks=pytest.mark.slow if name == "7B FSDP2" else (
 FOR_48 = [pytest.param(name, marks=pytest.mark.slow if "FSDP2" in name else ()) for name in RECIPES]
 
 
-def recipe(name: str, *overrides: str):
+def composed(name: str, *overrides: str):
     return compose([str(ROOT / "examples" / RECIPES[name]), *overrides])
+
+
+@functools.cache
+def printed(name: str):
+    return composed(name)
+
+
+def recipe(name: str, *changes: str):
+    """What a recipe prints, and then changes: nothing else follows from them. Each script runs once."""
+    return OmegaConf.merge(printed(name), OmegaConf.from_dotlist(list(changes)))
 
 
 @pytest.mark.parametrize("name", FOR_80)
@@ -49,7 +60,7 @@ def test_what_the_page_adds_for_48_gb_makes_a_recipe_fit(name, monkeypatch):
     (text,) = cells(name, gpu_page.FOR_48)
     for variable, value in re.findall(r"\b([A-Z_]+)=([\d.]+)", text):
         monkeypatch.setenv(variable, value)
-    config = recipe(name, *re.findall(r"[a-z_]+\.[\w.]+=\w+", text))
+    config = composed(name, *re.findall(r"[a-z_]+\.[\w.]+=\w+", text))
     assert list(resources.compare(config, estimate(config, SOLD_AS[48]), SOLD_AS[48], "")) == []
 
 
@@ -58,7 +69,7 @@ def test_each_fix_makes_the_room_that_lacks():
     engine, share = f"{A}.actor.megatron", f"{A}.rollout.gpu_memory_utilization"
     overrides = [f"{engine}.override_transformer_config.recompute_{part}=null" for part in ("granularity", "method")]
     overrides += [f"{engine}.param_offload=False", f"{engine}.optimizer_offload=False", f"{share}=0.9"]
-    config = recipe("1.5B Megatron", *overrides, f"{A}.actor.entropy_from_logits_with_chunking=False")
+    config = composed("1.5B Megatron", *overrides, f"{A}.actor.entropy_from_logits_with_chunking=False")
     fixes = []
     while found := list(resources.compare(config, estimate(config, SOLD_AS[48]), SOLD_AS[48], "of 48 GB")):
         fixes.append(found[0].fix)
