@@ -20,11 +20,11 @@ from cw_plugin.reports.inputs import Folder, read_inputs
 from cw_plugin.reports.runs import ENTROPY, NORM, REWARD, SEED_OR_LENGTH, Run, all_metrics, differing
 from cw_plugin.reports.scores import (
     answers_frame,
+    base_or_first,
     benchmarks,
     checkpoints,
     checkpoints_at_each_k,
     last_scores,
-    untrained_or_first,
 )
 from cw_plugin.reports.sentences import sentences
 from cw_plugin.reports.tokens import write_token_page
@@ -225,12 +225,12 @@ def _tokens(recorded: dict[str, list[Folder]], names: Sequence[str]) -> Section:
 def _checkpoints(answers: Sequence[Answers], graded: pd.DataFrame, metrics: pd.DataFrame, reference: str) -> Section:
     """pass@1 and pass@k of each checkpoint.
 
-    They are compared with the model that was not trained, else with the first one; pass@k, also with the reference of
+    They are compared with a model that is no checkpoint, else with the first one; pass@k, also with the reference of
     the other comparisons.
     """
     if graded.empty:
         return Section("")
-    base = untrained_or_first(graded)
+    base = base_or_first(graded)
     asked = benchmarks(graded)
     shown = [tables.scores_table(checkpoints(graded, metrics, [base]), asked, [base])]
     references = [base]

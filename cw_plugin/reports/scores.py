@@ -11,7 +11,7 @@ from cw_plugin.evaluation.answers import Answers
 from cw_plugin.reports.intervals import Difference, mean_over_questions, over_questions, pass_at_k
 from cw_plugin.reports.runs import ENTROPY
 
-UNTRAINED = -1  # the step of a model that is no checkpoint
+NO_STEP = -1  # stands in a table for the step of a model that is no checkpoint
 
 Model = tuple[str, int]  # its method and step
 ByQuestion = dict[str, pd.Series]  # benchmark -> the score of each question, by question
@@ -33,8 +33,8 @@ class Checkpoint:
     """What one checkpoint scores; all its seeds together.
 
     Attributes:
-        method: the name of its runs, or of a model that was not trained.
-        step: None for a model that was not trained.
+        method: the name of its runs, or of a model that is no checkpoint.
+        step: None for a model that is no checkpoint, such as the one that training began with.
         k: of pass@k.
         entropy: of the policy at this step; nan if it is not known.
         scores: benchmark -> pass@k; without those of which a question was asked fewer than k times.
@@ -55,13 +55,14 @@ def answers_frame(answers: Sequence[Answers]) -> pd.DataFrame:
     """Put together what all models were asked.
 
     Returns:
-        A row for each question that a model was asked, with the columns method; step, -1 for a model without one; run,
-        the folder; seed; benchmark; question; acc, the mean grade of its answers; and answers, how many there are.
+        A row for each question that a model was asked, with the columns method; step, NO_STEP for a model that is no
+        checkpoint; run, the folder; seed; benchmark; question; acc, the mean grade of its answers; and answers, how
+        many there are.
     """
     columns = ["method", "step", "run", "seed", "benchmark", "question", "acc", "answers"]
     rows = []
     for asked in answers:
-        step = UNTRAINED if asked.step is None else asked.step
+        step = NO_STEP if asked.step is None else asked.step
         benchmark = SOURCES[asked.benchmark].title if asked.benchmark in SOURCES else asked.benchmark
         model = (asked.model, step, str(asked.file.parent), asked.seed)
         for question, grades in asked.grades.items():
@@ -95,10 +96,10 @@ def last_scores(answers: pd.DataFrame) -> pd.DataFrame:
     return means.rename("value").reset_index().assign(metric=where)
 
 
-def untrained_or_first(answers: pd.DataFrame) -> str:
-    """The model that checkpoints are compared with."""
-    untrained = list(answers.method[answers.step == UNTRAINED])
-    return str(untrained[0] if untrained else answers.method.iloc[0])
+def base_or_first(answers: pd.DataFrame) -> str:
+    """The model that checkpoints are compared with: the first one that is no checkpoint itself, else the first one."""
+    bases = list(answers.method[answers.step == NO_STEP])
+    return str(bases[0] if bases else answers.method.iloc[0])
 
 
 def tries(answers: pd.DataFrame) -> list[int]:
@@ -140,7 +141,7 @@ def checkpoints(
     return [
         Checkpoint(
             method=method,
-            step=None if step == UNTRAINED else step,
+            step=None if step == NO_STEP else step,
             k=k,
             entropy=float(entropy.get((method, step), math.nan)),
             scores=_scores(asked, by_question[method, step]),
@@ -199,10 +200,10 @@ def _differences(
 
 
 def _same_step(by_question: Mapping[Model, ByQuestion], reference: str, step: int) -> ByQuestion:
-    """The reference at this step, else at its last one; empty if it has no answers, or if only it was trained."""
+    """The reference at this step, else at its last one; empty if it has no answers, or if only it has steps."""
     steps = [at for method, at in by_question if method == reference]
     if step in steps:
         return by_question[reference, step]
-    if not steps or step == UNTRAINED:
+    if not steps or step == NO_STEP:
         return {}
     return by_question[reference, max(steps)]

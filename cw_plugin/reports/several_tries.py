@@ -10,7 +10,7 @@ from cw_plugin.reports.runs import all_metrics
 
 
 def pass_at_k_table(folder: Path, models: Sequence[str], benchmarks: Sequence[str]) -> Table | None:
-    """pass@k of these models on these benchmarks, and the difference from the untrained model, else from the first one.
+    """pass@k of these models on these benchmarks, and the difference to a model that is no checkpoint, else the first.
 
     Args:
         folder: which ``cw-grpo evaluate`` has written; ``models`` are names of folders in it.
@@ -22,6 +22,6 @@ def pass_at_k_table(folder: Path, models: Sequence[str], benchmarks: Sequence[st
     graded = scores.answers_frame([each for each in of_models if each.benchmark in benchmarks])
     if not scores.tries(graded):
         return None
-    references = [scores.untrained_or_first(graded)]
+    references = [scores.base_or_first(graded)]
     at_each_k = scores.checkpoints_at_each_k(graded, all_metrics([]), references)
     return tables.tries_table(at_each_k, scores.benchmarks(graded), references)
