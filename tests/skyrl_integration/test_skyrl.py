@@ -30,7 +30,7 @@ from skyrl.train.utils import validate_cfg
 from transformers import AutoTokenizer
 
 from cw_plugin import skyrl_integration
-from cw_plugin.errors import DataError, HostError, NonFiniteError
+from cw_plugin.errors import DataError, HostError, NonFiniteError, OptionsError
 from cw_plugin.reports.runs import read_run
 from cw_plugin.skyrl_integration import CWGRPOTrainer, accepted_settings, entrypoint
 
@@ -192,6 +192,14 @@ def test_advantages_of_steps_are_those_of_their_trajectory(tmp_path):
     torch.testing.assert_close(advantages.double(), torch.tensor(wanted, dtype=torch.float64), atol=2e-6, rtol=1e-5)
 
 
+def test_the_log_says_which_advantages_a_run_trains_on(tmp_path, monkeypatch, capfd):
+    """SkyRL writes what Python's loggers get to stderr, by loguru."""
+    for kernel, said in (("gaussian", "reweighted advantages"), ("none", "the host's own advantages")):
+        monkeypatch.setenv("CW_GRPO_KERNEL", kernel)
+        trainer_of(CWGRPOTrainer, settings(tmp_path))
+        assert f"cw_grpo: this run trains on {said}" in capfd.readouterr().err
+
+
 def test_the_kernel_none_is_skyrl_bit_for_bit(tmp_path, monkeypatch):
     monkeypatch.setenv("CW_GRPO_KERNEL", "none")
     batches, metrics = [], []
@@ -254,6 +262,10 @@ def test_a_trainer_that_trains_on_other_advantages_is_refused(tmp_path):
     kind = type("Mine", (Own, CWGRPOTrainer), {})
     with pytest.raises(HostError, match="Mine trains without compute_advantages_and_returns of CWGRPOTrainer"):
         train(trainer_of(kind, settings(tmp_path)), *rollouts())
+    trainer = trainer_of(CWGRPOTrainer, settings(tmp_path))
+    train(trainer, *rollouts())
+    with pytest.raises(HostError, match="trains without compute_advantages_and_returns"):  # in a later step
+        trainer.train_critic_and_policy(None)
 
 
 def test_the_fully_asynchronous_trainer_is_served(tmp_path):
@@ -325,6 +337,21 @@ def test_what_would_not_be_the_method_is_refused_before_ray_starts(tmp_path, mon
     with pytest.raises(SystemExit, match=said) as caught:
         main_base.main()
     assert str(caught.value).startswith("cw_grpo: ") and "\n" not in str(caught.value) and setting in str(caught.value)
+
+
+def test_a_run_is_not_resumed_under_another_method(tmp_path, monkeypatch):
+    trainer_of(CWGRPOTrainer, settings(tmp_path))
+    monkeypatch.setenv("CW_GRPO_SCOPE", "batch")
+    skyrl_integration.check(settings(tmp_path))  # there is no checkpoint yet
+    (tmp_path / accepted_settings.LATEST).write_text("4")
+    with pytest.raises(OptionsError, match=f"scope='batch' would resume the run in {tmp_path}, which was trained with"):
+        skyrl_integration.check(settings(tmp_path))
+    for name, value in {"trainer.resume_mode": "none", "trainer.ckpt_path": "s3://bucket/run"}.items():
+        skyrl_integration.check(settings(tmp_path, **{name: value}))
+
+
+def test_two_responses_are_a_group(tmp_path):
+    skyrl_integration.check(settings(tmp_path, **{"generator.n_samples_per_prompt": 2}))
 
 
 def test_plain_grpo_has_no_weights_to_lose(tmp_path, monkeypatch):
