@@ -55,7 +55,6 @@ def check(cfg: "SkyRLTrainConfig") -> None:
             raise other_shape(f"RayPPOTrainer has no {method}({', '.join(parameters)})")
     options = Options.from_environment()
     _check_groups(cfg)
-    _check_reward(cfg)
     if options.kernel != "none":
         _check_weights_are_kept(cfg)
     if options.record_every and not is_local(cfg.trainer.export_path):
@@ -82,16 +81,6 @@ def _check_groups(cfg: "SkyRLTrainConfig") -> None:
     if samples < 2:
         raise OptionsError(
             f"generator.n_samples_per_prompt={samples} leaves one response in a prompt group", fix="use 2 or more"
-        )
-
-
-def _check_reward(cfg: "SkyRLTrainConfig") -> None:
-    """Raise OptionsError if advantages have another part than the reward's."""
-    if cfg.trainer.algorithm.use_kl_in_reward:
-        raise OptionsError(
-            "trainer.algorithm.use_kl_in_reward=true puts a KL penalty into the reward, which CW-GRPO would reweight "
-            "as an advantage",
-            fix="set trainer.algorithm.use_kl_loss=true in its place",
         )
 
 

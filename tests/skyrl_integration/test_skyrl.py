@@ -66,7 +66,7 @@ class Workers:
         return self.size
 
     def forward(self, model: str, data: Any) -> SimpleNamespace:
-        chance = torch.Generator().manual_seed(0)
+        chance = torch.Generator().manual_seed({"policy": 0, "ref": 1}[model])
         log_probs = -5 * torch.rand(len(data["sequences"]), data.metadata["response_length"], generator=chance) ** 3
         return SimpleNamespace(loss_fn_outputs=[{"logprobs": row.tolist()} for row in log_probs])
 
@@ -84,6 +84,8 @@ def trainer_of(kind: type, cfg: SkyRLTrainConfig, workers: int = 2, **given: Any
     trainer = kind(cfg=cfg, tracker=Mock(), tokenizer=TOKENIZER, train_dataset=None, inference_engine_client=None,
                    generator=None, **given)  # fmt: skip
     trainer.dispatch, trainer.global_step = Workers(workers), 1
+    if cfg.trainer.algorithm.use_kl_in_reward:
+        trainer.ref_model = "ref"
     return trainer
 
 
@@ -121,6 +123,8 @@ def train(trainer: Any, made: dict[str, Any], uids: list[str]) -> tuple[Any, Any
     batch that its workers would get."""
     made, uids = trainer.postprocess_generator_output(dict(made), uids)
     batch = trainer.fwd_logprobs_values_reward(trainer.convert_to_training_input(made, uids))
+    if trainer.cfg.trainer.algorithm.use_kl_in_reward:
+        batch = trainer.apply_reward_kl_penalty(batch)
     batch = trainer.compute_advantages_and_returns(batch)
     advantages = batch["advantages"].clone()
     trainer.train_critic_and_policy(batch)
@@ -146,6 +150,7 @@ def expected(plain: Any, uids: list[str], scope: str = "group") -> torch.Tensor:
         ("group", {"turns": 3}, {"trainer.algorithm.advantage_estimator": "rloo"}),
         ("group", {"turns": 2}, {"trainer.algorithm.advantage_estimator": "maxrl"}),
         ("group", {}, {"trainer.algorithm.loss_reduction": "prompt_mean"}),
+        ("group", {}, {"trainer.algorithm.use_kl_in_reward": "true", "trainer.algorithm.kl_loss_coef": "0.1"}),
         ("group", {"step_wise": True}, {"generator.step_wise_trajectories": "true"}),
     ],
 )  # fmt: skip
@@ -321,7 +326,6 @@ def test_the_losses_that_are_let_through_multiply_each_token_by_its_advantage():
         ("trainer.algorithm.advantage_estimator=gae", "no prompt groups"),
         ("trainer.algorithm.advantage_estimator=reinforce++", "no prompt groups"),
         ("trainer.algorithm.policy_loss_type=cross_entropy", "does not multiply a token by its advantage"),
-        ("trainer.algorithm.use_kl_in_reward=true", "KL penalty into the reward"),
         ("trainer.algorithm.advantage_batch_normalize=true", "subtracts the mean"),
         ("generator.n_samples_per_prompt=1", "one response in a prompt group"),
         ("trainer.export_path=s3://bucket/run", "is not a folder"),
