@@ -11,6 +11,8 @@ For other options, write a file of two lines::
     reward_func = openrlhf_reward(format_weight=0.5)
 """
 
+import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,20 +26,37 @@ def openrlhf_reward(**options: Any) -> Callable[..., dict[str, Any]]:
 
     OpenRLHF calls it with lists of one query (prompt and response), prompt and label, the final answer or a mapping
     whose ``ground_truth`` it is. By ``scores``, 1.0 for a right answer, OpenRLHF filters prompts. A query that does
-    not begin with its prompt is a DataError.
+    not begin with its prompt is a DataError, which OpenRLHF logs; then it has no reward, and stops.
     """
 
     def reward_func(queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any]) -> dict[str, Any]:
         (query,), (prompt,), (label,) = queries, prompts, labels
-        if not query.startswith(prompt):
-            raise DataError(f"the text of a response does not begin with its prompt, {prompt!r}; raise --data.max_len")
         truth = label["ground_truth"] if isinstance(label, Mapping) else label
         given = {"extraction": "training", "opens_think": prompt.rstrip().endswith(OPEN), **options}
-        result = compute_score("", query[len(prompt) :], truth, **given)
+        result = compute_score("", _response(query, prompt), truth, **given)
         logs = {name: result[name] for name in ("acc", "format")}
         return {"rewards": result["score"], "scores": result["acc"], "extra_logs": logs}
 
     return reward_func
+
+
+def _response(query: str, prompt: str) -> str:
+    """What follows the prompt in a query, which OpenRLHF has made of token ids.
+
+    So it has the spaces that the tokenizer puts between special tokens (Llama 2's, Mistral's), and the Unicode form to
+    which it brings a text (NFC, Qwen's).
+    """
+    if query.startswith(prompt):
+        return query[len(prompt) :]
+    query, prompt = unicodedata.normalize("NFC", query), unicodedata.normalize("NFC", prompt)
+    characters = "".join(prompt.split())
+    found = re.match(r"\s*" + r"\s*".join(map(re.escape, characters)), query)
+    if found is None:
+        raise DataError(
+            f"the text of a response does not begin with its prompt, {prompt!r}; raise --data.max_len if OpenRLHF has "
+            "cut the prompt, else use a tokenizer that gives back the text of a prompt"
+        )
+    return query[found.end() :]
 
 
 reward_func = openrlhf_reward()

@@ -99,6 +99,23 @@ def test_the_reward_file_grades_the_response_alone(label, opened, answer, reward
     assert found["extra_logs"] == {"acc": reward[1], "format": reward[0] - reward[1]}
 
 
+@pytest.mark.parametrize(
+    ("prompt", "decoded"),
+    [
+        (
+            "<s>[INST] Is 1+1 = 2?  \\boxed{5}? [/INST]",
+            "<s> [INST] Is 1+1 = 2?  \\boxed{5}? [/INST]",
+        ),  # Llama 2, Mistral
+        ("R is 5 \u2126.\n<think>\n", "R is 5 \u03a9.\n<think>\n"),  # Qwen: the sign for ohm is an omega in NFC
+        ("The cafe\u0301?\n<think>\n", "The caf\u00e9?\n<think>\n"),
+    ],
+)
+def test_a_prompt_is_found_where_the_tokenizer_has_changed_its_spaces_or_its_unicode_form(prompt, decoded):
+    opening = "" if prompt.endswith("<think>\n") else "<think>"
+    found = reward_func([f"{decoded}{opening}so\n</think>\n\\boxed{{3}}"], [prompt], ["3"])
+    assert found["extra_logs"] == {"acc": 1.0, "format": 1.0}
+
+
 def test_the_end_token_is_no_part_of_the_answer_and_a_query_without_its_prompt_is_refused():
     graded = openrlhf_reward(extraction="evaluation", format_weight=0)
     assert graded(["1+2? 3<|im_end|>"], ["1+2? "], ["3"])["rewards"] == 1.0
