@@ -1,5 +1,6 @@
 """method_file.py for transformers' Trainer, on which TRL and ms-swift build."""
 
+import os
 from pathlib import Path
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -11,15 +12,17 @@ from cw_plugin.options import Options
 class MethodCallback(TrainerCallback):
     """Refuses to resume a run under another scope or kernel than its checkpoints have.
 
-    The checkpoints lie in ``output_dir``, or where ``resume_from_checkpoint`` says: each start of ms-swift has a new
-    ``output_dir``.
-
     Args:
         options: those of the run.
         prefix: what precedes an option's name in the host's configuration.
+
+    Attributes:
+        resumes: what the trainer's ``train`` was told to resume, which transformers tells no callback: the folder of a
+            checkpoint, else one of ``output_dir``. Each start of ms-swift has a new ``output_dir``.
     """
 
     def __init__(self, options: Options, prefix: str = "") -> None:
+        self.resumes: str | os.PathLike[str] | bool | None = None
         self._options = options
         self._prefix = prefix
 
@@ -28,8 +31,9 @@ class MethodCallback(TrainerCallback):
     ) -> None:
         """Refuse to resume another method's checkpoints (OptionsError)."""
         if state.global_step > 0:  # it resumes
-            checkpoint = args.resume_from_checkpoint
-            folder = Path(checkpoint).parent if isinstance(checkpoint, str) else Path(args.output_dir)
+            folder = Path(args.output_dir)
+            if isinstance(self.resumes, (str, os.PathLike)):
+                folder = Path(self.resumes).parent
             refuse_other_method(folder, self._options, self._prefix)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:

@@ -7,6 +7,7 @@ kernel on purpose, resume a copy of the checkpoint in another folder.
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 from cw_plugin.errors import OptionsError
 from cw_plugin.files import write_whole
@@ -31,11 +32,7 @@ def refuse_other_method(folder: Path, options: Options, prefix: str = "") -> Non
     file = folder / FILE
     if not file.exists():
         return
-    try:
-        before = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        problem = f"{file} does not say which method the checkpoints have ({error})"
-        raise OptionsError(problem, fix="restore or remove it") from error
+    before = _read(file)
     for name in NAMES:
         now = getattr(options, name)
         if before.get(name, now) != now:
@@ -44,6 +41,19 @@ def refuse_other_method(folder: Path, options: Options, prefix: str = "") -> Non
                 f"{prefix}{name}={before[name]!r}",
                 fix="use that, train in another folder, or resume a copy of the checkpoint",
             )
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """The options that a file holds, by name."""
+    content = file.read_text(encoding="utf-8")
+    try:
+        options = json.loads(content)
+    except ValueError:
+        options = None
+    if isinstance(options, dict):
+        return options
+    problem = f"{file} does not say which method the checkpoints have ({content!r:.100})"
+    raise OptionsError(problem, fix="restore or remove it")
 
 
 def write_method(folder: Path, options: Options, logger: logging.Logger = LOGGER) -> None:

@@ -46,10 +46,16 @@ class CWGRPOTrainer(GRPOTrainer):
             _check_loss(kwargs["args"])
         super().__init__(*args, **kwargs)
         self._cw_run = AccelerateRun(self, options)
-        self.add_callback(MethodCallback(options))
+        self._cw_method = MethodCallback(options)
+        self.add_callback(self._cw_method)
         size = self.template.sequence_parallel_size
         if size > 1:
             raise OptionsError(f"sequence_parallel_size={size} has not been tested with CW-GRPO", fix="set it to 1")
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Train as GRPOTrainer does, but do not resume another method's checkpoint (OptionsError)."""
+        self._cw_method.resumes = resume_from_checkpoint
+        return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _postprocess_batch(self, samples: list[Any], batch_encoded_inputs: list[dict[str, Any]]) -> None:
         super()._postprocess_batch(samples, batch_encoded_inputs)

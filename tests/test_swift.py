@@ -118,15 +118,21 @@ def test_a_resumed_run_keeps_the_method_of_its_checkpoint(tmp_path, kernel):
     checkpoint = str(first / "checkpoint-10")
     state, control = TrainerState(global_step=10, is_world_process_zero=True), TrainerControl()
     MethodCallback(Options(kernel=kernel)).on_save(TrainingArguments(str(first)), state, control)
-    resumed = TrainingArguments(str(second), resume_from_checkpoint=checkpoint)
-    MethodCallback(Options(kernel=kernel)).on_train_begin(resumed, state, control)
+
+    def resume(kernel: str) -> None:
+        callback = MethodCallback(Options(kernel=kernel))
+        callback.resumes = checkpoint
+        callback.on_train_begin(TrainingArguments(str(second)), state, control)
+
+    resume(kernel)
     with pytest.raises(
         OptionsError, match=rf"kernel='test_weights:cauchy' would resume the run in {first}, .*{kernel}.*a copy of"
     ):
-        MethodCallback(Options(kernel="test_weights:cauchy")).on_train_begin(resumed, state, control)
-    (first / "cw_grpo.json").write_text("{")
-    with pytest.raises(OptionsError, match=rf"{first}/cw_grpo.json does not say which method .*restore or remove it"):
-        MethodCallback(Options(kernel=kernel)).on_train_begin(resumed, state, control)
+        resume("test_weights:cauchy")
+    for damaged in ("{", "[]"):
+        (first / "cw_grpo.json").write_text(damaged)
+        with pytest.raises(OptionsError, match=rf"{first}/cw_grpo.json does not say which method .*restore or remove"):
+            resume(kernel)
 
 
 PAPER = {  # Table 5 of the paper and what its text says; examples/paper.md has the sources of the others

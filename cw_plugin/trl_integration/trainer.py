@@ -61,8 +61,14 @@ class CWGRPOTrainer(GRPOTrainer):
             check_settings(config)
         super().__init__(*args, **kwargs)
         self._cw_run = AccelerateRun(self, cw_options)
-        self.add_callback(MethodCallback(cw_options, "cw_"))  # before the next writes what would be trained
+        self._cw_method = MethodCallback(cw_options, "cw_")
+        self.add_callback(self._cw_method)  # before the next writes what would be trained
         self.add_callback(ArgumentsFile())
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Train as GRPOTrainer does, but do not resume another method's checkpoint (OptionsError)."""
+        self._cw_method.resumes = resume_from_checkpoint
+        return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         training = self.model.training

@@ -232,6 +232,11 @@ def test_a_run_is_not_resumed_under_another_method(tmp_path, name, other):
     with pytest.raises(OptionsError, match=f"{name}='{other}' would resume the run in {tmp_path}, which was trained"):
         train(tmp_path, given={"resume": True}, **{**options, "max_steps": 2, name: other})
     assert (tmp_path / "training_args.json").read_text() == trained
+    elsewhere = {"resume": str(tmp_path / "checkpoint-1")}
+    with pytest.raises(OptionsError, match=f"{name}='{other}' would resume the run in {tmp_path}, which was trained"):
+        train(tmp_path / "elsewhere", given=elsewhere, **{**options, "max_steps": 2, name: other})
+    train(tmp_path / "elsewhere", **{**options, name: other})  # a run of that method, which then goes on from this one
+    assert len(train(tmp_path / "elsewhere", given=elsewhere, **{**options, "max_steps": 2}).at_loss) == 1
     assert len(train(tmp_path, given={"resume": True}, **{**options, "max_steps": 2}).at_loss) == 1
 
 
