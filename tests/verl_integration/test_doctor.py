@@ -65,7 +65,8 @@ def test_a_run_without_faults_gets_no_finding(composed):
     assert doctor.examine(composed, checks) == []
     remote = ["data.val_files=hdfs://host/test.parquet", f"{A}.model.path=hdfs://host/model"]  # verl copies them
     usual = [f"{A}.model.path=Qwen/Qwen2.5-Math-7B", f"{LOSS}=gspo", "trainer.logger=[tensorboard]"]
-    for unusual in (remote, usual, [f"{A}.rollout.n=1", "algorithm.cw_grpo.scope=batch"]):
+    with_values = ["algorithm.adv_estimator=gae", f"{LOSS}=cw_grpo", f"{A}.actor.ppo_micro_batch_size_per_gpu=1"]
+    for unusual in (remote, usual, with_values, [f"{A}.rollout.n=1", "algorithm.cw_grpo.scope=batch"]):
         assert doctor.examine(changed(composed, *unusual), doctor.QUICK | {"metrics": settings.check_metrics}) == []
 
 

@@ -10,7 +10,7 @@ from gpu_page import cells, totals
 from interpreter import ROOT, cli
 from omegaconf import OmegaConf
 
-from cw_plugin.errors import OptionsError
+from cw_plugin.errors import NotCalculatedError, OptionsError
 from cw_plugin.memory.stages import GIB, ROOM, SOLD_AS
 from cw_plugin.verl_integration import doctor
 from cw_plugin.verl_integration.compose import compose
@@ -88,6 +88,16 @@ def test_a_micro_batch_that_is_not_set_is_named():
         estimate(config, SOLD_AS[80])
 
 
+@pytest.mark.parametrize("setting", [f"{A}.model.lora_rank=32", f"{A}.actor.strategy=veomni"])
+def test_what_is_not_calculated_stops_no_training(setting, tmp_path):
+    config = recipe("1.5B FSDP2", setting, f"trainer.default_local_dir={tmp_path}")
+    for check in (resources.check_memory, resources.check_disk):
+        (finding,) = check(config)
+        assert not finding.fatal and "is not calculated, so this check is left out" in finding.what
+    with pytest.raises(NotCalculatedError):  # which cw-grpo memory says
+        estimate(config, SOLD_AS[80])
+
+
 def test_a_share_that_does_not_hold_the_weights_is_refused():
     config = recipe("7B Megatron", f"{A}.rollout.gpu_memory_utilization=0.2")
     (finding,) = resources.compare(config, estimate(config, SOLD_AS[80]), SOLD_AS[80], "")
@@ -152,6 +162,19 @@ def test_the_packages_that_this_environment_lacks_are_named(name, lacks):
         package = lacks[finding.what.split()[0]]
         assert finding.fix == f"install {package} as {environment.PAGE} says" and (ROOT / environment.PAGE).exists()
     assert list(environment.check_missing_packages(recipe(name, "trainer.device=cpu"))) == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "modules"),
+    [
+        (f"{A}.rollout.name=trtllm", {"flash_attn", "tensorrt_llm"}),
+        (f"{A}.rollout.name=mine", {"flash_attn"}),  # which a user has registered with verl
+        ("trainer.device=npu", set()),  # verl has attention of its own there
+    ],
+)
+def test_a_rollout_and_a_device_need_the_modules_that_verl_imports_for_them(setting, modules):
+    found = list(environment.check_missing_packages(recipe("1.5B FSDP2", setting)))
+    assert {finding.what.split()[0] for finding in found} == modules
 
 
 def test_a_package_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch):

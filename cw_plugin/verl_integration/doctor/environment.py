@@ -17,6 +17,11 @@ PAGE = "examples/gpu/README.md"
 
 # Module -> the package to install.
 _TRAINER = {"ray": "ray", "tensordict": "tensordict"}
+_ROLLOUTS = {  # by rollout.name; of another one, which a user has registered, nothing is known
+    "vllm": {"vllm": "vllm"},
+    "sglang": {"sglang": "sglang"},
+    "trtllm": {"tensorrt_llm": "tensorrt-llm"},
+}
 _V1 = {"transfer_queue": "TransferQueue"}
 _FLASH = {"flash_attn": "flash-attn"}
 _MEGATRON = {"megatron.core": "megatron-core", "transformer_engine.pytorch": "transformer-engine[pytorch]"}
@@ -29,14 +34,15 @@ def needed(config: DictConfig) -> dict[str, str]:
     if config.trainer.device == "cpu":
         return {}
     rollout, model = config.actor_rollout_ref.rollout, config.actor_rollout_ref.model
-    modules = {**_TRAINER, rollout.name: rollout.name}
+    modules = _TRAINER | _ROLLOUTS.get(rollout.name, {})
     if OmegaConf.select(config, "trainer.use_v1"):
         modules |= _V1
     if config.actor_rollout_ref.actor.strategy == "megatron":
         modules |= _MEGATRON
         modules |= _OLD_BRIDGE if config.actor_rollout_ref.actor.megatron.vanilla_mbridge else _BRIDGE
     attention = (model.get("override_config") or {}).get("attn_implementation", "flash_attention_2")  # verl's default
-    if model.use_remove_padding or attention == "flash_attention_2":
+    is_for_cuda = config.trainer.device == "cuda"  # on an NPU, verl takes the attention of its driver
+    if is_for_cuda and (model.use_remove_padding or attention == "flash_attention_2"):
         modules |= _FLASH
     return modules
 
@@ -102,8 +108,9 @@ def _missing(config: DictConfig, module: str, package: str) -> Finding:
 
 def _user(config: DictConfig, module: str) -> str:
     """What imports a module: a setting, or verl's trainer."""
-    if module == config.actor_rollout_ref.rollout.name:
-        return f"actor_rollout_ref.rollout.name={module}"
+    rollout = config.actor_rollout_ref.rollout.name
+    if module in _ROLLOUTS.get(rollout, {}):
+        return f"actor_rollout_ref.rollout.name={rollout}"
     if module in _MEGATRON | _BRIDGE | _OLD_BRIDGE:
         return "model_engine=megatron"
     if module in _FLASH:

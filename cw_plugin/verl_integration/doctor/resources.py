@@ -7,6 +7,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from cw_plugin.errors import NotCalculatedError
 from cw_plugin.files import free_disk
 from cw_plugin.memory.stages import GIB, ROOM, SOLD_AS, VLLM_WORK, Estimate, Stage, shortage
 from cw_plugin.verl_integration.doctor.memory.estimate import estimate
@@ -22,13 +23,20 @@ def check_memory(config: DictConfig) -> Iterator[Finding]:
     if config.trainer.device == "cpu":
         return
     gpus = gpus_here()
-    if not gpus:
-        size = SOLD_AS[_ASSUMED]
-        yield from compare(config, estimate(config, size), size, f"of {_ASSUMED} GB")
+    size, name = (min(gpus), "of this machine") if gpus else (SOLD_AS[_ASSUMED], f"of {_ASSUMED} GB")
+    try:
+        needs = estimate(config, size)
+    except NotCalculatedError as error:
+        yield _not_calculated(error)
         return
-    needs = estimate(config, min(gpus))
-    yield from compare(config, needs, min(gpus), "of this machine")
-    yield from _check_node(needs)
+    yield from compare(config, needs, size, name)
+    if gpus:
+        yield from _check_node(needs)
+
+
+def _not_calculated(error: NotCalculatedError) -> Finding:
+    """The run may well be right: only what it needs is not known."""
+    return Finding(f"{error.problem}, so this check is left out", "none, if you know that the run fits", fatal=False)
 
 
 def check_memory_here(config: DictConfig) -> Iterator[Finding]:
@@ -42,7 +50,12 @@ def check_disk(config: DictConfig) -> Iterator[Finding]:
     folder = config.trainer.default_local_dir
     if config.trainer.device == "cpu" or "://" in folder:
         return
-    needs, free = estimate(config, SOLD_AS[_ASSUMED]), free_disk(folder)
+    try:
+        needs = estimate(config, SOLD_AS[_ASSUMED])
+    except NotCalculatedError as error:
+        yield _not_calculated(error)
+        return
+    free = free_disk(folder)
     wanted = needs.checkpoint * needs.checkpoints
     if free >= wanted:
         return

@@ -18,6 +18,18 @@ from cw_plugin.verl_integration.ground_truths import REWARD
 
 ACTOR = "actor_rollout_ref.actor"
 METRICS = "VERL_FILE_LOGGER_PATH"
+# verl's estimators that give all tokens of a response the same advantage.
+ONE_FOR_A_RESPONSE = (
+    "grpo",
+    "grpo_vectorized",
+    "grpo_passk",
+    "gdpo",
+    "rloo",
+    "rloo_vectorized",
+    "opo",
+    "gpg",
+    "reinforce_plus_plus_baseline",
+)
 
 
 def check_method(config: DictConfig) -> Iterator[Finding]:
@@ -67,7 +79,8 @@ def check_scope(config: DictConfig) -> Iterator[Finding]:
     if uses_estimator(config) and responses < 2 and not _shares_over_batch(config):
         problem = f"rollout.n={responses}: the tokens of a prompt group of one response {consequence}"
         yield Finding(problem, f"actor_rollout_ref.rollout.n=12, or +algorithm.{NAME}.scope=batch")
-    if uses_loss(config) and not actor.use_dynamic_bsz and actor.ppo_micro_batch_size_per_gpu == 1:
+    one_response = not actor.use_dynamic_bsz and actor.ppo_micro_batch_size_per_gpu == 1
+    if uses_loss(config) and one_response and config.algorithm.adv_estimator in ONE_FOR_A_RESPONSE:
         problem = f"loss_mode={NAME}: the tokens of a micro-batch of one response {consequence}"
         fix = f"algorithm.adv_estimator={NAME} with {LOSS_MODE}=vanilla, or {ACTOR}.ppo_micro_batch_size_per_gpu=4"
         yield Finding(problem, fix)

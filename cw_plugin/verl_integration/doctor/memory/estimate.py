@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
-from cw_plugin.errors import OptionsError
+from cw_plugin.errors import NotCalculatedError, OptionsError
 from cw_plugin.memory.models import parameter_count, parameter_shapes, read_shape
 from cw_plugin.memory.stages import ASLEEP, GIB, TRAINER, Estimate, Stage, vllm_memory
 from cw_plugin.verl_integration.doctor.memory import megatron
@@ -30,18 +30,22 @@ def estimate(config: DictConfig, gpu: float) -> Estimate:
         gpu: the GiB of a GPU.
 
     Raises:
-        OptionsError: an engine other than FSDP2 and Megatron, LoRA, or a model that transformers does not know.
+        NotCalculatedError: an engine other than FSDP2 and Megatron, or LoRA.
+        OptionsError: a model that transformers does not know, or a setting that memory depends on is not set.
     """
     model = config.actor_rollout_ref.model
     if model.get("lora_rank"):
-        raise OptionsError("the memory of LoRA is not calculated", fix="remove actor_rollout_ref.model.lora_rank")
+        raise NotCalculatedError(
+            "the memory of LoRA is not calculated",
+            fix="remove actor_rollout_ref.model.lora_rank to see all parameters'",
+        )
     shape = read_shape(model.path, bool(model.get("trust_remote_code")))
     strategy = config.actor_rollout_ref.actor.strategy
     if strategy == "megatron":
         return _of_megatron(config, shape, gpu)
     if strategy in ("fsdp", "fsdp2"):
         return _of_fsdp(config, shape, gpu)
-    raise OptionsError(f"the memory of actor.strategy={strategy} is not calculated", fix="use fsdp2 or megatron")
+    raise NotCalculatedError(f"the memory of actor.strategy={strategy} is not calculated", fix="use fsdp2 or megatron")
 
 
 def _of_fsdp(config: DictConfig, shape: "PretrainedConfig", gpu: float) -> Estimate:
