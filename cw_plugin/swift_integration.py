@@ -26,8 +26,8 @@ class CWGRPOTrainer(GRPOTrainer):
 
     Weights are computed once for a generation batch, over whole prompt groups, from ms-swift's own
     ``old_per_token_logps``. Sequence parallelism, a teacher and a changing number of responses are refused. So are,
-    unless the kernel is none, the Liger loss, ratios for a whole response (importance_sampling_level sequence), and the
-    losses real and fipo.
+    unless the kernel is none, the Liger loss, the loss real, and importance_sampling_level sequence with another loss
+    than cispo: one ratio for a whole response would give each of its tokens their mean weight.
 
     Raises:
         OptionsError: an unknown value, or a setting under which the loss would not keep the weights.
@@ -43,7 +43,7 @@ class CWGRPOTrainer(GRPOTrainer):
                 fix=f"install ms-swift {TESTED}",
             )
         if options.kernel != "none":
-            _check_loss(kwargs["args"])
+            check_loss(kwargs["args"])
         super().__init__(*args, **kwargs)
         self._cw_run = AccelerateRun(self, options)
         self._cw_method = MethodCallback(options)
@@ -96,11 +96,11 @@ class CWGRPOTrainer(GRPOTrainer):
         )
 
 
-def _check_loss(args: Any) -> None:
+def check_loss(args: Any) -> None:
     """Raise OptionsError if the loss that ms-swift's arguments choose takes one advantage for a whole response."""
-    if args.importance_sampling_level == "sequence":
+    if args.importance_sampling_level == "sequence" and args.loss_type != "cispo":
         raise _loses_the_weights("importance_sampling_level", args.importance_sampling_level)
-    if args.loss_type in ("real", "fipo"):
+    if args.loss_type == "real":
         raise _loses_the_weights("loss_type", args.loss_type)
     if args.use_liger_kernel:
         raise _loses_the_weights("use_liger_kernel", args.use_liger_kernel)

@@ -187,14 +187,22 @@ LAUNCH+=({ROOT}/tests/tools/settings_reads.py transformers.HfArgumentParser {swi
     assert unread(tmp_path, given) == PARSED | OF_VLLM | {"kl_coef"}  # of PPO
 
 
-def test_what_would_lose_the_weights_is_refused(swift):
+def test_the_losses_that_lose_the_weights_are_refused_and_no_other(swift):
+    """By the gradients of ms-swift's own loss: does a weight multiply that of its token?"""
+    result = python(ROOT / "tests" / "tools" / "swift_losses.py", path=(swift, WITHOUT_VLLM))
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert {setting for setting, (keeps, refused) in found.items() if keeps == refused} == set()
+    assert len(found) == 24 and found["grpo token"] == found["cispo sequence"] == [True, False]
+
+
+def test_what_would_lose_the_weights_is_refused_in_a_sentence(swift):
     code = """
 from types import SimpleNamespace
 from cw_plugin.errors import OptionsError
 from cw_plugin.swift_integration import CWGRPOTrainer
 good = {"importance_sampling_level": "token", "loss_type": "grpo", "use_liger_kernel": False}
-for name, value in (("importance_sampling_level", "sequence"), ("loss_type", "real"), ("loss_type", "fipo"),
-                    ("use_liger_kernel", True)):
+for name, value in (("importance_sampling_level", "sequence"), ("loss_type", "real"), ("use_liger_kernel", True)):
     try:
         CWGRPOTrainer(args=SimpleNamespace(**good | {name: value}))
     except OptionsError as error:
@@ -202,7 +210,7 @@ for name, value in (("importance_sampling_level", "sequence"), ("loss_type", "re
 """
     said = python("-c", code, path=(swift, WITHOUT_VLLM)).stdout.splitlines()
     why = "takes one advantage for a whole response, so the loss would lose the weights; leave it at its default"
-    refused = "importance_sampling_level='sequence'", "loss_type='real'", "loss_type='fipo'", "use_liger_kernel=True"
+    refused = "importance_sampling_level='sequence'", "loss_type='real'", "use_liger_kernel=True"
     assert said == [f"{setting} {why}" for setting in refused]
 
 

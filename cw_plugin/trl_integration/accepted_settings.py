@@ -69,7 +69,8 @@ def check_trl(trainer: type = GRPOTrainer) -> None:
 
 def check_settings(args: GRPOConfig, trainer: type = GRPOTrainer) -> None:
     """Raise OptionsError if the loss of a GRPOConfig would not keep the weights."""
-    if args.importance_sampling_level != "token":
+    # CISPO's ratio has no gradient, and multiplies each token's own log-prob.
+    if args.importance_sampling_level != "token" and args.loss_type != "cispo":
         raise OptionsError(
             f"importance_sampling_level={args.importance_sampling_level!r} has one ratio for a whole response, which "
             "gives each of its tokens their mean weight",

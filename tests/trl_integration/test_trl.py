@@ -431,6 +431,17 @@ def test_trls_loss_takes_one_advantage_for_each_token_and_metrics_are_those_of_t
     assert len(sigmas) == 2 and log["cw_grpo/sigma"] == pytest.approx(sum(sigmas) / 2, rel=1e-4)
 
 
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_cispo_multiplies_the_log_prob_of_each_token_by_its_own_weight(tmp_path, level):
+    """In the first of two iterations the policy is the one that sampled, and the ratio 1, whosever it is."""
+    settings = {"loss_type": "cispo", "importance_sampling_level": level, "num_iterations": 2}
+    run = train(tmp_path, max_steps=1, **settings)
+    (batch,) = run.at_loss
+    check_weights([kept(run)], 8)
+    per_token = -batch["advantages"] * batch["old_per_token_logps"] * batch["completion_mask"]
+    assert batch["loss"] == pytest.approx((per_token.sum() / batch["completion_mask"].sum()).item(), rel=1e-5)
+
+
 @pytest.mark.slow
 def test_vllm_in_the_trainers_process(tmp_path):
     """Weights are synchronised after the first step. VERL_PLATFORM turns on this project's patch of vLLM on a CPU."""
