@@ -434,7 +434,7 @@ def test_trls_loss_takes_one_advantage_for_each_token_and_metrics_are_those_of_t
 @pytest.mark.parametrize("level", ["token", "sequence"])
 def test_cispo_multiplies_the_log_prob_of_each_token_by_its_own_weight(tmp_path, level):
     """In the first of two iterations the policy is the one that sampled, and the ratio 1, whosever it is."""
-    settings = {"loss_type": "cispo", "importance_sampling_level": level, "num_iterations": 2}
+    settings = {"loss_type": "cispo", "importance_sampling_level": level, "num_iterations": 2, "epsilon_high": 5}
     run = train(tmp_path, max_steps=1, **settings)
     (batch,) = run.at_loss
     check_weights([kept(run)], 8)
