@@ -187,6 +187,27 @@ LAUNCH+=({ROOT}/tests/tools/settings_reads.py transformers.HfArgumentParser {swi
     assert unread(tmp_path, given) == PARSED | OF_VLLM | {"kl_coef"}  # of PPO
 
 
+def test_the_recipe_goes_on_from_its_last_checkpoint_until_its_last_step(tmp_path):
+    """Also through a link to its folder. The program that it starts prints its arguments here."""
+    (tmp_path / "swift").write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "swift").chmod(0o755)
+    run, link = tmp_path / "run", tmp_path / "link"
+    for checkpoint in ("checkpoint-50", "checkpoint-150", "another/checkpoint-400"):
+        (run / checkpoint).mkdir(parents=True)
+        (run / checkpoint / "trainer_state.json").touch()
+    link.symlink_to(run)
+    environment = {"OUT": str(link), "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    started = bash("swift/paper.sh", **environment).stdout.splitlines()
+    assert started[started.index("--resume_from_checkpoint") + 1] == f"{link}/checkpoint-150"
+    said = bash("swift/paper.sh", "--max_steps", "150", **environment).stdout
+    assert said == f"{link} is at its last step, 150: nothing is left to train.\n"
+
+
+def test_plain_grpo_is_asked_for_in_one_way():
+    said = bash("swift/paper.sh", code=2, CW_GRPO_KERNEL="none").stderr
+    assert said.startswith("CW_GRPO_KERNEL=none is plain GRPO, and METHOD is cw_grpo; set METHOD=grpo")
+
+
 def test_the_losses_that_lose_the_weights_are_refused_and_no_other(swift):
     """By the gradients of ms-swift's own loss: does a weight multiply that of its token?"""
     result = python(ROOT / "tests" / "tools" / "swift_losses.py", path=(swift, WITHOUT_VLLM))

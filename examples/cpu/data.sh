@@ -1,21 +1,31 @@
 #!/usr/bin/env bash
 # Writes the quickstart's problems, through the real preprocessor, to .cache/quickstart/open_rs/{train,test}.parquet. Does
 # nothing if these files exist and the code that makes them has not changed. Needs the environment of install.sh.
+# QUICKSTART_DATA names another folder, which is removed and made anew; one that was not made here is left alone.
 set -euo pipefail
 
+source "${BASH_SOURCE[0]%"${BASH_SOURCE[0]##*/}"}../help.sh"
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-source "$root/examples/help.sh"
 data=${QUICKSTART_DATA:-$root/.cache/quickstart}
 
 hash=$(cat "$root/examples/cpu/problems.py" "$root"/cw_plugin/data/*.py | sha256sum | cut -d ' ' -f 1)
-is_there() { [ -e "$data/made_by" ] && [ "$(cat "$data/made_by")" = "$hash" ]; }
+is_there() {
+    [ -e "$data/open_rs/train.parquet" ] && [ -e "$data/open_rs/test.parquet" ] &&
+        [ "$(cat "$data/made_by" 2>/dev/null)" = "$hash" ]
+}
 
 is_there && exit
 mkdir -p "$data"
 exec 9>"$data.lock"
 flock -n 9 || { echo "data.sh: another one is making $data; waiting for it ..." && flock 9; }
 is_there && exit
+if [ -n "$(ls -A "$data")" ] && [ ! -e "$data/made_by" ]; then
+    echo "data.sh: $data holds files that were not made here; name an empty folder with QUICKSTART_DATA" >&2
+    exit 2
+fi
 rm -rf -- "$data"
+mkdir -p "$data"
+echo unfinished >"$data/made_by"
 
 python "$root/examples/cpu/problems.py" "$data"
 mkdir -p "$data/open_rs"

@@ -14,11 +14,11 @@
 set -euo pipefail
 
 name=install.sh
+source "${BASH_SOURCE[0]%"${BASH_SOURCE[0]##*/}"}../help.sh"
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 venv=${1:-$root/.venv}
 python=${PYTHON:-python3}
-source "$here/../help.sh"
 source "$here/environment.sh"
 
 [[ $# -le 1 && ${1:-} != -* ]] || fail "usage: bash examples/cpu/install.sh [VENV_DIR]"

@@ -3,10 +3,12 @@
     python draw.py FROM.parquet TO.parquet --rows 2400 --seed 42 --model MODEL --max-prompt 512
 
 No problem is drawn twice before all have been drawn. MODEL's chat template makes the prompts, and its tokenizer counts
-their tokens.
+their tokens. If TO.parquet is there, it is kept; one that was drawn in another way is refused.
 """
 
 import argparse
+import hashlib
+import json
 import random
 from pathlib import Path
 
@@ -14,6 +16,8 @@ import pyarrow.parquet as pq
 from transformers import AutoTokenizer
 
 from cw_plugin.files import write_whole
+
+DRAWN = b"cw_plugin.drawn"  # metadata of the file: how it was drawn
 
 
 def draw(rows: int, among: list[int], seed: int) -> list[int]:
@@ -34,6 +38,22 @@ def main() -> None:
     parser.add_argument("--max-prompt", type=int, required=True, help="in tokens")
     given = parser.parse_args()
 
+    if not given.source.exists():
+        if given.target.exists():  # a run that goes on does not need the source
+            return
+        parser.error(f"{given.source} does not exist; cw-grpo prepare open-rs writes it, and DATA_DIR names its folder")
+    settings = {name: value for name, value in vars(given).items() if name not in ("source", "target")}
+    settings["sha256"] = hashlib.sha256(given.source.read_bytes()).hexdigest()  # of the source
+    if given.target.exists():
+        before = json.loads((pq.read_metadata(given.target).metadata or {}).get(DRAWN, b"{}"))
+        changed = [name for name in before if before[name] != settings[name]]
+        if changed:
+            parser.error(
+                f"{given.target} was drawn with another {', '.join(changed)}; to train on it, leave that as it was, "
+                "else set another OUT, or remove the file to draw anew"
+            )
+        return
+
     problems, tokenizer = pq.read_table(given.source), AutoTokenizer.from_pretrained(given.model)
     prompts = problems["prompt"].to_pylist()
     texts = tokenizer.apply_chat_template(prompts, add_generation_prompt=True, tokenize=False)
@@ -42,6 +62,7 @@ def main() -> None:
     if not short:
         parser.error(f"every prompt in {given.source} has more than --max-prompt {given.max_prompt} tokens")
     drawn = problems.take(draw(given.rows, short, given.seed))
+    drawn = drawn.replace_schema_metadata((drawn.schema.metadata or {}) | {DRAWN: json.dumps(settings)})
     write_whole(given.target, lambda part: pq.write_table(drawn, part))
     print(f"{given.target}: {given.rows} problems, drawn among {len(short)} of {len(prompts)}")
 

@@ -75,6 +75,6 @@ if [ -n "${DRY_RUN:-}" ]; then
 fi
 claim "$OUT"
 # Without this, OpenRLHF would take the first rows of the file, and cut prompts that are too long.
-[ -e "$TRAIN_FILE" ] || python3 "$root/examples/openrlhf/draw.py" "$DATA_DIR/open_rs/train.parquet" "$TRAIN_FILE" \
+python3 "$root/examples/openrlhf/draw.py" "$DATA_DIR/open_rs/train.parquet" "$TRAIN_FILE" \
     --rows "$ROWS" --seed "$SEED" --model "$MODEL_PATH" --max-prompt "$MAX_PROMPT"
 exec python3 -m cw_plugin.openrlhf_integration "$@"

@@ -3,18 +3,23 @@
 #
 #   METHOD=cw_grpo|grpo bash examples/skyrl/paper.sh [any setting of SkyRL, such as trainer.strategy=megatron]
 #
-#   MODEL_PATH   default deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B
-#   DATA_DIR     default ~/data/cw_grpo, made by: cw-grpo prepare open-rs
-#   OUT          default checkpoints/skyrl/MODEL-METHOD; a run in this folder resumes from its last checkpoint
-#   DRY_RUN=1    print the settings, one per line, and stop
+#   MODEL_PATH     default deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B
+#   MAX_PROMPT     tokens, default 512
+#   MAX_RESPONSE   tokens, default 4096; use 3584 for Qwen/Qwen2.5-Math-7B-Instruct, which has 4096 positions for both
+#   DATA_DIR       default ~/data/cw_grpo, made by: cw-grpo prepare open-rs
+#   OUT            default RUNS_DIR/skyrl/MODEL-METHOD; a run in this folder resumes from its last checkpoint
+#   RUNS_DIR       default checkpoints, in the current folder
+#   DRY_RUN=1      print the settings, one per line, and stop
 set -euo pipefail
 source "${0%"${0##*/}"}../supervised.sh"
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 source "$root/examples/kernel.sh"
 MODEL_PATH=${MODEL_PATH:-deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B}
+MAX_PROMPT=${MAX_PROMPT:-512}
+MAX_RESPONSE=${MAX_RESPONSE:-4096}
 DATA_DIR=${DATA_DIR:-$HOME/data/cw_grpo}
-OUT=$(realpath -m "${OUT:-checkpoints/skyrl/$(basename "$MODEL_PATH")-$METHOD}")
+OUT=$(realpath -m "${OUT:-${RUNS_DIR:-checkpoints}/skyrl/$(basename "$MODEL_PATH")-$METHOD}")
 TRAIN_FILE=$DATA_DIR/open_rs/train.parquet
 source "$root/examples/skyrl/common.sh"
 
@@ -36,7 +41,7 @@ EXPERIMENT=(
     trainer.policy_mini_batch_size=12 # one update of a batch
     trainer.update_epochs_per_batch=1
     trainer.max_training_steps=200
-    trainer.max_prompt_length=512
+    trainer.max_prompt_length="$MAX_PROMPT"
     trainer.ckpt_interval=50
     trainer.hf_save_interval=50
     trainer.eval_interval=-1
@@ -44,7 +49,7 @@ EXPERIMENT=(
     generator.n_samples_per_prompt=12
     generator.sampling_params.temperature=0.7
     generator.sampling_params.top_p=1.0
-    generator.sampling_params.max_generate_length=4096
+    generator.sampling_params.max_generate_length="$MAX_RESPONSE"
 )
 MACHINE=( # every GPU trains and generates, by turns
     trainer.placement.colocate_all=true

@@ -86,8 +86,26 @@ if [ -n "${DRY_RUN:-}" ]; then
     printf '%s\n' "$@"
     exit
 fi
+# max_steps ARGUMENT...: the value of the last --max_steps.
+max_steps() {
+    local steps
+    while [ $# -gt 1 ]; do
+        [ "$1" != --max_steps ] || steps=$2
+        shift
+    done
+    echo "$steps"
+}
+
 claim "$OUT"
-# A checkpoint is complete once it has this file.
-last=$(find "$OUT" -path '*/checkpoint-*/trainer_state.json' | sort -V | tail -n 1)
-[ -z "$last" ] || set -- "$@" --resume_from_checkpoint "$(dirname "$last")"
+# A checkpoint is complete once it has this file. OUT may be a link to a folder.
+last=$(find "$OUT/" -maxdepth 2 -path '*/checkpoint-*/trainer_state.json' | sort -V | tail -n 1)
+if [ -n "$last" ]; then
+    checkpoint=$(dirname "$last")
+    steps=$(max_steps "$@")
+    if [ "${checkpoint##*-}" -ge "$steps" ]; then # transformers would train one more
+        echo "$OUT is at its last step, $steps: nothing is left to train."
+        exit
+    fi
+    set -- "$@" --resume_from_checkpoint "$checkpoint"
+fi
 exec "${LAUNCH[@]}" "$@"

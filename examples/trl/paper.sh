@@ -10,6 +10,7 @@
 #   OUT            default RUNS_DIR/trl/MODEL-METHOD; a run in this folder resumes
 #   RUNS_DIR       default checkpoints, in the current folder; a run needs 114 GB with the 1.5B model, 487 GB with the 7B
 #   SERVER_PORT    the port of trl vllm-serve, default 8000
+#   CUDA_VISIBLE_DEVICES   default 0,1,2,3; three GPUs train, and the fourth generates
 #   OVERLAY        a file with the arrays LAUNCH and EXTRA for another kind of machine, such as cpu.sh
 #   DRY_RUN=1      print the resolved settings, and stop
 #
@@ -25,6 +26,7 @@ MAX_RESPONSE=${MAX_RESPONSE:-4096}
 DATA_DIR=${DATA_DIR:-$HOME/data/cw_grpo}
 OUT=${OUT:-${RUNS_DIR:-checkpoints}/trl/$(basename "$MODEL_PATH")-$METHOD}
 SERVER_PORT=${SERVER_PORT:-8000}
+is_open() { (: </dev/tcp/localhost/"$SERVER_PORT") 2>/dev/null; }
 
 [ -n "${DRY_RUN:-}" ] || claim "$OUT"
 LAUNCH=(accelerate launch --config_file "$here/4_gpus.yaml")
@@ -33,13 +35,22 @@ if [ -n "${OVERLAY:-}" ]; then
     # shellcheck source=/dev/null
     source "$OVERLAY"
 elif [ -z "${DRY_RUN:-}" ]; then
-    export CUDA_VISIBLE_DEVICES=0,1,2
-    CUDA_VISIBLE_DEVICES=3 trl vllm-serve --model "$MODEL_PATH" --port "$SERVER_PORT" \
+    IFS=, read -ra gpus <<<"${CUDA_VISIBLE_DEVICES:-0,1,2,3}"
+    if [ "${#gpus[@]}" -lt 4 ]; then
+        echo "CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES has ${#gpus[@]} GPUs, and the recipe needs four" >&2
+        exit 2
+    fi
+    if is_open; then
+        echo "something else listens on port $SERVER_PORT; end it, or set SERVER_PORT to a free port" >&2
+        exit 2
+    fi
+    export CUDA_VISIBLE_DEVICES=${gpus[0]},${gpus[1]},${gpus[2]}
+    CUDA_VISIBLE_DEVICES=${gpus[3]} trl vllm-serve --model "$MODEL_PATH" --port "$SERVER_PORT" \
         --max_model_len "$((MAX_PROMPT + MAX_RESPONSE))" &
     server=$!
-    trap 'kill $server 2>/dev/null' EXIT
+    trap 'kill $server 2>/dev/null || true' EXIT
     # The server may have to download the model. TRL waits for 240 seconds, even if the server has ended.
-    until (: </dev/tcp/localhost/"$SERVER_PORT") 2>/dev/null; do
+    until is_open; do
         kill -0 $server 2>/dev/null || { echo "trl vllm-serve has ended before training; see above" >&2 && exit 1; }
         sleep 1
     done

@@ -78,3 +78,21 @@ def test_problems_are_made_once_and_the_second_maker_waits(tmp_path):
     assert {file.name for file in files} >= {"train.parquet", "test.parquet"}
     bash("cpu/data.sh", QUICKSTART_DATA=str(tmp_path / "data"))
     assert files == {file: file.stat().st_mtime_ns for file in files}
+
+
+def test_a_folder_of_something_else_is_not_taken_for_problems(tmp_path):
+    (tmp_path / "cw_grpo").mkdir()
+    said = bash("cpu/data.sh", code=2, QUICKSTART_DATA=str(tmp_path)).stderr
+    assert (
+        said == f"data.sh: {tmp_path} holds files that were not made here; name an empty folder with QUICKSTART_DATA\n"
+    )
+    assert (tmp_path / "cw_grpo").exists()
+
+
+def test_with_a_path_for_cd_scripts_find_their_folders():
+    """bash prints the folder to which cd goes by CDPATH, if the script is started by a relative path."""
+    variables = {"CDPATH": str(ROOT), "DRY_RUN": "1", "RUNS_DIR": "/scratch", "MAX_RESPONSE": "3584"}
+    command, environment = ["bash", "examples/skyrl/paper.sh"], os.environ | variables
+    settings = subprocess.check_output(command, cwd=ROOT, env=environment, text=True).splitlines()
+    assert "trainer.export_path=/scratch/skyrl/DeepSeek-R1-Distill-Qwen-1.5B-cw_grpo" in settings
+    assert "generator.sampling_params.max_generate_length=3584" in settings

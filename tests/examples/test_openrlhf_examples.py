@@ -66,14 +66,19 @@ def test_problems_are_drawn_at_random_without_long_prompts(tmp_path, monkeypatch
     rows = [*table.slice(0, 10).to_pylist(), table.slice(0, 1).to_pylist()[0] | {"prompt": [system, longest]}]
     pq.write_table(pa.Table.from_pylist(rows, table.schema), tmp_path / "eleven.parquet")
 
-    def draw(seed: int) -> list[str]:
-        files = [str(tmp_path / "eleven.parquet"), str(tmp_path / "drawn.parquet")]
+    eleven, file = tmp_path / "eleven.parquet", tmp_path / "drawn.parquet"
+
+    def start(seed: int) -> None:
         model = str(ROOT / "examples" / "cpu" / "model")
         options = ["--rows", "25", "--seed", str(seed), "--model", model, "--max-prompt", "400"]
-        monkeypatch.setattr("sys.argv", ["draw.py", *files, *options])
+        monkeypatch.setattr("sys.argv", ["draw.py", str(eleven), str(file), *options])
         runpy.run_path(str(ROOT / "examples" / "openrlhf" / "draw.py"), run_name="__main__")
+
+    def draw(seed: int) -> list[str]:
+        file.unlink(missing_ok=True)
+        start(seed)
         assert "25 problems, drawn among 10 of 11" in capsys.readouterr().out
-        drawn = pq.read_table(tmp_path / "drawn.parquet")
+        drawn = pq.read_table(file)
         assert drawn.schema.equals(table.schema)
         return [row["prompt"][-1]["content"] for row in drawn.to_pylist()]
 
@@ -81,6 +86,17 @@ def test_problems_are_drawn_at_random_without_long_prompts(tmp_path, monkeypatch
     assert sorted(Counter(first).values()) == [2] * 5 + [3] * 5 and "9" * 600 not in first
     assert len(set(first[:10])) == 10 and first[:10] != [prompt[-1]["content"] for prompt in prompts[:10]]
     assert draw(42) == first != draw(43)
+
+    before = file.read_bytes()  # a run that goes on keeps its problems, and others are not trained on in silence
+    start(43)
+    pq.write_table(pa.Table.from_pylist(rows[1:], table.schema), eleven)
+    for seed, changed in ((43, "sha256"), (42, "seed, sha256")):
+        with pytest.raises(SystemExit):
+            start(seed)
+        assert f"drawn.parquet was drawn with another {changed}; to train on it" in capsys.readouterr().err
+    eleven.unlink()
+    start(43)
+    assert file.read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -77,24 +77,29 @@ def test_the_memory_of_the_recipe_follows_its_settings(dry_run):
         estimate(vllm_mode="colocate")
 
 
-def start_with(server: str, folder: Path, code: int) -> tuple[list[str], str]:
-    """The recipe with this program for the server's command, and one that notes its arguments for accelerate's."""
-    for name, program in {"trl": server, "accelerate": f'echo "$@" >>{folder}/started'}.items():
+def start_with(server: str, folder: Path, code: int, **environment: str) -> tuple[list[str], str]:
+    """The recipe with this program for the server's command, and one that notes its GPUs and arguments for
+    accelerate's."""
+    for name, program in {"trl": server, "accelerate": f'echo $CUDA_VISIBLE_DEVICES "$@" >>{folder}/started'}.items():
         (folder / name).write_text(f"#!/bin/bash\n{program}\n")
         (folder / name).chmod(0o755)
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     path = f"{folder}{os.pathsep}{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    result = bash("trl/paper.sh", code=code, PATH=path, SERVER_PORT=str(port), MAX_RESPONSE="3584", OUT=str(folder))
+    environment = {"SERVER_PORT": str(port), "MAX_RESPONSE": "3584", "OUT": str(folder)} | environment
+    result = bash("trl/paper.sh", code=code, PATH=path, **environment)
     started = folder / "started"
     return started.read_text().splitlines() if started.exists() else [], result.stderr
 
 
 def test_training_starts_when_the_server_listens(tmp_path):
-    serve = 'echo "$@" >{0}/server; sleep 2; echo up >>{0}/started; exec python -m http.server "$5" --bind localhost'
-    started, _ = start_with(serve.format(tmp_path), tmp_path, code=0)
-    asked = (tmp_path / "server").read_text().split()
+    serve = (
+        'echo $CUDA_VISIBLE_DEVICES "$@" >{0}/server; sleep 2; echo up >>{0}/started; exec python -m http.server "$5"'
+    )
+    started, _ = start_with(serve.format(tmp_path), tmp_path, code=0, CUDA_VISIBLE_DEVICES="4,5,6,7")
+    generates, *asked = (tmp_path / "server").read_text().split()
+    assert generates == "7" and started[1].startswith("4,5,6 launch ")
     port = asked[asked.index("--port") + 1]
     assert asked[0] == "vllm-serve" and asked[asked.index("--max_model_len") + 1] == "4096"
     assert started[0] == "up" and f"--vllm_server_port {port}" in started[1]
@@ -105,6 +110,22 @@ def test_training_starts_when_the_server_listens(tmp_path):
 def test_a_server_that_ends_is_not_waited_for(tmp_path):
     started, said = start_with("echo no GPU >&2; exit 1", tmp_path, code=1)
     assert not started and said.splitlines() == ["no GPU", "trl vllm-serve has ended before training; see above"]
+
+
+def test_too_few_gpus_and_a_port_that_is_in_use_are_refused(tmp_path):
+    """Training would start against whatever listens there."""
+    few = {"CUDA_VISIBLE_DEVICES": "0,1"}
+    assert start_with("", tmp_path, 2, **few) == (
+        [],
+        "CUDA_VISIBLE_DEVICES=0,1 has 2 GPUs, and the recipe needs four\n",
+    )
+    with socket.socket() as other:
+        other.bind(("localhost", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        started, said = start_with("", tmp_path, 2, SERVER_PORT=port)
+    assert not started
+    assert said == f"something else listens on port {port}; end it, or set SERVER_PORT to a free port\n"
 
 
 def test_methods_differ_in_the_kernel_alone_and_variables_reach_the_program(tmp_path):

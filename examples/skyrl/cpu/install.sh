@@ -8,11 +8,11 @@
 set -euo pipefail
 
 name=skyrl/cpu/install.sh
+source "${BASH_SOURCE[0]%"${BASH_SOURCE[0]##*/}"}../../help.sh"
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../../.." && pwd)
 venv=${1:-$root/.venv-skyrl}
 python=${PYTHON:-python3.11}
-source "$here/../../help.sh"
 source "$here/../../cpu/environment.sh"
 
 [[ $# -le 1 && ${1:-} != -* ]] || fail "usage: bash examples/skyrl/cpu/install.sh [VENV_DIR]"
