@@ -197,7 +197,20 @@ def tokens(
 
 
 # Hydra overrides, as opposed to paths and names on the hub: +key=value, ~key (which deletes it), key.key=value.
-_OVERRIDE = re.compile(r"\+.*|~\w+(\.\w+)*(=.*)?|[a-z_]\w*(\.\w+)+=.*", re.DOTALL)
+_OVERRIDE = re.compile(r"\+.*|~\w+(\.\w+)*(=.*)?|([a-z_]\w*)(\.\w+)+=.*", re.DOTALL)
+
+
+def _is_override(text: str) -> bool:
+    """Whether an argument of evaluate is an override of verl; else it is a model, such as ``qwen2.5=models/7b``."""
+    match = _OVERRIDE.fullmatch(text)
+    if match is None or os.path.exists(expanded(text)):  # Path.exists would raise an error for a long override
+        return False
+    group, value = match[3], text.partition("=")[2]
+    if group is None or "/" not in value:  # the group may be misspelt, which verl says
+        return True
+    from cw_plugin.verl_integration.compose import compose
+
+    return group in compose([])
 
 
 @app.command(context_settings=_IGNORE)
@@ -222,8 +235,7 @@ def evaluate(
         from cw_plugin.evaluation.models import find_models
         from cw_plugin.reports.several_tries import pass_at_k_table
 
-        # Path.exists would raise an error for an override that is too long for the name of a file.
-        overrides = [text for text in models or [] if _OVERRIDE.fullmatch(text) and not os.path.exists(expanded(text))]
+        overrides = [text for text in models or [] if _is_override(text)]
         places = [text for text in models or [] if text not in overrides]
         files = {}
         for benchmark in benchmarks.split():

@@ -17,14 +17,15 @@ def dry_run(script: Path, arguments: Sequence[str]) -> str:
     """
     if not script.is_file():
         raise OptionsError(f"{script} does not exist", fix="give a script or hydra overrides")
-    if "DRY_RUN" not in script.read_text(encoding="utf-8"):
+    if "DRY_RUN" not in script.read_text(encoding="utf-8", errors="replace"):
         raise OptionsError(
             f"{script} does not support DRY_RUN=1, and would train",
             fix="give verl's overrides, or a script that starts verl",
         )
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     environment = {**os.environ, "PATH": path, "DRY_RUN": "1"}
-    result = subprocess.run(["bash", script, *arguments], env=environment, capture_output=True, text=True)
+    command = ["bash", str(script), *arguments]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace")
     if result.returncode != 0:
         lines = result.stderr.strip().splitlines() or [f"it ended with exit code {result.returncode}"]
         raise OptionsError(f"{script}: {lines[-1].removeprefix('Error: ')}")

@@ -6,12 +6,15 @@ from typing import Any
 
 import datasets
 import httpx
+import yaml
 from datasets.exceptions import DatasetsError
 
 from cw_plugin.data.sources import Source
 from cw_plugin.errors import DataError, first_line
 
 Row = dict[str, Any]  # of a dataset
+# What the hub, and copies that are cut off or damaged, make of datasets.load_dataset.
+_UNREADABLE = (DatasetsError, OSError, ValueError, EOFError, StopIteration, httpx.HTTPError, yaml.YAMLError)
 
 
 def load(source: Source, dataset_path: Path | None = None, revision: str | None = None) -> list[Row]:
@@ -36,10 +39,15 @@ def load(source: Source, dataset_path: Path | None = None, revision: str | None 
             cache_dir = cache if dataset_path else None
             data = datasets.load_dataset(place, split=source.split, revision=revision, cache_dir=cache_dir)
             rows: list[Row] = data.select_columns(source.columns).to_list()
-    except (DatasetsError, OSError, ValueError, StopIteration, httpx.HTTPError) as error:
+    except _UNREADABLE as error:
         raise _unreadable(place, source.split, error, is_copy=dataset_path is not None) from error
     if len(rows) != source.rows and not source.training:  # accuracies on other questions cannot be compared
         raise DataError(f"{place} has {len(rows)} rows, and the benchmark has {source.rows}; download it again")
+    no_text = [str(index) for index, row in enumerate(rows) if not isinstance(row[source.question] or "", str)]
+    if no_text:
+        raise DataError(
+            f"{place} has something else than text as the problem of row {', '.join(no_text[:10])}; correct it"
+        )
     empty = [str(index) for index, row in enumerate(rows) if not (row[source.question] or "").strip()]
     if empty:
         raise DataError(f"{place} has no problem in row {', '.join(empty)}; correct the data")

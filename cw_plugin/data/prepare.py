@@ -18,7 +18,7 @@ from cw_plugin.data.answers import final_answer
 from cw_plugin.data.leakage import contaminated
 from cw_plugin.data.load import Row, load
 from cw_plugin.data.prompts import Prompt
-from cw_plugin.data.row_checks import CONTAMINATED, NO_ANSWER, RowProblem, repeated, ungradable
+from cw_plugin.data.row_checks import CONTAMINATED, NO_ANSWER, REPEATED, RowProblem, repeated, ungradable
 from cw_plugin.data.sources import BENCHMARKS, Source
 from cw_plugin.errors import DataError
 from cw_plugin.files import write_whole
@@ -116,6 +116,8 @@ def prepare(
     """
     if revision and len(sources) > 1:
         raise DataError(f"--revision {revision} needs a single dataset, not all; prepare them one by one")
+    if revision and dataset_path is not None:
+        raise DataError(f"--revision {revision} is of the hub, and --local-dataset-path a copy; leave one of them out")
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     loaded = {source.name: load(source, dataset_path, revision) for source in sources}
     benchmarks = Benchmarks({}, {})
@@ -150,12 +152,20 @@ def _checked(
     problems = [row[source.question] for row in rows]
     answers = [final_answer(row[source.ground_truth], source.is_boxed) for row in rows]
     show = partial(track, description=f"{source.name}: checking answers", total=len(answers), console=console)
-    findings = repeated(problems, answers) + ungradable(answers, show)
-    left_out = set()
+    findings = ungradable(answers, show)
+    leaves_out: tuple[str, ...] = ()
     if source.training:
         findings += contaminated(problems, benchmarks.problems)
-        left_out = {finding.row for finding in findings if finding.check in (NO_ANSWER, *drop)}
+        leaves_out = (NO_ANSWER, *drop)
+    left_out = {finding.row for finding in findings if finding.check in leaves_out}
+    repeats = repeated(problems, answers, [row for row in range(len(rows)) if row not in left_out])
+    findings += repeats
+    if REPEATED in leaves_out:
+        left_out |= {finding.row for finding in repeats}
     kept = [row for row in range(len(rows)) if row not in left_out]
+    if not kept:
+        reasons = ", ".join(sorted({finding.check for finding in findings}))
+        raise DataError(f"{source.path} has no row that can be used (all {len(rows)} have {reasons}); correct the data")
     return CheckedFile(
         path=path,
         table=_table(source, rows, answers, prompt).take(kept),

@@ -48,7 +48,7 @@ def select_prompt(name: str) -> Prompt:
     if name == "none":
         return Prompt()
     try:
-        text = expanded(name).read_text(encoding="utf-8").rstrip("\n")
+        text = expanded(name).read_text(encoding="utf-8-sig").rstrip("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"--prompt {name}: {error}; give open-rs, none, or the path of a UTF-8 text file") from error
     return Prompt(user=text) if "{question}" in text else Prompt(system=text)

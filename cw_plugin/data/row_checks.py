@@ -24,12 +24,18 @@ class RowProblem(NamedTuple):
 Progress = Callable[[Iterable[str | None]], Iterable[str | None]]  # passes an iterator on, and shows how far it is
 
 
-def repeated(problems: Sequence[str], answers: Sequence[str]) -> list[RowProblem]:
-    """Rows whose problem repeats that of an earlier row; white space does not count."""
+def repeated(problems: Sequence[str], answers: Sequence[str], rows: Iterable[int]) -> list[RowProblem]:
+    """Rows whose problem repeats that of an earlier one of ``rows``; white space does not count.
+
+    Args:
+        problems: of each row of the dataset.
+        answers: of each row, the ground truth.
+        rows: those that stay; a row must not be left out for one that is left out itself.
+    """
     first: dict[str, int] = {}
     findings = []
-    for row, problem in enumerate(problems):
-        earlier = first.setdefault(" ".join(problem.split()), row)
+    for row in rows:
+        earlier = first.setdefault(" ".join(problems[row].split()), row)
         if earlier != row:
             is_same = answers[row] == answers[earlier]
             answer = "the same answer" if is_same else f"another answer, {answers[earlier]!r}"

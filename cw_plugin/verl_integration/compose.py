@@ -9,10 +9,11 @@ from typing import cast
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from cw_plugin.configs import flat
 from cw_plugin.dry_run import dry_run, is_of_verl
-from cw_plugin.errors import OptionsError
+from cw_plugin.errors import OptionsError, first_line
 
 
 def compose(arguments: Sequence[str]) -> DictConfig:
@@ -82,7 +83,13 @@ def _of_script(script: Path, overrides: Sequence[str]) -> DictConfig:
     printed = dry_run(script, overrides)
     if not is_of_verl(printed):
         raise OptionsError(f"{script} does not start verl", fix="give a script that does")
-    return of_printed(printed)
+    try:
+        return of_printed(printed)
+    except YAMLError as error:
+        raise OptionsError(
+            f"{script} prints something else beside its configuration ({first_line(error)})",
+            fix="let it print to stderr while DRY_RUN=1",
+        ) from error
 
 
 def of_printed(printed: str) -> DictConfig:

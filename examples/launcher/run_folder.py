@@ -103,8 +103,12 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether the run is complete. Where metrics are logged, a checkpoint does not say: verl validates after it."""
-        return self.steps is not None and (self.logged or self.checkpoint) >= self.steps
+        """Whether the run is complete. Where metrics are logged, a checkpoint does not say: verl validates after it.
+
+        Where there are checkpoints, metrics do not: a run with more steps may have been killed after its last one.
+        """
+        steps = [step for step in (self.logged, self.checkpoint) if step]
+        return self.steps is not None and bool(steps) and min(steps) >= self.steps
 
     def refuse_other_settings(self) -> None:
         """Exit 2 if the folder has results of other settings, or if the command would overwrite results."""

@@ -1,5 +1,6 @@
 """cw-grpo prepare: what it writes, what it checks, what it refuses."""
 
+import gzip
 import hashlib
 import json
 import os
@@ -102,6 +103,8 @@ def test_prompts(copy, tmp_path):
     assert first_prompt("none") == [question]
     assert first_prompt(system) == [{"role": "system", "content": "Antworte kurz: \u00fc."}, question]
     assert first_prompt(user) == [{"role": "user", "content": f"Solve {HALVES['problem']} in \\boxed{{}}."}]
+    system.write_text("Brief.", encoding="utf-8-sig")  # as Windows saves it
+    assert first_prompt(system) == [{"role": "system", "content": "Brief."}, question]
     user.write_bytes(b"\xff\xfe")
     assert "UTF-8" in prepare(copy, tmp_path / "o2", "--prompt", user, code=2)
     assert "no-such-file" in prepare(copy, tmp_path / "o2", "--prompt", "no-such-file", code=2)
@@ -142,6 +145,16 @@ def test_rows_that_fail_are_listed_and_can_be_left_out(copy, tmp_path):
     assert all(part in reason for part, (_, reason) in zip(reasons, found, strict=True))
     prepare(copy, tmp_path, "--drop-failing")
     assert indices(tmp_path) == [0, 1, 2]
+
+
+def test_no_row_is_left_out_for_one_that_is_left_out_itself(copy, tmp_path):
+    without, unreadable = {**TWOS, "answer": None}, {**ANGLE, "answer": r"\frac\pi 2 + ("}
+    write_copy(copy, "knoveleng/open-rs", [without, HALVES, TWOS, unreadable, ANGLE, TWOS])
+    prepare(copy, tmp_path)
+    assert indices(tmp_path) == [1, 2, 3, 4, 5]  # without --drop-failing, the fourth repeats the third, and both stay
+    prepare(copy, tmp_path, "--drop-failing")
+    assert indices(tmp_path) == [1, 2, 4]
+    assert findings(tmp_path)[-1] == (5, "the same problem as row 2, with the same answer")
 
 
 def test_problems_of_a_benchmark():
@@ -196,11 +209,28 @@ def test_bad_input_is_refused_in_one_sentence(copy, tmp_path):
         assert re.search(rf"open-rs, split train, cannot be read \(.*{why}.*\); correct it", said), said
     write_copy(copy, "knoveleng/open-rs", [HALVES, {**TWOS, "problem": " \n"}])
     assert "has no problem in row 1" in prepare(copy, out, code=2)
+    write_copy(copy, "knoveleng/open-rs", [HALVES | {"problem": 7}, TWOS | {"problem": 8}])
+    assert "has something else than text as the problem of row 0, 1" in prepare(copy, out, code=2)
+    write_copy(copy, "knoveleng/open-rs", [HALVES | {"answer": None}] * 2)
+    assert "has no row that can be used (all 2 have no answer)" in prepare(copy, out, code=2)
+    assert "leave one of them out" in prepare(copy, out, "--revision", "main", code=2)
     assert "prepare them one by one" in prepare(copy, out, "--revision", "main", name="all", code=2)
     for rows in (1, 31):
         write_copy(copy, "HuggingFaceH4/aime_2024", [{"problem": "Why?", "answer": "1"}] * rows)
         said = prepare(copy, out, name="aime24", code=2)
         assert f"has {rows} rows, and the benchmark has 30; download it again" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("train.jsonl.gz", gzip.compress(json.dumps(HALVES).encode())[:-30]), ("README.md", b"---\na: [\n---\n")],
+)
+def test_a_damaged_copy_is_refused_in_one_sentence(copy, tmp_path, name, content):
+    folder = copy / "knoveleng" / "open-rs"
+    if name.endswith(".gz"):
+        (folder / "train.jsonl").unlink()
+    (folder / name).write_bytes(content)
+    assert "open-rs, split train, cannot be read (" in prepare(copy, tmp_path / "out", code=2)
 
 
 class Hub(BaseHTTPRequestHandler):

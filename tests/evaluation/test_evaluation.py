@@ -21,6 +21,7 @@ from trainers import composed
 from transformers import AutoModelForCausalLM
 from verl.trainer.ppo.v1 import PPOTrainerSync, get_trainer_cls
 
+from cw_plugin.cli import _is_override
 from cw_plugin.configs import differences
 from cw_plugin.errors import DataError, HostError, OptionsError
 from cw_plugin.evaluation import ask, models
@@ -327,6 +328,22 @@ def test_bad_input_ends_in_one_sentence(tmp_path, arguments, message):
     assert result.exit_code == 2, result.output
     assert result.stderr.startswith("Error: ") and re.search(message.replace("{tmp}", str(tmp_path)), result.stderr)
     assert len(result.stderr.splitlines()) == 1 and not list(tmp_path.glob("out/*/*.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("argument", "is_override"),
+    [
+        ("qwen2.5=models/7b", False),
+        ("b=models/7b", False),
+        (f"trainer.default_local_dir={MODEL}", True),  # a setting of verl, also if its value is a folder
+        ("data.val_files=hdfs://host/x.parquet", True),
+        ("trainr.nnodes=2", True),  # verl says that it has no such setting
+        ("+a.b=c/d", True),
+        ("~trainer.logger", True),
+    ],
+)
+def test_a_model_may_have_a_point_in_its_name(argument, is_override):
+    assert _is_override(argument) == is_override
 
 
 def test_main_ppo_reads_the_configuration(tmp_path, monkeypatch, capsys):

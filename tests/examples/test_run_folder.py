@@ -126,6 +126,13 @@ def test_a_run_that_was_killed_in_its_last_validation_goes_on(trainer, run, fini
     assert "going on after step 4" in launched(trainer, run, SEED, MODEL).stdout
 
 
+def test_a_run_that_was_killed_after_its_last_checkpoint_is_not_finished_because_it_shall_be_shorter(
+    trainer, run, finished
+):
+    (run / "latest_checkpointed_iteration.txt").write_text("2")  # as if the run had saved every second step, until 3
+    assert "going on after step 2" in launched(trainer, run, SEED, MODEL, steps=3).stdout
+
+
 def test_a_run_that_began_at_another_ones_checkpoint_goes_on_from_its_own(trainer, run, finished):
     """verl's way to go on under other settings, elsewhere. Over checkpoints of its own it would train them anew."""
     begin = ("+trainer.resume_mode=resume_path", f"+trainer.resume_from_path='{run}/global_step_4'")

@@ -198,6 +198,20 @@ def test_the_program_refuses_a_folder_in_which_another_trains(tmp_path, monkeypa
     assert not (tmp_path / "settings.json").exists()
 
 
+def test_a_run_goes_on_from_another_folder_and_with_another_place_for_its_logs(tmp_path, monkeypatch):
+    program = runpy.run_path(str(EXAMPLES / "train.py"))
+    refuse, run = program["refuse_other_settings"], program["Run"]
+    refuse(tmp_path, {"output_dir": "run", "report_to": [], "seed": 1})
+    refuse(tmp_path, {"output_dir": str(tmp_path), "report_to": ["wandb"], "seed": 1})
+    with pytest.raises(SystemExit, match="holds a run with seed=1, not 2"):
+        refuse(tmp_path, {"output_dir": "run", "report_to": [], "seed": 2})
+    (tmp_path / "train.parquet").touch()
+    monkeypatch.chdir(tmp_path)
+    same = program["from_anywhere"](run(model="Qwen/Qwen2.5-Math-7B", train_file="train.parquet"))
+    assert (same.model, same.train_file) == ("Qwen/Qwen2.5-Math-7B", str(tmp_path / "train.parquet"))
+    assert same.eval_file is None
+
+
 @pytest.mark.slow
 def test_the_recipe_trains_on_a_cpu_in_two_processes(tmp_path, quickstart):
     """By its overlay; the quickstart has made the problems."""

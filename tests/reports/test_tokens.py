@@ -24,7 +24,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
 
 STRANGE = ["</script><script>document.title='x'</script>", "<!--", "@REST@", "\\1", "&lt;", "\u200b", "\n\n", "\ufffd"]
-STRANGE += ["\ufffd", "", "   ", "\t", "\r\n", "ﬁ", "שלום", "\x07", " <b>", '"']
+STRANGE += ["\ufffd", "", "   ", "\t", "\r\n", "ﬁ", "שלום", "\x07", " <b>", '"', "constructor", "__proto__"]
 
 
 def run_command(*arguments: object) -> tuple[int, str]:
@@ -89,7 +89,7 @@ def test_the_page_holds_the_records_bit_for_bit(run, tmp_path):
         texts = table["text"].to_pylist()
         assert [index["text"][str(token)] for token in columns["token_id"]] == texts
         assert [shown["prompt"] for shown in record["shown"]] == list(prompts.values())
-        assert (record["groups"], record["tokens"], record["tokens_held"]) == (2, 220, len(table))
+        assert (record["groups"], record["tokens"], record["tokens_held"]) == (2, 2 * (92 + len(STRANGE)), len(table))
 
         for side, sign in (("positive", 1), ("negative", -1)):
             c = sign * table["covariance"].to_numpy()
@@ -125,6 +125,8 @@ def test_the_command_chooses_steps_and_says_what_is_wrong(run, tmp_path, monkeyp
         ((tmp_path / "nothing",), "nothing does not exist"),
         ((tmp_path / "empty",), "holds no token record"),
         ((run, "--out", "/proc/page.html"), "/proc/page.html cannot be written"),
+        ((run, "--out", tmp_path), f"{tmp_path} is a folder; give a file with --out, such as {tmp_path}/tokens.html"),
+        ((run, "--out", "."), ". is a folder; give a file with --out, such as tokens.html"),
         ((tmp_path / "runs",), "holds 2 runs"),
         ((tmp_path / "damaged",), "step_000100.parquet cannot be read as a token record"),
     ):
