@@ -3,6 +3,8 @@
 # EPOCHS, TRAIN_FILES, VAL_FILES, MODEL_PATH, MAX_PROMPT and MAX_RESPONSE (tokens), PROMPTS, RESPONSES (to one prompt),
 # LOGGER, and OUT, the run's folder. They may also set CHECKPOINTS and METRICS (names in OUT), ROLLOUT_TP and MAX_LENGTH.
 #
+# Folders and files in the variables count from the user's folder; in hydra overrides, they count from the repository's.
+#
 #   OVERLAY=FILE      a file with an array EXTRA of overrides for another kind of machine, such as cpu/overlay.sh
 #   DRY_RUN=1         print the resolved configuration, and stop
 #   CHECK_MEMORY=0    start even if the calculated memory or disk is more than this machine has

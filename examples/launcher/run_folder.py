@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import OverrideParseException
 from omegaconf import OmegaConf
+from yaml import YAMLError
 
 from cw_plugin.configs import differences, flat
 from cw_plugin.errors import OptionsError
@@ -139,8 +140,11 @@ class RunFolder:
 def changed(saved: Path, overrides: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Settings that differ from those in ``saved``, hydra's folder, and must not: key -> (before, now)."""
     default = "verl's default"
-    before = parse(list(OmegaConf.load(saved / "overrides.yaml")))
-    config = OmegaConf.load(saved / "config.yaml")
+    try:
+        before = parse(list(OmegaConf.load(saved / "overrides.yaml")))
+        config = OmegaConf.load(saved / "config.yaml")
+    except (OSError, YAMLError) as error:
+        refuse(f"{saved} does not hold the settings of its run ({error}): {ELSEWHERE}")
     for key in overrides.keys() - before.keys():  # the command may state what the configuration said by itself
         value = OmegaConf.select(config, key, default=default, throw_on_resolution_failure=False)
         before[key] = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value

@@ -14,6 +14,10 @@ import os  # noqa: E402
 import sys  # noqa: E402
 from pathlib import Path  # noqa: E402
 
+if sys.version_info < (3, 8):  # noqa: UP036 - the script itself says which Python it needs
+    os.environ["CW_PLUGIN_SCRIPT"] = str(os.getpid())
+    os.execvp(sys.argv[1], sys.argv[1:])
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from cw_plugin.guarded_processes import Stopped, guarded  # noqa: E402
 

@@ -133,6 +133,13 @@ def test_a_run_that_was_killed_after_its_last_checkpoint_is_not_finished_because
     assert "going on after step 2" in launched(trainer, run, SEED, MODEL, steps=3).stdout
 
 
+def test_settings_that_cannot_be_read_are_refused_in_a_sentence(trainer, run, finished):
+    (run / "hydra" / ".hydra" / "overrides.yaml").write_text("- [")
+    result = launched(trainer, run, SEED, MODEL, steps=6)
+    assert result.returncode == 2 and f"{run}/hydra/.hydra does not hold the settings of its run (" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_a_run_that_began_at_another_ones_checkpoint_goes_on_from_its_own(trainer, run, finished):
     """verl's way to go on under other settings, elsewhere. Over checkpoints of its own it would train them anew."""
     begin = ("+trainer.resume_mode=resume_path", f"+trainer.resume_from_path='{run}/global_step_4'")

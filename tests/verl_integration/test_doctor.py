@@ -227,5 +227,8 @@ def test_a_script_is_asked_for_its_own_configuration_and_starts_nothing_that_is_
     other.write_text("touch started\n")
     with pytest.raises(OptionsError, match="does not support DRY_RUN=1"):
         compose([str(other)])
+    other.write_bytes("# DRY_RUN, größer\n".encode("latin-1") + b"echo 'Loading module: cuda: ok'; echo algorithm:\n")
+    with pytest.raises(OptionsError, match="prints something else beside its configuration"):
+        compose([str(other)])
     with pytest.raises(OptionsError, match=r"openrlhf/paper\.sh does not start verl"):
         compose([str(script.parent / "openrlhf" / "paper.sh")])
