@@ -167,12 +167,13 @@ def test_a_configuration_without_the_keys_of_ppo_is_left_alone():
     assert not (uses_estimator(config) or uses_loss(config) or uses_v1(config))
 
 
-def test_a_step_in_which_every_weight_is_one_is_told_once(caplog):
-    for kernel in ("none", "gaussian"):  # without the method, weights of 1 are meant
-        config = {"algorithm": {"cw_grpo": {"kernel": kernel}}, "trainer": {"default_local_dir": "unused"}}
-        trainer = type("Trainer", (), {"config": OmegaConf.create(config), "global_steps": 0})()
-        this_run = current_run.VerlRun(trainer)
-        this_run.complete({"val-core/x/acc/mean@1": 0.5})  # before the first step
-        for trainer.global_steps, share in ((1, 0.5), (2, 0.0), (3, 0.0)):
-            this_run.complete({"actor/cw_grpo/signal_share": share})
-    assert [record.getMessage().split(",")[0] for record in caplog.records] == ["cw_grpo: every weight was 1 in step 2"]
+@pytest.mark.parametrize(("kernel", "said"), [("gaussian", ["cw_grpo: every weight was 1 in step 2"]), ("none", [])])
+def test_a_step_in_which_every_weight_is_one_is_told_once(kernel, said, caplog):
+    """Without the method, weights of 1 are meant."""
+    config = {"algorithm": {"cw_grpo": {"kernel": kernel}}, "trainer": {"default_local_dir": "unused"}}
+    trainer = type("Trainer", (), {"config": OmegaConf.create(config), "global_steps": 0})()
+    this_run = current_run.VerlRun(trainer)
+    this_run.complete({"val-core/x/acc/mean@1": 0.5})  # before the first step
+    for trainer.global_steps, share in ((1, 0.5), (2, 0.0), (3, 0.0)):
+        this_run.complete({"actor/cw_grpo/signal_share": share})
+    assert [record.getMessage().split(",")[0] for record in caplog.records] == said
