@@ -134,6 +134,14 @@ def test_a_file_that_cannot_be_used(composed, tmp_path, content, said):
         assert list(files.check_files(changed(config, "data.prompt_key=question", f"data.val_files={file}"))) == []
 
 
+def test_rows_that_a_reward_model_alone_scores_need_no_ground_truth(composed, tmp_path):
+    pq.write_table(pa.table([["my/data"], [QUESTION]], names=COLUMNS[:2]), file := tmp_path / "train.parquet")
+    config = changed(composed, f"data.train_files={file}", "reward.reward_model.enable=True")
+    assert "lacks the column(s) reward_model" in next(files.check_files(config)).what
+    alone = changed(config, f"{REWARD}.path=null")
+    assert list(files.check_files(alone)) == []
+
+
 def test_what_is_printed(good, monkeypatch):
     """What is wrong comes first. A check that fails itself counts as wrong."""
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.errors import first_line
 from cw_plugin.verl_integration.finding import Finding
@@ -30,16 +30,20 @@ def check_files(config: DictConfig) -> Iterator[Finding]:
                 f"{file.key}: {file.path} does not exist", f"cw-grpo prepare all, or {file.key}=<an existing file>"
             )
         elif file.path.is_file() and file.path.suffix == ".parquet":  # JSON lines have no schema to look at
-            yield from _check_columns(file, config.data.prompt_key)
+            yield from _check_columns(file, config)
 
 
-def _check_columns(file: DataFile, prompt: str) -> Iterator[Finding]:
+def _check_columns(file: DataFile, config: DictConfig) -> Iterator[Finding]:
+    prompt = config.data.prompt_key
+    needed = ["data_source", prompt]
+    if not _is_scored_by_a_model(config):
+        needed.append("reward_model")
     try:
         schema = pq.ParquetFile(file.path).schema_arrow
     except (OSError, pa.ArrowException) as error:
         yield Finding(f"{file.key}: {file.path} is no parquet file ({first_line(error)})", "write it again")
         return
-    missing = [name for name in ("data_source", prompt, "reward_model") if name not in schema.names]
+    missing = [name for name in needed if name not in schema.names]
     if missing:
         problem = f"{file.key}: {file.path} lacks the column(s) {', '.join(missing)}; it has {', '.join(schema.names)}"
         yield Finding(problem, "rename the columns; data.prompt_key names the prompt's")
@@ -48,6 +52,12 @@ def _check_columns(file: DataFile, prompt: str) -> Iterator[Finding]:
     if not pa.types.is_nested(kind):  # verl may train on such prompts, as empty messages
         problem = f"{file.key}: the column {prompt} of {file.path} holds {kind}, not lists of messages"
         yield Finding(problem, 'write each prompt as [{"role": "user", "content": "..."}]')
+
+
+def _is_scored_by_a_model(config: DictConfig) -> bool:
+    """Whether a reward model alone scores the responses, so that a row needs no ground truth."""
+    function = OmegaConf.select(config, "reward.custom_reward_function.path")
+    return bool(OmegaConf.select(config, "reward.reward_model.enable")) and not function
 
 
 def check_lengths(config: DictConfig) -> Iterator[Finding]:
