@@ -1,5 +1,6 @@
 """The console script ``cw-grpo``."""
 
+import functools
 import os
 import re
 from collections.abc import Iterator
@@ -196,8 +197,9 @@ def tokens(
     typer.echo(out)
 
 
-# Hydra overrides, as opposed to paths and names on the hub: +key=value, ~key (which deletes it), key.key=value.
-_OVERRIDE = re.compile(r"\+.*|~\w+(\.\w+)*(=.*)?|([a-z_]\w*)(\.\w+)+=.*", re.DOTALL)
+# Hydra overrides, as opposed to paths and names on the hub: +key=value, ~key (which deletes it), group.key=value.
+_OVERRIDE = re.compile(r"\+.*|~\w+(\.\w+)*(=.*)?|(?P<group>[a-z_]\w*)(\.\w+)+=(?P<value>.*)", re.DOTALL)
+_NAME_ON_THE_HUB = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def _is_override(text: str) -> bool:
@@ -205,12 +207,19 @@ def _is_override(text: str) -> bool:
     match = _OVERRIDE.fullmatch(text)
     if match is None or os.path.exists(expanded(text)):  # Path.exists would raise an error for a long override
         return False
-    group, value = match[3], text.partition("=")[2]
-    if group is None or "/" not in value:  # the group may be misspelt, which verl says
+    group, value = match["group"], match["value"]
+    if group is None or group in _groups():
         return True
+    # The group of an override may be misspelt, which verl says. So a model has to look like one.
+    return not (os.path.exists(expanded(value)) or _NAME_ON_THE_HUB.fullmatch(value))
+
+
+@functools.cache
+def _groups() -> set[str]:
+    """The groups of verl's settings, such as "trainer", and hydra's own."""
     from cw_plugin.verl_integration.compose import compose
 
-    return group in compose([])
+    return {"hydra", *map(str, compose([]))}
 
 
 @app.command(context_settings=_IGNORE)

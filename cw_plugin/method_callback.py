@@ -33,7 +33,7 @@ class MethodCallback(TrainerCallback):
         if state.global_step > 0:  # it resumes
             folder = Path(args.output_dir)
             if isinstance(self.resumes, (str, os.PathLike)):
-                folder = Path(self.resumes).parent
+                folder = Path(self.resumes).resolve().parent
             refuse_other_method(folder, self._options, self._prefix)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:

@@ -45,7 +45,7 @@ def refuse_other_method(folder: Path, options: Options, prefix: str = "") -> Non
 
 def _read(file: Path) -> dict[str, Any]:
     """The options that a file holds, by name."""
-    content = file.read_text(encoding="utf-8")
+    content = file.read_bytes()
     try:
         options = json.loads(content)
     except ValueError:

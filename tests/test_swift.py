@@ -129,8 +129,8 @@ def test_a_resumed_run_keeps_the_method_of_its_checkpoint(tmp_path, kernel):
         OptionsError, match=rf"kernel='test_weights:cauchy' would resume the run in {first}, .*{kernel}.*a copy of"
     ):
         resume("test_weights:cauchy")
-    for damaged in ("{", "[]"):
-        (first / "cw_grpo.json").write_text(damaged)
+    for damaged in (b"{", b"[]", b"\xff"):
+        (first / "cw_grpo.json").write_bytes(damaged)
         with pytest.raises(OptionsError, match=rf"{first}/cw_grpo.json does not say which method .*restore or remove"):
             resume(kernel)
 
@@ -199,13 +199,21 @@ def test_the_recipe_goes_on_from_its_last_checkpoint_until_its_last_step(tmp_pat
     environment = {"OUT": str(link), "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     started = bash("swift/paper.sh", **environment).stdout.splitlines()
     assert started[started.index("--resume_from_checkpoint") + 1] == f"{link}/checkpoint-150"
-    said = bash("swift/paper.sh", "--max_steps", "150", **environment).stdout
-    assert said == f"{link} is at its last step, 150: nothing is left to train.\n"
+    for last in (("--max_steps", "150"), ("--max_steps=150",)):
+        said = bash("swift/paper.sh", *last, **environment).stdout
+        assert said == f"{link} is at its last step, 150: nothing is left to train.\n"
+    in_epochs = bash("swift/paper.sh", "--max_steps", "-1", "--num_train_epochs", "3", **environment).stdout
+    assert f"{link}/checkpoint-150" in in_epochs.splitlines()
 
 
 def test_plain_grpo_is_asked_for_in_one_way():
-    said = bash("swift/paper.sh", code=2, CW_GRPO_KERNEL="none").stderr
-    assert said.startswith("CW_GRPO_KERNEL=none is plain GRPO, and METHOD is cw_grpo; set METHOD=grpo")
+    for method, kernel in (("cw_grpo", "none"), ("grpo", "mine:kernel")):
+        said = bash("swift/paper.sh", code=2, METHOD=method, CW_GRPO_KERNEL=kernel).stderr
+        assert said.startswith(
+            f"METHOD={method} and CW_GRPO_KERNEL={kernel} contradict each other; unset CW_GRPO_KERNEL"
+        )
+    for method, kernel in (("cw_grpo", "mine:kernel"), ("grpo", "none"), ("grpo", ""), ("cw_grpo", "")):
+        bash("swift/paper.sh", DRY_RUN="1", METHOD=method, CW_GRPO_KERNEL=kernel)
 
 
 def test_the_losses_that_lose_the_weights_are_refused_and_no_other(swift):
@@ -228,11 +236,17 @@ for name, value in (("importance_sampling_level", "sequence"), ("loss_type", "re
         CWGRPOTrainer(args=SimpleNamespace(**good | {name: value}))
     except OptionsError as error:
         print(error)
+
+trainer = object.__new__(CWGRPOTrainer)  # its train() tells the check what ms-swift resumes
+trainer._cw_method = SimpleNamespace(resumes=None)
+CWGRPOTrainer.__mro__[1].train = lambda self, *resumed: print(*resumed, self._cw_method.resumes)
+trainer.train("run/checkpoint-10")
 """
-    said = python("-c", code, path=(swift, WITHOUT_VLLM)).stdout.splitlines()
+    *said, resumed = python("-c", code, path=(swift, WITHOUT_VLLM)).stdout.splitlines()
     why = "takes one advantage for a whole response, so the loss would lose the weights; leave it at its default"
     refused = "importance_sampling_level='sequence'", "loss_type='real'", "use_liger_kernel=True"
     assert said == [f"{setting} {why}" for setting in refused]
+    assert resumed == "run/checkpoint-10 run/checkpoint-10"
 
 
 def test_the_plugin_refuses_megatrons_trainers(swift):

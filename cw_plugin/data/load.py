@@ -1,6 +1,7 @@
 """Reads a dataset from the hub, or from a local copy with the same layout."""
 
 import tempfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from cw_plugin.errors import DataError, first_line
 
 Row = dict[str, Any]  # of a dataset
 # What the hub, and copies that are cut off or damaged, make of datasets.load_dataset.
-_UNREADABLE = (DatasetsError, OSError, ValueError, EOFError, StopIteration, httpx.HTTPError, yaml.YAMLError)
+_UNREADABLE = (DatasetsError, OSError, ValueError, EOFError, zlib.error, StopIteration, httpx.HTTPError, yaml.YAMLError)
 
 
 def load(source: Source, dataset_path: Path | None = None, revision: str | None = None) -> list[Row]:
@@ -43,10 +44,10 @@ def load(source: Source, dataset_path: Path | None = None, revision: str | None 
         raise _unreadable(place, source.split, error, is_copy=dataset_path is not None) from error
     if len(rows) != source.rows and not source.training:  # accuracies on other questions cannot be compared
         raise DataError(f"{place} has {len(rows)} rows, and the benchmark has {source.rows}; download it again")
-    no_text = [str(index) for index, row in enumerate(rows) if not isinstance(row[source.question] or "", str)]
+    no_text = [index for index, row in enumerate(rows) if not isinstance(row[source.question] or "", str)]
     if no_text:
         raise DataError(
-            f"{place} has something else than text as the problem of row {', '.join(no_text[:10])}; correct it"
+            f"{place} has {len(no_text)} problems that are no text (first in row {no_text[0]}); correct them"
         )
     empty = [str(index) for index, row in enumerate(rows) if not (row[source.question] or "").strip()]
     if empty:

@@ -164,8 +164,8 @@ def _checked(
         left_out |= {finding.row for finding in repeats}
     kept = [row for row in range(len(rows)) if row not in left_out]
     if not kept:
-        reasons = ", ".join(sorted({finding.check for finding in findings}))
-        raise DataError(f"{source.path} has no row that can be used (all {len(rows)} have {reasons}); correct the data")
+        reasons = ", ".join(sorted({finding.check for finding in findings if finding.check in leaves_out}))
+        raise DataError(f"{source.path} has no row that can be used (each has one of: {reasons}); correct the data")
     return CheckedFile(
         path=path,
         table=_table(source, rows, answers, prompt).take(kept),

@@ -83,15 +83,15 @@ def _of_script(script: Path, overrides: Sequence[str]) -> DictConfig:
     printed = dry_run(script, overrides)
     if not is_of_verl(printed):
         raise OptionsError(f"{script} does not start verl", fix="give a script that does")
-    try:
-        return of_printed(printed)
-    except YAMLError as error:
-        raise OptionsError(
-            f"{script} prints something else beside its configuration ({first_line(error)})",
-            fix="let it print to stderr while DRY_RUN=1",
-        ) from error
+    return of_printed(printed)
 
 
 def of_printed(printed: str) -> DictConfig:
-    """The configuration of verl that a script has printed with DRY_RUN=1."""
-    return cast(DictConfig, OmegaConf.create(printed))
+    """The configuration of verl that a script has printed with DRY_RUN=1; OptionsError if it has printed more."""
+    try:
+        return cast(DictConfig, OmegaConf.create(printed))
+    except YAMLError as error:
+        raise OptionsError(
+            f"the script prints something else beside its configuration ({first_line(error)})",
+            fix="let it print that to stderr",
+        ) from error

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Writes the quickstart's problems, through the real preprocessor, to .cache/quickstart/open_rs/{train,test}.parquet. Does
 # nothing if these files exist and the code that makes them has not changed. Needs the environment of install.sh.
-# QUICKSTART_DATA names another folder, which is removed and made anew; one that was not made here is left alone.
+# QUICKSTART_DATA names another folder; one that was not made here is left alone.
 set -euo pipefail
 
-source "${BASH_SOURCE[0]%"${BASH_SOURCE[0]##*/}"}../help.sh"
+source "${BASH_SOURCE[0]%"${BASH_SOURCE[0]##*/}"}../help.sh" # from this file's folder, without cd, which help.sh prepares
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-data=${QUICKSTART_DATA:-$root/.cache/quickstart}
+data=$(realpath -ms "${QUICKSTART_DATA:-$root/.cache/quickstart}")
 
 hash=$(cat "$root/examples/cpu/problems.py" "$root"/cw_plugin/data/*.py | sha256sum | cut -d ' ' -f 1)
 is_there() {
@@ -19,13 +19,12 @@ mkdir -p "$data"
 exec 9>"$data.lock"
 flock -n 9 || { echo "data.sh: another one is making $data; waiting for it ..." && flock 9; }
 is_there && exit
-if [ -n "$(ls -A "$data")" ] && [ ! -e "$data/made_by" ]; then
+if [ -n "${QUICKSTART_DATA:-}" ] && [ -n "$(ls -A "$data")" ] && [ ! -e "$data/made_by" ]; then
     echo "data.sh: $data holds files that were not made here; name an empty folder with QUICKSTART_DATA" >&2
     exit 2
 fi
-rm -rf -- "$data"
-mkdir -p "$data"
-echo unfinished >"$data/made_by"
+echo unfinished >"$data/made_by" # first, so that a start after an interruption knows the folder
+find "$data/" -mindepth 1 ! -name made_by -delete
 
 python "$root/examples/cpu/problems.py" "$data"
 mkdir -p "$data/open_rs"

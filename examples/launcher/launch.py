@@ -166,7 +166,8 @@ def main() -> int:
         with suppress(OSError):  # nobody reads it any more
             print(f"[{minutes}:{seconds:02}] {text}", flush=True)
 
-    sys.stdout.reconfigure(errors="backslashreplace")  # a folder's name may have letters that the terminal has not
+    if sys.stdout:  # None if it is closed
+        sys.stdout.reconfigure(errors="backslashreplace")  # a folder's name may have letters that the terminal has not
     run = RunFolder(Path(folder), parse(command[1:]))
     run.refuse_other_settings()
     if run.finished:

@@ -104,12 +104,17 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether the run is complete. Where metrics are logged, a checkpoint does not say: verl validates after it.
+        """Whether the run is complete.
 
-        Where there are checkpoints, metrics do not: a run with more steps may have been killed after its last one.
+        Where metrics are logged, its last step has to be among them: verl validates after the last checkpoint. It also
+        has to be saved, if steps are: of a run that is made shorter, a step may be logged that was lost.
         """
-        steps = [step for step in (self.logged, self.checkpoint) if step]
-        return self.steps is not None and bool(steps) and min(steps) >= self.steps
+        if self.steps is None:
+            return False
+        if not self.logged:
+            return self.checkpoint >= self.steps
+        saves = self.checkpoint > 0 and self.overrides.get("trainer.save_freq", -1) > 0  # -1 is verl's default
+        return self.logged >= self.steps and (self.checkpoint >= self.steps or not saves)
 
     def refuse_other_settings(self) -> None:
         """Exit 2 if the folder has results of other settings, or if the command would overwrite results."""
@@ -143,7 +148,7 @@ def changed(saved: Path, overrides: dict[str, Any]) -> dict[str, tuple[Any, Any]
     try:
         before = parse(list(OmegaConf.load(saved / "overrides.yaml")))
         config = OmegaConf.load(saved / "config.yaml")
-    except (OSError, YAMLError) as error:
+    except (OSError, ValueError, YAMLError) as error:
         refuse(f"{saved} does not hold the settings of its run ({error}): {ELSEWHERE}")
     for key in overrides.keys() - before.keys():  # the command may state what the configuration said by itself
         value = OmegaConf.select(config, key, default=default, throw_on_resolution_failure=False)

@@ -3,14 +3,17 @@
     python draw.py FROM.parquet TO.parquet --rows 2400 --seed 42 --model MODEL --max-prompt 512
 
 No problem is drawn twice before all have been drawn. MODEL's chat template makes the prompts, and its tokenizer counts
-their tokens. If TO.parquet is there, it is kept; one that was drawn in another way is refused.
+their tokens. If TO.parquet is there, it is kept, also without FROM.parquet; one that says that it was drawn in another
+way is refused.
 """
 
 import argparse
 import hashlib
 import json
+import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 from transformers import AutoTokenizer
@@ -28,6 +31,13 @@ def draw(rows: int, among: list[int], seed: int) -> list[int]:
     return drawn
 
 
+def differing(target: Path, settings: dict[str, Any]) -> list[str]:
+    """The settings by which a file was drawn otherwise; none if it does not say how it was drawn."""
+    metadata = pq.read_metadata(target).metadata or {}
+    before = json.loads(metadata.get(DRAWN, b"{}"))
+    return [name for name in settings if name in before and before[name] != settings[name]]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path)
@@ -38,23 +48,22 @@ def main() -> None:
     parser.add_argument("--max-prompt", type=int, required=True, help="in tokens")
     given = parser.parse_args()
 
-    if not given.source.exists():
-        if given.target.exists():  # a run that goes on does not need the source
-            return
+    settings: dict[str, Any] = {"rows": given.rows, "seed": given.seed, "max-prompt": given.max_prompt}
+    settings["model"] = os.path.realpath(given.model) if os.path.exists(given.model) else given.model
+    if given.source.exists():
+        problems = pq.read_table(given.source)
+        settings["source"] = hashlib.sha256(json.dumps(problems.to_pylist(), default=str).encode()).hexdigest()
+    elif not given.target.exists():
         parser.error(f"{given.source} does not exist; cw-grpo prepare open-rs writes it, and DATA_DIR names its folder")
-    settings = {name: value for name, value in vars(given).items() if name not in ("source", "target")}
-    settings["sha256"] = hashlib.sha256(given.source.read_bytes()).hexdigest()  # of the source
     if given.target.exists():
-        before = json.loads((pq.read_metadata(given.target).metadata or {}).get(DRAWN, b"{}"))
-        changed = [name for name in before if before[name] != settings[name]]
-        if changed:
+        if changed := differing(given.target, settings):
             parser.error(
                 f"{given.target} was drawn with another {', '.join(changed)}; to train on it, leave that as it was, "
                 "else set another OUT, or remove the file to draw anew"
             )
         return
 
-    problems, tokenizer = pq.read_table(given.source), AutoTokenizer.from_pretrained(given.model)
+    tokenizer = AutoTokenizer.from_pretrained(given.model)
     prompts = problems["prompt"].to_pylist()
     texts = tokenizer.apply_chat_template(prompts, add_generation_prompt=True, tokenize=False)
     lengths = map(len, tokenizer(texts, add_special_tokens=False)["input_ids"])

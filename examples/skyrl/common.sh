@@ -1,6 +1,6 @@
 # paper.sh and quickstart_cpu.sh share this. They set kernel, MODEL_PATH, TRAIN_FILE and OUT, the run's folder, first.
 
-[ "$kernel" != none ] || export CW_GRPO_KERNEL=none # otherwise keep the user's own value, if there is one
+export_kernel
 export TENSORBOARD_DIR=$OUT/tensorboard
 
 COMMON=(

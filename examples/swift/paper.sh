@@ -23,7 +23,7 @@ MAX_PROMPT=${MAX_PROMPT:-512}
 MAX_RESPONSE=${MAX_RESPONSE:-4096}
 DATA_DIR=${DATA_DIR:-$HOME/data/cw_grpo}
 OUT=${OUT:-${RUNS_DIR:-checkpoints}/swift/$(basename "$MODEL_PATH")-$METHOD}
-[ "$kernel" != none ] || export CW_GRPO_KERNEL=none # otherwise keep the user's own value, if there is one
+export_kernel
 
 EXPERIMENT=(
     --rlhf_type grpo
@@ -86,11 +86,14 @@ if [ -n "${DRY_RUN:-}" ]; then
     printf '%s\n' "$@"
     exit
 fi
-# max_steps ARGUMENT...: the value of the last --max_steps.
+# max_steps ARGUMENT...: the value of the last --max_steps; not above 0 in a run that is counted in epochs.
 max_steps() {
-    local steps
-    while [ $# -gt 1 ]; do
-        [ "$1" != --max_steps ] || steps=$2
+    local steps=0
+    while [ $# -gt 0 ]; do
+        case $1 in
+            --max_steps) steps=${2:-0} ;;
+            --max_steps=*) steps=${1#*=} ;;
+        esac
         shift
     done
     echo "$steps"
@@ -102,7 +105,7 @@ last=$(find "$OUT/" -maxdepth 2 -path '*/checkpoint-*/trainer_state.json' | sort
 if [ -n "$last" ]; then
     checkpoint=$(dirname "$last")
     steps=$(max_steps "$@")
-    if [ "${checkpoint##*-}" -ge "$steps" ]; then # transformers would train one more
+    if [ "$steps" -gt 0 ] && [ "${checkpoint##*-}" -ge "$steps" ]; then # transformers would train one more
         echo "$OUT is at its last step, $steps: nothing is left to train."
         exit
     fi

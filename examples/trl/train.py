@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from cw_plugin.trl_integration import CWGRPOConfig, CWGRPOTrainer  # noqa: E402
 
 SHOWN = {"reward": "reward", "entropy": "entropy", "cov before": "cw_grpo/covariance_before"}
 SHOWN |= {"cov after": "cw_grpo/covariance_after", "tokens w<0.5": "cw_grpo/downweighted_share", "seconds": "step_time"}
-# Settings that say where a run is, or what it writes, and nothing of what it trains.
+# Settings that say where a run and its server are, or what it writes, and nothing of what it trains.
 WHERE = (
     "output_dir",
     "run_name",
@@ -63,14 +63,6 @@ class Run:
     dry_run: bool = False
 
 
-def from_anywhere(run: Run) -> Run:
-    """The run with whole paths, so that the same command in another folder resumes it."""
-    paths = {name: getattr(run, name) for name in ("model", "train_file", "eval_file")}
-    return replace(
-        run, **{name: os.path.abspath(path) for name, path in paths.items() if path and os.path.exists(path)}
-    )
-
-
 class Progress(TrainerCallback):
     """A line for every step that is logged, in place of all its metrics."""
 
@@ -82,10 +74,17 @@ class Progress(TrainerCallback):
         print(f"[{minutes}:{seconds:02}] step {state.global_step:>3}  {values}", flush=True)
 
 
+def whole_paths(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings with whole paths in place of relative ones, which mean something else in another folder."""
+    paths = {name: settings.get(name) for name in ("model", "train_file", "eval_file")}
+    whole = {name: os.path.abspath(path) for name, path in paths.items() if path and os.path.exists(path)}
+    return settings | whole
+
+
 def refuse_other_settings(folder: Path, settings: dict[str, Any]) -> None:
     """Keep the settings in ``folder/settings.json``; refuse others than those that are there."""
     file = folder / "settings.json"
-    known = json.loads(file.read_text()) if file.exists() else settings
+    known = whole_paths(json.loads(file.read_text())) if file.exists() else settings
     if changed := differences(known, settings, WHERE):
         changes = ", ".join(f"{name}={before!r}, not {now!r}" for name, (before, now) in changed.items())
         sys.exit(f"{folder} holds a run with {changes}; give another --output_dir")
@@ -110,8 +109,7 @@ def finish(checkpoint: Path) -> None:
 
 def main() -> None:
     run, config = TrlParser((Run, CWGRPOConfig)).parse_args_and_config()
-    run = from_anywhere(run)
-    settings = json.loads(json.dumps(asdict(run) | config.to_dict(), default=str))
+    settings = whole_paths(json.loads(json.dumps(asdict(run) | config.to_dict(), default=str)))
     for name in ("dry_run", "local_rank", "logging_dir"):  # not of the run, but of this call
         settings.pop(name, None)
     if run.dry_run:

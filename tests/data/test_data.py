@@ -210,9 +210,9 @@ def test_bad_input_is_refused_in_one_sentence(copy, tmp_path):
     write_copy(copy, "knoveleng/open-rs", [HALVES, {**TWOS, "problem": " \n"}])
     assert "has no problem in row 1" in prepare(copy, out, code=2)
     write_copy(copy, "knoveleng/open-rs", [HALVES | {"problem": 7}, TWOS | {"problem": 8}])
-    assert "has something else than text as the problem of row 0, 1" in prepare(copy, out, code=2)
+    assert "has 2 problems that are no text (first in row 0)" in prepare(copy, out, code=2)
     write_copy(copy, "knoveleng/open-rs", [HALVES | {"answer": None}] * 2)
-    assert "has no row that can be used (all 2 have no answer)" in prepare(copy, out, code=2)
+    assert "has no row that can be used (each has one of: no answer)" in prepare(copy, out, code=2)
     assert "leave one of them out" in prepare(copy, out, "--revision", "main", code=2)
     assert "prepare them one by one" in prepare(copy, out, "--revision", "main", name="all", code=2)
     for rows in (1, 31):
@@ -223,7 +223,11 @@ def test_bad_input_is_refused_in_one_sentence(copy, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("train.jsonl.gz", gzip.compress(json.dumps(HALVES).encode())[:-30]), ("README.md", b"---\na: [\n---\n")],
+    [
+        ("train.jsonl.gz", gzip.compress(json.dumps(HALVES).encode())[:-30]),
+        ("train.jsonl.gz", gzip.compress(json.dumps(HALVES).encode())[:12] + b"\xff" * 40),
+        ("README.md", b"---\na: [\n---\n"),
+    ],
 )
 def test_a_damaged_copy_is_refused_in_one_sentence(copy, tmp_path, name, content):
     folder = copy / "knoveleng" / "open-rs"

@@ -333,11 +333,14 @@ def test_bad_input_ends_in_one_sentence(tmp_path, arguments, message):
 @pytest.mark.parametrize(
     ("argument", "is_override"),
     [
-        ("qwen2.5=models/7b", False),
+        ("qwen2.5=Qwen/Qwen2.5-Math-7B", False),
+        (f"qwen2.5={MODEL}", False),
         ("b=models/7b", False),
         (f"trainer.default_local_dir={MODEL}", True),  # a setting of verl, also if its value is a folder
         ("data.val_files=hdfs://host/x.parquet", True),
         ("trainr.nnodes=2", True),  # verl says that it has no such setting
+        ("trainr.default_local_dir=/not/there", True),
+        ("hydra.run.dir=/tmp/x", True),
         ("+a.b=c/d", True),
         ("~trainer.logger", True),
     ],

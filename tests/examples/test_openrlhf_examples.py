@@ -90,11 +90,14 @@ def test_problems_are_drawn_at_random_without_long_prompts(tmp_path, monkeypatch
     before = file.read_bytes()  # a run that goes on keeps its problems, and others are not trained on in silence
     start(43)
     pq.write_table(pa.Table.from_pylist(rows[1:], table.schema), eleven)
-    for seed, changed in ((43, "sha256"), (42, "seed, sha256")):
+    for seed, changed in ((43, "source"), (42, "seed, source")):
         with pytest.raises(SystemExit):
             start(seed)
         assert f"drawn.parquet was drawn with another {changed}; to train on it" in capsys.readouterr().err
     eleven.unlink()
+    with pytest.raises(SystemExit):
+        start(42)
+    assert "drawn.parquet was drawn with another seed; to train on it" in capsys.readouterr().err
     start(43)
     assert file.read_bytes() == before
 

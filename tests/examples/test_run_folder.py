@@ -130,7 +130,8 @@ def test_a_run_that_was_killed_after_its_last_checkpoint_is_not_finished_because
     trainer, run, finished
 ):
     (run / "latest_checkpointed_iteration.txt").write_text("2")  # as if the run had saved every second step, until 3
-    assert "going on after step 2" in launched(trainer, run, SEED, MODEL, steps=3).stdout
+    assert "is at its last step" in launched(trainer, run, SEED, MODEL, steps=3).stdout  # nothing shall be saved
+    assert "going on after step 2" in launched(trainer, run, SEED, MODEL, "+trainer.save_freq=2", steps=3).stdout
 
 
 def test_settings_that_cannot_be_read_are_refused_in_a_sentence(trainer, run, finished):

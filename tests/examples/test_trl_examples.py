@@ -200,16 +200,18 @@ def test_the_program_refuses_a_folder_in_which_another_trains(tmp_path, monkeypa
 
 def test_a_run_goes_on_from_another_folder_and_with_another_place_for_its_logs(tmp_path, monkeypatch):
     program = runpy.run_path(str(EXAMPLES / "train.py"))
-    refuse, run = program["refuse_other_settings"], program["Run"]
+    refuse, whole_paths = program["refuse_other_settings"], program["whole_paths"]
     refuse(tmp_path, {"output_dir": "run", "report_to": [], "seed": 1})
     refuse(tmp_path, {"output_dir": str(tmp_path), "report_to": ["wandb"], "seed": 1})
     with pytest.raises(SystemExit, match="holds a run with seed=1, not 2"):
         refuse(tmp_path, {"output_dir": "run", "report_to": [], "seed": 2})
     (tmp_path / "train.parquet").touch()
     monkeypatch.chdir(tmp_path)
-    same = program["from_anywhere"](run(model="Qwen/Qwen2.5-Math-7B", train_file="train.parquet"))
-    assert (same.model, same.train_file) == ("Qwen/Qwen2.5-Math-7B", str(tmp_path / "train.parquet"))
-    assert same.eval_file is None
+    here = {"model": "Qwen/Qwen2.5-Math-7B", "train_file": "train.parquet", "eval_file": None}
+    anywhere = here | {"train_file": str(tmp_path / "train.parquet")}
+    assert whole_paths(here) == anywhere
+    (tmp_path / "settings.json").write_text(json.dumps(here))  # as an earlier version wrote them
+    refuse(tmp_path, anywhere)
 
 
 @pytest.mark.slow

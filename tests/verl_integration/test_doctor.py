@@ -79,6 +79,10 @@ def test_a_run_without_faults_gets_no_finding(composed):
         (["algorithm.use_kl_in_reward=Ture"], "switches", "=Ture is text, which verl", "use_kl_in_reward=True", True),
         ([f"{A}.rollout.n=1"], "scope", "one response", f"{A}.rollout.n=12", True),
         ([*BY_LOSS, f"{A}.actor.ppo_micro_batch_size_per_gpu=1"], "scope", "a micro-batch of one", "=vanilla", True),
+        (
+            [f"{LOSS}=cw_grpo", "algorithm.adv_estimator=remax", f"{A}.actor.ppo_micro_batch_size_per_gpu=1"],
+            *("scope", "a micro-batch of one", "=vanilla", True),
+        ),
         (["custom_reward_function.path=my.py"], "reward", "top level", f"{REWARD}.path=my.py", True),
         ([f"{REWARD}.path=null"], "reward", "is not set", "path=pkg://cw_plugin.rewards", False),
         (["data.train_batch_size=12"], "aggregation", "adds empty responses", "size=8", False),

@@ -27,16 +27,12 @@ def check_memory(config: DictConfig) -> Iterator[Finding]:
     try:
         needs = estimate(config, size)
     except NotCalculatedError as error:
-        yield _not_calculated(error)
+        problem = f"{error.problem}, so this check is left out"
+        yield Finding(problem, "see in the first step how much of its memory a GPU uses", fatal=False)
         return
     yield from compare(config, needs, size, name)
     if gpus:
         yield from _check_node(needs)
-
-
-def _not_calculated(error: NotCalculatedError) -> Finding:
-    """The run may well be right: only what it needs is not known."""
-    return Finding(f"{error.problem}, so this check is left out", "none, if you know that the run fits", fatal=False)
 
 
 def check_memory_here(config: DictConfig) -> Iterator[Finding]:
@@ -53,7 +49,8 @@ def check_disk(config: DictConfig) -> Iterator[Finding]:
     try:
         needs = estimate(config, SOLD_AS[_ASSUMED])
     except NotCalculatedError as error:
-        yield _not_calculated(error)
+        problem = f"{error.problem}, nor how large its checkpoints are, so this check is left out"
+        yield Finding(problem, "see how large the first checkpoint is", fatal=False)
         return
     free = free_disk(folder)
     wanted = needs.checkpoint * needs.checkpoints

@@ -18,7 +18,8 @@ from cw_plugin.verl_integration.ground_truths import REWARD
 
 ACTOR = "actor_rollout_ref.actor"
 METRICS = "VERL_FILE_LOGGER_PATH"
-# verl's estimators that give all tokens of a response the same advantage.
+# verl's estimators that give all tokens of a response the same advantage; and those that do if the reward is of the
+# whole response, as it is without a KL penalty.
 ONE_FOR_A_RESPONSE = (
     "grpo",
     "grpo_vectorized",
@@ -30,6 +31,7 @@ ONE_FOR_A_RESPONSE = (
     "gpg",
     "reinforce_plus_plus_baseline",
 )
+ONE_WITHOUT_KL = ("remax", "reinforce_plus_plus")
 
 
 def check_method(config: DictConfig) -> Iterator[Finding]:
@@ -80,10 +82,17 @@ def check_scope(config: DictConfig) -> Iterator[Finding]:
         problem = f"rollout.n={responses}: the tokens of a prompt group of one response {consequence}"
         yield Finding(problem, f"actor_rollout_ref.rollout.n=12, or +algorithm.{NAME}.scope=batch")
     one_response = not actor.use_dynamic_bsz and actor.ppo_micro_batch_size_per_gpu == 1
-    if uses_loss(config) and one_response and config.algorithm.adv_estimator in ONE_FOR_A_RESPONSE:
+    if uses_loss(config) and one_response and _is_one_for_a_response(config.algorithm):
         problem = f"loss_mode={NAME}: the tokens of a micro-batch of one response {consequence}"
         fix = f"algorithm.adv_estimator={NAME} with {LOSS_MODE}=vanilla, or {ACTOR}.ppo_micro_batch_size_per_gpu=4"
         yield Finding(problem, fix)
+
+
+def _is_one_for_a_response(algorithm: DictConfig) -> bool:
+    """Whether all tokens of a response have the same advantage."""
+    if algorithm.adv_estimator in ONE_WITHOUT_KL:
+        return algorithm.gamma == 1 and not algorithm.use_kl_in_reward
+    return algorithm.adv_estimator in ONE_FOR_A_RESPONSE
 
 
 def _shares_over_batch(config: DictConfig) -> bool:
