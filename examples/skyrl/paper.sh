@@ -14,12 +14,8 @@ set -euo pipefail
 source "${0%"${0##*/}"}../supervised.sh"
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-source "$root/examples/kernel.sh"
-MODEL_PATH=${MODEL_PATH:-deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B}
-MAX_PROMPT=${MAX_PROMPT:-512}
-MAX_RESPONSE=${MAX_RESPONSE:-4096}
-DATA_DIR=${DATA_DIR:-$HOME/data/cw_grpo}
-OUT=$(realpath -m "${OUT:-${RUNS_DIR:-checkpoints}/skyrl/$(basename "$MODEL_PATH")-$METHOD}")
+source "$root/examples/recipe.sh" skyrl
+OUT=$(realpath -m "$OUT")
 TRAIN_FILE=$DATA_DIR/open_rs/train.parquet
 source "$root/examples/skyrl/common.sh"
 

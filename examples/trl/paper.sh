@@ -19,12 +19,7 @@ set -euo pipefail
 source "${0%"${0##*/}"}../supervised.sh"
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-source "$here/../kernel.sh"
-MODEL_PATH=${MODEL_PATH:-deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B}
-MAX_PROMPT=${MAX_PROMPT:-512}
-MAX_RESPONSE=${MAX_RESPONSE:-4096}
-DATA_DIR=${DATA_DIR:-$HOME/data/cw_grpo}
-OUT=${OUT:-${RUNS_DIR:-checkpoints}/trl/$(basename "$MODEL_PATH")-$METHOD}
+source "$here/../recipe.sh" trl
 SERVER_PORT=${SERVER_PORT:-8000}
 is_open() { (: </dev/tcp/localhost/"$SERVER_PORT") 2>/dev/null; }
 
