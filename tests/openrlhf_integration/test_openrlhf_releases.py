@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from interpreter import ROOT, python, run_tests
 
+from cw_plugin.errors import HostError
+from cw_plugin.openrlhf_integration import install
 from cw_plugin.openrlhf_integration.accepted_settings import TESTED
 
 
@@ -79,3 +81,5 @@ def test_an_environment_without_openrlhf_is_refused():
     result = python("-m", "cw_plugin.openrlhf_integration")
     assert result.returncode == 1 and "has no openrlhf; install openrlhf 0" in result.stderr
     assert len(result.stderr.splitlines()) == 1
+    with pytest.raises(HostError, match=r"there is no openrlhf\.trainer\..* install openrlhf 0"):
+        install()
