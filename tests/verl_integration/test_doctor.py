@@ -1,16 +1,21 @@
 """cw-grpo doctor: each fault is planted, and seen; a run without faults gets no finding."""
 
+import inspect
 import json
 import shutil
 import socket
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from interpreter import ROOT, bash, cli, python
 from omegaconf import DictConfig, OmegaConf
+from verl.trainer.config import AlgoConfig
+from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
 from cw_plugin.errors import OptionsError
 from cw_plugin.verl_integration import doctor
@@ -136,6 +141,25 @@ def test_a_file_that_cannot_be_used(composed, tmp_path, content, said):
         assert finding.fatal is ("math-verify" not in said)
     if "lacks" in said:
         assert list(files.check_files(changed(config, "data.prompt_key=question", f"data.val_files={file}"))) == []
+
+
+def test_the_estimators_that_give_a_response_one_advantage_are_verls():
+    """By each of its functions, on rewards of whole responses; for two estimators a KL penalty would be in them."""
+    chance, lengths = torch.Generator().manual_seed(0), torch.tensor([9, 4, 6, 5, 7, 8])
+    mask, rewards = (torch.arange(9) < lengths[:, None]).float(), torch.zeros(6, 9)
+    rewards[range(6), lengths - 1] = torch.rand(6, generator=chance)
+    of_tokens = {name: torch.rand(6, 9, generator=chance) for name in ("values", "old_log_probs", "sum_pi_squared")}
+    given = {
+        **{"token_level_rewards": rewards, "response_mask": mask, "index": np.array(list("aaabbb")), **of_tokens},
+        **{"config": AlgoConfig(), "reward_baselines": torch.rand(6), "gamma": 1.0, "lam": 0.9},
+    }
+    one = set()
+    for name, function in ADV_ESTIMATOR_REGISTRY.items():
+        parameters = inspect.signature(function).parameters
+        advantages, _ = function(**{key: value for key, value in given.items() if key in parameters})
+        if torch.allclose(advantages, advantages[:, :1] * mask):
+            one.add(str(getattr(name, "value", name)))
+    assert one == {*settings.ONE_FOR_A_RESPONSE, *settings.ONE_WITHOUT_KL}
 
 
 def test_rows_that_a_reward_model_alone_scores_need_no_ground_truth(composed, tmp_path):
