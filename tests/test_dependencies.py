@@ -33,7 +33,7 @@ HOST_OF = {
     "accelerate_batches.py": TORCH,
     "cli.py": VERL,
     "evaluation": VERL,
-    "verl_integration": VERL,
+    "verl_integration": VERL | {"pyyaml"},  # omegaconf itself asks for pyyaml
     "trl_integration": {"torch", "transformers"},
     "rewards": {"transformers", "skyrl-gym"},  # of the tokenizer that verl or TRL passes; of SkyRL
     "swift_integration.py": {"torch"},
