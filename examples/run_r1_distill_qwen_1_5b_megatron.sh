@@ -3,7 +3,7 @@
 # Four GPUs of 80 GB, of which the fullest stage of a step takes 43 GiB. For 48 GB: TP=2
 #
 #   METHOD=cw_grpo|grpo|clip_cov bash examples/run_r1_distill_qwen_1_5b_megatron.sh [hydra overrides]
-#   DRY_RUN=1 prints the configuration without training; paper.sh lists this and the other variables
+#   DRY_RUN=1 prints the configuration without training. verl.sh describes this and OVERLAY, and paper.sh the other variables.
 set -euo pipefail
 source "${0%"${0##*/}"}./supervised.sh"
 
