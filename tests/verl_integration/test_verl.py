@@ -29,7 +29,7 @@ from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from cw_plugin.errors import HostError, NonFiniteError, OptionsError
 from cw_plugin.records.read import read_tokens, tokens_of
-from cw_plugin.verl_integration import BENCHMARK_TRAINER, current_run
+from cw_plugin.verl_integration import BENCHMARK_TRAINER, current_run, hooks
 from cw_plugin.verl_integration.estimator import TrainerBatch, batch_of_trainer
 
 GEO_MEAN = "actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"
@@ -87,9 +87,20 @@ def test_estimator_in_the_trainer_is_grpo_times_the_reference_weights_and_with_k
 
 @pytest.mark.parametrize("estimator", ["grpo", "rloo"])
 def test_other_estimators_are_untouched(make, estimator):
+    """Beside a run of cw_grpo, and where there is none."""
     data, keys = batch(make)
     direct = advantages(estimator, data, keys, algorithm(), hooked=False)
     assert torch.equal(advantages(estimator, data, keys, algorithm()), direct)
+    current_run.begin(None)
+    assert torch.equal(advantages(estimator, data, keys, algorithm()), direct)
+
+
+def test_a_name_that_is_taken_is_said_and_a_free_one_is_not(caplog):
+    """Another cw_grpo in verl's registry stays there."""
+    assert hooks._is_free({}, len) and hooks._is_free({"cw_grpo": len}, len)
+    assert caplog.text == ""
+    assert not hooks._is_free({"cw_grpo": max}, len)
+    assert "cw_grpo is already registered (<built-in function max>) and used as it is" in caplog.text
 
 
 def of_registry(data, **given):
