@@ -44,11 +44,11 @@ def write_token_page(run: str | Path, out: Path, steps: Container[int] | None = 
         out: the page's file.
         steps: the steps whose records are shown; by default all.
     """
+    if not out.name or out.is_dir():
+        raise DataError(f"{out} is a folder; give a file with --out, such as {out / 'tokens.html'}")
     name, folder = split_name(run)
     records = read_tokens(folder, steps)
     text: dict[int, str] = {}
-    if not out.name or out.is_dir():
-        raise DataError(f"{out} is a folder; give a file with --out, such as {out / 'tokens.html'}")
     blocks: list[str] = []
     shown: list[Json] = []
     for label, record in zip(_labels(records), records, strict=True):

@@ -26,7 +26,7 @@ def openrlhf_reward(**options: Any) -> Callable[..., dict[str, Any]]:
 
     OpenRLHF calls it with lists of one query (prompt and response), prompt and label, the final answer or a mapping
     whose ``ground_truth`` it is. By ``scores``, 1.0 for a right answer, OpenRLHF filters prompts. A query that does
-    not begin with its prompt is a DataError, which OpenRLHF logs; then it has no reward, and stops.
+    not begin with its prompt is a DataError. OpenRLHF logs it, leaves the response without a reward, and stops on that.
     """
 
     def reward_func(queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def estimate(config: DictConfig, gpu: float) -> Estimate:
     if model.get("lora_rank"):
         raise NotCalculatedError(
             "the memory of LoRA is not calculated",
-            fix="remove actor_rollout_ref.model.lora_rank to see all parameters'",
+            fix="remove actor_rollout_ref.model.lora_rank to see what a run without LoRA needs",
         )
     shape = read_shape(model.path, bool(model.get("trust_remote_code")))
     strategy = config.actor_rollout_ref.actor.strategy
