@@ -7,12 +7,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
-from cw_plugin.reports.intervals import Difference, holm, over_seeds
+from cw_plugin.reports.intervals import ALPHA, Difference, holm, over_seeds
 from cw_plugin.reports.runs import ENTROPY, NORM, REWARD
 
 FIRST = 100  # steps that the gradient norm is of: after them, the policies have gone different ways
 LAST = 10  # steps at least that reward and entropy are of; else the last quarter
-ALPHA = 0.05
 
 ACCURACY = "accuracy"
 GRADIENT_NORM = "gradient norm"

@@ -1,6 +1,7 @@
 """Reads the folders that ``cw-grpo report`` compares: their runs, graded answers and token records."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from cw_plugin.errors import DataError
 from cw_plugin.evaluation.answers import Answers, read_answers
 from cw_plugin.files import files_in, split_name
 from cw_plugin.records.read import PATTERN, TokenRecord, read_tokens
-from cw_plugin.reports.runs import SEED_OR_LENGTH, Run, differing, read_run
+from cw_plugin.reports.runs import SEED_OR_LENGTH, Run, differing, folder_of, read_run
 from cw_plugin.reports.sentences import restarts
 
 _NO_METRICS = "no metrics (*.jsonl of verl's file logger, trainer_state.json of TRL, TensorBoard events)"
@@ -21,12 +22,14 @@ class Folder:
 
     Attributes:
         run: a run, which has no metrics if none were kept.
+        first_name: of the run, before it was told apart from runs of the same name.
         answers: of evaluations below it.
         records: its token records, in order.
         notes: a sentence for each thing that is missing.
     """
 
     run: Run
+    first_name: str
     answers: list[Answers]
     records: list[TokenRecord]
     notes: list[str]
@@ -38,7 +41,7 @@ class Inputs:
 
     Attributes:
         runs: those that have metrics.
-        answers: of evaluations. Those of a run's checkpoint have its name and seed.
+        answers: of evaluations. Those of a run's checkpoints have its name and seed.
         recorded: method -> the folders that hold its token records.
         notes: a sentence for each run with repeated steps, and for each thing that is missing.
     """
@@ -57,24 +60,26 @@ def read_inputs(arguments: Sequence[str]) -> Inputs:
     """
     folders: list[Folder] = []
     for argument in arguments:
-        folders.append(_read_folder(argument, [folder.run for folder in folders]))
+        folders.append(_read_folder(argument, folders))
     all_runs = [folder.run for folder in folders]
     runs = [run for run in all_runs if len(run.metrics)]
     answers = [answer for folder in folders for answer in folder.answers]
     if not runs and not answers:
-        paths = ", ".join(str(run.path) for run in all_runs)
-        raise DataError(f"{paths}: token records alone, and {_NO_METRICS}; {_KEEP_THEM}; cw-grpo tokens shows records")
+        missing = " ".join(note for folder in folders for note in folder.notes)
+        records = " cw-grpo tokens shows token records." if any(folder.records for folder in folders) else ""
+        raise DataError(f"nothing can be compared. {missing}{records}")
     recorded: dict[str, list[Folder]] = {}
     for folder in folders:
         if folder.records:
             recorded.setdefault(folder.run.name, []).append(folder)
-    missing = [note for folder in folders for note in folder.notes]
-    return Inputs(runs, _assigned(answers, all_runs), recorded, [*restarts(runs), *missing])
+    notes = [note for folder in folders for note in folder.notes]
+    return Inputs(runs, _assigned(answers, all_runs), recorded, [*restarts(runs), *notes])
 
 
-def _read_folder(argument: str, earlier: Sequence[Run]) -> Folder:
+def _read_folder(argument: str, earlier: Sequence[Folder]) -> Folder:
     run = read_run(argument)
-    if run.path.resolve() in [other.path.resolve() for other in earlier]:
+    first_name = run.name
+    if run.path.resolve() in [folder.run.path.resolve() for folder in earlier]:
         raise DataError(f"{run.path} is given twice; give the folder of each run once")
     is_named = split_name(argument)[0] is not None
     if not is_named:
@@ -83,10 +88,11 @@ def _read_folder(argument: str, earlier: Sequence[Run]) -> Folder:
     has_records = bool(files_in(run.path, PATTERN))
     graded = read_answers(run.path)
     answers = _under_name(run.name, graded.answers) if is_named or has_metrics else graded.answers
-    if not (has_metrics or has_records or answers):
+    is_evaluation = bool(answers or graded.notes)
+    if not (has_metrics or has_records or is_evaluation):
         raise DataError(f"{run.path} holds {_NO_METRICS}, no graded answers and no token records; {_KEEP_THEM}")
     notes = []
-    if not (has_metrics or answers):
+    if not (has_metrics or is_evaluation):
         notes.append(f"{run.path} holds {_NO_METRICS}; {_KEEP_THEM}.")
     notes += graded.notes
     records = []
@@ -95,7 +101,7 @@ def _read_folder(argument: str, earlier: Sequence[Run]) -> Folder:
             records = read_tokens(run.path)
         except DataError as error:
             notes.append(f"{run.name}: no tokens; {error}.")
-    return Folder(run, answers, records, notes)
+    return Folder(run, first_name, answers, records, notes)
 
 
 def _under_name(name: str, answers: Sequence[Answers]) -> list[Answers]:
@@ -107,23 +113,52 @@ def _under_name(name: str, answers: Sequence[Answers]) -> list[Answers]:
     return [replace(answer, model=name) if answer.model in models else answer for answer in answers]
 
 
-def _told_apart(run: Run, earlier: Sequence[Run]) -> Run:
-    """The run, with its folder in its name if it is no seed of the earlier run that has the same name."""
-    for namesake in earlier:
-        if namesake.name == run.name:
-            if differing([namesake.config, run.config], SEED_OR_LENGTH):
-                return replace(run, name=f"{run.name}, {'/'.join(run.path.resolve().parts[-2:])}")
-            return run
-    return run
+def _told_apart(run: Run, earlier: Sequence[Folder]) -> Run:
+    """The run under the name of an earlier one, if it is a seed of it; else with its folder, if its name is taken.
+
+    A run without settings is no seed of another: nothing shows that both have the same method.
+    """
+    namesakes = [folder.run for folder in earlier if folder.first_name == run.name]
+    for namesake in namesakes:
+        if run.config and namesake.config and not differing([namesake.config, run.config], SEED_OR_LENGTH):
+            return replace(run, name=namesake.name)
+    if not namesakes:
+        return run
+    parts = folder_of(run.path).parts
+    names = [f"{run.name}, {'/'.join(parts[-length:])}" for length in range(2, len(parts) + 1)]
+    taken = {folder.run.name for folder in earlier}
+    return replace(run, name=next(name for name in names if name not in taken))
 
 
 def _assigned(answers: Sequence[Answers], runs: Sequence[Run]) -> list[Answers]:
-    """The answers in the order of their runs. Those of a run's checkpoint get its name and seed."""
-    by_path = {run.path.resolve(): run for run in runs}
-    assigned = []
-    for answer in answers:
-        checkpoint = Path(str(answer.settings.get("evaluation.checkpoint", "")))
-        owners = [by_path[path] for path in checkpoint.parents if path in by_path]
-        assigned.append(replace(answer, model=owners[-1].name, seed=owners[-1].seed) if owners else answer)
+    """The answers in the order of their runs, those of a run's checkpoints under the name of the run."""
+    by_folder = {folder_of(run.path): run for run in runs}
+    assigned = [_under_run(answer, by_folder) for answer in answers]
     order = [run.name for run in runs]
     return sorted(assigned, key=lambda answer: order.index(answer.model) if answer.model in order else len(order))
+
+
+def _under_run(answer: Answers, by_folder: Mapping[Path, Run]) -> Answers:
+    """The answers with name and seed of the run whose folder, the nearest one, holds the model.
+
+    The step is in the name of the checkpoint's folder, such as checkpoint-100 of TRL, if ``cw-grpo evaluate`` has asked
+    it as a model like any other.
+    """
+    checkpoint = answer.settings.get("evaluation.checkpoint")
+    if not checkpoint:
+        return answer
+    for folder in Path(str(checkpoint)).parents:
+        if folder in by_folder:
+            run = by_folder[folder]
+            step = answer.step
+            if step is None:
+                step = _step_in(Path(str(checkpoint)).relative_to(folder))
+            name = run.name if step is not None else f"{run.name}, {answer.model}"
+            return replace(answer, model=name, step=step, seed=run.seed)
+    return answer
+
+
+def _step_in(place: Path) -> int | None:
+    """The step in ``checkpoint-100`` of TRL, ``global_step_100`` of SkyRL or ``global_step100`` of OpenRLHF."""
+    match = re.search(r"(?:checkpoint-|global_step_?)(\d+)", str(place))
+    return int(match[1]) if match else None

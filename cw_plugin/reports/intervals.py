@@ -11,6 +11,8 @@ from scipy import stats
 if TYPE_CHECKING:
     from scipy.stats._result_classes import TtestResult
 
+ALPHA = 0.05  # a difference with a smaller p-value is significant
+
 Key = TypeVar("Key", bound=Hashable)
 
 _SAME = 1e-9  # values that differ less do not vary: an interval without width would claim certainty

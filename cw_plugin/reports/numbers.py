@@ -2,7 +2,7 @@
 
 import math
 
-from cw_plugin.reports.comparison import ACCURACY, ALPHA, Outcome
+from cw_plugin.reports.comparison import ACCURACY, Outcome
 from cw_plugin.reports.intervals import Difference
 from cw_plugin.reports.scores import Score
 
@@ -35,12 +35,12 @@ def method_ratio(outcome: Outcome, method: str) -> str:
     return _joined(text, interval, difference, method in outcome.significant)
 
 
-def checkpoint_difference(difference: Difference) -> str | None:
+def checkpoint_difference(difference: Difference, is_significant: bool) -> str | None:
     """``+6.2 [+1.3, +11.1]*`` in points; None if no question was asked of both."""
     if math.isnan(difference.value):
         return None
     interval = _interval(_points(difference.low), _points(difference.high))
-    return _joined(_points(difference.value), interval, difference, difference.p < ALPHA)
+    return _joined(_points(difference.value), interval, difference, is_significant)
 
 
 def score(scored: Score) -> str:

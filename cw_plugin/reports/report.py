@@ -27,7 +27,7 @@ from cw_plugin.reports.scores import (
     last_scores,
 )
 from cw_plugin.reports.sentences import sentences
-from cw_plugin.reports.tokens import write_token_page
+from cw_plugin.reports.tokens import write_page
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,9 @@ def write_report(arguments: Sequence[str], out: Path) -> Report:
 def _is_grpo(name: str, runs: Sequence[Run]) -> bool:
     """Whether all runs of this name are plain GRPO; an evaluation alone says so by its name."""
     seeds = [run for run in runs if run.name == name]
-    return name == "GRPO" or (len(seeds) > 0 and all(run.is_grpo for run in seeds))
+    if not seeds:
+        return name.upper() == "GRPO"
+    return all(run.is_grpo for run in seeds)
 
 
 def _differing_runs(runs: Sequence[Run]) -> list[str]:
@@ -189,7 +191,8 @@ def _write_token_pages(recorded: dict[str, list[Folder]], out: Path) -> dict[str
     for number, (name, folders) in enumerate(recorded.items(), 1):
         file = f"tokens-{number}.html"
         records = folders[0].records
-        write_token_page(f"{name}={folders[0].run.path}", out / file, [records[0].step, records[-1].step])
+        ends = (records[0].step, records[-1].step)
+        write_page(name, [record for record in records if record.step in ends], out / file)
         pages[file] = name
     return pages
 
@@ -242,14 +245,16 @@ def _checkpoints(answers: Sequence[Answers], graded: pd.DataFrame, metrics: pd.D
     settings: dict[str, list[dict[str, object]]] = {}
     for answer in answers:
         settings.setdefault(answer.model, []).append(answer.settings)
-    shown += tables.settings("table4", "Table 4: settings in which the evaluations differ", settings)
+    differing_settings = tables.settings("table4", "Table 4: settings in which the evaluations differ", settings)
+    if differing_settings is not None:
+        shown.append(differing_settings)
     return Section("Checkpoints: Tables 2 to 4", {}, shown)
 
 
 def _settings(runs: Sequence[Run], names: Sequence[str]) -> Section:
     configs = {name: [run.config for run in runs if run.name == name] for name in names}
-    shown = tables.settings("table5", "Table 5: settings in which the runs differ", configs)
-    return Section("Settings: Table 5", {}, shown)
+    table = tables.settings("table5", "Table 5: settings in which the runs differ", configs)
+    return Section("Settings: Table 5", {}, [] if table is None else [table])
 
 
 def _curves(metrics: pd.DataFrame, names: Sequence[str], curves: Sequence[str]) -> dict[str, Drawing]:

@@ -95,9 +95,16 @@ class Run:
 
     @property
     def accuracy(self) -> pd.Series:
-        """By step, the mean over the validation sets of their accuracy."""
-        sets = [name for name in self.metrics if name.startswith("val-core/") and "/acc/mean@" in name]
-        return self.metrics[sets].dropna().mean(axis=1)
+        """By step, the mean over the validation sets of their accuracy.
+
+        A run may go on with another number of answers, so that mean@4 of a set follows on its mean@1.
+        """
+        columns: dict[str, list[str]] = {}  # by validation set
+        for name in self.metrics:
+            if name.startswith("val-core/") and "/acc/mean@" in name:
+                columns.setdefault(name.split("/acc/mean@")[0], []).append(name)
+        sets = {name: self.metrics[several].bfill(axis=1).iloc[:, 0] for name, several in columns.items()}
+        return pd.DataFrame(sets, index=self.metrics.index).dropna().mean(axis=1)
 
     @property
     def seed(self) -> object:
@@ -121,7 +128,13 @@ def read_run(argument: str | Path) -> Run:
     name, path = split_name(argument)
     config = read_config(path)
     log = read_metrics(path)
-    return Run(name or method_of(config) or path.resolve().stem, path, log.metrics, config, log.repeated)
+    return Run(name or method_of(config) or folder_of(path).name, path, log.metrics, config, log.repeated)
+
+
+def folder_of(path: Path) -> Path:
+    """The folder of a run whose ``path`` may be the file of its logger."""
+    whole = path.resolve()
+    return whole.parent if whole.is_file() else whole
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -335,11 +348,16 @@ def _read_state(path: Path) -> Iterator[Entry]:
     """
     try:
         for number, entry in enumerate(json.loads(path.read_text(encoding="utf-8"))["log_history"], 1):
-            infix = f"/{_evaluation_set(entry)}/"
-            metrics = {_our_name(key).replace("/eval/", infix): value for key, value in entry.items() if key != "step"}
+            evaluated = _evaluation_set(entry)
+            metrics = {_name_of_set(key, evaluated): value for key, value in entry.items() if key != "step"}
             yield Entry(entry["step"], metrics, f", entry {number} of log_history")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path} is not what transformers writes ({error!r}); remove the file") from None
+
+
+def _name_of_set(key: str, evaluated: str) -> str:
+    """Our name of a metric: ``val-core/easy/score/mean@n`` for eval_reward of the evaluation set "easy"."""
+    return _our_name(key).replace("/eval/", f"/{evaluated}/")
 
 
 def _evaluation_set(entry: Mapping[str, object]) -> str:

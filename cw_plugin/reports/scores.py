@@ -8,7 +8,7 @@ import pandas as pd
 
 from cw_plugin.data.sources import BENCHMARKS, SOURCES
 from cw_plugin.evaluation.answers import Answers
-from cw_plugin.reports.intervals import Difference, mean_over_questions, over_questions, pass_at_k
+from cw_plugin.reports.intervals import ALPHA, Difference, mean_over_questions, over_questions, pass_at_k
 from cw_plugin.reports.runs import ENTROPY
 
 NO_STEP = -1  # stands in a table for the step of a model that is no checkpoint
@@ -50,24 +50,40 @@ class Checkpoint:
     average: float | None
     differences: dict[str, Difference]
 
+    @property
+    def significant(self) -> set[str]:
+        """The other models to which the difference is significant, not corrected for the number of tests."""
+        return {other for other, difference in self.differences.items() if difference.p < ALPHA}
+
 
 def answers_frame(answers: Sequence[Answers]) -> pd.DataFrame:
     """Put together what all models were asked.
 
     Returns:
         A row for each question that a model was asked, with the columns method; step, NO_STEP for a model that is no
-        checkpoint; run, the folder; seed; benchmark; question; acc, the mean grade of its answers; and answers, how
-        many there are.
+        checkpoint; run, which tells models apart, however often one was asked; seed; benchmark; question; acc, the mean
+        grade of its answers; and answers, how many there are.
     """
     columns = ["method", "step", "run", "seed", "benchmark", "question", "acc", "answers"]
     rows = []
     for asked in answers:
         step = NO_STEP if asked.step is None else asked.step
         benchmark = SOURCES[asked.benchmark].title if asked.benchmark in SOURCES else asked.benchmark
-        model = (asked.model, step, str(asked.file.parent), asked.seed)
+        model = (asked.model, step, _identity(asked), asked.seed)
         for question, grades in asked.grades.items():
             rows.append((*model, benchmark, question, sum(grades) / len(grades), len(grades)))
     return pd.DataFrame(rows, columns=columns)
+
+
+def _identity(asked: Answers) -> str:
+    """The name of a model, with its place and the hash of its weights; with its folder of answers if these are unknown.
+
+    So a checkpoint that was evaluated twice, into two folders, is one run.
+    """
+    place = asked.settings.get("evaluation.checkpoint")
+    if place is None:
+        return f"{asked.model} {asked.file.parent}"
+    return f"{asked.model} {place} {asked.settings.get('evaluation.weights')}"
 
 
 def benchmarks(answers: pd.DataFrame) -> list[str]:

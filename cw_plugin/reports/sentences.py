@@ -86,24 +86,34 @@ def _one_method(comparison: Comparison) -> list[str]:
 
 def _differences(comparison: Comparison) -> list[str]:
     compared = [(outcome, name) for outcome in comparison.outcomes for name in outcome.differences]
+    if not compared:
+        return []
     significant = [(outcome, name) for outcome, name in compared if name in outcome.significant]
-    unclear = [outcome.name for outcome, name in compared if name not in outcome.significant]
+    of_one_run = [outcome for outcome, name in compared if _fewest_seeds(outcome, name, comparison.reference) == 1]
+    unclear = [outcome for outcome, name in compared if name not in outcome.significant and outcome not in of_one_run]
     are_two = len(comparison.plain) == 2
-    fewest = min(comparison.runs.values())
     said = []
-    if compared and not are_two:
+    if not are_two:
         reference = comparison.reference
         said.append(f"{len(significant)} of {len(compared)} differences to {reference} are significant (star).")
     elif significant:
         said.append(_lower_and_higher(significant))
-    if fewest == 1 and compared:
+    if len(of_one_run) == len(compared):
         said.append("One run does not tell methods apart: another seed may change the sign of each difference.")
-    elif unclear and are_two:
-        said.append(f"No difference in {listed(unclear)} is significant.")
-    if 0 < fewest < ENOUGH and unclear:
-        first, second = _free_seeds(comparison)
-        said.append(f"Train {listed(list(comparison.plain))} with more seeds, such as {first} and {second}.")
+    elif of_one_run and are_two:
+        names = listed([outcome.name for outcome in of_one_run])
+        said.append(f"The difference in {names} is of one run of a method: another seed may change its sign.")
+    if unclear and are_two:
+        said.append(f"No difference in {listed([outcome.name for outcome in unclear])} is significant.")
+    fewest = min(_fewest_seeds(outcome, name, comparison.reference) for outcome, name in compared)
+    if fewest < ENOUGH and (unclear or of_one_run):
+        said.append(f"Train {listed(list(comparison.plain))} with more seeds{_free_seeds(comparison)}.")
     return said
+
+
+def _fewest_seeds(outcome: Outcome, method: str, reference: str) -> int:
+    """How many runs the method has in an outcome, or the reference, if it has fewer."""
+    return min(outcome.seeds[method], outcome.seeds[reference])
 
 
 def _lower_and_higher(significant: Sequence[Compared]) -> str:
@@ -119,7 +129,11 @@ def _lower_and_higher(significant: Sequence[Compared]) -> str:
     return f"{method} is {', and '.join(sides)}."
 
 
-def _free_seeds(comparison: Comparison) -> list[int]:
-    """The first two seeds that no run has."""
-    free = (seed for seed in itertools.count(1) if seed not in comparison.seeds)
-    return list(itertools.islice(free, 2))
+def _free_seeds(comparison: Comparison) -> str:
+    """``, such as 4 and 5``: the first two seeds that no run has; empty if the seed of a run is not known."""
+    seeds = comparison.seeds
+    if not seeds or any(pd.isna(seed) for seed in seeds):
+        return ""
+    free = (seed for seed in itertools.count(1) if seed not in seeds)
+    first, second = itertools.islice(free, 2)
+    return f", such as {first} and {second}"

@@ -108,10 +108,10 @@ def _add_comparison(row: Row, checkpoint: Checkpoint) -> None:
     if checkpoint.average is not None:
         row["average"] = numbers.per_cent(checkpoint.average)
     for other, difference in checkpoint.differences.items():
-        row[f"less {other}"] = numbers.checkpoint_difference(difference)
+        row[f"less {other}"] = numbers.checkpoint_difference(difference, other in checkpoint.significant)
 
 
-def settings(name: str, title: str, configs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Table]:
+def settings(name: str, title: str, configs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table | None:
     """Every setting in which the configurations of methods or models differ, under the host's own names.
 
     Args:
@@ -120,7 +120,7 @@ def settings(name: str, title: str, configs: Mapping[str, Sequence[Mapping[str, 
         configs: method or model -> the settings of each of its runs, by dotted keys.
 
     Returns:
-        One table, none if nothing differs.
+        None if nothing differs.
     """
     rows = []
     for key in differing([config for several in configs.values() for config in several]):
@@ -129,4 +129,4 @@ def settings(name: str, title: str, configs: Mapping[str, Sequence[Mapping[str, 
             values = dict.fromkeys(str(config.get(key, "-")) for config in several)
             row[method] = ", ".join(values)
         rows.append(row)
-    return [Table(name, title, pd.DataFrame(rows))] if rows else []
+    return Table(name, title, pd.DataFrame(rows)) if rows else None

@@ -48,6 +48,15 @@ def write_token_page(run: str | Path, out: Path, steps: Container[int] | None = 
         raise DataError(f"{out} is a folder; give a file with --out, such as {out / 'tokens.html'}")
     name, folder = split_name(run)
     records = read_tokens(folder, steps)
+    try:
+        write_page(name or folder.resolve().name, records, out)
+    except OSError as error:
+        raise DataError(f"{out} cannot be written ({error.strerror}); give another file with --out") from None
+    return out.stat().st_size
+
+
+def write_page(name: str, records: Sequence[TokenRecord], out: Path) -> None:
+    """Write the page of these records of the run that is called ``name``."""
     text: dict[int, str] = {}
     blocks: list[str] = []
     shown: list[Json] = []
@@ -56,16 +65,12 @@ def write_token_page(run: str | Path, out: Path, steps: Container[int] | None = 
         shown.append({"step": record.step, "label": label, **_shown(record, len(blocks))})
         blocks += _blocks(record, len(blocks))
     page = _page(
-        TITLE=html.escape(f"Tokens of {name or folder.resolve().name}"),
+        TITLE=html.escape(f"Tokens of {name}"),
         INDEX=_json({"records": shown, "text": text, "columns": list(_COLUMNS.items())}),
         FIRST="".join(blocks[:1]),  # before the page's script, which shows it while the rest is still being read
         REST="\n".join(blocks[1:]),
     )
-    try:
-        write_whole(out, page)
-    except OSError as error:
-        raise DataError(f"{out} cannot be written ({error.strerror}); give another file with --out") from None
-    return out.stat().st_size
+    write_whole(out, page)
 
 
 def _labels(records: Sequence[TokenRecord]) -> list[str]:

@@ -27,6 +27,7 @@ from cw_plugin.reports import figures
 from cw_plugin.reports.comparison import compare
 from cw_plugin.reports.covariance import table_1
 from cw_plugin.reports.formats import Table
+from cw_plugin.reports.inputs import read_inputs
 from cw_plugin.reports.runs import all_metrics, read_run
 from cw_plugin.reports.scores import answers_frame, checkpoints, last_scores, tries
 from cw_plugin.reports.sentences import sentences
@@ -329,11 +330,74 @@ def test_accuracy_is_that_of_what_all_runs_were_asked(tmp_path):
     assert rows["Accuracy, step 200"] == ["50.0%", "50.0%", "+0.0 points", "1"]  # one method was evaluated
 
 
+def test_runs_are_seeds_only_if_their_settings_show_it(tmp_path):
+    """OpenRLHF and ms-swift write no settings; then a run is called as its folder is."""
+    unknown = [
+        write_metrics(tmp_path / name, {1: {REWARD: 1.0}})
+        for name in ("x/Qwen-1.5B-cw", "x/Qwen-1.5B-grpo", "y/Qwen-1.5B-cw")
+    ]
+    files = [write_metrics(tmp_path / name, {1: {REWARD: 1.0}}) / "metrics.jsonl" for name in ("a", "b")]
+    known = [
+        a_run(tmp_path / name, None, seed, lr=lr, steps=1)
+        for name, seed, lr in (("1", 1, 1), ("2", 1, 2), ("3", 2, 2), ("4", 2, 1))
+    ]
+    names = [run.name for run in read_inputs([*map(str, unknown), *map(str, files), *map(str, known)]).runs]
+    of_settings = ["CW-GRPO", f"CW-GRPO, {tmp_path.name}/2"]
+    assert names == [
+        "Qwen-1.5B-cw",
+        "Qwen-1.5B-grpo",
+        "Qwen-1.5B-cw, y/Qwen-1.5B-cw",
+        "a",
+        "b",
+        *of_settings,
+        *of_settings[::-1],
+    ]
+
+
+def test_checkpoints_of_other_hosts_have_the_step_in_the_name_of_their_folder(tmp_path):
+    run = write_metrics(tmp_path / "trl=grpo", {100: {ENTROPY: 0.25}, 200: {ENTROPY: 0.5}})
+    write(run / "training_args.json", '{"cw_kernel": "none"}')
+    models = {"checkpoint-100": 2, "checkpoint-200": 6, "merged": 9, "base": 1}
+    for name, right in models.items():
+        place = tmp_path / name if name == "base" else run / name
+        write_answers(tmp_path / "evaluation" / name, None, place, aime24=grades(right, 10))
+    code, printed = report(run, tmp_path / "evaluation", "--out", tmp_path / "out")
+    assert code == 0, printed
+    rows = {tuple(row[:3]): row[3].partition(" ")[0] for row in cells(tmp_path / "out" / "table2.csv")[1:]}
+    assert rows == {
+        ("GRPO", "100", "0.25"): "20.0", ("GRPO", "200", "0.5"): "60.0",
+        ("GRPO, merged", "", ""): "90.0", ("base", "", ""): "10.0",
+    }  # fmt: skip
+
+
+def test_a_checkpoint_that_was_evaluated_twice_is_one_run(tmp_path):
+    for method, right in (("GRPO", 3), ("CW-GRPO", 8)):
+        place = tmp_path / method / "global_step_9"
+        for folder in ("first", "second"):
+            write_answers(tmp_path / folder / f"{method}-global_step_9", 9, place, aime24=grades(right, 10))
+    rows, printed = table(tmp_path / "first", tmp_path / "second", out=tmp_path / "out")
+    assert rows["Accuracy, AIME24, step 9"] == ["80.0%", "30.0%", "+50.0 points", "1"]
+    assert "One run does not tell methods apart" in printed and "is significant" not in printed
+    assert "Train CW-GRPO and GRPO with more seeds." in printed  # the runs are not there, so their seeds are not known
+
+
+def test_accuracy_goes_on_when_each_question_gets_another_number_of_answers(tmp_path):
+    first, second = "val-core/x/acc/mean@1", "val-core/x/acc/mean@4"
+    run = read_run(write_metrics(tmp_path, {1: {first: 0.1}, 2: {"x": 1.0}, 3: {second: 0.3}}))
+    assert run.accuracy.to_dict() == {1: 0.1, 3: 0.3}
+
+
 def test_answers_that_cannot_be_compared_are_said(tmp_path):
     for name, step in (("GRPO", 200), ("CW", 150)):
         write_answers(tmp_path / "evaluation" / f"{name}-global_step_{step}", step, aime24=grades(5, 10))
     _, printed = report(tmp_path / "evaluation", "--out", tmp_path / "out")
     assert "Accuracy is not that of the evaluation: at no step did all methods answer the same benchmark." in printed
+    for model in (tmp_path / "evaluation").iterdir():
+        (model / "aime24.jsonl").unlink()
+    code, printed = report(tmp_path / "evaluation", "--out", tmp_path / "out")
+    assert code == 2
+    for name in ("CW-global_step_150", "GRPO-global_step_200"):
+        assert f"{name} is not finished on aime24: evaluate it again to complete it." in printed
 
 
 def test_models_that_are_no_checkpoint_keep_their_names_beside_others(tmp_path):
@@ -522,15 +586,18 @@ def test_a_bad_folder_ends_in_one_sentence(make, message, tmp_path):
 
 
 def test_what_cannot_be_shown_is_said_beside_the_rest(tmp_path):
-    for name, lr, seed in (("a", 1, 1), ("b", 1, 2), ("c", 2, 3)):  # c is no seed of CW-GRPO, and gets its own name
-        a_run(tmp_path / name, None, seed, lr=lr, steps=12)
+    folders = ("a", "b", "lr=2")  # the last is no seed of CW-GRPO, and gets its own name
+    for folder, lr, seed in zip(folders, (1, 1, 2), (1, 2, 3), strict=True):
+        a_run(tmp_path / folder, None, seed, lr=lr, steps=12)
+    write_record(files_in(tmp_path / "lr=2"), 1, np.random.default_rng(1), {0: [40, 50]})
     (tmp_path / "a" / "tokens").mkdir()
     pq.write_table(pa.table({"group": ["x"], "text": [1]}), tmp_path / "a" / "tokens" / "step_000001.parquet")
-    code, printed = report(*(tmp_path / name for name in "abc"), "--out", tmp_path / "out")
+    code, printed = report(*(tmp_path / folder for folder in folders), "--out", tmp_path / "out")
     assert code == 0 and "CW-GRPO: no tokens;" in printed and "step_000001.parquet cannot be read" in printed
     page = (tmp_path / "out" / "report.html").read_text()
     assert "cannot be read as a token record" in page and page.count("CW-GRPO: 2 runs.") == 1
-    assert f"CW-GRPO, {tmp_path.name}/c less CW-GRPO" in printed
+    assert f"CW-GRPO, {tmp_path.name}/lr=2 less CW-GRPO" in printed
+    assert f"Tokens of CW-GRPO, {tmp_path.name}/lr=2" in (tmp_path / "out" / "tokens-1.html").read_text()
     for arguments, message in [
         ((tmp_path / "a", tmp_path / "a"), "is given twice"),
         (("=x",), "has no name before"),

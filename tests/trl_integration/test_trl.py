@@ -408,7 +408,7 @@ def test_a_report_reads_trls_files_and_shows_the_arguments_under_trls_names(tmp_
     assert not of_state.repeated and not of_events.repeated  # an evaluation notes the epoch of its step once more
     assert other.series("critic/score/mean").index.tolist() == [1]  # without a checkpoint, and without save_state()
     assert [(run.name, run.seed) for run in (of_state, other)] == [("CW-GRPO", 1), ("CW-GRPO", 2)]
-    (table,) = settings("table5", "Settings", {"CW-GRPO": [of_state.config, other.config]})
+    table = settings("table5", "Settings", {"CW-GRPO": [of_state.config, other.config]})
     rows = dict(table.frame.to_numpy().tolist())
     assert rows["learning_rate"] == "0.001, 0.002" and rows["seed"] == "1, 2" and "temperature" not in rows
     assert not any("." in name or "dir" in name for name in rows)
