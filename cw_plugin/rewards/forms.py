@@ -5,7 +5,7 @@ math-verify compares values. So ``37 \cdot 43`` equals 1591, and ``101_3`` equal
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import sympy
@@ -54,14 +54,19 @@ def operations(text: str, parsed: Any) -> set[str]:
         kinds.add("product")
     if re.search(r"(?<![a-zA-Z])(ln|log|lg|exp)(?![a-zA-Z])", text):  # sympy has simplified e^{\ln 5}
         kinds.add("irrational")
-    for member in members(parsed):
-        sides = member.args if isinstance(member, Relational) else [member]
-        for side in sides[-1:] if isinstance(member, sympy.Eq) else sides:
-            if side.free_symbols:
-                kinds |= set() if side.is_Symbol else {"letters"}
-            else:
-                kinds.update(*map(_arithmetic, sympy.preorder_traversal(side)))
+    for side in [side for member in members(parsed) for side in _sides(member)]:
+        if not side.free_symbols:
+            kinds.update(*map(_arithmetic, sympy.preorder_traversal(side)))
+        elif not side.is_Symbol:
+            kinds.add("letters")
     return kinds
+
+
+def _sides(member: sympy.Expr | Relational) -> Sequence[sympy.Expr]:
+    """The answer of an equation, which stands on its right; both sides of an inequality; an expression itself."""
+    if isinstance(member, sympy.Eq):
+        return [member.rhs]
+    return member.args if isinstance(member, Relational) else [member]
 
 
 def members(parsed: Any) -> Iterator[sympy.Expr | Relational]:

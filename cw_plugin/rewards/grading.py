@@ -8,7 +8,7 @@ import functools
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import sympy
 from latex2sympy2_extended.sets import FiniteSet
@@ -32,55 +32,68 @@ _UNBOXED = {
     "training": [replace(_LATEX, try_extract_without_anchor=False)],
     "evaluation": [ExprExtractionConfig(), _LATEX],
 }
+# **7**, *7*, __7__ and `7`, but no product or power such as 2**3 and a * b.
+_MARKDOWN = re.compile(r"(?<![\w*)}\]])(\*\*?|__|`)(?=\S)([^*`\n]+?)(?<=\S)\1(?![\w*({\\])")
 _HUNDREDTH = sympy.UnevaluatedExpr(sympy.Rational(1, 100))  # how math-verify reads a percent sign
+
+
+class _Answer(NamedTuple):
+    """An answer in a response.
+
+    Attributes:
+        text: as it stands there, "" when there is none.
+        is_boxed: whether it is that in a box.
+        formulas: several answers in a row, such as "$x = 1$ or $x = 2$", as one set; None for a single one.
+    """
+
+    text: str
+    is_boxed: bool
+    formulas: sympy.FiniteSet | None = None
 
 
 def grade(ground_truth: str, text: str, extraction: str) -> tuple[float, str]:
     """1.0 or 0.0, and the answer as it stands in the text ("" when there is none)."""
-    boxed, formulas = final_boxed(text), None
-    if boxed is None:
-        answer, formulas = _unboxed_answer(text, extraction)
-    else:
-        answer = boxed
-    if not answer or len(answer) > MAX_ANSWER:
-        return 0.0, answer
-    is_boxed = boxed is not None
-    return float(_is_right(ground_truth, answer, extraction, is_boxed, formulas)), answer
+    boxed = final_boxed(text)
+    answer = _unboxed_answer(text, extraction) if boxed is None else _Answer(boxed, is_boxed=True)
+    if not answer.text or len(answer.text) > MAX_ANSWER:
+        return 0.0, answer.text
+    return float(_is_right(ground_truth, answer, extraction)), answer.text
 
 
-def _unboxed_answer(text: str, extraction: str) -> tuple[str, sympy.FiniteSet | None]:
-    """The last answer in a text without a box ("" when there is none).
-
-    Several in a row, such as "$x = 1$ or $x = 2$", are one set as well, because math-verify reads them one by one.
-    """
-    parsed = _parse(plain_characters(text[-MAX_TEXT:]), _UNBOXED[extraction])
+def _unboxed_answer(text: str, extraction: str) -> _Answer:
+    """The last answer in a text without a box."""
+    without_emphasis = _MARKDOWN.sub(r"\2", text[-MAX_TEXT:])
+    parsed = _parse(plain_characters(without_emphasis), _UNBOXED[extraction])
     answer = next((item for item in parsed if isinstance(item, str)), "")
     is_percentage = any(isinstance(item, sympy.Basic) and item.has(_HUNDREDTH) for item in parsed)
     if answer and is_percentage:
-        answer += r"\%"
-    is_set = " and " in answer and isinstance(parsed[0], sympy.FiniteSet)
-    return answer, parsed[0] if is_set else None
+        answer += r"\%"  # which math-verify has read, and left out of the text
+    # math-verify reads several formulas one by one, and joins their texts with "and".
+    are_several = " and " in answer and isinstance(parsed[0], sympy.FiniteSet)
+    return _Answer(answer, is_boxed=False, formulas=parsed[0] if are_several else None)
 
 
 @functools.lru_cache(maxsize=4096)  # responses to one prompt often repeat an answer
-def _is_right(ground_truth: str, answer: str, extraction: str, is_boxed: bool, formulas: Any = None) -> bool:
+def _is_right(ground_truth: str, answer: _Answer, extraction: str) -> bool:
     """Whether the answer equals the ground truth, names no other unit, and leaves no more to be worked out than it."""
     expected, base = split_bases(normalize(final_boxed(ground_truth) or ground_truth))
-    given, given_base = split_bases(normalize(answer))
+    given, given_base = split_bases(normalize(answer.text))
     expected, condition = split_conditions(expected)
     given, given_condition = split_conditions(given)
     gold = _parse_with_unit(point_for_comma(expected, given))
     if gold is None or (base and given_base != base) or condition != given_condition:
         return False
-    value = formulas or _value(point_for_comma(given, expected), gold, is_boxed)
+    value = answer.formulas or _value(point_for_comma(given, expected), gold, answer.is_boxed)
     if value is None:
         return False
-    readings = _readings_of_percent(gold, value, _has_percent(ground_truth), _has_percent(answer))
+    readings = _readings_of_percent(gold, value, _has_percent(ground_truth), _has_percent(answer.text))
     if not any(_equal(expected_value, value_read, DECIMALS[extraction]) for expected_value, value_read in readings):
         return False
-    allowed = operations(expected, gold) | ({"irrational", "letters"} if gold.free_symbols else set())
+    allowed = operations(expected, gold)
+    if gold.free_symbols:
+        allowed |= {"irrational", "letters"}
     # Of a sentence, lighteval's extraction takes a sum as well, as in "the answer is $9+1$".
-    if not is_boxed and extraction == "evaluation":
+    if not answer.is_boxed and extraction == "evaluation":
         allowed |= {"addition", "matrices"}
     text, value = _right_of_equals(given, value, gold)
     return units_agree(expected, text) and operations(text, value) <= allowed

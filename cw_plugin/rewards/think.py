@@ -17,7 +17,9 @@ def matched(response: str, opens_think: bool | None) -> float:
         opens_think: whether the prompt opens it, so that the response must not. With None, either may.
     """
     opens_itself = response.lstrip().startswith(OPEN)
-    if opens_think is not None and opens_itself == opens_think:
+    opens_twice = opens_think is True and opens_itself
+    never_opens = opens_think is False and not opens_itself
+    if opens_twice or never_opens:
         return 0.0
     openings = 1 if opens_itself else 0
     is_well_formed = response.count(OPEN) == openings and response.count(CLOSE) == 1
