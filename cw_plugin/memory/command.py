@@ -15,7 +15,10 @@ _COLUMNS = ("weights", "gradients", "optimizer", "reference", "activations", "vL
 
 
 def show(arguments: Sequence[str], gpu: int) -> int:
-    """Print what a run needs on each GPU of ``gpu`` GB, and whether it fits; the exit code is 1 if it does not."""
+    """Print what a run needs on each GPU of ``gpu`` GB, and whether it fits; the exit code is 1 if it does not.
+
+    It does not fit if a stage leaves too little room, or if vLLM's share does not even hold the weights.
+    """
     if gpu not in SOLD_AS:
         raise OptionsError(
             f"--gpu {gpu} is no size that is known here", fix=f"use one of {', '.join(map(str, SOLD_AS))}"
@@ -49,8 +52,9 @@ def _of_verl(arguments: Sequence[str], printed: str | None, gpu: int) -> int:
 
     config = compose(arguments) if printed is None else of_printed(printed)
     needs = estimate(config, SOLD_AS[gpu])
-    problems = compare(config, needs, SOLD_AS[gpu], f"of {gpu} GB")
-    return _print(needs, gpu, [f"{finding.what}\n      fix: {finding.fix}" for finding in problems])
+    findings = list(compare(config, needs, SOLD_AS[gpu], f"of {gpu} GB"))
+    code = _print(needs, gpu, [f"{finding.what}\n      fix: {finding.fix}" for finding in findings])
+    return 1 if any(finding.fatal for finding in findings) else code
 
 
 def _print(needs: Estimate, gpu: int, problems: Sequence[str]) -> int:

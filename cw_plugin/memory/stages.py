@@ -51,7 +51,7 @@ class Estimate:
         vllm: bytes that vLLM needs to answer all requests of one GPU at once: weights, keys and values, its own work.
         host: bytes of a node's memory that offloading takes.
         checkpoint: bytes of one checkpoint.
-        checkpoints: how many of them a run keeps.
+        checkpoints: how many of them there are at once, at most.
         folder: where the run writes them.
     """
 

@@ -1,8 +1,4 @@
-"""The options, ``+algorithm.cw_grpo.<key>=<value>``, and the combinations of settings that lose the weights.
-
-Settings under which every weight is 1, such as ``rollout.n=1``, are refused by the doctor before the start
-(doctor/settings.py).
-"""
+"""The options, ``+algorithm.cw_grpo.<key>=<value>``, and the settings that lose the weights, or make them all 1."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -13,8 +9,25 @@ from cw_plugin.errors import OptionsError
 from cw_plugin.options import Options
 from cw_plugin.verl_integration import NAME
 
-LOSS_MODE = "actor_rollout_ref.actor.policy_loss.loss_mode"
+ACTOR = "actor_rollout_ref.actor"
+LOSS_MODE = f"{ACTOR}.policy_loss.loss_mode"
+RESPONSES = "actor_rollout_ref.rollout.n"
 TASK_REWARDS = "distillation.distillation_loss.use_task_rewards"
+
+# verl's estimators that give all tokens of a response the same advantage; and those that do if the reward is of the
+# whole response, as it is without a KL penalty.
+ONE_FOR_A_RESPONSE = (
+    "grpo",
+    "grpo_vectorized",
+    "grpo_passk",
+    "gdpo",
+    "rloo",
+    "rloo_vectorized",
+    "opo",
+    "gpg",
+    "reinforce_plus_plus_baseline",
+)
+ONE_WITHOUT_KL = ("remax", "reinforce_plus_plus")
 
 # verl's ``algorithm`` configuration: a DictConfig, or a dataclass of verl's that is a mapping too.
 AlgorithmConfig = Mapping[str, object]
@@ -107,6 +120,19 @@ def _check_estimator(config: DictConfig, options: Options) -> None:
             "policy_loss.loss_mode=geo_mean averages the advantages of a response, so the loss would lose the weights",
             fix=f"set {LOSS_MODE}=vanilla, or another with one advantage for each token",
         )
+    _check_groups(config, options)
+
+
+def _check_groups(config: DictConfig, options: Options) -> None:
+    """Refuse prompt groups of one response."""
+    has_effect = options.scope == "group" and options.kernel != "none"
+    is_training = not OmegaConf.select(config, "trainer.val_only")
+    if has_effect and is_training and OmegaConf.select(config, RESPONSES) == 1:
+        raise OptionsError(
+            f"{RESPONSES}=1 gives the tokens of a prompt group the same advantage, so that every covariance is 0 and "
+            "every weight 1: this is plain GRPO",
+            fix=f"set {RESPONSES}=12, or +algorithm.{NAME}.scope=batch",
+        )
 
 
 def _check_loss(config: DictConfig) -> None:
@@ -116,6 +142,22 @@ def _check_loss(config: DictConfig) -> None:
             "of its own",
             fix=f"set algorithm.rollout_correction.bypass_mode=False, or use adv_estimator={NAME}",
         )
+    size = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
+    is_one_response = OmegaConf.select(config, size) == 1 and not OmegaConf.select(config, f"{ACTOR}.use_dynamic_bsz")
+    if is_one_response and _is_one_for_a_response(config):
+        raise OptionsError(
+            f"{size}=1 gives the tokens of a micro-batch the same advantage, so that policy_loss.loss_mode={NAME} "
+            "finds every covariance 0 and every weight 1",
+            fix=f"set {size}=4, or algorithm.adv_estimator={NAME} with {LOSS_MODE}=vanilla",
+        )
+
+
+def _is_one_for_a_response(config: DictConfig) -> bool:
+    """Whether all tokens of a response have the same advantage."""
+    algorithm = config.algorithm
+    if algorithm.adv_estimator in ONE_WITHOUT_KL:
+        return bool(algorithm.gamma == 1 and not algorithm.use_kl_in_reward)
+    return algorithm.adv_estimator in ONE_FOR_A_RESPONSE
 
 
 def _check_advantages_are_used(config: DictConfig) -> None:

@@ -57,6 +57,11 @@ def _check_override(argument: str) -> None:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
+    if argument.startswith("--config"):
+        raise OptionsError(
+            f"{argument!r} chooses another configuration than ppo_trainer, which is not supported",
+            fix="leave it out; for ppo_megatron_trainer, write model_engine=megatron",
+        )
     try:
         OverridesParser.create().parse_override(argument)
     except HydraException as error:

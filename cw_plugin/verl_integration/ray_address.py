@@ -47,4 +47,4 @@ def require_listener(address: str, seconds: float = 5) -> None:
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
-        socket.create_connection((host, int(port)), timeout=seconds).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()  # [::1] of IPv6

@@ -25,7 +25,8 @@ CW_GRPO, GRPO = "algorithm.adv_estimator=cw_grpo", "algorithm.adv_estimator=grpo
 LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo"
 LEGACY = "trainer.use_v1=False"
 VALID = (
-    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2",
+    "actor_rollout_ref.rollout.n=4",
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1",
     "actor_rollout_ref.actor.ppo_mini_batch_size=8",
     "data.train_batch_size=8",

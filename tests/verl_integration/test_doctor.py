@@ -19,6 +19,7 @@ from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
 from cw_plugin.errors import OptionsError
 from cw_plugin.verl_integration import doctor
+from cw_plugin.verl_integration.accepted_settings import ONE_FOR_A_RESPONSE, ONE_WITHOUT_KL
 from cw_plugin.verl_integration.compose import compose
 from cw_plugin.verl_integration.doctor import files, settings, workers
 from cw_plugin.verl_integration.finding import Finding
@@ -82,12 +83,7 @@ def test_a_run_without_faults_gets_no_finding(composed):
         (["algorithm.adv_estimator=grpo"], "method", "this run is not CW-GRPO", "adv_estimator=cw_grpo", False),
         ([f"{LOSS}=ppo"], "method", f"{LOSS}=ppo: verl has no such name", "vanilla, ", True),
         (["algorithm.use_kl_in_reward=Ture"], "switches", "=Ture is text, which verl", "use_kl_in_reward=True", True),
-        ([f"{A}.rollout.n=1"], "scope", "one response", f"{A}.rollout.n=12", True),
-        ([*BY_LOSS, f"{A}.actor.ppo_micro_batch_size_per_gpu=1"], "scope", "a micro-batch of one", "=vanilla", True),
-        (
-            [f"{LOSS}=cw_grpo", "algorithm.adv_estimator=remax", f"{A}.actor.ppo_micro_batch_size_per_gpu=1"],
-            *("scope", "a micro-batch of one", "=vanilla", True),
-        ),
+        ([f"{A}.rollout.n=1"], "method", "rollout.n=1 gives the tokens of a prompt", f"{A}.rollout.n=12", True),
         (["custom_reward_function.path=my.py"], "reward", "top level", f"{REWARD}.path=my.py", True),
         ([f"{REWARD}.path=null"], "reward", "is not set", "path=pkg://cw_plugin.rewards", False),
         (["data.train_batch_size=12"], "aggregation", "adds empty responses", "size=8", False),
@@ -159,7 +155,7 @@ def test_the_estimators_that_give_a_response_one_advantage_are_verls():
         advantages, _ = function(**{key: value for key, value in given.items() if key in parameters})
         if torch.allclose(advantages, advantages[:, :1] * mask):
             one.add(str(getattr(name, "value", name)))
-    assert one == {*settings.ONE_FOR_A_RESPONSE, *settings.ONE_WITHOUT_KL}
+    assert one == {*ONE_FOR_A_RESPONSE, *ONE_WITHOUT_KL}
 
 
 def test_rows_that_a_reward_model_alone_scores_need_no_ground_truth(composed, tmp_path):
@@ -184,7 +180,7 @@ def test_what_is_printed(good, monkeypatch):
     assert result.exit_code == 1
     first, _, wrong, fix, note, _, last = result.stdout.splitlines()
     assert first == "Wrong [broken] this check ended with ValueError: no such thing"
-    assert wrong.startswith("Wrong [scope] rollout.n=1") and fix.startswith("      fix: ")
+    assert wrong.startswith(f"Wrong [method] {A}.rollout.n=1") and fix.startswith("      fix: ")
     assert note == "Note [noted] it may be slow" and last == "2 wrong, 1 to note"
     result = cli("doctor", "--quick", "--json", *good, "algorithm.adv_estimator=grpo")
     (finding,) = json.loads(result.stdout)
@@ -197,6 +193,7 @@ def test_what_is_printed(good, monkeypatch):
         (f"{A}.rollout.temprature=1", f"{A}.rollout.temprature; did you mean {A}.rollout.temperature?"),
         ("model_engine=megatorn", "Could not find 'model_engine/megatorn'"),
         ("--quik", "'--quik' is not a hydra override"),
+        ("--config-name=ppo_megatron_trainer", "for ppo_megatron_trainer, write model_engine=megatron"),
         ("data.train_files=/no/such.parquet", "data.train_files: /no/such.parquet does not exist; fix: cw-grpo prep"),
     ],
 )
@@ -257,7 +254,7 @@ def test_a_script_is_asked_for_its_own_configuration_and_starts_nothing_that_is_
     result = bash(str(script), f"{A}.rollout.n=1", code=2)
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
-    assert line.startswith("Error: rollout.n=1: the tokens of a prompt group of one response have equal advantages")
+    assert line.startswith(f"Error: {A}.rollout.n=1 gives the tokens of a prompt group the same advantage")
     assert not (tmp_path / "runs").exists()
     other = tmp_path / "other.sh"
     other.write_text("touch started\n")

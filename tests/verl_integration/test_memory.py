@@ -2,20 +2,24 @@
 
 import functools
 import re
+import sys
 from pathlib import Path
 
 import gpu_page
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from gpu_page import cells, totals
 from interpreter import ROOT, cli
 from omegaconf import OmegaConf
 
 from cw_plugin.errors import NotCalculatedError, OptionsError
-from cw_plugin.memory.stages import GIB, ROOM, SOLD_AS
+from cw_plugin.memory.stages import GIB, ROOM, SOLD_AS, Estimate, Stage
 from cw_plugin.verl_integration import doctor
 from cw_plugin.verl_integration.compose import compose
 from cw_plugin.verl_integration.doctor import environment, resources
-from cw_plugin.verl_integration.doctor.memory import estimate
+from cw_plugin.verl_integration.doctor.memory import estimate, tracked
+from cw_plugin.verl_integration.doctor.memory.estimate import checkpoints_of_run
 
 A = "actor_rollout_ref"
 RECIPES = {
@@ -88,7 +92,9 @@ def test_a_micro_batch_that_is_not_set_is_named():
         estimate(config, SOLD_AS[80])
 
 
-@pytest.mark.parametrize("setting", [f"{A}.model.lora_rank=32", f"{A}.actor.strategy=veomni"])
+@pytest.mark.parametrize(
+    "setting", [f"{A}.model.lora_rank=32", f"{A}.actor.strategy=veomni", f"{A}.model.path=hdfs://host/model"]
+)
 def test_what_is_not_calculated_stops_no_training(setting, tmp_path):
     config = recipe("1.5B FSDP2", setting, f"trainer.default_local_dir={tmp_path}")
     for check in (resources.check_memory, resources.check_disk):
@@ -111,8 +117,75 @@ def test_checkpoints_that_do_not_fit_the_disk_are_found(tmp_path):
     (finding,) = resources.check_disk(config)
     assert finding.fatal and "100000 checkpoints of 25 GB need 2487923 GB" in finding.what
     assert f"{tmp_path}/not/there has " in finding.what and "trainer.default_local_dir=" in finding.fix
-    config.trainer.max_actor_ckpt_to_keep = 1
-    assert estimate(config, SOLD_AS[80]).checkpoints == 1
+    for kept, at_once in ((1, 2), (2, 2), (3, 3)):  # of 1, verl deletes the old one when it has written the new one
+        config.trainer.max_actor_ckpt_to_keep = kept
+        assert estimate(config, SOLD_AS[80]).checkpoints == at_once
+
+
+def test_a_run_that_goes_on_needs_room_for_what_it_has_yet_to_write(tmp_path, monkeypatch):
+    monkeypatch.setattr(resources, "free_disk", lambda folder: 60e9)
+    config = recipe("1.5B Megatron", "trainer.total_training_steps=4", "trainer.save_freq=1")
+    config.trainer.default_local_dir = str(tmp_path)
+    (finding,) = resources.check_disk(config)
+    assert "4 checkpoints of 25 GB need 100 GB" in finding.what
+    assert finding.fix.endswith("trainer.max_actor_ckpt_to_keep=2")
+    for step in (1, 2):
+        (tmp_path / f"global_step_{step}" / "actor").mkdir(parents=True)
+    (tmp_path / "global_step_0").mkdir()  # of which verl has deleted the actor
+    assert list(resources.check_disk(config)) == []
+
+
+def test_the_number_of_checkpoints_follows_from_the_rows_of_the_data(tmp_path):
+    pq.write_table(pa.table({"prompt": [""] * 100}), tmp_path / "train.parquet")
+    changes = ("total_training_steps=null", "total_epochs=3", "save_freq=5", "max_actor_ckpt_to_keep=null")
+    settings = [f"trainer.{change}" for change in changes] + ["data.train_batch_size=8"]
+    config = recipe("1.5B Megatron", *settings, f"data.train_files={tmp_path / 'train.parquet'}")
+    assert checkpoints_of_run(config) == 8  # 3 x 12 steps
+    config.data.train_files = str(tmp_path / "missing.parquet")
+    assert checkpoints_of_run(config) == 1
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "fixes"),
+    [
+        ("use_dynamic_bsz=True", ["log_prob_max_token_len_per_gpu=5000", "ppo_max_token_len_per_gpu=5000"]),
+        ("use_dynamic_bsz=False", ["log_prob_micro_batch_size_per_gpu=2", "ppo_micro_batch_size_per_gpu=2"]),
+    ],
+)
+def test_the_fix_is_a_setting_that_verl_reads(dynamic, fixes):
+    """A stage that needs twice the room there is gets half of the micro-batch: by tokens, or by responses."""
+    config = recipe(
+        "1.5B FSDP2", f"{A}.actor.{dynamic}", f"{A}.rollout.log_prob_{dynamic}", f"{A}.actor.strategy=fsdp2",
+        f"{A}.actor.ppo_max_token_len_per_gpu=10000", f"{A}.rollout.log_prob_max_token_len_per_gpu=10000",
+        f"{A}.actor.ppo_micro_batch_size_per_gpu=4", f"{A}.rollout.log_prob_micro_batch_size_per_gpu=4",
+        f"{A}.actor.entropy_from_logits_with_chunking=True",
+    )  # fmt: skip
+    stages = tuple(Stage(name, {"activations": 2 * ROOM * SOLD_AS[80] * GIB}) for name in ("log-probs", "training"))
+    needs = Estimate("model", 1, "FSDP2", 4, stages, 0.0, 0.0, 0.0, 0, "")
+
+    def advised() -> list[str]:
+        return [finding.fix for finding in resources.compare(config, needs, SOLD_AS[80], "")]
+
+    assert [fix.rpartition(".")[2] for fix in advised()] == fixes
+    # Where not even one response would fit:
+    config.data.max_response_length = 9000
+    config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu = 1
+    offload = f"{A}.actor.fsdp_config.offload_policy=True"
+    assert advised()[-1] == offload
+    config.actor_rollout_ref.actor.strategy = "fsdp"
+    assert advised()[-1] == f"{A}.actor.strategy=fsdp2 {A}.actor.fsdp_config.strategy=fsdp2 {offload}"
+
+
+def test_fsdp1_does_not_read_the_policy_that_offloads(monkeypatch):
+    config = recipe("1.5B FSDP2", f"{A}.actor.fsdp_config.offload_policy=True")
+    monkeypatch.setattr(tracked, "fsdp2_training", lambda *_: {"weights": 1.0, "gradients": 2.0, "optimizer": 4.0})
+    monkeypatch.setattr(tracked, "fsdp2_log_probs", lambda *_: {"weights": 1.0})
+    held = []
+    for config.actor_rollout_ref.actor.strategy in ("fsdp2", "fsdp"):
+        needs = estimate(config, SOLD_AS[80])
+        (training,) = [stage for stage in needs.stages if stage.name == "training"]
+        held.append((needs.engine, training.parts["weights"], training.parts["optimizer"]))
+    assert held == [("FSDP2", 0.0, 0.0), ("FSDP1 (calculated as FSDP2)", 1.0, 4.0)]
 
 
 def test_before_training_a_small_gpu_is_refused_in_one_sentence(tmp_path, monkeypatch):
@@ -137,6 +210,10 @@ def test_the_table_is_printed_and_a_size_that_is_not_known_is_refused():
     result = cli("memory", "--gpu", "48", script)
     assert result.exit_code == 1 and re.search(r"training +7\.1 +14\.2 +21\.3", result.stdout)
     assert "fix: a larger actor_rollout_ref.actor.megatron.tensor_model_parallel_size" in result.stdout
+    result = cli("memory", script, f"{A}.rollout.gpu_memory_utilization=0.2")
+    assert result.exit_code == 1 and "it needs about 17 for its weights alone" in result.stdout
+    result = cli("memory", script, f"{A}.actor.megatron.context_parallel_size=8")
+    assert result.exit_code == 2 and "and CP=8 need 16 GPUs, and the run has 4; lower them" in result.stderr
     result = cli("memory", "--gpu", "50", script)
     assert result.exit_code == 2 and "--gpu 50 is no size that is known here; use one of 24, 40, 48" in result.stderr
 
@@ -163,6 +240,8 @@ def test_the_packages_that_this_environment_lacks_are_named(name, lacks):
         package = lacks[finding.what.split()[0]]
         assert finding.fix == f"install {package} as {environment.PAGE} says" and (ROOT / environment.PAGE).exists()
     assert list(environment.check_missing_packages(recipe(name, "trainer.device=cpu"))) == []
+    sdpa = recipe(name, f"{A}.model.override_config.attn_implementation=sdpa")
+    assert not any("flash_attn" in finding.what for finding in environment.check_missing_packages(sdpa))
 
 
 @pytest.mark.parametrize(
@@ -176,6 +255,19 @@ def test_the_packages_that_this_environment_lacks_are_named(name, lacks):
 def test_a_rollout_and_a_device_need_the_modules_that_verl_imports_for_them(setting, modules):
     found = list(environment.check_missing_packages(recipe("1.5B FSDP2", setting)))
     assert {finding.what.split()[0] for finding in found} == modules
+
+
+def test_a_package_that_breaks_when_it_is_imported_hides_no_other(tmp_path, monkeypatch):
+    """To see whether a module is there, the package that it is part of is not imported."""
+    for name in ("transformer_engine", "megatron"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise OSError('libcudart.so is missing')")
+    (tmp_path / "transformer_engine" / "pytorch.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in [name for name in sys.modules if name.split(".")[0] in ("transformer_engine", "megatron")]:
+        monkeypatch.delitem(sys.modules, module)
+    found = [finding.what for finding in environment.check_missing_packages(recipe("1.5B Megatron"))]
+    assert [what.split()[0] for what in found] == ["megatron.core", "megatron.bridge", "flash_attn"]
 
 
 def test_a_package_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch):

@@ -36,6 +36,8 @@ GEO_MEAN = "actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"
 DISTILLATION = ["+distillation.enabled=True", "+distillation.distillation_loss.use_task_rewards=False"]
 BYPASS = "algorithm.rollout_correction.bypass_mode=True"
 OPTION = "+algorithm.cw_grpo."
+ONE_RESPONSE = "actor_rollout_ref.rollout.n=1"
+OF_ONE_RESPONSE = [LOSS, "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1"]
 UNRECORDED = OPTION + "record_every=0"
 NEEDS_V1 = pytest.mark.skipif(not HAS_V1, reason="this version of verl has no V1")
 
@@ -340,6 +342,12 @@ def test_the_trainer_of_evaluations_is_verls_synchronous_one_with_its_own_valida
         [GRPO, LOSS, LEGACY],
         pytest.param([GRPO, LOSS, BYPASS], marks=NEEDS_V1),
         [GRPO, GEO_MEAN],
+        [CW_GRPO, ONE_RESPONSE, OPTION + "scope=batch"],
+        [CW_GRPO, ONE_RESPONSE, OPTION + "kernel=none"],
+        [CW_GRPO, ONE_RESPONSE, "trainer.val_only=True"],
+        [GRPO, ONE_RESPONSE],
+        [*OF_ONE_RESPONSE, "algorithm.adv_estimator=reinforce_plus_plus", "algorithm.use_kl_in_reward=True"],
+        [*OF_ONE_RESPONSE, GRPO, "actor_rollout_ref.actor.use_dynamic_bsz=True"],
     ],
 )
 def test_valid_settings_pass(overrides):
@@ -350,6 +358,9 @@ def test_valid_settings_pass(overrides):
     ("overrides", "message"),
     [
         ([CW_GRPO, LOSS], "loss_mode=vanilla .* or algorithm.adv_estimator=grpo"),
+        ([CW_GRPO, ONE_RESPONSE], "every weight 1: this is plain GRPO; set .*rollout.n=12, or .*scope=batch"),
+        ([*OF_ONE_RESPONSE, GRPO], "every weight 1; set .*micro_batch_size_per_gpu=4, or .*=cw_grpo"),
+        ([*OF_ONE_RESPONSE, "algorithm.adv_estimator=remax"], "every weight 1; set .*micro_batch_size_per_gpu=4"),
         ([GRPO, LOSS, BYPASS, LEGACY], "bypass_mode=False"),
         ([CW_GRPO, "+rollout.nnodes=1"], "start verl.trainer.main_ppo"),  # as one_step_off_policy has it
         ([GRPO, LOSS, "+async_training.partial_rollout=True"], "start verl.trainer.main_ppo"),

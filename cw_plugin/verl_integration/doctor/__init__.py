@@ -26,7 +26,6 @@ Check = Callable[[DictConfig], Iterable[Finding]]
 _ALWAYS: dict[str, Check] = {
     "method": settings.check_method,
     "switches": settings.check_switches,
-    "scope": settings.check_scope,
     "reward": settings.check_reward,
     "ray cluster": workers.check_ray_cluster,
     "files": files.check_files,

@@ -7,6 +7,7 @@ import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.machinery import PathFinder
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -42,7 +43,7 @@ def needed(config: DictConfig) -> dict[str, str]:
         modules |= _OLD_BRIDGE if config.actor_rollout_ref.actor.megatron.vanilla_mbridge else _BRIDGE
     attention = (model.get("override_config") or {}).get("attn_implementation", "flash_attention_2")  # verl's default
     is_for_cuda = config.trainer.device == "cuda"  # on an NPU, verl takes the attention of its driver
-    if is_for_cuda and (model.use_remove_padding or attention == "flash_attention_2"):
+    if is_for_cuda and attention == "flash_attention_2":  # for the rest, verl has functions of its own
         modules |= _FLASH
     return modules
 
@@ -95,10 +96,16 @@ def _check_torch() -> Iterator[Finding]:
 
 
 def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # the package that it is part of
-        return False
+    """Whether a module is there. Unlike find_spec of a dotted name, this imports no package that it is part of."""
+    package, *parts = module.split(".")
+    spec = importlib.util.find_spec(package)
+    name = package
+    for part in parts:
+        if spec is None:
+            return False
+        name = f"{name}.{part}"
+        spec = PathFinder.find_spec(name, spec.submodule_search_locations)
+    return spec is not None
 
 
 def _missing(config: DictConfig, module: str, package: str) -> Finding:
@@ -114,5 +121,5 @@ def _user(config: DictConfig, module: str) -> str:
     if module in _MEGATRON | _BRIDGE | _OLD_BRIDGE:
         return "model_engine=megatron"
     if module in _FLASH:
-        return "actor_rollout_ref.model.use_remove_padding=True"
+        return "attn_implementation=flash_attention_2, verl's default,"
     return "verl's trainer"

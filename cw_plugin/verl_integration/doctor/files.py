@@ -65,8 +65,8 @@ def check_lengths(config: DictConfig) -> Iterator[Finding]:
     from transformers import AutoConfig
 
     model, limit = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout.max_model_len
-    if _is_missing_folder(model.path):
-        return  # check_files says so
+    if _is_missing_folder(model.path) or "://" in model.path:
+        return  # check_files says so; or verl has yet to copy it
     longest = config.data.max_prompt_length + config.data.max_response_length
     shape = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code).get_text_config()
     room = min(getattr(shape, "max_position_embeddings", longest), limit or longest)

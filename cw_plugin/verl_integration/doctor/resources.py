@@ -10,10 +10,10 @@ from omegaconf import DictConfig
 from cw_plugin.errors import NotCalculatedError
 from cw_plugin.files import free_disk
 from cw_plugin.memory.stages import GIB, ROOM, SOLD_AS, VLLM_WORK, Estimate, Stage, shortage
-from cw_plugin.verl_integration.doctor.memory.estimate import estimate
+from cw_plugin.verl_integration.accepted_settings import ACTOR
+from cw_plugin.verl_integration.doctor.memory.estimate import checkpoints_of_run, estimate
 from cw_plugin.verl_integration.finding import Finding
 
-ACTOR = "actor_rollout_ref.actor"
 SHARE = "actor_rollout_ref.rollout.gpu_memory_utilization"
 _ASSUMED = 80  # GB, of the GPUs that the recipes are for, where there is none
 
@@ -42,7 +42,10 @@ def check_memory_here(config: DictConfig) -> Iterator[Finding]:
 
 
 def check_disk(config: DictConfig) -> Iterator[Finding]:
-    """Whether the checkpoints that a run keeps fit where it writes them. verl keeps all unless told otherwise."""
+    """Whether the checkpoints that a run has yet to write fit where it writes them.
+
+    verl keeps all unless told otherwise. A run that goes on deletes none of those that are there.
+    """
     folder = config.trainer.default_local_dir
     if config.trainer.device == "cpu" or "://" in folder:
         return
@@ -53,17 +56,19 @@ def check_disk(config: DictConfig) -> Iterator[Finding]:
         yield Finding(problem, "see how large the first checkpoint is", fatal=False)
         return
     free = free_disk(folder)
-    wanted = needs.checkpoint * needs.checkpoints
+    there = len(list(Path(folder).expanduser().glob("global_step_*/actor")))
+    number = min(checkpoints_of_run(config) - there, needs.checkpoints)
+    wanted = needs.checkpoint * number
     if free >= wanted:
         return
     problem = (
-        f"{needs.checkpoints} checkpoints of {needs.checkpoint / 1e9:.0f} GB need {wanted / 1e9:.0f} GB, and "
+        f"{number} checkpoints of {needs.checkpoint / 1e9:.0f} GB need {wanted / 1e9:.0f} GB, and "
         f"{folder} has {free / 1e9:.0f} GB free"
     )
     fix = "trainer.default_local_dir=<a folder on a larger disk>"
     fitting = int(free // needs.checkpoint)
-    if fitting > 1:  # one is for the new checkpoint, which verl writes before it deletes the oldest
-        fix += f", or trainer.max_actor_ckpt_to_keep={fitting - 1}"
+    if fitting > 1:  # of 1, verl writes the new one before it deletes the old one
+        fix += f", or trainer.max_actor_ckpt_to_keep={fitting}"
     yield Finding(problem, fix)
 
 
@@ -96,18 +101,34 @@ def _fix(config: DictConfig, needs: Estimate, stage: Stage, gpu: float) -> str:
         return f"{recompute}_granularity=full {recompute}_method=uniform {recompute}_num_layers=1"
     if stage.name == "log-probs" and not config.actor_rollout_ref.actor.entropy_from_logits_with_chunking:
         return f"{ACTOR}.entropy_from_logits_with_chunking=True"
-    if stage.name == "log-probs":
-        key = "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu"
-        tokens = config.actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu
-    else:
-        key, tokens = f"{ACTOR}.ppo_max_token_len_per_gpu", config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu
     room = limit - (stage.total - stage.parts["activations"])
-    fitting = int(tokens * room / stage.parts["activations"])
-    if fitting >= config.data.max_prompt_length + config.data.max_response_length:
-        return f"{key}={fitting}"
+    smaller = _smaller_micro_batch(config, stage, room / stage.parts["activations"])
+    if smaller:
+        return smaller
     if needs.engine == "Megatron":
         return f"a larger {engine}.tensor_model_parallel_size"
-    return f"{engine}.offload_policy=True"
+    if config.actor_rollout_ref.actor.strategy == "fsdp2":
+        return f"{engine}.offload_policy=True"
+    return f"{ACTOR}.strategy=fsdp2 {engine}.strategy=fsdp2 {engine}.offload_policy=True"  # which FSDP1 does not read
+
+
+def _smaller_micro_batch(config: DictConfig, stage: Stage, share: float) -> str | None:
+    """The override that makes a micro-batch this share of what it is; None if not even one response would fit."""
+    if stage.name == "log-probs":
+        settings, prefix = config.actor_rollout_ref.rollout, "log_prob"
+        name, is_dynamic = "actor_rollout_ref.rollout", settings.log_prob_use_dynamic_bsz
+    else:
+        settings, prefix = config.actor_rollout_ref.actor, "ppo"
+        name, is_dynamic = ACTOR, settings.use_dynamic_bsz
+    if is_dynamic:  # by tokens
+        limit, least = (
+            f"{prefix}_max_token_len_per_gpu",
+            config.data.max_prompt_length + config.data.max_response_length,
+        )
+    else:
+        limit, least = f"{prefix}_micro_batch_size_per_gpu", 1
+    fitting = int(settings[limit] * share)
+    return f"{name}.{limit}={fitting}" if fitting >= least else None
 
 
 def _recomputes_layers(config: DictConfig) -> bool:

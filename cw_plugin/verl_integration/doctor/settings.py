@@ -11,27 +11,12 @@ from omegaconf import DictConfig, OmegaConf
 from cw_plugin.configs import flat
 from cw_plugin.errors import CWGRPOError, OptionsError
 from cw_plugin.verl_integration import NAME
-from cw_plugin.verl_integration.accepted_settings import LOSS_MODE, check_config, uses_estimator, uses_loss
+from cw_plugin.verl_integration.accepted_settings import ACTOR, LOSS_MODE, check_config
 from cw_plugin.verl_integration.compose import compose
 from cw_plugin.verl_integration.finding import Finding
 from cw_plugin.verl_integration.ground_truths import REWARD
 
-ACTOR = "actor_rollout_ref.actor"
 METRICS = "VERL_FILE_LOGGER_PATH"
-# verl's estimators that give all tokens of a response the same advantage; and those that do if the reward is of the
-# whole response, as it is without a KL penalty.
-ONE_FOR_A_RESPONSE = (
-    "grpo",
-    "grpo_vectorized",
-    "grpo_passk",
-    "gdpo",
-    "rloo",
-    "rloo_vectorized",
-    "opo",
-    "gpg",
-    "reinforce_plus_plus_baseline",
-)
-ONE_WITHOUT_KL = ("remax", "reinforce_plus_plus")
 
 
 def check_method(config: DictConfig) -> Iterator[Finding]:
@@ -72,32 +57,6 @@ def check_switches(config: DictConfig) -> Iterator[Finding]:
     for key in similar:
         if isinstance(default.get(key), bool):
             yield Finding(f"{key}={texts[key]} is text, which verl reads as True", f"{key}=True, or {key}=False")
-
-
-def check_scope(config: DictConfig) -> Iterator[Finding]:
-    """Whether the advantages of tokens that share statistics can differ."""
-    actor, responses = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout.n
-    consequence = "have equal advantages, so that every covariance is 0 and every weight 1: this is plain GRPO"
-    if uses_estimator(config) and responses < 2 and not _shares_over_batch(config):
-        problem = f"rollout.n={responses}: the tokens of a prompt group of one response {consequence}"
-        yield Finding(problem, f"actor_rollout_ref.rollout.n=12, or +algorithm.{NAME}.scope=batch")
-    one_response = not actor.use_dynamic_bsz and actor.ppo_micro_batch_size_per_gpu == 1
-    if uses_loss(config) and one_response and _is_one_for_a_response(config.algorithm):
-        problem = f"loss_mode={NAME}: the tokens of a micro-batch of one response {consequence}"
-        fix = f"algorithm.adv_estimator={NAME} with {LOSS_MODE}=vanilla, or {ACTOR}.ppo_micro_batch_size_per_gpu=4"
-        yield Finding(problem, fix)
-
-
-def _is_one_for_a_response(algorithm: DictConfig) -> bool:
-    """Whether all tokens of a response have the same advantage."""
-    if algorithm.adv_estimator in ONE_WITHOUT_KL:
-        return algorithm.gamma == 1 and not algorithm.use_kl_in_reward
-    return algorithm.adv_estimator in ONE_FOR_A_RESPONSE
-
-
-def _shares_over_batch(config: DictConfig) -> bool:
-    options = config.algorithm.get(NAME) or {}
-    return bool(options.get("scope") == "batch")
 
 
 def check_reward(config: DictConfig) -> Iterator[Finding]:

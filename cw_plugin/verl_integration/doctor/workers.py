@@ -7,17 +7,23 @@ from collections.abc import Iterator
 from omegaconf import DictConfig
 
 from cw_plugin.errors import how_to_install
-from cw_plugin.verl_integration.accepted_settings import uses_v1
+from cw_plugin.verl_integration.accepted_settings import uses_loss, uses_v1
 from cw_plugin.verl_integration.finding import Finding
 from cw_plugin.verl_integration.ray_address import find_cluster, require_listener
 
 _PROBE = """
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
-get_adv_estimator_fn("cw_grpo"), get_policy_loss_fn("cw_grpo")
+%s("cw_grpo")
 from cw_plugin.verl_integration.hooks import require_hooks
 from omegaconf import OmegaConf
 require_hooks(OmegaConf.create({"trainer": {"use_v1": %s}}))
 """
+
+
+def _probe(config: DictConfig) -> str:
+    """A program that fails if it does not find what a run uses."""
+    wanted = "get_policy_loss_fn" if uses_loss(config) else "get_adv_estimator_fn"
+    return _PROBE % (wanted, uses_v1(config))
 
 
 def _judge(place: str, result: subprocess.CompletedProcess[str]) -> Iterator[Finding]:
@@ -30,7 +36,7 @@ def _judge(place: str, result: subprocess.CompletedProcess[str]) -> Iterator[Fin
 
 def check_fresh_interpreter(config: DictConfig) -> Iterator[Finding]:
     """Whether ``python -m verl.trainer.main_ppo`` would find the method."""
-    command = [sys.executable, "-c", _PROBE % uses_v1(config)]
+    command = [sys.executable, "-c", _probe(config)]
     yield from _judge(f"a fresh {sys.executable}", subprocess.run(command, capture_output=True, text=True, cwd="/"))
 
 
@@ -56,7 +62,7 @@ def check_ray_workers(config: DictConfig) -> Iterator[Finding]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    command = ["-c", _PROBE % uses_v1(config)]
+    command = ["-c", _probe(config)]
 
     # Sent by value: a worker without this package could import no function of it.
     def probe() -> subprocess.CompletedProcess[str]:

@@ -9,12 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.errors import NotCalculatedError, OptionsError
 from cw_plugin.memory.models import parameter_count, parameter_shapes, read_shape
 from cw_plugin.memory.stages import ASLEEP, GIB, TRAINER, Estimate, Stage, vllm_memory
 from cw_plugin.verl_integration.doctor.memory import megatron
+from cw_plugin.verl_integration.ground_truths import data_files
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -30,7 +33,7 @@ def estimate(config: DictConfig, gpu: float) -> Estimate:
         gpu: the GiB of a GPU.
 
     Raises:
-        NotCalculatedError: an engine other than FSDP2 and Megatron, or LoRA.
+        NotCalculatedError: an engine other than FSDP and Megatron, LoRA, or a model that verl has yet to fetch.
         OptionsError: a model that transformers does not know, or a setting that memory depends on is not set.
     """
     model = config.actor_rollout_ref.model
@@ -38,6 +41,10 @@ def estimate(config: DictConfig, gpu: float) -> Estimate:
         raise NotCalculatedError(
             "the memory of LoRA is not calculated",
             fix="remove actor_rollout_ref.model.lora_rank to see what a run without LoRA needs",
+        )
+    if "://" in model.path:  # which verl copies when it starts
+        raise NotCalculatedError(
+            f"{model.path} is on another machine, and what it needs is not calculated", fix="give a folder of this one"
         )
     shape = read_shape(model.path, bool(model.get("trust_remote_code")))
     strategy = config.actor_rollout_ref.actor.strategy
@@ -64,8 +71,9 @@ def _of_fsdp(config: DictConfig, shape: "PretrainedConfig", gpu: float) -> Estim
     training_work = max(sum(training.values()), held["weights"])
     log_prob_work = sum(size for name, size in log_probs.items() if name != "weights")
     host = 0.0
-    if engine.offload_policy:
-        host += sum(held.values()) * min(_gpus(config), gpus_per_node)
+    is_fsdp2 = config.actor_rollout_ref.actor.strategy == "fsdp2"
+    if is_fsdp2 and engine.offload_policy:
+        host += sum(held.values()) * gpus_per_node
         training_work = sum(training.values())
         held = dict.fromkeys(held, 0.0)
     resident = {
@@ -84,13 +92,13 @@ def _of_fsdp(config: DictConfig, shape: "PretrainedConfig", gpu: float) -> Estim
     return Estimate(
         path=config.actor_rollout_ref.model.path,
         model=parameters,
-        engine="FSDP2",
+        engine="FSDP2" if is_fsdp2 else "FSDP1 (calculated as FSDP2)",
         gpus=_gpus(config),
         stages=stages,
         vllm=_vllm(config, shape, parameters),
         host=host,
         checkpoint=12.0 * parameters,
-        checkpoints=_checkpoints(config),
+        checkpoints=_at_once(config),
         folder=config.trainer.default_local_dir,
     )
 
@@ -116,7 +124,7 @@ def _of_megatron(config: DictConfig, shape: "PretrainedConfig", gpu: float) -> E
         vllm=_vllm(config, shape, parameters),
         host=_offloaded_by_megatron(config, held) * config.trainer.n_gpus_per_node,
         checkpoint=float((megatron.WEIGHT + megatron.OPTIMIZER) * parameters),
-        checkpoints=_checkpoints(config),
+        checkpoints=_at_once(config),
         folder=config.trainer.default_local_dir,
     )
 
@@ -124,9 +132,11 @@ def _of_megatron(config: DictConfig, shape: "PretrainedConfig", gpu: float) -> E
 def _parallel(config: DictConfig) -> megatron.Parallel:
     engine, world = config.actor_rollout_ref.actor.megatron, _gpus(config)
     tp, pp = engine.tensor_model_parallel_size, engine.pipeline_model_parallel_size
-    parallel = megatron.Parallel(tp, pp, world // (tp * pp * engine.context_parallel_size))
+    cp = engine.context_parallel_size
+    parallel = megatron.Parallel(tp, pp, world // (tp * pp * cp))
     if parallel.dp < 1:
-        raise OptionsError(f"TP={tp} and PP={pp} need {tp * pp} GPUs, and the run has {world}", fix="lower them")
+        sizes = f"TP={tp}, PP={pp} and CP={cp}"
+        raise OptionsError(f"{sizes} need {tp * pp * cp} GPUs, and the run has {world}", fix="lower them")
     return parallel
 
 
@@ -192,14 +202,33 @@ def _offloaded_by_megatron(config: DictConfig, held: Mapping[str, float]) -> flo
     return offloaded
 
 
-def _checkpoints(config: DictConfig) -> int:
-    """How many checkpoints a run keeps."""
-    trainer = config.trainer
-    if trainer.save_freq <= 0:
+def checkpoints_of_run(config: DictConfig) -> int:
+    """How many checkpoints a run writes from its first step to its last; at least one, if its length is not known."""
+    every = int(config.trainer.save_freq)
+    if every <= 0:
         return 0
-    steps = trainer.total_training_steps or trainer.save_freq
-    saved: int = math.ceil(steps / trainer.save_freq)
-    return min(saved, int(trainer.get("max_actor_ckpt_to_keep") or saved))
+    return math.ceil((_steps(config) or every) / every)
+
+
+def _steps(config: DictConfig) -> int | None:
+    """The steps of a run, by setting or from the rows of its data; None if these cannot be read here."""
+    if config.trainer.total_training_steps:
+        return int(config.trainer.total_training_steps)
+    files = [file.path for file in data_files(config) if file.key == "data.train_files"]
+    try:
+        rows = sum(pq.ParquetFile(path).metadata.num_rows for path in files)
+    except (OSError, pa.ArrowException):  # check_files says so
+        return None
+    return int(rows // config.data.train_batch_size * config.trainer.total_epochs)
+
+
+def _at_once(config: DictConfig) -> int:
+    """How many checkpoints of a run there are at once, at most."""
+    written = checkpoints_of_run(config)
+    kept = int(config.trainer.get("max_actor_ckpt_to_keep") or written)
+    if kept == 1:
+        kept = 2  # verl deletes the old one when the new one is written; of several, it deletes the oldest first
+    return min(written, kept)
 
 
 def _vllm(config: DictConfig, shape: "PretrainedConfig", parameters: int) -> float:
