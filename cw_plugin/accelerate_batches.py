@@ -13,9 +13,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
-from torch.nn import functional
 
 from cw_plugin.errors import CWGRPOError, NonFiniteError, first_line
 from cw_plugin.options import Options
@@ -69,13 +68,15 @@ class Sequences:
     """What a token record shows beside the weights.
 
     Attributes:
-        prompts: token ids plus 1, and 0 elsewhere.
+        prompts: token ids where ``prompt_mask`` is not 0.
+        prompt_mask: of the prompts.
         responses: token ids where the batch's mask is not 0.
         rewards: one for each row of all processes.
         tokenizer: one of transformers, which spells the tokens.
     """
 
     prompts: Int[Tensor, "rows prompt"]
+    prompt_mask: Shaped[Tensor, "rows prompt"]
     responses: Int[Tensor, "rows time"]
     rewards: Float[Tensor, " all"]
     tokenizer: Any
@@ -97,12 +98,6 @@ class ProcessBatch:
     log_probs: Float[Tensor, "rows time"]
     advantages: Float[Tensor, " rows"]
     response_mask: Shaped[Tensor, "rows time"]
-
-
-def joined(parts: Sequence[Shaped[Tensor, "_ _"]]) -> Shaped[Tensor, "all width"]:
-    """The rows of all micro-batches, padded with zeros to the widest."""
-    width = max(part.shape[1] for part in parts)
-    return torch.cat([functional.pad(part, (0, width - part.shape[1])) for part in parts])
 
 
 class AccelerateRun:
@@ -155,18 +150,21 @@ class AccelerateRun:
         """
         accelerator, device = self._trainer.accelerator, batch.log_probs.device
         rows, width = batch.log_probs.shape
-        first = accelerator.process_index * rows  # of this process's rows in the whole batch
-        own_groups = self._holds_whole_groups(rows)
-        if own_groups:
-            outcome = self._reweighted_or_error(batch, first)
+        own_first_row = accelerator.process_index * rows  # its number in the whole batch
+        has_own_groups = self._holds_whole_groups(rows)
+        failure: Exception | None = None
+        if has_own_groups:
+            part, first_row = batch, own_first_row
         else:
-            outcome = self._reweighted_or_error(self._rows_of_all(batch), 0)
-        _raise_in_all(accelerator, device, outcome if isinstance(outcome, Exception) else None)
-        assert not isinstance(outcome, Exception)  # it has been raised
-        weighted, sums = outcome
-        if own_groups:
+            part, first_row = self._rows_of_all(batch), 0
+        try:
+            weighted, sums = self._reweight(part, first_row)
+        except Exception as error:  # of any kind: the other processes must not wait for this one
+            failure = error
+        _raise_in_all(accelerator, device, failure)
+        if has_own_groups:
             return weighted, _added_up(accelerator, device, sums)
-        return weighted[first : first + rows, :width].to(device), sums
+        return weighted[own_first_row : own_first_row + rows, :width].to(device), sums
 
     def _rows_of_all(self, batch: ProcessBatch) -> ProcessBatch:
         """The whole batch, on the CPU."""
@@ -177,17 +175,13 @@ class AccelerateRun:
             response_mask=_gathered(accelerator, batch.response_mask).cpu(),
         )
 
-    def _reweighted_or_error(
-        self, batch: ProcessBatch, first: int
-    ) -> tuple[Float[Tensor, "rows time"], Sums] | Exception:
-        """What reweight_and_sum returns or raises, for rows of which the first has this number in the whole batch."""
+    def _reweight(self, batch: ProcessBatch, first_row: int) -> tuple[Float[Tensor, "rows time"], Sums]:
+        """reweight_and_sum for rows of which the first has this number in the whole batch."""
         group = None if self.options.scope == "batch" else self._group_numbers(len(batch.log_probs))
         try:
             return reweight_and_sum(batch.log_probs, batch.advantages, batch.response_mask, group, self.options.kernel)
         except NonFiniteError as error:
-            return NonFiniteError(error.what, [first + row for row in error.rows])
-        except Exception as error:
-            return error
+            raise NonFiniteError(error.what, [first_row + row for row in error.rows]) from None
 
     def record(self, batch: ProcessBatch, sequences: Sequences, sums: Sums) -> None:
         """Write the token record of a generation batch.
@@ -202,11 +196,12 @@ class AccelerateRun:
         """
         accelerator = self._trainer.accelerator
         log_probs, advantages, mask = batch.log_probs, batch.advantages, batch.response_mask
-        prompts, responses = sequences.prompts, sequences.responses
+        prompts, prompt_mask, responses = sequences.prompts, sequences.prompt_mask, sequences.responses
         own_rows_only = sums.tokens > LIMIT and self._holds_whole_groups(len(log_probs))
         if not own_rows_only:
             log_probs, mask = _gathered(accelerator, log_probs), _gathered(accelerator, mask)
-            prompts, responses = _gathered(accelerator, prompts), _gathered(accelerator, responses)
+            prompts, prompt_mask = _gathered(accelerator, prompts), _gathered(accelerator, prompt_mask)
+            responses = _gathered(accelerator, responses)
             advantages = accelerator.gather(advantages)
         if not accelerator.is_main_process:
             return
@@ -216,7 +211,7 @@ class AccelerateRun:
             response_mask=mask,
             group=self._group_numbers(len(log_probs)),
             rewards=sequences.rewards[: len(log_probs)],
-            sequences=partial(_token_ids, prompts.cpu(), responses.cpu()),
+            read_sequences=partial(_token_ids, prompts.cpu(), prompt_mask.cpu().bool(), responses.cpu()),
             groups=int(sums.groups) if own_rows_only else None,
             tokens=int(sums.tokens) if own_rows_only else None,
         )
@@ -237,10 +232,13 @@ class AccelerateRun:
 
 
 def _token_ids(
-    prompts: Int[Tensor, "all prompt"], responses: Int[Tensor, "all time"], rows: Sequence[int]
+    prompts: Int[Tensor, "all prompt"],
+    prompt_mask: Bool[Tensor, "all prompt"],
+    responses: Int[Tensor, "all time"],
+    rows: Sequence[int],
 ) -> list[tuple[Tensor, Tensor]]:
-    """Prompt and response of some rows; prompts hold token ids plus 1, and 0 elsewhere."""
-    return [(prompts[row][prompts[row] > 0] - 1, responses[row]) for row in rows]
+    """Prompt and response of some rows."""
+    return [(prompts[row][prompt_mask[row]], responses[row]) for row in rows]
 
 
 def _gathered(accelerator: Accelerator, rows: Shaped[Tensor, "rows time"]) -> Shaped[Tensor, "all width"]:

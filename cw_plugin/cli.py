@@ -3,6 +3,7 @@
 import functools
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -15,7 +16,7 @@ from rich.markup import escape
 
 from cw_plugin import __version__
 from cw_plugin.data.sources import BENCHMARKS, SOURCES
-from cw_plugin.errors import CWGRPOError, how_to_install
+from cw_plugin.errors import CWGRPOError, OptionsError, how_to_install
 from cw_plugin.files import expanded
 from cw_plugin.guarded_processes import Stopped
 
@@ -222,13 +223,22 @@ def _groups() -> set[str]:
     return {"hydra", *map(str, compose([]))}
 
 
+def _words(text: str) -> list[str]:
+    """The words of an option, of which one in quotes may have spaces."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise OptionsError(f"--benchmarks {text!r} cannot be read ({error})", fix="close the quotes") from None
+
+
 @app.command(context_settings=_IGNORE)
 def evaluate(
     models: Annotated[list[str] | None, typer.Argument(metavar="MODEL", hidden=True)] = None,
     out: Annotated[Path, typer.Option(help="Folder for the answers: MODEL/aime24.jsonl, ...")] = Path("evaluation"),
     data_dir: Annotated[Path, typer.Option(help="Folder that cw-grpo prepare wrote.")] = Path("~/data/cw_grpo"),
     benchmarks: Annotated[
-        str, typer.Option(help="Names, separated by spaces. NAME=FILE.parquet adds a file of your own.")
+        str,
+        typer.Option(help="Names, separated by spaces. NAME=FILE.parquet adds a file of your own; quote spaces in it."),
     ] = " ".join(source.name for source in BENCHMARKS),
 ) -> None:
     """Measure pass@1 of models and checkpoints on benchmarks, and pass@k if questions are asked several times.
@@ -247,7 +257,7 @@ def evaluate(
         overrides = [text for text in models or [] if _is_override(text)]
         places = [text for text in models or [] if text not in overrides]
         files = {}
-        for benchmark in benchmarks.split():
+        for benchmark in _words(benchmarks):
             name, _, file = benchmark.partition("=")
             files[name] = expanded(file or data_dir / name / "test.parquet").absolute()
         asked = find_models(places)

@@ -64,7 +64,7 @@ def _is_of_script(folder: Path) -> bool:
 def hold(folder: Path, lock: TextIO, elsewhere: str = ELSEWHERE) -> None:
     """:func:`claim` for a lock file that is open already."""
     deadline = time.monotonic() + PATIENCE
-    while not _locked(folder, lock):
+    while not _try_to_lock(folder, lock):
         lock.seek(0)
         pid, _, host = lock.read().strip().partition(" on ")
         is_ending = not pid or (host == platform.node() and _ends_or_has_ended(pid))
@@ -87,8 +87,8 @@ def _ends_or_has_ended(pid: str) -> bool:
     return name.strip() == ENDING
 
 
-def _locked(folder: Path, lock: TextIO) -> bool:
-    """Whether the folder is this process's now, or can be locked by nobody."""
+def _try_to_lock(folder: Path, lock: TextIO) -> bool:
+    """False if another process has the lock. Where the file system has no locks, it warns, and the folder is free."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -39,7 +39,11 @@ def main() -> int:
                 break
     end_descendants()
     code = command.returncode
-    return 1 if code is None else code if code >= 0 else 128 - code
+    if code is None:  # the starter has gone before it
+        return 1
+    if code < 0:  # a signal ended it, which shells show as 128 + its number
+        return 128 - code
+    return code
 
 
 if __name__ == "__main__":

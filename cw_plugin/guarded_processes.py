@@ -104,7 +104,8 @@ def guarded(command: Sequence[str], keep: Sequence[int] = (), **settings: Any) -
     """Run a command, and end it with all that it has started when the block or this process ends, however it ends.
 
     In the block, SIGTERM and Ctrl-C raise :class:`Stopped`, a KeyboardInterrupt, also where Ctrl-C was ignored. The
-    command is in a session of its own, and reads nothing. To be used in the main thread.
+    command is in a session of its own, and reads nothing. To be used in the main thread, of a process without other
+    children: after the block, none is left.
 
     Args:
         keep: open files that the command inherits.

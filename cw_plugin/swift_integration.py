@@ -13,10 +13,11 @@ from swift.rlhf_trainers import GRPOTrainer
 from torch import Tensor
 from torch.nn import functional
 
-from cw_plugin.accelerate_batches import AccelerateRun, ProcessBatch, Sequences, joined
+from cw_plugin.accelerate_batches import AccelerateRun, ProcessBatch, Sequences
 from cw_plugin.errors import HostError, OptionsError
 from cw_plugin.method_callback import MethodCallback
 from cw_plugin.options import Options
+from cw_plugin.padding import joined
 
 TESTED = "4.6.0"
 
@@ -89,7 +90,8 @@ class CWGRPOTrainer(GRPOTrainer):
         if self.template.padding_free:
             return None
         return Sequences(
-            prompts=joined([_prompts(encoded) for encoded in batch_encoded_inputs]),
+            prompts=joined([encoded["model_inputs"]["input_ids"] for encoded in batch_encoded_inputs]),
+            prompt_mask=joined([_prompt_mask(encoded) for encoded in batch_encoded_inputs]),
             responses=joined([_responses(encoded) for encoded in batch_encoded_inputs]),
             rewards=(self._rewards_per_func * self.reward_weights).nansum(-1),
             tokenizer=self.template.tokenizer,
@@ -119,11 +121,10 @@ def _responses(encoded: dict[str, Any]) -> Tensor:
     return ids[:, -encoded["grpo_batch"].completion_mask.shape[1] :]
 
 
-def _prompts(encoded: dict[str, Any]) -> Tensor:
-    """Token ids plus 1 of what stands before the response, and 0 elsewhere."""
+def _prompt_mask(encoded: dict[str, Any]) -> Tensor:
+    """Whether a token of the input stands before the response."""
     inputs, response = encoded["model_inputs"], encoded["grpo_batch"].completion_mask
-    ids: Tensor = inputs["input_ids"]
-    before = ids.shape[1] - response.shape[1]  # columns of the prompt alone
+    before = inputs["input_ids"].shape[1] - response.shape[1]  # columns of the prompt alone
     has_begun = functional.pad(response.long(), (before, 0)).cumsum(-1) > 0
     attended: Tensor = inputs["attention_mask"].bool()
-    return (ids + 1) * (attended & ~has_begun)
+    return attended & ~has_begun

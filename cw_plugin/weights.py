@@ -147,16 +147,21 @@ def token_weights(
     sigma = 0.0 if abs(mean) >= 10 * sigma else sigma
     c = c.to(log_probs.dtype)
     z = c * (1 / sigma if sigma else 0.0)
-    w = gaussian_w = gaussian(z)
-    if kernel != "gaussian":
-        w = checked(torch.ones_like if kernel == "none" else kernel)(z)
+    gaussian_w = gaussian(z)
+    if kernel == "gaussian":
+        w = gaussian_w
+    elif kernel == "none":
+        w = checked(torch.ones_like)(z)
+    else:
+        w = checked(kernel)(z)
     total = float(w.sum(dtype=torch.float64))
     to_mean_1 = len(w) / total if total else math.nan  # every w is 0 if c is too large for its dtype
     return TokenWeights(deviation, c, mean, sigma, gaussian_w, w, total, w * to_mean_1)
 
 
 def _centred(values: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
-    # The mean of equal values must be equal to them. In float64 it is for float32; for float64 one value is the origin.
+    """The values less their mean, in float64: exactly 0 if all are equal."""
+    # The sum of equal float32 values is exact in float64. That of float64 values is not, so the first one becomes 0.
     values = values - values[0] if values.dtype == torch.float64 else values.double()
     return values.sub_(values.sum() / len(values))
 

@@ -121,7 +121,17 @@ def packages(request) -> Callable[..., Path]:
         folder = request.config.cache.mkdir(wanted[0].replace("==", "-"))
         done = folder / "installed"
         if not done.exists() or done.read_text() != " ".join(wanted):
-            pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--use-pep517", "--upgrade"]
+            pip = [
+                sys.executable,
+                "-m",
+                "pip",
+                "install",
+                "-q",
+                "--no-deps",
+                "--use-pep517",
+                "--upgrade",
+                "--no-compile",
+            ]
             subprocess.run([*pip, "--target", folder, *wanted], env=os.environ | environment, check=True, timeout=300)
             done.write_text(" ".join(wanted))
         return folder

@@ -7,8 +7,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 venv=${VENV:-$PWD/.venv}
-# Most modules are never imported. Python compiles those that are. "no" is pip's word for yes here.
-export PIP_NO_COMPILE=no
+# Most modules are never imported, and Python compiles those that are. So install.sh need not compile all of them.
+export PIP_NO_COMPILE=1
 # Many images of containers set this. Then no process would keep what it has compiled, and each would compile all again.
 unset PYTHONDONTWRITEBYTECODE
 bash examples/cpu/install.sh "$venv"

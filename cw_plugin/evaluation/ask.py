@@ -111,6 +111,8 @@ def _read_questions(file: Path) -> list[Question]:
         cause = first_line(error) if file.exists() else "it does not exist"
         how = "run cw-grpo prepare, or correct --benchmarks or --data-dir"
         raise DataError(f"{file} cannot be read ({cause}); {how}") from None
+    if not questions or not all(isinstance(question.get("prompt"), list) for question in questions):
+        raise DataError(f"{file} has no row, or one without a prompt in messages; write it as cw-grpo prepare does")
     return questions
 
 

@@ -13,7 +13,6 @@ import torch
 import wrapt
 from torch import Tensor
 
-from cw_plugin.accelerate_batches import joined
 from cw_plugin.method_file import write_method
 from cw_plugin.openrlhf_integration.accepted_settings import (
     ADVANTAGES,
@@ -24,6 +23,7 @@ from cw_plugin.openrlhf_integration.accepted_settings import (
     require,
 )
 from cw_plugin.options import Options
+from cw_plugin.padding import joined
 from cw_plugin.records.write import Batch
 from cw_plugin.whole_batch import WholeBatchRun, of_responses
 
@@ -97,7 +97,7 @@ def _batch(experiences: "Sequence[Experience]", samples: int) -> Batch:
         response_mask=mask,
         group=index // samples,
         rewards=torch.cat([experience.rewards for experience in experiences]).float(),
-        sequences=functools.partial(_sequences, experiences, mask),
+        read_sequences=functools.partial(_sequences, experiences, mask),
     )
 
 

@@ -43,7 +43,7 @@ class Batch:
         response_mask: as in :func:`cw_plugin.weights.reweight`.
         group: the number of each row's prompt group, from 0.
         rewards: of the responses.
-        sequences: returns the token ids of prompt and response for some rows; padding tokens may be in them.
+        read_sequences: returns the token ids of prompt and response for some rows; padding tokens may be in them.
         groups: how many the whole batch has, if these rows are a part of it.
         tokens: how many the whole batch has, if these rows are a part of it.
     """
@@ -53,7 +53,7 @@ class Batch:
     response_mask: Shaped[Tensor, "rows time"]
     group: Int[Tensor, " rows"]
     rewards: Float[Tensor, " rows"]
-    sequences: Callable[[Sequence[int]], Iterable[tuple[Tensor, Tensor]]]
+    read_sequences: Callable[[Sequence[int]], Iterable[tuple[Tensor, Tensor]]]
     groups: int | None = None
     tokens: int | None = None
 
@@ -108,7 +108,7 @@ class TokenFiles:
 
         sizes = batch.response_mask.sum(-1)
         rows = _recorded_rows(batch.group, sizes, step)
-        sequences = list(batch.sequences(rows.tolist()))
+        sequences = list(batch.read_sequences(rows.tolist()))
         values = self._values(batch, rows)
         values["token_id"] = _token_ids(batch, rows, sequences)
         columns = {name: pa.array(values[name].int().numpy()) for name in WHOLE_NUMBERS}

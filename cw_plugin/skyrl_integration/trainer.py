@@ -95,7 +95,7 @@ def _batch(data: "TrainingInputBatch") -> Batch:
         response_mask=mask,
         group=torch.tensor([numbers[uid] for uid in uids]),
         rewards=_rewards(data),
-        sequences=functools.partial(_sequences, data),
+        read_sequences=functools.partial(_sequences, data),
     )
 
 

@@ -86,7 +86,8 @@ class CWGRPOTrainer(GRPOTrainer):
         unscored &= batch["advantages"] == 0  # earlier releases, such as 0.29, train on them as on a reward of 0
         mask = mask * ~unscored[:, None]
         sequences = Sequences(
-            prompts=(batch["prompt_ids"] + 1) * batch["prompt_mask"],
+            prompts=batch["prompt_ids"],
+            prompt_mask=batch["prompt_mask"],
             responses=batch["completion_ids"],
             rewards=self._cw_rewards,
             tokenizer=self.processing_class,

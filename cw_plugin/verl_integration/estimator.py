@@ -25,12 +25,12 @@ class TrainerBatch:
     Attributes:
         old_log_probs: log-probs of the policy before the update, in nats.
         keys: "{uid}_{session}_{output}" for each row; None under RayPPOTrainer.
-        sequences: returns the token ids of prompt and response for some rows.
+        read_sequences: returns the token ids of prompt and response for some rows.
     """
 
     old_log_probs: Float[Tensor, "rows time"] | None
     keys: Sequence[str] | None
-    sequences: Callable[[Sequence[int]], Iterable[tuple[Tensor, Tensor]]]
+    read_sequences: Callable[[Sequence[int]], Iterable[tuple[Tensor, Tensor]]]
 
 
 batch_of_trainer: ContextVar[TrainerBatch | None] = ContextVar("cw_grpo_batch", default=None)
@@ -91,7 +91,7 @@ def compute_cw_grpo_advantage(
         run.keep(as_metrics(statistics, time.perf_counter() - started))
         if trainer_batch is not None and run.records_this_step:
             rewards = token_level_rewards.sum(-1)
-            run.record(Batch(log_probs, advantages, response_mask, group, rewards, trainer_batch.sequences))
+            run.record(Batch(log_probs, advantages, response_mask, group, rewards, trainer_batch.read_sequences))
     return weighted, weighted
 
 

@@ -61,15 +61,14 @@ class Hook:
         function: its name there, dotted for a method.
         needs: parameters that the hook relies on.
         around: what runs in place of the function. It gets the call, and returns the result.
-        trainer: the trainer that needs the hook, "V1" or "legacy"; None for both. "refused" is for programs
-            with trainers of their own, which cw_grpo refuses.
+        required_by: the trainers that do not train the method without it.
     """
 
     module: str
     function: str
     needs: tuple[str, ...]
     around: Callable[[Call], object]
-    trainer: Literal["V1", "legacy", "refused"] | None = None
+    required_by: tuple[Literal["V1", "legacy"], ...]
 
     @property
     def target(self) -> str:
@@ -197,19 +196,21 @@ def _check(config: "DictConfig") -> bool:
 _V1 = "verl.trainer.ppo.v1.trainer_base"
 _LEGACY = "verl.trainer.ppo.ray_trainer"
 HOOKS = (
-    Hook(_V1, "PPOTrainer.__init__", ("self", "config"), _begin_run, "V1"),
-    Hook(_LEGACY, "RayPPOTrainer.__init__", ("self", "config"), _begin_run, "legacy"),
+    Hook(_V1, "PPOTrainer.__init__", ("self", "config"), _begin_run, ("V1",)),
+    Hook(_LEGACY, "RayPPOTrainer.__init__", ("self", "config"), _begin_run, ("legacy",)),
     Hook(
         _V1,
         "compute_advantage_for_multi_trajectories",
         ("data", "batch_keys", "adv_estimator"),
         _hand_over_batch,
-        "V1",
+        ("V1",),
     ),
-    Hook(_LEGACY, "compute_advantage", ("data", "adv_estimator"), _hand_over_batch, "legacy"),
-    Hook("verl.utils.tracking", "Tracking.log", ("data",), _complete_metrics),
-    Hook("verl.utils.config", "validate_config", ("config",), _check_before_start),
-    Hook("verl.trainer.main_ppo", "run_ppo", ("config",), _check_before_ray, "refused"),
+    Hook(_LEGACY, "compute_advantage", ("data", "adv_estimator"), _hand_over_batch, ("legacy",)),
+    Hook("verl.utils.tracking", "Tracking.log", ("data",), _complete_metrics, ("V1", "legacy")),
+    Hook("verl.utils.config", "validate_config", ("config",), _check_before_start, ("V1", "legacy")),
+    Hook(
+        "verl.trainer.main_ppo", "run_ppo", ("config",), _check_before_ray, ()
+    ),  # it refuses other trainers than these
 )
 
 
@@ -220,7 +221,7 @@ def _register_estimator(core_algos: ModuleType) -> None:
     register = core_algos.register_adv_est
     if "fields" in inspect.signature(register).parameters:  # part 2 of patches/
         register = functools.partial(register, fields=["old_log_probs", "final_index"])
-    if _is_free(core_algos.ADV_ESTIMATOR_REGISTRY, compute_cw_grpo_advantage):
+    if not _warn_if_taken(core_algos.ADV_ESTIMATOR_REGISTRY, compute_cw_grpo_advantage):
         register(NAME)(compute_cw_grpo_advantage)
 
 
@@ -231,20 +232,22 @@ def _register_loss(core_algos: ModuleType) -> None:
     """
     from cw_plugin.verl_integration.loss import compute_policy_loss_cw_grpo
 
-    if _is_free(core_algos.POLICY_LOSS_REGISTRY, compute_policy_loss_cw_grpo) and not verl_has_its_own():
+    is_taken = _warn_if_taken(core_algos.POLICY_LOSS_REGISTRY, compute_policy_loss_cw_grpo)
+    if not is_taken and not verl_has_its_own():
         core_algos.register_policy_loss(NAME)(compute_policy_loss_cw_grpo)
 
 
-def _is_free(registry: Mapping[str, object], function: Callable[..., object]) -> bool:
-    """Whether a registry has no cw_grpo other than this function; if it has, that is logged."""
+def _warn_if_taken(registry: Mapping[str, object], function: Callable[..., object]) -> bool:
+    """Whether a registry has another cw_grpo than this function; if so, the log says what that means."""
     registered = registry.get(NAME, function)
-    if registered is not function:
-        logger.warning(
-            "cw_plugin: %s is already registered (%r) and used as it is, without cw_plugin's options and metrics",
-            NAME,
-            registered,
-        )
-    return registered is function
+    if registered is function:
+        return False
+    logger.warning(
+        "cw_plugin: %s is already registered (%r) and used as it is, without cw_plugin's options and metrics",
+        NAME,
+        registered,
+    )
+    return True
 
 
 def _register_trainer(_: ModuleType) -> None:
@@ -265,7 +268,7 @@ _MARK = "_cw_plugin_hook"  # on a function that was put in place of verl's: the 
 def hooks_of(config: "DictConfig") -> list[Hook]:
     """The hooks that a run with this configuration of verl needs."""
     trainer = "V1" if uses_v1(config) else "legacy"
-    return [hook for hook in HOOKS if hook.trainer in (None, trainer)]
+    return [hook for hook in HOOKS if trainer in hook.required_by]
 
 
 def verl_has_its_own() -> bool:
@@ -308,8 +311,8 @@ def _install(hook: Hook, module: ModuleType) -> None:
     owner, name, function = wrapt.resolve_path(module, hook.function)
     signature = inspect.signature(function)
 
-    # A plain function of the same name: up to verl 0.8, Ray pickles a TaskRunner by value, and what it calls by
-    # reference. An object of another class could not be pickled like that.
+    # A plain function of the same name, which is pickled as that name, so that another process finds its own hooked
+    # function there: up to verl 0.8, Ray pickles a TaskRunner with all that it calls. A wrapt proxy cannot be pickled.
     @functools.wraps(function)
     def hooked(*args: object, **kwargs: object) -> object:
         if verl_has_its_own():

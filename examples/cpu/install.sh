@@ -22,11 +22,11 @@ python=${PYTHON:-python3}
 source "$here/environment.sh"
 
 [[ $# -le 1 && ${1:-} != -* ]] || fail "usage: bash examples/cpu/install.sh [VENV_DIR]"
-check_machine "3.10, 3.11 or 3.12"
+check_machine 3.10 3.11 3.12
 make_environment "$here"/{requirements.txt,install.sh,verl_cpu/pyproject.toml}
 install_pinned 0.27.1+cpu
 begin "install this repository, and its platform for CPUs"
-pip install --no-deps --no-build-isolation -e "$root" -e "$here/verl_cpu"
+pip_install --no-deps --no-build-isolation -e "$root" -e "$here/verl_cpu"
 begin "import what was installed"
 logged "$venv/bin/python" -c 'import torch, transformers, ray, vllm, verl; print("torch", torch.__version__)'
 finish_environment

@@ -5,9 +5,12 @@ python summary.py RUN_DIR
 
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-from cw_plugin.reports.runs import read_run
+import pandas as pd
+
+from cw_plugin.reports.runs import Run, read_run
 
 VALIDATION = {"acc": "right answers", "format": "matched think tags", "score": "reward"}
 FILES = {  # of verl's quickstart, and of TRL's
@@ -21,6 +24,15 @@ FILES = {  # of verl's quickstart, and of TRL's
 }
 
 
+def validated(run: Run) -> Iterator[tuple[str, pd.Series]]:
+    """What validation has measured, in words, and its values by step."""
+    for name in run.metrics:  # val-core/SOURCE/acc/mean@4 and val-aux/...
+        if name.startswith("val-") and "/mean@" in name:
+            what = name.split("/")[-2]
+            if what in VALIDATION:
+                yield VALIDATION[what], run.series(name)
+
+
 def main() -> None:
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
@@ -28,11 +40,10 @@ def main() -> None:
     run = read_run(folder)  # of every start, if there were several
     if run.series("actor/entropy").empty:
         sys.exit(f"{folder} holds no training step; see {folder}/train.log")
-    for name in run.metrics:  # val-core/SOURCE/acc/mean@4 and val-aux/...
-        what, values = name.split("/")[-2] if name.startswith("val-") and "/mean@" in name else "", run.series(name)
-        if what in VALIDATION and len(values) > 1:
+    for what, values in validated(run):
+        if len(values) > 1:
             ends = [f"{value:.3f} (step {step})" for step, value in values.iloc[[0, -1]].items()]
-            print(f"validation: {VALIDATION[what]:<18}  {'  '.join(ends)}")
+            print(f"validation: {what:<18}  {'  '.join(ends)}")
     for what, file in FILES.items():
         if (folder / file).exists():
             print(f"{what:<21} {folder}/{file}")

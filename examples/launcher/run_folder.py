@@ -23,15 +23,15 @@ from cw_plugin.folder_lock import ELSEWHERE, claim
 # runs, and what only affects memory. With other changes, verl can resume a checkpoint of this run in another folder:
 # trainer.resume_mode=resume_path trainer.resume_from_path=FOLDER/global_step_100
 FREE = (
-    *("trainer.total_*", "trainer.log*", "trainer.save_freq", "trainer.test_freq", "trainer.val_before_train"),
-    *("trainer.max_*_ckpt_to_keep", "trainer.default_*_dir", "trainer.*_data_dir"),
+    "trainer.total_*", "trainer.log*", "trainer.save_freq", "trainer.test_freq", "trainer.val_before_train",
+    "trainer.max_*_ckpt_to_keep", "trainer.default_*_dir", "trainer.*_data_dir",
     "trainer.resume_*",  # where it began; over checkpoints of its own it is refused below
-    *("hydra", "ray_kwargs", "global_profiler", "*.num_workers", "data.*_num_workers"),
-    *("*.enable_gradient_checkpointing", "*.param_offload", "*.optimizer_offload"),
-    *("actor_rollout_ref.rollout.gpu_memory_utilization", "actor_rollout_ref.rollout.max_num_*"),
+    "hydra", "ray_kwargs", "global_profiler", "*.num_workers", "data.*_num_workers",
+    "*.enable_gradient_checkpointing", "*.param_offload", "*.optimizer_offload",
+    "actor_rollout_ref.rollout.gpu_memory_utilization", "actor_rollout_ref.rollout.max_num_*",
     "actor_rollout_ref.rollout.*.distributed_executor_backend",
-    *("actor_rollout_ref.*.log_prob_*_per_gpu", "algorithm.cw_grpo.record_*"),
-)
+    "actor_rollout_ref.*.log_prob_*_per_gpu", "algorithm.cw_grpo.record_*",
+)  # fmt: skip
 # These only take memory with a loss that looks at one token at a time; clip_cov, kl_cov and the loss cw_grpo take
 # statistics over a micro-batch.
 MICRO_BATCHES = ("actor_rollout_ref.actor.ppo_max_token_len_per_gpu", "actor_rollout_ref.actor.ppo_micro_batch_size*")
@@ -134,7 +134,10 @@ class RunFolder:
 
     def keep_older_files(self) -> None:
         """Rename logs that the run would overwrite: train.log becomes train.0.log, the next one train.1.log."""
-        for name in ["train.log", "metrics.jsonl"] + ["validation"] * (not self.checkpoint):
+        names = ["train.log", "metrics.jsonl"]
+        if not self.checkpoint:  # else verl adds to the folder
+            names.append("validation")
+        for name in names:
             path = self.path / name
             older = [file.name.split(".")[1] for file in self.path.glob(f"{path.stem}.*{path.suffix}")]
             if path.exists():

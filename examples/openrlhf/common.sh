@@ -1,4 +1,4 @@
-# paper.sh and quickstart_cpu.sh share this. They set root, kernel, MODEL_PATH, TRAIN_FILE and OUT, the run's folder, first.
+# paper.sh and quickstart_cpu.sh share this. They set root, METHOD, MODEL_PATH, TRAIN_FILE and OUT, the run's folder, first.
 
 export_kernel
 

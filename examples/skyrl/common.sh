@@ -1,4 +1,4 @@
-# paper.sh and quickstart_cpu.sh share this. They set kernel, MODEL_PATH, TRAIN_FILE and OUT, the run's folder, first.
+# paper.sh and quickstart_cpu.sh share this. They set METHOD, MODEL_PATH, TRAIN_FILE and OUT, the run's folder, first.
 
 export_kernel
 export TENSORBOARD_DIR=$OUT/tensorboard

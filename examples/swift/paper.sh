@@ -96,7 +96,7 @@ max_steps() {
 
 claim "$OUT"
 # A checkpoint is complete once it has this file. OUT may be a link to a folder.
-last=$(find "$OUT/" -maxdepth 2 -path '*/checkpoint-*/trainer_state.json' | sort -V | tail -n 1)
+last=$(find "$OUT/" -mindepth 2 -maxdepth 2 -path '*/checkpoint-*/trainer_state.json' | sort -V | tail -n 1)
 if [ -n "$last" ]; then
     checkpoint=$(dirname "$last")
     steps=$(max_steps "$@")

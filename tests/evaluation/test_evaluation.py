@@ -300,7 +300,13 @@ def test_a_name_on_the_hub_stays_a_name_and_a_folder_is_found_from_anywhere(monk
         (["{tmp}/run"], "run holds no model .*, and no whole checkpoint"),
         (["MODEL", "--benchmarks", "aime24"], "/aime24/test.parquet cannot be read .it does not exist.; run cw-grpo"),
         (["MODEL", "--benchmarks", "s={tmp}/text.parquet"], "text.parquet cannot be read .*magic.*--benchmarks"),
-        (["MODEL", *LENGTHS, "--benchmarks", "s={tmp}/string.parquet"], "cannot render the prompts of s "),
+        (
+            ["MODEL", "--benchmarks", "s={tmp}/string.parquet"],
+            "string.parquet has no row, or one without a prompt in m",
+        ),
+        (["MODEL", "--benchmarks", "s={tmp}/empty.parquet"], "empty.parquet has no row, or one without a prompt in me"),
+        (["MODEL", "--benchmarks", "s='{tmp}/a b.parquet'"], "/a b.parquet cannot be read .it does not exist"),
+        (["MODEL", "--benchmarks", "s='{tmp}"], "s=.* cannot be read .No closing quotation.; close the quotes"),
         (["{tmp}/no-system", *LENGTHS], "cannot render the prompts of sums .*no system turn"),
         (["MODEL", "data.max_prompt_length=9"], "sums has a prompt of .* tokens; raise data.max_prompt_length=9"),
         (["MODEL", "data.nothing=1"], "verl has no setting"),
@@ -318,6 +324,7 @@ def test_bad_input_ends_in_one_sentence(tmp_path, arguments, message):
     (tmp_path / "text.parquet").write_text("no parquet")
     sums(tmp_path)
     sums(tmp_path, name="string", prompt="What is 9 + 14?")
+    pq.write_table(pq.read_table(tmp_path / "sums.parquet").slice(0, 0), tmp_path / "empty.parquet")
     shutil.copytree(MODEL, tmp_path / "no-system")
     template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system turn') }}{% endif %}"
     (tmp_path / "no-system" / "chat_template.jinja").write_text(template)

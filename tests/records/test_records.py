@@ -65,7 +65,7 @@ def test_a_record_holds_every_token_with_what_the_weights_did(tmp_path, scope, k
     for row in rows:
         i, t = row["row"], row["position"]
         c, w, weight = tokens[i, t]
-        assert row["group"] == batch.group[i] and row["token_id"] == batch.sequences([i])[0][1][t]
+        assert row["group"] == batch.group[i] and row["token_id"] == batch.read_sequences([i])[0][1][t]
         assert row["text"] == TOKENIZER.decode([row["token_id"]])
         assert row["log_prob"] == batch.log_probs[i, t] and row["advantage"] == batch.advantages[i]
         assert row["reward"] == batch.rewards[i]
@@ -88,7 +88,7 @@ def test_a_record_from_a_device_is_that_of_the_cpu(tmp_path, scope):
     expected = recorded(tmp_path / "cpu", batch, 1, scope)
     with Pretend():
         tensors = [batch.log_probs, batch.advantages, batch.response_mask, batch.group, batch.rewards]
-        there = Batch(*on_device(tensors), lambda rows: on_device(batch.sequences(rows)))
+        there = Batch(*on_device(tensors), lambda rows: on_device(batch.read_sequences(rows)))
         found = recorded(tmp_path / "device", there, 1, scope)
     assert found.table == expected.table and found.prompts == expected.prompts
 

@@ -96,9 +96,9 @@ def recorded(run: Any, accelerator: Accelerator, sums: Any, mine: list[torch.Ten
     run._files = Mock()
     rank, rows = accelerator.process_index, len(mine[0])
     own = torch.arange(rank * rows, rank * rows + rows)
-    prompts, responses = own[:, None].repeat(1, rank + 1) + 1, (own[:, None] + mine[0]).int()
+    prompts, responses = own[:, None].repeat(1, rank + 1), (own[:, None] + mine[0]).int()
     rewards = torch.arange(float(rows * accelerator.num_processes))
-    batch, shown = mine, (prompts, responses, rewards)
+    batch, shown = mine, (prompts, torch.ones_like(prompts, dtype=torch.bool), responses, rewards)
     if device:
         batch, shown = on_device(batch), on_device(shown)
     with pytest.MonkeyPatch.context() as patch:
@@ -108,7 +108,7 @@ def recorded(run: Any, accelerator: Accelerator, sums: Any, mine: list[torch.Ten
     if not run._files.write.called:
         return None
     ((_, batch, _), _) = run._files.write.call_args
-    sequences = [(prompt.tolist(), len(response)) for prompt, response in batch.sequences(range(len(batch.group)))]
+    sequences = [(prompt.tolist(), len(response)) for prompt, response in batch.read_sequences(range(len(batch.group)))]
     log_probs, mask, recorded_rewards = back([batch.log_probs, batch.response_mask, batch.rewards])
     return log_probs, mask, batch.group, recorded_rewards, sequences, batch.groups, batch.tokens
 

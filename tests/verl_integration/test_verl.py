@@ -99,9 +99,9 @@ def test_other_estimators_are_untouched(make, estimator):
 
 def test_a_name_that_is_taken_is_said_and_a_free_one_is_not(caplog):
     """Another cw_grpo in verl's registry stays there."""
-    assert hooks._is_free({}, len) and hooks._is_free({"cw_grpo": len}, len)
+    assert not hooks._warn_if_taken({}, len) and not hooks._warn_if_taken({"cw_grpo": len}, len)
     assert caplog.text == ""
-    assert not hooks._is_free({"cw_grpo": max}, len)
+    assert hooks._warn_if_taken({"cw_grpo": max}, len)
     assert "cw_grpo is already registered (<built-in function max>) and used as it is" in caplog.text
 
 
@@ -120,7 +120,7 @@ def test_log_probs_that_verl_passes_itself_win_over_the_hook(make):
     data, keys = batch(make)
     expected = advantages("cw_grpo", data, keys, algorithm())
     not_these = torch.full_like(data.batch["old_log_probs"], float("nan"))
-    token = batch_of_trainer.set(TrainerBatch(not_these, keys, sequences=list))
+    token = batch_of_trainer.set(TrainerBatch(not_these, keys, read_sequences=list))
     try:
         assert torch.equal(of_registry(data, old_log_probs=data.batch["old_log_probs"]), expected)
         assert torch.equal(of_registry(data, batch=data.batch), expected)

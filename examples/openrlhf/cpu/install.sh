@@ -21,9 +21,9 @@ make_environment "$here"/{requirements.txt,install.sh}
 install_pinned 0.29.0+cpu
 begin "install DeepSpeed"
 # In an isolation of its own, where it finds no torch and builds nothing for a GPU.
-DS_BUILD_OPS=0 pip install --no-deps --use-pep517 deepspeed==0.19.6
+DS_BUILD_OPS=0 pip_install --no-deps --use-pep517 deepspeed==0.19.6
 begin "install this repository"
-pip install --no-deps --no-build-isolation -e "$root"
+pip_install --no-deps --no-build-isolation -e "$root"
 begin "compile what DeepSpeed else compiles in the first run" # killed meanwhile, that leaves a lock for all later ones
 PATH=$venv/bin:$PATH PYTHONPATH=$here logged "$venv/bin/python" -c "
 from deepspeed.ops.op_builder.cpu import FusedAdamBuilder, ShareMemCommBuilder

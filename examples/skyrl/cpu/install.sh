@@ -16,9 +16,9 @@ python=${PYTHON:-python3.11}
 source "$here/../../cpu/environment.sh"
 
 [[ $# -le 1 && ${1:-} != -* ]] || fail "usage: bash examples/skyrl/cpu/install.sh [VENV_DIR]"
-check_machine "3.11 or 3.12"
+check_machine 3.11 3.12
 make_environment "$here"/{requirements.txt,install.sh}
 install_pinned 0.27.1+cpu
 begin "install this repository"
-pip install --no-deps --no-build-isolation -e "$root"
+pip_install --no-deps --no-build-isolation -e "$root"
 finish_environment
