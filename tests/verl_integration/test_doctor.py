@@ -127,7 +127,7 @@ def test_a_file_that_cannot_be_used(composed, tmp_path, content, said):
         pq.write_table(content, file)
     else:
         write_rows(file, **(content if isinstance(content, dict) else {"ground_truths": content}))
-    config = changed(composed, f"data.train_files={file}")
+    config = changed(composed, f"data.train_files=[{file}]")
     (finding,) = [*files.check_files(config), *check_ground_truths(config)]
     assert finding.fatal and str(file) in finding.what and said.replace("{file}", str(file)) in finding.what
     if isinstance(content, list):

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import gpu_page
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -81,8 +82,9 @@ def test_each_fix_makes_the_room_that_lacks():
         config = OmegaConf.merge(config, OmegaConf.from_dotlist(found[0].fix.split()))
     said = " ".join(fixes)
     assert f"{share}=0." in said and "recompute_granularity=full" in said and "with_chunking=True" in said
-    needs = estimate(config, SOLD_AS[48])
-    assert needs.largest.total <= ROOM * SOLD_AS[48] * GIB
+    needs, gpu = estimate(config, SOLD_AS[48]), SOLD_AS[48] * GIB
+    assert needs.largest.total <= ROOM * gpu
+    assert needs.stages[0].total > (ROOM - 0.01) * gpu  # vLLM gets what is left, to the per cent
 
 
 def test_a_micro_batch_that_is_not_set_is_named():
@@ -133,6 +135,21 @@ def test_a_run_that_goes_on_needs_room_for_what_it_has_yet_to_write(tmp_path, mo
         (tmp_path / f"global_step_{step}" / "actor").mkdir(parents=True)
     (tmp_path / "global_step_0").mkdir()  # of which verl has deleted the actor
     assert list(resources.check_disk(config)) == []
+    monkeypatch.setattr(resources, "free_disk", lambda folder: 10e9)
+    (finding,) = resources.check_disk(config)  # none fits, so keeping fewer does not help
+    assert "2 checkpoints of 25 GB need 50 GB" in finding.what and "max_actor_ckpt_to_keep" not in finding.fix
+
+
+def test_what_is_offloaded_has_to_fit_the_memory_of_the_node(monkeypatch):
+    total = psutil.virtual_memory().total
+    monkeypatch.setattr(resources, "gpus_here", lambda: [SOLD_AS[80]])
+    found = []
+    for host in (0.99 * total, 2 * total):
+        needs = Estimate("model", 1, "FSDP2", 4, (), 0.0, host, 0.0, 0, "")
+        monkeypatch.setattr(resources, "estimate", lambda *_, needs=needs: needs)
+        found.append([finding.what for finding in resources.check_memory(recipe("1.5B FSDP2"))])
+    memory = f"{total / GIB:.0f} GiB of memory"
+    assert found == [[], [f"offloading puts about {2 * total / GIB:.0f} GiB into this node's {memory}"]]
 
 
 def test_the_number_of_checkpoints_follows_from_the_rows_of_the_data(tmp_path):
@@ -238,6 +255,8 @@ def test_the_packages_that_this_environment_lacks_are_named(name, lacks):
     assert {finding.what.split()[0] for finding in found} == set(lacks) and all(finding.fatal for finding in found)
     for finding in found:
         package = lacks[finding.what.split()[0]]
+        cause = "attn_implementation=flash_attention_2" if package == "flash-attn" else "model_engine=megatron"
+        assert f"is not installed, and {cause}" in finding.what
         assert finding.fix == f"install {package} as {environment.PAGE} says" and (ROOT / environment.PAGE).exists()
     assert list(environment.check_missing_packages(recipe(name, "trainer.device=cpu"))) == []
     sdpa = recipe(name, f"{A}.model.override_config.attn_implementation=sdpa")
@@ -274,6 +293,8 @@ def test_a_package_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch)
     (tmp_path / "flash_attn.py").write_text("raise ImportError('built for another torch')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(environment, "needed", lambda config: {"flash_attn": "flash-attn", "ray": "ray"})
-    (finding,) = environment.check_packages(recipe("1.5B FSDP2"))
+    needed = {"flash_attn": "flash-attn", "ray": "ray"}
+    monkeypatch.setattr(environment, "needed", lambda config: {"not_there": "not-there", **needed})
+    missing, finding = environment.check_packages(recipe("1.5B FSDP2"))
+    assert missing.what == "not_there is not installed, and verl's trainer imports it"
     assert "flash_attn is installed and cannot be imported (ImportError: built for another torch)" in finding.what
