@@ -1,5 +1,6 @@
 """The shapes in cw_plugin's signatures are checked by whatever a test calls in its own process."""
 
+import fcntl
 import importlib
 import importlib.util
 import os
@@ -9,6 +10,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import jaxtyping
 import pytest
 from beartype import BeartypeConf, beartype
@@ -18,45 +20,30 @@ WITHIN_A_TEST = "PYTEST_CURRENT_TEST" in os.environ  # which runs this file's te
 
 # The tests that a package is needed for. They are left out where it is missing: test_trl_releases.py,
 # test_openrlhf_releases.py and test_skyrl_releases.py run those of their hosts, each beside a release. The extra "dev"
-# has no verl.
+# has no verl; WITHOUT_VERL are the files that need none of these packages.
 NEEDED_BY = {
     "accelerate": ["test_accelerate_batches.py"],
     "trl": ["trl_integration/test_trl.py", "rewards/test_rewards_of_trl.py", "examples/test_trl_examples.py"],
     "openrlhf": ["openrlhf_integration/test_openrlhf.py"],
     "skyrl": ["skyrl_integration/test_skyrl.py", "skyrl_integration/test_skyrl_loop.py"],
-    "verl": [
-        "examples/test_boundary.py",
-        "verl_integration/test_config_reads.py",
-        "verl_integration/test_doctor.py",
-        "verl_integration/test_e2e.py",
-        "verl_integration/test_engines.py",
-        "evaluation/test_evaluation.py",
-        "examples/test_install.py",
-        "verl_integration/test_memory.py",
-        "examples/test_openrlhf_examples.py",
-        "openrlhf_integration/test_openrlhf_releases.py",
-        "openrlhf_integration/test_openrlhf_training.py",
-        "verl_integration/test_patches.py",
-        "verl_integration/test_plugin.py",
-        "examples/test_recipes.py",
-        "examples/test_run_folder.py",
-        "examples/test_sizes.py",
-        "examples/test_skyrl_examples.py",
-        "skyrl_integration/test_skyrl_releases.py",
-        "skyrl_integration/test_skyrl_training.py",
-        "examples/test_stop.py",
-        "examples/test_study.py",
-        "test_swift.py",
-        "trl_integration/test_trl_releases.py",
-        "verl_integration/test_verl.py",
-        "verl_integration/test_verl_releases.py",
-    ],
 }
+WITHOUT_VERL = {
+    "data/test_data.py", "evaluation/test_answers.py", "examples/test_entropy.py", "records/test_records.py",
+    "reports/test_intervals.py", "reports/test_reports.py", "reports/test_tokens.py", "rewards/test_rewards.py",
+    "test_configs.py", "test_dependencies.py", "test_errors.py", "test_memory_of_hosts.py", "test_release.py",
+    "test_weights.py",
+}  # fmt: skip
 collect_ignore = [
     file for package, files in NEEDED_BY.items() if not importlib.util.find_spec(package) for file in files
 ]
+if not importlib.util.find_spec("verl"):
+    every = {str(path.relative_to(ROOT / "tests")) for path in (ROOT / "tests").rglob("test_*.py")}
+    of_hosts = {file for files in NEEDED_BY.values() for file in files}
+    collect_ignore += every - WITHOUT_VERL - of_hosts
 
 pytest.register_assert_rewrite("e2e", "trainers")
+hypothesis.settings.register_profile("ours", deadline=None)  # no test asserts a time
+hypothesis.settings.load_profile("ours")
 check = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is a float, as it is for mypy
 # Before any test imports them. The other modules have no shapes; their types are mypy's.
 jaxtyping.install_import_hook(
@@ -120,7 +107,10 @@ def packages(request) -> Callable[..., Path]:
     def install(*wanted: str, **environment: str) -> Path:
         folder = request.config.cache.mkdir(wanted[0].replace("==", "-"))
         done = folder / "installed"
-        if not done.exists() or done.read_text() != " ".join(wanted):
+        with open(folder.with_suffix(".lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the other test process may want them, too
+            if done.exists() and done.read_text() == " ".join(wanted):
+                return folder
             pip = [
                 sys.executable,
                 "-m",
@@ -149,9 +139,3 @@ def script(monkeypatch):
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(str(study)):
             del sys.modules[name]
-
-
-@pytest.fixture
-def unchecked(monkeypatch):
-    """Lets wrong shapes and types through, so that the function's own error for them is seen."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)

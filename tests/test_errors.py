@@ -17,17 +17,14 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
-def test_pickle_keeps_message_and_attributes(error):
+def test_pickle_and_ray_keep_message_and_attributes(error):
     error.where = "set later"
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error) and str(copy) == str(error) and copy.args == error.args
     assert vars(copy) == vars(error) and copy.where == "set later"
     assert str(copy) == (f"{copy.problem}; {copy.fix}" if copy.fix else copy.problem)
 
-
-@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
-def test_ray_keeps_message_and_attributes(error):
-    """What ray.get raises: the worker's error, pickled, as an instance of its class too."""
+    # What ray.get raises: the worker's error, pickled, as an instance of its class too.
     cloudpickle = pytest.importorskip("ray.cloudpickle", reason="needs Ray")
     from ray.exceptions import RayTaskError
 

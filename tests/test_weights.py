@@ -2,6 +2,7 @@
 
 import math
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -70,7 +71,7 @@ def batches(draw):
     return log_probs, values(eighths, rows), mask, values(st.integers(0, rows - 1), rows)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(batch=batches())
 def test_any_batch_is_finite_and_matches_the_loop(batch):
     log_probs, advantages, mask, _ = batch
@@ -265,7 +266,8 @@ def test_a_kernel_that_cannot_be_one_is_refused(kernel, message):
         reweight(*random_batch(14), kernel)
 
 
-def test_shapes_that_do_not_fit_are_refused(unchecked):
+def test_shapes_that_do_not_fit_are_refused(monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # which checks them here, but not for a user
     fits = {"log_probs": torch.zeros(2, 3), "advantages": torch.ones(2), "response_mask": torch.ones(2, 3)}
     wrong = [("response_mask", (2, 4)), ("advantages", 3), ("advantages", (3, 2)), ("log_probs", 6), ("group", 1)]
     for name, shape in wrong:
@@ -313,29 +315,3 @@ def test_on_a_device_weights_are_those_of_the_cpu_and_each_tensor_is_copied_once
         found, found_statistics = reweight(*on_device(batch[:3]), group, kernel)
     assert found.device == DEVICE and torch.equal(found.memory, expected) and found_statistics == statistics
     assert (device.downloads, device.uploads) == (3, 1)
-
-
-@pytest.mark.parametrize(
-    ("change", "kernel"),
-    [
-        (lambda x, a: x.__setitem__((3, 0), math.nan), "gaussian"),
-        (lambda x, a: x.__setitem__((3, 0), -math.inf), "none"),
-        (lambda x, a: a.__setitem__(3, math.inf), cauchy),
-        (lambda x, a: a.copysign_(torch.tensor(3.4e38)).mul_(3.4e38 / a.abs()), "gaussian"),
-        (lambda x, a: None, lambda z: z[:-1]),
-        (lambda x, a: None, lambda z: -cauchy(z)),
-        (lambda x, a: None, lambda z: z + on_device(z)),
-    ],
-)
-def test_on_a_device_a_batch_is_refused_in_the_words_of_the_cpu(change, kernel):
-    log_probs, advantages, mask, group = random_batch(21)
-    mask[3, 0] = True
-    change(log_probs, advantages)
-    with Pretend():
-        batches = (log_probs, advantages, mask, group), on_device((log_probs, advantages, mask, group))
-        said = []
-        for batch in batches:
-            with pytest.raises((NonFiniteError, OptionsError)) as raised:
-                reweight(*batch, kernel)
-            said.append(str(raised.value))
-    assert said[0] == said[1]

@@ -221,20 +221,15 @@ def test_bad_input_is_refused_in_one_sentence(copy, tmp_path):
         assert f"has {rows} rows, and the benchmark has 30; download it again" in said
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("train.jsonl.gz", gzip.compress(json.dumps(HALVES).encode())[:-30]),
-        ("train.jsonl.gz", gzip.compress(json.dumps(HALVES).encode())[:12] + b"\xff" * 40),
-        ("README.md", b"---\na: [\n---\n"),
-    ],
-)
-def test_a_damaged_copy_is_refused_in_one_sentence(copy, tmp_path, name, content):
-    folder = copy / "knoveleng" / "open-rs"
-    if name.endswith(".gz"):
-        (folder / "train.jsonl").unlink()
-    (folder / name).write_bytes(content)
+def test_a_damaged_copy_is_refused_in_one_sentence(copy, tmp_path):
+    folder, packed = copy / "knoveleng" / "open-rs", gzip.compress(json.dumps(HALVES).encode())
+    (folder / "README.md").write_bytes(b"---\na: [\n---\n")
     assert "open-rs, split train, cannot be read (" in prepare(copy, tmp_path / "out", code=2)
+    (folder / "README.md").unlink()
+    (folder / "train.jsonl").unlink()
+    for content in (packed[:-30], packed[:12] + b"\xff" * 40):
+        (folder / "train.jsonl.gz").write_bytes(content)
+        assert "open-rs, split train, cannot be read (" in prepare(copy, tmp_path / "out", code=2)
 
 
 class Hub(BaseHTTPRequestHandler):

@@ -6,10 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from interpreter import ROOT
 
 pytest.importorskip("trl")
-STUDY = ROOT / "examples" / "study"
 
 
 @pytest.fixture

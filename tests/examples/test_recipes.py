@@ -1,13 +1,16 @@
 """The paper's recipes: each script composes to what examples/paper.md says, and starts its run as it should."""
 
 import itertools
+import os
 import re
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import yaml
-from interpreter import ROOT, bash
+from interpreter import ROOT, THAT_TRAIN, bash
 from omegaconf import DictConfig, OmegaConf
 from verl.utils.config import validate_config
 
@@ -50,9 +53,7 @@ def arguments(script: str, **knobs: str) -> dict[str, str]:
     return {name: " ".join(values) for name, values in found.items()}
 
 
-@pytest.mark.parametrize(
-    "script", [*SCRIPTS, "quickstart_cpu.sh", "trl/paper.sh", "openrlhf/paper.sh", "swift/paper.sh"]
-)
+@pytest.mark.parametrize("script", THAT_TRAIN)
 def test_help_prints_the_scripts_first_comment(script):
     said = bash(script, "--help").stdout
     assert f"bash examples/{script}" in said and "#" not in said and not said.count("source ")
@@ -137,6 +138,32 @@ def test_on_a_cpu_vllm_has_a_process_of_its_own_for_each_rank_if_there_are_sever
             script, "grpo", *overrides, ROLLOUT_TP="1", **overlay
         ).actor_rollout_ref.rollout.engine_kwargs.vllm
         assert ("distributed_executor_backend" in vllm) == alone, overrides
+
+
+@pytest.mark.parametrize("host", ["swift", "openrlhf", "skyrl"])
+def test_a_method_is_the_kernel_in_the_environment_of_the_trainer(host, tmp_path):
+    """A program takes the trainer's place, and prints what it gets."""
+    for name in ("swift", "python3"):
+        program = f'#!/bin/bash\ncase "$*" in *folder_lock*) exec {sys.executable} "$@" ;; esac\n'
+        (tmp_path / name).write_text(program + 'echo "kernel is [$CW_GRPO_KERNEL]"\n')
+        (tmp_path / name).chmod(0o755)
+
+    def start(method: str, of_user: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        path, mine = f"{tmp_path}{os.pathsep}{os.environ['PATH']}", {"METHOD": method, "CW_GRPO_KERNEL": of_user}
+        out = str(tmp_path / f"{method}-{of_user}")
+        return bash(f"{host}/paper.sh", code=code, OUT=out, PATH=path, CW_PLUGIN_SCRIPT="1", **mine)
+
+    kernels = {
+        ("cw_grpo", ""): "",
+        ("cw_grpo", "mine:kernel"): "mine:kernel",
+        ("grpo", ""): "none",
+        ("grpo", "none"): "none",
+    }
+    for (method, of_user), kernel in kernels.items():
+        assert start(method, of_user).stdout.splitlines()[-1] == f"kernel is [{kernel}]"
+    for method, of_user in (("cw_grpo", "none"), ("grpo", "mine:kernel")):
+        said = f"METHOD={method} and CW_GRPO_KERNEL={of_user} contradict each other; unset CW_GRPO_KERNEL"
+        assert start(method, of_user, code=2).stderr.startswith(said)
 
 
 def test_an_unknown_method_is_refused():

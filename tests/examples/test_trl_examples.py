@@ -14,7 +14,7 @@ import pytest
 import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 from gpu_page import cells, totals
-from interpreter import ROOT, bash
+from interpreter import ROOT, bash, free_port
 from settings_reads import unread
 
 from cw_plugin.errors import OptionsError
@@ -83,11 +83,8 @@ def start_with(server: str, folder: Path, code: int, **environment: str) -> tupl
     for name, program in {"trl": server, "accelerate": f'echo $CUDA_VISIBLE_DEVICES "$@" >>{folder}/started'}.items():
         (folder / name).write_text(f"#!/bin/bash\n{program}\n")
         (folder / name).chmod(0o755)
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
     path = f"{folder}{os.pathsep}{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    environment = {"SERVER_PORT": str(port), "MAX_RESPONSE": "3584", "OUT": str(folder)} | environment
+    environment = {"SERVER_PORT": free_port(), "MAX_RESPONSE": "3584", "OUT": str(folder)} | environment
     result = bash("trl/paper.sh", code=code, PATH=path, **environment)
     started = folder / "started"
     return started.read_text().splitlines() if started.exists() else [], result.stderr

@@ -161,14 +161,15 @@ def experiences(maker: RemoteExperienceMaker, actor: Actor, turns: int) -> list[
     return made
 
 
-def expected(plain: list[Any], scope: str) -> list[list[float]]:
-    """w~ A of every row, with groups by the text of the prompt, in float64."""
+def expected(plain: list[Any], scope: str) -> tuple[list[list[float]], float]:
+    """w~ A of every row, with groups by the text of the prompt, in float64; and the mean sigma of the groups."""
     rows = [(e.action_log_probs[i], e.advantages[i], e.action_mask[i], e.prompts[i]) for e, i in each(plain)]
     log_probs, advantages, masks, prompts = zip(*rows, strict=True)
     uids = prompts if scope == "group" else [0] * len(rows)
     weighted, groups = reference_advantages(log_probs, advantages, masks, uids)
     assert len(groups) == (PROMPTS if scope == "group" else 1)
-    return weighted
+    sigmas = [group["sigma"] for group in groups.values() if group["sigma"] > 0]
+    return weighted, sum(sigmas) / len(sigmas)
 
 
 def each(made: list[Any]):
@@ -191,14 +192,14 @@ def test_every_row_reaches_the_loss_with_the_weights_of_its_group(
     monkeypatch.setenv("CW_GRPO_SCOPE", scope)
     args = settings(tmp_path, **{"algo.advantage.estimator": estimator, "train.dynamic_batch_enable": dynamic})
     before, after = both(plain, maker_of(args), actor, turns)
-    wanted = expected(before, scope)
+    wanted, mean_sigma = expected(before, scope)
     for (experience, i), row in zip(each(after), wanted, strict=True):
         assert experience.advantages[i].tolist() == pytest.approx(row, abs=1e-6)
     assert any(len(set(w)) > 3 for w in wanted)
     for experience in after:  # which Ray sends without the rest of the batch
         assert experience.advantages.untyped_storage().nbytes() == 4 * experience.advantages.numel()
     sigma = {float(value) for experience in after for value in experience.info["cw_grpo/sigma"]}
-    assert len(sigma) == 1 and sigma.pop() > 0
+    assert len(sigma) == 1 and sigma.pop() == pytest.approx(mean_sigma, rel=1e-4)
 
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     if dynamic:

@@ -14,6 +14,8 @@ from cw_plugin.errors import HostError
 from cw_plugin.openrlhf_integration import install
 from cw_plugin.openrlhf_integration.accepted_settings import TESTED
 
+pytestmark = pytest.mark.timeout(1500)  # with the download
+
 
 @pytest.fixture
 def path(packages):

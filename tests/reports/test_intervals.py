@@ -22,7 +22,6 @@ def as_runs(runs) -> pd.Series:
     return pd.Series(values, seeds)
 
 
-@settings(deadline=None)
 @given(ours=RUNS, theirs=RUNS, order=st.randoms())
 @pytest.mark.filterwarnings("ignore")  # of scipy, for a single run
 def test_methods_are_compared_over_seeds(ours, theirs, order):
@@ -83,7 +82,7 @@ def test_a_mean_over_questions_has_the_interval_of_wilson_or_of_student(means):
     assert mean_over_questions(pd.Series(means)) == pytest.approx(expected, abs=1e-12)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(benchmarks=st.lists(st.lists(EIGHTHS, min_size=1, max_size=4), min_size=1, max_size=3))
 def test_checkpoints_are_compared_over_the_questions_of_each_benchmark(benchmarks):
     """Each benchmark counts as much as another, however many questions it has. The p-value is that of every sign."""

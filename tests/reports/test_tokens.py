@@ -150,9 +150,11 @@ def browser(run, tmp_path):
     driver.set_script_timeout(60)
     driver.get((tmp_path / "page.html").as_uri())
     settle(driver)
-    yield driver
-    assert [entry["message"] for entry in driver.get_log("browser")] == []
-    driver.quit()
+    try:
+        yield driver
+        assert [entry["message"] for entry in driver.get_log("browser")] == []
+    finally:
+        driver.quit()
 
 
 def settle(browser) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import skyrl_gym
 import torch
-from interpreter import ROOT, bash
+from interpreter import ROOT, bash, free_port
 from reference import grpo_advantages, reference_advantages
 from skyrl.backends.skyrl_train.workers.fsdp.fsdp_worker import FSDPPolicyWorkerBase
 from skyrl.train.config import SkyRLTrainConfig
@@ -116,7 +116,7 @@ def train(kind: type, folder: Path) -> tuple[dict[str, torch.Tensor], list[Any],
         "generator.inference_engine.enable_ray_prometheus_stats": "false",
     }
     cfg = SkyRLTrainConfig.from_cli_overrides([f"{key}={value}" for key, value in values.items()])
-    address = {"master_addr": "127.0.0.1", "master_port": 29000 + os.getpid() % 2000}
+    address = {"master_addr": "127.0.0.1", "master_port": int(free_port())}
     worker = FSDPPolicyWorkerBase(
         cfg=cfg.trainer, world_size=1, rank=0, local_rank=0, sequence_parallel_size=1, **address
     )

@@ -4,9 +4,12 @@ It lies in a folder of its own, over the packages of the environment, with skyrl
 replaces: among it flash-attn.
 """
 
+import pytest
 from interpreter import ROOT, python, run_tests
 
 TESTED = "0.3.0"  # as cw_plugin/skyrl_integration/accepted_settings.py names it, which needs SkyRL
+
+pytestmark = pytest.mark.timeout(1500)  # with the download
 
 
 def test_a_release_of_skyrl_passes_the_tests(packages):

@@ -37,13 +37,13 @@ def environment(out: Path, **more: str) -> dict[str, str]:
     return {**os.environ, **path, **probe, "E2E_PROBE_DIR": str(out / "probe"), **more}
 
 
-def copy_verl(folder: Path, *parts: Path, include: tuple[str, ...] = ("verl/*", "tests/*")) -> Path:
+def copy_verl(folder: Path, *parts: Path) -> Path:
     """A copy of verl and of its tests of the trainer, with the parts applied. The wheel lacks docs and examples."""
     for name in ("verl", "tests/trainer"):
         shutil.copytree(SITE_PACKAGES / name, folder / name, dirs_exist_ok=True)
     shutil.copy(SITE_PACKAGES / "tests" / "__init__.py", folder / "tests")
     for part in parts:
-        subprocess.run(["git", "apply", *(f"--include={pattern}" for pattern in include), part], cwd=folder, check=True)
+        subprocess.run(["git", "apply", "--include=verl/*", "--include=tests/*", part], cwd=folder, check=True)
     return folder
 
 

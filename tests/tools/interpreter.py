@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,12 @@ from typer.testing import CliRunner, Result
 from cw_plugin.cli import app
 
 ROOT = Path(__file__).parents[2]
+# The scripts of examples/ that train, from there.
+THAT_TRAIN = sorted(
+    str(path.relative_to(ROOT / "examples"))
+    for path in (ROOT / "examples").rglob("*.sh")
+    if "/supervised.sh" in path.read_text() and path.name != "supervised.sh"
+)
 WITHOUT_VLLM = Path(__file__).parent / "without_vllm"
 
 
@@ -40,6 +47,13 @@ def run_tests(*tests: str, path: tuple[Path, ...], timeout: float = 550, **envir
 def cli(*words: object, **environment: str) -> Result:
     """What ``cw-grpo`` says, in this process."""
     return CliRunner().invoke(app, list(map(str, words)), env=environment)
+
+
+def free_port() -> str:
+    """A port that nothing listens on now."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
 
 
 def wait_until(

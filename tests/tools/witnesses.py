@@ -70,17 +70,18 @@ def check_weights(
     Returns:
         How many prompt groups several processes shared.
     """
-    expected, processes = {}, defaultdict(set)
+    expected, processes, reweighted = {}, defaultdict(set), 0
     for step, (_, rows) in enumerate(computed):
         prompts = [row["prompt"] for row in rows]
         assert set(Counter(prompts).values()) == {samples}
         advantages = grpo_advantages([row["reward"] for row in rows], prompts, epsilon)
         log_probs, masks = ([row[name] for row in rows] for name in ("log_probs", "mask"))
         weighted, _ = reference_advantages(log_probs, advantages, masks, prompts)
-        for row, values in zip(rows, weighted, strict=True):
+        for row, values, plain in zip(rows, weighted, advantages, strict=True):
+            reweighted += sum(abs(value - plain) > 0.01 for value in torch.tensor(values)[row["mask"].bool()].tolist())
             scaled = torch.tensor(values)[row["mask"].bool()] * scale(row, len(rows))
             expected[_key(row)] = step, row["prompt"], scaled.tolist()
-    assert trained and len({process for process, _ in trained}) >= 2
+    assert reweighted > 100 and trained and len({process for process, _ in trained}) >= 2
     for process, rows in trained:
         for row in rows:
             step, prompt, values = expected[_key(row)]  # two equal responses to a prompt have the same

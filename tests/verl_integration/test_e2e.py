@@ -74,7 +74,8 @@ algorithm.rollout_correction.rollout_rs=token_k1 algorithm.rollout_correction.ro
 actor_rollout_ref.rollout.calculate_log_probs=True
 algorithm.filter_groups.enable=True algorithm.filter_groups.metric=score
 actor_rollout_ref.actor.ppo_epochs=2 actor_rollout_ref.actor.ppo_mini_batch_size=4
-+algorithm.cw_grpo.record_every=2 +trainer.nobody_reads_this=1 trainer.rollout_data_dir={run / "rollouts"}
++algorithm.cw_grpo.record_every=2 +trainer.nobody_reads_this=1 critic.optim.weight_decay=0.5
+trainer.rollout_data_dir={run / "rollouts"}
 data.val_max_samples=8
 """
     overrides = [*everything.split(), *replayed(run.parent / "replay")]
@@ -159,7 +160,8 @@ def test_a_record_has_the_texts_of_verls_own_dump_and_the_covariances_of_the_bat
 
 
 def test_verl_reads_every_setting_of_a_recipe(paper_run):
-    assert unread(paper_run) == ["trainer.nobody_reads_this"]
+    """But for one that it does not know, and one of a critic, which this run has not."""
+    assert unread(paper_run) == ["trainer.nobody_reads_this", "critic.optim.weight_decay"]
 
 
 def test_a_finished_run_is_neither_deleted_nor_mislabelled(paper_run):
@@ -187,6 +189,7 @@ def test_the_megatron_recipes_train_on_a_cpu_and_verl_reads_their_settings(scrip
     records = recipe(script, run, f"{IGNORED_BY_MEGATRON}=True")
     e2e.assert_logged(records)
     assert_trained_on_its_own_policy(records)
+    e2e.assert_right(run)
     assert unread(run) == [*ONLY_WITH_MEGATRON_BRIDGE, IGNORED_BY_MEGATRON]
 
 

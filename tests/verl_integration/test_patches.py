@@ -8,7 +8,7 @@ import pytest
 from e2e import PARTS, copy_verl
 from interpreter import python
 
-pytestmark = pytest.mark.slow  # no released verl has them
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]  # no released verl has them
 
 # How a test of each part fails on the verl without it.
 BROKEN = (
