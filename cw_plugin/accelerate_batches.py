@@ -131,9 +131,8 @@ class AccelerateRun:
             NonFiniteError, OptionsError: as in reweight, the same in every process. Rows are those of the whole batch.
         """
         weighted, sums = self.reweight_over_processes(batch)
-        metrics = {**vars(sums.statistics()), "seconds": time.perf_counter() - started}
-        for name, value in metrics.items():
-            self._trainer._metrics["train"][f"cw_grpo/{name}"].append(value)
+        for name, value in sums.statistics().as_metrics(time.perf_counter() - started).items():
+            self._trainer._metrics["train"][name].append(value)
         if sequences is not None and self._is_due():
             self.record(batch, sequences, sums)
         return None if self.options.kernel == "none" else weighted

@@ -3,7 +3,6 @@
 import functools
 import os
 import re
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -224,11 +223,10 @@ def _groups() -> set[str]:
 
 
 def _words(text: str) -> list[str]:
-    """The words of an option, of which one in quotes may have spaces."""
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise OptionsError(f"--benchmarks {text!r} cannot be read ({error})", fix="close the quotes") from None
+    """The words of an option, of which a part in double quotes may have spaces."""
+    if text.count('"') % 2:
+        raise OptionsError(f"--benchmarks {text!r} has a quote that is not closed", fix="close it")
+    return [word.replace('"', "") for word in re.findall(r'(?:[^\s"]|"[^"]*")+', text)]
 
 
 @app.command(context_settings=_IGNORE)
@@ -238,7 +236,10 @@ def evaluate(
     data_dir: Annotated[Path, typer.Option(help="Folder that cw-grpo prepare wrote.")] = Path("~/data/cw_grpo"),
     benchmarks: Annotated[
         str,
-        typer.Option(help="Names, separated by spaces. NAME=FILE.parquet adds a file of your own; quote spaces in it."),
+        typer.Option(
+            help="Names, separated by spaces. NAME=FILE.parquet adds a file of your own. "
+            "A path with spaces needs double quotes."
+        ),
     ] = " ".join(source.name for source in BENCHMARKS),
 ) -> None:
     """Measure pass@1 of models and checkpoints on benchmarks, and pass@k if questions are asked several times.

@@ -49,6 +49,11 @@ def files_in(folder: Path, pattern: str) -> list[Path]:
     return sorted(path for path in folder.rglob(pattern) if path.is_file() and not is_hidden(path))
 
 
+def is_remote(path: str) -> bool:
+    """Whether a path names a place on another machine, such as ``hdfs://host/folder``."""
+    return "://" in path
+
+
 def expanded(path: str | Path) -> Path:
     """Replace ``~`` by the home folder, which the shell does not do in ``NAME=~/folder`` or in quotes."""
     return Path(os.path.expanduser(path))

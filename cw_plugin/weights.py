@@ -59,6 +59,10 @@ class CovarianceStatistics:
     extreme_gradient_share: float  # sum of A^2 (1 - pi)^2 over extreme tokens, divided by the sum over all tokens
     extreme_balance: float  # sum of c divided by the sum of |c|, both over extreme tokens; -1 to 1, 0 if there is none
 
+    def as_metrics(self, seconds: float) -> dict[str, float]:
+        """The statistics under the names that loggers show, and the seconds that the weights took."""
+        return {f"cw_grpo/{name}": value for name, value in {**vars(self), "seconds": seconds}.items()}
+
 
 @dataclass(frozen=True)
 class Sums:

@@ -57,9 +57,7 @@ class WholeBatchRun:
         seconds = time.perf_counter() - started
         if step is not None and self.options.is_due(step):
             self._files.write(step, batch, self._tokenizer)
-        metrics = {f"cw_grpo/{name}": value for name, value in vars(statistics).items()}
-        metrics["cw_grpo/seconds"] = seconds
-        return (None if self.options.kernel == "none" else weighted), metrics
+        return (None if self.options.kernel == "none" else weighted), statistics.as_metrics(seconds)
 
     def write_settings(self, settings: Mapping[str, object]) -> None:
         """Write the host's settings, and ours with ``cw_`` before their names, to the run's folder, for the reports."""

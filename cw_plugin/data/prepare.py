@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -73,12 +73,12 @@ class CheckedFile(NamedTuple):
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Benchmarks:
     """The problems of each benchmark that could be read, and why each other one could not."""
 
-    problems: dict[str, list[str]]
-    unread: dict[str, str]
+    problems: dict[str, list[str]] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
 
     def add(self, source: Source, loaded: list[Row] | None, dataset_path: Path | None) -> None:
         """Add a benchmark, which is read now if it has not been loaded already."""
@@ -120,7 +120,7 @@ def prepare(
         raise DataError(f"--revision {revision} is of the hub, and --local-dataset-path a copy; leave one of them out")
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     loaded = {source.name: load(source, dataset_path, revision) for source in sources}
-    benchmarks = Benchmarks({}, {})
+    benchmarks = Benchmarks()
     if any(source.training for source in sources):
         for source in BENCHMARKS:
             benchmarks.add(source, loaded.get(source.name), dataset_path)

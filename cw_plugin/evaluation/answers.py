@@ -82,7 +82,12 @@ def read_answers(folder: Path) -> Graded:
                 file=dump,
             )
         )
-    return Graded(sorted(answers, key=lambda asked: (asked.model, asked.step or -1, asked.benchmark)), notes)
+    return Graded(sorted(answers, key=_order), notes)
+
+
+def _order(asked: Answers) -> tuple[str, int, str]:
+    """By model, then by step, then by benchmark; a model that is no checkpoint comes before all steps."""
+    return asked.model, -1 if asked.step is None else asked.step, asked.benchmark
 
 
 def read_settings(file: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from cw_plugin.dry_run import dry_run, is_of_verl
 from cw_plugin.errors import OptionsError
-from cw_plugin.files import free_disk
+from cw_plugin.files import free_disk, is_remote
 from cw_plugin.memory import openrlhf, trl
 from cw_plugin.memory.stages import GIB, ROOM, SOLD_AS, Estimate, shortage
 
@@ -68,11 +68,11 @@ def _print(needs: Estimate, gpu: int, problems: Sequence[str]) -> int:
     for stage in needs.stages:
         cells = "".join(_cell(stage.parts.get(name, 0.0)) for name in _COLUMNS)
         console.print(f"{stage.name:11}{cells}{_cell(stage.total)}")
-    free = "" if "://" in needs.folder else f"; {free_disk(needs.folder) / 1e9:.0f} GB are free"
+    free = "" if is_remote(needs.folder) else f"; {free_disk(needs.folder) / 1e9:.0f} GB are free"
     console.print(
         f"vLLM answers all prompts at once with {needs.vllm / GIB:.0f} GiB. Memory of a node for what is offloaded: "
-        f"{needs.host / GIB:.0f} GiB.\nA checkpoint has {needs.checkpoint / 1e9:.0f} GB, the {needs.checkpoints} of "
-        f"the run {needs.checkpoints * needs.checkpoint / 1e9:.0f} GB{free}."
+        f"{needs.host / GIB:.0f} GiB.\nA checkpoint has {needs.checkpoint / 1e9:.0f} GB; at most {needs.checkpoints} "
+        f"are there at once, with {needs.checkpoints * needs.checkpoint / 1e9:.0f} GB{free}."
     )
     for problem in problems:
         console.print(problem, markup=False)

@@ -172,7 +172,7 @@ def _check(arguments: Mapping[str, str]) -> None:
 
 
 def _checkpoints(arguments: Mapping[str, str]) -> int:
-    """How many checkpoints a run keeps."""
+    """How many checkpoints there are at once, at most: the oldest is deleted before the new one is written."""
     every = int(arguments["--ckpt.save_steps"])
     if every <= 0 or "--data.max_samples" not in arguments:
         return 0

@@ -45,7 +45,7 @@ class Estimate:
     Attributes:
         path: the model's folder or name.
         model: parameters.
-        engine: what trains: "FSDP2", "Megatron", "DeepSpeed ZeRO-2" or "DeepSpeed ZeRO-3".
+        engine: what trains, in words, such as "FSDP2" or "DeepSpeed ZeRO-2"; "Megatron" for Megatron alone.
         gpus: how many train.
         stages: of a step, in their order.
         vllm: bytes that vLLM needs to answer all requests of one GPU at once: weights, keys and values, its own work.

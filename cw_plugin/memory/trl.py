@@ -120,8 +120,9 @@ def _check(settings: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
 
 
 def _checkpoints(settings: Mapping[str, Any]) -> int:
-    """How many checkpoints a run keeps."""
+    """How many checkpoints there are at once, at most: the new one is written before the oldest is deleted."""
     if settings["save_strategy"] != "steps" or settings["max_steps"] <= 0:
         return 0
-    saved = math.ceil(settings["max_steps"] / settings["save_steps"])
-    return int(min(saved, settings["save_total_limit"] or saved))
+    saved: int = math.ceil(settings["max_steps"] / settings["save_steps"])
+    limit: int | None = settings["save_total_limit"]
+    return saved if limit is None else min(saved, limit + 1)

@@ -9,7 +9,7 @@ from cw_plugin.errors import DataError
 from cw_plugin.evaluation.answers import Answers, read_answers
 from cw_plugin.files import files_in, split_name
 from cw_plugin.records.read import PATTERN, TokenRecord, read_tokens
-from cw_plugin.reports.runs import SEED_OR_LENGTH, Run, differing, folder_of, read_run
+from cw_plugin.reports.runs import SEED_OR_LENGTH, Run, differing, read_run
 from cw_plugin.reports.sentences import restarts
 
 _NO_METRICS = "no metrics (*.jsonl of verl's file logger, trainer_state.json of TRL, TensorBoard events)"
@@ -124,15 +124,15 @@ def _told_apart(run: Run, earlier: Sequence[Folder]) -> Run:
             return replace(run, name=namesake.name)
     if not namesakes:
         return run
-    parts = folder_of(run.path).parts
-    names = [f"{run.name}, {'/'.join(parts[-length:])}" for length in range(2, len(parts) + 1)]
     taken = {folder.run.name for folder in earlier}
-    return replace(run, name=next(name for name in names if name not in taken))
+    parts = run.path.resolve().parts
+    names = [f"{run.name}, {Path(*parts[-length:])}" for length in range(2, len(parts) + 1)]
+    return replace(run, name=next(name for name in names if name not in taken))  # the whole path is not given twice
 
 
 def _assigned(answers: Sequence[Answers], runs: Sequence[Run]) -> list[Answers]:
     """The answers in the order of their runs, those of a run's checkpoints under the name of the run."""
-    by_folder = {folder_of(run.path): run for run in runs}
+    by_folder = {run.path.resolve(): run for run in runs}
     assigned = [_under_run(answer, by_folder) for answer in answers]
     order = [run.name for run in runs]
     return sorted(assigned, key=lambda answer: order.index(answer.model) if answer.model in order else len(order))
@@ -150,10 +150,9 @@ def _under_run(answer: Answers, by_folder: Mapping[Path, Run]) -> Answers:
     for folder in Path(str(checkpoint)).parents:
         if folder in by_folder:
             run = by_folder[folder]
-            step = answer.step
-            if step is None:
-                step = _step_in(Path(str(checkpoint)).relative_to(folder))
-            name = run.name if step is not None else f"{run.name}, {answer.model}"
+            place = Path(str(checkpoint)).relative_to(folder)
+            step = _step_in(place) if answer.step is None else answer.step
+            name = f"{run.name}, {place.name}" if step is None else run.name
             return replace(answer, model=name, step=step, seed=run.seed)
     return answer
 

@@ -1,6 +1,6 @@
 """``cw-grpo report``: writes one page, its tables and its figures from folders of runs and evaluations."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -86,7 +86,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: figures by the name of their files, then tables. One with a title is folded."""
+    """A part of the page that is folded: figures by the name of their files, then tables."""
 
     title: str
     drawings: dict[str, Drawing] = field(default_factory=dict)
@@ -127,24 +127,31 @@ def write_report(arguments: Sequence[str], out: Path) -> Report:
     differences = tables.differences_table(comparison)
     differences = replace(differences, notes=[*differences.notes, *_differing_runs(inputs.runs)])
     others = [name for name in CURVES if name not in OVERVIEW]
+    curves = _curves(metrics, names, OVERVIEW)
     sections = [
-        Section("", _curves(metrics, names, OVERVIEW), [differences]),
         Section("More curves", _curves(metrics, names, others)),
         _tokens(inputs.recorded, names),
         _checkpoints(inputs.answers, graded, metrics, comparison.reference),
         _settings(inputs.runs, names),
     ]
+    drawings = dict(curves)
+    shown_tables = [differences]
+    for section in sections:
+        drawings |= section.drawings
+        shown_tables += section.tables
     missing = [NOT_ALL_ASKED] if scores.empty and (graded.step >= 0).any() else []
     report = Report(differences, sentences(comparison), [*missing, *inputs.notes])
     try:
-        drawn = _save_figures(sections, out)
+        drawn = _save_figures(drawings, out)
         token_pages = _write_token_pages(inputs.recorded, out)
-        texts = {"metrics.csv": csv(metrics), **_texts_of_tables(sections)}
+        texts = {"metrics.csv": csv(metrics), **_texts_of_tables(shown_tables)}
         texts["report.html"] = _page(
             out,
             title=listed(names) or "Report",
             runs=inputs.runs,
+            curves=curves,
             said=[*report.sentences, *report.notes],
+            differences=differences,
             sections=sections,
             pages=token_pages,
             files=[*texts, *drawn],
@@ -173,12 +180,11 @@ def _differing_runs(runs: Sequence[Run]) -> list[str]:
     return [f"The runs differ in {', '.join(keys[:NAMED])}{more} (Table 5)."]
 
 
-def _save_figures(sections: Sequence[Section], out: Path) -> list[str]:
+def _save_figures(drawings: Mapping[str, Drawing], out: Path) -> list[str]:
     """Write the figures, and return the names of their files."""
     saved = []
-    for section in sections:
-        for name, drawing in section.drawings.items():
-            saved += [file.name for file in figures.save(drawing.figure, out / name)]
+    for name, drawing in drawings.items():
+        saved += [file.name for file in figures.save(drawing.figure, out / name)]
     return saved
 
 
@@ -197,13 +203,12 @@ def _write_token_pages(recorded: dict[str, list[Folder]], out: Path) -> dict[str
     return pages
 
 
-def _texts_of_tables(sections: Sequence[Section]) -> dict[str, str]:
+def _texts_of_tables(shown: Sequence[Table]) -> dict[str, str]:
     """The CSV and the LaTeX of each table, by the names of their files."""
     texts = {}
-    for section in sections:
-        for table in section.tables:
-            texts[f"{table.name}.csv"] = table.csv()
-            texts[f"{table.name}.tex"] = table.latex()
+    for table in shown:
+        texts[f"{table.name}.csv"] = table.csv()
+        texts[f"{table.name}.tex"] = table.latex()
     return texts
 
 
@@ -231,8 +236,9 @@ def _checkpoints(answers: Sequence[Answers], graded: pd.DataFrame, metrics: pd.D
     They are compared with a model that is no checkpoint, else with the first one; pass@k, also with the reference of
     the other comparisons.
     """
+    title = "Checkpoints: Tables 2 to 4"
     if graded.empty:
-        return Section("")
+        return Section(title)
     base = base_or_first(graded)
     asked = benchmarks(graded)
     shown = [tables.scores_table(checkpoints(graded, metrics, [base]), asked, [base])]
@@ -248,7 +254,7 @@ def _checkpoints(answers: Sequence[Answers], graded: pd.DataFrame, metrics: pd.D
     differing_settings = tables.settings("table4", "Table 4: settings in which the evaluations differ", settings)
     if differing_settings is not None:
         shown.append(differing_settings)
-    return Section("Checkpoints: Tables 2 to 4", {}, shown)
+    return Section(title, {}, shown)
 
 
 def _settings(runs: Sequence[Run], names: Sequence[str]) -> Section:

@@ -97,13 +97,14 @@ class Run:
     def accuracy(self) -> pd.Series:
         """By step, the mean over the validation sets of their accuracy.
 
-        A run may go on with another number of answers, so that mean@4 of a set follows on its mean@1.
+        A run may go on with another number of answers, so that mean@4 of a set follows on its mean@1. Where a step has
+        both, the later one counts.
         """
         columns: dict[str, list[str]] = {}  # by validation set
         for name in self.metrics:
             if name.startswith("val-core/") and "/acc/mean@" in name:
                 columns.setdefault(name.split("/acc/mean@")[0], []).append(name)
-        sets = {name: self.metrics[several].bfill(axis=1).iloc[:, 0] for name, several in columns.items()}
+        sets = {name: self.metrics[several].ffill(axis=1).iloc[:, -1] for name, several in columns.items()}
         return pd.DataFrame(sets, index=self.metrics.index).dropna().mean(axis=1)
 
     @property
@@ -116,8 +117,9 @@ class Run:
 
     @property
     def is_grpo(self) -> bool:
-        """Whether it is plain GRPO, by its settings, else by its name."""
-        return (method_of(self.config) or self.name.upper()) == "GRPO"
+        """Whether it is plain GRPO: its settings say so, or its name does, and its settings have no weights."""
+        method = method_of(self.config) or ""
+        return method == "GRPO" or (self.name.upper() == "GRPO" and "CW-GRPO" not in method)
 
 
 def read_run(argument: str | Path) -> Run:
@@ -128,13 +130,16 @@ def read_run(argument: str | Path) -> Run:
     name, path = split_name(argument)
     config = read_config(path)
     log = read_metrics(path)
-    return Run(name or method_of(config) or folder_of(path).name, path, log.metrics, config, log.repeated)
+    return Run(name or method_of(config) or _name_of_place(path), path, log.metrics, config, log.repeated)
 
 
-def folder_of(path: Path) -> Path:
-    """The folder of a run whose ``path`` may be the file of its logger."""
-    whole = path.resolve()
-    return whole.parent if whole.is_file() else whole
+def _name_of_place(path: Path) -> str:
+    """The name of a folder; of a logger's file, unless it is called as in every run; then that of its folder."""
+    place = path.resolve()
+    if not place.is_file():
+        return place.name
+    is_usual = place.stem.startswith(("metrics", "trainer_state", "events.out"))
+    return place.parent.name if is_usual else place.stem
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -88,27 +88,38 @@ def _differences(comparison: Comparison) -> list[str]:
     compared = [(outcome, name) for outcome in comparison.outcomes for name in outcome.differences]
     if not compared:
         return []
-    significant = [(outcome, name) for outcome, name in compared if name in outcome.significant]
-    of_one_run = [outcome for outcome, name in compared if _fewest_seeds(outcome, name, comparison.reference) == 1]
-    unclear = [outcome for outcome, name in compared if name not in outcome.significant and outcome not in of_one_run]
+    tested: list[Compared] = []
+    of_one_run: list[Compared] = []
+    for outcome, name in compared:
+        has_one_run = _fewest_seeds(outcome, name, comparison.reference) == 1
+        (of_one_run if has_one_run else tested).append((outcome, name))
+    significant = [(outcome, name) for outcome, name in tested if name in outcome.significant]
+    unclear = [outcome.name for outcome, name in tested if name not in outcome.significant]
     are_two = len(comparison.plain) == 2
     said = []
-    if not are_two:
-        reference = comparison.reference
-        said.append(f"{len(significant)} of {len(compared)} differences to {reference} are significant (star).")
+    if tested and not are_two:
+        said.append(
+            f"{len(significant)} of {len(tested)} differences to {comparison.reference} are significant (star)."
+        )
     elif significant:
         said.append(_lower_and_higher(significant))
-    if len(of_one_run) == len(compared):
-        said.append("One run does not tell methods apart: another seed may change the sign of each difference.")
-    elif of_one_run and are_two:
-        names = listed([outcome.name for outcome in of_one_run])
-        said.append(f"The difference in {names} is of one run of a method: another seed may change its sign.")
+    if of_one_run:
+        said.append(_one_run(of_one_run, is_all=not tested))
     if unclear and are_two:
-        said.append(f"No difference in {listed([outcome.name for outcome in unclear])} is significant.")
+        said.append(f"No difference in {listed(unclear)} is significant.")
     fewest = min(_fewest_seeds(outcome, name, comparison.reference) for outcome, name in compared)
     if fewest < ENOUGH and (unclear or of_one_run):
         said.append(f"Train {listed(list(comparison.plain))} with more seeds{_free_seeds(comparison)}.")
     return said
+
+
+def _one_run(compared: Sequence[Compared], is_all: bool) -> str:
+    """That these differences, all or some, are of one run of a method."""
+    if is_all:
+        return "One run does not tell methods apart: another seed may change the sign of each difference."
+    methods = listed(list(dict.fromkeys(name for _, name in compared)))
+    outcomes = listed(list(dict.fromkeys(outcome.name for outcome, _ in compared)))
+    return f"For {methods}, the difference in {outcomes} is of one run: another seed may change its sign."
 
 
 def _fewest_seeds(outcome: Outcome, method: str, reference: str) -> int:

@@ -18,8 +18,8 @@ def pass_at_k_table(folder: Path, models: Sequence[str], benchmarks: Sequence[st
     Returns:
         None if no question was asked several times, or an answer was graded with anything but 0 and 1.
     """
-    of_models = [each for name in models for each in read_answers(folder / name)[0]]
-    graded = scores.answers_frame([each for each in of_models if each.benchmark in benchmarks])
+    of_models = [answers for name in models for answers in read_answers(folder / name).answers]
+    graded = scores.answers_frame([answers for answers in of_models if answers.benchmark in benchmarks])
     if not scores.tries(graded):
         return None
     references = [scores.base_or_first(graded)]

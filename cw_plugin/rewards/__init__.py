@@ -73,9 +73,9 @@ def compute_score(
         response = solution_str or ""
         well_formed = matched(response, opens_think)
         extraction = extraction or ("training" if data_source == "knoveleng/open-rs" else "evaluation")
-        accuracy, pred, *_ = shared_pool(time_limit).grade(expected, answer_section(response), extraction)
-        score = accuracy_weight * accuracy + format_weight * well_formed
-        return {"score": score, "acc": accuracy, "format": well_formed, "pred": pred}
+        grade = shared_pool(time_limit).grade(expected, answer_section(response), extraction)
+        score = accuracy_weight * grade.accuracy + format_weight * well_formed
+        return {"score": score, "acc": grade.accuracy, "format": well_formed, "pred": grade.prediction}
     except CWGRPOError as error:
         if "verl" in sys.modules and type(error) not in _said:
             _said.add(type(error))

@@ -32,8 +32,14 @@ _UNBOXED = {
     "training": [replace(_LATEX, try_extract_without_anchor=False)],
     "evaluation": [ExprExtractionConfig(), _LATEX],
 }
-# **7**, *7*, __7__ and `7`, but no product or power such as 2**3 and a * b.
-_MARKDOWN = re.compile(r"(?<![\w*)}\]])(\*\*?|__|`)(?=\S)([^*`\n]+?)(?<=\S)\1(?![\w*({\\])")
+# Markdown's marks around an answer, such as **7**, *7*, __7__ and `7`; none in a formula, nor a product or a power, such
+# as a * b and 2**3.
+_MARKDOWN = re.compile(
+    r"(?P<formula>\$[^$]*\$|\\\(.*?\\\)|\\\[.*?\\\])"
+    r"|(?<![\w*)}\]])(?P<strong>\*{2,3}|__)(?=\S)(?P<bold>[^*`\n]+?)(?<=\S)(?P=strong)(?!\*)"
+    r"|(?<![\w*)}\]])(?P<mark>[*`])(?=\S)(?P<text>[^*`\n]+?)(?<=\S)(?P=mark)(?![\w*({\\])",
+    re.ASCII | re.DOTALL,
+)
 _HUNDREDTH = sympy.UnevaluatedExpr(sympy.Rational(1, 100))  # how math-verify reads a percent sign
 
 
@@ -62,8 +68,8 @@ def grade(ground_truth: str, text: str, extraction: str) -> tuple[float, str]:
 
 def _unboxed_answer(text: str, extraction: str) -> _Answer:
     """The last answer in a text without a box."""
-    without_emphasis = _MARKDOWN.sub(r"\2", text[-MAX_TEXT:])
-    parsed = _parse(plain_characters(without_emphasis), _UNBOXED[extraction])
+    without_marks = _MARKDOWN.sub(lambda match: match["formula"] or match["bold"] or match["text"], text[-MAX_TEXT:])
+    parsed = _parse(plain_characters(without_marks), _UNBOXED[extraction])
     answer = next((item for item in parsed if isinstance(item, str)), "")
     is_percentage = any(isinstance(item, sympy.Basic) and item.has(_HUNDREDTH) for item in parsed)
     if answer and is_percentage:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from multiprocessing import Pipe
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cw_plugin.errors import GradingError, how_to_install
 
@@ -22,7 +22,18 @@ TIME_LIMIT = 2.0  # seconds of CPU time for one answer; most take 0.003, the slo
 WALL_FACTOR = 10  # on a busy machine, wall-clock time may exceed CPU time by this factor
 START_LIMIT = 120.0  # seconds for a process to import math-verify, which takes one or two where nothing else runs
 MAX_CHARACTERS = 200_000  # of a response; only its last ones are sent to a worker
-FIRST_ANSWER = ("2", r"\boxed{1}", "evaluation", START_LIMIT)  # fills math-verify's caches
+
+
+class Question(NamedTuple):
+    """What a worker is asked: to grade the answer in a text, in so many seconds of CPU time."""
+
+    ground_truth: str
+    text: str
+    extraction: str
+    time_limit: float
+
+
+FIRST = Question("2", r"\boxed{1}", "evaluation", START_LIMIT)  # fills math-verify's caches
 
 
 class Grade(NamedTuple):
@@ -65,7 +76,7 @@ class _Worker:
                 stderr=subprocess.DEVNULL,
             )
         try:
-            first = self.ask(FIRST_ANSWER, START_LIMIT)
+            first = self.ask(FIRST, START_LIMIT)
         except _WorkerEndedError as ended:
             raise _WorkerEndedError(ended.exit_code, during_start=True) from None
         if first.stopped:
@@ -74,24 +85,26 @@ class _Worker:
                 fix="the machine is too busy, end other programs",
             )
 
-    def ask(self, question: tuple[Any, ...], seconds: float) -> Grade:
+    def ask(self, question: Question, seconds: float) -> Grade:
         """Grade one answer. When time is over, the process is ended, and the grade says so.
 
         Raises:
             _WorkerEndedError: the process has ended by itself, or was killed.
         """
-        answered = False
         try:
             self.connection.send(question)
-            answered = self.connection.poll(seconds)
-            grade = self.connection.recv() if answered else Grade(stopped=f"it took more than {seconds:g} s")
+            if self.connection.poll(seconds):
+                grade: Grade = self.connection.recv()
+                return grade
         except (EOFError, OSError):
-            answered = False
-            raise _WorkerEndedError(self.process.wait()) from None
-        finally:
-            if not answered:
-                self.end()
-        return grade
+            exit_code = self.process.wait()
+            self.end()
+            raise _WorkerEndedError(exit_code) from None
+        except BaseException:  # a Ctrl-C: the grade that comes later would be taken for that of the next question
+            self.end()
+            raise
+        self.end()
+        return Grade(stopped=f"it took more than {seconds:g} s")
 
     def end(self) -> None:
         self.process.kill()
@@ -109,7 +122,7 @@ class _Place:
     def __init__(self) -> None:
         self.worker: _Worker | None = None
 
-    def ask(self, question: tuple[Any, ...], seconds: float) -> Grade:
+    def ask(self, question: Question, seconds: float) -> Grade:
         if self.worker is None or self.worker.has_ended:
             self.worker = None
             self.worker = _Worker()
@@ -146,7 +159,7 @@ class GradingPool:
         Raises:
             GradingError: no process starts, so the answer is not the cause.
         """
-        question = (ground_truth, text[-MAX_CHARACTERS:], extraction, self.time_limit)
+        question = Question(ground_truth, text[-MAX_CHARACTERS:], extraction, self.time_limit)
         place = self._idle.get()  # may wait for long, which is not the answer's time
         try:
             grade = self._ask(place, question)
@@ -162,7 +175,7 @@ class GradingPool:
             )
         return grade
 
-    def _ask(self, place: _Place, question: tuple[Any, ...]) -> Grade:
+    def _ask(self, place: _Place, question: Question) -> Grade:
         """The grade, from another process each time that one was killed, until the wall-clock limit."""
         limit = WALL_FACTOR * self.time_limit
         deadline = time.monotonic() + limit

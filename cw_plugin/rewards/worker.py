@@ -14,7 +14,7 @@ import traceback
 from multiprocessing.connection import Connection
 
 from cw_plugin.rewards import grading
-from cw_plugin.rewards.pool import Grade
+from cw_plugin.rewards.pool import Grade, Question
 
 LIMITS = {resource.RLIMIT_AS: 2 << 30, resource.RLIMIT_FSIZE: 0, resource.RLIMIT_CORE: 0}  # bytes; idle, it has 0.3 GiB
 GRACE = 1.0  # seconds of CPU time from the exception to the end of the process
@@ -39,16 +39,17 @@ def main() -> None:
         resource.setrlimit(which, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
     while os.getppid() == parent:  # a fork of the parent may keep the connection open
         if connection.poll(5.0):
-            connection.send(grade(*connection.recv()))
+            connection.send(grade(connection.recv()))
 
 
-def grade(ground_truth: str, text: str, extraction: str, time_limit: float) -> Grade:
-    """Grade one answer within ``time_limit`` seconds of CPU time; runs in the main thread, which gets the signals."""
+def grade(question: Question) -> Grade:
+    """Grade one answer within its seconds of CPU time; runs in the main thread, which gets the signals."""
+    time_limit = question.time_limit
     try:
         # Repeated, in case some code in between catches everything.
         signal.setitimer(signal.ITIMER_PROF, time_limit, time_limit)
         signal.setitimer(signal.ITIMER_VIRTUAL, time_limit + GRACE)
-        accuracy, prediction = grading.grade(ground_truth, text, extraction)
+        accuracy, prediction = grading.grade(question.ground_truth, question.text, question.extraction)
         return Grade(accuracy, prediction[:MAX_PREDICTION])
     except OutOfTimeError:
         return Grade(stopped=f"it took more than {time_limit:g} s of CPU time")

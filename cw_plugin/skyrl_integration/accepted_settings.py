@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cw_plugin.errors import HostError, OptionsError
+from cw_plugin.files import is_remote
 from cw_plugin.method_file import refuse_other_method
 from cw_plugin.options import Options
 
@@ -57,13 +58,13 @@ def check(cfg: "SkyRLTrainConfig") -> None:
     _check_groups(cfg)
     if options.kernel != "none":
         _check_weights_are_kept(cfg)
-    if options.record_every and not is_local(cfg.trainer.export_path):
+    if options.record_every and is_remote(cfg.trainer.export_path):
         raise OptionsError(
             f"trainer.export_path={cfg.trainer.export_path} is not a folder of this machine, which token records need",
             fix="name one, or set CW_GRPO_RECORD_EVERY=0",
         )
     checkpoints = cfg.trainer.ckpt_path
-    if is_local(checkpoints) and cfg.trainer.resume_mode == "latest" and Path(checkpoints, LATEST).exists():
+    if not is_remote(checkpoints) and cfg.trainer.resume_mode == "latest" and Path(checkpoints, LATEST).exists():
         refuse_other_method(Path(checkpoints), options)
 
 
@@ -102,11 +103,6 @@ def _check_weights_are_kept(cfg: "SkyRLTrainConfig") -> None:
             "would not be the paper's",
             fix="set it to false",
         )
-
-
-def is_local(path: str) -> bool:
-    """Whether it is a folder of this machine, not an address such as ``s3://...``."""
-    return "://" not in path
 
 
 def other_shape(problem: str) -> HostError:

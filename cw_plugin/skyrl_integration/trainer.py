@@ -12,9 +12,10 @@ from skyrl.train.trainer import RayPPOTrainer
 from torch import Tensor
 
 from cw_plugin.errors import HostError
+from cw_plugin.files import is_remote
 from cw_plugin.method_file import write_method
 from cw_plugin.records.write import Batch
-from cw_plugin.skyrl_integration.accepted_settings import check, is_local
+from cw_plugin.skyrl_integration.accepted_settings import check
 from cw_plugin.whole_batch import WholeBatchRun, of_responses
 
 if TYPE_CHECKING:
@@ -46,9 +47,9 @@ class CWGRPOTrainer(RayPPOTrainer):
         check(self.cfg)
         self._cw_run = WholeBatchRun(Path(self.cfg.trainer.export_path), self.tokenizer)
         self._cw_reweighted = False
-        if is_local(self.cfg.trainer.export_path):
+        if not is_remote(self.cfg.trainer.export_path):
             self._cw_run.write_settings(get_config_as_dict(self.cfg))
-        if is_local(self.cfg.trainer.ckpt_path):
+        if not is_remote(self.cfg.trainer.ckpt_path):
             write_method(Path(self.cfg.trainer.ckpt_path), self._cw_run.options)
         if ENVIRONMENT not in skyrl_gym.registry:  # unless a program has registered it with other options
             model = {"model_path": self.cfg.trainer.policy.model.path}

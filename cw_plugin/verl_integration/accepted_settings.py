@@ -120,14 +120,13 @@ def _check_estimator(config: DictConfig, options: Options) -> None:
             "policy_loss.loss_mode=geo_mean averages the advantages of a response, so the loss would lose the weights",
             fix=f"set {LOSS_MODE}=vanilla, or another with one advantage for each token",
         )
-    _check_groups(config, options)
+    check_groups(config, options)
 
 
-def _check_groups(config: DictConfig, options: Options) -> None:
-    """Refuse prompt groups of one response."""
+def check_groups(config: DictConfig, options: Options) -> None:
+    """Refuse prompt groups of one response with the estimator (OptionsError)."""
     has_effect = options.scope == "group" and options.kernel != "none"
-    is_training = not OmegaConf.select(config, "trainer.val_only")
-    if has_effect and is_training and OmegaConf.select(config, RESPONSES) == 1:
+    if has_effect and _is_training(config) and OmegaConf.select(config, RESPONSES) == 1:
         raise OptionsError(
             f"{RESPONSES}=1 gives the tokens of a prompt group the same advantage, so that every covariance is 0 and "
             "every weight 1: this is plain GRPO",
@@ -144,12 +143,16 @@ def _check_loss(config: DictConfig) -> None:
         )
     size = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
     is_one_response = OmegaConf.select(config, size) == 1 and not OmegaConf.select(config, f"{ACTOR}.use_dynamic_bsz")
-    if is_one_response and _is_one_for_a_response(config):
+    if is_one_response and _is_one_for_a_response(config) and _is_training(config):
         raise OptionsError(
             f"{size}=1 gives the tokens of a micro-batch the same advantage, so that policy_loss.loss_mode={NAME} "
             "finds every covariance 0 and every weight 1",
-            fix=f"set {size}=4, or algorithm.adv_estimator={NAME} with {LOSS_MODE}=vanilla",
+            fix=f"set it to 2 or more, or algorithm.adv_estimator={NAME} with {LOSS_MODE}=vanilla",
         )
+
+
+def _is_training(config: DictConfig) -> bool:
+    return not OmegaConf.select(config, "trainer.val_only")
 
 
 def _is_one_for_a_response(config: DictConfig) -> bool:

@@ -102,7 +102,7 @@ class VerlRun:
             logger.warning(
                 "cw_grpo: every weight was 1 in step %s, as in plain GRPO, because advantages did not differ where "
                 "tokens share statistics. If this goes on, all rewards of a prompt are equal, or there is only one "
-                "response in a group (rollout.n=1) or, for loss_mode=cw_grpo, in a micro-batch; it is logged as "
+                "response in a group or, for loss_mode=cw_grpo, in a micro-batch; it is logged as "
                 "cw_grpo/signal_share",
                 self.step,
             )

@@ -15,7 +15,7 @@ from cw_plugin.errors import HostError, NonFiniteError
 from cw_plugin.records.write import Batch
 from cw_plugin.verl_integration import NAME, TESTED, current_run
 from cw_plugin.verl_integration.accepted_settings import AlgorithmConfig, read_options
-from cw_plugin.weights import CovarianceStatistics, reweight
+from cw_plugin.weights import reweight
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,9 @@ def compute_cw_grpo_advantage(
         raise NonFiniteError(error.what, error.rows, f" Their uids: {uids}.") from error
     run = current_run.current()
     if run is not None:
-        run.keep(as_metrics(statistics, time.perf_counter() - started))
+        # verl merges several values of one name by what the name contains: with "max" the largest, with "min" (as in
+        # "timing") the smallest, else the mean. The names of the statistics are chosen for that.
+        run.keep(statistics.as_metrics(time.perf_counter() - started))
         if trainer_batch is not None and run.records_this_step:
             rewards = token_level_rewards.sum(-1)
             run.record(Batch(log_probs, advantages, response_mask, group, rewards, trainer_batch.read_sequences))
@@ -190,13 +192,3 @@ def _group_numbers(index: np.ndarray) -> Int[Tensor, " rows"]:
     """A number for each row's uid, in the order in which the uids occur."""
     number_of_uid: dict[Hashable, int] = {}
     return torch.tensor([number_of_uid.setdefault(uid, len(number_of_uid)) for uid in index], dtype=torch.long)
-
-
-def as_metrics(statistics: CovarianceStatistics, seconds: float) -> dict[str, float]:
-    """Metrics as verl logs them.
-
-    verl merges several values of one name by what the name contains: with "max" the largest, with "min" (as in
-    "timing") the smallest, else the mean. The names are chosen for that.
-    """
-    metrics = {f"{NAME}/{name}": value for name, value in vars(statistics).items()}
-    return {**metrics, f"{NAME}/seconds": seconds}

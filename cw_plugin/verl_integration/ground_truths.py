@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.errors import DataError
+from cw_plugin.files import is_remote
 from cw_plugin.rewards import ground_truth_problem
 from cw_plugin.rewards.pool import shared_pool
 from cw_plugin.verl_integration.finding import Finding
@@ -33,7 +34,7 @@ def data_files(config: DictConfig) -> Iterator[DataFile]:
         setting = config.data[name]
         paths = [setting] if isinstance(setting, str) else list(setting or [])
         for path in paths:
-            if "://" not in path:
+            if not is_remote(path):
                 yield DataFile(f"data.{name}", Path(path).expanduser())
 
 

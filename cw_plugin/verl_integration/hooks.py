@@ -208,9 +208,8 @@ HOOKS = (
     Hook(_LEGACY, "compute_advantage", ("data", "adv_estimator"), _hand_over_batch, ("legacy",)),
     Hook("verl.utils.tracking", "Tracking.log", ("data",), _complete_metrics, ("V1", "legacy")),
     Hook("verl.utils.config", "validate_config", ("config",), _check_before_start, ("V1", "legacy")),
-    Hook(
-        "verl.trainer.main_ppo", "run_ppo", ("config",), _check_before_ray, ()
-    ),  # it refuses other trainers than these
+    # For programs with trainers of their own, which it refuses.
+    Hook("verl.trainer.main_ppo", "run_ppo", ("config",), _check_before_ray, ()),
 )
 
 

@@ -13,7 +13,6 @@ from typing import Any
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from cw_plugin.verl_integration.estimator import as_metrics
 from cw_plugin.weights import reweight
 
 
@@ -38,7 +37,7 @@ def compute_policy_loss_cw_grpo(
 
     started = time.perf_counter()
     reweighted, statistics = reweight(log_prob.detach(), advantages, response_mask)
-    metrics = as_metrics(statistics, time.perf_counter() - started)
+    metrics = statistics.as_metrics(time.perf_counter() - started)
     loss, vanilla_metrics = get_policy_loss_fn("vanilla")(
         old_log_prob=old_log_prob,
         log_prob=log_prob,

@@ -183,6 +183,7 @@ def test_methods_are_called_by_what_they_are(name, config, tmp_path):
     write(tmp_path / ("training_args.json" if "cw_kernel" in config else ".hydra/config.yaml"), json.dumps(config))
     assert read_run(tmp_path).name == name and read_run(f"mine={tmp_path}").name == "mine"
     assert read_run(f"mine={tmp_path}").is_grpo == (name == "GRPO")
+    assert read_run(f"GRPO={tmp_path}").is_grpo == ("CW-GRPO" not in name)  # also that of another loss or estimator
 
 
 def compared(folder: Path, *seeds: int, methods: tuple = ("none", None)) -> tuple[list[list], list[str]]:
@@ -336,7 +337,11 @@ def test_runs_are_seeds_only_if_their_settings_show_it(tmp_path):
         write_metrics(tmp_path / name, {1: {REWARD: 1.0}})
         for name in ("x/Qwen-1.5B-cw", "x/Qwen-1.5B-grpo", "y/Qwen-1.5B-cw")
     ]
-    files = [write_metrics(tmp_path / name, {1: {REWARD: 1.0}}) / "metrics.jsonl" for name in ("a", "b")]
+    names = ("a/metrics.jsonl", "b/metrics.jsonl", "logs/grpo.jsonl", "logs/cw.jsonl")
+    files = [
+        write_metrics(tmp_path / name.split("/")[0], {1: {REWARD: 1.0}}, name.split("/")[1]) / name.split("/")[1]
+        for name in names
+    ]
     known = [
         a_run(tmp_path / name, None, seed, lr=lr, steps=1)
         for name, seed, lr in (("1", 1, 1), ("2", 1, 2), ("3", 2, 2), ("4", 2, 1))
@@ -347,8 +352,7 @@ def test_runs_are_seeds_only_if_their_settings_show_it(tmp_path):
         "Qwen-1.5B-cw",
         "Qwen-1.5B-grpo",
         "Qwen-1.5B-cw, y/Qwen-1.5B-cw",
-        "a",
-        "b",
+        *("a", "b", "grpo", "cw"),
         *of_settings,
         *of_settings[::-1],
     ]
@@ -368,6 +372,9 @@ def test_checkpoints_of_other_hosts_have_the_step_in_the_name_of_their_folder(tm
         ("GRPO", "100", "0.25"): "20.0", ("GRPO", "200", "0.5"): "60.0",
         ("GRPO, merged", "", ""): "90.0", ("base", "", ""): "10.0",
     }  # fmt: skip
+    write_answers(run / "evaluation" / "merged", None, run / "merged", amc23=grades(3, 40))  # within the run's folder
+    assert report(run, tmp_path / "evaluation", "--out", tmp_path / "out")[0] == 0
+    assert {row[0] for row in cells(tmp_path / "out" / "table2.csv")[1:]} == {"GRPO", "GRPO, merged", "base"}
 
 
 def test_a_checkpoint_that_was_evaluated_twice_is_one_run(tmp_path):
@@ -382,9 +389,21 @@ def test_a_checkpoint_that_was_evaluated_twice_is_one_run(tmp_path):
 
 
 def test_accuracy_goes_on_when_each_question_gets_another_number_of_answers(tmp_path):
+    """A start that goes on validates the checkpoint once more, here that of step 3."""
     first, second = "val-core/x/acc/mean@1", "val-core/x/acc/mean@4"
-    run = read_run(write_metrics(tmp_path, {1: {first: 0.1}, 2: {"x": 1.0}, 3: {second: 0.3}}))
-    assert run.accuracy.to_dict() == {1: 0.1, 3: 0.3}
+    write_metrics(tmp_path, {1: {first: 0.1}, 2: {"x": 1.0}, 3: {first: 0.2}}, "metrics.1.jsonl")
+    run = read_run(write_metrics(tmp_path, {3: {second: 0.9}, 4: {second: 0.3}}))
+    assert run.accuracy.to_dict() == {1: 0.1, 3: 0.9, 4: 0.3}
+
+
+def test_what_is_of_one_run_is_said_apart_from_what_was_tested(tmp_path):
+    runs = [(kernel, seed) for kernel in ("none", None) for seed in (1, 2, 3)]
+    folders = [a_run(tmp_path / f"{kernel}-{seed}", kernel, seed, reward=1 + seed / 10) for kernel, seed in runs]
+    other = f"other={a_run(tmp_path / 'other', 'my:kernel', 1)}"
+    _, printed = table(*folders, other, out=tmp_path / "out")
+    assert "0 of 4 differences to GRPO are significant (star)." in printed
+    said = "For other, the difference in accuracy, reward, entropy and gradient norm is of one run: another seed may"
+    assert said in printed and "Train GRPO, CW-GRPO and other with more seeds, such as 4 and 5." in printed
 
 
 def test_answers_that_cannot_be_compared_are_said(tmp_path):

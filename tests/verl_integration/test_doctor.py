@@ -106,6 +106,14 @@ def test_a_planted_fault_is_named(composed, monkeypatch, fault, check, what, fix
     assert name == check and finding.fatal is fatal and what in finding.what and fix in finding.fix
 
 
+def test_one_response_is_also_wrong_for_a_cw_grpo_of_verls_own(composed, monkeypatch):
+    monkeypatch.setitem(ADV_ESTIMATOR_REGISTRY, "cw_grpo", max)
+    check = {"method": doctor.CHECKS["method"]}
+    ((_, finding),) = doctor.examine(changed(composed, f"{A}.rollout.n=1"), check)
+    assert "every weight 1: this is plain GRPO" in finding.what
+    assert doctor.examine(changed(composed, "algorithm.cw_grpo.unknown=1"), check) == []  # these are not our options
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

@@ -164,7 +164,7 @@ def test_the_calculated_memory_is_what_the_engine_holds(model, engine, output, f
     else:
         tp, pp = (ENGINES[engine].get(name, 1) for name in ("tp", "pp"))
         parallel = megatron.Parallel(tp=tp, pp=pp, dp=2 // (tp * pp))
-        calculated = megatron.static(megatron.stage_parameters(parameter_shapes(shape), parallel, 0), parallel)
+        calculated = megatron.static(megatron.parameters_of(parameter_shapes(shape), parallel, 0), parallel)
     held = output(model, engine)["held"]
     assert set(held) == {"weights", "gradients", "optimizer"}
     for name, size in held.items():

@@ -3,6 +3,7 @@
 import functools
 import re
 import sys
+from importlib.util import spec_from_file_location
 from pathlib import Path
 
 import gpu_page
@@ -20,7 +21,7 @@ from cw_plugin.verl_integration import doctor
 from cw_plugin.verl_integration.compose import compose
 from cw_plugin.verl_integration.doctor import environment, resources
 from cw_plugin.verl_integration.doctor.memory import estimate, tracked
-from cw_plugin.verl_integration.doctor.memory.estimate import checkpoints_of_run
+from cw_plugin.verl_integration.doctor.memory.estimate import checkpoints_after
 
 A = "actor_rollout_ref"
 RECIPES = {
@@ -131,13 +132,15 @@ def test_a_run_that_goes_on_needs_room_for_what_it_has_yet_to_write(tmp_path, mo
     (finding,) = resources.check_disk(config)
     assert "4 checkpoints of 25 GB need 100 GB" in finding.what
     assert finding.fix.endswith("trainer.max_actor_ckpt_to_keep=2")
-    for step in (1, 2):
-        (tmp_path / f"global_step_{step}" / "actor").mkdir(parents=True)
-    (tmp_path / "global_step_0").mkdir()  # of which verl has deleted the actor
+    (tmp_path / "global_step_1").mkdir()  # of which verl has deleted the actor
+    (tmp_path / "global_step_2" / "actor").mkdir(parents=True)
     assert list(resources.check_disk(config)) == []
     monkeypatch.setattr(resources, "free_disk", lambda folder: 10e9)
     (finding,) = resources.check_disk(config)  # none fits, so keeping fewer does not help
     assert "2 checkpoints of 25 GB need 50 GB" in finding.what and "max_actor_ckpt_to_keep" not in finding.fix
+    for step, left in ((3, 1), (4, 0), (5, 0)):
+        (tmp_path / f"global_step_{step}" / "actor").mkdir(parents=True)
+        assert checkpoints_after(config, step) == left and len(list(resources.check_disk(config))) == left
 
 
 def test_what_is_offloaded_has_to_fit_the_memory_of_the_node(monkeypatch):
@@ -152,21 +155,26 @@ def test_what_is_offloaded_has_to_fit_the_memory_of_the_node(monkeypatch):
     assert found == [[], [f"offloading puts about {2 * total / GIB:.0f} GiB into this node's {memory}"]]
 
 
-def test_the_number_of_checkpoints_follows_from_the_rows_of_the_data(tmp_path):
+def test_the_number_of_checkpoints_follows_from_the_rows_of_the_data(tmp_path, monkeypatch):
     pq.write_table(pa.table({"prompt": [""] * 100}), tmp_path / "train.parquet")
     changes = ("total_training_steps=null", "total_epochs=3", "save_freq=5", "max_actor_ckpt_to_keep=null")
     settings = [f"trainer.{change}" for change in changes] + ["data.train_batch_size=8"]
     config = recipe("1.5B Megatron", *settings, f"data.train_files={tmp_path / 'train.parquet'}")
-    assert checkpoints_of_run(config) == 8  # 3 x 12 steps
+    assert checkpoints_after(config, 0) == 8  # 3 x 12 steps
+    monkeypatch.setattr(resources, "free_disk", lambda folder: 60e9)
+    (finding,) = resources.check_disk(config)
+    assert "8 checkpoints of 25 GB" in finding.what and not finding.fatal  # some rows may be dropped
+    config.data.train_max_samples = 40
+    assert checkpoints_after(config, 0) == 3  # 3 x 5 steps
     config.data.train_files = str(tmp_path / "missing.parquet")
-    assert checkpoints_of_run(config) == 1
+    assert checkpoints_after(config, 0) == 1
 
 
 @pytest.mark.parametrize(
     ("dynamic", "fixes"),
     [
         ("use_dynamic_bsz=True", ["log_prob_max_token_len_per_gpu=5000", "ppo_max_token_len_per_gpu=5000"]),
-        ("use_dynamic_bsz=False", ["log_prob_micro_batch_size_per_gpu=2", "ppo_micro_batch_size_per_gpu=2"]),
+        ("use_dynamic_bsz=False", ["log_prob_micro_batch_size_per_gpu=2", "ppo_micro_batch_size_per_gpu=3"]),
     ],
 )
 def test_the_fix_is_a_setting_that_verl_reads(dynamic, fixes):
@@ -174,7 +182,7 @@ def test_the_fix_is_a_setting_that_verl_reads(dynamic, fixes):
     config = recipe(
         "1.5B FSDP2", f"{A}.actor.{dynamic}", f"{A}.rollout.log_prob_{dynamic}", f"{A}.actor.strategy=fsdp2",
         f"{A}.actor.ppo_max_token_len_per_gpu=10000", f"{A}.rollout.log_prob_max_token_len_per_gpu=10000",
-        f"{A}.actor.ppo_micro_batch_size_per_gpu=4", f"{A}.rollout.log_prob_micro_batch_size_per_gpu=4",
+        f"{A}.actor.ppo_micro_batch_size_per_gpu=6", f"{A}.rollout.log_prob_micro_batch_size_per_gpu=4",
         f"{A}.actor.entropy_from_logits_with_chunking=True",
     )  # fmt: skip
     stages = tuple(Stage(name, {"activations": 2 * ROOM * SOLD_AS[80] * GIB}) for name in ("log-probs", "training"))
@@ -184,6 +192,12 @@ def test_the_fix_is_a_setting_that_verl_reads(dynamic, fixes):
         return [finding.fix for finding in resources.compare(config, needs, SOLD_AS[80], "")]
 
     assert [fix.rpartition(".")[2] for fix in advised()] == fixes
+    if "=False" in dynamic:
+        config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu = 9  # 4 responses would fit, and 9 are no multiple
+        assert advised()[-1].endswith("ppo_micro_batch_size_per_gpu=3")
+        config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu = 2
+        config.actor_rollout_ref.actor.policy_loss.loss_mode = "cw_grpo"  # for which one response is too few
+        assert advised()[-1].endswith("offload_policy=True")
     # Where not even one response would fit:
     config.data.max_response_length = 9000
     config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu = 1
@@ -282,11 +296,23 @@ def test_a_package_that_breaks_when_it_is_imported_hides_no_other(tmp_path, monk
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise OSError('libcudart.so is missing')")
     (tmp_path / "transformer_engine" / "pytorch.py").touch()
+    (tmp_path / "elsewhere.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     for module in [name for name in sys.modules if name.split(".")[0] in ("transformer_engine", "megatron")]:
         monkeypatch.delitem(sys.modules, module)
     found = [finding.what for finding in environment.check_missing_packages(recipe("1.5B Megatron"))]
     assert [what.split()[0] for what in found] == ["megatron.core", "megatron.bridge", "flash_attn"]
+
+    class Editable:
+        """As pip installs megatron.core from a clone: a finder of its own knows where it lies."""
+
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            return spec_from_file_location(name, tmp_path / "elsewhere.py") if name == "megatron.core" else None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Editable])
+    found = [finding.what for finding in environment.check_missing_packages(recipe("1.5B Megatron"))]
+    assert [what.split()[0] for what in found] == ["megatron.bridge", "flash_attn"]
 
 
 def test_a_package_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch):

@@ -350,6 +350,7 @@ def test_the_trainer_of_evaluations_is_verls_synchronous_one_with_its_own_valida
         [GRPO, ONE_RESPONSE],
         [*OF_ONE_RESPONSE, "algorithm.adv_estimator=reinforce_plus_plus", "algorithm.use_kl_in_reward=True"],
         [*OF_ONE_RESPONSE, GRPO, "actor_rollout_ref.actor.use_dynamic_bsz=True"],
+        [*OF_ONE_RESPONSE, GRPO, "trainer.val_only=True"],
     ],
 )
 def test_valid_settings_pass(overrides):
@@ -361,8 +362,8 @@ def test_valid_settings_pass(overrides):
     [
         ([CW_GRPO, LOSS], "loss_mode=vanilla .* or algorithm.adv_estimator=grpo"),
         ([CW_GRPO, ONE_RESPONSE], "every weight 1: this is plain GRPO; set .*rollout.n=12, or .*scope=batch"),
-        ([*OF_ONE_RESPONSE, GRPO], "every weight 1; set .*micro_batch_size_per_gpu=4, or .*=cw_grpo"),
-        ([*OF_ONE_RESPONSE, "algorithm.adv_estimator=remax"], "every weight 1; set .*micro_batch_size_per_gpu=4"),
+        ([*OF_ONE_RESPONSE, GRPO], "every weight 1; set it to 2 or more, or .*=cw_grpo"),
+        ([*OF_ONE_RESPONSE, "algorithm.adv_estimator=remax"], "every weight 1; set it to 2 or more"),
         ([GRPO, LOSS, BYPASS, LEGACY], "bypass_mode=False"),
         ([CW_GRPO, "+rollout.nnodes=1"], "start verl.trainer.main_ppo"),  # as one_step_off_policy has it
         ([GRPO, LOSS, "+async_training.partial_rollout=True"], "start verl.trainer.main_ppo"),

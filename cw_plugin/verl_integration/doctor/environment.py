@@ -6,8 +6,8 @@ verl imports most of these only in its workers, when the GPUs are already taken.
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Iterator
-from importlib.machinery import PathFinder
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -104,8 +104,14 @@ def _is_installed(module: str) -> bool:
         if spec is None:
             return False
         name = f"{name}.{part}"
-        spec = PathFinder.find_spec(name, spec.submodule_search_locations)
+        spec = _find(name, spec.submodule_search_locations)
     return spec is not None
+
+
+def _find(name: str, places: Sequence[str] | None) -> ModuleSpec | None:
+    """What Python's import would find in these places; finders besides its own are of packages in editable mode."""
+    found = (finder.find_spec(name, places) for finder in sys.meta_path)
+    return next((spec for spec in found if spec is not None), None)
 
 
 def _missing(config: DictConfig, module: str, package: str) -> Finding:

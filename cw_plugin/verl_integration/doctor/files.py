@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.errors import first_line
+from cw_plugin.files import is_remote
 from cw_plugin.verl_integration.finding import Finding
 from cw_plugin.verl_integration.ground_truths import DataFile, data_files
 
@@ -16,7 +17,7 @@ def _is_missing_folder(model: str) -> bool:
     """False for a name on the hub, which :func:`check_lengths` looks up."""
     path = Path(model).expanduser()
     like_a_folder = model[0] in "/.~" or model.count("/") > 1 or ("/" in model and path.parent.is_dir())
-    return like_a_folder and "://" not in model and not path.exists()
+    return like_a_folder and not is_remote(model) and not path.exists()
 
 
 def check_files(config: DictConfig) -> Iterator[Finding]:
@@ -65,7 +66,7 @@ def check_lengths(config: DictConfig) -> Iterator[Finding]:
     from transformers import AutoConfig
 
     model, limit = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout.max_model_len
-    if _is_missing_folder(model.path) or "://" in model.path:
+    if _is_missing_folder(model.path) or is_remote(model.path):
         return  # check_files says so; or verl has yet to copy it
     longest = config.data.max_prompt_length + config.data.max_response_length
     shape = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code).get_text_config()

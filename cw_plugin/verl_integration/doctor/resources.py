@@ -8,10 +8,10 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from cw_plugin.errors import NotCalculatedError
-from cw_plugin.files import free_disk
+from cw_plugin.files import free_disk, is_remote
 from cw_plugin.memory.stages import GIB, ROOM, SOLD_AS, VLLM_WORK, Estimate, Stage, shortage
-from cw_plugin.verl_integration.accepted_settings import ACTOR
-from cw_plugin.verl_integration.doctor.memory.estimate import checkpoints_of_run, estimate
+from cw_plugin.verl_integration.accepted_settings import ACTOR, uses_loss
+from cw_plugin.verl_integration.doctor.memory.estimate import checkpoints_after, estimate
 from cw_plugin.verl_integration.finding import Finding
 
 SHARE = "actor_rollout_ref.rollout.gpu_memory_utilization"
@@ -47,7 +47,7 @@ def check_disk(config: DictConfig) -> Iterator[Finding]:
     verl keeps all unless told otherwise. A run that goes on deletes none of those that are there.
     """
     folder = config.trainer.default_local_dir
-    if config.trainer.device == "cpu" or "://" in folder:
+    if config.trainer.device == "cpu" or is_remote(folder):
         return
     try:
         needs = estimate(config, SOLD_AS[_ASSUMED])
@@ -56,8 +56,7 @@ def check_disk(config: DictConfig) -> Iterator[Finding]:
         yield Finding(problem, "see how large the first checkpoint is", fatal=False)
         return
     free = free_disk(folder)
-    there = len(list(Path(folder).expanduser().glob("global_step_*/actor")))
-    number = min(checkpoints_of_run(config) - there, needs.checkpoints)
+    number = min(checkpoints_after(config, _saved_step(folder)), needs.checkpoints)
     wanted = needs.checkpoint * number
     if free >= wanted:
         return
@@ -69,7 +68,16 @@ def check_disk(config: DictConfig) -> Iterator[Finding]:
     fitting = int(free // needs.checkpoint)
     if fitting > 1:  # of 1, verl writes the new one before it deletes the old one
         fix += f", or trainer.max_actor_ckpt_to_keep={fitting}"
-    yield Finding(problem, fix)
+    # verl may drop rows of the data, and so be done earlier.
+    is_certain = config.trainer.total_training_steps is not None or fitting == 0
+    yield Finding(problem, fix, fatal=is_certain)
+
+
+def _saved_step(folder: str) -> int:
+    """The last step of which the folder has a checkpoint; 0 if it has none."""
+    names = [path.parent.name for path in Path(folder).expanduser().glob("global_step_*/actor")]
+    steps = [name.removeprefix("global_step_") for name in names]
+    return max((int(step) for step in steps if step.isdecimal()), default=0)
 
 
 def compare(config: DictConfig, needs: Estimate, gpu: float, name: str) -> Iterator[Finding]:
@@ -113,22 +121,26 @@ def _fix(config: DictConfig, needs: Estimate, stage: Stage, gpu: float) -> str:
 
 
 def _smaller_micro_batch(config: DictConfig, stage: Stage, share: float) -> str | None:
-    """The override that makes a micro-batch this share of what it is; None if not even one response would fit."""
+    """The override that makes a micro-batch this share of what it is; None if that is too small."""
     if stage.name == "log-probs":
         settings, prefix = config.actor_rollout_ref.rollout, "log_prob"
         name, is_dynamic = "actor_rollout_ref.rollout", settings.log_prob_use_dynamic_bsz
     else:
         settings, prefix = config.actor_rollout_ref.actor, "ppo"
         name, is_dynamic = ACTOR, settings.use_dynamic_bsz
-    if is_dynamic:  # by tokens
-        limit, least = (
-            f"{prefix}_max_token_len_per_gpu",
-            config.data.max_prompt_length + config.data.max_response_length,
-        )
-    else:
-        limit, least = f"{prefix}_micro_batch_size_per_gpu", 1
-    fitting = int(settings[limit] * share)
-    return f"{name}.{limit}={fitting}" if fitting >= least else None
+    if is_dynamic:
+        limit = f"{prefix}_max_token_len_per_gpu"
+        tokens = int(settings[limit] * share)
+        longest = config.data.max_prompt_length + config.data.max_response_length
+        return f"{name}.{limit}={tokens}" if tokens >= longest else None
+    limit = f"{prefix}_micro_batch_size_per_gpu"
+    responses = settings[limit]
+    # A divisor of what it is, because verl divides the responses of a GPU by it.
+    divisors = [size for size in range(1, responses) if responses % size == 0 and size <= responses * share]
+    least = (
+        2 if prefix == "ppo" and uses_loss(config) else 1
+    )  # the loss cw_grpo compares the responses of a micro-batch
+    return f"{name}.{limit}={divisors[-1]}" if divisors and divisors[-1] >= least else None
 
 
 def _recomputes_layers(config: DictConfig) -> bool:

@@ -10,8 +10,15 @@ from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.configs import flat
 from cw_plugin.errors import CWGRPOError, OptionsError
+from cw_plugin.options import Options
 from cw_plugin.verl_integration import NAME
-from cw_plugin.verl_integration.accepted_settings import ACTOR, LOSS_MODE, check_config
+from cw_plugin.verl_integration.accepted_settings import (
+    ACTOR,
+    LOSS_MODE,
+    check_config,
+    check_groups,
+    uses_estimator,
+)
 from cw_plugin.verl_integration.compose import compose
 from cw_plugin.verl_integration.finding import Finding
 from cw_plugin.verl_integration.ground_truths import REWARD
@@ -39,6 +46,8 @@ def check_method(config: DictConfig) -> Iterator[Finding]:
 
         if not verl_has_its_own():
             raise
+        if uses_estimator(config):
+            check_groups(config, Options())
 
 
 def _unknown_name(key: str, name: str, known: Iterable[str]) -> Finding:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.errors import NotCalculatedError, OptionsError
+from cw_plugin.files import is_remote
 from cw_plugin.memory.models import parameter_count, parameter_shapes, read_shape
 from cw_plugin.memory.stages import ASLEEP, GIB, TRAINER, Estimate, Stage, vllm_memory
 from cw_plugin.verl_integration.doctor.memory import megatron
@@ -42,7 +43,7 @@ def estimate(config: DictConfig, gpu: float) -> Estimate:
             "the memory of LoRA is not calculated",
             fix="remove actor_rollout_ref.model.lora_rank to see what a run without LoRA needs",
         )
-    if "://" in model.path:  # which verl copies when it starts
+    if is_remote(model.path):  # verl copies it when it starts
         raise NotCalculatedError(
             f"{model.path} is on another machine, and what it needs is not calculated", fix="give a folder of this one"
         )
@@ -66,24 +67,26 @@ def _of_fsdp(config: DictConfig, shape: "PretrainedConfig", gpu: float) -> Estim
     log_probs = tracked.fsdp2_log_probs(
         shape, ranks, _log_prob_tokens(config), engine.entropy_from_logits_with_chunking
     )
-    held = {name: training.pop(name) for name in ("weights", "gradients", "optimizer")}
-    # Adam of PyTorch needs the size of the weights once more while it steps (torch.optim, "foreach").
-    training_work = max(sum(training.values()), held["weights"])
+    kept = ("weights", "gradients", "optimizer")  # between two passes; the rest is the work of one
+    held = {name: training[name] for name in kept}
+    passes = sum(size for name, size in training.items() if name not in kept)
     log_prob_work = sum(size for name, size in log_probs.items() if name != "weights")
-    host = 0.0
     is_fsdp2 = config.actor_rollout_ref.actor.strategy == "fsdp2"
     if is_fsdp2 and engine.offload_policy:
-        host += sum(held.values()) * gpus_per_node
-        training_work = sum(training.values())
-        held = dict.fromkeys(held, 0.0)
-    resident = {
-        "weights": 0.0 if engine.param_offload else held["weights"],
-        "optimizer": 0.0 if engine.optimizer_offload else held["optimizer"],
-    }
-    host += (held["weights"] + held["optimizer"] - sum(resident.values())) * gpus_per_node
+        offloaded = sum(held.values())
+        held = resident = dict.fromkeys(kept, 0.0)
+        training_work = passes
+    else:
+        resident = {
+            "weights": 0.0 if engine.param_offload else held["weights"],
+            "optimizer": 0.0 if engine.optimizer_offload else held["optimizer"],
+        }
+        offloaded = held["weights"] + held["optimizer"] - sum(resident.values())
+        # Adam of PyTorch needs the size of the weights once more while it steps (torch.optim, "foreach").
+        training_work = max(passes, held["weights"])
     parameters = parameter_count(shape)
     if _has_reference(config):
-        host += 4.0 * parameters / ranks * gpus_per_node  # in float32, always on the CPU
+        offloaded += 4.0 * parameters / ranks  # in float32, always on the CPU
     stages = (
         _rollout(config, gpu, resident),
         Stage("log-probs", {**resident, "weights": held["weights"], "activations": log_prob_work, **_processes()}),
@@ -96,7 +99,7 @@ def _of_fsdp(config: DictConfig, shape: "PretrainedConfig", gpu: float) -> Estim
         gpus=_gpus(config),
         stages=stages,
         vllm=_vllm(config, shape, parameters),
-        host=host,
+        host=offloaded * gpus_per_node,
         checkpoint=12.0 * parameters,
         checkpoints=_at_once(config),
         folder=config.trainer.default_local_dir,
@@ -107,14 +110,14 @@ def _of_megatron(config: DictConfig, shape: "PretrainedConfig", gpu: float) -> E
     parallel = _parallel(config)
     shapes = parameter_shapes(shape)
     layer = _layer_of_megatron(config, shape)
-    # The first stage of the pipeline keeps activations of most micro-batches, and the last has the logits.
+    # The first rank of the pipeline keeps activations of most micro-batches, and the last has the logits.
     ends = []
-    for number in {0, parallel.pp - 1}:
-        on_rank = megatron.stage_parameters(shapes, parallel, number)
-        ends.append(_stages_of_megatron(config, shape, layer, on_rank, number, gpu))
+    for pipeline_rank in {0, parallel.pp - 1}:
+        on_rank = megatron.parameters_of(shapes, parallel, pipeline_rank)
+        ends.append(_stages_of_megatron(config, shape, layer, on_rank, pipeline_rank, gpu))
     stages = max(ends, key=lambda stages: max(stage.total for stage in stages))
     parameters = parameter_count(shape)
-    held = megatron.static(megatron.stage_parameters(shapes, parallel, 0), parallel)
+    held = megatron.static(megatron.parameters_of(shapes, parallel, 0), parallel)
     return Estimate(
         path=config.actor_rollout_ref.model.path,
         model=parameters,
@@ -161,16 +164,16 @@ def _layer_of_megatron(config: DictConfig, shape: "PretrainedConfig") -> _Layer:
 
 
 def _stages_of_megatron(
-    config: DictConfig, shape: "PretrainedConfig", layer: _Layer, parameters: int, number: int, gpu: float
+    config: DictConfig, shape: "PretrainedConfig", layer: _Layer, parameters: int, pipeline_rank: int, gpu: float
 ) -> tuple[Stage, ...]:
-    """The stages of a training step, on a rank of the pipeline's stage ``number``, which has ``parameters``."""
+    """The stages of a training step, on a GPU of this pipeline rank, which has ``parameters``."""
     engine, reference = config.actor_rollout_ref.actor.megatron, config.actor_rollout_ref.ref.megatron
     parallel = _parallel(config)
     tokens, log_prob_tokens = _training_tokens(config), _log_prob_tokens(config)
-    in_flight = parallel.pp - number  # micro-batches of which a stage keeps activations (1F1B)
+    in_flight = parallel.pp - pipeline_rank  # micro-batches of which it keeps activations (1F1B)
     training_work = layer.kept * math.ceil(shape.num_hidden_layers / parallel.pp) * in_flight + layer.peak
     log_prob_work = layer.peak * log_prob_tokens / tokens
-    if number == parallel.pp - 1:
+    if pipeline_rank == parallel.pp - 1:
         entries = shape.vocab_size / parallel.tp
         chunk = CHUNK if engine.entropy_from_logits_with_chunking else log_prob_tokens
         training_work += megatron.TRAINING_LOGITS * tokens * entries
@@ -202,15 +205,18 @@ def _offloaded_by_megatron(config: DictConfig, held: Mapping[str, float]) -> flo
     return offloaded
 
 
-def checkpoints_of_run(config: DictConfig) -> int:
-    """How many checkpoints a run writes from its first step to its last; at least one, if its length is not known."""
+def checkpoints_after(config: DictConfig, step: int) -> int:
+    """How many checkpoints a run writes after this step; at least one, if its length is not known."""
     every = int(config.trainer.save_freq)
     if every <= 0:
         return 0
-    return math.ceil((_steps(config) or every) / every)
+    steps = length(config)
+    if steps is None:
+        return 1
+    return max(math.ceil(steps / every) - step // every, 0)
 
 
-def _steps(config: DictConfig) -> int | None:
+def length(config: DictConfig) -> int | None:
     """The steps of a run, by setting or from the rows of its data; None if these cannot be read here."""
     if config.trainer.total_training_steps:
         return int(config.trainer.total_training_steps)
@@ -219,12 +225,17 @@ def _steps(config: DictConfig) -> int | None:
         rows = sum(pq.ParquetFile(path).metadata.num_rows for path in files)
     except (OSError, pa.ArrowException):  # check_files says so
         return None
+    if not rows:  # they are on another machine
+        return None
+    most = config.data.get("train_max_samples") or -1
+    if most > 0:
+        rows = min(rows, most)
     return int(rows // config.data.train_batch_size * config.trainer.total_epochs)
 
 
 def _at_once(config: DictConfig) -> int:
     """How many checkpoints of a run there are at once, at most."""
-    written = checkpoints_of_run(config)
+    written = checkpoints_after(config, 0)
     kept = int(config.trainer.get("max_actor_ckpt_to_keep") or written)
     if kept == 1:
         kept = 2  # verl deletes the old one when the new one is written; of several, it deletes the oldest first

@@ -24,28 +24,28 @@ class Parallel(NamedTuple):
     dp: int
 
 
-def stage_parameters(shapes: Mapping[str, tuple[int, ...]], parallel: Parallel, stage: int) -> int:
-    """Parameters of one rank of a pipeline stage.
+def parameters_of(shapes: Mapping[str, tuple[int, ...]], parallel: Parallel, pipeline_rank: int) -> int:
+    """Parameters of one GPU of a pipeline rank.
 
     A matrix or bias is divided among tensor-parallel ranks, a norm is not.
 
     Args:
         shapes: those of :func:`~cw_plugin.memory.models.parameter_shapes`.
         parallel: the sizes of the run.
-        stage: its number, from 0.
+        pipeline_rank: from 0.
     """
     layers = 1 + max(int(name.split(".")[2]) for name in shapes if name.startswith("model.layers."))
     tied = not any(name.startswith("lm_head.") for name in shapes)
-    first, last = stage == 0, stage == parallel.pp - 1
+    first, last = pipeline_rank == 0, pipeline_rank == parallel.pp - 1
     total = 0
     for name, shape in shapes.items():
         if name.startswith("model.layers."):
-            is_on_stage = int(name.split(".")[2]) * parallel.pp // layers == stage
+            is_there = int(name.split(".")[2]) * parallel.pp // layers == pipeline_rank
         elif name.startswith("model.embed_tokens."):
-            is_on_stage = first or (last and tied)
+            is_there = first or (last and tied)
         else:
-            is_on_stage = last
-        if is_on_stage:
+            is_there = last
+        if is_there:
             total += prod(shape) if "norm" in name else prod(shape) // parallel.tp
     return total
 
