@@ -32,8 +32,8 @@ _UNBOXED = {
     "training": [replace(_LATEX, try_extract_without_anchor=False)],
     "evaluation": [ExprExtractionConfig(), _LATEX],
 }
-# Markdown's marks around an answer, such as **7**, *7*, __7__ and `7`; none in a formula, nor a product or a power, such
-# as a * b and 2**3.
+# Markdown's marks around an answer, such as **7**, *7*, __7__ and `7`. Products and powers, such as a * b and 2**3,
+# have none; and what is in a formula is none.
 _MARKDOWN = re.compile(
     r"(?P<formula>\$[^$]*\$|\\\(.*?\\\)|\\\[.*?\\\])"
     r"|(?<![\w*)}\]])(?P<strong>\*{2,3}|__)(?=\S)(?P<bold>[^*`\n]+?)(?<=\S)(?P=strong)(?!\*)"
@@ -68,7 +68,7 @@ def grade(ground_truth: str, text: str, extraction: str) -> tuple[float, str]:
 
 def _unboxed_answer(text: str, extraction: str) -> _Answer:
     """The last answer in a text without a box."""
-    without_marks = _MARKDOWN.sub(lambda match: match["formula"] or match["bold"] or match["text"], text[-MAX_TEXT:])
+    without_marks = _MARKDOWN.sub(_without_marks, text[-MAX_TEXT:])
     parsed = _parse(plain_characters(without_marks), _UNBOXED[extraction])
     answer = next((item for item in parsed if isinstance(item, str)), "")
     is_percentage = any(isinstance(item, sympy.Basic) and item.has(_HUNDREDTH) for item in parsed)
@@ -77,6 +77,16 @@ def _unboxed_answer(text: str, extraction: str) -> _Answer:
     # math-verify reads several formulas one by one, and joins their texts with "and".
     are_several = " and " in answer and isinstance(parsed[0], sympy.FiniteSet)
     return _Answer(answer, is_boxed=False, formulas=parsed[0] if are_several else None)
+
+
+def _without_marks(match: re.Match[str]) -> str:
+    """A formula as it is; other text without the marks, and with a space where a word stood right beside them."""
+    if match["formula"]:
+        return match["formula"]
+    text, before, after = match["bold"] or match["text"], match.string[: match.start()], match.string[match.end() :]
+    space_before = " " if before[-1:].isalnum() else ""
+    space_after = " " if after[:1].isalnum() else ""
+    return f"{space_before}{text}{space_after}"
 
 
 @functools.lru_cache(maxsize=4096)  # responses to one prompt often repeat an answer

@@ -68,8 +68,8 @@ def test_markdown_around_an_answer_counts_for_nothing():
     """Where nothing is boxed: bold, italics and code, also in a sentence or with a point."""
     for text in (
         "So it is **7**.", "**7.**", "**Answer: 7**", "**x = 7**", "So it is *7*.", "It is __7__ apples.",
-        "It is ***7***.", "\u7b54\u6848\u662f**7**\u3002", "So it is `7`.", "So 2**3 is 8, and 8 - 1 is **7**", "**Answer:** $7$", "So 3 * 4 = 12, and 7 * 1 = 7",
-        "So 7**1 = 7",
+        "It is ***7***.", "\u7b54\u6848\u662f**7**\u3002", "So it is `7`.", "**Answer:**7", "**Answer:** $7$",
+        "So 2**3 is 8, and 8 - 1 is **7**", "So 3 * 4 = 12, and 7 * 1 = 7", "So 7**1 = 7",
     ):  # fmt: skip
         for gold, right in (("7", 1.0), ("-7", 0.0), ("8", 0.0)):
             assert compute_score("x", text, gold, extraction="evaluation")["acc"] == right, (text, gold)
