@@ -118,7 +118,7 @@ def test_the_plugin_of_the_examples_trains_and_refuses_what_would_lose_the_weigh
         responses = batch["ids"][:, -batch["completion_mask"].shape[1] :] * batch["completion_mask"]
         rewards = [(int(row.sum()) % 17) / 4.0 for row in responses]
         expected = torch.tensor(grpo_advantages(rewards, [row // 4 for row in range(8)], 1e-4))
-        assert torch.allclose(batch["advantages"].double(), expected[:, None], atol=1e-5)
+        assert torch.allclose(batch["advantages"], expected[:, None].to(batch["advantages"]), atol=1e-5)
     refused = start(swift, tmp_path, *flags, "--importance_sampling_level", "sequence", plugins=plugins)
     assert "importance_sampling_level='sequence' takes one advantage for a whole response" in refused
 

@@ -11,9 +11,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from pretend_device import OnDevice, Pretend, back, on_device
 from transformers import AutoModelForCausalLM
-from trl import GRPOTrainer
 
 from cw_plugin.trl_integration import CWGRPOConfig, CWGRPOTrainer
 
@@ -61,31 +59,6 @@ class Watched:
 
 class WatchedCW(Watched, CWGRPOTrainer):
     pass
-
-
-class TRLOnDevice(GRPOTrainer):
-    """Gives what CWGRPOTrainer asks of it on the pretended device."""
-
-    def _generate_and_score_completions(self, inputs):
-        return on_device(super()._generate_and_score_completions(inputs))
-
-    def _calculate_rewards(self, *args, **kwargs):
-        return on_device(super()._calculate_rewards(*args, **kwargs))
-
-    def _get_per_token_logps_and_entropies(self, model, *tensors, **named):
-        found = super()._get_per_token_logps_and_entropies(model, *back(tensors), **back(named))
-        return on_device(found) if isinstance(tensors[0], OnDevice) else found
-
-
-class CWOnDevice(Watched, CWGRPOTrainer, TRLOnDevice):
-    """All that CWGRPOTrainer does is done on the pretended device, and what TRL does, on the CPU."""
-
-    def _generate_and_score_completions(self, inputs):
-        with Pretend():
-            return back(super()._generate_and_score_completions(inputs))
-
-    def _calculate_rewards(self, *args, **kwargs):
-        return back(super()._calculate_rewards(*args, **kwargs))
 
 
 # Two groups of four in a batch, short responses, every step logged.

@@ -16,11 +16,11 @@ from peft import LoraConfig, get_peft_model
 from reference import grpo_advantages, reference_advantages
 from transformers import AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
+from trl_on_device import CWOnDevice
 from trl_training import (
     BASE,
     MODEL,
     QUESTIONS,
-    CWOnDevice,
     WatchedCW,
     every_second_unscored,
     every_third_unscored,
