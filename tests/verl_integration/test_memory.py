@@ -135,9 +135,11 @@ def test_a_run_that_goes_on_needs_room_for_what_it_has_yet_to_write(tmp_path, mo
     (tmp_path / "global_step_1").mkdir()  # of which verl has deleted the actor
     (tmp_path / "global_step_2" / "actor").mkdir(parents=True)
     assert list(resources.check_disk(config)) == []
+    for free in (10e9, 30e9):  # for none, and for one, to which verl adds the next before it deletes it
+        monkeypatch.setattr(resources, "free_disk", lambda folder, free=free: free)
+        (finding,) = resources.check_disk(config)
+        assert "2 checkpoints of 25 GB need 50 GB" in finding.what and "max_actor_ckpt_to_keep" not in finding.fix
     monkeypatch.setattr(resources, "free_disk", lambda folder: 10e9)
-    (finding,) = resources.check_disk(config)  # none fits, so keeping fewer does not help
-    assert "2 checkpoints of 25 GB need 50 GB" in finding.what and "max_actor_ckpt_to_keep" not in finding.fix
     for step, left in ((3, 1), (4, 0), (5, 0)):
         (tmp_path / f"global_step_{step}" / "actor").mkdir(parents=True)
         assert checkpoints_after(config, step) == left and len(list(resources.check_disk(config))) == left
