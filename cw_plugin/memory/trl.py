@@ -124,5 +124,5 @@ def _checkpoints(settings: Mapping[str, Any]) -> int:
     if settings["save_strategy"] != "steps" or settings["max_steps"] <= 0:
         return 0
     saved: int = math.ceil(settings["max_steps"] / settings["save_steps"])
-    limit: int | None = settings["save_total_limit"]
-    return saved if limit is None else min(saved, limit + 1)
+    limit: int = settings["save_total_limit"] or 0
+    return min(saved, limit + 1) if limit > 0 else saved  # without a limit, or with 0, transformers deletes none

@@ -132,10 +132,19 @@ def _told_apart(run: Run, earlier: Sequence[Folder]) -> Run:
 
 def _assigned(answers: Sequence[Answers], runs: Sequence[Run]) -> list[Answers]:
     """The answers in the order of their runs, those of a run's checkpoints under the name of the run."""
-    by_folder = {run.path.resolve(): run for run in runs}
+    by_folder = _by_folder(runs)
     assigned = [_under_run(answer, by_folder) for answer in answers]
     order = [run.name for run in runs]
     return sorted(assigned, key=lambda answer: order.index(answer.model) if answer.model in order else len(order))
+
+
+def _by_folder(runs: Sequence[Run]) -> dict[Path, Run]:
+    """Each run by its folder, also if it is given as a file in it; none where several are in one folder."""
+    by_folder: dict[Path, list[Run]] = {}
+    for run in runs:
+        path = run.path.resolve()
+        by_folder.setdefault(path.parent if path.is_file() else path, []).append(run)
+    return {folder: several[0] for folder, several in by_folder.items() if len(several) == 1}
 
 
 def _under_run(answer: Answers, by_folder: Mapping[Path, Run]) -> Answers:
@@ -152,7 +161,9 @@ def _under_run(answer: Answers, by_folder: Mapping[Path, Run]) -> Answers:
             run = by_folder[folder]
             place = Path(str(checkpoint)).relative_to(folder)
             step = _step_in(place) if answer.step is None else answer.step
-            name = f"{run.name}, {place.name}" if step is None else run.name
+            name = run.name
+            if step is None:  # by its own name, unless that is the run's
+                name = f"{run.name}, {place if answer.model == run.name else answer.model}"
             return replace(answer, model=name, step=step, seed=run.seed)
     return answer
 

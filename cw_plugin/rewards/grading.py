@@ -33,11 +33,12 @@ _UNBOXED = {
     "evaluation": [ExprExtractionConfig(), _LATEX],
 }
 # Markdown's marks around an answer, such as **7**, *7*, __7__ and `7`. Products and powers, such as a * b and 2**3,
-# have none; and what is in a formula is none.
+# have none; and what is in a formula is none. As in pandoc, no space stands just inside the dollars of a formula, nor a
+# digit after them: two sums of money are no formula.
 _MARKDOWN = re.compile(
-    r"(?P<formula>\$[^$]*\$|\\\(.*?\\\)|\\\[.*?\\\])"
-    r"|(?<![\w*)}\]])(?P<strong>\*{2,3}|__)(?=\S)(?P<bold>[^*`\n]+?)(?<=\S)(?P=strong)(?!\*)"
-    r"|(?<![\w*)}\]])(?P<mark>[*`])(?=\S)(?P<text>[^*`\n]+?)(?<=\S)(?P=mark)(?![\w*({\\])",
+    r"(?P<formula>\$(?=\S)[^$\n]*?(?<=[^\s*`])\$(?!\d)|\\\(.*?\\\)|\\\[.*?\\\])"
+    r"|(?<![\w*)}\]^])(?P<strong>\*{2,3}|__)(?=\S)(?P<bold>[^*`\n]+?)(?<=\S)(?P=strong)(?!\*)"
+    r"|(?<![\w*)}\]^])(?P<mark>[*`])(?=\S)(?P<text>[^*`\n]+?)(?<=\S)(?P=mark)(?![\w*({\\])",
     re.ASCII | re.DOTALL,
 )
 _HUNDREDTH = sympy.UnevaluatedExpr(sympy.Rational(1, 100))  # how math-verify reads a percent sign

@@ -72,7 +72,7 @@ def test_the_memory_of_the_recipe_follows_its_settings(dry_run):
     assert (parts["weights"], parts["reference"]) == (2 * needs.model, 2 * needs.model)
     assert (parts["gradients"], parts["optimizer"]) == (2 * needs.model / 3, 12 * needs.model / 3)
     assert (needs.gpus, needs.checkpoints, needs.folder) == (3, 2, "/out")
-    assert estimate(max_steps=1000, save_total_limit=3).checkpoints == 4
+    assert [estimate(max_steps=500, save_total_limit=limit).checkpoints for limit in (3, 0)] == [4, 10]
     assert estimate(beta=0.0).stages[1].parts["reference"] == 0
     with pytest.raises(OptionsError, match="the memory of vllm_mode=colocate is not calculated; use server"):
         estimate(vllm_mode="colocate")

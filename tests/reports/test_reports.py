@@ -372,6 +372,8 @@ def test_checkpoints_of_other_hosts_have_the_step_in_the_name_of_their_folder(tm
         ("GRPO", "100", "0.25"): "20.0", ("GRPO", "200", "0.5"): "60.0",
         ("GRPO, merged", "", ""): "90.0", ("base", "", ""): "10.0",
     }  # fmt: skip
+    assert report(run / "metrics.jsonl", tmp_path / "evaluation", "--out", tmp_path / "file")[0] == 0
+    assert {row[1] for row in cells(tmp_path / "file" / "table2.csv")[1:]} == {"100", "200", ""}
     write_answers(run / "evaluation" / "merged", None, run / "merged", amc23=grades(3, 40))  # within the run's folder
     assert report(run, tmp_path / "evaluation", "--out", tmp_path / "out")[0] == 0
     assert {row[0] for row in cells(tmp_path / "out" / "table2.csv")[1:]} == {"GRPO", "GRPO, merged", "base"}

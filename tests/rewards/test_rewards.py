@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import shutil
 import signal
 import sys
 import time
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 from interpreter import ROOT, python
 from transformers import PreTrainedTokenizerFast
 
-from cw_plugin.errors import DataError, OptionsError
+from cw_plugin.errors import DataError, GradingError, OptionsError
 from cw_plugin.rewards import GradingPool, compute_score, ground_truth_problem
 from cw_plugin.rewards.boxed import final_boxed, normalize
 from cw_plugin.rewards.pool import shared_pool
@@ -69,6 +70,7 @@ def test_markdown_around_an_answer_counts_for_nothing():
     for text in (
         "So it is **7**.", "**7.**", "**Answer: 7**", "**x = 7**", "So it is *7*.", "It is __7__ apples.",
         "It is ***7***.", "\u7b54\u6848\u662f**7**\u3002", "So it is `7`.", "**Answer:**7", "**Answer:** $7$",
+        "It costs $3. Final answer: *$7*", "It costs $3. Final answer: **$7**", "He has $10. The answer is `7` for $1.",
         "So 2**3 is 8, and 8 - 1 is **7**", "So 3 * 4 = 12, and 7 * 1 = 7", "So 7**1 = 7",
     ):  # fmt: skip
         for gold, right in (("7", 1.0), ("-7", 0.0), ("8", 0.0)):
@@ -274,6 +276,12 @@ def test_a_grading_that_fails_is_said_in_the_log(caplog):
     caplog.clear()
     assert shared_pool().grade("27", "no box").accuracy == 0.0
     assert caplog.text == ""
+
+
+def test_where_no_grading_process_starts_no_answer_is_wrong(monkeypatch):
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    with pytest.raises(GradingError, match=r"no grading process starts \(exit code 1\); .* has math-verify"):
+        GradingPool(workers=1).grade("7", BOXED % 7)
 
 
 def test_no_right_answer_is_lost_to_killed_workers():

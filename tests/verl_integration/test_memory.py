@@ -166,6 +166,10 @@ def test_the_number_of_checkpoints_follows_from_the_rows_of_the_data(tmp_path, m
     monkeypatch.setattr(resources, "free_disk", lambda folder: 60e9)
     (finding,) = resources.check_disk(config)
     assert "8 checkpoints of 25 GB" in finding.what and not finding.fatal  # some rows may be dropped
+    config.trainer.max_actor_ckpt_to_keep = 3
+    (finding,) = resources.check_disk(config)
+    assert "3 checkpoints of 25 GB" in finding.what and finding.fatal  # which there will be, however many are dropped
+    config.trainer.max_actor_ckpt_to_keep = None
     config.data.train_max_samples = 40
     assert checkpoints_after(config, 0) == 3  # 3 x 5 steps
     config.data.train_files = str(tmp_path / "missing.parquet")

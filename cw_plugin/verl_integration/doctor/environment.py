@@ -110,7 +110,8 @@ def _is_installed(module: str) -> bool:
 
 def _find(name: str, places: Sequence[str] | None) -> ModuleSpec | None:
     """What Python's import would find in these places; finders besides its own are of packages in editable mode."""
-    found = (finder.find_spec(name, places) for finder in sys.meta_path)
+    finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]  # very old ones have none
+    found = (finder.find_spec(name, places) for finder in finders)
     return next((spec for spec in found if spec is not None), None)
 
 

@@ -56,7 +56,8 @@ def check_disk(config: DictConfig) -> Iterator[Finding]:
         yield Finding(problem, "see how large the first checkpoint is", fatal=False)
         return
     free = free_disk(folder)
-    number = min(checkpoints_after(config, _saved_step(folder)), needs.checkpoints)
+    yet_to_write = checkpoints_after(config, _saved_step(folder))
+    number = min(yet_to_write, needs.checkpoints)
     wanted = needs.checkpoint * number
     if free >= wanted:
         return
@@ -68,8 +69,8 @@ def check_disk(config: DictConfig) -> Iterator[Finding]:
     fitting = int(free // needs.checkpoint)
     if fitting > 1:  # of 1, verl writes the new one before it deletes the old one
         fix += f", or trainer.max_actor_ckpt_to_keep={fitting}"
-    # verl may drop rows of the data, and so be done earlier.
-    is_certain = config.trainer.total_training_steps is not None or fitting == 0
+    # verl may drop rows of the data, and so write fewer; but not so few that it has none to delete.
+    is_certain = config.trainer.total_training_steps is not None or fitting == 0 or number < yet_to_write
     yield Finding(problem, fix, fatal=is_certain)
 
 

@@ -220,12 +220,14 @@ def length(config: DictConfig) -> int | None:
     """The steps of a run, by setting or from the rows of its data; None if these cannot be read here."""
     if config.trainer.total_training_steps:
         return int(config.trainer.total_training_steps)
+    setting = config.data.train_files
+    paths = [setting] if isinstance(setting, str) else list(setting or [])
+    if any(map(is_remote, paths)):
+        return None
     files = [file.path for file in data_files(config) if file.key == "data.train_files"]
     try:
         rows = sum(pq.ParquetFile(path).metadata.num_rows for path in files)
     except (OSError, pa.ArrowException):  # check_files says so
-        return None
-    if not rows:  # they are on another machine
         return None
     most = config.data.get("train_max_samples") or -1
     if most > 0:
