@@ -6,10 +6,13 @@ math-verify compares values. So ``37 \cdot 43`` equals 1591, and ``101_3`` equal
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TypeAlias
 
 import sympy
 from sympy.core.relational import Relational
+
+Parsed: TypeAlias = sympy.Basic | sympy.MatrixBase
+"""What math-verify reads in an answer."""
 
 # Operations by their commands, because math-verify carries some of them out while it reads (\binom, \det, \gcd).
 _COMMANDS = re.compile(
@@ -40,7 +43,7 @@ _UNIT = re.compile(
 )
 
 
-def operations(text: str, parsed: Any) -> set[str]:
+def operations(text: str, parsed: Parsed) -> set[str]:
     """What an answer leaves to be worked out; empty for a number that is written out.
 
     Written out are digits with a sign, a decimal point or one fraction, also one that can be reduced, times a power of
@@ -69,7 +72,7 @@ def _sides(member: sympy.Expr | Relational) -> Sequence[sympy.Expr]:
     return member.args if isinstance(member, Relational) else [member]
 
 
-def members(parsed: Any) -> Iterator[sympy.Expr | Relational]:
+def members(parsed: Parsed) -> Iterator[sympy.Expr | Relational]:
     """The parts of lists, matrices, intervals and assignments, also within each other; of anything else, the whole."""
     if isinstance(parsed, sympy.Eq) and parsed.lhs.is_Symbol:
         yield from members(parsed.rhs)
@@ -82,7 +85,7 @@ def members(parsed: Any) -> Iterator[sympy.Expr | Relational]:
             yield from members(part)
 
 
-def _arithmetic(node: Any) -> set[str]:
+def _arithmetic(node: sympy.Basic) -> set[str]:
     if _is_rational(node):
         parts = list(sympy.preorder_traversal(node))
         tens = [part for part in parts if _is_power_of_ten(part)]
@@ -104,13 +107,13 @@ def _arithmetic(node: Any) -> set[str]:
     return set()
 
 
-def _parts(node: Any) -> Iterator[Any]:
+def _parts(node: sympy.Basic) -> Iterator[sympy.Basic]:
     """The terms of a sum or the factors of a product, also of one within brackets."""
     for part in node.args:
         yield from _parts(part) if type(part) is type(node) else [part]
 
 
-def _is_rational(node: Any) -> bool:
+def _is_rational(node: sympy.Basic) -> bool:
     """Whether this consists of digits and of operations that keep a number rational."""
     return all(
         isinstance(part, (sympy.Number, sympy.Add, sympy.Mul)) or (isinstance(part, sympy.Pow) and part.exp.is_Integer)
@@ -118,11 +121,11 @@ def _is_rational(node: Any) -> bool:
     )
 
 
-def _is_fraction(node: Any) -> bool:
+def _is_fraction(node: sympy.Basic) -> bool:
     return (isinstance(node, sympy.Pow) and node.exp.is_negative) or (isinstance(node, sympy.Rational) and node.q > 1)
 
 
-def _is_power_of_ten(node: Any) -> bool:
+def _is_power_of_ten(node: sympy.Basic) -> bool:
     return isinstance(node, sympy.Pow) and node.base == 10 and bool(node.exp.is_Integer)
 
 

@@ -8,7 +8,7 @@ import functools
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sympy
 from latex2sympy2_extended.sets import FiniteSet
@@ -16,7 +16,16 @@ from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, veri
 from sympy.core.relational import Relational
 
 from cw_plugin.rewards.boxed import PERCENT, final_boxed, normalize, point_for_comma
-from cw_plugin.rewards.forms import depths, last_side, members, operations, split_bases, units_agree, without_units
+from cw_plugin.rewards.forms import (
+    Parsed,
+    depths,
+    last_side,
+    members,
+    operations,
+    split_bases,
+    units_agree,
+    without_units,
+)
 from cw_plugin.rewards.words import plain_characters, split_conditions
 
 MAX_ANSWER = 2_000  # characters; the longest ground truth of the paper's data has about 250
@@ -116,12 +125,12 @@ def _is_right(ground_truth: str, answer: _Answer, extraction: str) -> bool:
     return units_agree(expected, text) and operations(text, value) <= allowed
 
 
-def _value(text: str, gold: Any, is_boxed: bool) -> Any:
+def _value(text: str, gold: Parsed, is_boxed: bool) -> Parsed | None:
     """The answer as mathematics, without its unit if the ground truth is a number; None if it does not parse."""
     return _parse_answer(text, units=not gold.free_symbols) if is_boxed else _parse_with_unit(text)
 
 
-def _right_of_equals(text: str, value: Any, gold: Any) -> tuple[str, Any]:
+def _right_of_equals(text: str, value: Parsed, gold: Parsed) -> tuple[str, Parsed]:
     """Text and value of what stands right of the last ``=``, which is the answer unless an equation is asked for."""
     side = last_side(text)
     if side == text or isinstance(gold, sympy.Eq):
@@ -134,7 +143,9 @@ def _has_percent(text: str) -> bool:
     return re.search(PERCENT, text) is not None
 
 
-def _readings_of_percent(gold: Any, value: Any, gold_has_sign: bool, value_has_sign: bool) -> list[tuple[Any, Any]]:
+def _readings_of_percent(
+    gold: Parsed, value: Parsed, gold_has_sign: bool, value_has_sign: bool
+) -> list[tuple[Parsed, Parsed]]:
     """Pairs of ground truth and answer of which one must be equal."""
     if gold_has_sign and not value_has_sign and _is_number(gold):  # 50 and 0.5 are both right for 50%
         return [(gold, value), (gold / 100, value)]
@@ -149,19 +160,19 @@ def _readings_of_percent(gold: Any, value: Any, gold_has_sign: bool, value_has_s
     return [(gold, value)]
 
 
-def _is_number(parsed: Any) -> bool:
+def _is_number(parsed: Parsed) -> bool:
     return isinstance(parsed, sympy.Expr) and bool(parsed.is_number)
 
 
 @functools.lru_cache(maxsize=4096)
-def _parse_with_unit(answer: str) -> Any:
+def _parse_with_unit(answer: str) -> Parsed | None:
     as_is, bare = _parse_answer(answer, units=False), _parse_answer(answer, units=True)
     has_words = re.search(r"\\text|\\mathrm|\\mbox|(?<![\\a-zA-Z])[a-zA-Z]{2,}", answer)
     is_number_with_unit = bare is not None and not bare.free_symbols and has_words
     return bare if is_number_with_unit or as_is is None else as_is
 
 
-def _parse_answer(answer: str, units: bool) -> Any:
+def _parse_answer(answer: str, units: bool) -> Parsed | None:
     """The answer as mathematics; None when it does not parse or has no finite value."""
     if units:  # math-verify leaves out those that stand in \text{} alone
         answer = without_units(answer)
@@ -174,14 +185,16 @@ def _parse_answer(answer: str, units: bool) -> Any:
     return None
 
 
-def _parse(text: str, configs: Sequence[Any], **kwargs: Any) -> list[Any]:
+def _parse(
+    text: str, configs: Sequence[ExprExtractionConfig | LatexExtractionConfig], **kwargs: str
+) -> list[Parsed | str]:
     if max(depths(text), default=0) > MAX_DEPTH:
         return []
     parsed = parse(text, configs, extraction_mode="first_match", parsing_timeout=None, **kwargs)
     return [item for item in parsed if isinstance(item, str) or not item.has(sympy.nan, sympy.zoo)]
 
 
-def _equal(gold: Any, answer: Any, decimals: int) -> bool:
+def _equal(gold: Parsed, answer: Parsed, decimals: int) -> bool:
     gold, answer = _alike(gold, answer)
     if not verify(gold, answer, float_rounding=decimals, timeout_seconds=None) or _other_equation(gold, answer):
         return False
@@ -189,7 +202,7 @@ def _equal(gold: Any, answer: Any, decimals: int) -> bool:
     return not given or all(any(_close(one, other) for other in given) for one in members(gold))
 
 
-def _alike(gold: Any, answer: Any) -> tuple[Any, Any]:
+def _alike(gold: Parsed, answer: Parsed) -> tuple[Parsed, Parsed]:
     """Both in the same form; math-verify compares some pairs of different forms wrongly or not at all."""
     if _is_number(gold) and _is_number(answer):
         # Of 928 and 9.28 x 10^2, math-verify would round only one.
@@ -208,7 +221,7 @@ def _alike(gold: Any, answer: Any) -> tuple[Any, Any]:
     return gold, answer
 
 
-def _assignments(parsed: Any) -> list[sympy.Eq]:
+def _assignments(parsed: Parsed) -> list[sympy.Eq]:
     """The equations of ``k = 45, n = 2`` and of ``(k, n) = (45, 2)``; empty for anything else."""
     parts = parsed._unsorted_args if isinstance(parsed, FiniteSet) else []
     if isinstance(parsed, sympy.Eq) and isinstance(parsed.lhs, sympy.Tuple):
@@ -218,7 +231,7 @@ def _assignments(parsed: Any) -> list[sympy.Eq]:
     return list(parts) if all(isinstance(part, sympy.Eq) for part in parts) else []
 
 
-def _solution_set(parsed: Any) -> sympy.Set | None:
+def _solution_set(parsed: Parsed) -> sympy.Set | None:
     """The numbers that an interval or solved inequalities in one variable describe; None for anything else."""
     if isinstance(parsed, sympy.Eq) and isinstance(parsed.lhs, sympy.Symbol):
         parsed = parsed.rhs  # x in (1, 2]
@@ -232,7 +245,7 @@ def _solution_set(parsed: Any) -> sympy.Set | None:
     return sympy.Union(*sets) if common.is_empty else common
 
 
-def _is_solved(part: Any) -> bool:
+def _is_solved(part: Relational | sympy.And) -> bool:
     """Whether this is ``x < 3`` or ``1 < x <= 2``: a variable alone between numbers."""
     return not part.has(sympy.Eq) and all(
         any(side.is_Symbol for side in relation.args) and any(side.is_number for side in relation.args)
@@ -240,14 +253,14 @@ def _is_solved(part: Any) -> bool:
     )
 
 
-def _close(gold: Any, answer: Any) -> bool:
+def _close(gold: Parsed, answer: Parsed) -> bool:
     """False for numbers that are equal only because both were rounded to 0."""
     if not (_is_number(gold) and _is_number(answer)) or gold == answer:
         return True
     return bool(abs((gold - answer).doit().evalf()) <= RELATIVE_TOLERANCE * abs(gold.doit().evalf()))
 
 
-def _other_equation(gold: Any, answer: Any) -> bool:
+def _other_equation(gold: Parsed, answer: Parsed) -> bool:
     """Whether these are equations between polynomials, and neither is a multiple of the other by a number.
 
     math-verify solves for one variable, and so finds x^2 y = 0 and x y = 0 equal.
