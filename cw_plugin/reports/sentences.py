@@ -88,11 +88,9 @@ def _differences(comparison: Comparison) -> list[str]:
     compared = [(outcome, name) for outcome in comparison.outcomes for name in outcome.differences]
     if not compared:
         return []
-    tested: list[Compared] = []
-    of_one_run: list[Compared] = []
-    for outcome, name in compared:
-        has_one_run = _fewest_seeds(outcome, name, comparison.reference) == 1
-        (of_one_run if has_one_run else tested).append((outcome, name))
+    fewest_seeds = [_fewest_seeds(outcome, name, comparison.reference) for outcome, name in compared]
+    tested = [pair for pair, seeds in zip(compared, fewest_seeds, strict=True) if seeds > 1]
+    of_one_run = [pair for pair, seeds in zip(compared, fewest_seeds, strict=True) if seeds == 1]
     significant = [(outcome, name) for outcome, name in tested if name in outcome.significant]
     unclear = [outcome.name for outcome, name in tested if name not in outcome.significant]
     are_two = len(comparison.plain) == 2
@@ -107,8 +105,7 @@ def _differences(comparison: Comparison) -> list[str]:
         said.append(_one_run(of_one_run, is_all=not tested))
     if unclear and are_two:
         said.append(f"No difference in {listed(unclear)} is significant.")
-    fewest = min(_fewest_seeds(outcome, name, comparison.reference) for outcome, name in compared)
-    if fewest < ENOUGH and (unclear or of_one_run):
+    if min(fewest_seeds) < ENOUGH and (unclear or of_one_run):
         said.append(f"Train {listed(list(comparison.plain))} with more seeds{_free_seeds(comparison)}.")
     return said
 

@@ -28,12 +28,16 @@ class DataFile:
     path: Path
 
 
+def named_files(config: DictConfig, name: str) -> list[str]:
+    """What ``data.train_files`` or ``data.val_files`` names: one file, or a list of them."""
+    setting = config.data[name]
+    return [setting] if isinstance(setting, str) else list(setting or [])
+
+
 def data_files(config: DictConfig) -> Iterator[DataFile]:
     """The local data files of a run. verl copies the others (``hdfs://``)."""
     for name in ("train_files", "val_files"):
-        setting = config.data[name]
-        paths = [setting] if isinstance(setting, str) else list(setting or [])
-        for path in paths:
+        for path in named_files(config, name):
             if not is_remote(path):
                 yield DataFile(f"data.{name}", Path(path).expanduser())
 

@@ -7,6 +7,7 @@ are counted by PyTorch's trackers; those of Megatron are an upper bound, from th
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from cw_plugin.files import is_remote
 from cw_plugin.memory.models import parameter_count, parameter_shapes, read_shape
 from cw_plugin.memory.stages import ASLEEP, GIB, TRAINER, Estimate, Stage, vllm_memory
 from cw_plugin.verl_integration.doctor.memory import megatron
-from cw_plugin.verl_integration.ground_truths import data_files
+from cw_plugin.verl_integration.ground_truths import named_files
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -220,13 +221,11 @@ def length(config: DictConfig) -> int | None:
     """The steps of a run, by setting or from the rows of its data; None if these cannot be read here."""
     if config.trainer.total_training_steps:
         return int(config.trainer.total_training_steps)
-    setting = config.data.train_files
-    paths = [setting] if isinstance(setting, str) else list(setting or [])
-    if any(map(is_remote, paths)):
+    files = named_files(config, "train_files")
+    if any(map(is_remote, files)):
         return None
-    files = [file.path for file in data_files(config) if file.key == "data.train_files"]
     try:
-        rows = sum(pq.ParquetFile(path).metadata.num_rows for path in files)
+        rows = sum(pq.ParquetFile(Path(file).expanduser()).metadata.num_rows for file in files)
     except (OSError, pa.ArrowException):  # check_files says so
         return None
     most = config.data.get("train_max_samples") or -1
