@@ -118,7 +118,8 @@ def _fix(config: DictConfig, needs: Estimate, stage: Stage, gpu: float) -> str:
         return f"a larger {engine}.tensor_model_parallel_size"
     if config.actor_rollout_ref.actor.strategy == "fsdp2":
         return f"{engine}.offload_policy=True"
-    return f"{ACTOR}.strategy=fsdp2 {engine}.strategy=fsdp2 {engine}.offload_policy=True"  # which FSDP1 does not read
+    # FSDP1 does not read the last of these.
+    return f"{ACTOR}.strategy=fsdp2 {engine}.strategy=fsdp2 {engine}.offload_policy=True"
 
 
 def _smaller_micro_batch(config: DictConfig, stage: Stage, share: float) -> str | None:
@@ -138,9 +139,8 @@ def _smaller_micro_batch(config: DictConfig, stage: Stage, share: float) -> str 
     responses = settings[limit]
     # A divisor of what it is, because verl divides the responses of a GPU by it.
     divisors = [size for size in range(1, responses) if responses % size == 0 and size <= responses * share]
-    least = (
-        2 if prefix == "ppo" and uses_loss(config) else 1
-    )  # the loss cw_grpo compares the responses of a micro-batch
+    # The loss cw_grpo compares the responses of a micro-batch with each other.
+    least = 2 if prefix == "ppo" and uses_loss(config) else 1
     return f"{name}.{limit}={divisors[-1]}" if divisors and divisors[-1] >= least else None
 
 
