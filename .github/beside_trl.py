@@ -4,7 +4,7 @@ import importlib.util
 
 from trl import GRPOConfig, GRPOTrainer
 
-from cw_plugin.trl_integration import CWGRPOConfig, CWGRPOTrainer
+from cw_plugin.hosts.trl import CWGRPOConfig, CWGRPOTrainer
 
 assert importlib.util.find_spec("verl") is None
 assert issubclass(CWGRPOConfig, GRPOConfig) and issubclass(CWGRPOTrainer, GRPOTrainer)

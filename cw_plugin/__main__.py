@@ -1,5 +1,5 @@
 """``python -m cw_plugin`` is ``cw-grpo``."""
 
-from cw_plugin.cli import app
+from cw_plugin.lab.cli import app
 
 app(prog_name="cw-grpo")

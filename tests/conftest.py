@@ -22,16 +22,16 @@ WITHIN_A_TEST = "PYTEST_CURRENT_TEST" in os.environ  # which runs this file's te
 # test_openrlhf_releases.py and test_skyrl_releases.py run those of their hosts, each beside a release. The extra "dev"
 # has no verl; WITHOUT_VERL are the files that need none of these packages.
 NEEDED_BY = {
-    "accelerate": ["test_accelerate_batches.py"],
-    "trl": ["trl_integration/test_trl.py", "rewards/test_rewards_of_trl.py", "examples/test_trl_examples.py"],
-    "openrlhf": ["openrlhf_integration/test_openrlhf.py"],
-    "skyrl": ["skyrl_integration/test_skyrl.py", "skyrl_integration/test_skyrl_loop.py"],
+    "accelerate": ["test_sharded.py"],
+    "trl": ["hosts/trl/test_trl.py", "lab/rewards/test_rewards_of_trl.py", "examples/test_trl_examples.py"],
+    "openrlhf": ["hosts/openrlhf/test_openrlhf.py"],
+    "skyrl": ["hosts/skyrl/test_skyrl.py", "hosts/skyrl/test_skyrl_loop.py"],
 }
 WITHOUT_VERL = {
-    "data/test_data.py", "evaluation/test_answers.py", "examples/test_entropy.py", "records/test_records.py",
-    "reports/test_intervals.py", "reports/test_reports.py", "reports/test_tokens.py", "rewards/test_rewards.py",
-    "test_configs.py", "test_dependencies.py", "test_errors.py", "test_memory_of_hosts.py", "test_release.py",
-    "test_weights.py",
+    "examples/test_entropy.py", "lab/data/test_data.py", "lab/evaluation/test_answers.py",
+    "lab/reports/test_intervals.py", "lab/reports/test_reports.py", "lab/reports/test_tokens.py",
+    "lab/rewards/test_rewards.py", "lab/test_configs.py", "records/test_records.py", "test_dependencies.py",
+    "test_errors.py", "test_memory_of_hosts.py", "test_release.py", "test_weights.py",
 }  # fmt: skip
 collect_ignore = [
     file for package, files in NEEDED_BY.items() if not importlib.util.find_spec(package) for file in files

@@ -46,9 +46,9 @@ def _problems(needs: Estimate, gpu: int, fixes: Mapping[str, str]) -> list[str]:
 
 def _of_verl(arguments: Sequence[str], printed: str | None, gpu: int) -> int:
     """As :func:`show`, for overrides of verl, or for a script that has ``printed`` verl's configuration."""
-    from cw_plugin.verl_integration.compose import compose, of_printed
-    from cw_plugin.verl_integration.doctor.memory import estimate
-    from cw_plugin.verl_integration.doctor.resources import compare
+    from cw_plugin.lab.compose import compose, of_printed
+    from cw_plugin.lab.doctor.memory import estimate
+    from cw_plugin.lab.doctor.resources import compare
 
     config = compose(arguments) if printed is None else of_printed(printed)
     needs = estimate(config, SOLD_AS[gpu])

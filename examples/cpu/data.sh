@@ -8,7 +8,7 @@ source "${BASH_SOURCE[0]%"${BASH_SOURCE[0]##*/}"}../help.sh" # from this file's 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 data=$(realpath -ms "${QUICKSTART_DATA:-$root/.cache/quickstart}")
 
-hash=$(cat "$root/examples/cpu/problems.py" "$root"/cw_plugin/data/*.py | sha256sum | cut -d ' ' -f 1)
+hash=$(cat "$root/examples/cpu/problems.py" "$root"/cw_plugin/lab/data/*.py | sha256sum | cut -d ' ' -f 1)
 is_there() {
     [ -e "$data/open_rs/train.parquet" ] && [ -e "$data/open_rs/test.parquet" ] &&
         [ "$(cat "$data/made_by" 2>/dev/null)" = "$hash" ]

@@ -17,7 +17,7 @@ from problems import SEED, question, response, split_problems
 from tokenizers import pre_tokenizers
 from transformers import DataCollatorForSeq2Seq, GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
-from cw_plugin.data.prompts import OPEN_RS
+from cw_plugin.lab.data.prompts import OPEN_RS
 
 VOCABULARY = 480  # 256 bytes, 3 special tokens, and the pieces learned: the system prompt becomes about 105 tokens
 

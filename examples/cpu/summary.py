@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from cw_plugin.reports.runs import Run, read_run
+from cw_plugin.lab.reports.runs import Run, read_run
 
 VALIDATION = {"acc": "right answers", "format": "matched think tags", "score": "reward"}
 FILES = {  # of verl's quickstart, and of TRL's

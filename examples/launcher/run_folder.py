@@ -15,9 +15,9 @@ from hydra.errors import OverrideParseException
 from omegaconf import OmegaConf
 from yaml import YAMLError
 
-from cw_plugin.configs import differences, flat
 from cw_plugin.errors import OptionsError
 from cw_plugin.folder_lock import ELSEWHERE, claim
+from cw_plugin.lab.configs import differences, flat
 
 # Settings that may change when a run is resumed: its length, what it logs, saves and validates, where it is stored and
 # runs, and what only affects memory. With other changes, verl can resume a checkpoint of this run in another folder:

@@ -12,7 +12,7 @@ COMMON=(
     --data.input_key prompt
     --data.label_key reward_model
     --data.apply_chat_template
-    --reward.remote_url "$root/cw_plugin/rewards/openrlhf.py"
+    --reward.remote_url "$root/cw_plugin/lab/rewards/openrlhf.py"
     --ckpt.output_dir "$OUT"
     --ckpt.path "$OUT/checkpoints"
     --ckpt.load_enable

@@ -73,4 +73,4 @@ claim "$OUT"
 # Without this, OpenRLHF would take the first rows of the file, and cut prompts that are too long.
 python3 "$root/examples/openrlhf/draw.py" "$DATA_DIR/open_rs/train.parquet" "$TRAIN_FILE" \
     --rows "$ROWS" --seed "$SEED" --model "$MODEL_PATH" --max-prompt "$MAX_PROMPT"
-exec python3 -m cw_plugin.openrlhf_integration "$@"
+exec python3 -m cw_plugin.hosts.openrlhf "$@"

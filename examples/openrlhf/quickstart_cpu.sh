@@ -61,7 +61,7 @@ export PYTHONPATH=$root:$here/cpu${PYTHONPATH:+:$PYTHONPATH} # what OpenRLHF nee
 export OPENRLHF_CPU_GPUS=$((NGPUS + 1)) CW_GRPO_RECORD_EVERY=${CW_GRPO_RECORD_EVERY:-$STEPS} HF_HUB_OFFLINE=1
 echo "METHOD=$METHOD, $STEPS steps, in $OUT; everything that is printed goes to $OUT/train.log"
 cd "$root"
-python -m cw_plugin.openrlhf_integration "${COMMON[@]}" "${SETTINGS[@]}" "$@" 2>&1 | tee -a "$OUT/train.log" |
+python -m cw_plugin.hosts.openrlhf "${COMMON[@]}" "${SETTINGS[@]}" "$@" 2>&1 | tee -a "$OUT/train.log" |
     sed -nu "s/.*Global step \([0-9]*\): .*'reward': \([0-9.]*\).*/step \1  reward \2/p; s/^cw_grpo: .*/&/p" || {
     tail -n 20 "$OUT/train.log" >&2
     exit 1

@@ -26,8 +26,8 @@ import pandas as pd
 
 from cw_plugin.files import files_in, write_whole
 from cw_plugin.guarded_processes import end_with_parent
+from cw_plugin.lab.reports.runs import read_run
 from cw_plugin.records.read import PATTERN, read_tokens, tokens_of
-from cw_plugin.reports.runs import read_run
 
 HERE = Path(__file__).resolve().parent
 WORK = Path(os.environ.get("WORK", HERE.parents[1] / "runs" / "study")).resolve()

@@ -1,6 +1,6 @@
 """Makes ms-swift's GRPO train CW-GRPO:  swift rlhf --rlhf_type grpo --external_plugins examples/swift/plugin.py ...
 
-CW_GRPO_KERNEL=none gives plain GRPO with the same metrics; cw_plugin/swift_integration.py has what is refused.
+CW_GRPO_KERNEL=none gives plain GRPO with the same metrics; cw_plugin/hosts/swift.py has what is refused.
 """
 
 import sys
@@ -12,4 +12,4 @@ from cw_plugin.errors import HostError
 if "swift.megatron.arguments" in sys.modules:  # its trainers are not in TrainerFactory, so it would train plain GRPO
     raise HostError("CW-GRPO is not available for `megatron rlhf`; use `swift rlhf`, or verl with Megatron")
 
-TrainerFactory.TRAINER_MAPPING["grpo"] = "cw_plugin.swift_integration.CWGRPOTrainer"
+TrainerFactory.TRAINER_MAPPING["grpo"] = "cw_plugin.hosts.swift.CWGRPOTrainer"

@@ -23,12 +23,12 @@ from datasets import load_dataset  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback  # noqa: E402
 from trl import TrlParser  # noqa: E402
 
-from cw_plugin.configs import differences  # noqa: E402
 from cw_plugin.errors import OptionsError  # noqa: E402
 from cw_plugin.files import write_whole  # noqa: E402
 from cw_plugin.folder_lock import claim  # noqa: E402
-from cw_plugin.rewards.trl import trl_rewards  # noqa: E402
-from cw_plugin.trl_integration import CWGRPOConfig, CWGRPOTrainer  # noqa: E402
+from cw_plugin.hosts.trl import CWGRPOConfig, CWGRPOTrainer  # noqa: E402
+from cw_plugin.lab.configs import differences  # noqa: E402
+from cw_plugin.lab.rewards.trl import trl_rewards  # noqa: E402
 
 SHOWN = {"reward": "reward", "entropy": "entropy", "cov before": "cw_grpo/covariance_before"}
 SHOWN |= {"cov after": "cw_grpo/covariance_after", "tokens w<0.5": "cw_grpo/downweighted_share", "seconds": "step_time"}

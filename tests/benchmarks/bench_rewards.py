@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 import answer_classes
 import hostile
 
-from cw_plugin.rewards import compute_score
-from cw_plugin.rewards.boxed import normalize
+from cw_plugin.lab.rewards import compute_score
+from cw_plugin.lab.rewards.boxed import normalize
 
 THREADS = 8
 THINKING = "Let us think step by step, and compute $a_1 = 3$, then $a_2 = \\frac{1}{2}$, and go on like that. " * 9

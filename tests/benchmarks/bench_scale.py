@@ -24,8 +24,8 @@ import torch.multiprocessing as mp
 from accelerate import Accelerator
 from memory import peak_bytes
 
-from cw_plugin.accelerate_batches import AccelerateRun, ProcessBatch
 from cw_plugin.options import Options
+from cw_plugin.sharded import AccelerateRun, ProcessBatch
 from cw_plugin.weights import reweight
 
 ROWS, WIDTH = 16, 4096

@@ -28,7 +28,7 @@ from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.v1 import trainer_base
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
-from cw_plugin.verl_integration import (
+from cw_plugin.hosts.verl import (
     register,  # noqa: F401  (registers cw_grpo)
 )
 

@@ -44,7 +44,7 @@ def test_clip_cov_drops_what_verls_loss_drops(train, monkeypatch, ratio):
 
 
 def test_answers_are_graded_as_the_packages_reward_does(train):
-    from cw_plugin.rewards import compute_score
+    from cw_plugin.lab.rewards import compute_score
 
     task, rng = train.task, random.Random(0)
     for problem in task.split_problems()["test"][:5]:

@@ -12,7 +12,7 @@ from test_recipes import arguments
 from test_recipes import table as paper_table
 
 from cw_plugin.errors import DataError
-from cw_plugin.rewards.openrlhf import openrlhf_reward, reward_func
+from cw_plugin.lab.rewards.openrlhf import openrlhf_reward, reward_func
 
 # OpenRLHF's argument -> verl's key in the table of examples/paper.md, and how verl's value reads in OpenRLHF
 ARGUMENTS = {

@@ -14,7 +14,7 @@ from interpreter import ROOT, THAT_TRAIN, bash
 from omegaconf import DictConfig, OmegaConf
 from verl.utils.config import validate_config
 
-from cw_plugin.configs import differences
+from cw_plugin.lab.configs import differences
 
 SCRIPTS = sorted(path.name for path in (ROOT / "examples").glob("run_*.sh"))
 METHODS = ("cw_grpo", "grpo", "clip_cov")

@@ -364,5 +364,5 @@ def test_the_entropy_curves_command_can_be_pasted(tmp_path):
 
 def test_what_is_written_by_default_is_ignored_by_git():
     written = ["report/report.html", "evaluation/a/aime24.jsonl", "runs/a/train.log", "checkpoints/a/metrics.jsonl"]
-    command = ["git", "check-ignore", "--no-index", *written, "cw_plugin/evaluation/ask.py"]
+    command = ["git", "check-ignore", "--no-index", *written, "cw_plugin/lab/evaluation/ask.py"]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.split() == written

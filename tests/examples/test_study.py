@@ -13,7 +13,7 @@ import torch
 from interpreter import ROOT
 from scipy import stats
 
-from cw_plugin.reports.intervals import holm
+from cw_plugin.lab.reports.intervals import holm
 
 STUDY = ROOT / "examples" / "study"
 BOUNDARY = STUDY / "boundary"
@@ -36,7 +36,7 @@ def test_the_task_has_right_answers_and_holds_problems_out_in_either_order(scrip
 
 
 def test_held_out_problems_are_asked_twice_and_graded_by_the_reward(script, tmp_path):
-    from cw_plugin.rewards import compute_score
+    from cw_plugin.lab.rewards import compute_score
 
     task = script("task")
     task.write_problems(tmp_path)

@@ -19,10 +19,10 @@ from settings_reads import unread
 
 from cw_plugin.errors import OptionsError
 from cw_plugin.folder_lock import claim
+from cw_plugin.lab.reports.runs import read_run
 from cw_plugin.memory import trl as trl_memory
 from cw_plugin.memory.stages import SOLD_AS
 from cw_plugin.records.read import read_tokens
-from cw_plugin.reports.runs import read_run
 
 EXAMPLES = ROOT / "examples" / "trl"
 

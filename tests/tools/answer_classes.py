@@ -7,8 +7,8 @@ box is the whole text after ``</think>``, any other one is boxed.
 import json
 from pathlib import Path
 
-from cw_plugin.data.answers import final_answer
-from cw_plugin.data.sources import BENCHMARKS
+from cw_plugin.lab.data.answers import final_answer
+from cw_plugin.lab.data.sources import BENCHMARKS
 
 Answers = dict[str, dict[str, list[str]]]
 

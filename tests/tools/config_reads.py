@@ -14,7 +14,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 COPY = ("omegaconf", "hydra", "dataclasses", "config_reads")
-CHECK = ("verl.utils.config", "cw_plugin.verl_integration.doctor")
+CHECK = ("verl.utils.config", "cw_plugin.lab.doctor")
 CHECKS_OF_A_DATACLASS = ("__post_init__", "validate")
 LOADS = "verl.workers.config.model"  # whose __post_init__ loads the model with the settings that it has
 HANDED_ON = ("hydra.", "model_engine", "ray_kwargs.ray_init.runtime_env.", "transfer_queue.")

@@ -12,7 +12,7 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
-from cw_plugin.cli import app
+from cw_plugin.lab.cli import app
 
 ROOT = Path(__file__).parents[2]
 # The scripts of examples/ that train, from there.

@@ -11,7 +11,7 @@ from typing import Any
 import settings_reads
 import wrapt
 
-from cw_plugin.openrlhf_integration import hook
+from cw_plugin.hosts.openrlhf import hook
 
 
 def install() -> None:

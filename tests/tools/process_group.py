@@ -1,4 +1,4 @@
-"""One process of several, joined by gloo, for test_accelerate_batches.py.
+"""One process of several, joined by gloo, for test_sharded.py.
 
 Its trainer has what our code asks of those of TRL and ms-swift. Each case is computed on the CPU, and on a device that
 accepts no tensor of the CPU in its messages.
@@ -20,7 +20,7 @@ from accelerate import Accelerator
 from pretend_device import Pretend, back, on_device
 from random_batches import random_batch
 
-from cw_plugin import accelerate_batches
+from cw_plugin import sharded
 from cw_plugin.errors import CWGRPOError
 from cw_plugin.options import Options
 from cw_plugin.records.write import LIMIT
@@ -74,13 +74,13 @@ def compute(accelerator: Accelerator, rows: int, scope: Any, fault: str, device:
     args = SimpleNamespace(output_dir="unused")
     trainer = SimpleNamespace(accelerator=accelerator, num_generations=RESPONSES, args=args)
     trainer.state = SimpleNamespace(global_step=0)
-    run = accelerate_batches.AccelerateRun(trainer, Options(scope, kernel))
+    run = sharded.AccelerateRun(trainer, Options(scope, kernel))
     mine = [of_process(values, rank, rows) for values in batch]
     with pytest.MonkeyPatch.context() as patch:
         if fault == "no memory" and rank == accelerator.num_processes - 1:
-            patch.setattr(accelerate_batches, "reweight_and_sum", Mock(side_effect=MemoryError("for 8 GiB")))
+            patch.setattr(sharded, "reweight_and_sum", Mock(side_effect=MemoryError("for 8 GiB")))
         try:
-            own = accelerate_batches.ProcessBatch(*(on_device(mine) if device else mine))
+            own = sharded.ProcessBatch(*(on_device(mine) if device else mine))
             weighted, sums = run.reweight_over_processes(own)
         except CWGRPOError as error:
             return type(error).__name__, str(error)
@@ -103,9 +103,9 @@ def recorded(run: Any, accelerator: Accelerator, sums: Any, mine: list[torch.Ten
     if device:
         batch, shown = on_device(batch), on_device(shown)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(accelerate_batches, "LIMIT", limit)
-        sequences = accelerate_batches.Sequences(*shown, tokenizer=None)
-        run.record(accelerate_batches.ProcessBatch(*batch), sequences, sums)
+        patch.setattr(sharded, "LIMIT", limit)
+        sequences = sharded.Sequences(*shown, tokenizer=None)
+        run.record(sharded.ProcessBatch(*batch), sequences, sums)
     if not run._files.write.called:
         return None
     ((_, batch, _), _) = run._files.write.call_args

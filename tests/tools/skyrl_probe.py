@@ -63,6 +63,6 @@ def main() -> None:
         return wrapped(*args, runtime_env=environment, **kwargs)
 
     install()
-    from cw_plugin import skyrl_integration
+    from cw_plugin.hosts import skyrl
 
-    skyrl_integration.main()
+    skyrl.main()

@@ -15,7 +15,7 @@ from swift.rewards import ORM, orms
 from swift.rlhf_trainers import GRPOTrainer
 from swift.trainers import TrainerFactory
 
-from cw_plugin.swift_integration import CWGRPOTrainer
+from cw_plugin.hosts.swift import CWGRPOTrainer
 
 
 class Reward(ORM):

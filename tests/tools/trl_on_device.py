@@ -8,7 +8,7 @@ from pretend_device import OnDevice, Pretend, back, on_device
 from trl import GRPOTrainer
 from trl_training import Watched
 
-from cw_plugin.trl_integration import CWGRPOTrainer
+from cw_plugin.hosts.trl import CWGRPOTrainer
 
 
 class TRLOnDevice(GRPOTrainer):

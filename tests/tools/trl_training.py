@@ -13,7 +13,7 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM
 
-from cw_plugin.trl_integration import CWGRPOConfig, CWGRPOTrainer
+from cw_plugin.hosts.trl import CWGRPOConfig, CWGRPOTrainer
 
 MODEL = Path(__file__).parents[2] / "examples" / "cpu" / "model"
 QUESTIONS = ["What is 3 + 4?", "Compute 9 - 5.", "Ann has 7 apples and gets 8 more. How many now?", "What is 20 - 6?"]

@@ -23,10 +23,10 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import DynamicCache, PrinterCallback
 
-from cw_plugin.rewards.boxed import final_boxed
-from cw_plugin.rewards.think import answer_section, matched
-from cw_plugin.rewards.trl import response_text
-from cw_plugin.trl_integration import CWGRPOConfig, CWGRPOTrainer
+from cw_plugin.hosts.trl import CWGRPOConfig, CWGRPOTrainer
+from cw_plugin.lab.rewards.boxed import final_boxed
+from cw_plugin.lab.rewards.think import answer_section, matched
+from cw_plugin.lab.rewards.trl import response_text
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
@@ -47,7 +47,7 @@ OURS = ("extreme_gradient_share", "extreme_balance", "downweighted_share", "cova
 
 
 def grade(text: str, product: int) -> tuple[float, float]:
-    """Whether a response is right, and whether its think tags are: both parts of cw_plugin.rewards.compute_score.
+    """Whether a response is right, and whether its think tags are: both parts of cw_plugin.lab.rewards.compute_score.
 
     All answers here are whole numbers, so that comparing digits takes the place of math-verify.
     """

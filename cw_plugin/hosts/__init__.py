@@ -1,0 +1,1 @@
+"""Each host (training framework): which shape it must have, where its batch is, and what is refused."""

@@ -1,0 +1,126 @@
+"""The trainer: TRL's GRPOTrainer, trained on w~ A in place of A."""
+
+import inspect
+import textwrap
+import time
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from trl import GRPOTrainer
+
+from cw_plugin.hosts.trl.accepted_settings import check_advantages, check_settings, check_trl
+from cw_plugin.hosts.trl.config import ArgumentsFile, options
+from cw_plugin.method_callback import MethodCallback
+from cw_plugin.sharded import AccelerateRun, ProcessBatch, Sequences
+
+
+class CWGRPOTrainer(GRPOTrainer):
+    """GRPOTrainer whose advantages are multiplied by the paper's weights. It takes the arguments of GRPOTrainer.
+
+    Weights are computed once for a generation batch, over whole prompt groups, before TRL shuffles and splits it. So
+    they do not depend on the number of processes, gradient accumulation, ``steps_per_generation``, ``num_iterations``
+    or padding. Evaluation is TRL's.
+
+    Log-probs are TRL's ``old_per_token_logps``, with dropout if the model has active dropout. If TRL does not compute
+    them (one update per batch, without vLLM or its importance sampling), one more forward pass does, without dropout.
+
+    Tokens without a gradient take no part: those of tools, of completions that ``mask_truncated_completions`` leaves
+    out, and of completions that no reward function scores, if TRL does not train on these.
+
+    Args:
+        args: a :class:`CWGRPOConfig`, or a plain GRPOConfig for the defaults.
+
+    Raises:
+        OptionsError: a setting under which the loss would not keep the weights.
+        HostError: TRL lacks what the weights need.
+    """
+
+    _tag_names = ["trl", "grpo", "cw-grpo"]  # noqa: RUF012
+    _name = "CW-GRPO"
+    _paper = {  # noqa: RUF012
+        "title": "Taming Extreme Tokens: Covariance-Aware GRPO with Gaussian-Kernel Advantage Reweighting",
+        "id": "2605.11538",
+        "citation": textwrap.dedent("""\
+            @article{wang2026taming,
+                title  = {{Taming Extreme Tokens: Covariance-Aware GRPO with Gaussian-Kernel Advantage Reweighting}},
+                author = {Cheng Wang and Qin Liu and Wenxuan Zhou and Muhao Chen},
+                year   = 2026,
+                eprint = {arXiv:2605.11538},
+            }"""),
+    }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        check_trl()
+        config = inspect.signature(GRPOTrainer.__init__).bind(self, *args, **kwargs).arguments.get("args")
+        cw_options = options(config)
+        if cw_options.kernel == "none":  # no weights to keep; and the model card names what is trained
+            self._tag_names, self._name, self._paper = GRPOTrainer._tag_names, GRPOTrainer._name, GRPOTrainer._paper
+        elif config is not None:
+            check_settings(config)
+        super().__init__(*args, **kwargs)
+        self._cw_run = AccelerateRun(self, cw_options)
+        self._cw_method = MethodCallback(cw_options, "cw_")
+        self.add_callback(self._cw_method)  # before the next writes what would be trained
+        self.add_callback(ArgumentsFile())
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Train as GRPOTrainer does, but do not resume another method's checkpoint (OptionsError)."""
+        self._cw_method.resumes = resume_from_checkpoint
+        return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        training = self.model.training
+        batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        if not training:
+            return batch
+        check_advantages(batch["advantages"])
+        started = time.perf_counter()
+        log_probs = batch.get("old_per_token_logps")
+        if log_probs is None:
+            log_probs = self._cw_log_probs(batch)
+        mask = batch["completion_mask"] * batch.get("tool_mask", 1)
+        first = self.accelerator.process_index * len(mask)  # of this process's rows
+        unscored = self._cw_rewards[first : first + len(mask)].isnan()
+        unscored &= batch["advantages"] == 0  # earlier releases, such as 0.29, train on them as on a reward of 0
+        mask = mask * ~unscored[:, None]
+        sequences = Sequences(
+            prompts=batch["prompt_ids"],
+            prompt_mask=batch["prompt_mask"],
+            responses=batch["completion_ids"],
+            rewards=self._cw_rewards,
+            tokenizer=self.processing_class,
+        )
+        # The responses to a prompt are consecutive rows of all processes' rows together, as in TRL's own advantages.
+        weighted = self._cw_run.reweight(ProcessBatch(log_probs, batch["advantages"], mask), sequences, started)
+        if weighted is not None:
+            batch["advantages"] = weighted
+        return batch
+
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Float[Tensor, "rows functions"]:
+        rewards: Tensor = super()._calculate_rewards(*args, **kwargs)  # of all processes; NaN where there is no score
+        total = (rewards * self.reward_weights.to(rewards.device)).nansum(-1)
+        self._cw_rewards: Tensor = total.masked_fill(rewards.isnan().all(-1), torch.nan)
+        return rewards
+
+    @torch.no_grad()
+    def _cw_log_probs(self, batch: dict[str, Any]) -> Float[Tensor, "rows time"]:
+        """Log-probs of the completions under the current policy, by TRL's forward pass in micro-batches."""
+        forward = self._get_per_token_logps_and_entropies
+        # What TRL's loss passes beside ids and masks: images and token types, whose names differ between releases.
+        model_inputs = {name: batch[name] for name in inspect.signature(forward).parameters if name in batch}
+        self.model.eval()  # dropout would draw random numbers that GRPOTrainer does not draw
+        try:
+            log_probs: Tensor
+            log_probs, *_ = forward(
+                self.model,
+                torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
+                torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
+                batch["completion_ids"].size(1),
+                batch_size=self.args.per_device_train_batch_size,
+                **model_inputs,
+            )
+        finally:
+            self.model.train()
+        return log_probs

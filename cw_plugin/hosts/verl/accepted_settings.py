@@ -1,0 +1,172 @@
+"""The options, ``+algorithm.cw_grpo.<key>=<value>``, and the settings that lose the weights, or make them all 1."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+
+from omegaconf import DictConfig, OmegaConf
+
+from cw_plugin.errors import OptionsError
+from cw_plugin.hosts.verl import NAME
+from cw_plugin.options import Options
+
+ACTOR = "actor_rollout_ref.actor"
+LOSS_MODE = f"{ACTOR}.policy_loss.loss_mode"
+RESPONSES = "actor_rollout_ref.rollout.n"
+TASK_REWARDS = "distillation.distillation_loss.use_task_rewards"
+
+# verl's estimators that give all tokens of a response the same advantage; and those that do if the reward is of the
+# whole response, as it is without a KL penalty.
+ONE_FOR_A_RESPONSE = (
+    "grpo",
+    "grpo_vectorized",
+    "grpo_passk",
+    "gdpo",
+    "rloo",
+    "rloo_vectorized",
+    "opo",
+    "gpg",
+    "reinforce_plus_plus_baseline",
+)
+ONE_WITHOUT_KL = ("remax", "reinforce_plus_plus")
+
+# verl's ``algorithm`` configuration: a DictConfig, or a dataclass of verl's that is a mapping too.
+AlgorithmConfig = Mapping[str, object]
+
+
+def read_options(algorithm: AlgorithmConfig | None) -> Options:
+    """The options in verl's ``algorithm`` configuration, from its mapping ``cw_grpo``; the defaults if it has none.
+
+    Raises:
+        OptionsError: a key or value is unknown; the message lists the valid ones.
+    """
+    settings = algorithm.get(NAME) if algorithm is not None else None
+    if settings is None:
+        return Options()
+    if not isinstance(settings, Mapping):
+        keys = ", ".join(f"+algorithm.{NAME}.{field.name}=..." for field in fields(Options))
+        raise OptionsError(f"algorithm.{NAME}={settings!r} must hold keys", fix=f"set them one by one: {keys}")
+    try:
+        return Options.of(settings)
+    except OptionsError as error:
+        raise OptionsError(f"algorithm.{NAME}: {error.problem}", error.fix) from error
+
+
+def uses_estimator(config: DictConfig) -> bool:
+    """Whether verl's configuration names cw_grpo as the advantage estimator."""
+    return bool(OmegaConf.select(config, "algorithm.adv_estimator") == NAME)
+
+
+def uses_loss(config: DictConfig) -> bool:
+    """Whether verl's configuration names cw_grpo as the policy loss."""
+    return bool(OmegaConf.select(config, LOSS_MODE) == NAME)
+
+
+def uses_v1(config: DictConfig) -> bool:
+    """Whether verl's configuration asks for the V1 trainer; a version without V1 does not know the key."""
+    return bool(OmegaConf.select(config, "trainer.use_v1"))
+
+
+def check_config(config: DictConfig) -> None:
+    """Refuse settings that would train something other than intended, before any worker starts.
+
+    Args:
+        config: verl's whole configuration.
+
+    Raises:
+        OptionsError: the settings cannot work; the message has the override to set.
+    """
+    options = read_options(OmegaConf.select(config, "algorithm"))
+    _check_options_take_effect(config)
+    if uses_estimator(config):
+        _check_estimator(config, options)
+    if uses_loss(config):
+        _check_loss(config)
+    is_used = uses_estimator(config) or uses_loss(config)
+    if is_used:
+        _check_advantages_are_used(config)
+    # main_ppo's configuration does not have these keys.
+    other_program = config.get("rollout") is not None or config.get("async_training") is not None
+    if other_program and is_used:
+        raise OptionsError(
+            f"{NAME} has not been tested with one_step_off_policy and fully_async_policy, and is refused there",
+            fix="start verl.trainer.main_ppo, for asynchronous training with trainer.v1.trainer_mode=separate_async",
+        )
+
+
+def _check_options_take_effect(config: DictConfig) -> None:
+    if uses_estimator(config) or OmegaConf.select(config, f"algorithm.{NAME}") is None:
+        return
+    if uses_loss(config):
+        instead, fix = f"policy_loss.loss_mode={NAME}", f"algorithm.adv_estimator={NAME} and loss_mode=vanilla"
+    else:
+        instead = f"adv_estimator={OmegaConf.select(config, 'algorithm.adv_estimator')}"
+        fix = f"algorithm.adv_estimator={NAME}"
+    raise OptionsError(
+        f"algorithm.{NAME}.* are options of the estimator and do nothing for {instead}",
+        fix=f"remove them, or set {fix}",
+    )
+
+
+def _check_estimator(config: DictConfig, options: Options) -> None:
+    if uses_loss(config):
+        raise OptionsError(
+            f"algorithm.adv_estimator={NAME} and policy_loss.loss_mode={NAME} together would reweight every token "
+            "twice",
+            fix=f"set {LOSS_MODE}=vanilla (weights by prompt group, the paper's method) or "
+            "algorithm.adv_estimator=grpo (weights by micro-batch, from the current policy)",
+        )
+    if OmegaConf.select(config, LOSS_MODE) == "geo_mean" and options.kernel != "none":
+        raise OptionsError(
+            "policy_loss.loss_mode=geo_mean averages the advantages of a response, so the loss would lose the weights",
+            fix=f"set {LOSS_MODE}=vanilla, or another with one advantage for each token",
+        )
+    check_groups(config, options)
+
+
+def check_groups(config: DictConfig, options: Options) -> None:
+    """Refuse prompt groups of one response with the estimator (OptionsError)."""
+    has_effect = options.scope == "group" and options.kernel != "none"
+    if has_effect and _is_training(config) and OmegaConf.select(config, RESPONSES) == 1:
+        raise OptionsError(
+            f"{RESPONSES}=1 gives the tokens of a prompt group the same advantage, so that every covariance is 0 and "
+            "every weight 1: this is plain GRPO",
+            fix=f"set {RESPONSES}=12, or +algorithm.{NAME}.scope=batch",
+        )
+
+
+def _check_loss(config: DictConfig) -> None:
+    if not uses_v1(config) and OmegaConf.select(config, "algorithm.rollout_correction.bypass_mode"):
+        raise OptionsError(
+            f"rollout_correction.bypass_mode=True makes RayPPOTrainer replace policy_loss.loss_mode={NAME} by a loss "
+            "of its own",
+            fix=f"set algorithm.rollout_correction.bypass_mode=False, or use adv_estimator={NAME}",
+        )
+    size = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
+    is_one_response = OmegaConf.select(config, size) == 1 and not OmegaConf.select(config, f"{ACTOR}.use_dynamic_bsz")
+    if is_one_response and _is_one_for_a_response(config) and _is_training(config):
+        raise OptionsError(
+            f"{size}=1 gives the tokens of a micro-batch the same advantage, so that policy_loss.loss_mode={NAME} "
+            "finds every covariance 0 and every weight 1",
+            fix=f"set it to 2 or more, or algorithm.adv_estimator={NAME} with {LOSS_MODE}=vanilla",
+        )
+
+
+def _is_training(config: DictConfig) -> bool:
+    return not OmegaConf.select(config, "trainer.val_only")
+
+
+def _is_one_for_a_response(config: DictConfig) -> bool:
+    """Whether all tokens of a response have the same advantage."""
+    algorithm = config.algorithm
+    if algorithm.adv_estimator in ONE_WITHOUT_KL:
+        return bool(algorithm.gamma == 1 and not algorithm.use_kl_in_reward)
+    return algorithm.adv_estimator in ONE_FOR_A_RESPONSE
+
+
+def _check_advantages_are_used(config: DictConfig) -> None:
+    distils = OmegaConf.select(config, "distillation.enabled")
+    if distils and not OmegaConf.select(config, TASK_REWARDS, default=True):
+        raise OptionsError(
+            f"{TASK_REWARDS}=False trains on the teacher alone, without advantages, so {NAME} would do nothing",
+            fix="set it to True, or leave out cw_grpo",
+        )

@@ -1,0 +1,29 @@
+"""Importing this module registers CW-GRPO with verl: estimator, policy loss and hooks.
+
+From version 0.9 on, verl imports it in each of its processes through the entry point in the group ``verl.plugins``.
+Earlier versions have no entry points and need ``VERL_USE_EXTERNAL_MODULES=cw_plugin.hosts.verl.register`` in the
+environment of every process. This module imports nothing heavy: code that needs a module of verl waits until verl
+imports it.
+"""
+
+import sys
+
+import cw_plugin
+
+
+def register() -> None:
+    """Fill verl's registries and install the hooks, as soon as verl imports the modules concerned. Idempotent."""
+    from cw_plugin.hosts.verl import hooks
+
+    hooks.install_when_imported()
+
+
+try:
+    register()
+except Exception as error:
+    # verl logs a failing plugin only at debug level, and goes on without it. So report the cause here.
+    print(
+        f"cw_plugin {cw_plugin.__version__} could not register with verl: {type(error).__name__}: {error}",
+        file=sys.stderr,
+    )
+    raise

@@ -1,0 +1,270 @@
+"""The console script ``cw-grpo``."""
+
+import functools
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from cw_plugin import __version__
+from cw_plugin.errors import CWGRPOError, OptionsError, how_to_install
+from cw_plugin.files import expanded
+from cw_plugin.guarded_processes import Stopped
+from cw_plugin.lab.data.sources import BENCHMARKS, SOURCES
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+
+Name = Enum("Name", {name: name for name in (*SOURCES, "all")}, type=str)  # type: ignore[misc]
+
+
+@contextmanager
+def _errors(to_install: str) -> Iterator[None]:
+    """For errors that the user can fix: print one sentence on stderr and exit with code 2, without a traceback."""
+    try:
+        yield
+    except (CWGRPOError, ModuleNotFoundError) as error:
+        message = f"{error.name} is not installed; {to_install}" if isinstance(error, ImportError) else str(error)
+        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]Error:[/red] {escape(message)}")
+        raise typer.Exit(2) from None
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"cw-plugin {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_print_version)] = False,
+) -> None:
+    """Tools for CW-GRPO with verl, TRL, ms-swift, OpenRLHF and SkyRL."""
+
+
+@app.command()
+def prepare(
+    name: Annotated[Name, typer.Argument(help="The dataset.", show_default=False)],
+    local_save_dir: Annotated[Path, typer.Option(help="Folder for open_rs/train.parquet and the others.")] = Path(
+        "~/data/cw_grpo"
+    ),
+    local_dataset_path: Annotated[
+        Path | None, typer.Option(help="Folder with copies of the datasets. Default: the hub.", show_default=False)
+    ] = None,
+    revision: Annotated[str | None, typer.Option(help="A branch, tag or commit of the dataset on the hub.")] = None,
+    prompt: Annotated[str, typer.Option(help="open-rs (the paper's system prompt), none, or a text file.")] = "open-rs",
+    drop_failing: Annotated[bool, typer.Option("--drop-failing", help="Leave out rows that fail a check.")] = False,
+    drop_contaminated: Annotated[
+        bool, typer.Option("--drop-contaminated", help="Leave out rows whose problem is also in a benchmark.")
+    ] = False,
+) -> None:
+    """Write Open-RS or the benchmarks as parquet files for verl.
+
+    Local copies have the same names as on the hub, such as knoveleng/open-rs/train.jsonl. A --prompt file that contains
+    {question} becomes the user's message; any other file becomes the system prompt. If a dataset cannot be loaded,
+    nothing is written. Training rows without an answer are left out. Rows that repeat a problem, cannot be graded, or
+    are also in a benchmark are printed, and listed in a report beside each file. --drop-failing and --drop-contaminated
+    leave these rows out of the training data.
+    """
+    with _errors(how_to_install("data")):
+        from cw_plugin.lab.data.prepare import prepare as prepare_files  # takes a second, which --help should not
+        from cw_plugin.lab.data.prompts import select_prompt
+        from cw_plugin.lab.data.row_checks import CONTAMINATED, REPEATED, UNGRADABLE
+
+        sources = list(SOURCES.values()) if name.value == "all" else [SOURCES[name.value]]
+        copies = expanded(local_dataset_path) if local_dataset_path else None
+        drop = []
+        if drop_failing:
+            drop += [REPEATED, UNGRADABLE]
+        if drop_contaminated:
+            drop.append(CONTAMINATED)
+        for path in prepare_files(sources, expanded(local_save_dir), select_prompt(prompt), copies, revision, drop):
+            typer.echo(path)
+
+
+_IGNORE = {"ignore_unknown_options": True}  # what looks like an option may be hydra's; compose() names what is not
+_VERL = "install verl first"
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", hidden=True)]
+
+
+@app.command(context_settings=_IGNORE)
+def config(run: Overrides = None) -> None:
+    """Print the whole configuration that verl would train with.
+
+    KEY=VALUE are verl's overrides. A script of examples/ that runs verl may come before them.
+    """
+    with _errors(_VERL):
+        from omegaconf import OmegaConf
+
+        from cw_plugin.lab.compose import compose
+
+        typer.echo(OmegaConf.to_yaml(compose(run or []), resolve=True), nl=False)
+
+
+@app.command(context_settings=_IGNORE)
+def doctor(
+    run: Overrides = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    ray: Annotated[bool, typer.Option(help="Start Ray, or join the running cluster, and check its workers.")] = True,
+    quick: Annotated[bool, typer.Option("--quick", help="Check in seconds, and print only the first error.")] = False,
+    resources: Annotated[
+        bool, typer.Option("--resources", help="With --quick: also calculate memory and disk, which takes longer.")
+    ] = False,
+) -> None:
+    """Check a run of verl before it occupies a GPU.
+
+    KEY=VALUE are verl's overrides. A script of examples/ that runs verl may come before them. The exit code is 1 if
+    the run would fail, or would not train what its settings say. It is 2 if verl refuses the settings, or if
+    --quick without --json finds an error.
+    """
+    with _errors(_VERL):
+        from cw_plugin.lab.doctor import doctor as examine
+
+        raise typer.Exit(examine(run or [], quick, resources, ask_ray=ray, as_json=as_json))
+
+
+@app.command(context_settings=_IGNORE)
+def memory(
+    run: Overrides = None,
+    gpu: Annotated[int, typer.Option(help="Size of each GPU in GB, as sold: 24, 40, 48, 80, 96 or 141.")] = 80,
+) -> None:
+    """Calculate the memory and disk that a run of verl, TRL or OpenRLHF needs.
+
+    KEY=VALUE are verl's overrides. A script of examples/ that runs verl may come before them, or examples/trl/paper.sh
+    or examples/openrlhf/paper.sh before arguments of TRL or OpenRLHF. The exit code is 1 if less than 10% of a GPU's
+    memory is left.
+    """
+    with _errors(_VERL):
+        from cw_plugin.memory.command import show
+
+        raise typer.Exit(show(run or [], gpu))
+
+
+_REPORT = how_to_install("report")
+
+
+@app.command()
+def report(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN", hidden=True)],
+    out: Annotated[Path, typer.Option(help="Folder for the page and the tables.")] = Path("report"),
+) -> None:
+    """Compare runs on one page, with the paper's tables and figures.
+
+    RUN is the folder of a run or of an evaluation, or NAME=FOLDER. Runs with the same name count as seeds of
+    one method. The command writes the page report.html, every table as CSV and LaTeX, and every figure as SVG and PDF.
+    """
+    out = expanded(out)
+    with _errors(_REPORT):
+        from cw_plugin.lab.reports.report import write_report
+
+        written = write_report(runs, out)
+    typer.echo(" ".join(written.sentences))
+    differences = written.differences
+    if len(differences.frame):
+        typer.echo("\n".join(["", differences.text(), *differences.notes, ""]))
+    for note in written.notes:
+        typer.echo(note, err=True)
+    typer.echo(out / "report.html")
+
+
+@app.command()
+def tokens(
+    run: Annotated[str, typer.Argument(metavar="RUN", hidden=True)],
+    out: Annotated[Path, typer.Option(help="File for the page.")] = Path("tokens.html"),
+    steps: Annotated[
+        str | None, typer.Option(help="One step, such as 50, or the first and the last, such as 1:100. Default: all.")
+    ] = None,
+) -> None:
+    """Show every recorded token on one page, coloured by covariance.
+
+    RUN is the folder of a run, or NAME=FOLDER. Any browser opens the page, even offline. On the page, the
+    colour can show the weight instead.
+    """
+    out = expanded(out)
+    with _errors(_REPORT):
+        from cw_plugin.lab.reports.tokens import BIG, write_token_page
+        from cw_plugin.records.read import parse_steps
+
+        size = write_token_page(run, out, parse_steps(steps) if steps else None)
+    if size > BIG:
+        typer.echo(f"the page has {size / 1e6:.0f} MB; fewer steps, such as --steps 50, open faster", err=True)
+    typer.echo(out)
+
+
+# Hydra overrides, as opposed to paths and names on the hub: +key=value, ~key (which deletes it), group.key=value.
+_OVERRIDE = re.compile(r"\+.*|~\w+(\.\w+)*(=.*)?|(?P<group>[a-z_]\w*)(\.\w+)+=(?P<value>.*)", re.DOTALL)
+_NAME_ON_THE_HUB = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def _is_override(text: str) -> bool:
+    """Whether an argument of evaluate is an override of verl; else it is a model, such as ``qwen2.5=models/7b``."""
+    match = _OVERRIDE.fullmatch(text)
+    if match is None or os.path.exists(expanded(text)):  # Path.exists would raise an error for a long override
+        return False
+    group, value = match["group"], match["value"]
+    if group is None or group in _groups():
+        return True
+    # The group of an override may be misspelt, which verl says. So a model has to look like one.
+    return not (os.path.exists(expanded(value)) or _NAME_ON_THE_HUB.fullmatch(value))
+
+
+@functools.cache
+def _groups() -> set[str]:
+    """The groups of verl's settings, such as "trainer", and hydra's own."""
+    from cw_plugin.lab.compose import compose
+
+    return {"hydra", *map(str, compose([]))}
+
+
+def _words(text: str) -> list[str]:
+    """The words of an option, of which a part in double quotes may have spaces."""
+    if text.count('"') % 2:
+        raise OptionsError(f"--benchmarks {text!r} has a quote that is not closed", fix="close it")
+    return [word.replace('"', "") for word in re.findall(r'(?:[^\s"]|"[^"]*")+', text)]
+
+
+@app.command(context_settings=_IGNORE)
+def evaluate(
+    models: Annotated[list[str] | None, typer.Argument(metavar="MODEL", hidden=True)] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the answers: MODEL/aime24.jsonl, ...")] = Path("evaluation"),
+    data_dir: Annotated[Path, typer.Option(help="Folder that cw-grpo prepare wrote.")] = Path("~/data/cw_grpo"),
+    benchmarks: Annotated[
+        str,
+        typer.Option(
+            help="Names, separated by spaces. NAME=FILE.parquet adds a file of your own. "
+            "A path with spaces needs double quotes."
+        ),
+    ] = " ".join(source.name for source in BENCHMARKS),
+) -> None:
+    """Measure pass@1 of models and checkpoints on benchmarks, and pass@k if questions are asked several times.
+
+    MODEL is a name on the Hugging Face hub, the folder of a model, of a checkpoint of verl (global_step_*) or of a run,
+    or NAME=FOLDER. verl's overrides, in the form KEY=VALUE, may follow. verl's own validation asks each question
+    without examples, and grades the answers. A benchmark that already has its answers is not asked again.
+    """
+    from cw_plugin.hosts.verl import TESTED
+
+    with _errors(f"install verl {TESTED[1]}, and {how_to_install('data,report')}"):
+        from cw_plugin.lab.evaluation.ask import evaluate as ask
+        from cw_plugin.lab.evaluation.models import find_models
+        from cw_plugin.lab.reports.several_tries import pass_at_k_table
+
+        overrides = [text for text in models or [] if _is_override(text)]
+        places = [text for text in models or [] if text not in overrides]
+        files = {}
+        for benchmark in _words(benchmarks):
+            name, _, file = benchmark.partition("=")
+            files[name] = expanded(file or data_dir / name / "test.parquet").absolute()
+        asked = find_models(places)
+        try:
+            ask(asked, files, expanded(out), overrides)
+        except Stopped as stopped:
+            stopped.end()
+        if table := pass_at_k_table(expanded(out), [model.name for model in asked], list(files)):
+            typer.echo("\n".join(["", table.text(), *table.notes]))

@@ -1,0 +1,98 @@
+"""The ground truths of a run's data files: rows that this package's reward cannot grade, which verl would drop."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from omegaconf import DictConfig, OmegaConf
+
+from cw_plugin.errors import DataError
+from cw_plugin.files import is_remote
+from cw_plugin.lab.doctor.finding import Finding
+from cw_plugin.lab.rewards import ground_truth_problem
+from cw_plugin.lab.rewards.pool import shared_pool
+
+REWARD = "reward.custom_reward_function"
+OUR_REWARD = re.compile(r"(pkg://|.*/)cw_plugin[./]rewards(/__init__\.py)?")
+GRADED = 100  # different ground truths of a file that are graded; 7,000 would take a quarter of a minute
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A local data file, and the setting that names it."""
+
+    key: str
+    path: Path
+
+
+def named_files(config: DictConfig, name: str) -> list[str]:
+    """What ``data.train_files`` or ``data.val_files`` names: one file, or a list of them."""
+    setting = config.data[name]
+    return [setting] if isinstance(setting, str) else list(setting or [])
+
+
+def data_files(config: DictConfig) -> Iterator[DataFile]:
+    """The local data files of a run. verl copies the others (``hdfs://``)."""
+    for name in ("train_files", "val_files"):
+        for path in named_files(config, name):
+            if not is_remote(path):
+                yield DataFile(f"data.{name}", Path(path).expanduser())
+
+
+def check_ground_truths(config: DictConfig) -> Iterator[Finding]:
+    """Rows that this package's reward cannot grade; only if the run uses it."""
+    if not OUR_REWARD.fullmatch(str(OmegaConf.select(config, f"{REWARD}.path"))):
+        return
+    for file in data_files(config):
+        try:
+            table = pq.ParquetFile(file.path).read(columns=["reward_model"])  # read_table would import pandas
+        except (OSError, pa.ArrowException):
+            continue  # check_files reports it; JSON lines are not read
+        if table.num_columns:  # else check_files reports it
+            yield from _findings_in(file, table)
+
+
+def _findings_in(file: DataFile, table: pa.Table) -> Iterator[Finding]:
+    """At most one finding, from the column ``reward_model``."""
+    column = table[0]
+    if not pa.types.is_struct(column.type):
+        problem = f"{file.key}: the column reward_model of {file.path} holds {column.type}, not fields"
+        yield Finding(problem, 'write each cell as {"style": "rule", "ground_truth": "42"}')
+        return
+    values = [cell.get("ground_truth") if isinstance(cell, dict) else None for cell in column.to_pylist()]
+    problems = [ground_truth_problem(value, parse=False) for value in values]
+    fatal = True
+    if not any(problems) and not _is_graded_already(table):
+        problems = _problems_when_graded(values)
+        fatal = file.key == "data.train_files"  # a benchmark may have what is only unreadable
+    rows = [row for row, problem in enumerate(problems) if problem]
+    if rows:
+        reason = problems[rows[0]]
+        problem = f"{file.key}: {file.path}: {len(rows)} row(s) cannot be graded, first {rows[:5]}: {reason}"
+        yield Finding(problem, "correct or remove these rows", fatal)
+
+
+def _is_graded_already(table: pa.Table) -> bool:
+    """Whether ``cw-grpo prepare`` wrote the file, which grades every ground truth."""
+    return b"cw_plugin.version" in (table.schema.metadata or {})
+
+
+def _problems_when_graded(values: Sequence[object]) -> list[str | None]:
+    """The problem of each ground truth that is among the first to be graded; numbers need no grading.
+
+    The grading processes are ended: this process goes on to train, and grades nothing more.
+    """
+    texts = [text for text in dict.fromkeys(values) if not re.fullmatch(r"-?\d+(\.\d+)?", str(text))]
+    problem_of_text = {text: ground_truth_problem(text) for text in texts[:GRADED]}
+    shared_pool().close()
+    return [problem_of_text.get(value) for value in values]
+
+
+def require_ground_truths(config: DictConfig) -> None:
+    """Raise DataError, with the file and the rows, if a run would lose rows; for the hooks in verl."""
+    for finding in check_ground_truths(config):
+        if finding.fatal:
+            raise DataError(finding.what, finding.fix)

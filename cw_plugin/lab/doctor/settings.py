@@ -1,0 +1,135 @@
+"""The checks of settings: what this package or verl refuses, and what verl reads otherwise than it was meant."""
+
+import difflib
+import itertools
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from cw_plugin.errors import CWGRPOError, OptionsError
+from cw_plugin.hosts.verl import NAME
+from cw_plugin.hosts.verl.accepted_settings import (
+    ACTOR,
+    LOSS_MODE,
+    check_config,
+    check_groups,
+    uses_estimator,
+)
+from cw_plugin.lab.compose import compose
+from cw_plugin.lab.configs import flat
+from cw_plugin.lab.doctor.finding import Finding
+from cw_plugin.lab.doctor.ground_truths import REWARD
+from cw_plugin.options import Options
+
+METRICS = "VERL_FILE_LOGGER_PATH"
+
+
+def check_method(config: DictConfig) -> Iterator[Finding]:
+    """Estimator, loss and options that this package refuses, and names that verl looks up only after a rollout."""
+    estimator, loss = config.algorithm.adv_estimator, config.actor_rollout_ref.actor.policy_loss.loss_mode
+    if estimator not in (NAME, "grpo") or loss not in (NAME, "vanilla", "clip_cov"):  # importing verl takes seconds
+        from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
+
+        if estimator not in ADV_ESTIMATOR_REGISTRY:
+            yield _unknown_name("algorithm.adv_estimator", estimator, ADV_ESTIMATOR_REGISTRY)
+        if loss not in POLICY_LOSS_REGISTRY:
+            yield _unknown_name(LOSS_MODE, loss, POLICY_LOSS_REGISTRY)
+    if NAME not in (estimator, loss):
+        problem = f"neither algorithm.adv_estimator={estimator} nor the loss is {NAME}: this run is not CW-GRPO"
+        yield Finding(problem, f"algorithm.adv_estimator={NAME}", fatal=False)
+    try:
+        check_config(config)
+    except OptionsError:
+        from cw_plugin.hosts.verl.hooks import verl_has_its_own
+
+        if not verl_has_its_own():
+            raise
+        if uses_estimator(config):
+            check_groups(config, Options())
+
+
+def _unknown_name(key: str, name: str, known: Iterable[str]) -> Finding:
+    problem = f"{key}={name}: verl has no such name, which main_ppo would say after the first rollouts"
+    return Finding(problem, f"{key}=<one of {', '.join(map(str, known))}>")
+
+
+def check_switches(config: DictConfig) -> Iterator[Finding]:
+    """Texts such as ``no``, ``off`` and ``Flase`` where verl expects a boolean, and reads True."""
+    words = ("yes", "no", "on", "off", "true", "false")
+    texts = {key: value for key, value in flat(config).items() if isinstance(value, str)}
+    similar = [key for key, value in texts.items() if difflib.get_close_matches(value.lower(), words, cutoff=0.7)]
+    if not similar:
+        return
+    default = flat(compose([]))
+    for key in similar:
+        if isinstance(default.get(key), bool):
+            yield Finding(f"{key}={texts[key]} is text, which verl reads as True", f"{key}=True, or {key}=False")
+
+
+def check_reward(config: DictConfig) -> Iterator[Finding]:
+    """A reward function that verl ignores, or a missing one."""
+    ignored = OmegaConf.select(config, "custom_reward_function.path")
+    if ignored:
+        problem = f"custom_reward_function.path={ignored} stands at the top level, where verl ignores it silently"
+        yield Finding(problem, f"{REWARD}.path={ignored}, and {REWARD}.name")
+    elif not config.reward.custom_reward_function.path:
+        problem = f"{REWARD}.path is not set: verl drops responses whose data_source it does not know"
+        fix = f"{REWARD}.path=pkg://cw_plugin.lab.rewards {REWARD}.name=compute_score, for answers in mathematics"
+        yield Finding(problem, fix, fatal=False)
+
+
+def check_aggregation(config: DictConfig) -> Iterator[Finding]:
+    """Whether the loss averages as in the paper: over the tokens of a response, then over responses, none empty."""
+    actor, prompts = config.actor_rollout_ref.actor, config.data.train_batch_size
+    if actor.loss_agg_mode != "seq-mean-token-mean":
+        mode = f"loss_agg_mode={actor.loss_agg_mode}"
+        problem = f"{mode}: the paper averages over a response's tokens, then over responses"
+        yield Finding(problem, f"{ACTOR}.loss_agg_mode=seq-mean-token-mean", fatal=False)
+    if prompts % actor.ppo_mini_batch_size:
+        problem = f"data.train_batch_size={prompts}: verl adds empty responses, which count in a mean over responses"
+        yield Finding(problem, f"a multiple of ppo_mini_batch_size={actor.ppo_mini_batch_size}", fatal=False)
+
+
+def check_metrics(config: DictConfig) -> Iterator[Finding]:
+    """What ``cw-grpo report`` would not find: metrics of another logger, or of earlier starts; the last accuracy."""
+    setting = config.trainer.logger
+    loggers = [setting] if isinstance(setting, str) else list(setting or [])
+    if "file" not in loggers and "tensorboard" not in loggers:
+        problem = f"trainer.logger=[{','.join(loggers)}]: cw-grpo report will not find this run's metrics"
+        fix = f"trainer.logger=[{','.join([*loggers, 'file'])}], and {METRICS}=FOLDER/metrics.jsonl in the environment"
+        yield Finding(problem, fix, fatal=False)
+    path = OmegaConf.select(config, f"ray_kwargs.ray_init.runtime_env.env_vars.{METRICS}") or os.environ.get(METRICS)
+    if "file" in loggers and path and Path(path).exists():
+        problem = (
+            f"{path} exists, and main_ppo overwrites it, also where it resumes; the scripts of examples/ rename it"
+        )
+        fix = f"mv {path} {_free_name(Path(path))} before the start: cw-grpo report reads both"
+        yield Finding(problem, fix, fatal=False)
+    if config.trainer.test_freq <= 0:
+        problem = f"trainer.test_freq={config.trainer.test_freq}: verl does not measure the accuracy of the last step"
+        yield Finding(problem, "trainer.test_freq=50, or cw-grpo evaluate after training", fatal=False)
+
+
+def _free_name(path: Path) -> Path:
+    """The first of metrics.1.jsonl, metrics.2.jsonl and so on that does not exist."""
+    names = (path.with_suffix(f".{number}.jsonl") for number in itertools.count(1))
+    return next(name for name in names if not name.exists())
+
+
+def check_verl(config: DictConfig) -> Iterator[Finding]:
+    """What verl itself refuses: settings, and a reward function that its reward workers cannot load."""
+    from hydra.errors import InstantiationException
+    from verl.trainer.ppo import reward, utils
+    from verl.utils.config import validate_config
+
+    reward.get_custom_reward_fn(config)
+    try:
+        validate_config(config, utils.need_reference_policy(config), utils.need_critic(config))
+    except CWGRPOError:
+        pass  # of this package's hook; other checks report it
+    except (ValueError, AssertionError, NotImplementedError, InstantiationException) as error:
+        cause = error.__cause__ or error  # hydra wraps what a class of verl's settings says
+        problem = f"verl refuses these settings: {' '.join(str(cause).split())}"
+        yield Finding(problem, "correct the setting that verl names")

@@ -1,0 +1,121 @@
+"""Reads the graded answers of ``cw-grpo evaluate``."""
+
+import json
+import math
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cw_plugin.errors import DataError
+from cw_plugin.files import files_in
+from cw_plugin.lab.configs import flat, read_yaml
+
+# Settings that follow from the machine, or from where files lie. Answers under other values of any other are not mixed.
+MACHINE = (
+    "trainer", "ray_kwargs", "transfer_queue", "global_profiler", "*.profiler", "hydra",
+    "data.*_files", "data.*_batch_size", "*num_workers", "*mini_batch_size", "*micro_batch_size*",
+    "*max_token_len_per_gpu", "*_offload", "*.fsdp_size", "*.use_torch_compile",
+    "actor_rollout_ref.rollout.gpu_memory_utilization", "actor_rollout_ref.rollout.*_parallel_size",
+    "actor_rollout_ref.rollout.max_num_*", "actor_rollout_ref.rollout.enforce_eager",
+    "actor_rollout_ref.rollout.free_cache_engine", "actor_rollout_ref.rollout.checkpoint_engine",
+    "actor_rollout_ref.rollout.prometheus", "actor_rollout_ref.rollout.trace",
+    "actor_rollout_ref.rollout.nnodes", "actor_rollout_ref.rollout.n_gpus_per_node",
+    "actor_rollout_ref.rollout.*.distributed_executor_backend",
+    "actor_rollout_ref.model.path", "*.reward_kwargs.model_path",  # evaluation.checkpoint and .weights say which model
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Answers:
+    """One model's answers to one benchmark.
+
+    Attributes:
+        model: the name that a user chose; else that of the model's folder in the evaluation, without its step.
+        step: of training; None for a model that is no checkpoint.
+        benchmark: its name.
+        grades: question -> ``acc`` of each of its answers.
+        settings: dotted key -> value: verl's, and ``evaluation.checkpoint``, ``.step``, ``.weights`` and ``.questions``
+            (hashes) and ``.samples``; without those of the machine.
+        file: where they are.
+        seed: of the run that the model is a checkpoint of, nan if that is not known.
+    """
+
+    model: str
+    step: int | None
+    benchmark: str
+    grades: dict[str, list[float]]
+    settings: dict[str, object] = field(default_factory=dict)
+    file: Path = Path()
+    seed: object = math.nan
+
+
+class Graded(NamedTuple):
+    """The graded answers of a folder, and a sentence for each benchmark that is not finished."""
+
+    answers: list[Answers]
+    notes: list[str]
+
+
+def read_answers(folder: Path) -> Graded:
+    """Read all graded answers below a folder that ``cw-grpo evaluate`` wrote.
+
+    A file that is empty or damaged is a DataError.
+    """
+    answers, notes = [], []
+    for file in files_in(folder, "*.yaml"):
+        settings = read_settings(file)
+        if not settings:
+            continue
+        dump = file.with_suffix(".jsonl")
+        if not dump.is_file():
+            notes.append(f"{file.parent.name} is not finished on {file.stem}: evaluate it again to complete it.")
+            continue
+        answers.append(
+            Answers(
+                model=re.sub(r"-global_step_\d+$", "", file.parent.name),
+                step=settings.get("evaluation.step"),
+                benchmark=file.stem,
+                grades=read_grades(dump),
+                settings=flat(settings, MACHINE),
+                file=dump,
+            )
+        )
+    return Graded(sorted(answers, key=_order), notes)
+
+
+def _order(asked: Answers) -> tuple[str, int, str]:
+    """By model, then by step, then by benchmark; a model that is no checkpoint comes before all steps."""
+    return asked.model, -1 if asked.step is None else asked.step, asked.benchmark
+
+
+def read_settings(file: Path) -> dict[str, Any]:
+    """Read what a benchmark was asked with, by dotted keys; empty without the file, or if it is another program's."""
+    text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+    return read_yaml(file) if text.startswith("evaluation:") else {}
+
+
+def read_grades(file: Path) -> dict[str, list[float]]:
+    """Read question -> acc of each of its answers; a file that is empty or damaged is a DataError."""
+    grades: dict[str, list[float]] = defaultdict(list)
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            question, acc = _graded_answer(line, f"{file}, line {number}")
+            grades[question].append(acc)
+    if not grades:
+        raise DataError(f"{file} is empty; remove it, and evaluate this benchmark again")
+    return dict(grades)
+
+
+def _graded_answer(line: bytes, place: str) -> tuple[str, float]:
+    """The question, and acc of an answer to it."""
+    try:
+        row = json.loads(line)
+        question, acc = f"{row['input']}\n{row['gts']}", row["acc"]
+    except (ValueError, KeyError, TypeError):
+        how = "remove the file, or evaluate again"
+        raise DataError(f"{place} is no graded answer (JSON with input, gts and acc); {how}") from None
+    if not isinstance(acc, (int, float)) or not math.isfinite(acc):
+        raise DataError(f"{place}: acc is {acc!r}, not a number; grade these answers again")
+    return question, float(acc)

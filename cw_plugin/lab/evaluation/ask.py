@@ -1,0 +1,252 @@
+"""``cw-grpo evaluate``: models, checkpoints and runs on benchmarks, by verl's own validation.
+
+``OUT/MODEL/BENCHMARK.jsonl`` is verl's dump of the graded answers, ``.yaml`` beside it what they were asked with. verl
+starts once for each model (:mod:`cw_plugin.lab.evaluation.benchmark_trainer`); ``OUT/MODEL/verl.log`` is its output.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from omegaconf import DictConfig, OmegaConf
+
+from cw_plugin.errors import DataError, HostError, OptionsError, first_line
+from cw_plugin.folder_lock import claim
+from cw_plugin.hosts.verl import BENCHMARK_TRAINER
+from cw_plugin.hosts.verl.accepted_settings import uses_v1
+from cw_plugin.lab.compose import compose
+from cw_plugin.lab.configs import differences, flat
+from cw_plugin.lab.evaluation.answers import MACHINE, read_grades, read_settings
+from cw_plugin.lab.evaluation.models import Model, fingerprint, merged, run_module
+
+VALIDATION = [
+    "algorithm.adv_estimator=grpo",  # no critic
+    "trainer.val_only=True",
+    "trainer.logger=[console]",
+    "data.max_prompt_length=2048",  # with the next, the 32,768 tokens of open-rs; it also samples like this
+    "data.max_response_length=30720",
+    "actor_rollout_ref.actor.strategy=fsdp2",
+    "actor_rollout_ref.actor.fsdp_config.strategy=fsdp2",
+    "actor_rollout_ref.actor.fsdp_config.param_offload=True",  # vLLM needs the memory
+    "actor_rollout_ref.actor.use_dynamic_bsz=True",
+    "actor_rollout_ref.rollout.name=vllm",
+    "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
+    "actor_rollout_ref.rollout.gpu_memory_utilization=0.8",
+    "actor_rollout_ref.rollout.seed=42",
+    "actor_rollout_ref.rollout.val_kwargs.temperature=0.6",
+    "actor_rollout_ref.rollout.val_kwargs.top_p=0.95",
+    "actor_rollout_ref.rollout.val_kwargs.do_sample=True",
+    "reward.custom_reward_function.path=pkg://cw_plugin.lab.rewards",
+]
+PART = ".part"  # in a model's folder: what verl writes until the answers are whole
+
+Question = dict[str, Any]  # a row in verl's schema
+Settings = dict[str, Any]  # verl's configuration, nested, and its part "evaluation"
+
+
+class Benchmark(NamedTuple):
+    """A benchmark, its parquet file and the rows in it."""
+
+    name: str
+    file: Path
+    questions: list[Question]
+
+
+class Task(NamedTuple):
+    """One model asked one benchmark: the settings for it, and the file of its answers."""
+
+    benchmark: Benchmark
+    settings: Settings
+    result: Path
+
+    @property
+    def wanted(self) -> int:
+        """How many answers make the result whole."""
+        samples: int = self.settings["evaluation"]["samples"]
+        return samples * len(self.benchmark.questions)
+
+
+def evaluate(models: Sequence[Model], benchmarks: Mapping[str, Path], out: Path, overrides: Sequence[str]) -> None:
+    """Write ``OUT/MODEL/BENCHMARK.jsonl`` for every model and benchmark that has none, and print pass@1 of each.
+
+    Args:
+        models: from :func:`.models.find_models`.
+        benchmarks: name -> parquet file in verl's schema.
+        out: the folder of the evaluation.
+        overrides: of verl's configuration.
+
+    Raises:
+        OptionsError: an argument cannot be used, or the answers that are there were asked with other settings.
+        DataError: a model, a benchmark, or answers cannot be read.
+        HostError: verl stopped before the last answer.
+    """
+    are_names = all(re.fullmatch(r"[\w.-]+", name) for name in benchmarks)
+    if not models or not benchmarks or not are_names:
+        seen = f"{len(models)} models, and {', '.join(benchmarks) or 'no benchmark'}"
+        raise OptionsError(f"name a model, and benchmarks as NAME or NAME=FILE.parquet; given are {seen}")
+    names = [model.name for model in models]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise OptionsError(f"two models are called {twice}, and would share a folder of answers", fix="use NAME=FOLDER")
+    config = compose([*VALIDATION, *overrides])
+    if not uses_v1(config):
+        raise OptionsError("trainer.use_v1=False cannot ask several benchmarks in one start; leave it out")
+    asked = [Benchmark(name, file, _read_questions(file)) for name, file in benchmarks.items()]
+    with claim(out.absolute(), "give another folder with --out"):
+        for model in models:
+            _evaluate_model(model, asked, out.absolute(), config)
+
+
+def _read_questions(file: Path) -> list[Question]:
+    try:
+        questions: list[Question] = pq.read_table(file).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        cause = first_line(error) if file.exists() else "it does not exist"
+        how = "run cw-grpo prepare, or correct --benchmarks or --data-dir"
+        raise DataError(f"{file} cannot be read ({cause}); {how}") from None
+    if not questions or not all(isinstance(question.get("prompt"), list) for question in questions):
+        raise DataError(f"{file} has no row, or one without a prompt in messages; write it as cw-grpo prepare does")
+    return questions
+
+
+def _evaluate_model(model: Model, benchmarks: Sequence[Benchmark], out: Path, config: DictConfig) -> None:
+    """Ask a model the benchmarks that have no answers yet, and print pass@1 of all."""
+    path, folder = merged(model, out / ".models"), out / model.name
+    tasks = []
+    for benchmark in benchmarks:
+        settings = _settings(model, path, benchmark, folder, config)
+        task = Task(benchmark, settings, folder / f"{benchmark.name}.jsonl")
+        if task.result.exists():
+            _refuse_others(task)
+        else:
+            _check_prompts(task)
+            tasks.append(task)
+    if tasks:
+        _ask(folder, tasks)
+    for benchmark in benchmarks:
+        grades = read_grades(folder / f"{benchmark.name}.jsonl")
+        acc = [of_answer for of_question in grades.values() for of_answer in of_question]
+        print(f"{model.name}: {benchmark.name} pass@1 {sum(acc) / len(acc):.2%} of {len(acc)} answers", flush=True)
+
+
+def _settings(model: Model, path: str, benchmark: Benchmark, folder: Path, config: DictConfig) -> Settings:
+    """The whole configuration of verl for one benchmark; its part ``evaluation`` says what verl's does not."""
+    part = str(folder / PART)
+    file = str(benchmark.file)
+    devices = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    changed = {
+        "actor_rollout_ref.model.path": path,
+        # With less, vLLM would cut responses; verl says when it is more than the model has.
+        "actor_rollout_ref.rollout.max_model_len": config.data.max_prompt_length + config.data.max_response_length,
+        "data.val_files": file,
+        "data.train_files": [file] * devices,  # verl wants a batch, though it trains nothing
+        "data.train_batch_size": devices,
+        "actor_rollout_ref.actor.ppo_mini_batch_size": devices,
+        "trainer.default_local_dir": part,
+        "trainer.validation_data_dir": part,
+        "hydra": {"run": {"dir": part}, "output_subdir": None},
+    }
+    whole = config.copy()
+    for key, value in changed.items():
+        OmegaConf.update(whole, key, value, force_add=True)
+    resolved = cast("Settings", OmegaConf.to_container(whole, resolve=True))
+    evaluation = {
+        "checkpoint": str(model.place),
+        "step": model.step,
+        "weights": fingerprint(model.weights),
+        "questions": hashlib.sha256(json.dumps(benchmark.questions, sort_keys=True, default=str).encode()).hexdigest(),
+        "samples": config.actor_rollout_ref.rollout.val_kwargs.n,
+        "files": _fingerprints(resolved),
+    }
+    return {"evaluation": evaluation, **resolved}
+
+
+def _fingerprints(settings: Settings) -> dict[str, str]:
+    """Of adapters, reward functions and other files that a setting names: they may change under one name."""
+    fingerprints = {}
+    for key, value in flat(settings, MACHINE).items():
+        if value and key.endswith(("path", "file")) and os.path.exists(str(value)):  # False if the name is too long
+            fingerprints[key] = fingerprint(Path(value))
+    return fingerprints
+
+
+def _refuse_others(task: Task) -> None:
+    """Raise OptionsError if the answers were asked with other settings."""
+    before = read_settings(task.result.with_suffix(".yaml"))
+    changed = differences(before, task.settings, MACHINE)
+    if changed:
+        key, (was, now) = next(iter(changed.items()))
+        raise OptionsError(
+            f"{task.result} was asked with {key}={was}, and now it is {now}; use the same settings, another folder "
+            "(--out), or another name for the model (NAME=FOLDER)"
+        )
+
+
+def _check_prompts(task: Task) -> None:
+    """Raise DataError where the chat template does not render a prompt, and OptionsError where verl would cut one."""
+    from jinja2 import TemplateError
+    from transformers import AutoTokenizer
+
+    model, data = task.settings["actor_rollout_ref"]["model"], task.settings["data"]
+    place, limit = model["tokenizer_path"] or model["path"], data["max_prompt_length"]
+    kwargs = {"add_generation_prompt": True, "tokenize": False, **data["apply_chat_template_kwargs"]}
+    name = task.benchmark.name
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=model["trust_remote_code"])
+    except OSError as error:
+        raise DataError(
+            f"{place} is no folder with a tokenizer, and no such model can be loaded from the hub "
+            f"({first_line(error)}); correct the model's name"
+        ) from None
+    try:
+        prompts = [question["prompt"] for question in task.benchmark.questions]
+        texts = tokenizer.apply_chat_template(prompts, chat_template=model["custom_chat_template"], **kwargs)
+        longest = max(len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"])
+    except (OSError, ValueError, KeyError, TypeError, TemplateError) as error:
+        raise DataError(
+            f"the chat template of {place} cannot render the prompts of {name} ({first_line(error)}); set "
+            "actor_rollout_ref.model.custom_chat_template, or use cw-grpo prepare --prompt none (no system turn)"
+        ) from None
+    if longest > limit:
+        raise OptionsError(f"{name} has a prompt of {longest} tokens; raise data.max_prompt_length={limit}")
+
+
+def _ask(folder: Path, tasks: Sequence[Task]) -> None:
+    """Have verl answer and grade benchmarks in one start.
+
+    Args:
+        folder: the model's; ``BENCHMARK.jsonl`` appears there as soon as the benchmark's answers are whole.
+        tasks: their settings differ in the questions alone.
+    """
+    part, log = folder / PART, folder / "verl.log"
+    shutil.rmtree(part, ignore_errors=True)  # of an evaluation that was interrupted
+    part.mkdir(parents=True)
+    for_trainer = {}  # what benchmark_trainer.py reads
+    for task in tasks:
+        # Without answers beside it, it says that they are missing.
+        task.result.with_suffix(".yaml").write_text(OmegaConf.to_yaml(task.settings), encoding="utf-8")
+        for_trainer[task.benchmark.name] = {
+            "file": task.settings["data"]["val_files"],
+            "dump": str(part / task.benchmark.name),
+            "answers": task.wanted,
+            "result": str(task.result),
+        }
+    config = OmegaConf.create(tasks[0].settings)
+    OmegaConf.update(config, "evaluation", {"benchmarks": for_trainer}, merge=False)
+    OmegaConf.update(config, "trainer.v1.trainer_mode", BENCHMARK_TRAINER)
+    OmegaConf.save(config, part / "start.yaml")
+    print(f"{folder.name}: asking {', '.join(for_trainer)}; verl's output: {log}", flush=True)
+    run_module("verl.trainer.main_ppo", "--config-path", str(part), "--config-name", "start", log=log)
+    for task in tasks:
+        if not task.result.exists():  # verl leaves out a response that the reward function fails on
+            name = task.benchmark.name
+            graded = (part / name / "0.jsonl").read_bytes().count(b"\n")
+            raise HostError(f"verl graded {graded} of {task.wanted} answers to {name}; see {log}, and start again")
+    shutil.rmtree(part)

@@ -1,0 +1,220 @@
+"""The processes that grade answers.
+
+verl calls the reward from threads of Ray actors. So the workers are fresh interpreters, not forks of a process with
+threads. Each has a connection of its own, so that one can be killed at any moment without harm to the others.
+"""
+
+import logging
+import os
+import queue
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing import Pipe
+from typing import NamedTuple
+
+from cw_plugin.errors import GradingError, how_to_install
+
+logger = logging.getLogger("verl.cw_plugin")  # a child of verl's: in its processes the root logger shows only errors
+
+TIME_LIMIT = 2.0  # seconds of CPU time for one answer; most take 0.003, the slowest right one of the benchmarks 0.5
+WALL_FACTOR = 10  # on a busy machine, wall-clock time may exceed CPU time by this factor
+START_LIMIT = 120.0  # seconds for a process to import math-verify, which takes one or two where nothing else runs
+MAX_CHARACTERS = 200_000  # of a response; only its last ones are sent to a worker
+
+
+class Question(NamedTuple):
+    """What a worker is asked: to grade the answer in a text, in so many seconds of CPU time."""
+
+    ground_truth: str
+    text: str
+    extraction: str
+    time_limit: float
+
+
+FIRST = Question("2", r"\boxed{1}", "evaluation", START_LIMIT)  # fills math-verify's caches
+
+
+class Grade(NamedTuple):
+    """A worker's verdict on one answer."""
+
+    accuracy: float = 0.0
+    prediction: str = ""  # the answer as it stands in the response, "" where none was found
+    failure: str = ""  # the traceback if grading failed. The pool logs it: a worker must not write files
+    stopped: str = ""  # which limit ended the grading; such an answer counts as wrong
+
+
+class _WorkerEndedError(Exception):
+    """A grading process has ended without a grade.
+
+    Attributes:
+        exit_code: negative, and the number of the signal, if a signal ended it.
+        during_start: whether it had not graded anything yet.
+    """
+
+    def __init__(self, exit_code: int, during_start: bool = False) -> None:
+        super().__init__(exit_code, during_start)
+        self.exit_code = exit_code
+        self.during_start = during_start
+
+
+class _Worker:
+    """One grading process, and this end of the connection to it."""
+
+    def __init__(self) -> None:
+        self.connection, theirs = Pipe()
+        command = [sys.executable, "-m", "cw_plugin.lab.rewards.worker", str(theirs.fileno()), str(os.getpid())]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        with theirs:
+            self.process = subprocess.Popen(
+                command,
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        try:
+            first = self.ask(FIRST, START_LIMIT)
+        except _WorkerEndedError as ended:
+            raise _WorkerEndedError(ended.exit_code, during_start=True) from None
+        if first.stopped:
+            raise GradingError(
+                f"a grading process does not start in {START_LIMIT:g} s",
+                fix="the machine is too busy, end other programs",
+            )
+
+    def ask(self, question: Question, seconds: float) -> Grade:
+        """Grade one answer. When time is over, the process is ended, and the grade says so.
+
+        Raises:
+            _WorkerEndedError: the process has ended by itself, or was killed.
+        """
+        try:
+            self.connection.send(question)
+            if self.connection.poll(seconds):
+                grade: Grade = self.connection.recv()
+                return grade
+        except (EOFError, OSError):
+            exit_code = self.process.wait()
+            self.end()
+            raise _WorkerEndedError(exit_code) from None
+        except BaseException:  # a Ctrl-C: the grade that comes later would be taken for that of the next question
+            self.end()
+            raise
+        self.end()
+        return Grade(stopped=f"it took more than {seconds:g} s")
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.connection.close()
+
+    @property
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
+
+class _Place:
+    """A place for one grading process, which starts when it is first needed, and again after it has ended."""
+
+    def __init__(self) -> None:
+        self.worker: _Worker | None = None
+
+    def ask(self, question: Question, seconds: float) -> Grade:
+        if self.worker is None or self.worker.has_ended:
+            self.worker = None
+            self.worker = _Worker()
+        return self.worker.ask(question, seconds)
+
+    def end(self) -> None:
+        if self.worker is not None:
+            self.worker.end()
+        self.worker = None
+
+
+class GradingPool:
+    """Grades answers in worker processes, which start with the first answers and end with this process.
+
+    Args:
+        time_limit: seconds of CPU time for one answer. The wall-clock limit is ten times as long.
+        workers: processes; by default one for each CPU, at most four, because verl has several actors that grade.
+    """
+
+    def __init__(self, time_limit: float = TIME_LIMIT, workers: int | None = None):
+        self.time_limit = time_limit
+        self.workers = workers or min(4, len(os.sched_getaffinity(0)))
+        self._idle: queue.LifoQueue[_Place] = queue.LifoQueue()
+        for _ in range(self.workers):
+            self._idle.put(_Place())
+
+    def grade(self, ground_truth: str, text: str, extraction: str = "evaluation") -> Grade:
+        """Grade one answer; blocks the calling thread, and may be called from many.
+
+        An answer that takes too long counts as wrong. So does one on which grading fails, or which ends processes until
+        the wall-clock limit; these two cases are logged. Where a process was killed for another reason, another one
+        grades the answer: at once, and then after pauses that grow.
+
+        Raises:
+            GradingError: no process starts, so the answer is not the cause.
+        """
+        question = Question(ground_truth, text[-MAX_CHARACTERS:], extraction, self.time_limit)
+        place = self._idle.get()  # may wait for long, which is not the answer's time
+        try:
+            grade = self._ask(place, question)
+        finally:
+            self._idle.put(place)
+        if grade.failure:
+            logger.warning(
+                "Grading %.200r against the ground truth %.200r failed, so it counts as wrong. If this repeats, check "
+                "the machine's free memory, and install the version of math-verify that pyproject.toml names. %s",
+                text,
+                ground_truth,
+                grade.failure,
+            )
+        return grade
+
+    def _ask(self, place: _Place, question: Question) -> Grade:
+        """The grade, from another process each time that one was killed, until the wall-clock limit."""
+        limit = WALL_FACTOR * self.time_limit
+        deadline = time.monotonic() + limit
+        pause = 0.0
+        while True:
+            try:
+                return place.ask(question, limit)
+            except _WorkerEndedError as ended:
+                is_last = time.monotonic() + pause > deadline
+                was_killed = ended.exit_code < 0
+                if ended.exit_code == -signal.SIGVTALRM:
+                    return Grade(stopped=f"it took more than {self.time_limit:g} s of CPU time")
+                if ended.during_start and (is_last or not was_killed):
+                    raise GradingError(
+                        f"no grading process starts (exit code {ended.exit_code})",
+                        fix=f"check that the machine has free memory and that {sys.executable} has math-verify: "
+                        f"{how_to_install('reward')}",
+                    ) from None
+                if is_last:
+                    return Grade(
+                        failure=f"Grading processes ended on it for {limit:g} s (exit code {ended.exit_code})."
+                    )
+            time.sleep(pause)
+            pause = 0.25 if pause == 0 else 2 * pause
+
+    def close(self) -> None:
+        """End the workers, each after the answer that it has; a later grade starts new ones."""
+        for place in [self._idle.get() for _ in range(self.workers)]:
+            place.end()
+            self._idle.put(place)
+
+
+_shared: dict[float, GradingPool] = {}
+os.register_at_fork(after_in_child=_shared.clear)  # a fork starts its own
+
+
+def shared_pool(time_limit: float = TIME_LIMIT) -> GradingPool:
+    """This process's pool for ``time_limit``."""
+    pool = _shared.get(time_limit)
+    if pool is None:
+        pool = _shared.setdefault(time_limit, GradingPool(time_limit))  # another thread may have been faster
+    return pool

@@ -1,0 +1,87 @@
+"""The tests of OpenRLHF under the newest and the oldest release that fit, and one release that does not fit.
+
+Each release lies in a folder of its own, over the packages of the environment, with what it imports besides: the real
+DeepSpeed, and the stand-in for flash-attn of examples/openrlhf/cpu.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+from interpreter import ROOT, python, run_tests
+
+from cw_plugin.errors import HostError
+from cw_plugin.hosts.openrlhf import install
+from cw_plugin.hosts.openrlhf.accepted_settings import TESTED
+
+pytestmark = pytest.mark.timeout(1500)  # with the download
+
+
+@pytest.fixture
+def path(packages):
+    def folders(version: str) -> tuple[Path, ...]:
+        # OpenRLHF's wheels hold Python alone, and name one version of it.
+        release = packages(f"openrlhf=={version}", "--only-binary=:all:", "--python-version=3.11")
+        needs = packages("deepspeed==0.19.6", "hjson", "py-cpuinfo", "pylatexenc", DS_BUILD_OPS="0")
+        return (release, needs, ROOT / "examples" / "openrlhf" / "cpu")
+
+    return folders
+
+
+@pytest.mark.parametrize("version", [pytest.param(TESTED[0], marks=pytest.mark.slow), TESTED[1]])
+def test_a_release_of_openrlhf_passes_the_tests(version, path):
+    run_tests("hosts/openrlhf/test_openrlhf.py", path=path(version), HF_HUB_OFFLINE="1")
+
+
+@pytest.mark.slow
+def test_a_release_of_another_shape_is_refused(path):
+    code = """
+from cw_plugin.hosts import openrlhf
+openrlhf.install()
+import openrlhf.trainer.ppo_utils.experience_maker
+"""
+    result = python("-c", code, path=path("0.8.11"))
+    assert result.returncode == 1
+    assert result.stderr.strip().splitlines()[-1] == (
+        "cw_plugin.errors.HostError: this version of OpenRLHF does not fit, because RemoteExperienceMaker has no "
+        f"compute_advantages_and_returns(self, experiences); install openrlhf {TESTED[0]} to {TESTED[1]}"
+    )
+
+
+def test_the_launcher_refuses_an_unknown_option_before_anything_starts(path):
+    result = python("-m", "cw_plugin.hosts.openrlhf", path=path(TESTED[1]), CW_GRPO_KERNAL="none")
+    assert result.returncode == 1 and result.stderr.startswith("cw_grpo: kernal is not an option")
+
+
+def test_rays_workers_get_the_hook_and_the_options_or_the_launcher_fails(path):
+    """A Ray of its own, started as train_ppo_ray does it; then one with another hook in the place of ours.
+
+    The variable of a job is the one that ``ray job submit`` sets for the job's program.
+    """
+    job = {"runtime_env": {"worker_process_setup_hook": "os.instal", "env_vars": {"CW_GRPO_KERNEL": "none"}}}
+    code = """
+import runpy
+import ray
+from cw_plugin.hosts.openrlhf import program
+def train_ppo_ray(*_, **__):
+    ray.init(num_cpus=1, include_dashboard=False, runtime_env={"env_vars": {"NCCL_DEBUG": "WARN"}})
+    print(sorted(ray.get_runtime_context().runtime_env["env_vars"].items()))
+    ray.shutdown()
+    program.HOOK = "os.getpid"
+    ray.init(num_cpus=1, include_dashboard=False)
+runpy.run_module = train_ppo_ray
+program.main()
+"""
+    variables = {"CW_GRPO_KERNEL": "none", "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps(job)}
+    result = python("-c", code, path=path(TESTED[1]), timeout=550, **variables)
+    assert result.returncode == 1
+    assert "cw_grpo: Ray's workers did not run os.getpid, so they would train plain GRPO" in result.stderr
+    assert "[('CW_GRPO_KERNEL', 'none'), ('NCCL_DEBUG', 'WARN'), " in result.stdout  # before a variable of Ray's own
+
+
+def test_an_environment_without_openrlhf_is_refused():
+    result = python("-m", "cw_plugin.hosts.openrlhf")
+    assert result.returncode == 1 and "has no openrlhf; install openrlhf 0" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    with pytest.raises(HostError, match=r"there is no openrlhf\.trainer\..* install openrlhf 0"):
+        install()

@@ -1,0 +1,30 @@
+"""The tests of SkyRL under its newest release.
+
+It lies in a folder of its own, over the packages of the environment, with skyrl-gym, and with what examples/skyrl/cpu
+replaces: among it flash-attn.
+"""
+
+import pytest
+from interpreter import ROOT, python, run_tests
+
+TESTED = "0.3.0"  # as cw_plugin/hosts/skyrl/accepted_settings.py names it, which needs SkyRL
+
+pytestmark = pytest.mark.timeout(1500)  # with the download
+
+
+def test_a_release_of_skyrl_passes_the_tests(packages):
+    release = packages(f"skyrl=={TESTED}", "skyrl-gym==0.4.0")
+    run_tests(
+        "hosts/skyrl/test_skyrl.py",
+        "hosts/skyrl/test_skyrl_loop.py",
+        path=(release, ROOT / "examples" / "skyrl" / "cpu"),
+        HF_HUB_OFFLINE="1",
+    )
+
+
+def test_an_environment_without_skyrl_is_refused():
+    result = python("-c", "import cw_plugin.hosts.skyrl")
+    assert result.returncode == 1 and result.stderr.strip().splitlines()[-1] == (
+        "cw_plugin.errors.HostError: this version of SkyRL does not fit, because No module named 'skyrl'; "
+        f"install skyrl {TESTED}"
+    )

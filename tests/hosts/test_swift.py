@@ -1,0 +1,262 @@
+"""ms-swift trains CW-GRPO on a CPU: its own command line, the plugin, and the small model of the quickstart.
+
+ms-swift lies in a folder of its own, over the packages of the environment, because it needs an older TRL and datasets.
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from interpreter import ROOT, WITHOUT_VLLM, bash, python
+from reference import grpo_advantages, reference_advantages
+from settings_reads import unread
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerControl, TrainerState, TrainingArguments
+
+from cw_plugin.errors import OptionsError
+from cw_plugin.method_callback import MethodCallback
+from cw_plugin.options import Options
+from cw_plugin.records.read import read_tokens
+
+MODEL = ROOT / "examples" / "cpu" / "model"
+# ms-swift, and what it imports that the environment has not, or has in a version that it does not take.
+PACKAGES = ("ms-swift==4.6.0", "trl==0.29.1", "datasets==4.8.4", "modelscope==1.40.2", "modelscope-hub==0.5.1",
+            "json-repair==0.64.5", "dacite==1.9.2")  # fmt: skip
+pytestmark = pytest.mark.timeout(1500)  # with the download
+QUESTIONS = ["What is 3 + 4?", "Compute 9 - 5.", "Ann has 7 apples and gets 8 more. How many now?", "What is 20 - 6?"]
+
+
+@pytest.fixture(scope="module")
+def swift(packages) -> Path:
+    return packages(*PACKAGES)
+
+
+def start(swift: Path, out: Path, *flags: str, plugins: tuple[str, ...], processes: int = 1, **environment: str) -> str:
+    """``swift rlhf`` as a user calls it; returns what it printed."""
+    data = out / "problems.jsonl"
+    problems = [{"messages": [{"role": "user", "content": question}]} for question in QUESTIONS]
+    data.write_text("\n".join(map(json.dumps, problems)))
+    program = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
+    settings = {
+        "rlhf_type": "grpo", "dataset": data, "output_dir": out / "run", "add_version": "false",
+        "model": MODEL, "model_type": "qwen2", "template": "qwen2_5", "system": "", "torch_dtype": "float32",
+        "check_model": "false", "tuner_type": "full", "max_completion_length": 16, "learning_rate": 1e-3,
+        "max_steps": 2, "temperature": 1.0, "use_cpu": "true", "logging_steps": 1, "reward_funcs": "of_tokens",
+        "save_strategy": "no", "report_to": "none",
+    }  # fmt: skip
+    given = [str(part) for name, value in settings.items() for part in (f"--{name}", value)]
+    given += ["--external_plugins", *(str(ROOT / plugin) for plugin in plugins)]
+    arguments = (*(program if processes > 1 else ()), swift / "swift" / "cli" / "rlhf.py", *given, *flags)
+    environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    result = python(*arguments, path=(swift, WITHOUT_VLLM), timeout=500, SWIFT_TEST_OUT=str(out), **environment)
+    return result.stdout + result.stderr
+
+
+def test_two_processes_that_share_a_group_train_on_its_weights(swift, tmp_path):
+    """Eight responses to one problem in a step; each process has two micro-batches of two.
+
+    Truncated responses are left out of the loss, of the statistics and of the record.
+    """
+    printed = start(
+        swift, tmp_path, "--num_generations", "8", "--per_device_train_batch_size", "2",
+        "--gradient_accumulation_steps", "2", "--overlong_filter", "true",
+        plugins=("tests/tools/swift_plugin.py",), processes=2, CW_GRPO_RECORD_EVERY="2",
+    )  # fmt: skip
+    # What each process saw at the loss, in the order of the rows.
+    files = sorted(tmp_path.glob("*-*.pt"), key=lambda file: [int(part) for part in file.stem.split("-")])
+    batches = [batch for batch in map(torch.load, files) if batch["step"] == 0]
+    assert [file.stem for file in files] == [f"{rank}-{seen}" for rank in (0, 1) for seen in range(4)], printed[-3000:]
+    # Log-probs by plain transformers under the model that training began with.
+    model = AutoModelForCausalLM.from_pretrained(MODEL)
+    x, rewards, masks, found, tokens = [], [], [], [], []
+    for batch in batches:
+        parts = (batch[name] for name in ("ids", "completion_mask", "truncated_mask", "advantages"))
+        for ids, mask, cut, advantages in zip(*parts, strict=True):
+            there = mask.bool()
+            at = torch.arange(len(ids))[-len(mask) :][there]
+            start_of_prompt = int((ids != model.config.pad_token_id).nonzero()[0])  # prompts are padded on the left
+            with torch.no_grad():
+                logits = model(ids[None, start_of_prompt : at[-1] + 1]).logits[0].double()
+            x.append(F.log_softmax(logits, -1)[at - 1 - start_of_prompt, ids[at]].tolist())
+            rewards.append((int(ids[at].sum()) % 17) / 4.0)
+            masks.append([int(not cut)] * len(at))
+            found.append(advantages[there].tolist())
+            tokens += [] if cut else ids[at].tolist()
+    a = grpo_advantages(rewards, [0] * 8, 1e-4)
+    assert len(set(rewards)) > 1 and 2 <= sum(mask[0] for mask in masks) < 8
+    weighted, groups = reference_advantages(x, a, masks, [0] * 8)
+    for of_row, expected in zip(found, weighted, strict=True):
+        assert of_row == pytest.approx(expected, abs=1e-4)
+    logged = re.findall(r"'cw_grpo/sigma': '([\d.]+)'", printed)
+    assert len(logged) == 2 and float(logged[0]) == pytest.approx(groups[0]["sigma"], rel=1e-3)
+    first, second = read_tokens(tmp_path / "run")
+    assert (first.step, second.step, first.groups) == (1, 2, 1)
+    assert first.table["token_id"].to_pylist() == tokens
+    recorded = dict(zip(first.table["row"].to_pylist(), first.table["reward"].to_pylist(), strict=True))
+    assert recorded == {row: reward for row, reward in enumerate(rewards) if masks[row][0]}
+    (prompt,) = first.prompts.values()
+    asked = ids[start_of_prompt : at[0]].tolist()  # the same in every row
+    assert prompt == AutoTokenizer.from_pretrained(MODEL).decode(asked, skip_special_tokens=True)
+    assert any(question in prompt for question in QUESTIONS)
+
+
+@pytest.mark.slow
+def test_the_plugin_of_the_examples_trains_and_refuses_what_would_lose_the_weights(swift, tmp_path):
+    plugins = ("tests/tools/swift_plugin.py", "examples/swift/plugin.py")
+    flags = ["--num_generations", "4", "--per_device_train_batch_size", "8"]
+    printed = start(swift, tmp_path, *flags, plugins=plugins, CW_GRPO_KERNEL="none")
+    assert "'cw_grpo/extreme_gradient_share'" in printed, printed[-3000:]
+    # The batches at the loss have ms-swift's own advantages.
+    (tmp_path / "plain").mkdir()
+    start(swift, tmp_path / "plain", *flags, plugins=plugins[:1], CW_GRPO_KERNEL="none")
+    batches = [torch.load(file) for file in (tmp_path / "plain").glob("*.pt")]
+    assert len(batches) == 2
+    for batch in batches:
+        responses = batch["ids"][:, -batch["completion_mask"].shape[1] :] * batch["completion_mask"]
+        rewards = [(int(row.sum()) % 17) / 4.0 for row in responses]
+        expected = torch.tensor(grpo_advantages(rewards, [row // 4 for row in range(8)], 1e-4))
+        assert torch.allclose(batch["advantages"], expected[:, None].to(batch["advantages"]), atol=1e-5)
+    refused = start(swift, tmp_path, *flags, "--importance_sampling_level", "sequence", plugins=plugins)
+    assert "importance_sampling_level='sequence' takes one advantage for a whole response" in refused
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "none"])
+def test_a_resumed_run_keeps_the_method_of_its_checkpoint(tmp_path, kernel):
+    """Each start of ms-swift has an output folder of its own: v0-..., v1-..."""
+    first, second = tmp_path / "v0", tmp_path / "v1"
+    first.mkdir()
+    checkpoint = str(first / "checkpoint-10")
+    state, control = TrainerState(global_step=10, is_world_process_zero=True), TrainerControl()
+    MethodCallback(Options(kernel=kernel)).on_save(TrainingArguments(str(first)), state, control)
+
+    def resume(kernel: str) -> None:
+        callback = MethodCallback(Options(kernel=kernel))
+        callback.resumes = checkpoint
+        callback.on_train_begin(TrainingArguments(str(second)), state, control)
+
+    resume(kernel)
+    with pytest.raises(
+        OptionsError, match=rf"kernel='test_weights:cauchy' would resume the run in {first}, .*{kernel}.*a copy of"
+    ):
+        resume("test_weights:cauchy")
+    for damaged in (b"{", b"[]", b"\xff"):
+        (first / "cw_grpo.json").write_bytes(damaged)
+        with pytest.raises(OptionsError, match=rf"{first}/cw_grpo.json does not say which method .*restore or remove"):
+            resume(kernel)
+
+
+PAPER = {  # Table 5 of the paper and what its text says; examples/paper.md has the sources of the others
+    "learning_rate": 1e-6, "num_generations": 12, "max_length": 512, "max_completion_length": 4096, "temperature": 0.7,
+    "top_p": 1.0, "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": '{"min_lr_rate": 0.1}',
+    "warmup_ratio": 0.1, "weight_decay": 0.0, "adam_beta1": 0.9, "adam_beta2": 0.999, "max_grad_norm": 1.0,
+    "loss_type": "grpo", "scale_rewards": "group", "beta": 0.04, "kl_in_reward": False, "epsilon": 0.2,
+    "num_iterations": 1, "importance_sampling_level": "token", "save_steps": 50, "seed": 42, "data_seed": 42,
+    "reward_weights": [1.0, 1.0], "truncation_strategy": "delete", "tuner_type": "full", "use_hf": True,
+}  # fmt: skip
+
+
+PARSED = {  # read while the arguments are parsed
+    "add_version",
+    "bf16",
+    "deepspeed",
+    "external_plugins",
+    "use_cpu",
+    "warmup_ratio",  # becomes warmup_steps
+}
+OF_VLLM = {"sleep_level", "vllm_max_model_len"}  # there is no vLLM
+
+
+@pytest.mark.slow
+def test_the_recipe_trains_on_a_cpu_in_two_processes_and_every_argument_is_read(swift, tmp_path):
+    """By its overlay. ms-swift writes the settings that it has resolved to args.json."""
+    bash("cpu/data.sh")
+    overlay = tmp_path / "overlay.sh"
+    overlay.write_text(f"""
+source {ROOT}/examples/swift/cpu.sh
+LAUNCH=(python -m torch.distributed.run --standalone --nproc_per_node 2)
+LAUNCH+=({ROOT}/tests/tools/settings_reads.py transformers.HfArgumentParser {swift}/swift/cli/rlhf.py)
+""")
+    changed = {"max_steps": "1", "save_steps": "1", "max_completion_length": "16"}
+    settings = {"model_type": "qwen2", "template": "qwen2_5", "check_model": "false", "kl_coef": "1", **changed}
+    recipe = ["swift/paper.sh", *(word for name, value in settings.items() for word in (f"--{name}", value))]
+    environment = {
+        "METHOD": "cw_grpo", "OVERLAY": str(overlay), "NPROC": "2", "MODEL_PATH": "examples/cpu/model",
+        "DATA_DIR": os.environ["QUICKSTART_DATA"], "OUT": str(tmp_path), "PYTHONPATH": f"{swift}{os.pathsep}{ROOT}",
+        "CW_GRPO_RECORD_EVERY": "1", "PROBE": str(tmp_path),
+    }  # fmt: skip
+    bash(*recipe, **environment)
+    (used,) = [json.loads(file.read_text()) for file in tmp_path.glob("args.json")]
+    wanted = {name: value for name, value in PAPER.items() if name not in changed}
+    assert {name: used[name] for name in wanted} == wanted
+    assert used["per_device_train_batch_size"] * used["gradient_accumulation_steps"] * 2 == 144
+    (record,) = read_tokens(tmp_path)
+    assert (record.groups, len(set(record.table["row"].to_pylist()))) == (12, 144)
+    machines = [bash(*recipe, DRY_RUN="1", **environment | {"OVERLAY": file}).stdout for file in ("", str(overlay))]
+    given = {line[2:] for line in "".join(machines).splitlines() if line.startswith("--")}
+    assert {"beta", "max_length", "vllm_mode", "use_cpu"} < given
+    assert unread(tmp_path, given) == PARSED | OF_VLLM | {"kl_coef"}  # of PPO
+
+
+def test_the_recipe_goes_on_from_its_last_checkpoint_until_its_last_step(tmp_path):
+    """Also through a link to its folder. The program that it starts prints its arguments here."""
+    (tmp_path / "swift").write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "swift").chmod(0o755)
+    run, link = tmp_path / "run", tmp_path / "link"
+    for checkpoint in ("checkpoint-50", "checkpoint-150", "another/checkpoint-400"):
+        (run / checkpoint).mkdir(parents=True)
+        (run / checkpoint / "trainer_state.json").touch()
+    link.symlink_to(run)
+    environment = {"OUT": str(link), "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    started = bash("swift/paper.sh", **environment).stdout.splitlines()
+    assert started[started.index("--resume_from_checkpoint") + 1] == f"{link}/checkpoint-150"
+    for last in (("--max_steps", "150"), ("--max_steps=150",)):
+        said = bash("swift/paper.sh", *last, **environment).stdout
+        assert said == f"{link} is at its last step, 150: nothing is left to train.\n"
+    in_epochs = bash("swift/paper.sh", "--max_steps", "-1", "--num_train_epochs", "3", **environment).stdout
+    assert f"{link}/checkpoint-150" in in_epochs.splitlines()
+
+
+def test_the_losses_that_lose_the_weights_are_refused_and_no_other(swift):
+    """By the gradients of ms-swift's own loss: does a weight multiply that of its token?"""
+    result = python(ROOT / "tests" / "tools" / "swift_losses.py", path=(swift, WITHOUT_VLLM))
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert {setting for setting, (keeps, refused) in found.items() if keeps == refused} == set()
+    assert len(found) == 24 and found["grpo token"] == found["cispo sequence"] == [True, False]
+
+
+def test_what_would_lose_the_weights_is_refused_in_a_sentence(swift):
+    code = """
+from types import SimpleNamespace
+from cw_plugin.errors import OptionsError
+from cw_plugin.hosts.swift import CWGRPOTrainer
+good = {"importance_sampling_level": "token", "loss_type": "grpo", "use_liger_kernel": False}
+for name, value in (("importance_sampling_level", "sequence"), ("loss_type", "real"), ("use_liger_kernel", True)):
+    try:
+        CWGRPOTrainer(args=SimpleNamespace(**good | {name: value}))
+    except OptionsError as error:
+        print(error)
+
+trainer = object.__new__(CWGRPOTrainer)  # its train() tells the check what ms-swift resumes
+trainer._cw_method = SimpleNamespace(resumes=None)
+CWGRPOTrainer.__mro__[1].train = lambda self, *resumed: print(*resumed, self._cw_method.resumes)
+trainer.train("run/checkpoint-10")
+"""
+    *said, resumed = python("-c", code, path=(swift, WITHOUT_VLLM)).stdout.splitlines()
+    why = "takes one advantage for a whole response, so the loss would lose the weights; leave it at its default"
+    refused = "importance_sampling_level='sequence'", "loss_type='real'", "use_liger_kernel=True"
+    assert said == [f"{setting} {why}" for setting in refused]
+    assert resumed == "run/checkpoint-10 run/checkpoint-10"
+
+
+def test_the_plugin_refuses_megatrons_trainers(swift):
+    """Its arguments import the plugin, and then it looks for its trainer in a table of its own."""
+    code = (
+        "import runpy, sys; sys.modules['swift.megatron.arguments'] = sys; runpy.run_path('examples/swift/plugin.py')"
+    )
+    result = python("-c", code, path=(swift, WITHOUT_VLLM))
+    assert "HostError: CW-GRPO is not available for `megatron rlhf`" in result.stderr
+    assert (swift / "swift" / "megatron" / "arguments" / "__init__.py").exists()  # so the name is right

@@ -1,0 +1,42 @@
+"""The newest release of TRL that is supported passes all tests of TRL, and the oldest the weights' test.
+
+Each release lies in a folder of its own, over the packages of the environment. It is not in the environment, because
+verl 0.9.1 imports a class from whatever TRL is installed, and newer releases do not have that class any more.
+"""
+
+import re
+import sys
+
+import pytest
+from interpreter import ROOT, WITHOUT_VLLM, run_tests
+
+OLDEST, NEWEST = "0.29.0", "1.16.0" if sys.version_info >= (3, 11) else "1.14.2"
+EVERY = [
+    "hosts/trl/test_trl.py",
+    "rewards/test_rewards_of_trl.py",
+    "examples/test_trl_examples.py",
+    "examples/test_boundary.py",
+    "examples/test_sizes.py",
+    "examples/test_entropy.py::test_answers_are_drawn_as_often_as_the_model_gives_them",  # the others need no TRL
+]
+WEIGHTS = ["hosts/trl/test_trl.py::test_every_row_at_the_loss_has_the_weights_of_its_whole_group"]
+
+
+def test_the_versions_that_are_tested_are_those_that_are_named():
+    (oldest,) = re.findall(r'"trl>=([\d.]+),<2"', (ROOT / "pyproject.toml").read_text())
+    source = (ROOT / "cw_plugin/hosts/trl/accepted_settings.py").read_text()
+    named = re.findall(r'^TESTED = \("([\d.]+)", "([\d.]+)"\)', source, re.M)
+    assert named == [(OLDEST, "1.16.0")] and oldest == OLDEST
+
+
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize(
+    ("version", "tests", "besides"),
+    [
+        pytest.param(NEWEST, EVERY, [WITHOUT_VLLM], id="newest"),
+        pytest.param(OLDEST, WEIGHTS, [WITHOUT_VLLM], id="oldest"),
+        pytest.param(NEWEST, ["-m", "slow", *EVERY], [], id="slow", marks=pytest.mark.slow),
+    ],
+)
+def test_a_release_of_trl_passes_the_tests(version, tests, besides, packages):
+    run_tests(*tests, path=(packages(f"trl=={version}"), *besides), timeout=1450)

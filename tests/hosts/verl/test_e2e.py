@@ -1,0 +1,364 @@
+"""What starts Ray: verl's own main_ppo through the recipes and the quickstart, doctor's worker."""
+
+import functools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import e2e
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from config_reads import unread
+from interpreter import ROOT, bash, python, wait_until
+from omegaconf import OmegaConf
+from reference import reference_advantages
+
+from cw_plugin.lab.doctor import workers
+from cw_plugin.lab.evaluation.answers import read_answers
+from cw_plugin.lab.rewards import compute_score
+from cw_plugin.records.read import read_tokens
+
+MEGATRON = sorted(path.name for path in (ROOT / "examples").glob("run_*_megatron.sh"))
+IN_EVERY_RUN = "run_r1_distill_qwen_1_5b_fsdp.sh"  # the recipe that is not left to -m slow
+# On a GPU, the actor's engine reads these two for Megatron-Bridge. Without that, it takes the sizes of the reference
+# model, whose engine was made first.
+ONLY_WITH_MEGATRON_BRIDGE = [
+    f"actor_rollout_ref.actor.megatron.{kind}_model_parallel_size" for kind in ("tensor", "pipeline")
+]
+IGNORED_BY_MEGATRON = "actor_rollout_ref.model.enable_gradient_checkpointing"
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]  # on a machine that does other things as well
+
+
+def problems() -> Path:
+    return Path(os.environ["QUICKSTART_DATA"]) / "open_rs"
+
+
+def recipe_environment(out: Path, method: str = "cw_grpo", **more: str) -> dict[str, str]:
+    """For two steps of a recipe, through the CPU overlay with the quickstart's model and problems."""
+    return e2e.environment(
+        out, OVERLAY="examples/cpu/overlay.sh", MODEL_PATH=str(e2e.MODEL), OUT=str(out), LOGGER='["file"]',
+        TRAIN_FILES=str(problems() / "train.parquet"), VAL_FILES=str(problems() / "test.parquet"),
+        MAX_PROMPT="192", MAX_RESPONSE="64", PROMPTS="8", RESPONSES="4", STEPS="2", TP="1", TEST_FREQ="2",
+        METHOD=method, VERL_USE_EXTERNAL_MODULES="e2e_probe,config_reads", **more,
+    )  # fmt: skip
+
+
+def recipe(script: str, out: Path, *overrides: str, method: str = "cw_grpo") -> list[dict]:
+    """The metrics of a recipe's two steps."""
+    env = recipe_environment(out, method)
+    bash("cpu/data.sh", **env)
+    bash(script, "data.val_max_samples=8", *overrides, **env)
+    (file,) = out.glob("metrics-*.jsonl")
+    records = e2e.training_steps(file)
+    assert e2e.saved_step(out) == 2 and [record["data"]["training/global_step"] for record in records] == [1, 2]
+    return records
+
+
+def replayed(rollouts: Path) -> list[str]:
+    """The first run with these overrides keeps the rollouts of its first step, another one trains on them."""
+    # verl keeps them under these three, the last of which filter_groups sets.
+    kept_under = ["trainer.project_name=replay", "trainer.experiment_name=replay", "data.gen_batch_size=1"]
+    return kept_under + [f"skip.rollout_tq.{part}" for part in ("enable=True", f"dump_dir={rollouts}", "steps=[1]")]
+
+
+def start_paper_run(run: Path, **more: str) -> subprocess.Popen:
+    """A recipe on two ranks with KL, rollout correction, mini-batches, epochs, dynamic sampling and token records."""
+    everything = f"""
+algorithm.use_kl_in_reward=True algorithm.rollout_correction.rollout_is=token
+algorithm.rollout_correction.rollout_rs=token_k1 algorithm.rollout_correction.rollout_rs_threshold='0.5_2.0'
+actor_rollout_ref.rollout.calculate_log_probs=True
+algorithm.filter_groups.enable=True algorithm.filter_groups.metric=score
+actor_rollout_ref.actor.ppo_epochs=2 actor_rollout_ref.actor.ppo_mini_batch_size=4
++algorithm.cw_grpo.record_every=2 +trainer.nobody_reads_this=1 critic.optim.weight_decay=0.5
+trainer.rollout_data_dir={run / "rollouts"}
+data.val_max_samples=8
+"""
+    overrides = [*everything.split(), *replayed(run.parent / "replay")]
+    env = {"NGPUS": "2", "SAVE_FREQ": "1"} | more
+    return e2e.start(IN_EVERY_RUN, run.parent / "stdout", *overrides, **recipe_environment(run, **env))
+
+
+@pytest.fixture(scope="module")
+def paper_run(tmp_path_factory):
+    run = tmp_path_factory.mktemp("e2e") / "everything"
+    bash("cpu/data.sh", **recipe_environment(run))
+    e2e.assert_succeeds(start_paper_run(run), run.parent / "stdout")
+    return run
+
+
+def assert_finished(run: Path, steps: list[int]) -> None:
+    """Its last start trained these steps, and both steps have a record of their tokens."""
+    records = e2e.training_steps(max(run.glob("metrics-*.jsonl")))
+    assert [record["step"] for record in records] == steps
+    e2e.assert_logged(records)
+    assert [record.step for record in read_tokens(run)] == [1, 2]
+
+
+def test_a_recipe_with_everything_logs_and_records_its_steps(paper_run):
+    assert_finished(paper_run, [1, 2])
+
+
+@pytest.mark.slow
+def test_a_recipe_that_was_ended_by_ctrl_c_goes_on(tmp_path):
+    """After its first step. The same command, on a Ray that was there, does not train that step again."""
+    run = tmp_path / "ended"
+    stdout, dumped = run.parent / "stdout", run / "rollouts" / "1.jsonl"  # the latter after the step's checkpoint
+    bash("cpu/data.sh", **recipe_environment(run))
+    first = start_paper_run(run)
+    try:
+        wait_until(lambda: dumped.exists() and dumped.read_text().count("\n") == 32, stdout, first, 1000)
+        assert len(e2e.trainer_processes(run)) > 5
+    finally:
+        os.killpg(first.pid, signal.SIGINT)  # as a terminal does
+    assert first.wait(timeout=60) == -signal.SIGINT
+    assert not e2e.trainer_processes(run) and e2e.saved_step(run) == 1
+    env = recipe_environment(run)
+    of_ray = {name: env[name] for name in ("E2E_PROBE_DIR", "PYTHONPATH", "VERL_USE_EXTERNAL_MODULES")}
+    with e2e.cluster("--num-gpus=2", "--num-cpus=16", TORCHDYNAMO_DISABLE="1", **of_ray) as (address, folder):
+        e2e.assert_succeeds(start_paper_run(run, RAY_ADDRESS=address, RAY_TMPDIR=folder), stdout)
+    assert_finished(run, [2])
+    e2e.assert_right(run)
+
+
+def test_a_recipe_with_everything_trains_on_the_papers_weights(paper_run):
+    e2e.assert_right(paper_run)
+    for batch in e2e.batches(paper_run):  # the responses to some prompts lie on both ranks
+        half = len(batch["uids"]) // 2
+        assert set(batch["uids"][:half]) & set(batch["uids"][half:])
+    for step in (1, 2):  # groups whose scores are all alike were replaced
+        scores: dict[str, set[float]] = {}
+        for line in (paper_run / "rollouts" / f"{step}.jsonl").read_text().splitlines():
+            scores.setdefault(json.loads(line)["input"], set()).add(json.loads(line)["score"])
+        assert len(scores) == 8 and all(len(of_prompt) > 1 for of_prompt in scores.values())
+
+
+def test_a_record_has_the_texts_of_verls_own_dump_and_the_covariances_of_the_batch(paper_run):
+    record = read_tokens(paper_run)[-1]
+    answers = [json.loads(line) for line in (paper_run / "rollouts" / "2.jsonl").read_text().splitlines()]
+    assert record.step == 2 and set(record.prompts.values()) == {answer["input"] for answer in answers}
+    said: dict[int, str] = {}
+    for token in record.table.to_pylist():
+        said[token["row"]] = said.get(token["row"], "") + token["text"]
+    texts = sorted(text.replace("<|im_end|>", "") for text in said.values())
+    assert texts == sorted(answer["output"] for answer in answers)
+
+    batch = e2e.batches(paper_run)[-1]
+    lists = batch["old_log_probs"], e2e.grpo_column(batch), batch["response_mask"], batch["uids"]
+    groups = reference_advantages(*lists)[1].values()
+    weights = {place: w for group in groups for place, w in zip(group["places"], group["weights"], strict=True)}
+    table = record.table.to_pandas()
+    assert len(table) == batch["response_mask"].sum()
+    expected = [weights[place] for place in zip(table["row"], table["position"], strict=True)]
+    assert table["weight"].to_numpy() == pytest.approx(expected, rel=1e-3, abs=1e-4)
+    c = np.sort(np.concatenate([group["c"] for group in groups]))
+    assert np.sort(table["covariance"]) == pytest.approx(c, rel=1e-3, abs=1e-5)
+
+
+def test_verl_reads_every_setting_of_a_recipe(paper_run):
+    """But for one that it does not know, and one of a critic, which this run has not."""
+    assert unread(paper_run) == ["trainer.nobody_reads_this", "critic.optim.weight_decay"]
+
+
+def test_a_finished_run_is_neither_deleted_nor_mislabelled(paper_run):
+    """The same command is a success, another seed is refused."""
+    saved = {path: path.read_bytes() for path in paper_run.rglob("*") if path.is_file()}
+    stdout = paper_run.parent / "stdout"
+    assert start_paper_run(paper_run).wait(timeout=120) == 0
+    assert f"{paper_run} is at its last step, 2. It goes on" in stdout.read_text()
+    assert start_paper_run(paper_run, SEED="2").wait(timeout=120) == 2
+    assert "\n  data.seed was 42, is 2\n" in stdout.read_text()
+    assert {path.name for path, content in saved.items() if path.read_bytes() != content} <= {".lock"}
+
+
+def assert_trained_on_its_own_policy(records: list[dict]) -> None:
+    for record in records:
+        assert record["data"]["actor/grad_norm"] > 0
+        assert abs(record["data"]["actor/ppo_kl"]) < 1e-2  # the policy is the one that computed old_log_probs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", MEGATRON)
+def test_the_megatron_recipes_train_on_a_cpu_and_verl_reads_their_settings(script, tmp_path):
+    """But for one that is added here: the recipes once set it, and verl's Megatron engine does not read it."""
+    run = tmp_path / "checkpoints"
+    records = recipe(script, run, f"{IGNORED_BY_MEGATRON}=True")
+    e2e.assert_logged(records)
+    assert_trained_on_its_own_policy(records)
+    e2e.assert_right(run)
+    assert unread(run) == [*ONLY_WITH_MEGATRON_BRIDGE, IGNORED_BY_MEGATRON]
+
+
+@pytest.mark.slow
+def test_the_7b_recipe_trains_clip_cov_on_a_cpu_and_verl_reads_its_settings(tmp_path):
+    run = tmp_path / "checkpoints"
+    assert_trained_on_its_own_policy(recipe("run_qwen2_5_math_7b_fsdp.sh", run, method="clip_cov"))
+    assert unread(run) == []
+
+
+def replay(paper_run: Path, run: Path, *overrides: str, **env: str) -> list[dict]:
+    """The metrics of one step of the quickstart, trained on the rollouts of the recipe's first step."""
+    same = ("actor_rollout_ref.rollout.temperature=0.7", *replayed(paper_run.parent / "replay"))
+    records = e2e.finish(run, e2e.quickstart(run, *same, *overrides, STEPS="1", **env))
+    e2e.assert_right(run)
+    return records
+
+
+@pytest.mark.slow  # no released verl has one; test_patches.py compares the functions
+def test_a_verl_with_cw_grpo_of_its_own_gives_the_same_weights(paper_run, tmp_path):
+    """The rollouts once more, on a verl with the patches: its estimator runs, not the plugin's."""
+    copy, run = e2e.copy_verl(tmp_path / "verl", *e2e.PARTS), tmp_path / "native"
+    path = os.pathsep.join(map(str, (copy, ROOT, ROOT / "tests" / "tools")))
+    (record,) = replay(paper_run, run, PYTHONPATH=path)
+    logged = {name for name in record["data"] if name.startswith("cw_grpo/")}  # verl's, not the plugin's dozen
+    names = ("weight_mean", "downweighted_share", "covariance_before", "covariance_after")
+    assert logged == {f"cw_grpo/{name}" for name in names}
+    assert "cw_grpo is already registered" in (run / "train.log").read_text()
+    e2e.assert_same_first_step(paper_run, run)
+
+
+@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_an_evaluation_has_every_answer_and_asks_nothing_twice(killed, paper_run, tmp_path):
+    """A checkpoint is merged and asked two benchmarks in one start. In the slow one a Hugging Face model, too, and a
+    kill while it is asked."""
+    out, half, few = tmp_path / "answers", tmp_path / "half.parquet", tmp_path / "few.parquet"
+    pq.write_table(pq.read_table(problems() / "test.parquet").slice(0, 48), half)
+    pq.write_table(pq.read_table(problems() / "test.parquet").slice(48, 4), few)
+    env = e2e.environment(out)
+    settings = ("data.max_prompt_length=192", "data.max_response_length=64")
+    settings += tuple(f"actor_rollout_ref.rollout.val_kwargs.{part}" for part in ("n=2", "temperature=1.0"))
+    command = ["bash", "-c", 'source examples/cpu/overlay.sh; exec cw-grpo evaluate "$@" "${EXTRA[@]}"', "evaluate"]
+    command += [*[str(e2e.MODEL)] * killed, str(paper_run / "global_step_2"), *settings]
+    command += ["--benchmarks", f"half={half} few={few}", "--out", str(out)]
+    models = [*["model"] * killed, f"{paper_run.name}-global_step_2"]
+    if killed:
+        process = subprocess.Popen(command, cwd=ROOT, env=env)
+        log = out / "model" / "verl.log"
+        wait_until(lambda: log.exists() and "ready to fit" in log.read_text(errors="replace"), log, process, 500)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        wait_until(lambda: not e2e.trainer_processes(out), "processes of the killed evaluation are left", pause=0.5)
+        for name in ("few", "half"):
+            assert f"model is not finished on {name}: evaluate it again to complete it." in read_answers(out)[1]
+
+    result = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=800)
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = {f"\n{row['prompt'][-1]['content']}\n": row for row in pq.read_table(half).to_pylist()}
+    for model in models:
+        graded = [json.loads(line) for line in (out / model / "half.jsonl").read_text().split("\n")[:-1]]
+        answered = []
+        for answer in graded:
+            # The prompt ends with a line that is the question, and the line that opens the answer.
+            (row,) = [row for question, row in rows.items() if question in answer["input"]]
+            answered.append(row["extra_info"]["index"])
+            again = compute_score(row["data_source"], answer["output"], row["reward_model"]["ground_truth"])
+            assert again == {key: answer[key] for key in again}
+        assert sorted(answered) == [index for index in range(48) for _ in range(2)]
+        acc = [answer["acc"] for answer in graded]
+        assert 0.2 < sum(acc) / len(acc) < 0.9
+        assert f"{model}: half pass@1 {sum(acc) / len(acc):.2%} of 96 answers" in result.stdout
+        solved = len({answer["input"] for answer in graded if answer["acc"] == 1}) / 48
+        name, step = (model, "-") if model == "model" else (paper_run.name, "2")
+        assert re.search(rf"^{name} +{step} +2 .* {100 * solved:.1f} \[", result.stdout, re.M)  # pass@2
+        asked = {json.loads(line)["input"] for line in (out / model / "few.jsonl").read_text().split("\n")[:-1]}
+        others = [f"\n{row['prompt'][-1]['content']}\n" for row in pq.read_table(few).to_pylist()]
+        assert sorted(sum(question in text for text in asked) for question in others) == [1] * len(asked) == [1] * 4
+    assert result.stdout.count(": asking half, few; verl's output: ") == len(models)
+    answers, notes = read_answers(out)
+    assert notes == [] and [each.step for each in answers] == [2, 2, *[None, None] * killed]
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.jsonl")}
+    again = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=200)
+    assert again.returncode == 0 and "asking" not in again.stdout
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.jsonl")} == before
+
+
+@pytest.mark.slow
+def test_after_kill_9_the_quickstart_with_the_legacy_trainer_resumes_and_finishes(tmp_path):
+    run, command = tmp_path / "killed", ("trainer.use_v1=False", "trainer.save_freq=1")
+    process = e2e.quickstart(run, *command, STEPS="5")
+    wait_until(lambda: e2e.saved_step(run / "checkpoints") >= 2, run / "stdout", process, 500)
+    workers = [p for p in e2e.trainer_processes(run) if "WorkerDict" in " ".join(p.cmdline())]
+    assert workers
+    for worker in workers:
+        worker.send_signal(signal.SIGKILL)
+    assert process.wait(timeout=300) != 0
+    assert not e2e.trainer_processes(run), "processes of the killed run are left"
+    saved = e2e.saved_step(run / "checkpoints")
+    another = e2e.quickstart(run, *command, STEPS="5", SEED="2")  # would go on from the weights of seed 1
+    assert another.wait(timeout=120) == 2
+    assert "\n  data.seed was 1, is 2\n" in (run / "stdout").read_text()
+    records = e2e.finish(run, e2e.quickstart(run, *command, STEPS="5"))
+    assert [record["step"] for record in records] == list(range(saved + 1, 6))
+    e2e.assert_right(run)
+    e2e.assert_logged(records)
+
+
+@pytest.mark.slow
+def test_the_loss_in_an_asynchronous_trainer_with_the_quickstarts_own_sizes(tmp_path):
+    run = tmp_path / "a name with = in it"
+    loss, mode = "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo", "trainer.v1.trainer_mode=colocate_async"
+    e2e.assert_logged(e2e.finish(run, e2e.quickstart(run, loss, mode, METHOD="grpo", STEPS="2", size=())))
+    assert {batch["estimator"].split(".")[-1].lower() for batch in e2e.batches(run)} == {"grpo"}
+    assert [len(batch["uids"]) for batch in e2e.batches(run)] == [64, 64]
+
+    # Validation before and after, and what the quickstart says in the end.
+    answers = {
+        step: [json.loads(line) for line in (run / "validation" / f"{step}.jsonl").read_text().splitlines()]
+        for step in (0, 2)
+    }
+    printed = (run / "stdout").read_text()
+    for name, key in (("right answers", "acc"), ("matched think tags", "format"), ("reward", "score")):
+        (shown,) = re.findall(rf"^validation: {name} +([\d.]+) \(step 0\) +([\d.]+) \(step 2\)$", printed, re.M)
+        means = [sum(answer[key] for answer in answers[step]) / len(answers[step]) for step in (0, 2)]
+        assert [float(value) for value in shown] == pytest.approx(means, abs=6e-4)
+
+
+@pytest.mark.slow
+def test_ray_workers_are_asked(monkeypatch):
+    wait_for_ray = functools.partial(python, ROOT / "examples" / "launcher" / "wait_for_ray.py", timeout=120)
+    config = OmegaConf.create({"trainer": {"use_v1": False}})
+    assert list(workers.check_ray_workers(config)) == []  # of a Ray that this starts
+    with e2e.cluster("--num-cpus=1", VERL_USE_EXTERNAL_PLUGINS="none") as (address, folder):
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        monkeypatch.setenv("RAY_TMPDIR", folder)
+        (finding,) = workers.check_ray_workers(config)
+        waited = [wait_for_ray(address, "1", "60"), wait_for_ray(address, "2", "1")]
+    assert "a Ray worker on" in finding.what and "restart a running cluster" in finding.fix
+    assert [result.returncode for result in waited] == [0, 1] and "1 of 2 nodes" in waited[1].stderr
+    assert "0 of 1 nodes" in wait_for_ray("127.0.0.1:9", "1", "1").stderr
+
+
+@pytest.mark.slow
+def test_the_study_trains_two_at_a_time_and_gathers_what_has_finished(tmp_path):
+    """Two runs, each with a Ray of its own, one of them with a variant of the ablation; then there is nothing to do."""
+    code = (
+        "import study\n"
+        "jobs = [study.Job('main', method, '1e-5', 1, 2) for method in ('cw_grpo', 'cw_grpo_shuffled')]\n"
+        "study.run(jobs)\n"
+    )
+    folder = ROOT / "examples" / "study"
+    env = e2e.environment(tmp_path, PYTHONPATH=str(folder), WORK=str(tmp_path), VERL_USE_EXTERNAL_MODULES="")
+    subprocess.run([sys.executable, folder / "task.py", "problems", tmp_path / "data"], check=True)
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=800)
+    assert result.returncode == 0, result.stdout + result.stderr
+    metrics = pq.read_table(tmp_path / "results" / "metrics.parquet").to_pylist()
+    runs = {method: [row for row in metrics if row["method"] == method] for method in ("cw_grpo", "cw_grpo_shuffled")}
+    for rows in runs.values():
+        assert [row["step"] for row in rows] == [0, 1, 2]
+        assert all(0.38 < row["accuracy"] < 0.56 for row in rows if row["accuracy"] is not None)  # 0.47, 512 answers
+        assert all(row["rollout_difference"] < 1e-3 for row in rows[1:])  # vLLM has its own trainer's weights
+        assert rows[0]["accuracy"] is not None and rows[2]["accuracy"] is not None
+    # Weights on the wrong tokens leave the covariance where it was.
+    right, wrong = (sum(abs(row["covariance_after"]) for row in rows[1:]) for rows in runs.values())
+    assert right < 0.5 * wrong
+    covariance = pq.read_table(tmp_path / "results" / "covariance.parquet").to_pylist()
+    assert {row["method"] for row in covariance} == set(runs)
+    assert sum(row["count"] for row in covariance if row["method"] == "cw_grpo") > 500
+    logs = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*/train.log")}
+    subprocess.run(command, env=env, check=True, timeout=60)
+    assert len(logs) == 2 and all(path.stat().st_mtime_ns == before for path, before in logs.items())

@@ -1,0 +1,130 @@
+"""The pull requests to verl, on copies of the installed verl: what each part mends, and the plugin beside each."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from e2e import PARTS, copy_verl
+from interpreter import python
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]  # no released verl has them
+
+# How a test of each part fails on the verl without it.
+BROKEN = (
+    ("test_gdpo[in_memory-True]", "KeyError"),
+    ("test_v1_fetches_what_an_estimator_declares[in_memory]", "KeyError|TypeError|AttributeError"),
+    ("", "cannot import name 'compute_covariance_weights'"),
+    ("test_policy_loss_is_vanilla_on_reweighted_advantages", "Unsupported loss mode: cw_grpo"),
+)
+
+
+def run_verls_tests(copy: Path, *tests: str) -> tuple[dict[str, str], dict[str, str]]:
+    """verl's CPU tests, without the plugin: names and messages of those that passed, and of those that did not."""
+    result = python(
+        *("-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", "-o", "python_files=*_on_cpu.py", *tests),
+        path=(copy,),
+        cwd=copy,
+        timeout=500,
+        VERL_USE_EXTERNAL_PLUGINS="none",
+        COLUMNS="500",  # messages as a whole
+    )
+    passed, failed = {}, {}
+    line = r"^(PASSED|FAILED|ERROR) \S+?\.py(?:::(\S+))?(.*)"
+    for outcome, name, message in re.findall(line, result.stdout, re.MULTILINE):
+        (passed if outcome == "PASSED" else failed)[name] = message
+    assert passed or failed, result.stdout[-6000:] + result.stderr[-6000:]
+    return passed, failed | ({"": result.stdout} if result.returncode not in (0, 1) else {})
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory):
+    """A copy of verl with the first parts."""
+    copies: dict[int, Path] = {}
+
+    def with_parts(count: int) -> Path:
+        if count not in copies:
+            copies[count] = copy_verl(tmp_path_factory.mktemp(f"parts{count}"), *PARTS[:count])
+        return copies[count]
+
+    return with_parts
+
+
+@pytest.mark.parametrize("number", range(len(PARTS)), ids=[part.stem for part in PARTS])
+def test_each_part_mends_what_its_tests_show_broken(number, prefix, tmp_path):
+    changed = re.findall(r"^\+\+\+ b/(tests/\S+_on_cpu\.py)", PARTS[number].read_text(), re.MULTILINE)
+    before = copy_verl(tmp_path, *PARTS[:number])
+    subprocess.run(["git", "apply", "--include=tests/*", PARTS[number]], cwd=before, check=True)
+    name, message = BROKEN[number]
+    _, broken = run_verls_tests(before, *changed, "-k", "not transfer_queue")  # the queue in memory shows it sooner
+    assert re.search(message, broken[name])
+    passed, failed = run_verls_tests(prefix(number + 1), *changed)
+    assert not failed and len(passed) > 10 and (name in passed or not name)
+
+
+# Weights with verl's own trainers, sessions of two outputs included, against the plain loop of reference.py.
+WEIGHTS = """
+import sys
+import torch
+from cw_plugin.hosts.verl import hooks
+
+if "unhooked" in sys.argv:  # before verl is imported
+    hooks.HOOKS = tuple(hook for hook in hooks.HOOKS if hook.around is not hooks._hand_over_batch)
+
+from trainers import CW_GRPO, advantages, legacy_trainer, trainer_batch, v1_trainer, weighted
+from verl.trainer.ppo import core_algos
+
+for make, outputs in ((v1_trainer, 1), (v1_trainer, 2), (legacy_trainer, 1)):
+    trainer = make(CW_GRPO)
+    data, keys = trainer_batch(outputs=outputs)
+    keys = keys if make is v1_trainer else None
+    config = trainer.config.algorithm
+    plain = advantages("grpo", data, keys, config)
+    got = advantages("cw_grpo", data, keys, config)
+    torch.testing.assert_close(got.double(), weighted(data, plain), rtol=1e-5, atol=1e-6)
+    assert not torch.equal(got, plain)
+    del trainer
+print(core_algos.get_adv_estimator_fn("cw_grpo").__module__)
+"""
+
+
+@pytest.mark.parametrize("count", range(len(PARTS) + 1))
+def test_the_plugin_gives_the_same_weights_beside_each_part(count, prefix):
+    result = python("-c", WEIGHTS, path=(prefix(count),), cwd=prefix(count))
+    assert result.returncode == 0, result.stderr[-6000:]
+    own = count >= 3
+    assert ("verl.trainer.ppo.core_algos" if own else "cw_plugin.hosts.verl.estimator") in result.stdout
+    assert result.stderr.count("is already registered") == max(0, count - 2)
+
+
+def test_beside_declared_fields_the_weights_need_no_hook(prefix):
+    assert "needs old_log_probs" in python("-c", WEIGHTS, "unhooked", path=(prefix(1),), cwd=prefix(1)).stderr
+    result = python("-c", WEIGHTS, "unhooked", path=(prefix(2),), cwd=prefix(2))
+    assert result.returncode == 0, result.stderr[-6000:]
+
+
+@pytest.mark.parametrize(
+    "count, refused", [(3, "Unsupported loss mode: cw_grpo"), (4, "would reweight every token twice")]
+)
+def test_beside_a_verl_that_has_cw_grpo_the_plugin_stands_aside(count, refused, prefix):
+    """test_e2e.py trains on such a verl."""
+    code = """
+from trainers import CW_GRPO, LOSS, legacy_trainer, v1_trainer, validate
+from verl.trainer.ppo import core_algos
+from cw_plugin.hosts.verl import current_run
+from cw_plugin.hosts.verl.hooks import hooks_of, require_hooks
+
+for make in (v1_trainer, legacy_trainer):  # the hooks are in place, and do nothing
+    config = make(CW_GRPO).config
+    require_hooks(config)
+    assert len(hooks_of(config)) == 4 and current_run.current() is None
+validate(CW_GRPO, "+algorithm.cw_grpo.record_every=5")  # the plugin refuses nothing, not even what it would not know
+for attempt in (lambda: validate(CW_GRPO, LOSS), lambda: core_algos.get_policy_loss_fn("cw_grpo")):
+    try:
+        attempt()
+    except ValueError as error:
+        print(error)
+"""
+    result = python("-c", code, path=(prefix(count),), cwd=prefix(count))
+    assert result.returncode == 0, result.stderr[-6000:]
+    assert refused in result.stdout

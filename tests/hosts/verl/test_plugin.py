@@ -1,0 +1,179 @@
+"""How verl finds the plugin, what it refuses before Ray starts, and what it says when something does not fit."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import verl
+from hydra import compose, initialize_config_dir
+from interpreter import ROOT, python
+from omegaconf import OmegaConf
+from test_doctor import write_rows
+from trainers import CW_GRPO, GRPO, LEGACY, LOSS, VALID, validate
+from verl.trainer import main_ppo
+
+from cw_plugin.errors import HostError, OptionsError
+from cw_plugin.hosts.verl import current_run, hooks
+from cw_plugin.hosts.verl.accepted_settings import check_config, uses_estimator, uses_loss, uses_v1
+
+VERL = Path(verl.__file__).parent
+MODULE = "cw_plugin.hosts.verl.register"
+REGISTERED = """
+import verl
+from omegaconf import OmegaConf
+from verl.trainer.ppo import core_algos
+from cw_plugin.hosts.verl.hooks import require_hooks
+assert core_algos.get_adv_estimator_fn('cw_grpo').__module__ == 'cw_plugin.hosts.verl.estimator'
+assert core_algos.get_policy_loss_fn('cw_grpo').__module__ == 'cw_plugin.hosts.verl.loss'
+for v1 in (True, False): require_hooks(OmegaConf.create({'trainer': {'use_v1': v1}}))
+"""
+
+
+def test_the_built_wheel_registers_beside_verl_alone(tmp_path):
+    """In a new environment that sees verl's packages but not this repository."""
+    source = tmp_path / "source"
+    shutil.copytree(ROOT / "cw_plugin", source / "cw_plugin")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    pip = [sys.executable, "-m", "pip", "-q"]
+    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", tmp_path, "."]
+    subprocess.run(build, cwd=source, check=True, timeout=300)
+    (wheel,) = tmp_path.glob("cw_plugin-*.whl")
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True, timeout=120)
+    (site,) = (venv / "lib").glob("python*/site-packages")
+    subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True, timeout=120)
+    # A path line of a .pth file: the packages beside verl become importable, their own .pth files are not read.
+    (site / "verl.pth").write_text(f"{VERL.parent}\n")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("VERL_")}
+    for arguments, said in (
+        (("-c", REGISTERED + "import cw_plugin; print(cw_plugin.__file__)"), f"{site}/cw_plugin/__init__.py"),
+        (("-m", "cw_plugin", "--version"), f"cw-plugin {wheel.name.split('-')[1]}"),
+    ):
+        command = [venv / "bin" / "python", "-I", *arguments]
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        assert result.returncode == 0 and result.stdout.splitlines()[-1] == said, result.stderr
+    assert (site / "cw_plugin" / "reports" / "tokens.html").exists()
+
+
+def test_importing_the_package_starts_nothing_and_its_reports_need_neither_torch_nor_verl():
+    code = """
+import sys
+class NotInstalled:
+    def find_spec(self, name, *_):
+        if name.split('.')[0] in ('vllm', 'ray', 'verl', 'torch', 'transformers'):
+            raise ModuleNotFoundError(name)
+import wrapt
+before = list(sys.meta_path)
+sys.meta_path.insert(0, NotInstalled())
+import cw_plugin.lab.cli, cw_plugin.lab.reports.report
+del sys.meta_path[0]
+import cw_plugin.weights
+assert sys.meta_path == before
+assert not [name for name in sys.modules if name.startswith('cw_plugin.hosts.verl')]
+"""
+    result = python("-c", code)
+    assert result.returncode == 0, result.stderr
+
+
+def test_what_verl_imports_in_each_process_is_light():
+    result = python("-c", f"import sys, {MODULE}\nprint({{'torch', 'pyarrow'}} & sys.modules.keys())")
+    assert result.stdout == "set()\n", result.stderr
+
+
+def test_nothing_of_the_cpu_platform_is_active_unless_asked_for():
+    """Nor is vLLM's plugin. That it is active if asked for, every run on a CPU shows."""
+    code = """
+import os, sys
+from importlib.metadata import entry_points
+import verl
+(plugin,) = [e for e in entry_points(group='vllm.general_plugins') if e.name == 'verl_cpu']
+plugin.load()()
+print('verl_cpu' in sys.modules, 'verl_cpu.patches' in sys.modules, 'VERL_ENGINE_DEVICE' in os.environ)
+"""
+    assert python("-c", code).stdout.split()[-3:] == ["True", "False", "False"]
+
+
+def test_a_plugin_that_fails_is_seen_and_imported_after_verl_it_registers():
+    """verl logs the failure at debug level; ours says it on stderr, in one line."""
+    failing = "import sys\nsys.modules['wrapt'] = None\nimport verl\nprint('verl went on')\n"
+    later = f"del sys.modules['wrapt']\nfrom verl.trainer.ppo.v1 import trainer_base\nimport {MODULE}\n"
+    result = python("-c", failing + later + REGISTERED)
+    assert "verl went on" in result.stdout and result.returncode == 0, result.stderr
+    (line,) = [line for line in result.stderr.splitlines() if "could not register with verl" in line]
+    assert "ModuleNotFoundError" in line and "wrapt" in line
+
+
+def test_main_ppo_refuses_a_verl_of_another_shape_and_rows_without_ground_truth_before_ray(tmp_path):
+    """A changed copy of verl, whose legacy trainer is whole: an error that names what is missing, or file and rows."""
+    shutil.copytree(VERL, tmp_path / "verl")  # with what Python has compiled
+    v1 = tmp_path / "verl" / "trainer" / "ppo" / "v1"
+    missing = "compute_advantage_for_multi_trajectories"
+    for path in (v1 / "trainer_base.py", v1 / "utils.py"):
+        path.write_text(path.read_text().replace(missing, "compute_all_advantages"))
+    file = write_rows(tmp_path / "train.parquet", ["4", None, ""])
+    reward = "reward.custom_reward_function.path=pkg://cw_plugin.lab.rewards"
+    starts = [[CW_GRPO, *VALID], [CW_GRPO, *VALID, LEGACY, f"data.train_files={file}", reward]]
+    code = f"""
+import ray, runpy, sys
+for arguments in {starts}:
+    sys.argv[1:] = arguments
+    try:
+        runpy.run_module('verl.trainer.main_ppo', run_name='__main__')
+    except Exception as error:
+        print(type(error).__name__, error, ray.is_initialized())
+"""
+    environment = {"HYDRA_FULL_ERROR": "1", "TORCHDYNAMO_DISABLE": "1"}
+    result = python("-c", code, path=(tmp_path,), cwd=tmp_path, **environment)
+    shape, ungradable = [line for line in result.stdout.splitlines() if "Error " in line]
+    assert re.match(rf"HostError cw_plugin does not fit verl 0\.9\.1: .*{missing}.* False", shape), result.stderr
+    assert ungradable.startswith(f"DataError data.train_files: {file}: 2 row(s) cannot be graded, first [1, 2]: The ")
+    assert "empty (None)" in ungradable and ungradable.endswith("; correct or remove these rows False")
+
+
+def test_a_hook_without_its_place_says_what_is_lacking(caplog, monkeypatch):
+    host = types.ModuleType("a_verl_of_another_shape")
+    host.compute_advantage_for_multi_trajectories = lambda batch, adv_estimator: None
+    (hook,) = [hook for hook in hooks.HOOKS if hook.function == "compute_advantage_for_multi_trajectories"]
+    hooks._install(hook, host)
+    assert "no batch_keys or data" in caplog.text
+    with monkeypatch.context() as patch:
+        patch.setattr(hooks, "_installed", lambda hook, module: False)
+        with pytest.raises(HostError, match=r"is not hooked.*Install verl 0\.7\.1"):
+            validate(CW_GRPO)
+    monkeypatch.setitem(sys.modules, "verl.trainer.ppo.v1.trainer_base", None)
+    with pytest.raises(HostError, match=r"there is no verl\.trainer\.ppo\.v1\.trainer_base"):
+        validate(CW_GRPO)
+
+
+def test_fully_async_policy_is_refused_before_ray():
+    """Its main calls main_ppo's run_ppo with a task runner of its own, and never validate_config."""
+    with initialize_config_dir(str(VERL / "experimental" / "fully_async_policy" / "config"), version_base=None):
+        config = compose("fully_async_ppo_trainer", [*VALID, GRPO, LOSS])
+    with pytest.raises(OptionsError, match=r"start verl\.trainer\.main_ppo"):
+        main_ppo.run_ppo(config, task_runner_class=None)
+
+
+def test_a_configuration_without_the_keys_of_ppo_is_left_alone():
+    """As the distillation recipe of verl-recipe has it: a RayPPOTrainer without an advantage estimator."""
+    config = OmegaConf.create({"algorithm": {"use_kl_in_reward": False}, "actor_rollout_ref": {"actor": {}}})
+    OmegaConf.set_struct(config, True)
+    check_config(config)
+    assert not (uses_estimator(config) or uses_loss(config) or uses_v1(config))
+
+
+@pytest.mark.parametrize(("kernel", "said"), [("gaussian", ["cw_grpo: every weight was 1 in step 2"]), ("none", [])])
+def test_a_step_in_which_every_weight_is_one_is_told_once(kernel, said, caplog):
+    """Without the method, weights of 1 are meant."""
+    config = {"algorithm": {"cw_grpo": {"kernel": kernel}}, "trainer": {"default_local_dir": "unused"}}
+    trainer = type("Trainer", (), {"config": OmegaConf.create(config), "global_steps": 0})()
+    this_run = current_run.VerlRun(trainer)
+    this_run.complete({"val-core/x/acc/mean@1": 0.5})  # before the first step
+    for trainer.global_steps, share in ((1, 0.5), (2, 0.0), (3, 0.0)):
+        this_run.complete({"actor/cw_grpo/signal_share": share})
+    assert [record.getMessage().split(",")[0] for record in caplog.records] == said

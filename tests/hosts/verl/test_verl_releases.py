@@ -1,0 +1,13 @@
+"""Earlier releases of verl, as their wheels bring them, pass the tests of what the plugin does inside verl."""
+
+import pytest
+from interpreter import run_tests
+
+pytestmark = pytest.mark.timeout(1500)  # with the download
+
+
+@pytest.mark.parametrize("version", ["0.7.1", *(pytest.param(v, marks=pytest.mark.slow) for v in ("0.8.0", "0.9.0"))])
+def test_a_release_of_verl_passes_the_tests(version, packages):
+    """Up to 0.8 verl knows no entry points."""
+    external = {"VERL_USE_EXTERNAL_MODULES": "cw_plugin.hosts.verl.register"}
+    run_tests("hosts/verl/test_verl.py", path=(packages(f"verl=={version}"),), **external)

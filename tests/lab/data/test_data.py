@@ -1,0 +1,289 @@
+"""cw-grpo prepare: what it writes, what it checks, what it refuses."""
+
+import gzip
+import hashlib
+import json
+import os
+import re
+import shutil
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from interpreter import ROOT, cli, python
+
+from cw_plugin.lab.data.answers import final_answer
+from cw_plugin.lab.data.leakage import contaminated
+from cw_plugin.lab.data.prompts import OPEN_RS
+from cw_plugin.lab.data.sources import BENCHMARKS, SOURCES
+
+COPIES = Path(os.environ.get("CW_GRPO_DATA", ROOT.parent / "shared" / "data"))
+
+HALVES = {"problem": r"What is $\frac{1}{2}+1$?", "solution": "", "answer": r"\frac{3}{2}", "level": "Hard"}
+TWOS = {"problem": "What is 2+2?", "solution": "", "answer": "4", "level": "Easy"}
+ANGLE = {"problem": "How many degrees has a right angle?", "solution": "", "answer": "90^\\circ", "level": "Easy"}
+
+
+def write_copy(folder: Path, path: str, rows: list[dict], split: str = "train") -> None:
+    file = folder / path / f"{split}.jsonl"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+@pytest.fixture
+def copy(tmp_path):
+    write_copy(tmp_path / "in", "knoveleng/open-rs", [HALVES, TWOS, ANGLE])
+    return tmp_path / "in"
+
+
+def prepare(copy: Path, out: Path, *more: str | Path, name: str = "open-rs", code: int = 0) -> str:
+    """Run the command; what it says. An error is one sentence, and leaves no file."""
+    result = cli("prepare", name, "--local-dataset-path", copy, "--local-save-dir", out, *more)
+    assert result.exit_code == code, result.output
+    assert result.stderr.count("Error: ") == bool(code) and not (code and list(out.rglob("*.*")))
+    return result.output
+
+
+def rows(out: Path) -> list[dict]:
+    return pq.read_table(out / "open_rs" / "train.parquet").to_pylist()
+
+
+def indices(out: Path) -> list[int]:
+    return [row["extra_info"]["index"] for row in rows(out)]
+
+
+def findings(out: Path) -> list[tuple[int, str]]:
+    report = json.loads((out / "open_rs" / "train.report.json").read_text())
+    return [(finding["row"], finding["reason"]) for finding in report["findings"]]
+
+
+def test_rows_are_in_verls_schema_and_the_same_every_time(copy, tmp_path):
+    file = tmp_path / "open_rs" / "train.parquet"
+    assert prepare(copy, tmp_path).splitlines()[-1] == str(file)
+    string, content, table = pa.string(), file.read_bytes(), pq.read_table(file)
+    assert table.schema.field("extra_info").type == pa.struct(
+        {"split": string, "index": pa.int64(), "level": string, "subject": string, "unit": string}
+    )
+    assert table.to_pylist()[0] == {
+        "data_source": "knoveleng/open-rs",
+        "prompt": [{"role": "system", "content": OPEN_RS}, {"role": "user", "content": HALVES["problem"]}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": r"\frac{3}{2}"},
+        "extra_info": {"split": "train", "index": 0, "level": "Hard", "subject": None, "unit": None},
+    }
+    assert indices(tmp_path) == [0, 1, 2]
+    prepare(copy, tmp_path)
+    assert file.read_bytes() == content and str(tmp_path).encode() not in content
+    first = table.schema.metadata
+    prepare(copy, tmp_path, "--prompt", "none")
+    other_prompt = pq.read_schema(file).metadata
+    write_copy(copy, "knoveleng/open-rs", [HALVES, TWOS])
+    prepare(copy, tmp_path)
+    other_rows = pq.read_schema(file).metadata
+    for key, other, same in (("prompt_sha256", other_prompt, other_rows), ("revision", other_rows, other_prompt)):
+        name = f"cw_plugin.{key}".encode()
+        assert first[name] == same[name] != other[name]
+
+
+def test_prompts(copy, tmp_path):
+    def first_prompt(name: str | Path) -> list[dict]:
+        prepare(copy, tmp_path / "out", "--prompt", name)
+        return rows(tmp_path / "out")[0]["prompt"]
+
+    # The paper's, to the byte: system_prompt in open-rs's recipes/grpo.yaml.
+    digest = "6ad389bfba87cc15ac21c02d22b0c056ec688bbccae72955fe935ab253951353"
+    assert hashlib.sha256(OPEN_RS.encode()).hexdigest() == digest
+    question = {"role": "user", "content": HALVES["problem"]}
+    system, user = tmp_path / "system.txt", tmp_path / "user.txt"
+    system.write_text("Antworte kurz: \u00fc.\n", encoding="utf-8")
+    user.write_text("Solve {question} in \\boxed{}.", encoding="utf-8")
+    assert first_prompt("none") == [question]
+    assert first_prompt(system) == [{"role": "system", "content": "Antworte kurz: \u00fc."}, question]
+    assert first_prompt(user) == [{"role": "user", "content": f"Solve {HALVES['problem']} in \\boxed{{}}."}]
+    system.write_text("Brief.", encoding="utf-8-sig")  # as Windows saves it
+    assert first_prompt(system) == [{"role": "system", "content": "Brief."}, question]
+    user.write_bytes(b"\xff\xfe")
+    assert "UTF-8" in prepare(copy, tmp_path / "o2", "--prompt", user, code=2)
+    assert "no-such-file" in prepare(copy, tmp_path / "o2", "--prompt", "no-such-file", code=2)
+
+
+def test_final_answer():
+    boxed = {
+        r"first $\boxed{1}$, so $\boxed{\frac{a}{b}}$.": r"\frac{a}{b}",
+        "no box": "",
+        r"so \boxed{np.arcsin(10/13)}": r"\arcsin(10/13)",
+    }
+    plain = {
+        27.0: "27",
+        "204 ": "204",
+        None: "",
+        "$69$,$84$": "69,84",
+        r"\$5": r"\$5",
+        r"$(-\infty, 0) \cup\{1\}$.": r"(-\infty, 0) \cup\{1\}",
+        r"$m_{\max }=n^{2}-n-1$": "m_{max}=n^{2}-n-1",
+        "$f(x)=a x+b$, where $b$ is an integer": "f(x)=a x+b",
+    }
+    assert {column: final_answer(column, True) for column in boxed} == boxed
+    assert {column: final_answer(column, False) for column in plain} == plain
+
+
+def test_rows_that_fail_are_listed_and_can_be_left_out(copy, tmp_path):
+    again, other = {**TWOS, "problem": "What  is\n2+2?"}, {**TWOS, "answer": "5"}
+    unreadable = {**TWOS, "problem": "And this?", "answer": r"\frac\pi 2 + ("}
+    empty, missing = {**TWOS, "problem": "Who?", "answer": ""}, {**TWOS, "problem": "Why?", "answer": None}
+    write_copy(copy, "knoveleng/open-rs", [HALVES, TWOS, ANGLE, again, other, unreadable, empty, missing])
+    said = prepare(copy, tmp_path)
+    assert "\n  left out, no answer: row 6, 7\n" in said
+    assert "\n  listed, the problem of an earlier row: row 3, 4\n" in said
+    assert indices(tmp_path) == [0, 1, 2, 3, 4, 5]
+    reasons = ["row 1, with the same answer", "row 1, with another answer, '4'", "frac", "is empty", "is empty"]
+    found = findings(tmp_path)
+    assert [row for row, _ in found] == [3, 4, 5, 6, 7]
+    assert all(part in reason for part, (_, reason) in zip(reasons, found, strict=True))
+    prepare(copy, tmp_path, "--drop-failing")
+    assert indices(tmp_path) == [0, 1, 2]
+
+
+def test_no_row_is_left_out_for_one_that_is_left_out_itself(copy, tmp_path):
+    without, unreadable = {**TWOS, "answer": None}, {**ANGLE, "answer": r"\frac\pi 2 + ("}
+    write_copy(copy, "knoveleng/open-rs", [without, HALVES, TWOS, unreadable, ANGLE, TWOS])
+    prepare(copy, tmp_path)
+    assert indices(tmp_path) == [1, 2, 3, 4, 5]  # without --drop-failing, the fourth repeats the third, and both stay
+    prepare(copy, tmp_path, "--drop-failing")
+    assert indices(tmp_path) == [1, 2, 4]
+    assert findings(tmp_path)[-1] == (5, "the same problem as row 2, with the same answer")
+
+
+def test_problems_of_a_benchmark():
+    """By hand: 20 different words have 13 runs of eight."""
+    words = [f"w{chr(97 + i)}" for i in range(20)]
+    training = [
+        f"{words[0].upper()}, {words[1]}; ${words[2]}$ {{{words[3]}}} {' '.join(words[4:])}!",
+        " ".join(["Before", *words[:14], "after"]).upper(),  # 7 of the 13 runs
+        " ".join(["before", *words[:13], "after"]),  # 6 of the 13 runs
+        " ".join(reversed(words)),
+        r"\frac{1}{2}?",
+        r"\frac12?",
+        "",
+        "What is 7-2?",
+    ]
+    benchmarks = {"a": ["nothing", " ".join(words)], "b": [r"$\frac {1} {2}$", "What is $7+2$?"]}
+    assert [(finding.row, finding.reason) for finding in contaminated(training, benchmarks)] == [
+        (0, "the same problem as a 1"),
+        (1, "54% of a 1"),
+        (4, "the same problem as b 0"),
+    ]
+
+
+def test_contaminated_rows_are_listed_and_can_be_left_out(copy, tmp_path):
+    message = prepare(copy, tmp_path / "out", "--drop-contaminated", code=2)
+    assert "--drop-contaminated needs the benchmarks" in message and "math500" in message
+    for source in BENCHMARKS:
+        row = dict.fromkeys(source.columns, "1")
+        problems = [row | {source.question: f"Question {i} of {source.name}?"} for i in range(source.rows)]
+        if source.name == "math500":
+            problems[0] = row | {"problem": "What is $2 + 2$ ?"}
+        write_copy(copy, source.path, problems, source.split)
+    prepare(copy, tmp_path / "out")
+    assert findings(tmp_path / "out") == [(1, "the same problem as math500 0")]
+    assert indices(tmp_path / "out") == [0, 1, 2]
+    prepare(copy, tmp_path / "out", "--drop-contaminated")
+    assert indices(tmp_path / "out") == [0, 2]
+
+
+def test_bad_input_is_refused_in_one_sentence(copy, tmp_path):
+    out, file = tmp_path / "out", copy / "knoveleng" / "open-rs" / "train.jsonl"
+    good = file.read_bytes()
+    assert "is not a folder" in prepare(tmp_path / "nowhere", out, code=2)
+    assert "/proc/no/open_rs/train.parquet cannot be written" in prepare(copy, Path("/proc/no"), code=2)
+    for content, why in (
+        (good.replace(b'"problem"', b'"question"'), "problem"),
+        (good[:-25], "JSON parse error"),
+        (b"", "it is empty"),
+    ):
+        file.write_bytes(content)
+        said = prepare(copy, out, code=2)
+        assert re.search(rf"open-rs, split train, cannot be read \(.*{why}.*\); correct it", said), said
+    write_copy(copy, "knoveleng/open-rs", [HALVES, {**TWOS, "problem": " \n"}])
+    assert "has no problem in row 1" in prepare(copy, out, code=2)
+    write_copy(copy, "knoveleng/open-rs", [HALVES | {"problem": 7}, TWOS | {"problem": 8}])
+    assert "has 2 problems that are no text (first in row 0)" in prepare(copy, out, code=2)
+    write_copy(copy, "knoveleng/open-rs", [HALVES | {"answer": None}] * 2)
+    assert "has no row that can be used (each has one of: no answer)" in prepare(copy, out, code=2)
+    assert "leave one of them out" in prepare(copy, out, "--revision", "main", code=2)
+    assert "prepare them one by one" in prepare(copy, out, "--revision", "main", name="all", code=2)
+    for rows in (1, 31):
+        write_copy(copy, "HuggingFaceH4/aime_2024", [{"problem": "Why?", "answer": "1"}] * rows)
+        said = prepare(copy, out, name="aime24", code=2)
+        assert f"has {rows} rows, and the benchmark has 30; download it again" in said
+
+
+def test_a_damaged_copy_is_refused_in_one_sentence(copy, tmp_path):
+    folder, packed = copy / "knoveleng" / "open-rs", gzip.compress(json.dumps(HALVES).encode())
+    (folder / "README.md").write_bytes(b"---\na: [\n---\n")
+    assert "open-rs, split train, cannot be read (" in prepare(copy, tmp_path / "out", code=2)
+    (folder / "README.md").unlink()
+    (folder / "train.jsonl").unlink()
+    for content in (packed[:-30], packed[:12] + b"\xff" * 40):
+        (folder / "train.jsonl.gz").write_bytes(content)
+        assert "open-rs, split train, cannot be read (" in prepare(copy, tmp_path / "out", code=2)
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Has no revision v9."""
+
+    def do_GET(self):
+        self.send_response(404)
+        self.send_header("X-Error-Code", "RevisionNotFound")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_HEAD = do_GET
+
+
+@pytest.mark.parametrize("listens", [True, pytest.param(False, marks=pytest.mark.slow)])  # it is tried again
+def test_what_the_hub_refuses(tmp_path, listens):
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        hub = f"http://127.0.0.1:{server.server_port if listens else 9}"
+        words = ["-m", "cw_plugin", "prepare", "aime24", "--revision", "v9", "--local-save-dir", tmp_path / "out"]
+        result = python(*words, HF_ENDPOINT=hub, HF_HOME=str(tmp_path), HF_HUB_OFFLINE="0")
+        server.shutdown()
+    assert result.returncode == 2 and "Traceback" not in result.stderr
+    message = "Revision 'v9' doesn't exist" if listens else "Couldn't reach|Connection"
+    assert re.search(rf"aime_2024, split train, .* \(.*({message}).*--revision, and `hf auth", result.stderr)
+
+
+def test_verls_dataset_reads_the_papers_data(tmp_path):
+    """The real data, of which the training set is cut to 400 rows."""
+    RLHFDataset = pytest.importorskip("verl.utils.dataset.rl_dataset", reason="needs verl").RLHFDataset
+    from omegaconf import OmegaConf
+    from transformers import AutoTokenizer
+
+    if not COPIES.is_dir():
+        pytest.skip("needs local copies of the benchmarks, see README")
+    for source in SOURCES.values():
+        shutil.copytree(COPIES / source.path, tmp_path / "in" / source.path)
+    file = tmp_path / "in" / "knoveleng" / "open-rs" / "train.jsonl"
+    file.write_text("".join(file.read_text(encoding="utf-8").splitlines(keepends=True)[:400]), encoding="utf-8")
+    prepare(tmp_path / "in", tmp_path / "out", name="all")
+    benchmarks = [tmp_path / "out" / source.name / "test.parquet" for source in BENCHMARKS]
+    config = {"max_prompt_length": 4096, "cache_dir": str(tmp_path), "filter_overlong_prompts": False}
+    tokenizer = AutoTokenizer.from_pretrained(ROOT / "examples" / "cpu" / "model")
+    dataset = RLHFDataset(list(map(str, benchmarks)), tokenizer, OmegaConf.create(config | {"return_raw_chat": True}))
+    assert (len(dataset), len(rows(tmp_path / "out"))) == (30 + 500 + 40 + 272 + 675, 400)
+    assert [turn["role"] for turn in dataset[0]["raw_prompt"]] == ["system", "user"]
+    for place, name, answer in (
+        (30, "HuggingFaceH4/MATH-500", r"\left( 3, \frac{\pi}{2} \right)"),
+        (530, "knoveleng/AMC-23", "27"),
+        (570, "knoveleng/Minerva-Math", "1.6"),
+        (842, "knoveleng/OlympiadBench", "2"),
+    ):
+        row = dataset[place]
+        assert (row["data_source"], row["index"], row["reward_model"]["ground_truth"]) == (name, 0, answer)
+    assert dataset[30]["extra_info"]["level"] == "2"
+    assert dataset[570]["extra_info"]["subject"] == "Introduction to Astronomy (8.282J Spring 2006)"
+    assert sum(dataset[i]["extra_info"]["unit"] is not None for i in range(842, 1517)) == 8

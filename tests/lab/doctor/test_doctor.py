@@ -1,0 +1,275 @@
+"""cw-grpo doctor: each fault is planted, and seen; a run without faults gets no finding."""
+
+import inspect
+import json
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from interpreter import ROOT, bash, cli, python
+from omegaconf import DictConfig, OmegaConf
+from verl.trainer.config import AlgoConfig
+from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
+
+from cw_plugin.errors import OptionsError
+from cw_plugin.hosts.verl import doctor
+from cw_plugin.hosts.verl.accepted_settings import ONE_FOR_A_RESPONSE, ONE_WITHOUT_KL
+from cw_plugin.lab.compose import compose
+from cw_plugin.lab.doctor import files, settings, workers
+from cw_plugin.lab.doctor.finding import Finding
+from cw_plugin.lab.doctor.ground_truths import check_ground_truths
+
+A = "actor_rollout_ref"
+LOSS = f"{A}.actor.policy_loss.loss_mode"
+REWARD = "reward.custom_reward_function"
+ENV = "ray_kwargs.ray_init.runtime_env.env_vars"
+BY_LOSS = ["algorithm.adv_estimator=grpo", f"{LOSS}=cw_grpo"]
+COLUMNS = ["data_source", "prompt", "reward_model"]
+QUESTION = [{"role": "user", "content": "What is 2+2?"}]
+GOOD = f"""
+algorithm.adv_estimator=cw_grpo data.train_batch_size=8 data.max_prompt_length=128 data.max_response_length=64
+{A}.model.path={ROOT}/examples/cpu/model {A}.actor.ppo_mini_batch_size=8 {A}.actor.ppo_micro_batch_size_per_gpu=4
+{A}.actor.loss_agg_mode=seq-mean-token-mean {A}.rollout.name=vllm {A}.rollout.n=4
+{A}.rollout.log_prob_micro_batch_size_per_gpu=4 trainer.n_gpus_per_node=2 trainer.logger=[console,file]
+trainer.device=cpu
+trainer.test_freq=5 {REWARD}.path=pkg://cw_plugin.lab.rewards {REWARD}.name=compute_score
+""".split()
+
+
+def write_rows(path: Path, ground_truths: Any = ("4",), prompt: Any = QUESTION, names: Any = COLUMNS) -> Path:
+    cells = [{"style": "rule", "ground_truth": value} for value in ground_truths]
+    pq.write_table(pa.table([["my/data"] * len(cells), [prompt] * len(cells), cells], names=names), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory) -> list[str]:
+    file = write_rows(tmp_path_factory.mktemp("doctor") / "rows.parquet", ["4", "5"])  # numbers start no process
+    return [*GOOD, f"data.train_files={file}", f"data.val_files={file}"]
+
+
+@pytest.fixture(scope="module")
+def composed(good) -> DictConfig:
+    return compose(good)
+
+
+def changed(config: DictConfig, *overrides: str) -> DictConfig:
+    """A copy with other values, without composing anew."""
+    config = config.copy()
+    OmegaConf.set_struct(config, False)
+    return OmegaConf.merge(config, OmegaConf.from_dotlist(list(overrides)))
+
+
+def test_a_run_without_faults_gets_no_finding(composed):
+    checks = {name: check for name, check in doctor.CHECKS.items() if name != "fresh interpreter"}
+    assert doctor.examine(composed, checks) == []
+    remote = ["data.val_files=hdfs://host/test.parquet", f"{A}.model.path=hdfs://host/model"]  # verl copies them
+    usual = [f"{A}.model.path=Qwen/Qwen2.5-Math-7B", f"{LOSS}=gspo", "trainer.logger=[tensorboard]"]
+    with_values = ["algorithm.adv_estimator=gae", f"{LOSS}=cw_grpo", f"{A}.actor.ppo_micro_batch_size_per_gpu=1"]
+    for unusual in (remote, usual, with_values, [f"{A}.rollout.n=1", "algorithm.cw_grpo.scope=batch"]):
+        assert doctor.examine(changed(composed, *unusual), doctor.QUICK | {"metrics": settings.check_metrics}) == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "check", "what", "fix", "fatal"),
+    [
+        ([f"{LOSS}=cw_grpo"], "method", "reweight every token twice", "loss_mode=vanilla", True),
+        (["algorithm.adv_estimator=grpo"], "method", "this run is not CW-GRPO", "adv_estimator=cw_grpo", False),
+        ([f"{LOSS}=ppo"], "method", f"{LOSS}=ppo: verl has no such name", "vanilla, ", True),
+        (["algorithm.use_kl_in_reward=Ture"], "switches", "=Ture is text, which verl", "use_kl_in_reward=True", True),
+        ([f"{A}.rollout.n=1"], "method", "rollout.n=1 gives the tokens of a prompt", f"{A}.rollout.n=12", True),
+        (["custom_reward_function.path=my.py"], "reward", "top level", f"{REWARD}.path=my.py", True),
+        ([f"{REWARD}.path=null"], "reward", "is not set", "path=pkg://cw_plugin.lab.rewards", False),
+        (["data.train_batch_size=12"], "aggregation", "adds empty responses", "size=8", False),
+        ([f"{A}.actor.loss_agg_mode=token-mean"], "aggregation", "token-mean", "seq-mean-token-mean", False),
+        (["trainer.logger=console"], "metrics", "will not find", "trainer.logger=[console,file]", False),
+        (["trainer.test_freq=-1"], "metrics", "accuracy of the last step", "test_freq=50", False),
+        ([f"{ENV}.VERL_FILE_LOGGER_PATH={__file__}"], "metrics", "exists, and main_ppo", "test_doctor.1.jsonl", False),
+        ([f"{REWARD}.path=pkg://no_module"], "verl", "no_module", "the setting that the error names", True),
+        ([f"{A}.actor.ppo_micro_batch_size_per_gpu=null"], "verl", "settings: [actor] Please set", "verl names", True),
+        ([f"{A}.rollout.max_model_len=100"], "lengths", "= 192: vLLM cuts", "a sum of 100", True),
+        (["data.max_response_length=5000"], "lengths", "longer than 2048", "a sum of 2048", True),
+        ([f"{A}.model.path=no-such-model"], "lengths", "OSError", "the setting that the error names", True),
+        ([f"{A}.model.path=/no/such"], "files", "/no/such does not exist", "give a folder", True),
+        (["data.train_files=/no/such.parquet"], "files", "such.parquet does not exist", "cw-grpo prepare", True),
+    ],
+)
+def test_a_planted_fault_is_named(composed, monkeypatch, fault, check, what, fix, fatal):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    ((name, finding),) = doctor.examine(changed(composed, *fault), {check: doctor.CHECKS[check]})
+    assert name == check and finding.fatal is fatal and what in finding.what and fix in finding.fix
+
+
+def test_one_response_is_also_wrong_for_a_cw_grpo_of_verls_own(composed, monkeypatch):
+    monkeypatch.setitem(ADV_ESTIMATOR_REGISTRY, "cw_grpo", max)
+    check = {"method": doctor.CHECKS["method"]}
+    ((_, finding),) = doctor.examine(changed(composed, f"{A}.rollout.n=1"), check)
+    assert "every weight 1: this is plain GRPO" in finding.what
+    assert doctor.examine(changed(composed, "algorithm.cw_grpo.unknown=1"), check) == []  # these are not our options
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is no parquet file"),
+        ({"names": ["data_source", "question", "reward_model"]}, "lacks the column(s) prompt; it has data_source"),
+        ({"prompt": "What is 2+2?"}, "holds string, not lists of messages"),
+        (pa.table([["my/data"], [QUESTION], ["4"]], names=COLUMNS), "column reward_model of {file} holds string"),
+        (["4", None, "", " \n"], "3 row(s) cannot be graded, first [1, 2, 3]: The ground truth is empty (None)"),
+        ([["4"], ["5"]], "2 row(s) cannot be graded, first [0, 1]: The ground truth is a list, ['4']"),
+        ([1.5, float("nan"), 2.0], "1 row(s) cannot be graded, first [1]: The ground truth is nan"),
+        (["4", r"2007 + \frac\pi 2", "5", r"2007 + \frac\pi 2"], "first [1, 3]: math-verify cannot read"),
+    ],
+)
+def test_a_file_that_cannot_be_used(composed, tmp_path, content, said):
+    file = tmp_path / "train.parquet"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    elif isinstance(content, pa.Table):
+        pq.write_table(content, file)
+    else:
+        write_rows(file, **(content if isinstance(content, dict) else {"ground_truths": content}))
+    config = changed(composed, f"data.train_files=[{file}]")
+    (finding,) = [*files.check_files(config), *check_ground_truths(config)]
+    assert finding.fatal and str(file) in finding.what and said.replace("{file}", str(file)) in finding.what
+    if isinstance(content, list):
+        # The reward of somebody else may grade them; and what is only unreadable may be in a benchmark.
+        assert list(check_ground_truths(changed(config, f"{REWARD}.path=my.py"))) == []
+        (finding,) = check_ground_truths(changed(composed, f"data.val_files={file}"))
+        assert finding.fatal is ("math-verify" not in said)
+    if "lacks" in said:
+        assert list(files.check_files(changed(config, "data.prompt_key=question", f"data.val_files={file}"))) == []
+
+
+def test_the_estimators_that_give_a_response_one_advantage_are_verls():
+    """By each of its functions, on rewards of whole responses; for two estimators a KL penalty would be in them."""
+    chance, lengths = torch.Generator().manual_seed(0), torch.tensor([9, 4, 6, 5, 7, 8])
+    mask, rewards = (torch.arange(9) < lengths[:, None]).float(), torch.zeros(6, 9)
+    rewards[range(6), lengths - 1] = torch.rand(6, generator=chance)
+    of_tokens = {name: torch.rand(6, 9, generator=chance) for name in ("values", "old_log_probs", "sum_pi_squared")}
+    given = {
+        **{"token_level_rewards": rewards, "response_mask": mask, "index": np.array(list("aaabbb")), **of_tokens},
+        **{"config": AlgoConfig(), "reward_baselines": torch.rand(6), "gamma": 1.0, "lam": 0.9},
+    }
+    one = set()
+    for name, function in ADV_ESTIMATOR_REGISTRY.items():
+        parameters = inspect.signature(function).parameters
+        advantages, _ = function(**{key: value for key, value in given.items() if key in parameters})
+        if torch.allclose(advantages, advantages[:, :1] * mask):
+            one.add(str(getattr(name, "value", name)))
+    assert one == {*ONE_FOR_A_RESPONSE, *ONE_WITHOUT_KL}
+
+
+def test_rows_that_a_reward_model_alone_scores_need_no_ground_truth(composed, tmp_path):
+    pq.write_table(pa.table([["my/data"], [QUESTION]], names=COLUMNS[:2]), file := tmp_path / "train.parquet")
+    config = changed(composed, f"data.train_files={file}", "reward.reward_model.enable=True")
+    assert "lacks the column(s) reward_model" in next(files.check_files(config)).what
+    alone = changed(config, f"{REWARD}.path=null")
+    assert list(files.check_files(alone)) == []
+
+
+def test_what_is_printed(good, monkeypatch):
+    """What is wrong comes first. A check that fails itself counts as wrong."""
+
+    def noted(config):
+        yield Finding("it may be slow", "use a GPU", fatal=False)
+
+    def broken(config):
+        raise ValueError("no such thing")
+
+    monkeypatch.setattr(doctor, "CHECKS", {"noted": noted, "broken": broken} | doctor.QUICK)
+    result = cli("doctor", "--no-ray", *good, f"{A}.rollout.n=1")
+    assert result.exit_code == 1
+    first, _, wrong, fix, note, _, last = result.stdout.splitlines()
+    assert first == "Wrong [broken] this check ended with ValueError: no such thing"
+    assert wrong.startswith(f"Wrong [method] {A}.rollout.n=1") and fix.startswith("      fix: ")
+    assert note == "Note [noted] it may be slow" and last == "2 wrong, 1 to note"
+    result = cli("doctor", "--quick", "--json", *good, "algorithm.adv_estimator=grpo")
+    (finding,) = json.loads(result.stdout)
+    assert result.exit_code == 0 and finding["check"] == "method" and set(finding) == {"check", "what", "fix", "fatal"}
+
+
+@pytest.mark.parametrize(
+    ("mistyped", "said"),
+    [
+        (f"{A}.rollout.temprature=1", f"{A}.rollout.temprature; did you mean {A}.rollout.temperature?"),
+        ("model_engine=megatorn", "Could not find 'model_engine/megatorn'"),
+        ("--quik", "'--quik' is not a hydra override"),
+        ("--config-name=ppo_megatron_trainer", "for ppo_megatron_trainer, write model_engine=megatron"),
+        ("data.train_files=/no/such.parquet", "data.train_files: /no/such.parquet does not exist; fix: cw-grpo prep"),
+    ],
+)
+def test_whatever_is_mistyped_ends_in_one_sentence(good, mistyped, said):
+    result = cli("doctor", "--quick", *good, mistyped)
+    assert result.exit_code == 2 and result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("Error: ") and said in line
+
+
+def test_the_quick_check_loads_neither_torch_nor_verl_and_is_silent(good):
+    code = (
+        "import sys\n"
+        "from cw_plugin.lab.doctor import doctor\n"
+        "assert doctor(sys.argv[1:], quick=True) == 0\n"
+        "assert not {'torch', 'verl', 'ray', 'pandas', 'sympy', 'math_verify', 'transformers'} & sys.modules.keys()\n"
+    )
+    result = python("-c", code, *good)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_an_interpreter_whose_verl_cannot_be_imported(composed, monkeypatch, tmp_path):
+    """test_e2e.py runs the same code in Ray's workers, with the entry point and without."""
+    (tmp_path / "verl.py").write_text("raise ImportError('half of it is missing')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (finding,) = workers.check_fresh_interpreter(composed)
+    assert "finds no cw_grpo that fits its verl (ImportError: half of it is missing)" in finding.what
+
+
+def test_a_ray_cluster_that_does_not_answer(composed, monkeypatch, tmp_path):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        note = tmp_path / "ray" / "ray_current_cluster"  # which only `ray stop` removes
+        note.parent.mkdir()
+        note.write_text(address)
+        assert list(workers.check_ray_cluster(composed)) == []
+    (finding,) = workers.check_ray_cluster(composed)
+    assert finding.fatal and f"{note} names a Ray cluster, {address}, which does not answer" in finding.what
+    assert list(workers.check_ray_workers(composed)) == []  # said above; Ray itself waits for minutes
+    assert list(workers.check_ray_cluster(changed(composed, "ray_kwargs.ray_init.address=local"))) == []
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    (finding,) = workers.check_ray_cluster(composed)
+    assert "RAY_ADDRESS names a Ray cluster, 127.0.0.1:9, which does not answer" in finding.what
+
+
+def test_a_script_is_asked_for_its_own_configuration_and_starts_nothing_that_is_refused(tmp_path):
+    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("study"))
+    (tmp_path / "cw_plugin").symlink_to(ROOT / "cw_plugin")
+    script = tmp_path / "examples" / "quickstart_cpu.sh"
+    for name in ("install.sh", "data.sh"):  # the environment is this one
+        (script.parent / "cpu" / name).write_text("")
+    config = compose([str(script), "trainer.project_name=asked"])
+    assert (config.algorithm.adv_estimator, config.trainer.project_name) == ("cw_grpo", "asked")
+    with pytest.raises(OptionsError, match=r"quickstart_cpu\.sh: verl has no setting no\.such; check the spelling\."):
+        compose([str(script), "no.such=2"])
+    result = bash(str(script), f"{A}.rollout.n=1", code=2)
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"Error: {A}.rollout.n=1 gives the tokens of a prompt group the same advantage")
+    assert not (tmp_path / "runs").exists()
+    other = tmp_path / "other.sh"
+    other.write_text("touch started\n")
+    with pytest.raises(OptionsError, match="does not support DRY_RUN=1"):
+        compose([str(other)])
+    other.write_bytes("# DRY_RUN, größer\n".encode("latin-1") + b"echo 'Loading module: cuda: ok'; echo algorithm:\n")
+    with pytest.raises(OptionsError, match="prints something else beside its configuration"):
+        compose([str(other)])
+    with pytest.raises(OptionsError, match=r"openrlhf/paper\.sh does not start verl"):
+        compose([str(script.parent / "openrlhf" / "paper.sh")])

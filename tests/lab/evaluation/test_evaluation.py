@@ -1,0 +1,382 @@
+"""What is asked, kept and refused. A calculator takes main_ppo's place; test_e2e.py has the real one."""
+
+import itertools
+import json
+import os
+import re
+import runpy
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from interpreter import cli, wait_until
+from omegaconf import OmegaConf
+from trainers import composed
+from transformers import AutoModelForCausalLM
+from verl.trainer.ppo.v1 import PPOTrainerSync, get_trainer_cls
+
+from cw_plugin.errors import DataError, HostError, OptionsError
+from cw_plugin.folder_lock import claim
+from cw_plugin.lab.cli import _is_override
+from cw_plugin.lab.configs import differences
+from cw_plugin.lab.evaluation import ask, models
+from cw_plugin.lab.evaluation.answers import MACHINE, read_answers, read_settings
+from cw_plugin.lab.evaluation.models import find_models, merged
+
+MODEL = Path(__file__).parents[3] / "examples" / "cpu" / "model"
+LENGTHS = ["data.max_prompt_length=64", "data.max_response_length=64"]
+SAMPLING = "actor_rollout_ref.rollout.val_kwargs"
+
+
+@pytest.fixture
+def calculator(monkeypatch):
+    """The starts of verl, each as the benchmarks that were asked. While ``left_out`` is not 0, so many answers to each
+    are missing; below 0, verl fails. ``fails_at`` names a benchmark at which it is killed."""
+    monkeypatch.setattr(calculate, "starts", [], raising=False)
+    monkeypatch.setattr(calculate, "left_out", 0, raising=False)
+    monkeypatch.setattr(calculate, "fails_at", None, raising=False)
+    monkeypatch.setattr(ask, "run_module", calculate)
+    monkeypatch.setattr(ask, "compose", lambda overrides: composed(*overrides))  # hydra takes a second for it
+    monkeypatch.setattr(PPOTrainerSync, "_validate", validate)
+    for name in ("_init_dataloader", "_shutdown_dump_executor", "_init_dump_executor"):
+        monkeypatch.setattr(PPOTrainerSync, name, lambda self: None)
+    return calculate
+
+
+def calculate(module, _, folder, __, name, log):
+    """main_ppo without Ray and workers: the trainer that it would construct validates."""
+    config = OmegaConf.load(Path(folder) / f"{name}.yaml")
+    calculate.starts.append([])
+    trainer = object.__new__(get_trainer_cls(config.trainer.v1.trainer_mode))
+    trainer.config = config
+    trainer._validate()
+
+
+def validate(trainer):
+    """In place of verl's: dumps right answers, as verl does."""
+    config = trainer.config
+    benchmark = Path(config.trainer.validation_data_dir).name
+    calculate.starts[-1].append(benchmark)
+    if calculate.left_out < 0 or benchmark == calculate.fails_at:
+        raise HostError("main_ppo fails")
+    dump = []
+    for row in pq.read_table(config.data.val_files).to_pylist() * config.actor_rollout_ref.rollout.val_kwargs.n:
+        text, gold = row["prompt"][-1]["content"], row["reward_model"]["ground_truth"]
+        output = str(sum(int(number) for number in re.findall(r"\d+", text))) + "\u2028"
+        acc = float(output.strip() == gold)
+        dump.append({"input": text, "output": output, "gts": gold, "score": acc, "acc": acc})
+    lines = [json.dumps(answer, ensure_ascii=False) + "\n" for answer in dump[calculate.left_out :]]
+    Path(config.trainer.validation_data_dir).mkdir()
+    Path(config.trainer.validation_data_dir, "0.jsonl").write_text("".join(lines))
+    return {"acc": 1.0}
+
+
+def sums(folder: Path, *, system: str = "Think.", name: str = "sums", **changes) -> None:
+    """Three questions; the answer of the last one is wrong."""
+    rows = []
+    for question, gold in {"What is 9 + 14?": "23", "What is 2 + 2?": "4", "What is 3 + 4?": "8"}.items():
+        prompt = [{"role": "system", "content": system}, {"role": "user", "content": question}]
+        truth = {"style": "rule", "ground_truth": gold}
+        rows.append({"data_source": "knoveleng/AMC-23", "prompt": prompt, "reward_model": truth} | changes)
+    pq.write_table(pa.Table.from_pylist(rows), folder / f"{name}.parquet")
+
+
+def run(folder: Path, *overrides: str, names=("sums",), model=MODEL, out="out") -> None:
+    files = dict.fromkeys(names, folder / "sums.parquet")
+    ask.evaluate(find_models([str(model)]), files, folder / out, [*LENGTHS, *overrides])
+
+
+def test_answers_are_verls_and_are_not_asked_again(calculator, tmp_path, capsys):
+    sums(tmp_path)
+    run(tmp_path, f"{SAMPLING}.n=2", names=["one", "two"])
+    said = capsys.readouterr().out.splitlines()
+    assert said[1] == "model: one pass@1 66.67% of 6 answers"
+    (one, _), notes = read_answers(tmp_path / "out")
+    assert (one.model, one.step, one.benchmark, notes) == ("model", None, "one", [])
+    assert list(one.grades.values()) == [[1, 1], [1, 1], [0, 0]]
+    assert one.settings["evaluation.checkpoint"] == str(MODEL)
+    machine = ["trainer.n_gpus_per_node=1", "actor_rollout_ref.rollout.gpu_memory_utilization=0.3", "trainer.nnodes=2",
+               "actor_rollout_ref.rollout.tensor_model_parallel_size=2", "reward.num_workers=1",
+               "+actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_backend=mp"]  # fmt: skip
+    run(tmp_path, f"{SAMPLING}.n=2", *machine, names=["one", "two", "three"])
+    assert calculator.starts == [["one", "two"], ["three"]]
+    assert capsys.readouterr().out.splitlines()[1:3] == said[1:]
+    run(tmp_path, names=["single"])  # another benchmark may have another number of answers
+    files = {path.name for path in (tmp_path / "out" / "model").iterdir()}
+    names = [name for start in calculator.starts for name in start]
+    assert files == {f"{name}.{kind}" for name in names for kind in ("jsonl", "yaml")}
+
+
+def test_pass_at_k_is_printed_where_questions_were_asked_several_times(calculator, tmp_path):
+    sums(tmp_path)
+    command = ["evaluate", MODEL, f"trained={MODEL}", *LENGTHS, "--out", tmp_path / "out", "--benchmarks"]
+    asks_sums = f"sums={tmp_path / 'sums.parquet'}"
+    once = cli(*command, asks_sums.replace("sums=", "once="))
+    assert "pass@1 66.67% of 3 answers" in once.stdout and "k answers" not in once.stdout
+    assert cli(*command, asks_sums, f"{SAMPLING}.n=8").exit_code == 0
+    right = {"model": [3, 8, 0], "trained": [2, 8, 4]}  # of 8 answers to each question
+    for name, of_questions in right.items():
+        file = tmp_path / "out" / name / "sums.jsonl"
+        answers = [json.loads(line) for line in file.read_text("utf-8").split("\n")[:-1]]
+        for asked, question in enumerate(dict.fromkeys(answer["input"] for answer in answers)):
+            for place, answer in enumerate(each for each in answers if each["input"] == question):
+                answer["acc"] = float(place < of_questions[asked])
+        file.write_text("".join(json.dumps(answer) + "\n" for answer in answers))
+    said = cli(*command, asks_sums, f"{SAMPLING}.n=8").stdout  # asks nothing again
+    assert len(calculator.starts) == 4 and "model: sums pass@1 45.83% of 24 answers" in said
+
+    def solved(name: str, k: int) -> float:
+        """The mean over questions of the share of draws of k answers in which one is right, by counting them all."""
+        shares = []
+        for count in right[name]:
+            draws = [any(draw) for draw in itertools.combinations([1] * count + [0] * (8 - count), k)]
+            shares.append(sum(draws) / len(draws))
+        return 100 * sum(shares) / len(shares)
+
+    rows = [line.split() for line in said.splitlines() if line.startswith(("model  ", "trained  "))]
+    found = {(row[0], int(row[1])): row[2:] for row in rows}
+    assert set(found) == {(name, k) for name in right for k in (1, 4, 8)}
+    for name, k in found:
+        assert found[name, k][0] == f"{solved(name, k):.1f}" and found[name, k][1].startswith("[")
+        if name == "trained":
+            assert found[name, k][-3] == f"{solved(name, k) - solved('model', k):+.1f}"
+
+
+def test_answers_under_other_settings_are_refused(calculator, tmp_path):
+    """Every setting counts; these are easily forgotten."""
+    sums(tmp_path)
+    run(tmp_path)
+    with pytest.raises(OptionsError, match=rf"sums.jsonl was asked with {SAMPLING}.top_k=-1, and now it is 5; use the"):
+        run(tmp_path, f"{SAMPLING}.top_k=5")
+    overrides = [
+        f"{SAMPLING}.n=2", f"{SAMPLING}.temperature=1", f"{SAMPLING}.top_k=5", f"{SAMPLING}.do_sample=False",
+        "data.max_response_length=63", "actor_rollout_ref.rollout.seed=7", "actor_rollout_ref.rollout.quantization=fp8",
+        "actor_rollout_ref.model.lora_adapter_path=/adapter", "actor_rollout_ref.rollout.load_format=safetensors",
+        "actor_rollout_ref.rollout.dtype=float32", "+actor_rollout_ref.model.override_config.rope_theta=5000",
+        "+actor_rollout_ref.rollout.engine_kwargs.vllm.hf_overrides.rope_theta=5000",
+        "+data.apply_chat_template_kwargs.enable_thinking=False", "actor_rollout_ref.model.custom_chat_template=hello",
+        "reward.custom_reward_function.path=reward.py", "reward.custom_reward_function.name=other",
+    ]  # fmt: skip
+    run(tmp_path, *overrides, out="other")
+    of_both = (read_settings(tmp_path / out / "model" / "sums.yaml") for out in ("out", "other"))
+    found = {key: str(now) for key, (_, now) in differences(*of_both, MACHINE).items()}
+    wanted = dict(override.lstrip("+").split("=") for override in overrides)
+    assert {key: found.get(key) for key in wanted} == wanted and found["evaluation.samples"] == "2"
+
+
+def test_answers_to_other_questions_or_by_other_files_are_refused(calculator, tmp_path):
+    model, adapter, reward = tmp_path / "model", tmp_path / "adapter", tmp_path / "reward.py"
+    shutil.copytree(MODEL, model)
+    adapter.mkdir()
+    (adapter / "adapter_model.safetensors").write_text("")
+    reward.write_text("")
+    overrides = [f"actor_rollout_ref.model.lora_adapter_path={adapter}", f"reward.custom_reward_function.path={reward}"]
+    sums(tmp_path)
+    run(tmp_path, *overrides, model=model)
+    for key, change in {  # which stay: that which is compared first is named
+        "files.reward.custom_reward_function.path": lambda: reward.write_text("pass"),
+        "files.actor_rollout_ref.model.lora_adapter_path": lambda: os.utime(adapter / "adapter_model.safetensors"),
+        "questions": lambda: sums(tmp_path, system="Think twice."),
+        "weights": lambda: os.utime(model / "model.safetensors"),  # trained again, under the same name
+    }.items():
+        change()
+        with pytest.raises(OptionsError, match=f"was asked with evaluation.{key}="):
+            run(tmp_path, *overrides, model=model)
+
+
+def test_what_verl_did_not_finish_starts_again(calculator, tmp_path):
+    sums(tmp_path)
+    for calculator.left_out, message in ((-1, "main_ppo fails"), (1, "verl graded 2 of 3 answers .*log, and start")):
+        with pytest.raises(HostError, match=message):
+            run(tmp_path)
+        assert read_answers(tmp_path / "out")[1] == ["model is not finished on sums: evaluate it again to complete it."]
+    calculator.left_out = 0
+    run(tmp_path)
+    assert calculator.starts == [["sums"]] * 3 and read_answers(tmp_path / "out")[1] == []
+    with (
+        claim(tmp_path / "out"),
+        pytest.raises(OptionsError, match=r"is in use by process .*another folder with --out"),
+    ):
+        run(tmp_path)
+
+
+def test_a_kill_loses_the_benchmark_at_hand_alone(calculator, tmp_path):
+    sums(tmp_path)
+    calculator.fails_at = "two"
+    with pytest.raises(HostError, match="main_ppo fails"):
+        run(tmp_path, names=["one", "two", "three"])
+    answers, notes = read_answers(tmp_path / "out")
+    assert [each.benchmark for each in answers] == ["one"]
+    assert [note.split(":")[0] for note in notes] == ["model is not finished on three", "model is not finished on two"]
+    calculator.fails_at = None
+    run(tmp_path, names=["one", "two", "three"])
+    assert calculator.starts == [["one", "two"], ["two", "three"]]
+
+
+def test_a_failure_of_verl_is_told(tmp_path):
+    log = tmp_path / "log"
+    with pytest.raises(HostError, match=r"(?s)json.tool ended with exit code 1. Its output, .*log, ends:\nExtra data"):
+        models.run_module("json.tool", __file__, log=log)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_what_an_evaluation_starts_ends_with_it(number, tmp_path):
+    """And it ends by the signal, which tells a shell that a loop around it should end as well."""
+    code = """
+import pathlib, sys
+from cw_plugin.lab.cli import app
+from cw_plugin.lab.evaluation import ask, models
+ask.evaluate = lambda *_: models.run_module("http.server", "0", log=pathlib.Path(sys.argv.pop()))
+app()
+"""
+    process = psutil.Popen([sys.executable, "-c", code, "evaluate", "a/model", tmp_path / "log"])
+    wait_until(lambda: len(process.children(recursive=True)) > 1, "nothing was started", process)
+    started = process.children(recursive=True)  # the guard, and what it runs
+    process.send_signal(number)
+    assert process.wait(timeout=30) == -number
+    assert not psutil.wait_procs(started, timeout=30)[1]
+
+
+def checkpoint(folder: Path) -> Path:
+    (folder / "actor" / "huggingface").mkdir(parents=True)
+    (folder / "actor" / "model_world_size_1_rank_0.pt").write_text("weights")
+    return folder
+
+
+def test_a_run_means_all_its_checkpoints_and_models_may_be_named(tmp_path):
+    folder = tmp_path / "run" / "checkpoints"
+    for step in (100, 20):
+        checkpoint(folder / f"global_step_{step}")
+    (folder / "global_step_5").mkdir()  # verl keeps the folder of a deleted checkpoint
+    arguments = [folder.parent, folder / "global_step_100", MODEL, f"b={MODEL}", f"again={folder}", "deepseek-ai/R1"]
+    assert [(model.name, model.step) for model in find_models(map(str, arguments))] == [
+        ("run-global_step_20", 20), ("run-global_step_100", 100), ("run-global_step_100", 100), ("model", None),
+        ("b", None), ("again-global_step_20", 20), ("again-global_step_100", 100), ("R1", None),
+    ]  # fmt: skip
+    (folder / "latest_checkpointed_iteration.txt").write_text("20")  # 100 is being written
+    assert [model.step for model in find_models([str(folder)])] == [20]
+
+
+@pytest.mark.slow
+def test_a_lora_checkpoint_is_not_evaluated_as_its_base_model(tmp_path):
+    """As verl's FSDP engine saves one, through verl's own merger."""
+    from peft import LoraConfig, get_peft_model
+
+    place = checkpoint(tmp_path / "run" / "global_step_1")
+    for name in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(MODEL / name, place / "actor" / "huggingface")
+    model = AutoModelForCausalLM.from_pretrained(MODEL)
+    adapted = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM"))
+    torch.save(adapted.state_dict(), place / "actor" / "model_world_size_1_rank_0.pt")
+    (place / "actor" / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": 1}))
+    lora = {"r": 4, "lora_alpha": 8, "task_type": "CAUSAL_LM"}
+    (place / "actor" / "lora_train_meta.json").write_text(json.dumps(lora))
+    with pytest.raises(DataError, match=r"LoRA adapter.*merge_and_unload"):
+        merged(*find_models([str(place)]), tmp_path / "cache")
+    assert not list((tmp_path / "cache").glob("run*/"))
+
+
+def test_a_name_on_the_hub_stays_a_name_and_a_folder_is_found_from_anywhere(monkeypatch):
+    monkeypatch.chdir(MODEL.parent)
+    found = [(model.name, str(model.place)) for model in find_models(["Qwen/Qwen2.5-Math-7B", "base=Qwen/Q", "model"])]
+    assert found == [("Qwen2.5-Math-7B", "Qwen/Qwen2.5-Math-7B"), ("base", "Qwen/Q"), ("model", str(MODEL))]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trainer.nnodes=1"], "name a model, .*given are 0 models, and sums"),
+        (["MODEL", "--benchmarks", ""], "name a model, .*given are 1 models, and no benchmark"),
+        (["MODEL", "--benchmarks", "sums@4={tmp}/sums.parquet"], "NAME=FILE.parquet; given are .*sums@4"),
+        (["{tmp}/nothing", *LENGTHS], "{tmp}/nothing is no folder with a tokenizer, and no such model can be loaded"),
+        (["MODEL", "{tmp}/other/model", *LENGTHS], "two models are called model, and .*; use NAME=FOLDER"),
+        (["{tmp}/torn", *LENGTHS], "torn/latest_checkpointed_iteration.txt holds ''; write the step of the newest"),
+        (["{tmp}/run"], "run holds no model .*, and no whole checkpoint"),
+        (["MODEL", "--benchmarks", "aime24"], "/aime24/test.parquet cannot be read .it does not exist.; run cw-grpo"),
+        (["MODEL", "--benchmarks", "s={tmp}/text.parquet"], "text.parquet cannot be read .*magic.*--benchmarks"),
+        (
+            ["MODEL", "--benchmarks", "s={tmp}/string.parquet"],
+            "string.parquet has no row, or one without a prompt in m",
+        ),
+        (["MODEL", "--benchmarks", "s={tmp}/empty.parquet"], "empty.parquet has no row, or one without a prompt in me"),
+        (["MODEL", "--benchmarks", 's="{tmp}/a b.parquet"'], "/a b.parquet cannot be read .it does not exist"),
+        (["MODEL", "--benchmarks", "s={tmp}/o'brien.parquet"], "/o'brien.parquet cannot be read .it does not exist"),
+        (["MODEL", "--benchmarks", 's="{tmp}'], "s=.* has a quote that is not closed; close it"),
+        (["{tmp}/no-system", *LENGTHS], "cannot render the prompts of sums .*no system turn"),
+        (["MODEL", "data.max_prompt_length=9"], "sums has a prompt of .* tokens; raise data.max_prompt_length=9"),
+        (["MODEL", "data.nothing=1"], "verl has no setting"),
+        (["MODEL", "trainer.use_v1=False"], "trainer.use_v1=False cannot ask several benchmarks in one start; leave"),
+        (["MODEL", f"trainer.experiment_name={'x' * 300}", "data.nothing=1"], "verl has no setting"),
+        (["x" * 300], "x+ cannot be read .File name too long.; name another model"),
+        (["MODEL", "--out", "/proc/foo"], "/proc/foo cannot be written"),
+    ],
+)
+def test_bad_input_ends_in_one_sentence(tmp_path, arguments, message):
+    (tmp_path / "run" / "global_step_5").mkdir(parents=True)
+    (tmp_path / "torn" / "global_step_5" / "actor").mkdir(parents=True)
+    (tmp_path / "torn" / "latest_checkpointed_iteration.txt").touch()
+    shutil.copytree(MODEL, tmp_path / "other" / "model")
+    (tmp_path / "text.parquet").write_text("no parquet")
+    sums(tmp_path)
+    sums(tmp_path, name="string", prompt="What is 9 + 14?")
+    pq.write_table(pq.read_table(tmp_path / "sums.parquet").slice(0, 0), tmp_path / "empty.parquet")
+    shutil.copytree(MODEL, tmp_path / "no-system")
+    template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system turn') }}{% endif %}"
+    (tmp_path / "no-system" / "chat_template.jinja").write_text(template)
+    given = [text.replace("{tmp}", str(tmp_path)).replace("MODEL", str(MODEL)) for text in arguments]
+    for option, value in {"--benchmarks": "sums={tmp}/sums.parquet", "--out": "{tmp}/out", "--data-dir": "~"}.items():
+        given += [] if option in given else [option, value.replace("{tmp}", str(tmp_path))]
+    result = cli("evaluate", *given, HOME=str(tmp_path), HF_HUB_OFFLINE="1")
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("Error: ") and re.search(message.replace("{tmp}", str(tmp_path)), result.stderr)
+    assert len(result.stderr.splitlines()) == 1 and not list(tmp_path.glob("out/*/*.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("argument", "is_override"),
+    [
+        ("qwen2.5=Qwen/Qwen2.5-Math-7B", False),
+        (f"qwen2.5={MODEL}", False),
+        ("b=models/7b", False),
+        (f"trainer.default_local_dir={MODEL}", True),  # a setting of verl, also if its value is a folder
+        ("data.val_files=hdfs://host/x.parquet", True),
+        ("trainr.nnodes=2", True),  # verl says that it has no such setting
+        ("trainr.default_local_dir=/not/there", True),
+        ("hydra.run.dir=/tmp/x", True),
+        ("+a.b=c/d", True),
+        ("~trainer.logger", True),
+    ],
+)
+def test_a_model_may_have_a_point_in_its_name(argument, is_override):
+    assert _is_override(argument) == is_override
+
+
+def test_main_ppo_reads_the_configuration(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "a name with = and 'quotes'"
+    folder.mkdir()
+    sums(folder)
+
+    def print_it(module, *words, log):
+        capsys.readouterr()
+        monkeypatch.setattr("sys.argv", [module, *words, "--cfg", "job"])
+        runpy.run_module(module, run_name="__main__")
+        raise HostError("stopped")
+
+    monkeypatch.setattr(ask, "run_module", print_it)
+    template = "actor_rollout_ref.model.custom_chat_template='{{messages[1].content}}'"
+    with pytest.raises(HostError, match="stopped"):
+        run(folder, f"{SAMPLING}.top_k=20", "trainer.n_gpus_per_node=8", template)
+    read = OmegaConf.create(capsys.readouterr().out)
+    assert read.evaluation.benchmarks.sums.answers == 3 and read.trainer.v1.trainer_mode == "cw_grpo_benchmarks"
+    assert read.trainer.val_only and read.actor_rollout_ref.model.path == str(MODEL)
+    assert read.actor_rollout_ref.rollout.val_kwargs.top_k == 20
+    assert read.data.max_response_length == 64 and read.actor_rollout_ref.rollout.max_model_len == 128
+    assert read.actor_rollout_ref.model.custom_chat_template == "{{messages[1].content}}"
+    assert read.data.train_batch_size == len(read.data.train_files) == 8
+    assert read.trainer.validation_data_dir.startswith(str(folder))

@@ -1,0 +1,229 @@
+"""The token page: its data against the record, and the page itself in a browser."""
+
+import base64
+import json
+import math
+import re
+import shutil
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from interpreter import cli
+from token_records import files_in, write_record
+
+from cw_plugin.lab.reports import tokens
+from cw_plugin.lab.reports.tokens import write_token_page
+from cw_plugin.records import write
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+
+STRANGE = ["</script><script>document.title='x'</script>", "<!--", "@REST@", "\\1", "&lt;", "\u200b", "\n\n", "\ufffd"]
+STRANGE += ["\ufffd", "", "   ", "\t", "\r\n", "ﬁ", "שלום", "\x07", " <b>", '"', "constructor", "__proto__"]
+
+
+def run_command(*arguments: object) -> tuple[int, str]:
+    result = cli("tokens", *arguments, COLUMNS="300")
+    return result.exit_code, result.stdout + result.stderr
+
+
+def decoded(page: str) -> tuple[dict, list[dict[str, np.ndarray]]]:
+    """The index of a page, and the columns of its blocks."""
+    (found,) = re.findall(r'<script type="application/json" id="index">(.*?)</script>', page, re.DOTALL)
+    index = json.loads(found, parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))
+    blocks = []
+    for text in re.findall(r'<script type="text/plain" id="block-\d+">(.*?)</script>', page):
+        values = np.frombuffer(zlib.decompress(base64.b64decode(text)), "<u4").reshape(len(index["columns"]), -1)
+        blocks.append({name: row.view(kind) for (name, kind), row in zip(index["columns"], values, strict=True)})
+    return index, blocks
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch) -> Path:
+    """A run with two steps, one of two batches, and a response of strange tokens. Of the last batch one group fits."""
+    rng, files = np.random.default_rng(7), files_in(tmp_path / "run" / "checkpoints")
+    for step, first in ((50, 0), (100, 10), (100, 20)):
+        lengths = {first + group: [30, 12, len(STRANGE), 50] for group in (0, 3)}
+        texts = {first: [["a"] * 30, ["b"] * 12, STRANGE, ["c"] * 50]}
+        monkeypatch.setattr(write, "LIMIT", 150 if first == 20 else 300)
+        write_record(files, step, rng, lengths, texts)
+    return tmp_path / "run"
+
+
+def test_the_page_holds_the_records_bit_for_bit(run, tmp_path):
+    """Also numbers that are none, which never reach its JSON."""
+    (file,) = run.rglob("step_000100.parquet")
+    table = pq.read_table(file)
+    spoilt = [("covariance", math.nan), ("covariance", math.inf), ("gaussian", math.nan), ("reward", math.nan)]
+    for name, value in spoilt:
+        values = table[name].to_numpy().copy()
+        values[len(values) // 2 + (value == math.inf)] = value
+        table = table.set_column(table.column_names.index(name), name, pa.array(values))
+    pq.write_table(table, file)
+    size = write_token_page(run, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert size == len(page.encode())
+    index, blocks = decoded(page)
+    assert [record["label"] for record in index["records"]] == ["step 50", "step 100", "step 100, batch 2"]
+
+    for record, file in zip(
+        index["records"], sorted(run.rglob("*.parquet"), key=lambda file: len(file.name)), strict=True
+    ):
+        table = pq.read_table(file)
+        # "What is the remainder of 3 divided by 2?", in a chat template: what tells prompts apart.
+        prompts = json.loads(table.schema.metadata[b"prompts"])
+        questions = [re.findall(r"\d+ divided by \d+", prompt)[0] for prompt in prompts.values()]
+        if len(prompts) == 1:  # nothing tells it apart
+            questions = [" ".join(prompt.split()) for prompt in prompts.values()]
+        assert [shown["question"] for shown in record["shown"]] == questions
+        of_record = [blocks[int(shown["block"].removeprefix("block-"))] for shown in record["shown"]]
+        columns = {name: np.concatenate([block[name] for block in of_record]) for name, _ in index["columns"]}
+        for name, written in columns.items():
+            expected = table[name].to_numpy()
+            assert written.dtype == expected.dtype and written.tobytes() == expected.tobytes(), name
+        texts = table["text"].to_pylist()
+        assert [index["text"][str(token)] for token in columns["token_id"]] == texts
+        assert [shown["prompt"] for shown in record["shown"]] == list(prompts.values())
+        assert (record["groups"], record["tokens"], record["tokens_held"]) == (2, 2 * (92 + len(STRANGE)), len(table))
+
+        for side, sign in (("positive", 1), ("negative", -1)):
+            c = sign * table["covariance"].to_numpy()
+            expected = [int(i) for i in np.argsort(-c, kind="stable") if np.isfinite(c[i]) and c[i] > 0][:20]
+            assert [sign * entry["covariance"] for entry in record["extremes"][side]] == c[expected].tolist()
+            for entry, i in zip(record["extremes"][side], expected, strict=True):
+                group, place = entry["place"]
+                assert sum(len(block["row"]) for block in of_record[:group]) + place == i
+                # The context is text of the same response, and all of it within reach.
+                same = np.flatnonzero(columns["row"] == columns["row"][i]).tolist()
+                before = "".join(texts[k] for k in same if i - 16 <= k < i)
+                after = "".join(texts[k] for k in same if i < k <= i + 6)
+                assert (entry["before"], entry["token"], entry["after"]) == (before, texts[i], after)
+
+
+def test_the_command_chooses_steps_and_says_what_is_wrong(run, tmp_path, monkeypatch):
+    out = tmp_path / "page.html"
+    code, printed = run_command(run, "--out", out, "--steps", "51:100")
+    assert code == 0 and printed.strip() == str(out)
+    assert [record["label"] for record in decoded(out.read_text())[0]["records"]] == ["step 100", "step 100, batch 2"]
+
+    monkeypatch.setattr(tokens, "BIG", 1000)
+    assert "the page has 0 MB; fewer steps" in run_command(run, "--out", out)[1]
+
+    (tmp_path / "empty").mkdir()
+    for name in ("one", "two"):
+        shutil.copytree(run, tmp_path / "runs" / name)
+    shutil.copytree(run, tmp_path / "damaged")
+    (tmp_path / "damaged" / "checkpoints" / "tokens" / "step_000100.parquet").write_bytes(b"PAR1")
+    for arguments, message in (
+        ((run, "--steps", "7"), "has records of step 50, 100; --steps names none of them"),
+        ((run, "--steps", "x"), "--steps must be one step"),
+        ((tmp_path / "nothing",), "nothing does not exist"),
+        ((tmp_path / "empty",), "holds no token record"),
+        ((run, "--out", "/proc/page.html"), "/proc/page.html cannot be written"),
+        ((run, "--out", tmp_path), f"{tmp_path} is a folder; give a file with --out, such as {tmp_path}/tokens.html"),
+        ((run, "--out", "."), ". is a folder; give a file with --out, such as tokens.html"),
+        ((tmp_path / "runs",), "holds 2 runs"),
+        ((tmp_path / "damaged",), "step_000100.parquet cannot be read as a token record"),
+    ):
+        code, printed = run_command(*arguments)
+        assert code == 2 and message in printed
+
+
+@pytest.fixture
+def browser(run, tmp_path):
+    """Headless Chromium with the page. It is asked for what a person sees, not for the script's variables."""
+    if not (CHROMIUM and DRIVER):
+        pytest.skip("there is no Chromium with its chromedriver (Debian: apt install chromium-driver)")
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    write_token_page(run, tmp_path / "page.html")
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    for argument in ("headless", "no-sandbox", "disable-gpu", "disable-background-networking", "window-size=1200,900"):
+        options.add_argument(f"--{argument}")
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver.set_script_timeout(60)
+    driver.get((tmp_path / "page.html").as_uri())
+    settle(driver)
+    try:
+        yield driver
+        assert [entry["message"] for entry in driver.get_log("browser")] == []
+    finally:
+        driver.quit()
+
+
+def settle(browser) -> None:
+    """Wait until every response has its tokens; the first are there much earlier."""
+    browser.execute_async_script(
+        "const done = arguments[0], all = () => [...document.querySelectorAll('.tokens')];"
+        "(function look() { all().every((tokens) => tokens.firstChild) ? done() : setTimeout(look, 5); })();"
+    )
+
+
+def readout(browser) -> dict[str, str]:
+    """What is said of the focused token, which can be seen: it is neither outside the window nor below something."""
+    assert browser.execute_script(
+        "const span = document.activeElement, box = span.getClientRects()[0];"
+        "return document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2) === span"
+    )
+    return browser.execute_script(
+        "return Object.fromEntries([...document.querySelectorAll('#readout dt')].map("
+        "(name) => [name.textContent, name.nextElementSibling?.textContent]))"
+    )
+
+
+def test_extreme_tokens_are_reached_by_key_and_show_their_values(browser, run):
+    from selenium.webdriver import ActionChains
+
+    table = pq.read_table(run / "checkpoints" / "tokens" / "step_000050.parquet")
+    rows = [table.filter(pc.equal(table["row"], row)) for row in (0, 2, 4, 6)]  # of the first prompt
+    shown = browser.execute_script(
+        "return [...document.querySelectorAll('.tokens')[2].querySelectorAll('span')].map((t) => t.textContent)"
+    )
+    marked = {"\n\n": "↵\n↵\n", "\u200b": "[U+200B]", "": "∅", "\t": "⇥\t", "\r\n": "␍↵\n", "\x07": "[U+0007]"}
+    assert shown == [marked.get(text, text) for text in STRANGE] and browser.title != "x"
+    assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
+    extremes = [
+        (number, int(i)) for number, row in enumerate(rows) for i in np.flatnonzero(row["gaussian"].to_numpy() < 0.5)
+    ]
+    assert len(extremes) > 3
+    for number, i in [*extremes, extremes[0]]:  # after the last, the first
+        ActionChains(browser).send_keys("n").perform()
+        said, token = readout(browser), rows[number].slice(i, 1).to_pylist()[0]
+        assert json.loads(said["token"].removesuffix(", part of a character")) == token["text"]
+        place = f"response {number + 1}, position {token['position']}, extreme"
+        assert int(said["id"]) == token["token_id"] and said["place"].startswith(place)
+        names = {"log-prob": "log_prob", "advantage A": "advantage", "covariance c": "covariance"}
+        for name, column in (names | {"kernel w": "gaussian", "weight w̃": "weight"}).items():
+            assert np.float32(said[name]) == np.float32(token[column]), name  # to the last bit
+
+
+def test_the_list_of_extremes_leads_to_their_tokens_on_a_narrow_window_too(browser, run):
+    table = pq.read_table(run / "checkpoints" / "tokens" / "step_000050.parquet")
+    size = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    assert browser.execute_script("return document.documentElement.scrollWidth") == 400
+    # The question is there as a whole; the whole prompt, with its template, at a click.
+    assert browser.find_element("id", "question").text == "Prompt 1: 3 divided by 2"
+    browser.execute_script("document.getElementById('question').click()")
+    assert browser.execute_script(
+        "const box = document.getElementById('prompt'); return box.scrollHeight <= box.clientHeight"
+    )
+    browser.execute_script("document.getElementById('extremes').open = true")
+    most = np.argsort(table["covariance"].to_numpy(), kind="stable")[:20]
+    buttons = browser.find_elements("xpath", "//h2[.='Most negative covariance']/following-sibling::ol[1]//button")
+    assert len(buttons) == 20
+    for number in (0, 19):
+        text = buttons[number].text
+        browser.execute_script("arguments[0].click()", buttons[number])
+        browser.execute_async_script("setTimeout(arguments[0], 50)")
+        settle(browser)
+        token = table.slice(int(most[number]), 1).to_pylist()[0]
+        assert np.float32(readout(browser)["covariance c"]) == np.float32(token["covariance"])
+        assert f"· w {round(token['gaussian'], 3):g} ·" in text  # 6.64e-34 is 0
+        assert f"prompt {[0, 3].index(token['group']) + 1}, row {token['row']}" in text

@@ -1,0 +1,386 @@
+"""The reward: what it gives, and that no response can break it."""
+
+import itertools
+import os
+import signal
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+
+import answer_classes
+import hostile
+import numpy as np
+import psutil
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from interpreter import ROOT, python
+from transformers import PreTrainedTokenizerFast
+
+from cw_plugin.errors import DataError, GradingError, OptionsError
+from cw_plugin.lab.rewards import GradingPool, compute_score, ground_truth_problem
+from cw_plugin.lab.rewards.boxed import final_boxed, normalize
+from cw_plugin.lab.rewards.pool import shared_pool
+from cw_plugin.lab.rewards.think import answer_section, matched
+
+COPIES = Path(os.environ.get("CW_GRPO_DATA", ROOT.parent / "shared" / "data"))
+BOXED = r"<think>so</think> The answer is $\boxed{%s}$."
+
+
+def accuracies(gold: object, text: str) -> tuple[float, ...]:
+    """As open-rs grades in training and in evaluation."""
+    return tuple(compute_score("x", text, gold, extraction=how)["acc"] for how in ("training", "evaluation"))
+
+
+def test_numbers_are_ground_truths_too():
+    for gold, answer in [
+        (42, "42"), (42.0, "42"), (-0.5, r"-\frac{1}{2}"), (1e-07, "10^{-7}"), (6.02e23, r"6.02 \times 10^{23}"),
+        (np.int64(42), "42"), (np.float32(0.1), "0.1"), (Decimal("12.50"), "12.5"),
+    ]:  # fmt: skip
+        assert accuracies(gold, BOXED % answer) == (1.0, 1.0)
+    assert accuracies(42.0, BOXED % "43") == (0.0, 0.0)
+
+
+POWERS_OF_TEN = {2: "hundred", 3: "thousand", 6: "million", 9: "billion", 12: "trillion"}
+PARTS = {2: "halves", 3: "thirds", 4: "fourths", 5: "fifths", 6: "sixths", 7: "sevenths", 8: "eighths", 9: "ninths",
+         10: "tenths", 100: "hundredths", 1000: "thousandths"}  # fmt: skip
+
+
+def test_words_for_powers_of_ten_and_for_parts():
+    numbers = {f"7{'0' * power}": word for power, word in POWERS_OF_TEN.items()}
+    numbers |= {rf"\frac{{7}}{{{below}}}": word for below, word in PARTS.items()}
+    wrong = [word for number, word in numbers.items() if accuracies(number, BOXED % rf"7\text{{ {word}}}") != (1, 1)]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("kind", answer_classes.EQUAL)
+def test_a_mathematician_would_agree(kind):
+    cases = [case[1:] for case in answer_classes.cases() if case[0] == kind]
+    assert [case for case in cases if accuracies(case[0], case[1]) != (case[2], case[2])] == []
+
+
+def test_markdown_around_an_answer_counts_for_nothing():
+    """Where nothing is boxed: bold, italics and code, also in a sentence or with a point."""
+    for text in (
+        "So it is **7**.", "**7.**", "**Answer: 7**", "**x = 7**", "So it is *7*.", "It is __7__ apples.",
+        "It is ***7***.", "\u7b54\u6848\u662f**7**\u3002", "So it is `7`.", "**Answer:**7", "**Answer:** $7$",
+        "It costs $3. Final answer: *$7*", "It costs $3. Final answer: **$7**", "He has $10. The answer is `7` for $1.",
+        "So 2**3 is 8, and 8 - 1 is **7**", "So 3 * 4 = 12, and 7 * 1 = 7", "So 7**1 = 7",
+    ):  # fmt: skip
+        for gold, right in (("7", 1.0), ("-7", 0.0), ("8", 0.0)):
+            assert compute_score("x", text, gold, extraction="evaluation")["acc"] == right, (text, gold)
+    for text, gold, right in (("It is $2 *3* 1$.", "6", 0.0), ("It is $a *b* 1$.", "ab", 1.0)):  # no mark in a formula
+        assert compute_score("x", text, gold, extraction="evaluation")["acc"] == right, (text, gold)
+
+
+FORMS = {
+    "fraction": lambda value: rf"\frac{{{value.numerator}}}{{{value.denominator}}}",
+    "expanded": lambda value: rf"\dfrac{{{-6 * value.numerator}}}{{{-6 * value.denominator}}}",
+    "slash": lambda value: f"{value.numerator}/{value.denominator}",
+    "with a name": lambda value: rf"x = {value.numerator} / {value.denominator}",
+    "decimal": lambda value: str(Decimal(value.numerator) / Decimal(value.denominator)),
+    "per cent": lambda value: rf"{Decimal(100 * value.numerator) / Decimal(value.denominator)}\%",
+}
+FRACTIONS = st.builds(Fraction, st.integers(-999, 999), st.sampled_from([1, 2, 4, 5, 8, 20]))
+
+
+@settings(max_examples=60)
+@given(gold=FRACTIONS, answer=FRACTIONS, same=st.booleans(), forms=st.tuples(*2 * [st.sampled_from(sorted(FORMS))]))
+def test_numbers_are_equal_if_they_are_equal_fractions_however_they_are_written(gold, answer, same, forms):
+    answer = gold if same else answer
+    written, wanted = FORMS[forms[0]](gold), BOXED % FORMS[forms[1]](answer)
+    assert accuracies(written, wanted) == 2 * (float(gold == answer),)
+
+
+def test_numbers_are_rounded_as_in_open_rs_and_never_by_more_than_a_thousandth():
+    for gold, answer, training, evaluation in [
+        ("0.1234561", "0.1234564", 1.0, 1.0),  # 6 decimals
+        ("0.123456", "0.123459", 0.0, 1.0),  # 5 decimals
+        ("0.12346", "0.12347", 0.0, 0.0),
+        ("0.0100049", "0.010003", 0.0, 1.0),  # 0.01000 both, and 0.2 thousandths apart
+        ("0.0010049", "0.001003", 0.0, 0.0),  # 0.00100 both, but 1.9 thousandths apart
+    ]:
+        assert accuracies(gold, BOXED % answer) == (training, evaluation), (gold, answer)
+
+
+def test_extraction_follows_open_rs():
+    for gold, text, training, evaluation in [
+        ("27", r"The final answer is $27$.", 1.0, 1.0),  # LaTeX after the words that open-rs looks for
+        ("27", "The final answer is 27.", 0.0, 1.0),  # a plain number is for lighteval only
+        ("27", "So it is $27$ then", 0.0, 1.0),
+        ("27", r"\boxed{27}, and not $28$", 1.0, 1.0),  # the box comes first
+        ("27", r"\boxed{28}, and not $27$", 0.0, 0.0),
+        ("27", r"\boxed{28} no, \boxed{27}", 1.0, 1.0),  # the last of several
+        ("27", r"\boxed{27} no, \boxed{28}", 0.0, 0.0),
+        ("27", r"$\boxed{27}$ and $\boxed{28}$", 0.0, 0.0),  # a list is one answer
+        ("27", r"<think>\boxed{27}</think> \boxed{28}", 0.0, 0.0),
+        ("27", r"<think>\boxed{27}</think> I give up", 0.0, 0.0),  # boxed while thinking is a draft
+        ("27", r"still thinking, \boxed{27} perhaps", 1.0, 1.0),  # never closed: as open-rs and lighteval, all counts
+        ("27", r"The final answer is $\frac{27}{$.", 0.0, 0.0),  # no other number takes its place
+        ("1e-8", "The final answer is $1e-8$.", 1.0, 1.0),  # read as in a box
+        ("27", "The final answer is $26 + 1$.", 0.0, 1.0),
+        ("5050", r"The final answer is $\sum_{k=1}^{100} k$.", 0.0, 0.0),  # that restates the question
+        ("50%", "So it is 50% then", 0.0, 1.0),
+        ("0.5", "So it is 50% then", 0.0, 1.0),
+        ("27", "So it is 50% then", 0.0, 0.0),
+        ("E_{1}", "</think> E_{1}", 0.0, 0.0),
+        ("(2,32), (8,18)", "The final answer is $(x, y)=(2,32)$ or $(x, y)=(8,18)$.", 1.0, 1.0),
+        ("(2,32), (8,18)", "The final answer is $(x, y)=(2,32)$ or $(x, y)=(8,19)$.", 0.0, 0.0),
+    ]:
+        assert accuracies(gold, text) == (training, evaluation), text
+    filler = "and so on, " * 30_000  # more than a worker gets, and far more than is searched for a number
+    for text, right in [
+        (rf"\boxed{{28}} {filler} \boxed{{27}}", 1.0),
+        (rf"\boxed{{27}} {filler} \boxed{{28}}", 0.0),
+        (f"The final answer is $28$. {filler} The final answer is $27$.", 1.0),
+        (f"The final answer is $27$. {filler}", 0.0),
+    ]:
+        assert accuracies("27", text) == (right, right), (text[:30], right)
+    plain = "The final answer is 27."  # by default, the data source says which
+    assert compute_score("knoveleng/open-rs", plain, "27")["acc"] == 0.0
+    assert compute_score("HuggingFaceH4/aime_2024", plain, "27")["acc"] == 1.0
+
+
+REFUSED = [
+    (None, "is empty (None)"),
+    ("", "is empty ('')"),
+    (True, "True (bool)"),
+    (b"42", "b'42' (bytes)"),
+    (float("nan"), "nan (float)"),
+    (np.float32("inf"), "must be text or a finite number"),
+    (["42"], "is a list, ['42']; write it as one text"),
+    ({"a": 1}, "is a dict"),
+]
+
+
+def test_what_is_wrong_with_a_ground_truth():
+    for value, why in REFUSED:
+        with pytest.raises(DataError, match="data_source is 'some/data'") as error:
+            compute_score("some/data", BOXED % "42", value)
+        assert why in str(error.value)
+        assert why in ground_truth_problem(value) == ground_truth_problem(value, parse=False)
+    assert [ground_truth_problem(value) for value in ("27", 27.0, r"\frac{1}{2}", "50%", "101_2")] == [None] * 5
+    assert "cannot read the ground truth 'E_{1},E_{2}'" in ground_truth_problem("E_{1},E_{2}")
+    assert ground_truth_problem(hostile.HANGING[0]) is None  # an answer in the same form is right at once
+
+
+def test_an_error_that_verl_swallows_is_said_once(capsys, monkeypatch):
+    """verl's agent loop logs what a reward raises in a worker's log, marks the prompt as failed, and goes on."""
+    monkeypatch.setitem(sys.modules, "verl", sys)
+    monkeypatch.setattr("cw_plugin.lab.rewards._said", set())
+    for _ in range(3):
+        with pytest.raises(DataError):
+            compute_score("x", "5", None)
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("cw_plugin: the reward failed")
+    assert "is empty (None)" in said and "data_source is 'x'" in said
+
+
+def test_format():
+    for response, opened, not_opened in [  # matched if the template opened <think>, and if it did not
+        ("so\n</think>\n5", 1, 0),
+        ("  <think>so</think>", 0, 1),
+        ("5", 0, 0),
+        ("<think>so", 0, 0),
+        ("a</think>b</think>c", 0, 0),
+        ("<think>a<think>b\n</think>\nc", 0, 0),
+        ("hm <think>a\n</think>\nc", 0, 0),
+        ("</think><think>", 0, 0),
+    ]:
+        assert (matched(response, True), matched(response, False)) == (opened, not_opened)
+        assert matched(response, None) == max(opened, not_opened)
+
+
+@pytest.mark.parametrize(("ending", "opens"), [("<think>\n", True), ("", False)])
+def test_the_chat_template_settles_who_opens(tmp_path, ending, opens):
+    vocabulary = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "<unk>": 1}, unk_token="<unk>"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=vocabulary, unk_token="<unk>")
+    generation = "{% if add_generation_prompt %}<assistant>" + ending + "{% endif %}"
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}" + generation
+    tokenizer.save_pretrained(tmp_path)
+    responses = "<think>a</think>", "a</think>"
+    formats = [compute_score("x", response, "5", model_path=str(tmp_path))["format"] for response in responses]
+    assert formats == ([0.0, 1.0] if opens else [1.0, 0.0])
+
+
+def test_score_is_the_weighted_sum_and_the_keys_never_change():
+    for response, acc, fmt, pred in [
+        (BOXED % "27", 1.0, 1.0, "27"),
+        (r"\boxed{27}", 1.0, 0.0, "27"),
+        ("<think>so</think> no idea", 0.0, 1.0, ""),
+        (None, 0.0, 0.0, ""),
+    ]:
+        result = compute_score("x", response, "27", accuracy_weight=2.0, format_weight=0.5)
+        assert result == {"score": 2.0 * acc + 0.5 * fmt, "acc": acc, "format": fmt, "pred": pred}
+        assert [type(value) for value in result.values()] == [float, float, float, str]
+
+    for option in ("extraction", "time_limit"):
+        with pytest.raises(OptionsError, match=option):
+            compute_score("x", "5", "5", **{option: 0})
+
+
+def test_boxes():
+    assert final_boxed(r"\boxed{1} then \boxed{\frac{1}{2}}.") == r"\frac{1}{2}"
+    assert final_boxed(r"\boxed{\{1, 2\}}") == r"\{1, 2\}"
+    assert final_boxed(r"\fbox {7}") == "7"
+    assert final_boxed(r"\boxed{a \boxed{5}}") == "5"
+    assert final_boxed(r"\boxed{5} and \boxed{6") == "5"
+    assert final_boxed(r"\frac{1}{\boxed{3}}") == "3"
+    assert final_boxed("no box") is None
+    assert final_boxed(r"first \boxed{1}; now $\boxed{2}$, $\boxed{3}$ and $\boxed{4}$") == "2, 3, 4"
+    originals = "$69$,$84$", r"0.1\overline{6}", "-1./3", "x^2 100", r"5\,."
+    assert [normalize(text) for text in originals] == ["69,84", r"0.1\overline{6}", "-1/3", "x^2 100", "5"]
+
+
+def grade_all(pool: GradingPool, jobs: list[tuple[str, str, str]]) -> list[float]:
+    with ThreadPoolExecutor(4 * pool.workers) as threads:
+        return list(threads.map(lambda job: pool.grade(*job).accuracy, jobs))
+
+
+def workers() -> set[psutil.Process]:
+    ours = {process.pid for process in psutil.Process().children()}
+    running = [process for process in psutil.process_iter(["cmdline"]) if process.pid in ours]
+    return {process for process in running if "cw_plugin.lab.rewards.worker" in (process.info["cmdline"] or ())}
+
+
+@pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.slow)])
+def test_no_hostile_response_scores_or_breaks_the_pool(tmp_path, monkeypatch, every):
+    """What is compared as a whole (a set, a list of assignments, a decimal comma) is bounded as well."""
+    monkeypatch.chdir(tmp_path)  # the workers start here, and what they write would be here
+    others = len(workers())  # of the pool that other tests share
+    pool = GradingPool(time_limit=0.3)
+    jobs = [(hostile.GOLD, answer_section(text), "evaluation") for text in hostile.RESPONSES]
+    jobs += [(gold, text, "training") for gold, text, _ in jobs if final_boxed(text) is None]
+    jobs += [(gold, BOXED % answer, "evaluation") for gold, answers in hostile.LISTS.items() for answer in answers]
+    chosen = jobs[::every]
+    scored = [job for job, accuracy in zip(chosen, grade_all(pool, chosen), strict=True) if accuracy]
+    assert scored == []
+    # 3 * 10^9 digits: the memory limit stops it before the time limit does, and the worker goes on.
+    assert pool.grade(hostile.GOLD, BOXED % r"10^{3000000000} - 10^{3000000000} + 7919 + 0 \cdot 7^{7^{12}}").stopped
+    assert grade_all(pool, [(hostile.GOLD, hostile.RIGHT, "training")] * 20) == [1.0] * 20
+    assert len(workers()) - others <= pool.workers
+    pool.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_grading_that_fails_is_said_in_the_log(caplog):
+    """By the process that asked: a worker may not write to a file, which stderr is in a Ray actor."""
+    assert shared_pool().grade("27", "no box", "another extraction").accuracy == 0.0
+    assert "counts as wrong" in caplog.text and "KeyError: 'another extraction'" in caplog.text
+    caplog.clear()
+    assert shared_pool().grade("27", "no box").accuracy == 0.0
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "is_tried_again"), [("exit 0", 0, False), ("exit 1", 1, False), ("kill -9 $$", -9, True)]
+)
+def test_where_no_grading_process_starts_no_answer_is_wrong(end, code, is_tried_again, tmp_path, monkeypatch):
+    """One that was killed is started again until the time is over, since memory may have been short for a moment."""
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\necho >>{tmp_path}/starts\n{end}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    with pytest.raises(GradingError, match=rf"no grading process starts \(exit code {code}\); .* has math-verify"):
+        GradingPool(time_limit=0.1, workers=1).grade("7", BOXED % 7)
+    assert (len((tmp_path / "starts").read_text()) > 1) == is_tried_again
+
+
+def test_no_right_answer_is_lost_to_killed_workers():
+    """Workers are killed while they start, wait and grade, one after another."""
+    pool = GradingPool(workers=2)
+    before = workers()
+
+    def grade(number: int) -> float:
+        return pool.grade(str(number), BOXED % number).accuracy
+
+    with ThreadPoolExecutor(4) as threads:
+        assert grade(0) == 1.0
+        graded = [threads.submit(grade, number) for number in range(2000)]
+        for _ in range(3):
+            time.sleep(0.3)
+            assert not all(future.done() for future in graded)  # so that these kills meet some
+            for process in workers() - before:
+                process.kill()
+        assert [future.result() for future in graded] == [1.0] * 2000
+    pool.close()
+    assert workers() == before
+
+
+def test_an_answer_that_waited_for_long_survives_a_killed_worker():
+    pool = GradingPool(time_limit=0.5, workers=1)
+    assert pool.grade("1", BOXED % 1).accuracy == 1.0
+    place = pool._idle.get()
+    with ThreadPoolExecutor(1) as threads:
+        graded = threads.submit(pool.grade, "2", BOXED % 2)
+        time.sleep(6)  # more than the wall-clock limit
+        place.worker.process.kill()
+        pool._idle.put(place)
+        assert graded.result().accuracy == 1.0
+    pool.close()
+
+
+def test_no_worker_outlives_a_killed_parent():
+    code = (
+        "import os, psutil, threading, time\n"
+        "from cw_plugin.lab.rewards import compute_score\n"
+        "assert compute_score('x', r'\\boxed{5}', '5')['acc'] == 1.0\n"
+        "hang = lambda: compute_score('x', r'\\boxed{9^{9^{9^{9}}}}', '5')\n"
+        "threading.Thread(target=hang).start(); time.sleep(0.5)\n"
+        "print(*(child.pid for child in psutil.Process().children()), flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    process = python("-c", code)
+    assert process.returncode == -signal.SIGKILL and process.stdout.strip(), process.stderr
+    started = []
+    for pid in process.stdout.split():
+        with suppress(psutil.NoSuchProcess):
+            started.append(psutil.Process(int(pid)))
+    assert psutil.wait_procs(started, timeout=60)[1] == []
+
+
+def test_a_forked_process_grades():
+    code = """if True:
+        import os, sys
+        from cw_plugin.lab.rewards import compute_score
+
+        right = lambda: compute_score("x", r"\\boxed{5}", "5")["acc"] == 1.0
+        assert right()
+        child = os.fork()
+        assert right()
+        if child == 0:
+            print("child", flush=True)
+            sys.exit()  # with the handlers at exit, which must leave the parent's workers alone
+        assert os.waitpid(child, 0)[1] == 0
+        assert right()
+        print("parent", flush=True)
+    """
+    # Python 3.12 warns of a fork in a process with threads, which is what is tested.
+    process = python("-W", "ignore::DeprecationWarning", "-c", code)
+    assert (process.returncode, process.stdout, process.stderr) == (0, "child\nparent\n", "")
+
+
+# Rows whose ground truth math-verify cannot read: a symbol as a subscript, Euler's number with one, Euler's constant
+# beside a function of it; and a misprinted interval.
+UNREADABLE = {"minerva": [27, 138, 261, 268, 269], "olympiadbench": [96]}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not COPIES.is_dir(), reason="needs local copies of the benchmarks, see README")
+def test_the_golds_of_the_benchmarks():
+    """Each gold equals itself in a response, and none is earned by the next row's different gold."""
+    golds = answer_classes.benchmark_answers(COPIES)
+    assert len(golds) == 1517
+    graded = grade_all(shared_pool(), [(gold, BOXED % gold, "evaluation") for _, _, gold in golds])
+    failing = [(name, row) for (name, row, _), acc in zip(golds, graded, strict=True) if acc == 0.0]
+    assert failing == [(name, row) for name, rows in UNREADABLE.items() for row in rows]
+
+    pairs = [(a, b) for a, b in itertools.pairwise(golds) if a[0] == b[0] and normalize(a[2]) != normalize(b[2])]
+    graded = grade_all(shared_pool(), [(gold, BOXED % other[2], "evaluation") for (_, _, gold), other in pairs])
+    earned = [(a[0], a[1], a[2], b[2]) for (a, b), acc in zip(pairs, graded, strict=True) if acc == 1.0]
+    assert earned == [("math500", 22, "5", "x=5")]  # which is the same answer
