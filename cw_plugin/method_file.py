@@ -1,7 +1,6 @@
-"""Which method the checkpoints of a run were trained with: a run is not resumed under another, on any host.
+"""``cw_grpo.json``: which scope and kernel the checkpoints in a folder were trained with.
 
-A trainer asks before it resumes, and writes ``cw_grpo.json`` beside the checkpoints. To go on under another scope or
-kernel on purpose, resume a copy of the checkpoint in another folder.
+:class:`cw_plugin.run.Run` asks before a run begins, and writes the file with its first batch, on every host.
 """
 
 import json
@@ -13,20 +12,19 @@ from cw_plugin.errors import OptionsError
 from cw_plugin.files import write_whole
 from cw_plugin.options import Options
 
-LOGGER = logging.getLogger("cw_plugin")
 FILE = "cw_grpo.json"
 NAMES = ("scope", "kernel")  # the options that make the method
 
 
 def refuse_other_method(folder: Path, options: Options, prefix: str = "") -> None:
-    """Raise OptionsError if the checkpoints in ``folder`` were trained under another scope or kernel.
+    """Raise OptionsError if the checkpoints in a folder were trained under another scope or kernel.
 
     A damaged file is an OptionsError, too. Checkpoints of which nothing is known are accepted: an earlier version of
     this package wrote no file.
 
     Args:
         folder: holds the checkpoints.
-        options: those of the run that would resume.
+        options: those of the run that begins.
         prefix: what precedes an option's name in the host's configuration.
     """
     file = folder / FILE
@@ -37,9 +35,9 @@ def refuse_other_method(folder: Path, options: Options, prefix: str = "") -> Non
         now = getattr(options, name)
         if before.get(name, now) != now:
             raise OptionsError(
-                f"{prefix}{name}={now!r} would resume the run in {folder}, which was trained with "
-                f"{prefix}{name}={before[name]!r}",
-                fix="use that, train in another folder, or resume a copy of the checkpoint",
+                f"{folder} has checkpoints that were trained with {prefix}{name}={before[name]!r}, and this run has "
+                f"{prefix}{name}={now!r}",
+                fix=f"use {prefix}{name}={before[name]!r}, train in another folder, or resume a copy of the checkpoint",
             )
 
 
@@ -56,7 +54,7 @@ def _read(file: Path) -> dict[str, Any]:
     raise OptionsError(problem, fix="restore or remove it")
 
 
-def write_method(folder: Path, options: Options, logger: logging.Logger = LOGGER) -> None:
+def write_method(folder: Path, options: Options, logger: logging.Logger) -> None:
     """Write down what the checkpoints in ``folder`` are trained with. An error is logged, and training continues."""
     try:
         write_whole(folder / FILE, json.dumps({name: getattr(options, name) for name in NAMES}))

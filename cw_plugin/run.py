@@ -1,84 +1,137 @@
-"""The method in a trainer whose process has the whole batch when it computes advantages: OpenRLHF's and SkyRL's."""
+"""One training run, on any host: options in; weighted advantages, metrics, token records and the method file out."""
 
 import json
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from torch import Tensor
 
-from cw_plugin.errors import HostError
+from cw_plugin.batch import Batch
 from cw_plugin.files import write_whole
+from cw_plugin.method_file import refuse_other_method, write_method
 from cw_plugin.options import Options
-from cw_plugin.records.write import LOGGER, Batch, TokenFiles
-from cw_plugin.weights import reweight
+from cw_plugin.records.write import TokenFiles
+from cw_plugin.statistics import Sums
+from cw_plugin.weights import reweight_and_sum
+
+LOGGER = logging.getLogger("cw_plugin")
 
 
-class WholeBatchRun:
-    """One run: its options, which are environment variables (:mod:`cw_plugin.options`), and its token records.
+@dataclass(frozen=True)
+class Reweighted:
+    """What a run makes of a batch.
 
-    Args:
-        folder: the run's folder, for the records.
-        tokenizer: one of transformers, which spells the tokens of a record.
-        logger: a logger that writes to the run's log, where one line says which advantages the run trains on.
-
-    Raises:
-        OptionsError: a variable is unknown, or its value is not valid.
+    Attributes:
+        advantages: ``w~ A`` of every token, on the device of the log-probs; None if the kernel is "none". Then the
+            host's own advantages stay, bit for bit.
+        metrics: for the host's logger, by name.
     """
 
-    def __init__(self, folder: Path, tokenizer: Any, logger: logging.Logger = LOGGER) -> None:
-        self.options = Options.from_environment()
-        self._folder = folder
-        self._tokenizer = tokenizer
-        self._files = TokenFiles(folder, self.options, logger)
-        trains_on = "the host's own" if self.options.kernel == "none" else "reweighted"
-        logger.info("cw_grpo: this run trains on %s advantages, %s", trains_on, self.options)
+    advantages: Float[Tensor, "rows time"] | None
+    metrics: dict[str, float]
 
-    def reweight(self, batch: Batch, step: int | None) -> tuple[Float[Tensor, "rows time"] | None, dict[str, float]]:
-        """Reweight the advantages of a batch, and record its tokens if the step is due.
+
+class Run:
+    """A training run in a process that has whole batches; for one that has a part, see :mod:`cw_plugin.sharded`.
+
+    A host makes one when it begins to train, calls :meth:`begin` before it loads a checkpoint, and :meth:`reweight`
+    after it has computed the advantages of a batch.
+
+    Args:
+        options: of the method.
+        folder: the run's, for the token records and :meth:`write_settings`.
+        logger: writes to the run's log.
+    """
+
+    def __init__(self, options: Options, folder: Path, logger: logging.Logger = LOGGER) -> None:
+        self.options = options
+        self._folder = folder
+        self._logger = logger
+        self._files = TokenFiles(folder, options, logger)
+        self._checkpoints: Path | None = None
+        self._has_said_that_weights_are_1 = False
+
+    def begin(
+        self, checkpoints: Path, has_checkpoint: bool, resumed_from: Path | None = None, prefix: str = ""
+    ) -> None:
+        """Refuse a folder of checkpoints that were trained under another scope or kernel, whether or not it resumes.
+
+        A run that starts anew there would overwrite some of them and leave others, and the next start would resume
+        one of these. So the file that names their method (method_file.py) is never overwritten.
 
         Args:
-            batch: all rows of the step.
-            step: counted from 1; None outside a step.
+            checkpoints: the folder where the host writes its checkpoints.
+            has_checkpoint: whether one is there.
+            resumed_from: the folder that holds the checkpoint which the run resumes, if it is another folder.
+            prefix: what precedes an option's name in the host's configuration.
 
-        Returns:
-            ``w~ A`` of every token, as :func:`cw_plugin.weights.reweight` gives it, or None if the kernel is "none":
-            then the host's own advantages stay, bit for bit. Beside it, the metrics for the host's logger, by name.
+        Raises:
+            OptionsError: the folder's checkpoints have another method.
         """
-        started = time.perf_counter()
-        scope = batch.group if self.options.scope == "group" else None
-        weighted, statistics = reweight(
-            batch.log_probs, batch.advantages, batch.response_mask, scope, self.options.kernel
-        )
-        seconds = time.perf_counter() - started
-        if step is not None and self.options.is_due(step):
-            self._files.write(step, batch, self._tokenizer)
-        return (None if self.options.kernel == "none" else weighted), statistics.as_metrics(seconds)
+        if has_checkpoint:
+            refuse_other_method(checkpoints, self.options, prefix)
+        if resumed_from is not None:
+            refuse_other_method(resumed_from, self.options, prefix)
+        self._checkpoints = checkpoints
+        trains_on = "the host's own" if self.options.kernel == "none" else "reweighted"
+        self._logger.info("cw_grpo: this run trains on %s advantages, %s", trains_on, self.options)
+
+    def reweight(self, batch: Batch, steps: range) -> Reweighted:
+        """Reweight the advantages of a batch, and record its tokens if one of its steps is due.
+
+        Args:
+            batch: of the step.
+            steps: those that train on the batch, counted from 1; empty outside of training.
+
+        Raises:
+            NonFiniteError, OptionsError: as in :func:`cw_plugin.weights.reweight`.
+        """
+        self._write_method_once()
+        weighted, sums, seconds = self._reweight(batch)
+        statistics = sums.statistics()
+        if statistics.signal_share == 0:
+            self._say_once_that_weights_are_1(steps)
+        if batch.read_sequences is not None and any(self.options.is_due(step) for step in steps):
+            self._record(steps[0], batch, sums)
+        advantages = None if self.options.kernel == "none" else weighted.to(batch.log_probs.device)
+        return Reweighted(advantages, statistics.as_metrics(seconds))
 
     def write_settings(self, settings: Mapping[str, object]) -> None:
         """Write the host's settings, and ours with ``cw_`` before their names, to the run's folder, for the reports."""
         ours = {f"cw_{name}": value for name, value in asdict(self.options).items()}
         write_whole(self._folder / "training_args.json", json.dumps({**settings, **ours}, indent=1, default=str))
 
-
-def of_responses(
-    advantages: Float[Tensor, "rows time"], response_mask: Shaped[Tensor, "rows time"]
-) -> Float[Tensor, " rows"]:
-    """The advantage of each response, which the host has written to all of its tokens.
-
-    Raises:
-        HostError: the advantage differs within a response.
-    """
-    valid = response_mask != 0
-    first_token = valid.int().argmax(1, keepdim=True)
-    of_response = advantages.gather(1, first_token)
-    if ((advantages - of_response)[valid].abs() > 0).any():  # NaN is reweight's to refuse
-        raise HostError(
-            "the advantage differs within a response, and CW-GRPO reweights one advantage for each",
-            fix="use an estimator that gives all tokens of a response the same advantage, as GRPO's does",
+    def _reweight(self, batch: Batch) -> tuple[Float[Tensor, "rows time"], Sums, float]:
+        """``w~ A`` of the batch's rows, the sums of the whole batch, and the seconds that the weights took."""
+        batch = batch.on_cpu()
+        started = time.perf_counter()
+        group = batch.group if self.options.scope == "group" else None
+        weighted, sums = reweight_and_sum(
+            batch.log_probs, batch.advantages, batch.response_mask, group, self.options.kernel
         )
-    return of_response[:, 0]
+        return weighted, sums, time.perf_counter() - started
+
+    def _record(self, step: int, batch: Batch, sums: Sums) -> None:
+        """Write the token record of a batch, whose sums are given."""
+        self._files.write(step, batch.on_cpu(), sums)
+
+    def _write_method_once(self) -> None:
+        """Before the first update, and so before the first checkpoint."""
+        if self._checkpoints is not None:
+            write_method(self._checkpoints, self.options, self._logger)
+            self._checkpoints = None
+
+    def _say_once_that_weights_are_1(self, steps: range) -> None:
+        if self.options.kernel == "none" or self._has_said_that_weights_are_1:
+            return
+        self._has_said_that_weights_are_1 = True
+        self._logger.warning(
+            "cw_grpo: every weight was 1 in step %s, as in plain GRPO, because advantages did not differ where tokens "
+            "share statistics. If this goes on, all rewards of a prompt are equal, or a group has only one response. "
+            "It is logged as cw_grpo/signal_share",
+            steps[0] if steps else "?",
+        )

@@ -20,7 +20,7 @@ def in_one_process(rows: int, scope: str, fault: str = ""):
         return type(error).__name__, str(error)
 
 
-def check_records(records, rank: int, rows: int, processes: int, own_groups: bool) -> None:
+def check_records(records, rank: int, rows: int, processes: int, scope: str, own_groups: bool) -> None:
     """The first process writes the rows of all. If they have more tokens than a record, and each process holds whole
     groups, it writes its own."""
     if rank > 0:
@@ -36,9 +36,11 @@ def check_records(records, rank: int, rows: int, processes: int, own_groups: boo
         assert torch.equal(group, torch.arange(recorded_rows) // RESPONSES)
         assert torch.equal(rewards, torch.arange(float(recorded_rows)))
         for row, (prompt, width) in enumerate(sequences):
-            assert prompt == [row] * (row // rows + 1) and width == WIDTH
-        of_batch = (rows * processes // RESPONSES, mask.sum())
-        assert (groups, tokens) == (of_batch if recorded_rows < rows * processes else (None, None))
+            rank_of_row = row // rows
+            assert prompt == [row] * (rank_of_row + 1) and width == WIDTH - rank_of_row
+        assert tokens == mask.sum()
+        if scope == "group":
+            assert groups == rows * processes // RESPONSES
 
 
 @pytest.mark.parametrize("processes", [2, pytest.param(3, marks=pytest.mark.slow)])
@@ -56,7 +58,7 @@ def test_processes_reweight_as_one_and_fail_together(tmp_path, processes):
                 of_rank, of_all, records = found[rank][case, "", device]
                 assert torch.equal(of_rank, of_process(weighted, rank, rows)), (case, rank)
                 assert vars(of_all) == pytest.approx(vars(statistics), rel=1e-6)
-                check_records(records, rank, rows, processes, own_groups=case == "whole groups")
+                check_records(records, rank, rows, processes, scope, own_groups=case == "whole groups")
             for fault in FAULTS:
                 said = {found[rank][case, fault, device] for rank in range(processes)}
                 assert len(said) == 1, (case, fault, said)

@@ -4,25 +4,24 @@ A plugin cannot add flags to ms-swift's command line, so the options are environ
 ``CW_GRPO_KERNEL`` and ``CW_GRPO_RECORD_EVERY`` (:class:`cw_plugin.options.Options`). Records go to output_dir/tokens.
 """
 
-import time
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-import swift
 import torch
 from swift.rlhf_trainers import GRPOTrainer
 from torch import Tensor
 from torch.nn import functional
+from transformers import TrainingArguments
 
-from cw_plugin.errors import HostError, OptionsError
-from cw_plugin.method_callback import MethodCallback
+from cw_plugin.batch import Batch, joined, of_responses
+from cw_plugin.errors import OptionsError
+from cw_plugin.hosts.host import SWIFT, Need
+from cw_plugin.hosts.transformers_trainer import ReweightingTrainer
 from cw_plugin.options import Options
-from cw_plugin.padding import joined
-from cw_plugin.sharded import AccelerateRun, ProcessBatch, Sequences
-
-TESTED = "4.6.0"
 
 
-class CWGRPOTrainer(GRPOTrainer):
+class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
     """ms-swift's GRPOTrainer whose advantages, (B, T) there, are multiplied by the paper's weights.
 
     Weights are computed once for a generation batch, over whole prompt groups, from ms-swift's own
@@ -37,65 +36,59 @@ class CWGRPOTrainer(GRPOTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         options = Options.from_environment()
-        if not hasattr(GRPOTrainer, "_postprocess_batch"):
-            raise HostError(
-                f"GRPOTrainer of ms-swift {swift.__version__} has no _postprocess_batch, where CW-GRPO applies its "
-                "weights",
-                fix=f"install ms-swift {TESTED}",
-            )
+        SWIFT.require(Need(GRPOTrainer, "_postprocess_batch", ("samples", "batch_encoded_inputs")))
         if options.kernel != "none":
-            check_loss(kwargs["args"])
+            check_loss(_training_arguments(args, kwargs))
         super().__init__(*args, **kwargs)
-        self._cw_run = AccelerateRun(self, options)
-        self._cw_method = MethodCallback(options)
-        self.add_callback(self._cw_method)
+        self._cw_begin(options)
         size = self.template.sequence_parallel_size
         if size > 1:
             raise OptionsError(f"sequence_parallel_size={size} has not been tested with CW-GRPO", fix="set it to 1")
-
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Train as GRPOTrainer does, but do not resume another method's checkpoint (OptionsError)."""
-        self._cw_method.resumes = resume_from_checkpoint
-        return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _postprocess_batch(self, samples: list[Any], batch_encoded_inputs: list[dict[str, Any]]) -> None:
         super()._postprocess_batch(samples, batch_encoded_inputs)
         if not self.model.training:
             return
-        started = time.perf_counter()
         batches = [encoded["grpo_batch"] for encoded in batch_encoded_inputs]  # in the order of the rows
         if self.dynamic_num_samples or any(batch.teacher_per_token_logps is not None for batch in batches):
             raise OptionsError(
                 "CW-GRPO reweights one advantage per response, in groups of num_generations responses",
                 fix="train without a teacher, and without a scheduler that changes the number of responses",
             )
-        mask = joined([batch.completion_mask.long() for batch in batches])
-        if self.overlong_filter:  # the loss will leave them out
-            mask = mask * ~torch.cat([batch.truncated_mask for batch in batches])[:, None]
-        batch_of_process = ProcessBatch(
-            log_probs=joined([batch.old_per_token_logps for batch in batches]),
-            # The same for all tokens of a response.
-            advantages=torch.cat([batch.advantages[:, 0] for batch in batches]),
-            response_mask=mask,
-        )
-        weighted = self._cw_run.reweight(batch_of_process, self._cw_sequences(batch_encoded_inputs), started)
+        weighted = self._cw_reweight(self._cw_batch(batch_encoded_inputs))
         if weighted is None:
             return
         parts = torch.split(weighted, [len(batch.advantages) for batch in batches])
         for batch, part in zip(batches, parts, strict=True):
             batch.advantages = part[:, : batch.advantages.shape[1]]
 
-    def _cw_sequences(self, batch_encoded_inputs: list[dict[str, Any]]) -> Sequences | None:
-        """What a record shows of the batch; None with padding_free, where a micro-batch is one row."""
-        if self.template.padding_free:
-            return None
-        return Sequences(
-            prompts=joined([encoded["model_inputs"]["input_ids"] for encoded in batch_encoded_inputs]),
-            prompt_mask=joined([_prompt_mask(encoded) for encoded in batch_encoded_inputs]),
-            responses=joined([_responses(encoded) for encoded in batch_encoded_inputs]),
-            rewards=(self._rewards_per_func * self.reward_weights).nansum(-1),
+    def _cw_batch(self, batch_encoded_inputs: list[dict[str, Any]]) -> Batch:
+        """The rows of this process in a generation batch of ms-swift, which holds them in micro-batches."""
+        batches = [encoded["grpo_batch"] for encoded in batch_encoded_inputs]
+        mask = joined([batch.completion_mask.long() for batch in batches])
+        advantages = of_responses(joined([batch.advantages for batch in batches]), mask)
+        if self.overlong_filter:  # the loss will leave them out
+            mask = mask * ~torch.cat([batch.truncated_mask for batch in batches])[:, None]
+        rows = len(mask)
+        first = self.accelerator.process_index * rows
+        rewards = (self._rewards_per_func * self.reward_weights).nansum(-1)  # of all processes
+        return Batch(
+            log_probs=joined([batch.old_per_token_logps for batch in batches]),
+            advantages=advantages,
+            response_mask=mask,
+            group=self._cw_groups(rows),
+            rewards=rewards[first : first + rows],
+            # With padding_free, a micro-batch is one row.
+            read_sequences=None if self.template.padding_free else partial(_sequences, batch_encoded_inputs),
             tokenizer=self.template.tokenizer,
         )
+
+
+def _training_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The argument ``args`` of ms-swift's trainer, which is also an attribute of its mixins' arguments."""
+    if "args" in kwargs:
+        return kwargs["args"]
+    return next(value for value in args if isinstance(value, TrainingArguments))
 
 
 def check_loss(args: Any) -> None:
@@ -115,16 +108,23 @@ def _loses_the_weights(name: str, value: object) -> OptionsError:
     )
 
 
+def _sequences(batch_encoded_inputs: list[dict[str, Any]], rows: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+    """Token ids of prompt and response for some rows of this process."""
+    prompts = [prompt for encoded in batch_encoded_inputs for prompt in _prompts(encoded)]
+    responses = joined([_responses(encoded) for encoded in batch_encoded_inputs]).cpu()
+    return [(prompts[row], responses[row]) for row in rows]
+
+
 def _responses(encoded: dict[str, Any]) -> Tensor:
     """Token ids of the columns that log-probs and mask have."""
     ids: Tensor = encoded["model_inputs"]["input_ids"]
     return ids[:, -encoded["grpo_batch"].completion_mask.shape[1] :]
 
 
-def _prompt_mask(encoded: dict[str, Any]) -> Tensor:
-    """Whether a token of the input stands before the response."""
+def _prompts(encoded: dict[str, Any]) -> list[Tensor]:
+    """Token ids before the response, of each row of a micro-batch."""
     inputs, response = encoded["model_inputs"], encoded["grpo_batch"].completion_mask
-    before = inputs["input_ids"].shape[1] - response.shape[1]  # columns of the prompt alone
-    has_begun = functional.pad(response.long(), (before, 0)).cumsum(-1) > 0
-    attended: Tensor = inputs["attention_mask"].bool()
-    return attended & ~has_begun
+    columns_of_prompt_alone = inputs["input_ids"].shape[1] - response.shape[1]
+    has_begun = functional.pad(response.long(), (columns_of_prompt_alone, 0)).cumsum(-1) > 0
+    is_prompt = inputs["attention_mask"].bool() & ~has_begun
+    return [ids[of_prompt].cpu() for ids, of_prompt in zip(inputs["input_ids"], is_prompt, strict=True)]

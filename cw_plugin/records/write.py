@@ -3,59 +3,23 @@
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
+from cw_plugin.batch import Batch
 from cw_plugin.files import write_whole
 from cw_plugin.options import Options
 from cw_plugin.records.columns import FOLDER, REAL_NUMBERS, TEXT, WHOLE_NUMBERS
-from cw_plugin.weights import token_weights
+from cw_plugin.statistics import Sums
+from cw_plugin.weights import gaussian, kernel_function, token_weights
 
-LOGGER = logging.getLogger("cw_plugin")
 LIMIT = 2**18  # tokens in a record at most, unless its first prompt group alone has more
-
-
-@runtime_checkable
-class Tokenizer(Protocol):
-    """What we need of a tokenizer of transformers."""
-
-    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
-        """The text of some tokens."""
-
-    def batch_decode(self, sequences: list[list[int]]) -> list[str]:
-        """The text of each sequence of tokens."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """One batch of responses, as a trainer has it when it computes advantages.
-
-    Attributes:
-        log_probs: as in :func:`cw_plugin.weights.reweight`.
-        advantages: of the responses, before the weights.
-        response_mask: as in :func:`cw_plugin.weights.reweight`.
-        group: the number of each row's prompt group, from 0.
-        rewards: of the responses.
-        read_sequences: returns the token ids of prompt and response for some rows; padding tokens may be in them.
-        groups: how many the whole batch has, if these rows are a part of it.
-        tokens: how many the whole batch has, if these rows are a part of it.
-    """
-
-    log_probs: Float[Tensor, "rows time"]
-    advantages: Float[Tensor, " rows"]
-    response_mask: Shaped[Tensor, "rows time"]
-    group: Int[Tensor, " rows"]
-    rewards: Float[Tensor, " rows"]
-    read_sequences: Callable[[Sequence[int]], Iterable[tuple[Tensor, Tensor]]]
-    groups: int | None = None
-    tokens: int | None = None
 
 
 class TokenFiles:
@@ -74,19 +38,27 @@ class TokenFiles:
         run: the run's folder.
     """
 
-    def __init__(self, run: Path, options: Options, logger: logging.Logger = LOGGER) -> None:
+    def __init__(self, run: Path, options: Options, logger: logging.Logger) -> None:
         self._folder = run / FOLDER
         self._options = options
         self._logger = logger
         self._step = 0  # the last step recorded
         self._batches = 0  # how many of its batches
 
-    def write(self, step: int, batch: Batch, tokenizer: Tokenizer) -> None:
-        """Write the record of one batch, whose tokens a tokenizer of transformers spells."""
+    def write(self, step: int, batch: Batch, sums: Sums) -> None:
+        """Write the record of one batch.
+
+        Args:
+            step: of training, from 1.
+            batch: on the CPU, with a mask of booleans.
+            sums: of the whole batch, of which these rows may be a part.
+        """
         path = self._next_path(step)
         try:
-            if (batch.response_mask != 0).any():
-                self._write(path, step, _on_cpu(batch), tokenizer)
+            if self._batches == 1:
+                self._remove_later_batches(step)
+            if batch.response_mask.any():
+                self._write(path, step, batch, sums)
         except OSError as error:
             self._log(path, error)  # a traceback would say no more
         except Exception:
@@ -101,26 +73,32 @@ class TokenFiles:
         number = "" if self._batches == 1 else f"-{self._batches}"
         return self._folder / f"step_{step:06d}{number}.parquet"
 
-    def _write(self, path: Path, step: int, batch: Batch, tokenizer: Tokenizer) -> None:
-        """Write the record of a batch on the CPU."""
+    def _remove_later_batches(self, step: int) -> None:
+        """Those of an earlier start, whose updates are lost: a reader would take them for batches of this one."""
+        for abandoned in self._folder.glob(f"step_{step:06d}-*.parquet"):
+            abandoned.unlink()
+
+    def _write(self, path: Path, step: int, batch: Batch, sums: Sums) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
+        assert batch.read_sequences is not None  # else nothing is recorded
         sizes = batch.response_mask.sum(-1)
         rows = _recorded_rows(batch.group, sizes, step)
         sequences = list(batch.read_sequences(rows.tolist()))
+        by_prompt = self._options.scope == "group"
         values = self._values(batch, rows)
         values["token_id"] = _token_ids(batch, rows, sequences)
         columns = {name: pa.array(values[name].int().numpy()) for name in WHOLE_NUMBERS}
         columns |= {name: pa.array(values[name].float().numpy()) for name in REAL_NUMBERS}
-        columns[TEXT] = _spelt(values["token_id"], tokenizer)
+        columns[TEXT] = _spelt(values["token_id"], batch.tokenizer)
         metadata = {
             "step": str(step),
             "scope": self._options.scope,
             "kernel": self._options.kernel,
-            "groups": str(batch.groups or len(set(batch.group[sizes > 0].tolist()))),
-            "tokens": str(batch.tokens or int(sizes.sum())),
-            "prompts": json.dumps(_prompts(batch, rows, sequences, tokenizer)),
+            "groups": str(int(sums.groups) if by_prompt else len(set(batch.group[sizes > 0].tolist()))),
+            "tokens": str(int(sums.tokens)),
+            "prompts": json.dumps(_prompts(batch, rows, sequences)),
         }
         table = pa.table(columns).replace_schema_metadata(metadata)
         write_whole(
@@ -139,12 +117,13 @@ class TokenFiles:
             rows_together = _by_group(batch.group, rows)
         else:
             rows_together = [batch.group.argsort(stable=True)]
+        kernel = kernel_function(self._options.kernel)
         pieces: dict[str, list[Tensor]] = defaultdict(list)
         for together in rows_together:
             place, position = batch.response_mask[together].nonzero(as_tuple=True)
             row = together[place]
-            log_prob, advantage = batch.log_probs[row, position], batch.advantages[row]
-            tokens = token_weights(log_prob, advantage, self._options.kernel)
+            log_prob, advantage = batch.log_probs[row, position].float(), batch.advantages[row]
+            tokens = token_weights(log_prob, advantage, kernel)
             values = {
                 "group": batch.group[row],
                 "row": row,
@@ -152,7 +131,7 @@ class TokenFiles:
                 "log_prob": log_prob,
                 "advantage": advantage,
                 "covariance": tokens.c,
-                "gaussian": tokens.gaussian,
+                "gaussian": gaussian(tokens.z),
                 "weight": tokens.weight,
                 "reward": batch.rewards[row],
             }
@@ -166,18 +145,6 @@ class TokenFiles:
 # sorted by significance.
 _REPEATED = ["group", "row", "advantage", "reward", TEXT]
 _DIFFERENT = ["log_prob", "covariance", "gaussian", "weight"]
-
-
-def _on_cpu(batch: Batch) -> Batch:
-    """The batch on the CPU, with log-probs in float32 and a mask of booleans."""
-    return replace(
-        batch,
-        log_probs=batch.log_probs.cpu().float(),
-        advantages=batch.advantages.cpu(),
-        response_mask=batch.response_mask.cpu() != 0,
-        group=batch.group.cpu(),
-        rewards=batch.rewards.cpu(),
-    )
 
 
 def _recorded_rows(group: Int[Tensor, " rows"], sizes: Int[Tensor, " rows"], step: int) -> Int[Tensor, " recorded"]:
@@ -212,15 +179,17 @@ def _token_ids(
 
 
 def _prompts(
-    batch: Batch, rows: Int[Tensor, " recorded"], sequences: Sequence[tuple[Tensor, Tensor]], tokenizer: Tokenizer
+    batch: Batch, rows: Int[Tensor, " recorded"], sequences: Sequence[tuple[Tensor, Tensor]]
 ) -> dict[int, str]:
     """The prompt of each group, as text."""
     prompts = [prompt for prompt, _ in sequences]
     by_group = dict(zip(batch.group[rows].tolist(), prompts, strict=True))
-    return {group: tokenizer.decode(prompt.tolist(), skip_special_tokens=True) for group, prompt in by_group.items()}
+    return {
+        group: batch.tokenizer.decode(prompt.tolist(), skip_special_tokens=True) for group, prompt in by_group.items()
+    }
 
 
-def _spelt(token_ids: Int[Tensor, " tokens"], tokenizer: Tokenizer) -> object:
+def _spelt(token_ids: Int[Tensor, " tokens"], tokenizer: Any) -> object:
     """The text of each token, as an arrow column that holds each text once."""
     import pyarrow as pa
 

@@ -4,21 +4,16 @@ ms-swift lies in a folder of its own, over the packages of the environment, beca
 """
 
 import json
-import os
 import re
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-from interpreter import ROOT, WITHOUT_VLLM, bash, python
+from interpreter import ROOT, WITHOUT_VLLM, python
 from reference import grpo_advantages, reference_advantages
-from settings_reads import unread
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerControl, TrainerState, TrainingArguments
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from cw_plugin.errors import OptionsError
-from cw_plugin.method_callback import MethodCallback
-from cw_plugin.options import Options
 from cw_plugin.records.read import read_tokens
 
 MODEL = ROOT / "examples" / "cpu" / "model"
@@ -123,102 +118,6 @@ def test_the_plugin_of_the_examples_trains_and_refuses_what_would_lose_the_weigh
     assert "importance_sampling_level='sequence' takes one advantage for a whole response" in refused
 
 
-@pytest.mark.parametrize("kernel", ["gaussian", "none"])
-def test_a_resumed_run_keeps_the_method_of_its_checkpoint(tmp_path, kernel):
-    """Each start of ms-swift has an output folder of its own: v0-..., v1-..."""
-    first, second = tmp_path / "v0", tmp_path / "v1"
-    first.mkdir()
-    checkpoint = str(first / "checkpoint-10")
-    state, control = TrainerState(global_step=10, is_world_process_zero=True), TrainerControl()
-    MethodCallback(Options(kernel=kernel)).on_save(TrainingArguments(str(first)), state, control)
-
-    def resume(kernel: str) -> None:
-        callback = MethodCallback(Options(kernel=kernel))
-        callback.resumes = checkpoint
-        callback.on_train_begin(TrainingArguments(str(second)), state, control)
-
-    resume(kernel)
-    with pytest.raises(
-        OptionsError, match=rf"kernel='test_weights:cauchy' would resume the run in {first}, .*{kernel}.*a copy of"
-    ):
-        resume("test_weights:cauchy")
-    for damaged in (b"{", b"[]", b"\xff"):
-        (first / "cw_grpo.json").write_bytes(damaged)
-        with pytest.raises(OptionsError, match=rf"{first}/cw_grpo.json does not say which method .*restore or remove"):
-            resume(kernel)
-
-
-PAPER = {  # Table 5 of the paper and what its text says; examples/paper.md has the sources of the others
-    "learning_rate": 1e-6, "num_generations": 12, "max_length": 512, "max_completion_length": 4096, "temperature": 0.7,
-    "top_p": 1.0, "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": '{"min_lr_rate": 0.1}',
-    "warmup_ratio": 0.1, "weight_decay": 0.0, "adam_beta1": 0.9, "adam_beta2": 0.999, "max_grad_norm": 1.0,
-    "loss_type": "grpo", "scale_rewards": "group", "beta": 0.04, "kl_in_reward": False, "epsilon": 0.2,
-    "num_iterations": 1, "importance_sampling_level": "token", "save_steps": 50, "seed": 42, "data_seed": 42,
-    "reward_weights": [1.0, 1.0], "truncation_strategy": "delete", "tuner_type": "full", "use_hf": True,
-}  # fmt: skip
-
-
-PARSED = {  # read while the arguments are parsed
-    "add_version",
-    "bf16",
-    "deepspeed",
-    "external_plugins",
-    "use_cpu",
-    "warmup_ratio",  # becomes warmup_steps
-}
-OF_VLLM = {"sleep_level", "vllm_max_model_len"}  # there is no vLLM
-
-
-@pytest.mark.slow
-def test_the_recipe_trains_on_a_cpu_in_two_processes_and_every_argument_is_read(swift, tmp_path):
-    """By its overlay. ms-swift writes the settings that it has resolved to args.json."""
-    bash("cpu/data.sh")
-    overlay = tmp_path / "overlay.sh"
-    overlay.write_text(f"""
-source {ROOT}/examples/swift/cpu.sh
-LAUNCH=(python -m torch.distributed.run --standalone --nproc_per_node 2)
-LAUNCH+=({ROOT}/tests/tools/settings_reads.py transformers.HfArgumentParser {swift}/swift/cli/rlhf.py)
-""")
-    changed = {"max_steps": "1", "save_steps": "1", "max_completion_length": "16"}
-    settings = {"model_type": "qwen2", "template": "qwen2_5", "check_model": "false", "kl_coef": "1", **changed}
-    recipe = ["swift/paper.sh", *(word for name, value in settings.items() for word in (f"--{name}", value))]
-    environment = {
-        "METHOD": "cw_grpo", "OVERLAY": str(overlay), "NPROC": "2", "MODEL_PATH": "examples/cpu/model",
-        "DATA_DIR": os.environ["QUICKSTART_DATA"], "OUT": str(tmp_path), "PYTHONPATH": f"{swift}{os.pathsep}{ROOT}",
-        "CW_GRPO_RECORD_EVERY": "1", "PROBE": str(tmp_path),
-    }  # fmt: skip
-    bash(*recipe, **environment)
-    (used,) = [json.loads(file.read_text()) for file in tmp_path.glob("args.json")]
-    wanted = {name: value for name, value in PAPER.items() if name not in changed}
-    assert {name: used[name] for name in wanted} == wanted
-    assert used["per_device_train_batch_size"] * used["gradient_accumulation_steps"] * 2 == 144
-    (record,) = read_tokens(tmp_path)
-    assert (record.groups, len(set(record.table["row"].to_pylist()))) == (12, 144)
-    machines = [bash(*recipe, DRY_RUN="1", **environment | {"OVERLAY": file}).stdout for file in ("", str(overlay))]
-    given = {line[2:] for line in "".join(machines).splitlines() if line.startswith("--")}
-    assert {"beta", "max_length", "vllm_mode", "use_cpu"} < given
-    assert unread(tmp_path, given) == PARSED | OF_VLLM | {"kl_coef"}  # of PPO
-
-
-def test_the_recipe_goes_on_from_its_last_checkpoint_until_its_last_step(tmp_path):
-    """Also through a link to its folder. The program that it starts prints its arguments here."""
-    (tmp_path / "swift").write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
-    (tmp_path / "swift").chmod(0o755)
-    run, link = tmp_path / "run", tmp_path / "link"
-    for checkpoint in ("checkpoint-50", "checkpoint-150", "another/checkpoint-400"):
-        (run / checkpoint).mkdir(parents=True)
-        (run / checkpoint / "trainer_state.json").touch()
-    link.symlink_to(run)
-    environment = {"OUT": str(link), "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    started = bash("swift/paper.sh", **environment).stdout.splitlines()
-    assert started[started.index("--resume_from_checkpoint") + 1] == f"{link}/checkpoint-150"
-    for last in (("--max_steps", "150"), ("--max_steps=150",)):
-        said = bash("swift/paper.sh", *last, **environment).stdout
-        assert said == f"{link} is at its last step, 150: nothing is left to train.\n"
-    in_epochs = bash("swift/paper.sh", "--max_steps", "-1", "--num_train_epochs", "3", **environment).stdout
-    assert f"{link}/checkpoint-150" in in_epochs.splitlines()
-
-
 def test_the_losses_that_lose_the_weights_are_refused_and_no_other(swift):
     """By the gradients of ms-swift's own loss: does a weight multiply that of its token?"""
     result = python(ROOT / "tests" / "tools" / "swift_losses.py", path=(swift, WITHOUT_VLLM))
@@ -240,16 +139,15 @@ for name, value in (("importance_sampling_level", "sequence"), ("loss_type", "re
     except OptionsError as error:
         print(error)
 
-trainer = object.__new__(CWGRPOTrainer)  # its train() tells the check what ms-swift resumes
-trainer._cw_method = SimpleNamespace(resumes=None)
-CWGRPOTrainer.__mro__[1].train = lambda self, *resumed: print(*resumed, self._cw_method.resumes)
-trainer.train("run/checkpoint-10")
+trainer = object.__new__(CWGRPOTrainer)  # its train() keeps what ms-swift resumes
+CWGRPOTrainer.__mro__[2].train = lambda self, *resumed: print(*resumed, self._cw_resumed_from)
+trainer.train("/run/checkpoint-10")
 """
     *said, resumed = python("-c", code, path=(swift, WITHOUT_VLLM)).stdout.splitlines()
     why = "takes one advantage for a whole response, so the loss would lose the weights; leave it at its default"
     refused = "importance_sampling_level='sequence'", "loss_type='real'", "use_liger_kernel=True"
     assert said == [f"{setting} {why}" for setting in refused]
-    assert resumed == "run/checkpoint-10 run/checkpoint-10"
+    assert resumed == "/run/checkpoint-10 /run"
 
 
 def test_the_plugin_refuses_megatrons_trainers(swift):

@@ -12,12 +12,12 @@ import random_batches
 import torch
 from pretend_device import Pretend, on_device
 from reference import reference_advantages
-from token_records import files_in
+from token_records import files_in, sums_of
 from transformers import AutoTokenizer
 
+from cw_plugin.batch import Batch
 from cw_plugin.records import write
 from cw_plugin.records.read import TokenRecord, read_tokens
-from cw_plugin.records.write import Batch
 
 TOKENIZER = AutoTokenizer.from_pretrained(Path(__file__).parents[2] / "examples" / "cpu" / "model")
 
@@ -34,11 +34,11 @@ def random_batch(seed: int, groups: int = 4) -> Batch:
     def sequences(chosen: Sequence[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         return [(prompts[row], responses[row]) for row in chosen]
 
-    return Batch(log_probs, advantages, mask, group, torch.rand(len(mask), generator=g), sequences)
+    return Batch(log_probs, advantages, mask, group, torch.rand(len(mask), generator=g), sequences, TOKENIZER)
 
 
 def recorded(folder: Path, batch: Batch, step: int, scope: str = "group", kernel: str = "gaussian") -> TokenRecord:
-    files_in(folder, scope, kernel).write(step, batch, TOKENIZER)
+    files_in(folder, scope, kernel).write(step, batch, sums_of(batch))
     (record,) = read_tokens(folder)
     return record
 
@@ -88,8 +88,8 @@ def test_a_record_from_a_device_is_that_of_the_cpu(tmp_path, scope):
     expected = recorded(tmp_path / "cpu", batch, 1, scope)
     with Pretend():
         tensors = [batch.log_probs, batch.advantages, batch.response_mask, batch.group, batch.rewards]
-        there = Batch(*on_device(tensors), lambda rows: on_device(batch.read_sequences(rows)))
-        found = recorded(tmp_path / "device", there, 1, scope)
+        there = Batch(*on_device(tensors), lambda rows: on_device(batch.read_sequences(rows)), TOKENIZER)
+        found = recorded(tmp_path / "device", there.on_cpu(), 1, scope)
     assert found.table == expected.table and found.prompts == expected.prompts
 
 
@@ -121,8 +121,20 @@ def test_of_a_large_batch_whole_groups_are_drawn(tmp_path, monkeypatch):
 def test_a_record_that_fails_is_said_in_the_log(tmp_path, caplog):
     (tmp_path / "tokens").write_text("a file in the place of the folder")
     files = files_in(tmp_path)
-    files.write(3, random_batch(0), TOKENIZER)
+    batch = random_batch(0)
+    files.write(3, batch, sums_of(batch))
     assert "tokens/step_000003.parquet cannot be written" in caplog.text and "Traceback" not in caplog.text
     files = files_in(tmp_path / "broken")
-    files.write(1, random_batch(0), SimpleNamespace(decode=str, batch_decode=lambda sequences: sequences.text))
+    tokenizer = SimpleNamespace(decode=str, batch_decode=lambda sequences: sequences.text)
+    files.write(1, replace(batch, tokenizer=tokenizer), sums_of(batch))
     assert "has no attribute 'text'" in caplog.text and not list(tmp_path.rglob("*.parquet"))
+
+
+def test_later_batches_of_a_lost_start_are_removed(tmp_path):
+    """A run is killed after it recorded three batches of step 50, resumes before it, and records one."""
+    files, (first, *others) = files_in(tmp_path), [random_batch(seed) for seed in range(4)]
+    for batch in others:
+        files.write(50, batch, sums_of(batch))
+    files.write(51, first, sums_of(first))
+    files_in(tmp_path).write(50, first, sums_of(first))
+    assert sorted(file.name for file in tmp_path.rglob("*.parquet")) == ["step_000050.parquet", "step_000051.parquet"]

@@ -9,7 +9,6 @@ accepts no tensor of the CPU in its messages.
 import os
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -17,10 +16,11 @@ import pretend_device
 import pytest
 import torch
 from accelerate import Accelerator
-from pretend_device import Pretend, back, on_device
+from pretend_device import Pretend, on_device
 from random_batches import random_batch
 
 from cw_plugin import sharded
+from cw_plugin.batch import Batch
 from cw_plugin.errors import CWGRPOError
 from cw_plugin.options import Options
 from cw_plugin.records.write import LIMIT
@@ -71,47 +71,41 @@ def compute(accelerator: Accelerator, rows: int, scope: Any, fault: str, device:
     rank, batch = accelerator.process_index, whole_batch(rows * accelerator.num_processes)
     put(fault, batch)
     kernel = "process_group:fails_in_the_last_process" if fault == "kernel" else "gaussian"
-    args = SimpleNamespace(output_dir="unused")
-    trainer = SimpleNamespace(accelerator=accelerator, num_generations=RESPONSES, args=args)
-    trainer.state = SimpleNamespace(global_step=0)
-    run = sharded.AccelerateRun(trainer, Options(scope, kernel))
-    mine = [of_process(values, rank, rows) for values in batch]
+    run = sharded.ShardedRun(accelerator, RESPONSES, Options(scope, kernel), Path("unused"))
+    log_probs, advantages, mask = (of_process(values, rank, rows) for values in batch)
+    own = torch.arange(rank * rows, rank * rows + rows)
+    mine = [log_probs, advantages, mask, own // RESPONSES, own.float()]
+    responses = (own[:, None] + log_probs).int()
+
+    def sequences(chosen: range) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return [(own[row].repeat(rank + 1), responses[row]) for row in chosen]
+
+    own_batch = Batch(*(on_device(mine) if device else mine), sequences, tokenizer=None)
     with pytest.MonkeyPatch.context() as patch:
         if fault == "no memory" and rank == accelerator.num_processes - 1:
             patch.setattr(sharded, "reweight_and_sum", Mock(side_effect=MemoryError("for 8 GiB")))
         try:
-            own = sharded.ProcessBatch(*(on_device(mine) if device else mine))
-            weighted, sums = run.reweight_over_processes(own)
+            weighted, sums, _ = run._reweight(own_batch)
         except CWGRPOError as error:
             return type(error).__name__, str(error)
-    assert weighted.device == (pretend_device.DEVICE if device else torch.device("cpu"))
-    return (
-        back(weighted),
-        sums.statistics(),
-        [recorded(run, accelerator, sums, mine, device, limit) for limit in (LIMIT, 1)],
-    )
+    records = [recorded(run, own_batch, sums, limit) for limit in (LIMIT, 1)]
+    return weighted, sums.statistics(), records
 
 
-def recorded(run: Any, accelerator: Accelerator, sums: Any, mine: list[torch.Tensor], device: bool, limit: int) -> Any:
+def recorded(run: Any, batch: Batch, sums: Any, limit: int) -> Any:
     """What would be written of this batch: log-probs, prompts, responses, and how many groups and tokens there are."""
     run._files = Mock()
-    rank, rows = accelerator.process_index, len(mine[0])
-    own = torch.arange(rank * rows, rank * rows + rows)
-    prompts, responses = own[:, None].repeat(1, rank + 1), (own[:, None] + mine[0]).int()
-    rewards = torch.arange(float(rows * accelerator.num_processes))
-    batch, shown = mine, (prompts, torch.ones_like(prompts, dtype=torch.bool), responses, rewards)
-    if device:
-        batch, shown = on_device(batch), on_device(shown)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sharded, "LIMIT", limit)
-        sequences = sharded.Sequences(*shown, tokenizer=None)
-        run.record(sharded.ProcessBatch(*batch), sequences, sums)
+        run._record(1, batch, sums)
     if not run._files.write.called:
         return None
-    ((_, batch, _), _) = run._files.write.call_args
-    sequences = [(prompt.tolist(), len(response)) for prompt, response in batch.read_sequences(range(len(batch.group)))]
-    log_probs, mask, recorded_rewards = back([batch.log_probs, batch.response_mask, batch.rewards])
-    return log_probs, mask, batch.group, recorded_rewards, sequences, batch.groups, batch.tokens
+    ((_, written, of_sums), _) = run._files.write.call_args
+    sequences = [
+        (prompt.tolist(), len(response)) for prompt, response in written.read_sequences(range(len(written.group)))
+    ]
+    log_probs, mask, rewards = written.log_probs, written.response_mask, written.rewards
+    return log_probs, mask, written.group, rewards, sequences, of_sums.groups, of_sums.tokens
 
 
 def main(folder: Path) -> None:

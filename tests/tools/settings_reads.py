@@ -52,7 +52,7 @@ def _is_a_use(frame: FrameType) -> bool:
     while frame.f_back and frame.f_code.co_name in COMPREHENSIONS:
         frame = frame.f_back
     function, module = frame.f_code.co_name, str(frame.f_globals.get("__name__"))
-    is_check = function in CHECKS or function.lstrip("_").startswith("validate") or module.endswith("accepted_settings")
+    is_check = function in CHECKS or function.lstrip("_").startswith("validate") or module.endswith("refused_settings")
     return function not in COPIES and not is_check
 
 

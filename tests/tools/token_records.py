@@ -1,5 +1,6 @@
 """Token records of made-up responses, written as a run writes them."""
 
+import logging
 import zlib
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,8 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
+from cw_plugin.batch import Batch
 from cw_plugin.options import Options
-from cw_plugin.records.write import Batch, TokenFiles
+from cw_plugin.records.write import TokenFiles
+from cw_plugin.statistics import Sums
 
 # A tokenizer of bytes may cut a character: decoded alone, neither part is text.
 WORDS = ["Then", " total", "\\frac{", "12", " \\times", "}", ".", "\n", "\n\n", "\t", "  ", "\ufffd", "<think>"]
@@ -16,7 +19,13 @@ PROMPT = "<|im_start|>user\nWhat is the remainder of {} divided by {}?<|im_end|>
 
 
 def files_in(folder: Path, scope: str = "group", kernel: str = "gaussian") -> TokenFiles:
-    return TokenFiles(folder, Options(scope, kernel))
+    return TokenFiles(folder, Options(scope, kernel), logging.getLogger("cw_plugin"))
+
+
+def sums_of(batch: Batch) -> Sums:
+    """Of what a record shows, for a batch that is not a part of another."""
+    groups = {int(number) for number, mask in zip(batch.group, batch.response_mask, strict=True) if mask.any()}
+    return Sums(tokens=int(batch.response_mask.sum()), groups=len(groups))
 
 
 def write_record(
@@ -46,6 +55,10 @@ def write_record(
     rewards = torch.tensor(rng.choice([0.0, 0.1, 1.0, 2.0], len(rows)))
     rewards[: 2 * len(lengths)] = torch.tensor([0.1, 2.0]).repeat_interleave(len(lengths))  # they differ in each group
     width = max(map(len, texts))
+    tokenizer = SimpleNamespace(
+        decode=lambda numbers, skip_special_tokens: "".join(words[number] for number in numbers),
+        batch_decode=lambda several: [words[number] for (number,) in several],
+    )
     batch = Batch(
         -torch.tensor(rng.gamma(0.25, 1.0, (len(rows), width)) ** 1.7),  # most tokens are certain
         rewards - rewards.mean(),
@@ -53,9 +66,6 @@ def write_record(
         torch.tensor([group for group, _ in rows]),
         rewards,
         lambda chosen: [sequences[row] for row in chosen],
+        tokenizer,
     )
-    tokenizer = SimpleNamespace(
-        decode=lambda numbers, skip_special_tokens: "".join(words[number] for number in numbers),
-        batch_decode=lambda several: [words[number] for (number,) in several],
-    )
-    files.write(step, batch, tokenizer)
+    files.write(step, batch, sums_of(batch))

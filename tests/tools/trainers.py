@@ -3,10 +3,9 @@
 import copy
 import functools
 import importlib.util
-import inspect
 import uuid
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -18,7 +17,6 @@ from verl import DataProto
 from verl.trainer.ppo import ray_trainer
 from verl.trainer.ppo.utils import Role
 from verl.utils import config as verl_config
-from verl.utils.tracking import Tracking
 
 HAS_V1 = importlib.util.find_spec("verl.trainer.ppo.v1") is not None  # verl has it from 0.9 on
 CW_GRPO, GRPO = "algorithm.adv_estimator=cw_grpo", "algorithm.adv_estimator=grpo"
@@ -74,12 +72,31 @@ def v1_trainer(*overrides: str) -> Any:
     from verl.trainer.ppo.v1 import get_trainer_cls
 
     config = composed("trainer.use_v1=True", *overrides)
-    return get_trainer_cls(config.trainer.v1.trainer_mode)(config=config)
+    made = get_trainer_cls(config.trainer.v1.trainer_mode)(config=config)
+    made.global_steps, made.tokenizer = 1, Tokenizer()
+    return made
 
 
-def legacy_trainer(*overrides: str) -> Any:
+class LegacyTrainer(ray_trainer.RayPPOTrainer):
+    """verl's legacy trainer, whose ``fit`` is one step without workers: it calls what verl's own calls, by the names
+    that stand in verl's module."""
+
+    def fit(self) -> None:
+        algorithm = self.config.algorithm
+        self.batch = ray_trainer.compute_advantage(
+            self.batch,
+            adv_estimator=algorithm.adv_estimator,
+            norm_adv_by_std_in_grpo=algorithm.get("norm_adv_by_std_in_grpo", True),
+            config=algorithm,
+        )
+        self.metrics = ray_trainer.compute_data_metrics(batch=self.batch, use_critic=False)
+
+    fit.__module__ = ray_trainer.__name__
+
+
+def legacy_trainer(*overrides: str, trainer: type = LegacyTrainer) -> Any:
     """The trainer of ``trainer.use_v1=False`` before its workers start."""
-    trainer = ray_trainer.RayPPOTrainer(
+    made = trainer(
         config=composed(LEGACY, *overrides),
         tokenizer=Tokenizer(),
         role_worker_mapping={Role.ActorRollout: None, Role.ActorRolloutRef: None},
@@ -88,8 +105,8 @@ def legacy_trainer(*overrides: str) -> Any:
         val_dataset=[0],
         collate_fn=list,
     )
-    trainer.global_steps = 0
-    return trainer
+    made.global_steps = 1
+    return made
 
 
 def trainer_batch(
@@ -114,31 +131,74 @@ def trainer_batch(
         "responses": 100 * torch.arange(rows)[:, None] + torch.arange(width),
         "response_mask": mask,
         "token_level_rewards": rewards,
+        "token_level_scores": rewards,
+        "attention_mask": torch.cat([torch.ones(rows, 2, dtype=torch.long), mask], 1),
         "old_log_probs": -torch.rand(rows, width, generator=g).exp().sub(1).pow(3) * mask,
     }
     of_rows = np.array([key.rsplit("_", 2)[0] for key in keys], dtype=object)
     return DataProto.from_dict(tensors=tensors, non_tensors={"uid": of_rows}), keys
 
 
-def advantages(
-    estimator: str, data: DataProto, keys: list[str] | None, config: Any, hooked: bool = True
-) -> torch.Tensor:
-    """As PPOTrainer._compute_advantage and RayPPOTrainer.fit (no keys) call it, through the names that they hold."""
+def copied(data: DataProto) -> DataProto:
+    return DataProto.from_dict(tensors=dict(data.batch.clone()), non_tensors=dict(data.non_tensor_batch))
+
+
+def advantages(estimator: str, data: DataProto, keys: list[str] | None, config: Any) -> torch.Tensor:
+    """By verl's own function, V1's or (without keys) the legacy one."""
     compute, of_v1 = ray_trainer.compute_advantage, {}
     if keys is not None:
         from verl.trainer.ppo.v1 import trainer_base
 
         compute, of_v1 = trainer_base.compute_advantage_for_multi_trajectories, {"batch_keys": keys}
-    result = (compute if hooked else inspect.unwrap(compute))(
-        DataProto.from_dict(tensors=dict(data.batch.clone()), non_tensors=dict(data.non_tensor_batch)),
-        **of_v1,
-        adv_estimator=estimator,
-        norm_adv_by_std_in_grpo=config.get("norm_adv_by_std_in_grpo", True),
-        config=config,
-    )
-    if estimator == "cw_grpo":
-        assert torch.equal(result.batch["advantages"], result.batch["returns"])
+    norm = config.get("norm_adv_by_std_in_grpo", True)
+    result = compute(copied(data), **of_v1, adv_estimator=estimator, norm_adv_by_std_in_grpo=norm, config=config)
     return result.batch["advantages"]
+
+
+def trained_on(trainer: Any, data: DataProto, keys: list[str] | None) -> tuple[torch.Tensor, dict[str, Any]]:
+    """The advantages that a trainer's update would get of a step's batch, and the metrics that it would log."""
+    if keys is None:
+        trainer.batch = copied(data)
+        trainer.fit()
+        batch, metrics = trainer.batch.batch, trainer.metrics
+    else:
+        batch, metrics = _in_v1(trainer, data, keys)
+    assert torch.equal(batch["advantages"], batch["returns"])
+    return batch["advantages"], metrics
+
+
+def _in_v1(trainer: Any, data: DataProto, keys: list[str]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """By PPOTrainer._compute_advantage, with a transfer queue in memory."""
+    import transfer_queue
+    from tensordict import TensorDict
+    from verl.utils import tensordict_utils
+
+    def nested(rows: torch.Tensor) -> torch.Tensor:
+        return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)
+
+    tensors = {name: nested(rows) for name, rows in data.batch.items()}
+    tensors["rm_scores"] = tensors.pop("token_level_rewards")
+    stored = dict(tensordict_utils.get_tensordict({**tensors, "uid": data.non_tensor_batch["uid"].tolist()}).items())
+
+    def get(keys: list[str], partition_id: str, select_fields: list[str]) -> Any:
+        rows = [of_batch.index(key) for key in keys]
+        found = TensorDict({name: stored[name] for name in select_fields if name in stored}, batch_size=len(of_batch))
+        if rows == list(range(len(of_batch))):
+            return found
+        return {name: nested(found[name].to_padded_tensor(0)[rows]) for name in select_fields}
+
+    def put(keys: list[str], partition_id: str, fields: Any) -> Any:
+        stored.update(fields.items())
+        return batch
+
+    of_batch = list(keys)
+    batch = transfer_queue.KVBatchMeta(keys=of_batch, tags=[{} for _ in keys], partition_id="train")
+    metrics: dict[str, Any] = {}
+    with patch.object(transfer_queue, "kv_batch_get", get), patch.object(transfer_queue, "kv_batch_put", put):
+        trainer._compute_advantage(batch, metrics=metrics)
+    width = data.batch["response_mask"].shape
+    of_update = {name: stored[name].to_padded_tensor(0.0, output_size=width) for name in ("advantages", "returns")}
+    return of_update, metrics
 
 
 def weighted(data: DataProto, plain: torch.Tensor, scope: str = "group") -> torch.Tensor:
@@ -146,12 +206,3 @@ def weighted(data: DataProto, plain: torch.Tensor, scope: str = "group") -> torc
     uids = data.non_tensor_batch["uid"] if scope == "group" else [0] * len(plain)
     expected, _ = reference_advantages(data.batch["old_log_probs"], plain, data.batch["response_mask"], uids)
     return torch.tensor(expected, dtype=torch.float64)
-
-
-def logged(metrics: dict[str, Any]) -> dict[str, Any]:
-    """What verl's loggers are given for ``metrics``, through Tracking.log."""
-    tracking, logger = object.__new__(Tracking), Mock()
-    tracking.logger = {"one": logger}
-    tracking.log(metrics, step=1)
-    tracking.logger = {}  # what older versions finish when it is collected
-    return logger.log.call_args.kwargs["data"]

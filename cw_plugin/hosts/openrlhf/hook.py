@@ -1,7 +1,6 @@
 """Puts the method into OpenRLHF's experience maker and trainer, as soon as OpenRLHF's modules are imported."""
 
 import functools
-import importlib
 import importlib.util
 import logging
 from collections.abc import Callable, Sequence
@@ -13,19 +12,11 @@ import torch
 import wrapt
 from torch import Tensor
 
-from cw_plugin.hosts.openrlhf.accepted_settings import (
-    ADVANTAGES,
-    STEP,
-    check,
-    check_resumed,
-    other_shape,
-    require,
-)
-from cw_plugin.method_file import write_method
+from cw_plugin.batch import Batch, joined, of_responses
+from cw_plugin.hosts.host import OPENRLHF
+from cw_plugin.hosts.openrlhf.refused_settings import MAKER, NEEDS, TRAINER, check
 from cw_plugin.options import Options
-from cw_plugin.padding import joined
-from cw_plugin.records.write import Batch
-from cw_plugin.run import WholeBatchRun, of_responses
+from cw_plugin.run import Run
 
 if TYPE_CHECKING:
     from openrlhf.trainer.ppo_trainer import BasePPOTrainer
@@ -34,8 +25,6 @@ if TYPE_CHECKING:
 
 Wrapped = Callable[..., Any]
 
-MAKER = "openrlhf.trainer.ppo_utils.experience_maker"
-TRAINER = "openrlhf.trainer.ppo_trainer"
 _logger = logging.getLogger(MAKER)  # OpenRLHF writes what it gets to the run's log
 
 
@@ -57,7 +46,7 @@ def _require_file(module: str) -> None:
     package = importlib.util.find_spec("openrlhf")
     path = Path(*module.split(".")).with_suffix(".py")
     if package is None or package.origin is None or not (Path(package.origin).parents[1] / path).exists():
-        raise other_shape(f"there is no {module}")
+        raise OPENRLHF.misfit(f"there is no {module}")
 
 
 class _Reweighter:
@@ -66,15 +55,17 @@ class _Reweighter:
     def __init__(self, maker: "RemoteExperienceMaker") -> None:
         options = Options.from_environment()
         settings = check(maker.strategy.args, options)
-        check_resumed(settings, options)
-        write_method(settings.checkpoints, options, _logger)
         self.samples = settings.samples
+        self.tokenizer = maker.tokenizer
         self.step: int | None = None
-        self.run = WholeBatchRun(settings.folder, maker.tokenizer, _logger)
+        self.run = Run(options, settings.folder, _logger)
+        self.run.begin(settings.checkpoints, settings.has_checkpoint)
 
     def reweight(self, experiences: "Sequence[Experience]") -> None:
         """Put w~ A in place of A in every experience, and the metrics into its info."""
-        weighted, metrics = self.run.reweight(_batch(experiences, self.samples), self.step)
+        steps = range(self.step, self.step + 1) if self.step is not None else range(0)
+        reweighted = self.run.reweight(_batch(experiences, self.samples, self.tokenizer), steps)
+        weighted, metrics = reweighted.advantages, reweighted.metrics
         sizes = [len(experience.index) for experience in experiences]
         for experience, size in zip(experiences, sizes, strict=True):
             for name, value in metrics.items():
@@ -87,7 +78,7 @@ class _Reweighter:
             experience.advantages = part[:, :width].to(dtype, copy=True)
 
 
-def _batch(experiences: "Sequence[Experience]", samples: int) -> Batch:
+def _batch(experiences: "Sequence[Experience]", samples: int, tokenizer: Any) -> Batch:
     """The rows of all experiences; ``samples`` of them belong to a prompt."""
     mask = _rows(experiences, "action_mask") != 0
     index = torch.tensor([number for experience in experiences for number in experience.index])
@@ -98,6 +89,7 @@ def _batch(experiences: "Sequence[Experience]", samples: int) -> Batch:
         group=index // samples,
         rewards=torch.cat([experience.rewards for experience in experiences]).float(),
         read_sequences=functools.partial(_sequences, experiences, mask),
+        tokenizer=tokenizer,
     )
 
 
@@ -113,7 +105,7 @@ def _sequences(experiences: "Sequence[Experience]", mask: Tensor, rows: Sequence
 
 def _change_maker(module: ModuleType) -> None:
     maker = module.RemoteExperienceMaker
-    require(maker, ADVANTAGES)
+    OPENRLHF.require(NEEDS[0])
 
     @wrapt.patch_function_wrapper(maker, "__init__")
     def begin(wrapped: Wrapped, maker: "RemoteExperienceMaker", args: Any, kwargs: Any) -> None:
@@ -130,7 +122,7 @@ def _change_maker(module: ModuleType) -> None:
 
 def _change_trainer(module: ModuleType) -> None:
     base = module.BasePPOTrainer
-    require(base, STEP)
+    OPENRLHF.require(NEEDS[1])
     plain = base.train_step
 
     # A plain function: an actor that starts another sends it by its name, and a wrapt proxy as what it wraps.

@@ -1,6 +1,5 @@
 """``python -m cw_plugin.hosts.openrlhf``: OpenRLHF's program train_ppo_ray, with the hook in Ray's workers."""
 
-import importlib
 import importlib.util
 import os
 import runpy
@@ -10,8 +9,10 @@ from typing import Any
 import wrapt
 
 from cw_plugin.errors import CWGRPOError, HostError
-from cw_plugin.hosts.openrlhf.accepted_settings import ADVANTAGES, STEP, TESTED, check, check_resumed, require
-from cw_plugin.hosts.openrlhf.hook import TRAINER, Wrapped, installed
+from cw_plugin.hosts.host import OPENRLHF
+from cw_plugin.hosts.openrlhf.hook import Wrapped, installed
+from cw_plugin.hosts.openrlhf.refused_settings import NEEDS, check
+from cw_plugin.method_file import refuse_other_method
 from cw_plugin.options import Options, variables
 
 HOOK = "cw_plugin.hosts.openrlhf.install"
@@ -20,7 +21,7 @@ HOOK = "cw_plugin.hosts.openrlhf.install"
 def main() -> None:
     """Start openrlhf.cli.train_ppo_ray with this process's arguments, and the method in Ray's workers."""
     if importlib.util.find_spec("openrlhf") is None:
-        sys.exit(f"cw_grpo: {sys.executable} has no openrlhf; install openrlhf {TESTED[0]} to {TESTED[1]}")
+        sys.exit(f"cw_grpo: {sys.executable} has no openrlhf; install openrlhf {OPENRLHF.tested}")
     import ray
 
     @wrapt.patch_function_wrapper(ray, "init")
@@ -42,16 +43,16 @@ def main() -> None:
     def with_checks(wrapped: Wrapped, _: object, args: Any, kwargs: Any) -> object:
         strategy = wrapped(*args, **kwargs)
         options = Options.from_environment()
-        check_resumed(check(strategy.args, options), options)
+        settings = check(strategy.args, options)
+        if settings.has_checkpoint:  # the run would refuse it, too, but in a worker
+            refuse_other_method(settings.checkpoints, options)
         return strategy
 
     try:
         Options.from_environment()
         # The shape of OpenRLHF is checked before Ray starts. This process does not change it, because it sends its
         # classes to Ray's workers.
-        trainer = importlib.import_module(TRAINER)
-        require(trainer.RemoteExperienceMaker, ADVANTAGES)
-        require(trainer.BasePPOTrainer, STEP)
+        OPENRLHF.require(*NEEDS)
         runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__", alter_sys=True)
     except CWGRPOError as error:
         sys.exit(f"cw_grpo: {error}")

@@ -10,15 +10,16 @@ A program with a trainer of its own puts :class:`CWGRPOTrainer` in front of it::
 
 SkyRL's command line takes no options of ours, so they are environment variables (:mod:`cw_plugin.options`).
 
-Only this folder and cw_plugin/lab/rewards/skyrl.py touch SkyRL. accepted_settings.py lists what they need from it.
+refused_settings.py lists what the method needs from SkyRL.
 """
 
-from cw_plugin.hosts.skyrl.accepted_settings import check, other_shape
+from cw_plugin.hosts.host import SKYRL
+from cw_plugin.hosts.skyrl.refused_settings import check
 
 try:
     from cw_plugin.hosts.skyrl.entrypoint import main
     from cw_plugin.hosts.skyrl.trainer import CWGRPOTrainer
 except ImportError as error:
-    raise other_shape(str(error)) from error
+    raise SKYRL.misfit(str(error)) from error
 
 __all__ = ["CWGRPOTrainer", "check", "main"]

@@ -9,7 +9,7 @@ from skyrl.train.entrypoints.main_base import BasePPOExp
 from skyrl.train.utils import initialize_ray, validate_cfg
 
 from cw_plugin.errors import CWGRPOError
-from cw_plugin.hosts.skyrl.accepted_settings import check
+from cw_plugin.hosts.skyrl.refused_settings import check
 from cw_plugin.hosts.skyrl.trainer import CWGRPOTrainer
 from cw_plugin.options import variables
 
@@ -23,12 +23,12 @@ class CWGRPOExp(BasePPOExp):
 
 
 @ray.remote(num_cpus=1)
-def train(cfg: SkyRLTrainConfig) -> None:
+def train(experiment: type[BasePPOExp], cfg: SkyRLTrainConfig) -> None:
     """Train in a worker of Ray, as SkyRL's own program does."""
-    CWGRPOExp(cfg).run()
+    experiment(cfg).run()
 
 
-def main() -> None:
+def main(experiment: type[BasePPOExp] = CWGRPOExp) -> None:
     """Train with this process's arguments, which are those of skyrl.train.entrypoints.main_base."""
     arguments = [argument for argument in sys.argv[1:] if not argument.startswith("trainer.override_entrypoint=")]
     cfg = SkyRLTrainConfig.from_cli_overrides(arguments)
@@ -38,4 +38,5 @@ def main() -> None:
         sys.exit(f"cw_grpo: {error}")
     validate_cfg(cfg)
     initialize_ray(cfg)
-    ray.get(train.options(runtime_env={"env_vars": variables()}).remote(cfg))  # it may run on another node
+    # The worker may be on another node.
+    ray.get(train.options(runtime_env={"env_vars": variables()}).remote(experiment, cfg))

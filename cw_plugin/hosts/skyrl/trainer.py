@@ -5,23 +5,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import skyrl_gym
 import torch
 from skyrl.train.config import get_config_as_dict
 from skyrl.train.trainer import RayPPOTrainer
 from torch import Tensor
 
+from cw_plugin.batch import Batch, group_numbers, of_responses
 from cw_plugin.errors import HostError
 from cw_plugin.files import is_remote
-from cw_plugin.hosts.skyrl.accepted_settings import check
-from cw_plugin.method_file import write_method
-from cw_plugin.records.write import Batch
-from cw_plugin.run import WholeBatchRun, of_responses
+from cw_plugin.hosts.skyrl.refused_settings import check, has_checkpoint, resumed_from
+from cw_plugin.options import Options
+from cw_plugin.run import Run
 
 if TYPE_CHECKING:
     from skyrl.backends.skyrl_train.training_batch import TrainingInputBatch
-
-ENVIRONMENT = "cw_grpo"  # the name of our reward in skyrl-gym
 
 
 class CWGRPOTrainer(RayPPOTrainer):
@@ -35,7 +32,7 @@ class CWGRPOTrainer(RayPPOTrainer):
     Log-probs are SkyRL's ``action_log_probs``, of the policy before its update. For losses that optimise against the
     rollout's log-probs, SkyRL would skip the forward pass that computes them; here it runs.
 
-    Records and settings go to ``trainer.export_path``. Our reward is the environment ``cw_grpo`` of skyrl-gym.
+    Records and settings go to ``trainer.export_path``.
 
     Raises:
         OptionsError: a setting under which the weights would not be the paper's, or would be lost.
@@ -45,15 +42,12 @@ class CWGRPOTrainer(RayPPOTrainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         check(self.cfg)
-        self._cw_run = WholeBatchRun(Path(self.cfg.trainer.export_path), self.tokenizer)
+        self._cw_run = Run(Options.from_environment(), Path(self.cfg.trainer.export_path))
         self._cw_reweighted = False
         if not is_remote(self.cfg.trainer.export_path):
             self._cw_run.write_settings(get_config_as_dict(self.cfg))
         if not is_remote(self.cfg.trainer.ckpt_path):
-            write_method(Path(self.cfg.trainer.ckpt_path), self._cw_run.options)
-        if ENVIRONMENT not in skyrl_gym.registry:  # unless a program has registered it with other options
-            model = {"model_path": self.cfg.trainer.policy.model.path}
-            skyrl_gym.register(ENVIRONMENT, "cw_plugin.lab.rewards.skyrl:MathEnv", model)
+            self._cw_run.begin(Path(self.cfg.trainer.ckpt_path), has_checkpoint(self.cfg), resumed_from(self.cfg))
 
     def _skip_policy_forward(self, training_input: "TrainingInputBatch") -> bool:
         return False  # weights need the policy's log-probs, whichever the loss takes
@@ -62,10 +56,10 @@ class CWGRPOTrainer(RayPPOTrainer):
     def compute_advantages_and_returns(self, data: "TrainingInputBatch") -> "TrainingInputBatch":
         """Put w~ A in place of the advantages, and the metrics of the weights among those of the step."""
         data = super().compute_advantages_and_returns(data)
-        weighted, metrics = self._cw_run.reweight(_batch(data), self.global_step)
-        if weighted is not None:
-            data["advantages"] = weighted.to(data["advantages"].dtype)
-        self.all_metrics.update(metrics)
+        reweighted = self._cw_run.reweight(_batch(data, self.tokenizer), range(self.global_step, self.global_step + 1))
+        if reweighted.advantages is not None:
+            data["advantages"] = reweighted.advantages.to(data["advantages"].dtype)
+        self.all_metrics.update(reweighted.metrics)
         self._cw_reweighted = True
         return data
 
@@ -82,21 +76,21 @@ class CWGRPOTrainer(RayPPOTrainer):
         return metrics
 
 
-def _batch(data: "TrainingInputBatch") -> Batch:
+def _batch(data: "TrainingInputBatch", tokenizer: Any) -> Batch:
     """The batch of SkyRL. Its rows are padded on the left, and responses end at the last column."""
     if data["action_log_probs"] is None:
         raise HostError(
             "the batch has no action_log_probs", fix="let the trainer's forward pass compute them for every loss"
         )
-    uids, mask = data.metadata["uids"], data["loss_mask"] != 0
-    numbers = {uid: number for number, uid in enumerate(dict.fromkeys(uids))}
+    mask = data["loss_mask"] != 0
     return Batch(
         log_probs=data["action_log_probs"].float(),
         advantages=of_responses(data["advantages"].float(), mask),
         response_mask=mask,
-        group=torch.tensor([numbers[uid] for uid in uids]),
+        group=group_numbers(data.metadata["uids"]),
         rewards=_rewards(data),
         read_sequences=functools.partial(_sequences, data),
+        tokenizer=tokenizer,
     )
 
 

@@ -2,7 +2,8 @@
 
 import inspect
 import textwrap
-import time
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,13 +11,13 @@ from jaxtyping import Float
 from torch import Tensor
 from trl import GRPOTrainer
 
-from cw_plugin.hosts.trl.accepted_settings import check_advantages, check_settings, check_trl
+from cw_plugin.batch import Batch
+from cw_plugin.hosts.transformers_trainer import ReweightingTrainer
 from cw_plugin.hosts.trl.config import ArgumentsFile, options
-from cw_plugin.method_callback import MethodCallback
-from cw_plugin.sharded import AccelerateRun, ProcessBatch, Sequences
+from cw_plugin.hosts.trl.refused_settings import check_advantages, check_settings, check_trl
 
 
-class CWGRPOTrainer(GRPOTrainer):
+class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
     """GRPOTrainer whose advantages are multiplied by the paper's weights. It takes the arguments of GRPOTrainer.
 
     Weights are computed once for a generation batch, over whole prompt groups, before TRL shuffles and splits it. So
@@ -60,43 +61,39 @@ class CWGRPOTrainer(GRPOTrainer):
         elif config is not None:
             check_settings(config)
         super().__init__(*args, **kwargs)
-        self._cw_run = AccelerateRun(self, cw_options)
-        self._cw_method = MethodCallback(cw_options, "cw_")
-        self.add_callback(self._cw_method)  # before the next writes what would be trained
+        self._cw_begin(cw_options, prefix="cw_")  # it refuses before the next writes
         self.add_callback(ArgumentsFile())
-
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Train as GRPOTrainer does, but do not resume another method's checkpoint (OptionsError)."""
-        self._cw_method.resumes = resume_from_checkpoint
-        return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         training = self.model.training
         batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
-        if not training:
-            return batch
-        check_advantages(batch["advantages"])
-        started = time.perf_counter()
+        if training:
+            check_advantages(batch["advantages"])
+            weighted = self._cw_reweight(self._cw_batch(batch))
+            if weighted is not None:
+                batch["advantages"] = weighted
+        return batch
+
+    def _cw_batch(self, batch: dict[str, Any]) -> Batch:
+        """The rows of this process in a generation batch of TRL."""
         log_probs = batch.get("old_per_token_logps")
         if log_probs is None:
             log_probs = self._cw_log_probs(batch)
         mask = batch["completion_mask"] * batch.get("tool_mask", 1)
-        first = self.accelerator.process_index * len(mask)  # of this process's rows
-        unscored = self._cw_rewards[first : first + len(mask)].isnan()
-        unscored &= batch["advantages"] == 0  # earlier releases, such as 0.29, train on them as on a reward of 0
-        mask = mask * ~unscored[:, None]
-        sequences = Sequences(
-            prompts=batch["prompt_ids"],
-            prompt_mask=batch["prompt_mask"],
-            responses=batch["completion_ids"],
-            rewards=self._cw_rewards,
+        rows = len(mask)
+        first = self.accelerator.process_index * rows
+        rewards = self._cw_rewards[first : first + rows]
+        # Earlier releases, such as 0.29, train on responses without a score as on a reward of 0.
+        is_left_out = rewards.isnan() & (batch["advantages"] == 0)
+        return Batch(
+            log_probs=log_probs,
+            advantages=batch["advantages"],
+            response_mask=mask * ~is_left_out[:, None],
+            group=self._cw_groups(rows),
+            rewards=rewards,
+            read_sequences=partial(_sequences, batch),
             tokenizer=self.processing_class,
         )
-        # The responses to a prompt are consecutive rows of all processes' rows together, as in TRL's own advantages.
-        weighted = self._cw_run.reweight(ProcessBatch(log_probs, batch["advantages"], mask), sequences, started)
-        if weighted is not None:
-            batch["advantages"] = weighted
-        return batch
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Float[Tensor, "rows functions"]:
         rewards: Tensor = super()._calculate_rewards(*args, **kwargs)  # of all processes; NaN where there is no score
@@ -124,3 +121,9 @@ class CWGRPOTrainer(GRPOTrainer):
         finally:
             self.model.train()
         return log_probs
+
+
+def _sequences(batch: dict[str, Any], rows: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+    """Token ids of prompt and completion for some rows of this process."""
+    prompts, mask, completions = (batch[name].cpu() for name in ("prompt_ids", "prompt_mask", "completion_ids"))
+    return [(prompts[row][mask[row] != 0], completions[row]) for row in rows]

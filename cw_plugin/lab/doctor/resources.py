@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 
 from cw_plugin.errors import NotCalculatedError
 from cw_plugin.files import free_disk, is_remote
-from cw_plugin.hosts.verl.accepted_settings import ACTOR, uses_loss
+from cw_plugin.hosts.verl.refused_settings import ACTOR, uses_loss
 from cw_plugin.lab.doctor.finding import Finding
 from cw_plugin.lab.doctor.memory.estimate import checkpoints_after, estimate
 from cw_plugin.memory.stages import GIB, ROOM, SOLD_AS, VLLM_WORK, Estimate, Stage, shortage

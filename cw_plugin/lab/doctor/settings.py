@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.errors import CWGRPOError, OptionsError
 from cw_plugin.hosts.verl import NAME
-from cw_plugin.hosts.verl.accepted_settings import (
+from cw_plugin.hosts.verl.refused_settings import (
     ACTOR,
     LOSS_MODE,
     check_config,

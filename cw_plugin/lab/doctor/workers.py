@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from omegaconf import DictConfig
 
 from cw_plugin.errors import how_to_install
-from cw_plugin.hosts.verl.accepted_settings import uses_loss, uses_v1
+from cw_plugin.hosts.verl.refused_settings import uses_loss, uses_v1
 from cw_plugin.lab.doctor.finding import Finding
 from cw_plugin.lab.doctor.ray_address import find_cluster, require_listener
 

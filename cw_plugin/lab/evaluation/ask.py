@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from cw_plugin.errors import DataError, HostError, OptionsError, first_line
 from cw_plugin.folder_lock import claim
 from cw_plugin.hosts.verl import BENCHMARK_TRAINER
-from cw_plugin.hosts.verl.accepted_settings import uses_v1
+from cw_plugin.hosts.verl.refused_settings import uses_v1
 from cw_plugin.lab.compose import compose
 from cw_plugin.lab.configs import differences, flat
 from cw_plugin.lab.evaluation.answers import MACHINE, read_grades, read_settings

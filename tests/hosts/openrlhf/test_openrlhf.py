@@ -33,7 +33,7 @@ from reference import reference_advantages
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from cw_plugin.errors import HostError, NonFiniteError, OptionsError
-from cw_plugin.hosts.openrlhf import accepted_settings, hook
+from cw_plugin.hosts.openrlhf import hook, refused_settings
 from cw_plugin.memory import openrlhf as openrlhf_memory
 from cw_plugin.memory import tracked
 from cw_plugin.options import Options
@@ -183,7 +183,7 @@ def both(plain, maker, actor, turns=1) -> tuple[list[Any], list[Any]]:
 
 @pytest.mark.parametrize(
     ("estimator", "turns", "dynamic", "scope"),
-    [*((name, 1, False, "group") for name in accepted_settings.GROUPED),
+    [*((name, 1, False, "group") for name in refused_settings.GROUPED),
      ("group_norm", 3, True, "group"), ("group_norm", 1, False, "batch")],
 )  # fmt: skip
 def test_every_row_reaches_the_loss_with_the_weights_of_its_group(
@@ -290,16 +290,16 @@ def test_plain_grpo_has_no_weights_to_lose(tmp_path, monkeypatch, caplog):
     assert "cw_grpo: this run trains on the host's own advantages, " in caplog.text
 
 
-def test_a_run_is_not_resumed_under_another_kernel(tmp_path, monkeypatch):
-    resumed = settings(tmp_path, **{"ckpt.load_enable": True})
-    maker_of(resumed)
+def test_checkpoints_keep_their_method(actor, tmp_path, monkeypatch):
+    """tests/test_run.py tests the rule; here, that OpenRLHF's checkpoints are found and the method is written down."""
+    maker = maker_of(settings(tmp_path))
+    maker.compute_advantages_and_returns(experiences(maker, actor, turns=1))
     monkeypatch.setenv("CW_GRPO_KERNEL", "none")
-    maker_of(resumed)  # the first was killed before its first checkpoint
+    maker_of(settings(tmp_path))  # the first was killed before its first checkpoint
     (tmp_path / "checkpoints" / "_actor").mkdir()
-    monkeypatch.delenv("CW_GRPO_KERNEL")
-    with pytest.raises(OptionsError, match=r"kernel='gaussian' would resume .*/checkpoints, .* kernel='none'"):
-        maker_of(resumed)
-    maker_of(settings(tmp_path))
+    for resumes in (True, False):
+        with pytest.raises(OptionsError, match=r"checkpoints .* kernel='gaussian', and this run has kernel='none'"):
+            maker_of(settings(tmp_path, **{"ckpt.load_enable": resumes}))
 
 
 def test_a_kl_penalty_in_the_loss_is_allowed_and_a_run_with_the_hook_says_so_once(tmp_path, caplog):
@@ -368,7 +368,7 @@ def test_advantages_that_differ_within_a_response_are_refused(actor, tmp_path):
 @pytest.mark.skipif(FLAT, reason="0.9 has other arguments")
 def test_openrlhf_accepts_the_arguments_of_the_recipe():
     args = parsed(*bash("openrlhf/paper.sh", DRY_RUN="1").stdout.splitlines())
-    assert accepted_settings.check(args, Options()).samples == 12 and args.algo.kl.use_loss is True
+    assert refused_settings.check(args, Options()).samples == 12 and args.algo.kl.use_loss is True
 
 
 @pytest.mark.skipif(FLAT, reason="it divides logits elsewhere")

@@ -11,8 +11,8 @@ import pytest
 from interpreter import ROOT, python, run_tests
 
 from cw_plugin.errors import HostError
+from cw_plugin.hosts.host import OPENRLHF
 from cw_plugin.hosts.openrlhf import install
-from cw_plugin.hosts.openrlhf.accepted_settings import TESTED
 
 pytestmark = pytest.mark.timeout(1500)  # with the download
 
@@ -28,7 +28,7 @@ def path(packages):
     return folders
 
 
-@pytest.mark.parametrize("version", [pytest.param(TESTED[0], marks=pytest.mark.slow), TESTED[1]])
+@pytest.mark.parametrize("version", [pytest.param(OPENRLHF.oldest, marks=pytest.mark.slow), OPENRLHF.newest])
 def test_a_release_of_openrlhf_passes_the_tests(version, path):
     run_tests("hosts/openrlhf/test_openrlhf.py", path=path(version), HF_HUB_OFFLINE="1")
 
@@ -42,14 +42,12 @@ import openrlhf.trainer.ppo_utils.experience_maker
 """
     result = python("-c", code, path=path("0.8.11"))
     assert result.returncode == 1
-    assert result.stderr.strip().splitlines()[-1] == (
-        "cw_plugin.errors.HostError: this version of OpenRLHF does not fit, because RemoteExperienceMaker has no "
-        f"compute_advantages_and_returns(self, experiences); install openrlhf {TESTED[0]} to {TESTED[1]}"
-    )
+    error = result.stderr.strip().splitlines()[-1]
+    assert "does not fit OpenRLHF 0.8.11" in error and "compute_advantages_and_returns" in error
 
 
 def test_the_launcher_refuses_an_unknown_option_before_anything_starts(path):
-    result = python("-m", "cw_plugin.hosts.openrlhf", path=path(TESTED[1]), CW_GRPO_KERNAL="none")
+    result = python("-m", "cw_plugin.hosts.openrlhf", path=path(OPENRLHF.newest), CW_GRPO_KERNAL="none")
     assert result.returncode == 1 and result.stderr.startswith("cw_grpo: kernal is not an option")
 
 
@@ -73,7 +71,7 @@ runpy.run_module = train_ppo_ray
 program.main()
 """
     variables = {"CW_GRPO_KERNEL": "none", "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps(job)}
-    result = python("-c", code, path=path(TESTED[1]), timeout=550, **variables)
+    result = python("-c", code, path=path(OPENRLHF.newest), timeout=550, **variables)
     assert result.returncode == 1
     assert "cw_grpo: Ray's workers did not run os.getpid, so they would train plain GRPO" in result.stderr
     assert "[('CW_GRPO_KERNEL', 'none'), ('NCCL_DEBUG', 'WARN'), " in result.stdout  # before a variable of Ray's own

@@ -31,7 +31,8 @@ from transformers import AutoTokenizer
 
 from cw_plugin.errors import DataError, HostError, NonFiniteError, OptionsError
 from cw_plugin.hosts import skyrl
-from cw_plugin.hosts.skyrl import CWGRPOTrainer, accepted_settings, entrypoint
+from cw_plugin.hosts.host import SKYRL
+from cw_plugin.hosts.skyrl import CWGRPOTrainer, entrypoint, refused_settings
 from cw_plugin.lab.reports.runs import read_run
 
 PROMPTS, SAMPLES = 8, 6
@@ -300,8 +301,8 @@ def test_the_losses_that_are_let_through_multiply_each_token_by_its_advantage():
         (gradient,) = torch.autograd.grad(value, log_probs)
         if torch.allclose(gradient, -advantages * mask, atol=1e-6):
             kept.add(str(loss))
-    assert kept == set(accepted_settings.PER_TOKEN) and len(set(PolicyLossType) - kept) == 1
-    assert set(accepted_settings.GROUPED) == set(AdvantageEstimator) - {"gae", "reinforce++"}
+    assert kept == set(refused_settings.PER_TOKEN) and len(set(PolicyLossType) - kept) == 1
+    assert set(refused_settings.GROUPED) == set(AdvantageEstimator) - {"gae", "reinforce++"}
 
 
 @pytest.mark.parametrize(
@@ -326,14 +327,17 @@ def test_what_would_not_be_the_method_is_refused_before_ray_starts(tmp_path, mon
 
 
 def test_a_run_is_not_resumed_under_another_method(tmp_path, monkeypatch):
-    trainer_of(CWGRPOTrainer, settings(tmp_path))
+    train(trainer_of(CWGRPOTrainer, settings(tmp_path)), *rollouts())
     monkeypatch.setenv("CW_GRPO_SCOPE", "batch")
     skyrl.check(settings(tmp_path))  # there is no checkpoint yet
-    (tmp_path / accepted_settings.LATEST).write_text("4")
-    with pytest.raises(OptionsError, match=f"scope='batch' would resume the run in {tmp_path}, which was trained with"):
-        skyrl.check(settings(tmp_path))
-    for name, value in {"trainer.resume_mode": "none", "trainer.ckpt_path": "s3://bucket/run"}.items():
-        skyrl.check(settings(tmp_path, **{name: value}))
+    (tmp_path / "latest_ckpt_global_step.txt").write_text("4")
+    for changed in ({}, {"trainer.resume_mode": "none"}):
+        with pytest.raises(OptionsError, match=f"{tmp_path} has checkpoints .* scope='group', and this run"):
+            skyrl.check(settings(tmp_path, **changed))
+    skyrl.check(settings(tmp_path, **{"trainer.ckpt_path": "s3://bucket/run"}))
+    elsewhere = {"trainer.resume_mode": "from_path", "trainer.resume_path": str(tmp_path / "global_step_4")}
+    with pytest.raises(OptionsError, match=f"{tmp_path} has checkpoints .* scope='group', and this run"):
+        trainer_of(CWGRPOTrainer, settings(tmp_path / "elsewhere", **elsewhere))
 
 
 def test_two_responses_are_a_group(tmp_path):
@@ -355,7 +359,7 @@ def test_options_reach_the_trainers_process_and_an_unknown_one_is_refused(tmp_pa
     monkeypatch.setenv("CW_GRPO_SCOPE", "batch")
     entrypoint.main()
     assert remote.options.call_args.kwargs == {"runtime_env": {"env_vars": {"CW_GRPO_SCOPE": "batch"}}}
-    assert remote.options().remote.call_args.args[0].generator.n_samples_per_prompt == SAMPLES
+    assert remote.options().remote.call_args.args[1].generator.n_samples_per_prompt == SAMPLES
     monkeypatch.setenv("CW_GRPO_KERNAL", "none")
     with pytest.raises(SystemExit, match="cw_grpo: kernal is not an option"):
         entrypoint.main()
@@ -383,12 +387,12 @@ def test_a_value_that_is_not_a_number_stops_the_run(tmp_path):
 
 
 def test_the_release_is_the_one_that_is_named():
-    assert version("skyrl") == accepted_settings.TESTED
+    assert version("skyrl") == SKYRL.newest
 
 
 def test_a_skyrl_of_another_shape_is_refused(tmp_path, monkeypatch):
     monkeypatch.delattr(RayPPOTrainer, "train_critic_and_policy")
-    with pytest.raises(HostError, match=r"has no train_critic_and_policy\(self, data\); install skyrl 0"):
+    with pytest.raises(HostError, match=r"there is no RayPPOTrainer.train_critic_and_policy; install skyrl 0"):
         skyrl.check(settings(tmp_path))
 
 

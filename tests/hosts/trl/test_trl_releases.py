@@ -10,10 +10,12 @@ import sys
 import pytest
 from interpreter import ROOT, WITHOUT_VLLM, run_tests
 
-OLDEST, NEWEST = "0.29.0", "1.16.0" if sys.version_info >= (3, 11) else "1.14.2"
+from cw_plugin.hosts.host import TRL
+
+NEWEST = TRL.newest if sys.version_info >= (3, 11) else "1.14.2"
 EVERY = [
     "hosts/trl/test_trl.py",
-    "rewards/test_rewards_of_trl.py",
+    "lab/rewards/test_rewards_of_trl.py",
     "examples/test_trl_examples.py",
     "examples/test_boundary.py",
     "examples/test_sizes.py",
@@ -24,9 +26,7 @@ WEIGHTS = ["hosts/trl/test_trl.py::test_every_row_at_the_loss_has_the_weights_of
 
 def test_the_versions_that_are_tested_are_those_that_are_named():
     (oldest,) = re.findall(r'"trl>=([\d.]+),<2"', (ROOT / "pyproject.toml").read_text())
-    source = (ROOT / "cw_plugin/hosts/trl/accepted_settings.py").read_text()
-    named = re.findall(r'^TESTED = \("([\d.]+)", "([\d.]+)"\)', source, re.M)
-    assert named == [(OLDEST, "1.16.0")] and oldest == OLDEST
+    assert oldest == TRL.oldest
 
 
 @pytest.mark.timeout(1500)
@@ -34,7 +34,7 @@ def test_the_versions_that_are_tested_are_those_that_are_named():
     ("version", "tests", "besides"),
     [
         pytest.param(NEWEST, EVERY, [WITHOUT_VLLM], id="newest"),
-        pytest.param(OLDEST, WEIGHTS, [WITHOUT_VLLM], id="oldest"),
+        pytest.param(TRL.oldest, WEIGHTS, [WITHOUT_VLLM], id="oldest"),
         pytest.param(NEWEST, ["-m", "slow", *EVERY], [], id="slow", marks=pytest.mark.slow),
     ],
 )

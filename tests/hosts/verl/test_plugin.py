@@ -19,7 +19,7 @@ from verl.trainer import main_ppo
 
 from cw_plugin.errors import HostError, OptionsError
 from cw_plugin.hosts.verl import current_run, hooks
-from cw_plugin.hosts.verl.accepted_settings import check_config, uses_estimator, uses_loss, uses_v1
+from cw_plugin.hosts.verl.refused_settings import check_config, uses_estimator, uses_loss, uses_v1
 
 VERL = Path(verl.__file__).parent
 MODULE = "cw_plugin.hosts.verl.register"

@@ -13,25 +13,35 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-import trainers
 import verl
 from interpreter import python
 from omegaconf import OmegaConf
 from pretend_device import DEVICE, Pretend, back, on_device
 from ray import cloudpickle
 from reference import reference_advantages
-from trainers import CW_GRPO, GRPO, HAS_V1, LEGACY, LOSS, advantages, logged, trainer_batch, validate, weighted
+from trainers import (
+    CW_GRPO,
+    GRPO,
+    HAS_V1,
+    LEGACY,
+    LOSS,
+    LegacyTrainer,
+    advantages,
+    legacy_trainer,
+    trained_on,
+    trainer_batch,
+    v1_trainer,
+    validate,
+    weighted,
+)
 from verl import DataProto
-from verl.trainer.ppo import core_algos
-from verl.utils.metric import reduce_metrics
-from verl.utils.py_functional import rename_dict
+from verl.trainer.ppo import core_algos, ray_trainer
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from cw_plugin.errors import HostError, NonFiniteError, OptionsError
-from cw_plugin.hosts.verl import BENCHMARK_TRAINER, current_run, hooks
-from cw_plugin.hosts.verl.estimator import TrainerBatch, batch_of_trainer
+from cw_plugin.hosts.verl import hooks
 from cw_plugin.records.read import read_tokens, tokens_of
-from cw_plugin.weights import CovarianceStatistics
+from cw_plugin.statistics import CovarianceStatistics
 
 GEO_MEAN = "actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"
 DISTILLATION = ["+distillation.enabled=True", "+distillation.distillation_loss.use_task_rewards=False"]
@@ -43,59 +53,76 @@ UNRECORDED = OPTION + "record_every=0"
 NEEDS_V1 = pytest.mark.skipif(not HAS_V1, reason="this version of verl has no V1")
 
 
-def v1_trainer(*overrides):
-    """In place of the one that this process has."""
-    current_run.begin(None)
-    return trainers.v1_trainer(*overrides)
-
-
-def legacy_trainer(*overrides):
-    current_run.begin(None)
-    return trainers.legacy_trainer(*overrides)
-
-
 @pytest.fixture(params=[legacy_trainer, pytest.param(v1_trainer, marks=NEEDS_V1)])
 def make(request, tmp_path):
-    """Makes trainers of verl in this process, as in its task runner; one that uses cw_grpo is there."""
-    trainer = request.param(CW_GRPO, UNRECORDED, f"trainer.default_local_dir={tmp_path}")
-    yield request.param
-    del trainer
-    current_run.begin(None)
+    """Makes trainers of verl in this process, as in its task runner."""
+
+    def maker(*overrides):
+        return request.param(UNRECORDED, f"trainer.default_local_dir={tmp_path}", CW_GRPO, *overrides)
+
+    maker.is_v1 = request.param is v1_trainer
+    return maker
 
 
 def batch(make, seed=0, outputs=1):
     """A step's batch, and its keys if the trainer is V1's."""
     data, keys = trainer_batch(seed, outputs=outputs)
-    return data, keys if make is v1_trainer else None
+    return data, keys if make.is_v1 else None
 
 
-def algorithm(norm=True, **cw_grpo):
-    return OmegaConf.create({"norm_adv_by_std_in_grpo": norm, **({"cw_grpo": cw_grpo} if cw_grpo else {})})
+def options(**values):
+    return [f"{OPTION}{name}={value}" for name, value in values.items()]
 
 
 @pytest.mark.parametrize(("norm", "outputs", "options"), [(True, 1, {}), (False, 3, {}), (True, 3, {"scope": "batch"})])
-def test_estimator_in_the_trainer_is_grpo_times_the_reference_weights_and_with_kernel_none_grpo(
-    make, norm, outputs, options
-):
-    for seed in range(2):  # two steps
+def test_a_trainer_trains_on_grpo_times_the_reference_weights(make, norm, outputs, options):
+    """Two steps of one trainer; with kernel=none, bit for bit on GRPO."""
+    normalises = f"algorithm.norm_adv_by_std_in_grpo={norm}"
+    trainer = make(normalises, *[f"{OPTION}{name}={value}" for name, value in options.items()])
+    plain = make(normalises, OPTION + "kernel=none")
+    for seed in range(2):
         data, keys = batch(make, seed, outputs)
-        config, none = algorithm(norm, **options), algorithm(norm, kernel="none", **options)
-        grpo, ours = (advantages(estimator, data, keys, config) for estimator in ("grpo", "cw_grpo"))
+        grpo = advantages("grpo", data, keys, trainer.config.algorithm)
+        ours, _ = trained_on(trainer, data, keys)
         torch.testing.assert_close(ours.double(), weighted(data, grpo, **options), rtol=1e-5, atol=1e-5)
         assert not torch.allclose(ours, grpo, atol=1e-2)
-        assert torch.equal(advantages("cw_grpo", data, keys, none), grpo)
-        data.batch["response_mask"] = data.batch["response_mask"].bfloat16()  # which may have any dtype
-        assert torch.equal(advantages("cw_grpo", data, keys, config), ours)
+        assert torch.equal(trained_on(plain, data, keys)[0], grpo)
+        if not make.is_v1:
+            data.batch["response_mask"] = data.batch["response_mask"].bfloat16()  # which may have any dtype
+            assert torch.equal(trained_on(trainer, data, keys)[0], ours)
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "rloo"])
 def test_other_estimators_are_untouched(make, estimator):
-    """Beside a run of cw_grpo, and where there is none."""
+    """And beside a run of cw_grpo in the same process."""
     data, keys = batch(make)
-    direct = advantages(estimator, data, keys, algorithm(), hooked=False)
-    assert torch.equal(advantages(estimator, data, keys, algorithm()), direct)
-    current_run.begin(None)
-    assert torch.equal(advantages(estimator, data, keys, algorithm()), direct)
+    made = v1_trainer if make.is_v1 else legacy_trainer
+    other, ours = made(f"algorithm.adv_estimator={estimator}"), make()
+    trained_on(ours, data, keys)
+    found, metrics = trained_on(other, data, keys)
+    assert torch.equal(found, advantages(estimator, data, keys, other.config.algorithm))
+    assert not [name for name in metrics if "cw_grpo" in name]
+
+
+class OwnFit(LegacyTrainer):
+    """As the trainers of recipes have it: a ``fit`` in a module that has imported verl's functions by their names."""
+
+    def fit(self):
+        algorithm = self.config.algorithm
+        self.batch = compute_advantage(self.batch, adv_estimator=algorithm.adv_estimator, config=algorithm)
+        self.metrics = compute_data_metrics(batch=self.batch, use_critic=False)
+
+
+compute_advantage, compute_data_metrics = ray_trainer.compute_advantage, ray_trainer.compute_data_metrics
+
+
+def test_a_trainer_that_derives_from_verls_is_served(tmp_path):
+    data, _ = trainer_batch()
+    settings = CW_GRPO, UNRECORDED, f"trainer.default_local_dir={tmp_path}"
+    found, metrics = trained_on(legacy_trainer(*settings, trainer=OwnFit), data, None)
+    expected, _ = trained_on(legacy_trainer(*settings), data, None)
+    assert torch.equal(found, expected) and "cw_grpo/sigma" in metrics
+    assert compute_advantage is vars(ray_trainer)["compute_advantage"]  # as it was
 
 
 def test_a_name_that_is_taken_is_said_and_a_free_one_is_not(caplog):
@@ -112,53 +139,36 @@ def of_registry(data, **given):
         token_level_rewards=data.batch["token_level_rewards"],
         response_mask=data.batch["response_mask"],
         index=data.non_tensor_batch["uid"],
-        config=algorithm(),
+        config=OmegaConf.create({"norm_adv_by_std_in_grpo": True}),
         **given,
     )[0]
 
 
-def test_log_probs_that_verl_passes_itself_win_over_the_hook(make):
-    data, keys = batch(make)
-    expected = advantages("cw_grpo", data, keys, algorithm())
-    not_these = torch.full_like(data.batch["old_log_probs"], float("nan"))
-    token = batch_of_trainer.set(TrainerBatch(not_these, keys, read_sequences=list))
-    try:
-        assert torch.equal(of_registry(data, old_log_probs=data.batch["old_log_probs"]), expected)
-        assert torch.equal(of_registry(data, batch=data.batch), expected)
-    finally:
-        batch_of_trainer.reset(token)
-
-
-def test_without_log_probs_or_a_trainer_that_is_known_it_refuses_instead_of_training_plain_grpo(make):
-    """fully_async_policy's trainer, for example, constructs itself without RayPPOTrainer's __init__."""
-    data, keys = batch(make)
+def test_the_registered_estimator_takes_log_probs_or_refuses(make):
+    """A trainer that is not followed, such as fully_async_policy's, must not train plain GRPO."""
+    data, _ = trainer_batch()
+    grpo = advantages("grpo", data, None, make().config.algorithm)
+    ours = of_registry(data, old_log_probs=data.batch["old_log_probs"])
+    torch.testing.assert_close(ours.double(), weighted(data, grpo), rtol=1e-5, atol=1e-5)
     with pytest.raises(HostError, match=r"start verl\.trainer\.main_ppo"):
         of_registry(data)
-    current_run.begin(None)
-    with pytest.raises(HostError, match="does not know the trainer"):
-        advantages("cw_grpo", data, keys, algorithm())
+    with pytest.raises(HostError, match=r"start verl\.trainer\.main_ppo"):
+        advantages("cw_grpo", *batch(make), make().config.algorithm)
 
 
-def test_a_second_trainer_with_cw_grpo_in_one_process_is_refused(make, tmp_path):
-    first = make(CW_GRPO, f"trainer.default_local_dir={tmp_path}")
-    with pytest.raises(HostError, match=rf"whose folder is {tmp_path}; start the second one in a process of its own"):
-        trainers.legacy_trainer(CW_GRPO)
-    first.itself = first  # a cycle, which only the collector finds
-    del first
-    trainers.legacy_trainer(CW_GRPO)
-
-
-def test_a_run_is_not_resumed_under_another_method(make, tmp_path):
-    """The folder has what verl leaves beside a checkpoint."""
-    data, keys = batch(make)
-    advantages("cw_grpo", data, keys, algorithm())
+def test_checkpoints_keep_their_method(make, tmp_path):
+    """tests/test_run.py tests the rule; here, that verl's checkpoints are found and the method is written down."""
+    trained_on(make(), *batch(make))
+    make(OPTION + "kernel=none")  # there is no checkpoint yet
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("1")
-    settings = CW_GRPO, f"trainer.default_local_dir={tmp_path}"
-    make(*settings)
-    for name, was, now in (("kernel", "gaussian", "none"), ("scope", "group", "batch")):
-        with pytest.raises(OptionsError, match=rf"{name}='{now}' would resume the run in {tmp_path}.*{name}='{was}'"):
-            make(*settings, f"{OPTION}{name}={now}")
-        make(*settings, f"{OPTION}{name}={now}", "trainer.resume_mode=disable")
+    make()
+    refusal = f"{tmp_path} has checkpoints .* kernel='gaussian', and this run has kernel='none'"
+    for resumes in ("auto", "disable"):
+        with pytest.raises(OptionsError, match=refusal):
+            make(OPTION + "kernel=none", f"trainer.resume_mode={resumes}")
+    elsewhere = [f"trainer.default_local_dir={tmp_path / 'elsewhere'}", "trainer.resume_mode=resume_path"]
+    with pytest.raises(OptionsError, match=refusal):
+        make(OPTION + "kernel=none", *elsewhere, f"trainer.resume_from_path={tmp_path}/global_step_1")
 
 
 def test_a_nan_is_reported_with_where_it_comes_from_and_the_uid_of_its_prompt(make):
@@ -169,7 +179,7 @@ def test_a_nan_is_reported_with_where_it_comes_from_and_the_uid_of_its_prompt(ma
         data, keys = batch(make)
         data.batch[where][7, 0] = float("nan")
         with pytest.raises(NonFiniteError, match=message.format(data.non_tensor_batch["uid"][7])):
-            advantages("cw_grpo", data, keys, algorithm())
+            trained_on(make(), data, keys)
     arguments = loss_arguments()
     arguments["log_prob"] = arguments["log_prob"].detach().clone()
     arguments["log_prob"][1, 0] = float("nan")
@@ -177,25 +187,31 @@ def test_a_nan_is_reported_with_where_it_comes_from_and_the_uid_of_its_prompt(ma
         core_algos.get_policy_loss_fn("cw_grpo")(**arguments, config=actor_config())
 
 
-def test_metrics_of_several_batches_in_a_step_are_merged_by_verls_rules(make):
-    """verl merges the values of several updates by substrings of the name."""
-    batches = [batch(make, seed) for seed in range(2)]
-    given, seen = {"critic/score/mean": 1.0}, []
-    for data, keys in batches:
-        advantages("cw_grpo", data, keys, algorithm())
-        seen.append(logged(given))
-    for data, keys in batches:
-        advantages("cw_grpo", data, keys, algorithm())
-    merged = logged(given)
-    assert given == {"critic/score/mean": 1.0} == logged(given)  # verl's own are left alone, nothing is told twice
+def test_metrics_are_logged_with_verls_own(make):
+    trainer, (data, keys) = make(), batch(make)
+    _, metrics = trained_on(trainer, data, keys)
     names = {f"cw_grpo/{name}" for name in (*CovarianceStatistics.__dataclass_fields__, "seconds")}
-    assert set(merged) == set(seen[0]) == {"critic/score/mean", *names}
-    for name in set(merged) - {"cw_grpo/seconds"}:
-        rule = min if name.endswith("_min") else max if name.endswith("_max") else np.mean
-        assert merged[name] == pytest.approx(rule([metrics[name] for metrics in seen])), name
+    assert {name for name in metrics if name.startswith("cw_grpo/")} == names
+    assert make.is_v1 or "critic/score/mean" in metrics
+    grpo = advantages("grpo", data, keys, trainer.config.algorithm)
+    given = data.batch["old_log_probs"], grpo, data.batch["response_mask"], data.non_tensor_batch["uid"]
+    c = np.concatenate([group["c"] for group in reference_advantages(*given)[1].values()])
+    assert metrics["cw_grpo/covariance_before"] == pytest.approx(c.mean(), rel=1e-4, abs=1e-6)
+    assert metrics["cw_grpo/covariance_max"] == pytest.approx(c.max(), rel=1e-4)
 
-    make(GRPO)
-    assert current_run.current() is None and logged(given) is given
+
+@NEEDS_V1
+def test_v1_merges_the_metrics_of_several_batches_by_their_names():
+    """Each is the mean, but for the extremes: verl decides by parts of a name, such as "max" or "sum"."""
+    from verl.trainer.ppo.v1.utils import MetricsAggregator
+
+    names = [f"cw_grpo/{name}" for name in (*CovarianceStatistics.__dataclass_fields__, "seconds")]
+    aggregator = MetricsAggregator()
+    for value in (1.0, 2.0):
+        aggregator.add_step_metrics(dict.fromkeys(names, value), sample_count=8)
+    merged = aggregator.get_aggregated_metrics()
+    extremes = {"cw_grpo/weight_min": 1.0, "cw_grpo/covariance_min": 1.0, "cw_grpo/covariance_max": 2.0}
+    assert merged == dict.fromkeys(names, 1.5) | extremes
 
 
 def loss_arguments(seed=0, rows=6, width=20):
@@ -238,27 +254,28 @@ def test_loss_is_vanilla_on_reweighted_advantages(make, loss_agg_mode, corrected
     assert {name: metrics[name] for name in vanilla_metrics} == pytest.approx(vanilla_metrics)
     assert metrics["cw_grpo/sigma"] == pytest.approx(groups[0]["sigma"], rel=1e-5)
 
-    # verl puts actor/ before every metric of a loss; on the way to the loggers the hook takes it off again.
-    verls = reduce_metrics(rename_dict({name: [value] for name, value in metrics.items()}, "actor/"))
-    shown = logged(verls)
-    assert shown["cw_grpo/sigma"] == verls["actor/cw_grpo/sigma"] and shown["actor/ppo_kl"] == verls["actor/ppo_kl"]
-    assert not [name for name in shown if name.startswith("actor/cw_grpo")]
-
 
 @pytest.mark.parametrize("scope", ["group", "batch"])
-def test_on_a_device_the_estimator_is_that_of_the_cpu_and_refuses_in_its_words(make, scope):
-    data, keys = batch(make)
-    expected, metrics = advantages("cw_grpo", data, keys, algorithm(scope=scope)), logged({})
-    there = DataProto.from_dict(tensors=on_device(dict(data.batch)), non_tensors=data.non_tensor_batch)
+def test_on_a_device_advantages_are_those_of_the_cpu(tmp_path, scope):
+    """The legacy trainer's batch may be on a device."""
+    settings = CW_GRPO, UNRECORDED, f"{OPTION}scope={scope}", f"trainer.default_local_dir={tmp_path}"
+    trainer, (data, _) = legacy_trainer(*settings, trainer=AdvantagesAlone), trainer_batch()
+    trainer.batch = data
+    trainer.fit()
+    expected = trainer.batch.batch["advantages"]
+    trainer.batch = DataProto.from_dict(tensors=on_device(dict(data.batch)), non_tensors=data.non_tensor_batch)
     with Pretend():
-        found = advantages("cw_grpo", there, keys, algorithm(scope=scope))
+        trainer.fit()
+        found = trainer.batch.batch["advantages"]
         assert found.device == DEVICE and torch.equal(back(found), expected)
-        assert logged({}) | {"cw_grpo/seconds": 0} == metrics | {"cw_grpo/seconds": 0}
-        for where, what in (("old_log_probs", "log_probs"), ("token_level_rewards", "advantages")):
-            there.batch[where][7, 0] = float("nan")
-            with pytest.raises(NonFiniteError, match=f"^{what}: NaN or infinite at a valid token of .* Their uids: "):
-                advantages("cw_grpo", there, keys, algorithm(scope=scope))
-            there.batch[where][7, 0] = 0
+
+
+class AdvantagesAlone(LegacyTrainer):
+    def fit(self):
+        algorithm = self.config.algorithm
+        self.batch = ray_trainer.compute_advantage(self.batch, algorithm.adv_estimator, config=algorithm)
+
+    fit.__module__ = ray_trainer.__name__
 
 
 @pytest.mark.parametrize("fault", ["", "NaN", "infinite advantage"])
@@ -282,13 +299,15 @@ def test_on_a_device_the_loss_is_that_of_the_cpu_and_refuses_in_its_words(make, 
     assert results[0] == results[1] and isinstance(results[0], str) == bool(fault)
 
 
-def test_every_batch_of_a_step_that_is_due_is_recorded_with_text_and_prompts(tmp_path):
-    """V1's separate_async computes advantages parameter_sync_step times within one global step."""
-    trainer = legacy_trainer(CW_GRPO, f"trainer.default_local_dir={tmp_path}")
-    batches = [trainer_batch(seed)[0] for seed in range(13)]
-    for trainer.global_steps, data in zip((*[1] * 11, 2, 50), batches, strict=True):
-        advantages("cw_grpo", data, None, algorithm())
-    logged({})  # waits for the records
+def test_every_batch_of_a_step_that_is_due_is_recorded_with_its_texts(tmp_path, make):
+    """V1's separate_async computes advantages parameter_sync_step times within one global step. The rows of a prompt
+    are scattered."""
+    made = v1_trainer if make.is_v1 else legacy_trainer
+    trainer = made(CW_GRPO, f"trainer.default_local_dir={tmp_path}")
+    of_steps = [trainer_batch(seed) for seed in range(13)]
+    for trainer.global_steps, (data, keys) in zip((*[1] * 11, 2, 50), of_steps, strict=True):
+        trained_on(trainer, data, keys if make.is_v1 else None)
+    batches = [data for data, _ in of_steps]
     records, kept = read_tokens(tmp_path), [*batches[:11], batches[12]]
     assert [record.step for record in records] == [*[1] * 11, 50]
     assert len(tokens_of(records)) == sum(int(data.batch["response_mask"].sum()) for data in kept)
@@ -317,20 +336,12 @@ def test_every_trainer_mode_of_v1_computes_advantages_through_the_hooks(mode):
         "actor_rollout_ref.rollout.nnodes=1",
         "actor_rollout_ref.rollout.checkpoint_engine.backend=nccl",
     )
-    v1_trainer(CW_GRPO, f"trainer.v1.trainer_mode={mode}", *separate * (mode == "separate_async"))
-    assert current_run.current() is not None
-
-
-@NEEDS_V1
-def test_the_trainer_of_evaluations_is_verls_synchronous_one_with_its_own_validation():
-    from verl.trainer.ppo.v1 import PPOTrainerSync
-
-    from cw_plugin.lab.evaluation.benchmark_trainer import BenchmarkTrainer
-
-    trainer = v1_trainer(GRPO, f"trainer.v1.trainer_mode={BENCHMARK_TRAINER}")
-    assert type(trainer) is BenchmarkTrainer and trainer.trainer_mode == "sync"
-    for used in ("_validate", "_init_dataloader", "_shutdown_dump_executor", "_init_dump_executor"):
-        assert callable(getattr(PPOTrainerSync, used))
+    more = separate if mode == "separate_async" else ()
+    trainer = v1_trainer(CW_GRPO, UNRECORDED, f"trainer.v1.trainer_mode={mode}", *more)
+    data, keys = trainer_batch()
+    found, _ = trained_on(trainer, data, keys)
+    grpo = advantages("grpo", data, keys, trainer.config.algorithm)
+    torch.testing.assert_close(found.double(), weighted(data, grpo), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
 from cw_plugin.errors import OptionsError
 from cw_plugin.hosts.verl import doctor
-from cw_plugin.hosts.verl.accepted_settings import ONE_FOR_A_RESPONSE, ONE_WITHOUT_KL
+from cw_plugin.hosts.verl.refused_settings import ONE_FOR_A_RESPONSE, ONE_WITHOUT_KL
 from cw_plugin.lab.compose import compose
 from cw_plugin.lab.doctor import files, settings, workers
 from cw_plugin.lab.doctor.finding import Finding

@@ -1,25 +1,23 @@
 """What is refused: a version of SkyRL without what the weights need, and settings that lose the weights."""
 
-import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cw_plugin.errors import HostError, OptionsError
+from cw_plugin.errors import OptionsError
 from cw_plugin.files import is_remote
+from cw_plugin.hosts.host import SKYRL, Need
 from cw_plugin.method_file import refuse_other_method
 from cw_plugin.options import Options
 
 if TYPE_CHECKING:
     from skyrl.train.config import SkyRLTrainConfig
 
-TESTED = "0.3.0"
-
-# The methods of RayPPOTrainer that CWGRPOTrainer extends, with their parameters.
-NEEDED = {
-    "compute_advantages_and_returns": ["self", "data"],
-    "train_critic_and_policy": ["self", "data"],
-    "_skip_policy_forward": ["self", "training_input"],
-}
+TRAINER = "skyrl.train.trainer"
+NEEDS = (
+    Need(TRAINER, "RayPPOTrainer.compute_advantages_and_returns", ("self", "data"), exactly=True),
+    Need(TRAINER, "RayPPOTrainer.train_critic_and_policy", ("self", "data"), exactly=True),
+    Need(TRAINER, "RayPPOTrainer._skip_policy_forward", ("self", "training_input"), exactly=True),
+)
 # Of SkyRL's own estimators, those that compare the samples of a prompt; and of its losses, those that multiply the
 # gradient of a token's log-prob by that token's advantage.
 GROUPED = ("grpo", "rloo", "maxrl")
@@ -48,12 +46,7 @@ def check(cfg: "SkyRLTrainConfig") -> None:
         HostError: SkyRL lacks what the weights need.
         OptionsError: settings or options under which the weights would not be the paper's, or would be lost.
     """
-    from skyrl.train.trainer import RayPPOTrainer
-
-    for method, parameters in NEEDED.items():
-        function = getattr(RayPPOTrainer, method, None)
-        if function is None or list(inspect.signature(function).parameters) != parameters:
-            raise other_shape(f"RayPPOTrainer has no {method}({', '.join(parameters)})")
+    SKYRL.require(*NEEDS)
     options = Options.from_environment()
     _check_groups(cfg)
     if options.kernel != "none":
@@ -63,9 +56,21 @@ def check(cfg: "SkyRLTrainConfig") -> None:
             f"trainer.export_path={cfg.trainer.export_path} is not a folder of this machine, which token records need",
             fix="name one, or set CW_GRPO_RECORD_EVERY=0",
         )
-    checkpoints = cfg.trainer.ckpt_path
-    if not is_remote(checkpoints) and cfg.trainer.resume_mode == "latest" and Path(checkpoints, LATEST).exists():
-        refuse_other_method(Path(checkpoints), options)
+    if has_checkpoint(cfg):  # the run would refuse it, too, but in a worker
+        refuse_other_method(Path(cfg.trainer.ckpt_path), options)
+
+
+def has_checkpoint(cfg: "SkyRLTrainConfig") -> bool:
+    """Whether SkyRL has saved a checkpoint in the run's folder, if that is on this machine."""
+    return not is_remote(cfg.trainer.ckpt_path) and Path(cfg.trainer.ckpt_path, LATEST).exists()
+
+
+def resumed_from(cfg: "SkyRLTrainConfig") -> Path | None:
+    """The folder of the checkpoint that a run names with resume_path, if that is on this machine."""
+    path = cfg.trainer.resume_path
+    if cfg.trainer.resume_mode != "from_path" or not path or is_remote(path):
+        return None
+    return Path(path).resolve().parent
 
 
 def _check_groups(cfg: "SkyRLTrainConfig") -> None:
@@ -103,8 +108,3 @@ def _check_weights_are_kept(cfg: "SkyRLTrainConfig") -> None:
             "would not be the paper's",
             fix="set it to false",
         )
-
-
-def other_shape(problem: str) -> HostError:
-    """The error for a version of SkyRL that does not fit."""
-    return HostError(f"this version of SkyRL does not fit, because {problem}", fix=f"install skyrl {TESTED}")

@@ -1,30 +1,22 @@
 """What is refused: a version of OpenRLHF without what the weights need, and settings that lose the weights."""
 
-import inspect
 from argparse import Namespace
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from cw_plugin.errors import HostError, OptionsError
-from cw_plugin.method_file import refuse_other_method
+from cw_plugin.errors import OptionsError
+from cw_plugin.hosts.host import OPENRLHF, Need
 from cw_plugin.options import Options
 
-TESTED = ("0.9.10", "0.11.2")  # the oldest and the newest release that the tests run
+MAKER = "openrlhf.trainer.ppo_utils.experience_maker"
+TRAINER = "openrlhf.trainer.ppo_trainer"
+NEEDS = (
+    Need(MAKER, "RemoteExperienceMaker.compute_advantages_and_returns", ("self", "experiences"), exactly=True),
+    Need(TRAINER, "BasePPOTrainer.train_step", ("self", "rollout_samples", "global_step"), exactly=True),
+)
 GROUPED = ("group_norm", "dr_grpo", "rloo", "reinforce_baseline")  # estimators that compare the samples of a prompt
-
-
-@dataclass(frozen=True)
-class Method:
-    """A method of OpenRLHF that hook.py changes, with all its parameters."""
-
-    name: str
-    parameters: tuple[str, ...]
-
-
-ADVANTAGES = Method("compute_advantages_and_returns", ("self", "experiences"))
-STEP = Method("train_step", ("self", "rollout_samples", "global_step"))
 
 
 @dataclass(frozen=True)
@@ -46,7 +38,6 @@ KL_LOSS = Flag("algo.kl.use_loss", "use_kl_loss")
 LOSS = Flag("actor.policy_loss_type", "policy_loss_type")
 FOLDER = Flag("ckpt.output_dir", "save_path")
 CHECKPOINTS = Flag("ckpt.path", "ckpt_path")
-RESUMES = Flag("ckpt.load_enable", "load_checkpoint")
 
 
 @dataclass(frozen=True)
@@ -57,13 +48,16 @@ class RunSettings:
         samples: responses to a prompt.
         folder: for token records.
         checkpoints: their folder.
-        resumes: whether training goes on from a checkpoint, if there is one.
     """
 
     samples: int
     folder: Path
     checkpoints: Path
-    resumes: bool
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether OpenRLHF has saved a checkpoint there."""
+        return (self.checkpoints / "_actor").exists()
 
 
 def check(args: Namespace, options: Options) -> RunSettings:
@@ -77,7 +71,7 @@ def check(args: Namespace, options: Options) -> RunSettings:
     """
     estimator, samples, loss = _value(args, ESTIMATOR), _value(args, SAMPLES), _value(args, LOSS)
     kl_coefficient, kl_loss = _value(args, KL_COEFFICIENT), _value(args, KL_LOSS)
-    settings = RunSettings(samples, Path(_value(args, FOLDER)), Path(_value(args, CHECKPOINTS)), _value(args, RESUMES))
+    settings = RunSettings(samples, Path(_value(args, FOLDER)), Path(_value(args, CHECKPOINTS)))
     if estimator not in GROUPED:
         raise OptionsError(
             f"--{ESTIMATOR.of(args)} {estimator} has no prompt groups, which CW-GRPO needs",
@@ -103,27 +97,4 @@ def _value(args: Namespace, flag: Flag) -> Any:
     try:
         return attrgetter(flag.of(args))(args)
     except AttributeError as error:
-        raise other_shape(f"an argument is missing: {error}") from error
-
-
-def check_resumed(settings: RunSettings, options: Options) -> None:
-    """Raise OptionsError if a run would resume checkpoints of another scope or kernel."""
-    if settings.resumes and (settings.checkpoints / "_actor").exists():
-        refuse_other_method(settings.checkpoints, options)
-
-
-def require(owner: type, method: Method) -> None:
-    """Raise HostError unless a class of OpenRLHF has a method with these parameters."""
-    function = getattr(owner, method.name, None)
-    parameters = inspect.signature(function).parameters if function else ()
-    own_parameters = tuple(name for name in parameters if not name.startswith("_"))  # Ray adds some
-    if own_parameters != method.parameters:
-        raise other_shape(f"{owner.__name__} has no {method.name}({', '.join(method.parameters)})")
-
-
-def other_shape(problem: str) -> HostError:
-    """The error for a version of OpenRLHF that does not fit."""
-    return HostError(
-        f"this version of OpenRLHF does not fit, because {problem}",
-        fix=f"install openrlhf {TESTED[0]} to {TESTED[1]}",
-    )
+        raise OPENRLHF.misfit(f"an argument is missing: {error}") from error

@@ -1,0 +1,79 @@
+"""One batch of responses, as a trainer has it when it computes advantages, on any host."""
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor
+from torch.nn import functional
+
+from cw_plugin.errors import HostError
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The rows that a trainer's process has: of a step's batch, all of them, or its part.
+
+    Attributes:
+        log_probs: of the sampled tokens under the policy before the update, in nats.
+        advantages: of the responses, before the weights.
+        response_mask: nonzero where a token belongs to the response and is trained on.
+        group: the number of each row's prompt group, in the whole batch.
+        rewards: of the responses.
+        read_sequences: returns the token ids of prompt and response for some rows; padding tokens may be in them. The
+            ids of a response stand where its ``response_mask`` does. None if the host cannot tell rows apart; then
+            nothing is recorded.
+        tokenizer: one of transformers, which spells the tokens of a record.
+    """
+
+    log_probs: Float[Tensor, "rows time"]
+    advantages: Float[Tensor, " rows"]
+    response_mask: Shaped[Tensor, "rows time"]
+    group: Int[Tensor, " rows"]
+    rewards: Float[Tensor, " rows"]
+    read_sequences: Callable[[Sequence[int]], Iterable[tuple[Tensor, Tensor]]] | None
+    tokenizer: Any
+
+    def on_cpu(self) -> "Batch":
+        """The batch on the CPU, with a mask of booleans. On a GPU, this waits for a forward pass that is queued."""
+        return replace(
+            self,
+            log_probs=self.log_probs.detach().cpu(),
+            advantages=self.advantages.cpu(),
+            response_mask=self.response_mask.cpu() != 0,
+            group=self.group.cpu(),
+            rewards=self.rewards.cpu(),
+        )
+
+
+def group_numbers(prompts: Iterable[Hashable]) -> Int[Tensor, " rows"]:
+    """A number for each row's prompt (or its uid), in the order in which the prompts occur."""
+    number_of_prompt: dict[Hashable, int] = {}
+    return torch.tensor([number_of_prompt.setdefault(prompt, len(number_of_prompt)) for prompt in prompts])
+
+
+def joined(parts: Sequence[Shaped[Tensor, "_ _"]]) -> Shaped[Tensor, "all width"]:
+    """The rows of all micro-batches, padded on the right with zeros to the widest."""
+    width = max(part.shape[1] for part in parts)
+    return torch.cat([functional.pad(part, (0, width - part.shape[1])) for part in parts])
+
+
+def of_responses(
+    advantages: Float[Tensor, "rows time"], response_mask: Shaped[Tensor, "rows time"]
+) -> Float[Tensor, " rows"]:
+    """The advantage of each response, which a host has written to all of its tokens.
+
+    Raises:
+        HostError: the advantage differs within a response.
+    """
+    valid = response_mask != 0
+    first_token = valid.int().argmax(1, keepdim=True)
+    of_response = advantages.gather(1, first_token)
+    if ((advantages - of_response)[valid].abs() > 0).any():  # NaN is reweight's to refuse
+        raise HostError(
+            "the advantage differs within a response, and CW-GRPO reweights one advantage for each",
+            fix="use an estimator that gives all tokens of a response the same advantage, as GRPO's does",
+        )
+    return of_response[:, 0]

@@ -1,0 +1,104 @@
+"""The five hosts: which of their releases the tests run, and which of their functions the plugin needs."""
+
+import importlib
+import importlib.metadata
+import inspect
+from dataclasses import dataclass
+from types import ModuleType
+
+from cw_plugin.errors import HostError
+
+
+@dataclass(frozen=True)
+class Need:
+    """A function of a host that the plugin calls, extends or wraps.
+
+    Attributes:
+        owner: the class or module that has it, or the name of a module, which is imported to look.
+        function: its name there, dotted for a method.
+        parameters: those that the plugin uses.
+        exactly: whether it may have no other parameters.
+        line: a part of its source, without which it would do something else.
+    """
+
+    owner: type | ModuleType | str
+    function: str
+    parameters: tuple[str, ...] = ()
+    exactly: bool = False
+    line: str = ""
+
+    def lacks(self) -> str:
+        """What the host lacks of it, in words; empty if nothing."""
+        owner: object = self.owner
+        if isinstance(owner, str):
+            try:
+                owner = importlib.import_module(owner)
+            except ModuleNotFoundError as error:
+                if not str(self.owner).startswith(str(error.name)):
+                    raise  # the module is there, and lacks a package of its own
+                return f"there is no {self.owner}"
+        name = f"{getattr(owner, '__name__', owner)}.{self.function}"
+        function = owner
+        for part in self.function.split("."):
+            function = getattr(function, part, None)
+        if function is None:
+            return f"there is no {name}"
+        return self._difference(name, function)
+
+    def _difference(self, name: str, function: object) -> str:
+        assert callable(function)
+        # Ray adds parameters that begin with an underscore.
+        known = tuple(name for name in inspect.signature(function).parameters if not name.startswith("_"))
+        missing = [parameter for parameter in self.parameters if parameter not in known]
+        if missing:
+            return f"{name} has no parameter {' or '.join(missing)}"
+        if self.exactly and known != self.parameters:
+            return f"{name} has the parameters {', '.join(known)}, not {', '.join(self.parameters)}"
+        if self.line and self.line not in inspect.getsource(function):
+            return f"{name} has no `{self.line}`"
+        return ""
+
+
+@dataclass(frozen=True)
+class Host:
+    """A training framework.
+
+    Attributes:
+        name: as its authors write it.
+        package: its name for pip.
+        oldest: the oldest release that the tests run.
+        newest: the newest one.
+    """
+
+    name: str
+    package: str
+    oldest: str
+    newest: str
+
+    @property
+    def tested(self) -> str:
+        """The releases that the tests run, as ``0.29.0 to 1.16.0``."""
+        return self.oldest if self.oldest == self.newest else f"{self.oldest} to {self.newest}"
+
+    def misfit(self, problem: str) -> HostError:
+        """The error for a release that the plugin does not fit."""
+        try:
+            installed = f"{self.name} {importlib.metadata.version(self.package)}"
+        except importlib.metadata.PackageNotFoundError:
+            installed = f"this {self.name}"
+        return HostError(
+            f"cw_plugin does not fit {installed}, because {problem}", fix=f"install {self.package} {self.tested}"
+        )
+
+    def require(self, *needs: Need) -> None:
+        """Raise HostError unless the host has all of these functions."""
+        problems = [problem for need in needs if (problem := need.lacks())]
+        if problems:
+            raise self.misfit(", and ".join(problems))
+
+
+VERL = Host("verl", "verl", oldest="0.7.1", newest="0.9.1")
+TRL = Host("TRL", "trl", oldest="0.29.0", newest="1.16.0")
+SWIFT = Host("ms-swift", "ms-swift", oldest="4.6.0", newest="4.6.0")
+OPENRLHF = Host("OpenRLHF", "openrlhf", oldest="0.9.10", newest="0.11.2")
+SKYRL = Host("SkyRL", "skyrl", oldest="0.3.0", newest="0.3.0")

@@ -1,0 +1,198 @@
+"""A run in verl's trainer: verl's GRPO advantages are multiplied by the weights, on their way to the policy loss.
+
+verl has two trainers. Both compute advantages by a function of their module, to which they do not pass themselves::
+
+    V1      PPOTrainer._compute_advantage -> compute_advantage_for_multi_trajectories -> advantages
+    legacy  RayPPOTrainer.fit             -> compute_advantage                        -> advantages
+                                          -> compute_data_metrics                     -> metrics
+
+:func:`follow` makes the run stand between the two. While the trainer's method runs, its module's function is
+:meth:`VerlRun.compute_advantages` of this run, which calls verl's function for GRPO's advantages. So verl's own rules
+apply, such as V1's for sessions of several outputs.
+"""
+
+import functools
+import inspect
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from verl import DataProto
+
+from cw_plugin.batch import Batch, group_numbers
+from cw_plugin.errors import HostError, NonFiniteError
+from cw_plugin.hosts.host import VERL
+from cw_plugin.hosts.verl.refused_settings import read_options
+from cw_plugin.run import Run
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+LATEST = "latest_checkpointed_iteration.txt"  # verl writes it beside its checkpoints
+LOGGER = logging.getLogger("verl.cw_plugin")  # in the trainer's process, the root logger shows only errors
+
+
+def follow(trainer: Any) -> None:
+    """Make the run of a trainer of verl that uses cw_grpo, and put it in the way of its advantages.
+
+    Args:
+        trainer: V1's or the legacy one, at the end of its constructor.
+
+    Raises:
+        OptionsError: the run's folder has checkpoints of another method.
+        HostError: the trainer computes advantages in another way.
+    """
+    run = VerlRun(trainer)
+    if hasattr(trainer, "_compute_advantage"):
+        _follow_v1(trainer, run)
+    else:
+        _follow_legacy(trainer, run)
+
+
+def _follow_v1(trainer: Any, run: "VerlRun") -> None:
+    of_verl = trainer._compute_advantage
+
+    @functools.wraps(of_verl)
+    def compute_advantage(batch: Any, metrics: dict[str, Any]) -> Any:
+        with _replaced(of_verl, compute_advantage_for_multi_trajectories=run.compute_advantages):
+            batch = of_verl(batch, metrics)
+        metrics.update(run.take_metrics())  # verl's logger gets these
+        return batch
+
+    trainer._compute_advantage = compute_advantage
+
+
+def _follow_legacy(trainer: Any, run: "VerlRun") -> None:
+    of_verl = trainer.fit
+
+    @functools.wraps(of_verl)
+    def fit() -> Any:
+        with _replaced(of_verl, compute_advantage=run.compute_advantages, compute_data_metrics=run.compute_metrics):
+            return of_verl()
+
+    trainer.fit = fit
+
+
+@contextmanager
+def _replaced(method: Callable[..., Any], **replacements: Callable[..., Any]) -> Iterator[None]:
+    """For the time of a ``with`` block, a method calls other functions than verl's, which get verl's as first argument.
+
+    A trainer that derives from verl's may have the method in a module of its own, which has imported the functions.
+    """
+    module = sys.modules[method.__module__]
+    of_verl = {name: _function(module, name) for name in replacements}
+    for name, replacement in replacements.items():
+        setattr(module, name, functools.partial(replacement, of_verl[name]))
+    try:
+        yield
+    finally:
+        for name, function in of_verl.items():
+            setattr(module, name, function)
+
+
+def _function(module: ModuleType, name: str) -> Callable[..., Any]:
+    try:
+        function: Callable[..., Any] = getattr(module, name)
+    except AttributeError:
+        raise HostError(
+            f"{module.__name__} has no {name}, so its trainer would not train on the weights",
+            fix=f"start verl.trainer.main_ppo of verl {VERL.tested}",
+        ) from None
+    return function
+
+
+class VerlRun:
+    """One training run of verl that uses cw_grpo."""
+
+    def __init__(self, trainer: Any) -> None:
+        config: DictConfig = trainer.config
+        folder = Path(config.trainer.default_local_dir)
+        self._trainer = trainer
+        self._metrics: dict[str, float] = {}
+        self._run = Run(read_options(config.algorithm), folder, LOGGER)
+        self._run.begin(folder, (folder / LATEST).exists(), _resumed_from(config))
+
+    def compute_advantages(self, of_verl: Callable[..., DataProto], *args: Any, **kwargs: Any) -> DataProto:
+        """Put w~ A into a batch, whose A are GRPO's, and keep the metrics until verl logs the step.
+
+        Args:
+            of_verl: the function of verl that this one stands for.
+            *args, **kwargs: its arguments, among them ``data``, the step's batch. V1's has ``batch_keys``, which are
+                "{uid}_{session}_{output}" for each row.
+
+        Returns:
+            ``data``, with ``advantages`` and ``returns``.
+        """
+        arguments = inspect.signature(of_verl).bind(*args, **kwargs).arguments
+        data: DataProto = arguments["data"]
+        rewards, mask = data.batch["token_level_rewards"].sum(-1), data.batch["response_mask"]
+        # GRPO gives each response one number. So verl's function gets one column, the total reward of each response,
+        # and returns one column of advantages, without (rows, time) tensors.
+        of_responses = DataProto.from_dict(
+            tensors={"token_level_rewards": rewards[:, None], "response_mask": torch.ones_like(rewards)[:, None]},
+            non_tensors={"uid": data.non_tensor_batch["uid"]},
+        )
+        of_grpo = of_verl(**{**arguments, "data": of_responses, "adv_estimator": "grpo"})
+        advantages = of_grpo.batch["advantages"][:, 0]
+        batch = Batch(
+            log_probs=data.batch["old_log_probs"],
+            advantages=advantages,
+            response_mask=mask,
+            group=group_numbers(data.non_tensor_batch["uid"]),
+            rewards=rewards,
+            read_sequences=functools.partial(_read_sequences, data, arguments.get("batch_keys")),
+            tokenizer=self._trainer.tokenizer,
+        )
+        try:
+            reweighted = self._run.reweight(batch, range(self._step, self._step + 1))
+        except NonFiniteError as error:
+            uids = ", ".join(str(data.non_tensor_batch["uid"][row]) for row in error.rows[:20])
+            raise NonFiniteError(error.what, error.rows, f" Their uids: {uids}.") from error
+        self._metrics = reweighted.metrics
+        weighted = reweighted.advantages
+        if weighted is None:  # kernel=none, plain GRPO
+            weighted = advantages[:, None] * (mask != 0)
+        data.batch["advantages"] = data.batch["returns"] = weighted
+        return data
+
+    @property
+    def _step(self) -> int:
+        """The current training step, counted from 1."""
+        step: int = self._trainer.global_steps
+        return step
+
+    def take_metrics(self) -> dict[str, float]:
+        """The metrics of the last batch, which are then forgotten."""
+        metrics, self._metrics = self._metrics, {}
+        return metrics
+
+    def compute_metrics(self, of_verl: Callable[..., dict[str, Any]], *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Verl's metrics of a step's batch, and those of the weights."""
+        return {**of_verl(*args, **kwargs), **self.take_metrics()}
+
+
+def _resumed_from(config: "DictConfig") -> Path | None:
+    """The folder of the checkpoint that a run names with resume_from_path."""
+    path = config.trainer.get("resume_from_path")
+    if config.trainer.get("resume_mode") != "resume_path" or not path:
+        return None
+    return Path(path).resolve().parent
+
+
+def _read_sequences(data: DataProto, keys: Sequence[str] | None, rows: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+    """Token ids of prompt and response for some rows. Those of V1's batch lie in verl's transfer queue."""
+    columns: Mapping[str, Any] = data.batch
+    if keys is not None:
+        import transfer_queue
+
+        columns = transfer_queue.kv_batch_get(
+            keys=[keys[row] for row in rows], partition_id="train", select_fields=["prompts", "responses"]
+        )
+        return list(zip(columns["prompts"].unbind(), columns["responses"].unbind(), strict=True))
+    return [(columns["prompts"][row], columns["responses"][row]) for row in rows]

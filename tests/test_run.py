@@ -1,0 +1,102 @@
+"""One training run, as every host has it: what it keeps of the host's advantages, and the method of its checkpoints."""
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from random_batches import random_batch
+from reference import reference_advantages
+
+from cw_plugin.batch import Batch, of_responses
+from cw_plugin.errors import HostError, OptionsError
+from cw_plugin.options import Options
+from cw_plugin.run import Run
+
+OTHERS = [("kernel", "none"), ("scope", "batch")]
+
+
+def batch(seed: int = 0) -> Batch:
+    log_probs, advantages, mask, group = random_batch(seed)
+    return Batch(log_probs, advantages, mask, group, rewards=advantages, read_sequences=None, tokenizer=None)
+
+
+def begun(folder: Path, has_checkpoint: bool = False, resumed_from: Path | None = None, **options: str) -> Run:
+    run = Run(Options(**options), folder)
+    run.begin(folder, has_checkpoint, resumed_from)
+    return run
+
+
+@pytest.mark.parametrize("scope", ["group", "batch"])
+def test_advantages_and_metrics_are_those_of_the_method(tmp_path, scope):
+    given = batch()
+    reweighted = begun(tmp_path, scope=scope).reweight(given, range(1, 2))
+    uids = given.group if scope == "group" else [0] * len(given.group)
+    expected, groups = reference_advantages(given.log_probs, given.advantages, given.response_mask, uids)
+    torch.testing.assert_close(
+        reweighted.advantages.double(), torch.tensor(expected, dtype=torch.float64), rtol=1e-5, atol=1e-5
+    )
+    sigmas = [group["sigma"] for group in groups.values()]
+    assert reweighted.metrics["cw_grpo/sigma"] == pytest.approx(sum(sigmas) / len(sigmas))
+    assert begun(tmp_path, kernel="none").reweight(given, range(1, 2)).advantages is None
+
+
+@pytest.mark.parametrize(("name", "other"), OTHERS)
+def test_a_run_does_not_begin_among_another_methods_checkpoints(tmp_path, name, other):
+    """Whether or not it resumes them: a run that was killed before its first checkpoint must not rename them."""
+    begun(tmp_path).reweight(batch(), range(1, 2))
+    written = (tmp_path / "cw_grpo.json").read_text()
+    refusal = f"{tmp_path} has checkpoints .* and this run has {name}='{other}'; use .*, train in another folder"
+    with pytest.raises(OptionsError, match=refusal):
+        begun(tmp_path, has_checkpoint=True, **{name: other})
+    with pytest.raises(OptionsError, match=refusal):
+        begun(tmp_path / "elsewhere", resumed_from=tmp_path, **{name: other})
+    assert (tmp_path / "cw_grpo.json").read_text() == written
+    begun(tmp_path, has_checkpoint=True, resumed_from=tmp_path)
+
+
+def test_without_a_checkpoint_another_method_may_begin(tmp_path):
+    begun(tmp_path).reweight(batch(), range(1, 2))
+    run = begun(tmp_path, kernel="none")
+    assert json.loads((tmp_path / "cw_grpo.json").read_text())["kernel"] == "gaussian"  # until it has a batch
+    run.reweight(batch(), range(1, 2))
+    assert json.loads((tmp_path / "cw_grpo.json").read_text()) == {"scope": "group", "kernel": "none"}
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff"])
+def test_a_damaged_method_file_is_refused(tmp_path, content):
+    (tmp_path / "cw_grpo.json").write_bytes(content)
+    with pytest.raises(OptionsError, match=f"{tmp_path}/cw_grpo.json does not say which method .*restore or remove"):
+        begun(tmp_path, has_checkpoint=True)
+
+
+def test_checkpoints_of_an_earlier_version_are_accepted(tmp_path):
+    begun(tmp_path, has_checkpoint=True, kernel="none")
+
+
+def test_a_folder_that_cannot_be_written_is_said_and_training_goes_on(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    assert begun(tmp_path / "file").reweight(batch(), range(1, 2)).advantages is not None
+    assert "cw_grpo.json cannot be written" in caplog.text
+
+
+def test_a_step_in_which_every_weight_is_1_is_told_once(tmp_path, caplog):
+    """With the kernel none, weights of 1 are meant."""
+    alike = replace(batch(), advantages=torch.zeros(len(batch().advantages)))
+    for kernel, told in (("none", []), ("gaussian", ["cw_grpo: every weight was 1 in step 2"])):
+        caplog.clear()
+        run = begun(tmp_path / kernel, kernel=kernel)
+        for step, given in enumerate((batch(), alike, alike), start=1):
+            run.reweight(given, range(step, step + 1))
+        warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+        assert [record.getMessage().split(",")[0] for record in warnings] == told
+
+
+def test_advantages_that_differ_within_a_response_are_refused():
+    mask = torch.tensor([[0, 1, 1, 0], [1, 1, 1, 1]])
+    advantages = torch.tensor([[9.0, 2.0, 2.0, 9.0], [3.0, 3.0, 3.0, 3.0]])
+    assert torch.equal(of_responses(advantages, mask), torch.tensor([2.0, 3.0]))
+    with pytest.raises(HostError, match="differs within a response"):
+        of_responses(advantages.index_fill(1, torch.tensor([2]), 1.0), mask)
