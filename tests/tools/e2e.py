@@ -18,7 +18,7 @@ import torch
 from interpreter import ROOT, wait_until
 from reference import grpo_advantages, reference_advantages
 
-from cw_plugin.weights import CovarianceStatistics
+from cw_plugin.statistics import CovarianceStatistics
 
 MODEL = ROOT / "examples" / "cpu" / "model"
 BIN = Path(sys.prefix) / "bin"
@@ -89,7 +89,7 @@ def saved_step(checkpoints: Path) -> int:
 
 
 def batches(run: Path) -> list[dict[str, Any]]:
-    """What the estimator saw and returned in each step."""
+    """What each update of the policy was trained on."""
     return [torch.load(path, weights_only=False) for path in sorted((run / "probe").glob("*.pt"))]
 
 
@@ -121,12 +121,13 @@ def assert_same_first_step(one: Path, other: Path) -> list[int]:
     return match.tolist()
 
 
-def assert_logged(records: list[dict[str, Any]]) -> None:
-    names = {f"cw_grpo/{name}" for name in (*CovarianceStatistics.__dataclass_fields__, "seconds")}
+def assert_logged(records: list[dict[str, Any]], prefix: str = "cw_grpo/") -> None:
+    """verl puts "actor/" before the names of a loss's metrics."""
+    names = {f"{prefix}{name}" for name in (*CovarianceStatistics.__dataclass_fields__, "seconds")}
     for data in (record["data"] for record in records):
-        assert {name for name in data if name.startswith("cw_grpo/")} == names
-        assert 0 < data["cw_grpo/effective_sample_share"] <= 1
-        assert data["cw_grpo/covariance_min"] <= 0 <= data["cw_grpo/covariance_max"]
+        assert {name for name in data if name.startswith(prefix)} == names
+        assert 0 < data[f"{prefix}effective_sample_share"] <= 1
+        assert data[f"{prefix}covariance_min"] <= 0 <= data[f"{prefix}covariance_max"]
 
 
 def trainer_processes(run: Path) -> list[psutil.Process]:

@@ -301,7 +301,9 @@ def test_after_kill_9_the_quickstart_with_the_legacy_trainer_resumes_and_finishe
 def test_the_loss_in_an_asynchronous_trainer_with_the_quickstarts_own_sizes(tmp_path):
     run = tmp_path / "a name with = in it"
     loss, mode = "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo", "trainer.v1.trainer_mode=colocate_async"
-    e2e.assert_logged(e2e.finish(run, e2e.quickstart(run, loss, mode, METHOD="grpo", STEPS="2", size=())))
+    e2e.assert_logged(
+        e2e.finish(run, e2e.quickstart(run, loss, mode, METHOD="grpo", STEPS="2", size=())), "actor/cw_grpo/"
+    )
     assert {batch["estimator"].split(".")[-1].lower() for batch in e2e.batches(run)} == {"grpo"}
     assert [len(batch["uids"]) for batch in e2e.batches(run)] == [64, 64]
 

@@ -64,26 +64,19 @@ def test_each_part_mends_what_its_tests_show_broken(number, prefix, tmp_path):
 
 # Weights with verl's own trainers, sessions of two outputs included, against the plain loop of reference.py.
 WEIGHTS = """
-import sys
 import torch
-from cw_plugin.hosts.verl import hooks
 
-if "unhooked" in sys.argv:  # before verl is imported
-    hooks.HOOKS = tuple(hook for hook in hooks.HOOKS if hook.around is not hooks._hand_over_batch)
-
-from trainers import CW_GRPO, advantages, legacy_trainer, trainer_batch, v1_trainer, weighted
+from trainers import CW_GRPO, advantages, legacy_trainer, trained_on, trainer_batch, v1_trainer, weighted
 from verl.trainer.ppo import core_algos
 
 for make, outputs in ((v1_trainer, 1), (v1_trainer, 2), (legacy_trainer, 1)):
     trainer = make(CW_GRPO)
     data, keys = trainer_batch(outputs=outputs)
     keys = keys if make is v1_trainer else None
-    config = trainer.config.algorithm
-    plain = advantages("grpo", data, keys, config)
-    got = advantages("cw_grpo", data, keys, config)
+    plain = advantages("grpo", data, keys, trainer.config.algorithm)
+    got, _ = trained_on(trainer, data, keys)
     torch.testing.assert_close(got.double(), weighted(data, plain), rtol=1e-5, atol=1e-6)
     assert not torch.equal(got, plain)
-    del trainer
 print(core_algos.get_adv_estimator_fn("cw_grpo").__module__)
 """
 
@@ -97,12 +90,6 @@ def test_the_plugin_gives_the_same_weights_beside_each_part(count, prefix):
     assert result.stderr.count("is already registered") == max(0, count - 2)
 
 
-def test_beside_declared_fields_the_weights_need_no_hook(prefix):
-    assert "needs old_log_probs" in python("-c", WEIGHTS, "unhooked", path=(prefix(1),), cwd=prefix(1)).stderr
-    result = python("-c", WEIGHTS, "unhooked", path=(prefix(2),), cwd=prefix(2))
-    assert result.returncode == 0, result.stderr[-6000:]
-
-
 @pytest.mark.parametrize(
     "count, refused", [(3, "Unsupported loss mode: cw_grpo"), (4, "would reweight every token twice")]
 )
@@ -111,13 +98,12 @@ def test_beside_a_verl_that_has_cw_grpo_the_plugin_stands_aside(count, refused, 
     code = """
 from trainers import CW_GRPO, LOSS, legacy_trainer, v1_trainer, validate
 from verl.trainer.ppo import core_algos
-from cw_plugin.hosts.verl import current_run
-from cw_plugin.hosts.verl.hooks import hooks_of, require_hooks
+from cw_plugin.hosts.verl.hooks import require_hooks
 
 for make in (v1_trainer, legacy_trainer):  # the hooks are in place, and do nothing
-    config = make(CW_GRPO).config
-    require_hooks(config)
-    assert len(hooks_of(config)) == 4 and current_run.current() is None
+    trainer = make(CW_GRPO)
+    require_hooks(trainer.config)
+    assert "fit" not in vars(trainer) and "_compute_advantage" not in vars(trainer)
 validate(CW_GRPO, "+algorithm.cw_grpo.record_every=5")  # the plugin refuses nothing, not even what it would not know
 for attempt in (lambda: validate(CW_GRPO, LOSS), lambda: core_algos.get_policy_loss_fn("cw_grpo")):
     try:
