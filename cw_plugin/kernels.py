@@ -14,6 +14,7 @@ for all tokens of a group whose covariances do not differ.
 """
 
 import importlib
+import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,9 @@ def load(name: str) -> Kernel:
     except ImportError as error:
         problem = f"kernel={name!r} cannot be imported ({error})"
         raise OptionsError(problem, fix="put its folder on PYTHONPATH") from error
+    except Exception as error:  # the module's own code may raise anything
+        problem = f"kernel={name!r} cannot be imported ({type(error).__name__}: {first_line(error)})"
+        raise OptionsError(problem, fix=f"mend {_place_of(error)}") from error
     function: Kernel | None = getattr(imported, function_name, None)
     if function is None:
         file = getattr(imported, "__file__", None) or module
@@ -44,6 +48,14 @@ def load(name: str) -> Kernel:
     if not callable(function):
         raise OptionsError(f"kernel={name!r} is a {type(function).__name__}", fix="name a function from z to weights")
     return function
+
+
+def _place_of(error: Exception) -> str:
+    """File and line where a module failed while it was imported."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}"
+    last_call = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{last_call.filename}, line {last_call.lineno}"
 
 
 def checked(kernel: str | Kernel) -> Kernel:

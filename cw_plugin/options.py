@@ -1,5 +1,6 @@
 """The options of CW-GRPO, the same on every host. The method has no hyperparameter."""
 
+import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -54,9 +55,10 @@ class Options:
     def from_environment(cls) -> "Options":
         """Options of a host whose command line takes none of ours.
 
-        They are ``CW_GRPO_SCOPE``, ``CW_GRPO_KERNEL`` and ``CW_GRPO_RECORD_EVERY``. Another variable that begins with
-        ``CW_GRPO_`` is an OptionsError.
+        They are ``CW_GRPO_SCOPE``, ``CW_GRPO_KERNEL`` and ``CW_GRPO_RECORD_EVERY``. A variable whose name is nearly one
+        of these, such as ``CW_GRPO_KERNAL``, is an OptionsError.
         """
+        _refuse_near_misses()
         values: dict[str, Any] = {name.removeprefix(PREFIX).lower(): value for name, value in variables().items()}
         steps = values.get("record_every", "")
         if steps.isdecimal():
@@ -73,6 +75,21 @@ class Options:
         return step == 1 or step % self.record_every == 0
 
 
+def _known_variables() -> list[str]:
+    return [f"{PREFIX}{field.name.upper()}" for field in fields(Options)]
+
+
+def _refuse_near_misses() -> None:
+    """Raise OptionsError for a misspelt option. Variables of other programs may begin with the same letters."""
+    known = _known_variables()
+    for name in os.environ:
+        if name.startswith(PREFIX) and name not in known:
+            suffixes = [other.removeprefix(PREFIX) for other in known]
+            similar = difflib.get_close_matches(name.removeprefix(PREFIX), suffixes, n=1)
+            if similar:
+                raise OptionsError(f"{name} is not an option of cw_grpo", fix=f"did you mean {PREFIX}{similar[0]}?")
+
+
 def variables() -> dict[str, str]:
     """The environment variables that :meth:`Options.from_environment` reads, to be passed on to another process."""
-    return {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}
+    return {name: os.environ[name] for name in _known_variables() if name in os.environ}

@@ -4,7 +4,7 @@ export_kernel
 export TENSORBOARD_DIR=$OUT/tensorboard
 
 COMMON=(
-    trainer.override_entrypoint=cw_plugin.hosts.skyrl
+    trainer.override_entrypoint=cw_plugin.lab.rewards.skyrl
     trainer.strategy=fsdp
     trainer.policy.model.path="$MODEL_PATH"
     trainer.algorithm.advantage_estimator=grpo

@@ -63,6 +63,6 @@ def main() -> None:
         return wrapped(*args, runtime_env=environment, **kwargs)
 
     install()
-    from cw_plugin.hosts import skyrl
+    from cw_plugin.lab.rewards import skyrl
 
     skyrl.main()

@@ -1,22 +1,23 @@
 """The reward of the paper as an environment of skyrl-gym: 1 for a right answer, 1 for well-formed think tags.
 
-Usage::
+Usage, with the method::
 
-    environment.env_class=cw_grpo
+    trainer.override_entrypoint=cw_plugin.lab.rewards.skyrl environment.env_class=cw_grpo
 
-:class:`cw_plugin.hosts.skyrl.CWGRPOTrainer` registers it. The data are what ``cw-grpo prepare`` writes. A program
-without that trainer, or with other options, registers it in the process that generates::
-
-    skyrl_gym.register("cw_grpo", "cw_plugin.lab.rewards.skyrl:MathEnv", {"model_path": ..., "format_weight": 0.5})
+The data are what ``cw-grpo prepare`` writes. A program of your own calls :func:`register` in the process that
+generates.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
+import skyrl_gym
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
 from cw_plugin.errors import DataError
 from cw_plugin.lab.rewards import compute_score
+
+NAME = "cw_grpo"  # of the environment
 
 
 class MathEnv(BaseTextEnv):
@@ -49,3 +50,28 @@ class MathEnv(BaseTextEnv):
     def get_metrics(self) -> dict[str, float]:
         """What SkyRL logs of the episode: acc and format."""
         return self._metrics
+
+
+def register(**options: Any) -> None:
+    """Register the environment ``cw_grpo`` in this process, unless it is there.
+
+    Args:
+        **options: of :func:`cw_plugin.lab.rewards.compute_score`, such as ``model_path`` or ``format_weight``.
+    """
+    if NAME not in skyrl_gym.registry:
+        skyrl_gym.register(NAME, f"{MathEnv.__module__}:{MathEnv.__name__}", options)
+
+
+def main() -> None:
+    """Train CW-GRPO with this reward; SkyRL calls it for ``trainer.override_entrypoint``."""
+    from cw_plugin.hosts.skyrl import entrypoint
+
+    class Graded(entrypoint.CWGRPOExp):
+        """The experiment, whose trainer's process generates."""
+
+        def get_trainer(self, *args: Any, **kwargs: Any) -> Any:
+            """The trainer, after the environment is registered."""
+            register(model_path=self.cfg.trainer.policy.model.path)
+            return super().get_trainer(*args, **kwargs)
+
+    entrypoint.main(Graded)

@@ -48,7 +48,7 @@ import openrlhf.trainer.ppo_utils.experience_maker
 
 def test_the_launcher_refuses_an_unknown_option_before_anything_starts(path):
     result = python("-m", "cw_plugin.hosts.openrlhf", path=path(OPENRLHF.newest), CW_GRPO_KERNAL="none")
-    assert result.returncode == 1 and result.stderr.startswith("cw_grpo: kernal is not an option")
+    assert result.returncode == 1 and result.stderr.startswith("cw_grpo: CW_GRPO_KERNAL is not an option")
 
 
 def test_rays_workers_get_the_hook_and_the_options_or_the_launcher_fails(path):

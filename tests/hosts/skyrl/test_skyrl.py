@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
+import loguru
 import pytest
 import skyrl_gym
 import torch
@@ -34,6 +35,7 @@ from cw_plugin.hosts import skyrl
 from cw_plugin.hosts.host import SKYRL
 from cw_plugin.hosts.skyrl import CWGRPOTrainer, entrypoint, refused_settings
 from cw_plugin.lab.reports.runs import read_run
+from cw_plugin.lab.rewards import skyrl as rewards
 
 PROMPTS, SAMPLES = 8, 6
 MODEL = ROOT / "examples" / "cpu" / "model"
@@ -187,6 +189,7 @@ def test_the_log_says_which_advantages_a_run_trains_on(tmp_path, monkeypatch, ca
     for kernel, said in (("gaussian", "reweighted advantages"), ("none", "the host's own advantages")):
         monkeypatch.setenv("CW_GRPO_KERNEL", kernel)
         trainer_of(CWGRPOTrainer, settings(tmp_path))
+        loguru.logger.complete()  # it writes from a queue
         assert f"cw_grpo: this run trains on {said}" in capfd.readouterr().err
 
 
@@ -361,7 +364,7 @@ def test_options_reach_the_trainers_process_and_an_unknown_one_is_refused(tmp_pa
     assert remote.options.call_args.kwargs == {"runtime_env": {"env_vars": {"CW_GRPO_SCOPE": "batch"}}}
     assert remote.options().remote.call_args.args[1].generator.n_samples_per_prompt == SAMPLES
     monkeypatch.setenv("CW_GRPO_KERNAL", "none")
-    with pytest.raises(SystemExit, match="cw_grpo: kernal is not an option"):
+    with pytest.raises(SystemExit, match="cw_grpo: CW_GRPO_KERNAL is not an option"):
         entrypoint.main()
 
 
@@ -396,8 +399,8 @@ def test_a_skyrl_of_another_shape_is_refused(tmp_path, monkeypatch):
         skyrl.check(settings(tmp_path))
 
 
-def test_the_reward_is_an_environment_of_skyrl_gym(tmp_path):
-    trainer_of(CWGRPOTrainer, settings(tmp_path))
+def test_the_reward_is_an_environment_of_skyrl_gym():
+    rewards.register(model_path=str(MODEL))
     row = {"data_source": "mine", "reward_model": {"style": "rule", "ground_truth": "3"}, "max_turns": 1}
     environment = skyrl_gym.make("cw_grpo", env_config={}, extras=row)
     said = environment.step("<think>\n1 + 2\n</think>\n\\boxed{3}")

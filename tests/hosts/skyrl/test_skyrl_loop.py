@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import skyrl_gym
 import torch
 from interpreter import ROOT, bash, free_port
 from reference import grpo_advantages, reference_advantages
@@ -23,6 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cw_plugin.hosts.skyrl import CWGRPOTrainer
 from cw_plugin.lab.reports.runs import ENTROPY, NORM, REWARD, read_run
+from cw_plugin.lab.rewards import skyrl as rewards
 
 MODEL = ROOT / "examples" / "cpu" / "model"
 PROMPTS, SAMPLES, STEPS = 4, 6, 2
@@ -141,8 +141,7 @@ def train(kind: type, folder: Path) -> tuple[dict[str, torch.Tensor], list[Any],
 @pytest.fixture(scope="module", autouse=True)
 def problems():
     bash("cpu/data.sh")
-    if "cw_grpo" not in skyrl_gym.registry:  # RayPPOTrainer alone does not register it
-        skyrl_gym.register("cw_grpo", "cw_plugin.lab.rewards.skyrl:MathEnv", {"model_path": str(MODEL)})
+    rewards.register(model_path=str(MODEL))
 
 
 def test_the_worker_trains_on_the_weights_and_with_the_kernel_none_on_skyrls_own_advantages(tmp_path, monkeypatch):
@@ -155,8 +154,8 @@ def test_the_worker_trains_on_the_weights_and_with_the_kernel_none_on_skyrls_own
     reweighted, trained, scored = train(CWGRPOTrainer, tmp_path / "cw")
     assert any(not torch.equal(plain[name], reweighted[name]) for name in plain)
     assert len(trained) == len(scored) == STEPS
-    for batch, (rewards, prompts) in zip(trained, scored, strict=True):
-        advantages = grpo_advantages(rewards, prompts)
+    for batch, (given, prompts) in zip(trained, scored, strict=True):
+        advantages = grpo_advantages(given, prompts)
         wanted, _ = reference_advantages(batch["action_log_probs"], advantages, batch["loss_mask"], prompts)
         got = batch["advantages"].double() * batch["loss_mask"] * batch["loss_mask"].sum()  # SkyRL's mean over tokens
         torch.testing.assert_close(got, torch.tensor(wanted, dtype=torch.float64), atol=1e-5, rtol=1e-5)

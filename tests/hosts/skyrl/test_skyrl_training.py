@@ -103,7 +103,7 @@ def test_every_setting_of_the_recipe_is_read(path, tmp_path):
     out = str(tmp_path / "run")
     recipe = bash("skyrl/paper.sh", METHOD="cw_grpo", MODEL_PATH=model, DATA_DIR=data, OUT=out, DRY_RUN="1")
     program, *given = recipe.stdout.splitlines()
-    assert program == "trainer.override_entrypoint=cw_plugin.hosts.skyrl"
+    assert program == "trainer.override_entrypoint=cw_plugin.lab.rewards.skyrl"
     ignored = "trainer.policy.megatron_config.tensor_model_parallel_size"
     given += [*ON_A_CPU.split(), f"{ignored}=2"]
     run = start(
