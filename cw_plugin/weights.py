@@ -125,27 +125,14 @@ def reweight_and_sum(
     if group is None:
         return _reweight_one_group(log_probs, advantages, valid, function)
     device = log_probs.device
-    weighted, sums = _reweight_groups(log_probs.cpu(), advantages.cpu(), valid.cpu(), group.cpu(), function)
-    return weighted.to(device), sums
-
-
-def _reweight_groups(
-    log_probs: Float[Tensor, "rows time"],
-    advantages: Float[Tensor, " rows"] | Float[Tensor, "rows time"],
-    valid: Bool[Tensor, "rows time"],
-    group: Int[Tensor, " rows"],
-    kernel: Kernel,
-) -> tuple[Float[Tensor, "rows time"], Sums]:
-    """reweight_and_sum on the CPU."""
-    x_of_batch, a_of_batch, valid_of_batch = log_probs.numpy(), advantages.numpy(), valid.numpy()
-    result = np.zeros_like(x_of_batch)
-    sums, refused = Sums(), []
-    for rows in rows_of_groups(group):
-        valid_here = valid_of_batch[rows]
+    log_probs, advantages, valid = log_probs.cpu(), advantages.cpu(), valid.cpu()
+    result, sums, refused = torch.zeros_like(log_probs).numpy(), Sums(), []
+    for rows in rows_of_groups(group.cpu()):
+        valid_here = valid.numpy()[rows]
         if not valid_here.any():
             continue
-        x, a = take(x_of_batch[rows], valid_here), take(a_of_batch[rows], valid_here)
-        tokens = token_weights(x, a, kernel)
+        x, a = take(log_probs.numpy()[rows], valid_here), take(advantages.numpy()[rows], valid_here)
+        tokens = token_weights(x, a, function)
         weighted = tokens.weight * a
         if weighted.isfinite().all():
             result[rows] = put(weighted, valid_here)
@@ -154,7 +141,7 @@ def _reweight_groups(
             refused.append(rows)
     if refused:
         raise non_finite_error(log_probs, advantages, valid, torch.from_numpy(np.sort(np.concatenate(refused))))
-    return torch.from_numpy(result), sums
+    return torch.from_numpy(result).to(device), sums
 
 
 def _reweight_one_group(
