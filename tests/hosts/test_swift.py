@@ -138,16 +138,46 @@ for name, value in (("importance_sampling_level", "sequence"), ("loss_type", "re
         CWGRPOTrainer(args=SimpleNamespace(**good | {name: value}))
     except OptionsError as error:
         print(error)
-
-trainer = object.__new__(CWGRPOTrainer)  # its train() keeps what ms-swift resumes
-CWGRPOTrainer.__mro__[2].train = lambda self, *resumed: print(*resumed, self._cw_resumed_from)
-trainer.train("/run/checkpoint-10")
 """
-    *said, resumed = python("-c", code, path=(swift, WITHOUT_VLLM)).stdout.splitlines()
+    said = python("-c", code, path=(swift, WITHOUT_VLLM)).stdout.splitlines()
     why = "takes one advantage for a whole response, so the loss would lose the weights; leave it at its default"
     refused = "importance_sampling_level='sequence'", "loss_type='real'", "use_liger_kernel=True"
     assert said == [f"{setting} {why}" for setting in refused]
-    assert resumed == "/run/checkpoint-10 /run"
+
+
+def test_checkpoints_keep_their_method(swift, tmp_path):
+    """tests/test_run.py tests the rule; here, that ms-swift's checkpoints are found. Each of its starts has an output
+    folder of its own, v0-..., v1-..., and train() is told which checkpoint it resumes."""
+    (tmp_path / "v0" / "checkpoint-10").mkdir(parents=True)
+    (tmp_path / "v0" / "cw_grpo.json").write_text('{"scope": "group", "kernel": "gaussian"}')
+    code = f"""
+from types import SimpleNamespace
+from cw_plugin.errors import OptionsError
+from cw_plugin.hosts.swift import CWGRPOTrainer
+from cw_plugin.options import Options
+
+def train(self, resumed):
+    self.callback.on_train_begin(self.args, None, None)
+    print("trains")
+
+CWGRPOTrainer.__mro__[2].train = train
+for folder, kernel, resumed in (("v0", "gaussian", None), ("v0", "none", None), ("v1", "none", None),
+                                ("v1", "none", "{tmp_path}/v0/checkpoint-10")):
+    trainer = object.__new__(CWGRPOTrainer)
+    trainer.args = SimpleNamespace(output_dir="{tmp_path}/" + folder)
+    trainer.accelerator, trainer.num_generations = None, 2
+    trainer.add_callback = lambda callback: setattr(trainer, "callback", callback)
+    trainer._cw_begin(Options(kernel=kernel))
+    try:
+        trainer.train(resumed)
+    except OptionsError as error:
+        print(error)
+"""
+    result = python("-c", code, path=(swift, WITHOUT_VLLM))
+    assert result.returncode == 0, result.stderr
+    goes_on, refused, elsewhere, resumed = result.stdout.splitlines()
+    assert (goes_on, elsewhere) == ("trains", "trains")
+    assert refused == resumed and "kernel='gaussian', and this run has kernel='none'" in refused
 
 
 def test_the_plugin_refuses_megatrons_trainers(swift):
