@@ -18,7 +18,8 @@ import plan  # noqa: E402
 import study  # noqa: E402
 
 from cw_plugin.files import write_whole  # noqa: E402
-from cw_plugin.lab.reports import covariance, figures, intervals  # noqa: E402
+from cw_plugin.lab import intervals  # noqa: E402
+from cw_plugin.lab.reports import covariance, figures  # noqa: E402
 from cw_plugin.lab.reports.formats import Table  # noqa: E402
 
 app = typer.Typer(help="The page and the figures of a study's results.", add_completion=False)

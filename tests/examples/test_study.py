@@ -13,7 +13,7 @@ import torch
 from interpreter import ROOT
 from scipy import stats
 
-from cw_plugin.lab.reports.intervals import holm
+from cw_plugin.lab.intervals import holm
 
 STUDY = ROOT / "examples" / "study"
 BOUNDARY = STUDY / "boundary"

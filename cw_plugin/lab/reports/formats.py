@@ -2,7 +2,7 @@
 
 import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -89,10 +89,3 @@ def _no_formula(value: object) -> object:
 def markdown(text: str) -> str:
     """Escape plain text, so that Markdown shows it as it is."""
     return _MARKDOWN.sub(r"\\\1", html.escape(" ".join(text.split()), quote=False))
-
-
-def listed(words: Sequence[str]) -> str:
-    """Join words to ``a, b and c``."""
-    if len(words) < 2:
-        return "".join(words)
-    return f"{', '.join(words[:-1])} and {words[-1]}"

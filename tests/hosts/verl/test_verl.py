@@ -28,7 +28,7 @@ from verl.utils.py_functional import rename_dict
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from cw_plugin.errors import HostError, NonFiniteError, OptionsError
-from cw_plugin.hosts.verl import BENCHMARK_TRAINER, current_run, hooks
+from cw_plugin.hosts.verl import current_run, hooks
 from cw_plugin.hosts.verl.estimator import TrainerBatch, batch_of_trainer
 from cw_plugin.records.read import read_tokens, tokens_of
 from cw_plugin.weights import CovarianceStatistics
@@ -319,18 +319,6 @@ def test_every_trainer_mode_of_v1_computes_advantages_through_the_hooks(mode):
     )
     v1_trainer(CW_GRPO, f"trainer.v1.trainer_mode={mode}", *separate * (mode == "separate_async"))
     assert current_run.current() is not None
-
-
-@NEEDS_V1
-def test_the_trainer_of_evaluations_is_verls_synchronous_one_with_its_own_validation():
-    from verl.trainer.ppo.v1 import PPOTrainerSync
-
-    from cw_plugin.lab.evaluation.benchmark_trainer import BenchmarkTrainer
-
-    trainer = v1_trainer(GRPO, f"trainer.v1.trainer_mode={BENCHMARK_TRAINER}")
-    assert type(trainer) is BenchmarkTrainer and trainer.trainer_mode == "sync"
-    for used in ("_validate", "_init_dataloader", "_shutdown_dump_executor", "_init_dump_executor"):
-        assert callable(getattr(PPOTrainerSync, used))
 
 
 @pytest.mark.parametrize(
