@@ -7,7 +7,6 @@ import runpy
 import shutil
 import signal
 import sys
-import tomllib
 from pathlib import Path
 
 import psutil
@@ -211,12 +210,14 @@ def test_a_failure_of_verl_is_told(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_what_an_evaluation_starts_ends_with_it(number, tmp_path):
-    """With what that has started, also what ignores SIGTERM. The evaluation ends by the signal, which tells a shell
-    that a loop around it should end as well."""
+    """With what that has started: also what ignores SIGTERM, or has a process group of its own, as Ray's workers have.
+
+    The evaluation ends by the signal, which tells a shell that a loop around it should end as well.
+    """
     (tmp_path / "starter.py").write_text("""
-import pathlib, signal, subprocess, sys
+import os, pathlib, signal, subprocess, sys
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-subprocess.Popen([sys.executable, "-m", "http.server", "0"])
+subprocess.Popen([sys.executable, "-m", "http.server", "0"], preexec_fn=os.setpgrp)
 pathlib.Path("started").touch()
 signal.pause()
 """)
@@ -341,9 +342,9 @@ def test_the_trainer_is_verls_synchronous_one_with_its_own_validation():
 
 
 def test_verl_registers_the_trainer_in_a_process_of_its_own():
-    """As verl imports it there: through the entry point of pyproject.toml, which this environment may not have yet."""
-    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    plugin = pyproject["project"]["entry-points"]["verl.plugins"]["cw_grpo_evaluation"]
+    """As verl imports it there: through the entry point, which an older installation of this repository lacks."""
+    plugin = "cw_plugin.lab.evaluation.verl_plugin"
+    assert f'cw_grpo_evaluation = "{plugin}"' in (ROOT / "pyproject.toml").read_text()
     program = """
 import sys, verl
 assert "verl.trainer.ppo" not in sys.modules
