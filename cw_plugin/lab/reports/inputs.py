@@ -132,10 +132,7 @@ def _told_apart(run: Run, earlier: Sequence[Folder]) -> Run:
             return replace(run, name=namesake.name)
     if not namesakes:
         return run
-    taken = {folder.run.name for folder in earlier}
-    parts = run.path.resolve().parts
-    names = [f"{run.name}, {Path(*parts[-length:])}" for length in range(2, len(parts) + 1)]
-    return replace(run, name=next(name for name in names if name not in taken))  # the whole path is not given twice
+    return replace(run, name=f"{run.name}, {run.path}")  # which is given once
 
 
 def _assigned(answers: Sequence[Answers], runs: Sequence[Run]) -> list[Answers]:

@@ -152,11 +152,11 @@ def test_runs_are_seeds_only_if_their_settings_show_it(tmp_path):
         for name, seed, lr in (("1", 1, 1), ("2", 1, 2), ("3", 2, 2), ("4", 2, 1))
     ]
     names = [run.name for run in read_inputs([*map(str, unknown), *map(str, files), *map(str, known)]).runs]
-    of_settings = ["CW-GRPO", f"CW-GRPO, {tmp_path.name}/2"]
+    of_settings = ["CW-GRPO", f"CW-GRPO, {tmp_path}/2"]
     assert names == [
         "Qwen-1.5B-cw",
         "Qwen-1.5B-grpo",
-        "Qwen-1.5B-cw, y/Qwen-1.5B-cw",
+        f"Qwen-1.5B-cw, {tmp_path}/y/Qwen-1.5B-cw",
         *("a", "b", "grpo", "cw"),
         *of_settings,
         *of_settings[::-1],

