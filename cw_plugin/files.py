@@ -54,24 +54,6 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
-def expanded(path: str | Path) -> Path:
-    """Replace ``~`` by the home folder, which the shell does not do in ``NAME=~/folder`` or in quotes."""
-    return Path(os.path.expanduser(path))
-
-
-def split_name(argument: str | Path) -> tuple[str | None, Path]:
-    """Split ``NAME=FOLDER`` into the name, None if there is none, and the folder."""
-    text = str(argument)
-    if "=" not in text or os.path.exists(text):  # unlike Path.exists, it takes a name that is too long
-        return None, expanded(text)
-    name, _, folder = text.partition("=")
-    if not name:
-        raise DataError(f"{text!r} has no name before the =; write NAME=FOLDER or FOLDER")
-    if not folder:
-        raise DataError(f"{text!r} has no folder after the =; write NAME=FOLDER, with . for the current folder")
-    return name, expanded(folder)
-
-
 def in_order(file: Path) -> list[str | int]:
     """Sort files by name, and numbers in it by their size: metrics.9.jsonl, metrics.10.jsonl, metrics.jsonl."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", str(file))]

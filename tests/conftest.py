@@ -28,9 +28,10 @@ NEEDED_BY = {
     "skyrl": ["hosts/skyrl/test_skyrl.py", "hosts/skyrl/test_skyrl_loop.py"],
 }
 WITHOUT_VERL = {
-    "examples/test_entropy.py", "lab/data/test_data.py", "lab/evaluation/test_answers.py",
-    "lab/reports/test_intervals.py", "lab/reports/test_reports.py", "lab/reports/test_tokens.py",
-    "lab/rewards/test_rewards.py", "lab/test_configs.py", "records/test_records.py", "test_dependencies.py",
+    "examples/test_entropy.py", "lab/data/test_data.py", "lab/evaluation/test_graded_answers.py",
+    "lab/evaluation/test_scores.py", "lab/reports/test_comparison.py", "lab/reports/test_metrics.py",
+    "lab/reports/test_report.py", "lab/reports/test_tokens.py", "lab/rewards/test_rewards.py", "lab/test_configs.py",
+    "lab/test_intervals.py", "records/test_records.py", "test_dependencies.py",
     "test_errors.py", "test_memory_of_hosts.py", "test_release.py", "test_weights.py",
 }  # fmt: skip
 collect_ignore = [

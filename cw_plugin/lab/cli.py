@@ -1,22 +1,20 @@
 """The console script ``cw-grpo``."""
 
-import functools
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from typer.core import TyperCommand
 
 from cw_plugin import __version__
 from cw_plugin.errors import CWGRPOError, OptionsError, how_to_install
-from cw_plugin.files import expanded
-from cw_plugin.guarded_processes import Stopped
+from cw_plugin.lab.arguments import expanded
 from cw_plugin.lab.data.sources import BENCHMARKS, SOURCES
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
@@ -164,12 +162,11 @@ def report(
         from cw_plugin.lab.reports.report import write_report
 
         written = write_report(runs, out)
-    typer.echo(" ".join(written.sentences))
-    differences = written.differences
-    if len(differences.frame):
-        typer.echo("\n".join(["", differences.text(), *differences.notes, ""]))
     for note in written.notes:
         typer.echo(note, err=True)
+    differences = written.differences
+    shown = [differences.text(), ""] if len(differences.frame) else []
+    typer.echo("\n".join([*shown, *differences.notes, ""]))
     typer.echo(out / "report.html")
 
 
@@ -197,29 +194,29 @@ def tokens(
     typer.echo(out)
 
 
-# Hydra overrides, as opposed to paths and names on the hub: +key=value, ~key (which deletes it), group.key=value.
-_OVERRIDE = re.compile(r"\+.*|~\w+(\.\w+)*(=.*)?|(?P<group>[a-z_]\w*)(\.\w+)+=(?P<value>.*)", re.DOTALL)
-_NAME_ON_THE_HUB = re.compile(r"[\w.-]+/[\w.-]+")
+class _WithOverrides(TyperCommand):
+    """A command whose arguments after ``--`` are overrides of verl; they are in the context, as meta["overrides"]."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments before ``--``."""
+        end = args.index("--") if "--" in args else len(args)
+        ctx.meta["overrides"] = args[end + 1 :]
+        return super().parse_args(ctx, args[:end])
 
 
-def _is_override(text: str) -> bool:
-    """Whether an argument of evaluate is an override of verl; else it is a model, such as ``qwen2.5=models/7b``."""
-    match = _OVERRIDE.fullmatch(text)
-    if match is None or os.path.exists(expanded(text)):  # Path.exists would raise an error for a long override
-        return False
-    group, value = match["group"], match["value"]
-    if group is None or group in _groups():
-        return True
-    # The group of an override may be misspelt, which verl says. So a model has to look like one.
-    return not (os.path.exists(expanded(value)) or _NAME_ON_THE_HUB.fullmatch(value))
-
-
-@functools.cache
-def _groups() -> set[str]:
-    """The groups of verl's settings, such as "trainer", and hydra's own."""
+def _refuse_overrides(models: list[str]) -> None:
+    """Raise OptionsError if a model is named as an override of verl is written: KEY=VALUE, +KEY=VALUE or ~KEY."""
     from cw_plugin.lab.compose import compose
 
-    return {"hydra", *map(str, compose([]))}
+    groups = {"hydra", *map(str, compose([]))}  # such as "trainer"
+    for text in models:
+        key, equals, _ = text.partition("=")
+        changes_a_setting = equals and key.split(".")[0] in groups
+        if changes_a_setting or re.fullmatch(r"\+.*|~[\w.]+(=.*)?", text, re.DOTALL):
+            raise OptionsError(
+                f"{text!r} stands among the models, and looks like an override of verl",
+                fix="write overrides after --, as in MODEL -- KEY=VALUE, or give the model another NAME",
+            )
 
 
 def _words(text: str) -> list[str]:
@@ -229,8 +226,9 @@ def _words(text: str) -> list[str]:
     return [word.replace('"', "") for word in re.findall(r'(?:[^\s"]|"[^"]*")+', text)]
 
 
-@app.command(context_settings=_IGNORE)
+@app.command(cls=_WithOverrides)
 def evaluate(
+    context: typer.Context,
     models: Annotated[list[str] | None, typer.Argument(metavar="MODEL", hidden=True)] = None,
     out: Annotated[Path, typer.Option(help="Folder for the answers: MODEL/aime24.jsonl, ...")] = Path("evaluation"),
     data_dir: Annotated[Path, typer.Option(help="Folder that cw-grpo prepare wrote.")] = Path("~/data/cw_grpo"),
@@ -245,26 +243,29 @@ def evaluate(
     """Measure pass@1 of models and checkpoints on benchmarks, and pass@k if questions are asked several times.
 
     MODEL is a name on the Hugging Face hub, the folder of a model, of a checkpoint of verl (global_step_*) or of a run,
-    or NAME=FOLDER. verl's overrides, in the form KEY=VALUE, may follow. verl's own validation asks each question
-    without examples, and grades the answers. A benchmark that already has its answers is not asked again.
+    or NAME=FOLDER. verl's overrides follow at the end, after --: cw-grpo evaluate MODEL -- KEY=VALUE. verl's own
+    validation asks each question without examples, and grades the answers. A benchmark that already has its answers is
+    not asked again.
     """
     from cw_plugin.hosts.verl import TESTED
 
+    out = expanded(out)
     with _errors(f"install verl {TESTED[1]}, and {how_to_install('data,report')}"):
         from cw_plugin.lab.evaluation.ask import evaluate as ask
+        from cw_plugin.lab.evaluation.graded_answers import read_answers
         from cw_plugin.lab.evaluation.models import find_models
-        from cw_plugin.lab.reports.several_tries import pass_at_k_table
+        from cw_plugin.lab.evaluation.scores import answers_frame, base_or_first
+        from cw_plugin.lab.reports.tables import pass_at_k_table
 
-        overrides = [text for text in models or [] if _is_override(text)]
-        places = [text for text in models or [] if text not in overrides]
+        _refuse_overrides(models or [])
         files = {}
         for benchmark in _words(benchmarks):
             name, _, file = benchmark.partition("=")
             files[name] = expanded(file or data_dir / name / "test.parquet").absolute()
-        asked = find_models(places)
-        try:
-            ask(asked, files, expanded(out), overrides)
-        except Stopped as stopped:
-            stopped.end()
-        if table := pass_at_k_table(expanded(out), [model.name for model in asked], list(files)):
+        asked = find_models(models or [])
+        ask(asked, files, out, context.meta["overrides"])
+        answers = [each for model in asked for each in read_answers(out / model.name).answers]
+        graded = answers_frame([each for each in answers if each.benchmark in files])
+        table = pass_at_k_table(graded, [base_or_first(graded)])
+        if table is not None:
             typer.echo("\n".join(["", table.text(), *table.notes]))

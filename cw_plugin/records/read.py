@@ -36,6 +36,7 @@ class TokenRecord:
         tokens: how many tokens the batch has.
         prompts: the text of each prompt, by group.
         table: a row for each token, with the columns that columns.py names.
+        started: when the start of the run that wrote it began, in ISO 8601; empty in records of earlier versions.
     """
 
     step: int
@@ -45,10 +46,11 @@ class TokenRecord:
     tokens: int
     prompts: dict[int, str]
     table: pa.Table
+    started: str = ""
 
 
 def read_tokens(path: Path, steps: Container[int] | None = None) -> list[TokenRecord]:
-    """Read the records below a folder, in order.
+    """Read the records below a folder, in order, without those that a later start of the run has overtaken.
 
     If there is no record, or records of several runs or damaged ones, it is a DataError.
 
@@ -70,7 +72,23 @@ def read_tokens(path: Path, steps: Container[int] | None = None) -> list[TokenRe
     if not chosen:
         known = ", ".join(map(str, sorted(set(by_file.values()))))
         raise DataError(f"{path} has records of step {known}; --steps names none of them, so change it")
-    return [_read(file) for file in chosen]
+    return _without_lost([_read(file) for file in chosen])
+
+
+def _without_lost(records: list[TokenRecord]) -> list[TokenRecord]:
+    """Leave out the records of weights that were lost: a later start has recorded the same step, or an earlier one.
+
+    A start writes over the files of the one before it, but not over those of batches or steps that it does not reach.
+    """
+    first: dict[str, int] = {}  # start -> its first step that is recorded
+    for record in records:
+        first[record.started] = min(record.step, first.get(record.started, record.step))
+    kept = []
+    for record in records:
+        later = [step for started, step in first.items() if started > record.started]
+        if all(step > record.step for step in later):
+            kept.append(record)
+    return kept
 
 
 def _steps(path: Path) -> dict[Path, int]:
@@ -96,6 +114,7 @@ def _read(file: Path) -> TokenRecord:
             tokens=int(metadata["tokens"]),
             prompts={int(group): str(text) for group, text in prompts.items()},
             table=table.select(list(_TYPES)).cast(pa.schema(_TYPES.items())),
+            started=metadata.get("started", ""),
         )
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())[:200]

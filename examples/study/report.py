@@ -16,9 +16,11 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "boundary"))
 import plan  # noqa: E402
 import study  # noqa: E402
+from markdown_tables import markdown  # noqa: E402
 
 from cw_plugin.files import write_whole  # noqa: E402
-from cw_plugin.lab.reports import covariance, figures, intervals  # noqa: E402
+from cw_plugin.lab import intervals  # noqa: E402
+from cw_plugin.lab.reports import covariance, figures  # noqa: E402
 from cw_plugin.lab.reports.formats import Table  # noqa: E402
 
 app = typer.Typer(help="The page and the figures of a study's results.", add_completion=False)
@@ -120,7 +122,7 @@ def write(results: Path, home: Path, title: str, command: str, caption: str, tab
     about = f"All tables and figures of [the {title}]({readme}), written by `python examples/study/{command}`."
     images = "".join(f"![{file}]({file}.svg)\n" for file in drawn)
     head = f"# Results of the {title}\n\n{about}\n\n{images}\n{caption}\n"
-    write_whole(results / "README.md", "\n".join([head, *(of.markdown() for of in tables)]))
+    write_whole(results / "README.md", "\n".join([head, *(markdown(of) for of in tables)]))
 
 
 def ends(title: str, steps: pd.DataFrame, start: pd.Series) -> Table:

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import random_batches
 import torch
@@ -116,6 +117,20 @@ def test_of_a_large_batch_whole_groups_are_drawn(tmp_path, monkeypatch):
     monkeypatch.setattr(write, "LIMIT", 5)
     record = recorded(tmp_path / "one", batch, 1)
     assert len(set(record.table["group"].to_pylist())) == 1
+
+
+def test_records_of_weights_that_were_lost_are_left_out(tmp_path):
+    """The first start recorded steps 10, 20 (two batches) and 50; the second went on after step 10, and reached 30."""
+    for started, steps in (("2026-10-31T12:00", (10, 20, 20, 50)), ("2026-10-31T13:00", (20, 30))):
+        files = files_in(tmp_path)
+        for step in steps:
+            files.write(step, random_batch(step), TOKENIZER)
+        for file in tmp_path.rglob("*.parquet"):
+            table = pq.read_table(file)
+            if b"started" not in table.schema.metadata:
+                pq.write_table(table.replace_schema_metadata(table.schema.metadata | {"started": started}), file)
+    assert [record.step for record in read_tokens(tmp_path)] == [10, 20, 30]
+    assert [record.step for record in read_tokens(tmp_path, [20])] == [20]
 
 
 def test_a_record_that_fails_is_said_in_the_log(tmp_path, caplog):

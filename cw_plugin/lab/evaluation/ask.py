@@ -1,7 +1,7 @@
 """``cw-grpo evaluate``: models, checkpoints and runs on benchmarks, by verl's own validation.
 
 ``OUT/MODEL/BENCHMARK.jsonl`` is verl's dump of the graded answers, ``.yaml`` beside it what they were asked with. verl
-starts once for each model (:mod:`cw_plugin.lab.evaluation.benchmark_trainer`); ``OUT/MODEL/verl.log`` is its output.
+starts once for each model (:mod:`.validation_trainer`); ``OUT/MODEL/verl.log`` is its output.
 """
 
 import hashlib
@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.errors import DataError, HostError, OptionsError, first_line
-from cw_plugin.folder_lock import claim
-from cw_plugin.hosts.verl import BENCHMARK_TRAINER
 from cw_plugin.hosts.verl.refused_settings import uses_v1
 from cw_plugin.lab.compose import compose
 from cw_plugin.lab.configs import differences, flat
-from cw_plugin.lab.evaluation.answers import MACHINE, read_grades, read_settings
-from cw_plugin.lab.evaluation.models import Model, fingerprint, merged, run_module
+from cw_plugin.lab.evaluation import TRAINER_MODE
+from cw_plugin.lab.evaluation.graded_answers import MACHINE, read_grades, read_settings
+from cw_plugin.lab.evaluation.models import Model, fingerprint, merged
+from cw_plugin.lab.evaluation.module_process import run_module
 
 VALIDATION = [
     "algorithm.adv_estimator=grpo",  # no critic
@@ -99,9 +99,13 @@ def evaluate(models: Sequence[Model], benchmarks: Mapping[str, Path], out: Path,
     if not uses_v1(config):
         raise OptionsError("trainer.use_v1=False cannot ask several benchmarks in one start; leave it out")
     asked = [Benchmark(name, file, _read_questions(file)) for name, file in benchmarks.items()]
-    with claim(out.absolute(), "give another folder with --out"):
-        for model in models:
-            _evaluate_model(model, asked, out.absolute(), config)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f"{out} cannot be written ({error.strerror})"
+        raise OptionsError(problem, fix="give another folder with --out") from None
+    for model in models:
+        _evaluate_model(model, asked, out.absolute(), config)
 
 
 def _read_questions(file: Path) -> list[Question]:
@@ -203,7 +207,7 @@ def _check_prompts(task: Task) -> None:
     except OSError as error:
         raise DataError(
             f"{place} is no folder with a tokenizer, and no such model can be loaded from the hub "
-            f"({first_line(error)}); correct the model's name"
+            f"({first_line(error)}); correct the model's name, or write overrides of verl after --"
         ) from None
     try:
         prompts = [question["prompt"] for question in task.benchmark.questions]
@@ -228,7 +232,7 @@ def _ask(folder: Path, tasks: Sequence[Task]) -> None:
     part, log = folder / PART, folder / "verl.log"
     shutil.rmtree(part, ignore_errors=True)  # of an evaluation that was interrupted
     part.mkdir(parents=True)
-    for_trainer = {}  # what benchmark_trainer.py reads
+    for_trainer = {}  # what validation_trainer.py reads
     for task in tasks:
         # Without answers beside it, it says that they are missing.
         task.result.with_suffix(".yaml").write_text(OmegaConf.to_yaml(task.settings), encoding="utf-8")
@@ -240,7 +244,7 @@ def _ask(folder: Path, tasks: Sequence[Task]) -> None:
         }
     config = OmegaConf.create(tasks[0].settings)
     OmegaConf.update(config, "evaluation", {"benchmarks": for_trainer}, merge=False)
-    OmegaConf.update(config, "trainer.v1.trainer_mode", BENCHMARK_TRAINER)
+    OmegaConf.update(config, "trainer.v1.trainer_mode", TRAINER_MODE)
     OmegaConf.save(config, part / "start.yaml")
     print(f"{folder.name}: asking {', '.join(for_trainer)}; verl's output: {log}", flush=True)
     run_module("verl.trainer.main_ppo", "--config-path", str(part), "--config-name", "start", log=log)

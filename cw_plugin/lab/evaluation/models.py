@@ -4,16 +4,13 @@ import hashlib
 import json
 import re
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cw_plugin.errors import DataError, HostError
-from cw_plugin.files import split_name
-from cw_plugin.guarded_processes import guarded
-
-TAIL = 12  # lines of a program's output that are shown if it fails
+from cw_plugin.errors import DataError
+from cw_plugin.lab.arguments import split_name
+from cw_plugin.lab.evaluation.module_process import run_module
 
 
 class Model(NamedTuple):
@@ -134,13 +131,3 @@ def fingerprint(place: Path) -> str:
         if not re.search(r"(^|/)(optim|extra)", name):
             stats.append((name, stat.st_size, stat.st_mtime_ns))
     return hashlib.sha256(json.dumps(stats).encode()).hexdigest()
-
-
-def run_module(*words: str, log: Path) -> None:
-    """Run ``python -m WORDS`` with its output in ``log``; a HostError if it fails."""
-    command = [sys.executable, "-m", *words]
-    with log.open("wb") as output, guarded(command, stdout=output, stderr=output) as process:
-        code = process.wait()
-    if code:
-        end = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:])
-        raise HostError(f"{words[0]} ended with exit code {code}. Its output, {log}, ends:\n{end}")

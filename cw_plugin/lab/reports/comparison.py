@@ -1,21 +1,22 @@
-"""How methods differ, in numbers: over seeds, from what their runs have logged. tables.py and sentences.py tell it."""
+"""How methods differ, in numbers: over seeds, from what their runs have logged."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
 
-from cw_plugin.lab.reports.intervals import ALPHA, Difference, holm, over_seeds
-from cw_plugin.lab.reports.runs import ENTROPY, NORM, REWARD
+from cw_plugin.lab.intervals import ALPHA, Difference, holm, over_seeds
+from cw_plugin.lab.reports.metrics import ENTROPY, NORM, REWARD
+from cw_plugin.lab.reports.runs import ACCURACY
 
 FIRST = 100  # steps that the gradient norm is of: after them, the policies have gone different ways
 LAST = 10  # steps at least that reward and entropy are of; else the last quarter
 
-ACCURACY = "accuracy"
-GRADIENT_NORM = "gradient norm"
-METRICS = {"reward": REWARD, "entropy": ENTROPY, GRADIENT_NORM: NORM}  # besides the accuracy, in the table's order
+OF_ACCURACY = "accuracy"
+OF_GRADIENT_NORM = "gradient norm"
+# The outcomes besides the accuracy, in the table's order -> their metric.
+METRICS = {"reward": REWARD, "entropy": ENTROPY, OF_GRADIENT_NORM: NORM}
 
 
 @dataclass(frozen=True)
@@ -45,25 +46,6 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Broken:
-    """A run whose values are not finite from a step to its end.
-
-    Attributes:
-        method: the name of the run.
-        seed: nan if it is not known.
-        outcomes: the names of the outcomes that break.
-        step: the first one that is not finite.
-        last: the last step of the run.
-    """
-
-    method: str
-    seed: object
-    outcomes: list[str]
-    step: int
-    last: int
-
-
-@dataclass(frozen=True)
 class Comparison:
     """The methods of a report and how they differ.
 
@@ -71,22 +53,11 @@ class Comparison:
         plain: method -> whether it is plain GRPO, in the page's order.
         reference: the method that the others are compared with; empty if there is none.
         outcomes: what is compared, in the table's order.
-        broken: runs that break down.
-        runs: method -> how many runs have metrics.
-        seeds: of these runs.
-        tests: how many were made.
-        validated: method -> its last validation, None if it has none; empty if accuracy is among the outcomes, or was
-            never logged.
     """
 
     plain: dict[str, bool]
     reference: str
     outcomes: list[Outcome]
-    broken: list[Broken]
-    runs: dict[str, int]
-    seeds: set[object]
-    tests: int
-    validated: dict[str, int | None]
 
     @property
     def others(self) -> list[str]:
@@ -104,8 +75,9 @@ def compare(metrics: pd.DataFrame, plain: Mapping[str, bool], scores: pd.DataFra
             first, the last validation that all runs have counts.
     """
     reference = next((name for name in plain if plain[name]), next(iter(plain), ""))
+    comparison = Comparison(dict(plain), reference, [])
     outcomes = [
-        replace(outcome, differences=_differences(outcome, plain, reference))
+        replace(outcome, differences=_differences(outcome, comparison))
         for outcome in (*_accuracy(metrics, scores, reference), *_over_steps(metrics))
     ]
     p = {
@@ -113,32 +85,20 @@ def compare(metrics: pd.DataFrame, plain: Mapping[str, bool], scores: pd.DataFra
         for outcome in outcomes
         for method, difference in outcome.differences.items()
     }
-    corrected = holm(p)
-    significant = {test for test in corrected if corrected[test] < ALPHA}
+    significant = [test for test, corrected in holm(p).items() if corrected < ALPHA]
     outcomes = [
         replace(outcome, significant={method for name, method in significant if name == outcome.name})
         for outcome in outcomes
     ]
-    is_accuracy_compared = any(outcome.name == ACCURACY for outcome in outcomes)
-    runs = metrics.groupby("method").run.nunique()
-    return Comparison(
-        plain=dict(plain),
-        reference=reference,
-        outcomes=outcomes,
-        broken=list(_broken_runs(metrics)),
-        runs={name: int(runs.get(name, 0)) for name in plain},
-        seeds=set(metrics.seed),
-        tests=len(corrected),
-        validated={} if is_accuracy_compared else _validated(metrics, plain),
-    )
+    return replace(comparison, outcomes=outcomes)
 
 
-def _differences(outcome: Outcome, methods: Iterable[str], reference: str) -> dict[str, Difference]:
+def _differences(outcome: Outcome, comparison: Comparison) -> dict[str, Difference]:
     """Method -> its difference to the reference, of methods that can be compared."""
-    if reference not in outcome.means:
+    means = outcome.means
+    if comparison.reference not in means:
         return {}
-    others = [name for name in methods if name != reference and name in outcome.means]
-    return {name: over_seeds(outcome.means[name], outcome.means[reference]) for name in others}
+    return {name: over_seeds(means[name], means[comparison.reference]) for name in comparison.others if name in means}
 
 
 def broken_from(logged: pd.DataFrame) -> dict[int, int]:
@@ -166,13 +126,13 @@ def _accuracy(metrics: pd.DataFrame, scores: pd.DataFrame, reference: str) -> It
     """
     logged = metrics[metrics.metric == ACCURACY]
     if len(scores) and (logged.empty or (scores.method.nunique() > 1 and reference in set(scores.method))):
-        yield _outcome(ACCURACY, scores.metric.iloc[0], scores, {})
+        yield _outcome(OF_ACCURACY, scores.metric.iloc[0], scores, {})
         return
     validated = logged[logged.step > 0].groupby("step").run.nunique()
     common = validated.index[validated == metrics.run.nunique()]
     if len(common):
         step = int(common.max())
-        yield _outcome(ACCURACY, f"step {step}", logged[logged.step == step], _broken_by(step, logged))
+        yield _outcome(OF_ACCURACY, f"step {step}", logged[logged.step == step], _broken_by(step, logged))
 
 
 def _over_steps(metrics: pd.DataFrame) -> Iterator[Outcome]:
@@ -182,13 +142,13 @@ def _over_steps(metrics: pd.DataFrame) -> Iterator[Outcome]:
         if logged.empty:
             continue
         last = int(logged.groupby("run").step.max().min())
-        if name == GRADIENT_NORM:
+        if name == OF_GRADIENT_NORM:
             begin, end = 1, min(last, FIRST)
         else:
             begin, end = max(last - max(last // 4, LAST), 0) + 1, last
         where = f"steps {begin} to {end}" if end > begin else f"step {end}"
         within = logged[logged.step.between(begin, end)]
-        yield _outcome(name, where, within, _broken_by(end, logged), is_ratio=name == GRADIENT_NORM)
+        yield _outcome(name, where, within, _broken_by(end, logged), is_ratio=name == OF_GRADIENT_NORM)
 
 
 def _broken_by(end: int, logged: pd.DataFrame) -> dict[int, int]:
@@ -221,28 +181,3 @@ def _by_seed(values: pd.DataFrame) -> dict[str, pd.Series]:
     """Method -> the mean of each of its runs, by seed."""
     means = values.groupby(["method", "run", "seed"], sort=False, dropna=False).value.mean().droplevel("run")
     return {name: of_method.droplevel("method") for name, of_method in means.groupby(level="method")}
-
-
-def _broken_runs(metrics: pd.DataFrame) -> Iterator[Broken]:
-    """Each run with an outcome that is not finite from some step on, with the first such step."""
-    steps: dict[int, dict[str, int]] = defaultdict(dict)
-    for name, metric in {ACCURACY: ACCURACY, **METRICS}.items():
-        for run, step in broken_from(metrics[metrics.metric == metric]).items():
-            steps[run][name] = step
-    for run, by_outcome in sorted(steps.items()):
-        logged = metrics[metrics.run == run]
-        yield Broken(
-            method=logged.method.iloc[0],
-            seed=logged.seed.iloc[0],
-            outcomes=list(by_outcome),
-            step=min(by_outcome.values()),
-            last=int(logged.step.max()),
-        )
-
-
-def _validated(metrics: pd.DataFrame, methods: Iterable[str]) -> dict[str, int | None]:
-    """Method -> the step of its last validation, None if it has none; empty if no method has one."""
-    last = metrics[metrics.metric == ACCURACY].groupby("method").step.max()
-    if last.empty:
-        return {}
-    return {name: int(last[name]) if name in last else None for name in methods}

@@ -1,14 +1,9 @@
 """A table as a page, a paper, a spreadsheet and a terminal want it, by pandas."""
 
-import html
 import re
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
-
-# What Markdown would take for a mark, except code (`x`) and underscores within a word, which are common in names.
-_MARKDOWN = re.compile(r"([\\|*$]|(?<!\w)_|_(?!\w)|(?<=\])\()")
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet runs text that begins like this
 _DIGITS = r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?"
@@ -31,26 +26,17 @@ class Table:
     frame: pd.DataFrame
     notes: list[str] = field(default_factory=list)
 
-    def _shown(self) -> pd.DataFrame:
+    def shown(self) -> pd.DataFrame:
+        """The cells as text."""
         return self.frame.map(_cell)
 
     def html(self) -> str:
         """The ``<table>`` alone."""
-        return str(self._shown().to_html(index=False, border=0, justify="unset"))
+        return str(self.shown().to_html(index=False, border=0, justify="unset"))
 
     def text(self) -> str:
         """The rows for a terminal, without the first column's header."""
-        return str(self._shown().set_index(self.frame.columns[0]).rename_axis(None).to_string())
-
-    def markdown(self) -> str:
-        """The table with title and notes. HTML and Markdown in names and settings are escaped."""
-        shown = self._shown()
-        title = f"**{markdown(self.title)}**"
-        header = _markdown_row(markdown(name) for name in shown.columns)
-        rule = _markdown_row(["---", *["---:"] * (len(shown.columns) - 1)])
-        rows = [_markdown_row(markdown(cell) for cell in row) for row in shown.to_numpy().tolist()]
-        notes = [f"{markdown(note)}  " for note in self.notes]  # two spaces end the line
-        return "\n".join([title, "", header, rule, *rows, "", *notes]).rstrip() + "\n"
+        return str(self.shown().set_index(self.frame.columns[0]).rename_axis(None).to_string())
 
     def csv(self) -> str:
         """The table without title and notes."""
@@ -59,7 +45,7 @@ class Table:
     def latex(self) -> str:
         """A ``tabular`` for the package booktabs; title and notes are comments."""
         columns = "l" + "r" * (len(self.frame.columns) - 1)
-        text = str(self._shown().to_latex(index=False, escape=True, column_format=columns))
+        text = str(self.shown().to_latex(index=False, escape=True, column_format=columns))
         comments = "".join(f"% {' '.join(line.split())}\n" for line in (self.title, *self.notes))
         return comments + text.replace("≥", r"$\ge$").replace("≤", r"$\le$")
 
@@ -68,10 +54,6 @@ def _cell(value: object) -> str:
     if pd.isna(value):
         return "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _markdown_row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
 
 
 def csv(frame: pd.DataFrame) -> str:
@@ -84,15 +66,3 @@ def _no_formula(value: object) -> object:
     if isinstance(value, str) and value.startswith(_FORMULA) and not _NUMBER.fullmatch(value):
         return f"'{value}"
     return value
-
-
-def markdown(text: str) -> str:
-    """Escape plain text, so that Markdown shows it as it is."""
-    return _MARKDOWN.sub(r"\\\1", html.escape(" ".join(text.split()), quote=False))
-
-
-def listed(words: Sequence[str]) -> str:
-    """Join words to ``a, b and c``."""
-    if len(words) < 2:
-        return "".join(words)
-    return f"{', '.join(words[:-1])} and {words[-1]}"

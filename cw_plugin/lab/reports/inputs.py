@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cw_plugin.errors import DataError
-from cw_plugin.files import files_in, split_name
-from cw_plugin.lab.evaluation.answers import Answers, read_answers
+from cw_plugin.files import files_in
+from cw_plugin.lab.arguments import split_name
+from cw_plugin.lab.evaluation.graded_answers import Answers, read_answers
 from cw_plugin.lab.reports.runs import SEED_OR_LENGTH, Run, differing, read_run
-from cw_plugin.lab.reports.sentences import restarts
 from cw_plugin.records.read import PATTERN, TokenRecord, read_tokens
 
 _NO_METRICS = "no metrics (*.jsonl of verl's file logger, trainer_state.json of TRL, TensorBoard events)"
@@ -42,13 +42,13 @@ class Inputs:
     Attributes:
         runs: those that have metrics.
         answers: of evaluations. Those of a run's checkpoints have its name and seed.
-        recorded: method -> the folders that hold its token records.
-        notes: a sentence for each run with repeated steps, and for each thing that is missing.
+        recorded: method -> the token records of each of its runs that has some.
+        notes: a sentence for each run that was restarted, and for each thing that is missing.
     """
 
     runs: list[Run]
     answers: list[Answers]
-    recorded: dict[str, list[Folder]]
+    recorded: dict[str, list[list[TokenRecord]]]
     notes: list[str]
 
 
@@ -61,19 +61,17 @@ def read_inputs(arguments: Sequence[str]) -> Inputs:
     folders: list[Folder] = []
     for argument in arguments:
         folders.append(_read_folder(argument, folders))
-    all_runs = [folder.run for folder in folders]
-    runs = [run for run in all_runs if len(run.metrics)]
+    runs = [folder.run for folder in folders if len(folder.run.metrics)]
     answers = [answer for folder in folders for answer in folder.answers]
+    notes = [note for folder in folders for note in folder.notes]
     if not runs and not answers:
-        missing = " ".join(note for folder in folders for note in folder.notes)
-        records = " cw-grpo tokens shows token records." if any(folder.records for folder in folders) else ""
-        raise DataError(f"nothing can be compared. {missing}{records}")
-    recorded: dict[str, list[Folder]] = {}
+        shown_by = " cw-grpo tokens shows token records." if any(folder.records for folder in folders) else ""
+        raise DataError(f"nothing can be compared. {' '.join(notes)}{shown_by}")
+    recorded: dict[str, list[list[TokenRecord]]] = {}
     for folder in folders:
         if folder.records:
-            recorded.setdefault(folder.run.name, []).append(folder)
-    notes = [note for folder in folders for note in folder.notes]
-    return Inputs(runs, _assigned(answers, all_runs), recorded, [*restarts(runs), *notes])
+            recorded.setdefault(folder.run.name, []).append(folder.records)
+    return Inputs(runs, _assigned(answers, [folder.run for folder in folders]), recorded, notes)
 
 
 def _read_folder(argument: str, earlier: Sequence[Folder]) -> Folder:
@@ -89,19 +87,29 @@ def _read_folder(argument: str, earlier: Sequence[Folder]) -> Folder:
     graded = read_answers(run.path)
     answers = _under_name(run.name, graded.answers) if is_named or has_metrics else graded.answers
     is_evaluation = bool(answers or graded.notes)
-    if not (has_metrics or has_records or is_evaluation):
+    if not (has_metrics or has_records or is_evaluation or run.notes):
         raise DataError(f"{run.path} holds {_NO_METRICS}, no graded answers and no token records; {_KEEP_THEM}")
-    notes = []
+    notes = [*run.notes, *graded.notes]
     if not (has_metrics or is_evaluation):
         notes.append(f"{run.path} holds {_NO_METRICS}; {_KEEP_THEM}.")
-    notes += graded.notes
+    if run.lost:
+        notes.append(
+            f"{run.path}: after a restart, {len(run.lost)} steps were trained again or given up, the first of them is "
+            f"step {run.lost[0]}; the page shows what the last model descends from."
+        )
     records = []
     if has_records:
         try:
-            records = read_tokens(run.path)
+            records = _kept(read_tokens(run.path), run)
         except DataError as error:
             notes.append(f"{run.name}: no tokens; {error}.")
     return Folder(run, first_name, answers, records, notes)
+
+
+def _kept(records: Sequence[TokenRecord], run: Run) -> list[TokenRecord]:
+    """The records without those of steps that a restart gave up."""
+    given_up = set(run.lost).difference(run.metrics.index)
+    return [record for record in records if record.step not in given_up]
 
 
 def _under_name(name: str, answers: Sequence[Answers]) -> list[Answers]:
@@ -124,10 +132,7 @@ def _told_apart(run: Run, earlier: Sequence[Folder]) -> Run:
             return replace(run, name=namesake.name)
     if not namesakes:
         return run
-    taken = {folder.run.name for folder in earlier}
-    parts = run.path.resolve().parts
-    names = [f"{run.name}, {Path(*parts[-length:])}" for length in range(2, len(parts) + 1)]
-    return replace(run, name=next(name for name in names if name not in taken))  # the whole path is not given twice
+    return replace(run, name=f"{run.name}, {run.path}")  # which is given once
 
 
 def _assigned(answers: Sequence[Answers], runs: Sequence[Run]) -> list[Answers]:
@@ -148,24 +153,30 @@ def _by_folder(runs: Sequence[Run]) -> dict[Path, Run]:
 
 
 def _under_run(answer: Answers, by_folder: Mapping[Path, Run]) -> Answers:
-    """The answers with name and seed of the run whose folder, the nearest one, holds the model.
+    """The answers with name and seed of the run whose folder, the nearest one, is or holds the model.
 
-    The step is in the name of the checkpoint's folder, such as checkpoint-100 of TRL, if ``cw-grpo evaluate`` has asked
-    it as a model like any other.
+    A model in the run's own folder is that of its last step. Where ``cw-grpo evaluate`` has asked a checkpoint as a
+    model like any other, the step is in the name of the checkpoint's folder, such as checkpoint-100 of TRL.
     """
-    checkpoint = answer.settings.get("evaluation.checkpoint")
-    if not checkpoint:
+    place = answer.settings.get("evaluation.checkpoint")
+    if not place:
         return answer
-    for folder in Path(str(checkpoint)).parents:
-        if folder in by_folder:
-            run = by_folder[folder]
-            place = Path(str(checkpoint)).relative_to(folder)
-            step = _step_in(place) if answer.step is None else answer.step
-            name = run.name
-            if step is None:  # by its own name, unless that is the run's
-                name = f"{run.name}, {place if answer.model == run.name else answer.model}"
-            return replace(answer, model=name, step=step, seed=run.seed)
-    return answer
+    model = Path(str(place))
+    folder = next((folder for folder in (model, *model.parents) if folder in by_folder), None)
+    if folder is None:
+        return answer
+    run = by_folder[folder]
+    step = answer.step
+    if step is None:
+        step = _last_step(run) if model == folder else _step_in(model.relative_to(folder))
+    name = run.name
+    if step is None:  # by its own name, unless that is the run's
+        name = f"{run.name}, {model.relative_to(folder) if answer.model == run.name else answer.model}"
+    return replace(answer, model=name, step=step, run=folder if len(run.metrics) else None, seed=run.seed)
+
+
+def _last_step(run: Run) -> int | None:
+    return int(run.metrics.index.max()) if len(run.metrics) else None
 
 
 def _step_in(place: Path) -> int | None:

@@ -10,24 +10,20 @@ from matplotlib.figure import Figure
 
 from cw_plugin.errors import DataError
 from cw_plugin.files import write_whole
-from cw_plugin.lab.evaluation.answers import Answers
+from cw_plugin.lab.evaluation.graded_answers import Answers
+from cw_plugin.lab.evaluation.scores import answers_frame, base_or_first, last_scores
 from cw_plugin.lab.reports import figures, tables
 from cw_plugin.lab.reports.comparison import compare
 from cw_plugin.lab.reports.covariance import table_1
-from cw_plugin.lab.reports.formats import Table, csv, listed
-from cw_plugin.lab.reports.inputs import Folder, read_inputs
-from cw_plugin.lab.reports.runs import ENTROPY, NORM, REWARD, SEED_OR_LENGTH, Run, all_metrics, differing
-from cw_plugin.lab.reports.scores import (
-    answers_frame,
-    base_or_first,
-    benchmarks,
-    checkpoints,
-    checkpoints_at_each_k,
-    last_scores,
-)
-from cw_plugin.lab.reports.sentences import sentences
+from cw_plugin.lab.reports.formats import Table, csv
+from cw_plugin.lab.reports.inputs import read_inputs
+from cw_plugin.lab.reports.metrics import ENTROPY, NORM, REWARD
+from cw_plugin.lab.reports.notes import NOT_ALL_ASKED, notes_of
+from cw_plugin.lab.reports.runs import ACCURACY, Run, all_metrics
 from cw_plugin.lab.reports.tokens import write_page
-from cw_plugin.records.read import tokens_of
+from cw_plugin.records.read import TokenRecord, tokens_of
+
+Recorded = Mapping[str, Sequence[Sequence[TokenRecord]]]  # method -> the records of each of its runs
 
 
 @dataclass(frozen=True)
@@ -43,7 +39,7 @@ class Curve:
 CURVES = {  # by the name of their files
     "reward": Curve(REWARD, "Reward"),
     "accuracy": Curve(
-        "accuracy",
+        ACCURACY,
         "Accuracy on validation",
         "Runs that start from the same model differ at step 0 by chance alone.",
         is_share=True,
@@ -72,8 +68,6 @@ CURVES = {  # by the name of their files
 }
 OVERVIEW = ("reward", "accuracy", "entropy", "grad-norm")  # above the fold
 EXTREMES = "How much of the sum of c the most extreme tokens of either side hold: the paper's Figure 3."
-NOT_ALL_ASKED = "Accuracy is not that of the evaluation: at no step did all methods answer the same benchmark."
-NAMED = 4  # settings in which runs differ that the overview names
 
 
 @dataclass(frozen=True)
@@ -99,12 +93,10 @@ class Report:
 
     Attributes:
         differences: the table of differences between methods.
-        sentences: what it shows.
-        notes: a sentence for each thing that is missing, and for each run with repeated steps.
+        notes: a sentence for each thing that is missing, and for each run that was restarted.
     """
 
     differences: Table
-    sentences: list[str]
     notes: list[str]
 
 
@@ -124,12 +116,10 @@ def write_report(arguments: Sequence[str], out: Path) -> Report:
     names = list(dict.fromkeys([*metrics.method, *graded.method[graded.step >= 0]]))
     scores = last_scores(graded)
     comparison = compare(metrics, {name: _is_grpo(name, inputs.runs) for name in names}, scores)
-    differences = tables.differences_table(comparison)
-    differences = replace(differences, notes=[*differences.notes, *_differing_runs(inputs.runs)])
-    others = [name for name in CURVES if name not in OVERVIEW]
+    differences = tables.differences_table(comparison, notes_of(comparison, inputs.runs, metrics))
     curves = _curves(metrics, names, OVERVIEW)
     sections = [
-        Section("More curves", _curves(metrics, names, others)),
+        Section("More curves", _curves(metrics, names, [name for name in CURVES if name not in OVERVIEW])),
         _tokens(inputs.recorded, names),
         _checkpoints(inputs.answers, graded, metrics, comparison.reference),
         _settings(inputs.runs, names),
@@ -140,17 +130,17 @@ def write_report(arguments: Sequence[str], out: Path) -> Report:
         drawings |= section.drawings
         shown_tables += section.tables
     missing = [NOT_ALL_ASKED] if scores.empty and (graded.step >= 0).any() else []
-    report = Report(differences, sentences(comparison), [*missing, *inputs.notes])
+    report = Report(differences, [*missing, *inputs.notes])
     try:
         drawn = _save_figures(drawings, out)
         token_pages = _write_token_pages(inputs.recorded, out)
         texts = {"metrics.csv": csv(metrics), **_texts_of_tables(shown_tables)}
         texts["report.html"] = _page(
             out,
-            title=listed(names) or "Report",
+            title=", ".join(names) or "Report",
             runs=inputs.runs,
             curves=curves,
-            said=[*report.sentences, *report.notes],
+            notes=report.notes,
             differences=differences,
             sections=sections,
             pages=token_pages,
@@ -171,15 +161,6 @@ def _is_grpo(name: str, runs: Sequence[Run]) -> bool:
     return all(run.is_grpo for run in seeds)
 
 
-def _differing_runs(runs: Sequence[Run]) -> list[str]:
-    """A sentence that names settings in which the runs differ; none if they do not."""
-    keys = differing([run.config for run in runs], SEED_OR_LENGTH)
-    if not keys:
-        return []
-    more = f" and {len(keys) - NAMED} more settings" if len(keys) > NAMED else ""
-    return [f"The runs differ in {', '.join(keys[:NAMED])}{more} (Table 5)."]
-
-
 def _save_figures(drawings: Mapping[str, Drawing], out: Path) -> list[str]:
     """Write the figures, and return the names of their files."""
     saved = []
@@ -188,15 +169,14 @@ def _save_figures(drawings: Mapping[str, Drawing], out: Path) -> list[str]:
     return saved
 
 
-def _write_token_pages(recorded: dict[str, list[Folder]], out: Path) -> dict[str, str]:
+def _write_token_pages(recorded: Recorded, out: Path) -> dict[str, str]:
     """Write a page of tokens for each method, and return the methods by the names of these files.
 
     It shows the first and the last record of its first run, because a page of all would be large.
     """
     pages = {}
-    for number, (name, folders) in enumerate(recorded.items(), 1):
+    for number, (name, (records, *_)) in enumerate(recorded.items(), 1):
         file = f"tokens-{number}.html"
-        records = folders[0].records
         ends = (records[0].step, records[-1].step)
         write_page(name, [record for record in records if record.step in ends], out / file)
         pages[file] = name
@@ -219,10 +199,8 @@ def _page(out: Path, **values: object) -> str:
     return environment.get_template("report.html.j2").render(**values)
 
 
-def _tokens(recorded: dict[str, list[Folder]], names: Sequence[str]) -> Section:
-    tokens = {}
-    for name, folders in recorded.items():
-        tokens[name] = tokens_of([record for folder in folders for record in folder.records])
+def _tokens(recorded: Recorded, names: Sequence[str]) -> Section:
+    tokens = {name: tokens_of([record for of_run in runs for record in of_run]) for name, runs in recorded.items()}
     drawings = {}
     if tokens:
         drawings["contributions"] = Drawing(figures.contributions(tokens, names), EXTREMES)
@@ -233,28 +211,24 @@ def _tokens(recorded: dict[str, list[Folder]], names: Sequence[str]) -> Section:
 def _checkpoints(answers: Sequence[Answers], graded: pd.DataFrame, metrics: pd.DataFrame, reference: str) -> Section:
     """pass@1 and pass@k of each checkpoint.
 
-    They are compared with a model that is no checkpoint, else with the first one; pass@k, also with the reference of
+    They are compared with a model that no run has trained, else with the first one; pass@k, also with the reference of
     the other comparisons.
     """
     title = "Checkpoints: Tables 2 to 4"
     if graded.empty:
         return Section(title)
     base = base_or_first(graded)
-    asked = benchmarks(graded)
-    shown = [tables.scores_table(checkpoints(graded, metrics, [base]), asked, [base])]
-    references = [base]
-    if reference and reference != base:
-        references.append(reference)
-    at_each_k = checkpoints_at_each_k(graded, metrics, references)
-    if at_each_k:
-        shown.append(tables.tries_table(at_each_k, asked, references))
+    entropy = metrics[metrics.metric == ENTROPY].groupby(["method", "step"]).value.mean()
+    references = [base, reference] if reference and reference != base else [base]
     settings: dict[str, list[dict[str, object]]] = {}
     for answer in answers:
         settings.setdefault(answer.model, []).append(answer.settings)
-    differing_settings = tables.settings("table4", "Table 4: settings in which the evaluations differ", settings)
-    if differing_settings is not None:
-        shown.append(differing_settings)
-    return Section(title, {}, shown)
+    shown = [
+        tables.scores_table(graded, base, entropy.to_dict()),
+        tables.pass_at_k_table(graded, references),
+        tables.settings("table4", "Table 4: settings in which the evaluations differ", settings),
+    ]
+    return Section(title, {}, [table for table in shown if table is not None])
 
 
 def _settings(runs: Sequence[Run], names: Sequence[str]) -> Section:

@@ -17,7 +17,8 @@ import numpy as np
 import pandas as pd
 
 from cw_plugin.errors import DataError
-from cw_plugin.files import split_name, write_whole
+from cw_plugin.files import write_whole
+from cw_plugin.lab.arguments import split_name
 from cw_plugin.records.columns import REAL_NUMBERS
 from cw_plugin.records.read import TokenRecord, read_tokens
 

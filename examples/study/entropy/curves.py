@@ -16,7 +16,8 @@ import plan  # noqa: E402
 import report  # noqa: E402
 from phases import ANSWERS, FEWEST, GAIN, METHODS, SMALL  # noqa: E402
 
-from cw_plugin.lab.reports import figures, intervals  # noqa: E402
+from cw_plugin.lab import intervals  # noqa: E402
+from cw_plugin.lab.reports import figures  # noqa: E402
 
 TRIES = (1, 4, 16, 64)  # the k of pass@k
 EQUAL = {"pass@16": ("pass@16, points", 100, 1), "entropy": ("entropy, nats", 1, 3)}  # what is compared at equal pass@1

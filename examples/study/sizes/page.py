@@ -14,7 +14,8 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent / "boundary")]
 import plan  # noqa: E402
 import report  # noqa: E402
 
-from cw_plugin.lab.reports import figures, intervals  # noqa: E402
+from cw_plugin.lab import intervals  # noqa: E402
+from cw_plugin.lab.reports import figures  # noqa: E402
 
 SMALL = 2.0  # points per tenfold increase in parameters; a change within is not worth knowing
 LEARNED = 1.0  # point that GRPO gains at least where CW-GRPO can lose something

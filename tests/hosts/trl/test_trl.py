@@ -406,7 +406,7 @@ def test_a_report_reads_trls_files_and_shows_the_arguments_under_trls_names(tmp_
         (entry,) = (entry for entry in run.state.log_history if f"eval_{name}_loss" in entry)
         assert of_state.series(f"val-core/{name}/score/mean@n").to_dict() == {entry["step"]: entry["eval_reward"]}
 
-    assert not of_state.repeated and not of_events.repeated  # an evaluation notes the epoch of its step once more
+    assert not of_state.lost and not of_events.lost  # an evaluation notes the epoch of its step once more
     assert other.series("critic/score/mean").index.tolist() == [1]  # without a checkpoint, and without save_state()
     assert [(run.name, run.seed) for run in (of_state, other)] == [("CW-GRPO", 1), ("CW-GRPO", 2)]
     table = settings("table5", "Settings", {"CW-GRPO": [of_state.config, other.config]})

@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from reference import reference_advantages
 
 from cw_plugin.lab.doctor import workers
-from cw_plugin.lab.evaluation.answers import read_answers
+from cw_plugin.lab.evaluation.graded_answers import read_answers
 from cw_plugin.lab.rewards import compute_score
 from cw_plugin.records.read import read_tokens
 
@@ -232,18 +232,19 @@ def test_an_evaluation_has_every_answer_and_asks_nothing_twice(killed, paper_run
     settings = ("data.max_prompt_length=192", "data.max_response_length=64")
     settings += tuple(f"actor_rollout_ref.rollout.val_kwargs.{part}" for part in ("n=2", "temperature=1.0"))
     command = ["bash", "-c", 'source examples/cpu/overlay.sh; exec cw-grpo evaluate "$@" "${EXTRA[@]}"', "evaluate"]
-    command += [*[str(e2e.MODEL)] * killed, str(paper_run / "global_step_2"), *settings]
-    command += ["--benchmarks", f"half={half} few={few}", "--out", str(out)]
+    command += [*[str(e2e.MODEL)] * killed, str(paper_run / "global_step_2")]
+    command += ["--benchmarks", f"half={half} few={few}", "--out", str(out), "--", *settings]
     models = [*["model"] * killed, f"{paper_run.name}-global_step_2"]
     if killed:
         process = subprocess.Popen(command, cwd=ROOT, env=env)
         log = out / "model" / "verl.log"
         wait_until(lambda: log.exists() and "ready to fit" in log.read_text(errors="replace"), log, process, 500)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == -signal.SIGTERM
         wait_until(lambda: not e2e.trainer_processes(out), "processes of the killed evaluation are left", pause=0.5)
-        for name in ("few", "half"):
-            assert f"model is not finished on {name}: evaluate it again to complete it." in read_answers(out)[1]
+        assert [note.split(":")[0] for note in read_answers(out)[1]] == [
+            f"model is not finished on {name}" for name in ("few", "half")
+        ]
 
     result = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=800)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -1,19 +1,17 @@
 """Scores of checkpoints on benchmarks, in numbers: pass@k over questions, from what ``cw-grpo evaluate`` has graded."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
 from cw_plugin.lab.data.sources import BENCHMARKS, SOURCES
-from cw_plugin.lab.evaluation.answers import Answers
-from cw_plugin.lab.reports.intervals import ALPHA, Difference, mean_over_questions, over_questions, pass_at_k
-from cw_plugin.lab.reports.runs import ENTROPY
+from cw_plugin.lab.evaluation.graded_answers import Answers
+from cw_plugin.lab.intervals import ALPHA, Difference, mean_over_questions, over_questions, pass_at_k
 
-NO_STEP = -1  # stands in a table for the step of a model that is no checkpoint
+NO_STEP = -1  # in a frame, the step of a model that is not known to be of a step
 
-Model = tuple[str, int]  # its method and step
+Key = tuple[str, int]  # the name of a model, and its step or NO_STEP
 ByQuestion = dict[str, pd.Series]  # benchmark -> the score of each question, by question
 
 
@@ -30,13 +28,11 @@ class Score:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What one checkpoint scores; all its seeds together.
+    """What one checkpoint, or another model, scores; all its seeds together.
 
     Attributes:
-        method: the name of its runs, or of a model that is no checkpoint.
-        step: None for a model that is no checkpoint, such as the one that training began with.
-        k: of pass@k.
-        entropy: of the policy at this step; nan if it is not known.
+        method: the name of its runs, or of the model.
+        step: of training; None if it is not known, as for the model that training began with.
         scores: benchmark -> pass@k; without those of which a question was asked fewer than k times.
         average: over the benchmarks; None if one is missing.
         differences: other model -> the difference to it, for models with the same benchmarks.
@@ -44,11 +40,14 @@ class Checkpoint:
 
     method: str
     step: int | None
-    k: int
-    entropy: float
     scores: dict[str, Score]
     average: float | None
     differences: dict[str, Difference]
+
+    @property
+    def key(self) -> Key:
+        """Its name and step, as in a frame."""
+        return self.method, NO_STEP if self.step is None else self.step
 
     @property
     def significant(self) -> set[str]:
@@ -60,27 +59,30 @@ def answers_frame(answers: Sequence[Answers]) -> pd.DataFrame:
     """Put together what all models were asked.
 
     Returns:
-        A row for each question that a model was asked, with the columns method; step, NO_STEP for a model that is no
-        checkpoint; run, which tells models apart, however often one was asked; seed; benchmark; question; acc, the mean
-        grade of its answers; and answers, how many there are.
+        A row for each question that a model was asked, with the columns method, the name of the model; step, or
+        NO_STEP; is_trained, whether it is of a known run or step; run, which tells training runs apart, and other
+        models; seed; benchmark; question; acc, the mean grade of its answers; and answers, how many there are.
     """
-    columns = ["method", "step", "run", "seed", "benchmark", "question", "acc", "answers"]
+    columns = ["method", "step", "is_trained", "run", "seed", "benchmark", "question", "acc", "answers"]
     rows = []
     for asked in answers:
         step = NO_STEP if asked.step is None else asked.step
+        is_trained = asked.step is not None or asked.run is not None
         benchmark = SOURCES[asked.benchmark].title if asked.benchmark in SOURCES else asked.benchmark
-        model = (asked.model, step, _identity(asked), asked.seed)
+        model = (asked.model, step, is_trained, _identity(asked), asked.seed)
         for question, grades in asked.grades.items():
             rows.append((*model, benchmark, question, sum(grades) / len(grades), len(grades)))
     return pd.DataFrame(rows, columns=columns)
 
 
 def _identity(asked: Answers) -> str:
-    """The name of a model, with its place and the hash of its weights; with its folder of answers if these are unknown.
+    """The run of a model; without a run, its place and the hash of its weights; without these, its folder of answers.
 
-    So a checkpoint that was evaluated twice, into two folders, is one run.
+    So a checkpoint that was evaluated twice, into two folders, counts once.
     """
     place = asked.settings.get("evaluation.checkpoint")
+    if asked.run is not None:
+        return f"{asked.model} {asked.run}"
     if place is None:
         return f"{asked.model} {asked.file.parent}"
     return f"{asked.model} {place} {asked.settings.get('evaluation.weights')}"
@@ -113,8 +115,8 @@ def last_scores(answers: pd.DataFrame) -> pd.DataFrame:
 
 
 def base_or_first(answers: pd.DataFrame) -> str:
-    """The model that checkpoints are compared with: the first one that is no checkpoint itself, else the first one."""
-    bases = list(answers.method[answers.step == NO_STEP])
+    """The model that checkpoints are compared with: the first one that no run has trained, else the first one."""
+    bases = list(answers.method[~answers.is_trained.astype(bool)])
     return str(bases[0] if bases else answers.method.iloc[0])
 
 
@@ -134,43 +136,37 @@ def tries(answers: pd.DataFrame) -> list[int]:
     return [*powers, most]
 
 
-def checkpoints(
-    answers: pd.DataFrame, metrics: pd.DataFrame, references: Sequence[str], k: int = 1
-) -> list[Checkpoint]:
+def checkpoints(answers: pd.DataFrame, references: Sequence[str], k: int = 1) -> list[Checkpoint]:
     """pass@k of each checkpoint, those of the first reference first.
 
     Args:
         answers: from :func:`answers_frame`.
-        metrics: as :func:`.runs.all_metrics` returns them, for the entropy.
         references: models that the others are compared with, at the same step, else at their last one.
         k: with 1 the mean grade, which need not be 0 or 1.
     """
     scored = _scored(answers, k)
-    all_benchmarks = set(scored.benchmark)
-    entropy = metrics[metrics.metric == ENTROPY].groupby(["method", "step"]).value.mean()
     order = [*references[:1], *dict.fromkeys(scored.method)]
-    models: dict[Model, pd.DataFrame] = {
-        (str(method), int(step)): asked
-        for (_, method, step), asked in scored.groupby([scored.method.map(order.index), "method", "step"])
+    rows_of: dict[Key, pd.DataFrame] = {
+        (str(method), int(step)): rows
+        for (_, method, step), rows in scored.groupby([scored.method.map(order.index), "method", "step"])
     }
-    by_question = {model: _by_question(asked) for model, asked in models.items()}
-    return [
-        Checkpoint(
-            method=method,
-            step=None if step == NO_STEP else step,
-            k=k,
-            entropy=float(entropy.get((method, step), math.nan)),
-            scores=_scores(asked, by_question[method, step]),
-            average=_average(by_question[method, step], all_benchmarks),
-            differences=_differences(by_question, (method, step), references),
+    by_question = {key: _by_question(rows) for key, rows in rows_of.items()}
+    found = []
+    for key, rows in rows_of.items():
+        method, step = key
+        ours = by_question[key]
+        is_whole = ours.keys() == set(scored.benchmark)
+        average = sum(float(of_questions.mean()) for of_questions in ours.values()) / len(ours) if is_whole else None
+        found.append(
+            Checkpoint(
+                method=method,
+                step=None if step == NO_STEP else step,
+                scores=_scores(rows, ours),
+                average=average,
+                differences=_differences(by_question, key, references),
+            )
         )
-        for (method, step), asked in models.items()
-    ]
-
-
-def checkpoints_at_each_k(answers: pd.DataFrame, metrics: pd.DataFrame, references: Sequence[str]) -> list[Checkpoint]:
-    """:func:`checkpoints` with each k of :func:`tries`; none if no question was asked several times."""
-    return [checkpoint for k in tries(answers) for checkpoint in checkpoints(answers, metrics, references, k)]
+    return found
 
 
 def _scored(answers: pd.DataFrame, k: int) -> pd.DataFrame:
@@ -182,40 +178,31 @@ def _scored(answers: pd.DataFrame, k: int) -> pd.DataFrame:
     return asked.assign(score=[pass_at_k(n, c, k) for n, c in zip(asked.answers, right, strict=True)])
 
 
-def _by_question(asked: pd.DataFrame) -> ByQuestion:
-    return {name: rows.groupby("question").score.mean() for name, rows in asked.groupby("benchmark")}
+def _by_question(rows: pd.DataFrame) -> ByQuestion:
+    return {name: asked.groupby("question").score.mean() for name, asked in rows.groupby("benchmark")}
 
 
-def _scores(asked: pd.DataFrame, by_question: ByQuestion) -> dict[str, Score]:
+def _scores(rows: pd.DataFrame, by_question: ByQuestion) -> dict[str, Score]:
     scores = {}
-    for name, rows in asked.groupby("benchmark"):
+    for name, asked in rows.groupby("benchmark"):
         mean, low, high = mean_over_questions(by_question[name])
-        scores[name] = Score(mean, low, high, round((rows.acc * rows.answers).sum()), int(rows.answers.sum()))
+        scores[name] = Score(mean, low, high, round((asked.acc * asked.answers).sum()), int(asked.answers.sum()))
     return scores
 
 
-def _average(ours: ByQuestion, all_benchmarks: set[str]) -> float | None:
-    """The mean over the benchmarks; None if one is missing."""
-    if ours.keys() != all_benchmarks:
-        return None
-    return sum(float(scores.mean()) for scores in ours.values()) / len(ours)
-
-
-def _differences(
-    by_question: Mapping[Model, ByQuestion], model: Model, references: Sequence[str]
-) -> dict[str, Difference]:
-    """The difference to each other model that was asked the same benchmarks."""
-    method, step = model
-    ours = by_question[model]
+def _differences(by_question: Mapping[Key, ByQuestion], key: Key, references: Sequence[str]) -> dict[str, Difference]:
+    """The difference to each reference that was asked the same benchmarks."""
+    method, step = key
+    ours = by_question[key]
     differences = {}
     for reference in references:
-        theirs = _same_step(by_question, reference, step)
+        theirs = _at_step(by_question, reference, step)
         if reference != method and theirs.keys() == ours.keys():
             differences[reference] = over_questions(ours, theirs)
     return differences
 
 
-def _same_step(by_question: Mapping[Model, ByQuestion], reference: str, step: int) -> ByQuestion:
+def _at_step(by_question: Mapping[Key, ByQuestion], reference: str, step: int) -> ByQuestion:
     """The reference at this step, else at its last one; empty if it has no answers, or if only it has steps."""
     steps = [at for method, at in by_question if method == reference]
     if step in steps:

@@ -33,13 +33,14 @@ class Answers:
 
     Attributes:
         model: the name that a user chose; else that of the model's folder in the evaluation, without its step.
-        step: of training; None for a model that is no checkpoint.
+        step: of training; None if it is not known, as for the model that training began with.
         benchmark: its name.
         grades: question -> ``acc`` of each of its answers.
         settings: dotted key -> value: verl's, and ``evaluation.checkpoint``, ``.step``, ``.weights`` and ``.questions``
             (hashes) and ``.samples``; without those of the machine.
         file: where they are.
-        seed: of the run that the model is a checkpoint of, nan if that is not known.
+        run: the folder of the training run that the model is of; None if it is not known.
+        seed: of that run, nan if it is not known.
     """
 
     model: str
@@ -48,6 +49,7 @@ class Answers:
     grades: dict[str, list[float]]
     settings: dict[str, object] = field(default_factory=dict)
     file: Path = Path()
+    run: Path | None = None
     seed: object = math.nan
 
 
@@ -86,7 +88,7 @@ def read_answers(folder: Path) -> Graded:
 
 
 def _order(asked: Answers) -> tuple[str, int, str]:
-    """By model, then by step, then by benchmark; a model that is no checkpoint comes before all steps."""
+    """By model, then by step, then by benchmark; a model without a step comes before all steps."""
     return asked.model, -1 if asked.step is None else asked.step, asked.benchmark
 
 

@@ -5,7 +5,7 @@ from graded_answers import ASKED, answered
 
 from cw_plugin.errors import DataError
 from cw_plugin.lab.configs import differences
-from cw_plugin.lab.evaluation.answers import read_answers
+from cw_plugin.lab.evaluation.graded_answers import read_answers
 
 
 def test_answers_are_named_by_model_and_step_and_grouped_by_question(tmp_path):

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from cw_plugin.lab.reports.intervals import holm, mean_over_questions, over_questions, over_seeds, pass_at_k
+from cw_plugin.lab.intervals import holm, mean_over_questions, over_questions, over_seeds, pass_at_k
 
 EIGHTHS = st.integers(-8, 8).map(lambda eighths: eighths / 8)  # whose sums are exact
 RUNS = st.lists(st.tuples(st.sampled_from([1, 2, 3, 4, math.nan]), EIGHTHS), min_size=1, max_size=4)

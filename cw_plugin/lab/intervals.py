@@ -18,7 +18,7 @@ Key = TypeVar("Key", bound=Hashable)
 _SAME = 1e-9  # values that differ less do not vary: an interval without width would claim certainty
 
 
-class Estimate(NamedTuple):
+class Mean(NamedTuple):
     """A mean with its 95% interval, whose ends are nan if there is none."""
 
     mean: float
@@ -73,13 +73,13 @@ def _tested(value: float, test: "TtestResult") -> Difference:
     return Difference(value, float(low), float(high), float(test.pvalue))
 
 
-def mean_over_seeds(values: Sequence[float] | np.ndarray | pd.Series) -> Estimate:
+def mean_over_seeds(values: Sequence[float] | np.ndarray | pd.Series) -> Mean:
     """Mean and 95% interval by Student's t; there is no interval for fewer than two values, or if they are equal."""
     mean = float(np.mean(values)) if len(values) else math.nan
     if len(values) < 2 or np.std(values) < _SAME:
-        return Estimate(mean)
+        return Mean(mean)
     low, high = stats.t.interval(0.95, len(values) - 1, mean, stats.sem(values))
-    return Estimate(mean, float(low), float(high))
+    return Mean(mean, float(low), float(high))
 
 
 def holm(p: Mapping[Key, float], tests: int | None = None) -> dict[Key, float]:
@@ -105,18 +105,18 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     return 1.0 - math.comb(n - c, k) / math.comb(n, k)
 
 
-def mean_over_questions(scores: pd.Series) -> Estimate:
+def mean_over_questions(scores: pd.Series) -> Mean:
     """Mean over questions of their scores (0 to 1), and its 95% interval.
 
     The interval is Wilson's if each score is 0 or 1, else Student's t, cut at 0 and 1.
     """
     if scores.isin((0, 1)).all():
         wilson = stats.binomtest(round(scores.sum()), len(scores)).proportion_ci(method="wilson")
-        return Estimate(float(scores.mean()), float(wilson.low), float(wilson.high))
+        return Mean(float(scores.mean()), float(wilson.low), float(wilson.high))
     mean, low, high = mean_over_seeds(scores)
     if math.isnan(low):
-        return Estimate(mean, 0.0, 1.0)
-    return Estimate(mean, max(0.0, low), min(1.0, high))
+        return Mean(mean, 0.0, 1.0)
+    return Mean(mean, max(0.0, low), min(1.0, high))
 
 
 def over_questions(ours: Mapping[str, pd.Series], theirs: Mapping[str, pd.Series]) -> Difference:

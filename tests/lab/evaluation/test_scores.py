@@ -1,0 +1,177 @@
+"""Scores of checkpoints: known answers in, exact numbers out."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from graded_answers import answered
+from scipy import stats
+from synthetic_runs import ENTROPY, a_run, differences, report, rows_of, scores, write, write_answers, write_metrics
+
+from cw_plugin.lab.evaluation.graded_answers import Answers
+from cw_plugin.lab.evaluation.scores import answers_frame, checkpoints, last_scores, tries
+
+
+def cells(table: pd.DataFrame, *columns: str) -> list[tuple[str, ...]]:
+    """Columns of a table, a tuple for each row, numbers without their intervals."""
+    shown = table[list(columns)].map(lambda cell: cell.partition(" ")[0])
+    shown["method"] = table["method"]
+    return list(shown.itertuples(index=False, name=None))
+
+
+def test_checkpoints_are_compared_with_the_model_before_training(tmp_path):
+    """Without it with the first, at the same step, else with its last."""
+    for method, of_steps in {"GRPO": {50: 2, 100: 5, 150: 6}, "CW-GRPO": {50: 4, 100: 8}}.items():
+        for step, right in of_steps.items():
+            write_answers(tmp_path / "trained" / f"{method}-global_step_{step}", step, aime24=(right, 10))
+    table = scores(tmp_path / "trained", out=tmp_path / "out")
+    assert cells(table, "method", "step", "less CW-GRPO") == [
+        ("CW-GRPO", "50", ""), ("CW-GRPO", "100", ""),
+        ("GRPO", "50", "-20.0"), ("GRPO", "100", "-30.0"), ("GRPO", "150", "-20.0"),  # 6 of 10 less 8 of 10 at 100
+    ]  # fmt: skip
+    write_answers(tmp_path / "base", None, aime24=(1, 10))
+    table = scores(tmp_path / "trained", tmp_path / "base", out=tmp_path / "out")
+    assert [cell.partition(" ")[0] for cell in table["less base"]] == ["", "+30.0", "+70.0", "+10.0", "+40.0", "+50.0"]
+    significant = [cell.endswith("*") for cell in table["less base"]]
+    assert significant == [False, False, True, False, False, False]  # p = 2 / 2^7; else 2 / 2^5 and more
+    rows = {row[0]: row[1:] for row in rows_of(tmp_path / "out" / "comparison.csv")}
+    assert rows["Accuracy, AIME24, step 100"] == ["80.0%", "50.0%", "+30.0 points", "1"]  # the last that both have
+
+
+def asked(method: str, seed: int, step: int, **accuracy: float) -> list[Answers]:
+    """A run's answers to ten questions of each benchmark, with this accuracy."""
+    file = Path(f"{method}-{seed}-{step}") / "answers.jsonl"
+    return [
+        Answers(method, step, name, {str(i): [float(i < 10 * share)] for i in range(10)}, file=file, seed=seed)
+        for name, share in accuracy.items()
+    ]
+
+
+def test_accuracy_is_that_of_what_all_runs_were_asked():
+    """Of the last step and of the benchmarks that all have: a missing one would count as a difference."""
+    early = [answer for method in ("GRPO", "CW") for answer in asked(method, 1, 50, aime24=0.1, math500=0.5)]
+    grpo = [*asked("GRPO", 1, 100, aime24=0.2, math500=0.8), *asked("GRPO", 2, 100, aime24=0.2, math500=0.8)]
+    cw = [*asked("CW", 1, 100, aime24=0.2, math500=0.8), *asked("CW", 2, 100, math500=0.7)]
+    later = asked("GRPO", 1, 150, aime24=1.0, math500=1.0)
+
+    def compared(*answers: Answers) -> tuple[set[str], list[float]]:
+        found = last_scores(answers_frame(answers))
+        return set(found.metric), sorted(found.value)
+
+    assert compared(*early, *grpo, *cw, *later) == ({"MATH-500, step 100"}, [0.7, 0.8, 0.8, 0.8])
+    assert compared(*early, *grpo, *later) == ({"AIME24, MATH-500, step 50"}, [0.3, 0.3])
+    assert compared(*grpo, *asked("CW", 1, 50, math500=1.0)) == (set(), [])
+    assert compared(*asked("GRPO", 1, 9, aime24=0.5), *asked("CW", 1, 9, math500=0.5)) == (set(), [])
+
+
+def trl_run(folder: Path) -> Path:
+    write(folder / "training_args.json", '{"cw_kernel": "none"}')
+    return write_metrics(folder, {100: {ENTROPY: 0.25}, 200: {ENTROPY: 0.5}})
+
+
+def test_a_checkpoint_of_trl_has_the_step_in_its_folders_name(tmp_path):
+    run = trl_run(tmp_path / "trl=grpo")
+    for name, right in {"checkpoint-100": 2, "checkpoint-200": 6, "merged": 9, "base": 1}.items():
+        place = tmp_path / name if name == "base" else run / name
+        write_answers(tmp_path / "evaluation" / name, None, place, aime24=(right, 10))
+    table = scores(run, tmp_path / "evaluation", out=tmp_path / "out")
+    columns = ("method", "step", "entropy", "AIME24", "less base")
+    expected = [
+        ("base", "", "", "10.0", ""),  # merged is of the run, so it is no base
+        ("GRPO", "100", "0.25", "20.0", "+10.0"), ("GRPO", "200", "0.5", "60.0", "+50.0"),
+        ("GRPO, merged", "", "", "90.0", "+80.0"),
+    ]  # fmt: skip
+    assert cells(table, *columns) == expected
+    table = scores(run / "metrics.jsonl", tmp_path / "evaluation", out=tmp_path / "out")
+    assert list(table.step) == ["", "100", "200", ""]
+    write_answers(run / "evaluation" / "merged", None, run / "merged", amc23=(3, 40))  # within the run's folder
+    table = scores(run, tmp_path / "evaluation", out=tmp_path / "out")
+    assert set(table.method) == {"GRPO", "GRPO, merged", "base"}
+
+
+def test_a_model_in_a_runs_own_folder_is_that_of_its_last_step(tmp_path):
+    """TRL saves it there. It counts once, also if the checkpoint of the last step was asked too."""
+    run = trl_run(tmp_path / "grpo")
+    write_answers(tmp_path / "evaluation" / "grpo", None, run, aime24=(6, 10))
+    write_answers(tmp_path / "evaluation" / "base", None, tmp_path / "base", aime24=(1, 10))
+    table = scores(run, tmp_path / "evaluation", out=tmp_path / "out")
+    columns = ("method", "step", "entropy", "AIME24", "less base")
+    assert cells(table, *columns) == [("base", "", "", "10.0", ""), ("GRPO", "200", "0.5", "60.0", "+50.0")]
+    write_answers(tmp_path / "evaluation" / "again", None, run / "checkpoint-200", aime24=(6, 10))
+    rows, _ = differences(run, tmp_path / "evaluation", out=tmp_path / "out")
+    assert rows["Accuracy, AIME24, step 200"] == ["60.0%", "1"]
+
+
+def test_a_checkpoint_is_of_the_nearest_run_that_holds_it(tmp_path):
+    outer = a_run(tmp_path / "outer", "none", steps=12)
+    write_metrics(tmp_path / "outer", {})  # whose metrics would else be two runs'
+    inner = a_run(tmp_path / "outer" / "inner", None, steps=12)
+    write_answers(tmp_path / "evaluation" / "x", 12, inner / "global_step_12", aime24=(6, 10))
+    table = scores(f"OUTER={outer}", f"INNER={inner}", tmp_path / "evaluation", out=tmp_path / "out")
+    assert cells(table, "method", "step") == [("INNER", "12")]
+
+
+def test_a_checkpoint_that_was_evaluated_twice_is_one_run(tmp_path):
+    for method, right in (("GRPO", 3), ("CW-GRPO", 8)):
+        place = tmp_path / method / "global_step_9"
+        for folder in ("first", "second"):
+            write_answers(tmp_path / folder / f"{method}-global_step_9", 9, place, aime24=(right, 10))
+    rows, _ = differences(tmp_path / "first", tmp_path / "second", out=tmp_path / "out")
+    assert rows["Accuracy, AIME24, step 9"] == ["80.0%", "30.0%", "+50.0 points", "1"]
+
+
+def test_models_without_a_step_keep_their_names_beside_others(tmp_path):
+    for name, right in (("Qwen", 3), ("tuned", 8)):
+        write_answers(tmp_path / "evaluation" / name, None, aime24=(right, 10))
+    write_answers(tmp_path / "one" / "tuned", None, aime24=(8, 10))
+    write_answers(tmp_path / "evaluation" / "run-global_step_9", 9, aime24=(5, 10))
+    table = scores(f"X={tmp_path / 'evaluation'}", f"Y={tmp_path / 'one'}", out=tmp_path / "out")
+    found = set(cells(table, "method", "AIME24"))
+    assert found == {("Qwen", "30.0"), ("tuned", "80.0"), ("X", "50.0"), ("Y", "80.0")}
+    write_answers(tmp_path / "evaluation" / "another-global_step_9", 9, aime24=(7, 10))
+    table = scores(f"X={tmp_path / 'evaluation'}", out=tmp_path / "out")
+    assert set(table.method) == {"Qwen", "tuned", "run", "another"}
+
+
+def test_pass_at_k_is_shown_where_questions_were_asked_several_times(tmp_path):
+    right = {"base": [0, 1, 4, 8, 0, 2], "GRPO-global_step_9": [0, 0, 8, 8, 8, 0], "CW-GRPO-global_step_9": [1] * 6}
+    for model, of_questions in right.items():
+        grades_of = [[1] * n + [0] * (8 - n) for n in of_questions]
+        step = 9 if "step" in model else None
+        answered(tmp_path / "evaluation" / model, "amc23", grades_of, step, checkpoint="a/model")
+    assert report(tmp_path / "evaluation", "--out", tmp_path / "out")[0] == 0
+    header, *rows = rows_of(tmp_path / "out" / "pass-at-k.csv")
+    assert header == ["method", "step", "k", "AMC23", "average", "less base", "less GRPO"]
+    assert [row[:3] for row in rows[:3]] == [["base", "", "1"], ["CW-GRPO", "9", "1"], ["GRPO", "9", "1"]]
+    found = {(row[0], int(row[2])): row[3:] for row in rows}
+    assert {k for _, k in found} == {1, 4, 8}
+
+    def by_hand(model: str, k: int) -> pd.Series:
+        return pd.Series([1 - stats.hypergeom(8, n, k).pmf(0) for n in right[model]])
+
+    four = by_hand("base", 4)
+    low, high = stats.t.interval(0.95, 5, four.mean(), stats.sem(four))
+    expected = f"{100 * four.mean():.1f} [{max(0, 100 * low):.1f}, {min(100, 100 * high):.1f}]"
+    assert found["base", 4][0] == expected
+    wilson = stats.binomtest(3, 6).proportion_ci(method="wilson")  # with k = n, a question is solved or not
+    assert found["GRPO", 8][0] == f"50.0 [{100 * wilson.low:.1f}, {100 * wilson.high:.1f}]"
+    assert found["base", 4][2:] == ["", ""]  # with which the trained models are compared
+    d = by_hand("CW-GRPO-global_step_9", 4) - by_hand("GRPO-global_step_9", 4)
+    interval = stats.ttest_1samp(d, 0).confidence_interval()
+    assert found["CW-GRPO", 4][3] == f"{100 * d.mean():+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
+
+
+@pytest.mark.parametrize(
+    ("answers", "ks"), [(1, []), (2, [1, 2]), (5, [1, 4, 5]), (16, [1, 4, 16]), (20, [1, 4, 16, 20])]
+)
+def test_k_is_each_power_of_four_and_the_number_of_answers(answers, ks):
+    assert tries(answers_frame([Answers("base", None, "x", {"question": answers * [1.0]})])) == ks
+
+
+def test_pass_at_k_is_of_those_who_were_asked_often_enough():
+    many = {"a": [1.0] + 8 * [0.0], "b": 8 * [0.0]}
+    few = {"a": 4 * [1.0], "b": [1.0, 1.0]}
+    answers = answers_frame([Answers(name, None, "x", grades) for name, grades in (("many", many), ("few", few))])
+    assert tries(answers) == [1, 4, 8]  # not 9, which one question alone allows
+    found = [(each.method, k) for k in (1, 4, 8) for each in checkpoints(answers, [], k)]
+    assert found == [("many", 1), ("few", 1), ("many", 4), ("many", 8)]

@@ -1,0 +1,175 @@
+"""How a report compares methods: known metrics in, exact numbers out."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from synthetic_runs import (
+    ENTROPY,
+    NORM,
+    REWARD,
+    a_run,
+    differences,
+    logged,
+    report,
+    write_answers,
+    write_metrics,
+)
+
+from cw_plugin.lab.reports import figures, notes
+from cw_plugin.lab.reports.inputs import read_inputs
+
+
+def seeds_of_both(folder: Path, *seeds: int) -> list[Path]:
+    return [
+        a_run(folder / f"{kernel}{seed}", kernel, seed, 1.35 + seed / 20 - (0.3 + seed / 100) * (not kernel),
+              2 + seed / 10 if kernel else 0.5, 0.58 + seed / 50 - (0 if kernel else 0.1 - seed % 3 / 100))
+        for kernel in ("none", None) for seed in seeds
+    ]  # fmt: skip
+
+
+def test_differences_are_tested_over_seeds(tmp_path):
+    rows, printed = differences(*seeds_of_both(tmp_path, 1, 2, 3), out=tmp_path / "out")
+    low, high = stats.ttest_rel([0.51, 0.54, 0.54], [0.60, 0.62, 0.64]).confidence_interval()
+    gap = f"-9.0 points [{100 * low:+.1f}, {100 * high:+.1f}]*"
+    logs = np.log([2.1, 2.2, 2.3])
+    low, high = np.exp(stats.ttest_rel(np.log([0.5] * 3), logs).confidence_interval())
+    ratio = f"{0.5 / np.exp(logs.mean()):.3g} [{low:.3g}, {high:.3g}]*"
+    reward = rows.pop("Reward, steps 151 to 200")
+    assert reward[:2] == ["1.450", "1.130"] and reward[2].startswith("-0.320 [") and reward[2].endswith("]*")
+    assert rows == {
+        "": ["GRPO", "CW-GRPO", "CW-GRPO less GRPO", "seeds"],
+        "Accuracy, step 200": ["62.0%", "53.0%", gap, "3"],
+        "Entropy, steps 151 to 200": ["0.100", "0.100", "+0.000", "3"],  # the same under all seeds
+        "Gradient norm, steps 1 to 100": ["2.20", "0.500", "", "3"],
+        "Gradient norm, ratio to GRPO": ["1", ratio, "", "3"],
+    }
+    assert "corrected for all tests" in printed and notes.ONE_RUN not in printed
+
+
+@pytest.mark.parametrize(("seeds", "said"), [(1, {"ONE_RUN", "MORE_SEEDS"}), (4, {"MORE_SEEDS"}), (5, set())])
+def test_few_seeds_are_said(seeds, said, tmp_path):
+    rows, printed = differences(*seeds_of_both(tmp_path, *range(1, seeds + 1)), out=tmp_path / "out")
+    assert {name for name in ("ONE_RUN", "MORE_SEEDS", "ONE_KIND") if getattr(notes, name) in printed} == said
+    has_interval = "[" in rows["Reward, steps 151 to 200"][2]
+    assert has_interval == (seeds > 1)  # ten neighbouring steps once gave "-0.052 [-0.102, -0.001]: lower"
+
+
+@pytest.mark.parametrize("kernel", ["none", None])
+def test_one_method_alone_shows_nothing_of_the_weights(kernel, tmp_path):
+    _, printed = differences(a_run(tmp_path / "run", kernel), out=tmp_path / "out")
+    assert notes.ONE_KIND in printed and notes.TESTED not in printed
+
+
+def test_the_fewest_seeds_of_any_method_count(tmp_path):
+    other = f"other={a_run(tmp_path / 'other', 'my:kernel', 1)}"
+    rows, printed = differences(*seeds_of_both(tmp_path, *range(1, 6)), other, out=tmp_path / "out")
+    assert rows["Accuracy, step 200"][-1] == "5 and 1" and notes.ONE_RUN in printed
+
+
+def test_a_run_that_turns_nan_is_not_compared_by_its_good_half(tmp_path):
+    good = {step: {REWARD: 1.0, NORM: 1.0, ENTROPY: 0.1} for step in range(1, 9)}
+    good[3] = good[3] | {NORM: math.inf}  # a single overflow of float16 breaks nothing
+    bad = {step: {REWARD: math.nan, NORM: math.nan, ENTROPY: 0.1} if step > 5 else good[1] for step in range(1, 9)}
+    grpo = [logged(tmp_path / f"grpo-{seed}", "none", good, seed) for seed in (1, 2)]
+    ours = [logged(tmp_path / f"cw-{seed}", None, steps, seed) for seed, steps in ((1, good), (2, bad))]
+    rows, printed = differences(*grpo, *ours, out=tmp_path / "out")
+    assert rows["Reward, steps 1 to 8"] == ["1.000", "not finite from step 6", "", "2"]
+    assert rows["Gradient norm, steps 1 to 8"] == ["1.00", "not finite from step 6", "", "2"]
+    assert rows["Entropy, steps 1 to 8"] == ["0.100", "0.100", "+0.000", "2"] and len(rows) == 4
+    assert notes.BROKEN in printed
+    series = {"CW": [pd.Series([1.0, 2.0, math.nan], [1, 2, 3]), pd.Series([3.0, 4.0, 5.0], [1, 2, 3])]}
+    (line,) = figures.curves(series, "Reward").axes[0].lines  # not one seed in place of two
+    assert line.get_xdata().tolist() == [1, 2] and line.get_ydata().tolist() == [2.0, 3.0]
+
+
+def test_nan_at_the_last_compared_step_alone_breaks_a_run(tmp_path):
+    """The longer run has no finite value after it either; NaN after it would break nothing that is compared."""
+    short = {step: {REWARD: 1.0} for step in range(1, 9)}
+    for first, cell in ((8, "not finite from step 8"), (9, "1.000")):
+        long = {step: {REWARD: 1.0 if step < first else math.nan} for step in range(1, 13)}
+        runs = [logged(tmp_path / "grpo", "none", short), logged(tmp_path / "cw", None, long)]
+        rows, _ = differences(*runs, out=tmp_path / "out")
+        assert rows["Reward, steps 1 to 8"][:2] == ["1.000", cell]
+
+
+def test_runs_are_compared_over_the_steps_that_all_have(tmp_path):
+    """And over the validation sets that each run has at a step, and a step that each has validated."""
+    a, b = "val-core/a/acc/mean@1", "val-core/b/acc/mean@1"
+    long = {step: {REWARD: step / 100} for step in range(201)}
+    long[50] |= {a: 0.5, b: 0.3}
+    long[90] |= {a: 0.9}  # b was not asked
+    long[200] |= {a: 0.1, b: 0.1}
+    short = {step: {REWARD: step / 100 + 0.25} for step in range(101)}
+    short[50] |= {a: 0.6, b: 0.4}
+    short[90] |= {a: 0.8}
+    short[100] |= {a: 0.7, b: 0.7}
+    long[0] = short[0] = {a: 0.2, b: 0.2}  # which no method has trained
+    runs = [logged(tmp_path / "grpo", "none", long), logged(tmp_path / "cw", None, short)]
+    rows, _ = differences(*runs, out=tmp_path / "out")
+    assert rows["Accuracy, step 50"] == ["40.0%", "50.0%", "+10.0 points", "1"]
+    assert rows["Reward, steps 76 to 100"] == ["0.880", "1.130", "+0.250", "1"]
+    runs[1] = logged(tmp_path / "cw", None, {step: short[step] for step in short if step != 50})
+    rows, printed = differences(*runs, out=tmp_path / "out")
+    assert not any(row.startswith("Accuracy") for row in rows) and notes.NO_COMMON_STEP in printed
+
+
+def test_accuracy_is_that_of_the_validation_sets_that_all_runs_have(tmp_path):
+    """A was asked a hard set, too, which would make it look worse."""
+    aime, math500 = "val-core/aime/acc/mean@1", "val-core/math/acc/mean@1"
+    both = logged(tmp_path / "a", "none", {1: {aime: 0.1, math500: 0.8}})
+    one = logged(tmp_path / "b", None, {1: {math500: 0.8}})
+    rows, printed = differences(both, one, out=tmp_path / "out")
+    assert rows["Accuracy, step 1"] == ["80.0%", "80.0%", "+0.0 points", "1"]
+    assert "Accuracy on validation is that of val-core/math, which all runs have." in printed
+    other = logged(tmp_path / "c", None, {1: {aime: 0.8}})
+    rows, printed = differences(one, other, out=tmp_path / "out")
+    assert not any(row.startswith("Accuracy") for row in rows) and notes.NO_COMMON_SET in printed
+
+
+def test_validation_counts_where_one_method_alone_was_evaluated(tmp_path):
+    runs = [a_run(tmp_path / name, kernel, accuracy=0.5) for name, kernel in (("grpo", "none"), ("cw", None))]
+    write_answers(tmp_path / "cw" / "evaluation", 200, runs[1] / "global_step_200", aime24=(9, 10))
+    rows, _ = differences(*runs, out=tmp_path / "out")
+    assert rows["Accuracy, step 200"] == ["50.0%", "50.0%", "+0.0 points", "1"]
+
+
+def test_runs_are_seeds_only_if_their_settings_show_it(tmp_path):
+    """OpenRLHF and ms-swift write no settings; then a run is called as its folder is."""
+    unknown = [
+        write_metrics(tmp_path / name, {1: {REWARD: 1.0}})
+        for name in ("x/Qwen-1.5B-cw", "x/Qwen-1.5B-grpo", "y/Qwen-1.5B-cw")
+    ]
+    files = []
+    for name in ("a/metrics.jsonl", "b/metrics.jsonl", "logs/grpo.jsonl", "logs/cw.jsonl"):
+        folder, file = name.split("/")
+        files.append(write_metrics(tmp_path / folder, {1: {REWARD: 1.0}}, file) / file)
+    known = [
+        a_run(tmp_path / name, None, seed, lr=lr, steps=1)
+        for name, seed, lr in (("1", 1, 1), ("2", 1, 2), ("3", 2, 2), ("4", 2, 1))
+    ]
+    names = [run.name for run in read_inputs([*map(str, unknown), *map(str, files), *map(str, known)]).runs]
+    of_settings = ["CW-GRPO", f"CW-GRPO, {tmp_path}/2"]
+    assert names == [
+        "Qwen-1.5B-cw",
+        "Qwen-1.5B-grpo",
+        f"Qwen-1.5B-cw, {tmp_path}/y/Qwen-1.5B-cw",
+        *("a", "b", "grpo", "cw"),
+        *of_settings,
+        *of_settings[::-1],
+    ]
+
+
+def test_answers_that_cannot_be_compared_are_said(tmp_path):
+    for name, step in (("GRPO", 200), ("CW", 150)):
+        write_answers(tmp_path / "evaluation" / f"{name}-global_step_{step}", step, aime24=(5, 10))
+    assert notes.NOT_ALL_ASKED in report(tmp_path / "evaluation", "--out", tmp_path / "out")[1]
+    for model in (tmp_path / "evaluation").iterdir():
+        (model / "aime24.jsonl").unlink()
+    code, printed = report(tmp_path / "evaluation", "--out", tmp_path / "out")
+    assert code == 2
+    for name in ("CW-global_step_150", "GRPO-global_step_200"):
+        assert f"{name} is not finished on aime24" in printed

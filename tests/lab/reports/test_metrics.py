@@ -1,0 +1,202 @@
+"""What a run has logged: known logs in, exact series out."""
+
+import json
+import math
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from synthetic_runs import (
+    ACCURACY,
+    ENTROPY,
+    REWARD,
+    a_run,
+    differences,
+    logged,
+    report,
+    write,
+    write_metrics,
+    write_state,
+)
+from token_records import files_in, write_record
+
+from cw_plugin.errors import DataError
+from cw_plugin.lab.reports.inputs import read_inputs
+from cw_plugin.lab.reports.runs import all_metrics, read_run
+
+
+def as_tensorboard(folder: Path, steps: dict[int, dict[str, float]]) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder)) as writer:
+        for step, data in steps.items():
+            for key, value in data.items():
+                writer.add_scalar(key, value, step)
+
+
+def as_file_logger(folder: Path, steps: dict[int, dict[str, float]]) -> None:
+    """By verl's own class."""
+    folder.mkdir()
+    tracking = pytest.importorskip("verl.utils.tracking", reason="needs verl")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VERL_FILE_LOGGER_PATH", str(folder / "metrics.jsonl"))
+        logger = tracking.FileLogger("project", "experiment")
+    for step, data in steps.items():
+        logger.log(data, step)
+    logger.finish()
+
+
+@pytest.mark.parametrize("write_log", [write_metrics, as_tensorboard, as_file_logger])
+def test_loggers_of_verl_give_the_same_finite_numbers(write_log, tmp_path):
+    """test_trl.py reads TRL's."""
+    write_log(tmp_path / "run", {1: {ENTROPY: 0.5, "x": math.nan}, 2: {ENTROPY: 0.25, "x": -math.inf}, 3: {"x": 1.0}})
+    run = read_run(tmp_path / "run")
+    assert run.series(ENTROPY).to_dict() == {1: 0.5, 2: 0.25} and run.series("x").to_dict() == {3: 1.0}
+    assert run.metrics["x"].to_dict() == {1: math.inf, 2: math.inf, 3: 1.0}  # logged, and not finite
+
+
+def test_the_policy_loss_logs_the_metrics_of_the_estimator(tmp_path):
+    """verl puts actor/ before what a policy loss returns."""
+    run = read_run(write_metrics(tmp_path, {1: {"actor/cw_grpo/weight_mean": 0.9, "actor/pg_loss": 0.1}}))
+    assert list(run.metrics) == ["cw_grpo/weight_mean", "actor/pg_loss"]
+
+
+@pytest.mark.parametrize(
+    "names", ["metrics.9 metrics.10 metrics", "metrics-20261031-235959 metrics-20261101-000001 metrics", ""]
+)
+def test_the_curve_is_the_trained_models_after_restarts(names, tmp_path):
+    """Killed at step 3, before the first checkpoint; then at step 12, after one at step 10, which verl validates anew.
+    The last start is still writing."""
+    starts = [
+        {0: {ACCURACY: 0.25}, 1: {"x": 1.0}, 2: {"x": 2.0}, 3: {"x": 3.0, "lost": 1.0}},
+        {0: {ACCURACY: 0.26}, 1: {"x": 1.1}, 2: {"x": 2.1}, 10: {"x": 10.1, ACCURACY: 0.5}, 12: {"x": 12.1}},
+        {10: {ACCURACY: 0.53}, 11: {"x": 11.2}},
+    ]
+    for place, steps in enumerate(starts):
+        write_metrics(tmp_path, steps, f"{names.split()[place]}.jsonl") if names else as_tensorboard(tmp_path, steps)
+    write(tmp_path / "7.jsonl", '{"step":12,"data":{"x')
+    (tmp_path / "8.jsonl").mkdir()
+    write(tmp_path / ".metrics.jsonl.1.part", "the process was killed")
+    write(tmp_path / "5.jsonl", '\n{"input": "q", "gts": "1", "score": 1.0}\n')
+    write(tmp_path / "settings.json", '{"editor.tabSize": 4}')
+    run = read_run(tmp_path)
+    assert run.series("x").to_dict() == pytest.approx({1: 1.1, 2: 2.1, 10: 10.1, 11: 11.2})
+    assert run.accuracy["val-core/x"].dropna().to_dict() == pytest.approx({0: 0.26, 10: 0.53})
+    assert run.series("lost").empty and run.lost == [1, 2, 3, 12] and run.notes == []
+    code, printed = report(tmp_path, "--out", tmp_path / "out")
+    assert code == 0 and "4 steps were trained again or given up" in printed
+    assert "4 steps were trained again or given up" in (tmp_path / "out" / "report.html").read_text()
+
+
+@given(starts=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4)), min_size=1, max_size=5))
+def test_a_step_is_that_of_the_last_start_that_trained_it(starts):
+    """A start goes on after a checkpoint, and trains a few steps; what an earlier one trained after it is lost."""
+    kept: dict[int, int] = {}
+    lost: set[int] = set()
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (place, trained) in enumerate(starts):
+            checkpoint = min(place, max(kept, default=0))
+            steps = range(checkpoint + 1, checkpoint + 1 + trained)
+            write_metrics(Path(folder), {step: {"x": number} for step in steps}, f"metrics.{number}.jsonl")
+            lost |= {step for step in kept if step > checkpoint}
+            kept = {step: start for step, start in kept.items() if step <= checkpoint} | dict.fromkeys(steps, number)
+        run = read_run(folder)
+    assert run.series("x").to_dict() == kept and run.lost == sorted(lost)
+
+
+@pytest.mark.parametrize(
+    ("names", "runs"),
+    [
+        ("t0.6 t0.9", 2),
+        ("qwen2 qwen2.5", 2),
+        ("t0.1 t0.2 t0.3", 3),
+        ("llama3.2.1 llama3.2", 1),  # as the doctor advises to rename llama3.2.jsonl before it is resumed
+        ("llama3.2.1 llama3.2.2 llama3.2", 1),
+        ("metrics.1 metrics.2", 1),  # the third start has written nothing
+    ],
+)
+def test_a_number_in_a_name_need_not_be_that_of_a_start(names, runs, tmp_path):
+    for step, name in enumerate(names.split(), 1):
+        write_metrics(tmp_path, {step: {"x": step}}, f"{name}.jsonl")
+    if runs == 1:
+        assert list(read_run(tmp_path).series("x")) == [*range(1, len(names.split()) + 1)]
+    else:
+        with pytest.raises(DataError, match=f"holds {runs} runs"):
+            read_run(tmp_path)
+
+
+def test_of_trls_states_the_last_is_read(tmp_path):
+    """Each checkpoint has one, and the folder too, after save_state()."""
+
+    def write_log(folder: Path, last: int, **at_the_end: float) -> None:
+        write_state(folder, [*({"step": s, "reward": s} for s in range(1, last + 1)), {"step": last, **at_the_end}])
+
+    for folder, last in (("", 1), ("checkpoint-2", 2), ("checkpoint-10", 10)):
+        write_log(tmp_path / folder, last)
+    assert read_run(tmp_path).series(REWARD).index.tolist() == [*range(1, 11)]
+    write_log(tmp_path, 10, train_loss=0.5)
+    assert read_run(tmp_path).series("train_loss").to_dict() == {10: 0.5}
+
+
+def test_accuracy_goes_on_with_another_number_of_answers(tmp_path):
+    """A start that goes on validates the checkpoint once more, here that of step 3."""
+    first, second = "val-core/x/acc/mean@1", "val-core/x/acc/mean@4"
+    write_metrics(tmp_path, {1: {first: 0.1}, 2: {"x": 1.0}, 3: {first: 0.2}}, "metrics.1.jsonl")
+    run = read_run(write_metrics(tmp_path, {3: {second: 0.9}, 4: {second: 0.3}}))
+    assert run.accuracy["val-core/x"].dropna().to_dict() == {1: 0.1, 3: 0.9, 4: 0.3}
+
+
+def test_a_metric_of_ones_own_is_kept(tmp_path):
+    run = read_run(write_metrics(tmp_path, {1: {"accuracy": 0.75, ACCURACY: 0.25}}))
+    values = all_metrics([run]).set_index("metric").value
+    assert values["accuracy"] == 0.75 and values["val-core/accuracy"] == values[ACCURACY] == 0.25
+
+
+def test_a_run_without_numbers_is_named_with_what_it_lacks(tmp_path):
+    write_metrics(tmp_path / "text", {1: {REWARD: "0.5"}, 2: {REWARD: "0.7"}})
+    _, printed = differences(a_run(tmp_path / "whole"), tmp_path / "text", out=tmp_path / "out")
+    assert f"{tmp_path / 'text'} has logged steps, but no value of a metric (*.jsonl) is a number." in printed
+
+
+def test_what_is_not_json_is_left_out_with_a_note(tmp_path):
+    run = a_run(tmp_path / "run")
+    write(run / "notes.jsonl", "lr was 1e-6\nand then 3e-6\n")
+    rows, printed = differences(run, out=tmp_path / "out")
+    assert len(rows) > 1 and f"{run / 'notes.jsonl'} is left out: its first line is not JSON." in printed
+
+
+def test_records_of_steps_that_were_given_up_do_not_count(tmp_path):
+    """Killed after step 30, resumed from step 15, ended at step 18: the weights of steps 20 and 30 are lost."""
+    run = logged(tmp_path / "run", None, {step: {REWARD: 1.0} for step in range(16, 19)})
+    write_metrics(run, {step: {REWARD: 1.0} for step in range(1, 31)}, "metrics.1.jsonl")
+    files, rng = files_in(run), np.random.default_rng(1)
+    for step in (1, 10, 17, 20, 30):
+        write_record(files, step, rng, {0: [40, 50]})
+    (records,) = read_inputs([str(run)]).recorded["CW-GRPO"]
+    assert [record.step for record in records] == [1, 10, 17]
+    _, _ = differences(run, out=tmp_path / "out")
+    page = (tmp_path / "out" / "tokens-1.html").read_text()
+    assert '"label":"step 17"' in page and '"label":"step 30"' not in page
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("GRPO", {"algorithm": {"adv_estimator": "cw_grpo", "cw_grpo": {"kernel": "none"}}}),
+        ("GRPO", {"algorithm": {"adv_estimator": "grpo"}}),
+        ("GRPO", {"cw_kernel": "none", "cw_scope": "group"}),
+        ("CW-GRPO", {"algorithm": {"adv_estimator": "cw_grpo"}}),
+        ("CW-GRPO, batch", {"cw_kernel": "gaussian", "cw_scope": "batch"}),
+        ("CW-GRPO, kernel my:kernel", {"algorithm": {"adv_estimator": "cw_grpo", "cw_grpo": {"kernel": "my:kernel"}}}),
+        ("clip_cov", {"algorithm": {"adv_estimator": "grpo"},
+                      "actor_rollout_ref": {"actor": {"policy_loss": {"loss_mode": "clip_cov"}}}}),
+    ],
+)  # fmt: skip
+def test_methods_are_called_by_what_they_are(name, config, tmp_path):
+    write(tmp_path / ("training_args.json" if "cw_kernel" in config else ".hydra/config.yaml"), json.dumps(config))
+    assert read_run(tmp_path).name == name and read_run(f"mine={tmp_path}").name == "mine"
+    assert read_run(f"mine={tmp_path}").is_grpo == (name == "GRPO")
+    assert read_run(f"GRPO={tmp_path}").is_grpo == ("CW-GRPO" not in name)  # also that of another loss or estimator

@@ -1,0 +1,173 @@
+"""The report's page, tables and figures; broken folders end in one clear sentence."""
+
+import html
+import itertools
+import math
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from synthetic_runs import a_run, report, rows_of, write, write_answers
+from token_records import files_in, write_record
+
+from cw_plugin.lab.reports import figures
+from cw_plugin.lab.reports.covariance import table_1
+from cw_plugin.lab.reports.formats import Table
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> tuple[Path, str]:
+    """The report of two methods, with two seeds each, token records, and an evaluation."""
+    folder, runs = tmp_path_factory.mktemp("report"), []
+    for seed, kernel in itertools.product((1, 2), ("none", None)):
+        runs.append(a_run(folder / f"{kernel}-{seed}", kernel, seed, accuracy=0.5 + seed / 100, lr=3 if kernel else 1))
+        files = files_in(runs[-1], kernel=kernel or "gaussian")
+        write_record(files, 1, np.random.default_rng(seed), {0: [40, 50], 1: [30, 20]})
+        asked = {"aime24": (9 + seed, 30), "amc23": (10 * seed, 40)}
+        write_answers(folder / "evaluation" / f"{kernel}-{seed}", 200, runs[-1] / "global_step_200", **asked)
+    write_answers(folder / "evaluation" / "base", None, aime24=(3, 30), amc23=(20, 40))
+    code, printed = report(*runs, folder / "evaluation", "--out", folder / "out")
+    assert code == 0 and "matplotlib" not in printed and "Warning" not in printed, printed
+    return folder / "out", printed
+
+
+def test_the_tables_of_scores_and_settings(written):
+    out, printed = written
+    rows = rows_of(out / "table2.csv")
+    assert rows[0] == ["method", "step", "entropy", "AIME24", "AMC23", "average", "less base"]
+    three, twenty = "10.0 (3 of 30) [3.5, 25.6]", "50.0 (20 of 40) [35.2, 64.8]"  # Wilson (1927)
+    assert rows[1] == ["base", "", "", three, twenty, "30.0", ""]
+    # Two seeds: 10 and 11 of 30, 10 and 20 of 40; the average is that of the benchmarks.
+    assert rows[2][:3] == ["GRPO", "200", "0.1"] and rows[2][3].startswith("35.0 (21 of 60)")
+    assert rows[2][4].startswith("37.5 (30 of 80)") and rows[2][5] == "36.2" and rows[2][6].startswith("+6.2 [")
+    what, of_grpo, *_, seeds = rows_of(out / "comparison.csv")[1]
+    assert (what, of_grpo, seeds) == ("Accuracy, AIME24, AMC23, step 200", "36.2%", "2")
+    (asked,) = [sorted(row[1:]) for row in rows_of(out / "table4.csv") if row[0].endswith("rollout.temperature")]
+    assert asked == ["0.6", "0.6", "1.0"]
+    assert {row[0]: row[1:] for row in rows_of(out / "table5.csv")[1:]} == {
+        "data.seed": ["1, 2", "1, 2"], "trainer.lr": ["3", "1"], "algorithm.cw_grpo.kernel": ["none", "-"]
+    }  # fmt: skip
+    assert "The runs differ in algorithm.cw_grpo.kernel, trainer.lr (Table 5)." in printed
+
+
+def test_table_1_has_thresholds_and_means_of_extreme_tokens():
+    tokens = pd.DataFrame({"covariance": [-4.0, -1.0, 1.0, 2.0, 8.0], "count": [10, 90, 80, 19, 1]})
+    one_by_one = table_1("x", tokens.loc[tokens.index.repeat(tokens["count"]), ["covariance"]])
+    assert one_by_one.frame.to_numpy().tolist()[2] == ["20.00%", 2, 2.3, -1, -2.5]
+    assert "100 tokens are positive, 100 negative" in one_by_one.notes[0]
+    assert one_by_one.notes[1].endswith("mostly chance: 0.01%, 1.00%.")  # of fewer than ten tokens
+    rows = {row[0]: row[1:] for row in table_1("x", tokens).frame.to_numpy().tolist()}
+    assert all(math.isnan(value) for value in rows["0.01%"])  # less than a token
+    assert rows["1.00%"] == [8, 8, -4, -4]  # one token of 100
+    assert rows["20.00%"] == [2, 2.3, -3.67, -2.5]  # 8 + 19 x 2 over 20; between the edges at 10 and 100
+
+
+def test_every_figure_is_written_twice_and_the_page_stands_alone(written):
+    out, printed = written
+    page = (out / "report.html").read_text()
+    assert not re.search(r"<script|@import|(src|href)=\"(https?:|//)", page)
+    assert page.index("<figure") < page.index("CW-GRPO less GRPO") < page.index("<details")
+    for name in ("reward", "accuracy", "entropy", "grad-norm", "contributions"):
+        assert "CW-GRPO" in "".join(ElementTree.parse(out / f"{name}.svg").getroot().itertext())
+        assert (out / f"{name}.pdf").read_bytes().startswith(b"%PDF") and f'href="{name}.svg"' in page
+    assert all((out / link).is_file() for link in re.findall(r'href="([^"#]+)"', page))
+    assert f"{out / 'report.html'}" in printed and "CW-GRPO less GRPO" in printed.splitlines()[0]
+
+
+def test_curves_show_mean_and_band_of_seeds_at_whole_steps(tmp_path):
+    seeds = [pd.Series([1.0, 2.0, 3.0, 9.0], [1, 2, 3, 4]), pd.Series([3.0, 4.0, 5.0], [1, 2, 3])]
+    figure = figures.curves({"_GRPO $x$": seeds, "none": [pd.Series(dtype=float)]}, "Entropy")
+    (line,), (band,) = figure.axes[0].lines, figure.axes[0].collections
+    assert line.get_xdata().tolist() == [1, 2, 3] and line.get_ydata().tolist() == [2.0, 3.0, 4.0]
+    assert min(band.get_paths()[0].vertices[:, 1]) == pytest.approx(2 - math.sqrt(2))
+    figure.draw_without_rendering()
+    assert all(float(tick).is_integer() for tick in figure.axes[0].get_xticks())
+    assert figure.legends[0].get_window_extent().y1 <= figure.axes[0].get_window_extent().y0  # below the axes
+    smooth = figures.curves({"a": seeds[:1]}, "x", window=2).axes[0].lines[0].get_ydata()
+    assert smooth.tolist() == [1.0, 1.5, 2.5, 6.0]
+    for name in ("one", "two"):
+        figures.save(figures.curves({"_GRPO $x$": seeds}, "x"), tmp_path / name)
+    for kind in ("svg", "pdf"):
+        assert (tmp_path / f"one.{kind}").read_bytes() == (tmp_path / f"two.{kind}").read_bytes()
+    assert "_GRPO $x$" in "".join(ElementTree.parse(tmp_path / "one.svg").getroot().itertext())
+
+
+def test_names_are_shown_as_they_are_and_do_nothing(tmp_path):
+    names = ["+cmd", "-2+3|x", "@SUM(1)", "<script>alert(1)</script>", "[a](http://b)", "$x$ & _y_ \"'", "a|b"]
+    numbers = ["-6.8 points [-9.1, -4.5]", "-0.052 [-0.1, +0.01]", "+3.9 points", "-1e-5", "-", "-1.5", "=1+2"]
+    table = Table("t", "t", pd.DataFrame({"name": names, "value": numbers}))
+    (tmp_path / "t.csv").write_text(table.csv())
+    first, second = zip(*rows_of(tmp_path / "t.csv")[1:], strict=True)
+    assert [*first] == [f"'{name}" if name[0] in "+-@" else name for name in names]
+    assert [*second] == [*numbers[:-1], "'=1+2"]  # a spreadsheet runs no text, and a number stays one
+    assert r"\$x\$ \& \_y\_" in table.latex()
+    runs = [f"{name}={a_run(tmp_path / str(number), steps=2)}" for number, name in enumerate(names)]
+    assert report("--out", tmp_path / "out", "--", *runs)[0] == 0
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "<script" not in page
+    assert [html.unescape(name) for name in re.findall(r"<th>(.*?)</th>", page)][1:8] == names
+    texts = [text for file in (tmp_path / "out").glob("*.csv") for row in rows_of(file) for text in row]
+    first_words = [text.split()[0] for text in texts if re.match("[-=+@].", text)]
+    assert first_words and all(re.fullmatch(r"[-+][\d.]+", word) for word in first_words)  # numbers, no formulas
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, "does not exist"),
+        (lambda path: path.mkdir(), "holds no metrics"),
+        (lambda path: write(path / "m.jsonl", '{"step": null, "data": {"x": 1}}\n'), "line 1: the step is None"),
+        (lambda path: write(path / "m.jsonl", '{"step": 1e400, "data": {"x": 1}}\n'), "line 1: the step is inf"),
+        (lambda path: write(path / "m.jsonl", '{"step": 1, "data": {}}\n{\n{}\n'), "m.jsonl, line 2 is not JSON"),
+        (lambda path: write(path / "m.jsonl", "{\n{}\n"), "m.jsonl is left out: its first line is not JSON"),
+        (lambda path: write(path / "trainer_state.json", '{"log_history": 3}'), "trainer_state.json is not what"),
+        (lambda path: write(path / ".hydra/config.yaml", "- 1\n- 2\n"), "config.yaml is a list"),
+        (lambda path: write(path / ".hydra/config.yaml", "a: [1\n"), "config.yaml cannot be read"),
+        (lambda path: [a_run(path / name, steps=12) for name in "ab"], "holds 2 runs"),
+    ],
+)  # fmt: skip
+def test_a_bad_folder_ends_in_one_sentence(make, message, tmp_path):
+    make(tmp_path / "run")
+    code, printed = report(tmp_path / "run", "--out", tmp_path / "out")
+    assert code == 2 and message in printed and "Traceback" not in printed
+    assert printed.count("Error:") == 1 and not (tmp_path / "out").exists()
+
+
+def test_what_cannot_be_shown_is_said_beside_the_rest(tmp_path):
+    folders = ("a", "b", "lr=2")  # the last is no seed of CW-GRPO, and gets its own name
+    for folder, lr, seed in zip(folders, (1, 1, 2), (1, 2, 3), strict=True):
+        a_run(tmp_path / folder, None, seed, lr=lr, steps=12)
+    write_record(files_in(tmp_path / "lr=2"), 1, np.random.default_rng(1), {0: [40, 50]})
+    (tmp_path / "a" / "tokens").mkdir()
+    pq.write_table(pa.table({"group": ["x"], "text": [1]}), tmp_path / "a" / "tokens" / "step_000001.parquet")
+    code, printed = report(*(tmp_path / folder for folder in folders), "--out", tmp_path / "out")
+    assert code == 0 and "CW-GRPO: no tokens;" in printed and "step_000001.parquet cannot be read" in printed
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "step_000001.parquet cannot be read" in page and page.count("CW-GRPO: 2 runs.") == 1
+    assert f"CW-GRPO, {tmp_path}/lr=2 less CW-GRPO" in printed
+    assert f"Tokens of CW-GRPO, {tmp_path}/lr=2" in (tmp_path / "out" / "tokens-1.html").read_text()
+    for arguments, message in [
+        ((tmp_path / "a", tmp_path / "a"), "is given twice"),
+        (("=x",), "has no name before"),
+        (("x=",), "has no folder after the ="),
+        (("x" * 300,), "xxx does not exist"),
+        (("x=" + "y" * 300,), "yyy does not exist"),
+        ((tmp_path / "b", "--out", "/proc/x"), "/proc/x cannot be written"),
+    ]:
+        code, printed = report("--out", tmp_path / "out", *arguments)
+        assert code == 2 and message in printed and "Traceback" not in printed
+
+
+def test_a_report_of_nothing_is_an_error(tmp_path):
+    """A run of TRL whose metrics were not kept leaves its arguments and token records."""
+    write(tmp_path / "run" / "training_args.json", '{"cw_kernel": "none"}')
+    write_record(files_in(tmp_path / "run", kernel="none"), 1, np.random.default_rng(1), {0: [40, 50]})
+    code, printed = report(tmp_path / "run", "--out", tmp_path / "out")
+    assert code == 2 and "call trainer.save_state()" in printed and not (tmp_path / "out").exists()
+    code, printed = report(tmp_path / "run", a_run(tmp_path / "whole"), "--out", tmp_path / "out")
+    assert code == 0 and f"{tmp_path / 'run'} holds no metrics" in printed
