@@ -31,7 +31,7 @@ WITHOUT_VERL = {
     "examples/test_entropy.py", "lab/data/test_data.py", "lab/evaluation/test_answers.py",
     "lab/reports/test_intervals.py", "lab/reports/test_reports.py", "lab/reports/test_tokens.py",
     "lab/rewards/test_rewards.py", "lab/test_configs.py", "records/test_records.py", "test_dependencies.py",
-    "test_errors.py", "test_memory_of_hosts.py", "test_release.py", "test_weights.py",
+    "test_errors.py", "test_release.py", "test_weights.py",
 }  # fmt: skip
 collect_ignore = [
     file for package, files in NEEDED_BY.items() if not importlib.util.find_spec(package) for file in files

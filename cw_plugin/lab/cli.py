@@ -16,7 +16,6 @@ from rich.markup import escape
 from cw_plugin import __version__
 from cw_plugin.errors import CWGRPOError, OptionsError, how_to_install
 from cw_plugin.files import expanded
-from cw_plugin.guarded_processes import Stopped
 from cw_plugin.lab.data.sources import BENCHMARKS, SOURCES
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
@@ -97,7 +96,7 @@ Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", hidd
 def config(run: Overrides = None) -> None:
     """Print the whole configuration that verl would train with.
 
-    KEY=VALUE are verl's overrides. A script of examples/ that runs verl may come before them.
+    KEY=VALUE are verl's overrides.
     """
     with _errors(_VERL):
         from omegaconf import OmegaConf
@@ -110,40 +109,23 @@ def config(run: Overrides = None) -> None:
 @app.command(context_settings=_IGNORE)
 def doctor(
     run: Overrides = None,
+    file: Annotated[
+        str | None,
+        typer.Option("--config", help="A file with the whole configuration instead; - for standard input."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     ray: Annotated[bool, typer.Option(help="Start Ray, or join the running cluster, and check its workers.")] = True,
     quick: Annotated[bool, typer.Option("--quick", help="Check in seconds, and print only the first error.")] = False,
-    resources: Annotated[
-        bool, typer.Option("--resources", help="With --quick: also calculate memory and disk, which takes longer.")
-    ] = False,
 ) -> None:
     """Check a run of verl before it occupies a GPU.
 
-    KEY=VALUE are verl's overrides. A script of examples/ that runs verl may come before them. The exit code is 1 if
-    the run would fail, or would not train what its settings say. It is 2 if verl refuses the settings, or if
-    --quick without --json finds an error.
+    KEY=VALUE are verl's overrides. The exit code is 1 if the run would fail, or would not train what its settings say.
+    It is 2 if verl refuses the settings, or if --quick without --json finds an error.
     """
     with _errors(_VERL):
         from cw_plugin.lab.doctor import doctor as examine
 
-        raise typer.Exit(examine(run or [], quick, resources, ask_ray=ray, as_json=as_json))
-
-
-@app.command(context_settings=_IGNORE)
-def memory(
-    run: Overrides = None,
-    gpu: Annotated[int, typer.Option(help="Size of each GPU in GB, as sold: 24, 40, 48, 80, 96 or 141.")] = 80,
-) -> None:
-    """Calculate the memory and disk that a run of verl, TRL or OpenRLHF needs.
-
-    KEY=VALUE are verl's overrides. A script of examples/ that runs verl may come before them, or examples/trl/paper.sh
-    or examples/openrlhf/paper.sh before arguments of TRL or OpenRLHF. The exit code is 1 if less than 10% of a GPU's
-    memory is left.
-    """
-    with _errors(_VERL):
-        from cw_plugin.memory.command import show
-
-        raise typer.Exit(show(run or [], gpu))
+        raise typer.Exit(examine(run or [], file, quick, ask_ray=ray, as_json=as_json))
 
 
 _REPORT = how_to_install("report")
@@ -262,9 +244,6 @@ def evaluate(
             name, _, file = benchmark.partition("=")
             files[name] = expanded(file or data_dir / name / "test.parquet").absolute()
         asked = find_models(places)
-        try:
-            ask(asked, files, expanded(out), overrides)
-        except Stopped as stopped:
-            stopped.end()
+        ask(asked, files, expanded(out), overrides)
         if table := pass_at_k_table(expanded(out), [model.name for model in asked], list(files)):
             typer.echo("\n".join(["", table.text(), *table.notes]))

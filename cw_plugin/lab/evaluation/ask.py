@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.errors import DataError, HostError, OptionsError, first_line
-from cw_plugin.folder_lock import claim
 from cw_plugin.hosts.verl import BENCHMARK_TRAINER
 from cw_plugin.hosts.verl.accepted_settings import uses_v1
 from cw_plugin.lab.compose import compose
@@ -99,9 +98,14 @@ def evaluate(models: Sequence[Model], benchmarks: Mapping[str, Path], out: Path,
     if not uses_v1(config):
         raise OptionsError("trainer.use_v1=False cannot ask several benchmarks in one start; leave it out")
     asked = [Benchmark(name, file, _read_questions(file)) for name, file in benchmarks.items()]
-    with claim(out.absolute(), "give another folder with --out"):
-        for model in models:
-            _evaluate_model(model, asked, out.absolute(), config)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OptionsError(
+            f"{out} cannot be written ({error.strerror})", fix="give another folder with --out"
+        ) from None
+    for model in models:
+        _evaluate_model(model, asked, out.absolute(), config)
 
 
 def _read_questions(file: Path) -> list[Question]:

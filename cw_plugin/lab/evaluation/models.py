@@ -1,9 +1,12 @@
 """The models that ``cw-grpo evaluate`` asks: which ones its arguments name, and checkpoints of verl as such models."""
 
+import ctypes
 import hashlib
 import json
 import re
 import shutil
+import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +14,6 @@ from typing import NamedTuple
 
 from cw_plugin.errors import DataError, HostError
 from cw_plugin.files import split_name
-from cw_plugin.guarded_processes import guarded
 
 TAIL = 12  # lines of a program's output that are shown if it fails
 
@@ -136,11 +138,18 @@ def fingerprint(place: Path) -> str:
     return hashlib.sha256(json.dumps(stats).encode()).hexdigest()
 
 
+def _end_with_parent() -> None:
+    """Have Linux kill this process when its parent has ended; Ray's daemons do the same when verl has ended."""
+    set_pdeathsig = 1  # linux/prctl.h
+    ctypes.CDLL(None).prctl(set_pdeathsig, signal.SIGKILL)
+
+
 def run_module(*words: str, log: Path) -> None:
     """Run ``python -m WORDS`` with its output in ``log``; a HostError if it fails."""
     command = [sys.executable, "-m", *words]
-    with log.open("wb") as output, guarded(command, stdout=output, stderr=output) as process:
-        code = process.wait()
-    if code:
+    with log.open("wb") as output:
+        nothing = subprocess.DEVNULL
+        ended = subprocess.run(command, stdin=nothing, stdout=output, stderr=output, preexec_fn=_end_with_parent)
+    if ended.returncode:
         end = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:])
-        raise HostError(f"{words[0]} ended with exit code {code}. Its output, {log}, ends:\n{end}")
+        raise HostError(f"{words[0]} ended with exit code {ended.returncode}. Its output, {log}, ends:\n{end}")
