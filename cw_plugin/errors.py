@@ -59,10 +59,6 @@ class OptionsError(CWGRPOError, ValueError):
     """A configuration value that cannot work."""
 
 
-class NotCalculatedError(OptionsError):
-    """Settings whose memory ``cw-grpo memory`` does not calculate. A run may well have them."""
-
-
 class HostError(CWGRPOError, RuntimeError):
     """The host (verl, TRL, ms-swift, OpenRLHF, SkyRL) lacks or does not pass something that this package needs."""
 

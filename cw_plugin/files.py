@@ -1,8 +1,7 @@
-"""Writes files that are complete or absent, finds files that are results, and says how much room there is for them."""
+"""Writes files that are complete or absent, and finds files that are results."""
 
 import os
 import re
-import shutil
 import uuid
 from collections.abc import Callable
 from pathlib import Path, PurePath
@@ -64,11 +63,3 @@ def refuse_several(path: Path, runs: set[Path]) -> None:
     if len(runs) > 1:
         shown = ", ".join(str(run.relative_to(path)) for run in sorted(runs)[:3])
         raise DataError(f"{path} holds {len(runs)} runs (such as {shown}); give the folder of each as NAME=FOLDER")
-
-
-def free_disk(folder: str) -> int:
-    """The bytes that are free where a folder is, or will be made."""
-    place = Path(folder).expanduser().absolute()
-    while not place.exists():
-        place = place.parent
-    return shutil.disk_usage(place).free

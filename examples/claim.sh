@@ -8,6 +8,6 @@ claim() {
         exit 2
     }
     exec 9<>"$1/.lock" # everything that this script starts holds the lock, too
-    python3 -m cw_plugin.folder_lock "$1" 9
+    python3 "$(dirname "${BASH_SOURCE[0]}")/launcher/folder_lock.py" "$1" 9
     export CW_PLUGIN_FOLDER=$1 # trl/train.py, which claims its folder, has it by this
 }

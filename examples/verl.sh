@@ -7,7 +7,6 @@
 #
 #   OVERLAY=FILE      a file with an array EXTRA of overrides for another kind of machine, such as cpu/overlay.sh
 #   DRY_RUN=1         print the resolved configuration, and stop
-#   CHECK_MEMORY=0    start even if the calculated memory or disk is more than this machine has
 
 OVERLAY=${OVERLAY:-}
 for name in TRAIN_FILES VAL_FILES OUT OVERLAY; do # other folders and nodes must understand them
@@ -71,7 +70,7 @@ use_method() {
 # launch.py locks OUT, resumes its run, refuses other settings, and ends all processes of the run when it ends. If OUT is
 # remote (scheme://), launch.py is not used.
 start() {
-    local main=(python3 -m verl.trainer.main_ppo) check=(python3 -m cw_plugin doctor --quick)
+    local main=(python3 -m verl.trainer.main_ppo)
     EXTRA=()
     if [ -n "$OVERLAY" ]; then
         # shellcheck source=/dev/null
@@ -79,8 +78,7 @@ start() {
     fi
     set -- "${SETTINGS[@]}" "${EXTRA[@]}" "$@"
     [ -z "${DRY_RUN:-}" ] || exec python3 -m cw_plugin config "$@"
-    [ -n "$OVERLAY" ] || [ "${CHECK_MEMORY:-1}" = 0 ] || check+=(--resources)
-    "${check[@]}" "$@"
+    python3 -m cw_plugin doctor --quick "$@"
     case $OUT in *://*) exec "${main[@]}" "$@" ;; esac
     exec python3 examples/launcher/launch.py "$OUT" "${main[@]}" "$@"
 }

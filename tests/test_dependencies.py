@@ -41,7 +41,6 @@ HOST_OF = {
     "swift_integration.py": {"torch"},
     "openrlhf_integration": {"openrlhf", "torch", "ray"},
     "kernels.py": TORCH,
-    "memory": {"torch", "transformers", "pyyaml"},  # transformers itself asks for pyyaml
     "method_callback.py": {"transformers"},  # of TRL and ms-swift
     "padding.py": TORCH,
     "records": TORCH,

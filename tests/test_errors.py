@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 import cw_plugin
-from cw_plugin.errors import CWGRPOError, NonFiniteError, NotCalculatedError, how_to_install
+from cw_plugin.errors import CWGRPOError, NonFiniteError, how_to_install
 
 EXAMPLES = [
     NonFiniteError("log_probs", [3, 17], " Look at the actor."),
     *(cls("x is 3", fix="set x=4") for cls in CWGRPOError.__subclasses__() if cls is not NonFiniteError),
-    NotCalculatedError("x is 3"),
 ]
 
 

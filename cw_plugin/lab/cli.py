@@ -95,7 +95,7 @@ Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", hidd
 def config(run: Overrides = None) -> None:
     """Print the whole configuration that verl would train with.
 
-    KEY=VALUE are verl's overrides. A script of examples/ that runs verl may come before them.
+    KEY=VALUE are verl's overrides.
     """
     with _errors(_VERL):
         from omegaconf import OmegaConf
@@ -108,40 +108,23 @@ def config(run: Overrides = None) -> None:
 @app.command(context_settings=_IGNORE)
 def doctor(
     run: Overrides = None,
+    file: Annotated[
+        str | None,
+        typer.Option("--config", help="A file with the whole configuration instead; - for standard input."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     ray: Annotated[bool, typer.Option(help="Start Ray, or join the running cluster, and check its workers.")] = True,
     quick: Annotated[bool, typer.Option("--quick", help="Check in seconds, and print only the first error.")] = False,
-    resources: Annotated[
-        bool, typer.Option("--resources", help="With --quick: also calculate memory and disk, which takes longer.")
-    ] = False,
 ) -> None:
     """Check a run of verl before it occupies a GPU.
 
-    KEY=VALUE are verl's overrides. A script of examples/ that runs verl may come before them. The exit code is 1 if
-    the run would fail, or would not train what its settings say. It is 2 if verl refuses the settings, or if
-    --quick without --json finds an error.
+    KEY=VALUE are verl's overrides. The exit code is 1 if the run would fail, or would not train what its settings say.
+    It is 2 if verl refuses the settings, or if --quick without --json finds an error.
     """
     with _errors(_VERL):
         from cw_plugin.lab.doctor import doctor as examine
 
-        raise typer.Exit(examine(run or [], quick, resources, ask_ray=ray, as_json=as_json))
-
-
-@app.command(context_settings=_IGNORE)
-def memory(
-    run: Overrides = None,
-    gpu: Annotated[int, typer.Option(help="Size of each GPU in GB, as sold: 24, 40, 48, 80, 96 or 141.")] = 80,
-) -> None:
-    """Calculate the memory and disk that a run of verl, TRL or OpenRLHF needs.
-
-    KEY=VALUE are verl's overrides. A script of examples/ that runs verl may come before them, or examples/trl/paper.sh
-    or examples/openrlhf/paper.sh before arguments of TRL or OpenRLHF. The exit code is 1 if less than 10% of a GPU's
-    memory is left.
-    """
-    with _errors(_VERL):
-        from cw_plugin.memory.command import show
-
-        raise typer.Exit(show(run or [], gpu))
+        raise typer.Exit(examine(run or [], file, quick, ask_ray=ray, as_json=as_json))
 
 
 _REPORT = how_to_install("report")
@@ -247,10 +230,10 @@ def evaluate(
     validation asks each question without examples, and grades the answers. A benchmark that already has its answers is
     not asked again.
     """
-    from cw_plugin.hosts.verl import TESTED
+    from cw_plugin.hosts.host import VERL
 
     out = expanded(out)
-    with _errors(f"install verl {TESTED[1]}, and {how_to_install('data,report')}"):
+    with _errors(f"install verl {VERL.newest}, and {how_to_install('data,report')}"):
         from cw_plugin.lab.evaluation.ask import evaluate as ask
         from cw_plugin.lab.evaluation.graded_answers import read_answers
         from cw_plugin.lab.evaluation.models import find_models

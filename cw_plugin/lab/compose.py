@@ -1,44 +1,39 @@
-"""Composes verl's configuration as ``main_ppo`` does, but in half a second, without loading verl or torch."""
+"""Composes verl's configuration as ``main_ppo`` does, but in half a second, without verl and torch; or reads one."""
 
 import difflib
 import importlib.util
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from cw_plugin.dry_run import dry_run, is_of_verl
 from cw_plugin.errors import OptionsError, first_line
 from cw_plugin.lab.configs import flat
 
+_WHOLE = "give what cw-grpo config prints, or .hydra/config.yaml of a run"
 
-def compose(arguments: Sequence[str]) -> DictConfig:
-    """Compose verl's configuration, whose interpolations can be resolved.
 
-    Args:
-        arguments: hydra overrides; or a script of examples/ and overrides. The script runs with DRY_RUN=1, and prints
-            its configuration.
+def compose(overrides: Sequence[str]) -> DictConfig:
+    """Compose verl's configuration, whose interpolations can be resolved, from its defaults and hydra's overrides.
 
     Raises:
-        OptionsError: hydra or the script refuses the arguments; the message is one sentence.
+        OptionsError: hydra refuses the overrides; the message is one sentence.
         ModuleNotFoundError: verl is not installed.
     """
-    if arguments and arguments[0].endswith(".sh"):
-        return _of_script(Path(arguments[0]), arguments[1:])
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.errors import HydraException
 
     folder = _folder_of_configuration()
-    for argument in arguments:
-        _check_override(argument)
+    for override in overrides:
+        _check_override(override)
     try:
         with initialize_config_dir(str(folder), version_base=None):
-            config = hydra_compose("ppo_trainer", list(arguments))
+            config = hydra_compose("ppo_trainer", list(overrides))
         OmegaConf.to_container(config, resolve=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise _in_one_sentence(str(error)) from error
@@ -57,6 +52,11 @@ def _check_override(argument: str) -> None:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
+    if argument.endswith(".sh") and "=" not in argument:  # a script, which earlier versions ran
+        raise OptionsError(
+            f"{argument} is a script, and is no longer run",
+            fix=f"let it print its configuration: DRY_RUN=1 bash {argument} | cw-grpo doctor --config -",
+        )
     if argument.startswith("--config"):
         raise OptionsError(
             f"{argument!r} chooses another configuration than ppo_trainer, which is not supported",
@@ -83,20 +83,24 @@ def _in_one_sentence(message: str) -> OptionsError:
     return OptionsError(f"verl has no setting {key}", fix=f"{advice} new setting is added with +{key}=...")
 
 
-def _of_script(script: Path, overrides: Sequence[str]) -> DictConfig:
-    """The configuration that a script of examples/ prints with DRY_RUN=1."""
-    printed = dry_run(script, overrides)
-    if not is_of_verl(printed):
-        raise OptionsError(f"{script} does not start verl", fix="give a script that does")
-    return of_printed(printed)
+def read_configuration(file: str) -> DictConfig:
+    """Read a whole configuration of verl, as ``cw-grpo config`` prints it, or hydra saves it (``.hydra/config.yaml``).
 
+    Args:
+        file: its path, or ``-`` for standard input.
 
-def of_printed(printed: str) -> DictConfig:
-    """The configuration of verl that a script has printed with DRY_RUN=1; OptionsError if it has printed more."""
+    Raises:
+        OptionsError: there is none; the message is one sentence.
+    """
+    name = "standard input" if file == "-" else file
     try:
-        return cast(DictConfig, OmegaConf.create(printed))
-    except YAMLError as error:
-        raise OptionsError(
-            f"the script prints something else beside its configuration ({first_line(error)})",
-            fix="let it print that to stderr",
-        ) from error
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        config = OmegaConf.create(text)
+        OmegaConf.to_container(config, resolve=True)
+    except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException) as error:
+        raise OptionsError(f"{name} cannot be read ({first_line(error)})", fix=_WHOLE) from error
+    if not text.strip():
+        raise OptionsError(f"{name} is empty", fix="see what the program says that should have written it")
+    if not isinstance(config, DictConfig) or "actor_rollout_ref" not in config:
+        raise OptionsError(f"{name} holds no configuration of verl", fix=_WHOLE)
+    return config

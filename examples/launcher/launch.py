@@ -1,14 +1,17 @@
-"""Run a training command in its own folder. When this process ends, for whatever reason, the command's processes end.
+"""A program: run a training command in its own folder. When this process ends, so do the command's processes.
 
-python launch.py FOLDER COMMAND...
+    python launch.py FOLDER COMMAND...
 
 The command is verl's main_ppo with its overrides, which let it write into FOLDER. What it prints goes to
 FOLDER/train.log. A line is shown for every step that verl's logger "file" writes down.
 
 FOLDER has one owner and one set of settings (run_folder.py). The same command resumes its run; a command with other
 settings is refused. The exit code is the command's, or 2 where it is refused; SIGTERM and Ctrl-C end this process, too.
+
+A script's supervise.py ends everything after a `kill -9` as well. Without a script, this process starts supervise.py.
 """
 
+import os
 import re
 import signal
 import subprocess
@@ -19,10 +22,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from folder_lock import write_error
+from processes import LINGER, Stopped, descendants, end_with_parent, ending_descendants
 from run_folder import RunFolder, parse, read_steps, refuse
-
-from cw_plugin.folder_lock import write_error
-from cw_plugin.guarded_processes import Stopped, guarded
 
 # What main_ppo prints before the first step -> what to show instead
 STAGES = {
@@ -126,13 +128,25 @@ def watch(process: subprocess.Popen, progress: Progress, say: Callable[[str], No
 
 
 def train(run: RunFolder, command: list[str], log: Path, say: Callable[[str], None]) -> int:
-    """Run the command, and return guard.py's exit code (:func:`cw_plugin.guarded_processes.guarded`)."""
+    """Run the command, end what it has left, and return its exit code, which is -N if the signal N ended it."""
     metrics = Path(run.overrides.get(METRICS) or run.path / "metrics.jsonl")
-    with (
-        open(log, "xb") as output,
-        guarded(command, [run.lock.fileno()], stdout=output, stderr=output) as process,
-    ):
+    lock = [run.lock.fileno()]  # which the command holds, too: the folder is in use until it has ended
+    with open(log, "xb") as output, ending_descendants():
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=lock,
+                preexec_fn=end_with_parent,
+            )
+        except OSError as error:
+            refuse(f"{command[0]} cannot be started: {error.strerror}")
         watch(process, Progress(log, metrics, say), say)
+        ended = time.monotonic()
+        while descendants() and time.monotonic() < ended + LINGER:
+            time.sleep(PAUSE)
     return process.returncode
 
 
@@ -148,8 +162,6 @@ def cause_of_failure(run: RunFolder, text: str, code: int) -> str | None:
     if no_room := NO_ROOM.search(text):
         return no_room[0]
     if code == -signal.SIGKILL:
-        return "its guard was killed"
-    if code == 128 + signal.SIGKILL:
         return "it was killed: perhaps memory ran out"
     return None
 
@@ -169,7 +181,7 @@ def main() -> int:
     if sys.stdout:  # None if it is closed
         sys.stdout.reconfigure(errors="backslashreplace")  # a folder's name may have letters that the terminal has not
     run = RunFolder(Path(folder), parse(command[1:]))
-    run.refuse_other_settings()
+    run.protect_results()
     if run.finished:
         print(f"{run.path} is at its last step, {run.steps}. It goes on with a larger number of steps.")
         return 0
@@ -195,4 +207,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    if "CW_PLUGIN_SCRIPT" not in os.environ:  # no script has started this
+        supervise = str(Path(__file__).with_name("supervise.py"))
+        os.execv(sys.executable, [sys.executable, supervise, sys.executable, *sys.argv])
     sys.exit(main())

@@ -10,13 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from folder_lock import ELSEWHERE, FolderError, claim
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import OverrideParseException
 from omegaconf import OmegaConf
 from yaml import YAMLError
 
-from cw_plugin.errors import OptionsError
-from cw_plugin.folder_lock import ELSEWHERE, claim
 from cw_plugin.lab.configs import differences, flat
 
 # Settings that may change when a run is resumed: its length, what it logs, saves and validates, where it is stored and
@@ -83,7 +82,7 @@ class RunFolder:
             refuse(f"trainer.total_training_steps is {self.steps}: it must be a whole number above 0.")
         try:
             self.lock = claim(path)
-        except OptionsError as error:
+        except FolderError as error:
             refuse(str(error))
 
     @property
@@ -116,7 +115,7 @@ class RunFolder:
         saves = self.checkpoint > 0 and self.overrides.get("trainer.save_freq", -1) > 0  # -1 is verl's default
         return self.logged >= self.steps and (self.checkpoint >= self.steps or not saves)
 
-    def refuse_other_settings(self) -> None:
+    def protect_results(self) -> None:
         """Exit 2 if the folder has results of other settings, or if the command would overwrite results."""
         checkpoint = self.checkpoint
         if not checkpoint and not any(file for pattern in RESULTS for file in self.path.glob(pattern)):

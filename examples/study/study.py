@@ -25,11 +25,13 @@ from typing import NamedTuple
 import pandas as pd
 
 from cw_plugin.files import files_in, write_whole
-from cw_plugin.guarded_processes import end_with_parent
 from cw_plugin.lab.reports.runs import read_run
 from cw_plugin.records.read import PATTERN, read_tokens, tokens_of
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "launcher"))
+from processes import end_with_parent  # noqa: E402
+
 WORK = Path(os.environ.get("WORK", HERE.parents[1] / "runs" / "study")).resolve()
 RESULTS = Path(os.environ.get("RESULTS", WORK / "results")).resolve()
 

@@ -23,12 +23,13 @@ from datasets import load_dataset  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback  # noqa: E402
 from trl import TrlParser  # noqa: E402
 
-from cw_plugin.errors import OptionsError  # noqa: E402
 from cw_plugin.files import write_whole  # noqa: E402
-from cw_plugin.folder_lock import claim  # noqa: E402
 from cw_plugin.hosts.trl import CWGRPOConfig, CWGRPOTrainer  # noqa: E402
 from cw_plugin.lab.configs import differences  # noqa: E402
 from cw_plugin.lab.rewards.trl import trl_rewards  # noqa: E402
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "launcher"))
+from folder_lock import FolderError, claim  # noqa: E402
 
 SHOWN = {"reward": "reward", "entropy": "entropy", "cov before": "cw_grpo/covariance_before"}
 SHOWN |= {"cov after": "cw_grpo/covariance_after", "tokens w<0.5": "cw_grpo/downweighted_share", "seconds": "step_time"}
@@ -81,7 +82,7 @@ def whole_paths(settings: dict[str, Any]) -> dict[str, Any]:
     return settings | whole
 
 
-def refuse_other_settings(folder: Path, settings: dict[str, Any]) -> None:
+def keep_settings(folder: Path, settings: dict[str, Any]) -> None:
     """Keep the settings in ``folder/settings.json``; refuse others than those that are there."""
     file = folder / "settings.json"
     known = whole_paths(json.loads(file.read_text())) if file.exists() else settings
@@ -118,9 +119,9 @@ def main() -> None:
     if config.process_index == 0:
         try:
             lock = claim(Path(config.output_dir), "give another --output_dir")  # noqa: F841 - until this process ends
-        except OptionsError as error:
+        except FolderError as error:
             sys.exit(str(error))
-        refuse_other_settings(Path(config.output_dir), settings)
+        keep_settings(Path(config.output_dir), settings)
     step, checkpoint = last_checkpoint(Path(config.output_dir))
     if checkpoint and step >= config.max_steps > 0:  # transformers would train one more
         print(f"{config.output_dir} is at its last step, {config.max_steps}: nothing is left to train.")

@@ -16,8 +16,6 @@ import psutil
 import pytest
 from interpreter import ROOT, python, wait_until
 
-from cw_plugin.guarded_processes import descendants
-
 LAUNCH = ROOT / "examples" / "launcher" / "launch.py"
 SEED = "+data.seed=1"
 MODEL = "+model={a: 1, b: [x, y]}"
@@ -208,7 +206,8 @@ def heed_signals() -> None:
 
 @pytest.fixture
 def waiting(trainer: Path, run: Path, tmp_path) -> Iterator[tuple[subprocess.Popen, list[psutil.Process]]]:
-    """A launcher whose run has got to its third step, and the run's processes: a daemon, the trainer, the guard."""
+    """A launcher whose run has got to its third step, and what runs below it: a daemon, the trainer, launch.py after it
+    has put supervise.py in its place, and the guard."""
     env, errors = os.environ | {"WAIT": "3"}, subprocess.STDOUT
     with open(tmp_path / "printed", "w") as out:
         words = command(trainer, run, SEED)
@@ -216,8 +215,9 @@ def waiting(trainer: Path, run: Path, tmp_path) -> Iterator[tuple[subprocess.Pop
     pid = run / "daemon.pid"
     wait_until(lambda: pid.exists() and pid.read_text(), "the daemon did not start")
     (guard,) = psutil.Process(launcher.pid).children()
-    main = min(guard.children(), key=lambda process: process.create_time())
-    processes = [psutil.Process(int(pid.read_text())), main, guard]
+    (launch,) = guard.children()
+    main = min(launch.children(), key=lambda process: process.create_time())
+    processes = [psutil.Process(int(pid.read_text())), main, launch, guard]
     yield launcher, processes
     launcher.kill()
     launcher.wait()
@@ -253,21 +253,21 @@ def test_a_second_run_is_told_who_has_the_folder_and_the_run_ends_with_its_guard
     guard.kill()
     assert launcher.wait(timeout=60) == 128 + signal.SIGKILL
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
-    assert "failed with exit code 137 (its guard was killed)" in (tmp_path / "printed").read_text()
+    assert "run_guarded.py was killed, and with it what it ran" in (tmp_path / "printed").read_text()
     assert "going on after step 2" in launched(trainer, run, SEED).stdout
 
 
 def test_a_command_that_is_killed_is_said_to_be(waiting, trainer, run, tmp_path):
-    launcher, (_, main, _) = waiting
+    launcher, (_, main, *_) = waiting
     main.kill()
     assert launcher.wait(timeout=60) == 128 + signal.SIGKILL
     assert "exit code 137 (it was killed: perhaps memory ran out)" in (tmp_path / "printed").read_text()
 
 
 def test_the_trainer_ends_and_holds_the_lock_when_launcher_and_guard_are_killed(waiting, trainer, run):
-    launcher, (daemon, main, guard) = waiting
+    launcher, (daemon, main, launch, guard) = waiting
     lock = str(run / ".lock")
-    assert all(lock in os.popen(f"readlink /proc/{pid}/fd/*").read() for pid in (launcher.pid, guard.pid, main.pid))
+    assert all(lock in os.popen(f"readlink /proc/{pid}/fd/*").read() for pid in (launch.pid, main.pid))
     launcher.send_signal(signal.SIGSTOP)  # so that neither has time for the other
     guard.kill()
     launcher.kill()
@@ -289,8 +289,11 @@ def test_a_run_that_gets_two_signals_is_ended_all_the_same(tmp_path):
     assert not psutil.wait_procs(children, timeout=5)[1]
 
 
-def test_a_child_that_has_ended_is_not_waited_for():
+def test_a_child_that_has_ended_is_not_waited_for(monkeypatch):
     """Nobody reaps it where the guard looks for what its command has left."""
+    monkeypatch.syspath_prepend(LAUNCH.parent)
+    from processes import descendants
+
     child = subprocess.Popen(["true"])
     wait_until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE, "it does not end")
     assert child.pid not in descendants()

@@ -18,7 +18,7 @@ from interpreter import ROOT, THAT_TRAIN, free_port, wait_until
 # daemon that nothing ties to it, writes down both process ids, and takes its time unless it is told to end.
 STAND_IN = r"""#!/bin/bash
 case "$*" in
-    *launch.py* | *supervise.py* | *guard.py* | *folder_lock*) exec {python} "$@" ;;
+    *launch.py* | *supervise.py* | *run_guarded.py* | *folder_lock*) exec {python} "$@" ;;
     *vllm-serve*) exec {python} -m http.server --bind 127.0.0.1 "$SERVER_PORT" ;; # TRL's recipe waits until it answers
     *main_ppo* | *train.py* | *hosts.openrlhf* | *skyrl.train* | rlhf\ * | *study.py*)
         [ ! -e {folder}/done ] || exit 0

@@ -8,20 +8,14 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from accelerate.commands.config.config_args import load_config_from_file
-from gpu_page import cells, totals
 from interpreter import ROOT, bash, free_port
 from settings_reads import unread
 
-from cw_plugin.errors import OptionsError
-from cw_plugin.folder_lock import claim
 from cw_plugin.lab.reports.runs import read_run
-from cw_plugin.memory import trl as trl_memory
-from cw_plugin.memory.stages import SOLD_AS
 from cw_plugin.records.read import read_tokens
 
 EXAMPLES = ROOT / "examples" / "trl"
@@ -50,32 +44,6 @@ def test_the_recipe_composes_to_the_papers_values(dry_run):
     machine = load_config_from_file(str(EXAMPLES / "4_gpus.yaml"))
     assert (machine.num_processes, machine.deepspeed_config["zero_stage"]) == (3, 2)  # the fourth generates
     assert machine.num_processes * ours["generation_batch_size"] == 144
-
-
-@pytest.mark.slow
-def test_the_recipe_needs_what_the_page_says():
-    needs = trl_memory.estimate(bash("trl/paper.sh", DRY_RUN="1").stdout, SOLD_AS[80])
-    assert totals(needs) == cells("1.5B TRL")[1:3]
-
-
-def test_the_memory_of_the_recipe_follows_its_settings(dry_run):
-    """On the three GPUs of 4_gpus.yaml."""
-    launch, brace, settings = dry_run.partition("{")
-    small = {"max_completion_length": 64, "per_device_train_batch_size": 3, "max_steps": 100}
-
-    def estimate(**changed: Any):
-        printed = launch + json.dumps(json.loads(brace + settings) | small | changed)
-        return trl_memory.estimate(printed, SOLD_AS[80])
-
-    needs = estimate()
-    parts = needs.stages[1].parts
-    assert (parts["weights"], parts["reference"]) == (2 * needs.model, 2 * needs.model)
-    assert (parts["gradients"], parts["optimizer"]) == (2 * needs.model / 3, 12 * needs.model / 3)
-    assert (needs.gpus, needs.checkpoints, needs.folder) == (3, 2, "/out")
-    assert [estimate(max_steps=500, save_total_limit=limit).checkpoints for limit in (3, 0)] == [4, 10]
-    assert estimate(beta=0.0).stages[1].parts["reference"] == 0
-    with pytest.raises(OptionsError, match="the memory of vllm_mode=colocate is not calculated; use server"):
-        estimate(vllm_mode="colocate")
 
 
 def start_with(server: str, folder: Path, code: int, **environment: str) -> tuple[list[str], str]:
@@ -188,28 +156,29 @@ def test_the_same_command_goes_on_and_another_is_told_to_name_a_folder(quickstar
 
 
 def test_the_program_refuses_a_folder_in_which_another_trains(tmp_path, monkeypatch):
-    main = runpy.run_path(str(EXAMPLES / "train.py"))["main"]
+    program = runpy.run_path(str(EXAMPLES / "train.py"))
     needed = ["--config", str(EXAMPLES / "quickstart.yaml"), "--model", "none", "--train_file", "none"]
     monkeypatch.setattr("sys.argv", ["train.py", *needed, "--output_dir", str(tmp_path)])
-    with claim(tmp_path), pytest.raises(SystemExit, match=rf"^{tmp_path} is in use by process {os.getpid()} on "):
-        main()
+    in_use = rf"^{tmp_path} is in use by process {os.getpid()} on "
+    with program["claim"](tmp_path), pytest.raises(SystemExit, match=in_use):
+        program["main"]()
     assert not (tmp_path / "settings.json").exists()
 
 
 def test_a_run_goes_on_from_another_folder_and_with_another_place_for_its_logs(tmp_path, monkeypatch):
     program = runpy.run_path(str(EXAMPLES / "train.py"))
-    refuse, whole_paths = program["refuse_other_settings"], program["whole_paths"]
-    refuse(tmp_path, {"output_dir": "run", "report_to": [], "seed": 1})
-    refuse(tmp_path, {"output_dir": str(tmp_path), "report_to": ["wandb"], "seed": 1})
+    keep, whole_paths = program["keep_settings"], program["whole_paths"]
+    keep(tmp_path, {"output_dir": "run", "report_to": [], "seed": 1})
+    keep(tmp_path, {"output_dir": str(tmp_path), "report_to": ["wandb"], "seed": 1})
     with pytest.raises(SystemExit, match="holds a run with seed=1, not 2"):
-        refuse(tmp_path, {"output_dir": "run", "report_to": [], "seed": 2})
+        keep(tmp_path, {"output_dir": "run", "report_to": [], "seed": 2})
     (tmp_path / "train.parquet").touch()
     monkeypatch.chdir(tmp_path)
     here = {"model": "Qwen/Qwen2.5-Math-7B", "train_file": "train.parquet", "eval_file": None}
     anywhere = here | {"train_file": str(tmp_path / "train.parquet")}
     assert whole_paths(here) == anywhere
     (tmp_path / "settings.json").write_text(json.dumps(here))  # as an earlier version wrote them
-    refuse(tmp_path, anywhere)
+    keep(tmp_path, anywhere)
 
 
 @pytest.mark.slow

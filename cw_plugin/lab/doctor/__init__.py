@@ -1,7 +1,7 @@
 """``cw-grpo doctor``: what verl says too late about a run, or never; before Ray starts and a GPU is taken.
 
-A check is a function from the composed configuration to findings. Those of :data:`QUICK`, which usually load neither
-verl nor torch, run before every training that a script of examples/ starts.
+A check is a function from the composed configuration to findings. Those of :data:`QUICK` usually load neither verl nor
+torch, so that a script can run them before it trains.
 """
 
 import io
@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from cw_plugin.errors import CWGRPOError, OptionsError
-from cw_plugin.lab.compose import compose
-from cw_plugin.lab.doctor import environment, files, resources, settings, workers
+from cw_plugin.lab.compose import compose, read_configuration
+from cw_plugin.lab.doctor import environment, files, settings, workers
 from cw_plugin.lab.doctor.finding import Finding
 from cw_plugin.lab.doctor.ground_truths import check_ground_truths
 
@@ -32,8 +32,6 @@ _ALWAYS: dict[str, Check] = {
     "ground truths": check_ground_truths,
 }
 QUICK: dict[str, Check] = {**_ALWAYS, "missing packages": environment.check_missing_packages}
-# What a machine lacks for a run, asked before a script starts it.
-RESOURCES: dict[str, Check] = {"memory": resources.check_memory_here, "disk": resources.check_disk}
 CHECKS: dict[str, Check] = {
     **_ALWAYS,
     "aggregation": settings.check_aggregation,
@@ -43,8 +41,6 @@ CHECKS: dict[str, Check] = {
     "lengths": files.check_lengths,
     "packages": environment.check_packages,
     "gpus": environment.check_gpus,
-    "memory": resources.check_memory,
-    "disk": resources.check_disk,
 }
 ASKING_RAY: dict[str, Check] = {"ray workers": workers.check_ray_workers}
 
@@ -72,18 +68,18 @@ def _findings(check: Check, config: DictConfig) -> list[Finding]:
 
 
 def doctor(
-    arguments: Sequence[str],
+    overrides: Sequence[str],
+    file: str | None = None,
     quick: bool = False,
-    with_resources: bool = False,
     ask_ray: bool = True,
     as_json: bool = False,
 ) -> int:
     """Print what is wrong in a configuration of verl.
 
     Args:
-        arguments: hydra overrides, or a script of examples/ and overrides.
+        overrides: of verl's default configuration, in hydra's form.
+        file: where the whole configuration is instead (:func:`.compose.read_configuration`).
         quick: run only :data:`QUICK`. Without ``as_json``, print nothing, and raise the first fatal finding.
-        with_resources: with ``quick``, also run :data:`RESOURCES` if nothing is fatal so far.
         ask_ray: also ask a worker on each node of Ray.
         as_json: print a list of findings, each with the name of its check.
 
@@ -91,8 +87,10 @@ def doctor(
         The exit code: 1 if a finding is fatal, else 0.
 
     Raises:
-        OptionsError: verl refuses the arguments, or ``quick`` and there is a fatal finding.
+        OptionsError: verl refuses the overrides, or ``quick`` and there is a fatal finding.
     """
+    if file and overrides:
+        raise OptionsError(f"--config {file} and {overrides[0]!r} are given", fix="give a configuration, or overrides")
     if quick:
         checks = QUICK
     elif ask_ray:
@@ -100,10 +98,8 @@ def doctor(
     else:
         checks = CHECKS
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # what verl and others print while they load
-        config = compose(arguments)
+        config = read_configuration(file) if file else compose(overrides)
         findings = examine(config, checks)
-        if quick and with_resources and not any(finding.fatal for _, finding in findings):
-            findings += examine(config, RESOURCES)
     fatal = [finding for _, finding in findings if finding.fatal]
     if as_json:
         print(json.dumps([{"check": name, **asdict(finding)} for name, finding in findings], indent=1))

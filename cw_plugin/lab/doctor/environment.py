@@ -12,9 +12,8 @@ from importlib.machinery import ModuleSpec
 from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.lab.doctor.finding import Finding
-from cw_plugin.lab.doctor.resources import gpus_here
 
-PAGE = "examples/gpu/README.md"
+_VERSIONS = "the versions that fit are in verl's extras: verl[vllm,fsdp], verl[vllm,megatron]"
 
 # Module -> the package to install.
 _TRAINER = {"ray": "ray", "tensordict": "tensordict"}
@@ -66,18 +65,27 @@ def check_packages(config: DictConfig) -> Iterator[Finding]:
         if result.returncode:
             last_line = "".join(result.stderr.strip().splitlines()[-1:])
             problem = f"{module} is installed and cannot be imported ({last_line})"
-            yield Finding(problem, f"install {package} for this torch and CUDA, as {PAGE} says")
+            yield Finding(problem, f"install {package} for this torch and CUDA; {_VERSIONS}")
 
 
 def check_gpus(config: DictConfig) -> Iterator[Finding]:
     """Whether torch can use the GPUs of this machine, and there are as many as the run wants."""
-    gpus, wanted = gpus_here(), config.trainer.n_gpus_per_node
-    if config.trainer.device == "cpu" or not gpus:
+    number, wanted = _number_of_gpus(), config.trainer.n_gpus_per_node
+    if config.trainer.device == "cpu" or number == 0:
         return
     yield from _check_torch()
-    if len(gpus) < wanted:
-        problem = f"trainer.n_gpus_per_node={wanted}, and this machine has {len(gpus)}"
-        yield Finding(problem, f"NGPUS_PER_NODE={len(gpus)}, or trainer.n_gpus_per_node={len(gpus)}", fatal=False)
+    if number < wanted:
+        problem = f"trainer.n_gpus_per_node={wanted}, and this machine has {number}"
+        yield Finding(problem, f"trainer.n_gpus_per_node={number}", fatal=False)
+
+
+def _number_of_gpus() -> int:
+    """How many of NVIDIA's GPUs this machine has."""
+    try:
+        result = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True)
+    except FileNotFoundError:
+        return 0
+    return result.stdout.count("UUID: GPU-") if result.returncode == 0 else 0
 
 
 def _check_torch() -> Iterator[Finding]:
@@ -87,12 +95,13 @@ def _check_torch() -> Iterator[Finding]:
         return  # torch cannot be imported, which check_packages reports
     cuda, can_be_used = words
     if cuda == "None":
-        yield Finding("torch is a build for CPUs, and this machine has a GPU", f"install torch as {PAGE} says")
+        problem = "torch is a build for CPUs, and this machine has a GPU"
+        yield Finding(problem, "install torch for the CUDA that nvidia-smi prints")
     elif can_be_used == "False":
         problem = (
             f"torch is built for CUDA {cuda}, and cannot use the GPU: most often the driver is older than that CUDA"
         )
-        yield Finding(problem, f"a newer driver (nvidia-smi prints its CUDA), or an environment for it, as {PAGE} says")
+        yield Finding(problem, "a newer driver (nvidia-smi prints its CUDA), or a torch for the CUDA of this driver")
 
 
 def _is_installed(module: str) -> bool:
@@ -117,7 +126,7 @@ def _find(name: str, places: Sequence[str] | None) -> ModuleSpec | None:
 
 def _missing(config: DictConfig, module: str, package: str) -> Finding:
     problem = f"{module} is not installed, and {_user(config, module)} imports it"
-    return Finding(problem, f"install {package} as {PAGE} says")
+    return Finding(problem, f"install {package}; {_VERSIONS}")
 
 
 def _user(config: DictConfig, module: str) -> str:

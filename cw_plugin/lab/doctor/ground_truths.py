@@ -16,7 +16,7 @@ from cw_plugin.lab.rewards import ground_truth_problem
 from cw_plugin.lab.rewards.pool import shared_pool
 
 REWARD = "reward.custom_reward_function"
-OUR_REWARD = re.compile(r"(pkg://|.*/)cw_plugin[./]rewards(/__init__\.py)?")
+OUR_REWARD = re.compile(r"(pkg://|.*/)cw_plugin[./]lab[./]rewards(/__init__\.py)?")
 GRADED = 100  # different ground truths of a file that are graded; 7,000 would take a quarter of a minute
 
 

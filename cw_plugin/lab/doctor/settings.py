@@ -102,9 +102,7 @@ def check_metrics(config: DictConfig) -> Iterator[Finding]:
         yield Finding(problem, fix, fatal=False)
     path = OmegaConf.select(config, f"ray_kwargs.ray_init.runtime_env.env_vars.{METRICS}") or os.environ.get(METRICS)
     if "file" in loggers and path and Path(path).exists():
-        problem = (
-            f"{path} exists, and main_ppo overwrites it, also where it resumes; the scripts of examples/ rename it"
-        )
+        problem = f"{path} exists, and main_ppo overwrites it, also where it resumes"
         fix = f"mv {path} {_free_name(Path(path))} before the start: cw-grpo report reads both"
         yield Finding(problem, fix, fatal=False)
     if config.trainer.test_freq <= 0:

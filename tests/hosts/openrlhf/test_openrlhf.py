@@ -34,8 +34,6 @@ from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from cw_plugin.errors import HostError, NonFiniteError, OptionsError
 from cw_plugin.hosts.openrlhf import hook, refused_settings
-from cw_plugin.memory import openrlhf as openrlhf_memory
-from cw_plugin.memory import tracked
 from cw_plugin.options import Options
 
 PROMPTS, SAMPLES = 8, 6
@@ -369,25 +367,3 @@ def test_advantages_that_differ_within_a_response_are_refused(actor, tmp_path):
 def test_openrlhf_accepts_the_arguments_of_the_recipe():
     args = parsed(*bash("openrlhf/paper.sh", DRY_RUN="1").stdout.splitlines())
     assert refused_settings.check(args, Options()).samples == 12 and args.algo.kl.use_loss is True
-
-
-@pytest.mark.skipif(FLAT, reason="it divides logits elsewhere")
-@pytest.mark.parametrize("temperature", [0.7, 1.0])
-def test_the_memory_of_a_forward_pass_is_that_of_openrlhfs_own(temperature, monkeypatch):
-    """What cw-grpo memory counts for both passes, against OpenRLHF's Actor under the same tracker."""
-    cross_entropy = SimpleNamespace(cross_entropy_loss=lambda logits, _: (openrlhf_memory._CrossEntropy.apply(logits),))
-    for name in ("flash_attn.ops", "flash_attn.ops.triton"):
-        monkeypatch.setitem(sys.modules, name, SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "flash_attn.ops.triton.cross_entropy", cross_entropy)
-    shape = Qwen2Config.from_pretrained(MODEL, vocab_size=20000, pad_token_id=0)
-    tokens = 256
-
-    def forward(model):
-        ids = torch.ones(1, tokens, dtype=torch.long)
-        actor = Actor(model, temperature=temperature)
-        actor.packing_samples = False
-        return actor(ids, ids[:, 1:], attention_mask=ids, return_output=True)
-
-    real = tracked.passes(shape, forward, recompute=True)
-    ours = tracked.passes(shape, openrlhf_memory._forward(tokens, temperature), recompute=True)
-    assert ours == pytest.approx(real, rel=0.02)

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 import shutil
 import socket
 from pathlib import Path
@@ -14,13 +15,15 @@ import pytest
 import torch
 from interpreter import ROOT, bash, cli, python
 from omegaconf import DictConfig, OmegaConf
+from typer.testing import CliRunner
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
 from cw_plugin.errors import OptionsError
-from cw_plugin.hosts.verl import doctor
 from cw_plugin.hosts.verl.refused_settings import ONE_FOR_A_RESPONSE, ONE_WITHOUT_KL
-from cw_plugin.lab.compose import compose
+from cw_plugin.lab import doctor
+from cw_plugin.lab.cli import app
+from cw_plugin.lab.compose import compose, read_configuration
 from cw_plugin.lab.doctor import files, settings, workers
 from cw_plugin.lab.doctor.finding import Finding
 from cw_plugin.lab.doctor.ground_truths import check_ground_truths
@@ -203,6 +206,8 @@ def test_what_is_printed(good, monkeypatch):
         ("--quik", "'--quik' is not a hydra override"),
         ("--config-name=ppo_megatron_trainer", "for ppo_megatron_trainer, write model_engine=megatron"),
         ("data.train_files=/no/such.parquet", "data.train_files: /no/such.parquet does not exist; fix: cw-grpo prep"),
+        ("examples/run.sh", "DRY_RUN=1 bash examples/run.sh | cw-grpo doctor --config -"),
+        ("--config=run.yaml", "--config run.yaml and 'algorithm.adv_estimator=cw_grpo' are given; give a"),
     ],
 )
 def test_whatever_is_mistyped_ends_in_one_sentence(good, mistyped, said):
@@ -249,27 +254,38 @@ def test_a_ray_cluster_that_does_not_answer(composed, monkeypatch, tmp_path):
     assert "RAY_ADDRESS names a Ray cluster, 127.0.0.1:9, which does not answer" in finding.what
 
 
-def test_a_script_is_asked_for_its_own_configuration_and_starts_nothing_that_is_refused(tmp_path):
+def test_a_script_starts_nothing_that_is_refused(tmp_path):
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("study"))
     (tmp_path / "cw_plugin").symlink_to(ROOT / "cw_plugin")
     script = tmp_path / "examples" / "quickstart_cpu.sh"
     for name in ("install.sh", "data.sh"):  # the environment is this one
         (script.parent / "cpu" / name).write_text("")
-    config = compose([str(script), "trainer.project_name=asked"])
-    assert (config.algorithm.adv_estimator, config.trainer.project_name) == ("cw_grpo", "asked")
-    with pytest.raises(OptionsError, match=r"quickstart_cpu\.sh: verl has no setting no\.such; check the spelling\."):
-        compose([str(script), "no.such=2"])
     result = bash(str(script), f"{A}.rollout.n=1", code=2)
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"Error: {A}.rollout.n=1 gives the tokens of a prompt group the same advantage")
     assert not (tmp_path / "runs").exists()
-    other = tmp_path / "other.sh"
-    other.write_text("touch started\n")
-    with pytest.raises(OptionsError, match="does not support DRY_RUN=1"):
-        compose([str(other)])
-    other.write_bytes("# DRY_RUN, größer\n".encode("latin-1") + b"echo 'Loading module: cuda: ok'; echo algorithm:\n")
-    with pytest.raises(OptionsError, match="prints something else beside its configuration"):
-        compose([str(other)])
-    with pytest.raises(OptionsError, match=r"openrlhf/paper\.sh does not start verl"):
-        compose([str(script.parent / "openrlhf" / "paper.sh")])
+
+
+def test_a_whole_configuration_is_read_from_a_file_and_from_standard_input(composed, tmp_path, monkeypatch):
+    text = OmegaConf.to_yaml(composed)
+    (tmp_path / "config.yaml").write_text(text)  # as in hydra's folder, with interpolations
+    assert read_configuration(str(tmp_path / "config.yaml")) == composed
+    for config, code in ((text, 0), (OmegaConf.to_yaml(changed(composed, f"{A}.rollout.n=1")), 1)):
+        result = CliRunner().invoke(app, ["doctor", "--quick", "--json", "--config", "-"], input=config)
+        assert result.exit_code == code and len(json.loads(result.stdout)) == code
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "is empty; see what the program says"),
+        ("--actor.num_nodes\n1\n", "holds no configuration of verl; give what cw-grpo config prints"),
+        ("Loading module: cuda: ok\nalgorithm:\n", "cannot be read (mapping values are not allowed here)"),
+        ("actor_rollout_ref: ${gone}\n", "cannot be read (Interpolation key 'gone' not found)"),
+    ],
+)
+def test_what_is_no_configuration_is_refused(tmp_path, content, said):
+    (tmp_path / "config.yaml").write_text(content)
+    with pytest.raises(OptionsError, match=re.escape(said)):
+        read_configuration(str(tmp_path / "config.yaml"))

@@ -1,9 +1,10 @@
 """A run's folder has one owner at a time: the process that locks its file ``.lock``, and what inherits the lock.
 
-    python -m cw_plugin.folder_lock FOLDER FD
+    python folder_lock.py FOLDER FD
 
-is for shell scripts, which open FOLDER/.lock as the file descriptor FD: see examples/claim.sh. What such a script
-starts finds the folder in the environment variable CW_PLUGIN_FOLDER, and may claim it again.
+is for shell scripts, which open FOLDER/.lock as the file descriptor FD: see ../claim.sh. What such a script starts
+finds the folder in the environment variable CW_PLUGIN_FOLDER, and may claim it again. It needs the standard library
+alone.
 """
 
 import fcntl
@@ -15,11 +16,14 @@ import time
 from pathlib import Path
 from typing import TextIO
 
-from cw_plugin.errors import OptionsError
-from cw_plugin.guarded_processes import ENDING
+from processes import ENDING
 
 ELSEWHERE = "name another folder (RUN=... or OUT=...)"
 PATIENCE = 30  # seconds in which the processes of an owner that was killed, or is being stopped, end
+
+
+class FolderError(Exception):
+    """A folder that a run cannot have. The message says why, and what to do."""
 
 
 def write_error(folder: Path) -> str | None:
@@ -42,15 +46,15 @@ def claim(folder: Path, elsewhere: str = ELSEWHERE) -> TextIO:
         elsewhere: what to do if the folder cannot be had, for the error's message.
 
     Raises:
-        OptionsError: another process has it, or it cannot be written.
+        FolderError: another process has it, or it cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = open(folder / ".lock", "a+")  # noqa: SIM115 - it stays open
     except FileExistsError:
-        raise OptionsError(f"{folder} is a file, or a link to a folder that is not there: {elsewhere}") from None
+        raise FolderError(f"{folder} is a file, or a link to a folder that is not there: {elsewhere}") from None
     except OSError as error:
-        raise OptionsError(f"{folder} cannot be written ({error.strerror}): {elsewhere}") from None
+        raise FolderError(f"{folder} cannot be written ({error.strerror}): {elsewhere}") from None
     if not _is_of_script(folder):
         hold(folder, lock, elsewhere)
     return lock
@@ -69,10 +73,10 @@ def hold(folder: Path, lock: TextIO, elsewhere: str = ELSEWHERE) -> None:
         pid, _, host = lock.read().strip().partition(" on ")
         is_ending = not pid or (host == platform.node() and _ends_or_has_ended(pid))
         if not is_ending or time.monotonic() > deadline:
-            raise OptionsError(f"{folder} is in use by process {pid} on {host}: wait for its end, or {elsewhere}")
+            raise FolderError(f"{folder} is in use by process {pid} on {host}: wait for its end, or {elsewhere}")
         time.sleep(0.2)
     if error := write_error(folder):
-        raise OptionsError(f"{error}. Make room, or {elsewhere}")
+        raise FolderError(f"{error}. Make room, or {elsewhere}")
     lock.seek(0)
     lock.truncate(0)
     owner = os.environ.get("CW_PLUGIN_SCRIPT", os.getpid())  # the script that has started this (supervise.py)
@@ -104,7 +108,7 @@ def main() -> None:
     with open(descriptor, "r+", closefd=False) as lock:
         try:
             hold(folder, lock)
-        except OptionsError as error:
+        except FolderError as error:
             print(error, file=sys.stderr)
             sys.exit(2)
 

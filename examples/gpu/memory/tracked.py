@@ -1,7 +1,12 @@
-"""What a training step of verl holds, as PyTorch's own memory trackers count it: see cw_plugin/memory/tracked.py."""
+"""What a training step of verl holds, as PyTorch's own memory trackers count it.
+
+The model of transformers takes its steps under FakeTensorMode, where tensors have shapes and no content: it needs
+neither a GPU nor the model's weights. Attention is PyTorch's, which like flash attention keeps no scores.
+"""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,8 +16,6 @@ from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
-
-from cw_plugin.memory.tracked import beside_weights, make_model, packed, sizes
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -52,9 +55,6 @@ class _FlashCrossEntropy(torch.autograd.Function):
         return logits.mul_(1.0)
 
 
-_log_probs: Callable[[torch.Tensor], Any] = _FlashCrossEntropy.apply
-
-
 @contextlib.contextmanager
 def _ranks(number: int) -> Iterator[DeviceMesh]:
     """Makes this process rank 0 of ``number`` that only pretend to talk to each other."""
@@ -67,9 +67,36 @@ def _ranks(number: int) -> Iterator[DeviceMesh]:
         dist.destroy_process_group()
 
 
+def _make_model(shape: "PretrainedConfig", dtype: torch.dtype, recompute: bool) -> "PreTrainedModel":
+    """The model of transformers in training mode, with gradient checkpointing if wanted."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_config(deepcopy(shape), dtype=dtype, attn_implementation="sdpa")
+    if recompute:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return model.train()
+
+
+def _packed(tokens: int) -> Mapping[str, object]:
+    """The model's arguments for one packed sequence."""
+    ids = torch.ones(1, tokens, dtype=torch.long)
+    return {"input_ids": ids, "position_ids": torch.arange(tokens)[None], "use_cache": False}
+
+
+def _sizes(tracker: MemTracker, moment: str) -> dict[str, int]:
+    """The bytes of each of the tracker's kinds, "current" or at the "peak"; "Total" is their sum."""
+    snapshot = tracker.get_tracker_snapshot(moment)[torch.device("cpu")]
+    return {getattr(kind, "value", kind): size for kind, size in snapshot.items()}
+
+
+def _beside_weights(sizes: Mapping[str, int]) -> float:
+    """The bytes of everything but parameters and buffers."""
+    return float(sizes["Total"] - sizes["Parameter"] - sizes["Buffer"])
+
+
 def _parts_at_peak(tracker: MemTracker) -> Parts:
     parts = dict.fromkeys([*_KINDS.values(), "activations"], 0.0)
-    for kind, size in sizes(tracker, "peak").items():
+    for kind, size in _sizes(tracker, "peak").items():
         if kind != "Total":
             parts[_KINDS.get(kind, "activations")] += size
     return parts
@@ -94,16 +121,16 @@ def fsdp2_training(shape: "PretrainedConfig", ranks: int, tokens: int, recompute
     temperature and log-probs. The calculation takes ten seconds of one core for 28 layers.
     """
     with _ranks(ranks) as mesh, FakeTensorMode(allow_non_fake_inputs=True):
-        model = _sharded(make_model(shape, torch.float32, recompute), mesh)
+        model = _sharded(_make_model(shape, torch.float32, recompute), mesh)
         optimizer = torch.optim.AdamW(model.parameters())
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
         with FSDPMemTracker(model, optimizer) as tracker:
             with torch.autocast("cpu", torch.bfloat16):
-                output = model(**packed(tokens))
+                output = model(**_packed(tokens))
                 logits = output.logits[0] / torch.ones(tokens, 1, dtype=torch.bfloat16)
-                loss = _log_probs(logits).mean()
+                loss = _FlashCrossEntropy.apply(logits).mean()
             del output, logits  # verl's forward_step returns
             loss.backward()
             return _parts_at_peak(tracker)
@@ -117,9 +144,9 @@ def fsdp2_log_probs(shape: "PretrainedConfig", ranks: int, tokens: int, chunked:
     from verl.utils.torch_functional import entropy_from_logits, entropy_from_logits_with_chunking
 
     with _ranks(ranks) as mesh, FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-        model = _sharded(make_model(shape, torch.float32, recompute=False), mesh)
+        model = _sharded(_make_model(shape, torch.float32, recompute=False), mesh)
         with FSDPMemTracker(model) as tracker, torch.autocast("cpu", torch.bfloat16):
-            output = model(**packed(tokens))
+            output = model(**_packed(tokens))
             logits = output.logits[0] / torch.ones(tokens, 1, dtype=torch.bfloat16)
             if chunked:
                 entropy_from_logits_with_chunking(logits)
@@ -131,12 +158,12 @@ def fsdp2_log_probs(shape: "PretrainedConfig", ranks: int, tokens: int, chunked:
 def one_layer(shape: "PretrainedConfig", tokens: int) -> tuple[float, float]:
     """Bytes that one layer in bfloat16 keeps for its backward pass, and the peak of both passes, weights apart."""
     with FakeTensorMode(allow_non_fake_inputs=True):
-        model = make_model(shape, torch.bfloat16, recompute=False).model
+        model = _make_model(shape, torch.bfloat16, recompute=False).model
         hidden = torch.ones(1, tokens, shape.hidden_size, dtype=torch.bfloat16, requires_grad=True)
         positions = model.rotary_emb(hidden, torch.arange(tokens)[None])
         with MemTracker() as tracker:
             output = model.layers[0](hidden, position_embeddings=positions)
-            kept = beside_weights(sizes(tracker, "current"))
+            kept = _beside_weights(_sizes(tracker, "current"))
             output.sum().backward()
-            peak = beside_weights(sizes(tracker, "peak"))
+            peak = _beside_weights(_sizes(tracker, "peak"))
     return kept, peak

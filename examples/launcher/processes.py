@@ -1,4 +1,4 @@
-"""Child processes that end with their parent, whatever ends it, and with them everything that they have started.
+"""Ends processes together with everything that they have started. For supervise.py, run_guarded.py and launch.py.
 
 Only for Linux. It needs the standard library of Python 3.8 alone: scripts run it before anything is installed.
 """
@@ -6,14 +6,12 @@ Only for Linux. It needs the standard library of Python 3.8 alone: scripts run i
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,6 +20,7 @@ SET_PDEATHSIG, SET_NAME, SET_CHILD_SUBREAPER = 1, 15, 36  # linux/prctl.h
 ENDING = "cw-ending"  # the name, in /proc/PID/comm, of a process that was stopped and ends those below it
 GRACE = 5  # seconds between SIGTERM and SIGKILL
 GIVE_UP = 20  # seconds after which it is left to Linux to end what still waits for a disk
+LINGER = 10  # seconds that are left to what a command that has ended itself started, W&B's upload for one
 STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -36,7 +35,7 @@ def end_with_parent(number: int = signal.SIGKILL) -> None:
 
 
 def adopt_orphans() -> None:
-    """A descendant of this process becomes its child when the parent between them ends."""
+    """A descendant of this process becomes its child when the parent between them ends, as Ray's daemons detach."""
     _prctl(SET_CHILD_SUBREAPER, 1)
 
 
@@ -100,36 +99,18 @@ def _stop(number: int, _: Any) -> NoReturn:
 
 
 @contextmanager
-def guarded(command: Sequence[str], keep: Sequence[int] = (), **settings: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command, and end it with all that it has started when the block or this process ends, however it ends.
+def ending_descendants() -> Iterator[None]:
+    """After the block, end all processes below this one. In it, SIGTERM and Ctrl-C raise :class:`Stopped`.
 
-    In the block, SIGTERM and Ctrl-C raise :class:`Stopped`, a KeyboardInterrupt, also where Ctrl-C was ignored. The
-    command is in a session of its own, and reads nothing. To be used in the main thread, of a process without other
-    children: after the block, none is left.
-
-    Args:
-        keep: open files that the command inherits.
-        settings: of subprocess.Popen, such as ``stdout``.
-
-    Yields:
-        The process of guard.py. It ends when the command and what it has started have ended. Its exit code is the
-        command's, 128 + N where the signal N ended the command, and negative where guard.py itself was killed.
+    Stopped is a KeyboardInterrupt, and is also raised where Ctrl-C was ignored. For the main thread of a program, which
+    ends soon after the block: from then on, it ignores both signals.
     """
-    before = {number: signal.signal(number, _stop) for number in STOPS}
+    for number in STOPS:
+        signal.signal(number, _stop)
     adopt_orphans()
-    program = [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py"))]
-    guard = subprocess.Popen(program, stdin=subprocess.PIPE, start_new_session=True, pass_fds=keep, **settings)
-    assert guard.stdin is not None
     try:
-        with suppress(BrokenPipeError):  # killed already
-            guard.stdin.write(json.dumps(list(command)).encode() + b"\n")
-            guard.stdin.flush()
-        yield guard
+        yield
     finally:
         for number in STOPS:
             signal.signal(number, signal.SIG_IGN)
-        guard.stdin.close()  # which tells the guard
-        guard.wait()
-        end_descendants()  # whatever a guard that was killed has left
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        end_descendants()

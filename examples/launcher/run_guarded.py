@@ -1,9 +1,13 @@
-"""Runs one command, and ends all of its processes when the process that started this has ended, `kill -9` included.
+"""A program: run one command, and end all its processes when the process that started this program has ended.
 
-guarded_processes.guarded starts it. The command is a line of JSON on standard input, which closes when the starter
-ends. Processes that detach themselves, as Ray's daemons do, stay children of this one: it adopts orphans. It has its
-own session, and a command line without the command, so that neither a terminal's signals nor `pkill -f main_ppo` end
-it. If it is killed all the same, Linux kills the command, and the starter adopts and ends the rest.
+    python run_guarded.py      standard input: the command, as a line of JSON; it closes when the starter ends
+
+supervise.py starts it, once for a script, and may be killed by `kill -9`. Processes that detach themselves, as Ray's
+daemons do, stay below this one: it adopts orphans. It has its own session, and a command line without the command, so
+that neither a terminal's signals nor `pkill -f main_ppo` end it. If it is killed all the same, Linux kills the command,
+and supervise.py ends the rest.
+
+Its exit code is the command's, or 128 + N if the signal N ended the command.
 """
 
 import json
@@ -14,10 +18,8 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a script's Python has no cw_plugin installed
-from cw_plugin.guarded_processes import adopt_orphans, descendants, end_descendants, end_with_parent
-
-LINGER = 10  # seconds that are left to what a command that has ended itself started, W&B's upload for one
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # which python -I leaves out
+from processes import LINGER, adopt_orphans, descendants, end_descendants, end_with_parent
 
 
 def main() -> int:
@@ -26,8 +28,8 @@ def main() -> int:
         signal.signal(number, lambda *_: None)  # the command would inherit SIG_IGN
     adopt_orphans()
     words = json.loads(sys.stdin.readline())
-    try:  # close_fds=False: the command holds the lock of a run's folder, too
-        command = subprocess.Popen(words, stdin=subprocess.DEVNULL, close_fds=False, preexec_fn=end_with_parent)
+    try:
+        command = subprocess.Popen(words, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
     except OSError as error:
         print(f"{words[0]} cannot be started: {error.strerror}", file=sys.stderr)
         return 127

@@ -1,10 +1,8 @@
-"""The shape of the model that a run trains."""
+"""The shape of the model that a run trains, from its config.json; the recipes' models need no download."""
 
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from cw_plugin.errors import OptionsError, first_line
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -19,30 +17,18 @@ KNOWN = {
     | {"hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28, "num_key_value_heads": 4}
     | {"vocab_size": 152064, "max_position_embeddings": 4096},
 }
-"""From the config.json of each model on the Hugging Face hub, so that the recipes' models need no download. Untied
-embeddings agree with the hub's sizes of 1.78 and 7.62 billion parameters."""
+"""From the config.json of each model on the Hugging Face hub. Untied embeddings agree with the hub's sizes of 1.78 and
+7.62 billion parameters."""
 
 
-def read_shape(path: str, trust_remote_code: bool = False) -> "PretrainedConfig":
-    """The configuration of a model, as transformers has it.
-
-    It comes from the config.json of a folder; for a recipe's model, from :data:`KNOWN`; for another name, from the hub.
-
-    Raises:
-        OptionsError: there is none.
-    """
+def read_shape(path: str) -> "PretrainedConfig":
+    """The configuration of a model, as transformers has it: of a folder, of :data:`KNOWN`, or from the hub."""
     from transformers import CONFIG_MAPPING, AutoConfig
 
     if path in KNOWN and not Path(path).exists():
         values = dict(KNOWN[path])
         return CONFIG_MAPPING[values.pop("model_type")](**values)
-    try:
-        return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code).get_text_config()
-    except (OSError, ValueError) as error:
-        raise OptionsError(
-            f"the model {path} has no config.json that can be read ({first_line(error)})",
-            fix="give the folder of a model, or a name on the hub",
-        ) from error
+    return AutoConfig.from_pretrained(path).get_text_config()
 
 
 def parameter_shapes(shape: "PretrainedConfig") -> dict[str, tuple[int, ...]]:
