@@ -168,8 +168,8 @@ def tokens(
     """
     out = expanded(out)
     with _errors(_REPORT):
+        from cw_plugin.lab.reports.token_records import parse_steps
         from cw_plugin.lab.reports.tokens import BIG, write_token_page
-        from cw_plugin.records.read import parse_steps
 
         size = write_token_page(run, out, parse_steps(steps) if steps else None)
     if size > BIG:

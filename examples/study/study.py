@@ -26,7 +26,7 @@ import pandas as pd
 
 from cw_plugin.files import files_in, write_whole
 from cw_plugin.lab.reports.runs import read_run
-from cw_plugin.records.read import PATTERN, read_tokens, tokens_of
+from cw_plugin.lab.reports.token_records import PATTERN, read_tokens, tokens_of
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "launcher"))

@@ -16,7 +16,7 @@ from interpreter import ROOT, bash, free_port
 from settings_reads import unread
 
 from cw_plugin.lab.reports.runs import read_run
-from cw_plugin.records.read import read_tokens
+from cw_plugin.lab.reports.token_records import read_tokens
 
 EXAMPLES = ROOT / "examples" / "trl"
 

@@ -20,8 +20,8 @@ from cw_plugin.lab.reports.inputs import read_inputs
 from cw_plugin.lab.reports.metrics import ENTROPY, NORM, REWARD
 from cw_plugin.lab.reports.notes import NOT_ALL_ASKED, notes_of
 from cw_plugin.lab.reports.runs import ACCURACY, Run, all_metrics
+from cw_plugin.lab.reports.token_records import TokenRecord, tokens_of
 from cw_plugin.lab.reports.tokens import write_page
-from cw_plugin.records.read import TokenRecord, tokens_of
 
 Recorded = Mapping[str, Sequence[Sequence[TokenRecord]]]  # method -> the records of each of its runs
 

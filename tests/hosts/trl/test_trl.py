@@ -36,7 +36,7 @@ from cw_plugin.hosts.trl import CWGRPOConfig, CWGRPOTrainer
 from cw_plugin.hosts.trl.refused_settings import check_settings, check_trl
 from cw_plugin.lab.reports.runs import read_run
 from cw_plugin.lab.reports.tables import settings
-from cw_plugin.records.read import read_tokens
+from cw_plugin.lab.reports.token_records import read_tokens
 from cw_plugin.statistics import CovarianceStatistics
 
 ROOT = Path(__file__).parents[3]

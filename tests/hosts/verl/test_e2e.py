@@ -20,8 +20,8 @@ from reference import reference_advantages
 
 from cw_plugin.lab.doctor import workers
 from cw_plugin.lab.evaluation.graded_answers import read_answers
+from cw_plugin.lab.reports.token_records import read_tokens
 from cw_plugin.lab.rewards import compute_score
-from cw_plugin.records.read import read_tokens
 
 MEGATRON = sorted(path.name for path in (ROOT / "examples").glob("run_*_megatron.sh"))
 IN_EVERY_RUN = "run_r1_distill_qwen_1_5b_fsdp.sh"  # the recipe that is not left to -m slow

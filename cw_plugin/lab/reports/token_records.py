@@ -1,4 +1,4 @@
-"""Reads the token records of a run (``tokens/step_*.parquet``, written by write.py)."""
+"""Reads the token records of a run: ``tokens/step_*.parquet``, which cw_plugin/records/write.py writes."""
 
 import json
 import os
