@@ -16,40 +16,33 @@ else:
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "cw_plugin"
 
-# What a part imports besides. A host brings its own packages, and pip must not replace them.
-TORCH = {"torch"}
-EXTRAS_OF = {
-    "data": {"data"},
-    "rewards": {"reward"},
-    "reports": {"report"},
-    "configs.py": {"report"},  # which only reports, evaluation and verl's side import
-    "evaluation": {"report"},
-    "records": {"report"},  # reading them
-    "trl_integration": {"trl"},
-    "swift_integration.py": {"swift"},
+# What a part imports beside the base package: by the extras that bring it, and by the host, whose packages pip must not
+# replace. Without an extra, the method and its hosts are complete.
+OF_HOST = {
+    "method": {"torch"},
+    "hosts/host.py": set(),
+    "hosts/transformers_trainer.py": {"torch", "transformers"},
+    "hosts/verl": {"verl", "torch", "transferqueue", "omegaconf"},
+    "hosts/trl": {"torch", "transformers", "trl"},
+    "hosts/swift.py": {"torch", "transformers", "ms-swift"},
+    "hosts/openrlhf": {"openrlhf", "torch", "ray"},
+    "hosts/skyrl": {"skyrl", "torch", "ray"},
+    "lab/doctor": {"verl", "ray", "transformers", "hydra-core", "omegaconf"},
+    "lab/compose.py": {"hydra-core", "omegaconf", "pyyaml"},  # omegaconf itself asks for pyyaml
+    "lab/cli.py": {"omegaconf"},
+    "lab/evaluation": {"verl", "transformers"},
+    "lab/rewards": {"transformers", "skyrl-gym"},  # of the tokenizer that verl or TRL passes; of SkyRL
 }
-HOST_OF = {
-    "accelerate_batches.py": TORCH,
-    "cli.py": {"omegaconf"},
-    "evaluation": {"transformers"},
-    "verl_integration": {
-        *("verl", "torch", "ray", "transformers", "transferqueue", "hydra-core", "omegaconf"),
-        "pyyaml",  # omegaconf itself asks for it
-    },
-    "trl_integration": {"torch", "transformers"},
-    "rewards": {"transformers", "skyrl-gym"},  # of the tokenizer that verl or TRL passes; of SkyRL
-    "swift_integration.py": {"torch"},
-    "openrlhf_integration": {"openrlhf", "torch", "ray"},
-    "kernels.py": TORCH,
-    "method_callback.py": {"transformers"},  # of TRL and ms-swift
-    "padding.py": TORCH,
-    "records": TORCH,
-    "skyrl_integration": {"skyrl", "skyrl-gym", "torch", "ray"},
-    "weights.py": TORCH,
-    "whole_batch.py": TORCH,
+EXTRA_OF = {
+    "lab/data": "data",
+    "lab/rewards": "reward",
+    "lab/reports": "report",
+    "lab/intervals.py": "report",
+    "lab/configs.py": "report",  # which only reports, evaluation and the doctor import
+    "lab/evaluation": "report",
 }
 # Imported only where its files are there, with a message that says how to install it.
-OPTIONAL = {"reports": {"tensorboard"}}
+OPTIONAL = {"lab/reports": {"tensorboard"}}
 # Asked for, though nothing here imports them: messages name the command `hf`, which earlier versions do not have;
 # ms-swift imports msgspec, and does not ask for it.
 NOT_IMPORTED = {"huggingface-hub", "msgspec"}
@@ -95,23 +88,33 @@ def imported(part: Path) -> set[str]:
     return {name_of(NAMES.get(module) or distributions.get(module, [module])[0]) for module in modules}
 
 
-PARTS = sorted(path for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists())
+def parts() -> dict[str, list[Path]]:
+    """The method as one part, each host, and each part of the laboratory."""
+    found = {"method": [path for path in PACKAGE.glob("*.py") if path.name != "__main__.py"] + [PACKAGE / "records"]}
+    for house in ("hosts", "lab"):
+        for path in sorted((PACKAGE / house).iterdir()):
+            if path.name != "__init__.py" and (path.suffix == ".py" or (path / "__init__.py").exists()):
+                found[f"{house}/{path.name}"] = [path]
+    return found
 
 
-@pytest.mark.parametrize("part", PARTS, ids=lambda path: path.name)
+PARTS = parts()
+
+
+@pytest.mark.parametrize("part", PARTS)
 def test_what_is_imported_is_asked_for(part):
-    extras = set().union(*map(asked_for, EXTRAS_OF.get(part.name, ())))
-    of_host = imported(part) - BASE - extras - OPTIONAL.get(part.name, set())
-    assert of_host == HOST_OF.get(part.name, set())
+    imports = set().union(*map(imported, PARTS[part]))
+    extra = asked_for(EXTRA_OF[part]) if part in EXTRA_OF else set()
+    assert imports - BASE - extra - OPTIONAL.get(part, set()) == OF_HOST.get(part, set())
 
 
 @pytest.mark.parametrize("extra", sorted(set(PROJECT["optional-dependencies"]) - {"dev", "mutations"}))
 def test_what_an_extra_asks_for_is_imported(extra):
-    """By the parts that have the extra; by the rewards, if the data's extra asks for what the reward needs."""
-    parts = [part for part, extras in EXTRAS_OF.items() if extra in extras]
+    """By the parts that have the extra, or by the host of that name; the data's extra brings that of the reward."""
+    names = [part for part in PARTS if EXTRA_OF.get(part) == extra or part.startswith(f"hosts/{extra}")]
     if extra == "data":
-        parts.append("rewards")
-    imports = set().union(*(imported(PACKAGE / part) for part in parts))
+        names.append("lab/rewards")
+    imports = set().union(*(imported(path) for name in names for path in PARTS[name]))
     assert asked_for(extra) - NOT_IMPORTED - imports == set()
 
 
