@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -24,8 +23,9 @@ import torch.multiprocessing as mp
 from accelerate import Accelerator
 from memory import peak_bytes
 
+from cw_plugin.batch import Batch
 from cw_plugin.options import Options
-from cw_plugin.sharded import AccelerateRun, ProcessBatch
+from cw_plugin.sharded import ShardedRun
 from cw_plugin.weights import reweight
 
 ROWS, WIDTH = 16, 4096
@@ -89,9 +89,12 @@ class Counted:
 
 def measured(accelerator: Any, responses: int, rounds: int) -> tuple[float, float, int]:
     """Seconds, peak MiB and bytes of one process for one batch."""
-    rows, counted, all_reduce = batch(ROWS), Counted(accelerator), dist.all_reduce
-    args = SimpleNamespace(output_dir="unused")
-    run = AccelerateRun(SimpleNamespace(accelerator=counted, num_generations=responses, args=args), Options())
+    counted, all_reduce = Counted(accelerator), dist.all_reduce
+    log_probs, advantages, mask = batch(ROWS)
+    first = ROWS * accelerator.process_index
+    group = torch.arange(first, first + ROWS) // responses
+    rows = Batch(log_probs, advantages, mask, group, rewards=advantages, read_sequences=None, tokenizer=None)
+    run = ShardedRun(counted, responses, Options(), Path("unused"))
 
     def counting(tensor: torch.Tensor, *given: Any) -> None:
         counted.bytes += tensor.nbytes
@@ -100,7 +103,7 @@ def measured(accelerator: Any, responses: int, rounds: int) -> tuple[float, floa
 
     def call() -> None:
         counted.bytes = 0
-        run.reweight_over_processes(ProcessBatch(*rows))
+        run._reweight(rows)
 
     dist.all_reduce = counting
     memory = peak_bytes(call, "cpu") / 2**20  # before memory that is free again is there

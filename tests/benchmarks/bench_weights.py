@@ -28,9 +28,8 @@ from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.v1 import trainer_base
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
-from cw_plugin.hosts.verl import (
-    register,  # noqa: F401  (registers cw_grpo)
-)
+from cw_plugin.hosts.verl import register  # noqa: F401  (registers cw_grpo)
+from cw_plugin.hosts.verl.run import VerlRun
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 from trainers import v1_trainer
@@ -98,15 +97,19 @@ def called_alone(groups: int, device: str, kind: str) -> Candidates:
     }
 
 
-def called_by_the_trainer(groups: int, device: str) -> Candidates:
-    """As verl's V1 trainer does, with its rule for sessions of several outputs."""
+def called_by_the_trainer(groups: int, device: str, run: VerlRun) -> Candidates:
+    """As verl's V1 trainer does, with its rule for sessions; in a run of cw_grpo, it calls the run."""
     tensors = step_batch(groups, device)
     index = tensors.pop("index")
     keys = [f"{uid}_{row}_0" for row, uid in enumerate(index)]
 
+    of_verl = trainer_base.compute_advantage_for_multi_trajectories
+
     def call(name: str) -> object:
-        data = DataProto.from_dict(tensors=tensors, non_tensors={"uid": index})
-        return trainer_base.compute_advantage_for_multi_trajectories(data, batch_keys=keys, adv_estimator=name)
+        compute = functools.partial(run.compute_advantages, of_verl) if name == "cw_grpo" else of_verl
+        return compute(
+            DataProto.from_dict(tensors=tensors, non_tensors={"uid": index}), batch_keys=keys, adv_estimator=name
+        )
 
     return {name: functools.partial(call, name) for name in ("grpo", "grpo_vectorized", "cw_grpo")}
 
@@ -152,8 +155,8 @@ def main() -> None:
         title = f"{groups} groups of {RESPONSES}, {WIDTH} wide, {kind}, called alone. Memory in float32 tensors"
         table(title, measure(calls, device, rounds), memory)
     trainer = v1_trainer("algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.record_every=0")
-    table("The same as the trainer calls it", measure(called_by_the_trainer(groups, device), device, rounds))
-    del trainer  # the hooks keep only a weak reference
+    calls = called_by_the_trainer(groups, device, VerlRun(trainer))
+    table("The same as the trainer calls it", measure(calls, device, rounds))
     table(f"Policy loss, forward and backward, {ROWS} x {WIDTH}", measure(losses(device), device, 2 * rounds))
 
 

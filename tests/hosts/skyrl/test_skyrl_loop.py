@@ -21,7 +21,8 @@ from skyrl.train.utils.tracking import Tracking
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cw_plugin.hosts.skyrl import CWGRPOTrainer
-from cw_plugin.lab.reports.runs import ENTROPY, NORM, REWARD, read_run
+from cw_plugin.lab.reports.metrics import ENTROPY, NORM, REWARD
+from cw_plugin.lab.reports.runs import read_run
 from cw_plugin.lab.rewards import skyrl as rewards
 
 MODEL = ROOT / "examples" / "cpu" / "model"

@@ -13,7 +13,8 @@ from probe_files import saved
 from settings_reads import unread
 from witnesses import check_weights, end, environment, start
 
-from cw_plugin.lab.reports.runs import ENTROPY, NORM, REWARD, read_run
+from cw_plugin.lab.reports.metrics import ENTROPY, NORM, REWARD
+from cw_plugin.lab.reports.runs import read_run
 
 STEPS, SAMPLES, MINI_BATCHES = 5, 4, 2
 
