@@ -113,6 +113,7 @@ def test_a_step_is_that_of_the_last_start_that_trained_it(starts):
         ("t0.6 t0.9", 2),
         ("qwen2 qwen2.5", 2),
         ("t0.1 t0.2 t0.3", 3),
+        ("v1.2 v1", 2),
         ("llama3.2.1 llama3.2", 1),  # as the doctor advises to rename llama3.2.jsonl before it is resumed
         ("llama3.2.1 llama3.2.2 llama3.2", 1),
         ("metrics.1 metrics.2", 1),  # the third start has written nothing
@@ -150,8 +151,9 @@ def test_accuracy_goes_on_with_another_number_of_answers(tmp_path):
 
 
 def test_a_metric_of_ones_own_is_kept(tmp_path):
-    run = read_run(write_metrics(tmp_path, {1: {"accuracy": 0.75, ACCURACY: 0.25}}))
-    values = all_metrics([run]).set_index("metric").value
+    run = read_run(write_metrics(tmp_path / "one", {1: {"accuracy": 0.75, ACCURACY: 0.25}}))
+    not_validated = read_run(write_metrics(tmp_path / "other", {1: {"x": 1.0}}))
+    values = all_metrics([run, not_validated]).set_index("metric").value
     assert values["accuracy"] == 0.75 and values["val-core/accuracy"] == values[ACCURACY] == 0.25
 
 

@@ -1,0 +1,58 @@
+"""How verl is started: with our trainer, and in a process that ends with ours."""
+
+import signal
+import sys
+
+import psutil
+import pytest
+from interpreter import ROOT, python, wait_until
+from trainers import v1_trainer
+from verl.trainer.ppo.v1 import PPOTrainerSync
+
+from cw_plugin.errors import HostError
+from cw_plugin.lab.evaluation import TRAINER_MODE
+from cw_plugin.lab.evaluation.module_process import run_module
+from cw_plugin.lab.evaluation.validation_trainer import ValidationTrainer
+
+
+def test_a_failure_of_verl_is_told(tmp_path):
+    log = tmp_path / "log"
+    with pytest.raises(HostError, match=r"(?s)json.tool ended with exit code 1. Its output, .*log, ends:\nExtra data"):
+        run_module("json.tool", __file__, log=log)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_what_an_evaluation_starts_ends_with_it(number, tmp_path):
+    """However it ends. test_e2e.py kills one while verl's Ray and vLLM run."""
+    code = """
+import pathlib
+from cw_plugin.lab.evaluation.module_process import run_module
+run_module("http.server", "0", log=pathlib.Path("log"))
+"""
+    process = psutil.Popen([sys.executable, "-c", code], cwd=tmp_path)
+    wait_until(lambda: process.children(), "nothing was started", process)
+    started = process.children()
+    process.send_signal(number)
+    assert process.wait(timeout=30) != 0
+    assert not psutil.wait_procs(started, timeout=30)[1]
+
+
+def test_the_trainer_is_verls_synchronous_one_with_its_own_validation():
+    trainer = v1_trainer("algorithm.adv_estimator=grpo", f"trainer.v1.trainer_mode={TRAINER_MODE}")
+    assert type(trainer) is ValidationTrainer and trainer.trainer_mode == "sync"
+    for used in ("_validate", "_init_dataloader", "_shutdown_dump_executor", "_init_dump_executor"):
+        assert callable(getattr(PPOTrainerSync, used))
+
+
+def test_verl_registers_the_trainer_in_a_process_of_its_own():
+    """As verl imports it there: through the entry point, which an older installation of this repository lacks."""
+    plugin = "cw_plugin.lab.evaluation.verl_plugin"
+    assert f'cw_grpo_evaluation = "{plugin}"' in (ROOT / "pyproject.toml").read_text()
+    program = """
+import sys, verl
+assert "verl.trainer.ppo" not in sys.modules
+from verl.trainer.ppo.v1 import get_trainer_cls
+print(get_trainer_cls(sys.argv[1]).__name__)
+"""
+    result = python("-c", program, TRAINER_MODE, VERL_USE_EXTERNAL_MODULES=plugin)
+    assert result.stdout.splitlines()[-1:] == ["ValidationTrainer"], result.stderr
