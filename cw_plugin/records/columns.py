@@ -1,7 +1,7 @@
 """What a token record holds: a row for each token, and metadata of the batch.
 
-The schema's metadata has the step, the options scope and kernel, how many groups and tokens the whole batch has, and
-the prompts as JSON, by group.
+The schema's metadata has the step, the options scope and kernel, how many groups and tokens the whole batch has, the
+prompts as JSON, by group, and when the run was started (in UTC): a later start overtakes records of an earlier one.
 """
 
 FOLDER = "tokens"  # within the run's folder; its files are step_000050.parquet, step_000050-2.parquet, ...

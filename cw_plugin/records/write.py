@@ -4,6 +4,7 @@ import json
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ class TokenFiles:
         self._folder = run / FOLDER
         self._options = options
         self._logger = logger
+        self._started = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         self._step = 0  # the last step recorded
         self._batches = 0  # how many of its batches
 
@@ -55,8 +57,6 @@ class TokenFiles:
         """
         path = self._next_path(step)
         try:
-            if self._batches == 1:
-                self._remove_later_batches(step)
             if batch.response_mask.any():
                 self._write(path, step, batch, sums)
         except OSError as error:
@@ -72,11 +72,6 @@ class TokenFiles:
         self._step = step
         number = "" if self._batches == 1 else f"-{self._batches}"
         return self._folder / f"step_{step:06d}{number}.parquet"
-
-    def _remove_later_batches(self, step: int) -> None:
-        """Those of an earlier start, whose updates are lost: a reader would take them for batches of this one."""
-        for abandoned in self._folder.glob(f"step_{step:06d}-*.parquet"):
-            abandoned.unlink()
 
     def _write(self, path: Path, step: int, batch: Batch, sums: Sums) -> None:
         import pyarrow as pa
@@ -94,6 +89,7 @@ class TokenFiles:
         columns[TEXT] = _spelt(values["token_id"], batch.tokenizer)
         metadata = {
             "step": str(step),
+            "started": self._started,
             "scope": self._options.scope,
             "kernel": self._options.kernel,
             "groups": str(int(sums.groups) if by_prompt else len(set(batch.group[sizes > 0].tolist()))),
