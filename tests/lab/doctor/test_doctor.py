@@ -53,7 +53,7 @@ def write_rows(path: Path, ground_truths: Any = ("4",), prompt: Any = QUESTION, 
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory) -> list[str]:
-    file = write_rows(tmp_path_factory.mktemp("doctor") / "rows.parquet", ["4", "5"])  # numbers start no process
+    file = write_rows(tmp_path_factory.mktemp("doctor") / "rows.parquet", ["4", "5"] * 6)  # numbers start no process
     return [*GOOD, f"data.train_files={file}", f"data.val_files={file}"]
 
 
@@ -84,7 +84,18 @@ def test_a_run_without_faults_gets_no_finding(composed):
     [
         ([f"{LOSS}=cw_grpo"], "method", "reweight every token twice", "loss_mode=vanilla", True),
         (["algorithm.adv_estimator=grpo"], "method", "this run is not CW-GRPO", "adv_estimator=cw_grpo", False),
-        ([f"{LOSS}=ppo"], "method", f"{LOSS}=ppo: verl has no such name", "vanilla, ", True),
+        ([f"{LOSS}=ppo"], "names", f"{LOSS}=ppo: verl has no such name", "vanilla, ", True),
+        (["algorithm.adv_estimator=cwgrpo"], "names", "=cwgrpo: verl has no such name", "cw_grpo", True),
+        ([f"{A}.rollout.mode=sync"], "names", "rollout.mode=sync: verl has", "one of async>", True),
+        ([f"{A}.rollout.name=hf"], "names", "rollout.name=hf: verl has", "vllm, sglang", True),
+        ([f"{A}.rollout.multi_turn.format=qwen"], "names", "format=qwen: verl has", "qwen3_coder", True),
+        ([f"{A}.rollout.agent.default_agent_loop=tool"], "names", "loop=tool: verl", "tool_agent", True),
+        ([f"{A}.rollout.checkpoint_engine.backend=gloo"], "names", "backend=gloo: verl has", "naive", True),
+        (["reward.reward_manager.name=prime"], "names", "name=prime: verl has", "dapo, ", True),
+        (["distillation.distillation_loss.loss_mode=k4"], "names", "loss_mode=k4: verl has", "k3>", True),
+        (["trainer.logger=[file,tensorbord]"], "names", "logger=tensorbord: verl has", "tensorboard, ", True),
+        ([f"{A}.actor.optim.lr_scheduler_type=linear"], "verl", "assert self.lr_scheduler_type in", "verl names", True),
+        ([f"{A}.rollout.expert_parallel_size=4"], "verl", "expert_parallel_size must be equal", "verl names", True),
         (["algorithm.use_kl_in_reward=Ture"], "switches", "=Ture is text, which verl", "use_kl_in_reward=True", True),
         ([f"{A}.rollout.n=1"], "method", "rollout.n=1 gives the tokens of a prompt", f"{A}.rollout.n=12", True),
         (["custom_reward_function.path=my.py"], "reward", "top level", f"{REWARD}.path=my.py", True),
@@ -120,9 +131,13 @@ def test_one_response_is_also_wrong_for_a_cw_grpo_of_verls_own(composed, monkeyp
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "is no parquet file"),
+        (b"", "cannot be read (Parquet file size is 0 bytes)"),
         ({"names": ["data_source", "question", "reward_model"]}, "lacks the column(s) prompt; it has data_source"),
         ({"prompt": "What is 2+2?"}, "holds string, not lists of messages"),
+        (
+            {"prompt": [{"from": "human", "value": "What is 2+2?"}]},
+            "row 0 has a message with the keys from, value; verl",
+        ),
         (pa.table([["my/data"], [QUESTION], ["4"]], names=COLUMNS), "column reward_model of {file} holds string"),
         (["4", None, "", " \n"], "3 row(s) cannot be graded, first [1, 2, 3]: The ground truth is empty (None)"),
         ([["4"], ["5"]], "2 row(s) cannot be graded, first [0, 1]: The ground truth is a list, ['4']"),
@@ -138,7 +153,7 @@ def test_a_file_that_cannot_be_used(composed, tmp_path, content, said):
         pq.write_table(content, file)
     else:
         write_rows(file, **(content if isinstance(content, dict) else {"ground_truths": content}))
-    config = changed(composed, f"data.train_files=[{file}]")
+    config = changed(composed, f"data.train_files=[{file}]", "data.train_batch_size=1")
     (finding,) = [*files.check_files(config), *check_ground_truths(config)]
     assert finding.fatal and str(file) in finding.what and said.replace("{file}", str(file)) in finding.what
     if isinstance(content, list):
@@ -148,6 +163,68 @@ def test_a_file_that_cannot_be_used(composed, tmp_path, content, said):
         assert finding.fatal is ("math-verify" not in said)
     if "lacks" in said:
         assert list(files.check_files(changed(config, "data.prompt_key=question", f"data.val_files={file}"))) == []
+
+
+ROW = {"data_source": "my/data", "prompt": QUESTION, "reward_model": {"ground_truth": "4"}}
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "said"),
+    [
+        ("five.jsonl", [ROW] * 5, "has 5 row(s), fewer than data.train_batch_size=8: verl trains no step"),
+        ("text.jsonl", [ROW | {"extra_info": '{"index": 0}'}] * 8, "extra_info of {file} holds string, and verl reads"),
+        ("list.jsonl", [ROW | {"reward_model": {"ground_truth": ["4"]}}] * 8, "The ground truth is a list, ['4']"),
+        ("rows.csv", [ROW] * 8, "{file} is no file that verl reads (.parquet, .json, .jsonl)"),
+        ("folder/0.jsonl", [ROW] * 8, "{folder} is no file that verl reads"),
+        ("broken.jsonl", ["{"] * 8, "cannot be read (Expecting"),
+    ],
+)
+def test_rows_that_verl_cannot_train_on(composed, tmp_path, name, rows, said):
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows))
+    given = file.parent if name.startswith("folder") else file
+    config = changed(composed, f"data.train_files={given}")
+    (finding,) = [*files.check_files(config), *check_ground_truths(config)]
+    assert finding.fatal and said.format(file=file, folder=given) in finding.what
+    of_user = changed(config, "data.custom_cls.path=my.py", f"{REWARD}.path=my.py")  # which may read anything
+    assert [*files.check_files(of_user), *check_ground_truths(of_user)] == []
+
+
+def test_train_files_that_verl_cannot_join(composed, tmp_path):
+    names = []
+    for name, index in (("numbers", 1), ("texts", "1"), ("none", None)):
+        names.append(tmp_path / f"{name}.jsonl")
+        names[-1].write_text(f"{json.dumps(ROW | {'extra_info': {'index': index}})}\n" * 8)
+    (finding,) = files.check_files(changed(composed, f"data.train_files=[{names[0]},{names[1]}]"))
+    assert finding.fatal and "cannot join these files: The features can't be aligned" in finding.what
+    assert "key index" in finding.what
+    for fine in (f"[{names[0]},{names[2]}]", f"[{names[0]},hdfs://host/a.parquet]"):
+        assert list(files.check_files(changed(composed, f"data.train_files={fine}"))) == []
+
+
+def test_names_of_the_users_own_are_known(composed, tmp_path, monkeypatch):
+    (tmp_path / "my_loss.py").write_text(
+        "from verl.trainer.ppo.core_algos import register_policy_loss\n@register_policy_loss('mine')\ndef mine(): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for settings_ in (
+        [f"{LOSS}=mine", f"{A}.model.external_lib=my_loss"],
+        [f"{A}.rollout.agent.default_agent_loop=mine", f"{A}.rollout.agent.agent_loop_config_path=my.yaml"],
+        ["reward.reward_manager.name=Mine", "reward.reward_manager.source=importlib"],
+    ):
+        assert doctor.examine(changed(composed, *settings_), {"names": doctor.CHECKS["names"]}) == []
+
+
+def test_verl_0_7_1_takes_a_reward_function_from_the_top_level(packages):
+    """Its main_ppo moves it."""
+    code = """
+from cw_plugin.lab.compose import compose
+from cw_plugin.lab.doctor import settings
+assert list(settings.check_reward(compose(["custom_reward_function.path=my.py"]))) == []
+"""
+    result = python("-c", code, path=(packages("verl==0.7.1"),))
+    assert result.returncode == 0, result.stderr
 
 
 def test_the_estimators_that_give_a_response_one_advantage_are_verls():
@@ -173,7 +250,7 @@ def test_rows_that_a_reward_model_alone_scores_need_no_ground_truth(composed, tm
     pq.write_table(pa.table([["my/data"], [QUESTION]], names=COLUMNS[:2]), file := tmp_path / "train.parquet")
     config = changed(composed, f"data.train_files={file}", "reward.reward_model.enable=True")
     assert "lacks the column(s) reward_model" in next(files.check_files(config)).what
-    alone = changed(config, f"{REWARD}.path=null")
+    alone = changed(config, f"{REWARD}.path=null", "data.train_batch_size=1")
     assert list(files.check_files(alone)) == []
 
 
