@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import verl
+from doctor_runs import write_rows
 from hydra import compose, initialize_config_dir
 from interpreter import ROOT, python
 from omegaconf import OmegaConf
-from test_doctor import write_rows
 from trainers import CW_GRPO, GRPO, LEGACY, LOSS, VALID, validate
 from verl.trainer import main_ppo
 
