@@ -8,7 +8,7 @@ import time
 
 import ray
 
-from cw_plugin.lab.doctor.ray_address import require_listener
+from cw_plugin.lab.doctor.workers import require_listener
 
 if not 3 <= len(sys.argv) <= 4:
     sys.exit(__doc__)

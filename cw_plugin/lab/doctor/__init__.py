@@ -16,8 +16,8 @@ from rich.markup import escape
 
 from cw_plugin.errors import CWGRPOError, OptionsError
 from cw_plugin.lab.compose import compose, read_configuration
-from cw_plugin.lab.doctor import environment, files, settings, workers
-from cw_plugin.lab.doctor.finding import Finding
+from cw_plugin.lab.doctor import environment, files, names, settings, workers
+from cw_plugin.lab.doctor.finding import Finding, said
 from cw_plugin.lab.doctor.ground_truths import check_ground_truths
 
 Check = Callable[[DictConfig], Iterable[Finding]]
@@ -25,6 +25,7 @@ Check = Callable[[DictConfig], Iterable[Finding]]
 # Each check by the name under which its findings are printed.
 _ALWAYS: dict[str, Check] = {
     "method": settings.check_method,
+    "names": names.check_names,
     "switches": settings.check_switches,
     "reward": settings.check_reward,
     "ray cluster": workers.check_ray_cluster,
@@ -40,6 +41,7 @@ CHECKS: dict[str, Check] = {
     "fresh interpreter": workers.check_fresh_interpreter,
     "lengths": files.check_lengths,
     "packages": environment.check_packages,
+    "trl": environment.check_trl,
     "gpus": environment.check_gpus,
 }
 ASKING_RAY: dict[str, Check] = {"ray workers": workers.check_ray_workers}
@@ -61,7 +63,7 @@ def _findings(check: Check, config: DictConfig) -> list[Finding]:
     except CWGRPOError as error:
         findings.append(Finding(error.problem, error.fix))
     except Exception as error:  # verl's configuration can hold anything: say it, and run the other checks
-        problem = f"this check ended with {type(error).__name__}: {' '.join(str(error).split())}"
+        problem = f"this check ended with {type(error).__name__}: {said(error)}"
         fix = "correct the setting that the error names; if the setting is right, report the error to us"
         findings.append(Finding(problem, fix))
     return findings

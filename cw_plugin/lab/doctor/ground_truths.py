@@ -2,15 +2,12 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.errors import DataError
-from cw_plugin.files import is_remote
+from cw_plugin.lab.doctor.data_files import READ_BY_VERL, DataFile, data_files
 from cw_plugin.lab.doctor.finding import Finding
 from cw_plugin.lab.rewards import ground_truth_problem
 from cw_plugin.lab.rewards.pool import shared_pool
@@ -20,37 +17,17 @@ OUR_REWARD = re.compile(r"(pkg://|.*/)cw_plugin[./]lab[./]rewards(/__init__\.py)
 GRADED = 100  # different ground truths of a file that are graded; 7,000 would take a quarter of a minute
 
 
-@dataclass(frozen=True)
-class DataFile:
-    """A local data file, and the setting that names it."""
-
-    key: str
-    path: Path
-
-
-def named_files(config: DictConfig, name: str) -> list[str]:
-    """What ``data.train_files`` or ``data.val_files`` names: one file, or a list of them."""
-    setting = config.data[name]
-    return [setting] if isinstance(setting, str) else list(setting or [])
-
-
-def data_files(config: DictConfig) -> Iterator[DataFile]:
-    """The local data files of a run. verl copies the others (``hdfs://``)."""
-    for name in ("train_files", "val_files"):
-        for path in named_files(config, name):
-            if not is_remote(path):
-                yield DataFile(f"data.{name}", Path(path).expanduser())
-
-
 def check_ground_truths(config: DictConfig) -> Iterator[Finding]:
     """Rows that this package's reward cannot grade; only if the run uses it."""
     if not OUR_REWARD.fullmatch(str(OmegaConf.select(config, f"{REWARD}.path"))):
         return
-    for file in data_files(config):
+    for file in data_files(config, "train_files", "val_files"):
+        if file.path.suffix not in READ_BY_VERL:
+            continue
         try:
-            table = pq.ParquetFile(file.path).read(columns=["reward_model"])  # read_table would import pandas
-        except (OSError, pa.ArrowException):
-            continue  # check_files reports it; JSON lines are not read
+            table = file.read(["reward_model"])
+        except (OSError, ValueError):
+            continue  # check_files reports it
         if table.num_columns:  # else check_files reports it
             yield from _findings_in(file, table)
 
@@ -71,7 +48,7 @@ def _findings_in(file: DataFile, table: pa.Table) -> Iterator[Finding]:
     rows = [row for row, problem in enumerate(problems) if problem]
     if rows:
         reason = problems[rows[0]]
-        problem = f"{file.key}: {file.path}: {len(rows)} row(s) cannot be graded, first {rows[:5]}: {reason}"
+        problem = f"{file}: {len(rows)} row(s) cannot be graded, first {rows[:5]}: {reason}"
         yield Finding(problem, "correct or remove these rows", fatal)
 
 

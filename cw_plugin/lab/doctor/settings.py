@@ -3,7 +3,7 @@
 import difflib
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -12,14 +12,13 @@ from cw_plugin.errors import CWGRPOError, OptionsError
 from cw_plugin.hosts.verl import NAME
 from cw_plugin.hosts.verl.refused_settings import (
     ACTOR,
-    LOSS_MODE,
     check_config,
     check_groups,
     uses_estimator,
 )
 from cw_plugin.lab.compose import compose
 from cw_plugin.lab.configs import flat
-from cw_plugin.lab.doctor.finding import Finding
+from cw_plugin.lab.doctor.finding import Finding, said
 from cw_plugin.lab.doctor.ground_truths import REWARD
 from cw_plugin.options import Options
 
@@ -27,15 +26,8 @@ METRICS = "VERL_FILE_LOGGER_PATH"
 
 
 def check_method(config: DictConfig) -> Iterator[Finding]:
-    """Estimator, loss and options that this package refuses, and names that verl looks up only after a rollout."""
+    """Estimator, loss and options that this package refuses."""
     estimator, loss = config.algorithm.adv_estimator, config.actor_rollout_ref.actor.policy_loss.loss_mode
-    if estimator not in (NAME, "grpo") or loss not in (NAME, "vanilla", "clip_cov"):  # importing verl takes seconds
-        from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
-
-        if estimator not in ADV_ESTIMATOR_REGISTRY:
-            yield _unknown_name("algorithm.adv_estimator", estimator, ADV_ESTIMATOR_REGISTRY)
-        if loss not in POLICY_LOSS_REGISTRY:
-            yield _unknown_name(LOSS_MODE, loss, POLICY_LOSS_REGISTRY)
     if NAME not in (estimator, loss):
         problem = f"neither algorithm.adv_estimator={estimator} nor the loss is {NAME}: this run is not CW-GRPO"
         yield Finding(problem, f"algorithm.adv_estimator={NAME}", fatal=False)
@@ -48,11 +40,6 @@ def check_method(config: DictConfig) -> Iterator[Finding]:
             raise
         if uses_estimator(config):
             check_groups(config, Options())
-
-
-def _unknown_name(key: str, name: str, known: Iterable[str]) -> Finding:
-    problem = f"{key}={name}: verl has no such name, which main_ppo would say after the first rollouts"
-    return Finding(problem, f"{key}=<one of {', '.join(map(str, known))}>")
 
 
 def check_switches(config: DictConfig) -> Iterator[Finding]:
@@ -70,14 +57,21 @@ def check_switches(config: DictConfig) -> Iterator[Finding]:
 
 def check_reward(config: DictConfig) -> Iterator[Finding]:
     """A reward function that verl ignores, or a missing one."""
-    ignored = OmegaConf.select(config, "custom_reward_function.path")
-    if ignored:
-        problem = f"custom_reward_function.path={ignored} stands at the top level, where verl ignores it silently"
-        yield Finding(problem, f"{REWARD}.path={ignored}, and {REWARD}.name")
-    elif not config.reward.custom_reward_function.path:
+    at_top = OmegaConf.select(config, "custom_reward_function.path")
+    if at_top and not _takes_from_top():
+        problem = f"custom_reward_function.path={at_top} stands at the top level, where verl ignores it silently"
+        yield Finding(problem, f"{REWARD}.path={at_top}, and {REWARD}.name")
+    elif not at_top and not config.reward.custom_reward_function.path:
         problem = f"{REWARD}.path is not set: verl drops responses whose data_source it does not know"
         fix = f"{REWARD}.path=pkg://cw_plugin.lab.rewards {REWARD}.name=compute_score, for answers in mathematics"
         yield Finding(problem, fix, fatal=False)
+
+
+def _takes_from_top() -> bool:
+    """Whether main_ppo moves ``custom_reward_function`` to where it is read, as that of verl 0.7.1 does."""
+    from verl.trainer import main_ppo
+
+    return hasattr(main_ppo, "migrate_legacy_reward_impl")
 
 
 def check_aggregation(config: DictConfig) -> Iterator[Finding]:
@@ -120,14 +114,14 @@ def check_verl(config: DictConfig) -> Iterator[Finding]:
     """What verl itself refuses: settings, and a reward function that its reward workers cannot load."""
     from hydra.errors import InstantiationException
     from verl.trainer.ppo import reward, utils
-    from verl.utils.config import validate_config
+    from verl.utils.config import omega_conf_to_dataclass, validate_config
 
     reward.get_custom_reward_fn(config)
     try:
         validate_config(config, utils.need_reference_policy(config), utils.need_critic(config))
+        omega_conf_to_dataclass(config.actor_rollout_ref.rollout)  # which verl does in its workers
     except CWGRPOError:
         pass  # of this package's hook; other checks report it
     except (ValueError, AssertionError, NotImplementedError, InstantiationException) as error:
         cause = error.__cause__ or error  # hydra wraps what a class of verl's settings says
-        problem = f"verl refuses these settings: {' '.join(str(cause).split())}"
-        yield Finding(problem, "correct the setting that verl names")
+        yield Finding(f"verl refuses these settings: {said(cause)}", "correct the setting that verl names")

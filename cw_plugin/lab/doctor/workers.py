@@ -1,16 +1,21 @@
 """The checks of other processes: whether a fresh Python and the workers of Ray find the method in verl."""
 
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.errors import how_to_install
 from cw_plugin.hosts.verl.refused_settings import uses_loss, uses_v1
+from cw_plugin.lab.doctor.environment import failure_of, last_line
 from cw_plugin.lab.doctor.finding import Finding
-from cw_plugin.lab.doctor.ray_address import find_cluster, require_listener
 
+_ADDRESS = "ray_kwargs.ray_init.address"
 _PROBE = """
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
 %s("cw_grpo")
@@ -26,18 +31,51 @@ def _probe(config: DictConfig) -> str:
     return _PROBE % (wanted, uses_v1(config))
 
 
-def _judge(place: str, result: subprocess.CompletedProcess[str]) -> Iterator[Finding]:
-    """A finding if the probe has failed in a place."""
-    if result.returncode:
-        last_line = "".join(result.stderr.strip().splitlines()[-1:])
-        fix = f"{how_to_install()}, there, beside verl; unset VERL_USE_EXTERNAL_PLUGINS; restart a running cluster"
-        yield Finding(f"{place} finds no cw_grpo that fits its verl ({last_line})", fix)
+def _no_method(place: str, error: str) -> Finding:
+    fix = f"{how_to_install()}, there, beside verl; unset VERL_USE_EXTERNAL_PLUGINS; restart a running cluster"
+    return Finding(f"{place} finds no cw_grpo that fits its verl ({error})", fix)
 
 
 def check_fresh_interpreter(config: DictConfig) -> Iterator[Finding]:
     """Whether ``python -m verl.trainer.main_ppo`` would find the method."""
-    command = [sys.executable, "-c", _probe(config)]
-    yield from _judge(f"a fresh {sys.executable}", subprocess.run(command, capture_output=True, text=True, cwd="/"))
+    if error := failure_of(_probe(config)):
+        yield _no_method(f"a fresh {sys.executable}", error)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The address of a Ray cluster, and the setting, variable or file that names it."""
+
+    address: str
+    source: str
+
+
+def remembered() -> Path:
+    """The file where ``ray start`` writes the head's address. Only ``ray stop`` removes it, so it may be outdated."""
+    return Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray", "ray_current_cluster")
+
+
+def find_cluster(config: DictConfig) -> Cluster | None:
+    """The cluster that ``main_ppo`` would join, looked up in Ray's order; None if it starts its own Ray."""
+    address, source = OmegaConf.select(config, _ADDRESS), _ADDRESS
+    if address in (None, "auto") and os.environ.get("RAY_ADDRESS"):
+        address, source = os.environ["RAY_ADDRESS"], "RAY_ADDRESS"
+    if address in (None, "auto") and remembered().exists():
+        address, source = remembered().read_text(encoding="utf-8").strip(), str(remembered())
+    if address in (None, "local"):
+        return None
+    return Cluster(address, source)
+
+
+def require_listener(address: str, seconds: float = 5) -> None:
+    """Connect once to ``host:port``, with or without ``ray://``. Other addresses, such as "auto", are ignored.
+
+    Raises:
+        OSError: nothing listens there. Ray itself would wait for minutes, and then end the process.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()  # [::1] of IPv6
 
 
 def check_ray_cluster(config: DictConfig) -> Iterator[Finding]:
@@ -48,10 +86,7 @@ def check_ray_cluster(config: DictConfig) -> Iterator[Finding]:
     try:
         require_listener(cluster.address)
     except OSError:
-        problem = (
-            f"{cluster.source} names a Ray cluster, {cluster.address}, which does not answer: main_ppo would wait for "
-            "minutes"
-        )
+        problem = f"{cluster.source} names a Ray cluster, {cluster.address}, which does not answer"
         yield Finding(problem, "++ray_kwargs.ray_init.address=local, for a new Ray; or start the cluster again")
 
 
@@ -74,5 +109,6 @@ def check_ray_workers(config: DictConfig) -> Iterator[Finding]:
         for node in ray.nodes():
             if node["Alive"]:
                 on_node = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-                result = ray.remote(num_cpus=0, scheduling_strategy=on_node)(probe).remote()
-                yield from _judge(f"a Ray worker on {node['NodeManagerAddress']}", ray.get(result))
+                result = ray.get(ray.remote(num_cpus=0, scheduling_strategy=on_node)(probe).remote())
+                if result.returncode:
+                    yield _no_method(f"a Ray worker on {node['NodeManagerAddress']}", last_line(result))

@@ -5,16 +5,13 @@ import json
 import re
 import shutil
 import socket
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
+from doctor_runs import ENV, LOSS, REWARD, A, changed
 from interpreter import ROOT, bash, cli, python
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from typer.testing import CliRunner
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
@@ -23,50 +20,9 @@ from cw_plugin.errors import OptionsError
 from cw_plugin.hosts.verl.refused_settings import ONE_FOR_A_RESPONSE, ONE_WITHOUT_KL
 from cw_plugin.lab import doctor
 from cw_plugin.lab.cli import app
-from cw_plugin.lab.compose import compose, read_configuration
-from cw_plugin.lab.doctor import files, settings, workers
+from cw_plugin.lab.compose import read_configuration
+from cw_plugin.lab.doctor import settings, workers
 from cw_plugin.lab.doctor.finding import Finding
-from cw_plugin.lab.doctor.ground_truths import check_ground_truths
-
-A = "actor_rollout_ref"
-LOSS = f"{A}.actor.policy_loss.loss_mode"
-REWARD = "reward.custom_reward_function"
-ENV = "ray_kwargs.ray_init.runtime_env.env_vars"
-BY_LOSS = ["algorithm.adv_estimator=grpo", f"{LOSS}=cw_grpo"]
-COLUMNS = ["data_source", "prompt", "reward_model"]
-QUESTION = [{"role": "user", "content": "What is 2+2?"}]
-GOOD = f"""
-algorithm.adv_estimator=cw_grpo data.train_batch_size=8 data.max_prompt_length=128 data.max_response_length=64
-{A}.model.path={ROOT}/examples/cpu/model {A}.actor.ppo_mini_batch_size=8 {A}.actor.ppo_micro_batch_size_per_gpu=4
-{A}.actor.loss_agg_mode=seq-mean-token-mean {A}.rollout.name=vllm {A}.rollout.n=4
-{A}.rollout.log_prob_micro_batch_size_per_gpu=4 trainer.n_gpus_per_node=2 trainer.logger=[console,file]
-trainer.device=cpu
-trainer.test_freq=5 {REWARD}.path=pkg://cw_plugin.lab.rewards {REWARD}.name=compute_score
-""".split()
-
-
-def write_rows(path: Path, ground_truths: Any = ("4",), prompt: Any = QUESTION, names: Any = COLUMNS) -> Path:
-    cells = [{"style": "rule", "ground_truth": value} for value in ground_truths]
-    pq.write_table(pa.table([["my/data"] * len(cells), [prompt] * len(cells), cells], names=names), path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def good(tmp_path_factory) -> list[str]:
-    file = write_rows(tmp_path_factory.mktemp("doctor") / "rows.parquet", ["4", "5"])  # numbers start no process
-    return [*GOOD, f"data.train_files={file}", f"data.val_files={file}"]
-
-
-@pytest.fixture(scope="module")
-def composed(good) -> DictConfig:
-    return compose(good)
-
-
-def changed(config: DictConfig, *overrides: str) -> DictConfig:
-    """A copy with other values, without composing anew."""
-    config = config.copy()
-    OmegaConf.set_struct(config, False)
-    return OmegaConf.merge(config, OmegaConf.from_dotlist(list(overrides)))
 
 
 def test_a_run_without_faults_gets_no_finding(composed):
@@ -84,7 +40,18 @@ def test_a_run_without_faults_gets_no_finding(composed):
     [
         ([f"{LOSS}=cw_grpo"], "method", "reweight every token twice", "loss_mode=vanilla", True),
         (["algorithm.adv_estimator=grpo"], "method", "this run is not CW-GRPO", "adv_estimator=cw_grpo", False),
-        ([f"{LOSS}=ppo"], "method", f"{LOSS}=ppo: verl has no such name", "vanilla, ", True),
+        ([f"{LOSS}=ppo"], "names", f"{LOSS}=ppo: verl has no such name", "vanilla, ", True),
+        (["algorithm.adv_estimator=cwgrpo"], "names", "=cwgrpo: verl has no such name", "cw_grpo", True),
+        ([f"{A}.rollout.mode=sync"], "names", "rollout.mode=sync: verl has", "one of async>", True),
+        ([f"{A}.rollout.name=hf"], "names", "rollout.name=hf: verl has", "vllm, sglang", True),
+        ([f"{A}.rollout.multi_turn.format=qwen"], "names", "format=qwen: verl has", "qwen3_coder", True),
+        ([f"{A}.rollout.agent.default_agent_loop=tool"], "names", "loop=tool: verl", "tool_agent", True),
+        ([f"{A}.rollout.checkpoint_engine.backend=gloo"], "names", "backend=gloo: verl has", "naive", True),
+        (["reward.reward_manager.name=prime"], "names", "name=prime: verl has", "dapo, ", True),
+        (["distillation.distillation_loss.loss_mode=k4"], "names", "loss_mode=k4: verl has", "k3>", True),
+        (["trainer.logger=[file,tensorbord]"], "names", "logger=tensorbord: verl has", "tensorboard, ", True),
+        ([f"{A}.actor.optim.lr_scheduler_type=linear"], "verl", "assert self.lr_scheduler_type in", "verl names", True),
+        ([f"{A}.rollout.expert_parallel_size=4"], "verl", "expert_parallel_size must be equal", "verl names", True),
         (["algorithm.use_kl_in_reward=Ture"], "switches", "=Ture is text, which verl", "use_kl_in_reward=True", True),
         ([f"{A}.rollout.n=1"], "method", "rollout.n=1 gives the tokens of a prompt", f"{A}.rollout.n=12", True),
         (["custom_reward_function.path=my.py"], "reward", "top level", f"{REWARD}.path=my.py", True),
@@ -117,37 +84,28 @@ def test_one_response_is_also_wrong_for_a_cw_grpo_of_verls_own(composed, monkeyp
     assert doctor.examine(changed(composed, "algorithm.cw_grpo.unknown=1"), check) == []  # these are not our options
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"", "is no parquet file"),
-        ({"names": ["data_source", "question", "reward_model"]}, "lacks the column(s) prompt; it has data_source"),
-        ({"prompt": "What is 2+2?"}, "holds string, not lists of messages"),
-        (pa.table([["my/data"], [QUESTION], ["4"]], names=COLUMNS), "column reward_model of {file} holds string"),
-        (["4", None, "", " \n"], "3 row(s) cannot be graded, first [1, 2, 3]: The ground truth is empty (None)"),
-        ([["4"], ["5"]], "2 row(s) cannot be graded, first [0, 1]: The ground truth is a list, ['4']"),
-        ([1.5, float("nan"), 2.0], "1 row(s) cannot be graded, first [1]: The ground truth is nan"),
-        (["4", r"2007 + \frac\pi 2", "5", r"2007 + \frac\pi 2"], "first [1, 3]: math-verify cannot read"),
-    ],
-)
-def test_a_file_that_cannot_be_used(composed, tmp_path, content, said):
-    file = tmp_path / "train.parquet"
-    if isinstance(content, bytes):
-        file.write_bytes(content)
-    elif isinstance(content, pa.Table):
-        pq.write_table(content, file)
-    else:
-        write_rows(file, **(content if isinstance(content, dict) else {"ground_truths": content}))
-    config = changed(composed, f"data.train_files=[{file}]")
-    (finding,) = [*files.check_files(config), *check_ground_truths(config)]
-    assert finding.fatal and str(file) in finding.what and said.replace("{file}", str(file)) in finding.what
-    if isinstance(content, list):
-        # The reward of somebody else may grade them; and what is only unreadable may be in a benchmark.
-        assert list(check_ground_truths(changed(config, f"{REWARD}.path=my.py"))) == []
-        (finding,) = check_ground_truths(changed(composed, f"data.val_files={file}"))
-        assert finding.fatal is ("math-verify" not in said)
-    if "lacks" in said:
-        assert list(files.check_files(changed(config, "data.prompt_key=question", f"data.val_files={file}"))) == []
+def test_names_of_the_users_own_are_known(composed, tmp_path, monkeypatch):
+    (tmp_path / "my_loss.py").write_text(
+        "from verl.trainer.ppo.core_algos import register_policy_loss\n@register_policy_loss('mine')\ndef mine(): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for settings_ in (
+        [f"{LOSS}=mine", f"{A}.model.external_lib=my_loss"],
+        [f"{A}.rollout.agent.default_agent_loop=mine", f"{A}.rollout.agent.agent_loop_config_path=my.yaml"],
+        ["reward.reward_manager.name=Mine", "reward.reward_manager.source=importlib"],
+    ):
+        assert doctor.examine(changed(composed, *settings_), {"names": doctor.CHECKS["names"]}) == []
+
+
+def test_verl_0_7_1_takes_a_reward_function_from_the_top_level(packages):
+    """Its main_ppo moves it."""
+    code = """
+from cw_plugin.lab.compose import compose
+from cw_plugin.lab.doctor import settings
+assert list(settings.check_reward(compose(["custom_reward_function.path=my.py"]))) == []
+"""
+    result = python("-c", code, path=(packages("verl==0.7.1"),))
+    assert result.returncode == 0, result.stderr
 
 
 def test_the_estimators_that_give_a_response_one_advantage_are_verls():
@@ -167,14 +125,6 @@ def test_the_estimators_that_give_a_response_one_advantage_are_verls():
         if torch.allclose(advantages, advantages[:, :1] * mask):
             one.add(str(getattr(name, "value", name)))
     assert one == {*ONE_FOR_A_RESPONSE, *ONE_WITHOUT_KL}
-
-
-def test_rows_that_a_reward_model_alone_scores_need_no_ground_truth(composed, tmp_path):
-    pq.write_table(pa.table([["my/data"], [QUESTION]], names=COLUMNS[:2]), file := tmp_path / "train.parquet")
-    config = changed(composed, f"data.train_files={file}", "reward.reward_model.enable=True")
-    assert "lacks the column(s) reward_model" in next(files.check_files(config)).what
-    alone = changed(config, f"{REWARD}.path=null")
-    assert list(files.check_files(alone)) == []
 
 
 def test_what_is_printed(good, monkeypatch):

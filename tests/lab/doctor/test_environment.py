@@ -1,8 +1,6 @@
 """The doctor's checks of packages and GPUs."""
 
 import functools
-import sys
-from importlib.util import spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -24,17 +22,28 @@ def run_of(engine: str, *changes: str):
     return OmegaConf.merge(default(engine), OmegaConf.from_dotlist(list(changes)))
 
 
-def test_too_few_gpus_are_noted(tmp_path, monkeypatch):
-    program = tmp_path / "nvidia-smi"
-    program.write_text(
-        "#!/bin/sh\necho 'GPU 0: NVIDIA L40S (UUID: GPU-8f1)'\necho 'GPU 1: NVIDIA L40S (UUID: GPU-9c2)'\n"
-    )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    found = environment.check_gpus(run_of("fsdp2", "trainer.n_gpus_per_node=4"))
-    (finding,) = [finding for finding in found if "n_gpus_per_node" in finding.what]
-    assert finding.fix == "trainer.n_gpus_per_node=2" and not finding.fatal
+def test_what_gpus_lack_is_said(tmp_path, monkeypatch):
+    """The torch of this environment is a build for CPUs."""
+    monkeypatch.setattr(environment, "DEVICES", tmp_path)
+    assert list(environment.check_gpus(run_of("fsdp2"))) == []
+    for name in ("nvidia0", "nvidia1", "nvidiactl"):
+        (tmp_path / name).touch()
+    cannot, few = environment.check_gpus(run_of("fsdp2", "trainer.n_gpus_per_node=4"))
+    assert "cannot use the GPUs of this machine (AssertionError: Torch not compiled with CUDA enabled)" in cannot.what
+    assert few.fix == "trainer.n_gpus_per_node=2" and not few.fatal
     assert list(environment.check_gpus(run_of("fsdp2", "trainer.device=cpu"))) == []
+
+
+@pytest.mark.parametrize("release", ["trl==1.16.0", None])
+def test_verls_fsdp_engine_does_not_start_beside_a_trl_without_its_class(release, packages, monkeypatch):
+    if release:
+        folder = str(packages(release))
+        monkeypatch.syspath_prepend(folder)
+        monkeypatch.setenv("PYTHONPATH", folder)
+    found = list(environment.check_trl(run_of("fsdp2")))
+    assert len(found) == bool(release)
+    assert all("'AutoModelForCausalLMWithValueHead' from 'trl'" in finding.what for finding in found)
+    assert list(environment.check_trl(run_of("megatron"))) == []
 
 
 @pytest.mark.parametrize(
@@ -79,26 +88,10 @@ def test_a_rollout_and_a_device_need_the_modules_that_verl_imports_for_them(sett
 
 
 def test_a_package_that_breaks_when_it_is_imported_hides_no_other(tmp_path, monkeypatch):
-    """To see whether a module is there, the package that it is part of is not imported."""
-    for name in ("transformer_engine", "megatron"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text("raise OSError('libcudart.so is missing')")
-    (tmp_path / "transformer_engine" / "pytorch.py").touch()
-    (tmp_path / "elsewhere.py").touch()
+    (tmp_path / "transformer_engine").mkdir()
+    (tmp_path / "transformer_engine" / "__init__.py").write_text("raise OSError('libcudart.so is missing')")
     monkeypatch.syspath_prepend(tmp_path)
-    for module in [name for name in sys.modules if name.split(".")[0] in ("transformer_engine", "megatron")]:
-        monkeypatch.delitem(sys.modules, module)
-    found = [finding.what for finding in environment.check_missing_packages(run_of("megatron"))]
-    assert [what.split()[0] for what in found] == ["megatron.core", "megatron.bridge", "flash_attn"]
-
-    class Editable:
-        """As pip installs megatron.core from a clone: a finder of its own knows where it lies."""
-
-        @staticmethod
-        def find_spec(name, path=None, target=None):
-            return spec_from_file_location(name, tmp_path / "elsewhere.py") if name == "megatron.core" else None
-
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Editable])
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     found = [finding.what for finding in environment.check_missing_packages(run_of("megatron"))]
     assert [what.split()[0] for what in found] == ["megatron.bridge", "flash_attn"]
 
@@ -107,8 +100,8 @@ def test_a_package_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch)
     (tmp_path / "flash_attn.py").write_text("raise ImportError('built for another torch')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    needed = {"flash_attn": "flash-attn", "ray": "ray"}
-    monkeypatch.setattr(environment, "needed", lambda config: {"not_there": "not-there", **needed})
+    packages = [environment.Package(name, name, "verl's trainer") for name in ("not_there", "flash_attn", "ray")]
+    monkeypatch.setattr(environment, "needed", lambda config: packages)
     missing, finding = environment.check_packages(run_of("fsdp2"))
     assert missing.what == "not_there is not installed, and verl's trainer imports it"
     assert "flash_attn is installed and cannot be imported (ImportError: built for another torch)" in finding.what
