@@ -13,7 +13,6 @@ from pathlib import Path
 import hypothesis
 import jaxtyping
 import pytest
-from beartype import BeartypeConf, beartype
 
 ROOT = Path(__file__).parent.parent
 WITHIN_A_TEST = "PYTEST_CURRENT_TEST" in os.environ  # which runs this file's tests under another release
@@ -45,7 +44,6 @@ if not importlib.util.find_spec("verl"):
 pytest.register_assert_rewrite("e2e", "trainers")
 hypothesis.settings.register_profile("ours", deadline=None)  # no test asserts a time
 hypothesis.settings.load_profile("ours")
-check = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is a float, as it is for mypy
 # Before any test imports them. The other modules have no shapes; their types are mypy's.
 jaxtyping.install_import_hook(
     [
@@ -53,7 +51,7 @@ jaxtyping.install_import_hook(
         for path in ROOT.glob("cw_plugin/**/*.py")
         if "from jaxtyping import" in path.read_text(encoding="utf-8")
     ],
-    f"{__name__}.check",
+    "shape_checks.check",
 )
 
 
