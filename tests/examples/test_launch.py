@@ -14,7 +14,17 @@ from pathlib import Path
 import psutil
 import pytest
 from interpreter import ROOT, python, wait_until
-from small_trainer import LAUNCH, SEED, command, contents, launched, trained
+from small_trainer import LAUNCH, SEED, command, contents, launched, trained, write_trainer
+
+
+@pytest.fixture
+def trainer(tmp_path: Path) -> Path:
+    return write_trainer(tmp_path)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "one"
 
 
 def heed_signals() -> None:

@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pytest
 from interpreter import ROOT
-from small_trainer import BACKEND, LAUNCH, MODEL, SEED, contents, launched, trained
+from small_trainer import BACKEND, LAUNCH, MODEL, SEED, contents, launched, trained, write_trainer
+
+
+@pytest.fixture
+def trainer(tmp_path: Path) -> Path:
+    return write_trainer(tmp_path)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "one"
 
 
 @pytest.fixture

@@ -72,3 +72,9 @@ def trained(run: Path) -> list[int]:
     """The steps of every start, one after another."""
     files = [*sorted(run.glob("metrics.?.jsonl")), run / "metrics.jsonl"]
     return [json.loads(line)["step"] for file in files for line in file.read_text().splitlines()]
+
+
+def write_trainer(folder: Path) -> Path:
+    path = folder / "trainer.py"
+    path.write_text(TRAINER)
+    return path

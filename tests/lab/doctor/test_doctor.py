@@ -9,9 +9,9 @@ import socket
 import numpy as np
 import pytest
 import torch
-from doctor_runs import ENV, LOSS, REWARD, A, changed
+from doctor_runs import ENV, LOSS, REWARD, A, changed, good
 from interpreter import ROOT, bash, cli, python
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from typer.testing import CliRunner
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
@@ -20,9 +20,19 @@ from cw_plugin.errors import OptionsError
 from cw_plugin.hosts.verl.refused_settings import ONE_FOR_A_RESPONSE, ONE_WITHOUT_KL
 from cw_plugin.lab import doctor
 from cw_plugin.lab.cli import app
-from cw_plugin.lab.compose import read_configuration
+from cw_plugin.lab.compose import compose, read_configuration
 from cw_plugin.lab.doctor import settings, workers
 from cw_plugin.lab.doctor.finding import Finding
+
+
+@pytest.fixture(scope="module")
+def overrides(tmp_path_factory) -> list[str]:
+    return good(tmp_path_factory.mktemp("doctor"))
+
+
+@pytest.fixture(scope="module")
+def composed(overrides) -> DictConfig:
+    return compose(overrides)
 
 
 def test_a_run_without_faults_gets_no_finding(composed):
@@ -127,7 +137,7 @@ def test_the_estimators_that_give_a_response_one_advantage_are_verls():
     assert one == {*ONE_FOR_A_RESPONSE, *ONE_WITHOUT_KL}
 
 
-def test_what_is_printed(good, monkeypatch):
+def test_what_is_printed(overrides, monkeypatch):
     """What is wrong comes first. A check that fails itself counts as wrong."""
 
     def noted(config):
@@ -137,13 +147,13 @@ def test_what_is_printed(good, monkeypatch):
         raise ValueError("no such thing")
 
     monkeypatch.setattr(doctor, "CHECKS", {"noted": noted, "broken": broken} | doctor.QUICK)
-    result = cli("doctor", "--no-ray", *good, f"{A}.rollout.n=1")
+    result = cli("doctor", "--no-ray", *overrides, f"{A}.rollout.n=1")
     assert result.exit_code == 1
     first, _, wrong, fix, note, _, last = result.stdout.splitlines()
     assert first == "Wrong [broken] this check ended with ValueError: no such thing"
     assert wrong.startswith(f"Wrong [method] {A}.rollout.n=1") and fix.startswith("      fix: ")
     assert note == "Note [noted] it may be slow" and last == "2 wrong, 1 to note"
-    result = cli("doctor", "--quick", "--json", *good, "algorithm.adv_estimator=grpo")
+    result = cli("doctor", "--quick", "--json", *overrides, "algorithm.adv_estimator=grpo")
     (finding,) = json.loads(result.stdout)
     assert result.exit_code == 0 and finding["check"] == "method" and set(finding) == {"check", "what", "fix", "fatal"}
 
@@ -160,21 +170,21 @@ def test_what_is_printed(good, monkeypatch):
         ("--config=run.yaml", "--config run.yaml and 'algorithm.adv_estimator=cw_grpo' are given; give a"),
     ],
 )
-def test_whatever_is_mistyped_ends_in_one_sentence(good, mistyped, said):
-    result = cli("doctor", "--quick", *good, mistyped)
+def test_whatever_is_mistyped_ends_in_one_sentence(overrides, mistyped, said):
+    result = cli("doctor", "--quick", *overrides, mistyped)
     assert result.exit_code == 2 and result.stdout == ""
     (line,) = result.stderr.splitlines()
     assert line.startswith("Error: ") and said in line
 
 
-def test_the_quick_check_loads_neither_torch_nor_verl_and_is_silent(good):
+def test_the_quick_check_loads_neither_torch_nor_verl_and_is_silent(overrides):
     code = (
         "import sys\n"
         "from cw_plugin.lab.doctor import doctor\n"
         "assert doctor(sys.argv[1:], quick=True) == 0\n"
         "assert not {'torch', 'verl', 'ray', 'pandas', 'sympy', 'math_verify', 'transformers'} & sys.modules.keys()\n"
     )
-    result = python("-c", code, *good)
+    result = python("-c", code, *overrides)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 

@@ -5,10 +5,17 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from doctor_runs import COLUMNS, QUESTION, REWARD, changed, write_rows
+from doctor_runs import COLUMNS, QUESTION, REWARD, changed, good, write_rows
+from omegaconf import DictConfig
 
+from cw_plugin.lab.compose import compose
 from cw_plugin.lab.doctor import files
 from cw_plugin.lab.doctor.ground_truths import check_ground_truths
+
+
+@pytest.fixture(scope="module")
+def composed(tmp_path_factory) -> DictConfig:
+    return compose(good(tmp_path_factory.mktemp("doctor")))
 
 
 @pytest.mark.parametrize(
