@@ -24,9 +24,10 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from cw_plugin.files import files_in, write_whole
+from cw_plugin.files import write_whole
 from cw_plugin.lab.reports.runs import read_run
 from cw_plugin.lab.reports.token_records import PATTERN, read_tokens, tokens_of
+from cw_plugin.lab.result_files import files_in
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "launcher"))

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from cw_plugin.errors import DataError
-from cw_plugin.files import files_in, in_order, refuse_several
+from cw_plugin.lab.result_files import files_in, in_order, refuse_several
 
 REWARD = "critic/score/mean"
 ENTROPY = "actor/entropy"

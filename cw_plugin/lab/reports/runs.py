@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from cw_plugin.files import files_in
 from cw_plugin.lab.arguments import split_name
 from cw_plugin.lab.configs import differences, read_yaml
 from cw_plugin.lab.reports.metrics import USUAL_NAMES, read_metrics
+from cw_plugin.lab.result_files import files_in
 
 ACCURACY = "val-core/accuracy"  # in all_metrics: the mean over validation sets
 ARGUMENTS = "training_args.json"  # of CWGRPOTrainer, in TRL's output_dir or SkyRL's export_path

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cw_plugin.errors import DataError
-from cw_plugin.files import files_in, in_order, refuse_several
+from cw_plugin.lab.result_files import files_in, in_order, refuse_several
 from cw_plugin.records.columns import FOLDER, REAL_NUMBERS, TEXT, WHOLE_NUMBERS
 
 PATTERN = f"{FOLDER}/step_*.parquet"

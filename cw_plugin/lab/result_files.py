@@ -1,0 +1,34 @@
+"""Finds files that are results, and puts them in order."""
+
+import os
+import re
+from pathlib import Path, PurePath
+
+from cw_plugin.errors import DataError
+
+
+def files_in(folder: Path, pattern: str) -> list[Path]:
+    """List the files anywhere below a folder that match a pattern, sorted; none if it is no folder.
+
+    Hidden files are skipped unless the pattern names them or their folder, such as ``.hydra/config.yaml``.
+    """
+    if not os.path.isdir(folder):  # unlike Path.is_dir, it takes a name that is too long
+        return []
+    named = PurePath(pattern).parts
+
+    def is_hidden(path: Path) -> bool:
+        return any(part.startswith(".") and part not in named for part in path.relative_to(folder).parts)
+
+    return sorted(path for path in folder.rglob(pattern) if path.is_file() and not is_hidden(path))
+
+
+def in_order(file: Path) -> list[str | int]:
+    """Sort files by name, and numbers in it by their size: metrics.9.jsonl, metrics.10.jsonl, metrics.jsonl."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", str(file))]
+
+
+def refuse_several(path: Path, runs: set[Path]) -> None:
+    """Raise DataError if a folder that should hold one run holds several."""
+    if len(runs) > 1:
+        shown = ", ".join(str(run.relative_to(path)) for run in sorted(runs)[:3])
+        raise DataError(f"{path} holds {len(runs)} runs (such as {shown}); give the folder of each as NAME=FOLDER")
