@@ -1,9 +1,12 @@
 """One training run, as every host has it: what it keeps of the host's advantages, and the method of its checkpoints."""
 
+import itertools
 import json
 import logging
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +17,7 @@ from cw_plugin.batch import Batch, of_responses
 from cw_plugin.errors import HostError, OptionsError
 from cw_plugin.options import Options
 from cw_plugin.run import Run
+from cw_plugin.sharded import ShardedRun
 
 OTHERS = [("kernel", "none"), ("scope", "batch")]
 
@@ -41,6 +45,25 @@ def test_advantages_and_metrics_are_those_of_the_method(tmp_path, scope):
     sigmas = [group["sigma"] for group in groups.values()]
     assert reweighted.metrics["cw_grpo/sigma"] == pytest.approx(sum(sigmas) / len(sigmas))
     assert begun(tmp_path, kernel="none").reweight(given, range(1, 2)).advantages is None
+
+
+@pytest.mark.parametrize("kind", ["whole", "sharded"])
+def test_seconds_are_those_of_the_weights(tmp_path, monkeypatch, kind):
+    """On a GPU, the first copy waits for the forward pass that is still queued. Here, only that wait takes time."""
+    clock = itertools.count()
+    waited, now = Batch.on_cpu, [0]
+
+    def wait(given):
+        now[0] = next(clock) + 1
+        return waited(given)
+
+    monkeypatch.setattr(Batch, "on_cpu", wait)
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    run = Run(Options(), tmp_path)
+    if kind == "sharded":
+        alone = SimpleNamespace(num_processes=1, process_index=0, is_main_process=True)
+        run = ShardedRun(alone, len(batch().group), Options(), tmp_path)
+    assert run.reweight(batch(), range(1, 2)).metrics["cw_grpo/seconds"] == 0
 
 
 @pytest.mark.parametrize(("name", "other"), OTHERS)
