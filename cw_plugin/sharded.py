@@ -20,7 +20,6 @@ from cw_plugin.run import LOGGER, Run
 from cw_plugin.statistics import ADDED, Sums
 from cw_plugin.weights import reweight_and_sum
 
-
 Accelerator = Any  # accelerate's, which the method does not ask for
 
 
@@ -90,7 +89,8 @@ class ShardedRun(Run):
         """The rows of all processes, padded with zeros to the widest."""
         if rows.dtype == torch.bool:  # which accelerate would turn into int64 in those processes alone that pad
             rows = rows.byte()
-        return self._accelerator.gather(self._accelerator.pad_across_processes(rows, dim=1))
+        gathered: Tensor = self._accelerator.gather(self._accelerator.pad_across_processes(rows, dim=1))
+        return gathered
 
     def _reweight_rows(self, batch: Batch, first_row: int) -> tuple[Float[Tensor, "rows time"], Sums]:
         """reweight_and_sum for rows of which the first has this number in the whole batch."""
