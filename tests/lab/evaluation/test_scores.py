@@ -150,7 +150,6 @@ def test_pass_at_k_is_shown_where_questions_were_asked_several_times(tmp_path):
         return pd.Series([1 - stats.hypergeom(8, n, k).pmf(0) for n in right[model]])
 
     assert found["base", 4][0].startswith(f"{100 * by_hand('base', 4).mean():.1f} [")
-    assert found["GRPO", 8][0].startswith("50.0 [")  # with k = n, a question is solved or not
     assert found["base", 4][2:] == ["", ""]  # with which the trained models are compared
     d = by_hand("CW-GRPO-global_step_9", 4) - by_hand("GRPO-global_step_9", 4)
     interval = stats.ttest_1samp(d, 0).confidence_interval()

@@ -151,16 +151,23 @@ def test_what_cannot_be_shown_is_said_beside_the_rest(tmp_path):
     assert "step_000001.parquet cannot be read" in page and page.count("CW-GRPO: 2 runs.") == 1
     assert f"CW-GRPO, {tmp_path}/lr=2 less CW-GRPO" in printed
     assert f"Tokens of CW-GRPO, {tmp_path}/lr=2" in (tmp_path / "out" / "tokens-1.html").read_text()
-    for arguments, message in [
-        ((tmp_path / "a", tmp_path / "a"), "is given twice"),
-        (("=x",), "has no name before"),
-        (("x=",), "has no folder after the ="),
-        (("x" * 300,), "xxx does not exist"),
-        (("x=" + "y" * 300,), "yyy does not exist"),
-        ((tmp_path / "b", "--out", "/proc/x"), "/proc/x cannot be written"),
-    ]:
-        code, printed = report("--out", tmp_path / "out", *arguments)
-        assert code == 2 and message in printed and "Traceback" not in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("{run} {run}", "is given twice"),
+        ("=x", "has no name before"),
+        ("x=", "has no folder after the ="),
+        ("x" * 300, "xxx does not exist"),
+        ("x=" + "y" * 300, "yyy does not exist"),
+        ("{run} --out /proc/x", "/proc/x cannot be written"),
+    ],
+)
+def test_bad_arguments_end_in_one_sentence(arguments, message, tmp_path):
+    run = a_run(tmp_path / "run", steps=2)
+    code, printed = report("--out", tmp_path / "out", *arguments.format(run=run).split())
+    assert code == 2 and message in printed and "Traceback" not in printed
 
 
 def test_a_report_of_nothing_is_an_error(tmp_path):
