@@ -239,8 +239,8 @@ def test_an_evaluation_has_every_answer_and_asks_nothing_twice(killed, paper_run
         process = subprocess.Popen(command, cwd=ROOT, env=env)
         log = out / "model" / "verl.log"
         wait_until(lambda: log.exists() and "ready to fit" in log.read_text(errors="replace"), log, process, 500)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait() == -signal.SIGTERM
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
         wait_until(lambda: not e2e.trainer_processes(out), "processes of the killed evaluation are left", pause=0.5)
         assert [note.split(":")[0] for note in read_answers(out)[1]] == [
             f"model is not finished on {name}" for name in ("few", "half")
