@@ -10,10 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 from interpreter import ROOT, bash, free_port
-from settings_reads import unread
 
 from cw_plugin.lab.reports.runs import read_run
 from cw_plugin.lab.reports.token_records import read_tokens
@@ -199,34 +197,3 @@ def test_the_recipe_trains_on_a_cpu_in_two_processes(tmp_path, quickstart):
     assert (tmp_path / "model" / "model.safetensors").exists()
     (record,) = read_tokens(tmp_path)  # each process has six responses in each of four micro-batches
     assert (record.groups, len(set(record.table["row"].to_pylist()))) == (4, 48)
-
-
-@pytest.mark.slow
-def test_every_argument_of_the_recipe_is_read(tmp_path, quickstart):
-    """By TRL and transformers in a step on a CPU, which reads neither of two that the GPU needs, nor an ignored one."""
-    not_on_a_cpu = {
-        "bf16",  # read while the arguments are parsed, to set accelerate's precision
-        "use_cpu",  # of cpu.sh, read in the same way
-        "vllm_server_port",  # there is no server
-    }
-    overlay = tmp_path / "overlay.sh"
-
-    def start_by(program: str) -> str:
-        overlay.write_text(f"source {EXAMPLES}/cpu.sh\nLAUNCH=({program})\n")
-        return bash(
-            "trl/paper.sh",
-            *("--max_steps", "1", "--max_completion_length", "16", "--gradient_accumulation_steps", "1"),
-            *("--sapo_temperature_neg", "2"),  # of another loss
-            METHOD="cw_grpo",
-            OVERLAY=str(overlay),
-            MODEL_PATH=str(ROOT / "examples" / "cpu" / "model"),
-            DATA_DIR=os.environ["QUICKSTART_DATA"],
-            OUT=str(tmp_path / "run"),
-            PROBE=str(tmp_path),
-        ).stdout
-
-    flags = {line[2:] for line in start_by(r"printf '%s\n'").splitlines() if line.startswith("--")}
-    given = flags - {"config"} | yaml.safe_load((EXAMPLES / "paper.yaml").read_text()).keys()
-    assert {"beta", "max_prompt_length", "cw_kernel"} < given
-    start_by(f"python {ROOT}/tests/tools/settings_reads.py trl.TrlParser")
-    assert unread(tmp_path, given) == not_on_a_cpu | {"sapo_temperature_neg"}

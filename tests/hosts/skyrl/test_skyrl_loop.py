@@ -145,7 +145,7 @@ def problems():
     rewards.register(model_path=str(MODEL))
 
 
-def test_the_worker_trains_on_the_weights_and_with_the_kernel_none_on_skyrls_own_advantages(tmp_path, monkeypatch):
+def test_the_worker_trains_on_the_weights_or_on_skyrls_own_advantages(tmp_path, monkeypatch):
     plain, *_ = train(RayPPOTrainer, tmp_path / "plain")
     monkeypatch.setenv("CW_GRPO_KERNEL", "none")
     without, *_ = train(CWGRPOTrainer, tmp_path / "none")

@@ -13,7 +13,6 @@ import e2e
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from config_reads import unread
 from interpreter import ROOT, bash, python, wait_until
 from omegaconf import OmegaConf
 from reference import reference_advantages
@@ -25,12 +24,6 @@ from cw_plugin.lab.rewards import compute_score
 
 MEGATRON = sorted(path.name for path in (ROOT / "examples").glob("run_*_megatron.sh"))
 IN_EVERY_RUN = "run_r1_distill_qwen_1_5b_fsdp.sh"  # the recipe that is not left to -m slow
-# On a GPU, the actor's engine reads these two for Megatron-Bridge. Without that, it takes the sizes of the reference
-# model, whose engine was made first.
-ONLY_WITH_MEGATRON_BRIDGE = [
-    f"actor_rollout_ref.actor.megatron.{kind}_model_parallel_size" for kind in ("tensor", "pipeline")
-]
-IGNORED_BY_MEGATRON = "actor_rollout_ref.model.enable_gradient_checkpointing"
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]  # on a machine that does other things as well
 
 
@@ -44,15 +37,15 @@ def recipe_environment(out: Path, method: str = "cw_grpo", **more: str) -> dict[
         out, OVERLAY="examples/cpu/overlay.sh", MODEL_PATH=str(e2e.MODEL), OUT=str(out), LOGGER='["file"]',
         TRAIN_FILES=str(problems() / "train.parquet"), VAL_FILES=str(problems() / "test.parquet"),
         MAX_PROMPT="192", MAX_RESPONSE="64", PROMPTS="8", RESPONSES="4", STEPS="2", TP="1", TEST_FREQ="2",
-        METHOD=method, VERL_USE_EXTERNAL_MODULES="e2e_probe,config_reads", **more,
+        METHOD=method, **more,
     )  # fmt: skip
 
 
-def recipe(script: str, out: Path, *overrides: str, method: str = "cw_grpo") -> list[dict]:
+def recipe(script: str, out: Path, method: str = "cw_grpo") -> list[dict]:
     """The metrics of a recipe's two steps."""
     env = recipe_environment(out, method)
     bash("cpu/data.sh", **env)
-    bash(script, "data.val_max_samples=8", *overrides, **env)
+    bash(script, "data.val_max_samples=8", **env)
     (file,) = out.glob("metrics-*.jsonl")
     records = e2e.training_steps(file)
     assert e2e.saved_step(out) == 2 and [record["data"]["training/global_step"] for record in records] == [1, 2]
@@ -74,7 +67,7 @@ algorithm.rollout_correction.rollout_rs=token_k1 algorithm.rollout_correction.ro
 actor_rollout_ref.rollout.calculate_log_probs=True
 algorithm.filter_groups.enable=True algorithm.filter_groups.metric=score
 actor_rollout_ref.actor.ppo_epochs=2 actor_rollout_ref.actor.ppo_mini_batch_size=4
-+algorithm.cw_grpo.record_every=2 +trainer.nobody_reads_this=1 critic.optim.weight_decay=0.5
++algorithm.cw_grpo.record_every=2
 trainer.rollout_data_dir={run / "rollouts"}
 data.val_max_samples=8
 """
@@ -159,11 +152,6 @@ def test_a_record_has_the_texts_of_verls_own_dump_and_the_covariances_of_the_bat
     assert np.sort(table["covariance"]) == pytest.approx(c, rel=1e-3, abs=1e-5)
 
 
-def test_verl_reads_every_setting_of_a_recipe(paper_run):
-    """But for one that it does not know, and one of a critic, which this run has not."""
-    assert unread(paper_run) == ["trainer.nobody_reads_this", "critic.optim.weight_decay"]
-
-
 def test_a_finished_run_is_neither_deleted_nor_mislabelled(paper_run):
     """The same command is a success, another seed is refused."""
     saved = {path: path.read_bytes() for path in paper_run.rglob("*") if path.is_file()}
@@ -183,21 +171,18 @@ def assert_trained_on_its_own_policy(records: list[dict]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", MEGATRON)
-def test_the_megatron_recipes_train_on_a_cpu_and_verl_reads_their_settings(script, tmp_path):
-    """But for one that is added here: the recipes once set it, and verl's Megatron engine does not read it."""
+def test_the_megatron_recipes_train_on_a_cpu(script, tmp_path):
     run = tmp_path / "checkpoints"
-    records = recipe(script, run, f"{IGNORED_BY_MEGATRON}=True")
+    records = recipe(script, run)
     e2e.assert_logged(records)
     assert_trained_on_its_own_policy(records)
     e2e.assert_right(run)
-    assert unread(run) == [*ONLY_WITH_MEGATRON_BRIDGE, IGNORED_BY_MEGATRON]
 
 
 @pytest.mark.slow
-def test_the_7b_recipe_trains_clip_cov_on_a_cpu_and_verl_reads_its_settings(tmp_path):
-    run = tmp_path / "checkpoints"
-    assert_trained_on_its_own_policy(recipe("run_qwen2_5_math_7b_fsdp.sh", run, method="clip_cov"))
-    assert unread(run) == []
+def test_the_7b_recipe_trains_clip_cov_on_a_cpu(tmp_path):
+    records = recipe("run_qwen2_5_math_7b_fsdp.sh", tmp_path / "checkpoints", method="clip_cov")
+    assert_trained_on_its_own_policy(records)
 
 
 def replay(paper_run: Path, run: Path, *overrides: str, **env: str) -> list[dict]:
@@ -337,12 +322,8 @@ def test_ray_workers_are_asked(monkeypatch):
 
 @pytest.mark.slow
 def test_the_study_trains_two_at_a_time_and_gathers_what_has_finished(tmp_path):
-    """Two runs, each with a Ray of its own, one of them with a variant of the ablation; then there is nothing to do."""
-    code = (
-        "import study\n"
-        "jobs = [study.Job('main', method, '1e-5', 1, 2) for method in ('cw_grpo', 'cw_grpo_shuffled')]\n"
-        "study.run(jobs)\n"
-    )
+    """Two runs, each with a Ray of its own, one of them with a variant of the ablation."""
+    code = "import study; study.run([study.Job('main', f'cw_grpo{of}', '1e-5', 1, 2) for of in ('', '_shuffled')])"
     folder = ROOT / "examples" / "study"
     env = e2e.environment(tmp_path, PYTHONPATH=str(folder), WORK=str(tmp_path), VERL_USE_EXTERNAL_MODULES="")
     subprocess.run([sys.executable, folder / "task.py", "problems", tmp_path / "data"], check=True)
@@ -362,6 +343,4 @@ def test_the_study_trains_two_at_a_time_and_gathers_what_has_finished(tmp_path):
     covariance = pq.read_table(tmp_path / "results" / "covariance.parquet").to_pylist()
     assert {row["method"] for row in covariance} == set(runs)
     assert sum(row["count"] for row in covariance if row["method"] == "cw_grpo") > 500
-    logs = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*/train.log")}
-    subprocess.run(command, env=env, check=True, timeout=60)
-    assert len(logs) == 2 and all(path.stat().st_mtime_ns == before for path, before in logs.items())
+    subprocess.run(command, env=env, check=True, timeout=60)  # in which there is nothing to do
