@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from interpreter import ROOT, python, wait_until
+from interpreter import wait_until
 from small_trainer import LAUNCH, SEED, command, contents, launched, trained, write_trainer
 
 
@@ -53,7 +52,7 @@ def waiting(trainer: Path, run: Path, tmp_path) -> Iterator[tuple[subprocess.Pop
     assert not psutil.wait_procs(processes, timeout=30)[1]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM])  # test_e2e.py has SIGINT
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])  # test_stop.py has others
 def test_the_run_ends_with_its_launcher_and_the_same_command_goes_on(waiting, trainer, run, number):
     launcher, (*processes, _) = waiting
     log = (run / "train.log").read_text()
@@ -86,25 +85,6 @@ def test_a_second_run_is_told_who_has_the_folder_and_the_run_ends_with_its_guard
     assert "going on after step 2" in launched(trainer, run, SEED).stdout
 
 
-def test_a_command_that_is_killed_is_said_to_be(waiting, trainer, run, tmp_path):
-    launcher, (_, main, *_) = waiting
-    main.kill()
-    assert launcher.wait(timeout=60) == 128 + signal.SIGKILL
-    assert "exit code 137 (it was killed: perhaps memory ran out)" in (tmp_path / "printed").read_text()
-
-
-def test_the_trainer_ends_and_holds_the_lock_when_launcher_and_guard_are_killed(waiting, trainer, run):
-    launcher, (daemon, main, launch, guard) = waiting
-    lock = str(run / ".lock")
-    assert all(lock in os.popen(f"readlink /proc/{pid}/fd/*").read() for pid in (launch.pid, main.pid))
-    launcher.send_signal(signal.SIGSTOP)  # so that neither has time for the other
-    guard.kill()
-    launcher.kill()
-    daemon.kill()  # which has closed what it inherited; Ray ends its own daemons
-    wait_until(lambda: not main.is_running() or main.status() == psutil.STATUS_ZOMBIE, "the trainer goes on")
-    assert "going on after step 2" in launched(trainer, run, SEED).stdout
-
-
 def test_a_run_that_gets_two_signals_is_ended_all_the_same(tmp_path):
     """Ctrl-C reaches a study and its runs; then the study, ending, tells the runs to end."""
     command = ["sh", "-c", "trap '' INT TERM; sleep 100"]  # takes its time
@@ -118,17 +98,6 @@ def test_a_run_that_gets_two_signals_is_ended_all_the_same(tmp_path):
     assert not psutil.wait_procs(children, timeout=5)[1]
 
 
-def test_a_child_that_has_ended_is_not_waited_for(monkeypatch):
-    """Nobody reaps it where the guard looks for what its command has left."""
-    monkeypatch.syspath_prepend(LAUNCH.parent)
-    from processes import descendants
-
-    child = subprocess.Popen(["true"])
-    wait_until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE, "it does not end")
-    assert child.pid not in descendants()
-    child.wait()
-
-
 def test_what_is_wrong_with_a_run_is_said_once(trainer, run):
     """A reward that fails, a first step from which nothing can be learned; a damaged metrics file ends nothing."""
     data = {"response_length/clip_ratio": 1.0, "critic/advantages/max": 0.0, "critic/advantages/min": -0.0}
@@ -136,24 +105,12 @@ def test_what_is_wrong_with_a_run_is_said_once(trainer, run):
     damaged = 'oops\n"text"\n{"step": 1\n'
     said = {"SAID": "cw_plugin: the reward failed, and verl drops the rollouts"}
     printed = launched(trainer, run, SEED, env={"FIRST": damaged + json.dumps(first) + "\n"} | said).stdout
-    assert sorted(line.split("] ")[1] for line in printed.splitlines() if "WARNING" in line) == [
-        "WARNING: cw_plugin: the reward failed, and verl drops the rollouts",
-        "WARNING: in the first step all responses are cut at data.max_response_length: no answer is complete.",
-        "WARNING: in the first step all rewards of each prompt are equal (mean 0.5): nothing can be learned.",
-    ]
+    warnings = sorted(line for line in printed.splitlines() if "WARNING" in line)
+    for warning, word in zip(
+        warnings, ("the reward failed", "cut at data.max_response", "nothing can be"), strict=True
+    ):
+        assert word in warning
     assert "step   4" in printed
     unreadable = '{"step": 1, "data": {"training/global_step": 1, "actor/entropy": "NaN"}}\n'
     result = launched(trainer, run.with_name("other"), SEED, env={"FIRST": unreadable}, crash=3)
     assert result.returncode == 3 and "progress is no longer shown (ValueError" in result.stdout
-
-
-def test_the_entropy_curves_command_can_be_pasted(tmp_path):
-    run = tmp_path / "it's a run = $HOME"
-    (run / "tensorboard").mkdir(parents=True)
-    for name, step in (("metrics.0.jsonl", 1), ("metrics.jsonl", 2)):  # of two starts
-        data = {"actor/entropy": 0.5, "training/global_step": step, "val-core/x/acc/mean@2": step / 4}
-        (run / name).write_text(json.dumps({"step": step, "data": data}) + "\n")
-    printed = python(ROOT / "examples" / "cpu" / "summary.py", run).stdout
-    (line,) = [line for line in printed.splitlines() if line.startswith("entropy curve")]
-    assert shlex.split(line.removeprefix("entropy curve"))[1:] == ["--logdir", f"{run}/tensorboard"]
-    assert re.search(r"right answers +0\.250 \(step 1\) +0\.500 \(step 2\)", printed)
