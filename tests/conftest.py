@@ -24,7 +24,7 @@ NEEDED_BY = {
     "accelerate": ["test_sharded.py"],
     "trl": ["hosts/trl/test_trl.py", "lab/rewards/test_rewards_of_trl.py", "examples/test_trl_examples.py"],
     "openrlhf": ["hosts/openrlhf/test_openrlhf.py"],
-    "skyrl": ["hosts/skyrl/test_skyrl.py", "hosts/skyrl/test_skyrl_loop.py"],
+    "skyrl": ["hosts/skyrl/test_skyrl.py"],
 }
 WITHOUT_VERL = {
     "examples/test_entropy.py", "hosts/test_host.py", "lab/data/test_data.py", "lab/evaluation/test_graded_answers.py",

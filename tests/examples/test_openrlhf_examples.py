@@ -50,12 +50,7 @@ def test_problems_are_drawn_at_random_without_long_prompts(tmp_path, monkeypatch
     for seed, changed in ((43, "source"), (42, "seed, source")):
         with pytest.raises(SystemExit):
             start(seed)
-        assert f"drawn.parquet was drawn with another {changed}; to train on it" in capsys.readouterr().err
-    eleven.unlink()
-    with pytest.raises(SystemExit):
-        start(42)
-    assert "drawn.parquet was drawn with another seed; to train on it" in capsys.readouterr().err
-    start(43)
+        assert f"drawn with another {changed};" in capsys.readouterr().err
     assert file.read_bytes() == before
 
 
@@ -78,21 +73,19 @@ def test_the_reward_file_grades_the_response_alone(label, opened, answer, reward
 @pytest.mark.parametrize(
     ("prompt", "decoded"),
     [
-        (
-            "<s>[INST] Is 1+1 = 2?  \\boxed{5}? [/INST]",
-            "<s> [INST] Is 1+1 = 2?  \\boxed{5}? [/INST]",
-        ),  # Llama 2, Mistral
+        # Llama 2, Mistral
+        ("<s>[INST] Is 1+1 = 2?  \\boxed{5}? [/INST]", "<s> [INST] Is 1+1 = 2?  \\boxed{5}? [/INST]"),
         ("R is 5 \u2126.\n<think>\n", "R is 5 \u03a9.\n<think>\n"),  # Qwen: the sign for ohm is an omega in NFC
         ("The cafe\u0301?\n<think>\n", "The caf\u00e9?\n<think>\n"),
     ],
 )
-def test_a_prompt_is_found_where_the_tokenizer_has_changed_its_spaces_or_its_unicode_form(prompt, decoded):
+def test_a_prompt_is_found_where_the_tokenizer_has_changed_it(prompt, decoded):
     opening = "" if prompt.endswith("<think>\n") else "<think>"
     found = reward_func([f"{decoded}{opening}so\n</think>\n\\boxed{{3}}"], [prompt], ["3"])
     assert found["extra_logs"] == {"acc": 1.0, "format": 1.0}
 
 
-def test_the_end_token_is_no_part_of_the_answer_and_a_query_without_its_prompt_is_refused():
+def test_the_end_token_is_no_part_of_the_answer():
     graded = openrlhf_reward(extraction="evaluation", format_weight=0)
     assert graded(["1+2? 3<|im_end|>"], ["1+2? "], ["3"])["rewards"] == 1.0
     with pytest.raises(DataError, match="max_len"):

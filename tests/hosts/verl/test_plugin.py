@@ -60,7 +60,7 @@ def test_the_built_wheel_registers_beside_verl_alone(tmp_path):
     assert (site / "cw_plugin" / "lab" / "reports" / "tokens.html").exists()
 
 
-def test_importing_the_package_starts_nothing_and_its_reports_need_neither_torch_nor_verl():
+def test_reports_need_neither_torch_nor_verl():
     code = """
 import sys
 class NotInstalled:
