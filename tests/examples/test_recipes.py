@@ -168,20 +168,6 @@ def test_knobs_and_later_overrides_win(tmp_path):
     assert elsewhere.trainer.default_local_dir == f"/scratch/runs/cw_grpo/{SCRIPTS[0][:-3]}-grpo"
 
 
-def test_on_a_cpu_vllm_has_a_process_of_its_own_for_each_rank_if_there_are_several():
-    overlay, ranks = {"OVERLAY": "examples/cpu/overlay.sh"}, "actor_rollout_ref.rollout.tensor_model_parallel_size"
-    for script, overrides, alone in (
-        (SCRIPTS[0], (), True),
-        (SCRIPTS[0], (f"{ranks}=2",), False),
-        (SCRIPTS[0], (f"{ranks}=2", f"{ranks}=1"), True),
-        ("run_qwen2_5_math_7b_megatron.sh", ("actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2",), True),
-    ):
-        vllm = compose(
-            script, "grpo", *overrides, ROLLOUT_TP="1", **overlay
-        ).actor_rollout_ref.rollout.engine_kwargs.vllm
-        assert ("distributed_executor_backend" in vllm) == alone, overrides
-
-
 @pytest.mark.parametrize("host", ["swift", "openrlhf", "skyrl"])
 def test_a_method_is_the_kernel_in_the_environment_of_the_trainer(host, tmp_path):
     """A program takes the trainer's place, and prints what it gets."""

@@ -52,13 +52,6 @@ def recipe(script: str, out: Path, method: str = "cw_grpo") -> list[dict]:
     return records
 
 
-def replayed(rollouts: Path) -> list[str]:
-    """The first run with these overrides keeps the rollouts of its first step, another one trains on them."""
-    # verl keeps them under these three, the last of which filter_groups sets.
-    kept_under = ["trainer.project_name=replay", "trainer.experiment_name=replay", "data.gen_batch_size=1"]
-    return kept_under + [f"skip.rollout_tq.{part}" for part in ("enable=True", f"dump_dir={rollouts}", "steps=[1]")]
-
-
 def start_paper_run(run: Path, **more: str) -> subprocess.Popen:
     """A recipe on two ranks with KL, rollout correction, mini-batches, epochs, dynamic sampling and token records."""
     everything = f"""
@@ -71,9 +64,8 @@ actor_rollout_ref.actor.ppo_epochs=2 actor_rollout_ref.actor.ppo_mini_batch_size
 trainer.rollout_data_dir={run / "rollouts"}
 data.val_max_samples=8
 """
-    overrides = [*everything.split(), *replayed(run.parent / "replay")]
     env = {"NGPUS": "2", "SAVE_FREQ": "1"} | more
-    return e2e.start(IN_EVERY_RUN, run.parent / "stdout", *overrides, **recipe_environment(run, **env))
+    return e2e.start(IN_EVERY_RUN, run.parent / "stdout", *everything.split(), **recipe_environment(run, **env))
 
 
 @pytest.fixture(scope="module")
@@ -185,27 +177,6 @@ def test_the_7b_recipe_trains_clip_cov_on_a_cpu(tmp_path):
     assert_trained_on_its_own_policy(records)
 
 
-def replay(paper_run: Path, run: Path, *overrides: str, **env: str) -> list[dict]:
-    """The metrics of one step of the quickstart, trained on the rollouts of the recipe's first step."""
-    same = ("actor_rollout_ref.rollout.temperature=0.7", *replayed(paper_run.parent / "replay"))
-    records = e2e.finish(run, e2e.quickstart(run, *same, *overrides, STEPS="1", **env))
-    e2e.assert_right(run)
-    return records
-
-
-@pytest.mark.slow  # no released verl has one; test_patches.py compares the functions
-def test_a_verl_with_cw_grpo_of_its_own_gives_the_same_weights(paper_run, tmp_path):
-    """The rollouts once more, on a verl with the patches: its estimator runs, not the plugin's."""
-    copy, run = e2e.copy_verl(tmp_path / "verl", *e2e.PARTS), tmp_path / "native"
-    path = os.pathsep.join(map(str, (copy, ROOT, ROOT / "tests" / "tools")))
-    (record,) = replay(paper_run, run, PYTHONPATH=path)
-    logged = {name for name in record["data"] if name.startswith("cw_grpo/")}  # verl's, not the plugin's dozen
-    names = ("weight_mean", "downweighted_share", "covariance_before", "covariance_after")
-    assert logged == {f"cw_grpo/{name}" for name in names}
-    assert "cw_grpo is already registered" in (run / "train.log").read_text()
-    e2e.assert_same_first_step(paper_run, run)
-
-
 @pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_an_evaluation_has_every_answer_and_asks_nothing_twice(killed, paper_run, tmp_path):
     """A checkpoint is merged and asked two benchmarks in one start. In the slow one a Hugging Face model, too, and a
@@ -247,9 +218,6 @@ def test_an_evaluation_has_every_answer_and_asks_nothing_twice(killed, paper_run
         acc = [answer["acc"] for answer in graded]
         assert 0.2 < sum(acc) / len(acc) < 0.9
         assert f"{model}: half pass@1 {sum(acc) / len(acc):.2%} of 96 answers" in result.stdout
-        solved = len({answer["input"] for answer in graded if answer["acc"] == 1}) / 48
-        name, step = (model, "-") if model == "model" else (paper_run.name, "2")
-        assert re.search(rf"^{name} +{step} +2 .* {100 * solved:.1f} \[", result.stdout, re.M)  # pass@2
         asked = {json.loads(line)["input"] for line in (out / model / "few.jsonl").read_text().split("\n")[:-1]}
         others = [f"\n{row['prompt'][-1]['content']}\n" for row in pq.read_table(few).to_pylist()]
         assert sorted(sum(question in text for text in asked) for question in others) == [1] * len(asked) == [1] * 4
@@ -293,16 +261,10 @@ def test_the_loss_in_an_asynchronous_trainer_with_the_quickstarts_own_sizes(tmp_
     assert {batch["estimator"].split(".")[-1].lower() for batch in e2e.batches(run)} == {"grpo"}
     assert [len(batch["uids"]) for batch in e2e.batches(run)] == [64, 64]
 
-    # Validation before and after, and what the quickstart says in the end.
-    answers = {
-        step: [json.loads(line) for line in (run / "validation" / f"{step}.jsonl").read_text().splitlines()]
-        for step in (0, 2)
-    }
-    printed = (run / "stdout").read_text()
-    for name, key in (("right answers", "acc"), ("matched think tags", "format"), ("reward", "score")):
-        (shown,) = re.findall(rf"^validation: {name} +([\d.]+) \(step 0\) +([\d.]+) \(step 2\)$", printed, re.M)
-        means = [sum(answer[key] for answer in answers[step]) / len(answers[step]) for step in (0, 2)]
-        assert [float(value) for value in shown] == pytest.approx(means, abs=6e-4)
+    # Validation after training, and what the quickstart says in the end.
+    answers = [json.loads(line) for line in (run / "validation" / "2.jsonl").read_text().splitlines()]
+    (shown,) = re.findall(r"^validation: right answers .* ([\d.]+) \(step 2\)$", (run / "stdout").read_text(), re.M)
+    assert float(shown) == pytest.approx(sum(answer["acc"] for answer in answers) / len(answers), abs=6e-4)
 
 
 @pytest.mark.slow
@@ -342,5 +304,4 @@ def test_the_study_trains_two_at_a_time_and_gathers_what_has_finished(tmp_path):
     assert right < 0.5 * wrong
     covariance = pq.read_table(tmp_path / "results" / "covariance.parquet").to_pylist()
     assert {row["method"] for row in covariance} == set(runs)
-    assert sum(row["count"] for row in covariance if row["method"] == "cw_grpo") > 500
     subprocess.run(command, env=env, check=True, timeout=60)  # in which there is nothing to do
