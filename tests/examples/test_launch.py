@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,19 +83,6 @@ def test_a_second_run_is_told_who_has_the_folder_and_the_run_ends_with_its_guard
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
     assert "run_guarded.py was killed, and with it what it ran" in (tmp_path / "printed").read_text()
     assert "going on after step 2" in launched(trainer, run, SEED).stdout
-
-
-def test_a_run_that_gets_two_signals_is_ended_all_the_same(tmp_path):
-    """Ctrl-C reaches a study and its runs; then the study, ending, tells the runs to end."""
-    command = ["sh", "-c", "trap '' INT TERM; sleep 100"]  # takes its time
-    process = subprocess.Popen([sys.executable, LAUNCH, tmp_path / "run", *command], preexec_fn=heed_signals)
-    wait_until(lambda: len(psutil.Process(process.pid).children(recursive=True)) > 2, "the command did not start")
-    children = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(signal.SIGINT)
-    time.sleep(1)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == -signal.SIGINT
-    assert not psutil.wait_procs(children, timeout=5)[1]
 
 
 def test_what_is_wrong_with_a_run_is_said_once(trainer, run):

@@ -181,17 +181,14 @@ def test_a_method_is_the_kernel_in_the_environment_of_the_trainer(host, tmp_path
         out = str(tmp_path / f"{method}-{of_user}")
         return bash(f"{host}/paper.sh", code=code, OUT=out, PATH=path, CW_PLUGIN_SCRIPT="1", **mine)
 
-    kernels = {
-        ("cw_grpo", ""): "",
-        ("cw_grpo", "mine:kernel"): "mine:kernel",
-        ("grpo", ""): "none",
-        ("grpo", "none"): "none",
-    }
-    for (method, of_user), kernel in kernels.items():
+    for method, of_user, kernel in (
+        ("cw_grpo", "", ""),
+        ("cw_grpo", "mine:kernel", "mine:kernel"),
+        ("grpo", "", "none"),
+    ):
         assert start(method, of_user).stdout.splitlines()[-1] == f"kernel is [{kernel}]"
     for method, of_user in (("cw_grpo", "none"), ("grpo", "mine:kernel")):
-        said = f"METHOD={method} and CW_GRPO_KERNEL={of_user} contradict each other; unset CW_GRPO_KERNEL"
-        assert start(method, of_user, code=2).stderr.startswith(said)
+        assert "contradict each other" in start(method, of_user, code=2).stderr
 
 
 def test_an_unknown_method_is_refused():

@@ -37,20 +37,6 @@ def test_the_task_has_right_answers_and_holds_problems_out_in_either_order(scrip
     assert len(ways) == 4
 
 
-def test_held_out_problems_are_asked_twice_and_graded_by_the_reward(script, tmp_path):
-    from cw_plugin.lab.rewards import compute_score
-
-    task = script("task")
-    task.write_problems(tmp_path)
-    rows = pq.read_table(tmp_path / "test.parquet").to_pylist()
-    a, b = task.split_problems()["test"][0]
-    assert [row["prompt"][0]["content"] for row in rows[:2]] == [f"{a}*{b}"] * 2
-    for answer, right in ((a * b, 1.0), (a * b + 1, 0.0)):
-        text = f"<think>0+{answer}={answer}</think>\\boxed{{{answer}}}"
-        score = compute_score(rows[0]["data_source"], text, rows[0]["reward_model"]["ground_truth"], opens_think=False)
-        assert (score["acc"], score["format"]) == (right, 1.0)
-
-
 def test_a_kernel_is_what_its_name_says(script):
     variants, z = script("variants"), torch.linspace(-5, 5, 42)
     w = torch.exp(-(z**2) / 2)

@@ -42,9 +42,6 @@ class OnDevice(torch.Tensor):
         made.memory = memory
         return made
 
-    def __repr__(self, **_: Any) -> str:
-        return f"OnDevice({self.memory})"
-
     def tolist(self) -> Any:
         if Pretend.current is not None:
             Pretend.current.downloads += 1

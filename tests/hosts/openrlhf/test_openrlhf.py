@@ -320,27 +320,19 @@ def test_a_value_that_is_not_a_number_stops_the_run(actor, tmp_path, what, rows)
     assert caught.value.rows == rows
 
 
-def on_the_device(made: list[Any]) -> list[Any]:
-    copies = copy.deepcopy(made)
-    for experience in copies:
-        for name in ("sequences", "action_log_probs", "advantages", "action_mask", "rewards"):
-            setattr(experience, name, on_device(getattr(experience, name)))
-    return copies
-
-
 @pytest.mark.parametrize("scope", ["group", "batch"])
 def test_on_a_device_experiences_are_reweighted_as_on_the_cpu(plain, actor, tmp_path, monkeypatch, scope):
     monkeypatch.setenv("CW_GRPO_SCOPE", scope)
     maker = maker_of(settings(tmp_path))
     maker.cw_grpo.step = 1  # which is recorded
     made = plain(maker, experiences(maker, actor, turns=3))
-    there, not_a_number = on_the_device(made), on_the_device(made)
-    not_a_number[1].action_log_probs.memory[2, int(made[1].action_mask[2].int().argmax())] = float("nan")
+    there = copy.deepcopy(made)
+    for experience in there:
+        for name in ("sequences", "action_log_probs", "advantages", "action_mask", "rewards"):
+            setattr(experience, name, on_device(getattr(experience, name)))
     maker.cw_grpo.reweight(made)
     with Pretend():
         maker.cw_grpo.reweight(there)
-        with pytest.raises(NonFiniteError, match=r"log_probs: NaN or infinite at a valid token of 1 row\(s\): 6\."):
-            maker.cw_grpo.reweight(not_a_number)
     for experience, expected in zip(there, made, strict=True):
         assert experience.advantages.device == DEVICE
         assert torch.equal(back(experience.advantages), expected.advantages)

@@ -120,7 +120,6 @@ TWICE = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "nu
         pytest.param(WatchedCW, {}, {"loss_type": "grpo", "beta": 0.04, **PADDING}, 16, id="kl-and-padding"),
         pytest.param(WatchedCW, {"peft_config": LORA}, {}, 16, id="peft-with-dropout-of-its-own"),
         pytest.param(WithTools, {}, {"max_steps": 1}, 8, id="tools"),
-        pytest.param(WatchedCW, {"reward_funcs": TWO[:1]}, {"max_steps": 1}, 8, id="unscored"),
         pytest.param(WatchedCW, {"reward_funcs": TWO}, {"max_steps": 1}, 8, id="unscored-by-one-of-two"),
     ],
 )
@@ -294,25 +293,16 @@ def test_on_a_device_it_trains_and_records_what_it_does_on_the_cpu(tmp_path, tra
     assert first_record.table == second_record.table and first_record.prompts == second_record.prompts
 
 
-class Poison:
+class Poisoned(CWGRPOTrainer):
     def _generate(self, prompts):
         result = super()._generate(prompts)
         self.model.model.norm.weight.data.fill_(float("nan"))
         return result
 
 
-class Poisoned(Poison, CWGRPOTrainer):
-    pass
-
-
-class PoisonedOnDevice(Poison, CWOnDevice):
-    pass
-
-
-@pytest.mark.parametrize("trainer", [Poisoned, PoisonedOnDevice])
-def test_a_log_prob_that_is_no_number_is_refused(tmp_path, trainer):
+def test_a_log_prob_that_is_no_number_is_refused(tmp_path):
     with pytest.raises(NonFiniteError, match=r"log_probs: NaN or infinite .* check gradient norm"):
-        train(tmp_path, trainer)
+        train(tmp_path, Poisoned)
 
 
 @pytest.mark.parametrize(
@@ -382,8 +372,7 @@ def test_a_report_reads_trls_files(tmp_path, monkeypatch):
     run = train(tmp_path / "1", given={"eval_dataset": sets}, seed=1, report_to="tensorboard")
     run.evaluate()
     run.save_state()
-    train(tmp_path / "2", seed=2, max_steps=1)
-    of_state, other, of_events = (read_run(tmp_path / part) for part in ("1", "2", "tensorboard"))
+    of_state, of_events = (read_run(tmp_path / part) for part in ("1", "tensorboard"))
     logged = [entry for entry in run.state.log_history if "reward" in entry]
     names = {"critic/score/mean": "reward", "response_length/mean": "completions/mean_length"}
     names |= {"actor/entropy": "entropy", "actor/lr": "learning_rate", "cw_grpo/sigma": "cw_grpo/sigma"}
@@ -396,8 +385,7 @@ def test_a_report_reads_trls_files(tmp_path, monkeypatch):
         assert of_state.series(f"val-core/{name}/score/mean@n").to_dict() == {entry["step"]: entry["eval_reward"]}
 
     assert not of_state.lost and not of_events.lost  # an evaluation notes the epoch of its step once more
-    assert other.series("critic/score/mean").index.tolist() == [1]  # without a checkpoint, and without save_state()
-    assert [(run.name, run.seed) for run in (of_state, other)] == [("CW-GRPO", 1), ("CW-GRPO", 2)]
+    assert (of_state.name, of_state.seed) == ("CW-GRPO", 1)
 
 
 @pytest.mark.parametrize("loss_type", ["grpo", "dapo", "dr_grpo"])
