@@ -149,7 +149,7 @@ def test_no_valid_token_at_all(shape):
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("what", ["log_probs", "advantages"])
-def test_non_finite_values_are_named_by_row_when_valid_and_ignored_when_masked(what, bad):
+def test_non_finite_values_are_named_by_row_unless_masked(what, bad):
     log_probs, advantages, mask, _ = random_batch(9)
     mask[4], mask[5, 0], mask[17, 0] = False, True, True
     expected, _ = reweight(log_probs, advantages, mask)
@@ -173,7 +173,7 @@ def test_huge_log_probs_are_reweighted_not_left_at_weight_one(huge):
     assert statistics.signal_share == 1
 
 
-def test_values_whose_weighted_advantage_is_not_finite_are_refused_by_group():
+def test_weighted_advantages_that_are_not_finite_are_refused_by_group():
     log_probs, advantages, mask, group = random_batch(16)
     mine = group == 3
     advantages[mine] = advantages[mine].sign() * 3.4e38
@@ -232,7 +232,7 @@ def test_kernel_none_is_weight_one_with_the_statistics_of_plain_grpo():
     assert vars(none) == pytest.approx(vars(weighed) | ones | none_extreme, rel=1e-4)
 
 
-def test_a_kernel_of_ones_own_gets_c_over_sigma_and_its_weights_are_normalised():
+def test_a_kernel_of_ones_own_gets_c_over_sigma():
     log_probs, advantages, mask, _ = random_batch(13)
     _, (group,) = loop(log_probs, advantages, mask, torch.zeros(len(mask)))
     w = torch.tensor(1 / (1 + abs(group["c"] / group["sigma"])))

@@ -66,7 +66,7 @@ def test_the_run_ends_with_its_launcher_and_the_same_command_goes_on(waiting, tr
     assert (run / "train.0.log").read_text() == log and trained(run) == [1, 2, 3, 3, 4]
 
 
-def test_a_second_run_is_told_who_has_the_folder_and_the_run_ends_with_its_guard(waiting, trainer, run, tmp_path):
+def test_a_second_run_is_refused_and_the_first_ends_with_its_guard(waiting, trainer, run, tmp_path):
     launcher, processes = waiting
     before = contents(run)
     result = launched(trainer, run, SEED)

@@ -27,15 +27,10 @@ PAPER = {  # Table 5 of the paper and what its text says; examples/paper.md has 
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def dry_run() -> str:
-    """What the recipe would start and its settings, of the quickstart's model, and with an option of ours."""
+def test_the_recipe_composes_to_the_papers_values():
     model = str(ROOT / "examples" / "cpu" / "model")
-    return bash("trl/paper.sh", "--cw_record_every", "7", MODEL_PATH=model, OUT="/out", DRY_RUN="1").stdout
-
-
-def test_the_recipe_composes_to_the_papers_values(dry_run):
-    ours = json.loads(dry_run[dry_run.index("{") :])
+    printed = bash("trl/paper.sh", "--cw_record_every", "7", MODEL_PATH=model, OUT="/out", DRY_RUN="1").stdout
+    ours = json.loads(printed[printed.index("{") :])
     assert {name: ours[name] for name in PAPER} == PAPER
     machine = load_config_from_file(str(EXAMPLES / "4_gpus.yaml"))
     assert (machine.num_processes, machine.deepspeed_config["zero_stage"]) == (3, 2)  # the fourth generates
@@ -143,7 +138,7 @@ def test_the_program_refuses_a_folder_in_which_another_trains(tmp_path, monkeypa
     assert not (tmp_path / "settings.json").exists()
 
 
-def test_a_run_goes_on_from_another_folder_and_with_another_place_for_its_logs(tmp_path, monkeypatch):
+def test_a_run_goes_on_from_another_folder(tmp_path, monkeypatch):
     program = runpy.run_path(str(EXAMPLES / "train.py"))
     keep, whole_paths = program["keep_settings"], program["whole_paths"]
     keep(tmp_path, {"output_dir": "run", "report_to": [], "seed": 1})

@@ -278,7 +278,7 @@ def test_the_fully_asynchronous_trainer_is_served(tmp_path):
     torch.testing.assert_close(got * staged["loss_mask"], expected(plain, uids)[0], atol=1e-5, rtol=1e-5)
 
 
-def test_the_losses_that_are_let_through_multiply_each_token_by_its_advantage():
+def test_losses_that_are_allowed_multiply_each_token_by_its_advantage():
     """By their gradients, where the policy is still the one that sampled: minus the advantage of the token."""
     chance = torch.Generator().manual_seed(0)
     advantages, mask = torch.randn(4, 9, generator=chance), (torch.rand(4, 9, generator=chance) > 0.2).float()

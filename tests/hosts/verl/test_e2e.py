@@ -122,7 +122,7 @@ def test_a_recipe_with_everything_trains_on_the_papers_weights(paper_run):
         assert len(scores) == 8 and all(len(of_prompt) > 1 for of_prompt in scores.values())
 
 
-def test_a_record_has_the_texts_of_verls_own_dump_and_the_covariances_of_the_batch(paper_run):
+def test_a_record_has_the_texts_and_the_covariances_of_the_batch(paper_run):
     record = read_tokens(paper_run)[-1]
     answers = [json.loads(line) for line in (paper_run / "rollouts" / "2.jsonl").read_text().splitlines()]
     assert record.step == 2 and set(record.prompts.values()) == {answer["input"] for answer in answers}
@@ -231,7 +231,7 @@ def test_an_evaluation_has_every_answer_and_asks_nothing_twice(killed, paper_run
 
 
 @pytest.mark.slow
-def test_after_kill_9_the_quickstart_with_the_legacy_trainer_resumes_and_finishes(tmp_path):
+def test_after_kill_9_the_quickstart_resumes_with_the_legacy_trainer(tmp_path):
     run, command = tmp_path / "killed", ("trainer.use_v1=False", "trainer.save_freq=1")
     process = e2e.quickstart(run, *command, STEPS="5")
     wait_until(lambda: e2e.saved_step(run / "checkpoints") >= 2, run / "stdout", process, 500)
@@ -249,7 +249,7 @@ def test_after_kill_9_the_quickstart_with_the_legacy_trainer_resumes_and_finishe
 
 
 @pytest.mark.slow
-def test_the_loss_in_an_asynchronous_trainer_with_the_quickstarts_own_sizes(tmp_path):
+def test_the_loss_in_an_asynchronous_trainer(tmp_path):
     run = tmp_path / "a name with = in it"
     loss, mode = "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo", "trainer.v1.trainer_mode=colocate_async"
     e2e.assert_logged(
