@@ -382,6 +382,21 @@ def test_another_wrapper_that_has_made_advantages_of_tokens_is_refused(tmp_path,
         train(tmp_path)
 
 
+class Elsewhere(CWGRPOTrainer):
+    """As an asynchronous trainer has it: advantages that our method has not seen. It takes an argument of its own."""
+
+    def __init__(self, *args, data_collator=None, **kwargs):
+        super().__init__(*args, **kwargs)
+
+    _generate_and_score_completions = GRPOTrainer._generate_and_score_completions
+
+
+def test_a_trainer_that_gets_its_advantages_elsewhere_is_refused(tmp_path):
+    with pytest.raises(HostError, match=r"Elsewhere trains on advantages that do not come from .* plain GRPO"):
+        train(tmp_path, Elsewhere, {"data_collator": list})
+    train(tmp_path, Elsewhere, max_steps=1, cw_kernel="none")
+
+
 def test_a_report_reads_trls_files_and_shows_the_arguments_under_trls_names(tmp_path, monkeypatch):
     """trainer_state.json and TensorBoard's events are written by different code, and give the same series.
 
