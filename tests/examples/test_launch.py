@@ -67,7 +67,7 @@ def test_the_run_ends_with_its_launcher_and_the_same_command_goes_on(waiting, tr
     assert (run / "train.0.log").read_text() == log and trained(run) == [1, 2, 3, 3, 4]
 
 
-def test_a_second_run_is_told_who_has_the_folder_and_the_run_ends_with_its_guard(waiting, trainer, run, tmp_path):
+def test_a_second_run_is_refused_and_the_first_ends_with_its_guard(waiting, trainer, run, tmp_path):
     launcher, processes = waiting
     before = contents(run)
     result = launched(trainer, run, SEED)
@@ -93,7 +93,7 @@ def test_a_command_that_is_killed_is_said_to_be(waiting, trainer, run, tmp_path)
     assert "exit code 137 (it was killed: perhaps memory ran out)" in (tmp_path / "printed").read_text()
 
 
-def test_the_trainer_ends_and_holds_the_lock_when_launcher_and_guard_are_killed(waiting, trainer, run):
+def test_the_trainer_ends_when_launcher_and_guard_are_killed(waiting, trainer, run):
     launcher, (daemon, main, launch, guard) = waiting
     lock = str(run / ".lock")
     assert all(lock in os.popen(f"readlink /proc/{pid}/fd/*").read() for pid in (launch.pid, main.pid))

@@ -126,7 +126,7 @@ def test_knobs_and_later_overrides_win(tmp_path):
     assert elsewhere.trainer.default_local_dir == f"/scratch/runs/cw_grpo/{SCRIPTS[0][:-3]}-grpo"
 
 
-def test_on_a_cpu_vllm_has_a_process_of_its_own_for_each_rank_if_there_are_several():
+def test_on_a_cpu_several_ranks_of_vllm_have_a_process_each():
     overlay, ranks = {"OVERLAY": "examples/cpu/overlay.sh"}, "actor_rollout_ref.rollout.tensor_model_parallel_size"
     for script, overrides, alone in (
         (SCRIPTS[0], (), True),

@@ -52,9 +52,7 @@ def test_a_run_that_was_killed_in_its_last_validation_goes_on(trainer, run, fini
     assert "going on after step 4" in launched(trainer, run, SEED, MODEL).stdout
 
 
-def test_a_run_that_was_killed_after_its_last_checkpoint_is_not_finished_because_it_shall_be_shorter(
-    trainer, run, finished
-):
+def test_a_run_that_is_made_shorter_ends_with_a_checkpoint(trainer, run, finished):
     (run / "latest_checkpointed_iteration.txt").write_text("2")  # as if the run had saved every second step, until 3
     assert "is at its last step" in launched(trainer, run, SEED, MODEL, steps=3).stdout  # nothing shall be saved
     assert "going on after step 2" in launched(trainer, run, SEED, MODEL, "+trainer.save_freq=2", steps=3).stdout

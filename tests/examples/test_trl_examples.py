@@ -94,7 +94,7 @@ def test_too_few_gpus_and_a_port_that_is_in_use_are_refused(tmp_path):
     assert said == f"something else listens on port {port}; end it, or set SERVER_PORT to a free port\n"
 
 
-def test_methods_differ_in_the_kernel_alone_and_variables_reach_the_program(tmp_path):
+def test_methods_differ_in_the_kernel_alone_and_variables_count(tmp_path):
     """What the recipe starts, by an interpreter that prints its arguments."""
     (tmp_path / "python").write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
     (tmp_path / "python").chmod(0o755)
@@ -165,7 +165,7 @@ def test_the_program_refuses_a_folder_in_which_another_trains(tmp_path, monkeypa
     assert not (tmp_path / "settings.json").exists()
 
 
-def test_a_run_goes_on_from_another_folder_and_with_another_place_for_its_logs(tmp_path, monkeypatch):
+def test_a_run_goes_on_from_another_folder_and_with_other_logs(tmp_path, monkeypatch):
     program = runpy.run_path(str(EXAMPLES / "train.py"))
     keep, whole_paths = program["keep_settings"], program["whole_paths"]
     keep(tmp_path, {"output_dir": "run", "report_to": [], "seed": 1})
