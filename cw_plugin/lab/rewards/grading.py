@@ -62,7 +62,7 @@ def grade(ground_truth: str, text: str, extraction: str) -> tuple[float, str]:
 @functools.lru_cache(maxsize=4096)  # responses to one prompt often repeat an answer
 def _is_right(ground_truth: str, answer: str, decimals: int, is_sentence: bool) -> bool:
     """Whether the answer equals the ground truth, names no other unit, and leaves no more to be worked out than it."""
-    expected, given = _read(final_boxed(ground_truth) or ground_truth), _read(answer)
+    expected, given = read(final_boxed(ground_truth) or ground_truth), read(answer)
     if not expected.text or not given.text:
         return "" != expected.said == given.said
     brackets = {"set" if r"\{" in each.side[:8] else each.side.removeprefix(r"\left")[:1] for each in (expected, given)}
@@ -70,8 +70,8 @@ def _is_right(ground_truth: str, answer: str, decimals: int, is_sentence: bool) 
         return False
     if changes(expected.words) != changes(given.words) or not units_agree(expected.words, given.words):
         return False
-    gold = _parse(_point_for_comma(expected.text, given.text))
-    value = _parse(_point_for_comma(given.text, expected.text))
+    gold = parsed(_point_for_comma(expected.text, given.text))
+    value = parsed(_point_for_comma(given.text, expected.text))
     if gold is None or value is None:
         return False
     pairs = _readings_of_percent(gold, value, expected.is_percent, given.is_percent)
@@ -89,10 +89,12 @@ def _is_right(ground_truth: str, answer: str, decimals: int, is_sentence: bool) 
 
 
 @functools.lru_cache(maxsize=4096)
-def _read(answer: str) -> _Answer:
+def read(answer: str) -> _Answer:
     text, words = split_words(rewritten(answer))
     if re.fullmatch(r"[a-zA-Z]{3,}(?:\s+[a-zA-Z]+)*", text):  # a word, and no product of letters
         text, words = "", text
+    if not re.search(r"\w|\\", text):  # nothing but the brackets of (\text{A})
+        text = ""
     bases = [_BASES.get(base, base) for _, *bases in _BASE.findall(text) for base in bases if base]
     return _Answer(_BASE.sub(r"\1", text).replace(r"\%", ""), words, bases, r"\%" in text)
 
@@ -108,15 +110,15 @@ def _point_for_comma(answer: str, other: str) -> str:
 
 
 @functools.lru_cache(maxsize=4096)
-def _parse(answer: str) -> Parsed | None:
+def parsed(answer: str) -> Parsed | None:
     """The answer as math-verify reads it in a box; None when it does not, or when that has no finite value."""
     steps = dict.fromkeys("([{", 1) | dict.fromkeys(")]}", -1)
     depths = itertools.accumulate(steps.get(character, 0) for character in answer)
     if max(depths, default=0) > MAX_DEPTH:
         return None
     boxed = rf"\boxed{{{answer}}}"
-    parsed = parse(boxed, [LATEX], "no_fallback", extraction_mode="first_match", parsing_timeout=None)
-    return parsed[0] if parsed and not parsed[0].has(sympy.nan, sympy.zoo) else None
+    found = parse(boxed, [LATEX], "no_fallback", extraction_mode="first_match", parsing_timeout=None)
+    return found[0] if found and not found[0].has(sympy.nan, sympy.zoo) else None
 
 
 def _readings_of_percent(

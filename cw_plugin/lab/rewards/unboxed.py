@@ -6,7 +6,7 @@ from dataclasses import replace
 import sympy
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
 
-from cw_plugin.lab.rewards.rewrites import REWRITES, characters
+from cw_plugin.lab.rewards.rewrites import REWRITES, characters, rewritten
 
 MAX_TEXT = 4_000  # characters that are searched; math-verify's patterns take more than linear time
 
@@ -43,5 +43,5 @@ def _plain(match: re.Match[str]) -> str:
 
 def _formula(match: re.Match[str]) -> str:
     """Mathematics without marks, of which math-verify would find only the first number."""
-    latex = _plain(match)
-    return re.sub(r"^.*?(?=[.,;:!?]*$)", r"$\g<0>$", latex, flags=re.DOTALL) if "\\" in latex else latex
+    latex = rewritten(match[0])
+    return f"${latex}$" if "\\" in latex else _plain(match)
