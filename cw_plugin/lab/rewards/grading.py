@@ -93,7 +93,7 @@ def read(answer: str) -> _Answer:
     text, words = split_words(rewritten(answer))
     if re.fullmatch(r"[a-zA-Z]{3,}(?:\s+[a-zA-Z]+)*", text):  # a word, and no product of letters
         text, words = "", text
-    if not re.search(r"\w|\\", text):  # nothing but the brackets of (\text{A})
+    if re.fullmatch(r"[\s(){}\[\].,;:]*", text):  # nothing but the brackets of (\text{A})
         text = ""
     bases = [_BASES.get(base, base) for _, *bases in _BASE.findall(text) for base in bases if base]
     return _Answer(_BASE.sub(r"\1", text).replace(r"\%", ""), words, bases, r"\%" in text)

@@ -90,8 +90,9 @@ class _Worker:
             )
         if first.accuracy != 1.0:  # a grader that fails on everything would make every answer wrong
             self.end()
+            reason = (first.failure.strip().splitlines() or ["without an error"])[-1]
             raise GradingError(
-                f"a grading process finds {FIRST.text} wrong for {FIRST.ground_truth}: {first.failure or first}",
+                f"a grading process finds {FIRST.text} wrong for {FIRST.ground_truth} ({reason})",
                 fix=f"install the versions of math-verify and its packages that it needs: {how_to_install('reward')}",
             )
 

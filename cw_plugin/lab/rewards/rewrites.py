@@ -159,6 +159,8 @@ REWRITES = [
     Rewrite("approximately", r"^\s*\\approx(?![a-zA-Z])", "", "8.24", r"\approx 8.24"),
     Rewrite("names of a tuple", r"^\s*\(([a-z](?:\s*,\s*[a-z])+)\)\s*=\s*\(([^()]*)\)\s*$", _assignments,
             "(k, n) = (45, 2)", "n = 2, k = 45"),
+    Rewrite("names of tuples", r"\([a-z](?:\s*,\s*[a-z])+\)\s*=\s*(?=\()", "",
+            "(2,32), (8,18)", "(x, y)=(2,32), (x, y)=(8,18)"),
     Rewrite("plus-minus in a fraction", r"(?:^|(?<=[,;]))(?:(?!\\\{)[^,;])*(?<!\\)\{[^,;]*\\pm[^,;]*", _both_signs,
             r"\frac{1+\sqrt5}{2}, \frac{1-\sqrt5}{2}", r"\frac{1 \pm \sqrt{5}}{2}"),
 ]

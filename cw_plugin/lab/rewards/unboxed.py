@@ -19,8 +19,12 @@ _UNBOXED = {
     "evaluation": [ExprExtractionConfig(), LATEX],
 }
 # Markdown's marks around an answer, such as **7**, *7*, __7__ and `7`. Products and powers, such as a * b and 2**3,
-# have none.
-_MARKDOWN = re.compile(r"(?<![\w*)}\]^])(\*{1,3}|__|`)(?=\S)([^*`\n]+?)(?<=\S)\1(?![*({\\])", re.ASCII)
+# have none; and what is in a formula is none. A digit after a dollar says that it is a sum of money, and no formula.
+_MARKDOWN = re.compile(
+    r"\$(?=\S)[^$\n]*?(?<=[^\s*`])\$(?!\d)|\\\(.*?\\\)|\\\[.*?\\\]"
+    r"|(?<![\w*)}\]^])(?P<mark>\*{1,3}|__|`)(?=\S)(?P<text>[^*`\n]+?)(?<=\S)(?P=mark)(?![*({\\])",
+    re.ASCII | re.DOTALL,
+)
 _POWERS = next(rewrite for rewrite in REWRITES if rewrite.name == "power of ten in words")
 _CHINESE = re.compile("[\u3001-\u30ff\u3400-\u9fff\uff01-\uff0f\uff1a-\uff1f]+")
 _HUNDREDTH = sympy.UnevaluatedExpr(sympy.Rational(1, 100))  # how math-verify reads a percent sign
@@ -28,13 +32,17 @@ _HUNDREDTH = sympy.UnevaluatedExpr(sympy.Rational(1, 100))  # how math-verify re
 
 def found_in(text: str, extraction: str) -> str:
     """The last answer that math-verify finds in a text without a box; "" if it finds none."""
-    text = re.sub(_POWERS.pattern, _POWERS.replacement, _MARKDOWN.sub(r" \2 ", text[-MAX_TEXT:]))
+    text = re.sub(_POWERS.pattern, _POWERS.replacement, _MARKDOWN.sub(_without_marks, text[-MAX_TEXT:]))
     has_formulas = re.search(r"\$|\\[(\[]", text)
     text = re.sub(r"\S*[^\x00-\x7f\s]\S*", _plain if has_formulas else _formula, _CHINESE.sub(r" \g<0> ", text))
     parsed = parse(text, _UNBOXED[extraction], extraction_mode="first_match", parsing_timeout=None)
     answer = next((item for item in parsed if isinstance(item, str)), "")
     is_percentage = any(isinstance(item, sympy.Basic) and item.has(_HUNDREDTH) for item in parsed)
     return answer + r"\%" if answer and is_percentage else answer  # it has read the sign, and left it out of the text
+
+
+def _without_marks(match: re.Match[str]) -> str:
+    return f" {match['text']} " if match["mark"] else match[0]
 
 
 def _plain(match: re.Match[str]) -> str:
