@@ -100,4 +100,6 @@ def ground_truth_problem(value: object, *, parse: bool = True) -> str | None:
     grade = shared_pool().read(text) if parse else Grade()
     if why := grade.stopped or (grade.failure.strip().splitlines() or [""])[-1]:
         return f"The ground truth {text!r:.200} could not be read: {why}."
-    return f"The ground truth {text!r:.200} {grade.misread}, so right answers count as wrong." if grade.misread else None
+    if grade.misread:
+        return f"The ground truth {text!r:.200} {grade.misread}, so right answers count as wrong."
+    return None

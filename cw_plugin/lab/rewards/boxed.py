@@ -4,6 +4,7 @@ import math
 import numbers
 import re
 from decimal import Decimal
+from typing import Any
 
 _TOKENS = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
 # What may stand between two boxes of one list: a separator, "and" or "or", and words or a name that say which part is
@@ -14,6 +15,7 @@ _JOINT = re.compile(
     r"(?:(?:\(?(?:for|in|if|when) [^.,;?!]+|[a-z]+)[,;]? (?=(?:and|or)\b))?"
     r"[,; ]*(?:(?:and|or)\b)?[,; ]*(?:\\?[a-zA-Z]+(?:_ ?\w+)?(?:\(\w+\))? ?=)?"
 )
+
 
 def final_boxed(text: str) -> str | None:
     r"""The content of the last ``\boxed{...}``, and of the boxes listed right before it, joined by commas.
@@ -48,7 +50,7 @@ def _is_joint(between: str) -> bool:
     return len(between) <= _MAX_JOINT and bool(_JOINT.fullmatch(" ".join(_LAYOUT.sub(" ", between).split())))
 
 
-def number_text(value: object) -> str | None:
+def number_text(value: Any) -> str | None:
     """A finite number as text, ``42.0`` as ``42``; None for anything else, including a bool."""
     is_number = isinstance(value, (numbers.Real, Decimal)) and not isinstance(value, bool)  # numpy's are numbers.Real
     return str(value).removesuffix(".0") if is_number and math.isfinite(value) else None

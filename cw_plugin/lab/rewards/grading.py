@@ -26,7 +26,7 @@ DECIMALS = {"training": 6, "evaluation": 5}
 RELATIVE_TOLERANCE = 1e-3
 
 _BASE = re.compile(r"(\d\s*\)?)\s*_\s*(?:(\d+)|\{\s*(?:\\text\s*\{)?\s*(?:base\s*)?\(?(\w+)\)?\s*\}?\s*\})")
-_BASES = dict(zip("two three four five six seven eight nine ten".split(), [*"23456789", "10"], strict=True))
+_BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"}
 
 
 class _Answer(NamedTuple):
@@ -42,6 +42,12 @@ class _Answer(NamedTuple):
         """What stands right of the last ``=``; all of a list."""
         is_list = re.search(r",(?![^(\[{]*[)\]}])", self.text)
         return self.text if is_list else re.split(r"=(?![^(\[{]*[)\]}])", self.text)[-1]
+
+    @property
+    def bracket(self) -> str:
+        """What the bracket at the beginning makes of the answer."""
+        side = self.side.removeprefix(r"\left")
+        return "set" if side.startswith(r"\{") else "tuple" if side.startswith("(") else ""
 
     @property
     def said(self) -> str:
@@ -65,10 +71,7 @@ def _is_right(ground_truth: str, answer: str, decimals: int, is_sentence: bool) 
     expected, given = read(final_boxed(ground_truth) or ground_truth), read(answer)
     if not expected.text or not given.text:
         return "" != expected.said == given.said
-    brackets = {"set" if r"\{" in each.side[:8] else each.side.removeprefix(r"\left")[:1] for each in (expected, given)}
-    if brackets == {"set", "("} or (expected.bases and given.bases != expected.bases):
-        return False
-    if changes(expected.words) != changes(given.words) or not units_agree(expected.words, given.words):
+    if not _fit_together(expected, given):
         return False
     gold = parsed(_point_for_comma(expected.text, given.text))
     value = parsed(_point_for_comma(given.text, expected.text))
@@ -88,8 +91,18 @@ def _is_right(ground_truth: str, answer: str, decimals: int, is_sentence: bool) 
     return unfinished(given.side, value) <= allowed
 
 
+def _fit_together(expected: _Answer, given: _Answer) -> bool:
+    """Whether brackets, bases, words and units, which math-verify leaves out, are those of the ground truth."""
+    if {expected.bracket, given.bracket} == {"set", "tuple"}:
+        return False
+    if expected.bases and given.bases != expected.bases:
+        return False
+    return changes(expected.words) == changes(given.words) and units_agree(expected.words, given.words)
+
+
 @functools.lru_cache(maxsize=4096)
 def read(answer: str) -> _Answer:
+    """A ground truth or an answer, rewritten and taken apart."""
     text, words = split_words(rewritten(answer))
     if re.fullmatch(r"[a-zA-Z]{3,}(?:\s+[a-zA-Z]+)*", text):  # a word, and no product of letters
         text, words = "", text

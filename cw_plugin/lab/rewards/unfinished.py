@@ -99,7 +99,8 @@ def _count(node: sympy.Basic) -> tuple[int, int, int] | None:
             return 0, 0, 1
         return (base[1], base[0], base[2]) if node.exp == -1 else (2, 0, 0)
     if isinstance(node, (sympy.Mul, sympy.Add)):
-        counts = [_count(part) for part in _parts(node)]
-        if None not in counts:
-            return tuple(map(sum, zip(*counts, strict=True))) if isinstance(node, sympy.Mul) else (1, 0, 0)
+        counts = [count for part in _parts(node) if (count := _count(part)) is not None]
+        if len(counts) == len(list(_parts(node))):
+            above, below, tens = map(sum, zip(*counts, strict=True))
+            return (above, below, tens) if isinstance(node, sympy.Mul) else (1, 0, 0)
     return None

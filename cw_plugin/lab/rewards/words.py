@@ -1,7 +1,6 @@
 r"""The words of an answer: units, which must agree, and words that make another number, such as "or more"."""
 
 import re
-import unicodedata
 
 from sympy.physics import units
 
@@ -46,7 +45,7 @@ def split_words(answer: str) -> tuple[str, str]:
 
 def changes(words: str) -> list[str]:
     """The words that make another number of the one beside them, or several."""
-    numerals = [character for character in words if not character.isascii() and unicodedata.numeric(character, 0)]
+    numerals = [character for character in words if not character.isascii() and character.isnumeric()]
     return _CHANGES.findall(words.lower()) + numerals
 
 
