@@ -83,12 +83,12 @@ def _is_right(ground_truth: str, answer: str, decimals: int, is_sentence: bool) 
     allowed = unfinished(expected.side, gold)
     if gold.free_symbols:
         allowed |= {"letters"}
-    if _is_number(value) and value.doit().is_rational is False:
-        allowed |= {"irrational"}
     # Of a sentence, lighteval's extraction takes a sum as well, as in "the answer is $9+1$".
     if is_sentence:
         allowed |= {"addition", "matrices"}
-    return unfinished(given.side, value) <= allowed
+    left = unfinished(given.side, value) - allowed
+    is_irrational = left == {"irrational"} and _is_number(value) and value.doit().is_rational is False
+    return not left or is_irrational
 
 
 def _fit_together(expected: _Answer, given: _Answer) -> bool:
