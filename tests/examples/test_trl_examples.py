@@ -15,8 +15,8 @@ from accelerate.commands.config.config_args import load_config_from_file
 from interpreter import ROOT, bash, free_port
 from settings_reads import unread
 
+from cw_plugin.lab.reports.read_records import read_tokens
 from cw_plugin.lab.reports.runs import read_run
-from cw_plugin.lab.reports.token_records import read_tokens
 
 EXAMPLES = ROOT / "examples" / "trl"
 

@@ -34,9 +34,9 @@ from cw_plugin.errors import HostError, NonFiniteError, OptionsError
 from cw_plugin.hosts.host import TRL
 from cw_plugin.hosts.trl import CWGRPOConfig, CWGRPOTrainer
 from cw_plugin.hosts.trl.refused_settings import check_settings, check_trl
+from cw_plugin.lab.reports.read_records import read_tokens
 from cw_plugin.lab.reports.runs import read_run
 from cw_plugin.lab.reports.tables import settings
-from cw_plugin.lab.reports.token_records import read_tokens
 from cw_plugin.statistics import CovarianceStatistics
 
 ROOT = Path(__file__).parents[3]
