@@ -125,7 +125,8 @@ def main(
 ) -> None:
     """Compare the scorers and print the tables."""
     console = Console(soft_wrap=True, width=200)
-    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its own timeouts are off
+    for package in ("math_verify", "latex2sympy2_extended"):
+        logging.getLogger(package).setLevel(logging.ERROR)  # they warn that timeouts are off
     golds = [gold for *_, gold in answer_classes.benchmark_answers(data)]
     others = [(b, a) for a, b in itertools.pairwise(golds) if rewritten(a) != rewritten(b)]
     cases: dict[str, list[Case]] = {

@@ -131,6 +131,7 @@ REWRITES = [
     Rewrite("negative exponent", r"\^\s*(-\s*\d+)", r"^{\1}", r"1.2 \times 10^{-5}", r"1.2 \times 10^-5"),
     Rewrite("empty set", r"\\varnothing(?![a-zA-Z])", r"\\emptyset", r"\emptyset", r"\varnothing"),
     Rewrite("degree", r"\\degree(?![a-zA-Z])", r"^\\circ", "60", r"60\degree"),
+    Rewrite("full hour", r"(?<![\w:.])(\d{1,2})(?:\\!)?:(?:\\!)?00(?!\d)", r"\\text{\1:00}", "12:00", "12:00"),
     Rewrite("repeating decimal",
             r"(\d+)\.(\d*)(\\(?:overline|bar)\s*\{\d+\}|\\dot\s*(?:\d|\{\d\})(?:\d*\\dot\s*(?:\d|\{\d\}))?)",
             _repeating, r"\frac{1}{6}", r"0.1\overline{6}"),

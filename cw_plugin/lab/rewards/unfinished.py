@@ -91,7 +91,7 @@ def _count(node: sympy.Basic) -> tuple[int, int, int] | None:
     The number itself is written out if none of these is greater than 1.
     """
     if isinstance(node, sympy.Rational):
-        return int(abs(node.p) != 1), int(node.q != 1), 0
+        return int(abs(node) != 1), int(node.q != 1), 0
     if isinstance(node, sympy.Number):
         return 1, 0, 0
     if isinstance(node, sympy.Pow) and node.exp.is_Integer and (base := _count(node.base)) is not None:
