@@ -24,14 +24,14 @@ NEEDED_BY = {
     "accelerate": ["test_sharded.py"],
     "trl": ["hosts/trl/test_trl.py", "lab/rewards/test_rewards_of_trl.py", "examples/test_trl_examples.py"],
     "openrlhf": ["hosts/openrlhf/test_openrlhf.py"],
-    "skyrl": ["hosts/skyrl/test_skyrl.py", "hosts/skyrl/test_skyrl_loop.py"],
+    "skyrl": ["hosts/skyrl/test_skyrl.py"],
 }
 WITHOUT_VERL = {
-    "examples/test_entropy.py", "hosts/test_host.py", "lab/data/test_data.py", "lab/evaluation/test_graded_answers.py",
+    "hosts/test_host.py", "lab/data/test_data.py", "lab/evaluation/test_graded_answers.py",
     "lab/evaluation/test_scores.py", "lab/reports/test_comparison.py", "lab/reports/test_metrics.py",
     "lab/reports/test_report.py", "lab/reports/test_tokens.py", "lab/rewards/test_rewards.py", "lab/test_configs.py",
     "lab/test_intervals.py", "records/test_records.py", "test_dependencies.py",
-    "test_errors.py", "test_old_names.py", "test_options.py", "test_release.py", "test_run.py", "test_weights.py",
+    "test_errors.py", "test_old_names.py", "test_options.py", "test_run.py", "test_weights.py",
 }  # fmt: skip
 collect_ignore = [
     file for package, files in NEEDED_BY.items() if not importlib.util.find_spec(package) for file in files
@@ -57,16 +57,9 @@ jaxtyping.install_import_hook(
 
 # Start first where tests run in two processes, one file at a time in each: the others are short.
 LONGEST = (
-    "test_e2e.py",
-    "test_trl_releases.py",
-    "test_openrlhf_releases.py",
-    "test_plugin.py",
-    "test_engines.py",
-    "test_verl_releases.py",
-    "test_stop.py",
-    "test_swift.py",
-    "test_skyrl_releases.py",
-)
+    "test_e2e.py", "test_trl_releases.py", "test_openrlhf_releases.py", "test_plugin.py", "test_engines.py",
+    "test_verl_releases.py", "test_stop.py", "test_swift.py", "test_skyrl_releases.py",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items):
@@ -110,18 +103,9 @@ def packages(request) -> Callable[..., Path]:
             fcntl.flock(lock, fcntl.LOCK_EX)  # the other test process may want them, too
             if done.exists() and done.read_text() == " ".join(wanted):
                 return folder
-            pip = [
-                sys.executable,
-                "-m",
-                "pip",
-                "install",
-                "-q",
-                "--no-deps",
-                "--use-pep517",
-                "--upgrade",
-                "--no-compile",
-            ]
-            subprocess.run([*pip, "--target", folder, *wanted], env=os.environ | environment, check=True, timeout=300)
+            options = ["-q", "--no-deps", "--use-pep517", "--upgrade", "--no-compile", "--target", folder]
+            pip = [sys.executable, "-m", "pip", "install", *options, *wanted]
+            subprocess.run(pip, env=os.environ | environment, check=True, timeout=300)
             done.write_text(" ".join(wanted))
         return folder
 

@@ -3,9 +3,8 @@
     python tests/mutate.py cw_plugin/kernels.py               every place of the file, changed in one way
     python tests/mutate.py cw_plugin/kernels.py --draw 30     thirty places, drawn by --seed
 
-[tool.mutations] in pyproject.toml names the tests of each file. Of these, those come first that enter the function of a
-change, and the others, which may enter it in another process, if these pass. It prints the changes that no test sees,
-and fails if these are more than a fifth.
+[tool.mutations] in pyproject.toml names the tests of each file. It prints the changes that no test sees, and fails if
+these are more than a fifth.
 """
 
 import argparse
@@ -26,7 +25,6 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-import coverage
 import pytest
 import toml
 from cosmic_ray.commands import init
@@ -60,15 +58,13 @@ def main() -> None:
         changes = mutants(file, original, chosen)
         drawn = sorted(chosen.sample(changes, min(given.draw, len(changes))))
         started = time.monotonic()
-        if not passes(tests, 1200, file):
+        if not passes(tests, 1200):
             sys.exit(f"{Path('output').read_text()[-5000:]}\nThe tests fail without a change.")
         limit = 30 + 3 * (time.monotonic() - started)
-        entered = tests_by_line(file)
         unseen = 0
         for line, changed in drawn:
             file.write_text(changed, encoding="utf-8")
-            nearest = those_that_enter(line, original, entered)
-            if passes([*tests, *nearest], limit) and (not nearest or passes(tests, limit)):
+            if passes(tests, limit):
                 unseen += 1
                 before, after = original.splitlines()[line - 1], changed.splitlines()[line - 1]
                 print(f"{given.file}:{line}\n  - {before.strip()}\n  + {after.strip()}", flush=True)
@@ -132,9 +128,9 @@ def meaning(source: str) -> str | None:
     return ast.dump(tree)
 
 
-def passes(tests: list[str], seconds: float, covered: Path | None = None) -> bool:
+def passes(tests: list[str], seconds: float) -> bool:
     """Whether the tests pass in a fork within this time."""
-    process = multiprocessing.get_context("fork").Process(target=run, args=(tests, covered))
+    process = multiprocessing.get_context("fork").Process(target=run, args=(tests,))
     process.start()
     process.join(seconds)
     if process.exitcode is None:
@@ -143,41 +139,13 @@ def passes(tests: list[str], seconds: float, covered: Path | None = None) -> boo
     return process.exitcode == 0
 
 
-def run(tests: list[str], covered: Path | None) -> None:
+def run(tests: list[str]) -> None:
     os.setsid()
     output = os.open("output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    measured = coverage.Coverage("covered", include=[str(covered)])
-    measured.set_option("run:dynamic_context", "test_function")
-    if covered:
-        measured.start()
     how = ["-x", "-q", "-n0", "-m", "not slow and not e2e", "--assert=plain", "--hypothesis-seed=0"]
-    code = pytest.main([*how, *tests])
-    if covered:
-        measured.stop()
-        measured.save()
-    os._exit(code)
-
-
-def tests_by_line(file: Path) -> dict[int, list[str]]:
-    """Line -> names of the tests that run it; "" for what runs while a module is imported, in a fixture or a thread."""
-    data = coverage.CoverageData("covered")
-    data.read()
-    of_file = next((name for name in data.measured_files() if name.endswith(str(file))), str(file))
-    return data.contexts_by_lineno(of_file) if data.measured_files() else {}
-
-
-def those_that_enter(line: int, source: str, entered: dict[int, list[str]]) -> list[str]:
-    """pytest's arguments for the tests that enter the function around a line; none, so all tests, if others do."""
-    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
-    around = [node for node in functions if node.body[0].lineno <= line <= (node.end_lineno or 0)]
-    if not around:
-        return []
-    function = max(around, key=lambda node: node.lineno)
-    lines = range(function.body[0].lineno, (function.end_lineno or 0) + 1)
-    names = {name.split(".")[-1] for each in lines for name in entered.get(each, [])}
-    return ["-k", " or ".join(sorted(names))] if names and "" not in names else []
+    os._exit(pytest.main([*how, *tests]))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""pyproject.toml asks for what the package imports, and for nothing else: the base package and each extra."""
+"""pyproject.toml asks for what the package imports: the base package and each extra."""
 
 import ast
 import re
@@ -43,9 +43,6 @@ EXTRA_OF = {
 }
 # Imported only where its files are there, with a message that says how to install it.
 OPTIONAL = {"lab/reports": {"tensorboard"}}
-# Asked for, though nothing here imports them: messages name the command `hf`, which earlier versions do not have;
-# ms-swift imports msgspec, and does not ask for it.
-NOT_IMPORTED = {"huggingface-hub", "msgspec"}
 NAMES = {
     "swift": "ms-swift",
     "ms_swift": "ms-swift",
@@ -106,17 +103,3 @@ def test_what_is_imported_is_asked_for(part):
     imports = set().union(*map(imported, PARTS[part]))
     extra = asked_for(EXTRA_OF[part]) if part in EXTRA_OF else set()
     assert imports - BASE - extra - OPTIONAL.get(part, set()) == OF_HOST.get(part, set())
-
-
-@pytest.mark.parametrize("extra", sorted(set(PROJECT["optional-dependencies"]) - {"dev", "mutations"}))
-def test_what_an_extra_asks_for_is_imported(extra):
-    """By the parts that have the extra, or by the host of that name; the data's extra brings that of the reward."""
-    names = [part for part in PARTS if EXTRA_OF.get(part) == extra or part.startswith(f"hosts/{extra}")]
-    if extra == "data":
-        names.append("lab/rewards")
-    imports = set().union(*(imported(path) for name in names for path in PARTS[name]))
-    assert asked_for(extra) - NOT_IMPORTED - imports == set()
-
-
-def test_what_the_base_package_asks_for_is_imported():
-    assert BASE - imported(PACKAGE) == set()

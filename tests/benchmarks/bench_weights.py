@@ -10,8 +10,11 @@ in a new random order; times are medians, ratios medians of the rounds' ratios. 
 """
 
 import argparse
+import ctypes
 import functools
+import gc
 import random
+import re
 import statistics
 import sys
 import time
@@ -20,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
-from memory import peak_bytes
 from rich.console import Console
 from verl import DataProto
 from verl.trainer.ppo import core_algos
@@ -55,6 +58,23 @@ def measure(candidates: Candidates, device: str, rounds: int) -> dict[str, list[
             if step >= 2:  # warmed up
                 times[name].append(time.perf_counter() - start)
     return times
+
+
+def peak_bytes(call: Callable[[], object], device: str) -> int:
+    """Most memory held at once beyond what was held before, the result included."""
+    gc.collect()
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    ctypes.CDLL(None).malloc_trim(0)  # gives back what is free, so that using it counts
+    Path("/proc/self/clear_refs").write_text("5")  # Linux counts the peak anew
+    before = psutil.Process().memory_info().rss
+    call()
+    (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return 1024 * int(peak) - before
 
 
 def table(title: str, times: dict[str, list[float]], memory: dict[str, float] | None = None) -> None:

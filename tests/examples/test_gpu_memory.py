@@ -49,8 +49,6 @@ def test_a_recipe_needs_what_the_page_says(name):
     assert fits and [f"{stage.total / GIB:.1f}" for stage in needs.stages] == stages
     assert (f"{needs.host / GIB:.0f} GiB", f"{needs.checkpoint / 1e9:.0f} GB") == (host, checkpoint)
     assert needs.parameters == PARAMETERS[name.split()[0]]
-    first_lines = (ROOT / "examples" / RECIPES[name]).read_text().split("set -e")[0]
-    assert f"takes {needs.largest.total / GIB:.0f} GiB" in first_lines
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -61,18 +59,6 @@ def test_what_the_page_adds_for_48_gb_makes_a_recipe_fit(name):
     assert needs_and_fits(48, RECIPES[name])[1] == (text == "nothing")
 
 
-def test_the_program_says_whether_a_run_fits(tmp_path):
-    """And its exit code."""
-    config = tmp_path / "config.yaml"
-    config.write_text(bash(RECIPES["7B Megatron"], DRY_RUN="1").stdout)
-    program = f"python {ROOT}/examples/gpu/memory <{config}"
-    (tmp_path / "48").write_text(f"{program} --gpu 48")
-    (tmp_path / "80").write_text(program)
-    assert "It does not fit" in bash(tmp_path / "48", code=1).stdout
-    printed = bash(tmp_path / "80").stdout
-    assert re.search(r"training +7\.1 +14\.2 +21\.3", printed) and "It fits" in printed
-
-
 @pytest.fixture(scope="module")
 def held(tmp_path_factory):
     """The bytes that rank 0 of two holds: of weights, gradients and optimizer, by model and engine."""
@@ -80,7 +66,7 @@ def held(tmp_path_factory):
     wide = {"hidden_size": 256, "intermediate_size": 512}
     models = {"wide": make_model(folder / "wide", **wide)}
     models["tied"] = make_model(folder / "tied", **wide, tie_word_embeddings=True)  # mbridge reads no other after it
-    engines = [engine for engine in ENGINES if engine not in ("megatron tp", "megatron pp")]  # these have float32
+    engines = [engine for engine in ENGINES if engine != "megatron tp"]  # which has float32
     pairs = [(model, engine) for model in models for engine in engines]
     steps = [(models[model], ENGINES[engine]) for model, engine in pairs]
     outputs = run_steps(tmp_path_factory.mktemp("steps"), make_batch(models["wide"]), *steps)

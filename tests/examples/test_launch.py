@@ -1,20 +1,19 @@
-"""The processes of a run, and what launch.py prints of it, with a small program in the place of main_ppo."""
+"""A run's processes, its folder, and what launch.py prints of it, with a small program in the place of main_ppo."""
 
 import json
 import os
 import re
-import shlex
+import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from interpreter import ROOT, python, wait_until
-from small_trainer import LAUNCH, SEED, command, contents, launched, trained, write_trainer
+from interpreter import wait_until
+from small_trainer import BACKEND, LAUNCH, MODEL, SEED, command, contents, launched, trained, write_trainer
 
 
 @pytest.fixture
@@ -53,7 +52,7 @@ def waiting(trainer: Path, run: Path, tmp_path) -> Iterator[tuple[subprocess.Pop
     assert not psutil.wait_procs(processes, timeout=30)[1]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM])  # test_e2e.py has SIGINT
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])  # test_stop.py has others
 def test_the_run_ends_with_its_launcher_and_the_same_command_goes_on(waiting, trainer, run, number):
     launcher, (*processes, _) = waiting
     log = (run / "train.log").read_text()
@@ -86,49 +85,6 @@ def test_a_second_run_is_refused_and_the_first_ends_with_its_guard(waiting, trai
     assert "going on after step 2" in launched(trainer, run, SEED).stdout
 
 
-def test_a_command_that_is_killed_is_said_to_be(waiting, trainer, run, tmp_path):
-    launcher, (_, main, *_) = waiting
-    main.kill()
-    assert launcher.wait(timeout=60) == 128 + signal.SIGKILL
-    assert "exit code 137 (it was killed: perhaps memory ran out)" in (tmp_path / "printed").read_text()
-
-
-def test_the_trainer_ends_when_launcher_and_guard_are_killed(waiting, trainer, run):
-    launcher, (daemon, main, launch, guard) = waiting
-    lock = str(run / ".lock")
-    assert all(lock in os.popen(f"readlink /proc/{pid}/fd/*").read() for pid in (launch.pid, main.pid))
-    launcher.send_signal(signal.SIGSTOP)  # so that neither has time for the other
-    guard.kill()
-    launcher.kill()
-    daemon.kill()  # which has closed what it inherited; Ray ends its own daemons
-    wait_until(lambda: not main.is_running() or main.status() == psutil.STATUS_ZOMBIE, "the trainer goes on")
-    assert "going on after step 2" in launched(trainer, run, SEED).stdout
-
-
-def test_a_run_that_gets_two_signals_is_ended_all_the_same(tmp_path):
-    """Ctrl-C reaches a study and its runs; then the study, ending, tells the runs to end."""
-    command = ["sh", "-c", "trap '' INT TERM; sleep 100"]  # takes its time
-    process = subprocess.Popen([sys.executable, LAUNCH, tmp_path / "run", *command], preexec_fn=heed_signals)
-    wait_until(lambda: len(psutil.Process(process.pid).children(recursive=True)) > 2, "the command did not start")
-    children = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(signal.SIGINT)
-    time.sleep(1)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == -signal.SIGINT
-    assert not psutil.wait_procs(children, timeout=5)[1]
-
-
-def test_a_child_that_has_ended_is_not_waited_for(monkeypatch):
-    """Nobody reaps it where the guard looks for what its command has left."""
-    monkeypatch.syspath_prepend(LAUNCH.parent)
-    from processes import descendants
-
-    child = subprocess.Popen(["true"])
-    wait_until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE, "it does not end")
-    assert child.pid not in descendants()
-    child.wait()
-
-
 def test_what_is_wrong_with_a_run_is_said_once(trainer, run):
     """A reward that fails, a first step from which nothing can be learned; a damaged metrics file ends nothing."""
     data = {"response_length/clip_ratio": 1.0, "critic/advantages/max": 0.0, "critic/advantages/min": -0.0}
@@ -136,24 +92,122 @@ def test_what_is_wrong_with_a_run_is_said_once(trainer, run):
     damaged = 'oops\n"text"\n{"step": 1\n'
     said = {"SAID": "cw_plugin: the reward failed, and verl drops the rollouts"}
     printed = launched(trainer, run, SEED, env={"FIRST": damaged + json.dumps(first) + "\n"} | said).stdout
-    assert sorted(line.split("] ")[1] for line in printed.splitlines() if "WARNING" in line) == [
-        "WARNING: cw_plugin: the reward failed, and verl drops the rollouts",
-        "WARNING: in the first step all responses are cut at data.max_response_length: no answer is complete.",
-        "WARNING: in the first step all rewards of each prompt are equal (mean 0.5): nothing can be learned.",
-    ]
+    warnings = sorted(line for line in printed.splitlines() if "WARNING" in line)
+    for warning, word in zip(
+        warnings, ("the reward failed", "cut at data.max_response", "nothing can be"), strict=True
+    ):
+        assert word in warning
     assert "step   4" in printed
     unreadable = '{"step": 1, "data": {"training/global_step": 1, "actor/entropy": "NaN"}}\n'
     result = launched(trainer, run.with_name("other"), SEED, env={"FIRST": unreadable}, crash=3)
     assert result.returncode == 3 and "progress is no longer shown (ValueError" in result.stdout
 
 
-def test_the_entropy_curves_command_can_be_pasted(tmp_path):
-    run = tmp_path / "it's a run = $HOME"
-    (run / "tensorboard").mkdir(parents=True)
-    for name, step in (("metrics.0.jsonl", 1), ("metrics.jsonl", 2)):  # of two starts
-        data = {"actor/entropy": 0.5, "training/global_step": step, "val-core/x/acc/mean@2": step / 4}
-        (run / name).write_text(json.dumps({"step": step, "data": data}) + "\n")
-    printed = python(ROOT / "examples" / "cpu" / "summary.py", run).stdout
-    (line,) = [line for line in printed.splitlines() if line.startswith("entropy curve")]
-    assert shlex.split(line.removeprefix("entropy curve"))[1:] == ["--logdir", f"{run}/tensorboard"]
-    assert re.search(r"right answers +0\.250 \(step 1\) +0\.500 \(step 2\)", printed)
+@pytest.fixture
+def finished(trainer: Path, run: Path) -> dict[str, str]:
+    result = launched(trainer, run, SEED, MODEL)
+    assert (result.returncode, result.stderr) == (0, "") and trained(run) == [1, 2, 3, 4]
+    return contents(run)
+
+
+def test_a_finished_run_trains_nothing_and_goes_on_with_more_steps(trainer, run, finished):
+    result = launched(trainer, run, MODEL, SEED, "+trainer.logger=[console]")
+    assert f"{run} is at its last step, 4" in result.stdout
+    assert contents(run).keys() == finished.keys()
+    said = launched(trainer, run, SEED, MODEL, BACKEND, "+trainer.save_freq=1", steps=6).stdout
+    assert "going on after step 4" in said
+    assert trained(run) == [1, 2, 3, 4, 5, 6]
+    after = contents(run)
+    assert after["train.0.log"] == finished["train.log"] and after["metrics.0.jsonl"] == finished["metrics.jsonl"]
+    (run / "metrics.0.jsonl").unlink()  # by the user
+    launched(trainer, run, SEED, MODEL, steps=8)
+    assert contents(run)["train.1.log"] == after["train.log"]
+    result = launched(trainer, run, SEED, MODEL, steps=10, crash=9, code=0)
+    assert result.returncode == 0 and f"{run} has ended at step 9 of 10, and is not finished.\n" in result.stdout
+
+
+def test_a_run_without_its_last_metrics_or_checkpoint_is_not_finished(trainer, run, finished):
+    """verl validates after the last checkpoint, and then logs the step."""
+    metrics = run / "metrics.jsonl"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:-1]))
+    assert "going on after step 4" in launched(trainer, run, SEED, MODEL).stdout
+    (run / "latest_checkpointed_iteration.txt").write_text("2")  # as if the run had saved every second step, until 3
+    assert "is at its last step" in launched(trainer, run, SEED, MODEL, steps=3).stdout  # nothing shall be saved
+    assert "going on after step 2" in launched(trainer, run, SEED, MODEL, "+trainer.save_freq=2", steps=3).stdout
+
+
+def test_a_run_that_began_at_another_ones_checkpoint_goes_on_from_its_own(trainer, run, finished):
+    """verl's way to go on under other settings, elsewhere. Over checkpoints of its own it would train them anew."""
+    begin = ("+trainer.resume_mode=resume_path", f"+trainer.resume_from_path='{run}/global_step_4'")
+    other = run.with_name("other")
+    assert launched(trainer, other, *begin, crash=3).returncode == 3
+    before = contents(other).keys()
+    said = launched(trainer, other, *begin).stderr
+    assert f"would write over the run in {other}" in said
+    assert contents(other).keys() == before
+    assert "going on after step 2" in launched(trainer, other).stdout
+    assert trained(other) == [1, 2, 3, 3, 4]
+
+
+def test_other_settings_are_refused_and_nothing_is_touched(trainer, run, finished):
+    result = launched(trainer, run, "+data.seed=2", steps=6)
+    assert (result.returncode, result.stdout) == (2, "")
+    for changed in ("data.seed was 1, is 2", "model.a was 1, is verl's default", "model.b was ['x', 'y'], is "):
+        assert changed in result.stderr
+    after = contents(run)
+    assert after.pop(".lock") != finished.pop(".lock") and after == finished
+    (run / "hydra" / ".hydra" / "overrides.yaml").write_text("- [")
+    said = launched(trainer, run, SEED, MODEL, steps=6).stderr
+    assert "does not hold the settings of its run" in said and "Traceback" not in said
+    shutil.rmtree(run / "hydra")
+    assert "holds results, but not their settings" in launched(trainer, run, SEED).stderr
+
+
+def test_a_run_that_is_begun_anew_keeps_what_was_there(trainer, run):
+    """Refused by hydra before it began, then killed before its first checkpoint."""
+    assert launched(trainer, run, "++oops/").returncode == 1
+    assert launched(trainer, run, SEED, crash=1).returncode == 3
+    (run / "validation").mkdir()
+    (run / "validation" / "0.jsonl").write_text("answers\n")
+    assert "data.seed was 1, is 2" in launched(trainer, run, "+data.seed=2", crash=1).stderr
+    assert "] starting; all output" in launched(trainer, run, SEED, crash=1).stdout
+    assert trained(run) == [1, 1] and (run / "validation.0" / "0.jsonl").read_text() == "answers\n"
+
+
+def test_what_verl_sets_by_default_may_be_said(tmp_path, monkeypatch):
+    """And memory is no setting, unless the loss takes statistics over a micro-batch."""
+    monkeypatch.syspath_prepend(LAUNCH.parent)
+    from run_folder import changed, parse
+
+    loss, tokens = "actor_rollout_ref.actor.policy_loss.loss_mode", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
+    (tmp_path / "config.yaml").write_text("data: {seed: 1}\na: 1.0e-6\n")
+
+    def compare(before: list[str], now: list[str]) -> dict:
+        (tmp_path / "overrides.yaml").write_text(json.dumps(before))
+        return changed(tmp_path, parse(now))
+
+    assert compare(["+a=1e-6", "+b='x'"], ["data.seed=1", "+b=y", "++b=x", "a=0.000001"]) == {}
+    assert compare(["+a=1e-6"], ["a=0.000001", "data.seed=2"]) == {"data.seed": (1, 2)}
+    kernel = "algorithm.cw_grpo.kernel"
+    assert compare([], [f"+{kernel}=none"]) == {kernel: ("verl's default", "none")}
+    assert compare([f"+{tokens}=4"], [f"{tokens}=2"]) == {}
+    for mode in ("clip_cov", "cw_grpo"):
+        assert compare([f"+{tokens}=4", f"+{loss}={mode}"], [f"{tokens}=2", f"{loss}={mode}"]) == {tokens: (4, 2)}
+
+
+def test_folders_that_cannot_be_used_are_refused_in_a_sentence(tmp_path):
+    def refusal(*arguments: str | Path) -> str:
+        result = subprocess.run([sys.executable, LAUNCH, *arguments], capture_output=True, text=True, timeout=60)
+        assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+        return result.stderr
+
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "gone")
+    assert "a link to a folder that is not there" in refusal(link, "true")
+    assert "cannot be written" in refusal("/proc/foo", "true")
+    assert "'+a={' is not an override" in refusal(tmp_path / "new", "true", "+a={")
+    (tmp_path / "latest_checkpointed_iteration.txt").touch()
+    assert "iteration.txt holds ''" in refusal(tmp_path, "true")
+    assert "usage" in refusal(tmp_path)
+    for steps in ("0", "many"):
+        assert f"steps is {steps}" in refusal(tmp_path, "true", f"trainer.total_training_steps={steps}")

@@ -8,52 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from interpreter import ROOT, bash
-from test_recipes import arguments
-from test_recipes import table as paper_table
 
 from cw_plugin.errors import DataError
 from cw_plugin.lab.rewards.openrlhf import openrlhf_reward, reward_func
-
-# OpenRLHF's argument -> verl's key in the table of examples/paper.md, and how verl's value reads in OpenRLHF
-ARGUMENTS = {
-    "actor.adam.lr": "actor_rollout_ref.actor.optim.lr",
-    "actor.adam.weight_decay": "actor_rollout_ref.actor.optim.weight_decay",
-    "actor.adam.betas": "actor_rollout_ref.actor.optim.betas",
-    "actor.lr_scheduler": "actor_rollout_ref.actor.optim.lr_scheduler_type",
-    "actor.min_lr_ratio": "actor_rollout_ref.actor.optim.min_lr_ratio",
-    "actor.lr_warmup_ratio": "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio",
-    "actor.max_norm": "actor_rollout_ref.actor.optim.clip_grad",
-    "actor.loss_agg_mode": "actor_rollout_ref.actor.loss_agg_mode",
-    "actor.entropy_coef": "actor_rollout_ref.actor.entropy_coeff",
-    "algo.kl.use_loss": "actor_rollout_ref.actor.use_kl_loss",
-    "algo.kl.estimator": "actor_rollout_ref.actor.kl_loss_type",
-    "algo.kl.init_coef": "actor_rollout_ref.actor.kl_loss_coef",
-    "ckpt.save_steps": "trainer.save_freq",
-    "rollout.batch_size": "data.train_batch_size",
-    "rollout.max_new_tokens": "data.max_response_length",
-    "rollout.n_samples_per_prompt": "actor_rollout_ref.rollout.n",
-    "rollout.temperature": "actor_rollout_ref.rollout.temperature",
-    "rollout.top_p": "actor_rollout_ref.rollout.top_p",
-    "train.max_epochs": "actor_rollout_ref.actor.ppo_epochs",
-    "train.seed": "data.seed",
-}
-IN_OPENRLHF = {"cosine": "cosine_with_min_lr", "low_var_kl": "k3", "[0.9, 0.999]": "0.9 0.999", "True": ""}
-
-
-def test_the_recipe_has_the_values_of_the_table():
-    table = {key: value for condition, key, value in paper_table() if condition in ("", "FSDP", "1.5B")}
-    settings = arguments("openrlhf/paper.sh")
-    wanted = {name: IN_OPENRLHF.get(table[key], table[key]) for name, key in ARGUMENTS.items()}
-    assert {name: settings[name] for name in wanted} == wanted
-    prompts, responses = int(table["data.train_batch_size"]), int(table["actor_rollout_ref.rollout.n"])
-    assert int(settings["train.batch_size"]) == prompts * responses  # one update of a batch
-    assert int(settings["data.max_samples"]) == prompts * int(table["trainer.total_training_steps"])
-    lengths = [int(table[f"data.max_{part}_length"]) for part in ("prompt", "response")]
-    assert int(settings["data.max_len"]) == sum(lengths)
-    assert settings["algo.advantage.estimator"] == "group_norm"  # reward minus mean, over deviation
-    short = arguments("openrlhf/paper.sh", MAX_RESPONSE="3584", RUNS_DIR="/runs")
-    assert (short["rollout.max_new_tokens"], short["data.max_len"]) == ("3584", "4096")
-    assert short["ckpt.output_dir"] == "/runs/openrlhf/DeepSeek-R1-Distill-Qwen-1.5B-cw_grpo"
 
 
 def test_problems_are_drawn_at_random_without_long_prompts(tmp_path, monkeypatch, capsys):
@@ -93,12 +50,7 @@ def test_problems_are_drawn_at_random_without_long_prompts(tmp_path, monkeypatch
     for seed, changed in ((43, "source"), (42, "seed, source")):
         with pytest.raises(SystemExit):
             start(seed)
-        assert f"drawn.parquet was drawn with another {changed}; to train on it" in capsys.readouterr().err
-    eleven.unlink()
-    with pytest.raises(SystemExit):
-        start(42)
-    assert "drawn.parquet was drawn with another seed; to train on it" in capsys.readouterr().err
-    start(43)
+        assert f"drawn with another {changed};" in capsys.readouterr().err
     assert file.read_bytes() == before
 
 
@@ -121,21 +73,19 @@ def test_the_reward_file_grades_the_response_alone(label, opened, answer, reward
 @pytest.mark.parametrize(
     ("prompt", "decoded"),
     [
-        (
-            "<s>[INST] Is 1+1 = 2?  \\boxed{5}? [/INST]",
-            "<s> [INST] Is 1+1 = 2?  \\boxed{5}? [/INST]",
-        ),  # Llama 2, Mistral
+        # Llama 2, Mistral
+        ("<s>[INST] Is 1+1 = 2?  \\boxed{5}? [/INST]", "<s> [INST] Is 1+1 = 2?  \\boxed{5}? [/INST]"),
         ("R is 5 \u2126.\n<think>\n", "R is 5 \u03a9.\n<think>\n"),  # Qwen: the sign for ohm is an omega in NFC
         ("The cafe\u0301?\n<think>\n", "The caf\u00e9?\n<think>\n"),
     ],
 )
-def test_a_prompt_is_found_where_the_tokenizer_has_changed_its_spaces_or_its_unicode_form(prompt, decoded):
+def test_a_prompt_is_found_where_the_tokenizer_has_changed_it(prompt, decoded):
     opening = "" if prompt.endswith("<think>\n") else "<think>"
     found = reward_func([f"{decoded}{opening}so\n</think>\n\\boxed{{3}}"], [prompt], ["3"])
     assert found["extra_logs"] == {"acc": 1.0, "format": 1.0}
 
 
-def test_the_end_token_is_no_part_of_the_answer_and_a_query_without_its_prompt_is_refused():
+def test_the_end_token_is_no_part_of_the_answer():
     graded = openrlhf_reward(extraction="evaluation", format_weight=0)
     assert graded(["1+2? 3<|im_end|>"], ["1+2? "], ["3"])["rewards"] == 1.0
     with pytest.raises(DataError, match="max_len"):

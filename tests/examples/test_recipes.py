@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from interpreter import ROOT, THAT_TRAIN, bash
+from interpreter import ROOT, bash
 from omegaconf import DictConfig, OmegaConf
 from verl.utils.config import validate_config
 
@@ -53,12 +53,6 @@ def arguments(script: str, **knobs: str) -> dict[str, str]:
     return {name: " ".join(values) for name, values in found.items()}
 
 
-@pytest.mark.parametrize("script", THAT_TRAIN)
-def test_help_prints_the_scripts_first_comment(script):
-    said = bash(script, "--help").stdout
-    assert f"bash examples/{script}" in said and "#" not in said and not said.count("source ")
-
-
 def test_every_script_composes_to_the_table_and_passes_verls_checks(composed):
     for (script, method), config in composed.items():
         for condition, key, value in table():
@@ -69,34 +63,82 @@ def test_every_script_composes_to_the_table_and_passes_verls_checks(composed):
         validate_config(config=config, use_reference_policy=True, use_critic=False)
 
 
-SWIFT = {  # ms-swift's argument -> verl's key in the table
-    "learning_rate": "actor_rollout_ref.actor.optim.lr",
-    "warmup_ratio": "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio",
-    "weight_decay": "actor_rollout_ref.actor.optim.weight_decay",
-    "max_grad_norm": "actor_rollout_ref.actor.optim.clip_grad",
-    "num_generations": "actor_rollout_ref.rollout.n",
-    "num_iterations": "actor_rollout_ref.actor.ppo_epochs",
-    "max_steps": "trainer.total_training_steps",
-    "save_steps": "trainer.save_freq",
-    "max_length": "data.max_prompt_length",
-    "max_completion_length": "data.max_response_length",
-    "temperature": "actor_rollout_ref.rollout.temperature",
-    "top_p": "actor_rollout_ref.rollout.top_p",
-    "beta": "actor_rollout_ref.actor.kl_loss_coef",
-    "seed": "data.seed",
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+ALGORITHM, OPTIMIZER = "trainer.algorithm", "trainer.policy.optimizer_config"
+SAMPLING = "generator.sampling_params"
+# verl's key in the table -> what ms-swift, OpenRLHF and SkyRL call it
+IN_HOSTS: dict[str, tuple[str | None, str | None, str | None]] = {
+    f"{ACTOR}.optim.lr": ("learning_rate", "actor.adam.lr", f"{OPTIMIZER}.lr"),
+    f"{ACTOR}.optim.lr_warmup_steps_ratio": ("warmup_ratio", "actor.lr_warmup_ratio", None),
+    f"{ACTOR}.optim.lr_scheduler_type": (None, "actor.lr_scheduler", f"{OPTIMIZER}.scheduler"),
+    f"{ACTOR}.optim.min_lr_ratio": (None, "actor.min_lr_ratio", None),
+    f"{ACTOR}.optim.weight_decay": ("weight_decay", "actor.adam.weight_decay", f"{OPTIMIZER}.weight_decay"),
+    f"{ACTOR}.optim.betas": (None, "actor.adam.betas", f"{OPTIMIZER}.adam_betas"),
+    f"{ACTOR}.optim.clip_grad": ("max_grad_norm", "actor.max_norm", f"{OPTIMIZER}.max_grad_norm"),
+    f"{ACTOR}.loss_agg_mode": (None, "actor.loss_agg_mode", f"{ALGORITHM}.loss_reduction"),
+    f"{ACTOR}.entropy_coeff": (None, "actor.entropy_coef", None),
+    f"{ACTOR}.use_kl_loss": (None, "algo.kl.use_loss", f"{ALGORITHM}.use_kl_loss"),
+    f"{ACTOR}.kl_loss_type": (None, "algo.kl.estimator", f"{ALGORITHM}.kl_estimator_type"),
+    f"{ACTOR}.kl_loss_coef": ("beta", "algo.kl.init_coef", f"{ALGORITHM}.kl_loss_coef"),
+    f"{ACTOR}.ppo_epochs": ("num_iterations", "train.max_epochs", "trainer.update_epochs_per_batch"),
+    f"{ACTOR}.ppo_mini_batch_size": (None, None, "trainer.policy_mini_batch_size"),
+    f"{ROLLOUT}.n": ("num_generations", "rollout.n_samples_per_prompt", "generator.n_samples_per_prompt"),
+    f"{ROLLOUT}.temperature": ("temperature", "rollout.temperature", f"{SAMPLING}.temperature"),
+    f"{ROLLOUT}.top_p": ("top_p", "rollout.top_p", f"{SAMPLING}.top_p"),
+    "algorithm.norm_adv_by_std_in_grpo": (None, None, f"{ALGORITHM}.grpo_norm_by_std"),
+    "data.train_batch_size": (None, "rollout.batch_size", "trainer.train_batch_size"),
+    "data.max_prompt_length": ("max_length", None, "trainer.max_prompt_length"),
+    "data.max_response_length": ("max_completion_length", "rollout.max_new_tokens", f"{SAMPLING}.max_generate_length"),
+    "data.seed": ("seed", "train.seed", "trainer.seed"),
+    "trainer.total_training_steps": ("max_steps", None, "trainer.max_training_steps"),
+    "trainer.save_freq": ("save_steps", "ckpt.save_steps", "trainer.ckpt_interval"),
 }
+SWIFT, OPENRLHF, SKYRL = range(3)
+
+
+def check_with_table(host: int, settings: dict[str, str], in_host: dict[str, str]) -> dict[str, str]:
+    """The settings are those of the table, which is returned; ``in_host`` says how verl's values read in this host."""
+    rows = {key: value for condition, key, value in table() if condition in ("", "FSDP", "1.5B")}
+    names = {key: name for key, several in IN_HOSTS.items() if (name := several[host])}
+    wanted = {name: in_host.get(rows[key], rows[key]) for key, name in names.items()}
+    assert {name: settings[name] for name in wanted} == wanted
+    return rows
 
 
 def test_the_recipe_of_ms_swift_has_the_values_of_the_table():
-    rows = {key: value for condition, key, value in table() if condition in ("", "FSDP", "1.5B")}
     settings = arguments("swift/paper.sh")
-    assert {name: settings[name] for name in SWIFT} == {name: rows[key] for name, key in SWIFT.items()}
+    rows = check_with_table(SWIFT, settings, {})
     responses = int(rows["data.train_batch_size"]) * int(rows["actor_rollout_ref.rollout.n"])
     micro, parts = settings["per_device_train_batch_size"], settings["gradient_accumulation_steps"]
     assert 4 * int(micro) * int(parts) == responses
     assert (settings["loss_type"], settings["scale_rewards"]) == ("grpo", "group")
     other = arguments("swift/paper.sh", MODEL_PATH="Qwen/7B", MAX_RESPONSE="3584", RUNS_DIR="/runs")
     assert (other["vllm_max_model_len"], other["output_dir"]) == ("4096", "/runs/swift/7B-cw_grpo")
+
+
+def test_the_recipe_of_openrlhf_has_the_values_of_the_table():
+    settings = arguments("openrlhf/paper.sh")
+    in_host = {"cosine": "cosine_with_min_lr", "low_var_kl": "k3", "[0.9, 0.999]": "0.9 0.999", "True": ""}
+    rows = check_with_table(OPENRLHF, settings, in_host)
+    prompts, responses = int(rows["data.train_batch_size"]), int(rows["actor_rollout_ref.rollout.n"])
+    assert int(settings["train.batch_size"]) == prompts * responses  # one update of a batch
+    assert int(settings["data.max_samples"]) == prompts * int(rows["trainer.total_training_steps"])
+    lengths = [int(rows[f"data.max_{part}_length"]) for part in ("prompt", "response")]
+    assert int(settings["data.max_len"]) == sum(lengths)
+    assert settings["algo.advantage.estimator"] == "group_norm"  # reward minus mean, over deviation
+    short = arguments("openrlhf/paper.sh", MAX_RESPONSE="3584", RUNS_DIR="/runs")
+    assert (short["rollout.max_new_tokens"], short["data.max_len"]) == ("3584", "4096")
+    assert short["ckpt.output_dir"] == "/runs/openrlhf/DeepSeek-R1-Distill-Qwen-1.5B-cw_grpo"
+
+
+def test_the_recipe_of_skyrl_has_the_values_of_the_table():
+    settings = dict(line.split("=", 1) for line in bash("skyrl/paper.sh", DRY_RUN="1").stdout.splitlines())
+    in_host = {"seq-mean-token-mean": "sequence_mean", "low_var_kl": "k3", "True": "true"}
+    rows = check_with_table(SKYRL, settings, in_host)
+    warm_up = float(rows["actor_rollout_ref.actor.optim.lr_warmup_steps_ratio"])
+    assert int(settings[f"{OPTIMIZER}.num_warmup_steps"]) == warm_up * int(rows["trainer.total_training_steps"])
+    assert settings[f"{ALGORITHM}.advantage_estimator"] == "grpo"
+    assert settings[f"{ALGORITHM}.use_entropy_loss"] == "false" and rows["actor_rollout_ref.actor.entropy_coeff"] == "0"
 
 
 def test_the_methods_differ_in_one_variable(composed):
@@ -126,20 +168,6 @@ def test_knobs_and_later_overrides_win(tmp_path):
     assert elsewhere.trainer.default_local_dir == f"/scratch/runs/cw_grpo/{SCRIPTS[0][:-3]}-grpo"
 
 
-def test_on_a_cpu_several_ranks_of_vllm_have_a_process_each():
-    overlay, ranks = {"OVERLAY": "examples/cpu/overlay.sh"}, "actor_rollout_ref.rollout.tensor_model_parallel_size"
-    for script, overrides, alone in (
-        (SCRIPTS[0], (), True),
-        (SCRIPTS[0], (f"{ranks}=2",), False),
-        (SCRIPTS[0], (f"{ranks}=2", f"{ranks}=1"), True),
-        ("run_qwen2_5_math_7b_megatron.sh", ("actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2",), True),
-    ):
-        vllm = compose(
-            script, "grpo", *overrides, ROLLOUT_TP="1", **overlay
-        ).actor_rollout_ref.rollout.engine_kwargs.vllm
-        assert ("distributed_executor_backend" in vllm) == alone, overrides
-
-
 @pytest.mark.parametrize("host", ["swift", "openrlhf", "skyrl"])
 def test_a_method_is_the_kernel_in_the_environment_of_the_trainer(host, tmp_path):
     """A program takes the trainer's place, and prints what it gets."""
@@ -153,21 +181,17 @@ def test_a_method_is_the_kernel_in_the_environment_of_the_trainer(host, tmp_path
         out = str(tmp_path / f"{method}-{of_user}")
         return bash(f"{host}/paper.sh", code=code, OUT=out, PATH=path, CW_PLUGIN_SCRIPT="1", **mine)
 
-    kernels = {
-        ("cw_grpo", ""): "",
-        ("cw_grpo", "mine:kernel"): "mine:kernel",
-        ("grpo", ""): "none",
-        ("grpo", "none"): "none",
-    }
-    for (method, of_user), kernel in kernels.items():
+    for method, of_user, kernel in (
+        ("cw_grpo", "", ""),
+        ("cw_grpo", "mine:kernel", "mine:kernel"),
+        ("grpo", "", "none"),
+    ):
         assert start(method, of_user).stdout.splitlines()[-1] == f"kernel is [{kernel}]"
     for method, of_user in (("cw_grpo", "none"), ("grpo", "mine:kernel")):
-        said = f"METHOD={method} and CW_GRPO_KERNEL={of_user} contradict each other; unset CW_GRPO_KERNEL"
-        assert start(method, of_user, code=2).stderr.startswith(said)
+        assert "contradict each other" in start(method, of_user, code=2).stderr
 
 
 def test_an_unknown_method_is_refused():
     others = ("trl/paper.sh", "trl/quickstart_cpu.sh", "openrlhf/paper.sh", "skyrl/paper.sh", "swift/paper.sh")
     for script in (SCRIPTS[0], "quickstart_cpu.sh", *others):
-        known = "cw_grpo or grpo" if "/" in script else "cw_grpo, grpo or clip_cov"
-        assert bash(script, code=2, METHOD="ppo").stderr == f"METHOD=ppo is unknown; use {known}\n"
+        assert "METHOD=ppo is unknown" in bash(script, code=2, METHOD="ppo").stderr

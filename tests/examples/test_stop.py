@@ -87,18 +87,6 @@ def test_everything_ends_with_the_script_and_the_same_command_goes_on(examples, 
         assert process.returncode == 0, (script, said)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_everything_ends_with_the_script_while_it_installs(examples, number):
-    installer = examples / "cpu" / "install.sh"
-    installer.write_text("python3 train.py")
-    process = start(examples, "quickstart_cpu.sh")
-    wait_until(lambda: trainers(examples, "quickstart_cpu.sh"), "it does not install", process)
-    below = psutil.Process(process.pid).children(recursive=True) + trainers(examples, "quickstart_cpu.sh")
-    process.send_signal(number)
-    process.communicate(timeout=300)
-    assert process.returncode == -number and not psutil.wait_procs(below, timeout=300)[1]
-
-
 @pytest.mark.parametrize("script", THAT_TRAIN)
 def test_a_script_starts_no_process_before_its_supervisor(script, tmp_path):
     """A bash that waits for one can miss a Ctrl-C. Here the PATH has Python alone, which says how it is called."""

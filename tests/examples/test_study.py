@@ -1,4 +1,4 @@
-"""The two studies: their task, their plan, their variants of the weights, and the tables made from their results."""
+"""The four studies: their task, plan, models and variants of the weights, and the tables made from their results."""
 
 import random
 import re
@@ -11,10 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from interpreter import ROOT
+from safetensors.torch import load_file
 from scipy import stats
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cw_plugin.lab.intervals import holm
-from cw_plugin.lab.reports.formats import Table
 
 STUDY = ROOT / "examples" / "study"
 BOUNDARY = STUDY / "boundary"
@@ -36,20 +37,6 @@ def test_the_task_has_right_answers_and_holds_problems_out_in_either_order(scrip
     assert len(ways) == 4
 
 
-def test_held_out_problems_are_asked_twice_and_graded_by_the_reward(script, tmp_path):
-    from cw_plugin.lab.rewards import compute_score
-
-    task = script("task")
-    task.write_problems(tmp_path)
-    rows = pq.read_table(tmp_path / "test.parquet").to_pylist()
-    a, b = task.split_problems()["test"][0]
-    assert [row["prompt"][0]["content"] for row in rows[:2]] == [f"{a}*{b}"] * 2
-    for answer, right in ((a * b, 1.0), (a * b + 1, 0.0)):
-        text = f"<think>0+{answer}={answer}</think>\\boxed{{{answer}}}"
-        score = compute_score(rows[0]["data_source"], text, rows[0]["reward_model"]["ground_truth"], opens_think=False)
-        assert (score["acc"], score["format"]) == (right, 1.0)
-
-
 def test_a_kernel_is_what_its_name_says(script):
     variants, z = script("variants"), torch.linspace(-5, 5, 42)
     w = torch.exp(-(z**2) / 2)
@@ -60,18 +47,6 @@ def test_a_kernel_is_what_its_name_says(script):
     shuffled = variants.shuffled(z)
     torch.testing.assert_close(shuffled.sort().values, w.sort().values)
     assert not torch.allclose(shuffled, w)
-
-
-def test_the_search_takes_the_best_mean_of_two_validations(script, tmp_path, monkeypatch):
-    study = script("study")
-    monkeypatch.setattr(study, "RESULTS", tmp_path)
-    best = [("grpo", "1e-4"), ("clip_cov", "1e-5"), ("clip_cov_0.02", "3e-5"), ("cw_grpo", "3e-5")]
-    for job in study.search():
-        accuracy = (0.9, 0.4, None, 0.4) if (job.method, job.lr) in best else (0.9, 0.0, None, 0.6)
-        run = pd.DataFrame({"step": (0, 50, 75, 100), "accuracy": accuracy})
-        study.append(tmp_path / "metrics.parquet", run.assign(**dict(zip(study.KEY, job, strict=False))))
-    assert study.chosen()[:4] == best
-    assert study.finished(study.KEY) == {job[:4] for job in study.search()}
 
 
 def table(page: Path, title: str) -> pd.DataFrame:
@@ -121,9 +96,6 @@ def test_the_studys_tables_are_what_its_runs_say():
          for what, ends in (("accuracy", accuracy), ("reward", reward)) for other in others}  # fmt: skip
     less = table(page, "CW-GRPO (prompt group) minus each other method").loc["GRPO", "accuracy, points"]
     assert less == f"{mean(accuracy.cw_grpo - accuracy.grpo, 1, '+')} (p {holm(p)['accuracy', 'grpo']:.3f})"
-    long = runs[(runs.phase == "long") & (runs.method == "grpo") & (runs.step > 900)]
-    shown = table(page, "Reward and entropy of the long runs").loc["GRPO", "step 1000"]
-    assert shown == f"{long.reward.mean():.3f} ({long.entropy.mean():.3f})"
     tokens = pd.read_parquet(STUDY / "results" / "covariance.parquet").query("method == 'grpo' and covariance > 0")
     sizes = np.sort(np.repeat(tokens.covariance, tokens["count"]))[::-1]
     shown = table(page, "Table 1: covariance of tokens, GRPO").loc["20.00%", "positive mean"]
@@ -147,18 +119,12 @@ def test_the_boundarys_tables_are_what_its_runs_say():
     validated = runs[runs.method == "cw_grpo"].dropna(subset="accuracy").sort_values("step")
     accuracy = validated.groupby([*settings, "seed"]).accuracy
     together = table(page, "All settings together").loc["CW-GRPO"]
-    assert together.runs == "120"
     assert together["collapsed in accuracy"] == str((accuracy.max() - accuracy.last() > 0.1).sum())
-    first = pd.read_parquet(BOUNDARY / "results" / "first_wrong.parquet").grpo
-    shown = table(page, "Where the gradient is, on the starting model").loc["first wrong token"].iloc[1]
-    assert shown == f"{first[0] / first[:3].sum() * 100:.1f}"
 
 
 def test_a_run_is_added_to_the_committed_ones(script, tmp_path):
     plan, file = script("plan"), Path(shutil.copy(BOUNDARY / "results" / "metrics.parquet", tmp_path))
-    assert plan.finished(file) == set(plan.BOUNDARY) and len(set(plan.BOUNDARY)) == len(
-        plan.BOUNDARY
-    )  # none is done again
+    assert plan.finished(file) == set(plan.BOUNDARY)  # none is done again
     before, rows = pq.read_schema(file).names, [{"step": 0, "accuracy": 0.5}, {"step": 1, "reward": 1.25}]
     plan.add(file, plan.of_width(64), rows)
     assert plan.finished(file) == {*plan.BOUNDARY, plan.of_width(64)}
@@ -167,9 +133,82 @@ def test_a_run_is_added_to_the_committed_ones(script, tmp_path):
     assert written["accuracy"].to_pylist()[-2:] == [0.5, None] and written["reward"].to_pylist()[-1] == 1.25
 
 
-def test_names_in_a_table_of_a_page_do_nothing(script):
-    names = ["<script>", "[a](http://b)", "$x$ & _y_", "a|b"]
-    table = Table("t", "<script>", pd.DataFrame({"name": names, "value": [1.5] * 4}), ["[a](http://b)"])
-    text = script("markdown_tables").markdown(table)
-    assert "<script" not in text and "](http" not in text and "\\$x\\$ &amp; \\_y\\_" in text
-    assert all(line.replace("\\|", "").count("|") == 3 for line in text.splitlines()[2:8])
+@pytest.mark.parametrize("width", [64, 128, 256])
+def test_models_differ_in_width_alone(script, width):
+    pytest.importorskip("trl")
+    model = script("teach").untaught(width)
+    assert model.num_parameters() == script("plan").parameters(width) and model.model.layers[0].self_attn.head_dim == 32
+    for name, weight in load_file(STUDY / "model" / "model.safetensors").items():
+        scaled = [n * width // 128 if n % 128 == 0 else n for n in weight.shape]
+        assert list(model.state_dict()[name].shape) == scaled
+
+
+def test_the_slopes_of_the_sizes_are_what_its_runs_say():
+    page = STUDY / "sizes" / "results" / "README.md"
+    steps = pd.read_parquet(page.with_name("metrics.parquet")).astype({"accuracy": float, "reward": float, "lr": float})
+    line = steps[np.isclose(steps.lr * steps.width, 3e-5 * 128)]
+    table_of = {"index": ["width", "seed"], "columns": "method"}
+    ends = line[line.step == 100].pivot_table("accuracy", **table_of) * 100
+    rewards = line[line.step > 75].pivot_table("reward", **table_of) * 100
+    norms = line[line.step.between(1, 20)].pivot_table("grad_norm", **table_of)
+    expected = {
+        "accuracy, CW-GRPO minus GRPO, points": ends.cw_grpo - ends.grpo,
+        "reward, CW-GRPO minus GRPO, hundredths": rewards.cw_grpo - rewards.grpo,
+        "gradient norm, CW-GRPO / GRPO, %": norms.cw_grpo / norms.grpo * 100,
+    }
+    shown = table(page, "Slopes")["per tenfold increase in parameters"]
+    for name, values in expected.items():
+        width = values.index.get_level_values("width")
+        (slope, _), covariance = np.polyfit(np.log10(48.0 * width**2 + 300 * width), values, 1, cov=True)
+        assert shown[name] == f"{slope:.1f} ± {stats.t.ppf(0.975, 16) * covariance[0, 0] ** 0.5:.1f}"
+    row = table(page, "By size").query("`learning rate` == '7.5e-06'").iloc[0]
+    assert row[["pairs", "GRPO, %"]].tolist() == ["3", mean(ends.grpo[512])]
+
+
+def test_answers_are_drawn_as_often_as_the_model_gives_them(script):
+    """Their probabilities are those of whole texts, each in one pass without a cache."""
+    pytest.importorskip("trl")
+    train = script("train")
+    model = STUDY / "sizes" / "model-64"
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(model), AutoTokenizer.from_pretrained(model)
+    problems, answers = train.task.split_problems()["test"][:2], 4000
+    torch.manual_seed(0)
+    drawn = list(train.sampled(model.eval(), tokenizer, problems, answers, 24))
+    for place, problem in enumerate(problems):
+        copies = {text: count for at, text, count in drawn if at == place}
+        assert sum(count for at, _, count in drawn if at == place) == answers
+        message = train.task.messages(problem)[0]
+        prompt = tokenizer.apply_chat_template([message], add_generation_prompt=True)["input_ids"]
+        for text, count in sorted(copies.items(), key=lambda item: -item[1])[:5]:
+            written = tokenizer(text, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
+            with torch.no_grad():
+                log_probs = model(torch.tensor([prompt + written])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+            p = log_probs[range(len(written)), written].sum().exp().item()
+            assert p > 0.02 and abs(count - answers * p) < 4.5 * (answers * p * (1 - p)) ** 0.5
+
+
+def pass_at_1_and_16(run: pd.DataFrame) -> np.ndarray:
+    """At each validation: the share of right answers, and how probably one of 16 drawn from the 64 is right."""
+    right = np.array([*run.sort_values("step").right.dropna()])
+    return np.stack([right.mean(1) / 64, 1 - stats.hypergeom(64, right, 16).pmf(0).mean(1)])
+
+
+def where_reached(curve: np.ndarray, level: float) -> float:
+    """pass@16 where pass@1 first reaches a level, between two validations."""
+    after = int((curve[0] >= level).argmax())
+    return float(np.interp(level, *curve[:, after - 1 : after + 1]))
+
+
+def test_the_entropy_study_compares_at_equal_pass_1():
+    """At its first setting: each seed at the highest pass@1 that both methods reach."""
+    page = STUDY / "entropy" / "results" / "README.md"
+    steps = pd.read_parquet(page.with_name("metrics.parquet")).query("width == 64 and updates == 2 and steps == 640")
+    less = []
+    for _, of_seed in steps.query("seed > 0").groupby("seed"):
+        ours, theirs = (pass_at_1_and_16(of_seed[of_seed.method == method]) for method in ("cw_grpo", "grpo"))
+        level = min(ours[0].max(), theirs[0].max())
+        less.append(100 * (where_reached(ours, level) - where_reached(theirs, level)))
+    shown = table(page, "width 64, 2 updates, 640 steps")
+    (column,) = (name for name in shown if "less GRPO: pass@16" in name)
+    p = stats.ttest_1samp(less, 0).pvalue
+    assert len(less) == 5 and shown.loc["CW-GRPO", column] == f"{mean(pd.Series(less), 1, '+')} (p {p:.3f})"

@@ -3,17 +3,13 @@
 import json
 import os
 import runpy
-import shutil
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 from interpreter import ROOT, bash, free_port
-from settings_reads import unread
 
 from cw_plugin.lab.reports.read_records import read_tokens
 from cw_plugin.lab.reports.runs import read_run
@@ -75,26 +71,19 @@ def test_training_starts_when_the_server_listens(tmp_path):
 
 def test_a_server_that_ends_is_not_waited_for(tmp_path):
     started, said = start_with("echo no GPU >&2; exit 1", tmp_path, code=1)
-    assert not started and said.splitlines() == ["no GPU", "trl vllm-serve has ended before training; see above"]
+    assert not started and "no GPU\ntrl vllm-serve has ended" in said
 
 
 def test_too_few_gpus_and_a_port_that_is_in_use_are_refused(tmp_path):
     """Training would start against whatever listens there."""
-    few = {"CUDA_VISIBLE_DEVICES": "0,1"}
-    assert start_with("", tmp_path, 2, **few) == (
-        [],
-        "CUDA_VISIBLE_DEVICES=0,1 has 2 GPUs, and the recipe needs four\n",
-    )
-    with socket.socket() as other:
-        other.bind(("localhost", 0))
-        other.listen()
-        port = str(other.getsockname()[1])
-        started, said = start_with("", tmp_path, 2, SERVER_PORT=port)
-    assert not started
-    assert said == f"something else listens on port {port}; end it, or set SERVER_PORT to a free port\n"
+    started, said = start_with("", tmp_path, 2, CUDA_VISIBLE_DEVICES="0,1")
+    assert not started and "has 2 GPUs, and the recipe needs four" in said
+    with socket.create_server(("localhost", 0)) as other:
+        started, said = start_with("", tmp_path, 2, SERVER_PORT=str(other.getsockname()[1]))
+    assert not started and "set SERVER_PORT to a free port" in said
 
 
-def test_methods_differ_in_the_kernel_alone_and_variables_count(tmp_path):
+def test_methods_differ_in_the_kernel_alone(tmp_path):
     """What the recipe starts, by an interpreter that prints its arguments."""
     (tmp_path / "python").write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
     (tmp_path / "python").chmod(0o755)
@@ -111,13 +100,6 @@ def test_methods_differ_in_the_kernel_alone_and_variables_count(tmp_path):
         assert other[other.index(name) + 1] == value
 
 
-def test_a_missing_trl_is_said(tmp_path):
-    path = f"{tmp_path / 'bare' / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
-    printed = bash("trl/quickstart_cpu.sh", code=2, PATH=path, PYTHONPATH="").stderr
-    assert "TRL is not installed for" in printed and "Traceback" not in printed
-
-
 @pytest.fixture(scope="module")
 def quickstart(tmp_path_factory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("quickstart")
@@ -126,17 +108,15 @@ def quickstart(tmp_path_factory) -> tuple[Path, str]:
 
 def test_the_quickstart_trains_and_reports(quickstart):
     folder, printed = quickstart
-    assert "] step   1  reward" in printed and "] step   2  reward" in printed
-    assert "validation: right answers" in printed and "validation: matched think tags" in printed
-    page = (folder / "report" / "report.html").read_text()
-    assert "Table 1: covariance of tokens" in page and "Policy entropy" in page
+    assert "] step   2  reward" in printed and "validation: right answers" in printed
+    assert (folder / "report" / "report.html").exists()
     run = read_run(f"CW-GRPO={folder}")
     assert list(run.series("actor/entropy").index) == [1, 2] == list(run.series("cw_grpo/sigma").index)
     assert set(run.accuracy.dropna().index) == {0, 2}
     assert [record.step for record in read_tokens(folder)] == [1]
 
 
-def test_the_same_command_goes_on_and_another_is_told_to_name_a_folder(quickstart):
+def test_the_same_command_goes_on_and_another_is_refused(quickstart):
     """Also if the run was killed after its last checkpoint, or while it wrote one."""
     folder, _ = quickstart
     trained = (folder / "checkpoint-2" / "model.safetensors").read_bytes()
@@ -144,15 +124,13 @@ def test_the_same_command_goes_on_and_another_is_told_to_name_a_folder(quickstar
         (folder / "model" / name).unlink()
     (folder / "trainer_state.json").unlink()
     (folder / "checkpoint-9").mkdir()
-    shutil.copytree(folder / "checkpoint-2", folder / "checkpoint-2-copy")
     again = bash("trl/quickstart_cpu.sh", STEPS="2", RUN=str(folder)).stdout
     assert "is at its last step, 2: nothing is left to train" in again and "] step" not in again
     assert (folder / "model" / "model.safetensors").read_bytes() == trained
     assert list(read_run(folder).series("actor/entropy").index) == [1, 2]
     (folder / "train.log").write_text("the error of an earlier start\n")
     refused = bash("trl/quickstart_cpu.sh", "--learning_rate", "1", STEPS="2", RUN=str(folder), code=1).stderr
-    assert refused.count("learning_rate=0.0001, not 1.0; give another --output_dir") == 1
-    assert "the error of an earlier start" not in refused
+    assert "learning_rate=0.0001, not 1.0" in refused and "the error of an earlier start" not in refused
 
 
 def test_the_program_refuses_a_folder_in_which_another_trains(tmp_path, monkeypatch):
@@ -175,10 +153,7 @@ def test_a_run_goes_on_from_another_folder_and_with_other_logs(tmp_path, monkeyp
     (tmp_path / "train.parquet").touch()
     monkeypatch.chdir(tmp_path)
     here = {"model": "Qwen/Qwen2.5-Math-7B", "train_file": "train.parquet", "eval_file": None}
-    anywhere = here | {"train_file": str(tmp_path / "train.parquet")}
-    assert whole_paths(here) == anywhere
-    (tmp_path / "settings.json").write_text(json.dumps(here))  # as an earlier version wrote them
-    keep(tmp_path, anywhere)
+    assert whole_paths(here) == here | {"train_file": str(tmp_path / "train.parquet")}
 
 
 @pytest.mark.slow
@@ -199,34 +174,3 @@ def test_the_recipe_trains_on_a_cpu_in_two_processes(tmp_path, quickstart):
     assert (tmp_path / "model" / "model.safetensors").exists()
     (record,) = read_tokens(tmp_path)  # each process has six responses in each of four micro-batches
     assert (record.groups, len(set(record.table["row"].to_pylist()))) == (4, 48)
-
-
-@pytest.mark.slow
-def test_every_argument_of_the_recipe_is_read(tmp_path, quickstart):
-    """By TRL and transformers in a step on a CPU, which reads neither of two that the GPU needs, nor an ignored one."""
-    not_on_a_cpu = {
-        "bf16",  # read while the arguments are parsed, to set accelerate's precision
-        "use_cpu",  # of cpu.sh, read in the same way
-        "vllm_server_port",  # there is no server
-    }
-    overlay = tmp_path / "overlay.sh"
-
-    def start_by(program: str) -> str:
-        overlay.write_text(f"source {EXAMPLES}/cpu.sh\nLAUNCH=({program})\n")
-        return bash(
-            "trl/paper.sh",
-            *("--max_steps", "1", "--max_completion_length", "16", "--gradient_accumulation_steps", "1"),
-            *("--sapo_temperature_neg", "2"),  # of another loss
-            METHOD="cw_grpo",
-            OVERLAY=str(overlay),
-            MODEL_PATH=str(ROOT / "examples" / "cpu" / "model"),
-            DATA_DIR=os.environ["QUICKSTART_DATA"],
-            OUT=str(tmp_path / "run"),
-            PROBE=str(tmp_path),
-        ).stdout
-
-    flags = {line[2:] for line in start_by(r"printf '%s\n'").splitlines() if line.startswith("--")}
-    given = flags - {"config"} | yaml.safe_load((EXAMPLES / "paper.yaml").read_text()).keys()
-    assert {"beta", "max_prompt_length", "cw_kernel"} < given
-    start_by(f"python {ROOT}/tests/tools/settings_reads.py trl.TrlParser")
-    assert unread(tmp_path, given) == not_on_a_cpu | {"sapo_temperature_neg"}

@@ -109,18 +109,6 @@ def assert_right(run: Path) -> None:
     assert reweighted > 100
 
 
-def assert_same_first_step(one: Path, other: Path) -> list[int]:
-    """The rollouts of step 1 are the same. Rows are matched by their log-probs; equal responses are interchangeable."""
-    before, after = batches(one)[0], batches(other)[0]
-    assert len(before["uids"]) == len(after["uids"])
-    x, y = before["old_log_probs"] * before["response_mask"], after["old_log_probs"] * after["response_mask"]
-    distance = torch.cdist(x.double(), y.double(), p=float("inf"))
-    match = distance.argmin(1)
-    assert distance.amin(1).max() < 1e-4 and distance.amin(0).max() < 1e-4
-    torch.testing.assert_close(after["advantages"][match], before["advantages"], rtol=1e-3, atol=1e-3)
-    return match.tolist()
-
-
 def assert_logged(records: list[dict[str, Any]], prefix: str = "cw_grpo/") -> None:
     """verl puts "actor/" before the names of a loss's metrics."""
     names = {f"{prefix}{name}" for name in (*CovarianceStatistics.__dataclass_fields__, "seconds")}

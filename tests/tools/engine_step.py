@@ -102,18 +102,15 @@ def step(
 
     Args:
         batch_file: has the model's path and the tensors of a batch.
-        out: gets log-probs, the advantages of the cw_grpo estimator, the gradient norms of verl's ppo_loss with these
-            and with loss_mode=cw_grpo, and the bytes that rank 0 holds after a step.
-        lr: the learning rate; with 0, both norms belong to the same weights.
-        save: a folder for a Megatron checkpoint of the weights after both; ``out`` then has what verl would send to
-            vLLM.
+        out: gets log-probs, the gradient norm and sigma of verl's ppo_loss with loss_mode=cw_grpo, and the bytes that
+            rank 0 holds after a step.
+        save: a folder for a Megatron checkpoint of the weights after it; ``out`` then has what verl would send to vLLM.
         half: Megatron computes in bfloat16, not in float32.
     """
     batch = torch.load(batch_file, weights_only=False)
     model, rewards, uids = (batch.pop(key) for key in ("model", "rewards", "uids"))
     rows = len(rewards)
     engine = make_engine(backend, tp, pp, lr, model, rows, half)
-    mask = batch["response_mask"]
 
     def tensordict(**extra: torch.Tensor) -> Any:
         info = {"temperature": 1.0, "global_token_num": batch["attention_mask"].sum(-1).tolist()}
@@ -142,29 +139,27 @@ def step(
 
     engine.optimizer_step = step_and_measure  # the gradients are gone when train_mode ends
 
-    arguments = {"token_level_rewards": rewards, "response_mask": mask, "index": uids}
-    results["advantages"], _ = get_adv_estimator_fn("cw_grpo")(**arguments, old_log_probs=results["log_probs"])
-    plain, _ = get_adv_estimator_fn("grpo")(**arguments)
-    for loss_mode, advantages in (("vanilla", results["advantages"]), ("cw_grpo", plain)):
-        config = workers.ActorConfig(
-            strategy=backend,
-            rollout_n=1,
-            ppo_micro_batch_size_per_gpu=rows,
-            use_kl_loss=False,
-            policy_loss=workers.PolicyLossConfig(loss_mode=loss_mode),
+    advantages, _ = get_adv_estimator_fn("grpo")(
+        token_level_rewards=rewards, response_mask=batch["response_mask"], index=uids
+    )
+    config = workers.ActorConfig(
+        strategy=backend,
+        rollout_n=1,
+        ppo_micro_batch_size_per_gpu=rows,
+        use_kl_loss=False,
+        policy_loss=workers.PolicyLossConfig(loss_mode="cw_grpo"),
+    )
+    with engine.train_mode():
+        output = engine.train_batch(
+            tensordict(advantages=advantages, old_log_probs=results["log_probs"]),
+            loss_function=functools.partial(ppo_loss, config=config),
         )
-        with engine.train_mode():
-            output = engine.train_batch(
-                tensordict(advantages=advantages, old_log_probs=results["log_probs"]),
-                loss_function=functools.partial(ppo_loss, config=config),
-            )
-        metrics = None
-        if engine.is_mp_src_rank_with_outputs():
-            metrics = {"grad_norm": float(output["metrics"]["grad_norm"])}
-            for key, values in output["metrics"].items():
-                if key == "cw_grpo/sigma":
-                    metrics[key] = float((values[0] if isinstance(values, list) else values).aggregate())
-        results[loss_mode] = from_last_stage(metrics)
+    metrics = None
+    if engine.is_mp_src_rank_with_outputs():
+        sigma = output["metrics"]["cw_grpo/sigma"]
+        metrics = {"grad_norm": float(output["metrics"]["grad_norm"])}
+        metrics["cw_grpo/sigma"] = float((sigma[0] if isinstance(sigma, list) else sigma).aggregate())
+    results |= from_last_stage(metrics)
     if save:
         # Set by use_dist_checkpointing=True, with which the engine would also load its first weights in this format.
         engine.checkpoint_mananager.use_dist_checkpointing = True

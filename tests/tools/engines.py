@@ -14,7 +14,6 @@ ROWS, PROMPT, RESPONSE = 8, 6, 10
 ENGINES = {  # arguments of engine_step.step
     "fsdp2": {"backend": "fsdp2"},
     "megatron tp": {"backend": "megatron", "tp": 2},
-    "megatron pp": {"backend": "megatron", "pp": 2},
     "megatron half": {"backend": "megatron", "half": True},
     "megatron half tp": {"backend": "megatron", "half": True, "tp": 2},
     "megatron half pp": {"backend": "megatron", "half": True, "pp": 2},

@@ -1,14 +1,12 @@
 """train_ppo_ray with the method and a witness in Ray's workers: what the maker computed, and what reached the loss.
 
-OpenRLHF's program runs unchanged, with its own arguments; files go to the folder PROBE. Every process writes down the
-arguments that it reads, too.
+OpenRLHF's program runs unchanged, with its own arguments; files go to the folder PROBE.
 """
 
 import runpy
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
-import settings_reads
 import wrapt
 
 from cw_plugin.hosts.openrlhf import hook
@@ -16,7 +14,6 @@ from cw_plugin.hosts.openrlhf import hook
 
 def install() -> None:
     hook.install()
-    settings_reads.watch(settings_reads.Section)
     wrapt.register_post_import_hook(_watch_maker, hook.MAKER)
     wrapt.register_post_import_hook(_watch_loss, "openrlhf.models.loss")
 
@@ -50,22 +47,8 @@ def _watch_loss(module: ModuleType) -> None:
         return wrapped(*args, **kwargs)
 
 
-def _as_sections(settings: SimpleNamespace) -> settings_reads.Section:
-    values = vars(settings).items()
-    nested = {name: _as_sections(value) if isinstance(value, SimpleNamespace) else value for name, value in values}
-    return settings_reads.Section(**nested)
-
-
-def _watch_arguments(module: ModuleType) -> None:
-    @wrapt.patch_function_wrapper(module, "hierarchize")
-    def watched(wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
-        return _as_sections(wrapped(*args, **kwargs))
-
-
 if __name__ == "__main__":
     import ray
 
-    settings_reads.watch(settings_reads.Section)
-    wrapt.register_post_import_hook(_watch_arguments, "openrlhf.utils.config")
     ray.init(runtime_env={"worker_process_setup_hook": "openrlhf_probe.install"})
     runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__", alter_sys=True)

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
@@ -42,9 +41,6 @@ class OnDevice(torch.Tensor):
         )
         made.memory = memory
         return made
-
-    def __repr__(self, **_: Any) -> str:
-        return f"OnDevice({self.memory})"
 
     def tolist(self) -> Any:
         if Pretend.current is not None:
@@ -74,27 +70,14 @@ class Pretend(TorchDispatchMode):
 
     def __enter__(self) -> "Pretend":
         self.outer, Pretend.current = Pretend.current, self
-        self.factory = _Factory()
-        self.factory.__enter__()
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         Pretend.current = self.outer
         super().__exit__(*error)
-        self.factory.__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _run(func, args, kwargs or {})
-
-
-class _Factory(TorchFunctionMode):
-    """torch.tensor(..., device=...), which hides from the other mode how it gets to the device."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is torch.tensor and torch.device(kwargs.get("device") or "cpu").type == DEVICE.type:
-            return func(*args, **kwargs | {"device": "cpu"}).to(DEVICE)
-        return func(*args, **kwargs)
 
 
 def on_device(value: Any) -> Any:

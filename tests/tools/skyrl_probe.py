@@ -1,5 +1,4 @@
 """SkyRL's program with the method and two witnesses: what the trainer computed, and what reached each policy worker.
-Every process writes down the settings that it reads, too.
 
 ``trainer.override_entrypoint=skyrl_probe``; files go to the folder PROBE.
 """
@@ -8,18 +7,12 @@ import functools
 from types import ModuleType
 from typing import Any
 
-import settings_reads
 import wrapt
 
 
 def install() -> None:
     wrapt.register_post_import_hook(_watch_trainer, "skyrl.train.trainer")
     wrapt.register_post_import_hook(_watch_worker, "skyrl.backends.skyrl_train.workers.worker")
-    wrapt.register_post_import_hook(_watch_settings, "skyrl.train.config.config")
-
-
-def _watch_settings(module: ModuleType) -> None:
-    settings_reads.watch(module.BaseConfig)
 
 
 def _save(kind: str, data: Any, **more: list[Any]) -> None:

@@ -15,7 +15,7 @@ BACKEND = "+actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_ba
 
 # What main_ppo leaves behind: hydra's folder, metrics, a checkpoint every second step and at the end. With CRASH=N it
 # ends after that step, with WAIT=N it waits there, beside a daemon that nothing ties to it. FIRST is added to the
-# metrics before its first step, and FILL fills the disk.
+# metrics before its first step.
 TRAINER = """
 import json, os, subprocess, time
 from pathlib import Path
@@ -42,10 +42,6 @@ def main(config):
                 time.sleep(300)
             if os.environ.get("CRASH") == str(step):
                 os._exit(int(os.environ["CODE"]))
-            if "FILL" in os.environ:
-                with open(run / "fill", "wb") as file:
-                    while True:
-                        file.write(bytes(1 << 20))
 
 main()
 """

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreter import ROOT
+from interpreter import ROOT, wait_until
 from probe_files import Call
 from reference import grpo_advantages, reference_advantages
 
@@ -50,6 +50,29 @@ def end(process: subprocess.Popen) -> None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         time.sleep(10)
+
+
+def kill_and_resume(folder: Path, first: subprocess.Popen, resume: Callable[[], subprocess.Popen], saved: Any) -> int:
+    """Kill a run of five steps when it has saved two, and train on until its end. ``saved()`` is the newest saved step.
+    Returns the step at which the second start began, whose probes alone are left."""
+    log = folder / "log"
+    try:
+        wait_until(lambda: saved() >= 2, log, first, 900)
+    finally:
+        end(first)
+    reached = saved()
+    assert 2 <= reached < 5
+    for file in (folder / "probe").glob("*"):  # of a step that the checkpoint may not have
+        file.unlink()
+    second = resume()
+    try:
+        assert second.wait(timeout=900) == 0, log.read_text()[-5000:]
+    finally:
+        end(second)
+    assert log.read_text().count("cw_grpo: this run trains on reweighted advantages") == 2
+    records = {file.name for file in (folder / "tokens").glob("*.parquet")}
+    assert {f"step_{step:06d}.parquet" for step in range(1, 6)} <= records
+    return reached
 
 
 def check_weights(

@@ -36,7 +36,6 @@ from cw_plugin.hosts.trl import CWGRPOConfig, CWGRPOTrainer
 from cw_plugin.hosts.trl.refused_settings import check_settings, check_trl
 from cw_plugin.lab.reports.read_records import read_tokens
 from cw_plugin.lab.reports.runs import read_run
-from cw_plugin.lab.reports.tables import settings
 from cw_plugin.statistics import CovarianceStatistics
 
 ROOT = Path(__file__).parents[3]
@@ -121,7 +120,6 @@ TWICE = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "nu
         pytest.param(WatchedCW, {}, {"loss_type": "grpo", "beta": 0.04, **PADDING}, 16, id="kl-and-padding"),
         pytest.param(WatchedCW, {"peft_config": LORA}, {}, 16, id="peft-with-dropout-of-its-own"),
         pytest.param(WithTools, {}, {"max_steps": 1}, 8, id="tools"),
-        pytest.param(WatchedCW, {"reward_funcs": TWO[:1]}, {"max_steps": 1}, 8, id="unscored"),
         pytest.param(WatchedCW, {"reward_funcs": TWO}, {"max_steps": 1}, 8, id="unscored-by-one-of-two"),
     ],
 )
@@ -205,13 +203,6 @@ def test_a_plain_grpoconfig_is_cw_grpo_with_its_defaults(tmp_path):
     assert {name: written[name] for name in ours} == ours
 
 
-def test_a_kernel_of_ones_own_takes_the_place_of_the_gaussian(tmp_path):
-    (batch,) = train(tmp_path, max_steps=1, cw_kernel="torch:ones_like").at_loss
-    for row in range(8):
-        advantages = unpadded(batch, row)[3]
-        assert advantages[0] != 0 and advantages == pytest.approx([advantages[0]] * len(advantages))
-
-
 def test_a_resumed_run_ends_as_one_that_was_not_interrupted(tmp_path):
     """In the middle of an epoch: at its end transformers shuffles the next one differently in a run that resumes."""
     options = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "cw_record_every": 2}
@@ -275,12 +266,10 @@ def test_the_model_card_names_the_method_that_was_trained(tmp_path, kernel, name
     run = CWGRPOTrainer(str(MODEL), reward, args, train_dataset=prompts())
     run.create_model_card(model_name="small")
     card = (tmp_path / "README.md").read_text()
-    assert f"This model was trained with {name}, a method" in card and f"Cite {name} as:" in card
+    assert f"trained with {name}, " in card and f"Cite {name} as:" in card
     assert ("cw-grpo" in run.model.model_tags, "cw-grpo" in card) == (kernel == "gaussian",) * 2
     paper = yaml.safe_load((ROOT / "CITATION.cff").read_text())["preferred-citation"]
-    people = [f"{one['given-names']} {one['family-names']}" for one in paper["authors"]]
-    cited = [paper["title"], " and ".join(people), paper["url"].rpartition("/")[2], str(paper["year"])]
-    assert all(part in card.partition("```bibtex")[2] for part in cited) == (kernel == "gaussian")
+    assert (paper["title"] in card) == (kernel == "gaussian")
 
 
 @pytest.mark.parametrize(
@@ -304,25 +293,16 @@ def test_on_a_device_it_trains_and_records_what_it_does_on_the_cpu(tmp_path, tra
     assert first_record.table == second_record.table and first_record.prompts == second_record.prompts
 
 
-class Poison:
+class Poisoned(CWGRPOTrainer):
     def _generate(self, prompts):
         result = super()._generate(prompts)
         self.model.model.norm.weight.data.fill_(float("nan"))
         return result
 
 
-class Poisoned(Poison, CWGRPOTrainer):
-    pass
-
-
-class PoisonedOnDevice(Poison, CWOnDevice):
-    pass
-
-
-@pytest.mark.parametrize("trainer", [Poisoned, PoisonedOnDevice])
-def test_a_log_prob_that_is_no_number_is_refused(tmp_path, trainer):
+def test_a_log_prob_that_is_no_number_is_refused(tmp_path):
     with pytest.raises(NonFiniteError, match=r"log_probs: NaN or infinite .* check gradient norm"):
-        train(tmp_path, trainer)
+        train(tmp_path, Poisoned)
 
 
 @pytest.mark.parametrize(
@@ -397,19 +377,17 @@ def test_a_trainer_that_gets_its_advantages_elsewhere_is_refused(tmp_path):
     train(tmp_path, Elsewhere, max_steps=1, cw_kernel="none")
 
 
-def test_a_report_reads_trls_files_and_shows_the_arguments_under_trls_names(tmp_path, monkeypatch):
+def test_a_report_reads_trls_files(tmp_path, monkeypatch):
     """trainer_state.json and TensorBoard's events are written by different code, and give the same series.
 
     Each of several evaluation sets keeps its name, also if it is called "train".
     """
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "tensorboard"))
     sets = {"train": prompts(), "last": prompts(QUESTIONS[:1])}
-    options = {"report_to": "tensorboard", "temperature": 0.9}
-    run = train(tmp_path / "1", given={"eval_dataset": sets}, seed=1, **options)
+    run = train(tmp_path / "1", given={"eval_dataset": sets}, seed=1, report_to="tensorboard")
     run.evaluate()
     run.save_state()
-    train(tmp_path / "2", seed=2, learning_rate=2e-3, max_steps=1, temperature=0.9, save_strategy="no")
-    of_state, other, of_events = (read_run(tmp_path / part) for part in ("1", "2", "tensorboard"))
+    of_state, of_events = (read_run(tmp_path / part) for part in ("1", "tensorboard"))
     logged = [entry for entry in run.state.log_history if "reward" in entry]
     names = {"critic/score/mean": "reward", "response_length/mean": "completions/mean_length"}
     names |= {"actor/entropy": "entropy", "actor/lr": "learning_rate", "cw_grpo/sigma": "cw_grpo/sigma"}
@@ -422,16 +400,11 @@ def test_a_report_reads_trls_files_and_shows_the_arguments_under_trls_names(tmp_
         assert of_state.series(f"val-core/{name}/score/mean@n").to_dict() == {entry["step"]: entry["eval_reward"]}
 
     assert not of_state.lost and not of_events.lost  # an evaluation notes the epoch of its step once more
-    assert other.series("critic/score/mean").index.tolist() == [1]  # without a checkpoint, and without save_state()
-    assert [(run.name, run.seed) for run in (of_state, other)] == [("CW-GRPO", 1), ("CW-GRPO", 2)]
-    table = settings("table5", "Settings", {"CW-GRPO": [of_state.config, other.config]})
-    rows = dict(table.frame.to_numpy().tolist())
-    assert rows["learning_rate"] == "0.001, 0.002" and rows["seed"] == "1, 2" and "temperature" not in rows
-    assert not any("." in name or "dir" in name for name in rows)
+    assert (of_state.name, of_state.seed) == ("CW-GRPO", 1)
 
 
 @pytest.mark.parametrize("loss_type", ["grpo", "dapo", "dr_grpo"])
-def test_trls_loss_takes_one_advantage_for_each_token_and_metrics_are_those_of_the_verl_side(tmp_path, loss_type):
+def test_trls_loss_takes_one_advantage_for_each_token(tmp_path, loss_type):
     """On policy every ratio is 1, so the loss is the mean of -w~ A, as each type takes its mean."""
     run = train(tmp_path, loss_type=loss_type, max_steps=1)
     (batch,) = run.at_loss
@@ -450,8 +423,8 @@ def test_trls_loss_takes_one_advantage_for_each_token_and_metrics_are_those_of_t
 @pytest.mark.parametrize("level", ["token", "sequence"])
 def test_cispo_multiplies_the_log_prob_of_each_token_by_its_own_weight(tmp_path, level):
     """In the first of two iterations the policy is the one that sampled, and the ratio 1, whosever it is."""
-    settings = {"loss_type": "cispo", "importance_sampling_level": level, "num_iterations": 2, "epsilon_high": 5}
-    run = train(tmp_path, max_steps=1, **settings)
+    cispo = {"loss_type": "cispo", "importance_sampling_level": level, "num_iterations": 2, "epsilon_high": 5}
+    run = train(tmp_path, max_steps=1, **cispo)
     (batch,) = run.at_loss
     check_weights([kept(run)], 8)
     per_token = -batch["advantages"] * batch["old_per_token_logps"] * batch["completion_mask"]

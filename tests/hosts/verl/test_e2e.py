@@ -13,7 +13,6 @@ import e2e
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from config_reads import unread
 from interpreter import ROOT, bash, python, wait_until
 from omegaconf import OmegaConf
 from reference import reference_advantages
@@ -25,12 +24,6 @@ from cw_plugin.lab.rewards import compute_score
 
 MEGATRON = sorted(path.name for path in (ROOT / "examples").glob("run_*_megatron.sh"))
 IN_EVERY_RUN = "run_r1_distill_qwen_1_5b_fsdp.sh"  # the recipe that is not left to -m slow
-# On a GPU, the actor's engine reads these two for Megatron-Bridge. Without that, it takes the sizes of the reference
-# model, whose engine was made first.
-ONLY_WITH_MEGATRON_BRIDGE = [
-    f"actor_rollout_ref.actor.megatron.{kind}_model_parallel_size" for kind in ("tensor", "pipeline")
-]
-IGNORED_BY_MEGATRON = "actor_rollout_ref.model.enable_gradient_checkpointing"
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]  # on a machine that does other things as well
 
 
@@ -44,26 +37,19 @@ def recipe_environment(out: Path, method: str = "cw_grpo", **more: str) -> dict[
         out, OVERLAY="examples/cpu/overlay.sh", MODEL_PATH=str(e2e.MODEL), OUT=str(out), LOGGER='["file"]',
         TRAIN_FILES=str(problems() / "train.parquet"), VAL_FILES=str(problems() / "test.parquet"),
         MAX_PROMPT="192", MAX_RESPONSE="64", PROMPTS="8", RESPONSES="4", STEPS="2", TP="1", TEST_FREQ="2",
-        METHOD=method, VERL_USE_EXTERNAL_MODULES="e2e_probe,config_reads", **more,
+        METHOD=method, **more,
     )  # fmt: skip
 
 
-def recipe(script: str, out: Path, *overrides: str, method: str = "cw_grpo") -> list[dict]:
+def recipe(script: str, out: Path, method: str = "cw_grpo") -> list[dict]:
     """The metrics of a recipe's two steps."""
     env = recipe_environment(out, method)
     bash("cpu/data.sh", **env)
-    bash(script, "data.val_max_samples=8", *overrides, **env)
+    bash(script, "data.val_max_samples=8", **env)
     (file,) = out.glob("metrics-*.jsonl")
     records = e2e.training_steps(file)
     assert e2e.saved_step(out) == 2 and [record["data"]["training/global_step"] for record in records] == [1, 2]
     return records
-
-
-def replayed(rollouts: Path) -> list[str]:
-    """The first run with these overrides keeps the rollouts of its first step, another one trains on them."""
-    # verl keeps them under these three, the last of which filter_groups sets.
-    kept_under = ["trainer.project_name=replay", "trainer.experiment_name=replay", "data.gen_batch_size=1"]
-    return kept_under + [f"skip.rollout_tq.{part}" for part in ("enable=True", f"dump_dir={rollouts}", "steps=[1]")]
 
 
 def start_paper_run(run: Path, **more: str) -> subprocess.Popen:
@@ -74,13 +60,12 @@ algorithm.rollout_correction.rollout_rs=token_k1 algorithm.rollout_correction.ro
 actor_rollout_ref.rollout.calculate_log_probs=True
 algorithm.filter_groups.enable=True algorithm.filter_groups.metric=score
 actor_rollout_ref.actor.ppo_epochs=2 actor_rollout_ref.actor.ppo_mini_batch_size=4
-+algorithm.cw_grpo.record_every=2 +trainer.nobody_reads_this=1 critic.optim.weight_decay=0.5
++algorithm.cw_grpo.record_every=2
 trainer.rollout_data_dir={run / "rollouts"}
 data.val_max_samples=8
 """
-    overrides = [*everything.split(), *replayed(run.parent / "replay")]
     env = {"NGPUS": "2", "SAVE_FREQ": "1"} | more
-    return e2e.start(IN_EVERY_RUN, run.parent / "stdout", *overrides, **recipe_environment(run, **env))
+    return e2e.start(IN_EVERY_RUN, run.parent / "stdout", *everything.split(), **recipe_environment(run, **env))
 
 
 @pytest.fixture(scope="module")
@@ -159,11 +144,6 @@ def test_a_record_has_the_texts_of_verls_own_dump_and_the_covariances_of_the_bat
     assert np.sort(table["covariance"]) == pytest.approx(c, rel=1e-3, abs=1e-5)
 
 
-def test_verl_reads_every_setting_of_a_recipe(paper_run):
-    """But for one that it does not know, and one of a critic, which this run has not."""
-    assert unread(paper_run) == ["trainer.nobody_reads_this", "critic.optim.weight_decay"]
-
-
 def test_a_finished_run_is_neither_deleted_nor_mislabelled(paper_run):
     """The same command is a success, another seed is refused."""
     saved = {path: path.read_bytes() for path in paper_run.rglob("*") if path.is_file()}
@@ -183,42 +163,18 @@ def assert_trained_on_its_own_policy(records: list[dict]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", MEGATRON)
-def test_the_megatron_recipes_train_on_a_cpu_and_verl_reads_their_settings(script, tmp_path):
-    """But for one that is added here: the recipes once set it, and verl's Megatron engine does not read it."""
+def test_the_megatron_recipes_train_on_a_cpu(script, tmp_path):
     run = tmp_path / "checkpoints"
-    records = recipe(script, run, f"{IGNORED_BY_MEGATRON}=True")
+    records = recipe(script, run)
     e2e.assert_logged(records)
     assert_trained_on_its_own_policy(records)
     e2e.assert_right(run)
-    assert unread(run) == [*ONLY_WITH_MEGATRON_BRIDGE, IGNORED_BY_MEGATRON]
 
 
 @pytest.mark.slow
-def test_the_7b_recipe_trains_clip_cov_on_a_cpu_and_verl_reads_its_settings(tmp_path):
-    run = tmp_path / "checkpoints"
-    assert_trained_on_its_own_policy(recipe("run_qwen2_5_math_7b_fsdp.sh", run, method="clip_cov"))
-    assert unread(run) == []
-
-
-def replay(paper_run: Path, run: Path, *overrides: str, **env: str) -> list[dict]:
-    """The metrics of one step of the quickstart, trained on the rollouts of the recipe's first step."""
-    same = ("actor_rollout_ref.rollout.temperature=0.7", *replayed(paper_run.parent / "replay"))
-    records = e2e.finish(run, e2e.quickstart(run, *same, *overrides, STEPS="1", **env))
-    e2e.assert_right(run)
-    return records
-
-
-@pytest.mark.slow  # no released verl has one; test_patches.py compares the functions
-def test_a_verl_with_cw_grpo_of_its_own_gives_the_same_weights(paper_run, tmp_path):
-    """The rollouts once more, on a verl with the patches: its estimator runs, not the plugin's."""
-    copy, run = e2e.copy_verl(tmp_path / "verl", *e2e.PARTS), tmp_path / "native"
-    path = os.pathsep.join(map(str, (copy, ROOT, ROOT / "tests" / "tools")))
-    (record,) = replay(paper_run, run, PYTHONPATH=path)
-    logged = {name for name in record["data"] if name.startswith("cw_grpo/")}  # verl's, not the plugin's dozen
-    names = ("weight_mean", "downweighted_share", "covariance_before", "covariance_after")
-    assert logged == {f"cw_grpo/{name}" for name in names}
-    assert "cw_grpo is already registered" in (run / "train.log").read_text()
-    e2e.assert_same_first_step(paper_run, run)
+def test_the_7b_recipe_trains_clip_cov_on_a_cpu(tmp_path):
+    records = recipe("run_qwen2_5_math_7b_fsdp.sh", tmp_path / "checkpoints", method="clip_cov")
+    assert_trained_on_its_own_policy(records)
 
 
 @pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -262,9 +218,6 @@ def test_an_evaluation_has_every_answer_and_asks_nothing_twice(killed, paper_run
         acc = [answer["acc"] for answer in graded]
         assert 0.2 < sum(acc) / len(acc) < 0.9
         assert f"{model}: half pass@1 {sum(acc) / len(acc):.2%} of 96 answers" in result.stdout
-        solved = len({answer["input"] for answer in graded if answer["acc"] == 1}) / 48
-        name, step = (model, "-") if model == "model" else (paper_run.name, "2")
-        assert re.search(rf"^{name} +{step} +2 .* {100 * solved:.1f} \[", result.stdout, re.M)  # pass@2
         asked = {json.loads(line)["input"] for line in (out / model / "few.jsonl").read_text().split("\n")[:-1]}
         others = [f"\n{row['prompt'][-1]['content']}\n" for row in pq.read_table(few).to_pylist()]
         assert sorted(sum(question in text for text in asked) for question in others) == [1] * len(asked) == [1] * 4
@@ -289,9 +242,6 @@ def test_after_kill_9_the_quickstart_with_the_legacy_trainer_resumes_and_finishe
     assert process.wait(timeout=300) != 0
     assert not e2e.trainer_processes(run), "processes of the killed run are left"
     saved = e2e.saved_step(run / "checkpoints")
-    another = e2e.quickstart(run, *command, STEPS="5", SEED="2")  # would go on from the weights of seed 1
-    assert another.wait(timeout=120) == 2
-    assert "\n  data.seed was 1, is 2\n" in (run / "stdout").read_text()
     records = e2e.finish(run, e2e.quickstart(run, *command, STEPS="5"))
     assert [record["step"] for record in records] == list(range(saved + 1, 6))
     e2e.assert_right(run)
@@ -308,16 +258,10 @@ def test_the_loss_in_an_asynchronous_trainer_with_the_quickstarts_own_sizes(tmp_
     assert {batch["estimator"].split(".")[-1].lower() for batch in e2e.batches(run)} == {"grpo"}
     assert [len(batch["uids"]) for batch in e2e.batches(run)] == [64, 64]
 
-    # Validation before and after, and what the quickstart says in the end.
-    answers = {
-        step: [json.loads(line) for line in (run / "validation" / f"{step}.jsonl").read_text().splitlines()]
-        for step in (0, 2)
-    }
-    printed = (run / "stdout").read_text()
-    for name, key in (("right answers", "acc"), ("matched think tags", "format"), ("reward", "score")):
-        (shown,) = re.findall(rf"^validation: {name} +([\d.]+) \(step 0\) +([\d.]+) \(step 2\)$", printed, re.M)
-        means = [sum(answer[key] for answer in answers[step]) / len(answers[step]) for step in (0, 2)]
-        assert [float(value) for value in shown] == pytest.approx(means, abs=6e-4)
+    # Validation after training, and what the quickstart says in the end.
+    answers = [json.loads(line) for line in (run / "validation" / "2.jsonl").read_text().splitlines()]
+    (shown,) = re.findall(r"^validation: right answers .* ([\d.]+) \(step 2\)$", (run / "stdout").read_text(), re.M)
+    assert float(shown) == pytest.approx(sum(answer["acc"] for answer in answers) / len(answers), abs=6e-4)
 
 
 @pytest.mark.slow
@@ -337,12 +281,8 @@ def test_ray_workers_are_asked(monkeypatch):
 
 @pytest.mark.slow
 def test_the_study_trains_two_at_a_time_and_gathers_what_has_finished(tmp_path):
-    """Two runs, each with a Ray of its own, one of them with a variant of the ablation; then there is nothing to do."""
-    code = (
-        "import study\n"
-        "jobs = [study.Job('main', method, '1e-5', 1, 2) for method in ('cw_grpo', 'cw_grpo_shuffled')]\n"
-        "study.run(jobs)\n"
-    )
+    """Two runs, each with a Ray of its own, one of them with a variant of the ablation."""
+    code = "import study; study.run([study.Job('main', f'cw_grpo{of}', '1e-5', 1, 2) for of in ('', '_shuffled')])"
     folder = ROOT / "examples" / "study"
     env = e2e.environment(tmp_path, PYTHONPATH=str(folder), WORK=str(tmp_path), VERL_USE_EXTERNAL_MODULES="")
     subprocess.run([sys.executable, folder / "task.py", "problems", tmp_path / "data"], check=True)
@@ -361,7 +301,4 @@ def test_the_study_trains_two_at_a_time_and_gathers_what_has_finished(tmp_path):
     assert right < 0.5 * wrong
     covariance = pq.read_table(tmp_path / "results" / "covariance.parquet").to_pylist()
     assert {row["method"] for row in covariance} == set(runs)
-    assert sum(row["count"] for row in covariance if row["method"] == "cw_grpo") > 500
-    logs = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*/train.log")}
-    subprocess.run(command, env=env, check=True, timeout=60)
-    assert len(logs) == 2 and all(path.stat().st_mtime_ns == before for path, before in logs.items())
+    subprocess.run(command, env=env, check=True, timeout=60)  # in which there is nothing to do

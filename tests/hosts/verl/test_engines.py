@@ -2,18 +2,15 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from engines import ENGINES, PROMPT, ROWS, make_batch, make_model, run_steps
 from reference import grpo_advantages, reference_advantages
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from cw_plugin.errors import DataError
 from cw_plugin.lab.evaluation.models import find_models, merged
-
-SLOW = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -28,53 +25,39 @@ def batch(model):
 
 @pytest.fixture(scope="module")
 def output(model, batch, tmp_path_factory):
-    """What a start of two processes computed, of two engines in every run, and of the third in slow ones."""
-    outputs: dict[str, dict[str, Any]] = {}
-
-    def of_step(engine: str) -> dict[str, Any]:
-        if engine not in outputs:
-            engines = [engine] if engine == "megatron pp" else ["fsdp2", "megatron tp"]
-            steps = [(model, ENGINES[name]) for name in engines]
-            outputs.update(zip(engines, run_steps(tmp_path_factory.mktemp("steps"), batch, *steps), strict=True))
-        return outputs[engine]
-
-    return of_step
+    """What a start of two processes computed with each engine."""
+    engines = ["fsdp2", "megatron tp"]
+    steps = [(model, ENGINES[name]) for name in engines]
+    return dict(zip(engines, run_steps(tmp_path_factory.mktemp("steps"), batch, *steps), strict=True))
 
 
 @pytest.fixture(scope="module")
 def hugging_face(model, batch):
-    """Log-probs, and the gradient norms of -1/N sum of w~ A log pi with weights by group and over the micro-batch."""
+    """Log-probs, and the gradient norms of -1/N sum of A log pi and of w~ A log pi; the micro-batch is one group."""
     tensors, rewards, uids = batch
     model = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager", dtype=torch.float32)
     inputs = {name: tensors[name] for name in ("input_ids", "attention_mask", "position_ids")}
     logits = model(**inputs).logits[:, PROMPT - 1 : -1]
     log_probs = logits.log_softmax(-1).gather(-1, tensors["responses"][..., None])[..., 0]
 
-    mask = tensors["response_mask"]
-    column = grpo_advantages(rewards.sum(-1).tolist(), uids)
-    advantages, norms = {}, {}
-    for name, groups in (("vanilla", list(uids)), ("cw_grpo", ["all"] * ROWS)):
-        weighted, _ = reference_advantages(log_probs, column, mask, groups)
-        advantages[name] = torch.tensor(weighted, dtype=torch.float64)
-        loss = -(advantages[name] * log_probs * mask).sum() / mask.sum()
+    mask, plain = tensors["response_mask"], grpo_advantages(rewards.sum(-1).tolist(), uids)
+    weighted, _ = reference_advantages(log_probs, plain, mask, ["all"] * ROWS)
+    norms = []
+    for advantages in (torch.tensor(plain)[:, None], torch.tensor(weighted)):
+        loss = -(advantages * log_probs * mask).sum() / mask.sum()
         gradients = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
-        norms[name] = torch.stack([gradient.double().norm() for gradient in gradients]).norm().item()
-    return log_probs.detach(), advantages["vanilla"], norms
+        norms.append(torch.stack([gradient.double().norm() for gradient in gradients]).norm().item())
+    return log_probs.detach(), *norms
 
 
-@pytest.mark.parametrize("engine", ["fsdp2", "megatron tp", pytest.param("megatron pp", marks=SLOW)])
-def test_one_step(engine, output, batch, hugging_face):
-    tensors, _, _ = batch
-    log_probs, advantages, norms = hugging_face
-    out = output(engine)
-    mask = tensors["response_mask"].bool()
+@pytest.mark.parametrize("engine", ["fsdp2", "megatron tp"])
+def test_the_loss_has_the_gradient_of_the_weights(engine, output, batch, hugging_face):
+    log_probs, plain, weighted = hugging_face
+    out, mask = output[engine], batch[0]["response_mask"].bool()
     torch.testing.assert_close(out["log_probs"][mask], log_probs[mask], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(out["advantages"].double(), advantages, rtol=1e-4, atol=1e-5)
-    for loss_mode, norm in norms.items():
-        # so that any two engines agree to 1e-4
-        assert out[loss_mode]["grad_norm"] == pytest.approx(norm, rel=4e-5), loss_mode
-    assert out["cw_grpo"]["cw_grpo/sigma"] > 0
-    assert norms["vanilla"] != pytest.approx(norms["cw_grpo"], rel=1e-2)  # the two reweight differently
+    assert out["grad_norm"] == pytest.approx(weighted, rel=4e-5)
+    assert out["grad_norm"] != pytest.approx(plain, rel=1e-2)
+    assert out["cw_grpo/sigma"] > 0
 
 
 @pytest.mark.slow
@@ -95,17 +78,12 @@ def test_a_checkpoint_without_hugging_face_weights_is_merged(tied, parallel, mod
     for file in model.iterdir():
         if file.suffix != ".safetensors":
             shutil.copy(file, actor / "model" / "huggingface")
-    assert find_models([str(tmp_path / "run")]) == [found]
     of_merger = merged(found, tmp_path / "cache")
 
     weights = out["weights"]
-    before = AutoModelForCausalLM.from_pretrained(model).state_dict()
-    assert all((weight != before[name]).any() for name, weight in weights.items())
     assert ("lm_head.weight" in weights) != tied
     weights.setdefault("lm_head.weight", weights["model.embed_tokens.weight"])
     # the merger writes bfloat16, in which verl would have trained; the engine of this test trains in float32
     expected = {name: weight.bfloat16() for name, weight in weights.items()}
     loaded = AutoModelForCausalLM.from_pretrained(of_merger)
     torch.testing.assert_close(dict(loaded.state_dict()), expected, rtol=0, atol=0)
-    text = "What is 2 + 2?"
-    assert AutoTokenizer.from_pretrained(of_merger).encode(text) == AutoTokenizer.from_pretrained(model).encode(text)

@@ -10,31 +10,27 @@ from interpreter import python
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]  # no released verl has them
 
-# How a test of each part fails on the verl without it.
+# A test of each part, which fails on the verl without it; of the third part, no test can be imported.
 BROKEN = (
-    ("test_gdpo[in_memory-True]", "KeyError"),
-    ("test_v1_fetches_what_an_estimator_declares[in_memory]", "KeyError|TypeError|AttributeError"),
-    ("", "cannot import name 'compute_covariance_weights'"),
-    ("test_policy_loss_is_vanilla_on_reweighted_advantages", "Unsupported loss mode: cw_grpo"),
+    "test_gdpo[in_memory-True]",
+    "test_v1_fetches_what_an_estimator_declares[in_memory]",
+    None,
+    "test_policy_loss_is_vanilla_on_reweighted_advantages",
 )
 
 
-def run_verls_tests(copy: Path, *tests: str) -> tuple[dict[str, str], dict[str, str]]:
-    """verl's CPU tests, without the plugin: names and messages of those that passed, and of those that did not."""
+def run_verls_tests(copy: Path, *tests: str) -> tuple[set[str], set[str]]:
+    """verl's CPU tests, without the plugin: names of those that passed, and of those that failed."""
     result = python(
         *("-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", "-o", "python_files=*_on_cpu.py", *tests),
         path=(copy,),
         cwd=copy,
         timeout=500,
         VERL_USE_EXTERNAL_PLUGINS="none",
-        COLUMNS="500",  # messages as a whole
     )
-    passed, failed = {}, {}
-    line = r"^(PASSED|FAILED|ERROR) \S+?\.py(?:::(\S+))?(.*)"
-    for outcome, name, message in re.findall(line, result.stdout, re.MULTILINE):
-        (passed if outcome == "PASSED" else failed)[name] = message
-    assert passed or failed, result.stdout[-6000:] + result.stderr[-6000:]
-    return passed, failed | ({"": result.stdout} if result.returncode not in (0, 1) else {})
+    names = [re.findall(rf"^{word} \S+?\.py::(\S+)", result.stdout, re.M) for word in ("PASSED", "(?:FAILED|ERROR)")]
+    assert any(names) or "cannot import name" in result.stdout, result.stdout[-6000:] + result.stderr[-6000:]
+    return set(names[0]), set(names[1])
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +51,9 @@ def test_each_part_mends_what_its_tests_show_broken(number, prefix, tmp_path):
     changed = re.findall(r"^\+\+\+ b/(tests/\S+_on_cpu\.py)", PARTS[number].read_text(), re.MULTILINE)
     before = copy_verl(tmp_path, *PARTS[:number])
     subprocess.run(["git", "apply", "--include=tests/*", PARTS[number]], cwd=before, check=True)
-    name, message = BROKEN[number]
-    _, broken = run_verls_tests(before, *changed, "-k", "not transfer_queue")  # the queue in memory shows it sooner
-    assert re.search(message, broken[name])
+    name = BROKEN[number]
+    worked, broken = run_verls_tests(before, *changed, "-k", "not transfer_queue")  # the one in memory is faster
+    assert name in broken if name else not worked
     passed, failed = run_verls_tests(prefix(number + 1), *changed)
     assert not failed and len(passed) > 10 and (name in passed or not name)
 
@@ -94,7 +90,6 @@ def test_the_plugin_gives_the_same_weights_beside_each_part(count, prefix):
     "count, refused", [(3, "Unsupported loss mode: cw_grpo"), (4, "would reweight every token twice")]
 )
 def test_beside_a_verl_that_has_cw_grpo_the_plugin_stands_aside(count, refused, prefix):
-    """test_e2e.py trains on such a verl."""
     code = """
 from trainers import CW_GRPO, LOSS, legacy_trainer, v1_trainer, validate
 from verl.trainer.ppo import core_algos
