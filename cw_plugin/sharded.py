@@ -28,8 +28,8 @@ class ShardedRun(Run):
 
     Every process has the same number of rows. Where those of all processes are joined, the responses to a prompt are
     consecutive. If each process holds whole groups, it reweights its own, and only sums travel. Otherwise, and with
-    scope "batch", every process gathers all rows, and reweights all of them (tests/benchmarks/scale.md says what that
-    costs). If one process fails, all of them raise its error; rows are named by their place in the whole batch.
+    scope "batch", every process gathers all rows, and reweights all of them. If one process fails, all of them raise
+    its error; rows are named by their place in the whole batch.
 
     Args:
         accelerator: accelerate's, of this process.

@@ -109,7 +109,6 @@ def reweight(
     return weighted, sums.statistics()
 
 
-@torch.no_grad()
 def reweight_and_sum(
     log_probs: Float[Tensor, "rows time"],
     advantages: Float[Tensor, " rows"] | Float[Tensor, "rows time"],
@@ -121,7 +120,8 @@ def reweight_and_sum(
     check_shapes(log_probs, advantages, response_mask, group)
     function = kernel_function(kernel)
     dtype = torch.promote_types(log_probs.dtype, torch.float32)
-    log_probs, advantages, valid = log_probs.detach().to(dtype), advantages.to(dtype), response_mask.bool()
+    log_probs, advantages = log_probs.detach().to(dtype), advantages.detach().to(dtype)
+    valid = response_mask != 0
     if group is None:
         return _reweight_one_group(log_probs, advantages, valid, function)
     device = log_probs.device

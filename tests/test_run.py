@@ -34,7 +34,8 @@ def begun(folder: Path, has_checkpoint: bool = False, resumed_from: Path | None 
 
 
 @pytest.mark.parametrize("scope", ["group", "batch"])
-def test_advantages_and_metrics_are_those_of_the_method(tmp_path, scope):
+def test_advantages_and_metrics_are_those_of_the_method(tmp_path, scope, caplog):
+    caplog.set_level(logging.INFO)
     given = batch()
     reweighted = begun(tmp_path, scope=scope).reweight(given, range(1, 2))
     uids = given.group if scope == "group" else [0] * len(given.group)
@@ -44,7 +45,9 @@ def test_advantages_and_metrics_are_those_of_the_method(tmp_path, scope):
     )
     sigmas = [group["sigma"] for group in groups.values()]
     assert reweighted.metrics["cw_grpo/sigma"] == pytest.approx(sum(sigmas) / len(sigmas))
+    assert "this run trains on reweighted advantages" in caplog.text
     assert begun(tmp_path, kernel="none").reweight(given, range(1, 2)).advantages is None
+    assert "this run trains on the host's own advantages" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["whole", "sharded"])

@@ -43,11 +43,11 @@ def statistics_of(groups) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("holes", [0.0, 0.1])
-def test_weights_and_statistics_match_the_float64_loop(holes):
+@pytest.mark.parametrize(("holes", "scale"), [(0.0, 1.0), (0.1, 0.02)])
+def test_weights_and_statistics_match_the_float64_loop(holes, scale):
     """Rows in any order, rubbish off the mask, advantages of responses and of tokens (as GAE has them), an empty
     response, a padding row, and numbers of groups that are not consecutive."""
-    log_probs, of_responses, mask, group = random_batch(0, holes=holes)
+    log_probs, of_responses, mask, group = random_batch(0, holes=holes, scale=scale)
     mask[7], mask[11], group[11] = False, False, 99
     log_probs[~mask] = math.nan
     for advantages in (of_responses, torch.randn(mask.shape, generator=torch.Generator().manual_seed(3))):

@@ -48,9 +48,11 @@ class Need:
     def _difference(self, name: str, function: object) -> str:
         assert callable(function)
         # Ray adds parameters that begin with an underscore.
-        known = tuple(name for name in inspect.signature(function).parameters if not name.startswith("_"))
+        parameters = inspect.signature(function).parameters
+        known = tuple(name for name in parameters if not name.startswith("_"))
         missing = [parameter for parameter in self.parameters if parameter not in known]
-        if missing:
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        if missing and not takes_any:
             return f"{name} has no parameter {' or '.join(missing)}"
         if self.exactly and known != self.parameters:
             return f"{name} has the parameters {', '.join(known)}, not {', '.join(self.parameters)}"

@@ -1,4 +1,4 @@
-"""CW-GRPO for ms-swift: its GRPOTrainer, trained on w~ A in place of A. examples/swift/plugin.py registers it.
+"""CW-GRPO for ms-swift: its GRPOTrainer, trained on w~ A in place of A. An external plugin registers it.
 
 A plugin cannot add flags to ms-swift's command line, so the options are environment variables: ``CW_GRPO_SCOPE``,
 ``CW_GRPO_KERNEL`` and ``CW_GRPO_RECORD_EVERY`` (:class:`cw_plugin.options.Options`). Records go to output_dir/tokens.

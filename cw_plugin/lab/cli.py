@@ -168,7 +168,7 @@ def tokens(
     """
     out = expanded(out)
     with _errors(_REPORT):
-        from cw_plugin.lab.reports.token_records import parse_steps
+        from cw_plugin.lab.reports.read_records import parse_steps
         from cw_plugin.lab.reports.tokens import BIG, write_token_page
 
         size = write_token_page(run, out, parse_steps(steps) if steps else None)

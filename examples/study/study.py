@@ -25,8 +25,8 @@ from typing import NamedTuple
 import pandas as pd
 
 from cw_plugin.files import write_whole
+from cw_plugin.lab.reports.read_records import PATTERN, read_tokens, tokens_of
 from cw_plugin.lab.reports.runs import read_run
-from cw_plugin.lab.reports.token_records import PATTERN, read_tokens, tokens_of
 from cw_plugin.lab.result_files import files_in
 
 HERE = Path(__file__).resolve().parent

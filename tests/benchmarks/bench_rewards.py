@@ -1,14 +1,16 @@
-r"""Our scorer beside verl's on the same answers: how many are judged rightly, gradings per second, hanging inputs.
+r"""Our scorer beside math-verify alone, verl's and open-rs's, in one table; then gradings per second.
 
-    python tests/benchmarks/bench_rewards.py --data COPIES [--rows 2000] [--hanging 20]
+    git clone https://github.com/huggingface/Math-Verify     # its tests have pairs, and verdicts on them
+    python tests/benchmarks/bench_rewards.py --data COPIES --math-verify Math-Verify [--rows 2000] [--hanging 20]
 
-The answers are each benchmark's ground truths, and those of tests/tools/answer_classes.py. Each ground truth is in a
-response of about a thousand characters: as it is, written another way (27.0 for 27, \dfrac for \frac), and replaced by
-the next row's. Speed is measured twice on the benchmarks' answers: alone, and with hanging inputs strewn among them.
-All scorers are called from the same number of threads, as in verl's reward loop.
+A cell says how many answers are judged rightly. Each ground truth of the five benchmarks is in a response of about a
+thousand characters: as it is, written another way (27.0 for 27, \dfrac for \frac), and replaced by the next row's.
+"Ways of writing" are those of tests/tools/answer_classes.py.
 """
 
+import importlib
 import itertools
+import logging
 import os
 import random
 import sys
@@ -19,24 +21,54 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from latex2sympy2_extended import NormalizationConfig
+from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 from rich.console import Console
 from rich.table import Table
-from verl.utils.reward_score import math_dapo, math_reward, math_verify
+from verl.utils.reward_score import math_dapo, math_reward, math_verify, prime_math
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 import answer_classes
 import hostile
 
 from cw_plugin.lab.rewards import compute_score
-from cw_plugin.lab.rewards.boxed import normalize
+from cw_plugin.lab.rewards.rewrites import rewritten
 
 THREADS = 8
 THINKING = "Let us think step by step, and compute $a_1 = 3$, then $a_2 = \\frac{1}{2}$, and go on like that. " * 9
 RESPONSE = "<think>" + THINKING + "</think> The answer is $\\boxed{%s}$."
+PAIRS = ("test_all", "test_boxed", "test_numina_cases", "test_open_thoughts", "test_yujianll")
+# Upstream's test says 1, because the unit is left out with which math-verify confuses Euler's number; its issue 14 says
+# that these differ.
+WRONG_UPSTREAM = ("$1 - \\frac{1}{\\mathrm{e}}$", "$1 + \\frac{1}{\\mathrm{e}}$")
+BOXED = LatexExtractionConfig(boxed_match_priority=0)
+# open-rs, src/open_r1/rewards.py, accuracy_reward
+OPEN_RS = NormalizationConfig(nits=False, malformed_operators=False, equations=True, boxed="all", units=True)
+
+Case = tuple[str, str, bool]  # response, ground truth, whether it is right
 
 
 def ours(response: str, gold: str) -> float:
     return compute_score("benchmark", response, gold)["acc"]
+
+
+def plain(response: str, gold: str) -> float:
+    """math-verify alone; a ground truth without marks of a formula is given to it in a box, as the answer is."""
+    text = gold if "$" in gold or "boxed" in gold or "\\(" in gold else rf"\boxed{{{gold}}}"
+    configs = [BOXED, ExprExtractionConfig()]
+    expected = parse(text, configs, parsing_timeout=None)
+    return float(verify(expected, parse(response, configs, parsing_timeout=None), timeout_seconds=None))
+
+
+def open_rs(response: str, gold: str) -> float:
+    expected = parse(f"${gold}$", [LatexExtractionConfig()], extraction_mode="first_match", parsing_timeout=None)
+    if not expected:
+        return 1.0
+    config = LatexExtractionConfig(
+        normalization_config=OPEN_RS, boxed_match_priority=0, try_extract_without_anchor=False
+    )
+    answer = parse(response, [config], extraction_mode="first_match", parsing_timeout=None)
+    return float(verify(answer, expected, timeout_seconds=None))
 
 
 def verl_math_verify(response: str, gold: str) -> float:
@@ -45,10 +77,14 @@ def verl_math_verify(response: str, gold: str) -> float:
 
 SCORERS: dict[str, Callable[[str, str], float]] = {
     "ours": ours,
+    "math-verify alone": plain,
+    "open-rs": open_rs,
     "verl math_verify": verl_math_verify,
     "verl math_reward": math_reward.compute_score,
     "verl math_dapo": lambda response, gold: math_dapo.compute_score(response, gold)["acc"],
+    "verl prime_math": lambda response, gold: float(prime_math.compute_score(response, gold)[0]),
 }
+IN_TURN = ("math-verify alone", "open-rs", "verl prime_math")  # sympy's caches are not made for threads
 
 
 def rewrite(gold: str) -> str:
@@ -56,41 +92,74 @@ def rewrite(gold: str) -> str:
     return f"{gold}.0" if gold.lstrip("-").isdigit() else gold.replace(r"\frac", r"\dfrac")
 
 
-def score_all(scorer: Callable[[str, str], float], jobs: list[tuple[str, str]]) -> tuple[list[float], float]:
+def pairs_of_math_verify(clone: Path) -> list[Case]:
+    """The pairs of its tests that use its default settings."""
+    sys.path.insert(0, str(clone))
+    cases = {}
+    for module in PAIRS:
+        for test in vars(importlib.import_module(f"tests.{module}")).values():
+            for mark in getattr(test, "pytestmark", []):
+                names = [name.strip() for name in mark.args[0].split(",")]
+                for values in mark.args[1]:
+                    given = dict(zip(names, values, strict=True))
+                    if given.pop("precision", 6) == 6 and "strict" not in given:
+                        right = bool(given.get("expected", given.get("result")))
+                        pair = (given["pred"], given["gold"])
+                        cases[pair] = right and pair[::-1] != WRONG_UPSTREAM
+    return [(response, gold, right) for (response, gold), right in cases.items()]
+
+
+def score_all(name: str, jobs: list[tuple[str, str]]) -> tuple[list[float], float]:
     """The scores of (response, gold) pairs, and how many were given in a second."""
     start = time.perf_counter()
-    with ThreadPoolExecutor(THREADS) as threads:
-        scores = list(threads.map(lambda job: scorer(*job), jobs))
+    with ThreadPoolExecutor(1 if name in IN_TURN else THREADS) as threads:
+        scores = list(threads.map(lambda job: SCORERS[name](*job), jobs))
     return scores, len(jobs) / (time.perf_counter() - start)
 
 
 def main(
     data: Annotated[Path, typer.Option(help="Local copies of the benchmarks, as for cw-grpo prepare.")],
-    rows: Annotated[int, typer.Option(help="Gradings for the measurements of speed.")] = 2000,
+    upstream: Annotated[Path, typer.Option("--math-verify", help="A clone of Math-Verify, for its tests' pairs.")],
+    rows: Annotated[int, typer.Option(help="Gradings for the measurements of speed; 0: none.")] = 2000,
     hanging: Annotated[int, typer.Option(help="Hanging inputs among them.")] = 20,
 ) -> None:
     """Compare the scorers and print the tables."""
-    console = Console(soft_wrap=True)
+    console = Console(soft_wrap=True, width=200)
+    for package in ("math_verify", "latex2sympy2_extended"):
+        logging.getLogger(package).setLevel(logging.ERROR)  # they warn that timeouts are off
     golds = [gold for *_, gold in answer_classes.benchmark_answers(data)]
-    others = [(b, a) for a, b in itertools.pairwise(golds) if normalize(a) != normalize(b)]
-    cases = {  # (response, gold, whether it is right)
+    others = [(b, a) for a, b in itertools.pairwise(golds) if rewritten(a) != rewritten(b)]
+    cases: dict[str, list[Case]] = {
         "own gold": [(RESPONSE % gold, gold, True) for gold in golds],
         "rewritten": [(RESPONSE % rewrite(gold), gold, True) for gold in golds if rewrite(gold) != gold],
         "another gold": [(RESPONSE % answer, gold, (gold, answer) == ("5", "x=5")) for answer, gold in others],
         "ways of writing": [(response, gold, right) for _, gold, response, right in answer_classes.cases()],
     }
-    table = Table("scorer", *cases, title="answers judged rightly")
-    for name, scorer in SCORERS.items():
+    upstreams = pairs_of_math_verify(upstream)
+    columns = cases | {
+        "Math-Verify, right": [case for case in upstreams if case[2]],
+        "Math-Verify, wrong": [case for case in upstreams if not case[2]],
+    }
+    table = Table("scorer", *columns, title="answers judged rightly")
+    for name in SCORERS:
         cells = []
-        for judged in cases.values():
-            scores, _ = score_all(scorer, [(response, gold) for response, gold, _ in judged])
+        for judged in columns.values():
+            scores, _ = score_all(name, [(response, gold) for response, gold, _ in judged])
             right = sum(score == wanted for score, (*_, wanted) in zip(scores, judged, strict=True))
             cells.append(f"{right}/{len(judged)}")
         table.add_row(name, *cells)
     console.print(table)
+    if rows:
+        jobs = [(response, gold) for kind in list(cases)[:3] for response, gold, _ in cases[kind]]
+        console.print(speed(jobs, rows, hanging))
+    if math_verify._pool is not None:
+        for process in list(math_verify._pool._processes.values()):
+            process.kill()  # this pool waits for its hung workers at exit
 
+
+def speed(jobs: list[tuple[str, str]], rows: int, hanging: int) -> Table:
+    """Gradings per second, alone and with hanging inputs strewn among them."""
     chance = random.Random(0)
-    jobs = [(response, gold) for kind in list(cases)[:3] for response, gold, _ in cases[kind]]
     normal = [chance.choice(jobs) for _ in range(rows)]
     mixed = normal.copy()
     for index in range(hanging):
@@ -99,15 +168,12 @@ def main(
     title = f"{rows} normal answers, then {hanging} hanging among them, {os.cpu_count()} CPUs"
     table = Table("scorer", "gradings/s", "gradings/s, hanging", "normal ones changed", title=title)
     for name in ("ours", "verl math_verify"):  # their processes have started above
-        scores, speed = score_all(SCORERS[name], normal)
-        mixed_scores, mixed_speed = score_all(SCORERS[name], mixed)
+        scores, alone = score_all(name, normal)
+        mixed_scores, strewn = score_all(name, mixed)
         kept = [score for score, (_, gold) in zip(mixed_scores, mixed, strict=True) if gold != hostile.GOLD]
         changed = sum(a != b for a, b in zip(scores, kept, strict=True))
-        table.add_row(name, f"{speed:.0f}", f"{mixed_speed:.1f}", str(changed))
-    console.print(table)
-
-    for process in list(math_verify._pool._processes.values()):
-        process.kill()  # this pool waits for its hung workers at exit
+        table.add_row(name, f"{alone:.0f}", f"{strewn:.1f}", str(changed))
+    return table
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from verl.trainer.ppo.v1 import trainer_base
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from cw_plugin.hosts.verl import register  # noqa: F401  (registers cw_grpo)
-from cw_plugin.hosts.verl.run import VerlRun
+from cw_plugin.hosts.verl.trainer import VerlRun
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 from trainers import v1_trainer

@@ -11,8 +11,8 @@ import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 from interpreter import ROOT, bash, free_port
 
+from cw_plugin.lab.reports.read_records import read_tokens
 from cw_plugin.lab.reports.runs import read_run
-from cw_plugin.lab.reports.token_records import read_tokens
 
 EXAMPLES = ROOT / "examples" / "trl"
 
@@ -138,7 +138,7 @@ def test_the_program_refuses_a_folder_in_which_another_trains(tmp_path, monkeypa
     assert not (tmp_path / "settings.json").exists()
 
 
-def test_a_run_goes_on_from_another_folder(tmp_path, monkeypatch):
+def test_a_run_goes_on_from_another_folder_and_with_other_logs(tmp_path, monkeypatch):
     program = runpy.run_path(str(EXAMPLES / "train.py"))
     keep, whole_paths = program["keep_settings"], program["whole_paths"]
     keep(tmp_path, {"output_dir": "run", "report_to": [], "seed": 1})

@@ -14,7 +14,7 @@ from interpreter import ROOT, WITHOUT_VLLM, python
 from reference import grpo_advantages, reference_advantages
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from cw_plugin.lab.reports.token_records import read_tokens
+from cw_plugin.lab.reports.read_records import read_tokens
 
 MODEL = ROOT / "examples" / "cpu" / "model"
 # ms-swift, and what it imports that the environment has not, or has in a version that it does not take.

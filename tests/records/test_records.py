@@ -17,7 +17,7 @@ from token_records import files_in, sums_of
 from transformers import AutoTokenizer
 
 from cw_plugin.batch import Batch
-from cw_plugin.lab.reports.token_records import TokenRecord, read_tokens
+from cw_plugin.lab.reports.read_records import TokenRecord, read_tokens
 from cw_plugin.records import write
 
 TOKENIZER = AutoTokenizer.from_pretrained(Path(__file__).parents[2] / "examples" / "cpu" / "model")

@@ -1,7 +1,7 @@
 r"""Ways to write one answer: ground truths, answers, and what a mathematician says of them.
 
-``EQUAL`` and ``UNEQUAL`` have the same classes, and for each ground truth a list of answers. An answer that holds a
-box is the whole text after ``</think>``, any other one is boxed.
+``EQUAL`` and ``UNEQUAL`` have classes, and for each ground truth a list of answers. An answer that holds a box, tags or
+a sentence is the whole text after ``</think>``, any other one is boxed.
 """
 
 import json
@@ -91,24 +91,59 @@ EQUAL: Answers = {
         "xy=0": ["2xy=0"], "xy=1": ["y=1/x"], "2x+4y-3=0": [r"y=-\frac{1}{2}x+\frac{3}{4}"],
         r"\frac{x^2}{4}+\frac{y^2}{3}=1": [r"\frac{x^2}{16}+\frac{y^2}{12}=\frac{1}{4}"],
     },
+    "upright constants": {
+        "e^2": [r"\mathrm{e}^2", r"\text{e}^2"], r"2 - \frac{1}{e}": [r"2 - \frac{1}{\mathrm{e}}", "2-1/e"],
+        r"3\mathrm{i}": ["3i"], "2+i": [r"2+\mathrm{i}"], r"1 - \frac{1}{\mathrm{e}}": [r"\frac{e-1}{e}"],
+        "25": [r"\text{25}"],
+    },
+    "answer in tags": {
+        "4/7": ["<answer>4/7</answer>"], "5": [r"<answer>\boxed{5}</answer>"],
+        "3, 8": ["<answer>3 and 8</answer>"], "20 days": ["<answer> 20 days </answer>"],
+    },
+    "Unicode mathematics": {
+        "60": ["60\u00b0", r"60\degree"], "x^2": ["x\u00b2"], "x^{12}": ["x\u00b9\u00b2"], "x^{-1}": ["x\u207b\u00b9"],
+        r"2\sqrt{13}": ["2\u221a13"], r"\sqrt{x+1}": ["\u221a(x+1)"], r"\frac{7}{2}": ["3\u00bd"],
+        r"\infty": ["\u221e"], "5": ["\u200b5", "\u20ac5"], r"\frac{3\pi}{4}": ["3\u03c0/4"], "a_1": ["a\u2081"],
+        "6x": ["6\u00b7x"],
+        r"(-\infty, 3]": ["(\u2212\u221e, 3]", "x \u2264 3"], r"(1,2) \cup (3,4)": ["(1,2)\u222a(3,4)"],
+        r"\emptyset": ["\u2205"],
+    },
+    "functions of programs": {
+        r"\ln 2": ["ln(2)"], r"\frac{\pi}{2}": ["pi/2"], r"2\pi": ["2*pi", "2pi"],
+        r"\arctan 2": ["arctan(2)", "atan(2)"],
+        "e^{x}": ["exp(x)"], "x^2+3x": ["x**2+3*x"], r"\sin x": [r"\operatorname{sin} x", r"\mathrm{sin}\,x", "sin(x)"],
+        r"\cos^2 x": ["cos(x)**2"], "x^{10}": ["x**10"], r"\sqrt{2}": ["sqrt(2)"], r"\log_2 3": ["log_2(3)"],
+    },
+    "repeating decimals": {
+        r"\frac{1}{3}": [r"0.\overline{3}", r"0.\dot{3}", r"0.\bar{3}"], r"0.1\overline{6}": [r"\frac{1}{6}"],
+        r"\frac{41}{333}": [r"0.\dot{1}2\dot{3}"], r"-\frac{4}{3}": [r"-1.\overline{3}"],
+        r"\frac{1}{7}": [r"0.\overline{142857}"],
+    },
+    "Chinese": {
+        "20000": ["2\\text{\u4e07}", "2\u4e07"], "120000": ["12\u4e07\u5143"], "12": ["12\u5143"],
+        "5": ["5\u4e2a"], "300000000": ["3\u4ebf"],
+    },
+    "standard LaTeX": {
+        r"\emptyset": [r"\varnothing"], "3, -5": [r"a = 3 \lor a = -5"], r"1.2 \times 10^{-5}": [r"1.2 \times 10^-5"],
+        r"\gamma^2-1": [r"(\gamma-1)(\gamma+1)"], "E_1+E_2": ["E_2+E_1"], r"\frac{\pi}{2}": [r"\frac\pi 2"],
+        r"\frac{R}{r}": [r"R/r"],
+    },
+    "nouns": {
+        "5 people": ["5", "5 people"], "5": ["5 USD", "5 people"], "5 m/s": [r"5\,\text{m/s}"],
+        r"9.8\text{ m/s}^2": ["9.8 m/s^2"],
+        r"\text{east}": ["east", "East"], r"2\text{ hours }30\text{ minutes}": [r"2\text{ hours }30\text{ minutes}"],
+        r"(\text{H})": ["H"],
+    },
     "small numbers": {
         r"\{0.000001, 1\}": [r"\{1, 0.000001\}"], "(0.000001, 1)": ["(10^{-6}, 1)"],
     },
     "words": {
         "5000000": [r"5\text{ million}", "5 million", r"5\text{ million dollars}", r"\$5 \text{ million}"],
         r"5\text{ million}": ["5000000", "5,000,000", r"5 \times 10^6"], "300000": [r"3\text{ hundred thousand}"],
-        r"\frac{3}{2}": [r"3\text{ halves}", "3 halves"], r"\frac{7}{2}": ["3 1/2", r"3\ 1/2", r"3\text{ and a half}"],
+        r"\frac{7}{2}": ["3 1/2", r"3\ 1/2"],
         "-3.5": ["-3 1/2"], r"3\pi": [r"3\text{ pi}", "3 pi"], r"5\text{ or more}": ["5 or more"],
         "1, 2, 3": [r"1\text{, }2\text{, and }3", r"1\text{, }2\text{ and }3", "1, 2, and 3"],
         "2": [r"2\text{ times}", r"2\text{ apples}"], "5": [r"5\text{ more}"],
-    },
-    "sets": {
-        "(0,1]": [
-            r"\{x \mid 0 < x \leq 1\}", r"\{x : 0 < x \le 1\}", r"\left\{ T \,\middle|\, 0 < T \leq 1 \right\}",
-            r"\{x \in \mathbb{R} \mid 0 < x \leq 1\}", r"\{x \mid x \in \mathbb R, 0 < x \leqslant 1\}",
-        ],
-        r"\{x | x \neq 3\}": [r"(-\infty, 3) \cup (3, \infty)", r"x \ne 3"],
-        r"(-\infty, 1) \cup (2, \infty)": [r"\{x \mid x < 1 \text{ or } x > 2\}"],
     },
     "characters": {
         "12": ["\uff11\uff12", "\u0661\u0662", "\u0967\u0968"], "-3": ["\u20133", "\u22123"], "x - 3": ["x \u2013 3"],
@@ -124,8 +159,8 @@ UNEQUAL: Answers = {
         "5.3e-9": ["0"], "10^{30}": ["10^{30} + 1"], r"\text{even}": [r"\text{odd}"], "0": [r"\frac{0}{0}"],
         r"\infty": [r"-\infty", "7"], "7": [r"\infty"],
         # Ground truths that math-verify cannot read, and what it would read instead.
-        r"\frac{": [r"\frac{", "0"], "E_{1},E_{2}": ["E_{1},E_{2}"], r"\frac{0}{0}": [r"\frac{0}{0}", "0"],
-        r"\frac{1}{3} E_{1}+\frac{2}{3} E_{2}": [r"\frac{1}{3} E_{1}+\frac{2}{3} E_{2}", r"\frac{2}{3}"],
+        r"\frac{": [r"\frac{", "0"], "t(0,4]": ["t(0,4]"], r"\frac{0}{0}": [r"\frac{0}{0}", "0"],
+        r"\frac{1}{3} E_{1}+\frac{2}{3} E_{2}": [r"\frac{1}{3} E_{1}+\frac{1}{3} E_{2}", r"\frac{2}{3}"],
     },
     "several boxes": {
         "(6,2)": [r"\boxed{(2,2)} \quad \text{and} \quad \boxed{(6,2)}"],
@@ -199,6 +234,40 @@ UNEQUAL: Answers = {
         r"\frac{11}{2}": ["3 5/2"],
         "1, 2, 3": [r"1\text{, }2\text{, and }4"],
     },
+    "upright constants": {
+        r"2\mathrm{e}": ["2"], r"1 - \frac{1}{\mathrm{e}}": [r"1 + \frac{1}{\mathrm{e}}"], "3i": ["3"],
+        "5": [r"\text{-5}"],
+    },
+    "answer in tags": {
+        "5": [r"\boxed{5}</think><answer>6</answer>", "<answer></answer>", r"\boxed{5} <answer>6</answer>"],
+        "8": ["<answer>3 or 8</answer>"],
+    },
+    "Unicode mathematics": {
+        "2": ["The answer is 2\u221a3.", "2\u00bd"], "6": ["2\u00d73"], "4": ["2\u00b2"], "60": ["6\u00b0"],
+    },
+    "functions of programs": {r"\ln 2": ["ln(3)", "2"], "x^2": ["x**3"], "2": ["2*pi", "exp(2)"]},
+    "repeating decimals": {"0.3": [r"0.\overline{3}"], r"\frac{1}{6}": [r"0.\overline{16}"], "0": [r"0.\overline{3}"]},
+    "Chinese": {
+        "2": ["2\\text{\u4e07}", "2\u4e07"], "12": ["12\u4e07\u5143"],
+        "5": ["5\u500d", "5\u534a", "The answer is 5\u4e07.", "3\u62165"],
+    },
+    "a last box that is never closed": {
+        "5": [r"\boxed{5}. That forgets the sign, so it is \boxed{-5", r"\boxed{5"], "-5": [r"\boxed{5} or \boxed{-5"],
+    },
+    "lists, sets and tuples": {
+        "2, 1": ["(1,2)"], r"\{1, 2\}": ["(1,2)"], "(1,2)": [r"\{1,2\}", "2, 1"], "(1, 2, 3)": ["3, 2, 1"],
+    },
+    "standard LaTeX": {
+        r"\frac{R}{r}": ["1", r"\frac{r}{R}"], "N=n": ["N=n+1"], r"\gamma^2-1": [r"\gamma^2+1"],
+        "1": [r"\varnothing"], "E_1": ["E_2"],
+        r"\frac{dM}{dt}=\frac{1}{c^2}": [r"\frac{dM}{dt}=\frac{1}{c^3}"], r"\frac{1}{2004!}": [r"\frac{1}{2006!}"],
+    },
+    "nouns": {
+        "5": ["5 dozen", "5 hundred"], r"\text{east}": ["seat", r"\text{east} + 1", r"\text{seat}"],
+        "east": ["seat"], "5 km": ["5 m", "6"],
+        r"2\text{ hours }30\text{ minutes}": [r"30\text{ hours }2\text{ minutes}", "60"], "5 dollars": ["5 euros"],
+        "2t": ["2"],
+    },
     "sets": {
         "(0,1]": [r"\{x \mid 0 < x < 1\}", r"\{x \in \mathbb{Z} \mid 0 < x \leq 1\}"],
         "(-2, 2)": [r"\{x \mid x^2 < 4\}"],
@@ -228,7 +297,8 @@ def cases() -> list[tuple[str, str, str, bool]]:
 
 
 def response(answer: str) -> str:
-    return "<think>so</think> " + (answer if r"\boxed" in answer else rf"The answer is $\boxed{{{answer}}}$.")
+    is_whole = r"\boxed" in answer or "answer" in answer
+    return "<think>so</think> " + (answer if is_whole else rf"The answer is $\boxed{{{answer}}}$.")
 
 
 def benchmark_answers(copies: Path) -> list[tuple[str, int, str]]:

@@ -32,7 +32,7 @@ def _of_v1(wrapped, trainer, args, kwargs):
     fields = [*NAMES, "rm_scores", "uid"]
     data = transfer_queue.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
     tensors = data.to_padded_tensor()
-    _write_down(tensors, tensors["rm_scores"], tensors["uid"].tolist(), trainer)
+    _write_down(tensors, tensors["rm_scores"], data["uid"], trainer)
     return wrapped(*args, **kwargs)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from trl import GRPOTrainer
 
 from cw_plugin.batch import Batch
+from cw_plugin.errors import HostError
 from cw_plugin.hosts.transformers_trainer import ReweightingTrainer
 from cw_plugin.hosts.trl.config import ArgumentsFile, options
 from cw_plugin.hosts.trl.refused_settings import check_advantages, check_settings, check_trl
@@ -54,7 +55,9 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         check_trl()
-        config = inspect.signature(GRPOTrainer.__init__).bind(self, *args, **kwargs).arguments.get("args")
+        parameters = inspect.signature(GRPOTrainer.__init__).parameters
+        of_trl = {name: value for name, value in kwargs.items() if name in parameters}  # a subclass may have more
+        config = inspect.signature(GRPOTrainer.__init__).bind_partial(self, *args, **of_trl).arguments.get("args")
         cw_options = options(config)
         if cw_options.kernel == "none":  # no weights to keep; and the model card names what is trained
             self._tag_names, self._name, self._paper = GRPOTrainer._tag_names, GRPOTrainer._name, GRPOTrainer._paper
@@ -73,6 +76,16 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
             if weighted is not None:
                 batch["advantages"] = weighted
         return batch
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        if self.model.training and self._cw_run.options.kernel != "none" and inputs["advantages"].dim() == 1:
+            raise HostError(
+                f"{type(self).__name__} trains on advantages that do not come from "
+                "CWGRPOTrainer._generate_and_score_completions, so it would train plain GRPO",
+                fix="turn off what computes them elsewhere, such as asynchronous generation",
+            )
+        loss: Tensor = super()._compute_loss(model, inputs)
+        return loss
 
     def _cw_batch(self, batch: dict[str, Any]) -> Batch:
         """The rows of this process in a generation batch of TRL."""
@@ -106,7 +119,8 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
         """Log-probs of the completions under the current policy, by TRL's forward pass in micro-batches."""
         forward = self._get_per_token_logps_and_entropies
         # What TRL's loss passes beside ids and masks: images and token types, whose names differ between releases.
-        model_inputs = {name: batch[name] for name in inspect.signature(forward).parameters if name in batch}
+        named: Any = getattr(self, "_full_logits_logps", forward)  # TRL 1.14's forward passes all on to this
+        model_inputs = {name: batch[name] for name in inspect.signature(named).parameters if name in batch}
         self.model.eval()  # dropout would draw random numbers that GRPOTrainer does not draw
         try:
             log_probs: Tensor

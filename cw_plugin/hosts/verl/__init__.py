@@ -1,3 +1,3 @@
-"""CW-GRPO for verl: hooks.py lists every change to verl; run.py leads from verl's trainer to the weights and back."""
+"""CW-GRPO for verl: hooks.py lists every change to verl; trainer.py leads from there to the weights."""
 
 NAME = "cw_grpo"  # the name of the advantage estimator, the policy loss, and the options under ``algorithm``

@@ -1,6 +1,6 @@
 """``algorithm.adv_estimator=cw_grpo`` in verl's registry, for programs that pass log-probs to estimators.
 
-verl's own trainers pass none. There, run.py reweights, and this estimator only refuses to train plain GRPO.
+verl's own trainers pass none. There, trainer.py reweights, and this estimator only refuses to train plain GRPO.
 """
 
 from typing import Any

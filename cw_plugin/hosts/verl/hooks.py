@@ -2,7 +2,7 @@
 
 A hook wraps one function of verl, right after verl imports its module. verl's function always runs, unchanged. The
 function that runs around it says what the hook does, why, and which change of verl would remove it. For the time that
-a trainer of a run with cw_grpo computes advantages, run.py also replaces one or two functions of the trainer's module.
+a trainer of a run with cw_grpo computes advantages, trainer.py also replaces one or two functions of its module.
 
 All of this does nothing if verl has its own cw_grpo (patches/), or if the run does not use cw_grpo. If verl lacks a
 function that is needed, :func:`require_hooks` refuses to train with cw_grpo, and the estimator refuses to run without
@@ -39,7 +39,7 @@ def _begin_run(proceed: Proceed, arguments: Arguments) -> object:
     starts a trainer calls validate_config. Removed by: estimators that get log-probs and return metrics (parts 2 and 3
     of patches/).
     """
-    from cw_plugin.hosts.verl.run import follow
+    from cw_plugin.hosts.verl.trainer import follow
 
     config = arguments["config"]
     _check(config)
@@ -112,7 +112,7 @@ _VALIDATE = Hook("verl.utils.config", "validate_config", ("config",), _check_bef
 _RUN_PPO = Hook("verl.trainer.main_ppo", "run_ppo", ("config",), _check_before_ray)
 HOOKS = (_BEGIN_V1, _BEGIN_LEGACY, _VALIDATE, _RUN_PPO)
 
-# What run.py replaces while a trainer computes advantages.
+# What trainer.py replaces while a trainer computes advantages.
 _REPLACED_IN_V1 = (
     Need(_V1, "PPOTrainer._compute_advantage", ("self", "batch", "metrics")),
     Need(_V1, "compute_advantage_for_multi_trajectories", ("data", "batch_keys", "adv_estimator")),

@@ -44,14 +44,12 @@ def load(source: Source, dataset_path: Path | None = None, revision: str | None 
         raise _unreadable(place, source.split, error, is_copy=dataset_path is not None) from error
     if len(rows) != source.rows and not source.training:  # accuracies on other questions cannot be compared
         raise DataError(f"{place} has {len(rows)} rows, and the benchmark has {source.rows}; download it again")
-    no_text = [index for index, row in enumerate(rows) if not isinstance(row[source.question] or "", str)]
-    if no_text:
-        raise DataError(
-            f"{place} has {len(no_text)} problems that are no text (first in row {no_text[0]}); correct them"
-        )
-    empty = [str(index) for index, row in enumerate(rows) if not (row[source.question] or "").strip()]
-    if empty:
-        raise DataError(f"{place} has no problem in row {', '.join(empty)}; correct the data")
+    questions = [row[source.question] for row in rows]
+    wrong = [
+        str(row) for row, question in enumerate(questions) if not isinstance(question, str) or not question.strip()
+    ]
+    if wrong:
+        raise DataError(f"{place} has no problem, as text, in row {', '.join(wrong[:10])}; correct the data")
     return rows
 
 

@@ -2,8 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -45,7 +44,7 @@ class CheckedFile(NamedTuple):
     table: pa.Table
     left_out: list[int]  # rows of the dataset, from 0
     findings: list[RowProblem]
-    not_compared_with: dict[str, str]  # benchmark -> why
+    not_compared_with: Mapping[str, str] = {}  # benchmark -> why
 
     def report(self) -> str:
         """The JSON beside the file."""
@@ -53,7 +52,7 @@ class CheckedFile(NamedTuple):
             "rows": self.table.num_rows,
             "left_out": self.left_out,
             "findings": [finding._asdict() for finding in self.findings],
-            "not_compared_with": self.not_compared_with,
+            "not_compared_with": dict(self.not_compared_with),
         }
         return json.dumps(report, indent=1, ensure_ascii=False) + "\n"
 
@@ -73,20 +72,12 @@ class CheckedFile(NamedTuple):
         return "\n".join(lines)
 
 
-@dataclass
-class Benchmarks:
-    """The problems of each benchmark that could be read, and why each other one could not."""
-
-    problems: dict[str, list[str]] = field(default_factory=dict)
-    unread: dict[str, str] = field(default_factory=dict)
-
-    def add(self, source: Source, loaded: list[Row] | None, dataset_path: Path | None) -> None:
-        """Add a benchmark, which is read now if it has not been loaded already."""
-        try:
-            rows = loaded or load(source, dataset_path)
-            self.problems[source.name] = [row[source.question] for row in rows]
-        except DataError as error:
-            self.unread[source.name] = str(error)
+def _problems(source: Source, loaded: dict[str, list[Row]], dataset_path: Path | None) -> list[str] | DataError:
+    """The problems of a benchmark, which is read unless it is loaded; or why it cannot be read."""
+    try:
+        return [row[source.question] for row in loaded.get(source.name) or load(source, dataset_path)]
+    except DataError as error:
+        return error
 
 
 def prepare(
@@ -103,8 +94,7 @@ def prepare(
         sources: the datasets.
         save_dir: the folder for ``open_rs/train.parquet``, ``aime24/test.parquet``, ...
         prompt: the turns around a question.
-        dataset_path: see :func:`cw_plugin.lab.data.load.load`.
-        revision: see :func:`cw_plugin.lab.data.load.load`.
+        dataset_path, revision: see :func:`cw_plugin.lab.data.load.load`.
         drop: checks; training rows that fail one of them are left out, as those without an answer always are.
 
     Returns:
@@ -120,19 +110,20 @@ def prepare(
         raise DataError(f"--revision {revision} is of the hub, and --local-dataset-path a copy; leave one of them out")
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     loaded = {source.name: load(source, dataset_path, revision) for source in sources}
-    benchmarks = Benchmarks()
-    if any(source.training for source in sources):
-        for source in BENCHMARKS:
-            benchmarks.add(source, loaded.get(source.name), dataset_path)
-    if benchmarks.unread and CONTAMINATED in drop:
-        names, why = ", ".join(benchmarks.unread), "; ".join(benchmarks.unread.values())
+    has_training = any(source.training for source in sources)
+    benchmarks = {source.name: _problems(source, loaded, dataset_path) for source in BENCHMARKS if has_training}
+    problems = {name: found for name, found in benchmarks.items() if isinstance(found, list)}
+    unread = {name: str(found) for name, found in benchmarks.items() if isinstance(found, DataError)}
+    if unread and CONTAMINATED in drop:
+        names, why = ", ".join(unread), "; ".join(unread.values())
         raise DataError(f"--drop-contaminated needs the benchmarks; leave it out, or make {names} readable: {why}")
 
     files = []
     for source in sources:
         # verl's convention: the rows of a benchmark are in test.parquet, whatever the hub calls their split.
         path = save_dir / source.name.replace("-", "_") / ("train.parquet" if source.training else "test.parquet")
-        files.append(_checked(source, loaded[source.name], path, prompt, benchmarks, drop, console))
+        file = _checked(source, loaded[source.name], path, prompt, problems if source.training else {}, drop, console)
+        files.append(file._replace(not_compared_with=unread if source.training else {}))
     for file in files:
         _write(file)
         console.print(file.summary(), markup=False)
@@ -144,7 +135,7 @@ def _checked(
     rows: Sequence[Row],
     path: Path,
     prompt: Prompt,
-    benchmarks: Benchmarks,
+    benchmarks: Mapping[str, Sequence[str]],
     drop: Collection[str],
     console: Console,
 ) -> CheckedFile:
@@ -152,11 +143,8 @@ def _checked(
     problems = [row[source.question] for row in rows]
     answers = [final_answer(row[source.ground_truth], source.is_boxed) for row in rows]
     show = partial(track, description=f"{source.name}: checking answers", total=len(answers), console=console)
-    findings = ungradable(answers, show)
-    leaves_out: tuple[str, ...] = ()
-    if source.training:
-        findings += contaminated(problems, benchmarks.problems)
-        leaves_out = (NO_ANSWER, *drop)
+    findings = ungradable(answers, show) + contaminated(problems, benchmarks)
+    leaves_out = (NO_ANSWER, *drop) if source.training else ()
     left_out = {finding.row for finding in findings if finding.check in leaves_out}
     repeats = repeated(problems, answers, [row for row in range(len(rows)) if row not in left_out])
     findings += repeats
@@ -171,7 +159,6 @@ def _checked(
         table=_table(source, rows, answers, prompt).take(kept),
         left_out=sorted(left_out),
         findings=sorted(findings),
-        not_compared_with=benchmarks.unread if source.training else {},
     )
 
 

@@ -15,9 +15,7 @@ class Source(NamedTuple):
         question: the column with the question.
         ground_truth: the column with the right answer.
         is_boxed: whether this column is a worked solution, whose last ``\boxed`` holds the answer.
-        level: a column that goes to ``extra_info`` under this name.
-        subject: the same.
-        unit: the same.
+        level, subject, unit: columns that go to ``extra_info`` under these names.
         training: whether this is training data, not a benchmark.
     """
 

@@ -23,7 +23,7 @@ from cw_plugin.lab.doctor.ground_truths import check_ground_truths
 Check = Callable[[DictConfig], Iterable[Finding]]
 
 # Each check by the name under which its findings are printed.
-_ALWAYS: dict[str, Check] = {
+QUICK: dict[str, Check] = {
     "method": settings.check_method,
     "names": names.check_names,
     "switches": settings.check_switches,
@@ -31,10 +31,10 @@ _ALWAYS: dict[str, Check] = {
     "ray cluster": workers.check_ray_cluster,
     "files": files.check_files,
     "ground truths": check_ground_truths,
+    "missing packages": environment.check_missing_packages,
 }
-QUICK: dict[str, Check] = {**_ALWAYS, "missing packages": environment.check_missing_packages}
 CHECKS: dict[str, Check] = {
-    **_ALWAYS,
+    **QUICK,
     "aggregation": settings.check_aggregation,
     "metrics": settings.check_metrics,
     "verl": settings.check_verl,

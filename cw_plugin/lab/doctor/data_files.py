@@ -35,7 +35,10 @@ class DataFile:
         if self.path.suffix == ".parquet":
             return pq.ParquetFile(self.path).read(columns)  # read_table would import pandas
         text = self.path.read_text(encoding="utf-8")
-        rows = json.loads(text) if text.startswith("[") else [json.loads(line) for line in text.splitlines()]
+        if text.lstrip().startswith("["):
+            rows = json.loads(text)
+        else:
+            rows = [json.loads(line) for line in text.split("\n") if line.strip()]
         table = pa.Table.from_pylist(rows)
         return table.select([name for name in table.column_names if columns is None or name in columns])
 

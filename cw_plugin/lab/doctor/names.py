@@ -50,10 +50,10 @@ def check_names(config: DictConfig) -> Iterator[Finding]:
         of_user.add(AGENT_LOOP)
     if OmegaConf.select(config, "reward.reward_manager.source") == "importlib":
         of_user.add(REWARD_MANAGER)
-    for setting in [setting for setting in NAMES if setting not in of_user]:
-        value = OmegaConf.select(config, setting)
+    for setting, (usual, _) in NAMES.items():
+        value = None if setting in of_user else OmegaConf.select(config, setting)
         names = [value] if isinstance(value, str) else list(value or [])
-        unusual = [name for name in names if name not in NAMES[setting].usual]
+        unusual = [name for name in names if name not in usual]
         known = _known(config, setting) if unusual else ()
         for name in unusual:
             if name not in known:

@@ -50,18 +50,15 @@ class Cluster:
     source: str
 
 
-def remembered() -> Path:
-    """The file where ``ray start`` writes the head's address. Only ``ray stop`` removes it, so it may be outdated."""
-    return Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray", "ray_current_cluster")
-
-
 def find_cluster(config: DictConfig) -> Cluster | None:
     """The cluster that ``main_ppo`` would join, looked up in Ray's order; None if it starts its own Ray."""
     address, source = OmegaConf.select(config, _ADDRESS), _ADDRESS
     if address in (None, "auto") and os.environ.get("RAY_ADDRESS"):
         address, source = os.environ["RAY_ADDRESS"], "RAY_ADDRESS"
-    if address in (None, "auto") and remembered().exists():
-        address, source = remembered().read_text(encoding="utf-8").strip(), str(remembered())
+    # Where `ray start` notes the head's address, which only `ray stop` removes.
+    note = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray", "ray_current_cluster")
+    if address in (None, "auto") and note.exists():
+        address, source = note.read_text(encoding="utf-8").strip(), str(note)
     if address in (None, "local"):
         return None
     return Cluster(address, source)

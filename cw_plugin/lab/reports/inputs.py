@@ -8,8 +8,8 @@ from pathlib import Path
 from cw_plugin.errors import DataError
 from cw_plugin.lab.arguments import split_name
 from cw_plugin.lab.evaluation.graded_answers import Answers, read_answers
+from cw_plugin.lab.reports.read_records import PATTERN, TokenRecord, read_tokens
 from cw_plugin.lab.reports.runs import SEED_OR_LENGTH, Run, differing, read_run
-from cw_plugin.lab.reports.token_records import PATTERN, TokenRecord, read_tokens
 from cw_plugin.lab.result_files import files_in
 
 _NO_METRICS = "no metrics (*.jsonl of verl's file logger, trainer_state.json of TRL, TensorBoard events)"

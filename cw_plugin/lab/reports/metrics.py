@@ -166,7 +166,7 @@ def _run_of(file: Path) -> Path:
         return file.parent.parent if file.parent.name.startswith("checkpoint-") else file.parent
     if file.suffix != ".jsonl":
         return file.parent
-    name = re.sub(r"-\d{8}-\d{6}$", "", file.stem)  # metrics-20261031-120000.jsonl of examples/paper.sh
+    name = re.sub(r"-\d{8}-\d{6}$", "", file.stem)  # metrics-20261031-120000.jsonl: one for each start
     return file.parent / (name if name != file.stem else _name_of_last_start(file))
 
 

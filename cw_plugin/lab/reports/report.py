@@ -19,8 +19,8 @@ from cw_plugin.lab.reports.formats import Table, csv
 from cw_plugin.lab.reports.inputs import read_inputs
 from cw_plugin.lab.reports.metrics import ENTROPY, NORM, REWARD
 from cw_plugin.lab.reports.notes import NOT_ALL_ASKED, notes_of
+from cw_plugin.lab.reports.read_records import TokenRecord, tokens_of
 from cw_plugin.lab.reports.runs import ACCURACY, Run, all_metrics
-from cw_plugin.lab.reports.token_records import TokenRecord, tokens_of
 from cw_plugin.lab.reports.tokens import write_page
 
 Recorded = Mapping[str, Sequence[Sequence[TokenRecord]]]  # method -> the records of each of its runs

@@ -19,7 +19,7 @@ import pandas as pd
 from cw_plugin.errors import DataError
 from cw_plugin.files import write_whole
 from cw_plugin.lab.arguments import split_name
-from cw_plugin.lab.reports.token_records import TokenRecord, read_tokens
+from cw_plugin.lab.reports.read_records import TokenRecord, read_tokens
 from cw_plugin.records.columns import REAL_NUMBERS
 
 BIG = 50_000_000  # bytes; of a page that is larger, the command says so

@@ -1,146 +1,137 @@
-r"""Grading one answer with math-verify: the code that runs in the worker processes. README.md has the decisions.
+r"""Grading one answer with math-verify, within the limits of :mod:`cw_plugin.lab.rewards.worker`.
 
-math-verify limits its own time with ``signal.alarm``, which needs the main thread and cannot stop a loop in C. Here its
-timeouts are off, and :mod:`cw_plugin.lab.rewards.worker` limits the process.
+Ground truth and answer are rewritten (:mod:`cw_plugin.lab.rewards.rewrites`), and given to math-verify in the same
+form, in a box. What stands here refuses what math-verify accepts, and is not the answer. README.md has the decisions.
 """
 
 import functools
+import itertools
 import re
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import sympy
 from latex2sympy2_extended.sets import FiniteSet
-from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+from math_verify import parse, verify
 from sympy.core.relational import Relational
 
-from cw_plugin.lab.rewards.boxed import PERCENT, final_boxed, normalize, point_for_comma
-from cw_plugin.lab.rewards.forms import (
-    Parsed,
-    depths,
-    last_side,
-    members,
-    operations,
-    split_bases,
-    units_agree,
-    without_units,
-)
-from cw_plugin.lab.rewards.words import plain_characters, split_conditions
+from cw_plugin.lab.rewards.boxed import final_boxed
+from cw_plugin.lab.rewards.rewrites import rewritten
+from cw_plugin.lab.rewards.unboxed import LATEX, found_in
+from cw_plugin.lab.rewards.unfinished import Parsed, members, unfinished
+from cw_plugin.lab.rewards.words import changes, split_words, units_agree
 
 MAX_ANSWER = 2_000  # characters; the longest ground truth of the paper's data has about 250
 MAX_DEPTH = 24  # brackets within brackets; math-verify's grammar needs seconds for 50
-MAX_TEXT = 4_000  # characters searched when nothing is boxed; math-verify's patterns take more than linear time
 DECIMALS = {"training": 6, "evaluation": 5}
 RELATIVE_TOLERANCE = 1e-3
 
-_LATEX = LatexExtractionConfig(boxed_match_priority=0)  # leaves units out
-_LATEX_WITH_UNITS = replace(_LATEX, normalization_config=replace(_LATEX.normalization_config, units=False))
-# open-rs, src/open_r1/rewards.py, accuracy_reward; src/open_r1/evaluate.py, latex_gold_metric and expr_gold_metric.
-_UNBOXED = {
-    "training": [replace(_LATEX, try_extract_without_anchor=False)],
-    "evaluation": [ExprExtractionConfig(), _LATEX],
-}
-# Markdown's marks around an answer, such as **7**, *7*, __7__ and `7`. Products and powers, such as a * b and 2**3,
-# have none; and what is in a formula is none. As in pandoc, no space stands just inside the dollars of a formula, nor a
-# digit after them: two sums of money are no formula.
-_MARKDOWN = re.compile(
-    r"(?P<formula>\$(?=\S)[^$\n]*?(?<=[^\s*`])\$(?!\d)|\\\(.*?\\\)|\\\[.*?\\\])"
-    r"|(?<![\w*)}\]^])(?P<strong>\*{2,3}|__)(?=\S)(?P<bold>[^*`\n]+?)(?<=\S)(?P=strong)(?!\*)"
-    r"|(?<![\w*)}\]^])(?P<mark>[*`])(?=\S)(?P<text>[^*`\n]+?)(?<=\S)(?P=mark)(?![\w*({\\])",
-    re.ASCII | re.DOTALL,
-)
-_HUNDREDTH = sympy.UnevaluatedExpr(sympy.Rational(1, 100))  # how math-verify reads a percent sign
+_BASE = re.compile(r"(\d\s*\)?)\s*_\s*(?:(\d+)|\{\s*(?:\\text\s*\{)?\s*(?:base\s*)?\(?(\w+)\)?\s*\}?\s*\})")
+_BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"}
 
 
 class _Answer(NamedTuple):
-    """An answer in a response.
-
-    Attributes:
-        text: as it stands there, "" when there is none.
-        is_boxed: whether it is that in a box.
-        formulas: several answers in a row, such as "$x = 1$ or $x = 2$", as one set; None for a single one.
-    """
+    """A ground truth or an answer, rewritten: what math-verify is given, and what is compared beside it."""
 
     text: str
-    is_boxed: bool
-    formulas: sympy.FiniteSet | None = None
+    words: str
+    bases: list[str]
+    is_percent: bool
+
+    @property
+    def side(self) -> str:
+        """What stands right of the last ``=``; all of a list."""
+        is_list = re.search(r",(?![^(\[{]*[)\]}])", self.text)
+        return self.text if is_list else re.split(r"=(?![^(\[{]*[)\]}])", self.text)[-1]
+
+    @property
+    def bracket(self) -> str:
+        """What the bracket at the beginning makes of the answer."""
+        side = self.side.removeprefix(r"\left")
+        return "set" if side.startswith(r"\{") else "tuple" if side.startswith("(") else ""
+
+    @property
+    def said(self) -> str:
+        """What an answer in words says."""
+        return re.sub(r"\\[a-zA-Z]*|[\s,;:(){}\[\]]", "", self.text + self.words).rstrip(".").casefold()
 
 
 def grade(ground_truth: str, text: str, extraction: str) -> tuple[float, str]:
     """1.0 or 0.0, and the answer as it stands in the text ("" when there is none)."""
     boxed = final_boxed(text)
-    answer = _unboxed_answer(text, extraction) if boxed is None else _Answer(boxed, is_boxed=True)
-    if not answer.text or len(answer.text) > MAX_ANSWER:
-        return 0.0, answer.text
-    return float(_is_right(ground_truth, answer, extraction)), answer.text
-
-
-def _unboxed_answer(text: str, extraction: str) -> _Answer:
-    """The last answer in a text without a box."""
-    without_marks = _MARKDOWN.sub(_without_marks, text[-MAX_TEXT:])
-    parsed = _parse(plain_characters(without_marks), _UNBOXED[extraction])
-    answer = next((item for item in parsed if isinstance(item, str)), "")
-    is_percentage = any(isinstance(item, sympy.Basic) and item.has(_HUNDREDTH) for item in parsed)
-    if answer and is_percentage:
-        answer += r"\%"  # which math-verify has read, and left out of the text
-    # math-verify reads several formulas one by one, and joins their texts with "and".
-    are_several = " and " in answer and isinstance(parsed[0], sympy.FiniteSet)
-    return _Answer(answer, is_boxed=False, formulas=parsed[0] if are_several else None)
-
-
-def _without_marks(match: re.Match[str]) -> str:
-    """A formula as it is; other text without the marks, and with a space where a word stood right beside them."""
-    if match["formula"]:
-        return match["formula"]
-    text, before, after = match["bold"] or match["text"], match.string[: match.start()], match.string[match.end() :]
-    space_before = " " if before[-1:].isalnum() else ""
-    space_after = " " if after[:1].isalnum() else ""
-    return f"{space_before}{text}{space_after}"
+    answer = found_in(text, extraction) if boxed is None else boxed
+    if not answer or len(answer) > MAX_ANSWER:
+        return 0.0, answer
+    is_sentence = boxed is None and extraction == "evaluation"
+    return float(_is_right(ground_truth, answer, DECIMALS[extraction], is_sentence)), answer
 
 
 @functools.lru_cache(maxsize=4096)  # responses to one prompt often repeat an answer
-def _is_right(ground_truth: str, answer: _Answer, extraction: str) -> bool:
+def _is_right(ground_truth: str, answer: str, decimals: int, is_sentence: bool) -> bool:
     """Whether the answer equals the ground truth, names no other unit, and leaves no more to be worked out than it."""
-    expected, base = split_bases(normalize(final_boxed(ground_truth) or ground_truth))
-    given, given_base = split_bases(normalize(answer.text))
-    expected, condition = split_conditions(expected)
-    given, given_condition = split_conditions(given)
-    gold = _parse_with_unit(point_for_comma(expected, given))
-    if gold is None or (base and given_base != base) or condition != given_condition:
+    expected, given = read(final_boxed(ground_truth) or ground_truth), read(answer)
+    if not expected.text or not given.text:
+        return "" != expected.said == given.said
+    if not _fit_together(expected, given):
         return False
-    value = answer.formulas or _value(point_for_comma(given, expected), gold, answer.is_boxed)
-    if value is None:
+    gold = parsed(_point_for_comma(expected.text, given.text))
+    value = parsed(_point_for_comma(given.text, expected.text))
+    if gold is None or value is None:
         return False
-    readings = _readings_of_percent(gold, value, _has_percent(ground_truth), _has_percent(answer.text))
-    if not any(_equal(expected_value, value_read, DECIMALS[extraction]) for expected_value, value_read in readings):
+    pairs = _readings_of_percent(gold, value, expected.is_percent, given.is_percent)
+    if not any(_equal(*pair, decimals) for pair in pairs):
         return False
-    allowed = operations(expected, gold)
+    allowed = unfinished(expected.side, gold)
     if gold.free_symbols:
-        allowed |= {"irrational", "letters"}
+        allowed |= {"letters"}
     # Of a sentence, lighteval's extraction takes a sum as well, as in "the answer is $9+1$".
-    if not answer.is_boxed and extraction == "evaluation":
+    if is_sentence:
         allowed |= {"addition", "matrices"}
-    text, value = _right_of_equals(given, value, gold)
-    return units_agree(expected, text) and operations(text, value) <= allowed
+    left = unfinished(given.side, value) - allowed
+    is_irrational = left == {"irrational"} and _is_number(value) and value.doit().is_rational is False
+    return not left or is_irrational
 
 
-def _value(text: str, gold: Parsed, is_boxed: bool) -> Parsed | None:
-    """The answer as mathematics, without its unit if the ground truth is a number; None if it does not parse."""
-    return _parse_answer(text, units=not gold.free_symbols) if is_boxed else _parse_with_unit(text)
+def _fit_together(expected: _Answer, given: _Answer) -> bool:
+    """Whether brackets, bases, words and units, which math-verify leaves out, are those of the ground truth."""
+    if {expected.bracket, given.bracket} == {"set", "tuple"}:
+        return False
+    if expected.bases and given.bases != expected.bases:
+        return False
+    return changes(expected.words) == changes(given.words) and units_agree(expected.words, given.words)
 
 
-def _right_of_equals(text: str, value: Parsed, gold: Parsed) -> tuple[str, Parsed]:
-    """Text and value of what stands right of the last ``=``, which is the answer unless an equation is asked for."""
-    side = last_side(text)
-    if side == text or isinstance(gold, sympy.Eq):
-        return text, value
-    of_side = _parse_answer(side, units=not gold.free_symbols)
-    return side, value if of_side is None else of_side
+@functools.lru_cache(maxsize=4096)
+def read(answer: str) -> _Answer:
+    """A ground truth or an answer, rewritten and taken apart."""
+    text, words = split_words(rewritten(answer))
+    if re.fullmatch(r"[a-zA-Z]{3,}(?:\s+[a-zA-Z]+)*", text):  # a word, and no product of letters
+        text, words = "", text
+    if re.fullmatch(r"[\s(){}\[\].,;:]*", text):  # nothing but the brackets of (\text{A})
+        text = ""
+    bases = [_BASES.get(base, base) for _, *bases in _BASE.findall(text) for base in bases if base]
+    return _Answer(_BASE.sub(r"\1", text).replace(r"\%", ""), words, bases, r"\%" in text)
 
 
-def _has_percent(text: str) -> bool:
-    return re.search(PERCENT, text) is not None
+def _point_for_comma(answer: str, other: str) -> str:
+    """``1,22`` as ``1.22``, if ``other``, with which it will be compared, has a decimal point and no comma.
+
+    Alone, ``1,22`` is a list. A list in brackets or with spaces is never a number, nor has ``1,222`` decimals.
+    """
+    if "," in other or not re.search(r"\d\.\d", other) or re.search(r"[(\[;]|\\\{|,(?!\d)", answer):
+        return answer
+    return re.sub(r"(?<![\d.,])(?![1-9]\d{0,2},\d{3}(?!\d))(\d+),(\d+)(?![\d.,])", r"\1.\2", answer)
+
+
+@functools.lru_cache(maxsize=4096)
+def parsed(answer: str) -> Parsed | None:
+    """The answer as math-verify reads it in a box; None when it does not, or when that has no finite value."""
+    steps = dict.fromkeys("([{", 1) | dict.fromkeys(")]}", -1)
+    depths = itertools.accumulate(steps.get(character, 0) for character in answer)
+    if max(depths, default=0) > MAX_DEPTH:
+        return None
+    boxed = rf"\boxed{{{answer}}}"
+    found = parse(boxed, [LATEX], "no_fallback", extraction_mode="first_match", parsing_timeout=None)
+    return found[0] if found and not found[0].has(sympy.nan, sympy.zoo) else None
 
 
 def _readings_of_percent(
@@ -150,13 +141,9 @@ def _readings_of_percent(
     if gold_has_sign and not value_has_sign and _is_number(gold):  # 50 and 0.5 are both right for 50%
         return [(gold, value), (gold / 100, value)]
     if value_has_sign and not gold_has_sign:
-        readings = []
+        by_value = [(gold, value / 100)] if _is_number(value) else []
         # The sign means nothing where the ground truth is a percentage without it, so more than 1.
-        if not (_is_number(gold) and abs(gold) <= 1):
-            readings.append((gold, value))
-        if _is_number(value):
-            readings.append((gold, value / 100))
-        return readings
+        return by_value if _is_number(gold) and abs(gold) <= 1 else [(gold, value), *by_value]
     return [(gold, value)]
 
 
@@ -164,42 +151,14 @@ def _is_number(parsed: Parsed) -> bool:
     return isinstance(parsed, sympy.Expr) and bool(parsed.is_number)
 
 
-@functools.lru_cache(maxsize=4096)
-def _parse_with_unit(answer: str) -> Parsed | None:
-    as_is, bare = _parse_answer(answer, units=False), _parse_answer(answer, units=True)
-    has_words = re.search(r"\\text|\\mathrm|\\mbox|(?<![\\a-zA-Z])[a-zA-Z]{2,}", answer)
-    is_number_with_unit = bare is not None and not bare.free_symbols and has_words
-    return bare if is_number_with_unit or as_is is None else as_is
-
-
-def _parse_answer(answer: str, units: bool) -> Parsed | None:
-    """The answer as mathematics; None when it does not parse or has no finite value."""
-    if units:  # math-verify leaves out those that stand in \text{} alone
-        answer = without_units(answer)
-    # math-verify reads no plus-minus within a fraction. Several in one answer have the same sign.
-    both_signs = ",".join(re.sub(r"\\pm(?![a-zA-Z])", sign, answer) for sign in "+-")
-    for text in dict.fromkeys([answer, both_signs if r"\pm" in answer else answer]):
-        config = [_LATEX if units else _LATEX_WITH_UNITS]
-        if parsed := _parse(rf"\boxed{{{text}}}", config, fallback_mode="no_fallback"):
-            return parsed[0]
-    return None
-
-
-def _parse(
-    text: str, configs: Sequence[ExprExtractionConfig | LatexExtractionConfig], **kwargs: str
-) -> list[Parsed | str]:
-    if max(depths(text), default=0) > MAX_DEPTH:
-        return []
-    parsed = parse(text, configs, extraction_mode="first_match", parsing_timeout=None, **kwargs)
-    return [item for item in parsed if isinstance(item, str) or not item.has(sympy.nan, sympy.zoo)]
-
-
 def _equal(gold: Parsed, answer: Parsed, decimals: int) -> bool:
     gold, answer = _alike(gold, answer)
-    if not verify(gold, answer, float_rounding=decimals, timeout_seconds=None) or _other_equation(gold, answer):
+    if not verify(gold, answer, float_rounding=decimals, timeout_seconds=None, allow_set_relation_comp=True):
         return False
     given = list(members(answer))  # none of a set such as the real numbers
-    return not given or all(any(_close(one, other) for other in given) for one in members(gold))
+    return not _other_equation(gold, answer) and (
+        not given or all(any(_close(one, other) for other in given) for one in members(gold))
+    )
 
 
 def _alike(gold: Parsed, answer: Parsed) -> tuple[Parsed, Parsed]:
@@ -208,49 +167,27 @@ def _alike(gold: Parsed, answer: Parsed) -> tuple[Parsed, Parsed]:
         # Of 928 and 9.28 x 10^2, math-verify would round only one.
         rounds = (gold.is_Integer or answer.is_Integer) and (gold.has(sympy.Float) or answer.has(sympy.Float))
         return (gold.evalf(30), answer.evalf(30)) if rounds else (gold, answer)
-    expected, given = _assignments(gold), _assignments(answer)
-    names = {str(equation.lhs).partition("_")[0] for equation in expected}  # x_1 and x_2 have no order
-    if len(names) == len(expected) > 1 and not answer.has(sympy.Eq):
-        values = sympy.Tuple(*(equation.rhs for equation in expected))
-        return values, sympy.Tuple(*answer._unsorted_args) if isinstance(answer, FiniteSet) else answer
-    if expected and given:
-        return FiniteSet(*expected), FiniteSet(*given)
-    solutions = _solution_set(gold), _solution_set(answer)
-    if None not in solutions and len(gold.free_symbols | answer.free_symbols) == 1:
-        return solutions
-    return gold, answer
+    if isinstance(gold, FiniteSet):
+        parts = gold._unsorted_args
+        names = {str(part.lhs).partition("_")[0] if isinstance(part, sympy.Eq) else "" for part in parts}
+        is_pair = isinstance(answer, sympy.Interval) and answer.is_open
+        has_order = isinstance(answer, sympy.Tuple) or is_pair  # (2, 1) is no list of 1 and 2
+        if has_order or (len(names) == len(parts) > 1 and not answer.has(sympy.Eq)):  # nor is it k = 1, n = 2
+            values = sympy.Tuple(*(part.rhs if isinstance(part, sympy.Eq) else part for part in parts))
+            given = answer.args[:2] if is_pair else getattr(answer, "_unsorted_args", answer.args)
+            return values, sympy.Tuple(*given)
+    return _solutions(gold) or gold, _solutions(answer) or answer
 
 
-def _assignments(parsed: Parsed) -> list[sympy.Eq]:
-    """The equations of ``k = 45, n = 2`` and of ``(k, n) = (45, 2)``; empty for anything else."""
-    parts = parsed._unsorted_args if isinstance(parsed, FiniteSet) else []
-    if isinstance(parsed, sympy.Eq) and isinstance(parsed.lhs, sympy.Tuple):
-        values = parsed.rhs.args[:2] if isinstance(parsed.rhs, sympy.Interval) else parsed.rhs  # a pair, or an interval
-        if isinstance(values, (tuple, sympy.Tuple)) and len(values) == len(parsed.lhs):
-            parts = [sympy.Eq(*pair, evaluate=False) for pair in zip(parsed.lhs, values, strict=True)]
-    return list(parts) if all(isinstance(part, sympy.Eq) for part in parts) else []
-
-
-def _solution_set(parsed: Parsed) -> sympy.Set | None:
-    """The numbers that an interval or solved inequalities in one variable describe; None for anything else."""
-    if isinstance(parsed, sympy.Eq) and isinstance(parsed.lhs, sympy.Symbol):
-        parsed = parsed.rhs  # x in (1, 2]
-    if isinstance(parsed, sympy.Set) and not isinstance(parsed, FiniteSet):
-        return parsed
-    parts = list(parsed) if isinstance(parsed, FiniteSet) else [parsed]
-    if not all(isinstance(part, (Relational, sympy.And)) and _is_solved(part) for part in parts):
+def _solutions(parsed: Parsed) -> sympy.Set | None:
+    """The numbers that several inequalities describe: those of all of them, or of each if they exclude each other."""
+    if not isinstance(parsed, FiniteSet) or not all(isinstance(part, (Relational, sympy.And)) for part in parsed):
         return None
-    sets = [part.as_set() for part in parts]
+    if len(parsed.free_symbols) != 1 or parsed.has(sympy.Eq):
+        return None
+    sets = [part.as_set() for part in parsed]
     common = sympy.Intersection(*sets)
     return sympy.Union(*sets) if common.is_empty else common
-
-
-def _is_solved(part: Relational | sympy.And) -> bool:
-    """Whether this is ``x < 3`` or ``1 < x <= 2``: a variable alone between numbers."""
-    return not part.has(sympy.Eq) and all(
-        any(side.is_Symbol for side in relation.args) and any(side.is_number for side in relation.args)
-        for relation in part.atoms(Relational)
-    )
 
 
 def _close(gold: Parsed, answer: Parsed) -> bool:
@@ -261,7 +198,7 @@ def _close(gold: Parsed, answer: Parsed) -> bool:
 
 
 def _other_equation(gold: Parsed, answer: Parsed) -> bool:
-    """Whether these are equations between polynomials, and neither is a multiple of the other by a number.
+    """Whether these are equations, and neither is a multiple of the other by a number.
 
     math-verify solves for one variable, and so finds x^2 y = 0 and x y = 0 equal.
     """
@@ -269,6 +206,4 @@ def _other_equation(gold: Parsed, answer: Parsed) -> bool:
     if len(equations) < 2 or not all(isinstance(side, sympy.Expr) for one in equations for side in one.args):
         return False
     left, right = (sympy.fraction(sympy.together(one.lhs - one.rhs))[0] for one in equations)
-    if not (left.is_polynomial() and right.is_polynomial()) or right == 0:
-        return False
-    return bool(sympy.cancel(left / right).free_symbols)
+    return right != 0 and bool(sympy.cancel(left / right).free_symbols)

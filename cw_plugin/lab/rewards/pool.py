@@ -25,15 +25,18 @@ MAX_CHARACTERS = 200_000  # of a response; only its last ones are sent to a work
 
 
 class Question(NamedTuple):
-    """What a worker is asked: to grade the answer in a text, in so many seconds of CPU time."""
+    """What a worker is asked: to grade the answer in a text, in so many seconds of CPU time.
+
+    Without a text, it is asked whether math-verify reads the ground truth rightly.
+    """
 
     ground_truth: str
-    text: str
+    text: str | None
     extraction: str
     time_limit: float
 
 
-FIRST = Question("2", r"\boxed{1}", "evaluation", START_LIMIT)  # fills math-verify's caches
+FIRST = Question("2", r"\boxed{2}", "evaluation", START_LIMIT)  # fills math-verify's caches, and must be right
 
 
 class Grade(NamedTuple):
@@ -42,6 +45,7 @@ class Grade(NamedTuple):
     accuracy: float = 0.0
     prediction: str = ""  # the answer as it stands in the response, "" where none was found
     failure: str = ""  # the traceback if grading failed. The pool logs it: a worker must not write files
+    misread: str = ""  # what math-verify makes of a ground truth that is not what stands there
     stopped: str = ""  # which limit ended the grading; such an answer counts as wrong
 
 
@@ -83,6 +87,13 @@ class _Worker:
             raise GradingError(
                 f"a grading process does not start in {START_LIMIT:g} s",
                 fix="the machine is too busy, end other programs",
+            )
+        if first.accuracy != 1.0:  # a grader that fails on everything would make every answer wrong
+            self.end()
+            reason = (first.failure.strip().splitlines() or ["without an error"])[-1]
+            raise GradingError(
+                f"a grading process finds {FIRST.text} wrong for {FIRST.ground_truth} ({reason})",
+                fix=f"install the versions of math-verify and its packages that it needs: {how_to_install('reward')}",
             )
 
     def ask(self, question: Question, seconds: float) -> Grade:
@@ -159,12 +170,7 @@ class GradingPool:
         Raises:
             GradingError: no process starts, so the answer is not the cause.
         """
-        question = Question(ground_truth, text[-MAX_CHARACTERS:], extraction, self.time_limit)
-        place = self._idle.get()  # may wait for long, which is not the answer's time
-        try:
-            grade = self._ask(place, question)
-        finally:
-            self._idle.put(place)
+        grade = self._answer(Question(ground_truth, text[-MAX_CHARACTERS:], extraction, self.time_limit))
         if grade.failure:
             logger.warning(
                 "Grading %.200r against the ground truth %.200r failed, so it counts as wrong. If this repeats, check "
@@ -174,6 +180,17 @@ class GradingPool:
                 grade.failure,
             )
         return grade
+
+    def read(self, ground_truth: str) -> Grade:
+        """A grade whose ``misread``, ``failure`` or ``stopped`` says why no answer can be graded against this one."""
+        return self._answer(Question(ground_truth, None, "evaluation", self.time_limit))
+
+    def _answer(self, question: Question) -> Grade:
+        place = self._idle.get()  # may wait for long, which is not the answer's time
+        try:
+            return self._ask(place, question)
+        finally:
+            self._idle.put(place)
 
     def _ask(self, place: _Place, question: Question) -> Grade:
         """The grade, from another process each time that one was killed, until the wall-clock limit."""

@@ -1,13 +1,26 @@
 """The think section of a response: whether it is well formed, and the text after it."""
 
 import functools
+import re
 
 OPEN, CLOSE = "<think>", "</think>"
 
 
+_SENTENCE = re.compile(r"\\boxed|\b(?:is|are|was|answer|so|thus|hence|therefore)\b", re.IGNORECASE)
+
+
 def answer_section(response: str) -> str:
-    """The text after the last ``</think>``, all of it without one: what is boxed while thinking is a draft."""
-    return response.rpartition(CLOSE)[2]
+    r"""The text after the last ``</think>``, all of it without one: what is boxed while thinking is a draft.
+
+    Of a text with ``<answer>`` tags, it is what the last ones hold; that is the answer, as if it stood in a box, unless
+    it is a sentence or has a box itself.
+    """
+    text = response.rpartition(CLOSE)[2]
+    _, opened, rest = text.rpartition("<answer>")
+    answer, closed, _ = rest.partition("</answer>")
+    if not opened or not closed or not answer.strip():
+        return text
+    return answer if _SENTENCE.search(answer) else rf"\boxed{{{answer.strip()}}}"
 
 
 def matched(response: str, opens_think: bool | None) -> float:

@@ -8,14 +8,15 @@ There are two functions, because TRL logs each one separately and weights them b
 grade as :func:`cw_plugin.lab.rewards.compute_score` does, in the same processes.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from cw_plugin.errors import OptionsError
-from cw_plugin.lab.rewards import compute_score
+from cw_plugin.errors import DataError, OptionsError
+from cw_plugin.lab.rewards import compute_score, ground_truth_problem
 from cw_plugin.lab.rewards.boxed import final_boxed
-from cw_plugin.lab.rewards.think import CLOSE, OPEN, matched, template_opens_think
+from cw_plugin.lab.rewards.think import CLOSE, OPEN, answer_section, matched, template_opens_think
 
 Completion = str | list[dict[str, Any]]  # conversational data sets have messages
 RewardFunction = Callable[..., list[float]]
@@ -28,14 +29,16 @@ def trl_rewards(model_path: str | None = None, opens_think: bool | None = None, 
 
     TRL calls them with the batch's ``completions`` and the dataset's columns. The right answers come from the column
     ``ground_truth`` (the final answer alone), else ``reward_model`` (as ``cw-grpo prepare`` writes it), else
-    ``solution`` (a text whose last box, or which itself, is the answer). ``data_source`` is optional.
+    ``solution`` (the answer itself, a list of it, or a text with the answer in tags or in its last box).
+    ``data_source`` is optional.
 
     Args:
         model_path, opens_think, options: as of :func:`~cw_plugin.lab.rewards.compute_score`; ``extraction`` and
             ``time_limit`` are options.
 
     Raises:
-        OptionsError: a keyword is unknown. ``accuracy_reward`` raises it for a dataset without right answers.
+        OptionsError: a keyword is unknown. ``accuracy_reward`` raises it for a dataset without right answers, and a
+            DataError for a row whose right answer is missing or cannot be read.
     """
     if unknown := sorted(set(options) - {"extraction", "time_limit"}):
         raise OptionsError(f"{unknown[0]} is no option of trl_rewards; use extraction or time_limit")
@@ -59,14 +62,39 @@ def trl_rewards(model_path: str | None = None, opens_think: bool | None = None, 
     return [accuracy_reward, format_reward]
 
 
-def _ground_truths(columns: dict[str, Any]) -> list[str]:
+def _ground_truths(columns: dict[str, Any]) -> list[Any]:
+    """The right answer of each row, each of which can be graded."""
     if "ground_truth" in columns:
-        return list(columns["ground_truth"])
-    if "reward_model" in columns:
-        return [row["ground_truth"] for row in columns["reward_model"]]
-    if "solution" in columns:
-        return [final_boxed(text) or text for text in columns["solution"]]
-    raise OptionsError("the data set has no column ground_truth, reward_model or solution; add one of them")
+        truths = list(columns["ground_truth"])
+    elif "reward_model" in columns:
+        truths = [row["ground_truth"] for row in columns["reward_model"]]
+    elif "solution" in columns:
+        truths = [_in_solution(value) for value in columns["solution"]]
+    else:
+        raise OptionsError("the data set has no column ground_truth, reward_model or solution; add one of them")
+    for row, truth in enumerate(truths):
+        if problem := _problem(truth):
+            raise DataError(f"row {row} of the batch: {problem} Correct or remove the row.")
+    return truths
+
+
+def _in_solution(value: Any) -> Any:
+    """The answer in a worked solution, in its ``<answer>`` tags or its last box; what is no text is the answer."""
+    if isinstance(value, (list, tuple)) and len(value) == 1:
+        return _in_solution(value[0])
+    if not isinstance(value, str):
+        return value
+    section = answer_section(value)
+    return final_boxed(section) or section
+
+
+@functools.lru_cache(maxsize=65536)
+def _problem_of_text(truth: str) -> str | None:
+    return ground_truth_problem(truth)
+
+
+def _problem(truth: Any) -> str | None:
+    return _problem_of_text(truth) if isinstance(truth, str) else ground_truth_problem(truth)
 
 
 def response_text(completion: Completion, opens_think: bool | None = None) -> str:

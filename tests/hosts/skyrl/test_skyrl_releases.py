@@ -21,4 +21,8 @@ def test_a_release_of_skyrl_passes_the_tests(packages):
 def test_an_environment_without_skyrl_is_refused():
     result = python("-c", "import cw_plugin.hosts.skyrl")
     error = result.stderr.strip().splitlines()[-1]
-    assert result.returncode == 1 and "No module named 'skyrl'" in error and error.endswith("install skyrl 0.3.0")
+    assert (
+        result.returncode == 1
+        and "No module named 'skyrl'" in error
+        and error.endswith(f"install skyrl {SKYRL.newest}")
+    )

@@ -34,8 +34,8 @@ from cw_plugin.errors import HostError, NonFiniteError, OptionsError
 from cw_plugin.hosts.host import TRL
 from cw_plugin.hosts.trl import CWGRPOConfig, CWGRPOTrainer
 from cw_plugin.hosts.trl.refused_settings import check_settings, check_trl
+from cw_plugin.lab.reports.read_records import read_tokens
 from cw_plugin.lab.reports.runs import read_run
-from cw_plugin.lab.reports.token_records import read_tokens
 from cw_plugin.statistics import CovarianceStatistics
 
 ROOT = Path(__file__).parents[3]
@@ -360,6 +360,21 @@ def test_another_wrapper_that_has_made_advantages_of_tokens_is_refused(tmp_path,
     monkeypatch.setattr(GRPOTrainer, "_generate_and_score_completions", of_tokens)
     with pytest.raises(HostError, match=r"the advantages have the shape \(8, \d+\), .* so remove that"):
         train(tmp_path)
+
+
+class Elsewhere(CWGRPOTrainer):
+    """As an asynchronous trainer has it: advantages that our method has not seen. It takes an argument of its own."""
+
+    def __init__(self, *args, data_collator=None, **kwargs):
+        super().__init__(*args, **kwargs)
+
+    _generate_and_score_completions = GRPOTrainer._generate_and_score_completions
+
+
+def test_a_trainer_that_gets_its_advantages_elsewhere_is_refused(tmp_path):
+    with pytest.raises(HostError, match=r"Elsewhere trains on advantages that do not come from .* plain GRPO"):
+        train(tmp_path, Elsewhere, {"data_collator": list})
+    train(tmp_path, Elsewhere, max_steps=1, cw_kernel="none")
 
 
 def test_a_report_reads_trls_files(tmp_path, monkeypatch):

@@ -35,6 +35,9 @@ def test_the_versions_that_are_tested_are_those_that_are_named():
     [
         pytest.param(NEWEST, EVERY, [WITHOUT_VLLM], id="newest"),
         pytest.param(TRL.oldest, WEIGHTS, [WITHOUT_VLLM], id="oldest"),
+        pytest.param(
+            "1.14.2", WEIGHTS, [WITHOUT_VLLM], id="1.14.2", marks=pytest.mark.slow
+        ),  # the last for Python 3.10
         pytest.param(NEWEST, ["-m", "slow", *EVERY], [], id="slow", marks=pytest.mark.slow),
     ],
 )

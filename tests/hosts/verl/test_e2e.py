@@ -19,7 +19,7 @@ from reference import reference_advantages
 
 from cw_plugin.lab.doctor import workers
 from cw_plugin.lab.evaluation.graded_answers import read_answers
-from cw_plugin.lab.reports.token_records import read_tokens
+from cw_plugin.lab.reports.read_records import read_tokens
 from cw_plugin.lab.rewards import compute_score
 
 MEGATRON = sorted(path.name for path in (ROOT / "examples").glob("run_*_megatron.sh"))

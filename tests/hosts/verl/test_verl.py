@@ -40,7 +40,7 @@ from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from cw_plugin.errors import HostError, NonFiniteError, OptionsError
 from cw_plugin.hosts.verl import hooks
-from cw_plugin.lab.reports.token_records import read_tokens, tokens_of
+from cw_plugin.lab.reports.read_records import read_tokens, tokens_of
 from cw_plugin.statistics import CovarianceStatistics
 
 GEO_MEAN = "actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"

@@ -120,6 +120,7 @@ def test_final_answer():
         27.0: "27",
         "204 ": "204",
         None: "",
+        float("nan"): "",
         "$69$,$84$": "69,84",
         r"\$5": r"\$5",
         r"$(-\infty, 0) \cup\{1\}$.": r"(-\infty, 0) \cup\{1\}",
@@ -208,9 +209,9 @@ def test_bad_input_is_refused_in_one_sentence(copy, tmp_path):
         said = prepare(copy, out, code=2)
         assert re.search(rf"open-rs, split train, cannot be read \(.*{why}.*\); correct it", said), said
     write_copy(copy, "knoveleng/open-rs", [HALVES, {**TWOS, "problem": " \n"}])
-    assert "has no problem in row 1" in prepare(copy, out, code=2)
+    assert "has no problem, as text, in row 1;" in prepare(copy, out, code=2)
     write_copy(copy, "knoveleng/open-rs", [HALVES | {"problem": 7}, TWOS | {"problem": 8}])
-    assert "has 2 problems that are no text (first in row 0)" in prepare(copy, out, code=2)
+    assert "has no problem, as text, in row 0, 1;" in prepare(copy, out, code=2)
     write_copy(copy, "knoveleng/open-rs", [HALVES | {"answer": None}] * 2)
     assert "has no row that can be used (each has one of: no answer)" in prepare(copy, out, code=2)
     assert "leave one of them out" in prepare(copy, out, "--revision", "main", code=2)

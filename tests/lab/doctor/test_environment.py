@@ -35,7 +35,7 @@ def test_what_gpus_lack_is_said(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("release", ["trl==1.16.0", None])
-def test_verls_fsdp_engine_does_not_start_beside_a_trl_without_its_class(release, packages, monkeypatch):
+def test_a_trl_beside_which_verls_fsdp_engine_does_not_start_is_named(release, packages, monkeypatch):
     if release:
         folder = str(packages(release))
         monkeypatch.syspath_prepend(folder)
@@ -82,7 +82,7 @@ def test_the_packages_that_this_environment_lacks_are_named(name, lacks):
         ("trainer.device=npu", set()),  # verl has attention of its own there
     ],
 )
-def test_a_rollout_and_a_device_need_the_modules_that_verl_imports_for_them(setting, modules):
+def test_a_rollout_and_a_device_need_the_modules_that_verl_imports(setting, modules):
     found = list(environment.check_missing_packages(run_of("fsdp2", setting)))
     assert {finding.what.split()[0] for finding in found} == modules
 
@@ -102,6 +102,7 @@ def test_a_package_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     packages = [environment.Package(name, name, "verl's trainer") for name in ("not_there", "flash_attn", "ray")]
     monkeypatch.setattr(environment, "needed", lambda config: packages)
-    missing, finding = environment.check_packages(run_of("fsdp2"))
+    (missing,) = environment.check_missing_packages(run_of("fsdp2"))
     assert missing.what == "not_there is not installed, and verl's trainer imports it"
+    (finding,) = environment.check_packages(run_of("fsdp2"))
     assert "flash_attn is installed and cannot be imported (ImportError: built for another torch)" in finding.what

@@ -28,6 +28,7 @@ def composed(tmp_path_factory) -> DictConfig:
             {"prompt": [{"from": "human", "value": "What is 2+2?"}]},
             "row 0 has a message with the keys from, value; verl",
         ),
+        ({"prompt": [{"speaker": "user", "content": "2+2?"}]}, "a message with the keys speaker, content; verl"),
         (pa.table([["my/data"], [QUESTION], ["4"]], names=COLUMNS), "column reward_model of {file} holds string"),
         (["4", None, "", " \n"], "3 row(s) cannot be graded, first [1, 2, 3]: The ground truth is empty (None)"),
         ([["4"], ["5"]], "2 row(s) cannot be graded, first [0, 1]: The ground truth is a list, ['4']"),
@@ -65,7 +66,7 @@ ROW = {"data_source": "my/data", "prompt": QUESTION, "reward_model": {"ground_tr
         ("text.jsonl", [ROW | {"extra_info": '{"index": 0}'}] * 8, "extra_info of {file} holds string, and verl reads"),
         ("list.jsonl", [ROW | {"reward_model": {"ground_truth": ["4"]}}] * 8, "The ground truth is a list, ['4']"),
         ("rows.csv", [ROW] * 8, "{file} is no file that verl reads (.parquet, .json, .jsonl)"),
-        ("folder/0.jsonl", [ROW] * 8, "{folder} is no file that verl reads"),
+        ("folder.jsonl/0.jsonl", [ROW] * 8, "{folder} is no file that verl reads"),
         ("broken.jsonl", ["{"] * 8, "cannot be read (Expecting"),
     ],
 )
@@ -82,10 +83,11 @@ def test_rows_that_verl_cannot_train_on(composed, tmp_path, name, rows, said):
 
 
 def test_train_files_that_verl_cannot_join(composed, tmp_path):
-    names = []
-    for name, index in (("numbers", 1), ("texts", "1"), ("none", None)):
-        names.append(tmp_path / f"{name}.jsonl")
-        names[-1].write_text(f"{json.dumps(ROW | {'extra_info': {'index': index}})}\n" * 8)
+    names = [tmp_path / name for name in ("numbers.jsonl", "texts.jsonl", "none.json")]
+    for file, index in zip(names, (1, "1", None), strict=True):  # the last is one list
+        rows = [ROW | {"extra_info": {"index": index}}] * 8
+        lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+        file.write_text(json.dumps(rows) if file.suffix == ".json" else lines)
     (finding,) = files.check_files(changed(composed, f"data.train_files=[{names[0]},{names[1]}]"))
     assert finding.fatal and "cannot join these files: The features can't be aligned" in finding.what
     assert "key index" in finding.what

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cw_plugin.errors import OptionsError
+from cw_plugin.errors import DataError, OptionsError
 from cw_plugin.lab.rewards import compute_score
 from cw_plugin.lab.rewards.trl import trl_rewards
 
@@ -34,6 +34,24 @@ def test_the_two_rewards_add_up_to_compute_score(opens_think, answers):
         accuracy, formatted = (reward(**given, **answers) for reward in trl_rewards(opens_think=opens_think))
         assert accuracy == [score["acc"] for score in scores] == [1, 0, 1, 1, 0]
         assert formatted == [score["format"] for score in scores]
+
+
+def test_solutions_of_every_form():
+    solutions = [7, 7.0, [7], ["7"], "<answer>7</answer>", r"<think>\boxed{8}</think> $\boxed{7}$"]
+    accuracy, _ = trl_rewards()
+    assert accuracy(completions=[r"\boxed{7}"] * 6, solution=solutions) == [1.0] * 6
+    assert accuracy(completions=[r"\boxed{8}"] * 6, solution=solutions) == [0.0] * 6
+    for wrong, why in [(None, "is empty"), ([7, 8], "is a list"), (True, "bool"), ("t(0,4]", "cannot be read")]:
+        for column in ({"solution": ["7", wrong]}, {"ground_truth": ["7", wrong]}):
+            with pytest.raises(DataError, match=f"row 1 of the batch: .*{why}"):
+                accuracy(completions=[r"\boxed{7}"] * 2, **column)
+
+
+def test_the_data_source_chooses_the_extraction():
+    """Of Open-RS, only LaTeX counts."""
+    given = {"completions": ["The final answer is 7."] * 2, "ground_truth": ["7", "7"]}
+    accuracy, _ = trl_rewards()
+    assert accuracy(**given, data_source=["knoveleng/open-rs", "math500"]) == [0.0, 1.0]
 
 
 def test_a_completion_of_several_messages_is_the_text_that_the_model_wrote():
