@@ -134,9 +134,10 @@ def reweight_and_sum(
         x, a = take(log_probs.numpy()[rows], valid_here), take(advantages.numpy()[rows], valid_here)
         tokens = token_weights(x, a, function)
         weighted = tokens.weight * a
-        if weighted.isfinite().all():
+        of_group = sums_of_group(x, a, tokens, weighted)
+        if of_group.is_finite:
             result[rows] = put(weighted, valid_here)
-            sums += sums_of_group(x, a, tokens, weighted)
+            sums += of_group
         else:
             refused.append(rows)
     if refused:
@@ -158,6 +159,7 @@ def _reweight_one_group(
         return torch.zeros_like(log_probs), Sums()
     tokens = token_weights(x, a, kernel)
     weighted = tokens.weight * a
-    if not weighted.isfinite().all():
+    sums = sums_of_group(x, a, tokens, weighted)
+    if not sums.is_finite:
         raise non_finite_error(log_probs, advantages, valid, torch.arange(len(valid), device=valid.device))
-    return torch.zeros_like(log_probs).index_put(places, weighted), sums_of_group(x, a, tokens, weighted)
+    return torch.zeros_like(log_probs).index_put(places, weighted), sums
