@@ -25,28 +25,27 @@ class Rewrite(NamedTuple):
 
 
 _ENCODER = UnicodeToLatexEncoder(unknown_char_policy="keep", unknown_char_warning=False)
-_CHARACTERS = {  # what pylatexenc takes for text, and punctuation
-    "\u00b0": r"^\circ ", "\u00d7": r"\times ", "\u00b7": r"\cdot ", "\u22c5": r"\cdot ", "\u00f7": r"\div ",
-    "\u2212": "-", "\u2044": "/", "\u221a": r"\sqrt", "\u066b": ".", "\u066c": ",", "\u066a": "%", "\u3002": ".",
-}  # fmt: skip
+_CHARACTERS = str.maketrans({  # what pylatexenc takes for text, and punctuation
+    "\u00b0": r"^\circ ", "\u00d7": r"\times ", "\u00b7": r"\cdot ", "\u00f7": r"\div ", "\u2212": "-", "\u2044": "/",
+    "\u221a": r"\sqrt", "\u3002": ".",
+})  # fmt: skip
+_FORMS = {"<super>": "^{%s}", "<sub>": "_{%s}", "<fraction>": r"\frac{%s}"}
 _CATEGORIES = {"Cf": "", "Zs": " ", "Pd": "-"}  # invisible characters, spaces, dashes
 
 
 def _character(character: str) -> str:
     """A character as LaTeX; as it is, if it is ASCII or belongs to a text."""
-    if character.isascii() or character in _CHARACTERS:
-        return _CHARACTERS.get(character, character)
-    if character.isdecimal():
-        return str(unicodedata.decimal(character))
-    tag, category = unicodedata.decomposition(character).partition(" ")[0], unicodedata.category(character)
-    if tag.startswith("<") and category not in _CATEGORIES:
-        plain = "".join(map(_character, unicodedata.normalize("NFKC", character)))
-        fraction = r"\frac{" + plain.replace("/", "}{") + "}"
-        return {"<super>": f"^{{{plain}}}", "<sub>": f"_{{{plain}}}", "<fraction>": fraction}.get(tag, plain)
+    plain = unicodedata.normalize("NFKC", character).translate(_CHARACTERS)
+    category = unicodedata.category(character)
+    form = _FORMS.get(unicodedata.decomposition(character).partition(" ")[0])
+    if form:
+        return form % plain.replace("/", "}{")
     if category == "Sc":  # a currency
         return rf"\text{{{character}}}"
     mathematics = re.fullmatch(r"\\ensuremath\{(.*)\}", _ENCODER.unicode_to_latex(character))
-    return f"{mathematics[1]} " if mathematics else _CATEGORIES.get(category, character)
+    if mathematics and plain == character:
+        return f"{mathematics[1]} "
+    return _CATEGORIES.get(category, plain)
 
 
 def characters(match: re.Match[str]) -> str:
@@ -92,13 +91,16 @@ def _both_signs(match: re.Match[str]) -> str:
 
 def _capitals(match: re.Match[str]) -> str:
     """Capitals in another font where their small letters occur, too: math-verify reads R/r as 1."""
-    parts = re.split(r"(\\(?:\w*text\w*|begin|end|math\w+)\s*\{[^{}]*\}|\\[a-zA-Z]+)", match[0])
-    letters = set("".join(parts[::2]))  # the other parts are commands
-    both = [letter for letter in letters if letter.isupper() and letter.lower() in letters]
-    fonts = str.maketrans({letter: rf"\mathcal{{{letter}}}" for letter in both})
-    return "".join(command if place % 2 else command.translate(fonts) for place, command in enumerate(parts))
+    letters = set(_COMMANDS_OR_CAPITAL.sub("", match[0]))
+
+    def in_another_font(found: re.Match[str]) -> str:
+        capital = found[1] or ""
+        return rf"\mathcal{{{capital}}}" if capital.lower() in letters else found[0]
+
+    return _COMMANDS_OR_CAPITAL.sub(in_another_font, match[0])
 
 
+_COMMANDS_OR_CAPITAL = re.compile(r"\\(?:\w*text\w*|begin|end|math\w+)\s*\{[^{}]*\}|\\[a-zA-Z]+|([A-Z])")
 TEXT = r"\\(?:text|textrm|textbf|textit|textnormal|mathrm|mbox|hbox|operatorname)\*?\s*"
 GAP = r"(?:\\[,;:! ]|[\s~])*"
 _FUNCTION = rf"(?:{'|'.join({*accepted_latex_functions, 'exp'} - {'re', 'im', 'frac', 'root', 'arg'})})"
@@ -108,8 +110,12 @@ _POWER_OF_UNIT = r"\b\.?(?:\s*\^\s*(?:\d|\{\d\}))?"
 _UNIT = rf"(?:[mcdk]m|[km]g|m[lL]|ft|[A-Z]{{3}}|[a-zA-Z]{{4,}}|m(?=\s*/)|day|men|min|sec){_POWER_OF_UNIT}"
 
 # fmt: off
+UNICODE = Rewrite("Unicode", r"[^\x00-\x7f]+", characters, "x^2", "x\u00b2")
+POWER_OF_TEN = Rewrite("power of ten in words",
+            rf"(?P<number>\d+(?:\.\d+)?){GAP}(?P<text>{TEXT}\{{)?\s*(?P<powers>{_POWER}(?:\s*{_POWER})*)(?![a-zA-Z\d])",
+            _times_powers, "5000000", r"5\text{ million}")
 REWRITES = [
-    Rewrite("Unicode", r"[^\x00-\x7f]+", characters, "x^2", "x\u00b2"),
+    UNICODE,
     Rewrite("dollar", r"\\\$", r"\\text{ dollar }", r"\$36", "36 dollars"),
     Rewrite("formula", r"\$|(?<!\\)\\[()\[\]]", "", "$125$ miles", "125"),
     Rewrite("font", r"\\(?:math(?:bf|it|sf)|boldsymbol|bm)(?![a-zA-Z])", "", "x+1", r"\boldsymbol{x}+1"),
@@ -135,9 +141,7 @@ REWRITES = [
     Rewrite("repeating decimal",
             r"(\d+)\.(\d*)(\\(?:overline|bar)\s*\{\d+\}|\\dot\s*(?:\d|\{\d\})(?:\d*\\dot\s*(?:\d|\{\d\}))?)",
             _repeating, r"\frac{1}{6}", r"0.1\overline{6}"),
-    Rewrite("power of ten in words",
-            rf"(?P<number>\d+(?:\.\d+)?){GAP}(?P<text>{TEXT}\{{)?\s*(?P<powers>{_POWER}(?:\s*{_POWER})*)(?![a-zA-Z\d])",
-            _times_powers, "5000000", r"5\text{ million}"),
+    POWER_OF_TEN,
     Rewrite("condition", rf"(?<=[\d}}]){GAP}((?:or|and)\s+(?:{_MORE})|at\s+(?:least|most))(?![a-zA-Z])", r"\\text{ \1}",
             r"5\text{ or more}", "5 or more"),
     Rewrite("or", rf"\\lor(?![a-zA-Z])|(?<![\\a-zA-Z]),?\s*(?:and|or)(?![a-zA-Z]|\s+(?:{_MORE}))", ",",
