@@ -6,7 +6,7 @@ import re
 from decimal import Decimal
 from typing import Any
 
-_TOKENS = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
+_TOKENS = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\[{}]|(?P<open>\{)|(?P<close>\})")
 NEAR, FAR = 10, 70  # characters between two boxes
 
 

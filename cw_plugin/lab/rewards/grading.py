@@ -50,7 +50,7 @@ _BEGIN_OR_END = re.compile(r"\\(begin|end)\s*\{\w+\}(?:\{[clr|]+\})?")
 _NUMBERS = re.compile(r"(?:[N\s()\[\]{},;&:]|\\[{}\\]|\\cup(?![a-zA-Z]))*")
 _OPERATION = re.compile(
     r"(?P<command>\\(?:sum|prod|i*nt|oint|lim|gcd|lcm|det|max|min|lfloor|lceil|d?binom|choose|[bp]?mod|Gamma)"
-    r"(?![a-zA-Z])|[vV]matrix|!)"
+    r"(?![a-zA-Z])|[vV]matrix|!(?!=))"
     r"|(?P<sum>\+|(?<=[\w)}])\s*-)"
     r"|(?P<product>\d\s*(?:\*|\\cdot|\\times|\\div)\s*\d)"
     r"|(?P<power>\d\s*\^\s*(?:\d|\{\d+\}))"
@@ -99,10 +99,12 @@ def _is_right(ground_truth: str, answer: str, decimals: int, is_sentence: bool) 
     gold, value = parsed(_decimal(expected.text, given.text)), parsed(_decimal(given.text, expected.text))
     if gold is None or value is None or _other_order(expected.text, given.text, gold, value):
         return False
-    # Of a sentence, lighteval's extraction takes a sum as well, as in "the answer is $9+1$".
-    written = re.sub(r"\+|(?<=\})\s*(?=\\begin)", ",", given.text) if is_sentence else given.text
-    if not _is_worked_out(written, expected.text, gold, value):
+    result = given.text if re.search("[,;]", given.text) else re.split("(?<![<>!])=", given.text)[-1]
+    if is_sentence:  # of it, lighteval's extraction takes a sum as well, as in "the answer is $9+1$"
+        result = re.sub(r"\+|(?<=\})\s*(?=\\begin)", ",", result)
+    if not _is_worked_out(result, expected.text, gold, value):
         return False
+    gold, value = _in_order(gold, value)
     equal = verify(gold, value, float_rounding=decimals, timeout_seconds=None, allow_set_relation_comp=True)
     return equal and _close(gold, value)
 
@@ -147,14 +149,24 @@ def _other_order(ground_truth: str, answer: str, gold: Parsed, value: Parsed) ->
     return (is_tuple and isinstance(gold, FiniteSet)) or (answer.startswith(r"\{") and ground_truth.startswith("("))
 
 
+def _in_order(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed]:
+    """The values of k = 1, n = 2 as a tuple, if the answer does not name them; x_1 = 1, x_2 = 2 are a list."""
+    if not isinstance(gold, FiniteSet) or not isinstance(value, FiniteSet) or value.has(sympy.Eq):
+        return gold, value
+    parts = gold._unsorted_args
+    names = {str(part.lhs).partition("_")[0] for part in parts if isinstance(part, sympy.Eq)}
+    if len(names) < len(parts) or len(parts) == 1:
+        return gold, value
+    return sympy.Tuple(*(part.rhs for part in parts)), sympy.Tuple(*value._unsorted_args)
+
+
 def _is_worked_out(answer: str, ground_truth: str, gold: Parsed, value: Parsed) -> bool:
     r"""Whether the answer leaves no operation to be carried out that the ground truth does not leave.
 
     math-verify compares values, so 37 \cdot 43 equals 1591.
     """
     if _is_written_out(ground_truth):
-        side = answer if re.search("[,;]", answer) else re.split("(?<![<>!])=", answer)[-1]
-        return _is_written_out(side) or (_is_number(value) and value.doit().is_rational is False)
+        return _is_written_out(answer) or (_is_number(value) and value.doit().is_rational is False)
     return _operations(answer, gold) <= _operations(ground_truth, gold)
 
 
@@ -177,8 +189,10 @@ def _is_number(value: Parsed) -> bool:
     return isinstance(value, sympy.Expr) and bool(value.is_number)
 
 
-def _close(gold: Parsed, answer: Parsed) -> bool:
-    """False for numbers that are equal only because both were rounded to 0."""
-    if not (_is_number(gold) and _is_number(answer)) or gold == answer:
+def _close(gold: Parsed, value: Parsed) -> bool:
+    """False for numbers that are equal only because both were rounded to 0, and for 1 beside 1%."""
+    if not (_is_number(gold) and _is_number(value)) or gold == value:
         return True
-    return bool(abs((gold - answer).doit().evalf()) <= RELATIVE_TOLERANCE * abs(gold.doit().evalf()))
+    if gold.has(sympy.UnevaluatedExpr) != value.has(sympy.UnevaluatedExpr):  # a percent sign
+        return bool(gold != 1)
+    return bool(abs((gold - value).doit().evalf()) <= RELATIVE_TOLERANCE * abs(gold.doit().evalf()))

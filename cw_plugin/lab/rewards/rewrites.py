@@ -80,11 +80,6 @@ def _digits(match: re.Match[str]) -> str:
     return re.sub(r"\D", "", match[0])
 
 
-def _assignments(match: re.Match[str]) -> str:
-    names, values = (side.split(",") for side in match.groups())
-    return ", ".join(map("=".join, zip(names, values, strict=True))) if len(names) == len(values) else match[0]
-
-
 def _both_signs(match: re.Match[str]) -> str:
     return ",".join(re.sub(r"\\pm(?![a-zA-Z])", sign, match[0]) for sign in "+-")
 
@@ -129,15 +124,11 @@ REWRITES = [
     Rewrite("fraction without braces", r"\\[dt]?frac\s*(\\[a-zA-Z]+)\s*(\d|\\[a-zA-Z]+)", r"\\frac{\1}{\2}",
             r"2007 + \frac\pi 2", r"2007 + \frac{\pi}{2}"),
     Rewrite("root", r"\\sqrt\s*(?:\(([^()]*)\)|(\d+))", r"\\sqrt{\1\2}", r"2\sqrt{13}", "2\u221a13"),
-    Rewrite("gamma", r"\\gamma(?![a-zA-Z])", r"\\mathcal{\\gamma}", r"\gamma^2-1", r"\gamma^2-1"),
-    Rewrite("E with an index", r"(?<![a-zA-Z\\])E(?=\s*_)", r"\\mathcal{E}", "E_1, E_2", "E_1, E_2"),
-    Rewrite("command as an index", r"_\{?\\(odot|oplus)(?![a-zA-Z])\s*\}?", r"_{\1}", r"L_{\odot}", r"L_{\odot}"),
     Rewrite("both cases of a letter", r"(?s).+", _capitals, r"\frac{R}{r}", "1", right=False),
     Rewrite("power", r"\*\*\s*(?:(-?\w+)|(?=[({]))", r"^{\1}", "x^2", "x**2"),
     Rewrite("negative exponent", r"\^\s*(-\s*\d+)", r"^{\1}", r"1.2 \times 10^{-5}", r"1.2 \times 10^-5"),
     Rewrite("empty set", r"\\varnothing(?![a-zA-Z])", r"\\emptyset", r"\emptyset", r"\varnothing"),
     Rewrite("degree", r"\\degree(?![a-zA-Z])", r"^\\circ", "60", r"60\degree"),
-    Rewrite("full hour", r"(?<![\w:.])(\d{1,2})(?:\\!)?:(?:\\!)?00(?!\d)", r"\\text{\1:00}", "12:00", "12:00"),
     Rewrite("repeating decimal",
             r"(\d+)\.(\d*)(\\(?:overline|bar)\s*\{\d+\}|\\dot\s*(?:\d|\{\d\})(?:\d*\\dot\s*(?:\d|\{\d\}))?)",
             _repeating, r"\frac{1}{6}", r"0.1\overline{6}"),
@@ -161,9 +152,6 @@ REWRITES = [
     Rewrite("unit without \\text",
             rf"(?<=[\d}})]){GAP}({_UNIT}(?:(?:\s*/\s*|\s+)[a-zA-Z]+{_POWER_OF_UNIT})*)", r"\\text{ \1 }",
             "5 people", "5"),
-    Rewrite("approximately", r"^\s*\\approx(?![a-zA-Z])", "", "8.24", r"\approx 8.24"),
-    Rewrite("names of a tuple", r"^\s*\(([a-z](?:\s*,\s*[a-z])+)\)\s*=\s*\(([^()]*)\)\s*$", _assignments,
-            "(k, n) = (45, 2)", "n = 2, k = 45"),
     Rewrite("names of tuples", r"\([a-z](?:\s*,\s*[a-z])+\)\s*=\s*(?=\()", "",
             "(2,32), (8,18)", "(x, y)=(2,32), (x, y)=(8,18)"),
     Rewrite("plus-minus in a fraction", r"(?:^|(?<=[,;]))(?:(?!\\\{)[^,;])*(?<!\\)\{[^,;]*\\pm[^,;]*", _both_signs,
