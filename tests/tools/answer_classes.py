@@ -25,70 +25,39 @@ EQUAL: Answers = {
     },
     "several boxes": {
         "(2,2),(6,2)": [r"\boxed{(2,2)} \quad \text{and} \quad \boxed{(6,2)}"],
-        "(4,1),(7,9)": [r"$$\boxed{(4, 1)} \text{ for part (a) and } \boxed{(7, 9)}$$"],
-        "3,8": [
-            r"\(\boxed{3}\) and \(\boxed{8}\)", r"**\boxed{8}**, and **\boxed{3}**",
-            r"\[\boxed{3} \qquad\text{or}\qquad \boxed{8}\]", r"\boxed{3} if $n$ is even and \boxed{8} if $n$ is odd",
-            r"\boxed{3} (for $n=1$) and \boxed{8} (for $n=2$)", r"\boxed{3} apples and \boxed{8} pears",
-        ],
-        "3,8,11": [r"$\boxed{3}$, $\boxed{8}$, and $\boxed{11}$"],
+        "3,8": [r"\(\boxed{3}\) and \(\boxed{8}\)", r"\boxed{3} if $n$ is even and \boxed{8} if $n$ is odd"],
+        "3,8,11": [r"$\boxed{3}$, $\boxed{8}$, and $\boxed{11}$"], r"\boxed{3} \text{ and } \boxed{8}": ["8, 3"],
         "y_{1}=x^2+1, y_{2}=3x": [r"\(y_1 = \boxed{x^2+1}\) and \(y_2 = \boxed{3x}\)"],
-        r"\boxed{3} \text{ and } \boxed{8}": ["8, 3"], "(3,4)": ["\\boxed{(3,4)}\n\n\\[\\boxed{(3,4)}\\]"],
+        "(3,4)": ["\\boxed{(3,4)}\n\n\\[\\boxed{(3,4)}\\]"],
     },
     "assignments": {
         r"x_{1}=\frac{5}{6},\quad x_{2}=-2": [r"-2, \frac{5}{6}"], "x_1=5, x_2=-2": ["x_1=5, x_2=-2"],
-        "k = 45, n = 2": ["45, 2", "(45, 2)", "n=2, k=45", "(k, n) = (45, 2)"],
-        "(k, n) = (45, 2)": ["n=2, k=45", "(45, 2)"], "k = 1, m = 2, n = 3": ["(1, 2, 3)"], "k = 3, n = 3": ["3, 3"],
+        "k = 45, n = 2": ["45, 2", "n=2, k=45"],
+        "(k, n) = (45, 2)": ["(45, 2)"],
         "45, 2": ["k = 45, n = 2"], "x = 4, x = 9": ["9, 4"], "4, 9": [r"x = 4 \text{ or } x = 9"],
-        r"x = \frac{1}{2}, x = \frac{-3 \pm \sqrt{5}}{4}": [r"x = \frac{1}{2}, x = \frac{-3 \pm \sqrt{5}}{4}"],
-        r"\frac{-3+\sqrt{5}}{4}, \frac{-3-\sqrt{5}}{4}": [r"x = \frac{-3 \pm \sqrt{5}}{4}"],
     },
     "percent": {
-        r"28\%": ["28 percent", r"28\text{ pct}", "28 pct", r"28 \, \text{percent}", "28"],
-        "50": [r"50 \text{ percent}"], "50 percent": ["50"], r"50 \text{ per cent}": [r"50\%"],
-        r"12.5 \text{ percentage}": ["12.5"], "50%": ["0.5", r"\frac{1}{2}"], "0.5": [r"50\%"],
-        r"\frac{1}{2}": ["50 percent"], "0.5%": [r"0.5\%"], "1": [r"100\%"],
+        r"28\%": ["28 percent", r"28\text{ pct}", "28"], "50 percent": ["50"], "50%": ["0.5", r"\frac{1}{2}"],
+        "0.5": [r"50\%"],
     },
-    "commas": {
-        "1.22": ["1,22", "1{,}22"], "1,22": ["1.22", "22, 1", "1,22"], "1000.99": ["1000,99"], "0.125": ["0,125"],
-        "-2.5": [r"-2,5 \text{ m}"], "1222": ["1,222", "1{,}222"], "31250": [r"31\,250", "31 250"],
-        "7500000": [r"7\ 500\ 000"], "3": ["f(1, 2) = 3", r"\max(1, 3) = 3"], "(3, 4)": ["(x, y) = (3, 4)"],
-    },
-    "rounding": {
-        "928": [r"9.28 \times 10^{2}"], r"1.1 \times 10^{2}": ["110"], "3": ["2.9999999"], "-3": ["-2.9999999"],
-        "2.5": ["2.4999999"],
-    },
+    "commas": {"1,22": ["1.22", "22, 1"], "31250": [r"31\,250", r"31,\!250", "31 250"], "(3, 4)": ["(x, y) = (3, 4)"]},
+    "rounding": {"928": [r"9.28 \times 10^{2}"], r"1.1 \times 10^{2}": ["110"], "-3": ["-2.9999999"]},
     "inequalities": {
-        "(1,2]": [r"1 < x \le 2"], r"x \in (1, 2]": [r"1 < x \leqslant 2"],
-        r"1 < x \le 2": ["(1, 2]", r"x \in (1, 2]", r"2 \geq x > 1"], r"[3, \infty)": [r"x \ge 3"],
-        r"t \ge 3": [r"[3, +\infty)"], r"(-\infty, 1) \cup (2, \infty)": [r"x < 1 \text{ or } x > 2"],
-        r"x < 1 \text{ or } x > 2": [r"x \in (-\infty, 1) \cup (2, \infty)"],
-        r"(\frac{1}{2}, 3)": [r"x > 0.5 \text{ and } x < 3"], r"(-\infty, 3) \cup (3, \infty)": [r"x \neq 3"],
+        r"1 < x \le 2": ["(1, 2]", r"x \in (1, 2]", r"2 \geq x > 1"], r"x \ge 3": [r"[3, \infty)", r"3 \le x"],
     },
     "written out": {
-        "928": [r"9.28 \times 10^2"], r"\frac{5}{6}": [r"\frac{10}{12}"], "3.5": [r"3\frac{1}{2}"],
-        "5!": ["120", "5!"], r"\binom{10}{3}": [r"\dbinom{10}{3}"], "2^{10}": ["1024", "2^{10}"],
-        r"3 \cdot 2^{10}": [r"2^{10} \cdot 3"], r"11\sqrt2": [r"\sqrt{242}"],
-        r"\frac{5\sqrt{42}}{27}": [r"\frac{10\sqrt{10.5}}{27}"], r"1 - \frac{1}{e}": [r"\frac{e - 1}{e}"],
-        "1591": [r"37 \cdot 43 = 1591"], "5050": [r"\sum_{k=1}^{100} k = 5050"], "11111100": [r"11,\! 111,\! 100"],
-        r"\text{e}": ["e"], "2x": [r"\frac{4x}{2}"], "x^2 - 1": ["(x - 1)(x + 1)"], "0.5": [r"5 \cdot 10^{-1}"],
+        r"\frac{5}{6}": [r"\frac{10}{12}"], "3.5": [r"3\frac{1}{2}"], "5!": ["120"], "2^{10}": ["1024"],
+        r"11\sqrt2": [r"\sqrt{242}"], r"\frac{5\sqrt{42}}{27}": [r"\frac{10\sqrt{10.5}}{27}"],
+        r"1 - \frac{1}{e}": [r"\frac{e - 1}{e}"], "1591": [r"37 \cdot 43 = 1591"], "5050": [r"\sum_{k=1}^{100} k = 5050"],
+        "2x": [r"\frac{4x}{2}"], "x^2 - 1": ["(x - 1)(x + 1)"], "0.5": [r"5 \cdot 10^{-1}"], r"\sqrt{17}": ["4.123106"],
     },
-    "bases": {
-        "101_2": ["101_{2}", r"101_{\text{two}}"], "101_{2}": ["(101)_2"], "101": ["101_2"],
-    },
+    "bases": {"101_2": ["101_{2}"]},
     "units": {
-        r"20 \text{ days}": ["20", r"20 \text{ day}"], "20": [r"20 \text{ days}"],
-        r"15\mbox{ cm}^2": [r"15 \text{ square centimeters}", r"15 \text{ square units}"],
-        "15 cm^2": ["15", "15 cm^2", r"15 \text{ square centimeters}"], "20 dollars": [r"\$20", "20 dollars"],
-        "12": [r"12\text{ m/s}", r"12\text{ km/h}", r"12\text{ kg/m}^3", r"12\mathrm{m/s}", "12 km/h"],
-        "5": [r"10\text{ m}/2"], r"\frac{5}{3}": ["5 days/3"], r"12\text{ km/h}": ["12", r"12\text{ km/hour}"],
-    },
-    "lists with LaTeX's spaces": {
-        "(15, 225)": [r"(15,\,225)", r"(15,\ 225)", r"(15,\;225)"], r"\{1, 100\}": [r"\{1,\,100\}"],
-        "1, 100, 200": [r"1,\;100,\;200"], "31250": [r"31\,250", r"31,\!250"],
+        r"20 \text{ days}": ["20", r"20 \text{ day}"], r"15\mbox{ cm}^2": ["15", "15 cm^2"], "20 dollars": [r"\$20"],
+        "12": [r"12\text{ km/h}", r"12\text{ kg/m}^3", r"12\mathrm{m/s}", "12 km/h"], r"12\text{ km/h}": ["12"],
     },
     "equations": {
-        "xy=0": ["2xy=0"], "xy=1": ["y=1/x"], "2x+4y-3=0": [r"y=-\frac{1}{2}x+\frac{3}{4}"],
+        "xy=0": ["2xy=0"], "2x+4y-3=0": [r"y=-\frac{1}{2}x+\frac{3}{4}"],
         r"\frac{x^2}{4}+\frac{y^2}{3}=1": [r"\frac{x^2}{16}+\frac{y^2}{12}=\frac{1}{4}"],
     },
     "upright constants": {
@@ -105,7 +74,7 @@ EQUAL: Answers = {
         r"2\sqrt{13}": ["2\u221a13"], r"\sqrt{x+1}": ["\u221a(x+1)"], r"\frac{7}{2}": ["3\u00bd"],
         r"\infty": ["\u221e"], "5": ["\u200b5", "\u20ac5"], r"\frac{3\pi}{4}": ["3\u03c0/4"], "a_1": ["a\u2081"],
         "6x": ["6\u00b7x"],
-        r"(-\infty, 3]": ["(\u2212\u221e, 3]", "x \u2264 3"], r"(1,2) \cup (3,4)": ["(1,2)\u222a(3,4)"],
+        r"(-\infty, 3]": ["(\u2212\u221e, 3]"], r"(1,2) \cup (3,4)": ["(1,2)\u222a(3,4)"],
         r"\emptyset": ["\u2205"],
     },
     "functions of programs": {
@@ -134,21 +103,12 @@ EQUAL: Answers = {
         r"\text{east}": ["east", "East"], r"2\text{ hours }30\text{ minutes}": [r"2\text{ hours }30\text{ minutes}"],
         r"(\text{H})": ["H"],
     },
-    "small numbers": {
-        r"\{0.000001, 1\}": [r"\{1, 0.000001\}"], "(0.000001, 1)": ["(10^{-6}, 1)"],
-    },
     "words": {
-        "5000000": [r"5\text{ million}", "5 million", r"5\text{ million dollars}", r"\$5 \text{ million}"],
-        r"5\text{ million}": ["5000000", "5,000,000", r"5 \times 10^6"], "300000": [r"3\text{ hundred thousand}"],
-        r"\frac{7}{2}": ["3 1/2", r"3\ 1/2"],
-        "-3.5": ["-3 1/2"], r"3\pi": [r"3\text{ pi}", "3 pi"], r"5\text{ or more}": ["5 or more"],
-        "1, 2, 3": [r"1\text{, }2\text{, and }3", r"1\text{, }2\text{ and }3", "1, 2, and 3"],
-        "2": [r"2\text{ times}", r"2\text{ apples}"], "5": [r"5\text{ more}"],
+        "5000000": [r"5\text{ million}", "5 million", r"\$5 \text{ million}"], r"5\text{ million}": ["5,000,000"],
+        "300000": [r"3\text{ hundred thousand}"], r"3\pi": [r"3\text{ pi}", "3 pi"],
+        "1, 2, 3": [r"1\text{, }2\text{, and }3", "1, 2, and 3"], "2": [r"2\text{ times}", r"2\text{ apples}"],
     },
-    "characters": {
-        "12": ["\uff11\uff12", "\u0661\u0662", "\u0967\u0968"], "-3": ["\u20133", "\u22123"], "x - 3": ["x \u2013 3"],
-        "1.5": ["\uff11\uff0e\uff15", "\u0661\u066b\u0665"], "50%": ["50\uff05"], "(1,2)": ["\uff081\uff0c2\uff09"],
-    },
+    "characters": {"12": ["\uff11\uff12"], "-3": ["\u20133", "\u22123"], "(1,2)": ["\uff081\uff0c2\uff09"]},
 }
 UNEQUAL: Answers = {
     "plain": {
@@ -159,42 +119,29 @@ UNEQUAL: Answers = {
         "5.3e-9": ["0"], "10^{30}": ["10^{30} + 1"], r"\text{even}": [r"\text{odd}"], "0": [r"\frac{0}{0}"],
         r"\infty": [r"-\infty", "7"], "7": [r"\infty"],
         # Ground truths that math-verify cannot read, and what it would read instead.
-        r"\frac{": [r"\frac{", "0"], "t(0,4]": ["t(0,4]"], r"\frac{0}{0}": [r"\frac{0}{0}", "0"],
+        r"\frac{": [r"\frac{", "0"], "t(0,4]": ["(0,4]"], r"\frac{0}{0}": ["0"],
         r"\frac{1}{3} E_{1}+\frac{2}{3} E_{2}": [r"\frac{1}{3} E_{1}+\frac{1}{3} E_{2}", r"\frac{2}{3}"],
     },
     "several boxes": {
-        "(6,2)": [r"\boxed{(2,2)} \quad \text{and} \quad \boxed{(6,2)}"],
-        "8": [
-            r"\(\boxed{3}\) and \(\boxed{8}\)", r"\boxed{3} \text{ for part (a) and } \boxed{8}",
-            r"$x = \boxed{3}$ or $y = \boxed{8}$",
-        ],
-        "3": [r"\(\boxed{3}\) and \(\boxed{8}\)"],
-        "3,8": [
-            r"\boxed{3} \text{ and } \boxed{9}", r"\boxed{3} is wrong and \boxed{8} is right",
-            r"\boxed{3}. That is wrong, so the answer is \boxed{8}",
-        ],
-        r"\boxed{3} \text{ and } \boxed{8}": ["8"],
+        "(6,2)": [r"\boxed{(2,2)} \quad \text{and} \quad \boxed{(6,2)}"], "3": [r"\(\boxed{3}\) and \(\boxed{8}\)"],
+        "8": [r"\(\boxed{3}\) and \(\boxed{8}\)", r"$x = \boxed{3}$ or $y = \boxed{8}$"],
+        "3,8": [r"\boxed{3} \text{ and } \boxed{9}", r"\boxed{3} is not what was asked for. It is \boxed{8}"],
     },
     "assignments": {
-        "k = 45, n = 2": ["2, 45", "(2, 45)", "(k, n) = (2, 45)", "k = 2, n = 45", "45", "k = 45", r"\frac{"],
-        "k = 1, m = 2, n = 3": ["(1, 3, 2)"], "2": ["k = 45, n = 2"], "x_1=5, x_2=-2": ["5, 2", "5"],
-        r"\frac{-3+\sqrt{5}}{4}": [r"\frac{-3 \pm \sqrt{5}}{4}"], "x = 4": ["y = 4"],
+        "k = 45, n = 2": ["2, 45", "(2, 45)", "k = 2, n = 45", "45", "k = 45"], "2": ["k = 45, n = 2"],
+        "x_1=5, x_2=-2": ["5, 2", "5"], r"\frac{-3+\sqrt{5}}{4}": [r"\frac{-3 \pm \sqrt{5}}{4}"], "x = 4": ["y = 4"],
     },
     "percent": {
         r"28\%": ["29 percent", "0.0028"], "1": [r"1\%"],
         "50%": ["5000"], "0.5": ["50", r"0.5\%"], "50": [r"5 \text{ percent}"],
     },
-    "commas": {
-        "1.22": ["1, 22", "(1,22)", r"\{1,22\}", "1,23", "1,22,1"], "122": ["1,22"], "1.222": ["1,222"],
-        "1, 22": ["1.22"], "(1,22)": ["1.22"], "1": ["1,22"], "22": ["1,22"], "0": ["7 000"], "31250": ["31 251"],
-    },
+    "commas": {"1.22": ["1, 22", "1,23"], "122": ["1,22"], "1.222": ["1,222"], "1": ["1,22"], "31250": ["31 251"]},
     "rounding": {
         "3": ["2.9999"], "0": ["0.0000001"], r"\frac{1}{3}": ["0.33"], "1000000": ["1000000.1"],
         "10000000000000000000000000000000000000": ["10000000000000000000000000000000000001"],
     },
     "inequalities": {
-        "(1,2]": ["1 < x < 2", r"1 < x \le 3", r"x \le 2"], r"1 < x \le 2": ["[1, 2]"], "x > 3": ["y > 3"],
-        r"(-\infty, 1) \cup (2, \infty)": ["x > 2", "1 < x < 2"], "(-2, 2)": ["x^2 < 4"], "2": ["x > 2"],
+        "(1,2]": ["1 < x < 2", r"x \le 2"], r"1 < x \le 2": ["[1, 2]"], "x > 3": ["y > 3"], "(-2, 2)": ["x^2 < 4"],
     },
     "written out": {
         "5050": [r"\sum_{k=1}^{100} k"], "120": [r"\binom{10}{3}", r"{10 \choose 3}", "5!"],
@@ -205,16 +152,14 @@ UNEQUAL: Answers = {
         "100000": [r"10^2 \cdot 10^3"], "-6": [r"-2 \cdot 3"], r"8\pi": [r"2^3 \pi"],
         "-2": [r"\begin{vmatrix} 1 & 2 \\ 3 & 4 \end{vmatrix}", r"\det \begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}"],
         "7": ["3 + 4", "10 - 3"], r"\frac{5}{6}": [r"\frac{1}{2} + \frac{1}{3}"], "1024": ["2^{10}"],
-        "4": [r"\sqrt{16}"], "3": [r"\log_2 8", r"\lfloor \pi \rfloor"], "6": [r"\gcd(12, 18)"], "x > 3": ["2 + 1 < x"],
+        "4": [r"\sqrt{16}"], "3": [r"\log_2 8", r"\lfloor \pi \rfloor"], "6": [r"\gcd(12, 18)"],
         r"\frac{1}{2}": [r"\int_0^1 x dx"], r"\frac{\pi^2}{6}": [r"\sum_{k=1}^{\infty} \frac{1}{k^2}"],
         r"\frac{1591\sqrt2}{2}": [r"\frac{37 \cdot 43\sqrt2}{2}"], "(1591, 2)": [r"(37 \cdot 43, 2)"],
         r"\begin{pmatrix} 4 & 6 \end{pmatrix}": [
             r"\begin{pmatrix} 1 & 2 \end{pmatrix} + \begin{pmatrix} 3 & 4 \end{pmatrix}",
         ],
     },
-    "bases": {
-        "101_2": ["101_3", "101", "5", "110_2"],
-    },
+    "bases": {"101_2": ["101_3", "101", "5", "110_2"], "101": ["101_2"]},
     "units": {
         r"20 \text{ days}": [r"20 \text{ square units}", r"20 \text{ hours}"],
         r"15\mbox{ cm}^2": [r"15 \text{ cm}", r"15 \text{ m}^2"], "15 cm^2": ["15 cm", "15 m^2", "16 cm^2"],
@@ -226,12 +171,8 @@ UNEQUAL: Answers = {
     },
     "words": {
         r"5\text{ million}": [r"5\text{ billion}", "5"], "5": [r"5\text{ million}", r"5\text{ or more}", "5 or more"],
-        "3": [
-            r"3\text{ squared}", "3 squared", r"3\text{ cubed}", r"3\text{ halves}", r"3\text{ factorial}",
-            r"3\text{ and a half}", r"3\text{ pi}", r"3\text{ at most}",
-        ],
-        "9": [r"3\text{ squared}"], r"5\text{ or more}": ["5", r"5\text{ or less}"], r"\frac{3}{2}": ["3 1/2", "31/2"],
-        r"\frac{11}{2}": ["3 5/2"],
+        "3": [r"3\text{ squared}", "3 squared", r"3\text{ halves}", r"3\text{ and a half}", r"3\text{ at most}"],
+        r"5\text{ or more}": ["5", r"5\text{ or less}"], r"\frac{3}{2}": ["3 1/2", "31/2"],
         "1, 2, 3": [r"1\text{, }2\text{, and }4"],
     },
     "upright constants": {
@@ -268,18 +209,10 @@ UNEQUAL: Answers = {
         r"2\text{ hours }30\text{ minutes}": [r"30\text{ hours }2\text{ minutes}", "60"], "5 dollars": ["5 euros"],
         "2t": ["2"],
     },
-    "sets": {
-        "(0,1]": [r"\{x \mid 0 < x < 1\}", r"\{x \in \mathbb{Z} \mid 0 < x \leq 1\}"],
-        "(-2, 2)": [r"\{x \mid x^2 < 4\}"],
-    },
-    "characters": {
-        "12": ["\uff11\uff13"], "3": ["\u20133"], "2": ["x\u00b2"], "4": ["2\u00b2"],
-    },
+    "characters": {"12": ["\uff11\uff13"], "3": ["\u20133"], "2": ["x\u00b2"]},
     "small numbers": {
-        r"\{0.000001, 1\}": [r"\{0.0000014, 1\}"], "(0.000001, 1)": ["(0.000002, 1)"],
-        "(0.000001, 1, 2)": ["(0.0000014, 1, 2)"],
+        "(0.000001, 1)": ["(0.000002, 1)"], r"\{0.000001, 1\}": [r"\{0.0000014, 1\}"],
         r"\begin{pmatrix} 0.000001 & 1 \end{pmatrix}": [r"\begin{pmatrix} 0.0000014 & 1 \end{pmatrix}"],
-        "x = 0.000001, y = 1": ["x = 0.0000014, y = 1"],
     },
 }
 # fmt: on

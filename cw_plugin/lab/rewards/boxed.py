@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 _TOKENS = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\[{}]|(?P<open>\{)|(?P<close>\})")
-NEAR, FAR = 10, 70  # characters between two boxes
+NEAR, FAR = 10, 70  # characters between two boxes, as in math-verify
 
 
 def final_boxed(text: str) -> str | None:
@@ -15,7 +15,7 @@ def final_boxed(text: str) -> str | None:
 
     Without a box, it is None; "" if the last one is never closed, since the answers before it were given up. As in
     math-verify, two boxes are a list if next to nothing stands between them, or little with a comma, a semicolon, "and"
-    or "or". A box that is repeated counts once. Of boxes in boxes, the innermost counts. One pass, even over hostile text.
+    or "or". A box that is repeated counts once. Of boxes in boxes, the innermost counts.
     """
     boxes: list[tuple[int, int, str]] = []
     opened: list[re.Match[str]] = []

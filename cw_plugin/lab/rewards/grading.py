@@ -30,8 +30,10 @@ _WORDS = re.compile(
 _OTHER_NUMBER = re.compile(  # words that make another number of the one beside them, or several
     r"(?<!\^)\d|\b(?:squared|cubed|factorial|hal(?:f|ve)|quarter|third|(?:four|fif|six|seven|eigh|nin|ten|hundred"
     r"|thousand)th|dozen|pair|couple|score|gross|twice|double|triple|hundred|thousand|million|base|mod|at|less|more|no"
-    r"|not|and|or)s?\b|[\u500d\u534a\u591a\u4f59\u4e0a\u4e0b\u7ea6\u81f3\u6216\u548c\u4e0d]"  # times, half, some, or ...
+    r"|not|and|or)s?\b|[\u500d\u534a\u591a\u4f59\u4e0a\u4e0b\u7ea6\u81f3\u6216\u548c\u4e0d]"
 )
+_LIST = re.compile(r"[,;](?![^(\[{]*[)\]}])")  # where what stands right of the last equals sign is not all
+_EQUALS = re.compile(r"(?<![<>!])=(?![^(\[{]*[)\]}])")
 _BASE = re.compile(r"\d\s*\)?\s*_")  # math-verify leaves out the base of a number
 _LAYOUT = re.compile(r"\\(?:left|right)(?![a-zA-Z])|\\[,;:! ]|(?<!,)\s+")
 
@@ -51,7 +53,7 @@ _NUMBERS = re.compile(r"(?:[N\s()\[\]{},;&:]|\\[{}\\]|\\cup(?![a-zA-Z]))*")
 _OPERATION = re.compile(
     r"(?P<command>\\(?:sum|prod|i*nt|oint|lim|gcd|lcm|det|max|min|lfloor|lceil|d?binom|choose|[bp]?mod|Gamma)"
     r"(?![a-zA-Z])|[vV]matrix|!(?!=))"
-    r"|(?P<sum>\+|(?<=[\w)}])\s*-)"
+    r"|(?P<sum>\+|\\pm(?![a-zA-Z])|(?<=[\w)}])\s*-)"
     r"|(?P<product>\d\s*(?:\*|\\cdot|\\times|\\div)\s*\d)"
     r"|(?P<power>\d\s*\^\s*(?:\d|\{\d+\}))"
 )
@@ -99,14 +101,14 @@ def _is_right(ground_truth: str, answer: str, decimals: int, is_sentence: bool) 
     gold, value = parsed(_decimal(expected.text, given.text)), parsed(_decimal(given.text, expected.text))
     if gold is None or value is None or _other_order(expected.text, given.text, gold, value):
         return False
-    result = given.text if re.search("[,;]", given.text) else re.split("(?<![<>!])=", given.text)[-1]
+    result = given.text if _LIST.search(given.text) else _EQUALS.split(given.text)[-1]
     if is_sentence:  # of it, lighteval's extraction takes a sum as well, as in "the answer is $9+1$"
         result = re.sub(r"\+|(?<=\})\s*(?=\\begin)", ",", result)
     if not _is_worked_out(result, expected.text, gold, value):
         return False
-    gold, value = _in_order(gold, value)
-    equal = verify(gold, value, float_rounding=decimals, timeout_seconds=None, allow_set_relation_comp=True)
-    return equal and _close(gold, value)
+    gold, value = _alike(gold, value)
+    equal = verify(gold, value, float_rounding=decimals, timeout_seconds=None)
+    return equal and _close(gold, value) and not _other_equation(gold, value)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -117,8 +119,8 @@ def read(answer: str) -> _Answer:
     text = _WORDS.sub("\0", answer)
     if re.search(r"[\w}]\0[\w\\]", text) or re.fullmatch(r"[a-zA-Z]{3,}(?:\s+[a-zA-Z]+)*|[\s(){}\[\].,;:\0]*", text):
         return _Answer("", answer)
-    words = re.sub(r"(?<=[a-z]{3})s\b|[{}.~\s]|\\[,;:! ]", "", " ".join(found))
-    return _Answer(text.replace("\0", " ").strip(), words)
+    words = re.sub(r"(?<=[a-z]{3})s\b|[{}.~]|\\[,;:! ]", "", " ".join(found))
+    return _Answer(text.replace("\0", " ").strip(), " ".join(words.split()))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -149,15 +151,18 @@ def _other_order(ground_truth: str, answer: str, gold: Parsed, value: Parsed) ->
     return (is_tuple and isinstance(gold, FiniteSet)) or (answer.startswith(r"\{") and ground_truth.startswith("("))
 
 
-def _in_order(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed]:
-    """The values of k = 1, n = 2 as a tuple, if the answer does not name them; x_1 = 1, x_2 = 2 are a list."""
-    if not isinstance(gold, FiniteSet) or not isinstance(value, FiniteSet) or value.has(sympy.Eq):
-        return gold, value
-    parts = gold._unsorted_args
-    names = {str(part.lhs).partition("_")[0] for part in parts if isinstance(part, sympy.Eq)}
-    if len(names) < len(parts) or len(parts) == 1:
-        return gold, value
-    return sympy.Tuple(*(part.rhs for part in parts)), sympy.Tuple(*value._unsorted_args)
+def _alike(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed]:
+    """Both as decimals if one is; and k = 1, n = 2 as a tuple, beside values without names."""
+    if _is_number(gold) and _is_number(value):
+        # Of 928 and 9.28 x 10^2, math-verify would round only one.
+        rounds = (gold.is_Integer or value.is_Integer) and (gold.has(sympy.Float) or value.has(sympy.Float))
+        return (gold.evalf(30), value.evalf(30)) if rounds else (gold, value)
+    if isinstance(gold, FiniteSet) and isinstance(value, FiniteSet) and not value.has(sympy.Eq):
+        parts = gold._unsorted_args
+        names = {str(part.lhs).partition("_")[0] for part in parts if isinstance(part, sympy.Eq)}
+        if len(names) == len(parts) > 1:  # x_1 = 1, x_2 = 2 are a list
+            return sympy.Tuple(*(part.rhs for part in parts)), sympy.Tuple(*value._unsorted_args)
+    return gold, value
 
 
 def _is_worked_out(answer: str, ground_truth: str, gold: Parsed, value: Parsed) -> bool:
@@ -190,9 +195,26 @@ def _is_number(value: Parsed) -> bool:
 
 
 def _close(gold: Parsed, value: Parsed) -> bool:
-    """False for numbers that are equal only because both were rounded to 0, and for 1 beside 1%."""
+    """False for numbers, also in lists, that are equal only because both were rounded to 0, and for 1 beside 1%."""
+    if isinstance(value, (FiniteSet, sympy.Tuple, sympy.Interval, sympy.MatrixBase)):
+        return all(any(_close(one, other) for one in _parts(gold)) for other in _parts(value))
     if not (_is_number(gold) and _is_number(value)) or gold == value:
         return True
     if gold.has(sympy.UnevaluatedExpr) != value.has(sympy.UnevaluatedExpr):  # a percent sign
         return bool(gold != 1)
     return bool(abs((gold - value).doit().evalf()) <= RELATIVE_TOLERANCE * abs(gold.doit().evalf()))
+
+
+def _parts(parsed: Parsed) -> list[Parsed]:
+    if isinstance(parsed, sympy.Interval):
+        return [parsed.start, parsed.end]
+    is_list = isinstance(parsed, (FiniteSet, sympy.Tuple))
+    return list(parsed) if is_list or isinstance(parsed, sympy.MatrixBase) else [parsed]
+
+
+def _other_equation(gold: Parsed, value: Parsed) -> bool:
+    """Whether both are equations, and none is a multiple of the other by a number, as x^2 y = 0 of x y = 0."""
+    if not (isinstance(gold, sympy.Eq) and isinstance(value, sympy.Eq)):
+        return False
+    ratio = sympy.cancel((gold.lhs - gold.rhs) / (value.lhs - value.rhs))
+    return bool(ratio.free_symbols)
