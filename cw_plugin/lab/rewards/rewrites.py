@@ -128,7 +128,7 @@ REWRITES = [
     Rewrite("number of a program", r"(?<![\w.\\])(\d+(?:\.\d+)?)[eE]([+-]?\d+)(?![\w.])", r"\1 \\times 10^{\2}",
             "4.4e7", "44000000"),
     Rewrite("digits in groups", r"(?<![\w.,^}])[1-9]\d{0,2}(?:(?:,?\\!\s*|\\[,;: ]|\{,\}|[ ~])\d{3})+(?![\d/])",
-            lambda match: re.sub(r"\D", "", match[0]), "31250", r"31\,250"),
+            lambda match: re.sub(r"\D", "", match[0]), "14916", "14{,}916"),
     Rewrite("point without decimals", r"(?<=\d)\.(?![\d\\])", "", "-3./2", r"-\frac{3}{2}"),
     Rewrite("approximately", r"^\s*\\approx(?![a-zA-Z])", "", r"\approx 8.24", "8.24"),
     Rewrite("percent", rf"(?:{TEXT}\{{\s*)?(?:\\?%|\b(?:percent(?:age)?|per cent|pct)\b)(?:\.?\s*\}})?", r"\\%",
