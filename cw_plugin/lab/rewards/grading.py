@@ -38,7 +38,7 @@ _BASE = re.compile(r"\d\s*\)?\s*_")  # math-verify leaves out the base of a numb
 _LAYOUT = re.compile(r"\\(?:left|right)(?![a-zA-Z])|\\[,;:! ]|(?<!,)\s+")
 
 # A number that is written out: digits, a fraction, or digits times a power of ten.
-_POWER_OF_TEN = r"10\s*\^\s*(?:\d|\{\s*-?\d+\s*\})"
+_POWER_OF_TEN = r"10\s*\^\s*(?:\d|\{\s*[+-]?\d+\s*\})"
 _DIGITS = rf"(?:[+-]\s*)?(?:{_POWER_OF_TEN}|(?:\d+\.?\d*|\.\d+)(?:\s*\\(?:times|cdot)\s*{_POWER_OF_TEN})?)"
 _FRACTION_PART = rf"\s*(?:\{{\s*{_DIGITS}\s*\}}|\d)"
 _NUMBER = re.compile(

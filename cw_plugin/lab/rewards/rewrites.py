@@ -99,6 +99,7 @@ REWRITES = [
     UNICODE,
     Rewrite("dollar", r"\\\$", r"\\text{ dollar }", r"\$36", "36 dollars"),
     Rewrite("formula", r"\$|(?<!\\)\\[()\[\]]", "", "$125$ miles", "125"),
+    Rewrite("font", r"\\(?:math(?:bf|it|sf)|boldsymbol|bm)(?![a-zA-Z])", "", "204", r"\mathbf{204}"),
     Rewrite("upright", rf"{TEXT}\{{\s*([ei]|-?\d+(?:\.\d+)?)\s*\}}", r"{\1}", "2e", r"2\mathrm{e}"),
     Rewrite("upright function", rf"{TEXT}\{{\s*(pi|{_FUNCTION}{_ARGUMENT})\s*\}}", r" \1 ",
             r"\sin x", r"\operatorname{sin} x"),

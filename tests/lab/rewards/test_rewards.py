@@ -249,7 +249,7 @@ def test_boxes():
     assert final_boxed(r"{ \boxed{5}") == "5"
     assert final_boxed(r"\frac{1}{\boxed{3}}") == "3"
     assert final_boxed("no box") is None
-    assert final_boxed(r"first \boxed{1}; now $\boxed{2}$, $\boxed{3}$ and $\boxed{4}$") == "2, 3, 4"
+    assert final_boxed(r"first \boxed{1}. Now come $\boxed{2}$, $\boxed{3}$ and $\boxed{4}$") == "2, 3, 4"
     assert [number_text(value) for value in (10, 100.0, 1e-7, True, None)] == ["10", "100", "1e-07", None, None]
 
 
@@ -319,7 +319,7 @@ def test_no_right_answer_is_lost_to_killed_workers():
     before = workers()
 
     def grade(number: int) -> float:
-        return pool.grade(str(number), BOXED % number).accuracy
+        return pool.grade(str(number), BOXED % f"{number}.0").accuracy
 
     with ThreadPoolExecutor(4) as threads:
         assert grade(0) == 1.0
