@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 _TOKENS = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\[{}]|(?P<open>\{)|(?P<close>\})")
+_SPACE = re.compile(r"(?:\\q?quad(?![a-zA-Z])|\s)+")
 NEAR, FAR = 10, 70  # characters between two boxes, as in math-verify
 
 
@@ -32,7 +33,7 @@ def final_boxed(text: str) -> str | None:
     parts: list[str] = []
     following = 0
     for start, end, content in reversed(boxes):
-        between = text[end:following]
+        between = _SPACE.sub(" ", text[end:following])
         is_list = len(between) < NEAR or (len(between) < FAR and re.search(r"[,;]|\b(?:and|or)\b", between))
         if parts and not is_list:
             break
