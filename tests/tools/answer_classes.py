@@ -18,8 +18,7 @@ EQUAL: Answers = {
         "27": ["27.0", "x = 27"], "1234": ["1,234"], r"\frac{1}{2}": ["0.5"], r"\frac43": [r"\dfrac{4}{3}"],
         "4.4e7": [r"4.4 \times 10^{7}"], r"1 \times 10^{-5}": ["1e-5"], r"7\text{ hours}.": ["7"], "30": [r"30^\circ"],
         "1,-2": ["-2, 1"], r"3 \pm 2\sqrt{2}": [r"3-2\sqrt{2}, 3+2\sqrt{2}"], r"\text{(C)}": ["C"],
-        r"\left( 3, \frac{\pi}{2} \right)": [r"(3, \pi/2)"], r"\text{Evelyn}": [r"\text{Evelyn}"],
-        r"(2,12) \cup (12,102)": [r"(2, 12) \cup (12, 102)"], r"\frac{1}{m} t": [r"\frac{t}{m}"],
+        r"\left( 3, \frac{\pi}{2} \right)": [r"(3, \pi/2)"], r"\frac{1}{m} t": [r"\frac{t}{m}"],
         "(a+5)(b+2)": ["ab + 2a + 5b + 10"], r"29,\!322": ["29322"], r"\infty": [r"\infty"],
         r"\begin{pmatrix} -7 \\ 16 \end{pmatrix}": [r"\begin{bmatrix} -7 \\ 16 \end{bmatrix}"],
     },
@@ -32,8 +31,7 @@ EQUAL: Answers = {
     },
     "assignments": {
         r"x_{1}=\frac{5}{6},\quad x_{2}=-2": [r"-2, \frac{5}{6}"], "x_1=5, x_2=-2": ["x_1=5, x_2=-2"],
-        "k = 45, n = 2": ["45, 2", "n=2, k=45"],
-        "(k, n) = (45, 2)": ["(45, 2)"],
+        "k = 45, n = 2": ["45, 2", "n=2, k=45"], "(k, n) = (45, 2)": ["(45, 2)"],
         "45, 2": ["k = 45, n = 2"], "x = 4, x = 9": ["9, 4"], "4, 9": [r"x = 4 \text{ or } x = 9"],
     },
     "percent": {
@@ -74,8 +72,7 @@ EQUAL: Answers = {
         "60": ["60\u00b0", r"60\degree"], "x^2": ["x\u00b2"], "x^{12}": ["x\u00b9\u00b2"], "x^{-1}": ["x\u207b\u00b9"],
         r"2\sqrt{13}": ["2\u221a13"], r"\sqrt{x+1}": ["\u221a(x+1)"], r"\frac{7}{2}": ["3\u00bd"],
         r"\infty": ["\u221e"], "5": ["\u200b5", "\u20ac5"], r"\frac{3\pi}{4}": ["3\u03c0/4"], "a_1": ["a\u2081"],
-        "6x": ["6\u00b7x"],
-        r"(-\infty, 3]": ["(\u2212\u221e, 3]"], r"(1,2) \cup (3,4)": ["(1,2)\u222a(3,4)"],
+        "6x": ["6\u00b7x"], r"(-\infty, 3]": ["(\u2212\u221e, 3]"], r"(1,2) \cup (3,4)": ["(1,2)\u222a(3,4)"],
         r"\emptyset": ["\u2205"],
     },
     "functions of programs": {
@@ -149,8 +146,7 @@ UNEQUAL: Answers = {
         "1591": [
             r"37 \cdot 43", r"x = 37 \times 43", r"\frac{37}{1/43}", r"37\div\frac{1}{43}", r"\frac{37}{43^{-1}}",
             r"\frac{\frac{3182}{2}}{1}", r"\frac{1591x}{x}", "1591x^0", r"e^{\ln 1591}", r"\ln e^{1591}",
-        ],
-        "100000": [r"10^2 \cdot 10^3"], "-6": [r"-2 \cdot 3"], r"8\pi": [r"2^3 \pi"],
+        ], "100000": [r"10^2 \cdot 10^3"], "-6": [r"-2 \cdot 3"], r"8\pi": [r"2^3 \pi"],
         "-2": [r"\begin{vmatrix} 1 & 2 \\ 3 & 4 \end{vmatrix}", r"\det \begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}"],
         "7": ["3 + 4", "10 - 3"], r"\frac{5}{6}": [r"\frac{1}{2} + \frac{1}{3}"], "1024": ["2^{10}"],
         "4": [r"\sqrt{16}"], "3": [r"\log_2 8", r"\lfloor \pi \rfloor"], "6": [r"\gcd(12, 18)"],
@@ -167,9 +163,7 @@ UNEQUAL: Answers = {
         r"12\text{ km/h}": [r"12\text{ m/s}", r"12\text{ km/s}", r"12\text{ km}"], r"12\text{ km}": [r"12\text{ km/h}"],
         "2": [r"2\text{ hours or 3 hours}", r"2\text{ m/s or 3 m/s}"], "5": [r"5\text{ days or more}"],
     },
-    "equations": {
-        "xy=0": ["x^2y=0", "x^2y^2=0"], "xy=1": ["xy=2"],
-    },
+    "equations": {"xy=0": ["x^2y=0", "x^2y^2=0"], "xy=1": ["xy=2"]},
     "words": {
         r"5\text{ million}": [r"5\text{ billion}", "5"], "5": [r"5\text{ million}", r"5\text{ or more}", "5 or more"],
         "3": [r"3\text{ squared}", "3 squared", r"3\text{ halves}", r"3\text{ and a half}", r"3\text{ at most}"],
@@ -210,7 +204,6 @@ UNEQUAL: Answers = {
         r"2\text{ hours }30\text{ minutes}": [r"30\text{ hours }2\text{ minutes}", "60"], "5 dollars": ["5 euros"],
         "2t": ["2"],
     },
-    "characters": {"12": ["\uff11\uff13"], "3": ["\u20133"], "2": ["x\u00b2"]},
     "small numbers": {
         "(0.000001, 1)": ["(0.000002, 1)"], r"\{0.000001, 1\}": [r"\{0.0000014, 1\}"],
         r"\begin{pmatrix} 0.000001 & 1 \end{pmatrix}": [r"\begin{pmatrix} 0.0000014 & 1 \end{pmatrix}"],
