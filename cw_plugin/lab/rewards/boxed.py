@@ -15,8 +15,8 @@ def final_boxed(text: str) -> str | None:
     r"""The content of the last ``\boxed{...}``, and of the boxes listed right before it, joined by commas.
 
     Without a box, it is None; "" if the last one is never closed, since the answers before it were given up. As in
-    math-verify, two boxes are a list if next to nothing stands between them, or little with a comma, a semicolon, "and"
-    or "or". A box that is repeated counts once. Of boxes in boxes, the innermost counts.
+    math-verify, two boxes are a list if next to nothing stands between them (here, no full stop either), or little with
+    a comma, a semicolon, "and" or "or". A box that is repeated counts once. Of boxes in boxes, the innermost counts.
     """
     boxes: list[tuple[int, int, str]] = []
     opened: list[re.Match[str]] = []
@@ -34,7 +34,8 @@ def final_boxed(text: str) -> str | None:
     following = 0
     for start, end, content in reversed(boxes):
         between = _SPACE.sub(" ", text[end:following])
-        is_list = len(between) < NEAR or (len(between) < FAR and re.search(r"[,;]|\b(?:and|or)\b", between))
+        is_near = len(between) < NEAR and "." not in between
+        is_list = is_near or (len(between) < FAR and re.search(r"[,;]|\b(?:and|or)\b", between))
         if parts and not is_list:
             break
         parts.insert(0, content)
