@@ -1,4 +1,4 @@
-r"""Finds the boxed answer of a text in a single pass, even over hostile text; and numbers as text."""
+r"""The boxed answer of a text, and numbers as text."""
 
 import math
 import numbers
@@ -6,23 +6,17 @@ import re
 from decimal import Decimal
 from typing import Any
 
-_TOKENS = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
-# What may stand between two boxes of one list: a separator, "and" or "or", and words or a name that say which part is
-# meant ("for part (a) and", "if n is even, and", "apples and", "and y_2 =").
-_MAX_JOINT = 70  # characters; longer text is never a joint
-_LAYOUT = re.compile(r"\\(?:text|textrm|mathrm|mbox|quad|qquad)(?![a-zA-Z])|\\[()\[\],;:! \\]|[{}$*~&\s]+")
-_JOINT = re.compile(
-    r"(?:(?:\(?(?:for|in|if|when) [^.,;?!]+|[a-z]+)[,;]? (?=(?:and|or)\b))?"
-    r"[,; ]*(?:(?:and|or)\b)?[,; ]*(?:\\?[a-zA-Z]+(?:_ ?\w+)?(?:\(\w+\))? ?=)?"
-)
+_TOKENS = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\[{}]|(?P<open>\{)|(?P<close>\})")
+_SPACE = re.compile(r"(?:\\q?quad(?![a-zA-Z])|\s)+")
+NEAR, FAR = 10, 70  # characters between two boxes, as in math-verify
 
 
 def final_boxed(text: str) -> str | None:
     r"""The content of the last ``\boxed{...}``, and of the boxes listed right before it, joined by commas.
 
-    Without a box, it is None; "" if the last one is never closed, since the answers before it were given up. A list of
-    boxes is one answer with several parts, not several guesses. A box that is repeated counts once. Of boxes in boxes,
-    the innermost counts.
+    Without a box, it is None; "" if the last one is never closed, since the answers before it were given up. As in
+    math-verify, two boxes are a list if next to nothing stands between them (here, no full stop either), or little with
+    a comma, a semicolon, "and" or "or". A box that is repeated counts once. Of boxes in boxes, the innermost counts.
     """
     boxes: list[tuple[int, int, str]] = []
     opened: list[re.Match[str]] = []
@@ -39,15 +33,14 @@ def final_boxed(text: str) -> str | None:
     parts: list[str] = []
     following = 0
     for start, end, content in reversed(boxes):
-        if parts and not _is_joint(text[end:following]):
+        between = _SPACE.sub(" ", text[end:following])
+        is_near = len(between) < NEAR and "." not in between
+        is_list = is_near or (len(between) < FAR and re.search(r"[,;]|\b(?:and|or)\b", between))
+        if parts and not is_list:
             break
         parts.insert(0, content)
         following = start
-    return ", ".join(parts if len(set(parts)) > 1 else parts[:1]) if parts else None
-
-
-def _is_joint(between: str) -> bool:
-    return len(between) <= _MAX_JOINT and bool(_JOINT.fullmatch(" ".join(_LAYOUT.sub(" ", between).split())))
+    return ", ".join(dict.fromkeys(parts)) if parts else None
 
 
 def number_text(value: Any) -> str | None:

@@ -5,54 +5,76 @@ form, in a box. What stands here refuses what math-verify accepts, and is not th
 """
 
 import functools
-import itertools
 import re
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import sympy
 from latex2sympy2_extended.sets import FiniteSet
 from math_verify import parse, verify
-from sympy.core.relational import Relational
 
 from cw_plugin.lab.rewards.boxed import final_boxed
-from cw_plugin.lab.rewards.rewrites import rewritten
+from cw_plugin.lab.rewards.rewrites import GAP, TEXT, rewritten
 from cw_plugin.lab.rewards.unboxed import LATEX, found_in
-from cw_plugin.lab.rewards.unfinished import Parsed, members, unfinished
-from cw_plugin.lab.rewards.words import changes, split_words, units_agree
+
+Parsed: TypeAlias = sympy.Basic | sympy.MatrixBase
+"""What math-verify reads in an answer."""
 
 MAX_ANSWER = 2_000  # characters; the longest ground truth of the paper's data has about 250
-MAX_DEPTH = 24  # brackets within brackets; math-verify's grammar needs seconds for 50
 DECIMALS = {"training": 6, "evaluation": 5}
 RELATIVE_TOLERANCE = 1e-3
 
-_BASE = re.compile(r"(\d\s*\)?)\s*_\s*(?:(\d+)|\{\s*(?:\\text\s*\{)?\s*(?:base\s*)?\(?(\w+)\)?\s*\}?\s*\})")
-_BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"}
+_WORDS = re.compile(
+    rf"{GAP}(?<![_^])(?<![_^]\{{)"
+    rf"(?:{TEXT}\{{((?:[^{{}}]|\{{[^{{}}]*\}})*\}}(?:\s*\^\s*\{{?\d\}}?)?)|([^\x00-\x7f]+)){GAP}"
+)
+_OTHER_NUMBER = re.compile(  # words that make another number of the one beside them, or several
+    r"(?<!\^)\d|\b(?:squared|cubed|factorial|hal(?:f|ve)|quarter|third|(?:four|fif|six|seven|eigh|nin|ten|hundred"
+    r"|thousand)th|dozen|pair|couple|score|gross|twice|double|triple|hundred|thousand|million|base|mod|at|less|more|no"
+    r"|not|and|or)s?\b|[\u500d\u534a\u591a\u4f59\u4e0a\u4e0b\u7ea6\u81f3\u6216\u548c\u4e0d]"
+)
+_LIST = re.compile(r"[,;](?![^(\[{]*[)\]}])")  # where what stands right of the last equals sign is not all
+_EQUALS = re.compile(r"(?<![<>!])=(?![^(\[{]*[)\]}])")
+_BASE = re.compile(r"\d\s*\)?\s*_")  # math-verify leaves out the base of a number
+_LAYOUT = re.compile(r"\\(?:left|right)(?![a-zA-Z])|\\[,;:! ]|(?<!,)\s+")
+
+# A number that is written out: digits, a fraction, or digits times a power of ten.
+_POWER_OF_TEN = r"10\s*\^\s*(?:\d|\{\s*[+-]?\d+\s*\})"
+_DIGITS = rf"(?:[+-]\s*)?(?:{_POWER_OF_TEN}|(?:\d+\.?\d*|\.\d+)(?:\s*\\(?:times|cdot)\s*{_POWER_OF_TEN})?)"
+_FRACTION_PART = rf"\s*(?:\{{\s*{_DIGITS}\s*\}}|\d)"
+_NUMBER = re.compile(
+    rf"(?:[+-]\s*)?\d*\s*\\[dtc]?frac{_FRACTION_PART}{_FRACTION_PART}|{_DIGITS}(?:\s*/\s*\d+)?|(?:[+-]\s*)?\\infty"
+    r"|\\emptyset"
+)
+_NO_NUMBER = re.compile(  # layout, signs of a percentage or an angle, names, and a number that is only about right
+    r"\\(?:left|right)(?![a-zA-Z])|\\[,;:! %]|\^\s*\{?\s*\\circ\s*\}?"
+    r"|[a-zA-Z]\w*(?:_\{\w+\})?(?:\(\w\))?\s*(?:=|\\in|\\approx)|\\approx.*"
+)
+_BEGIN_OR_END = re.compile(r"\\(begin|end)\s*\{\w+\}(?:\{[clr|]+\})?")
+_NUMBERS = re.compile(r"(?:[N\s()\[\]{},;&:]|\\[{}\\]|\\cup(?![a-zA-Z]))*")
+_OPERATION = re.compile(
+    r"(?P<command>\\(?:sum|prod|i*nt|oint|lim|gcd|lcm|det|max|min|lfloor|lceil|d?binom|choose|[bp]?mod|Gamma)"
+    r"(?![a-zA-Z])|[vV]matrix|!(?!=))"
+    r"|(?P<sum>\+|\\pm(?![a-zA-Z])|(?<=[\w)}])\s*-)"
+    r"|(?P<product>\d\s*(?:\*|\\cdot|\\times|\\div)\s*\d)"
+    r"|(?P<power>\d\s*\^\s*(?:\d|\{\d+\}))"
+)
 
 
 class _Answer(NamedTuple):
-    """A ground truth or an answer, rewritten: what math-verify is given, and what is compared beside it."""
+    """A ground truth or an answer, rewritten: what math-verify is given, and the words that it would leave out."""
 
     text: str
     words: str
-    bases: list[str]
-    is_percent: bool
-
-    @property
-    def side(self) -> str:
-        """What stands right of the last ``=``; all of a list."""
-        is_list = re.search(r",(?![^(\[{]*[)\]}])", self.text)
-        return self.text if is_list else re.split(r"=(?![^(\[{]*[)\]}])", self.text)[-1]
-
-    @property
-    def bracket(self) -> str:
-        """What the bracket at the beginning makes of the answer."""
-        side = self.side.removeprefix(r"\left")
-        return "set" if side.startswith(r"\{") else "tuple" if side.startswith("(") else ""
 
     @property
     def said(self) -> str:
         """What an answer in words says."""
         return re.sub(r"\\[a-zA-Z]*|[\s,;:(){}\[\]]", "", self.text + self.words).rstrip(".").casefold()
+
+    @property
+    def plain(self) -> str:
+        """The text without its layout, to find two that are the same."""
+        return re.sub(r"\{(\w)\}", r"\1", _LAYOUT.sub("", self.text)).replace(r"\dfrac", r"\frac")
 
 
 def grade(ground_truth: str, text: str, extraction: str) -> tuple[float, str]:
@@ -71,139 +93,129 @@ def _is_right(ground_truth: str, answer: str, decimals: int, is_sentence: bool) 
     expected, given = read(final_boxed(ground_truth) or ground_truth), read(answer)
     if not expected.text or not given.text:
         return "" != expected.said == given.said
-    if not _fit_together(expected, given):
+    if not _words_fit(expected.words, given.words):
         return False
-    gold = parsed(_point_for_comma(expected.text, given.text))
-    value = parsed(_point_for_comma(given.text, expected.text))
-    if gold is None or value is None:
+    if expected.plain == given.plain:
+        return True
+    if _BASE.search(expected.text + given.text):
         return False
-    pairs = _readings_of_percent(gold, value, expected.is_percent, given.is_percent)
-    if not any(_equal(*pair, decimals) for pair in pairs):
+    gold, value = parsed(_decimal(expected.text, given.text)), parsed(_decimal(given.text, expected.text))
+    if gold is None or value is None or _other_order(expected.text, given.text, gold, value):
         return False
-    allowed = unfinished(expected.side, gold)
-    if gold.free_symbols:
-        allowed |= {"letters"}
-    # Of a sentence, lighteval's extraction takes a sum as well, as in "the answer is $9+1$".
-    if is_sentence:
-        allowed |= {"addition", "matrices"}
-    left = unfinished(given.side, value) - allowed
-    is_irrational = left == {"irrational"} and _is_number(value) and value.doit().is_rational is False
-    return not left or is_irrational
-
-
-def _fit_together(expected: _Answer, given: _Answer) -> bool:
-    """Whether brackets, bases, words and units, which math-verify leaves out, are those of the ground truth."""
-    if {expected.bracket, given.bracket} == {"set", "tuple"}:
+    result = given.text if _LIST.search(given.text) else _EQUALS.split(given.text)[-1]
+    if is_sentence:  # of it, lighteval's extraction takes a sum as well, as in "the answer is $9+1$"
+        result = re.sub(r"\+|(?<=\})\s*(?=\\begin)", ",", result)
+    if not _is_worked_out(result, expected.text, gold, value):
         return False
-    if expected.bases and given.bases != expected.bases:
-        return False
-    return changes(expected.words) == changes(given.words) and units_agree(expected.words, given.words)
+    gold, value = _alike(gold, value)
+    equal = verify(gold, value, float_rounding=decimals, timeout_seconds=None)
+    return equal and _close(gold, value) and not _other_equation(gold, value)
 
 
 @functools.lru_cache(maxsize=4096)
 def read(answer: str) -> _Answer:
-    """A ground truth or an answer, rewritten and taken apart."""
-    text, words = split_words(rewritten(answer))
-    if re.fullmatch(r"[a-zA-Z]{3,}(?:\s+[a-zA-Z]+)*", text):  # a word, and no product of letters
-        text, words = "", text
-    if re.fullmatch(r"[\s(){}\[\].,;:]*", text):  # nothing but the brackets of (\text{A})
-        text = ""
-    bases = [_BASES.get(base, base) for _, *bases in _BASE.findall(text) for base in bases if base]
-    return _Answer(_BASE.sub(r"\1", text).replace(r"\%", ""), words, bases, r"\%" in text)
-
-
-def _point_for_comma(answer: str, other: str) -> str:
-    """``1,22`` as ``1.22``, if ``other``, with which it will be compared, has a decimal point and no comma.
-
-    Alone, ``1,22`` is a list. A list in brackets or with spaces is never a number, nor has ``1,222`` decimals.
-    """
-    if "," in other or not re.search(r"\d\.\d", other) or re.search(r"[(\[;]|\\\{|,(?!\d)", answer):
-        return answer
-    return re.sub(r"(?<![\d.,])(?![1-9]\d{0,2},\d{3}(?!\d))(\d+),(\d+)(?![\d.,])", r"\1.\2", answer)
+    """A ground truth or an answer, rewritten and taken apart; words alone, also between numbers, are no text."""
+    answer = rewritten(answer)
+    found = ["".join(match) for match in _WORDS.findall(answer)]
+    text = _WORDS.sub("\0", answer)
+    if re.search(r"[\w}]\0[\w\\]", text) or re.fullmatch(r"[a-zA-Z]{3,}(?:\s+[a-zA-Z]+)*|[\s(){}\[\].,;:\0]*", text):
+        return _Answer("", answer)
+    words = re.sub(r"(?<=[a-z]{3})s\b|[{}.~]|\\[,;:! ]", "", " ".join(found))
+    return _Answer(text.replace("\0", " ").strip(), " ".join(words.split()))
 
 
 @functools.lru_cache(maxsize=4096)
 def parsed(answer: str) -> Parsed | None:
     """The answer as math-verify reads it in a box; None when it does not, or when that has no finite value."""
-    steps = dict.fromkeys("([{", 1) | dict.fromkeys(")]}", -1)
-    depths = itertools.accumulate(steps.get(character, 0) for character in answer)
-    if max(depths, default=0) > MAX_DEPTH:
-        return None
-    boxed = rf"\boxed{{{answer}}}"
-    found = parse(boxed, [LATEX], "no_fallback", extraction_mode="first_match", parsing_timeout=None)
+    number = answer.replace(r"\%", "")
+    in_form = rf"$\boxed{{{number}}}$\%" if number != answer else rf"\boxed{{{answer}}}"
+    found = parse(in_form, [LATEX], "no_fallback", extraction_mode="first_match", parsing_timeout=None)
     return found[0] if found and not found[0].has(sympy.nan, sympy.zoo) else None
 
 
-def _readings_of_percent(
-    gold: Parsed, value: Parsed, gold_has_sign: bool, value_has_sign: bool
-) -> list[tuple[Parsed, Parsed]]:
-    """Pairs of ground truth and answer of which one must be equal."""
-    if gold_has_sign and not value_has_sign and _is_number(gold):  # 50 and 0.5 are both right for 50%
-        return [(gold, value), (gold / 100, value)]
-    if value_has_sign and not gold_has_sign:
-        by_value = [(gold, value / 100)] if _is_number(value) else []
-        # The sign means nothing where the ground truth is a percentage without it, so more than 1.
-        return by_value if _is_number(gold) and abs(gold) <= 1 else [(gold, value), *by_value]
-    return [(gold, value)]
-
-
-def _is_number(parsed: Parsed) -> bool:
-    return isinstance(parsed, sympy.Expr) and bool(parsed.is_number)
-
-
-def _equal(gold: Parsed, answer: Parsed, decimals: int) -> bool:
-    gold, answer = _alike(gold, answer)
-    if not verify(gold, answer, float_rounding=decimals, timeout_seconds=None, allow_set_relation_comp=True):
-        return False
-    given = list(members(answer))  # none of a set such as the real numbers
-    return not _other_equation(gold, answer) and (
-        not given or all(any(_close(one, other) for other in given) for one in members(gold))
-    )
-
-
-def _alike(gold: Parsed, answer: Parsed) -> tuple[Parsed, Parsed]:
-    """Both in the same form; math-verify compares some pairs of different forms wrongly or not at all."""
-    if _is_number(gold) and _is_number(answer):
-        # Of 928 and 9.28 x 10^2, math-verify would round only one.
-        rounds = (gold.is_Integer or answer.is_Integer) and (gold.has(sympy.Float) or answer.has(sympy.Float))
-        return (gold.evalf(30), answer.evalf(30)) if rounds else (gold, answer)
-    if isinstance(gold, FiniteSet):
-        parts = gold._unsorted_args
-        names = {str(part.lhs).partition("_")[0] if isinstance(part, sympy.Eq) else "" for part in parts}
-        is_pair = isinstance(answer, sympy.Interval) and answer.is_open
-        has_order = isinstance(answer, sympy.Tuple) or is_pair  # (2, 1) is no list of 1 and 2
-        if has_order or (len(names) == len(parts) > 1 and not answer.has(sympy.Eq)):  # nor is it k = 1, n = 2
-            values = sympy.Tuple(*(part.rhs if isinstance(part, sympy.Eq) else part for part in parts))
-            given = answer.args[:2] if is_pair else getattr(answer, "_unsorted_args", answer.args)
-            return values, sympy.Tuple(*given)
-    return _solutions(gold) or gold, _solutions(answer) or answer
-
-
-def _solutions(parsed: Parsed) -> sympy.Set | None:
-    """The numbers that several inequalities describe: those of all of them, or of each if they exclude each other."""
-    if not isinstance(parsed, FiniteSet) or not all(isinstance(part, (Relational, sympy.And)) for part in parsed):
-        return None
-    if len(parsed.free_symbols) != 1 or parsed.has(sympy.Eq):
-        return None
-    sets = [part.as_set() for part in parsed]
-    common = sympy.Intersection(*sets)
-    return sympy.Union(*sets) if common.is_empty else common
-
-
-def _close(gold: Parsed, answer: Parsed) -> bool:
-    """False for numbers that are equal only because both were rounded to 0."""
-    if not (_is_number(gold) and _is_number(answer)) or gold == answer:
+def _words_fit(expected: str, given: str) -> bool:
+    """Whether words, which math-verify leaves out, are the same, or only on one side and a mere unit."""
+    if expected == given:
         return True
-    return bool(abs((gold - answer).doit().evalf()) <= RELATIVE_TOLERANCE * abs(gold.doit().evalf()))
+    return not (expected and given) and not _OTHER_NUMBER.search(expected or given)
 
 
-def _other_equation(gold: Parsed, answer: Parsed) -> bool:
-    """Whether these are equations, and neither is a multiple of the other by a number.
+def _decimal(text: str, other: str) -> str:
+    """``1,22`` as ``1.22`` beside a number with a decimal point; alone, it is a list."""
+    has_comma = re.fullmatch(r"-?(?![1-9]\d{0,2},\d{3}$)\d+,\d+", text)
+    return text.replace(",", ".") if has_comma and re.fullmatch(r"-?\d+\.\d+", other) else text
 
-    math-verify solves for one variable, and so finds x^2 y = 0 and x y = 0 equal.
+
+def _other_order(ground_truth: str, answer: str, gold: Parsed, value: Parsed) -> bool:
+    """Whether one is a tuple, whose order counts, and the other is a list or a set."""
+    is_tuple = isinstance(value, sympy.Tuple) or (isinstance(value, sympy.Interval) and value.is_open)
+    return (is_tuple and isinstance(gold, FiniteSet)) or (answer.startswith(r"\{") and ground_truth.startswith("("))
+
+
+def _alike(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed]:
+    """Both as decimals if one is; and k = 1, n = 2 as a tuple, beside values without names."""
+    if _is_number(gold) and _is_number(value):
+        # Of 928 and 9.28 x 10^2, math-verify would round only one.
+        rounds = (gold.is_Integer or value.is_Integer) and (gold.has(sympy.Float) or value.has(sympy.Float))
+        return (gold.evalf(30), value.evalf(30)) if rounds else (gold, value)
+    if isinstance(gold, FiniteSet) and isinstance(value, FiniteSet) and not value.has(sympy.Eq):
+        parts = gold._unsorted_args
+        names = {str(part.lhs).partition("_")[0] for part in parts if isinstance(part, sympy.Eq)}
+        if len(names) == len(parts) > 1:  # x_1 = 1, x_2 = 2 are a list
+            return sympy.Tuple(*(part.rhs for part in parts)), sympy.Tuple(*value._unsorted_args)
+    return gold, value
+
+
+def _is_worked_out(answer: str, ground_truth: str, gold: Parsed, value: Parsed) -> bool:
+    r"""Whether the answer leaves no operation to be carried out that the ground truth does not leave.
+
+    math-verify compares values, so 37 \cdot 43 equals 1591.
     """
-    equations = [one for one in (gold, answer) if isinstance(one, sympy.Eq)]
-    if len(equations) < 2 or not all(isinstance(side, sympy.Expr) for one in equations for side in one.args):
+    if _is_written_out(ground_truth):
+        return _is_written_out(answer) or (_is_number(value) and value.doit().is_rational is False)
+    return _operations(answer, gold) <= _operations(ground_truth, gold)
+
+
+def _is_written_out(text: str) -> bool:
+    """Whether there are only numbers in digits, in lists, intervals or matrices, perhaps with names."""
+    bracketed = _BEGIN_OR_END.sub(lambda match: "(" if match[1] == "begin" else ")", _NO_NUMBER.sub(" ", text))
+    shape = _NUMBER.sub("N", bracketed)
+    has_product = re.search(r"[N)}]\s*[N({]", shape)
+    return bool(_NUMBERS.fullmatch(shape)) and not has_product
+
+
+def _operations(text: str, gold: Parsed) -> set[str]:
+    """The operations that a text leaves to be carried out; sums, products and powers are none among letters."""
+    found = list(_OPERATION.finditer(text))
+    named = {match[0] for match in found if match["command"]}
+    return named if gold.free_symbols else named | {match.lastgroup or "" for match in found}
+
+
+def _is_number(value: Parsed) -> bool:
+    return isinstance(value, sympy.Expr) and bool(value.is_number)
+
+
+def _close(gold: Parsed, value: Parsed) -> bool:
+    """False for numbers, also in lists, that are equal only because both were rounded to 0, and for 1 beside 1%."""
+    if isinstance(value, (FiniteSet, sympy.Tuple, sympy.Interval, sympy.MatrixBase)):
+        return all(any(_close(one, other) for one in _parts(gold)) for other in _parts(value))
+    if not (_is_number(gold) and _is_number(value)) or gold == value:
+        return True
+    if gold.has(sympy.UnevaluatedExpr) != value.has(sympy.UnevaluatedExpr):  # a percent sign
+        return bool(gold != 1)
+    return bool(abs((gold - value).doit().evalf()) <= RELATIVE_TOLERANCE * abs(gold.doit().evalf()))
+
+
+def _parts(parsed: Parsed) -> list[Parsed]:
+    if isinstance(parsed, sympy.Interval):
+        return [parsed.start, parsed.end]
+    is_list = isinstance(parsed, (FiniteSet, sympy.Tuple))
+    return list(parsed) if is_list or isinstance(parsed, sympy.MatrixBase) else [parsed]
+
+
+def _other_equation(gold: Parsed, value: Parsed) -> bool:
+    """Whether both are equations, and none is a multiple of the other by a number, as x^2 y = 0 of x y = 0."""
+    if not (isinstance(gold, sympy.Eq) and isinstance(value, sympy.Eq)):
         return False
-    left, right = (sympy.fraction(sympy.together(one.lhs - one.rhs))[0] for one in equations)
-    return right != 0 and bool(sympy.cancel(left / right).free_symbols)
+    ratio = sympy.cancel((gold.lhs - gold.rhs) / (value.lhs - value.rhs))
+    return bool(ratio.free_symbols)

@@ -7,7 +7,7 @@ from sympy.core.alphabets import greeks
 from sympy.core.function import AppliedUndef
 
 from cw_plugin.lab.rewards.boxed import final_boxed
-from cw_plugin.lab.rewards.grading import grade, parsed, read
+from cw_plugin.lab.rewards.grading import parsed, read
 
 _NO_ANSWER = ("nan", "null", "none", "n/a")
 _LETTERS = {*greeks, "varepsilon", "varphi", "vartheta", "varrho", "hbar", "ell"}  # commands that are letters
@@ -22,7 +22,7 @@ def misread(ground_truth: str) -> str:
     if not answer.text:  # words, which are compared as such
         return ""
     value = parsed(answer.text)
-    if value is None or grade(ground_truth, rf"\boxed{{{ground_truth}}}", "evaluation")[0] != 1.0:
+    if value is None:
         return "cannot be read by math-verify"
     names = {str(symbol) for symbol in value.atoms(sympy.Symbol)} | {str(f.func) for f in value.atoms(AppliedUndef)}
     commands = {command[1:] for command in re.findall(r"\\[a-zA-Z]+", answer.text)} - _LETTERS

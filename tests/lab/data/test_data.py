@@ -112,7 +112,7 @@ def test_prompts(copy, tmp_path):
 
 def test_final_answer():
     boxed = {
-        r"first $\boxed{1}$, so $\boxed{\frac{a}{b}}$.": r"\frac{a}{b}",
+        r"first $\boxed{1}$. So $\boxed{\frac{a}{b}}$.": r"\frac{a}{b}",
         "no box": "",
         r"so \boxed{np.arcsin(10/13)}": r"\arcsin(10/13)",
     }
