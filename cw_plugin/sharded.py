@@ -20,8 +20,6 @@ from cw_plugin.run import LOGGER, Run
 from cw_plugin.statistics import ADDED, Sums
 from cw_plugin.weights import reweight_and_sum
 
-Accelerator = Any  # accelerate's, which the method does not ask for
-
 
 class ShardedRun(Run):
     """A run in one of its processes, each of which calls :meth:`Run.reweight` with its rows of the batch.
@@ -39,7 +37,7 @@ class ShardedRun(Run):
 
     def __init__(
         self,
-        accelerator: Accelerator,
+        accelerator: Any,
         responses: int,
         options: Options,
         folder: Path,
@@ -137,7 +135,7 @@ class ShardedRun(Run):
             super()._write_method_once()
 
 
-def _raise_in_all(accelerator: Accelerator, device: torch.device, failure: Exception | None) -> None:
+def _raise_in_all(accelerator: Any, device: torch.device, failure: Exception | None) -> None:
     """Raise in every process the error that one or several of them have. None waits for one that has stopped."""
     if accelerator.num_processes == 1:
         if failure is not None:
@@ -168,7 +166,7 @@ def _joined_errors(errors: Sequence[CWGRPOError]) -> CWGRPOError:
     return NonFiniteError(what, sorted(rows))
 
 
-def _added_up(accelerator: Accelerator, device: torch.device, sums: Sums) -> Sums:
+def _added_up(accelerator: Any, device: torch.device, sums: Sums) -> Sums:
     """The sums of all processes, by two messages whose size depends on nothing."""
     if accelerator.num_processes == 1:
         return sums

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import cw_plugin
-from cw_plugin.errors import CWGRPOError, NonFiniteError, how_to_install
+from cw_plugin.errors import CWGRPOError, NonFiniteError
+from cw_plugin.lab.errors import how_to_install
 
 EXAMPLES = [
     NonFiniteError("log_probs", [3, 17], " Look at the actor."),

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from cw_plugin.errors import DataError
+from cw_plugin.lab.errors import DataError
 
 
 def expanded(path: str | Path) -> Path:

@@ -13,9 +13,10 @@ from rich.markup import escape
 from typer.core import TyperCommand
 
 from cw_plugin import __version__
-from cw_plugin.errors import CWGRPOError, OptionsError, how_to_install
+from cw_plugin.errors import CWGRPOError, OptionsError
 from cw_plugin.lab.arguments import expanded
 from cw_plugin.lab.data.sources import BENCHMARKS, SOURCES
+from cw_plugin.lab.errors import how_to_install
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 

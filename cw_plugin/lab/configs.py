@@ -5,7 +5,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, cast
 
-from cw_plugin.errors import DataError, first_line
+from cw_plugin.errors import first_line
+from cw_plugin.lab.errors import DataError
 
 Config = Mapping[Any, Any]  # a dict, or a configuration of OmegaConf; nested, or flat already
 

@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path, PurePath
 
-from cw_plugin.errors import DataError
+from cw_plugin.lab.errors import DataError
 
 
 def files_in(folder: Path, pattern: str) -> list[Path]:

@@ -60,12 +60,9 @@ class TokenFiles:
             if batch.response_mask.any():
                 self._write(path, step, batch, sums)
         except OSError as error:
-            self._log(path, error)  # a traceback would say no more
+            self._logger.error("cw_grpo: %s cannot be written, and is left out: %s", path, error)  # noqa: TRY400
         except Exception:
             self._logger.exception("cw_grpo: %s cannot be written, and is left out", path)
-
-    def _log(self, path: Path, error: OSError) -> None:
-        self._logger.error("cw_grpo: %s cannot be written, and is left out: %s", path, error)
 
     def _next_path(self, step: int) -> Path:
         self._batches = self._batches + 1 if step == self._step else 1

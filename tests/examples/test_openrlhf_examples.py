@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from interpreter import ROOT, bash
 
-from cw_plugin.errors import DataError
+from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.rewards.openrlhf import openrlhf_reward, reward_func
 
 

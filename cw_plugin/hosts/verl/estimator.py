@@ -53,7 +53,7 @@ def compute_cw_grpo_advantage(
         )
     options = read_options(config)
     rewards = token_level_rewards.sum(-1, keepdim=True)
-    normalises = True if config is None else config.get("norm_adv_by_std_in_grpo", True)
+    normalises = (config or {}).get("norm_adv_by_std_in_grpo", True)
     advantages, _returns = compute_grpo_outcome_advantage(
         rewards, torch.ones_like(rewards), index, norm_adv_by_std_in_grpo=normalises
     )

@@ -94,11 +94,6 @@ class Hook:
     around: Callable[[Proceed, Arguments], object]
 
     @property
-    def target(self) -> str:
-        """Module and function, by which messages and marks name the hook."""
-        return f"{self.module}.{self.function}"
-
-    @property
     def need(self) -> Need:
         """What verl must have for it."""
         return Need(self.module, self.function, self.parameters)
@@ -124,7 +119,7 @@ _REPLACED_IN_LEGACY = (
 )
 
 _CORE_ALGOS = "verl.trainer.ppo.core_algos"
-_MARK = "_cw_plugin_hook"  # on a function that was put in place of verl's: the hook's target
+_MARK = "_cw_plugin_hook"  # on a function that was put in place of verl's: the hook's function
 
 
 @functools.cache
@@ -187,7 +182,7 @@ def _install(hook: Hook, module: ModuleType) -> None:
             return function(*args, **kwargs)
         return hook.around(lambda: function(*args, **kwargs), signature.bind(*args, **kwargs).arguments)
 
-    setattr(hooked, _MARK, hook.target)
+    setattr(hooked, _MARK, hook.function)
     setattr(owner, name, hooked)
 
 
@@ -197,5 +192,5 @@ def require_hooks(config: "DictConfig") -> None:
     VERL.require(begin.need, _VALIDATE.need, *replaced)
     for hook in (begin, _VALIDATE):
         function = wrapt.resolve_path(hook.module, hook.function)[2]
-        if getattr(function, _MARK, None) != hook.target:  # functools.wraps and wrapt pass attributes on
-            raise VERL.misfit(f"{hook.target} is not hooked in this process")
+        if getattr(function, _MARK, None) != hook.function:  # functools.wraps and wrapt pass attributes on
+            raise VERL.misfit(f"{hook.module}.{hook.function} is not hooked in this process")

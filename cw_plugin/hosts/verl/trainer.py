@@ -18,7 +18,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -86,7 +85,11 @@ def _replaced(method: Callable[..., Any], **replacements: Callable[..., Any]) ->
     A trainer that derives from verl's may have the method in a module of its own, which has imported the functions.
     """
     module = sys.modules[method.__module__]
-    of_verl = {name: _function(module, name) for name in replacements}
+    missing = [name for name in replacements if not hasattr(module, name)]
+    if missing:
+        problem = f"{module.__name__} has no {missing[0]}, so its trainer would not train on the weights"
+        raise HostError(problem, fix=f"start verl.trainer.main_ppo of verl {VERL.tested}")
+    of_verl = {name: getattr(module, name) for name in replacements}
     for name, replacement in replacements.items():
         setattr(module, name, functools.partial(replacement, of_verl[name]))
     try:
@@ -94,17 +97,6 @@ def _replaced(method: Callable[..., Any], **replacements: Callable[..., Any]) ->
     finally:
         for name, function in of_verl.items():
             setattr(module, name, function)
-
-
-def _function(module: ModuleType, name: str) -> Callable[..., Any]:
-    try:
-        function: Callable[..., Any] = getattr(module, name)
-    except AttributeError:
-        raise HostError(
-            f"{module.__name__} has no {name}, so its trainer would not train on the weights",
-            fix=f"start verl.trainer.main_ppo of verl {VERL.tested}",
-        ) from None
-    return function
 
 
 class VerlRun:
@@ -131,6 +123,7 @@ class VerlRun:
         """
         arguments = inspect.signature(of_verl).bind(*args, **kwargs).arguments
         data: DataProto = arguments["data"]
+        step: int = self._trainer.global_steps  # counted from 1
         rewards, mask = data.batch["token_level_rewards"].sum(-1), data.batch["response_mask"]
         # GRPO gives each response one number. So verl's function gets one column, the total reward of each response,
         # and returns one column of advantages, without (rows, time) tensors.
@@ -150,7 +143,7 @@ class VerlRun:
             tokenizer=self._trainer.tokenizer,
         )
         try:
-            reweighted = self._run.reweight(batch, range(self._step, self._step + 1))
+            reweighted = self._run.reweight(batch, range(step, step + 1))
         except NonFiniteError as error:
             uids = ", ".join(str(data.non_tensor_batch["uid"][row]) for row in error.rows[:20])
             raise NonFiniteError(error.what, error.rows, f" Their uids: {uids}.") from error
@@ -160,12 +153,6 @@ class VerlRun:
             weighted = advantages[:, None] * (mask != 0)
         data.batch["advantages"] = data.batch["returns"] = weighted
         return data
-
-    @property
-    def _step(self) -> int:
-        """The current training step, counted from 1."""
-        step: int = self._trainer.global_steps
-        return step
 
     def take_metrics(self) -> dict[str, float]:
         """The metrics of the last batch, which are then forgotten."""

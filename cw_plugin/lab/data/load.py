@@ -10,8 +10,9 @@ import httpx
 import yaml
 from datasets.exceptions import DatasetsError
 
-from cw_plugin.errors import DataError, first_line
+from cw_plugin.errors import first_line
 from cw_plugin.lab.data.sources import Source
+from cw_plugin.lab.errors import DataError
 
 Row = dict[str, Any]  # of a dataset
 # What the hub, and copies that are cut off or damaged, make of datasets.load_dataset.

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.progress import track
 
 import cw_plugin
-from cw_plugin.errors import DataError
 from cw_plugin.files import write_whole
 from cw_plugin.lab.data.answers import final_answer
 from cw_plugin.lab.data.leakage import contaminated
@@ -21,6 +20,7 @@ from cw_plugin.lab.data.load import Row, load
 from cw_plugin.lab.data.prompts import Prompt
 from cw_plugin.lab.data.row_checks import CONTAMINATED, NO_ANSWER, REPEATED, RowProblem, repeated, ungradable
 from cw_plugin.lab.data.sources import BENCHMARKS, Source
+from cw_plugin.lab.errors import DataError
 
 SHOWN = 10  # rows for each check on the terminal; the report beside the file has all, with the reasons
 

@@ -4,8 +4,8 @@ import hashlib
 import json
 from typing import NamedTuple
 
-from cw_plugin.errors import DataError
 from cw_plugin.lab.arguments import expanded
+from cw_plugin.lab.errors import DataError
 
 # open-rs, recipes/grpo.yaml, system_prompt; the paper's Appendix C. open-rs does not format this string, so the model
 # really reads both pairs of braces.

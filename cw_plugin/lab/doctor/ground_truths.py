@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from omegaconf import DictConfig, OmegaConf
 
-from cw_plugin.errors import DataError
 from cw_plugin.lab.doctor.data_files import READ_BY_VERL, DataFile, data_files
 from cw_plugin.lab.doctor.finding import Finding
+from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.rewards import ground_truth_problem
 from cw_plugin.lab.rewards.pool import shared_pool
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from cw_plugin.errors import how_to_install
 from cw_plugin.hosts.verl.refused_settings import uses_loss, uses_v1
 from cw_plugin.lab.doctor.environment import failure_of, last_line
 from cw_plugin.lab.doctor.finding import Finding
+from cw_plugin.lab.errors import how_to_install
 
 _ADDRESS = "ray_kwargs.ray_init.address"
 _PROBE = """

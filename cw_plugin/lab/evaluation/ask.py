@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from omegaconf import DictConfig, OmegaConf
 
-from cw_plugin.errors import DataError, HostError, OptionsError, first_line
+from cw_plugin.errors import HostError, OptionsError, first_line
 from cw_plugin.hosts.verl.refused_settings import uses_v1
 from cw_plugin.lab.compose import compose
 from cw_plugin.lab.configs import differences, flat
+from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.evaluation import TRAINER_MODE
 from cw_plugin.lab.evaluation.graded_answers import MACHINE, read_grades, read_settings
 from cw_plugin.lab.evaluation.models import Model, fingerprint, merged

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cw_plugin.errors import DataError
 from cw_plugin.lab.configs import flat, read_yaml
+from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.result_files import files_in
 
 # Settings that follow from the machine, or from where files lie. Answers under other values of any other are not mixed.

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cw_plugin.errors import DataError
 from cw_plugin.lab.arguments import split_name
+from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.evaluation.module_process import run_module
 
 

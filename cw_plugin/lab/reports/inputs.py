@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cw_plugin.errors import DataError
 from cw_plugin.lab.arguments import split_name
+from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.evaluation.graded_answers import Answers, read_answers
 from cw_plugin.lab.reports.read_records import PATTERN, TokenRecord, read_tokens
 from cw_plugin.lab.reports.runs import SEED_OR_LENGTH, Run, differing, read_run

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from cw_plugin.errors import DataError
+from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.result_files import files_in, in_order, refuse_several
 
 REWARD = "critic/score/mean"

@@ -8,8 +8,8 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader
 from matplotlib.figure import Figure
 
-from cw_plugin.errors import DataError
 from cw_plugin.files import write_whole
+from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.evaluation.graded_answers import Answers
 from cw_plugin.lab.evaluation.scores import answers_frame, base_or_first, last_scores
 from cw_plugin.lab.reports import figures, tables

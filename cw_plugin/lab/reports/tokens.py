@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from cw_plugin.errors import DataError
 from cw_plugin.files import write_whole
 from cw_plugin.lab.arguments import split_name
+from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.reports.read_records import TokenRecord, read_tokens
 from cw_plugin.records.columns import REAL_NUMBERS
 

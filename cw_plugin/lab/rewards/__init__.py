@@ -13,7 +13,8 @@ import sys
 from decimal import Decimal
 from numbers import Number
 
-from cw_plugin.errors import CWGRPOError, DataError, OptionsError
+from cw_plugin.errors import CWGRPOError, OptionsError
+from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.rewards.boxed import number_text
 from cw_plugin.lab.rewards.pool import TIME_LIMIT, Grade, GradingPool, shared_pool
 from cw_plugin.lab.rewards.think import answer_section, matched, template_opens_think

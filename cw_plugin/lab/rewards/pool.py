@@ -14,7 +14,7 @@ import time
 from multiprocessing import Pipe
 from typing import NamedTuple
 
-from cw_plugin.errors import GradingError, how_to_install
+from cw_plugin.lab.errors import GradingError, how_to_install
 
 logger = logging.getLogger("verl.cw_plugin")  # a child of verl's: in its processes the root logger shows only errors
 

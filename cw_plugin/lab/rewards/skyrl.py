@@ -14,7 +14,7 @@ from typing import Any
 import skyrl_gym
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
-from cw_plugin.errors import DataError
+from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.rewards import compute_score
 
 NAME = "cw_grpo"  # of the environment

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from cw_plugin.errors import DataError, OptionsError
+from cw_plugin.errors import OptionsError
+from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.rewards import compute_score, ground_truth_problem
 from cw_plugin.lab.rewards.boxed import final_boxed
 from cw_plugin.lab.rewards.think import CLOSE, OPEN, answer_section, matched, template_opens_think

@@ -28,9 +28,10 @@ from skyrl.train.trainer import RayPPOTrainer
 from skyrl.train.utils import validate_cfg
 from transformers import AutoTokenizer
 
-from cw_plugin.errors import DataError, HostError, NonFiniteError, OptionsError
+from cw_plugin.errors import HostError, NonFiniteError, OptionsError
 from cw_plugin.hosts import skyrl
 from cw_plugin.hosts.skyrl import CWGRPOTrainer, entrypoint, refused_settings
+from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.reports.runs import read_run
 from cw_plugin.lab.rewards import skyrl as rewards
 

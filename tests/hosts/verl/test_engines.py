@@ -9,7 +9,7 @@ from engines import ENGINES, PROMPT, ROWS, make_batch, make_model, run_steps
 from reference import grpo_advantages, reference_advantages
 from transformers import AutoModelForCausalLM
 
-from cw_plugin.errors import DataError
+from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.evaluation.models import find_models, merged
 
 

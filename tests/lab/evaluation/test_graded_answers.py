@@ -3,8 +3,8 @@
 import pytest
 from graded_answers import ASKED, answered
 
-from cw_plugin.errors import DataError
 from cw_plugin.lab.configs import differences
+from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.evaluation.graded_answers import read_answers
 
 

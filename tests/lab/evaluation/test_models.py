@@ -9,7 +9,7 @@ import torch
 from interpreter import ROOT
 from transformers import AutoModelForCausalLM
 
-from cw_plugin.errors import DataError
+from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.evaluation.models import find_models, merged
 
 MODEL = ROOT / "examples" / "cpu" / "model"

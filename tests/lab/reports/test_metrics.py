@@ -23,7 +23,7 @@ from synthetic_runs import (
 )
 from token_records import files_in, write_record
 
-from cw_plugin.errors import DataError
+from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.reports.inputs import read_inputs
 from cw_plugin.lab.reports.runs import all_metrics, read_run
 

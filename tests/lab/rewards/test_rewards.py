@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from interpreter import ROOT, python
 from transformers import PreTrainedTokenizerFast
 
-from cw_plugin.errors import DataError, GradingError, OptionsError
+from cw_plugin.errors import OptionsError
+from cw_plugin.lab.errors import DataError, GradingError
 from cw_plugin.lab.rewards import GradingPool, compute_score, grading, ground_truth_problem
 from cw_plugin.lab.rewards.boxed import final_boxed, number_text
 from cw_plugin.lab.rewards.pool import FIRST, shared_pool

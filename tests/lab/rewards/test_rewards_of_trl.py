@@ -2,7 +2,8 @@
 
 import pytest
 
-from cw_plugin.errors import DataError, OptionsError
+from cw_plugin.errors import OptionsError
+from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.rewards import compute_score
 from cw_plugin.lab.rewards.trl import trl_rewards
 

@@ -1,0 +1,24 @@
+"""The errors that only the laboratory raises, and what its messages advise."""
+
+from cw_plugin.errors import CWGRPOError
+
+
+class GradingError(CWGRPOError, RuntimeError):
+    """The grading processes do not run, so the answer cannot be graded."""
+
+
+class DataError(CWGRPOError, ValueError):
+    """Data, records, runs or answers that cannot be read or written, have the wrong content, or do not fit together."""
+
+
+def how_to_install(extra: str = "") -> str:
+    """The command that installs this package, or an optional part of it. The package is not on a package index.
+
+    Args:
+        extra: an extra of pyproject.toml, such as "data" or "report".
+    """
+    from cw_plugin import __version__
+
+    part = f"[{extra}]" if extra else ""
+    wheel = f"./cw_plugin-{__version__}-py3-none-any.whl"
+    return f'pip install ".{part}" in a clone of cw_plugin, or pip install "{wheel}{part}"'
