@@ -27,7 +27,7 @@ NEEDED_BY = {
     "skyrl": ["hosts/skyrl/test_skyrl.py"],
 }
 WITHOUT_VERL = {
-    "hosts/test_host.py", "lab/data/test_data.py", "lab/evaluation/test_graded_answers.py",
+    "test_host.py", "lab/data/test_data.py", "lab/evaluation/test_graded_answers.py",
     "lab/evaluation/test_scores.py", "lab/reports/test_comparison.py", "lab/reports/test_metrics.py",
     "lab/reports/test_report.py", "lab/reports/test_tokens.py", "lab/rewards/test_rewards.py", "lab/test_configs.py",
     "lab/test_intervals.py", "records/test_records.py", "test_dependencies.py",
