@@ -1,6 +1,7 @@
 """Runs a Python module, such as verl's trainer, in a process that ends with this one."""
 
 import ctypes
+import os
 import signal
 import subprocess
 import sys
@@ -18,14 +19,23 @@ def run_module(*words: str, log: Path) -> None:
     end with these.
     """
     command = [sys.executable, "-m", *words]
+    this_process = os.getpid()
     with log.open("wb") as output:
-        nothing = subprocess.DEVNULL
-        ended = subprocess.run(command, stdin=nothing, stdout=output, stderr=output, preexec_fn=_end_with_parent)
+        ended = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            preexec_fn=lambda: _end_with(this_process),
+        )
     if ended.returncode:
         end = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:])
         raise HostError(f"{words[0]} ended with exit code {ended.returncode}. Its output, {log}, ends:\n{end}")
 
 
-def _end_with_parent() -> None:
+def _end_with(parent: int) -> None:
+    """Have Linux kill this process, which has just been forked, when its parent ends."""
     set_pdeathsig = 1  # linux/prctl.h
     ctypes.CDLL(None).prctl(set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before Linux knew
+        os._exit(1)
