@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
+import loguru
 import pytest
 import skyrl_gym
 import torch
@@ -180,6 +181,15 @@ def test_every_row_reaches_the_workers_with_the_weights_of_its_group(tmp_path, m
         torch.testing.assert_close(got, wanted[first:last] / scale, atol=1e-7, rtol=1e-5)
     moved = (wanted - plain[0].double() * mask).abs().max()
     assert moved > 0.1 and trainer.all_metrics["cw_grpo/sigma"] == pytest.approx(mean_sigma, rel=1e-4)
+
+
+def test_the_log_says_which_advantages_a_run_trains_on(tmp_path, monkeypatch, capfd):
+    """SkyRL writes what Python's loggers get to stderr, by loguru."""
+    for kernel, said in (("gaussian", "reweighted advantages"), ("none", "the host's own advantages")):
+        monkeypatch.setenv("CW_GRPO_KERNEL", kernel)
+        trainer_of(CWGRPOTrainer, settings(tmp_path))
+        loguru.logger.complete()  # it writes from a queue
+        assert f"cw_grpo: this run trains on {said}" in capfd.readouterr().err
 
 
 def test_the_kernel_none_is_skyrl_bit_for_bit(tmp_path, monkeypatch):
