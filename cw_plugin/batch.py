@@ -51,7 +51,8 @@ class Batch:
 def group_numbers(prompts: Iterable[Hashable]) -> Int[Tensor, " rows"]:
     """A number for each row's prompt (or its uid), in the order in which the prompts occur."""
     number_of_prompt: dict[Hashable, int] = {}
-    return torch.tensor([number_of_prompt.setdefault(prompt, len(number_of_prompt)) for prompt in prompts])
+    numbers = [number_of_prompt.setdefault(prompt, len(number_of_prompt)) for prompt in prompts]
+    return torch.tensor(numbers, dtype=torch.long)
 
 
 def joined(parts: Sequence[Shaped[Tensor, "_ _"]]) -> Shaped[Tensor, "all width"]:

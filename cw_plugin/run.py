@@ -56,7 +56,7 @@ class Run:
         self._has_said_that_weights_are_1 = False
 
     def begin(
-        self, checkpoints: Path, has_checkpoint: bool, resumed_from: Path | None = None, prefix: str = ""
+        self, checkpoints: Path | None, has_checkpoint: bool, resumed_from: Path | None = None, prefix: str = ""
     ) -> None:
         """Refuse a folder of checkpoints that were trained under another scope or kernel, whether or not it resumes.
 
@@ -64,7 +64,7 @@ class Run:
         one of these. So the file that names their method (method_file.py) is never overwritten.
 
         Args:
-            checkpoints: the folder where the host writes its checkpoints.
+            checkpoints: the folder where the host writes its checkpoints; None if it is not on this machine.
             has_checkpoint: whether one is there.
             resumed_from: the folder that holds the checkpoint which the run resumes, if it is another folder.
             prefix: what precedes an option's name in the host's configuration.
@@ -72,7 +72,7 @@ class Run:
         Raises:
             OptionsError: the folder's checkpoints have another method.
         """
-        if has_checkpoint:
+        if checkpoints is not None and has_checkpoint:
             refuse_other_method(checkpoints, self.options, prefix)
         if resumed_from is not None:
             refuse_other_method(resumed_from, self.options, prefix)
@@ -109,11 +109,13 @@ class Run:
         """``w~ A`` of the batch's rows, the sums of the whole batch, and the seconds that the weights took."""
         batch = batch.on_cpu()
         started = time.perf_counter()
-        group = batch.group if self.options.scope == "group" else None
-        weighted, sums = reweight_and_sum(
-            batch.log_probs, batch.advantages, batch.response_mask, group, self.options.kernel
-        )
+        weighted, sums = self._reweight_rows(batch)
         return weighted, sums, time.perf_counter() - started
+
+    def _reweight_rows(self, batch: Batch) -> tuple[Float[Tensor, "rows time"], Sums]:
+        """``w~ A`` and the sums of these rows, with the run's options."""
+        group = batch.group if self.options.scope == "group" else None
+        return reweight_and_sum(batch.log_probs, batch.advantages, batch.response_mask, group, self.options.kernel)
 
     def _record(self, step: int, batch: Batch, sums: Sums) -> None:
         """Write the token record of a batch, whose sums are given."""

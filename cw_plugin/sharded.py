@@ -18,7 +18,6 @@ from cw_plugin.options import Options
 from cw_plugin.records.write import LIMIT
 from cw_plugin.run import LOGGER, Run
 from cw_plugin.statistics import ADDED, Sums
-from cw_plugin.weights import reweight_and_sum
 
 
 class ShardedRun(Run):
@@ -57,7 +56,9 @@ class ShardedRun(Run):
         started = time.perf_counter()
         failure: Exception | None = None
         try:
-            weighted, sums = self._reweight_rows(part, first_row)
+            weighted, sums = self._reweight_rows(part)
+        except NonFiniteError as error:
+            failure = NonFiniteError(error.what, [first_row + row for row in error.rows])
         except Exception as error:  # of any kind: the other processes must not wait for this one
             failure = error
         seconds = time.perf_counter() - started
@@ -89,14 +90,6 @@ class ShardedRun(Run):
             rows = rows.byte()
         gathered: Tensor = self._accelerator.gather(self._accelerator.pad_across_processes(rows, dim=1))
         return gathered
-
-    def _reweight_rows(self, batch: Batch, first_row: int) -> tuple[Float[Tensor, "rows time"], Sums]:
-        """reweight_and_sum for rows of which the first has this number in the whole batch."""
-        group = batch.group if self.options.scope == "group" else None
-        try:
-            return reweight_and_sum(batch.log_probs, batch.advantages, batch.response_mask, group, self.options.kernel)
-        except NonFiniteError as error:
-            raise NonFiniteError(error.what, [first_row + row for row in error.rows]) from None
 
     def _record(self, step: int, batch: Batch, sums: Sums) -> None:
         """Write the token record of the whole batch, in the first process.

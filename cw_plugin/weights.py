@@ -83,9 +83,8 @@ def reweight(
 ) -> tuple[Float[Tensor, "rows time"], CovarianceStatistics]:
     """w~ A of every token.
 
-    Tensors may live on any device. If ``group`` is given, log-probs, advantages and mask are copied to the CPU once,
-    where the weights are computed, and the result is copied back once. If the batch is one group, they stay where
-    they are.
+    Tensors may live on any device. Log-probs, advantages and mask are copied to the CPU once, where the weights are
+    computed, and the result is copied back once. :func:`reweight_one_group` copies nothing.
 
     Args:
         log_probs: log pi of each sampled token, in nats. Values where ``response_mask`` is 0 do not matter.
@@ -93,7 +92,7 @@ def reweight(
         response_mask: nonzero where a token belongs to the response, of any dtype. Holes are allowed.
         group: a number for each row, the same for all responses to a prompt; ``None`` makes the batch one group.
         kernel: "gaussian"; "none", which gives every token weight 1, with the same statistics; "module:function"; or a
-            function from z = c / sigma to w. It gets one group's tokens at a time, as a tensor (N,).
+            function from z = c / sigma to w. It gets one group's tokens at a time, as a tensor (N,) on the CPU.
 
     Returns:
         The reweighted advantages (float32; float64 for float64 log-probs) on the device of ``log_probs``, 0 where the
@@ -119,13 +118,10 @@ def reweight_and_sum(
     """As :func:`reweight`, but with the sums that the statistics are made of: several processes can add up theirs."""
     check_shapes(log_probs, advantages, response_mask, group)
     function = kernel_function(kernel)
-    dtype = torch.promote_types(log_probs.dtype, torch.float32)
-    log_probs, advantages = log_probs.detach().to(dtype), advantages.detach().to(dtype)
-    valid = response_mask != 0
-    if group is None:
-        return _reweight_one_group(log_probs, advantages, valid, function)
     device = log_probs.device
-    log_probs, advantages, valid = log_probs.cpu(), advantages.cpu(), valid.cpu()
+    log_probs, advantages, valid = (values.cpu() for values in _prepared(log_probs, advantages, response_mask))
+    if group is None:
+        group = torch.zeros(len(log_probs), dtype=torch.long)
     result, sums, refused = torch.zeros_like(log_probs).numpy(), Sums(), []
     for rows in rows_of_groups(group.cpu()):
         valid_here = valid.numpy()[rows]
@@ -145,21 +141,35 @@ def reweight_and_sum(
     return torch.from_numpy(result).to(device), sums
 
 
-def _reweight_one_group(
+def reweight_one_group(
     log_probs: Float[Tensor, "rows time"],
     advantages: Float[Tensor, " rows"] | Float[Tensor, "rows time"],
-    valid: Bool[Tensor, "rows time"],
-    kernel: Kernel,
-) -> tuple[Float[Tensor, "rows time"], Sums]:
-    """reweight_and_sum where the tensors are, for a batch that is one group."""
+    response_mask: Shaped[Tensor, "rows time"],
+) -> tuple[Float[Tensor, "rows time"], CovarianceStatistics]:
+    """As :func:`reweight` for a batch that is one group, with the paper's kernel, on the device of the tensors.
+
+    A policy loss calls it once for each micro-batch, where a copy to the CPU would wait for the GPU's queue.
+    """
+    check_shapes(log_probs, advantages, response_mask, None)
+    log_probs, advantages, valid = _prepared(log_probs, advantages, response_mask)
     of_tokens = advantages if advantages.ndim == 2 else advantages[:, None].expand(valid.shape)
     places = valid.nonzero(as_tuple=True)
     x, a = log_probs[places], of_tokens[places]
     if len(x) == 0:
-        return torch.zeros_like(log_probs), Sums()
-    tokens = token_weights(x, a, kernel)
+        return torch.zeros_like(log_probs), Sums().statistics()
+    tokens = token_weights(x, a)
     weighted = tokens.weight * a
     sums = sums_of_group(x, a, tokens, weighted)
     if not sums.is_finite:
         raise non_finite_error(log_probs, advantages, valid, torch.arange(len(valid), device=valid.device))
-    return torch.zeros_like(log_probs).index_put(places, weighted), sums
+    return torch.zeros_like(log_probs).index_put(places, weighted), sums.statistics()
+
+
+def _prepared(
+    log_probs: Float[Tensor, "rows time"],
+    advantages: Float[Tensor, " rows"] | Float[Tensor, "rows time"],
+    response_mask: Shaped[Tensor, "rows time"],
+) -> tuple[Float[Tensor, "rows time"], Float[Tensor, "..."], Bool[Tensor, "rows time"]]:
+    """Log-probs and advantages in one dtype, float32 or float64, without their gradients; and a mask of booleans."""
+    dtype = torch.promote_types(log_probs.dtype, torch.float32)
+    return log_probs.detach().to(dtype), advantages.detach().to(dtype), response_mask != 0

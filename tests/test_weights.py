@@ -13,7 +13,7 @@ from random_batches import random_batch
 from reference import mean, reference_advantages
 
 from cw_plugin.errors import NonFiniteError, OptionsError
-from cw_plugin.weights import reweight
+from cw_plugin.weights import reweight, reweight_one_group
 
 
 def loop(log_probs, advantages, mask, group):
@@ -140,27 +140,29 @@ def test_covariances_alike_by_ten_sigma_mean_weight_one_and_otherwise_not(d, ali
     assert torch.equal(reweighted, advantages[:, None].expand(2, 2)) == alike
 
 
+@pytest.mark.parametrize("function", [reweight, reweight_one_group])
 @pytest.mark.parametrize("shape", [(0, 5), (3, 0), (3, 5)])
-def test_no_valid_token_at_all(shape):
-    reweighted, statistics = reweight(torch.randn(shape), torch.ones(shape[0]), torch.zeros(shape))
+def test_no_valid_token_at_all(shape, function):
+    reweighted, statistics = function(torch.randn(shape), torch.ones(shape[0]), torch.zeros(shape))
     assert reweighted.shape == shape and (reweighted == 0).all()
     assert set(vars(statistics).values()) == {0.0}
 
 
+@pytest.mark.parametrize("function", [reweight, reweight_one_group])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("what", ["log_probs", "advantages"])
-def test_non_finite_values_are_named_by_row_unless_masked(what, bad):
+def test_non_finite_values_are_named_by_row_unless_masked(what, bad, function):
     log_probs, advantages, mask, _ = random_batch(9)
     mask[4], mask[5, 0], mask[17, 0] = False, True, True
-    expected, _ = reweight(log_probs, advantages, mask)
+    expected, _ = function(log_probs, advantages, mask)
     log_probs[~mask], advantages[4] = bad, bad
-    assert torch.equal(reweight(log_probs, advantages, mask)[0], expected)
+    assert torch.equal(function(log_probs, advantages, mask)[0], expected)
     if what == "log_probs":
         log_probs[[5, 17], 0] = bad
     else:
         advantages[[5, 17]] = bad
     with pytest.raises(NonFiniteError, match=rf"{what}.* 2 row\(s\): 5, 17\.") as raised:
-        reweight(log_probs, advantages, mask)
+        function(log_probs, advantages, mask)
     assert raised.value.rows == [5, 17]
 
 
@@ -312,18 +314,17 @@ def cauchy(z: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("groups", [1, 7])
 def test_on_a_device_weights_are_those_of_the_cpu(kernel, dtype, groups):
-    """With groups, each tensor is copied once. A batch that is one group stays on the device, but for the number of
-    its tokens and the statistics."""
+    """Each tensor is copied once. reweight_one_group copies nothing but the number of tokens and the statistics."""
     log_probs, advantages, mask, group = random_batch(20, groups)
     batch = log_probs.to(dtype), advantages.to(dtype), mask
-    expected, statistics = reweight(*batch, group, kernel)
-    with Pretend() as device:
-        found, found_statistics = reweight(*on_device(batch), group, kernel)
-    assert found.device == DEVICE and torch.equal(found.memory, expected) and found_statistics == statistics
-    assert (device.downloads, device.uploads) == (3, 1)
-    if kernel == "gaussian":
-        expected, statistics = reweight(*batch)
+    for one_or_more in (group, None):
+        expected, statistics = reweight(*batch, one_or_more, kernel)
         with Pretend() as device:
-            found, found_statistics = reweight(*on_device(batch))
+            found, found_statistics = reweight(*on_device(batch), one_or_more, kernel)
+        assert found.device == DEVICE and torch.equal(found.memory, expected) and found_statistics == statistics
+        assert (device.downloads, device.uploads) == (3, 1)
+    if kernel == "gaussian":
+        with Pretend() as device:
+            found, found_statistics = reweight_one_group(*on_device(batch))
         assert found.device == DEVICE and torch.equal(found.memory, expected) and found_statistics == statistics
         assert (device.downloads, device.uploads) == (2, 0)

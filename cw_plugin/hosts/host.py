@@ -47,8 +47,8 @@ class Need:
 
     def _difference(self, name: str, function: object) -> str:
         assert callable(function)
-        # Ray adds parameters that begin with an underscore.
         parameters = inspect.signature(function).parameters
+        # Ray adds parameters that begin with an underscore.
         known = tuple(name for name in parameters if not name.startswith("_"))
         missing = [parameter for parameter in self.parameters if parameter not in known]
         takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())

@@ -70,14 +70,13 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
         if self.overlong_filter:  # the loss will leave them out
             mask = mask * ~torch.cat([batch.truncated_mask for batch in batches])[:, None]
         rows = len(mask)
-        first = self.accelerator.process_index * rows
         rewards = (self._rewards_per_func * self.reward_weights).nansum(-1)  # of all processes
         return Batch(
             log_probs=joined([batch.old_per_token_logps for batch in batches]),
             advantages=advantages,
             response_mask=mask,
             group=self._cw_groups(rows),
-            rewards=rewards[first : first + rows],
+            rewards=rewards[self._cw_own_rows(rows)],
             # With padding_free, a micro-batch is one row.
             read_sequences=None if self.template.padding_free else partial(_sequences, batch_encoded_inputs),
             tokenizer=self.template.tokenizer,
@@ -85,7 +84,7 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
 
 
 def _training_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The argument ``args`` of ms-swift's trainer, which is also an attribute of its mixins' arguments."""
+    """The argument ``args`` of ms-swift's trainer, given by name or by position."""
     if "args" in kwargs:
         return kwargs["args"]
     return next(value for value in args if isinstance(value, TrainingArguments))

@@ -43,10 +43,15 @@ class ReweightingTrainer(Trainer):
             self._cw_resumed_from = Path(resume_from_checkpoint).resolve().parent
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
+    def _cw_own_rows(self, rows: int) -> slice:
+        """Where the rows of this process are in the whole batch, of which every process has this many."""
+        first_row: int = self.accelerator.process_index * rows
+        return slice(first_row, first_row + rows)
+
     def _cw_groups(self, rows: int) -> Tensor:
         """The prompt group of this process's rows: responses to a prompt are consecutive in the whole batch."""
-        first_row: int = self.accelerator.process_index * rows
-        return torch.arange(first_row, first_row + rows) // int(self.num_generations)
+        own = self._cw_own_rows(rows)
+        return torch.arange(own.start, own.stop) // int(self.num_generations)
 
     def _cw_reweight(self, batch: Batch) -> Float[Tensor, "rows time"] | None:
         """Reweight a generation batch and log its statistics; None if the host's own advantages stay."""

@@ -83,7 +83,7 @@ def compute(accelerator: Accelerator, rows: int, scope: Any, fault: str, device:
     own_batch = Batch(*(on_device(mine) if device else mine), sequences, tokenizer=None)
     with pytest.MonkeyPatch.context() as patch:
         if fault == "no memory" and rank == accelerator.num_processes - 1:
-            patch.setattr(sharded, "reweight_and_sum", Mock(side_effect=MemoryError("for 8 GiB")))
+            patch.setattr("cw_plugin.run.reweight_and_sum", Mock(side_effect=MemoryError("for 8 GiB")))
         try:
             weighted, sums, _ = run._reweight(own_batch)
         except CWGRPOError as error:

@@ -1,6 +1,5 @@
 """The options of CW-GRPO beside those of TRL, and the files with a run's arguments and metrics."""
 
-import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from trl import GRPOConfig
 from cw_plugin.errors import OptionsError
 from cw_plugin.files import write_whole
 from cw_plugin.options import Options, Scope
+from cw_plugin.run import Run
 
 
 @dataclass
@@ -61,6 +61,9 @@ class ArgumentsFile(TrainerCallback):
     which there are none with ``save_strategy="no"``.
     """
 
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
     def on_train_begin(
         self,
         args: TrainingArguments,
@@ -72,10 +75,9 @@ class ArgumentsFile(TrainerCallback):
         """Write the run's arguments."""
         if state.is_world_process_zero:
             arguments = args.to_dict()
-            arguments |= {f"cw_{name}": value for name, value in asdict(options(args)).items()}
             arguments["model"] = getattr(model, "name_or_path", None)
             arguments["max_steps"] = state.max_steps  # those of ``args`` may be -1
-            write_whole(Path(args.output_dir) / "training_args.json", json.dumps(arguments, indent=1, default=str))
+            self._run.write_settings(arguments)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Write the run's metrics."""

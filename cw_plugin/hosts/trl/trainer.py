@@ -65,7 +65,7 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
             check_settings(config)
         super().__init__(*args, **kwargs)
         self._cw_begin(cw_options, prefix="cw_")  # it refuses before the next writes
-        self.add_callback(ArgumentsFile())
+        self.add_callback(ArgumentsFile(self._cw_run))
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         training = self.model.training
@@ -94,8 +94,7 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
             log_probs = self._cw_log_probs(batch)
         mask = batch["completion_mask"] * batch.get("tool_mask", 1)
         rows = len(mask)
-        first = self.accelerator.process_index * rows
-        rewards = self._cw_rewards[first : first + rows]
+        rewards = self._cw_rewards[self._cw_own_rows(rows)]
         # Earlier releases, such as 0.29, train on responses without a score as on a reward of 0.
         is_left_out = rewards.isnan() & (batch["advantages"] == 0)
         return Batch(

@@ -160,7 +160,7 @@ class VerlRun:
         return metrics
 
     def compute_metrics(self, of_verl: Callable[..., dict[str, Any]], *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Verl's metrics of a step's batch, and those of the weights."""
+        """The metrics of a step's batch: those of verl, and those of the weights."""
         return {**of_verl(*args, **kwargs), **self.take_metrics()}
 
 

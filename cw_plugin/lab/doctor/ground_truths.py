@@ -8,7 +8,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.lab.doctor.data_files import READ_BY_VERL, DataFile, data_files
 from cw_plugin.lab.doctor.finding import Finding
-from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.rewards import ground_truth_problem
 from cw_plugin.lab.rewards.pool import shared_pool
 
@@ -66,10 +65,3 @@ def _problems_when_graded(values: Sequence[object]) -> list[str | None]:
     problem_of_text = {text: ground_truth_problem(text) for text in texts[:GRADED]}
     shared_pool().close()
     return [problem_of_text.get(value) for value in values]
-
-
-def require_ground_truths(config: DictConfig) -> None:
-    """Raise DataError, with the file and the rows, if a run would lose rows; for the hooks in verl."""
-    for finding in check_ground_truths(config):
-        if finding.fatal:
-            raise DataError(finding.what, finding.fix)

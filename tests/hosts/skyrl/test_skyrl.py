@@ -187,9 +187,10 @@ def test_the_log_says_which_advantages_a_run_trains_on(tmp_path, monkeypatch, ca
     """SkyRL writes what Python's loggers get to stderr, by loguru."""
     for kernel, said in (("gaussian", "reweighted advantages"), ("none", "the host's own advantages")):
         monkeypatch.setenv("CW_GRPO_KERNEL", kernel)
-        trainer_of(CWGRPOTrainer, settings(tmp_path))
-        loguru.logger.complete()  # it writes from a queue
-        assert f"cw_grpo: this run trains on {said}" in capfd.readouterr().err
+        for folder in (str(tmp_path), "s3://bucket/checkpoints"):
+            trainer_of(CWGRPOTrainer, settings(tmp_path, **{"trainer.ckpt_path": folder}))
+            loguru.logger.complete()  # it writes from a queue
+            assert f"cw_grpo: this run trains on {said}" in capfd.readouterr().err
 
 
 def test_the_kernel_none_is_skyrl_bit_for_bit(tmp_path, monkeypatch):
