@@ -173,7 +173,9 @@ def test_answers_are_drawn_as_often_as_the_model_gives_them(script):
     model, tokenizer = AutoModelForCausalLM.from_pretrained(model), AutoTokenizer.from_pretrained(model)
     problems, answers = train.task.split_problems()["test"][:2], 4000
     torch.manual_seed(0)
-    drawn = list(train.sampled(model.eval(), tokenizer, problems, answers, 24))
+    asked = [train.task.messages(problem) for problem in problems]
+    prompts = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_tensors="pt")["input_ids"]
+    drawn = list(train.sampled(model.eval(), tokenizer, prompts, answers, 24))
     for place, problem in enumerate(problems):
         copies = {text: count for at, text, count in drawn if at == place}
         assert sum(count for at, _, count in drawn if at == place) == answers

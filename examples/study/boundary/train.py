@@ -13,7 +13,6 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from torch import Tensor
-from transformers import DynamicCache, PrinterCallback
+from transformers import PrinterCallback
 
 from cw_plugin.hosts.trl import CWGRPOConfig, CWGRPOTrainer
 from cw_plugin.lab.rewards.boxed import final_boxed
@@ -32,6 +31,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 import task  # noqa: E402
 from plan import PLANS, Run, add, finished  # noqa: E402
+from sampling import sampled  # noqa: E402
 from study import JOBS, end_with_the_study, run_all  # noqa: E402
 
 PROMPTS, RESPONSES = 8, 8  # in a step
@@ -81,45 +81,14 @@ def rounded(model: torch.nn.Module, bits: int) -> dict[str, Tensor]:
     return copies
 
 
-@torch.no_grad()
-def sampled(
-    model: Any, tokenizer: Any, problems: list[Any], answers: int, limit: int
-) -> Iterator[tuple[int, str, int]]:
-    """Draw ``answers`` to each problem, of at most ``limit`` tokens, at temperature 1.
-
-    Yields the place of the problem, a text, and how many of the answers have this text. Answers that have begun with
-    the same tokens share a row, and so one forward pass, until they differ.
-    """
-    asked = [task.messages(problem) for problem in problems]  # all prompts have as many tokens
-    prompts = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_tensors="pt")["input_ids"]
-    written, asks, cache = prompts, prompts, DynamicCache()
-    problem, copies = torch.arange(len(problems)), torch.full((len(problems),), answers)
-    for length in range(1, limit + 1):
-        logits = model(input_ids=asks, past_key_values=cache, logits_to_keep=1).logits[:, -1]
-        # As many draws for each row as one may need; a row takes those of its own answers.
-        drawn = torch.multinomial(logits.softmax(-1), answers, replacement=True)
-        needed = torch.arange(answers) < copies[:, None]
-        row_and_token = (torch.arange(len(written))[:, None] * logits.shape[-1] + drawn)[needed]
-        row_and_token, copies = row_and_token.unique(return_counts=True)
-        row, token = row_and_token // logits.shape[-1], row_and_token % logits.shape[-1]
-        written, problem = torch.cat([written[row], token[:, None]], 1), problem[row]
-        ends = (token == tokenizer.eos_token_id) | (length == limit)
-        for at in ends.nonzero()[:, 0]:
-            text = tokenizer.decode(written[at, prompts.shape[1] :], skip_special_tokens=True)
-            yield int(problem[at]), text, int(copies[at])
-        if ends.all():
-            return
-        written, problem, copies = written[~ends], problem[~ends], copies[~ends]
-        asks = written[:, -1:]
-        cache.batch_select_indices(row[~ends])
-
-
 def right_answers(model: Any, tokenizer: Any, limit: int, answers: int, split: str = "test") -> list[int]:
     """How many of ``answers`` to each of 256 problems are right."""
     problems, right = task.split_problems()[split][: task.HELD_OUT], [0] * task.HELD_OUT
     model.eval()
     for first in range(0, len(problems), AT_ONCE):
-        for place, text, copies in sampled(model, tokenizer, problems[first : first + AT_ONCE], answers, limit):
+        asked = [task.messages(problem) for problem in problems[first : first + AT_ONCE]]  # of as many tokens each
+        prompts = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_tensors="pt")["input_ids"]
+        for place, text, copies in sampled(model, tokenizer, prompts, answers, limit):
             right[first + place] += copies * int(grade(text, math.prod(problems[first + place]))[0])
     model.train()
     return right

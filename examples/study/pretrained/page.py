@@ -1,0 +1,305 @@
+"""The page of the pretrained model's study, from the runs that are there: python examples/study/pretrained/page.py"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import typer
+from matplotlib.figure import Figure
+from scipy import stats
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "boundary"), str(HERE.parent / "entropy"), str(HERE)]
+import report  # noqa: E402
+import stages  # noqa: E402
+from curves import where_reached  # noqa: E402
+
+from cw_plugin.lab import intervals  # noqa: E402
+from cw_plugin.lab.reports import figures  # noqa: E402
+
+LATE = stages.STEPS // 2  # the step after which entropy is compared
+SMOOTH = 5  # steps of a moving mean of entropy
+TRIES = (1, 4, 16, 64)  # the k of pass@k
+KEY = ["method", "lr", "seed"]
+# What CW-GRPO less GRPO is tested for, at the high rate: outcome -> unit and scale
+TESTED = {
+    "late entropy": ("nats", 1, 2),
+    "pass@1": ("points", 100, 1),
+    "pass@64": ("points", 100, 1),
+    "pass@64 at equal pass@1": ("points", 100, 1),
+}
+REMEDIES = [  # compared with CW-GRPO at the high rate: method and learning rate
+    ("grpo", stages.MIDDLE),
+    ("entropy_bonus", stages.HIGH),
+    ("positive", stages.HIGH),
+    ("negative", stages.HIGH),
+    ("grpo_twice", stages.HIGH),
+    ("clip_higher", stages.HIGH),
+]
+
+
+def read(folder: Path) -> pd.DataFrame:
+    """A row for each step of each run that is done."""
+    found = []
+    for run in stages.RUNS:
+        file = folder / f"{run.name}.parquet"
+        if file.exists():
+            found.append(pd.read_parquet(file).assign(method=run.method, lr=run.lr, seed=run.seed))
+    if not found:
+        sys.exit(f"{folder} has no run yet; train.py makes them")
+    steps = pd.concat(found, ignore_index=True)
+    measured = [f"pass@{k}" for k in TRIES]
+    start = steps.loc[(steps.step == 0) & steps["pass@1"].notna(), measured]
+    if start.empty:
+        sys.exit(f"{folder} lacks {stages.RUNS[0].name}.parquet, whose first validation is that of all runs")
+    steps.loc[steps.step == 0, measured] = start.to_numpy()[0]
+    return steps
+
+
+def validations(run: pd.DataFrame) -> pd.DataFrame:
+    """pass@k of one run; steps in the index."""
+    return run.set_index("step")[[f"pass@{k}" for k in TRIES]].dropna().astype(float)
+
+
+def outcomes(steps: pd.DataFrame) -> pd.DataFrame:
+    """A row for each run: where it ends, and what its entropy does in its second half."""
+    rows = []
+    for key, run in steps.groupby(KEY, sort=False):
+        entropy = run.set_index("step").entropy.astype(float).rolling(SMOOTH).mean()[LATE:]
+        row = dict(zip(KEY, key, strict=True)) | validations(run).iloc[-1].to_dict()
+        row |= {"late entropy": entropy.mean(), "lowest": entropy.min(), "highest": entropy.max()}
+        row |= {"reward": run.reward.astype(float).tail(10).mean()}
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def of_method(table: pd.DataFrame, method: str, lr: str) -> pd.DataFrame:
+    return table[(table.method == method) & (table.lr == lr)]
+
+
+def at_equal_pass_1(ours: pd.DataFrame, theirs: pd.DataFrame) -> float:
+    """pass@64 of one run less that of another, where both first have the highest pass@1 that both reach."""
+    pair = [validations(run) for run in (ours, theirs)]
+    level = min(curve["pass@1"].max() for curve in pair)
+    first, second = (where_reached(curve, level)["pass@64"] for curve in pair)
+    return float(first - second)
+
+
+def less(steps: pd.DataFrame, ours: tuple[str, str], theirs: tuple[str, str], outcome: str) -> pd.Series:
+    """The difference of two methods in an outcome, by seed; each is a method and a learning rate."""
+    runs = [of_method(steps, *which) for which in (ours, theirs)]
+    seeds = sorted(set(runs[0].seed) & set(runs[1].seed))
+    if outcome == "pass@64 at equal pass@1":
+        pairs = [[of[of.seed == seed] for of in runs] for seed in seeds]
+        return pd.Series([at_equal_pass_1(*pair) for pair in pairs], index=seeds, dtype=float)
+    ends = [outcomes(of).set_index("seed")[outcome] for of in runs]
+    return (ends[0] - ends[1])[seeds].astype(float)
+
+
+def tested(title: str, differences: dict[str, dict[str, pd.Series]], note: str) -> report.Table:
+    """Rows of differences by outcome, with p corrected over the whole table."""
+    p = {}
+    for name, of_outcome in differences.items():
+        for outcome, values in of_outcome.items():
+            if len(values) > 1 and values.std() > 1e-9:
+                p[name, outcome] = float(stats.ttest_1samp(values, 0).pvalue)
+    p = intervals.holm(p, sum(map(len, differences.values())))
+    rows = []
+    for name, of_outcome in differences.items():
+        row: dict[str, object] = {"": name, "pairs": len(next(iter(of_outcome.values())))}
+        for outcome, values in of_outcome.items():
+            unit, scale, digits = TESTED[outcome]
+            shown = report.shown(values, scale, digits, "+") if len(values) else None
+            corrected = report.spoken_p(p.get((name, outcome)))
+            row[f"{outcome}, {unit}"] = f"{shown} (p {corrected})" if corrected else shown
+        rows.append(row)
+    return report.table(title, rows, note)
+
+
+def comparison(steps: pd.DataFrame) -> report.Table:
+    """Questions (a) and (b) at the high rate."""
+    both = ("cw_grpo", stages.HIGH), ("grpo", stages.HIGH)
+    differences = {outcome: less(steps, *both, outcome) for outcome in TESTED}
+    return tested(
+        f"CW-GRPO less GRPO at {stages.HIGH}",
+        {"CW-GRPO less GRPO": differences},
+        f"Paired by seed. p is corrected for {len(TESTED)} tests (Holm).",
+    )
+
+
+def remedies(steps: pd.DataFrame) -> report.Table:
+    """Question (c)."""
+    outcomes_of = ("pass@1", "pass@64", "pass@64 at equal pass@1")
+    differences = {}
+    for method, lr in REMEDIES:
+        name = f"{stages.METHODS[method]}, {lr}"
+        differences[name] = {of: less(steps, ("cw_grpo", stages.HIGH), (method, lr), of) for of in outcomes_of}
+    number = len(REMEDIES) * len(outcomes_of)
+    note = f"Paired by seed. p is corrected for {number} tests (Holm)."
+    return tested(f"CW-GRPO at {stages.HIGH} less each remedy", differences, note)
+
+
+def ends(steps: pd.DataFrame) -> report.Table:
+    rows = []
+    for (method, lr), runs in outcomes(steps).groupby(["method", "lr"], sort=False):
+        row: dict[str, object] = {"": stages.METHODS[method], "learning rate": lr, "seeds": len(runs)}
+        row |= {f"pass@{k}, %": report.shown(runs[f"pass@{k}"], 100, 1) for k in TRIES}
+        row["late entropy, nats"] = report.shown(runs["late entropy"], 1, 2)
+        row["band of entropy"] = f"{runs.lowest.min():.2f} to {runs.highest.max():.2f}"
+        rows.append(row)
+    start = validations(steps[steps.step == 0]) * 100
+    note = "Before training: " + ", ".join(f"{name} {start[name].mean():.1f}%" for name in start) + "."
+    late = (
+        f"Late entropy is the mean after step {LATE}. Its band holds the means of {SMOOTH} steps, of all seeds, from "
+        f"step {LATE} on. Intervals are 95% intervals over seeds."
+    )
+    return report.table("Where each method ends", rows, late, note)
+
+
+def along(steps: pd.DataFrame) -> report.Table:
+    rows = []
+    for (method, lr), runs in steps.groupby(["method", "lr"], sort=False):
+        mean = pd.concat([validations(run) for _, run in runs.groupby("seed")]).groupby(level=0).mean() * 100
+        shown = mean.map("{:.1f}".format).agg(" / ".join, axis=1)
+        row = {"": stages.METHODS[method], "learning rate": lr}
+        rows.append(row | shown.rename("step {:.0f}".format).to_dict())
+    return report.table(f"{' / '.join(f'pass@{k}' for k in TRIES)} along training, %, means over seeds", rows)
+
+
+def law(steps: pd.DataFrame) -> report.Table:
+    """Does the change of entropy follow the covariance, as Cui et al. (arXiv:2505.22617) say?"""
+    rows = []
+    for (method, lr), runs in steps.groupby(["method", "lr"], sort=False):
+        found: dict[str, list[float]] = {"covariance_before": [], "covariance_after": [], "entropy_change": []}
+        for _, run in runs.groupby("seed"):
+            by_step = run.set_index("step").astype({"entropy": float})
+            change = by_step.entropy.rolling(SMOOTH).mean().diff(SMOOTH)
+            for what, values in found.items():
+                of = by_step[what].astype(float)
+                of = of.interpolate() if what == "entropy_change" else of
+                both = pd.concat([change, of.rolling(SMOOTH).mean()], axis=1).dropna()
+                values.append(float(np.corrcoef(both.T)[0, 1]) if len(both) > 2 else np.nan)
+        row = {"": stages.METHODS[method], "learning rate": lr}
+        for what, label in LAW.items():
+            row[label] = f"{np.nanmean(found[what]):+.2f}"
+        for what, label in DIRECTIONS.items():
+            row[label] = f"{runs[what].astype(float).mean():+.3f}"
+        rows.append(row)
+    note = (
+        f"Correlations are those of a run's entropy over {SMOOTH} steps with the mean of these steps, as means over "
+        "seeds. Cosines are those with the gradient of the batch's entropy, as means over the recorded steps."
+    )
+    return report.table("What entropy follows", rows, note)
+
+
+LAW = {
+    "covariance_before": "correlation with the covariance of GRPO's advantages",
+    "covariance_after": "with the covariance of the weighted advantages",
+    "entropy_change": "with the first-order change of Adam's update",
+}
+DIRECTIONS = {
+    "entropy_along_gradient": "cosine of plain gradient descent",
+    "entropy_along_update": "cosine of Adam's update",
+}
+
+
+def tokens_of(folder: Path) -> pd.DataFrame:
+    """A row for each recorded token of each run that is done."""
+    found = []
+    for run in stages.RUNS:
+        file = folder / f"{run.name}-tokens.parquet"
+        if file.exists() and (folder / f"{run.name}.parquet").exists():
+            found.append(pd.read_parquet(file).assign(method=run.method, lr=run.lr, seed=run.seed))
+    return pd.concat(found, ignore_index=True)
+
+
+def covariances(tokens: pd.DataFrame) -> report.Table:
+    """Two covariances, before and after the weights: the paper's over the group, and that within a state."""
+    by_group = tokens.groupby([*KEY, "step", "group"], sort=False)
+    tokens = tokens.assign(
+        surprise=tokens.log_prob + tokens.entropy,
+        centred=tokens.log_prob - by_group.log_prob.transform("mean"),
+    )
+    for name in ("advantage", "weighted_advantage"):
+        tokens[name] -= by_group[name].transform("mean")
+    rows = []
+    for (method, lr), of in tokens[tokens.step > 1].groupby(["method", "lr"], sort=False):
+        row: dict[str, object] = {"": stages.METHODS[method], "learning rate": lr}
+        for left, label in {"centred": "over the group", "surprise": "within a state"}.items():
+            for right, when in {"advantage": "before", "weighted_advantage": "after the weights"}.items():
+                row[f"{label}, {when}"] = f"{(of[left] * of[right]).mean():+.4f}"
+        rows.append(row)
+    note = (
+        "Over the group: (log π - mean log π) · (A - mean A), the paper's. Within a state: (log π + H) · (A - mean A), "
+        "where H is the entropy at the token's position. Both are means over the recorded tokens after step 1."
+    )
+    return report.table("The sign of two covariances", rows, note)
+
+
+def positions(tokens: pd.DataFrame) -> report.Table:
+    """At which positions of an answer the entropy lies."""
+    tokens = tokens.assign(place=tokens.position.clip(upper=8))
+    rows = []
+    for (method, lr), of in tokens.groupby(["method", "lr"], sort=False):
+        for label, part in {"first half": of[of.step <= LATE], "second half": of[of.step > LATE]}.items():
+            mean = part.groupby("place").entropy.mean()
+            row = {"": stages.METHODS[method], "learning rate": lr, "steps": label}
+            row["tokens an answer"] = f"{len(part) / len(part[['seed', 'step', 'row']].drop_duplicates()):.1f}"
+            rows.append(
+                row | {f"{place}" if place < 8 else "8 on": f"{mean.get(place, np.nan):.2f}" for place in range(9)}
+            )
+    return report.table("Entropy by the position in the answer, nats", rows)
+
+
+def runs_table(steps: pd.DataFrame) -> report.Table:
+    rows = []
+    for (hardware, commit), of in steps.groupby(["hardware", "commit"], sort=False):
+        hours = of.cpu_seconds.sum() / 3600
+        runs = len(of.drop_duplicates(KEY))
+        rows.append({"hardware": hardware, "commit": commit, "runs": runs, "core hours": f"{hours:.1f}"})
+    return report.table("Hardware and commit of the runs", rows)
+
+
+def drawn_entropy(steps: pd.DataFrame) -> Figure:
+    series = {}
+    for method in ("grpo", "cw_grpo"):
+        runs = of_method(steps, method, stages.HIGH).groupby("seed")
+        series[stages.METHODS[method]] = [run.set_index("step").entropy.astype(float).dropna() for _, run in runs]
+    return figures.curves(series, f"Policy entropy at {stages.HIGH}", "nats", SMOOTH, size=(5.2, 3.8))
+
+
+def drawn_pass_k(steps: pd.DataFrame) -> Figure:
+    """Each run's pass@64 against its pass@1, and the mean over seeds at each validation."""
+    figure, axes = figures.new("pass@64 as pass@1 rises", "pass@1", "pass@64", (5.2, 3.8))
+    lines = {}
+    for place, method in enumerate(("grpo", "cw_grpo")):
+        runs = of_method(steps, method, stages.HIGH)
+        curves = pd.concat([validations(run) for _, run in runs.groupby("seed")])
+        mean, look = curves.groupby(level=0).mean(), figures.style(place)
+        axes.scatter(curves["pass@1"], curves["pass@64"], s=6, color=look["color"], alpha=0.4)
+        (lines[stages.METHODS[method]],) = axes.plot(mean["pass@1"], mean["pass@64"], **look)
+    figures.legend(figure, lines)
+    return figure
+
+
+def main(folder: report.Results = HERE / "results") -> None:
+    """Write README.md and its figures from the runs of a folder."""
+    steps, tokens = read(folder), tokens_of(folder)
+    head = f"{len(steps.drop_duplicates(KEY))} of {len(stages.RUNS)} runs are done."
+    tables = [
+        comparison(steps),
+        ends(steps),
+        along(steps),
+        remedies(steps),
+        law(steps),
+        covariances(tokens),
+        positions(tokens),
+        runs_table(steps),
+    ]
+    drawn = {"entropy": drawn_entropy(steps), "pass_k": drawn_pass_k(steps)}
+    report.write(folder, HERE, "study of a pretrained model", "pretrained/page.py", head, tables, drawn)
+
+
+if __name__ == "__main__":
+    typer.run(main)

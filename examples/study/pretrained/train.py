@@ -1,0 +1,324 @@
+"""Does the runs of stages.py that RESULTS lacks, one after the other; run again, it goes on.
+
+    RESULTS=examples/study/pretrained/results python examples/study/pretrained/train.py MODEL
+
+MODEL is the folder that model.py writes. A run that ends leaves two files in RESULTS, whose names begin with the run's:
+``.parquet`` has a row for each step, ``-tokens.parquet`` one for each token of the recorded steps. A run that is killed
+leaves nothing, and starts again. A second process in the same folder does other runs at the same time.
+"""
+
+import fcntl
+import os
+import platform
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+import typer
+from datasets import Dataset
+from torch import Tensor
+from transformers import PrinterCallback
+
+from cw_plugin.files import write_whole
+from cw_plugin.hosts.trl import CWGRPOConfig, CWGRPOTrainer
+from cw_plugin.lab.intervals import pass_at_k
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+import stages  # noqa: E402
+from sampling import sampled  # noqa: E402
+from stages import Run  # noqa: E402
+
+KERNELS = {"cw_grpo": "gaussian", "positive": "variants:positive", "negative": "variants:negative"}  # else none
+OF_TRL = {
+    "entropy_bonus": {"entropy_coef": 0.01},  # the coefficient of PPO's paper (arXiv:1707.06347)
+    "clip_higher": {"epsilon_high": 0.28},  # DAPO's (arXiv:2503.14476)
+}
+TWO_UPDATES = ("grpo_twice", "clip_higher")  # of one batch: after the first update alone there is nothing to clip
+LOGGED = ("extreme_gradient_share", "extreme_balance", "downweighted_share", "covariance_before", "covariance_after")
+AT_ONCE = 25  # problems of a validation
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def problems() -> list[dict[str, str]]:
+    """Sums and differences of numbers from 10 to 49, in an order that never changes. All prompts have 25 tokens."""
+    rng, rows = random.Random(7), []
+    for first in range(10, 50):
+        for second in range(10, 50):
+            rows.append((f"{first} + {second}", first + second))
+            if first > second:
+                rows.append((f"{first} - {second}", first - second))
+    rng.shuffle(rows)
+    return [{"prompt": prompt(question), "answer": str(answer)} for question, answer in rows]
+
+
+def prompt(question: str) -> str:
+    asked = f"What is {question}? Answer with the number only."
+    return f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n"
+
+
+def is_right(text: str, answer: str) -> bool:
+    """Whether the last number of a text is the answer."""
+    numbers = re.findall(r"-?\d+", text)
+    return bool(numbers) and numbers[-1] == answer
+
+
+class Direction:
+    """How the updates of a step move the entropy of its batch, to first order.
+
+    H is the mean over the batch's tokens of the policy's entropy at their position, in nats. The gradient of the loss
+    says where plain gradient descent would go, and the change of the weights, where Adam went.
+    """
+
+    def __init__(self, model: Any, batch: dict[str, Any]) -> None:
+        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+        mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+        with torch.autocast(DEVICE, torch.bfloat16):
+            width = batch["completion_ids"].size(1)
+            logits = model(input_ids=ids, attention_mask=mask, logits_to_keep=width + 1).logits[:, :-1]
+        log_probs = logits.float().log_softmax(-1)
+        entropies = -(log_probs.exp() * log_probs).sum(-1)
+        entropy = entropies[batch["completion_mask"] > 0].mean()
+        weights = list(model.parameters())
+        self.of_entropy = torch.autograd.grad(entropy, weights)
+        self.before = [weight.detach().clone() for weight in weights]
+        self.along_gradient: float | None = None
+
+    def see_gradient(self, model: Any) -> None:
+        """Look at the gradient of the loss, after the backward pass of the step's first update."""
+        if self.along_gradient is None:
+            descent = [-weight.grad for weight in model.parameters()]
+            self.along_gradient = cosine(self.of_entropy, descent)
+
+    def measured(self, model: Any) -> dict[str, float | None]:
+        """After the step's updates: two cosines with the gradient of H, and the change of H in nats."""
+        change = [after.detach() - before for after, before in zip(model.parameters(), self.before, strict=True)]
+        return {
+            "entropy_along_gradient": self.along_gradient,
+            "entropy_along_update": cosine(self.of_entropy, change),
+            "entropy_change": float(product(self.of_entropy, change)),
+        }
+
+
+def product(ours: Iterable[Tensor], theirs: Iterable[Tensor]) -> Tensor:
+    return torch.stack([(a * b).sum(dtype=torch.float64) for a, b in zip(ours, theirs, strict=True)]).sum()
+
+
+def cosine(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
+    lengths = product(ours, ours).sqrt() * product(theirs, theirs).sqrt()
+    return float(product(ours, theirs) / lengths)
+
+
+class StudyTrainer(CWGRPOTrainer):
+    """CWGRPOTrainer that keeps a row of each step in ``rows``, and the tokens of some steps in ``tokens``."""
+
+    def __init__(self, run: Run, held_out: list[dict[str, str]], **kwargs: Any) -> None:
+        self.run_, self.held_out = run, held_out
+        self.rows: list[dict[str, Any]] = [{"step": 0}]
+        self.tokens: list[pd.DataFrame] = []
+        self.direction: Direction | None = None  # of a recorded step, until it ends
+        super().__init__(reward_funcs=self.reward, **kwargs)
+        self.remove_callback(PrinterCallback)
+
+    def reward(self, completions: list[str], answer: list[str], **_: Any) -> list[float]:
+        right = [float(is_right(text, truth)) for text, truth in zip(completions, answer, strict=True)]
+        self.rows.append({"step": len(self.rows), "reward": sum(right) / len(right)})
+        return right
+
+    def end_step(self) -> None:
+        """What is measured after the updates of a step."""
+        if self.direction is not None:
+            self.rows[-1] |= self.direction.measured(self.model)
+            self.direction = None
+        self.validate()
+
+    def validate(self) -> None:
+        """Count the right answers to each held-out problem, if it is time to."""
+        step = self.rows[-1]["step"]
+        is_start = step == 0 and self.run_ != stages.RUNS[0]  # which all runs share, so the first one measures it
+        if is_start or step % stages.TRIED_EVERY:
+            return
+        right = [0] * len(self.held_out)
+        self.model.eval()
+        for first in range(0, len(right), AT_ONCE):
+            some = self.held_out[first : first + AT_ONCE]
+            ids = self.processing_class([row["prompt"] for row in some], return_tensors="pt").input_ids.to(DEVICE)
+            with torch.autocast(DEVICE, torch.bfloat16):
+                for place, text, copies in sampled(self.model, self.processing_class, ids, stages.TRIES, stages.LIMIT):
+                    right[first + place] += copies * is_right(text, some[place]["answer"])
+        self.model.train()
+        self.rows[-1]["right"] = right
+        self.rows[-1] |= {
+            f"pass@{k}": sum(pass_at_k(stages.TRIES, count, k) for count in right) / len(right) for k in (1, 4, 16, 64)
+        }
+        print(f"{self.run_.name}, step {step}:", {k: v for k, v in self.rows[-1].items() if k != "right"}, flush=True)
+
+    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
+        self.end_step()
+        return super()._generate_single_turn(*args, **kwargs)
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        batch = super()._generate_and_score_completions(inputs)
+        step = self.rows[-1]["step"]
+        if step == 1 or step % stages.RECORDED_EVERY == 0:
+            self.tokens.append(self.recorded(batch).assign(step=step))
+            self.model.eval()
+            self.direction = Direction(self.model, batch)
+            self.model.train()
+        return batch
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        loss = super().training_step(*args, **kwargs)
+        if self.direction is not None:
+            self.direction.see_gradient(self.model)
+        return loss
+
+    @torch.no_grad()
+    def recorded(self, batch: dict[str, Any]) -> pd.DataFrame:
+        """A row for each token of a batch, with the entropy of the policy at its position, in nats."""
+        self.model.eval()
+        log_probs, entropies, *_ = self._get_per_token_logps_and_entropies(
+            self.model,
+            torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
+            torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
+            batch["completion_ids"].size(1),
+            batch_size=self.args.per_device_train_batch_size,
+            compute_entropy=True,
+        )
+        self.model.train()
+        row, position = batch["completion_mask"].nonzero(as_tuple=True)
+        advantages = batch["advantages"]
+        weighted = advantages if advantages.ndim == 2 else advantages[:, None].expand_as(log_probs)
+        columns: dict[str, Tensor] = {
+            "group": row // stages.ANSWERS,
+            "row": row,
+            "position": position,
+            "token_id": batch["completion_ids"][row, position],
+            "log_prob": log_probs[row, position],
+            "entropy": entropies[row, position],
+            "weighted_advantage": weighted[row, position],
+            "advantage": self.grpo_advantages()[row],
+        }
+        whole = {"group", "row", "position", "token_id"}
+        return pd.DataFrame(
+            {name: of.cpu().numpy().astype("int32" if name in whole else "float32") for name, of in columns.items()}
+        )
+
+    def grpo_advantages(self) -> Tensor:
+        """(R - mean R) / (std R + 1e-4) of each row, as TRL computes it over a prompt's answers."""
+        grouped = self._cw_rewards.view(-1, stages.ANSWERS)
+        centred = grouped - grouped.mean(1, keepdim=True)
+        return (centred / (grouped.std(1, keepdim=True) + 1e-4)).flatten()
+
+
+def config(run: Run, folder: str) -> CWGRPOConfig:
+    updates = 2 if run.method in TWO_UPDATES else 1
+    return CWGRPOConfig(
+        output_dir=folder,
+        model_init_kwargs={"dtype": "float32"},
+        seed=run.seed,
+        max_steps=stages.STEPS * updates,
+        num_iterations=updates,
+        per_device_train_batch_size=stages.PROMPTS * stages.ANSWERS,
+        gradient_accumulation_steps=1,
+        num_generations=stages.ANSWERS,
+        max_completion_length=stages.LIMIT,
+        temperature=1.0,
+        beta=0.0,
+        learning_rate=float(run.lr),
+        lr_scheduler_type="constant_with_warmup",
+        warmup_steps=stages.WARM_UP * updates,
+        cw_kernel=KERNELS.get(run.method, "none"),
+        cw_record_every=0,
+        logging_steps=updates,
+        use_cpu=DEVICE == "cpu",
+        bf16=True,
+        gradient_checkpointing=False,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        **OF_TRL.get(run.method, {}),
+    )
+
+
+def train(run: Run, model: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """A row for each step, from step 0, which is a validation alone; and a row for each recorded token."""
+    began = time.process_time()
+    every = problems()
+    held_out, trained_on = every[: stages.HELD_OUT], every[stages.HELD_OUT :]
+    torch.manual_seed(run.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = StudyTrainer(
+            run,
+            held_out,
+            model=str(model),
+            args=config(run, folder),
+            train_dataset=Dataset.from_list(trained_on),
+        )
+        trainer.train()
+        trainer.end_step()
+    logs = [entry for entry in trainer.state.log_history if "grad_norm" in entry]
+    for row, log in zip(trainer.rows[1:], logs, strict=True):
+        row |= {name: log[name] for name in ("entropy", "grad_norm", "completions/mean_length")}
+        row |= {name: log[f"cw_grpo/{name}"] for name in LOGGED}
+    trainer.rows[-1]["cpu_seconds"] = time.process_time() - began
+    return pd.DataFrame(trainer.rows), pd.concat(trainer.tokens)
+
+
+def hardware() -> str:
+    if DEVICE == "cuda":
+        return torch.cuda.get_device_name()
+    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    name = models[0].partition(":")[2].strip() if models else platform.machine()
+    return f"{name}, {torch.get_num_threads()} thread"
+
+
+def commit() -> str:
+    return subprocess.check_output(["git", "-C", str(HERE), "rev-parse", "--short=9", "HEAD"], text=True).strip()
+
+
+@contextmanager
+def claimed(file: Path) -> Iterator[bool]:
+    """Whether no other process does this run; the claim ends with the process."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+def main(model: Path) -> None:
+    results = Path(os.environ["RESULTS"]).resolve()
+    for run in stages.RUNS:
+        done = results / f"{run.name}.parquet"
+        with claimed(Path(tempfile.gettempdir()) / f"{run.name}.lock") as is_free:
+            if not is_free or done.exists():
+                continue
+            version = commit()
+            steps, tokens = train(run, model)
+            write_whole(results / f"{run.name}-tokens.parquet", lambda part: write(tokens, part))  # noqa: B023
+            steps = steps.assign(hardware=hardware(), commit=version)
+            write_whole(done, lambda part: write(steps, part))  # noqa: B023
+
+
+def write(rows: pd.DataFrame, path: Path) -> None:
+    rows.to_parquet(path, compression="zstd", index=False)
+
+
+if __name__ == "__main__":
+    if "RESULTS" not in os.environ:
+        sys.exit(__doc__)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    typer.run(main)

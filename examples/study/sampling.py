@@ -1,0 +1,42 @@
+"""Draws many answers to the same questions at the price of the different ones."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from transformers import DynamicCache
+
+
+@torch.no_grad()
+def sampled(
+    model: Any, tokenizer: Any, prompts: Int[Tensor, "problems tokens"], answers: int, limit: int
+) -> Iterator[tuple[int, str, int]]:
+    """Draw ``answers`` to each prompt, of at most ``limit`` tokens, at temperature 1.
+
+    Yields the place of the prompt, a text, and how many of the answers have this text. Answers that have begun with
+    the same tokens share a row, and so one forward pass, until they differ.
+    """
+    device = prompts.device
+    written, asks, cache = prompts, prompts, DynamicCache()
+    problem = torch.arange(len(prompts), device=device)
+    copies = torch.full((len(prompts),), answers, device=device)
+    for length in range(1, limit + 1):
+        logits = model(input_ids=asks, past_key_values=cache, logits_to_keep=1).logits[:, -1].float()
+        # As many draws for each row as one may need; a row takes those of its own answers.
+        drawn = torch.multinomial(logits.softmax(-1), int(copies.max()), replacement=True)
+        needed = torch.arange(drawn.shape[1], device=device) < copies[:, None]
+        row_and_token = (torch.arange(len(written), device=device)[:, None] * logits.shape[-1] + drawn)[needed]
+        row_and_token, copies = row_and_token.unique(return_counts=True)
+        row, token = row_and_token // logits.shape[-1], row_and_token % logits.shape[-1]
+        written, problem = torch.cat([written[row], token[:, None]], 1), problem[row]
+        ends = (token == tokenizer.eos_token_id) | (length == limit)
+        for at in ends.nonzero()[:, 0]:
+            text = tokenizer.decode(written[at, prompts.shape[1] :], skip_special_tokens=True)
+            yield int(problem[at]), text, int(copies[at])
+        if ends.all():
+            return
+        written, problem, copies = written[~ends], problem[~ends], copies[~ends]
+        asks = written[:, -1:]
+        cache.batch_select_indices(row[~ends])
