@@ -9,7 +9,6 @@ import itertools
 import json
 import re
 import zlib
-from collections import Counter
 from collections.abc import Container, Sequence
 from pathlib import Path
 
@@ -76,13 +75,12 @@ def write_page(name: str, records: Sequence[TokenRecord], out: Path) -> None:
 
 def _labels(records: Sequence[TokenRecord]) -> list[str]:
     """``step 50`` for each record; ``step 50, batch 2`` for a later one of the same step."""
-    batches: Counter[int] = Counter()
-    labels = []
-    for record in records:
-        batches[record.step] += 1
-        batch = batches[record.step]
-        labels.append(f"step {record.step}" if batch == 1 else f"step {record.step}, batch {batch}")
-    return labels
+    steps = pd.Series([record.step for record in records])
+    batches = steps.groupby(steps).cumcount() + 1
+    return [
+        f"step {step}" if batch == 1 else f"step {step}, batch {batch}"
+        for step, batch in zip(steps, batches, strict=True)
+    ]
 
 
 def _json(value: Json) -> str:
