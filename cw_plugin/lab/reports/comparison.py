@@ -56,11 +56,6 @@ class Comparison:
     outcomes: list[Outcome]
     significant: set[tuple[str, str]]
 
-    @property
-    def others(self) -> list[str]:
-        """The methods besides the reference."""
-        return [name for name in self.plain if name != self.reference]
-
 
 def compare(metrics: pd.DataFrame, plain: Mapping[str, bool], scores: pd.DataFrame) -> Comparison:
     """Compare methods with the first one that is plain GRPO, else with the first one.

@@ -20,7 +20,7 @@ class Inputs:
         runs: those that have metrics.
         answers: of evaluations. Those of a run's checkpoints have its name and seed.
         recorded: method -> the token records of each of its runs that has some.
-        notes: a sentence for each run that was restarted, and for each evaluation that is not finished.
+        notes: a sentence for each evaluation that is not finished.
     """
 
     runs: list[Run]
@@ -48,11 +48,6 @@ def read_inputs(arguments: Sequence[str]) -> Inputs:
             )
         answers += _under_name(run, graded.answers)
         notes += graded.notes
-        if run.lost:
-            notes.append(
-                f"{run.path}: after a restart, {len(run.lost)} steps were trained again or given up, the first of them "
-                f"is step {run.lost[0]}; the page shows what the last model descends from."
-            )
         if files_in(run.path, PATTERN):
             recorded.setdefault(run.name, []).append(read_tokens(run.path))
     with_metrics = [run for run in runs if not run.metrics.empty]

@@ -4,9 +4,9 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -50,26 +50,16 @@ METRIC_NAMES = {
 STATE = "trainer_state.json"  # of transformers, in output_dir and in each of its checkpoints
 
 
-class Log(NamedTuple):
-    """All metrics of a run.
-
-    Attributes:
-        metrics: a column for each metric, and a row for each step, in order: the steps that the last model descends
-            from. nan is what was not logged; inf, what was logged and is not a finite number.
-        lost: steps that a restart trained again, or gave up, in order; ``metrics`` has them as trained last, if they
-            were trained again.
-    """
-
-    metrics: pd.DataFrame
-    lost: list[int]
-
-
-def read_metrics(path: Path) -> Log:
+def read_metrics(path: Path) -> pd.DataFrame:
     """Read the metrics of a run; without a row if ``path`` holds none.
 
     It is searched, with its subfolders, in this order: files of verl's file logger (``*.jsonl``), trainer_state.json of
     TRL, event files of TensorBoard. The numbers in their names tell which file of a resumed run is the later one,
     because copying changes modification times.
+
+    Returns:
+        A column for each metric, and a row for each step, in order: the steps that the last model descends from. nan
+        is what was not logged; inf, what was logged and is not a finite number.
     """
     if not os.path.exists(path):  # unlike Path.exists, it takes a name that is too long
         raise DataError(f"{path} does not exist; give the folder of a run (or of its logger)")
@@ -77,9 +67,11 @@ def read_metrics(path: Path) -> Log:
         logs = {file: read(file) for file in _files(path, pattern)}
         starts = {file: log for file, log in logs.items() if len(log.columns)}
         refuse_several(path, {_run_of(file) for file in starts})
+        if pattern == STATE and starts:  # each has the log of the whole run up to then
+            return max(reversed(starts.values()), key=lambda log: int(log.index.max()))
         if starts:
-            return _joined(list(starts.values()), each_is_whole=pattern == STATE)
-    return Log(pd.DataFrame(), [])
+            return _joined(list(starts.values()))
+    return pd.DataFrame()
 
 
 def _files(path: Path, pattern: str) -> list[Path]:
@@ -89,32 +81,17 @@ def _files(path: Path, pattern: str) -> list[Path]:
     return sorted(files_in(path, pattern), key=in_order)
 
 
-def _joined(starts: list[pd.DataFrame], each_is_whole: bool) -> Log:
-    """Put together what the starts of one run have logged.
+def _joined(starts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Put together what the starts of one run have logged, the earlier one first.
 
-    A start goes on from a checkpoint of an earlier one, or from the beginning. So what was trained after that
-    checkpoint is of weights that were lost, and goes.
-
-    Args:
-        starts: the log of each start, the earlier one first.
-        each_is_whole: whether each has the log of the whole run up to then, as in the checkpoints of TRL.
+    A start goes on from a checkpoint, which it may validate anew, or from the beginning. What an earlier start has
+    trained after that is of weights that were lost, and goes.
     """
-    if each_is_whole:
-        starts = sorted(starts, key=lambda start: start.index.max())[-1:]  # the last of those with the last step
     metrics = starts[0]
-    lost: set[int] = set()
     for start in starts[1:]:
-        first = _first_trained(start)
-        lost.update(metrics.index[metrics.index >= first])
-        metrics = pd.concat([metrics[metrics.index < first], start]).groupby(level=0).last()
-    return Log(metrics.sort_index(), sorted(lost))
-
-
-def _first_trained(start: pd.DataFrame) -> int:
-    """The first step that a start has trained. Before it, it may validate the checkpoint that it begins with."""
-    validation = [name for name in start if name == "epoch" or name.startswith(("val-", "eval/"))]
-    trained = start.drop(columns=validation).dropna(how="all").index
-    return int(trained.min() if len(trained) else start.index.max() + 1)
+        kept = metrics.loc[: start.index.min()]
+        metrics = pd.concat([kept, start]).groupby(level=0).last()
+    return metrics
 
 
 def _run_of(file: Path) -> Path:

@@ -1,7 +1,7 @@
 """``cw-grpo report``: writes one page, its tables and its figures from folders of runs and evaluations."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
@@ -60,20 +60,11 @@ CAPTIONS = {  # name of a figure -> what to know of it
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """A figure with the name of its files and its caption."""
-
-    name: str
-    figure: Figure
-    caption: str
-
-
-@dataclass(frozen=True)
 class Section:
-    """A part of the page."""
+    """A part of the page: figures by the name of their files, then tables."""
 
     title: str
-    drawings: Sequence[Drawing] = ()
+    figures: Mapping[str, Figure] = field(default_factory=dict)
     tables: Sequence[Table] = ()
 
 
@@ -83,7 +74,7 @@ class Report:
 
     Attributes:
         differences: the table of differences between methods.
-        notes: a sentence for each thing that is missing, and for each run that was restarted.
+        notes: a sentence for each thing that is missing.
     """
 
     differences: Table
@@ -118,8 +109,8 @@ def write_report(arguments: Sequence[str], out: Path) -> Report:
     notes = [*missing, *inputs.notes]
     try:
         for section in (overview, *folded):
-            for drawing in section.drawings:
-                figures.save(drawing.figure, out / drawing.name)
+            for name, figure in section.figures.items():
+                figures.save(figure, out / name)
             for table in section.tables:
                 write_whole(out / f"{table.name}.csv", table.csv())
                 write_whole(out / f"{table.name}.tex", table.latex())
@@ -133,6 +124,7 @@ def write_report(arguments: Sequence[str], out: Path) -> Report:
             overview=overview,
             folded=folded,
             token_pages=token_pages,
+            captions=CAPTIONS,
             svg=lambda name: "<svg" + (out / f"{name}.svg").read_text("utf-8").split("<svg", 1)[1],
         )
         write_whole(out / "report.html", page)
@@ -149,9 +141,9 @@ def _is_grpo(name: str, runs: Sequence[Run]) -> bool:
     return all(run.is_grpo for run in seeds)
 
 
-def _curves(metrics: pd.DataFrame, names: Sequence[str], curves: Sequence[Curve]) -> list[Drawing]:
+def _curves(metrics: pd.DataFrame, names: Sequence[str], curves: Sequence[Curve]) -> dict[str, Figure]:
     """A figure for each of these curves whose metric was logged."""
-    drawn = []
+    drawn = {}
     for curve in curves:
         logged = metrics[metrics.metric == curve.metric]
         if logged.empty:
@@ -161,18 +153,15 @@ def _curves(metrics: pd.DataFrame, names: Sequence[str], curves: Sequence[Curve]
         for method in names:
             runs = logged[logged.method == method].groupby("run")
             series[method] = [run.set_index("step").value for _, run in runs]
-        means = f" Means of {window} steps." if window > 1 else ""
-        figure = figures.curves(series, curve.title, window=window, percent=curve.is_share)
-        drawn.append(Drawing(curve.name, figure, CAPTIONS.get(curve.name, "") + means))
+        drawn[curve.name] = figures.curves(series, curve.title, window=window, percent=curve.is_share)
     return drawn
 
 
 def _tokens(recorded: Recorded, names: Sequence[str]) -> Section:
     tokens = {name: tokens_of([record for of_run in runs for record in of_run]) for name, runs in recorded.items()}
-    name = "contributions"
-    drawings = [Drawing(name, figures.contributions(tokens, names), CAPTIONS[name])] if tokens else []
+    drawn = {"contributions": figures.contributions(tokens, names)} if tokens else {}
     shown = [replace(table_1(name, tokens[name]), name=f"table1-{number}") for number, name in enumerate(tokens, 1)]
-    return Section("Tokens: Table 1, Figure 3", drawings, shown)
+    return Section("Tokens: Table 1, Figure 3", drawn, shown)
 
 
 def _checkpoints(answers: Sequence[Answers], graded: pd.DataFrame, metrics: pd.DataFrame, reference: str) -> Section:

@@ -38,9 +38,8 @@ class Run:
     Attributes:
         name: from ``NAME=FOLDER``, else that of its method, else that of its folder.
         path: its folder, or the file of its logger.
-        metrics: as in :class:`.metrics.Log`.
+        metrics: as :func:`.metrics.read_metrics` returns them.
         config: hydra's configuration by dotted keys, or TRL's arguments; empty if there is none.
-        lost: as in :class:`.metrics.Log`.
         is_named: whether its name is from ``NAME=FOLDER``.
     """
 
@@ -48,7 +47,6 @@ class Run:
     path: Path
     metrics: pd.DataFrame
     config: dict[str, Any] = field(default_factory=dict)
-    lost: Sequence[int] = ()
     is_named: bool = False
 
     def series(self, metric: str) -> pd.Series:
@@ -88,11 +86,11 @@ def read_run(argument: str | Path) -> Run:
     A folder that is missing or has several runs, and a file that cannot be read, is a DataError.
     """
     name, path = split_name(argument)
+    metrics = read_metrics(path)
     config = _read_config(path)
-    log = read_metrics(path)
     place = path.resolve()
     of_place = place.stem if place.is_file() else place.name
-    return Run(name or method_of(config) or of_place, path, log.metrics, config, log.lost, is_named=name is not None)
+    return Run(name or method_of(config) or of_place, path, metrics, config, is_named=name is not None)
 
 
 def _read_config(path: Path) -> dict[str, Any]:

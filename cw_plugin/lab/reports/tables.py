@@ -22,7 +22,7 @@ Row = dict[str, str | float | None]  # column -> cell
 def differences_table(comparison: Comparison, notes: Sequence[str] = ()) -> Table:
     """A row for each outcome: the mean of each method, and its difference or ratio to the reference."""
     rows = [_differences_row(outcome, comparison) for outcome in comparison.outcomes]
-    less = [_less(name, comparison.reference) for name in comparison.others]
+    less = [_less(name, comparison.reference) for name in comparison.plain if name != comparison.reference]
     frame = pd.DataFrame(rows, columns=["", *comparison.plain, *less, "seeds"])
     return Table("comparison", "Differences between the methods", frame, list(notes))
 
