@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -137,17 +136,14 @@ def _read_jsonl(file: Path) -> pd.DataFrame:
             if number == len(lines):  # the run is being written, or was killed
                 break
             raise DataError(f"{file}, line {number} is not JSON; remove the line, or the file") from None
-        if _is_of_verl(record):
-            logged.append((record["step"], record["data"]))
-        elif record is not None:
-            break
+        match record:
+            case {"step": int(step), "data": dict(metrics)}:
+                logged.append((step, metrics))
+            case None:  # an empty line
+                pass
+            case _:
+                break
     return _table(logged)
-
-
-def _is_of_verl(record: Any) -> bool:
-    if not isinstance(record, dict) or record.keys() != {"step", "data"}:
-        return False
-    return isinstance(record["step"], int) and isinstance(record["data"], dict)
 
 
 def _read_state(file: Path) -> pd.DataFrame:

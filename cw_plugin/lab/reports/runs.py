@@ -68,10 +68,8 @@ class Run:
     @property
     def seed(self) -> object:
         """The seed by its host's setting, nan if it is not known."""
-        for name in _SEEDS:
-            if self.config.get(name) is not None:
-                return self.config[name]
-        return math.nan
+        known = [self.config[name] for name in _SEEDS if self.config.get(name) is not None]
+        return known[0] if known else math.nan
 
     @property
     def is_grpo(self) -> bool:

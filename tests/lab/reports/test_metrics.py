@@ -2,21 +2,10 @@
 
 import json
 import math
-import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from synthetic_runs import (
-    ACCURACY,
-    ENTROPY,
-    REWARD,
-    report,
-    write,
-    write_metrics,
-    write_state,
-)
+from synthetic_runs import ACCURACY, ENTROPY, REWARD, write, write_metrics, write_state
 
 from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.reports.runs import all_metrics, read_run
@@ -82,29 +71,12 @@ def test_the_curve_is_the_trained_models_after_restarts(names, tmp_path):
     assert run.series("lost").empty
 
 
-@given(starts=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4)), min_size=1, max_size=5))
-def test_a_step_is_that_of_the_last_start_that_trained_it(starts):
-    """A start goes on after a checkpoint, and trains a few steps; what an earlier one trained after it is lost."""
-    kept: dict[int, int] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for number, (place, trained) in enumerate(starts):
-            checkpoint = min(place, max(kept, default=0))
-            steps = range(checkpoint + 1, checkpoint + 1 + trained)
-            write_metrics(Path(folder), {step: {"x": number} for step in steps}, f"metrics.{number}.jsonl")
-            kept = {step: start for step, start in kept.items() if step <= checkpoint} | dict.fromkeys(steps, number)
-        run = read_run(folder)
-    assert run.series("x").to_dict() == kept
-
-
 @pytest.mark.parametrize(
     ("names", "runs"),
     [
         ("t0.6 t0.9", 2),
         ("qwen2 qwen2.5", 2),
-        ("t0.1 t0.2 t0.3", 3),
-        ("v1.2 v1", 2),
         ("llama3.2.1 llama3.2", 1),  # as the doctor advises to rename llama3.2.jsonl before it is resumed
-        ("llama3.2.1 llama3.2.2 llama3.2", 1),
         ("metrics.1 metrics.2", 1),  # the third start has written nothing
     ],
 )
