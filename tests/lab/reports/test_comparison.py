@@ -62,6 +62,7 @@ def test_the_fewest_seeds_of_any_method_count(tmp_path):
 def test_a_run_that_turns_nan_is_not_compared_by_its_good_half(tmp_path):
     good = {step: {REWARD: 1.0, NORM: 1.0, ENTROPY: 0.1} for step in range(1, 9)}
     good[3] = good[3] | {NORM: math.inf}  # a single overflow of float16 breaks nothing
+    good[4] = good[4] | {NORM: 0.0}  # a step without advantages has no place in a geometric mean
     bad = {step: {REWARD: math.nan, NORM: math.nan, ENTROPY: 0.1} if step > 5 else good[1] for step in range(1, 9)}
     grpo = [logged(tmp_path / f"grpo-{seed}", "none", good, seed) for seed in (1, 2)]
     ours = [logged(tmp_path / f"cw-{seed}", None, steps, seed) for seed, steps in ((1, good), (2, bad))]

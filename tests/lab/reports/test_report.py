@@ -69,7 +69,8 @@ def test_every_figure_is_written_twice_and_the_page_stands_alone(written):
     out, printed = written
     page = (out / "report.html").read_text()
     assert not re.search(r"<script|@import|(src|href)=\"(https?:|//)", page)
-    assert page.index("<figure") < page.index("CW-GRPO less GRPO") < page.index("<details")
+    assert page.index("CW-GRPO: 2 runs.") < page.index("<figure") < page.index("CW-GRPO less GRPO")
+    assert "Tokens of CW-GRPO" in (out / "tokens-2.html").read_text()
     for name in ("reward", "accuracy", "entropy", "grad-norm", "contributions"):
         assert "CW-GRPO" in "".join(ElementTree.parse(out / f"{name}.svg").getroot().itertext())
         assert (out / f"{name}.pdf").read_bytes().startswith(b"%PDF")
@@ -124,17 +125,6 @@ def test_a_bad_folder_ends_in_one_sentence(make, message, tmp_path):
     code, printed = report(tmp_path / "run", "--out", tmp_path / "out")
     assert code == 2 and message in printed and "Traceback" not in printed
     assert printed.count("Error:") == 1 and not (tmp_path / "out").exists()
-
-
-def test_a_run_with_other_settings_gets_its_own_name_and_page_of_tokens(tmp_path):
-    folders = ("a", "b", "lr=2")  # the last is no seed of CW-GRPO
-    for folder, lr, seed in zip(folders, (1, 1, 2), (1, 2, 3), strict=True):
-        a_run(tmp_path / folder, None, seed, lr=lr, steps=12)
-    write_record(files_in(tmp_path / "lr=2"), 1, np.random.default_rng(1), {0: [40, 50]})
-    code, printed = report(*(tmp_path / folder for folder in folders), "--out", tmp_path / "out")
-    assert code == 0 and f"CW-GRPO, {tmp_path}/lr=2 less CW-GRPO" in printed
-    assert (tmp_path / "out" / "report.html").read_text().count("CW-GRPO: 2 runs.") == 1
-    assert f"Tokens of CW-GRPO, {tmp_path}/lr=2" in (tmp_path / "out" / "tokens-1.html").read_text()
 
 
 @pytest.mark.parametrize(
