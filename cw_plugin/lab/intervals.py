@@ -2,14 +2,11 @@
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
 from scipy import stats
-
-if TYPE_CHECKING:
-    from scipy.stats._result_classes import TtestResult
 
 ALPHA = 0.05  # a difference with a smaller p-value is significant
 
@@ -68,7 +65,7 @@ def _varies(values: pd.Series) -> bool:
     return bool(values.std() >= _SAME)
 
 
-def _tested(value: float, test: "TtestResult") -> Difference:
+def _tested(value: float, test: Any) -> Difference:
     low, high = test.confidence_interval()
     return Difference(value, float(low), float(high), float(test.pvalue))
 

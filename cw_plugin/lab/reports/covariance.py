@@ -1,7 +1,6 @@
 """How covariance is distributed over tokens: the paper's Table 1, and what Figure 3 draws."""
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -10,13 +9,6 @@ from cw_plugin.lab.reports.formats import Table
 
 SHARES = (0.0001, 0.01, 0.2, 0.4, 1.0)  # of the paper's Table 1
 FEW = 10  # tokens; fewer than these say little about the extremes
-
-
-class Extremes(NamedTuple):
-    """|c| of the least extreme of these tokens, and the mean of |c| over all of them."""
-
-    threshold: float
-    mean: float
 
 
 def one_side(tokens: pd.DataFrame, sign: int) -> pd.DataFrame:
@@ -37,8 +29,8 @@ def one_side(tokens: pd.DataFrame, sign: int) -> pd.DataFrame:
     return side.assign(tokens=side["count"].cumsum(), held=(side["size"] * side["count"]).cumsum())
 
 
-def extremes(side: pd.DataFrame, share: float) -> Extremes:
-    """Threshold and mean of the most extreme tokens of a side, nan for less than one token.
+def extremes(side: pd.DataFrame, share: float) -> tuple[float, float]:
+    """|c| of the least extreme among the most extreme tokens of a side, and their mean of |c|; nan for less than one.
 
     Args:
         side: from :func:`one_side`.
@@ -46,9 +38,9 @@ def extremes(side: pd.DataFrame, share: float) -> Extremes:
     """
     wanted = share * side.tokens.iloc[-1] if len(side) else 0
     if wanted < 1:
-        return Extremes(math.nan, math.nan)
+        return math.nan, math.nan
     held = np.interp(wanted, [0, *side.tokens], [0, *side.held])
-    return Extremes(float(np.interp(wanted, side.tokens, side["size"])), float(held / wanted))
+    return float(np.interp(wanted, side.tokens, side["size"])), float(held / wanted)
 
 
 def table_1(name: str, tokens: pd.DataFrame) -> Table:
@@ -56,8 +48,7 @@ def table_1(name: str, tokens: pd.DataFrame) -> Table:
     positive, negative = one_side(tokens, 1), one_side(tokens, -1)
     rows = []
     for share in SHARES:
-        above, below = extremes(positive, share), extremes(negative, share)
-        values = (above.threshold, above.mean, -below.threshold, -below.mean)
+        values = [*extremes(positive, share), *(-value for value in extremes(negative, share))]
         rows.append([f"{share:.2%}", *(float(f"{value:.3g}") for value in values)])
     columns = ["most extreme", "positive ≥", "positive mean", "negative ≤", "negative mean"]
     counts = [int(side["count"].sum()) for side in (positive, negative)]

@@ -1,4 +1,4 @@
-"""Figures, by matplotlib. Lines differ in brightness and dashes, so that they can be told apart in grey."""
+"""Figures, by matplotlib; figures.mplstyle says how they look."""
 
 import functools
 import textwrap
@@ -13,44 +13,21 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.rcsetup import cycler
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from cw_plugin.files import write_whole
 from cw_plugin.lab.reports.covariance import one_side
 
 FAINT = "#8a8a8e"
-STYLES = cycler(
-    color=["#00304d", "#e07b00", "#3a9d5d", "#b45fa0", "#7f7f7f", "#6baed6", "#8c6d31"],
-    linestyle=["-", (0, (4, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (1, 1.2)), (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), ":"],
-)
-LOOK: dict[Any, Any] = {
-    "text.parse_math": False,  # a $ in a name is a $
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "cw-grpo",  # without it, an SVG's identifiers are random
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    "legend.frameon": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "axes.edgecolor": FAINT,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "grid.alpha": 0.3,
-    "grid.linewidth": 0.6,
-    "grid.color": FAINT,
-    "ytick.major.size": 0,
-    "ytick.minor.size": 0,
-}
+LOOK = matplotlib.rc_params_from_file(Path(__file__).with_name("figures.mplstyle"), use_default_template=False)
 PERCENT = FuncFormatter(lambda value, _: f"{100 * value:g}%")
 _METADATA = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
 def style(place: int) -> dict[str, Any]:
     """Keywords for the line of the method at this place of the page, from 0."""
-    return {**list(STYLES)[place % len(STYLES)], "linewidth": 1.6}
+    styles = list(LOOK["axes.prop_cycle"])
+    return {**styles[place % len(styles)], "linewidth": 1.6}
 
 
 @matplotlib.rc_context(LOOK)

@@ -1,13 +1,8 @@
 """A table as a page, a paper, a spreadsheet and a terminal want it, by pandas."""
 
-import re
 from dataclasses import dataclass, field
 
 import pandas as pd
-
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet runs text that begins like this
-_DIGITS = r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?"
-_NUMBER = re.compile(rf"-|{_DIGITS}( [a-z]+)?( \[{_DIGITS}, {_DIGITS}\])?\*?")  # also -6.8 points [-9.1, -4.5]
 
 
 @dataclass(frozen=True)
@@ -40,7 +35,7 @@ class Table:
 
     def csv(self) -> str:
         """The table without title and notes."""
-        return csv(self.frame)
+        return str(self.frame.to_csv(index=False, lineterminator="\n"))
 
     def latex(self) -> str:
         """A ``tabular`` for the package booktabs; title and notes are comments."""
@@ -54,15 +49,3 @@ def _cell(value: object) -> str:
     if pd.isna(value):
         return "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def csv(frame: pd.DataFrame) -> str:
-    """CSV. A text that a spreadsheet would run as a formula gets an apostrophe in front."""
-    safe = frame.rename(columns=_no_formula).apply(lambda column: column.map(_no_formula))
-    return str(safe.to_csv(index=False, lineterminator="\n"))
-
-
-def _no_formula(value: object) -> object:
-    if isinstance(value, str) and value.startswith(_FORMULA) and not _NUMBER.fullmatch(value):
-        return f"'{value}"
-    return value

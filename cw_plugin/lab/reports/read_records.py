@@ -15,13 +15,12 @@ from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.result_files import files_in, in_order, refuse_several
 from cw_plugin.records.columns import FOLDER, REAL_NUMBERS, TEXT, WHOLE_NUMBERS
 
-PATTERN = f"{FOLDER}/step_*.parquet"
+PATTERN = f"{FOLDER}/step_[0-9]*.parquet"  # step_000050-2.parquet: the second batch of step 50
 _TYPES = {
     **dict.fromkeys(WHOLE_NUMBERS, pa.int32()),
     TEXT: pa.string(),
     **dict.fromkeys(REAL_NUMBERS, pa.float32()),
 }
-_NAME = re.compile(r"step_(?P<step>\d+)(-\d+)?\.parquet")  # -2 and on: later batches of the step
 
 
 @dataclass(frozen=True)
@@ -60,17 +59,17 @@ def read_tokens(path: Path, steps: Container[int] | None = None) -> list[TokenRe
     """
     if not os.path.exists(path):  # unlike Path.exists, it takes a name that is too long
         raise DataError(f"{path} does not exist; give the folder of a run")
-    by_file = _steps(path)
-    refuse_several(path, {file.parent for file in by_file})
-    if not by_file:
+    steps_of = _files(path)
+    refuse_several(path, {file.parent for file in steps_of})
+    if not steps_of:
         raise DataError(
-            f"{path} holds no token record ({PATTERN}); train with adv_estimator=cw_grpo and "
+            f"{path} holds no token record ({FOLDER}/step_*.parquet); train with adv_estimator=cw_grpo and "
             "+algorithm.cw_grpo.record_every=50, for plain GRPO with +algorithm.cw_grpo.kernel=none as well; in TRL "
             "with a CWGRPOTrainer and cw_record_every=50; in ms-swift, OpenRLHF and SkyRL with CW_GRPO_RECORD_EVERY=50"
         )
-    chosen = [file for file, step in by_file.items() if steps is None or step in steps]
+    chosen = [file for file, step in steps_of.items() if steps is None or step in steps]
     if not chosen:
-        known = ", ".join(map(str, sorted(set(by_file.values()))))
+        known = ", ".join(map(str, sorted(set(steps_of.values()))))
         raise DataError(f"{path} has records of step {known}; --steps names none of them, so change it")
     return _without_lost([_read(file) for file in chosen])
 
@@ -91,14 +90,10 @@ def _without_lost(records: list[TokenRecord]) -> list[TokenRecord]:
     return kept
 
 
-def _steps(path: Path) -> dict[Path, int]:
+def _files(path: Path) -> dict[Path, int]:
     """The files of records and their steps, in order: -2 after the first, -10 after -9."""
-    by_file = {}
-    for file in sorted(files_in(path, PATTERN), key=lambda file: in_order(file.with_suffix(""))):
-        name = _NAME.fullmatch(file.name)
-        if name:
-            by_file[file] = int(name["step"])
-    return by_file
+    files = sorted(files_in(path, PATTERN), key=lambda file: in_order(file.with_suffix("")))
+    return {file: int(re.findall(r"\d+", file.name)[0]) for file in files}
 
 
 def _read(file: Path) -> TokenRecord:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from cw_plugin.lab.arguments import split_name
 from cw_plugin.lab.configs import differences, read_yaml
-from cw_plugin.lab.reports.metrics import USUAL_NAMES, read_metrics
+from cw_plugin.lab.reports.metrics import read_metrics
 from cw_plugin.lab.result_files import files_in
 
 ACCURACY = "val-core/accuracy"  # in all_metrics: the mean over validation sets
@@ -38,18 +38,16 @@ class Run:
     Attributes:
         name: from ``NAME=FOLDER``, else that of its method, else that of its folder.
         path: its folder, or the file of its logger.
-        metrics: as in :class:`.metrics.Log`.
+        metrics: as :func:`.metrics.read_metrics` returns them.
         config: hydra's configuration by dotted keys, or TRL's arguments; empty if there is none.
-        lost: as in :class:`.metrics.Log`.
-        notes: as in :class:`.metrics.Log`.
+        is_named: whether its name is from ``NAME=FOLDER``.
     """
 
     name: str
     path: Path
     metrics: pd.DataFrame
     config: dict[str, Any] = field(default_factory=dict)
-    lost: Sequence[int] = ()
-    notes: Sequence[str] = ()
+    is_named: bool = False
 
     def series(self, metric: str) -> pd.Series:
         """The finite values of a metric by step; empty if there are none."""
@@ -63,20 +61,15 @@ class Run:
         A run may go on with another number of answers, so that mean@4 of a set follows on its mean@1. Where a step has
         both, the later one counts.
         """
-        columns: dict[str, list[str]] = {}  # by validation set
-        for name in self.metrics:
-            if name.startswith("val-core/") and "/acc/mean@" in name:
-                columns.setdefault(name.split("/acc/mean@")[0], []).append(name)
-        sets = {name: self.metrics[several].ffill(axis=1).iloc[:, -1] for name, several in columns.items()}
-        return pd.DataFrame(sets, index=self.metrics.index)
+        columns = self.metrics.filter(regex="^val-core/.*/acc/mean@")
+        sets = columns.columns.str.replace("/acc/mean@.*", "", regex=True)
+        return columns.T.groupby(sets, sort=False).last().T
 
     @property
     def seed(self) -> object:
         """The seed by its host's setting, nan if it is not known."""
-        for name in _SEEDS:
-            if self.config.get(name) is not None:
-                return self.config[name]
-        return math.nan
+        known = [self.config[name] for name in _SEEDS if self.config.get(name) is not None]
+        return known[0] if known else math.nan
 
     @property
     def is_grpo(self) -> bool:
@@ -91,18 +84,11 @@ def read_run(argument: str | Path) -> Run:
     A folder that is missing or has several runs, and a file that cannot be read, is a DataError.
     """
     name, path = split_name(argument)
+    metrics = read_metrics(path)
     config = _read_config(path)
-    log = read_metrics(path)
-    name = name or method_of(config) or _name_of_place(path)
-    return Run(name, path, log.metrics, config, log.lost, log.notes)
-
-
-def _name_of_place(path: Path) -> str:
-    """The name of a folder; of a logger's file, unless it is called as in every run; then that of its folder."""
     place = path.resolve()
-    if not place.is_file():
-        return place.name
-    return place.parent.name if place.stem.startswith(USUAL_NAMES) else place.stem
+    of_place = place.stem if place.is_file() else place.name
+    return Run(name or method_of(config) or of_place, path, metrics, config, is_named=name is not None)
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -112,33 +98,28 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def method_of(config: Mapping[str, Any]) -> str | None:
-    """Name the method of a configuration; None if it does not say."""
-    loss = config.get("actor_rollout_ref.actor.policy_loss.loss_mode")
-    parts = _estimator(config)
-    if loss not in (None, "vanilla"):
-        parts = [part for part in parts if part != "GRPO"]  # the method is called by its loss alone
-        parts.append("CW-GRPO in the loss" if loss == "cw_grpo" else str(loss))
-    return ", ".join(parts) or None
-
-
-def _estimator(config: Mapping[str, Any]) -> list[str]:
-    """The name of the advantage estimator, and those of its options that are not the default."""
+    """Name the method of a configuration, with those of its options that are not the default; None if it is unknown."""
     estimator = config.get("algorithm.adv_estimator")
     if "cw_kernel" in config:  # in the settings of TRL's and SkyRL's runs
         estimator = "cw_grpo"
-    if estimator is None:
-        return []
-    kernel = config.get("cw_kernel") or config.get("algorithm.cw_grpo.kernel")
-    if estimator == "grpo" or (estimator == "cw_grpo" and kernel == "none"):
-        return ["GRPO"]
-    if estimator != "cw_grpo":
-        return [str(estimator)]
-    parts = ["CW-GRPO"]
-    if kernel not in (None, "gaussian"):
-        parts.append(f"kernel {kernel}")
-    if (config.get("cw_scope") or config.get("algorithm.cw_grpo.scope")) == "batch":
-        parts.append("batch")
-    return parts
+    kernel = config.get("cw_kernel") or config.get("algorithm.cw_grpo.kernel") or "gaussian"
+    scope = config.get("cw_scope") or config.get("algorithm.cw_grpo.scope")
+    loss = config.get("actor_rollout_ref.actor.policy_loss.loss_mode") or "vanilla"
+    is_grpo = estimator == "grpo" or (estimator == "cw_grpo" and kernel == "none")
+    parts = []
+    if estimator == "cw_grpo" and not is_grpo:
+        parts.append("CW-GRPO")
+        if kernel != "gaussian":
+            parts.append(f"kernel {kernel}")
+        if scope == "batch":
+            parts.append("batch")
+    elif estimator is not None and not is_grpo:
+        parts.append(str(estimator))
+    if loss != "vanilla":
+        parts.append("CW-GRPO in the loss" if loss == "cw_grpo" else str(loss))
+    if is_grpo and not parts:
+        parts.append("GRPO")
+    return ", ".join(parts) or None
 
 
 def differing(configs: Sequence[Mapping[str, Any]], ignored: Sequence[str] = ()) -> list[str]:

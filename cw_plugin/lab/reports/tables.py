@@ -4,7 +4,7 @@ Numbers are text, such as ``-6.8 points [-9.1, -4.5]*``. A star means significan
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -20,16 +20,9 @@ Row = dict[str, str | float | None]  # column -> cell
 
 
 def differences_table(comparison: Comparison, notes: Sequence[str] = ()) -> Table:
-    """A row for each outcome: the mean of each method, and its difference to the reference.
-
-    An outcome that is compared by its ratio has a second row for it.
-    """
-    rows = []
-    for outcome in comparison.outcomes:
-        rows.append(_means_row(outcome, comparison))
-        if outcome.is_ratio and outcome.differences:
-            rows.append(_ratio_row(outcome, comparison))
-    less = [_less(name, comparison.reference) for name in comparison.others]
+    """A row for each outcome: the mean of each method, and its difference or ratio to the reference."""
+    rows = [_differences_row(outcome, comparison) for outcome in comparison.outcomes]
+    less = [_less(name, comparison.reference) for name in comparison.plain if name != comparison.reference]
     frame = pd.DataFrame(rows, columns=["", *comparison.plain, *less, "seeds"])
     return Table("comparison", "Differences between the methods", frame, list(notes))
 
@@ -38,38 +31,42 @@ def _less(name: str, reference: str) -> str:
     return f"{name} less {reference}"
 
 
-def _means_row(outcome: Outcome, comparison: Comparison) -> Row:
-    row: Row = {"": f"{outcome.name.capitalize()}, {outcome.where}", "seeds": _seeds(outcome, comparison)}
+def _differences_row(outcome: Outcome, comparison: Comparison) -> Row:
+    shown: Callable[[float], str] = "{:.3f}".format
+    shown_difference: Callable[[float], str] = "{:+.3f}".format
+    unit = ""
+    if outcome.is_ratio:
+        shown, shown_difference, unit = _exponential, _exponential, " times"
+    elif outcome.name == OF_ACCURACY:
+        shown, shown_difference, unit = "{:.1%}".format, _points, " points"
+    seeds = [str(len(outcome.means[name])) for name in comparison.plain if name in outcome.means]
+    row: Row = {"": f"{outcome.name.capitalize()}, {outcome.where}", "seeds": " and ".join(dict.fromkeys(seeds))}
     for name, of_runs in outcome.means.items():
-        if outcome.is_ratio:
-            row[name] = _three_digits(math.exp(of_runs.mean()))  # of the logarithm
-        elif outcome.name == OF_ACCURACY:
-            row[name] = f"{_per_cent(of_runs.mean())}%"
-        else:
-            row[name] = f"{of_runs.mean():.3f}"
-    for name, step in outcome.broken.items():
-        row[name] = f"not finite from step {step}"
-    if not outcome.is_ratio:
-        for name, difference in outcome.differences.items():
-            cell = _points(difference, " points") if outcome.name == OF_ACCURACY else _decimals(difference)
-            row[_less(name, comparison.reference)] = _starred(cell, name in outcome.significant)
+        row[name] = shown(of_runs.mean()) if of_runs.notna().all() else "not finite"
+    for name, value in outcome.differences.items():
+        is_significant = (outcome.name, name) in comparison.significant
+        row[_less(name, comparison.reference)] = _with_interval(value, shown_difference, unit, is_significant)
     return row
 
 
-def _ratio_row(outcome: Outcome, comparison: Comparison) -> Row:
-    reference = comparison.reference
-    row: Row = {"": f"{outcome.name.capitalize()}, ratio to {reference}", "seeds": _seeds(outcome, comparison)}
-    row[reference] = "1"
-    for name, difference in outcome.differences.items():
-        value, low, high = (_three_digits(math.exp(logarithm)) for logarithm in difference[:3])
-        row[name] = _starred(_with_interval(value, low, high, difference), name in outcome.significant)
-    return row
+def _exponential(logarithm: float) -> str:
+    """The number of this logarithm with three digits."""
+    return f"{math.exp(logarithm):#.3g}".rstrip(".")
 
 
-def _seeds(outcome: Outcome, comparison: Comparison) -> str:
-    """``3``, or ``3 and 2`` if methods have different numbers of runs."""
-    runs = [str(outcome.seeds[name]) for name in comparison.plain if name in outcome.seeds]
-    return " and ".join(dict.fromkeys(runs))
+def _points(share: float) -> str:
+    """``+6.8`` for 0.068."""
+    return f"{100 * share:+.1f}"
+
+
+def _with_interval(
+    difference: Difference, form: Callable[[float], str], unit: str = "", is_significant: bool = False
+) -> str:
+    """``-6.8 points [-9.1, -4.5]*``, without brackets if there is no interval."""
+    text = form(difference.value) + unit
+    if not math.isnan(difference.low):
+        text += f" [{form(difference.low)}, {form(difference.high)}]"
+    return f"{text}*" if is_significant else text
 
 
 def scores_table(graded: pd.DataFrame, reference: str, entropy: Mapping[tuple[str, int], float]) -> Table:
@@ -126,7 +123,7 @@ def pass_at_k_table(graded: pd.DataFrame, references: Sequence[str]) -> Table | 
 
 
 def _checkpoint_row(checkpoint: Checkpoint) -> Row:
-    """What every table says of a checkpoint, besides its scores."""
+    """What both tables say of a checkpoint, besides its scores."""
     row: Row = {"method": checkpoint.method}
     if checkpoint.step is not None:
         row["step"] = str(checkpoint.step)
@@ -134,7 +131,7 @@ def _checkpoint_row(checkpoint: Checkpoint) -> Row:
         row["average"] = _per_cent(checkpoint.average)
     for other, difference in checkpoint.differences.items():
         if not math.isnan(difference.value):  # else no question was asked of both
-            row[f"less {other}"] = _starred(_points(difference), other in checkpoint.significant)
+            row[f"less {other}"] = _with_interval(difference, _points, is_significant=other in checkpoint.significant)
     return row
 
 
@@ -163,27 +160,6 @@ def settings(name: str, title: str, configs: Mapping[str, Sequence[Mapping[str, 
     return Table(name, title, pd.DataFrame(rows)) if rows else None
 
 
-def _points(difference: Difference, unit: str = "") -> str:
-    """``-6.8 [-9.1, -4.5]``, in points."""
-    value, low, high = (f"{100 * number:+.1f}" for number in difference[:3])
-    return _with_interval(value + unit, low, high, difference)
-
-
-def _decimals(difference: Difference) -> str:
-    """``-0.052 [-0.102, -0.001]``."""
-    value, low, high = (f"{number:+.3f}" for number in difference[:3])
-    return _with_interval(value, low, high, difference)
-
-
-def _with_interval(value: str, low: str, high: str, difference: Difference) -> str:
-    """The value, with its interval if the difference has one."""
-    return value if math.isnan(difference.low) else f"{value} [{low}, {high}]"
-
-
-def _starred(cell: str, is_significant: bool) -> str:
-    return f"{cell}*" if is_significant else cell
-
-
 def _score_interval(score: Score) -> str:
     return f"[{_per_cent(score.low)}, {_per_cent(score.high)}]"
 
@@ -191,7 +167,3 @@ def _score_interval(score: Score) -> str:
 def _per_cent(share: float) -> str:
     """``35.0`` for 0.35."""
     return f"{100 * share:.1f}"
-
-
-def _three_digits(value: float) -> str:
-    return f"{value:#.3g}".rstrip(".")

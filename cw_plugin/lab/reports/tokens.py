@@ -9,7 +9,6 @@ import itertools
 import json
 import re
 import zlib
-from collections import Counter
 from collections.abc import Container, Sequence
 from pathlib import Path
 
@@ -62,27 +61,28 @@ def write_page(name: str, records: Sequence[TokenRecord], out: Path) -> None:
     blocks: list[str] = []
     shown: list[Json] = []
     for label, record in zip(_labels(records), records, strict=True):
-        text.update(zip(record.table["token_id"].to_pylist(), record.table["text"].to_pylist(), strict=True))
-        shown.append({"step": record.step, "label": label, **_shown(record, len(blocks))})
-        blocks += _blocks(record, len(blocks))
+        table = record.table.to_pandas()
+        text.update(zip(table.token_id, table.text, strict=True))
+        shown.append({"step": record.step, "label": label, **_shown(record, table, first_block=len(blocks))})
+        blocks += [_block(tokens) for _, tokens in table.groupby("group", sort=False)]
+    scripts = [f'<script type="text/plain" id="block-{i}">{block}</script>' for i, block in enumerate(blocks)]
     page = _page(
         TITLE=html.escape(f"Tokens of {name}"),
         INDEX=_json({"records": shown, "text": text, "columns": list(_COLUMNS.items())}),
-        FIRST="".join(blocks[:1]),  # before the page's script, which shows it while the rest is still being read
-        REST="\n".join(blocks[1:]),
+        FIRST="".join(scripts[:1]),  # before the page's script, which shows it while the rest is still being read
+        REST="\n".join(scripts[1:]),
     )
     write_whole(out, page)
 
 
 def _labels(records: Sequence[TokenRecord]) -> list[str]:
     """``step 50`` for each record; ``step 50, batch 2`` for a later one of the same step."""
-    batches: Counter[int] = Counter()
-    labels = []
-    for record in records:
-        batches[record.step] += 1
-        batch = batches[record.step]
-        labels.append(f"step {record.step}" if batch == 1 else f"step {record.step}, batch {batch}")
-    return labels
+    steps = pd.Series([record.step for record in records])
+    batches = steps.groupby(steps).cumcount() + 1
+    return [
+        f"step {step}" if batch == 1 else f"step {step}, batch {batch}"
+        for step, batch in zip(steps, batches, strict=True)
+    ]
 
 
 def _json(value: Json) -> str:
@@ -95,27 +95,20 @@ def _page(**parts: str) -> str:
     return re.sub("@([A-Z]+)@", lambda match: parts[match[1]], _PAGE.read_text(encoding="utf-8"))
 
 
-def _blocks(record: TokenRecord, first: int) -> list[str]:
-    """The columns of each prompt group, as script elements whose identifiers count from ``first``."""
-    blocks = []
-    table = record.table.select(["group", *_COLUMNS]).to_pandas()
-    for number, (_, tokens) in enumerate(table.groupby("group", sort=False), first):
-        values = b"".join(tokens[name].to_numpy(f"<{kind[0]}4").tobytes() for name, kind in _COLUMNS.items())
-        data = base64.b64encode(zlib.compress(values)).decode()
-        blocks.append(f'<script type="text/plain" id="block-{number}">{data}</script>')
-    return blocks
+def _block(tokens: pd.DataFrame) -> str:
+    """The columns of the tokens of a prompt group."""
+    values = b"".join(tokens[name].to_numpy(f"<{kind[0]}4").tobytes() for name, kind in _COLUMNS.items())
+    return base64.b64encode(zlib.compress(values)).decode()
 
 
-def _shown(record: TokenRecord, first: int) -> Json:
-    """What the page's index says of a record, whose blocks count from ``first``."""
-    table = record.table.to_pandas()
-    groups = table.groupby("group", sort=False)
-    prompts = [record.prompts.get(number, "") for number, _ in groups]
+def _shown(record: TokenRecord, table: pd.DataFrame, first_block: int) -> Json:
+    """What the page's index says of a record, whose prompt groups are in the blocks from this one on."""
+    extreme = (table.gaussian < 0.5).groupby(table.group, sort=False).sum()
+    prompts = [record.prompts.get(number, "") for number in extreme.index]
     shown: list[Json] = []
-    for question, prompt, (_, tokens) in zip(_questions(prompts), prompts, groups, strict=True):
-        extreme = int((tokens.gaussian < 0.5).sum())
-        block = f"block-{first + len(shown)}"
-        shown.append({"block": block, "question": question, "prompt": prompt, "extreme": extreme})
+    for question, prompt, tokens in zip(_questions(prompts), prompts, extreme, strict=True):
+        block = f"block-{first_block + len(shown)}"
+        shown.append({"block": block, "question": question, "prompt": prompt, "extreme": int(tokens)})
     return {
         "scope": record.scope,
         "kernel": record.kernel,

