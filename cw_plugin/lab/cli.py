@@ -56,7 +56,6 @@ def prepare(
     local_dataset_path: Annotated[
         Path | None, typer.Option(help="Folder with copies of the datasets. Default: the hub.", show_default=False)
     ] = None,
-    revision: Annotated[str | None, typer.Option(help="A branch, tag or commit of the dataset on the hub.")] = None,
     prompt: Annotated[str, typer.Option(help="open-rs (the paper's system prompt), none, or a text file.")] = "open-rs",
     drop_failing: Annotated[bool, typer.Option("--drop-failing", help="Leave out rows that fail a check.")] = False,
     drop_contaminated: Annotated[
@@ -68,8 +67,8 @@ def prepare(
     Local copies have the same names as on the hub, such as knoveleng/open-rs/train.jsonl. A --prompt file that contains
     {question} becomes the user's message; any other file becomes the system prompt. If a dataset cannot be loaded,
     nothing is written. Training rows without an answer are left out. Rows that repeat a problem, cannot be graded, or
-    are also in a benchmark are printed, and listed in a report beside each file. --drop-failing and --drop-contaminated
-    leave these rows out of the training data.
+    (with "all") are also in a benchmark are printed, and listed in a report beside each file. --drop-failing and
+    --drop-contaminated leave these rows out of the training data.
     """
     with _errors(how_to_install("data")):
         from cw_plugin.lab.data.prepare import prepare as prepare_files  # takes a second, which --help should not
@@ -83,7 +82,7 @@ def prepare(
             drop += [REPEATED, UNGRADABLE]
         if drop_contaminated:
             drop.append(CONTAMINATED)
-        for path in prepare_files(sources, expanded(local_save_dir), select_prompt(prompt), copies, revision, drop):
+        for path in prepare_files(sources, expanded(local_save_dir), select_prompt(prompt), copies, drop):
             typer.echo(path)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from omegaconf import DictConfig, OmegaConf
 
+from cw_plugin.lab.data import CHECKED_BY
 from cw_plugin.lab.doctor.data_files import READ_BY_VERL, DataFile, data_files
 from cw_plugin.lab.doctor.finding import Finding
 from cw_plugin.lab.rewards import ground_truth_problem
@@ -53,7 +54,7 @@ def _findings_in(file: DataFile, table: pa.Table) -> Iterator[Finding]:
 
 def _is_graded_already(table: pa.Table) -> bool:
     """Whether ``cw-grpo prepare`` wrote the file, which grades every ground truth."""
-    return b"cw_plugin.version" in (table.schema.metadata or {})
+    return CHECKED_BY.encode() in (table.schema.metadata or {})
 
 
 def _problems_when_graded(values: Sequence[object]) -> list[str | None]:
