@@ -16,9 +16,8 @@ from rich.markup import escape
 
 from cw_plugin.errors import CWGRPOError, OptionsError
 from cw_plugin.lab.compose import compose, read_configuration
-from cw_plugin.lab.doctor import environment, files, names, settings, workers
+from cw_plugin.lab.doctor import environment, files, names, rows, settings, workers
 from cw_plugin.lab.doctor.finding import Finding, said
-from cw_plugin.lab.doctor.ground_truths import check_ground_truths
 
 Check = Callable[[DictConfig], Iterable[Finding]]
 
@@ -30,8 +29,7 @@ QUICK: dict[str, Check] = {
     "reward": settings.check_reward,
     "ray cluster": workers.check_ray_cluster,
     "files": files.check_files,
-    "ground truths": check_ground_truths,
-    "missing packages": environment.check_missing_packages,
+    "rows": rows.check_rows,
 }
 CHECKS: dict[str, Check] = {
     **QUICK,

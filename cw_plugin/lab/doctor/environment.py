@@ -15,10 +15,9 @@ from omegaconf import DictConfig
 from cw_plugin.hosts.verl.refused_settings import uses_v1
 from cw_plugin.lab.doctor.finding import Finding
 
-_VERSIONS = "the versions that fit are in verl's extras: verl[vllm,fsdp], verl[vllm,megatron]"
-_TRAINER = "verl's trainer"
 DEVICES = Path("/dev")
-_ROLLOUTS = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt_llm"}  # the module of rollout.name
+_TRAINER = "verl's trainer"
+_ROLLOUTS = ("vllm", "sglang")  # of another one, which a user has registered, nothing is known
 
 # What verl's FSDP engine does to a model of transformers before it trains.
 _PATCH = """
@@ -44,9 +43,8 @@ def needed(config: DictConfig) -> list[Package]:
     if device == "cpu":
         return []
     packages = [Package("ray", "ray", _TRAINER), Package("tensordict", "tensordict", _TRAINER)]
-    if rollout.name in _ROLLOUTS:  # of another one, which a user has registered, nothing is known
-        module = _ROLLOUTS[rollout.name]
-        packages.append(Package(module, module.replace("_", "-"), f"actor_rollout_ref.rollout.name={rollout.name}"))
+    if rollout.name in _ROLLOUTS:
+        packages.append(Package(rollout.name, rollout.name, f"actor_rollout_ref.rollout.name={rollout.name}"))
     if uses_v1(config):
         packages.append(Package("transfer_queue", "TransferQueue", _TRAINER))
     if actor.strategy == "megatron":
@@ -61,30 +59,13 @@ def needed(config: DictConfig) -> list[Package]:
     return packages
 
 
-def check_missing_packages(config: DictConfig) -> Iterator[Finding]:
-    """Packages that are not installed."""
-    for module, name, user in needed(config):
-        if not _is_installed(module):
-            yield Finding(f"{module} is not installed, and {user} imports it", f"install {name}; {_VERSIONS}")
-
-
-def _is_installed(module: str) -> bool:
-    """Whether a module is there. Of a dotted name, Python imports the package that it is part of."""
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
-    except Exception:  # the package is there, and breaks: check_packages says how
-        return True
-
-
 def check_packages(config: DictConfig) -> Iterator[Finding]:
-    """Packages that are installed, and whose import fails: each is imported in a fresh process."""
-    for module, name, _ in needed(config):
-        error = failure_of(f"import {module}") if _is_installed(module) else None
+    """Packages that are not installed, or whose import fails: each is imported in a fresh process."""
+    for module, name, user in needed(config):
+        error = failure_of(f"import {module}")
         if error:
-            problem = f"{module} is installed and cannot be imported ({error})"
-            yield Finding(problem, f"install {name} for this torch and CUDA; {_VERSIONS}")
+            fix = f"install {name} for this torch and CUDA, in the version of verl's extra: verl[vllm,fsdp] or the like"
+            yield Finding(f"{user} imports {module}, which fails here ({error})", fix)
 
 
 def check_trl(config: DictConfig) -> Iterator[Finding]:
@@ -109,14 +90,10 @@ def last_line(result: "subprocess.CompletedProcess[str]") -> str:
 
 
 def check_gpus(config: DictConfig) -> Iterator[Finding]:
-    """Whether torch can use the GPUs of this machine, and there are as many as the run wants."""
-    number, wanted = len(list(DEVICES.glob("nvidia[0-9]*"))), config.trainer.n_gpus_per_node
-    if config.trainer.device == "cpu" or number == 0:
+    """Whether torch can use the GPUs of this machine."""
+    if config.trainer.device == "cpu" or not list(DEVICES.glob("nvidia[0-9]*")):
         return
     error = failure_of("import torch; torch.zeros(1, device='cuda')")
     if error:
         problem = f"torch cannot use the GPUs of this machine ({error})"
         yield Finding(problem, "install torch for the CUDA that nvidia-smi prints, or a newer driver")
-    if number < wanted:
-        problem = f"trainer.n_gpus_per_node={wanted}, and this machine has {number}"
-        yield Finding(problem, f"trainer.n_gpus_per_node={number}", fatal=False)

@@ -2,7 +2,7 @@
 
 import importlib
 import pkgutil
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
@@ -14,32 +14,23 @@ from cw_plugin.lab.doctor.finding import Finding
 ROLLOUT = "actor_rollout_ref.rollout"
 AGENT_LOOP = f"{ROLLOUT}.agent.default_agent_loop"
 REWARD_MANAGER = "reward.reward_manager.name"
+LOGGER = "trainer.logger"
 
 
 class Names(NamedTuple):
     """Usual names of a setting, for which verl need not be imported, which takes seconds; and where verl has all."""
 
     usual: tuple[str, ...]
-    registry: str | None = None
+    registry: str
 
 
 NAMES = {
     "algorithm.adv_estimator": Names((NAME, "grpo"), "verl.trainer.ppo.core_algos:ADV_ESTIMATOR_REGISTRY"),
     LOSS_MODE: Names((NAME, "vanilla", "clip_cov"), "verl.trainer.ppo.core_algos:POLICY_LOSS_REGISTRY"),
     f"{ROLLOUT}.name": Names(("vllm",), "verl.workers.rollout.replica:RolloutReplicaRegistry._registry"),
-    f"{ROLLOUT}.mode": Names(("async",)),
-    f"{ROLLOUT}.checkpoint_engine.backend": Names(
-        ("naive",), "verl.checkpoint_engine:CheckpointEngineRegistry._registry"
-    ),
-    f"{ROLLOUT}.multi_turn.format": Names(("hermes",), "verl.experimental.agent_loop.tool_parser:ToolParser._registry"),
     AGENT_LOOP: Names(("single_turn_agent",), "verl.experimental.agent_loop.agent_loop:_agent_loop_registry"),
     REWARD_MANAGER: Names(("naive",), "verl.experimental.reward_loop.reward_manager.registry:REWARD_MANAGER"),
-    "distillation.distillation_loss.loss_mode": Names(
-        ("k3",), "verl.trainer.distillation.losses:DISTILLATION_LOSS_REGISTRY"
-    ),
-    "trainer.logger": Names(
-        ("console", "file", "tensorboard", "wandb"), "verl.utils.tracking:Tracking.supported_backend"
-    ),
+    LOGGER: Names(("console", "file", "tensorboard", "wandb"), "verl.utils.tracking:Tracking.supported_backend"),
 }
 
 
@@ -50,21 +41,21 @@ def check_names(config: DictConfig) -> Iterator[Finding]:
         of_user.add(AGENT_LOOP)
     if OmegaConf.select(config, "reward.reward_manager.source") == "importlib":
         of_user.add(REWARD_MANAGER)
-    for setting, (usual, _) in NAMES.items():
-        value = None if setting in of_user else OmegaConf.select(config, setting)
-        names = [value] if isinstance(value, str) else list(value or [])
-        unusual = [name for name in names if name not in usual]
-        known = _known(config, setting) if unusual else ()
-        for name in unusual:
+    for setting, (usual, registry) in NAMES.items():
+        value = OmegaConf.select(config, setting)
+        names = [value] if isinstance(value, str) else value or []
+        if setting in of_user or set(names) <= set(usual):
+            continue
+        known = _registered(config, registry)
+        for name in names:
             if name not in known:
                 problem = f"{setting}={name}: verl has no such name, which it would say after minutes"
                 yield Finding(problem, f"{setting}=<one of {', '.join(known)}>")
 
 
-def _known(config: DictConfig, setting: str) -> Collection[str]:
-    """The names that verl has for a setting, with those of the user's own library."""
+def _registered(config: DictConfig, registry: str) -> list[str]:
+    """The names in a registry of verl, with those of the user's own library."""
     libraries = OmegaConf.select(config, "actor_rollout_ref.model.external_lib")
     for library in [libraries] if isinstance(libraries, str) else libraries or []:
         importlib.import_module(library)
-    usual, registry = NAMES[setting]
-    return [str(name) for name in pkgutil.resolve_name(registry)] if registry else usual
+    return [str(name) for name in pkgutil.resolve_name(registry)]

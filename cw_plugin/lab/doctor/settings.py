@@ -1,7 +1,5 @@
 """The checks of settings: what this package or verl refuses, and what verl reads otherwise than it was meant."""
 
-import difflib
-import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,15 +42,10 @@ def check_method(config: DictConfig) -> Iterator[Finding]:
 
 def check_switches(config: DictConfig) -> Iterator[Finding]:
     """Texts such as ``no``, ``off`` and ``Flase`` where verl expects a boolean, and reads True."""
-    words = ("yes", "no", "on", "off", "true", "false")
-    texts = {key: value for key, value in flat(config).items() if isinstance(value, str)}
-    similar = [key for key, value in texts.items() if difflib.get_close_matches(value.lower(), words, cutoff=0.7)]
-    if not similar:
-        return
     default = flat(compose([]))
-    for key in similar:
-        if isinstance(default.get(key), bool):
-            yield Finding(f"{key}={texts[key]} is text, which verl reads as True", f"{key}=True, or {key}=False")
+    for key, value in flat(config).items():
+        if isinstance(value, str) and isinstance(default.get(key), bool) and not value.startswith("${"):
+            yield Finding(f"{key}={value} is text, which verl reads as True", f"{key}=True, or {key}=False")
 
 
 def check_reward(config: DictConfig) -> Iterator[Finding]:
@@ -87,7 +80,7 @@ def check_aggregation(config: DictConfig) -> Iterator[Finding]:
 
 
 def check_metrics(config: DictConfig) -> Iterator[Finding]:
-    """What ``cw-grpo report`` would not find: metrics of another logger, or of earlier starts; the last accuracy."""
+    """What ``cw-grpo report`` would not find: metrics of another logger, or of earlier starts."""
     setting = config.trainer.logger
     loggers = [setting] if isinstance(setting, str) else list(setting or [])
     if "file" not in loggers and "tensorboard" not in loggers:
@@ -97,17 +90,8 @@ def check_metrics(config: DictConfig) -> Iterator[Finding]:
     path = OmegaConf.select(config, f"ray_kwargs.ray_init.runtime_env.env_vars.{METRICS}") or os.environ.get(METRICS)
     if "file" in loggers and path and Path(path).exists():
         problem = f"{path} exists, and main_ppo overwrites it, also where it resumes"
-        fix = f"mv {path} {_free_name(Path(path))} before the start: cw-grpo report reads both"
+        fix = f"rename it before the start, to {Path(path).stem}.1.jsonl or the next number: cw-grpo report reads both"
         yield Finding(problem, fix, fatal=False)
-    if config.trainer.test_freq <= 0:
-        problem = f"trainer.test_freq={config.trainer.test_freq}: verl does not measure the accuracy of the last step"
-        yield Finding(problem, "trainer.test_freq=50, or cw-grpo evaluate after training", fatal=False)
-
-
-def _free_name(path: Path) -> Path:
-    """The first of metrics.1.jsonl, metrics.2.jsonl and so on that does not exist."""
-    names = (path.with_suffix(f".{number}.jsonl") for number in itertools.count(1))
-    return next(name for name in names if not name.exists())
 
 
 def check_verl(config: DictConfig) -> Iterator[Finding]:

@@ -5,7 +5,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -15,7 +14,6 @@ from cw_plugin.lab.doctor.environment import failure_of, last_line
 from cw_plugin.lab.doctor.finding import Finding
 from cw_plugin.lab.errors import how_to_install
 
-_ADDRESS = "ray_kwargs.ray_init.address"
 _PROBE = """
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
 %s("cw_grpo")
@@ -42,26 +40,15 @@ def check_fresh_interpreter(config: DictConfig) -> Iterator[Finding]:
         yield _no_method(f"a fresh {sys.executable}", error)
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """The address of a Ray cluster, and the setting, variable or file that names it."""
-
-    address: str
-    source: str
-
-
-def find_cluster(config: DictConfig) -> Cluster | None:
-    """The cluster that ``main_ppo`` would join, looked up in Ray's order; None if it starts its own Ray."""
-    address, source = OmegaConf.select(config, _ADDRESS), _ADDRESS
-    if address in (None, "auto") and os.environ.get("RAY_ADDRESS"):
-        address, source = os.environ["RAY_ADDRESS"], "RAY_ADDRESS"
-    # Where `ray start` notes the head's address, which only `ray stop` removes.
-    note = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray", "ray_current_cluster")
-    if address in (None, "auto") and note.exists():
-        address, source = note.read_text(encoding="utf-8").strip(), str(note)
-    if address in (None, "local"):
-        return None
-    return Cluster(address, source)
+def find_cluster(config: DictConfig) -> str | None:
+    """The address of the cluster that ``main_ppo`` would join, by Ray's rules; None if it starts its own Ray."""
+    address = OmegaConf.select(config, "ray_kwargs.ray_init.address")
+    if address in (None, "auto"):
+        # Where `ray start` notes the head's address, which only `ray stop` removes.
+        note = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray", "ray_current_cluster")
+        noted = note.read_text(encoding="utf-8").strip() if note.exists() else None
+        address = os.environ.get("RAY_ADDRESS") or noted or address
+    return None if address == "local" else address
 
 
 def require_listener(address: str, seconds: float = 5) -> None:
@@ -77,13 +64,13 @@ def require_listener(address: str, seconds: float = 5) -> None:
 
 def check_ray_cluster(config: DictConfig) -> Iterator[Finding]:
     """Whether the cluster that main_ppo would join answers; Ray itself waits for minutes."""
-    cluster = find_cluster(config)
-    if cluster is None:
+    address = find_cluster(config)
+    if address is None:
         return
     try:
-        require_listener(cluster.address)
+        require_listener(address)
     except OSError:
-        problem = f"{cluster.source} names a Ray cluster, {cluster.address}, which does not answer"
+        problem = f"the Ray cluster that this run would join, {address}, does not answer"
         yield Finding(problem, "++ray_kwargs.ray_init.address=local, for a new Ray; or start the cluster again")
 
 
@@ -100,9 +87,7 @@ def check_ray_workers(config: DictConfig) -> Iterator[Finding]:
     def probe() -> subprocess.CompletedProcess[str]:
         return subprocess.run([sys.executable, *command], capture_output=True, text=True)
 
-    cluster = find_cluster(config)
-    address = "local" if cluster is None else cluster.address
-    with ray.init(address=address, log_to_driver=False, logging_level="ERROR"):
+    with ray.init(address=find_cluster(config) or "local", log_to_driver=False, logging_level="ERROR"):
         for node in ray.nodes():
             if node["Alive"]:
                 on_node = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)

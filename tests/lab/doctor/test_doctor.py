@@ -52,24 +52,20 @@ def test_a_run_without_faults_gets_no_finding(composed):
         (["algorithm.adv_estimator=grpo"], "method", "this run is not CW-GRPO", "adv_estimator=cw_grpo", False),
         ([f"{LOSS}=ppo"], "names", f"{LOSS}=ppo: verl has no such name", "vanilla, ", True),
         (["algorithm.adv_estimator=cwgrpo"], "names", "=cwgrpo: verl has no such name", "cw_grpo", True),
-        ([f"{A}.rollout.mode=sync"], "names", "rollout.mode=sync: verl has", "one of async>", True),
         ([f"{A}.rollout.name=hf"], "names", "rollout.name=hf: verl has", "vllm, sglang", True),
-        ([f"{A}.rollout.multi_turn.format=qwen"], "names", "format=qwen: verl has", "qwen3_coder", True),
         ([f"{A}.rollout.agent.default_agent_loop=tool"], "names", "loop=tool: verl", "tool_agent", True),
-        ([f"{A}.rollout.checkpoint_engine.backend=gloo"], "names", "backend=gloo: verl has", "naive", True),
         (["reward.reward_manager.name=prime"], "names", "name=prime: verl has", "dapo, ", True),
-        (["distillation.distillation_loss.loss_mode=k4"], "names", "loss_mode=k4: verl has", "k3>", True),
         (["trainer.logger=[file,tensorbord]"], "names", "logger=tensorbord: verl has", "tensorboard, ", True),
         ([f"{A}.actor.optim.lr_scheduler_type=linear"], "verl", "assert self.lr_scheduler_type in", "verl names", True),
         ([f"{A}.rollout.expert_parallel_size=4"], "verl", "expert_parallel_size must be equal", "verl names", True),
         (["algorithm.use_kl_in_reward=Ture"], "switches", "=Ture is text, which verl", "use_kl_in_reward=True", True),
+        ([f"{A}.rollout.mode=sync"], "verl", "Rollout mode 'sync' has been removed", "verl names", True),
         ([f"{A}.rollout.n=1"], "method", "rollout.n=1 gives the tokens of a prompt", f"{A}.rollout.n=12", True),
         (["custom_reward_function.path=my.py"], "reward", "top level", f"{REWARD}.path=my.py", True),
         ([f"{REWARD}.path=null"], "reward", "is not set", "path=pkg://cw_plugin.lab.rewards", False),
         (["data.train_batch_size=12"], "aggregation", "adds empty responses", "size=8", False),
         ([f"{A}.actor.loss_agg_mode=token-mean"], "aggregation", "token-mean", "seq-mean-token-mean", False),
         (["trainer.logger=console"], "metrics", "will not find", "trainer.logger=[console,file]", False),
-        (["trainer.test_freq=-1"], "metrics", "accuracy of the last step", "test_freq=50", False),
         ([f"{ENV}.VERL_FILE_LOGGER_PATH={__file__}"], "metrics", "exists, and main_ppo", "test_doctor.1.jsonl", False),
         ([f"{REWARD}.path=pkg://no_module"], "verl", "no_module", "the setting that the error names", True),
         ([f"{A}.actor.ppo_micro_batch_size_per_gpu=null"], "verl", "settings: [actor] Please set", "verl names", True),
@@ -163,10 +159,8 @@ def test_what_is_printed(overrides, monkeypatch):
     [
         (f"{A}.rollout.temprature=1", f"{A}.rollout.temprature; did you mean {A}.rollout.temperature?"),
         ("model_engine=megatorn", "Could not find 'model_engine/megatorn'"),
-        ("--quik", "'--quik' is not a hydra override"),
-        ("--config-name=ppo_megatron_trainer", "for ppo_megatron_trainer, write model_engine=megatron"),
+        ("--quik", "'--quik' is not a hydra override; write KEY=VALUE"),
         ("data.train_files=/no/such.parquet", "data.train_files: /no/such.parquet does not exist; fix: cw-grpo prep"),
-        ("examples/run.sh", "DRY_RUN=1 bash examples/run.sh | cw-grpo doctor --config -"),
         ("--config=run.yaml", "--config run.yaml and 'algorithm.adv_estimator=cw_grpo' are given; give a"),
     ],
 )
@@ -199,6 +193,7 @@ def test_an_interpreter_whose_verl_cannot_be_imported(composed, monkeypatch, tmp
 def test_a_ray_cluster_that_does_not_answer(composed, monkeypatch, tmp_path):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    assert workers.find_cluster(composed) is None
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         note = tmp_path / "ray" / "ray_current_cluster"  # which only `ray stop` removes
@@ -206,12 +201,12 @@ def test_a_ray_cluster_that_does_not_answer(composed, monkeypatch, tmp_path):
         note.write_text(address)
         assert list(workers.check_ray_cluster(composed)) == []
     (finding,) = workers.check_ray_cluster(composed)
-    assert finding.fatal and f"{note} names a Ray cluster, {address}, which does not answer" in finding.what
+    assert finding.fatal and f"that this run would join, {address}, does not answer" in finding.what
     assert list(workers.check_ray_workers(composed)) == []  # said above; Ray itself waits for minutes
     assert list(workers.check_ray_cluster(changed(composed, "ray_kwargs.ray_init.address=local"))) == []
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
     (finding,) = workers.check_ray_cluster(composed)
-    assert "RAY_ADDRESS names a Ray cluster, 127.0.0.1:9, which does not answer" in finding.what
+    assert "127.0.0.1:9, does not answer" in finding.what
 
 
 def test_a_script_starts_nothing_that_is_refused(tmp_path):
