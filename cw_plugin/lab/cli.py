@@ -1,6 +1,5 @@
 """The console script ``cw-grpo``."""
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -13,7 +12,7 @@ from rich.markup import escape
 from typer.core import TyperCommand
 
 from cw_plugin import __version__
-from cw_plugin.errors import CWGRPOError, OptionsError
+from cw_plugin.errors import CWGRPOError
 from cw_plugin.lab.arguments import expanded
 from cw_plugin.lab.data.sources import BENCHMARKS, SOURCES
 from cw_plugin.lab.errors import how_to_install
@@ -187,28 +186,6 @@ class _WithOverrides(TyperCommand):
         return super().parse_args(ctx, args[:end])
 
 
-def _refuse_overrides(models: list[str]) -> None:
-    """Raise OptionsError if a model is named as an override of verl is written: KEY=VALUE, +KEY=VALUE or ~KEY."""
-    from cw_plugin.lab.compose import compose
-
-    groups = {"hydra", *map(str, compose([]))}  # such as "trainer"
-    for text in models:
-        key, equals, _ = text.partition("=")
-        changes_a_setting = equals and key.split(".")[0] in groups
-        if changes_a_setting or re.fullmatch(r"\+.*|~[\w.]+(=.*)?", text, re.DOTALL):
-            raise OptionsError(
-                f"{text!r} stands among the models, and looks like an override of verl",
-                fix="write overrides after --, as in MODEL -- KEY=VALUE, or give the model another NAME",
-            )
-
-
-def _words(text: str) -> list[str]:
-    """The words of an option, of which a part in double quotes may have spaces."""
-    if text.count('"') % 2:
-        raise OptionsError(f"--benchmarks {text!r} has a quote that is not closed", fix="close it")
-    return [word.replace('"', "") for word in re.findall(r'(?:[^\s"]|"[^"]*")+', text)]
-
-
 @app.command(cls=_WithOverrides)
 def evaluate(
     context: typer.Context,
@@ -217,10 +194,7 @@ def evaluate(
     data_dir: Annotated[Path, typer.Option(help="Folder that cw-grpo prepare wrote.")] = Path("~/data/cw_grpo"),
     benchmarks: Annotated[
         str,
-        typer.Option(
-            help="Names, separated by spaces. NAME=FILE.parquet adds a file of your own. "
-            "A path with spaces needs double quotes."
-        ),
+        typer.Option(help="Names, separated by spaces. NAME=FILE.parquet adds a file of your own."),
     ] = " ".join(source.name for source in BENCHMARKS),
 ) -> None:
     """Measure pass@1 of models and checkpoints on benchmarks, and pass@k if questions are asked several times.
@@ -240,9 +214,8 @@ def evaluate(
         from cw_plugin.lab.evaluation.scores import answers_frame, base_or_first
         from cw_plugin.lab.reports.tables import pass_at_k_table
 
-        _refuse_overrides(models or [])
         files = {}
-        for benchmark in _words(benchmarks):
+        for benchmark in benchmarks.split():
             name, _, file = benchmark.partition("=")
             files[name] = expanded(file or data_dir / name / "test.parquet").absolute()
         asked = find_models(models or [])

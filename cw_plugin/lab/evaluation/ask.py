@@ -88,25 +88,42 @@ def evaluate(models: Sequence[Model], benchmarks: Mapping[str, Path], out: Path,
         DataError: a model, a benchmark, or answers cannot be read.
         HostError: verl stopped before the last answer.
     """
-    are_names = all(re.fullmatch(r"[\w.-]+", name) for name in benchmarks)
-    if not models or not benchmarks or not are_names:
-        seen = f"{len(models)} models, and {', '.join(benchmarks) or 'no benchmark'}"
-        raise OptionsError(f"name a model, and benchmarks as NAME or NAME=FILE.parquet; given are {seen}")
-    names = [model.name for model in models]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice:
-        raise OptionsError(f"two models are called {twice}, and would share a folder of answers", fix="use NAME=FOLDER")
     config = compose([*VALIDATION, *overrides])
     if not uses_v1(config):
         raise OptionsError("trainer.use_v1=False cannot ask several benchmarks in one start; leave it out")
+    _check_names(models, benchmarks, config)
     asked = [Benchmark(name, file, _read_questions(file)) for name, file in benchmarks.items()]
+    out = out.absolute()
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         problem = f"{out} cannot be written ({error.strerror})"
         raise OptionsError(problem, fix="give another folder with --out") from None
-    for model in models:
-        _evaluate_model(model, asked, out.absolute(), config)
+    of_models = {model.name: _tasks(model, asked, out, config) for model in models}  # what is wrong is said first
+    for name, tasks in of_models.items():
+        open_tasks = [task for task in tasks if not task.result.exists()]
+        if open_tasks:
+            _ask(out / name, open_tasks)
+        for task in tasks:
+            acc = [acc for of_question in read_grades(task.result).values() for acc in of_question]
+            share = f"{sum(acc) / len(acc):.2%} of {len(acc)} answers"
+            print(f"{name}: {task.benchmark.name} pass@1 {share}", flush=True)
+
+
+def _check_names(models: Sequence[Model], benchmarks: Mapping[str, Path], config: DictConfig) -> None:
+    """Raise OptionsError if a model or benchmark is missing, named twice, or named as nothing can be."""
+    are_names = all(re.fullmatch(r"[\w.-]+", name) for name in benchmarks)
+    if not models or not benchmarks or not are_names:
+        seen = f"{len(models)} models, and {', '.join(benchmarks) or 'no benchmark'}"
+        raise OptionsError(f"name a model, and benchmarks as NAME or NAME=FILE.parquet; given are {seen}")
+    names = [model.name for model in models]
+    for name in names:
+        if name.lstrip("+~").partition(".")[0] in config:
+            problem = f"{name!r} stands among the models, and is a setting of verl"
+            raise OptionsError(problem, fix="write overrides after --, as in MODEL -- KEY=VALUE, or use NAME=FOLDER")
+        if names.count(name) > 1:
+            problem = f"two models are called {name}, and would share a folder of answers"
+            raise OptionsError(problem, fix="use NAME=FOLDER")
 
 
 def _read_questions(file: Path) -> list[Question]:
@@ -121,8 +138,8 @@ def _read_questions(file: Path) -> list[Question]:
     return questions
 
 
-def _evaluate_model(model: Model, benchmarks: Sequence[Benchmark], out: Path, config: DictConfig) -> None:
-    """Ask a model the benchmarks that have no answers yet, and print pass@1 of all."""
+def _tasks(model: Model, benchmarks: Sequence[Benchmark], out: Path, config: DictConfig) -> list[Task]:
+    """What a model is asked, or was asked with the same settings."""
     path, folder = merged(model, out / ".models"), out / model.name
     tasks = []
     for benchmark in benchmarks:
@@ -132,13 +149,8 @@ def _evaluate_model(model: Model, benchmarks: Sequence[Benchmark], out: Path, co
             _refuse_others(task)
         else:
             _check_prompts(task)
-            tasks.append(task)
-    if tasks:
-        _ask(folder, tasks)
-    for benchmark in benchmarks:
-        grades = read_grades(folder / f"{benchmark.name}.jsonl")
-        acc = [of_answer for of_question in grades.values() for of_answer in of_question]
-        print(f"{model.name}: {benchmark.name} pass@1 {sum(acc) / len(acc):.2%} of {len(acc)} answers", flush=True)
+        tasks.append(task)
+    return tasks
 
 
 def _settings(model: Model, path: str, benchmark: Benchmark, folder: Path, config: DictConfig) -> Settings:
@@ -200,9 +212,9 @@ def _check_prompts(task: Task) -> None:
     from transformers import AutoTokenizer
 
     model, data = task.settings["actor_rollout_ref"]["model"], task.settings["data"]
-    place, limit = model["tokenizer_path"] or model["path"], data["max_prompt_length"]
+    place, limit, name = model["tokenizer_path"] or model["path"], data["max_prompt_length"], task.benchmark.name
+    prompts = [question["prompt"] for question in task.benchmark.questions]
     kwargs = {"add_generation_prompt": True, "tokenize": False, **data["apply_chat_template_kwargs"]}
-    name = task.benchmark.name
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=model["trust_remote_code"])
     except OSError as error:
@@ -211,14 +223,13 @@ def _check_prompts(task: Task) -> None:
             f"({first_line(error)}); correct the model's name, or write overrides of verl after --"
         ) from None
     try:
-        prompts = [question["prompt"] for question in task.benchmark.questions]
         texts = tokenizer.apply_chat_template(prompts, chat_template=model["custom_chat_template"], **kwargs)
-        longest = max(len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"])
-    except (OSError, ValueError, KeyError, TypeError, TemplateError) as error:
+    except (ValueError, KeyError, TypeError, TemplateError) as error:
         raise DataError(
             f"the chat template of {place} cannot render the prompts of {name} ({first_line(error)}); set "
             "actor_rollout_ref.model.custom_chat_template, or use cw-grpo prepare --prompt none (no system turn)"
         ) from None
+    longest = max(len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"])
     if longest > limit:
         raise OptionsError(f"{name} has a prompt of {longest} tokens; raise data.max_prompt_length={limit}")
 

@@ -174,12 +174,11 @@ def test_a_kill_loses_the_benchmark_at_hand_alone(calculator, tmp_path):
     ("arguments", "overrides", "message"),
     [
         ("", ["trainer.nnodes=1"], "name a model, .*given are 0 models, and sums"),
-        ("MODEL trainer.nnodes=1", [], "'trainer.nnodes=1' stands among the models, .*write overrides after --"),
-        ("MODEL model_engine=megatron", [], "'model_engine=megatron' stands among the models"),
-        (f"MODEL data.train_files={MODEL}", [], "'data.train_files=.* stands among the models"),
-        ("MODEL hydra.run.dir=/tmp/x", [], "'hydra.run.dir=/tmp/x' stands among the models"),
-        ("MODEL +a.b=c/d", [], "'.a.b=c/d' stands among the models"),
+        ("MODEL trainer.nnodes=1", [], "'trainer.nnodes' stands among the models, .*write overrides after --"),
+        ("MODEL model_engine=megatron", [], "'model_engine' stands among the models"),
+        (f"MODEL data.train_files={MODEL}", [], "'data.train_files' stands among the models"),
         ("MODEL ~trainer.logger", [], "'~trainer.logger' stands among the models"),
+        ("MODEL +a.b=c/d", LENGTHS, "c/d is no folder with a tokenizer, .* or write overrides of verl after --"),
         ("MODEL --benchmarks=", [], "name a model, .*given are 1 models, and no benchmark"),
         ("MODEL --benchmarks sums@4={tmp}/sums.parquet", [], "NAME=FILE.parquet; given are .*sums@4"),
         ("{tmp}/nothing", LENGTHS, "nothing is no folder with a tokenizer, and no such model can be loaded"),
@@ -190,9 +189,6 @@ def test_a_kill_loses_the_benchmark_at_hand_alone(calculator, tmp_path):
         ("MODEL --benchmarks s={tmp}/text.parquet", [], "text.parquet cannot be read .*magic.*--benchmarks"),
         ("MODEL --benchmarks s={tmp}/string.parquet", [], "string.parquet has no row, or one without a prompt in m"),
         ("MODEL --benchmarks s={tmp}/empty.parquet", [], "empty.parquet has no row, or one without a prompt in me"),
-        ('MODEL --benchmarks s="{tmp}/a_b.parquet"', [], "/a b.parquet cannot be read .it does not exist"),
-        ("MODEL --benchmarks s={tmp}/o'brien.parquet", [], "/o'brien.parquet cannot be read .it does not exist"),
-        ('MODEL --benchmarks s="{tmp}', [], "s=.* has a quote that is not closed; close it"),
         ("{tmp}/no-system", LENGTHS, "cannot render the prompts of sums .*no system turn"),
         ("MODEL", ["data.max_prompt_length=9"], "sums has a prompt of .* tokens; raise data.max_prompt_length=9"),
         ("MODEL", ["trainr.nnodes=1"], "verl has no setting trainr.nnodes"),
@@ -215,7 +211,6 @@ def test_bad_input_ends_in_one_sentence(tmp_path, arguments, overrides, message)
     (tmp_path / "no-system" / "chat_template.jinja").write_text(template)
     options = {"--out": tmp_path / "out", "--data-dir": "~", "--benchmarks": f"sums={tmp_path / 'sums.parquet'}"}
     words = arguments.replace("{tmp}", str(tmp_path)).replace("MODEL", str(MODEL)).split()
-    words = [word.replace("a_b", "a b") for word in words]
     before = [word for option in options.items() for word in option]  # the last of an option counts
     result = cli("evaluate", *before, *words, "--", *overrides, HOME=str(tmp_path), HF_HUB_OFFLINE="1")
     assert result.exit_code == 2, result.output
