@@ -111,19 +111,18 @@ def doctor(
         str | None,
         typer.Option("--config", help="A file with the whole configuration instead; - for standard input."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     ray: Annotated[bool, typer.Option(help="Start Ray, or join the running cluster, and check its workers.")] = True,
     quick: Annotated[bool, typer.Option("--quick", help="Check in seconds, and print only the first error.")] = False,
 ) -> None:
     """Check a run of verl before it occupies a GPU.
 
     KEY=VALUE are verl's overrides. The exit code is 1 if the run would fail, or would not train what its settings say.
-    It is 2 if verl refuses the settings, or if --quick without --json finds an error.
+    It is 2 if verl refuses the settings, or if --quick finds an error.
     """
     with _errors(_VERL):
         from cw_plugin.lab.doctor import doctor as examine
 
-        raise typer.Exit(examine(run or [], file, quick, ask_ray=ray, as_json=as_json))
+        raise typer.Exit(examine(run or [], file, quick, ask_ray=ray))
 
 
 _REPORT = how_to_install("report")

@@ -39,6 +39,11 @@ def _container(config: Config) -> Config:
     return cast("Config", OmegaConf.to_container(config, resolve=False))  # a list is no Config
 
 
+def listed(value: Any) -> list[Any]:
+    """A setting that is one text or a list of them, as a list; empty for None."""
+    return [value] if isinstance(value, str) else list(value or [])
+
+
 def differences(before: Config, now: Config, ignored: Iterable[str] = ()) -> dict[str, tuple[Any, Any]]:
     """Compare two configurations. A missing setting equals None.
 

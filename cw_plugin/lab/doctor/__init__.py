@@ -1,14 +1,12 @@
 """``cw-grpo doctor``: what verl says too late about a run, or never; before Ray starts and a GPU is taken.
 
-A check is a function from the composed configuration to findings. Those of :data:`QUICK` usually load neither verl nor
-torch, so that a script can run them before it trains.
+A check is a function from the composed configuration to findings. Those of :data:`QUICK` load neither verl nor torch,
+so that a script can run them before it trains.
 """
 
 import io
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import asdict
 
 from omegaconf import DictConfig
 from rich.console import Console
@@ -16,7 +14,7 @@ from rich.markup import escape
 
 from cw_plugin.errors import CWGRPOError, OptionsError
 from cw_plugin.lab.compose import compose, read_configuration
-from cw_plugin.lab.doctor import environment, files, names, rows, settings, workers
+from cw_plugin.lab.doctor import environment, files, rows, settings, workers
 from cw_plugin.lab.doctor.finding import Finding, said
 
 Check = Callable[[DictConfig], Iterable[Finding]]
@@ -24,7 +22,6 @@ Check = Callable[[DictConfig], Iterable[Finding]]
 # Each check by the name under which its findings are printed.
 QUICK: dict[str, Check] = {
     "method": settings.check_method,
-    "names": names.check_names,
     "switches": settings.check_switches,
     "reward": settings.check_reward,
     "ray cluster": workers.check_ray_cluster,
@@ -33,6 +30,7 @@ QUICK: dict[str, Check] = {
 }
 CHECKS: dict[str, Check] = {
     **QUICK,
+    "names": settings.check_names,
     "aggregation": settings.check_aggregation,
     "metrics": settings.check_metrics,
     "verl": settings.check_verl,
@@ -40,7 +38,6 @@ CHECKS: dict[str, Check] = {
     "lengths": files.check_lengths,
     "packages": environment.check_packages,
     "trl": environment.check_trl,
-    "gpus": environment.check_gpus,
 }
 ASKING_RAY: dict[str, Check] = {"ray workers": workers.check_ray_workers}
 
@@ -67,21 +64,14 @@ def _findings(check: Check, config: DictConfig) -> list[Finding]:
     return findings
 
 
-def doctor(
-    overrides: Sequence[str],
-    file: str | None = None,
-    quick: bool = False,
-    ask_ray: bool = True,
-    as_json: bool = False,
-) -> int:
+def doctor(overrides: Sequence[str], file: str | None = None, quick: bool = False, ask_ray: bool = True) -> int:
     """Print what is wrong in a configuration of verl.
 
     Args:
         overrides: of verl's default configuration, in hydra's form.
         file: where the whole configuration is instead (:func:`.compose.read_configuration`).
-        quick: run only :data:`QUICK`. Without ``as_json``, print nothing, and raise the first fatal finding.
+        quick: run only :data:`QUICK`, print nothing, and raise the first fatal finding.
         ask_ray: also ask a worker on each node of Ray.
-        as_json: print a list of findings, each with the name of its check.
 
     Returns:
         The exit code: 1 if a finding is fatal, else 0.
@@ -101,12 +91,10 @@ def doctor(
         config = read_configuration(file) if file else compose(overrides)
         findings = examine(config, checks)
     fatal = [finding for _, finding in findings if finding.fatal]
-    if as_json:
-        print(json.dumps([{"check": name, **asdict(finding)} for name, finding in findings], indent=1))
-    elif not quick:
-        _show(findings)
-    elif fatal:
+    if quick and fatal:
         raise OptionsError(f"{fatal[0].what.removesuffix('.')}; fix: {fatal[0].fix}")
+    if not quick:
+        _show(findings)
     return 1 if fatal else 0
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.files import is_remote
+from cw_plugin.lab.configs import listed
 from cw_plugin.lab.data import CHECKED_BY
 from cw_plugin.lab.doctor.finding import Finding
 
@@ -43,8 +44,7 @@ class DataFile:
 def data_files(config: DictConfig) -> Iterator[DataFile]:
     """The local data files of a run. verl copies the others (``hdfs://``)."""
     for setting in ("data.train_files", "data.val_files"):
-        named = config.data[setting.removeprefix("data.")]
-        for path in [named] if isinstance(named, str) else named or []:
+        for path in listed(OmegaConf.select(config, setting)):
             if not is_remote(path):
                 yield DataFile(setting, Path(path).expanduser())
 

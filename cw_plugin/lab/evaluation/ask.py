@@ -67,12 +67,6 @@ class Task(NamedTuple):
     settings: Settings
     result: Path
 
-    @property
-    def wanted(self) -> int:
-        """How many answers make the result whole."""
-        samples: int = self.settings["evaluation"]["samples"]
-        return samples * len(self.benchmark.questions)
-
 
 def evaluate(models: Sequence[Model], benchmarks: Mapping[str, Path], out: Path, overrides: Sequence[str]) -> None:
     """Write ``OUT/MODEL/BENCHMARK.jsonl`` for every model and benchmark that has none, and print pass@1 of each.
@@ -217,17 +211,12 @@ def _check_prompts(task: Task) -> None:
     kwargs = {"add_generation_prompt": True, "tokenize": False, **data["apply_chat_template_kwargs"]}
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=model["trust_remote_code"])
-    except OSError as error:
-        raise DataError(
-            f"{place} is no folder with a tokenizer, and no such model can be loaded from the hub "
-            f"({first_line(error)}); correct the model's name, or write overrides of verl after --"
-        ) from None
-    try:
         texts = tokenizer.apply_chat_template(prompts, chat_template=model["custom_chat_template"], **kwargs)
-    except (ValueError, KeyError, TypeError, TemplateError) as error:
+    except (OSError, ValueError, KeyError, TypeError, TemplateError) as error:
         raise DataError(
-            f"the chat template of {place} cannot render the prompts of {name} ({first_line(error)}); set "
-            "actor_rollout_ref.model.custom_chat_template, or use cw-grpo prepare --prompt none (no system turn)"
+            f"the tokenizer of {place} cannot be loaded, or cannot render the prompts of {name} ({first_line(error)}); "
+            "correct the model's name, write overrides of verl after --, set actor_rollout_ref.model.custom_chat_template, "
+            "or use cw-grpo prepare --prompt none (no system turn)"
         ) from None
     longest = max(len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"])
     if longest > limit:
@@ -251,7 +240,7 @@ def _ask(folder: Path, tasks: Sequence[Task]) -> None:
         for_trainer[task.benchmark.name] = {
             "file": task.settings["data"]["val_files"],
             "dump": str(part / task.benchmark.name),
-            "answers": task.wanted,
+            "answers": task.settings["evaluation"]["samples"] * len(task.benchmark.questions),
             "result": str(task.result),
         }
     config = OmegaConf.create(tasks[0].settings)
@@ -260,9 +249,8 @@ def _ask(folder: Path, tasks: Sequence[Task]) -> None:
     OmegaConf.save(config, part / "start.yaml")
     print(f"{folder.name}: asking {', '.join(for_trainer)}; verl's output: {log}", flush=True)
     run_module("verl.trainer.main_ppo", "--config-path", str(part), "--config-name", "start", log=log)
-    for task in tasks:
-        if not task.result.exists():  # verl leaves out a response that the reward function fails on
-            name = task.benchmark.name
+    for name, asked in for_trainer.items():
+        if not Path(asked["result"]).exists():  # verl leaves out a response that the reward function fails on
             graded = (part / name / "0.jsonl").read_bytes().count(b"\n")
-            raise HostError(f"verl graded {graded} of {task.wanted} answers to {name}; see {log}, and start again")
+            raise HostError(f"verl graded {graded} of {asked['answers']} answers to {name}; see {log}, and start again")
     shutil.rmtree(part)

@@ -1,7 +1,6 @@
 """cw-grpo doctor: each fault is planted, and seen; a run without faults gets no finding."""
 
 import inspect
-import json
 import re
 import shutil
 import socket
@@ -53,8 +52,6 @@ def test_a_run_without_faults_gets_no_finding(composed):
         ([f"{LOSS}=ppo"], "names", f"{LOSS}=ppo: verl has no such name", "vanilla, ", True),
         (["algorithm.adv_estimator=cwgrpo"], "names", "=cwgrpo: verl has no such name", "cw_grpo", True),
         ([f"{A}.rollout.name=hf"], "names", "rollout.name=hf: verl has", "vllm, sglang", True),
-        ([f"{A}.rollout.agent.default_agent_loop=tool"], "names", "loop=tool: verl", "tool_agent", True),
-        (["reward.reward_manager.name=prime"], "names", "name=prime: verl has", "dapo, ", True),
         (["trainer.logger=[file,tensorbord]"], "names", "logger=tensorbord: verl has", "tensorboard, ", True),
         ([f"{A}.actor.optim.lr_scheduler_type=linear"], "verl", "assert self.lr_scheduler_type in", "verl names", True),
         ([f"{A}.rollout.expert_parallel_size=4"], "verl", "expert_parallel_size must be equal", "verl names", True),
@@ -90,28 +87,13 @@ def test_one_response_is_also_wrong_for_a_cw_grpo_of_verls_own(composed, monkeyp
     assert doctor.examine(changed(composed, "algorithm.cw_grpo.unknown=1"), check) == []  # these are not our options
 
 
-def test_names_of_the_users_own_are_known(composed, tmp_path, monkeypatch):
+def test_names_of_the_users_own_library_are_known(composed, tmp_path, monkeypatch):
     (tmp_path / "my_loss.py").write_text(
         "from verl.trainer.ppo.core_algos import register_policy_loss\n@register_policy_loss('mine')\ndef mine(): ...\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    for settings_ in (
-        [f"{LOSS}=mine", f"{A}.model.external_lib=my_loss"],
-        [f"{A}.rollout.agent.default_agent_loop=mine", f"{A}.rollout.agent.agent_loop_config_path=my.yaml"],
-        ["reward.reward_manager.name=Mine", "reward.reward_manager.source=importlib"],
-    ):
-        assert doctor.examine(changed(composed, *settings_), {"names": doctor.CHECKS["names"]}) == []
-
-
-def test_verl_0_7_1_takes_a_reward_function_from_the_top_level(packages):
-    """Its main_ppo moves it."""
-    code = """
-from cw_plugin.lab.compose import compose
-from cw_plugin.lab.doctor import settings
-assert list(settings.check_reward(compose(["custom_reward_function.path=my.py"]))) == []
-"""
-    result = python("-c", code, path=(packages("verl==0.7.1"),))
-    assert result.returncode == 0, result.stderr
+    mine = changed(composed, f"{LOSS}=mine", f"{A}.model.external_lib=my_loss")
+    assert doctor.examine(mine, {"names": doctor.CHECKS["names"]}) == []
 
 
 def test_the_estimators_that_give_a_response_one_advantage_are_verls():
@@ -149,9 +131,8 @@ def test_what_is_printed(overrides, monkeypatch):
     assert first == "Wrong [broken] this check ended with ValueError: no such thing"
     assert wrong.startswith(f"Wrong [method] {A}.rollout.n=1") and fix.startswith("      fix: ")
     assert note == "Note [noted] it may be slow" and last == "2 wrong, 1 to note"
-    result = cli("doctor", "--quick", "--json", *overrides, "algorithm.adv_estimator=grpo")
-    (finding,) = json.loads(result.stdout)
-    assert result.exit_code == 0 and finding["check"] == "method" and set(finding) == {"check", "what", "fix", "fatal"}
+    result = cli("doctor", "--quick", *overrides, "algorithm.adv_estimator=grpo")  # which is only to note
+    assert (result.exit_code, result.output) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -226,9 +207,8 @@ def test_a_whole_configuration_is_read_from_a_file_and_from_standard_input(compo
     text = OmegaConf.to_yaml(composed)
     (tmp_path / "config.yaml").write_text(text)  # as in hydra's folder, with interpolations
     assert read_configuration(str(tmp_path / "config.yaml")) == composed
-    for config, code in ((text, 0), (OmegaConf.to_yaml(changed(composed, f"{A}.rollout.n=1")), 1)):
-        result = CliRunner().invoke(app, ["doctor", "--quick", "--json", "--config", "-"], input=config)
-        assert result.exit_code == code and len(json.loads(result.stdout)) == code
+    for config, code in ((text, 0), (OmegaConf.to_yaml(changed(composed, f"{A}.rollout.n=1")), 2)):
+        assert CliRunner().invoke(app, ["doctor", "--quick", "--config", "-"], input=config).exit_code == code
 
 
 @pytest.mark.parametrize(

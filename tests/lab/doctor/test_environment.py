@@ -1,4 +1,4 @@
-"""The doctor's checks of packages and GPUs."""
+"""The doctor's checks of packages."""
 
 import functools
 
@@ -19,17 +19,6 @@ def default(engine: str):
 
 def run_of(engine: str, *changes: str):
     return OmegaConf.merge(default(engine), OmegaConf.from_dotlist(list(changes)))
-
-
-def test_a_torch_that_cannot_use_the_gpus_is_named(tmp_path, monkeypatch):
-    """The torch of this environment is a build for CPUs."""
-    monkeypatch.setattr(environment, "DEVICES", tmp_path)
-    (tmp_path / "nvidiactl").touch()
-    assert list(environment.check_gpus(run_of("fsdp2"))) == []
-    (tmp_path / "nvidia0").touch()
-    (cannot,) = environment.check_gpus(run_of("fsdp2"))
-    assert "cannot use the GPUs of this machine (AssertionError: Torch not compiled with CUDA enabled)" in cannot.what
-    assert list(environment.check_gpus(run_of("fsdp2", "trainer.device=cpu"))) == []
 
 
 @pytest.mark.parametrize("release", ["trl==1.16.0", None])
@@ -55,17 +44,17 @@ def test_a_trl_beside_which_verls_fsdp_engine_does_not_start_is_named(release, p
     ],
 )
 def test_an_engine_a_rollout_and_a_device_need_the_modules_that_verl_imports(engine, settings, modules):
-    found = {package.module for package in environment.needed(run_of(engine, *settings))}
+    found = environment.needed(run_of(engine, *settings)).keys()
     assert found - {"ray", "tensordict", "transfer_queue"} == modules
-    assert environment.needed(run_of(engine, "trainer.device=cpu")) == []
+    assert environment.needed(run_of(engine, "trainer.device=cpu")) == {}
 
 
 def test_a_package_that_is_missing_or_cannot_be_imported_is_named(tmp_path, monkeypatch):
     (tmp_path / "flash_attn.py").write_text("raise ImportError('built for another torch')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    packages = [environment.Package(name, name, "verl's trainer") for name in ("not_there", "flash_attn", "ray")]
-    monkeypatch.setattr(environment, "needed", lambda config: packages)
+    modules = dict.fromkeys(("not_there", "flash_attn", "ray"), "verl's trainer")
+    monkeypatch.setattr(environment, "needed", lambda config: modules)
     missing, broken = environment.check_packages(run_of("fsdp2"))
     assert "verl's trainer imports not_there, which fails here (ModuleNotFoundError: No module" in missing.what
     assert "imports flash_attn, which fails here (ImportError: built for another torch)" in broken.what
-    assert missing.fatal and missing.fix.startswith("install not_there for this torch and CUDA")
+    assert missing.fatal and broken.fatal
