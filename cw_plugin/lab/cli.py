@@ -111,18 +111,18 @@ def doctor(
         str | None,
         typer.Option("--config", help="A file with the whole configuration instead; - for standard input."),
     ] = None,
-    ray: Annotated[bool, typer.Option(help="Start Ray, or join the running cluster, and check its workers.")] = True,
     quick: Annotated[bool, typer.Option("--quick", help="Check in seconds, and print only the first error.")] = False,
 ) -> None:
     """Check a run of verl before it occupies a GPU.
 
-    KEY=VALUE are verl's overrides. The exit code is 1 if the run would fail, or would not train what its settings say.
+    KEY=VALUE are verl's overrides. The check starts Ray, or joins the running cluster, to ask its workers. The exit
+    code is 1 if the run would fail, or would not train what its settings say.
     It is 2 if verl refuses the settings, or if --quick finds an error.
     """
     with _errors(_VERL):
         from cw_plugin.lab.doctor import doctor as examine
 
-        raise typer.Exit(examine(run or [], file, quick, ask_ray=ray))
+        raise typer.Exit(examine(run or [], file, quick))
 
 
 _REPORT = how_to_install("report")

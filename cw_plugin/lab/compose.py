@@ -74,8 +74,6 @@ def read_configuration(file: str) -> DictConfig:
         OmegaConf.to_container(config, resolve=True)
     except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException) as error:
         raise OptionsError(f"{name} cannot be read ({first_line(error)})", fix=_WHOLE) from error
-    if not text.strip():
-        raise OptionsError(f"{name} is empty", fix="see what the program says that should have written it")
     if not isinstance(config, DictConfig) or "actor_rollout_ref" not in config:
         raise OptionsError(f"{name} holds no configuration of verl", fix=_WHOLE)
     return config

@@ -23,8 +23,6 @@ from cw_plugin.lab.errors import DataError
 
 SHOWN = 10  # rows for each check on the terminal; the report beside the file has all, with the reasons
 
-Benchmarks = Mapping[str, Sequence[str]]  # name -> problems
-
 
 class CheckedFile(NamedTuple):
     """A dataset in verl's schema, and what the checks say of it."""
@@ -97,7 +95,7 @@ def _checked(
     rows: Sequence[Row],
     save_dir: Path,
     prompt: Prompt,
-    benchmarks: Benchmarks,
+    benchmarks: Mapping[str, Sequence[str]],
     drop: Collection[str],
 ) -> CheckedFile:
     """Check the rows of a dataset; of training data, leave out those that fail a check of ``drop``."""

@@ -34,12 +34,11 @@ CHECKS: dict[str, Check] = {
     "aggregation": settings.check_aggregation,
     "metrics": settings.check_metrics,
     "verl": settings.check_verl,
-    "fresh interpreter": workers.check_fresh_interpreter,
     "lengths": files.check_lengths,
     "packages": environment.check_packages,
     "trl": environment.check_trl,
+    "ray workers": workers.check_ray_workers,
 }
-ASKING_RAY: dict[str, Check] = {"ray workers": workers.check_ray_workers}
 
 
 def examine(config: DictConfig, checks: Mapping[str, Check]) -> list[tuple[str, Finding]]:
@@ -64,14 +63,13 @@ def _findings(check: Check, config: DictConfig) -> list[Finding]:
     return findings
 
 
-def doctor(overrides: Sequence[str], file: str | None = None, quick: bool = False, ask_ray: bool = True) -> int:
+def doctor(overrides: Sequence[str], file: str | None = None, quick: bool = False) -> int:
     """Print what is wrong in a configuration of verl.
 
     Args:
         overrides: of verl's default configuration, in hydra's form.
         file: where the whole configuration is instead (:func:`.compose.read_configuration`).
         quick: run only :data:`QUICK`, print nothing, and raise the first fatal finding.
-        ask_ray: also ask a worker on each node of Ray.
 
     Returns:
         The exit code: 1 if a finding is fatal, else 0.
@@ -81,15 +79,9 @@ def doctor(overrides: Sequence[str], file: str | None = None, quick: bool = Fals
     """
     if file and overrides:
         raise OptionsError(f"--config {file} and {overrides[0]!r} are given", fix="give a configuration, or overrides")
-    if quick:
-        checks = QUICK
-    elif ask_ray:
-        checks = CHECKS | ASKING_RAY
-    else:
-        checks = CHECKS
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # what verl and others print while they load
         config = read_configuration(file) if file else compose(overrides)
-        findings = examine(config, checks)
+        findings = examine(config, QUICK if quick else CHECKS)
     fatal = [finding for _, finding in findings if finding.fatal]
     if quick and fatal:
         raise OptionsError(f"{fatal[0].what.removesuffix('.')}; fix: {fatal[0].fix}")

@@ -69,7 +69,7 @@ def check_reward(config: DictConfig) -> Iterator[Finding]:
     """A reward function that verl ignores, or a missing one."""
     at_top = OmegaConf.select(config, "custom_reward_function.path")
     if at_top:
-        problem = f"custom_reward_function.path={at_top} stands at the top level, where verl ignores it since 0.8"
+        problem = f"custom_reward_function.path={at_top} stands at the top level, where verl 0.9 ignores it silently"
         yield Finding(problem, f"{REWARD}.path={at_top}, and {REWARD}.name")
     elif not config.reward.custom_reward_function.path:
         problem = f"{REWARD}.path is not set: verl drops responses whose data_source it does not know"

@@ -1,4 +1,4 @@
-"""The checks of other processes: whether a fresh Python and the workers of Ray find the method in verl."""
+"""The checks of Ray: whether its cluster answers, and its workers find the method in verl."""
 
 import os
 import socket
@@ -10,7 +10,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.hosts.verl.refused_settings import uses_loss, uses_v1
-from cw_plugin.lab.doctor.environment import failure_of, last_line
+from cw_plugin.lab.doctor.environment import last_line
 from cw_plugin.lab.doctor.finding import Finding
 from cw_plugin.lab.errors import how_to_install
 
@@ -23,7 +23,7 @@ require_hooks(OmegaConf.create({"trainer": {"use_v1": %s}}))
 """
 
 
-def _probe(config: DictConfig) -> str:
+def probe_of(config: DictConfig) -> str:
     """A program that fails if it does not find what a run uses."""
     wanted = "get_policy_loss_fn" if uses_loss(config) else "get_adv_estimator_fn"
     return _PROBE % (wanted, uses_v1(config))
@@ -32,12 +32,6 @@ def _probe(config: DictConfig) -> str:
 def _no_method(place: str, error: str) -> Finding:
     fix = f"{how_to_install()}, there, beside verl; unset VERL_USE_EXTERNAL_PLUGINS; restart a running cluster"
     return Finding(f"{place} finds no cw_grpo that fits its verl ({error})", fix)
-
-
-def check_fresh_interpreter(config: DictConfig) -> Iterator[Finding]:
-    """Whether ``python -m verl.trainer.main_ppo`` would find the method."""
-    if error := failure_of(_probe(config)):
-        yield _no_method(f"a fresh {sys.executable}", error)
 
 
 def find_cluster(config: DictConfig) -> str | None:
@@ -81,7 +75,7 @@ def check_ray_workers(config: DictConfig) -> Iterator[Finding]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    command = ["-c", _probe(config)]
+    command = ["-c", probe_of(config)]
 
     # Sent by value: a worker without this package could import no function of it.
     def probe() -> subprocess.CompletedProcess[str]:

@@ -6,7 +6,6 @@ starts once for each model (:mod:`.validation_trainer`); ``OUT/MODEL/verl.log`` 
 
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from cw_plugin.errors import HostError, OptionsError, first_line
 from cw_plugin.hosts.verl.refused_settings import uses_v1
 from cw_plugin.lab.compose import compose
-from cw_plugin.lab.configs import differences, flat
+from cw_plugin.lab.configs import differences
 from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.evaluation import TRAINER_MODE
 from cw_plugin.lab.evaluation.graded_answers import MACHINE, read_grades, read_settings
@@ -87,17 +86,11 @@ def evaluate(models: Sequence[Model], benchmarks: Mapping[str, Path], out: Path,
         raise OptionsError("trainer.use_v1=False cannot ask several benchmarks in one start; leave it out")
     _check_names(models, benchmarks, config)
     asked = [Benchmark(name, file, _read_questions(file)) for name, file in benchmarks.items()]
-    out = out.absolute()
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        problem = f"{out} cannot be written ({error.strerror})"
-        raise OptionsError(problem, fix="give another folder with --out") from None
-    of_models = {model.name: _tasks(model, asked, out, config) for model in models}  # what is wrong is said first
+    of_models = {model.name: _tasks(model, asked, out.absolute(), config) for model in models}
     for name, tasks in of_models.items():
         open_tasks = [task for task in tasks if not task.result.exists()]
         if open_tasks:
-            _ask(out / name, open_tasks)
+            _ask(out.absolute() / name, open_tasks)
         for task in tasks:
             acc = [acc for of_question in read_grades(task.result).values() for acc in of_question]
             share = f"{sum(acc) / len(acc):.2%} of {len(acc)} answers"
@@ -149,8 +142,7 @@ def _tasks(model: Model, benchmarks: Sequence[Benchmark], out: Path, config: Dic
 
 def _settings(model: Model, path: str, benchmark: Benchmark, folder: Path, config: DictConfig) -> Settings:
     """The whole configuration of verl for one benchmark; its part ``evaluation`` says what verl's does not."""
-    part = str(folder / PART)
-    file = str(benchmark.file)
+    part, file = str(folder / PART), str(benchmark.file)
     devices = config.trainer.nnodes * config.trainer.n_gpus_per_node
     changed = {
         "actor_rollout_ref.model.path": path,
@@ -174,18 +166,8 @@ def _settings(model: Model, path: str, benchmark: Benchmark, folder: Path, confi
         "weights": fingerprint(model.weights),
         "questions": hashlib.sha256(json.dumps(benchmark.questions, sort_keys=True, default=str).encode()).hexdigest(),
         "samples": config.actor_rollout_ref.rollout.val_kwargs.n,
-        "files": _fingerprints(resolved),
     }
     return {"evaluation": evaluation, **resolved}
-
-
-def _fingerprints(settings: Settings) -> dict[str, str]:
-    """Of adapters, reward functions and other files that a setting names: they may change under one name."""
-    fingerprints = {}
-    for key, value in flat(settings, MACHINE).items():
-        if value and key.endswith(("path", "file")) and os.path.exists(str(value)):  # False if the name is too long
-            fingerprints[key] = fingerprint(Path(value))
-    return fingerprints
 
 
 def _refuse_others(task: Task) -> None:
@@ -215,8 +197,8 @@ def _check_prompts(task: Task) -> None:
     except (OSError, ValueError, KeyError, TypeError, TemplateError) as error:
         raise DataError(
             f"the tokenizer of {place} cannot be loaded, or cannot render the prompts of {name} ({first_line(error)}); "
-            "correct the model's name, write overrides of verl after --, set actor_rollout_ref.model.custom_chat_template, "
-            "or use cw-grpo prepare --prompt none (no system turn)"
+            "correct the model's name, write overrides of verl after --, set "
+            "actor_rollout_ref.model.custom_chat_template, or use cw-grpo prepare --prompt none (no system turn)"
         ) from None
     longest = max(len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"])
     if longest > limit:

@@ -103,9 +103,7 @@ def _merger(actor: Path) -> list[str]:
 
 
 def fingerprint(place: Path) -> str:
-    """A hash of a file, or of the names, sizes and times of a folder's files, except optimizer states."""
-    if place.is_file():
-        return hashlib.sha256(place.read_bytes()).hexdigest()
+    """A hash of the names, sizes and times of a folder's files, except optimizer states."""
     stats = []
     for file in sorted(path for path in place.rglob("*") if path.is_file()):
         name = str(file.relative_to(place))

@@ -21,6 +21,7 @@ from cw_plugin.lab import doctor
 from cw_plugin.lab.cli import app
 from cw_plugin.lab.compose import compose, read_configuration
 from cw_plugin.lab.doctor import settings, workers
+from cw_plugin.lab.doctor.environment import failure_of
 from cw_plugin.lab.doctor.finding import Finding
 
 
@@ -35,7 +36,7 @@ def composed(overrides) -> DictConfig:
 
 
 def test_a_run_without_faults_gets_no_finding(composed):
-    checks = {name: check for name, check in doctor.CHECKS.items() if name != "fresh interpreter"}
+    checks = {name: check for name, check in doctor.CHECKS.items() if name != "ray workers"}
     assert doctor.examine(composed, checks) == []
     remote = ["data.val_files=hdfs://host/test.parquet", f"{A}.model.path=hdfs://host/model"]  # verl copies them
     usual = [f"{A}.model.path=Qwen/Qwen2.5-Math-7B", f"{LOSS}=gspo", "trainer.logger=[tensorboard]"]
@@ -125,7 +126,7 @@ def test_what_is_printed(overrides, monkeypatch):
         raise ValueError("no such thing")
 
     monkeypatch.setattr(doctor, "CHECKS", {"noted": noted, "broken": broken} | doctor.QUICK)
-    result = cli("doctor", "--no-ray", *overrides, f"{A}.rollout.n=1")
+    result = cli("doctor", *overrides, f"{A}.rollout.n=1")
     assert result.exit_code == 1
     first, _, wrong, fix, note, _, last = result.stdout.splitlines()
     assert first == "Wrong [broken] this check ended with ValueError: no such thing"
@@ -163,12 +164,11 @@ def test_the_quick_check_loads_neither_torch_nor_verl_and_is_silent(overrides):
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
-def test_an_interpreter_whose_verl_cannot_be_imported(composed, monkeypatch, tmp_path):
+def test_what_a_worker_runs_fails_if_its_verl_does_not_fit(composed, monkeypatch, tmp_path):
     """test_e2e.py runs the same code in Ray's workers, with the entry point and without."""
     (tmp_path / "verl.py").write_text("raise ImportError('half of it is missing')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    (finding,) = workers.check_fresh_interpreter(composed)
-    assert "finds no cw_grpo that fits its verl (ImportError: half of it is missing)" in finding.what
+    assert failure_of(workers.probe_of(composed)) == "ImportError: half of it is missing"
 
 
 def test_a_ray_cluster_that_does_not_answer(composed, monkeypatch, tmp_path):
@@ -214,7 +214,7 @@ def test_a_whole_configuration_is_read_from_a_file_and_from_standard_input(compo
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "is empty; see what the program says"),
+        ("", "holds no configuration of verl; give what cw-grpo config prints"),
         ("--actor.num_nodes\n1\n", "holds no configuration of verl; give what cw-grpo config prints"),
         ("Loading module: cuda: ok\nalgorithm:\n", "cannot be read (mapping values are not allowed here)"),
         ("actor_rollout_ref: ${gone}\n", "cannot be read (Interpolation key 'gone' not found)"),
