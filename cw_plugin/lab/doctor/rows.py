@@ -6,6 +6,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.errors import first_line
+from cw_plugin.lab.configs import listed
 from cw_plugin.lab.doctor.files import DataFile, data_files
 from cw_plugin.lab.doctor.finding import Finding
 from cw_plugin.lab.doctor.ground_truths import ungradable, uses_our_reward
@@ -18,12 +19,19 @@ _FORM = (
 
 
 def check_rows(config: DictConfig) -> Iterator[Finding]:
-    """At most one finding for each file; none if a class of the user's own reads the files."""
+    """At most one finding for each file, or one for all; none if a class of the user's own reads the files."""
     if OmegaConf.select(config, "data.custom_cls.path"):
         return
-    for file in data_files(config):
-        if file.path.exists():  # else check_files says so
-            yield from _check_file(file, config)
+    files = [file for file in data_files(config) if file.path.exists()]  # of the others, check_files says so
+    findings = [finding for file in files for finding in _check_file(file, config)]
+    yield from findings
+    trained_on = [file for file in files if file.setting == "data.train_files"]
+    if findings or len(trained_on) < len(listed(config.data.train_files)):
+        return
+    rows, batch = sum(len(file.rows(["data_source"])) for file in trained_on), config.data.train_batch_size
+    if rows < batch:
+        problem = f"data.train_files has {rows} row(s), fewer than data.train_batch_size={batch}: verl trains no step"
+        yield Finding(problem, "more rows, or a smaller batch")
 
 
 def _check_file(file: DataFile, config: DictConfig) -> Iterator[Finding]:

@@ -29,11 +29,6 @@ def probe_of(config: DictConfig) -> str:
     return _PROBE % (wanted, uses_v1(config))
 
 
-def _no_method(place: str, error: str) -> Finding:
-    fix = f"{how_to_install()}, there, beside verl; unset VERL_USE_EXTERNAL_PLUGINS; restart a running cluster"
-    return Finding(f"{place} finds no cw_grpo that fits its verl ({error})", fix)
-
-
 def find_cluster(config: DictConfig) -> str | None:
     """The address of the cluster that ``main_ppo`` would join, by Ray's rules; None if it starts its own Ray."""
     address = OmegaConf.select(config, "ray_kwargs.ray_init.address")
@@ -75,6 +70,7 @@ def check_ray_workers(config: DictConfig) -> Iterator[Finding]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+    fix = f"{how_to_install()}, there, beside verl; unset VERL_USE_EXTERNAL_PLUGINS; restart a running cluster"
     command = ["-c", probe_of(config)]
 
     # Sent by value: a worker without this package could import no function of it.
@@ -87,4 +83,5 @@ def check_ray_workers(config: DictConfig) -> Iterator[Finding]:
                 on_node = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
                 result = ray.get(ray.remote(num_cpus=0, scheduling_strategy=on_node)(probe).remote())
                 if result.returncode:
-                    yield _no_method(f"a Ray worker on {node['NodeManagerAddress']}", last_line(result))
+                    place = f"a Ray worker on {node['NodeManagerAddress']}"
+                    yield Finding(f"{place} finds no cw_grpo that fits its verl ({last_line(result)})", fix)

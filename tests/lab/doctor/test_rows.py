@@ -43,6 +43,7 @@ def found(config: DictConfig, *overrides: str) -> list[Finding]:
 )
 def test_a_file_that_cannot_be_used(composed, tmp_path, columns, said):
     file = write_rows(tmp_path / "train.parquet", **columns)
+    composed = changed(composed, "data.train_batch_size=1")
     (finding,) = found(composed, f"data.train_files=[{file}]")
     assert finding.fatal and finding.what.startswith(f"data.train_files: {file}: ") and said in finding.what
     assert found(composed, f"data.train_files={file}", "data.custom_cls.path=my.py") == []  # which may read anything
@@ -67,6 +68,7 @@ ROW = {"data_source": "my/data", "prompt": QUESTION, "reward_model": {"ground_tr
             "row 0 has text in extra_info, of which verl reads fields",
         ),
         ("text.jsonl", ROW | {"reward_model": "4"}, "row 0 has text in reward_model, of which verl reads fields: '4'"),
+        ("few.jsonl", ROW, "data.train_files has 8 row(s), fewer than data.train_batch_size=9: verl trains no step"),
         ("list.jsonl", ROW | {"reward_model": {"ground_truth": ["4"]}}, "The ground truth is a list, ['4']"),
         ("rows.csv", ROW, "rows.csv is no file that verl reads (.parquet, .json, .jsonl)"),
         ("folder.jsonl/0.jsonl", ROW, "folder.jsonl is no file that verl reads"),
@@ -78,7 +80,8 @@ def test_a_file_of_another_form(composed, tmp_path, name, row, said):
     file = tmp_path / name
     file.parent.mkdir(exist_ok=True)
     file.write_text(f"{row if isinstance(row, str) else json.dumps(row)}\n" * 8)
-    (finding,) = found(composed, f"data.train_files={file.parent if name.startswith('folder') else file}")
+    given = file.parent if name.startswith("folder") else file
+    (finding,) = found(composed, f"data.train_files={given}", "data.train_batch_size=9")
     assert finding.fatal and said in finding.what
 
 
@@ -89,7 +92,7 @@ def test_a_file_may_be_a_list_in_json_and_lie_elsewhere(composed, tmp_path):
 
 def test_rows_that_a_reward_model_scores_need_no_ground_truth(composed, tmp_path):
     pq.write_table(pa.table([["my/data"], [QUESTION]], names=COLUMNS[:2]), file := tmp_path / "train.parquet")
-    settings = [f"data.train_files={file}", f"{REWARD}.path=null"]
+    settings = [f"data.train_files={file}", f"{REWARD}.path=null", "data.train_batch_size=1"]
     (finding,) = found(composed, *settings)
     assert "row 0 has no reward_model" in finding.what
     assert found(composed, *settings, "reward.reward_model.enable=True") == []
