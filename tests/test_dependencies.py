@@ -27,7 +27,7 @@ OF_HOST = {
     "hosts/swift.py": {"torch", "transformers", "ms-swift"},
     "hosts/openrlhf": {"openrlhf", "torch", "ray"},
     "hosts/skyrl": {"skyrl", "torch", "ray"},
-    "lab/doctor": {"verl", "ray", "transformers", "datasets", "hydra-core", "omegaconf"},  # datasets is of verl
+    "lab/doctor": {"verl", "ray", "transformers", "hydra-core", "omegaconf"},
     "lab/compose.py": {"hydra-core", "omegaconf", "pyyaml"},  # omegaconf itself asks for pyyaml
     "lab/cli.py": {"omegaconf"},
     "lab/evaluation": {"verl", "transformers"},

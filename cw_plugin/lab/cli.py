@@ -1,6 +1,5 @@
 """The console script ``cw-grpo``."""
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -13,7 +12,7 @@ from rich.markup import escape
 from typer.core import TyperCommand
 
 from cw_plugin import __version__
-from cw_plugin.errors import CWGRPOError, OptionsError
+from cw_plugin.errors import CWGRPOError
 from cw_plugin.lab.arguments import expanded
 from cw_plugin.lab.data.sources import BENCHMARKS, SOURCES
 from cw_plugin.lab.errors import how_to_install
@@ -56,7 +55,6 @@ def prepare(
     local_dataset_path: Annotated[
         Path | None, typer.Option(help="Folder with copies of the datasets. Default: the hub.", show_default=False)
     ] = None,
-    revision: Annotated[str | None, typer.Option(help="A branch, tag or commit of the dataset on the hub.")] = None,
     prompt: Annotated[str, typer.Option(help="open-rs (the paper's system prompt), none, or a text file.")] = "open-rs",
     drop_failing: Annotated[bool, typer.Option("--drop-failing", help="Leave out rows that fail a check.")] = False,
     drop_contaminated: Annotated[
@@ -68,8 +66,8 @@ def prepare(
     Local copies have the same names as on the hub, such as knoveleng/open-rs/train.jsonl. A --prompt file that contains
     {question} becomes the user's message; any other file becomes the system prompt. If a dataset cannot be loaded,
     nothing is written. Training rows without an answer are left out. Rows that repeat a problem, cannot be graded, or
-    are also in a benchmark are printed, and listed in a report beside each file. --drop-failing and --drop-contaminated
-    leave these rows out of the training data.
+    (with "all") are also in a benchmark are printed, and listed in a report beside each file. --drop-failing and
+    --drop-contaminated leave these rows out of the training data.
     """
     with _errors(how_to_install("data")):
         from cw_plugin.lab.data.prepare import prepare as prepare_files  # takes a second, which --help should not
@@ -83,7 +81,7 @@ def prepare(
             drop += [REPEATED, UNGRADABLE]
         if drop_contaminated:
             drop.append(CONTAMINATED)
-        for path in prepare_files(sources, expanded(local_save_dir), select_prompt(prompt), copies, revision, drop):
+        for path in prepare_files(sources, expanded(local_save_dir), select_prompt(prompt), copies, drop):
             typer.echo(path)
 
 
@@ -113,19 +111,18 @@ def doctor(
         str | None,
         typer.Option("--config", help="A file with the whole configuration instead; - for standard input."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
-    ray: Annotated[bool, typer.Option(help="Start Ray, or join the running cluster, and check its workers.")] = True,
     quick: Annotated[bool, typer.Option("--quick", help="Check in seconds, and print only the first error.")] = False,
 ) -> None:
     """Check a run of verl before it occupies a GPU.
 
-    KEY=VALUE are verl's overrides. The exit code is 1 if the run would fail, or would not train what its settings say.
-    It is 2 if verl refuses the settings, or if --quick without --json finds an error.
+    KEY=VALUE are verl's overrides. The check starts Ray, or joins the running cluster, to ask its workers. The exit
+    code is 1 if the run would fail, or would not train what its settings say.
+    It is 2 if verl refuses the settings, or if --quick finds an error.
     """
     with _errors(_VERL):
         from cw_plugin.lab.doctor import doctor as examine
 
-        raise typer.Exit(examine(run or [], file, quick, ask_ray=ray, as_json=as_json))
+        raise typer.Exit(examine(run or [], file, quick))
 
 
 _REPORT = how_to_install("report")
@@ -188,28 +185,6 @@ class _WithOverrides(TyperCommand):
         return super().parse_args(ctx, args[:end])
 
 
-def _refuse_overrides(models: list[str]) -> None:
-    """Raise OptionsError if a model is named as an override of verl is written: KEY=VALUE, +KEY=VALUE or ~KEY."""
-    from cw_plugin.lab.compose import compose
-
-    groups = {"hydra", *map(str, compose([]))}  # such as "trainer"
-    for text in models:
-        key, equals, _ = text.partition("=")
-        changes_a_setting = equals and key.split(".")[0] in groups
-        if changes_a_setting or re.fullmatch(r"\+.*|~[\w.]+(=.*)?", text, re.DOTALL):
-            raise OptionsError(
-                f"{text!r} stands among the models, and looks like an override of verl",
-                fix="write overrides after --, as in MODEL -- KEY=VALUE, or give the model another NAME",
-            )
-
-
-def _words(text: str) -> list[str]:
-    """The words of an option, of which a part in double quotes may have spaces."""
-    if text.count('"') % 2:
-        raise OptionsError(f"--benchmarks {text!r} has a quote that is not closed", fix="close it")
-    return [word.replace('"', "") for word in re.findall(r'(?:[^\s"]|"[^"]*")+', text)]
-
-
 @app.command(cls=_WithOverrides)
 def evaluate(
     context: typer.Context,
@@ -218,10 +193,7 @@ def evaluate(
     data_dir: Annotated[Path, typer.Option(help="Folder that cw-grpo prepare wrote.")] = Path("~/data/cw_grpo"),
     benchmarks: Annotated[
         str,
-        typer.Option(
-            help="Names, separated by spaces. NAME=FILE.parquet adds a file of your own. "
-            "A path with spaces needs double quotes."
-        ),
+        typer.Option(help="Names, separated by spaces. NAME=FILE.parquet adds a file of your own."),
     ] = " ".join(source.name for source in BENCHMARKS),
 ) -> None:
     """Measure pass@1 of models and checkpoints on benchmarks, and pass@k if questions are asked several times.
@@ -241,9 +213,8 @@ def evaluate(
         from cw_plugin.lab.evaluation.scores import answers_frame, base_or_first
         from cw_plugin.lab.reports.tables import pass_at_k_table
 
-        _refuse_overrides(models or [])
         files = {}
-        for benchmark in _words(benchmarks):
+        for benchmark in benchmarks.split():
             name, _, file = benchmark.partition("=")
             files[name] = expanded(file or data_dir / name / "test.parquet").absolute()
         asked = find_models(models or [])

@@ -26,49 +26,24 @@ def compose(overrides: Sequence[str]) -> DictConfig:
     """
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
-    from hydra.errors import HydraException
+    from hydra.errors import HydraException, OverrideParseException
 
-    folder = _folder_of_configuration()
-    for override in overrides:
-        _check_override(override)
+    verl = importlib.util.find_spec("verl")
+    if verl is None or not verl.submodule_search_locations:
+        raise ModuleNotFoundError("No module named 'verl'", name="verl")
+    folder = Path(verl.submodule_search_locations[0], "trainer", "config")
     try:
         with initialize_config_dir(str(folder), version_base=None):
             config = hydra_compose("ppo_trainer", list(overrides))
         OmegaConf.to_container(config, resolve=True)
+    except OverrideParseException as error:
+        raise OptionsError(
+            f"{error.override!r} is not a hydra override",
+            fix="write KEY=VALUE, and quote a VALUE that has special characters for hydra too: \"KEY='VALUE'\"",
+        ) from error
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise _in_one_sentence(str(error)) from error
     return config
-
-
-def _folder_of_configuration() -> Path:
-    verl = importlib.util.find_spec("verl")
-    if verl is None or not verl.submodule_search_locations:
-        raise ModuleNotFoundError("No module named 'verl'", name="verl")
-    return Path(verl.submodule_search_locations[0], "trainer", "config")
-
-
-def _check_override(argument: str) -> None:
-    """Raise OptionsError if hydra cannot read an argument."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    if argument.endswith(".sh") and "=" not in argument:  # a script, which earlier versions ran
-        raise OptionsError(
-            f"{argument} is a script, and is no longer run",
-            fix=f"let it print its configuration: DRY_RUN=1 bash {argument} | cw-grpo doctor --config -",
-        )
-    if argument.startswith("--config"):
-        raise OptionsError(
-            f"{argument!r} chooses another configuration than ppo_trainer, which is not supported",
-            fix="leave it out; for ppo_megatron_trainer, write model_engine=megatron",
-        )
-    try:
-        OverridesParser.create().parse_override(argument)
-    except HydraException as error:
-        raise OptionsError(
-            f"{argument!r} is not a hydra override",
-            fix="write KEY=VALUE, and quote a VALUE that has special characters for hydra too: \"KEY='VALUE'\"",
-        ) from error
 
 
 def _in_one_sentence(message: str) -> OptionsError:
@@ -99,8 +74,6 @@ def read_configuration(file: str) -> DictConfig:
         OmegaConf.to_container(config, resolve=True)
     except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException) as error:
         raise OptionsError(f"{name} cannot be read ({first_line(error)})", fix=_WHOLE) from error
-    if not text.strip():
-        raise OptionsError(f"{name} is empty", fix="see what the program says that should have written it")
     if not isinstance(config, DictConfig) or "actor_rollout_ref" not in config:
         raise OptionsError(f"{name} holds no configuration of verl", fix=_WHOLE)
     return config

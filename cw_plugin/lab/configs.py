@@ -24,19 +24,20 @@ def flat(config: Config, ignored: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def _dotted(config: Config, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in _container(config).items():
+    if not isinstance(config, dict):
+        from omegaconf import OmegaConf  # those who compare plain dicts, such as TRL's, may lack it
+
+        config = cast("Config", OmegaConf.to_container(config, resolve=False))  # a list is no Config
+    for key, value in config.items():
         if isinstance(value, Mapping):
             yield from _dotted(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
 
-def _container(config: Config) -> Config:
-    if isinstance(config, dict):
-        return config
-    from omegaconf import OmegaConf  # those who compare plain dicts, such as TRL's, may lack it
-
-    return cast("Config", OmegaConf.to_container(config, resolve=False))  # a list is no Config
+def listed(value: Any) -> list[Any]:
+    """A setting that is one text or a list of them, as a list; empty for None."""
+    return [value] if isinstance(value, str) else list(value or [])
 
 
 def differences(before: Config, now: Config, ignored: Iterable[str] = ()) -> dict[str, tuple[Any, Any]]:

@@ -12,7 +12,6 @@ SHARE = 0.5  # of a benchmark problem's n-grams
 _WORD = re.compile(r"[^\W\d_]+|\d+")  # neither punctuation nor LaTeX's braces
 _OPERATOR = re.compile(r"[^\W\d_]+|\d+|[-+*/^=<>|]|(?<=[\d)])!")
 
-
 Words = tuple[str, ...]
 Place = tuple[str, int]  # a benchmark, and the index of its problem
 

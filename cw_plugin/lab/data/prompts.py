@@ -1,7 +1,5 @@
 r"""The prompts that can be put around a question."""
 
-import hashlib
-import json
 from typing import NamedTuple
 
 from cw_plugin.lab.arguments import expanded
@@ -30,11 +28,6 @@ class Prompt(NamedTuple):
         if self.system is None:
             return [user]
         return [{"role": "system", "content": self.system}, user]
-
-    @property
-    def sha256(self) -> str:
-        """A hash of the two turns."""
-        return hashlib.sha256(json.dumps(list(self)).encode()).hexdigest()
 
 
 def select_prompt(name: str) -> Prompt:

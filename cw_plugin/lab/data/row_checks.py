@@ -1,8 +1,11 @@
 """The checks of a dataset before its file is written."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
+
+from rich.console import Console
+from rich.progress import track
 
 from cw_plugin.lab.rewards import ground_truth_problem
 from cw_plugin.lab.rewards.pool import shared_pool
@@ -19,9 +22,6 @@ class RowProblem(NamedTuple):
     row: int
     check: str
     reason: str
-
-
-Progress = Callable[[Iterable[str | None]], Iterable[str | None]]  # passes an iterator on, and shows how far it is
 
 
 def repeated(problems: Sequence[str], answers: Sequence[str], rows: Iterable[int]) -> list[RowProblem]:
@@ -43,18 +43,16 @@ def repeated(problems: Sequence[str], answers: Sequence[str], rows: Iterable[int
     return findings
 
 
-def ungradable(answers: Sequence[str], progress: Progress = iter) -> list[RowProblem]:
+def ungradable(answers: Sequence[str]) -> list[RowProblem]:
     """Rows without a ground truth, or whose own ground truth, in a box, is not graded as right.
 
-    Such a ground truth cannot be read, or takes long.
-
-    Args:
-        answers: the ground truth of each row.
-        progress: wraps the iterator over the ``len(answers)`` results.
+    Such a ground truth cannot be read, or takes long. A bar on stderr shows the progress.
     """
     findings = []
     with ThreadPoolExecutor(4 * shared_pool().workers) as threads:
-        for row, problem in enumerate(progress(threads.map(ground_truth_problem, answers))):
+        graded = threads.map(ground_truth_problem, answers)
+        bar = track(graded, description="checking answers", total=len(answers), console=Console(stderr=True))
+        for row, problem in enumerate(bar):
             if problem:
                 findings.append(RowProblem(row, UNGRADABLE if answers[row] else NO_ANSWER, problem))
     return findings

@@ -1,14 +1,12 @@
 """``cw-grpo doctor``: what verl says too late about a run, or never; before Ray starts and a GPU is taken.
 
-A check is a function from the composed configuration to findings. Those of :data:`QUICK` usually load neither verl nor
-torch, so that a script can run them before it trains.
+A check is a function from the composed configuration to findings. Those of :data:`QUICK` load neither verl nor torch,
+so that a script can run them before it trains.
 """
 
 import io
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import asdict
 
 from omegaconf import DictConfig
 from rich.console import Console
@@ -16,35 +14,31 @@ from rich.markup import escape
 
 from cw_plugin.errors import CWGRPOError, OptionsError
 from cw_plugin.lab.compose import compose, read_configuration
-from cw_plugin.lab.doctor import environment, files, names, settings, workers
+from cw_plugin.lab.doctor import environment, files, rows, settings, workers
 from cw_plugin.lab.doctor.finding import Finding, said
-from cw_plugin.lab.doctor.ground_truths import check_ground_truths
 
 Check = Callable[[DictConfig], Iterable[Finding]]
 
 # Each check by the name under which its findings are printed.
 QUICK: dict[str, Check] = {
     "method": settings.check_method,
-    "names": names.check_names,
     "switches": settings.check_switches,
     "reward": settings.check_reward,
     "ray cluster": workers.check_ray_cluster,
     "files": files.check_files,
-    "ground truths": check_ground_truths,
-    "missing packages": environment.check_missing_packages,
+    "rows": rows.check_rows,
 }
 CHECKS: dict[str, Check] = {
     **QUICK,
+    "names": settings.check_names,
     "aggregation": settings.check_aggregation,
     "metrics": settings.check_metrics,
     "verl": settings.check_verl,
-    "fresh interpreter": workers.check_fresh_interpreter,
     "lengths": files.check_lengths,
     "packages": environment.check_packages,
     "trl": environment.check_trl,
-    "gpus": environment.check_gpus,
+    "ray workers": workers.check_ray_workers,
 }
-ASKING_RAY: dict[str, Check] = {"ray workers": workers.check_ray_workers}
 
 
 def examine(config: DictConfig, checks: Mapping[str, Check]) -> list[tuple[str, Finding]]:
@@ -69,21 +63,13 @@ def _findings(check: Check, config: DictConfig) -> list[Finding]:
     return findings
 
 
-def doctor(
-    overrides: Sequence[str],
-    file: str | None = None,
-    quick: bool = False,
-    ask_ray: bool = True,
-    as_json: bool = False,
-) -> int:
+def doctor(overrides: Sequence[str], file: str | None = None, quick: bool = False) -> int:
     """Print what is wrong in a configuration of verl.
 
     Args:
         overrides: of verl's default configuration, in hydra's form.
         file: where the whole configuration is instead (:func:`.compose.read_configuration`).
-        quick: run only :data:`QUICK`. Without ``as_json``, print nothing, and raise the first fatal finding.
-        ask_ray: also ask a worker on each node of Ray.
-        as_json: print a list of findings, each with the name of its check.
+        quick: run only :data:`QUICK`, print nothing, and raise the first fatal finding.
 
     Returns:
         The exit code: 1 if a finding is fatal, else 0.
@@ -93,22 +79,14 @@ def doctor(
     """
     if file and overrides:
         raise OptionsError(f"--config {file} and {overrides[0]!r} are given", fix="give a configuration, or overrides")
-    if quick:
-        checks = QUICK
-    elif ask_ray:
-        checks = CHECKS | ASKING_RAY
-    else:
-        checks = CHECKS
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # what verl and others print while they load
         config = read_configuration(file) if file else compose(overrides)
-        findings = examine(config, checks)
+        findings = examine(config, QUICK if quick else CHECKS)
     fatal = [finding for _, finding in findings if finding.fatal]
-    if as_json:
-        print(json.dumps([{"check": name, **asdict(finding)} for name, finding in findings], indent=1))
-    elif not quick:
-        _show(findings)
-    elif fatal:
+    if quick and fatal:
         raise OptionsError(f"{fatal[0].what.removesuffix('.')}; fix: {fatal[0].fix}")
+    if not quick:
+        _show(findings)
     return 1 if fatal else 0
 
 

@@ -1,24 +1,17 @@
-"""The checks of the environment: the packages that a run's engines import, and whether torch can use the GPUs.
-
-verl imports most of these only in its workers, when the GPUs are already taken.
-"""
+"""The checks of the packages that a run's engines import: most of them only in workers, when the GPUs are taken."""
 
 import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
-from typing import NamedTuple
 
 from omegaconf import DictConfig
 
 from cw_plugin.hosts.verl.refused_settings import uses_v1
 from cw_plugin.lab.doctor.finding import Finding
 
-_VERSIONS = "the versions that fit are in verl's extras: verl[vllm,fsdp], verl[vllm,megatron]"
 _TRAINER = "verl's trainer"
-DEVICES = Path("/dev")
-_ROLLOUTS = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt_llm"}  # the module of rollout.name
+_ROLLOUTS = ("vllm", "sglang")  # of another one, which a user has registered, nothing is known
 
 # What verl's FSDP engine does to a model of transformers before it trains.
 _PATCH = """
@@ -30,61 +23,33 @@ apply_monkey_patch(Qwen2ForCausalLM(Qwen2Config(**sizes, **numbers)))
 """
 
 
-class Package(NamedTuple):
-    """A module, the package to install for it, and what imports it: a setting, or a part of verl."""
-
-    module: str
-    name: str
-    user: str
-
-
-def needed(config: DictConfig) -> list[Package]:
-    """The packages that a run imports; none for a run on CPUs."""
+def needed(config: DictConfig) -> dict[str, str]:
+    """The modules that a run imports, and what imports each: a setting, or a part of verl; none for a run on CPUs."""
     device, actor, rollout = config.trainer.device, config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     if device == "cpu":
-        return []
-    packages = [Package("ray", "ray", _TRAINER), Package("tensordict", "tensordict", _TRAINER)]
-    if rollout.name in _ROLLOUTS:  # of another one, which a user has registered, nothing is known
-        module = _ROLLOUTS[rollout.name]
-        packages.append(Package(module, module.replace("_", "-"), f"actor_rollout_ref.rollout.name={rollout.name}"))
+        return {}
+    modules = {"ray": _TRAINER, "tensordict": _TRAINER}
+    if rollout.name in _ROLLOUTS:
+        modules[rollout.name] = f"actor_rollout_ref.rollout.name={rollout.name}"
     if uses_v1(config):
-        packages.append(Package("transfer_queue", "TransferQueue", _TRAINER))
+        modules["transfer_queue"] = _TRAINER
     if actor.strategy == "megatron":
-        user, bridge = "model_engine=megatron", "mbridge" if actor.megatron.vanilla_mbridge else "megatron.bridge"
-        packages.append(Package("megatron.core", "megatron-core", user))
-        packages.append(Package("transformer_engine.pytorch", "transformer-engine[pytorch]", user))
-        packages.append(Package(bridge, bridge.replace(".", "-"), user))
+        bridge = "mbridge" if actor.megatron.vanilla_mbridge else "megatron.bridge"
+        modules |= dict.fromkeys(("megatron.core", "transformer_engine.pytorch", bridge), "model_engine=megatron")
     changed = config.actor_rollout_ref.model.get("override_config") or {}
     attention = changed.get("attn_implementation", "flash_attention_2")
     if device == "cuda" and attention == "flash_attention_2":  # on an NPU, verl takes the attention of its driver
-        packages.append(Package("flash_attn", "flash-attn", f"attn_implementation={attention}, verl's default,"))
-    return packages
-
-
-def check_missing_packages(config: DictConfig) -> Iterator[Finding]:
-    """Packages that are not installed."""
-    for module, name, user in needed(config):
-        if not _is_installed(module):
-            yield Finding(f"{module} is not installed, and {user} imports it", f"install {name}; {_VERSIONS}")
-
-
-def _is_installed(module: str) -> bool:
-    """Whether a module is there. Of a dotted name, Python imports the package that it is part of."""
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
-    except Exception:  # the package is there, and breaks: check_packages says how
-        return True
+        modules["flash_attn"] = f"attn_implementation={attention}, verl's default,"
+    return modules
 
 
 def check_packages(config: DictConfig) -> Iterator[Finding]:
-    """Packages that are installed, and whose import fails: each is imported in a fresh process."""
-    for module, name, _ in needed(config):
-        error = failure_of(f"import {module}") if _is_installed(module) else None
+    """Packages that are not installed, or whose import fails: each is imported in a fresh process."""
+    for module, user in needed(config).items():
+        error = failure_of(f"import {module}")
         if error:
-            problem = f"{module} is installed and cannot be imported ({error})"
-            yield Finding(problem, f"install {name} for this torch and CUDA; {_VERSIONS}")
+            fix = "install its package for this torch and CUDA; verl's extras name the versions: verl[vllm,fsdp]"
+            yield Finding(f"{user} imports {module}, which fails here ({error})", fix)
 
 
 def check_trl(config: DictConfig) -> Iterator[Finding]:
@@ -106,17 +71,3 @@ def failure_of(code: str) -> str | None:
 def last_line(result: "subprocess.CompletedProcess[str]") -> str:
     """Of what a process has printed on stderr."""
     return "".join(result.stderr.strip().splitlines()[-1:])
-
-
-def check_gpus(config: DictConfig) -> Iterator[Finding]:
-    """Whether torch can use the GPUs of this machine, and there are as many as the run wants."""
-    number, wanted = len(list(DEVICES.glob("nvidia[0-9]*"))), config.trainer.n_gpus_per_node
-    if config.trainer.device == "cpu" or number == 0:
-        return
-    error = failure_of("import torch; torch.zeros(1, device='cuda')")
-    if error:
-        problem = f"torch cannot use the GPUs of this machine ({error})"
-        yield Finding(problem, "install torch for the CUDA that nvidia-smi prints, or a newer driver")
-    if number < wanted:
-        problem = f"trainer.n_gpus_per_node={wanted}, and this machine has {number}"
-        yield Finding(problem, f"trainer.n_gpus_per_node={number}", fatal=False)

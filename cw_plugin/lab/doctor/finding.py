@@ -2,7 +2,6 @@
 
 import traceback
 from dataclasses import dataclass
-from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -21,9 +20,6 @@ class Finding:
 
 
 def said(error: BaseException) -> str:
-    """An error's message in one line; of a bare ``assert``, its source, which has the name of a setting."""
+    """The message of an error that was raised, in one line; of a bare ``assert``, its source, which names a setting."""
     message = " ".join(str(error).split())
-    frames = traceback.extract_tb(error.__traceback__)
-    if message or not frames:
-        return message
-    return f"{frames[-1].line} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
+    return message or str(traceback.extract_tb(error.__traceback__)[-1].line)

@@ -1,12 +1,12 @@
 """The ground truths of a run's data files: rows that this package's reward cannot grade, which verl would drop."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-import pyarrow as pa
 from omegaconf import DictConfig, OmegaConf
 
-from cw_plugin.lab.doctor.data_files import READ_BY_VERL, DataFile, data_files
+from cw_plugin.lab.doctor.files import DataFile
 from cw_plugin.lab.doctor.finding import Finding
 from cw_plugin.lab.rewards import ground_truth_problem
 from cw_plugin.lab.rewards.pool import shared_pool
@@ -16,44 +16,23 @@ OUR_REWARD = re.compile(r"(pkg://|.*/)cw_plugin[./]lab[./]rewards(/__init__\.py)
 GRADED = 100  # different ground truths of a file that are graded; 7,000 would take a quarter of a minute
 
 
-def check_ground_truths(config: DictConfig) -> Iterator[Finding]:
-    """Rows that this package's reward cannot grade; only if the run uses it."""
-    if not OUR_REWARD.fullmatch(str(OmegaConf.select(config, f"{REWARD}.path"))):
-        return
-    for file in data_files(config, "train_files", "val_files"):
-        if file.path.suffix not in READ_BY_VERL:
-            continue
-        try:
-            table = file.read(["reward_model"])
-        except (OSError, ValueError):
-            continue  # check_files reports it
-        if table.num_columns:  # else check_files reports it
-            yield from _findings_in(file, table)
+def uses_our_reward(config: DictConfig) -> bool:
+    """Whether a run uses this package's reward; another one may grade what this one cannot."""
+    return OUR_REWARD.fullmatch(str(OmegaConf.select(config, f"{REWARD}.path"))) is not None
 
 
-def _findings_in(file: DataFile, table: pa.Table) -> Iterator[Finding]:
-    """At most one finding, from the column ``reward_model``."""
-    column = table[0]
-    if not pa.types.is_struct(column.type):
-        problem = f"{file.key}: the column reward_model of {file.path} holds {column.type}, not fields"
-        yield Finding(problem, 'write each cell as {"style": "rule", "ground_truth": "42"}')
-        return
-    values = [cell.get("ground_truth") if isinstance(cell, dict) else None for cell in column.to_pylist()]
+def ungradable(file: DataFile, rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """At most one finding, for all rows of a file whose ground truths cannot be graded."""
+    values = [(row.get("reward_model") or {}).get("ground_truth") for row in rows]
     problems = [ground_truth_problem(value, parse=False) for value in values]
     fatal = True
-    if not any(problems) and not _is_graded_already(table):
+    if not any(problems) and not file.is_prepared:
         problems = _problems_when_graded(values)
-        fatal = file.key == "data.train_files"  # a benchmark may have what is only unreadable
-    rows = [row for row, problem in enumerate(problems) if problem]
-    if rows:
-        reason = problems[rows[0]]
-        problem = f"{file}: {len(rows)} row(s) cannot be graded, first {rows[:5]}: {reason}"
+        fatal = file.setting == "data.train_files"  # a benchmark may have what is only unreadable
+    wrong = [row for row, problem in enumerate(problems) if problem]
+    if wrong:
+        problem = f"{file}: {len(wrong)} row(s) cannot be graded, first {wrong[:5]}: {problems[wrong[0]]}"
         yield Finding(problem, "correct or remove these rows", fatal)
-
-
-def _is_graded_already(table: pa.Table) -> bool:
-    """Whether ``cw-grpo prepare`` wrote the file, which grades every ground truth."""
-    return b"cw_plugin.version" in (table.schema.metadata or {})
 
 
 def _problems_when_graded(values: Sequence[object]) -> list[str | None]:

@@ -1,7 +1,6 @@
 """The checks of settings: what this package or verl refuses, and what verl reads otherwise than it was meant."""
 
-import difflib
-import itertools
+import importlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,14 +9,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.errors import CWGRPOError, OptionsError
 from cw_plugin.hosts.verl import NAME
-from cw_plugin.hosts.verl.refused_settings import (
-    ACTOR,
-    check_config,
-    check_groups,
-    uses_estimator,
-)
+from cw_plugin.hosts.verl.refused_settings import ACTOR, LOSS_MODE, check_config, check_groups, uses_estimator
 from cw_plugin.lab.compose import compose
-from cw_plugin.lab.configs import flat
+from cw_plugin.lab.configs import flat, listed
 from cw_plugin.lab.doctor.finding import Finding, said
 from cw_plugin.lab.doctor.ground_truths import REWARD
 from cw_plugin.options import Options
@@ -44,34 +38,43 @@ def check_method(config: DictConfig) -> Iterator[Finding]:
 
 def check_switches(config: DictConfig) -> Iterator[Finding]:
     """Texts such as ``no``, ``off`` and ``Flase`` where verl expects a boolean, and reads True."""
-    words = ("yes", "no", "on", "off", "true", "false")
-    texts = {key: value for key, value in flat(config).items() if isinstance(value, str)}
-    similar = [key for key, value in texts.items() if difflib.get_close_matches(value.lower(), words, cutoff=0.7)]
-    if not similar:
-        return
     default = flat(compose([]))
-    for key in similar:
-        if isinstance(default.get(key), bool):
-            yield Finding(f"{key}={texts[key]} is text, which verl reads as True", f"{key}=True, or {key}=False")
+    for key, value in flat(config).items():
+        if isinstance(value, str) and isinstance(default.get(key), bool) and not value.startswith("${"):
+            yield Finding(f"{key}={value} is text, which verl reads as True", f"{key}=True, or {key}=False")
+
+
+def check_names(config: DictConfig) -> Iterator[Finding]:
+    """Names that verl looks up after minutes: in its workers, or after the first rollouts."""
+    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
+    from verl.utils.tracking import Tracking
+    from verl.workers.rollout.replica import RolloutReplicaRegistry
+
+    for library in listed(OmegaConf.select(config, "actor_rollout_ref.model.external_lib")):
+        importlib.import_module(library)  # in which a user may register names
+    known_names = {
+        "algorithm.adv_estimator": ADV_ESTIMATOR_REGISTRY,
+        LOSS_MODE: POLICY_LOSS_REGISTRY,
+        "actor_rollout_ref.rollout.name": RolloutReplicaRegistry._registry,
+        "trainer.logger": Tracking.supported_backend,
+    }
+    for setting, known in known_names.items():
+        for name in listed(OmegaConf.select(config, setting)):
+            if name not in known:
+                problem = f"{setting}={name}: verl has no such name, which it would say after minutes"
+                yield Finding(problem, f"{setting}=<one of {', '.join(map(str, known))}>")
 
 
 def check_reward(config: DictConfig) -> Iterator[Finding]:
     """A reward function that verl ignores, or a missing one."""
     at_top = OmegaConf.select(config, "custom_reward_function.path")
-    if at_top and not _takes_from_top():
-        problem = f"custom_reward_function.path={at_top} stands at the top level, where verl ignores it silently"
+    if at_top:
+        problem = f"custom_reward_function.path={at_top} stands at the top level, where verl 0.9 ignores it silently"
         yield Finding(problem, f"{REWARD}.path={at_top}, and {REWARD}.name")
-    elif not at_top and not config.reward.custom_reward_function.path:
+    elif not config.reward.custom_reward_function.path:
         problem = f"{REWARD}.path is not set: verl drops responses whose data_source it does not know"
         fix = f"{REWARD}.path=pkg://cw_plugin.lab.rewards {REWARD}.name=compute_score, for answers in mathematics"
         yield Finding(problem, fix, fatal=False)
-
-
-def _takes_from_top() -> bool:
-    """Whether main_ppo moves ``custom_reward_function`` to where it is read, as that of verl 0.7.1 does."""
-    from verl.trainer import main_ppo
-
-    return hasattr(main_ppo, "migrate_legacy_reward_impl")
 
 
 def check_aggregation(config: DictConfig) -> Iterator[Finding]:
@@ -87,9 +90,8 @@ def check_aggregation(config: DictConfig) -> Iterator[Finding]:
 
 
 def check_metrics(config: DictConfig) -> Iterator[Finding]:
-    """What ``cw-grpo report`` would not find: metrics of another logger, or of earlier starts; the last accuracy."""
-    setting = config.trainer.logger
-    loggers = [setting] if isinstance(setting, str) else list(setting or [])
+    """What ``cw-grpo report`` would not find: metrics of another logger, or of earlier starts."""
+    loggers = listed(config.trainer.logger)
     if "file" not in loggers and "tensorboard" not in loggers:
         problem = f"trainer.logger=[{','.join(loggers)}]: cw-grpo report will not find this run's metrics"
         fix = f"trainer.logger=[{','.join([*loggers, 'file'])}], and {METRICS}=FOLDER/metrics.jsonl in the environment"
@@ -97,17 +99,8 @@ def check_metrics(config: DictConfig) -> Iterator[Finding]:
     path = OmegaConf.select(config, f"ray_kwargs.ray_init.runtime_env.env_vars.{METRICS}") or os.environ.get(METRICS)
     if "file" in loggers and path and Path(path).exists():
         problem = f"{path} exists, and main_ppo overwrites it, also where it resumes"
-        fix = f"mv {path} {_free_name(Path(path))} before the start: cw-grpo report reads both"
+        fix = f"rename it before the start, to {Path(path).stem}.1.jsonl or the next number: cw-grpo report reads both"
         yield Finding(problem, fix, fatal=False)
-    if config.trainer.test_freq <= 0:
-        problem = f"trainer.test_freq={config.trainer.test_freq}: verl does not measure the accuracy of the last step"
-        yield Finding(problem, "trainer.test_freq=50, or cw-grpo evaluate after training", fatal=False)
-
-
-def _free_name(path: Path) -> Path:
-    """The first of metrics.1.jsonl, metrics.2.jsonl and so on that does not exist."""
-    names = (path.with_suffix(f".{number}.jsonl") for number in itertools.count(1))
-    return next(name for name in names if not name.exists())
 
 
 def check_verl(config: DictConfig) -> Iterator[Finding]:

@@ -1,21 +1,19 @@
-"""The checks of other processes: whether a fresh Python and the workers of Ray find the method in verl."""
+"""The checks of Ray: whether its cluster answers, and its workers find the method in verl."""
 
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.hosts.verl.refused_settings import uses_loss, uses_v1
-from cw_plugin.lab.doctor.environment import failure_of, last_line
+from cw_plugin.lab.doctor.environment import last_line
 from cw_plugin.lab.doctor.finding import Finding
 from cw_plugin.lab.errors import how_to_install
 
-_ADDRESS = "ray_kwargs.ray_init.address"
 _PROBE = """
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
 %s("cw_grpo")
@@ -25,43 +23,21 @@ require_hooks(OmegaConf.create({"trainer": {"use_v1": %s}}))
 """
 
 
-def _probe(config: DictConfig) -> str:
+def probe_of(config: DictConfig) -> str:
     """A program that fails if it does not find what a run uses."""
     wanted = "get_policy_loss_fn" if uses_loss(config) else "get_adv_estimator_fn"
     return _PROBE % (wanted, uses_v1(config))
 
 
-def _no_method(place: str, error: str) -> Finding:
-    fix = f"{how_to_install()}, there, beside verl; unset VERL_USE_EXTERNAL_PLUGINS; restart a running cluster"
-    return Finding(f"{place} finds no cw_grpo that fits its verl ({error})", fix)
-
-
-def check_fresh_interpreter(config: DictConfig) -> Iterator[Finding]:
-    """Whether ``python -m verl.trainer.main_ppo`` would find the method."""
-    if error := failure_of(_probe(config)):
-        yield _no_method(f"a fresh {sys.executable}", error)
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """The address of a Ray cluster, and the setting, variable or file that names it."""
-
-    address: str
-    source: str
-
-
-def find_cluster(config: DictConfig) -> Cluster | None:
-    """The cluster that ``main_ppo`` would join, looked up in Ray's order; None if it starts its own Ray."""
-    address, source = OmegaConf.select(config, _ADDRESS), _ADDRESS
-    if address in (None, "auto") and os.environ.get("RAY_ADDRESS"):
-        address, source = os.environ["RAY_ADDRESS"], "RAY_ADDRESS"
-    # Where `ray start` notes the head's address, which only `ray stop` removes.
-    note = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray", "ray_current_cluster")
-    if address in (None, "auto") and note.exists():
-        address, source = note.read_text(encoding="utf-8").strip(), str(note)
-    if address in (None, "local"):
-        return None
-    return Cluster(address, source)
+def find_cluster(config: DictConfig) -> str | None:
+    """The address of the cluster that ``main_ppo`` would join, by Ray's rules; None if it starts its own Ray."""
+    address = OmegaConf.select(config, "ray_kwargs.ray_init.address")
+    if address in (None, "auto"):
+        # Where `ray start` notes the head's address, which only `ray stop` removes.
+        note = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray", "ray_current_cluster")
+        noted = note.read_text(encoding="utf-8").strip() if note.exists() else None
+        address = os.environ.get("RAY_ADDRESS") or noted or address
+    return None if address == "local" else address
 
 
 def require_listener(address: str, seconds: float = 5) -> None:
@@ -77,13 +53,13 @@ def require_listener(address: str, seconds: float = 5) -> None:
 
 def check_ray_cluster(config: DictConfig) -> Iterator[Finding]:
     """Whether the cluster that main_ppo would join answers; Ray itself waits for minutes."""
-    cluster = find_cluster(config)
-    if cluster is None:
+    address = find_cluster(config)
+    if address is None:
         return
     try:
-        require_listener(cluster.address)
+        require_listener(address)
     except OSError:
-        problem = f"{cluster.source} names a Ray cluster, {cluster.address}, which does not answer"
+        problem = f"the Ray cluster that this run would join, {address}, does not answer"
         yield Finding(problem, "++ray_kwargs.ray_init.address=local, for a new Ray; or start the cluster again")
 
 
@@ -94,18 +70,18 @@ def check_ray_workers(config: DictConfig) -> Iterator[Finding]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    command = ["-c", _probe(config)]
+    fix = f"{how_to_install()}, there, beside verl; unset VERL_USE_EXTERNAL_PLUGINS; restart a running cluster"
+    command = ["-c", probe_of(config)]
 
     # Sent by value: a worker without this package could import no function of it.
     def probe() -> subprocess.CompletedProcess[str]:
         return subprocess.run([sys.executable, *command], capture_output=True, text=True)
 
-    cluster = find_cluster(config)
-    address = "local" if cluster is None else cluster.address
-    with ray.init(address=address, log_to_driver=False, logging_level="ERROR"):
+    with ray.init(address=find_cluster(config) or "local", log_to_driver=False, logging_level="ERROR"):
         for node in ray.nodes():
             if node["Alive"]:
                 on_node = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
                 result = ray.get(ray.remote(num_cpus=0, scheduling_strategy=on_node)(probe).remote())
                 if result.returncode:
-                    yield _no_method(f"a Ray worker on {node['NodeManagerAddress']}", last_line(result))
+                    place = f"a Ray worker on {node['NodeManagerAddress']}"
+                    yield Finding(f"{place} finds no cw_grpo that fits its verl ({last_line(result)})", fix)

@@ -6,7 +6,6 @@ starts once for each model (:mod:`.validation_trainer`); ``OUT/MODEL/verl.log`` 
 
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from cw_plugin.errors import HostError, OptionsError, first_line
 from cw_plugin.hosts.verl.refused_settings import uses_v1
 from cw_plugin.lab.compose import compose
-from cw_plugin.lab.configs import differences, flat
+from cw_plugin.lab.configs import differences
 from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.evaluation import TRAINER_MODE
 from cw_plugin.lab.evaluation.graded_answers import MACHINE, read_grades, read_settings
@@ -67,12 +66,6 @@ class Task(NamedTuple):
     settings: Settings
     result: Path
 
-    @property
-    def wanted(self) -> int:
-        """How many answers make the result whole."""
-        samples: int = self.settings["evaluation"]["samples"]
-        return samples * len(self.benchmark.questions)
-
 
 def evaluate(models: Sequence[Model], benchmarks: Mapping[str, Path], out: Path, overrides: Sequence[str]) -> None:
     """Write ``OUT/MODEL/BENCHMARK.jsonl`` for every model and benchmark that has none, and print pass@1 of each.
@@ -88,25 +81,36 @@ def evaluate(models: Sequence[Model], benchmarks: Mapping[str, Path], out: Path,
         DataError: a model, a benchmark, or answers cannot be read.
         HostError: verl stopped before the last answer.
     """
+    config = compose([*VALIDATION, *overrides])
+    if not uses_v1(config):
+        raise OptionsError("trainer.use_v1=False cannot ask several benchmarks in one start; leave it out")
+    _check_names(models, benchmarks, config)
+    asked = [Benchmark(name, file, _read_questions(file)) for name, file in benchmarks.items()]
+    of_models = {model.name: _tasks(model, asked, out.absolute(), config) for model in models}
+    for name, tasks in of_models.items():
+        open_tasks = [task for task in tasks if not task.result.exists()]
+        if open_tasks:
+            _ask(out.absolute() / name, open_tasks)
+        for task in tasks:
+            acc = [acc for of_question in read_grades(task.result).values() for acc in of_question]
+            share = f"{sum(acc) / len(acc):.2%} of {len(acc)} answers"
+            print(f"{name}: {task.benchmark.name} pass@1 {share}", flush=True)
+
+
+def _check_names(models: Sequence[Model], benchmarks: Mapping[str, Path], config: DictConfig) -> None:
+    """Raise OptionsError if a model or benchmark is missing, named twice, or named as nothing can be."""
     are_names = all(re.fullmatch(r"[\w.-]+", name) for name in benchmarks)
     if not models or not benchmarks or not are_names:
         seen = f"{len(models)} models, and {', '.join(benchmarks) or 'no benchmark'}"
         raise OptionsError(f"name a model, and benchmarks as NAME or NAME=FILE.parquet; given are {seen}")
     names = [model.name for model in models]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice:
-        raise OptionsError(f"two models are called {twice}, and would share a folder of answers", fix="use NAME=FOLDER")
-    config = compose([*VALIDATION, *overrides])
-    if not uses_v1(config):
-        raise OptionsError("trainer.use_v1=False cannot ask several benchmarks in one start; leave it out")
-    asked = [Benchmark(name, file, _read_questions(file)) for name, file in benchmarks.items()]
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        problem = f"{out} cannot be written ({error.strerror})"
-        raise OptionsError(problem, fix="give another folder with --out") from None
-    for model in models:
-        _evaluate_model(model, asked, out.absolute(), config)
+    for name in names:
+        if name.lstrip("+~").partition(".")[0] in config:
+            problem = f"{name!r} stands among the models, and is a setting of verl"
+            raise OptionsError(problem, fix="write overrides after --, as in MODEL -- KEY=VALUE, or use NAME=FOLDER")
+        if names.count(name) > 1:
+            problem = f"two models are called {name}, and would share a folder of answers"
+            raise OptionsError(problem, fix="use NAME=FOLDER")
 
 
 def _read_questions(file: Path) -> list[Question]:
@@ -121,8 +125,8 @@ def _read_questions(file: Path) -> list[Question]:
     return questions
 
 
-def _evaluate_model(model: Model, benchmarks: Sequence[Benchmark], out: Path, config: DictConfig) -> None:
-    """Ask a model the benchmarks that have no answers yet, and print pass@1 of all."""
+def _tasks(model: Model, benchmarks: Sequence[Benchmark], out: Path, config: DictConfig) -> list[Task]:
+    """What a model is asked, or was asked with the same settings."""
     path, folder = merged(model, out / ".models"), out / model.name
     tasks = []
     for benchmark in benchmarks:
@@ -132,19 +136,13 @@ def _evaluate_model(model: Model, benchmarks: Sequence[Benchmark], out: Path, co
             _refuse_others(task)
         else:
             _check_prompts(task)
-            tasks.append(task)
-    if tasks:
-        _ask(folder, tasks)
-    for benchmark in benchmarks:
-        grades = read_grades(folder / f"{benchmark.name}.jsonl")
-        acc = [of_answer for of_question in grades.values() for of_answer in of_question]
-        print(f"{model.name}: {benchmark.name} pass@1 {sum(acc) / len(acc):.2%} of {len(acc)} answers", flush=True)
+        tasks.append(task)
+    return tasks
 
 
 def _settings(model: Model, path: str, benchmark: Benchmark, folder: Path, config: DictConfig) -> Settings:
     """The whole configuration of verl for one benchmark; its part ``evaluation`` says what verl's does not."""
-    part = str(folder / PART)
-    file = str(benchmark.file)
+    part, file = str(folder / PART), str(benchmark.file)
     devices = config.trainer.nnodes * config.trainer.n_gpus_per_node
     changed = {
         "actor_rollout_ref.model.path": path,
@@ -168,18 +166,8 @@ def _settings(model: Model, path: str, benchmark: Benchmark, folder: Path, confi
         "weights": fingerprint(model.weights),
         "questions": hashlib.sha256(json.dumps(benchmark.questions, sort_keys=True, default=str).encode()).hexdigest(),
         "samples": config.actor_rollout_ref.rollout.val_kwargs.n,
-        "files": _fingerprints(resolved),
     }
     return {"evaluation": evaluation, **resolved}
-
-
-def _fingerprints(settings: Settings) -> dict[str, str]:
-    """Of adapters, reward functions and other files that a setting names: they may change under one name."""
-    fingerprints = {}
-    for key, value in flat(settings, MACHINE).items():
-        if value and key.endswith(("path", "file")) and os.path.exists(str(value)):  # False if the name is too long
-            fingerprints[key] = fingerprint(Path(value))
-    return fingerprints
 
 
 def _refuse_others(task: Task) -> None:
@@ -200,25 +188,19 @@ def _check_prompts(task: Task) -> None:
     from transformers import AutoTokenizer
 
     model, data = task.settings["actor_rollout_ref"]["model"], task.settings["data"]
-    place, limit = model["tokenizer_path"] or model["path"], data["max_prompt_length"]
+    place, limit, name = model["tokenizer_path"] or model["path"], data["max_prompt_length"], task.benchmark.name
+    prompts = [question["prompt"] for question in task.benchmark.questions]
     kwargs = {"add_generation_prompt": True, "tokenize": False, **data["apply_chat_template_kwargs"]}
-    name = task.benchmark.name
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=model["trust_remote_code"])
-    except OSError as error:
-        raise DataError(
-            f"{place} is no folder with a tokenizer, and no such model can be loaded from the hub "
-            f"({first_line(error)}); correct the model's name, or write overrides of verl after --"
-        ) from None
-    try:
-        prompts = [question["prompt"] for question in task.benchmark.questions]
         texts = tokenizer.apply_chat_template(prompts, chat_template=model["custom_chat_template"], **kwargs)
-        longest = max(len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"])
     except (OSError, ValueError, KeyError, TypeError, TemplateError) as error:
         raise DataError(
-            f"the chat template of {place} cannot render the prompts of {name} ({first_line(error)}); set "
+            f"the tokenizer of {place} cannot be loaded, or cannot render the prompts of {name} ({first_line(error)}); "
+            "correct the model's name, write overrides of verl after --, set "
             "actor_rollout_ref.model.custom_chat_template, or use cw-grpo prepare --prompt none (no system turn)"
         ) from None
+    longest = max(len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"])
     if longest > limit:
         raise OptionsError(f"{name} has a prompt of {longest} tokens; raise data.max_prompt_length={limit}")
 
@@ -240,7 +222,7 @@ def _ask(folder: Path, tasks: Sequence[Task]) -> None:
         for_trainer[task.benchmark.name] = {
             "file": task.settings["data"]["val_files"],
             "dump": str(part / task.benchmark.name),
-            "answers": task.wanted,
+            "answers": task.settings["evaluation"]["samples"] * len(task.benchmark.questions),
             "result": str(task.result),
         }
     config = OmegaConf.create(tasks[0].settings)
@@ -249,9 +231,8 @@ def _ask(folder: Path, tasks: Sequence[Task]) -> None:
     OmegaConf.save(config, part / "start.yaml")
     print(f"{folder.name}: asking {', '.join(for_trainer)}; verl's output: {log}", flush=True)
     run_module("verl.trainer.main_ppo", "--config-path", str(part), "--config-name", "start", log=log)
-    for task in tasks:
-        if not task.result.exists():  # verl leaves out a response that the reward function fails on
-            name = task.benchmark.name
+    for name, asked in for_trainer.items():
+        if not Path(asked["result"]).exists():  # verl leaves out a response that the reward function fails on
             graded = (part / name / "0.jsonl").read_bytes().count(b"\n")
-            raise HostError(f"verl graded {graded} of {task.wanted} answers to {name}; see {log}, and start again")
+            raise HostError(f"verl graded {graded} of {asked['answers']} answers to {name}; see {log}, and start again")
     shutil.rmtree(part)

@@ -67,23 +67,14 @@ def read_answers(folder: Path) -> Graded:
     """
     answers, notes = [], []
     for file in files_in(folder, "*.yaml"):
-        settings = read_settings(file)
+        settings, dump = read_settings(file), file.with_suffix(".jsonl")
         if not settings:
             continue
-        dump = file.with_suffix(".jsonl")
         if not dump.is_file():
             notes.append(f"{file.parent.name} is not finished on {file.stem}: evaluate it again to complete it.")
             continue
-        answers.append(
-            Answers(
-                model=re.sub(r"-global_step_\d+$", "", file.parent.name),
-                step=settings.get("evaluation.step"),
-                benchmark=file.stem,
-                grades=read_grades(dump),
-                settings=flat(settings, MACHINE),
-                file=dump,
-            )
-        )
+        model, step = re.sub(r"-global_step_\d+$", "", file.parent.name), settings.get("evaluation.step")
+        answers.append(Answers(model, step, file.stem, read_grades(dump), flat(settings, MACHINE), dump))
     return Graded(sorted(answers, key=_order), notes)
 
 
@@ -115,9 +106,11 @@ def _graded_answer(line: bytes, place: str) -> tuple[str, float]:
     try:
         row = json.loads(line)
         question, acc = f"{row['input']}\n{row['gts']}", row["acc"]
+        is_graded = math.isfinite(acc)
     except (ValueError, KeyError, TypeError):
-        how = "remove the file, or evaluate again"
-        raise DataError(f"{place} is no graded answer (JSON with input, gts and acc); {how}") from None
-    if not isinstance(acc, (int, float)) or not math.isfinite(acc):
-        raise DataError(f"{place}: acc is {acc!r}, not a number; grade these answers again")
+        is_graded = False
+    if not is_graded:
+        raise DataError(
+            f"{place} is no answer in JSON with input, gts and acc, a number; remove the file, or ask again"
+        )
     return question, float(acc)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Sequence
@@ -36,18 +37,16 @@ def find_models(arguments: Sequence[str]) -> list[Model]:
     """The models that ``PLACE`` or ``NAME=PLACE`` name.
 
     A place is a Hugging Face name or folder, a ``global_step_*`` folder, or a run's folder. A run stands for all of its
-    whole checkpoints, by step. A folder that holds no model is a DataError.
+    checkpoints, by step. A folder that holds no model is a DataError.
     """
     models = []
     for argument in arguments:
         name, place = split_name(argument)
         path = place.resolve()
-        try:
-            is_folder = path.is_dir()
-        except OSError as error:  # such as a name that is too long
-            raise DataError(f"{argument} cannot be read ({error.strerror}); name another model") from None
-        if not is_folder or (path / "config.json").is_file():
-            models.append(Model(name or path.name, path if is_folder else str(place)))
+        if not os.path.isdir(path):
+            models.append(Model(name or path.name, str(place)))
+        elif (path / "config.json").is_file():
+            models.append(Model(name or path.name, path))
         else:
             models += _checkpoints(path, name)
     return models
@@ -57,27 +56,12 @@ def _checkpoints(path: Path, name: str | None) -> list[Model]:
     checkpoints = []
     for folder in (path, *path.glob("global_step_*"), *path.glob("checkpoints/global_step_*")):
         step = folder.name.removeprefix("global_step_")
-        if step.isdecimal() and _is_whole(folder, int(step)):
+        if step.isdecimal() and (folder / "actor").is_dir():  # verl keeps the folder of a deleted checkpoint
             run = folder.parent.parent if folder.parent.name == "checkpoints" else folder.parent
             checkpoints.append(Model(f"{name or run.name}-{folder.name}", folder, int(step)))
     if not checkpoints:
-        raise DataError(
-            f"{path} holds no model (config.json), and no whole checkpoint (global_step_*/actor); name another"
-        )
+        raise DataError(f"{path} holds no model (config.json), and no checkpoint (global_step_*/actor); name another")
     return sorted(checkpoints, key=lambda model: model.step or 0)
-
-
-def _is_whole(checkpoint: Path, step: int) -> bool:
-    """Whether verl has written a checkpoint to its end, and not deleted it since then."""
-    if not (checkpoint / "actor").is_dir():
-        return False
-    tracker = checkpoint.parent / "latest_checkpointed_iteration.txt"  # verl writes it when a checkpoint is complete
-    if not tracker.is_file():
-        return True
-    newest = tracker.read_text(errors="replace").strip()
-    if not newest.isdecimal():
-        raise DataError(f"{tracker} holds {newest[:20]!r}; write the step of the newest whole checkpoint into it")
-    return step <= int(newest)
 
 
 def merged(model: Model, cache: Path) -> str:
@@ -94,36 +78,32 @@ def merged(model: Model, cache: Path) -> str:
     target = cache / f"{model.name}-{fingerprint(actor)[:12]}"
     if target.is_dir():
         return str(target)
-    command = _merger_of_megatron(actor) if (actor / "model").is_dir() else _merger_of_fsdp(actor)
     part = cache / f".{target.name}.part"
     shutil.rmtree(part, ignore_errors=True)  # left by an interrupted merge
     cache.mkdir(parents=True, exist_ok=True)
-    run_module(*command, "--target_dir", str(part), log=cache / f"{target.name}.log")
+    run_module(*_merger(actor), "--target_dir", str(part), log=cache / f"{target.name}.log")
     if (part / "lora_adapter").is_dir():  # beside the base model, whose answers would be taken for the adapter's
         raise DataError(f"{actor} has a LoRA adapter; merge it with peft's merge_and_unload, and give that folder")
     return str(part.replace(target))
 
 
-def _merger_of_fsdp(actor: Path) -> list[str]:
-    return ["verl.model_merger", "merge", "--local_dir", str(actor), "--backend", "fsdp"]
-
-
-def _merger_of_megatron(actor: Path) -> list[str]:
+def _merger(actor: Path) -> list[str]:
+    """The module that merges a checkpoint, with its arguments."""
+    merger = ["verl.model_merger", "merge", "--local_dir", str(actor)]
+    if not (actor / "model").is_dir():
+        return [*merger, "--backend", "fsdp"]
     config = actor / "model" / "huggingface" / "config.json"
     if not config.is_file():  # with actor.megatron.use_dist_checkpointing verl leaves the folder empty
         raise DataError(f"{config} is missing; copy config and tokenizer of the trained model there, no weights")
     # A process group of its own: with the variables of a job, the merger would wait for the job's other processes.
-    command = ["torch.distributed.run", "--standalone", "-m", "verl.model_merger", "merge", "--local_dir", str(actor)]
-    command += ["--backend", "megatron", "--use_cpu_initialization"]
-    if json.loads(config.read_text("utf-8")).get("tie_word_embeddings"):
-        command.append("--tie-word-embedding")
-    return command
+    alone = ["torch.distributed.run", "--standalone", "-m"]
+    tied = json.loads(config.read_text("utf-8")).get("tie_word_embeddings")
+    options = ["--use_cpu_initialization", *(["--tie-word-embedding"] if tied else [])]
+    return [*alone, *merger, "--backend", "megatron", *options]
 
 
 def fingerprint(place: Path) -> str:
-    """A hash of a file, or of the names, sizes and times of a folder's files, except optimizer states."""
-    if place.is_file():
-        return hashlib.sha256(place.read_bytes()).hexdigest()
+    """A hash of the names, sizes and times of a folder's files, except optimizer states."""
     stats = []
     for file in sorted(path for path in place.rglob("*") if path.is_file()):
         name = str(file.relative_to(place))

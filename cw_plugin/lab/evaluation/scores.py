@@ -146,26 +146,23 @@ def checkpoints(answers: pd.DataFrame, references: Sequence[str], k: int = 1) ->
     """
     scored = _scored(answers, k)
     order = [*references[:1], *dict.fromkeys(scored.method)]
-    rows_of: dict[Key, pd.DataFrame] = {
-        (str(method), int(step)): rows
-        for (_, method, step), rows in scored.groupby([scored.method.map(order.index), "method", "step"])
+    groups = scored.groupby([scored.method.map(order.index), "method", "step"])
+    rows_of: dict[Key, pd.DataFrame] = {(str(method), int(step)): rows for (_, method, step), rows in groups}
+    by_question = {
+        key: {name: asked.groupby("question").score.mean() for name, asked in rows.groupby("benchmark")}
+        for key, rows in rows_of.items()
     }
-    by_question = {key: _by_question(rows) for key, rows in rows_of.items()}
     found = []
-    for key, rows in rows_of.items():
-        method, step = key
-        ours = by_question[key]
+    for (method, step), ours in by_question.items():
         is_whole = ours.keys() == set(scored.benchmark)
-        average = sum(float(of_questions.mean()) for of_questions in ours.values()) / len(ours) if is_whole else None
-        found.append(
-            Checkpoint(
-                method=method,
-                step=None if step == NO_STEP else step,
-                scores=_scores(rows, ours),
-                average=average,
-                differences=_differences(by_question, key, references),
-            )
+        checkpoint = Checkpoint(
+            method=method,
+            step=None if step == NO_STEP else step,
+            scores=_scores(rows_of[method, step], ours),
+            average=sum(float(of_questions.mean()) for of_questions in ours.values()) / len(ours) if is_whole else None,
+            differences=_differences(by_question, (method, step), references),
         )
+        found.append(checkpoint)
     return found
 
 
@@ -176,10 +173,6 @@ def _scored(answers: pd.DataFrame, k: int) -> pd.DataFrame:
     asked = answers[answers.groupby(["method", "step", "benchmark"]).answers.transform("min") >= k]
     right = (asked.acc * asked.answers).round().astype(int)
     return asked.assign(score=[pass_at_k(n, c, k) for n, c in zip(asked.answers, right, strict=True)])
-
-
-def _by_question(rows: pd.DataFrame) -> ByQuestion:
-    return {name: asked.groupby("question").score.mean() for name, asked in rows.groupby("benchmark")}
 
 
 def _scores(rows: pd.DataFrame, by_question: ByQuestion) -> dict[str, Score]:

@@ -131,24 +131,17 @@ def test_answers_under_other_settings_are_refused(calculator, tmp_path):
     assert {key: found.get(key) for key in wanted} == wanted and found["evaluation.samples"] == "2"
 
 
-def test_answers_to_other_questions_or_by_other_files_are_refused(calculator, tmp_path):
-    model, adapter, reward = tmp_path / "model", tmp_path / "adapter", tmp_path / "reward.py"
-    shutil.copytree(MODEL, model)
-    adapter.mkdir()
-    (adapter / "adapter_model.safetensors").write_text("")
-    reward.write_text("")
-    overrides = [f"actor_rollout_ref.model.lora_adapter_path={adapter}", f"reward.custom_reward_function.path={reward}"]
+def test_answers_to_other_questions_or_by_other_weights_are_refused(calculator, tmp_path):
+    model = Path(shutil.copytree(MODEL, tmp_path / "model"))
     sums(tmp_path)
-    run(tmp_path, *overrides, model=model)
+    run(tmp_path, model=model)
     for key, change in {  # which stay: that which is compared first is named
-        "files.reward.custom_reward_function.path": lambda: reward.write_text("pass"),
-        "files.actor_rollout_ref.model.lora_adapter_path": lambda: os.utime(adapter / "adapter_model.safetensors"),
         "questions": lambda: sums(tmp_path, system="Think twice."),
         "weights": lambda: os.utime(model / "model.safetensors"),  # trained again, under the same name
     }.items():
         change()
         with pytest.raises(OptionsError, match=f"was asked with evaluation.{key}="):
-            run(tmp_path, *overrides, model=model)
+            run(tmp_path, model=model)
 
 
 def test_a_kill_loses_the_benchmark_at_hand_alone(calculator, tmp_path):
@@ -174,48 +167,33 @@ def test_a_kill_loses_the_benchmark_at_hand_alone(calculator, tmp_path):
     ("arguments", "overrides", "message"),
     [
         ("", ["trainer.nnodes=1"], "name a model, .*given are 0 models, and sums"),
-        ("MODEL trainer.nnodes=1", [], "'trainer.nnodes=1' stands among the models, .*write overrides after --"),
-        ("MODEL model_engine=megatron", [], "'model_engine=megatron' stands among the models"),
-        (f"MODEL data.train_files={MODEL}", [], "'data.train_files=.* stands among the models"),
-        ("MODEL hydra.run.dir=/tmp/x", [], "'hydra.run.dir=/tmp/x' stands among the models"),
-        ("MODEL +a.b=c/d", [], "'.a.b=c/d' stands among the models"),
+        ("MODEL trainer.nnodes=1", [], "'trainer.nnodes' stands among the models, .*write overrides after --"),
+        ("MODEL model_engine=megatron", [], "'model_engine' stands among the models"),
         ("MODEL ~trainer.logger", [], "'~trainer.logger' stands among the models"),
+        ("MODEL +a.b=c/d", LENGTHS, "the tokenizer of c/d cannot be loaded, .* write overrides of verl after --"),
         ("MODEL --benchmarks=", [], "name a model, .*given are 1 models, and no benchmark"),
         ("MODEL --benchmarks sums@4={tmp}/sums.parquet", [], "NAME=FILE.parquet; given are .*sums@4"),
-        ("{tmp}/nothing", LENGTHS, "nothing is no folder with a tokenizer, and no such model can be loaded"),
+        ("{tmp}/nothing", LENGTHS, "the tokenizer of .*/nothing cannot be loaded"),
         ("MODEL {tmp}/other/model", LENGTHS, "two models are called model, and .*; use NAME=FOLDER"),
-        ("{tmp}/torn", LENGTHS, "torn/latest_checkpointed_iteration.txt holds ''; write the step of the newest"),
-        ("{tmp}/run", [], "run holds no model .*, and no whole checkpoint"),
+        ("{tmp}/run", [], "run holds no model .*, and no checkpoint"),
         ("MODEL --benchmarks aime24", [], "/aime24/test.parquet cannot be read .it does not exist.; run cw-grpo"),
-        ("MODEL --benchmarks s={tmp}/text.parquet", [], "text.parquet cannot be read .*magic.*--benchmarks"),
         ("MODEL --benchmarks s={tmp}/string.parquet", [], "string.parquet has no row, or one without a prompt in m"),
-        ("MODEL --benchmarks s={tmp}/empty.parquet", [], "empty.parquet has no row, or one without a prompt in me"),
-        ('MODEL --benchmarks s="{tmp}/a_b.parquet"', [], "/a b.parquet cannot be read .it does not exist"),
-        ("MODEL --benchmarks s={tmp}/o'brien.parquet", [], "/o'brien.parquet cannot be read .it does not exist"),
-        ('MODEL --benchmarks s="{tmp}', [], "s=.* has a quote that is not closed; close it"),
         ("{tmp}/no-system", LENGTHS, "cannot render the prompts of sums .*no system turn"),
         ("MODEL", ["data.max_prompt_length=9"], "sums has a prompt of .* tokens; raise data.max_prompt_length=9"),
         ("MODEL", ["trainr.nnodes=1"], "verl has no setting trainr.nnodes"),
         ("MODEL", ["trainer.use_v1=False"], "trainer.use_v1=False cannot ask several benchmarks in one start; leave"),
-        ("x" * 300, [], "x+ cannot be read .File name too long.; name another model"),
-        ("MODEL --out /proc/foo", [], "/proc/foo cannot be written"),
     ],
 )
 def test_bad_input_ends_in_one_sentence(tmp_path, arguments, overrides, message):
     (tmp_path / "run" / "global_step_5").mkdir(parents=True)
-    (tmp_path / "torn" / "global_step_5" / "actor").mkdir(parents=True)
-    (tmp_path / "torn" / "latest_checkpointed_iteration.txt").touch()
     shutil.copytree(MODEL, tmp_path / "other" / "model")
-    (tmp_path / "text.parquet").write_text("no parquet")
     sums(tmp_path)
     sums(tmp_path, name="string", prompt="What is 9 + 14?")
-    pq.write_table(pq.read_table(tmp_path / "sums.parquet").slice(0, 0), tmp_path / "empty.parquet")
     shutil.copytree(MODEL, tmp_path / "no-system")
     template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system turn') }}{% endif %}"
     (tmp_path / "no-system" / "chat_template.jinja").write_text(template)
     options = {"--out": tmp_path / "out", "--data-dir": "~", "--benchmarks": f"sums={tmp_path / 'sums.parquet'}"}
     words = arguments.replace("{tmp}", str(tmp_path)).replace("MODEL", str(MODEL)).split()
-    words = [word.replace("a_b", "a b") for word in words]
     before = [word for option in options.items() for word in option]  # the last of an option counts
     result = cli("evaluate", *before, *words, "--", *overrides, HOME=str(tmp_path), HF_HUB_OFFLINE="1")
     assert result.exit_code == 2, result.output

@@ -1,0 +1,98 @@
+"""The doctor's check of data: each fault is planted, and seen."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from doctor_runs import COLUMNS, QUESTION, REWARD, changed, good, write_rows
+from omegaconf import DictConfig
+
+from cw_plugin.lab.compose import compose
+from cw_plugin.lab.doctor.finding import Finding
+from cw_plugin.lab.doctor.rows import check_rows
+
+
+@pytest.fixture(scope="module")
+def composed(tmp_path_factory) -> DictConfig:
+    return compose(good(tmp_path_factory.mktemp("doctor")))
+
+
+def found(config: DictConfig, *overrides: str) -> list[Finding]:
+    return list(check_rows(changed(config, *overrides)))
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"names": ["data_source", "question", "reward_model"]}, "row 0 has no prompt"),
+        ({"prompt": "What is 2+2?"}, "row 0 has a prompt that is no list of messages: 'What is 2+2?'"),
+        ({"prompt": [{"from": "human", "value": "2+2?"}]}, "row 0 has a message without role and content: {'from'"),
+        ({"prompt": [*QUESTION, {"speaker": "user", "content": "?"}]}, "a message without role and content: {'role'"),
+        ({"ground_truths": ["4", None, "", " \n"]}, "3 row(s) cannot be graded, first [1, 2, 3]: The ground truth is"),
+        (
+            {"ground_truths": [["4"], ["5"]]},
+            "2 row(s) cannot be graded, first [0, 1]: The ground truth is a list, ['4']",
+        ),
+        ({"ground_truths": [1.5, float("nan"), 2.0]}, "first [1]: The ground truth is nan"),
+        (
+            {"ground_truths": ["4", "x^{", "5", "x^{"]},
+            "first [1, 3]: The ground truth 'x^{' cannot be read by math-ver",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_used(composed, tmp_path, columns, said):
+    file = write_rows(tmp_path / "train.parquet", **columns)
+    composed = changed(composed, "data.train_batch_size=1")
+    (finding,) = found(composed, f"data.train_files=[{file}]")
+    assert finding.fatal and finding.what.startswith(f"data.train_files: {file}: ") and said in finding.what
+    assert found(composed, f"data.train_files={file}", "data.custom_cls.path=my.py") == []  # which may read anything
+    if "ground_truths" in columns:
+        # The reward of somebody else may grade them; and what is only unreadable may be in a benchmark.
+        assert found(composed, f"data.train_files={file}", f"{REWARD}.path=my.py") == []
+        (finding,) = found(composed, f"data.val_files={file}")
+        assert finding.fatal is ("math-ver" not in said)
+    if "has no" in said:
+        assert found(composed, "data.prompt_key=question", f"data.train_files={file}", f"data.val_files={file}") == []
+
+
+ROW = {"data_source": "my/data", "prompt": QUESTION, "reward_model": {"ground_truth": "4"}}
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "said"),
+    [
+        (
+            "text.jsonl",
+            ROW | {"extra_info": '{"index": 0}'},
+            "row 0 has text in extra_info, of which verl reads fields",
+        ),
+        ("text.jsonl", ROW | {"reward_model": "4"}, "row 0 has text in reward_model, of which verl reads fields: '4'"),
+        ("few.jsonl", ROW, "data.train_files has 8 row(s), fewer than data.train_batch_size=9: verl trains no step"),
+        ("list.jsonl", ROW | {"reward_model": {"ground_truth": ["4"]}}, "The ground truth is a list, ['4']"),
+        ("rows.csv", ROW, "rows.csv is no file that verl reads (.parquet, .json, .jsonl)"),
+        ("folder.jsonl/0.jsonl", ROW, "folder.jsonl is no file that verl reads"),
+        ("broken.jsonl", "{", "cannot be read (Expecting"),
+        ("empty.parquet", "", "cannot be read (Parquet magic bytes not found"),
+    ],
+)
+def test_a_file_of_another_form(composed, tmp_path, name, row, said):
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(f"{row if isinstance(row, str) else json.dumps(row)}\n" * 8)
+    given = file.parent if name.startswith("folder") else file
+    (finding,) = found(composed, f"data.train_files={given}", "data.train_batch_size=9")
+    assert finding.fatal and said in finding.what
+
+
+def test_a_file_may_be_a_list_in_json_and_lie_elsewhere(composed, tmp_path):
+    (tmp_path / "list.json").write_text(json.dumps([ROW] * 8))
+    assert found(composed, f"data.train_files=[{tmp_path / 'list.json'},hdfs://host/a.parquet]") == []
+
+
+def test_rows_that_a_reward_model_scores_need_no_ground_truth(composed, tmp_path):
+    pq.write_table(pa.table([["my/data"], [QUESTION]], names=COLUMNS[:2]), file := tmp_path / "train.parquet")
+    settings = [f"data.train_files={file}", f"{REWARD}.path=null", "data.train_batch_size=1"]
+    (finding,) = found(composed, *settings)
+    assert "row 0 has no reward_model" in finding.what
+    assert found(composed, *settings, "reward.reward_model.enable=True") == []
