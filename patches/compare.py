@@ -4,6 +4,8 @@
     PYTHONPATH=PATCHED python patches/compare.py record patched.pt
     python patches/compare.py table base.pt patched.pt ...         # Markdown; each file against the first
 
+``table`` exits with an error if an estimator computes anything else than before, or no longer computes.
+
 The legacy trainer is its compute_advantage. V1 is PPOTrainer._compute_advantage, with a queue in memory that leaves out
 what was never put, as TransferQueue does.
 """
@@ -94,7 +96,8 @@ def v1(estimator: str, config: Any, outputs: int = 1) -> torch.Tensor:
     class Trainer(trainer_base.PPOTrainer):
         def __init__(self) -> None:
             algorithm = {"use_kl_in_reward": False, "gamma": 1.0, "lam": 1.0, **config, "adv_estimator": estimator}
-            self.config = OmegaConf.create({"algorithm": algorithm, "actor_rollout_ref": {"rollout": {"n": 2}}})
+            actor_rollout_ref = {"actor": {"calculate_sum_pi_squared": True}, "rollout": {"n": 2}}
+            self.config = OmegaConf.create({"algorithm": algorithm, "actor_rollout_ref": actor_rollout_ref})
 
         def on_step_end(self) -> None: ...
 
@@ -135,8 +138,10 @@ def in_words(before: Any, after: Any) -> str:
     return "same" if torch.equal(before, after) else "CHANGED"
 
 
-def table(base: Path, patched: list[Path]) -> None:
+def table(base: Path, patched: list[Path]) -> bool:
+    """Whether every estimator computes what it did before, or what it could not compute before."""
     before = torch.load(base)
+    kept = True
     for path in patched:
         after = torch.load(path)
         print(
@@ -145,10 +150,12 @@ def table(base: Path, patched: list[Path]) -> None:
         for estimator in ESTIMATORS:
             cells = [in_words(before[estimator, column], after[estimator, column]) for column in COLUMNS]
             print(f"| `{estimator}` | {' | '.join(cells)} |")
+            kept = kept and all(cell in ("same", "fails", "now works") for cell in cells)
+    return kept
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "record":
         record(Path(sys.argv[2]))
     else:
-        table(Path(sys.argv[2]), [Path(path) for path in sys.argv[3:]])
+        sys.exit(not table(Path(sys.argv[2]), [Path(path) for path in sys.argv[3:]]))

@@ -36,7 +36,7 @@ def _begin_run(proceed: Proceed, arguments: Arguments) -> object:
     """Puts the weights in the way of the trainer's advantages, and checks its configuration once more.
 
     Why: an estimator gets neither log-probs nor the step, has no way to report a metric, and not every program that
-    starts a trainer calls validate_config. Removed by: estimators that get log-probs and return metrics (parts 2 and 3
+    starts a trainer calls validate_config. Removed by: estimators that get log-probs and return metrics (0004 and 0005
     of patches/).
     """
     from cw_plugin.hosts.verl.trainer import follow
