@@ -102,11 +102,11 @@ def test_two_processes_that_share_a_group_train_on_its_weights(swift, tmp_path):
 def test_the_plugin_of_the_examples_trains(swift, tmp_path):
     plugins = ("tests/tools/swift_plugin.py", "examples/swift/plugin.py")
     flags = ["--num_generations", "4", "--per_device_train_batch_size", "8"]
-    printed = start(swift, tmp_path, *flags, plugins=plugins, CW_GRPO_KERNEL="none")
+    printed = start(swift, tmp_path, *flags, plugins=plugins, CW_GRPO_WEIGHTS="none")
     assert "'cw_grpo/extreme_gradient_share'" in printed, printed[-3000:]
     # The batches at the loss have ms-swift's own advantages.
     (tmp_path / "plain").mkdir()
-    start(swift, tmp_path / "plain", *flags, plugins=plugins[:1], CW_GRPO_KERNEL="none")
+    start(swift, tmp_path / "plain", *flags, plugins=plugins[:1], CW_GRPO_WEIGHTS="none")
     batches = [torch.load(file) for file in (tmp_path / "plain").glob("*.pt")]
     assert len(batches) == 2
     for batch in batches:
@@ -146,7 +146,7 @@ def test_checkpoints_keep_their_method(swift, tmp_path):
     """tests/test_run.py tests the rule; here, that ms-swift's checkpoints are found. Each of its starts has an output
     folder of its own, v0-..., v1-..., and train() is told which checkpoint it resumes."""
     (tmp_path / "v0" / "checkpoint-10").mkdir(parents=True)
-    (tmp_path / "v0" / "cw_grpo.json").write_text('{"scope": "group", "kernel": "gaussian"}')
+    (tmp_path / "v0" / "cw_grpo.json").write_text('{"scope": "group", "weights": "gaussian"}')
     code = f"""
 from types import SimpleNamespace
 from cw_plugin.errors import OptionsError
@@ -158,13 +158,13 @@ def train(self, resumed):
     print("trains")
 
 CWGRPOTrainer.__mro__[2].train = train
-for folder, kernel, resumed in (("v0", "gaussian", None), ("v0", "none", None), ("v1", "none", None),
+for folder, weights, resumed in (("v0", "gaussian", None), ("v0", "none", None), ("v1", "none", None),
                                 ("v1", "none", "{tmp_path}/v0/checkpoint-10")):
     trainer = object.__new__(CWGRPOTrainer)
     trainer.args = SimpleNamespace(output_dir="{tmp_path}/" + folder)
     trainer.accelerator, trainer.num_generations = None, 2
     trainer.add_callback = lambda callback: setattr(trainer, "callback", callback)
-    trainer._cw_begin(Options(kernel=kernel))
+    trainer._cw_begin(Options(weights=weights))
     try:
         trainer.train(resumed)
     except OptionsError as error:
@@ -174,7 +174,7 @@ for folder, kernel, resumed in (("v0", "gaussian", None), ("v0", "none", None), 
     assert result.returncode == 0, result.stderr
     goes_on, refused, elsewhere, resumed = result.stdout.splitlines()
     assert (goes_on, elsewhere) == ("trains", "trains")
-    assert refused == resumed and "kernel='gaussian', and this run has kernel='none'" in refused
+    assert refused == resumed and "weights='gaussian', and this run has weights='none'" in refused
 
 
 def test_the_plugin_refuses_megatrons_trainers(swift):
