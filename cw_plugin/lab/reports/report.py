@@ -57,7 +57,7 @@ CURVES = {  # by the name of their files
         "Balance of extreme tokens, Σc / Σ|c|",
         "Near 0, they occur about as often in good as in bad responses, as noise does.",
     ),
-    "downweighted": Curve("cw_grpo/downweighted_share", "Tokens with kernel w below 0.5", is_share=True),
+    "downweighted": Curve("cw_grpo/downweighted_share", "Tokens with w below 0.5", is_share=True),
     "covariance": Curve(
         "cw_grpo/covariance_before",
         "Cov(log π, A) before the weights",

@@ -124,18 +124,18 @@ def method_of(config: Mapping[str, Any]) -> str | None:
 def _estimator(config: Mapping[str, Any]) -> list[str]:
     """The name of the advantage estimator, and those of its options that are not the default."""
     estimator = config.get("algorithm.adv_estimator")
-    if "cw_kernel" in config:  # in the settings of TRL's and SkyRL's runs
+    of_trl = config.get("cw_weights") or config.get("cw_kernel")  # in the settings of TRL's and SkyRL's runs, too
+    if of_trl is not None:
         estimator = "cw_grpo"
     if estimator is None:
         return []
-    kernel = config.get("cw_kernel") or config.get("algorithm.cw_grpo.kernel")
-    if estimator == "grpo" or (estimator == "cw_grpo" and kernel == "none"):
+    of_verl = config.get("algorithm.cw_grpo.weights") or config.get("algorithm.cw_grpo.kernel")
+    weights = of_trl or of_verl or "gaussian"  # earlier versions called them kernel
+    if estimator == "grpo" or (estimator == "cw_grpo" and weights == "none"):
         return ["GRPO"]
     if estimator != "cw_grpo":
         return [str(estimator)]
-    parts = ["CW-GRPO"]
-    if kernel not in (None, "gaussian"):
-        parts.append(f"kernel {kernel}")
+    parts = ["CW-GRPO" if weights == "gaussian" else f"GRPO with {weights} weights"]
     if (config.get("cw_scope") or config.get("algorithm.cw_grpo.scope")) == "batch":
         parts.append("batch")
     return parts

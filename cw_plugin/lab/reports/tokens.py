@@ -118,7 +118,7 @@ def _shown(record: TokenRecord, first: int) -> Json:
         shown.append({"block": block, "question": question, "prompt": prompt, "extreme": extreme})
     return {
         "scope": record.scope,
-        "kernel": record.kernel,
+        "weights": record.weights,
         "groups": record.groups,
         "tokens": record.tokens,
         "tokens_held": len(table),
