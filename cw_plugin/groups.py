@@ -19,6 +19,8 @@ def check_shapes(
     entropies: Tensor | None = None,
 ) -> None:
     """Raise ValueError unless the tensors belong to one batch; shapes as in :func:`cw_plugin.weights.reweight`."""
+    given = {"log_probs": log_probs, "advantages": advantages, "response_mask": response_mask}
+    given |= {name: values for name, values in (("group", group), ("entropies", entropies)) if values is not None}
     shape = log_probs.shape
     fits = (
         len(shape) == 2
@@ -28,14 +30,7 @@ def check_shapes(
         and (entropies is None or entropies.shape == shape)
     )
     if not fits:
-        names = {
-            "log_probs": log_probs,
-            "advantages": advantages,
-            "response_mask": response_mask,
-            "group": group,
-            "entropies": entropies,
-        }
-        seen = ", ".join(f"{name} {tuple(values.shape)}" for name, values in names.items() if values is not None)
+        seen = ", ".join(f"{name} {tuple(values.shape)}" for name, values in given.items())
         raise ValueError(
             f"{seen} do not fit; give (rows, time) for each, but (rows,) for group, and either for advantages"
         )

@@ -75,7 +75,7 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
         rows = len(mask)
         entropies = None
         if self._cw_run.weighting.needs_entropies:
-            entropies = joined(self._cw_take_entropies([batch.old_per_token_logps for batch in batches]))
+            entropies = joined(self._cw_entropies([batch.old_per_token_logps for batch in batches]))
         rewards = (self._rewards_per_func * self.reward_weights).nansum(-1)  # of all processes
         return Batch(
             log_probs=joined([batch.old_per_token_logps for batch in batches]),

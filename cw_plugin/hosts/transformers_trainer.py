@@ -59,10 +59,9 @@ class ReweightingTrainer(Trainer):
         self._cw_computed.append(result[:2])
         return result
 
-    def _cw_take_entropies(self, log_probs: Sequence[Tensor]) -> list[Tensor]:
+    def _cw_entropies(self, log_probs: Sequence[Tensor]) -> list[Tensor]:
         """The entropies that were computed with these log-probs, for a weighting that needs them."""
-        computed, self._cw_computed = self._cw_computed, []
-        return [_entropies_of(of_tokens, computed) for of_tokens in log_probs]
+        return [_entropies_of(of_tokens, self._cw_computed) for of_tokens in log_probs]
 
     def _cw_own_rows(self, rows: int) -> slice:
         """Where the rows of this process are in the whole batch, of which every process has this many."""
@@ -79,6 +78,7 @@ class ReweightingTrainer(Trainer):
         args, step = self.args, self.state.global_step + 1
         updates = math.ceil(args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps)
         reweighted = self._cw_run.reweight(batch, range(step, step + updates))
+        self._cw_computed = []
         for name, value in reweighted.metrics.items():
             self._metrics["train"][name].append(value)
         return reweighted.advantages

@@ -30,7 +30,6 @@ BUILT_IN = {
     "none": "cw_plugin.weightings.gaussian:none",
     "ar": "cw_plugin.weightings.ar:ar",
     "stare": "cw_plugin.weightings.stare:stare",
-    "stare_two_sided": "cw_plugin.weightings.stare:stare_two_sided",
     "stare_gated": "cw_plugin.weightings.stare:stare_gated",
     "clip_cov": "cw_plugin.weightings.clip_cov:clip_cov",
     "drop_top_cov": "cw_plugin.weightings.clip_cov:drop_top_cov",

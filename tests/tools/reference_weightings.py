@@ -45,20 +45,11 @@ def ar(x: Tokens, a: Tokens, h: Tokens) -> list[float]:
     return [0.2 * math.exp(value) + 0.8 for value in x]
 
 
-def _most_surprising(x: Tokens, among: list[int]) -> set[int]:
-    by_surprisal = sorted(among, key=lambda i: -x[i], reverse=True)
-    count = max(1, int(len(among) * 0.1 + 0.999999)) if among else 0  # as in the authors' code
-    return set(by_surprisal[:count])
-
-
 def stare(x: Tokens, a: Tokens, h: Tokens) -> list[float]:
-    chosen = _most_surprising(x, [i for i in range(len(x)) if a[i] > 0])
+    good = [i for i in range(len(x)) if a[i] > 0]
+    count = max(1, int(len(good) * 0.1 + 0.999999)) if good else 0  # as in the authors' code
+    chosen = set(sorted(good, key=lambda i: -x[i], reverse=True)[:count])
     return [1.1 if i in chosen else 1.0 for i in range(len(x))]
-
-
-def stare_two_sided(x: Tokens, a: Tokens, h: Tokens) -> list[float]:
-    bad = _most_surprising(x, [i for i in range(len(x)) if a[i] < 0])
-    return [0.9 if i in bad else w for i, w in enumerate(stare(x, a, h))]
 
 
 def stare_gated(x: Tokens, a: Tokens, h: Tokens) -> list[float]:
@@ -110,7 +101,7 @@ def entropy_advantage(x: Tokens, a: Tokens, h: Tokens) -> list[float]:
 WEIGHTINGS: dict[str, Callable[[Tokens, Tokens, Tokens], list[float]]] = {
     function.__name__: function
     for function in (
-        gaussian, none, ar, stare, stare_two_sided, stare_gated, drop_top_cov, w_reinforce, high_entropy, steer,
+        gaussian, none, ar, stare, stare_gated, drop_top_cov, w_reinforce, high_entropy, steer,
         steer_exp, entropy_advantage, state,
     )
 }  # fmt: skip

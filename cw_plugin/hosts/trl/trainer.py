@@ -95,7 +95,7 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
         if log_probs is None:
             log_probs, entropies = self._cw_forward(batch)
         elif self._cw_run.weighting.needs_entropies:
-            (entropies,) = self._cw_take_entropies([log_probs])
+            (entropies,) = self._cw_entropies([log_probs])
         mask = batch["completion_mask"] * batch.get("tool_mask", 1)
         rows = len(mask)
         rewards = self._cw_rewards[self._cw_own_rows(rows)]
