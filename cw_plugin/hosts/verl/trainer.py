@@ -178,10 +178,10 @@ class VerlRun:
         if keys is None:
             entropies, self._entropies = self._entropies, None
             if entropies is None:
-                problem = (
-                    "this trainer computes advantages without calling _compute_old_log_prob, so it has no entropies"
+                raise HostError(
+                    "this trainer computes advantages without calling _compute_old_log_prob, so there are no entropies",
+                    fix="choose a weighting that needs none, such as gaussian or ar",
                 )
-                raise HostError(problem, fix="choose a weighting that needs none, such as gaussian or ar")
             return entropies
         return _read_queue(keys, "entropy")["entropy"].to_padded_tensor(0.0)
 
