@@ -1,6 +1,8 @@
 """The weightings from the literature, against the float64 loops of tests/tools/reference_weightings.py."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,11 +10,16 @@ from random_batches import random_batch, random_entropies
 from reference import mean
 from reference_weightings import WEIGHTINGS, covariances, reference_weighted
 
+from cw_plugin import weightings
 from cw_plugin.errors import NonFiniteError, OptionsError
+from cw_plugin.options import Options
 from cw_plugin.weightings import BUILT_IN, load, weighting
 from cw_plugin.weights import reweight
 
 DRAWN = {"clip_cov"}  # tokens are chosen at random
+
+
+PAGE = Path(weightings.__file__).with_name("README.md").read_text("utf-8")
 
 
 def groups_of(mask, group):
@@ -25,6 +32,23 @@ def groups_of(mask, group):
 
 def test_every_weighting_has_a_loop():
     assert set(BUILT_IN) == set(WEIGHTINGS) | DRAWN
+
+
+def test_every_weighting_has_its_row_on_the_page_which_says_if_it_needs_entropies():
+    rows = [line.split("|")[1] for line in PAGE.splitlines() if "](" in line and line.startswith("|")]
+    for name in BUILT_IN:
+        (row,) = [row for row in rows if f"[`{name}`]" in row]
+        assert ("(entropies)" in row) == load(name).needs_entropies
+
+
+def test_the_example_of_the_page_passes_its_test(tmp_path, monkeypatch):
+    example, test = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "mine.py").write_text(example)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    defined: dict = {}
+    exec(test, defined)
+    defined["test_certain_tokens_lose_their_weight"]()
+    assert Options(weights="mine:focal").weights == "mine:focal"
 
 
 @pytest.mark.parametrize("scope", ["group", "batch"])
