@@ -26,6 +26,7 @@ class Batch:
             ids of a response stand where its ``response_mask`` does. None if the host cannot tell rows apart; then
             nothing is recorded.
         tokenizer: one of transformers, which spells the tokens of a record.
+        entropies: of the policy before the update at each position, in nats; None if the weighting needs none.
     """
 
     log_probs: Float[Tensor, "rows time"]
@@ -35,6 +36,7 @@ class Batch:
     rewards: Float[Tensor, " rows"]
     read_sequences: Callable[[Sequence[int]], Iterable[tuple[Tensor, Tensor]]] | None
     tokenizer: Any
+    entropies: Float[Tensor, "rows time"] | None = None
 
     def on_cpu(self) -> "Batch":
         """The batch on the CPU, with a mask of booleans. On a GPU, this waits for a forward pass that is queued."""
@@ -45,6 +47,7 @@ class Batch:
             response_mask=self.response_mask.cpu() != 0,
             group=self.group.cpu(),
             rewards=self.rewards.cpu(),
+            entropies=None if self.entropies is None else self.entropies.detach().cpu(),
         )
 
 

@@ -11,19 +11,29 @@ from torch import Tensor
 from cw_plugin.errors import NonFiniteError
 
 
-def check_shapes(log_probs: Tensor, advantages: Tensor, response_mask: Tensor, group: Tensor | None) -> None:
+def check_shapes(
+    log_probs: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    group: Tensor | None = None,
+    entropies: Tensor | None = None,
+) -> None:
     """Raise ValueError unless the tensors belong to one batch; shapes as in :func:`cw_plugin.weights.reweight`."""
+    given = {"log_probs": log_probs, "advantages": advantages, "response_mask": response_mask}
+    given |= {name: values for name, values in (("group", group), ("entropies", entropies)) if values is not None}
     shape = log_probs.shape
     fits = (
         len(shape) == 2
         and advantages.shape in (shape, shape[:1])
         and response_mask.shape == shape
         and (group is None or group.shape == shape[:1])
+        and (entropies is None or entropies.shape == shape)
     )
     if not fits:
-        names = {"log_probs": log_probs, "advantages": advantages, "response_mask": response_mask, "group": group}
-        seen = ", ".join(f"{name} {tuple(values.shape)}" for name, values in names.items() if values is not None)
-        raise ValueError(f"{seen} do not fit; give (rows, time), (rows,) or (rows, time), (rows, time) and (rows,)")
+        seen = ", ".join(f"{name} {tuple(values.shape)}" for name, values in given.items())
+        raise ValueError(
+            f"{seen} do not fit; give (rows, time) for each, but (rows,) for group, and either for advantages"
+        )
 
 
 def rows_of_groups(group: Int[Tensor, " rows"]) -> list[Int[np.ndarray, " _"]]:
@@ -51,10 +61,15 @@ def non_finite_error(
     advantages: Float[Tensor, " rows"] | Float[Tensor, "rows time"],
     valid: Bool[Tensor, "rows time"],
     rows: Int[Tensor, " _"],
+    entropies: Float[Tensor, "rows time"] | None = None,
 ) -> NonFiniteError:
     """The error that names the rows at fault, among those of groups whose weighted advantages are not finite."""
-    of_tokens = advantages if advantages.ndim == 2 else advantages[:, None]
-    for name, values in (("log_probs", log_probs), ("advantages", of_tokens)):
+    by_name = {
+        "log_probs": log_probs,
+        "entropies": entropies if entropies is not None else torch.zeros_like(log_probs),
+        "advantages": advantages if advantages.ndim == 2 else advantages[:, None],
+    }
+    for name, values in by_name.items():
         wrong = (valid[rows] & ~values[rows].isfinite()).any(1)
         if wrong.any():
             return NonFiniteError(name, rows[wrong].tolist())

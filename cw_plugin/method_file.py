@@ -1,4 +1,4 @@
-"""``cw_grpo.json``: which scope and kernel the checkpoints in a folder were trained with.
+"""``cw_grpo.json``: which scope and weights the checkpoints in a folder were trained with.
 
 :class:`cw_plugin.run.Run` asks before a run begins, and writes the file with its first batch, on every host.
 """
@@ -13,11 +13,11 @@ from cw_plugin.files import write_whole
 from cw_plugin.options import Options
 
 FILE = "cw_grpo.json"
-NAMES = ("scope", "kernel")  # the options that make the method
+NAMES = ("scope", "weights")  # the options that make the method
 
 
 def refuse_other_method(folder: Path, options: Options, prefix: str = "") -> None:
-    """Raise OptionsError if the checkpoints in a folder were trained under another scope or kernel.
+    """Raise OptionsError if the checkpoints in a folder were trained under another scope or other weights.
 
     A damaged file is an OptionsError, too. Checkpoints of which nothing is known are accepted: an earlier version of
     this package wrote no file.
@@ -49,6 +49,8 @@ def _read(file: Path) -> dict[str, Any]:
     except ValueError:
         options = None
     if isinstance(options, dict):
+        if "kernel" in options:  # what weights was called in earlier versions
+            options["weights"] = options.pop("kernel")
         return options
     problem = f"{file} does not say which method the checkpoints have ({content!r:.100})"
     raise OptionsError(problem, fix="restore or remove it")

@@ -1,4 +1,4 @@
-"""The options of CW-GRPO, the same on every host. The method has no hyperparameter."""
+"""The options, the same on every host. CW-GRPO has no hyperparameter."""
 
 import difflib
 import os
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from cw_plugin import kernels
+from cw_plugin import weightings
 from cw_plugin.errors import OptionsError
 
 Scope = Literal["group", "batch"]
@@ -15,13 +15,13 @@ PREFIX = "CW_GRPO_"  # of the options' environment variables
 
 @dataclass(frozen=True)
 class Options:
-    """What the statistics run over, which kernel they feed, and what is recorded.
+    """Over which tokens a weighting runs, which it is, and what is recorded.
 
     Attributes:
-        scope: which tokens share means, sigma and normalisation: those of one prompt ("group", as in the paper), or
-            of the whole training batch ("batch").
-        kernel: "gaussian", as in the paper; "none" for plain GRPO with the same statistics; or a function of your own
-            as "module:function" (kernels.py).
+        scope: which tokens are weighted together, with the same means and sigma: those of one prompt ("group", as in
+            the paper), or of the whole training batch ("batch").
+        weights: "gaussian", as in the paper; "none" for plain GRPO with the same statistics; another weighting from
+            the literature; or one of your own as "module:function" (weightings/README.md).
         record_every: steps between two records of a step's tokens, 0 for none (records/write.py).
 
     Raises:
@@ -29,7 +29,7 @@ class Options:
     """
 
     scope: Scope = "group"
-    kernel: str = "gaussian"
+    weights: str = "gaussian"
     record_every: int = 50
 
     def __post_init__(self) -> None:
@@ -39,13 +39,15 @@ class Options:
             raise OptionsError(
                 f"record_every={self.record_every!r} is invalid", fix="use a whole number of steps, or 0"
             )
-        if self.kernel not in kernels.NAMES:
-            kernels.load(self.kernel)
+        if self.weights not in weightings.BUILT_IN:
+            weightings.load(self.weights)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Options":
         """Options by name, as a host's configuration holds them. An unknown name is an OptionsError."""
         names = [field.name for field in fields(cls)]
+        if "kernel" in values:
+            raise OptionsError("the option kernel is now weights", fix=f"set weights={values['kernel']} in its place")
         for name in values:
             if name not in names:
                 raise OptionsError(f"{name} is not an option of cw_grpo", fix=f"the options are {', '.join(names)}")
@@ -55,9 +57,12 @@ class Options:
     def from_environment(cls) -> "Options":
         """Options of a host whose command line takes none of ours.
 
-        They are ``CW_GRPO_SCOPE``, ``CW_GRPO_KERNEL`` and ``CW_GRPO_RECORD_EVERY``. A variable whose name is nearly one
-        of these, such as ``CW_GRPO_KERNAL``, is an OptionsError.
+        They are ``CW_GRPO_SCOPE``, ``CW_GRPO_WEIGHTS`` and ``CW_GRPO_RECORD_EVERY``. A variable whose name is nearly
+        one of these, such as ``CW_GRPO_WEIGHT``, is an OptionsError.
         """
+        if "CW_GRPO_KERNEL" in os.environ:
+            value = os.environ["CW_GRPO_KERNEL"]
+            raise OptionsError("CW_GRPO_KERNEL is now CW_GRPO_WEIGHTS", fix=f"set CW_GRPO_WEIGHTS={value} in its place")
         _refuse_near_misses()
         values: dict[str, Any] = {name.removeprefix(PREFIX).lower(): value for name, value in variables().items()}
         steps = values.get("record_every", "")
@@ -67,6 +72,16 @@ class Options:
             return cls.of(values)
         except OptionsError as error:
             raise OptionsError(f"{error} (from the environment variables {PREFIX}...)") from error
+
+    def refuse_without_entropies(self, host: str) -> None:
+        """Raise OptionsError if the weighting needs entropies, which ``host`` does not have before the update."""
+        if self.weights == "gaussian" or not weightings.load(self.weights).needs_entropies:
+            return
+        raise OptionsError(
+            f"weights={self.weights!r} needs the entropy of each position, which {host} does not compute before the "
+            "update",
+            fix="train with verl, TRL or ms-swift, or choose a weighting without entropies, such as gaussian or ar",
+        )
 
     def is_due(self, step: int | None) -> bool:
         """Whether to record ``step``: step 1 and every ``record_every``-th. False outside a trainer."""

@@ -16,6 +16,7 @@ from cw_plugin.method_file import refuse_other_method, write_method
 from cw_plugin.options import Options
 from cw_plugin.records.write import TokenFiles
 from cw_plugin.statistics import Sums
+from cw_plugin.weightings import load
 from cw_plugin.weights import reweight_and_sum
 
 LOGGER = logging.getLogger("cw_plugin")
@@ -26,7 +27,7 @@ class Reweighted:
     """What a run makes of a batch.
 
     Attributes:
-        advantages: ``w~ A`` of every token, on the device of the log-probs; None if the kernel is "none". Then the
+        advantages: ``w~ A`` of every token, on the device of the log-probs; None with the weights "none". Then the
             host's own advantages stay, bit for bit.
         metrics: for the host's logger, by name.
     """
@@ -49,6 +50,7 @@ class Run:
 
     def __init__(self, options: Options, folder: Path, logger: logging.Logger = LOGGER) -> None:
         self.options = options
+        self.weighting = load(options.weights)
         self._folder = folder
         self._logger = logger
         self._files = TokenFiles(folder, options, logger)
@@ -58,7 +60,7 @@ class Run:
     def begin(
         self, checkpoints: Path | None, has_checkpoint: bool, resumed_from: Path | None = None, prefix: str = ""
     ) -> None:
-        """Refuse a folder of checkpoints that were trained under another scope or kernel, whether or not it resumes.
+        """Refuse a folder of checkpoints of another scope or other weights, whether or not the run resumes them.
 
         A run that starts anew there would overwrite some of them and leave others, and the next start would resume
         one of these. So the file that names their method (method_file.py) is never overwritten.
@@ -77,7 +79,7 @@ class Run:
         if resumed_from is not None:
             refuse_other_method(resumed_from, self.options, prefix)
         self._checkpoints = checkpoints
-        trains_on = "the host's own" if self.options.kernel == "none" else "reweighted"
+        trains_on = "the host's own" if self.options.weights == "none" else "reweighted"
         self._logger.info("cw_grpo: this run trains on %s advantages, %s", trains_on, self.options)
 
     def reweight(self, batch: Batch, steps: range) -> Reweighted:
@@ -91,13 +93,13 @@ class Run:
             NonFiniteError, OptionsError: as in :func:`cw_plugin.weights.reweight`.
         """
         self._write_method_once()
-        weighted, sums, seconds = self._reweight(batch)
+        weighted, sums, seconds = self._reweight(batch, seed=steps.start)
         statistics = sums.statistics()
-        if statistics.signal_share == 0:
+        if statistics.signal_share == 0 and statistics.weight_min == 1:
             self._say_once_that_weights_are_1(steps)
         if batch.read_sequences is not None and any(self.options.is_due(step) for step in steps):
             self._record(steps[0], batch, sums)
-        advantages = None if self.options.kernel == "none" else weighted.to(batch.log_probs.device)
+        advantages = None if self.options.weights == "none" else weighted.to(batch.log_probs.device)
         return Reweighted(advantages, statistics.as_metrics(seconds))
 
     def write_settings(self, settings: Mapping[str, object]) -> None:
@@ -105,17 +107,19 @@ class Run:
         ours = {f"cw_{name}": value for name, value in asdict(self.options).items()}
         write_whole(self._folder / "training_args.json", json.dumps({**settings, **ours}, indent=1, default=str))
 
-    def _reweight(self, batch: Batch) -> tuple[Float[Tensor, "rows time"], Sums, float]:
+    def _reweight(self, batch: Batch, seed: int) -> tuple[Float[Tensor, "rows time"], Sums, float]:
         """``w~ A`` of the batch's rows, the sums of the whole batch, and the seconds that the weights took."""
         batch = batch.on_cpu()
         started = time.perf_counter()
-        weighted, sums = self._reweight_rows(batch)
+        weighted, sums = self._reweight_rows(batch, seed)
         return weighted, sums, time.perf_counter() - started
 
-    def _reweight_rows(self, batch: Batch) -> tuple[Float[Tensor, "rows time"], Sums]:
-        """``w~ A`` and the sums of these rows, with the run's options."""
+    def _reweight_rows(self, batch: Batch, seed: int) -> tuple[Float[Tensor, "rows time"], Sums]:
+        """``w~ A`` and the sums of these rows, with the run's options; ``seed`` is the first step of the batch."""
         group = batch.group if self.options.scope == "group" else None
-        return reweight_and_sum(batch.log_probs, batch.advantages, batch.response_mask, group, self.options.kernel)
+        return reweight_and_sum(
+            batch.log_probs, batch.advantages, batch.response_mask, group, self.weighting, batch.entropies, seed
+        )
 
     def _record(self, step: int, batch: Batch, sums: Sums) -> None:
         """Write the token record of a batch, whose sums are given."""
@@ -128,7 +132,7 @@ class Run:
             self._checkpoints = None
 
     def _say_once_that_weights_are_1(self, steps: range) -> None:
-        if self.options.kernel == "none" or self._has_said_that_weights_are_1:
+        if self.options.weights == "none" or self._has_said_that_weights_are_1:
             return
         self._has_said_that_weights_are_1 = True
         self._logger.warning(

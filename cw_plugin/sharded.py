@@ -46,7 +46,7 @@ class ShardedRun(Run):
         self._accelerator = accelerator
         self._responses = responses
 
-    def _reweight(self, batch: Batch) -> tuple[Float[Tensor, "rows time"], Sums, float]:
+    def _reweight(self, batch: Batch, seed: int) -> tuple[Float[Tensor, "rows time"], Sums, float]:
         accelerator, device = self._accelerator, batch.log_probs.device
         rows, width = batch.log_probs.shape
         own_first_row = accelerator.process_index * rows  # its number in the whole batch
@@ -56,7 +56,7 @@ class ShardedRun(Run):
         started = time.perf_counter()
         failure: Exception | None = None
         try:
-            weighted, sums = self._reweight_rows(part)
+            weighted, sums = self._reweight_rows(part, seed)
         except NonFiniteError as error:
             failure = NonFiniteError(error.what, [first_row + row for row in error.rows])
         except Exception as error:  # of any kind: the other processes must not wait for this one
@@ -81,6 +81,7 @@ class ShardedRun(Run):
             group=self._accelerator.gather(batch.group.to(batch.log_probs.device)),
             rewards=self._accelerator.gather(batch.rewards.to(batch.log_probs.device)),
             read_sequences=None,
+            entropies=None if batch.entropies is None else self._gathered(batch.entropies),
         )
         return gathered.on_cpu()
 

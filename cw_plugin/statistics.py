@@ -13,27 +13,27 @@ EXTREME = math.sqrt(2 * math.log(2))  # 1.18: at this |z|, the Gaussian kernel i
 
 
 class TokenWeights(NamedTuple):
-    """The paper's quantities for the N valid tokens of one group; z, w and w~ have the log-probs' dtype."""
+    """Quantities of the N valid tokens of one group; z, w and w~ have the log-probs' dtype."""
 
     deviation: Float[Tensor, " N"]  # log pi - mean(log pi), float64
     c: Float[Tensor, " N"]  # float64
     sigma: Float[Tensor, ""]  # of c; infinite if no token is more extreme than another
     z: Float[Tensor, " N"]  # c / sigma
-    w: Float[Tensor, " N"]
-    weight: Float[Tensor, " N"]  # w~
+    w: Float[Tensor, " N"]  # what the weighting gives
+    weight: Float[Tensor, " N"]  # w~: w, scaled to average 1 if the weighting says so
 
 
 @dataclass(frozen=True)
 class CovarianceStatistics:
     """What the weights did, over all valid tokens; all 0 if there is none.
 
-    ``w`` is the kernel before normalisation. With ``kernel="none"`` it is 1, and the covariances are plain GRPO's.
-    A token is *extreme* if the Gaussian kernel gives it w < 0.5, that is |c| > 1.18 sigma, whatever the kernel is. So a
-    run of plain GRPO shows what the Gaussian kernel would take.
+    ``w`` is what the weighting gives, before it is scaled. With ``weights="none"`` it is 1, and the covariances are
+    plain GRPO's. A token is *extreme* if the Gaussian kernel gives it w < 0.5, that is |c| > 1.18 sigma, whatever the
+    weighting is. So a run of plain GRPO shows what the Gaussian kernel would take.
     """
 
     sigma: float  # mean of sigma over the groups with a signal; 0 if there is none
-    signal_share: float  # share of groups (with a valid token) whose covariances differ: those that are reweighted
+    signal_share: float  # share of groups (with a valid token) whose covariances differ
     weight_mean: float  # mean of w
     weight_min: float  # smallest w
     effective_sample_share: float  # (sum w)^2 / (N sum w^2) of a group, averaged over tokens
@@ -124,6 +124,7 @@ def sums_of_group(
     The tensors stay on their device. One transfer brings all numbers to Python.
     """
     c, w = tokens.c, tokens.w
+    w_sum = w.sum(dtype=torch.float64)
     is_reweighted = tokens.sigma.isfinite()
     extreme = (tokens.z.abs() > EXTREME).to(c.dtype)  # 1 or 0, by which PyTorch multiplies faster than by a boolean
     # In float32, A^2 would overflow at an A of 1e19.
@@ -132,8 +133,8 @@ def sums_of_group(
     by_name = {
         "reweighted_groups": is_reweighted.double(),
         "sigma": torch.where(is_reweighted, tokens.sigma, 0.0),
-        "w": w.sum(dtype=torch.float64),
-        "effective_tokens": len(c) ** 2 / tokens.weight.square().sum(dtype=torch.float64),  # w~ sums to len(c)
+        "w": w_sum,
+        "effective_tokens": w_sum.square() / w.square().sum(dtype=torch.float64).clamp(min=torch.finfo().tiny),
         "downweighted_tokens": (w < 0.5).count_nonzero().double(),
         "c": c.sum(),
         "c_after": tokens.deviation @ weighted.double(),

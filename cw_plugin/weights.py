@@ -1,4 +1,4 @@
-"""The weights of CW-GRPO: the paper's three equations, in plain PyTorch.
+"""The weights of CW-GRPO: the paper's three equations, in plain PyTorch; and those of other weightings (weightings/).
 
 Source: "Taming Extreme Tokens: Covariance-Aware GRPO with Gaussian-Kernel Advantage Reweighting", section 2.3.
 For every prompt group, over its N valid response tokens (response i, position t)::
@@ -15,63 +15,21 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from cw_plugin.errors import OptionsError
 from cw_plugin.groups import check_shapes, non_finite_error, put, rows_of_groups, take
-from cw_plugin.kernels import Kernel, checked
 from cw_plugin.statistics import CovarianceStatistics, Sums, TokenWeights, sums_of_group
+from cw_plugin.weightings import Weighting, load
+from cw_plugin.weightings.checked import checked_weights
+from cw_plugin.weightings.gaussian import gaussian
+from cw_plugin.weightings.group import Group
 
 
-def gaussian(z: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
-    """The paper's kernel."""
-    return torch.exp(-(z**2) / 2)
-
-
-def token_weights(
-    log_probs: Float[Tensor, " N"], advantages: Float[Tensor, " N"], kernel: Kernel = gaussian
-) -> TokenWeights:
-    """The paper's equations for the N > 0 valid tokens of one group, float32 or float64, on any device."""
-    deviation = centred(log_probs)
-    c = deviation * centred(advantages)
-    sigma = spread(c)
-    z = (c / sigma).to(log_probs.dtype)
-    w = kernel(z)
-    weight = w * (len(w) / w.sum(dtype=torch.float64))
-    return TokenWeights(deviation, c, sigma, z, w, weight)
-
-
-# Where the paper is silent, or can be read in two ways:
-#
-# * The paper computes both means "over responses". Here they run over the tokens of all responses to the prompt, so
-#   that mean(c) is exactly the token covariance whose sign drives entropy (Delta H ~ -eta Cov), and a long response
-#   counts for every token that it has.
-# * sigma divides by N (ddof 0): the paper calls it the empirical deviation of the set {c_it}, and so it is defined for
-#   one token too. Compared with ddof 1, sigma changes by a factor 1 - 1/(2N), one part in 10^4 for 5,000 tokens.
-# * sigma = 0 (equal rewards, one token, equal log-probs): no token is more extreme than another, so w = w~ = 1. The
-#   same holds if |mean(c)| >= 10 sigma. Then all covariances are nearly equal, and every w would underflow, which gives
-#   0 / 0. This happens only in groups of very few tokens (with two, sigma is always 0).
-# * A group without a valid token has weight 0 everywhere and takes no part in the statistics.
-
-
-def centred(values: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
-    """The values less their mean, in float64: exactly 0 if all are equal."""
-    # The sum of equal float32 values is exact in float64. That of float64 values is not, so the first one becomes 0.
-    values = values - values[0] if values.dtype == torch.float64 else values.double()
-    return values - values.mean()
-
-
-def spread(c: Float[Tensor, " N"]) -> Float[Tensor, ""]:
-    """The standard deviation of c; infinity if no token is more extreme than another, so that every z is 0."""
-    sigma = c.std(correction=0)
-    alike = c.mean().abs() >= 10 * sigma
-    return torch.where(alike, torch.inf, sigma)
-
-
-def kernel_function(kernel: str | Kernel) -> Kernel:
-    """The function from z to w that an option ``kernel`` names."""
-    if kernel == "gaussian":
-        return gaussian
-    if kernel == "none":
-        return checked(torch.ones_like)
-    return checked(kernel)
+def token_weights(group: Group, weighting: Weighting = gaussian) -> TokenWeights:
+    """The weights of a group's tokens, and the paper's quantities of them, on the device of the group."""
+    # The paper's own needs no check, and computes the quantities once.
+    w = gaussian(group) if weighting is gaussian else checked_weights(weighting, group)
+    weight = w * (len(w) / w.sum(dtype=torch.float64)) if weighting.scaled else w
+    return TokenWeights(group.deviation, group.c, group.sigma, group.z, w, weight)
 
 
 def reweight(
@@ -79,32 +37,37 @@ def reweight(
     advantages: Float[Tensor, " rows"] | Float[Tensor, "rows time"],
     response_mask: Shaped[Tensor, "rows time"],
     group: Int[Tensor, " rows"] | None = None,
-    kernel: str | Kernel = "gaussian",
+    weights: str | Weighting = "gaussian",
+    entropies: Float[Tensor, "rows time"] | None = None,
+    step: int = 0,
 ) -> tuple[Float[Tensor, "rows time"], CovarianceStatistics]:
     """w~ A of every token.
 
-    Tensors may live on any device. Log-probs, advantages and mask are copied to the CPU once, where the weights are
-    computed, and the result is copied back once. :func:`reweight_one_group` copies nothing.
+    Tensors may live on any device. Each is copied to the CPU once, where the weights are computed, and the result is
+    copied back once. :func:`reweight_one_group` copies nothing.
 
     Args:
         log_probs: log pi of each sampled token, in nats. Values where ``response_mask`` is 0 do not matter.
         advantages: one for each response, as in GRPO, or one for each token.
         response_mask: nonzero where a token belongs to the response, of any dtype. Holes are allowed.
         group: a number for each row, the same for all responses to a prompt; ``None`` makes the batch one group.
-        kernel: "gaussian"; "none", which gives every token weight 1, with the same statistics; "module:function"; or a
-            function from z = c / sigma to w. It gets one group's tokens at a time, as a tensor (N,) on the CPU.
+        weights: a weighting, or its name (weightings/README.md); "none" gives every token weight 1, with the same
+            statistics.
+        entropies: of the policy at each token's position, in nats, for weightings that need them.
+        step: of training. With the group's number it is the seed of weightings that draw.
 
     Returns:
         The reweighted advantages (float32; float64 for float64 log-probs) on the device of ``log_probs``, 0 where the
         mask is 0, and the statistics.
 
     Raises:
-        NonFiniteError: the weighted advantage of a valid token is NaN or infinite, because its log-prob or advantage
-            is, or because they are too large; the message names the rows.
-        OptionsError: there is no such kernel, it fails, or it returns what cannot be a weight.
+        NonFiniteError: the weighted advantage of a valid token is NaN or infinite, because its log-prob, entropy or
+            advantage is, or because they are too large; the message names the rows.
+        OptionsError: there is no such weighting, it lacks entropies, fails, or returns what cannot be a weight.
         ValueError: shapes that do not belong together.
     """
-    weighted, sums = reweight_and_sum(log_probs, advantages, response_mask, group, kernel)
+    weighting = load(weights) if isinstance(weights, str) else weights
+    weighted, sums = reweight_and_sum(log_probs, advantages, response_mask, group, weighting, entropies, step)
     return weighted, sums.statistics()
 
 
@@ -113,22 +76,25 @@ def reweight_and_sum(
     advantages: Float[Tensor, " rows"] | Float[Tensor, "rows time"],
     response_mask: Shaped[Tensor, "rows time"],
     group: Int[Tensor, " rows"] | None,
-    kernel: str | Kernel,
+    weighting: Weighting,
+    entropies: Float[Tensor, "rows time"] | None,
+    step: int,
 ) -> tuple[Float[Tensor, "rows time"], Sums]:
     """As :func:`reweight`, but with the sums that the statistics are made of: several processes can add up theirs."""
-    check_shapes(log_probs, advantages, response_mask, group)
-    function = kernel_function(kernel)
+    entropies = needed_entropies(weighting, entropies)
+    check_shapes(log_probs, advantages, response_mask, group, entropies)
     device = log_probs.device
     log_probs, advantages, valid = (values.cpu() for values in _prepared(log_probs, advantages, response_mask))
-    if group is None:
-        group = torch.zeros(len(log_probs), dtype=torch.long)
+    entropies = None if entropies is None else entropies.detach().to(log_probs.dtype).cpu()
+    group = torch.zeros(len(log_probs), dtype=torch.long) if group is None else group.cpu()
     result, sums, refused = torch.zeros_like(log_probs).numpy(), Sums(), []
-    for rows in rows_of_groups(group.cpu()):
+    for rows in rows_of_groups(group):
         valid_here = valid.numpy()[rows]
         if not valid_here.any():
             continue
         x, a = take(log_probs.numpy()[rows], valid_here), take(advantages.numpy()[rows], valid_here)
-        tokens = token_weights(x, a, function)
+        h = None if entropies is None else take(entropies.numpy()[rows], valid_here)
+        tokens = token_weights(Group(x, a, h, valid_here, seed=(step, int(group[rows[0]]))), weighting)
         weighted = tokens.weight * a
         of_group = sums_of_group(x, a, tokens, weighted)
         if of_group.is_finite:
@@ -137,8 +103,21 @@ def reweight_and_sum(
         else:
             refused.append(rows)
     if refused:
-        raise non_finite_error(log_probs, advantages, valid, torch.from_numpy(np.sort(np.concatenate(refused))))
+        of_refused = torch.from_numpy(np.sort(np.concatenate(refused)))
+        raise non_finite_error(log_probs, advantages, valid, of_refused, entropies)
     return torch.from_numpy(result).to(device), sums
+
+
+def needed_entropies(
+    weighting: Weighting, entropies: Float[Tensor, "rows time"] | None
+) -> Float[Tensor, "rows time"] | None:
+    """The entropies if a weighting needs them, else None; an OptionsError if it needs them, and there are none."""
+    if not weighting.needs_entropies:
+        return None
+    if entropies is None:
+        problem = f"weights={weighting.name!r} needs the entropy of each position, and got none"
+        raise OptionsError(problem, fix="pass entropies, (rows, time)")
+    return entropies
 
 
 def reweight_one_group(
@@ -150,14 +129,14 @@ def reweight_one_group(
 
     A policy loss calls it once for each micro-batch, where a copy to the CPU would wait for the GPU's queue.
     """
-    check_shapes(log_probs, advantages, response_mask, None)
+    check_shapes(log_probs, advantages, response_mask)
     log_probs, advantages, valid = _prepared(log_probs, advantages, response_mask)
     of_tokens = advantages if advantages.ndim == 2 else advantages[:, None].expand(valid.shape)
     places = valid.nonzero(as_tuple=True)
     x, a = log_probs[places], of_tokens[places]
     if len(x) == 0:
         return torch.zeros_like(log_probs), Sums().statistics()
-    tokens = token_weights(x, a)
+    tokens = token_weights(Group(x, a, None, valid))
     weighted = tokens.weight * a
     sums = sums_of_group(x, a, tokens, weighted)
     if not sums.is_finite:

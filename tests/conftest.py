@@ -31,7 +31,8 @@ WITHOUT_VERL = {
     "lab/evaluation/test_scores.py", "lab/reports/test_comparison.py", "lab/reports/test_metrics.py",
     "lab/reports/test_report.py", "lab/reports/test_tokens.py", "lab/rewards/test_rewards.py", "lab/test_configs.py",
     "lab/test_intervals.py", "records/test_records.py", "test_dependencies.py",
-    "test_errors.py", "test_old_names.py", "test_options.py", "test_run.py", "test_weights.py",
+    "test_errors.py", "test_old_names.py", "test_options.py", "test_run.py", "test_weightings.py",
+    "test_weights.py",
 }  # fmt: skip
 collect_ignore = [
     file for package, files in NEEDED_BY.items() if not importlib.util.find_spec(package) for file in files

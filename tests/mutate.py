@@ -1,7 +1,7 @@
 """Which small changes of a file do its tests not see? Cosmic Ray makes them, one by one, in a copy of the repository.
 
-    python tests/mutate.py cw_plugin/kernels.py               every place of the file, changed in one way
-    python tests/mutate.py cw_plugin/kernels.py --draw 30     thirty places, drawn by --seed
+    python tests/mutate.py cw_plugin/weights.py               every place of the file, changed in one way
+    python tests/mutate.py cw_plugin/weights.py --draw 30     thirty places, drawn by --seed
 
 [tool.mutations] in pyproject.toml names the tests of each file. It prints the changes that no test sees, and fails if
 these are more than a fifth.

@@ -1,4 +1,4 @@
-"""The options, as hosts without options of ours take them: from the environment. And kernels from a file."""
+"""The options, as hosts without options of ours take them: from the environment. And weightings from a file."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from cw_plugin.options import Options, variables
 
 def test_options_come_from_the_environment(monkeypatch):
     """Another program's variable may begin with the same letters."""
-    given = {"CW_GRPO_SCOPE": "batch", "CW_GRPO_KERNEL": "none", "CW_GRPO_RECORD_EVERY": "7"}
+    given = {"CW_GRPO_SCOPE": "batch", "CW_GRPO_WEIGHTS": "none", "CW_GRPO_RECORD_EVERY": "7"}
     for name, value in {**given, "CW_GRPO_DATA": "/data"}.items():
         monkeypatch.setenv(name, value)
     assert Options.from_environment() == Options("batch", "none", 7)
@@ -18,7 +18,8 @@ def test_options_come_from_the_environment(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("CW_GRPO_KERNAL", "none", "CW_GRPO_KERNAL is not an option of cw_grpo; did you mean CW_GRPO_KERNEL?"),
+        ("CW_GRPO_WEIGHT", "none", "CW_GRPO_WEIGHT is not an option of cw_grpo; did you mean CW_GRPO_WEIGHTS?"),
+        ("CW_GRPO_KERNEL", "none", "CW_GRPO_KERNEL is now CW_GRPO_WEIGHTS; set CW_GRPO_WEIGHTS=none in its place"),
         ("CW_GRPO_SCOPES", "group", "did you mean CW_GRPO_SCOPE?"),
         ("CW_GRPO_RECORDEVERY", "5", "did you mean CW_GRPO_RECORD_EVERY?"),
         ("CW_GRPO_SCOPE", "rank", "scope='rank' is invalid; use group or batch .*environment variables"),
@@ -41,12 +42,12 @@ def test_steps_are_due(monkeypatch):
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("\nscale = 1 / width\n", "NameError: name 'width' is not defined.; mend .*broken_kernel.py, line 2"),
-        ("def w(z):\n    return z +\n", "SyntaxError: .*; mend .*broken_kernel.py, line 2"),
+        ("\nscale = 1 / width\n", "NameError: name 'width' is not defined.; mend .*broken_weights.py, line 2"),
+        ("def w(group):\n    return group.z +\n", "SyntaxError: .*; mend .*broken_weights.py, line 2"),
     ],
 )
-def test_a_kernel_whose_file_is_broken_is_refused_with_its_line(tmp_path, monkeypatch, source, said):
-    (tmp_path / "broken_kernel.py").write_text(source)
+def test_a_weighting_whose_file_is_broken_is_refused_with_its_line(tmp_path, monkeypatch, source, said):
+    (tmp_path / "broken_weights.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(OptionsError, match=rf"kernel='broken_kernel:w' cannot be imported \({said}"):
-        Options(kernel="broken_kernel:w")
+    with pytest.raises(OptionsError, match=rf"weights='broken_weights:w' cannot be imported \({said}"):
+        Options(weights="broken_weights:w")

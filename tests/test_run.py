@@ -19,7 +19,7 @@ from cw_plugin.options import Options
 from cw_plugin.run import Run
 from cw_plugin.sharded import ShardedRun
 
-OTHERS = [("kernel", "none"), ("scope", "batch")]
+OTHERS = [("weights", "none"), ("scope", "batch")]
 
 
 def batch(seed: int = 0) -> Batch:
@@ -46,7 +46,7 @@ def test_advantages_and_metrics_are_those_of_the_method(tmp_path, scope, caplog)
     sigmas = [group["sigma"] for group in groups.values()]
     assert reweighted.metrics["cw_grpo/sigma"] == pytest.approx(sum(sigmas) / len(sigmas))
     assert "this run trains on reweighted advantages" in caplog.text
-    assert begun(tmp_path, kernel="none").reweight(given, range(1, 2)).advantages is None
+    assert begun(tmp_path, weights="none").reweight(given, range(1, 2)).advantages is None
     assert "this run trains on the host's own advantages" in caplog.text
 
 
@@ -85,10 +85,10 @@ def test_a_run_does_not_begin_among_another_methods_checkpoints(tmp_path, name, 
 
 def test_without_a_checkpoint_another_method_may_begin(tmp_path):
     begun(tmp_path).reweight(batch(), range(1, 2))
-    run = begun(tmp_path, kernel="none")
-    assert json.loads((tmp_path / "cw_grpo.json").read_text())["kernel"] == "gaussian"  # until it has a batch
+    run = begun(tmp_path, weights="none")
+    assert json.loads((tmp_path / "cw_grpo.json").read_text())["weights"] == "gaussian"  # until it has a batch
     run.reweight(batch(), range(1, 2))
-    assert json.loads((tmp_path / "cw_grpo.json").read_text()) == {"scope": "group", "kernel": "none"}
+    assert json.loads((tmp_path / "cw_grpo.json").read_text()) == {"scope": "group", "weights": "none"}
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"\xff"])
@@ -98,8 +98,12 @@ def test_a_damaged_method_file_is_refused(tmp_path, content):
         begun(tmp_path, has_checkpoint=True)
 
 
-def test_checkpoints_of_an_earlier_version_are_accepted(tmp_path):
-    begun(tmp_path, has_checkpoint=True, kernel="none")
+def test_checkpoints_of_earlier_versions_are_accepted_unless_they_name_other_weights(tmp_path):
+    begun(tmp_path, has_checkpoint=True, weights="none")
+    (tmp_path / "cw_grpo.json").write_text('{"scope": "group", "kernel": "none"}')
+    begun(tmp_path, has_checkpoint=True, weights="none")
+    with pytest.raises(OptionsError, match="trained with weights='none', and this run has weights='gaussian'"):
+        begun(tmp_path, has_checkpoint=True)
 
 
 def test_a_folder_that_cannot_be_written_is_said_and_training_goes_on(tmp_path, caplog):
@@ -109,11 +113,11 @@ def test_a_folder_that_cannot_be_written_is_said_and_training_goes_on(tmp_path, 
 
 
 def test_a_step_in_which_every_weight_is_1_is_told_once(tmp_path, caplog):
-    """With the kernel none, weights of 1 are meant."""
+    """With the weights none, 1 is meant."""
     alike = replace(batch(), advantages=torch.zeros(len(batch().advantages)))
-    for kernel, told in (("none", []), ("gaussian", ["cw_grpo: every weight was 1 in step 2"])):
+    for weights, told in (("none", []), ("gaussian", ["cw_grpo: every weight was 1 in step 2"])):
         caplog.clear()
-        run = begun(tmp_path / kernel, kernel=kernel)
+        run = begun(tmp_path / weights, weights=weights)
         for step, given in enumerate((batch(), alike, alike), start=1):
             run.reweight(given, range(step, step + 1))
         warnings = [record for record in caplog.records if record.levelno == logging.WARNING]

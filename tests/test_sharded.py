@@ -3,19 +3,20 @@
 import pytest
 import torch
 from interpreter import ROOT, python
-from process_group import CASES, FAULTS, RESPONSES, WIDTH, of_process, put, whole_batch
+from process_group import CASES, FAULTS, RESPONSES, STEP, WIDTH, of_process, put, whole_batch, whole_entropies
 
 from cw_plugin.errors import CWGRPOError
+from cw_plugin.weightings import BUILT_IN
 from cw_plugin.weights import reweight
 
 
-def in_one_process(rows: int, scope: str, fault: str = ""):
+def in_one_process(rows: int, scope: str, fault: str = "", weights: str = "gaussian"):
     """The weighted advantages and the statistics of all rows, or the error."""
     batch = whole_batch(rows)
     put(fault, batch)
     group = torch.arange(rows) // RESPONSES if scope == "group" else None
     try:
-        return reweight(*batch, group)
+        return reweight(*batch, group, weights, whole_entropies(rows), STEP)
     except CWGRPOError as error:
         return type(error).__name__, str(error)
 
@@ -43,6 +44,14 @@ def check_records(records, rank: int, rows: int, processes: int, scope: str, own
             assert groups == rows * processes // RESPONSES
 
 
+def check_weighting(weights: str, found, rows: int, scope: str) -> None:
+    """What each process has found for its rows."""
+    expected, statistics = in_one_process(rows * len(found), scope, weights=weights)
+    for rank, (of_rank, of_all) in enumerate(found):
+        assert torch.equal(of_rank, of_process(expected, rank, rows)), (weights, rank)
+        assert vars(of_all) == pytest.approx(vars(statistics), rel=1e-6)
+
+
 @pytest.mark.parametrize("processes", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_processes_reweight_as_one_and_fail_together(tmp_path, processes):
     """Whatever fails in one of them: none waits for one that has stopped, and all say the same."""
@@ -59,11 +68,13 @@ def test_processes_reweight_as_one_and_fail_together(tmp_path, processes):
                 assert torch.equal(of_rank, of_process(weighted, rank, rows)), (case, rank)
                 assert vars(of_all) == pytest.approx(vars(statistics), rel=1e-6)
                 check_records(records, rank, rows, processes, scope, own_groups=case == "whole groups")
+            for weights in set(BUILT_IN) - {"gaussian"}:
+                check_weighting(weights, [of_rank[case, weights, device] for of_rank in found], rows, scope)
             for fault in FAULTS:
                 said = {found[rank][case, fault, device] for rank in range(processes)}
                 assert len(said) == 1, (case, fault, said)
                 ((error, message),) = said
-                if fault == "kernel":
+                if fault == "weighting":
                     assert error == "OptionsError" and "raised ValueError: not on this node; mend it" in message
                 elif fault == "no memory":
                     assert message == f"process {processes - 1} failed with MemoryError: for 8 GiB"

@@ -13,6 +13,7 @@ from random_batches import random_batch
 from reference import mean, reference_advantages
 
 from cw_plugin.errors import NonFiniteError, OptionsError
+from cw_plugin.weightings import weighting
 from cw_plugin.weights import reweight, reweight_one_group
 
 
@@ -224,9 +225,9 @@ def test_the_extreme_tokens_share_of_the_gradient_is_that_of_autograd(vocabulary
     assert statistics.extreme_gradient_share == pytest.approx(share, abs=tolerance)
 
 
-def test_kernel_none_is_weight_one_with_the_statistics_of_plain_grpo():
+def test_weights_none_are_weight_one_with_the_statistics_of_plain_grpo():
     log_probs, advantages, mask, _ = random_batch(12)
-    plain, none = reweight(log_probs, advantages, mask, kernel="none")
+    plain, none = reweight(log_probs, advantages, mask, weights="none")
     _, weighed = reweight(log_probs, advantages, mask)
     assert torch.equal(plain, advantages[:, None] * mask) and weighed.sigma > 0
     ones = dict.fromkeys(("weight_mean", "weight_min", "effective_sample_share"), 1)
@@ -234,55 +235,74 @@ def test_kernel_none_is_weight_one_with_the_statistics_of_plain_grpo():
     assert vars(none) == pytest.approx(vars(weighed) | ones | none_extreme, rel=1e-4)
 
 
-def test_a_kernel_of_ones_own_gets_c_over_sigma():
+def test_a_weighting_of_ones_own_gets_c_over_sigma():
     log_probs, advantages, mask, _ = random_batch(13)
     _, (group,) = loop(log_probs, advantages, mask, torch.zeros(len(mask)))
     w = torch.tensor(1 / (1 + abs(group["c"] / group["sigma"])))
-    reweighted, statistics = reweight(log_probs, advantages, mask, kernel=lambda z: 1 / (1 + z.abs_()))
+    own = weighting(scaled=True)(lambda group: 1 / (1 + group.z.abs_()))  # in place: it gets copies
+    reweighted, statistics = reweight(log_probs, advantages, mask, weights=own)
     expected = torch.tensor(group["a"]) * w / w.mean()
     torch.testing.assert_close(reweighted[mask].double(), expected, rtol=1e-6, atol=1e-6)
     assert statistics.weight_min == pytest.approx(w.min().item())
     assert statistics.downweighted_share == pytest.approx((w < 0.5).double().mean().item())
-    of_gaussian, gaussian = reweight(log_probs, advantages, mask)  # what is extreme does not depend on the kernel
+    of_gaussian, gaussian = reweight(log_probs, advantages, mask)  # what is extreme does not depend on the weighting
     assert statistics.extreme_gradient_share == gaussian.extreme_gradient_share
-    by_name, _ = reweight(log_probs, advantages, mask, kernel="cw_plugin.weights:gaussian")
+    by_name, _ = reweight(log_probs, advantages, mask, weights="cw_plugin.weightings.gaussian:gaussian")
     assert torch.equal(by_name, of_gaussian)
 
 
 @pytest.mark.parametrize(
-    ("kernel", "message"),
+    ("function", "message"),
     [
-        (lambda z: z[:-1], r"returned shape \(.*; return one weight for each"),
-        (lambda z: 1.0, "returned a float"),
-        (lambda z: z.numpy(), "returned a ndarray"),
-        (lambda z: z[len(z)], r"raised IndexError: index .* mend it for z, a tensor of shape \(\d+,\) on the CPU"),
-        (lambda z: z, r"kernel='<lambda>' returned -\S+ at z=-\S+; weights must be finite and not negative"),
-        ("torch:neg", r"kernel='torch:neg' returned -\S+ at z=\d\S+; weights must be finite and not negative"),
-        (lambda z: z / 0, "weights must be finite"),
-        (lambda z: 0 * z, "returned 0 for all"),
-        ("laplace", "'laplace' is invalid; use one of gaussian, none, or module:function"),
-        (".kernels:wide", "'.kernels:wide' is invalid; use one of gaussian, none, or module:function"),
-        ("no_such_module:wide", "cannot be imported .*no_such_module.*PYTHONPATH"),
-        ("json:lod", "json/__init__.py has no function lod; name one that it has$"),
-        ("math:pi", "is a float; name a function"),
+        (lambda group: group.z[:-1], r"returned shape \(.*; return one weight for each"),
+        (lambda group: 1.0, "returned a float"),
+        (lambda group: group.z.numpy(), "returned a ndarray"),
+        (
+            lambda group: group.z[len(group.z)],
+            r"raised IndexError: index .* mend it for a group of \d+ tokens on the CPU",
+        ),
+        (
+            lambda group: group.z,
+            r"returned -\S+ at log_prob=-\S+, advantage=\S+ and z=-\S+; weights must be finite and",
+        ),
+        (lambda group: group.z / 0, "returned -inf at .*; weights must be finite"),
+        (lambda group: 0 * group.z, "returned 0 for all"),
+        (lambda group: group.entropies, "raised OptionsError: .* reads entropies .* needs_entropies=True"),
     ],
 )
-def test_a_kernel_that_cannot_be_one_is_refused(kernel, message):
+def test_weights_that_cannot_be_some_are_refused(function, message):
+    with pytest.raises(OptionsError, match=rf"weights='test_weights:<lambda>' {message}"):
+        reweight(*random_batch(14), weighting(scaled=True)(function))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("laplace", "weights='laplace' is invalid; use one of gaussian, none, ar, .*, or module:function"),
+        (".weightings:wide", "'.weightings:wide' is invalid; use one of gaussian, none"),
+        ("no_such_module:wide", "cannot be imported .*no_such_module.*PYTHONPATH"),
+        ("json:lod", "json/__init__.py has no function lod; name one that it has$"),
+        ("math:exp", r"weights='math:exp' is a builtin_function_or_method; put @weighting\(scaled=True\) before"),
+        ("state", "weights='cw_plugin.weightings.state:state' needs the entropy of each position, and got none"),
+    ],
+)
+def test_a_name_of_no_weighting_is_refused(name, message):
     with pytest.raises(OptionsError, match=message):
-        reweight(*random_batch(14), kernel)
+        reweight(*random_batch(14), name)
 
 
 def test_shapes_that_do_not_fit_are_refused(monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # which checks them here, but not for a user
     fits = {"log_probs": torch.zeros(2, 3), "advantages": torch.ones(2), "response_mask": torch.ones(2, 3)}
     wrong = [("response_mask", (2, 4)), ("advantages", 3), ("advantages", (3, 2)), ("log_probs", 6), ("group", 1)]
+    wrong.append(("entropies", (2, 4)))
     for name, shape in wrong:
         with pytest.raises(ValueError, match=f"{name} .*do not fit"):
-            reweight(**fits | {name: torch.ones(shape)})
+            reweight(**fits | {name: torch.ones(shape)}, weights="state" if name == "entropies" else "gaussian")
 
 
-@pytest.mark.parametrize("kernel", ["none", "gaussian"])
-def test_entropy_changes_by_minus_eta_times_the_covariance(kernel):
+@pytest.mark.parametrize("weights", ["none", "gaussian"])
+def test_entropy_changes_by_minus_eta_times_the_covariance(weights):
     """A tabular softmax policy with exact natural gradient, whose step adds eta A to the logits (section 2.2).
 
     Actions stand in the batch as often as they are probable, so that the batch's covariance is the policy's.
@@ -292,9 +312,9 @@ def test_entropy_changes_by_minus_eta_times_the_covariance(kernel):
     advantage = torch.tensor([0.3, -1.1, 0.8, 1.5, -0.4, 2.5, -2.0, 3.0], dtype=torch.float64)
     action = torch.repeat_interleave(torch.arange(len(counts)), counts)
     x, a = policy.log()[action][None], advantage[action][None]
-    reweighted, statistics = reweight(x, a, torch.ones_like(x, dtype=torch.long), kernel=kernel)
+    reweighted, statistics = reweight(x, a, torch.ones_like(x, dtype=torch.long), weights=weights)
     weighted = torch.zeros_like(advantage).index_copy_(0, action, reweighted[0])  # one for each action
-    covariance = statistics.covariance_before if kernel == "none" else statistics.covariance_after
+    covariance = statistics.covariance_before if weights == "none" else statistics.covariance_after
     assert abs(covariance) > 0.05
 
     def entropy(p: torch.Tensor) -> float:
@@ -305,25 +325,26 @@ def test_entropy_changes_by_minus_eta_times_the_covariance(kernel):
     assert change == pytest.approx(-eta * covariance, rel=1e-3)
 
 
-def cauchy(z: torch.Tensor) -> torch.Tensor:
-    """A kernel that builds a tensor on PyTorch's default device."""
-    return torch.ones(len(z)) / (1 + z.square())
+@weighting(scaled=True)
+def cauchy(group):
+    """It builds a tensor on PyTorch's default device."""
+    return torch.ones(len(group.z)) / (1 + group.z.square())
 
 
-@pytest.mark.parametrize("kernel", ["gaussian", "none", cauchy])
+@pytest.mark.parametrize("weights", ["gaussian", "none", cauchy])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("groups", [1, 7])
-def test_on_a_device_weights_are_those_of_the_cpu(kernel, dtype, groups):
+def test_on_a_device_weights_are_those_of_the_cpu(weights, dtype, groups):
     """Each tensor is copied once. reweight_one_group copies nothing but the number of tokens and the statistics."""
     log_probs, advantages, mask, group = random_batch(20, groups)
     batch = log_probs.to(dtype), advantages.to(dtype), mask
     for one_or_more in (group, None):
-        expected, statistics = reweight(*batch, one_or_more, kernel)
+        expected, statistics = reweight(*batch, one_or_more, weights)
         with Pretend() as device:
-            found, found_statistics = reweight(*on_device(batch), one_or_more, kernel)
+            found, found_statistics = reweight(*on_device(batch), one_or_more, weights)
         assert found.device == DEVICE and torch.equal(found.memory, expected) and found_statistics == statistics
         assert (device.downloads, device.uploads) == (3, 1)
-    if kernel == "gaussian":
+    if weights == "gaussian":
         with Pretend() as device:
             found, found_statistics = reweight_one_group(*on_device(batch))
         assert found.device == DEVICE and torch.equal(found.memory, expected) and found_statistics == statistics

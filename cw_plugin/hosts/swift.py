@@ -1,7 +1,7 @@
 """CW-GRPO for ms-swift: its GRPOTrainer, trained on w~ A in place of A. An external plugin registers it.
 
 A plugin cannot add flags to ms-swift's command line, so the options are environment variables: ``CW_GRPO_SCOPE``,
-``CW_GRPO_KERNEL`` and ``CW_GRPO_RECORD_EVERY`` (:class:`cw_plugin.options.Options`). Records go to output_dir/tokens.
+``CW_GRPO_WEIGHTS`` and ``CW_GRPO_RECORD_EVERY`` (:class:`cw_plugin.options.Options`). Records go to output_dir/tokens.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
 
     Weights are computed once for a generation batch, over whole prompt groups, from ms-swift's own
     ``old_per_token_logps``. Sequence parallelism, a teacher and a changing number of responses are refused. So are,
-    unless the kernel is none, the Liger loss, the loss real, and importance_sampling_level sequence with another loss
+    unless the weights are none, the Liger loss, the loss real, and importance_sampling_level sequence with another loss
     than cispo: one ratio for a whole response would give each of its tokens their mean weight.
 
     Raises:
@@ -36,8 +36,11 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         options = Options.from_environment()
-        SWIFT.require(Need(GRPOTrainer, "_postprocess_batch", ("samples", "batch_encoded_inputs")))
-        if options.kernel != "none":
+        SWIFT.require(
+            Need(GRPOTrainer, "_postprocess_batch", ("samples", "batch_encoded_inputs")),
+            Need(GRPOTrainer, "_get_per_token_logps_and_entropies", ("model", "compute_entropy")),
+        )
+        if options.weights != "none":
             check_loss(_training_arguments(args, kwargs))
         super().__init__(*args, **kwargs)
         self._cw_begin(options)
@@ -70,6 +73,9 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
         if self.overlong_filter:  # the loss will leave them out
             mask = mask * ~torch.cat([batch.truncated_mask for batch in batches])[:, None]
         rows = len(mask)
+        entropies = None
+        if self._cw_run.weighting.needs_entropies:
+            entropies = joined(self._cw_entropies([batch.old_per_token_logps for batch in batches]))
         rewards = (self._rewards_per_func * self.reward_weights).nansum(-1)  # of all processes
         return Batch(
             log_probs=joined([batch.old_per_token_logps for batch in batches]),
@@ -80,6 +86,7 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
             # With padding_free, a micro-batch is one row.
             read_sequences=None if self.template.padding_free else partial(_sequences, batch_encoded_inputs),
             tokenizer=self.template.tokenizer,
+            entropies=entropies,
         )
 
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from cw_plugin.batch import Batch
+from cw_plugin.errors import HostError
 from cw_plugin.options import Options
 from cw_plugin.sharded import ShardedRun
 
@@ -25,6 +27,7 @@ class ReweightingTrainer(Trainer):
 
     _cw_run: ShardedRun
     _cw_resumed_from: Path | None = None
+    _cw_computed: list[tuple[Tensor, Tensor]]  # log-probs of a batch that is being made, and their entropies
 
     def _cw_begin(self, options: Options, prefix: str = "") -> None:
         """Make the run. The trainer is constructed.
@@ -35,6 +38,7 @@ class ReweightingTrainer(Trainer):
         """
         folder = Path(self.args.output_dir)
         self._cw_run = ShardedRun(self.accelerator, self.num_generations, options, folder)
+        self._cw_computed = []
         self.add_callback(_BeforeTraining(self, prefix))
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
@@ -42,6 +46,22 @@ class ReweightingTrainer(Trainer):
         if isinstance(resume_from_checkpoint, (str, os.PathLike)):  # transformers tells no callback
             self._cw_resumed_from = Path(resume_from_checkpoint).resolve().parent
         return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        """The host's log-probs. Entropies are computed with those of a batch that is made, if the weighting needs them.
+
+        The loss is computed with gradients, and evaluation out of training mode.
+        """
+        makes_a_batch = self.model.training and model is self.model and not torch.is_grad_enabled()
+        if not (makes_a_batch and self._cw_run.weighting.needs_entropies):
+            return super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
+        result = super()._get_per_token_logps_and_entropies(model, *args, **{**kwargs, "compute_entropy": True})
+        self._cw_computed.append(result[:2])
+        return result
+
+    def _cw_entropies(self, log_probs: Sequence[Tensor]) -> list[Tensor]:
+        """The entropies that were computed with these log-probs, for a weighting that needs them."""
+        return [_entropies_of(of_tokens, self._cw_computed) for of_tokens in log_probs]
 
     def _cw_own_rows(self, rows: int) -> slice:
         """Where the rows of this process are in the whole batch, of which every process has this many."""
@@ -58,9 +78,21 @@ class ReweightingTrainer(Trainer):
         args, step = self.args, self.state.global_step + 1
         updates = math.ceil(args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps)
         reweighted = self._cw_run.reweight(batch, range(step, step + updates))
+        self._cw_computed = []
         for name, value in reweighted.metrics.items():
             self._metrics["train"][name].append(value)
         return reweighted.advantages
+
+
+def _entropies_of(log_probs: Tensor, computed: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """The entropies that the host has computed with these log-probs, which it may have moved to another device."""
+    for of_tokens, entropies in computed:
+        if of_tokens is log_probs or torch.equal(of_tokens.cpu(), log_probs.cpu()):
+            return entropies.to(log_probs.device)
+    raise HostError(
+        "old_per_token_logps do not come from _get_per_token_logps_and_entropies, so there are no entropies",
+        fix="choose a weighting that needs none, such as gaussian or ar",
+    )
 
 
 class _BeforeTraining(TrainerCallback):

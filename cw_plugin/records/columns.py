@@ -1,6 +1,6 @@
 """What a token record holds: a row for each token, and metadata of the batch.
 
-The schema's metadata has the step, the options scope and kernel, how many groups and tokens the whole batch has, the
+The schema's metadata has the step, the options scope and weights, how many groups and tokens the whole batch has, the
 prompts as JSON, by group, and when the run was started (in UTC): a later start overtakes records of an earlier one.
 """
 
@@ -16,7 +16,7 @@ REAL_NUMBERS = (
     "log_prob",  # in nats
     "advantage",  # before the weights
     "covariance",  # c
-    "gaussian",  # w, the Gaussian kernel of c, whichever kernel the run used
+    "gaussian",  # w, the Gaussian kernel of c, whichever weighting the run used
     "weight",  # w~, as it was applied
     "reward",  # of the response
 )

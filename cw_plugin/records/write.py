@@ -18,7 +18,10 @@ from cw_plugin.files import write_whole
 from cw_plugin.options import Options
 from cw_plugin.records.columns import FOLDER, REAL_NUMBERS, TEXT, WHOLE_NUMBERS
 from cw_plugin.statistics import Sums
-from cw_plugin.weights import gaussian, kernel_function, token_weights
+from cw_plugin.weightings import load
+from cw_plugin.weightings.gaussian import kernel
+from cw_plugin.weightings.group import Group
+from cw_plugin.weights import needed_entropies, token_weights
 
 LIMIT = 2**18  # tokens in a record at most, unless its first prompt group alone has more
 
@@ -79,7 +82,7 @@ class TokenFiles:
         rows = _recorded_rows(batch.group, sizes, step)
         sequences = list(batch.read_sequences(rows.tolist()))
         by_prompt = self._options.scope == "group"
-        values = self._values(batch, rows)
+        values = self._values(batch, rows, step)
         values["token_id"] = _token_ids(batch, rows, sequences)
         columns = {name: pa.array(values[name].int().numpy()) for name in WHOLE_NUMBERS}
         columns |= {name: pa.array(values[name].float().numpy()) for name in REAL_NUMBERS}
@@ -88,7 +91,7 @@ class TokenFiles:
             "step": str(step),
             "started": self._started,
             "scope": self._options.scope,
-            "kernel": self._options.kernel,
+            "weights": self._options.weights,
             "groups": str(int(sums.groups) if by_prompt else len(set(batch.group[sizes > 0].tolist()))),
             "tokens": str(int(sums.tokens)),
             "prompts": json.dumps(_prompts(batch, rows, sequences)),
@@ -101,22 +104,24 @@ class TokenFiles:
             ),
         )
 
-    def _values(self, batch: Batch, rows: Int[Tensor, " recorded"]) -> dict[str, Shaped[Tensor, " tokens"]]:
-        """The numbers of each valid token of some rows, in the order of the rows.
+    def _values(self, batch: Batch, rows: Int[Tensor, " recorded"], step: int) -> dict[str, Shaped[Tensor, " tokens"]]:
+        """The numbers of each valid token of some rows, which are sorted by group, in their order.
 
         With scope "batch", they are computed with the tokens of all rows, as the weights were.
         """
-        if self._options.scope == "group":
-            rows_together = _by_group(batch.group, rows)
-        else:
-            rows_together = [batch.group.argsort(stable=True)]
-        kernel = kernel_function(self._options.kernel)
+        by_prompt = self._options.scope == "group"
+        rows_together = _by_group(batch.group, rows) if by_prompt else [torch.arange(len(batch.group))]
+        weighting = load(self._options.weights)
+        entropies = needed_entropies(weighting, batch.entropies)
         pieces: dict[str, list[Tensor]] = defaultdict(list)
         for together in rows_together:
-            place, position = batch.response_mask[together].nonzero(as_tuple=True)
+            mask = batch.response_mask[together]
+            place, position = mask.nonzero(as_tuple=True)
             row = together[place]
             log_prob, advantage = batch.log_probs[row, position].float(), batch.advantages[row]
-            tokens = token_weights(log_prob, advantage, kernel)
+            entropy = None if entropies is None else entropies[row, position].float()
+            number = int(batch.group[together[0]]) if by_prompt else 0
+            tokens = token_weights(Group(log_prob, advantage, entropy, mask, seed=(step, number)), weighting)
             values = {
                 "group": batch.group[row],
                 "row": row,
@@ -124,14 +129,15 @@ class TokenFiles:
                 "log_prob": log_prob,
                 "advantage": advantage,
                 "covariance": tokens.c,
-                "gaussian": gaussian(tokens.z),
+                "gaussian": kernel(tokens.z),
                 "weight": tokens.weight,
                 "reward": batch.rewards[row],
             }
             is_recorded = torch.isin(row, rows)
             for name, value in values.items():
                 pieces[name].append(value[is_recorded])
-        return {name: torch.cat(of_column) for name, of_column in pieces.items()}
+        in_order = torch.cat(pieces["group"]).argsort(stable=True)
+        return {name: torch.cat(of_column)[in_order] for name, of_column in pieces.items()}
 
 
 # How columns compress best: those whose values repeat with a dictionary, and floats that all differ with their bytes

@@ -1,6 +1,6 @@
 # paper.sh and quickstart_cpu.sh share this. They set root, METHOD, MODEL_PATH, TRAIN_FILE and OUT, the run's folder, first.
 
-export_kernel
+export_weights
 
 COMMON=(
     --actor.model_name_or_path "$MODEL_PATH"

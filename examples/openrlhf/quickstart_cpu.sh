@@ -16,7 +16,7 @@ source "${0%"${0##*/}"}../supervised.sh"
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
-source "$root/examples/kernel.sh"
+source "$root/examples/weights.sh"
 STEPS=${STEPS:-10}
 NGPUS=${NGPUS:-1}
 OUT=$(realpath -m "${RUN:-$root/runs/openrlhf-$METHOD${SEED:+-seed$SEED}}")

@@ -1,6 +1,6 @@
 # paper.sh and quickstart_cpu.sh share this. They set METHOD, MODEL_PATH, TRAIN_FILE and OUT, the run's folder, first.
 
-export_kernel
+export_weights
 export TENSORBOARD_DIR=$OUT/tensorboard
 
 COMMON=(

@@ -30,8 +30,8 @@ MAX_LENGTH=40
 OVERLAY=$root/examples/cpu/overlay.sh
 source "$root/examples/verl.sh"
 
-# Plain GRPO by way of kernel=none: its advantages bit for bit, with the covariance measured.
-plain=(algorithm.adv_estimator=cw_grpo +algorithm.cw_grpo.kernel=none)
+# Plain GRPO by way of weights=none: its advantages bit for bit, with the covariance measured.
+plain=(algorithm.adv_estimator=cw_grpo +algorithm.cw_grpo.weights=none)
 clip_cov=("${plain[@]}" actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov
     actor_rollout_ref.actor.clip_ratio_low=1 actor_rollout_ref.actor.clip_ratio_high=1)
 case $METHOD in
@@ -42,7 +42,7 @@ case $METHOD in
     cw_grpo_batch) ALGORITHM=(algorithm.adv_estimator=cw_grpo +algorithm.cw_grpo.scope=batch) ;;
     cw_grpo_loss) ALGORITHM=(algorithm.adv_estimator=grpo actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo) ;;
     cw_grpo_shuffled)
-        ALGORITHM=(algorithm.adv_estimator=cw_grpo +algorithm.cw_grpo.kernel=variants:shuffled)
+        ALGORITHM=(algorithm.adv_estimator=cw_grpo +algorithm.cw_grpo.weights=variants:shuffled)
         export PYTHONPATH=$root/examples/study
         ;;
     *)

@@ -1,29 +1,36 @@
-"""The kernels w(z), z = c / sigma, that the studies put in place of the paper's: ``kernel=variants:width_2``."""
-
-from collections.abc import Callable
+"""The weightings of z = c / sigma that the studies put in place of the paper's: ``weights=variants:width_2``."""
 
 import torch
 from torch import Tensor
 
-from cw_plugin.weights import gaussian
+from cw_plugin.weightings import Weighting, weighting
+from cw_plugin.weightings.gaussian import kernel
+from cw_plugin.weightings.group import Group
 
 
-def wider(times: int) -> Callable[[Tensor], Tensor]:
-    return lambda z: gaussian(z / times)
+def wider(times: int) -> Weighting:
+    @weighting(scaled=True)
+    def wide(group: Group) -> Tensor:
+        return kernel(group.z / times)
+
+    return wide
 
 
 width_2, width_3, width_4 = wider(2), wider(3), wider(4)
 
 
-def negative(z: Tensor) -> Tensor:
+@weighting(scaled=True)
+def negative(group: Group) -> Tensor:
     """On negative covariances only; w is 1 for the others."""
-    return gaussian(z.clamp(max=0))
+    return kernel(group.z.clamp(max=0))
 
 
-def positive(z: Tensor) -> Tensor:
-    return gaussian(z.clamp(min=0))
+@weighting(scaled=True)
+def positive(group: Group) -> Tensor:
+    return kernel(group.z.clamp(min=0))
 
 
-def shuffled(z: Tensor) -> Tensor:
+@weighting(scaled=True)
+def shuffled(group: Group) -> Tensor:
     """The paper's weights, each on a token of the group drawn at random: as many small weights, on the wrong tokens."""
-    return gaussian(z)[torch.randperm(len(z))]
+    return kernel(group.z)[torch.randperm(len(group.z), generator=group.generator)]

@@ -18,7 +18,7 @@ source "${0%"${0##*/}"}../supervised.sh"
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/../recipe.sh" swift
-export_kernel
+export_weights
 
 EXPERIMENT=(
     --rlhf_type grpo

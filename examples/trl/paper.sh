@@ -56,6 +56,6 @@ if [ -n "${DRY_RUN:-}" ]; then
     EXTRA+=(--dry_run true --use_cpu true --bf16 false)
 fi
 "${LAUNCH[@]}" "$here/train.py" --config "$here/paper.yaml" --model "$MODEL_PATH" \
-    --train_file "$DATA_DIR/open_rs/train.parquet" --output_dir "$OUT" --cw_kernel "$kernel" \
+    --train_file "$DATA_DIR/open_rs/train.parquet" --output_dir "$OUT" --cw_weights "$weights" \
     --max_prompt_length "$MAX_PROMPT" --max_completion_length "$MAX_RESPONSE" --vllm_server_port "$SERVER_PORT" \
     "${EXTRA[@]}" "$@"

@@ -14,7 +14,7 @@ source "${0%"${0##*/}"}../supervised.sh"
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
-source "$here/../kernel.sh"
+source "$here/../weights.sh"
 STEPS=${STEPS:-10}
 RUN=${RUN:-$root/runs/trl-$METHOD${SEED:+-seed$SEED}}
 SEED=${SEED:-1}
@@ -32,7 +32,7 @@ written=$(wc -c <"$RUN/train.log") # by earlier starts
 echo "Training with METHOD=$METHOD for $STEPS steps; warnings go to $RUN/train.log"
 python "$here/train.py" --config "$here/quickstart.yaml" \
     --model "$root/examples/cpu/model" --train_file "$data/train.parquet" --eval_file "$data/test.parquet" \
-    --output_dir "$RUN" --cw_kernel "$kernel" --max_steps "$STEPS" --eval_steps "$STEPS" --seed "$SEED" "$@" \
+    --output_dir "$RUN" --cw_weights "$weights" --max_steps "$STEPS" --eval_steps "$STEPS" --seed "$SEED" "$@" \
     2>>"$RUN/train.log" || {
     status=$?
     tail -c "+$((written + 1))" "$RUN/train.log" | tail -n 20 >&2

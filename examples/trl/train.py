@@ -1,4 +1,4 @@
-"""Train with TRL on problems that cw-grpo prepare has written: CW-GRPO, or with --cw_kernel none plain GRPO.
+"""Train with TRL on problems that cw-grpo prepare has written: CW-GRPO, or with --cw_weights none plain GRPO.
 
     python train.py --config quickstart.yaml --output_dir runs/mine
     accelerate launch --config_file 4_gpus.yaml train.py --config paper.yaml --output_dir runs/mine

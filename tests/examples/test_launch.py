@@ -188,8 +188,8 @@ def test_what_verl_sets_by_default_may_be_said(tmp_path, monkeypatch):
 
     assert compare(["+a=1e-6", "+b='x'"], ["data.seed=1", "+b=y", "++b=x", "a=0.000001"]) == {}
     assert compare(["+a=1e-6"], ["a=0.000001", "data.seed=2"]) == {"data.seed": (1, 2)}
-    kernel = "algorithm.cw_grpo.kernel"
-    assert compare([], [f"+{kernel}=none"]) == {kernel: ("verl's default", "none")}
+    weights = "algorithm.cw_grpo.weights"
+    assert compare([], [f"+{weights}=none"]) == {weights: ("verl's default", "none")}
     assert compare([f"+{tokens}=4"], [f"{tokens}=2"]) == {}
     for mode in ("clip_cov", "cw_grpo"):
         assert compare([f"+{tokens}=4", f"+{loss}={mode}"], [f"{tokens}=2", f"{loss}={mode}"]) == {tokens: (4, 2)}

@@ -169,25 +169,25 @@ def test_knobs_and_later_overrides_win(tmp_path):
 
 
 @pytest.mark.parametrize("host", ["swift", "openrlhf", "skyrl"])
-def test_a_method_is_the_kernel_in_the_environment_of_the_trainer(host, tmp_path):
+def test_a_method_is_the_weights_in_the_environment_of_the_trainer(host, tmp_path):
     """A program takes the trainer's place, and prints what it gets."""
     for name in ("swift", "python3"):
         program = f'#!/bin/bash\ncase "$*" in *folder_lock*) exec {sys.executable} "$@" ;; esac\n'
-        (tmp_path / name).write_text(program + 'echo "kernel is [$CW_GRPO_KERNEL]"\n')
+        (tmp_path / name).write_text(program + 'echo "weights are [$CW_GRPO_WEIGHTS]"\n')
         (tmp_path / name).chmod(0o755)
 
     def start(method: str, of_user: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        path, mine = f"{tmp_path}{os.pathsep}{os.environ['PATH']}", {"METHOD": method, "CW_GRPO_KERNEL": of_user}
+        path, mine = f"{tmp_path}{os.pathsep}{os.environ['PATH']}", {"METHOD": method, "CW_GRPO_WEIGHTS": of_user}
         out = str(tmp_path / f"{method}-{of_user}")
         return bash(f"{host}/paper.sh", code=code, OUT=out, PATH=path, CW_PLUGIN_SCRIPT="1", **mine)
 
-    for method, of_user, kernel in (
+    for method, of_user, weights in (
         ("cw_grpo", "", ""),
-        ("cw_grpo", "mine:kernel", "mine:kernel"),
+        ("cw_grpo", "mine:own", "mine:own"),
         ("grpo", "", "none"),
     ):
-        assert start(method, of_user).stdout.splitlines()[-1] == f"kernel is [{kernel}]"
-    for method, of_user in (("cw_grpo", "none"), ("grpo", "mine:kernel")):
+        assert start(method, of_user).stdout.splitlines()[-1] == f"weights are [{weights}]"
+    for method, of_user in (("cw_grpo", "none"), ("grpo", "mine:own")):
         assert "contradict each other" in start(method, of_user, code=2).stderr
 
 

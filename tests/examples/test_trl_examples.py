@@ -23,7 +23,7 @@ PAPER = {  # Table 5 of the paper and what its text says; examples/paper.md has 
     "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1}, "weight_decay": 0.0,
     "max_grad_norm": 1.0, "beta": 0.04, "loss_type": "grpo", "scale_rewards": "group", "num_iterations": 1,
     "steps_per_generation": 4, "importance_sampling_level": "token", "top_p": 1.0, "top_k": 0, "seed": 42,
-    "cw_scope": "group", "cw_kernel": "gaussian", "cw_record_every": 7,
+    "cw_scope": "group", "cw_weights": "gaussian", "cw_record_every": 7,
 }  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def test_too_few_gpus_and_a_port_that_is_in_use_are_refused(tmp_path):
     assert not started and "set SERVER_PORT to a free port" in said
 
 
-def test_methods_differ_in_the_kernel_alone(tmp_path):
+def test_methods_differ_in_the_weights_alone(tmp_path):
     """What the recipe starts, by an interpreter that prints its arguments."""
     (tmp_path / "python").write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
     (tmp_path / "python").chmod(0o755)
@@ -88,7 +88,7 @@ def test_methods_differ_in_the_kernel_alone(tmp_path):
         for method in ("cw_grpo", "grpo")
     )
     assert [pair for pair in zip(ours, plain, strict=True) if len(set(pair)) > 1] == [("gaussian", "none")]
-    assert plain[plain.index("none") - 1] == "--cw_kernel"
+    assert plain[plain.index("none") - 1] == "--cw_weights"
     changed = {"RUNS_DIR": "/runs", "MODEL_PATH": "Qwen/7B", "MAX_RESPONSE": "3584"}
     other = bash("trl/paper.sh", DRY_RUN="1", PATH=path, **changed).stdout.splitlines()
     for name, value in (("--max_completion_length", "3584"), ("--output_dir", "/runs/trl/7B-cw_grpo")):

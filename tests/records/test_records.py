@@ -8,17 +8,22 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import random_batches
 import torch
 from pretend_device import Pretend, on_device
+from random_batches import random_entropies
 from reference import reference_advantages
 from token_records import files_in, sums_of
 from transformers import AutoTokenizer
 
 from cw_plugin.batch import Batch
 from cw_plugin.lab.reports.read_records import TokenRecord, read_tokens
+from cw_plugin.options import Options
 from cw_plugin.records import write
+from cw_plugin.run import Run
+from cw_plugin.weightings import BUILT_IN
 
 TOKENIZER = AutoTokenizer.from_pretrained(Path(__file__).parents[2] / "examples" / "cpu" / "model")
 
@@ -38,8 +43,8 @@ def random_batch(seed: int, groups: int = 4) -> Batch:
     return Batch(log_probs, advantages, mask, group, torch.rand(len(mask), generator=g), sequences, TOKENIZER)
 
 
-def recorded(folder: Path, batch: Batch, step: int, scope: str = "group", kernel: str = "gaussian") -> TokenRecord:
-    files_in(folder, scope, kernel).write(step, batch, sums_of(batch))
+def recorded(folder: Path, batch: Batch, step: int, scope: str = "group", weights: str = "gaussian") -> TokenRecord:
+    files_in(folder, scope, weights).write(step, batch, sums_of(batch))
     (record,) = read_tokens(folder)
     return record
 
@@ -53,11 +58,11 @@ def expected(batch: Batch, scope: str = "group") -> dict[tuple[int, int], tuple[
     return {place: values for place, *values in itertools.chain.from_iterable(tokens)}
 
 
-@pytest.mark.parametrize(("scope", "kernel"), [("group", "gaussian"), ("batch", "none")])
-def test_a_record_holds_every_token_with_what_the_weights_did(tmp_path, scope, kernel):
+@pytest.mark.parametrize(("scope", "weights"), [("group", "gaussian"), ("batch", "none")])
+def test_a_record_holds_every_token_with_what_the_weights_did(tmp_path, scope, weights):
     batch = random_batch(1)
-    record = recorded(tmp_path, batch, 7, scope, kernel)
-    assert (record.step, record.scope, record.kernel) == (7, scope, kernel)
+    record = recorded(tmp_path, batch, 7, scope, weights)
+    assert (record.step, record.scope, record.weights) == (7, scope, weights)
     assert (record.groups, record.tokens) == (4, int(batch.response_mask.sum()))
     assert record.prompts == {group: f"{group}+1=" for group in range(4)}
     rows, tokens = record.table.to_pylist(), expected(batch, scope)
@@ -72,7 +77,37 @@ def test_a_record_holds_every_token_with_what_the_weights_did(tmp_path, scope, k
         assert row["reward"] == batch.rewards[i]
         assert row["covariance"] == pytest.approx(c, rel=1e-4, abs=1e-5)
         assert row["gaussian"] == pytest.approx(w, abs=1e-4)
-        assert row["weight"] == pytest.approx(weight if kernel == "gaussian" else 1, abs=1e-3)
+        assert row["weight"] == pytest.approx(weight if weights == "gaussian" else 1, abs=1e-3)
+
+
+@pytest.mark.parametrize("scope", ["group", "batch"])
+@pytest.mark.parametrize("weights", BUILT_IN)
+def test_a_record_shows_the_weights_that_were_applied(tmp_path, scope, weights):
+    """Also where they are drawn: the record computes them once more."""
+    batch = random_batch(1)
+    batch = replace(
+        batch, log_probs=4 * batch.log_probs, entropies=random_entropies(1, batch.log_probs.shape, scale=0.3)
+    )
+    run = Run(Options(scope, weights, record_every=1), tmp_path)
+    applied = run.reweight(batch, range(7, 9)).advantages
+    applied = batch.advantages[:, None] * batch.response_mask if applied is None else applied
+    (record,) = read_tokens(tmp_path)
+    assert (record.step, record.weights, record.table.num_rows) == (7, weights, int(batch.response_mask.sum()))
+    for row in record.table.to_pylist():
+        of_run = applied[row["row"], row["position"]].item()
+        assert row["weight"] * row["advantage"] == pytest.approx(of_run, rel=1e-5, abs=1e-7)
+
+
+def test_a_record_of_an_earlier_version_is_read(tmp_path):
+    """It called the weights kernel."""
+    recorded(tmp_path, random_batch(1), 7, weights="none")
+    (file,) = tmp_path.glob("tokens/*.parquet")
+    table = pq.read_table(file)
+    metadata = table.schema.metadata
+    metadata[b"kernel"] = metadata.pop(b"weights")
+    pq.write_table(table.replace_schema_metadata(metadata), file)
+    assert b"weights" not in pq.read_table(file).schema.metadata
+    assert read_tokens(tmp_path)[0].weights == "none"
 
 
 def test_a_batch_without_padding_is_recorded(tmp_path):

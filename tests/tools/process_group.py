@@ -17,13 +17,15 @@ import pytest
 import torch
 from accelerate import Accelerator
 from pretend_device import Pretend, on_device
-from random_batches import random_batch
+from random_batches import random_batch, random_entropies
 
 from cw_plugin import sharded
 from cw_plugin.batch import Batch
 from cw_plugin.errors import CWGRPOError
 from cw_plugin.options import Options
 from cw_plugin.records.write import LIMIT
+from cw_plugin.weightings import BUILT_IN, weighting
+from cw_plugin.weightings.group import Group
 
 RESPONSES = 4  # to a prompt
 WIDTH, PADDING = 20, 2
@@ -32,7 +34,10 @@ CASES = {  # rows of each process, scope
     "groups across processes": (6, "group"),
     "scope batch": (8, "batch"),
 }
-FAULTS = ("NaN in two processes", "NaN and infinity", "too large", "kernel", "no memory")
+FAULTS = ("NaN in two processes", "NaN and infinity", "too large", "weighting", "no memory")
+
+
+STEP = 7
 
 
 def whole_batch(rows: int) -> list[torch.Tensor]:
@@ -42,16 +47,21 @@ def whole_batch(rows: int) -> list[torch.Tensor]:
     return [log_probs, advantages, mask]
 
 
+def whole_entropies(rows: int) -> torch.Tensor:
+    return random_entropies(30, torch.Size([rows, WIDTH]), scale=0.3)
+
+
 def of_process(values: torch.Tensor, rank: int, rows: int) -> torch.Tensor:
     """The rows of a process, which has padded them less than the first."""
     part = values[rank * rows : (rank + 1) * rows]
     return part if values.ndim == 1 else part[:, : WIDTH - rank]
 
 
-def fails_in_the_last_process(z: torch.Tensor) -> torch.Tensor:
+@weighting(scaled=True)
+def fails_in_the_last_process(group: Group) -> torch.Tensor:
     if torch.distributed.get_rank() == torch.distributed.get_world_size() - 1:
         raise ValueError("not on this node")
-    return torch.ones(len(z))
+    return torch.ones(len(group.z))
 
 
 def put(fault: str, batch: list[torch.Tensor]) -> None:
@@ -66,12 +76,15 @@ def put(fault: str, batch: list[torch.Tensor]) -> None:
         advantages.copy_(3.4e38 * advantages.sign())
 
 
-def compute(accelerator: Accelerator, rows: int, scope: Any, fault: str, device: bool) -> Any:
+def compute(
+    accelerator: Accelerator, rows: int, scope: Any, fault: str, device: bool, weights: str = "gaussian"
+) -> Any:
     """What this process gets: its rows and the statistics, or the error."""
     rank, batch = accelerator.process_index, whole_batch(rows * accelerator.num_processes)
     put(fault, batch)
-    kernel = "process_group:fails_in_the_last_process" if fault == "kernel" else "gaussian"
-    run = sharded.ShardedRun(accelerator, RESPONSES, Options(scope, kernel), Path("unused"))
+    if fault == "weighting":
+        weights = "process_group:fails_in_the_last_process"
+    run = sharded.ShardedRun(accelerator, RESPONSES, Options(scope, weights), Path("unused"))
     log_probs, advantages, mask = (of_process(values, rank, rows) for values in batch)
     own = torch.arange(rank * rows, rank * rows + rows)
     mine = [log_probs, advantages, mask, own // RESPONSES, own.float()]
@@ -80,14 +93,22 @@ def compute(accelerator: Accelerator, rows: int, scope: Any, fault: str, device:
     def sequences(chosen: range) -> list[tuple[torch.Tensor, torch.Tensor]]:
         return [(own[row].repeat(rank + 1), responses[row]) for row in chosen]
 
-    own_batch = Batch(*(on_device(mine) if device else mine), sequences, tokenizer=None)
+    entropies = of_process(whole_entropies(rows * accelerator.num_processes), rank, rows)
+    own_batch = Batch(
+        *(on_device(mine) if device else mine),
+        sequences,
+        tokenizer=None,
+        entropies=on_device(entropies) if device else entropies,
+    )
     with pytest.MonkeyPatch.context() as patch:
         if fault == "no memory" and rank == accelerator.num_processes - 1:
             patch.setattr("cw_plugin.run.reweight_and_sum", Mock(side_effect=MemoryError("for 8 GiB")))
         try:
-            weighted, sums, _ = run._reweight(own_batch)
+            weighted, sums, _ = run._reweight(own_batch, seed=STEP)
         except CWGRPOError as error:
             return type(error).__name__, str(error)
+    if weights != "gaussian":
+        return weighted, sums.statistics()
     records = [recorded(run, own_batch, sums, limit) for limit in (LIMIT, 1)]
     return weighted, sums.statistics(), records
 
@@ -118,6 +139,9 @@ def main(folder: Path) -> None:
             for case, (rows, scope) in CASES.items():
                 for fault in ("", *FAULTS):
                     found[case, fault, device] = compute(accelerator, rows, scope, fault, device)
+                for weights in BUILT_IN:
+                    if weights != "gaussian":
+                        found[case, weights, device] = compute(accelerator, rows, scope, "", device, weights)
     torch.save(found, folder / f"{accelerator.process_index}.pt")
     os._exit(0)  # gloo's threads abort the process now and then, if the group is taken down while they finish
 

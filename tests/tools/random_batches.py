@@ -15,3 +15,8 @@ def random_batch(
     log_probs = -scale * torch.rand(rows, width, generator=g).exp().sub(1).pow(3)
     advantages = torch.randn(rows, generator=g)
     return log_probs, advantages, mask, group
+
+
+def random_entropies(seed: int, shape: torch.Size, scale: float = 1.0) -> torch.Tensor:
+    """Entropies (rows, width) in nats, most of them small."""
+    return -scale * torch.rand(shape, generator=torch.Generator().manual_seed(1000 + seed)).log()

@@ -26,21 +26,21 @@ def write_state(folder: Path, log: list[dict]) -> None:
     write(folder / "trainer_state.json", json.dumps({"log_history": log}))
 
 
-def logged(folder: Path, kernel: str | None, steps: dict[int, dict], seed: int = 1, lr: float = 1.0) -> Path:
+def logged(folder: Path, weights: str | None, steps: dict[int, dict], seed: int = 1, lr: float = 1.0) -> Path:
     """A run of verl with these metrics."""
-    algorithm = {"adv_estimator": "cw_grpo"} | ({"cw_grpo": {"kernel": kernel}} if kernel else {})
+    algorithm = {"adv_estimator": "cw_grpo"} | ({"cw_grpo": {"weights": weights}} if weights else {})
     config = {"algorithm": algorithm, "data": {"seed": seed}, "trainer": {"lr": lr}}
     write(folder / ".hydra" / "config.yaml", json.dumps(config))  # JSON is YAML
     return write_metrics(folder, steps)
 
 
-def a_run(folder: Path, kernel: str | None = None, seed: int = 1, reward: float = 1.0, norm: float = 1.0,
+def a_run(folder: Path, weights: str | None = None, seed: int = 1, reward: float = 1.0, norm: float = 1.0,
           accuracy: float = 0.5, steps: int = 200, lr: float = 1.0) -> Path:  # fmt: skip
     """``reward`` is that of the last quarter of 200 steps, ``norm`` that of the first 100."""
     values = {step: {REWARD: reward if step > 150 else 9.0, ENTROPY: 0.1, NORM: norm if step <= 100 else 50.0}
               for step in range(1, steps + 1)}  # fmt: skip
     values[steps][ACCURACY] = accuracy
-    return logged(folder, kernel, {0: {ACCURACY: 0.25}} | values, seed, lr)
+    return logged(folder, weights, {0: {ACCURACY: 0.25}} | values, seed, lr)
 
 
 def write_answers(folder: Path, step: int | None, checkpoint: Path | None = None, **right: tuple[int, int]) -> None:

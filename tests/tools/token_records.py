@@ -18,8 +18,8 @@ WORDS = ["Then", " total", "\\frac{", "12", " \\times", "}", ".", "\n", "\n\n", 
 PROMPT = "<|im_start|>user\nWhat is the remainder of {} divided by {}?<|im_end|>\n<|im_start|>assistant\n"
 
 
-def files_in(folder: Path, scope: str = "group", kernel: str = "gaussian") -> TokenFiles:
-    return TokenFiles(folder, Options(scope, kernel), logging.getLogger("cw_plugin"))
+def files_in(folder: Path, scope: str = "group", weights: str = "gaussian") -> TokenFiles:
+    return TokenFiles(folder, Options(scope, weights), logging.getLogger("cw_plugin"))
 
 
 def sums_of(batch: Batch) -> Sums:

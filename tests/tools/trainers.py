@@ -12,7 +12,8 @@ import torch
 import yaml
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
-from reference import reference_advantages
+from random_batches import random_entropies
+from reference_weightings import reference_weighted
 from verl import DataProto
 from verl.trainer.ppo import ray_trainer
 from verl.trainer.ppo.utils import Role
@@ -81,8 +82,14 @@ class LegacyTrainer(ray_trainer.RayPPOTrainer):
     """verl's legacy trainer, whose ``fit`` is one step without workers: it calls what verl's own calls, by the names
     that stand in verl's module."""
 
+    def _compute_old_log_prob(self, batch: DataProto) -> tuple[DataProto, float]:
+        computed = {"old_log_probs": batch.batch["old_log_probs"], "entropys": batch.batch["entropy"]}
+        return DataProto.from_dict(tensors=computed), 0.0
+
     def fit(self) -> None:
         algorithm = self.config.algorithm
+        computed, _ = self._compute_old_log_prob(self.batch)
+        computed.batch.pop("entropys")  # as verl's does
         self.batch = ray_trainer.compute_advantage(
             self.batch,
             adv_estimator=algorithm.adv_estimator,
@@ -134,6 +141,7 @@ def trainer_batch(
         "token_level_scores": rewards,
         "attention_mask": torch.cat([torch.ones(rows, 2, dtype=torch.long), mask], 1),
         "old_log_probs": -torch.rand(rows, width, generator=g).exp().sub(1).pow(3) * mask,
+        "entropy": random_entropies(seed, mask.shape, scale=0.25) * mask,
     }
     of_rows = np.array([key.rsplit("_", 2)[0] for key in keys], dtype=object)
     return DataProto.from_dict(tensors=tensors, non_tensors={"uid": of_rows}), keys
@@ -201,8 +209,8 @@ def _in_v1(trainer: Any, data: DataProto, keys: list[str]) -> tuple[dict[str, to
     return of_update, metrics
 
 
-def weighted(data: DataProto, plain: torch.Tensor, scope: str = "group") -> torch.Tensor:
+def weighted(data: DataProto, plain: torch.Tensor, scope: str = "group", weights: str = "gaussian") -> torch.Tensor:
     """The reference's weights times GRPO's advantages."""
     uids = data.non_tensor_batch["uid"] if scope == "group" else [0] * len(plain)
-    expected, _ = reference_advantages(data.batch["old_log_probs"], plain, data.batch["response_mask"], uids)
-    return torch.tensor(expected, dtype=torch.float64)
+    of_tokens = data.batch["old_log_probs"], plain, data.batch["response_mask"]
+    return reference_weighted(weights, *of_tokens, uids, data.batch["entropy"])

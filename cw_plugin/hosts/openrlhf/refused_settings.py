@@ -63,7 +63,7 @@ class RunSettings:
 def check(args: Namespace, options: Options) -> RunSettings:
     """Refuse arguments of train_ppo_ray under which the weights would not be the paper's, or would be lost.
 
-    With the kernel none, there are no weights to lose.
+    With the weights none, there are no weights to lose.
 
     Raises:
         OptionsError: such an argument, with the one to use.
@@ -71,6 +71,7 @@ def check(args: Namespace, options: Options) -> RunSettings:
     """
     estimator, samples, loss = _value(args, ESTIMATOR), _value(args, SAMPLES), _value(args, LOSS)
     kl_coefficient, kl_loss = _value(args, KL_COEFFICIENT), _value(args, KL_LOSS)
+    options.refuse_without_entropies("OpenRLHF")
     settings = RunSettings(samples, Path(_value(args, FOLDER)), Path(_value(args, CHECKPOINTS)))
     if estimator not in GROUPED:
         raise OptionsError(
@@ -85,7 +86,7 @@ def check(args: Namespace, options: Options) -> RunSettings:
             "reweight as an advantage",
             fix=f"add --{KL_LOSS.of(args)}, or set --{KL_COEFFICIENT.of(args)} 0",
         )
-    if loss != "ppo" and options.kernel != "none":
+    if loss != "ppo" and options.weights != "none":
         raise OptionsError(
             f"--{LOSS.of(args)} {loss} takes one ratio for a response, so the loss would lose the weights",
             fix="use ppo",

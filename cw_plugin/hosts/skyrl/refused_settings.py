@@ -38,7 +38,7 @@ LATEST = "latest_ckpt_global_step.txt"  # where SkyRL keeps the step that it res
 
 
 def check(cfg: "SkyRLTrainConfig") -> None:
-    """Refuse what would not be the paper's method; with the kernel none, there are no weights to lose.
+    """Refuse what would not be the paper's method; with the weights none, there are no weights to lose.
 
     Estimators and losses that a user has registered are not refused.
 
@@ -48,8 +48,9 @@ def check(cfg: "SkyRLTrainConfig") -> None:
     """
     SKYRL.require(*NEEDS)
     options = Options.from_environment()
+    options.refuse_without_entropies("SkyRL")
     _check_groups(cfg)
-    if options.kernel != "none":
+    if options.weights != "none":
         _check_weights_are_kept(cfg)
     if options.record_every and is_remote(cfg.trainer.export_path):
         raise OptionsError(

@@ -19,7 +19,7 @@ class CWGRPOConfig(GRPOConfig):
 
     Attributes:
         cw_scope: as in Options.
-        cw_kernel: as in Options; "none" is plain GRPO, bit for bit, with the same metrics and records.
+        cw_weights: as in Options; "none" is plain GRPO, bit for bit, with the same metrics and records.
         cw_record_every: as in Options; records go to ``output_dir/tokens``. None means 50, or 0 with ``push_to_hub``:
             the Hub gets what is in output_dir, and records hold prompts and responses.
 
@@ -28,12 +28,20 @@ class CWGRPOConfig(GRPOConfig):
     """
 
     cw_scope: Scope = field(default="group", metadata={"help": "Tokens that share statistics: group or batch."})
-    cw_kernel: str = field(
-        default="gaussian", metadata={"help": "gaussian, none for plain GRPO, or module:function of your own."}
+    cw_weights: str = field(
+        default="gaussian", metadata={"help": "gaussian, none for plain GRPO, another, or module:function of your own."}
     )
     cw_record_every: int | None = field(
         default=None, metadata={"help": "Steps between token records, 0 for none; 50, or 0 with push_to_hub."}
     )
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> "CWGRPOConfig":
+        """Explain the name that cw_weights had in earlier versions."""
+        if "cw_kernel" in kwargs:
+            fix = f"set cw_weights={kwargs['cw_kernel']!r} in its place"
+            raise OptionsError("cw_kernel is now cw_weights", fix)
+        made: CWGRPOConfig = super().__new__(cls)
+        return made
 
     def __post_init__(self) -> None:
         super().__post_init__()

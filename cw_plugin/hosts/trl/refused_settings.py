@@ -20,7 +20,7 @@ def check_trl(trainer: type = GRPOTrainer) -> None:
         Need(
             trainer,
             "_get_per_token_logps_and_entropies",
-            ("model", "input_ids", "attention_mask", "logits_to_keep", "batch_size"),
+            ("model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy"),
         ),
         Need(trainer, "_calculate_rewards"),
         Need(trainer, "_compute_loss", ("inputs",), line="if advantages.dim() == 1:"),

@@ -59,9 +59,11 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
         of_trl = {name: value for name, value in kwargs.items() if name in parameters}  # a subclass may have more
         config = inspect.signature(GRPOTrainer.__init__).bind_partial(self, *args, **of_trl).arguments.get("args")
         cw_options = options(config)
-        if cw_options.kernel == "none":  # no weights to keep; and the model card names what is trained
+        if cw_options.weights != "gaussian":  # the model card names what is trained
             self._tag_names, self._name, self._paper = GRPOTrainer._tag_names, GRPOTrainer._name, GRPOTrainer._paper
-        elif config is not None:
+        if cw_options.weights not in ("gaussian", "none"):
+            self._name = f"GRPO with {cw_options.weights} token weights"
+        if cw_options.weights != "none" and config is not None:
             check_settings(config)
         super().__init__(*args, **kwargs)
         self._cw_begin(cw_options, prefix="cw_")  # it refuses before the next writes
@@ -78,7 +80,7 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
         return batch
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        if self.model.training and self._cw_run.options.kernel != "none" and inputs["advantages"].dim() == 1:
+        if self.model.training and self._cw_run.options.weights != "none" and inputs["advantages"].dim() == 1:
             raise HostError(
                 f"{type(self).__name__} trains on advantages that do not come from "
                 "CWGRPOTrainer._generate_and_score_completions, so it would train plain GRPO",
@@ -89,9 +91,11 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
 
     def _cw_batch(self, batch: dict[str, Any]) -> Batch:
         """The rows of this process in a generation batch of TRL."""
-        log_probs = batch.get("old_per_token_logps")
+        log_probs, entropies = batch.get("old_per_token_logps"), None
         if log_probs is None:
-            log_probs = self._cw_log_probs(batch)
+            log_probs, entropies = self._cw_forward(batch)
+        elif self._cw_run.weighting.needs_entropies:
+            (entropies,) = self._cw_entropies([log_probs])
         mask = batch["completion_mask"] * batch.get("tool_mask", 1)
         rows = len(mask)
         rewards = self._cw_rewards[self._cw_own_rows(rows)]
@@ -105,6 +109,7 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
             rewards=rewards,
             read_sequences=partial(_sequences, batch),
             tokenizer=self.processing_class,
+            entropies=entropies,
         )
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Float[Tensor, "rows functions"]:
@@ -114,8 +119,13 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
         return rewards
 
     @torch.no_grad()
-    def _cw_log_probs(self, batch: dict[str, Any]) -> Float[Tensor, "rows time"]:
-        """Log-probs of the completions under the current policy, by TRL's forward pass in micro-batches."""
+    def _cw_forward(
+        self, batch: dict[str, Any]
+    ) -> tuple[Float[Tensor, "rows time"], Float[Tensor, "rows time"] | None]:
+        """Log-probs of the completions, and entropies if the weighting needs them, under the current policy.
+
+        TRL's forward pass computes them in micro-batches.
+        """
         forward = self._get_per_token_logps_and_entropies
         # What TRL's loss passes beside ids and masks: images and token types, whose names differ between releases.
         named: Any = getattr(self, "_full_logits_logps", forward)  # TRL 1.14's forward passes all on to this
@@ -123,17 +133,19 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
         self.model.eval()  # dropout would draw random numbers that GRPOTrainer does not draw
         try:
             log_probs: Tensor
-            log_probs, *_ = forward(
+            entropies: Tensor | None
+            log_probs, entropies, *_ = forward(
                 self.model,
                 torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
                 torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
                 batch["completion_ids"].size(1),
                 batch_size=self.args.per_device_train_batch_size,
+                compute_entropy=self._cw_run.weighting.needs_entropies,
                 **model_inputs,
             )
         finally:
             self.model.train()
-        return log_probs
+        return log_probs, entropies
 
 
 def _sequences(batch: dict[str, Any], rows: Sequence[int]) -> list[tuple[Tensor, Tensor]]:

@@ -41,7 +41,7 @@ def compute_cw_grpo_advantage(
     Raises:
         HostError: no log-probs reached the estimator.
         NonFiniteError: NaN or infinity at a valid token.
-        OptionsError: unknown option.
+        OptionsError: unknown option, or a weighting that needs entropies.
     """
     from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 
@@ -52,11 +52,12 @@ def compute_cw_grpo_advantage(
             "its __init__",
         )
     options = read_options(config)
+    options.refuse_without_entropies("a program that calls this estimator itself")
     rewards = token_level_rewards.sum(-1, keepdim=True)
     normalises = (config or {}).get("norm_adv_by_std_in_grpo", True)
     advantages, _returns = compute_grpo_outcome_advantage(
         rewards, torch.ones_like(rewards), index, norm_adv_by_std_in_grpo=normalises
     )
     group = group_numbers(index) if options.scope == "group" else None
-    weighted, _statistics = reweight(old_log_probs, advantages[:, 0], response_mask, group, options.kernel)
+    weighted, _statistics = reweight(old_log_probs, advantages[:, 0], response_mask, group, options.weights)
     return weighted, weighted

@@ -2,7 +2,8 @@
 
 A hook wraps one function of verl, right after verl imports its module. verl's function always runs, unchanged. The
 function that runs around it says what the hook does, why, and which change of verl would remove it. For the time that
-a trainer of a run with cw_grpo computes advantages, trainer.py also replaces one or two functions of its module.
+a trainer of a run with cw_grpo computes advantages, trainer.py also replaces one or two functions of its module. With
+weights that need entropies, it wraps the legacy trainer's _compute_old_log_prob, whose entropies ``fit`` drops.
 
 All of this does nothing if verl has its own cw_grpo (patches/), or if the run does not use cw_grpo. If verl lacks a
 function that is needed, :func:`require_hooks` refuses to train with cw_grpo, and the estimator refuses to run without

@@ -115,18 +115,20 @@ def _check_estimator(config: DictConfig, options: Options) -> None:
             fix=f"set {LOSS_MODE}=vanilla (weights by prompt group, the paper's method) or "
             "algorithm.adv_estimator=grpo (weights by micro-batch, from the current policy)",
         )
-    if OmegaConf.select(config, LOSS_MODE) == "geo_mean" and options.kernel != "none":
+    if OmegaConf.select(config, LOSS_MODE) == "geo_mean" and options.weights != "none":
         raise OptionsError(
             "policy_loss.loss_mode=geo_mean averages the advantages of a response, so the loss would lose the weights",
             fix=f"set {LOSS_MODE}=vanilla, or another with one advantage for each token",
         )
+    if OmegaConf.select(config, "algorithm.rollout_correction.bypass_mode"):
+        options.refuse_without_entropies("rollout_correction.bypass_mode=True")
     check_groups(config, options)
 
 
 def check_groups(config: DictConfig, options: Options) -> None:
     """Refuse prompt groups of one response with the estimator (OptionsError)."""
-    has_effect = options.scope == "group" and options.kernel != "none"
-    if has_effect and _is_training(config) and OmegaConf.select(config, RESPONSES) == 1:
+    weighs_covariances = options.scope == "group" and options.weights == "gaussian"
+    if weighs_covariances and _is_training(config) and OmegaConf.select(config, RESPONSES) == 1:
         raise OptionsError(
             f"{RESPONSES}=1 gives the tokens of a prompt group the same advantage, so that every covariance is 0 and "
             "every weight 1: this is plain GRPO",

@@ -9,6 +9,9 @@ verl has two trainers. Both compute advantages by a function of their module, to
 :func:`follow` makes the run stand between the two. While the trainer's method runs, its module's function is
 :meth:`VerlRun.compute_advantages` of this run, which calls verl's function for GRPO's advantages. So verl's own rules
 apply, such as V1's for sessions of several outputs.
+
+Both trainers compute entropies with the old log-probs. V1 keeps them in its transfer queue; the legacy trainer drops
+them, so that the run keeps what its ``_compute_old_log_prob`` returns, if the weighting needs them.
 """
 
 import functools
@@ -26,7 +29,7 @@ from verl import DataProto
 
 from cw_plugin.batch import Batch, group_numbers
 from cw_plugin.errors import HostError, NonFiniteError
-from cw_plugin.hosts.host import VERL
+from cw_plugin.hosts.host import VERL, Need
 from cw_plugin.hosts.verl.refused_settings import read_options
 from cw_plugin.run import Run
 
@@ -76,6 +79,9 @@ def _follow_legacy(trainer: Any, run: "VerlRun") -> None:
             return of_verl()
 
     trainer.fit = fit
+    if run.needs_entropies:
+        VERL.require(Need(type(trainer), "_compute_old_log_prob", ("self", "batch")))
+        trainer._compute_old_log_prob = functools.partial(run.compute_old_log_prob, trainer._compute_old_log_prob)
 
 
 @contextmanager
@@ -107,8 +113,20 @@ class VerlRun:
         folder = Path(config.trainer.default_local_dir)
         self._trainer = trainer
         self._metrics: dict[str, float] = {}
+        self._entropies: Tensor | None = None  # of the legacy trainer's last batch
         self._run = Run(read_options(config.algorithm), folder, LOGGER)
         self._run.begin(folder, (folder / LATEST).exists(), _resumed_from(config))
+
+    @property
+    def needs_entropies(self) -> bool:
+        """Whether the weighting does."""
+        return self._run.weighting.needs_entropies
+
+    def compute_old_log_prob(self, of_verl: Callable[..., Any], batch: DataProto) -> Any:
+        """What the legacy trainer's function returns, whose entropies are kept until advantages are computed."""
+        result = of_verl(batch)
+        self._entropies = result[0].batch["entropys"]
+        return result
 
     def compute_advantages(self, of_verl: Callable[..., DataProto], *args: Any, **kwargs: Any) -> DataProto:
         """Put w~ A into a batch, whose A are GRPO's, and keep the metrics until verl logs the step.
@@ -141,6 +159,7 @@ class VerlRun:
             rewards=rewards,
             read_sequences=functools.partial(_read_sequences, data, arguments.get("batch_keys")),
             tokenizer=self._trainer.tokenizer,
+            entropies=self._take_entropies(arguments.get("batch_keys")) if self.needs_entropies else None,
         )
         try:
             reweighted = self._run.reweight(batch, range(step, step + 1))
@@ -149,10 +168,22 @@ class VerlRun:
             raise NonFiniteError(error.what, error.rows, f" Their uids: {uids}.") from error
         self._metrics = reweighted.metrics
         weighted = reweighted.advantages
-        if weighted is None:  # kernel=none, plain GRPO
+        if weighted is None:  # weights=none, plain GRPO
             weighted = advantages[:, None] * (mask != 0)
         data.batch["advantages"] = data.batch["returns"] = weighted
         return data
+
+    def _take_entropies(self, keys: Sequence[str] | None) -> Tensor:
+        """The entropies (rows, time) of the batch, in nats."""
+        if keys is None:
+            entropies, self._entropies = self._entropies, None
+            if entropies is None:
+                raise HostError(
+                    "this trainer computes advantages without calling _compute_old_log_prob, so there are no entropies",
+                    fix="choose a weighting that needs none, such as gaussian or ar",
+                )
+            return entropies
+        return _read_queue(keys, "entropy")["entropy"].to_padded_tensor(0.0)
 
     def take_metrics(self) -> dict[str, float]:
         """The metrics of the last batch, which are then forgotten."""
@@ -174,12 +205,17 @@ def _resumed_from(config: "DictConfig") -> Path | None:
 
 def _read_sequences(data: DataProto, keys: Sequence[str] | None, rows: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
     """Token ids of prompt and response for some rows. Those of V1's batch lie in verl's transfer queue."""
-    columns: Mapping[str, Any] = data.batch
     if keys is not None:
-        import transfer_queue
-
-        columns = transfer_queue.kv_batch_get(
-            keys=[keys[row] for row in rows], partition_id="train", select_fields=["prompts", "responses"]
-        )
+        columns = _read_queue([keys[row] for row in rows], "prompts", "responses")
         return list(zip(columns["prompts"].unbind(), columns["responses"].unbind(), strict=True))
-    return [(columns["prompts"][row], columns["responses"][row]) for row in rows]
+    return [(data.batch["prompts"][row], data.batch["responses"][row]) for row in rows]
+
+
+def _read_queue(keys: Sequence[str], *fields: str) -> Mapping[str, Tensor]:
+    """Fields of some rows of V1's batch, each a nested tensor, from verl's transfer queue."""
+    import transfer_queue
+
+    columns: Mapping[str, Tensor] = transfer_queue.kv_batch_get(
+        keys=list(keys), partition_id="train", select_fields=list(fields)
+    )
+    return columns

@@ -30,7 +30,7 @@ class TokenRecord:
     Attributes:
         step: of training.
         scope: the option of this name.
-        kernel: the option of this name.
+        weights: the option of this name; earlier versions called it kernel.
         groups: how many prompt groups the batch has; the record may hold fewer.
         tokens: how many tokens the batch has.
         prompts: the text of each prompt, by group.
@@ -40,7 +40,7 @@ class TokenRecord:
 
     step: int
     scope: str
-    kernel: str
+    weights: str
     groups: int
     tokens: int
     prompts: dict[int, str]
@@ -64,7 +64,7 @@ def read_tokens(path: Path, steps: Container[int] | None = None) -> list[TokenRe
     if not steps_of:
         raise DataError(
             f"{path} holds no token record ({FOLDER}/step_*.parquet); train with adv_estimator=cw_grpo and "
-            "+algorithm.cw_grpo.record_every=50, for plain GRPO with +algorithm.cw_grpo.kernel=none as well; in TRL "
+            "+algorithm.cw_grpo.record_every=50, for plain GRPO with +algorithm.cw_grpo.weights=none as well; in TRL "
             "with a CWGRPOTrainer and cw_record_every=50; in ms-swift, OpenRLHF and SkyRL with CW_GRPO_RECORD_EVERY=50"
         )
     chosen = [file for file, step in steps_of.items() if steps is None or step in steps]
@@ -104,7 +104,7 @@ def _read(file: Path) -> TokenRecord:
         return TokenRecord(
             step=int(metadata["step"]),
             scope=metadata["scope"],
-            kernel=metadata["kernel"],
+            weights=metadata["weights"] if "weights" in metadata else metadata["kernel"],
             groups=int(metadata["groups"]),
             tokens=int(metadata["tokens"]),
             prompts={int(group): str(text) for group, text in prompts.items()},

@@ -45,7 +45,7 @@ OVERVIEW = (  # above the fold
 MORE_CURVES = (
     Curve("gradient-share", "cw_grpo/extreme_gradient_share", "Squared gradient of extreme tokens", is_share=True),
     Curve("balance", "cw_grpo/extreme_balance", "Balance of extreme tokens, Σc / Σ|c|"),
-    Curve("downweighted", "cw_grpo/downweighted_share", "Tokens with kernel w below 0.5", is_share=True),
+    Curve("downweighted", "cw_grpo/downweighted_share", "Tokens with w below 0.5", is_share=True),
     Curve("covariance", "cw_grpo/covariance_before", "Cov(log π, A) before the weights"),
     Curve("covariance-after", "cw_grpo/covariance_after", "Cov(log π, A) after the weights"),
     Curve("length", "response_length/mean", "Response length, tokens"),

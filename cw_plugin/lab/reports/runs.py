@@ -100,17 +100,17 @@ def _read_config(path: Path) -> dict[str, Any]:
 def method_of(config: Mapping[str, Any]) -> str | None:
     """Name the method of a configuration, with those of its options that are not the default; None if it is unknown."""
     estimator = config.get("algorithm.adv_estimator")
-    if "cw_kernel" in config:  # in the settings of TRL's and SkyRL's runs
+    of_trl = config.get("cw_weights") or config.get("cw_kernel")  # in the settings of TRL's and SkyRL's runs, too
+    if of_trl is not None:
         estimator = "cw_grpo"
-    kernel = config.get("cw_kernel") or config.get("algorithm.cw_grpo.kernel") or "gaussian"
+    of_verl = config.get("algorithm.cw_grpo.weights") or config.get("algorithm.cw_grpo.kernel")
+    weights = of_trl or of_verl or "gaussian"  # earlier versions called them kernel
     scope = config.get("cw_scope") or config.get("algorithm.cw_grpo.scope")
     loss = config.get("actor_rollout_ref.actor.policy_loss.loss_mode") or "vanilla"
-    is_grpo = estimator == "grpo" or (estimator == "cw_grpo" and kernel == "none")
+    is_grpo = estimator == "grpo" or (estimator == "cw_grpo" and weights == "none")
     parts = []
     if estimator == "cw_grpo" and not is_grpo:
-        parts.append("CW-GRPO")
-        if kernel != "gaussian":
-            parts.append(f"kernel {kernel}")
+        parts.append("CW-GRPO" if weights == "gaussian" else f"GRPO with {weights} weights")
         if scope == "batch":
             parts.append("batch")
     elif estimator is not None and not is_grpo:

@@ -111,7 +111,7 @@ def _shown(record: TokenRecord, table: pd.DataFrame, first_block: int) -> Json:
         shown.append({"block": block, "question": question, "prompt": prompt, "extreme": int(tokens)})
     return {
         "scope": record.scope,
-        "kernel": record.kernel,
+        "weights": record.weights,
         "groups": record.groups,
         "tokens": record.tokens,
         "tokens_held": len(table),

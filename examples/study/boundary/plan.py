@@ -8,6 +8,8 @@ from typing import Any
 import pandas as pd
 from study import append
 
+from cw_plugin.weightings import BUILT_IN
+
 STEPS = 100
 VALIDATE_EVERY = 50  # steps
 SEEDS = (1, 2, 3, 4, 5)
@@ -23,6 +25,8 @@ KERNELS = {
     "width_4": "4 sigmas", "negative": "1 sigma on negative covariances only",
     "positive": "1 sigma on positive covariances only",
 }  # fmt: skip
+# Those of the literature, by the name of the method; the others are grpo and cw_grpo.
+WEIGHTINGS = {f"weights={name}": name for name in BUILT_IN if name not in ("none", "gaussian")}
 # Settings in words
 AXES = {
     "lr": "learning rate {}", "updates": "updates {}", "stale": "rollouts renewed every {} steps",
@@ -35,7 +39,7 @@ AXES = {
 class Run:
     """One training run; the defaults are the centre."""
 
-    method: str = "grpo"  # or clip_cov, cw_grpo, or one of ABLATION
+    method: str = "grpo"  # or clip_cov, cw_grpo, or one of ABLATION or WEIGHTINGS
     lr: str = "3e-5"  # constant
     updates: int = 2  # of the policy from one batch of 64 responses
     stale: int = 1  # steps after which the policy for rollouts is renewed; 1 is on-policy
@@ -118,7 +122,10 @@ OTHER_RATE = [of_width(width, CENTRE.lr) for width in (64, 512)]
 SIZES = [*each(LINE, METHODS, FIRST_SEEDS), *each(OTHER_RATE, METHODS, FIRST_SEEDS), *each(LINE, METHODS, SEEDS[3:])]
 LARGEST = each([of_width(896)], METHODS, FIRST_SEEDS)
 
-PLANS = {"boundary": BOUNDARY, "sizes": SIZES, "largest": LARGEST}
+PLANS = {
+    "boundary": BOUNDARY, "sizes": SIZES, "largest": LARGEST,
+    "weightings": each([CENTRE], (*METHODS, *WEIGHTINGS), SEEDS),
+}  # fmt: skip
 SETTINGS = list(asdict(CENTRE))  # the columns of metrics.parquet that say which run a row belongs to; and the others:
 MEASURED = [
     "step", "accuracy", "reward", "entropy", "grad_norm", "extreme_gradient_share", "extreme_balance",

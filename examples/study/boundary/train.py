@@ -1,6 +1,6 @@
 """Does the runs of plan.py, JOBS at a time, and adds each to RESULTS/metrics.parquet as it ends; run again, it goes on.
 
-    RESULTS=examples/study/boundary/results python examples/study/boundary/train.py boundary    # or sizes, or largest
+    RESULTS=examples/study/boundary/results python examples/study/boundary/train.py boundary    # or another of PLANS
 
 A run is TRL's GRPOTrainer, or CWGRPOTrainer, under the settings of the run.
 """
@@ -30,13 +30,13 @@ from cw_plugin.lab.rewards.trl import response_text
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 import task  # noqa: E402
-from plan import PLANS, Run, add, finished  # noqa: E402
+from plan import PLANS, WEIGHTINGS, Run, add, finished  # noqa: E402
 from sampling import sampled  # noqa: E402
 from study import JOBS, end_with_the_study, run_all  # noqa: E402
 
 PROMPTS, RESPONSES = 8, 8  # in a step
 CLIP_COV = {"ratio": 0.0002, "low": 1.0, "high": 5.0}  # its authors' settings; they also set PPO's clip to 1
-OF_TRL = {  # methods that TRL has, or that take a setting of TRL beside the kernel "none"
+OF_TRL = {  # methods that TRL has, or that take a setting of TRL beside the weights "none"
     "grpo": {},
     "clip_cov": {"epsilon": 1.0},
     "entropy_bonus": {"entropy_coef": 0.01},  # the coefficient of PPO's paper (arXiv:1707.06347)
@@ -141,9 +141,11 @@ class BoundaryTrainer(CWGRPOTrainer):
         return super()._compute_loss(model, inputs)
 
 
-def kernel(method: str) -> str:
+def weights(method: str) -> str:
     if method in OF_TRL:
         return "none"
+    if method in WEIGHTINGS:
+        return WEIGHTINGS[method]
     return "gaussian" if method == "cw_grpo" else f"variants:{method}"
 
 
@@ -172,7 +174,7 @@ def train(run: Run) -> list[dict[str, Any]]:
             lr_scheduler_type="constant",
             weight_decay=0.01,
             max_grad_norm=run.limit,
-            cw_kernel=kernel(run.method),
+            cw_weights=weights(run.method),
             cw_record_every=0,
             logging_steps=run.updates,
             use_cpu=True,

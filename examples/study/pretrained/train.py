@@ -38,7 +38,7 @@ import stages  # noqa: E402
 from sampling import sampled  # noqa: E402
 from stages import Run  # noqa: E402
 
-KERNELS = {"cw_grpo": "gaussian", "positive": "variants:positive", "negative": "variants:negative"}  # else none
+WEIGHTS = {"cw_grpo": "gaussian", "positive": "variants:positive", "negative": "variants:negative"}  # else none
 OF_TRL = {
     "entropy_bonus": {"entropy_coef": 0.01},  # the coefficient of PPO's paper (arXiv:1707.06347)
     "clip_higher": {"epsilon_high": 0.28},  # DAPO's (arXiv:2503.14476)
@@ -237,7 +237,7 @@ def config(run: Run, folder: str) -> CWGRPOConfig:
         learning_rate=float(run.lr),
         lr_scheduler_type="constant_with_warmup",
         warmup_steps=stages.WARM_UP * updates,
-        cw_kernel=KERNELS.get(run.method, "none"),
+        cw_weights=WEIGHTS.get(run.method, "none"),
         cw_record_every=0,
         logging_steps=updates,
         use_cpu=DEVICE == "cpu",

@@ -30,6 +30,7 @@ from pretend_device import DEVICE, Pretend, back, on_device
 from pyarrow import parquet
 from ray import cloudpickle
 from reference import reference_advantages
+from reference_weightings import reference_weighted
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from cw_plugin.errors import HostError, NonFiniteError, OptionsError
@@ -170,6 +171,19 @@ def expected(plain: list[Any], scope: str) -> tuple[list[list[float]], float]:
     return weighted, sum(sigmas) / len(sigmas)
 
 
+def expected_of(name: str, plain: list[Any], scope: str) -> list[list[float]]:
+    """The advantages of every row with the weights of a weighting that needs no entropies."""
+    rows = [(e.action_log_probs[i], e.advantages[i], e.action_mask[i], e.prompts[i]) for e, i in each(plain)]
+    width = max(len(mask) for _, _, mask, _ in rows)
+    log_probs, advantages, masks = (
+        torch.stack([torch.nn.functional.pad(row[at].double(), (0, width - len(row[at]))) for row in rows])
+        for at in range(3)
+    )
+    uids = [prompt for *_, prompt in rows] if scope == "group" else [0] * len(rows)
+    weighted = reference_weighted(name, log_probs, advantages, masks, uids, torch.zeros_like(log_probs))
+    return [row[: len(mask)].tolist() for row, (_, _, mask, _) in zip(weighted, rows, strict=True)]
+
+
 def each(made: list[Any]):
     return ((experience, i) for experience in made for i in range(len(experience.prompts)))
 
@@ -222,8 +236,24 @@ def test_every_row_reaches_the_loss_with_the_weights_of_its_group(
     assert total / tokens == pytest.approx(-sum(map(sum, wanted)) / tokens, abs=1e-6)
 
 
-def test_the_kernel_none_is_openrlhf_bit_for_bit(plain, actor, tmp_path, monkeypatch):
-    monkeypatch.setenv("CW_GRPO_KERNEL", "none")
+@pytest.mark.parametrize("scope", ["group", "batch"])
+@pytest.mark.parametrize("name", ["ar", "stare", "drop_top_cov", "w_reinforce"])
+def test_every_weighting_weighs_whole_groups(plain, actor, tmp_path, monkeypatch, name, scope):
+    monkeypatch.setenv("CW_GRPO_SCOPE", scope)
+    monkeypatch.setenv("CW_GRPO_WEIGHTS", name)
+    before, after = both(plain, maker_of(settings(tmp_path, **{"train.dynamic_batch_enable": True})), actor, turns=3)
+    for (experience, i), row in zip(each(after), expected_of(name, before, scope), strict=True):
+        assert experience.advantages[i].tolist() == pytest.approx(row, abs=1e-6)
+
+
+def test_a_weighting_that_needs_entropies_is_refused_before_training(tmp_path, monkeypatch):
+    monkeypatch.setenv("CW_GRPO_WEIGHTS", "steer")
+    with pytest.raises(OptionsError, match=r"'steer' needs the entropy .* OpenRLHF does not .*; train with verl"):
+        maker_of(settings(tmp_path))
+
+
+def test_the_weights_none_are_openrlhf_bit_for_bit(plain, actor, tmp_path, monkeypatch):
+    monkeypatch.setenv("CW_GRPO_WEIGHTS", "none")
     maker = maker_of(settings(tmp_path, **{"train.dynamic_batch_enable": True}))
     before, after = both(plain, maker, actor)
     for ours, theirs in zip(after, before, strict=True):
@@ -280,16 +310,16 @@ def test_what_would_not_be_the_method_is_refused_before_training(tmp_path, chang
 
 
 @pytest.mark.parametrize(
-    ("kernel", "changed", "said"),
+    ("weights", "changed", "said"),
     [
         ("none", {"actor.policy_loss_type": "gspo"}, "the host's own advantages"),
         ("gaussian", {"algo.kl.init_coef": 0.01, "algo.kl.use_loss": True}, "reweighted advantages"),
     ],
 )
-def test_what_loses_no_weights_is_allowed_and_said_once(tmp_path, monkeypatch, caplog, kernel, changed, said):
+def test_what_loses_no_weights_is_allowed_and_said_once(tmp_path, monkeypatch, caplog, weights, changed, said):
     logger = logging.getLogger(hook.MAKER)  # which does not propagate
     logger.addHandler(caplog.handler)
-    monkeypatch.setenv("CW_GRPO_KERNEL", kernel)
+    monkeypatch.setenv("CW_GRPO_WEIGHTS", weights)
     maker_of(settings(tmp_path, **changed))
     logger.removeHandler(caplog.handler)
     assert caplog.text.count("cw_grpo") == caplog.text.count(said) == 1
@@ -299,11 +329,11 @@ def test_checkpoints_keep_their_method(actor, tmp_path, monkeypatch):
     """tests/test_run.py tests the rule; here, that OpenRLHF's checkpoints are found and the method is written down."""
     maker = maker_of(settings(tmp_path))
     maker.compute_advantages_and_returns(experiences(maker, actor, turns=1))
-    monkeypatch.setenv("CW_GRPO_KERNEL", "none")
+    monkeypatch.setenv("CW_GRPO_WEIGHTS", "none")
     maker_of(settings(tmp_path))  # the first was killed before its first checkpoint
     (tmp_path / "checkpoints" / "_actor").mkdir()
     for resumes in (True, False):
-        with pytest.raises(OptionsError, match=r"checkpoints .* kernel='gaussian', and this run has kernel='none'"):
+        with pytest.raises(OptionsError, match=r"checkpoints .* weights='gaussian', and this run has weights='none'"):
             maker_of(settings(tmp_path, **{"ckpt.load_enable": resumes}))
 
 

@@ -47,8 +47,8 @@ import openrlhf.trainer.ppo_utils.experience_maker
 
 
 def test_the_launcher_refuses_an_unknown_option_before_anything_starts(path):
-    result = python("-m", "cw_plugin.hosts.openrlhf", path=path(OPENRLHF.newest), CW_GRPO_KERNAL="none")
-    assert result.returncode == 1 and result.stderr.startswith("cw_grpo: CW_GRPO_KERNAL is not an option")
+    result = python("-m", "cw_plugin.hosts.openrlhf", path=path(OPENRLHF.newest), CW_GRPO_WEIGHT="none")
+    assert result.returncode == 1 and result.stderr.startswith("cw_grpo: CW_GRPO_WEIGHT is not an option")
 
 
 def test_rays_workers_get_the_hook_and_the_options_or_the_launcher_fails(path):
@@ -56,7 +56,7 @@ def test_rays_workers_get_the_hook_and_the_options_or_the_launcher_fails(path):
 
     The variable of a job is the one that ``ray job submit`` sets for the job's program.
     """
-    job = {"runtime_env": {"worker_process_setup_hook": "os.instal", "env_vars": {"CW_GRPO_KERNEL": "none"}}}
+    job = {"runtime_env": {"worker_process_setup_hook": "os.instal", "env_vars": {"CW_GRPO_WEIGHTS": "none"}}}
     code = """
 import runpy
 import ray
@@ -70,11 +70,11 @@ def train_ppo_ray(*_, **__):
 runpy.run_module = train_ppo_ray
 program.main()
 """
-    variables = {"CW_GRPO_KERNEL": "none", "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps(job)}
+    variables = {"CW_GRPO_WEIGHTS": "none", "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps(job)}
     result = python("-c", code, path=path(OPENRLHF.newest), timeout=550, **variables)
     assert result.returncode == 1
     assert "cw_grpo: Ray's workers did not run os.getpid, so they would train plain GRPO" in result.stderr
-    assert "[('CW_GRPO_KERNEL', 'none'), ('NCCL_DEBUG', 'WARN'), " in result.stdout  # before a variable of Ray's own
+    assert "[('CW_GRPO_WEIGHTS', 'none'), ('NCCL_DEBUG', 'WARN'), " in result.stdout  # before a variable of Ray's own
 
 
 def test_an_environment_without_openrlhf_is_refused():

@@ -19,6 +19,7 @@ import torch
 from interpreter import ROOT, bash
 from pyarrow import parquet
 from reference import reference_advantages
+from reference_weightings import reference_weighted
 from skyrl.backends.skyrl_train.utils import ppo_utils
 from skyrl.backends.skyrl_train.utils.ppo_utils import AdvantageEstimator, PolicyLossRegistry, PolicyLossType
 from skyrl.train.config import SkyRLTrainConfig
@@ -183,18 +184,38 @@ def test_every_row_reaches_the_workers_with_the_weights_of_its_group(tmp_path, m
     assert moved > 0.1 and trainer.all_metrics["cw_grpo/sigma"] == pytest.approx(mean_sigma, rel=1e-4)
 
 
+@pytest.mark.parametrize("scope", ["group", "batch"])
+@pytest.mark.parametrize("name", ["ar", "stare", "drop_top_cov", "w_reinforce"])
+def test_every_weighting_weighs_whole_groups(tmp_path, monkeypatch, name, scope):
+    monkeypatch.setenv("CW_GRPO_SCOPE", scope)
+    monkeypatch.setenv("CW_GRPO_WEIGHTS", name)
+    output, uids = rollouts(turns=2)
+    plain, batch = train(trainer_of(RayPPOTrainer, settings(tmp_path)), output, uids)
+    found, _ = train(trainer_of(CWGRPOTrainer, settings(tmp_path)), output, uids)
+    log_probs, mask = batch["action_log_probs"], batch["loss_mask"]
+    together = uids if scope == "group" else [0] * len(uids)
+    wanted = reference_weighted(name, log_probs, plain * mask, mask, together, torch.zeros_like(log_probs))
+    torch.testing.assert_close((found * mask).double(), wanted, atol=1e-6, rtol=1e-5)
+
+
+def test_a_weighting_that_needs_entropies_is_refused_before_training(tmp_path, monkeypatch):
+    monkeypatch.setenv("CW_GRPO_WEIGHTS", "steer")
+    with pytest.raises(OptionsError, match=r"'steer' needs the entropy .* SkyRL does not .*; train with verl"):
+        refused_settings.check(settings(tmp_path))
+
+
 def test_the_log_says_which_advantages_a_run_trains_on(tmp_path, monkeypatch, capfd):
     """SkyRL writes what Python's loggers get to stderr, by loguru."""
-    for kernel, said in (("gaussian", "reweighted advantages"), ("none", "the host's own advantages")):
-        monkeypatch.setenv("CW_GRPO_KERNEL", kernel)
+    for weights, said in (("gaussian", "reweighted advantages"), ("none", "the host's own advantages")):
+        monkeypatch.setenv("CW_GRPO_WEIGHTS", weights)
         for folder in (str(tmp_path), "s3://bucket/checkpoints"):
             trainer_of(CWGRPOTrainer, settings(tmp_path, **{"trainer.ckpt_path": folder}))
             loguru.logger.complete()  # it writes from a queue
             assert f"cw_grpo: this run trains on {said}" in capfd.readouterr().err
 
 
-def test_the_kernel_none_is_skyrl_bit_for_bit(tmp_path, monkeypatch):
-    monkeypatch.setenv("CW_GRPO_KERNEL", "none")
+def test_the_weights_none_are_skyrl_bit_for_bit(tmp_path, monkeypatch):
+    monkeypatch.setenv("CW_GRPO_WEIGHTS", "none")
     batches, metrics = [], []
     for kind in (RayPPOTrainer, CWGRPOTrainer):
         trainer = trainer_of(kind, settings(tmp_path))
@@ -346,7 +367,7 @@ def test_a_run_is_not_resumed_under_another_method(tmp_path, monkeypatch):
 def test_what_loses_no_weights_is_allowed(tmp_path, monkeypatch):
     skyrl.check(settings(tmp_path, **{"generator.n_samples_per_prompt": 2}))
     lost = {"trainer.algorithm.policy_loss_type": "cross_entropy", "trainer.algorithm.advantage_batch_normalize": True}
-    monkeypatch.setenv("CW_GRPO_KERNEL", "none")
+    monkeypatch.setenv("CW_GRPO_WEIGHTS", "none")
     skyrl.check(settings(tmp_path, **lost))
 
 
@@ -360,8 +381,8 @@ def test_options_reach_the_trainers_process_and_an_unknown_one_is_refused(tmp_pa
     entrypoint.main()
     assert remote.options.call_args.kwargs == {"runtime_env": {"env_vars": {"CW_GRPO_SCOPE": "batch"}}}
     assert remote.options().remote.call_args.args[1].generator.n_samples_per_prompt == SAMPLES
-    monkeypatch.setenv("CW_GRPO_KERNAL", "none")
-    with pytest.raises(SystemExit, match="cw_grpo: CW_GRPO_KERNAL is not an option"):
+    monkeypatch.setenv("CW_GRPO_WEIGHT", "none")
+    with pytest.raises(SystemExit, match="cw_grpo: CW_GRPO_WEIGHT is not an option"):
         entrypoint.main()
 
 

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from interpreter import ROOT, WITHOUT_VLLM, python
 from reference import grpo_advantages, reference_advantages
+from reference_weightings import reference_weighted
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cw_plugin.lab.reports.read_records import read_tokens
@@ -50,7 +52,8 @@ def start(swift: Path, out: Path, *flags: str, plugins: tuple[str, ...], process
     return result.stdout + result.stderr
 
 
-def test_two_processes_that_share_a_group_train_on_its_weights(swift, tmp_path):
+@pytest.mark.parametrize("weights", ["gaussian", pytest.param("steer", marks=pytest.mark.slow)])
+def test_two_processes_that_share_a_group_train_on_its_weights(swift, tmp_path, weights):
     """Eight responses to one problem in a step; each process has two micro-batches of two.
 
     Truncated responses are left out of the loss, of the statistics and of the record.
@@ -58,7 +61,7 @@ def test_two_processes_that_share_a_group_train_on_its_weights(swift, tmp_path):
     printed = start(
         swift, tmp_path, "--num_generations", "8", "--per_device_train_batch_size", "2",
         "--gradient_accumulation_steps", "2", "--overlong_filter", "true",
-        plugins=("tests/tools/swift_plugin.py",), processes=2, CW_GRPO_RECORD_EVERY="2",
+        plugins=("tests/tools/swift_plugin.py",), processes=2, CW_GRPO_RECORD_EVERY="2", CW_GRPO_WEIGHTS=weights,
     )  # fmt: skip
     # What each process saw at the loss, in the order of the rows.
     files = sorted(tmp_path.glob("*-*.pt"), key=lambda file: [int(part) for part in file.stem.split("-")])
@@ -66,7 +69,7 @@ def test_two_processes_that_share_a_group_train_on_its_weights(swift, tmp_path):
     assert [file.stem for file in files] == [f"{rank}-{seen}" for rank in (0, 1) for seen in range(4)], printed[-3000:]
     # Log-probs by plain transformers under the model that training began with.
     model = AutoModelForCausalLM.from_pretrained(MODEL)
-    x, rewards, masks, found, tokens = [], [], [], [], []
+    x, h, rewards, masks, found, tokens = [], [], [], [], [], []
     for batch in batches:
         parts = (batch[name] for name in ("ids", "completion_mask", "truncated_mask", "advantages"))
         for ids, mask, cut, advantages in zip(*parts, strict=True):
@@ -75,16 +78,19 @@ def test_two_processes_that_share_a_group_train_on_its_weights(swift, tmp_path):
             start_of_prompt = int((ids != model.config.pad_token_id).nonzero()[0])  # prompts are padded on the left
             with torch.no_grad():
                 logits = model(ids[None, start_of_prompt : at[-1] + 1]).logits[0].double()
-            x.append(F.log_softmax(logits, -1)[at - 1 - start_of_prompt, ids[at]].tolist())
+            log_probs = F.log_softmax(logits, -1)[at - 1 - start_of_prompt]
+            x.append(log_probs[range(len(at)), ids[at]])
+            h.append(-(log_probs.exp() * log_probs).sum(-1))
             rewards.append((int(ids[at].sum()) % 17) / 4.0)
-            masks.append([int(not cut)] * len(at))
-            found.append(advantages[there].tolist())
+            masks.append(torch.full([len(at)], int(not cut)))
+            found.append(advantages[there].double())
             tokens += [] if cut else ids[at].tolist()
     a = grpo_advantages(rewards, [0] * 8, 1e-4)
-    assert len(set(rewards)) > 1 and 2 <= sum(mask[0] for mask in masks) < 8
-    weighted, groups = reference_advantages(x, a, masks, [0] * 8)
-    for of_row, expected in zip(found, weighted, strict=True):
-        assert of_row == pytest.approx(expected, abs=1e-4)
+    assert len(set(rewards)) > 1 and 2 <= sum(int(mask[0]) for mask in masks) < 8
+    x, h, masks, found = (pad_sequence(rows, batch_first=True) for rows in (x, h, masks, found))
+    expected = reference_weighted(weights, x, torch.tensor(a), masks, [0] * 8, h)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+    _, groups = reference_advantages(x, a, masks, [0] * 8)
     logged = re.findall(r"'cw_grpo/sigma': '([\d.]+)'", printed)
     assert len(logged) == 2 and float(logged[0]) == pytest.approx(groups[0]["sigma"], rel=1e-3)
     first, second = read_tokens(tmp_path / "run")
@@ -102,11 +108,11 @@ def test_two_processes_that_share_a_group_train_on_its_weights(swift, tmp_path):
 def test_the_plugin_of_the_examples_trains(swift, tmp_path):
     plugins = ("tests/tools/swift_plugin.py", "examples/swift/plugin.py")
     flags = ["--num_generations", "4", "--per_device_train_batch_size", "8"]
-    printed = start(swift, tmp_path, *flags, plugins=plugins, CW_GRPO_KERNEL="none")
+    printed = start(swift, tmp_path, *flags, plugins=plugins, CW_GRPO_WEIGHTS="none")
     assert "'cw_grpo/extreme_gradient_share'" in printed, printed[-3000:]
     # The batches at the loss have ms-swift's own advantages.
     (tmp_path / "plain").mkdir()
-    start(swift, tmp_path / "plain", *flags, plugins=plugins[:1], CW_GRPO_KERNEL="none")
+    start(swift, tmp_path / "plain", *flags, plugins=plugins[:1], CW_GRPO_WEIGHTS="none")
     batches = [torch.load(file) for file in (tmp_path / "plain").glob("*.pt")]
     assert len(batches) == 2
     for batch in batches:
@@ -146,7 +152,7 @@ def test_checkpoints_keep_their_method(swift, tmp_path):
     """tests/test_run.py tests the rule; here, that ms-swift's checkpoints are found. Each of its starts has an output
     folder of its own, v0-..., v1-..., and train() is told which checkpoint it resumes."""
     (tmp_path / "v0" / "checkpoint-10").mkdir(parents=True)
-    (tmp_path / "v0" / "cw_grpo.json").write_text('{"scope": "group", "kernel": "gaussian"}')
+    (tmp_path / "v0" / "cw_grpo.json").write_text('{"scope": "group", "weights": "gaussian"}')
     code = f"""
 from types import SimpleNamespace
 from cw_plugin.errors import OptionsError
@@ -158,13 +164,13 @@ def train(self, resumed):
     print("trains")
 
 CWGRPOTrainer.__mro__[2].train = train
-for folder, kernel, resumed in (("v0", "gaussian", None), ("v0", "none", None), ("v1", "none", None),
+for folder, weights, resumed in (("v0", "gaussian", None), ("v0", "none", None), ("v1", "none", None),
                                 ("v1", "none", "{tmp_path}/v0/checkpoint-10")):
     trainer = object.__new__(CWGRPOTrainer)
     trainer.args = SimpleNamespace(output_dir="{tmp_path}/" + folder)
     trainer.accelerator, trainer.num_generations = None, 2
     trainer.add_callback = lambda callback: setattr(trainer, "callback", callback)
-    trainer._cw_begin(Options(kernel=kernel))
+    trainer._cw_begin(Options(weights=weights))
     try:
         trainer.train(resumed)
     except OptionsError as error:
@@ -174,7 +180,7 @@ for folder, kernel, resumed in (("v0", "gaussian", None), ("v0", "none", None), 
     assert result.returncode == 0, result.stderr
     goes_on, refused, elsewhere, resumed = result.stdout.splitlines()
     assert (goes_on, elsewhere) == ("trains", "trains")
-    assert refused == resumed and "kernel='gaussian', and this run has kernel='none'" in refused
+    assert refused == resumed and "weights='gaussian', and this run has weights='none'" in refused
 
 
 def test_the_plugin_refuses_megatrons_trainers(swift):

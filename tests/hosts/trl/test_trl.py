@@ -14,6 +14,7 @@ import yaml
 from interpreter import python
 from peft import LoraConfig, get_peft_model
 from reference import grpo_advantages, reference_advantages
+from reference_weightings import WEIGHTINGS, reference_weighted
 from transformers import AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 from trl_on_device import CWOnDevice
@@ -55,7 +56,9 @@ def unpadded(batch: dict[str, Any], row: int) -> tuple[tuple[int, ...], tuple[in
     return tuple(prompt.tolist()), tuple(tokens.tolist()), mask[there].tolist(), advantages.tolist()
 
 
-def log_probs(policy: dict[str, torch.Tensor], prompt: tuple[int, ...], completion: tuple[int, ...]) -> list[float]:
+def log_probs_and_entropies(
+    policy: dict[str, torch.Tensor], prompt: tuple[int, ...], completion: tuple[int, ...]
+) -> tuple[list[float], list[float]]:
     """By plain transformers, one sequence at a time without padding, under the policy that sampled it."""
     model = AutoModelForCausalLM.from_pretrained(MODEL)
     if any("lora" in name for name in policy):
@@ -63,10 +66,30 @@ def log_probs(policy: dict[str, torch.Tensor], prompt: tuple[int, ...], completi
     model.load_state_dict(policy)
     with torch.no_grad():
         logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
-    return F.log_softmax(logits.double(), -1)[torch.arange(len(completion)), list(completion)].tolist()
+    all_tokens = F.log_softmax(logits.double(), -1)
+    entropies = -(all_tokens.exp() * all_tokens).sum(-1)
+    return all_tokens[torch.arange(len(completion)), list(completion)].tolist(), entropies.tolist()
 
 
-def check_weights(processes: list[dict[str, Any]], rows: int, scope: str = "group", score: Any = reward) -> list[float]:
+def padded(rows: list[list[float]], width: int) -> torch.Tensor:
+    return torch.tensor([[*row, *[0.0] * (width - len(row))] for row in rows], dtype=torch.float64)
+
+
+def certain(weights: str, x: torch.Tensor, a: torch.Tensor, mask: Any, uids: Any, h: torch.Tensor) -> torch.Tensor:
+    """Where rounding decides nothing. Tokens with the same tokens before them have the same log-probs and entropies but
+    for that, and a weighting may choose some of them."""
+    expected, sure = reference_weighted(weights, x, a, mask, uids, h), torch.ones(x.shape, dtype=torch.bool)
+    chance = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        near = [values + 1e-5 * torch.randn(x.shape, generator=chance, dtype=x.dtype) for values in (x, h)]
+        sure &= (reference_weighted(weights, near[0], a, mask, uids, near[1]) - expected).abs() < 1e-3
+    assert sure[mask != 0].double().mean() > 0.8
+    return sure
+
+
+def check_weights(
+    processes: list[dict[str, Any]], rows: int, scope: str = "group", score: Any = reward, weights: str = "gaussian"
+) -> list[float]:
     """``rows`` rows reached the loss of all processes, with the reference's weights of their whole groups, whose sigmas
     are returned."""
     batches: dict[int, list[tuple]] = defaultdict(list)
@@ -82,11 +105,15 @@ def check_weights(processes: list[dict[str, Any]], rows: int, scope: str = "grou
         prompts, completions, masks, found = zip(*of_batch, strict=True)
         a = grpo_advantages(score(completions), prompts, 1e-4)  # NaN for one without a score, which is not trained on
         masks = [[0] * len(mask) if math.isnan(value) else mask for mask, value in zip(masks, a, strict=True)]
-        x = [log_probs(processes[0]["policies"][number], *row[:2]) for row in of_batch]
-        weighted, groups = reference_advantages(x, a, masks, prompts if scope == "group" else [0] * len(x))
-        sigmas += [group["sigma"] for group in groups.values()]
-        for expected, given in zip(weighted, found, strict=True):
-            torch.testing.assert_close(torch.tensor(given), torch.tensor(expected), atol=3e-5, rtol=3e-5)
+        x, h = zip(
+            *(log_probs_and_entropies(processes[0]["policies"][number], *row[:2]) for row in of_batch), strict=True
+        )
+        uids = prompts if scope == "group" else [0] * len(x)
+        sigmas += [group["sigma"] for group in reference_advantages(x, a, masks, uids)[1].values()]
+        width = max(map(len, masks))
+        of_tokens = (padded(x, width), torch.tensor(a), padded(masks, width), uids, padded(h, width))
+        expected, sure = reference_weighted(weights, *of_tokens), certain(weights, *of_tokens)
+        torch.testing.assert_close(padded(found, width)[sure], expected[sure], atol=3e-5, rtol=3e-5)
     return sigmas
 
 
@@ -142,6 +169,39 @@ def test_every_row_at_the_loss_has_the_weights_of_its_whole_group(tmp_path, trai
         assert any("lora_B" in name and value.any() for name, value in run.policies[1].items())
 
 
+OF_LITERATURE = [name for name in WEIGHTINGS if name not in ("gaussian", "none")]
+QUICK = ("ar", "high_entropy", "steer")
+WITHOUT_OLD_LOG_PROBS = {"max_steps": 1}
+WITH_THEM = {**TWICE, "beta": 0.04}  # and with those of a reference model
+CASES = [(name, options) for name in OF_LITERATURE for options in (WITHOUT_OLD_LOG_PROBS, WITH_THEM)]
+QUICK_CASES = [("high_entropy", WITHOUT_OLD_LOG_PROBS), ("steer", WITH_THEM)]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [pytest.param(*case, marks=() if case in QUICK_CASES else pytest.mark.slow) for case in CASES],
+)
+def test_every_weighting_reaches_the_loss(tmp_path, name, options):
+    """Whether TRL computes old log-probs, with which entropies then come, or not."""
+    run = train(tmp_path, cw_weights=name, **options)
+    check_weights([kept(run)], 8 if options is WITHOUT_OLD_LOG_PROBS else 16, weights=name)
+    assert not run._cw_computed
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(QUICK, id="quick"),
+        pytest.param([n for n in OF_LITERATURE if n not in QUICK], marks=pytest.mark.slow),
+    ],
+)
+def test_every_weighting_in_two_processes_that_share_a_group(tmp_path, names):
+    options = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 3, "num_iterations": 2, "max_steps": 2}
+    found = launch(tmp_path, {name: {**options, "cw_weights": name} for name in names})
+    for name in names:
+        check_weights(found[name], 24, weights=name)
+
+
 def launch(folder: Path, scenarios: dict[str, dict[str, Any]], processes: int = 2, **environment: str) -> dict:
     """What each process kept of each scenario."""
     command = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes)
@@ -182,12 +242,12 @@ def same(first: Any, second: Any) -> bool:
 
 
 @pytest.mark.parametrize("options", [{}, {"per_device_train_batch_size": 4, "num_iterations": 2, "max_steps": 4}])
-def test_kernel_none_is_grpotrainer_bit_for_bit(tmp_path, options):
+def test_weights_none_are_grpotrainer_bit_for_bit(tmp_path, options):
     """With dropout: every random number that one trainer draws and the other does not would show."""
 
-    def run(trainer: type, kernel: str) -> Any:
+    def run(trainer: type, weights: str) -> Any:
         model = AutoModelForCausalLM.from_pretrained(MODEL, attention_dropout=0.1)
-        return train(tmp_path, trainer, {"model": model}, cw_kernel=kernel, **options)
+        return train(tmp_path, trainer, {"model": model}, cw_weights=weights, **options)
 
     none, plain = run(CWGRPOTrainer, "none"), run(GRPOTrainer, "none")
     assert same(none, plain) and not same(run(CWGRPOTrainer, "gaussian"), plain)
@@ -199,7 +259,7 @@ def test_a_plain_grpoconfig_is_cw_grpo_with_its_defaults(tmp_path):
     run = train(tmp_path, given={"args": GRPOConfig(str(tmp_path), **BASE)})
     check_weights([kept(run)], 16)
     written = json.loads((tmp_path / "training_args.json").read_text())
-    ours = {"cw_scope": "group", "cw_kernel": "gaussian", "cw_record_every": 50, "max_steps": 2}
+    ours = {"cw_scope": "group", "cw_weights": "gaussian", "cw_record_every": 50, "max_steps": 2}
     assert {name: written[name] for name in ours} == ours
 
 
@@ -214,7 +274,7 @@ def test_a_resumed_run_ends_as_one_that_was_not_interrupted(tmp_path):
     assert [record.step for record in read_tokens(tmp_path)] == [1, 2, 4]
 
 
-@pytest.mark.parametrize(("name", "other"), [("cw_kernel", "none"), ("cw_scope", "batch")])
+@pytest.mark.parametrize(("name", "other"), [("cw_weights", "none"), ("cw_scope", "batch")])
 def test_a_run_is_not_resumed_under_another_method(tmp_path, name, other):
     options = {"save_strategy": "steps", "save_steps": 1, "max_steps": 1}
     train(tmp_path, **options)
@@ -260,23 +320,28 @@ def test_prompts_and_responses_go_to_the_hub_only_if_records_are_asked_for(tmp_p
     assert CWGRPOConfig(**plain, push_to_hub=True, cw_record_every=7).cw_record_every == 7
 
 
-@pytest.mark.parametrize(("kernel", "name"), [("gaussian", "CW-GRPO"), ("none", "GRPO")])
-def test_the_model_card_names_the_method_that_was_trained(tmp_path, kernel, name):
-    args = CWGRPOConfig(**BASE, output_dir=str(tmp_path), cw_kernel=kernel)
+@pytest.mark.parametrize(
+    ("weights", "name"),
+    [("gaussian", "CW-GRPO"), ("none", "GRPO"), ("steer", "GRPO with steer token weights")],
+)
+def test_the_model_card_names_the_method_that_was_trained(tmp_path, weights, name):
+    args = CWGRPOConfig(**BASE, output_dir=str(tmp_path), cw_weights=weights)
     run = CWGRPOTrainer(str(MODEL), reward, args, train_dataset=prompts())
     run.create_model_card(model_name="small")
     card = (tmp_path / "README.md").read_text()
     assert f"trained with {name}, " in card and f"Cite {name} as:" in card
-    assert ("cw-grpo" in run.model.model_tags, "cw-grpo" in card) == (kernel == "gaussian",) * 2
+    assert ("cw-grpo" in run.model.model_tags, "cw-grpo" in card) == (weights == "gaussian",) * 2
     paper = yaml.safe_load((ROOT / "CITATION.cff").read_text())["preferred-citation"]
-    assert (paper["title"] in card) == (kernel == "gaussian")
+    assert (paper["title"] in card) == (weights == "gaussian")
 
 
 @pytest.mark.parametrize(
     ("trainers", "options"),
     [
-        ((WithTools, WithToolsOnDevice), {"cw_kernel": "test_weights:cauchy"}),
+        ((WithTools, WithToolsOnDevice), {"cw_weights": "test_weights:cauchy"}),
         ((WatchedCW, CWOnDevice), {"cw_scope": "batch", "num_iterations": 2}),
+        ((WatchedCW, CWOnDevice), {"cw_weights": "steer"}),
+        ((WatchedCW, CWOnDevice), {"cw_weights": "clip_cov"}),
     ],
 )
 def test_on_a_device_it_trains_and_records_what_it_does_on_the_cpu(tmp_path, trainers, options):
@@ -309,7 +374,8 @@ def test_a_log_prob_that_is_no_number_is_refused(tmp_path):
     ("options", "message"),
     [
         ({"cw_scope": "prompt"}, "cw_scope='prompt' is invalid"),
-        ({"cw_kernel": None}, "cw_kernel=None is invalid"),
+        ({"cw_weights": None}, "cw_weights=None is invalid"),
+        ({"cw_kernel": "none"}, "cw_kernel is now cw_weights; set cw_weights='none' in its place"),
         ({"importance_sampling_level": "sequence"}, "gives each of its tokens their mean weight"),
     ],
 )
@@ -317,7 +383,7 @@ def test_settings_that_cannot_work_are_refused_before_the_model_is_loaded(tmp_pa
     with pytest.raises(OptionsError, match=message):
         CWGRPOTrainer("no/such-model", reward, CWGRPOConfig(**BASE, output_dir=str(tmp_path), **options))
     if "importance_sampling_level" in options:  # without weights it works
-        train(tmp_path, CWGRPOTrainer, cw_kernel="none", max_steps=1, **options)
+        train(tmp_path, CWGRPOTrainer, cw_weights="none", max_steps=1, **options)
 
 
 def test_ligers_loss_is_refused_where_trl_has_it(tmp_path):
@@ -374,7 +440,7 @@ class Elsewhere(CWGRPOTrainer):
 def test_a_trainer_that_gets_its_advantages_elsewhere_is_refused(tmp_path):
     with pytest.raises(HostError, match=r"Elsewhere trains on advantages that do not come from .* plain GRPO"):
         train(tmp_path, Elsewhere, {"data_collator": list})
-    train(tmp_path, Elsewhere, max_steps=1, cw_kernel="none")
+    train(tmp_path, Elsewhere, max_steps=1, cw_weights="none")
 
 
 def test_a_report_reads_trls_files(tmp_path, monkeypatch):

@@ -302,3 +302,20 @@ def test_the_study_trains_two_at_a_time_and_gathers_what_has_finished(tmp_path):
     covariance = pq.read_table(tmp_path / "results" / "covariance.parquet").to_pylist()
     assert {row["method"] for row in covariance} == set(runs)
     subprocess.run(command, env=env, check=True, timeout=60)  # in which there is nothing to do
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trainer", ["trainer.use_v1=True", "trainer.use_v1=False"])
+def test_a_weighting_gets_the_entropies_that_verl_logs(tmp_path, trainer):
+    """Of both trainers, from the forward pass of their own."""
+    environment = recipe_environment(tmp_path)
+    bash("cpu/data.sh", **environment)
+    weights = "+algorithm.cw_grpo.weights=entropy_weights:entropies"
+    loss = "actor_rollout_ref.actor.loss_agg_mode=token-mean"
+    bash(IN_EVERY_RUN, trainer, weights, loss, "data.val_max_samples=8", **environment)
+    (file,) = tmp_path.glob("metrics-*.jsonl")
+    records = e2e.training_steps(file)
+    for record in records:
+        mean, entropy = (record["data"][name] for name in ("cw_grpo/weight_mean", "actor/entropy"))
+        assert mean == pytest.approx(entropy, rel=1e-4) and mean > 0
+    assert len(records) == 2

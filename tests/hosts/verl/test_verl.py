@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 from pretend_device import DEVICE, Pretend, back, on_device
 from ray import cloudpickle
 from reference import reference_advantages
+from reference_weightings import WEIGHTINGS
 from trainers import (
     CW_GRPO,
     GRPO,
@@ -72,10 +73,10 @@ def batch(make, seed=0, outputs=1):
 
 @pytest.mark.parametrize(("norm", "outputs", "options"), [(True, 1, {}), (False, 3, {}), (True, 3, {"scope": "batch"})])
 def test_a_trainer_trains_on_grpo_times_the_reference_weights(make, norm, outputs, options):
-    """Two steps of one trainer; with kernel=none, bit for bit on GRPO."""
+    """Two steps of one trainer; with weights=none, bit for bit on GRPO."""
     normalises = f"algorithm.norm_adv_by_std_in_grpo={norm}"
     trainer = make(normalises, *[f"{OPTION}{name}={value}" for name, value in options.items()])
-    plain = make(normalises, OPTION + "kernel=none")
+    plain = make(normalises, OPTION + "weights=none")
     for seed in range(2):
         data, keys = batch(make, seed, outputs)
         grpo = advantages("grpo", data, keys, trainer.config.algorithm)
@@ -86,6 +87,34 @@ def test_a_trainer_trains_on_grpo_times_the_reference_weights(make, norm, output
         if not make.is_v1:
             data.batch["response_mask"] = data.batch["response_mask"].bfloat16()  # which may have any dtype
             assert torch.equal(trained_on(trainer, data, keys)[0], ours)
+
+
+@pytest.mark.parametrize("scope", ["group", "batch"])
+@pytest.mark.parametrize("name", [name for name in WEIGHTINGS if name not in ("gaussian", "none")])
+def test_every_weighting_reaches_the_update(make, name, scope):
+    trainer = make(f"{OPTION}weights={name}", f"{OPTION}scope={scope}")
+    for seed in range(2):
+        data, keys = batch(make, seed)
+        grpo = advantages("grpo", data, keys, trainer.config.algorithm)
+        ours, metrics = trained_on(trainer, data, keys)
+        torch.testing.assert_close(ours.double(), weighted(data, grpo, scope, name), rtol=1e-5, atol=1e-5)
+        assert not torch.equal(ours, grpo) and metrics["cw_grpo/weight_mean"] != 1
+
+
+def test_a_trainer_without_old_log_probs_of_its_own_is_refused_where_entropies_are_needed():
+    """Of the two, only the legacy one has entropies from a method."""
+
+    class OwnFit(LegacyTrainer):
+        def _compute_old_log_prob(self, batch):
+            raise AssertionError("is not called")
+
+        def fit(self):
+            self.batch = ray_trainer.compute_advantage(self.batch, adv_estimator="cw_grpo", config={})
+
+    OwnFit.fit.__module__ = ray_trainer.__name__
+    trainer = legacy_trainer(UNRECORDED, CW_GRPO, OPTION + "weights=steer", trainer=OwnFit)
+    with pytest.raises(HostError, match="without calling _compute_old_log_prob, so there are no entropies; choose"):
+        trained_on(trainer, trainer_batch()[0], None)
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "rloo"])
@@ -128,13 +157,13 @@ def test_a_name_that_is_taken_is_said_and_a_free_one_is_not(caplog):
     assert "cw_grpo is already registered (<built-in function max>) and used as it is" in caplog.text
 
 
-def of_registry(data, **given):
+def of_registry(data, options=None, **given):
     """The registered estimator, called as verl calls one."""
     return core_algos.get_adv_estimator_fn("cw_grpo")(
         token_level_rewards=data.batch["token_level_rewards"],
         response_mask=data.batch["response_mask"],
         index=data.non_tensor_batch["uid"],
-        config=OmegaConf.create({"norm_adv_by_std_in_grpo": True}),
+        config=OmegaConf.create({"norm_adv_by_std_in_grpo": True, "cw_grpo": options}),
         **given,
     )[0]
 
@@ -145,6 +174,8 @@ def test_the_registered_estimator_takes_log_probs_or_refuses(make):
     grpo = advantages("grpo", data, None, make().config.algorithm)
     ours = of_registry(data, old_log_probs=data.batch["old_log_probs"])
     torch.testing.assert_close(ours.double(), weighted(data, grpo), rtol=1e-5, atol=1e-5)
+    with pytest.raises(OptionsError, match="weights='steer' needs the entropy of each position"):
+        of_registry(data, old_log_probs=data.batch["old_log_probs"], options={"weights": "steer"})
     with pytest.raises(HostError, match=r"start verl\.trainer\.main_ppo"):
         of_registry(data)
     with pytest.raises(HostError, match=r"start verl\.trainer\.main_ppo"):
@@ -154,16 +185,16 @@ def test_the_registered_estimator_takes_log_probs_or_refuses(make):
 def test_checkpoints_keep_their_method(make, tmp_path):
     """tests/test_run.py tests the rule; here, that verl's checkpoints are found and the method is written down."""
     trained_on(make(), *batch(make))
-    make(OPTION + "kernel=none")  # there is no checkpoint yet
+    make(OPTION + "weights=none")  # there is no checkpoint yet
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("1")
     make()
-    refusal = f"{tmp_path} has checkpoints .* kernel='gaussian', and this run has kernel='none'"
+    refusal = f"{tmp_path} has checkpoints .* weights='gaussian', and this run has weights='none'"
     for resumes in ("auto", "disable"):
         with pytest.raises(OptionsError, match=refusal):
-            make(OPTION + "kernel=none", f"trainer.resume_mode={resumes}")
+            make(OPTION + "weights=none", f"trainer.resume_mode={resumes}")
     elsewhere = [f"trainer.default_local_dir={tmp_path / 'elsewhere'}", "trainer.resume_mode=resume_path"]
     with pytest.raises(OptionsError, match=refusal):
-        make(OPTION + "kernel=none", *elsewhere, f"trainer.resume_from_path={tmp_path}/global_step_1")
+        make(OPTION + "weights=none", *elsewhere, f"trainer.resume_from_path={tmp_path}/global_step_1")
 
 
 def test_a_nan_is_reported_with_its_origin_and_the_uid_of_its_prompt(make):
@@ -317,14 +348,14 @@ def test_every_trainer_mode_of_v1_has_the_hooks(mode):
 @pytest.mark.parametrize(
     "overrides",
     [
-        [CW_GRPO, OPTION + "scope=batch", OPTION + "kernel=none"],
-        [CW_GRPO, OPTION + "kernel=none", GEO_MEAN],
+        [CW_GRPO, OPTION + "scope=batch", OPTION + "weights=none"],
+        [CW_GRPO, OPTION + "weights=none", GEO_MEAN],
         [GRPO, LOSS],
         [GRPO, LOSS, LEGACY],
         pytest.param([GRPO, LOSS, BYPASS], marks=NEEDS_V1),
         [GRPO, GEO_MEAN],
         [CW_GRPO, ONE_RESPONSE, OPTION + "scope=batch"],
-        [CW_GRPO, ONE_RESPONSE, OPTION + "kernel=none"],
+        [CW_GRPO, ONE_RESPONSE, OPTION + "weights=none"],
         [CW_GRPO, ONE_RESPONSE, "trainer.val_only=True"],
         [GRPO, ONE_RESPONSE],
         [*OF_ONE_RESPONSE, "algorithm.adv_estimator=reinforce_plus_plus", "algorithm.use_kl_in_reward=True"],
@@ -348,12 +379,19 @@ def test_valid_settings_pass(overrides):
         ([GRPO, LOSS, "+async_training.partial_rollout=True"], "start verl.trainer.main_ppo"),
         ([CW_GRPO, GEO_MEAN], "loss_mode=geo_mean averages .*loss_mode=vanilla"),
         ([CW_GRPO, *DISTILLATION], "use_task_rewards=False trains on the teacher alone, .*; set it to True"),
-        ([CW_GRPO, OPTION + "sigma=2"], "sigma is not an option of cw_grpo; the options are scope, kernel"),
+        ([CW_GRPO, OPTION + "sigma=2"], "sigma is not an option of cw_grpo; the options are scope, weights"),
         ([CW_GRPO, OPTION + "scope=rank"], "scope='rank' is invalid; use group or batch"),
         ([CW_GRPO, OPTION + "record_every=2.5"], "use a whole number"),
         ([CW_GRPO, "+algorithm.cw_grpo=batch"], r"\+algorithm.cw_grpo.scope=\.\.\."),
         ([GRPO, LOSS, OPTION + "scope=batch"], "do nothing for policy_loss"),
-        ([GRPO, OPTION + "kernel=none"], "do nothing for adv_estimator=grpo"),
+        ([GRPO, LOSS, OPTION + "weights=steer"], "do nothing for policy_loss"),
+        ([GRPO, OPTION + "weights=none"], "do nothing for adv_estimator=grpo"),
+        ([CW_GRPO, OPTION + "kernel=none"], "algorithm.cw_grpo: the option kernel is now weights; set weights=none in"),
+        (
+            [CW_GRPO, OPTION + "weights=steer", BYPASS],
+            "needs the entropy .*bypass_mode=True does not",
+        ),
+        ([CW_GRPO, OPTION + "weights=steer", BYPASS, LEGACY], "weights='steer' needs the entropy of each position"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_with_the_way_to_fix_them(overrides, message):

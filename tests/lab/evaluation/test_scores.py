@@ -64,7 +64,7 @@ def test_accuracy_is_that_of_what_all_runs_were_asked():
 
 
 def trl_run(folder: Path) -> Path:
-    write(folder / "training_args.json", '{"cw_kernel": "none"}')
+    write(folder / "training_args.json", '{"cw_weights": "none"}')
     return write_metrics(folder, {100: {ENTROPY: 0.25}, 200: {ENTROPY: 0.5}})
 
 

@@ -15,9 +15,9 @@ from cw_plugin.lab.reports.inputs import read_inputs
 
 def seeds_of_both(folder: Path, *seeds: int) -> list[Path]:
     return [
-        a_run(folder / f"{kernel}{seed}", kernel, seed, 1.35 + seed / 20 - (0.3 + seed / 100) * (not kernel),
-              2 + seed / 10 if kernel else 0.5, 0.58 + seed / 50 - (0 if kernel else 0.1 - seed % 3 / 100))
-        for kernel in ("none", None) for seed in seeds
+        a_run(folder / f"{weights}{seed}", weights, seed, 1.35 + seed / 20 - (0.3 + seed / 100) * (not weights),
+              2 + seed / 10 if weights else 0.5, 0.58 + seed / 50 - (0 if weights else 0.1 - seed % 3 / 100))
+        for weights in ("none", None) for seed in seeds
     ]  # fmt: skip
 
 
@@ -47,14 +47,14 @@ def test_few_seeds_are_said(seeds, said, tmp_path):
     assert has_interval == (seeds > 1)  # ten neighbouring steps once gave "-0.052 [-0.102, -0.001]: lower"
 
 
-@pytest.mark.parametrize("kernel", ["none", None])
-def test_one_method_alone_shows_nothing_of_the_weights(kernel, tmp_path):
-    _, printed = differences(a_run(tmp_path / "run", kernel), out=tmp_path / "out")
+@pytest.mark.parametrize("weights", ["none", None])
+def test_one_method_alone_shows_nothing_of_the_weights(weights, tmp_path):
+    _, printed = differences(a_run(tmp_path / "run", weights), out=tmp_path / "out")
     assert notes.ONE_KIND in printed and notes.TESTED not in printed
 
 
 def test_the_fewest_seeds_of_any_method_count(tmp_path):
-    other = f"other={a_run(tmp_path / 'other', 'my:kernel', 1)}"
+    other = f"other={a_run(tmp_path / 'other', 'my:own', 1)}"
     rows, printed = differences(*seeds_of_both(tmp_path, *range(1, 6)), other, out=tmp_path / "out")
     assert rows["Accuracy, step 200"][-1] == "5 and 1" and notes.ONE_RUN in printed
 
@@ -121,7 +121,7 @@ def test_accuracy_is_that_of_the_validation_sets_that_all_runs_have(tmp_path):
 
 
 def test_validation_counts_where_one_method_alone_was_evaluated(tmp_path):
-    runs = [a_run(tmp_path / name, kernel, accuracy=0.5) for name, kernel in (("grpo", "none"), ("cw", None))]
+    runs = [a_run(tmp_path / name, weights, accuracy=0.5) for name, weights in (("grpo", "none"), ("cw", None))]
     write_answers(tmp_path / "cw" / "evaluation", 200, runs[1] / "global_step_200", aime24=(9, 10))
     rows, _ = differences(*runs, out=tmp_path / "out")
     assert rows["Accuracy, step 200"] == ["50.0%", "50.0%", "+0.0 points", "1"]

@@ -121,18 +121,21 @@ def test_a_metric_of_ones_own_is_kept(tmp_path):
 @pytest.mark.parametrize(
     ("name", "config"),
     [
-        ("GRPO", {"algorithm": {"adv_estimator": "cw_grpo", "cw_grpo": {"kernel": "none"}}}),
+        ("GRPO", {"algorithm": {"adv_estimator": "cw_grpo", "cw_grpo": {"weights": "none"}}}),
         ("GRPO", {"algorithm": {"adv_estimator": "grpo"}}),
-        ("GRPO", {"cw_kernel": "none", "cw_scope": "group"}),
+        ("GRPO", {"cw_weights": "none", "cw_scope": "group"}),
+        ("GRPO", {"cw_kernel": "none", "cw_scope": "group"}),  # of earlier versions, as the next
+        ("GRPO", {"algorithm": {"adv_estimator": "cw_grpo", "cw_grpo": {"kernel": "none"}}}),
         ("CW-GRPO", {"algorithm": {"adv_estimator": "cw_grpo"}}),
-        ("CW-GRPO, batch", {"cw_kernel": "gaussian", "cw_scope": "batch"}),
-        ("CW-GRPO, kernel my:kernel", {"algorithm": {"adv_estimator": "cw_grpo", "cw_grpo": {"kernel": "my:kernel"}}}),
+        ("CW-GRPO, batch", {"cw_weights": "gaussian", "cw_scope": "batch"}),
+        ("GRPO with my:own weights", {"algorithm": {"adv_estimator": "cw_grpo", "cw_grpo": {"weights": "my:own"}}}),
+        ("GRPO with steer weights, batch", {"cw_weights": "steer", "cw_scope": "batch"}),
         ("clip_cov", {"algorithm": {"adv_estimator": "grpo"},
                       "actor_rollout_ref": {"actor": {"policy_loss": {"loss_mode": "clip_cov"}}}}),
     ],
 )  # fmt: skip
 def test_methods_are_called_by_what_they_are(name, config, tmp_path):
-    write(tmp_path / ("training_args.json" if "cw_kernel" in config else ".hydra/config.yaml"), json.dumps(config))
+    write(tmp_path / ("training_args.json" if "cw_scope" in config else ".hydra/config.yaml"), json.dumps(config))
     assert read_run(tmp_path).name == name and read_run(f"mine={tmp_path}").name == "mine"
     assert read_run(f"mine={tmp_path}").is_grpo == (name == "GRPO")
     assert read_run(f"GRPO={tmp_path}").is_grpo == ("CW-GRPO" not in name)  # also that of another loss or estimator

@@ -22,12 +22,14 @@ from cw_plugin.lab.reports.formats import Table
 def written(tmp_path_factory) -> tuple[Path, str]:
     """The report of two methods, with two seeds each, token records, and an evaluation."""
     folder, runs = tmp_path_factory.mktemp("report"), []
-    for seed, kernel in itertools.product((1, 2), ("none", None)):
-        runs.append(a_run(folder / f"{kernel}-{seed}", kernel, seed, accuracy=0.5 + seed / 100, lr=3 if kernel else 1))
-        files = files_in(runs[-1], kernel=kernel or "gaussian")
+    for seed, weights in itertools.product((1, 2), ("none", None)):
+        runs.append(
+            a_run(folder / f"{weights}-{seed}", weights, seed, accuracy=0.5 + seed / 100, lr=3 if weights else 1)
+        )
+        files = files_in(runs[-1], weights=weights or "gaussian")
         write_record(files, 1, np.random.default_rng(seed), {0: [40, 50], 1: [30, 20]})
         asked = {"aime24": (9 + seed, 30), "amc23": (10 * seed, 40)}
-        write_answers(folder / "evaluation" / f"{kernel}-{seed}", 200, runs[-1] / "global_step_200", **asked)
+        write_answers(folder / "evaluation" / f"{weights}-{seed}", 200, runs[-1] / "global_step_200", **asked)
     write_answers(folder / "evaluation" / "base", None, aime24=(3, 30), amc23=(20, 40))
     code, printed = report(*runs, folder / "evaluation", "--out", folder / "out")
     assert code == 0 and "matplotlib" not in printed and "Warning" not in printed, printed
@@ -48,9 +50,9 @@ def test_the_tables_of_scores_and_settings(written):
     (asked,) = [sorted(row[1:]) for row in rows_of(out / "table4.csv") if row[0].endswith("rollout.temperature")]
     assert asked == ["0.6", "0.6", "1.0"]
     assert {row[0]: row[1:] for row in rows_of(out / "table5.csv")[1:]} == {
-        "data.seed": ["1, 2", "1, 2"], "trainer.lr": ["3", "1"], "algorithm.cw_grpo.kernel": ["none", "-"]
+        "data.seed": ["1, 2", "1, 2"], "trainer.lr": ["3", "1"], "algorithm.cw_grpo.weights": ["none", "-"]
     }  # fmt: skip
-    assert "The runs differ in algorithm.cw_grpo.kernel, trainer.lr (Table 5)." in printed
+    assert "The runs differ in algorithm.cw_grpo.weights, trainer.lr (Table 5)." in printed
 
 
 def test_table_1_has_thresholds_and_means_of_extreme_tokens():
@@ -146,7 +148,7 @@ def test_bad_arguments_end_in_one_sentence(arguments, message, tmp_path):
 
 def test_a_run_without_metrics_is_an_error(tmp_path):
     """A run of TRL whose metrics were not kept leaves its arguments and token records."""
-    write(tmp_path / "run" / "training_args.json", '{"cw_kernel": "none"}')
-    write_record(files_in(tmp_path / "run", kernel="none"), 1, np.random.default_rng(1), {0: [40, 50]})
+    write(tmp_path / "run" / "training_args.json", '{"cw_weights": "none"}')
+    write_record(files_in(tmp_path / "run", weights="none"), 1, np.random.default_rng(1), {0: [40, 50]})
     code, printed = report(tmp_path / "run", a_run(tmp_path / "whole"), "--out", tmp_path / "out")
     assert code == 2 and "trainer.save_state()" in printed and not (tmp_path / "out").exists()

@@ -1,0 +1,41 @@
+"""Clip-Cov, and a relative of KL-Cov: tokens with a large covariance get no weight.
+
+Source: arXiv 2505.22617, "The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models"::
+
+    clip_cov        w = 0 for tokens drawn at random from those with 1 < c < 5: 0.0002 of all tokens, one at least
+    drop_top_cov    w = 0 for the 0.002 of all tokens with the largest c, one at least
+
+Its authors' code, PRIME-RL/Entropy-Mechanism-of-RL at 8850579: verl/trainer/ppo/core_algos.py, lines 469 and 426; the
+numbers are those of recipe/dapo/7b_clip_cov.sh and 7b_kl_cov.sh. verl has both as policy losses (``loss_mode=clip_cov``
+and ``kl_cov``). KL-Cov adds a KL penalty to the tokens that ``drop_top_cov`` leaves out; a weight cannot do that.
+
+Frozen: they choose in each micro-batch, with the covariances of the current policy, and leave out tokens that PPO
+clips. Here tokens of a whole group are chosen, once, before the first update, in which PPO clips none. So more tokens
+are dropped where a group is smaller than their micro-batch, because at least one is.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from cw_plugin.weightings import weighting
+from cw_plugin.weightings.group import Group
+
+CLIP_SHARE, LOWER, UPPER = 0.0002, 1.0, 5.0
+TOP_SHARE = 0.002
+
+
+@weighting(scaled=False)
+def clip_cov(group: Group) -> Float[Tensor, " N"]:
+    """0 for a few tokens drawn among those with a large covariance."""
+    candidates = ((group.c > LOWER) & (group.c < UPPER)).nonzero()[:, 0]
+    order = torch.randperm(len(candidates), generator=group.generator)
+    dropped = candidates[order[: max(1, int(CLIP_SHARE * len(group.c)))]]
+    return torch.ones_like(group.log_probs).index_fill(0, dropped, 0)
+
+
+@weighting(scaled=False)
+def drop_top_cov(group: Group) -> Float[Tensor, " N"]:
+    """0 for the tokens with the largest covariances."""
+    dropped = group.c.topk(max(1, int(TOP_SHARE * len(group.c)))).indices
+    return torch.ones_like(group.log_probs).index_fill(0, dropped, 0)

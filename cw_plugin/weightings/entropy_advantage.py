@@ -1,0 +1,26 @@
+"""Entropy in the advantage: uncertain positions gain advantage, up to half of its size.
+
+Source: arXiv 2506.14758, "Reasoning with Exploration: An Entropy Perspective"::
+
+    A + min(alpha H, abs(A) / kappa) = w A,  w = 1 + sign(A) min(alpha H / abs(A), 1 / kappa);  w = 1 where A = 0
+
+with the paper's alpha = 0.4 for GRPO, and kappa = 2. So w is 0.5 to 1.5. Its authors published no code that we know of.
+Nothing is frozen that is not in the paper: it adds the term to the advantages, before the update.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from cw_plugin.weightings import weighting
+from cw_plugin.weightings.group import Group
+
+ALPHA, KAPPA = 0.4, 2.0
+
+
+@weighting(scaled=False, needs_entropies=True)
+def entropy_advantage(group: Group) -> Float[Tensor, " N"]:
+    """More weight at uncertain positions of good responses, and less at those of bad ones."""
+    size = group.advantages.abs()
+    bonus = torch.minimum(ALPHA * group.entropies, size / KAPPA)
+    return torch.where(size > 0, 1 + group.advantages.sign() * bonus / size, 1.0)

@@ -1,0 +1,41 @@
+"""STARE: the most surprising tokens of good responses get more weight, so that entropy does not collapse.
+
+Source: arXiv 2606.19236, "STARE: Surprisal-Guided Token-Level Advantage Reweighting for Policy Entropy Stability"::
+
+    w = 1.1    for the 10% of the tokens with A > 0 whose log pi is lowest (one at least)
+        1      for the others; and for all, while the mean entropy is 0.3 or more: ``stare_gated``
+
+Its authors' code, hp-luo/STARE at bffb9e7: verl/trainer/ppo/core_algos.py, line 1070; the gate in line 249. The numbers
+are those of recipe/STARE/scripts/run_short_cot_qwen2.5_math_7b_STARE.sh; they advise 1.05 for 14 billion parameters and
+more. Left out: their variant C2, which also gives 0.9 to the most surprising tokens with A < 0; and weights that adapt
+to the entropy, which their scripts turn off.
+
+Frozen: they rank the tokens of each micro-batch, by the current policy. Here a group's tokens are ranked once, by the
+policy before the update. Their gate asks the whole batch, as here with scope "batch"; with "group", it asks the group.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from cw_plugin.weightings import weighting
+from cw_plugin.weightings.group import Group
+
+SHARE, WEIGHT, TARGET_ENTROPY = 0.1, 1.1, 0.3
+
+
+@weighting(scaled=False)
+def stare(group: Group) -> Float[Tensor, " N"]:
+    """The authors' default (O1) without its gate."""
+    candidates = (group.advantages > 0).nonzero()[:, 0]
+    count = math.ceil(len(candidates) * SHARE - 1e-6)
+    most_surprising = candidates[group.log_probs[candidates].topk(count, largest=False).indices]
+    return torch.ones_like(group.log_probs).index_fill(0, most_surprising, WEIGHT)
+
+
+@weighting(scaled=False, needs_entropies=True)
+def stare_gated(group: Group) -> Float[Tensor, " N"]:
+    """The authors' default (O1)."""
+    return stare(group) if group.entropies.mean() < TARGET_ENTROPY else torch.ones_like(group.log_probs)

@@ -1,0 +1,49 @@
+"""STEER: the more an update of a token would change the entropy of its position, the less weight the token gets.
+
+Source: arXiv 2510.10150, "Rethinking Entropy Interventions in RLVR: An Entropy Change Perspective"::
+
+    Omega = abs(A (1 - pi) (ln pi + H))
+    steer        w = 1.2 - 0.4 (Omega - min Omega) / (max Omega - min Omega)
+    steer_exp    w = exp(-k Omega),  k = -ln 0.8 / max(max Omega, 0.02)
+
+Its authors' code, zz-haooo/STEER at b31df71: verl/trainer/ppo/core_algos.py, line 580; the numbers are those of
+run/run_linear.sh and run/run_exp.sh. There Omega is A / pi_old times pi (1 - pi) (ln pi + H), whose first factors are A
+if pi is pi_old.
+
+Frozen: pi and H are those of the policy before the update; there they are the current policy's, so that the two agree
+for the first update of a batch. The range of Omega is that of a prompt group, and there of a micro-batch.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from cw_plugin.weightings import weighting
+from cw_plugin.weightings.group import Group
+
+LOW, HIGH, FLOOR = 0.8, 1.2, 0.02
+
+
+def entropy_change(group: Group) -> Float[Tensor, " N"]:
+    """Omega of each token."""
+    pi = group.log_probs.exp().clamp(min=1e-8)
+    return (group.advantages * (1 - pi) * (pi.log() + group.entropies)).abs()
+
+
+@weighting(scaled=False, needs_entropies=True)
+def steer(group: Group) -> Float[Tensor, " N"]:
+    """From 1.2 down to 0.8, linearly; 1 if all tokens are alike."""
+    omega = entropy_change(group)
+    smallest, largest = omega.aminmax()
+    if smallest == largest:
+        return torch.full_like(omega, (LOW + HIGH) / 2)
+    return HIGH - (HIGH - LOW) * (omega - smallest) / (largest - smallest)
+
+
+@weighting(scaled=False, needs_entropies=True)
+def steer_exp(group: Group) -> Float[Tensor, " N"]:
+    """From 1 down to 0.8, exponentially."""
+    omega = entropy_change(group)
+    return (math.log(LOW) / omega.max().clamp(min=FLOOR) * omega).exp()

@@ -1,0 +1,170 @@
+"""The weightings from the literature, against the float64 loops of tests/tools/reference_weightings.py."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from random_batches import random_batch, random_entropies
+from reference import mean
+from reference_weightings import WEIGHTINGS, covariances, reference_weighted
+
+from cw_plugin import weightings
+from cw_plugin.errors import NonFiniteError, OptionsError
+from cw_plugin.options import Options
+from cw_plugin.weightings import BUILT_IN, load, weighting
+from cw_plugin.weights import reweight
+
+DRAWN = {"clip_cov"}  # tokens are chosen at random
+
+
+PAGE = Path(weightings.__file__).with_name("README.md").read_text("utf-8")
+
+
+def groups_of(mask, group):
+    """The places (row, position) of each group's tokens."""
+    for number in group.unique().tolist():
+        places = (mask & (group == number)[:, None]).nonzero(as_tuple=True)
+        if len(places[0]):
+            yield places
+
+
+def test_every_weighting_has_a_loop():
+    assert set(BUILT_IN) == set(WEIGHTINGS) | DRAWN
+
+
+def test_every_weighting_has_its_row_on_the_page_which_says_if_it_needs_entropies():
+    rows = [line.split("|")[1] for line in PAGE.splitlines() if "](" in line and line.startswith("|")]
+    for name in BUILT_IN:
+        (row,) = [row for row in rows if f"[`{name}`]" in row]
+        assert ("(entropies)" in row) == load(name).needs_entropies
+
+
+def test_the_example_of_the_page_passes_its_test(tmp_path, monkeypatch):
+    example, test = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "mine.py").write_text(example)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    defined: dict = {}
+    exec(test, defined)
+    defined["test_certain_tokens_lose_their_weight"]()
+    assert Options(weights="mine:focal").weights == "mine:focal"
+
+
+@pytest.mark.parametrize("scope", ["group", "batch"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", WEIGHTINGS)
+def test_weights_are_those_of_the_loop(name, dtype, scope):
+    """Rows in any order, rubbish off the mask, an empty response, advantages of 0, and tokens that are certain."""
+    for seed in range(5):
+        log_probs, advantages, mask, group = random_batch(seed, groups=3 + seed, scale=3.0)
+        entropies = random_entropies(seed, mask.shape, scale=0.1 + 0.2 * seed)  # on both sides of STARE's gate
+        log_probs, advantages, entropies = (v.to(dtype) for v in (log_probs, advantages, entropies))
+        advantages[3], mask[7], log_probs[5, 0] = 0, False, 0
+        log_probs[~mask], entropies[~mask] = torch.nan, torch.nan
+        together = group if scope == "group" else torch.zeros_like(group)
+        reweighted, statistics = reweight(log_probs, advantages, mask, together, name, entropies)
+        assert (reweighted[~mask] == 0).all()
+        expected = reference_weighted(name, log_probs, advantages, mask, together, entropies)
+        torch.testing.assert_close(reweighted.double(), expected, rtol=1e-5, atol=1e-6)
+        if not load(name).scaled:
+            weights = (expected / advantages[:, None])[mask & (advantages != 0)[:, None]]
+            assert statistics.weight_min == pytest.approx(min(1, weights.min().item()), rel=1e-6)
+
+
+def test_the_groups_reach_both_sides_of_every_rule():
+    """Otherwise the loops would say less than they seem to."""
+    reached = {}
+    for seed in range(5):
+        log_probs, advantages, mask, group = random_batch(seed, groups=3 + seed, scale=3.0)
+        entropies = random_entropies(seed, mask.shape, scale=0.1 + 0.2 * seed)
+        for name, places in ((name, places) for name in WEIGHTINGS for places in groups_of(mask, group)):
+            weights = WEIGHTINGS[name](
+                log_probs[places].tolist(), advantages[places[0]].tolist(), entropies[places].tolist()
+            )
+            reached.setdefault(name, set()).update(round(weight, 6) for weight in weights)
+    assert reached["stare"] == reached["stare_gated"] == {1, 1.1}
+    assert reached["drop_top_cov"] == reached["high_entropy"] == {0, 1} and reached["w_reinforce"] == {0.1, 1}
+    assert min(reached["steer"]) == min(reached["steer_exp"]) == 0.8 and max(reached["steer"]) == 1.2
+    assert min(reached["entropy_advantage"]) == 0.5 and max(reached["entropy_advantage"]) == 1.5
+
+
+def test_clip_cov_drops_a_few_of_the_tokens_between_its_bounds():
+    """One of a small group, 0.0002 of a large one; and none where no covariance lies between the bounds."""
+    for groups, responses, width, count in ((7, 8, 40, 1), (1, 64, 1000, 5)):
+        log_probs, advantages, mask, group = random_batch(1, groups, responses, width, scale=0.4)
+        for step in (1, 2):
+            reweighted, _ = reweight(log_probs, advantages, mask, group, "clip_cov", step=step)
+            dropped = mask & (reweighted == 0)
+            assert torch.equal(reweighted[mask & ~dropped], advantages[:, None].expand_as(mask)[mask & ~dropped])
+            for places in groups_of(mask, group):
+                c = torch.tensor(covariances(log_probs[places].tolist(), advantages[places[0]].tolist()))
+                between = (c > 1) & (c < 5)
+                assert max(1, int(len(c) * 0.0002)) == count
+                assert dropped[places].sum() == min(count, between.sum()) and between[dropped[places]].all()
+    reweighted, statistics = reweight(0.01 * log_probs, advantages, mask, group, "clip_cov")
+    assert statistics.weight_min == 1
+
+
+def test_what_is_drawn_depends_on_the_step_and_the_group_alone():
+    log_probs, advantages, mask, group = random_batch(2, groups=6, responses=8, width=60, scale=0.6)
+
+    def dropped(step, rows=slice(None)):
+        reweighted, _ = reweight(log_probs[rows], advantages[rows], mask[rows], group[rows], "clip_cov", step=step)
+        return mask[rows] & (reweighted == 0)
+
+    torch.manual_seed(7)
+    state = torch.get_rng_state()
+    once = dropped(3)
+    assert torch.equal(torch.get_rng_state(), state)  # a host's own draws stay
+    assert torch.equal(dropped(3), once) and not torch.equal(dropped(4), once)
+    two_groups = (group == 1) | (group == 4)
+    assert torch.equal(dropped(3, two_groups), once[two_groups])
+    same = torch.ones(2, 100, dtype=torch.bool)  # two groups alike, of which other tokens are drawn
+    values = (torch.arange(100) % 2 - 2.0).expand(2, 100)[:, None].expand(2, 2, 100).reshape(4, 100)
+    alike = reweight(
+        4 * values, torch.tensor([1.0, -1, 1, -1]), same.repeat(2, 1), torch.tensor([0, 0, 1, 1]), "clip_cov"
+    )[0]
+    assert not torch.equal(alike[:2], alike[2:])
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_entropies_that_are_not_finite_are_named_by_row(bad):
+    log_probs, advantages, mask, group = random_batch(3)
+    entropies = random_entropies(3, mask.shape)
+    mask[4, 0] = mask[9, 1] = True
+    entropies[4, 0] = entropies[9, 1] = bad
+    for name in (name for name in BUILT_IN if load(name).needs_entropies):
+        with pytest.raises(NonFiniteError, match=r"entropies: .* 2 row\(s\): 4, 9\. .* logits") as raised:
+            reweight(log_probs, advantages, mask, group, name, entropies)
+        assert raised.value.rows == [4, 9]
+    reweight(log_probs, advantages, mask, group, "ar", entropies)  # which asks for none
+
+
+def test_a_weighting_knows_row_and_position_of_its_tokens():
+    log_probs, advantages, mask, _ = random_batch(4)
+    own = weighting(scaled=False)(lambda group: 1.0 + group.row + 100 * group.position)
+    reweighted, _ = reweight(log_probs, advantages, mask, weights=own)
+    rows, positions = torch.arange(len(mask))[:, None], torch.arange(mask.shape[1])
+    torch.testing.assert_close(reweighted, advantages[:, None] * (1.0 + rows + 100 * positions) * mask)
+
+
+def test_a_declaration_decides_whether_weights_are_scaled():
+    log_probs, advantages, mask, group = random_batch(5)
+    as_published, _ = reweight(log_probs, advantages, mask, group, "ar")
+    scaled, statistics = reweight(log_probs, advantages, mask, group, replace(load("ar"), scaled=True))
+    for places in groups_of(mask, group):
+        weights = 0.2 * log_probs[places].double().exp() + 0.8
+        expected = advantages[places[0]] * weights / mean(weights.tolist())
+        torch.testing.assert_close(scaled[places].double(), expected, rtol=1e-5, atol=1e-6)
+    assert statistics.weight_mean < 1 and not torch.allclose(scaled, as_published)
+
+
+def test_weights_of_0_for_a_whole_group_are_allowed_unless_they_are_scaled():
+    """As those of negative samples alone are, where all are positive."""
+    negative = weighting(scaled=False)(lambda group: (group.advantages < 0).float())
+    log_probs, advantages, mask, group = random_batch(6)
+    reweighted, statistics = reweight(log_probs, advantages.abs(), mask, group, negative)
+    assert not reweighted.any() and statistics.weight_mean == statistics.effective_sample_share == 0
+    with pytest.raises(OptionsError, match="returned 0 for all"):
+        reweight(log_probs, advantages.abs(), mask, group, replace(negative, scaled=True))
