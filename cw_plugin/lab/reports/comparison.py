@@ -112,7 +112,7 @@ def _over_steps(metrics: pd.DataFrame, reference: str) -> Iterator[Outcome]:
 def _outcome(name: str, where: str, values: pd.DataFrame, reference: str, is_ratio: bool = False) -> Outcome:
     """An outcome by rows of metrics, or of last_scores."""
     if is_ratio:
-        values = values[~(values.value <= 0)]
+        values = values[~(values.value <= 0)]  # which have no logarithm; nan stays
         values = values.assign(value=np.log(values.value))
     of_runs = values.groupby(["method", "run", "seed"], sort=False, dropna=False).value.agg(_mean).droplevel("run")
     means = {str(method): runs.droplevel("method") for method, runs in of_runs.groupby(level="method", sort=False)}

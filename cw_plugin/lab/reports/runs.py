@@ -87,6 +87,8 @@ def read_run(argument: str | Path) -> Run:
     metrics = read_metrics(path)
     config = _read_config(path)
     place = path.resolve()
+    if place.stem == "metrics":  # as in every run
+        place = place.parent
     of_place = place.stem if place.is_file() else place.name
     return Run(name or method_of(config) or of_place, path, metrics, config, is_named=name is not None)
 

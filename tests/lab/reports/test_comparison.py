@@ -133,13 +133,13 @@ def test_runs_are_seeds_only_if_their_settings_show_it(tmp_path):
         write_metrics(tmp_path / name, {1: {REWARD: 1.0}})
         for name in ("x/Qwen-1.5B-cw", "x/Qwen-1.5B-grpo", "y/Qwen-1.5B-cw")
     ]
-    file = write_metrics(tmp_path / "logs", {1: {REWARD: 1.0}}, "grpo.jsonl") / "grpo.jsonl"
+    files = [write_metrics(tmp_path / "a", {1: {REWARD: 1.0}}, name) / name for name in ("metrics.jsonl", "grpo.jsonl")]
     known = [
         a_run(tmp_path / name, None, seed, lr=lr, steps=1)
         for name, seed, lr in (("1", 1, 1), ("2", 1, 2), ("3", 2, 2), ("4", 2, 1))
     ]
-    names = [run.name for run in read_inputs([*map(str, [*unknown, file, *known])]).runs]
-    of_folders = ["Qwen-1.5B-cw", "Qwen-1.5B-grpo", f"Qwen-1.5B-cw, {tmp_path}/y/Qwen-1.5B-cw", "grpo"]
+    names = [run.name for run in read_inputs([*map(str, [*unknown, *files, *known])]).runs]
+    of_folders = ["Qwen-1.5B-cw", "Qwen-1.5B-grpo", f"Qwen-1.5B-cw, {tmp_path}/y/Qwen-1.5B-cw", "a", "grpo"]
     of_settings = ["CW-GRPO", f"CW-GRPO, {tmp_path}/2"]
     assert names == [*of_folders, *of_settings, *of_settings[::-1]]
 
