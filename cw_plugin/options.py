@@ -73,15 +73,14 @@ class Options:
         except OptionsError as error:
             raise OptionsError(f"{error} (from the environment variables {PREFIX}...)") from error
 
-    def refuse_without_entropies(self, host: str) -> None:
+    def refuse_without_entropies(self, host: str, fix: str = "train with verl, TRL or ms-swift") -> None:
         """Raise OptionsError if the weighting needs entropies, which ``host`` does not have before the update."""
-        if self.weights == "gaussian" or not weightings.load(self.weights).needs_entropies:
-            return
-        raise OptionsError(
-            f"weights={self.weights!r} needs the entropy of each position, which {host} does not compute before the "
-            "update",
-            fix="train with verl, TRL or ms-swift, or choose a weighting without entropies, such as gaussian or ar",
-        )
+        if weightings.load(self.weights).needs_entropies:
+            raise OptionsError(
+                f"weights={self.weights!r} needs the entropy of each position, which {host} does not compute before "
+                "the update",
+                fix=f"{fix}, or choose a weighting without entropies, such as gaussian or ar",
+            )
 
     def is_due(self, step: int | None) -> bool:
         """Whether to record ``step``: step 1 and every ``record_every``-th. False outside a trainer."""

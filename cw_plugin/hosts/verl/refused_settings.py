@@ -11,6 +11,7 @@ from cw_plugin.options import Options
 
 ACTOR = "actor_rollout_ref.actor"
 LOSS_MODE = f"{ACTOR}.policy_loss.loss_mode"
+BYPASS = "algorithm.rollout_correction.bypass_mode"
 RESPONSES = "actor_rollout_ref.rollout.n"
 TASK_REWARDS = "distillation.distillation_loss.use_task_rewards"
 
@@ -120,8 +121,8 @@ def _check_estimator(config: DictConfig, options: Options) -> None:
             "policy_loss.loss_mode=geo_mean averages the advantages of a response, so the loss would lose the weights",
             fix=f"set {LOSS_MODE}=vanilla, or another with one advantage for each token",
         )
-    if OmegaConf.select(config, "algorithm.rollout_correction.bypass_mode"):
-        options.refuse_without_entropies("rollout_correction.bypass_mode=True")
+    if OmegaConf.select(config, BYPASS):
+        options.refuse_without_entropies(f"verl with {BYPASS}=True", fix="set it to False")
     check_groups(config, options)
 
 
@@ -137,7 +138,7 @@ def check_groups(config: DictConfig, options: Options) -> None:
 
 
 def _check_loss(config: DictConfig) -> None:
-    if not uses_v1(config) and OmegaConf.select(config, "algorithm.rollout_correction.bypass_mode"):
+    if not uses_v1(config) and OmegaConf.select(config, BYPASS):
         raise OptionsError(
             f"rollout_correction.bypass_mode=True makes RayPPOTrainer replace policy_loss.loss_mode={NAME} by a loss "
             "of its own",

@@ -389,7 +389,7 @@ def test_valid_settings_pass(overrides):
         ([CW_GRPO, OPTION + "kernel=none"], "algorithm.cw_grpo: the option kernel is now weights; set weights=none in"),
         (
             [CW_GRPO, OPTION + "weights=steer", BYPASS],
-            "needs the entropy .*bypass_mode=True does not",
+            "needs the entropy .*bypass_mode=True does not .*; set it to False, or",
         ),
         ([CW_GRPO, OPTION + "weights=steer", BYPASS, LEGACY], "weights='steer' needs the entropy of each position"),
     ],
