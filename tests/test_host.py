@@ -3,6 +3,7 @@
 import re
 import types
 
+import hosts_table
 import pytest
 
 from cw_plugin.errors import HostError
@@ -61,3 +62,7 @@ def test_a_host_that_is_not_installed_is_named():
         "cw_plugin does not fit this Nowhere, because it is not there; install no-such-package 3.1"
     )
     assert OPENRLHF.tested == f"{OPENRLHF.oldest} to {OPENRLHF.newest}"
+
+
+def test_the_readme_has_the_releases_that_the_code_names():
+    assert hosts_table.table() in hosts_table.README.read_text(encoding="utf-8")

@@ -1,0 +1,103 @@
+"""README's table of hosts: python tests/tools/hosts_table.py writes it into README.md.
+
+The releases are those of cw_plugin/hosts/host.py, so that the table cannot promise others than the error messages do.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from cw_plugin.hosts import host
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+BEGIN, END = "<!-- hosts: tests/tools/hosts_table.py -->\n", "<!-- end of hosts -->"
+HEAD = "| framework | install | the line that changes | where it ran | refused |\n|---|---|---|---|---|\n"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A framework, or a program that trains with one.
+
+    Attributes:
+        name: with its releases.
+        install: the extra of this package, if it needs one.
+        line: what changes in the command or script.
+        ran: hardware and processes of the tests and runs.
+        refused: what is not supported, shortest; the page has all of it.
+        page: the page about it.
+    """
+
+    name: str
+    install: str
+    line: str
+    ran: str
+    refused: str
+    page: str
+
+    def __str__(self) -> str:
+        cells = (f"[{self.name}]({self.page})", f"`pip install {self.install}`", self.line, self.ran, self.refused)
+        return "| " + " | ".join(cells) + " |\n"
+
+
+def released(of: host.Host) -> str:
+    return f"{of.name} {of.tested}"
+
+
+ROWS = (
+    Row(
+        released(host.VERL),
+        ".",
+        "`algorithm.adv_estimator=cw_grpo`",
+        "CPU: FSDP2 and Megatron, 2 ranks; a step on an H200",
+        "`loss_mode=cw_grpo` beside it, `geo_mean`, `rollout.n=1`",
+        "cw_plugin/hosts/verl/README.md",
+    ),
+    Row(
+        released(host.TRL),
+        '".[trl]"',
+        "`from cw_plugin.hosts.trl import CWGRPOConfig as GRPOConfig, CWGRPOTrainer as GRPOTrainer`",
+        "CPU: 3 processes; an H200",
+        "sequence-level ratios, Liger's loss",
+        "examples/trl/README.md",
+    ),
+    Row(
+        released(host.SWIFT),
+        '".[swift]"',
+        "`--external_plugins CLONE/examples/swift/plugin.py`",
+        "CPU: 2 processes",
+        "its Megatron trainer, sequence parallelism, a teacher",
+        "examples/swift/plugin.py",
+    ),
+    Row(
+        released(host.OPENRLHF),
+        ".",
+        "`python3 -m cw_plugin.hosts.openrlhf` for `openrlhf.cli.train_ppo_ray`",
+        "CPU: 2 actors",
+        "a KL penalty in the reward",
+        "examples/openrlhf/README.md",
+    ),
+    Row(
+        released(host.SKYRL),
+        ".",
+        "`trainer.override_entrypoint=cw_plugin.hosts.skyrl`",
+        "CPU: 2 workers",
+        "normalising reweighted advantages again",
+        "examples/skyrl/README.md",
+    ),
+)
+
+
+def table() -> str:
+    return HEAD + "".join(map(str, ROWS))
+
+
+def main() -> None:
+    text = README.read_text(encoding="utf-8")
+    marked = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
+    if not marked.search(text):
+        raise SystemExit(f"README.md has no place for the table; put {BEGIN.strip()} and {END} where it belongs")
+    README.write_text(marked.sub(lambda _: BEGIN + table() + END, text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
