@@ -16,7 +16,7 @@ FILE = "cw_grpo.json"
 NAMES = ("scope", "weights")  # the options that make the method
 
 
-def refuse_other_method(folder: Path, options: Options, prefix: str = "") -> None:
+def refuse_other_method(folder: Path, options: Options) -> None:
     """Raise OptionsError if the checkpoints in a folder were trained under another scope or other weights.
 
     A damaged file is an OptionsError, too. Checkpoints of which nothing is known are accepted: an earlier version of
@@ -25,7 +25,6 @@ def refuse_other_method(folder: Path, options: Options, prefix: str = "") -> Non
     Args:
         folder: holds the checkpoints.
         options: those of the run that begins.
-        prefix: what precedes an option's name in the host's configuration.
     """
     file = folder / FILE
     if not file.exists():
@@ -35,9 +34,8 @@ def refuse_other_method(folder: Path, options: Options, prefix: str = "") -> Non
         now = getattr(options, name)
         if before.get(name, now) != now:
             raise OptionsError(
-                f"{folder} has checkpoints that were trained with {prefix}{name}={before[name]!r}, and this run has "
-                f"{prefix}{name}={now!r}",
-                fix=f"use {prefix}{name}={before[name]!r}, train in another folder, or resume a copy of the checkpoint",
+                f"{folder} has checkpoints that were trained with {name}={before[name]!r}, and this run has {now!r}",
+                fix=f"use {name}={before[name]!r}, train in another folder, or resume a copy of the checkpoint",
             )
 
 

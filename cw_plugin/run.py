@@ -57,9 +57,7 @@ class Run:
         self._checkpoints: Path | None = None
         self._has_said_that_weights_are_1 = False
 
-    def begin(
-        self, checkpoints: Path | None, has_checkpoint: bool, resumed_from: Path | None = None, prefix: str = ""
-    ) -> None:
+    def begin(self, checkpoints: Path | None, has_checkpoint: bool, resumed_from: Path | None = None) -> None:
         """Refuse a folder of checkpoints of another scope or other weights, whether or not the run resumes them.
 
         A run that starts anew there would overwrite some of them and leave others, and the next start would resume
@@ -69,15 +67,14 @@ class Run:
             checkpoints: the folder where the host writes its checkpoints; None if it is not on this machine.
             has_checkpoint: whether one is there.
             resumed_from: the folder that holds the checkpoint which the run resumes, if it is another folder.
-            prefix: what precedes an option's name in the host's configuration.
 
         Raises:
             OptionsError: the folder's checkpoints have another method.
         """
         if checkpoints is not None and has_checkpoint:
-            refuse_other_method(checkpoints, self.options, prefix)
+            refuse_other_method(checkpoints, self.options)
         if resumed_from is not None:
-            refuse_other_method(resumed_from, self.options, prefix)
+            refuse_other_method(resumed_from, self.options)
         self._checkpoints = checkpoints
         trains_on = "the host's own" if self.options.weights == "none" else "reweighted"
         self._logger.info("cw_grpo: this run trains on %s advantages, %s", trains_on, self.options)

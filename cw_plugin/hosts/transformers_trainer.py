@@ -29,17 +29,12 @@ class ReweightingTrainer(Trainer):
     _cw_resumed_from: Path | None = None
     _cw_computed: list[tuple[Tensor, Tensor]]  # log-probs of a batch that is being made, and their entropies
 
-    def _cw_begin(self, options: Options, prefix: str = "") -> None:
-        """Make the run. The trainer is constructed.
-
-        Args:
-            options: of the method.
-            prefix: what precedes an option's name in the host's configuration.
-        """
+    def _cw_begin(self, options: Options) -> None:
+        """Make the run. The trainer is constructed."""
         folder = Path(self.args.output_dir)
         self._cw_run = ShardedRun(self.accelerator, self.num_generations, options, folder)
         self._cw_computed = []
-        self.add_callback(_BeforeTraining(self, prefix))
+        self.add_callback(_BeforeTraining(self))
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """Train as the host does, but not in a folder of another method's checkpoints (OptionsError)."""
@@ -98,9 +93,8 @@ def _entropies_of(log_probs: Tensor, computed: Sequence[tuple[Tensor, Tensor]]) 
 class _BeforeTraining(TrainerCallback):
     """Begins the run once the trainer knows where its checkpoints are."""
 
-    def __init__(self, trainer: ReweightingTrainer, prefix: str) -> None:
+    def __init__(self, trainer: ReweightingTrainer) -> None:
         self._trainer = trainer
-        self._prefix = prefix
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
@@ -108,4 +102,4 @@ class _BeforeTraining(TrainerCallback):
         """Refuse a folder of another method's checkpoints (OptionsError)."""
         folder, trainer = Path(args.output_dir), self._trainer
         has_checkpoint = any(folder.glob("checkpoint-*"))
-        trainer._cw_run.begin(folder, has_checkpoint, trainer._cw_resumed_from, self._prefix)
+        trainer._cw_run.begin(folder, has_checkpoint, trainer._cw_resumed_from)

@@ -66,7 +66,7 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
         if cw_options.weights != "none" and config is not None:
             check_settings(config)
         super().__init__(*args, **kwargs)
-        self._cw_begin(cw_options, prefix="cw_")  # it refuses before the next writes
+        self._cw_begin(cw_options)  # it refuses before the next writes
         self.add_callback(ArgumentsFile(self._cw_run))
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
