@@ -34,7 +34,8 @@ def refuse_other_method(folder: Path, options: Options) -> None:
         now = getattr(options, name)
         if before.get(name, now) != now:
             raise OptionsError(
-                f"{folder} has checkpoints that were trained with {name}={before[name]!r}, and this run has {now!r}",
+                f"{folder} has checkpoints that were trained with {name}={before[name]!r}, and this run has "
+                f"{name}={now!r}",
                 fix=f"use {name}={before[name]!r}, train in another folder, or resume a copy of the checkpoint",
             )
 

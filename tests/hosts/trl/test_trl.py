@@ -274,7 +274,7 @@ def test_a_resumed_run_ends_as_one_that_was_not_interrupted(tmp_path):
     assert [record.step for record in read_tokens(tmp_path)] == [1, 2, 4]
 
 
-@pytest.mark.parametrize(("name", "other"), [("cw_weights", "none"), ("cw_scope", "batch")])
+@pytest.mark.parametrize(("name", "other"), [("weights", "none"), ("scope", "batch")])
 def test_a_run_is_not_resumed_under_another_method(tmp_path, name, other):
     options = {"save_strategy": "steps", "save_steps": 1, "max_steps": 1}
     train(tmp_path, **options)
@@ -282,11 +282,11 @@ def test_a_run_is_not_resumed_under_another_method(tmp_path, name, other):
     refusal = f"{tmp_path} has checkpoints .* {name}='(gaussian|group)', and this run has {name}='{other}'"
     for resume in (True, None):
         with pytest.raises(OptionsError, match=refusal):
-            train(tmp_path, given={"resume": resume}, **{**options, "max_steps": 2, name: other})
+            train(tmp_path, given={"resume": resume}, **{**options, "max_steps": 2, f"cw_{name}": other})
     assert (tmp_path / "training_args.json").read_text() == trained
     elsewhere = {"resume": str(tmp_path / "checkpoint-1")}
     with pytest.raises(OptionsError, match=refusal):
-        train(tmp_path / "elsewhere", given=elsewhere, **{**options, "max_steps": 2, name: other})
+        train(tmp_path / "elsewhere", given=elsewhere, **{**options, "max_steps": 2, f"cw_{name}": other})
     assert len(train(tmp_path / "elsewhere", given=elsewhere, **{**options, "max_steps": 2}).at_loss) == 1
     assert len(train(tmp_path, given={"resume": True}, **{**options, "max_steps": 2}).at_loss) == 1
 
