@@ -79,7 +79,8 @@ EQUAL: Answers = {
         r"\ln 2": ["ln(2)"], r"\frac{\pi}{2}": ["pi/2"], r"2\pi": ["2*pi", "2pi"],
         r"\arctan 2": ["arctan(2)", "atan(2)"],
         "e^{x}": ["exp(x)"], "x^2+3x": ["x**2+3*x"], r"\sin x": [r"\operatorname{sin} x", r"\mathrm{sin}\,x", "sin(x)"],
-        r"\cos^2 x": ["cos(x)**2"], "x^{10}": ["x**10"], r"\sqrt{2}": ["sqrt(2)"], r"\log_2 3": ["log_2(3)"],
+        r"\cos^2 x": ["cos(x)**2"], "x^{10}": ["x**10"],
+        "(x+1)^{-2}": ["(x+1)**(-2)"], r"\sqrt{2}": ["sqrt(2)"], r"\log_2 3": ["log_2(3)"],
     },
     "repeating decimals": {
         r"\frac{1}{3}": [r"0.\overline{3}", r"0.\dot{3}", r"0.\bar{3}"], r"0.1\overline{6}": [r"\frac{1}{6}"],
@@ -96,7 +97,7 @@ EQUAL: Answers = {
         r"\frac{R}{r}": [r"R/r"],
     },
     "nouns": {
-        "5 people": ["5", "5 people"], "5": ["5 USD", "5 people"], "5 m/s": [r"5\,\text{m/s}"],
+        "5 people": ["5", "5 people"], "5": ["5 USD", "5 people"], "5 m/s": [r"5\,\text{m/s}"], "60 mph": ["60"],
         r"9.8\text{ m/s}^2": ["9.8 m/s^2"],
         r"\text{east}": ["east", "East"], r"2\text{ hours }30\text{ minutes}": [r"2\text{ hours }30\text{ minutes}"],
         r"(\text{H})": ["H"],

@@ -9,6 +9,7 @@ Usage, for training and validation alike::
 The grading processes start with the first answer (see :mod:`cw_plugin.lab.rewards.pool`).
 """
 
+import functools
 import sys
 from decimal import Decimal
 from numbers import Number
@@ -98,9 +99,14 @@ def ground_truth_problem(value: object, *, parse: bool = True) -> str | None:
         return f"The ground truth is empty ({value!r}), so no response can be right."
     if text is None:
         return f"The ground truth is {value!r:.200} ({type(value).__name__}), but must be text or a finite number."
-    grade = shared_pool().read(text) if parse else Grade()
+    grade = _read(text) if parse else Grade()
     if why := grade.stopped or (grade.failure.strip().splitlines() or [""])[-1]:
         return f"The ground truth {text!r:.200} could not be read: {why}."
     if grade.misread:
         return f"The ground truth {text!r:.200} {grade.misread}, so right answers count as wrong."
     return None
+
+
+@functools.lru_cache(maxsize=65536)  # TRL asks with each response
+def _read(ground_truth: str) -> Grade:
+    return shared_pool().read(ground_truth)

@@ -61,20 +61,11 @@ _OPERATION = re.compile(
 
 
 class _Answer(NamedTuple):
-    """A ground truth or an answer, rewritten: what math-verify is given, and the words that it would leave out."""
+    """A ground truth or an answer, rewritten."""
 
-    text: str
-    words: str
-
-    @property
-    def said(self) -> str:
-        """What an answer in words says."""
-        return re.sub(r"\\[a-zA-Z]*|[\s,;:(){}\[\]]", "", self.text + self.words).rstrip(".").casefold()
-
-    @property
-    def plain(self) -> str:
-        """The text without its layout, to find two that are the same."""
-        return re.sub(r"\{(\w)\}", r"\1", _LAYOUT.sub("", self.text)).replace(r"\dfrac", r"\frac")
+    text: str  # what math-verify is given, "" for words alone
+    words: str  # what it would leave out
+    said: str  # all of it, to compare words with
 
 
 def grade(ground_truth: str, text: str, extraction: str) -> tuple[float, str]:
@@ -95,7 +86,7 @@ def _is_right(ground_truth: str, answer: str, decimals: int, is_sentence: bool) 
         return "" != expected.said == given.said
     if not _words_fit(expected.words, given.words):
         return False
-    if expected.plain == given.plain:
+    if _without_layout(expected.text) == _without_layout(given.text):
         return True
     if _BASE.search(expected.text + given.text):
         return False
@@ -116,12 +107,13 @@ def _is_right(ground_truth: str, answer: str, decimals: int, is_sentence: bool) 
 def read(answer: str) -> _Answer:
     """A ground truth or an answer, rewritten and taken apart; words alone, also between numbers, are no text."""
     answer = rewritten(answer)
+    said = re.sub(r"\\[a-zA-Z]*|[\s,;:(){}\[\]]", "", answer).rstrip(".").casefold()
     found = ["".join(match) for match in _WORDS.findall(answer)]
     text = _WORDS.sub("\0", answer)
     if re.search(r"[\w}]\0[\w\\]", text) or re.fullmatch(r"[a-zA-Z]{3,}(?:\s+[a-zA-Z]+)*|[\s(){}\[\].,;:\0]*", text):
-        return _Answer("", answer)
+        return _Answer("", answer, said)
     words = re.sub(r"(?<=[a-z]{3})s\b|[{}.~]|\\[,;:! ]", "", " ".join(found))
-    return _Answer(text.replace("\0", " ").strip(), " ".join(words.split()))
+    return _Answer(text.replace("\0", " ").strip(), " ".join(words.split()), said)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -138,6 +130,10 @@ def _words_fit(expected: str, given: str) -> bool:
     if expected == given:
         return True
     return not (expected and given) and not _OTHER_NUMBER.search(expected or given)
+
+
+def _without_layout(text: str) -> str:
+    return re.sub(r"\{(\w)\}", r"\1", _LAYOUT.sub("", text)).replace(r"\dfrac", r"\frac")
 
 
 def _decimal(text: str, other: str) -> str:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import NamedTuple
 
 from cw_plugin.lab.errors import GradingError, how_to_install
@@ -57,32 +58,49 @@ class _WorkerEndedError(Exception):
         during_start: whether it had not graded anything yet.
     """
 
-    def __init__(self, exit_code: int, during_start: bool = False) -> None:
+    def __init__(self, exit_code: int, during_start: bool) -> None:
         super().__init__(exit_code, during_start)
         self.exit_code = exit_code
         self.during_start = during_start
 
 
 class _Worker:
-    """One grading process, and this end of the connection to it."""
+    """One grading process, which starts when it is first needed, and again after it has ended."""
+
+    connection: Connection  # this end of the connection to the process
 
     def __init__(self) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, question: Question, seconds: float) -> Grade:
+        """Grade one answer. When time is over, the process is ended, and the grade says so.
+
+        Raises:
+            _WorkerEndedError: the process has ended by itself, or was killed.
+        """
+        if self.process is None or self.process.poll() is not None:
+            self._start()
+        return self._exchange(question, seconds)
+
+    def end(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.connection.close()
+            self.process = None
+
+    def _start(self) -> None:
         self.connection, theirs = Pipe()
-        command = [sys.executable, "-m", "cw_plugin.lab.rewards.worker", str(theirs.fileno()), str(os.getpid())]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         with theirs:
             self.process = subprocess.Popen(
-                command,
+                [sys.executable, "-m", "cw_plugin.lab.rewards.worker", str(theirs.fileno()), str(os.getpid())],
                 pass_fds=[theirs.fileno()],
-                env=environment,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
-        try:
-            first = self.ask(FIRST, START_LIMIT)
-        except _WorkerEndedError as ended:
-            raise _WorkerEndedError(ended.exit_code, during_start=True) from None
+        first = self._exchange(FIRST, START_LIMIT, during_start=True)
         if first.stopped:
             raise GradingError(
                 f"a grading process does not start in {START_LIMIT:g} s",
@@ -96,12 +114,8 @@ class _Worker:
                 fix=f"install the versions of math-verify and its packages that it needs: {how_to_install('reward')}",
             )
 
-    def ask(self, question: Question, seconds: float) -> Grade:
-        """Grade one answer. When time is over, the process is ended, and the grade says so.
-
-        Raises:
-            _WorkerEndedError: the process has ended by itself, or was killed.
-        """
+    def _exchange(self, question: Question, seconds: float, during_start: bool = False) -> Grade:
+        assert self.process is not None
         try:
             self.connection.send(question)
             if self.connection.poll(seconds):
@@ -110,39 +124,12 @@ class _Worker:
         except (EOFError, OSError):
             exit_code = self.process.wait()
             self.end()
-            raise _WorkerEndedError(exit_code) from None
+            raise _WorkerEndedError(exit_code, during_start) from None
         except BaseException:  # a Ctrl-C: the grade that comes later would be taken for that of the next question
             self.end()
             raise
         self.end()
         return Grade(stopped=f"it took more than {seconds:g} s")
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.connection.close()
-
-    @property
-    def has_ended(self) -> bool:
-        return self.process.poll() is not None
-
-
-class _Place:
-    """A place for one grading process, which starts when it is first needed, and again after it has ended."""
-
-    def __init__(self) -> None:
-        self.worker: _Worker | None = None
-
-    def ask(self, question: Question, seconds: float) -> Grade:
-        if self.worker is None or self.worker.has_ended:
-            self.worker = None
-            self.worker = _Worker()
-        return self.worker.ask(question, seconds)
-
-    def end(self) -> None:
-        if self.worker is not None:
-            self.worker.end()
-        self.worker = None
 
 
 class GradingPool:
@@ -156,9 +143,9 @@ class GradingPool:
     def __init__(self, time_limit: float = TIME_LIMIT, workers: int | None = None):
         self.time_limit = time_limit
         self.workers = workers or min(4, len(os.sched_getaffinity(0)))
-        self._idle: queue.LifoQueue[_Place] = queue.LifoQueue()
+        self._idle: queue.LifoQueue[_Worker] = queue.LifoQueue()
         for _ in range(self.workers):
-            self._idle.put(_Place())
+            self._idle.put(_Worker())
 
     def grade(self, ground_truth: str, text: str, extraction: str = "evaluation") -> Grade:
         """Grade one answer; blocks the calling thread, and may be called from many.
@@ -186,20 +173,20 @@ class GradingPool:
         return self._answer(Question(ground_truth, None, "evaluation", self.time_limit))
 
     def _answer(self, question: Question) -> Grade:
-        place = self._idle.get()  # may wait for long, which is not the answer's time
-        try:
-            return self._ask(place, question)
-        finally:
-            self._idle.put(place)
-
-    def _ask(self, place: _Place, question: Question) -> Grade:
         """The grade, from another process each time that one was killed, until the wall-clock limit."""
+        worker = self._idle.get()  # may wait for long, which is not the answer's time
+        try:
+            return self._ask(worker, question)
+        finally:
+            self._idle.put(worker)
+
+    def _ask(self, worker: _Worker, question: Question) -> Grade:
         limit = WALL_FACTOR * self.time_limit
         deadline = time.monotonic() + limit
         pause = 0.0
         while True:
             try:
-                return place.ask(question, limit)
+                return worker.ask(question, limit)
             except _WorkerEndedError as ended:
                 is_last = time.monotonic() + pause > deadline
                 was_killed = ended.exit_code < 0
@@ -220,9 +207,9 @@ class GradingPool:
 
     def close(self) -> None:
         """End the workers, each after the answer that it has; a later grade starts new ones."""
-        for place in [self._idle.get() for _ in range(self.workers)]:
-            place.end()
-            self._idle.put(place)
+        for worker in [self._idle.get() for _ in range(self.workers)]:
+            worker.end()
+            self._idle.put(worker)
 
 
 _shared: dict[float, GradingPool] = {}
@@ -231,7 +218,4 @@ os.register_at_fork(after_in_child=_shared.clear)  # a fork starts its own
 
 def shared_pool(time_limit: float = TIME_LIMIT) -> GradingPool:
     """This process's pool for ``time_limit``."""
-    pool = _shared.get(time_limit)
-    if pool is None:
-        pool = _shared.setdefault(time_limit, GradingPool(time_limit))  # another thread may have been faster
-    return pool
+    return _shared.setdefault(time_limit, GradingPool(time_limit))  # a pool that is not asked starts no process

@@ -88,7 +88,7 @@ GAP = r"(?:\\[,;:! ]|[\s~])*"
 _FUNCTION = rf"(?:{'|'.join({*accepted_latex_functions, 'exp'} - {'re', 'im', 'frac', 'root', 'arg'})})"
 _ARGUMENT = r"(?=\s*\}?\s*[\\(^_{\w])"
 _POWER_OF_UNIT = r"\b\.?(?:\s*\^\s*(?:\d|\{\d\}))?"
-_UNIT = rf"(?:[mcdk]m|[km]g|m[lL]|ft|[A-Z]{{3}}|[a-zA-Z]{{4,}}|m(?=\s*/)|day|men|min|sec){_POWER_OF_UNIT}"
+_UNIT = rf"(?:[mcdk]m|[km]g|m[lL]|ft|[A-Z]{{3}}|[a-zA-Z]{{4,}}|m(?=\s*/)|mph|day|men|min|sec){_POWER_OF_UNIT}"
 
 # fmt: off
 UNICODE = Rewrite("Unicode", r"[^\x00-\x7f]+", characters, "x^2", "x\u00b2")
@@ -114,7 +114,7 @@ REWRITES = [
     Rewrite("command as an index", r"_\{?\\(odot|oplus)(?![a-zA-Z])\s*\}?", r"_{\1}",
             r"2L_{\odot}", r"L_{\odot} \cdot 2"),
     Rewrite("both cases of a letter", r"(?s).+", _capitals, r"\frac{R}{r}", "1", right=False),
-    Rewrite("power", r"\*\*\s*(?:(-?\w+)|(?=[({]))", r"^{\1}", "x^2", "x**2"),
+    Rewrite("power", r"\*\*\s*(-?\w+|\([^()]*\))", r"^{\1}", "x^2", "x**2"),
     Rewrite("negative exponent", r"\^\s*(-\s*\d+)", r"^{\1}", r"1.2 \times 10^{-5}", r"1.2 \times 10^-5"),
     Rewrite("empty set", r"\\varnothing(?![a-zA-Z])", r"\\emptyset", r"\emptyset", r"\varnothing"),
     Rewrite("degree", r"\\degree(?![a-zA-Z])", r"^\\circ", "60", r"60\degree"),

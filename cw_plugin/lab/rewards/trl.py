@@ -8,7 +8,6 @@ There are two functions, because TRL logs each one separately and weights them b
 grade as :func:`cw_plugin.lab.rewards.compute_score` does, in the same processes.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -74,7 +73,7 @@ def _ground_truths(columns: dict[str, Any]) -> list[Any]:
     else:
         raise OptionsError("the data set has no column ground_truth, reward_model or solution; add one of them")
     for row, truth in enumerate(truths):
-        if problem := _problem(truth):
+        if problem := ground_truth_problem(truth):
             raise DataError(f"row {row} of the batch: {problem} Correct or remove the row.")
     return truths
 
@@ -87,15 +86,6 @@ def _in_solution(value: Any) -> Any:
         return value
     section = answer_section(value)
     return final_boxed(section) or section
-
-
-@functools.lru_cache(maxsize=65536)
-def _problem_of_text(truth: str) -> str | None:
-    return ground_truth_problem(truth)
-
-
-def _problem(truth: Any) -> str | None:
-    return _problem_of_text(truth) if isinstance(truth, str) else ground_truth_problem(truth)
 
 
 def response_text(completion: Completion, opens_think: bool | None = None) -> str:

@@ -26,19 +26,17 @@ def found_in(text: str, extraction: str) -> str:
     """The last answer that math-verify finds in a text without a box; "" if it finds none."""
     text = re.sub(POWER_OF_TEN.pattern, POWER_OF_TEN.replacement, text[-MAX_TEXT:])
     text = _CHINESE.sub(r" \g<0> ", text)
-    has_formulas = re.search(r"\$|\\[(\[]", text)
-    text = re.sub(r"\S*[^\x00-\x7f\s]\S*", _plain if has_formulas else _formula, text)
+    if re.search(r"\$|\\[(\[]", text):
+        text = re.sub(UNICODE.pattern, UNICODE.replacement, text)
+    else:  # in mathematics without marks, math-verify would find only the first number
+        text = re.sub(r"\S*[^\x00-\x7f\s]\S*", _marked, text)
     parsed = parse(text, _UNBOXED[extraction], extraction_mode="first_match", parsing_timeout=None)
     answer = next((item for item in parsed if isinstance(item, str)), "")
     is_percentage = any(isinstance(item, sympy.Basic) and item.has(_HUNDREDTH) for item in parsed)
     return answer + r"\%" if answer and is_percentage else answer  # it has read the sign, and left it out of the text
 
 
-def _plain(match: re.Match[str]) -> str:
-    return re.sub(UNICODE.pattern, UNICODE.replacement, match[0])
-
-
-def _formula(match: re.Match[str]) -> str:
-    """Mathematics without marks, of which math-verify would find only the first number."""
+def _marked(match: re.Match[str]) -> str:
+    """A word, with the marks of a formula if it is one."""
     latex = rewritten(match[0])
-    return f"${latex}$" if "\\" in latex else _plain(match)
+    return f"${latex}$" if "\\" in latex else latex

@@ -247,6 +247,9 @@ def test_boxes():
     assert final_boxed(r"{ \boxed{5}") == "5"
     assert final_boxed(r"\frac{1}{\boxed{3}}") == "3"
     assert final_boxed("no box") is None
+    assert final_boxed(r"\boxed{1}, \boxed{234}") == "1, 234"  # not the number 1,234
+    assert final_boxed(r"\boxed{1}" + r" \quad" * 14 + r"\boxed{2}") == "1, 2"  # however much space is between
+    assert final_boxed(r"\boxed{5} and \boxed") == ""  # cut off
     assert final_boxed(r"first \boxed{1}. Now come $\boxed{2}$, $\boxed{3}$ and $\boxed{4}$") == "2, 3, 4"
     assert [number_text(value) for value in (10, 100.0, 1e-7, True, None)] == ["10", "100", "1e-07", None, None]
 
@@ -335,12 +338,12 @@ def test_no_right_answer_is_lost_to_killed_workers():
 def test_an_answer_that_waited_for_long_survives_a_killed_worker():
     pool = GradingPool(time_limit=0.5, workers=1)
     assert pool.grade("1", BOXED % 1).accuracy == 1.0
-    place = pool._idle.get()
+    worker = pool._idle.get()
     with ThreadPoolExecutor(1) as threads:
         graded = threads.submit(pool.grade, "2", BOXED % 2)
         time.sleep(6)  # more than the wall-clock limit
-        place.worker.process.kill()
-        pool._idle.put(place)
+        worker.process.kill()
+        pool._idle.put(worker)
         assert graded.result().accuracy == 1.0
     pool.close()
 
