@@ -250,6 +250,7 @@ def test_boxes():
     assert final_boxed(r"\boxed{1}, \boxed{234}") == "1, 234"  # not the number 1,234
     assert final_boxed(r"\boxed{1}" + r" \quad" * 14 + r"\boxed{2}") == "1, 2"  # however much space is between
     assert final_boxed(r"\boxed{5} and \boxed") == ""  # cut off
+    assert final_boxed(r"first $\boxed{5}$. So $\boxed{6}$") == "6"  # no list: a sentence ends between them
     assert final_boxed(r"first \boxed{1}. Now come $\boxed{2}$, $\boxed{3}$ and $\boxed{4}$") == "2, 3, 4"
     assert [number_text(value) for value in (10, 100.0, 1e-7, True, None)] == ["10", "100", "1e-07", None, None]
 
