@@ -1,11 +1,13 @@
 """Entropy in the advantage: uncertain positions gain advantage, up to half of its size.
 
-Source: arXiv 2506.14758, "Reasoning with Exploration: An Entropy Perspective"::
+Source: arXiv 2506.14758, "Reasoning with Exploration: An Entropy Perspective", equations 5 and 6::
 
     A + min(alpha H, abs(A) / kappa) = w A,  w = 1 + sign(A) min(alpha H / abs(A), 1 / kappa);  w = 1 where A = 0
 
-with the paper's alpha = 0.4 for GRPO, and kappa = 2. So w is 0.5 to 1.5. Its authors published no code that we know of.
-Nothing is frozen that is not in the paper: it adds the term to the advantages, before the update.
+with the paper's alpha = 0.4 for GRPO, and kappa = 2 (section 4). So w is 0.5 to 1.5. Its authors published no code that
+we know of, but the line that they add to verl's update (section 3.2).
+
+Frozen: H is that of the policy before the update; their line takes that of the current policy in every update.
 """
 
 import torch
