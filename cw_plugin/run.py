@@ -44,7 +44,7 @@ class Run:
 
     Args:
         options: of the method.
-        folder: the run's, for the token records and :meth:`write_settings`.
+        folder: the run's, for the token records and :meth:`write_settings`; checkpoints may lie elsewhere.
         logger: writes to the run's log.
     """
 
@@ -61,7 +61,7 @@ class Run:
         """Refuse a folder of checkpoints of another scope or other weights, whether or not the run resumes them.
 
         A run that starts anew there would overwrite some of them and leave others, and the next start would resume
-        one of these. So the file that names their method (method_file.py) is never overwritten.
+        one of these. method_file.py reads and writes the file that names their method.
 
         Args:
             checkpoints: the folder where the host writes its checkpoints; None if it is not on this machine.

@@ -1,14 +1,18 @@
-"""The weights of CW-GRPO: the paper's three equations, in plain PyTorch; and those of other weightings (weightings/).
+"""The weights of CW-GRPO: the paper's three equations, in plain PyTorch, and what applies them to a batch.
 
 Source: "Taming Extreme Tokens: Covariance-Aware GRPO with Gaussian-Kernel Advantage Reweighting", section 2.3.
 For every prompt group, over its N valid response tokens (response i, position t)::
 
-    c_it  = (log pi_it - mean(log pi)) * (A_i - mean(A))        covariance of a token
-    w_it  = exp(-c_it^2 / (2 sigma^2)),  sigma = std of {c_it}  Gaussian kernel
-    w~_it = w_it * N / sum(w)                                   weights average 1 over the group
+    c_it  = (log pi_it - mean(log pi)) * (A_i - mean(A))        Group.c         covariance of a token
+    w_it  = exp(-c_it^2 / (2 sigma^2)),  sigma = std of {c_it}  gaussian        Gaussian kernel of z = c / sigma
+    w~_it = w_it * N / sum(w)                                   token_weights   weights average 1 over the group
 
-and the policy is trained on w~_it * A_i. No gradient flows through the weights.
+and the policy is trained on w~_it * A_i. No gradient flows through the weights. Other weightings, which take the place
+of ``gaussian``, are in weightings/.
 """
+
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -18,10 +22,92 @@ from torch import Tensor
 from cw_plugin.errors import OptionsError
 from cw_plugin.groups import check_shapes, non_finite_error, put, rows_of_groups, take
 from cw_plugin.statistics import CovarianceStatistics, Sums, TokenWeights, sums_of_group
-from cw_plugin.weightings import Weighting, load
+from cw_plugin.weightings import Weighting, load, weighting
 from cw_plugin.weightings.checked import checked_weights
-from cw_plugin.weightings.gaussian import gaussian
-from cw_plugin.weightings.group import Group
+
+
+@dataclass(frozen=True)
+class Group:
+    """The N > 0 valid tokens of the responses to a prompt, row after row; with scope "batch", those of a whole batch.
+
+    All values are of the policy before the update. The properties are computed when they are first asked for.
+
+    Attributes:
+        log_probs: log pi of each token, in nats, float32 or float64.
+        advantages: A of each token, that of its response, in the same dtype.
+        known_entropies: of the policy at each token's position, in nats and that dtype; None if the weighting declares
+            that it needs none.
+        mask: where the tokens are in the rows of the group.
+        seed: the step, and the number of the group in the batch.
+    """
+
+    log_probs: Float[Tensor, " N"]
+    advantages: Float[Tensor, " N"]
+    known_entropies: Float[Tensor, " N"] | None
+    mask: Bool[np.ndarray, "rows time"] | Bool[Tensor, "rows time"]
+    seed: tuple[int, int] = (0, 0)
+
+    @cached_property
+    def deviation(self) -> Float[Tensor, " N"]:
+        """``log pi - mean(log pi)``, float64."""
+        return centred(self.log_probs)
+
+    @cached_property
+    def c(self) -> Float[Tensor, " N"]:
+        """The covariance of each token, ``(log pi - mean(log pi)) (A - mean(A))``, float64."""
+        return self.deviation * centred(self.advantages)
+
+    @cached_property
+    def sigma(self) -> Float[Tensor, ""]:
+        """The standard deviation of c; infinite if no token is more extreme than another."""
+        return spread(self.c)
+
+    @cached_property
+    def z(self) -> Float[Tensor, " N"]:
+        """``c / sigma``, in the log-probs' dtype; 0 if no token is more extreme than another."""
+        return (self.c / self.sigma).to(self.log_probs.dtype)
+
+    @property
+    def entropies(self) -> Float[Tensor, " N"]:
+        """H of the policy at each token's position, in nats; an OptionsError if the weighting does not declare it."""
+        if self.known_entropies is None:
+            raise OptionsError(
+                "the weighting reads entropies without saying so", fix="declare it with needs_entropies=True"
+            )
+        return self.known_entropies
+
+    @cached_property
+    def row(self) -> Int[Tensor, " N"]:
+        """The row of each token within the group: tokens of a response share it."""
+        return torch.as_tensor(self.mask).nonzero()[:, 0]
+
+    @cached_property
+    def position(self) -> Int[Tensor, " N"]:
+        """The column of each token."""
+        return torch.as_tensor(self.mask).nonzero()[:, 1]
+
+    @cached_property
+    def generator(self) -> torch.Generator:
+        """Random numbers that depend on the step and the group alone, for weightings that draw."""
+        seed = np.random.SeedSequence([number % 2**32 for number in self.seed])
+        return torch.Generator().manual_seed(int(seed.generate_state(1)[0]))
+
+
+@weighting(scaled=True)
+def gaussian(group: Group) -> Float[Tensor, " N"]:
+    """The paper's: less weight for covariances far from 0, on both sides."""
+    return kernel(group.z)
+
+
+def kernel(z: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
+    """The paper's kernel."""
+    return torch.exp(-(z**2) / 2)
+
+
+@weighting(scaled=False)
+def none(group: Group) -> Float[Tensor, " N"]:
+    """Plain GRPO: weight 1 for all."""
+    return torch.ones_like(group.log_probs)
 
 
 def token_weights(group: Group, weighting: Weighting = gaussian) -> TokenWeights:
@@ -30,6 +116,33 @@ def token_weights(group: Group, weighting: Weighting = gaussian) -> TokenWeights
     w = gaussian(group) if weighting is gaussian else checked_weights(weighting, group)
     weight = w * (len(w) / w.sum(dtype=torch.float64)) if weighting.scaled else w
     return TokenWeights(group.deviation, group.c, group.sigma, group.z, w, weight)
+
+
+# Where the paper is silent, or can be read in two ways:
+#
+# * The paper computes both means "over responses". Here they run over the tokens of all responses to the prompt, so
+#   that mean(c) is exactly the token covariance whose sign drives entropy (Delta H ~ -eta Cov), and a long response
+#   counts for every token that it has.
+# * sigma divides by N (ddof 0): the paper calls it the empirical deviation of the set {c_it}, and so it is defined for
+#   one token too. Compared with ddof 1, sigma changes by a factor 1 - 1/(2N), one part in 10^4 for 5,000 tokens.
+# * sigma = 0 (equal rewards, one token, equal log-probs): no token is more extreme than another, so w = w~ = 1. The
+#   same holds if |mean(c)| >= 10 sigma. Then all covariances are nearly equal, and every w would underflow, which gives
+#   0 / 0. This happens only in groups of very few tokens (with two, sigma is always 0).
+# * A group without a valid token has weight 0 everywhere and takes no part in the statistics.
+
+
+def centred(values: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
+    """The values less their mean, in float64: exactly 0 if all are equal."""
+    # The sum of equal float32 values is exact in float64. That of float64 values is not, so the first one becomes 0.
+    values = values - values[0] if values.dtype == torch.float64 else values.double()
+    return values - values.mean()
+
+
+def spread(c: Float[Tensor, " N"]) -> Float[Tensor, ""]:
+    """The standard deviation of c; infinity if no token is more extreme than another, so that every z is 0."""
+    sigma = c.std(correction=0)
+    alike = c.mean().abs() >= 10 * sigma
+    return torch.where(alike, torch.inf, sigma)
 
 
 def reweight(

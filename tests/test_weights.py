@@ -247,7 +247,7 @@ def test_a_weighting_of_ones_own_gets_c_over_sigma():
     assert statistics.downweighted_share == pytest.approx((w < 0.5).double().mean().item())
     of_gaussian, gaussian = reweight(log_probs, advantages, mask)  # what is extreme does not depend on the weighting
     assert statistics.extreme_gradient_share == gaussian.extreme_gradient_share
-    by_name, _ = reweight(log_probs, advantages, mask, weights="cw_plugin.weightings.gaussian:gaussian")
+    by_name, _ = reweight(log_probs, advantages, mask, weights="cw_plugin.weights:gaussian")
     assert torch.equal(by_name, of_gaussian)
 
 

@@ -79,7 +79,7 @@ class Host:
 
     @property
     def tested(self) -> str:
-        """The releases that the tests run, as ``0.29.0 to 1.16.0``."""
+        """The releases that the tests run, as ``1.0 to 2.0``."""
         return self.oldest if self.oldest == self.newest else f"{self.oldest} to {self.newest}"
 
     def misfit(self, problem: str) -> HostError:

@@ -1,6 +1,6 @@
 """Token weightings: functions from a prompt group to the weights of its tokens. README.md lists those that are here.
 
-A weighting of your own is named as "module:function". It gets a :class:`~cw_plugin.weightings.group.Group`, whose
+A weighting of your own is named as "module:function". It gets a :class:`~cw_plugin.weights.Group`, whose
 tensors hold the N valid tokens of a prompt group, row after row. It returns N weights, finite and not negative::
 
     from cw_plugin.weightings import weighting
@@ -23,11 +23,11 @@ from cw_plugin.errors import OptionsError, first_line
 if TYPE_CHECKING:  # options.py, which reads this, must not load torch
     from torch import Tensor
 
-    from cw_plugin.weightings.group import Group
+    from cw_plugin.weights import Group
 
 BUILT_IN = {
-    "gaussian": "cw_plugin.weightings.gaussian:gaussian",
-    "none": "cw_plugin.weightings.gaussian:none",
+    "gaussian": "cw_plugin.weights:gaussian",
+    "none": "cw_plugin.weights:none",
     "ar": "cw_plugin.weightings.ar:ar",
     "stare": "cw_plugin.weightings.stare:stare",
     "stare_gated": "cw_plugin.weightings.stare:stare_gated",

@@ -1,6 +1,7 @@
 """The weights that a weighting gives, refused if they cannot be weights."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -8,10 +9,12 @@ from torch import Tensor
 
 from cw_plugin.errors import OptionsError, first_line
 from cw_plugin.weightings import Weighting
-from cw_plugin.weightings.group import Group
+
+if TYPE_CHECKING:  # weights.py imports this module
+    from cw_plugin.weights import Group
 
 
-def checked_weights(weighting: Weighting, group: Group) -> Float[Tensor, " N"]:
+def checked_weights(weighting: Weighting, group: "Group") -> Float[Tensor, " N"]:
     """The weights of a group's tokens; NaN if the group's own values are not finite, which reweight refuses.
 
     The weighting gets copies, which it may change.

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cw_plugin.weightings import weighting
-from cw_plugin.weightings.group import Group
+from cw_plugin.weights import Group
 
 CLIP_SHARE, LOWER, UPPER = 0.0002, 1.0, 5.0
 TOP_SHARE = 0.002

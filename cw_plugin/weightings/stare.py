@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cw_plugin.weightings import weighting
-from cw_plugin.weightings.group import Group
+from cw_plugin.weights import Group
 
 SHARE, WEIGHT, TARGET_ENTROPY = 0.1, 1.1, 0.3
 

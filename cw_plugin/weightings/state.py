@@ -13,8 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cw_plugin.weightings import weighting
-from cw_plugin.weightings.gaussian import kernel
-from cw_plugin.weightings.group import Group, centred, spread
+from cw_plugin.weights import Group, centred, kernel, spread
 
 
 @weighting(scaled=True, needs_entropies=True)

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cw_plugin.weightings import weighting
-from cw_plugin.weightings.group import Group
+from cw_plugin.weights import Group
 
 LOW, HIGH, FLOOR = 0.8, 1.2, 0.02
 

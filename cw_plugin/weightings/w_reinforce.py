@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cw_plugin.weightings import weighting
-from cw_plugin.weightings.group import Group
+from cw_plugin.weights import Group
 
 LAMBDA = 0.1
 

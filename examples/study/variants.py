@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from cw_plugin.weightings import Weighting, weighting
-from cw_plugin.weightings.gaussian import kernel
-from cw_plugin.weightings.group import Group
+from cw_plugin.weights import Group, kernel
 
 
 def wider(times: int) -> Weighting:
