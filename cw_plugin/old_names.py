@@ -12,7 +12,7 @@ NEW_NAMES = {
     "cw_plugin.swift_integration": "cw_plugin.hosts.swift",
     "cw_plugin.openrlhf_integration": "cw_plugin.hosts.openrlhf",
     "cw_plugin.skyrl_integration": "cw_plugin.hosts.skyrl",
-    "cw_plugin.kernels": "cw_plugin.weightings",
+    "cw_plugin.kernels": "cw_plugin.weighting",
     "cw_plugin.rewards": "cw_plugin.lab.rewards",
     "cw_plugin.data": "cw_plugin.lab.data",
     "cw_plugin.evaluation": "cw_plugin.lab.evaluation",

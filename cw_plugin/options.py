@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from cw_plugin import weightings
+from cw_plugin import weighting
 from cw_plugin.errors import OptionsError
 
 Scope = Literal["group", "batch"]
@@ -39,8 +39,8 @@ class Options:
             raise OptionsError(
                 f"record_every={self.record_every!r} is invalid", fix="use a whole number of steps, or 0"
             )
-        if self.weights not in weightings.BUILT_IN:
-            weightings.load(self.weights)
+        if self.weights not in weighting.BUILT_IN:
+            weighting.load(self.weights)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Options":
@@ -75,7 +75,7 @@ class Options:
 
     def refuse_without_entropies(self, host: str, fix: str = "train with verl, TRL or ms-swift") -> None:
         """Raise OptionsError if the weighting needs entropies, which ``host`` does not have before the update."""
-        if weightings.load(self.weights).needs_entropies:
+        if weighting.load(self.weights).needs_entropies:
             raise OptionsError(
                 f"weights={self.weights!r} needs the entropy of each position, which {host} does not compute before "
                 "the update",

@@ -16,7 +16,7 @@ from cw_plugin.method_file import refuse_other_method, write_method
 from cw_plugin.options import Options
 from cw_plugin.records.write import TokenFiles
 from cw_plugin.statistics import Sums
-from cw_plugin.weightings import load
+from cw_plugin.weighting import load
 from cw_plugin.weights import reweight_and_sum
 
 LOGGER = logging.getLogger("cw_plugin")

@@ -19,11 +19,11 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from cw_plugin.checks import check_shapes, checked_weights, non_finite_error
 from cw_plugin.errors import OptionsError
-from cw_plugin.groups import check_shapes, non_finite_error, put, rows_of_groups, take
+from cw_plugin.groups import put, rows_of_groups, take
 from cw_plugin.statistics import CovarianceStatistics, Sums, TokenWeights, sums_of_group
-from cw_plugin.weightings import Weighting, load, weighting
-from cw_plugin.weightings.checked import checked_weights
+from cw_plugin.weighting import Weighting, load, weighting
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from interpreter import ROOT, python
 from process_group import CASES, FAULTS, RESPONSES, STEP, WIDTH, of_process, put, whole_batch, whole_entropies
 
 from cw_plugin.errors import CWGRPOError
-from cw_plugin.weightings import BUILT_IN
+from cw_plugin.weighting import BUILT_IN
 from cw_plugin.weights import reweight
 
 

@@ -13,7 +13,7 @@ from random_batches import random_batch
 from reference import mean, reference_advantages
 
 from cw_plugin.errors import NonFiniteError, OptionsError
-from cw_plugin.weightings import weighting
+from cw_plugin.weighting import weighting
 from cw_plugin.weights import reweight, reweight_one_group
 
 

@@ -18,7 +18,7 @@ from cw_plugin.files import write_whole
 from cw_plugin.options import Options
 from cw_plugin.records.columns import FOLDER, REAL_NUMBERS, TEXT, WHOLE_NUMBERS
 from cw_plugin.statistics import Sums
-from cw_plugin.weightings import load
+from cw_plugin.weighting import load
 from cw_plugin.weights import Group, kernel, needed_entropies, token_weights
 
 LIMIT = 2**18  # tokens in a record at most, unless its first prompt group alone has more

@@ -23,7 +23,7 @@ from cw_plugin.lab.reports.read_records import TokenRecord, read_tokens
 from cw_plugin.options import Options
 from cw_plugin.records import write
 from cw_plugin.run import Run
-from cw_plugin.weightings import BUILT_IN
+from cw_plugin.weighting import BUILT_IN
 
 TOKENIZER = AutoTokenizer.from_pretrained(Path(__file__).parents[2] / "examples" / "cpu" / "model")
 

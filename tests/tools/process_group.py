@@ -24,7 +24,7 @@ from cw_plugin.batch import Batch
 from cw_plugin.errors import CWGRPOError
 from cw_plugin.options import Options
 from cw_plugin.records.write import LIMIT
-from cw_plugin.weightings import BUILT_IN, weighting
+from cw_plugin.weighting import BUILT_IN, weighting
 from cw_plugin.weights import Group
 
 RESPONSES = 4  # to a prompt

@@ -1,0 +1,95 @@
+"""What is refused: shapes that do not belong together, values that are not finite, and weights that cannot be any."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from cw_plugin.errors import NonFiniteError, OptionsError, first_line
+from cw_plugin.weighting import Weighting
+
+if TYPE_CHECKING:  # weights.py imports this module
+    from cw_plugin.weights import Group
+
+
+def check_shapes(
+    log_probs: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    group: Tensor | None = None,
+    entropies: Tensor | None = None,
+) -> None:
+    """Raise ValueError unless the tensors belong to one batch; shapes as in :func:`cw_plugin.weights.reweight`."""
+    given = {"log_probs": log_probs, "advantages": advantages, "response_mask": response_mask}
+    given |= {name: values for name, values in (("group", group), ("entropies", entropies)) if values is not None}
+    shape = log_probs.shape
+    fits = (
+        len(shape) == 2
+        and advantages.shape in (shape, shape[:1])
+        and response_mask.shape == shape
+        and (group is None or group.shape == shape[:1])
+        and (entropies is None or entropies.shape == shape)
+    )
+    if not fits:
+        seen = ", ".join(f"{name} {tuple(values.shape)}" for name, values in given.items())
+        raise ValueError(
+            f"{seen} do not fit; give (rows, time) for each, but (rows,) for group, and either for advantages"
+        )
+
+
+def non_finite_error(
+    log_probs: Float[Tensor, "rows time"],
+    advantages: Float[Tensor, " rows"] | Float[Tensor, "rows time"],
+    valid: Bool[Tensor, "rows time"],
+    rows: Int[Tensor, " _"],
+    entropies: Float[Tensor, "rows time"] | None = None,
+) -> NonFiniteError:
+    """The error that names the rows at fault, among those of groups whose weighted advantages are not finite."""
+    by_name = {
+        "log_probs": log_probs,
+        "entropies": entropies if entropies is not None else torch.zeros_like(log_probs),
+        "advantages": advantages if advantages.ndim == 2 else advantages[:, None],
+    }
+    for name, values in by_name.items():
+        wrong = (valid[rows] & ~values[rows].isfinite()).any(1)
+        if wrong.any():
+            return NonFiniteError(name, rows[wrong].tolist())
+    return NonFiniteError("weighted advantages", rows[valid[rows].any(1)].tolist())
+
+
+def checked_weights(weighting: Weighting, group: "Group") -> Float[Tensor, " N"]:
+    """The weights of a group's tokens; NaN if the group's own values are not finite, which reweight refuses.
+
+    The weighting gets copies, which it may change.
+
+    Raises:
+        OptionsError: the weighting fails, or returns what cannot be weights.
+    """
+    x, named = group.log_probs, f"weights={weighting.name!r}"
+    entropies = group.known_entropies
+    if not (group.c.isfinite().all() and (entropies is None or entropies.isfinite().all())):
+        return torch.full_like(x, torch.nan)
+    copies = replace(
+        group,
+        log_probs=x.clone(),
+        advantages=group.advantages.clone(),
+        known_entropies=None if entropies is None else entropies.clone(),
+    )
+    try:
+        w = weighting(copies)
+    except Exception as error:
+        raised = f"{type(error).__name__}: {first_line(error)}"
+        raise OptionsError(f"{named} raised {raised}; mend it for a group of {len(x)} tokens on the CPU") from error
+    if not isinstance(w, Tensor) or w.shape != x.shape:
+        got = f"shape {tuple(w.shape)}" if isinstance(w, Tensor) else f"a {type(w).__name__}"
+        raise OptionsError(f"{named} returned {got}; return one weight for each of the group's {len(x)} tokens")
+    w = w.to(x)
+    if (wrong := ~w.isfinite() | (w < 0)).any():
+        at = int(wrong.nonzero()[0])
+        token = f"log_prob={x[at]:.3g}, advantage={group.advantages[at]:.3g} and z={group.z[at]:.3g}"
+        raise OptionsError(f"{named} returned {w[at]:.3g} at {token}; weights must be finite and not negative")
+    if weighting.scaled and not w.any():
+        raise OptionsError(f"{named} returned 0 for all {len(x)} tokens of a group; give some a positive weight")
+    return w
