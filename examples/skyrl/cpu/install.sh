@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the environment of ../quickstart_cpu.sh, 4.5 GB: SkyRL 0.4.0 with the versions of requirements.txt.
+# Makes the environment of ../quickstart_cpu.sh, 7 GB with torch's CUDA build: SkyRL 0.4.0 with the versions of requirements.txt.
 #
 #   bash examples/skyrl/cpu/install.sh [VENV_DIR]     VENV_DIR is .venv-skyrl in the repository root by default
 #

@@ -44,9 +44,11 @@ from trl_training import (
 from cw_plugin.errors import HostError, NonFiniteError, OptionsError
 from cw_plugin.hosts.host import TRL
 from cw_plugin.hosts.trl import CWGRPOConfig, CWGRPOTrainer
+from cw_plugin.hosts.trl.config import options
 from cw_plugin.hosts.trl.refused_settings import check_settings, check_trl
 from cw_plugin.lab.reports.read_records import read_tokens
 from cw_plugin.lab.reports.runs import read_run
+from cw_plugin.options import Options
 from cw_plugin.statistics import CovarianceStatistics
 
 ROOT = Path(__file__).parents[3]
@@ -258,6 +260,20 @@ def test_kernel_none_is_grpotrainer_bit_for_bit(tmp_path, options):
     assert logged and set(logged) == {1}
 
 
+def test_a_plain_grpoconfig_takes_its_options_from_the_environment(tmp_path, monkeypatch):
+    plain = GRPOConfig(**BASE, output_dir=str(tmp_path))
+    monkeypatch.setenv("CW_GRPO_SCOPE", "batch")
+    assert options(plain) == Options(scope="batch") and options(None) == Options(scope="batch")
+    plain.push_to_hub = True
+    assert options(plain) == Options(scope="batch", record_every=0)
+    monkeypatch.setenv("CW_GRPO_RECORD_EVERY", "7")
+    assert options(plain) == Options(scope="batch", record_every=7)
+    assert options(CWGRPOConfig(**BASE, output_dir=str(tmp_path))) == Options()
+    monkeypatch.setenv("CW_GRPO_KERNAL", "none")
+    with pytest.raises(OptionsError, match="did you mean CW_GRPO_KERNEL"):
+        options(plain)
+
+
 def test_a_plain_grpoconfig_is_cw_grpo_with_its_defaults(tmp_path):
     run = train(tmp_path, given={"args": GRPOConfig(str(tmp_path), **BASE)})
     check_weights([kept(run)], 16)
@@ -373,7 +389,7 @@ def test_a_log_prob_that_is_no_number_is_refused(tmp_path):
     [
         ({"cw_scope": "prompt"}, "cw_scope='prompt' is invalid"),
         ({"cw_kernel": None}, "cw_kernel=None is invalid"),
-        ({"importance_sampling_level": "sequence"}, "gives each of its tokens their mean weight"),
+        ({"importance_sampling_level": "sequence"}, "'sequence' takes one ratio or advantage for a whole response"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_the_model_is_loaded(tmp_path, options, message):
@@ -390,9 +406,23 @@ def test_ligers_loss_is_refused_where_trl_has_it(tmp_path):
 
     args = CWGRPOConfig(**BASE, output_dir=str(tmp_path))
     args.use_liger_kernel = True
-    with pytest.raises(OptionsError, match="one advantage for a whole response; set use_liger_kernel=False"):
+    with pytest.raises(OptionsError, match="use_liger_kernel=True takes one ratio or advantage for a whole response"):
         check_settings(args, WithLigersLoss)
     if not hasattr(GRPOTrainer, "compute_liger_loss"):
+        check_settings(args)
+
+
+@pytest.mark.parametrize(
+    ("name", "refused", "supported"),
+    [("async_prefetch", True, False), ("use_data_producer", True, False), ("context_parallel_size", 2, 1)],
+)
+def test_settings_of_axolotl_that_compute_advantages_elsewhere_are_refused(tmp_path, name, refused, supported):
+    args = CWGRPOConfig(**BASE, output_dir=str(tmp_path))
+    for value in (supported, None):
+        setattr(args, name, value)
+        check_settings(args)
+    setattr(args, name, refused)
+    with pytest.raises(OptionsError, match=f"{name}={refused} is not supported by CW-GRPO; set it to {supported}"):
         check_settings(args)
 
 
@@ -421,7 +451,7 @@ def test_another_wrapper_that_has_made_advantages_of_tokens_is_refused(tmp_path,
         return batch | {"advantages": batch["advantages"][:, None] * batch["completion_mask"]}
 
     monkeypatch.setattr(GRPOTrainer, "_generate_and_score_completions", of_tokens)
-    with pytest.raises(HostError, match=r"the advantages have the shape \(8, \d+\), .* so remove that"):
+    with pytest.raises(HostError, match=r"the advantages have the shape \(8, \d+\), .*; remove that"):
         train(tmp_path)
 
 
