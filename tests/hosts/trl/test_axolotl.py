@@ -44,11 +44,16 @@ def test_the_kernel_none_is_axolotls_trainer_bit_for_bit(tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize("setting", ["async_prefetch", "use_data_producer"])
-def test_the_asynchronous_trainer_is_refused(tmp_path, monkeypatch, setting):
-    """Before training; and should it get so far, at its first loss with advantages that were not reweighted."""
-    args = AxolotlAsyncGRPOConfig(**BASE | {"max_steps": 3}, output_dir=str(tmp_path), **{setting: True})
+def test_the_asynchronous_trainer_is_refused_before_it_trains(tmp_path, setting):
+    args = AxolotlAsyncGRPOConfig(**BASE, output_dir=str(tmp_path), **{setting: True})
     with pytest.raises(OptionsError, match=f"{setting}=True is not supported"):
         train(tmp_path, Asynchronous, {"args": args})
+
+
+@pytest.mark.parametrize("has_producer", [False, True])
+def test_should_it_train_its_first_loss_without_weights_is_refused(tmp_path, monkeypatch, has_producer):
     monkeypatch.setattr(refused_settings, "OF_AXOLOTL", {})
+    settings = {"async_prefetch": True, "streaming_partial_batch": True, "use_data_producer": has_producer}
+    args = AxolotlAsyncGRPOConfig(**BASE | {"max_steps": 4}, output_dir=str(tmp_path), **settings)
     with pytest.raises(HostError, match="Asynchronous trains on advantages that do not come from"):
         train(tmp_path, Asynchronous, {"args": args})
