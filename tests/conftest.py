@@ -23,6 +23,7 @@ WITHIN_A_TEST = "PYTEST_CURRENT_TEST" in os.environ  # which runs this file's te
 NEEDED_BY = {
     "accelerate": ["test_sharded.py"],
     "trl": ["hosts/trl/test_trl.py", "lab/rewards/test_rewards_of_trl.py", "examples/test_trl_examples.py"],
+    "axolotl": ["hosts/trl/test_axolotl.py"],
     "openrlhf": ["hosts/openrlhf/test_openrlhf.py"],
     "skyrl": ["hosts/skyrl/test_skyrl.py"],
 }

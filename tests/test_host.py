@@ -7,7 +7,7 @@ import hosts_table
 import pytest
 
 from cw_plugin.errors import HostError
-from cw_plugin.hosts.host import OPENRLHF, Host, Need
+from cw_plugin.hosts.host import OPENRLHF, TRL, Host, Need
 
 HOST = Host("Pytest", "pytest", oldest="1.0", newest="2.0")
 
@@ -62,6 +62,7 @@ def test_a_host_that_is_not_installed_is_named():
         "cw_plugin does not fit this Nowhere, because it is not there; install no-such-package 3.1"
     )
     assert OPENRLHF.tested == f"{OPENRLHF.oldest} to {OPENRLHF.newest}"
+    assert TRL.misfit("it is not there").fix == "install trl 0.29.0 to 1.16.0, but not 1.15"
 
 
 def test_the_readme_has_the_releases_that_the_code_names():

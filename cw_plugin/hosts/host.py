@@ -70,17 +70,20 @@ class Host:
         package: its name for pip.
         oldest: the oldest release that the tests run.
         newest: the newest one.
+        left_out: the one between them that they do not run.
     """
 
     name: str
     package: str
     oldest: str
     newest: str
+    left_out: str = ""
 
     @property
     def tested(self) -> str:
-        """The releases that the tests run, as ``1.0 to 2.0``."""
-        return self.oldest if self.oldest == self.newest else f"{self.oldest} to {self.newest}"
+        """The releases that the tests run, as ``1.0 to 2.0, but not 1.5``."""
+        releases = self.oldest if self.oldest == self.newest else f"{self.oldest} to {self.newest}"
+        return f"{releases}, but not {self.left_out}" if self.left_out else releases
 
     def misfit(self, problem: str) -> HostError:
         """The error for a release that the plugin does not fit."""
@@ -100,7 +103,7 @@ class Host:
 
 
 VERL = Host("verl", "verl", oldest="0.7.1", newest="0.9.1")
-TRL = Host("TRL", "trl", oldest="0.29.0", newest="1.16.0")
+TRL = Host("TRL", "trl", oldest="0.29.0", newest="1.16.0", left_out="1.15")  # 1.15 trains on GPUs alone
 SWIFT = Host("ms-swift", "ms-swift", oldest="4.6.0", newest="4.6.0")
 OPENRLHF = Host("OpenRLHF", "openrlhf", oldest="0.9.10", newest="0.11.2")
-SKYRL = Host("SkyRL", "skyrl", oldest="0.3.0", newest="0.3.0")
+SKYRL = Host("SkyRL", "skyrl", oldest="0.3.0", newest="0.4.0")

@@ -12,12 +12,11 @@ import torch
 from swift.rlhf_trainers import GRPOTrainer
 from torch import Tensor
 from torch.nn import functional
-from transformers import TrainingArguments
 
 from cw_plugin.batch import Batch, joined, of_responses
 from cw_plugin.errors import OptionsError
 from cw_plugin.hosts.host import SWIFT, Need
-from cw_plugin.hosts.transformers_trainer import ReweightingTrainer
+from cw_plugin.hosts.transformers_trainer import ReweightingTrainer, check_loss, training_arguments
 from cw_plugin.options import Options
 
 
@@ -41,7 +40,7 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
             Need(GRPOTrainer, "_get_per_token_logps_and_entropies", ("model", "compute_entropy")),
         )
         if options.weights != "none":
-            check_loss(_training_arguments(args, kwargs))
+            check_loss(training_arguments(args, kwargs))
         super().__init__(*args, **kwargs)
         self._cw_begin(options)
         size = self.template.sequence_parallel_size
@@ -88,30 +87,6 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
             tokenizer=self.template.tokenizer,
             entropies=entropies,
         )
-
-
-def _training_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The argument ``args`` of ms-swift's trainer, given by name or by position."""
-    if "args" in kwargs:
-        return kwargs["args"]
-    return next(value for value in args if isinstance(value, TrainingArguments))
-
-
-def check_loss(args: Any) -> None:
-    """Raise OptionsError if the loss that ms-swift's arguments choose takes one advantage for a whole response."""
-    if args.importance_sampling_level == "sequence" and args.loss_type != "cispo":
-        raise _loses_the_weights("importance_sampling_level", args.importance_sampling_level)
-    if args.loss_type == "real":
-        raise _loses_the_weights("loss_type", args.loss_type)
-    if args.use_liger_kernel:
-        raise _loses_the_weights("use_liger_kernel", args.use_liger_kernel)
-
-
-def _loses_the_weights(name: str, value: object) -> OptionsError:
-    return OptionsError(
-        f"{name}={value!r} takes one advantage for a whole response, so the loss would lose the weights",
-        fix="leave it at its default",
-    )
 
 
 def _sequences(batch_encoded_inputs: list[dict[str, Any]], rows: Sequence[int]) -> list[tuple[Tensor, Tensor]]:

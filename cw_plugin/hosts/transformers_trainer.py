@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainingArguments
 
 from cw_plugin.batch import Batch
-from cw_plugin.errors import HostError
+from cw_plugin.errors import HostError, OptionsError
 from cw_plugin.options import Options
 from cw_plugin.sharded import ShardedRun
 
@@ -22,24 +22,49 @@ else:
     Trainer = object  # the host's trainer comes with the class that derives from this one
 
 
+def training_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The argument ``args`` of a trainer's constructor, given by name or by position; None if it is not given."""
+    if "args" in kwargs:
+        return kwargs["args"]
+    return next((value for value in args if isinstance(value, TrainingArguments)), None)
+
+
+def check_loss(args: Any, has_ligers_loss: bool = True) -> None:
+    """Raise OptionsError if the loss that a trainer's arguments choose takes one number for a whole response.
+
+    CISPO's ratio has no gradient, and multiplies each token's own log-prob.
+    """
+    loses_the_weights = {
+        "importance_sampling_level": args.importance_sampling_level == "sequence" and args.loss_type != "cispo",
+        "loss_type": args.loss_type == "real",  # of ms-swift
+        "use_liger_kernel": args.use_liger_kernel and has_ligers_loss,
+    }
+    for name, loses in loses_the_weights.items():
+        if loses:
+            raise OptionsError(
+                f"{name}={getattr(args, name)!r} takes one ratio or advantage for a whole response, so the loss would "
+                "lose the weights",
+                fix="leave it at its default",
+            )
+
+
 class ReweightingTrainer(Trainer):
     """Stands in front of a host's GRPOTrainer, whose batches it reweights."""
 
     _cw_run: ShardedRun
-    _cw_resumed_from: Path | None = None
     _cw_computed: list[tuple[Tensor, Tensor]]  # log-probs of a batch that is being made, and their entropies
 
     def _cw_begin(self, options: Options) -> None:
         """Make the run. The trainer is constructed."""
-        folder = Path(self.args.output_dir)
-        self._cw_run = ShardedRun(self.accelerator, self.num_generations, options, folder)
+        self._cw_run = ShardedRun(self.accelerator, self.num_generations, options, Path(self.args.output_dir))
         self._cw_computed = []
-        self.add_callback(_BeforeTraining(self))
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """Train as the host does, but not in a folder of another method's checkpoints (OptionsError)."""
-        if isinstance(resume_from_checkpoint, (str, os.PathLike)):  # transformers tells no callback
-            self._cw_resumed_from = Path(resume_from_checkpoint).resolve().parent
+        folder, resumed_from = Path(self.args.output_dir), None
+        if isinstance(resume_from_checkpoint, (str, os.PathLike)):
+            resumed_from = Path(resume_from_checkpoint).resolve().parent
+        self._cw_run.begin(folder, any(folder.glob("checkpoint-*")), resumed_from)
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -88,18 +113,3 @@ def _entropies_of(log_probs: Tensor, computed: Sequence[tuple[Tensor, Tensor]]) 
         "old_per_token_logps do not come from _get_per_token_logps_and_entropies, so there are no entropies",
         fix="choose a weighting that needs none, such as gaussian or ar",
     )
-
-
-class _BeforeTraining(TrainerCallback):
-    """Begins the run once the trainer knows where its checkpoints are."""
-
-    def __init__(self, trainer: ReweightingTrainer) -> None:
-        self._trainer = trainer
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
-    ) -> None:
-        """Refuse a folder of another method's checkpoints (OptionsError)."""
-        folder, trainer = Path(args.output_dir), self._trainer
-        has_checkpoint = any(folder.glob("checkpoint-*"))
-        trainer._cw_run.begin(folder, has_checkpoint, trainer._cw_resumed_from)

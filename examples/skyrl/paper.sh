@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the paper's experiment with SkyRL 0.3.0, on one node with four GPUs. ../paper.md says where each value comes from.
+# Runs the paper's experiment with SkyRL 0.4.0, on one node with four GPUs. ../paper.md says where each value comes from.
 #
 #   METHOD=cw_grpo|grpo bash examples/skyrl/paper.sh [any setting of SkyRL, such as trainer.strategy=megatron]
 #

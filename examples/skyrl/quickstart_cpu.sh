@@ -62,6 +62,7 @@ SETTINGS=(
     generator.inference_engine.distributed_executor_backend=mp
     generator.inference_engine.enable_ray_prometheus_stats=false
     generator.inference_engine.enforce_eager=true
+    generator.inference_engine.engine_init_kwargs.worker_cls=vllm.v1.worker.cpu_worker.CPUWorker # SkyRL names the GPU's
     generator.inference_engine.max_num_seqs=64
     generator.inference_engine.max_num_batched_tokens=2048
 )

@@ -61,6 +61,14 @@ ROWS = (
         "examples/trl/README.md",
     ),
     Row(
+        "Axolotl 0.21, which trains with TRL",
+        ".",
+        "`trainer_cls: cw_grpo.AxolotlCWGRPOTrainer`",
+        "CPU: its classes, 1 process",
+        "asynchronous training, context parallelism",
+        "examples/axolotl/README.md",
+    ),
+    Row(
         released(host.SWIFT),
         '".[swift]"',
         "`--external_plugins CLONE/examples/swift/plugin.py`",

@@ -7,7 +7,7 @@ import torch
 from swift.rlhf_trainers import GRPOTrainer
 
 from cw_plugin.errors import OptionsError
-from cw_plugin.hosts.swift import check_loss
+from cw_plugin.hosts.transformers_trainer import check_loss
 
 LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "fipo", "real")
 LEVELS = ("token", "sequence", "sequence_token")

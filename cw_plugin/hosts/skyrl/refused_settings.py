@@ -109,3 +109,9 @@ def _check_weights_are_kept(cfg: "SkyRLTrainConfig") -> None:
             "would not be the paper's",
             fix="set it to false",
         )
+    if getattr(algorithm, "enable_sample_support_replay", False):  # not in SkyRL 0.3.0
+        raise OptionsError(
+            "trainer.algorithm.enable_sample_support_replay=true takes log-probs over the tokens that sampling allows, "
+            "so the weights would not be the paper's",
+            fix="set it to false",
+        )

@@ -9,7 +9,7 @@ from trl import GRPOConfig
 
 from cw_plugin.errors import OptionsError
 from cw_plugin.files import write_whole
-from cw_plugin.options import Options, Scope
+from cw_plugin.options import Options, Scope, variables
 from cw_plugin.run import Run
 
 
@@ -49,12 +49,14 @@ class CWGRPOConfig(GRPOConfig):
 
 
 def options(args: GRPOConfig | None) -> Options:
-    """The options in a CWGRPOConfig; the defaults for a plain GRPOConfig, and for None."""
-    values: dict[str, Any] = {}
-    for name in asdict(Options()):
-        if hasattr(args, f"cw_{name}"):
-            values[name] = getattr(args, f"cw_{name}")
-    if values.get("record_every") is None:
+    """The options in a CWGRPOConfig; those of the environment for another GRPOConfig, and for None."""
+    if isinstance(args, CWGRPOConfig):
+        values = {name: getattr(args, f"cw_{name}") for name in asdict(Options())}
+    else:
+        values = asdict(Options.from_environment())
+        if "CW_GRPO_RECORD_EVERY" not in variables():
+            values["record_every"] = None
+    if values["record_every"] is None:
         values["record_every"] = 0 if getattr(args, "push_to_hub", False) else Options.record_every
     try:
         return Options.of(values)

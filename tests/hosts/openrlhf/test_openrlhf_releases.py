@@ -1,4 +1,4 @@
-"""The tests of OpenRLHF under the newest and the oldest release that fit, and one release that does not fit.
+"""The tests of OpenRLHF under the last release of each minor one that fits, and one release that does not fit.
 
 Each release lies in a folder of its own, over the packages of the environment, with what it imports besides: the real
 DeepSpeed, and the stand-in for flash-attn of examples/openrlhf/cpu.
@@ -28,7 +28,9 @@ def path(packages):
     return folders
 
 
-@pytest.mark.parametrize("version", [pytest.param(OPENRLHF.oldest, marks=pytest.mark.slow), OPENRLHF.newest])
+@pytest.mark.parametrize(
+    "version", [*(pytest.param(v, marks=pytest.mark.slow) for v in (OPENRLHF.oldest, "0.10.4")), OPENRLHF.newest]
+)
 def test_a_release_of_openrlhf_passes_the_tests(version, path):
     run_tests("hosts/openrlhf/test_openrlhf.py", path=path(version), HF_HUB_OFFLINE="1")
 

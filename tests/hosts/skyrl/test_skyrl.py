@@ -38,6 +38,8 @@ from cw_plugin.lab.reports.runs import read_run
 from cw_plugin.lab.rewards import skyrl as rewards
 
 PROMPTS, SAMPLES = 8, 6
+ALGORITHM = SkyRLTrainConfig().trainer.algorithm
+HAS_ANCHOR = hasattr(ALGORITHM.cispo, "cispo_anchor")
 MODEL = ROOT / "examples" / "cpu" / "model"
 TOKENIZER = AutoTokenizer.from_pretrained(MODEL, padding_side="left")
 SETTINGS = {
@@ -282,13 +284,22 @@ def test_a_trainer_that_trains_on_other_advantages_is_refused(tmp_path):
         trainer.train_critic_and_policy(None)
 
 
-def test_the_fully_asynchronous_trainer_is_served(tmp_path):
+ANCHORED = {"trainer.algorithm.policy_loss_type": "cispo", "trainer.algorithm.cispo.cispo_anchor": "rollout"}
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        {"trainer.algorithm.policy_loss_type": "rollout_is"},
+        pytest.param(ANCHORED, marks=pytest.mark.skipif(not HAS_ANCHOR, reason="not in SkyRL 0.3.0")),
+    ],
+)
+def test_the_fully_asynchronous_trainer_is_served(tmp_path, loss):
     """Its losses take the rollout's log-probs, and SkyRL would skip the forward pass of the weights' log-probs."""
-    changed = {
+    changed = loss | {
         "trainer.fully_async.enabled": "true",
         "trainer.fully_async.num_parallel_generation_workers": PROMPTS,
         "trainer.policy_mini_batch_size": PROMPTS,
-        "trainer.algorithm.policy_loss_type": "rollout_is",
     }
     kind = type("Mine", (CWGRPOTrainer, FullyAsyncRayPPOTrainer), {})
     cfg = settings(tmp_path, **changed)
@@ -304,6 +315,7 @@ def test_the_fully_asynchronous_trainer_is_served(tmp_path):
         part |= {"rollout_logprobs": [[-1.0] * len(ids) for ids in part["response_ids"]], "rollout_metrics": None}
         groups.append(GeneratedOutputGroup(part, str(number), global_step_when_scheduled=1))
     batch = trainer.convert_generation_group_mini_batch_to_training_input(groups)
+    assert RayPPOTrainer._skip_policy_forward(trainer, batch)
     asyncio.run(trainer._run_training(batch))
     (staged,) = trainer.dispatch.staged
     plain = train(trainer_of(RayPPOTrainer, settings(tmp_path)), output, uids)
@@ -311,7 +323,8 @@ def test_the_fully_asynchronous_trainer_is_served(tmp_path):
     torch.testing.assert_close(got * staged["loss_mask"], expected(plain, uids)[0], atol=1e-5, rtol=1e-5)
 
 
-def test_losses_that_are_allowed_multiply_each_token_by_its_advantage():
+@pytest.mark.parametrize("anchor", ["old", *(["rollout"] if HAS_ANCHOR else [])])
+def test_losses_that_are_allowed_multiply_each_token_by_its_advantage(anchor):
     """By their gradients, where the policy is still the one that sampled: minus the advantage of the token."""
     chance = torch.Generator().manual_seed(0)
     advantages, mask = torch.randn(4, 9, generator=chance), (torch.rand(4, 9, generator=chance) > 0.2).float()
@@ -320,6 +333,7 @@ def test_losses_that_are_allowed_multiply_each_token_by_its_advantage():
     for loss in PolicyLossType:
         config = SkyRLTrainConfig().trainer.algorithm
         config.policy_loss_type, config.clip_cov.clip_cov_lb = str(loss), 100.0  # clip_cov drops no token then
+        config.cispo.cispo_anchor = anchor
         log_probs = old.clone().requires_grad_()
         value, _ = PolicyLossRegistry.get(str(loss))(log_probs, old, advantages, config, mask, old)
         (gradient,) = torch.autograd.grad(value, log_probs)
@@ -362,6 +376,16 @@ def test_a_run_is_not_resumed_under_another_method(tmp_path, monkeypatch):
     elsewhere = {"trainer.resume_mode": "from_path", "trainer.resume_path": str(tmp_path / "global_step_4")}
     with pytest.raises(OptionsError, match=f"{tmp_path} has checkpoints .* scope='group', and this run"):
         trainer_of(CWGRPOTrainer, settings(tmp_path / "elsewhere", **elsewhere))
+
+
+@pytest.mark.skipif(not hasattr(ALGORITHM, "enable_sample_support_replay"), reason="not in SkyRL 0.3.0")
+def test_log_probs_over_a_part_of_the_vocabulary_are_refused(tmp_path, monkeypatch):
+    cfg = settings(tmp_path)
+    cfg.trainer.algorithm.enable_sample_support_replay = True
+    with pytest.raises(OptionsError, match="enable_sample_support_replay=true takes log-probs over the tokens that"):
+        skyrl.check(cfg)
+    monkeypatch.setenv("CW_GRPO_KERNEL", "none")
+    skyrl.check(cfg)
 
 
 def test_what_loses_no_weights_is_allowed(tmp_path, monkeypatch):

@@ -1,7 +1,8 @@
-"""The tests of SkyRL under its newest release.
+"""The tests of SkyRL under its newest and its oldest release that fit.
 
-It lies in a folder of its own, over the packages of the environment, with skyrl-gym, and with what examples/skyrl/cpu
-replaces: among it flash-attn.
+Each release lies in a folder of its own, over the packages of the environment, with what it imports besides, and with
+what examples/skyrl/cpu replaces: among it flash-attn. SkyRL 0.4.0 asks for Python 3.12; the classes that the tests call
+run on 3.11, too.
 """
 
 import pytest
@@ -12,8 +13,10 @@ from cw_plugin.hosts.host import SKYRL
 pytestmark = pytest.mark.timeout(1500)  # with the download
 
 
-def test_a_release_of_skyrl_passes_the_tests(packages):
-    release = packages(f"skyrl=={SKYRL.newest}", "skyrl-gym==0.4.0")
+@pytest.mark.parametrize("version", [pytest.param(SKYRL.oldest, marks=pytest.mark.slow), SKYRL.newest])
+def test_a_release_of_skyrl_passes_the_tests(version, packages):
+    besides = ("skyrl-gym==0.4.0", "cloudpathlib==0.26.0", "zstandard==0.25.0")
+    release = packages(f"skyrl=={version}", *besides, "--ignore-requires-python")
     cpu = ROOT / "examples" / "skyrl" / "cpu"
     run_tests("hosts/skyrl/test_skyrl.py", path=(release, cpu), HF_HUB_OFFLINE="1")
 
@@ -24,5 +27,5 @@ def test_an_environment_without_skyrl_is_refused():
     assert (
         result.returncode == 1
         and "No module named 'skyrl'" in error
-        and error.endswith(f"install skyrl {SKYRL.newest}")
+        and error.endswith(f"install skyrl {SKYRL.tested}")
     )

@@ -44,6 +44,7 @@ environment.env_class=cw_grpo generator.batched=true generator.n_samples_per_pro
 generator.sampling_params.max_generate_length=64
 generator.inference_engine.num_engines=1 generator.inference_engine.distributed_executor_backend=mp
 generator.inference_engine.enforce_eager=true generator.inference_engine.enable_ray_prometheus_stats=false
+generator.inference_engine.engine_init_kwargs.worker_cls=vllm.v1.worker.cpu_worker.CPUWorker
 generator.inference_engine.max_num_seqs=32 generator.inference_engine.max_num_batched_tokens=2048
 """
     more = {"TENSORBOARD_DIR": str(folder / "tensorboard"), "SKYRL_CPU_GPUS": "3"}

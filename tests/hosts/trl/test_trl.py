@@ -11,11 +11,22 @@ import torch
 import torch.nn.functional as F
 import trl
 import yaml
+from datasets import Dataset
 from interpreter import python
 from peft import LoraConfig, get_peft_model
+from PIL import Image
 from reference import grpo_advantages, reference_advantages
 from reference_weightings import WEIGHTINGS, reference_weighted
-from transformers import AutoModelForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    CLIPImageProcessor,
+    CLIPVisionConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    LlavaProcessor,
+    Qwen2Config,
+)
 from trl import GRPOConfig, GRPOTrainer
 from trl_on_device import CWOnDevice
 from trl_training import (
@@ -34,9 +45,11 @@ from trl_training import (
 from cw_plugin.errors import HostError, NonFiniteError, OptionsError
 from cw_plugin.hosts.host import TRL
 from cw_plugin.hosts.trl import CWGRPOConfig, CWGRPOTrainer
+from cw_plugin.hosts.trl.config import options
 from cw_plugin.hosts.trl.refused_settings import check_settings, check_trl
 from cw_plugin.lab.reports.read_records import read_tokens
 from cw_plugin.lab.reports.runs import read_run
+from cw_plugin.options import Options
 from cw_plugin.statistics import CovarianceStatistics
 
 ROOT = Path(__file__).parents[3]
@@ -202,6 +215,58 @@ def test_every_weighting_in_two_processes_that_share_a_group(tmp_path, names):
         check_weights(found[name], 24, weights=name)
 
 
+def a_model_that_sees() -> tuple[LlavaForConditionalGeneration, LlavaProcessor]:
+    """A small random LLaVA for pictures of 16 x 16 pixels, and its processor. Each picture makes four tokens."""
+    tokenizer = AutoTokenizer.from_pretrained(MODEL, padding_side="left")
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    content = "{% for part in message['content'] %}{{ part['text'] if 'text' in part else '<image>' }}{% endfor %}"
+    processor = LlavaProcessor(
+        image_processor=CLIPImageProcessor(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16}),
+        tokenizer=tokenizer,
+        patch_size=8,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=tokenizer.chat_template.replace("{{ message['content'] }}", content),
+    )
+    layers = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    spread = {"initializer_range": 0.3}  # so that a picture changes log-probs
+    config = LlavaConfig(
+        vision_config=CLIPVisionConfig(image_size=16, patch_size=8, projection_dim=32, **layers, **spread),
+        text_config=Qwen2Config(vocab_size=len(tokenizer), num_key_value_heads=2, **layers, **spread),
+        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        **spread,
+    )
+    torch.manual_seed(0)
+    return LlavaForConditionalGeneration(config), processor
+
+
+def test_images_reach_the_forward_pass_of_the_weights(tmp_path):
+    model, processor = a_model_that_sees()
+    pictures = [Image.new("RGB", (16, 16), colour) for colour in ("red", "green", "blue", "white")]
+    asked = Dataset.from_list([row | {"image": picture} for row, picture in zip(prompts(), pictures, strict=True)])
+    given = {"model": model, "processing_class": processor, "train_dataset": asked}
+    run = train(tmp_path, given=given, max_steps=1)
+    (batch,) = run.at_loss
+    rows = [unpadded(batch, row) for row in range(8)]
+    of_prompts, completions, masks, found = zip(*rows, strict=True)
+    model.load_state_dict(run.policies[0])
+
+    def advantages(pixels: torch.Tensor) -> list[list[float]]:
+        x = []
+        for (prompt, completion, *_), of_row in zip(rows, pixels, strict=True):
+            with torch.no_grad():
+                logits = model(torch.tensor([prompt + completion]), pixel_values=of_row[None]).logits[0]
+            log_softmax = F.log_softmax(logits[len(prompt) - 1 : -1].double(), -1)
+            x.append(log_softmax[torch.arange(len(completion)), list(completion)].tolist())
+        return reference_advantages(x, grpo_advantages(reward(completions), of_prompts, 1e-4), masks, of_prompts)[0]
+
+    assert torch.allclose(torch.tensor(found), torch.tensor(advantages(batch["pixel_values"])), atol=3e-5)
+    of_others = torch.tensor(advantages(batch["pixel_values"].flip(0)))
+    assert (torch.tensor(found) - of_others).abs().max() > 0.1
+
+
 def launch(folder: Path, scenarios: dict[str, dict[str, Any]], processes: int = 2, **environment: str) -> dict:
     """What each process kept of each scenario."""
     command = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes)
@@ -253,6 +318,20 @@ def test_weights_none_are_grpotrainer_bit_for_bit(tmp_path, options):
     assert same(none, plain) and not same(run(CWGRPOTrainer, "gaussian"), plain)
     logged = [entry["cw_grpo/weight_mean"] for entry in none.state.log_history if "cw_grpo/sigma" in entry]
     assert logged and set(logged) == {1}
+
+
+def test_a_plain_grpoconfig_takes_its_options_from_the_environment(tmp_path, monkeypatch):
+    plain = GRPOConfig(**BASE, output_dir=str(tmp_path))
+    monkeypatch.setenv("CW_GRPO_SCOPE", "batch")
+    assert options(plain) == Options(scope="batch") and options(None) == Options(scope="batch")
+    plain.push_to_hub = True
+    assert options(plain) == Options(scope="batch", record_every=0)
+    monkeypatch.setenv("CW_GRPO_RECORD_EVERY", "7")
+    assert options(plain) == Options(scope="batch", record_every=7)
+    assert options(CWGRPOConfig(**BASE, output_dir=str(tmp_path))) == Options()
+    monkeypatch.setenv("CW_GRPO_KERNAL", "none")
+    with pytest.raises(OptionsError, match="did you mean CW_GRPO_KERNEL"):
+        options(plain)
 
 
 def test_a_plain_grpoconfig_is_cw_grpo_with_its_defaults(tmp_path):
@@ -376,7 +455,7 @@ def test_a_log_prob_that_is_no_number_is_refused(tmp_path):
         ({"cw_scope": "prompt"}, "cw_scope='prompt' is invalid"),
         ({"cw_weights": None}, "cw_weights=None is invalid"),
         ({"cw_kernel": "none"}, "cw_kernel is now cw_weights; set cw_weights='none' in its place"),
-        ({"importance_sampling_level": "sequence"}, "gives each of its tokens their mean weight"),
+        ({"importance_sampling_level": "sequence"}, "'sequence' takes one ratio or advantage for a whole response"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_the_model_is_loaded(tmp_path, options, message):
@@ -393,9 +472,23 @@ def test_ligers_loss_is_refused_where_trl_has_it(tmp_path):
 
     args = CWGRPOConfig(**BASE, output_dir=str(tmp_path))
     args.use_liger_kernel = True
-    with pytest.raises(OptionsError, match="one advantage for a whole response; set use_liger_kernel=False"):
+    with pytest.raises(OptionsError, match="use_liger_kernel=True takes one ratio or advantage for a whole response"):
         check_settings(args, WithLigersLoss)
     if not hasattr(GRPOTrainer, "compute_liger_loss"):
+        check_settings(args)
+
+
+@pytest.mark.parametrize(
+    ("name", "refused", "supported"),
+    [("async_prefetch", True, False), ("use_data_producer", True, False), ("context_parallel_size", 2, 1)],
+)
+def test_settings_of_axolotl_that_compute_advantages_elsewhere_are_refused(tmp_path, name, refused, supported):
+    args = CWGRPOConfig(**BASE, output_dir=str(tmp_path))
+    for value in (supported, None):
+        setattr(args, name, value)
+        check_settings(args)
+    setattr(args, name, refused)
+    with pytest.raises(OptionsError, match=f"{name}={refused} is not supported by CW-GRPO; set it to {supported}"):
         check_settings(args)
 
 
@@ -424,7 +517,7 @@ def test_another_wrapper_that_has_made_advantages_of_tokens_is_refused(tmp_path,
         return batch | {"advantages": batch["advantages"][:, None] * batch["completion_mask"]}
 
     monkeypatch.setattr(GRPOTrainer, "_generate_and_score_completions", of_tokens)
-    with pytest.raises(HostError, match=r"the advantages have the shape \(8, \d+\), .* so remove that"):
+    with pytest.raises(HostError, match=r"the advantages have the shape \(8, \d+\), .*; remove that"):
         train(tmp_path)
 
 
