@@ -33,7 +33,7 @@ def compose(overrides: Sequence[str]) -> DictConfig:
         _check_override(override)
     try:
         with initialize_config_dir(str(folder), version_base=None):
-            config = hydra_compose("ppo_trainer", list(overrides))
+            config: DictConfig = hydra_compose("ppo_trainer", list(overrides))
         OmegaConf.to_container(config, resolve=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise _in_one_sentence(str(error)) from error
