@@ -34,7 +34,7 @@ def compose(overrides: Sequence[str]) -> DictConfig:
     folder = Path(verl.submodule_search_locations[0], "trainer", "config")
     try:
         with initialize_config_dir(str(folder), version_base=None):
-            config = hydra_compose("ppo_trainer", list(overrides))
+            config: DictConfig = hydra_compose("ppo_trainer", list(overrides))
         OmegaConf.to_container(config, resolve=True)
     except OverrideParseException as error:
         raise OptionsError(
