@@ -129,7 +129,7 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
 
         TRL's forward pass computes them in micro-batches.
         """
-        forward = self._get_per_token_logps_and_entropies
+        forward = super(ReweightingTrainer, self)._get_per_token_logps_and_entropies
         # What TRL's loss passes beside ids and masks: images and token types, whose names differ between releases.
         named: Any = getattr(self, "_full_logits_logps", forward)  # TRL 1.14's forward passes all on to this
         model_inputs = {name: batch[name] for name in inspect.signature(named).parameters if name in batch}

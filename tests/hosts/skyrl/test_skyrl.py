@@ -384,7 +384,7 @@ def test_log_probs_over_a_part_of_the_vocabulary_are_refused(tmp_path, monkeypat
     cfg.trainer.algorithm.enable_sample_support_replay = True
     with pytest.raises(OptionsError, match="enable_sample_support_replay=true takes log-probs over the tokens that"):
         skyrl.check(cfg)
-    monkeypatch.setenv("CW_GRPO_KERNEL", "none")
+    monkeypatch.setenv("CW_GRPO_WEIGHTS", "none")
     skyrl.check(cfg)
 
 

@@ -38,7 +38,7 @@ def test_the_class_of_the_page_trains_on_the_weights_of_whole_groups(tmp_path, t
 
 
 def test_weights_none_are_axolotls_trainer_bit_for_bit(tmp_path, monkeypatch, trainer):
-    monkeypatch.setenv("CW_GRPO_KERNEL", "none")
+    monkeypatch.setenv("CW_GRPO_WEIGHTS", "none")
     args = AxolotlGRPOConfig(**BASE, output_dir=str(tmp_path))
     assert same(*(train(tmp_path, kind, {"args": args}) for kind in (trainer, AxolotlGRPOTrainer)))
 

@@ -329,8 +329,8 @@ def test_a_plain_grpoconfig_takes_its_options_from_the_environment(tmp_path, mon
     monkeypatch.setenv("CW_GRPO_RECORD_EVERY", "7")
     assert options(plain) == Options(scope="batch", record_every=7)
     assert options(CWGRPOConfig(**BASE, output_dir=str(tmp_path))) == Options()
-    monkeypatch.setenv("CW_GRPO_KERNAL", "none")
-    with pytest.raises(OptionsError, match="did you mean CW_GRPO_KERNEL"):
+    monkeypatch.setenv("CW_GRPO_WEIGHT", "none")
+    with pytest.raises(OptionsError, match="did you mean CW_GRPO_WEIGHTS"):
         options(plain)
 
 
