@@ -21,7 +21,7 @@ GROUPED = ("group_norm", "dr_grpo", "rloo", "reinforce_baseline")  # estimators 
 
 @dataclass(frozen=True)
 class Flag:
-    """An argument of train_ppo_ray, by its name from OpenRLHF 0.10 on, and in 0.9."""
+    """An argument of train_ppo_ray, by its name from OpenRLHF 0.10.2 on, and before."""
 
     nested: str
     flat: str

@@ -40,7 +40,7 @@ from cw_plugin.options import Options
 
 PROMPTS, SAMPLES = 8, 6
 MODEL = ROOT / "examples" / "cpu" / "model"
-FLAT = version("openrlhf").startswith("0.9.")  # arguments are nested from 0.10 on
+FLAT = version("openrlhf").startswith(("0.9.", "0.10.0", "0.10.1"))  # arguments are nested from 0.10.2 on
 IN_0_9 = {
     "actor.num_gpus_per_node": "actor_num_gpus_per_node",
     "actor.policy_loss_type": "policy_loss_type",
