@@ -210,8 +210,8 @@ def test_bad_input_is_refused_in_one_sentence(copy, tmp_path):
     ("name", "content"),
     [
         ("README.md", b"---\na: [\n---\n"),
-        ("train.jsonl.gz", gzip.compress(b"{}" * 99)[:-9]),
-        ("train.jsonl.gz", gzip.compress(b"{}" * 99)[:12] + b"\xff" * 40),
+        ("train.jsonl.gz", gzip.compress(b"{}" * 99, mtime=0)[:-9]),
+        ("train.jsonl.gz", gzip.compress(b"{}" * 99, mtime=0)[:12] + b"\xff" * 40),
     ],
 )
 def test_a_damaged_copy_is_refused_in_one_sentence(copy, tmp_path, name, content):
