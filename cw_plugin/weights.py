@@ -4,7 +4,7 @@ Source: "Taming Extreme Tokens: Covariance-Aware GRPO with Gaussian-Kernel Advan
 For every prompt group, over its N valid response tokens (response i, position t)::
 
     c_it  = (log pi_it - mean(log pi)) * (A_i - mean(A))        Group.c         covariance of a token
-    w_it  = exp(-c_it^2 / (2 sigma^2)),  sigma = std of {c_it}  gaussian        Gaussian kernel of z = c / sigma
+    w_it  = exp(-c_it^2 / (2 sigma^2)),  sigma = std of {c_it}  gaussian        Gaussian kernel; 1 if all c are alike
     w~_it = w_it * N / sum(w)                                   token_weights   weights average 1 over the group
 
 and the policy is trained on w~_it * A_i. No gradient flows through the weights. Other weightings, which take the place

@@ -62,7 +62,7 @@ def test_a_host_that_is_not_installed_is_named():
         "cw_plugin does not fit this Nowhere, because it is not there; install no-such-package 3.1"
     )
     assert OPENRLHF.tested == f"{OPENRLHF.oldest} to {OPENRLHF.newest}"
-    assert TRL.misfit("it is not there").fix == "install trl 0.29.0 to 1.16.0, but not 1.15"
+    assert TRL.misfit("it is not there").fix == f"install trl {TRL.oldest} to {TRL.newest}, but not 1.15"
 
 
 def test_the_readme_has_the_releases_that_the_code_names():

@@ -44,11 +44,11 @@ class CWGRPOTrainer(RayPPOTrainer):
         check(self.cfg)
         self._cw_run = Run(Options.from_environment(), Path(self.cfg.trainer.export_path))
         self._cw_reweighted = False
-        if not is_remote(self.cfg.trainer.export_path):
-            self._cw_run.write_settings(get_config_as_dict(self.cfg))
         folder = self.cfg.trainer.ckpt_path
         checkpoints = None if is_remote(folder) else Path(folder)
         self._cw_run.begin(checkpoints, has_checkpoint(self.cfg), resumed_from(self.cfg))
+        if not is_remote(self.cfg.trainer.export_path):
+            self._cw_run.write_settings(get_config_as_dict(self.cfg))
 
     def _skip_policy_forward(self, training_input: "TrainingInputBatch") -> bool:
         return False  # weights need the policy's log-probs, whichever the loss takes
