@@ -25,8 +25,9 @@ def test_a_failure_of_verl_is_told(tmp_path):
 def test_what_an_evaluation_starts_ends_with_it(number, tmp_path):
     """However it ends. test_e2e.py kills one while verl's Ray and vLLM run."""
     code = """
-import pathlib
+import pathlib, signal
 from cw_plugin.lab.evaluation.module_process import run_module
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which tests in the background of a shell would ignore
 run_module("http.server", "0", log=pathlib.Path("log"))
 """
     process = psutil.Popen([sys.executable, "-c", code], cwd=tmp_path)
