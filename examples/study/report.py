@@ -366,7 +366,7 @@ def boundary_page(results: Results = HERE / "boundary" / "results") -> None:
 
 
 @app.command("weightings")
-def weightings_page(results: Annotated[Path, typer.Argument(exists=True, metavar="RESULTS")]) -> None:
+def weightings_page(results: Results = HERE / "boundary" / "weightings") -> None:
     """Print the table of the runs of ``boundary/train.py weightings``."""
     print(markdown(Boundary(results).weightings()))
 
