@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from interpreter import ROOT, WITHOUT_VLLM, python
 from reference import grpo_advantages, reference_advantages
-from reference_weightings import reference_weighted
+from reference_weightings import WEIGHTINGS, reference_weighted
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -52,7 +52,10 @@ def start(swift: Path, out: Path, *flags: str, plugins: tuple[str, ...], process
     return result.stdout + result.stderr
 
 
-@pytest.mark.parametrize("weights", ["gaussian", pytest.param("steer", marks=pytest.mark.slow)])
+OTHERS = [name for name in WEIGHTINGS if name not in ("gaussian", "none")]
+
+
+@pytest.mark.parametrize("weights", ["gaussian", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_two_processes_that_share_a_group_train_on_its_weights(swift, tmp_path, weights):
     """Eight responses to one problem in a step; each process has two micro-batches of two.
 
