@@ -202,15 +202,17 @@ def test_every_weighting_reaches_the_loss(tmp_path, name, options):
 
 
 @pytest.mark.parametrize(
-    "names",
+    ("names", "processes"),
     [
-        pytest.param(QUICK, id="quick"),
-        pytest.param([n for n in OF_LITERATURE if n not in QUICK], marks=pytest.mark.slow),
+        pytest.param(QUICK, 2, id="quick"),
+        pytest.param([n for n in OF_LITERATURE if n not in QUICK], 2, marks=pytest.mark.slow),
+        pytest.param(OF_LITERATURE, 3, marks=pytest.mark.slow),
     ],
 )
-def test_every_weighting_in_two_processes_that_share_a_group(tmp_path, names):
-    options = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 3, "num_iterations": 2, "max_steps": 2}
-    found = launch(tmp_path, {name: {**options, "cw_weights": name} for name in names})
+def test_every_weighting_in_processes_that_share_a_group(tmp_path, names, processes):
+    options = {"per_device_train_batch_size": 2, "num_iterations": 2, "max_steps": 2}
+    options["gradient_accumulation_steps"] = 6 // processes
+    found = launch(tmp_path, {name: {**options, "cw_weights": name} for name in names}, processes)
     for name in names:
         check_weights(found[name], 24, weights=name)
 
