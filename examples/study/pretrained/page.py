@@ -90,6 +90,8 @@ def less(steps: pd.DataFrame, ours: tuple[str, str], theirs: tuple[str, str], ou
     """The difference of two methods in an outcome, by seed; each is a method and a learning rate."""
     runs = [of_method(steps, *which) for which in (ours, theirs)]
     seeds = sorted(set(runs[0].seed) & set(runs[1].seed))
+    if not seeds:
+        return pd.Series(dtype=float)
     if outcome == "pass@64 at equal pass@1":
         pairs = [[of[of.seed == seed] for of in runs] for seed in seeds]
         return pd.Series([at_equal_pass_1(*pair) for pair in pairs], index=seeds, dtype=float)
