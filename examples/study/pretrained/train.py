@@ -27,7 +27,7 @@ import torch
 import typer
 from datasets import Dataset
 from torch import Tensor
-from transformers import PrinterCallback
+from transformers import PrinterCallback, TrainerCallback
 
 from cw_plugin.files import write_whole
 from cw_plugin.hosts.trl import CWGRPOConfig, CWGRPOTrainer
@@ -46,7 +46,9 @@ OF_TRL = {
 }
 TWO_UPDATES = ("grpo_twice", "clip_higher")  # of one batch: after the first update alone there is nothing to clip
 LOGGED = ("extreme_gradient_share", "extreme_balance", "downweighted_share", "covariance_before", "covariance_after")
-AT_ONCE = 25  # problems of a validation
+# What a run needs at once grows with these: 5 GB.
+PROBLEMS_AT_ONCE = 10  # of a validation
+ROWS_AT_ONCE = 16  # of a batch
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -83,19 +85,23 @@ class Direction:
     def __init__(self, model: Any, batch: dict[str, Any]) -> None:
         ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
         mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
-        with torch.autocast(DEVICE, torch.bfloat16):
-            width = batch["completion_ids"].size(1)
-            logits = model(input_ids=ids, attention_mask=mask, logits_to_keep=width + 1).logits[:, :-1]
-        log_probs = logits.float().log_softmax(-1)
-        entropies = -(log_probs.exp() * log_probs).sum(-1)
-        entropy = entropies[batch["completion_mask"] > 0].mean()
+        answers = batch["completion_mask"] > 0
+        width = answers.size(1)
         weights = list(model.parameters())
-        self.of_entropy = torch.autograd.grad(entropy, weights)
+        self.of_entropy = [torch.zeros_like(weight) for weight in weights]
+        for some in torch.arange(len(ids)).split(ROWS_AT_ONCE):
+            with torch.autocast(DEVICE, torch.bfloat16):
+                logits = model(input_ids=ids[some], attention_mask=mask[some], logits_to_keep=width + 1).logits[:, :-1]
+            log_probs = logits.float().log_softmax(-1)
+            entropies = -(log_probs.exp() * log_probs).sum(-1)
+            part = entropies[answers[some]].sum() / answers.sum()
+            for total, of_part in zip(self.of_entropy, torch.autograd.grad(part, weights), strict=True):
+                total.add_(of_part)
         self.before = [weight.detach().clone() for weight in weights]
         self.along_gradient: float | None = None
 
     def see_gradient(self, model: Any) -> None:
-        """Look at the gradient of the loss, after the backward pass of the step's first update."""
+        """Look at the gradient of the loss, before the step's first update."""
         if self.along_gradient is None:
             descent = [-weight.grad for weight in model.parameters()]
             self.along_gradient = cosine(self.of_entropy, descent)
@@ -134,6 +140,7 @@ class StudyTrainer(CWGRPOTrainer):
         self.direction: Direction | None = None  # of a recorded step, until it ends
         super().__init__(reward_funcs=self.reward, **kwargs)
         self.remove_callback(PrinterCallback)
+        self.add_callback(BeforeUpdate(self))
 
     def reward(self, completions: list[str], answer: list[str], **_: Any) -> list[float]:
         right = [float(is_right(text, truth)) for text, truth in zip(completions, answer, strict=True)]
@@ -157,8 +164,8 @@ class StudyTrainer(CWGRPOTrainer):
             return
         right = [0] * len(self.held_out)
         self.model.eval()
-        for first in range(0, len(right), AT_ONCE):
-            some = self.held_out[first : first + AT_ONCE]
+        for first in range(0, len(right), PROBLEMS_AT_ONCE):
+            some = self.held_out[first : first + PROBLEMS_AT_ONCE]
             ids = self.processing_class([row["prompt"] for row in some], return_tensors="pt").input_ids.to(DEVICE)
             with torch.autocast(DEVICE, torch.bfloat16):
                 for place, text, copies in sampled(self.model, self.processing_class, ids, stages.TRIES, stages.LIMIT):
@@ -183,12 +190,6 @@ class StudyTrainer(CWGRPOTrainer):
             self.direction = Direction(self.model, batch)
             self.model.train()
         return batch
-
-    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        loss = super().training_step(*args, **kwargs)
-        if self.direction is not None:
-            self.direction.see_gradient(self.model)
-        return loss
 
     @torch.no_grad()
     def recorded(self, batch: dict[str, Any]) -> pd.DataFrame:
@@ -228,6 +229,17 @@ class StudyTrainer(CWGRPOTrainer):
         return (centred / (grouped.std(1, keepdim=True) + 1e-4)).flatten()
 
 
+class BeforeUpdate(TrainerCallback):
+    """Shows a recorded step's gradient, whose clipping changes no cosine, to its Direction."""
+
+    def __init__(self, trainer: StudyTrainer) -> None:
+        self.trainer = trainer
+
+    def on_pre_optimizer_step(self, *_: Any, model: Any, **__: Any) -> None:
+        if self.trainer.direction is not None:
+            self.trainer.direction.see_gradient(model)
+
+
 def config(run: Run, folder: str) -> CWGRPOConfig:
     updates = 2 if run.method in TWO_UPDATES else 1
     return CWGRPOConfig(
@@ -236,8 +248,8 @@ def config(run: Run, folder: str) -> CWGRPOConfig:
         seed=run.seed,
         max_steps=stages.STEPS * updates,
         num_iterations=updates,
-        per_device_train_batch_size=stages.PROMPTS * stages.ANSWERS,
-        gradient_accumulation_steps=1,
+        per_device_train_batch_size=ROWS_AT_ONCE,
+        gradient_accumulation_steps=stages.PROMPTS * stages.ANSWERS // ROWS_AT_ONCE,
         num_generations=stages.ANSWERS,
         max_completion_length=stages.LIMIT,
         temperature=1.0,
