@@ -14,8 +14,7 @@ from typing import NamedTuple
 import typer
 
 SEED = 0
-TRAIN_PROBLEMS = 512
-TEST_PROBLEMS = 96
+TRAIN_PROBLEMS = 512  # the other 98 are held out
 
 BROKEN_FORMAT = 0.1  # share of taught responses without a matched pair of think tags
 
@@ -52,11 +51,16 @@ def split_problems() -> tuple[list[Problem], list[Problem]]:
     problems = [Problem(a, "+", b) for a in range(20) for b in range(20)]
     problems += [Problem(a, "-", b) for a in range(20) for b in range(a + 1)]
     random.Random(SEED).shuffle(problems)
-    return problems[:TRAIN_PROBLEMS], problems[TRAIN_PROBLEMS : TRAIN_PROBLEMS + TEST_PROBLEMS]
+    return problems[:TRAIN_PROBLEMS], problems[TRAIN_PROBLEMS:]
+
+
+def questions(problem: Problem) -> list[str]:
+    """The problem in each of its wordings."""
+    return [wording.format(a=problem.a, b=problem.b) for wording in QUESTIONS[problem.op]]
 
 
 def question(problem: Problem, rng: random.Random) -> str:
-    return rng.choice(QUESTIONS[problem.op]).format(a=problem.a, b=problem.b)
+    return rng.choice(questions(problem))
 
 
 def response(problem: Problem, rng: random.Random, slips: bool) -> str:
@@ -73,17 +77,26 @@ def response(problem: Problem, rng: random.Random, slips: bool) -> str:
 
 
 def write_problems(folder: Path) -> None:
-    """Write the problems in the columns and under the name of Open-RS, as train.jsonl and test.jsonl."""
-    target = folder / "knoveleng" / "open-rs"
-    target.mkdir(parents=True, exist_ok=True)
-    for number, (split, problems) in enumerate(zip(("train", "test"), split_problems(), strict=True), 1):
-        rng, lines = random.Random(SEED + number), ""
-        for problem in problems:
-            solution = f"The result is $\\boxed{{{problem.answer}}}$"
-            row = {"problem": question(problem, rng), "solution": solution, "answer": str(problem.answer)}
-            lines += json.dumps(row | {"level": "Easy"}) + "\n"
-        (target / f"{split}.jsonl").write_text(lines, encoding="utf-8", newline="\n")
-        print(f"{len(problems)} problems in {target / split}.jsonl")
+    """Write the problems in the columns and under the name of Open-RS, as train.jsonl and test.jsonl.
+
+    A problem to train on is asked in one wording, a held-out problem in each.
+    """
+    train, held_out = split_problems()
+    rng = random.Random(SEED + 1)
+    write(folder, "train", [(question(problem, rng), problem.answer) for problem in train])
+    write(folder, "test", [(asked, problem.answer) for problem in held_out for asked in questions(problem)])
+
+
+def write(folder: Path, split: str, asked: list[tuple[str, int]]) -> None:
+    """Write questions and answers to ``folder/knoveleng/open-rs/SPLIT.jsonl``."""
+    file = folder / "knoveleng" / "open-rs" / f"{split}.jsonl"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    lines = ""
+    for question, answer in asked:
+        row = {"problem": question, "solution": f"The result is $\\boxed{{{answer}}}$", "answer": str(answer)}
+        lines += json.dumps(row | {"level": "Easy"}) + "\n"
+    file.write_text(lines, encoding="utf-8", newline="\n")
+    print(f"{len(asked)} questions in {file}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Print what a finished quickstart run has shown: its validation before and after, and where its files are.
+"""Print what a finished quickstart run has shown: where its files are, and its validation before and after.
 
 python summary.py RUN_DIR
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from cw_plugin.lab.intervals import over_questions
 from cw_plugin.lab.reports.runs import Run, read_run
 
 VALIDATION = {"acc": "right answers", "format": "matched think tags", "score": "reward"}
@@ -33,6 +34,28 @@ def validated(run: Run) -> Iterator[tuple[str, pd.Series]]:
                 yield VALIDATION[what], run.series(name)
 
 
+def right_by_problem(file: Path) -> pd.Series:
+    """The share of right answers to each problem, over its wordings, from a file of verl's validation answers."""
+    answers = pd.read_json(file, lines=True, dtype={"gts": str})
+    numbers = answers.input.str.findall(r"\d+").str.join(" ")
+    return answers.acc.groupby(numbers + " " + answers.gts).mean()
+
+
+def print_gain(answers: Path) -> None:
+    """How many more answers are right after the last validation than after the first, with a standard error."""
+    steps = sorted(int(file.stem) for file in answers.glob("*.jsonl"))
+    if len(steps) < 2:
+        return
+    before, after = (right_by_problem(answers / f"{step}.jsonl") for step in (steps[0], steps[-1]))
+    gain = over_questions({"problems": after}, {"problems": before})
+    error = (after - before).sem()
+    print(
+        f"Right answers to {len(after)} held-out problems: {before.mean():.3f} before, {after.mean():.3f} after step"
+        f" {steps[-1]}.\nThe gain is {gain.value:.3f} with a standard error of {error:.3f}; its 95% interval is"
+        f" {gain.low:.3f} to {gain.high:.3f}."
+    )
+
+
 def main() -> None:
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
@@ -50,6 +73,7 @@ def main() -> None:
     if (folder / "tensorboard").exists():
         curves = shlex.join([f"{sys.prefix}/bin/tensorboard", "--logdir", f"{folder}/tensorboard"])
         print(f"{'entropy curve':<21} {curves}")
+    print_gain(folder / "validation")
 
 
 if __name__ == "__main__":
