@@ -2,6 +2,8 @@
 
 from cw_plugin.errors import CWGRPOError
 
+IS_ON_PYPI = False  # after the first release: True, and then python tests/tools/hosts_table.py, for README
+
 
 class GradingError(CWGRPOError, RuntimeError):
     """The grading processes do not run, so the answer cannot be graded."""
@@ -12,7 +14,7 @@ class DataError(CWGRPOError, ValueError):
 
 
 def how_to_install(extra: str = "") -> str:
-    """The command that installs this package, or an optional part of it. The package is not on a package index.
+    """The command that installs this package, or an optional part of it.
 
     Args:
         extra: an extra of pyproject.toml, such as "data" or "report".
@@ -20,5 +22,7 @@ def how_to_install(extra: str = "") -> str:
     from cw_plugin import __version__
 
     part = f"[{extra}]" if extra else ""
+    if IS_ON_PYPI:
+        return f'pip install "cw-plugin{part}"'
     wheel = f"./cw_plugin-{__version__}-py3-none-any.whl"
     return f'pip install ".{part}" in a clone of cw_plugin, or pip install "{wheel}{part}"'

@@ -1,4 +1,4 @@
-"""README's table of hosts: python tests/tools/hosts_table.py writes it into README.md.
+"""README's table of hosts, and how to install: python tests/tools/hosts_table.py writes both into README.md.
 
 The releases are those of cw_plugin/hosts/host.py, so that the table cannot promise others than the error messages do.
 """
@@ -8,9 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cw_plugin.hosts import host
+from cw_plugin.lab.errors import IS_ON_PYPI
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 BEGIN, END = "<!-- hosts: tests/tools/hosts_table.py -->\n", "<!-- end of hosts -->"
+IN_A_CLONE = """\
+On every node, clone this repository (CLONE, below), activate the environment of your framework, and install the package
+from CLONE. Nothing of your framework is modified. Then change one line of your own command or script:
+
+"""
+FROM_PYPI = """\
+On every node, activate the environment of your framework, and install the package. Nothing of your framework is
+modified. Then change one line of your own command or script. CLONE is a clone of this repository.
+
+"""
 HEAD = "| framework | install | the line that changes | where it ran | refused |\n|---|---|---|---|---|\n"
 
 
@@ -20,7 +31,7 @@ class Row:
 
     Attributes:
         name: with its releases.
-        install: the extra of this package, if it needs one.
+        extra: of this package, if it needs one.
         line: what changes in the command or script.
         ran: hardware and processes of the tests and runs.
         refused: what is not supported, shortest; the page has all of it.
@@ -28,14 +39,16 @@ class Row:
     """
 
     name: str
-    install: str
+    extra: str
     line: str
     ran: str
     refused: str
     page: str
 
     def __str__(self) -> str:
-        cells = (f"[{self.name}]({self.page})", f"`pip install {self.install}`", self.line, self.ran, self.refused)
+        package = "cw-plugin" if IS_ON_PYPI else "."
+        package = f'"{package}[{self.extra}]"' if self.extra else package
+        cells = (f"[{self.name}]({self.page})", f"`pip install {package}`", self.line, self.ran, self.refused)
         return "| " + " | ".join(cells) + " |\n"
 
 
@@ -46,7 +59,7 @@ def released(of: host.Host) -> str:
 ROWS = (
     Row(
         released(host.VERL),
-        ".",
+        "",
         "`algorithm.adv_estimator=cw_grpo`",
         "CPU: FSDP2 and Megatron, 2 ranks; a step on an H200",
         "`loss_mode=geo_mean`, `rollout.n=1`, `one_step_off_policy`, `fully_async_policy`",
@@ -54,7 +67,7 @@ ROWS = (
     ),
     Row(
         released(host.TRL),
-        '".[trl]"',
+        "trl",
         "`from cw_plugin.hosts.trl import CWGRPOConfig as GRPOConfig, CWGRPOTrainer as GRPOTrainer`",
         "CPU: 3 processes; an H200",
         "sequence-level ratios, Liger's loss",
@@ -62,7 +75,7 @@ ROWS = (
     ),
     Row(
         "Axolotl 0.21, which trains with TRL",
-        ".",
+        "",
         "`trainer_cls: cw_grpo.AxolotlCWGRPOTrainer`",
         "CPU: its classes, 1 process",
         "asynchronous training, context parallelism",
@@ -70,7 +83,7 @@ ROWS = (
     ),
     Row(
         released(host.SWIFT),
-        '".[swift]"',
+        "swift",
         "`--external_plugins CLONE/examples/swift/plugin.py`",
         "CPU: 2 processes",
         "its Megatron trainer, sequence parallelism, a teacher",
@@ -78,7 +91,7 @@ ROWS = (
     ),
     Row(
         released(host.OPENRLHF),
-        ".",
+        "",
         "`python3 -m cw_plugin.hosts.openrlhf` for `openrlhf.cli.train_ppo_ray`",
         "CPU: 2 actors",
         "a KL penalty in the reward",
@@ -86,7 +99,7 @@ ROWS = (
     ),
     Row(
         released(host.SKYRL),
-        ".",
+        "",
         "`trainer.override_entrypoint=cw_plugin.hosts.skyrl`",
         "CPU: 2 workers",
         "normalising reweighted advantages again",
@@ -96,7 +109,8 @@ ROWS = (
 
 
 def table() -> str:
-    return HEAD + "".join(map(str, ROWS))
+    """How to install, and the table."""
+    return (FROM_PYPI if IS_ON_PYPI else IN_A_CLONE) + HEAD + "".join(map(str, ROWS))
 
 
 def main() -> None:
