@@ -125,7 +125,7 @@ def test_the_same_command_goes_on_and_another_is_refused(quickstart):
     assert list(read_run(folder).series("actor/entropy").index) == [1, 2]
     (folder / "train.log").write_text("the error of an earlier start\n")
     refused = bash("trl/quickstart_cpu.sh", "--learning_rate", "1", STEPS="2", RUN=str(folder), code=1).stderr
-    assert "learning_rate=0.0001, not 1.0" in refused and "the error of an earlier start" not in refused
+    assert "learning_rate=0.0002, not 1.0" in refused and "the error of an earlier start" not in refused
 
 
 def test_the_program_refuses_a_folder_in_which_another_trains(tmp_path, monkeypatch):

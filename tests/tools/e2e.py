@@ -27,7 +27,10 @@ PARTS = sorted((ROOT / "patches").glob("*.patch"))
 SITE_PACKAGES = Path(importlib.util.find_spec("verl").origin).parent.parent  # verl's wheel brings its own tests, too
 
 # Smaller than the quickstart's own batch, and no validation.
-SMALLER = ("trainer.val_before_train=False", "trainer.test_freq=-1", "actor_rollout_ref.rollout.n=4")
+SMALLER = (
+    "trainer.val_before_train=False", "trainer.test_freq=-1",
+    "data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8", "actor_rollout_ref.rollout.n=4",
+)  # fmt: skip
 
 
 def environment(out: Path, **more: str) -> dict[str, str]:

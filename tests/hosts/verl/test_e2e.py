@@ -256,7 +256,7 @@ def test_the_loss_in_an_asynchronous_trainer(tmp_path):
         e2e.finish(run, e2e.quickstart(run, loss, mode, METHOD="grpo", STEPS="2", size=())), "actor/cw_grpo/"
     )
     assert {batch["estimator"].split(".")[-1].lower() for batch in e2e.batches(run)} == {"grpo"}
-    assert [len(batch["uids"]) for batch in e2e.batches(run)] == [64, 64]
+    assert [len(batch["uids"]) for batch in e2e.batches(run)] == [128, 128]
 
     # Validation after training, and what the quickstart says in the end.
     answers = [json.loads(line) for line in (run / "validation" / "2.jsonl").read_text().splitlines()]
