@@ -21,7 +21,7 @@ def test_the_gain_is_a_mean_over_problems_not_over_wordings(tmp_path, capsys):
     runpy.run_path(str(SUMMARY))["print_gain"](tmp_path)
     printed = capsys.readouterr().out
     assert "to 3 held-out problems: 0.000 before, 0.500 after step 20." in printed
-    # 1, 0 and 0.5: a standard deviation of 0.5, of which 1 / sqrt(3); Student's t with two degrees of freedom is 4.3027.
+    # 1, 0 and 0.5 have a standard deviation of 0.5; Student's t with two degrees of freedom is 4.3027.
     assert "The gain is 0.500 with a standard error of 0.289; its 95% interval is -0.742 to 1.742." in printed
 
 
