@@ -45,11 +45,13 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
         "title": "Taming Extreme Tokens: Covariance-Aware GRPO with Gaussian-Kernel Advantage Reweighting",
         "id": "2605.11538",
         "citation": textwrap.dedent("""\
-            @article{wang2026taming,
-                title  = {{Taming Extreme Tokens: Covariance-Aware GRPO with Gaussian-Kernel Advantage Reweighting}},
-                author = {Cheng Wang and Qin Liu and Wenxuan Zhou and Muhao Chen},
-                year   = 2026,
-                eprint = {arXiv:2605.11538},
+            @inproceedings{wang2026taming,
+                title     = {{Taming Extreme Tokens: Covariance-Aware GRPO with Gaussian-Kernel Advantage Reweighting}},
+                author    = {Cheng Wang and Qin Liu and Wenxuan Zhou and Muhao Chen},
+                booktitle = {Proceedings of the 64th Annual Meeting of the Association for Computational Linguistics},
+                pages     = {540--546},
+                year      = 2026,
+                eprint    = {arXiv:2605.11538},
             }"""),
     }
 
