@@ -27,7 +27,7 @@ import torch
 import typer
 from datasets import Dataset
 from torch import Tensor
-from transformers import PrinterCallback, TrainerCallback
+from transformers import PrinterCallback
 
 from cw_plugin.files import write_whole
 from cw_plugin.hosts.trl import CWGRPOConfig, CWGRPOTrainer
@@ -37,6 +37,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 import stages  # noqa: E402
 from sampling import sampled  # noqa: E402
+from shared_prompts import SharedPrompts, answer_logits, entropies  # noqa: E402
 from stages import Run  # noqa: E402
 
 WEIGHTS = {"cw_grpo": "gaussian", "positive": "variants:positive", "negative": "variants:negative"}  # else none
@@ -46,9 +47,7 @@ OF_TRL = {
 }
 TWO_UPDATES = ("grpo_twice", "clip_higher")  # of one batch: after the first update alone there is nothing to clip
 LOGGED = ("extreme_gradient_share", "extreme_balance", "downweighted_share", "covariance_before", "covariance_after")
-# What a run needs at once grows with these: 5 GB.
-PROBLEMS_AT_ONCE = 10  # of a validation
-ROWS_AT_ONCE = 16  # of a batch
+AT_ONCE = 10  # problems of a validation
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -84,24 +83,16 @@ class Direction:
 
     def __init__(self, model: Any, batch: dict[str, Any]) -> None:
         ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
-        mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
-        answers = batch["completion_mask"] > 0
-        width = answers.size(1)
+        with torch.autocast(DEVICE, torch.bfloat16):
+            logits = answer_logits(model, ids, batch["completion_ids"].size(1))
+        entropy = entropies(logits.float().log_softmax(-1))[batch["completion_mask"] > 0].mean()
         weights = list(model.parameters())
-        self.of_entropy = [torch.zeros_like(weight) for weight in weights]
-        for some in torch.arange(len(ids)).split(ROWS_AT_ONCE):
-            with torch.autocast(DEVICE, torch.bfloat16):
-                logits = model(input_ids=ids[some], attention_mask=mask[some], logits_to_keep=width + 1).logits[:, :-1]
-            log_probs = logits.float().log_softmax(-1)
-            entropies = -(log_probs.exp() * log_probs).sum(-1)
-            part = entropies[answers[some]].sum() / answers.sum()
-            for total, of_part in zip(self.of_entropy, torch.autograd.grad(part, weights), strict=True):
-                total.add_(of_part)
+        self.of_entropy = torch.autograd.grad(entropy, weights)
         self.before = [weight.detach().clone() for weight in weights]
         self.along_gradient: float | None = None
 
     def see_gradient(self, model: Any) -> None:
-        """Look at the gradient of the loss, before the step's first update."""
+        """Look at the gradient of the loss, after the backward pass of the step's first update."""
         if self.along_gradient is None:
             descent = [-weight.grad for weight in model.parameters()]
             self.along_gradient = cosine(self.of_entropy, descent)
@@ -130,7 +121,7 @@ def cosine(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
     return float(product(ours, theirs) / lengths)
 
 
-class StudyTrainer(CWGRPOTrainer):
+class StudyTrainer(CWGRPOTrainer, SharedPrompts):
     """CWGRPOTrainer that keeps a row of each step in ``rows``, and the tokens of some steps in ``tokens``."""
 
     def __init__(self, run: Run, held_out: list[dict[str, str]], **kwargs: Any) -> None:
@@ -140,7 +131,6 @@ class StudyTrainer(CWGRPOTrainer):
         self.direction: Direction | None = None  # of a recorded step, until it ends
         super().__init__(reward_funcs=self.reward, **kwargs)
         self.remove_callback(PrinterCallback)
-        self.add_callback(BeforeUpdate(self))
 
     def reward(self, completions: list[str], answer: list[str], **_: Any) -> list[float]:
         right = [float(is_right(text, truth)) for text, truth in zip(completions, answer, strict=True)]
@@ -164,8 +154,8 @@ class StudyTrainer(CWGRPOTrainer):
             return
         right = [0] * len(self.held_out)
         self.model.eval()
-        for first in range(0, len(right), PROBLEMS_AT_ONCE):
-            some = self.held_out[first : first + PROBLEMS_AT_ONCE]
+        for first in range(0, len(right), AT_ONCE):
+            some = self.held_out[first : first + AT_ONCE]
             ids = self.processing_class([row["prompt"] for row in some], return_tensors="pt").input_ids.to(DEVICE)
             with torch.autocast(DEVICE, torch.bfloat16):
                 for place, text, copies in sampled(self.model, self.processing_class, ids, stages.TRIES, stages.LIMIT):
@@ -191,11 +181,17 @@ class StudyTrainer(CWGRPOTrainer):
             self.model.train()
         return batch
 
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        loss = super().training_step(*args, **kwargs)
+        if self.direction is not None:
+            self.direction.see_gradient(self.model)
+        return loss
+
     @torch.no_grad()
     def recorded(self, batch: dict[str, Any]) -> pd.DataFrame:
         """A row for each token of a batch, with the entropy of the policy at its position, in nats."""
         self.model.eval()
-        log_probs, entropies, *_ = self._get_per_token_logps_and_entropies(
+        log_probs, of_position, *_ = self._get_per_token_logps_and_entropies(
             self.model,
             torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
             torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
@@ -213,7 +209,7 @@ class StudyTrainer(CWGRPOTrainer):
             "position": position,
             "token_id": batch["completion_ids"][row, position],
             "log_prob": log_probs[row, position],
-            "entropy": entropies[row, position],
+            "entropy": of_position[row, position],
             "weighted_advantage": weighted[row, position],
             "advantage": self.grpo_advantages()[row],
         }
@@ -229,17 +225,6 @@ class StudyTrainer(CWGRPOTrainer):
         return (centred / (grouped.std(1, keepdim=True) + 1e-4)).flatten()
 
 
-class BeforeUpdate(TrainerCallback):
-    """Shows a recorded step's gradient, whose clipping changes no cosine, to its Direction."""
-
-    def __init__(self, trainer: StudyTrainer) -> None:
-        self.trainer = trainer
-
-    def on_pre_optimizer_step(self, *_: Any, model: Any, **__: Any) -> None:
-        if self.trainer.direction is not None:
-            self.trainer.direction.see_gradient(model)
-
-
 def config(run: Run, folder: str) -> CWGRPOConfig:
     updates = 2 if run.method in TWO_UPDATES else 1
     return CWGRPOConfig(
@@ -248,8 +233,8 @@ def config(run: Run, folder: str) -> CWGRPOConfig:
         seed=run.seed,
         max_steps=stages.STEPS * updates,
         num_iterations=updates,
-        per_device_train_batch_size=ROWS_AT_ONCE,
-        gradient_accumulation_steps=stages.PROMPTS * stages.ANSWERS // ROWS_AT_ONCE,
+        per_device_train_batch_size=stages.PROMPTS * stages.ANSWERS,
+        gradient_accumulation_steps=1,
         num_generations=stages.ANSWERS,
         max_completion_length=stages.LIMIT,
         temperature=1.0,
