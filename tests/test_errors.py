@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import cw_plugin
-from cw_plugin.errors import CWGRPOError, NonFiniteError
+from cw_plugin.errors import CWGRPOError, NonFiniteError, first_line
 from cw_plugin.lab.errors import how_to_install
 
 EXAMPLES = [
@@ -31,6 +31,17 @@ def test_pickle_and_ray_keep_message_and_attributes(error):
     raised = cloudpickle.loads(cloudpickle.dumps(RayTaskError("fail", "its traceback", error))).as_instanceof_cause()
     assert isinstance(raised, type(error)) and type(raised.cause) is type(error) and str(raised.cause) == str(error)
     assert all(getattr(raised, name) == value for name, value in vars(error).items())
+
+
+def test_of_many_rows_twenty_are_named():
+    twenty = "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19"
+    assert f" 20 row(s): {twenty}. It" in str(NonFiniteError("log_probs", list(range(20))))
+    assert f" 21 row(s): {twenty}, .... It" in str(NonFiniteError("log_probs", list(range(21))))
+
+
+def test_of_another_packages_error_the_first_line_is_kept():
+    assert first_line(RuntimeError("\nno such column\nin a.parquet")) == "no such column"
+    assert first_line(MemoryError()) == "MemoryError"
 
 
 def test_advice_to_install_and_errors_have_one_home():

@@ -13,7 +13,7 @@ import torch
 from random_batches import random_batch
 from reference import reference_advantages
 
-from cw_plugin.batch import Batch, of_responses
+from cw_plugin.batch import Batch, joined, of_responses
 from cw_plugin.errors import HostError, OptionsError
 from cw_plugin.options import Options
 from cw_plugin.run import Run
@@ -113,13 +113,14 @@ def test_a_folder_that_cannot_be_written_is_said_and_training_goes_on(tmp_path, 
 
 
 def test_a_step_in_which_every_weight_is_1_is_told_once(tmp_path, caplog):
-    """With the weights none, 1 is meant."""
+    """With the weights none, 1 is meant. AR's are less without a signal, too; the smallest of STARE is 1 with one."""
     alike = replace(batch(), advantages=torch.zeros(len(batch().advantages)))
-    for weights, told in (("none", []), ("gaussian", ["cw_grpo: every weight was 1 in step 2"])):
+    once = ["cw_grpo: every weight was 1 in step 2"]
+    for weights, told in {"none": [], "gaussian": once, "ar": [], "stare": once}.items():
         caplog.clear()
         run = begun(tmp_path / weights, weights=weights)
         for step, given in enumerate((batch(), alike, alike), start=1):
-            run.reweight(given, range(step, step + 1))
+            run.reweight(given, range(step, step + 2))
         warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
         assert [record.getMessage().split(",")[0] for record in warnings] == told
 
@@ -129,4 +130,9 @@ def test_advantages_that_differ_within_a_response_are_refused():
     advantages = torch.tensor([[9.0, 2.0, 2.0, 9.0], [3.0, 3.0, 3.0, 3.0]])
     assert torch.equal(of_responses(advantages, mask), torch.tensor([2.0, 3.0]))
     with pytest.raises(HostError, match="differs within a response"):
-        of_responses(advantages.index_fill(1, torch.tensor([2]), 1.0), mask)
+        of_responses(advantages.index_fill(1, torch.tensor([2]), 2.5), mask)
+
+
+def test_micro_batches_of_several_widths_are_joined():
+    parts = [torch.ones(3, 1), 2 * torch.ones(1, 2)]
+    assert joined(parts).tolist() == [[1, 0], [1, 0], [1, 0], [2, 2]]

@@ -102,8 +102,26 @@ def test_clip_cov_drops_a_few_of_the_tokens_between_its_bounds():
                 between = (c > 1) & (c < 5)
                 assert max(1, int(len(c) * 0.0002)) == count
                 assert dropped[places].sum() == min(count, between.sum()) and between[dropped[places]].all()
-    reweighted, statistics = reweight(0.01 * log_probs, advantages, mask, group, "clip_cov")
-    assert statistics.weight_min == 1
+    of_one_size = torch.tensor([[-1.0, 1.0], [-1.0, 1.0]])  # c has this size, and is positive for two of the four
+    for size, smallest in ((0.9, 1), (1.1, 0), (4.9, 0), (5.1, 1)):
+        _, statistics = reweight(size * of_one_size, torch.tensor([1.0, -1.0]), torch.ones(2, 2), weights="clip_cov")
+        assert statistics.weight_min == smallest, size
+
+
+def test_drop_top_cov_drops_one_in_500_tokens():
+    log_probs, advantages, mask, _ = random_batch(1, groups=1, responses=64, width=1000)
+    reweighted, _ = reweight(log_probs, advantages, mask, weights="drop_top_cov")
+    places = mask.nonzero(as_tuple=True)
+    c = covariances(log_probs[places].tolist(), advantages[places[0]].tolist())
+    count = len(c) // 500
+    assert count > 20
+    assert torch.equal(reweighted[places] == 0, torch.tensor(c) >= sorted(c)[-count])
+
+
+def test_steer_leaves_tokens_alone_that_are_alike():
+    advantages, mask = torch.full((2,), 0.7), torch.ones(2, 3)
+    reweighted, _ = reweight(-mask, advantages, mask, weights="steer", entropies=0.5 * mask)
+    torch.testing.assert_close(reweighted, 0.7 * mask)
 
 
 def test_what_is_drawn_depends_on_the_step_and_the_group_alone():

@@ -132,9 +132,9 @@ def test_no_spread_of_covariance_means_weight_one(dtype, log_probs, advantages, 
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize(("d", "alike"), [(0.05, True), (1.0, False)])
+@pytest.mark.parametrize(("d", "alike"), [(0.198, True), (0.202, False)])
 def test_covariances_alike_by_ten_sigma_mean_weight_one_and_otherwise_not(d, alike, sign):
-    """Log-probs -3, -3 - d against -1, -1 - d, with advantages -1 and 1: c is near 1, with a spread that d sets."""
+    """Log-probs -3, -3 - d against -1, -1 - d, with advantages -1 and 1: mean(c) is 1, and sigma d / 2."""
     log_probs, advantages = torch.tensor([[-3.0, -3.0 - d], [-1.0, -1.0 - d]]), sign * torch.tensor([-1.0, 1.0])
     reweighted, statistics = reweight(log_probs, advantages, torch.ones(2, 2))
     assert (statistics.signal_share == 0) == alike
@@ -152,8 +152,11 @@ def test_no_valid_token_at_all(shape, function):
 @pytest.mark.parametrize("function", [reweight, reweight_one_group])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("what", ["log_probs", "advantages"])
-def test_non_finite_values_are_named_by_row_unless_masked(what, bad, function):
+@pytest.mark.parametrize("of_tokens", [False, True])
+def test_non_finite_values_are_named_by_row_unless_masked(what, bad, function, of_tokens):
     log_probs, advantages, mask, _ = random_batch(9)
+    if of_tokens:
+        advantages = torch.randn(mask.shape, generator=torch.Generator().manual_seed(3))
     mask[4], mask[5, 0], mask[17, 0] = False, True, True
     expected, _ = function(log_probs, advantages, mask)
     log_probs[~mask], advantages[4] = bad, bad

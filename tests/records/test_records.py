@@ -119,6 +119,17 @@ def test_a_batch_without_padding_is_recorded(tmp_path):
 
 
 @pytest.mark.parametrize("scope", ["group", "batch"])
+def test_a_group_counts_from_its_first_token_on(tmp_path, scope):
+    """Of the four, one has no token, and one a single one."""
+    batch = random_batch(5)
+    mask, log_probs = batch.response_mask.clone(), batch.log_probs.nan_to_num()
+    mask[batch.group < 2] = False
+    mask[(batch.group == 1).nonzero()[0], 0] = True
+    record = recorded(tmp_path, replace(batch, log_probs=log_probs, response_mask=mask), 1, scope)
+    assert record.groups == 3 and set(record.table["group"].to_pylist()) == {1, 2, 3}
+
+
+@pytest.mark.parametrize("scope", ["group", "batch"])
 def test_a_record_from_a_device_is_that_of_the_cpu(tmp_path, scope):
     batch = random_batch(2)
     expected = recorded(tmp_path / "cpu", batch, 1, scope)
@@ -155,14 +166,15 @@ def test_of_a_large_batch_whole_groups_are_drawn(tmp_path, monkeypatch):
 
 
 def test_records_of_weights_that_were_lost_are_left_out(tmp_path):
-    """The first start recorded steps 10, 20 (two batches) and 50; the second went on after step 10, and reached 30."""
-    for steps in ((10, 20, 20, 50), (20, 30)):
+    """The first start recorded steps 10, 20 (two batches) and 50; the second went on after step 10, and reached 30 (two
+    batches)."""
+    for steps in ((10, 20, 20, 50), (20, 30, 30)):
         files = files_in(tmp_path)
         time.sleep(0.002)  # starts are told apart by the millisecond
         for step in steps:
             batch = random_batch(step)
             files.write(step, batch, sums_of(batch))
-    assert [record.step for record in read_tokens(tmp_path)] == [10, 20, 30]
+    assert [record.step for record in read_tokens(tmp_path)] == [10, 20, 30, 30]
     assert [record.step for record in read_tokens(tmp_path, [20])] == [20]
 
 

@@ -195,6 +195,8 @@ def test_checkpoints_keep_their_method(make, tmp_path):
     elsewhere = [f"trainer.default_local_dir={tmp_path / 'elsewhere'}", "trainer.resume_mode=resume_path"]
     with pytest.raises(OptionsError, match=refusal):
         make(OPTION + "weights=none", *elsewhere, f"trainer.resume_from_path={tmp_path}/global_step_1")
+    # Without resume_mode=resume_path, verl does not read the path.
+    make(OPTION + "weights=none", elsewhere[0], f"trainer.resume_from_path={tmp_path}/global_step_1")
 
 
 def test_a_nan_is_reported_with_its_origin_and_the_uid_of_its_prompt(make):
@@ -317,7 +319,7 @@ def test_every_batch_of_a_step_that_is_due_is_recorded_with_its_texts(tmp_path, 
     made = v1_trainer if make.is_v1 else legacy_trainer
     trainer = made(CW_GRPO, f"trainer.default_local_dir={tmp_path}")
     of_steps = [trainer_batch(seed) for seed in range(13)]
-    for trainer.global_steps, (data, keys) in zip((*[1] * 11, 2, 50), of_steps, strict=True):
+    for trainer.global_steps, (data, keys) in zip((*[1] * 11, 49, 50), of_steps, strict=True):
         trained_on(trainer, data, keys if make.is_v1 else None)
     batches = [data for data, _ in of_steps]
     records, kept = read_tokens(tmp_path), [*batches[:11], batches[12]]
