@@ -20,6 +20,7 @@ EQUAL: Answers = {
         "1,-2": ["-2, 1"], r"3 \pm 2\sqrt{2}": [r"3-2\sqrt{2}, 3+2\sqrt{2}"], r"\text{(C)}": ["C"],
         r"\left( 3, \frac{\pi}{2} \right)": [r"(3, \pi/2)"], r"\frac{1}{m} t": [r"\frac{t}{m}"],
         "(a+5)(b+2)": ["ab + 2a + 5b + 10"], r"29,\!322": ["29322"], r"\infty": [r"\infty"],
+        "204": [r"\mathbf{204}"], "6, 8": [r"6 \quad 8"],
         r"\begin{pmatrix} -7 \\ 16 \end{pmatrix}": [r"\begin{bmatrix} -7 \\ 16 \end{bmatrix}"],
     },
     "several boxes": {
@@ -50,7 +51,7 @@ EQUAL: Answers = {
         "2x": [r"\frac{4x}{2}"], "x^2 - 1": ["(x - 1)(x + 1)"], "5050": [r"\sum_{k=1}^{100} k = 5050"],
         r"\sqrt{17}": ["4.123106"],
     },
-    "bases": {"101_2": ["101_{2}"]},
+    "bases": {"101_2": ["101_{2}", "(101)_2"]},
     "units": {
         r"20 \text{ days}": ["20", r"20 \text{ day}"], r"15\mbox{ cm}^2": ["15", "15 cm^2"], "20 dollars": [r"\$20"],
         "12": [r"12\text{ km/h}", r"12\text{ kg/m}^3", r"12\mathrm{m/s}", "12 km/h"], r"12\text{ km/h}": ["12"],
@@ -83,7 +84,8 @@ EQUAL: Answers = {
         "(x+1)^{-2}": ["(x+1)**(-2)"], r"\sqrt{2}": ["sqrt(2)"], r"\log_2 3": ["log_2(3)"],
     },
     "repeating decimals": {
-        r"\frac{1}{3}": [r"0.\overline{3}", r"0.\dot{3}", r"0.\bar{3}"], r"0.1\overline{6}": [r"\frac{1}{6}"],
+        r"\frac{1}{3}": [r"0.\overline{3}", r"0.\dot{3}", r"0.\bar{3}", r"0.\bar 3"],
+        r"0.1\overline{6}": [r"\frac{1}{6}"],
         r"\frac{41}{333}": [r"0.\dot{1}2\dot{3}"], r"-\frac{4}{3}": [r"-1.\overline{3}"],
         r"\frac{1}{7}": [r"0.\overline{142857}"],
     },
@@ -92,7 +94,8 @@ EQUAL: Answers = {
         "5": ["5\u4e2a"], "300000000": ["3\u4ebf"],
     },
     "standard LaTeX": {
-        r"\emptyset": [r"\varnothing"], "3, -5": [r"a = 3 \lor a = -5"], r"1.2 \times 10^{-5}": [r"1.2 \times 10^-5"],
+        r"\emptyset": [r"\varnothing"], "3, -5": [r"a = 3 \lor a = -5"],
+        r"1.2 \times 10^{-5}": [r"1.2 \times 10^-5", "1.2*10**(-5)"],
         r"\gamma^2-1": [r"(\gamma-1)(\gamma+1)"], "E_1+E_2": ["E_2+E_1"], r"\frac{\pi}{2}": [r"\frac\pi 2"],
         r"\frac{R}{r}": [r"R/r"],
     },
@@ -196,12 +199,12 @@ UNEQUAL: Answers = {
     },
     "standard LaTeX": {
         r"\frac{R}{r}": ["1", r"\frac{r}{R}"], "N=n": ["N=n+1"], r"\gamma^2-1": [r"\gamma^2+1"],
-        "1": [r"\varnothing"], "E_1": ["E_2"],
+        "1": [r"\varnothing"], "E_1": ["E_2"], "R^2": ["r^2"],
         r"\frac{dM}{dt}=\frac{1}{c^2}": [r"\frac{dM}{dt}=\frac{1}{c^3}"], r"\frac{1}{2004!}": [r"\frac{1}{2006!}"],
     },
     "nouns": {
         "5": ["5 dozen", "5 hundred"], r"\text{east}": ["seat", r"\text{east} + 1", r"\text{seat}"],
-        "east": ["seat"], "5 km": ["5 m", "6"],
+        "east": ["seat"], "no": ["on"], "5 km": ["5 m", "6"],
         r"2\text{ hours }30\text{ minutes}": [r"30\text{ hours }2\text{ minutes}", "60"], "5 dollars": ["5 euros"],
         "2t": ["2"],
     },

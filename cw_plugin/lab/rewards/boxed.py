@@ -6,7 +6,7 @@ import re
 from decimal import Decimal
 from typing import Any
 
-_TOKENS = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\[{}]|(?P<open>\{)|(?P<close>\})")
+_TOKENS = re.compile(r"(?P<open>(?P<box>\\(?:boxed|fbox)\s*(?:\{|$))|\{)|\\[{}]|(?P<close>\})")
 _SPACE = re.compile(r"(?:\\q?quad(?![a-zA-Z])|\s)+")
 NEAR, FAR = 10, 70  # characters between two boxes, as in math-verify
 
@@ -18,30 +18,24 @@ def final_boxed(text: str) -> str | None:
     math-verify, two boxes are a list if next to nothing stands between them (here, no full stop either), or little with
     a comma, a semicolon, "and" or "or". A box that is repeated counts once. Of boxes in boxes, the innermost counts.
     """
-    boxes: list[tuple[int, int, str]] = []
+    contents: list[str] = []
+    end = 0  # of the last box
     opened: list[re.Match[str]] = []
     for token in _TOKENS.finditer(text):
-        if token.lastgroup in ("box", "open"):
+        if token["open"]:
             opened.append(token)
-        elif token.lastgroup == "close" and opened:
+        elif token["close"] and opened:
             opening = opened.pop()
-            if opening.lastgroup == "box" and not (boxes and boxes[-1][0] > opening.start()):
-                boxes.append((opening.start(), token.end(), text[opening.end() : token.start()].strip()))
-    last = boxes[-1][0] if boxes else -1
-    is_cut_off = text.rstrip().endswith((r"\boxed", r"\fbox"))
-    if is_cut_off or any(token.lastgroup == "box" and token.start() > last for token in opened):
+            if opening["box"] and opening.start() >= end:
+                between = _SPACE.sub(" ", text[end : opening.start()])
+                is_near = len(between) < NEAR and "." not in between
+                is_list = is_near or (len(between) < FAR and re.search(r"[,;]|\b(?:and|or)\b", between))
+                contents = contents if is_list else []
+                contents.append(text[opening.end() : token.start()].strip())
+                end = token.end()
+    if any(token["box"] and token.start() >= end for token in opened):
         return ""
-    parts: list[str] = []
-    following = 0
-    for start, end, content in reversed(boxes):
-        between = _SPACE.sub(" ", text[end:following])
-        is_near = len(between) < NEAR and "." not in between
-        is_list = is_near or (len(between) < FAR and re.search(r"[,;]|\b(?:and|or)\b", between))
-        if parts and not is_list:
-            break
-        parts.insert(0, content)
-        following = start
-    return ", ".join(dict.fromkeys(parts)) if parts else None
+    return ", ".join(dict.fromkeys(contents)) if contents else None
 
 
 def number_text(value: Any) -> str | None:

@@ -1,38 +1,115 @@
-"""Whether math-verify reads in a ground truth what stands there."""
+r"""What stands in a ground truth or an answer, as math-verify reads it."""
 
+import functools
 import re
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple, TypeAlias
 
 import sympy
-from sympy.core.alphabets import greeks
-from sympy.core.function import AppliedUndef
+from latex2sympy2_extended import convert_to_pct, latex2sympy, normalize_latex
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig
+from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
+from math_verify.grader import should_treat_as_complex
+from math_verify.parser import get_last_eq
 
 from cw_plugin.lab.rewards.boxed import final_boxed
-from cw_plugin.lab.rewards.grading import parsed, read
+from cw_plugin.lab.rewards.rewrites import POWER_OF_TEN, TEXT, UNICODE, rewritten
 
-_NO_ANSWER = ("nan", "null", "none", "n/a")
-_LETTERS = {*greeks, "varepsilon", "varphi", "vartheta", "varrho", "hbar", "ell"}  # commands that are letters
+Parsed: TypeAlias = sympy.Basic | sympy.MatrixBase  # what math-verify reads in an answer
+
+MAX_TEXT = 4_000  # characters that are searched; math-verify's patterns take more than linear time
+
+# Units are left in the text: grading.py compares them.
+_DEFAULT = LatexExtractionConfig(boxed_match_priority=0)
+_LATEX = replace(_DEFAULT, normalization_config=replace(_DEFAULT.normalization_config, units=False))
+# open-rs, src/open_r1/rewards.py, accuracy_reward; src/open_r1/evaluate.py, latex_gold_metric and expr_gold_metric.
+_UNBOXED = {
+    "training": [replace(_LATEX, try_extract_without_anchor=False)],
+    "evaluation": [ExprExtractionConfig(), _LATEX],
+}
+_CASES = ConversionConfig(lowercase_symbols=False)  # r is another letter than R
+_CHINESE = re.compile("[\u3001-\u30ff\u3400-\u9fff\uff01-\uff0f\uff1a-\uff1f]+")
+_WORDS = re.compile(  # with an exponent, but not as an index or in one
+    rf"\s*(?<![_^])(?<![_^]\{{)"
+    rf"(?:{TEXT}\{{((?:[^{{}}]|\{{[^{{}}]*\}})*\}}(?:\s*\^\s*\{{?\d\}}?)?)|([^\x00-\x7f]+))\s*"
+)
 _COMMAND = re.compile(r"\\(?:begin|end)\s*\{\w+\}|\\mathbb\s*\{?\s*\w|\\[a-zA-Z]+|\\.")
+
+
+class Answer(NamedTuple):
+    """A ground truth or an answer, rewritten."""
+
+    text: str  # what math-verify is given, "" for words alone
+    words: str  # what it would leave out
+    said: str  # all of it, to compare words with
+
+
+@functools.lru_cache(maxsize=4096)
+def read(answer: str) -> Answer:
+    """A ground truth or an answer, rewritten and taken apart; words alone, also between numbers, are no text."""
+    answer = rewritten(answer)
+    said = re.sub(rf"{TEXT}(?=\{{)|\\cdot|[\s,;:(){{}}\[\]]", "", answer).rstrip(".").casefold()
+    found = ["".join(match) for match in _WORDS.findall(answer)]
+    text = _WORDS.sub("\0", answer)
+    is_between_numbers = re.search(r"[\w}]\0[\w\\{]", text)
+    if is_between_numbers or re.fullmatch(r"(?:[a-zA-Z]{3,}|[nN]o)(?:\s+[a-zA-Z]+)*|[\s(){}\[\].,;:\0]*", text):
+        return Answer("", answer, said)
+    words = re.sub(r"(?<=[a-z]{3})s\b|[{}.]", "", " ".join(found))
+    return Answer(text.replace("\0", " ").strip(), " ".join(words.split()), said)
+
+
+@functools.lru_cache(maxsize=4096)
+def parsed(answer: str) -> Parsed | None:
+    """The answer as math-verify reads it in a box; None when it does not, or when that has no finite value."""
+    number = answer.replace(r"\%", "")
+    text = normalize_latex(rf"\boxed{{{number}}}", _LATEX.normalization_config)
+    for part in (text, get_last_eq(text)):
+        with suppress(Exception):
+            is_real = not should_treat_as_complex(part)
+            value = latex2sympy(part, is_real=is_real, normalization_config=None, conversion_config=_CASES)
+            value = convert_to_pct(value) if r"\%" in answer else value
+            return None if value.has(sympy.nan, sympy.zoo) else value
+    return None
+
+
+def found_in(text: str, extraction: str) -> str:
+    """The last answer that math-verify finds in a text without a box; "" if it finds none."""
+    text = re.sub(POWER_OF_TEN.pattern, POWER_OF_TEN.replacement, text[-MAX_TEXT:])
+    text = _CHINESE.sub(r" \g<0> ", text)
+    if re.search(r"\$|\\[(\[]", text):
+        text = re.sub(UNICODE.pattern, UNICODE.replacement, text)
+    else:  # in mathematics without marks, math-verify would find only the first number
+        text = re.sub(r"\S*[^\x00-\x7f\s]\S*", _marked, text)
+    found = parse(text, _UNBOXED[extraction], extraction_mode="first_match", parsing_timeout=None)
+    answer = next((item for item in found if isinstance(item, str)), "")
+    has_percent_sign = any(isinstance(item, sympy.Basic) and item.has(sympy.UnevaluatedExpr) for item in found)
+    return answer + r"\%" if answer and has_percent_sign else answer  # which it has left out of the text
+
+
+def _marked(match: re.Match[str]) -> str:
+    """A word, with the marks of a formula if it is one."""
+    is_formula = "\\" in re.sub(UNICODE.pattern, UNICODE.replacement, match[0])
+    return f"${rewritten(match[0])}$" if is_formula else rewritten(match[0])
 
 
 def misread(ground_truth: str) -> str:
     """What math-verify makes of a ground truth that is not what stands there, in words; "" if it reads it rightly."""
     answer = read(final_boxed(ground_truth) or ground_truth)
-    if ground_truth.strip().casefold() in _NO_ANSWER:
+    if ground_truth.strip().casefold() in ("nan", "null", "none", "n/a"):
         return "says that there is no answer"
     if not answer.text:  # words, which are compared as such
         return ""
     value = parsed(answer.text)
     if value is None:
         return "cannot be read by math-verify"
-    names = {str(symbol) for symbol in value.atoms(sympy.Symbol)} | {str(f.func) for f in value.atoms(AppliedUndef)}
-    commands = {command[1:] for command in re.findall(r"\\[a-zA-Z]+", answer.text)} - _LETTERS
-    if unknown := sorted(commands & names):
+    names = {str(symbol) for symbol in value.atoms(sympy.Symbol)} & set(re.findall(r"\\([a-zA-Z]+)", answer.text))
+    if unknown := sorted(name for name in names if not sympy.latex(sympy.Symbol(name)).startswith("\\")):  # no letter
         return f"has \\{unknown[0]}, which math-verify reads as the name of a variable"
     text = _COMMAND.sub(" ", answer.text)
     if word := re.search(r"(?<![a-zA-Z_{])(?:[a-zA-Z]{5,}|[a-z]{3,}(?=\())", text):
         return f"has the word {word[0]}, which math-verify reads as a product of letters"
-    hidden = [("e", (sympy.E, sympy.exp)), ("i", (sympy.I,)), ("d", (sympy.Derivative, sympy.Integral))]
-    known = "".join(names).lower() + "".join(letter for letter, kinds in hidden if value.has(*kinds))
+    known = _COMMAND.sub(" ", sympy.latex(value)).lower()
     if dropped := sorted(set(re.findall("[a-z]", text.lower())) - set(known)):
         return f"has the letter {dropped[0]}, which math-verify leaves out of {value}"
     return ""
