@@ -23,7 +23,7 @@ _OTHER_NUMBER = re.compile(  # words that make another number of the one beside 
     r"|thousand)th|dozen|pair|couple|score|gross|twice|double|triple|hundred|thousand|million|base|mod|at|less|more|no"
     r"|not|and|or)s?\b|[\u500d\u534a\u591a\u4f59\u4e0a\u4e0b\u7ea6\u81f3\u6216\u548c\u4e0d]"
 )
-_LAYOUT = re.compile(r"\{(\w)\}|(?<!,)\s+|(?<=\\)[dt](?=frac)")
+_LAYOUT = re.compile(r"\{(\w)\}|(?<!,)\s+|(?<=\\)[dt](?=frac)")  # of no meaning
 _LIST = re.compile(r"[,;](?![^(\[{]*[)\]}])")  # where what stands right of the last equals sign is not all
 _EQUALS = re.compile(r"(?<![<>!])=(?![^(\[{]*[)\]}])|\\approx(?![a-zA-Z])")
 
@@ -38,7 +38,6 @@ _OPEN = rf"(?:\s|{_NAME}|\\?[(\[{{]|\\begin\{{{_MATRIX})*"
 _CLOSE = rf"(?:\s|\\%|\^\s*\{{?\s*\\circ|\\?[)\]}}]|(?:\\\\\s*)?\\end\{{{_MATRIX})*"
 _BETWEEN = r"(?:[,;&:]|\\\\|\\cup(?![a-zA-Z]))"
 _WRITTEN_OUT = re.compile(rf"{_OPEN}{_NUMBER}{_CLOSE}(?:{_BETWEEN}{_OPEN}{_NUMBER}{_CLOSE})*")
-
 
 _COMMAND = (
     r"\\(?:sum|prod|i*nt|oint|lim|gcd|lcm|det|max|min|lfloor|lceil|d?binom|choose|[bp]?mod|Gamma)(?![a-zA-Z])"
@@ -118,8 +117,8 @@ def _is_worked_out(answer: str, ground_truth: str, gold: Parsed, value: Parsed) 
         is_irrational = [number.doit().is_rational for number in _numbers(value)] == [False]
         return bool(_WRITTEN_OUT.fullmatch(answer)) or is_irrational
     pattern = _COMMAND if gold.free_symbols else f"{_COMMAND}|{_ARITHMETIC}"  # arithmetic is none among letters
-    left, allowed = ({m.lastgroup or m[0] for m in re.finditer(pattern, text)} for text in (answer, ground_truth))
-    return left <= allowed
+    left = {match.lastgroup or match[0] for match in re.finditer(pattern, answer)}
+    return left <= {match.lastgroup or match[0] for match in re.finditer(pattern, ground_truth)}
 
 
 def _close(gold: Parsed, value: Parsed) -> bool:
@@ -129,8 +128,8 @@ def _close(gold: Parsed, value: Parsed) -> bool:
 
 
 def _numbers(parsed: Parsed) -> list[sympy.Expr]:
-    is_list = isinstance(parsed, (sympy.Set, sympy.Tuple))
-    parts = parsed.args if is_list else parsed.flat() if isinstance(parsed, sympy.MatrixBase) else [parsed]
+    parsed = sympy.Tuple(*parsed) if isinstance(parsed, sympy.MatrixBase) else parsed
+    parts = parsed.args if isinstance(parsed, (sympy.Set, sympy.Tuple)) else [parsed]
     return [part for part in parts if isinstance(part, sympy.Expr) and part.is_number]
 
 
