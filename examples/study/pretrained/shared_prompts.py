@@ -5,29 +5,6 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from trl import GRPOTrainer
-
-
-class SharedPrompts(GRPOTrainer):
-    """GRPOTrainer with this forward pass. The loss, and so the gradient, is the same."""
-
-    def _get_per_token_logps_and_entropies(
-        self,
-        model: Any,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        logits_to_keep: int,
-        batch_size: int | None = None,
-        compute_entropy: bool = False,
-        **_: Any,
-    ) -> tuple[Tensor, Tensor | None, None]:
-        if not attention_mask[:, :-logits_to_keep].all():
-            raise ValueError("the prompts differ in length, so they are padded; this pass needs prompts of one length")
-        with self.accelerator.autocast():
-            logits = answer_logits(self.accelerator.unwrap_model(model), input_ids, logits_to_keep)
-        log_policy = logits.float().log_softmax(-1)
-        log_probs = log_policy.gather(-1, input_ids[:, -logits_to_keep:, None])[..., 0]
-        return log_probs, entropies(log_policy) if compute_entropy else None, None
 
 
 def entropies(log_policy: Float[Tensor, "rows time words"]) -> Float[Tensor, "rows time"]:

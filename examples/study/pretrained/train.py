@@ -28,6 +28,7 @@ import typer
 from datasets import Dataset
 from torch import Tensor
 from transformers import PrinterCallback
+from trl import GRPOTrainer
 
 from cw_plugin.files import write_whole
 from cw_plugin.hosts.trl import CWGRPOConfig, CWGRPOTrainer
@@ -37,7 +38,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 import stages  # noqa: E402
 from sampling import sampled  # noqa: E402
-from shared_prompts import SharedPrompts, answer_logits, entropies  # noqa: E402
+from shared_prompts import answer_logits, entropies  # noqa: E402
 from stages import Run  # noqa: E402
 
 WEIGHTS = {"cw_grpo": "gaussian", "positive": "variants:positive", "negative": "variants:negative"}  # else none
@@ -119,6 +120,28 @@ def product(ours: Iterable[Tensor], theirs: Iterable[Tensor]) -> Tensor:
 def cosine(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
     lengths = product(ours, ours).sqrt() * product(theirs, theirs).sqrt()
     return float(product(ours, theirs) / lengths)
+
+
+class SharedPrompts(GRPOTrainer):
+    """GRPOTrainer that runs each prompt once for all of its answers. The loss, and so the gradient, is the same."""
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        compute_entropy: bool = False,
+        **_: Any,
+    ) -> tuple[Tensor, Tensor | None, None]:
+        if not attention_mask[:, :-logits_to_keep].all():
+            raise ValueError("the prompts differ in length, so they are padded; this pass needs prompts of one length")
+        with self.accelerator.autocast():
+            logits = answer_logits(self.accelerator.unwrap_model(model), input_ids, logits_to_keep)
+        log_policy = logits.float().log_softmax(-1)
+        log_probs = log_policy.gather(-1, input_ids[:, -logits_to_keep:, None])[..., 0]
+        return log_probs, entropies(log_policy) if compute_entropy else None, None
 
 
 class StudyTrainer(CWGRPOTrainer, SharedPrompts):
