@@ -22,18 +22,21 @@ WITHIN_A_TEST = "PYTEST_CURRENT_TEST" in os.environ  # which runs this file's te
 # has no verl; WITHOUT_VERL are the files that need none of these packages.
 NEEDED_BY = {
     "accelerate": ["test_sharded.py"],
-    "trl": ["hosts/trl/test_trl.py", "lab/rewards/test_rewards_of_trl.py", "examples/test_trl_examples.py"],
+    "trl": [
+        "hosts/trl/test_trl_weights.py", "hosts/trl/test_trl_images.py", "hosts/trl/test_trl_runs.py",
+        "hosts/trl/test_trl_refused.py", "lab/rewards/test_rewards_of_trl.py", "examples/test_trl_examples.py",
+    ],
     "axolotl": ["hosts/trl/test_axolotl.py"],
-    "openrlhf": ["hosts/openrlhf/test_openrlhf.py"],
-    "skyrl": ["hosts/skyrl/test_skyrl.py"],
-}
+    "openrlhf": ["hosts/openrlhf/test_openrlhf_advantages.py", "hosts/openrlhf/test_openrlhf_settings.py"],
+    "skyrl": ["hosts/skyrl/test_skyrl_advantages.py", "hosts/skyrl/test_skyrl_settings.py"],
+}  # fmt: skip
 WITHOUT_VERL = {
     "test_host.py", "lab/data/test_data.py", "lab/evaluation/test_graded_answers.py",
     "lab/evaluation/test_scores.py", "lab/reports/test_comparison.py", "lab/reports/test_metrics.py",
-    "lab/reports/test_report.py", "lab/reports/test_tokens.py", "lab/rewards/test_rewards.py", "lab/test_configs.py",
-    "lab/test_intervals.py", "records/test_records.py", "test_dependencies.py",
-    "test_errors.py", "test_old_names.py", "test_options.py", "test_run.py", "test_weightings.py",
-    "test_weights.py",
+    "lab/reports/test_report.py", "lab/reports/test_tokens.py", "lab/rewards/test_grading_pool.py",
+    "lab/rewards/test_rewards.py", "lab/test_configs.py", "lab/test_intervals.py", "records/test_records.py",
+    "test_dependencies.py", "test_errors.py", "test_old_names.py", "test_options.py", "test_refused_batches.py",
+    "test_run.py", "test_weightings.py", "test_weights.py",
 }  # fmt: skip
 collect_ignore = [
     file for package, files in NEEDED_BY.items() if not importlib.util.find_spec(package) for file in files
@@ -43,7 +46,7 @@ if not importlib.util.find_spec("verl"):
     of_hosts = {file for files in NEEDED_BY.values() for file in files}
     collect_ignore += every - WITHOUT_VERL - of_hosts
 
-pytest.register_assert_rewrite("e2e", "trainers")
+pytest.register_assert_rewrite("e2e", "openrlhf_experiences", "skyrl_trainers", "trainers", "trl_checks")
 hypothesis.settings.register_profile("ours", deadline=None)  # no test asserts a time
 hypothesis.settings.load_profile("ours")
 # Before any test imports them. The other modules have no shapes; their types are mypy's.
@@ -59,8 +62,8 @@ jaxtyping.install_import_hook(
 
 # Start first where tests run in two processes, one file at a time in each: the others are short.
 LONGEST = (
-    "test_e2e.py", "test_trl_releases.py", "test_openrlhf_releases.py", "test_plugin.py", "test_engines.py",
-    "test_verl_releases.py", "test_stop.py", "test_swift.py", "test_skyrl_releases.py",
+    "test_e2e.py", "test_e2e_trainers.py", "test_trl_releases.py", "test_openrlhf_releases.py", "test_plugin.py",
+    "test_engines.py", "test_verl_releases.py", "test_stop.py", "test_swift.py", "test_skyrl_releases.py",
 )  # fmt: skip
 
 

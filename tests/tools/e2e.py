@@ -22,6 +22,7 @@ from cw_plugin.statistics import CovarianceStatistics
 
 MODEL = ROOT / "examples" / "cpu" / "model"
 BIN = Path(sys.prefix) / "bin"
+IN_EVERY_RUN = "run_r1_distill_qwen_1_5b_fsdp.sh"  # the recipe that is not left to -m slow
 
 PARTS = sorted((ROOT / "patches").glob("*.patch"))
 SITE_PACKAGES = Path(importlib.util.find_spec("verl").origin).parent.parent  # verl's wheel brings its own tests, too
@@ -38,6 +39,20 @@ def environment(out: Path, **more: str) -> dict[str, str]:
     probe = {"PYTHONPATH": str(ROOT / "tests" / "tools"), "VERL_USE_EXTERNAL_MODULES": "e2e_probe"}
     path = {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "VENV": sys.prefix}
     return {**os.environ, **path, **probe, "E2E_PROBE_DIR": str(out / "probe"), **more}
+
+
+def problems() -> Path:
+    return Path(os.environ["QUICKSTART_DATA"]) / "open_rs"
+
+
+def recipe_environment(out: Path, method: str = "cw_grpo", **more: str) -> dict[str, str]:
+    """For two steps of a recipe, through the CPU overlay with the quickstart's model and problems."""
+    return environment(
+        out, OVERLAY="examples/cpu/overlay.sh", MODEL_PATH=str(MODEL), OUT=str(out), LOGGER='["file"]',
+        TRAIN_FILES=str(problems() / "train.parquet"), VAL_FILES=str(problems() / "test.parquet"),
+        MAX_PROMPT="192", MAX_RESPONSE="64", PROMPTS="8", RESPONSES="4", STEPS="2", TP="1", TEST_FREQ="2",
+        METHOD=method, **more,
+    )  # fmt: skip
 
 
 def copy_verl(folder: Path, *parts: Path) -> Path:

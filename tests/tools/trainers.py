@@ -1,4 +1,4 @@
-"""verl's own trainers, constructed as its task runners construct them, but without workers; and a step's batch."""
+"""verl's own trainers, constructed as its task runners do, but without workers; and batches of a step and of a loss."""
 
 import copy
 import functools
@@ -8,6 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 import torch
 import yaml
 from hydra import compose, initialize_config_module
@@ -18,11 +19,14 @@ from verl import DataProto
 from verl.trainer.ppo import ray_trainer
 from verl.trainer.ppo.utils import Role
 from verl.utils import config as verl_config
+from verl.workers.config import ActorConfig, PolicyLossConfig
 
 HAS_V1 = importlib.util.find_spec("verl.trainer.ppo.v1") is not None  # verl has it from 0.9 on
+NEEDS_V1 = pytest.mark.skipif(not HAS_V1, reason="this version of verl has no V1")
 CW_GRPO, GRPO = "algorithm.adv_estimator=cw_grpo", "algorithm.adv_estimator=grpo"
 LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo"
 LEGACY = "trainer.use_v1=False"
+OPTION = "+algorithm.cw_grpo."
 VALID = (
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2",
     "actor_rollout_ref.rollout.n=4",
@@ -214,3 +218,23 @@ def weighted(data: DataProto, plain: torch.Tensor, scope: str = "group", weights
     uids = data.non_tensor_batch["uid"] if scope == "group" else [0] * len(plain)
     of_tokens = data.batch["old_log_probs"], plain, data.batch["response_mask"]
     return reference_weighted(weights, *of_tokens, uids, data.batch["entropy"])
+
+
+def loss_arguments(seed=0, rows=6, width=20):
+    g = torch.Generator().manual_seed(seed)
+    log_prob = (-torch.rand(rows, width, generator=g) * 3).requires_grad_()
+    return {
+        "old_log_prob": log_prob.detach() + 0.3 * torch.randn(rows, width, generator=g),
+        "log_prob": log_prob,
+        "advantages": 2 * torch.randn(rows, width, generator=g),
+        "response_mask": torch.arange(width) < torch.randint(1, width + 1, (rows, 1), generator=g),
+    }
+
+
+def actor_config(loss_agg_mode="token-mean"):
+    config = ActorConfig(
+        strategy="fsdp2", rollout_n=1, ppo_micro_batch_size_per_gpu=1, loss_agg_mode=loss_agg_mode, clip_ratio_c=1.5,
+        policy_loss=PolicyLossConfig(loss_mode="cw_grpo"),
+    )  # fmt: skip
+    config.global_batch_info.update(dp_size=2, batch_num_tokens=100, global_batch_size=12, loss_scale_factor=7)
+    return config

@@ -1,4 +1,4 @@
-"""Trains the quickstart's small model with CWGRPOTrainer, and keeps what reached the loss; used by test_trl.py.
+"""Trains the quickstart's small model with CWGRPOTrainer, and keeps what reached the loss; used by the tests of TRL.
 
 As a program it is one process of several: python -m torch.distributed.run ... trl_training.py OUT JSON_OPTIONS
 """
@@ -58,6 +58,19 @@ class Watched:
 
 
 class WatchedCW(Watched, CWGRPOTrainer):
+    pass
+
+
+class Tools:
+    """Every third token of a response is a tool's."""
+
+    def _generate(self, prompts):
+        result = list(super()._generate(prompts))
+        result[2] = [[int(at % 3 != 1) for at in range(len(ids))] for ids in result[1]]
+        return tuple(result)
+
+
+class WithTools(Tools, WatchedCW):
     pass
 
 

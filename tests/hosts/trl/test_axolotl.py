@@ -7,7 +7,7 @@ import pytest
 from axolotl.core.trainers.grpo.args import AxolotlAsyncGRPOConfig, AxolotlGRPOConfig
 from axolotl.core.trainers.grpo.trainer import AxolotlAsyncGRPOTrainer, AxolotlGRPOTrainer
 from interpreter import ROOT
-from test_trl import check_weights, same
+from trl_checks import check_weights, same
 from trl_training import BASE, Watched, kept, train
 
 from cw_plugin.errors import HostError, OptionsError

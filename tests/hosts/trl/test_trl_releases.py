@@ -22,7 +22,8 @@ LAST_FOR_PYTHON_3_10 = "1.14.2"
 NEWEST = TRL.newest if sys.version_info >= (3, 11) else LAST_FOR_PYTHON_3_10
 BETWEEN = RELEASES[1 : RELEASES.index(NEWEST)]
 EVERY = [
-    "hosts/trl/test_trl.py",
+    "hosts/trl",
+    f"--ignore={__file__}",
     "lab/rewards/test_rewards_of_trl.py",
     "examples/test_trl_examples.py",
     "examples/test_boundary.py",
@@ -30,9 +31,9 @@ EVERY = [
     "examples/test_study.py::test_answers_are_drawn_as_often_as_the_model_gives_them",
 ]
 WEIGHTS = [
-    "hosts/trl/test_trl.py::test_every_row_at_the_loss_has_the_weights_of_its_whole_group",
-    "hosts/trl/test_trl.py::test_images_reach_the_forward_pass_of_the_weights",
-    "hosts/trl/test_trl.py::test_a_trainer_that_gets_its_advantages_elsewhere_is_refused",
+    "hosts/trl/test_trl_weights.py::test_every_row_at_the_loss_has_the_weights_of_its_whole_group",
+    "hosts/trl/test_trl_images.py::test_images_reach_the_forward_pass_of_the_weights",
+    "hosts/trl/test_trl_refused.py::test_a_trainer_that_gets_its_advantages_elsewhere_is_refused",
 ]
 
 
@@ -63,5 +64,4 @@ def test_a_release_of_trl_passes_the_tests(version, tests, besides, packages):
 def test_axolotls_trainers_pass_the_tests(packages):
     """Axolotl asks for Python 3.12; the classes that the tests call run on 3.11, too."""
     release = packages("axolotl==0.21.0", "trl==1.14.1", "addict==2.4.0", "--ignore-requires-python")
-    tests = ROOT / "tests" / "hosts" / "trl"
-    run_tests("hosts/trl/test_axolotl.py", path=(release, WITHOUT_VLLM, tests), timeout=1450)
+    run_tests("hosts/trl/test_axolotl.py", path=(release, WITHOUT_VLLM), timeout=1450)

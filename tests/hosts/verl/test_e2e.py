@@ -1,55 +1,23 @@
-"""What starts Ray: verl's own main_ppo through the recipes and the quickstart, doctor's worker."""
+"""One run of main_ppo through a recipe with everything: what it trains on, records and resumes, and its evaluation."""
 
-import functools
 import json
 import os
-import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import e2e
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from interpreter import ROOT, bash, python, wait_until
-from omegaconf import OmegaConf
+from interpreter import ROOT, bash, wait_until
 from reference import reference_advantages
 
-from cw_plugin.lab.doctor import workers
 from cw_plugin.lab.evaluation.graded_answers import read_answers
 from cw_plugin.lab.reports.read_records import read_tokens
 from cw_plugin.lab.rewards import compute_score
 
-MEGATRON = sorted(path.name for path in (ROOT / "examples").glob("run_*_megatron.sh"))
-IN_EVERY_RUN = "run_r1_distill_qwen_1_5b_fsdp.sh"  # the recipe that is not left to -m slow
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]  # on a machine that does other things as well
-
-
-def problems() -> Path:
-    return Path(os.environ["QUICKSTART_DATA"]) / "open_rs"
-
-
-def recipe_environment(out: Path, method: str = "cw_grpo", **more: str) -> dict[str, str]:
-    """For two steps of a recipe, through the CPU overlay with the quickstart's model and problems."""
-    return e2e.environment(
-        out, OVERLAY="examples/cpu/overlay.sh", MODEL_PATH=str(e2e.MODEL), OUT=str(out), LOGGER='["file"]',
-        TRAIN_FILES=str(problems() / "train.parquet"), VAL_FILES=str(problems() / "test.parquet"),
-        MAX_PROMPT="192", MAX_RESPONSE="64", PROMPTS="8", RESPONSES="4", STEPS="2", TP="1", TEST_FREQ="2",
-        METHOD=method, **more,
-    )  # fmt: skip
-
-
-def recipe(script: str, out: Path, method: str = "cw_grpo") -> list[dict]:
-    """The metrics of a recipe's two steps."""
-    env = recipe_environment(out, method)
-    bash("cpu/data.sh", **env)
-    bash(script, "data.val_max_samples=8", **env)
-    (file,) = out.glob("metrics-*.jsonl")
-    records = e2e.training_steps(file)
-    assert e2e.saved_step(out) == 2 and [record["data"]["training/global_step"] for record in records] == [1, 2]
-    return records
 
 
 def start_paper_run(run: Path, **more: str) -> subprocess.Popen:
@@ -65,13 +33,13 @@ trainer.rollout_data_dir={run / "rollouts"}
 data.val_max_samples=8
 """
     env = {"NGPUS": "2", "SAVE_FREQ": "1"} | more
-    return e2e.start(IN_EVERY_RUN, run.parent / "stdout", *everything.split(), **recipe_environment(run, **env))
+    return e2e.start(e2e.IN_EVERY_RUN, run.parent / "stdout", *everything.split(), **e2e.recipe_environment(run, **env))
 
 
 @pytest.fixture(scope="module")
 def paper_run(tmp_path_factory):
     run = tmp_path_factory.mktemp("e2e") / "everything"
-    bash("cpu/data.sh", **recipe_environment(run))
+    bash("cpu/data.sh", **e2e.recipe_environment(run))
     e2e.assert_succeeds(start_paper_run(run), run.parent / "stdout")
     return run
 
@@ -93,7 +61,7 @@ def test_a_recipe_that_was_ended_by_ctrl_c_goes_on(tmp_path):
     """After its first step. The same command, on a Ray that was there, does not train that step again."""
     run = tmp_path / "ended"
     stdout, dumped = run.parent / "stdout", run / "rollouts" / "1.jsonl"  # the latter after the step's checkpoint
-    bash("cpu/data.sh", **recipe_environment(run))
+    bash("cpu/data.sh", **e2e.recipe_environment(run))
     first = start_paper_run(run)
     try:
         wait_until(lambda: dumped.exists() and dumped.read_text().count("\n") == 32, stdout, first, 1000)
@@ -102,7 +70,7 @@ def test_a_recipe_that_was_ended_by_ctrl_c_goes_on(tmp_path):
         os.killpg(first.pid, signal.SIGINT)  # as a terminal does
     assert first.wait(timeout=60) == -signal.SIGINT
     assert not e2e.trainer_processes(run) and e2e.saved_step(run) == 1
-    env = recipe_environment(run)
+    env = e2e.recipe_environment(run)
     of_ray = {name: env[name] for name in ("E2E_PROBE_DIR", "PYTHONPATH", "VERL_USE_EXTERNAL_MODULES")}
     with e2e.cluster("--num-gpus=2", "--num-cpus=16", TORCHDYNAMO_DISABLE="1", **of_ray) as (address, folder):
         e2e.assert_succeeds(start_paper_run(run, RAY_ADDRESS=address, RAY_TMPDIR=folder), stdout)
@@ -155,35 +123,13 @@ def test_a_finished_run_is_neither_deleted_nor_mislabelled(paper_run):
     assert {path.name for path, content in saved.items() if path.read_bytes() != content} <= {".lock"}
 
 
-def assert_trained_on_its_own_policy(records: list[dict]) -> None:
-    for record in records:
-        assert record["data"]["actor/grad_norm"] > 0
-        assert abs(record["data"]["actor/ppo_kl"]) < 1e-2  # the policy is the one that computed old_log_probs
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("script", MEGATRON)
-def test_the_megatron_recipes_train_on_a_cpu(script, tmp_path):
-    run = tmp_path / "checkpoints"
-    records = recipe(script, run)
-    e2e.assert_logged(records)
-    assert_trained_on_its_own_policy(records)
-    e2e.assert_right(run)
-
-
-@pytest.mark.slow
-def test_the_7b_recipe_trains_clip_cov_on_a_cpu(tmp_path):
-    records = recipe("run_qwen2_5_math_7b_fsdp.sh", tmp_path / "checkpoints", method="clip_cov")
-    assert_trained_on_its_own_policy(records)
-
-
 @pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_an_evaluation_has_every_answer_and_asks_nothing_twice(killed, paper_run, tmp_path):
     """A checkpoint is merged and asked two benchmarks in one start. In the slow one a Hugging Face model, too, and a
     kill while it is asked."""
     out, half, few = tmp_path / "answers", tmp_path / "half.parquet", tmp_path / "few.parquet"
-    pq.write_table(pq.read_table(problems() / "test.parquet").slice(0, 48), half)
-    pq.write_table(pq.read_table(problems() / "test.parquet").slice(48, 4), few)
+    pq.write_table(pq.read_table(e2e.problems() / "test.parquet").slice(0, 48), half)
+    pq.write_table(pq.read_table(e2e.problems() / "test.parquet").slice(48, 4), few)
     env = e2e.environment(out)
     settings = ("data.max_prompt_length=192", "data.max_response_length=64")
     settings += tuple(f"actor_rollout_ref.rollout.val_kwargs.{part}" for part in ("n=2", "temperature=1.0"))
@@ -228,94 +174,3 @@ def test_an_evaluation_has_every_answer_and_asks_nothing_twice(killed, paper_run
     again = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=200)
     assert again.returncode == 0 and "asking" not in again.stdout
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.jsonl")} == before
-
-
-@pytest.mark.slow
-def test_after_kill_9_the_quickstart_resumes_with_the_legacy_trainer(tmp_path):
-    run, command = tmp_path / "killed", ("trainer.use_v1=False", "trainer.save_freq=1")
-    process = e2e.quickstart(run, *command, STEPS="5")
-    wait_until(lambda: e2e.saved_step(run / "checkpoints") >= 2, run / "stdout", process, 500)
-    workers = [p for p in e2e.trainer_processes(run) if "WorkerDict" in " ".join(p.cmdline())]
-    assert workers
-    for worker in workers:
-        worker.send_signal(signal.SIGKILL)
-    assert process.wait(timeout=300) != 0
-    assert not e2e.trainer_processes(run), "processes of the killed run are left"
-    saved = e2e.saved_step(run / "checkpoints")
-    records = e2e.finish(run, e2e.quickstart(run, *command, STEPS="5"))
-    assert [record["step"] for record in records] == list(range(saved + 1, 6))
-    e2e.assert_right(run)
-    e2e.assert_logged(records)
-
-
-@pytest.mark.slow
-def test_the_loss_in_an_asynchronous_trainer(tmp_path):
-    run = tmp_path / "a name with = in it"
-    loss, mode = "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo", "trainer.v1.trainer_mode=colocate_async"
-    e2e.assert_logged(
-        e2e.finish(run, e2e.quickstart(run, loss, mode, METHOD="grpo", STEPS="2", size=())), "actor/cw_grpo/"
-    )
-    assert {batch["estimator"].split(".")[-1].lower() for batch in e2e.batches(run)} == {"grpo"}
-    assert [len(batch["uids"]) for batch in e2e.batches(run)] == [128, 128]
-
-    # Validation after training, and what the quickstart says in the end.
-    answers = [json.loads(line) for line in (run / "validation" / "2.jsonl").read_text().splitlines()]
-    (shown,) = re.findall(r"^validation: right answers .* ([\d.]+) \(step 2\)$", (run / "stdout").read_text(), re.M)
-    assert float(shown) == pytest.approx(sum(answer["acc"] for answer in answers) / len(answers), abs=6e-4)
-
-
-@pytest.mark.slow
-def test_ray_workers_are_asked(monkeypatch):
-    wait_for_ray = functools.partial(python, ROOT / "examples" / "launcher" / "wait_for_ray.py", timeout=120)
-    config = OmegaConf.create({"trainer": {"use_v1": False}})
-    assert list(workers.check_ray_workers(config)) == []  # of a Ray that this starts
-    with e2e.cluster("--num-cpus=1", VERL_USE_EXTERNAL_PLUGINS="none") as (address, folder):
-        monkeypatch.setenv("RAY_ADDRESS", address)
-        monkeypatch.setenv("RAY_TMPDIR", folder)
-        (finding,) = workers.check_ray_workers(config)
-        waited = [wait_for_ray(address, "1", "60"), wait_for_ray(address, "2", "1")]
-    assert "a Ray worker on" in finding.what and "restart a running cluster" in finding.fix
-    assert [result.returncode for result in waited] == [0, 1] and "1 of 2 nodes" in waited[1].stderr
-    assert "0 of 1 nodes" in wait_for_ray("127.0.0.1:9", "1", "1").stderr
-
-
-@pytest.mark.slow
-def test_the_study_trains_two_at_a_time_and_gathers_what_has_finished(tmp_path):
-    """Two runs, each with a Ray of its own, one of them with a variant of the ablation."""
-    code = "import study; study.run([study.Job('main', f'cw_grpo{of}', '1e-5', 1, 2) for of in ('', '_shuffled')])"
-    folder = ROOT / "examples" / "study"
-    env = e2e.environment(tmp_path, PYTHONPATH=str(folder), WORK=str(tmp_path), VERL_USE_EXTERNAL_MODULES="")
-    subprocess.run([sys.executable, folder / "task.py", "problems", tmp_path / "data"], check=True)
-    command = [sys.executable, "-c", code]
-    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=800)
-    assert result.returncode == 0, result.stdout + result.stderr
-    metrics = pq.read_table(tmp_path / "results" / "metrics.parquet").to_pylist()
-    runs = {method: [row for row in metrics if row["method"] == method] for method in ("cw_grpo", "cw_grpo_shuffled")}
-    for rows in runs.values():
-        assert [row["step"] for row in rows] == [0, 1, 2]
-        assert all(0.38 < row["accuracy"] < 0.56 for row in rows if row["accuracy"] is not None)  # 0.47, 512 answers
-        assert all(row["rollout_difference"] < 1e-3 for row in rows[1:])  # vLLM has its own trainer's weights
-        assert rows[0]["accuracy"] is not None and rows[2]["accuracy"] is not None
-    # Weights on the wrong tokens leave the covariance where it was.
-    right, wrong = (sum(abs(row["covariance_after"]) for row in rows[1:]) for rows in runs.values())
-    assert right < 0.5 * wrong
-    covariance = pq.read_table(tmp_path / "results" / "covariance.parquet").to_pylist()
-    assert {row["method"] for row in covariance} == set(runs)
-    subprocess.run(command, env=env, check=True, timeout=60)  # in which there is nothing to do
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("trainer", ["trainer.use_v1=True", "trainer.use_v1=False"])
-def test_a_weighting_gets_the_entropies_that_verl_logs(tmp_path, trainer):
-    """Of both trainers, from the forward pass of their own."""
-    environment = recipe_environment(tmp_path)
-    bash("cpu/data.sh", **environment)
-    weights = "+algorithm.cw_grpo.weights=entropy_weights:entropies"
-    loss = "actor_rollout_ref.actor.loss_agg_mode=token-mean"
-    bash(IN_EVERY_RUN, trainer, weights, loss, "data.val_max_samples=8", **environment)
-    (file,) = tmp_path.glob("metrics-*.jsonl")
-    records = e2e.training_steps(file)
-    for record in records:
-        mean, entropy = (record["data"][name] for name in ("cw_grpo/weight_mean", "actor/entropy"))
-        assert mean == pytest.approx(entropy, rel=1e-4) and mean > 0
-    assert len(records) == 2

@@ -10,4 +10,5 @@ pytestmark = pytest.mark.timeout(1500)  # with the download
 def test_a_release_of_verl_passes_the_tests(version, packages):
     """Up to 0.8 verl knows no entry points."""
     external = {"VERL_USE_EXTERNAL_MODULES": "cw_plugin.hosts.verl.register"}
-    run_tests("hosts/verl/test_verl.py", path=(packages(f"verl=={version}"),), **external)
+    tests = [f"hosts/verl/test_verl_{of}.py" for of in ("advantages", "loss", "settings")]
+    run_tests(*tests, path=(packages(f"verl=={version}"),), **external)

@@ -165,7 +165,7 @@ def test_the_quick_check_loads_neither_torch_nor_verl_and_is_silent(overrides):
 
 
 def test_what_a_worker_runs_fails_if_its_verl_does_not_fit(composed, monkeypatch, tmp_path):
-    """test_e2e.py runs the same code in Ray's workers, with the entry point and without."""
+    """test_e2e_trainers.py runs the same code in Ray's workers, with the entry point and without."""
     (tmp_path / "verl.py").write_text("raise ImportError('half of it is missing')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert failure_of(workers.probe_of(composed)) == "ImportError: half of it is missing"

@@ -34,7 +34,7 @@ def as_file_logger(folder: Path, steps: dict[int, dict[str, float]]) -> None:
 
 @pytest.mark.parametrize("write_log", [write_metrics, as_tensorboard, as_file_logger])
 def test_loggers_of_verl_give_the_same_finite_numbers(write_log, tmp_path):
-    """test_trl.py reads TRL's."""
+    """test_trl_runs.py reads TRL's."""
     write_log(tmp_path / "run", {1: {ENTROPY: 0.5, "x": math.nan}, 2: {ENTROPY: 0.25, "x": -math.inf}, 3: {"x": 1.0}})
     run = read_run(tmp_path / "run")
     assert run.series(ENTROPY).to_dict() == {1: 0.5, 2: 0.25} and run.series("x").to_dict() == {3: 1.0}

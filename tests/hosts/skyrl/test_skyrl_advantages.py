@@ -1,151 +1,31 @@
-"""CW-GRPO in SkyRL's own trainers, batch, advantage and loss functions, on CPU tensors.
+"""The advantages in SkyRL's own trainers, batch and loss functions, on CPU tensors.
 
-test_skyrl_releases.py runs this file. In the place of SkyRL's workers, which need Ray, stands :class:`Workers`.
+test_skyrl_releases.py runs this file.
 """
 
 import asyncio
 import json
-import random
-import sys
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import loguru
 import pytest
-import skyrl_gym
 import torch
-from interpreter import ROOT, bash
 from pyarrow import parquet
-from reference import reference_advantages
 from reference_weightings import reference_weighted
 from skyrl.backends.skyrl_train.utils import ppo_utils
 from skyrl.backends.skyrl_train.utils.ppo_utils import AdvantageEstimator, PolicyLossRegistry, PolicyLossType
 from skyrl.train.config import SkyRLTrainConfig
-from skyrl.train.entrypoints import main_base
 from skyrl.train.fully_async_trainer import FullyAsyncRayPPOTrainer, GeneratedOutputGroup
-from skyrl.train.generators.base import TrajectoryID
 from skyrl.train.trainer import RayPPOTrainer
 from skyrl.train.utils import validate_cfg
-from transformers import AutoTokenizer
+from skyrl_trainers import ALGORITHM, PROMPTS, TOKENIZER, expected, rollouts, settings, train, trainer_of
 
-from cw_plugin.errors import HostError, NonFiniteError, OptionsError
-from cw_plugin.hosts import skyrl
-from cw_plugin.hosts.skyrl import CWGRPOTrainer, entrypoint, refused_settings
-from cw_plugin.lab.errors import DataError
+from cw_plugin.errors import HostError, NonFiniteError
+from cw_plugin.hosts.skyrl import CWGRPOTrainer, refused_settings
 from cw_plugin.lab.reports.runs import read_run
-from cw_plugin.lab.rewards import skyrl as rewards
 
-PROMPTS, SAMPLES = 8, 6
-ALGORITHM = SkyRLTrainConfig().trainer.algorithm
 HAS_ANCHOR = hasattr(ALGORITHM.cispo, "cispo_anchor")
-MODEL = ROOT / "examples" / "cpu" / "model"
-TOKENIZER = AutoTokenizer.from_pretrained(MODEL, padding_side="left")
-SETTINGS = {
-    "trainer.policy.model.path": MODEL,
-    "trainer.placement.colocate_all": "false",
-    "trainer.placement.policy_num_gpus_per_node": 2,
-    "trainer.algorithm.use_kl_loss": "false",
-    "trainer.enable_ray_gpu_monitor": "false",
-    "trainer.logger": "console",
-    "trainer.train_batch_size": PROMPTS,
-    "trainer.policy_mini_batch_size": PROMPTS // 2,
-    "generator.n_samples_per_prompt": SAMPLES,
-    "generator.inference_engine.enable_ray_prometheus_stats": "false",
-}
-
-
-def settings(folder: Path, **changed: Any) -> SkyRLTrainConfig:
-    values = SETTINGS | {"trainer.export_path": folder, "trainer.ckpt_path": folder} | changed
-    return SkyRLTrainConfig.from_cli_overrides([f"{key}={value}" for key, value in values.items()])
-
-
-class Workers:
-    """SkyRL's WorkerDispatch without workers. Log-probs are random; what would be trained on is kept in ``staged``."""
-
-    def __init__(self, size: int = 2) -> None:
-        self.size, self.staged = size, []
-
-    def get_lcm_dp_size(self) -> int:
-        return self.size
-
-    def forward(self, model: str, data: Any) -> SimpleNamespace:
-        chance = torch.Generator().manual_seed({"policy": 0, "ref": 1}[model])
-        log_probs = -5 * torch.rand(len(data["sequences"]), data.metadata["response_length"], generator=chance) ** 3
-        return SimpleNamespace(loss_fn_outputs=[{"logprobs": row.tolist()} for row in log_probs])
-
-    def stage_data(self, model: str, data: Any, boundaries: list[tuple[int, int]]) -> list[Any]:
-        assert model == "policy"
-        self.staged.append(data)
-        return []
-
-    def empty_cache(self, model: str | None = None) -> None:
-        pass
-
-
-def trainer_of(kind: type, cfg: SkyRLTrainConfig, workers: int = 2, **given: Any) -> Any:
-    cfg.trainer.recompute_old_logprobs_per_minibatch = False  # one forward pass, which Workers has
-    trainer = kind(cfg=cfg, tracker=Mock(), tokenizer=TOKENIZER, train_dataset=None, inference_engine_client=None,
-                   generator=None, **given)  # fmt: skip
-    trainer.dispatch, trainer.global_step = Workers(workers), 1
-    if cfg.trainer.algorithm.use_kl_in_reward:
-        trainer.ref_model = "ref"
-    return trainer
-
-
-def rollouts(turns: int = 1, step_wise: bool = False, seed: int = 0) -> tuple[dict[str, Any], list[str]]:
-    """What SkyRL's generator returns, and the uids. Between several turns stand tokens of the environment. Step-wise,
-    each of the turns, one to three, is a row of its own. The first prompt has no signal."""
-    chance, rows, uids = random.Random(seed), [], []
-
-    def tokens(low: int, high: int) -> list[int]:
-        return [chance.randrange(5, TOKENIZER.vocab_size) for _ in range(chance.randint(low, high))]
-
-    for number in range(PROMPTS):
-        prompt = tokens(3, 12)
-        for sample in range(SAMPLES):
-            reward = float(chance.random() < 0.5) if number else 1.0
-            trajectory = TrajectoryID(instance_id=str(number), repetition_id=sample)
-            steps = chance.randint(1, 3) if step_wise else 1
-            for step in range(steps):
-                response = tokens(2 * turns, 30)
-                mask = [1] * len(response)
-                for hole in chance.sample(range(1, len(response) - 1), 2 * (turns - 1)):
-                    mask[hole] = 0
-                of_token = [0.0] * (len(response) - 1) + [reward if step == steps - 1 else 0.0]
-                rows.append((prompt, response, of_token, mask, trajectory, step == steps - 1))
-                uids.append(str(number))
-    names = ("prompt_token_ids", "response_ids", "rewards", "loss_masks", "trajectory_ids", "is_last_step")
-    made = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-    if not step_wise:
-        del made["is_last_step"]
-    return made | {"stop_reasons": ["stop"] * len(rows), "rollout_logprobs": None}, uids
-
-
-def train(trainer: Any, made: dict[str, Any], uids: list[str]) -> tuple[Any, Any]:
-    """One step, as RayPPOTrainer.train makes it. Returns the batch with advantages, before SkyRL scales them, and the
-    batch that its workers would get."""
-    made, uids = trainer.postprocess_generator_output(dict(made), uids)
-    batch = trainer.fwd_logprobs_values_reward(trainer.convert_to_training_input(made, uids))
-    if trainer.cfg.trainer.algorithm.use_kl_in_reward:
-        batch = trainer.apply_reward_kl_penalty(batch)
-    batch = trainer.compute_advantages_and_returns(batch)
-    advantages = batch["advantages"].clone()
-    trainer.train_critic_and_policy(batch)
-    return advantages, trainer.dispatch.staged[-1]
-
-
-def expected(plain: Any, uids: list[str], scope: str = "group") -> tuple[torch.Tensor, float]:
-    """w~ A of every row, in float64, from SkyRL's own advantages; and the mean sigma of the groups."""
-    advantages, batch = plain
-    rows = len(advantages)
-    uids = uids + [f"padding {row}" for row in range(rows - len(uids))]
-    weighted, groups = reference_advantages(
-        batch["action_log_probs"], advantages, batch["loss_mask"], uids if scope == "group" else [0] * rows
-    )
-    sigmas = [group["sigma"] for group in groups.values() if group["sigma"] > 0]
-    return torch.tensor(weighted, dtype=torch.float64), sum(sigmas) / len(sigmas)
 
 
 @pytest.mark.parametrize(
@@ -198,12 +78,6 @@ def test_every_weighting_weighs_whole_groups(tmp_path, monkeypatch, name, scope)
     together = uids if scope == "group" else [0] * len(uids)
     wanted = reference_weighted(name, log_probs, plain * mask, mask, together, torch.zeros_like(log_probs))
     torch.testing.assert_close((found * mask).double(), wanted, atol=1e-6, rtol=1e-5)
-
-
-def test_a_weighting_that_needs_entropies_is_refused_before_training(tmp_path, monkeypatch):
-    monkeypatch.setenv("CW_GRPO_WEIGHTS", "steer")
-    with pytest.raises(OptionsError, match=r"'steer' needs the entropy .* SkyRL does not .*; train with verl"):
-        refused_settings.check(settings(tmp_path))
 
 
 def test_the_log_says_which_advantages_a_run_trains_on(tmp_path, monkeypatch, capfd):
@@ -343,73 +217,6 @@ def test_losses_that_are_allowed_multiply_each_token_by_its_advantage(anchor):
     assert set(refused_settings.GROUPED) == set(AdvantageEstimator) - {"gae", "reinforce++"}
 
 
-@pytest.mark.parametrize(
-    ("setting", "said"),
-    [
-        ("trainer.algorithm.advantage_estimator=gae", "no prompt groups"),
-        ("trainer.algorithm.advantage_estimator=reinforce++", "no prompt groups"),
-        ("trainer.algorithm.policy_loss_type=cross_entropy", "does not multiply a token by its advantage"),
-        ("trainer.algorithm.advantage_batch_normalize=true", "subtracts the mean"),
-        ("generator.n_samples_per_prompt=1", "one response in a prompt group"),
-        ("trainer.export_path=s3://bucket/run", "is not a folder"),
-    ],
-)
-def test_what_would_not_be_the_method_is_refused_before_ray_starts(tmp_path, monkeypatch, setting, said):
-    key, value = setting.split("=")
-    arguments = {f"{name}={given}" for name, given in (SETTINGS | {"trainer.ckpt_path": tmp_path, key: value}).items()}
-    monkeypatch.setattr(sys, "argv", ["main_base", "trainer.override_entrypoint=cw_plugin.hosts.skyrl", *arguments])
-    monkeypatch.setattr(entrypoint, "initialize_ray", Mock(side_effect=AssertionError))
-    with pytest.raises(SystemExit, match=said) as caught:
-        main_base.main()
-    assert str(caught.value).startswith("cw_grpo: ") and "\n" not in str(caught.value) and setting in str(caught.value)
-
-
-def test_a_run_is_not_resumed_under_another_method(tmp_path, monkeypatch):
-    train(trainer_of(CWGRPOTrainer, settings(tmp_path)), *rollouts())
-    monkeypatch.setenv("CW_GRPO_SCOPE", "batch")
-    skyrl.check(settings(tmp_path))  # there is no checkpoint yet
-    (tmp_path / "latest_ckpt_global_step.txt").write_text("4")
-    for changed in ({}, {"trainer.resume_mode": "none"}):
-        with pytest.raises(OptionsError, match=f"{tmp_path} has checkpoints .* scope='group', and this run"):
-            skyrl.check(settings(tmp_path, **changed))
-    skyrl.check(settings(tmp_path, **{"trainer.ckpt_path": "s3://bucket/run"}))
-    elsewhere = {"trainer.resume_mode": "from_path", "trainer.resume_path": str(tmp_path / "global_step_4")}
-    with pytest.raises(OptionsError, match=f"{tmp_path} has checkpoints .* scope='group', and this run"):
-        trainer_of(CWGRPOTrainer, settings(tmp_path / "elsewhere", **elsewhere))
-
-
-@pytest.mark.skipif(not hasattr(ALGORITHM, "enable_sample_support_replay"), reason="not in SkyRL 0.3.0")
-def test_log_probs_over_a_part_of_the_vocabulary_are_refused(tmp_path, monkeypatch):
-    cfg = settings(tmp_path)
-    cfg.trainer.algorithm.enable_sample_support_replay = True
-    with pytest.raises(OptionsError, match="enable_sample_support_replay=true takes log-probs over the tokens that"):
-        skyrl.check(cfg)
-    monkeypatch.setenv("CW_GRPO_WEIGHTS", "none")
-    skyrl.check(cfg)
-
-
-def test_what_loses_no_weights_is_allowed(tmp_path, monkeypatch):
-    skyrl.check(settings(tmp_path, **{"generator.n_samples_per_prompt": 2}))
-    lost = {"trainer.algorithm.policy_loss_type": "cross_entropy", "trainer.algorithm.advantage_batch_normalize": True}
-    monkeypatch.setenv("CW_GRPO_WEIGHTS", "none")
-    skyrl.check(settings(tmp_path, **lost))
-
-
-def test_options_reach_the_trainers_process_and_an_unknown_one_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["", *(f"{name}={value}" for name, value in SETTINGS.items()),
-                                      f"trainer.export_path={tmp_path}"])  # fmt: skip
-    for name in ("initialize_ray", "ray"):
-        monkeypatch.setattr(entrypoint, name, Mock())
-    monkeypatch.setattr(entrypoint, "train", remote := Mock())
-    monkeypatch.setenv("CW_GRPO_SCOPE", "batch")
-    entrypoint.main()
-    assert remote.options.call_args.kwargs == {"runtime_env": {"env_vars": {"CW_GRPO_SCOPE": "batch"}}}
-    assert remote.options().remote.call_args.args[1].generator.n_samples_per_prompt == SAMPLES
-    monkeypatch.setenv("CW_GRPO_WEIGHT", "none")
-    with pytest.raises(SystemExit, match="cw_grpo: CW_GRPO_WEIGHT is not an option"):
-        entrypoint.main()
-
-
 def test_an_estimator_of_ones_own_must_give_a_response_one_advantage(tmp_path, monkeypatch):
     def passes(token_level_rewards: torch.Tensor, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
         return token_level_rewards, token_level_rewards
@@ -429,27 +236,3 @@ def test_a_value_that_is_not_a_number_stops_the_run(tmp_path):
     with pytest.raises(NonFiniteError, match=r"advantages: NaN or infinite .* check") as caught:
         train(trainer_of(CWGRPOTrainer, settings(tmp_path)), output, uids)
     assert caught.value.rows == [6, 7, 8, 9, 10, 11]
-
-
-def test_a_skyrl_of_another_shape_is_refused(tmp_path, monkeypatch):
-    monkeypatch.delattr(RayPPOTrainer, "train_critic_and_policy")
-    with pytest.raises(HostError, match=r"there is no .*RayPPOTrainer\.train_critic_and_policy; install skyrl 0"):
-        skyrl.check(settings(tmp_path))
-
-
-def test_the_reward_is_an_environment_of_skyrl_gym():
-    rewards.register(model_path=str(MODEL))
-    row = {"data_source": "mine", "reward_model": {"style": "rule", "ground_truth": "3"}, "max_turns": 1}
-    environment = skyrl_gym.make("cw_grpo", env_config={}, extras=row)
-    said = environment.step("<think>\n1 + 2\n</think>\n\\boxed{3}")
-    assert (said["reward"], said["done"], environment.get_metrics()) == (2.0, True, {"acc": 1.0, "format": 1.0})
-    assert skyrl_gym.make("cw_grpo", env_config={}, extras=row).step("\\boxed{4}")["reward"] == 0.0
-    with pytest.raises(DataError, match="no reward_model"):
-        skyrl_gym.make("cw_grpo", env_config={}, extras={"answer": "3"})
-
-
-def test_skyrl_accepts_the_settings_of_the_recipe():
-    cfg = SkyRLTrainConfig.from_cli_overrides(bash("skyrl/paper.sh", DRY_RUN="1").stdout.splitlines()[1:])
-    validate_cfg(cfg)
-    skyrl.check(cfg)
-    assert cfg.generator.n_samples_per_prompt == 12

@@ -1,57 +1,37 @@
-"""The plugin inside verl's own functions: trainers, registries, vanilla loss, checks of settings, task runners.
+"""What verl's own trainers and the registered estimator train on, log, record and refuse.
 
 test_verl_releases.py runs this file on earlier releases, the nightly workflow on verl's main.
 """
 
-import importlib.util
-import inspect
-import runpy
-import sys
-from pathlib import Path
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
-import verl
-from interpreter import python
 from omegaconf import OmegaConf
 from pretend_device import DEVICE, Pretend, back, on_device
-from ray import cloudpickle
 from reference import reference_advantages
 from reference_weightings import WEIGHTINGS
 from trainers import (
     CW_GRPO,
-    GRPO,
-    HAS_V1,
-    LEGACY,
-    LOSS,
+    NEEDS_V1,
+    OPTION,
     LegacyTrainer,
+    actor_config,
     advantages,
     legacy_trainer,
+    loss_arguments,
     trained_on,
     trainer_batch,
     v1_trainer,
-    validate,
     weighted,
 )
 from verl import DataProto
 from verl.trainer.ppo import core_algos, ray_trainer
-from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from cw_plugin.errors import HostError, NonFiniteError, OptionsError
-from cw_plugin.hosts.verl import hooks
 from cw_plugin.lab.reports.read_records import read_tokens, tokens_of
 from cw_plugin.statistics import CovarianceStatistics
 
-GEO_MEAN = "actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"
-DISTILLATION = ["+distillation.enabled=True", "+distillation.distillation_loss.use_task_rewards=False"]
-BYPASS = "algorithm.rollout_correction.bypass_mode=True"
-OPTION = "+algorithm.cw_grpo."
-ONE_RESPONSE = "actor_rollout_ref.rollout.n=1"
-OF_ONE_RESPONSE = [LOSS, "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1"]
 UNRECORDED = OPTION + "record_every=0"
-NEEDS_V1 = pytest.mark.skipif(not HAS_V1, reason="this version of verl has no V1")
 
 
 @pytest.fixture(params=[legacy_trainer, pytest.param(v1_trainer, marks=NEEDS_V1)])
@@ -149,14 +129,6 @@ def test_a_trainer_that_derives_from_verls_is_served(tmp_path):
     assert torch.equal(found, expected) and "cw_grpo/sigma" in metrics
 
 
-def test_a_name_that_is_taken_is_said_and_a_free_one_is_not(caplog):
-    """Another cw_grpo in verl's registry stays there."""
-    assert not hooks._warn_if_taken({}, len) and not hooks._warn_if_taken({"cw_grpo": len}, len)
-    assert caplog.text == ""
-    assert hooks._warn_if_taken({"cw_grpo": max}, len)
-    assert "cw_grpo is already registered (<built-in function max>) and used as it is" in caplog.text
-
-
 def of_registry(data, options=None, **given):
     """The registered estimator, called as verl calls one."""
     return core_algos.get_adv_estimator_fn("cw_grpo")(
@@ -228,47 +200,6 @@ def test_metrics_are_logged_with_verls_own(make):
     assert metrics["cw_grpo/covariance_max"] == pytest.approx(c.max(), rel=1e-4)
 
 
-def loss_arguments(seed=0, rows=6, width=20):
-    g = torch.Generator().manual_seed(seed)
-    log_prob = (-torch.rand(rows, width, generator=g) * 3).requires_grad_()
-    return {
-        "old_log_prob": log_prob.detach() + 0.3 * torch.randn(rows, width, generator=g),
-        "log_prob": log_prob,
-        "advantages": 2 * torch.randn(rows, width, generator=g),
-        "response_mask": torch.arange(width) < torch.randint(1, width + 1, (rows, 1), generator=g),
-    }
-
-
-def actor_config(loss_agg_mode="token-mean"):
-    config = ActorConfig(
-        strategy="fsdp2", rollout_n=1, ppo_micro_batch_size_per_gpu=1, loss_agg_mode=loss_agg_mode, clip_ratio_c=1.5,
-        policy_loss=PolicyLossConfig(loss_mode="cw_grpo"),
-    )  # fmt: skip
-    config.global_batch_info.update(dp_size=2, batch_num_tokens=100, global_batch_size=12, loss_scale_factor=7)
-    return config
-
-
-@pytest.mark.parametrize("corrected", [False, True])
-@pytest.mark.parametrize("loss_agg_mode", ["token-mean", "seq-mean-token-sum-norm"])
-def test_loss_is_vanilla_on_reweighted_advantages(loss_agg_mode, corrected):
-    """The micro-batch is one group, whose advantages differ within a response."""
-    arguments = loss_arguments()
-    more = {"loss_agg_mode": loss_agg_mode, "config": actor_config(loss_agg_mode)}
-    more["rollout_is_weights"] = torch.rand(6, 20) if corrected else None
-    loss, metrics = core_algos.get_policy_loss_fn("cw_grpo")(**arguments, **more)
-
-    given = (arguments[name] for name in ("log_prob", "advantages", "response_mask"))
-    reweighted, groups = reference_advantages(*given, [0] * 6)
-    ours = arguments | {"advantages": torch.tensor(reweighted)}
-    expected, vanilla_metrics = core_algos.compute_policy_loss_vanilla(**ours, **more)
-    gradients = [torch.autograd.grad(value, arguments["log_prob"])[0] for value in (loss, expected)]
-    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-6)
-    assert metrics["actor/pg_clipfrac_lower"] > 0  # the dual clip took part
-    assert {name: metrics[name] for name in vanilla_metrics} == pytest.approx(vanilla_metrics)
-    assert metrics["cw_grpo/sigma"] == pytest.approx(groups[0]["sigma"], rel=1e-5)
-
-
 @pytest.mark.parametrize("scope", ["group", "batch"])
 def test_on_a_device_advantages_are_those_of_the_cpu(tmp_path, scope):
     """The legacy trainer's batch may be on a device."""
@@ -290,27 +221,6 @@ class AdvantagesAlone(LegacyTrainer):
         self.batch = ray_trainer.compute_advantage(self.batch, algorithm.adv_estimator, config=algorithm)
 
     fit.__module__ = ray_trainer.__name__
-
-
-@pytest.mark.parametrize("fault", ["", "NaN", "infinite advantage"])
-def test_on_a_device_the_loss_is_that_of_the_cpu(fault):
-    """Forward and backward, and what is refused."""
-    results = []
-    with Pretend():
-        for place in (lambda value: value, on_device):
-            arguments = {name: place(value.detach()) for name, value in loss_arguments().items()}
-            if fault == "NaN":
-                arguments["log_prob"][1, 0] = float("nan")
-            if fault == "infinite advantage":
-                arguments["advantages"][2, 0] = float("inf")
-            arguments["log_prob"].requires_grad_()
-            try:
-                loss, metrics = core_algos.get_policy_loss_fn("cw_grpo")(**arguments, config=actor_config())
-                (gradient,) = torch.autograd.grad(loss, arguments["log_prob"])
-                results.append((back(loss).item(), back(gradient).tolist(), metrics["cw_grpo/sigma"]))
-            except NonFiniteError as error:
-                results.append(str(error))
-    assert results[0] == results[1] and isinstance(results[0], str) == bool(fault)
 
 
 def test_every_batch_of_a_step_that_is_due_is_recorded_with_its_texts(tmp_path, make):
@@ -336,80 +246,3 @@ def test_every_batch_of_a_step_that_is_due_is_recorded_with_its_texts(tmp_path, 
         for group in set(table["group"]):  # the prompt of one of its rows; in a real batch they are the same
             seven, row = record.prompts[group].split()
             assert seven == "7" and uids[int(row)] == of_group[group]
-
-
-@NEEDS_V1
-@pytest.mark.parametrize("mode", ["sync", "colocate_async", "separate_async"])
-def test_every_trainer_mode_of_v1_has_the_hooks(mode):
-    from verl.trainer.ppo.v1 import get_trainer_cls, trainer_base
-
-    for method in ("_compute_advantage", "fit"):
-        assert inspect.getattr_static(get_trainer_cls(mode), method) is vars(trainer_base.PPOTrainer)[method]
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        [CW_GRPO, OPTION + "scope=batch", OPTION + "weights=none"],
-        [CW_GRPO, OPTION + "weights=none", GEO_MEAN],
-        [GRPO, LOSS],
-        [GRPO, LOSS, LEGACY],
-        pytest.param([GRPO, LOSS, BYPASS], marks=NEEDS_V1),
-        [GRPO, GEO_MEAN],
-        [CW_GRPO, ONE_RESPONSE, OPTION + "scope=batch"],
-        [CW_GRPO, ONE_RESPONSE, OPTION + "weights=none"],
-        [CW_GRPO, ONE_RESPONSE, "trainer.val_only=True"],
-        [GRPO, ONE_RESPONSE],
-        [*OF_ONE_RESPONSE, "algorithm.adv_estimator=reinforce_plus_plus", "algorithm.use_kl_in_reward=True"],
-        [*OF_ONE_RESPONSE, GRPO, "actor_rollout_ref.actor.use_dynamic_bsz=True"],
-        [*OF_ONE_RESPONSE, GRPO, "trainer.val_only=True"],
-    ],
-)
-def test_valid_settings_pass(overrides):
-    validate(*overrides)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ([CW_GRPO, LOSS], "loss_mode=vanilla .* or algorithm.adv_estimator=grpo"),
-        ([CW_GRPO, ONE_RESPONSE], "every weight 1: this is plain GRPO; set .*rollout.n=12, or .*scope=batch"),
-        ([*OF_ONE_RESPONSE, GRPO], "every weight 1; set it to 2 or more, or .*=cw_grpo"),
-        ([*OF_ONE_RESPONSE, "algorithm.adv_estimator=remax"], "every weight 1; set it to 2 or more"),
-        ([GRPO, LOSS, BYPASS, LEGACY], "bypass_mode=False"),
-        ([CW_GRPO, "+rollout.nnodes=1"], "start verl.trainer.main_ppo"),  # as one_step_off_policy has it
-        ([GRPO, LOSS, "+async_training.partial_rollout=True"], "start verl.trainer.main_ppo"),
-        ([CW_GRPO, GEO_MEAN], "loss_mode=geo_mean averages .*loss_mode=vanilla"),
-        ([CW_GRPO, *DISTILLATION], "use_task_rewards=False trains on the teacher alone, .*; set it to True"),
-        ([CW_GRPO, OPTION + "sigma=2"], "sigma is not an option of cw_grpo; the options are scope, weights"),
-        ([CW_GRPO, OPTION + "scope=rank"], "scope='rank' is invalid; use group or batch"),
-        ([CW_GRPO, OPTION + "record_every=2.5"], "use a whole number"),
-        ([CW_GRPO, "+algorithm.cw_grpo=batch"], r"\+algorithm.cw_grpo.scope=\.\.\."),
-        ([GRPO, LOSS, OPTION + "scope=batch"], "do nothing for policy_loss"),
-        ([GRPO, LOSS, OPTION + "weights=steer"], "do nothing for policy_loss"),
-        ([GRPO, OPTION + "weights=none"], "do nothing for adv_estimator=grpo"),
-        ([CW_GRPO, OPTION + "kernel=none"], "algorithm.cw_grpo: the option kernel is now weights; set weights=none in"),
-        (
-            [CW_GRPO, OPTION + "weights=steer", BYPASS],
-            "needs the entropy .*bypass_mode=True does not .*; set it to False, or",
-        ),
-        ([CW_GRPO, OPTION + "weights=steer", BYPASS, LEGACY], "weights='steer' needs the entropy of each position"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused_with_the_way_to_fix_them(overrides, message):
-    with pytest.raises(OptionsError, match=message):
-        validate(*overrides)
-
-
-@pytest.mark.skipif(Path(verl.__file__).is_relative_to(sys.prefix), reason="end-to-end runs start the installed verl's")
-def test_every_task_runner_of_main_ppo_can_be_sent_to_a_ray_worker(tmp_path):
-    """Loaded as Ray sees it in __main__, so pickled by value."""
-    modules = [f"verl.trainer.{name}" for name in ("main_ppo", "main_ppo_v0")]
-    found = [runpy.run_module(module, run_name="as_main") for module in modules if importlib.util.find_spec(module)]
-    runners = [module[name] for module in found for name in module if "TaskRunner" in name and name != "BaseTaskRunner"]
-    classes = [getattr(runner, "__ray_metadata__", SimpleNamespace(modified_class=runner)) for runner in runners]
-    (tmp_path / "sent").write_bytes(cloudpickle.dumps([each.modified_class for each in classes]))
-    code = "import sys; from ray import cloudpickle; print(*cloudpickle.load(open(sys.argv[1], 'rb')))"
-    plugin = {"VERL_USE_EXTERNAL_MODULES": "cw_plugin.hosts.verl.register"}
-    result = python("-c", code, tmp_path / "sent", **plugin)
-    assert result.stdout.count("as_main.") == len(runners) >= len(found) > 0, result.stderr

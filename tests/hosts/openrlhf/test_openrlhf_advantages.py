@@ -1,0 +1,165 @@
+"""The advantages in OpenRLHF's own sample, experience and loss classes, on CPU tensors.
+
+test_openrlhf_releases.py runs this file under the oldest and the newest release that fit.
+"""
+
+import copy
+import json
+import random
+
+import pytest
+import torch
+from openrlhf.models import PolicyLoss
+from openrlhf.trainer import ppo_trainer_async
+from openrlhf.trainer.ppo_utils.experience import balance_experiences
+from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
+from openrlhf_experiences import PROMPTS, both, each, expected, expected_of, experiences, maker_of, samples, settings
+from pretend_device import DEVICE, Pretend, back, on_device
+from pyarrow import parquet
+from ray import cloudpickle
+
+from cw_plugin.errors import HostError, NonFiniteError
+from cw_plugin.hosts.openrlhf import refused_settings
+
+pytestmark = pytest.mark.usefixtures("plain")
+# The trainer's class as a driver without the hook sends it to a worker.
+SENT = cloudpickle.dumps(ppo_trainer_async.TrainingActor.__ray_metadata__.modified_class)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "turns", "dynamic", "scope"),
+    [*((name, 1, False, "group") for name in refused_settings.GROUPED),
+     ("group_norm", 3, True, "group"), ("group_norm", 1, False, "batch")],
+)  # fmt: skip
+def test_every_row_reaches_the_loss_with_the_weights_of_its_group(
+    plain, actor, tmp_path, monkeypatch, estimator, dynamic, turns, scope
+):
+    monkeypatch.setenv("CW_GRPO_SCOPE", scope)
+    args = settings(tmp_path, **{"algo.advantage.estimator": estimator, "train.dynamic_batch_enable": dynamic})
+    before, after = both(plain, maker_of(args), actor, turns)
+    wanted, mean_sigma = expected(before, scope)
+    for (experience, i), row in zip(each(after), wanted, strict=True):
+        assert experience.advantages[i].tolist() == pytest.approx(row, abs=1e-6)
+    assert any(len(set(w)) > 3 for w in wanted)
+    for experience in after:  # which Ray sends without the rest of the batch
+        assert experience.advantages.untyped_storage().nbytes() == 4 * experience.advantages.numel()
+    sigma = {float(value) for experience in after for value in experience.info["cw_grpo/sigma"]}
+    assert len(sigma) == 1 and sigma.pop() == pytest.approx(mean_sigma, rel=1e-4)
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    if dynamic:
+        after = balance_experiences(after, args)
+    loss, total, of_prompt = PolicyLoss(), 0.0, {}
+    tokens = float(sum(int(e.action_mask[i].sum()) for e, i in each(before)))
+    share = (len(after) + 1) // 2
+    for number in range(2):  # as RayActorGroup spreads them
+        buffer = NaiveReplayBuffer(4)
+        for experience in after[number * share : (number + 1) * share]:
+            buffer.append(experience)
+        for item in buffer.items:
+            of_prompt.setdefault(item.prompts[0], set()).add(number)
+        random.Random(1).shuffle(buffer.items)
+        for first in range(0, len(buffer.items), 4):
+            batch = buffer.collate_fn(buffer.items[first : first + 4])
+            with torch.no_grad():
+                log_probs = actor(batch.sequences, batch.action_mask, batch.attention_mask)
+            value = loss(log_probs, batch.action_log_probs, batch.advantages, batch.action_mask)[0]
+            total += value.item() * float(batch.action_mask.sum())
+    assert any(len(actors) > 1 for actors in of_prompt.values()) or not dynamic
+    assert total / tokens == pytest.approx(-sum(map(sum, wanted)) / tokens, abs=1e-6)
+
+
+@pytest.mark.parametrize("scope", ["group", "batch"])
+@pytest.mark.parametrize("name", ["ar", "stare", "drop_top_cov", "w_reinforce"])
+def test_every_weighting_weighs_whole_groups(plain, actor, tmp_path, monkeypatch, name, scope):
+    monkeypatch.setenv("CW_GRPO_SCOPE", scope)
+    monkeypatch.setenv("CW_GRPO_WEIGHTS", name)
+    before, after = both(plain, maker_of(settings(tmp_path, **{"train.dynamic_batch_enable": True})), actor, turns=3)
+    for (experience, i), row in zip(each(after), expected_of(name, before, scope), strict=True):
+        assert experience.advantages[i].tolist() == pytest.approx(row, abs=1e-6)
+
+
+def test_the_weights_none_are_openrlhf_bit_for_bit(plain, actor, tmp_path, monkeypatch):
+    monkeypatch.setenv("CW_GRPO_WEIGHTS", "none")
+    maker = maker_of(settings(tmp_path, **{"train.dynamic_batch_enable": True}))
+    before, after = both(plain, maker, actor)
+    for ours, theirs in zip(after, before, strict=True):
+        assert torch.equal(ours.advantages, theirs.advantages) and torch.equal(ours.returns, theirs.returns)
+        covariance = [float(ours.info[f"cw_grpo/covariance_{when}"][0]) for when in ("before", "after")]
+        assert covariance[0] == pytest.approx(covariance[1], rel=1e-5) and covariance[0] != 0
+
+
+def test_a_step_is_recorded_with_its_prompts_and_tokens(plain, actor, tmp_path, monkeypatch):
+    """The step is the one that OpenRLHF logs it under."""
+    monkeypatch.setenv("CW_GRPO_RECORD_EVERY", "4")
+    maker = maker_of(settings(tmp_path))
+    made = experiences(maker, actor, turns=3)
+
+    class Enough(Exception):
+        pass
+
+    def make_experience_batch(_):
+        maker.compute_advantages_and_returns(copy.deepcopy(made))
+        raise Enough
+
+    monkeypatch.setattr(maker, "make_experience_batch", make_experience_batch)
+    trainer_class = cloudpickle.loads(cloudpickle.dumps(cloudpickle.loads(SENT)))  # an actor starts the trainer's actor
+    trainer = trainer_class.__new__(trainer_class)
+    trainer.experience_maker = maker
+    for global_step in (2, 3):
+        with pytest.raises(Enough):
+            trainer.train_step([], global_step)
+    file = tmp_path / "tokens" / "step_000004.parquet"
+    assert list(file.parent.iterdir()) == [file]
+    table, row = parquet.read_table(file).to_pydict(), samples(turns=3)[0]
+    ids = [i for i, number in zip(table["token_id"], table["row"], strict=True) if number == 0]
+    assert ids == row.sequences[0, 1:][row.action_mask[0].bool()].tolist()
+    prompts = json.loads(parquet.read_metadata(file).metadata[b"prompts"])
+    first = int(row.action_mask[0].argmax()) + 1
+    assert prompts["0"] == maker.tokenizer.decode(row.sequences[0, :first].tolist(), skip_special_tokens=True)
+    assert len(prompts) == PROMPTS
+
+
+@pytest.mark.parametrize(("what", "rows"), [("log_probs", [6]), ("advantages", [6, 7, 8, 9, 10, 11])])
+def test_a_value_that_is_not_a_number_stops_the_run(actor, tmp_path, what, rows):
+    maker = maker_of(settings(tmp_path))
+    made = experiences(maker, actor, turns=1)
+    if what == "log_probs":
+        made[1].action_log_probs[2, int(made[1].action_mask[2].argmax())] = float("nan")
+    else:  # by the reward of one response to the second prompt
+        made[1].rewards[2] = float("nan")
+    with pytest.raises(NonFiniteError, match=f"{what}: NaN or infinite .* check") as caught:
+        maker.compute_advantages_and_returns(made)
+    assert caught.value.rows == rows
+
+
+@pytest.mark.parametrize("scope", ["group", "batch"])
+def test_on_a_device_experiences_are_reweighted_as_on_the_cpu(plain, actor, tmp_path, monkeypatch, scope):
+    monkeypatch.setenv("CW_GRPO_SCOPE", scope)
+    maker = maker_of(settings(tmp_path))
+    maker.cw_grpo.step = 1  # which is recorded
+    made = plain(maker, experiences(maker, actor, turns=3))
+    there = copy.deepcopy(made)
+    for experience in there:
+        for name in ("sequences", "action_log_probs", "advantages", "action_mask", "rewards"):
+            setattr(experience, name, on_device(getattr(experience, name)))
+    maker.cw_grpo.reweight(made)
+    with Pretend():
+        maker.cw_grpo.reweight(there)
+    for experience, wanted in zip(there, made, strict=True):
+        assert experience.advantages.device == DEVICE
+        assert torch.equal(back(experience.advantages), wanted.advantages)
+        assert torch.equal(experience.info["cw_grpo/sigma"], wanted.info["cw_grpo/sigma"])
+    on_cpu, on_it = (parquet.read_table(tmp_path / "tokens" / f"step_000001{part}.parquet") for part in ("", "-2"))
+    assert on_cpu == on_it
+
+
+def test_advantages_that_differ_within_a_response_are_refused(actor, tmp_path):
+    """A penalty that this release does not have, but the next may."""
+    maker = maker_of(settings(tmp_path))
+    made = experiences(maker, actor, turns=1)
+    maker.kl_ctl.value = 0.1
+    for experience in made:
+        experience.kl = torch.rand_like(experience.action_log_probs)
+    with pytest.raises(HostError, match="differs within a response"):
+        maker.compute_advantages_and_returns(copy.deepcopy(made))

@@ -1,0 +1,74 @@
+"""Which arguments and checkpoints of OpenRLHF are refused and allowed.
+
+test_openrlhf_releases.py runs this file under the oldest and the newest release that fit.
+"""
+
+import logging
+from importlib.metadata import version
+
+import pytest
+from interpreter import bash
+from openrlhf_experiences import experiences, flag, maker_of, parsed, settings
+
+from cw_plugin.errors import OptionsError
+from cw_plugin.hosts.host import OPENRLHF
+from cw_plugin.hosts.openrlhf import hook, refused_settings
+from cw_plugin.options import Options
+
+pytestmark = pytest.mark.usefixtures("plain")
+
+
+def test_a_weighting_that_needs_entropies_is_refused_before_training(tmp_path, monkeypatch):
+    monkeypatch.setenv("CW_GRPO_WEIGHTS", "steer")
+    with pytest.raises(OptionsError, match=r"'steer' needs the entropy .* OpenRLHF does not .*; train with verl"):
+        maker_of(settings(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"algo.kl.init_coef": 0.01}, "KL penalty into the reward"),
+        ({"algo.advantage.estimator": "gae"}, "no prompt groups"),
+        ({"rollout.n_samples_per_prompt": 1}, "one response in a prompt group"),
+        ({"actor.policy_loss_type": "gspo"}, "one ratio for a response"),
+    ],
+)
+def test_what_would_not_be_the_method_is_refused_before_training(tmp_path, changed, said):
+    with pytest.raises(OptionsError, match=said) as caught:
+        maker_of(settings(tmp_path, **changed))
+    (argument,) = changed
+    assert flag(argument) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("weights", "changed", "said"),
+    [
+        ("none", {"actor.policy_loss_type": "gspo"}, "the host's own advantages"),
+        ("gaussian", {"algo.kl.init_coef": 0.01, "algo.kl.use_loss": True}, "reweighted advantages"),
+    ],
+)
+def test_what_loses_no_weights_is_allowed_and_said_once(tmp_path, monkeypatch, caplog, weights, changed, said):
+    logger = logging.getLogger(hook.MAKER)  # which does not propagate
+    logger.addHandler(caplog.handler)
+    monkeypatch.setenv("CW_GRPO_WEIGHTS", weights)
+    maker_of(settings(tmp_path, **changed))
+    logger.removeHandler(caplog.handler)
+    assert caplog.text.count("cw_grpo") == caplog.text.count(said) == 1
+
+
+def test_checkpoints_keep_their_method(actor, tmp_path, monkeypatch):
+    """tests/test_run.py tests the rule; here, that OpenRLHF's checkpoints are found and the method is written down."""
+    maker = maker_of(settings(tmp_path))
+    maker.compute_advantages_and_returns(experiences(maker, actor, turns=1))
+    monkeypatch.setenv("CW_GRPO_WEIGHTS", "none")
+    maker_of(settings(tmp_path))  # the first was killed before its first checkpoint
+    (tmp_path / "checkpoints" / "_actor").mkdir()
+    for resumes in (True, False):
+        with pytest.raises(OptionsError, match=r"checkpoints .* weights='gaussian', and this run has weights='none'"):
+            maker_of(settings(tmp_path, **{"ckpt.load_enable": resumes}))
+
+
+@pytest.mark.skipif(version("openrlhf") != OPENRLHF.newest, reason="the recipe is for the newest")
+def test_openrlhf_accepts_the_arguments_of_the_recipe():
+    args = parsed(*bash("openrlhf/paper.sh", DRY_RUN="1").stdout.splitlines())
+    assert refused_settings.check(args, Options()).samples == 12 and args.algo.kl.use_loss is True

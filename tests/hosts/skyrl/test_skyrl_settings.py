@@ -1,0 +1,119 @@
+"""Which settings of SkyRL are refused and allowed, how options reach its processes, and its reward.
+
+test_skyrl_releases.py runs this file.
+"""
+
+import sys
+from unittest.mock import Mock
+
+import pytest
+import skyrl_gym
+from interpreter import bash
+from skyrl.train.config import SkyRLTrainConfig
+from skyrl.train.entrypoints import main_base
+from skyrl.train.trainer import RayPPOTrainer
+from skyrl.train.utils import validate_cfg
+from skyrl_trainers import ALGORITHM, MODEL, SAMPLES, SETTINGS, rollouts, settings, train, trainer_of
+
+from cw_plugin.errors import HostError, OptionsError
+from cw_plugin.hosts import skyrl
+from cw_plugin.hosts.skyrl import CWGRPOTrainer, entrypoint, refused_settings
+from cw_plugin.lab.errors import DataError
+from cw_plugin.lab.rewards import skyrl as rewards
+
+
+def test_a_weighting_that_needs_entropies_is_refused_before_training(tmp_path, monkeypatch):
+    monkeypatch.setenv("CW_GRPO_WEIGHTS", "steer")
+    with pytest.raises(OptionsError, match=r"'steer' needs the entropy .* SkyRL does not .*; train with verl"):
+        refused_settings.check(settings(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("trainer.algorithm.advantage_estimator=gae", "no prompt groups"),
+        ("trainer.algorithm.advantage_estimator=reinforce++", "no prompt groups"),
+        ("trainer.algorithm.policy_loss_type=cross_entropy", "does not multiply a token by its advantage"),
+        ("trainer.algorithm.advantage_batch_normalize=true", "subtracts the mean"),
+        ("generator.n_samples_per_prompt=1", "one response in a prompt group"),
+        ("trainer.export_path=s3://bucket/run", "is not a folder"),
+    ],
+)
+def test_what_would_not_be_the_method_is_refused_before_ray_starts(tmp_path, monkeypatch, setting, said):
+    key, value = setting.split("=")
+    arguments = {f"{name}={given}" for name, given in (SETTINGS | {"trainer.ckpt_path": tmp_path, key: value}).items()}
+    monkeypatch.setattr(sys, "argv", ["main_base", "trainer.override_entrypoint=cw_plugin.hosts.skyrl", *arguments])
+    monkeypatch.setattr(entrypoint, "initialize_ray", Mock(side_effect=AssertionError))
+    with pytest.raises(SystemExit, match=said) as caught:
+        main_base.main()
+    assert str(caught.value).startswith("cw_grpo: ") and "\n" not in str(caught.value) and setting in str(caught.value)
+
+
+def test_a_run_is_not_resumed_under_another_method(tmp_path, monkeypatch):
+    train(trainer_of(CWGRPOTrainer, settings(tmp_path)), *rollouts())
+    monkeypatch.setenv("CW_GRPO_SCOPE", "batch")
+    skyrl.check(settings(tmp_path))  # there is no checkpoint yet
+    (tmp_path / "latest_ckpt_global_step.txt").write_text("4")
+    for changed in ({}, {"trainer.resume_mode": "none"}):
+        with pytest.raises(OptionsError, match=f"{tmp_path} has checkpoints .* scope='group', and this run"):
+            skyrl.check(settings(tmp_path, **changed))
+    skyrl.check(settings(tmp_path, **{"trainer.ckpt_path": "s3://bucket/run"}))
+    elsewhere = {"trainer.resume_mode": "from_path", "trainer.resume_path": str(tmp_path / "global_step_4")}
+    with pytest.raises(OptionsError, match=f"{tmp_path} has checkpoints .* scope='group', and this run"):
+        trainer_of(CWGRPOTrainer, settings(tmp_path / "elsewhere", **elsewhere))
+
+
+@pytest.mark.skipif(not hasattr(ALGORITHM, "enable_sample_support_replay"), reason="not in SkyRL 0.3.0")
+def test_log_probs_over_a_part_of_the_vocabulary_are_refused(tmp_path, monkeypatch):
+    cfg = settings(tmp_path)
+    cfg.trainer.algorithm.enable_sample_support_replay = True
+    with pytest.raises(OptionsError, match="enable_sample_support_replay=true takes log-probs over the tokens that"):
+        skyrl.check(cfg)
+    monkeypatch.setenv("CW_GRPO_WEIGHTS", "none")
+    skyrl.check(cfg)
+
+
+def test_what_loses_no_weights_is_allowed(tmp_path, monkeypatch):
+    skyrl.check(settings(tmp_path, **{"generator.n_samples_per_prompt": 2}))
+    lost = {"trainer.algorithm.policy_loss_type": "cross_entropy", "trainer.algorithm.advantage_batch_normalize": True}
+    monkeypatch.setenv("CW_GRPO_WEIGHTS", "none")
+    skyrl.check(settings(tmp_path, **lost))
+
+
+def test_options_reach_the_trainers_process_and_an_unknown_one_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["", *(f"{name}={value}" for name, value in SETTINGS.items()),
+                                      f"trainer.export_path={tmp_path}"])  # fmt: skip
+    for name in ("initialize_ray", "ray"):
+        monkeypatch.setattr(entrypoint, name, Mock())
+    monkeypatch.setattr(entrypoint, "train", remote := Mock())
+    monkeypatch.setenv("CW_GRPO_SCOPE", "batch")
+    entrypoint.main()
+    assert remote.options.call_args.kwargs == {"runtime_env": {"env_vars": {"CW_GRPO_SCOPE": "batch"}}}
+    assert remote.options().remote.call_args.args[1].generator.n_samples_per_prompt == SAMPLES
+    monkeypatch.setenv("CW_GRPO_WEIGHT", "none")
+    with pytest.raises(SystemExit, match="cw_grpo: CW_GRPO_WEIGHT is not an option"):
+        entrypoint.main()
+
+
+def test_a_skyrl_of_another_shape_is_refused(tmp_path, monkeypatch):
+    monkeypatch.delattr(RayPPOTrainer, "train_critic_and_policy")
+    with pytest.raises(HostError, match=r"there is no .*RayPPOTrainer\.train_critic_and_policy; install skyrl 0"):
+        skyrl.check(settings(tmp_path))
+
+
+def test_the_reward_is_an_environment_of_skyrl_gym():
+    rewards.register(model_path=str(MODEL))
+    row = {"data_source": "mine", "reward_model": {"style": "rule", "ground_truth": "3"}, "max_turns": 1}
+    environment = skyrl_gym.make("cw_grpo", env_config={}, extras=row)
+    said = environment.step("<think>\n1 + 2\n</think>\n\\boxed{3}")
+    assert (said["reward"], said["done"], environment.get_metrics()) == (2.0, True, {"acc": 1.0, "format": 1.0})
+    assert skyrl_gym.make("cw_grpo", env_config={}, extras=row).step("\\boxed{4}")["reward"] == 0.0
+    with pytest.raises(DataError, match="no reward_model"):
+        skyrl_gym.make("cw_grpo", env_config={}, extras={"answer": "3"})
+
+
+def test_skyrl_accepts_the_settings_of_the_recipe():
+    cfg = SkyRLTrainConfig.from_cli_overrides(bash("skyrl/paper.sh", DRY_RUN="1").stdout.splitlines()[1:])
+    validate_cfg(cfg)
+    skyrl.check(cfg)
+    assert cfg.generator.n_samples_per_prompt == 12

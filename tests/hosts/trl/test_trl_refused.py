@@ -1,0 +1,111 @@
+"""What CWGRPOTrainer refuses: settings, a TRL of another shape, and advantages that are not its own."""
+
+import pytest
+import trl
+from trl import GRPOTrainer
+from trl_training import BASE, reward, train
+
+from cw_plugin.errors import HostError, NonFiniteError, OptionsError
+from cw_plugin.hosts.trl import CWGRPOConfig, CWGRPOTrainer
+from cw_plugin.hosts.trl.refused_settings import check_settings, check_trl
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Poisoned(CWGRPOTrainer):
+    def _generate(self, prompts):
+        result = super()._generate(prompts)
+        self.model.model.norm.weight.data.fill_(float("nan"))
+        return result
+
+
+def test_a_log_prob_that_is_no_number_is_refused(tmp_path):
+    with pytest.raises(NonFiniteError, match=r"log_probs: NaN or infinite .* check gradient norm"):
+        train(tmp_path, Poisoned)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cw_scope": "prompt"}, "cw_scope='prompt' is invalid"),
+        ({"cw_weights": None}, "cw_weights=None is invalid"),
+        ({"cw_kernel": "none"}, "cw_kernel is now cw_weights; set cw_weights='none' in its place"),
+        ({"importance_sampling_level": "sequence"}, "'sequence' takes one ratio or advantage for a whole response"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_before_the_model_is_loaded(tmp_path, options, message):
+    with pytest.raises(OptionsError, match=message):
+        CWGRPOTrainer("no/such-model", reward, CWGRPOConfig(**BASE, output_dir=str(tmp_path), **options))
+    if "importance_sampling_level" in options:  # without weights it works
+        train(tmp_path, CWGRPOTrainer, cw_weights="none", max_steps=1, **options)
+
+
+def test_ligers_loss_is_refused_where_trl_has_it(tmp_path):
+    class WithLigersLoss(GRPOTrainer):
+        def compute_liger_loss(self):
+            raise NotImplementedError
+
+    args = CWGRPOConfig(**BASE, output_dir=str(tmp_path))
+    args.use_liger_kernel = True
+    with pytest.raises(OptionsError, match="use_liger_kernel=True takes one ratio or advantage for a whole response"):
+        check_settings(args, WithLigersLoss)
+    if not hasattr(GRPOTrainer, "compute_liger_loss"):
+        check_settings(args)
+
+
+@pytest.mark.parametrize(
+    ("name", "refused", "supported"),
+    [("async_prefetch", True, False), ("use_data_producer", True, False), ("context_parallel_size", 2, 1)],
+)
+def test_settings_of_axolotl_that_compute_advantages_elsewhere_are_refused(tmp_path, name, refused, supported):
+    args = CWGRPOConfig(**BASE, output_dir=str(tmp_path))
+    for value in (supported, None):
+        setattr(args, name, value)
+        check_settings(args)
+    setattr(args, name, refused)
+    with pytest.raises(OptionsError, match=f"{name}={refused} is not supported by CW-GRPO; set it to {supported}"):
+        check_settings(args)
+
+
+class Patched(GRPOTrainer):
+    """As Unsloth does it: _compute_loss stands, and is not called."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        return model(inputs["completion_ids"]).logits.sum()
+
+
+def test_a_trl_of_another_shape_is_refused():
+    check_trl(GRPOTrainer)
+    with pytest.raises(HostError, match=r"RLOOTrainer._compute_loss has no `if advantages.dim\(\) == 1:`"):
+        check_trl(trl.RLOOTrainer)  # whose advantages are one to a response
+    with pytest.raises(HostError, match=r"Patched.compute_loss has no `self._compute_loss\(`"):
+        check_trl(Patched)
+    with pytest.raises(HostError, match=r"there is no SFTTrainer\._generate_and_score_completions"):
+        check_trl(trl.SFTTrainer)
+
+
+def test_another_wrapper_that_has_made_advantages_of_tokens_is_refused(tmp_path, monkeypatch):
+    plain = GRPOTrainer._generate_and_score_completions
+
+    def of_tokens(self, inputs):
+        batch = plain(self, inputs)
+        return batch | {"advantages": batch["advantages"][:, None] * batch["completion_mask"]}
+
+    monkeypatch.setattr(GRPOTrainer, "_generate_and_score_completions", of_tokens)
+    with pytest.raises(HostError, match=r"the advantages have the shape \(8, \d+\), .*; remove that"):
+        train(tmp_path)
+
+
+class Elsewhere(CWGRPOTrainer):
+    """As an asynchronous trainer has it: advantages that our method has not seen. It takes an argument of its own."""
+
+    def __init__(self, *args, data_collator=None, **kwargs):
+        super().__init__(*args, **kwargs)
+
+    _generate_and_score_completions = GRPOTrainer._generate_and_score_completions
+
+
+def test_a_trainer_that_gets_its_advantages_elsewhere_is_refused(tmp_path):
+    with pytest.raises(HostError, match=r"Elsewhere trains on advantages that do not come from .* plain GRPO"):
+        train(tmp_path, Elsewhere, {"data_collator": list})
+    train(tmp_path, Elsewhere, max_steps=1, cw_weights="none")

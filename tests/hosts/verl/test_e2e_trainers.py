@@ -1,0 +1,145 @@
+"""verl's other trainers and recipes, the study's runs, and doctor's worker: what else starts Ray, all of it slow."""
+
+import functools
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import e2e
+import pyarrow.parquet as pq
+import pytest
+from interpreter import ROOT, bash, python, wait_until
+from omegaconf import OmegaConf
+
+from cw_plugin.lab.doctor import workers
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]  # on a machine that does other things as well
+
+MEGATRON = sorted(path.name for path in (ROOT / "examples").glob("run_*_megatron.sh"))
+
+
+def recipe(script: str, out: Path, method: str = "cw_grpo") -> list[dict]:
+    """The metrics of a recipe's two steps."""
+    env = e2e.recipe_environment(out, method)
+    bash("cpu/data.sh", **env)
+    bash(script, "data.val_max_samples=8", **env)
+    (file,) = out.glob("metrics-*.jsonl")
+    records = e2e.training_steps(file)
+    assert e2e.saved_step(out) == 2 and [record["data"]["training/global_step"] for record in records] == [1, 2]
+    return records
+
+
+def assert_trained_on_its_own_policy(records: list[dict]) -> None:
+    for record in records:
+        assert record["data"]["actor/grad_norm"] > 0
+        assert abs(record["data"]["actor/ppo_kl"]) < 1e-2  # the policy is the one that computed old_log_probs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", MEGATRON)
+def test_the_megatron_recipes_train_on_a_cpu(script, tmp_path):
+    run = tmp_path / "checkpoints"
+    records = recipe(script, run)
+    e2e.assert_logged(records)
+    assert_trained_on_its_own_policy(records)
+    e2e.assert_right(run)
+
+
+@pytest.mark.slow
+def test_the_7b_recipe_trains_clip_cov_on_a_cpu(tmp_path):
+    records = recipe("run_qwen2_5_math_7b_fsdp.sh", tmp_path / "checkpoints", method="clip_cov")
+    assert_trained_on_its_own_policy(records)
+
+
+@pytest.mark.slow
+def test_after_kill_9_the_quickstart_resumes_with_the_legacy_trainer(tmp_path):
+    run, command = tmp_path / "killed", ("trainer.use_v1=False", "trainer.save_freq=1")
+    process = e2e.quickstart(run, *command, STEPS="5")
+    wait_until(lambda: e2e.saved_step(run / "checkpoints") >= 2, run / "stdout", process, 500)
+    workers = [p for p in e2e.trainer_processes(run) if "WorkerDict" in " ".join(p.cmdline())]
+    assert workers
+    for worker in workers:
+        worker.send_signal(signal.SIGKILL)
+    assert process.wait(timeout=300) != 0
+    assert not e2e.trainer_processes(run), "processes of the killed run are left"
+    saved = e2e.saved_step(run / "checkpoints")
+    records = e2e.finish(run, e2e.quickstart(run, *command, STEPS="5"))
+    assert [record["step"] for record in records] == list(range(saved + 1, 6))
+    e2e.assert_right(run)
+    e2e.assert_logged(records)
+
+
+@pytest.mark.slow
+def test_the_loss_in_an_asynchronous_trainer(tmp_path):
+    run = tmp_path / "a name with = in it"
+    loss, mode = "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo", "trainer.v1.trainer_mode=colocate_async"
+    e2e.assert_logged(
+        e2e.finish(run, e2e.quickstart(run, loss, mode, METHOD="grpo", STEPS="2", size=())), "actor/cw_grpo/"
+    )
+    assert {batch["estimator"].split(".")[-1].lower() for batch in e2e.batches(run)} == {"grpo"}
+    assert [len(batch["uids"]) for batch in e2e.batches(run)] == [128, 128]
+
+    # Validation after training, and what the quickstart says in the end.
+    answers = [json.loads(line) for line in (run / "validation" / "2.jsonl").read_text().splitlines()]
+    (shown,) = re.findall(r"^validation: right answers .* ([\d.]+) \(step 2\)$", (run / "stdout").read_text(), re.M)
+    assert float(shown) == pytest.approx(sum(answer["acc"] for answer in answers) / len(answers), abs=6e-4)
+
+
+@pytest.mark.slow
+def test_ray_workers_are_asked(monkeypatch):
+    wait_for_ray = functools.partial(python, ROOT / "examples" / "launcher" / "wait_for_ray.py", timeout=120)
+    config = OmegaConf.create({"trainer": {"use_v1": False}})
+    assert list(workers.check_ray_workers(config)) == []  # of a Ray that this starts
+    with e2e.cluster("--num-cpus=1", VERL_USE_EXTERNAL_PLUGINS="none") as (address, folder):
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        monkeypatch.setenv("RAY_TMPDIR", folder)
+        (finding,) = workers.check_ray_workers(config)
+        waited = [wait_for_ray(address, "1", "60"), wait_for_ray(address, "2", "1")]
+    assert "a Ray worker on" in finding.what and "restart a running cluster" in finding.fix
+    assert [result.returncode for result in waited] == [0, 1] and "1 of 2 nodes" in waited[1].stderr
+    assert "0 of 1 nodes" in wait_for_ray("127.0.0.1:9", "1", "1").stderr
+
+
+@pytest.mark.slow
+def test_the_study_trains_two_at_a_time_and_gathers_what_has_finished(tmp_path):
+    """Two runs, each with a Ray of its own, one of them with a variant of the ablation."""
+    code = "import study; study.run([study.Job('main', f'cw_grpo{of}', '1e-5', 1, 2) for of in ('', '_shuffled')])"
+    folder = ROOT / "examples" / "study"
+    env = e2e.environment(tmp_path, PYTHONPATH=str(folder), WORK=str(tmp_path), VERL_USE_EXTERNAL_MODULES="")
+    subprocess.run([sys.executable, folder / "task.py", "problems", tmp_path / "data"], check=True)
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=800)
+    assert result.returncode == 0, result.stdout + result.stderr
+    metrics = pq.read_table(tmp_path / "results" / "metrics.parquet").to_pylist()
+    runs = {method: [row for row in metrics if row["method"] == method] for method in ("cw_grpo", "cw_grpo_shuffled")}
+    for rows in runs.values():
+        assert [row["step"] for row in rows] == [0, 1, 2]
+        assert all(0.38 < row["accuracy"] < 0.56 for row in rows if row["accuracy"] is not None)  # 0.47, 512 answers
+        assert all(row["rollout_difference"] < 1e-3 for row in rows[1:])  # vLLM has its own trainer's weights
+        assert rows[0]["accuracy"] is not None and rows[2]["accuracy"] is not None
+    # Weights on the wrong tokens leave the covariance where it was.
+    right, wrong = (sum(abs(row["covariance_after"]) for row in rows[1:]) for rows in runs.values())
+    assert right < 0.5 * wrong
+    covariance = pq.read_table(tmp_path / "results" / "covariance.parquet").to_pylist()
+    assert {row["method"] for row in covariance} == set(runs)
+    subprocess.run(command, env=env, check=True, timeout=60)  # in which there is nothing to do
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trainer", ["trainer.use_v1=True", "trainer.use_v1=False"])
+def test_a_weighting_gets_the_entropies_that_verl_logs(tmp_path, trainer):
+    """Of both trainers, from the forward pass of their own."""
+    environment = e2e.recipe_environment(tmp_path)
+    bash("cpu/data.sh", **environment)
+    weights = "+algorithm.cw_grpo.weights=entropy_weights:entropies"
+    loss = "actor_rollout_ref.actor.loss_agg_mode=token-mean"
+    bash(e2e.IN_EVERY_RUN, trainer, weights, loss, "data.val_max_samples=8", **environment)
+    (file,) = tmp_path.glob("metrics-*.jsonl")
+    records = e2e.training_steps(file)
+    for record in records:
+        mean, entropy = (record["data"][name] for name in ("cw_grpo/weight_mean", "actor/entropy"))
+        assert mean == pytest.approx(entropy, rel=1e-4) and mean > 0
+    assert len(records) == 2
