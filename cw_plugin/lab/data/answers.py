@@ -2,7 +2,8 @@ r"""Extracts the final answer from a dataset's answer column."""
 
 import re
 
-from cw_plugin.lab.rewards.boxed import final_boxed, number_text
+from cw_plugin.lab.rewards import number_text
+from cw_plugin.lab.rewards.boxed import final_boxed
 
 _REWRITES = [
     (re.compile(r"(?<!\\)\$"), ""),

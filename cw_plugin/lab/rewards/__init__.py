@@ -10,13 +10,14 @@ The grading processes start with the first answer (see :mod:`cw_plugin.lab.rewar
 """
 
 import functools
+import math
 import sys
 from decimal import Decimal
-from numbers import Number
+from numbers import Number, Real
+from typing import Any
 
 from cw_plugin.errors import CWGRPOError, OptionsError
 from cw_plugin.lab.errors import DataError
-from cw_plugin.lab.rewards.boxed import number_text
 from cw_plugin.lab.rewards.pool import TIME_LIMIT, Grade, GradingPool, shared_pool
 from cw_plugin.lab.rewards.think import answer_section, matched, template_opens_think
 
@@ -105,6 +106,12 @@ def ground_truth_problem(value: object, *, parse: bool = True) -> str | None:
     if grade.misread:
         return f"The ground truth {text!r:.200} {grade.misread}, so right answers count as wrong."
     return None
+
+
+def number_text(value: Any) -> str | None:
+    """A finite number as text, ``42.0`` as ``42``; None for anything else, including a bool."""
+    is_number = isinstance(value, (Real, Decimal)) and not isinstance(value, bool)  # numpy's are Real
+    return str(value).removesuffix(".0") if is_number and math.isfinite(value) else None
 
 
 @functools.lru_cache(maxsize=65536)  # TRL asks with each response

@@ -1,10 +1,6 @@
-r"""The boxed answer of a text, and numbers as text."""
+r"""The boxed answer of a text."""
 
-import math
-import numbers
 import re
-from decimal import Decimal
-from typing import Any
 
 _TOKENS = re.compile(r"(?P<open>(?P<box>\\(?:boxed|fbox)\s*(?:\{|$))|\{)|\\[{}]|(?P<close>\})")
 _SPACE = re.compile(r"(?:\\q?quad(?![a-zA-Z])|\s)+")
@@ -36,9 +32,3 @@ def final_boxed(text: str) -> str | None:
     if any(token["box"] and token.start() >= end for token in opened):
         return ""
     return ", ".join(dict.fromkeys(contents)) if contents else None
-
-
-def number_text(value: Any) -> str | None:
-    """A finite number as text, ``42.0`` as ``42``; None for anything else, including a bool."""
-    is_number = isinstance(value, (numbers.Real, Decimal)) and not isinstance(value, bool)  # numpy's are numbers.Real
-    return str(value).removesuffix(".0") if is_number and math.isfinite(value) else None

@@ -13,7 +13,6 @@ from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
 from math_verify.grader import should_treat_as_complex
 from math_verify.parser import get_last_eq
 
-from cw_plugin.lab.rewards.boxed import final_boxed
 from cw_plugin.lab.rewards.rewrites import POWER_OF_TEN, TEXT, UNICODE, rewritten
 
 Parsed: TypeAlias = sympy.Basic | sympy.MatrixBase  # what math-verify reads in an answer
@@ -34,7 +33,6 @@ _WORDS = re.compile(  # with an exponent, but not as an index or in one
     rf"\s*(?<![_^])(?<![_^]\{{)"
     rf"(?:{TEXT}\{{((?:[^{{}}]|\{{[^{{}}]*\}})*\}}(?:\s*\^\s*\{{?\d\}}?)?)|([^\x00-\x7f]+))\s*"
 )
-_COMMAND = re.compile(r"\\(?:begin|end)\s*\{\w+\}|\\mathbb\s*\{?\s*\w|\\[a-zA-Z]+|\\.")
 
 
 class Answer(NamedTuple):
@@ -91,25 +89,3 @@ def _marked(match: re.Match[str]) -> str:
     """A word, with the marks of a formula if it is one."""
     is_formula = "\\" in re.sub(UNICODE.pattern, UNICODE.replacement, match[0])
     return f"${rewritten(match[0])}$" if is_formula else rewritten(match[0])
-
-
-def misread(ground_truth: str) -> str:
-    """What math-verify makes of a ground truth that is not what stands there, in words; "" if it reads it rightly."""
-    answer = read(final_boxed(ground_truth) or ground_truth)
-    if ground_truth.strip().casefold() in ("nan", "null", "none", "n/a"):
-        return "says that there is no answer"
-    if not answer.text:  # words, which are compared as such
-        return ""
-    value = parsed(answer.text)
-    if value is None:
-        return "cannot be read by math-verify"
-    names = {str(symbol) for symbol in value.atoms(sympy.Symbol)} & set(re.findall(r"\\([a-zA-Z]+)", answer.text))
-    if unknown := sorted(name for name in names if not sympy.latex(sympy.Symbol(name)).startswith("\\")):  # no letter
-        return f"has \\{unknown[0]}, which math-verify reads as the name of a variable"
-    text = _COMMAND.sub(" ", answer.text)
-    if word := re.search(r"(?<![a-zA-Z_{])(?:[a-zA-Z]{5,}|[a-z]{3,}(?=\())", text):
-        return f"has the word {word[0]}, which math-verify reads as a product of letters"
-    known = _COMMAND.sub(" ", sympy.latex(value)).lower()
-    if dropped := sorted(set(re.findall("[a-z]", text.lower())) - set(known)):
-        return f"has the letter {dropped[0]}, which math-verify leaves out of {value}"
-    return ""

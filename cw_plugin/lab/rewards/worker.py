@@ -13,7 +13,7 @@ import sys
 import traceback
 from multiprocessing.connection import Connection
 
-from cw_plugin.lab.rewards import grading, reading
+from cw_plugin.lab.rewards import grading, ground_truth
 from cw_plugin.lab.rewards.pool import Grade, Question
 
 LIMITS = {resource.RLIMIT_AS: 2 << 30, resource.RLIMIT_FSIZE: 0, resource.RLIMIT_CORE: 0}  # bytes; idle, it has 0.3 GiB
@@ -50,7 +50,7 @@ def grade(question: Question) -> Grade:
         signal.setitimer(signal.ITIMER_PROF, time_limit, time_limit)
         signal.setitimer(signal.ITIMER_VIRTUAL, time_limit + GRACE)
         if question.text is None:
-            return Grade(misread=reading.misread(question.ground_truth))
+            return Grade(misread=ground_truth.misread(question.ground_truth))
         accuracy, prediction = grading.grade(question.ground_truth, question.text, question.extraction)
         return Grade(accuracy, prediction[:MAX_PREDICTION])
     except OutOfTimeError:

@@ -19,8 +19,8 @@ from transformers import PreTrainedTokenizerFast
 
 from cw_plugin.errors import OptionsError
 from cw_plugin.lab.errors import DataError
-from cw_plugin.lab.rewards import compute_score, grading, ground_truth_problem
-from cw_plugin.lab.rewards.boxed import final_boxed, number_text
+from cw_plugin.lab.rewards import compute_score, grading, ground_truth_problem, number_text
+from cw_plugin.lab.rewards.boxed import final_boxed
 from cw_plugin.lab.rewards.pool import shared_pool
 from cw_plugin.lab.rewards.rewrites import REWRITES, rewritten
 from cw_plugin.lab.rewards.think import matched
@@ -41,6 +41,7 @@ def test_numbers_are_ground_truths_too():
     ]:  # fmt: skip
         assert accuracies(gold, BOXED % answer) == (1.0, 1.0)
     assert accuracies(42.0, BOXED % "43") == (0.0, 0.0)
+    assert [number_text(value) for value in (10, 100.0, 1e-7, True, None)] == ["10", "100", "1e-07", None, None]
 
 
 @pytest.mark.parametrize("kind", answer_classes.EQUAL | answer_classes.UNEQUAL)
@@ -247,7 +248,6 @@ def test_boxes():
     assert final_boxed(r"\boxed{5} and \boxed") == ""  # cut off
     assert final_boxed(r"first $\boxed{5}$. So $\boxed{6}$") == "6"  # no list: a sentence ends between them
     assert final_boxed(r"first \boxed{1}. Now come $\boxed{2}$, $\boxed{3}$ and $\boxed{4}$") == "2, 3, 4"
-    assert [number_text(value) for value in (10, 100.0, 1e-7, True, None)] == ["10", "100", "1e-07", None, None]
 
 
 @pytest.mark.slow
