@@ -3,7 +3,6 @@ r"""The boxed answer of a text."""
 import re
 
 _TOKENS = re.compile(r"(?P<open>(?P<box>\\(?:boxed|fbox)\s*(?:\{|$))|\{)|\\[{}]|(?P<close>\})")
-_SPACE = re.compile(r"(?:\\q?quad(?![a-zA-Z])|\s)+")
 NEAR, FAR = 10, 70  # characters between two boxes, as in math-verify
 
 
@@ -23,11 +22,10 @@ def final_boxed(text: str) -> str | None:
         elif token["close"] and opened:
             opening = opened.pop()
             if opening["box"] and opening.start() >= end:
-                between = _SPACE.sub(" ", text[end : opening.start()])
+                between = re.sub(r"(?:\\q?quad(?![a-zA-Z])|\s)+", " ", text[end : opening.start()])
                 is_near = len(between) < NEAR and "." not in between
                 is_list = is_near or (len(between) < FAR and re.search(r"[,;]|\b(?:and|or)\b", between))
-                contents = contents if is_list else []
-                contents.append(text[opening.end() : token.start()].strip())
+                contents = [*(contents if is_list else []), text[opening.end() : token.start()].strip()]
                 end = token.end()
     if any(token["box"] and token.start() >= end for token in opened):
         return ""

@@ -1,7 +1,6 @@
 r"""Grading one answer with math-verify, within the limits of :mod:`cw_plugin.lab.rewards.worker`.
 
-Ground truth and answer are read alike. What stands here refuses what math-verify accepts, and is not the answer.
-README.md has the decisions.
+What stands here refuses what math-verify accepts, and is not the answer. README.md has the decisions.
 """
 
 import functools
@@ -16,7 +15,6 @@ from cw_plugin.lab.rewards.reading import Parsed, found_in, parsed, read
 
 MAX_ANSWER = 2_000  # characters; the longest ground truth of the paper's data has about 250
 DECIMALS = {"training": 6, "evaluation": 5}
-RELATIVE_TOLERANCE = 1e-3
 
 _OTHER_NUMBER = re.compile(  # words that make another number of the one beside them, or several
     r"(?<!\^)\d|\b(?:squared|cubed|factorial|hal(?:f|ve)|quarter|third|(?:four|fif|six|seven|eigh|nin|ten|hundred"
@@ -24,28 +22,22 @@ _OTHER_NUMBER = re.compile(  # words that make another number of the one beside 
     r"|not|and|or)s?\b|[\u500d\u534a\u591a\u4f59\u4e0a\u4e0b\u7ea6\u81f3\u6216\u548c\u4e0d]"
 )
 _LAYOUT = re.compile(r"\{(\w)\}|(?<!,)\s+|(?<=\\)[dt](?=frac)")  # of no meaning
-_LIST = re.compile(r"[,;](?![^(\[{]*[)\]}])")  # where what stands right of the last equals sign is not all
 _EQUALS = re.compile(r"(?<![<>!])=(?![^(\[{]*[)\]}])|\\approx(?![a-zA-Z])")
 
 # Numbers that are written out, in lists, intervals and matrices, perhaps with names.
-_SIGN = r"(?:[+-]\s*)?"
+_MATRIX = r"\{(?:[bp]?matrix|array|cases)\}(?:\{[clr|]+\})?"
+_OPEN = rf"(?:[a-zA-Z]\w*(?:_\{{\w+\}})?(?:\(\w\))?\s*(?:=|\\in|\\approx)|\\?[\s(\[{{]|\\begin{_MATRIX})*"
+_CLOSE = rf"(?:\\?[\s)\]}}%]|\^\s*\{{?\s*\\circ|(?:\\\\\s*)?\\end{_MATRIX})*"
 _DIGITS = r"(?:10\s*\^\s*(?:\d|\{[+-]?\d+\})|\d+(?:\.\d*)?|\.\d+)"
-_PART = rf"\s*(?:\{{\s*{_SIGN}{_DIGITS}\s*\}}|\d)"
-_NUMBER = rf"{_SIGN}(?:(?:\d+\s*)?\\[dtc]?frac{_PART}{_PART}|{_DIGITS}(?:\}}?\s*/\s*\d+)?|\\infty|\\emptyset)"
-_NAME = r"[a-zA-Z]\w*(?:_\{\w+\})?(?:\(\w\))?\s*(?:=|\\in|\\approx)"
-_MATRIX = r"(?:[bp]?matrix|array|cases)\}(?:\{[clr|]+\})?"
-_OPEN = rf"(?:\s|{_NAME}|\\?[(\[{{]|\\begin\{{{_MATRIX})*"
-_CLOSE = rf"(?:\s|\\%|\^\s*\{{?\s*\\circ|\\?[)\]}}]|(?:\\\\\s*)?\\end\{{{_MATRIX})*"
-_BETWEEN = r"(?:[,;&:]|\\\\|\\cup(?![a-zA-Z]))"
-_WRITTEN_OUT = re.compile(rf"{_OPEN}{_NUMBER}{_CLOSE}(?:{_BETWEEN}{_OPEN}{_NUMBER}{_CLOSE})*")
+_PART = rf"\s*(?:\{{\s*(?:[+-]\s*)?{_DIGITS}\s*\}}|\d)"  # of a fraction
+_VALUE = rf"(?:\d*\s*\\[dtc]?frac{_PART}{_PART}|{_DIGITS}(?:\}}?\s*/\s*\d+)?|\\infty|\\emptyset)"
+_NUMBER = rf"{_OPEN}(?:[+-]\s*)?{_VALUE}{_CLOSE}"
+_WRITTEN_OUT = re.compile(rf"{_NUMBER}(?:(?:[,;&:]|\\\\|\\cup(?![a-zA-Z])){_NUMBER})*")
 
-_COMMAND = (
+_OPERATION = re.compile(
     r"\\(?:sum|prod|i*nt|oint|lim|gcd|lcm|det|max|min|lfloor|lceil|d?binom|choose|[bp]?mod|Gamma)(?![a-zA-Z])"
-    r"|[vV]matrix|!(?!=)"
-)
-_ARITHMETIC = (
-    r"(?P<sum>\+|\\pm(?![a-zA-Z])|(?<=[\w)}])\s*-)|(?P<product>\d\s*(?:\*|\\cdot|\\times|\\div)\s*\d)"
-    r"|(?P<power>\d\s*\^\s*(?:\d|\{\d+\}))"
+    r"|[vV]matrix|!(?!=)|(?P<sum>\+|\\pm(?![a-zA-Z])|(?<=[\w)}])\s*-)"
+    r"|(?P<product>\d\s*(?:\*|\\cdot|\\times|\\div)\s*\d)|(?P<power>\d\s*\^\s*(?:\d|\{\d+\}))"
 )
 
 
@@ -68,34 +60,45 @@ def _is_right(ground_truth: str, answer: str, decimals: int, is_sentence: bool) 
     words = [expected.words, given.words]  # on one side only, a mere unit is all right
     if words[0] != words[1] and (all(words) or _OTHER_NUMBER.search("".join(words))):
         return False
-    if _LAYOUT.sub(r"\1", expected.text) == _LAYOUT.sub(r"\1", given.text):
+    if _plain(expected.text) == _plain(given.text):
         return True
-    gold, value = parsed(_decimal(expected.text, given.text)), parsed(_decimal(given.text, expected.text))
-    if gold is None or value is None or _other_order(expected.text, given.text, gold, value):
+    gold, value = parsed(expected.text), parsed(given.text)
+    if gold is None or value is None or _are_other_kinds(gold, value, given.text):
         return False
-    result = given.text if _LIST.search(given.text) else _EQUALS.split(given.text)[-1]
+    is_list = re.search(r"[,;](?![^(\[{]*[)\]}])", given.text)
+    result = given.text if is_list else _EQUALS.split(given.text)[-1]
     if is_sentence:  # of it, lighteval's extraction takes a sum as well, as in "the answer is $9+1$"
         result = re.sub(r"(?<=\S)\s*\+|(?<=\})\s*(?=\\begin)", ",", result)
     if not _is_worked_out(result, expected.text, gold, value):
         return False
     gold, value = _alike(gold, value)
-    if not verify(gold, value, float_rounding=decimals, timeout_seconds=None) or not _close(gold, value):
-        return False
-    are_equations = isinstance(gold, sympy.Eq) and isinstance(value, sympy.Eq)
-    # Equal are those whose ratio is a number: not x^2 y = 0 and x y = 0, which have the same solutions.
-    return not are_equations or not sympy.cancel((gold.lhs - gold.rhs) / (value.lhs - value.rhs)).free_symbols
+    decimals = _decimals(gold, value, decimals)
+    is_equal = verify(gold, value, float_rounding=decimals, numeric_precision=max(15, decimals), timeout_seconds=None)
+    if is_equal and isinstance(gold, sympy.Eq) and isinstance(value, sympy.Eq):
+        # Their ratio must be a number: x^2 y = 0 and x y = 0 only have the same solutions.
+        return not sympy.cancel((gold.lhs - gold.rhs) / (value.lhs - value.rhs)).free_symbols
+    return bool(is_equal)
 
 
-def _decimal(text: str, other: str) -> str:
-    """``1,22`` as ``1.22`` beside a number with a decimal point; alone, it is a list."""
-    has_comma = re.fullmatch(r"-?(?![1-9]\d{0,2},\d{3}$)\d+,\d+", text)
-    return text.replace(",", ".") if has_comma and re.fullmatch(r"-?\d+\.\d+", other) else text
+def _plain(text: str) -> str:
+    """Without what has no meaning, and ``1,22`` as ``1.22``, which it is only beside that; ``1,222`` as it is."""
+    return re.sub(r"^(-?(?![1-9]\d{0,2},\d{3}$)\d+),(?=\d+$)", r"\1.", _LAYOUT.sub(r"\1", text))
 
 
-def _other_order(ground_truth: str, answer: str, gold: Parsed, value: Parsed) -> bool:
-    """Whether one is a tuple, whose order counts, and the other is a list or a set."""
-    is_tuple = isinstance(value, sympy.Tuple) or (isinstance(value, sympy.Interval) and value.is_open)
-    return (is_tuple and isinstance(gold, FiniteSet)) or (answer.startswith(r"\{") and ground_truth.startswith("("))
+def _are_other_kinds(gold: Parsed, value: Parsed, answer: str) -> bool:
+    """Whether one is a tuple, whose order counts, and the other a list or a set; or 1, and the other a percentage."""
+    ordered = (sympy.Tuple, sympy.Interval)  # (1, 2) is read as an interval
+    is_set = isinstance(gold, ordered) and answer.startswith(r"\{")
+    return is_set or (isinstance(gold, FiniteSet) and isinstance(value, ordered)) or (gold == 1 and "%" in answer)
+
+
+def _is_worked_out(answer: str, ground_truth: str, gold: Parsed, value: Parsed) -> bool:
+    r"""Whether the answer leaves no operation that the ground truth does not leave, as 37 \cdot 43 does of 1591."""
+    if _WRITTEN_OUT.fullmatch(ground_truth):
+        is_irrational = isinstance(value, sympy.Expr) and not value.is_Matrix and value.doit().is_rational is False
+        return is_irrational or bool(_WRITTEN_OUT.fullmatch(answer))
+    left, allowed = ({m.lastgroup or m[0] for m in _OPERATION.finditer(text)} for text in (answer, ground_truth))
+    return left <= allowed | (set(_OPERATION.groupindex) if gold.free_symbols else set())  # sums of letters may stay
 
 
 def _alike(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed]:
@@ -103,37 +106,14 @@ def _alike(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed]:
     kinds = (sympy.Integer, sympy.Float)
     if isinstance(gold, kinds) and isinstance(value, kinds) and gold.is_Float != value.is_Float:
         return gold.evalf(30), value.evalf(30)  # of 3 and 2.9999999, math-verify would round only one
-    if isinstance(gold, FiniteSet) and isinstance(value, FiniteSet) and not value.has(sympy.Eq):
-        parts = gold._unsorted_args
-        names = {str(part.lhs).partition("_")[0] for part in parts if isinstance(part, sympy.Eq)}
-        if len(names) == len(parts) > 1:  # x_1 = 1, x_2 = 2 are a list
-            return sympy.Tuple(*(part.rhs for part in parts)), sympy.Tuple(*value._unsorted_args)
-    return gold, value
+    parts = gold._unsorted_args if isinstance(gold, FiniteSet) and not value.has(sympy.Eq) else []
+    names = {str(part.lhs).partition("_")[0] for part in parts if isinstance(part, sympy.Eq)}
+    is_list = len(names) < len(parts)  # as x_1 = 1, x_2 = 2
+    return gold if is_list or not names else sympy.Tuple(*(part.rhs for part in parts)), value
 
 
-def _is_worked_out(answer: str, ground_truth: str, gold: Parsed, value: Parsed) -> bool:
-    r"""Whether the answer leaves no operation that the ground truth does not leave, as 37 \cdot 43 does of 1591."""
-    if _WRITTEN_OUT.fullmatch(ground_truth):
-        is_irrational = [number.doit().is_rational for number in _numbers(value)] == [False]
-        return bool(_WRITTEN_OUT.fullmatch(answer)) or is_irrational
-    pattern = _COMMAND if gold.free_symbols else f"{_COMMAND}|{_ARITHMETIC}"  # arithmetic is none among letters
-    left = {match.lastgroup or match[0] for match in re.finditer(pattern, answer)}
-    return left <= {match.lastgroup or match[0] for match in re.finditer(pattern, ground_truth)}
-
-
-def _close(gold: Parsed, value: Parsed) -> bool:
-    """False for numbers, also in lists, that are equal only because both were rounded to 0, and for 1 beside 1%."""
-    expected = _numbers(gold)
-    return not expected or all(any(_near(one, other) for one in expected) for other in _numbers(value))
-
-
-def _numbers(parsed: Parsed) -> list[sympy.Expr]:
-    parsed = sympy.Tuple(*parsed) if isinstance(parsed, sympy.MatrixBase) else parsed
-    parts = parsed.args if isinstance(parsed, (sympy.Set, sympy.Tuple)) else [parsed]
-    return [part for part in parts if isinstance(part, sympy.Expr) and part.is_number]
-
-
-def _near(gold: sympy.Expr, value: sympy.Expr) -> bool:
-    if gold.has(sympy.UnevaluatedExpr) != value.has(sympy.UnevaluatedExpr):  # a percent sign
-        return bool(gold != 1)
-    return gold == value or bool(abs((gold - value).doit().evalf()) <= RELATIVE_TOLERANCE * abs(gold.doit().evalf()))
+def _decimals(gold: Parsed, value: Parsed, decimals: int) -> int:
+    """At least as many, and so many that four digits of the smallest number are compared."""
+    parts = [*sympy.preorder_traversal(gold), *sympy.preorder_traversal(value)]
+    sizes = [abs(part.evalf()) for part in parts if isinstance(part, sympy.Expr) and part.is_number]
+    return max([decimals, *(3 - int(sympy.floor(sympy.log(size, 10))) for size in sizes if size.is_Float and size)])

@@ -48,20 +48,18 @@ def read(answer: str) -> Answer:
     """A ground truth or an answer, rewritten and taken apart; words alone, also between numbers, are no text."""
     answer = rewritten(answer)
     said = re.sub(rf"{TEXT}(?=\{{)|\\cdot|[\s,;:(){{}}\[\]]", "", answer).rstrip(".").casefold()
-    found = ["".join(match) for match in _WORDS.findall(answer)]
     text = _WORDS.sub("\0", answer)
     is_between_numbers = re.search(r"[\w}]\0[\w\\{]", text)
     if is_between_numbers or re.fullmatch(r"(?:[a-zA-Z]{3,}|[nN]o)(?:\s+[a-zA-Z]+)*|[\s(){}\[\].,;:\0]*", text):
         return Answer("", answer, said)
-    words = re.sub(r"(?<=[a-z]{3})s\b|[{}.]", "", " ".join(found))
+    words = re.sub(r"(?<=[a-z]{3})s\b|[{}.]", "", " ".join("".join(match) for match in _WORDS.findall(answer)))
     return Answer(text.replace("\0", " ").strip(), " ".join(words.split()), said)
 
 
 @functools.lru_cache(maxsize=4096)
 def parsed(answer: str) -> Parsed | None:
     """The answer as math-verify reads it in a box; None when it does not, or when that has no finite value."""
-    number = answer.replace(r"\%", "")
-    text = normalize_latex(rf"\boxed{{{number}}}", _LATEX.normalization_config)
+    text = normalize_latex(r"\boxed{" + answer.replace(r"\%", "") + "}", _LATEX.normalization_config)
     for part in (text, get_last_eq(text)):
         with suppress(Exception):
             is_real = not should_treat_as_complex(part)
@@ -73,19 +71,12 @@ def parsed(answer: str) -> Parsed | None:
 
 def found_in(text: str, extraction: str) -> str:
     """The last answer that math-verify finds in a text without a box; "" if it finds none."""
-    text = re.sub(POWER_OF_TEN.pattern, POWER_OF_TEN.replacement, text[-MAX_TEXT:])
-    text = _CHINESE.sub(r" \g<0> ", text)
+    text = _CHINESE.sub(r" \g<0> ", re.sub(POWER_OF_TEN.pattern, POWER_OF_TEN.replacement, text[-MAX_TEXT:]))
     if re.search(r"\$|\\[(\[]", text):
         text = re.sub(UNICODE.pattern, UNICODE.replacement, text)
-    else:  # in mathematics without marks, math-verify would find only the first number
-        text = re.sub(r"\S*[^\x00-\x7f\s]\S*", _marked, text)
+    else:  # of a formula without marks, math-verify would find only the first number
+        text = re.sub(r"\S*[^\x00-\x7f\s]\S*", lambda word: re.sub(r".*\\.*", r"$\g<0>$", rewritten(word[0])), text)
     found = parse(text, _UNBOXED[extraction], extraction_mode="first_match", parsing_timeout=None)
     answer = next((item for item in found if isinstance(item, str)), "")
     has_percent_sign = any(isinstance(item, sympy.Basic) and item.has(sympy.UnevaluatedExpr) for item in found)
     return answer + r"\%" if answer and has_percent_sign else answer  # which it has left out of the text
-
-
-def _marked(match: re.Match[str]) -> str:
-    """A word, with the marks of a formula if it is one."""
-    is_formula = "\\" in re.sub(UNICODE.pattern, UNICODE.replacement, match[0])
-    return f"${rewritten(match[0])}$" if is_formula else rewritten(match[0])

@@ -15,14 +15,13 @@ from sympy.printing.latex import accepted_latex_functions
 
 
 class Rewrite(NamedTuple):
-    """A pattern and its replacement, and a ground truth and an answer whose verdict they make ``right`` or wrong."""
+    """A pattern and its replacement, and a ground truth and an answer that is right only with them."""
 
     name: str
     pattern: str
     replacement: str | Callable[[re.Match[str]], str]
     ground_truth: str
     answer: str
-    right: bool = True
 
 
 _ENCODER = UnicodeToLatexEncoder(unknown_char_policy="keep", unknown_char_warning=False)
@@ -30,32 +29,22 @@ _CHARACTERS = str.maketrans({  # what pylatexenc takes for text, and punctuation
     "\u00b0": r"^\circ ", "\u00d7": r"\times ", "\u00b7": r"\cdot ", "\u00f7": r"\div ", "\u2212": "-", "\u2044": "/",
     "\u221a": r"\sqrt", "\u3002": ".",
 })  # fmt: skip
-_FORMS = {"<super>": "^{%s}", "<sub>": "_{%s}", "<fraction>": r"\frac{%s}", "Sc": r"\text{%s}"}  # Sc: currencies
-_CATEGORIES = {"Cf": "", "Pd": "-"}  # invisible characters, dashes
+_FORMS = {"<super>": "^{%}", "<sub>": "_{%}", "<fraction>": r"\frac{%}", "Sc": r"\text{%}", "Pd": "-", "Cf": ""}
 
 
 def _character(character: str) -> str:
-    """A character as LaTeX; as it is, if it is ASCII or belongs to a text."""
+    """A character as LaTeX; as it is, if it belongs to a text. Sc is a currency, Pd a dash, Cf an invisible one."""
     plain = unicodedata.normalize("NFKC", character).translate(_CHARACTERS)
-    category = unicodedata.category(character)
-    form = _FORMS.get(unicodedata.decomposition(character).partition(" ")[0]) or _FORMS.get(category)
-    if form:
-        return form % plain.replace("/", "}{")
+    for kind in (unicodedata.decomposition(character).partition(" ")[0], unicodedata.category(character)):
+        if kind in _FORMS:
+            return _FORMS[kind].replace("%", plain.replace("/", "}{"))
     mathematics = re.fullmatch(r"\\ensuremath\{(.*)\}", _ENCODER.unicode_to_latex(character))
-    if mathematics and plain == character:
-        return f"{mathematics[1]} "
-    return _CATEGORIES.get(category, plain)
+    return f"{mathematics[1]} " if mathematics and plain == character else plain
 
 
 def _characters(match: re.Match[str]) -> str:
     """Characters beyond ASCII as LaTeX, those in a row in one exponent."""
     return "".join(map(_character, match[0])).replace("}^{", "").replace("}_{", "")
-
-
-def _repeating(match: re.Match[str]) -> str:
-    """As a fraction, by sympy, which reads ``0.1[6]``."""
-    period = re.sub(r"\D", "", match[2])
-    return str(sympy.latex(sympy.sympify(f"{match[1]}[{period}]")))
 
 
 _POWERS = {
@@ -91,8 +80,8 @@ REWRITES = [
     UNICODE,
     Rewrite("digits in groups", r"(?<![\w.,^}])[1-9]\d{0,2}(?:(?:,?\\!\s*|\\[,;: ]|\{,\}|[ ~])\d{3})+(?![\d/])",
             lambda match: re.sub(r"\D", "", match[0]), "14916", "14{,}916"),
-    Rewrite("layout", rf"\\(?:left|right|math(?:bf|it|sf)|boldsymbol|bm){_END}|(?<!\\)\\[,;:! ]|~", " ",
-            "t(0,4]", r"t\left(0,4\right]"),
+    Rewrite("layout", rf"\\(?:left|right|math(?:bf|it|sf)|boldsymbol|bm){_END}|^\s*\\approx{_END}|(?<!\\)\\[,;:! ]|~",
+            " ", "t(0,4]", r"t\left(0,4\right]"),
     Rewrite("dollar", r"\\\$", r"\\text{ dollar }", r"\$36", "36 dollars"),
     Rewrite("formula", r"\$|(?<!\\)\\[()\[\]]", "", "$125$ miles", "125"),
     Rewrite("upright", rf"{TEXT}\{{\s*([ei]|-?[\d.]+|pi|{_FUNCTION}{_ARGUMENT})\s*\}}", r" \1 ", "2e", r"2\mathrm{e}"),
@@ -106,16 +95,16 @@ REWRITES = [
     Rewrite("empty set", rf"\\varnothing{_END}", r"\\emptyset", r"\emptyset", r"\varnothing"),
     Rewrite("degree", rf"\\degree{_END}", r"^\\circ", "60", r"60\degree"),
     Rewrite("repeating decimal", r"(\d+\.\d*)(\\(?:overline|bar|dot)\s*(?:\{\d+\}|\d+)(?:\d*\\dot\s*(?:\{\d\}|\d))?)",
-            _repeating, r"\frac{1}{6}", r"0.1\overline{6}"),
+            lambda match: sympy.latex(sympy.sympify(f"{match[1]}[{re.sub('[^0-9]', '', match[2])}]")),  # of 0.1[6]
+            r"\frac{1}{6}", r"0.1\overline{6}"),
     POWER_OF_TEN,
     Rewrite("list in words", rf"(?:[\s,]*(?:{_SEPARATOR}))+[\s,]*", ", ", "3, -5", r"a = 3 \lor a = -5"),
     Rewrite("point without decimals", r"(?<=\d)\.(?![\d\\])", "", "-3./2", r"-\frac{3}{2}"),
-    Rewrite("approximately", rf"^\s*\\approx{_END}", "", r"\approx 8.24", "8.24"),
     Rewrite("percent", rf"(?:{TEXT}\{{\s*)?(?:\\?%|\b(?:percent(?:age)?|per cent|pct)\b)(?:\.?\s*\}})?", r"\\%",
             "0.28", r"28\text{ percent}"),
     Rewrite("unit without \\text", rf"(?<=[\d}})])\s*({_UNIT}(?:(?:\s*/\s*|\s+)[a-zA-Z]+{_POWER_OF_UNIT})*)",
             r"\\text{ \1 }", "5 people", "5"),
-    Rewrite("base", r"(?<![\d^])(\d+)\s*\)?\s*_", r"\1\\text{ base }", "101_2", "101", right=False),
+    Rewrite("base", r"(?<![\d^])(\d+)\s*\)?\s*_", r"\1\\text{ base }", "101_2", "(101)_2"),
     Rewrite("names of tuples", r"\([a-z](?:,\s*[a-z])+\)\s*=\s*(?=\()", "", "(1,2), (3,4)", "(x,y)=(1,2), (x,y)=(3,4)"),
 ]
 # fmt: on
