@@ -95,7 +95,7 @@ def _are_other_kinds(gold: Parsed, value: Parsed, answer: str) -> bool:
 def _is_worked_out(answer: str, ground_truth: str, gold: Parsed, value: Parsed) -> bool:
     r"""Whether the answer leaves no operation that the ground truth does not leave, as 37 \cdot 43 does of 1591."""
     if _WRITTEN_OUT.fullmatch(ground_truth):
-        is_irrational = isinstance(value, sympy.Expr) and not value.is_Matrix and value.doit().is_rational is False
+        is_irrational = isinstance(value, sympy.Expr) and value.is_number and value.doit().is_rational is False
         return is_irrational or bool(_WRITTEN_OUT.fullmatch(answer))
     left, allowed = ({m.lastgroup or m[0] for m in _OPERATION.finditer(text)} for text in (answer, ground_truth))
     return left <= allowed | (set(_OPERATION.groupindex) if gold.free_symbols else set())  # sums of letters may stay
