@@ -10,13 +10,13 @@ from transformers import DynamicCache
 
 
 @torch.no_grad()
-def sampled(
-    model: Any, tokenizer: Any, prompts: Int[Tensor, "problems tokens"], answers: int, limit: int
-) -> Iterator[tuple[int, str, int]]:
-    """Draw ``answers`` to each prompt, of at most ``limit`` tokens, at temperature 1.
+def sampled_ids(
+    model: Any, end: int, prompts: Int[Tensor, "problems tokens"], answers: int, limit: int
+) -> Iterator[tuple[int, list[int], int]]:
+    """Draw ``answers`` to each prompt, of at most ``limit`` tokens, at temperature 1; the token ``end`` ends one.
 
-    Yields the place of the prompt, a text, and how many of the answers have this text. Answers that have begun with
-    the same tokens share a row, and so one forward pass, until they differ.
+    Yields the place of the prompt, the tokens of an answer with its end, and how many of the answers have these tokens.
+    Answers that have begun with the same tokens share a row, and so one forward pass, until they differ.
     """
     device = prompts.device
     written, asks, cache = prompts, prompts, DynamicCache()
@@ -31,12 +31,19 @@ def sampled(
         row_and_token, copies = row_and_token.unique(return_counts=True)
         row, token = row_and_token // logits.shape[-1], row_and_token % logits.shape[-1]
         written, problem = torch.cat([written[row], token[:, None]], 1), problem[row]
-        ends = (token == tokenizer.eos_token_id) | (length == limit)
+        ends = (token == end) | (length == limit)
         for at in ends.nonzero()[:, 0]:
-            text = tokenizer.decode(written[at, prompts.shape[1] :], skip_special_tokens=True)
-            yield int(problem[at]), text, int(copies[at])
+            yield int(problem[at]), written[at, prompts.shape[1] :].tolist(), int(copies[at])
         if ends.all():
             return
         written, problem, copies = written[~ends], problem[~ends], copies[~ends]
         asks = written[:, -1:]
         cache.batch_select_indices(row[~ends])
+
+
+def sampled(
+    model: Any, tokenizer: Any, prompts: Int[Tensor, "problems tokens"], answers: int, limit: int
+) -> Iterator[tuple[int, str, int]]:
+    """The same answers as texts without special tokens."""
+    for place, ids, copies in sampled_ids(model, tokenizer.eos_token_id, prompts, answers, limit):
+        yield place, tokenizer.decode(ids, skip_special_tokens=True), copies

@@ -37,7 +37,7 @@ from cw_plugin.lab.intervals import pass_at_k
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 import stages  # noqa: E402
-from sampling import sampled  # noqa: E402
+from sampling import sampled, sampled_ids  # noqa: E402
 from shared_prompts import answer_logits, entropies  # noqa: E402
 from stages import Run  # noqa: E402
 
@@ -190,9 +190,16 @@ class StudyTrainer(CWGRPOTrainer, SharedPrompts):
         }
         print(f"{self.run_.name}, step {step}:", {k: v for k, v in self.rows[-1].items() if k != "right"}, flush=True)
 
-    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
+    def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> tuple[Any, None]:
+        """What TRL does, where answers share a pass until they differ. TRL gives each prompt once for each answer."""
         self.end_step()
-        return super()._generate_single_turn(*args, **kwargs)
+        prompts = torch.tensor(prompt_ids[:: stages.ANSWERS], device=DEVICE)
+        answers: list[list[list[int]]] = [[] for _ in prompts]
+        end = self.processing_class.eos_token_id
+        with torch.autocast(DEVICE, torch.bfloat16):
+            for place, ids, copies in sampled_ids(self.model, end, prompts, stages.ANSWERS, stages.LIMIT):
+                answers[place] += [ids] * copies
+        return [ids for of_prompt in answers for ids in of_prompt], None
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         batch = super()._generate_and_score_completions(inputs)
