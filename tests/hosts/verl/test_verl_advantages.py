@@ -129,25 +129,31 @@ def test_a_trainer_that_derives_from_verls_is_served(tmp_path):
     assert torch.equal(found, expected) and "cw_grpo/sigma" in metrics
 
 
-def of_registry(data, options=None, **given):
+def of_registry(data, config=None, **given):
     """The registered estimator, called as verl calls one."""
     return core_algos.get_adv_estimator_fn("cw_grpo")(
         token_level_rewards=data.batch["token_level_rewards"],
         response_mask=data.batch["response_mask"],
         index=data.non_tensor_batch["uid"],
-        config=OmegaConf.create({"norm_adv_by_std_in_grpo": True, "cw_grpo": options}),
+        config=config,
         **given,
     )[0]
 
 
-def test_the_registered_estimator_takes_log_probs_or_refuses(make):
+@pytest.mark.parametrize(("norm", "config"), [(True, None), (False, {"norm_adv_by_std_in_grpo": False})])
+def test_the_registered_estimator_takes_log_probs(make, norm, config):
+    data, _ = trainer_batch()
+    grpo = advantages("grpo", data, None, make(f"algorithm.norm_adv_by_std_in_grpo={norm}").config.algorithm)
+    ours = of_registry(data, config and OmegaConf.create(config), old_log_probs=data.batch["old_log_probs"])
+    torch.testing.assert_close(ours.double(), weighted(data, grpo), rtol=1e-5, atol=1e-5)
+
+
+def test_the_registered_estimator_refuses_what_it_lacks(make):
     """A trainer that is not followed, such as fully_async_policy's, must not train plain GRPO."""
     data, _ = trainer_batch()
-    grpo = advantages("grpo", data, None, make().config.algorithm)
-    ours = of_registry(data, old_log_probs=data.batch["old_log_probs"])
-    torch.testing.assert_close(ours.double(), weighted(data, grpo), rtol=1e-5, atol=1e-5)
     with pytest.raises(OptionsError, match="weights='steer' needs the entropy of each position"):
-        of_registry(data, old_log_probs=data.batch["old_log_probs"], options={"weights": "steer"})
+        needs_entropies = OmegaConf.create({"cw_grpo": {"weights": "steer"}})
+        of_registry(data, needs_entropies, old_log_probs=data.batch["old_log_probs"])
     with pytest.raises(HostError, match=r"start verl\.trainer\.main_ppo"):
         of_registry(data)
     with pytest.raises(HostError, match=r"start verl\.trainer\.main_ppo"):
