@@ -173,26 +173,26 @@ def law(steps: pd.DataFrame) -> report.Table:
     """Does the change of entropy follow the covariance, as Cui et al. (arXiv:2505.22617) say?"""
     rows = []
     for (method, lr), runs in steps.groupby(["method", "lr"], sort=False):
-        found: dict[str, list[float]] = {"covariance_before": [], "covariance_after": [], "entropy_change": []}
-        for _, run in runs.groupby("seed"):
-            by_step = run.set_index("step").astype({"entropy": float})
-            change = by_step.entropy.rolling(SMOOTH).mean().diff(SMOOTH)
-            for what, values in found.items():
-                of = by_step[what].astype(float)
-                of = of.interpolate() if what == "entropy_change" else of
-                both = pd.concat([change, of.rolling(SMOOTH).mean()], axis=1).dropna()
-                values.append(float(np.corrcoef(both.T)[0, 1]) if len(both) > 2 else np.nan)
-        row = {"": stages.METHODS[method], "learning rate": lr}
-        for what, label in LAW.items():
-            row[label] = f"{np.nanmean(found[what]):+.2f}"
-        for what, label in DIRECTIONS.items():
-            row[label] = f"{runs[what].astype(float).mean():+.3f}"
+        of_runs = [run.set_index("step") for _, run in runs.groupby("seed")]
+        row: dict[str, object] = {"": stages.METHODS[method], "learning rate": lr}
+        for name, label in LAW.items():
+            row[label] = report.shown(pd.Series([correlation_with_change(run, name) for run in of_runs]), 1, 2, "+")
+        for name, label in DIRECTIONS.items():
+            row[label] = report.shown(pd.Series([run[name].astype(float).mean() for run in of_runs]), 1, 3, "+")
         rows.append(row)
     note = (
-        f"Correlations are those of a run's entropy over {SMOOTH} steps with the mean of these steps, as means over "
-        "seeds. Cosines are those with the gradient of the batch's entropy, as means over the recorded steps."
+        f"Correlations are those of the change of a run's entropy over {SMOOTH} steps with the mean of these steps. "
+        "Cosines are those with the gradient of the batch's entropy, over the recorded steps. All are means over seeds."
     )
     return report.table("What entropy follows", rows, note)
+
+
+def correlation_with_change(run: pd.DataFrame, name: str) -> float:
+    """The correlation of a column's mean over some steps with the change of entropy over them; steps in the index."""
+    change = run.entropy.astype(float).rolling(SMOOTH).mean().diff(SMOOTH)
+    values = run[name].astype(float).interpolate(limit_area="inside")  # some columns are measured in some steps only
+    both = pd.concat([change, values.rolling(SMOOTH).mean()], axis=1).dropna()
+    return float(np.corrcoef(both.T)[0, 1])
 
 
 LAW = {
@@ -225,16 +225,19 @@ def covariances(tokens: pd.DataFrame) -> report.Table:
     )
     for name in ("advantage", "weighted_advantage"):
         tokens[name] -= by_group[name].transform("mean")
+    products = tokens[KEY].copy()
+    for left, label in {"centred": "over the group", "surprise": "within a state"}.items():
+        for right, when in {"advantage": "before", "weighted_advantage": "after the weights"}.items():
+            products[f"{label}, {when}"] = tokens[left] * tokens[right]
+    of_runs = products[tokens.step > 1].groupby(KEY, sort=False).mean().reset_index("seed", drop=True)
     rows = []
-    for (method, lr), of in tokens[tokens.step > 1].groupby(["method", "lr"], sort=False):
+    for (method, lr), runs in of_runs.groupby(["method", "lr"], sort=False):
         row: dict[str, object] = {"": stages.METHODS[method], "learning rate": lr}
-        for left, label in {"centred": "over the group", "surprise": "within a state"}.items():
-            for right, when in {"advantage": "before", "weighted_advantage": "after the weights"}.items():
-                row[f"{label}, {when}"] = f"{(of[left] * of[right]).mean():+.4f}"
-        rows.append(row)
+        rows.append(row | {label: report.shown(runs[label], 1, 3, "+") for label in runs})
     note = (
         "Over the group: (log π - mean log π) · (A - mean A), the paper's. Within a state: (log π + H) · (A - mean A), "
-        "where H is the entropy at the token's position. Both are means over the recorded tokens after step 1."
+        "where H is the entropy at the token's position. Both are a run's means over the recorded tokens after step 1, "
+        "and then means over seeds."
     )
     return report.table("The sign of two covariances", rows, note)
 
