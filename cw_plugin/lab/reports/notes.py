@@ -16,6 +16,10 @@ ONE_KIND = (
     "Whether the weights help is not shown: that needs runs of plain GRPO and of another method, with the same seeds. "
     "If a run of plain GRPO is here under another name, give it as GRPO=FOLDER."
 )
+ONE_ANSWER = (
+    "Accuracy counts one answer to each problem. In our study of a pretrained model, CW-GRPO ended with a higher pass@64 "
+    "than GRPO, but not with a higher accuracy. So compare pass@k as well, with cw-grpo evaluate."
+)
 BROKEN = "A method with a run that is not finite at the last of these steps is not compared."
 NO_ACCURACY = "Accuracy is not compared: at no step after the first do all runs have one on the same validation set."
 NOT_ALL_ASKED = "Accuracy is not that of the evaluation: at no step did all methods answer the same benchmark."
@@ -30,6 +34,8 @@ def notes_of(comparison: Comparison, runs: Sequence[Run]) -> Iterator[str]:
     is_compared = any(outcome.name == OF_ACCURACY for outcome in comparison.outcomes)
     if (common or others) and not is_compared:
         yield NO_ACCURACY
+    if is_compared and len(set(comparison.plain.values())) == 2:
+        yield ONE_ANSWER
     differ = differing([run.config for run in runs], SEED_OR_LENGTH)
     if differ:
         named = [*differ[:NAMED], "..."] if len(differ) > NAMED else differ

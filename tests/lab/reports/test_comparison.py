@@ -36,7 +36,7 @@ def test_differences_are_tested_over_seeds(tmp_path):
         "Entropy, steps 151 to 200": ["0.100", "0.100", "+0.000", "3"],  # the same under all seeds
         "Gradient norm, steps 1 to 100": ["2.20", "0.500", ratio, "3"],
     }
-    assert "corrected for all tests" in printed and notes.ONE_RUN not in printed
+    assert "corrected for all tests" in printed and notes.ONE_RUN not in printed and notes.ONE_ANSWER in printed
 
 
 @pytest.mark.parametrize(("seeds", "said"), [(1, {"ONE_RUN", "MORE_SEEDS"}), (4, {"MORE_SEEDS"}), (5, set())])
@@ -50,7 +50,7 @@ def test_few_seeds_are_said(seeds, said, tmp_path):
 @pytest.mark.parametrize("weights", ["none", None])
 def test_one_method_alone_shows_nothing_of_the_weights(weights, tmp_path):
     _, printed = differences(a_run(tmp_path / "run", weights), out=tmp_path / "out")
-    assert notes.ONE_KIND in printed and notes.TESTED not in printed
+    assert notes.ONE_KIND in printed and notes.TESTED not in printed and notes.ONE_ANSWER not in printed
 
 
 def test_the_fewest_seeds_of_any_method_count(tmp_path):
