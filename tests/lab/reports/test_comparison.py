@@ -86,6 +86,14 @@ def test_nan_at_the_last_compared_step_alone_breaks_a_run(tmp_path):
         assert rows["Reward, steps 1 to 8"][:2] == ["1.000", cell]
 
 
+def test_the_end_of_a_run_has_ten_steps_at_least(tmp_path):
+    steps = {step: {REWARD: float(step)} for step in range(1, 25)}
+    rows, _ = differences(
+        logged(tmp_path / "grpo", "none", steps), logged(tmp_path / "cw", None, steps), out=tmp_path / "out"
+    )
+    assert rows["Reward, steps 15 to 24"][:2] == ["19.500", "19.500"]
+
+
 def test_runs_are_compared_over_the_steps_that_all_have(tmp_path):
     """And over the validation sets that each run has at a step, and a step that each has validated."""
     a, b = "val-core/a/acc/mean@1", "val-core/b/acc/mean@1"
@@ -120,9 +128,10 @@ def test_accuracy_is_that_of_the_validation_sets_that_all_runs_have(tmp_path):
     assert not any(row.startswith("Accuracy") for row in rows) and notes.NO_ACCURACY in printed
 
 
-def test_validation_counts_where_one_method_alone_was_evaluated(tmp_path):
+@pytest.mark.parametrize("evaluated", ["grpo", "cw"])
+def test_validation_counts_where_one_method_alone_was_evaluated(tmp_path, evaluated):
     runs = [a_run(tmp_path / name, weights, accuracy=0.5) for name, weights in (("grpo", "none"), ("cw", None))]
-    write_answers(tmp_path / "cw" / "evaluation", 200, runs[1] / "global_step_200", aime24=(9, 10))
+    write_answers(tmp_path / evaluated / "evaluation", 200, tmp_path / evaluated / "global_step_200", aime24=(9, 10))
     rows, _ = differences(*runs, out=tmp_path / "out")
     assert rows["Accuracy, step 200"] == ["50.0%", "50.0%", "+0.0 points", "1"]
 
