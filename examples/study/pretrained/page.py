@@ -275,8 +275,8 @@ def drawn_entropy(steps: pd.DataFrame) -> Figure:
 
 
 def drawn_pass_k(steps: pd.DataFrame) -> Figure:
-    """Each run's pass@64 against its pass@1, and the mean over seeds at each validation."""
-    figure, axes = figures.new("pass@64 as pass@1 rises", "pass@1", "pass@64", (5.2, 3.8))
+    """Each run's pass@64 against its pass@1, and the mean over seeds at each validation, with its step."""
+    figure, axes = figures.new(f"pass@64 and pass@1 at steps 0 to {stages.STEPS}", "pass@1", "pass@64", (5.2, 3.8))
     lines = {}
     for place, method in enumerate(("grpo", "cw_grpo")):
         runs = of_method(steps, method, stages.HIGH)
@@ -284,6 +284,9 @@ def drawn_pass_k(steps: pd.DataFrame) -> Figure:
         mean, look = curves.groupby(level=0).mean(), figures.style(place)
         axes.scatter(curves["pass@1"], curves["pass@64"], s=6, color=look["color"], alpha=0.4)
         (lines[stages.METHODS[method]],) = axes.plot(mean["pass@1"], mean["pass@64"], **look)
+        for step, point in mean.iterrows():
+            place_of_label = (point["pass@1"], point["pass@64"])
+            axes.annotate(f"{step:.0f}", place_of_label, (3, 3), textcoords="offset points", color=look["color"])
     figures.legend(figure, lines)
     return figure
 
