@@ -61,6 +61,8 @@ def test_a_run_is_not_resumed_under_another_method(tmp_path, monkeypatch):
     elsewhere = {"trainer.resume_mode": "from_path", "trainer.resume_path": str(tmp_path / "global_step_4")}
     with pytest.raises(OptionsError, match=f"{tmp_path} has checkpoints .* scope='group', and this run"):
         trainer_of(CWGRPOTrainer, settings(tmp_path / "elsewhere", **elsewhere))
+    # Without resume_mode=from_path, SkyRL does not read the path.
+    trainer_of(CWGRPOTrainer, settings(tmp_path / "elsewhere", **elsewhere | {"trainer.resume_mode": "latest"}))
 
 
 @pytest.mark.skipif(not hasattr(ALGORITHM, "enable_sample_support_replay"), reason="not in SkyRL 0.3.0")
