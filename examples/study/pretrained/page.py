@@ -66,9 +66,10 @@ def outcomes(steps: pd.DataFrame) -> pd.DataFrame:
     """A row for each run: where it ends, and what its entropy does in its second half."""
     rows = []
     for key, run in steps.groupby(KEY, sort=False):
-        entropy = run.set_index("step").entropy.astype(float).rolling(SMOOTH).mean()[LATE:]
+        entropy = run.set_index("step").entropy.astype(float)
+        late, smooth = entropy[LATE + 1 :], entropy.rolling(SMOOTH).mean()[LATE:]
         row = dict(zip(KEY, key, strict=True)) | validations(run).iloc[-1].to_dict()
-        row |= {"late entropy": entropy.mean(), "lowest": entropy.min(), "highest": entropy.max()}
+        row |= {"late entropy": late.mean(), "lowest": smooth.min(), "highest": smooth.max()}
         row |= {"reward": run.reward.astype(float).tail(10).mean()}
         rows.append(row)
     return pd.DataFrame(rows)
@@ -181,17 +182,20 @@ def law(steps: pd.DataFrame) -> report.Table:
             row[label] = report.shown(pd.Series([run[name].astype(float).mean() for run in of_runs]), 1, 3, "+")
         rows.append(row)
     note = (
-        f"Correlations are those of the change of a run's entropy over {SMOOTH} steps with the mean of these steps. "
-        "Cosines are those with the gradient of the batch's entropy, over the recorded steps. All are means over seeds."
+        f"Correlations are those of the change of a run's entropy over {SMOOTH} steps with the mean of these steps. The "
+        f"change of Adam's update is measured in every {stages.RECORDED_EVERY}th step, and interpolated. Cosines are those with the gradient of the batch's entropy, over the recorded steps. All are means over seeds."
     )
     return report.table("What entropy follows", rows, note)
 
 
 def correlation_with_change(run: pd.DataFrame, name: str) -> float:
-    """The correlation of a column's mean over some steps with the change of entropy over them; steps in the index."""
-    change = run.entropy.astype(float).rolling(SMOOTH).mean().diff(SMOOTH)
-    values = run[name].astype(float).interpolate(limit_area="inside")  # some columns are measured in some steps only
-    both = pd.concat([change, values.rolling(SMOOTH).mean()], axis=1).dropna()
+    """The correlation of a column's mean over some steps with the change of entropy from the first of them to the next.
+
+    Steps are in the index. A step's entropy is measured before its update.
+    """
+    change = run.entropy.astype(float).diff(SMOOTH)
+    values = run[name].astype(float).interpolate(limit_area="inside")
+    both = pd.concat([change, values.rolling(SMOOTH).mean().shift(1)], axis=1).dropna()
     return float(np.corrcoef(both.T)[0, 1])
 
 
@@ -229,15 +233,16 @@ def covariances(tokens: pd.DataFrame) -> report.Table:
     for left, label in {"centred": "over the group", "surprise": "within a state"}.items():
         for right, when in {"advantage": "before", "weighted_advantage": "after the weights"}.items():
             products[f"{label}, {when}"] = tokens[left] * tokens[right]
-    of_runs = products[tokens.step > 1].groupby(KEY, sort=False).mean().reset_index("seed", drop=True)
+    steps = pd.cut(tokens.step, [1, LATE, stages.STEPS], labels=[f"2 to {LATE}", f"{LATE + 1} to {stages.STEPS}"])
+    of_runs = products.groupby([*KEY, steps], sort=False, observed=True).mean().reset_index("seed", drop=True)
     rows = []
-    for (method, lr), runs in of_runs.groupby(["method", "lr"], sort=False):
-        row: dict[str, object] = {"": stages.METHODS[method], "learning rate": lr}
+    for (method, lr, part), runs in of_runs.groupby(["method", "lr", "step"], sort=False, observed=True):
+        row: dict[str, object] = {"": stages.METHODS[method], "learning rate": lr, "steps": part}
         rows.append(row | {label: report.shown(runs[label], 1, 3, "+") for label in runs})
     note = (
         "Over the group: (log π - mean log π) · (A - mean A), the paper's. Within a state: (log π + H) · (A - mean A), "
-        "where H is the entropy at the token's position. Both are a run's means over the recorded tokens after step 1, "
-        "and then means over seeds."
+        "where H is the entropy at the token's position. Both are a run's means over recorded tokens, and then means over "
+        "seeds."
     )
     return report.table("The sign of two covariances", rows, note)
 
