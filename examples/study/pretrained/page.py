@@ -182,8 +182,9 @@ def law(steps: pd.DataFrame) -> report.Table:
             row[label] = report.shown(pd.Series([run[name].astype(float).mean() for run in of_runs]), 1, 3, "+")
         rows.append(row)
     note = (
-        f"Correlations are those of the change of a run's entropy over {SMOOTH} steps with the mean of these steps. The "
-        f"change of Adam's update is measured in every {stages.RECORDED_EVERY}th step, and interpolated. Cosines are those with the gradient of the batch's entropy, over the recorded steps. All are means over seeds."
+        f"Correlations are those of the change of a run's entropy over {SMOOTH} steps with the mean of these steps. "
+        f"The change of Adam's update is measured in every {stages.RECORDED_EVERY}th step, and interpolated. Cosines "
+        "are those with the gradient of the batch's entropy, over the recorded steps. All are means over seeds."
     )
     return report.table("What entropy follows", rows, note)
 
@@ -241,8 +242,8 @@ def covariances(tokens: pd.DataFrame) -> report.Table:
         rows.append(row | {label: report.shown(runs[label], 1, 3, "+") for label in runs})
     note = (
         "Over the group: (log π - mean log π) · (A - mean A), the paper's. Within a state: (log π + H) · (A - mean A), "
-        "where H is the entropy at the token's position. Both are a run's means over recorded tokens, and then means over "
-        "seeds."
+        "where H is the entropy at the token's position. Both are a run's means over recorded tokens, and then means "
+        "over seeds."
     )
     return report.table("The sign of two covariances", rows, note)
 
