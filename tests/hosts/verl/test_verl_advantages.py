@@ -140,7 +140,14 @@ def of_registry(data, config=None, **given):
     )[0]
 
 
-@pytest.mark.parametrize(("norm", "config"), [(True, None), (False, {"norm_adv_by_std_in_grpo": False})])
+@pytest.mark.parametrize(
+    ("norm", "config"),
+    [
+        (True, None),
+        (True, {"norm_adv_by_std_in_grpo": True, "cw_grpo": None}),
+        (False, {"norm_adv_by_std_in_grpo": False}),
+    ],
+)
 def test_the_registered_estimator_takes_log_probs(make, norm, config):
     data, _ = trainer_batch()
     grpo = advantages("grpo", data, None, make(f"algorithm.norm_adv_by_std_in_grpo={norm}").config.algorithm)
