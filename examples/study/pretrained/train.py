@@ -38,7 +38,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 import stages  # noqa: E402
 from sampling import sampled, sampled_ids  # noqa: E402
-from shared_prompts import answer_logits, entropies  # noqa: E402
+from shared_prefixes import log_probs_and_entropies  # noqa: E402
 from stages import Run  # noqa: E402
 
 WEIGHTS = {"cw_grpo": "gaussian", "positive": "variants:positive", "negative": "variants:negative"}  # else none
@@ -84,9 +84,11 @@ class Direction:
 
     def __init__(self, model: Any, batch: dict[str, Any]) -> None:
         ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+        is_answer = batch["completion_mask"] > 0
+        is_token = torch.cat([batch["prompt_mask"] > 0, is_answer], dim=1)
         with torch.autocast(DEVICE, torch.bfloat16):
-            logits = answer_logits(model, ids, batch["completion_ids"].size(1))
-        entropy = entropies(logits.float().log_softmax(-1))[batch["completion_mask"] > 0].mean()
+            _, of_position = log_probs_and_entropies(model, ids, is_token, is_answer.size(1))
+        entropy = of_position[is_answer].mean()
         weights = list(model.parameters())
         self.of_entropy = torch.autograd.grad(entropy, weights)
         self.before = [weight.detach().clone() for weight in weights]
@@ -122,8 +124,8 @@ def cosine(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
     return float(product(ours, theirs) / lengths)
 
 
-class SharedPrompts(GRPOTrainer):
-    """GRPOTrainer that runs each prompt once for all of its answers. The loss, and so the gradient, is the same."""
+class SharedPrefixes(GRPOTrainer):
+    """GRPOTrainer that runs equal beginnings of a batch's rows once. The loss, and so the gradient, is the same."""
 
     def _get_per_token_logps_and_entropies(
         self,
@@ -135,16 +137,13 @@ class SharedPrompts(GRPOTrainer):
         compute_entropy: bool = False,
         **_: Any,
     ) -> tuple[Tensor, Tensor | None, None]:
-        if not attention_mask[:, :-logits_to_keep].all():
-            raise ValueError("the prompts differ in length, so they are padded; this pass needs prompts of one length")
+        model = self.accelerator.unwrap_model(model)
         with self.accelerator.autocast():
-            logits = answer_logits(self.accelerator.unwrap_model(model), input_ids, logits_to_keep)
-        log_policy = logits.float().log_softmax(-1)
-        log_probs = log_policy.gather(-1, input_ids[:, -logits_to_keep:, None])[..., 0]
-        return log_probs, entropies(log_policy) if compute_entropy else None, None
+            log_probs, of_position = log_probs_and_entropies(model, input_ids, attention_mask > 0, logits_to_keep)
+        return log_probs, of_position if compute_entropy else None, None
 
 
-class StudyTrainer(CWGRPOTrainer, SharedPrompts):
+class StudyTrainer(CWGRPOTrainer, SharedPrefixes):
     """CWGRPOTrainer that keeps a row of each step in ``rows``, and the tokens of some steps in ``tokens``."""
 
     def __init__(self, run: Run, held_out: list[dict[str, str]], **kwargs: Any) -> None:
