@@ -248,19 +248,32 @@ def covariances(tokens: pd.DataFrame) -> report.Table:
     return report.table("The sign of two covariances", rows, note)
 
 
-def positions(tokens: pd.DataFrame) -> report.Table:
-    """At which positions of an answer the entropy lies."""
-    tokens = tokens.assign(place=tokens.position.clip(upper=8))
+def carriers(tokens: pd.DataFrame) -> report.Table:
+    """Which answers carry the change of entropy: those with a positive, a negative, or no advantage."""
+    third = stages.STEPS // 3
+    before, after = f"{third + 1} to {2 * third}", f"{2 * third + 1} to {stages.STEPS}"
+    tokens = tokens.assign(
+        steps=pd.cut(tokens.step, [third, 2 * third, stages.STEPS], labels=[before, after]),
+        answers=np.sign(tokens.advantage).map({1: "right", -1: "wrong", 0: "all right or all wrong"}),
+    )
+    of_run = tokens.groupby([*KEY, "answers", "steps"], sort=False, observed=True).entropy
+    sums, sizes = (of.unstack("steps", fill_value=0) for of in (of_run.sum(), of_run.size()))
+    of_all = sizes.groupby(KEY, sort=False).transform("sum")
+    share, carried = sizes / of_all, sums / of_all
+    mean = sums / sizes.where(sizes > 0)
     rows = []
-    for (method, lr), of in tokens.groupby(["method", "lr"], sort=False):
-        for label, part in {"first half": of[of.step <= LATE], "second half": of[of.step > LATE]}.items():
-            mean = part.groupby("place").entropy.mean()
-            row = {"": stages.METHODS[method], "learning rate": lr, "steps": label}
-            row["tokens an answer"] = f"{len(part) / len(part[['seed', 'step', 'row']].drop_duplicates()):.1f}"
-            rows.append(
-                row | {f"{place}" if place < 8 else "8 on": f"{mean.get(place, np.nan):.2f}" for place in range(9)}
-            )
-    return report.table("Entropy by the position in the answer, nats", rows)
+    for (method, lr, answers), runs in sizes.groupby(["method", "lr", "answers"], sort=False).groups.items():
+        row: dict[str, object] = {"": stages.METHODS[method], "learning rate": lr, "answers": answers}
+        row["of the tokens, %"] = f"{100 * share.loc[runs, after].mean():.0f}"
+        for part in (before, after):
+            row[f"entropy, steps {part}"] = report.shown(mean.loc[runs, part].dropna(), 1, 2)
+        row["part of the change"] = report.shown(carried.loc[runs, after] - carried.loc[runs, before], 1, 2, "+")
+        rows.append(row)
+    note = (
+        f"Right and wrong: answers of a group that has both. Shares are those of steps {after}. The parts of a method "
+        "add up to the change of its mean entropy between the two. All are means over recorded tokens, then over seeds."
+    )
+    return report.table("Which answers carry the change of entropy, nats", rows, note)
 
 
 def runs_table(steps: pd.DataFrame) -> report.Table:
@@ -308,7 +321,7 @@ def main(folder: report.Results = HERE / "results") -> None:
         remedies(steps),
         law(steps),
         covariances(tokens),
-        positions(tokens),
+        carriers(tokens),
         runs_table(steps),
     ]
     drawn = {"entropy": drawn_entropy(steps), "pass_k": drawn_pass_k(steps)}
