@@ -37,7 +37,7 @@ from cw_plugin.lab.intervals import pass_at_k
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 import stages  # noqa: E402
-from sampling import sampled, sampled_ids  # noqa: E402
+from sampling import ONE_TOKEN, sampled, sampled_ids  # noqa: E402
 from shared_prefixes import log_probs_and_entropies  # noqa: E402
 from stages import Run  # noqa: E402
 
@@ -258,7 +258,7 @@ def config(run: Run, folder: str) -> CWGRPOConfig:
     updates = 2 if run.method in TWO_UPDATES else 1
     return CWGRPOConfig(
         output_dir=folder,
-        model_init_kwargs={"dtype": "float32"},
+        model_init_kwargs={"dtype": "float32", "attn_implementation": ONE_TOKEN},
         seed=run.seed,
         max_steps=stages.STEPS * updates,
         num_iterations=updates,
