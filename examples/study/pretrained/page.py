@@ -100,6 +100,15 @@ def less(steps: pd.DataFrame, ours: tuple[str, str], theirs: tuple[str, str], ou
     return (ends[0] - ends[1])[seeds].astype(float)
 
 
+def with_unit(outcome: str) -> str:
+    return f"{outcome}, {TESTED[outcome][0]}"
+
+
+def shown_difference(outcome: str, values: pd.Series) -> str | None:
+    _, scale, digits = TESTED[outcome]
+    return report.shown(values, scale, digits, "+") if len(values) else None
+
+
 def tested(title: str, differences: dict[str, dict[str, pd.Series]], note: str) -> report.Table:
     """Rows of differences by outcome, with p corrected over the whole table."""
     p = {}
@@ -112,10 +121,9 @@ def tested(title: str, differences: dict[str, dict[str, pd.Series]], note: str) 
     for name, of_outcome in differences.items():
         row: dict[str, object] = {"": name, "pairs": len(next(iter(of_outcome.values())))}
         for outcome, values in of_outcome.items():
-            unit, scale, digits = TESTED[outcome]
-            shown = report.shown(values, scale, digits, "+") if len(values) else None
+            shown = shown_difference(outcome, values)
             corrected = report.spoken_p(p.get((name, outcome)))
-            row[f"{outcome}, {unit}"] = f"{shown} (p {corrected})" if corrected else shown
+            row[with_unit(outcome)] = f"{shown} (p {corrected})" if corrected else shown
         rows.append(row)
     return report.table(title, rows, note)
 
@@ -129,6 +137,16 @@ def comparison(steps: pd.DataFrame) -> report.Table:
         {"CW-GRPO less GRPO": differences},
         f"Paired by seed. p is corrected for {len(TESTED)} tests (Holm).",
     )
+
+
+def at_other_rates(steps: pd.DataFrame) -> report.Table:
+    """Questions (a) and (b) where the plan tests nothing."""
+    rows = []
+    for lr in (stages.MIDDLE, stages.LOW):
+        differences = {outcome: less(steps, ("cw_grpo", lr), ("grpo", lr), outcome) for outcome in TESTED}
+        row: dict[str, object] = {"": "CW-GRPO less GRPO", "learning rate": lr, "pairs": len(differences["pass@1"])}
+        rows.append(row | {with_unit(outcome): shown_difference(outcome, of) for outcome, of in differences.items()})
+    return report.table("CW-GRPO less GRPO at the other rates", rows, "Paired by seed. This is described, not tested.")
 
 
 def remedies(steps: pd.DataFrame) -> report.Table:
@@ -316,6 +334,7 @@ def main(folder: report.Results = HERE / "results") -> None:
     head = f"{len(steps.drop_duplicates(KEY))} of {len(stages.RUNS)} runs are done."
     tables = [
         comparison(steps),
+        at_other_rates(steps),
         ends(steps),
         along(steps),
         remedies(steps),
