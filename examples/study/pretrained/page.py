@@ -69,7 +69,7 @@ def outcomes(steps: pd.DataFrame) -> pd.DataFrame:
         entropy = run.set_index("step").entropy.astype(float)
         late, smooth = entropy[LATE + 1 :], entropy.rolling(SMOOTH).mean()[LATE:]
         row = dict(zip(KEY, key, strict=True)) | validations(run).iloc[-1].to_dict()
-        row |= {"late entropy": late.mean(), "lowest": smooth.min(), "highest": smooth.max()}
+        row |= {"late entropy": late.mean(), "lowest": smooth.min(), "highest": smooth.max(), "last": smooth.iloc[-1]}
         row |= {"reward": run.reward.astype(float).tail(10).mean()}
         rows.append(row)
     return pd.DataFrame(rows)
@@ -167,10 +167,12 @@ def ends(steps: pd.DataFrame) -> report.Table:
         row: dict[str, object] = {"": stages.METHODS[method], "learning rate": lr, "seeds": len(runs)}
         row |= {f"pass@{k}, %": report.shown(runs[f"pass@{k}"], 100, 1) for k in TRIES}
         row["late entropy, nats"] = report.shown(runs["late entropy"], 1, 2)
+        row[f"last {SMOOTH} steps"] = report.shown(runs["last"], 1, 2)
         row["band of entropy"] = f"{runs.lowest.min():.2f} to {runs.highest.max():.2f}"
         rows.append(row)
     start = validations(steps[steps.step == 0]) * 100
     note = "Before training: " + ", ".join(f"{name} {start[name].mean():.1f}%" for name in start) + "."
+    note += f" Entropy of the first step: {steps[steps.step == 1].entropy.astype(float).mean():.2f} nats."
     late = (
         f"Late entropy is the mean after step {LATE}. Its band holds the means of {SMOOTH} steps, of all seeds, from "
         f"step {LATE} on. Intervals are 95% intervals over seeds."
