@@ -16,10 +16,7 @@ ONE_TOKEN = "one_token"  # the attn_implementation of a model that is to answer 
 def attention_of_one_token(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, scaling: float, **others: Any
 ) -> tuple[Tensor, None]:
-    """Attention of one new token a row, in two products of small matrices; of more tokens, it is PyTorch's own.
-
-    On a CPU, PyTorch's own takes three to six times as long for one token.
-    """
+    """Attention of one new token a row, in two products of small matrices; of more tokens, it is PyTorch's own."""
     rows, heads, tokens, size = query.shape
     if tokens > 1 or attention_mask is not None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)

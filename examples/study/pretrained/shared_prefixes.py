@@ -1,4 +1,4 @@
-"""A forward pass that runs equal beginnings of rows once: in this study, less than half of the tokens."""
+"""A forward pass that runs equal beginnings of rows once."""
 
 from typing import Any, NamedTuple
 
