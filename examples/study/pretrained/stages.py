@@ -19,6 +19,7 @@ METHODS = {
     "negative": "CW-GRPO, negative covariances only",
     "grpo_twice": "GRPO, two updates a batch",
     "clip_higher": "GRPO, two updates a batch, higher clip",
+    "state": "exploratory: CW-GRPO, covariance within a state",
 }
 
 
@@ -50,5 +51,7 @@ STAGES = {
     "(c): the remedy of one update": each(("entropy_bonus",), HIGH, (1, 2, 3, 4, 5)),
     "(c): the halves of the Gaussian": each(("positive", "negative"), HIGH, (1, 2, 3, 4, 5)),
     "(c): the remedy of two updates": each(("grpo_twice", "clip_higher"), HIGH, (1, 2, 3, 4, 5)),
+    # Follows from the results of the stages above, and so claims nothing.
+    "(d): a kernel that follows from it": each(("state",), HIGH, (1, 2, 3, 4, 5)),
 }
 RUNS = [run for stage in STAGES.values() for run in stage]

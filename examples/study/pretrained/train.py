@@ -41,7 +41,12 @@ from sampling import ONE_TOKEN, sampled, sampled_ids  # noqa: E402
 from shared_prefixes import log_probs_and_entropies  # noqa: E402
 from stages import Run  # noqa: E402
 
-WEIGHTS = {"cw_grpo": "gaussian", "positive": "variants:positive", "negative": "variants:negative"}  # else none
+WEIGHTS = {  # of the other methods: none
+    "cw_grpo": "gaussian",
+    "positive": "variants:positive",
+    "negative": "variants:negative",
+    "state": "state",
+}
 OF_TRL = {
     "entropy_bonus": {"entropy_coef": 0.01},  # the coefficient of PPO's paper (arXiv:1707.06347)
     "clip_higher": {"epsilon_high": 0.28},  # DAPO's (arXiv:2503.14476)
