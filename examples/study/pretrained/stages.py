@@ -51,7 +51,7 @@ STAGES = {
     "(c): the remedy of one update": each(("entropy_bonus",), HIGH, (1, 2, 3, 4, 5)),
     "(c): the halves of the Gaussian": each(("positive", "negative"), HIGH, (1, 2, 3, 4, 5)),
     "(c): the remedy of two updates": each(("grpo_twice", "clip_higher"), HIGH, (1, 2, 3, 4, 5)),
-    # Follows from the results of the stages above, and so claims nothing.
-    "(d): a kernel that follows from it": each(("state",), HIGH, (1, 2, 3, 4, 5)),
+    # Chosen from the results of the stages above, and so it claims nothing.
+    "(d), exploratory: the covariance within a state": each(("state",), HIGH, (1, 2, 3, 4, 5)),
 }
 RUNS = [run for stage in STAGES.values() for run in stage]
