@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Runs one of the five studies on a machine without a GPU. If it is interrupted, run it again: it continues.
+# Runs one of the six studies on a machine without a GPU. If it is interrupted, run it again: it continues.
 #
 #   bash examples/study/run.sh              the whole study again, with verl: about 14 hours on two cores
 #   bash examples/study/run.sh boundary     the runs that boundary/results lacks, with TRL
 #   bash examples/study/run.sh sizes        the models and runs that sizes/ lacks, with TRL
 #   bash examples/study/run.sh entropy      the runs that entropy/results lacks, with TRL
 #   bash examples/study/run.sh pretrained   the model and the runs that pretrained/results lacks, with TRL; on a GPU if there is one
+#   bash examples/study/run.sh horizon      the same for horizon/results
 #
 #   WORK      where the study's runs are written      default runs/study
 #   RESULTS   where metrics and the page go           default WORK/results, or the folder results of the other study
@@ -15,7 +16,7 @@ set -euo pipefail
 source "${0%"${0##*/}"}../supervised.sh"
 
 study=${1:-study}
-[[ $study =~ ^(study|boundary|sizes|entropy|pretrained)$ ]] || { echo "unknown study '$study': say study, boundary, sizes, entropy or pretrained" >&2; exit 2; }
+[[ $study =~ ^(study|boundary|sizes|entropy|pretrained|horizon)$ ]] || { echo "unknown study '$study': say study, boundary, sizes, entropy, pretrained or horizon" >&2; exit 2; }
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 venv=${VENV:-$root/.venv}
@@ -49,11 +50,13 @@ elif [ "$study" = sizes ]; then
 elif [ "$study" = entropy ]; then
     python "$here/entropy/phases.py"
     python "$here/entropy/curves.py" "$RESULTS"
-elif [ "$study" = pretrained ]; then
+elif [ "$study" = pretrained ] || [ "$study" = horizon ]; then
     model=$root/.cache/smollm2
     python -c 'import gguf' 2>/dev/null || pip install --quiet gguf==0.19.0
     python "$here/pretrained/model.py" "$model"
-    seq "$JOBS" | xargs -P "$JOBS" -I{} python "$here/pretrained/train.py" "$model"
-    python "$here/pretrained/page.py" "$RESULTS"
+    makes_runs=$here/pretrained/train.py
+    [ "$study" = pretrained ] || makes_runs=$here/horizon/make_runs.py
+    seq "$JOBS" | xargs -P "$JOBS" -I{} python "$makes_runs" "$model"
+    python "$here/$study/page.py" "$RESULTS"
 fi
 echo "The page: $RESULTS/README.md"

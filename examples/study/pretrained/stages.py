@@ -30,6 +30,8 @@ class Run:
     method: str
     lr: str
     seed: int
+    steps: int = STEPS
+    recorded_every: int = RECORDED_EVERY  # steps from one record of tokens to the next; 0 is never
 
     @property
     def name(self) -> str:

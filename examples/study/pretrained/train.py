@@ -66,12 +66,19 @@ def problems() -> list[dict[str, str]]:
             if first > second:
                 rows.append((f"{first} - {second}", first - second))
     rng.shuffle(rows)
-    return [{"prompt": prompt(question), "answer": str(answer)} for question, answer in rows]
+    return [problem(question, answer) for question, answer in rows]
 
 
-def prompt(question: str) -> str:
+def problem(question: str, answer: int) -> dict[str, str]:
     asked = f"What is {question}? Answer with the number only."
-    return f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n"
+    prompt = f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n"
+    return {"question": question, "prompt": prompt, "answer": str(answer)}
+
+
+def split_of_problems() -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """The held-out problems, and those that are trained on."""
+    every = problems()
+    return every[: stages.HELD_OUT], every[stages.HELD_OUT :]
 
 
 def is_right(text: str, answer: str) -> bool:
@@ -149,10 +156,13 @@ class SharedPrefixes(GRPOTrainer):
 
 
 class StudyTrainer(CWGRPOTrainer, SharedPrefixes):
-    """CWGRPOTrainer that keeps a row of each step in ``rows``, and the tokens of some steps in ``tokens``."""
+    """CWGRPOTrainer that keeps a row of each step in ``rows``, and the tokens of some steps in ``tokens``.
 
-    def __init__(self, run: Run, held_out: list[dict[str, str]], **kwargs: Any) -> None:
-        self.run_, self.held_out = run, held_out
+    It validates on ``held_out``; before the first step, too, if ``tries_start``.
+    """
+
+    def __init__(self, run: Run, held_out: list[dict[str, str]], tries_start: bool, **kwargs: Any) -> None:
+        self.run_, self.held_out, self.tries_start = run, held_out, tries_start
         self.rows: list[dict[str, Any]] = [{"step": 0}]
         self.tokens: list[pd.DataFrame] = []
         self.direction: Direction | None = None  # of a recorded step, until it ends
@@ -176,8 +186,7 @@ class StudyTrainer(CWGRPOTrainer, SharedPrefixes):
     def validate(self) -> None:
         """Count the right answers to each held-out problem, if it is time to."""
         step = self.rows[-1]["step"]
-        is_start = step == 0 and self.run_ != stages.RUNS[0]  # which all runs share, so the first one measures it
-        if is_start or step % stages.TRIED_EVERY:
+        if step % stages.TRIED_EVERY or (step == 0 and not self.tries_start):
             return
         right = [0] * len(self.held_out)
         self.model.eval()
@@ -207,8 +216,8 @@ class StudyTrainer(CWGRPOTrainer, SharedPrefixes):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         batch = super()._generate_and_score_completions(inputs)
-        step = self.rows[-1]["step"]
-        if step == 1 or step % stages.RECORDED_EVERY == 0:
+        step, every = self.rows[-1]["step"], self.run_.recorded_every
+        if every and (step == 1 or step % every == 0):
             self.tokens.append(self.recorded(batch).assign(step=step))
             self.model.eval()
             self.direction = Direction(self.model, batch)
@@ -265,7 +274,7 @@ def config(run: Run, folder: str) -> CWGRPOConfig:
         output_dir=folder,
         model_init_kwargs={"dtype": "float32", "attn_implementation": ONE_TOKEN},
         seed=run.seed,
-        max_steps=stages.STEPS * updates,
+        max_steps=run.steps * updates,
         num_iterations=updates,
         per_device_train_batch_size=stages.PROMPTS * stages.ANSWERS,
         gradient_accumulation_steps=1,
@@ -289,16 +298,17 @@ def config(run: Run, folder: str) -> CWGRPOConfig:
     )
 
 
-def train(run: Run, model: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+def train(
+    run: Run, model: Path, held_out: list[dict[str, str]], trained_on: list[dict[str, str]], tries_start: bool
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """A row for each step, from step 0, which is a validation alone; and a row for each recorded token."""
     began = time.process_time()
-    every = problems()
-    held_out, trained_on = every[: stages.HELD_OUT], every[stages.HELD_OUT :]
     torch.manual_seed(run.seed)
     with tempfile.TemporaryDirectory() as folder:
         trainer = StudyTrainer(
             run,
             held_out,
+            tries_start,
             model=str(model),
             args=config(run, folder),
             train_dataset=Dataset.from_list(trained_on),
@@ -310,7 +320,7 @@ def train(run: Run, model: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         row |= {name: log[name] for name in ("entropy", "grad_norm", "completions/mean_length")}
         row |= {name: log[f"cw_grpo/{name}"] for name in LOGGED}
     trainer.rows[-1]["cpu_seconds"] = time.process_time() - began
-    return pd.DataFrame(trainer.rows), pd.concat(trainer.tokens)
+    return pd.DataFrame(trainer.rows), pd.concat(trainer.tokens) if trainer.tokens else pd.DataFrame()
 
 
 def hardware() -> str:
@@ -338,18 +348,28 @@ def claimed(file: Path) -> Iterator[bool]:
         yield True
 
 
-def main(model: Path) -> None:
-    results = Path(os.environ["RESULTS"]).resolve()
-    for run in stages.RUNS:
+def train_missing(
+    runs: list[Run], results: Path, model: Path, held_out: list[dict[str, str]], trained_on: list[dict[str, str]]
+) -> None:
+    """Do those of ``runs`` that no other process does and that ``results`` lacks.
+
+    All runs start from the same model, so only the first one validates it before training.
+    """
+    for run in runs:
         done = results / f"{run.name}.parquet"
         with claimed(Path(tempfile.gettempdir()) / f"{run.name}.lock") as is_free:
             if not is_free or done.exists():
                 continue
             version = commit()
-            steps, tokens = train(run, model)
-            write_whole(results / f"{run.name}-tokens.parquet", lambda part: write(tokens, part))  # noqa: B023
+            steps, tokens = train(run, model, held_out, trained_on, tries_start=run == runs[0])
+            if len(tokens):
+                write_whole(results / f"{run.name}-tokens.parquet", lambda part: write(tokens, part))  # noqa: B023
             steps = steps.assign(hardware=hardware(), commit=version)
             write_whole(done, lambda part: write(steps, part))  # noqa: B023
+
+
+def main(model: Path) -> None:
+    train_missing(stages.RUNS, Path(os.environ["RESULTS"]).resolve(), model, *split_of_problems())
 
 
 def write(rows: pd.DataFrame, path: Path) -> None:
