@@ -12,11 +12,19 @@ trainer: {{n_gpus_per_node: 4}}
 """
 
 
-def answered(folder: Path, benchmark: str, grades: list[list], step=None, temperature=0.6, checkpoint=None) -> Path:
+def answered(
+    folder: Path, benchmark: str, grades: list[list], step=None, temperature=0.6, checkpoint=None, ground_truths=None
+) -> Path:
     """As cw-grpo evaluate leaves it: for each question, the grades of its samples."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = [
-        {"input": f"q{i}", "output": "\u2028", "gts": "1", "score": acc, "acc": acc}
+        {
+            "input": f"q{i}",
+            "output": "\u2028",
+            "gts": ground_truths[i] if ground_truths else f"x_{i}",
+            "score": acc,
+            "acc": acc,
+        }
         for i, several in enumerate(grades)
         for acc in several
     ]

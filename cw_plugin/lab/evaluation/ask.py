@@ -92,7 +92,7 @@ def evaluate(models: Sequence[Model], benchmarks: Mapping[str, Path], out: Path,
         if open_tasks:
             _ask(out.absolute() / name, open_tasks)
         for task in tasks:
-            acc = [acc for of_question in read_grades(task.result).values() for acc in of_question]
+            acc = [acc for of_question in read_grades(task.result).grades.values() for acc in of_question]
             share = f"{sum(acc) / len(acc):.2%} of {len(acc)} answers"
             print(f"{name}: {task.benchmark.name} pass@1 {share}", flush=True)
 

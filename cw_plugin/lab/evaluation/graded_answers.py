@@ -36,6 +36,7 @@ class Answers:
         step: of training; None if it is not known, as for the model that training began with.
         benchmark: its name.
         grades: question -> ``acc`` of each of its answers.
+        ground_truths: question -> its ground truth as text.
         settings: dotted key -> value: verl's, and ``evaluation.checkpoint``, ``.step``, ``.weights`` and ``.questions``
             (hashes) and ``.samples``; without those of the machine.
         file: where they are.
@@ -51,6 +52,7 @@ class Answers:
     file: Path = Path()
     run: Path | None = None
     seed: object = math.nan
+    ground_truths: dict[str, str] = field(default_factory=dict)
 
 
 class Graded(NamedTuple):
@@ -74,7 +76,9 @@ def read_answers(folder: Path) -> Graded:
             notes.append(f"{file.parent.name} is not finished on {file.stem}: evaluate it again to complete it.")
             continue
         model, step = re.sub(r"-global_step_\d+$", "", file.parent.name), settings.get("evaluation.step")
-        answers.append(Answers(model, step, file.stem, read_grades(dump), flat(settings, MACHINE), dump))
+        grades, ground_truths = read_grades(dump)
+        settings_of = flat(settings, MACHINE)
+        answers.append(Answers(model, step, file.stem, grades, settings_of, dump, ground_truths=ground_truths))
     return Graded(sorted(answers, key=_order), notes)
 
 
@@ -89,23 +93,33 @@ def read_settings(file: Path) -> dict[str, Any]:
     return read_yaml(file) if text.startswith("evaluation:") else {}
 
 
-def read_grades(file: Path) -> dict[str, list[float]]:
-    """Read question -> acc of each of its answers; a file that is empty or damaged is a DataError."""
+class GradedFile(NamedTuple):
+    """What a file of graded answers holds: question -> acc of each of its answers, and question -> ground truth."""
+
+    grades: dict[str, list[float]]
+    ground_truths: dict[str, str]
+
+
+def read_grades(file: Path) -> GradedFile:
+    """Read a file of graded answers; one that is empty or damaged is a DataError."""
     grades: dict[str, list[float]] = defaultdict(list)
+    ground_truths = {}
     with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
-            question, acc = _graded_answer(line, f"{file}, line {number}")
+            question, ground_truth, acc = _graded_answer(line, f"{file}, line {number}")
             grades[question].append(acc)
+            ground_truths[question] = ground_truth
     if not grades:
         raise DataError(f"{file} is empty; remove it, and evaluate this benchmark again")
-    return dict(grades)
+    return GradedFile(dict(grades), ground_truths)
 
 
-def _graded_answer(line: bytes, place: str) -> tuple[str, float]:
-    """The question, and acc of an answer to it."""
+def _graded_answer(line: bytes, place: str) -> tuple[str, str, float]:
+    """The question, its ground truth, and acc of an answer to it."""
     try:
         row = json.loads(line)
-        question, acc = f"{row['input']}\n{row['gts']}", row["acc"]
+        ground_truth, acc = str(row["gts"]), row["acc"]
+        question = f"{row['input']}\n{ground_truth}"
         is_graded = math.isfinite(acc)
     except (ValueError, KeyError, TypeError):
         is_graded = False
@@ -113,4 +127,4 @@ def _graded_answer(line: bytes, place: str) -> tuple[str, float]:
         raise DataError(
             f"{place} is no answer in JSON with input, gts and acc, a number; remove the file, or ask again"
         )
-    return question, float(acc)
+    return question, ground_truth, float(acc)

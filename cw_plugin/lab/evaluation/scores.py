@@ -1,9 +1,14 @@
-"""Scores of checkpoints on benchmarks, in numbers: pass@k over questions, from what ``cw-grpo evaluate`` has graded."""
+"""Scores of checkpoints on benchmarks, in numbers, from what ``cw-grpo evaluate`` has graded.
 
-from collections.abc import Mapping, Sequence
+They are pass@k over questions, the share of questions solved by many of their answers, and how far guessing gets.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pandas as pd
+from scipy import stats
 
 from cw_plugin.lab.data.sources import BENCHMARKS, SOURCES
 from cw_plugin.lab.evaluation.graded_answers import Answers
@@ -13,11 +18,12 @@ NO_STEP = -1  # in a frame, the step of a model that is not known to be of a ste
 
 Key = tuple[str, int]  # the name of a model, and its step or NO_STEP
 ByQuestion = dict[str, pd.Series]  # benchmark -> the score of each question, by question
+Measure = Callable[[int, int], float]  # how many answers a question has, and how many are right -> its score
 
 
 @dataclass(frozen=True)
 class Score:
-    """pass@k on one benchmark with its 95% interval, and how many of how many answers were right."""
+    """A checkpoint's score on one benchmark with its 95% interval, and how many of how many answers were right."""
 
     mean: float
     low: float
@@ -33,7 +39,7 @@ class Checkpoint:
     Attributes:
         method: the name of its runs, or of the model.
         step: of training; None if it is not known, as for the model that training began with.
-        scores: benchmark -> pass@k; without those of which a question was asked fewer than k times.
+        scores: benchmark -> score; without those of which a question was asked too few times.
         average: over the benchmarks; None if one is missing.
         differences: other model -> the difference to it, for models with the same benchmarks.
     """
@@ -61,9 +67,11 @@ def answers_frame(answers: Sequence[Answers]) -> pd.DataFrame:
     Returns:
         A row for each question that a model was asked, with the columns method, the name of the model; step, or
         NO_STEP; is_trained, whether it is of a known run or step; run, which tells training runs apart, and other
-        models; seed; benchmark; question; acc, the mean grade of its answers; and answers, how many there are.
+        models; seed; benchmark; question; ground_truth, None if it is not known; acc, the mean grade of its answers;
+        and answers, how many there are.
     """
-    columns = ["method", "step", "is_trained", "run", "seed", "benchmark", "question", "acc", "answers"]
+    of_question = ["question", "ground_truth", "acc", "answers"]
+    columns = ["method", "step", "is_trained", "run", "seed", "benchmark", *of_question]
     rows = []
     for asked in answers:
         step = NO_STEP if asked.step is None else asked.step
@@ -71,7 +79,8 @@ def answers_frame(answers: Sequence[Answers]) -> pd.DataFrame:
         benchmark = SOURCES[asked.benchmark].title if asked.benchmark in SOURCES else asked.benchmark
         model = (asked.model, step, is_trained, _identity(asked), asked.seed)
         for question, grades in asked.grades.items():
-            rows.append((*model, benchmark, question, sum(grades) / len(grades), len(grades)))
+            ground_truth = asked.ground_truths.get(question)
+            rows.append((*model, benchmark, question, ground_truth, sum(grades) / len(grades), len(grades)))
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -136,15 +145,55 @@ def tries(answers: pd.DataFrame) -> list[int]:
     return [*powers, most]
 
 
-def checkpoints(answers: pd.DataFrame, references: Sequence[str], k: int = 1) -> list[Checkpoint]:
-    """pass@k of each checkpoint, those of the first reference first.
+def pass_at(k: int) -> Measure:
+    """pass@k of a question."""
+    return partial(pass_at_k, k=k)
+
+
+def solved_by(least: int, of: int) -> Measure:
+    """1 if at least ``least`` of ``of`` answers to a question are right, else 0; of more answers, as large a share."""
+    return lambda answers, right: float(right * of >= least * answers)
+
+
+def levels(most: int) -> list[int]:
+    """How many of ``most`` answers to a question have to be right: 1, an eighth and a half of them."""
+    return list(dict.fromkeys([1, -(-most // 8), -(-most // 2)]))
+
+
+def guessed(ground_truths: Sequence[str], answers: int, least: int = 1) -> float:
+    """The share of questions that guessing solves, by at least ``least`` of ``answers`` guesses each.
+
+    It is that of the better of two guessers. One knows the ground truths of all other questions, and draws from them.
+    The other knows, where all ground truths are whole numbers, the lowest and the highest, and draws from all numbers
+    between them.
+
+    Args:
+        ground_truths: that of each question, as text.
+        answers: guesses for each question.
+        least: how many of them have to be right.
+    """
+    truths = pd.Series([" ".join(truth.split()) for truth in ground_truths])
+    if len(truths) < 2:
+        return 0.0
+    chances = [(truths.groupby(truths).transform("size") - 1) / (len(truths) - 1)]
+    if truths.str.fullmatch(r"[+-]?\d{1,15}").all():
+        numbers = truths.astype("int64")
+        chances.append(pd.Series(1 / (numbers.max() - numbers.min() + 1), truths.index))
+    return max(float(stats.binom.sf(least - 1, answers, chance).mean()) for chance in chances)
+
+
+def checkpoints(
+    answers: pd.DataFrame, references: Sequence[str], measure: Measure | None = None, needed: int = 1
+) -> list[Checkpoint]:
+    """The scores of each checkpoint, those of the first reference first.
 
     Args:
         answers: from :func:`answers_frame`.
         references: models that the others are compared with, at the same step, else at their last one.
-        k: with 1 the mean grade, which need not be 0 or 1.
+        measure: of a question; by default the mean grade of its answers, which need not be 0 or 1.
+        needed: answers to a question. A benchmark that a checkpoint was asked fewer times has no score.
     """
-    scored = _scored(answers, k)
+    scored = _scored(answers, measure, needed)
     order = [*references[:1], *dict.fromkeys(scored.method)]
     groups = scored.groupby([scored.method.map(order.index), "method", "step"])
     rows_of: dict[Key, pd.DataFrame] = {(str(method), int(step)): rows for (_, method, step), rows in groups}
@@ -166,13 +215,13 @@ def checkpoints(answers: pd.DataFrame, references: Sequence[str], k: int = 1) ->
     return found
 
 
-def _scored(answers: pd.DataFrame, k: int) -> pd.DataFrame:
-    """The answers with a column score, pass@k of each question; without benchmarks that were asked fewer times."""
-    if k == 1:
+def _scored(answers: pd.DataFrame, measure: Measure | None, needed: int) -> pd.DataFrame:
+    """The answers with a column score of each question; without benchmarks that were asked fewer times."""
+    if measure is None:
         return answers.assign(score=answers.acc)
-    asked = answers[answers.groupby(["method", "step", "benchmark"]).answers.transform("min") >= k]
+    asked = answers[answers.groupby(["method", "step", "benchmark"]).answers.transform("min") >= needed]
     right = (asked.acc * asked.answers).round().astype(int)
-    return asked.assign(score=[pass_at_k(n, c, k) for n, c in zip(asked.answers, right, strict=True)])
+    return asked.assign(score=[measure(n, c) for n, c in zip(asked.answers, right, strict=True)])
 
 
 def _scores(rows: pd.DataFrame, by_question: ByQuestion) -> dict[str, Score]:

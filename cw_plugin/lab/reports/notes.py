@@ -17,8 +17,8 @@ ONE_KIND = (
     "If a run of plain GRPO is here under another name, give it as GRPO=FOLDER."
 )
 ONE_ANSWER = (
-    "Accuracy counts one answer to each problem. In our study of a pretrained model, at a high learning rate, CW-GRPO "
-    "ended with a higher pass@64, but not with a higher accuracy. So compare pass@k as well, with cw-grpo evaluate."
+    "Accuracy counts one answer to each problem. If many answers matter, ask each question several times with cw-grpo "
+    "evaluate, and compare the questions that many answers solve. pass@k alone may count guesses."
 )
 BROKEN = "A method with a run that is not finite at the last of these steps is not compared."
 NO_ACCURACY = "Accuracy is not compared: at no step after the first do all runs have one on the same validation set."

@@ -182,6 +182,7 @@ def _checkpoints(answers: Sequence[Answers], graded: pd.DataFrame, metrics: pd.D
     shown = [
         tables.scores_table(graded, base, entropy.to_dict()),
         tables.pass_at_k_table(graded, references),
+        tables.solved_table(graded, references),
         tables.settings("table4", "Table 4: settings in which the evaluations differ", settings),
     ]
     return Section(title, tables=[table for table in shown if table is not None])

@@ -4,7 +4,7 @@ Numbers are text, such as ``-6.8 points [-9.1, -4.5]*``. A star means significan
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -103,23 +103,78 @@ def pass_at_k_table(graded: pd.DataFrame, references: Sequence[str]) -> Table | 
     Returns:
         None if no question was asked several times, or an answer was graded with anything but 0 and 1.
     """
-    rows = []
-    for k in scores.tries(graded):
-        for checkpoint in scores.checkpoints(graded, references, k):
-            row = _checkpoint_row(checkpoint)
-            row["k"] = str(k)
-            for name, score in checkpoint.scores.items():
-                row[name] = f"{_per_cent(score.mean)} {_score_interval(score)}"
-            rows.append(row)
+    rows = [
+        _measured_row("k", str(k), checkpoint)
+        for k in scores.tries(graded)
+        for checkpoint in scores.checkpoints(graded, references, scores.pass_at(k), needed=k)
+    ]
+    notes = ["Per cent of questions that at least one of k answers solves (Chen et al. 2021), and 95% interval."]
+    return _table_of_tries("pass-at-k", "pass@k of checkpoints", "k", rows, graded, references, notes)
+
+
+def solved_table(graded: pd.DataFrame, references: Sequence[str]) -> Table | None:
+    """The share of questions solved by at least 1, n/8 and n/2 of n answers; arguments as :func:`pass_at_k_table`.
+
+    A note names each benchmark where guessing reaches half of a checkpoint's pass@n.
+
+    Returns:
+        None where there is no table of pass@k either.
+    """
+    most = max(scores.tries(graded), default=0)
+    rows, notes = (
+        [],
+        ["Per cent of questions, and 95% interval. A right answer in n may be a guess; many in n are none."],
+    )
+    of_level = {
+        least: scores.checkpoints(graded, references, scores.solved_by(least, most), needed=most)
+        for least in (scores.levels(most) if most else [])
+    }
+    for least, checkpoints in of_level.items():
+        rows += [_measured_row("at least", f"{least} of {most}", checkpoint) for checkpoint in checkpoints]
+    notes += _guessed(graded, most, of_level)
+    return _table_of_tries("solved", "Questions solved by many answers", "at least", rows, graded, references, notes)
+
+
+def _guessed(graded: pd.DataFrame, most: int, of_level: Mapping[int, Sequence[Checkpoint]]) -> Iterator[str]:
+    """A note for each benchmark where guessing reaches half of a checkpoint's share of solved questions."""
+    for name in scores.benchmarks(graded):
+        truths = graded[graded.benchmark == name].drop_duplicates("question").ground_truth
+        solved = [checkpoint.scores[name].mean for checkpoint in of_level.get(1, []) if name in checkpoint.scores]
+        if not solved or truths.isna().any():
+            continue
+        if (share := scores.guessed(truths, most)) >= min(solved) / 2:
+            strict = [level for level in of_level if level > 1]
+            by_many = [f", {_per_cent(scores.guessed(truths, most, level))}% by at least {level}" for level in strict]
+            yield (
+                f"{name}: {most} guesses among the answers that occur solve {_per_cent(share)}% of the questions"
+                f"{''.join(by_many)}. So pass@{most} says little here; compare the questions that many answers solve."
+            )
+
+
+def _measured_row(label: str, value: str, checkpoint: Checkpoint) -> Row:
+    row = _checkpoint_row(checkpoint)
+    row[label] = value
+    for name, score in checkpoint.scores.items():
+        row[name] = f"{_per_cent(score.mean)} {_score_interval(score)}"
+    return row
+
+
+def _table_of_tries(
+    name: str,
+    title: str,
+    label: str,
+    rows: list[Row],
+    graded: pd.DataFrame,
+    references: Sequence[str],
+    notes: list[str],
+) -> Table | None:
+    """A table of rows from :func:`_measured_row`; None without a row."""
     if not rows:
         return None
-    less = [f"less {name}" for name in references]
-    columns = ["method", "step", "k", *scores.benchmarks(graded), "average", *less]
-    notes = [
-        "Per cent of questions that at least one of k answers solves (Chen et al. 2021), and 95% interval.",
-        "* p < 0.05, by a permutation test, not corrected. Intervals and tests are by question.",
-    ]
-    return Table("pass-at-k", "pass@k of checkpoints", _frame(rows, columns), notes)
+    less = [f"less {reference}" for reference in references]
+    columns = ["method", "step", label, *scores.benchmarks(graded), "average", *less]
+    tested = "* p < 0.05, by a permutation test, not corrected. Intervals and tests are by question."
+    return Table(name, title, _frame(rows, columns), [*notes, tested])
 
 
 def _checkpoint_row(checkpoint: Checkpoint) -> Row:

@@ -1,14 +1,16 @@
 """Scores of checkpoints: known answers in, exact numbers out."""
 
+import re
 from pathlib import Path
 
 import pandas as pd
+import pytest
 from graded_answers import answered
 from scipy import stats
 from synthetic_runs import ENTROPY, a_run, differences, report, rows_of, scores, write, write_answers, write_metrics
 
 from cw_plugin.lab.evaluation.graded_answers import Answers
-from cw_plugin.lab.evaluation.scores import answers_frame, checkpoints, last_scores, tries
+from cw_plugin.lab.evaluation.scores import answers_frame, checkpoints, guessed, last_scores, pass_at, tries
 
 
 def cells(table: pd.DataFrame, *columns: str) -> list[tuple[str, ...]]:
@@ -165,5 +167,43 @@ def test_pass_at_k_is_of_those_who_were_asked_often_enough():
     few = {"a": 4 * [1.0], "b": [1.0, 1.0]}
     answers = answers_frame([Answers(name, None, "x", grades) for name, grades in (("many", many), ("few", few))])
     assert tries(answers) == [1, 4, 8]  # not 9, which one question alone allows
-    found = [(each.method, k) for k in (1, 4, 8) for each in checkpoints(answers, [], k)]
+    found = [(each.method, k) for k in (1, 4, 8) for each in checkpoints(answers, [], pass_at(k), k)]
     assert found == [("many", 1), ("few", 1), ("many", 4), ("many", 8)]
+
+
+def test_how_far_guessing_gets():
+    """Guesses at five letters, at numbers to 999, at formulas that differ, and at a single question."""
+    letters, numbers = list("ABCDE") * 20, [str(number) for number in range(0, 1000, 37)]
+    fifth = stats.binom(64, 19 / 99)
+    assert guessed(letters, 64) == pytest.approx(1 - fifth.pmf(0))
+    assert guessed(letters, 64, least=32) == pytest.approx(1 - sum(fifth.pmf(right) for right in range(32)))
+    assert guessed(numbers, 64) == pytest.approx(1 - (1 - 1 / 1000) ** 64)  # 0 to 999, as in AIME
+    assert guessed([" 7", "7 ", "x"], 1) == pytest.approx((0.5 + 0.5 + 0) / 3)
+    assert guessed(["x", "y", r"\frac{1}{2}"], 64) == guessed(["7"], 64) == 0
+
+
+def test_questions_are_counted_that_many_answers_solve(tmp_path):
+    """At least 1, 2 and 8 of 16, and a note where guesses would do as much."""
+    right = {"base": [0, 1, 2, 16], "GRPO-global_step_9": [8, 8, 7, 2], "CW-GRPO-global_step_9": [16, 16, 16, 16]}
+    letters, numbers = ["A", "B", "A", "B"], ["3", "400", "999", "8"]
+    for model, of_questions in right.items():
+        grades = [[1] * n + [0] * (16 - n) for n in of_questions]
+        for benchmark, truths in {"choice": letters, "numbers": numbers}.items():
+            step = 9 if "step" in model else None
+            folder = tmp_path / "evaluation" / model
+            answered(folder, benchmark, grades, step, checkpoint="a/model", ground_truths=truths)
+    code, _ = report(tmp_path / "evaluation", "--out", tmp_path / "out")
+    assert code == 0
+    header, *rows = rows_of(tmp_path / "out" / "solved.csv")
+    assert header == ["method", "step", "at least", "choice", "numbers", "average", "less base", "less GRPO"]
+    share = {(row[0], row[2]): [cell.partition(" ")[0] for cell in row[3:6]] for row in rows if row[0] != "CW-GRPO"}
+    assert share == {
+        ("base", "1 of 16"): ["75.0"] * 3, ("GRPO", "1 of 16"): ["100.0"] * 3,
+        ("base", "2 of 16"): ["50.0"] * 3, ("GRPO", "2 of 16"): ["100.0"] * 3,
+        ("base", "8 of 16"): ["25.0"] * 3, ("GRPO", "8 of 16"): ["50.0"] * 3,
+    }  # fmt: skip
+    chance = stats.binom(16, 1 / 3)  # one of the three others has the same letter
+    expected = [f"{100 * chance.sf(least - 1):.1f}%" for least in (1, 2, 8)]
+    (note,) = [line for line in (tmp_path / "out" / "solved.tex").read_text().splitlines() if "guesses" in line]
+    assert note.startswith("% choice: 16 guesses")
+    assert re.findall(r"[\d.]+%", note) == expected
