@@ -14,6 +14,8 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent / "boundary")]
 import phases  # noqa: E402
 import plan  # noqa: E402
 import report  # noqa: E402
+import task  # noqa: E402
+from guessing import guessed  # noqa: E402
 from phases import ANSWERS, FEWEST, GAIN, METHODS, SMALL  # noqa: E402
 
 from cw_plugin.lab import intervals  # noqa: E402
@@ -33,6 +35,13 @@ def validated(run: pd.DataFrame) -> pd.DataFrame:
         solved = {right: intervals.pass_at_k(ANSWERS, right, k) for right in range(ANSWERS + 1)}
         curve[f"pass@{k}"] = [sum(map(solved.__getitem__, right)) / len(right) for right in rows.right]
     return curve
+
+
+def guess(k: int) -> float:
+    """pass@k of somebody who draws from the right answers of the training problems."""
+    problems = task.split_problems()
+    held_out, known = ([str(first * second) for first, second in problems[of]] for of in ("test", "train"))
+    return guessed(held_out, known, 1, k)
 
 
 def where_reached(curve: pd.DataFrame, level: float) -> pd.Series:
@@ -191,6 +200,7 @@ def main(folder: report.Results = HERE / "results") -> None:
     tables += [rates_table(steps, point, rates) for point, rates in points.items() if described(point) in every]
     tables.append(search_table(steps))
     head = f"{done} runs are done, in {steps.seconds.sum() / 3600:.1f} core hours. {answer(first)}"
+    head += f" Guessing reaches a pass@16 of {guess(16):.1%} and a pass@64 of {guess(64):.1%}."
     report.write(folder, HERE, "entropy study", "entropy/curves.py", head, tables, drawn)
 
 

@@ -18,8 +18,9 @@ import typer
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "pretrained")]
 import plan  # noqa: E402
+from arithmetic import problems  # noqa: E402
 from stages import Run  # noqa: E402
-from train import problems, train_missing  # noqa: E402
+from train import train_missing  # noqa: E402
 
 WAIT = 30  # seconds from one look at a stage that another process ends to the next
 

@@ -15,6 +15,7 @@ from scipy import stats
 HERE = Path(__file__).resolve().parent
 PRETRAINED = HERE.parent / "pretrained"
 sys.path.append(str(PRETRAINED))
+from arithmetic import Problem, operation  # noqa: E402
 from stages import BOTH, HELD_OUT, TRIES, Run, each  # noqa: E402
 
 RATES = ("3e-6", "1e-5", "3e-5")
@@ -29,17 +30,14 @@ COLLAPSED_RUNS = 4  # of the runs of GRPO at its own rate, with which "GRPO coll
 POWER = 0.8
 
 
-def held_out_and_trained(every: list[dict[str, str]]) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    """50 sums and 50 differences to hold out, and all other problems but the twins of the sums, as ``31 + 12``.
-
-    ``every`` has all problems, with their ``question``.
-    """
+def held_out_and_trained(every: list[Problem]) -> tuple[list[Problem], list[Problem]]:
+    """Of all problems, 50 sums and 50 differences to hold out, and all others but the twins of the sums."""
     shuffled = random.Random(11).sample(every, len(every))
     held_out = []
-    for operation in ("+", "-"):
-        found: dict[frozenset[str], dict[str, str]] = {}
+    for sign in "+-":
+        found: dict[frozenset[str], Problem] = {}
         for row in shuffled:
-            if operation in row["question"]:
+            if operation(row) == sign:
                 first, _, second = row["question"].split()
                 # Two sums of the same numbers are twins, and the first of them stands for both.
                 found.setdefault(frozenset((first, second)), row)

@@ -11,6 +11,7 @@ from scipy import stats
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "boundary"), str(HERE.parent / "entropy"), str(HERE)]
+import arithmetic  # noqa: E402
 import report  # noqa: E402
 import stages  # noqa: E402
 from curves import where_reached  # noqa: E402
@@ -21,6 +22,7 @@ from cw_plugin.lab.reports import figures  # noqa: E402
 LATE = stages.STEPS // 2  # the step after which entropy is compared
 SMOOTH = 5  # steps of a moving mean of entropy
 TRIES = (1, 4, 16, 64)  # the k of pass@k
+SOLVED = (stages.TRIES // 8, stages.TRIES // 2)  # right answers of a solved problem, which guessing does not reach
 KEY = ["method", "lr", "seed"]
 # What CW-GRPO less GRPO is tested for, at the high rate: outcome -> unit and scale
 TESTED = {
@@ -60,6 +62,107 @@ def read(folder: Path) -> pd.DataFrame:
 def validations(run: pd.DataFrame) -> pd.DataFrame:
     """pass@k of one run; steps in the index."""
     return run.set_index("step")[[f"pass@{k}" for k in TRIES]].dropna().astype(float)
+
+
+def solved(run: pd.DataFrame, least: int) -> pd.Series:
+    """The share of problems with at least ``least`` right answers, at each validation of a run; steps in the index."""
+    return run.set_index("step").right.dropna().map(lambda right: float(np.mean(right >= least)))
+
+
+def without_guesses(runs: pd.DataFrame) -> dict[str, pd.Series]:
+    """Outcomes of the runs of one method at one rate, by seed, most of which guessing does not reach."""
+    found = {}
+    for seed, run in runs.groupby("seed"):
+        tried = validations(run)[1:]
+        row = {"pass@1, end": tried["pass@1"].iloc[-1], "pass@1, all validations": tried["pass@1"].mean()}
+        row |= {f"solved by {least} of {stages.TRIES}, end": solved(run, least).iloc[-1] for least in SOLVED}
+        found[seed] = row | {f"pass@{stages.TRIES}, end": tried[f"pass@{stages.TRIES}"].iloc[-1]}
+    return dict(pd.DataFrame.from_dict(found, orient="index").items())
+
+
+def guess_free_ends(steps: pd.DataFrame) -> report.Table:
+    held_out, trained_on = arithmetic.split_of_problems()
+    start = steps[steps.step == 0].dropna(subset="right")
+    rows: list[dict[str, object]] = []
+    for name, shares in {
+        "guessing": [arithmetic.guessed_apart(held_out, trained_on, least, stages.TRIES) for least in (1, *SOLVED)],
+        "before training": [solved(start, least).iloc[0] for least in (1, *SOLVED)],
+    }.items():
+        cells = [f"{100 * share:.1f}" for share in shares]
+        rows.append(
+            {"": name, "learning rate": None, "pass@1, end": None}
+            | dict(zip([f"pass@{stages.TRIES}, end", *solved_names()], cells, strict=True))
+        )
+    for (method, lr), runs in steps.groupby(["method", "lr"], sort=False):
+        row: dict[str, object] = {"": stages.METHODS[method], "learning rate": lr}
+        rows.append(row | {name: report.shown(of, 100, 1) for name, of in without_guesses(runs).items()})
+    note = (
+        f"Per cent. pass@{stages.TRIES} is the share solved by at least 1 of {stages.TRIES} answers. Guessing draws "
+        "from the right answers of the training problems, sums apart from differences. Intervals are 95% intervals "
+        "over seeds."
+    )
+    return report.table("What guessing reaches, and what it does not", rows, note)
+
+
+def solved_names() -> list[str]:
+    return [f"solved by {least} of {stages.TRIES}, end" for least in SOLVED]
+
+
+def welch(ours: pd.Series, theirs: pd.Series) -> intervals.Difference:
+    """The difference of two methods, whose seeds are not paired."""
+    return intervals.over_seeds(ours.reset_index(drop=True), theirs.set_axis(theirs.index + 1000))
+
+
+def spoken(difference: intervals.Difference) -> str:
+    half = 100 * (difference.high - difference.value)
+    return f"{report.spoken(100 * difference.value, half, 1, '+')} (p {report.spoken_p(difference.p)})"
+
+
+def by_welch(steps: pd.DataFrame) -> report.Table:
+    """What seeds that are not paired show at each rate, in measures that guessing does not reach."""
+    rows = []
+    for lr in (stages.HIGH, stages.MIDDLE, stages.LOW):
+        ours, theirs = (without_guesses(of_method(steps, method, lr)) for method in ("cw_grpo", "grpo"))
+        row: dict[str, object] = {"": "CW-GRPO less GRPO", "learning rate": lr}
+        rows.append(row | {f"{name}, points": spoken(welch(ours[name], theirs[name])) for name in ours})
+    note = (
+        f"By Welch's test, over seeds that are not paired: at {stages.HIGH}, the pass@1 of two methods has a "
+        f"correlation over seeds of {mean_correlation(steps):.2f} on average. Decided after the runs; p is not "
+        "corrected."
+    )
+    return report.table("CW-GRPO less GRPO, without pairs and without guesses", rows, note)
+
+
+def mean_correlation(steps: pd.DataFrame) -> float:
+    """The mean over pairs of methods at the high rate of the correlation over seeds of their pass@1 at the end."""
+    ends_at = outcomes(steps[steps.lr == stages.HIGH]).pivot(index="seed", columns="method", values="pass@1")
+    pairs = np.triu_indices(len(ends_at.columns), 1)
+    return float(ends_at.corr().to_numpy()[pairs].mean())
+
+
+def remedies_by_welch(steps: pd.DataFrame) -> report.Table:
+    ours = without_guesses(of_method(steps, "cw_grpo", stages.HIGH))
+    names = ["pass@1, end", *solved_names(), f"pass@{stages.TRIES}, end"]
+    found = {}
+    for method, lr in REMEDIES:
+        theirs = without_guesses(of_method(steps, method, lr))
+        for name in names:
+            found[method, lr, name] = welch(ours[name], theirs[name])
+    number = len(REMEDIES) * len(("pass@1", "pass@64", "pass@64 at equal pass@1"))  # as many tests as the plan has
+    planned = {key: found[key].p for key in found if key[2] not in solved_names()}
+    p = intervals.holm(planned, number)
+    rows = []
+    for method, lr in REMEDIES:
+        row: dict[str, object] = {"": f"{stages.METHODS[method]}, {lr}"}
+        for name in names:
+            difference = found[method, lr, name]
+            row[f"{name}, points"] = spoken(difference._replace(p=p.get((method, lr, name), difference.p)))
+        rows.append(row)
+    note = (
+        "By Welch's test. For pass@1 and pass@64, p is corrected for the plan's 18 tests (Holm). The plan does not "
+        "have the shares solved, so their p is not corrected."
+    )
+    return report.table(f"CW-GRPO at {stages.HIGH} less each remedy, without pairs", rows, note)
 
 
 def outcomes(steps: pd.DataFrame) -> pd.DataFrame:
@@ -178,6 +281,22 @@ def ends(steps: pd.DataFrame) -> report.Table:
         f"step {LATE} on. Intervals are 95% intervals over seeds."
     )
     return report.table("Where each method ends", rows, late, note)
+
+
+def late_entropy_by_seed(steps: pd.DataFrame) -> report.Table:
+    """Does the entropy of each run rise late? A mean over seeds does not say it."""
+    rows = []
+    for method in ("grpo", "cw_grpo", "state"):
+        for seed, run in of_method(steps, method, stages.HIGH).groupby("seed"):
+            entropy = run.set_index("step").entropy.astype(float)
+            tens = {
+                f"steps {first + 1} to {first + 10}": entropy.loc[first + 1 : first + 10].mean()
+                for first in (30, 40, 50)
+            }
+            rows.append(
+                {"": stages.METHODS[method], "seed": seed} | {name: f"{mean:.2f}" for name, mean in tens.items()}
+            )
+    return report.table(f"Entropy of each run late at {stages.HIGH}, nats", rows)
 
 
 def along(steps: pd.DataFrame) -> report.Table:
@@ -335,11 +454,15 @@ def main(folder: report.Results = HERE / "results") -> None:
     steps, tokens = read(folder), tokens_of(folder)
     head = f"{len(steps.drop_duplicates(KEY))} of {len(stages.RUNS)} runs are done."
     tables = [
+        guess_free_ends(steps),
+        by_welch(steps),
         comparison(steps),
         at_other_rates(steps),
         ends(steps),
         along(steps),
+        late_entropy_by_seed(steps),
         remedies(steps),
+        remedies_by_welch(steps),
         law(steps),
         covariances(tokens),
         carriers(tokens),

@@ -11,8 +11,6 @@ import ctypes
 import fcntl
 import os
 import platform
-import random
-import re
 import subprocess
 import sys
 import tempfile
@@ -37,6 +35,7 @@ from cw_plugin.lab.intervals import pass_at_k
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 import stages  # noqa: E402
+from arithmetic import Problem, is_right, split_of_problems  # noqa: E402
 from sampling import ONE_TOKEN, sampled, sampled_ids  # noqa: E402
 from shared_prefixes import log_probs_and_entropies  # noqa: E402
 from stages import Run  # noqa: E402
@@ -55,36 +54,6 @@ TWO_UPDATES = ("grpo_twice", "clip_higher")  # of one batch: after the first upd
 LOGGED = ("extreme_gradient_share", "extreme_balance", "downweighted_share", "covariance_before", "covariance_after")
 AT_ONCE = 10  # problems of a validation
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def problems() -> list[dict[str, str]]:
-    """Sums and differences of numbers from 10 to 49, in an order that never changes. All prompts have 25 tokens."""
-    rng, rows = random.Random(7), []
-    for first in range(10, 50):
-        for second in range(10, 50):
-            rows.append((f"{first} + {second}", first + second))
-            if first > second:
-                rows.append((f"{first} - {second}", first - second))
-    rng.shuffle(rows)
-    return [problem(question, answer) for question, answer in rows]
-
-
-def problem(question: str, answer: int) -> dict[str, str]:
-    asked = f"What is {question}? Answer with the number only."
-    prompt = f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n"
-    return {"question": question, "prompt": prompt, "answer": str(answer)}
-
-
-def split_of_problems() -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    """The held-out problems, and those that are trained on."""
-    every = problems()
-    return every[: stages.HELD_OUT], every[stages.HELD_OUT :]
-
-
-def is_right(text: str, answer: str) -> bool:
-    """Whether the last number of a text is the answer."""
-    numbers = re.findall(r"-?\d+", text)
-    return bool(numbers) and numbers[-1] == answer
 
 
 class Direction:
@@ -161,7 +130,7 @@ class StudyTrainer(CWGRPOTrainer, SharedPrefixes):
     It validates on ``held_out``; before the first step, too, if ``tries_start``.
     """
 
-    def __init__(self, run: Run, held_out: list[dict[str, str]], tries_start: bool, **kwargs: Any) -> None:
+    def __init__(self, run: Run, held_out: list[Problem], tries_start: bool, **kwargs: Any) -> None:
         self.run_, self.held_out, self.tries_start = run, held_out, tries_start
         self.rows: list[dict[str, Any]] = [{"step": 0}]
         self.tokens: list[pd.DataFrame] = []
@@ -299,7 +268,7 @@ def config(run: Run, folder: str) -> CWGRPOConfig:
 
 
 def train(
-    run: Run, model: Path, held_out: list[dict[str, str]], trained_on: list[dict[str, str]], tries_start: bool
+    run: Run, model: Path, held_out: list[Problem], trained_on: list[Problem], tries_start: bool
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """A row for each step, from step 0, which is a validation alone; and a row for each recorded token."""
     began = time.process_time()
@@ -349,7 +318,7 @@ def claimed(file: Path) -> Iterator[bool]:
 
 
 def train_missing(
-    runs: list[Run], results: Path, model: Path, held_out: list[dict[str, str]], trained_on: list[dict[str, str]]
+    runs: list[Run], results: Path, model: Path, held_out: list[Problem], trained_on: list[Problem]
 ) -> None:
     """Do those of ``runs`` that no other process does and that ``results`` lacks.
 
