@@ -4,8 +4,4 @@ Importing this package starts nothing. The equations are in :mod:`cw_plugin.weig
 :mod:`cw_plugin.hosts.verl.register` through an entry point, in each of its processes.
 """
 
-from cw_plugin import old_names
-
 __version__ = "0.2.0"
-
-old_names.explain()

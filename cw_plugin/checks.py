@@ -1,17 +1,15 @@
-"""What is refused: shapes that do not belong together, values that are not finite, and weights that cannot be any."""
+"""What is refused of a batch: shapes that do not belong together, values that are not finite, and wrong weights."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cw_plugin.errors import NonFiniteError, OptionsError, first_line
-from cw_plugin.weighting import Weighting
-
-if TYPE_CHECKING:  # weights.py imports this module
-    from cw_plugin.weights import Group
+from cw_plugin.registry import Weighting
+from cw_plugin.weights import Group, gaussian
 
 
 def check_shapes(
@@ -21,7 +19,7 @@ def check_shapes(
     group: Tensor | None = None,
     entropies: Tensor | None = None,
 ) -> None:
-    """Raise ValueError unless the tensors belong to one batch; shapes as in :func:`cw_plugin.weights.reweight`."""
+    """Raise ValueError unless the tensors belong to one batch; shapes as in :func:`cw_plugin.reweight.reweight`."""
     given = {"log_probs": log_probs, "advantages": advantages, "response_mask": response_mask}
     given |= {name: values for name, values in (("group", group), ("entropies", entropies)) if values is not None}
     shape = log_probs.shape
@@ -37,6 +35,18 @@ def check_shapes(
         raise ValueError(
             f"{seen} do not fit; give (rows, time) for each, but (rows,) for group, and either for advantages"
         )
+
+
+def needed_entropies(
+    weighting: Weighting, entropies: Float[Tensor, "rows time"] | None
+) -> Float[Tensor, "rows time"] | None:
+    """The entropies if a weighting needs them, else None; an OptionsError if it needs them, and there are none."""
+    if not weighting.needs_entropies:
+        return None
+    if entropies is None:
+        problem = f"weights={weighting.name!r} needs the entropy of each position, and got none"
+        raise OptionsError(problem, fix="pass entropies, (rows, time)")
+    return entropies
 
 
 def non_finite_error(
@@ -59,18 +69,25 @@ def non_finite_error(
     return NonFiniteError("weighted advantages", rows[valid[rows].any(1)].tolist())
 
 
-def checked_weights(weighting: Weighting, group: "Group") -> Float[Tensor, " N"]:
-    """The weights of a group's tokens; NaN if the group's own values are not finite, which reweight refuses.
+def has_finite_values(group: Group) -> bool:
+    """Whether all log-probs, advantages and entropies of a group are finite, so that a weighting can be asked."""
+    entropies = group.known_entropies
+    return bool(group.c.isfinite().all() and (entropies is None or entropies.isfinite().all()))
 
-    The weighting gets copies, which it may change.
+
+def checked(weighting: Weighting) -> Weighting:
+    """The same weighting, whose weights are checked; the paper's own needs no check."""
+    return weighting if weighting is gaussian else replace(weighting, function=partial(_checked_weights, weighting))
+
+
+def _checked_weights(weighting: Weighting, group: Group) -> Float[Tensor, " N"]:
+    """The weights of a group's tokens. The weighting gets copies, which it may change.
 
     Raises:
         OptionsError: the weighting fails, or returns what cannot be weights.
     """
     x, named = group.log_probs, f"weights={weighting.name!r}"
     entropies = group.known_entropies
-    if not (group.c.isfinite().all() and (entropies is None or entropies.isfinite().all())):
-        return torch.full_like(x, torch.nan)
     copies = replace(
         group,
         log_probs=x.clone(),

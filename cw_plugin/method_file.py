@@ -19,8 +19,8 @@ NAMES = ("scope", "weights")  # the options that make the method
 def refuse_other_method(folder: Path, options: Options) -> None:
     """Raise OptionsError if the checkpoints in a folder were trained under another scope or other weights.
 
-    A damaged file is an OptionsError, too. Checkpoints of which nothing is known are accepted: an earlier version of
-    this package wrote no file.
+    A damaged file is an OptionsError, too. Checkpoints of which nothing is known, because there is no file, are
+    accepted: they may be of a run without the method.
 
     Args:
         folder: holds the checkpoints.
@@ -32,7 +32,7 @@ def refuse_other_method(folder: Path, options: Options) -> None:
     before = _read(file)
     for name in NAMES:
         now = getattr(options, name)
-        if before.get(name, now) != now:
+        if before[name] != now:
             raise OptionsError(
                 f"{folder} has checkpoints that were trained with {name}={before[name]!r}, and this run has "
                 f"{name}={now!r}",
@@ -47,9 +47,7 @@ def _read(file: Path) -> dict[str, Any]:
         options = json.loads(content)
     except ValueError:
         options = None
-    if isinstance(options, dict):
-        if "kernel" in options:  # what weights was called in earlier versions
-            options["weights"] = options.pop("kernel")
+    if isinstance(options, dict) and set(NAMES) <= set(options):
         return options
     problem = f"{file} does not say which method the checkpoints have ({content!r:.100})"
     raise OptionsError(problem, fix="restore or remove it")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from cw_plugin import weighting
+from cw_plugin import registry
 from cw_plugin.errors import OptionsError
 
 Scope = Literal["group", "batch"]
@@ -39,15 +39,13 @@ class Options:
             raise OptionsError(
                 f"record_every={self.record_every!r} is invalid", fix="use a whole number of steps, or 0"
             )
-        if self.weights not in weighting.BUILT_IN:
-            weighting.load(self.weights)
+        if self.weights not in registry.BUILT_IN:
+            registry.load(self.weights)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Options":
         """Options by name, as a host's configuration holds them. An unknown name is an OptionsError."""
         names = [field.name for field in fields(cls)]
-        if "kernel" in values:
-            raise OptionsError("the option kernel is now weights", fix=f"set weights={values['kernel']} in its place")
         for name in values:
             if name not in names:
                 raise OptionsError(f"{name} is not an option of cw_grpo", fix=f"the options are {', '.join(names)}")
@@ -60,9 +58,6 @@ class Options:
         They are ``CW_GRPO_SCOPE``, ``CW_GRPO_WEIGHTS`` and ``CW_GRPO_RECORD_EVERY``. A variable whose name is nearly
         one of these, such as ``CW_GRPO_WEIGHT``, is an OptionsError.
         """
-        if "CW_GRPO_KERNEL" in os.environ:
-            value = os.environ["CW_GRPO_KERNEL"]
-            raise OptionsError("CW_GRPO_KERNEL is now CW_GRPO_WEIGHTS", fix=f"set CW_GRPO_WEIGHTS={value} in its place")
         _refuse_near_misses()
         values: dict[str, Any] = {name.removeprefix(PREFIX).lower(): value for name, value in variables().items()}
         steps = values.get("record_every", "")
@@ -75,7 +70,7 @@ class Options:
 
     def refuse_without_entropies(self, host: str, fix: str = "train with verl, TRL or ms-swift") -> None:
         """Raise OptionsError if the weighting needs entropies, which ``host`` does not have before the update."""
-        if weighting.load(self.weights).needs_entropies:
+        if registry.load(self.weights).needs_entropies:
             raise OptionsError(
                 f"weights={self.weights!r} needs the entropy of each position, which {host} does not compute before "
                 "the update",

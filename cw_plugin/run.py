@@ -15,9 +15,9 @@ from cw_plugin.files import write_whole
 from cw_plugin.method_file import refuse_other_method, write_method
 from cw_plugin.options import Options
 from cw_plugin.records.write import TokenFiles
+from cw_plugin.registry import load
+from cw_plugin.reweight import apply_weighting
 from cw_plugin.statistics import Sums
-from cw_plugin.weighting import load
-from cw_plugin.weights import reweight_and_sum
 
 LOGGER = logging.getLogger("cw_plugin")
 
@@ -87,10 +87,10 @@ class Run:
             steps: those that train on the batch, counted from 1; empty outside of training.
 
         Raises:
-            NonFiniteError, OptionsError: as in :func:`cw_plugin.weights.reweight`.
+            NonFiniteError, OptionsError: as in :func:`cw_plugin.reweight.reweight`.
         """
         self._write_method_once()
-        weighted, sums, seconds = self._reweight(batch, seed=steps.start)
+        weighted, sums, seconds = self._apply_to_batch(batch, seed=steps.start)
         statistics = sums.statistics()
         if statistics.signal_share == 0 and statistics.weight_min == 1:
             self._say_once_that_weights_are_1(steps)
@@ -104,18 +104,18 @@ class Run:
         ours = {f"cw_{name}": value for name, value in asdict(self.options).items()}
         write_whole(self._folder / "training_args.json", json.dumps({**settings, **ours}, indent=1, default=str))
 
-    def _reweight(self, batch: Batch, seed: int) -> tuple[Float[Tensor, "rows time"], Sums, float]:
+    def _apply_to_batch(self, batch: Batch, seed: int) -> tuple[Float[Tensor, "rows time"], Sums, float]:
         """``w~ A`` of the batch's rows, the sums of the whole batch, and the seconds that the weights took."""
         batch = batch.on_cpu()
         started = time.perf_counter()
-        weighted, sums = self._reweight_rows(batch, seed)
+        weighted, sums = self._apply_to_rows(batch, seed)
         return weighted, sums, time.perf_counter() - started
 
-    def _reweight_rows(self, batch: Batch, seed: int) -> tuple[Float[Tensor, "rows time"], Sums]:
+    def _apply_to_rows(self, batch: Batch, seed: int) -> tuple[Float[Tensor, "rows time"], Sums]:
         """``w~ A`` and the sums of these rows, with the run's options; ``seed`` is the first step of the batch."""
         group = batch.group if self.options.scope == "group" else None
-        return reweight_and_sum(
-            batch.log_probs, batch.advantages, batch.response_mask, group, self.weighting, batch.entropies, seed
+        return apply_weighting(
+            self.weighting, batch.log_probs, batch.advantages, batch.response_mask, group, batch.entropies, seed
         )
 
     def _record(self, step: int, batch: Batch, sums: Sums) -> None:

@@ -46,7 +46,7 @@ class ShardedRun(Run):
         self._accelerator = accelerator
         self._responses = responses
 
-    def _reweight(self, batch: Batch, seed: int) -> tuple[Float[Tensor, "rows time"], Sums, float]:
+    def _apply_to_batch(self, batch: Batch, seed: int) -> tuple[Float[Tensor, "rows time"], Sums, float]:
         accelerator, device = self._accelerator, batch.log_probs.device
         rows, width = batch.log_probs.shape
         own_first_row = accelerator.process_index * rows  # its number in the whole batch
@@ -56,7 +56,7 @@ class ShardedRun(Run):
         started = time.perf_counter()
         failure: Exception | None = None
         try:
-            weighted, sums = self._reweight_rows(part, seed)
+            weighted, sums = self._apply_to_rows(part, seed)
         except NonFiniteError as error:
             failure = NonFiniteError(error.what, [first_row + row for row in error.rows])
         except Exception as error:  # of any kind: the other processes must not wait for this one

@@ -2,25 +2,15 @@
 
 import math
 from dataclasses import dataclass, fields
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from cw_plugin.weights import Group
+
 _LOG2_E = math.log2(math.e)
 EXTREME = math.sqrt(2 * math.log(2))  # 1.18: at this |z|, the Gaussian kernel is 1/2
-
-
-class TokenWeights(NamedTuple):
-    """Quantities of the N valid tokens of one group; z, w and w~ have the log-probs' dtype."""
-
-    deviation: Float[Tensor, " N"]  # log pi - mean(log pi), float64
-    c: Float[Tensor, " N"]  # float64
-    sigma: Float[Tensor, ""]  # of c; infinite if no token is more extreme than another
-    z: Float[Tensor, " N"]  # c / sigma
-    w: Float[Tensor, " N"]  # what the weighting gives
-    weight: Float[Tensor, " N"]  # w~: w, scaled to average 1 if the weighting says so
 
 
 @dataclass(frozen=True)
@@ -56,7 +46,7 @@ class Sums:
 
     tokens: float = 0.0
     groups: float = 0.0  # those with a valid token
-    reweighted_groups: float = 0.0  # those with sigma > 0
+    reweighted_groups: float = 0.0  # those in which some tokens are more extreme than others: sigma is finite
     sigma: float = 0.0  # one for each group
     w: float = 0.0
     effective_tokens: float = 0.0  # (sum w)^2 / sum w^2, one for each group
@@ -114,30 +104,29 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def sums_of_group(
-    log_probs: Float[Tensor, " N"],
-    advantages: Float[Tensor, " N"],
-    tokens: TokenWeights,
+    group: Group,
+    w: Float[Tensor, " N"],
     weighted: Float[Tensor, " N"],
 ) -> Sums:
-    """The sums of one group: of its log-probs, advantages, weights, and w~ A.
+    """The sums of one group, of its weights w before they are scaled, and of w~ A.
 
     The tensors stay on their device. One transfer brings all numbers to Python.
     """
-    c, w = tokens.c, tokens.w
+    c = group.c
     w_sum = w.sum(dtype=torch.float64)
-    is_reweighted = tokens.sigma.isfinite()
-    extreme = (tokens.z.abs() > EXTREME).to(c.dtype)  # 1 or 0, by which PyTorch multiplies faster than by a boolean
+    is_reweighted = group.sigma.isfinite()
+    extreme = (group.z.abs() > EXTREME).to(c.dtype)  # 1 or 0, by which PyTorch multiplies faster than by a boolean
     # In float32, A^2 would overflow at an A of 1e19.
-    gradient = log_probs.mul(_LOG2_E).exp2_().sub_(1).double().mul_(advantages).square_()  # faster than exp
+    gradient = group.log_probs.mul(_LOG2_E).exp2_().sub_(1).double().mul_(group.advantages).square_()  # faster than exp
     c_min, c_max = c.aminmax()
     by_name = {
         "reweighted_groups": is_reweighted.double(),
-        "sigma": torch.where(is_reweighted, tokens.sigma, 0.0),
+        "sigma": torch.where(is_reweighted, group.sigma, 0.0),
         "w": w_sum,
         "effective_tokens": w_sum.square() / w.square().sum(dtype=torch.float64).clamp(min=torch.finfo().tiny),
         "downweighted_tokens": (w < 0.5).count_nonzero().double(),
         "c": c.sum(),
-        "c_after": tokens.deviation @ weighted.double(),
+        "c_after": group.deviation @ weighted.double(),
         "gradient": gradient.sum(),
         "extreme_gradient": gradient @ extreme,
         "extreme_c": c @ extreme,

@@ -35,7 +35,7 @@ WITHOUT_VERL = {
     "lab/evaluation/test_scores.py", "lab/reports/test_comparison.py", "lab/reports/test_metrics.py",
     "lab/reports/test_report.py", "lab/reports/test_tokens.py", "lab/rewards/test_grading_pool.py",
     "lab/rewards/test_rewards.py", "lab/test_configs.py", "lab/test_intervals.py", "records/test_records.py",
-    "test_dependencies.py", "test_errors.py", "test_old_names.py", "test_options.py", "test_refused_batches.py",
+    "test_dependencies.py", "test_errors.py", "test_options.py", "test_refused_batches.py",
     "test_run.py", "test_weightings.py", "test_weights.py",
 }  # fmt: skip
 collect_ignore = [

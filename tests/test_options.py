@@ -19,7 +19,6 @@ def test_options_come_from_the_environment(monkeypatch):
     ("name", "value", "said"),
     [
         ("CW_GRPO_WEIGHT", "none", "CW_GRPO_WEIGHT is not an option of cw_grpo; did you mean CW_GRPO_WEIGHTS?"),
-        ("CW_GRPO_KERNEL", "none", "CW_GRPO_KERNEL is now CW_GRPO_WEIGHTS; set CW_GRPO_WEIGHTS=none in its place"),
         ("CW_GRPO_SCOPES", "group", "did you mean CW_GRPO_SCOPE?"),
         ("CW_GRPO_RECORDEVERY", "5", "did you mean CW_GRPO_RECORD_EVERY?"),
         ("CW_GRPO_SCOPE", "rank", "scope='rank' is invalid; use group or batch .*environment variables"),

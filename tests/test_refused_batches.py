@@ -8,11 +8,11 @@ import torch
 from random_batches import random_batch
 
 from cw_plugin.errors import NonFiniteError, OptionsError
-from cw_plugin.weighting import weighting
-from cw_plugin.weights import reweight, reweight_one_group
+from cw_plugin.registry import weighting
+from cw_plugin.reweight import reweight, reweight_micro_batch
 
 
-@pytest.mark.parametrize("function", [reweight, reweight_one_group])
+@pytest.mark.parametrize("function", [reweight, reweight_micro_batch])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("what", ["log_probs", "advantages"])
 @pytest.mark.parametrize("of_tokens", [False, True])

@@ -98,9 +98,9 @@ def test_a_damaged_method_file_is_refused(tmp_path, content):
         begun(tmp_path, has_checkpoint=True)
 
 
-def test_checkpoints_of_earlier_versions_are_accepted_unless_they_name_other_weights(tmp_path):
+def test_checkpoints_without_a_method_file_are_accepted_and_those_of_other_weights_are_not(tmp_path):
     begun(tmp_path, has_checkpoint=True, weights="none")
-    (tmp_path / "cw_grpo.json").write_text('{"scope": "group", "kernel": "none"}')
+    (tmp_path / "cw_grpo.json").write_text('{"scope": "group", "weights": "none"}')
     begun(tmp_path, has_checkpoint=True, weights="none")
     with pytest.raises(OptionsError, match="trained with weights='none', and this run has weights='gaussian'"):
         begun(tmp_path, has_checkpoint=True)

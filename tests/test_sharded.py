@@ -8,8 +8,8 @@ from interpreter import ROOT, python
 from process_group import CASES, FAULTS, RESPONSES, STEP, WIDTH, of_process, put, whole_batch, whole_entropies
 
 from cw_plugin.errors import CWGRPOError
-from cw_plugin.weighting import BUILT_IN
-from cw_plugin.weights import reweight
+from cw_plugin.registry import BUILT_IN
+from cw_plugin.reweight import reweight
 
 
 def in_one_process(rows: int, scope: str, fault: str = "", weights: str = "gaussian"):

@@ -13,8 +13,8 @@ from reference_weightings import WEIGHTINGS, covariances, reference_weighted
 from cw_plugin import weightings
 from cw_plugin.errors import NonFiniteError, OptionsError
 from cw_plugin.options import Options
-from cw_plugin.weighting import BUILT_IN, load, weighting
-from cw_plugin.weights import reweight
+from cw_plugin.registry import BUILT_IN, load, weighting
+from cw_plugin.reweight import reweight
 
 DRAWN = {"clip_cov"}  # tokens are chosen at random
 

@@ -11,8 +11,8 @@ from pretend_device import DEVICE, Pretend, on_device
 from random_batches import random_batch
 from reference import mean, reference_advantages
 
-from cw_plugin.weighting import weighting
-from cw_plugin.weights import reweight, reweight_one_group
+from cw_plugin.registry import weighting
+from cw_plugin.reweight import reweight, reweight_micro_batch
 
 
 def loop(log_probs, advantages, mask, group):
@@ -139,7 +139,7 @@ def test_covariances_alike_by_ten_sigma_mean_weight_one_and_otherwise_not(d, ali
     assert torch.equal(reweighted, advantages[:, None].expand(2, 2)) == alike
 
 
-@pytest.mark.parametrize("function", [reweight, reweight_one_group])
+@pytest.mark.parametrize("function", [reweight, reweight_micro_batch])
 @pytest.mark.parametrize("shape", [(0, 5), (3, 0), (3, 5)])
 def test_no_valid_token_at_all(shape, function):
     reweighted, statistics = function(torch.randn(shape), torch.ones(shape[0]), torch.zeros(shape))
@@ -256,7 +256,7 @@ def cauchy(group):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("groups", [1, 7])
 def test_on_a_device_weights_are_those_of_the_cpu(weights, dtype, groups):
-    """Each tensor is copied once. reweight_one_group copies nothing but the number of tokens and the statistics."""
+    """Each tensor is copied once. reweight_micro_batch copies nothing but the number of tokens and the statistics."""
     log_probs, advantages, mask, group = random_batch(20, groups)
     batch = log_probs.to(dtype), advantages.to(dtype), mask
     for one_or_more in (group, None):
@@ -267,6 +267,6 @@ def test_on_a_device_weights_are_those_of_the_cpu(weights, dtype, groups):
         assert (device.downloads, device.uploads) == (3, 1)
     if weights == "gaussian":
         with Pretend() as device:
-            found, found_statistics = reweight_one_group(*on_device(batch))
+            found, found_statistics = reweight_micro_batch(*on_device(batch))
         assert found.device == DEVICE and torch.equal(found.memory, expected) and found_statistics == statistics
         assert (device.downloads, device.uploads) == (2, 0)

@@ -14,12 +14,13 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from cw_plugin.batch import Batch
+from cw_plugin.checks import checked, needed_entropies
 from cw_plugin.files import write_whole
 from cw_plugin.options import Options
 from cw_plugin.records.columns import FOLDER, REAL_NUMBERS, TEXT, WHOLE_NUMBERS
+from cw_plugin.registry import load
 from cw_plugin.statistics import Sums
-from cw_plugin.weighting import load
-from cw_plugin.weights import Group, kernel, needed_entropies, token_weights
+from cw_plugin.weights import Group, kernel, token_weights
 
 LIMIT = 2**18  # tokens in a record at most, unless its first prompt group alone has more
 
@@ -119,7 +120,8 @@ class TokenFiles:
             log_prob, advantage = batch.log_probs[row, position].float(), batch.advantages[row]
             entropy = None if entropies is None else entropies[row, position].float()
             number = int(batch.group[together[0]]) if by_prompt else 0
-            tokens = token_weights(Group(log_prob, advantage, entropy, mask, seed=(step, number)), weighting)
+            tokens = Group(log_prob, advantage, entropy, mask, seed=(step, number))
+            _, weight = token_weights(tokens, checked(weighting))
             values = {
                 "group": batch.group[row],
                 "row": row,
@@ -128,7 +130,7 @@ class TokenFiles:
                 "advantage": advantage,
                 "covariance": tokens.c,
                 "gaussian": kernel(tokens.z),
-                "weight": tokens.weight,
+                "weight": weight,
                 "reward": batch.rewards[row],
             }
             is_recorded = torch.isin(row, rows)

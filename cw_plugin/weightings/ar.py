@@ -12,7 +12,7 @@ scripts/train_kklogic_AR_4x80GB.sh, line 34; with Lopti, which needs two updates
 from jaxtyping import Float
 from torch import Tensor
 
-from cw_plugin.weighting import weighting
+from cw_plugin.registry import weighting
 from cw_plugin.weights import Group
 
 ALPHA = 0.2

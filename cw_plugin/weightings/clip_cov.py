@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cw_plugin.weighting import weighting
+from cw_plugin.registry import weighting
 from cw_plugin.weights import Group
 
 CLIP_SHARE, LOWER, UPPER = 0.0002, 1.0, 5.0

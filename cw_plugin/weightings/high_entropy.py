@@ -18,7 +18,7 @@ import math
 from jaxtyping import Float
 from torch import Tensor
 
-from cw_plugin.weighting import weighting
+from cw_plugin.registry import weighting
 from cw_plugin.weights import Group
 
 SHARE = 0.2

@@ -12,7 +12,7 @@ A variant of our own; nobody has published results with it that we know of. Froz
 from jaxtyping import Float
 from torch import Tensor
 
-from cw_plugin.weighting import weighting
+from cw_plugin.registry import weighting
 from cw_plugin.weights import Group, centred, kernel, spread
 
 

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cw_plugin.weighting import weighting
+from cw_plugin.registry import weighting
 from cw_plugin.weights import Group
 
 LOW, HIGH, FLOOR = 0.8, 1.2, 0.02

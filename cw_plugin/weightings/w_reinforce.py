@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cw_plugin.weighting import weighting
+from cw_plugin.registry import weighting
 from cw_plugin.weights import Group
 
 LAMBDA = 0.1

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from cw_plugin.weighting import Weighting, weighting
+from cw_plugin.registry import Weighting, weighting
 from cw_plugin.weights import Group, kernel
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import random_batches
 import torch
@@ -22,8 +21,8 @@ from cw_plugin.batch import Batch
 from cw_plugin.lab.reports.read_records import TokenRecord, read_tokens
 from cw_plugin.options import Options
 from cw_plugin.records import write
+from cw_plugin.registry import BUILT_IN
 from cw_plugin.run import Run
-from cw_plugin.weighting import BUILT_IN
 
 TOKENIZER = AutoTokenizer.from_pretrained(Path(__file__).parents[2] / "examples" / "cpu" / "model")
 
@@ -96,18 +95,6 @@ def test_a_record_shows_the_weights_that_were_applied(tmp_path, scope, weights):
     for row in record.table.to_pylist():
         of_run = applied[row["row"], row["position"]].item()
         assert row["weight"] * row["advantage"] == pytest.approx(of_run, rel=1e-5, abs=1e-7)
-
-
-def test_a_record_of_an_earlier_version_is_read(tmp_path):
-    """It called the weights kernel."""
-    recorded(tmp_path, random_batch(1), 7, weights="none")
-    (file,) = tmp_path.glob("tokens/*.parquet")
-    table = pq.read_table(file)
-    metadata = table.schema.metadata
-    metadata[b"kernel"] = metadata.pop(b"weights")
-    pq.write_table(table.replace_schema_metadata(metadata), file)
-    assert b"weights" not in pq.read_table(file).schema.metadata
-    assert read_tokens(tmp_path)[0].weights == "none"
 
 
 def test_a_batch_without_padding_is_recorded(tmp_path):

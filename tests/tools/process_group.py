@@ -24,7 +24,7 @@ from cw_plugin.batch import Batch
 from cw_plugin.errors import CWGRPOError
 from cw_plugin.options import Options
 from cw_plugin.records.write import LIMIT
-from cw_plugin.weighting import BUILT_IN, weighting
+from cw_plugin.registry import BUILT_IN, weighting
 from cw_plugin.weights import Group
 
 RESPONSES = 4  # to a prompt
@@ -102,9 +102,9 @@ def compute(
     )
     with pytest.MonkeyPatch.context() as patch:
         if fault == "no memory" and rank == accelerator.num_processes - 1:
-            patch.setattr("cw_plugin.run.reweight_and_sum", Mock(side_effect=MemoryError("for 8 GiB")))
+            patch.setattr("cw_plugin.run.apply_weighting", Mock(side_effect=MemoryError("for 8 GiB")))
         try:
-            weighted, sums, _ = run._reweight(own_batch, seed=STEP)
+            weighted, sums, _ = run._apply_to_batch(own_batch, seed=STEP)
         except CWGRPOError as error:
             return type(error).__name__, str(error)
     if weights != "gaussian":

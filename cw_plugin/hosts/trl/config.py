@@ -2,7 +2,6 @@
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from trl import GRPOConfig
@@ -34,14 +33,6 @@ class CWGRPOConfig(GRPOConfig):
     cw_record_every: int | None = field(
         default=None, metadata={"help": "Steps between token records, 0 for none; 50, or 0 with push_to_hub."}
     )
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> "CWGRPOConfig":
-        """Explain the name that cw_weights had in earlier versions."""
-        if "cw_kernel" in kwargs:
-            fix = f"set cw_weights={kwargs['cw_kernel']!r} in its place"
-            raise OptionsError("cw_kernel is now cw_weights", fix)
-        made: CWGRPOConfig = super().__new__(cls)
-        return made
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -15,7 +15,7 @@ from cw_plugin.errors import HostError
 from cw_plugin.hosts.host import VERL
 from cw_plugin.hosts.verl import NAME
 from cw_plugin.hosts.verl.refused_settings import AlgorithmConfig, read_options
-from cw_plugin.weights import reweight
+from cw_plugin.reweight import reweight
 
 
 def compute_cw_grpo_advantage(

@@ -13,7 +13,7 @@ from typing import Any
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from cw_plugin.weights import reweight_one_group
+from cw_plugin.reweight import reweight_micro_batch
 
 
 def compute_policy_loss_cw_grpo(
@@ -36,7 +36,7 @@ def compute_policy_loss_cw_grpo(
     from verl.trainer.ppo.core_algos import get_policy_loss_fn
 
     started = time.perf_counter()
-    reweighted, statistics = reweight_one_group(log_prob, advantages, response_mask)
+    reweighted, statistics = reweight_micro_batch(log_prob, advantages, response_mask)
     metrics = statistics.as_metrics(time.perf_counter() - started)
     loss, vanilla_metrics = get_policy_loss_fn("vanilla")(
         old_log_prob=old_log_prob,

@@ -30,12 +30,12 @@ class TokenRecord:
     Attributes:
         step: of training.
         scope: the option of this name.
-        weights: the option of this name; earlier versions called it kernel.
+        weights: the option of this name.
         groups: how many prompt groups the batch has; the record may hold fewer.
         tokens: how many tokens the batch has.
         prompts: the text of each prompt, by group.
         table: a row for each token, with the columns that columns.py names.
-        started: when the start of the run that wrote it began, in ISO 8601; empty in records of earlier versions.
+        started: when the start of the run that wrote it began, in ISO 8601.
     """
 
     step: int
@@ -104,12 +104,12 @@ def _read(file: Path) -> TokenRecord:
         return TokenRecord(
             step=int(metadata["step"]),
             scope=metadata["scope"],
-            weights=metadata["weights"] if "weights" in metadata else metadata["kernel"],
+            weights=metadata["weights"],
             groups=int(metadata["groups"]),
             tokens=int(metadata["tokens"]),
             prompts={int(group): str(text) for group, text in prompts.items()},
             table=table.select(list(_TYPES)).cast(pa.schema(_TYPES.items())),
-            started=metadata.get("started", ""),
+            started=metadata["started"],
         )
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())[:200]

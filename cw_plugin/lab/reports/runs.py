@@ -102,11 +102,11 @@ def _read_config(path: Path) -> dict[str, Any]:
 def method_of(config: Mapping[str, Any]) -> str | None:
     """Name the method of a configuration, with those of its options that are not the default; None if it is unknown."""
     estimator = config.get("algorithm.adv_estimator")
-    of_trl = config.get("cw_weights") or config.get("cw_kernel")  # in the settings of TRL's and SkyRL's runs, too
+    of_trl = config.get("cw_weights")  # in the settings of TRL's and SkyRL's runs, too
     if of_trl is not None:
         estimator = "cw_grpo"
-    of_verl = config.get("algorithm.cw_grpo.weights") or config.get("algorithm.cw_grpo.kernel")
-    weights = of_trl or of_verl or "gaussian"  # earlier versions called them kernel
+    of_verl = config.get("algorithm.cw_grpo.weights")
+    weights = of_trl or of_verl or "gaussian"
     scope = config.get("cw_scope") or config.get("algorithm.cw_grpo.scope")
     loss = config.get("actor_rollout_ref.actor.policy_loss.loss_mode") or "vanilla"
     is_grpo = estimator == "grpo" or (estimator == "cw_grpo" and weights == "none")

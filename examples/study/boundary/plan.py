@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from study import append
 
-from cw_plugin.weighting import BUILT_IN
+from cw_plugin.registry import BUILT_IN
 
 STEPS = 100
 VALIDATE_EVERY = 50  # steps

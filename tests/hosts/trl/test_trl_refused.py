@@ -29,7 +29,6 @@ def test_a_log_prob_that_is_no_number_is_refused(tmp_path):
     [
         ({"cw_scope": "prompt"}, "cw_scope='prompt' is invalid"),
         ({"cw_weights": None}, "cw_weights=None is invalid"),
-        ({"cw_kernel": "none"}, "cw_kernel is now cw_weights; set cw_weights='none' in its place"),
         ({"importance_sampling_level": "sequence"}, "'sequence' takes one ratio or advantage for a whole response"),
     ],
 )

@@ -67,12 +67,12 @@ class NotInstalled:
         if name.split('.')[0] in ('vllm', 'ray', 'verl', 'torch', 'transformers'):
             raise ModuleNotFoundError(name)
 import wrapt
-import cw_plugin  # which explains old names
 before = list(sys.meta_path)
+import cw_plugin
 sys.meta_path.insert(0, NotInstalled())
 import cw_plugin.lab.cli, cw_plugin.lab.reports.report
 del sys.meta_path[0]
-import cw_plugin.weights
+import cw_plugin.reweight
 assert sys.meta_path == before
 assert not [name for name in sys.modules if name.startswith('cw_plugin.hosts.verl')]
 """

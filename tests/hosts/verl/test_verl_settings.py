@@ -84,7 +84,6 @@ def test_valid_settings_pass(overrides):
         ([GRPO, LOSS, OPTION + "scope=batch"], "do nothing for policy_loss"),
         ([GRPO, LOSS, OPTION + "weights=steer"], "do nothing for policy_loss"),
         ([GRPO, OPTION + "weights=none"], "do nothing for adv_estimator=grpo"),
-        ([CW_GRPO, OPTION + "kernel=none"], "algorithm.cw_grpo: the option kernel is now weights; set weights=none in"),
         (
             [CW_GRPO, OPTION + "weights=steer", BYPASS],
             "needs the entropy .*bypass_mode=True does not .*; set it to False, or",

@@ -124,8 +124,6 @@ def test_a_metric_of_ones_own_is_kept(tmp_path):
         ("GRPO", {"algorithm": {"adv_estimator": "cw_grpo", "cw_grpo": {"weights": "none"}}}),
         ("GRPO", {"algorithm": {"adv_estimator": "grpo"}}),
         ("GRPO", {"cw_weights": "none", "cw_scope": "group"}),
-        ("GRPO", {"cw_kernel": "none", "cw_scope": "group"}),  # of earlier versions, as the next
-        ("GRPO", {"algorithm": {"adv_estimator": "cw_grpo", "cw_grpo": {"kernel": "none"}}}),
         ("CW-GRPO", {"algorithm": {"adv_estimator": "cw_grpo"}}),
         ("CW-GRPO, batch", {"cw_weights": "gaussian", "cw_scope": "batch"}),
         ("GRPO with my:own weights", {"algorithm": {"adv_estimator": "cw_grpo", "cw_grpo": {"weights": "my:own"}}}),

@@ -1,9 +1,9 @@
-"""What a token weighting is: a function from a prompt group to the weights of its tokens; and how it is found by name.
+"""What a weighting is: a function from a prompt group to the weights of its tokens; and how it is found by its name.
 
 A weighting of your own is named as "module:function". It gets a :class:`~cw_plugin.weights.Group`, whose
 tensors hold the N valid tokens of a prompt group, row after row. It returns N weights, finite and not negative::
 
-    from cw_plugin.weighting import weighting
+    from cw_plugin.registry import weighting
 
     @weighting(scaled=True)
     def wide(group):
@@ -16,14 +16,12 @@ import importlib
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from cw_plugin.errors import OptionsError, first_line
 
 if TYPE_CHECKING:  # options.py, which reads this, must not load torch
     from torch import Tensor
-
-    from cw_plugin.weights import Group
 
 BUILT_IN = {
     "gaussian": "cw_plugin.weights:gaussian",
@@ -42,31 +40,35 @@ BUILT_IN = {
 }
 
 
+# From a cw_plugin.weights.Group, whose module imports this one, to the weights (N,) of its tokens.
+Function: TypeAlias = "Callable[..., Tensor]"
+
+
 @dataclass(frozen=True)
 class Weighting:
     """A function from a group to weights, and what it declares.
 
     Attributes:
-        function: from a Group to the weights (N,) of its tokens.
+        function: from a :class:`~cw_plugin.weights.Group` to the weights (N,) of its tokens.
         scaled: whether the weights are scaled to average 1 over the group, or used as they are.
         needs_entropies: whether it reads ``group.entropies``. Then it runs only where the host has them.
         name: for error messages.
     """
 
-    function: "Callable[[Group], Tensor]"
+    function: Function
     scaled: bool
     needs_entropies: bool = False
     name: str = ""
 
-    def __call__(self, group: "Group") -> "Tensor":
+    def __call__(self, group: object) -> "Tensor":
         """The weights of a group's tokens, before they are scaled."""
         return self.function(group)
 
 
-def weighting(*, scaled: bool, needs_entropies: bool = False) -> "Callable[[Callable[[Group], Tensor]], Weighting]":
+def weighting(*, scaled: bool, needs_entropies: bool = False) -> Callable[[Function], Weighting]:
     """Declare what a function from a group to weights is; attributes as in :class:`Weighting`."""
 
-    def declare(function: "Callable[[Group], Tensor]") -> Weighting:
+    def declare(function: Function) -> Weighting:
         name = f"{function.__module__}:{getattr(function, '__name__', repr(function))}"
         return Weighting(function, scaled, needs_entropies, name)
 

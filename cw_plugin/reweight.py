@@ -1,0 +1,129 @@
+"""Applies the weights to a batch: the tokens of each prompt group are taken out, weighed, and put back."""
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+
+from cw_plugin.checks import check_shapes, checked, has_finite_values, needed_entropies, non_finite_error
+from cw_plugin.groups import put, rows_of_groups, take
+from cw_plugin.registry import Weighting, load
+from cw_plugin.statistics import CovarianceStatistics, Sums, sums_of_group
+from cw_plugin.weights import Group, token_weights
+
+
+def reweight(
+    log_probs: Float[Tensor, "rows time"],
+    advantages: Float[Tensor, " rows"] | Float[Tensor, "rows time"],
+    response_mask: Shaped[Tensor, "rows time"],
+    group: Int[Tensor, " rows"] | None = None,
+    weights: str | Weighting = "gaussian",
+    entropies: Float[Tensor, "rows time"] | None = None,
+    step: int = 0,
+) -> tuple[Float[Tensor, "rows time"], CovarianceStatistics]:
+    """w~ A of every token.
+
+    Tensors may live on any device. Each is copied to the CPU once, where the weights are computed, and the result is
+    copied back once. :func:`reweight_micro_batch` copies nothing.
+
+    Args:
+        log_probs: log pi of each sampled token, in nats. Values where ``response_mask`` is 0 do not matter.
+        advantages: one for each response, as in GRPO, or one for each token.
+        response_mask: nonzero where a token belongs to the response, of any dtype. Holes are allowed.
+        group: a number for each row, the same for all responses to a prompt; ``None`` makes the batch one group.
+        weights: a weighting, or its name (weightings/README.md); "none" gives every token weight 1, with the same
+            statistics.
+        entropies: of the policy at each token's position, in nats, for weightings that need them.
+        step: of training. With the group's number it is the seed of weightings that draw.
+
+    Returns:
+        The reweighted advantages (float32; float64 for float64 log-probs) on the device of ``log_probs``, 0 where the
+        mask is 0, and the statistics.
+
+    Raises:
+        NonFiniteError: the weighted advantage of a valid token is NaN or infinite, because its log-prob, entropy or
+            advantage is, or because they are too large; the message names the rows.
+        OptionsError: there is no such weighting, it lacks entropies, fails, or returns what cannot be a weight.
+        ValueError: shapes that do not belong together.
+    """
+    weighting = load(weights) if isinstance(weights, str) else weights
+    weighted, sums = apply_weighting(weighting, log_probs, advantages, response_mask, group, entropies, step)
+    return weighted, sums.statistics()
+
+
+def apply_weighting(
+    weighting: Weighting,
+    log_probs: Float[Tensor, "rows time"],
+    advantages: Float[Tensor, " rows"] | Float[Tensor, "rows time"],
+    response_mask: Shaped[Tensor, "rows time"],
+    group: Int[Tensor, " rows"] | None,
+    entropies: Float[Tensor, "rows time"] | None,
+    step: int,
+) -> tuple[Float[Tensor, "rows time"], Sums]:
+    """As :func:`reweight`, but with the sums that the statistics are made of: several processes can add up theirs.
+
+    A group that has no valid token has weight 0 everywhere, and takes no part in the sums.
+    """
+    entropies = needed_entropies(weighting, entropies)
+    check_shapes(log_probs, advantages, response_mask, group, entropies)
+    device, weighting = log_probs.device, checked(weighting)
+    log_probs, advantages, valid = (values.cpu() for values in _prepared(log_probs, advantages, response_mask))
+    entropies = None if entropies is None else entropies.detach().to(log_probs.dtype).cpu()
+    group = torch.zeros(len(log_probs), dtype=torch.long) if group is None else group.cpu()
+    result, sums, refused = torch.zeros_like(log_probs).numpy(), Sums(), []
+    for rows in rows_of_groups(group):
+        valid_here = valid.numpy()[rows]
+        if not valid_here.any():
+            continue
+        x, a = take(log_probs.numpy()[rows], valid_here), take(advantages.numpy()[rows], valid_here)
+        h = None if entropies is None else take(entropies.numpy()[rows], valid_here)
+        tokens = Group(x, a, h, valid_here, seed=(step, int(group[rows[0]])))
+        if not has_finite_values(tokens):
+            refused.append(rows)
+            continue
+        w, weight = token_weights(tokens, weighting)
+        weighted = weight * a
+        of_group = sums_of_group(tokens, w, weighted)
+        if of_group.is_finite:
+            result[rows] = put(weighted, valid_here)
+            sums += of_group
+        else:
+            refused.append(rows)
+    if refused:
+        of_refused = torch.from_numpy(np.sort(np.concatenate(refused)))
+        raise non_finite_error(log_probs, advantages, valid, of_refused, entropies)
+    return torch.from_numpy(result).to(device), sums
+
+
+def reweight_micro_batch(
+    log_probs: Float[Tensor, "rows time"],
+    advantages: Float[Tensor, " rows"] | Float[Tensor, "rows time"],
+    response_mask: Shaped[Tensor, "rows time"],
+) -> tuple[Float[Tensor, "rows time"], CovarianceStatistics]:
+    """As :func:`reweight` for a batch that is one group, with the paper's kernel, on the device of the tensors.
+
+    A policy loss calls it once for each micro-batch, where a copy to the CPU would wait for the GPU's queue.
+    """
+    check_shapes(log_probs, advantages, response_mask)
+    log_probs, advantages, valid = _prepared(log_probs, advantages, response_mask)
+    of_tokens = advantages if advantages.ndim == 2 else advantages[:, None].expand(valid.shape)
+    places = valid.nonzero(as_tuple=True)
+    tokens = Group(log_probs[places], of_tokens[places], None, valid)
+    if len(tokens.log_probs) == 0:
+        return torch.zeros_like(log_probs), Sums().statistics()
+    w, weight = token_weights(tokens)
+    weighted = weight * tokens.advantages
+    sums = sums_of_group(tokens, w, weighted)
+    if not sums.is_finite:
+        raise non_finite_error(log_probs, advantages, valid, torch.arange(len(valid), device=valid.device))
+    return torch.zeros_like(log_probs).index_put(places, weighted), sums.statistics()
+
+
+def _prepared(
+    log_probs: Float[Tensor, "rows time"],
+    advantages: Float[Tensor, " rows"] | Float[Tensor, "rows time"],
+    response_mask: Shaped[Tensor, "rows time"],
+) -> tuple[Float[Tensor, "rows time"], Float[Tensor, "..."], Bool[Tensor, "rows time"]]:
+    """Log-probs and advantages in one dtype, float32 or float64, without their gradients; and a mask of booleans."""
+    dtype = torch.promote_types(log_probs.dtype, torch.float32)
+    return log_probs.detach().to(dtype), advantages.detach().to(dtype), response_mask != 0
