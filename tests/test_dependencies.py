@@ -24,7 +24,7 @@ OF_HOST = {
     "hosts/transformers_trainer.py": {"torch", "transformers"},
     "hosts/verl": {"verl", "torch", "transferqueue", "omegaconf"},
     "hosts/trl": {"torch", "transformers", "trl"},
-    "hosts/swift.py": {"torch", "ms-swift"},
+    "hosts/swift": {"torch", "ms-swift"},
     "hosts/openrlhf": {"openrlhf", "torch", "ray"},
     "hosts/skyrl": {"skyrl", "torch", "ray"},
     "lab/doctor": {"verl", "ray", "transformers", "hydra-core", "omegaconf"},

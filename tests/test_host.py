@@ -1,7 +1,6 @@
 """What the plugin says of a host that does not have what it needs."""
 
 import re
-import types
 
 import hosts_table
 import pytest
@@ -19,26 +18,26 @@ class Trainer:
 
 def test_a_host_that_has_what_is_needed_passes():
     HOST.require(
-        Need(Trainer, "compute", ("batch",)),
-        Need(Trainer, "compute", ("self", "batch", "metrics"), exactly=True),
-        Need(Trainer, "compute", line="return batch"),
+        Need(__name__, "Trainer.compute", ("batch",)),
+        Need(__name__, "Trainer.compute", ("self", "batch", "metrics"), exactly=True),
+        Need(__name__, "Trainer.compute", line="return batch"),
         Need("json", "JSONDecoder.decode", ("s",)),
-        Need(types, "new_class"),
+        Need("types", "new_class"),
     )
 
 
 @pytest.mark.parametrize(
     ("need", "said"),
     [
-        (Need(Trainer, "train"), "there is no Trainer.train"),
+        (Need(__name__, "Trainer.train"), f"there is no {__name__}.Trainer.train"),
         (Need("json", "JSONDecoder.read"), "there is no json.JSONDecoder.read"),
         (Need("json.no_such_module", "read"), "there is no json.no_such_module"),
-        (Need(Trainer, "compute", ("batch", "step")), "Trainer.compute has no parameter step"),
+        (Need(__name__, "Trainer.compute", ("batch", "step")), "Trainer.compute has no parameter step"),
         (
-            Need(Trainer, "compute", ("self", "batch"), exactly=True),
+            Need(__name__, "Trainer.compute", ("self", "batch"), exactly=True),
             "has the parameters self, batch, metrics, not self",
         ),
-        (Need(Trainer, "compute", line="return 2"), "Trainer.compute has no `return 2`"),
+        (Need(__name__, "Trainer.compute", line="return 2"), "Trainer.compute has no `return 2`"),
     ],
 )
 def test_what_is_missing_is_said_with_the_releases_that_have_it(need, said):

@@ -3,53 +3,47 @@
 import importlib
 import importlib.metadata
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
 
 from cw_plugin.errors import HostError
 
 
 @dataclass(frozen=True)
 class Need:
-    """A function of a host that the plugin calls, extends or wraps.
+    """A function of a host that the plugin calls, extends or wraps. Each host's needs.py lists them.
 
     Attributes:
-        owner: the class or module that has it, or the name of a module, which is imported to look.
-        function: its name there, dotted for a method.
+        module: has it, and is imported to look.
+        name: its name there, dotted for a method.
         parameters: those that the plugin uses.
         exactly: whether it may have no other parameters.
         line: a part of its source, without which it would do something else.
     """
 
-    owner: type | ModuleType | str
-    function: str
+    module: str
+    name: str
     parameters: tuple[str, ...] = ()
     exactly: bool = False
     line: str = ""
 
     def lacks(self) -> str:
         """What the host lacks of it, in words; empty if nothing."""
-        owner: object = self.owner
-        if isinstance(owner, str):
-            try:
-                owner = importlib.import_module(owner)
-            except ModuleNotFoundError as error:
-                if not str(self.owner).startswith(str(error.name)):
-                    raise  # the module is there, and lacks a package of its own
-                return f"there is no {self.owner}"
-        name = f"{getattr(owner, '__name__', owner)}.{self.function}"
-        function = owner
-        for part in self.function.split("."):
-            function = getattr(function, part, None)
-        if function is None:
-            return f"there is no {name}"
-        return self._difference(name, function)
+        try:
+            found: object = importlib.import_module(self.module)
+        except ModuleNotFoundError as error:
+            if not self.module.startswith(str(error.name)):
+                raise  # the module is there, and lacks a package of its own
+            return f"there is no {self.module}"
+        for part in self.name.split("."):
+            found = getattr(found, part, None)
+        return self._difference(found) if callable(found) else f"there is no {self.module}.{self.name}"
 
-    def _difference(self, name: str, function: object) -> str:
-        assert callable(function)
+    def _difference(self, function: Callable[..., object]) -> str:
+        name = f"{self.module}.{self.name}"
         parameters = inspect.signature(function).parameters
         # Ray adds parameters that begin with an underscore.
-        known = tuple(name for name in parameters if not name.startswith("_"))
+        known = tuple(parameter for parameter in parameters if not parameter.startswith("_"))
         missing = [parameter for parameter in self.parameters if parameter not in known]
         takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
         if missing and not takes_any:

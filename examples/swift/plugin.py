@@ -1,6 +1,6 @@
 """Makes ms-swift's GRPO train CW-GRPO:  swift rlhf --rlhf_type grpo --external_plugins examples/swift/plugin.py ...
 
-CW_GRPO_WEIGHTS=none gives plain GRPO with the same metrics; cw_plugin/hosts/swift.py has what is refused.
+CW_GRPO_WEIGHTS=none gives plain GRPO with the same metrics; cw_plugin/hosts/swift/trainer.py has what is refused.
 """
 
 import sys

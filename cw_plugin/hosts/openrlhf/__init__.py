@@ -16,7 +16,7 @@ passes them to Ray's workers under ``"env_vars"``; this module passes on those t
 Weights are computed in the trainer's process, over the whole batch, before its rows are spread over the actors. A
 prompt group is ``index // n_samples_per_prompt``, as in OpenRLHF's own advantages.
 
-refused_settings.py lists what the method needs from OpenRLHF.
+needs.py lists what the method needs from OpenRLHF.
 """
 
 from cw_plugin.hosts.openrlhf.hook import install

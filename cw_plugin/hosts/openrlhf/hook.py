@@ -14,7 +14,8 @@ from torch import Tensor
 
 from cw_plugin.batch import Batch, joined, of_responses
 from cw_plugin.hosts.host import OPENRLHF
-from cw_plugin.hosts.openrlhf.refused_settings import MAKER, NEEDS, TRAINER, check
+from cw_plugin.hosts.openrlhf.needs import ADVANTAGES, MAKER, TRAIN_STEP, TRAINER
+from cw_plugin.hosts.openrlhf.refused_settings import check
 from cw_plugin.options import Options
 from cw_plugin.run import Run
 
@@ -105,7 +106,7 @@ def _sequences(experiences: "Sequence[Experience]", mask: Tensor, rows: Sequence
 
 def _change_maker(module: ModuleType) -> None:
     maker = module.RemoteExperienceMaker
-    OPENRLHF.require(NEEDS[0])
+    OPENRLHF.require(ADVANTAGES)
 
     @wrapt.patch_function_wrapper(maker, "__init__")
     def begin(wrapped: Wrapped, maker: "RemoteExperienceMaker", args: Any, kwargs: Any) -> None:
@@ -122,7 +123,7 @@ def _change_maker(module: ModuleType) -> None:
 
 def _change_trainer(module: ModuleType) -> None:
     base = module.BasePPOTrainer
-    OPENRLHF.require(NEEDS[1])
+    OPENRLHF.require(TRAIN_STEP)
     plain = base.train_step
 
     # A plain function: an actor that starts another sends it by its name, and a wrapt proxy as what it wraps.

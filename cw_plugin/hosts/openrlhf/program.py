@@ -11,7 +11,8 @@ import wrapt
 from cw_plugin.errors import CWGRPOError, HostError
 from cw_plugin.hosts.host import OPENRLHF
 from cw_plugin.hosts.openrlhf.hook import Wrapped, installed
-from cw_plugin.hosts.openrlhf.refused_settings import NEEDS, check
+from cw_plugin.hosts.openrlhf.needs import NEEDS
+from cw_plugin.hosts.openrlhf.refused_settings import check
 from cw_plugin.method_file import refuse_other_method
 from cw_plugin.options import Options, variables
 

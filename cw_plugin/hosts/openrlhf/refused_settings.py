@@ -1,4 +1,4 @@
-"""What is refused: a version of OpenRLHF without what the weights need, and settings that lose the weights."""
+"""What is refused: settings of OpenRLHF that lose the weights."""
 
 from argparse import Namespace
 from dataclasses import dataclass
@@ -7,15 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from cw_plugin.errors import OptionsError
-from cw_plugin.hosts.host import OPENRLHF, Need
+from cw_plugin.hosts.host import OPENRLHF
 from cw_plugin.options import Options
 
-MAKER = "openrlhf.trainer.ppo_utils.experience_maker"
-TRAINER = "openrlhf.trainer.ppo_trainer"
-NEEDS = (
-    Need(MAKER, "RemoteExperienceMaker.compute_advantages_and_returns", ("self", "experiences"), exactly=True),
-    Need(TRAINER, "BasePPOTrainer.train_step", ("self", "rollout_samples", "global_step"), exactly=True),
-)
 GROUPED = ("group_norm", "dr_grpo", "rloo", "reinforce_baseline")  # estimators that compare the samples of a prompt
 
 

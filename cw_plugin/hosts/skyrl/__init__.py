@@ -10,7 +10,7 @@ A program with a trainer of its own puts :class:`CWGRPOTrainer` in front of it::
 
 SkyRL's command line takes no options of ours, so they are environment variables (:mod:`cw_plugin.options`).
 
-refused_settings.py lists what the method needs from SkyRL.
+needs.py lists what the method needs from SkyRL.
 """
 
 from cw_plugin.hosts.host import SKYRL

@@ -1,23 +1,18 @@
-"""What is refused: a version of SkyRL without what the weights need, and settings that lose the weights."""
+"""What is refused: settings of SkyRL that lose the weights."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cw_plugin.errors import OptionsError
 from cw_plugin.files import is_remote
-from cw_plugin.hosts.host import SKYRL, Need
+from cw_plugin.hosts.host import SKYRL
+from cw_plugin.hosts.skyrl.needs import NEEDS
 from cw_plugin.method_file import refuse_other_method
 from cw_plugin.options import Options
 
 if TYPE_CHECKING:
     from skyrl.train.config import SkyRLTrainConfig
 
-TRAINER = "skyrl.train.trainer"
-NEEDS = (
-    Need(TRAINER, "RayPPOTrainer.compute_advantages_and_returns", ("self", "data"), exactly=True),
-    Need(TRAINER, "RayPPOTrainer.train_critic_and_policy", ("self", "data"), exactly=True),
-    Need(TRAINER, "RayPPOTrainer._skip_policy_forward", ("self", "training_input"), exactly=True),
-)
 # Of SkyRL's own estimators, those that compare the samples of a prompt; and of its losses, those that multiply the
 # gradient of a token's log-prob by that token's advantage.
 GROUPED = ("grpo", "rloo", "maxrl")

@@ -1,6 +1,6 @@
 """CW-GRPO for TRL: :class:`CWGRPOTrainer` and :class:`CWGRPOConfig` in place of TRL's GRPOTrainer and GRPOConfig.
 
-It calls TRL's own code and copies none; refused_settings.py lists what the method needs from TRL.
+It calls TRL's own code and copies none; needs.py lists what it needs.
 """
 
 from cw_plugin.hosts.trl.config import CWGRPOConfig

@@ -13,9 +13,11 @@ from trl import GRPOTrainer
 
 from cw_plugin.batch import Batch
 from cw_plugin.errors import HostError
+from cw_plugin.hosts.host import TRL
 from cw_plugin.hosts.transformers_trainer import ReweightingTrainer, training_arguments
 from cw_plugin.hosts.trl.config import ArgumentsFile, options
-from cw_plugin.hosts.trl.refused_settings import check_settings, check_trl
+from cw_plugin.hosts.trl.needs import NEEDS
+from cw_plugin.hosts.trl.refused_settings import check_settings
 
 
 class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
@@ -56,7 +58,7 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
     }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        check_trl()
+        TRL.require(*NEEDS)
         config = training_arguments(args, kwargs)
         cw_options = options(config)
         if cw_options.weights != "gaussian":  # the model card names what is trained

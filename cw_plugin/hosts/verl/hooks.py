@@ -22,6 +22,14 @@ import wrapt
 
 from cw_plugin.hosts.host import VERL, Need
 from cw_plugin.hosts.verl import NAME
+from cw_plugin.hosts.verl.needs import (
+    BEGIN_LEGACY,
+    BEGIN_V1,
+    NEEDS_OF_LEGACY,
+    NEEDS_OF_V1,
+    RUN_PPO,
+    VALIDATE,
+)
 from cw_plugin.hosts.verl.refused_settings import check_config, uses_estimator, uses_loss, uses_v1
 
 if TYPE_CHECKING:
@@ -83,44 +91,23 @@ class Hook:
     """One hooked function of verl.
 
     Attributes:
-        module: the module in whose namespace the function is replaced.
-        function: its name there, dotted for a method.
-        parameters: those that the hook relies on.
-        around: what runs in place of the function.
+        function: which one, with the parameters that the hook relies on.
+        around: what runs in its place.
     """
 
-    module: str
-    function: str
-    parameters: tuple[str, ...]
+    function: Need
     around: Callable[[Proceed, Arguments], object]
 
-    @property
-    def need(self) -> Need:
-        """What verl must have for it."""
-        return Need(self.module, self.function, self.parameters)
 
-
-_V1 = "verl.trainer.ppo.v1.trainer_base"
-_LEGACY = "verl.trainer.ppo.ray_trainer"
-_BEGIN_V1 = Hook(_V1, "PPOTrainer.__init__", ("self", "config"), _begin_run)
-_BEGIN_LEGACY = Hook(_LEGACY, "RayPPOTrainer.__init__", ("self", "config"), _begin_run)
-_VALIDATE = Hook("verl.utils.config", "validate_config", ("config",), _check_before_start)
-_RUN_PPO = Hook("verl.trainer.main_ppo", "run_ppo", ("config",), _check_before_ray)
-HOOKS = (_BEGIN_V1, _BEGIN_LEGACY, _VALIDATE, _RUN_PPO)
-
-# What trainer.py replaces while a trainer computes advantages.
-_REPLACED_IN_V1 = (
-    Need(_V1, "PPOTrainer._compute_advantage", ("self", "batch", "metrics")),
-    Need(_V1, "compute_advantage_for_multi_trajectories", ("data", "batch_keys", "adv_estimator")),
-)
-_REPLACED_IN_LEGACY = (
-    Need(_LEGACY, "RayPPOTrainer.fit", ("self",)),
-    Need(_LEGACY, "compute_advantage", ("data", "adv_estimator")),
-    Need(_LEGACY, "compute_data_metrics", ("batch",)),
+HOOKS = (
+    Hook(BEGIN_V1, _begin_run),
+    Hook(BEGIN_LEGACY, _begin_run),
+    Hook(VALIDATE, _check_before_start),
+    Hook(RUN_PPO, _check_before_ray),
 )
 
 _CORE_ALGOS = "verl.trainer.ppo.core_algos"
-_MARK = "_cw_plugin_hook"  # on a function that was put in place of verl's: the hook's function
+_MARK = "_cw_plugin_hook"  # on a function that was put in place of verl's: its name there
 
 
 @functools.cache
@@ -128,7 +115,7 @@ def install_when_imported() -> None:
     """Fill verl's registries and install the hooks, each when its module is imported, or now if it already is."""
     wrapt.register_post_import_hook(_register_names, _CORE_ALGOS)
     for hook in HOOKS:
-        wrapt.register_post_import_hook(functools.partial(_install, hook), hook.module)
+        wrapt.register_post_import_hook(functools.partial(_install, hook), hook.function.module)
 
 
 def _register_names(core_algos: ModuleType) -> None:
@@ -170,9 +157,9 @@ def verl_has_its_own() -> bool:
 
 
 def _install(hook: Hook, module: ModuleType) -> None:
-    if hook.need.lacks():
+    if hook.function.lacks():
         return  # require_hooks says so, if the run needs it
-    owner, name, function = wrapt.resolve_path(module, hook.function)
+    owner, name, function = wrapt.resolve_path(module, hook.function.name)
     signature = inspect.signature(function)
 
     # A plain function of the same name, which is pickled as that name, so that another process finds its own hooked
@@ -183,15 +170,14 @@ def _install(hook: Hook, module: ModuleType) -> None:
             return function(*args, **kwargs)
         return hook.around(lambda: function(*args, **kwargs), signature.bind(*args, **kwargs).arguments)
 
-    setattr(hooked, _MARK, hook.function)
+    setattr(hooked, _MARK, hook.function.name)
     setattr(owner, name, hooked)
 
 
 def require_hooks(config: "DictConfig") -> None:
     """Raise HostError unless all that a configuration of verl needs is there, and hooked in this process."""
-    begin, replaced = (_BEGIN_V1, _REPLACED_IN_V1) if uses_v1(config) else (_BEGIN_LEGACY, _REPLACED_IN_LEGACY)
-    VERL.require(begin.need, _VALIDATE.need, *replaced)
-    for hook in (begin, _VALIDATE):
-        function = wrapt.resolve_path(hook.module, hook.function)[2]
-        if getattr(function, _MARK, None) != hook.function:  # functools.wraps and wrapt pass attributes on
-            raise VERL.misfit(f"{hook.module}.{hook.function} is not hooked in this process")
+    VERL.require(*(NEEDS_OF_V1 if uses_v1(config) else NEEDS_OF_LEGACY))
+    for need in (BEGIN_V1 if uses_v1(config) else BEGIN_LEGACY, VALIDATE):
+        function = wrapt.resolve_path(need.module, need.name)[2]
+        if getattr(function, _MARK, None) != need.name:  # functools.wraps and wrapt pass attributes on
+            raise VERL.misfit(f"{need.module}.{need.name} is not hooked in this process")

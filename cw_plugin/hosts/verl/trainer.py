@@ -29,7 +29,8 @@ from verl import DataProto
 
 from cw_plugin.batch import Batch, group_numbers
 from cw_plugin.errors import HostError, NonFiniteError
-from cw_plugin.hosts.host import VERL, Need
+from cw_plugin.hosts.host import VERL
+from cw_plugin.hosts.verl.needs import OLD_LOG_PROB
 from cw_plugin.hosts.verl.refused_settings import read_options
 from cw_plugin.run import Run
 
@@ -80,7 +81,7 @@ def _follow_legacy(trainer: Any, run: "VerlRun") -> None:
 
     trainer.fit = fit
     if run.needs_entropies:
-        VERL.require(Need(type(trainer), "_compute_old_log_prob", ("self", "batch")))
+        VERL.require(OLD_LOG_PROB)
         trainer._compute_old_log_prob = functools.partial(run.compute_old_log_prob, trainer._compute_old_log_prob)
 
 

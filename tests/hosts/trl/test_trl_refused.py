@@ -1,13 +1,17 @@
 """What CWGRPOTrainer refuses: settings, a TRL of another shape, and advantages that are not its own."""
 
+import re
+
 import pytest
 import trl
 from trl import GRPOTrainer
 from trl_training import BASE, reward, train
 
 from cw_plugin.errors import HostError, NonFiniteError, OptionsError
+from cw_plugin.hosts.host import TRL
 from cw_plugin.hosts.trl import CWGRPOConfig, CWGRPOTrainer
-from cw_plugin.hosts.trl.refused_settings import check_settings, check_trl
+from cw_plugin.hosts.trl.needs import NEEDS
+from cw_plugin.hosts.trl.refused_settings import check_settings
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -73,14 +77,16 @@ class Patched(GRPOTrainer):
         return model(inputs["completion_ids"]).logits.sum()
 
 
-def test_a_trl_of_another_shape_is_refused():
-    check_trl(GRPOTrainer)
-    with pytest.raises(HostError, match=r"RLOOTrainer._compute_loss has no `if advantages.dim\(\) == 1:`"):
-        check_trl(trl.RLOOTrainer)  # whose advantages are one to a response
-    with pytest.raises(HostError, match=r"Patched.compute_loss has no `self._compute_loss\(`"):
-        check_trl(Patched)
-    with pytest.raises(HostError, match=r"there is no SFTTrainer\._generate_and_score_completions"):
-        check_trl(trl.SFTTrainer)
+def test_a_trl_of_another_shape_is_refused(monkeypatch):
+    TRL.require(*NEEDS)
+    for other, said in (
+        (trl.RLOOTrainer, "_compute_loss has no `if advantages.dim() == 1:`"),  # one advantage for a response
+        (Patched, "compute_loss has no `self._compute_loss(`"),
+        (trl.SFTTrainer, "there is no trl.GRPOTrainer._generate_and_score_completions"),
+    ):
+        monkeypatch.setattr(trl, "GRPOTrainer", other)
+        with pytest.raises(HostError, match=re.escape(said)):
+            TRL.require(*NEEDS)
 
 
 def test_another_wrapper_that_has_made_advantages_of_tokens_is_refused(tmp_path, monkeypatch):

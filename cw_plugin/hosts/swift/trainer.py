@@ -1,8 +1,4 @@
-"""CW-GRPO for ms-swift: its GRPOTrainer, trained on w~ A in place of A. An external plugin registers it.
-
-A plugin cannot add flags to ms-swift's command line, so the options are environment variables: ``CW_GRPO_SCOPE``,
-``CW_GRPO_WEIGHTS`` and ``CW_GRPO_RECORD_EVERY`` (:class:`cw_plugin.options.Options`). Records go to output_dir/tokens.
-"""
+"""The trainer: ms-swift's GRPOTrainer, trained on w~ A in place of A."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -15,7 +11,8 @@ from torch.nn import functional
 
 from cw_plugin.batch import Batch, joined, of_responses
 from cw_plugin.errors import OptionsError
-from cw_plugin.hosts.host import SWIFT, Need
+from cw_plugin.hosts.host import SWIFT
+from cw_plugin.hosts.swift.needs import NEEDS
 from cw_plugin.hosts.transformers_trainer import ReweightingTrainer, check_loss, training_arguments
 from cw_plugin.options import Options
 
@@ -35,10 +32,7 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         options = Options.from_environment()
-        SWIFT.require(
-            Need(GRPOTrainer, "_postprocess_batch", ("samples", "batch_encoded_inputs")),
-            Need(GRPOTrainer, "_get_per_token_logps_and_entropies", ("model", "compute_entropy")),
-        )
+        SWIFT.require(*NEEDS)
         if options.weights != "none":
             check_loss(training_arguments(args, kwargs))
         super().__init__(*args, **kwargs)

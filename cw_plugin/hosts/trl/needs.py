@@ -1,0 +1,18 @@
+"""What the plugin calls, extends or wraps in TRL."""
+
+from cw_plugin.hosts.host import Need
+
+NEEDS = (
+    Need("trl", "GRPOTrainer._generate_and_score_completions", ("inputs",)),
+    Need(
+        "trl",
+        "GRPOTrainer._get_per_token_logps_and_entropies",
+        ("model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy"),
+    ),
+    Need("trl", "GRPOTrainer._calculate_rewards"),
+    # It tells one advantage per response from one per token. Without this line, advantages (B, T) would broadcast to
+    # (B, B, T), and train on the weights of other responses.
+    Need("trl", "GRPOTrainer._compute_loss", ("inputs",), line="if advantages.dim() == 1:"),
+    # Packages that patch TRL for speed (Unsloth) replace it, and lay the tokens out in another way.
+    Need("trl", "GRPOTrainer.compute_loss", line="self._compute_loss("),
+)

@@ -1,0 +1,29 @@
+"""What the plugin calls, extends or wraps in verl, which has two trainers: V1 and the legacy one."""
+
+from cw_plugin.hosts.host import Need
+
+_V1 = "verl.trainer.ppo.v1.trainer_base"
+_LEGACY = "verl.trainer.ppo.ray_trainer"
+
+# What hooks.py wraps.
+BEGIN_V1 = Need(_V1, "PPOTrainer.__init__", ("self", "config"))
+BEGIN_LEGACY = Need(_LEGACY, "RayPPOTrainer.__init__", ("self", "config"))
+VALIDATE = Need("verl.utils.config", "validate_config", ("config",))
+RUN_PPO = Need("verl.trainer.main_ppo", "run_ppo", ("config",))
+
+# The others are what trainer.py replaces while a trainer computes advantages. A run needs one of these.
+NEEDS_OF_V1 = (
+    BEGIN_V1,
+    VALIDATE,
+    Need(_V1, "PPOTrainer._compute_advantage", ("self", "batch", "metrics")),
+    Need(_V1, "compute_advantage_for_multi_trajectories", ("data", "batch_keys", "adv_estimator")),
+)
+NEEDS_OF_LEGACY = (
+    BEGIN_LEGACY,
+    VALIDATE,
+    Need(_LEGACY, "RayPPOTrainer.fit", ("self",)),
+    Need(_LEGACY, "compute_advantage", ("data", "adv_estimator")),
+    Need(_LEGACY, "compute_data_metrics", ("batch",)),
+)
+# Of the legacy trainer, with weights that need entropies.
+OLD_LOG_PROB = Need(_LEGACY, "RayPPOTrainer._compute_old_log_prob", ("self", "batch"))
