@@ -324,20 +324,6 @@ class Boundary:
         axes.grid(False)
         return figure
 
-    def weightings(self) -> Table:
-        """Those of the literature, at the centre."""
-        runs = {method: self.of(plan.CENTRE, method) for method in (*plan.METHODS, *plan.WEIGHTINGS)}
-        runs = {method: of for method, of in runs.items() if len(of)}
-        found = {method: less(of, runs["grpo"]) for method, of in runs.items() if method != "grpo"}
-        p, column = p_of(found), "accuracy minus GRPO's, points"
-        text = {method: {column: shown(found[method], 100, 1, "+"), "p": p[method]} for method in p}
-        names = SHORT | plan.WEIGHTINGS
-        rows = [{"weights": names[of]} | cells(runs[of], THREE) | text.get(of, {}) for of in runs]
-        note = (
-            f"Means and 95% intervals over seeds, after {plan.STEPS} steps. p is corrected for {len(p)} tests (Holm)."
-        )
-        return table("Token weights from the literature, at the centre", rows, note)
-
 
 def first_wrong(measured: pd.DataFrame) -> Table:
     """How much of the gradient the first wrong token of a response holds, what follows it, and the rest."""
@@ -363,12 +349,6 @@ def boundary_page(results: Results = HERE / "boundary" / "results") -> None:
          first_wrong(pd.read_parquet(HERE / "boundary" / "results" / "first_wrong.parquet")),
          every.settings("Without a limit on the gradient norm", plan.CONTROLS), every.hosts()],
         {"map": every.map()})  # fmt: skip
-
-
-@app.command("weightings")
-def weightings_page(results: Results = HERE / "boundary" / "weightings") -> None:
-    """Print the table of the runs of ``boundary/train.py weightings``."""
-    print(markdown(Boundary(results).weightings()))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs one of the six studies on a machine without a GPU. If it is interrupted, run it again: it continues.
+# Runs one of the studies on a machine without a GPU. If it is interrupted, run it again: it continues.
 #
 #   bash examples/study/run.sh              the whole study again, with verl: about 14 hours on two cores
 #   bash examples/study/run.sh boundary     the runs that boundary/results lacks, with TRL
@@ -7,6 +7,8 @@
 #   bash examples/study/run.sh entropy      the runs that entropy/results lacks, with TRL
 #   bash examples/study/run.sh pretrained   the model and the runs that pretrained/results lacks, with TRL; on a GPU if there is one
 #   bash examples/study/run.sh horizon      the same for horizon/results
+#   bash examples/study/run.sh league       the runs that league/results lacks, with TRL
+#   bash examples/study/run.sh league MODULE:FUNCTION      the row of a weighting of your own, beside the others
 #
 #   WORK      where the study's runs are written      default runs/study
 #   RESULTS   where metrics and the page go           default WORK/results, or the folder results of the other study
@@ -16,7 +18,8 @@ set -euo pipefail
 source "${0%"${0##*/}"}../supervised.sh"
 
 study=${1:-study}
-[[ $study =~ ^(study|boundary|sizes|entropy|pretrained|horizon)$ ]] || { echo "unknown study '$study': say study, boundary, sizes, entropy, pretrained or horizon" >&2; exit 2; }
+studies="study boundary sizes entropy pretrained horizon league"
+[[ " $studies " == *" $study "* ]] || { echo "unknown study '$study': say one of $studies" >&2; exit 2; }
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 venv=${VENV:-$root/.venv}
@@ -30,9 +33,11 @@ if [ "$study" = study ]; then
     python "$here/study.py"
     python "$here/report.py" study "$RESULTS"
 else
-    export RESULTS=${RESULTS:-$here/$study/results}
+    results=$here/$study/results
+    [ $# -lt 2 ] || results=$root/runs/$study # a weighting of one's own
+    export RESULTS=${RESULTS:-$results}
     [ -e "$trl/trl" ] || pip install --quiet --no-deps --target "$trl" trl==1.16.0
-    export PYTHONPATH=$trl:$root:$here OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+    export PYTHONPATH=$trl:$root:$here${PYTHONPATH:+:$PYTHONPATH} OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
     # Else glibc returns memory after each operation, and gets it again for the next.
     export MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_TOP_PAD_=268435456
     export GLIBC_TUNABLES=glibc.malloc.hugetlb=1
@@ -50,6 +55,8 @@ elif [ "$study" = sizes ]; then
 elif [ "$study" = entropy ]; then
     python "$here/entropy/phases.py"
     python "$here/entropy/curves.py" "$RESULTS"
+elif [ "$study" = league ]; then
+    python "$here/league/league.py" "${@:2}"
 elif [ "$study" = pretrained ] || [ "$study" = horizon ]; then
     model=$root/.cache/smollm2
     python -c 'import gguf' 2>/dev/null || pip install --quiet gguf==0.19.0

@@ -8,8 +8,6 @@ from typing import Any
 import pandas as pd
 from study import append
 
-from cw_plugin.registry import BUILT_IN
-
 STEPS = 100
 VALIDATE_EVERY = 50  # steps
 SEEDS = (1, 2, 3, 4, 5)
@@ -25,8 +23,6 @@ KERNELS = {
     "width_4": "4 sigmas", "negative": "1 sigma on negative covariances only",
     "positive": "1 sigma on positive covariances only",
 }  # fmt: skip
-# Those of the literature, by the name of the method; the others are grpo and cw_grpo.
-WEIGHTINGS = {f"weights={name}": name for name in BUILT_IN if name not in ("none", "gaussian")}
 # Settings in words
 AXES = {
     "lr": "learning rate {}", "updates": "updates {}", "stale": "rollouts renewed every {} steps",
@@ -39,7 +35,7 @@ AXES = {
 class Run:
     """One training run; the defaults are the centre."""
 
-    method: str = "grpo"  # or clip_cov, cw_grpo, or one of ABLATION or WEIGHTINGS
+    method: str = "grpo"  # or clip_cov, cw_grpo, one of ABLATION, or "weights=NAME" of the league
     lr: str = "3e-5"  # constant
     updates: int = 2  # of the policy from one batch of 64 responses
     stale: int = 1  # steps after which the policy for rollouts is renewed; 1 is on-policy
@@ -62,6 +58,11 @@ class Run:
         powers = range(2 * self.steps.bit_length())
         growing = [round(self.first * 2 ** (power / 2)) for power in powers]
         return [0, *(step for step in growing if step < self.steps), self.steps]
+
+    @property
+    def weights(self) -> str:
+        """The name of the weighting of a run of the league; empty for another run."""
+        return self.method.removeprefix("weights=") if self.method.startswith("weights=") else ""
 
     @property
     def held_out(self) -> str:
@@ -124,7 +125,6 @@ LARGEST = each([of_width(896)], METHODS, FIRST_SEEDS)
 
 PLANS = {
     "boundary": BOUNDARY, "sizes": SIZES, "largest": LARGEST,
-    "weightings": each([CENTRE], (*METHODS, *WEIGHTINGS), SEEDS),
 }  # fmt: skip
 SETTINGS = list(asdict(CENTRE))  # the columns of metrics.parquet that say which run a row belongs to; and the others:
 MEASURED = [

@@ -30,7 +30,7 @@ from cw_plugin.lab.rewards.trl import response_text
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 import task  # noqa: E402
-from plan import PLANS, WEIGHTINGS, Run, add, finished  # noqa: E402
+from plan import PLANS, Run, add, finished  # noqa: E402
 from sampling import sampled  # noqa: E402
 from study import JOBS, end_with_the_study, run_all  # noqa: E402
 
@@ -141,12 +141,12 @@ class BoundaryTrainer(CWGRPOTrainer):
         return super()._compute_loss(model, inputs)
 
 
-def weights(method: str) -> str:
-    if method in OF_TRL:
+def weights(run: Run) -> str:
+    if run.weights:
+        return run.weights
+    if run.method in OF_TRL:
         return "none"
-    if method in WEIGHTINGS:
-        return WEIGHTINGS[method]
-    return "gaussian" if method == "cw_grpo" else f"variants:{method}"
+    return "gaussian" if run.method == "cw_grpo" else f"variants:{run.method}"
 
 
 def train(run: Run) -> list[dict[str, Any]]:
@@ -174,7 +174,7 @@ def train(run: Run) -> list[dict[str, Any]]:
             lr_scheduler_type="constant",
             weight_decay=0.01,
             max_grad_norm=run.limit,
-            cw_weights=weights(run.method),
+            cw_weights=weights(run),
             cw_record_every=0,
             logging_steps=run.updates,
             use_cpu=True,
