@@ -1,4 +1,4 @@
-"""Makes the runs of plan.py that RESULTS lacks, one after the other; run again, it goes on.
+"""Makes the runs of horizon.py that RESULTS lacks, one after the other; run again, it goes on.
 
     RESULTS=examples/study/horizon/results python examples/study/horizon/make_runs.py MODEL
 
@@ -17,7 +17,7 @@ import typer
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "pretrained")]
-import plan  # noqa: E402
+import horizon  # noqa: E402
 from arithmetic import problems  # noqa: E402
 from stages import Run  # noqa: E402
 from train import train_missing  # noqa: E402
@@ -27,7 +27,7 @@ WAIT = 30  # seconds from one look at a stage that another process ends to the n
 
 def complete(runs: list[Run], results: Path, model: Path) -> None:
     """Do all runs of a stage; those of another process that is killed, too."""
-    held_out, trained_on = plan.held_out_and_trained(problems())
+    held_out, trained_on = horizon.held_out_and_trained(problems())
     while True:
         train_missing(runs, results, model, held_out, trained_on)
         if all((results / f"{run.name}.parquet").exists() for run in runs):
@@ -38,12 +38,12 @@ def complete(runs: list[Run], results: Path, model: Path) -> None:
 def main(model: Path) -> None:
     results = Path(os.environ["RESULTS"]).resolve()
     results.mkdir(parents=True, exist_ok=True)
-    complete(plan.rate_runs(), results, model)
-    rates = plan.best_rates(results)
-    runs = plan.horizon_runs(rates)
+    complete(horizon.rate_runs(), results, model)
+    rates = horizon.best_rates(results)
+    runs = horizon.horizon_runs(rates)
     complete(runs, results, model)
-    if plan.collapses(results, [run for run in runs if run.method == "grpo"]) < plan.COLLAPSED_RUNS:
-        complete(plan.collapse_runs(rates), results, model)
+    if horizon.collapses(results, [run for run in runs if run.method == "grpo"]) < horizon.COLLAPSED_RUNS:
+        complete(horizon.collapse_runs(rates), results, model)
 
 
 if __name__ == "__main__":

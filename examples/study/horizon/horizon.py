@@ -1,6 +1,6 @@
 """The horizon study: its runs, its problems, and the differences that it can see.
 
-python examples/study/horizon/plan.py    # prints the power, from the spread of the first study's runs
+python examples/study/horizon/horizon.py    # prints the power, from the spread of the first study's runs
 """
 
 import random
@@ -85,12 +85,13 @@ def horizon_runs(rates: dict[str, str]) -> list[Run]:
 
 
 def collapses(folder: Path, runs: list[Run]) -> int:
-    """How many runs end more than FALL below the pass@1 of their best validation."""
-    falls = []
-    for run in runs:
-        pass_1 = validations(folder, run)["pass@1"]
-        falls.append(pass_1.max() - pass_1.iloc[-1])
-    return sum(fall > FALL for fall in falls)
+    """How many of the runs collapse."""
+    return [fell(validations(folder, run)["pass@1"]) for run in runs].count(True)
+
+
+def fell(pass_1: pd.Series) -> bool:
+    """Whether a run ends more than FALL below the pass@1 of its best validation."""
+    return bool(pass_1.max() - pass_1.iloc[-1] > FALL)
 
 
 def collapse_runs(rates: dict[str, str]) -> list[Run]:
