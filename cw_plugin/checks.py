@@ -49,6 +49,15 @@ def needed_entropies(
     return entropies
 
 
+def mean_entropy(
+    weighting: Weighting, entropies: Float[Tensor, "rows time"] | None, valid: Bool[Tensor, "rows time"]
+) -> float | None:
+    """The mean entropy of a batch's valid tokens, in nats, if a weighting needs it; NaN if there is no valid token."""
+    if entropies is None or not weighting.needs_batch_entropy:
+        return None
+    return float(entropies[valid].double().mean())
+
+
 def non_finite_error(
     log_probs: Float[Tensor, "rows time"],
     advantages: Float[Tensor, " rows"] | Float[Tensor, "rows time"],

@@ -3,6 +3,7 @@
 NumPy takes values at a mask, and puts them there, several times faster than PyTorch. So these work on the CPU.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,7 +19,8 @@ from cw_plugin.errors import OptionsError
 class GroupTokens:
     """The N > 0 valid tokens of the responses to a prompt, row after row; with scope "batch", those of a whole batch.
 
-    All values are of the policy before the update. The properties are computed when they are first asked for.
+    All values are of the policy before the update. The properties are computed when they are first asked for. The rows
+    are in an order of their own (:func:`own_order`), whichever order they have in the batch.
 
     Attributes:
         log_probs: log pi of each token, in nats, float32 or float64.
@@ -26,14 +28,17 @@ class GroupTokens:
         known_entropies: of the policy at each token's position, in nats and that dtype; None if the weighting declares
             that it needs none.
         mask: where the tokens are in the rows of the group.
-        seed: the step, and the number of the group in the batch.
+        step: of training, the seed of weightings that draw.
+        known_batch_entropy: the mean entropy of all valid tokens of the batch, in nats; None if the weighting does not
+            declare that it needs it.
     """
 
     log_probs: Float[Tensor, " N"]
     advantages: Float[Tensor, " N"]
     known_entropies: Float[Tensor, " N"] | None
     mask: Bool[np.ndarray, "rows time"] | Bool[Tensor, "rows time"]
-    seed: tuple[int, int] = (0, 0)
+    step: int = 0
+    known_batch_entropy: float | None = None
 
     @property
     def entropies(self) -> Float[Tensor, " N"]:
@@ -44,20 +49,36 @@ class GroupTokens:
             )
         return self.known_entropies
 
+    @property
+    def batch_entropy(self) -> float:
+        """The mean entropy of the batch, in nats; an OptionsError if the weighting does not declare it."""
+        if self.known_batch_entropy is None:
+            raise OptionsError(
+                "the weighting reads batch_entropy without saying so", fix="declare it with needs_batch_entropy=True"
+            )
+        return self.known_batch_entropy
+
     @cached_property
     def row(self) -> Int[Tensor, " N"]:
-        """The row of each token within the group: tokens of a response share it."""
+        """The row of each token within the group, in the group's own order: tokens of a response share it."""
         return torch.as_tensor(self.mask).nonzero()[:, 0]
 
     @cached_property
     def position(self) -> Int[Tensor, " N"]:
-        """The column of each token."""
-        return torch.as_tensor(self.mask).nonzero()[:, 1]
+        """The place of each token in its response: 0 for the response's first valid token, whatever the padding."""
+        mask = torch.as_tensor(self.mask)
+        row, column = mask.nonzero(as_tuple=True)
+        return column - mask.int().argmax(1)[row]
 
     @cached_property
     def generator(self) -> torch.Generator:
-        """Random numbers that depend on the step and the group alone, for weightings that draw."""
-        seed = np.random.SeedSequence([number % 2**32 for number in self.seed])
+        """Random numbers for weightings that draw. They depend on the step and the lengths of the responses alone.
+
+        So they do not change with the order of the batch, or the number of processes, and rounding does not change
+        them. To draw tokens, draw a number for each of the N, so that those of one do not depend on another.
+        """
+        lengths = torch.as_tensor(self.mask).sum(1).tolist()  # in the group's own order: from its worst response on
+        seed = np.random.SeedSequence([self.step % 2**32, *lengths])
         return torch.Generator().manual_seed(int(seed.generate_state(1)[0]))
 
 
@@ -66,6 +87,26 @@ def rows_of_groups(group: Int[Tensor, " rows"]) -> list[Int[np.ndarray, " _"]]:
     in_order = group.argsort(stable=True).numpy()
     _, starts = np.unique(group.numpy()[in_order], return_index=True)
     return np.split(in_order, starts[1:])
+
+
+def own_order(valid: Bool[np.ndarray, "rows time"], *values: Float[np.ndarray, "rows ..."]) -> Sequence[int]:
+    """The order of a group's rows that depends on nothing but what the rows hold, and so not on their order in a batch.
+
+    It goes by the advantage, the first of the ``values``, then by the number of valid tokens, then by the others. Rows
+    are compared by their sums first, which rounding hardly changes, and if these are equal, bit by bit.
+    """
+
+    def key(row: int) -> tuple[object, ...]:
+        of_row = [array[row][valid[row]] if array.ndim == 2 else array[row : row + 1] for array in values]
+        advantage, *others = [float(array.sum(dtype=np.float64)) for array in of_row]
+        return advantage, int(valid[row].sum()), *others, *[array.tobytes() for array in of_row]
+
+    return sorted(range(len(valid)), key=key)
+
+
+def highest(values: Float[Tensor, " N"], count: int) -> Int[Tensor, " count"]:
+    """The places of exactly ``count`` values, the highest; of equal ones, those that come first in the group."""
+    return values.argsort(descending=True, stable=True)[:count]
 
 
 def take(

@@ -31,7 +31,7 @@ BUILT_IN = {
     "stare_gated": "cw_plugin.weightings.stare:stare_gated",
     "clip_cov": "cw_plugin.weightings.clip_cov:clip_cov",
     "drop_top_cov": "cw_plugin.weightings.clip_cov:drop_top_cov",
-    "w_reinforce": "cw_plugin.weightings.w_reinforce:w_reinforce",
+    "positive_weight": "cw_plugin.weightings.positive_weight:positive_weight",
     "high_entropy": "cw_plugin.weightings.high_entropy:high_entropy",
     "steer": "cw_plugin.weightings.steer:steer",
     "steer_exp": "cw_plugin.weightings.steer:steer_exp",
@@ -52,12 +52,15 @@ class Weighting:
         function: from a :class:`~cw_plugin.weights.Group` to the weights (N,) of its tokens.
         scaled: whether the weights are scaled to average 1 over the group, or used as they are.
         needs_entropies: whether it reads ``group.entropies``. Then it runs only where the host has them.
+        needs_batch_entropy: whether it reads ``group.batch_entropy``, too, the mean of the batch. Then a process that
+            has a part of the batch gathers the others.
         name: for error messages.
     """
 
     function: Function
     scaled: bool
     needs_entropies: bool = False
+    needs_batch_entropy: bool = False
     name: str = ""
 
     def __call__(self, group: object) -> "Tensor":
@@ -65,12 +68,14 @@ class Weighting:
         return self.function(group)
 
 
-def weighting(*, scaled: bool, needs_entropies: bool = False) -> Callable[[Function], Weighting]:
+def weighting(
+    *, scaled: bool, needs_entropies: bool = False, needs_batch_entropy: bool = False
+) -> Callable[[Function], Weighting]:
     """Declare what a function from a group to weights is; attributes as in :class:`Weighting`."""
 
     def declare(function: Function) -> Weighting:
         name = f"{function.__module__}:{getattr(function, '__name__', repr(function))}"
-        return Weighting(function, scaled, needs_entropies, name)
+        return Weighting(function, scaled, needs_entropies or needs_batch_entropy, needs_batch_entropy, name)
 
     return declare
 

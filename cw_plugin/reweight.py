@@ -5,8 +5,15 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from cw_plugin.checks import check_shapes, checked, has_finite_values, needed_entropies, non_finite_error
-from cw_plugin.groups import put, rows_of_groups, take
+from cw_plugin.checks import (
+    check_shapes,
+    checked,
+    has_finite_values,
+    mean_entropy,
+    needed_entropies,
+    non_finite_error,
+)
+from cw_plugin.groups import own_order, put, rows_of_groups, take
 from cw_plugin.registry import Weighting, load
 from cw_plugin.statistics import CovarianceStatistics, Sums, sums_of_group
 from cw_plugin.weights import Group, token_weights
@@ -34,7 +41,7 @@ def reweight(
         weights: a weighting, or its name (weightings/README.md); "none" gives every token weight 1, with the same
             statistics.
         entropies: of the policy at each token's position, in nats, for weightings that need them.
-        step: of training. With the group's number it is the seed of weightings that draw.
+        step: of training, the seed of weightings that draw.
 
     Returns:
         The reweighted advantages (float32; float64 for float64 log-probs) on the device of ``log_probs``, 0 where the
@@ -62,6 +69,7 @@ def apply_weighting(
 ) -> tuple[Float[Tensor, "rows time"], Sums]:
     """As :func:`reweight`, but with the sums that the statistics are made of: several processes can add up theirs.
 
+    A group's weights do not depend on the order of its rows, on padding, or on other groups of the batch.
     A group that has no valid token has weight 0 everywhere, and takes no part in the sums.
     """
     entropies = needed_entropies(weighting, entropies)
@@ -70,23 +78,28 @@ def apply_weighting(
     log_probs, advantages, valid = (values.cpu() for values in _prepared(log_probs, advantages, response_mask))
     entropies = None if entropies is None else entropies.detach().to(log_probs.dtype).cpu()
     group = torch.zeros(len(log_probs), dtype=torch.long) if group is None else group.cpu()
+    batch_entropy = mean_entropy(weighting, entropies, valid)
     result, sums, refused = torch.zeros_like(log_probs).numpy(), Sums(), []
-    for rows in rows_of_groups(group):
-        valid_here = valid.numpy()[rows]
-        if not valid_here.any():
+    values = [advantages.numpy(), log_probs.numpy()]
+    if entropies is not None:
+        values.append(entropies.numpy())
+    for rows_in_batch in rows_of_groups(group):
+        if not valid.numpy()[rows_in_batch].any():
             continue
-        x, a = take(log_probs.numpy()[rows], valid_here), take(advantages.numpy()[rows], valid_here)
-        h = None if entropies is None else take(entropies.numpy()[rows], valid_here)
-        tokens = Group(x, a, h, valid_here, seed=(step, int(group[rows[0]])))
+        of_group = [array[rows_in_batch] for array in values]
+        rows = rows_in_batch[own_order(valid.numpy()[rows_in_batch], *of_group)]
+        valid_here = valid.numpy()[rows]
+        a, x, *h = [take(array[rows], valid_here) for array in values]
+        tokens = Group(x, a, h[0] if h else None, valid_here, step, batch_entropy)
         if not has_finite_values(tokens):
             refused.append(rows)
             continue
         w, weight = token_weights(tokens, weighting)
         weighted = weight * a
-        of_group = sums_of_group(tokens, w, weighted)
-        if of_group.is_finite:
+        sums_here = sums_of_group(tokens, w, weighted)
+        if sums_here.is_finite:
             result[rows] = put(weighted, valid_here)
-            sums += of_group
+            sums += sums_here
         else:
             refused.append(rows)
     if refused:

@@ -24,9 +24,9 @@ class ShardedRun(Run):
     """A run in one of its processes, each of which calls :meth:`Run.reweight` with its rows of the batch.
 
     Every process has the same number of rows. Where those of all processes are joined, the responses to a prompt are
-    consecutive. If each process holds whole groups, it reweights its own, and only sums travel. Otherwise, and with
-    scope "batch", every process gathers all rows, and reweights all of them. If one process fails, all of them raise
-    its error; rows are named by their place in the whole batch.
+    consecutive. If each process holds whole groups, it reweights its own, and only sums travel. Otherwise, with scope
+    "batch", and if the weighting needs the batch's mean entropy, every process gathers and reweights all rows. If one
+    process fails, all of them raise its error; rows are named by their place in the whole batch.
 
     Args:
         accelerator: accelerate's, of this process.
@@ -69,7 +69,8 @@ class ShardedRun(Run):
 
     def _holds_whole_groups(self, rows: int) -> bool:
         """Whether the tokens that share statistics are all in one process. Every process knows it, without asking."""
-        return self.options.scope == "group" and rows % self._responses == 0
+        is_by_group = self.options.scope == "group" and not self.weighting.needs_batch_entropy
+        return is_by_group and rows % self._responses == 0
 
     def _rows_of_all(self, batch: Batch) -> Batch:
         """The whole batch, on the CPU. It has no sequences."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 from random_batches import random_batch, random_entropies
 from reference import mean
-from reference_weightings import WEIGHTINGS, covariances, reference_weighted
+from reference_weightings import OF_BATCH, WEIGHTINGS, covariances, reference_weighted
 
 from cw_plugin import weightings
 from cw_plugin.errors import NonFiniteError, OptionsError
@@ -79,12 +79,13 @@ def test_the_groups_reach_both_sides_of_every_rule():
         log_probs, advantages, mask, group = random_batch(seed, groups=3 + seed, scale=3.0)
         entropies = random_entropies(seed, mask.shape, scale=0.1 + 0.2 * seed)
         for name, places in ((name, places) for name in WEIGHTINGS for places in groups_of(mask, group)):
-            weights = WEIGHTINGS[name](
-                log_probs[places].tolist(), advantages[places[0]].tolist(), entropies[places].tolist()
-            )
+            tokens = log_probs[places].tolist(), advantages[places[0]].tolist(), entropies[places].tolist()
+            of_batch = {"batch_entropy": entropies[mask].mean()} if name in OF_BATCH else {}
+            weights = WEIGHTINGS[name](*tokens, **of_batch)
             reached.setdefault(name, set()).update(round(weight, 6) for weight in weights)
     assert reached["stare"] == reached["stare_gated"] == {1, 1.1}
-    assert reached["drop_top_cov"] == reached["high_entropy"] == {0, 1} and reached["w_reinforce"] == {0.1, 1}
+    assert reached["drop_top_cov"] == {0, 1} and reached["positive_weight"] == {0.1, 1}
+    assert min(reached["high_entropy"]) == 0 and 1 < max(reached["high_entropy"]) <= 5
     assert min(reached["steer"]) == min(reached["steer_exp"]) == 0.8 and max(reached["steer"]) == 1.2
     assert min(reached["entropy_advantage"]) == 0.5 and max(reached["entropy_advantage"]) == 1.5
 
@@ -124,26 +125,95 @@ def test_steer_leaves_tokens_alone_that_are_alike():
     torch.testing.assert_close(reweighted, 0.7 * mask)
 
 
-def test_what_is_drawn_depends_on_the_step_and_the_group_alone():
+def test_80_20_keeps_as_many_as_its_authors_and_divides_by_them():
+    """Their tokens where entropies are tied are arbitrary, but not how many."""
+    mask, advantages = torch.ones(2, 10), torch.tensor([1.0, -1.0])
+    entropies = torch.zeros(2, 10)
+    entropies[0, 7] = entropies[1, 2] = 1.0
+    reweighted, _ = reweight(-mask, advantages, mask, weights="high_entropy", entropies=entropies)
+    weights = reweighted * advantages[:, None]
+    assert sorted(weights.flatten().tolist()) == [0.0] * 16 + [5.0] * 4  # 20 / 4
+    assert weights[0, 7] == weights[1, 2] == 5
+    for tokens, kept in ((1, 1), (5, 1), (6, 2), (101, 21)):
+        row = torch.ones(1, tokens)
+        reweighted, _ = reweight(-row, torch.ones(1), row, weights="high_entropy", entropies=torch.zeros(1, tokens))
+        assert (reweighted != 0).sum() == kept and reweighted.sum() == pytest.approx(tokens)
+
+
+def test_the_gate_of_stare_asks_the_batch():
+    """One prompt is certain, the other is not: both are weighted, or neither is."""
+    log_probs, advantages, mask, group = random_batch(8, groups=2, scale=3.0)
+    for certain, uncertain, is_open in ((0.1, 0.4, True), (0.1, 0.9, False)):
+        entropies = torch.where(group == 0, certain, uncertain)[:, None].expand(mask.shape)
+        assert (entropies[mask].mean() < 0.3) == is_open
+        reweighted, _ = reweight(log_probs, advantages, mask, group, "stare_gated", entropies)
+        ungated, _ = reweight(log_probs, advantages, mask, group, "stare")
+        assert torch.equal(reweighted, ungated if is_open else advantages[:, None] * mask)
+
+
+def changed(seed, width, group):
+    """Another order of the rows; then all columns, between padding on both sides; and other numbers of the groups."""
+    g = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(group), generator=g)
+    left, right = torch.randint(1, 9, (2,), generator=g).tolist()
+    numbers = torch.randperm(100, generator=g)
+    return order, torch.arange(left, left + width), left + width + right, numbers[group]
+
+
+def moved(values, order, columns, width, padding):
+    padded = torch.full((len(values), width), padding, dtype=values.dtype)
+    padded[:, columns] = values[order]
+    return padded
+
+
+@pytest.mark.parametrize("scope", ["group", "batch"])
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_group_has_its_weights_wherever_its_rows_are(name, scope):
+    """Bit for bit: with rows in another order, with padding, without other groups; and where values are tied."""
+    for seed in range(6):
+        log_probs, advantages, mask, group = random_batch(seed, scale=3.0)
+        entropies = random_entropies(seed, mask.shape, scale=0.3)
+        if seed % 2:  # ties, also between rows
+            log_probs, entropies, advantages = log_probs.round(), entropies.round(), advantages.sign()
+        together = group if scope == "group" else torch.zeros_like(group)
+        once, statistics = reweight(log_probs, advantages, mask, together, name, entropies, step=3)
+        order, columns, width, numbers = changed(seed, mask.shape[1], together)
+        again, of_again = reweight(
+            moved(log_probs, order, columns, width, torch.nan),
+            advantages[order],
+            moved(mask, order, columns, width, False),
+            numbers[order],
+            name,
+            moved(entropies, order, columns, width, torch.nan),
+            step=3,
+        )
+        assert torch.equal(again, moved(once, order, columns, width, 0)), seed
+        assert vars(of_again) == pytest.approx(vars(statistics), rel=1e-6)
+        if scope == "batch" or load(name).needs_batch_entropy:
+            continue
+        for number in group.unique():
+            rows = group == number
+            alone, _ = reweight(log_probs[rows], advantages[rows], mask[rows], None, name, entropies[rows], step=3)
+            assert torch.equal(alone, once[rows]), (seed, number)
+
+
+def test_what_is_drawn_changes_with_the_step_and_hardly_with_rounding():
     log_probs, advantages, mask, group = random_batch(2, groups=6, responses=8, width=60, scale=0.6)
 
-    def dropped(step, rows=slice(None)):
-        reweighted, _ = reweight(log_probs[rows], advantages[rows], mask[rows], group[rows], "clip_cov", step=step)
-        return mask[rows] & (reweighted == 0)
+    def dropped(step, noise=0.0):
+        reweighted, _ = reweight(log_probs + noise, advantages, mask, group, "clip_cov", step=step)
+        return mask & (reweighted == 0)
 
     torch.manual_seed(7)
     state = torch.get_rng_state()
     once = dropped(3)
     assert torch.equal(torch.get_rng_state(), state)  # a host's own draws stay
     assert torch.equal(dropped(3), once) and not torch.equal(dropped(4), once)
-    two_groups = (group == 1) | (group == 4)
-    assert torch.equal(dropped(3, two_groups), once[two_groups])
-    same = torch.ones(2, 100, dtype=torch.bool)  # two groups alike, of which other tokens are drawn
-    values = (torch.arange(100) % 2 - 2.0).expand(2, 100)[:, None].expand(2, 2, 100).reshape(4, 100)
-    alike = reweight(
-        4 * values, torch.tensor([1.0, -1, 1, -1]), same.repeat(2, 1), torch.tensor([0, 0, 1, 1]), "clip_cov"
-    )[0]
-    assert not torch.equal(alike[:2], alike[2:])
+    assert torch.equal(dropped(3, noise=1e-6 * torch.randn(log_probs.shape)), once)
+    times = sum(dropped(step).int() for step in range(100))
+    for places in groups_of(mask, group):
+        c = torch.tensor(covariances(log_probs[places].tolist(), advantages[places[0]].tolist()))
+        assert torch.equal(times[places] > 0, (c > 1) & (c < 5))  # each candidate is drawn sometimes
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
@@ -159,12 +229,14 @@ def test_entropies_that_are_not_finite_are_named_by_row(bad):
     reweight(log_probs, advantages, mask, group, "ar", entropies)  # which asks for none
 
 
-def test_a_weighting_knows_row_and_position_of_its_tokens():
-    log_probs, advantages, mask, _ = random_batch(4)
-    own = weighting(scaled=False)(lambda group: 1.0 + group.row + 100 * group.position)
-    reweighted, _ = reweight(log_probs, advantages, mask, weights=own)
-    rows, positions = torch.arange(len(mask))[:, None], torch.arange(mask.shape[1])
-    torch.testing.assert_close(reweighted, advantages[:, None] * (1.0 + rows + 100 * positions) * mask)
+def test_a_weighting_knows_row_and_place_of_its_tokens():
+    """The place is counted from the first valid token; the worst response is row 0, and of equal ones, the shortest."""
+    mask = torch.tensor([[0, 1, 0, 1, 1], [1, 1, 0, 0, 0], [0, 0, 1, 1, 1]])
+    advantages = torch.tensor([1.0, 1.0, -1.0])
+    own = weighting(scaled=False)(lambda group: 1.0 + group.position + 100 * group.row)
+    reweighted, _ = reweight(-torch.rand(3, 5), advantages, mask, weights=own)
+    expected = torch.tensor([[0, 201, 0, 203, 204], [101, 102, 0, 0, 0], [0, 0, -1, -2, -3]])
+    assert torch.equal(reweighted, expected.float())
 
 
 def test_a_declaration_decides_whether_weights_are_scaled():

@@ -14,8 +14,9 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from cw_plugin.batch import Batch
-from cw_plugin.checks import checked, needed_entropies
+from cw_plugin.checks import checked, mean_entropy, needed_entropies
 from cw_plugin.files import write_whole
+from cw_plugin.groups import own_order
 from cw_plugin.options import Options
 from cw_plugin.records.columns import FOLDER, REAL_NUMBERS, TEXT, WHOLE_NUMBERS
 from cw_plugin.registry import load
@@ -112,15 +113,18 @@ class TokenFiles:
         rows_together = _by_group(batch.group, rows) if by_prompt else [torch.arange(len(batch.group))]
         weighting = load(self._options.weights)
         entropies = needed_entropies(weighting, batch.entropies)
+        batch_entropy = mean_entropy(weighting, entropies, batch.response_mask)
         pieces: dict[str, list[Tensor]] = defaultdict(list)
-        for together in rows_together:
+        for rows_in_batch in rows_together:
+            arrays = [batch.advantages, batch.log_probs, *([] if entropies is None else [entropies])]
+            of_group = [array[rows_in_batch].float().numpy() for array in arrays]
+            together = rows_in_batch[own_order(batch.response_mask[rows_in_batch].numpy(), *of_group)]
             mask = batch.response_mask[together]
             place, position = mask.nonzero(as_tuple=True)
             row = together[place]
             log_prob, advantage = batch.log_probs[row, position].float(), batch.advantages[row]
             entropy = None if entropies is None else entropies[row, position].float()
-            number = int(batch.group[together[0]]) if by_prompt else 0
-            tokens = Group(log_prob, advantage, entropy, mask, seed=(step, number))
+            tokens = Group(log_prob, advantage, entropy, mask, step, batch_entropy)
             _, weight = token_weights(tokens, checked(weighting))
             values = {
                 "group": batch.group[row],
@@ -136,8 +140,9 @@ class TokenFiles:
             is_recorded = torch.isin(row, rows)
             for name, value in values.items():
                 pieces[name].append(value[is_recorded])
-        in_order = torch.cat(pieces["group"]).argsort(stable=True)
-        return {name: torch.cat(of_column)[in_order] for name, of_column in pieces.items()}
+        columns = {name: torch.cat(of_column) for name, of_column in pieces.items()}
+        in_order = torch.from_numpy(np.lexsort([columns[name].numpy() for name in ("position", "row", "group")]))
+        return {name: of_column[in_order] for name, of_column in columns.items()}
 
 
 # How columns compress best: those whose values repeat with a dictionary, and floats that all differ with their bytes

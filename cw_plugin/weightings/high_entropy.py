@@ -1,32 +1,35 @@
 """80/20: only the fifth of the tokens at whose positions the policy is least certain are trained on.
 
 Source: arXiv 2506.01939, "Beyond the 80/20 Rule: High-Entropy Minority Tokens Drive Effective Reinforcement Learning
-for LLM Reasoning"::
+for LLM Reasoning", equation 6::
 
-    w = 1    where H is at least the 80% quantile of H
-        0    elsewhere
+    w = N / K    for the K = ceil(0.2 N) tokens with the highest H
+        0        for the others
 
-Its authors published no code that we know of. TRL has it as ``top_entropy_quantile=0.2``: trl 1.16.0,
-trl/trainer/grpo_trainer.py, line 1380; ms-swift 4.6.0 too: swift/rlhf_trainers/grpo_trainer.py, line 959.
+The paper divides the loss by the tokens that are kept; N / K does the same to a loss that divides by all tokens
+(token-mean). Its authors' code, Shenzhi-Wang/Beyond-the-80-20-Rule-RLVR at 6f5dda6: verl/trainer/ppo/core_algos.py,
+lines 53 and 1007. Of equal entropies, those that come first in the group are kept; theirs keeps any, but also K.
 
-Frozen: H is that of the policy before the update, once; TRL asks the current policy. The quantile runs over a prompt
-group, or with scope "batch" over the batch, as in the paper; TRL's and ms-swift's run over a micro-batch.
+TRL's ``top_entropy_quantile=0.2`` differs: it keeps all tokens at the quantile or above, and divides by all tokens
+(trl 1.16.0, trl/trainer/grpo_trainer.py, line 1380; ms-swift 4.6.0, swift/rlhf_trainers/grpo_trainer.py, line 959).
+
+Frozen: H is that of the policy before the update, once; they ask the current policy. The fifth is that of a prompt
+group; in the paper, that of the batch (``scope=batch``); in their code and TRL's, that of a micro-batch.
 """
 
-import math
-
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from cw_plugin.groups import highest
 from cw_plugin.registry import weighting
 from cw_plugin.weights import Group
 
 SHARE = 0.2
 
 
-@weighting(scaled=False, needs_entropies=True)
+@weighting(scaled=True, needs_entropies=True)
 def high_entropy(group: Group) -> Float[Tensor, " N"]:
-    """1 for the positions with the highest entropies, 0 for the others."""
-    # Those at or above the quantile, which torch.quantile would interpolate, for 16 million values at most.
-    rank = math.ceil((1 - SHARE) * (len(group.entropies) - 1) - 1e-6)
-    return (group.entropies >= group.entropies.kthvalue(rank + 1).values).to(group.log_probs)
+    """1 for the positions with the highest entropies, 0 for the others, before they are scaled."""
+    kept = highest(group.entropies, int(len(group.entropies) * SHARE + 0.9999))
+    return torch.zeros_like(group.log_probs).index_fill(0, kept, 1)

@@ -3,7 +3,7 @@
 Source: arXiv 2606.19236, "STARE: Surprisal-Guided Token-Level Advantage Reweighting for Policy Entropy Stability"::
 
     w = 1.1    for the 10% of the tokens with A > 0 whose log pi is lowest (one at least)
-        1      for the others; and for all, while the mean entropy is 0.3 or more: ``stare_gated``
+        1      for the others; and for all, while the mean entropy of the batch is 0.3 or more: ``stare_gated``
 
 Its authors' code, hp-luo/STARE at bffb9e7: verl/trainer/ppo/core_algos.py, line 1070; the gate in line 249. The numbers
 are those of recipe/STARE/scripts/run_short_cot_qwen2.5_math_7b_STARE.sh; they advise 1.05 for 14 billion parameters and
@@ -11,15 +11,14 @@ more. Left out: their variant C2, which also gives 0.9 to the most surprising to
 to the entropy, which their scripts turn off.
 
 Frozen: they rank the tokens of each micro-batch, by the current policy. Here a group's tokens are ranked once, by the
-policy before the update. Their gate asks the whole batch, as here with scope "batch"; with "group", it asks the group.
+policy before the update. Their gate asks the mean over the whole batch's tokens, as here with every scope.
 """
-
-import math
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from cw_plugin.groups import highest
 from cw_plugin.registry import weighting
 from cw_plugin.weights import Group
 
@@ -30,12 +29,12 @@ SHARE, WEIGHT, TARGET_ENTROPY = 0.1, 1.1, 0.3
 def stare(group: Group) -> Float[Tensor, " N"]:
     """The authors' default (O1) without its gate."""
     candidates = (group.advantages > 0).nonzero()[:, 0]
-    count = math.ceil(len(candidates) * SHARE - 1e-6)
-    most_surprising = candidates[group.log_probs[candidates].topk(count, largest=False).indices]
+    count = int(len(candidates) * SHARE + 0.999999)
+    most_surprising = candidates[highest(-group.log_probs[candidates], count)]
     return torch.ones_like(group.log_probs).index_fill(0, most_surprising, WEIGHT)
 
 
-@weighting(scaled=False, needs_entropies=True)
+@weighting(scaled=False, needs_batch_entropy=True)
 def stare_gated(group: Group) -> Float[Tensor, " N"]:
     """The authors' default (O1)."""
-    return stare(group) if group.entropies.mean() < TARGET_ENTROPY else torch.ones_like(group.log_probs)
+    return stare(group) if group.batch_entropy < TARGET_ENTROPY else torch.ones_like(group.log_probs)

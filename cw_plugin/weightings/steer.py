@@ -10,8 +10,9 @@ Its authors' code, zz-haooo/STEER at b31df71: verl/trainer/ppo/core_algos.py, li
 run/run_linear.sh and run/run_exp.sh. There Omega is A / pi_old times pi (1 - pi) (ln pi + H), whose first factors are A
 if pi is pi_old.
 
-Frozen: pi and H are those of the policy before the update; there they are the current policy's, so that the two agree
-for the first update of a batch. The range of Omega is that of a prompt group, and there of a micro-batch.
+Frozen: pi is that of the policy before the update; there it is the current policy's, so that the two agree for the
+first update of a batch. H is the old policy's there, too (verl/trainer/ppo/ray_trainer.py, line 1214). The range of
+Omega is that of a prompt group, and there of a micro-batch.
 """
 
 import math

@@ -1,7 +1,7 @@
 """The weightings once more, token by token in float64, as their papers and authors' code have them.
 
 A function gets the log-probs x, advantages a and entropies h of a group's tokens, and returns their weights, as they
-are used. Where tokens are drawn at random, see test_weightings.py.
+are used. Some get the mean entropy of the batch, too. Where tokens are drawn at random, see test_weightings.py.
 """
 
 import math
@@ -52,8 +52,8 @@ def stare(x: Tokens, a: Tokens, h: Tokens) -> list[float]:
     return [1.1 if i in chosen else 1.0 for i in range(len(x))]
 
 
-def stare_gated(x: Tokens, a: Tokens, h: Tokens) -> list[float]:
-    return stare(x, a, h) if mean(h) < 0.3 else none(x, a, h)
+def stare_gated(x: Tokens, a: Tokens, h: Tokens, batch_entropy: float) -> list[float]:
+    return stare(x, a, h) if batch_entropy < 0.3 else none(x, a, h)
 
 
 def drop_top_cov(x: Tokens, a: Tokens, h: Tokens) -> list[float]:
@@ -62,15 +62,14 @@ def drop_top_cov(x: Tokens, a: Tokens, h: Tokens) -> list[float]:
     return [0.0 if i in dropped else 1.0 for i in range(len(c))]
 
 
-def w_reinforce(x: Tokens, a: Tokens, h: Tokens) -> list[float]:
+def positive_weight(x: Tokens, a: Tokens, h: Tokens) -> list[float]:
     return [0.1 if value > 0 else 1.0 for value in a]
 
 
 def high_entropy(x: Tokens, a: Tokens, h: Tokens) -> list[float]:
-    place = (len(h) - 1) * 4 / 5  # of the quantile, between two entropies
-    low, high = sorted(h)[math.floor(place)], sorted(h)[math.ceil(place)]
-    threshold = low + (high - low) * (place - math.floor(place))
-    return [1.0 if value >= threshold else 0.0 for value in h]
+    """The authors' ``loss_mask=response_mask * entropy_top_mask``, whose loss is then divided by the tokens kept."""
+    kept = sorted(range(len(h)), key=lambda i: h[i], reverse=True)[: max(1, int(len(h) * 0.2 + 0.9999))]
+    return [len(h) / len(kept) if i in kept else 0.0 for i in range(len(h))]
 
 
 def _omega(x: Tokens, a: Tokens, h: Tokens) -> list[float]:
@@ -98,13 +97,14 @@ def entropy_advantage(x: Tokens, a: Tokens, h: Tokens) -> list[float]:
     return [new / old if old else 1.0 for new, old in zip(shaped, a, strict=True)]
 
 
-WEIGHTINGS: dict[str, Callable[[Tokens, Tokens, Tokens], list[float]]] = {
+WEIGHTINGS: dict[str, Callable[..., list[float]]] = {
     function.__name__: function
     for function in (
-        gaussian, none, ar, stare, stare_gated, drop_top_cov, w_reinforce, high_entropy, steer,
+        gaussian, none, ar, stare, stare_gated, drop_top_cov, positive_weight, high_entropy, steer,
         steer_exp, entropy_advantage, state,
     )
 }  # fmt: skip
+OF_BATCH = ("stare_gated",)  # those that get the mean entropy of the batch
 
 
 def reference_weighted(
@@ -119,11 +119,13 @@ def reference_weighted(
     tokens of a response."""
     result = torch.zeros(mask.shape, dtype=torch.float64)
     of_tokens = (advantages if advantages.ndim == 2 else advantages[:, None].expand(mask.shape)).double()
+    of_batch = {"batch_entropy": mean(entropies[mask != 0].tolist())} if name in OF_BATCH else {}
     uids = uids.tolist() if hasattr(uids, "tolist") else list(uids)
     for uid in dict.fromkeys(uids):
         of_group = torch.tensor([other == uid for other in uids])
         places = ((mask != 0) & of_group[:, None]).nonzero(as_tuple=True)
         if len(places[0]):
             x, a, h = (values[places].tolist() for values in (log_probs, of_tokens, entropies))
-            result[places] = torch.tensor(WEIGHTINGS[name](x, a, h), dtype=torch.float64) * of_tokens[places]
+            weights = torch.tensor(WEIGHTINGS[name](x, a, h, **of_batch), dtype=torch.float64)
+            result[places] = weights * of_tokens[places]
     return result

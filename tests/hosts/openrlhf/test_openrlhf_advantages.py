@@ -70,7 +70,7 @@ def test_every_row_reaches_the_loss_with_the_weights_of_its_group(
 
 
 @pytest.mark.parametrize("scope", ["group", "batch"])
-@pytest.mark.parametrize("name", ["ar", "stare", "drop_top_cov", "w_reinforce"])
+@pytest.mark.parametrize("name", ["ar", "stare", "drop_top_cov", "positive_weight"])
 def test_every_weighting_weighs_whole_groups(plain, actor, tmp_path, monkeypatch, name, scope):
     monkeypatch.setenv("CW_GRPO_SCOPE", scope)
     monkeypatch.setenv("CW_GRPO_WEIGHTS", name)

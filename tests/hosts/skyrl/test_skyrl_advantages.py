@@ -67,7 +67,7 @@ def test_every_row_reaches_the_workers_with_the_weights_of_its_group(tmp_path, m
 
 
 @pytest.mark.parametrize("scope", ["group", "batch"])
-@pytest.mark.parametrize("name", ["ar", "stare", "drop_top_cov", "w_reinforce"])
+@pytest.mark.parametrize("name", ["ar", "stare", "drop_top_cov", "positive_weight"])
 def test_every_weighting_weighs_whole_groups(tmp_path, monkeypatch, name, scope):
     monkeypatch.setenv("CW_GRPO_SCOPE", scope)
     monkeypatch.setenv("CW_GRPO_WEIGHTS", name)
