@@ -43,7 +43,7 @@ def read_inputs(arguments: Sequence[str]) -> Inputs:
         if run.metrics.empty and not (graded.answers or graded.notes):
             raise DataError(
                 f"{run.path} holds no metrics (*.jsonl of verl's file logger, trainer_state.json of TRL, TensorBoard "
-                "events) and no graded answers; train with trainer.logger=[console,file] in verl, and call "
+                "events, run-*.wandb) and no graded answers; train with trainer.logger=[console,file] in verl, call "
                 "trainer.save_state() after training in TRL (cw-grpo tokens shows token records alone)"
             )
         answers += _under_name(run, graded.answers)

@@ -6,10 +6,12 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
 from cw_plugin.lab.errors import DataError
+from cw_plugin.lab.reports.loggers import Entry, read_jsonl, read_table, read_tensorboard, read_wandb, runs_of_trackio
 from cw_plugin.lab.result_files import files_in, in_order, refuse_several
 
 REWARD = "critic/score/mean"
@@ -47,23 +49,30 @@ METRIC_NAMES = {
     "eval/all/avg_score": "val-core/eval/score/mean@n",
 }
 STATE = "trainer_state.json"  # of transformers, in output_dir and in each of its checkpoints
+WANDB = "run-*.wandb"  # of Weights & Biases
+TABLES = (".csv", ".parquet")
 
 
 def read_metrics(path: Path) -> pd.DataFrame:
     """Read the metrics of a run; without a row if ``path`` holds none.
 
-    It is searched, with its subfolders, in this order: files of verl's file logger (``*.jsonl``), trainer_state.json of
-    TRL, event files of TensorBoard. The numbers in their names tell which file of a resumed run is the later one,
-    because copying changes modification times.
+    A folder is searched, with its subfolders, in this order: files of verl's file logger (``*.jsonl``),
+    trainer_state.json of TRL, event files of TensorBoard, files of Weights & Biases. The numbers in their names tell
+    which file of a resumed run is the later one, because copying changes modification times. The file of any of these
+    loggers, a table (CSV or parquet), and a run of trackio (``PROJECT.db/RUN``) are taken as they are.
 
     Returns:
         A column for each metric, and a row for each step, in order: the steps that the last model descends from. nan
         is what was not logged; inf, what was logged and is not a finite number.
     """
+    if trackio := run_of_trackio(path):
+        return _table(runs_of_trackio(trackio.database)[trackio.run])
     if not os.path.exists(path):  # unlike Path.exists, it takes a name that is too long
         raise DataError(f"{path} does not exist; give the folder of a run (or of its logger)")
+    if path.suffix in TABLES and path.is_file():
+        return _table(read_table(path))
     for pattern, read in _LOGGERS.items():
-        logs = {file: read(file) for file in _files(path, pattern)}
+        logs = {file: _table(read(file)) for file in _files(path, pattern)}
         starts = {file: log for file, log in logs.items() if len(log.columns)}
         refuse_several(path, {_run_of(file) for file in starts})
         if pattern == STATE and starts:  # each has the log of the whole run up to then
@@ -73,11 +82,36 @@ def read_metrics(path: Path) -> pd.DataFrame:
     return pd.DataFrame()
 
 
+class RunOfTrackio(NamedTuple):
+    """Where a run of trackio is: the database of its project, and its name there."""
+
+    database: Path
+    run: str
+
+
+def run_of_trackio(path: Path) -> RunOfTrackio | None:
+    """The run that ``PROJECT.db/RUN`` names, or ``PROJECT.db`` with a single run; None for another path."""
+    if path.suffix == ".db" and path.is_file():
+        database, wanted = path, None
+    elif path.parent.suffix == ".db" and path.parent.is_file():
+        database, wanted = path.parent, path.name
+    else:
+        return None
+    names = list(runs_of_trackio(database))
+    if wanted is None and len(names) == 1:
+        wanted = names[0]
+    if wanted not in names:
+        shown = ", ".join(f"{database}/{name}" for name in names[:3])
+        raise DataError(f"{path} is not one run of trackio; give one of the {len(names)} that it has, such as {shown}")
+    return RunOfTrackio(database, wanted)
+
+
 def _files(path: Path, pattern: str) -> list[Path]:
     """The files of a run's logger, the earlier start first."""
     if path.is_file():
         return [path] if path.match(pattern) else []
-    return sorted(files_in(path, pattern), key=in_order)
+    # Weights & Biases has the date in the name of a run's folder, after "run-" or "offline-run-".
+    return sorted(files_in(path, pattern), key=lambda file: in_order(Path(str(file).replace("offline-run-", "run-"))))
 
 
 def _joined(starts: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -97,6 +131,8 @@ def _run_of(file: Path) -> Path:
     """A key that all files of one run share, also if it was resumed."""
     if file.name == STATE:
         return file.parent.parent if file.parent.name.startswith("checkpoint-") else file.parent
+    if file.suffix == ".wandb":  # the same file in another folder for each start
+        return file.parents[1] / file.name
     if file.suffix != ".jsonl":
         return file.parent
     name = re.sub(r"-\d{8}-\d{6}$", "", file.stem)  # metrics-20261031-120000.jsonl: one for each start
@@ -125,32 +161,11 @@ def _our_name(name: str) -> str:
     return METRIC_NAMES.get(name, name)
 
 
-def _read_jsonl(file: Path) -> pd.DataFrame:
-    """Read verl's file logger; other JSON lines, such as answers, give an empty table."""
-    logged = []
-    lines = file.read_bytes().split(b"\n")
-    for number, line in enumerate(lines, 1):
-        try:
-            record = json.loads(line or b"null")
-        except ValueError:
-            if number == len(lines):  # the run is being written, or was killed
-                break
-            raise DataError(f"{file}, line {number} is not JSON; remove the line, or the file") from None
-        match record:
-            case {"step": int(step), "data": dict(metrics)}:
-                logged.append((step, metrics))
-            case None:  # an empty line
-                pass
-            case _:
-                break
-    return _table(logged)
-
-
-def _read_state(file: Path) -> pd.DataFrame:
+def _read_state(file: Path) -> list[Entry]:
     """Read the log of transformers."""
     try:
         history = json.loads(file.read_text(encoding="utf-8"))["log_history"]
-        return _table((entry["step"], _named(entry)) for entry in history)
+        return [(entry["step"], _named(entry)) for entry in history]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{file} is not what transformers writes ({error!r}); remove the file") from None
 
@@ -165,18 +180,9 @@ def _named(entry: Mapping[str, object]) -> dict[str, object]:
     return {_our_name(key).replace("/eval/", f"/{evaluated}/"): entry[key] for key in entry if key != "step"}
 
 
-def _read_tensorboard(file: Path) -> pd.DataFrame:
-    try:
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    except ImportError:
-        raise DataError(f"{file} needs tensorboard to be read; pip install tensorboard") from None
-    events = EventAccumulator(str(file), size_guidance={"scalars": 0}, purge_orphaned_data=False).Reload()
-    scalars = events.Tags()["scalars"]
-    return _table((event.step, {name: event.value}) for name in scalars for event in events.Scalars(name))
-
-
-_LOGGERS: dict[str, Callable[[Path], pd.DataFrame]] = {  # in the order in which a folder is searched for them
-    "*.jsonl": _read_jsonl,
+_LOGGERS: dict[str, Callable[[Path], Iterable[Entry]]] = {  # in the order in which a folder is searched for them
+    "*.jsonl": read_jsonl,
     STATE: _read_state,
-    "events.out.tfevents.*": _read_tensorboard,
+    "events.out.tfevents.*": read_tensorboard,
+    WANDB: read_wandb,
 }

@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 
 from cw_plugin.lab.arguments import split_name
-from cw_plugin.lab.configs import differences, read_yaml
-from cw_plugin.lab.reports.metrics import read_metrics
+from cw_plugin.lab.configs import differences, flat, read_yaml
+from cw_plugin.lab.reports.loggers import config_of_trackio, config_of_wandb
+from cw_plugin.lab.reports.metrics import WANDB, read_metrics, run_of_trackio
 from cw_plugin.lab.result_files import files_in
 
 ACCURACY = "val-core/accuracy"  # in all_metrics: the mean over validation sets
@@ -94,9 +95,17 @@ def read_run(argument: str | Path) -> Run:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    """Read the configuration that hydra left, by dotted keys, or TRL's arguments; empty if there is neither."""
+    """Read the configuration that hydra left, by dotted keys, or TRL's arguments, or that a logger was given.
+
+    It is empty if there is none.
+    """
+    if trackio := run_of_trackio(path):
+        return flat(config_of_trackio(trackio.database, trackio.run))
     files = files_in(path, ".hydra/config.yaml") or files_in(path, ARGUMENTS)
-    return read_yaml(files[-1]) if files else {}  # hydra's folders are named by date and time
+    if files:
+        return read_yaml(files[-1])  # hydra's folders are named by date and time
+    logs = [path] if path.match(WANDB) else files_in(path, WANDB)
+    return flat(config_of_wandb(logs[-1])) if logs else {}
 
 
 def method_of(config: Mapping[str, Any]) -> str | None:

@@ -1,0 +1,156 @@
+"""Reads what the loggers of the training frameworks leave on a disk: for each entry its step, and what was logged.
+
+The names are the logger's own; metrics.py gives them ours.
+"""
+
+import json
+import re
+import sqlite3
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from cw_plugin.lab.errors import DataError
+
+Entry = tuple[int, Mapping[str, object]]  # a step, and what was logged there
+
+# Weights & Biases and trackio count steps of their own, beside which transformers logs the step of training.
+_STEP_OF_TRANSFORMERS = "train/global_step"
+_STEP_COLUMNS = (_STEP_OF_TRANSFORMERS, "global_step", "training/global_step", "step", "_step", "Step")
+
+
+def read_jsonl(file: Path) -> Iterator[Entry]:
+    """Read verl's file logger; other JSON lines, such as answers, have no entry."""
+    lines = file.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line or b"null")
+        except ValueError:
+            if number == len(lines):  # the run is being written, or was killed
+                return
+            raise DataError(f"{file}, line {number} is not JSON; remove the line, or the file") from None
+        match record:
+            case {"step": int(step), "data": dict(metrics)}:
+                yield step, metrics
+            case None:  # an empty line
+                pass
+            case _:
+                return
+
+
+def read_tensorboard(file: Path) -> Iterator[Entry]:
+    """Read an event file of TensorBoard."""
+    try:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    except ImportError:
+        raise DataError(f"{file} needs tensorboard to be read; pip install tensorboard") from None
+    events = EventAccumulator(str(file), size_guidance={"scalars": 0}, purge_orphaned_data=False).Reload()
+    for name in events.Tags()["scalars"]:
+        for event in events.Scalars(name):
+            yield event.step, {name: event.value}
+
+
+def read_wandb(file: Path) -> Iterator[Entry]:
+    """Read the file of a run of Weights & Biases, ``run-ID.wandb``, which online and offline runs leave."""
+    for record in _records_of_wandb(file):
+        if record.WhichOneof("record_type") == "history":
+            logged = _items_of_wandb(record.history.item)
+            step = logged.get(_STEP_OF_TRANSFORMERS, logged.get("_step", record.history.step.num))
+            yield int(step), {name: value for name, value in logged.items() if not name.startswith("_")}
+
+
+def config_of_wandb(file: Path) -> dict[str, Any]:
+    """The settings that a run of Weights & Biases was given."""
+    config: dict[str, Any] = {}
+    for record in _records_of_wandb(file):
+        kind = record.WhichOneof("record_type")
+        if kind in ("run", "config"):
+            config |= _items_of_wandb((record.run.config if kind == "run" else record.config).update)
+    return {name: value for name, value in config.items() if name != "_wandb"}
+
+
+def _items_of_wandb(items: Any) -> dict[str, Any]:
+    return {".".join(item.nested_key) or item.key: json.loads(item.value_json) for item in items}
+
+
+_BLOCK, _HEAD = 32768, 7  # bytes: of a block, and of the head of the file and of each piece
+
+
+def _records_of_wandb(file: Path) -> Iterator[Any]:
+    """The records of the file: messages of wandb's protocol, in the format of LevelDB's log.
+
+    wandb itself can read it only in its compiled part. A run that is being written may end within a record.
+    """
+    try:
+        from wandb.proto.wandb_internal_pb2 import Record
+    except ImportError:
+        raise DataError(f"{file} needs wandb to be read; pip install wandb") from None
+    data, at, pieces = file.read_bytes(), _HEAD, b""
+    if data[:4] != b":W&B":
+        raise DataError(f"{file} is not a file of Weights & Biases; remove it, or restore it")
+    while at + _HEAD <= len(data):
+        left = _BLOCK - at % _BLOCK
+        if left < _HEAD:  # no piece begins here
+            at += left
+            continue
+        _, length, kind = struct.unpack("<IHB", data[at : at + _HEAD])
+        pieces += data[at + _HEAD : at + _HEAD + length]
+        at += _HEAD + length
+        is_last_piece = kind in (1, 4)  # of one piece, or the last of several
+        if is_last_piece and at <= len(data):
+            yield Record.FromString(pieces)
+            pieces = b""
+
+
+def runs_of_trackio(database: Path) -> dict[str, list[Entry]]:
+    """The entries of each run of a project of trackio, ``PROJECT.db``, by its name."""
+    runs: dict[str, list[Entry]] = {}
+    for name, step, metrics in _rows_of_trackio(database, "SELECT run_name, step, metrics FROM metrics ORDER BY id"):
+        logged = json.loads(metrics)
+        runs.setdefault(name, []).append((int(logged.get(_STEP_OF_TRANSFORMERS, step)), logged))
+    return runs
+
+
+def config_of_trackio(database: Path, run: str) -> dict[str, Any]:
+    """The settings of a run of trackio; empty if it was given none."""
+    configs = dict(_rows_of_trackio(database, "SELECT run_name, config FROM configs ORDER BY id"))
+    return dict(json.loads(configs.get(run, "{}")))
+
+
+def _rows_of_trackio(database: Path, query: str) -> list[tuple[Any, ...]]:
+    try:
+        connection = sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)
+        try:
+            return connection.execute(query).fetchall()
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise DataError(f"{database} is not a project of trackio ({error}); give its PROJECT.db") from None
+
+
+def read_table(file: Path) -> Iterator[Entry]:
+    """Read a CSV or parquet file with a column of steps, such as a table or a chart that Weights & Biases exports."""
+    try:
+        table = pd.read_parquet(file) if file.suffix == ".parquet" else pd.read_csv(file)
+    except (ValueError, OSError) as error:
+        raise DataError(f"{file} cannot be read as a table ({error}); export it again") from None
+    # A chart's columns are "RUN - METRIC", and the same with __MIN and __MAX.
+    parts = [re.fullmatch(r"(.+) - (.+?)(__MIN|__MAX)?", str(column)) for column in table.columns]
+    runs = {part[1] for part in parts if part}
+    if len(runs) > 1:
+        raise DataError(f"{file} holds {len(runs)} runs ({', '.join(sorted(runs))}); export each by itself")
+    table.columns = [
+        str(column) if part is None else part[2] + (part[3] or "")
+        for column, part in zip(table.columns, parts, strict=True)
+    ]
+    table = table.drop(columns=[column for column in table if column.endswith(("__MIN", "__MAX"))])
+    step = next((name for name in _STEP_COLUMNS if name in table), None)
+    if step is None:
+        seen = ", ".join(map(str, table.columns[:5]))
+        raise DataError(f"{file} has no column of steps, only {seen} ...; call one of them step")
+    numbers = table.select_dtypes("number").dropna(subset=step)
+    for row in numbers.to_dict("records"):
+        yield int(row[step]), {name: value for name, value in row.items() if name != step and not pd.isna(value)}
