@@ -145,6 +145,7 @@ def report(
         written = write_report(runs, out)
     for note in written.notes:
         typer.echo(note, err=True)
+    typer.echo("\n".join([*written.answers, ""]))
     differences = written.differences
     shown = [differences.text(), ""] if len(differences.frame) else []
     typer.echo("\n".join([*shown, *differences.notes, ""]))

@@ -3,6 +3,7 @@
 They are pass@k over questions, the share of questions solved by many of their answers, and how far guessing gets.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -156,8 +157,8 @@ def solved_by(least: int, of: int) -> Measure:
 
 
 def levels(most: int) -> list[int]:
-    """How many of ``most`` answers to a question have to be right: 1, an eighth and a half of them."""
-    return list(dict.fromkeys([1, -(-most // 8), -(-most // 2)]))
+    """How many of ``most`` answers to a question have to be right: 1, an eighth and a half of them; none of 0."""
+    return sorted({math.ceil(most / parts) for parts in (most, 8, 2)}) if most else []
 
 
 def guessed(ground_truths: Sequence[str], answers: int, least: int = 1) -> float:

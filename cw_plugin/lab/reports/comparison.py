@@ -15,9 +15,10 @@ FIRST = 100  # steps that the gradient norm is of: after them, the policies have
 LAST = 10  # steps at least that reward and entropy are of; else the last quarter
 
 OF_ACCURACY = "accuracy"
+OF_REWARD = "reward"
 OF_GRADIENT_NORM = "gradient norm"
 # The outcomes besides the accuracy, in the table's order -> their metric.
-METRICS = {"reward": REWARD, "entropy": ENTROPY, OF_GRADIENT_NORM: NORM}
+METRICS = {OF_REWARD: REWARD, "entropy": ENTROPY, OF_GRADIENT_NORM: NORM}
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""The sentences below the report's table of differences: how it was tested, and what is missing or not compared."""
+"""The report's sentences: the answer above its figures, and below its table how it was tested and what is missing."""
 
+import math
 from collections.abc import Iterator, Sequence
 
-from cw_plugin.lab.reports.comparison import OF_ACCURACY, Comparison
+from cw_plugin.lab.reports.comparison import OF_ACCURACY, OF_REWARD, Comparison
 from cw_plugin.lab.reports.runs import SEED_OR_LENGTH, Run, differing, validation_sets
 
 ENOUGH = 5  # seeds of a method
@@ -23,6 +24,28 @@ ONE_ANSWER = (
 BROKEN = "A method with a run that is not finite at the last of these steps is not compared."
 NO_ACCURACY = "Accuracy is not compared: at no step after the first do all runs have one on the same validation set."
 NOT_ALL_ASKED = "Accuracy is not that of the evaluation: at no step did all methods answer the same benchmark."
+
+
+def answers_of(comparison: Comparison) -> Iterator[str]:
+    """Which method ended better, by how much, and whether this is more than chance: in accuracy, else in reward."""
+    by_name = {outcome.name: outcome for outcome in comparison.outcomes}
+    outcome = by_name.get(OF_ACCURACY) or by_name.get(OF_REWARD)
+    if outcome is None:
+        return
+    scale, digits, unit = (100, 1, " points") if outcome.name == OF_ACCURACY else (1, 3, "")
+    for method, difference in outcome.differences.items():
+        size, *ends = (f"{abs(value) * scale:.{digits}f}" for value in difference[:3])
+        if math.isnan(difference.p):
+            chance = "One cannot tell whether this is chance: train each method with more seeds."
+        elif (outcome.name, method) in comparison.significant:
+            chance = f"This is more than chance (95% interval {' to '.join(sorted(ends, key=float))})."
+        else:
+            chance = "This may be chance."
+        if float(size) == 0:
+            yield f"{method} and {comparison.reference} ended with the same {outcome.name} ({outcome.where}). {chance}"
+        else:
+            side = "above" if difference.value > 0 else "below"
+            yield f"{method} ended {size}{unit} of {outcome.name} {side} {comparison.reference} ({outcome.where}). {chance}"
 
 
 def notes_of(comparison: Comparison, runs: Sequence[Run]) -> Iterator[str]:

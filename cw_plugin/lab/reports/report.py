@@ -18,7 +18,7 @@ from cw_plugin.lab.reports.covariance import table_1
 from cw_plugin.lab.reports.formats import Table
 from cw_plugin.lab.reports.inputs import read_inputs
 from cw_plugin.lab.reports.metrics import ENTROPY, NORM, REWARD
-from cw_plugin.lab.reports.notes import NOT_ALL_ASKED, notes_of
+from cw_plugin.lab.reports.notes import NOT_ALL_ASKED, answers_of, notes_of
 from cw_plugin.lab.reports.read_records import TokenRecord, tokens_of
 from cw_plugin.lab.reports.runs import ACCURACY, Run, all_metrics
 from cw_plugin.lab.reports.tokens import write_page
@@ -73,10 +73,12 @@ class Report:
     """What the terminal shows of a report.
 
     Attributes:
+        answers: a sentence for each method that is compared, and for each benchmark where guessing gets far.
         differences: the table of differences between methods.
         notes: a sentence for each thing that is missing.
     """
 
+    answers: list[str]
     differences: Table
     notes: list[str]
 
@@ -105,6 +107,7 @@ def write_report(arguments: Sequence[str], out: Path) -> Report:
         _checkpoints(inputs.answers, graded, metrics, comparison.reference),
         _settings(inputs.runs, names),
     ]
+    answers = [*answers_of(comparison), *tables.guesses(graded)]
     missing = [NOT_ALL_ASKED] if scores.empty and (graded.step >= 0).any() else []
     notes = [*missing, *inputs.notes]
     try:
@@ -120,6 +123,7 @@ def write_report(arguments: Sequence[str], out: Path) -> Report:
         page = environment.get_template("report.html.j2").render(
             title=", ".join(names) or "Report",
             runs=inputs.runs,
+            answers=answers,
             notes=notes,
             overview=overview,
             folded=folded,
@@ -130,7 +134,7 @@ def write_report(arguments: Sequence[str], out: Path) -> Report:
         write_whole(out / "report.html", page)
     except OSError as error:
         raise DataError(f"{out} cannot be written ({error.strerror}); give another folder with --out") from None
-    return Report(differences, notes)
+    return Report(answers, differences, notes)
 
 
 def _is_grpo(name: str, runs: Sequence[Run]) -> bool:

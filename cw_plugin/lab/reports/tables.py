@@ -115,36 +115,32 @@ def pass_at_k_table(graded: pd.DataFrame, references: Sequence[str]) -> Table | 
 def solved_table(graded: pd.DataFrame, references: Sequence[str]) -> Table | None:
     """The share of questions solved by at least 1, n/8 and n/2 of n answers; arguments as :func:`pass_at_k_table`.
 
-    A note names each benchmark where guessing reaches half of a checkpoint's pass@n.
-
     Returns:
         None where there is no table of pass@k either.
     """
     most = max(scores.tries(graded), default=0)
-    rows, notes = (
-        [],
-        ["Per cent of questions, and 95% interval. A right answer in n may be a guess; many in n are none."],
-    )
-    of_level = {
-        least: scores.checkpoints(graded, references, scores.solved_by(least, most), needed=most)
-        for least in (scores.levels(most) if most else [])
-    }
-    for least, checkpoints in of_level.items():
-        rows += [_measured_row("at least", f"{least} of {most}", checkpoint) for checkpoint in checkpoints]
-    notes += _guessed(graded, most, of_level)
+    rows = [
+        _measured_row("at least", f"{least} of {most}", checkpoint)
+        for least in scores.levels(most)
+        for checkpoint in scores.checkpoints(graded, references, scores.solved_by(least, most), needed=most)
+    ]
+    notes = ["Per cent of questions, and 95% interval. One right answer may be a guess; many are not."]
+    notes += guesses(graded)
     return _table_of_tries("solved", "Questions solved by many answers", "at least", rows, graded, references, notes)
 
 
-def _guessed(graded: pd.DataFrame, most: int, of_level: Mapping[int, Sequence[Checkpoint]]) -> Iterator[str]:
-    """A note for each benchmark where guessing reaches half of a checkpoint's share of solved questions."""
+def guesses(graded: pd.DataFrame) -> Iterator[str]:
+    """A sentence for each benchmark where guessing reaches half of a checkpoint's pass@n, of n answers."""
+    most = max(scores.tries(graded), default=0)
+    solved = scores.checkpoints(graded, [], scores.solved_by(1, most), needed=most) if most else []
     for name in scores.benchmarks(graded):
         truths = graded[graded.benchmark == name].drop_duplicates("question").ground_truth
-        solved = [checkpoint.scores[name].mean for checkpoint in of_level.get(1, []) if name in checkpoint.scores]
-        if not solved or truths.isna().any():
+        shares = [checkpoint.scores[name].mean for checkpoint in solved if name in checkpoint.scores]
+        if not shares or truths.isna().any():
             continue
-        if (share := scores.guessed(truths, most)) >= min(solved) / 2:
-            strict = [level for level in of_level if level > 1]
-            by_many = [f", {_per_cent(scores.guessed(truths, most, level))}% by at least {level}" for level in strict]
+        if (share := scores.guessed(truths, most)) >= min(shares) / 2:
+            strict = [least for least in scores.levels(most) if least > 1]
+            by_many = [f", {_per_cent(scores.guessed(truths, most, least))}% by at least {least}" for least in strict]
             yield (
                 f"{name}: {most} guesses among the answers that occur solve {_per_cent(share)}% of the questions"
                 f"{''.join(by_many)}. So pass@{most} says little here; compare the questions that many answers solve."

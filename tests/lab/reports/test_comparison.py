@@ -36,6 +36,12 @@ def test_differences_are_tested_over_seeds(tmp_path):
         "Entropy, steps 151 to 200": ["0.100", "0.100", "+0.000", "3"],  # the same under all seeds
         "Gradient norm, steps 1 to 100": ["2.20", "0.500", ratio, "3"],
     }
+    ends = " to ".join(f"{-100 * end:.1f}" for end in stats.ttest_rel([0.51, 0.54, 0.54], [0.60, 0.62, 0.64])
+                       .confidence_interval()[::-1])  # fmt: skip
+    answer = (
+        f"CW-GRPO ended 9.0 points of accuracy below GRPO (step 200). This is more than chance (95% interval {ends})."
+    )
+    assert printed.startswith(answer) and answer in (tmp_path / "out" / "report.html").read_text()
     assert "corrected for all tests" in printed and notes.ONE_RUN not in printed and notes.ONE_ANSWER in printed
 
 
@@ -43,6 +49,7 @@ def test_differences_are_tested_over_seeds(tmp_path):
 def test_few_seeds_are_said(seeds, said, tmp_path):
     rows, printed = differences(*seeds_of_both(tmp_path, *range(1, seeds + 1)), out=tmp_path / "out")
     assert {name for name in ("ONE_RUN", "MORE_SEEDS", "ONE_KIND") if getattr(notes, name) in printed} == said
+    assert ("One cannot tell whether this is chance" in printed) == (seeds == 1)
     has_interval = "[" in rows["Reward, steps 151 to 200"][2]
     assert has_interval == (seeds > 1)  # ten neighbouring steps once gave "-0.052 [-0.102, -0.001]: lower"
 

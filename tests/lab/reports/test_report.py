@@ -77,7 +77,7 @@ def test_every_figure_is_written_twice_and_the_page_stands_alone(written):
         assert "CW-GRPO" in "".join(ElementTree.parse(out / f"{name}.svg").getroot().itertext())
         assert (out / f"{name}.pdf").read_bytes().startswith(b"%PDF")
     assert all((out / link).is_file() for link in re.findall(r'href="([^"#]+)"', page))
-    assert f"{out / 'report.html'}" in printed and "CW-GRPO less GRPO" in printed.splitlines()[0]
+    assert f"{out / 'report.html'}" in printed and "CW-GRPO less GRPO" in printed.splitlines()[2]
 
 
 def test_curves_show_mean_and_band_of_seeds_at_whole_steps(tmp_path):
