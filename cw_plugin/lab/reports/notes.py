@@ -44,8 +44,8 @@ def answers_of(comparison: Comparison) -> Iterator[str]:
         if float(size) == 0:
             yield f"{method} and {comparison.reference} ended with the same {outcome.name} ({outcome.where}). {chance}"
         else:
-            side = "above" if difference.value > 0 else "below"
-            yield f"{method} ended {size}{unit} of {outcome.name} {side} {comparison.reference} ({outcome.where}). {chance}"
+            side = f"{'above' if difference.value > 0 else 'below'} {comparison.reference}"
+            yield f"{method} ended {size}{unit} of {outcome.name} {side} ({outcome.where}). {chance}"
 
 
 def notes_of(comparison: Comparison, runs: Sequence[Run]) -> Iterator[str]:
