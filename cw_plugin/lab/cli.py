@@ -176,6 +176,21 @@ def tokens(
     typer.echo(out)
 
 
+_DEMO = Path(__file__).with_name("reports") / "demo"
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the pages.")] = Path("demo"),
+) -> None:
+    """Write the report and the token page of two recorded runs: without a model, a GPU or verl.
+
+    The runs are the CPU quickstart's, with GRPO and with CW-GRPO, one seed each. Open the pages in a browser.
+    """
+    report([str(_DEMO / name) for name in ("grpo", "cw_grpo")], out)
+    tokens(f"CW-GRPO={_DEMO / 'cw_grpo'}", out / "tokens.html", None)
+
+
 class _WithOverrides(TyperCommand):
     """A command whose arguments after ``--`` are overrides of verl; they are in the context, as meta["overrides"]."""
 

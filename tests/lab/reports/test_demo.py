@@ -1,0 +1,52 @@
+"""``cw-grpo demo``: the pages of the two runs that come with the package."""
+
+import json
+import re
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from interpreter import cli
+from synthetic_runs import rows_of
+
+import cw_plugin.lab.reports
+
+DEMO = Path(cw_plugin.lab.reports.__file__).parent / "demo"
+ACCURACY = "val-core/knoveleng/open-rs/acc/mean@4"
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    out = tmp_path_factory.mktemp("demo")
+    result = cli("demo", "--out", out)
+    assert result.exit_code == 0, result.output
+    return out, result.output
+
+
+def test_it_compares_the_recorded_runs_and_says_where_the_pages_are(written):
+    out, printed = written
+    logs = {name: (DEMO / name / "metrics.jsonl").read_text().splitlines() for name in ("grpo", "cw_grpo")}
+    last = {name: json.loads(lines[-1])["data"][ACCURACY] for name, lines in logs.items()}
+    header, accuracy, *_ = rows_of(out / "comparison.csv")
+    assert header[1:4] == ["GRPO", "CW-GRPO", "CW-GRPO less GRPO"]
+    assert accuracy[:3] == ["Accuracy, step 20", f"{last['grpo']:.1%}", f"{last['cw_grpo']:.1%}"]
+    assert "One cannot tell whether this is chance" in printed  # of one seed
+    for page in ("report.html", "tokens.html"):
+        assert str(out / page) in printed and (out / page).stat().st_size > 10_000
+
+
+def test_the_token_of_readmes_picture_is_nearly_ignored():
+    """In 19 + 4 = 25, the wrong 5; examples/cpu/pictures.sh names its place, and README its weight."""
+    table = pq.read_table(DEMO / "cw_grpo" / "tokens" / "step_000001.parquet").to_pandas()
+    response = table[(table.group == 5) & (table.row == 26)]
+    assert "19 + 4 = 25" in "".join(response.text) and (response.reward == 0).all()
+    wrong = response[response.position == 10].iloc[0]
+    assert wrong.text == "5" and wrong.weight < 0.001
+    plain = pq.read_table(DEMO / "grpo" / "tokens" / "step_000001.parquet").to_pandas()
+    assert (plain.weight == 1).all()
+
+
+def test_the_recorded_runs_name_no_machine():
+    for file in DEMO.rglob("*"):
+        if file.is_file() and file.suffix != ".parquet":
+            assert not re.search(r"(^|[\s\"'])/\w+/", file.read_text()), file
