@@ -14,6 +14,8 @@ unset PYTHONDONTWRITEBYTECODE
 bash examples/cpu/install.sh "$venv"
 export PATH=$venv/bin:$PATH
 
+command -v chromedriver >/dev/null ||
+    echo "no Chromium, so the pages are not tested in a browser (on Debian: apt install chromium chromium-driver)" >&2
 bash tests/lint.sh
 # There are two processes. All tests of a file run in the same one, and conftest.py starts the longest files first. Each
 # process has one thread, because several threads that wait for each other would spin if there are too few cores.

@@ -133,12 +133,11 @@ def test_the_command_chooses_steps_and_says_what_is_wrong(run, tmp_path, monkeyp
 
 
 @pytest.fixture
-def browser(run, tmp_path):
-    """Headless Chromium with the page. It is asked for what a person sees, not for the script's variables."""
+def chromium():
+    """Headless Chromium, which logs no error."""
     if not (CHROMIUM and DRIVER):
         pytest.skip("there is no Chromium with its chromedriver (Debian: apt install chromium-driver)")
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    write_token_page(run, tmp_path / "page.html")
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
@@ -146,13 +145,20 @@ def browser(run, tmp_path):
         options.add_argument(f"--{argument}")
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
     driver.set_script_timeout(60)
-    driver.get((tmp_path / "page.html").as_uri())
-    settle(driver)
     try:
         yield driver
         assert [entry["message"] for entry in driver.get_log("browser")] == []
     finally:
         driver.quit()
+
+
+@pytest.fixture
+def browser(chromium, run, tmp_path):
+    """With the page. It is asked for what a person sees, not for the script's variables."""
+    write_token_page(run, tmp_path / "page.html")
+    chromium.get((tmp_path / "page.html").as_uri())
+    settle(chromium)
+    return chromium
 
 
 def settle(browser) -> None:
@@ -225,3 +231,29 @@ def test_the_list_of_extremes_leads_to_their_tokens_on_a_narrow_window_too(brows
         assert np.float32(readout(browser)["covariance c"]) == np.float32(token["covariance"])
         assert f"· w {round(token['gaussian'], 3):g} ·" in text  # 6.64e-34 is 0
         assert f"prompt {[0, 3].index(token['group']) + 1}, row {token['row']}" in text
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_report_fits_a_narrow_window_and_can_be_read_in_light_and_dark(scheme, chromium, tmp_path):
+    assert cli("demo", "--out", tmp_path).exit_code == 0
+    size = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    chromium.get((tmp_path / "report.html").as_uri())
+    assert chromium.execute_script("return document.documentElement.scrollWidth") == 400
+    answer = chromium.find_element("css selector", "p.answer")
+    assert answer.location["y"] < chromium.find_element("css selector", "figure").location["y"]
+    colours = chromium.execute_script(
+        "return [document.body, arguments[0]].map((of) => getComputedStyle(of))"
+        ".flatMap((style) => [style.backgroundColor, style.color])"
+        ".map((c) => c.match(/\\d+/g).slice(0, 3).map(Number).reduce((a, b) => a + b) / 3)",
+        answer,
+    )
+    paper, ink = colours[0], colours[3]
+    assert paper - ink > 150 if scheme == "light" else ink - paper > 150
+    # Without colours, lines still differ: each method has a dash of its own.
+    dashes = chromium.execute_script(
+        "return [...document.querySelectorAll('figure svg g[id^=line2d] > path')].map((p) => p.style.strokeDasharray)"
+    )
+    assert len(set(dashes)) > 1
