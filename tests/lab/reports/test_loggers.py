@@ -18,9 +18,7 @@ def wandb(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
-    wandb = pytest.importorskip("wandb", reason="needs wandb")
-    yield wandb
-    wandb.teardown()  # else it keeps the folder of the first test
+    return pytest.importorskip("wandb", reason="needs wandb")
 
 
 def log(wandb, steps: dict[int, dict[str, float]], **settings: object) -> None:
@@ -29,6 +27,7 @@ def log(wandb, steps: dict[int, dict[str, float]], **settings: object) -> None:
     for step, metrics in steps.items():
         wandb.log(data=metrics, step=step)
     run.finish()
+    wandb.teardown()  # its own process writes the file, and finish does not wait for that
 
 
 def test_an_offline_run_of_weights_and_biases_is_read(wandb, tmp_path):
@@ -88,6 +87,7 @@ def test_steps_of_transformers_in_weights_and_biases_are_those_of_training(wandb
 
     logged_by_transformers(WandbCallback(), tmp_path)
     wandb.finish()
+    wandb.teardown()
     of_trl(read_run(tmp_path / "wandb"))
 
 
