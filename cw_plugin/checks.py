@@ -1,5 +1,6 @@
 """What is refused of a batch: shapes that do not belong together, values that are not finite, and wrong weights."""
 
+import inspect
 from dataclasses import replace
 from functools import partial
 
@@ -8,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cw_plugin.errors import NonFiniteError, OptionsError, first_line
-from cw_plugin.registry import Weighting
+from cw_plugin.registry import Weighting, place_of
 from cw_plugin.weights import Group, gaussian
 
 
@@ -86,7 +87,9 @@ def has_finite_values(group: Group) -> bool:
 
 def checked(weighting: Weighting) -> Weighting:
     """The same weighting, whose weights are checked; the paper's own needs no check."""
-    return weighting if weighting is gaussian else replace(weighting, function=partial(_checked_weights, weighting))
+    if weighting is gaussian:
+        return weighting
+    return replace(weighting, function=partial(_checked_weights, weighting), values={})
 
 
 def _checked_weights(weighting: Weighting, group: Group) -> Float[Tensor, " N"]:
@@ -105,17 +108,24 @@ def _checked_weights(weighting: Weighting, group: Group) -> Float[Tensor, " N"]:
     )
     try:
         w = weighting(copies)
+    except OptionsError as error:
+        raise OptionsError(f"{named}: {error.problem}", error.fix) from error
     except Exception as error:
         raised = f"{type(error).__name__}: {first_line(error)}"
-        raise OptionsError(f"{named} raised {raised}; mend it for a group of {len(x)} tokens on the CPU") from error
+        place = place_of(error, inspect.getsourcefile(inspect.unwrap(weighting.function)))
+        raise OptionsError(f"{named} raised {raised}; mend it in {place}, for a group of {len(x)} tokens") from error
     if not isinstance(w, Tensor) or w.shape != x.shape:
         got = f"shape {tuple(w.shape)}" if isinstance(w, Tensor) else f"a {type(w).__name__}"
         raise OptionsError(f"{named} returned {got}; return one weight for each of the group's {len(x)} tokens")
-    w = w.to(x)
+    w = w.detach().to(x)
     if (wrong := ~w.isfinite() | (w < 0)).any():
         at = int(wrong.nonzero()[0])
         token = f"log_prob={x[at]:.3g}, advantage={group.advantages[at]:.3g} and z={group.z[at]:.3g}"
         raise OptionsError(f"{named} returned {w[at]:.3g} at {token}; weights must be finite and not negative")
     if weighting.scaled and not w.any():
         raise OptionsError(f"{named} returned 0 for all {len(x)} tokens of a group; give some a positive weight")
+    if weighting.scaled and not (w * (len(x) / w.sum(dtype=torch.float64))).isfinite().all():
+        raise OptionsError(
+            f"{named} returned weights of {w.max():.3g} at most, too small to be scaled; make them larger"
+        )
     return w

@@ -70,6 +70,12 @@ class GroupTokens:
         row, column = mask.nonzero(as_tuple=True)
         return column - mask.int().argmax(1)[row]
 
+    def response_means(self, values: Float[Tensor, " N"]) -> tuple[Float[Tensor, " R"], Int[Tensor, " N"]]:
+        """The mean of ``values`` over each of the R responses that have tokens, and the response of each token."""
+        _, response, lengths = torch.unique_consecutive(self.row, return_inverse=True, return_counts=True)
+        sums = torch.zeros(len(lengths), dtype=values.dtype).index_add_(0, response, values)
+        return sums / lengths, response
+
     @cached_property
     def generator(self) -> torch.Generator:
         """Random numbers for weightings that draw. They depend on the step and the lengths of the responses alone.

@@ -1,4 +1,4 @@
-"""``cw_grpo.json``: which scope and weights the checkpoints in a folder were trained with.
+"""``cw_grpo.json``: which scope, weights and settings the checkpoints in a folder were trained with.
 
 :class:`cw_plugin.run.Run` asks before a run begins, and writes the file with its first batch, on every host.
 """
@@ -13,11 +13,11 @@ from cw_plugin.files import write_whole
 from cw_plugin.options import Options
 
 FILE = "cw_grpo.json"
-NAMES = ("scope", "weights")  # the options that make the method
+NAMES = ("scope", "weights", "settings")  # the options that make the method
 
 
 def refuse_other_method(folder: Path, options: Options) -> None:
-    """Raise OptionsError if the checkpoints in a folder were trained under another scope or other weights.
+    """Raise OptionsError if the checkpoints in a folder were trained under another scope, other weights or settings.
 
     A damaged file is an OptionsError, too. Checkpoints of which nothing is known, because there is no file, are
     accepted: they may be of a run without the method.
@@ -47,8 +47,8 @@ def _read(file: Path) -> dict[str, Any]:
         options = json.loads(content)
     except ValueError:
         options = None
-    if isinstance(options, dict) and set(NAMES) <= set(options):
-        return options
+    if isinstance(options, dict) and {"scope", "weights"} <= set(options):
+        return {"settings": {}, **options}  # a file of a weighting that has none may lack them
     problem = f"{file} does not say which method the checkpoints have ({content!r:.100})"
     raise OptionsError(problem, fix="restore or remove it")
 

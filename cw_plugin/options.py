@@ -3,7 +3,7 @@
 import difflib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from cw_plugin import registry
@@ -23,14 +23,17 @@ class Options:
         weights: "gaussian", as in the paper; "none" for plain GRPO with the same statistics; another weighting from
             the literature; or one of your own as "module:function" (weightings/README.md).
         record_every: steps between two records of a step's tokens, 0 for none (records/write.py).
+        settings: numbers of the weighting, by name. Those that are not given get their defaults.
 
     Raises:
-        OptionsError: a value that is not valid; the message says which are.
+        OptionsError: a value that is not valid; the message says which are. Or the weighting is one of your own, and
+            fails where it is tried on a small group.
     """
 
     scope: Scope = "group"
     weights: str = "gaussian"
     record_every: int = 50
+    settings: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.scope not in get_args(Scope):
@@ -39,24 +42,40 @@ class Options:
             raise OptionsError(
                 f"record_every={self.record_every!r} is invalid", fix="use a whole number of steps, or 0"
             )
-        if self.weights not in registry.BUILT_IN:
-            registry.load(self.weights)
+        given = self.settings
+        if not isinstance(given, Mapping):
+            raise OptionsError(f"settings={given!r} is invalid", fix="give a number for each name, such as alpha=0.3")
+        if given or self.weights not in ("gaussian", "none"):  # which have no settings
+            from cw_plugin.trial import try_weighting  # imports torch
+
+            weighting = registry.load(self.weights, given)
+            try_weighting(weighting)
+            given = weighting.values
+        object.__setattr__(self, "settings", dict(given))
+
+    def load_weighting(self) -> registry.Weighting:
+        """The weighting, with the settings."""
+        return registry.load(self.weights, self.settings)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Options":
-        """Options by name, as a host's configuration holds them. An unknown name is an OptionsError."""
+        """Options by name, as a host's configuration holds them. An unknown name is an OptionsError.
+
+        The settings may be text, such as "alpha=0.3,share=0.1".
+        """
         names = [field.name for field in fields(cls)]
         for name in values:
             if name not in names:
                 raise OptionsError(f"{name} is not an option of cw_grpo", fix=f"the options are {', '.join(names)}")
-        return cls(**values)
+        settings = values.get("settings") or {}
+        return cls(**{**values, "settings": _parsed(settings) if isinstance(settings, str) else settings})
 
     @classmethod
     def from_environment(cls) -> "Options":
         """Options of a host whose command line takes none of ours.
 
-        They are ``CW_GRPO_SCOPE``, ``CW_GRPO_WEIGHTS`` and ``CW_GRPO_RECORD_EVERY``. A variable whose name is nearly
-        one of these, such as ``CW_GRPO_WEIGHT``, is an OptionsError.
+        They are ``CW_GRPO_SCOPE``, ``CW_GRPO_WEIGHTS``, ``CW_GRPO_SETTINGS`` and ``CW_GRPO_RECORD_EVERY``. A variable
+        whose name is nearly one of these, such as ``CW_GRPO_WEIGHT``, is an OptionsError.
         """
         _refuse_near_misses()
         values: dict[str, Any] = {name.removeprefix(PREFIX).lower(): value for name, value in variables().items()}
@@ -70,7 +89,7 @@ class Options:
 
     def refuse_without_entropies(self, host: str, fix: str = "train with verl, TRL or ms-swift") -> None:
         """Raise OptionsError if the weighting needs entropies, which ``host`` does not have before the update."""
-        if registry.load(self.weights).needs_entropies:
+        if self.load_weighting().needs_entropies:
             raise OptionsError(
                 f"weights={self.weights!r} needs the entropy of each position, which {host} does not compute before "
                 "the update",
@@ -82,6 +101,17 @@ class Options:
         if step is None or step < 1 or self.record_every == 0:
             return False
         return step == 1 or step % self.record_every == 0
+
+
+def _parsed(text: str) -> dict[str, str]:
+    """Settings by name, of a text such as "alpha=0.3,share=0.1"; empty for an empty text."""
+    given = {}
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise OptionsError(f"settings={text!r} is invalid", fix='write name=value, such as "alpha=0.3,share=0.1"')
+        given[name.strip()] = value.strip()
+    return given
 
 
 def _known_variables() -> list[str]:

@@ -9,13 +9,19 @@ tensors hold the N valid tokens of a prompt group, row after row. It returns N w
     def wide(group):
         return (-((group.z / 3) ** 2) / 2).exp()
 
-It runs on the CPU, whatever the model is on. Log-probs are float32, or float64 if the host's are.
+It runs on the CPU, whatever the model is on. Log-probs are float32, or float64 if the host's are. A number that a user
+may change is a :class:`Setting`, and an argument of the function::
+
+    @weighting(scaled=True, settings={"width": Setting(3.0, low=0.1, high=100)})
+    def wide(group, width):
+        return (-((group.z / width) ** 2) / 2).exp()
 """
 
 import importlib
+import math
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from cw_plugin.errors import OptionsError, first_line
@@ -36,12 +42,33 @@ BUILT_IN = {
     "steer": "cw_plugin.weightings.steer:steer",
     "steer_exp": "cw_plugin.weightings.steer:steer_exp",
     "entropy_advantage": "cw_plugin.weightings.entropy_advantage:entropy_advantage",
+    "repo_r": "cw_plugin.weightings.repo_r:repo_r",
+    "aepo": "cw_plugin.weightings.aepo:aepo",
+    "gtpo_simplified": "cw_plugin.weightings.gtpo_simplified:gtpo_simplified",
+    "eda": "cw_plugin.weightings.eda:eda",
+    "empg": "cw_plugin.weightings.empg:empg",
     "state": "cw_plugin.weightings.state:state",
 }
 
 
 # From a cw_plugin.weights.Group, whose module imports this one, to the weights (N,) of its tokens.
 Function: TypeAlias = "Callable[..., Tensor]"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A number that a weighting takes: its default, and the smallest and the largest value that it may have."""
+
+    default: float
+    low: float
+    high: float
+
+    def checked(self, value: object) -> float:
+        """The value as a number; a ValueError if it is none, or not in the range."""
+        number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+        if not self.low <= number <= self.high:
+            raise ValueError
+        return number
 
 
 @dataclass(frozen=True)
@@ -54,6 +81,10 @@ class Weighting:
         needs_entropies: whether it reads ``group.entropies``. Then it runs only where the host has them.
         needs_batch_entropy: whether it reads ``group.batch_entropy``, too, the mean of the batch. Then a process that
             has a part of the batch gathers the others.
+        needs_differing_advantages: whether its weights mean nothing where all advantages of a group are alike, as those
+            of covariances do. Then groups of one response are refused.
+        settings: the numbers that a user may change, by name; the function gets them by name.
+        values: what they are.
         name: for error messages.
     """
 
@@ -61,27 +92,74 @@ class Weighting:
     scaled: bool
     needs_entropies: bool = False
     needs_batch_entropy: bool = False
+    needs_differing_advantages: bool = False
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    values: Mapping[str, float] = field(default_factory=dict)
     name: str = ""
 
     def __call__(self, group: object) -> "Tensor":
         """The weights of a group's tokens, before they are scaled."""
-        return self.function(group)
+        return self.function(group, **self.values)
+
+    def with_settings(self, given: Mapping[str, object]) -> "Weighting":
+        """The same with other settings; an OptionsError for an unknown name, or a value out of range."""
+        values = dict(self.values)
+        for name, value in given.items():
+            if name not in self.settings:
+                known = ", ".join(self.settings) or "none"
+                problem = f"settings: weights={self.name.rpartition(':')[2]!r} has no setting {name!r}"
+                raise OptionsError(problem, fix=f"it has {known}")
+            setting = self.settings[name]
+            try:
+                values[name] = setting.checked(value)
+            except (TypeError, ValueError):
+                problem = f"settings: {name}={value!r} is invalid"
+                raise OptionsError(problem, fix=f"use a number from {setting.low:g} to {setting.high:g}") from None
+        return replace(self, values=values) if given else self
 
 
 def weighting(
-    *, scaled: bool, needs_entropies: bool = False, needs_batch_entropy: bool = False
+    bare: object = None,
+    /,
+    *,
+    scaled: bool | None = None,
+    needs_entropies: bool = False,
+    needs_batch_entropy: bool = False,
+    needs_differing_advantages: bool = False,
+    settings: Mapping[str, Setting] | None = None,
 ) -> Callable[[Function], Weighting]:
-    """Declare what a function from a group to weights is; attributes as in :class:`Weighting`."""
+    """Declare what a function from a group to weights is; attributes as in :class:`Weighting`.
+
+    Raises:
+        OptionsError: ``scaled`` is not given, as in a bare ``@weighting``.
+    """
+    if bare is not None or scaled is None:
+        raise OptionsError(
+            "@weighting must say whether weights are scaled to mean 1", fix="write @weighting(scaled=True)"
+        )
+    is_scaled, declared = scaled, settings or {}
 
     def declare(function: Function) -> Weighting:
-        name = f"{function.__module__}:{getattr(function, '__name__', repr(function))}"
-        return Weighting(function, scaled, needs_entropies or needs_batch_entropy, needs_batch_entropy, name)
+        return Weighting(
+            function,
+            is_scaled,
+            needs_entropies=needs_entropies or needs_batch_entropy,
+            needs_batch_entropy=needs_batch_entropy,
+            needs_differing_advantages=needs_differing_advantages,
+            settings=declared,
+            values={name: setting.default for name, setting in declared.items()},
+            name=f"{function.__module__}:{getattr(function, '__name__', repr(function))}",
+        )
 
     return declare
 
 
-def load(name: str) -> Weighting:
-    """The weighting of this name, one of BUILT_IN or "module:function"; an OptionsError if there is none."""
+def load(name: str, settings: Mapping[str, object] | None = None) -> Weighting:
+    """The weighting of this name, one of BUILT_IN or "module:function", with these settings, by name.
+
+    Raises:
+        OptionsError: there is none, or it does not have such settings.
+    """
     module, _, function_name = BUILT_IN.get(name, str(name)).partition(":")
     if not module or module.startswith(".") or not function_name:
         problem = f"weights={name!r} is invalid"
@@ -93,7 +171,7 @@ def load(name: str) -> Weighting:
         raise OptionsError(problem, fix="put its folder on PYTHONPATH") from error
     except Exception as error:  # the module's own code may raise anything
         problem = f"weights={name!r} cannot be imported ({type(error).__name__}: {first_line(error)})"
-        raise OptionsError(problem, fix=f"mend {_place_of(error)}") from error
+        raise OptionsError(problem, fix=f"mend {place_of(error)}") from error
     found = getattr(imported, function_name, None)
     if found is None:
         file = getattr(imported, "__file__", None) or module
@@ -103,12 +181,13 @@ def load(name: str) -> Weighting:
             f"weights={name!r} is a {type(found).__name__}",
             fix="put @weighting(scaled=True) before a function from a group to weights (cw_plugin/weightings)",
         )
-    return found
+    return found.with_settings(settings or {})
 
 
-def _place_of(error: Exception) -> str:
-    """File and line where a module failed while it was imported."""
+def place_of(error: Exception, file: str | None = None) -> str:
+    """File and line where code failed: the last line that ran in ``file``, or if there is none, anywhere but here."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}"
-    last_call = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{last_call.filename}, line {last_call.lineno}"
+    calls = traceback.extract_tb(error.__traceback__)
+    in_file = [call for call in calls if call.filename == file] or [call for call in calls if call.filename != __file__]
+    return f"{in_file[-1].filename}, line {in_file[-1].lineno}"

@@ -15,7 +15,6 @@ from cw_plugin.files import write_whole
 from cw_plugin.method_file import refuse_other_method, write_method
 from cw_plugin.options import Options
 from cw_plugin.records.write import TokenFiles
-from cw_plugin.registry import load
 from cw_plugin.reweight import apply_weighting
 from cw_plugin.statistics import Sums
 
@@ -50,7 +49,7 @@ class Run:
 
     def __init__(self, options: Options, folder: Path, logger: logging.Logger = LOGGER) -> None:
         self.options = options
-        self.weighting = load(options.weights)
+        self.weighting = options.load_weighting()
         self._folder = folder
         self._logger = logger
         self._files = TokenFiles(folder, options, logger)
@@ -58,7 +57,7 @@ class Run:
         self._has_said_that_weights_are_1 = False
 
     def begin(self, checkpoints: Path | None, has_checkpoint: bool, resumed_from: Path | None = None) -> None:
-        """Refuse a folder of checkpoints of another scope or other weights, whether or not the run resumes them.
+        """Refuse a folder of checkpoints of another scope, weights or settings, whether or not the run resumes them.
 
         A run that starts anew there would overwrite some of them and leave others, and the next start would resume
         one of these. method_file.py reads and writes the file that names their method.

@@ -1,9 +1,11 @@
 """The options, as hosts without options of ours take them: from the environment. And weightings from a file."""
 
 import pytest
+import torch
 
 from cw_plugin.errors import OptionsError
 from cw_plugin.options import Options, variables
+from cw_plugin.reweight import reweight
 
 
 def test_options_come_from_the_environment(monkeypatch):
@@ -13,6 +15,35 @@ def test_options_come_from_the_environment(monkeypatch):
         monkeypatch.setenv(name, value)
     assert Options.from_environment() == Options("batch", "none", 7)
     assert variables() == given
+
+
+def test_settings_come_from_the_environment_beside_the_defaults(monkeypatch):
+    given = {"CW_GRPO_WEIGHTS": "stare", "CW_GRPO_SETTINGS": "weight=1.05"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert Options.from_environment().settings == {"share": 0.1, "weight": 1.05}
+    assert variables() == given
+    assert Options(weights="stare").settings == {"share": 0.1, "weight": 1.1} and Options().settings == {}
+
+
+@pytest.mark.parametrize(
+    ("weights", "settings", "said"),
+    [
+        ("ar", "alpha=1.5", "alpha='1.5' is invalid; use a number from 0 to 1"),
+        ("ar", "alpha=nan", "alpha='nan' is invalid; use a number from 0 to 1"),
+        ("ar", "alpha=much", "alpha='much' is invalid; use a number from 0 to 1"),
+        ("ar", {"alpha": True}, "alpha=True is invalid"),
+        ("ar", {"alpha": None}, "alpha=None is invalid"),
+        ("ar", "alpha", "settings='alpha' is invalid; write name=value"),
+        ("ar", [0.3], r"settings=\[0.3\] is invalid; give a number for each name"),
+        ("stare", "alpha=0.3", "weights='stare' has no setting 'alpha'; it has share, weight"),
+        ("gaussian", "alpha=0.3", "weights='gaussian' has no setting 'alpha'; it has none"),
+        ("clip_cov", "lower=6", "lower=6 and upper=5 leave no token; set lower below upper"),
+    ],
+)
+def test_a_setting_that_is_unknown_or_out_of_range_is_refused(weights, settings, said):
+    with pytest.raises(OptionsError, match=said):
+        Options.of({"weights": weights, "settings": settings})
 
 
 @pytest.mark.parametrize(
@@ -50,3 +81,61 @@ def test_a_weighting_whose_file_is_broken_is_refused_with_its_line(tmp_path, mon
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(OptionsError, match=rf"weights='broken_weights:w' cannot be imported \({said}"):
         Options(weights="broken_weights:w")
+
+
+WEIGHTING = """
+import torch
+from cw_plugin.registry import Setting, weighting
+
+@weighting(scaled={scaled}, settings={{"power": Setting(1.0, low=0, high=4)}})
+def w(group, power):
+    {body}
+"""
+
+
+def own_weighting(folder, monkeypatch, source):
+    """The name of a weighting in a file of its own."""
+    name = f"weights_{abs(hash(source))}"
+    (folder / f"{name}.py").write_text(source)
+    monkeypatch.syspath_prepend(str(folder))
+    return f"{name}:w"
+
+
+@pytest.mark.parametrize(
+    ("scaled", "body", "said"),
+    [
+        (False, "return group.log_probs.exp()[:, None]", r"returned shape \(16, 1\); return one weight for each"),
+        (False, "return group.log_probs", "weights must be finite and not negative"),
+        (False, "return 1 / (group.row - group.row)", "returned inf at .* weights must be finite"),
+        (False, "return group.log_probs[100]", r"raised IndexError: .*; mend it in .*weights_\d+.py, line 7, for a gr"),
+        (False, "return torch.softmax(group.z, 5)", r"raised IndexError: .*; mend it in .*weights_\d+.py, line 7, for"),
+        (False, "return torch.rand(len(group.z))", "other weights when it was asked again; let them .*generator"),
+        (False, "return group.batch_entropy * group.z", "without saying so; declare it with needs_batch_entropy=True"),
+        (True, "return torch.full_like(group.z, 1e-40)", "returned weights of 1e-40 at most, too small to be scaled"),
+        (False, "return torch.full_like(group.z, 3e38)", "returned weights that are too large; make them smaller"),
+    ],
+)
+def test_a_weighting_of_ones_own_fails_before_the_run(tmp_path, monkeypatch, scaled, body, said):
+    name = own_weighting(tmp_path, monkeypatch, WEIGHTING.format(scaled=scaled, body=body))
+    with pytest.raises(OptionsError, match=said):
+        Options(weights=name)
+
+
+def test_a_weighting_of_ones_own_has_settings_and_may_have_a_gradient(tmp_path, monkeypatch):
+    body = "return group.log_probs.exp() ** torch.nn.Parameter(torch.tensor(power))"
+    name = own_weighting(tmp_path, monkeypatch, WEIGHTING.format(scaled=False, body=body))
+    assert Options(weights=name).settings == {"power": 1.0}
+    log_probs, mask = torch.tensor([[-0.5, -2.0]]), torch.ones(1, 2)
+    weighting = Options(weights=name, settings={"power": 2}).load_weighting()
+    reweighted, _ = reweight(log_probs, torch.ones(1), mask, weights=weighting)
+    torch.testing.assert_close(reweighted, torch.tensor([[-1.0, -4.0]]).exp())
+    with pytest.raises(OptionsError, match="power=5 is invalid; use a number from 0 to 4"):
+        Options(weights=name, settings={"power": 5})
+
+
+@pytest.mark.parametrize("decorator", ["@weighting", "@weighting()"])
+def test_a_bare_decorator_is_refused_with_what_to_write(tmp_path, monkeypatch, decorator):
+    source = f"from cw_plugin.registry import weighting\n\n{decorator}\ndef w(group):\n    return group.z\n"
+    name = own_weighting(tmp_path, monkeypatch, source)
+    with pytest.raises(OptionsError, match=r"write @weighting\(scaled=True\)\); mend .*weights_\d+.py, line [34]"):
+        Options(weights=name)

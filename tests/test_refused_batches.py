@@ -50,7 +50,7 @@ def test_weighted_advantages_that_are_not_finite_are_refused_by_group():
         (lambda group: group.z.numpy(), "returned a ndarray"),
         (
             lambda group: group.z[len(group.z)],
-            r"raised IndexError: index .* mend it for a group of \d+ tokens on the CPU",
+            r"raised IndexError: index .* mend it in .*test_refused_batches.py, line \d+, for a group",
         ),
         (
             lambda group: group.z,
@@ -58,11 +58,11 @@ def test_weighted_advantages_that_are_not_finite_are_refused_by_group():
         ),
         (lambda group: group.z / 0, "returned -inf at .*; weights must be finite"),
         (lambda group: 0 * group.z, "returned 0 for all"),
-        (lambda group: group.entropies, "raised OptionsError: .* reads entropies .* needs_entropies=True"),
+        (lambda group: group.entropies, "the weighting reads entropies .* needs_entropies=True"),
     ],
 )
 def test_weights_that_cannot_be_some_are_refused(function, message):
-    with pytest.raises(OptionsError, match=rf"weights='test_refused_batches:<lambda>' {message}"):
+    with pytest.raises(OptionsError, match=rf"weights='test_refused_batches:<lambda>'( |: ){message}"):
         reweight(*random_batch(14), weighting(scaled=True)(function))
 
 

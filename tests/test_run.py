@@ -83,12 +83,20 @@ def test_a_run_does_not_begin_among_another_methods_checkpoints(tmp_path, name, 
     begun(tmp_path, has_checkpoint=True, resumed_from=tmp_path)
 
 
+def test_another_setting_is_another_method(tmp_path):
+    begun(tmp_path, weights="ar").reweight(batch(), range(1, 2))
+    assert json.loads((tmp_path / "cw_grpo.json").read_text())["settings"] == {"alpha": 0.2}
+    begun(tmp_path, has_checkpoint=True, weights="ar", settings={"alpha": 0.2})
+    with pytest.raises(OptionsError, match=r"trained with settings={'alpha': 0.2}, and this run has .*{'alpha': 0.3}"):
+        begun(tmp_path, has_checkpoint=True, weights="ar", settings={"alpha": 0.3})
+
+
 def test_without_a_checkpoint_another_method_may_begin(tmp_path):
     begun(tmp_path).reweight(batch(), range(1, 2))
     run = begun(tmp_path, weights="none")
     assert json.loads((tmp_path / "cw_grpo.json").read_text())["weights"] == "gaussian"  # until it has a batch
     run.reweight(batch(), range(1, 2))
-    assert json.loads((tmp_path / "cw_grpo.json").read_text()) == {"scope": "group", "weights": "none"}
+    assert json.loads((tmp_path / "cw_grpo.json").read_text()) == {"scope": "group", "weights": "none", "settings": {}}
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"\xff"])

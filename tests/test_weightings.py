@@ -8,7 +8,7 @@ import pytest
 import torch
 from random_batches import random_batch, random_entropies
 from reference import mean
-from reference_weightings import OF_BATCH, WEIGHTINGS, covariances, reference_weighted
+from reference_weightings import OF_BATCH, OF_RESPONSES, WEIGHTINGS, covariances, reference_weighted, reference_weights
 
 from cw_plugin import weightings
 from cw_plugin.errors import NonFiniteError, OptionsError
@@ -39,16 +39,21 @@ def test_every_weighting_has_its_row_on_the_page_which_says_if_it_needs_entropie
     for name in BUILT_IN:
         (row,) = [row for row in rows if f"[`{name}`]" in row]
         assert ("(entropies)" in row) == load(name).needs_entropies
+        (settings,) = [line.split("|")[3] for line in PAGE.splitlines() if line.split("|")[1:2] == [row]]
+        for setting, of in load(name).settings.items():
+            assert f"`{setting}` {of.default:g} ({of.low:g} to {of.high:g})" in settings
 
 
 def test_the_example_of_the_page_passes_its_test(tmp_path, monkeypatch):
-    example, test = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    example, test, with_setting = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "mine.py").write_text(example)
+    (tmp_path / "mine_too.py").write_text(with_setting)
     monkeypatch.syspath_prepend(str(tmp_path))
     defined: dict = {}
     exec(test, defined)
     defined["test_certain_tokens_lose_their_weight"]()
     assert Options(weights="mine:focal").weights == "mine:focal"
+    assert Options(weights="mine_too:focal", settings={"power": 3}).settings == {"power": 3}
 
 
 @pytest.mark.parametrize("scope", ["group", "batch"])
@@ -68,8 +73,58 @@ def test_weights_are_those_of_the_loop(name, dtype, scope):
         expected = reference_weighted(name, log_probs, advantages, mask, together, entropies)
         torch.testing.assert_close(reweighted.double(), expected, rtol=1e-5, atol=1e-6)
         if not load(name).scaled:
-            weights = (expected / advantages[:, None])[mask & (advantages != 0)[:, None]]
-            assert statistics.weight_min == pytest.approx(min(1, weights.min().item()), rel=1e-6)
+            weights = reference_weights(name, log_probs, advantages, mask, together, entropies)[mask]
+            assert statistics.weight_min == pytest.approx(weights.min().item(), rel=1e-6)
+
+
+OTHER_SETTINGS = {
+    "ar": {"alpha": 0.3},
+    "stare": {"share": 0.3, "weight": 1.05},
+    "stare_gated": {"weight": 1.05, "target_entropy": 0.5},
+    "drop_top_cov": {"share": 0.2},
+    "positive_weight": {"weight": 0.5},
+    "high_entropy": {"share": 0.5},
+    "steer": {"low": 0.5, "high": 2},
+    "steer_exp": {"low": 0.3, "floor": 50},
+    "entropy_advantage": {"alpha": 1, "kappa": 5},
+    "repo_r": {"zeta": -0.5},
+    "aepo": {"scale": 1},
+    "gtpo_simplified": {"beta": 2},
+    "empg": {"k": 3},
+}
+
+
+def test_every_setting_has_another_value_here():
+    of_all = {name: set(load(name).settings) for name in WEIGHTINGS if load(name).settings}
+    assert {name: set(given) for name, given in OTHER_SETTINGS.items()} == {
+        **of_all,
+        "stare_gated": {"weight", "target_entropy"},
+    }
+
+
+@pytest.mark.parametrize("name", OTHER_SETTINGS)
+def test_other_settings_are_those_of_the_loop(name):
+    changed, given = False, OTHER_SETTINGS[name]
+    for seed in range(4):
+        log_probs, advantages, mask, group = random_batch(seed, scale=3.0)
+        entropies = random_entropies(seed, mask.shape, scale=0.2 + 0.2 * seed)
+        tokens = log_probs.double(), advantages.double(), mask, group
+        reweighted, _ = reweight(*tokens, load(name, given), entropies.double())
+        expected = reference_weighted(name, *tokens, entropies.double(), **given)
+        torch.testing.assert_close(reweighted, expected, rtol=1e-12, atol=1e-12)
+        changed |= not torch.equal(reweighted, reweight(*tokens, name, entropies.double())[0])
+    assert changed
+
+
+def test_the_settings_of_clip_cov_say_which_tokens_may_be_dropped():
+    log_probs, advantages, mask, _ = random_batch(1, 1, 64, 100, scale=0.4)
+    given = {"share": 0.01, "lower": 0.5, "upper": 0.8}
+    reweighted, _ = reweight(log_probs, advantages, mask, weights=load("clip_cov", given))
+    places = mask.nonzero(as_tuple=True)
+    c = torch.tensor(covariances(log_probs[places].tolist(), advantages[places[0]].tolist()))
+    dropped = reweighted[places] == 0
+    assert dropped.sum() == int(len(c) * 0.01) > 10
+    assert (c[dropped] > 0.5).all() and (c[dropped] < 0.8).all()
 
 
 def test_the_groups_reach_both_sides_of_every_rule():
@@ -80,8 +135,9 @@ def test_the_groups_reach_both_sides_of_every_rule():
         entropies = random_entropies(seed, mask.shape, scale=0.1 + 0.2 * seed)
         for name, places in ((name, places) for name in WEIGHTINGS for places in groups_of(mask, group)):
             tokens = log_probs[places].tolist(), advantages[places[0]].tolist(), entropies[places].tolist()
-            of_batch = {"batch_entropy": entropies[mask].mean()} if name in OF_BATCH else {}
-            weights = WEIGHTINGS[name](*tokens, **of_batch)
+            more = {"batch_entropy": entropies[mask].mean()} if name in OF_BATCH else {}
+            more |= {"response": places[0].tolist()} if name in OF_RESPONSES else {}
+            weights = WEIGHTINGS[name](*tokens, **more)
             reached.setdefault(name, set()).update(round(weight, 6) for weight in weights)
     assert reached["stare"] == reached["stare_gated"] == {1, 1.1}
     assert reached["drop_top_cov"] == {0, 1} and reached["positive_weight"] == {0.1, 1}

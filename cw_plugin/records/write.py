@@ -19,7 +19,6 @@ from cw_plugin.files import write_whole
 from cw_plugin.groups import own_order
 from cw_plugin.options import Options
 from cw_plugin.records.columns import FOLDER, REAL_NUMBERS, TEXT, WHOLE_NUMBERS
-from cw_plugin.registry import load
 from cw_plugin.statistics import Sums
 from cw_plugin.weights import Group, kernel, token_weights
 
@@ -92,6 +91,7 @@ class TokenFiles:
             "started": self._started,
             "scope": self._options.scope,
             "weights": self._options.weights,
+            "settings": json.dumps(self._options.settings),
             "groups": str(int(sums.groups) if by_prompt else len(set(batch.group[sizes > 0].tolist()))),
             "tokens": str(int(sums.tokens)),
             "prompts": json.dumps(_prompts(batch, rows, sequences)),
@@ -111,7 +111,7 @@ class TokenFiles:
         """
         by_prompt = self._options.scope == "group"
         rows_together = _by_group(batch.group, rows) if by_prompt else [torch.arange(len(batch.group))]
-        weighting = load(self._options.weights)
+        weighting = self._options.load_weighting()
         entropies = needed_entropies(weighting, batch.entropies)
         batch_entropy = mean_entropy(weighting, entropies, batch.response_mask)
         pieces: dict[str, list[Tensor]] = defaultdict(list)

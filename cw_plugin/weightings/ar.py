@@ -12,13 +12,11 @@ scripts/train_kklogic_AR_4x80GB.sh, line 34; with Lopti, which needs two updates
 from jaxtyping import Float
 from torch import Tensor
 
-from cw_plugin.registry import weighting
+from cw_plugin.registry import Setting, weighting
 from cw_plugin.weights import Group
 
-ALPHA = 0.2
 
-
-@weighting(scaled=False)
-def ar(group: Group) -> Float[Tensor, " N"]:
+@weighting(scaled=False, settings={"alpha": Setting(0.2, low=0, high=1)})
+def ar(group: Group, alpha: float) -> Float[Tensor, " N"]:
     """From 1 - alpha for pi near 0 to 1 for pi = 1."""
-    return ALPHA * group.log_probs.exp() + 1 - ALPHA
+    return alpha * group.log_probs.exp() + 1 - alpha

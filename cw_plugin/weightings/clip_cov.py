@@ -22,25 +22,33 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from cw_plugin.errors import OptionsError
 from cw_plugin.groups import highest
-from cw_plugin.registry import weighting
+from cw_plugin.registry import Setting, weighting
 from cw_plugin.weights import Group
 
-CLIP_SHARE, LOWER, UPPER = 0.0002, 1.0, 5.0
-TOP_SHARE = 0.002
 
-
-@weighting(scaled=False)
-def clip_cov(group: Group) -> Float[Tensor, " N"]:
+@weighting(
+    scaled=False,
+    needs_differing_advantages=True,
+    settings={
+        "share": Setting(0.0002, low=0, high=1),
+        "lower": Setting(1.0, low=0, high=1e6),
+        "upper": Setting(5.0, low=0, high=1e6),
+    },
+)
+def clip_cov(group: Group, share: float, lower: float, upper: float) -> Float[Tensor, " N"]:
     """0 for a few tokens drawn among those with a large covariance."""
-    candidates = ((group.c > LOWER) & (group.c < UPPER)).nonzero()[:, 0]
+    if lower >= upper:
+        raise OptionsError(f"lower={lower:g} and upper={upper:g} leave no token", fix="set lower below upper")
+    candidates = ((group.c > lower) & (group.c < upper)).nonzero()[:, 0]
     drawn = torch.rand(len(group.c), generator=group.generator)[candidates]
-    dropped = candidates[highest(drawn, max(1, int(CLIP_SHARE * len(group.c))))]
+    dropped = candidates[highest(drawn, max(1, int(share * len(group.c))))]
     return torch.ones_like(group.log_probs).index_fill(0, dropped, 0)
 
 
-@weighting(scaled=False)
-def drop_top_cov(group: Group) -> Float[Tensor, " N"]:
+@weighting(scaled=False, needs_differing_advantages=True, settings={"share": Setting(0.002, low=0, high=1)})
+def drop_top_cov(group: Group, share: float) -> Float[Tensor, " N"]:
     """0 for the tokens with the largest covariances."""
-    dropped = highest(group.c, max(1, int(TOP_SHARE * len(group.c))))
+    dropped = highest(group.c, max(1, int(share * len(group.c))))
     return torch.ones_like(group.log_probs).index_fill(0, dropped, 0)

@@ -14,15 +14,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cw_plugin.registry import weighting
+from cw_plugin.registry import Setting, weighting
 from cw_plugin.weights import Group
 
-ALPHA, KAPPA = 0.4, 2.0
 
-
-@weighting(scaled=False, needs_entropies=True)
-def entropy_advantage(group: Group) -> Float[Tensor, " N"]:
+@weighting(
+    scaled=False,
+    needs_entropies=True,
+    settings={"alpha": Setting(0.4, low=0, high=100), "kappa": Setting(2.0, low=1, high=1e6)},
+)
+def entropy_advantage(group: Group, alpha: float, kappa: float) -> Float[Tensor, " N"]:
     """More weight at uncertain positions of good responses, and less at those of bad ones."""
     size = group.advantages.abs()
-    bonus = torch.minimum(ALPHA * group.entropies, size / KAPPA)
+    bonus = torch.minimum(alpha * group.entropies, size / kappa)
     return torch.where(size > 0, 1 + group.advantages.sign() * bonus / size, 1.0)

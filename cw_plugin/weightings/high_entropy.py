@@ -22,14 +22,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cw_plugin.groups import highest
-from cw_plugin.registry import weighting
+from cw_plugin.registry import Setting, weighting
 from cw_plugin.weights import Group
 
-SHARE = 0.2
 
-
-@weighting(scaled=True, needs_entropies=True)
-def high_entropy(group: Group) -> Float[Tensor, " N"]:
+@weighting(scaled=True, needs_entropies=True, settings={"share": Setting(0.2, low=0, high=1)})
+def high_entropy(group: Group, share: float) -> Float[Tensor, " N"]:
     """1 for the positions with the highest entropies, 0 for the others, before they are scaled."""
-    kept = highest(group.entropies, int(len(group.entropies) * SHARE + 0.9999))
+    kept = highest(group.entropies, max(1, int(len(group.entropies) * share + 0.9999)))
     return torch.zeros_like(group.log_probs).index_fill(0, kept, 1)

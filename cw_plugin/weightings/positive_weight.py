@@ -15,13 +15,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cw_plugin.registry import weighting
+from cw_plugin.registry import Setting, weighting
 from cw_plugin.weights import Group
 
-WEIGHT = 0.1
 
-
-@weighting(scaled=False)
-def positive_weight(group: Group) -> Float[Tensor, " N"]:
+@weighting(scaled=False, settings={"weight": Setting(0.1, low=0, high=1)})
+def positive_weight(group: Group, weight: float) -> Float[Tensor, " N"]:
     """Less weight for all tokens of good responses."""
-    return torch.ones_like(group.log_probs).masked_fill(group.advantages > 0, WEIGHT)
+    return torch.ones_like(group.log_probs).masked_fill(group.advantages > 0, weight)

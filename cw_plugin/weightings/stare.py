@@ -19,22 +19,28 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cw_plugin.groups import highest
-from cw_plugin.registry import weighting
+from cw_plugin.registry import Setting, weighting
 from cw_plugin.weights import Group
 
-SHARE, WEIGHT, TARGET_ENTROPY = 0.1, 1.1, 0.3
+_SETTINGS = {"share": Setting(0.1, low=0, high=1), "weight": Setting(1.1, low=1, high=10)}
 
 
-@weighting(scaled=False)
-def stare(group: Group) -> Float[Tensor, " N"]:
+@weighting(scaled=False, settings=_SETTINGS)
+def stare(group: Group, share: float, weight: float) -> Float[Tensor, " N"]:
     """The authors' default (O1) without its gate."""
     candidates = (group.advantages > 0).nonzero()[:, 0]
-    count = int(len(candidates) * SHARE + 0.999999)
+    count = int(len(candidates) * share + 0.999999)
     most_surprising = candidates[highest(-group.log_probs[candidates], count)]
-    return torch.ones_like(group.log_probs).index_fill(0, most_surprising, WEIGHT)
+    return torch.ones_like(group.log_probs).index_fill(0, most_surprising, weight)
 
 
-@weighting(scaled=False, needs_batch_entropy=True)
-def stare_gated(group: Group) -> Float[Tensor, " N"]:
+@weighting(
+    scaled=False,
+    needs_batch_entropy=True,
+    settings={**_SETTINGS, "target_entropy": Setting(0.3, low=0, high=100)},
+)
+def stare_gated(group: Group, share: float, weight: float, target_entropy: float) -> Float[Tensor, " N"]:
     """The authors' default (O1)."""
-    return stare(group) if group.batch_entropy < TARGET_ENTROPY else torch.ones_like(group.log_probs)
+    if group.batch_entropy < target_entropy:
+        return stare.function(group, share, weight)
+    return torch.ones_like(group.log_probs)

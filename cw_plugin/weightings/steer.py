@@ -21,10 +21,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cw_plugin.registry import weighting
+from cw_plugin.registry import Setting, weighting
 from cw_plugin.weights import Group
-
-LOW, HIGH, FLOOR = 0.8, 1.2, 0.02
 
 
 def entropy_change(group: Group) -> Float[Tensor, " N"]:
@@ -33,18 +31,26 @@ def entropy_change(group: Group) -> Float[Tensor, " N"]:
     return (group.advantages * (1 - pi) * (pi.log() + group.entropies)).abs()
 
 
-@weighting(scaled=False, needs_entropies=True)
-def steer(group: Group) -> Float[Tensor, " N"]:
+@weighting(
+    scaled=False,
+    needs_entropies=True,
+    settings={"low": Setting(0.8, low=0, high=1), "high": Setting(1.2, low=1, high=10)},
+)
+def steer(group: Group, low: float, high: float) -> Float[Tensor, " N"]:
     """From 1.2 down to 0.8, linearly; 1 if all tokens are alike."""
     omega = entropy_change(group)
     smallest, largest = omega.aminmax()
     if smallest == largest:
-        return torch.full_like(omega, (LOW + HIGH) / 2)
-    return HIGH - (HIGH - LOW) * (omega - smallest) / (largest - smallest)
+        return torch.full_like(omega, (low + high) / 2)
+    return high - (high - low) * (omega - smallest) / (largest - smallest)
 
 
-@weighting(scaled=False, needs_entropies=True)
-def steer_exp(group: Group) -> Float[Tensor, " N"]:
+@weighting(
+    scaled=False,
+    needs_entropies=True,
+    settings={"low": Setting(0.8, low=0.01, high=1), "floor": Setting(0.02, low=1e-6, high=100)},
+)
+def steer_exp(group: Group, low: float, floor: float) -> Float[Tensor, " N"]:
     """From 1 down to 0.8, exponentially."""
     omega = entropy_change(group)
-    return (math.log(LOW) / omega.max().clamp(min=FLOOR) * omega).exp()
+    return (math.log(low) / omega.max().clamp(min=floor) * omega).exp()

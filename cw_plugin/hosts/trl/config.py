@@ -19,6 +19,7 @@ class CWGRPOConfig(GRPOConfig):
     Attributes:
         cw_scope: as in Options.
         cw_weights: as in Options; "none" is plain GRPO, bit for bit, with the same metrics and records.
+        cw_settings: as in Options: ``{"alpha": 0.3}``, or "alpha=0.3" on a command line.
         cw_record_every: as in Options; records go to ``output_dir/tokens``. None means 50, or 0 with ``push_to_hub``:
             the Hub gets what is in output_dir, and records hold prompts and responses.
 
@@ -30,13 +31,18 @@ class CWGRPOConfig(GRPOConfig):
     cw_weights: str = field(
         default="gaussian", metadata={"help": "gaussian, none for plain GRPO, another, or module:function of your own."}
     )
+    cw_settings: dict[str, float] | str | None = field(
+        default=None, metadata={"help": "Numbers of the weighting, such as alpha=0.3; their defaults if not given."}
+    )
     cw_record_every: int | None = field(
         default=None, metadata={"help": "Steps between token records, 0 for none; 50, or 0 with push_to_hub."}
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.cw_record_every = options(self).record_every
+        valid = options(self)
+        self.cw_record_every = valid.record_every
+        self.cw_settings = dict(valid.settings)
 
 
 def options(args: GRPOConfig | None) -> Options:

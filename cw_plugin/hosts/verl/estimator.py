@@ -14,7 +14,7 @@ from cw_plugin.batch import group_numbers
 from cw_plugin.errors import HostError
 from cw_plugin.hosts.host import VERL
 from cw_plugin.hosts.verl import NAME
-from cw_plugin.hosts.verl.refused_settings import AlgorithmConfig, read_options
+from cw_plugin.hosts.verl.refused_settings import AlgorithmConfig, read_options, weighted_estimator
 from cw_plugin.reweight import reweight
 
 
@@ -26,7 +26,7 @@ def compute_cw_grpo_advantage(
     old_log_probs: Float[Tensor, "rows time"] | None = None,
     **_: Any,
 ) -> tuple[Float[Tensor, "rows time"], Float[Tensor, "rows time"]]:
-    """Covariance-weighted GRPO advantages.
+    """Weighted advantages: GRPO's, or those of another estimator of verl's (``algorithm.cw_grpo.estimator``).
 
     Args:
         token_level_rewards: rewards; each row is summed, as in GRPO.
@@ -43,7 +43,7 @@ def compute_cw_grpo_advantage(
         NonFiniteError: NaN or infinity at a valid token.
         OptionsError: unknown option, or a weighting that needs entropies.
     """
-    from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
+    from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
     if old_log_probs is None:
         raise HostError(
@@ -54,10 +54,14 @@ def compute_cw_grpo_advantage(
     options = read_options(config)
     options.refuse_without_entropies("a program that calls this estimator itself")
     rewards = token_level_rewards.sum(-1, keepdim=True)
-    normalises = (config or {}).get("norm_adv_by_std_in_grpo", True)
-    advantages, _returns = compute_grpo_outcome_advantage(
-        rewards, torch.ones_like(rewards), index, norm_adv_by_std_in_grpo=normalises
+    algorithm = config if config is not None else {}
+    advantages, _returns = get_adv_estimator_fn(weighted_estimator(config))(
+        token_level_rewards=rewards,
+        response_mask=torch.ones_like(rewards),
+        index=index,
+        norm_adv_by_std_in_grpo=algorithm.get("norm_adv_by_std_in_grpo", True),
+        config=algorithm,
     )
     group = group_numbers(index) if options.scope == "group" else None
-    weighted, _statistics = reweight(old_log_probs, advantages[:, 0], response_mask, group, options.weights)
+    weighted, _statistics = reweight(old_log_probs, advantages[:, 0], response_mask, group, options.load_weighting())
     return weighted, weighted

@@ -30,6 +30,9 @@ ONE_FOR_A_RESPONSE = (
 )
 ONE_WITHOUT_KL = ("remax", "reinforce_plus_plus")
 
+# Those whose number for a response depends on the rewards of its prompt's responses alone, so that it can be weighted.
+WEIGHTED = ("grpo", "grpo_vectorized", "grpo_passk", "rloo", "rloo_vectorized", "gpg")
+
 # verl's ``algorithm`` configuration: a DictConfig, or a dataclass of verl's that is a mapping too.
 AlgorithmConfig = Mapping[str, object]
 
@@ -47,9 +50,26 @@ def read_options(algorithm: AlgorithmConfig | None) -> Options:
         keys = ", ".join(f"+algorithm.{NAME}.{field.name}=..." for field in fields(Options))
         raise OptionsError(f"algorithm.{NAME}={settings!r} must hold keys", fix=f"set them one by one: {keys}")
     try:
-        return Options.of(settings)
+        return Options.of({name: value for name, value in settings.items() if name != "estimator"})
     except OptionsError as error:
         raise OptionsError(f"algorithm.{NAME}: {error.problem}", error.fix) from error
+
+
+def weighted_estimator(algorithm: AlgorithmConfig | None) -> str:
+    """Whose advantages are weighted: verl's estimator in ``algorithm.cw_grpo.estimator``, "grpo" if none is named.
+
+    Raises:
+        OptionsError: its advantages cannot be weighted.
+    """
+    settings = algorithm.get(NAME) if algorithm is not None else None
+    estimator = settings.get("estimator", "grpo") if isinstance(settings, Mapping) else "grpo"
+    if estimator not in WEIGHTED:
+        raise OptionsError(
+            f"algorithm.{NAME}.estimator={estimator} does not give each response one advantage that depends on rewards "
+            "alone, but needs lengths, values or more, or is not known",
+            fix=f"use one of {', '.join(WEIGHTED)}",
+        )
+    return str(estimator)
 
 
 def uses_estimator(config: DictConfig) -> bool:
@@ -77,6 +97,7 @@ def check_config(config: DictConfig) -> None:
         OptionsError: the settings cannot work; the message has the override to set.
     """
     options = read_options(OmegaConf.select(config, "algorithm"))
+    weighted_estimator(OmegaConf.select(config, "algorithm"))
     _check_options_take_effect(config)
     if uses_estimator(config):
         _check_estimator(config, options)
@@ -128,11 +149,11 @@ def _check_estimator(config: DictConfig, options: Options) -> None:
 
 def check_groups(config: DictConfig, options: Options) -> None:
     """Refuse prompt groups of one response with the estimator (OptionsError)."""
-    weighs_covariances = options.scope == "group" and options.weights == "gaussian"
-    if weighs_covariances and _is_training(config) and OmegaConf.select(config, RESPONSES) == 1:
+    needs_groups = options.scope == "group" and options.load_weighting().needs_differing_advantages
+    if needs_groups and _is_training(config) and OmegaConf.select(config, RESPONSES) == 1:
         raise OptionsError(
-            f"{RESPONSES}=1 gives the tokens of a prompt group the same advantage, so that every covariance is 0 and "
-            "every weight 1: this is plain GRPO",
+            f"{RESPONSES}=1 gives the tokens of a prompt group the same advantage, so that every covariance is 0, and "
+            f"weights={options.weights} would mean nothing",
             fix=f"set {RESPONSES}=12, or +algorithm.{NAME}.scope=batch",
         )
 

@@ -1,4 +1,4 @@
-"""A run in verl's trainer: verl's GRPO advantages are multiplied by the weights, on their way to the policy loss.
+"""A run in verl's trainer: an estimator's advantages, GRPO's by default, are multiplied by the weights before the loss.
 
 verl has two trainers. Both compute advantages by a function of their module, to which they do not pass themselves::
 
@@ -7,7 +7,7 @@ verl has two trainers. Both compute advantages by a function of their module, to
                                           -> compute_data_metrics                     -> metrics
 
 :func:`follow` makes the run stand between the two. While the trainer's method runs, its module's function is
-:meth:`VerlRun.compute_advantages` of this run, which calls verl's function for GRPO's advantages. So verl's own rules
+:meth:`VerlRun.compute_advantages` of this run, which calls verl's function for the advantages. So verl's own rules
 apply, such as V1's for sessions of several outputs.
 
 Both trainers compute entropies with the old log-probs. V1 keeps them in its transfer queue; the legacy trainer drops
@@ -31,7 +31,7 @@ from cw_plugin.batch import Batch, group_numbers
 from cw_plugin.errors import HostError, NonFiniteError
 from cw_plugin.hosts.host import VERL
 from cw_plugin.hosts.verl.needs import OLD_LOG_PROB
-from cw_plugin.hosts.verl.refused_settings import read_options
+from cw_plugin.hosts.verl.refused_settings import read_options, weighted_estimator
 from cw_plugin.run import Run
 
 if TYPE_CHECKING:
@@ -113,6 +113,7 @@ class VerlRun:
         config: DictConfig = trainer.config
         folder = Path(config.trainer.default_local_dir)
         self._trainer = trainer
+        self._estimator = weighted_estimator(config.algorithm)
         self._metrics: dict[str, float] = {}
         self._entropies: Tensor | None = None  # of the legacy trainer's last batch
         self._run = Run(read_options(config.algorithm), folder, LOGGER)
@@ -130,7 +131,7 @@ class VerlRun:
         return result
 
     def compute_advantages(self, of_verl: Callable[..., DataProto], *args: Any, **kwargs: Any) -> DataProto:
-        """Put w~ A into a batch, whose A are GRPO's, and keep the metrics until verl logs the step.
+        """Put w~ A into a batch, whose A are those of verl's estimator, and keep the metrics until verl logs the step.
 
         Args:
             of_verl: the function of verl that this one stands for.
@@ -144,14 +145,14 @@ class VerlRun:
         data: DataProto = arguments["data"]
         step: int = self._trainer.global_steps  # counted from 1
         rewards, mask = data.batch["token_level_rewards"].sum(-1), data.batch["response_mask"]
-        # GRPO gives each response one number. So verl's function gets one column, the total reward of each response,
+        # Each response gets one number. So verl's function gets one column, the total reward of each response,
         # and returns one column of advantages, without (rows, time) tensors.
         of_responses = DataProto.from_dict(
             tensors={"token_level_rewards": rewards[:, None], "response_mask": torch.ones_like(rewards)[:, None]},
             non_tensors={"uid": data.non_tensor_batch["uid"]},
         )
-        of_grpo = of_verl(**{**arguments, "data": of_responses, "adv_estimator": "grpo"})
-        advantages = of_grpo.batch["advantages"][:, 0]
+        of_estimator = of_verl(**{**arguments, "data": of_responses, "adv_estimator": self._estimator})
+        advantages = of_estimator.batch["advantages"][:, 0]
         batch = Batch(
             log_probs=data.batch["old_log_probs"],
             advantages=advantages,

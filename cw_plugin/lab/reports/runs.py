@@ -14,6 +14,7 @@ from cw_plugin.lab.configs import differences, flat, read_yaml
 from cw_plugin.lab.reports.loggers import config_of_trackio, config_of_wandb
 from cw_plugin.lab.reports.metrics import WANDB, read_metrics, run_of_trackio
 from cw_plugin.lab.result_files import files_in
+from cw_plugin.registry import BUILT_IN, load
 
 ACCURACY = "val-core/accuracy"  # in all_metrics: the mean over validation sets
 ARGUMENTS = "training_args.json"  # of CWGRPOTrainer, in TRL's output_dir or SkyRL's export_path
@@ -117,11 +118,16 @@ def method_of(config: Mapping[str, Any]) -> str | None:
     of_verl = config.get("algorithm.cw_grpo.weights")
     weights = of_trl or of_verl or "gaussian"
     scope = config.get("cw_scope") or config.get("algorithm.cw_grpo.scope")
+    settings = _other_settings(config, weights)
+    advantages = config.get("algorithm.cw_grpo.estimator") or "grpo"
     loss = config.get("actor_rollout_ref.actor.policy_loss.loss_mode") or "vanilla"
     is_grpo = estimator == "grpo" or (estimator == "cw_grpo" and weights == "none")
     parts = []
     if estimator == "cw_grpo" and not is_grpo:
         parts.append("CW-GRPO" if weights == "gaussian" else f"GRPO with {weights} weights")
+        parts += [f"{name}={value}" for name, value in settings.items()]
+        if advantages != "grpo":
+            parts.append(f"advantages of {advantages}")
         if scope == "batch":
             parts.append("batch")
     elif estimator is not None and not is_grpo:
@@ -131,6 +137,14 @@ def method_of(config: Mapping[str, Any]) -> str | None:
     if is_grpo and not parts:
         parts.append("GRPO")
     return ", ".join(parts) or None
+
+
+def _other_settings(config: Mapping[str, Any], weights: str) -> dict[str, Any]:
+    """The settings of a weighting, by name, that are not its defaults."""
+    defaults = load(weights).values if weights in BUILT_IN else {}
+    prefixes = ("cw_settings.", "algorithm.cw_grpo.settings.")
+    given = {key.removeprefix(prefix): config[key] for prefix in prefixes for key in config if key.startswith(prefix)}
+    return {name: value for name, value in sorted(given.items()) if defaults.get(name) != value}
 
 
 def differing(configs: Sequence[Mapping[str, Any]], ignored: Sequence[str] = ()) -> list[str]:

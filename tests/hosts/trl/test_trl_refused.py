@@ -33,6 +33,8 @@ def test_a_log_prob_that_is_no_number_is_refused(tmp_path):
     [
         ({"cw_scope": "prompt"}, "cw_scope='prompt' is invalid"),
         ({"cw_weights": None}, "cw_weights=None is invalid"),
+        ({"cw_weights": "ar", "cw_settings": {"alpha": 2}}, "cw_settings: alpha=2 is invalid"),
+        ({"cw_weights": "ar", "cw_settings": "beta=2"}, "cw_settings: weights='ar' has no setting 'beta'"),
         ({"importance_sampling_level": "sequence"}, "'sequence' takes one ratio or advantage for a whole response"),
     ],
 )

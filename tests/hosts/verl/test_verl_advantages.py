@@ -81,6 +81,53 @@ def test_every_weighting_reaches_the_update(make, name, scope):
         assert not torch.equal(ours, grpo) and metrics["cw_grpo/weight_mean"] != 1
 
 
+def reordered(data, keys, order):
+    """As verl's _balance_batch leaves a batch, which orders rows before advantages, by the number of ranks."""
+    return data.select_idxs(order.tolist()), keys and [keys[row] for row in order.tolist()]
+
+
+@pytest.mark.parametrize("name", ["clip_cov", "drop_top_cov", "high_entropy", "stare_gated", "eda"])
+def test_weights_do_not_depend_on_the_order_of_the_rows(make, name):
+    """Neither drawn tokens do, nor those between which only the order decides. GRPO's advantages differ by rounding."""
+    trainer = make(f"{OPTION}weights={name}")
+    for seed in range(2):
+        data, keys = batch(make, seed)
+        data.batch["entropy"] = data.batch["entropy"].round(decimals=1)  # ties
+        data.batch["old_log_probs"] *= 3  # among these, clip_cov finds tokens
+        order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
+        ours, _ = trained_on(trainer, *reordered(data, keys, torch.arange(len(data))))
+        again, _ = trained_on(trainer, *reordered(data, keys, order))
+        torch.testing.assert_close(again, ours[order], rtol=1e-5, atol=1e-6)
+        grpo = advantages("grpo", data, keys, trainer.config.algorithm)
+        assert not torch.allclose(ours, grpo, atol=1e-2)
+
+
+def test_a_setting_reaches_the_update(make):
+    data, keys = batch(make)
+    trainer = make(f"{OPTION}weights=ar", f"{OPTION}settings.alpha=0.9")
+    grpo = advantages("grpo", data, keys, trainer.config.algorithm)
+    ours, _ = trained_on(trainer, data, keys)
+    torch.testing.assert_close(ours, grpo * (0.9 * data.batch["old_log_probs"].exp() + 0.1), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("estimator", ["grpo_vectorized", "grpo_passk", "rloo", "rloo_vectorized", "gpg"])
+def test_the_advantages_of_other_estimators_are_weighted(make, estimator):
+    if estimator not in core_algos.ADV_ESTIMATOR_REGISTRY:
+        pytest.skip(f"this verl has no {estimator}")
+    trainer, plain = (make(f"{OPTION}estimator={estimator}", *more) for more in ((), (OPTION + "weights=none",)))
+    data, keys = batch(make)
+    uids = data.non_tensor_batch["uid"].tolist()
+    in_groups = [row for row, uid in enumerate(uids) if uids.count(uid) > 1]  # grpo_passk takes no other
+    data, keys = reordered(data, keys, torch.tensor(in_groups))
+    of_verl = advantages(estimator, data, keys, trainer.config.algorithm)
+    ours, _ = trained_on(trainer, data, keys)
+    torch.testing.assert_close(ours.double(), weighted(data, of_verl), rtol=1e-5, atol=1e-5)
+    assert torch.equal(trained_on(plain, data, keys)[0], of_verl)
+    config = OmegaConf.merge(trainer.config.algorithm, {"norm_adv_by_std_in_grpo": True})
+    registered = of_registry(data, config, old_log_probs=data.batch["old_log_probs"])
+    torch.testing.assert_close(registered, ours, rtol=1e-5, atol=1e-6)
+
+
 def test_a_trainer_without_old_log_probs_of_its_own_is_refused_where_entropies_are_needed():
     """Of the two, only the legacy one has entropies from a method."""
 

@@ -69,7 +69,20 @@ def test_valid_settings_pass(overrides):
     ("overrides", "message"),
     [
         ([CW_GRPO, LOSS], "loss_mode=vanilla .* or algorithm.adv_estimator=grpo"),
-        ([CW_GRPO, ONE_RESPONSE], "every weight 1: this is plain GRPO; set .*rollout.n=12, or .*scope=batch"),
+        (
+            [CW_GRPO, ONE_RESPONSE],
+            "every covariance is 0, and weights=gaussian .*; set .*rollout.n=12, or .*scope=batch",
+        ),
+        *[
+            ([CW_GRPO, ONE_RESPONSE, f"{OPTION}weights={name}"], f"every covariance is 0, and weights={name} would")
+            for name in ("state", "clip_cov", "drop_top_cov")
+        ],
+        ([CW_GRPO, OPTION + "weights=ar", OPTION + "settings.alpha=2"], "cw_grpo: settings: alpha=2 is .* 0 to 1"),
+        ([CW_GRPO, OPTION + "weights=ar", OPTION + "settings.beta=0.3"], "has no setting 'beta'; it has alpha"),
+        *[
+            ([CW_GRPO, f"{OPTION}estimator={name}"], f"estimator={name} does not give .*; use one of grpo, .*rloo")
+            for name in ("gae", "opo", "remax", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "unknown")
+        ],
         ([*OF_ONE_RESPONSE, GRPO], "every weight 1; set it to 2 or more, or .*=cw_grpo"),
         ([*OF_ONE_RESPONSE, "algorithm.adv_estimator=remax"], "every weight 1; set it to 2 or more"),
         ([GRPO, LOSS, BYPASS, LEGACY], "bypass_mode=False"),
