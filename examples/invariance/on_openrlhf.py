@@ -23,7 +23,7 @@ from openrlhf_experiences import maker_of, settings
 from torch.nn.functional import pad
 
 from cw_plugin.hosts.openrlhf import hook
-from cw_plugin.weighting import BUILT_IN, load
+from cw_plugin.registry import BUILT_IN, load
 
 PLAIN = RemoteExperienceMaker.compute_advantages_and_returns
 hook.install()  # wraps that method

@@ -26,7 +26,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import pad
 
 from cw_plugin.hosts.skyrl import CWGRPOTrainer
-from cw_plugin.weighting import BUILT_IN, load
+from cw_plugin.registry import BUILT_IN, load
 
 OPTIONS = {
     **{f"loss {loss}": {"policy_loss_type": str(loss)} for loss in ppo_utils.PolicyLossType},

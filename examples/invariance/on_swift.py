@@ -18,7 +18,7 @@ from swift.rlhf_trainers import GRPOTrainer
 from swift.trainers import TrainerFactory
 
 from cw_plugin.hosts.swift import CWGRPOTrainer
-from cw_plugin.weighting import BUILT_IN
+from cw_plugin.registry import BUILT_IN
 
 LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "fipo", "real")
 OPTIONS: dict[str, dict[str, Any]] = {

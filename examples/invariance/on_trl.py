@@ -12,7 +12,7 @@ from interpreter import ROOT
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from cw_plugin.hosts.trl import CWGRPOConfig, CWGRPOTrainer
-from cw_plugin.weighting import BUILT_IN
+from cw_plugin.registry import BUILT_IN
 
 from trl import GRPOTrainer  # isort: skip
 

@@ -22,7 +22,7 @@ from verl.workers.config import ActorConfig, PolicyLossConfig
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import left_right_2_no_padding, no_padding_2_padding
 
-from cw_plugin.weighting import BUILT_IN
+from cw_plugin.registry import BUILT_IN
 
 AGGREGATIONS = ("token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm", "seq-mean-token-mean")
 NEEDS: dict[str, Any] = {"dro": {"dro_beta": 0.1}}  # what a loss needs of the configuration

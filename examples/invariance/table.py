@@ -112,10 +112,10 @@ def rendered(host: str, table: dict[str, dict[str, float | str]]) -> str:
         elif all(value < EXACT for case, value in values.items() if case != "again"):
             exact.append(f"`{row}`")
         else:
-            drawn = (
-                values["again"] > EXACT and f"; draws at random ({percent(values['again'])} with another draw alone)"
-            )
-            lines.append(f"| `{row}` | {' | '.join(cells)} | {WHY.get(f'{host} {row}', 'not known')}{drawn or ''} |")
+            why = WHY.get(row.split(",")[0] if row.startswith("weights") else f"{host} {row}", "not known")
+            if values["again"] > EXACT:
+                why += f"; draws at random ({percent(values['again'])} with another draw alone)"
+            lines.append(f"| `{row}` | {' | '.join(cells)} | {why} |")
     changed = "\n".join(lines) if len(lines) > 2 else "Nothing changes."
     return f"### {VERSIONS[host]}\n\n{changed}\n\nExact: {', '.join(exact)}.\n"
 
@@ -132,7 +132,8 @@ def main() -> None:
         found = changes(measured(host, rows, arguments.own))
         print(rendered(host, found), flush=True)
         if not rows:
-            results[host] = found
+            commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+            results |= {host: found, "measured": f"commit {commit.stdout.strip()}, torch {torch.__version__}"}
             RESULTS.write_text(json.dumps(results, indent=1) + "\n")
             PAGE.write_text(with_tables(PAGE.read_text(), results))
 
@@ -140,7 +141,7 @@ def main() -> None:
 def with_tables(page: str, results: dict) -> str:
     before, rest = page.split(BEGIN)
     tables = "\n".join(rendered(host, results[host]) for host in PACKAGES if host in results)
-    return f"{before}{BEGIN}\n\n{tables}\n{END}{rest.split(END)[1]}"
+    return f"{before}{BEGIN}\n\n{tables}\nMeasured at {results['measured']}.\n\n{END}{rest.split(END)[1]}"
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import sys
 import pytest
 from interpreter import ROOT
 
-from cw_plugin.weighting import BUILT_IN
+from cw_plugin.registry import BUILT_IN
 
 HERE = ROOT / "examples" / "invariance"
 OWN = """
