@@ -91,7 +91,8 @@ def gradient(trainer: str, options: dict[str, Any], weights: str, case: Case, se
         "save_strategy": "no", "report_to": "none", "num_generations": RESPONSES, "gradient_checkpointing": "false",
         "per_device_train_batch_size": len(rows) // case.micro, "gradient_accumulation_steps": case.micro,
         "train_dataloader_shuffle": "false", "dataset_shuffle": "false", "loss_type": "grpo", "max_grad_norm": 0,
-        "seed": seed + 1000 * case.draw, "advantage_estimator": "grpo", "beta": 0.0, **options,
+        "seed": seed + 1000 * case.draw, "advantage_estimator": "grpo", "beta": 0.0, "dataloader_num_workers": 0,
+        **options,
     }  # fmt: skip
     arguments = [str(part) for name, value in given.items() for part in (f"--{name}", value)]
     TrainerFactory.TRAINER_MAPPING["grpo"] = f"on_swift.{trainer}"
