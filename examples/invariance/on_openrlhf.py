@@ -28,13 +28,15 @@ from cw_plugin.registry import BUILT_IN, load
 PLAIN = RemoteExperienceMaker.compute_advantages_and_returns
 hook.install()  # wraps that method
 LOSSES: dict[str, dict[str, Any]] = {
-    "loss ppo": {},
-    "loss gspo": {"actor.policy_loss_type": "gspo"},
-    "loss ppo, dual clip": {"actor.dual_clip": 3.0},
-    **{f"loss ppo, correction by {level}": {"algo.advantage.is_correction_level": level} for level in ("token", "seq")},
-    "loss ppo, KL penalty": {"algo.kl.use_loss": True, "algo.kl.init_coef": 0.1},
-    "loss ppo, entropy bonus": {"actor.entropy_coef": 0.1},
-    "aggregation seq-mean-token-mean": {"actor.loss_agg_mode": "seq-mean-token-mean"},
+    "loss: ppo": {},
+    "loss: gspo": {"actor.policy_loss_type": "gspo"},
+    "loss: ppo, dual clip": {"actor.dual_clip": 3.0},
+    **{
+        f"loss: ppo, correction by {level}": {"algo.advantage.is_correction_level": level} for level in ("token", "seq")
+    },
+    "loss: ppo, KL penalty": {"algo.kl.use_loss": True, "algo.kl.init_coef": 0.1},
+    "loss: ppo, entropy bonus": {"actor.entropy_coef": 0.1},
+    "aggregation: seq-mean-token-mean": {"actor.loss_agg_mode": "seq-mean-token-mean"},
 }
 ESTIMATORS = ("gae", "reinforce", "rloo", "reinforce_baseline", "group_norm", "dr_grpo", "flash_reinforce")
 
@@ -112,8 +114,8 @@ def advantages(estimator: str, weights: str, case: Case, seed: int) -> torch.Ten
 
 def rows(own: Any) -> dict[str, Any]:
     """``own``: a class in the place of OpenRLHF's PolicyLoss, constructed without arguments."""
-    found = {"loss own": partial(gradient, {}, own)} if own else {}
+    found = {"loss: own": partial(gradient, {}, own)} if own else {}
     found |= {name: partial(gradient, options, None) for name, options in LOSSES.items()}
-    found |= {f"estimator {name}": partial(advantages, name, "") for name in ESTIMATORS}
+    found |= {f"estimator: {name}": partial(advantages, name, "") for name in ESTIMATORS}
     served = [name for name in BUILT_IN if not load(name).needs_entropies]  # which OpenRLHF does not have
-    return found | {f"weights {name}": partial(advantages, "group_norm", name) for name in served}
+    return found | {f"weights: {name}": partial(advantages, "group_norm", name) for name in served}

@@ -29,14 +29,14 @@ from cw_plugin.hosts.skyrl import CWGRPOTrainer
 from cw_plugin.registry import BUILT_IN, load
 
 OPTIONS = {
-    **{f"loss {loss}": {"policy_loss_type": str(loss)} for loss in ppo_utils.PolicyLossType},
-    "loss regular, KL penalty": {"use_kl_loss": "true"},
-    "loss regular, entropy bonus": {"use_entropy_loss": "true"},
+    **{f"loss: {loss}": {"policy_loss_type": str(loss)} for loss in ppo_utils.PolicyLossType},
+    "loss: regular, KL penalty": {"use_kl_loss": "true"},
+    "loss: regular, entropy bonus": {"use_entropy_loss": "true"},
     **{
-        f"aggregation {name}": {"loss_reduction": name}
+        f"aggregation: {name}": {"loss_reduction": name}
         for name in ("token_mean_legacy", "sequence_mean", "prompt_mean")
     },
-    "aggregation seq_mean_token_sum_norm": {"loss_reduction": "seq_mean_token_sum_norm", "max_seq_len": "64"},
+    "aggregation: seq_mean_token_sum_norm": {"loss_reduction": "seq_mean_token_sum_norm", "max_seq_len": "64"},
 }
 
 
@@ -144,8 +144,8 @@ def rows(own: Any) -> dict[str, Any]:
     found = {}
     if own:
         ppo_utils.PolicyLossRegistry.register("own", own)
-        found["loss own"] = partial(gradient, {"policy_loss_type": "own"})
+        found["loss: own"] = partial(gradient, {"policy_loss_type": "own"})
     found |= {name: partial(gradient, options) for name, options in OPTIONS.items()}
-    found |= {f"estimator {name}": partial(advantages, str(name), "") for name in ppo_utils.AdvantageEstimator}
+    found |= {f"estimator: {name}": partial(advantages, str(name), "") for name in ppo_utils.AdvantageEstimator}
     served = [name for name in BUILT_IN if not load(name).needs_entropies]  # which SkyRL does not have
-    return found | {f"weights {name}": partial(advantages, "grpo", name) for name in served}
+    return found | {f"weights: {name}": partial(advantages, "grpo", name) for name in served}

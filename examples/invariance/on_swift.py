@@ -22,11 +22,11 @@ from cw_plugin.registry import BUILT_IN
 
 LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "fipo", "real")
 OPTIONS: dict[str, dict[str, Any]] = {
-    **{f"loss {loss}": {"loss_type": loss} for loss in LOSSES},
-    **{f"loss grpo, {level}": {"importance_sampling_level": level} for level in ("sequence", "sequence_token")},
-    "loss grpo, KL penalty": {"beta": 0.1},
-    **{f"estimator {name}": {"advantage_estimator": name} for name in ("rloo", "reinforce_plus_plus")},
-    **{f"estimator scale_rewards={kind}": {"scale_rewards": kind} for kind in ("batch", "none", "gdpo")},
+    **{f"loss: {loss}": {"loss_type": loss} for loss in LOSSES},
+    **{f"loss: grpo, {level}": {"importance_sampling_level": level} for level in ("sequence", "sequence_token")},
+    "loss: grpo, KL penalty": {"beta": 0.1},
+    **{f"estimator: {name}": {"advantage_estimator": name} for name in ("rloo", "reinforce_plus_plus")},
+    **{f"estimator: scale_rewards={kind}": {"scale_rewards": kind} for kind in ("batch", "none", "gdpo")},
 }
 NOW: dict[str, Any] = {}  # the rows of the trainer that ms-swift constructs, and that trainer
 
@@ -44,7 +44,8 @@ class Measured(KeepsGradient):
             sample.messages = [*sample.messages, {"role": "assistant", "content": str(at)}]
             sample.response_token_ids = [batch.ids[at, PROMPT : PROMPT + int(batch.lengths[at])].tolist()]
             sample.finish_reason = "stop"
-            sample.extra |= {"at": at, "score": float(batch.rewards[at])}
+            scores = {"score": float(batch.rewards[at]), "score_length": int(batch.lengths[at]) / WIDTH}
+            sample.extra |= {"at": at, **scores}
         return samples
 
     def _postprocess_batch(self, samples: list[Any], encoded: list[dict[str, Any]]) -> None:
@@ -61,8 +62,8 @@ class Score(ORM):
 
 
 class ScoreLength(ORM):
-    def __call__(self, completions: list[str], response_token_ids: list[Any], **_: Any) -> list[float]:
-        return [len(ids) / WIDTH for ids in response_token_ids]
+    def __call__(self, completions: list[str], score_length: list[float], **_: Any) -> list[float]:
+        return score_length
 
 
 orms.update(score=Score, score_length=ScoreLength)
@@ -104,6 +105,6 @@ def gradient(trainer: str, options: dict[str, Any], weights: str, case: Case, se
 def rows(own: Any) -> dict[str, Any]:
     """``own``: a trainer derived from ms-swift's."""
     globals()["own"] = type("Trainer", (Measured, own), {}) if own else None
-    found = {"loss own": partial(gradient, "own", {}, "none")} if own else {}
+    found = {"loss: own": partial(gradient, "own", {}, "none")} if own else {}
     found |= {name: partial(gradient, "plain", options, "none") for name, options in OPTIONS.items()}
-    return found | {f"weights {name}": partial(gradient, "weighted", {}, name) for name in BUILT_IN}
+    return found | {f"weights: {name}": partial(gradient, "weighted", {}, name) for name in BUILT_IN}

@@ -18,14 +18,14 @@ from trl import GRPOTrainer  # isort: skip
 
 MODEL = ROOT / "examples" / "cpu" / "model"
 OPTIONS: dict[str, dict[str, Any]] = {
-    **{f"loss {name}": {"loss_type": name} for name in ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "vespo")},
-    "loss grpo, sequence level": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
-    "loss luspo": {"loss_type": "luspo", "importance_sampling_level": "sequence"},
-    "loss dapo, KL penalty": {"beta": 0.1},
-    "loss dapo, entropy bonus": {"entropy_coef": 0.1},
-    "loss dapo, top_entropy_quantile": {"top_entropy_quantile": 0.2},
-    **{f"estimator scale_rewards={kind}": {"scale_rewards": kind} for kind in ("batch", "none")},
-    "estimator normalize_then_sum": {"multi_objective_aggregation": "normalize_then_sum"},
+    **{f"loss: {name}": {"loss_type": name} for name in ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "vespo")},
+    "loss: grpo, sequence level": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
+    "loss: luspo": {"loss_type": "luspo", "importance_sampling_level": "sequence"},
+    "loss: dapo, KL penalty": {"beta": 0.1},
+    "loss: dapo, entropy bonus": {"entropy_coef": 0.1},
+    "loss: dapo, top_entropy_quantile": {"top_entropy_quantile": 0.2},
+    **{f"estimator: scale_rewards={kind}": {"scale_rewards": kind} for kind in ("batch", "none")},
+    "estimator: normalize_then_sum": {"multi_objective_aggregation": "normalize_then_sum"},
 }
 
 
@@ -72,7 +72,7 @@ def gradient(kind: type, options: dict[str, Any], case: Case, seed: int) -> torc
             output_dir=folder, max_steps=1, per_device_train_batch_size=len(rows) // case.micro, max_grad_norm=0.0,
             gradient_accumulation_steps=case.micro, num_generations=RESPONSES, max_completion_length=WIDTH,
             shuffle_dataset=False, save_strategy="no", report_to="none", use_cpu=True, bf16=False, disable_tqdm=True,
-            pad_to_multiple_of=32 if case.right else None, seed=seed + 1000 * case.draw, cw_record_every=0,
+            pad_to_multiple_of=7 if case.right else None, seed=seed + 1000 * case.draw, cw_record_every=0,
             gradient_checkpointing=False, **options,
         )  # fmt: skip
         prompts = Dataset.from_list([{"prompt": str(row)} for row in range(ROWS // RESPONSES)])
@@ -87,6 +87,6 @@ def gradient(kind: type, options: dict[str, Any], case: Case, seed: int) -> torc
 
 def rows(own: Any) -> dict[str, Any]:
     """``own``: a trainer derived from TRL's."""
-    found = {"loss own": partial(gradient, own, {})} if own else {}
+    found = {"loss: own": partial(gradient, own, {})} if own else {}
     found |= {name: partial(gradient, GRPOTrainer, options) for name, options in OPTIONS.items()}
-    return found | {f"weights {name}": partial(gradient, CWGRPOTrainer, {"cw_weights": name}) for name in BUILT_IN}
+    return found | {f"weights: {name}": partial(gradient, CWGRPOTrainer, {"cw_weights": name}) for name in BUILT_IN}

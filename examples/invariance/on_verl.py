@@ -118,10 +118,10 @@ def rows(own: Any) -> dict[str, Any]:
     """``own``: a policy loss with the signature of verl's registry."""
     if own:
         core_algos.register_policy_loss("own")(own)
-    found = {f"loss {loss}": partial(gradient, loss, "token-mean") for loss in core_algos.POLICY_LOSS_REGISTRY}
-    found |= {f"aggregation {name}": partial(gradient, "vanilla", name) for name in AGGREGATIONS}
+    found = {f"loss: {loss}": partial(gradient, loss, "token-mean") for loss in core_algos.POLICY_LOSS_REGISTRY}
+    found |= {f"aggregation: {name}": partial(gradient, "vanilla", name) for name in AGGREGATIONS}
     estimators = [name for name in core_algos.ADV_ESTIMATOR_REGISTRY if name != "cw_grpo"]
     for of_trainer, is_v1 in (("V1", True), ("legacy", False)):
-        found |= {f"estimator {name}, {of_trainer}": partial(estimate, name, "", is_v1) for name in estimators}
-        found |= {f"weights {name}, {of_trainer}": partial(estimate, "", name, is_v1) for name in BUILT_IN}
+        found |= {f"estimator, {of_trainer}: {name}": partial(estimate, name, "", is_v1) for name in estimators}
+        found |= {f"weights, {of_trainer}: {name}": partial(estimate, "", name, is_v1) for name in BUILT_IN}
     return found

@@ -100,24 +100,24 @@ def percent(value: float | None) -> str:
 
 def rendered(host: str, table: dict[str, dict[str, float | str]]) -> str:
     """The host's part of README.md: rows that change, with a clause why, and the names of the others."""
-    lines = [
-        "| row | 2, 4, 16 micro-batches | 2, 4 ranks | padding left, right | order | dynamic | why |",
-        "|" + "---|" * 7,
-    ]
-    exact = []
+    head = "| row | 2, 4, 16 micro-batches | 2, 4 ranks | padding left, right | order | dynamic | why |"
+    lines, exact = [head, "|" + "---|" * 7], {}
     for row, values in table.items():
+        kind, _, name = row.partition(": ")
         cells = [", ".join(percent(values.get(case)) for case in cases) for cases in COLUMNS]
         if "error" in values:
-            lines.append(f"| `{row}` | does not run: {values['error']} ||||||")
-        elif all(value < EXACT for case, value in values.items() if case != "again"):
-            exact.append(f"`{row}`")
+            why = WHY.get(f"{host} {row}", "not known")
+            lines.append(f"| {kind} `{name}` | — | — | — | — | — | does not run: {why} (`{values['error']}`) |")
+        elif all(value < EXACT for value in values.values()):
+            exact.setdefault(kind, []).append(f"`{name}`")
         else:
-            why = WHY.get(row.split(",")[0] if row.startswith("weights") else f"{host} {row}", "not known")
+            why = WHY.get(f"{host} {row}", "not known")
             if values["again"] > EXACT:
                 why += f"; draws at random ({percent(values['again'])} with another draw alone)"
-            lines.append(f"| `{row}` | {' | '.join(cells)} | {why} |")
-    changed = "\n".join(lines) if len(lines) > 2 else "Nothing changes."
-    return f"### {VERSIONS[host]}\n\n{changed}\n\nExact: {', '.join(exact)}.\n"
+            lines.append(f"| {kind} `{name}` | {' | '.join(cells)} | {why} |")
+    changed = "\n".join(lines) + "\n\n" if len(lines) > 2 else ""
+    names = "".join(f"- {kind}: {', '.join(names)}\n" for kind, names in exact.items())
+    return f"### {VERSIONS[host]}\n\n{changed}Exact:\n\n{names}"
 
 
 def main() -> None:
@@ -128,7 +128,7 @@ def main() -> None:
     arguments = parser.parse_args()
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for host in arguments.hosts or PACKAGES:
-        rows = arguments.rows or ("^loss own$" if arguments.own else "")
+        rows = arguments.rows or ("^loss: own$" if arguments.own else "")
         found = changes(measured(host, rows, arguments.own))
         print(rendered(host, found), flush=True)
         if not rows:

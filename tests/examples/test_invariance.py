@@ -29,18 +29,18 @@ def test_a_mean_over_the_micro_batch_grows_with_their_number(table, tmp_path, mo
     (tmp_path / "losses.py").write_text(OWN)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     own = "losses:mean_over_the_micro_batch"
-    found = table.changes(table.measured("verl", "^loss (own|vanilla)$", own, several=(1, 2)))
-    assert [found["loss own"][f"{k} micro"] for k in (2, 4, 16)] == pytest.approx([1, 3, 15], rel=1e-6)
-    assert max(found["loss own"][case] for case in ("2 ranks", "left", "right", "order", "again")) < table.EXACT
-    assert len(found["loss vanilla"]) == 10 and max(found["loss vanilla"].values()) < table.EXACT
+    found = table.changes(table.measured("verl", "^loss: (own|vanilla)$", own, several=(1, 2)))
+    assert [found["loss: own"][f"{k} micro"] for k in (2, 4, 16)] == pytest.approx([1, 3, 15], rel=1e-6)
+    assert max(found["loss: own"][case] for case in ("2 ranks", "left", "right", "order", "again")) < table.EXACT
+    assert len(found["loss: vanilla"]) == 10 and max(found["loss: vanilla"].values()) < table.EXACT
 
 
 @pytest.mark.slow
 def test_trl_and_skyrl_with_micro_batches_of_one_row(table):
     """There, the mean over a micro-batch's tokens is that of a response, so both aggregations are the same."""
     for host, of_micro_batch, of_response in (
-        ("trl", "loss bnpo", "loss grpo"),
-        ("skyrl", "aggregation token_mean_legacy", "aggregation sequence_mean"),
+        ("trl", "loss: bnpo", "loss: grpo"),
+        ("skyrl", "aggregation: token_mean_legacy", "aggregation: sequence_mean"),
     ):
         found = table.measured(host, f"^({of_micro_batch}|{of_response})$", several=(1,))
         one, other = found[of_micro_batch, "16 micro", 0], found[of_response, "whole", 0]
@@ -52,7 +52,7 @@ def test_every_weighting_is_a_row_of_every_host_that_has_what_it_needs(table):
     results = json.loads(table.RESULTS.read_text())
     without_entropies = {"openrlhf", "skyrl"}
     for host in table.PACKAGES:
-        weightings = {row.split()[1].rstrip(",") for row in results[host] if row.startswith("weights ")}
+        weightings = {row.partition(": ")[2] for row in results[host] if row.startswith("weights")}
         missing = set(BUILT_IN) - weightings
         assert not missing or host in without_entropies, f"run table.py {host}: no row for {missing}"
 
