@@ -116,8 +116,11 @@ def rendered(host: str, table: dict[str, dict[str, float | str]]) -> str:
                 why += f"; draws at random ({percent(values['again'])} with another draw alone)"
             lines.append(f"| {kind} `{name}` | {' | '.join(cells)} | {why} |")
     changed = "\n".join(lines) + "\n\n" if len(lines) > 2 else ""
-    names = "".join(f"- {kind}: {', '.join(names)}\n" for kind, names in exact.items())
-    return f"### {VERSIONS[host]}\n\n{changed}Exact:\n\n{names}"
+    kinds: dict[str, list[str]] = {}
+    for kind in sorted(exact):
+        kinds.setdefault(", ".join(exact[kind]), []).append(kind)
+    listed = "".join(f"- {'; '.join(kinds[names])}: {names}\n" for names in kinds)
+    return f"### {VERSIONS[host]}\n\n{changed}Exact:\n\n{listed}"
 
 
 def main() -> None:
