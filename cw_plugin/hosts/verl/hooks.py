@@ -24,13 +24,15 @@ from cw_plugin.hosts.host import VERL, Need
 from cw_plugin.hosts.verl import NAME
 from cw_plugin.hosts.verl.needs import (
     BEGIN_LEGACY,
+    BEGIN_SEPARATE,
     BEGIN_V1,
     NEEDS_OF_LEGACY,
+    NEEDS_OF_SEPARATE,
     NEEDS_OF_V1,
     RUN_PPO,
     VALIDATE,
 )
-from cw_plugin.hosts.verl.refused_settings import check_config, uses_estimator, uses_loss, uses_v1
+from cw_plugin.hosts.verl.refused_settings import check_config, uses_estimator, uses_loss, uses_separate, uses_v1
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -53,9 +55,24 @@ def _begin_run(proceed: Proceed, arguments: Arguments) -> object:
     config = arguments["config"]
     _check(config)
     result = proceed()
-    if uses_estimator(config):
+    if uses_estimator(config) and not uses_separate(config):
         follow(arguments["self"])
     return result
+
+
+def _begin_separate_run(proceed: Proceed, arguments: Arguments) -> object:
+    """Does the same for one_step_off_policy and fully_async_policy, when their trainer begins to make workers.
+
+    Why: their constructors do not call that of RayPPOTrainer, and this is the first method that they have from their
+    common base class. Removed by: constructors that call it.
+    """
+    from cw_plugin.hosts.verl.trainer import follow
+
+    trainer = arguments["self"]
+    _check(trainer.config)
+    if uses_estimator(trainer.config):
+        follow(trainer)
+    return proceed()
 
 
 def _check_before_start(proceed: Proceed, arguments: Arguments) -> object:
@@ -72,8 +89,8 @@ def _check_before_start(proceed: Proceed, arguments: Arguments) -> object:
 def _check_before_ray(proceed: Proceed, arguments: Arguments) -> object:
     """Checks the cw_grpo settings of programs that start their own trainers with main_ppo's run_ppo.
 
-    Why: fully_async_policy never calls validate_config, and its trainer does not call RayPPOTrainer.__init__, so it
-    would train with the loss unchecked. Removed by: a fully_async_policy that calls validate_config.
+    Why: fully_async_policy never calls validate_config, so that its settings would be refused only once Ray and a
+    trainer run. Removed by: a fully_async_policy that calls validate_config.
     """
     check_config(arguments["config"])
     return proceed()
@@ -102,6 +119,7 @@ class Hook:
 HOOKS = (
     Hook(BEGIN_V1, _begin_run),
     Hook(BEGIN_LEGACY, _begin_run),
+    Hook(BEGIN_SEPARATE, _begin_separate_run),
     Hook(VALIDATE, _check_before_start),
     Hook(RUN_PPO, _check_before_ray),
 )
@@ -176,8 +194,14 @@ def _install(hook: Hook, module: ModuleType) -> None:
 
 def require_hooks(config: "DictConfig") -> None:
     """Raise HostError unless all that a configuration of verl needs is there, and hooked in this process."""
-    VERL.require(*(NEEDS_OF_V1 if uses_v1(config) else NEEDS_OF_LEGACY))
-    for need in (BEGIN_V1 if uses_v1(config) else BEGIN_LEGACY, VALIDATE):
+    if uses_separate(config):
+        needs, begin = NEEDS_OF_SEPARATE, BEGIN_SEPARATE
+    elif uses_v1(config):
+        needs, begin = NEEDS_OF_V1, BEGIN_V1
+    else:
+        needs, begin = NEEDS_OF_LEGACY, BEGIN_LEGACY
+    VERL.require(*needs)
+    for need in (begin, VALIDATE):
         function = wrapt.resolve_path(need.module, need.name)[2]
         if getattr(function, _MARK, None) != need.name:  # functools.wraps and wrapt pass attributes on
             raise VERL.misfit(f"{need.module}.{need.name} is not hooked in this process")

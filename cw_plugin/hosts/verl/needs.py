@@ -1,13 +1,16 @@
-"""What the plugin calls, extends or wraps in verl, which has two trainers: V1 and the legacy one."""
+"""What the plugin calls, extends or wraps in verl, which has three trainers: V1, the legacy one, and that of the
+programs one_step_off_policy and fully_async_policy, which derives from the legacy one."""
 
 from cw_plugin.hosts.host import Need
 
 _V1 = "verl.trainer.ppo.v1.trainer_base"
 _LEGACY = "verl.trainer.ppo.ray_trainer"
+_SEPARATE = "verl.experimental.separation.ray_trainer"
 
 # What hooks.py wraps.
 BEGIN_V1 = Need(_V1, "PPOTrainer.__init__", ("self", "config"))
 BEGIN_LEGACY = Need(_LEGACY, "RayPPOTrainer.__init__", ("self", "config"))
+BEGIN_SEPARATE = Need(_SEPARATE, "SeparateRayPPOTrainer._init_resource_pools", ("self",))
 VALIDATE = Need("verl.utils.config", "validate_config", ("config",))
 RUN_PPO = Need("verl.trainer.main_ppo", "run_ppo", ("config",))
 
@@ -25,5 +28,10 @@ NEEDS_OF_LEGACY = (
     Need(_LEGACY, "compute_advantage", ("data", "adv_estimator")),
     Need(_LEGACY, "compute_data_metrics", ("batch",)),
 )
-# Of the legacy trainer, with weights that need entropies.
+NEEDS_OF_SEPARATE = (
+    BEGIN_SEPARATE,
+    Need(_SEPARATE, "SeparateRayPPOTrainer._fit_compute_advantage", ("self", "batch"), line="compute_advantage("),
+    Need(_SEPARATE, "compute_advantage", ("data", "adv_estimator")),
+)
+# Of the last two, with weights that need entropies.
 OLD_LOG_PROB = Need(_LEGACY, "RayPPOTrainer._compute_old_log_prob", ("self", "batch"))

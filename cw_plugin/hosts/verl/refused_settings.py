@@ -84,7 +84,12 @@ def uses_loss(config: DictConfig) -> bool:
 
 def uses_v1(config: DictConfig) -> bool:
     """Whether verl's configuration asks for the V1 trainer; a version without V1 does not know the key."""
-    return bool(OmegaConf.select(config, "trainer.use_v1"))
+    return bool(OmegaConf.select(config, "trainer.use_v1")) and not uses_separate(config)
+
+
+def uses_separate(config: DictConfig) -> bool:
+    """Whether it is one of one_step_off_policy or fully_async_policy, which do not look at trainer.use_v1."""
+    return config.get("rollout") is not None or config.get("async_training") is not None  # not keys of main_ppo
 
 
 def check_config(config: DictConfig) -> None:
@@ -103,16 +108,8 @@ def check_config(config: DictConfig) -> None:
         _check_estimator(config, options)
     if uses_loss(config):
         _check_loss(config)
-    is_used = uses_estimator(config) or uses_loss(config)
-    if is_used:
+    if uses_estimator(config) or uses_loss(config):
         _check_advantages_are_used(config)
-    # main_ppo's configuration does not have these keys.
-    other_program = config.get("rollout") is not None or config.get("async_training") is not None
-    if other_program and is_used:
-        raise OptionsError(
-            f"{NAME} has not been tested with one_step_off_policy and fully_async_policy, and is refused there",
-            fix="start verl.trainer.main_ppo, for asynchronous training with trainer.v1.trainer_mode=separate_async",
-        )
 
 
 def _check_options_take_effect(config: DictConfig) -> None:
@@ -161,8 +158,8 @@ def check_groups(config: DictConfig, options: Options) -> None:
 def _check_loss(config: DictConfig) -> None:
     if not uses_v1(config) and OmegaConf.select(config, BYPASS):
         raise OptionsError(
-            f"rollout_correction.bypass_mode=True makes RayPPOTrainer replace policy_loss.loss_mode={NAME} by a loss "
-            "of its own",
+            f"rollout_correction.bypass_mode=True makes this trainer replace policy_loss.loss_mode={NAME} by a loss of "
+            "its own",
             fix=f"set algorithm.rollout_correction.bypass_mode=False, or use adv_estimator={NAME}",
         )
     size = f"{ACTOR}.ppo_micro_batch_size_per_gpu"

@@ -1,17 +1,20 @@
 """A run in verl's trainer: an estimator's advantages, GRPO's by default, are multiplied by the weights before the loss.
 
-verl has two trainers. Both compute advantages by a function of their module, to which they do not pass themselves::
+verl has three trainers. All compute advantages by a function of their module, to which they do not pass themselves::
 
-    V1      PPOTrainer._compute_advantage -> compute_advantage_for_multi_trajectories -> advantages
-    legacy  RayPPOTrainer.fit             -> compute_advantage                        -> advantages
-                                          -> compute_data_metrics                     -> metrics
+    V1        PPOTrainer._compute_advantage                -> compute_advantage_for_multi_trajectories -> advantages
+    legacy    RayPPOTrainer.fit                            -> compute_advantage                        -> advantages
+                                                           -> compute_data_metrics                     -> metrics
+    separate  SeparateRayPPOTrainer._fit_compute_advantage -> compute_advantage                        -> advantages
+
+The last one is that of one_step_off_policy and fully_async_policy, whose batches have whole prompt groups, too.
 
 :func:`follow` makes the run stand between the two. While the trainer's method runs, its module's function is
 :meth:`VerlRun.compute_advantages` of this run, which calls verl's function for the advantages. So verl's own rules
 apply, such as V1's for sessions of several outputs.
 
-Both trainers compute entropies with the old log-probs. V1 keeps them in its transfer queue; the legacy trainer drops
-them, so that the run keeps what its ``_compute_old_log_prob`` returns, if the weighting needs them.
+The trainers compute entropies with the old log-probs. V1 keeps them in its transfer queue; the others drop them, so
+that the run keeps what their ``_compute_old_log_prob`` returns, if the weighting needs them.
 """
 
 import functools
@@ -45,7 +48,7 @@ def follow(trainer: Any) -> None:
     """Make the run of a trainer of verl that uses cw_grpo, and put it in the way of its advantages.
 
     Args:
-        trainer: V1's or the legacy one, at the end of its constructor.
+        trainer: V1's or the legacy one, at the end of its constructor; the third one before it makes its workers.
 
     Raises:
         OptionsError: the run's folder has checkpoints of another method.
@@ -54,8 +57,14 @@ def follow(trainer: Any) -> None:
     run = VerlRun(trainer)
     if hasattr(trainer, "_compute_advantage"):
         _follow_v1(trainer, run)
+        return
+    if hasattr(trainer, "_fit_compute_advantage"):
+        _follow_separate(trainer, run)
     else:
         _follow_legacy(trainer, run)
+    if run.needs_entropies:
+        VERL.require(OLD_LOG_PROB)
+        trainer._compute_old_log_prob = functools.partial(run.compute_old_log_prob, trainer._compute_old_log_prob)
 
 
 def _follow_v1(trainer: Any, run: "VerlRun") -> None:
@@ -80,9 +89,19 @@ def _follow_legacy(trainer: Any, run: "VerlRun") -> None:
             return of_verl()
 
     trainer.fit = fit
-    if run.needs_entropies:
-        VERL.require(OLD_LOG_PROB)
-        trainer._compute_old_log_prob = functools.partial(run.compute_old_log_prob, trainer._compute_old_log_prob)
+
+
+def _follow_separate(trainer: Any, run: "VerlRun") -> None:
+    of_verl = trainer._fit_compute_advantage
+
+    @functools.wraps(of_verl)
+    def compute_advantage(batch: DataProto) -> Any:
+        with _replaced(of_verl, compute_advantage=run.compute_advantages):
+            batch = of_verl(batch)
+        trainer.metrics.update(run.take_metrics())  # those of the step
+        return batch
+
+    trainer._fit_compute_advantage = compute_advantage
 
 
 @contextmanager
