@@ -62,7 +62,7 @@ ROWS = (
         "",
         "`algorithm.adv_estimator=cw_grpo`",
         "CPU: FSDP2 and Megatron, 2 ranks; a step on an H200",
-        "`loss_mode=geo_mean`, `rollout.n=1`, `one_step_off_policy`, `fully_async_policy`",
+        "`loss_mode=geo_mean`, `rollout.n=1`",
         "cw_plugin/hosts/verl/README.md",
     ),
     Row(

@@ -2,16 +2,19 @@
 
 import copy
 import functools
+import importlib
 import importlib.util
 import uuid
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
+import verl
 import yaml
-from hydra import compose, initialize_config_module
+from hydra import compose, initialize_config_dir, initialize_config_module
 from omegaconf import OmegaConf
 from random_batches import random_entropies
 from reference_weightings import reference_weighted
@@ -22,6 +25,8 @@ from verl.utils import config as verl_config
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
 HAS_V1 = importlib.util.find_spec("verl.trainer.ppo.v1") is not None  # verl has it from 0.9 on
+SEPARATE = importlib.util.find_spec("verl.experimental.fully_async_policy.fully_async_main") is not None  # 0.7.1 has not
+NEEDS_SEPARATE = pytest.mark.skipif(not SEPARATE, reason="the wheel of this version lacks the asynchronous programs")
 NEEDS_V1 = pytest.mark.skipif(not HAS_V1, reason="this version of verl has no V1")
 CW_GRPO, GRPO = "algorithm.adv_estimator=cw_grpo", "algorithm.adv_estimator=grpo"
 LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo"
@@ -55,10 +60,21 @@ def _defaults() -> Any:
         return compose("ppo_trainer", [*VALID])
 
 
-def composed(*overrides: str) -> Any:
-    """verl's configuration, as main_ppo composes it; hydra, which takes a second for it, reads verl's files once. A
-    verl without V1 has no name for the legacy trainer."""
-    config = copy.deepcopy(_defaults())
+@functools.cache
+def _defaults_of(program: str) -> Any:
+    """Of a program of verl.experimental."""
+    names = {"fully_async_policy": "fully_async_ppo_trainer", "one_step_off_policy": "one_step_off_ppo_trainer"}
+    own = ["actor_rollout_ref.hybrid_engine=False", "trainer.logger=console"]
+    searched = "hydra.searchpath=[pkg://verl.trainer.config]"  # one_step_off_policy's is relative to a clone of verl
+    folder = Path(verl.__file__).parent / "experimental" / program / "config"
+    with initialize_config_dir(str(folder), version_base=None):
+        return compose(names[program], [searched, *VALID, *own])
+
+
+def composed(*overrides: str, program: str = "") -> Any:
+    """verl's configuration, as main_ppo or another program composes it; hydra, which takes a second for it, reads
+    verl's files once. A verl without V1 has no name for the legacy trainer."""
+    config = copy.deepcopy(_defaults_of(program) if program else _defaults())
     for override in overrides:
         if override == LEGACY and not HAS_V1:
             continue
@@ -112,12 +128,58 @@ def legacy_trainer(*overrides: str, trainer: type = LegacyTrainer) -> Any:
         tokenizer=Tokenizer(),
         role_worker_mapping={Role.ActorRollout: None, Role.ActorRolloutRef: None},
         resource_pool_manager=None,
-        train_dataset=list(range(8)),
-        val_dataset=[0],
-        collate_fn=list,
+        **_datasets(),
     )
     made.global_steps = 1
     return made
+
+
+class _WithoutWorkers:
+    """Stands in front of a trainer of an asynchronous program: its own step, from the old log-probs to the advantages.
+    Its own method says whether these are those of the rollouts, here twice those that workers would compute."""
+
+    def _compute_old_log_prob(self, batch: DataProto) -> tuple[DataProto, float]:
+        computed = {"old_log_probs": batch.batch["rollout_log_probs"] / 2, "entropys": batch.batch["entropy"]}
+        return DataProto.from_dict(tensors=computed), 0.0
+
+    def fit(self) -> None:
+        self.batch.batch["rollout_log_probs"] = 2 * self.batch.batch.pop("old_log_probs")
+        self.reward_tensor = self.batch.batch.pop("token_level_rewards")
+        self.reward_extra_infos_dict, self.metrics = {}, {}
+        self.batch = self._fit_compute_advantage(self._fit_compute_log_prob(self.batch))
+
+
+def separate_trainer(*overrides: str, program: str = "fully_async_policy") -> Any:
+    """The trainer of an asynchronous program when it begins to make its workers. Old log-probs are computed, as they
+    are without bypass_mode, unless an override says otherwise."""
+    module, name = {
+        "fully_async_policy": ("fully_async_trainer", "FullyAsyncTrainer"),
+        "one_step_off_policy": ("ray_trainer", "OneStepOffRayTrainer"),
+    }[program]
+    found = getattr(importlib.import_module(f"verl.experimental.{program}.{module}"), name)
+    trainer = found.__ray_metadata__.modified_class if hasattr(found, "__ray_metadata__") else found
+    settings = {} if program == "fully_async_policy" else _datasets()
+    computed = "algorithm.rollout_correction.bypass_mode=False"
+    made = type(name, (_WithoutWorkers, trainer), {})(
+        config=composed(computed, *overrides, program=program),
+        tokenizer=Tokenizer(),
+        role_worker_mapping={},
+        resource_pool_manager=ray_trainer.ResourcePoolManager(resource_pool_spec={}, mapping={}),
+        **settings,
+    )
+    with patch.object(ray_trainer.ResourcePoolManager, "_check_resource_available"):  # which asks Ray
+        made._init_resource_pools()
+    made.global_steps = 1
+    return made
+
+
+def one_step_off_trainer(*overrides: str) -> Any:
+    """The same of one_step_off_policy."""
+    return separate_trainer(*overrides, program="one_step_off_policy")
+
+
+def _datasets() -> dict[str, Any]:
+    return {"train_dataset": list(range(8)), "val_dataset": [0], "collate_fn": list}
 
 
 def trainer_batch(

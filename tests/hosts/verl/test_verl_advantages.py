@@ -3,22 +3,29 @@
 test_verl_releases.py runs this file on earlier releases, the nightly workflow on verl's main.
 """
 
+import asyncio
+
 import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
 from pretend_device import DEVICE, Pretend, back, on_device
+from ray import cloudpickle
 from reference import reference_advantages
 from reference_weightings import WEIGHTINGS
 from trainers import (
     CW_GRPO,
+    NEEDS_SEPARATE,
     NEEDS_V1,
     OPTION,
     LegacyTrainer,
     actor_config,
     advantages,
+    composed,
     legacy_trainer,
     loss_arguments,
+    one_step_off_trainer,
+    separate_trainer,
     trained_on,
     trainer_batch,
     v1_trainer,
@@ -34,14 +41,21 @@ from cw_plugin.statistics import CovarianceStatistics
 UNRECORDED = OPTION + "record_every=0"
 
 
-@pytest.fixture(params=[legacy_trainer, pytest.param(v1_trainer, marks=NEEDS_V1)])
+@pytest.fixture(
+    params=[
+        legacy_trainer,
+        pytest.param(v1_trainer, marks=NEEDS_V1),
+        pytest.param(separate_trainer, marks=NEEDS_SEPARATE),
+        pytest.param(one_step_off_trainer, marks=NEEDS_SEPARATE),
+    ]
+)
 def make(request, tmp_path):
     """Makes trainers of verl in this process, as in its task runner."""
 
     def maker(*overrides):
         return request.param(UNRECORDED, f"trainer.default_local_dir={tmp_path}", CW_GRPO, *overrides)
 
-    maker.is_v1 = request.param is v1_trainer
+    maker.of_verl, maker.is_v1 = request.param, request.param is v1_trainer
     return maker
 
 
@@ -144,12 +158,56 @@ def test_a_trainer_without_old_log_probs_of_its_own_is_refused_where_entropies_a
         trained_on(trainer, trainer_batch()[0], None)
 
 
+@NEEDS_SEPARATE
+@pytest.mark.parametrize("program", [separate_trainer, one_step_off_trainer])
+def test_in_bypass_mode_the_weights_are_those_of_the_rollouts_log_probs(program, tmp_path):
+    """It is the default of the asynchronous programs, whose policy has moved on since."""
+    bypass, folder = "algorithm.rollout_correction.bypass_mode=True", f"trainer.default_local_dir={tmp_path}"
+    trainer, (data, _) = program(UNRECORDED, folder, CW_GRPO, bypass), trainer_batch()
+    grpo = advantages("grpo", data, None, trainer.config.algorithm)
+    ours, metrics = trained_on(trainer, data, None)
+    data.batch["old_log_probs"] *= 2
+    torch.testing.assert_close(ours.double(), weighted(data, grpo), rtol=1e-5, atol=1e-5)
+    assert metrics["cw_grpo/weight_mean"] != 1
+
+
+@NEEDS_SEPARATE
+def test_a_sample_of_the_queue_is_a_whole_prompt_group():
+    """By verl's own functions: of every prompt come rollout.n rows, which get one uid, and are put as one sample."""
+    from verl.experimental.fully_async_policy import detach_utils, fully_async_rollouter
+
+    config = composed(program="fully_async_policy")
+    prompt = {"input_ids": torch.ones(1, 3, dtype=torch.long), "raw_prompt": np.array(["?"], dtype=object)}
+    sample = detach_utils.RolloutSample(detach_utils.prepare_single_generation_data(prompt, config), "7", 0, {})
+    put = []
+
+    class Rollouter(fully_async_rollouter.FullyAsyncRollouter.__ray_metadata__.modified_class):
+        total_generated_samples = _step_generated_samples = processed_sample_count = 0
+
+        def __init__(self):
+            self.async_rollout_manager = self.message_queue_client = self
+
+        async def generate_sequences_single(self, batch):
+            return DataProto.from_dict(tensors=dict(batch.batch))  # verl's, too, returns no uids
+
+        async def get_statistics(self):
+            return {}
+
+        async def put_sample(self, sample):
+            put.append(cloudpickle.loads(sample))
+            return True
+
+    asyncio.run(Rollouter()._process_single_sample_streaming(sample))
+    (of_queue,) = put
+    assert len(of_queue.full_batch) == config.actor_rollout_ref.rollout.n == 4
+    assert of_queue.full_batch.non_tensor_batch["uid"].tolist() == ["uid_7"] * 4
+
+
 @pytest.mark.parametrize("estimator", ["grpo", "rloo"])
 def test_other_estimators_are_untouched(make, estimator):
     """And beside a run of cw_grpo in the same process."""
     data, keys = batch(make)
-    made = v1_trainer if make.is_v1 else legacy_trainer
-    other, ours = made(f"algorithm.adv_estimator={estimator}"), make()
+    other, ours = make.of_verl(f"algorithm.adv_estimator={estimator}"), make()
     trained_on(ours, data, keys)
     found, metrics = trained_on(other, data, keys)
     assert torch.equal(found, advantages(estimator, data, keys, other.config.algorithm))
@@ -252,7 +310,7 @@ def test_metrics_are_logged_with_verls_own(make):
     _, metrics = trained_on(trainer, data, keys)
     names = {f"cw_grpo/{name}" for name in (*CovarianceStatistics.__dataclass_fields__, "seconds")}
     assert {name for name in metrics if name.startswith("cw_grpo/")} == names
-    assert make.is_v1 or "critic/score/mean" in metrics
+    assert make.of_verl is not legacy_trainer or "critic/score/mean" in metrics
     grpo = advantages("grpo", data, keys, trainer.config.algorithm)
     given = data.batch["old_log_probs"], grpo, data.batch["response_mask"], data.non_tensor_batch["uid"]
     c = np.concatenate([group["c"] for group in reference_advantages(*given)[1].values()])
@@ -286,8 +344,7 @@ class AdvantagesAlone(LegacyTrainer):
 def test_every_batch_of_a_step_that_is_due_is_recorded_with_its_texts(tmp_path, make):
     """V1's separate_async computes advantages parameter_sync_step times within one global step. The rows of a prompt
     are scattered."""
-    made = v1_trainer if make.is_v1 else legacy_trainer
-    trainer = made(CW_GRPO, f"trainer.default_local_dir={tmp_path}")
+    trainer = make.of_verl(CW_GRPO, f"trainer.default_local_dir={tmp_path}")
     of_steps = [trainer_batch(seed) for seed in range(13)]
     for trainer.global_steps, (data, keys) in zip((*[1] * 11, 49, 50), of_steps, strict=True):
         trained_on(trainer, data, keys if make.is_v1 else None)

@@ -86,8 +86,8 @@ def test_valid_settings_pass(overrides):
         ([*OF_ONE_RESPONSE, GRPO], "every weight 1; set it to 2 or more, or .*=cw_grpo"),
         ([*OF_ONE_RESPONSE, "algorithm.adv_estimator=remax"], "every weight 1; set it to 2 or more"),
         ([GRPO, LOSS, BYPASS, LEGACY], "bypass_mode=False"),
-        ([CW_GRPO, "+rollout.nnodes=1"], "start verl.trainer.main_ppo"),  # as one_step_off_policy has it
-        ([GRPO, LOSS, "+async_training.partial_rollout=True"], "start verl.trainer.main_ppo"),
+        ([GRPO, LOSS, BYPASS, "+rollout.nnodes=1"], "bypass_mode=False"),  # as one_step_off_policy has it
+        ([CW_GRPO, OPTION + "weights=steer", BYPASS, "+rollout.nnodes=1"], "needs the entropy .*; set it to False"),
         ([CW_GRPO, GEO_MEAN], "loss_mode=geo_mean averages .*loss_mode=vanilla"),
         ([CW_GRPO, *DISTILLATION], "use_task_rewards=False trains on the teacher alone, .*; set it to True"),
         ([CW_GRPO, OPTION + "sigma=2"], "sigma is not an option of cw_grpo; the options are scope, weights"),
