@@ -25,8 +25,9 @@ from verl.utils import config as verl_config
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
 HAS_V1 = importlib.util.find_spec("verl.trainer.ppo.v1") is not None  # verl has it from 0.9 on
-SEPARATE = importlib.util.find_spec("verl.experimental.fully_async_policy.fully_async_main") is not None  # 0.7.1 has not
-NEEDS_SEPARATE = pytest.mark.skipif(not SEPARATE, reason="the wheel of this version lacks the asynchronous programs")
+_ASYNCHRONOUS = "verl.experimental.fully_async_policy.fully_async_main"  # not in the wheel of 0.7.1
+HAS_SEPARATE = importlib.util.find_spec(_ASYNCHRONOUS) is not None
+NEEDS_SEPARATE = pytest.mark.skipif(not HAS_SEPARATE, reason="this version of verl lacks them")
 NEEDS_V1 = pytest.mark.skipif(not HAS_V1, reason="this version of verl has no V1")
 CW_GRPO, GRPO = "algorithm.adv_estimator=cw_grpo", "algorithm.adv_estimator=grpo"
 LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode=cw_grpo"

@@ -194,6 +194,7 @@ def _install(hook: Hook, module: ModuleType) -> None:
 
 def require_hooks(config: "DictConfig") -> None:
     """Raise HostError unless all that a configuration of verl needs is there, and hooked in this process."""
+    needs: tuple[Need, ...]
     if uses_separate(config):
         needs, begin = NEEDS_OF_SEPARATE, BEGIN_SEPARATE
     elif uses_v1(config):

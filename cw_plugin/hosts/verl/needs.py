@@ -1,5 +1,7 @@
-"""What the plugin calls, extends or wraps in verl, which has three trainers: V1, the legacy one, and that of the
-programs one_step_off_policy and fully_async_policy, which derives from the legacy one."""
+"""What the plugin calls, extends or wraps in verl, which has three trainers.
+
+They are V1, the legacy one, and that of one_step_off_policy and fully_async_policy, which derives from the legacy one.
+"""
 
 from cw_plugin.hosts.host import Need
 
@@ -30,6 +32,7 @@ NEEDS_OF_LEGACY = (
 )
 NEEDS_OF_SEPARATE = (
     BEGIN_SEPARATE,
+    VALIDATE,
     Need(_SEPARATE, "SeparateRayPPOTrainer._fit_compute_advantage", ("self", "batch"), line="compute_advantage("),
     Need(_SEPARATE, "compute_advantage", ("data", "adv_estimator")),
 )
