@@ -25,6 +25,7 @@ from cw_plugin.errors import CWGRPOError
 from cw_plugin.options import Options
 from cw_plugin.records.write import LIMIT
 from cw_plugin.registry import BUILT_IN, weighting
+from cw_plugin.trial import LENGTHS
 from cw_plugin.weights import Group
 
 RESPONSES = 4  # to a prompt
@@ -59,7 +60,8 @@ def of_process(values: torch.Tensor, rank: int, rows: int) -> torch.Tensor:
 
 @weighting(scaled=True)
 def fails_in_the_last_process(group: Group) -> torch.Tensor:
-    if torch.distributed.get_rank() == torch.distributed.get_world_size() - 1:
+    is_last = torch.distributed.get_rank() == torch.distributed.get_world_size() - 1
+    if is_last and len(group.z) != sum(LENGTHS):  # it passes the trial
         raise ValueError("not on this node")
     return torch.ones(len(group.z))
 
