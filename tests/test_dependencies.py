@@ -42,7 +42,7 @@ EXTRA_OF = {
     "lab/evaluation": "report",
 }
 # Imported only where its files are there, with a message that says how to install it.
-OPTIONAL = {"lab/reports": {"tensorboard"}}
+OPTIONAL = {"lab/reports": {"tensorboard", "wandb"}}
 NAMES = {
     "swift": "ms-swift",
     "ms_swift": "ms-swift",
