@@ -1,4 +1,4 @@
-"""The five hosts: which of their releases the tests run, and which of their functions the plugin needs."""
+"""The hosts: which of their releases the tests run, and which of their functions the plugin needs."""
 
 import importlib
 import importlib.metadata
@@ -101,3 +101,4 @@ TRL = Host("TRL", "trl", oldest="0.29.0", newest="1.16.0", left_out="1.15")  # 1
 SWIFT = Host("ms-swift", "ms-swift", oldest="4.6.0", newest="4.6.0")
 OPENRLHF = Host("OpenRLHF", "openrlhf", oldest="0.9.10", newest="0.11.2")
 SKYRL = Host("SkyRL", "skyrl", oldest="0.3.0", newest="0.4.0")
+TRINITY = Host("Trinity-RFT", "trinity-rft", oldest="0.6.0", newest="0.6.0")

@@ -105,6 +105,14 @@ ROWS = (
         "normalising reweighted advantages again",
         "examples/skyrl/README.md",
     ),
+    Row(
+        released(host.TRINITY),
+        "",
+        "`advantage_fn: cw_plugin.hosts.trinity.CWGRPOAdvantage`",
+        "CPU: its pipeline and losses",
+        "algorithms whose trainer computes advantages",
+        "cw_plugin/hosts/trinity/README.md",
+    ),
 )
 
 
