@@ -1,4 +1,6 @@
-"""CW-GRPO for Trinity-RFT: an advantage function, named in the user's configuration. Trinity's code runs unchanged::
+"""CW-GRPO for Trinity-RFT: an advantage function, which the user's configuration names.
+
+Trinity's code runs unchanged::
 
     algorithm:
       algorithm_type: grpo

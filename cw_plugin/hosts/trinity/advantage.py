@@ -90,10 +90,11 @@ class ReweightingAdvantage(AdvantageFn):
 
     def _cw_batch(self, exps: "list[Experience]") -> Batch:
         for experience in exps:
+            tokens = len(experience.action_mask)
             found = None if experience.logprobs is None else len(experience.logprobs)
-            if found != len(experience.action_mask):
+            if found != tokens:
                 raise HostError(
-                    f"{experience.eid} has log-probs of {found} tokens, and its action_mask {len(experience.action_mask)}",
+                    f"{experience.eid} has {found} log-probs, and an action_mask of {tokens} tokens",
                     fix="let the workflow return the log-prob of each token after the prompt",
                 )
         mask = _padded([experience.action_mask for experience in exps])
