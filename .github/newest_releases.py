@@ -16,7 +16,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from cw_plugin.hosts import host
 
-BELOW_TRL = {"axolotl": "0.21.0"}  # whose trainers derive from TRL's: examples/axolotl
+# Axolotl's trainers derive from TRL's (examples/axolotl), and agent-lightning's from verl's.
+BESIDES = {"axolotl": "0.21.0", "agentlightning": host.AGENT_LIGHTNING, "tinker-cookbook": host.TINKER_COOKBOOK}
 
 
 def newest(package: str) -> str:
@@ -29,7 +30,7 @@ def newest(package: str) -> str:
 def main() -> None:
     known = {one.package: one.newest for one in vars(host).values() if isinstance(one, host.Host)}
     has_newer = False
-    for package, tested in (known | BELOW_TRL).items():
+    for package, tested in (known | BESIDES).items():
         found = newest(package)
         has_newer |= found != tested
         print(f"{package:16} {found:10} {'' if found == tested else f'the tests run {tested}'}")

@@ -28,6 +28,9 @@ NEEDED_BY = {
     ],
     "axolotl": ["hosts/trl/test_axolotl.py"],
     "openrlhf": ["hosts/openrlhf/test_openrlhf_advantages.py", "hosts/openrlhf/test_openrlhf_settings.py"],
+    "agentlightning": ["hosts/verl/test_agent_lightning.py"],
+    "rllm": ["hosts/rllm/test_rllm.py"],
+    "tinker_cookbook": ["hosts/tinker/test_tinker.py"],
     "trinity": ["hosts/trinity/test_trinity.py"],
     "skyrl": ["hosts/skyrl/test_skyrl_advantages.py", "hosts/skyrl/test_skyrl_settings.py"],
 }  # fmt: skip

@@ -27,6 +27,7 @@ OF_HOST = {
     "hosts/swift": {"torch", "ms-swift"},
     "hosts/openrlhf": {"openrlhf", "torch", "ray"},
     "hosts/skyrl": {"skyrl", "torch", "ray"},
+    "hosts/trinity": {"trinity-rft", "torch", "transformers"},
     "lab/doctor": {"verl", "ray", "transformers", "hydra-core", "omegaconf"},
     "lab/compose.py": {"hydra-core", "omegaconf", "pyyaml"},  # omegaconf itself asks for pyyaml
     "lab/cli.py": {"omegaconf"},
@@ -46,6 +47,7 @@ OPTIONAL = {"lab/reports": {"tensorboard", "wandb"}}
 NAMES = {
     "swift": "ms-swift",
     "ms_swift": "ms-swift",
+    "trinity": "trinity-rft",
     "transfer_queue": "transferqueue",
     "hydra": "hydra-core",
     "yaml": "pyyaml",

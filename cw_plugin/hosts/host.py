@@ -102,3 +102,7 @@ SWIFT = Host("ms-swift", "ms-swift", oldest="4.6.0", newest="4.6.0")
 OPENRLHF = Host("OpenRLHF", "openrlhf", oldest="0.9.10", newest="0.11.2")
 SKYRL = Host("SkyRL", "skyrl", oldest="0.3.0", newest="0.4.0")
 TRINITY = Host("Trinity-RFT", "trinity-rft", oldest="0.6.0", newest="0.6.0")
+
+# Programs that train with another host, or that a file of examples/ serves: the release that the tests run.
+AGENT_LIGHTNING = "1.0.2"
+TINKER_COOKBOOK = "0.6.1"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cw_plugin.hosts import host
+from cw_plugin.hosts.host import AGENT_LIGHTNING, TINKER_COOKBOOK
 from cw_plugin.lab.errors import IS_ON_PYPI
 
 README = Path(__file__).resolve().parents[2] / "README.md"
@@ -112,6 +113,30 @@ ROWS = (
         "CPU: its pipeline and losses",
         "algorithms whose trainer computes advantages",
         "cw_plugin/hosts/trinity/README.md",
+    ),
+    Row(
+        f"agent-lightning {AGENT_LIGHTNING}, which trains with verl",
+        "",
+        "`algorithm.adv_estimator=cw_grpo`",
+        "CPU: a step of its trainer, without workers",
+        "as with verl",
+        "cw_plugin/hosts/verl/README.md",
+    ),
+    Row(
+        f"Tinker cookbook {TINKER_COOKBOOK}",
+        "",
+        "`train.assemble_training_data = cw_grpo.assemble_training_data`",
+        "CPU: its data, without the service",
+        "options, records",
+        "examples/tinker/README.md",
+    ),
+    Row(
+        "rLLM 0.3.0, with Tinker",
+        "",
+        "`from cw_grpo import CWGRPOAgentTrainer as AgentTrainer`",
+        "CPU: its functions, without the service",
+        "its verl and Fireworks backends, `async_training`",
+        "examples/rllm/README.md",
     ),
 )
 

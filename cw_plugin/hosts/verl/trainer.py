@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 from verl import DataProto
 
-from cw_plugin.batch import Batch, group_numbers
+from cw_plugin.batch import Batch, group_numbers, of_responses
 from cw_plugin.errors import HostError, NonFiniteError
 from cw_plugin.hosts.host import VERL
 from cw_plugin.hosts.verl.needs import OLD_LOG_PROB
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 LATEST = "latest_checkpointed_iteration.txt"  # verl writes it beside its checkpoints
+# agent-lightning's trainer calls it by default: the rows of a rollout, such as an agent's turns, share an advantage.
+OF_ROLLOUTS = "compute_rollout_level_advantage"
 LOGGER = logging.getLogger("verl.cw_plugin")  # in the trainer's process, the root logger shows only errors
 
 
@@ -82,10 +84,16 @@ def _follow_v1(trainer: Any, run: "VerlRun") -> None:
 
 def _follow_legacy(trainer: Any, run: "VerlRun") -> None:
     of_verl = trainer.fit
+    replacements: dict[str, Callable[..., Any]] = {
+        "compute_advantage": run.compute_advantages,
+        "compute_data_metrics": run.compute_metrics,
+    }
+    if hasattr(sys.modules[of_verl.__module__], OF_ROLLOUTS):
+        replacements[OF_ROLLOUTS] = run.compute_rollout_advantages
 
     @functools.wraps(of_verl)
     def fit() -> Any:
-        with _replaced(of_verl, compute_advantage=run.compute_advantages, compute_data_metrics=run.compute_metrics):
+        with _replaced(of_verl, **replacements):
             return of_verl()
 
     trainer.fit = fit
@@ -162,25 +170,41 @@ class VerlRun:
         """
         arguments = inspect.signature(of_verl).bind(*args, **kwargs).arguments
         data: DataProto = arguments["data"]
-        step: int = self._trainer.global_steps  # counted from 1
-        rewards, mask = data.batch["token_level_rewards"].sum(-1), data.batch["response_mask"]
+        rewards = data.batch["token_level_rewards"].sum(-1)
         # Each response gets one number. So verl's function gets one column, the total reward of each response,
         # and returns one column of advantages, without (rows, time) tensors.
-        of_responses = DataProto.from_dict(
+        column = DataProto.from_dict(
             tensors={"token_level_rewards": rewards[:, None], "response_mask": torch.ones_like(rewards)[:, None]},
             non_tensors={"uid": data.non_tensor_batch["uid"]},
         )
-        of_estimator = of_verl(**{**arguments, "data": of_responses, "adv_estimator": self._estimator})
-        advantages = of_estimator.batch["advantages"][:, 0]
+        of_estimator = of_verl(**{**arguments, "data": column, "adv_estimator": self._estimator})
+        self._put_weights(data, of_estimator.batch["advantages"][:, 0], arguments.get("batch_keys"))
+        return data
+
+    def compute_rollout_advantages(
+        self, of_agent_lightning: Callable[..., tuple[DataProto, Any]], batch: DataProto, **settings: Any
+    ) -> tuple[DataProto, Any]:
+        """As :meth:`compute_advantages`, for agent-lightning, whose function gives all rows of a rollout one advantage.
+
+        Weights are over the tokens of all rollouts of a prompt, with all their rows.
+        """
+        batch, metrics = of_agent_lightning(batch, **{**settings, "adv_estimator": self._estimator})
+        self._put_weights(batch, of_responses(batch.batch["advantages"], batch.batch["response_mask"]), keys=None)
+        return batch, metrics
+
+    def _put_weights(self, data: DataProto, advantages: Tensor, keys: Sequence[str] | None) -> None:
+        """Put w~ A into a batch of verl, given A of each row, and keep the metrics."""
+        step: int = self._trainer.global_steps  # counted from 1
+        mask = data.batch["response_mask"]
         batch = Batch(
             log_probs=data.batch["old_log_probs"],
             advantages=advantages,
             response_mask=mask,
             group=group_numbers(data.non_tensor_batch["uid"]),
-            rewards=rewards,
-            read_sequences=functools.partial(_read_sequences, data, arguments.get("batch_keys")),
+            rewards=data.batch["token_level_rewards"].sum(-1),
+            read_sequences=functools.partial(_read_sequences, data, keys),
             tokenizer=self._trainer.tokenizer,
-            entropies=self._take_entropies(arguments.get("batch_keys")) if self.needs_entropies else None,
+            entropies=self._take_entropies(keys) if self.needs_entropies else None,
         )
         try:
             reweighted = self._run.reweight(batch, range(step, step + 1))
@@ -192,7 +216,6 @@ class VerlRun:
         if weighted is None:  # weights=none, plain GRPO
             weighted = advantages[:, None] * (mask != 0)
         data.batch["advantages"] = data.batch["returns"] = weighted
-        return data
 
     def _take_entropies(self, keys: Sequence[str] | None) -> Tensor:
         """The entropies (rows, time) of the batch, in nats."""
