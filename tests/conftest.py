@@ -2,7 +2,6 @@
 
 import fcntl
 import importlib
-import importlib.util
 import os
 import subprocess
 import sys
@@ -16,39 +15,6 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 WITHIN_A_TEST = "PYTEST_CURRENT_TEST" in os.environ  # which runs this file's tests under another release
-
-# The tests that a package is needed for. They are left out where it is missing: test_trl_releases.py,
-# test_openrlhf_releases.py and test_skyrl_releases.py run those of their hosts, each beside a release. The extra "dev"
-# has no verl; WITHOUT_VERL are the files that need none of these packages.
-NEEDED_BY = {
-    "accelerate": ["test_sharded.py"],
-    "trl": [
-        "hosts/trl/test_trl_weights.py", "hosts/trl/test_trl_images.py", "hosts/trl/test_trl_runs.py",
-        "hosts/trl/test_trl_refused.py", "lab/rewards/test_rewards_of_trl.py", "examples/test_trl_examples.py",
-    ],
-    "axolotl": ["hosts/trl/test_axolotl.py"],
-    "openrlhf": ["hosts/openrlhf/test_openrlhf_advantages.py", "hosts/openrlhf/test_openrlhf_settings.py"],
-    "agentlightning": ["hosts/verl/test_agent_lightning.py"],
-    "rllm": ["hosts/rllm/test_rllm.py"],
-    "tinker_cookbook": ["hosts/tinker/test_tinker.py"],
-    "trinity": ["hosts/trinity/test_trinity.py"],
-    "skyrl": ["hosts/skyrl/test_skyrl_advantages.py", "hosts/skyrl/test_skyrl_settings.py"],
-}  # fmt: skip
-WITHOUT_VERL = {
-    "test_host.py", "lab/data/test_data.py", "lab/evaluation/test_graded_answers.py",
-    "lab/evaluation/test_scores.py", "lab/reports/test_comparison.py", "lab/reports/test_metrics.py",
-    "lab/reports/test_report.py", "lab/reports/test_tokens.py", "lab/rewards/test_grading_pool.py",
-    "lab/rewards/test_rewards.py", "lab/test_configs.py", "lab/test_intervals.py", "records/test_records.py",
-    "test_dependencies.py", "test_errors.py", "test_options.py", "test_refused_batches.py",
-    "test_run.py", "test_weightings.py", "test_weights.py",
-}  # fmt: skip
-collect_ignore = [
-    file for package, files in NEEDED_BY.items() if not importlib.util.find_spec(package) for file in files
-]
-if not importlib.util.find_spec("verl"):
-    every = {str(path.relative_to(ROOT / "tests")) for path in (ROOT / "tests").rglob("test_*.py")}
-    of_hosts = {file for files in NEEDED_BY.values() for file in files}
-    collect_ignore += every - WITHOUT_VERL - of_hosts
 
 pytest.register_assert_rewrite("e2e", "openrlhf_experiences", "skyrl_trainers", "trainers", "trl_checks")
 hypothesis.settings.register_profile("ours", deadline=None)  # no test asserts a time

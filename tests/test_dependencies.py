@@ -88,8 +88,9 @@ def imported(part: Path) -> set[str]:
 
 
 def parts() -> dict[str, list[Path]]:
-    """The method as one part, each host, and each part of the laboratory."""
-    found = {"method": [path for path in PACKAGE.glob("*.py") if path.name != "__main__.py"] + [PACKAGE / "records"]}
+    """The method as one part, which is all but hosts and laboratory; each host, and each part of the laboratory."""
+    apart = ("hosts", "lab", "__main__.py")
+    found = {"method": [path for path in PACKAGE.iterdir() if path.name not in apart]}
     for house in ("hosts", "lab"):
         for path in sorted((PACKAGE / house).iterdir()):
             if path.name != "__init__.py" and (path.suffix == ".py" or (path / "__init__.py").exists()):

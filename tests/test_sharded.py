@@ -1,8 +1,11 @@
 """Rows that several real processes hold, against one process that holds them all."""
 
+import pytest
+
+pytest.importorskip("accelerate")
+
 import math
 
-import pytest
 import torch
 from interpreter import ROOT, python
 from process_group import CASES, FAULTS, RESPONSES, STEP, WIDTH, of_process, put, whole_batch, whole_entropies

@@ -1,13 +1,15 @@
 """The boundary study's harness on TRL: grading, Clip-Cov, rounded weights; and short runs."""
 
+import pytest
+
+pytest.importorskip("trl")
+pytest.importorskip("verl")
+
 import math
 import random
 from dataclasses import replace
 
-import pytest
 import torch
-
-pytest.importorskip("trl")
 
 
 @pytest.fixture

@@ -1,9 +1,12 @@
 """examples/gpu/memory: the rows of its page, and what verl's engines hold."""
 
+import pytest
+
+pytest.importorskip("verl")
+
 import re
 import sys
 
-import pytest
 from engines import ENGINES, PROMPT, RESPONSE, make_batch, make_model, run_steps
 from interpreter import ROOT, bash
 from omegaconf import OmegaConf

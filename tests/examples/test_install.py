@@ -1,8 +1,11 @@
 """install.sh and data.sh: whose environment is removed, one maker at a time, and what is printed."""
 
+import pytest
+
+pytest.importorskip("verl")
+
 import sys
 
-import pytest
 from interpreter import ROOT, bash
 
 CPU = ROOT / "examples" / "cpu"

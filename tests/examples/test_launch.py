@@ -1,5 +1,9 @@
 """A run's processes, its folder, and what launch.py prints of it, with a small program in the place of main_ppo."""
 
+import pytest
+
+pytest.importorskip("verl")
+
 import json
 import os
 import re
@@ -11,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
-import pytest
 from interpreter import wait_until
 from small_trainer import BACKEND, LAUNCH, MODEL, SEED, command, contents, launched, trained, write_trainer
 

@@ -1,12 +1,15 @@
 """examples/openrlhf and the reward file, without OpenRLHF."""
 
+import pytest
+
+pytest.importorskip("verl")
+
 import os
 import runpy
 from collections import Counter
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from interpreter import ROOT, bash
 
 from cw_plugin.lab.errors import DataError

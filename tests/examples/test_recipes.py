@@ -1,5 +1,9 @@
 """The paper's recipes: each script composes to what examples/paper.md says, and starts its run as it should."""
 
+import pytest
+
+pytest.importorskip("verl")
+
 import itertools
 import os
 import re
@@ -8,7 +12,6 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
 import yaml
 from interpreter import ROOT, bash
 from omegaconf import DictConfig, OmegaConf

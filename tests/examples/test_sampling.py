@@ -1,8 +1,11 @@
 """How the studies draw answers, against the model's own passes."""
 
+import pytest
+
+pytest.importorskip("verl")
+
 import sys
 
-import pytest
 import torch
 from interpreter import ROOT
 from transformers import AutoModelForCausalLM, DynamicCache

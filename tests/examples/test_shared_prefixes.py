@@ -1,8 +1,11 @@
 """The forward pass of the pretrained model's study, against the model's own."""
 
+import pytest
+
+pytest.importorskip("verl")
+
 import sys
 
-import pytest
 import torch
 from interpreter import ROOT
 from transformers import AutoModelForCausalLM

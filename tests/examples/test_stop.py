@@ -3,6 +3,10 @@
 The scripts and their launcher are the real ones; a small program stands in for what they train with.
 """
 
+import pytest
+
+pytest.importorskip("verl")
+
 import os
 import shutil
 import signal
@@ -11,7 +15,6 @@ import sys
 from pathlib import Path
 
 import psutil
-import pytest
 from interpreter import ROOT, THAT_TRAIN, free_port, wait_until
 
 # In the place of python, accelerate, trl, swift and cw-grpo. The launcher and its like are run. A trainer leaves a

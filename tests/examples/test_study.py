@@ -1,5 +1,9 @@
 """The four studies: their task, plan, models and variants of the weights, and the tables made from their results."""
 
+import pytest
+
+pytest.importorskip("verl")
+
 import random
 import re
 import shutil
@@ -9,7 +13,6 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
-import pytest
 import torch
 from interpreter import ROOT
 from safetensors.torch import load_file

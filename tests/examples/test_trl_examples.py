@@ -1,5 +1,9 @@
 """examples/trl: the quickstart as a user starts it, and the paper's recipe, composed and trained on a CPU."""
 
+import pytest
+
+pytest.importorskip("trl")
+
 import json
 import os
 import runpy
@@ -7,7 +11,6 @@ import socket
 import sys
 from pathlib import Path
 
-import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 from interpreter import ROOT, bash, free_port
 

@@ -3,11 +3,14 @@
 test_openrlhf_releases.py runs this file under the oldest and the newest release that fit.
 """
 
+import pytest
+
+pytest.importorskip("openrlhf")
+
 import copy
 import json
 import random
 
-import pytest
 import torch
 from openrlhf.models import PolicyLoss
 from openrlhf.trainer import ppo_trainer_async

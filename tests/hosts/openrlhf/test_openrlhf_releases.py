@@ -4,10 +4,13 @@ Each release lies in a folder of its own, over the packages of the environment, 
 DeepSpeed, and the stand-in for flash-attn of examples/openrlhf/cpu.
 """
 
+import pytest
+
+pytest.importorskip("verl")
+
 import json
 from pathlib import Path
 
-import pytest
 from interpreter import ROOT, python, run_tests
 
 from cw_plugin.errors import HostError

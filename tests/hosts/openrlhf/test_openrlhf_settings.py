@@ -3,10 +3,13 @@
 test_openrlhf_releases.py runs this file under the oldest and the newest release that fit.
 """
 
+import pytest
+
+pytest.importorskip("openrlhf")
+
 import logging
 from importlib.metadata import version
 
-import pytest
 from interpreter import bash
 from openrlhf_experiences import experiences, flag, maker_of, parsed, settings
 

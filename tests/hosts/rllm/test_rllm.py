@@ -1,8 +1,11 @@
 """The class of examples/rllm with rLLM's own functions. rLLM is not on PyPI: put a clone of it on PYTHONPATH."""
 
+import pytest
+
+pytest.importorskip("rllm")
+
 import inspect
 
-import pytest
 import torch
 from interpreter import ROOT
 from omegaconf import OmegaConf

@@ -3,13 +3,16 @@
 test_skyrl_releases.py runs this file.
 """
 
+import pytest
+
+pytest.importorskip("skyrl")
+
 import asyncio
 import json
 from typing import Any
 from unittest.mock import Mock
 
 import loguru
-import pytest
 import torch
 from pyarrow import parquet
 from reference_weightings import reference_weighted

@@ -6,6 +6,9 @@ run on 3.11, too.
 """
 
 import pytest
+
+pytest.importorskip("verl")
+
 from interpreter import ROOT, python, run_tests
 
 from cw_plugin.hosts.host import SKYRL

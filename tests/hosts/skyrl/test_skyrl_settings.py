@@ -3,10 +3,13 @@
 test_skyrl_releases.py runs this file.
 """
 
+import pytest
+
+pytest.importorskip("skyrl")
+
 import sys
 from unittest.mock import Mock
 
-import pytest
 import skyrl_gym
 from interpreter import bash
 from skyrl.train.config import SkyRLTrainConfig

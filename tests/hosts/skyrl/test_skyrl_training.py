@@ -3,11 +3,14 @@
 Its environment is that of examples/skyrl/quickstart_cpu.sh.
 """
 
+import pytest
+
+pytest.importorskip("verl")
+
 import os
 import subprocess
 from pathlib import Path
 
-import pytest
 from interpreter import ROOT
 from probe_files import saved
 from witnesses import check_weights, environment, kill_and_resume, start

@@ -3,11 +3,14 @@
 ms-swift lies in a folder of its own, over the packages of the environment, because it needs an older TRL and datasets.
 """
 
+import pytest
+
+pytest.importorskip("verl")
+
 import json
 import re
 from pathlib import Path
 
-import pytest
 import torch
 import torch.nn.functional as F
 from interpreter import ROOT, WITHOUT_VLLM, python

@@ -3,10 +3,13 @@
 test_tinker_releases.py runs this file.
 """
 
+import pytest
+
+pytest.importorskip("tinker_cookbook")
+
 import asyncio
 import inspect
 
-import pytest
 import tinker
 import torch
 from interpreter import ROOT

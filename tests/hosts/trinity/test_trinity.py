@@ -3,11 +3,14 @@
 test_trinity_releases.py runs this file.
 """
 
+import pytest
+
+pytest.importorskip("trinity")
+
 import asyncio
 import json
 import math
 
-import pytest
 import torch
 from interpreter import ROOT
 from pyarrow import parquet

@@ -4,6 +4,9 @@ Its packages are those that these classes import, beside the transformers of the
 """
 
 import pytest
+
+pytest.importorskip("axolotl")
+
 from axolotl.core.trainers.grpo.args import AxolotlAsyncGRPOConfig, AxolotlGRPOConfig
 from axolotl.core.trainers.grpo.trainer import AxolotlAsyncGRPOTrainer, AxolotlGRPOTrainer
 from interpreter import ROOT

@@ -1,6 +1,9 @@
 """CWGRPOTrainer with a model that sees: images reach the forward pass of the weights."""
 
 import pytest
+
+pytest.importorskip("trl")
+
 import torch
 import torch.nn.functional as F
 from datasets import Dataset

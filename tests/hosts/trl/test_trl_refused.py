@@ -1,8 +1,11 @@
 """What CWGRPOTrainer refuses: settings, a TRL of another shape, and advantages that are not its own."""
 
+import pytest
+
+pytest.importorskip("trl")
+
 import re
 
-import pytest
 import trl
 from trl import GRPOTrainer
 from trl_training import BASE, reward, train

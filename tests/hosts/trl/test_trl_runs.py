@@ -1,9 +1,12 @@
 """What a run of CWGRPOTrainer is beside its weights: options, checkpoints, evaluation, records, logs, model card."""
 
+import pytest
+
+pytest.importorskip("trl")
+
 import json
 from typing import Any
 
-import pytest
 import yaml
 from interpreter import ROOT
 from transformers import AutoModelForCausalLM

@@ -1,10 +1,13 @@
 """CWGRPOTrainer's weights at TRL's loss, by real training on a CPU, in one process and in several."""
 
+import pytest
+
+pytest.importorskip("trl")
+
 import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import trl
 from interpreter import ROOT, python

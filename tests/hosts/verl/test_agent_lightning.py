@@ -3,11 +3,14 @@
 test_agent_lightning_releases.py runs this file.
 """
 
+import pytest
+
+pytest.importorskip("agentlightning")
+
 from pathlib import Path
 from unittest.mock import MagicMock
 
 import numpy as np
-import pytest
 import torch
 import yaml
 from agentlightning.verl import trainer as of_agent_lightning

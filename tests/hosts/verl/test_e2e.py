@@ -1,5 +1,9 @@
 """One run of main_ppo through a recipe with everything: what it trains on, records and resumes, and its evaluation."""
 
+import pytest
+
+pytest.importorskip("verl")
+
 import json
 import os
 import signal
@@ -9,7 +13,6 @@ from pathlib import Path
 import e2e
 import numpy as np
 import pyarrow.parquet as pq
-import pytest
 from interpreter import ROOT, bash, wait_until
 from reference import reference_advantages
 

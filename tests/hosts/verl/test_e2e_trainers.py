@@ -1,5 +1,9 @@
 """verl's other trainers and recipes, the study's runs, and doctor's worker: what else starts Ray, all of it slow."""
 
+import pytest
+
+pytest.importorskip("verl")
+
 import functools
 import json
 import re
@@ -10,7 +14,6 @@ from pathlib import Path
 
 import e2e
 import pyarrow.parquet as pq
-import pytest
 from interpreter import ROOT, bash, python, wait_until
 from omegaconf import OmegaConf
 

@@ -1,10 +1,13 @@
 """The pull requests to verl, on copies of the installed verl: what each part mends, and the plugin beside each."""
 
+import pytest
+
+pytest.importorskip("verl")
+
 import re
 import subprocess
 from pathlib import Path
 
-import pytest
 from e2e import PARTS, copy_verl
 from interpreter import python
 

@@ -1,12 +1,15 @@
 """How verl finds the plugin, what it refuses before Ray starts, and what it says when something does not fit."""
 
+import pytest
+
+pytest.importorskip("verl")
+
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import verl
 from hydra import compose, initialize_config_dir
 from interpreter import ROOT, python

@@ -3,6 +3,10 @@
 test_verl_releases.py runs this file on earlier releases, the nightly workflow on verl's main.
 """
 
+import pytest
+
+pytest.importorskip("verl")
+
 import importlib.util
 import inspect
 import runpy
@@ -10,7 +14,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
 import verl
 from interpreter import python
 from ray import cloudpickle

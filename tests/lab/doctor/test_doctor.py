@@ -1,12 +1,15 @@
 """cw-grpo doctor: each fault is planted, and seen; a run without faults gets no finding."""
 
+import pytest
+
+pytest.importorskip("verl")
+
 import inspect
 import re
 import shutil
 import socket
 
 import numpy as np
-import pytest
 import torch
 from doctor_runs import ENV, LOSS, REWARD, A, changed, good
 from interpreter import ROOT, bash, cli, python

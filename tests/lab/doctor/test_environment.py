@@ -1,8 +1,11 @@
 """The doctor's checks of packages."""
 
+import pytest
+
+pytest.importorskip("verl")
+
 import functools
 
-import pytest
 from omegaconf import OmegaConf
 
 from cw_plugin.lab.compose import compose

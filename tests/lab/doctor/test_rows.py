@@ -1,10 +1,13 @@
 """The doctor's check of data: each fault is planted, and seen."""
 
+import pytest
+
+pytest.importorskip("verl")
+
 import json
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from doctor_runs import COLUMNS, QUESTION, REWARD, changed, good, write_rows
 from omegaconf import DictConfig
 

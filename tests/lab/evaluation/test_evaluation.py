@@ -1,5 +1,9 @@
 """What is asked, kept and refused. A calculator takes main_ppo's place; test_e2e.py has the real one."""
 
+import pytest
+
+pytest.importorskip("verl")
+
 import json
 import os
 import re
@@ -9,7 +13,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from interpreter import ROOT, cli
 from omegaconf import OmegaConf
 from trainers import composed

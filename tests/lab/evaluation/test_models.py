@@ -1,10 +1,13 @@
 """The models that arguments name, and checkpoints of verl as models."""
 
+import pytest
+
+pytest.importorskip("verl")
+
 import json
 import shutil
 from pathlib import Path
 
-import pytest
 import torch
 from interpreter import ROOT
 from transformers import AutoModelForCausalLM

@@ -1,10 +1,13 @@
 """How verl is started: with our trainer, and in a process that ends with ours."""
 
+import pytest
+
+pytest.importorskip("verl")
+
 import signal
 import sys
 
 import psutil
-import pytest
 from interpreter import ROOT, python, wait_until
 from trainers import v1_trainer
 from verl.trainer.ppo.v1 import PPOTrainerSync

@@ -2,6 +2,8 @@
 
 import pytest
 
+pytest.importorskip("trl")
+
 from cw_plugin.errors import OptionsError
 from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.rewards import compute_score
