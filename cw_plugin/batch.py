@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -10,6 +10,19 @@ from torch import Tensor
 from torch.nn import functional
 
 from cw_plugin.errors import HostError
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """What is used of a tokenizer of transformers."""
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
+        """The text of a sequence."""
+        raise NotImplementedError
+
+    def batch_decode(self, sequences: list[list[int]]) -> list[str]:
+        """The text of each sequence."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -25,8 +38,9 @@ class Batch:
         read_sequences: returns the token ids of prompt and response for some rows; padding tokens may be in them. The
             ids of a response stand where its ``response_mask`` does. None if the host cannot tell rows apart; then
             nothing is recorded.
-        tokenizer: one of transformers, which spells the tokens of a record.
+        tokenizer: spells the tokens of a record; None if nothing is recorded.
         entropies: of the policy before the update at each position, in nats; None if the weighting needs none.
+        weights: w~ of each token, which a run puts here for the token record.
     """
 
     log_probs: Float[Tensor, "rows time"]
@@ -35,8 +49,9 @@ class Batch:
     group: Int[Tensor, " rows"]
     rewards: Float[Tensor, " rows"]
     read_sequences: Callable[[Sequence[int]], Iterable[tuple[Tensor, Tensor]]] | None
-    tokenizer: Any
+    tokenizer: Tokenizer | None
     entropies: Float[Tensor, "rows time"] | None = None
+    weights: Float[Tensor, "rows time"] | None = None
 
     def on_cpu(self) -> "Batch":
         """The batch on the CPU, with a mask of booleans. On a GPU, this waits for a forward pass that is queued."""
@@ -48,6 +63,7 @@ class Batch:
             group=self.group.cpu(),
             rewards=self.rewards.cpu(),
             entropies=None if self.entropies is None else self.entropies.detach().cpu(),
+            weights=None if self.weights is None else self.weights.cpu(),
         )
 
 

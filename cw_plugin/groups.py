@@ -90,9 +90,9 @@ class GroupTokens:
 
 def rows_of_groups(group: Int[Tensor, " rows"]) -> list[Int[np.ndarray, " _"]]:
     """The rows of each group, in ascending order."""
-    in_order = group.argsort(stable=True).numpy()
-    _, starts = np.unique(group.numpy()[in_order], return_index=True)
-    return np.split(in_order, starts[1:])
+    group_after_group = group.argsort(stable=True).numpy()
+    _, starts = np.unique(group.numpy()[group_after_group], return_index=True)
+    return np.split(group_after_group, starts[1:])
 
 
 def own_order(valid: Bool[np.ndarray, "rows time"], *values: Float[np.ndarray, "rows ..."]) -> Sequence[int]:

@@ -1,5 +1,7 @@
 """Applies the weights to a batch: the tokens of each prompt group are taken out, weighed, and put back."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -54,8 +56,23 @@ def reweight(
         ValueError: shapes that do not belong together.
     """
     weighting = load(weights) if isinstance(weights, str) else weights
-    weighted, sums = apply_weighting(weighting, log_probs, advantages, response_mask, group, entropies, step)
-    return weighted, sums.statistics()
+    applied = apply_weighting(weighting, log_probs, advantages, response_mask, group, entropies, step)
+    return applied.advantages, applied.sums.statistics()
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What a weighting makes of some rows.
+
+    Attributes:
+        advantages: w~ A of every token, 0 where the mask is 0.
+        weights: w~ of every token, for token records; None if they are not kept.
+        sums: what the statistics are made of; several processes can add up theirs.
+    """
+
+    advantages: Float[Tensor, "rows time"]
+    weights: Float[Tensor, "rows time"] | None
+    sums: Sums
 
 
 def apply_weighting(
@@ -66,8 +83,9 @@ def apply_weighting(
     group: Int[Tensor, " rows"] | None,
     entropies: Float[Tensor, "rows time"] | None,
     step: int,
-) -> tuple[Float[Tensor, "rows time"], Sums]:
-    """As :func:`reweight`, but with the sums that the statistics are made of: several processes can add up theirs.
+    keeps_weights: bool = False,
+) -> Applied:
+    """As :func:`reweight`, but with what the statistics and the token records are made of.
 
     A group's weights do not depend on the order of its rows, on padding, or on other groups of the batch.
     A group that has no valid token has weight 0 everywhere, and takes no part in the sums.
@@ -79,7 +97,8 @@ def apply_weighting(
     entropies = None if entropies is None else entropies.detach().to(log_probs.dtype).cpu()
     group = torch.zeros(len(log_probs), dtype=torch.long) if group is None else group.cpu()
     batch_entropy = mean_entropy(weighting, entropies, valid)
-    result, sums, refused = torch.zeros_like(log_probs).numpy(), Sums(), []
+    result, kept = torch.zeros_like(log_probs).numpy(), torch.zeros_like(log_probs).numpy() if keeps_weights else None
+    sums, refused = Sums(), []
     values = [advantages.numpy(), log_probs.numpy()]
     if entropies is not None:
         values.append(entropies.numpy())
@@ -99,13 +118,16 @@ def apply_weighting(
         sums_here = sums_of_group(tokens, w, weighted)
         if sums_here.is_finite:
             result[rows] = put(weighted, valid_here)
+            if kept is not None:
+                kept[rows] = put(weight, valid_here)
             sums += sums_here
         else:
             refused.append(rows)
     if refused:
         of_refused = torch.from_numpy(np.sort(np.concatenate(refused)))
         raise non_finite_error(log_probs, advantages, valid, of_refused, entropies)
-    return torch.from_numpy(result).to(device), sums
+    weights = None if kept is None else torch.from_numpy(kept)
+    return Applied(torch.from_numpy(result).to(device), weights, sums)
 
 
 def reweight_micro_batch(

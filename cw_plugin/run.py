@@ -4,7 +4,7 @@ import json
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from jaxtyping import Float
@@ -15,7 +15,7 @@ from cw_plugin.files import write_whole
 from cw_plugin.method_file import refuse_other_method, write_method
 from cw_plugin.options import Options
 from cw_plugin.records.write import TokenFiles
-from cw_plugin.reweight import apply_weighting
+from cw_plugin.reweight import Applied, apply_weighting
 from cw_plugin.statistics import Sums
 
 LOGGER = logging.getLogger("cw_plugin")
@@ -36,7 +36,9 @@ class Reweighted:
 
 
 class Run:
-    """A training run in a process that has whole batches; for one that has a part, see :mod:`cw_plugin.sharded`.
+    """A training run in a process that has whole batches.
+
+    For one that has a part, :mod:`cw_plugin.sharded` overrides what is marked as an override point.
 
     A host makes one when it begins to train, calls :meth:`begin` before it loads a checkpoint, and :meth:`reweight`
     after it has computed the advantages of a batch.
@@ -89,13 +91,14 @@ class Run:
             NonFiniteError, OptionsError: as in :func:`cw_plugin.reweight.reweight`.
         """
         self._write_method_once()
-        weighted, sums, seconds = self._apply_to_batch(batch, seed=steps.start)
-        statistics = sums.statistics()
+        due = [step for step in steps if self.options.is_due(step)] if batch.read_sequences is not None else []
+        applied, seconds = self._apply_to_batch(batch, seed=steps.start, keeps_weights=bool(due))
+        statistics = applied.sums.statistics()
         if statistics.signal_share == 0 and statistics.weight_min == 1:
             self._say_once_that_weights_are_1(steps)
-        if batch.read_sequences is not None and any(self.options.is_due(step) for step in steps):
-            self._record(steps[0], batch, sums)
-        advantages = None if self.options.weights == "none" else weighted.to(batch.log_probs.device)
+        if due:
+            self._record(due[0], replace(batch, weights=applied.weights), applied.sums)
+        advantages = None if self.options.weights == "none" else applied.advantages.to(batch.log_probs.device)
         return Reweighted(advantages, statistics.as_metrics(seconds))
 
     def write_settings(self, settings: Mapping[str, object]) -> None:
@@ -103,26 +106,25 @@ class Run:
         ours = {f"cw_{name}": value for name, value in asdict(self.options).items()}
         write_whole(self._folder / "training_args.json", json.dumps({**settings, **ours}, indent=1, default=str))
 
-    def _apply_to_batch(self, batch: Batch, seed: int) -> tuple[Float[Tensor, "rows time"], Sums, float]:
-        """``w~ A`` of the batch's rows, the sums of the whole batch, and the seconds that the weights took."""
+    def _apply_to_batch(self, batch: Batch, seed: int, keeps_weights: bool) -> tuple[Applied, float]:
+        """Override point: the batch's rows with the sums of the whole batch, and the seconds that the weights took."""
         batch = batch.on_cpu()
         started = time.perf_counter()
-        weighted, sums = self._apply_to_rows(batch, seed)
-        return weighted, sums, time.perf_counter() - started
+        applied = self._apply_to_rows(batch, seed, keeps_weights)
+        return applied, time.perf_counter() - started
 
-    def _apply_to_rows(self, batch: Batch, seed: int) -> tuple[Float[Tensor, "rows time"], Sums]:
-        """``w~ A`` and the sums of these rows, with the run's options; ``seed`` is the first step of the batch."""
+    def _apply_to_rows(self, batch: Batch, seed: int, keeps_weights: bool) -> Applied:
+        """The run's weighting, on these rows alone; ``seed`` is the first step of the batch."""
         group = batch.group if self.options.scope == "group" else None
-        return apply_weighting(
-            self.weighting, batch.log_probs, batch.advantages, batch.response_mask, group, batch.entropies, seed
-        )
+        x, a, mask, entropies = batch.log_probs, batch.advantages, batch.response_mask, batch.entropies
+        return apply_weighting(self.weighting, x, a, mask, group, entropies, seed, keeps_weights)
 
     def _record(self, step: int, batch: Batch, sums: Sums) -> None:
-        """Write the token record of a batch, whose sums are given."""
+        """Override point: write the token record of a batch, whose weights and sums are given."""
         self._files.write(step, batch.on_cpu(), sums)
 
     def _write_method_once(self) -> None:
-        """Before the first update, and so before the first checkpoint."""
+        """Override point. Before the first update, and so before the first checkpoint."""
         if self._checkpoints is not None:
             write_method(self._checkpoints, self.options, self._logger)
             self._checkpoints = None

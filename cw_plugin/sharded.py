@@ -5,19 +5,37 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float, Shaped
+from jaxtyping import Shaped
 from torch import Tensor
 
 from cw_plugin.batch import Batch
 from cw_plugin.errors import CWGRPOError, NonFiniteError, first_line
 from cw_plugin.options import Options
 from cw_plugin.records.write import LIMIT
+from cw_plugin.reweight import Applied
 from cw_plugin.run import LOGGER, Run
 from cw_plugin.statistics import ADDED, Sums
+
+
+@runtime_checkable
+class Accelerator(Protocol):
+    """What is used of accelerate's class of this name."""
+
+    process_index: int
+    num_processes: int
+    is_main_process: bool
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        """The rows of all processes, one after the other."""
+        raise NotImplementedError
+
+    def pad_across_processes(self, tensor: Tensor, dim: int) -> Tensor:
+        """The tensor, padded with zeros to the size that it has at most in a process."""
+        raise NotImplementedError
 
 
 class ShardedRun(Run):
@@ -36,7 +54,7 @@ class ShardedRun(Run):
 
     def __init__(
         self,
-        accelerator: Any,
+        accelerator: Accelerator,
         responses: int,
         options: Options,
         folder: Path,
@@ -46,7 +64,7 @@ class ShardedRun(Run):
         self._accelerator = accelerator
         self._responses = responses
 
-    def _apply_to_batch(self, batch: Batch, seed: int) -> tuple[Float[Tensor, "rows time"], Sums, float]:
+    def _apply_to_batch(self, batch: Batch, seed: int, keeps_weights: bool) -> tuple[Applied, float]:
         accelerator, device = self._accelerator, batch.log_probs.device
         rows, width = batch.log_probs.shape
         own_first_row = accelerator.process_index * rows  # its number in the whole batch
@@ -56,7 +74,7 @@ class ShardedRun(Run):
         started = time.perf_counter()
         failure: Exception | None = None
         try:
-            weighted, sums = self._apply_to_rows(part, seed)
+            applied = self._apply_to_rows(part, seed, keeps_weights)
         except NonFiniteError as error:
             failure = NonFiniteError(error.what, [first_row + row for row in error.rows])
         except Exception as error:  # of any kind: the other processes must not wait for this one
@@ -64,8 +82,10 @@ class ShardedRun(Run):
         seconds = time.perf_counter() - started
         _raise_in_all(accelerator, device, failure)
         if has_own_groups:
-            return weighted, _added_up(accelerator, device, sums), seconds
-        return weighted[own_first_row : own_first_row + rows, :width], sums, seconds
+            return replace(applied, sums=_added_up(accelerator, device, applied.sums)), seconds
+        own = slice(own_first_row, own_first_row + rows), slice(width)
+        weights = None if applied.weights is None else applied.weights[own]
+        return replace(applied, advantages=applied.advantages[own], weights=weights), seconds
 
     def _holds_whole_groups(self, rows: int) -> bool:
         """Whether the tokens that share statistics are all in one process. Every process knows it, without asking."""
@@ -83,6 +103,7 @@ class ShardedRun(Run):
             rewards=self._accelerator.gather(batch.rewards.to(batch.log_probs.device)),
             read_sequences=None,
             entropies=None if batch.entropies is None else self._gathered(batch.entropies),
+            weights=None if batch.weights is None else self._gathered(batch.weights.to(batch.log_probs.device)),
         )
         return gathered.on_cpu()
 
@@ -90,8 +111,7 @@ class ShardedRun(Run):
         """The rows of all processes, padded with zeros to the widest."""
         if rows.dtype == torch.bool:  # which accelerate would turn into int64 in those processes alone that pad
             rows = rows.byte()
-        gathered: Tensor = self._accelerator.gather(self._accelerator.pad_across_processes(rows, dim=1))
-        return gathered
+        return self._accelerator.gather(self._accelerator.pad_across_processes(rows, dim=1))
 
     def _record(self, step: int, batch: Batch, sums: Sums) -> None:
         """Write the token record of the whole batch, in the first process.
@@ -130,7 +150,7 @@ class ShardedRun(Run):
             super()._write_method_once()
 
 
-def _raise_in_all(accelerator: Any, device: torch.device, failure: Exception | None) -> None:
+def _raise_in_all(accelerator: Accelerator, device: torch.device, failure: Exception | None) -> None:
     """Raise in every process the error that one or several of them have. None waits for one that has stopped."""
     if accelerator.num_processes == 1:
         if failure is not None:
@@ -161,7 +181,7 @@ def _joined_errors(errors: Sequence[CWGRPOError]) -> CWGRPOError:
     return NonFiniteError(what, sorted(rows))
 
 
-def _added_up(accelerator: Any, device: torch.device, sums: Sums) -> Sums:
+def _added_up(accelerator: Accelerator, device: torch.device, sums: Sums) -> Sums:
     """The sums of all processes, by two messages whose size depends on nothing."""
     if accelerator.num_processes == 1:
         return sums

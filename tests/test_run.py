@@ -64,7 +64,8 @@ def test_seconds_are_those_of_the_weights(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     run = Run(Options(), tmp_path)
     if kind == "sharded":
-        alone = SimpleNamespace(num_processes=1, process_index=0, is_main_process=True)
+        never_called = {"gather": len, "pad_across_processes": len}
+        alone = SimpleNamespace(num_processes=1, process_index=0, is_main_process=True, **never_called)
         run = ShardedRun(alone, len(batch().group), Options(), tmp_path)
     assert run.reweight(batch(), range(1, 2)).metrics["cw_grpo/seconds"] == 0
 

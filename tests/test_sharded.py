@@ -26,19 +26,20 @@ def in_one_process(rows: int, scope: str, fault: str = "", weights: str = "gauss
         return type(error).__name__, str(error)
 
 
-def check_records(records, rank: int, rows: int, processes: int, scope: str, own_groups: bool) -> None:
+def check_records(records, weighted, rank: int, rows: int, processes: int, scope: str, own_groups: bool) -> None:
     """The first process writes the rows of all. If they have more tokens than a record, and each process holds whole
     groups, it writes its own."""
     if rank > 0:
         assert records == [None, None]
         return
-    log_probs, _, mask = whole_batch(rows * processes)
+    log_probs, advantages, mask = whole_batch(rows * processes)
     of_all = [rows * processes, rows if own_groups else rows * processes]
     for record, recorded_rows in zip(records, of_all, strict=True):
-        found_log_probs, found_mask, group, rewards, sequences, groups, tokens = record
+        found_log_probs, found_mask, group, rewards, sequences, groups, tokens, weights = record
         valid = mask[:recorded_rows]
         assert torch.equal(found_mask != 0, valid)
         assert torch.equal(found_log_probs[valid], log_probs[:recorded_rows][valid])
+        assert torch.equal(weights * advantages[:recorded_rows, None], weighted[:recorded_rows])
         assert torch.equal(group, torch.arange(recorded_rows) // RESPONSES)
         assert torch.equal(rewards, torch.arange(float(recorded_rows)))
         for row, (prompt, width) in enumerate(sequences):
@@ -72,7 +73,7 @@ def test_processes_reweight_as_one_and_fail_together(tmp_path, processes):
                 of_rank, of_all, records = found[rank][case, "", device]
                 assert torch.equal(of_rank, of_process(weighted, rank, rows)), (case, rank)
                 assert vars(of_all) == pytest.approx(vars(statistics), rel=1e-6)
-                check_records(records, rank, rows, processes, scope, own_groups=case == "whole groups")
+                check_records(records, weighted, rank, rows, processes, scope, own_groups=case == "whole groups")
             for weights in set(BUILT_IN) - {"gaussian"}:
                 check_weighting(weights, [of_rank[case, weights, device] for of_rank in found], rows, scope)
             for fault in FAULTS:

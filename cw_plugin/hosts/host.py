@@ -1,4 +1,7 @@
-"""The hosts: which of their releases the tests run, and which of their functions the plugin needs."""
+"""The hosts: which of their functions the plugin needs, and which of their releases the tests run.
+
+A release is accepted if it has these functions. Its number decides nothing: it is only told, in errors and in README.
+"""
 
 import importlib
 import importlib.metadata

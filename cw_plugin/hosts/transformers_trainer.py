@@ -1,10 +1,23 @@
-"""What the trainers of TRL and ms-swift share: both build on transformers' Trainer, and on accelerate."""
+"""What the trainers of TRL and ms-swift share: both build on transformers' Trainer, and on accelerate.
+
+A trainer of another such host is a class in front of the host's own, ``class CWGRPOTrainer(ReweightingTrainer,
+GRPOTrainer)``. It does this, in this order:
+
+1. In ``__init__``, before the host's: require the host's NEEDS, and with any weights but none, call :func:`check_loss`.
+2. In ``__init__``, after the host's: call :meth:`ReweightingTrainer._cw_begin`.
+3. In the host's method that makes a batch, after the host's own, and in training alone: put the rows of this process
+   into a :class:`~cw_plugin.batch.Batch`, call :meth:`ReweightingTrainer._cw_reweight`, and put what it returns in
+   place of the advantages, unless that is None. ``_cw_groups``, ``_cw_own_rows`` and ``_cw_entropies`` help to make the
+   Batch.
+
+:class:`ReweightingTrainer` overrides two methods of the host, and names the attributes of the host that it reads.
+"""
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -14,22 +27,36 @@ from transformers import TrainingArguments
 from cw_plugin.batch import Batch
 from cw_plugin.errors import HostError, OptionsError
 from cw_plugin.options import Options
-from cw_plugin.sharded import ShardedRun
+from cw_plugin.sharded import Accelerator, ShardedRun
 
 if TYPE_CHECKING:
-    from transformers import Trainer
+    from transformers import Trainer, TrainerState
 else:
     Trainer = object  # the host's trainer comes with the class that derives from this one
 
 
-def training_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+@runtime_checkable
+class GRPOArguments(Protocol):
+    """The fields that are read of a host's GRPOConfig."""
+
+    output_dir: str
+    per_device_train_batch_size: int
+    gradient_accumulation_steps: int
+    steps_per_generation: int
+    num_iterations: int
+    importance_sampling_level: str
+    loss_type: str
+    use_liger_kernel: bool
+
+
+def training_arguments(args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
     """The argument ``args`` of a trainer's constructor, given by name or by position; None if it is not given."""
     if "args" in kwargs:
         return kwargs["args"]
     return next((value for value in args if isinstance(value, TrainingArguments)), None)
 
 
-def check_loss(args: Any, has_ligers_loss: bool = True) -> None:
+def check_loss(args: GRPOArguments, has_ligers_loss: bool = True) -> None:
     """Raise OptionsError if the loss that a trainer's arguments choose takes one number for a whole response.
 
     CISPO's ratio has no gradient, and multiplies each token's own log-prob.
@@ -49,8 +76,17 @@ def check_loss(args: Any, has_ligers_loss: bool = True) -> None:
 
 
 class ReweightingTrainer(Trainer):
-    """Stands in front of a host's GRPOTrainer, whose batches it reweights."""
+    """Stands in front of a host's GRPOTrainer, whose batches it reweights; the module says how to derive from it."""
 
+    # Of the host's trainer.
+    accelerator: Accelerator
+    args: GRPOArguments
+    model: torch.nn.Module
+    num_generations: int  # responses to a prompt, which are consecutive in the whole batch
+    state: "TrainerState"
+    _metrics: dict[str, dict[str, list[float]]]  # under "train", what the host's logger averages
+
+    # Ours.
     _cw_run: ShardedRun
     _cw_computed: list[tuple[Tensor, Tensor]]  # log-probs of a batch that is being made, and their entropies
 
@@ -60,15 +96,15 @@ class ReweightingTrainer(Trainer):
         self._cw_computed = []
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Train as the host does, but not in a folder of another method's checkpoints (OptionsError)."""
+        """Override of the host's: train, but not in a folder of another method's checkpoints (OptionsError)."""
         folder, resumed_from = Path(self.args.output_dir), None
         if isinstance(resume_from_checkpoint, (str, os.PathLike)):
             resumed_from = Path(resume_from_checkpoint).resolve().parent
         self._cw_run.begin(folder, any(folder.glob("checkpoint-*")), resumed_from)
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
-    def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
-        """The host's log-probs. Entropies are computed with those of a batch that is made, if the weighting needs them.
+    def _get_per_token_logps_and_entropies(self, model: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """Override of the host's: log-probs. Those of a batch that is made come with the entropies that weights need.
 
         The loss is computed with gradients, and evaluation out of training mode.
         """
@@ -79,17 +115,28 @@ class ReweightingTrainer(Trainer):
         self._cw_computed.append(result[:2])
         return result
 
-    def _cw_entropies(self, log_probs: Sequence[Tensor]) -> list[Tensor]:
-        """The entropies that were computed with these log-probs, for a weighting that needs them."""
-        return [_entropies_of(of_tokens, self._cw_computed) for of_tokens in log_probs]
+    def _cw_forward_of_host(self) -> Callable[..., Any]:
+        """The host's own ``_get_per_token_logps_and_entropies``."""
+        of_host: Callable[..., Any] = super()._get_per_token_logps_and_entropies
+        return of_host
+
+    def _cw_entropies(self, log_probs: Tensor) -> Tensor:
+        """The entropies that the host has computed with these log-probs, for a weighting that needs them."""
+        for of_host, entropies in self._cw_computed:
+            if of_host is log_probs:
+                return entropies
+        raise HostError(
+            "old_per_token_logps do not come from _get_per_token_logps_and_entropies, so there are no entropies",
+            fix="choose a weighting that needs none, such as gaussian or ar",
+        )
 
     def _cw_own_rows(self, rows: int) -> slice:
         """Where the rows of this process are in the whole batch, of which every process has this many."""
-        first_row: int = self.accelerator.process_index * rows
+        first_row = self.accelerator.process_index * rows
         return slice(first_row, first_row + rows)
 
     def _cw_groups(self, rows: int) -> Tensor:
-        """The prompt group of this process's rows: responses to a prompt are consecutive in the whole batch."""
+        """The number of the prompt group of each row of this process."""
         own = self._cw_own_rows(rows)
         return torch.arange(own.start, own.stop) // int(self.num_generations)
 
@@ -102,14 +149,3 @@ class ReweightingTrainer(Trainer):
         for name, value in reweighted.metrics.items():
             self._metrics["train"][name].append(value)
         return reweighted.advantages
-
-
-def _entropies_of(log_probs: Tensor, computed: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    """The entropies that the host has computed with these log-probs, which it may have moved to another device."""
-    for of_tokens, entropies in computed:
-        if of_tokens is log_probs or torch.equal(of_tokens.cpu(), log_probs.cpu()):
-            return entropies.to(log_probs.device)
-    raise HostError(
-        "old_per_token_logps do not come from _get_per_token_logps_and_entropies, so there are no entropies",
-        fix="choose a weighting that needs none, such as gaussian or ar",
-    )

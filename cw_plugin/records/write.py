@@ -6,21 +6,18 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from cw_plugin.batch import Batch
-from cw_plugin.checks import checked, mean_entropy, needed_entropies
+from cw_plugin.batch import Batch, Tokenizer
 from cw_plugin.files import write_whole
-from cw_plugin.groups import own_order
 from cw_plugin.options import Options
 from cw_plugin.records.columns import FOLDER, REAL_NUMBERS, TEXT, WHOLE_NUMBERS
 from cw_plugin.statistics import Sums
-from cw_plugin.weights import Group, kernel, token_weights
+from cw_plugin.weights import Group, kernel
 
 LIMIT = 2**18  # tokens in a record at most, unless its first prompt group alone has more
 
@@ -54,7 +51,7 @@ class TokenFiles:
 
         Args:
             step: of training, from 1.
-            batch: on the CPU, with a mask of booleans.
+            batch: on the CPU, with a mask of booleans, and its weights.
             sums: of the whole batch, of which these rows may be a part.
         """
         path = self._next_path(step)
@@ -76,12 +73,12 @@ class TokenFiles:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        assert batch.read_sequences is not None  # else nothing is recorded
+        assert batch.read_sequences is not None and batch.tokenizer is not None  # else nothing is recorded
         sizes = batch.response_mask.sum(-1)
         rows = _recorded_rows(batch.group, sizes, step)
         sequences = list(batch.read_sequences(rows.tolist()))
         by_prompt = self._options.scope == "group"
-        values = self._values(batch, rows, step)
+        values = self._values(batch, rows)
         values["token_id"] = _token_ids(batch, rows, sequences)
         columns = {name: pa.array(values[name].int().numpy()) for name in WHOLE_NUMBERS}
         columns |= {name: pa.array(values[name].float().numpy()) for name in REAL_NUMBERS}
@@ -94,7 +91,7 @@ class TokenFiles:
             "settings": json.dumps(self._options.settings),
             "groups": str(int(sums.groups) if by_prompt else len(set(batch.group[sizes > 0].tolist()))),
             "tokens": str(int(sums.tokens)),
-            "prompts": json.dumps(_prompts(batch, rows, sequences)),
+            "prompts": json.dumps(_prompts(batch, rows, sequences, batch.tokenizer)),
         }
         table = pa.table(columns).replace_schema_metadata(metadata)
         write_whole(
@@ -104,28 +101,21 @@ class TokenFiles:
             ),
         )
 
-    def _values(self, batch: Batch, rows: Int[Tensor, " recorded"], step: int) -> dict[str, Shaped[Tensor, " tokens"]]:
+    def _values(self, batch: Batch, rows: Int[Tensor, " recorded"]) -> dict[str, Shaped[Tensor, " tokens"]]:
         """The numbers of each valid token of some rows, which are sorted by group, in their order.
 
-        With scope "batch", they are computed with the tokens of all rows, as the weights were.
+        With scope "batch", covariances are those among the tokens of all rows, as they were for the weights.
         """
+        assert batch.weights is not None  # the run has put them there
         by_prompt = self._options.scope == "group"
         rows_together = _by_group(batch.group, rows) if by_prompt else [torch.arange(len(batch.group))]
-        weighting = self._options.load_weighting()
-        entropies = needed_entropies(weighting, batch.entropies)
-        batch_entropy = mean_entropy(weighting, entropies, batch.response_mask)
         pieces: dict[str, list[Tensor]] = defaultdict(list)
-        for rows_in_batch in rows_together:
-            arrays = [batch.advantages, batch.log_probs, *([] if entropies is None else [entropies])]
-            of_group = [array[rows_in_batch].float().numpy() for array in arrays]
-            together = rows_in_batch[own_order(batch.response_mask[rows_in_batch].numpy(), *of_group)]
+        for together in rows_together:
             mask = batch.response_mask[together]
             place, position = mask.nonzero(as_tuple=True)
             row = together[place]
             log_prob, advantage = batch.log_probs[row, position].float(), batch.advantages[row]
-            entropy = None if entropies is None else entropies[row, position].float()
-            tokens = Group(log_prob, advantage, entropy, mask, step, batch_entropy)
-            _, weight = token_weights(tokens, checked(weighting))
+            tokens = Group(log_prob, advantage, None, mask)
             values = {
                 "group": batch.group[row],
                 "row": row,
@@ -134,15 +124,14 @@ class TokenFiles:
                 "advantage": advantage,
                 "covariance": tokens.c,
                 "gaussian": kernel(tokens.z),
-                "weight": weight,
+                "weight": batch.weights[row, position],
                 "reward": batch.rewards[row],
             }
             is_recorded = torch.isin(row, rows)
             for name, value in values.items():
                 pieces[name].append(value[is_recorded])
-        columns = {name: torch.cat(of_column) for name, of_column in pieces.items()}
-        in_order = torch.from_numpy(np.lexsort([columns[name].numpy() for name in ("position", "row", "group")]))
-        return {name: of_column[in_order] for name, of_column in columns.items()}
+        in_order = torch.cat(pieces["group"]).argsort(stable=True)
+        return {name: torch.cat(of_column)[in_order] for name, of_column in pieces.items()}
 
 
 # How columns compress best: those whose values repeat with a dictionary, and floats that all differ with their bytes
@@ -183,17 +172,15 @@ def _token_ids(
 
 
 def _prompts(
-    batch: Batch, rows: Int[Tensor, " recorded"], sequences: Sequence[tuple[Tensor, Tensor]]
+    batch: Batch, rows: Int[Tensor, " recorded"], sequences: Sequence[tuple[Tensor, Tensor]], tokenizer: Tokenizer
 ) -> dict[int, str]:
     """The prompt of each group, as text."""
     prompts = [prompt for prompt, _ in sequences]
     by_group = dict(zip(batch.group[rows].tolist(), prompts, strict=True))
-    return {
-        group: batch.tokenizer.decode(prompt.tolist(), skip_special_tokens=True) for group, prompt in by_group.items()
-    }
+    return {group: tokenizer.decode(prompt.tolist(), skip_special_tokens=True) for group, prompt in by_group.items()}
 
 
-def _spelt(token_ids: Int[Tensor, " tokens"], tokenizer: Any) -> object:
+def _spelt(token_ids: Int[Tensor, " tokens"], tokenizer: Tokenizer) -> object:
     """The text of each token, as an arrow column that holds each text once."""
     import pyarrow as pa
 

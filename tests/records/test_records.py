@@ -10,11 +10,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import random_batches
+import token_records
 import torch
 from pretend_device import Pretend, on_device
 from random_batches import random_entropies
 from reference import reference_advantages
-from token_records import files_in, sums_of
+from token_records import files_in
 from transformers import AutoTokenizer
 
 from cw_plugin.batch import Batch
@@ -43,7 +44,7 @@ def random_batch(seed: int, groups: int = 4) -> Batch:
 
 
 def recorded(folder: Path, batch: Batch, step: int, scope: str = "group", weights: str = "gaussian") -> TokenRecord:
-    files_in(folder, scope, weights).write(step, batch, sums_of(batch))
+    token_records.write(files_in(folder, scope, weights), step, batch)
     (record,) = read_tokens(folder)
     return record
 
@@ -82,7 +83,7 @@ def test_a_record_holds_every_token_with_what_the_weights_did(tmp_path, scope, w
 @pytest.mark.parametrize("scope", ["group", "batch"])
 @pytest.mark.parametrize("weights", BUILT_IN)
 def test_a_record_shows_the_weights_that_were_applied(tmp_path, scope, weights):
-    """Also where they are drawn: the record computes them once more."""
+    """Also where they are drawn."""
     batch = random_batch(1)
     batch = replace(
         batch, log_probs=4 * batch.log_probs, entropies=random_entropies(1, batch.log_probs.shape, scale=0.3)
@@ -160,7 +161,7 @@ def test_records_of_weights_that_were_lost_are_left_out(tmp_path):
         time.sleep(0.002)  # starts are told apart by the millisecond
         for step in steps:
             batch = random_batch(step)
-            files.write(step, batch, sums_of(batch))
+            token_records.write(files, step, batch)
     assert [record.step for record in read_tokens(tmp_path)] == [10, 20, 30, 30]
     assert [record.step for record in read_tokens(tmp_path, [20])] == [20]
 
@@ -169,9 +170,9 @@ def test_a_record_that_fails_is_said_in_the_log(tmp_path, caplog):
     (tmp_path / "tokens").write_text("a file in the place of the folder")
     files = files_in(tmp_path)
     batch = random_batch(0)
-    files.write(3, batch, sums_of(batch))
+    token_records.write(files, 3, batch)
     assert "tokens/step_000003.parquet cannot be written" in caplog.text and "Traceback" not in caplog.text
     files = files_in(tmp_path / "broken")
     tokenizer = SimpleNamespace(decode=str, batch_decode=lambda sequences: sequences.text)
-    files.write(1, replace(batch, tokenizer=tokenizer), sums_of(batch))
+    token_records.write(files, 1, replace(batch, tokenizer=tokenizer))
     assert "has no attribute 'text'" in caplog.text and not list(tmp_path.rglob("*.parquet"))

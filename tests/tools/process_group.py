@@ -8,6 +8,7 @@ accepts no tensor of the CPU in its messages.
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -106,13 +107,14 @@ def compute(
         if fault == "no memory" and rank == accelerator.num_processes - 1:
             patch.setattr("cw_plugin.run.apply_weighting", Mock(side_effect=MemoryError("for 8 GiB")))
         try:
-            weighted, sums, _ = run._apply_to_batch(own_batch, seed=STEP)
+            applied, _ = run._apply_to_batch(own_batch, STEP, keeps_weights=True)
         except CWGRPOError as error:
             return type(error).__name__, str(error)
+    weighted, statistics = applied.advantages, applied.sums.statistics()
     if weights != "gaussian":
-        return weighted, sums.statistics()
-    records = [recorded(run, own_batch, sums, limit) for limit in (LIMIT, 1)]
-    return weighted, sums.statistics(), records
+        return weighted, statistics
+    kept = replace(own_batch, weights=applied.weights)
+    return weighted, statistics, [recorded(run, kept, applied.sums, limit) for limit in (LIMIT, 1)]
 
 
 def recorded(run: Any, batch: Batch, sums: Any, limit: int) -> Any:
@@ -128,7 +130,7 @@ def recorded(run: Any, batch: Batch, sums: Any, limit: int) -> Any:
         (prompt.tolist(), len(response)) for prompt, response in written.read_sequences(range(len(written.group)))
     ]
     log_probs, mask, rewards = written.log_probs, written.response_mask, written.rewards
-    return log_probs, mask, written.group, rewards, sequences, of_sums.groups, of_sums.tokens
+    return log_probs, mask, written.group, rewards, sequences, of_sums.groups, of_sums.tokens, written.weights
 
 
 def main(folder: Path) -> None:

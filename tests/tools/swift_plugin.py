@@ -36,10 +36,13 @@ class SwiftOnDevice(GRPOTrainer):
 
     def move(self, to: Any, batch_encoded_inputs: list[dict[str, Any]]) -> None:
         self._rewards_per_func, self.reward_weights = to(self._rewards_per_func), to(self.reward_weights)
+        moved = {}
         for encoded in batch_encoded_inputs:
             encoded["model_inputs"] = to(dict(encoded["model_inputs"]))
             for name, value in vars(encoded["grpo_batch"]).items():
-                setattr(encoded["grpo_batch"], name, to(value))
+                moved[id(value)] = to(value)
+                setattr(encoded["grpo_batch"], name, moved[id(value)])
+        self._cw_computed = [(moved[id(log_probs)], to(entropies)) for log_probs, entropies in self._cw_computed]
 
 
 class Watched(CWGRPOTrainer, SwiftOnDevice):

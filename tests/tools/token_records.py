@@ -2,6 +2,7 @@
 
 import logging
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,8 @@ import torch
 from cw_plugin.batch import Batch
 from cw_plugin.options import Options
 from cw_plugin.records.write import TokenFiles
+from cw_plugin.registry import load
+from cw_plugin.reweight import apply_weighting
 from cw_plugin.statistics import Sums
 
 # A tokenizer of bytes may cut a character: decoded alone, neither part is text.
@@ -22,10 +25,15 @@ def files_in(folder: Path, scope: str = "group", weights: str = "gaussian") -> T
     return TokenFiles(folder, Options(scope, weights), logging.getLogger("cw_plugin"))
 
 
-def sums_of(batch: Batch) -> Sums:
-    """Of what a record shows, for a batch that is not a part of another."""
+def write(files: TokenFiles, step: int, batch: Batch) -> None:
+    """Write the record of a batch that is not a part of another, with the weights that a run would put there."""
+    group = batch.group if files._options.scope == "group" else None
+    weighting = load(files._options.weights)
+    x, a, mask = batch.log_probs, batch.advantages, batch.response_mask
+    weights = apply_weighting(weighting, x, a, mask, group, None, step, keeps_weights=True).weights
     groups = {int(number) for number, mask in zip(batch.group, batch.response_mask, strict=True) if mask.any()}
-    return Sums(tokens=int(batch.response_mask.sum()), groups=len(groups))
+    sums = Sums(tokens=int(batch.response_mask.sum()), groups=len(groups))
+    files.write(step, replace(batch, weights=weights), sums)
 
 
 def write_record(
@@ -68,4 +76,4 @@ def write_record(
         lambda chosen: [sequences[row] for row in chosen],
         tokenizer,
     )
-    files.write(step, batch, sums_of(batch))
+    write(files, step, batch)

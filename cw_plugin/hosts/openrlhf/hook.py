@@ -12,7 +12,7 @@ import torch
 import wrapt
 from torch import Tensor
 
-from cw_plugin.batch import Batch, joined, of_responses
+from cw_plugin.batch import Batch, Tokenizer, joined, of_responses
 from cw_plugin.hosts.host import OPENRLHF
 from cw_plugin.hosts.openrlhf.needs import ADVANTAGES, MAKER, TRAIN_STEP, TRAINER
 from cw_plugin.hosts.openrlhf.refused_settings import check
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from openrlhf.trainer.ppo_utils.experience import Experience
     from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
+# What wrapt passes to the function that stands around OpenRLHF's.
 Wrapped = Callable[..., Any]
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
 
 _logger = logging.getLogger(MAKER)  # OpenRLHF writes what it gets to the run's log
 
@@ -79,7 +82,7 @@ class _Reweighter:
             experience.advantages = part[:, :width].to(dtype, copy=True)
 
 
-def _batch(experiences: "Sequence[Experience]", samples: int, tokenizer: Any) -> Batch:
+def _batch(experiences: "Sequence[Experience]", samples: int, tokenizer: Tokenizer) -> Batch:
     """The rows of all experiences; ``samples`` of them belong to a prompt."""
     mask = _rows(experiences, "action_mask") != 0
     index = torch.tensor([number for experience in experiences for number in experience.index])
@@ -105,23 +108,24 @@ def _sequences(experiences: "Sequence[Experience]", mask: Tensor, rows: Sequence
 
 
 def _change_maker(module: ModuleType) -> None:
-    maker = module.RemoteExperienceMaker
+    """Let every experience maker have the method, as ``cw_grpo``, and reweight what it returns."""
     OPENRLHF.require(ADVANTAGES)
 
-    @wrapt.patch_function_wrapper(maker, "__init__")
-    def begin(wrapped: Wrapped, maker: "RemoteExperienceMaker", args: Any, kwargs: Any) -> None:
-        wrapped(*args, **kwargs)
+    @wrapt.patch_function_wrapper(module, "RemoteExperienceMaker.__init__")
+    def begin(of_openrlhf: Wrapped, maker: "RemoteExperienceMaker", args: Args, kwargs: Kwargs) -> None:
+        of_openrlhf(*args, **kwargs)
         maker.cw_grpo = _Reweighter(maker)
 
-    @wrapt.patch_function_wrapper(maker, "compute_advantages_and_returns")
+    @wrapt.patch_function_wrapper(module, ADVANTAGES.name)
     @torch.no_grad()
-    def reweight(wrapped: Wrapped, maker: "RemoteExperienceMaker", args: Any, kwargs: Any) -> object:
-        experiences = wrapped(*args, **kwargs)
+    def reweight(of_openrlhf: Wrapped, maker: "RemoteExperienceMaker", args: Args, kwargs: Kwargs) -> object:
+        experiences = of_openrlhf(*args, **kwargs)
         maker.cw_grpo.reweight(experiences)
         return experiences
 
 
 def _change_trainer(module: ModuleType) -> None:
+    """Let the trainer tell its experience maker the step."""
     base = module.BasePPOTrainer
     OPENRLHF.require(TRAIN_STEP)
     plain = base.train_step

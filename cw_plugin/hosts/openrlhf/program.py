@@ -10,7 +10,7 @@ import wrapt
 
 from cw_plugin.errors import CWGRPOError, HostError
 from cw_plugin.hosts.host import OPENRLHF
-from cw_plugin.hosts.openrlhf.hook import Wrapped, installed
+from cw_plugin.hosts.openrlhf.hook import Args, Kwargs, Wrapped, installed
 from cw_plugin.hosts.openrlhf.needs import NEEDS
 from cw_plugin.hosts.openrlhf.refused_settings import check
 from cw_plugin.method_file import refuse_other_method
@@ -26,13 +26,13 @@ def main() -> None:
     import ray
 
     @wrapt.patch_function_wrapper(ray, "init")
-    def with_hook(wrapped: Wrapped, _: object, args: Any, kwargs: Any) -> object:
+    def with_hook(of_ray: Wrapped, _: object, args: Args, kwargs: dict[str, Any]) -> object:
         environment = dict(kwargs.pop("runtime_env", None) or {})
         environment["worker_process_setup_hook"] = HOOK
         environment["env_vars"] = environment.get("env_vars", {}) | variables()
         # A job may name the options, or the hook, too. Without this variable, Ray refuses anything that is named twice.
         os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"
-        context = wrapped(*args, runtime_env=environment, **kwargs)
+        context = of_ray(*args, runtime_env=environment, **kwargs)
         if not ray.get(ray.remote(num_cpus=0)(installed).remote()):
             raise HostError(
                 f"Ray's workers did not run {HOOK}, so they would train plain GRPO",
@@ -41,8 +41,8 @@ def main() -> None:
         return context
 
     @wrapt.patch_function_wrapper("openrlhf.utils", "get_strategy")
-    def with_checks(wrapped: Wrapped, _: object, args: Any, kwargs: Any) -> object:
-        strategy = wrapped(*args, **kwargs)
+    def with_checks(of_openrlhf: Wrapped, _: object, args: Args, kwargs: Kwargs) -> object:
+        strategy = of_openrlhf(*args, **kwargs)
         options = Options.from_environment()
         settings = check(strategy.args, options)
         if settings.has_checkpoint:  # the run would refuse it, too, but in a worker

@@ -1,7 +1,6 @@
 """SkyRL's program with :class:`CWGRPOTrainer` in place of its trainer."""
 
 import sys
-from typing import Any
 
 import ray
 from skyrl.train.config import SkyRLTrainConfig
@@ -17,7 +16,7 @@ from cw_plugin.options import variables
 class CWGRPOExp(BasePPOExp):
     """SkyRL's experiment, which trains CW-GRPO."""
 
-    def get_trainer(self, *args: Any, **kwargs: Any) -> CWGRPOTrainer:
+    def get_trainer(self, *args: object, **kwargs: object) -> CWGRPOTrainer:
         """The trainer, in place of SkyRL's."""
         return CWGRPOTrainer(*args, **kwargs)
 

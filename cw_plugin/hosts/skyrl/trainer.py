@@ -3,14 +3,14 @@
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from skyrl.train.config import get_config_as_dict
 from skyrl.train.trainer import RayPPOTrainer
 from torch import Tensor
 
-from cw_plugin.batch import Batch, group_numbers, of_responses
+from cw_plugin.batch import Batch, Tokenizer, group_numbers, of_responses
 from cw_plugin.errors import HostError
 from cw_plugin.files import is_remote
 from cw_plugin.hosts.skyrl.refused_settings import check, has_checkpoint, resumed_from
@@ -39,7 +39,7 @@ class CWGRPOTrainer(RayPPOTrainer):
         HostError: SkyRL lacks what the weights need, or a program trains on advantages that were not reweighted.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         check(self.cfg)
         self._cw_run = Run(Options.from_environment(), Path(self.cfg.trainer.export_path))
@@ -77,7 +77,7 @@ class CWGRPOTrainer(RayPPOTrainer):
         return metrics
 
 
-def _batch(data: "TrainingInputBatch", tokenizer: Any) -> Batch:
+def _batch(data: "TrainingInputBatch", tokenizer: Tokenizer) -> Batch:
     """The batch of SkyRL. Its rows are padded on the left, and responses end at the last column."""
     if data["action_log_probs"] is None:
         raise HostError(
@@ -108,6 +108,7 @@ def _rewards(data: "TrainingInputBatch") -> Tensor:
     rewards: Tensor = data["rewards"].sum(-1).float()
     if "is_last_step" not in data.metadata:
         return rewards
-    last = torch.tensor(data.metadata["is_last_step"])
-    trajectory = last.int().cumsum(0) - last.int()
-    return rewards[last][trajectory]
+    is_last = torch.tensor(data.metadata["is_last_step"])
+    of_trajectories = rewards[is_last]
+    trajectories_that_ended_before = is_last.cumsum(0) - is_last.long()
+    return of_trajectories[trajectories_that_ended_before]

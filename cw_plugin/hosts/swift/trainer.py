@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypedDict
 
 import torch
 from swift.rlhf_trainers import GRPOTrainer
@@ -15,6 +15,23 @@ from cw_plugin.hosts.host import SWIFT
 from cw_plugin.hosts.swift.needs import NEEDS
 from cw_plugin.hosts.transformers_trainer import ReweightingTrainer, check_loss, training_arguments
 from cw_plugin.options import Options
+
+
+class Responses(Protocol):
+    """What is used of ms-swift's GRPOBatch: the responses of a micro-batch. Its tensors are (rows, time)."""
+
+    advantages: Tensor
+    completion_mask: Tensor
+    truncated_mask: Tensor  # (rows,)
+    old_per_token_logps: Tensor
+    teacher_per_token_logps: Tensor | None
+
+
+class MicroBatch(TypedDict):
+    """What ms-swift makes of a micro-batch; its prompts and responses lie side by side in ``input_ids``."""
+
+    grpo_batch: Responses
+    model_inputs: dict[str, Tensor]
 
 
 class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
@@ -41,7 +58,8 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
         if size > 1:
             raise OptionsError(f"sequence_parallel_size={size} has not been tested with CW-GRPO", fix="set it to 1")
 
-    def _postprocess_batch(self, samples: list[Any], batch_encoded_inputs: list[dict[str, Any]]) -> None:
+    def _postprocess_batch(self, samples: list[object], batch_encoded_inputs: list[MicroBatch]) -> None:
+        """Override of ms-swift's, after which the advantages are w~ A in training."""
         super()._postprocess_batch(samples, batch_encoded_inputs)
         if not self.model.training:
             return
@@ -56,9 +74,10 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
             return
         parts = torch.split(weighted, [len(batch.advantages) for batch in batches])
         for batch, part in zip(batches, parts, strict=True):
-            batch.advantages = part[:, : batch.advantages.shape[1]]
+            width = batch.advantages.shape[1]  # the micro-batch's own; ``weighted`` is padded to the widest
+            batch.advantages = part[:, :width]
 
-    def _cw_batch(self, batch_encoded_inputs: list[dict[str, Any]]) -> Batch:
+    def _cw_batch(self, batch_encoded_inputs: list[MicroBatch]) -> Batch:
         """The rows of this process in a generation batch of ms-swift, which holds them in micro-batches."""
         batches = [encoded["grpo_batch"] for encoded in batch_encoded_inputs]
         mask = joined([batch.completion_mask.long() for batch in batches])
@@ -68,7 +87,7 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
         rows = len(mask)
         entropies = None
         if self._cw_run.weighting.needs_entropies:
-            entropies = joined(self._cw_entropies([batch.old_per_token_logps for batch in batches]))
+            entropies = joined([self._cw_entropies(batch.old_per_token_logps) for batch in batches])
         rewards = (self._rewards_per_func * self.reward_weights).nansum(-1)  # of all processes
         return Batch(
             log_probs=joined([batch.old_per_token_logps for batch in batches]),
@@ -83,20 +102,20 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
         )
 
 
-def _sequences(batch_encoded_inputs: list[dict[str, Any]], rows: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+def _sequences(batch_encoded_inputs: list[MicroBatch], rows: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
     """Token ids of prompt and response for some rows of this process."""
     prompts = [prompt for encoded in batch_encoded_inputs for prompt in _prompts(encoded)]
     responses = joined([_responses(encoded) for encoded in batch_encoded_inputs]).cpu()
     return [(prompts[row], responses[row]) for row in rows]
 
 
-def _responses(encoded: dict[str, Any]) -> Tensor:
+def _responses(encoded: MicroBatch) -> Tensor:
     """Token ids of the columns that log-probs and mask have."""
-    ids: Tensor = encoded["model_inputs"]["input_ids"]
+    ids = encoded["model_inputs"]["input_ids"]
     return ids[:, -encoded["grpo_batch"].completion_mask.shape[1] :]
 
 
-def _prompts(encoded: dict[str, Any]) -> list[Tensor]:
+def _prompts(encoded: MicroBatch) -> list[Tensor]:
     """Token ids before the response, of each row of a micro-batch."""
     inputs, response = encoded["model_inputs"], encoded["grpo_batch"].completion_mask
     columns_of_prompt_alone = inputs["input_ids"].shape[1] - response.shape[1]

@@ -71,9 +71,10 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
         self._cw_begin(cw_options)
         self.add_callback(ArgumentsFile(self._cw_run))
 
-    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+    def _generate_and_score_completions(self, inputs: list[dict[str, object]]) -> dict[str, Tensor]:
+        """Override of TRL's: the batch that it makes, with w~ A in place of A in training."""
         training = self.model.training
-        batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        batch: dict[str, Tensor] = super()._generate_and_score_completions(inputs)
         if training:
             if batch["advantages"].dim() != 1:
                 raise HostError(
@@ -86,7 +87,8 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
                 batch["advantages"] = weighted
         return batch
 
-    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+    def _compute_loss(self, model: torch.nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+        """Override of TRL's: a HostError in place of a loss on plain advantages."""
         if self.model.training and self._cw_run.options.weights != "none" and inputs["advantages"].dim() == 1:
             raise HostError(
                 f"{type(self).__name__} trains on advantages that do not come from "
@@ -96,13 +98,13 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
         loss: Tensor = super()._compute_loss(model, inputs)
         return loss
 
-    def _cw_batch(self, batch: dict[str, Any]) -> Batch:
+    def _cw_batch(self, batch: dict[str, Tensor]) -> Batch:
         """The rows of this process in a generation batch of TRL."""
         log_probs, entropies = batch.get("old_per_token_logps"), None
         if log_probs is None:
             log_probs, entropies = self._cw_forward(batch)
         elif self._cw_run.weighting.needs_entropies:
-            (entropies,) = self._cw_entropies([log_probs])
+            entropies = self._cw_entropies(log_probs)
         mask = batch["completion_mask"] * batch.get("tool_mask", 1)
         rows = len(mask)
         rewards = self._cw_rewards[self._cw_own_rows(rows)]
@@ -119,7 +121,8 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
             entropies=entropies,
         )
 
-    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Float[Tensor, "rows functions"]:
+    def _calculate_rewards(self, *args: object, **kwargs: object) -> Float[Tensor, "rows functions"]:
+        """Override of TRL's, which keeps the total reward of each response."""
         rewards: Tensor = super()._calculate_rewards(*args, **kwargs)  # of all processes; NaN where there is no score
         total = (rewards * self.reward_weights.to(rewards.device)).nansum(-1)
         self._cw_rewards: Tensor = total.masked_fill(rewards.isnan().all(-1), torch.nan)
@@ -127,15 +130,15 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
 
     @torch.no_grad()
     def _cw_forward(
-        self, batch: dict[str, Any]
+        self, batch: dict[str, Tensor]
     ) -> tuple[Float[Tensor, "rows time"], Float[Tensor, "rows time"] | None]:
         """Log-probs of the completions, and entropies if the weighting needs them, under the current policy.
 
         TRL's forward pass computes them in micro-batches.
         """
-        forward = super(ReweightingTrainer, self)._get_per_token_logps_and_entropies
+        forward = self._cw_forward_of_host()
         # What TRL's loss passes beside ids and masks: images and token types, whose names differ between releases.
-        named: Any = getattr(self, "_full_logits_logps", forward)  # TRL 1.14's forward passes all on to this
+        named = getattr(self, "_full_logits_logps", forward)  # TRL 1.14's forward passes all on to this
         model_inputs = {name: batch[name] for name in inspect.signature(named).parameters if name in batch}
         self.model.eval()  # dropout would draw random numbers that GRPOTrainer does not draw
         try:
@@ -155,7 +158,7 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
         return log_probs, entropies
 
 
-def _sequences(batch: dict[str, Any], rows: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+def _sequences(batch: dict[str, Tensor], rows: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
     """Token ids of prompt and completion for some rows of this process."""
     prompts, mask, completions = (batch[name].cpu() for name in ("prompt_ids", "prompt_mask", "completion_ids"))
     return [(prompts[row][mask[row] != 0], completions[row]) for row in rows]

@@ -3,8 +3,6 @@
 verl's own trainers pass none. There, trainer.py reweights, and this estimator only refuses to train plain GRPO.
 """
 
-from typing import Any
-
 import numpy as np
 import torch
 from jaxtyping import Float, Shaped
@@ -24,7 +22,7 @@ def compute_cw_grpo_advantage(
     index: np.ndarray,
     config: AlgorithmConfig | None = None,
     old_log_probs: Float[Tensor, "rows time"] | None = None,
-    **_: Any,
+    **_: object,
 ) -> tuple[Float[Tensor, "rows time"], Float[Tensor, "rows time"]]:
     """Weighted advantages: GRPO's, or those of another estimator of verl's (``algorithm.cw_grpo.estimator``).
 

@@ -180,13 +180,14 @@ def _install(hook: Hook, module: ModuleType) -> None:
     owner, name, function = wrapt.resolve_path(module, hook.function.name)
     signature = inspect.signature(function)
 
-    # A plain function of the same name, which is pickled as that name, so that another process finds its own hooked
-    # function there: up to verl 0.8, Ray pickles a TaskRunner with all that it calls. A wrapt proxy cannot be pickled.
+    # Up to verl 0.8, Ray pickles a TaskRunner with all that it calls. Pickle writes a plain function as its module and
+    # name, under which the other process has hooked its own. A wrapt proxy cannot be pickled.
     @functools.wraps(function)
     def hooked(*args: object, **kwargs: object) -> object:
         if verl_has_its_own():
             return function(*args, **kwargs)
-        return hook.around(lambda: function(*args, **kwargs), signature.bind(*args, **kwargs).arguments)
+        by_name = signature.bind(*args, **kwargs).arguments
+        return hook.around(lambda: function(*args, **kwargs), by_name)
 
     setattr(hooked, _MARK, hook.function.name)
     setattr(owner, name, hooked)

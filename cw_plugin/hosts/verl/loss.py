@@ -8,7 +8,6 @@ So they change with the micro-batch size.
 """
 
 import time
-from typing import Any
 
 from jaxtyping import Float, Shaped
 from torch import Tensor
@@ -22,9 +21,9 @@ def compute_policy_loss_cw_grpo(
     advantages: Float[Tensor, "rows time"],
     response_mask: Shaped[Tensor, "rows time"],
     loss_agg_mode: str = "token-mean",
-    config: Any = None,
+    config: object = None,
     rollout_is_weights: Float[Tensor, "rows time"] | None = None,
-) -> tuple[Tensor, dict[str, Any]]:
+) -> tuple[Tensor, dict[str, object]]:
     """The vanilla loss of verl (clipping, dual clip, rollout correction, aggregation) with w~ A in place of A.
 
     Weights come from the current policy's log-probs, without gradient. Arguments and result are those of verl's

@@ -24,13 +24,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 from verl import DataProto
 
-from cw_plugin.batch import Batch, group_numbers, of_responses
+from cw_plugin.batch import Batch, Tokenizer, group_numbers, of_responses
 from cw_plugin.errors import HostError, NonFiniteError
 from cw_plugin.hosts.host import VERL
 from cw_plugin.hosts.verl.needs import OLD_LOG_PROB
@@ -46,7 +46,20 @@ OF_ROLLOUTS = "compute_rollout_level_advantage"
 LOGGER = logging.getLogger("verl.cw_plugin")  # in the trainer's process, the root logger shows only errors
 
 
-def follow(trainer: Any) -> None:
+class Trainer(Protocol):
+    """What is used of verl's trainers. Which of the last three one has, says which it is."""
+
+    config: "DictConfig"
+    tokenizer: Tokenizer
+    global_steps: int  # counted from 1
+    fit: Callable[[], object]
+    _compute_old_log_prob: Callable[[DataProto], Sequence[DataProto]]
+    _compute_advantage: Callable[[object, dict[str, object]], object]  # of V1
+    _fit_compute_advantage: Callable[[DataProto], object]  # of the asynchronous programs
+    metrics: dict[str, object]  # of their step
+
+
+def follow(trainer: Trainer) -> None:
     """Make the run of a trainer of verl that uses cw_grpo, and put it in the way of its advantages.
 
     Args:
@@ -69,11 +82,11 @@ def follow(trainer: Any) -> None:
         trainer._compute_old_log_prob = functools.partial(run.compute_old_log_prob, trainer._compute_old_log_prob)
 
 
-def _follow_v1(trainer: Any, run: "VerlRun") -> None:
+def _follow_v1(trainer: Trainer, run: "VerlRun") -> None:
     of_verl = trainer._compute_advantage
 
     @functools.wraps(of_verl)
-    def compute_advantage(batch: Any, metrics: dict[str, Any]) -> Any:
+    def compute_advantage(batch: object, metrics: dict[str, object]) -> object:
         with _replaced(of_verl, compute_advantage_for_multi_trajectories=run.compute_advantages):
             batch = of_verl(batch, metrics)
         metrics.update(run.take_metrics())  # verl's logger gets these
@@ -82,9 +95,9 @@ def _follow_v1(trainer: Any, run: "VerlRun") -> None:
     trainer._compute_advantage = compute_advantage
 
 
-def _follow_legacy(trainer: Any, run: "VerlRun") -> None:
+def _follow_legacy(trainer: Trainer, run: "VerlRun") -> None:
     of_verl = trainer.fit
-    replacements: dict[str, Callable[..., Any]] = {
+    replacements: dict[str, Callable[..., object]] = {
         "compute_advantage": run.compute_advantages,
         "compute_data_metrics": run.compute_metrics,
     }
@@ -92,18 +105,18 @@ def _follow_legacy(trainer: Any, run: "VerlRun") -> None:
         replacements[OF_ROLLOUTS] = run.compute_rollout_advantages
 
     @functools.wraps(of_verl)
-    def fit() -> Any:
+    def fit() -> object:
         with _replaced(of_verl, **replacements):
             return of_verl()
 
     trainer.fit = fit
 
 
-def _follow_separate(trainer: Any, run: "VerlRun") -> None:
+def _follow_separate(trainer: Trainer, run: "VerlRun") -> None:
     of_verl = trainer._fit_compute_advantage
 
     @functools.wraps(of_verl)
-    def compute_advantage(batch: DataProto) -> Any:
+    def compute_advantage(batch: DataProto) -> object:
         with _replaced(of_verl, compute_advantage=run.compute_advantages):
             batch = of_verl(batch)
         trainer.metrics.update(run.take_metrics())  # those of the step
@@ -113,7 +126,7 @@ def _follow_separate(trainer: Any, run: "VerlRun") -> None:
 
 
 @contextmanager
-def _replaced(method: Callable[..., Any], **replacements: Callable[..., Any]) -> Iterator[None]:
+def _replaced(method: Callable[..., object], **replacements: Callable[..., object]) -> Iterator[None]:
     """For the time of a ``with`` block, a method calls other functions than verl's, which get verl's as first argument.
 
     A trainer that derives from verl's may have the method in a module of its own, which has imported the functions.
@@ -136,8 +149,8 @@ def _replaced(method: Callable[..., Any], **replacements: Callable[..., Any]) ->
 class VerlRun:
     """One training run of verl that uses cw_grpo."""
 
-    def __init__(self, trainer: Any) -> None:
-        config: DictConfig = trainer.config
+    def __init__(self, trainer: Trainer) -> None:
+        config = trainer.config
         folder = Path(config.trainer.default_local_dir)
         self._trainer = trainer
         self._estimator = weighted_estimator(config.algorithm)
@@ -151,13 +164,15 @@ class VerlRun:
         """Whether the weighting does."""
         return self._run.weighting.needs_entropies
 
-    def compute_old_log_prob(self, of_verl: Callable[..., Any], batch: DataProto) -> Any:
+    def compute_old_log_prob(
+        self, of_verl: Callable[[DataProto], Sequence[DataProto]], batch: DataProto
+    ) -> Sequence[DataProto]:
         """What the legacy trainer's function returns, whose entropies are kept until advantages are computed."""
         result = of_verl(batch)
         self._entropies = result[0].batch["entropys"]
         return result
 
-    def compute_advantages(self, of_verl: Callable[..., DataProto], *args: Any, **kwargs: Any) -> DataProto:
+    def compute_advantages(self, of_verl: Callable[..., DataProto], *args: object, **kwargs: object) -> DataProto:
         """Put w~ A into a batch, whose A are those of verl's estimator, and keep the metrics until verl logs the step.
 
         Args:
@@ -182,8 +197,8 @@ class VerlRun:
         return data
 
     def compute_rollout_advantages(
-        self, of_agent_lightning: Callable[..., tuple[DataProto, Any]], batch: DataProto, **settings: Any
-    ) -> tuple[DataProto, Any]:
+        self, of_agent_lightning: Callable[..., tuple[DataProto, object]], batch: DataProto, **settings: object
+    ) -> tuple[DataProto, object]:
         """As :meth:`compute_advantages`, for agent-lightning, whose function gives all rows of a rollout one advantage.
 
         Weights are over the tokens of all rollouts of a prompt, with all their rows.
@@ -194,7 +209,7 @@ class VerlRun:
 
     def _put_weights(self, data: DataProto, advantages: Tensor, keys: Sequence[str] | None) -> None:
         """Put w~ A into a batch of verl, given A of each row, and keep the metrics."""
-        step: int = self._trainer.global_steps  # counted from 1
+        step = self._trainer.global_steps
         mask = data.batch["response_mask"]
         batch = Batch(
             log_probs=data.batch["old_log_probs"],
@@ -234,7 +249,9 @@ class VerlRun:
         metrics, self._metrics = self._metrics, {}
         return metrics
 
-    def compute_metrics(self, of_verl: Callable[..., dict[str, Any]], *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def compute_metrics(
+        self, of_verl: Callable[..., dict[str, object]], *args: object, **kwargs: object
+    ) -> dict[str, object]:
         """The metrics of a step's batch: those of verl, and those of the weights."""
         return {**of_verl(*args, **kwargs), **self.take_metrics()}
 
