@@ -62,7 +62,7 @@ def test_weighted_advantages_that_are_not_finite_are_refused_by_group():
     ],
 )
 def test_weights_that_cannot_be_some_are_refused(function, message):
-    with pytest.raises(OptionsError, match=rf"weights='test_refused_batches:<lambda>'( |: ){message}"):
+    with pytest.raises(OptionsError, match=rf"weights='{__name__}:<lambda>'( |: ){message}"):
         reweight(*random_batch(14), weighting(scaled=True)(function))
 
 

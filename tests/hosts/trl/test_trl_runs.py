@@ -137,7 +137,7 @@ def test_the_model_card_names_the_method_that_was_trained(tmp_path, weights, nam
 @pytest.mark.parametrize(
     ("trainers", "options"),
     [
-        ((WithTools, WithToolsOnDevice), {"cw_weights": "test_weights:cauchy"}),
+        ((WithTools, WithToolsOnDevice), {"cw_weights": "own_weightings:cauchy"}),
         ((WatchedCW, CWOnDevice), {"cw_scope": "batch", "num_iterations": 2}),
         ((WatchedCW, CWOnDevice), {"cw_weights": "steer"}),
         ((WatchedCW, CWOnDevice), {"cw_weights": "clip_cov"}),

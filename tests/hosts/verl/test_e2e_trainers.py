@@ -137,7 +137,7 @@ def test_a_weighting_gets_the_entropies_that_verl_logs(tmp_path, trainer):
     """Of both trainers, from the forward pass of their own."""
     environment = e2e.recipe_environment(tmp_path)
     bash("cpu/data.sh", **environment)
-    weights = "+algorithm.cw_grpo.weights=entropy_weights:entropies"
+    weights = "+algorithm.cw_grpo.weights=own_weightings:entropies"
     loss = "actor_rollout_ref.actor.loss_agg_mode=token-mean"
     bash(e2e.IN_EVERY_RUN, trainer, weights, loss, "data.val_max_samples=8", **environment)
     (file,) = tmp_path.glob("metrics-*.jsonl")
