@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from cw_plugin.errors import HostError
+from cw_plugin.groups import as_booleans
 
 
 @runtime_checkable
@@ -59,7 +60,7 @@ class Batch:
             self,
             log_probs=self.log_probs.detach().cpu(),
             advantages=self.advantages.cpu(),
-            response_mask=self.response_mask.cpu() != 0,
+            response_mask=as_booleans(self.response_mask.cpu()),
             group=self.group.cpu(),
             rewards=self.rewards.cpu(),
             entropies=None if self.entropies is None else self.entropies.detach().cpu(),
@@ -88,7 +89,7 @@ def of_responses(
     Raises:
         HostError: the advantage differs within a response.
     """
-    valid = response_mask != 0
+    valid = as_booleans(response_mask)
     first_token = valid.int().argmax(1, keepdim=True)
     of_response = advantages.gather(1, first_token)
     if ((advantages - of_response)[valid].abs() > 0).any():  # NaN is reweight's to refuse

@@ -15,7 +15,7 @@ from cw_plugin.checks import (
     needed_entropies,
     non_finite_error,
 )
-from cw_plugin.groups import own_order, put, rows_of_groups, take
+from cw_plugin.groups import as_booleans, in_own_order, put, rows_of_groups, take
 from cw_plugin.registry import Weighting, load
 from cw_plugin.statistics import CovarianceStatistics, Sums, sums_of_group
 from cw_plugin.weights import Group, token_weights
@@ -97,18 +97,19 @@ def apply_weighting(
     entropies = None if entropies is None else entropies.detach().to(log_probs.dtype).cpu()
     group = torch.zeros(len(log_probs), dtype=torch.long) if group is None else group.cpu()
     batch_entropy = mean_entropy(weighting, entropies, valid)
-    result, kept = torch.zeros_like(log_probs).numpy(), torch.zeros_like(log_probs).numpy() if keeps_weights else None
+    values = [array.numpy() for array in (advantages, log_probs, entropies) if array is not None]
+    dtype = values[0].dtype
+    result = np.zeros(log_probs.shape, dtype)
+    kept = np.zeros(log_probs.shape, dtype) if keeps_weights else None
     sums, refused = Sums(), []
-    values = [advantages.numpy(), log_probs.numpy()]
-    if entropies is not None:
-        values.append(entropies.numpy())
+    is_valid = valid.numpy()
+    lengths = is_valid.sum(1)
     for rows_in_batch in rows_of_groups(group):
-        if not valid.numpy()[rows_in_batch].any():
+        if not lengths[rows_in_batch].any():
             continue
-        of_group = [array[rows_in_batch] for array in values]
-        rows = rows_in_batch[own_order(valid.numpy()[rows_in_batch], *of_group)]
-        valid_here = valid.numpy()[rows]
-        a, x, *h = [take(array[rows], valid_here) for array in values]
+        rows = in_own_order(rows_in_batch, lengths, is_valid, *values)
+        valid_here = is_valid[rows]
+        a, x, *h = [take(array[rows], valid_here, lengths[rows]) for array in values]
         tokens = Group(x, a, h[0] if h else None, valid_here, step, batch_entropy)
         if not has_finite_values(tokens):
             refused.append(rows)
@@ -161,4 +162,4 @@ def _prepared(
 ) -> tuple[Float[Tensor, "rows time"], Float[Tensor, "..."], Bool[Tensor, "rows time"]]:
     """Log-probs and advantages in one dtype, float32 or float64, without their gradients; and a mask of booleans."""
     dtype = torch.promote_types(log_probs.dtype, torch.float32)
-    return log_probs.detach().to(dtype), advantages.detach().to(dtype), response_mask != 0
+    return log_probs.detach().to(dtype), advantages.detach().to(dtype), as_booleans(response_mask)

@@ -1,6 +1,7 @@
 """What the weights did to a batch: sums over its tokens, which several processes can add up, and statistics of them."""
 
 import math
+import sys
 from dataclasses import dataclass, fields
 
 import torch
@@ -110,21 +111,20 @@ def sums_of_group(
 ) -> Sums:
     """The sums of one group, of its weights w before they are scaled, and of w~ A.
 
-    The tensors stay on their device. One transfer brings all numbers to Python.
+    The tensors stay on their device. One transfer brings all numbers to Python, where the rest is computed.
     """
     c = group.c
-    w_sum = w.sum(dtype=torch.float64)
-    is_reweighted = group.sigma.isfinite()
-    extreme = (group.z.abs() > EXTREME).to(c.dtype)  # 1 or 0, by which PyTorch multiplies faster than by a boolean
+    # 1 or 0 in place of a boolean, which PyTorch makes, and multiplies by, several times more slowly.
+    extreme = group.z.abs().gt_(EXTREME).to(c.dtype)
+    downweighted = w.clone().lt_(0.5)
     # In float32, A^2 would overflow at an A of 1e19.
     gradient = group.log_probs.mul(_LOG2_E).exp2_().sub_(1).double().mul_(group.advantages).square_()  # faster than exp
     c_min, c_max = c.aminmax()
-    by_name = {
-        "reweighted_groups": is_reweighted.double(),
-        "sigma": torch.where(is_reweighted, group.sigma, 0.0),
-        "w": w_sum,
-        "effective_tokens": w_sum.square() / w.square().sum(dtype=torch.float64).clamp(min=torch.finfo().tiny),
-        "downweighted_tokens": (w < 0.5).count_nonzero().double(),
+    on_device = {
+        "sigma": group.sigma,
+        "w": w.sum(dtype=torch.float64),
+        "w_squared": w.square().sum(dtype=torch.float64),
+        "downweighted_tokens": downweighted.sum(dtype=torch.float64),
         "c": c.sum(),
         "c_after": group.deviation @ weighted.double(),
         "gradient": gradient.sum(),
@@ -132,8 +132,16 @@ def sums_of_group(
         "extreme_c": c @ extreme,
         "extreme_abs_c": c.abs() @ extreme,
         "w_min": w.min().double(),
-        "c_min": c_min.clamp(max=0),
-        "c_max": c_max.clamp(min=0),
+        "c_min": c_min,
+        "c_max": c_max,
     }
-    values = torch.stack(list(by_name.values())).tolist()
-    return Sums(tokens=len(c), groups=1, **dict(zip(by_name, values, strict=True)))
+    found = dict(zip(on_device, torch.stack(list(on_device.values())).tolist(), strict=True))
+    is_reweighted = math.isfinite(found["sigma"])
+    w_squared = max(found.pop("w_squared"), sys.float_info.min)  # which is 0 if every weight is
+    found |= {
+        "sigma": found["sigma"] if is_reweighted else 0.0,
+        "effective_tokens": found["w"] * found["w"] / w_squared,
+        "c_min": min(found["c_min"], 0.0),
+        "c_max": max(found["c_max"], 0.0),
+    }
+    return Sums(tokens=len(c), groups=1, reweighted_groups=float(is_reweighted), **found)
