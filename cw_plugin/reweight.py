@@ -143,16 +143,18 @@ def reweight_micro_batch(
     check_shapes(log_probs, advantages, response_mask)
     log_probs, advantages, valid = _prepared(log_probs, advantages, response_mask)
     of_tokens = advantages if advantages.ndim == 2 else advantages[:, None].expand(valid.shape)
-    places = valid.nonzero(as_tuple=True)
-    tokens = Group(log_probs[places], of_tokens[places], None, valid)
-    if len(tokens.log_probs) == 0:
+    places = valid.flatten().nonzero()[:, 0]  # PyTorch selects several times faster with one index than with two
+    x, a = (values.flatten().index_select(0, places) for values in (log_probs, of_tokens))
+    tokens = Group(x, a, None, valid)
+    if len(x) == 0:
         return torch.zeros_like(log_probs), Sums().statistics()
     w, weight = token_weights(tokens)
-    weighted = weight * tokens.advantages
+    weighted = weight * a
     sums = sums_of_group(tokens, w, weighted)
     if not sums.is_finite:
         raise non_finite_error(log_probs, advantages, valid, torch.arange(len(valid), device=valid.device))
-    return torch.zeros_like(log_probs).index_put(places, weighted), sums.statistics()
+    result = torch.zeros_like(log_probs).flatten().index_copy(0, places, weighted)
+    return result.view_as(log_probs), sums.statistics()
 
 
 def _prepared(
