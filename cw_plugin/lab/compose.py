@@ -1,11 +1,13 @@
-"""Composes verl's configuration as ``main_ppo`` does, but in half a second, without verl and torch; or reads one."""
+"""Composes the configuration of a program of verl as hydra does, but in half a second, without verl; or reads one."""
 
+import ast
 import difflib
 import importlib.util
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -14,27 +16,32 @@ from yaml import YAMLError
 from cw_plugin.errors import OptionsError, first_line
 from cw_plugin.lab.configs import flat
 
+if TYPE_CHECKING:
+    import argparse
+
+MAIN_PPO = "verl.trainer.main_ppo"
+_OF_ASYNC_PROGRAMS = ("rollout.", "async_training.")  # the settings that main_ppo does not have
 _WHOLE = "give what cw-grpo config prints, or .hydra/config.yaml of a run"
 
 
-def compose(overrides: Sequence[str]) -> DictConfig:
-    """Compose verl's configuration, whose interpolations can be resolved, from its defaults and hydra's overrides.
+def compose(command: Sequence[str]) -> DictConfig:
+    """Compose the configuration that a command of verl trains with; its interpolations can be resolved.
+
+    Args:
+        command: a whole one, with ``-m PROGRAM`` or a script, before which anything may stand; or only the overrides
+            and the options of hydra, such as ``--config-name``, for verl's ``main_ppo``.
 
     Raises:
-        OptionsError: hydra refuses the overrides; the message is one sentence.
+        OptionsError: the program is not here or trains nothing, or hydra refuses the rest; the message is one sentence.
         ModuleNotFoundError: verl is not installed.
     """
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
     from hydra.errors import HydraException, OverrideParseException
 
-    verl = importlib.util.find_spec("verl")
-    if verl is None or not verl.submodule_search_locations:
-        raise ModuleNotFoundError("No module named 'verl'", name="verl")
-    folder = Path(verl.submodule_search_locations[0], "trainer", "config")
+    program, arguments = _split(command)
+    file = _file_of(program)
+    folder, name = _hydra_main(program, file)
     try:
-        with initialize_config_dir(str(folder), version_base=None):
-            config: DictConfig = hydra_compose("ppo_trainer", list(overrides))
+        config = _composed(file, folder, name, _parsed(arguments))
         OmegaConf.to_container(config, resolve=True)
     except OverrideParseException as error:
         raise OptionsError(
@@ -43,7 +50,78 @@ def compose(overrides: Sequence[str]) -> DictConfig:
         ) from error
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise _in_one_sentence(str(error)) from error
+    if "actor_rollout_ref" not in config:
+        raise OptionsError(f"{program} does not train with verl's trainer", fix=f"give a command of {MAIN_PPO}")
     return config
+
+
+def _composed(file: Path, folder: str | None, name: str | None, given: "argparse.Namespace") -> DictConfig:
+    """What ``@hydra.main`` of a file passes to its function, from the folder and name that it gives there."""
+    from hydra import compose as hydra_compose
+    from hydra import version
+    from hydra._internal.hydra import Hydra
+    from hydra._internal.utils import create_automatic_config_search_path
+    from hydra.core.config_search_path import SearchPathQuery
+    from hydra.core.global_hydra import GlobalHydra
+
+    search_path = create_automatic_config_search_path(str(file), None, given.config_path or folder)
+    if given.config_dir:
+        search_path.prepend("command-line", Path(given.config_dir).absolute().as_uri(), SearchPathQuery("schema"))
+    version.setbase(None)  # as verl's programs do
+    Hydra.create_main_hydra2(file.stem, search_path)
+    try:
+        return hydra_compose(given.config_name or name, given.overrides)
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def _split(command: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """The program of a command, and its arguments."""
+    for place, word in enumerate(command):
+        if word == "-m" and "=" not in "".join(command[place + 1 : place + 2]):  # which is hydra's -m otherwise
+            return command[place + 1], command[place + 2 :]
+        if word.endswith(".py") and "=" not in word:
+            return word, command[place + 1 :]
+    return MAIN_PPO, command
+
+
+def _file_of(program: str) -> Path:
+    """The source of a module or script, without importing it."""
+    package, *names = program.split(".")
+    if program.endswith(".py"):
+        files = [Path(program)]
+    else:
+        spec = importlib.util.find_spec(package)
+        if package == "verl" and (spec is None or not spec.submodule_search_locations):
+            raise ModuleNotFoundError("No module named 'verl'", name="verl")
+        folders = (spec.submodule_search_locations if spec else None) or []
+        files = [Path(folder, *names).with_suffix(".py") for folder in folders]
+    for file in files:
+        if file.is_file():
+            return file
+    raise OptionsError(f"the program {program} is not here", fix=f"install it, or give a command of {MAIN_PPO}")
+
+
+def _hydra_main(program: str, file: Path) -> tuple[str | None, str | None]:
+    """The ``config_path`` and ``config_name`` of the ``@hydra.main`` in a source."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "hydra.main":
+            values = {argument.arg: ast.literal_eval(argument.value) for argument in node.keywords}
+            return values.get("config_path"), values.get("config_name")
+    raise OptionsError(f"the program {program} has no hydra.main", fix=f"give a command of {MAIN_PPO}")
+
+
+def _parsed(arguments: Sequence[str]) -> "argparse.Namespace":
+    """Hydra's options and overrides."""
+    from hydra._internal.utils import get_args_parser
+
+    def refuse(message: str) -> NoReturn:
+        raise OptionsError(f"hydra refuses the command: {message}", fix="write KEY=VALUE, or an option of hydra")
+
+    parser: Any = get_args_parser()
+    parser.error = refuse  # which would end this process
+    parsed: argparse.Namespace = parser.parse_args(arguments)
+    return parsed
 
 
 def _in_one_sentence(message: str) -> OptionsError:
@@ -51,8 +129,12 @@ def _in_one_sentence(message: str) -> OptionsError:
     unknown = re.match(r"Could not override '(.+)'\.", message)
     if unknown is None:
         beginning = re.split(r"Config search path|full_key:", message)[0]
-        return OptionsError(f"hydra refuses the overrides: {' '.join(beginning.split())}")
+        fix = "give the whole command, with -m PROGRAM" if "primary config" in beginning else ""
+        return OptionsError(f"hydra refuses the overrides: {' '.join(beginning.split())}", fix)
     key = unknown[1]
+    if key.startswith(_OF_ASYNC_PROGRAMS):
+        fix = "give the whole command of fully_async_policy or one_step_off_policy, which have it: -m PROGRAM KEY=VALUE"
+        return OptionsError(f"{MAIN_PPO} has no setting {key}", fix)
     similar = difflib.get_close_matches(key, flat(compose([])), n=1, cutoff=0.8)
     advice = f"did you mean {similar[0]}? A" if similar else "check the spelling. A"
     return OptionsError(f"verl has no setting {key}", fix=f"{advice} new setting is added with +{key}=...")

@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from cw_plugin.errors import CWGRPOError, OptionsError
 from cw_plugin.lab.compose import compose, read_configuration
-from cw_plugin.lab.doctor import environment, files, rows, settings, workers
+from cw_plugin.lab.doctor import datasets, environment, files, names, rows, settings, workers
 from cw_plugin.lab.doctor.finding import Finding, said
 
 Check = Callable[[DictConfig], Iterable[Finding]]
@@ -30,11 +30,12 @@ QUICK: dict[str, Check] = {
 }
 CHECKS: dict[str, Check] = {
     **QUICK,
-    "names": settings.check_names,
+    "names": names.check_names,
     "aggregation": settings.check_aggregation,
     "metrics": settings.check_metrics,
     "verl": settings.check_verl,
     "lengths": files.check_lengths,
+    "datasets": datasets.check_datasets,
     "packages": environment.check_packages,
     "trl": environment.check_trl,
     "ray workers": workers.check_ray_workers,
@@ -79,6 +80,8 @@ def doctor(overrides: Sequence[str], file: str | None = None, quick: bool = Fals
     """
     if file and overrides:
         raise OptionsError(f"--config {file} and {overrides[0]!r} are given", fix="give a configuration, or overrides")
+    if not quick:
+        _say("Loading verl, which takes about ten seconds, then reading the data and asking the Ray cluster, if any ...")
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # what verl and others print while they load
         config = read_configuration(file) if file else compose(overrides)
         findings = examine(config, QUICK if quick else CHECKS)
@@ -88,6 +91,11 @@ def doctor(overrides: Sequence[str], file: str | None = None, quick: bool = Fals
     if not quick:
         _show(findings)
     return 1 if fatal else 0
+
+
+def _say(text: str) -> None:
+    """At once, and not into what is piped."""
+    Console(stderr=True, soft_wrap=True, highlight=False).print(text)
 
 
 def _show(findings: Sequence[tuple[str, Finding]]) -> None:

@@ -15,6 +15,10 @@ from cw_plugin.lab.data import CHECKED_BY
 from cw_plugin.lab.doctor.finding import Finding
 
 
+READ_BY_VERL = (".parquet", ".json", ".jsonl")
+MODELS = [f"actor_rollout_ref.model.{name}" for name in ("path", "tokenizer_path", "hf_config_path")]
+
+
 @dataclass(frozen=True)
 class DataFile:
     """A local data file, and the setting that names it."""
@@ -46,22 +50,30 @@ def data_files(config: DictConfig) -> Iterator[DataFile]:
     for setting in ("data.train_files", "data.val_files"):
         for path in listed(OmegaConf.select(config, setting)):
             if not is_remote(path):
-                yield DataFile(setting, Path(path).expanduser())
+                yield DataFile(setting, Path(path))
 
 
 def check_files(config: DictConfig) -> Iterator[Finding]:
-    """Whether the model's folder and the data files exist."""
-    model = config.actor_rollout_ref.model.path
-    if _is_missing_folder(model):
-        yield Finding(f"actor_rollout_ref.model.path={model} does not exist", "give a folder, or a name on the hub")
+    """Whether the files and folders exist that verl opens in its workers: as it spells them, which expands no ``~``."""
+    for setting in MODELS:
+        model = OmegaConf.select(config, setting)
+        if model and is_missing_folder(model):
+            yield Finding(f"{setting}={model} does not exist", _instead(model) or "give a folder, or a name on the hub")
+        elif model and model.endswith("/"):
+            yield Finding(f"{setting}={model} ends with /, which verl refuses", f"{setting}={model.rstrip('/')}")
     for file in data_files(config):
         if not file.path.exists():
-            yield Finding(f"{file} does not exist", f"cw-grpo prepare all, or {file.setting}=<an existing file>")
+            fix = _instead(str(file.path)) or f"cw-grpo prepare all, or {file.setting}=<an existing file>"
+            yield Finding(f"{file} does not exist", fix)
 
 
-def _is_missing_folder(model: str) -> bool:
+def _instead(path: str) -> str | None:
+    return f"write $HOME for ~, which verl does not expand: {Path(path).expanduser()}" if path[0] == "~" else None
+
+
+def is_missing_folder(model: str) -> bool:
     """False for a name on the hub, which :func:`check_lengths` looks up."""
-    path = Path(model).expanduser()
+    path = Path(model)
     like_a_folder = model[0] in "/.~" or model.count("/") > 1 or ("/" in model and path.parent.is_dir())
     return like_a_folder and not is_remote(model) and not path.exists()
 
@@ -71,7 +83,7 @@ def check_lengths(config: DictConfig) -> Iterator[Finding]:
     from transformers import AutoConfig
 
     model, limit = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout.max_model_len
-    if _is_missing_folder(model.path) or is_remote(model.path):
+    if is_missing_folder(model.path) or is_remote(model.path):
         return  # check_files says so; or verl has yet to copy it
     longest = config.data.max_prompt_length + config.data.max_response_length
     shape = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code).get_text_config()

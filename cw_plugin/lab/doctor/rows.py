@@ -7,11 +7,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.errors import first_line
 from cw_plugin.lab.configs import listed
-from cw_plugin.lab.doctor.files import DataFile, data_files
+from cw_plugin.lab.doctor.files import READ_BY_VERL, DataFile, data_files
 from cw_plugin.lab.doctor.finding import Finding
 from cw_plugin.lab.doctor.ground_truths import ungradable, uses_our_reward
+from cw_plugin.lab.doctor.steps import check_steps
 
-READ_BY_VERL = (".parquet", ".json", ".jsonl")
 _FORM = (
     'write each row as {"data_source": "my/data", "prompt": [{"role": "user", "content": "..."}], '
     '"reward_model": {"style": "rule", "ground_truth": "42"}}; data.prompt_key names the column of prompts'
@@ -28,10 +28,8 @@ def check_rows(config: DictConfig) -> Iterator[Finding]:
     trained_on = [file for file in files if file.setting == "data.train_files"]
     if findings or len(trained_on) < len(listed(config.data.train_files)):
         return
-    rows, batch = sum(len(file.rows(["data_source"])) for file in trained_on), config.data.train_batch_size
-    if rows < batch:
-        problem = f"data.train_files has {rows} row(s), fewer than data.train_batch_size={batch}: verl trains no step"
-        yield Finding(problem, "more rows, or a smaller batch")
+    rows, most = sum(len(file.rows(["data_source"])) for file in trained_on), config.data.train_max_samples
+    yield from check_steps(config, min(rows, most) if most > 0 else rows)
 
 
 def _check_file(file: DataFile, config: DictConfig) -> Iterator[Finding]:

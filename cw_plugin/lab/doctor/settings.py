@@ -1,6 +1,5 @@
 """The checks of settings: what this package or verl refuses, and what verl reads otherwise than it was meant."""
 
-import importlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.errors import CWGRPOError, OptionsError
 from cw_plugin.hosts.verl import NAME
-from cw_plugin.hosts.verl.refused_settings import ACTOR, LOSS_MODE, check_config, check_groups, uses_estimator
+from cw_plugin.hosts.verl.refused_settings import ACTOR, check_config, check_groups, uses_estimator
 from cw_plugin.lab.compose import compose
 from cw_plugin.lab.configs import flat, listed
 from cw_plugin.lab.doctor.finding import Finding, said
@@ -44,37 +43,12 @@ def check_switches(config: DictConfig) -> Iterator[Finding]:
             yield Finding(f"{key}={value} is text, which verl reads as True", f"{key}=True, or {key}=False")
 
 
-def check_names(config: DictConfig) -> Iterator[Finding]:
-    """Names that verl looks up after minutes: in its workers, or after the first rollouts."""
-    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
-    from verl.utils.tracking import Tracking
-    from verl.workers.rollout.replica import RolloutReplicaRegistry
-
-    for library in listed(OmegaConf.select(config, "actor_rollout_ref.model.external_lib")):
-        importlib.import_module(library)  # in which a user may register names
-    known_names = {
-        "algorithm.adv_estimator": ADV_ESTIMATOR_REGISTRY,
-        LOSS_MODE: POLICY_LOSS_REGISTRY,
-        "actor_rollout_ref.rollout.name": RolloutReplicaRegistry._registry,
-        "trainer.logger": Tracking.supported_backend,
-    }
-    for setting, known in known_names.items():
-        for name in listed(OmegaConf.select(config, setting)):
-            if name not in known:
-                problem = f"{setting}={name}: verl has no such name, which it would say after minutes"
-                yield Finding(problem, f"{setting}=<one of {', '.join(map(str, known))}>")
-
-
 def check_reward(config: DictConfig) -> Iterator[Finding]:
-    """A reward function that verl ignores, or a missing one."""
+    """A reward function that verl ignores; fully_async_policy alone moves it."""
     at_top = OmegaConf.select(config, "custom_reward_function.path")
-    if at_top:
+    if at_top and config.get("async_training") is None:
         problem = f"custom_reward_function.path={at_top} stands at the top level, where verl 0.9 ignores it silently"
         yield Finding(problem, f"{REWARD}.path={at_top}, and {REWARD}.name")
-    elif not config.reward.custom_reward_function.path:
-        problem = f"{REWARD}.path is not set: verl drops responses whose data_source it does not know"
-        fix = f"{REWARD}.path=pkg://cw_plugin.lab.rewards {REWARD}.name=compute_score, for answers in mathematics"
-        yield Finding(problem, fix, fatal=False)
 
 
 def check_aggregation(config: DictConfig) -> Iterator[Finding]:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from cw_plugin.errors import CWGRPOError
+from cw_plugin.hosts.verl import NAME
 from cw_plugin.hosts.verl.refused_settings import uses_loss, uses_v1
 from cw_plugin.lab.doctor.environment import last_line
-from cw_plugin.lab.doctor.finding import Finding
+from cw_plugin.lab.doctor.finding import Finding, said
 from cw_plugin.lab.errors import how_to_install
 
 _PROBE = """
@@ -27,6 +29,16 @@ def probe_of(config: DictConfig) -> str:
     """A program that fails if it does not find what a run uses."""
     wanted = "get_policy_loss_fn" if uses_loss(config) else "get_adv_estimator_fn"
     return _PROBE % (wanted, uses_v1(config))
+
+
+def _find_method(config: DictConfig) -> None:
+    """Do in this process what the probe does in a worker."""
+    from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
+
+    from cw_plugin.hosts.verl.hooks import require_hooks
+
+    (get_policy_loss_fn if uses_loss(config) else get_adv_estimator_fn)(NAME)
+    require_hooks(config)
 
 
 def find_cluster(config: DictConfig) -> str | None:
@@ -64,20 +76,30 @@ def check_ray_cluster(config: DictConfig) -> Iterator[Finding]:
 
 
 def check_ray_workers(config: DictConfig) -> Iterator[Finding]:
-    """Whether a worker on each node finds the method, in the cluster that main_ppo would join, or in a new one."""
+    """Whether a worker on each node of the cluster that main_ppo would join finds the method.
+
+    The workers of a new Ray have this process' machine and environment, so this process answers for them.
+    """
     if list(check_ray_cluster(config)):
+        return
+    address = find_cluster(config)
+    fix = f"{how_to_install()}, there, beside verl; unset VERL_USE_EXTERNAL_PLUGINS; restart a running cluster"
+    if address is None:
+        try:
+            _find_method(config)
+        except (ValueError, CWGRPOError) as error:
+            yield Finding(f"verl finds no cw_grpo here that fits it ({said(error)})", fix)
         return
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    fix = f"{how_to_install()}, there, beside verl; unset VERL_USE_EXTERNAL_PLUGINS; restart a running cluster"
     command = ["-c", probe_of(config)]
 
     # Sent by value: a worker without this package could import no function of it.
     def probe() -> subprocess.CompletedProcess[str]:
         return subprocess.run([sys.executable, *command], capture_output=True, text=True)
 
-    with ray.init(address=find_cluster(config) or "local", log_to_driver=False, logging_level="ERROR"):
+    with ray.init(address=address, log_to_driver=False, logging_level="ERROR"):
         for node in ray.nodes():
             if node["Alive"]:
                 on_node = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)

@@ -1,0 +1,173 @@
+"""The checks by verl's own datasets and the model's own tokenizer: of what verl says late about rows, or never."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from cw_plugin.files import is_remote
+from cw_plugin.lab.configs import listed
+from cw_plugin.lab.doctor.files import READ_BY_VERL, data_files, is_missing_folder
+from cw_plugin.lab.doctor.finding import Finding, said
+from cw_plugin.lab.doctor.names import agent_loops
+from cw_plugin.lab.doctor.steps import check_steps
+
+if TYPE_CHECKING:
+    from verl.utils.dataset.rl_dataset import RLHFDataset
+
+MAX_SAMPLES = {"data.train_files": "train_max_samples", "data.val_files": "val_max_samples"}
+LONGEST = 500  # rows that are rendered, those of the most characters first; 7,000 would take 3 CPU seconds
+
+
+def check_datasets(config: DictConfig) -> Iterator[Finding]:
+    """What verl's dataset cannot read, and prompts that do not fit; none if a class of the user's own reads the files.
+
+    Without the model's tokenizer, which check_lengths looks for, no prompt is rendered.
+    """
+    model = None if OmegaConf.select(config, "data.custom_cls.path") else _model(config)
+    for setting in MAX_SAMPLES if not OmegaConf.select(config, "data.custom_cls.path") else ():
+        files = [file.path for file in data_files(config) if file.setting == setting]
+        is_whole = len(files) == len(listed(OmegaConf.select(config, setting)))
+        if files and is_whole and all(file.is_file() and file.suffix in READ_BY_VERL for file in files):
+            yield from _check_dataset(config, setting, model)
+
+
+def _model(config: DictConfig) -> Any:
+    """verl's HFModelConfig, with tokenizer and processor; None where they are not on this machine."""
+    from verl.utils.config import omega_conf_to_dataclass
+
+    path = config.actor_rollout_ref.model.path
+    if is_missing_folder(path) or is_remote(path):
+        return None
+    try:
+        return omega_conf_to_dataclass(config.actor_rollout_ref.model)
+    except Exception:  # check_lengths loads the same files, and says what is wrong
+        return None
+
+
+def _dataset(config: DictConfig, setting: str, model: Any, filtered: bool) -> "RLHFDataset":
+    """As verl's trainers make it."""
+    from verl.utils.dataset.rl_dataset import RLHFDataset
+
+    data = OmegaConf.merge(config, {"data": {"filter_overlong_prompts": filtered}}).data
+    files, samples = listed(OmegaConf.select(config, setting)), data.get(MAX_SAMPLES[setting], -1)
+    tokenizer, processor = (model.tokenizer, model.processor) if model else (None, None)
+    return RLHFDataset(files, tokenizer, data, processor, samples)
+
+
+def _check_dataset(config: DictConfig, setting: str, model: Any) -> Iterator[Finding]:
+    from datasets.exceptions import DatasetsError
+
+    try:
+        dataset = _dataset(config, setting, model, filtered=False)
+    except (ValueError, TypeError, DatasetsError) as error:
+        problem = f"verl cannot read {setting} as one table: {said(error.__cause__ or error)}"
+        yield Finding(problem, "write its files with the same type in each column, and in each field of a column")
+        return
+    yield from _check_sources(config, setting, dataset)
+    yield from _check_agents(config, setting, dataset)
+    if model is None:
+        return
+    wrong = list(_check_media(setting, dataset))
+    yield from wrong
+    if config.data.filter_overlong_prompts:
+        yield from _check_filtered(config, setting, len(dataset), len(_dataset(config, setting, model, filtered=True)))
+    elif not wrong:
+        yield from _check_prompts(setting, dataset)
+
+
+def _check_sources(config: DictConfig, setting: str, dataset: "RLHFDataset") -> Iterator[Finding]:
+    """Rows that verl's own reward functions, which it takes if a run names none, do not know."""
+    from verl.utils.reward_score import default_compute_score
+
+    reward = config.reward
+    if reward.custom_reward_function.path or reward.reward_model.enable or reward.reward_manager.source != "register":
+        return
+    for source in dataset.dataframe.unique(config.data.reward_fn_key):
+        try:
+            default_compute_score(source, "", "")
+        except NotImplementedError:
+            problem = f"{setting} has data_source={source}, which verl's own rewards do not know: it drops the responses"
+            fix = "reward.custom_reward_function.path=pkg://cw_plugin.lab.rewards, and .name=compute_score, for mathematics"
+            yield Finding(problem, fix)
+        except Exception:  # noqa: S110 - a function that verl has; this is no answer for it
+            pass
+
+
+def _check_agents(config: DictConfig, setting: str, dataset: "RLHFDataset") -> Iterator[Finding]:
+    """Rows whose agent loop verl does not have."""
+    if "agent_name" not in dataset.dataframe.column_names:
+        return
+    known = agent_loops(config)
+    for name in sorted(set(map(str, dataset.dataframe.unique("agent_name"))) - known):
+        yield Finding(f"{setting} has agent_name={name}, which verl does not have", f"one of {', '.join(sorted(known))}")
+
+
+def _check_media(setting: str, dataset: "RLHFDataset") -> Iterator[Finding]:
+    """At most one finding: rows whose placeholders do not fit their images, videos and audios."""
+    columns = {dataset.image_key, dataset.video_key, dataset.audio_key}.intersection(dataset.dataframe.column_names)
+    problems = {row: _error_of(dataset, row) for row in range(len(dataset))} if columns else {}
+    wrong = [row for row, problem in problems.items() if problem]
+    if wrong:
+        problem = f"{setting}: verl cannot use {len(wrong)} of {len(dataset)} row(s), first row {wrong[0]}"
+        fix = f"write as many <image>, <video> and <audio> into a prompt as the row has in {', '.join(sorted(columns))}"
+        yield Finding(f"{problem}: {problems[wrong[0]]}", fix)
+
+
+def _error_of(dataset: "RLHFDataset", row: int) -> str | None:
+    try:
+        dataset[row]
+    except Exception as error:  # whatever it is, the run would end with it
+        return said(error)
+    return None
+
+
+def _check_filtered(config: DictConfig, setting: str, rows: int, left: int) -> Iterator[Finding]:
+    """Whether too few rows are left by verl's filter of overlong prompts."""
+    if setting == "data.train_files" and left < rows:
+        yield from check_steps(config, left)
+    elif left == 0:
+        problem = f"data.filter_overlong_prompts=True leaves none of the {rows} row(s) of {setting}"
+        yield Finding(problem, f"a larger data.max_prompt_length than {config.data.max_prompt_length}")
+
+
+def _check_prompts(setting: str, dataset: "RLHFDataset") -> Iterator[Finding]:
+    """At most one finding: prompts that are longer than verl keeps, or that the model's template refuses."""
+    prompts = dataset.dataframe[dataset.prompt_key]
+    longest = sorted(range(len(dataset)), key=lambda row: len(str(prompts[row])), reverse=True)[:LONGEST]
+    lengths = {row: _tokens(dataset, row) for row in sorted(longest)}
+    limit = dataset.max_prompt_length
+    overlong = [row for row, length in lengths.items() if length > limit]
+    if overlong:
+        count = f"{len(overlong)}{' or more' if len(overlong) == LONGEST else ''} of {len(dataset)} prompt(s)"
+        example = f"row {overlong[0]} has {lengths[overlong[0]]}, the longest {max(lengths.values())}"
+        problem = f"{setting}: {count} have more tokens than data.max_prompt_length={limit} ({example})"
+        verl = f"verl cuts the beginning, whatever data.truncation={dataset.truncation} says, and fails where media are"
+        fix = "a larger data.max_prompt_length, or data.filter_overlong_prompts=True, which leaves these rows out"
+        yield Finding(f"{problem}: {verl}", fix)
+
+
+def _tokens(dataset: "RLHFDataset", row: int) -> int:
+    """The length of a prompt, as ``RLHFDataset.maybe_filter_out_long_prompts`` counts it."""
+    from verl.utils.tokenizer import build_multimodal_processor_inputs
+
+    messages = dataset._build_messages(dataset.dataframe[row], dataset.prompt_key)
+    settings = dict(dataset.apply_chat_template_kwargs)
+    if dataset.tool_schemas is not None:
+        settings["tools"] = dataset.tool_schemas
+    settings.pop("tokenize", None)
+    renderer = dataset.processor or dataset.tokenizer
+    text = renderer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **settings)
+    media = dataset._process_multi_modal_info(messages, dataset.image_patch_size, dataset.config)
+    if all(kind is None for kind in media):
+        return len(dataset.tokenizer(text, add_special_tokens=False)["input_ids"])
+    images, videos, audios = media
+    inputs = build_multimodal_processor_inputs(
+        dataset.processor,
+        text=[text],
+        images=images,
+        videos=videos,
+        audio=audios,
+        mm_processor_kwargs=dataset.mm_processor_kwargs,
+    )
+    return len(inputs["input_ids"][0])

@@ -1,0 +1,50 @@
+"""How many steps the rows of a run are enough for, in verl's trainers."""
+
+from collections.abc import Iterator
+
+from omegaconf import DictConfig
+
+from cw_plugin.hosts.verl.refused_settings import uses_v1
+from cw_plugin.lab.doctor.finding import Finding
+
+
+def check_steps(config: DictConfig, rows: int) -> Iterator[Finding]:
+    """Whether a run trains at all, and until its last step, which validates and saves.
+
+    Args:
+        config: verl's.
+        rows: those that the training dataset has after ``train_max_samples`` and the filter of overlong prompts.
+    """
+    data, trainer = config.data, config.trainer
+    fetched = data.get("gen_batch_size") or data.train_batch_size
+    if trainer.get("val_only") or not fetched:  # fully_async_policy has no batches of rows
+        return
+    by_rows = f"data.train_files has {rows} row(s) for the run"
+    batch = _batch(config)
+    if rows < batch:
+        yield Finding(f"{by_rows}, fewer than a batch of {batch}: verl trains no step", "more rows, or a smaller batch")
+        return
+    if uses_v1(config) and not _fetches_single_rows(config) and data.train_batch_size % fetched:
+        problem = f"data.train_batch_size={data.train_batch_size} is no multiple of data.gen_batch_size={fetched}"
+        yield Finding(f"{problem}, which verl refuses in the first step", "a multiple, or data.gen_batch_size=null")
+    steps, wanted = rows // batch * trainer.total_epochs, trainer.total_training_steps
+    if steps == 0 or (wanted is not None and steps < wanted):
+        epochs = f"trainer.total_epochs={trainer.total_epochs}"
+        problem = f"{by_rows}, {rows // batch} step(s) of {batch} in an epoch: {epochs} ends after {steps} step(s)"
+        lost = f", not {wanted}, without the last validation and checkpoint" if wanted is not None else ""
+        fix = "raise it, or set trainer.total_training_steps to what the rows are enough for"
+        yield Finding(problem + lost, fix)
+
+
+def _batch(config: DictConfig) -> int:
+    """Rows of a step: the legacy trainer counts its loader's batches, V1 divides, and fetches at least one batch."""
+    fetched = config.data.get("gen_batch_size") or config.data.train_batch_size
+    if not uses_v1(config):
+        return int(fetched)
+    return int(config.data.train_batch_size)
+
+
+def _fetches_single_rows(config: DictConfig) -> bool:
+    """Whether V1 overrides ``gen_batch_size`` by 1."""
+    v1, filtered = config.trainer.v1, config.algorithm.filter_groups
+    return bool(v1.trainer_mode != "sync" or filtered.enable or v1.sampler.sync_refill_failed_groups)
