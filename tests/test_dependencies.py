@@ -28,7 +28,7 @@ OF_HOST = {
     "hosts/openrlhf": {"openrlhf", "torch", "ray"},
     "hosts/skyrl": {"skyrl", "torch", "ray"},
     "hosts/trinity": {"trinity-rft", "torch", "transformers"},
-    "lab/doctor": {"verl", "ray", "transformers", "hydra-core", "omegaconf"},
+    "lab/doctor": {"verl", "ray", "transformers", "datasets", "hydra-core", "omegaconf"},
     "lab/compose.py": {"hydra-core", "omegaconf", "pyyaml"},  # omegaconf itself asks for pyyaml
     "lab/cli.py": {"omegaconf"},
     "lab/evaluation": {"verl", "transformers"},

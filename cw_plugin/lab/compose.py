@@ -49,7 +49,7 @@ def compose(command: Sequence[str]) -> DictConfig:
             fix="write KEY=VALUE, and quote a VALUE that has special characters for hydra too: \"KEY='VALUE'\"",
         ) from error
     except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise _in_one_sentence(str(error)) from error
+        raise _in_one_sentence(str(error), program) from error
     if "actor_rollout_ref" not in config:
         raise OptionsError(f"{program} does not train with verl's trainer", fix=f"give a command of {MAIN_PPO}")
     return config
@@ -124,7 +124,7 @@ def _parsed(arguments: Sequence[str]) -> "argparse.Namespace":
     return parsed
 
 
-def _in_one_sentence(message: str) -> OptionsError:
+def _in_one_sentence(message: str, program: str) -> OptionsError:
     """The error for what hydra or OmegaConf says in several lines, some about their internals."""
     unknown = re.match(r"Could not override '(.+)'\.", message)
     if unknown is None:
@@ -132,12 +132,13 @@ def _in_one_sentence(message: str) -> OptionsError:
         fix = "give the whole command, with -m PROGRAM" if "primary config" in beginning else ""
         return OptionsError(f"hydra refuses the overrides: {' '.join(beginning.split())}", fix)
     key = unknown[1]
-    if key.startswith(_OF_ASYNC_PROGRAMS):
+    if program == MAIN_PPO and key.startswith(_OF_ASYNC_PROGRAMS):
         fix = "give the whole command of fully_async_policy or one_step_off_policy, which have it: -m PROGRAM KEY=VALUE"
         return OptionsError(f"{MAIN_PPO} has no setting {key}", fix)
-    similar = difflib.get_close_matches(key, flat(compose([])), n=1, cutoff=0.8)
+    similar = [] if program != MAIN_PPO else difflib.get_close_matches(key, flat(compose([])), n=1, cutoff=0.8)
     advice = f"did you mean {similar[0]}? A" if similar else "check the spelling. A"
-    return OptionsError(f"verl has no setting {key}", fix=f"{advice} new setting is added with +{key}=...")
+    of = "verl" if program == MAIN_PPO else program
+    return OptionsError(f"{of} has no setting {key}", fix=f"{advice} new setting is added with +{key}=...")
 
 
 def read_configuration(file: str) -> DictConfig:

@@ -10,7 +10,8 @@ from cw_plugin.lab.errors import DataError
 def files_in(folder: Path, pattern: str) -> list[Path]:
     """List the files anywhere below a folder that match a pattern, sorted; none if it is no folder.
 
-    Hidden files are skipped unless the pattern names them or their folder, such as ``.hydra/config.yaml``.
+    Symbolic links to folders are followed, and each folder counts once. Hidden files are skipped unless the pattern
+    names them or their folder, such as ``.hydra/config.yaml``.
     """
     if not os.path.isdir(folder):  # unlike Path.is_dir, it takes a name that is too long
         return []
@@ -19,7 +20,16 @@ def files_in(folder: Path, pattern: str) -> list[Path]:
     def is_hidden(path: Path) -> bool:
         return any(part.startswith(".") and part not in named for part in path.relative_to(folder).parts)
 
-    return sorted(path for path in folder.rglob(pattern) if path.is_file() and not is_hidden(path))
+    found: list[Path] = []
+    seen: set[str] = set()
+    for place, folders, _ in os.walk(folder, followlinks=True):
+        folders.sort(key=lambda name: os.path.islink(os.path.join(place, name)))  # its own folders first
+        if os.path.realpath(place) in seen:
+            folders.clear()
+        else:
+            seen.add(os.path.realpath(place))
+            found += Path(place).glob(pattern)
+    return sorted(path for path in found if path.is_file() and not is_hidden(path))
 
 
 def in_order(file: Path) -> list[str | int]:

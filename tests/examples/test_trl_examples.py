@@ -110,7 +110,7 @@ def test_the_quickstart_trains_and_reports(quickstart):
     assert (folder / "report" / "report.html").exists()
     run = read_run(f"CW-GRPO={folder}")
     assert list(run.series("actor/entropy").index) == [1, 2] == list(run.series("cw_grpo/sigma").index)
-    assert set(run.accuracy.dropna().index) == {0, 2}
+    assert set(run.validation("acc").dropna().index) == {0, 2}
     assert [record.step for record in read_tokens(folder)] == [1]
 
 

@@ -81,7 +81,7 @@ def doctor(overrides: Sequence[str], file: str | None = None, quick: bool = Fals
     if file and overrides:
         raise OptionsError(f"--config {file} and {overrides[0]!r} are given", fix="give a configuration, or overrides")
     if not quick:
-        _say("Loading verl, which takes about ten seconds, then reading the data and asking the Ray cluster, if any ...")
+        _say("Loading verl, which takes about ten seconds, then reading the data, and asking a running Ray cluster ...")
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # what verl and others print while they load
         config = read_configuration(file) if file else compose(overrides)
         findings = examine(config, QUICK if quick else CHECKS)

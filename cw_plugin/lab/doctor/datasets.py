@@ -24,8 +24,10 @@ def check_datasets(config: DictConfig) -> Iterator[Finding]:
 
     Without the model's tokenizer, which check_lengths looks for, no prompt is rendered.
     """
-    model = None if OmegaConf.select(config, "data.custom_cls.path") else _model(config)
-    for setting in MAX_SAMPLES if not OmegaConf.select(config, "data.custom_cls.path") else ():
+    if OmegaConf.select(config, "data.custom_cls.path"):
+        return
+    model = _model(config)
+    for setting in MAX_SAMPLES:
         files = [file.path for file in data_files(config) if file.setting == setting]
         is_whole = len(files) == len(listed(OmegaConf.select(config, setting)))
         if files and is_whole and all(file.is_file() and file.suffix in READ_BY_VERL for file in files):
@@ -33,7 +35,7 @@ def check_datasets(config: DictConfig) -> Iterator[Finding]:
 
 
 def _model(config: DictConfig) -> Any:
-    """verl's HFModelConfig, with tokenizer and processor; None where they are not on this machine."""
+    """Verl's HFModelConfig, with tokenizer and processor; None where they are not on this machine."""
     from verl.utils.config import omega_conf_to_dataclass
 
     path = config.actor_rollout_ref.model.path
@@ -78,20 +80,27 @@ def _check_dataset(config: DictConfig, setting: str, model: Any) -> Iterator[Fin
 
 def _check_sources(config: DictConfig, setting: str, dataset: "RLHFDataset") -> Iterator[Finding]:
     """Rows that verl's own reward functions, which it takes if a run names none, do not know."""
-    from verl.utils.reward_score import default_compute_score
-
     reward = config.reward
     if reward.custom_reward_function.path or reward.reward_model.enable or reward.reward_manager.source != "register":
         return
-    for source in dataset.dataframe.unique(config.data.reward_fn_key):
-        try:
-            default_compute_score(source, "", "")
-        except NotImplementedError:
-            problem = f"{setting} has data_source={source}, which verl's own rewards do not know: it drops the responses"
-            fix = "reward.custom_reward_function.path=pkg://cw_plugin.lab.rewards, and .name=compute_score, for mathematics"
-            yield Finding(problem, fix)
-        except Exception:  # noqa: S110 - a function that verl has; this is no answer for it
-            pass
+    unknown = [name for name in dataset.dataframe.unique(config.data.reward_fn_key) if not _is_scored(name)]
+    if unknown:
+        names = ", ".join(map(str, unknown))
+        problem = f"{setting} has data_source={names}, which verl's own rewards do not know: it drops the responses"
+        fix = "custom_reward_function.path=pkg://cw_plugin.lab.rewards and .name=compute_score, for mathematics"
+        yield Finding(problem, f"reward.{fix}")
+
+
+def _is_scored(source: Any) -> bool:
+    from verl.utils.reward_score import default_compute_score
+
+    try:
+        default_compute_score(source, "", "")
+    except NotImplementedError:
+        return False
+    except Exception:  # of a function that verl has for this source, and that expects another answer than ""
+        return True
+    return True
 
 
 def _check_agents(config: DictConfig, setting: str, dataset: "RLHFDataset") -> Iterator[Finding]:
@@ -100,7 +109,9 @@ def _check_agents(config: DictConfig, setting: str, dataset: "RLHFDataset") -> I
         return
     known = agent_loops(config)
     for name in sorted(set(map(str, dataset.dataframe.unique("agent_name"))) - known):
-        yield Finding(f"{setting} has agent_name={name}, which verl does not have", f"one of {', '.join(sorted(known))}")
+        yield Finding(
+            f"{setting} has agent_name={name}, which verl does not have", f"one of {', '.join(sorted(known))}"
+        )
 
 
 def _check_media(setting: str, dataset: "RLHFDataset") -> Iterator[Finding]:

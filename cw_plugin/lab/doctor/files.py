@@ -14,7 +14,6 @@ from cw_plugin.lab.configs import listed
 from cw_plugin.lab.data import CHECKED_BY
 from cw_plugin.lab.doctor.finding import Finding
 
-
 READ_BY_VERL = (".parquet", ".json", ".jsonl")
 MODELS = [f"actor_rollout_ref.model.{name}" for name in ("path", "tokenizer_path", "hf_config_path")]
 

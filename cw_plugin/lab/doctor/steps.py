@@ -9,7 +9,7 @@ from cw_plugin.lab.doctor.finding import Finding
 
 
 def check_steps(config: DictConfig, rows: int) -> Iterator[Finding]:
-    """Whether a run trains at all, and until its last step, which validates and saves.
+    """At most one finding: a run that trains no step, fails in the first, or ends before its last.
 
     Args:
         config: verl's.
@@ -17,31 +17,23 @@ def check_steps(config: DictConfig, rows: int) -> Iterator[Finding]:
     """
     data, trainer = config.data, config.trainer
     fetched = data.get("gen_batch_size") or data.train_batch_size
-    if trainer.get("val_only") or not fetched:  # fully_async_policy has no batches of rows
+    # The legacy trainer counts the batches of its loader; V1 counts training batches, and fetches several for one.
+    batch = data.train_batch_size if uses_v1(config) else fetched
+    if trainer.get("val_only") or not batch:  # fully_async_policy has no batches of rows
         return
     by_rows = f"data.train_files has {rows} row(s) for the run"
-    batch = _batch(config)
-    if rows < batch:
+    in_an_epoch = rows // batch
+    steps, wanted = in_an_epoch * trainer.total_epochs, trainer.total_training_steps
+    if in_an_epoch == 0:
         yield Finding(f"{by_rows}, fewer than a batch of {batch}: verl trains no step", "more rows, or a smaller batch")
-        return
-    if uses_v1(config) and not _fetches_single_rows(config) and data.train_batch_size % fetched:
+    elif uses_v1(config) and data.train_batch_size % fetched and not _fetches_single_rows(config):
         problem = f"data.train_batch_size={data.train_batch_size} is no multiple of data.gen_batch_size={fetched}"
         yield Finding(f"{problem}, which verl refuses in the first step", "a multiple, or data.gen_batch_size=null")
-    steps, wanted = rows // batch * trainer.total_epochs, trainer.total_training_steps
-    if steps == 0 or (wanted is not None and steps < wanted):
+    elif steps == 0 or (wanted is not None and steps < wanted):
         epochs = f"trainer.total_epochs={trainer.total_epochs}"
-        problem = f"{by_rows}, {rows // batch} step(s) of {batch} in an epoch: {epochs} ends after {steps} step(s)"
+        problem = f"{by_rows}, {in_an_epoch} step(s) of {batch} in an epoch: {epochs} ends after {steps} step(s)"
         lost = f", not {wanted}, without the last validation and checkpoint" if wanted is not None else ""
-        fix = "raise it, or set trainer.total_training_steps to what the rows are enough for"
-        yield Finding(problem + lost, fix)
-
-
-def _batch(config: DictConfig) -> int:
-    """Rows of a step: the legacy trainer counts its loader's batches, V1 divides, and fetches at least one batch."""
-    fetched = config.data.get("gen_batch_size") or config.data.train_batch_size
-    if not uses_v1(config):
-        return int(fetched)
-    return int(config.data.train_batch_size)
+        yield Finding(problem + lost, "more epochs, or as many trainer.total_training_steps as the rows are enough for")
 
 
 def _fetches_single_rows(config: DictConfig) -> bool:

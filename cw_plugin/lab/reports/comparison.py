@@ -9,13 +9,14 @@ import pandas as pd
 
 from cw_plugin.lab.intervals import ALPHA, Difference, holm, over_seeds
 from cw_plugin.lab.reports.metrics import ENTROPY, NORM, REWARD
-from cw_plugin.lab.reports.runs import ACCURACY
+from cw_plugin.lab.reports.runs import ACCURACY, VALIDATION_REWARD
 
 FIRST = 100  # steps that the gradient norm is of: after them, the policies have gone different ways
 LAST = 10  # steps at least that reward and entropy are of; else the last quarter
 
 OF_ACCURACY = "accuracy"
 OF_REWARD = "reward"
+OF_VALIDATION = "reward on validation"  # in its place, where not all runs have an accuracy
 OF_GRADIENT_NORM = "gradient norm"
 # The outcomes besides the accuracy, in the table's order -> their metric.
 METRICS = {OF_REWARD: REWARD, "entropy": ENTROPY, OF_GRADIENT_NORM: NORM}
@@ -87,11 +88,14 @@ def _accuracy(metrics: pd.DataFrame, scores: pd.DataFrame, reference: str) -> It
     if len(scores) and (logged.empty or (scores.method.nunique() > 1 and reference in set(scores.method))):
         yield _outcome(OF_ACCURACY, scores.metric.iloc[0], scores, reference)
         return
+    name = OF_ACCURACY
+    if logged.empty:
+        name, logged = OF_VALIDATION, metrics[metrics.metric == VALIDATION_REWARD]
     validated = logged[logged.step > 0].groupby("step").run.nunique()
     common = validated.index[validated == metrics.run.nunique()]
     if len(common):
         step = int(common.max())
-        yield _outcome(OF_ACCURACY, f"step {step}", logged[logged.step == step], reference)
+        yield _outcome(name, f"step {step}", logged[logged.step == step], reference)
 
 
 def _over_steps(metrics: pd.DataFrame, reference: str) -> Iterator[Outcome]:

@@ -27,7 +27,7 @@ def read_jsonl(file: Path) -> Iterator[Entry]:
     lines = file.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
         try:
-            record = json.loads(line or b"null")
+            record = json.loads(line.strip() or b"null")
         except ValueError:
             if number == len(lines):  # the run is being written, or was killed
                 return

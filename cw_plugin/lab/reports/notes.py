@@ -3,8 +3,8 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from cw_plugin.lab.reports.comparison import OF_ACCURACY, OF_REWARD, Comparison
-from cw_plugin.lab.reports.runs import SEED_OR_LENGTH, Run, differing, validation_sets
+from cw_plugin.lab.reports.comparison import OF_ACCURACY, OF_REWARD, OF_VALIDATION, Comparison
+from cw_plugin.lab.reports.runs import SEED_OR_LENGTH, Run, differing, validation_of
 
 ENOUGH = 5  # seeds of a method
 NAMED = 4  # settings in which runs differ, at most
@@ -29,7 +29,7 @@ NOT_ALL_ASKED = "Accuracy is not that of the evaluation: at no step did all meth
 def answers_of(comparison: Comparison) -> Iterator[str]:
     """Which method ended better, by how much, and whether this is more than chance: in accuracy, else in reward."""
     by_name = {outcome.name: outcome for outcome in comparison.outcomes}
-    outcome = by_name.get(OF_ACCURACY) or by_name.get(OF_REWARD)
+    outcome = by_name.get(OF_ACCURACY) or by_name.get(OF_VALIDATION) or by_name.get(OF_REWARD)
     if outcome is None:
         return
     scale, digits, unit = (100, 1, " points") if outcome.name == OF_ACCURACY else (1, 3, "")
@@ -51,11 +51,16 @@ def answers_of(comparison: Comparison) -> Iterator[str]:
 def notes_of(comparison: Comparison, runs: Sequence[Run]) -> Iterator[str]:
     """The notes of a comparison of runs."""
     yield from _of_seeds(comparison)
-    common, others = validation_sets(runs)
-    if common and others:
-        yield f"Accuracy on validation is that of {', '.join(common)}, which all runs have."
+    validation = validation_of(runs)
+    which = ", ".join(validation.sets)
+    if validation.sets and validation.measure != "acc":
+        yield f"Validation is compared by its {validation.measure} on {which}: not all runs have an accuracy (acc)."
+    elif validation.sets and validation.others:
+        yield f"Accuracy on validation is that of {which}, which all runs have."
     is_compared = any(outcome.name == OF_ACCURACY for outcome in comparison.outcomes)
-    if (common or others) and not is_compared:
+    if (validation.sets or validation.others) and not any(
+        outcome.name in (OF_ACCURACY, OF_VALIDATION) for outcome in comparison.outcomes
+    ):
         yield NO_ACCURACY
     if is_compared and len(set(comparison.plain.values())) == 2:
         yield ONE_ANSWER

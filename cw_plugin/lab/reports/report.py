@@ -20,7 +20,7 @@ from cw_plugin.lab.reports.inputs import read_inputs
 from cw_plugin.lab.reports.metrics import ENTROPY, NORM, REWARD
 from cw_plugin.lab.reports.notes import NOT_ALL_ASKED, answers_of, notes_of
 from cw_plugin.lab.reports.read_records import TokenRecord, tokens_of
-from cw_plugin.lab.reports.runs import ACCURACY, Run, all_metrics
+from cw_plugin.lab.reports.runs import ACCURACY, VALIDATION_REWARD, Run, all_metrics
 from cw_plugin.lab.reports.tokens import write_page
 
 Recorded = Mapping[str, Sequence[Sequence[TokenRecord]]]  # method -> the records of each of its runs
@@ -39,6 +39,7 @@ class Curve:
 OVERVIEW = (  # above the fold
     Curve("reward", REWARD, "Reward"),
     Curve("accuracy", ACCURACY, "Accuracy on validation", is_share=True),
+    Curve("validation-reward", VALIDATION_REWARD, "Reward on validation"),
     Curve("entropy", ENTROPY, "Policy entropy, nats"),
     Curve("grad-norm", NORM, "Gradient norm, before clipping"),
 )
@@ -152,7 +153,8 @@ def _curves(metrics: pd.DataFrame, names: Sequence[str], curves: Sequence[Curve]
         logged = metrics[metrics.metric == curve.metric]
         if logged.empty:
             continue
-        window = 1 if curve.metric == ACCURACY else max(1, logged.groupby("run").size().max() // 20)
+        is_rare = curve.metric in (ACCURACY, VALIDATION_REWARD)
+        window = 1 if is_rare else max(1, logged.groupby("run").size().max() // 20)
         series = {}
         for method in names:
             runs = logged[logged.method == method].groupby("run")

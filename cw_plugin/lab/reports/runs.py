@@ -16,7 +16,10 @@ from cw_plugin.lab.reports.metrics import WANDB, read_metrics, run_of_trackio
 from cw_plugin.lab.result_files import files_in
 from cw_plugin.registry import BUILT_IN, load
 
-ACCURACY = "val-core/accuracy"  # in all_metrics: the mean over validation sets
+# In all_metrics: the mean over validation sets, and that of a reward where not all runs have an accuracy.
+ACCURACY, VALIDATION_REWARD = "val-core/accuracy", "val-core/reward"
+# What a validation logs of a set, in the order in which it is taken. verl names a reward that is a number "reward".
+_MEASURES = ("acc", "reward", "score")
 ARGUMENTS = "training_args.json"  # of CWGRPOTrainer, in TRL's output_dir or SkyRL's export_path
 
 _SEEDS = ("data.seed", "seed", "trainer.seed")  # settings of verl, TRL and SkyRL
@@ -56,15 +59,14 @@ class Run:
         values = self.metrics.get(metric, pd.Series(dtype=float))
         return values[np.isfinite(values)]
 
-    @property
-    def accuracy(self) -> pd.DataFrame:
-        """The accuracy on each validation set: a column for each set, a row for each step.
+    def validation(self, measure: str) -> pd.DataFrame:
+        """A measure, such as ``acc``, of each validation set: a column for each set, a row for each step.
 
         A run may go on with another number of answers, so that mean@4 of a set follows on its mean@1. Where a step has
         both, the later one counts.
         """
-        columns = self.metrics.filter(regex="^val-core/.*/acc/mean@")
-        sets = columns.columns.str.replace("/acc/mean@.*", "", regex=True)
+        columns = self.metrics.filter(regex=f"^val-core/.*/{measure}/mean@")
+        sets = columns.columns.str.replace(f"/{measure}/mean@.*", "", regex=True)
         return columns.T.groupby(sets, sort=False).last().T
 
     @property
@@ -161,11 +163,30 @@ def differing(configs: Sequence[Mapping[str, Any]], ignored: Sequence[str] = ())
     return list(keys)
 
 
-def validation_sets(runs: Sequence[Run]) -> tuple[list[str], list[str]]:
-    """The validation sets of which every run that was validated has an accuracy, and those that some run lacks."""
-    sets = [set(run.accuracy) for run in runs if len(run.accuracy.columns)]
-    common = set.intersection(*sets) if sets else set()
-    return sorted(common), sorted(set().union(*sets) - common)
+@dataclass(frozen=True)
+class Validation:
+    """By what runs can be compared on validation.
+
+    Attributes:
+        measure: the first of acc, reward and score that all runs which were validated have of a set.
+        sets: those of which they all have it.
+        others: those of which some run lacks it.
+    """
+
+    measure: str
+    sets: list[str]
+    others: list[str]
+
+
+def validation_of(runs: Sequence[Run]) -> Validation:
+    """By what these runs can be compared; by no set if they share none."""
+    found = []
+    validated = [run for run in runs if any(len(run.validation(measure).columns) for measure in _MEASURES)]
+    for measure in _MEASURES:
+        sets = [set(run.validation(measure)) for run in validated]
+        common = set.intersection(*sets) if sets else set()
+        found.append(Validation(measure, sorted(common), sorted(set().union(*sets) - common)))
+    return next((validation for validation in found if validation.sets), found[0])
 
 
 def all_metrics(runs: Sequence[Run]) -> pd.DataFrame:
@@ -173,17 +194,18 @@ def all_metrics(runs: Sequence[Run]) -> pd.DataFrame:
 
     Returns:
         A row for each value, with the columns method; run, its place in ``runs``; seed; step; metric; and value, which
-        is nan if it is not a finite number. The metric ACCURACY is the mean over the validation sets that all runs
-        have, at steps that have all of these.
+        is nan if it is not a finite number. The metric ACCURACY, or VALIDATION_REWARD, is the mean over the validation
+        sets that all runs have, at steps that have all of these.
     """
     columns = ["method", "run", "seed", "step", "metric", "value"]
     if not runs:
         return pd.DataFrame(columns=columns)
-    common, _ = validation_sets(runs)
+    validation = validation_of(runs)
+    name = ACCURACY if validation.measure == "acc" else VALIDATION_REWARD
     values = []
     for run in runs:
-        accuracy = run.accuracy.reindex(columns=common).dropna().mean(axis=1)
-        values.append(run.metrics.assign(**{ACCURACY: accuracy}).stack().dropna())
+        mean = run.validation(validation.measure).reindex(columns=validation.sets).dropna().mean(axis=1)
+        values.append(run.metrics.assign(**{name: mean}).stack().dropna())
     frame = pd.concat(values, keys=range(len(runs)), names=["run", "step", "metric"]).rename("value").reset_index()
     method = frame.run.map(lambda place: runs[place].name)
     seed = frame.run.map(lambda place: runs[place].seed)

@@ -16,7 +16,7 @@ from interpreter import ROOT, bash, cli, python
 from omegaconf import DictConfig, OmegaConf
 from typer.testing import CliRunner
 from verl.trainer.config import AlgoConfig
-from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
+from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, kl_penalty
 
 from cw_plugin.errors import OptionsError
 from cw_plugin.hosts.verl.refused_settings import ONE_FOR_A_RESPONSE, ONE_WITHOUT_KL
@@ -26,6 +26,7 @@ from cw_plugin.lab.compose import compose, read_configuration
 from cw_plugin.lab.doctor import settings, workers
 from cw_plugin.lab.doctor.environment import failure_of
 from cw_plugin.lab.doctor.finding import Finding
+from cw_plugin.lab.doctor.names import KL_PENALTIES
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ def test_a_run_without_faults_gets_no_finding(composed):
         ([f"{A}.rollout.mode=sync"], "verl", "Rollout mode 'sync' has been removed", "verl names", True),
         ([f"{A}.rollout.n=1"], "method", "rollout.n=1 gives the tokens of a prompt", f"{A}.rollout.n=12", True),
         (["custom_reward_function.path=my.py"], "reward", "top level", f"{REWARD}.path=my.py", True),
-        ([f"{REWARD}.path=null"], "reward", "is not set", "path=pkg://cw_plugin.lab.rewards", False),
+        ([f"{REWARD}.path=null"], "datasets", "data_source=my/data, which verl's", "pkg://cw_plugin.lab.rew", True),
         (["data.train_batch_size=12"], "aggregation", "adds empty responses", "size=8", False),
         ([f"{A}.actor.loss_agg_mode=token-mean"], "aggregation", "token-mean", "seq-mean-token-mean", False),
         (["trainer.logger=console"], "metrics", "will not find", "trainer.logger=[console,file]", False),
@@ -73,13 +74,18 @@ def test_a_run_without_faults_gets_no_finding(composed):
         ([f"{A}.rollout.max_model_len=100"], "lengths", "= 192: vLLM cuts", "a sum of 100", True),
         (["data.max_response_length=5000"], "lengths", "longer than 2048", "a sum of 2048", True),
         ([f"{A}.model.path=no-such-model"], "lengths", "OSError", "the setting that the error names", True),
+        ([f"{A}.rollout.max_model_len=4000", "data.max_response_length=3000"], "lengths", "than 2048", "of 2048", True),
         ([f"{A}.model.path=/no/such"], "files", "/no/such does not exist", "give a folder", True),
+        ([f"{A}.model.path=~/no-such"], "files", "=~/no-such does not exist", "write $HOME for ~", True),
+        ([f"{A}.model.tokenizer_path={ROOT}/"], "files", "ends with /, which verl refuses", f"path={ROOT}", True),
         (["data.train_files=/no/such.parquet"], "files", "such.parquet does not exist", "cw-grpo prepare", True),
     ],
 )
 def test_a_planted_fault_is_named(composed, monkeypatch, fault, check, what, fix, fatal):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    ((name, finding),) = doctor.examine(changed(composed, *fault), {check: doctor.CHECKS[check]})
+    findings = doctor.examine(changed(composed, *fault), {check: doctor.CHECKS[check]})
+    name, finding = findings[0]
+    assert len({found.what.replace("val_files", "train_files") for _, found in findings}) == 1  # both files are one
     assert name == check and finding.fatal is fatal and what in finding.what and fix in finding.fix
 
 
@@ -89,6 +95,48 @@ def test_one_response_is_also_wrong_for_a_cw_grpo_of_verls_own(composed, monkeyp
     ((_, finding),) = doctor.examine(changed(composed, f"{A}.rollout.n=1"), check)
     assert "every weight 1: this is plain GRPO" in finding.what
     assert doctor.examine(changed(composed, "algorithm.cw_grpo.unknown=1"), check) == []  # these are not our options
+
+
+@pytest.mark.parametrize(
+    ("setting", "if_used"),
+    [
+        ("trainer.v1.trainer_mode", []),
+        ("trainer.v1.sampler.max_off_policy_strategy", []),
+        ("trainer.resume_mode", []),
+        ("reward.reward_manager.name", []),
+        ("reward.reward_model.rollout.name", ["reward.reward_model.enable=True"]),
+        ("distillation.distillation_loss.loss_mode", ["distillation.enabled=True"]),
+        (f"{A}.rollout.multi_turn.format", [f"{A}.rollout.multi_turn.enable=True"]),
+        (f"{A}.rollout.multi_turn.format", [f"{A}.rollout.agent.default_agent_loop=tool_agent"]),
+        (f"{A}.rollout.agent.default_agent_loop", []),
+        (f"{A}.rollout.checkpoint_engine.backend", []),
+        (f"{A}.actor.optim.optimizer", []),
+        (f"{A}.actor.kl_loss_type", [f"{A}.actor.use_kl_loss=True"]),
+        ("algorithm.kl_penalty", ["algorithm.use_kl_in_reward=True"]),
+        ("algorithm.kl_ctrl.type", ["algorithm.use_kl_in_reward=True"]),
+        ("algorithm.rollout_correction.rollout_is", []),
+        ("algorithm.rollout_correction.rollout_rs", []),
+        ("algorithm.rollout_correction.loss_type", ["algorithm.rollout_correction.bypass_mode=True"]),
+        ("trainer.checkpoint_callback_class", []),
+        (f"{A}.rollout.agent.agent_loop_manager_class", []),
+        (f"{A}.rollout.multi_turn.tool_config_path", []),
+    ],
+)
+def test_a_name_that_verl_looks_up_late_is_named(composed, setting, if_used):
+    names = {"names": doctor.CHECKS["names"]}
+    assert doctor.examine(changed(composed, *if_used), names) == []
+    ((_, finding),) = doctor.examine(changed(composed, *if_used, f"{setting}=qwen.qwen"), names)
+    assert finding.fatal and finding.what.startswith(setting) and "qwen.qwen" in finding.what
+
+
+def test_the_names_of_kl_penalties_are_verls():
+    for name in (*KL_PENALTIES, "qwen", "full"):
+        try:
+            kl_penalty(torch.zeros(1), torch.zeros(1), name)
+            is_known = True
+        except NotImplementedError:
+            is_known = False
+        assert is_known == (name in KL_PENALTIES)
 
 
 def test_names_of_the_users_own_library_are_known(composed, tmp_path, monkeypatch):
@@ -144,7 +192,8 @@ def test_what_is_printed(overrides, monkeypatch):
     [
         (f"{A}.rollout.temprature=1", f"{A}.rollout.temprature; did you mean {A}.rollout.temperature?"),
         ("model_engine=megatorn", "Could not find 'model_engine/megatorn'"),
-        ("--quik", "'--quik' is not a hydra override; write KEY=VALUE"),
+        ("--quik", "unrecognized arguments: --quik; write KEY=VALUE"),
+        ("rollout.nnodes=1", "verl.trainer.main_ppo has no setting rollout.nnodes; give the whole command of fully_a"),
         ("data.train_files=/no/such.parquet", "data.train_files: /no/such.parquet does not exist; fix: cw-grpo prep"),
         ("--config=run.yaml", "--config run.yaml and 'algorithm.adv_estimator=cw_grpo' are given; give a"),
     ],
@@ -154,6 +203,33 @@ def test_whatever_is_mistyped_ends_in_one_sentence(overrides, mistyped, said):
     assert result.exit_code == 2 and result.stdout == ""
     (line,) = result.stderr.splitlines()
     assert line.startswith("Error: ") and said in line
+
+
+ASYNC = "verl.experimental.fully_async_policy.fully_async_main"
+
+
+@pytest.mark.parametrize(
+    ("program", "options", "code", "said"),
+    [
+        ("verl.trainer.main_ppo", ["+data.new=1", "~trainer.v1.sync"], 0, ""),
+        ("verl.trainer.main_ppo", ["--config-path=config", "--config-name=ppo_trainer.yaml"], 0, ""),
+        ("verl.trainer.main_ppo", ["-cn", "ppo_megatron_trainer", f"{A}.actor.megatron.seed=1"], 0, ""),
+        ("verl.trainer.main_ppo", ["--config-dir", "mine", "--config-name=my_trainer"], 0, ""),
+        (str(ROOT / "my.py"), [], 2, "my.py is not here; install it, or give a command of verl.trainer.main_ppo"),
+        (ASYNC, ["async_training.staleness_threshold=0.5"], 2, "fully_async_policy, and is refused there"),
+        (ASYNC, ["--config-path=config", "--config-name=fully_async_ppo_trainer.yaml"], 2, "and is refused there"),
+        ("recipe.dapo.main_dapo", [], 2, "the program recipe.dapo.main_dapo is not here; install it, or give"),
+        ("verl.trainer.main_eval", [], 2, "Error: verl.trainer.main_eval has no setting algorithm.adv_estimator"),
+        ("verl.trainer.main_ppo", ["--config-name=gone"], 2, "Cannot find primary config 'gone'"),
+    ],
+)
+def test_a_whole_command_is_taken(overrides, tmp_path, monkeypatch, program, options, code, said):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "my_trainer.yaml").write_text("defaults:\n  - ppo_trainer\n  - _self_\n")
+    monkeypatch.chdir(tmp_path)
+    given = [program] if program.endswith(".py") else ["-m", program]
+    result = cli("doctor", "--quick", "python3", *given, *options, *overrides)
+    assert result.exit_code == code and said in result.stderr and len(result.stderr.splitlines()) == (code > 0)
 
 
 def test_the_quick_check_loads_neither_torch_nor_verl_and_is_silent(overrides):
@@ -188,6 +264,8 @@ def test_a_ray_cluster_that_does_not_answer(composed, monkeypatch, tmp_path):
     assert finding.fatal and f"that this run would join, {address}, does not answer" in finding.what
     assert list(workers.check_ray_workers(composed)) == []  # said above; Ray itself waits for minutes
     assert list(workers.check_ray_cluster(changed(composed, "ray_kwargs.ray_init.address=local"))) == []
+    for address in ("auto", "null"):  # with either, Ray joins the cluster that is noted
+        assert workers.find_cluster(changed(composed, f"ray_kwargs.ray_init.address={address}")) == note.read_text()
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
     (finding,) = workers.check_ray_cluster(composed)
     assert "127.0.0.1:9, does not answer" in finding.what

@@ -71,7 +71,7 @@ ROW = {"data_source": "my/data", "prompt": QUESTION, "reward_model": {"ground_tr
             "row 0 has text in extra_info, of which verl reads fields",
         ),
         ("text.jsonl", ROW | {"reward_model": "4"}, "row 0 has text in reward_model, of which verl reads fields: '4'"),
-        ("few.jsonl", ROW, "data.train_files has 8 row(s), fewer than data.train_batch_size=9: verl trains no step"),
+        ("few.jsonl", ROW, "data.train_files has 8 row(s) for the run, fewer than a batch of 9: verl trains no step"),
         ("list.jsonl", ROW | {"reward_model": {"ground_truth": ["4"]}}, "The ground truth is a list, ['4']"),
         ("rows.csv", ROW, "rows.csv is no file that verl reads (.parquet, .json, .jsonl)"),
         ("folder.jsonl/0.jsonl", ROW, "folder.jsonl is no file that verl reads"),

@@ -122,6 +122,21 @@ def test_runs_are_compared_over_the_steps_that_all_have(tmp_path):
     assert not any(row.startswith("Accuracy") for row in rows) and notes.NO_ACCURACY in printed
 
 
+@pytest.mark.parametrize("measure", ["reward", "score"])
+def test_a_validation_without_accuracy_is_compared_by_its_reward(tmp_path, measure):
+    """As verl logs it for a reward that returns a number, and TRL for one without accuracy."""
+    logs = {name: f"val-core/{name}/{measure}/mean@1" for name in ("x", "y")}
+    grpo = logged(tmp_path / "a", "none", {1: {logs["x"]: 0.7, logs["y"]: 5.0}})
+    ours = logged(tmp_path / "b", None, {1: {logs["x"]: 0.9}})
+    rows, printed = differences(grpo, ours, out=tmp_path / "out")
+    assert rows["Reward on validation, step 1"] == ["0.700", "0.900", "+0.200", "1"]
+    assert f"Validation is compared by its {measure} on val-core/x: not all runs have an accuracy (acc)." in printed
+    assert "Reward on validation" in (tmp_path / "out" / "report.html").read_text()
+    graded = logged(tmp_path / "c", None, {1: {logs["x"]: 0.9, "val-core/x/acc/mean@1": 0.5}})
+    rows, printed = differences(ours, graded, out=tmp_path / "out")
+    assert "Reward on validation, step 1" in rows and not any(row.startswith("Accuracy") for row in rows)
+
+
 def test_accuracy_is_that_of_the_validation_sets_that_all_runs_have(tmp_path):
     """A was asked a hard set, too, which would make it look worse."""
     aime, math500 = "val-core/aime/acc/mean@1", "val-core/math/acc/mean@1"

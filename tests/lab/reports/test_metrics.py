@@ -67,7 +67,7 @@ def test_the_curve_is_the_trained_models_after_restarts(names, tmp_path):
     write(tmp_path / "settings.json", '{"editor.tabSize": 4}')
     run = read_run(tmp_path)
     assert run.series("x").to_dict() == pytest.approx({1: 1.1, 2: 2.1, 10: 10.1, 11: 11.2})
-    assert run.accuracy["val-core/x"].dropna().to_dict() == pytest.approx({0: 0.26, 10: 0.53})
+    assert run.validation("acc")["val-core/x"].dropna().to_dict() == pytest.approx({0: 0.26, 10: 0.53})
     assert run.series("lost").empty
 
 
@@ -108,7 +108,17 @@ def test_accuracy_goes_on_with_another_number_of_answers(tmp_path):
     first, second = "val-core/x/acc/mean@1", "val-core/x/acc/mean@4"
     write_metrics(tmp_path, {1: {first: 0.1}, 2: {"x": 1.0}, 3: {first: 0.2}}, "metrics.1.jsonl")
     run = read_run(write_metrics(tmp_path, {3: {second: 0.9}, 4: {second: 0.3}}))
-    assert run.accuracy["val-core/x"].dropna().to_dict() == {1: 0.1, 3: 0.9, 4: 0.3}
+    assert run.validation("acc")["val-core/x"].dropna().to_dict() == {1: 0.1, 3: 0.9, 4: 0.3}
+
+
+def test_files_may_have_been_moved(tmp_path):
+    """To another disk, with a link in their place, which may also lead back; or through Windows."""
+    log = json.dumps({"step": 1, "data": {REWARD: 0.5}})
+    write(tmp_path / "disk" / "metrics.jsonl", f"{log}\r\n\r\n{log}\r\n")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "log").symlink_to(tmp_path / "disk")
+    (tmp_path / "disk" / "back").symlink_to(tmp_path / "run")
+    assert read_run(tmp_path / "run").series(REWARD).to_dict() == {1: 0.5}
 
 
 def test_a_metric_of_ones_own_is_kept(tmp_path):

@@ -1,0 +1,146 @@
+"""The doctor's checks by verl's own datasets: what they find is what verl does with the same files."""
+
+import pytest
+
+pytest.importorskip("verl")
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from doctor_runs import changed, good, write_rows
+from omegaconf import DictConfig
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase
+from verl.trainer.ppo.utils import create_rl_dataset
+from verl.utils import hf_tokenizer
+
+from cw_plugin.lab import doctor
+from cw_plugin.lab.compose import compose
+from cw_plugin.lab.doctor.finding import Finding
+
+LONG = [{"role": "user", "content": "1+" * 70 + "1="}]
+FILES = ["data.train_files", "data.val_files"]
+
+
+@pytest.fixture(scope="module")
+def composed(tmp_path_factory) -> DictConfig:
+    return compose(good(tmp_path_factory.mktemp("doctor")))
+
+
+def found(config: DictConfig, *overrides: str) -> list[Finding]:
+    checks = {name: doctor.CHECKS[name] for name in ("files", "rows", "datasets")}
+    return [finding for _, finding in doctor.examine(changed(config, *overrides), checks)]
+
+
+def dataset_of(config: DictConfig, file: Path) -> object:
+    return create_rl_dataset(str(file), config.data, hf_tokenizer(config.actor_rollout_ref.model.path), None)
+
+
+@pytest.mark.parametrize("setting", FILES)
+@pytest.mark.parametrize("truncation", ["left", "right", "middle", "error"])
+def test_prompts_that_are_too_long_are_counted(composed, tmp_path, setting, truncation):
+    file = write_rows(tmp_path / "a.parquet", ["4"] * 12)
+    rows = pq.read_table(file).to_pylist()
+    rows[3]["prompt"] = rows[7]["prompt"] = LONG
+    pq.write_table(pa.Table.from_pylist(rows), file)
+    settings = [f"{setting}={file}", f"data.truncation={truncation}"]
+    tokens = len(hf_tokenizer(composed.actor_rollout_ref.model.path).apply_chat_template(
+        LONG, add_generation_prompt=True, return_dict=False))  # fmt: skip
+    (finding,) = found(composed, *settings)
+    assert f"{setting}: 2 of 12 prompt(s) have more tokens than data.max_prompt_length=128 (row 3 has {tokens}," in (
+        finding.what
+    )
+    assert f"cuts the beginning, whatever data.truncation={truncation} says" in finding.what and finding.fatal
+    verl = SimpleNamespace(rollout_config=SimpleNamespace(prompt_length=128))
+    kept = AgentLoopBase._cap_text_prompt_length(verl, list(range(tokens)))
+    assert kept == list(range(tokens))[-128:]  # what it is said to do, in verl's agent loop
+    assert found(composed, *settings, f"data.max_prompt_length={tokens}") == []
+    assert found(composed, *settings, "data.filter_overlong_prompts=True") == []  # which leaves 10, enough for 8
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["data.train_max_samples=4"], "has 4 row(s) for the run, fewer than a batch of 8"),
+        (["data.train_batch_size=13"], "has 12 row(s) for the run, fewer than a batch of 13"),
+        (["trainer.total_epochs=1", "trainer.total_training_steps=100"], "=1 ends after 1 step(s), not 100"),
+        (["trainer.total_epochs=4", "trainer.total_training_steps=5"], "total_epochs=4 ends after 4 step(s), not 5"),
+        (["trainer.total_epochs=0"], "total_epochs=0 ends after 0 step(s)"),
+        (["trainer.use_v1=False", "data.gen_batch_size=13"], "fewer than a batch of 13"),
+        (["data.gen_batch_size=3"], "data.train_batch_size=8 is no multiple of data.gen_batch_size=3"),
+        (["data.filter_overlong_prompts=True", "data.max_prompt_length=5"], "has 0 row(s) for the run"),
+    ],
+)
+def test_a_run_that_ends_early(composed, settings, said):
+    findings = [finding for finding in found(composed, *settings) if "data.val_files" not in finding.what]
+    (finding,) = findings
+    assert finding.fatal and said in finding.what
+    if "max_prompt_length=5" in settings[-1]:
+        assert any("none of the 12 row(s) of data.val_files" in finding.what for finding in found(composed, *settings))
+
+
+def test_a_run_that_does_not_end_early(composed):
+    assert found(composed, "trainer.total_epochs=4", "trainer.total_training_steps=4") == []
+    assert found(composed, "trainer.val_only=True", "data.train_max_samples=4") == []
+    fetched_singly = ["data.gen_batch_size=3", "algorithm.filter_groups.enable=True"]
+    assert found(composed, *fetched_singly) == []
+
+
+@pytest.mark.parametrize("setting", FILES)
+@pytest.mark.parametrize(
+    "columns",
+    [
+        ({"extra_info": {"index": 0}}, {"extra_info": {"index": "0"}}),
+        ({"reward_model": {"ground_truth": "4"}}, {"reward_model": {"ground_truth": 4}}),
+        ({"ability": "math"}, {"ability": 1}),
+        ({"difficulty": [1, 2]}, {"difficulty": ["hard"]}),
+    ],
+)
+def test_columns_whose_types_differ_between_files(composed, tmp_path, setting, columns):
+    row = {"data_source": "my/data", "prompt": LONG[:1], "reward_model": {"ground_truth": "4"}}
+    files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    settings = [f"{setting}=[{files[0]},{files[1]}]", "data.max_prompt_length=512"]
+    for both, is_wrong in (([columns[0], columns[0]], False), (columns, True)):
+        for file, column in zip(files, both, strict=True):
+            pq.write_table(pa.Table.from_pylist([row | column] * 8), file)
+        findings = found(composed, *settings)
+        assert [finding.what.startswith(f"verl cannot read {setting} as one table") for finding in findings] == (
+            [True] * is_wrong
+        )
+    (column,) = columns[0]  # verl's library names the field, where a column has fields
+    field = next(iter(columns[0][column])) if isinstance(columns[0][column], dict) else column
+    assert f"the key {field} of features" in findings[0].what
+
+
+@pytest.mark.parametrize(("text", "media"), [("<image> and <image>", 1), ("<image>", 2), ("none", 1)])
+def test_rows_whose_media_do_not_fit_their_prompt(composed, tmp_path, text, media):
+    rows = [
+        {"data_source": "my/data", "prompt": [{"role": "user", "content": content}], "images": ["a.png"] * number,
+         "reward_model": {"ground_truth": "4"}}
+        for content, number in [("no image", 0)] * 8 + [(text, media)]
+    ]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    findings = found(composed, f"data.train_files={tmp_path / 'a.parquet'}")
+    assert any("1 of 9 row(s), first row 8" in finding.what for finding in findings)
+
+
+def test_an_agent_loop_in_a_row_that_verl_does_not_have(composed, tmp_path):
+    rows = pq.read_table(write_rows(tmp_path / "a.parquet", ["4"] * 8)).to_pylist()
+    for name, is_known in (("tool_agent", True), ("my_agent", False)):
+        pq.write_table(pa.Table.from_pylist([row | {"agent_name": name} for row in rows]), tmp_path / "a.parquet")
+        findings = found(composed, f"data.train_files={tmp_path / 'a.parquet'}")
+        assert [f"agent_name={name}" in finding.what for finding in findings] == [True] * (not is_known)
+
+
+def test_a_home_folder_is_not_expanded(composed, tmp_path, monkeypatch):
+    """As verl's dataset does not; `cw-grpo prepare` writes to such a folder by default."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file = tmp_path / "data" / "cw_grpo" / "open_rs" / "train.parquet"
+    file.parent.mkdir(parents=True)
+    write_rows(file, ["4"] * 8)
+    (finding,) = found(composed, "data.train_files=~/data/cw_grpo/open_rs/train.parquet")
+    assert "~/data/cw_grpo/open_rs/train.parquet does not exist" in finding.what and str(file) in finding.fix
+    with pytest.raises(FileNotFoundError):
+        dataset_of(composed, Path("~/data/cw_grpo/open_rs/train.parquet"))
+    assert found(composed, f"data.train_files={file}") == []
