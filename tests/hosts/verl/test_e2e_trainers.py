@@ -95,7 +95,7 @@ def test_the_loss_in_an_asynchronous_trainer(tmp_path):
 def test_ray_workers_are_asked(monkeypatch):
     wait_for_ray = functools.partial(python, ROOT / "examples" / "launcher" / "wait_for_ray.py", timeout=120)
     config = OmegaConf.create({"trainer": {"use_v1": False}})
-    assert list(workers.check_ray_workers(config)) == []  # of a Ray that this starts
+    assert list(workers.check_ray_workers(config)) == []  # without a cluster, this process answers
     with e2e.cluster("--num-cpus=1", VERL_USE_EXTERNAL_PLUGINS="none") as (address, folder):
         monkeypatch.setenv("RAY_ADDRESS", address)
         monkeypatch.setenv("RAY_TMPDIR", folder)
