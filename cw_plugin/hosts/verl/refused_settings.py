@@ -146,8 +146,8 @@ def _check_estimator(config: DictConfig, options: Options) -> None:
 
 def check_groups(config: DictConfig, options: Options) -> None:
     """Refuse prompt groups of one response with the estimator (OptionsError)."""
-    needs_groups = options.scope == "group" and options.load_weighting().needs_differing_advantages
-    if needs_groups and _is_training(config) and OmegaConf.select(config, RESPONSES) == 1:
+    is_alone = OmegaConf.select(config, RESPONSES) == 1 and options.scope == "group" and _is_training(config)
+    if is_alone and options.load_weighting().needs_differing_advantages:  # which imports torch, so it is asked last
         raise OptionsError(
             f"{RESPONSES}=1 gives the tokens of a prompt group the same advantage, so that every covariance is 0, and "
             f"weights={options.weights} would mean nothing",

@@ -85,7 +85,8 @@ def check_verl(config: DictConfig) -> Iterator[Finding]:
 
     reward.get_custom_reward_fn(config)
     try:
-        validate_config(config, utils.need_reference_policy(config), utils.need_critic(config))
+        if config.get("async_training") is None:  # fully_async_policy does not ask
+            validate_config(config, utils.need_reference_policy(config), utils.need_critic(config))
         omega_conf_to_dataclass(config.actor_rollout_ref.rollout)  # which verl does in its workers
     except CWGRPOError:
         pass  # of this package's hook; other checks report it

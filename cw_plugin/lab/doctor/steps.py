@@ -19,7 +19,7 @@ def check_steps(config: DictConfig, rows: int) -> Iterator[Finding]:
     fetched = data.get("gen_batch_size") or data.train_batch_size
     # The legacy trainer counts the batches of its loader; V1 counts training batches, and fetches several for one.
     batch = data.train_batch_size if uses_v1(config) else fetched
-    if trainer.get("val_only") or not batch:  # fully_async_policy has no batches of rows
+    if trainer.get("val_only") or config.get("async_training") is not None:  # fully_async_policy counts rollouts
         return
     by_rows = f"data.train_files has {rows} row(s) for the run"
     in_an_epoch = rows // batch
