@@ -1,18 +1,21 @@
-"""Compares the advantages of two versions of verl, bit for bit: every estimator, both trainers.
+"""Compares the advantages of two versions of verl, bit for bit: every estimator, both trainers, float32 and bfloat16.
 
     PYTHONPATH=BASE python patches/compare.py record base.pt
     PYTHONPATH=PATCHED python patches/compare.py record patched.pt
     python patches/compare.py table base.pt patched.pt ...         # Markdown; each file against the first
 
-``table`` exits with an error if an estimator computes anything else than before, or no longer computes.
+``table`` exits with an error if an estimator computes anything else than before, or no longer computes. Its last column
+is the largest difference between the two trainers of the patched verl.
 
-The legacy trainer is its compute_advantage. V1 is PPOTrainer._compute_advantage, with a queue in memory that leaves out
-what was never put, as TransferQueue does.
+Each trainer computes log-probs, of logits in either precision, and then advantages, with its own functions. Two things
+are stand-ins: the actor's forward pass, whose logits go through verl's functions, and for V1 a queue in memory, which
+leaves out what was never put, as TransferQueue does.
 """
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -22,9 +25,11 @@ import torch
 ESTIMATORS = (
     *("gae", "grpo", "grpo_vectorized", "grpo_passk", "rloo", "rloo_vectorized", "opo", "gpg", "remax"),
     *("reinforce_plus_plus", "reinforce_plus_plus_baseline", "gdpo"),
-    *("optimal_token_baseline", "tir_optimal_token_baseline", "cw_grpo"),
+    *("optimal_token_baseline", "tir_optimal_token_baseline"),
 )
-ROWS, WIDTH, PROMPT = 16, 12, 3
+ROWS, WIDTH, PROMPT, VOCABULARY = 16, 12, 3, 32
+COMPONENTS = ("accuracy", "format")
+FAILURES = (AssertionError, KeyError, RuntimeError, TypeError, ValueError)
 
 
 def batch(outputs: int) -> tuple[dict[str, torch.Tensor], dict[str, np.ndarray], list[str]]:
@@ -37,34 +42,73 @@ def batch(outputs: int) -> tuple[dict[str, torch.Tensor], dict[str, np.ndarray],
     keys = [keys[row] for row in torch.randperm(ROWS, generator=g)]
     lengths = torch.randint(2, WIDTH + 1, (ROWS, 1), generator=g)
     mask = (torch.arange(WIDTH) < lengths).long()
-    rewards = torch.zeros(ROWS, WIDTH).scatter(1, lengths - 1, torch.randint(0, 5, (ROWS, 1), generator=g).float())
+    prompts = torch.ones(ROWS, PROMPT, dtype=torch.long)
+    scores = torch.randint(0, 5, (ROWS, 1), generator=g).float()
+    tokens = torch.randint(0, VOCABULARY, (ROWS, PROMPT + WIDTH), generator=g)
     tensors = {
-        "prompts": torch.ones(ROWS, PROMPT, dtype=torch.long),
-        "attention_mask": torch.cat([torch.ones(ROWS, PROMPT, dtype=torch.long), mask], 1),
+        "prompts": prompts,
+        "responses": tokens[:, PROMPT:],
+        "input_ids": tokens,
+        "position_ids": torch.arange(PROMPT + WIDTH).expand(ROWS, -1),
+        "attention_mask": torch.cat([prompts, mask], 1),
         "response_mask": mask,
-        "token_level_rewards": rewards,
-        "old_log_probs": -3 * torch.rand(ROWS, WIDTH, generator=g) * mask,
-        "sum_pi_squared": torch.rand(ROWS, WIDTH, generator=g) * mask,
+        "rewards": torch.zeros(ROWS, WIDTH).scatter(1, lengths - 1, scores),
         "values": torch.rand(ROWS, WIDTH, generator=g) * mask,
     }
     values = {"uid": np.array([key[0] for key in keys], dtype=object)}
-    values |= {name: torch.rand(ROWS, generator=g).numpy() for name in ("accuracy", "format")}
+    values |= {name: torch.rand(ROWS, generator=g).numpy() for name in COMPONENTS}
     return tensors, values, keys
 
 
-def legacy(estimator: str, config: Any) -> torch.Tensor:
+def nested(rows: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return torch.nested.as_nested_tensor([row[:n] for row, n in zip(rows, lengths, strict=True)], layout=torch.jagged)
+
+
+def forward(tensors: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """What an engine computes of logits in that precision, nested over prompt and response."""
+    from verl.utils import torch_functional as F
+
+    logits = 3 * torch.randn(ROWS, PROMPT + WIDTH, VOCABULARY, generator=torch.Generator().manual_seed(1))
+    logits, lengths = logits.to(dtype), tensors["attention_mask"].sum(1)
+    output = {
+        "log_probs": F.logprobs_from_logits(logits, tensors["input_ids"].roll(-1, 1)),
+        "entropy": F.entropy_from_logits(logits),
+        "sum_pi_squared": F.calculate_sum_pi_squared_from_logits(logits),
+    }
+    return {name: nested(rows, lengths) for name, rows in output.items()}
+
+
+def configuration(estimator: str) -> Any:
+    from omegaconf import OmegaConf
+
+    algorithm = {"adv_estimator": estimator, "gdpo_reward_keys": list(COMPONENTS), "use_kl_in_reward": False}
+    actor = {"calculate_sum_pi_squared": True, "loss_agg_mode": "token-mean", "loss_scale_factor": None}
+    rollout = {"n": 2, "temperature": 1.0, "calculate_log_probs": False}
+    actor_rollout_ref = {"actor": actor, "rollout": rollout}
+    return OmegaConf.create(
+        {"algorithm": {**algorithm, "gamma": 1.0, "lam": 1.0}, "actor_rollout_ref": actor_rollout_ref}
+    )
+
+
+def legacy(estimator: str, dtype: torch.dtype) -> torch.Tensor:
     from verl.protocol import DataProto
-    from verl.trainer.ppo.ray_trainer import compute_advantage
+    from verl.trainer.ppo.ray_trainer import RayPPOTrainer, compute_advantage
+    from verl.utils import tensordict_utils as tu
 
     tensors, values, _ = batch(outputs=1)
+    tensors["token_level_rewards"] = tensors.pop("rewards")
     if estimator == "remax":  # V1 never has them
         tensors["reward_baselines"] = torch.ones(ROWS)
-    result = compute_advantage(DataProto.from_dict(tensors, values), adv_estimator=estimator, config=config)
-    return result.batch["advantages"]
+    output = tu.get_tensordict(forward(tensors, dtype), {"metrics": {"mfu": 0.0}})
+    trainer = SimpleNamespace(
+        config=configuration(estimator), actor_rollout_wg=SimpleNamespace(compute_log_prob=lambda _: output)
+    )
+    data = DataProto.from_dict(tensors, values)
+    data = data.union(RayPPOTrainer._compute_old_log_prob(trainer, data)[0])
+    return compute_advantage(data, adv_estimator=estimator, config=trainer.config.algorithm).batch["advantages"]
 
 
-def v1(estimator: str, config: Any, outputs: int = 1) -> torch.Tensor:
-    from omegaconf import OmegaConf
+def v1(estimator: str, dtype: torch.dtype, outputs: int = 1) -> torch.Tensor:
     from tensordict import TensorDict
     from transfer_queue import KVBatchMeta
     from verl.trainer.ppo.v1 import trainer_base
@@ -72,16 +116,14 @@ def v1(estimator: str, config: Any, outputs: int = 1) -> torch.Tensor:
 
     tensors, values, keys = batch(outputs)
     lengths = tensors["response_mask"].sum(1)
-    tensors["rm_scores"] = tensors.pop("token_level_rewards")
-    fields: dict[str, Any] = {
-        name: torch.nested.as_nested_tensor(
-            [row[:n] for row, n in zip(rows, lengths, strict=True)], layout=torch.jagged
-        )
-        for name, rows in tensors.items()
-        if rows.shape[1] == WIDTH
+    infos = [{key: float(values[key][row]) for key in COMPONENTS} for row in range(ROWS)]
+    fields = {
+        "response_mask": nested(tensors["response_mask"], lengths),
+        "rm_scores": nested(tensors["rewards"], lengths),
+        "values": nested(tensors["values"], lengths),
+        "uid": values["uid"],
+        "extra_fields": [{"reward_extra_info": info} for info in infos],
     }
-    infos = [{key: float(values[key][row]) for key in ("accuracy", "format")} for row in range(ROWS)]
-    fields |= {"uid": values["uid"], "extra_fields": [{"reward_extra_info": info} for info in infos]}
     stored = dict(tu.get_tensordict(fields).items())
 
     class Queue:
@@ -90,47 +132,53 @@ def v1(estimator: str, config: Any, outputs: int = 1) -> torch.Tensor:
             return TensorDict({name: stored[name] for name in select_fields if name in stored}, batch_size=ROWS)
 
         @staticmethod
-        def kv_batch_put(keys: list[str], partition_id: str, fields: TensorDict) -> None:
+        def kv_batch_put(keys: list[str], partition_id: str, fields: TensorDict) -> KVBatchMeta:
             stored.update(fields.items())
+            return meta
+
+    def compute_log_prob(meta: KVBatchMeta) -> KVBatchMeta:
+        stored.update(forward(tensors, dtype))
+        return meta
 
     class Trainer(trainer_base.PPOTrainer):
         def __init__(self) -> None:
-            algorithm = {"use_kl_in_reward": False, "gamma": 1.0, "lam": 1.0, **config, "adv_estimator": estimator}
-            actor_rollout_ref = {"actor": {"calculate_sum_pi_squared": True}, "rollout": {"n": 2}}
-            self.config = OmegaConf.create({"algorithm": algorithm, "actor_rollout_ref": actor_rollout_ref})
+            self.config = configuration(estimator)
+            self.actor_rollout_wg = SimpleNamespace(compute_log_prob=compute_log_prob)
 
         def on_step_end(self) -> None: ...
 
         def on_sample_end(self) -> None: ...
 
+    meta = KVBatchMeta(keys=keys, tags=[{}] * ROWS, partition_id="train")
     with patch.object(trainer_base, "tq", Queue):
-        meta = KVBatchMeta(keys=keys, tags=[{}] * ROWS, partition_id="train")
-        Trainer()._compute_advantage(meta, metrics={})
+        trainer = Trainer()
+        trainer._compute_old_log_prob(meta, metrics={})
+        trainer._compute_advantage(meta, metrics={})
     return stored["advantages"].to_padded_tensor(0.0, output_size=(ROWS, WIDTH))
 
 
-COLUMNS: dict[str, Callable[[str, Any], torch.Tensor]] = {
+COLUMNS: dict[str, Callable[[str, torch.dtype], torch.Tensor]] = {
     "legacy": legacy,
     "V1": v1,
-    "V1, sessions of two outputs": lambda estimator, config: v1(estimator, config, outputs=2),
+    "V1, sessions of two outputs": lambda estimator, dtype: v1(estimator, dtype, outputs=2),
 }
+DTYPES = (torch.float32, torch.bfloat16)
+Results = dict[tuple[str, str, torch.dtype], torch.Tensor | str]
 
 
 def record(path: Path) -> None:
-    from omegaconf import OmegaConf
-
-    config = OmegaConf.create({"gdpo_reward_keys": ["accuracy", "format"], "gamma": 1.0})
-    results: dict[tuple[str, str], torch.Tensor | str] = {}
+    results: Results = {}
     for estimator in ESTIMATORS:
         for column, compute in COLUMNS.items():
-            try:
-                results[estimator, column] = compute(estimator, config)
-            except (AssertionError, KeyError, TypeError, ValueError) as error:  # that it fails is the result
-                results[estimator, column] = type(error).__name__
+            for dtype in DTYPES:
+                try:
+                    results[estimator, column, dtype] = compute(estimator, dtype)
+                except FAILURES as error:  # that it fails is the result
+                    results[estimator, column, dtype] = type(error).__name__
     torch.save(results, path)
 
 
-def in_words(before: Any, after: Any) -> str:
+def in_words(before: torch.Tensor | str, after: torch.Tensor | str) -> str:
     if isinstance(after, str):
         return "fails" if isinstance(before, str) else f"now fails: {after}"
     if isinstance(before, str):
@@ -138,19 +186,32 @@ def in_words(before: Any, after: Any) -> str:
     return "same" if torch.equal(before, after) else "CHANGED"
 
 
+def difference(one: torch.Tensor | str, other: torch.Tensor | str) -> str:
+    if isinstance(one, str) or isinstance(other, str):
+        return "-"
+    of_response = (one - other) * batch(outputs=1)[0]["response_mask"]  # the legacy trainer has other values in padding
+    return f"{of_response.abs().max().item():.2g}"
+
+
 def table(base: Path, patched: list[Path]) -> bool:
     """Whether every estimator computes what it did before, or what it could not compute before."""
-    before = torch.load(base)
+    before: Results = torch.load(base)
     kept = True
     for path in patched:
-        after = torch.load(path)
-        print(
-            f"\n{path.stem} against {base.stem}\n\n| estimator | {' | '.join(COLUMNS)} |\n|---|{'---|' * len(COLUMNS)}"
-        )
+        after: Results = torch.load(path)
+        print(f"\n{path.stem} against {base.stem}; float32 / bfloat16 where they differ\n")
+        print(f"| estimator | {' | '.join(COLUMNS)} | largest difference, V1 and legacy |")
+        print("|---" * (len(COLUMNS) + 2) + "|")
         for estimator in ESTIMATORS:
-            cells = [in_words(before[estimator, column], after[estimator, column]) for column in COLUMNS]
+            cells = []
+            for column in COLUMNS:
+                cases = [(estimator, column, dtype) for dtype in DTYPES]
+                words = [in_words(before[case], after[case]) for case in cases]
+                kept = kept and all(word in ("same", "fails", "now works") for word in words)
+                cells.append(" / ".join(dict.fromkeys(words)))
+            between = [difference(after[estimator, "V1", dtype], after[estimator, "legacy", dtype]) for dtype in DTYPES]
+            cells.append(" / ".join(dict.fromkeys(between)))
             print(f"| `{estimator}` | {' | '.join(cells)} |")
-            kept = kept and all(cell in ("same", "fails", "now works") for cell in cells)
     return kept
 
 

@@ -5,7 +5,7 @@ function that runs around it says what the hook does, why, and which change of v
 a trainer of a run with cw_grpo computes advantages, trainer.py also replaces one or two functions of its module. With
 weights that need entropies, it wraps the legacy trainer's _compute_old_log_prob, whose entropies ``fit`` drops.
 
-All of this does nothing if verl has its own cw_grpo (patches/), or if the run does not use cw_grpo. If verl lacks a
+All of this does nothing if verl has its own cw_grpo, or if the run does not use cw_grpo. If verl lacks a
 function that is needed, :func:`require_hooks` refuses to train with cw_grpo, and the estimator refuses to run without
 log-probs.
 """
@@ -47,8 +47,7 @@ def _begin_run(proceed: Proceed, arguments: Arguments) -> object:
     """Puts the weights in the way of the trainer's advantages, and checks its configuration once more.
 
     Why: an estimator gets neither log-probs nor the step, has no way to report a metric, and not every program that
-    starts a trainer calls validate_config. Removed by: estimators that get log-probs and return metrics (0004 and 0005
-    of patches/).
+    starts a trainer calls validate_config. Removed by: estimators that get log-probs (verl's #7473) and return metrics.
     """
     from cw_plugin.hosts.verl.trainer import follow
 
