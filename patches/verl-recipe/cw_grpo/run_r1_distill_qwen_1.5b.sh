@@ -60,6 +60,7 @@ ACTOR=(
 
 ROLLOUT=(
     actor_rollout_ref.rollout.name=vllm
+    actor_rollout_ref.rollout.tensor_model_parallel_size=1
     actor_rollout_ref.rollout.n=12
     actor_rollout_ref.rollout.temperature=0.7
     actor_rollout_ref.rollout.gpu_memory_utilization=0.35
