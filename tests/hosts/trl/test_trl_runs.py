@@ -104,10 +104,10 @@ def test_evaluation_is_trls(tmp_path):
 
 
 def test_every_step_that_is_due_has_a_record_of_the_batch_it_trains_on(tmp_path):
-    """Two steps to a generation batch, so that none is generated in an even step."""
+    """Two steps to a generation batch: step 4 is due, and its batch was generated in step 3."""
     train(tmp_path, max_steps=6, num_iterations=2, cw_record_every=4)
     records = read_tokens(tmp_path)
-    assert [record.step for record in records] == [1, 3]
+    assert [record.step for record in records] == [1, 4]
     for prompt in [prompt for record in records for prompt in record.prompts.values()]:
         assert any(question in prompt for question in QUESTIONS)
 
