@@ -1,6 +1,7 @@
 """``cw_grpo.json``: which scope, weights and settings the checkpoints in a folder were trained with.
 
-:class:`cw_plugin.run.Run` asks before a run begins, and writes the file with its first batch, on every host.
+:class:`cw_plugin.run.Run` asks before a run begins, and writes the file with its first batch, on every host, in
+the main process. verl's plain grpo, and its loss cw_grpo, make no such run, and do not ask.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""What the plugin calls, extends or wraps in OpenRLHF."""
+"""What the plugin calls, extends or wraps in OpenRLHF.
+
+What changes most often from release to release, beside these functions: the names of arguments (refused_settings.py).
+"""
 
 from cw_plugin.hosts.host import Need
 

@@ -1,4 +1,8 @@
-"""What the plugin calls, extends or wraps in SkyRL."""
+"""What the plugin calls, extends or wraps in SkyRL.
+
+What changes most often from release to release, beside these functions: ``fwd_logprobs_values_reward``, the members of
+``PolicyLossType`` and ``AdvantageEstimator``, new fields of ``AlgorithmConfig``, its pins of vLLM, ``requires-python``.
+"""
 
 from cw_plugin.hosts.host import Need
 

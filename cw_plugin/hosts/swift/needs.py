@@ -1,4 +1,8 @@
-"""What the plugin calls, extends or wraps in ms-swift."""
+"""What the plugin calls, extends or wraps in ms-swift.
+
+What changes most often from release to release: ``_postprocess_batch``, the losses in grpo_trainer.py, and its pin of
+TRL.
+"""
 
 from cw_plugin.hosts.host import Need
 

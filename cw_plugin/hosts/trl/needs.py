@@ -1,4 +1,9 @@
-"""What the plugin calls, extends or wraps in TRL."""
+"""What the plugin calls, extends or wraps in TRL.
+
+What changes most often from release to release: who computes advantages, the parameters of
+``_get_per_token_logps_and_entropies``, through which images go, ``requires-python``, and whether TRL trains on a CPU
+(1.15 does not). Axolotl pins a release of TRL, and chooses the trainer in ``_get_trainer_cls`` of core/builders/rl.py.
+"""
 
 from cw_plugin.hosts.host import Need
 

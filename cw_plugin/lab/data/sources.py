@@ -29,6 +29,8 @@ class Source(NamedTuple):
     training: bool = False
 
 
+# A new one is appended. What else counts them: tests/lab/data/test_data.py, lab/data/README.md, lab/data/__init__.py,
+# examples/README.md, and tests/benchmarks/bench_rewards.py. Commands and reports take them from here.
 _ALL = (
     Source("open-rs", "Open-RS", "knoveleng/open-rs", "train", 7000, training=True),
     # The benchmarks, in the order of the paper's tables.
