@@ -63,7 +63,7 @@ def none(group: Group) -> Float[Tensor, " N"]:
 
 
 def token_weights(group: Group, weighting: Weighting = gaussian) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
-    """W and w~ of a group's tokens; without a scaled weighting, such as the paper's, w~ is w."""
+    """Return w and w~ of a group's tokens. A weighting that is not scaled, unlike the paper's, is used as it is."""
     w = weighting(group)
     return w, w * (len(w) / w.sum(dtype=torch.float64)) if weighting.scaled else w
 

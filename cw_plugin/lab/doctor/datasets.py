@@ -1,6 +1,7 @@
 """The checks by verl's own datasets and the model's own tokenizer: of what verl says late about rows, or never."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -8,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from cw_plugin.files import is_remote
 from cw_plugin.lab.configs import listed
 from cw_plugin.lab.doctor.files import READ_BY_VERL, data_files, is_missing_folder
-from cw_plugin.lab.doctor.finding import Finding, said
+from cw_plugin.lab.doctor.finding import Finding, error_of, said
 from cw_plugin.lab.doctor.names import agent_loops
 from cw_plugin.lab.doctor.steps import check_steps
 
@@ -87,8 +88,8 @@ def _check_sources(config: DictConfig, setting: str, dataset: "RLHFDataset") -> 
     if unknown:
         names = ", ".join(map(str, unknown))
         problem = f"{setting} has data_source={names}, which verl's own rewards do not know: it drops the responses"
-        fix = "custom_reward_function.path=pkg://cw_plugin.lab.rewards and .name=compute_score, for mathematics"
-        yield Finding(problem, f"reward.{fix}")
+        fix = "reward.custom_reward_function.path=pkg://cw_plugin.lab.rewards and .name=compute_score, for mathematics"
+        yield Finding(problem, fix)
 
 
 def _is_scored(source: Any) -> bool:
@@ -117,20 +118,12 @@ def _check_agents(config: DictConfig, setting: str, dataset: "RLHFDataset") -> I
 def _check_media(setting: str, dataset: "RLHFDataset") -> Iterator[Finding]:
     """At most one finding: rows whose placeholders do not fit their images, videos and audios."""
     columns = {dataset.image_key, dataset.video_key, dataset.audio_key}.intersection(dataset.dataframe.column_names)
-    problems = {row: _error_of(dataset, row) for row in range(len(dataset))} if columns else {}
+    problems = {row: error_of(partial(dataset.__getitem__, row)) for row in range(len(dataset))} if columns else {}
     wrong = [row for row, problem in problems.items() if problem]
     if wrong:
         problem = f"{setting}: verl cannot use {len(wrong)} of {len(dataset)} row(s), first row {wrong[0]}"
         fix = f"write as many <image>, <video> and <audio> into a prompt as the row has in {', '.join(sorted(columns))}"
         yield Finding(f"{problem}: {problems[wrong[0]]}", fix)
-
-
-def _error_of(dataset: "RLHFDataset", row: int) -> str | None:
-    try:
-        dataset[row]
-    except Exception as error:  # whatever it is, the run would end with it
-        return said(error)
-    return None
 
 
 def _check_filtered(config: DictConfig, setting: str, rows: int, left: int) -> Iterator[Finding]:

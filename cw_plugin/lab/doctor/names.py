@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.hosts.verl.refused_settings import BYPASS, LOSS_MODE
 from cw_plugin.lab.configs import listed
-from cw_plugin.lab.doctor.finding import Finding, said
+from cw_plugin.lab.doctor.finding import Finding, error_of
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 _CORRECTION = "algorithm.rollout_correction"
@@ -65,7 +65,7 @@ def check_names(config: DictConfig) -> Iterator[Finding]:
                 problem = f"{setting}={name}: verl has no such name, which it would say after minutes"
                 yield Finding(problem, f"{setting}=<one of {', '.join(map(str, known))}>")
     for setting, load in _loaded(config).items():
-        error = _error_of(load)
+        error = error_of(load)
         if error:
             yield Finding(f"{setting}: verl cannot load it ({error})", "correct its path and name")
     loops = agent_loops(config)
@@ -144,11 +144,3 @@ def _loaded(config: DictConfig) -> dict[str, Callable[[], object]]:
         name = f"{optimizer.optimizer_impl}:{optimizer.optimizer}"
         loaded[f"actor_rollout_ref.actor.optim.optimizer={optimizer.optimizer}"] = partial(resolve_name, name)
     return loaded
-
-
-def _error_of(load: Callable[[], object]) -> str | None:
-    try:
-        load()
-    except Exception as error:  # it may be a file of the user's, and hold anything
-        return said(error)
-    return None

@@ -105,26 +105,30 @@ def _records_of_wandb(file: Path) -> Iterator[Any]:
             pieces = b""
 
 
-def runs_of_trackio(database: Path) -> dict[str, list[Entry]]:
-    """The entries of each run of a project of trackio, ``PROJECT.db``, by its name."""
-    runs: dict[str, list[Entry]] = {}
-    for name, step, metrics in _rows_of_trackio(database, "SELECT run_name, step, metrics FROM metrics ORDER BY id"):
+def runs_of_trackio(database: Path) -> list[str]:
+    """The names of the runs of a project of trackio, ``PROJECT.db``."""
+    return [name for (name,) in _rows_of_trackio(database, "SELECT DISTINCT run_name FROM metrics ORDER BY id")]
+
+
+def read_trackio(database: Path, run: str) -> Iterator[Entry]:
+    """Read a run of a project of trackio."""
+    query = "SELECT step, metrics FROM metrics WHERE run_name = ? ORDER BY id"
+    for step, metrics in _rows_of_trackio(database, query, run):
         logged = json.loads(metrics)
-        runs.setdefault(name, []).append((int(logged.get(_STEP_OF_TRANSFORMERS, step)), logged))
-    return runs
+        yield int(logged.get(_STEP_OF_TRANSFORMERS, step)), logged
 
 
 def config_of_trackio(database: Path, run: str) -> dict[str, Any]:
     """The settings of a run of trackio; empty if it was given none."""
-    configs = dict(_rows_of_trackio(database, "SELECT run_name, config FROM configs ORDER BY id"))
-    return dict(json.loads(configs.get(run, "{}")))
+    configs = _rows_of_trackio(database, "SELECT config FROM configs WHERE run_name = ? ORDER BY id", run)
+    return dict(json.loads(configs[-1][0])) if configs else {}
 
 
-def _rows_of_trackio(database: Path, query: str) -> list[tuple[Any, ...]]:
+def _rows_of_trackio(database: Path, query: str, *values: str) -> list[tuple[Any, ...]]:
     try:
         connection = sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)
         try:
-            return connection.execute(query).fetchall()
+            return connection.execute(query, values).fetchall()
         finally:
             connection.close()
     except sqlite3.Error as error:

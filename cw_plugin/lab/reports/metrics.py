@@ -11,7 +11,15 @@ from typing import NamedTuple
 import pandas as pd
 
 from cw_plugin.lab.errors import DataError
-from cw_plugin.lab.reports.loggers import Entry, read_jsonl, read_table, read_tensorboard, read_wandb, runs_of_trackio
+from cw_plugin.lab.reports.loggers import (
+    Entry,
+    read_jsonl,
+    read_table,
+    read_tensorboard,
+    read_trackio,
+    read_wandb,
+    runs_of_trackio,
+)
 from cw_plugin.lab.result_files import files_in, in_order, refuse_several
 
 REWARD = "critic/score/mean"
@@ -66,7 +74,7 @@ def read_metrics(path: Path) -> pd.DataFrame:
         is what was not logged; inf, what was logged and is not a finite number.
     """
     if trackio := run_of_trackio(path):
-        return _table(runs_of_trackio(trackio.database)[trackio.run])
+        return _table(read_trackio(trackio.database, trackio.run))
     if not os.path.exists(path):  # unlike Path.exists, it takes a name that is too long
         raise DataError(f"{path} does not exist; give the folder of a run (or of its logger)")
     if path.suffix in TABLES and path.is_file():
@@ -97,7 +105,7 @@ def run_of_trackio(path: Path) -> RunOfTrackio | None:
         database, wanted = path.parent, path.name
     else:
         return None
-    names = list(runs_of_trackio(database))
+    names = runs_of_trackio(database)
     if wanted is None and len(names) == 1:
         wanted = names[0]
     if wanted not in names:
