@@ -32,9 +32,12 @@ def files_in(folder: Path, pattern: str) -> list[Path]:
     return sorted(path for path in found if path.is_file() and not is_hidden(path))
 
 
-def in_order(file: Path) -> list[str | int]:
-    """Sort files by name, and numbers in it by their size: metrics.9.jsonl, metrics.10.jsonl, metrics.jsonl."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", str(file))]
+def in_order(file: Path) -> list[list[str | int]]:
+    """Sort files by name, and numbers in it by their size: metrics.9.jsonl, metrics.10.jsonl, metrics.jsonl.
+
+    Names of folders are compared one by one, so that what is in ``run`` comes before what is in ``run-1``.
+    """
+    return [[int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)] for name in file.parts]
 
 
 def refuse_several(path: Path, runs: set[Path]) -> None:

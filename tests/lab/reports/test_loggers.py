@@ -39,10 +39,25 @@ def test_an_offline_run_of_weights_and_biases_is_read(wandb, tmp_path):
     assert (run.name, run.seed) == ("GRPO", 3)
 
 
-def test_a_resumed_run_of_weights_and_biases_is_one_and_two_runs_are_not(wandb, tmp_path):
-    log(wandb, {1: {REWARD: 1.0}, 2: {REWARD: 2.0}, 3: {REWARD: 3.0}}, id="one", resume="allow")
-    log(wandb, {3: {REWARD: 3.5}, 4: {REWARD: 4.5}}, id="one", resume="allow")
-    assert len(list((tmp_path / "wandb").glob("offline-run-*/run-one.wandb"))) == 2
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("offline-run-20261127_235959-one", "offline-run-20261128_000000-one"),
+        ("offline-run-20261127_235959-one", "offline-run-20261127_235959-one-1"),  # as W&B calls it in the same second
+        ("run-20261127_235959-one", "offline-run-20261128_000000-one"),
+        ("offline-run-20261127_235959-one", "run-20261128_000000-one"),
+    ],
+)
+def test_a_resumed_run_of_weights_and_biases_is_one_and_two_runs_are_not(first, second, wandb, tmp_path):
+    starts = {
+        first: {1: {REWARD: 1.0}, 2: {REWARD: 2.0}, 3: {REWARD: 3.0}},
+        second: {3: {REWARD: 3.5}, 4: {REWARD: 4.5}},
+    }
+    for name, steps in starts.items():
+        log(wandb, steps, id="one", resume="allow", dir=tmp_path / "new")
+        (folder,) = (tmp_path / "new" / "wandb").glob("offline-run-*-one")
+        (tmp_path / "wandb").mkdir(exist_ok=True)
+        folder.rename(tmp_path / "wandb" / name)
     assert read_run(tmp_path / "wandb").series(REWARD).to_dict() == {1: 1.0, 2: 2.0, 3: 3.5, 4: 4.5}
     log(wandb, STEPS, id="another")
     with pytest.raises(DataError, match=r"holds 2 runs .*give the folder of each as NAME=FOLDER"):
