@@ -136,7 +136,7 @@ def report(
     """Compare runs on one page, with the paper's tables and figures.
 
     RUN is the folder of a run or of an evaluation, or NAME=FOLDER. Runs with the same name count as seeds of
-    one method. The command writes the page report.html, every table as CSV and LaTeX, and every figure as SVG and PDF.
+    one method. The command writes the page report.html, every table as CSV, and every figure as SVG and PDF.
     """
     out = expanded(out)
     with _errors(_REPORT):

@@ -1,4 +1,4 @@
-"""A table as a page, a paper, a spreadsheet and a terminal want it, by pandas."""
+"""A table as a page, a spreadsheet and a terminal want it, by pandas."""
 
 from dataclasses import dataclass, field
 
@@ -36,13 +36,6 @@ class Table:
     def csv(self) -> str:
         """The table without title and notes."""
         return str(self.frame.to_csv(index=False, lineterminator="\n"))
-
-    def latex(self) -> str:
-        """A ``tabular`` for the package booktabs; title and notes are comments."""
-        columns = "l" + "r" * (len(self.frame.columns) - 1)
-        text = str(self.shown().to_latex(index=False, escape=True, column_format=columns))
-        comments = "".join(f"% {' '.join(line.split())}\n" for line in (self.title, *self.notes))
-        return comments + text.replace("≥", r"$\ge$").replace("≤", r"$\le$")
 
 
 def _cell(value: object) -> str:

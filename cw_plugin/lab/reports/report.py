@@ -87,7 +87,7 @@ class Report:
 def write_report(arguments: Sequence[str], out: Path) -> Report:
     """Write a page about runs and evaluations, its tables, its figures, and what they are made from.
 
-    These are ``report.html``, each table as CSV and LaTeX, each figure as SVG and PDF, every metric as ``metrics.csv``,
+    These are ``report.html``, each table as CSV, each figure as SVG and PDF, every metric as ``metrics.csv``,
     and a page of tokens for each method. What :func:`.inputs.read_inputs` refuses, or an ``out`` that cannot be
     written, is a DataError.
 
@@ -117,7 +117,6 @@ def write_report(arguments: Sequence[str], out: Path) -> Report:
                 figures.save(figure, out / name)
             for table in section.tables:
                 write_whole(out / f"{table.name}.csv", table.csv())
-                write_whole(out / f"{table.name}.tex", table.latex())
         write_whole(out / "metrics.csv", metrics.to_csv(index=False))
         token_pages = _write_token_pages(inputs.recorded, out)
         environment = Environment(loader=PackageLoader("cw_plugin.lab.reports", "."), autoescape=True)
