@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("agentlightning")
 
+import inspect
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -134,6 +135,16 @@ def test_advantages_of_rows_are_served_too(tmp_path):
     found = step(trainer(tmp_path, CW_GRPO, VANILLA, BY_ROW), data)
     wanted = weighted(plain, plain.batch["advantages"])
     torch.testing.assert_close(found.batch["advantages"].double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_its_step_calls_the_function_that_the_plugin_replaces_by_its_name():
+    parameters = list(inspect.signature(compute_rollout_level_advantage).parameters)
+    assert parameters[0] == "batch" and "adv_estimator" in parameters, (
+        f"{OF_ROLLOUTS} has the parameters {parameters}, and the plugin passes batch and adv_estimator"
+    )
+    assert f"{OF_ROLLOUTS}(batch, " in inspect.getsource(of_agent_lightning.AgentLightningRayPPOTrainer._train_step), (
+        f"_train_step no longer calls {OF_ROLLOUTS}, by which agent-lightning's advantages are reweighted"
+    )
 
 
 def test_the_weights_none_are_agent_lightning_bit_for_bit(tmp_path):
