@@ -1,7 +1,7 @@
 """``cw_grpo.json``: which scope, weights and settings the checkpoints in a folder were trained with.
 
 :class:`cw_plugin.run.Run` asks before a run begins, and writes the file with its first batch, on every host, in
-the main process. verl's plain grpo, and its loss cw_grpo, make no such run, and do not ask.
+the main process. verl's own grpo makes no such run, nor does the policy loss cw_grpo alone: neither asks.
 """
 
 import json

@@ -42,9 +42,10 @@ class ShardedRun(Run):
     """A run in one of its processes, each of which calls :meth:`Run.reweight` with its rows of the batch.
 
     Every process has the same number of rows. Where those of all processes are joined, the responses to a prompt are
-    consecutive. If each process holds whole groups, it reweights its own, and only sums travel. Otherwise, with scope
-    "batch", and if the weighting needs the batch's mean entropy, every process gathers and reweights all rows. If one
-    process fails, all of them raise its error; rows are named by their place in the whole batch.
+    consecutive. If each process holds whole groups, it reweights its own, and only sums travel. In three
+    cases, every process gathers and reweights all rows: if a group lies across processes, with scope "batch", or if the
+    weighting needs the batch's mean entropy. If one process fails, all of them raise its error; rows are named by their
+    place in the whole batch.
 
     Args:
         accelerator: accelerate's, of this process.

@@ -87,8 +87,9 @@ def spread(c: Float[Tensor, " N"]) -> Float[Tensor, ""]:
     token too. Compared with ddof 1, it changes by a factor 1 - 1/(2N), one part in 10^4 for 5,000 tokens.
 
     The paper is silent about sigma = 0 (equal rewards, one token, equal log-probs). Then no token is more extreme than
-    another, so w = w~ = 1. The same holds if |mean(c)| >= 10 sigma: all covariances are nearly equal, and every w would
-    underflow, which gives 0 / 0. This happens only in groups of very few tokens (with two, sigma is always 0).
+    another, so w = w~ = 1. The same holds if |mean(c)| >= 10 sigma: all covariances are nearly equal, so every w would
+    be nearly 0, and w~ as good as chance (0 / 0, where all w underflow). This happens only in groups of very few tokens
+    (with two, sigma is always 0).
     """
     sigma = c.std(correction=0)
     alike = c.mean().abs() >= 10 * sigma

@@ -3,7 +3,7 @@
 A trainer of another such host is a class in front of the host's own, ``class CWGRPOTrainer(ReweightingTrainer,
 GRPOTrainer)``. It does this, in this order:
 
-1. In ``__init__``, before the host's: require the host's NEEDS, and with any weights but none, call :func:`check_loss`.
+1. In ``__init__``, before the host's: require the host's NEEDS. Call :func:`check_loss`, unless the weights are "none".
 2. In ``__init__``, after the host's: call :meth:`ReweightingTrainer._cw_begin`.
 3. In the host's method that makes a batch, after the host's own, and in training alone: put the rows of this process
    into a :class:`~cw_plugin.batch.Batch`, call :meth:`ReweightingTrainer._cw_reweight`, and put what it returns in

@@ -105,9 +105,9 @@ def samples(turns: int, seed: int = 0) -> list[Any]:
     return made
 
 
-def experiences(maker: RemoteExperienceMaker, actor: Actor, turns: int) -> list[Any]:
-    """What make_experience gives to compute_advantages_and_returns."""
-    made = maker.split_rollout_samples(samples(turns))
+def experiences(maker: RemoteExperienceMaker, actor: Actor, turns: int, rows: list[Any] | None = None) -> list[Any]:
+    """What make_experience gives to compute_advantages_and_returns, of these rows of :func:`samples`, or of all."""
+    made = maker.split_rollout_samples(samples(turns) if rows is None else rows)
     for experience in made:
         with torch.no_grad():
             log_probs = actor(experience.sequences, experience.action_mask, experience.attention_mask)

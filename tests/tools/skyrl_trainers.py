@@ -40,7 +40,8 @@ def settings(folder: Path, **changed: Any) -> SkyRLTrainConfig:
 
 
 class Workers:
-    """SkyRL's WorkerDispatch without workers. Log-probs are random; what would be trained on is kept in ``staged``."""
+    """SkyRL's WorkerDispatch without workers. Log-probs are made up from each token and its place in the response; what
+    would be trained on is kept in ``staged``."""
 
     def __init__(self, size: int = 2) -> None:
         self.size, self.staged = size, []
@@ -50,7 +51,9 @@ class Workers:
 
     def forward(self, model: str, data: Any) -> SimpleNamespace:
         chance = torch.Generator().manual_seed({"policy": 0, "ref": 1}[model])
-        log_probs = -5 * torch.rand(len(data["sequences"]), data.metadata["response_length"], generator=chance) ** 3
+        responses = data["sequences"][:, -data.metadata["response_length"] :]
+        of_tokens = torch.rand(TOKENIZER.vocab_size, responses.size(1), generator=chance)
+        log_probs = -5 * of_tokens[responses, torch.arange(responses.size(1))] ** 3
         return SimpleNamespace(loss_fn_outputs=[{"logprobs": row.tolist()} for row in log_probs])
 
     def stage_data(self, model: str, data: Any, boundaries: list[tuple[int, int]]) -> list[Any]:

@@ -12,7 +12,6 @@ import torch
 from cw_plugin.batch import Batch
 from cw_plugin.options import Options
 from cw_plugin.records.write import TokenFiles
-from cw_plugin.registry import load
 from cw_plugin.reweight import apply_weighting
 from cw_plugin.statistics import Sums
 
@@ -21,14 +20,14 @@ WORDS = ["Then", " total", "\\frac{", "12", " \\times", "}", ".", "\n", "\n\n", 
 PROMPT = "<|im_start|>user\nWhat is the remainder of {} divided by {}?<|im_end|>\n<|im_start|>assistant\n"
 
 
-def files_in(folder: Path, scope: str = "group", weights: str = "gaussian") -> TokenFiles:
-    return TokenFiles(folder, Options(scope, weights), logging.getLogger("cw_plugin"))
+def files_in(folder: Path, scope: str = "group", weights: str = "gaussian", **settings: float) -> TokenFiles:
+    return TokenFiles(folder, Options(scope, weights, settings=settings), logging.getLogger("cw_plugin"))
 
 
 def write(files: TokenFiles, step: int, batch: Batch) -> None:
     """Write the record of a batch that is not a part of another, with the weights that a run would put there."""
     group = batch.group if files._options.scope == "group" else None
-    weighting = load(files._options.weights)
+    weighting = files._options.load_weighting()
     x, a, mask = batch.log_probs, batch.advantages, batch.response_mask
     weights = apply_weighting(weighting, x, a, mask, group, None, step, keeps_weights=True).weights
     groups = {int(number) for number, mask in zip(batch.group, batch.response_mask, strict=True) if mask.any()}

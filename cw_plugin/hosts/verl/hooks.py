@@ -1,4 +1,4 @@
-"""Every change this package makes to verl: two registered names, and the hooks in :data:`HOOKS`.
+"""What this package changes in verl: two registered names, the hooks in :data:`HOOKS`, and what trainer.py replaces.
 
 A hook wraps one function of verl, right after verl imports its module. verl's function always runs, unchanged. The
 function that runs around it says what the hook does, why, and which change of verl would remove it. For the time that
@@ -63,7 +63,7 @@ def _begin_separate_run(proceed: Proceed, arguments: Arguments) -> object:
     """Does the same for one_step_off_policy and fully_async_policy, when their trainer begins to make workers.
 
     Why: their constructors do not call that of RayPPOTrainer, and this is the first method that they have from their
-    common base class. Removed by: constructors that call it.
+    common base class. Removed by: constructors that call that of RayPPOTrainer.
     """
     from cw_plugin.hosts.verl.trainer import follow
 
@@ -138,7 +138,8 @@ def install_when_imported() -> None:
 def _register_names(core_algos: ModuleType) -> None:
     """Add the estimator and the loss to verl's registries, unless the names are taken.
 
-    Beside an estimator of verl's own, nothing would refuse the loss and the estimator together. So then it is left out.
+    Beside an estimator of verl's own, nothing would refuse the loss and the estimator together. So then the loss is left
+    out.
     """
     from cw_plugin.hosts.verl.estimator import compute_cw_grpo_advantage
     from cw_plugin.hosts.verl.loss import compute_policy_loss_cw_grpo

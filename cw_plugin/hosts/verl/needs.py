@@ -16,7 +16,8 @@ BEGIN_SEPARATE = Need(_SEPARATE, "SeparateRayPPOTrainer._init_resource_pools", (
 VALIDATE = Need("verl.utils.config", "validate_config", ("config",))
 RUN_PPO = Need("verl.trainer.main_ppo", "run_ppo", ("config",))
 
-# The others are what trainer.py replaces while a trainer computes advantages. A run needs one of these.
+# What a run needs with each trainer: besides the hooks, the functions that trainer.py replaces while that trainer
+# computes advantages.
 NEEDS_OF_V1 = (
     BEGIN_V1,
     VALIDATE,
@@ -36,5 +37,5 @@ NEEDS_OF_SEPARATE = (
     Need(_SEPARATE, "SeparateRayPPOTrainer._fit_compute_advantage", ("self", "batch"), line="compute_advantage("),
     Need(_SEPARATE, "compute_advantage", ("data", "adv_estimator")),
 )
-# Of the last two, with weights that need entropies.
+# With weights that need entropies, the legacy trainer needs it, too, and so does the one that derives from it.
 OLD_LOG_PROB = Need(_LEGACY, "RayPPOTrainer._compute_old_log_prob", ("self", "batch"))

@@ -32,7 +32,7 @@ class Outcome:
         is_ratio: whether the ratio to the reference is compared in place of the difference. Then ``means`` and
             ``differences`` are those of the logarithm.
         means: method -> the mean of each of its runs, by seed; nan for a run whose last value is not finite.
-        differences: method -> its difference to the reference; of methods without such a run.
+        differences: method -> its difference to the reference, for methods whose runs all ended with finite values.
     """
 
     name: str

@@ -31,6 +31,7 @@ class TokenRecord:
         step: of training.
         scope: the option of this name.
         weights: the option of this name.
+        settings: those of the weighting, by name, with their defaults.
         groups: how many prompt groups the batch has; the record may hold fewer.
         tokens: how many tokens the batch has.
         prompts: the text of each prompt, by group.
@@ -41,6 +42,7 @@ class TokenRecord:
     step: int
     scope: str
     weights: str
+    settings: dict[str, object]
     groups: int
     tokens: int
     prompts: dict[int, str]
@@ -105,6 +107,7 @@ def _read(file: Path) -> TokenRecord:
             step=int(metadata["step"]),
             scope=metadata["scope"],
             weights=metadata["weights"],
+            settings=dict(json.loads(metadata.get("settings", "{}"))),
             groups=int(metadata["groups"]),
             tokens=int(metadata["tokens"]),
             prompts={int(group): str(text) for group, text in prompts.items()},

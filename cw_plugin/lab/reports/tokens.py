@@ -112,6 +112,7 @@ def _shown(record: TokenRecord, table: pd.DataFrame, first_block: int) -> Json:
     return {
         "scope": record.scope,
         "weights": record.weights,
+        "settings": [f"{name}={value}" for name, value in record.settings.items()],
         "groups": record.groups,
         "tokens": record.tokens,
         "tokens_held": len(table),

@@ -16,7 +16,18 @@ from openrlhf.models import PolicyLoss
 from openrlhf.trainer import ppo_trainer_async
 from openrlhf.trainer.ppo_utils.experience import balance_experiences
 from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
-from openrlhf_experiences import PROMPTS, both, each, expected, expected_of, experiences, maker_of, samples, settings
+from openrlhf_experiences import (
+    PROMPTS,
+    SAMPLES,
+    both,
+    each,
+    expected,
+    expected_of,
+    experiences,
+    maker_of,
+    samples,
+    settings,
+)
 from pretend_device import DEVICE, Pretend, back, on_device
 from pyarrow import parquet
 from ray import cloudpickle
@@ -80,6 +91,33 @@ def test_every_weighting_weighs_whole_groups(plain, actor, tmp_path, monkeypatch
     before, after = both(plain, maker_of(settings(tmp_path, **{"train.dynamic_batch_enable": True})), actor, turns=3)
     for (experience, i), row in zip(each(after), expected_of(name, before, scope), strict=True):
         assert experience.advantages[i].tolist() == pytest.approx(row, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen"), [("gaussian", ""), ("clip_cov", "lower=0.05"), ("drop_top_cov", "share=0.02")]
+)
+def test_weights_do_not_depend_on_the_order_of_the_rows(plain, actor, tmp_path, monkeypatch, name, chosen):
+    """Prompts in another order, and the responses of each; OpenRLHF takes those of a prompt as consecutive."""
+    monkeypatch.setenv("CW_GRPO_WEIGHTS", name)
+    monkeypatch.setenv("CW_GRPO_SETTINGS", chosen)
+    maker, chance = maker_of(settings(tmp_path)), random.Random(1)
+    rows = samples(turns=1)
+    groups = [rows[first : first + SAMPLES] for first in range(0, len(rows), SAMPLES)]
+    shuffled = [row for group in chance.sample(groups, len(groups)) for row in chance.sample(group, SAMPLES)]
+    assert [row.prompts for row in shuffled] != [row.prompts for row in rows]
+
+    def trained_on(order):
+        made = maker.compute_advantages_and_returns(experiences(maker, actor, turns=1, rows=order))
+        of_rows = {}
+        for e, i in each(made):
+            of_rows[tuple(e.sequences[i][e.attention_mask[i].bool()].tolist())] = e.advantages[i][e.action_mask[i].bool()]
+        return of_rows
+
+    found, again = trained_on(rows), trained_on(shuffled)
+    assert found.keys() == again.keys() and len(found) == len(rows)
+    assert sum(len(set(advantages.tolist())) > 1 for advantages in found.values()) > 5
+    for sequence, advantages in found.items():
+        torch.testing.assert_close(again[sequence], advantages, rtol=1e-4, atol=1e-5)
 
 
 def test_the_weights_none_are_openrlhf_bit_for_bit(plain, actor, tmp_path, monkeypatch):

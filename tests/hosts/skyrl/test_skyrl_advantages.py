@@ -9,6 +9,7 @@ pytest.importorskip("skyrl")
 
 import asyncio
 import json
+import random
 from typing import Any
 from unittest.mock import Mock
 
@@ -81,6 +82,25 @@ def test_every_weighting_weighs_whole_groups(tmp_path, monkeypatch, name, scope)
     together = uids if scope == "group" else [0] * len(uids)
     wanted = reference_weighted(name, log_probs, plain * mask, mask, together, torch.zeros_like(log_probs))
     torch.testing.assert_close((found * mask).double(), wanted, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen"), [("gaussian", ""), ("clip_cov", "share=0.02"), ("drop_top_cov", "share=0.02")]
+)
+def test_weights_do_not_depend_on_the_order_of_the_rows(tmp_path, monkeypatch, name, chosen):
+    """Prompts in another order, and the responses of each; SkyRL asks that those of a prompt are consecutive."""
+    monkeypatch.setenv("CW_GRPO_WEIGHTS", name)
+    monkeypatch.setenv("CW_GRPO_SETTINGS", chosen)
+    output, uids = rollouts()
+    plain, _ = train(trainer_of(RayPPOTrainer, settings(tmp_path)), output, uids)
+    found, _ = train(trainer_of(CWGRPOTrainer, settings(tmp_path)), output, uids)
+    assert ((found - plain).abs().amax(1) > 0.1).sum() > 5
+    chance = random.Random(1)
+    prompts = chance.sample(sorted(set(uids)), PROMPTS)
+    order = sorted(chance.sample(range(len(uids)), len(uids)), key=lambda row: prompts.index(uids[row]))
+    permuted = {key: [rows[row] for row in order] if rows else rows for key, rows in output.items()}
+    again, _ = train(trainer_of(CWGRPOTrainer, settings(tmp_path)), permuted, [uids[row] for row in order])
+    torch.testing.assert_close(again, found[order], rtol=1e-5, atol=1e-6)
 
 
 def test_the_log_says_which_advantages_a_run_trains_on(tmp_path, monkeypatch, capfd):

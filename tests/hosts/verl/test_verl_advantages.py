@@ -9,6 +9,7 @@ pytest.importorskip("verl")
 
 import asyncio
 
+import golden
 import numpy as np
 import torch
 from omegaconf import OmegaConf
@@ -96,6 +97,26 @@ def test_every_weighting_reaches_the_update(make, name, scope):
         ours, metrics = trained_on(trainer, data, keys)
         torch.testing.assert_close(ours.double(), weighted(data, grpo, scope, name), rtol=1e-5, atol=1e-5)
         assert not torch.equal(ours, grpo) and metrics["cw_grpo/weight_mean"] != 1
+
+
+@pytest.mark.parametrize("name", golden.GOLDEN["weightings"])
+def test_the_golden_vectors_reach_the_update(make, name):
+    mask, rewards = golden.of_tokens("response_mask").long(), torch.zeros(len(golden.UIDS), golden.WIDTH)
+    rewards[:, 0] = golden.ADVANTAGES
+    tensors = {
+        "prompts": torch.zeros(len(mask), 1, dtype=torch.long),
+        "responses": torch.zeros_like(mask),
+        "attention_mask": torch.cat([torch.ones(len(mask), 1, dtype=torch.long), mask], 1),
+        "response_mask": mask,
+        "token_level_rewards": rewards,
+        "token_level_scores": rewards,
+        "old_log_probs": golden.of_tokens("log_probs").float(),
+        "entropy": golden.of_tokens("entropies").float(),
+    }
+    data = DataProto.from_dict(tensors=tensors, non_tensors={"uid": np.array(golden.UIDS, dtype=object)})
+    keys = [f"{uid}_{row}_0" for row, uid in enumerate(golden.UIDS)] if make.is_v1 else None
+    ours, _ = trained_on(make(f"{OPTION}weights={name}"), data, keys)
+    torch.testing.assert_close(ours.double(), golden.weighted(name), rtol=1e-4, atol=1e-5)
 
 
 def reordered(data, keys, order):

@@ -233,6 +233,14 @@ def test_the_list_of_extremes_leads_to_their_tokens_on_a_narrow_window_too(brows
         assert f"prompt {[0, 3].index(token['group']) + 1}, row {token['row']}" in text
 
 
+def test_the_page_names_the_weighting_and_its_settings(chromium, tmp_path):
+    files = files_in(tmp_path / "run", weights="ar", alpha=0.9)
+    write_record(files, 1, np.random.default_rng(0), {0: [5, 6]})
+    write_token_page(tmp_path / "run", tmp_path / "page.html")
+    chromium.get((tmp_path / "page.html").as_uri())
+    assert "The run used weights=ar, alpha=0.9: they are w̃" in chromium.find_element("id", "held").text
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_report_fits_a_narrow_window_and_can_be_read_in_light_and_dark(scheme, chromium, tmp_path):
     assert cli("demo", "--out", tmp_path).exit_code == 0
