@@ -74,6 +74,21 @@ class WithTools(Tools, WatchedCW):
     pass
 
 
+class Backwards:
+    """The responses to a prompt come in the reverse order."""
+
+    def _generate(self, prompts):
+        result, size = super()._generate(prompts), self.num_generations
+        return tuple(
+            [of[row - row % size + size - 1 - row % size] for row in range(len(of))] if isinstance(of, list) else of
+            for of in result
+        )
+
+
+class BackwardsCW(Backwards, WatchedCW):
+    pass
+
+
 # Two groups of four in a batch, short responses, every step logged.
 BASE = {"max_steps": 2, "per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 16}
 BASE |= {"learning_rate": 1e-3, "logging_steps": 1, "save_strategy": "no", "report_to": "none"}

@@ -14,7 +14,16 @@ from interpreter import ROOT, python
 from reference_weightings import WEIGHTINGS
 from trl import GRPOConfig
 from trl_checks import LORA, check_weights, unpadded
-from trl_training import WatchedCW, WithTools, every_second_unscored, every_third_unscored, kept, reward, train
+from trl_training import (
+    BackwardsCW,
+    WatchedCW,
+    WithTools,
+    every_second_unscored,
+    every_third_unscored,
+    kept,
+    reward,
+    train,
+)
 
 from cw_plugin.hosts.host import TRL
 from cw_plugin.lab.reports.read_records import read_tokens
@@ -90,6 +99,25 @@ def test_every_weighting_in_processes_that_share_a_group(tmp_path, names, proces
     found = launch(tmp_path, {name: {**options, "cw_weights": name} for name in names}, processes)
     for name in names:
         check_weights(found[name], 24, weights=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen"),
+    [("gaussian", {}), ("clip_cov", {"lower": 0.01}), ("drop_top_cov", {"share": 0.1}), ("high_entropy", {})],
+)
+def test_weights_do_not_depend_on_the_order_of_the_rows(tmp_path, name, chosen):
+    """Of the responses to a prompt, which TRL takes as consecutive."""
+    of_rows = []
+    for trainer in (WatchedCW, BackwardsCW):
+        run = train(tmp_path / trainer.__name__, trainer, cw_weights=name, cw_settings=chosen, max_steps=1)
+        (batch,) = run.at_loss
+        rows = [unpadded(batch, row) for row in range(8)]
+        of_rows.append({(prompt, completion): advantages for prompt, completion, _, advantages in rows})
+    found, again = of_rows
+    assert found.keys() == again.keys() and len(found) == 8
+    assert sum(len(set(advantages)) > 1 for advantages in found.values()) > 1
+    for row, advantages in found.items():
+        assert again[row] == pytest.approx(advantages, rel=1e-4, abs=1e-5)
 
 
 def launch(folder: Path, scenarios: dict[str, dict[str, Any]], processes: int = 2, **environment: str) -> dict:
