@@ -80,6 +80,10 @@ def test_a_run_does_not_begin_among_another_methods_checkpoints(tmp_path, name, 
         begun(tmp_path, has_checkpoint=True, **{name: other})
     with pytest.raises(OptionsError, match=refusal):
         begun(tmp_path / "elsewhere", resumed_from=tmp_path, **{name: other})
+    own_checkpoints = tmp_path / "own"
+    begun(own_checkpoints, **{name: other}).reweight(batch(), range(1, 2))
+    with pytest.raises(OptionsError, match=refusal):
+        begun(own_checkpoints, has_checkpoint=True, resumed_from=tmp_path, **{name: other})
     assert (tmp_path / "cw_grpo.json").read_text() == written
     begun(tmp_path, has_checkpoint=True, resumed_from=tmp_path)
 

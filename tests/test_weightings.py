@@ -60,12 +60,14 @@ def test_the_example_of_the_page_passes_its_test(tmp_path, monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", WEIGHTINGS)
 def test_weights_are_those_of_the_loop(name, dtype, scope):
-    """Rows in any order, rubbish off the mask, an empty response, advantages of 0, and tokens that are certain."""
+    """Rows in any order, rubbish off the mask, an empty response, advantages of 0, tokens that are certain, and a group
+    of equal rewards."""
     for seed in range(5):
         log_probs, advantages, mask, group = random_batch(seed, groups=3 + seed, scale=3.0)
         entropies = random_entropies(seed, mask.shape, scale=0.1 + 0.2 * seed)  # on both sides of STARE's gate
         log_probs, advantages, entropies = (v.to(dtype) for v in (log_probs, advantages, entropies))
         advantages[3], mask[7], log_probs[5, 0] = 0, False, 0
+        advantages[group == group[1]] = 0
         log_probs[~mask], entropies[~mask] = torch.nan, torch.nan
         together = group if scope == "group" else torch.zeros_like(group)
         reweighted, statistics = reweight(log_probs, advantages, mask, together, name, entropies)

@@ -52,6 +52,11 @@ def test_what_would_not_be_the_method_is_refused_before_ray_starts(tmp_path, mon
     assert str(caught.value).startswith("cw_grpo: ") and "\n" not in str(caught.value) and setting in str(caught.value)
 
 
+def test_without_records_the_run_may_be_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.setenv("CW_GRPO_RECORD_EVERY", "0")
+    skyrl.check(settings(tmp_path, **{"trainer.export_path": "s3://bucket/run"}))
+
+
 def test_a_run_is_not_resumed_under_another_method(tmp_path, monkeypatch):
     train(trainer_of(CWGRPOTrainer, settings(tmp_path)), *rollouts())
     monkeypatch.setenv("CW_GRPO_SCOPE", "batch")

@@ -284,6 +284,20 @@ def test_the_registered_estimator_takes_log_probs(make, norm, config):
     torch.testing.assert_close(ours.double(), weighted(data, grpo), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("options", [{"weights": "none"}, {"weights": "ar"}, {"scope": "batch"}])
+def test_the_registered_estimator_takes_the_options(make, options):
+    data, _ = trainer_batch()
+    grpo = advantages("grpo", data, None, make().config.algorithm)
+    config = OmegaConf.create({"norm_adv_by_std_in_grpo": True, "cw_grpo": options})
+    ours = of_registry(data, config, old_log_probs=data.batch["old_log_probs"])
+    torch.testing.assert_close(ours.double(), weighted(data, grpo, **options), rtol=1e-5, atol=1e-5)
+
+
+def test_a_trainer_that_no_program_has_checked_refuses_the_settings_itself(make):
+    with pytest.raises(OptionsError, match="loss_mode=geo_mean averages"):
+        make("actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean")
+
+
 def test_the_registered_estimator_refuses_what_it_lacks(make):
     """A trainer that is not followed, such as fully_async_policy's, must not train plain GRPO."""
     data, _ = trainer_batch()
