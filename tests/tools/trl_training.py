@@ -32,8 +32,9 @@ def every_third_unscored(completion_ids: list[list[int]], **_: Any) -> list[floa
     return [reward([ids])[0] if sum(ids) % 3 else None for ids in completion_ids]
 
 
-def every_second_unscored(completion_ids: list[list[int]], **_: Any) -> list[float | None]:
-    return [2 * reward([ids])[0] if sum(ids) % 2 else None for ids in completion_ids]
+def two_thirds_unscored(completion_ids: list[list[int]], **_: Any) -> list[float | None]:
+    """Among them those that every_third_unscored leaves out."""
+    return [2 * reward([ids])[0] if sum(ids) % 3 == 1 else None for ids in completion_ids]
 
 
 class Watched:

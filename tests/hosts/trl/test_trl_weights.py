@@ -18,11 +18,11 @@ from trl_training import (
     BackwardsCW,
     WatchedCW,
     WithTools,
-    every_second_unscored,
     every_third_unscored,
     kept,
     reward,
     train,
+    two_thirds_unscored,
 )
 
 from cw_plugin.hosts.host import TRL
@@ -31,7 +31,7 @@ from cw_plugin.statistics import CovarianceStatistics
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 PADDING = {"pad_to_multiple_of": 64} if "pad_to_multiple_of" in GRPOConfig.__dataclass_fields__ else {}  # not in 0.29
-TWO = [every_third_unscored, every_second_unscored]
+TWO = [every_third_unscored, two_thirds_unscored]
 SPLIT = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "steps_per_generation": 4}
 TWICE = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "num_iterations": 2}
 
@@ -44,7 +44,7 @@ TWICE = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "nu
         pytest.param(WatchedCW, {}, {"loss_type": "grpo", "beta": 0.04, **PADDING}, 16, id="kl-and-padding"),
         pytest.param(WatchedCW, {"peft_config": LORA}, {}, 16, id="peft-with-dropout-of-its-own"),
         pytest.param(WithTools, {}, {"max_steps": 1}, 8, id="tools"),
-        pytest.param(WatchedCW, {"reward_funcs": TWO}, {"max_steps": 1}, 8, id="unscored-by-one-of-two"),
+        pytest.param(WatchedCW, {"reward_funcs": TWO}, {"max_steps": 1}, 8, id="unscored-by-one-and-by-both"),
     ],
 )
 def test_every_row_at_the_loss_has_the_weights_of_its_whole_group(tmp_path, trainer, given, options, rows):
