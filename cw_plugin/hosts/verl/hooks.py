@@ -138,8 +138,8 @@ def install_when_imported() -> None:
 def _register_names(core_algos: ModuleType) -> None:
     """Add the estimator and the loss to verl's registries, unless the names are taken.
 
-    Beside an estimator of verl's own, nothing would refuse the loss and the estimator together. So then the loss is left
-    out.
+    Beside an estimator of verl's own, nothing would refuse the loss and the estimator together. So then the
+    loss is left out.
     """
     from cw_plugin.hosts.verl.estimator import compute_cw_grpo_advantage
     from cw_plugin.hosts.verl.loss import compute_policy_loss_cw_grpo
