@@ -110,9 +110,8 @@ def test_weights_do_not_depend_on_the_order_of_the_rows(plain, actor, tmp_path, 
         made = maker.compute_advantages_and_returns(experiences(maker, actor, turns=1, rows=order))
         of_rows = {}
         for e, i in each(made):
-            of_rows[tuple(e.sequences[i][e.attention_mask[i].bool()].tolist())] = e.advantages[i][
-                e.action_mask[i].bool()
-            ]
+            sequence = e.sequences[i][e.attention_mask[i].bool()]
+            of_rows[tuple(sequence.tolist())] = e.advantages[i][e.action_mask[i].bool()]
         return of_rows
 
     found, again = trained_on(rows), trained_on(shuffled)
