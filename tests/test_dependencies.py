@@ -23,7 +23,7 @@ OF_HOST = {
     "hosts/host.py": set(),
     "hosts/transformers_trainer.py": {"torch", "transformers"},
     "hosts/verl": {"verl", "torch", "transferqueue", "omegaconf"},
-    "hosts/trl": {"torch", "transformers", "trl"},
+    "hosts/trl": {"torch", "transformers", "trl", "accelerate"},
     "hosts/swift": {"torch", "ms-swift"},
     "hosts/openrlhf": {"openrlhf", "torch", "ray"},
     "hosts/skyrl": {"skyrl", "torch", "ray"},

@@ -87,9 +87,9 @@ def test_a_trl_of_another_shape_is_refused(monkeypatch):
     for other, said in (
         (trl.RLOOTrainer, "_compute_loss has no `if advantages.dim() == 1:`"),  # one advantage for a response
         (Patched, "compute_loss has no `self._compute_loss(`"),
-        (trl.SFTTrainer, "there is no trl.GRPOTrainer._generate_and_score_completions"),
+        (trl.SFTTrainer, "there is no trl.trainer.grpo_trainer.GRPOTrainer._generate_and_score_completions"),
     ):
-        monkeypatch.setattr(trl, "GRPOTrainer", other)
+        monkeypatch.setattr("trl.trainer.grpo_trainer.GRPOTrainer", other)
         with pytest.raises(HostError, match=re.escape(said)):
             TRL.require(*NEEDS)
 
