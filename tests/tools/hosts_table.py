@@ -77,9 +77,9 @@ ROWS = (
     Row(
         "Axolotl 0.21, which trains with TRL",
         "",
-        "`trainer_cls: cw_grpo.AxolotlCWGRPOTrainer`",
+        "`plugins: [cw_grpo.CWGRPOPlugin]`",
         "CPU: its classes, 1 process",
-        "asynchronous training, context parallelism",
+        "`async_prefetch`, context parallelism",
         "examples/axolotl/README.md",
     ),
     Row(

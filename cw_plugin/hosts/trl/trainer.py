@@ -14,10 +14,9 @@ from trl import GRPOTrainer
 from cw_plugin.batch import Batch
 from cw_plugin.errors import HostError
 from cw_plugin.hosts.host import TRL
-from cw_plugin.hosts.transformers_trainer import ReweightingTrainer, training_arguments
+from cw_plugin.hosts.transformers_trainer import ReweightingTrainer, check_loss, training_arguments
 from cw_plugin.hosts.trl.config import ArgumentsFile, options
 from cw_plugin.hosts.trl.needs import NEEDS
-from cw_plugin.hosts.trl.refused_settings import check_settings
 
 
 class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
@@ -66,7 +65,7 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
         if cw_options.weights not in ("gaussian", "none"):
             self._name = f"GRPO with {cw_options.weights} token weights"
         if cw_options.weights != "none" and config is not None:
-            check_settings(config)
+            check_loss(config, has_ligers_loss=hasattr(self, "compute_liger_loss"))
         super().__init__(*args, **kwargs)
         self._cw_begin(cw_options)
         self.add_callback(ArgumentsFile(self._cw_run))

@@ -7,56 +7,92 @@ import pytest
 
 pytest.importorskip("axolotl")
 
+import contextlib
+from types import ModuleType
+from typing import Any
+
+import torch
+from axolotl.core.builders.rl import HFRLTrainerBuilder
 from axolotl.core.trainers.grpo.args import AxolotlAsyncGRPOConfig, AxolotlGRPOConfig
 from axolotl.core.trainers.grpo.trainer import AxolotlAsyncGRPOTrainer, AxolotlGRPOTrainer
+from axolotl.integrations.base import PluginManager
+from axolotl.utils.config import prepare_plugins
+from axolotl.utils.dict import DictDefault
 from interpreter import ROOT
 from trl_checks import check_weights, same
 from trl_training import BASE, Watched, kept, train
 
 from cw_plugin.errors import HostError, OptionsError
-from cw_plugin.hosts.trl import CWGRPOTrainer, refused_settings
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(1200)]
 
 
 @pytest.fixture
-def trainer(monkeypatch) -> type:
-    """The class that the page tells a user to name."""
+def cw_grpo(monkeypatch) -> ModuleType:
+    """The module of the page."""
     monkeypatch.syspath_prepend(str(ROOT / "examples" / "axolotl"))
-    from cw_grpo import AxolotlCWGRPOTrainer
+    import cw_grpo
 
-    return AxolotlCWGRPOTrainer
-
-
-class Asynchronous(CWGRPOTrainer, AxolotlAsyncGRPOTrainer):
-    pass
+    return cw_grpo
 
 
-def test_the_class_of_the_page_trains_on_the_weights_of_whole_groups(tmp_path, trainer):
-    watched = type("WatchedAxolotl", (Watched, trainer), {})
-    args = AxolotlGRPOConfig(**BASE, output_dir=str(tmp_path))
-    run = train(tmp_path, watched, {"args": args, "data_collator": list})
-    assert run.data_collator is list
+PRODUCER = {"use_data_producer": True}
+
+
+@pytest.fixture
+def float32(monkeypatch) -> None:
+    """Axolotl's trainer with a data producer computes log-probs in bfloat16, on a CPU, too. The tests compare with
+    float32."""
+    monkeypatch.setattr(torch, "autocast", lambda **_: contextlib.nullcontext())
+
+
+def config(tmp_path, settings: dict[str, Any], **changed: Any) -> AxolotlGRPOConfig:
+    kind = AxolotlAsyncGRPOConfig if settings else AxolotlGRPOConfig
+    return kind(**BASE | changed, output_dir=str(tmp_path), **settings)
+
+
+def trainer_of(settings: dict[str, Any]) -> type:
+    """The class that Axolotl's builder takes for a configuration with the page's line."""
+    trl = settings | {"reward_funcs": ["trl_training.reward"]}
+    cfg = DictDefault({"rl": "grpo", "plugins": ["cw_grpo.CWGRPOPlugin"], "trl": trl, "context_parallel_size": 1})
+    prepare_plugins(cfg)
+    builder = HFRLTrainerBuilder(cfg, None, None)
+    return builder._get_trainer_cls({})[0]
+
+
+@pytest.mark.parametrize("settings", [{}, PRODUCER])
+def test_with_the_plugin_axolotl_trains_on_the_weights_of_whole_groups(tmp_path, cw_grpo, float32, settings):
+    watched = type("WatchedAxolotl", (Watched, trainer_of(settings)), {})
+    run = train(tmp_path, watched, {"args": config(tmp_path, settings), "data_collator": list})
     check_weights([kept(run)], 16)
+    assert [entry["step"] for entry in run.state.log_history if "cw_grpo/sigma" in entry] == [1, 2]
 
 
-def test_weights_none_are_axolotls_trainer_bit_for_bit(tmp_path, monkeypatch, trainer):
+@pytest.mark.parametrize("settings", [{}, PRODUCER])
+def test_weights_none_are_axolotls_trainer_bit_for_bit(tmp_path, monkeypatch, cw_grpo, settings):
     monkeypatch.setenv("CW_GRPO_WEIGHTS", "none")
-    args = AxolotlGRPOConfig(**BASE, output_dir=str(tmp_path))
-    assert same(*(train(tmp_path, kind, {"args": args}) for kind in (trainer, AxolotlGRPOTrainer)))
+    theirs = AxolotlAsyncGRPOTrainer if settings else AxolotlGRPOTrainer
+    kinds = (trainer_of(settings), theirs)
+    assert same(*(train(tmp_path, kind, {"args": config(tmp_path, settings)}) for kind in kinds))
 
 
-@pytest.mark.parametrize("setting", ["async_prefetch", "use_data_producer"])
-def test_the_asynchronous_trainer_is_refused_before_it_trains(tmp_path, setting):
-    args = AxolotlAsyncGRPOConfig(**BASE, output_dir=str(tmp_path), **{setting: True})
-    with pytest.raises(OptionsError, match=f"{setting}=True is not supported"):
-        train(tmp_path, Asynchronous, {"args": args})
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"rl": "dpo"}, "rl='dpo' is not supported by CW-GRPO; set it to grpo"),
+        ({"trainer_cls": "mine.Trainer"}, "trainer_cls='mine.Trainer' is not supported by CW-GRPO; remove it"),
+        ({"context_parallel_size": 2}, "context_parallel_size=2 is not supported by CW-GRPO; remove it"),
+        ({"trl": {"async_prefetch": True}}, "trl.async_prefetch=True is not supported by CW-GRPO; remove it"),
+    ],
+)
+def test_the_plugin_refuses_what_computes_advantages_elsewhere(cw_grpo, settings, said):
+    manager = PluginManager()
+    manager.register("cw_grpo.CWGRPOPlugin", required=True)
+    with pytest.raises(OptionsError, match=said):
+        manager.plugins["cw_grpo.CWGRPOPlugin"].register({"rl": "grpo"} | settings)
 
 
-@pytest.mark.parametrize("has_producer", [False, True])
-def test_should_it_train_its_first_loss_without_weights_is_refused(tmp_path, monkeypatch, has_producer):
-    monkeypatch.setattr(refused_settings, "OF_AXOLOTL", {})
-    settings = {"async_prefetch": True, "streaming_partial_batch": True, "use_data_producer": has_producer}
-    args = AxolotlAsyncGRPOConfig(**BASE | {"max_steps": 4}, output_dir=str(tmp_path), **settings)
-    with pytest.raises(HostError, match="Asynchronous trains on advantages that do not come from"):
-        train(tmp_path, Asynchronous, {"args": args})
+def test_a_trainer_of_another_plugin_is_refused(tmp_path, cw_grpo):
+    plain = train(tmp_path, AxolotlGRPOTrainer, {"args": config(tmp_path, {}, max_steps=1)})
+    with pytest.raises(HostError, match="another plugin has chosen AxolotlGRPOTrainer, which would train without"):
+        cw_grpo.CWGRPOPlugin().post_trainer_create({}, plain)

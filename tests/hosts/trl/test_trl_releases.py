@@ -67,5 +67,6 @@ def test_a_release_of_trl_passes_the_tests(version, tests, besides, packages):
 @pytest.mark.timeout(1500)
 def test_axolotls_trainers_pass_the_tests(packages):
     """Axolotl asks for Python 3.12; the classes that the tests call run on 3.11, too."""
-    release = packages("axolotl==0.21.0", "trl==1.14.1", "addict==2.4.0", "--ignore-requires-python")
+    besides = ("addict==2.4.0", "posthog==7.91.1", "distro==1.9.0", "evaluate==0.4.6", "colorama==0.4.6")
+    release = packages("axolotl==0.21.0", "trl==1.14.1", *besides, "--ignore-requires-python")
     run_tests("hosts/trl/test_axolotl.py", path=(release, WITHOUT_VLLM), timeout=1450)
