@@ -66,4 +66,4 @@ def test_what_it_does_not_train_is_one_sentence(tmp_path):
         said = result.stderr.splitlines()[-1]
         assert said.startswith(f"cw_grpo: `trl grpo` alone trains with token weights, and {given} was given")
     said = train(tmp_path / "x", OURS, "--cw_weights", "gauss", code=1)
-    assert "cw_weights='gauss' is invalid" in said  # from TRL 0.29's processes, or from ours
+    assert "cw_weights='gauss' is invalid" in said  # from TRL 0.29.0's processes, or from ours
