@@ -45,6 +45,12 @@ def test_no_hostile_response_scores_or_breaks_the_pool(tmp_path, monkeypatch, ev
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_pool_of_a_time_limit_has_it():
+    pool = shared_pool(0.25)
+    assert pool is shared_pool(0.25) is not shared_pool()
+    assert pool.grade("5", BOXED % "9^{9^{9^{9}}}").stopped == "it took more than 0.25 s of CPU time"
+
+
 def test_a_grading_that_fails_is_said_in_the_log(caplog):
     """By the process that asked: a worker may not write to a file, which stderr is in a Ray actor."""
     assert shared_pool().grade("27", "no box", "another extraction").accuracy == 0.0

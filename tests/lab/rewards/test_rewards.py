@@ -76,6 +76,7 @@ def test_answers_in_sentences():
         ("-5", "\u7b54\u6848\uff1a-5", 1.0),
         ("12", "\u6240\u4ee5\u4e00\u5171\u670912\u5143\u3002", 1.0),
         ("0.5", "<answer>The answer is 1/2.</answer>", 1.0),
+        ("6", "<answer>5</answer> No, I forgot one: <answer>6</answer>", 1.0),
         ("5", r"\boxed{5} <answer>The answer is 6.</answer>", 0.0),
     ]:
         assert compute_score("x", text, gold)["acc"] == right, (gold, text)
