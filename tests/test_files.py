@@ -1,0 +1,45 @@
+"""Files that are complete or absent, and places on other machines."""
+
+import os
+
+import pytest
+
+from cw_plugin.files import is_remote, write_whole
+
+
+@pytest.mark.parametrize("content", ["weights σ\n", lambda part: part.write_text("weights σ\n", "utf-8")])
+def test_a_file_is_written_whole_and_in_place_of_another(content, tmp_path):
+    path = tmp_path / "new" / "folder" / "file.txt"
+    for _ in range(2):
+        write_whole(path, content)
+        assert path.read_text("utf-8") == "weights σ\n" and os.listdir(path.parent) == ["file.txt"]
+
+
+def test_while_it_is_written_no_reader_takes_it_for_a_result(tmp_path):
+    path, seen = tmp_path / "step.parquet", []
+
+    def write(part):
+        part.write_text("half")
+        seen.extend(os.listdir(tmp_path))
+
+    write_whole(path, write)
+    (name,) = seen
+    assert name.startswith(".step.parquet.") and name.endswith(".part")
+
+
+def test_what_cannot_be_written_leaves_the_file_as_it_was(tmp_path):
+    path = tmp_path / "file.txt"
+    path.write_text("before")
+
+    def fail(part):
+        part.write_text("half")
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        write_whole(path, fail)
+    assert path.read_text() == "before" and os.listdir(tmp_path) == ["file.txt"]
+
+
+def test_a_place_on_another_machine_has_a_scheme():
+    assert is_remote("hdfs://host/run") and is_remote("s3://bucket/run")
+    assert not is_remote("runs/cw") and not is_remote("/runs/a:b//c") and not is_remote("~/run")
