@@ -127,8 +127,8 @@ run_tests() {
 check_commits() {
     local changed
     mapfile -t changed < <(git diff --name-only --diff-filter=d "$2" -- '*.py')
-    check "$(ruff --version): check" ruff check --extend-exclude '*.ipynb' . &&
-        check "$(ruff --version): format" ruff format --check . &&
+    check "$(ruff --version): check" ruff check "${changed[@]}" &&
+        check "$(ruff --version): format" ruff format --check "${changed[@]}" &&
         check "$(mypy --version)" mypy "${changed[@]}" &&
         check "verl's own checks" run_own_checks &&
         check "nothing was reformatted or generated anew" git diff --exit-code &&
