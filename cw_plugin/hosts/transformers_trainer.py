@@ -56,10 +56,15 @@ def training_arguments(args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
     return next((value for value in args if isinstance(value, TrainingArguments)), None)
 
 
-def check_loss(args: GRPOArguments, has_ligers_loss: bool = True) -> None:
+def check_loss(args: GRPOArguments, has_ligers_loss: bool = True, level: str = "token") -> None:
     """Raise OptionsError if the loss that a trainer's arguments choose takes one number for a whole response.
 
     CISPO's ratio has no gradient, and multiplies each token's own log-prob.
+
+    Args:
+        args: of the trainer.
+        has_ligers_loss: whether use_liger_kernel chooses another loss.
+        level: the importance_sampling_level to take in place of sequence.
     """
     loses_the_weights = {
         "importance_sampling_level": args.importance_sampling_level == "sequence" and args.loss_type != "cispo",
@@ -71,7 +76,7 @@ def check_loss(args: GRPOArguments, has_ligers_loss: bool = True) -> None:
             raise OptionsError(
                 f"{name}={getattr(args, name)!r} takes one ratio or advantage for a whole response, so the loss would "
                 "lose the weights",
-                fix="leave it at its default",
+                fix=f"use {level}" if name == "importance_sampling_level" else "leave it at its default",
             )
 
 

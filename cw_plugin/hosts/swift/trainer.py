@@ -16,6 +16,10 @@ from cw_plugin.hosts.swift.needs import NEEDS
 from cw_plugin.hosts.transformers_trainer import ReweightingTrainer, check_loss, training_arguments
 from cw_plugin.options import Options
 
+# The constructor's arguments with which a teacher's log-probs change the advantages.
+TEACHERS = ("teacher_model", "teacher_model_server", "teacher_use_disable_adapter")
+NO_TEACHER = "gives each token an advantage of its own, and CW-GRPO reweights one for each response"
+
 
 class Responses(Protocol):
     """What is used of ms-swift's GRPOBatch: the responses of a micro-batch. Its tensors are (rows, time)."""
@@ -40,7 +44,7 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
     Weights are computed once for a generation batch, over whole prompt groups, from ms-swift's own
     ``old_per_token_logps``. Sequence parallelism, a teacher and a changing number of responses are refused. So are,
     unless the weights are none, the Liger loss, the loss real, and importance_sampling_level sequence with another loss
-    than cispo: one ratio for a whole response would give each of its tokens their mean weight.
+    than cispo: one ratio for a whole response would give each of its tokens their mean weight (sequence_token does not).
 
     Raises:
         OptionsError: an unknown value, or a setting under which the loss would not keep the weights.
@@ -51,12 +55,19 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
         options = Options.from_environment()
         SWIFT.require(*NEEDS)
         if options.weights != "none":
-            check_loss(training_arguments(args, kwargs))
+            check_loss(training_arguments(args, kwargs), level="sequence_token, which has the same ratio")
+        for name in TEACHERS:
+            if kwargs.get(name):
+                raise OptionsError(f"{name} {NO_TEACHER}", fix="train without a teacher")
         super().__init__(*args, **kwargs)
         self._cw_begin(options)
         size = self.template.sequence_parallel_size
         if size > 1:
-            raise OptionsError(f"sequence_parallel_size={size} has not been tested with CW-GRPO", fix="set it to 1")
+            raise OptionsError(
+                f"with sequence_parallel_size={size}, {size} processes hold the same responses, and CW-GRPO would "
+                "count each of these several times",
+                fix="set it to 1",
+            )
 
     def _postprocess_batch(self, samples: list[object], batch_encoded_inputs: list[MicroBatch]) -> None:
         """Override of ms-swift's, after which the advantages are w~ A in training."""
@@ -66,8 +77,9 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
         batches = [encoded["grpo_batch"] for encoded in batch_encoded_inputs]  # in the order of the rows
         if self.dynamic_num_samples or any(batch.teacher_per_token_logps is not None for batch in batches):
             raise OptionsError(
-                "CW-GRPO reweights one advantage per response, in groups of num_generations responses",
-                fix="train without a teacher, and without a scheduler that changes the number of responses",
+                f"a teacher {NO_TEACHER}, and a scheduler that changes the number of responses leaves no groups of "
+                "num_generations responses",
+                fix="train without the column teacher_prompt, and without such a scheduler",
             )
         weighted = self._cw_reweight(self._cw_batch(batch_encoded_inputs))
         if weighted is None:

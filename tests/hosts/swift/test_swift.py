@@ -137,7 +137,7 @@ def test_the_losses_that_lose_the_weights_are_refused_and_no_other(swift):
     assert len(found) == 24 and found["grpo token"] == found["cispo sequence"] == [True, False]
 
 
-def test_what_would_lose_the_weights_is_refused_in_a_sentence(swift):
+def test_what_would_lose_the_weights_is_refused_in_a_sentence_before_the_model_is_loaded(swift):
     code = """
 from types import SimpleNamespace
 from cw_plugin.errors import OptionsError
@@ -148,10 +148,35 @@ for name, value in (("importance_sampling_level", "sequence"), ("loss_type", "re
         CWGRPOTrainer(args=SimpleNamespace(**good | {name: value}))
     except OptionsError as error:
         print(error)
+for name, value in (("teacher_model", object()), ("teacher_model_server", "http://localhost")):
+    try:
+        CWGRPOTrainer(args=SimpleNamespace(**good), **{name: value})
+    except OptionsError as error:
+        print(error)
 """
     said = python("-c", code, path=(swift, WITHOUT_VLLM)).stdout.splitlines()
-    for line, setting in zip(said, ("importance_sampling_level='sequence'", "'real'", "use_liger_kernel"), strict=True):
+    given = (
+        "importance_sampling_level='sequence'",
+        "'real'",
+        "use_liger_kernel",
+        "teacher_model ",
+        "teacher_model_server ",
+    )
+    for line, setting in zip(said, given, strict=True):
         assert setting in line
+    assert said[0].endswith("use sequence_token, which has the same ratio")  # it keeps them: the test above
+
+
+def test_a_teacher_and_sequence_parallelism_are_refused_before_the_first_rollout(swift, tmp_path):
+    """By ms-swift's own command line."""
+    plugins = ("tests/tools/swift_plugin.py", "examples/swift/plugin.py")
+    flags = ("--num_generations", "4", "--per_device_train_batch_size", "4")
+    printed = start(swift, tmp_path, *flags, "--teacher_model", str(MODEL), "--tuner_type", "lora", plugins=plugins)
+    assert "OptionsError: teacher_" in printed and "gives each token an advantage of its own" in printed
+    parallel = ("--sequence_parallel_size", "2", "--gradient_accumulation_steps", "2")
+    printed = start(swift, tmp_path, *flags, *parallel, plugins=plugins, processes=2)
+    assert "OptionsError: with sequence_parallel_size=2, 2 processes hold the same responses" in printed
+    assert not list(tmp_path.glob("*.pt"))
 
 
 def test_checkpoints_keep_their_method(swift, tmp_path):
