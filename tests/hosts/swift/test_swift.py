@@ -167,6 +167,26 @@ for name, value in (("teacher_model", object()), ("teacher_model_server", "http:
     assert said[0].endswith("use sequence_token, which has the same ratio")  # it keeps them: the test above
 
 
+def test_a_column_with_a_teacher_or_a_changing_number_of_responses_is_refused_alone(swift):
+    code = """
+from types import SimpleNamespace
+from unittest.mock import patch
+from cw_plugin.errors import OptionsError
+from cw_plugin.hosts.swift import CWGRPOTrainer
+of_swift = CWGRPOTrainer.__bases__[-1]
+for changes, teacher in ((True, None), (False, "log-probs")):
+    trainer = CWGRPOTrainer.__new__(CWGRPOTrainer)
+    trainer.model, trainer.dynamic_num_samples = SimpleNamespace(training=True), changes
+    with patch.object(of_swift, "_postprocess_batch"):
+        try:
+            trainer._postprocess_batch([], [{"grpo_batch": SimpleNamespace(teacher_per_token_logps=teacher)}])
+        except OptionsError as error:
+            print(error)
+"""
+    said = python("-c", code, path=(swift, WITHOUT_VLLM))
+    assert said.stdout.count("train without the column teacher_prompt, and without such a scheduler") == 2, said.stderr
+
+
 def test_a_teacher_and_sequence_parallelism_are_refused_before_the_first_rollout(swift, tmp_path):
     """By ms-swift's own command line."""
     plugins = ("tests/tools/swift_plugin.py", "examples/swift/plugin.py")
