@@ -81,8 +81,8 @@ class Weighting:
         needs_entropies: whether it reads ``group.entropies``. Then it runs only where the host has them.
         needs_batch_entropy: whether it reads ``group.batch_entropy``, too, the mean of the batch. Then a process that
             has a part of the batch gathers the others.
-        needs_differing_advantages: whether its weights mean nothing where all advantages of a group are alike, as those
-            of covariances do. Then groups of one response are refused.
+        needs_several_responses: whether its weights compare the responses of a group, as covariances do, and so mean
+            nothing for one response alone. Then groups of one response are refused.
         settings: the numbers that a user may change, by name; the function gets them by name.
         values: what they are.
         name: for error messages.
@@ -92,7 +92,7 @@ class Weighting:
     scaled: bool
     needs_entropies: bool = False
     needs_batch_entropy: bool = False
-    needs_differing_advantages: bool = False
+    needs_several_responses: bool = False
     settings: Mapping[str, Setting] = field(default_factory=dict)
     values: Mapping[str, float] = field(default_factory=dict)
     name: str = ""
@@ -125,7 +125,7 @@ def weighting(
     scaled: bool | None = None,
     needs_entropies: bool = False,
     needs_batch_entropy: bool = False,
-    needs_differing_advantages: bool = False,
+    needs_several_responses: bool = False,
     settings: Mapping[str, Setting] | None = None,
 ) -> Callable[[Function], Weighting]:
     """Declare what a function from a group to weights is; attributes as in :class:`Weighting`.
@@ -145,7 +145,7 @@ def weighting(
             is_scaled,
             needs_entropies=needs_entropies or needs_batch_entropy,
             needs_batch_entropy=needs_batch_entropy,
-            needs_differing_advantages=needs_differing_advantages,
+            needs_several_responses=needs_several_responses,
             settings=declared,
             values={name: setting.default for name, setting in declared.items()},
             name=f"{function.__module__}:{getattr(function, '__name__', repr(function))}",

@@ -45,7 +45,7 @@ class Group(GroupTokens):
         return (self.c / self.sigma).to(self.log_probs.dtype)
 
 
-@weighting(scaled=True, needs_differing_advantages=True)
+@weighting(scaled=True, needs_several_responses=True)
 def gaussian(group: Group) -> Float[Tensor, " N"]:
     """The paper's: less weight for covariances far from 0, on both sides."""
     return kernel(group.z)

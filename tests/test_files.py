@@ -7,12 +7,12 @@ import pytest
 from cw_plugin.files import is_remote, write_whole
 
 
-@pytest.mark.parametrize("content", ["weights σ\n", lambda part: part.write_text("weights σ\n", "utf-8")])
+@pytest.mark.parametrize("content", ["Größe\n", lambda part: part.write_text("Größe\n", "utf-8")])
 def test_a_file_is_written_whole_and_in_place_of_another(content, tmp_path):
     path = tmp_path / "new" / "folder" / "file.txt"
     for _ in range(2):
         write_whole(path, content)
-        assert path.read_text("utf-8") == "weights σ\n" and os.listdir(path.parent) == ["file.txt"]
+        assert path.read_text("utf-8") == "Größe\n" and os.listdir(path.parent) == ["file.txt"]
 
 
 def test_while_it_is_written_no_reader_takes_it_for_a_result(tmp_path):

@@ -96,6 +96,17 @@ OTHER_SETTINGS = {
 }
 
 
+@pytest.mark.parametrize("name", [name for name in BUILT_IN if name != "none"])
+def test_a_weighting_declares_if_one_response_is_as_good_as_no_weights(name):
+    """drop_top_cov drops any token then, since every covariance is 0."""
+    log_probs, _, mask, _ = random_batch(1, groups=1, responses=40, scale=3.0)
+    entropies = random_entropies(1, mask.shape, scale=0.1)
+    signs = torch.arange(len(mask)) % 2 * 2.0 - 1
+    reweighted, _ = reweight(log_probs, signs, mask, torch.arange(len(mask)), name, entropies)
+    all_are_1 = torch.allclose(reweighted, signs[:, None] * mask, atol=1e-6)
+    assert load(name).needs_several_responses == (all_are_1 or name == "drop_top_cov")
+
+
 def test_every_setting_has_another_value_here():
     of_all = {name: set(load(name).settings) for name in WEIGHTINGS if load(name).settings}
     assert {name: set(given) for name, given in OTHER_SETTINGS.items()} == {

@@ -30,7 +30,7 @@ from cw_plugin.weights import Group
 
 @weighting(
     scaled=False,
-    needs_differing_advantages=True,
+    needs_several_responses=True,
     settings={
         "share": Setting(0.0002, low=0, high=1),
         "lower": Setting(1.0, low=0, high=1e6),
@@ -47,7 +47,7 @@ def clip_cov(group: Group, share: float, lower: float, upper: float) -> Float[Te
     return torch.ones_like(group.log_probs).index_fill(0, dropped, 0)
 
 
-@weighting(scaled=False, needs_differing_advantages=True, settings={"share": Setting(0.002, low=0, high=1)})
+@weighting(scaled=False, needs_several_responses=True, settings={"share": Setting(0.002, low=0, high=1)})
 def drop_top_cov(group: Group, share: float) -> Float[Tensor, " N"]:
     """0 for the tokens with the largest covariances."""
     dropped = highest(group.c, max(1, int(share * len(group.c))))

@@ -17,7 +17,7 @@ from cw_plugin.registry import weighting
 from cw_plugin.weights import Group
 
 
-@weighting(scaled=False, needs_entropies=True)
+@weighting(scaled=False, needs_entropies=True, needs_several_responses=True)
 def eda(group: Group) -> Float[Tensor, " N"]:
     """Above 1 for all tokens of a response whose mean entropy is below that of the others."""
     of_responses, response = group.response_means(group.entropies.double())

@@ -17,7 +17,12 @@ from cw_plugin.registry import Setting, weighting
 from cw_plugin.weights import Group
 
 
-@weighting(scaled=False, needs_entropies=True, settings={"k": Setting(1.0, low=0, high=100)})
+@weighting(
+    scaled=False,
+    needs_entropies=True,
+    needs_several_responses=True,
+    settings={"k": Setting(1.0, low=0, high=100)},
+)
 def empg(group: Group, k: float) -> Float[Tensor, " N"]:
     """Largest for all tokens of the response with the lowest mean entropy; 1 on average over responses."""
     of_responses, response = group.response_means(group.entropies.double())

@@ -16,7 +16,7 @@ from cw_plugin.registry import weighting
 from cw_plugin.weights import Group, centred, kernel, spread
 
 
-@weighting(scaled=True, needs_entropies=True, needs_differing_advantages=True)
+@weighting(scaled=True, needs_entropies=True, needs_several_responses=True)
 def state(group: Group) -> Float[Tensor, " N"]:
     """Less weight for tokens whose covariance within their state is far from 0."""
     c = (group.log_probs.double() + group.entropies) * centred(group.advantages)

@@ -44,7 +44,7 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
     Weights are computed once for a generation batch, over whole prompt groups, from ms-swift's own
     ``old_per_token_logps``. Sequence parallelism, a teacher and a changing number of responses are refused. So are,
     unless the weights are none, the Liger loss, the loss real, and importance_sampling_level sequence with another loss
-    than cispo: one ratio for a whole response would give each of its tokens their mean weight (sequence_token does not).
+    than cispo: one ratio for a whole response would give each of its tokens their mean weight. sequence_token does not.
 
     Raises:
         OptionsError: an unknown value, or a setting under which the loss would not keep the weights.

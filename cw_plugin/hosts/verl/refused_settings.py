@@ -147,10 +147,10 @@ def _check_estimator(config: DictConfig, options: Options) -> None:
 def check_groups(config: DictConfig, options: Options) -> None:
     """Refuse prompt groups of one response with the estimator (OptionsError)."""
     is_alone = OmegaConf.select(config, RESPONSES) == 1 and options.scope == "group" and _is_training(config)
-    if is_alone and options.load_weighting().needs_differing_advantages:  # which imports torch, so it is asked last
+    if is_alone and options.load_weighting().needs_several_responses:  # which imports torch, so it is asked last
         raise OptionsError(
-            f"{RESPONSES}=1 gives the tokens of a prompt group the same advantage, so that every covariance is 0, and "
-            f"weights={options.weights} would mean nothing",
+            f"{RESPONSES}=1 leaves one response in a prompt group, and weights={options.weights} would mean nothing, "
+            "because they compare several",
             fix=f"set {RESPONSES}=12, or +algorithm.{NAME}.scope=batch",
         )
 

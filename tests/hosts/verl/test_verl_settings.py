@@ -74,11 +74,11 @@ def test_valid_settings_pass(overrides):
         ([CW_GRPO, LOSS], "loss_mode=vanilla .* or algorithm.adv_estimator=grpo"),
         (
             [CW_GRPO, ONE_RESPONSE],
-            "every covariance is 0, and weights=gaussian .*; set .*rollout.n=12, or .*scope=batch",
+            "one response in a prompt group, and weights=gaussian .*; set .*rollout.n=12, or .*scope=batch",
         ),
         *[
-            ([CW_GRPO, ONE_RESPONSE, f"{OPTION}weights={name}"], f"every covariance is 0, and weights={name} would")
-            for name in ("state", "clip_cov", "drop_top_cov")
+            ([CW_GRPO, ONE_RESPONSE, f"{OPTION}weights={name}"], f"one response in a prompt group, and weights={name} ")
+            for name in ("state", "clip_cov", "drop_top_cov", "eda", "empg")
         ],
         ([CW_GRPO, OPTION + "weights=ar", OPTION + "settings.alpha=2"], "cw_grpo: settings: alpha=2 is .* 0 to 1"),
         ([CW_GRPO, OPTION + "weights=ar", OPTION + "settings.beta=0.3"], "has no setting 'beta'; it has alpha"),
