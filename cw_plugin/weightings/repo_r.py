@@ -4,9 +4,9 @@ Source: arXiv 2603.11682, "Entropy-Preserving Reinforcement Learning", appendix 
 
     w = max(0, 1 - zeta sign(A) log pi)
 
-as in SkyRL's pull request 1896, ``policy_loss_type="repo_r"``, whose example has zeta = 0.01. Left out: the controller
-that halves, doubles or turns zeta to reach a target entropy. Frozen: log pi is that of the policy before the update;
-there it is the current policy's.
+as in SkyRL's pull request 1896, which was opened with zeta = 0.01. Its branch at 367fcb5 begins with 0.001, and says
+that the paper keeps abs(zeta) between 0.0001 and 0.05. Left out: the controller that halves, doubles or turns zeta to
+reach a target entropy. Frozen: log pi is that of the policy before the update; there it is the current policy's.
 """
 
 from jaxtyping import Float
