@@ -5,6 +5,7 @@ import functools
 import random
 import runpy
 import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 from types import SimpleNamespace
 from typing import Any
@@ -84,25 +85,30 @@ def maker_of(args: SimpleNamespace) -> RemoteExperienceMaker:
 def samples(turns: int, seed: int = 0) -> list[Any]:
     """What the generator makes of vLLM's answers. Responses of several turns have tokens of the environment between."""
     chance, made = random.Random(seed), []
-    generator = SamplesGenerator.__new__(SamplesGenerator)
     for number in range(PROMPTS):
         prompt = [chance.randrange(300) for _ in range(chance.randint(3, 12))]
         for _ in range(SAMPLES):
             response = [chance.randrange(300) for _ in range(chance.randint(2 * turns - 1, 30))]
             cuts = sorted(chance.sample(range(1, len(response)), 2 * turns - 2)) if turns > 1 else []
-            bounds = [len(prompt) + cut for cut in (0, *cuts, len(response))]
-            answer = {
-                "observation_tokens": prompt + response,
-                "action_ranges": list(zip(bounds[::2], bounds[1::2], strict=True)),
-                "reward": float(chance.random() < 0.5) if number else 1.0,  # the first prompt has no signal
-                "scores": 0.0,
-                "rollout_log_probs": None,
-                "prompt": f"prompt {number}",
-                "label": "",
-                "truncated": False,
-            }
-            made.append(generator._process_response_into_experience(answer))
+            reward = float(chance.random() < 0.5) if number else 1.0  # the first prompt has no signal
+            made.append(sample(f"prompt {number}", prompt, response, reward, cuts))
     return made
+
+
+def sample(name: str, prompt: list[int], response: list[int], reward: float, cuts: Sequence[int] = ()) -> Any:
+    """A response to the prompt of this name. Between two cuts stand tokens of the environment."""
+    bounds = [len(prompt) + cut for cut in (0, *cuts, len(response))]
+    answer = {
+        "observation_tokens": prompt + response,
+        "action_ranges": list(zip(bounds[::2], bounds[1::2], strict=True)),
+        "reward": reward,
+        "scores": 0.0,
+        "rollout_log_probs": None,
+        "prompt": name,
+        "label": "",
+        "truncated": False,
+    }
+    return SamplesGenerator.__new__(SamplesGenerator)._process_response_into_experience(answer)
 
 
 def experiences(maker: RemoteExperienceMaker, actor: Actor, turns: int, rows: list[Any] | None = None) -> list[Any]:

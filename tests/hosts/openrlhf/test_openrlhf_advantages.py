@@ -11,6 +11,7 @@ import copy
 import json
 import random
 
+import golden
 import torch
 from openrlhf.models import PolicyLoss
 from openrlhf.trainer import ppo_trainer_async
@@ -25,6 +26,7 @@ from openrlhf_experiences import (
     expected_of,
     experiences,
     maker_of,
+    sample,
     samples,
     settings,
 )
@@ -119,6 +121,24 @@ def test_weights_do_not_depend_on_the_order_of_the_rows(plain, actor, tmp_path, 
     assert sum(len(set(advantages.tolist())) > 1 for advantages in found.values()) > 5
     for sequence, advantages in found.items():
         torch.testing.assert_close(again[sequence], advantages, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", golden.WITHOUT_ENTROPIES)
+def test_the_golden_vectors_reach_the_loss(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("CW_GRPO_WEIGHTS", name)
+    maker = maker_of(settings(tmp_path, **{"rollout.n_samples_per_prompt": 4}))
+    made = maker.split_rollout_samples(
+        [sample(uid, [0], [1] * len(log_probs), advantage) for uid, log_probs, advantage in golden.rows()]
+    )
+    for experience in made:
+        experience.action_log_probs = torch.zeros_like(experience.action_mask, dtype=torch.float32)
+        experience.kl = torch.zeros_like(experience.action_log_probs)
+    for (experience, i), (_, log_probs, _) in zip(each(made), golden.rows(), strict=True):
+        experience.action_log_probs[i, experience.action_mask[i].bool()] = log_probs
+    found = maker.compute_advantages_and_returns(made)
+    for (experience, i), wanted in zip(each(found), golden.weighted(name), strict=True):
+        advantages = experience.advantages[i][experience.action_mask[i].bool()]
+        torch.testing.assert_close(advantages.double(), wanted[: len(advantages)], rtol=1e-4, atol=1e-5)
 
 
 def test_the_weights_none_are_openrlhf_bit_for_bit(plain, actor, tmp_path, monkeypatch):

@@ -10,9 +10,11 @@ pytest.importorskip("skyrl")
 import asyncio
 import json
 import random
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
+import golden
 import loguru
 import torch
 from pyarrow import parquet
@@ -21,6 +23,7 @@ from skyrl.backends.skyrl_train.utils import ppo_utils
 from skyrl.backends.skyrl_train.utils.ppo_utils import AdvantageEstimator, PolicyLossRegistry, PolicyLossType
 from skyrl.train.config import SkyRLTrainConfig
 from skyrl.train.fully_async_trainer import FullyAsyncRayPPOTrainer, GeneratedOutputGroup
+from skyrl.train.generators.base import TrajectoryID
 from skyrl.train.trainer import RayPPOTrainer
 from skyrl.train.utils import validate_cfg
 from skyrl_trainers import ALGORITHM, PROMPTS, TOKENIZER, expected, rollouts, settings, train, trainer_of
@@ -29,6 +32,7 @@ from cw_plugin.errors import HostError, NonFiniteError
 from cw_plugin.hosts.skyrl import CWGRPOTrainer, refused_settings
 from cw_plugin.lab.reports.runs import read_run
 
+RESPONSE = 6  # a token
 HAS_ANCHOR = hasattr(ALGORITHM.cispo, "cispo_anchor")
 
 
@@ -101,6 +105,34 @@ def test_weights_do_not_depend_on_the_order_of_the_rows(tmp_path, monkeypatch, n
     permuted = {key: [rows[row] for row in order] if rows else rows for key, rows in output.items()}
     again, _ = train(trainer_of(CWGRPOTrainer, settings(tmp_path)), permuted, [uids[row] for row in order])
     torch.testing.assert_close(again, found[order], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", golden.WITHOUT_ENTROPIES)
+def test_the_golden_vectors_reach_the_workers(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("CW_GRPO_WEIGHTS", name)
+    sizes = {"trainer.train_batch_size": 2, "trainer.policy_mini_batch_size": 2, "generator.n_samples_per_prompt": 4}
+    trainer = trainer_of(CWGRPOTrainer, settings(tmp_path, **sizes))
+    rows = golden.rows()
+
+    def forward(model, data):
+        responses = data["sequences"][:, -data.metadata["response_length"] :] == RESPONSE
+        log_probs = torch.zeros(responses.shape)
+        log_probs[responses] = torch.cat([of_row for _, of_row, _ in rows])
+        return SimpleNamespace(loss_fn_outputs=[{"logprobs": row.tolist()} for row in log_probs])
+
+    trainer.dispatch.forward = forward
+    output = {
+        "prompt_token_ids": [[5]] * len(rows),
+        "response_ids": [[RESPONSE] * len(log_probs) for _, log_probs, _ in rows],
+        "rewards": [[0.0] * (len(log_probs) - 1) + [advantage] for _, log_probs, advantage in rows],
+        "loss_masks": [[1] * len(log_probs) for _, log_probs, _ in rows],
+        "trajectory_ids": [TrajectoryID(instance_id=uid, repetition_id=row) for row, (uid, *_) in enumerate(rows)],
+        "stop_reasons": ["stop"] * len(rows),
+        "rollout_logprobs": None,
+    }
+    found, batch = train(trainer, output, [uid for uid, *_ in rows])
+    wanted = golden.weighted(name)[golden.of_tokens("response_mask").bool()]
+    torch.testing.assert_close(found[batch["loss_mask"].bool()].double(), wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_the_log_says_which_advantages_a_run_trains_on(tmp_path, monkeypatch, capfd):

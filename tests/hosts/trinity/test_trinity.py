@@ -11,6 +11,7 @@ import asyncio
 import json
 import math
 
+import golden
 import torch
 from interpreter import ROOT
 from pyarrow import parquet
@@ -145,6 +146,26 @@ def test_the_trainer_gets_trinitys_advantages_times_the_reference_weights(run_fo
     assert metrics["experience_pipeline/cw_grpo/covariance_before"] != 0
     of_trinity = {key for key in metrics_of_trinity if "/time/" not in key}
     assert {key for key in metrics if "cw_grpo" not in key and "/time/" not in key} == of_trinity
+
+
+@pytest.mark.parametrize("name", golden.WITHOUT_ENTROPIES)
+def test_the_golden_vectors_reach_the_trainer(run_folder, name):
+    exps = [
+        Experience(
+            eid=EID(batch=1, task=uid, run=row),
+            tokens=torch.zeros(1 + len(log_probs), dtype=torch.long),
+            prompt_length=1,
+            logprobs=log_probs,
+            reward=advantage,
+            action_mask=torch.ones(len(log_probs), dtype=torch.bool),
+        )
+        for row, (uid, log_probs, advantage) in enumerate(golden.rows())
+    ]
+    _, written, _ = trained_on(pipeline(run_folder, NAME, {"weights": name}), exps)
+    assert len(written) == len(exps)
+    for experience in written:
+        wanted = golden.weighted(name)[experience.eid.run, : len(experience.advantages)]
+        torch.testing.assert_close(experience.advantages.double(), wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["ar", "stare", "drop_top_cov", "positive_weight"])
