@@ -21,18 +21,19 @@ PACKAGE = ROOT / "cw_plugin"
 OF_HOST = {
     "method": {"torch"},
     "hosts/host.py": set(),
+    "hosts/ray_workers.py": {"ray"},
     "hosts/transformers_trainer.py": {"torch", "transformers"},
     "hosts/verl": {"verl", "torch", "transferqueue", "omegaconf"},
     "hosts/trl": {"torch", "transformers", "trl", "accelerate"},
     "hosts/swift": {"torch", "ms-swift"},
-    "hosts/openrlhf": {"openrlhf", "torch", "ray"},
-    "hosts/skyrl": {"skyrl", "torch", "ray"},
+    "hosts/openrlhf": {"openrlhf", "torch"},
+    "hosts/skyrl": {"skyrl", "torch"},
     "hosts/trinity": {"trinity-rft", "torch", "transformers"},
     "lab/doctor": {"verl", "ray", "transformers", "datasets", "hydra-core", "omegaconf"},
     "lab/compose.py": {"hydra-core", "omegaconf", "pyyaml"},  # omegaconf itself asks for pyyaml
     "lab/cli.py": {"omegaconf"},
     "lab/evaluation": {"verl", "transformers"},
-    "lab/rewards": {"transformers", "skyrl-gym"},  # of the tokenizer that verl or TRL passes; of SkyRL
+    "lab/rewards": {"transformers", "skyrl", "skyrl-gym", "ray"},  # of the tokenizer that verl or TRL passes; of SkyRL
 }
 EXTRA_OF = {
     "lab/data": "data",

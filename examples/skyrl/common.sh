@@ -3,8 +3,8 @@
 export_weights
 export TENSORBOARD_DIR=$OUT/tensorboard
 
+PROGRAM=(cw_plugin.hosts.skyrl cw_plugin.lab.rewards.skyrl)
 COMMON=(
-    trainer.override_entrypoint=cw_plugin.lab.rewards.skyrl
     trainer.strategy=fsdp
     trainer.policy.model.path="$MODEL_PATH"
     trainer.algorithm.advantage_estimator=grpo

@@ -63,4 +63,4 @@ if [ -n "${DRY_RUN:-}" ]; then
     exit
 fi
 claim "$OUT"
-exec python3 -m skyrl.train.entrypoints.main_base "$@"
+exec python3 -m "${PROGRAM[@]}" "$@"

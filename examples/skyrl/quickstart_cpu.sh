@@ -70,7 +70,7 @@ export PYTHONPATH=$root:$here/cpu${PYTHONPATH:+:$PYTHONPATH} # what SkyRL needs 
 export SKYRL_CPU_GPUS=$((NGPUS + 1)) CW_GRPO_RECORD_EVERY=${CW_GRPO_RECORD_EVERY:-$STEPS} HF_HUB_OFFLINE=1
 echo "METHOD=$METHOD, $STEPS steps, in $OUT; everything that is printed goes to $OUT/train.log"
 cd "$root"
-python -m skyrl.train.entrypoints.main_base "${COMMON[@]}" "${SETTINGS[@]}" "$@" >>"$OUT/train.log" 2>&1 || {
+python -m "${PROGRAM[@]}" "${COMMON[@]}" "${SETTINGS[@]}" "$@" >>"$OUT/train.log" 2>&1 || {
     tail -n 20 "$OUT/train.log" >&2
     exit 1
 }

@@ -23,7 +23,7 @@ STAND_IN = r"""#!/bin/bash
 case "$*" in
     *launch.py* | *supervise.py* | *run_guarded.py* | *folder_lock*) exec {python} "$@" ;;
     *vllm-serve*) exec {python} -m http.server --bind 127.0.0.1 "$SERVER_PORT" ;; # TRL's recipe waits until it answers
-    *main_ppo* | *train.py* | *hosts.openrlhf* | *skyrl.train* | rlhf\ * | *study.py*)
+    *main_ppo* | *train.py* | *hosts.openrlhf* | *hosts.skyrl* | rlhf\ * | *study.py*)
         [ ! -e {folder}/done ] || exit 0
         setsid sleep 300 &
         echo $! $$ >>"$PIDS"

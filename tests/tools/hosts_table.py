@@ -101,7 +101,7 @@ ROWS = (
     Row(
         released(host.SKYRL),
         "",
-        "`trainer.override_entrypoint=cw_plugin.hosts.skyrl`",
+        "`python3 -m cw_plugin.hosts.skyrl PROGRAM` for `python3 -m PROGRAM`",
         "CPU: 2 workers",
         "normalising reweighted advantages again",
         "examples/skyrl/README.md",

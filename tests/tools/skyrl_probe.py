@@ -1,6 +1,6 @@
 """SkyRL's program with the method and two witnesses: what the trainer computed, and what reached each policy worker.
 
-``trainer.override_entrypoint=skyrl_probe``; files go to the folder PROBE.
+Files go to the folder PROBE.
 """
 
 import functools
@@ -11,6 +11,9 @@ import wrapt
 
 
 def install() -> None:
+    from cw_plugin.hosts import skyrl
+
+    skyrl.install()
     wrapt.register_post_import_hook(_watch_trainer, "skyrl.train.trainer")
     wrapt.register_post_import_hook(_watch_worker, "skyrl.backends.skyrl_train.workers.worker")
 
@@ -48,14 +51,11 @@ def _watch_worker(module: ModuleType) -> None:
 
 
 def main() -> None:
-    import ray
+    from cw_plugin.hosts.skyrl import program
 
-    @wrapt.patch_function_wrapper(ray, "init")
-    def init(wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
-        environment = kwargs.pop("runtime_env", {}) | {"worker_process_setup_hook": "skyrl_probe.install"}
-        return wrapped(*args, runtime_env=environment, **kwargs)
+    program.HOOK = "skyrl_probe.install"
+    program.start("cw_plugin.lab.rewards.skyrl")
 
-    install()
-    from cw_plugin.lab.rewards import skyrl
 
-    skyrl.main()
+if __name__ == "__main__":
+    main()

@@ -1,20 +1,19 @@
 """``python -m cw_plugin.hosts.openrlhf``: OpenRLHF's program train_ppo_ray, with the hook in Ray's workers."""
 
 import importlib.util
-import os
 import runpy
 import sys
-from typing import Any
 
 import wrapt
 
-from cw_plugin.errors import CWGRPOError, HostError
+from cw_plugin.errors import CWGRPOError
 from cw_plugin.hosts.host import OPENRLHF
 from cw_plugin.hosts.openrlhf.hook import Args, Kwargs, Wrapped, installed
 from cw_plugin.hosts.openrlhf.needs import NEEDS
 from cw_plugin.hosts.openrlhf.refused_settings import check
+from cw_plugin.hosts.ray_workers import reach_workers
 from cw_plugin.method_file import refuse_other_method
-from cw_plugin.options import Options, variables
+from cw_plugin.options import Options
 
 HOOK = "cw_plugin.hosts.openrlhf.install"
 
@@ -23,22 +22,7 @@ def main() -> None:
     """Start openrlhf.cli.train_ppo_ray with this process's arguments, and the method in Ray's workers."""
     if importlib.util.find_spec("openrlhf") is None:
         sys.exit(f"cw_grpo: {sys.executable} has no openrlhf; install openrlhf {OPENRLHF.tested}")
-    import ray
-
-    @wrapt.patch_function_wrapper(ray, "init")
-    def with_hook(of_ray: Wrapped, _: object, args: Args, kwargs: dict[str, Any]) -> object:
-        environment = dict(kwargs.pop("runtime_env", None) or {})
-        environment["worker_process_setup_hook"] = HOOK
-        environment["env_vars"] = environment.get("env_vars", {}) | variables()
-        # A job may name the options, or the hook, too. Without this variable, Ray refuses anything that is named twice.
-        os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"
-        context = of_ray(*args, runtime_env=environment, **kwargs)
-        if not ray.get(ray.remote(num_cpus=0)(installed).remote()):
-            raise HostError(
-                f"Ray's workers did not run {HOOK}, so they would train plain GRPO",
-                fix="install cw_plugin on every node",
-            )
-        return context
+    reach_workers(HOOK, installed)
 
     @wrapt.patch_function_wrapper("openrlhf.utils", "get_strategy")
     def with_checks(of_openrlhf: Wrapped, _: object, args: Args, kwargs: Kwargs) -> object:

@@ -1,25 +1,38 @@
 """CW-GRPO for SkyRL: its PPO trainer, trained on w~ A in place of A. SkyRL's code runs unchanged.
 
-SkyRL's program starts with the method if one argument names this package, whose :func:`main` it then calls::
+Any program that trains with SkyRL, its own or one of its examples, trains with the method if this package starts it::
+
+    python -m cw_plugin.hosts.skyrl skyrl.train.entrypoints.main_base ...
+    python -m cw_plugin.hosts.skyrl examples.train.algorithms.dapo.main_dapo ...
+
+SkyRL's own program can also be asked for it by an argument, whose :func:`main` it then calls::
 
     python -m skyrl.train.entrypoints.main_base ... trainer.override_entrypoint=cw_plugin.hosts.skyrl
-
-A program with a trainer of its own puts :class:`CWGRPOTrainer` in front of it::
-
-    class Mine(CWGRPOTrainer, FullyAsyncRayPPOTrainer): ...
 
 SkyRL's command line takes no options of ours, so they are environment variables (:mod:`cw_plugin.options`).
 
 needs.py lists what the method needs from SkyRL.
 """
 
+from typing import TYPE_CHECKING
+
 from cw_plugin.hosts.host import SKYRL
+from cw_plugin.hosts.skyrl.hook import install
+from cw_plugin.hosts.skyrl.program import main
 from cw_plugin.hosts.skyrl.refused_settings import check
 
-try:
-    from cw_plugin.hosts.skyrl.entrypoint import main
+if TYPE_CHECKING:
     from cw_plugin.hosts.skyrl.trainer import CWGRPOTrainer
-except ImportError as error:
-    raise SKYRL.misfit(str(error)) from error
 
-__all__ = ["CWGRPOTrainer", "check", "main"]
+__all__ = ["CWGRPOTrainer", "check", "install", "main"]
+
+
+def __getattr__(name: str) -> object:
+    """CWGRPOTrainer, when it is asked for: Ray's workers import this package for its hook, and not all train."""
+    if name != "CWGRPOTrainer":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from cw_plugin.hosts.skyrl.trainer import CWGRPOTrainer
+    except ImportError as error:
+        raise SKYRL.misfit(str(error)) from error
+    return CWGRPOTrainer

@@ -1,13 +1,14 @@
 """The reward of the paper as an environment of skyrl-gym: 1 for a right answer, 1 for well-formed think tags.
 
-Usage, with the method::
+This module is SkyRL's own program, which knows this environment, too. With the method::
 
-    trainer.override_entrypoint=cw_plugin.lab.rewards.skyrl environment.env_class=cw_grpo
+    python -m cw_plugin.hosts.skyrl cw_plugin.lab.rewards.skyrl ... environment.env_class=cw_grpo
 
 The data are what ``cw-grpo prepare`` writes. A program of your own calls :func:`register` in the process that
 generates.
 """
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -59,19 +60,26 @@ def register(**options: Any) -> None:
         **options: of :func:`cw_plugin.lab.rewards.compute_score`, such as ``model_path`` or ``format_weight``.
     """
     if NAME not in skyrl_gym.registry:
-        skyrl_gym.register(NAME, f"{MathEnv.__module__}:{MathEnv.__name__}", options)
+        skyrl_gym.register(NAME, "cw_plugin.lab.rewards.skyrl:MathEnv", options)
 
 
 def main() -> None:
-    """Train CW-GRPO with this reward; SkyRL calls it for ``trainer.override_entrypoint``."""
-    from cw_plugin.hosts.skyrl import entrypoint
+    """Train with SkyRL and this reward. The arguments are those of skyrl.train.entrypoints.main_base."""
+    import ray
+    from skyrl.train.config import SkyRLTrainConfig
+    from skyrl.train.entrypoints.main_base import BasePPOExp
+    from skyrl.train.utils import initialize_ray, validate_cfg
 
-    class Graded(entrypoint.CWGRPOExp):
-        """The experiment, whose trainer's process generates."""
+    @ray.remote(num_cpus=1)
+    def train(cfg: SkyRLTrainConfig) -> None:
+        register(model_path=cfg.trainer.policy.model.path)  # in the trainer's process, which generates
+        BasePPOExp(cfg).run()
 
-        def get_trainer(self, *args: Any, **kwargs: Any) -> Any:
-            """The trainer, after the environment is registered."""
-            register(model_path=self.cfg.trainer.policy.model.path)
-            return super().get_trainer(*args, **kwargs)
+    cfg = SkyRLTrainConfig.from_cli_overrides(sys.argv[1:])
+    validate_cfg(cfg)
+    initialize_ray(cfg)
+    ray.get(train.remote(cfg))
 
-    entrypoint.main(Graded)
+
+if __name__ == "__main__":
+    main()

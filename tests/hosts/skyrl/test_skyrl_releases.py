@@ -25,7 +25,7 @@ def test_a_release_of_skyrl_passes_the_tests(version, packages):
 
 
 def test_an_environment_without_skyrl_is_refused():
-    result = python("-c", "import cw_plugin.hosts.skyrl")
+    result = python("-c", "from cw_plugin.hosts.skyrl import CWGRPOTrainer")
     error = result.stderr.strip().splitlines()[-1]
     assert (
         result.returncode == 1

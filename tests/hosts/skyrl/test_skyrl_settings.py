@@ -1,4 +1,4 @@
-"""Which settings of SkyRL are refused and allowed, how options reach its processes, and its reward.
+"""Which settings of SkyRL are refused and allowed, and its reward.
 
 test_skyrl_releases.py runs this file.
 """
@@ -7,20 +7,16 @@ import pytest
 
 pytest.importorskip("skyrl")
 
-import sys
-from unittest.mock import Mock
-
 import skyrl_gym
 from interpreter import bash
 from skyrl.train.config import SkyRLTrainConfig
-from skyrl.train.entrypoints import main_base
 from skyrl.train.trainer import RayPPOTrainer
 from skyrl.train.utils import validate_cfg
-from skyrl_trainers import ALGORITHM, MODEL, SAMPLES, SETTINGS, rollouts, settings, train, trainer_of
+from skyrl_trainers import ALGORITHM, MODEL, rollouts, settings, train, trainer_of
 
 from cw_plugin.errors import HostError, OptionsError
 from cw_plugin.hosts import skyrl
-from cw_plugin.hosts.skyrl import CWGRPOTrainer, entrypoint, refused_settings
+from cw_plugin.hosts.skyrl import CWGRPOTrainer, refused_settings
 from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.rewards import skyrl as rewards
 
@@ -42,14 +38,11 @@ def test_a_weighting_that_needs_entropies_is_refused_before_training(tmp_path, m
         ("trainer.export_path=s3://bucket/run", "is not a folder"),
     ],
 )
-def test_what_would_not_be_the_method_is_refused_before_ray_starts(tmp_path, monkeypatch, setting, said):
+def test_what_would_not_be_the_method_is_refused(tmp_path, setting, said):
     key, value = setting.split("=")
-    arguments = {f"{name}={given}" for name, given in (SETTINGS | {"trainer.ckpt_path": tmp_path, key: value}).items()}
-    monkeypatch.setattr(sys, "argv", ["main_base", "trainer.override_entrypoint=cw_plugin.hosts.skyrl", *arguments])
-    monkeypatch.setattr(entrypoint, "initialize_ray", Mock(side_effect=AssertionError))
-    with pytest.raises(SystemExit, match=said) as caught:
-        main_base.main()
-    assert str(caught.value).startswith("cw_grpo: ") and "\n" not in str(caught.value) and setting in str(caught.value)
+    with pytest.raises(OptionsError, match=said) as caught:
+        skyrl.check(settings(tmp_path, **{key: value}))
+    assert "\n" not in str(caught.value) and setting in str(caught.value)
 
 
 def test_without_records_the_run_may_be_elsewhere(tmp_path, monkeypatch):
@@ -90,21 +83,6 @@ def test_what_loses_no_weights_is_allowed(tmp_path, monkeypatch):
     skyrl.check(settings(tmp_path, **lost))
 
 
-def test_options_reach_the_trainers_process_and_an_unknown_one_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["", *(f"{name}={value}" for name, value in SETTINGS.items()),
-                                      f"trainer.export_path={tmp_path}"])  # fmt: skip
-    for name in ("initialize_ray", "ray"):
-        monkeypatch.setattr(entrypoint, name, Mock())
-    monkeypatch.setattr(entrypoint, "train", remote := Mock())
-    monkeypatch.setenv("CW_GRPO_SCOPE", "batch")
-    entrypoint.main()
-    assert remote.options.call_args.kwargs == {"runtime_env": {"env_vars": {"CW_GRPO_SCOPE": "batch"}}}
-    assert remote.options().remote.call_args.args[1].generator.n_samples_per_prompt == SAMPLES
-    monkeypatch.setenv("CW_GRPO_WEIGHT", "none")
-    with pytest.raises(SystemExit, match="cw_grpo: CW_GRPO_WEIGHT is not an option"):
-        entrypoint.main()
-
-
 def test_a_skyrl_of_another_shape_is_refused(tmp_path, monkeypatch):
     monkeypatch.delattr(RayPPOTrainer, "train_critic_and_policy")
     with pytest.raises(HostError, match=r"there is no .*RayPPOTrainer\.train_critic_and_policy; install skyrl 0"):
@@ -123,7 +101,7 @@ def test_the_reward_is_an_environment_of_skyrl_gym():
 
 
 def test_skyrl_accepts_the_settings_of_the_recipe():
-    cfg = SkyRLTrainConfig.from_cli_overrides(bash("skyrl/paper.sh", DRY_RUN="1").stdout.splitlines()[1:])
+    cfg = SkyRLTrainConfig.from_cli_overrides(bash("skyrl/paper.sh", DRY_RUN="1").stdout.splitlines())
     validate_cfg(cfg)
     skyrl.check(cfg)
     assert cfg.generator.n_samples_per_prompt == 12

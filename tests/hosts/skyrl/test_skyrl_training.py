@@ -32,7 +32,7 @@ def train(path: str, folder: Path) -> subprocess.Popen:
     """Six prompts with four responses each are 24 rows: two mini-batches of twelve, of which each worker gets six. So
     one prompt of each mini-batch is shared by both workers."""
     settings = f"""
-trainer.override_entrypoint=skyrl_probe trainer.strategy=fsdp trainer.policy.model.path={ROOT}/examples/cpu/model
+trainer.strategy=fsdp trainer.policy.model.path={ROOT}/examples/cpu/model
 trainer.algorithm.advantage_estimator=grpo trainer.algorithm.loss_reduction=sequence_mean
 trainer.algorithm.use_kl_loss=false trainer.policy.optimizer_config.lr=1e-3 trainer.flash_attn=false
 trainer.remove_microbatch_padding=false trainer.enable_ray_gpu_monitor=false trainer.print_example_interval=0
@@ -51,7 +51,7 @@ generator.inference_engine.engine_init_kwargs.worker_cls=vllm.v1.worker.cpu_work
 generator.inference_engine.max_num_seqs=32 generator.inference_engine.max_num_batched_tokens=2048
 """
     more = {"TENSORBOARD_DIR": str(folder / "tensorboard"), "SKYRL_CPU_GPUS": "3"}
-    return start("skyrl", path, folder, "skyrl.train.entrypoints.main_base", settings, **more)
+    return start("skyrl", path, folder, "skyrl_probe", settings, **more)
 
 
 def of_sequence_mean(row, rows: int) -> float:

@@ -1,0 +1,63 @@
+"""Puts the method into SkyRL's trainers, as soon as SkyRL's trainer is imported."""
+
+import functools
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import wrapt
+
+from cw_plugin.errors import HostError
+
+if TYPE_CHECKING:
+    from skyrl.train.trainer import RayPPOTrainer
+
+    Trainer = type[RayPPOTrainer]
+
+# Which a trainer takes from RayPPOTrainer: they make log-probs and advantages, and train on them.
+OF_SKYRL = (
+    "fwd_logprobs_values_reward",
+    "_skip_policy_forward",
+    "compute_advantages_and_returns",
+    "train_critic_and_policy",
+)
+
+
+@functools.cache
+def install() -> None:
+    """Put the method into this process, for Ray's ``worker_process_setup_hook``. It imports nothing of SkyRL."""
+    wrapt.register_post_import_hook(_change_trainers, "skyrl.train.trainer")
+
+
+def installed() -> bool:
+    """Whether the hook has run in this process."""
+    return install.cache_info().currsize > 0
+
+
+def _change_trainers(module: ModuleType) -> None:
+    """Let every trainer that is made be a CWGRPOTrainer, too, whichever program's class it is."""
+
+    def make(trainer: "Trainer", *_: Any, **__: Any) -> "RayPPOTrainer":
+        return object.__new__(with_method(trainer))
+
+    module.RayPPOTrainer.__new__ = staticmethod(make)
+
+
+def with_method(trainer: "Trainer") -> "Trainer":
+    """A trainer's class with CWGRPOTrainer in front of it, unless it derives from that already.
+
+    Raises:
+        HostError: the class has one of the methods of OF_SKYRL of its own.
+    """
+    from skyrl.train.trainer import RayPPOTrainer
+
+    from cw_plugin.hosts.skyrl.trainer import CWGRPOTrainer
+
+    if issubclass(trainer, CWGRPOTrainer):
+        return trainer
+    own = [name for name in OF_SKYRL if getattr(trainer, name) is not getattr(RayPPOTrainer, name)]
+    if own:
+        raise HostError(
+            f"{trainer.__name__} has {' and '.join(own)} of its own, so CW-GRPO does not know what it trains on",
+            fix=f"train with a class that leaves {'them' if len(own) > 1 else 'it'} to RayPPOTrainer",
+        )
+    return type(trainer.__name__, (CWGRPOTrainer, trainer), {})
