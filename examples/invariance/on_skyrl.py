@@ -25,7 +25,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import pad
 
-from cw_plugin.hosts.skyrl import CWGRPOTrainer
+from cw_plugin.hosts.skyrl.trainer import CWGRPOTrainer
 from cw_plugin.registry import BUILT_IN, load
 
 OPTIONS = {

@@ -14,25 +14,8 @@ SkyRL's command line takes no options of ours, so they are environment variables
 needs.py lists what the method needs from SkyRL.
 """
 
-from typing import TYPE_CHECKING
-
-from cw_plugin.hosts.host import SKYRL
 from cw_plugin.hosts.skyrl.hook import install
 from cw_plugin.hosts.skyrl.program import main
 from cw_plugin.hosts.skyrl.refused_settings import check
 
-if TYPE_CHECKING:
-    from cw_plugin.hosts.skyrl.trainer import CWGRPOTrainer
-
-__all__ = ["CWGRPOTrainer", "check", "install", "main"]
-
-
-def __getattr__(name: str) -> object:
-    """CWGRPOTrainer, when it is asked for: Ray's workers import this package for its hook, and not all train."""
-    if name != "CWGRPOTrainer":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        from cw_plugin.hosts.skyrl.trainer import CWGRPOTrainer
-    except ImportError as error:
-        raise SKYRL.misfit(str(error)) from error
-    return CWGRPOTrainer
+__all__ = ["check", "install", "main"]

@@ -54,7 +54,8 @@ def with_method(trainer: "Trainer") -> "Trainer":
 
     if issubclass(trainer, CWGRPOTrainer):
         return trainer
-    own = [name for name in OF_SKYRL if getattr(trainer, name) is not getattr(RayPPOTrainer, name)]
+    derived = trainer.__mro__[: trainer.__mro__.index(RayPPOTrainer)]
+    own = [name for name in OF_SKYRL if any(name in vars(kind) for kind in derived)]
     if own:
         raise HostError(
             f"{trainer.__name__} has {' and '.join(own)} of its own, so CW-GRPO does not know what it trains on",

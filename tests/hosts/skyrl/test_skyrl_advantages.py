@@ -29,7 +29,8 @@ from skyrl.train.utils import validate_cfg
 from skyrl_trainers import ALGORITHM, PROMPTS, TOKENIZER, expected, rollouts, settings, train, trainer_of
 
 from cw_plugin.errors import HostError, NonFiniteError
-from cw_plugin.hosts.skyrl import CWGRPOTrainer, refused_settings
+from cw_plugin.hosts.skyrl import refused_settings
+from cw_plugin.hosts.skyrl.trainer import CWGRPOTrainer
 from cw_plugin.lab.reports.runs import read_run
 
 RESPONSE = 6  # a token

@@ -16,7 +16,8 @@ from skyrl_trainers import ALGORITHM, MODEL, rollouts, settings, train, trainer_
 
 from cw_plugin.errors import HostError, OptionsError
 from cw_plugin.hosts import skyrl
-from cw_plugin.hosts.skyrl import CWGRPOTrainer, refused_settings
+from cw_plugin.hosts.skyrl import refused_settings
+from cw_plugin.hosts.skyrl.trainer import CWGRPOTrainer
 from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.rewards import skyrl as rewards
 
