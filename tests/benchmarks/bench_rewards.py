@@ -1,7 +1,9 @@
 r"""Our scorer beside math-verify alone, verl's and open-rs's, in one table; then gradings per second.
 
     git clone https://github.com/huggingface/Math-Verify     # its tests have pairs, and verdicts on them
-    python tests/benchmarks/bench_rewards.py --data COPIES --math-verify Math-Verify [--rows 2000] [--hanging 20]
+    git clone https://github.com/uw-nsl/TinyV                # has HardVerify-Math: right and wrong answers
+    python tests/benchmarks/bench_rewards.py --data COPIES --math-verify Math-Verify \
+        --hard-verify TinyV/benchmarks/HardVerify-Math.json [--rows 2000] [--hanging 20]
 
 A cell says how many answers are judged rightly. Each ground truth of the five benchmarks is in a response of about a
 thousand characters: as it is, written another way (27.0 for 27, \dfrac for \frac), and replaced by the next row's.
@@ -10,6 +12,7 @@ thousand characters: as it is, written another way (27.0 for 27, \dfrac for \fra
 
 import importlib
 import itertools
+import json
 import logging
 import os
 import random
@@ -41,6 +44,8 @@ PAIRS = ("test_all", "test_boxed", "test_numina_cases", "test_open_thoughts", "t
 # Upstream's test says 1, because the unit is left out with which math-verify confuses Euler's number; its issue 14 says
 # that these differ.
 WRONG_UPSTREAM = ("$1 - \\frac{1}{\\mathrm{e}}$", "$1 + \\frac{1}{\\mathrm{e}}$")
+# In row 52 of HardVerify-Math, the answer that is said to be wrong is the ground truth in another order.
+SAME_IN_HARD_VERIFY = 52
 BOXED = LatexExtractionConfig(boxed_match_priority=0)
 # open-rs, src/open_r1/rewards.py, accuracy_reward
 OPEN_RS = NormalizationConfig(nits=False, malformed_operators=False, equations=True, boxed="all", units=True)
@@ -109,6 +114,15 @@ def pairs_of_math_verify(clone: Path) -> list[Case]:
     return [(response, gold, right) for (response, gold), right in cases.items()]
 
 
+def cases_of_hard_verify(file: Path) -> list[Case]:
+    """An answer to each ground truth that is right, and one that is wrong, in a box."""
+    return [
+        (RESPONSE % row[key], row["ground_truth"], key == "fn_output" or row["id"] == SAME_IN_HARD_VERIFY)
+        for row in json.loads(file.read_text(encoding="utf-8"))
+        for key in ("fn_output", "tn_output")
+    ]
+
+
 def score_all(name: str, jobs: list[tuple[str, str]]) -> tuple[list[float], float]:
     """The scores of (response, gold) pairs, and how many were given in a second."""
     start = time.perf_counter()
@@ -120,6 +134,7 @@ def score_all(name: str, jobs: list[tuple[str, str]]) -> tuple[list[float], floa
 def main(
     data: Annotated[Path, typer.Option(help="Local copies of the benchmarks, as for cw-grpo prepare.")],
     upstream: Annotated[Path, typer.Option("--math-verify", help="A clone of Math-Verify, for its tests' pairs.")],
+    hard: Annotated[Path, typer.Option("--hard-verify", help="HardVerify-Math.json, in a clone of TinyV.")],
     rows: Annotated[int, typer.Option(help="Gradings for the measurements of speed; 0: none.")] = 2000,
     hanging: Annotated[int, typer.Option(help="Hanging inputs among them.")] = 20,
 ) -> None:
@@ -136,7 +151,10 @@ def main(
         "ways of writing": [(response, gold, right) for _, gold, response, right in answer_classes.cases()],
     }
     upstreams = pairs_of_math_verify(upstream)
+    hard_cases = cases_of_hard_verify(hard)
     columns = cases | {
+        "HardVerify, right": [case for case in hard_cases if case[2]],
+        "HardVerify, wrong": [case for case in hard_cases if not case[2]],
         "Math-Verify, right": [case for case in upstreams if case[2]],
         "Math-Verify, wrong": [case for case in upstreams if not case[2]],
     }

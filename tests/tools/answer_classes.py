@@ -111,6 +111,127 @@ EQUAL: Answers = {
         "1, 2, 3": [r"1\text{, }2\text{, and }3", "1, 2, and 3"], "2": [r"2\text{ times}", r"2\text{ apples}"],
     },
     "characters": {"12": ["\uff11\uff12"], "-3": ["\u20133", "\u22123"], "(1,2)": ["\uff081\uff0c2\uff09"]},
+    "layout commands": {
+        "5": [
+            r"\displaystyle 5", r"\color{red}{5}", r"\textcolor{blue}{5}", r"\mathsf{5}", r"\underline{5}", r"{\bf 5}",
+            r"\hspace{1cm}5", r"5\phantom{0}", r"\large 5", r"5 \tag{1}",
+        ],
+        r"\frac{1}{2}": [r"\textstyle\frac{1}{2}", r"\scriptstyle \frac12", r"\cfrac{1}{2}"],
+        "(1,2)": [r"\bigl(1,2\bigr)", r"\Bigg(1,2\Bigg)"], "[1,2]": [r"\big[1,2\big]"],
+        r"\{1,2\}": [r"\Bigl\{1,2\Bigr\}"], r"\sum_{k=1}^n k^2": [r"\sum\limits_{k=1}^{n} k^2"],
+    },
+    "nothing left to work out": {
+        "2, -2": [r"\pm 2"], "-3, 3": [r"x = \pm 3"], r"5\sqrt[3]{4}": [r"5 \cdot 2^{2/3}"],
+        r"\binom{n}{2}": [r"\dbinom{n}{2}", r"\tbinom{n}{2}"],
+        r"\frac{d !}{2 k(d-k) !}": [r"\dfrac{\dbinom{d}{k} (k - 1)!}{2}"], r"\frac{n!}{k!(n-k)!}": [r"\binom{n}{k}"],
+        r"\sqrt{3}, -\sqrt{3}": [r"\pm\sqrt{3}"], r"3\sqrt[3]{2}": [r"3 \times 2^{1/3}"], r"6\pi": [r"6 \cdot \pi"],
+        r"12\sqrt{2}": [r"12 \times \sqrt{2}"], r"\frac{\sqrt{3}}{2}": [r"\frac{1}{2} \cdot \sqrt{3}"],
+        r"2\pi": [r"2 * \pi"], "0.00032": [r"3.2 \cdot 10^{-4}"], r"\frac{1}{\sqrt{2}}": ["2^{-1/2}"],
+        r"1+\sqrt{2}, 1-\sqrt{2}": [r"1 \pm \sqrt{2}"], r"4\sqrt[3]{2}": ["2^{7/3}"],
+        r"\frac{5}{6}": [r"+\frac{5}{6}"], r"-\frac{5}{6}": [r"\frac{-5}{6}", r"-\left(\frac{5}{6}\right)"],
+        "3": ["(3)", "{3}"], "2^{n+1}": [r"2 \cdot 2^n"], r"\frac{\pi}{4}": [r"0.25\pi"],
+    },
+    "a left side in words": {
+        "5": [
+            r"\text{Area} = 5", r"|\overline{AB}| = 5", r"\overline{AB} = 5", r"\text{Area of } ABC = 5", "Area = 5",
+            r"\text{Area } = 2 + 3 = 5", r"\text{Area} \approx 5", r"\text{Answer: } 5",
+        ],
+        r"\frac{1}{6}": [r"P(A \cap B) = \frac16"], "10": [r"\text{Number of ways} = 10"],
+        "60": [r"\angle ABC = 60^\circ"], r"60^\circ": [r"m\angle A = 60^\circ"], "6": [r"S_{\triangle ABC} = 6"],
+        "3": [r"\mathbb{E}[X] = 3"], r"\frac12": [r"\Pr(A \mid B) = \frac{1}{2}"],
+        "12": [r"\text{Total number of pairs and triples} = 12"], "3,5": [r"\text{Alice} = 3, \text{Bob} = 5"],
+        "7": [r"\operatorname{rank}(A) = 7"], "0.3": ["P(X = 2) = 0.3"],
+        r"\text{Area} = 5": ["5", r"\text{Area} = 5.0"], r"2\pi": [r"\text{period } T = 2\pi"],
+    },
+    "ratios and times": {
+        "1:2:3": ["1:2:3", "1 : 2 : 3", "2:4:6"], "1:2": [r"\frac{1}{2}", "1 : 2"], "2:3": ["AB:BC = 2:3"],
+        r"\sqrt{2}:1": [r"\sqrt2 : 1"], "3:30 PM": [r"3:30\text{ PM}", r"3:30 \text{ p.m.}", "3:30 pm"],
+        "3:30": ["3:30"], "a:b:c": ["a : b : c"], r"1:\sqrt{3}:2": [r"1 : \sqrt3 : 2"],
+    },
+    "repeated values": {
+        r"\{2,2,3\}": [r"\{3,2,2\}"],
+        "1,1,2": ["1, 1, 2", "2, 1, 1"], "-2,-2": [r"a = -2, \ b = -2"], "16,3,1,1": ["w=16, d=3, a=1, b=1"],
+        r"\{1,2\}": [r"\{1,1,2\}"], "2, 2": ["2, 2.0"], "(1,1),(1,1),(2,3)": ["(1,1),(2,3),(1,1)"],
+    },
+    "units in several commands": {
+        "5": [
+            r"5\,\mathrm{m}/\mathrm{s}", r"5\ \mathrm{kg}\cdot\mathrm{m}/\mathrm{s}^2",
+            r"5 \, \text{m} \, \text{s}^{-2}", r"5\,\frac{\text{m}}{\text{s}}", r"5\ \text{m}\cdot\text{s}^{-1}",
+            r"5~\mathrm{kg}\,\mathrm{m}^{-3}", r"5\,\mathrm{\mu m}", r"5 \mathrm{\Omega}", r"5\text{ N}\cdot\text{m}",
+        ],
+        r"5\text{ m/s}": [r"5\,\mathrm{m}/\mathrm{s}"],
+        "20": [r"20^\circ C", r"20^\circ\mathrm{C}", r"20^{\circ}\text{C}"], r"20^\circ C": [r"20^{\circ}\text{C}"],
+        r"5\,\mathrm{m}/\mathrm{s}": ["5"], "9.8": [r"9.8\,\mathrm{m}\,\mathrm{s}^{-2}"],
+    },
+    "choices with their text": {
+        "B": [
+            r"\textbf{(B) }12", "B: 12", "(B) 12", r"\text{(B)}\ 12", r"\textbf{(B)}\ \frac{1}{2}", "B. 12", "B) 12",
+            r"\mathrm{(B)}\ 12",
+        ],
+        "(B)": [r"\textbf{(B) }12"], r"\text{(B)}": [r"\textbf{(B) }12"], r"\textbf{(B)}": ["B", r"\text{B}"],
+        r"\textbf{(B) }12": ["B", "12", "(B) 12"], "C": [r"\text{C: } 3\sqrt{2}"], "12": [r"\textbf{(B) }12"],
+        "D": [r"\text{(D) none of these}", r"\textbf{(D)}\ \text{only I and II}"], "E": [r"\textbf{(E)}~\frac{3}{4}"],
+    },
+    "what math-verify cannot read": {
+        r"\langle 1,2 \rangle": [r"\langle 1, 2\rangle"], r"A \to B": [r"A\to B"],
+        r"\overrightarrow{AB} \parallel \overrightarrow{CD}": [r"\overrightarrow{AB}\parallel\overrightarrow{CD}"],
+        r"\{x \mid x^2 > 2\}": [r"\{ x\mid x^2>2 \}"], r"p \implies q": [r"p\implies q"],
+        r"\langle 1,-2,3 \rangle": [r"\left\langle 1, -2, 3 \right\rangle"],
+        r"\mathbb{Z}/2\mathbb{Z}": [r"\mathbb{Z} / 2\mathbb{Z}"],
+    },
+    "a formula and its domain": {
+        "f(x)=2x": [
+            r"f(x)=2x \text{ for all } x \in \mathbb{R}", r"f(x)=2x, x \in \mathbb{R}",
+            r"f(x)=2x \quad \forall x \in \mathbb{R}", r"f(x) = 2x \text{ for every real number } x",
+        ],
+        "f(x)=1": [r"f(x) = 1 \text{ for all } x \in \mathbb{Q}_{>0}"],
+        r"2k\pi": [r"2k\pi, k \in \mathbb{Z}", r"2k\pi \ (k \in \mathbb{Z})"],
+        r"x = 2k\pi": [r"x = 2k\pi, \quad k \in \mathbb{Z}"], "f(n)=n+1": [r"f(n) = n+1 \text{ for all } n \ge 0"],
+        r"f(x)=2x \text{ for all } x \in \mathbb{R}": ["f(x)=2x"],
+        "f(x)=cx": [r"f(x) = cx \text{ where } c \text{ is a constant}"],
+        r"f(x)=cx \text{ for any real } c": ["f(x)=cx"], "n^2": [r"n^2 \text{ for all positive integers } n"],
+        r"2k\pi, k \in \mathbb{Z}": [r"2k\pi, k\in \mathbb{Z}"],
+    },
+    "compound inequalities": {
+        r"x<1 \text{ or } x>2": [r"(-\infty,1)\cup(2,\infty)"],
+        "x<1 or x>2": [
+            r"(-\infty,1)\cup(2,\infty)", r"x \in (-\infty,1)\cup(2,\infty)", r"x>2 \text{ or } x<1",
+            r"1 > x \text{ or } 2 < x",
+        ],
+        r"x<1 \lor x>2": [r"(-\infty,1)\cup(2,\infty)"],
+        r"x \le 1 \text{ or } x \geq 2": [r"(-\infty,1]\cup[2,\infty)"],
+        r"x \leqslant 1 \text{ or } x \geqslant 2": [r"(-\infty,1]\cup[2,\infty)"],
+        r"1<x<2 \text{ or } x>3": [r"(1,2)\cup(3,\infty)"], r"x>1 \text{ and } x<2": ["(1,2)", "1<x<2"],
+        r"(-\infty,1)\cup(2,\infty)": [r"x<1 \text{ or } x>2"], r"(-\infty,-5)": ["k < -5"],
+        r"[\frac{1}{2}, 8]": [r"0.5 \leq x \leq 8"], "(3,4]": [r"3 < \lambda \leq 4"],
+        r"x \ne 3": [r"(-\infty,3)\cup(3,\infty)"],
+        r"x < -1 \text{ or } x \ge 4": [r"(-\infty, -1) \cup [4, +\infty)"],
+        r"\{x \mid x<1 \text{ or } x>2\}": [r"(-\infty,1)\cup(2,\infty)"], r"\{x \mid -2<x<3\}": ["-2 < x < 3"],
+        r"a \leqslant -2 \text{ or } a = 1": [r"(-\infty, -2] \cup \{1\}"],
+    },
+    "upright letters and commands": {
+        r"2\pi": [r"2\mathrm{\pi}"], r"2\mathrm{\pi}": [r"2\pi"], "2x": [r"2\mathrm{x}"], r"2\mathrm{x}": ["2x"],
+        r"2\sqrt{3}": [r"2\mathrm{\sqrt{3}}"], r"3\alpha": [r"3\mathrm{\alpha}"], r"2\text{k}": ["2k"],
+        r"2\textit{x}": ["2x"], r"5\mathrm{i}": ["5i"], r"3\mathrm{x}+\mathrm{y}": ["3x+y"],
+        r"2\ln 2": [r"2\mathrm{ln}2"], r"4\pi": [r"4\text{$\pi$}"], r"2k\pi": [r"2\mathrm{k}\pi"],
+    },
+    "mixed numbers": {
+        r"\frac{5}{4}": ["1 1/4", r"1\ 1/4"], "1 1/4": [r"\frac54"], r"3\frac{1}{2}": ["3 1/2"],
+        r"-\frac{5}{4}": ["-1 1/4"], "2.75": ["2 3/4"], r"\frac{7}{2}": [r"3 1/2 \text{ hours}"], "3 1/2": ["3.5"],
+    },
+    "or in any spelling": {
+        "3, 4": [
+            "3\\text{\u6216}4", "3\u62164", "3\\text{ \u548c }4", "3\u30014", r"3\mathrm{\ or\ }4", "3 OR 4",
+            r"3\textbf{ or }4", r"3 \mbox{ or } 4", r"3 \text{ Or } 4", "3 \u6216\u8005 4", "3\u4e0e4",
+            "x=3 \\text{\u6216} x=4", r"x = 3 \quad\text{or}\quad x = 4", r"3 \text{ oder } 4",
+            r"3 \operatorname{or} 4", "3 \u2228 4", r"3 \;\text{or}\; 4",
+        ],
+        "3, -5": [r"a = 3 \vee a = -5"], "3\u62164": ["3, 4"],
+    },
+    "structure": {
+        r"\frac{1}{3}": ["0.(3)"], r"\frac{1}{6}": ["0.1(6)"], "y' = 2x": [r"y^{\prime} = 2x"],
+        "3-1": ["3-1", "3 - 1"], "2020-05-06": ["2020-05-06"], "1,2,3": ["(x, y, z) = (1, 2, 3)", "(1,2,3)"],
+    },
 }
 UNEQUAL: Answers = {
     "plain": {
@@ -211,6 +332,77 @@ UNEQUAL: Answers = {
     "small numbers": {
         "(0.000001, 1)": ["(0.000002, 1)"], r"\{0.000001, 1\}": [r"\{0.0000014, 1\}"],
         r"\begin{pmatrix} 0.000001 & 1 \end{pmatrix}": [r"\begin{pmatrix} 0.0000014 & 1 \end{pmatrix}"],
+    },
+    "layout commands": {
+        "5": [r"\displaystyle 6"], "(1,2)": [r"\bigl(2,1\bigr)"],
+    },
+    "nothing left to work out": {
+        "4, 2": [r"3 \pm 1"], "7": [r"\sqrt{49}"], "6": ["3!", r"6^1 \cdot 1^5"],
+        "10": [r"\binom{5}{2}", r"\dbinom{5}{2}"], "-1": [r"(1+\sqrt2)(1-\sqrt2)"], "(3,4)": [r"(\sqrt{9}, 4)"],
+        "3, 4": [r"\sqrt{9}, 4"], r"\{3,4\}": [r"\{1+2, 4\}"], "0.5": [r"\sin 30^\circ"],
+        r"\frac{1}{2}": [r"\cos \frac{\pi}{3}"], r"24\pi": [r"4 \cdot 6\pi"], "16": ["4^2"], "1024": ["2^{10}"],
+        "8": ["2^3"], "[0, 4]": ["[0, 2^2]"], "3": ["|{-3}|"], "5": [r"\sum_{k=1}^{5} 1"], "15": [r"\sum_{k=1}^{5} k"],
+        "x = 15": ["x = 7 + 8"],
+    },
+    "a left side in words": {
+        "5": [r"\text{Area} = 6", r"\text{Area} = 2 + 3", r"\text{Area} < 5", r"\text{Area} \ge 5"],
+        r"\text{Area} = 5": [r"\text{Perimeter} = 5"], r"\frac{1}{6}": [r"P(A \cap B) \neq \frac16"],
+        "x = 4": ["y = 4"],
+    },
+    "ratios and times": {
+        "1:2:3": ["1:3:2", "1/6", "6", r"\frac{1}{6}"], "3:30": ["1:10", r"\frac{1}{10}"], "3:30 PM": ["3:30 AM"],
+        "12:01": ["12"], "12:00": ["6:00"], "2:45": ["4:90"], "1:2": ["2:1"], "1:2:3:4": ["1:2:4:3", "1:2:3"],
+        r"\frac{1}{6}": ["1:2:3"], "(2,3)": ["1:2:3"], "2, 3": ["1:2:3"],
+    },
+    "repeated values": {
+        "x>2": [r"x>2, x \in \mathbb{Z}"], "5-2": ["3"],
+        "1,1,2": ["1,2", "1, 2, 3"], "2,2,3": ["2,3,3"], "2,2": ["2"], "2, 2, 3": [r"\{2,3\}"],
+        r"\{2,2,3\}": [r"\{2,3\}"], "1": ["[1,1]"], "1,1": ["[1,1]"], "(1,1),(1,1),(2,3)": ["(1,1),(2,3)"],
+        r"\frac{1}{2}, \frac{1}{2}, 1": ["0.5, 1"], "3,3,3": ["3,3"], "x, x, y": ["x, y"],
+    },
+    "units in several commands": {
+        r"5\text{ m/s}": [r"5\,\mathrm{km}/\mathrm{s}"], "5": [r"6\,\mathrm{m}/\mathrm{s}"],
+        r"20^\circ C": [r"20^\circ F"], r"20^\circ\mathrm{C}": [r"20^\circ\mathrm{F}"],
+        r"5\text{ m}": [r"5\,\mathrm{m}/\mathrm{s}"], r"60^\circ": [r"60\text{ rad}", r"60\text{ radians}"],
+    },
+    "choices with their text": {
+        "B": [r"\textbf{(C) }12", "C: 12", "12", "(A) 11 (B) 12", "B: 12, C: 13", "A, B", "B or C"],
+        r"\textbf{(B) }12": [r"\textbf{(C) }12", "C", "13"],
+    },
+    "what math-verify cannot read": {
+        r"\langle 1,2 \rangle": [r"\langle 2,1\rangle"], r"\langle 12,3 \rangle": [r"\langle 1,23\rangle"],
+    },
+    "a formula and its domain": {
+        "f(x)=2x": [r"f(x)=3x \text{ for all } x \in \mathbb{R}", r"f(x)=2x \text{ or } f(x)=3x \text{ for all } x"],
+        r"2k\pi, k \in \mathbb{Z}": [r"2k\pi, k \in \mathbb{N}"], "2": [r"2 \text{ if } x > 0"],
+    },
+    "compound inequalities": {
+        "x<1 or x>2": [r"(-\infty,1]\cup(2,\infty)", "(1,2)", r"(-\infty,1)", "x<1", r"y<1 \text{ or } y>2", "1,2"],
+        "1<x<3": [r"x>1 \text{ or } x<3"], "x>1 or x<3": ["(1,3)"], "(-2, 2]": ["x^2 < 4"],
+    },
+    "upright letters and commands": {
+        r"2\mathrm{\pi}": ["2"],
+        "2": [
+            r"2\mathrm{\pi}", r"2\mathrm{x}", r"2\text{x}", r"2\mathit{\sqrt{3}}", r"2\textrm{\alpha}", r"2\textup{k}",
+            r"2\mathsf{x}", r"2\operatorname{x}", r"2\mathrm{\ln 2}", r"2\mathbb{N}", r"2\hbar", r"2\ell",
+            r"2\mathcal{N}", r"2\text{ $\pi$}", r"2\mbox{\pi}",
+        ],
+        r"2\mathrm{x}": ["2"], r"2\textbf{y}": ["2"], r"3\mathrm{\sqrt{2}}": ["3"], r"5\mathrm{n}": ["5"],
+    },
+    "mixed numbers": {
+        r"\frac{1}{4}": ["1 1/4"], r"\frac{3}{2}": ["3 1/2", "31/2"], r"\frac{11}{4}": ["1 1/4"],
+        "1 1/4": [r"\frac{11}{4}"],
+    },
+    "or in any spelling": {
+        "3": ["3\u62164", r"x = 3 \vee x = 4"], "4": ["3\\text{\u6216}4"], "3, 5": ["3\u62164"],
+    },
+    "structure": {
+        "y = 2x": ["y' = 2x"], "f(x)=2x": ["f'(x)=2x"], "3-1": ["2"], "3/4/2020": ["3/8080"], "2020-05-06": ["2009"],
+        r"5\%": [r"\$5", r"5\text{ people}"], "(3,1]": ["(2,1]"], "(2,1)": ["[2,1]"],
+        "5": ["5\u2030", r"5\text{ tens}"], "1A_{16}": ["1A"], r"\text{A, BC}": [r"\text{AB, C}"],
+        "2": [r"\text{none of } 2"], "-5": [r"5 \text{ below zero}"], "(1,2)": ["1 < x < 2"],
+        r"x \equiv 3 \pmod{7}": [r"x \equiv 3 \pmod{5}"], "0.(3)": ["0"], "1,3,2": ["(1,2,3)"],
+        r"1,2,\ldots,10": ["1,2,10"], r"\{1,2,\ldots\}": [r"\{1,2\}"],
     },
 }
 # fmt: on

@@ -50,8 +50,9 @@ def compute_score(
         extraction: ``"training"``, as open-rs grades in training (the boxed answer first, LaTeX only), or
             ``"evaluation"``, as its lighteval tasks do (boxed first, then any LaTeX, then plain numbers). By default
             "training" where ``data_source`` is Open-RS's name on the hub, else "evaluation".
-        opens_think: whether the prompt ends with ``<think>``, so that the response must not repeat it. By default read
-            from the chat template of ``model_path``, a folder or a hub name. Without both, either form is well formed.
+        opens_think: whether the prompt ends with ``<think>``, so that the response must not repeat it, and is all
+            thinking if it has no ``</think>``. By default read from the chat template of ``model_path``, a folder or a
+            hub name. Without both, either form is well formed, and a response without tags is graded whole.
         time_limit: seconds of CPU time for one answer; an answer that takes longer counts as wrong.
 
     Returns:
@@ -76,7 +77,7 @@ def compute_score(
         response = solution_str or ""
         well_formed = matched(response, opens_think)
         extraction = extraction or ("training" if data_source == "knoveleng/open-rs" else "evaluation")
-        grade = shared_pool(time_limit).grade(expected, answer_section(response), extraction)
+        grade = shared_pool(time_limit).grade(expected, answer_section(response, opens_think), extraction)
         score = accuracy_weight * grade.accuracy + format_weight * well_formed
         return {"score": score, "acc": grade.accuracy, "format": well_formed, "pred": grade.prediction}
     except CWGRPOError as error:

@@ -9,36 +9,27 @@ import re
 import sympy
 from latex2sympy2_extended.sets import FiniteSet
 from math_verify import verify
+from math_verify.grader import is_equation, sort_key, take_last_relation
+from sympy.core.relational import Relational
 
 from cw_plugin.lab.rewards.boxed import final_boxed
-from cw_plugin.lab.rewards.reading import Parsed, found_in, parsed, read
+from cw_plugin.lab.rewards.reading import Answer, Parsed, choices, found_in, parsed, read
 
 MAX_ANSWER = 2_000  # characters; the longest ground truth of the paper's data has about 250
 DECIMALS = {"training": 6, "evaluation": 5}
 
 _OTHER_NUMBER = re.compile(  # words that make another number of the one beside them, or several
-    r"(?<!\^)\d|\b(?:squared|cubed|factorial|hal(?:f|ve)|quarter|third|(?:four|fif|six|seven|eigh|nin|ten|hundred"
-    r"|thousand)th|dozen|pair|couple|score|gross|twice|double|triple|hundred|thousand|million|base|mod|at|less|more|no"
-    r"|not|and|or)s?\b|[\u500d\u534a\u591a\u4f59\u4e0a\u4e0b\u7ea6\u81f3\u6216\u548c\u4e0d]"
+    r"(?<!\^)(?<!\^-)\d|\b(?:squared|cubed|factorial|hal(?:f|ve)|quarter|third|(?:four|fif|six|seven|eigh|nin|ten|hundred"
+    r"|thousand)th|dozen|pair|couple|score|gross|twice|double|triple|ten|hundred|thousand|million|base|mod|at|less|more"
+    r"|no|none|not|below|above|and|or|so)s?\b|[\u2030\u500d\u534a\u591a\u4f59\u4e0a\u4e0b\u7ea6\u81f3\u6216\u548c\u4e0d]"
 )
 _LAYOUT = re.compile(r"\{(\w)\}|(?<!,)\s+|(?<=\\)[dt](?=frac)")  # of no meaning
-_EQUALS = re.compile(r"(?<![<>!])=(?![^(\[{]*[)\]}])|\\approx(?![a-zA-Z])")
-
-# Numbers that are written out, in lists, intervals and matrices, perhaps with names.
-_MATRIX = r"\{(?:[bp]?matrix|array|cases)\}(?:\{[clr|]+\})?"
-_OPEN = rf"(?:[a-zA-Z]\w*(?:_\{{\w+\}})?(?:\(\w\))?\s*(?:=|\\in|\\approx)|\\?[\s(\[{{]|\\begin{_MATRIX})*"
-_CLOSE = rf"(?:\\?[\s)\]}}%]|\^\s*\{{?\s*\\circ|(?:\\\\\s*)?\\end{_MATRIX})*"
-_DIGITS = r"(?:10\s*\^\s*(?:\d|\{[+-]?\d+\})|\d+(?:\.\d*)?|\.\d+)"
-_PART = rf"\s*(?:\{{\s*(?:[+-]\s*)?{_DIGITS}\s*\}}|\d)"  # of a fraction
-_VALUE = rf"(?:\d*\s*\\[dtc]?frac{_PART}{_PART}|{_DIGITS}(?:\}}?\s*/\s*\d+)?|\\infty|\\emptyset)"
-_NUMBER = rf"{_OPEN}(?:[+-]\s*)?{_VALUE}{_CLOSE}"
-_WRITTEN_OUT = re.compile(rf"{_NUMBER}(?:(?:[,;&:]|\\\\|\\cup(?![a-zA-Z])){_NUMBER})*")
-
-_OPERATION = re.compile(
-    r"\\(?:sum|prod|i*nt|oint|lim|gcd|lcm|det|max|min|lfloor|lceil|d?binom|choose|[bp]?mod|Gamma)(?![a-zA-Z])"
-    r"|[vV]matrix|!(?!=)|(?P<sum>\+|\\pm(?![a-zA-Z])|(?<=[\w)}])\s*-)"
-    r"|(?P<product>\d\s*(?:\*|\\cdot|\\times|\\div)\s*\d)|(?P<power>\d\s*\^\s*(?:\d|\{\d+\}))"
+_COMPUTED = re.compile(  # by latex2sympy as it reads
+    r"binom\s*\{?\d|\\choose|\\det|vmatrix|\\(?:gcd|lcm)|frac\s*\{[^}]*\\frac|e\s*\^\s*\{?\\l(?:n|og)"
 )
+_ORDERED, _DECIMAL = (sympy.Tuple, sympy.Interval), (sympy.Integer, sympy.Float)  # (1, 2) is read as an interval
+_INEQUALITY = (sympy.Gt, sympy.Ge, sympy.Lt, sympy.Le, sympy.Ne)
+_UNDONE = (sympy.Symbol, sympy.MatAdd, sympy.MatMul, sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit)
 
 
 def grade(ground_truth: str, text: str, extraction: str) -> tuple[float, str]:
@@ -48,30 +39,37 @@ def grade(ground_truth: str, text: str, extraction: str) -> tuple[float, str]:
     if not answer or len(answer) > MAX_ANSWER:
         return 0.0, answer
     is_sentence = boxed is None and extraction == "evaluation"
-    return float(_is_right(ground_truth, answer, DECIMALS[extraction], is_sentence)), answer
+    expected = final_boxed(ground_truth) or ground_truth
+    return float(_is_right(expected, answer, DECIMALS[extraction], is_sentence)), answer
 
 
 @functools.lru_cache(maxsize=4096)  # responses to one prompt often repeat an answer
 def _is_right(ground_truth: str, answer: str, decimals: int, is_sentence: bool) -> bool:
+    """Whether the answer is right; of a choice with its text, as (B) 12, either is enough, and none may be wrong."""
+    equal = functools.partial(_is_equal, decimals=decimals, is_sentence=is_sentence)
+    meant, picked = choices(ground_truth), choices(answer)
+    if len(meant) == len(picked):
+        return all(map(equal, meant, picked))
+    return any(equal(gold, part) for gold in meant for part in picked)
+
+
+def _is_equal(ground_truth: str, answer: str, decimals: int, is_sentence: bool) -> bool:
     """Whether the answer equals the ground truth, names no other unit, and leaves no more to be worked out than it."""
-    expected, given = read(final_boxed(ground_truth) or ground_truth), read(answer)
-    if not expected.text or not given.text:
-        return "" != expected.said == given.said
-    words = [expected.words, given.words]  # on one side only, a mere unit is all right
-    if words[0] != words[1] and (all(words) or _OTHER_NUMBER.search("".join(words))):
+    expected, given = read(ground_truth), read(answer)
+    if _speak_of_others(expected, given):
         return False
+    if not expected.text or not given.text:
+        return bool(expected.said) and expected.said == given.said
     if _plain(expected.text) == _plain(given.text):
         return True
     gold, value = parsed(expected.text), parsed(given.text)
-    if gold is None or value is None or _are_other_kinds(gold, value, given.text):
+    if gold is None or value is None:
+        return gold is value and expected.symbols == given.symbols
+    if _are_other_kinds(gold, value, expected.text, given.text):
         return False
-    is_list = re.search(r"[,;](?![^(\[{]*[)\]}])", given.text)
-    result = given.text if is_list else _EQUALS.split(given.text)[-1]
-    if is_sentence:  # of it, lighteval's extraction takes a sum as well, as in "the answer is $9+1$"
-        result = re.sub(r"(?<=\S)\s*\+|(?<=\})\s*(?=\\begin)", ",", result)
-    if not _is_worked_out(result, expected.text, gold, value):
+    gold, value = _alike(gold, value, expected.text, given.text)
+    if not _is_worked_out(gold, value, is_sentence) or not _computed(given.text) <= _computed(expected.text):
         return False
-    gold, value = _alike(gold, value)
     decimals = _decimals(gold, value, decimals)
     is_equal = verify(gold, value, float_rounding=decimals, numeric_precision=max(15, decimals), timeout_seconds=None)
     if is_equal and isinstance(gold, sympy.Eq) and isinstance(value, sympy.Eq):
@@ -80,36 +78,105 @@ def _is_right(ground_truth: str, answer: str, decimals: int, is_sentence: bool) 
     return bool(is_equal)
 
 
+def _speak_of_others(expected: Answer, given: Answer) -> bool:
+    """Whether they name other things or units, or sets of numbers; a mere unit may be on one side only."""
+    if any(a and b and a != b for a, b in ((expected.name, given.name), (expected.domain, given.domain))):
+        return True
+    if expected.domain != given.domain != ["R"] and re.search(r"[<>]|\\[lg]e", given.text):
+        return True  # x > 2 holds for other numbers than x > 2, x \in \mathbb{Z}
+    words = [expected.words, given.words]
+    if (r"\%" in expected.text) != (r"\%" in given.text):
+        words = [side.words or ("%" if r"\%" in side.text else "") for side in (expected, given)]
+    are_other = words[0] != words[1] and bool(all(words) or _OTHER_NUMBER.search("".join(words)))
+    return are_other and bool(expected.text and given.text)
+
+
 def _plain(text: str) -> str:
     """Without what has no meaning, and ``1,22`` as ``1.22``, which it is only beside that; ``1,222`` as it is."""
     return re.sub(r"^(-?(?![1-9]\d{0,2},\d{3}$)\d+),(?=\d+$)", r"\1.", _LAYOUT.sub(r"\1", text))
 
 
-def _are_other_kinds(gold: Parsed, value: Parsed, answer: str) -> bool:
-    """Whether one is a tuple, whose order counts, and the other a list or a set; or 1, and the other a percentage."""
-    ordered = (sympy.Tuple, sympy.Interval)  # (1, 2) is read as an interval
-    is_set = isinstance(gold, ordered) and answer.startswith(r"\{")
-    return is_set or (isinstance(gold, FiniteSet) and isinstance(value, ordered)) or (gold == 1 and "%" in answer)
+def _are_other_kinds(gold: Parsed, value: Parsed, ground_truth: str, answer: str) -> bool:
+    """Whether one is a tuple, whose order counts, and the other a set; or 1, and the other a percentage."""
+    sets = answer.startswith(r"\{"), ground_truth.startswith(r"\{")
+    is_set = any(isinstance(one, _ORDERED) and other for one, other in zip((gold, value), sets, strict=True))
+    return is_set or (gold == 1 and "%" in answer)
 
 
-def _is_worked_out(answer: str, ground_truth: str, gold: Parsed, value: Parsed) -> bool:
-    r"""Whether the answer leaves no operation that the ground truth does not leave, as 37 \cdot 43 does of 1591."""
-    if _WRITTEN_OUT.fullmatch(ground_truth):
-        is_irrational = isinstance(value, sympy.Expr) and value.is_number and value.doit().is_rational is False
-        return is_irrational or bool(_WRITTEN_OUT.fullmatch(answer))
-    left, allowed = ({m.lastgroup or m[0] for m in _OPERATION.finditer(text)} for text in (answer, ground_truth))
-    return left <= allowed | (set(_OPERATION.groupindex) if gold.free_symbols else set())  # sums of letters may stay
+def _computed(text: str) -> set[str]:
+    return set(_COMPUTED.findall(text))
 
 
-def _alike(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed]:
-    """Both as decimals if one is; and k = 1, n = 2 as a tuple, beside values without names."""
-    kinds = (sympy.Integer, sympy.Float)
-    if isinstance(gold, kinds) and isinstance(value, kinds) and gold.is_Float != value.is_Float:
+def _is_worked_out(gold: Parsed, value: Parsed, is_sentence: bool) -> bool:
+    """Whether the answer leaves no operation that the ground truth does not leave; sums of letters may stay."""
+    kept = _left(gold) | (
+        {sympy.Add, sympy.MatAdd, sympy.MatMul} if is_sentence else set()
+    )  # as lighteval: "it is $9+1$"
+    if sympy.Symbol in kept or (isinstance(gold, sympy.Eq) and not gold.lhs.is_Symbol):
+        kept |= {sympy.Symbol, sympy.Add, sympy.Mul, sympy.Pow}
+    return _left(value) <= kept
+
+
+def _left(value: Parsed) -> set[type]:
+    r"""What is left to be worked out: operations on numbers with a rational result, as 37 \cdot 43; sums; letters."""
+    if is_equation(value):
+        return _left(take_last_relation(value).rhs)
+    left: set[type] = set().union(*map(_left, value.args))
+    numbers = [part for part in value.args if part not in (1, -1) and _is_rational(part)]
+    powers = [part for part in numbers if isinstance(part, (sympy.Pow, sympy.UnevaluatedExpr))]
+    if isinstance(value, sympy.Mul):  # 3 \cdot 10^5, 50\% and 1.5/2 are written out
+        is_left = max(len(powers), len(numbers) - len(powers)) > 1 or (
+            not all(map(_is_rational, value.args)) and _is_rational(value)
+        )
+    elif isinstance(value, sympy.Pow) and (value.base == 10 or value.exp == -1):
+        is_left = _is_rational(value) and not (value.exp.is_Integer and isinstance(value.base, _DECIMAL))
+    else:
+        is_composed = value.args and not isinstance(value, sympy.UnevaluatedExpr)
+        is_left = (isinstance(value, sympy.Add) and len(numbers) > 1) or (is_composed and _is_rational(value))
+    return left | ({type(value)} if is_left or isinstance(value, _UNDONE) else set())
+
+
+def _is_rational(value: Parsed) -> bool:
+    """Whether it is a number with a rational value, decimals included."""
+    if not isinstance(value, sympy.Expr) or not value.is_number:
+        return False
+    exact = sympy.nsimplify(value, rational=True).doit().expand() if value.is_rational is None else value
+    return bool(exact.is_rational)
+
+
+def _alike(gold: Parsed, value: Parsed, ground_truth: str, answer: str) -> tuple[Parsed, Parsed]:
+    """Both in one form: decimals if one is, sets if one is an inequality, tuples if order or repetition counts."""
+    if isinstance(gold, _DECIMAL) and isinstance(value, _DECIMAL) and gold.is_Float != value.is_Float:
         return gold.evalf(30), value.evalf(30)  # of 3 and 2.9999999, math-verify would round only one
-    parts = gold._unsorted_args if isinstance(gold, FiniteSet) and not value.has(sympy.Eq) else []
-    names = {str(part.lhs).partition("_")[0] for part in parts if isinstance(part, sympy.Eq)}
-    is_list = len(names) < len(parts)  # as x_1 = 1, x_2 = 2
-    return gold if is_list or not names else sympy.Tuple(*(part.rhs for part in parts)), value
+    regions = _region(gold, ground_truth), _region(value, answer)
+    letters = [side.free_symbols for side in (gold, value) if side.has(*_INEQUALITY)]
+    is_point = isinstance(gold, sympy.Interval) and gold.is_open and gold.measure.is_finite
+    if None not in regions and letters and letters[0] == letters[-1] and not is_point:
+        return regions
+    golds, values = (side._unsorted_args if isinstance(side, FiniteSet) else [side] for side in (gold, value))
+    names = {str(part.lhs).partition("_")[0] for part in golds if isinstance(part, sympy.Eq)}
+    if 1 < len(names) == len(golds) and not value.has(sympy.Eq):  # unlike x_1 = 1, x_2 = 2
+        return sympy.Tuple(*(part.rhs for part in golds)), value
+    if len(golds) > 1 and isinstance(value, _ORDERED):
+        return sympy.Tuple(*golds), value
+    if len(set(golds)) < len(golds):
+        gold, value = (sympy.Tuple(*sympy.ordered(side, keys=sort_key, default=False)) for side in (golds, values))
+    return gold, value
+
+
+def _region(value: Parsed, text: str) -> sympy.Set | None:
+    """The numbers for which an inequality holds, or several, either of which (;) or all of which; or the set itself."""
+    value = value.rhs if isinstance(value, sympy.Eq) else value
+    if len(value.free_symbols) > 1:
+        return None
+    if isinstance(value, FiniteSet) and value.has(*_INEQUALITY):
+        both = sympy.And(*value.args)
+        value = sympy.Or(*value.args) if ";" in text or both.as_set().is_empty else both
+    relations = value.atoms(Relational)
+    if not all({side.is_Symbol for side in relation.args} == {True, False} for relation in relations):
+        return None
+    is_set = isinstance(value, sympy.Set) and not isinstance(value, FiniteSet)
+    return value if is_set else value.as_set() if value.has(*_INEQUALITY) and value.free_symbols else None
 
 
 def _decimals(gold: Parsed, value: Parsed, decimals: int) -> int:

@@ -1,6 +1,7 @@
 r"""What stands in a ground truth or an answer, as math-verify reads it."""
 
 import functools
+import math
 import re
 from contextlib import suppress
 from dataclasses import replace
@@ -11,9 +12,8 @@ from latex2sympy2_extended import convert_to_pct, latex2sympy, normalize_latex
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
 from math_verify.grader import should_treat_as_complex
-from math_verify.parser import get_last_eq
 
-from cw_plugin.lab.rewards.rewrites import POWER_OF_TEN, TEXT, UNICODE, rewritten
+from cw_plugin.lab.rewards.rewrites import IN_SENTENCES, TEXT, UNICODE, rewritten
 
 Parsed: TypeAlias = sympy.Basic | sympy.MatrixBase  # what math-verify reads in an answer
 
@@ -29,52 +29,100 @@ _UNBOXED = {
 }
 _CASES = ConversionConfig(lowercase_symbols=False)  # r is another letter than R
 _CHINESE = re.compile("[\u3001-\u30ff\u3400-\u9fff\uff01-\uff0f\uff1a-\uff1f]+")
+_FORMULA = re.compile(r"(?i)\d+(?:\s*(?::|\bor\b|\u6216)\s*\d+)+(?:\s*[ap]\.?m\b)?|(?<!\S)\d+[a-fi-kn-rt-z](?!\w)")
+_CHOICE = re.compile(  # its letter and its text, without the next choice
+    rf"(?:{TEXT}\{{)?\s*\(?([A-H])\s*(?:\)[:.]?|[:.](?=[\s\d\\$]))\s*\}}?\s*"
+    rf"((?!\}}|[,+/]|(?:{TEXT}\{{)?\s*(?:or|and)\b|.*[A-H]\s*[):.])[\s\S]+)"
+)
 _WORDS = re.compile(  # with an exponent, but not as an index or in one
     rf"\s*(?<![_^])(?<![_^]\{{)"
-    rf"(?:{TEXT}\{{((?:[^{{}}]|\{{[^{{}}]*\}})*\}}(?:\s*\^\s*\{{?\d\}}?)?)|([^\x00-\x7f]+))\s*"
+    rf"(?:{TEXT}\{{((?:[^{{}}]|\{{[^{{}}]*\}})*\}}(?:\s*\^\s*\{{?-?\d\}}?)?)|([^\x00-\x7f]+))\s*"
 )
+_OUTSIDE = r"(?![^(\[{]*[)\]}])"  # of brackets
+_COMMA, _EQUALS = rf"[,;]{_OUTSIDE}", rf"(?<![<>!])(?<!\\not)=(?!=){_OUTSIDE}|\\approx(?![a-zA-Z])"
+_NAME = re.compile(rf"(?:(?<=,)|^)((?:(?!{_EQUALS})[^,<>])*{TEXT}\{{[^<>=]*|\s*[a-zA-Z]{{3,}}[\sa-zA-Z]*)(?:{_EQUALS})")
+_FOR_ALL = rf"(?:{TEXT}\{{\s*)?\b(?:for (?:all|any|each|every)|where)\b|\\forall"
+_MEMBERS = r"(?<=[\s,;(])[a-zA-Z](?:\s*,\s*[a-zA-Z])*\s*\\in\s*\\mathbb"
+_DOMAIN = re.compile(rf"(?<=[\w)}}\]])[\s,;(\\]*(?:{_FOR_ALL}|{_MEMBERS}).*$")
 
 
 class Answer(NamedTuple):
-    """A ground truth or an answer, rewritten."""
+    """A ground truth or an answer, rewritten and taken apart."""
 
     text: str  # what math-verify is given, "" for words alone
     words: str  # what it would leave out
-    said: str  # all of it, to compare words with
+    name: str  # the left sides in words
+    domain: list[str]  # the sets of numbers for which it is said to hold
+    said: list[str]  # all of it, to compare words with
+    symbols: list[str]  # the text, to compare what cannot be read
+
+
+def choices(answer: str) -> tuple[str, ...]:
+    """The letter and the text of a choice such as (B) 12; the answer alone if it is none."""
+    choice = _CHOICE.fullmatch(answer.strip())
+    return choice.groups() if choice else (answer,)
 
 
 @functools.lru_cache(maxsize=4096)
 def read(answer: str) -> Answer:
     """A ground truth or an answer, rewritten and taken apart; words alone, also between numbers, are no text."""
     answer = rewritten(answer)
-    said = re.sub(rf"{TEXT}(?=\{{)|\\cdot|[\s,;:(){{}}\[\]]", "", answer).rstrip(".").casefold()
+    plain = re.sub(rf"{TEXT}(?=\{{)|\\cdot", "", answer).casefold()
+    said = re.findall(r"\\[a-z]+|[a-z]+|\d+|[^\s\\,;:.(){}\[\]]", plain)
+    domain = re.findall(r"\\mathbb\s*\{?(\w)", "".join(_DOMAIN.findall(answer)))
+    name = " ".join(_NAME.findall(answer))
+    answer = _NAME.sub("", _DOMAIN.sub("", answer))
     text = _WORDS.sub("\0", answer)
     is_between_numbers = re.search(r"[\w}]\0[\w\\{]", text)
     if is_between_numbers or re.fullmatch(r"(?:[a-zA-Z]{3,}|[nN]o)(?:\s+[a-zA-Z]+)*|[\s(){}\[\].,;:\0]*", text):
-        return Answer("", answer, said)
-    words = re.sub(r"(?<=[a-z]{3})s\b|[{}.]", "", " ".join("".join(match) for match in _WORDS.findall(answer)))
-    return Answer(text.replace("\0", " ").strip(), " ".join(words.split()), said)
+        return Answer("", answer, name, domain, said, [])
+    words = " ".join(dict.fromkeys("".join(match) for match in _WORDS.findall(answer))).casefold()
+    words = re.sub(r"(?<=[a-z]{3})s\b|[{}.]|\\cdot|\\times|\s+(?=[\^/])|(?<=[\^/])\s+", "", words)
+    text = text.replace("\0", " ").strip()
+    return Answer(text, " ".join(words.split()), name, domain, said, re.findall(r"\\[a-zA-Z]+|\d+|\S", text))
 
 
 @functools.lru_cache(maxsize=4096)
 def parsed(answer: str) -> Parsed | None:
     """The answer as math-verify reads it in a box; None when it does not, or when that has no finite value."""
-    text = normalize_latex(r"\boxed{" + answer.replace(r"\%", "") + "}", _LATEX.normalization_config)
-    for part in (text, get_last_eq(text)):
+    right_sides = ", ".join(re.split(_EQUALS, part)[-1] for part in re.split(_COMMA, answer))
+    if several := _side_by_side(right_sides):
+        return several
+    for part in (answer, right_sides):
         with suppress(Exception):
-            is_real = not should_treat_as_complex(part)
-            value = latex2sympy(part, is_real=is_real, normalization_config=None, conversion_config=_CASES)
-            value = convert_to_pct(value) if r"\%" in answer else value
-            return None if value.has(sympy.nan, sympy.zoo) else value
+            text = normalize_latex(r"\boxed{" + part.replace(r"\%", "") + "}", _LATEX.normalization_config)
+            is_real = not should_treat_as_complex(text)
+            value = latex2sympy(text, is_real=is_real, normalization_config=None, conversion_config=_CASES)
+            # It makes a set of [1,1], a tuple of [2,1], and of (2,1] the empty set.
+            is_lost = isinstance(value, (sympy.FiniteSet, sympy.Tuple)) and not hasattr(value, "_unsorted_args")
+            is_lost = "[" in text + text.replace("]", "[") and (is_lost or value == sympy.S.EmptySet)
+            if is_lost or value.has(sympy.nan, sympy.zoo):
+                return None
+            value = value.as_immutable() if isinstance(value, sympy.MatrixBase) else value
+            return convert_to_pct(value) if r"\%" in answer else value
     return None
+
+
+def _side_by_side(text: str) -> Parsed | None:
+    """A ratio, or a time, a date or a score, which equals only itself; latex2sympy would read quotients and sums."""
+    plain, parts = text.replace(" ", ""), text.split(":")
+    if re.fullmatch(r"\d+(?:[:/-]\d+)+", plain) and not re.fullmatch(r"\d+/\d+", plain):
+        first, *others = re.split("[:/-]", plain)
+        is_reduced = others[0] >= "1" and math.gcd(*map(int, [first, *others])) == 1
+        if len(parts) == 1 or (not is_reduced and {len(part) for part in others} == {2}):
+            return sympy.Symbol(plain)
+    values = [parsed(part) for part in parts] if len(parts) > 2 and not re.search(r"[,;]|\\\{", text) else []
+    numbers = [value for value in values if isinstance(value, sympy.Expr)]
+    return sympy.Function("ratio")(*(part / numbers[0] for part in numbers)) if values and numbers == values else None
 
 
 def found_in(text: str, extraction: str) -> str:
     """The last answer that math-verify finds in a text without a box; "" if it finds none."""
-    text = _CHINESE.sub(r" \g<0> ", re.sub(POWER_OF_TEN.pattern, POWER_OF_TEN.replacement, text[-MAX_TEXT:]))
+    text = _CHINESE.sub(r" \g<0> ", rewritten(text[-MAX_TEXT:], IN_SENTENCES))
     if re.search(r"\$|\\[(\[]", text):
-        text = re.sub(UNICODE.pattern, UNICODE.replacement, text)
+        text = rewritten(text, [UNICODE])
     else:  # of a formula without marks, math-verify would find only the first number
+        text = _FORMULA.sub(lambda formula: f"${rewritten(formula[0])}$", text)
         text = re.sub(r"\S*[^\x00-\x7f\s]\S*", lambda word: re.sub(r".*\\.*", r"$\g<0>$", rewritten(word[0])), text)
     found = parse(text, _UNBOXED[extraction], extraction_mode="first_match", parsing_timeout=None)
     answer = next((item for item in found if isinstance(item, str)), "")

@@ -15,13 +15,11 @@ from sympy.printing.latex import accepted_latex_functions
 
 
 class Rewrite(NamedTuple):
-    """A pattern and its replacement, and a ground truth and an answer that is right only with them."""
+    """What is replaced, and by what."""
 
     name: str
     pattern: str
     replacement: str | Callable[[re.Match[str]], str]
-    ground_truth: str
-    answer: str
 
 
 _ENCODER = UnicodeToLatexEncoder(unknown_char_policy="keep", unknown_char_warning=False)
@@ -59,59 +57,92 @@ def _scaled(match: re.Match[str]) -> str:
     return f"{Decimal(match['number']).scaleb(int(exponent)):f}{match['text'] or ''}"
 
 
-TEXT = r"\\(?:text|textrm|textbf|textit|textnormal|mathrm|mbox|hbox|operatorname)\*?\s*"
+TEXT = r"\\(?:text(?:rm|bf|it|sf|tt|up|normal)?|math(?:rm|sf|tt)|[mhf]box|operatorname|emph|rm)\*?\s*"
+OR = "(?i:and|or)|\u6216\u8005?|\u548c|\u4e0e|\u53ca|\u3001"
 _END = r"(?![a-zA-Z])"  # of a command or a word
 _FUNCTION = rf"(?:{'|'.join({*accepted_latex_functions, 'exp'} - {'re', 'im', 'frac', 'root', 'arg'})})"
 _ARGUMENT = r"(?=\s*\}?\s*[\\(^_{\w])"
-_POWER_OF_UNIT = r"\b\.?(?:\s*\^\s*(?:\d|\{\d\}))?"
-_UNIT = rf"(?:[mcdk]m|[km]g|m[lL]|ft|[A-Z]{{3}}|[a-zA-Z]{{4,}}|m(?=\s*/)|mph|day|men|min|sec){_POWER_OF_UNIT}"
+_LETTER = r"[a-zBDEGHIMO-UX-Z](?<![msghl])"  # that is no unit
+_COMMAND = r"\\(?!mu|Omega|circ|text|degree|%)(?:[^{}]|\{[^{}]*\})*"
+_POWER_OF_UNIT = r"\b\.?(?:\s*\^\s*(?:\d|\{-?\d\}))?"
+_UNIT = (
+    rf"(?:[mcdk]m|[km]g|m[lL]|ft|(?i:[ap]\.?m)|[A-Z]{{3}}|[a-zA-Z]{{4,}}|m(?=\s*/)|mph|day|m[ei]n|sec){_POWER_OF_UNIT}"
+)
 _NUMBER = r"(?<![a-zA-Z\d.,/^_\\])(?P<number>\d+(?:\.\d+)?)"
 _EXPONENT = (
     r"(?:[eE]|\s*(?:\*|\\times|\\cdot)\s*10\s*\^\s*(?P<brace>\{\s*)?)"
     r"(?P<exponent>[+-]?\d{1,3})(?!\w|\.\d)(?(brace)\s*\})"
 )
 _IN_WORDS = rf"(?:\\,|\s)*(?P<text>{TEXT}\{{)?\s*(?P<words>(?:(?:{'|'.join(_POWERS)})s?\s*)+)(?![a-zA-Z\d])"
-_SEPARATOR = rf"\\(?:lor|q?quad){_END}|{TEXT}\{{[\s,]*(?:and|or)?[\s,]*\}}|(?<![\\a-zA-Z])(?:and|or){_END}"
+_IN_TEXT = rf"{TEXT}\{{[^{{}}]*\}}"
+_BETWEEN = r"(?:\s*\^\s*\{?-?\d\}?)?\s*(?:/|\\cdot|\\times)?\s*"  # units
+_SEPARATOR = (
+    rf"\\(?:lor|vee|q?quad){_END}|{TEXT}\{{[\s,]*(?:{OR}|oder|ou|o)?[\s,]*\}}"
+    rf"|(?<![\\a-zA-Z{{])(?<!\{{ )(?:{OR}){_END}"
+)
+
+
+def _separator(match: re.Match[str]) -> str:
+    """A comma; a semicolon, where one of two inequalities holds."""
+    is_either = re.search(r"(?i:or|\\vee)|\u6216", match[0]) and re.search(r"[<>]|\\[lgn]e", match.string)
+    return "; " if is_either else ", "
+
+
+def _unit(match: re.Match[str]) -> str:
+    """A unit in one command."""
+    plain = re.sub(rf"\\[dt]?frac|{TEXT}", "", match[0]).replace("}}{{", "/")
+    return r"\text{" + re.sub("[{}]", " ", plain) + "}"
+
 
 # fmt: off
-UNICODE = Rewrite("Unicode", r"[^\x00-\x7f]+", _characters, "x^2", "x\u00b2")
-POWER_OF_TEN = Rewrite("power of ten", rf"{_NUMBER}(?:{_EXPONENT}|{_IN_WORDS})", _scaled, "5000000", "5 million")
+UNICODE = Rewrite("Unicode", r"[^\x00-\x7f]+", _characters)
+IN_SENTENCES = [
+    Rewrite("Markdown", r"(?<![a-zA-Z0-9)}\]*_`])[*_`]{1,3}(?=[^\s*_`])([^*_`\n]+)(?<=\S)[*_`]{1,3}(?![a-zA-Z0-9(])",
+            r"\1"),
+    Rewrite("power of ten", rf"{_NUMBER}(?:{_EXPONENT}|{_IN_WORDS})", _scaled),
+]
 REWRITES = [
-    UNICODE,
+    UNICODE, IN_SENTENCES[0],
     Rewrite("digits in groups", r"(?<![\w.,^}])[1-9]\d{0,2}(?:(?:,?\\!\s*|\\[,;: ]|\{,\}|[ ~])\d{3})+(?![\d/])",
-            lambda match: re.sub(r"\D", "", match[0]), "14916", "14{,}916"),
-    Rewrite("layout", rf"\\(?:left|right|math(?:bf|it|sf)|boldsymbol|bm){_END}|^\s*\\approx{_END}|(?<!\\)\\[,;:! ]|~",
-            " ", "t(0,4]", r"t\left(0,4\right]"),
-    Rewrite("dollar", r"\\\$", r"\\text{ dollar }", r"\$36", "36 dollars"),
-    Rewrite("formula", r"\$|(?<!\\)\\[()\[\]]", "", "$125$ miles", "125"),
-    Rewrite("upright", rf"{TEXT}\{{\s*([ei]|-?[\d.]+|pi|{_FUNCTION}{_ARGUMENT})\s*\}}", r" \1 ", "2e", r"2\mathrm{e}"),
-    Rewrite("function", rf"(?<![\\a-zA-Z])(?=(?:pi|{_FUNCTION}{_ARGUMENT}){_END})", r"\\", r"\ln 2", "ln(2)"),
-    Rewrite("inverse function", r"(?<![\\a-zA-Z])a(sin|cos|tan)(?=\s*\()", r"\\arc\1", r"\arcsin(1/3)", "asin(1/3)"),
-    Rewrite("fraction", r"\\[dt]?frac\s*(\\[a-z]+)\s*(\d|\\[a-z]+)", r"\\frac{\1}{\2}", r"\pi/2", r"\frac\pi 2"),
-    Rewrite("root", r"\\sqrt\s*(?:\(([^()]*)\)|(\d+))", r"\\sqrt{\1\2}", r"2\sqrt{13}", "2\u221a13"),
-    Rewrite("letter", rf"\\gamma{_END}|(?<=[_{{])\\(?:odot|oplus){_END}|(?<![a-zA-Z\\])E(?=\s*_)", r"\\mathcal{\g<0>}",
-            r"\gamma^2-1", r"(\gamma-1)(\gamma+1)"),
-    Rewrite("power", r"(?:\*\*|\^(?=\s*-))\s*(?:(-?)\s*(\d+|\w+)|\(([^()]*)\))", r"^{\1\2\3}", "x^2", "x**2"),
-    Rewrite("empty set", rf"\\varnothing{_END}", r"\\emptyset", r"\emptyset", r"\varnothing"),
-    Rewrite("degree", rf"\\degree{_END}", r"^\\circ", "60", r"60\degree"),
-    Rewrite("repeating decimal", r"(\d+\.\d*)(\\(?:overline|bar|dot)\s*(?:\{\d+\}|\d+)(?:\d*\\dot\s*(?:\{\d\}|\d))?)",
-            lambda match: sympy.latex(sympy.sympify(f"{match[1]}[{re.sub('[^0-9]', '', match[2])}]")),  # of 0.1[6]
-            r"\frac{1}{6}", r"0.1\overline{6}"),
-    POWER_OF_TEN,
-    Rewrite("list in words", rf"(?:[\s,]*(?:{_SEPARATOR}))+[\s,]*", ", ", "3, -5", r"a = 3 \lor a = -5"),
-    Rewrite("point without decimals", r"(?<=\d)\.(?![\d\\])", "", "-3./2", r"-\frac{3}{2}"),
-    Rewrite("percent", rf"(?:{TEXT}\{{\s*)?(?:\\?%|\b(?:percent(?:age)?|per cent|pct)\b)(?:\.?\s*\}})?", r"\\%",
-            "0.28", r"28\text{ percent}"),
+            lambda match: re.sub(r"\D", "", match[0])),
+    Rewrite("layout", r"\\(?:left|right|math(?:bf|it|normal)|boldsymbol|bm|[bB]igg?[lrm]?|(?:display|text|script)style"
+            r"|bf|it|underline|(?:no)?limits|large|(?:(?:text)?color|[hv]space|[hv]?phantom|tag)\{.*?\})(?![a-zA-Z])"
+            rf"|^\s*\\approx{_END}|(?<!\\)\\[,;:! ]|~", " "),
+    Rewrite("dollar", r"\\\$", r"\\text{ dollar }"),
+    Rewrite("formula", r"\$|(?<!\\)\\[()\[\]]", ""),
+    Rewrite("upright", rf"{TEXT}\{{\s*([ei]|-?[\d.]+|pi|{_FUNCTION}{_ARGUMENT}|{_COMMAND})\s*\}}"
+            rf"|(?<=[\d)}}=+*/-])\s*{TEXT}\{{\s*({_LETTER})\s*\}}", r" \1\2 "),
+    Rewrite("units in several commands", rf"{_IN_TEXT}(?:{_BETWEEN}{_IN_TEXT})+"
+            rf"|\\[dt]?frac\{{{_IN_TEXT}\}}\{{{_IN_TEXT}(?:\^\d)?\}}", _unit),
+    Rewrite("function", rf"(?<![\\a-zA-Z])(?=(?:pi|{_FUNCTION}{_ARGUMENT}){_END})", r"\\"),
+    Rewrite("inverse function", r"(?<![\\a-zA-Z])a(sin|cos|tan)(?=\s*\()", r"\\arc\1"),
+    Rewrite("fraction", r"\\[dt]?frac\s*(\\[a-z]+)\s*(\d|\\[a-z]+)", r"\\frac{\1}{\2}"),
+    Rewrite("root", r"\\sqrt\s*(?:\(([^()]*)\)|(\d+))", r"\\sqrt{\1\2}"),
+    Rewrite("letter", rf"\\gamma{_END}|(?<=[_{{])\\(?:odot|oplus){_END}|(?<![a-zA-Z\\])E(?=\s*_)", r"\\mathcal{\g<0>}"),
+    Rewrite("dots", r"(?<!\d)(?:\\[lcd]?dots[bcmio]?(?![a-zA-Z])|\.{3})", r"\\mathcal{D}"),
+    Rewrite("prime", r"(?<=[a-zA-Z}])'", r"^{\\prime}"),
+    Rewrite("power", r"(?:\*\*|\^(?=\s*-))\s*(?:(-?)\s*(\d+|\w+)|\(([^()]*)\))", r"^{\1\2\3}"),
+    Rewrite("empty set", rf"\\varnothing{_END}", r"\\emptyset"),
+    Rewrite("degree", rf"(?:\\degree{_END}|\^\s*\{{?\s*\\circ\s*\}}?)\s*(?:{TEXT}\{{)?([CF]?\b)\}}?",
+            r"\\text{ degree \1 }"),
+    Rewrite("repeating decimal",
+            r"(\d+\.\d*)(\\(?:overline|bar|dot)\s*(?:\{\d+\}|\d+)(?:\d*\\dot\s*(?:\{\d\}|\d))?|\(\d+\))",
+            lambda match: sympy.latex(sympy.sympify(f"{match[1]}[{re.sub('[^0-9]', '', match[2])}]"))),  # of 0.1[6]
+    IN_SENTENCES[1],
+    Rewrite("list in words", rf"(?:[\s,]*(?:{_SEPARATOR}))+[\s,]*", _separator),
+    Rewrite("mixed number", r"(?<![\w.,/^}])(\d+)\s+(\d+)\s*/\s*(\d+)", r"\1\\frac{\2}{\3}"),
+    Rewrite("set of solutions", r"^\s*\\\{\s*([a-zA-Z])\s*(?:\\mid|\||:)(.*)\\\}\s*$", r"\2"),
+    Rewrite("point without decimals", r"(?<=\d)\.(?![\d\\])", ""),
+    Rewrite("percent", rf"(?:{TEXT}\{{\s*)?(?:\\?%|\b(?:percent(?:age)?|per cent|pct)\b)(?:\.?\s*\}})?", r"\\%"),
     Rewrite("unit without \\text", rf"(?<=[\d}})])\s*({_UNIT}(?:(?:\s*/\s*|\s+)[a-zA-Z]+{_POWER_OF_UNIT})*)",
-            r"\\text{ \1 }", "5 people", "5"),
-    Rewrite("base", r"(?<![\d^])(\d+)\s*\)?\s*_", r"\1\\text{ base }", "101_2", "(101)_2"),
-    Rewrite("names of tuples", r"\([a-z](?:,\s*[a-z])+\)\s*=\s*(?=\()", "", "(1,2), (3,4)", "(x,y)=(1,2), (x,y)=(3,4)"),
+            r"\\text{ \1 }"),
+    Rewrite("base", r"(?<![\d^])(\d+)\s*\)?\s*_", r"\1\\text{ base }"),
 ]
 # fmt: on
 
 
-def rewritten(answer: str) -> str:
-    """A ground truth or an answer as math-verify reads it rightly."""
-    for rewrite in REWRITES:
-        answer = re.sub(rewrite.pattern, rewrite.replacement, answer)
+def rewritten(answer: str, rewrites: list[Rewrite] | None = None) -> str:
+    """A ground truth or an answer as math-verify reads it rightly, by all rewrites or by these."""
+    for _, pattern, replacement in rewrites or REWRITES:
+        answer = re.sub(pattern, replacement, answer)
     return answer.rstrip(".,;:\\ \t\n").lstrip(",;: \t\n")

@@ -9,13 +9,15 @@ OPEN, CLOSE = "<think>", "</think>"
 _SENTENCE = re.compile(r"\\boxed|\b(?:is|are|was|answer|so|thus|hence|therefore)\b", re.IGNORECASE)
 
 
-def answer_section(response: str) -> str:
-    r"""The text after the last ``</think>``, all of it without one: what is boxed while thinking is a draft.
+def answer_section(response: str, opens_think: bool | None = None) -> str:
+    r"""The text after the last ``</think>``, or before the only ``<think>``: what is boxed while thinking is a draft.
 
+    Without either, it is all of the response; none of it if the prompt ``opens_think``, since then all is thinking.
     Of a text with ``<answer>`` tags, it is what the last ones hold; that is the answer, as if it stood in a box, unless
     it is a sentence or has a box itself.
     """
-    text = response.rpartition(CLOSE)[2]
+    _, ended, after = response.rpartition(CLOSE)
+    text = "" if opens_think and not ended else after.partition(OPEN)[0]
     _, opened, rest = text.rpartition("<answer>")
     answer, closed, _ = rest.partition("</answer>")
     if not opened or not closed or not answer.strip():

@@ -49,7 +49,8 @@ def trl_rewards(model_path: str | None = None, opens_think: bool | None = None, 
         """1.0 for each completion whose answer is right, else 0.0."""
 
         def grade(source: str, completion: Completion, ground_truth: str) -> float:
-            return float(compute_score(source, response_text(completion), ground_truth, **options)["acc"])
+            text = response_text(completion, opens_think)
+            return float(compute_score(source, text, ground_truth, opens_think=opens_think, **options)["acc"])
 
         sources = columns.get("data_source") or [""] * len(completions)
         with ThreadPoolExecutor(THREADS) as threads:

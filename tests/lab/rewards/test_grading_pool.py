@@ -25,6 +25,9 @@ def workers() -> set[psutil.Process]:
     return {process for process in running if "cw_plugin.lab.rewards.worker" in (process.info["cmdline"] or ())}
 
 
+HANGS = "(1,2]", BOXED % "1 < x < 9^{9^{9^{9}}}"
+
+
 @pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.slow)])
 def test_no_hostile_response_scores_or_breaks_the_pool(tmp_path, monkeypatch, every):
     """What is compared as a whole (a set, a list of assignments, a decimal comma) is bounded as well."""
@@ -38,7 +41,7 @@ def test_no_hostile_response_scores_or_breaks_the_pool(tmp_path, monkeypatch, ev
     scored = [job for job, accuracy in zip(chosen, grade_all(pool, chosen), strict=True) if accuracy]
     assert scored == []
     # 3 * 10^9 digits: the memory limit stops it before the time limit does, and the worker goes on.
-    assert pool.grade(hostile.GOLD, BOXED % r"10^{3000000000} - 10^{3000000000} + 7919 + 0 \cdot 7^{7^{12}}").stopped
+    assert pool.grade("(1,2]", BOXED % r"1 < x < 10^{3000000000} - 10^{3000000000} + 2 + 0 \cdot 7^{7^{12}}").stopped
     assert grade_all(pool, [(hostile.GOLD, hostile.RIGHT, "training")] * 20) == [1.0] * 20
     assert len(workers()) - others <= pool.workers
     pool.close()
@@ -48,7 +51,7 @@ def test_no_hostile_response_scores_or_breaks_the_pool(tmp_path, monkeypatch, ev
 def test_the_pool_of_a_time_limit_has_it():
     pool = shared_pool(0.25)
     assert pool is shared_pool(0.25) is not shared_pool()
-    assert pool.grade("5", BOXED % "9^{9^{9^{9}}}").stopped == "it took more than 0.25 s of CPU time"
+    assert pool.grade(*HANGS).stopped == "it took more than 0.25 s of CPU time"
 
 
 def test_a_grading_that_fails_is_said_in_the_log(caplog):
@@ -119,7 +122,7 @@ def test_no_worker_outlives_a_killed_parent():
         "import os, psutil, threading, time\n"
         "from cw_plugin.lab.rewards import compute_score\n"
         "assert compute_score('x', r'\\boxed{5}', '5')['acc'] == 1.0\n"
-        "hang = lambda: compute_score('x', r'\\boxed{9^{9^{9^{9}}}}', '5')\n"
+        f"hang = lambda: compute_score('x', r'{HANGS[1]}', '{HANGS[0]}')\n"
         "threading.Thread(target=hang).start(); time.sleep(0.5)\n"
         "print(*(child.pid for child in psutil.Process().children()), flush=True)\n"
         "os.kill(os.getpid(), 9)\n"

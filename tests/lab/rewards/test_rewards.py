@@ -50,15 +50,48 @@ def test_a_mathematician_would_agree(kind):
     assert [case for case in cases if accuracies(case[0], case[1]) != (case[2], case[2])] == []
 
 
+# A ground truth, and an answer that is right only with the rewrite.
+EXAMPLES = {
+    "point without decimals": ("-3./2", r"-\frac{3}{2}"),
+    "Unicode": ("x^2", "x\xb2"),
+    "Markdown": ("34", "**34**"),
+    "digits in groups": ("31250", r"31,\!250"),
+    "layout": ("t(0,4]", r"t\left(0,4\right]"),
+    "dollar": (r"\$36", "36 dollars"),
+    "formula": ("$125$ miles", "125"),
+    "upright": ("2e", r"2\mathrm{e}"),
+    "units in several commands": (r"5\text{m/s}", r"5\mathrm{m}/\mathrm{s}"),
+    "function": (r"\ln 2", "ln(2)"),
+    "inverse function": (r"\arcsin(1/3)", "asin(1/3)"),
+    "fraction": (r"\pi/2", r"\frac\pi 2"),
+    "root": (r"2\sqrt{13}", "2\u221a13"),
+    "letter": (r"\gamma^2-1", r"(\gamma-1)(\gamma+1)"),
+    "dots": (r"1,\ldots,9", r"1,\dots,9"),
+    "prime": (r"y^{\prime}", "y'"),
+    "power": ("x^2", "x**2"),
+    "empty set": (r"\emptyset", r"\varnothing"),
+    "degree": ("60", r"60\degree"),
+    "repeating decimal": (r"\frac{1}{6}", r"0.1\overline{6}"),
+    "power of ten": ("5000000", "5 million"),
+    "list in words": ("3, -5", r"a = 3 \lor a = -5"),
+    "mixed number": (r"\frac{5}{4}", "1 1/4"),
+    "set of solutions": ("x>2", r"\{x \mid x>2\}"),
+    "percent": ("0.28", r"28\text{ percent}"),
+    r"unit without \text": ("5 people", "5"),
+    "base": ("101_2", "(101)_2"),
+}
+
+
 @pytest.mark.parametrize("place", range(len(REWRITES)), ids=lambda place: REWRITES[place].name)
 def test_each_rewrite_changes_the_verdict_of_its_example(place, monkeypatch):
     rewrite = REWRITES[place]
+    ground_truth, answer = EXAMPLES[rewrite.name]
     verdicts = []
     for kept in (REWRITES, REWRITES[:place] + REWRITES[place + 1 :]):
         monkeypatch.setattr("cw_plugin.lab.rewards.rewrites.REWRITES", kept)
         grading.read.cache_clear()
         grading._is_right.cache_clear()
-        accuracy, _ = grading.grade(rewrite.ground_truth, BOXED % rewrite.answer, "evaluation")
+        accuracy, _ = grading.grade(ground_truth, BOXED % answer, "evaluation")
         verdicts.append(accuracy)
     grading.read.cache_clear()
     grading._is_right.cache_clear()
@@ -78,6 +111,23 @@ def test_answers_in_sentences():
         ("0.5", "<answer>The answer is 1/2.</answer>", 1.0),
         ("6", "<answer>5</answer> No, I forgot one: <answer>6</answer>", 1.0),
         ("5", r"\boxed{5} <answer>The answer is 6.</answer>", 0.0),
+        ("34", "The answer is **34**.", 1.0),
+        ("34", "### Answer\n\n***34***", 1.0),
+        ("34", "**The answer is 34**", 1.0),
+        ("-34", "The answer is __-34__, not 35.", 1.0),
+        ("34", "The final answer is **$34$**.", 1.0),
+        ("34", "The answer is `34`.", 1.0),
+        ("34", "The answer is **35**.", 0.0),
+        ("8", "The answer is 2**3.", 0.0),
+        (r"\frac{5}{4}", "The answer is **1 1/4**.", 1.0),
+        ("5", "\u6240\u4ee5\u7b54\u6848\u662f**5**\u3002", 1.0),
+        ("5", "\u6240\u4ee5\u7b54\u6848\u662f**6**\u3002", 0.0),
+        ("3, 4", "\u7b54\u6848\u662f3\u62164\u3002", 1.0),
+        ("4", "\u7b54\u6848\u662f3\u62164\u3002", 0.0),
+        ("3", "The answer is 3 or 4.", 0.0),
+        ("3:30", "The answer is 3:30.", 1.0),
+        ("3", "The answer is 3:30.", 0.0),
+        ("2", "The answer is 2x.", 0.0),
     ]:
         assert compute_score("x", text, gold)["acc"] == right, (gold, text)
 
@@ -122,7 +172,9 @@ def test_extraction_follows_open_rs():
         ("27", r"$\boxed{27}$ and $\boxed{28}$", 0.0, 0.0),  # a list is one answer
         ("27", r"<think>a</think>\boxed{27}</think> I do not know", 0.0, 0.0),
         ("27", r"<think>\boxed{27}</think> I give up", 0.0, 0.0),  # boxed while thinking is a draft
-        ("27", r"still thinking, \boxed{27} perhaps", 1.0, 1.0),  # never closed: as open-rs and lighteval, all counts
+        ("27", r"still thinking, \boxed{27} perhaps", 1.0, 1.0),  # without tags: as open-rs and lighteval, all counts
+        ("27", r"<think>Perhaps \boxed{27}. Let me", 0.0, 0.0),  # never closed: a draft
+        ("27", r"<think>so</think> \boxed{27} <think>or \boxed{28}", 1.0, 1.0),
         ("27", r"The final answer is $\frac{27}{$.", 0.0, 0.0),  # no other number takes its place
         ("1e-8", "The final answer is $1e-8$.", 1.0, 1.0),  # read as in a box
         ("27", "The final answer is $26 + 1$.", 0.0, 1.0),
@@ -144,6 +196,12 @@ def test_extraction_follows_open_rs():
     plain = "The final answer is 27."  # by default, the data source says which
     assert compute_score("knoveleng/open-rs", plain, "27")["acc"] == 0.0
     assert compute_score("HuggingFaceH4/aime_2024", plain, "27")["acc"] == 1.0
+
+
+def test_a_prompt_that_opens_think_makes_a_draft_of_what_stands_before_its_end():
+    for text, accuracy in [(r"Perhaps \boxed{5}. Let me", 0.0), (r"so</think> \boxed{5}", 1.0), ("It is $5$.", 0.0)]:
+        assert compute_score("x", text, "5", opens_think=True)["acc"] == accuracy
+    assert compute_score("x", r"\boxed{5}", "5", opens_think=False)["acc"] == 1.0
 
 
 REFUSED = [

@@ -35,7 +35,7 @@ def test_the_two_rewards_add_up_to_compute_score(opens_think, answers):
     for completions in (RESPONSES, as_messages(RESPONSES)):
         given = {"prompts": [""] * 5, "completions": completions, "completion_ids": [[]] * 5, "data_source": SOURCES}
         accuracy, formatted = (reward(**given, **answers) for reward in trl_rewards(opens_think=opens_think))
-        assert accuracy == [score["acc"] for score in scores] == [1, 0, 1, 1, 0]
+        assert accuracy == [score["acc"] for score in scores] == [1, 0, 1, 0 if opens_think else 1, 0]
         assert formatted == [score["format"] for score in scores]
 
 
