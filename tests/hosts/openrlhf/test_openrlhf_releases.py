@@ -66,11 +66,13 @@ def test_rays_workers_get_the_hook_and_the_options_or_the_launcher_fails(path):
 import runpy
 import ray
 from cw_plugin.hosts.openrlhf import program
+from cw_plugin.hosts.ray_workers import reach_workers
 def train_ppo_ray(*_, **__):
     ray.init(num_cpus=1, include_dashboard=False, runtime_env={"env_vars": {"NCCL_DEBUG": "WARN"}})
     print(sorted(ray.get_runtime_context().runtime_env["env_vars"].items()))
     ray.shutdown()
-    program.HOOK = "os.getpid"
+    ray.init = ray.init.__wrapped__
+    reach_workers("os.getpid", program.installed)
     ray.init(num_cpus=1, include_dashboard=False)
 runpy.run_module = train_ppo_ray
 program.main()
