@@ -16,6 +16,7 @@ from skyrl.train.trainer import RayPPOTrainer
 from skyrl_trainers import SETTINGS, expected, rollouts, settings, train, trainer_of
 
 MAIN_BASE, OURS = "skyrl.train.entrypoints.main_base", "cw_plugin.hosts.skyrl"
+OVERRIDE = f"trainer.override_entrypoint={OURS}"
 ARCTIC = "trainer.override_entrypoint=integrations.arctic_rl.entrypoint"
 
 
@@ -51,8 +52,9 @@ def test_a_trainer_with_log_probs_of_its_own_is_refused(tmp_path):
     ("words", "said"),
     [
         ((OURS, MAIN_BASE, ARCTIC), f"{ARCTIC} names another program than {MAIN_BASE}, and one alone can run; remove"),
-        ((MAIN_BASE, f"trainer.override_entrypoint={OURS}", ARCTIC), f"{ARCTIC} names another program than"),
+        ((MAIN_BASE, OVERRIDE, ARCTIC), f"{ARCTIC} names another program than"),
         ((OURS, "skyrl_program", "trainer.algorithm.advantage_estimator=gae"), "gae has no prompt groups"),
+        ((MAIN_BASE, OVERRIDE, "trainer.algorithm.advantage_estimator=gae"), "gae has no prompt groups"),
         ((OURS, "examples.main_nothing"), "there is no module examples.main_nothing"),
         ((OURS, "trainer.epochs=1"), f"name the program first: python -m {OURS} {MAIN_BASE}"),
         ((OURS,), "name the program first"),
