@@ -114,7 +114,7 @@ EQUAL: Answers = {
     "layout commands": {
         "5": [
             r"\displaystyle 5", r"\color{red}{5}", r"\textcolor{blue}{5}", r"\mathsf{5}", r"\underline{5}", r"{\bf 5}",
-            r"\hspace{1cm}5", r"5\phantom{0}", r"\large 5", r"5 \tag{1}",
+            r"\hspace{1cm}5", r"5\phantom{0}", r"\large 5", r"\Huge 5", r"5 \tag{1}",
         ],
         r"\frac{1}{2}": [r"\textstyle\frac{1}{2}", r"\scriptstyle \frac12", r"\cfrac{1}{2}"],
         "(1,2)": [r"\bigl(1,2\bigr)", r"\Bigg(1,2\Bigg)"], "[1,2]": [r"\big[1,2\big]"],
