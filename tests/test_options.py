@@ -64,6 +64,8 @@ def test_what_is_no_option_or_no_value_is_refused(monkeypatch, name, value, said
 
 
 def test_steps_are_due(monkeypatch):
+    with pytest.raises(OptionsError, match="record_every=-1 is invalid"):
+        Options(record_every=-1)
     due = [step for step in (None, 0, *range(1, 12)) if Options(record_every=5).is_due(step)]
     assert due == [1, 5, 10]
     assert not any(Options(record_every=0).is_due(step) for step in range(12))

@@ -79,6 +79,18 @@ def test_weights_are_those_of_the_loop(name, dtype, scope):
             assert statistics.weight_min == pytest.approx(weights.min().item(), rel=1e-6)
 
 
+@pytest.mark.parametrize("name", [name for name in WEIGHTINGS if name != "high_entropy"])  # which keeps any one of them
+def test_one_token_and_tokens_that_are_all_alike_have_the_weights_of_the_loop(name):
+    """Where every deviation, range and covariance is 0."""
+    group = torch.tensor([0, 1, 1, 1])
+    mask = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 1, 1], [1, 0, 0]]).bool()
+    log_probs, entropies = torch.full(mask.shape, -0.7).double(), torch.full(mask.shape, 0.2).double()
+    advantages = torch.tensor([1.0, 1.5, -0.5, -1.0]).double()
+    reweighted, _ = reweight(log_probs, advantages, mask, group, name, entropies)
+    expected = reference_weighted(name, log_probs, advantages, mask, group, entropies)
+    torch.testing.assert_close(reweighted, expected, rtol=1e-6, atol=1e-9)
+
+
 OTHER_SETTINGS = {
     "ar": {"alpha": 0.3},
     "stare": {"share": 0.3, "weight": 1.05},
