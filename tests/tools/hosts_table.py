@@ -143,9 +143,7 @@ ROWS = (
 
 # Measured by tests/benchmarks/published_commands.py, whose page says of which commits.
 PUBLISHED = """
-The example scripts of verl have 105 commands that compose and have prompt groups. 89 train with this line, 3 need a
-second setting, and 13 are refused, each with the setting to change.
-[So we counted](tests/benchmarks/README.md#published-commands).
+[Of the 105 commands](tests/benchmarks/README.md#published-commands) with prompt groups in verl's examples, 89 train with this line, 3 need another setting, and 13 are refused in a sentence.
 """
 
 

@@ -204,6 +204,6 @@ def test_questions_are_counted_that_many_answers_solve(tmp_path):
     }  # fmt: skip
     chance = stats.binom(16, 1 / 3)  # one of the three others has the same letter
     expected = [f"{100 * chance.sf(least - 1):.1f}%" for least in (1, 2, 8)]
-    (note,) = [line for line in (tmp_path / "out" / "solved.tex").read_text().splitlines() if "guesses" in line]
-    assert note.startswith("% choice: 16 guesses")
+    page = (tmp_path / "out" / "report.html").read_text().splitlines()
+    (note,) = [line for line in page if line.startswith('<p class="quiet">choice: 16 guesses')]
     assert re.findall(r"[\d.]+%", note) == expected
