@@ -13,11 +13,11 @@ from unittest.mock import MagicMock, patch
 
 import trl
 from captured_commands import Command
-from cw_plugin.hosts.trl.refused_settings import check_settings
 from transformers import TrainingArguments
 from trl.experimental import async_grpo
 
 from cw_plugin.errors import CWGRPOError
+from cw_plugin.hosts.transformers_trainer import check_loss
 from cw_plugin.hosts.trl import CWGRPOConfig, CWGRPOTrainer
 from published import Outcome, Verdict
 from published.programs import Reached, Start, reached, start, verdict
@@ -103,7 +103,7 @@ def _look() -> dict[str, Any]:
     found: dict[str, Any] = {"trainer": reached.get("trainer")}
     try:
         if isinstance(reached.get("args"), trl.GRPOConfig):
-            check_settings(reached["args"], trl.GRPOTrainer)
+            check_loss(reached["args"], has_ligers_loss=hasattr(trl.GRPOTrainer, "compute_liger_loss"))
     except CWGRPOError as error:
         found["refused"] = str(error)
     return found
