@@ -68,7 +68,7 @@ def test_a_run_without_faults_gets_no_finding(overrides, composed):
         ([f"{A}.rollout.expert_parallel_size=4"], "verl", "expert_parallel_size must be equal", "verl names", True),
         (["algorithm.use_kl_in_reward=Ture"], "switches", "=Ture is text, which verl", "use_kl_in_reward=True", True),
         ([f"{A}.rollout.mode=sync"], "verl", "Rollout mode 'sync' has been removed", "verl names", True),
-        ([f"{A}.rollout.n=1"], "method", "rollout.n=1 leaves one response in a prompt group", f"{A}.rollout.n=12", True),
+        ([f"{A}.rollout.n=1"], "method", "rollout.n=1 leaves one response", f"{A}.rollout.n=12", True),
         (["custom_reward_function.path=my.py"], "reward", "top level", f"{REWARD}.path=my.py", True),
         ([f"{REWARD}.path=null"], "datasets", "data_source=my/data, which verl's", "pkg://cw_plugin.lab.rew", True),
         (["data.train_batch_size=12"], "aggregation", "adds empty responses", "size=8", False),
