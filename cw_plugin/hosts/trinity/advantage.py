@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoTokenizer
 from trinity.algorithm.advantage_fn.grpo_advantage import GRPOGroupedAdvantage
 from trinity.algorithm.advantage_fn.multi_step_grpo_advantage import StepWiseGRPOAdvantageFn
 from trinity.common.constants import LOG_DIR_ENV_VAR
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from trinity.common.experience import Experience
 else:
     AdvantageFn = object  # Trinity's function comes with the class that derives from this one
+
+
+_padded = partial(pad_sequence, batch_first=True)
 
 
 class ReweightingAdvantage(AdvantageFn):
@@ -58,7 +62,7 @@ class ReweightingAdvantage(AdvantageFn):
         super().__init__(**of_trinity)
         options = Options.of({name: value for name, value in arguments.items() if name in names})
         options.refuse_without_entropies("Trinity-RFT")
-        self._cw_tokenizer = None if tokenizer is None else _load_tokenizer(tokenizer)
+        self._cw_tokenizer = None if tokenizer is None else AutoTokenizer.from_pretrained(tokenizer)
         folder = _run_folder()
         self._cw_run = Run(options, folder, get_logger(__name__))
         self._cw_run.begin(folder, any(folder.glob("global_step_*")))
@@ -118,23 +122,10 @@ class CWStepWiseGRPOAdvantage(ReweightingAdvantage, StepWiseGRPOAdvantageFn):
     """Trinity's ``step_wise_grpo``, of agents with several steps, multiplied by the weights."""
 
 
-def _padded(rows: Sequence[Tensor]) -> Tensor:
-    return pad_sequence(list(rows), batch_first=True)
-
-
 def _sequences(exps: "list[Experience]", rows: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
     """Token ids of prompt and response for some rows."""
-    pairs = []
-    for row in rows:
-        tokens, end = exps[row].tokens, exps[row].prompt_length
-        pairs.append((tokens[:end], tokens[end:]))
-    return pairs
-
-
-def _load_tokenizer(name: str) -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(name)
+    chosen = [exps[row] for row in rows]
+    return [(one.tokens[: one.prompt_length], one.tokens[one.prompt_length :]) for one in chosen]
 
 
 def _run_folder() -> Path:
