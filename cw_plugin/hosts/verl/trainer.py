@@ -199,10 +199,7 @@ class VerlRun:
     def compute_rollout_advantages(
         self, of_agent_lightning: Callable[..., tuple[DataProto, object]], batch: DataProto, **settings: object
     ) -> tuple[DataProto, object]:
-        """As :meth:`compute_advantages`, for agent-lightning, whose function gives all rows of a rollout one advantage.
-
-        Weights are over the tokens of all rollouts of a prompt, with all their rows.
-        """
+        """As :meth:`compute_advantages`, for agent-lightning: a group has all rows of all rollouts of a prompt."""
         batch, metrics = of_agent_lightning(batch, **{**settings, "adv_estimator": self._estimator})
         self._put_weights(batch, of_responses(batch.batch["advantages"], batch.batch["response_mask"]), keys=None)
         return batch, metrics
