@@ -5,6 +5,7 @@ As a program it is one process of several: python -m torch.distributed.run ... t
 
 import copy
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -118,3 +119,4 @@ if __name__ == "__main__":
         scored = {"reward_funcs": globals()[options.pop("reward", "reward")]}
         run = train(out / name, given=scored, **options)
         torch.save(kept(run), out / f"{name}-{run.accelerator.process_index}.pt")
+    os._exit(0)  # gloo's threads abort the process now and then, if it ends while they finish
