@@ -50,4 +50,6 @@ def test_each_weighting_is_compared_at_the_rate_that_other_seeds_chose(league):
 def test_a_weighting_without_all_its_runs_has_no_row(league):
     runs = pd.DataFrame(made(league, "none", {"3e-5": 0.5}, np.random.default_rng(0)))
     half = pd.concat([runs, runs[runs.seed < 110].assign(weights="ar")])
-    assert list(league.league(half, ["none", "ar"]).frame.weights) == ["none"]
+    assert list(league.league(half, ["none", "ar", "mine:focal"]).frame.weights) == ["none"]
+    assert league.is_complete(half, "none")
+    assert not league.is_complete(half, "ar") and not league.is_complete(half, "mine:focal")

@@ -81,10 +81,14 @@ def compared(runs: pd.DataFrame, name: str) -> pd.DataFrame:
     return runs[chosen].set_index("seed")
 
 
+def is_complete(runs: pd.DataFrame, name: str) -> bool:
+    """Whether all runs of a weighting that are compared are there."""
+    return name in set(runs.weights) and len(compared(runs, name)) == len(SEEDS)
+
+
 def league(runs: pd.DataFrame, names: Sequence[str]) -> Table:
     """A row for each weighting, the highest accuracy first."""
-    of_name = {name: compared(runs, name) for name in names}
-    of_name = {name: of for name, of in of_name.items() if len(of) == len(SEEDS)}
+    of_name = {name: compared(runs, name) for name in names if is_complete(runs, name)}
     plain = of_name[PLAIN].accuracy.reset_index(drop=True)  # so that no seeds are paired
     less = {name: intervals.over_seeds(of.accuracy, plain) for name, of in of_name.items() if name != PLAIN}
     p = intervals.holm({name: difference.p for name, difference in less.items()})
@@ -114,6 +118,8 @@ def main(own: str = typer.Argument("", metavar="[MODULE:FUNCTION]")) -> None:
     folder = Path(os.environ["RESULTS"]).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     names = [own] if own else list(BUILT_IN)
+    if own and not is_complete(read(HERE / "results"), PLAIN):
+        names = [PLAIN, own]  # so that there is something to compare with
     with processes() as pool:
         # Seed by seed, so that an interruption leaves all weightings equally far.
         choosing = [run_of(name, lr, seed) for seed in CHOICE_SEEDS for name in names for lr in RATES]
@@ -121,8 +127,8 @@ def main(own: str = typer.Argument("", metavar="[MODULE:FUNCTION]")) -> None:
         rate = {name: best_rate(read(folder), name) for name in names}
         make_missing(pool, [run_of(name, rate[name], seed) for seed in SEEDS for name in names], folder)
     if own:
-        runs = pd.concat([read(HERE / "results"), read(folder)])
-        print(markdown(league(runs, [*[name for name in BUILT_IN if name in set(runs.weights)], own])))
+        runs = pd.concat([read(HERE / "results"), read(folder)]).drop_duplicates(KEY)
+        print(markdown(league(runs, [*BUILT_IN, own])))
     else:
         page(folder)
 
