@@ -109,11 +109,11 @@ def _computed(text: str) -> set[str]:
 
 def _is_worked_out(gold: Parsed, value: Parsed, is_sentence: bool) -> bool:
     """Whether the answer leaves no operation that the ground truth does not leave; sums of letters may stay."""
-    kept = _left(gold) | (
-        {sympy.Add, sympy.MatAdd, sympy.MatMul} if is_sentence else set()
-    )  # as lighteval: "it is $9+1$"
+    kept = _left(gold)
+    if is_sentence:  # lighteval takes a sum as well, as in "the answer is $9+1$"
+        kept = kept | {sympy.Add, sympy.MatAdd, sympy.MatMul}
     if sympy.Symbol in kept or (isinstance(gold, sympy.Eq) and not gold.lhs.is_Symbol):
-        kept |= {sympy.Symbol, sympy.Add, sympy.Mul, sympy.Pow}
+        kept = kept | {sympy.Symbol, sympy.Add, sympy.Mul, sympy.Pow}
     return _left(value) <= kept
 
 
@@ -122,18 +122,28 @@ def _left(value: Parsed) -> set[type]:
     if is_equation(value):
         return _left(take_last_relation(value).rhs)
     left: set[type] = set().union(*map(_left, value.args))
+    if isinstance(value, _UNDONE) or _is_undone(value):
+        left.add(type(value))
+    return left
+
+
+def _is_undone(value: Parsed) -> bool:
+    r"""Whether the outermost operation is one on numbers that has a rational result, and is not just a way to write it.
+
+    Written out are 3 \cdot 10^5, 50\% and 1.5/2: a number, and at most one power or denominator.
+    """
     numbers = [part for part in value.args if part not in (1, -1) and _is_rational(part)]
-    powers = [part for part in numbers if isinstance(part, (sympy.Pow, sympy.UnevaluatedExpr))]
-    if isinstance(value, sympy.Mul):  # 3 \cdot 10^5, 50\% and 1.5/2 are written out
-        is_left = max(len(powers), len(numbers) - len(powers)) > 1 or (
-            not all(map(_is_rational, value.args)) and _is_rational(value)
-        )
-    elif isinstance(value, sympy.Pow) and (value.base == 10 or value.exp == -1):
-        is_left = _is_rational(value) and not (value.exp.is_Integer and isinstance(value.base, _DECIMAL))
-    else:
-        is_composed = value.args and not isinstance(value, sympy.UnevaluatedExpr)
-        is_left = (isinstance(value, sympy.Add) and len(numbers) > 1) or (is_composed and _is_rational(value))
-    return left | ({type(value)} if is_left or isinstance(value, _UNDONE) else set())
+    if isinstance(value, sympy.Mul):
+        powers = [part for part in numbers if isinstance(part, (sympy.Pow, sympy.UnevaluatedExpr))]
+        if len(powers) > 1 or len(numbers) - len(powers) > 1:
+            return True
+        return not all(map(_is_rational, value.args)) and _is_rational(value)
+    if isinstance(value, sympy.Pow) and (value.base == 10 or value.exp == -1):
+        is_written_out = value.exp.is_Integer and isinstance(value.base, _DECIMAL)
+        return _is_rational(value) and not is_written_out
+    if isinstance(value, sympy.Add) and len(numbers) > 1:
+        return True
+    return bool(value.args) and not isinstance(value, sympy.UnevaluatedExpr) and _is_rational(value)
 
 
 def _is_rational(value: Parsed) -> bool:
@@ -175,8 +185,9 @@ def _region(value: Parsed, text: str) -> sympy.Set | None:
     relations = value.atoms(Relational)
     if not all({side.is_Symbol for side in relation.args} == {True, False} for relation in relations):
         return None
-    is_set = isinstance(value, sympy.Set) and not isinstance(value, FiniteSet)
-    return value if is_set else value.as_set() if value.has(*_INEQUALITY) and value.free_symbols else None
+    if isinstance(value, sympy.Set) and not isinstance(value, FiniteSet):
+        return value
+    return value.as_set() if value.has(*_INEQUALITY) and value.free_symbols else None
 
 
 def _decimals(gold: Parsed, value: Parsed, decimals: int) -> int:
