@@ -92,15 +92,17 @@ def _speak_of_others(expected: Answer, given: Answer) -> bool:
 
 
 def _plain(text: str) -> str:
-    """Without what has no meaning, and ``1,22`` as ``1.22``, which it is only beside that; ``1,222`` as it is."""
+    """The text without layout. A decimal comma becomes a point, as in 1,22; that of 1,222 stands between thousands."""
     return re.sub(r"^(-?(?![1-9]\d{0,2},\d{3}$)\d+),(?=\d+$)", r"\1.", _LAYOUT.sub(r"\1", text))
 
 
 def _are_other_kinds(gold: Parsed, value: Parsed, ground_truth: str, answer: str) -> bool:
     """Whether one is a tuple, whose order counts, and the other a set; or 1, and the other a percentage."""
-    sets = answer.startswith(r"\{"), ground_truth.startswith(r"\{")
-    is_set = any(isinstance(one, _ORDERED) and other for one, other in zip((gold, value), sets, strict=True))
-    return is_set or (gold == 1 and "%" in answer)
+    if isinstance(gold, _ORDERED) and answer.startswith(r"\{"):
+        return True
+    if isinstance(value, _ORDERED) and ground_truth.startswith(r"\{"):
+        return True
+    return bool(gold == 1 and "%" in answer)
 
 
 def _computed(text: str) -> set[str]:
@@ -191,7 +193,7 @@ def _region(value: Parsed, text: str) -> sympy.Set | None:
 
 
 def _decimals(gold: Parsed, value: Parsed, decimals: int) -> int:
-    """At least as many, and so many that four digits of the smallest number are compared."""
+    """How many decimals count: at least ``decimals``, and enough for four digits of the smallest number."""
     parts = [*sympy.preorder_traversal(gold), *sympy.preorder_traversal(value)]
     sizes = [abs(part.evalf()) for part in parts if isinstance(part, sympy.Expr) and part.is_number]
     return max([decimals, *(3 - int(sympy.floor(sympy.log(size, 10))) for size in sizes if size.is_Float and size)])

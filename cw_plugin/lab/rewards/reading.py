@@ -93,14 +93,19 @@ def parsed(answer: str) -> Parsed | None:
             text = normalize_latex(r"\boxed{" + part.replace(r"\%", "") + "}", _LATEX.normalization_config)
             is_real = not should_treat_as_complex(text)
             value = latex2sympy(text, is_real=is_real, normalization_config=None, conversion_config=_CASES)
-            # It makes a set of [1,1], a tuple of [2,1], and of (2,1] the empty set.
-            is_lost = isinstance(value, (sympy.FiniteSet, sympy.Tuple)) and not hasattr(value, "_unsorted_args")
-            is_lost = "[" in text + text.replace("]", "[") and (is_lost or value == sympy.S.EmptySet)
-            if is_lost or value.has(sympy.nan, sympy.zoo):
+            if _has_lost_brackets(value, text) or value.has(sympy.nan, sympy.zoo):
                 return None
             value = value.as_immutable() if isinstance(value, sympy.MatrixBase) else value
             return convert_to_pct(value) if r"\%" in answer else value
     return None
+
+
+def _has_lost_brackets(value: Parsed, text: str) -> bool:
+    """Whether latex2sympy has made a set of [1,1], a tuple of [2,1], or the empty set of (2,1]."""
+    if "[" not in text and "]" not in text:
+        return False
+    is_interval_no_more = isinstance(value, (sympy.FiniteSet, sympy.Tuple)) and not hasattr(value, "_unsorted_args")
+    return is_interval_no_more or value == sympy.S.EmptySet
 
 
 def _side_by_side(text: str) -> Parsed | None:
@@ -111,9 +116,12 @@ def _side_by_side(text: str) -> Parsed | None:
         is_reduced = others[0] >= "1" and math.gcd(*map(int, [first, *others])) == 1
         if len(parts) == 1 or (not is_reduced and {len(part) for part in others} == {2}):
             return sympy.Symbol(plain)
-    values = [parsed(part) for part in parts] if len(parts) > 2 and not re.search(r"[,;]|\\\{", text) else []
-    numbers = [value for value in values if isinstance(value, sympy.Expr)]
-    return sympy.Function("ratio")(*(part / numbers[0] for part in numbers)) if values and numbers == values else None
+    if len(parts) < 3 or re.search(r"[,;]|\\\{", text):
+        return None
+    numbers = [value for value in map(parsed, parts) if isinstance(value, sympy.Expr)]
+    if len(numbers) < len(parts):
+        return None
+    return sympy.Function("ratio")(*(number / numbers[0] for number in numbers))
 
 
 def found_in(text: str, extraction: str) -> str:

@@ -22,10 +22,8 @@ from published import Outcome, Verdict
 
 SECONDS = 120
 
-
 # What a program had when it came to Ray, or to its trainer: its ``args``, among others.
 reached: dict[str, Any] = {}
-
 
 _not_here: set[str] = set()  # packages that programs have asked for
 
@@ -40,10 +38,9 @@ class Start:
 
     Attributes:
         ended: empty if it came to Ray, else what it ended with.
-        has_method: whether Ray's workers would get the method from this package, or get a trainer from it.
+        has_method: whether Ray's workers would get the method from this package.
         found: what ``look`` found at the end.
         missing: the module that is not installed here.
-        has_package: whether this package was loaded at all.
         has_stand_ins: whether a package was not here, so that the end may be of what stands in for it.
     """
 
@@ -51,7 +48,6 @@ class Start:
     has_method: bool = False
     found: dict[str, Any] = field(default_factory=dict)
     missing: str = ""
-    has_package: bool = False
     has_stand_ins: bool = False
 
 
@@ -142,8 +138,8 @@ def _run(
     def init(*_: object, runtime_env: dict[str, Any] | None = None, **__: object) -> None:
         nonlocal has_method
         hook = (runtime_env or {}).get("worker_process_setup_hook", "")
-        has_method = hook.startswith("cw_plugin.") or "cw_plugin.hosts.skyrl.entrypoint" in sys.modules
-        frame = sys._getframe()
+        has_method = hook.startswith("cw_plugin.")
+        frame = sys._getframe()  # OpenRLHF's program has its arguments in a local variable
         while frame := frame.f_back:
             if isinstance(frame.f_locals.get("args"), SimpleNamespace):
                 reached["args"] = frame.f_locals["args"]
@@ -162,6 +158,5 @@ def _run(
         except Exception as error:
             ended = f"{type(error).__name__}: {error}"
             missing = getattr(error, "name", None) or "" if isinstance(error, ModuleNotFoundError) else ""
-        has_package = any(name.startswith("cw_plugin.hosts.") for name in sys.modules)
         found = look()
-    there.send(Start(" ".join(ended.split()), has_method, found, missing, has_package, finder.used))
+    there.send(Start(" ".join(ended.split()), has_method, found, missing, finder.used))

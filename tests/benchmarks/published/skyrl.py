@@ -1,7 +1,6 @@
 """SkyRL's commands: its programs start, up to Ray, as published and with the line changed."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import skyrl.train.entrypoints.main_base  # noqa: F401  (loaded once, before programs start in copies of this process)
@@ -9,15 +8,13 @@ from captured_commands import Command
 from skyrl.train.config import SkyRLTrainConfig
 from skyrl.train.trainer import RayPPOTrainer
 
-import cw_plugin
 from cw_plugin.errors import HostError
+from cw_plugin.hosts.skyrl.hook import with_method
 from published import Outcome, Verdict
 from published.programs import program_of, start, verdict
 
 SCRIPTS = ("examples/**/*.sh", "integrations/**/*.sh")
 ALONE = ("gae", "reinforce++")  # SkyRL's estimators that do not compare the samples of a prompt
-OVERRIDE = "trainer.override_entrypoint="
-HAS_PROGRAM = Path(cw_plugin.__file__).with_name("hosts").joinpath("skyrl", "__main__.py").exists()  # not loaded yet
 # The configuration of a command, whichever class it has.
 composed: dict[str, Any] = {}
 
@@ -33,12 +30,7 @@ def judge(command: Command) -> Verdict | None:
         return None
     if plain.ended and not plain.has_stand_ins:
         return Verdict(Outcome.BROKEN, plain.ended)
-    if HAS_PROGRAM:
-        changed = start(command, "cw_plugin.hosts.skyrl", [program, *arguments], look)
-    else:
-        changed = start(command, program, [*arguments, f"{OVERRIDE}cw_plugin.hosts.skyrl"], look)
-    if plain.ended and not changed.has_package:
-        return Verdict(Outcome.SILENT, "it trains without this package")
+    changed = start(command, "cw_plugin.hosts.skyrl", [program, *arguments], look)
     became = verdict(changed)
     return Verdict(Outcome.UNKNOWN, plain.ended) if plain.ended and became.outcome != Outcome.REFUSED else became
 
@@ -46,10 +38,6 @@ def judge(command: Command) -> Verdict | None:
 def look() -> dict[str, Any]:
     """In the started program: its estimator, and why a trainer that it has loaded is refused."""
     found = dict(composed)
-    try:
-        from cw_plugin.hosts.skyrl.hook import with_method
-    except ImportError:  # before the package starts programs
-        return found
     for trainer in _leaves(RayPPOTrainer):
         try:
             with_method(trainer)

@@ -17,6 +17,7 @@ from cw_plugin.lab.compose import compose
 from cw_plugin.lab.doctor import examine
 from cw_plugin.lab.doctor.settings import check_verl
 from published import Outcome, Verdict
+from published.programs import program_of
 from published.verl_programs import judge_program, keeps_weights
 
 SCRIPTS = ("examples/**/*.sh", "verl/experimental/**/*.sh")
@@ -43,15 +44,15 @@ def judge(command: Command) -> Verdict | None:
         if OmegaConf.select(config, REWARD):
             OmegaConf.update(config, REWARD, None)  # whose packages and services are not here
         findings = examine(config, {"verl": check_verl})
-        return Verdict(Outcome.BROKEN, findings[0][1].what) if findings else _changed(words, config)
+        return Verdict(Outcome.BROKEN, findings[0][1].what) if findings else _changed(command, config)
 
 
-def _changed(words: Sequence[str], config: DictConfig) -> Verdict:
+def _changed(command: Command, config: DictConfig) -> Verdict:
     """With the line of README's table; for another estimator than grpo, the plugin's option names it."""
     line = [f"{ESTIMATOR}=cw_grpo"]
     if config.algorithm.adv_estimator != "grpo":
         line.append(f"+algorithm.cw_grpo.estimator={config.algorithm.adv_estimator}")
-    kept = [word for word in words if word.lstrip("+").split("=")[0] != ESTIMATOR]
+    kept = [word for word in command.words if word.lstrip("+").split("=")[0] != ESTIMATOR]
     try:
         changed = compose([*kept, *line])
     except OptionsError as error:
@@ -67,7 +68,7 @@ def _changed(words: Sequence[str], config: DictConfig) -> Verdict:
     actor = changed.actor_rollout_ref.actor
     if not keeps_weights(actor, actor.policy_loss.loss_mode):
         return Verdict(Outcome.SILENT, f"policy_loss.loss_mode={actor.policy_loss.loss_mode} loses the weights")
-    program = words[words.index("-m") + 1] if "-m" in words else ""
+    program, _ = program_of(command) or ("", [])
     if not program.startswith("verl."):
         return judge_program(program, changed)
     return Verdict(Outcome.WORKS, " ".join(["with", *line[1:]]) if line[1:] else "")

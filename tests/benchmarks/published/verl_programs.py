@@ -18,10 +18,7 @@ from torch import Tensor
 from cw_plugin.errors import HostError
 from cw_plugin.hosts.verl import hooks
 from published import Outcome, Verdict
-
-
-class _Reached(Exception):
-    """Raised in place of the function of verl where the plugin's run begins."""
+from published.programs import Reached
 
 
 def judge_program(program: str, config: DictConfig) -> Verdict:
@@ -77,14 +74,14 @@ def _replaced_calls(owner: type, config: DictConfig) -> set[str] | str:
         module = inspect.getmodule(of_owner)
         names = {name for name, value in vars(module).items() if isinstance(value, partial)}
         found.update(names & set(_names(of_owner.__code__)))
-        raise _Reached
+        raise Reached
 
     look.__module__ = of_owner.__module__
     with patch.object(owner, method, look):
         try:
             follow(instance)
             getattr(instance, method)(*[MagicMock()] * (len(inspect.signature(of_owner).parameters) - 1))
-        except _Reached:
+        except Reached:
             return found
         except HostError as error:
             return str(error)
@@ -141,10 +138,10 @@ def _begins(owner: type) -> bool:
     required = {
         name: MagicMock() for name, given in inspect.signature(owner).parameters.items() if given.default is given.empty
     }
-    with patch.object(begin, "__init__", side_effect=_Reached):
+    with patch.object(begin, "__init__", side_effect=Reached):
         try:
             owner(**required)
-        except _Reached:
+        except Reached:
             return True
         except Exception:  # of the trainer itself, which had no run yet
             return False
