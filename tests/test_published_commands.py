@@ -28,6 +28,8 @@ uv run --isolated -m program a=1
 ray job submit --address=here -- bash inner.sh
 """,
     "scripts/inner.sh": "torchrun --nnodes=1 train.py\n",
+    "page.md": "Text.\n\n```yaml\nrl: grpo\n```\n\n```bash\naxolotl train\n```\n\n```yaml\nrl: dpo\n```\n",
+    "config.yaml": "rl: grpo\n",
     "nothing.sh": 'echo "Usage: nothing.sh NAME"; exit 1\n',
 }
 
@@ -44,6 +46,7 @@ def test_commands_of_scripts_are_kept_and_not_run(tmp_path):
         words = {str(script): [command.words for command in of_script] for script, of_script in commands.items()}
         (variable,) = commands[Path("variable.sh")]
         folder = variable.folder
+        on_page = [(folder / command.words[-1]).read_text() for command in commands[Path("page.md")]]
         assert (folder / "seeds.sh").exists() and folder != examples  # a copy, for what reads configurations
     assert sorted(words["seeds.sh"]) == [("python3", "-m", "program", f"seed={seed}", "text=a b") for seed in (1, 2)]
     assert words["variable.sh"] == [("python", "train.py", "model=small", "data=data_home/train", "size=1")]
@@ -53,12 +56,7 @@ def test_commands_of_scripts_are_kept_and_not_run(tmp_path):
         ("torchrun", "--nnodes=1", "train.py"),
     ]
     assert words["scripts/inner.sh"] == words["uv.sh"][1:]
+    assert on_page == ["rl: grpo\n", "rl: dpo\n"] and words["config.yaml"] == [("axolotl", "train", "config.yaml")]
     assert words["nothing.sh"] == []
     assert outside.is_dir() and not folder.exists()
-    assert sorted(path.name for path in examples.iterdir()) == [
-        "nothing.sh",
-        "scripts",
-        "seeds.sh",
-        "uv.sh",
-        "variable.sh",
-    ]
+    assert sorted(path.name for path in examples.iterdir()) == sorted({name.split("/")[0] for name in SCRIPTS})

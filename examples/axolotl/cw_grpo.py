@@ -39,8 +39,9 @@ class CWGRPOPlugin(BasePlugin):
         for name, value, supported in (
             ("trainer_cls", cfg.get("trainer_cls"), None),
             ("context_parallel_size", cfg.get("context_parallel_size"), 1),
-            # Generated in the background, a batch gets its advantages elsewhere.
+            # A batch that is generated in the background, or by agents, gets its advantages elsewhere.
             ("trl.async_prefetch", trl.get("async_prefetch"), False),
+            ("nemo_gym_multi_turn", cfg.get("nemo_gym_multi_turn"), False),
         ):
             if value not in (None, supported):
                 raise OptionsError(f"{name}={value!r} is not supported by CW-GRPO", fix="remove it")

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 from captured_commands import captured
 from published import Outcome, Verdict
 
-Host = Enum("Host", {name: name for name in ("verl", "skyrl", "openrlhf", "trl")}, type=str)
+Host = Enum("Host", {name: name for name in ("verl", "skyrl", "openrlhf", "trl", "swift", "axolotl")}, type=str)
 
 
 def main(

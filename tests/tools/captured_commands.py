@@ -92,6 +92,9 @@ def _commands(place: Path, script: Path) -> list[Command]:
     """Those of one script. A variable that it must have, as it says, is its own name."""
     environment = {"PATH": str(place / "bin"), "HOME": str(place / "home"), "TMPDIR": str(place / "home")}
     environment |= {"BASH_ENV": str(place / "functions.sh"), "USER": "user", "LC_ALL": "C"}
+    if script.suffix in (".md", ".qmd", ".yaml", ".yml"):
+        names = _configurations(place / "copy", script)
+        return [Command(script, ("axolotl", "train", name), place / "copy", environment) for name in names]
     if script.suffix != ".sh":  # a program of Python, or a notebook, is what a user starts
         return [Command(script, ("python", str(script)), place / "copy", environment)]
     while True:
@@ -105,6 +108,17 @@ def _commands(place: Path, script: Path) -> list[Command]:
         if commands or not missing or missing[1] in environment:
             return commands
         environment[missing[1]] = missing[1].lower()
+
+
+def _configurations(examples: Path, script: Path) -> list[str]:
+    """A file of YAML, or a file for each block of it on a page."""
+    if script.suffix in (".yaml", ".yml"):
+        return [str(script)]
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", (examples / script).read_text(), re.MULTILINE | re.DOTALL)
+    names = [f"{script}.{number}.yaml" for number in range(len(blocks))]
+    for name, block in zip(names, blocks, strict=True):
+        (examples / name).write_text(block)
+    return names
 
 
 def _run(place: Path, script: Path, environment: Mapping[str, str]) -> str:

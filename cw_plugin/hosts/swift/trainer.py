@@ -59,15 +59,15 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
         for name in TEACHERS:
             if kwargs.get(name):
                 raise OptionsError(f"{name} {NO_TEACHER}", fix="train without a teacher")
-        super().__init__(*args, **kwargs)
-        self._cw_begin(options)
-        size = self.template.sequence_parallel_size
+        size = kwargs["template"].sequence_parallel_size
         if size > 1:
             raise OptionsError(
                 f"with sequence_parallel_size={size}, {size} processes hold the same responses, and CW-GRPO would "
                 "count each of these several times",
                 fix="set it to 1",
             )
+        super().__init__(*args, **kwargs)
+        self._cw_begin(options)
 
     def _postprocess_batch(self, samples: list[object], batch_encoded_inputs: list[MicroBatch]) -> None:
         """Override of ms-swift's, after which the advantages are w~ A in training."""

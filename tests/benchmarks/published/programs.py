@@ -18,6 +18,7 @@ from unittest.mock import patch
 import ray
 from captured_commands import Command
 
+from cw_plugin.errors import CWGRPOError
 from published import Outcome, Verdict
 
 SECONDS = 120
@@ -133,7 +134,7 @@ def _run(
     os.chdir(command.folder)
     sys.path.insert(0, str(command.folder))
     sys.argv = [program, *arguments]
-    has_method, ended, missing = False, "", ""
+    has_method, ended, missing, refused = False, "", "", {}
 
     def init(*_: object, runtime_env: dict[str, Any] | None = None, **__: object) -> None:
         nonlocal has_method
@@ -155,8 +156,10 @@ def _run(
         except SystemExit as error:
             ended = error.code if isinstance(error.code, str) else "".join(printed.getvalue().splitlines()[-1:])
             ended = ended or "it ended by itself"
+        except CWGRPOError as error:
+            refused = {"refused": str(error)}
         except Exception as error:
             ended = f"{type(error).__name__}: {error}"
             missing = getattr(error, "name", None) or "" if isinstance(error, ModuleNotFoundError) else ""
-        found = look()
+        found = look() | refused
     there.send(Start(" ".join(ended.split()), has_method, found, missing, finder.used))

@@ -4,13 +4,17 @@ import ast
 import json
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import MagicMock, patch
 
+import huggingface_hub
 import trl
 from captured_commands import Command
 from transformers import TrainingArguments
@@ -34,6 +38,7 @@ MOCKED = (
     "transformers.AutoConfig.from_pretrained",
     "transformers.AutoModelForCausalLM.from_pretrained",
     "transformers.AutoModelForImageTextToText.from_pretrained",
+    "transformers.PreTrainedModel.from_pretrained",
     "transformers.training_args.is_torch_bf16_gpu_available",
 )
 
@@ -44,13 +49,15 @@ def judge(command: Command) -> Verdict | None:
     if not re.search(r"\b\w*GRPOTrainer\(", source):
         return None
     (command.folder / command.script).with_suffix(".py").write_text(source, encoding="utf-8")
-    for processes in (1, 8):  # as the batch sizes of some expect
-        plain = _start(command, source, processes, {})
+    # The batch sizes of some expect several processes, and some do not train on the first command that they show.
+    for processes, arguments in product((1, 8), _shown_arguments(source, command.script.name)):
+        plain = _start(command, arguments, processes, {})
         if not plain.ended:
             break
     if plain.ended:  # most often, because the hub cannot be asked
-        return Verdict(Outcome.UNKNOWN, plain.ended)
-    changed = _start(command, source, processes, CHANGED)
+        is_upstream = plain.ended.startswith("ImportError: cannot import name")
+        return Verdict(Outcome.BROKEN if is_upstream else Outcome.UNKNOWN, plain.ended)
+    changed = _start(command, arguments, processes, CHANGED)
     if changed.found["trainer"] == async_grpo.AsyncGRPOTrainer.__name__:
         return Verdict(Outcome.NOT_SERVED, "AsyncGRPOTrainer does not derive from GRPOTrainer, so no import changes")
     return verdict(replace(changed, has_method=changed.found["trainer"] == CWGRPOTrainer.__name__))
@@ -66,17 +73,17 @@ def _source(file: Path) -> str:
     return "\n".join(line for line in lines if not line.lstrip().startswith(("!", "%")))
 
 
-def _start(command: Command, source: str, processes: int, changed: dict[str, type]) -> Start:
+def _start(command: Command, arguments: list[str], processes: int, changed: dict[str, type]) -> Start:
     program = str(command.script.with_suffix("")).replace("/", ".")
     with _up_to_the_trainer(processes), patch.multiple(trl, **changed) if changed else nullcontext():
-        return start(command, program, _arguments(source, command.script.name), _look)
+        return start(command, program, arguments, _look)
 
 
-def _arguments(source: str, name: str) -> list[str]:
-    """Those that the first command of a program's docstring gives to it."""
-    text = ast.get_docstring(ast.parse(source)) or ""
-    given = text.partition(name)[2].replace("\\\n", " ").partition("\n")[0]
-    return shlex.split(given.strip("`"), comments=True)
+def _shown_arguments(source: str, name: str) -> list[list[str]]:
+    """Those of each command that a program's docstring shows, or none."""
+    text = (ast.get_docstring(ast.parse(source)) or "").replace("\\\n", " ")
+    commands = [line.partition(name)[2] for line in text.splitlines() if name in line]
+    return [shlex.split(given.strip("`"), comments=True) for given in commands] or [[]]
 
 
 @contextmanager
@@ -90,6 +97,11 @@ def _up_to_the_trainer(processes: int) -> Iterator[None]:
     with ExitStack() as stack:
         for name in MOCKED:
             stack.enter_context(patch(name, MagicMock()))
+        stack.enter_context(patch.dict(sys.modules, {"trl.experimental.openreward": MagicMock()}))  # asks its catalog
+        tasks = Path(stack.enter_context(TemporaryDirectory()))
+        (tasks / "tasks" / "one").mkdir(parents=True)
+        (tasks / "tasks" / "one" / "task.toml").touch()
+        huggingface_hub.snapshot_download.return_value = str(tasks)
         dataset = MagicMock()
         dataset.__iter__.side_effect = lambda: iter([dataset, dataset])  # the two splits that some ask for at once
         stack.enter_context(patch("datasets.load_dataset", return_value=dataset))

@@ -83,6 +83,7 @@ def test_weights_none_are_axolotls_trainer_bit_for_bit(tmp_path, monkeypatch, cw
         ({"trainer_cls": "mine.Trainer"}, "trainer_cls='mine.Trainer' is not supported by CW-GRPO; remove it"),
         ({"context_parallel_size": 2}, "context_parallel_size=2 is not supported by CW-GRPO; remove it"),
         ({"trl": {"async_prefetch": True}}, "trl.async_prefetch=True is not supported by CW-GRPO; remove it"),
+        ({"nemo_gym_multi_turn": True}, "nemo_gym_multi_turn=True is not supported by CW-GRPO; remove it"),
     ],
 )
 def test_the_plugin_refuses_what_computes_advantages_elsewhere(cw_grpo, settings, said):
