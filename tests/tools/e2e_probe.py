@@ -4,6 +4,7 @@ It writes down what each update of the policy is trained on, from outside the pl
 workers. It does not import the plugin, which verl has to find by itself.
 """
 
+import functools
 import os
 import time
 from pathlib import Path
@@ -25,28 +26,36 @@ def _write_down(tensors, rewards, uids, trainer):
     temporary.rename(temporary.with_suffix(".pt"))
 
 
-def _of_v1(wrapped, trainer, args, kwargs):
+def _of_v1(trainer, batch):
     import transfer_queue
 
-    batch = args[0] if args else kwargs["batch"]
     fields = [*NAMES, "rm_scores", "uid"]
     data = transfer_queue.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
     tensors = data.to_padded_tensor()
     _write_down(tensors, tensors["rm_scores"], data["uid"], trainer)
-    return wrapped(*args, **kwargs)
 
 
-def _of_legacy(wrapped, trainer, args, kwargs):
-    data = args[0] if args else kwargs["batch"]
-    _write_down(data.batch, data.batch["token_level_rewards"], data.non_tensor_batch["uid"], trainer)
-    return wrapped(*args, **kwargs)
+def _of_legacy(trainer, batch):
+    _write_down(batch.batch, batch.batch["token_level_rewards"], batch.non_tensor_batch["uid"], trainer)
+
+
+def _probe(look, trainer_class, module):
+    """Look at the batch of each update. A plain function, because Ray copies the methods of an actor's class, and
+    pickle would unwrap a proxy; it finds this one by its name."""
+    trainer = getattr(module, trainer_class)
+    update_actor = trainer._update_actor
+
+    @functools.wraps(update_actor)
+    def probed(self, batch, *args, **kwargs):
+        look(self, batch)
+        return update_actor(self, batch, *args, **kwargs)
+
+    trainer._update_actor = probed
 
 
 if os.environ.get("E2E_PROBE_DIR"):
-    for module, method, wrapper in (
-        ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer._update_actor", _of_v1),
-        ("verl.trainer.ppo.ray_trainer", "RayPPOTrainer._update_actor", _of_legacy),
+    for module, trainer_class, look in (
+        ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer", _of_v1),
+        ("verl.trainer.ppo.ray_trainer", "RayPPOTrainer", _of_legacy),
     ):
-        wrapt.register_post_import_hook(
-            lambda host, name=method, around=wrapper: wrapt.wrap_function_wrapper(host, name, around), module
-        )
+        wrapt.register_post_import_hook(functools.partial(_probe, look, trainer_class), module)

@@ -91,6 +91,31 @@ def test_the_loss_in_an_asynchronous_trainer(tmp_path):
     assert float(shown) == pytest.approx(sum(answer["acc"] for answer in answers) / len(answers), abs=6e-4)
 
 
+FULLY_ASYNC = (
+    "async_training.trigger_parameter_sync_step=1", "data.train_batch_size=0", "data.gen_batch_size=1",
+    "rollout.n=4", "rollout.total_rollout_steps=16",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "settings"),
+    [("one_step_off_policy.main_ppo", ()), ("fully_async_policy.fully_async_main", FULLY_ASYNC)],
+)
+def test_an_asynchronous_program_trains_on_the_weights(tmp_path, program, settings):
+    """In a Ray of its own, with a rollout server beside the trainer."""
+    run = tmp_path / "run"
+    environment = e2e.recipe_environment(run)
+    bash("cpu/data.sh", **environment)
+    bash("../tests/tools/async_program.sh", f"verl.experimental.{program}", *settings, **environment)
+    e2e.assert_right(run)
+    assert [len(batch["uids"]) for batch in e2e.batches(run)] == [32, 32]
+    checkpoint = run / "checkpoints" / "global_step_2"
+    assert checkpoint.is_dir() and json.loads((run / "checkpoints" / "cw_grpo.json").read_text())
+    logged = [json.loads(line)["data"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert sum("cw_grpo/sigma" in data for data in logged) >= 1
+
+
 @pytest.mark.slow
 def test_ray_workers_are_asked(monkeypatch):
     wait_for_ray = functools.partial(python, ROOT / "examples" / "launcher" / "wait_for_ray.py", timeout=120)
