@@ -8,28 +8,36 @@ import json
 from pathlib import Path
 from typing import Any
 
+import golden
 import torch
 import trl
 from interpreter import ROOT, python
 from reference_weightings import WEIGHTINGS
+from transformers import AutoModelForCausalLM
 from trl import GRPOConfig
 from trl_checks import LORA, check_weights, unpadded
 from trl_training import (
+    BASE,
+    MODEL,
+    QUESTIONS,
     BackwardsCW,
     WatchedCW,
     WithTools,
     every_third_unscored,
     kept,
+    prompts,
     reward,
     train,
     two_thirds_unscored,
 )
 
 from cw_plugin.hosts.host import TRL
+from cw_plugin.hosts.trl import CWGRPOConfig, CWGRPOTrainer
 from cw_plugin.lab.reports.read_records import read_tokens
 from cw_plugin.statistics import CovarianceStatistics
 
 pytestmark = pytest.mark.filterwarnings("ignore")
+RESPONSE = 6  # a token
 PADDING = {"pad_to_multiple_of": 64} if "pad_to_multiple_of" in GRPOConfig.__dataclass_fields__ else {}  # not in 0.29
 TWO = [every_third_unscored, two_thirds_unscored]
 SPLIT = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "steps_per_generation": 4}
@@ -119,6 +127,36 @@ def test_weights_do_not_depend_on_the_order_of_the_rows(tmp_path, name, chosen):
     assert sum(len(set(advantages)) > 1 for advantages in found.values()) > 1
     for row, advantages in found.items():
         assert again[row] == pytest.approx(advantages, rel=1e-4, abs=1e-5)
+
+
+class Golden(CWGRPOTrainer):
+    """Its responses have the lengths of the golden vectors."""
+
+    def _generate(self, prompts):
+        result = list(super()._generate(prompts))
+        result[1] = [[RESPONSE] * len(log_probs) for _, log_probs, _ in golden.rows()]
+        return tuple(result)
+
+
+@pytest.mark.parametrize("name", golden.GOLDEN["weightings"])
+def test_the_golden_vectors_are_what_trl_trains_on(tmp_path, monkeypatch, name):
+    def forward(self, model, input_ids, attention_mask, logits_to_keep, *_, **__):
+        return tuple(golden.of_tokens(values)[:, :logits_to_keep].float() for values in ("log_probs", "entropies"))
+
+    monkeypatch.setattr(trl.GRPOTrainer, "_get_per_token_logps_and_entropies", forward)
+    trainer = Golden(
+        model=AutoModelForCausalLM.from_pretrained(MODEL),
+        args=CWGRPOConfig(**BASE, output_dir=str(tmp_path), cw_weights=name),
+        reward_funcs=lambda completions, **_: golden.ADVANTAGES.tolist(),
+        train_dataset=prompts(),
+    )
+    trainer.model.train()
+    rows = [prompt for prompt in prompts(QUESTIONS[:2]) for _ in range(4)]
+    found = trainer._generate_and_score_completions(rows)
+    mask = golden.of_tokens("response_mask").bool()
+    assert found["completion_mask"].bool().equal(mask)
+    advantages = found["advantages"].expand(mask.shape) if name != "none" else found["advantages"][:, None] * mask
+    torch.testing.assert_close(advantages[mask].double(), golden.weighted(name)[mask], rtol=1e-3, atol=1e-4)
 
 
 def launch(folder: Path, scenarios: dict[str, dict[str, Any]], processes: int = 2, **environment: str) -> dict:
