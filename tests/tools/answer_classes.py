@@ -39,7 +39,7 @@ EQUAL: Answers = {
         r"28\%": ["28 percent", r"28\text{ pct}", "28"], "50 percent": ["50"], "50%": ["0.5", r"\frac{1}{2}"],
         "0.5": [r"50\%"],
     },
-    "commas": {"1,22": ["1.22", "22, 1"], "31250": [r"31\,250", r"31,\!250", "31 250"], "(3, 4)": ["(x, y) = (3, 4)"]},
+    "commas": {"1,22": ["22, 1"], "1.22": ["1,22"], "31250": [r"31\,250", r"31,\!250", "31 250"], "(3, 4)": ["(x, y) = (3, 4)"]},
     "rounding": {"928": [r"9.28 \times 10^{2}"], r"1.1 \times 10^{2}": ["110"], "-3": ["-2.9999999"]},
     "inequalities": {
         r"1 < x \le 2": ["(1, 2]", r"x \in (1, 2]", r"2 \geq x > 1"], r"x \ge 3": [r"[3, \infty)", r"3 \le x"],
@@ -115,6 +115,7 @@ EQUAL: Answers = {
         "5": [
             r"\displaystyle 5", r"\color{red}{5}", r"\textcolor{blue}{5}", r"\mathsf{5}", r"\underline{5}", r"{\bf 5}",
             r"\hspace{1cm}5", r"5\phantom{0}", r"\large 5", r"\Huge 5", r"5 \tag{1}",
+            r"\left.5\right.",
         ],
         r"\frac{1}{2}": [r"\textstyle\frac{1}{2}", r"\scriptstyle \frac12", r"\cfrac{1}{2}"],
         "(1,2)": [r"\bigl(1,2\bigr)", r"\Bigg(1,2\Bigg)"], "[1,2]": [r"\big[1,2\big]"],
@@ -166,7 +167,7 @@ EQUAL: Answers = {
     "choices with their text": {
         "B": [
             r"\textbf{(B) }12", "B: 12", "(B) 12", r"\text{(B)}\ 12", r"\textbf{(B)}\ \frac{1}{2}", "B. 12", "B) 12",
-            r"\mathrm{(B)}\ 12",
+            r"\mathrm{(B)}\ 12", "Option B", r"\text{choice (B)}",
         ],
         "(B)": [r"\textbf{(B) }12"], r"\text{(B)}": [r"\textbf{(B) }12"], r"\textbf{(B)}": ["B", r"\text{B}"],
         r"\textbf{(B) }12": ["B", "12", "(B) 12"], "C": [r"\text{C: } 3\sqrt{2}"], "12": [r"\textbf{(B) }12"],
@@ -258,7 +259,7 @@ UNEQUAL: Answers = {
         r"28\%": ["29 percent", "0.0028"], "1": [r"1\%"],
         "50%": ["5000"], "0.5": ["50", r"0.5\%"], "50": [r"5 \text{ percent}"],
     },
-    "commas": {"1.22": ["1, 22", "1,23"], "122": ["1,22"], "1.222": ["1,222"], "1": ["1,22"], "31250": ["31 251"]},
+    "commas": {"1,22": ["1.22"], "-3,0": ["-3.0", "-3"], "1.22": ["1, 22", "1,23"], "122": ["1,22"], "1.222": ["1,222"], "1": ["1,22"], "31250": ["31 251"]},
     "rounding": {
         "3": ["2.9999"], "0": ["0.0000001"], r"\frac{1}{3}": ["0.33"], "1000000": ["1000000.1"],
         "10000000000000000000000000000000000000": ["10000000000000000000000000000000000001"],
@@ -291,7 +292,8 @@ UNEQUAL: Answers = {
     "equations": {"xy=0": ["x^2y=0", "x^2y^2=0"], "xy=1": ["xy=2"]},
     "words": {
         r"5\text{ million}": [r"5\text{ billion}", "5"], "5": [r"5\text{ million}", r"5\text{ or more}", "5 or more"],
-        "3": [r"3\text{ squared}", "3 squared", r"3\text{ halves}", r"3\text{ and a half}", r"3\text{ at most}"],
+        "3": [r"3\text{ squared}", "3 squared", r"3\text{ halves}", r"3\text{ and a half}", r"3\text{ at most}",
+              r"\text{less than }3", r"\text{fewer than }3", r"\text{over }3"],
         r"5\text{ or more}": ["5", r"5\text{ or less}"], r"\frac{3}{2}": ["3 1/2", "31/2"],
         "1, 2, 3": [r"1\text{, }2\text{, and }4"],
     },
@@ -366,7 +368,7 @@ UNEQUAL: Answers = {
         r"5\text{ m}": [r"5\,\mathrm{m}/\mathrm{s}"], r"60^\circ": [r"60\text{ rad}", r"60\text{ radians}"],
     },
     "choices with their text": {
-        "B": [r"\textbf{(C) }12", "C: 12", "12", "(A) 11 (B) 12", "B: 12, C: 13", "A, B", "B or C"],
+        "B": [r"\textbf{(C) }12", "C: 12", "12", "(A) 11 (B) 12", "B: 12, C: 13", "A, B", "B or C", "Option C"],
         r"\textbf{(B) }12": [r"\textbf{(C) }12", "C", "13"],
     },
     "what math-verify cannot read": {

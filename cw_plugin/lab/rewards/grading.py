@@ -21,9 +21,11 @@ DECIMALS = {"training": 6, "evaluation": 5}
 _OTHER_NUMBER = re.compile(  # words that make another number of the one beside them, or several
     r"(?<!\^)(?<!\^-)\d|\b(?:squared|cubed|factorial|hal(?:f|ve)|quarter|third|(?:four|fif|six|seven|eigh|nin|ten|hundred"
     r"|thousand)th|dozen|pair|couple|score|gross|twice|double|triple|ten|hundred|thousand|million|base|mod|at|less|more"
-    r"|no|none|not|below|above|and|or|so)s?\b|[\u2030\u500d\u534a\u591a\u4f59\u4e0a\u4e0b\u7ea6\u81f3\u6216\u548c\u4e0d]"
+    r"|fewer|greater|over|under|no|none|not|below|above|and|or|so)s?\b"
+    r"|[\u2030\u500d\u534a\u591a\u4f59\u4e0a\u4e0b\u7ea6\u81f3\u6216\u548c\u4e0d]"
 )
 _LAYOUT = re.compile(r"\{(\w)\}|(?<!,)\s+|(?<=\\)[dt](?=frac)")  # of no meaning
+_DECIMAL_COMMA = re.compile(r"^(-?(?![1-9]\d{0,2},\d{3}$)\d+),(?=\d+$)")  # that of 1,222 stands between thousands
 _COMPUTED = re.compile(  # by latex2sympy as it reads
     r"binom\s*\{?\d|\\choose|\\det|vmatrix|\\(?:gcd|lcm)|frac\s*\{[^}]*\\frac|e\s*\^\s*\{?\\l(?:n|og)"
 )
@@ -60,7 +62,7 @@ def _is_equal(ground_truth: str, answer: str, decimals: int, is_sentence: bool) 
         return False
     if not expected.text or not given.text:
         return bool(expected.said) and expected.said == given.said
-    if _plain(expected.text) == _plain(given.text):
+    if _are_alike(expected.text, given.text):
         return True
     gold, value = parsed(expected.text), parsed(given.text)
     if gold is None or value is None:
@@ -91,9 +93,10 @@ def _speak_of_others(expected: Answer, given: Answer) -> bool:
     return are_other and bool(expected.text and given.text)
 
 
-def _plain(text: str) -> str:
-    """The text without layout. A decimal comma becomes a point, as in 1,22; that of 1,222 stands between thousands."""
-    return re.sub(r"^(-?(?![1-9]\d{0,2},\d{3}$)\d+),(?=\d+$)", r"\1.", _LAYOUT.sub(r"\1", text))
+def _are_alike(ground_truth: str, answer: str) -> bool:
+    """Whether the texts are the same but for layout, or a decimal comma for the point: 1,2 may also be two numbers."""
+    ground_truth, answer = _LAYOUT.sub(r"\1", ground_truth), _LAYOUT.sub(r"\1", answer)
+    return answer == ground_truth or ("." in ground_truth and _DECIMAL_COMMA.sub(r"\1.", answer) == ground_truth)
 
 
 def _are_other_kinds(gold: Parsed, value: Parsed, ground_truth: str, answer: str) -> bool:

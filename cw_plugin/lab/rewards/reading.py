@@ -28,7 +28,7 @@ _UNBOXED = {
     "evaluation": [ExprExtractionConfig(), _LATEX],
 }
 _CASES = ConversionConfig(lowercase_symbols=False)  # r is another letter than R
-_CHINESE = re.compile("[\u3001-\u30ff\u3400-\u9fff\uff01-\uff0f\uff1a-\uff1f]+")
+_NO_PART = re.compile("[\u3001-\u30ff\u3400-\u9fff\uff01-\uff0f\uff1a-\uff1f]+|(?<=[^\\W\\d_]):(?=\\d)")  # of a number
 _FORMULA = re.compile(r"(?i)\d+(?:\s*(?::|\bor\b|\u6216)\s*\d+)+(?:\s*[ap]\.?m\b)?|(?<!\S)\d+[a-fi-kn-rt-z](?!\w)")
 _CHOICE = re.compile(  # its letter and its text, without the next choice
     rf"(?:{TEXT}\{{)?\s*\(?([A-H])\s*(?:\)[:.]?|[:.](?=[\s\d\\$]))\s*\}}?\s*"
@@ -77,7 +77,7 @@ def read(answer: str) -> Answer:
     if is_between_numbers or re.fullmatch(r"(?:[a-zA-Z]{3,}|[nN]o)(?:\s+[a-zA-Z]+)*|[\s(){}\[\].,;:\0]*", text):
         return Answer("", answer, name, domain, said, [])
     words = " ".join(dict.fromkeys("".join(match) for match in _WORDS.findall(answer))).casefold()
-    words = re.sub(r"(?<=[a-z]{3})s\b|[{}.]|\\cdot|\\times|\s+(?=[\^/])|(?<=[\^/])\s+", "", words)
+    words = re.sub(r"(?<=[a-z]{2}[a-rt-z])s\b|[{}.]|\\cdot|\\times|\s+(?=[\^/])|(?<=[\^/])\s+", "", words)
     text = text.replace("\0", " ").strip()
     return Answer(text, " ".join(words.split()), name, domain, said, re.findall(r"\\[a-zA-Z]+|\d+|\S", text))
 
@@ -126,7 +126,7 @@ def _side_by_side(text: str) -> Parsed | None:
 
 def found_in(text: str, extraction: str) -> str:
     """The last answer that math-verify finds in a text without a box; "" if it finds none."""
-    text = _CHINESE.sub(r" \g<0> ", rewritten(text[-MAX_TEXT:], IN_SENTENCES))
+    text = _NO_PART.sub(r" \g<0> ", rewritten(text[-MAX_TEXT:], IN_SENTENCES))
     if re.search(r"\$|\\[(\[]", text):
         text = rewritten(text, [UNICODE])
     else:  # of a formula without marks, math-verify would find only the first number

@@ -105,7 +105,7 @@ REWRITES = [
     UNICODE, IN_SENTENCES[0],
     Rewrite("digits in groups", r"(?<![\w.,^}])[1-9]\d{0,2}(?:(?:,?\\!\s*|\\[,;: ]|\{,\}|[ ~])\d{3})+(?![\d/])",
             lambda match: re.sub(r"\D", "", match[0])),
-    Rewrite("layout", r"\\(?:left|right|math(?:bf|it|normal)|boldsymbol|bm|[bB]igg?[lrm]?|(?:display|text|script)style"
+    Rewrite("layout", r"\\(?:(?:left|right)\.?|math(?:bf|it|normal)|boldsymbol|bm|[bB]igg?[lrm]?|(?:display|text|script)style"
             r"|bf|it|underline|(?:no)?limits|tiny|small|[lL]arge|LARGE|[hH]uge"
             r"|(?:(?:text)?color|[hv]space|[hv]?phantom|tag)\{.*?\})(?![a-zA-Z])"
             rf"|^\s*\\approx{_END}|(?<!\\)\\[,;:! ]|~", " "),
@@ -137,6 +137,7 @@ REWRITES = [
     Rewrite("percent", rf"(?:{TEXT}\{{\s*)?(?:\\?%|\b(?:percent(?:age)?|per cent|pct)\b)(?:\.?\s*\}})?", r"\\%"),
     Rewrite("unit without \\text", rf"(?<=[\d}})])\s*({_UNIT}(?:(?:\s*/\s*|\s+)[a-zA-Z]+{_POWER_OF_UNIT})*)",
             r"\\text{ \1 }"),
+    Rewrite("choice", r"(?i)\b(?:option|choice)\s+(?=\(?[A-H]\)?\s*\}?$)", ""),
     Rewrite("base", r"(?<![\d^])(\d+)\s*\)?\s*_", r"\1\\text{ base }"),
 ]
 # fmt: on

@@ -78,6 +78,7 @@ EXAMPLES = {
     "set of solutions": ("x>2", r"\{x \mid x>2\}"),
     "percent": ("0.28", r"28\text{ percent}"),
     r"unit without \text": ("5 people", "5"),
+    "choice": ("B", r"\text{Option B}"),
     "base": ("101_2", "(101)_2"),
 }
 
@@ -112,6 +113,8 @@ def test_answers_in_sentences():
         ("6", "<answer>5</answer> No, I forgot one: <answer>6</answer>", 1.0),
         ("5", r"\boxed{5} <answer>The answer is 6.</answer>", 0.0),
         ("34", "The answer is **34**.", 1.0),
+        ("34", "**Answer**:34", 1.0),
+        ("5", "\u7b54\u6848:**5**", 1.0),
         ("34", "### Answer\n\n***34***", 1.0),
         ("34", "**The answer is 34**", 1.0),
         ("-34", "The answer is __-34__, not 35.", 1.0),
