@@ -131,6 +131,7 @@ def test_a_weighting_of_ones_own_has_settings_and_may_have_a_gradient(tmp_path, 
     weighting = Options(weights=name, settings={"power": 2}).load_weighting()
     reweighted, _ = reweight(log_probs, torch.ones(1), mask, weights=weighting)
     torch.testing.assert_close(reweighted, torch.tensor([[-1.0, -4.0]]).exp())
+    assert [Options(weights=name, settings={"power": end}).settings["power"] for end in (0, 4)] == [0, 4]
     with pytest.raises(OptionsError, match="power=5 is invalid; use a number from 0 to 4"):
         Options(weights=name, settings={"power": 5})
 

@@ -46,12 +46,14 @@ def statistics_of(groups) -> dict[str, float]:
 @pytest.mark.parametrize(("holes", "scale"), [(0.0, 1.0), (0.1, 0.02)])
 def test_weights_and_statistics_match_the_float64_loop(holes, scale):
     """Rows in any order, rubbish off the mask, advantages of responses and of tokens (as GAE has them), an empty
-    response, a padding row, and numbers of groups that are not consecutive."""
+    response, a padding row, a group of equal advantages, and numbers of groups that are not consecutive."""
     log_probs, of_responses, mask, group = random_batch(0, holes=holes, scale=scale)
     mask[7], mask[11], group[11] = False, False, 99
     log_probs[~mask] = math.nan
+    of_responses[group == group[0]] = 0.5
     for advantages in (of_responses, torch.randn(mask.shape, generator=torch.Generator().manual_seed(3))):
         expected, groups = loop(log_probs, advantages, mask, group)
+        assert any(g["alike"] for g in groups) == (advantages is of_responses)
         reweighted, statistics = reweight(log_probs.clone().requires_grad_(), advantages, mask, 7 * group - 3)
         assert reweighted.dtype == torch.float32 and not reweighted.requires_grad
         torch.testing.assert_close(reweighted.double(), expected, rtol=1e-6, atol=1e-6)
