@@ -105,7 +105,8 @@ REWRITES = [
     UNICODE, IN_SENTENCES[0],
     Rewrite("digits in groups", r"(?<![\w.,^}])[1-9]\d{0,2}(?:(?:,?\\!\s*|\\[,;: ]|\{,\}|[ ~])\d{3})+(?![\d/])",
             lambda match: re.sub(r"\D", "", match[0])),
-    Rewrite("layout", r"\\(?:(?:left|right)\.?|math(?:bf|it|normal)|boldsymbol|bm|[bB]igg?[lrm]?|(?:display|text|script)style"
+    Rewrite("layout", r"\\(?:left|right)(?:\.|(?![a-zA-Z]))"
+            r"|\\(?:math(?:bf|it|normal)|boldsymbol|bm|[bB]igg?[lrm]?|(?:display|text|script)style"
             r"|bf|it|underline|(?:no)?limits|tiny|small|[lL]arge|LARGE|[hH]uge"
             r"|(?:(?:text)?color|[hv]space|[hv]?phantom|tag)\{.*?\})(?![a-zA-Z])"
             rf"|^\s*\\approx{_END}|(?<!\\)\\[,;:! ]|~", " "),
