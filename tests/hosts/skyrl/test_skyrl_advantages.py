@@ -163,12 +163,14 @@ def test_the_weights_none_are_skyrl_bit_for_bit(tmp_path, monkeypatch):
 
 def test_a_step_is_recorded_and_the_settings_are_written(tmp_path, monkeypatch):
     monkeypatch.setenv("CW_GRPO_RECORD_EVERY", "4")
-    trainer = trainer_of(CWGRPOTrainer, settings(tmp_path, **{"generator.step_wise_trajectories": "true"}), 7)
+    changed = {"generator.step_wise_trajectories": "true", "trainer.ckpt_path": str(tmp_path / "checkpoints")}
+    trainer = trainer_of(CWGRPOTrainer, settings(tmp_path, **changed), 7)
     output, uids = rollouts(turns=2, step_wise=True)
+    file = tmp_path / "tokens" / "step_000004.parquet"
     for step in (3, 4):
         trainer.global_step = step
         train(trainer, output, uids)
-    file = tmp_path / "tokens" / "step_000004.parquet"
+        assert file.exists() == (step == 4)
     assert list(file.parent.iterdir()) == [file]
     table = parquet.read_table(file).to_pydict()
     for row, (ids, mask) in enumerate(zip(output["response_ids"], output["loss_masks"], strict=True)):

@@ -44,11 +44,16 @@ def test_what_would_not_be_the_method_is_refused(tmp_path, setting, said):
     with pytest.raises(OptionsError, match=said) as caught:
         skyrl.check(settings(tmp_path, **{key: value}))
     assert "\n" not in str(caught.value) and setting in str(caught.value)
+    with pytest.raises(OptionsError, match=said):  # of a program that does not check its settings
+        trainer_of(CWGRPOTrainer, settings(tmp_path, **{key: value}))
 
 
 def test_without_records_the_run_may_be_elsewhere(tmp_path, monkeypatch):
     monkeypatch.setenv("CW_GRPO_RECORD_EVERY", "0")
-    skyrl.check(settings(tmp_path, **{"trainer.export_path": "s3://bucket/run"}))
+    monkeypatch.chdir(tmp_path)
+    elsewhere = {"trainer.export_path": "s3://bucket/run", "trainer.ckpt_path": "s3://bucket/checkpoints"}
+    trainer_of(CWGRPOTrainer, settings(tmp_path, **elsewhere))
+    assert list(tmp_path.iterdir()) == []  # no folder "s3:"
 
 
 def test_a_run_is_not_resumed_under_another_method(tmp_path, monkeypatch):
