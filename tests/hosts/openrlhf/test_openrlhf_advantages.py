@@ -168,6 +168,8 @@ def test_a_step_is_recorded_with_its_prompts_and_tokens(plain, actor, tmp_path, 
     trainer_class = cloudpickle.loads(cloudpickle.dumps(cloudpickle.loads(SENT)))  # an actor starts the trainer's actor
     trainer = trainer_class.__new__(trainer_class)
     trainer.experience_maker = maker
+    maker.compute_advantages_and_returns(copy.deepcopy(made))  # before a trainer has told it the step
+    assert not (tmp_path / "tokens").exists()
     for global_step in (2, 3):
         with pytest.raises(Enough):
             trainer.train_step([], global_step)

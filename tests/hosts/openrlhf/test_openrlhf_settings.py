@@ -13,7 +13,7 @@ from importlib.metadata import version
 from interpreter import bash
 from openrlhf_experiences import experiences, flag, maker_of, parsed, settings
 
-from cw_plugin.errors import OptionsError
+from cw_plugin.errors import HostError, OptionsError
 from cw_plugin.hosts.host import OPENRLHF
 from cw_plugin.hosts.openrlhf import hook, refused_settings
 from cw_plugin.options import Options
@@ -57,6 +57,18 @@ def test_what_loses_no_weights_is_allowed_and_said_once(tmp_path, monkeypatch, c
     maker_of(settings(tmp_path, **changed))
     logger.removeHandler(caplog.handler)
     assert caplog.text.count("cw_grpo") == caplog.text.count(said) == 1
+
+
+@pytest.mark.parametrize("estimator", ["rloo", "reinforce_baseline", "group_norm", "dr_grpo"])
+def test_every_estimator_that_compares_responses_is_served(tmp_path, estimator):
+    maker_of(settings(tmp_path, **{"algo.advantage.estimator": estimator}))
+
+
+def test_an_openrlhf_without_its_trainer_is_refused(monkeypatch):
+    monkeypatch.setattr(hook, "TRAINER", "openrlhf.trainer.gone")
+    monkeypatch.setattr(hook.wrapt, "register_post_import_hook", lambda *_: None)  # this process has the hooks
+    with pytest.raises(HostError, match=r"there is no openrlhf\.trainer\.gone; install openrlhf 0"):
+        hook.install.__wrapped__()
 
 
 def test_checkpoints_keep_their_method(actor, tmp_path, monkeypatch):
