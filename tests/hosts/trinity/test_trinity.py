@@ -141,6 +141,7 @@ def test_the_trainer_gets_trinitys_advantages_times_the_reference_weights(run_fo
     torch.testing.assert_close(found.batch["advantages"].double(), wanted, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(found.batch["returns"], found.batch["advantages"], atol=0, rtol=0)
     assert (wanted - plain.batch["advantages"]).abs().max() > 0.1
+    assert all(experience.advantages.shape == experience.action_mask.shape for experience in written)
     assert all(experience.advantages.untyped_storage().nbytes() <= 4 * 20 for experience in written)
     assert metrics["experience_pipeline/cw_grpo/weight_mean"] < 1
     assert metrics["experience_pipeline/cw_grpo/covariance_before"] != 0
@@ -199,6 +200,21 @@ def test_a_step_is_recorded_if_a_tokenizer_is_named(run_folder):
         assert [table["reward"][place] for place in of_row] == pytest.approx([experience.reward] * len(of_row))
     trained_on(pipeline(run_folder, NAME, {"tokenizer": str(MODEL)}), experiences(batch="of a program of one's own"))
     assert len(list((run_folder / "tokens").iterdir())) == 1
+
+
+def test_a_step_of_an_agent_without_a_reward_is_recorded_without_one(run_folder):
+    exps = experiences(steps=3)
+    of_runs = [(experience.eid.task, experience.eid.run) for experience in exps]
+    for experience, of_run, following in zip(exps, of_runs, [*of_runs[1:], None], strict=True):
+        if of_run == following:  # only the last step has one
+            experience.reward = None
+    arguments = {"record_every": 7, "tokenizer": str(MODEL)}
+    _, written, _ = trained_on(pipeline(run_folder, OF_STEPS, arguments), exps)
+    table = parquet.read_table(run_folder / "tokens" / "step_000007.parquet").to_pydict()
+    recorded = dict(zip(table["row"], table["reward"], strict=True))
+    assert any(experience.reward is None for experience in written)
+    for row, experience in enumerate(written):
+        assert recorded[row] == pytest.approx(experience.reward or math.nan, nan_ok=True)
 
 
 def test_a_folder_of_another_methods_checkpoints_is_refused(run_folder):

@@ -56,6 +56,9 @@ def test_ligers_loss_is_refused_where_a_trainer_has_it(tmp_path):
     args.use_liger_kernel = True
     with pytest.raises(OptionsError, match="use_liger_kernel=True takes one ratio or advantage for a whole response"):
         WithLigersLoss("no/such-model", reward, args)
+    if not hasattr(GRPOTrainer, "compute_liger_loss"):  # of newer releases, whose loss takes each token's advantage
+        with pytest.raises(OSError, match="such_model"):  # so it comes to the model
+            CWGRPOTrainer(str(tmp_path / "such_model"), reward, args)
 
 
 class Patched(GRPOTrainer):
