@@ -2,7 +2,6 @@
 
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock, patch
@@ -13,8 +12,8 @@ from axolotl.core.builders.rl import HFRLTrainerBuilder
 from captured_commands import Command
 
 from cw_plugin.hosts.trl import CWGRPOTrainer
-from published import Outcome, Verdict
-from published.programs import Reached, Start, reached, start, verdict
+from published import Verdict
+from published.programs import Reached, Start, broken, look_for, reached, start, verdict
 
 SCRIPTS = ("docs/**/*.qmd", "docs/**/*.md", "src/**/*.md", "src/**/*.yaml", "examples/**/*.y*ml")
 ROOT = Path(__file__).parents[3]
@@ -39,9 +38,9 @@ def judge(command: Command) -> Verdict | None:
     config = REST | config | {"base_model": REST["base_model"]}
     plain = _start(command, config)
     if plain.ended:
-        return Verdict(Outcome.UNKNOWN if plain.has_stand_ins else Outcome.BROKEN, plain.ended)
+        return broken(plain)
     changed = _start(command, config | {"plugins": [*config.get("plugins", ()), PLUGIN]})
-    return verdict(replace(changed, has_method=changed.found["is_ours"]))
+    return verdict(changed)
 
 
 def _start(command: Command, config: dict[str, Any]) -> Start:
@@ -53,11 +52,7 @@ def _start(command: Command, config: dict[str, Any]) -> Start:
     file = command.folder / "config.yaml"
     file.write_text(yaml.safe_dump(config), encoding="utf-8")
     with patch.object(sys, "path", [str(ROOT / "examples" / "axolotl"), *sys.path]):
-        return start(command, __name__, [str(file)], _look)
-
-
-def _look() -> dict[str, Any]:
-    return {"is_ours": issubclass(reached.get("trainer", object), CWGRPOTrainer)}
+        return start(command, __name__, [str(file)], look_for(CWGRPOTrainer))
 
 
 if __name__ == "__main__":  # in a started program

@@ -92,6 +92,16 @@ def start(command: Command, program: str, arguments: Sequence[str], look: Callab
         _not_here.add(package)
 
 
+def broken(plain: Start) -> Verdict:
+    """Of a program that does not start without the line changed."""
+    return Verdict(Outcome.UNKNOWN if plain.has_stand_ins else Outcome.BROKEN, plain.ended)
+
+
+def look_for(trainer: type) -> Callable[[], dict[str, Any]]:
+    """What tells :func:`verdict` whether a program came to a trainer of this class."""
+    return lambda: {"is_ours": issubclass(reached.get("trainer", object), trainer)}
+
+
 def verdict(changed: Start) -> Verdict:
     """Of a program that was started with the line changed, and that starts without it."""
     refused = changed.found.get("refused") or (changed.ended if changed.ended.startswith("cw_grpo: ") else "")
@@ -99,7 +109,8 @@ def verdict(changed: Start) -> Verdict:
         return Verdict(Outcome.REFUSED, refused)
     if changed.ended:
         return Verdict(Outcome.NOT_SERVED, changed.ended)
-    return Verdict(Outcome.WORKS) if changed.has_method else Verdict(Outcome.SILENT, "it trains without this package")
+    has_method = changed.found.get("is_ours", changed.has_method)
+    return Verdict(Outcome.WORKS) if has_method else Verdict(Outcome.SILENT, "it trains without this package")
 
 
 def _start(

@@ -5,7 +5,6 @@ import runpy
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,7 +22,7 @@ from transformers import TrainingArguments
 from cw_plugin.errors import HostError
 from cw_plugin.hosts.transformers_trainer import ReweightingTrainer
 from published import Outcome, Verdict
-from published.programs import Reached, Start, reached, start, verdict
+from published.programs import Reached, Start, broken, look_for, reached, start, verdict
 
 SCRIPTS = ("examples/**/*.sh",)
 ROOT = Path(__file__).parents[3]
@@ -59,10 +58,10 @@ def judge(command: Command) -> Verdict | None:
         return _judge_megatron()
     plain = _start(command, arguments)
     if plain.ended:
-        return Verdict(Outcome.UNKNOWN if plain.has_stand_ins else Outcome.BROKEN, plain.ended)
+        return broken(plain)
     plugins = [*_value(arguments, "--external_plugins"), PLUGIN]
     changed = _start(command, [*arguments, "--external_plugins", *plugins])
-    return verdict(replace(changed, has_method=changed.found["is_ours"]))
+    return verdict(changed)
 
 
 def _judge_megatron() -> Verdict:
@@ -92,7 +91,7 @@ def _value(arguments: Sequence[str], flag: str) -> list[str]:
 def _start(command: Command, arguments: Sequence[str]) -> Start:
     small = [word for flag_and_value in SMALL_MODEL.items() for word in flag_and_value]
     with _up_to_the_trainer(command.environment):
-        return start(command, PROGRAM, [*arguments, *small], _look)
+        return start(command, PROGRAM, [*arguments, *small], look_for(ReweightingTrainer))
 
 
 @contextmanager
@@ -125,7 +124,3 @@ def _without_weights(_: BaseArguments, **__: object) -> tuple[MagicMock, Any]:
     processor = get_model_processor(SMALL_MODEL["--model"], model_type="qwen2", load_model=False)[1]
     processor.model_meta.template = SMALL_MODEL["--template"]  # which a reward model's is looked up by
     return MagicMock(), processor
-
-
-def _look() -> dict[str, Any]:
-    return {"is_ours": issubclass(reached.get("trainer", object), ReweightingTrainer)}
