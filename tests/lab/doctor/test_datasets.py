@@ -113,16 +113,29 @@ def test_columns_whose_types_differ_between_files(composed, tmp_path, setting, c
     assert f"the key {field} of features" in findings[0].what
 
 
-@pytest.mark.parametrize(("text", "media"), [("<image> and <image>", 1), ("<image>", 2), ("none", 1)])
-def test_rows_whose_media_do_not_fit_their_prompt(composed, tmp_path, text, media):
+@pytest.mark.parametrize("kind", ["image", "video", "audio"])
+@pytest.mark.parametrize(("text", "media"), [("<{0}> and <{0}>", 1), ("<{0}>", 2), ("none", 1)])
+def test_rows_whose_media_do_not_fit_their_prompt(composed, tmp_path, monkeypatch, kind, text, media):
     rows = [
-        {"data_source": "my/data", "prompt": [{"role": "user", "content": content}], "images": ["a.png"] * number,
-         "reward_model": {"ground_truth": "4"}}
-        for content, number in [("no image", 0)] * 8 + [(text, media)]
+        {"data_source": "my/data", "prompt": [{"role": "user", "content": content.format(kind)}],
+         f"{kind}s": [f"a.{kind}"] * number, "reward_model": {"ground_truth": "4"}}
+        for content, number in [("none", 0)] * 4 + [("<{0}> and <{0}>", 2)] * 4 + [(text, media)]
     ]  # fmt: skip
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
-    findings = found(composed, f"data.train_files={tmp_path / 'a.parquet'}")
-    assert any("1 of 9 row(s), first row 8" in finding.what for finding in findings)
+    file = tmp_path / "a.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), file)
+    settings = [f"{setting}={file}" for setting in FILES]
+    for setting, finding in zip(FILES, found(composed, *settings), strict=True):  # the model takes text alone
+        assert f"{setting}: verl cannot use 5 of 9 row(s), first row 4: processor is needed" in finding.what
+    # Until it renders a prompt, verl only asks whether there is a processor.
+    model = SimpleNamespace(tokenizer=hf_tokenizer(composed.actor_rollout_ref.model.path), processor=object())
+    monkeypatch.setattr(doctor.datasets, "_model", lambda _: model)
+    for setting, finding in zip(FILES, found(composed, *settings), strict=True):
+        assert f"{setting}: verl cannot use 1 of 9 row(s), first row 8: {kind}_offset" in finding.what
+        assert f"as the row has in {kind}s" in finding.fix
+    dataset = create_rl_dataset(str(file), composed.data, model.tokenizer, model.processor)
+    assert [dataset[row]["index"] for row in range(8)] == [0] * 8
+    with pytest.raises(AssertionError, match=f"{kind}_offset"):
+        dataset[8]
 
 
 def test_an_agent_loop_in_a_row_that_verl_does_not_have(composed, tmp_path):
