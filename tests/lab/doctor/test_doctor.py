@@ -236,6 +236,15 @@ def test_a_whole_command_is_taken(overrides, tmp_path, monkeypatch, program, opt
     assert result.exit_code == code and said in result.stderr and len(result.stderr.splitlines()) == (code > 0)
 
 
+def test_what_takes_long_is_said_before_it_begins(overrides, monkeypatch, capsys):
+    said = []
+    monkeypatch.setattr(doctor, "compose", lambda given: said.append(capsys.readouterr()) or compose(given))
+    monkeypatch.setattr(doctor, "CHECKS", {})
+    assert doctor.doctor(overrides) == 0
+    ((out, error),) = said
+    assert "about ten seconds" in error and out == "" and capsys.readouterr().out == "0 wrong, 0 to note\n"
+
+
 def test_the_quick_check_loads_neither_torch_nor_verl_and_is_silent(overrides):
     code = (
         "import sys\n"
