@@ -11,6 +11,7 @@ import json
 import re
 from pathlib import Path
 
+import golden
 import torch
 import torch.nn.functional as F
 from interpreter import ROOT, WITHOUT_VLLM, python
@@ -108,6 +109,17 @@ def test_two_processes_that_share_a_group_train_on_its_weights(swift, tmp_path, 
     asked = ids[start_of_prompt : at[0]].tolist()  # the same in every row
     assert prompt == AutoTokenizer.from_pretrained(MODEL).decode(asked, skip_special_tokens=True)
     assert any(question in prompt for question in QUESTIONS)
+
+
+def test_the_golden_vectors_are_what_ms_swift_trains_on(swift, tmp_path):
+    program = (ROOT / "tests" / "tools" / "swift_golden.py", tmp_path)
+    environment = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    result = python(*program, path=(swift, WITHOUT_VLLM), **environment)
+    assert result.returncode == 0, result.stderr[-3000:]
+    found, mask = torch.load(tmp_path / "found.pt"), golden.of_tokens("response_mask").bool()
+    assert found.keys() == golden.GOLDEN["weightings"].keys()
+    for name, advantages in found.items():
+        torch.testing.assert_close(advantages[mask].double(), golden.weighted(name)[mask], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow
