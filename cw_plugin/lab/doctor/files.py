@@ -15,7 +15,10 @@ from cw_plugin.lab.data import CHECKED_BY
 from cw_plugin.lab.doctor.finding import Finding
 
 READ_BY_VERL = (".parquet", ".json", ".jsonl")
-MODELS = [f"actor_rollout_ref.model.{name}" for name in ("path", "tokenizer_path", "hf_config_path")]
+MODELS = [
+    f"actor_rollout_ref.model.{name}" for name in ("path", "tokenizer_path", "hf_config_path", "lora_adapter_path")
+]
+WRITTEN = [f"trainer.{name}" for name in ("default_local_dir", "rollout_data_dir", "validation_data_dir")]
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ def data_files(config: DictConfig) -> Iterator[DataFile]:
 
 
 def check_files(config: DictConfig) -> Iterator[Finding]:
-    """Whether the files and folders exist that verl opens in its workers: as it spells them, which expands no ``~``."""
+    """Whether the files and folders exist that verl opens late: as it spells them, which expands no ``~``."""
     for setting in MODELS:
         model = OmegaConf.select(config, setting)
         if model and is_missing_folder(model):
@@ -64,10 +67,26 @@ def check_files(config: DictConfig) -> Iterator[Finding]:
         if not file.path.exists():
             fix = _instead(str(file.path)) or f"cw-grpo prepare all, or {file.setting}=<an existing file>"
             yield Finding(f"{file} does not exist", fix)
+    yield from _check_folders_of_run(config)
+
+
+def _check_folders_of_run(config: DictConfig) -> Iterator[Finding]:
+    resumed = config.trainer.resume_from_path
+    if config.trainer.resume_mode == "resume_path" and not _is_checkpoint(resumed):
+        problem = f"trainer.resume_from_path={resumed} is no folder of a checkpoint"
+        yield Finding(problem, _instead(resumed or "") or "give an existing folder, whose name is global_step_N")
+    for setting in WRITTEN:
+        fix = _instead(OmegaConf.select(config, setting) or "")
+        if fix:
+            yield Finding(f"{setting} begins with ~, so verl writes into a folder of this name", fix, fatal=False)
+
+
+def _is_checkpoint(folder: str | None) -> bool:
+    return folder is not None and "global_step_" in folder and (is_remote(folder) or Path(folder).is_dir())
 
 
 def _instead(path: str) -> str | None:
-    return f"write $HOME for ~, which verl does not expand: {Path(path).expanduser()}" if path[0] == "~" else None
+    return f"write $HOME for ~, which verl does not expand: {Path(path).expanduser()}" if path[:1] == "~" else None
 
 
 def is_missing_folder(model: str) -> bool:

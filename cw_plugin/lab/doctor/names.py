@@ -17,6 +17,7 @@ _ROLLOUT = "actor_rollout_ref.rollout"
 _CORRECTION = "algorithm.rollout_correction"
 _LOOP = f"{_ROLLOUT}.agent.default_agent_loop"
 _FORMAT = f"{_ROLLOUT}.multi_turn.format"
+_SCHEDULE = "async_training.dynamic_schedule_policy"
 
 # The names that a setting may have: where verl's registry of them is, or, of what it compares in code, the names.
 _REGISTRIES = {
@@ -30,6 +31,7 @@ _REGISTRIES = {
     "distillation.distillation_loss.loss_mode": "verl.trainer.distillation.losses:DISTILLATION_LOSS_REGISTRY",
     "trainer.logger": "verl.utils.tracking:Tracking.supported_backend",
     "trainer.v1.trainer_mode": "verl.trainer.ppo.v1:trainer_base.TRAINER_REGISTRY",
+    _SCHEDULE: "verl.experimental.fully_async_policy.dynamic_schedule:base._policy_registry",
 }
 _KL = ["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"]  # of verl's kl_penalty_forward
 KL_PENALTIES = [*_KL, *(f"{name}+" for name in _KL)]
@@ -51,6 +53,7 @@ _SWITCHES = {
     "reward.reward_model.rollout.name": "reward.reward_model.enable",
     "distillation.distillation_loss.loss_mode": "distillation.enabled",
     "trainer.v1.trainer_mode": "trainer.use_v1",
+    _SCHEDULE: "async_training.use_dynamic_resource_scheduling",
     "trainer.v1.sampler.max_off_policy_strategy": "trainer.use_v1",
 }
 
@@ -121,9 +124,14 @@ def _is_used(config: DictConfig, setting: str) -> bool:
 def _loaded(config: DictConfig) -> dict[str, Callable[[], object]]:
     """What loads each class or file that a setting of this run names, as verl does it."""
     from verl.checkpoint_engine import CheckpointEngineRegistry
+    from verl.trainer.ppo.reward import resolve_reward_manager_cls
     from verl.utils.import_utils import load_class_from_fqn, load_extern_object, resolve_config_path
+    from verl.utils.torch_dtypes import PrecisionType
 
     loaded: dict[str, Callable[[], object]] = {}
+    manager = config.reward.reward_manager
+    if manager.source != "register":
+        loaded[f"reward.reward_manager.name={manager.name}"] = partial(resolve_reward_manager_cls, config)
     for setting in ("data.custom_cls", "trainer.v1.sampler.custom_sampler"):
         path, name = OmegaConf.select(config, f"{setting}.path"), OmegaConf.select(config, f"{setting}.name")
         if path and name:
@@ -133,6 +141,9 @@ def _loaded(config: DictConfig) -> dict[str, Callable[[], object]]:
         "trainer.checkpoint_callback_class": load_class_from_fqn,
         f"{_ROLLOUT}.multi_turn.tool_config_path": resolve_config_path,
         f"{_ROLLOUT}.multi_turn.function_tool_path": resolve_config_path,
+        f"{_ROLLOUT}.router_config_path": resolve_config_path,
+        "actor_rollout_ref.actor.fsdp_config.model_dtype": PrecisionType.to_dtype,
+        "actor_rollout_ref.actor.megatron.dtype": PrecisionType.to_dtype,
         f"{_ROLLOUT}.checkpoint_engine.backend": CheckpointEngineRegistry.get,
     }
     for setting, load in by_name.items():
