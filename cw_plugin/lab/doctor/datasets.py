@@ -84,7 +84,7 @@ def _check_sources(config: DictConfig, setting: str, dataset: "RLHFDataset") -> 
     reward = config.reward
     if reward.custom_reward_function.path or reward.reward_model.enable or reward.reward_manager.source != "register":
         return
-    unknown = [name for name in dataset.dataframe.unique(config.data.reward_fn_key) if not _is_scored(name)]
+    unknown = [name for name in dataset.dataframe.unique("data_source") if not _is_scored(name)]
     if unknown:
         names = ", ".join(map(str, unknown))
         problem = f"{setting} has data_source={names}, which verl's own rewards do not know: it drops the responses"

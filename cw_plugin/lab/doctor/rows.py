@@ -59,7 +59,7 @@ def _problem_of(row: dict[str, Any], needed: Sequence[str], prompt: str) -> str 
     missing = [name for name in needed if row.get(name) is None]
     if missing:
         return f"has no {', '.join(missing)}"
-    if not isinstance(row[prompt], list):
+    if not isinstance(row[prompt], list) or not row[prompt]:
         return f"has a prompt that is no list of messages: {row[prompt]!r:.50}"
     strange = [message for message in row[prompt] if not _is_message(message)]
     if strange:  # which a chat template would render as nothing

@@ -70,7 +70,14 @@ def test_a_run_without_faults_gets_no_finding(overrides, composed):
         ([f"{A}.rollout.mode=sync"], "verl", "Rollout mode 'sync' has been removed", "verl names", True),
         ([f"{A}.rollout.n=1"], "method", "rollout.n=1 leaves one response", f"{A}.rollout.n=12", True),
         (["custom_reward_function.path=my.py"], "reward", "top level", f"{REWARD}.path=my.py", True),
-        ([f"{REWARD}.path=null"], "datasets", "data_source=my/data, which verl's", "pkg://cw_plugin.lab.rew", True),
+        # Its rewards read this column, whatever data.reward_fn_key says.
+        (
+            [f"{REWARD}.path=null", "data.reward_fn_key=x"],
+            "datasets",
+            "data_source=my/data, which verl's",
+            "pkg://cw_plugin.lab.rew",
+            True,
+        ),
         (["data.train_batch_size=12"], "aggregation", "adds empty responses", "size=8", False),
         ([f"{A}.actor.loss_agg_mode=token-mean"], "aggregation", "token-mean", "seq-mean-token-mean", False),
         (["trainer.logger=console"], "metrics", "will not find", "trainer.logger=[console,file]", False),

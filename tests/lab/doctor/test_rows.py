@@ -29,6 +29,7 @@ def found(config: DictConfig, *overrides: str) -> list[Finding]:
     ("columns", "said"),
     [
         ({"names": ["data_source", "question", "reward_model"]}, "row 0 has no prompt"),
+        ({"prompt": []}, "row 0 has a prompt that is no list of messages: []"),
         ({"prompt": "What is 2+2?"}, "row 0 has a prompt that is no list of messages: 'What is 2+2?'"),
         ({"prompt": [{"from": "human", "value": "2+2?"}]}, "row 0 has a message without role and content: {'from'"),
         ({"prompt": [*QUESTION, {"speaker": "user", "content": "?"}]}, "a message without role and content: {'role'"),
