@@ -40,7 +40,7 @@ EQUAL: Answers = {
         "0.5": [r"50\%"],
     },
     "commas": {
-        "1,22": ["22, 1"], "1.22": ["1,22"], "31250": [r"31\,250", r"31,\!250", "31 250"],
+        "1,22": ["22, 1"], "1.22": ["1,22"], "31250": [r"31\,250", r"31,\!250", "31 250", r"31\text{,}250"],
         "(3, 4)": ["(x, y) = (3, 4)"],
     },
     "rounding": {"928": [r"9.28 \times 10^{2}"], r"1.1 \times 10^{2}": ["110"], "-3": ["-2.9999999"]},
@@ -118,8 +118,11 @@ EQUAL: Answers = {
         "5": [
             r"\displaystyle 5", r"\color{red}{5}", r"\textcolor{blue}{5}", r"\mathsf{5}", r"\underline{5}", r"{\bf 5}",
             r"\hspace{1cm}5", r"5\phantom{0}", r"\large 5", r"\Huge 5", r"5 \tag{1}",
-            r"\left.5\right.", r"\left. 5 \right.",
+            r"\left.5\right.", r"\left. 5 \right.", r"\mathstrut 5", r"\hfill 5", r"\normalsize 5", r"\kern1em 5",
+            r"\rm 5", r"\ensuremath{5}", r"\pmb{5}", r"\hspace*{1cm}5", r"\smash{5}", r"\framebox{5}",
+            r"\begin{aligned} x &= 5 \end{aligned}", r"\begin{align*}x=5\end{align*}", r"\Rightarrow 5",
         ],
+        r"\frac{1}{6}": [r"\nicefrac{1}{6}", r"\text{1/6}"], r"\binom{10}{3}": [r"{10 \choose 3}"],
         r"\frac{1}{2}": [r"\textstyle\frac{1}{2}", r"\scriptstyle \frac12", r"\cfrac{1}{2}"],
         "(1,2)": [r"\bigl(1,2\bigr)", r"\Bigg(1,2\Bigg)"], "[1,2]": [r"\big[1,2\big]"],
         r"\{1,2\}": [r"\Bigl\{1,2\Bigr\}"], r"\sum_{k=1}^n k^2": [r"\sum\limits_{k=1}^{n} k^2"],
@@ -139,6 +142,7 @@ EQUAL: Answers = {
         "5": [
             r"\text{Area} = 5", r"|\overline{AB}| = 5", r"\overline{AB} = 5", r"\text{Area of } ABC = 5", "Area = 5",
             r"\text{Area } = 2 + 3 = 5", r"\text{Area} \approx 5", r"\text{Answer: } 5",
+            r"\det A = 5", r"\gcd(10, 15) = 5", r"\binom{5}{1} = 5",
         ],
         r"\frac{1}{6}": [r"P(A \cap B) = \frac16"], "10": [r"\text{Number of ways} = 10"],
         "60": [r"\angle ABC = 60^\circ"], r"60^\circ": [r"m\angle A = 60^\circ"], "6": [r"S_{\triangle ABC} = 6"],
@@ -148,9 +152,10 @@ EQUAL: Answers = {
         r"\text{Area} = 5": ["5", r"\text{Area} = 5.0"], r"2\pi": [r"\text{period } T = 2\pi"],
     },
     "ratios and times": {
-        "1:2:3": ["1:2:3", "1 : 2 : 3", "2:4:6"], "1:2": [r"\frac{1}{2}", "1 : 2"], "2:3": ["AB:BC = 2:3"],
+        "1:2:3": ["1:2:3", "1 : 2 : 3", "2:4:6", r"1\colon 2\colon 3"], "1:2": [r"\frac{1}{2}", "1 : 2"],
+        "2:3": ["AB:BC = 2:3"],
         r"\sqrt{2}:1": [r"\sqrt2 : 1"], "3:30 PM": [r"3:30\text{ PM}", r"3:30 \text{ p.m.}", "3:30 pm"],
-        "3:30": ["3:30"], "a:b:c": ["a : b : c"], r"1:\sqrt{3}:2": [r"1 : \sqrt3 : 2"],
+        "3:30": ["3:30", "3{:}30"], "a:b:c": ["a : b : c"], r"1:\sqrt{3}:2": [r"1 : \sqrt3 : 2"],
     },
     "repeated values": {
         r"\{2,2,3\}": [r"\{3,2,2\}"],
@@ -162,6 +167,7 @@ EQUAL: Answers = {
             r"5\,\mathrm{m}/\mathrm{s}", r"5\ \mathrm{kg}\cdot\mathrm{m}/\mathrm{s}^2",
             r"5 \, \text{m} \, \text{s}^{-2}", r"5\,\frac{\text{m}}{\text{s}}", r"5\ \text{m}\cdot\text{s}^{-1}",
             r"5~\mathrm{kg}\,\mathrm{m}^{-3}", r"5\,\mathrm{\mu m}", r"5 \mathrm{\Omega}", r"5\text{ N}\cdot\text{m}",
+            r"5(\mathrm{cm})", r"5\left(\text{cm}^2\right)", "5 hrs", "5 lbs",
         ],
         r"5\text{ m/s}": [r"5\,\mathrm{m}/\mathrm{s}"],
         "20": [r"20^\circ C", r"20^\circ\mathrm{C}", r"20^{\circ}\text{C}"], r"20^\circ C": [r"20^{\circ}\text{C}"],
@@ -171,6 +177,7 @@ EQUAL: Answers = {
         "B": [
             r"\textbf{(B) }12", "B: 12", "(B) 12", r"\text{(B)}\ 12", r"\textbf{(B)}\ \frac{1}{2}", "B. 12", "B) 12",
             r"\mathrm{(B)}\ 12", "Option B", r"\text{choice (B)}",
+            "B)", "Option B: 12",
         ],
         "(B)": [r"\textbf{(B) }12"], r"\text{(B)}": [r"\textbf{(B) }12"], r"\textbf{(B)}": ["B", r"\text{B}"],
         r"\textbf{(B) }12": ["B", "12", "(B) 12"], "C": [r"\text{C: } 3\sqrt{2}"], "12": [r"\textbf{(B) }12"],
@@ -228,7 +235,8 @@ EQUAL: Answers = {
             "3\\text{\u6216}4", "3\u62164", "3\\text{ \u548c }4", "3\u30014", r"3\mathrm{\ or\ }4", "3 OR 4",
             r"3\textbf{ or }4", r"3 \mbox{ or } 4", r"3 \text{ Or } 4", "3 \u6216\u8005 4", "3\u4e0e4",
             "x=3 \\text{\u6216} x=4", r"x = 3 \quad\text{or}\quad x = 4", r"3 \text{ oder } 4",
-            r"3 \operatorname{or} 4", "3 \u2228 4", r"3 \;\text{or}\; 4",
+            r"3 \operatorname{or} 4", "3 \u2228 4", r"3 \;\text{or}\; 4", "either 3 or 4", "3 oder 4", "3 ou 4",
+            "3 et 4", "3 \u0438\u043b\u0438 4", "3\u307e\u305f\u306f4", "3 \ub610\ub294 4",
         ],
         "3, -5": [r"a = 3 \vee a = -5"], "3\u62164": ["3, 4"],
     },
@@ -342,7 +350,8 @@ UNEQUAL: Answers = {
         r"\begin{pmatrix} 0.000001 & 1 \end{pmatrix}": [r"\begin{pmatrix} 0.0000014 & 1 \end{pmatrix}"],
     },
     "layout commands": {
-        "5": [r"\displaystyle 6"], "(1,2)": [r"\bigl(2,1\bigr)"],
+        "5": [r"\displaystyle 6", r"\begin{aligned} x &= 5 \\ y &= 6 \end{aligned}", r"\Rightarrow 6", r"\smash{6}5"],
+        "(1,2)": [r"\bigl(2,1\bigr)"], r"\frac{1}{6}": [r"\text{6/1}"], r"\binom{10}{3}": [r"{10 \choose 4}"],
     },
     "nothing left to work out": {
         "4, 2": [r"3 \pm 1"], "7": [r"\sqrt{49}"], "6": ["3!", r"6^1 \cdot 1^5"],
@@ -353,12 +362,15 @@ UNEQUAL: Answers = {
         "x = 15": ["x = 7 + 8"],
     },
     "a left side in words": {
-        "5": [r"\text{Area} = 6", r"\text{Area} = 2 + 3", r"\text{Area} < 5", r"\text{Area} \ge 5"],
+        "5": [r"\text{Area} = 6", r"\text{Area} = 2 + 3", r"\text{Area} < 5", r"\text{Area} \ge 5",
+            r"x = \binom{5}{1}"],
+        "x=10, y=6": [r"x=\binom{5}{2}, y=6", r"x=10, y=\binom{4}{2}"],
         r"\text{Area} = 5": [r"\text{Perimeter} = 5"], r"\frac{1}{6}": [r"P(A \cap B) \neq \frac16"],
         "x = 4": ["y = 4"],
     },
     "ratios and times": {
-        "1:2:3": ["1:3:2", "1/6", "6", r"\frac{1}{6}"], "3:30": ["1:10", r"\frac{1}{10}"], "3:30 PM": ["3:30 AM"],
+        "1:2:3": ["1:3:2", "1/6", "6", r"\frac{1}{6}", "1{:}2{:}4"], "3:30": ["1:10", "3{:}31", r"\frac{1}{10}"],
+        "3:30 PM": ["3:30 AM"],
         "12:01": ["12"], "12:00": ["6:00"], "2:45": ["4:90"], "1:2": ["2:1"], "1:2:3:4": ["1:2:4:3", "1:2:3"],
         r"\frac{1}{6}": ["1:2:3"], "(2,3)": ["1:2:3"], "2, 3": ["1:2:3"],
     },
@@ -369,12 +381,14 @@ UNEQUAL: Answers = {
         r"\frac{1}{2}, \frac{1}{2}, 1": ["0.5, 1"], "3,3,3": ["3,3"], "x, x, y": ["x, y"],
     },
     "units in several commands": {
-        r"5\text{ m/s}": [r"5\,\mathrm{km}/\mathrm{s}"], "5": [r"6\,\mathrm{m}/\mathrm{s}"],
+        r"5\text{ m/s}": [r"5\,\mathrm{km}/\mathrm{s}"], "5": [r"6\,\mathrm{m}/\mathrm{s}", r"5(\text{thousand})",
+            "5 hrs 30 min", r"5(x)"],
         r"20^\circ C": [r"20^\circ F"], r"20^\circ\mathrm{C}": [r"20^\circ\mathrm{F}"],
         r"5\text{ m}": [r"5\,\mathrm{m}/\mathrm{s}"], r"60^\circ": [r"60\text{ rad}", r"60\text{ radians}"],
     },
     "choices with their text": {
-        "B": [r"\textbf{(C) }12", "C: 12", "12", "(A) 11 (B) 12", "B: 12, C: 13", "A, B", "B or C", "Option C"],
+        "B": [r"\textbf{(C) }12", "C: 12", "12", "(A) 11 (B) 12", "B: 12, C: 13", "A, B", "B or C", "Option C", "C)",
+            "Option C: 12"],
         r"\textbf{(B) }12": [r"\textbf{(C) }12", "C", "13"],
     },
     "what math-verify cannot read": {
@@ -402,7 +416,8 @@ UNEQUAL: Answers = {
         "1 1/4": [r"\frac{11}{4}"],
     },
     "or in any spelling": {
-        "3": ["3\u62164", r"x = 3 \vee x = 4"], "4": ["3\\text{\u6216}4"], "3, 5": ["3\u62164"],
+        "3": ["3\u62164", r"x = 3 \vee x = 4", "either 3 or 4", "3 oder 4", "3 et 4"], "4": ["3\\text{\u6216}4"],
+        "3, 5": ["3\u62164"],
     },
     "structure": {
         "y = 2x": ["y' = 2x"], "f(x)=2x": ["f'(x)=2x"], "3-1": ["2"], "3/4/2020": ["3/8080"], "2020-05-06": ["2009"],

@@ -13,7 +13,7 @@ from math_verify.grader import is_equation, sort_key, take_last_relation
 from sympy.core.relational import Relational
 
 from cw_plugin.lab.rewards.boxed import final_boxed
-from cw_plugin.lab.rewards.reading import Answer, Parsed, choices, found_in, parsed, read
+from cw_plugin.lab.rewards.reading import Answer, Parsed, choices, found_in, parsed, read, right_sides
 
 MAX_ANSWER = 2_000  # characters; the longest ground truth of the paper's data has about 250
 DECIMALS = {"training": 6, "evaluation": 5}
@@ -109,7 +109,7 @@ def _are_other_kinds(gold: Parsed, value: Parsed, ground_truth: str, answer: str
 
 
 def _computed(text: str) -> set[str]:
-    return set(_COMPUTED.findall(text))
+    return set(_COMPUTED.findall(right_sides(text)))
 
 
 def _is_worked_out(gold: Parsed, value: Parsed, is_sentence: bool) -> bool:

@@ -31,7 +31,7 @@ _CASES = ConversionConfig(lowercase_symbols=False)  # r is another letter than R
 _NO_PART = re.compile("[\u3001-\u30ff\u3400-\u9fff\uff01-\uff0f\uff1a-\uff1f]+|(?<=[^\\W\\d_]):(?=\\d)")  # of a number
 _FORMULA = re.compile(r"(?i)\d+(?:\s*(?::|\bor\b|\u6216)\s*\d+)+(?:\s*[ap]\.?m\b)?|(?<!\S)\d+[a-fi-kn-rt-z](?!\w)")
 _CHOICE = re.compile(  # its letter and its text, without the next choice
-    rf"(?:{TEXT}\{{)?\s*\(?([A-H])\s*(?:\)[:.]?|[:.](?=[\s\d\\$]))\s*\}}?\s*"
+    rf"(?:(?i:option|choice)\s+)?(?:{TEXT}\{{)?\s*\(?([A-H])\s*(?:\)[:.]?|[:.](?=[\s\d\\$]))\s*\}}?\s*"
     rf"((?!\}}|[,+/]|(?:{TEXT}\{{)?\s*(?:or|and)\b|.*[A-H]\s*[):.])[\s\S]+)"
 )
 _WORDS = re.compile(  # with an exponent, but not as an index or in one
@@ -82,13 +82,18 @@ def read(answer: str) -> Answer:
     return Answer(text, " ".join(words.split()), name, domain, said, re.findall(r"\\[a-zA-Z]+|\d+|\S", text))
 
 
+def right_sides(answer: str) -> str:
+    """An answer without what stands before an equals sign, such as 1, 2 for x = 1, y = 2."""
+    return ", ".join(re.split(_EQUALS, part)[-1] for part in re.split(_COMMA, answer))
+
+
 @functools.lru_cache(maxsize=4096)
 def parsed(answer: str) -> Parsed | None:
     """The answer as math-verify reads it in a box; None when it does not, or when that has no finite value."""
-    right_sides = ", ".join(re.split(_EQUALS, part)[-1] for part in re.split(_COMMA, answer))
-    if several := _side_by_side(right_sides):
+    values = right_sides(answer)
+    if several := _side_by_side(values):
         return several
-    for part in (answer, right_sides):
+    for part in (answer, values):
         with suppress(Exception):
             text = normalize_latex(r"\boxed{" + part.replace(r"\%", "") + "}", _LATEX.normalization_config)
             is_real = not should_treat_as_complex(text)

@@ -58,7 +58,10 @@ def _scaled(match: re.Match[str]) -> str:
 
 
 TEXT = r"\\(?:text(?:rm|bf|it|sf|tt|up|normal)?|math(?:rm|sf|tt)|[mhf]box|operatorname|emph|rm)\*?\s*"
-OR = "(?i:and|or)|\u6216\u8005?|\u548c|\u4e0e|\u53ca|\u3001"
+OR = (
+    "(?i:and|or|either|both|oder|und|ou|et)|\\b\u0438(?:\u043b\u0438)?\\b"
+    "|\u6216\u8005?|\u548c|\u4e0e|\u53ca|\u3001|\u307e\u305f\u306f|\ub610\ub294"
+)
 _END = r"(?![a-zA-Z])"  # of a command or a word
 _FUNCTION = rf"(?:{'|'.join({*accepted_latex_functions, 'exp'} - {'re', 'im', 'frac', 'root', 'arg'})})"
 _ARGUMENT = r"(?=\s*\}?\s*[\\(^_{\w])"
@@ -66,7 +69,8 @@ _LETTER = r"[a-zBDEGHIMO-UX-Z](?<![msghl])"  # that is no unit
 _COMMAND = r"\\(?!mu|Omega|circ|text|degree|%)(?:[^{}]|\{[^{}]*\})*"
 _POWER_OF_UNIT = r"\b\.?(?:\s*\^\s*(?:\d|\{-?\d\}))?"
 _UNIT = (
-    rf"(?:[mcdk]m|[km]g|m[lL]|ft|(?i:[ap]\.?m)|[A-Z]{{3}}|[a-zA-Z]{{4,}}|m(?=\s*/)|mph|day|m[ei]n|sec){_POWER_OF_UNIT}"
+    r"(?:[mcdk]m|[km]g|m[lL]|ft|(?i:[ap]\.?m)|[A-Z]{3}|[a-zA-Z]{4,}|m(?=\s*/)|mph|day|m[ei]n|sec|(?:hr|yr|yd|lb)s?|oz)"
+    rf"{_POWER_OF_UNIT}"
 )
 _NUMBER = r"(?<![a-zA-Z\d.,/^_\\])(?P<number>\d+(?:\.\d+)?)"
 _EXPONENT = (
@@ -77,7 +81,7 @@ _IN_WORDS = rf"(?:\\,|\s)*(?P<text>{TEXT}\{{)?\s*(?P<words>(?:(?:{'|'.join(_POWE
 _IN_TEXT = rf"{TEXT}\{{[^{{}}]*\}}"
 _BETWEEN = r"(?:\s*\^\s*\{?-?\d\}?)?\s*(?:/|\\cdot|\\times)?\s*"  # units
 _SEPARATOR = (
-    rf"\\(?:lor|vee|q?quad){_END}|{TEXT}\{{[\s,]*(?:{OR}|oder|ou|o)?[\s,]*\}}"
+    rf"\\(?:lor|vee|q?quad){_END}|{TEXT}\{{[\s,]*(?:{OR})?[\s,]*\}}"
     rf"|(?<![\\a-zA-Z{{])(?<!\{{ )(?:{OR}){_END}"
 )
 
@@ -103,21 +107,30 @@ IN_SENTENCES = [
 ]
 REWRITES = [
     UNICODE, IN_SENTENCES[0],
-    Rewrite("digits in groups", r"(?<![\w.,^}])[1-9]\d{0,2}(?:(?:,?\\!\s*|\\[,;: ]|\{,\}|[ ~])\d{3})+(?![\d/])",
+    Rewrite("digits in groups",
+            r"(?<![\w.,^}])[1-9]\d{0,2}(?:(?:,?\\!\s*|\\[,;: ]|(?:\\text)?\{\\?,\}|[ ~])\d{3})+(?![\d/])",
             lambda match: re.sub(r"\D", "", match[0])),
     Rewrite("layout", r"\\(?:left|right)(?:\.|(?![a-zA-Z]))"
-            r"|\\(?:math(?:bf|it|normal)|boldsymbol|bm|[bB]igg?[lrm]?|(?:display|text|script)style"
-            r"|bf|it|underline|(?:no)?limits|tiny|small|[lL]arge|LARGE|[hH]uge"
-            r"|(?:(?:text)?color|[hv]space|[hv]?phantom|tag)\{.*?\})(?![a-zA-Z])"
-            rf"|^\s*\\approx{_END}|(?<!\\)\\[,;:! ]|~", " "),
+            r"|\\(?:math(?:bf|it|normal|bin|rel|ord)|boldsymbol|bm|pmb|[bB]igg?[lrm]?|(?:display|text|script)style"
+            r"|bf|it|underline|(?:no)?limits|tiny|(?:normal|footnote)size|small|[lL]arge|LARGE|[hH]uge"
+            r"|(?:math)?strut|hfill?|smash|ensuremath|framebox|(?:rm|sf|tt)(?=\s*[-\d])|kern\s*-?[\d.]+[a-z]{2}"
+            r"|(?:(?:text)?color|[hv]space\*?|[hv]?phantom|tag)\{.*?\})(?![a-zA-Z])"
+            rf"|^\s*\\(?:approx|Rightarrow|implies|therefore){_END}|(?<!\\)\\[,;:! ]|~", " "),
+    Rewrite("equation in an environment",
+            r"\\begin\{((?:align|gather)(?:ed|\*)?|split|equation\*?)\}((?:(?!\\\\).)*)\\end\{\1\}",
+            lambda match: match[2].replace("&", "")),
+    Rewrite("colon", rf"\{{:\}}|\\colon{_END}", ":"),
     Rewrite("dollar", r"\\\$", r"\\text{ dollar }"),
     Rewrite("formula", r"\$|(?<!\\)\\[()\[\]]", ""),
-    Rewrite("upright", rf"{TEXT}\{{\s*([ei]|-?[\d.]+|pi|{_FUNCTION}{_ARGUMENT}|{_COMMAND})\s*\}}"
+    Rewrite("upright", rf"{TEXT}\{{\s*([ei]|-?\d[\d.,/]*|pi|{_FUNCTION}{_ARGUMENT}|{_COMMAND})\s*\}}"
             rf"|(?<=[\d)}}=+*/-])\s*{TEXT}\{{\s*({_LETTER})\s*\}}", r" \1\2 "),
     Rewrite("units in several commands", rf"{_IN_TEXT}(?:{_BETWEEN}{_IN_TEXT})+"
             rf"|\\[dt]?frac\{{{_IN_TEXT}\}}\{{{_IN_TEXT}(?:\^\d)?\}}", _unit),
     Rewrite("function", rf"(?<![\\a-zA-Z])(?=(?:pi|{_FUNCTION}{_ARGUMENT}){_END})", r"\\"),
     Rewrite("inverse function", r"(?<![\\a-zA-Z])a(sin|cos|tan)(?=\s*\()", r"\\arc\1"),
+    Rewrite("slanted fraction", r"\\(?:nice|s)frac(?=\s*\{)", r"\\frac"),
+    Rewrite("binomial", r"\{\s*(\w+)\s*\\choose\s*(\w+)\s*\}", r"\\binom{\1}{\2}"),
+    Rewrite("unit in brackets", rf"(?<=[\d}}])\s*\(\s*({_IN_TEXT}(?:\s*\^\s*\{{?-?\d\}}?)?)\s*\)", r"\1"),
     Rewrite("fraction", r"\\[dt]?frac\s*(\\[a-z]+)\s*(\d|\\[a-z]+)", r"\\frac{\1}{\2}"),
     Rewrite("root", r"\\sqrt\s*(?:\(([^()]*)\)|(\d+))", r"\\sqrt{\1\2}"),
     Rewrite("letter", rf"\\gamma{_END}|(?<=[_{{])\\(?:odot|oplus){_END}|(?<![a-zA-Z\\])E(?=\s*_)", r"\\mathcal{\g<0>}"),
@@ -138,7 +151,7 @@ REWRITES = [
     Rewrite("percent", rf"(?:{TEXT}\{{\s*)?(?:\\?%|\b(?:percent(?:age)?|per cent|pct)\b)(?:\.?\s*\}})?", r"\\%"),
     Rewrite("unit without \\text", rf"(?<=[\d}})])\s*({_UNIT}(?:(?:\s*/\s*|\s+)[a-zA-Z]+{_POWER_OF_UNIT})*)",
             r"\\text{ \1 }"),
-    Rewrite("choice", r"(?i)\b(?:option|choice)\s+(?=\(?[A-H]\)?\s*\}?$)", ""),
+    Rewrite("choice", r"(?i)\b(?:option|choice)\s+(?=\(?[A-H]\)?\s*\}?$)|(?<=^[A-H])\s*\)$", ""),
     Rewrite("base", r"(?<![\d^])(\d+)\s*\)?\s*_", r"\1\\text{ base }"),
 ]
 # fmt: on
