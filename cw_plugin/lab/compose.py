@@ -130,7 +130,7 @@ def _in_one_sentence(message: str, program: str) -> OptionsError:
     if unknown is None:
         beginning = re.split(r"Config search path|full_key:", message)[0]
         fix = "give the whole command, with -m PROGRAM" if "primary config" in beginning else ""
-        return OptionsError(f"hydra refuses the overrides: {' '.join(beginning.split())}", fix)
+        return OptionsError(f"hydra refuses the overrides: {' '.join(beginning.split()).removesuffix('.')}", fix)
     key = unknown[1]
     if program == MAIN_PPO and key.startswith(_OF_ASYNC_PROGRAMS):
         fix = "give the whole command of fully_async_policy or one_step_off_policy, which have it: -m PROGRAM KEY=VALUE"

@@ -19,7 +19,7 @@ algorithm.adv_estimator=cw_grpo data.train_batch_size=8 data.max_prompt_length=1
 {A}.model.path={ROOT}/examples/cpu/model {A}.actor.ppo_mini_batch_size=8 {A}.actor.ppo_micro_batch_size_per_gpu=4
 {A}.actor.loss_agg_mode=seq-mean-token-mean {A}.rollout.name=vllm {A}.rollout.n=4
 {A}.rollout.log_prob_micro_batch_size_per_gpu=4 trainer.n_gpus_per_node=2 trainer.logger=[console,file]
-trainer.device=cpu
+trainer.device=cpu {A}.rollout.max_model_len=192
 trainer.test_freq=5 {REWARD}.path=pkg://cw_plugin.lab.rewards {REWARD}.name=compute_score
 """.split()
 

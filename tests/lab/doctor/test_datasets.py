@@ -4,19 +4,22 @@ import pytest
 
 pytest.importorskip("verl")
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from doctor_runs import changed, good, write_rows
+from doctor_runs import REWARD, changed, good, write_rows
 from omegaconf import DictConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 from verl.trainer.ppo.utils import create_rl_dataset
 from verl.utils import hf_tokenizer
+from verl.utils.config import omega_conf_to_dataclass
 
 from cw_plugin.lab import doctor
 from cw_plugin.lab.compose import compose
+from cw_plugin.lab.doctor import datasets
 from cw_plugin.lab.doctor.finding import Finding
 
 LONG = [{"role": "user", "content": "1+" * 70 + "1="}]
@@ -34,37 +37,60 @@ def found(config: DictConfig, *overrides: str) -> list[Finding]:
 
 
 def dataset_of(config: DictConfig, file: Path) -> object:
-    return create_rl_dataset(str(file), config.data, hf_tokenizer(config.actor_rollout_ref.model.path), None)
+    model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
+    return create_rl_dataset(str(file), config.data, model.tokenizer, None)
 
 
 @pytest.mark.parametrize("setting", FILES)
-@pytest.mark.parametrize("truncation", ["left", "right", "middle", "error"])
-def test_prompts_that_are_too_long_are_counted(composed, tmp_path, setting, truncation):
+def test_prompts_that_are_too_long_are_counted(composed, tmp_path, monkeypatch, setting):
+    monkeypatch.setattr(datasets, "LONGEST", 3)
     file = write_rows(tmp_path / "a.parquet", ["4"] * 12)
     rows = pq.read_table(file).to_pylist()
-    rows[3]["prompt"] = rows[7]["prompt"] = LONG
+    rows[8]["prompt"] = rows[11]["prompt"] = LONG
     pq.write_table(pa.Table.from_pylist(rows), file)
-    settings = [f"{setting}={file}", f"data.truncation={truncation}"]
+    settings = [f"{setting}={file}", "data.truncation=right"]
     tokens = len(hf_tokenizer(composed.actor_rollout_ref.model.path).apply_chat_template(
         LONG, add_generation_prompt=True, return_dict=False))  # fmt: skip
     (finding,) = found(composed, *settings)
-    assert f"{setting}: 2 of 12 prompt(s) have more tokens than data.max_prompt_length=128 (row 3 has {tokens}," in (
+    assert f"{setting}: 2 of 12 prompt(s) have more tokens than data.max_prompt_length=128 (row 8 has {tokens}," in (
         finding.what
     )
-    assert f"cuts the beginning, whatever data.truncation={truncation} says" in finding.what and finding.fatal
+    assert "cuts the beginning, whatever data.truncation=right says" in finding.what and finding.fatal
     verl = SimpleNamespace(rollout_config=SimpleNamespace(prompt_length=128))
     kept = AgentLoopBase._cap_text_prompt_length(verl, list(range(tokens)))
     assert kept == list(range(tokens))[-128:]  # what it is said to do, in verl's agent loop
     assert found(composed, *settings, f"data.max_prompt_length={tokens}") == []
     assert found(composed, *settings, "data.filter_overlong_prompts=True") == []  # which leaves 10, enough for 8
+    first = [f"{setting.replace('files', 'max_samples')}=8", "data.shuffle=False"]
+    assert found(composed, *settings, *first) == []  # all others are
+    assert found(composed, *settings, "data.custom_cls.path=my.py") == []  # which may cut them
+
+
+def test_a_prompt_is_as_long_as_verls_filter_counts_it(composed, tmp_path):
+    """With the tools of a run, and what it gives the chat template."""
+    (tmp_path / "tools.py").write_text(
+        "from verl.tools.function_tool import function_tool\n@function_tool\n"
+        'def of_a_long_name(text: str) -> str:\n    """Doubles it.\n\n    Args:\n        text: what.\n    """\n'
+    )
+    template = "{{ messages[0].content }}{{ tools | tojson }}{{ hint }}"
+    config = changed(
+        composed,
+        f"actor_rollout_ref.rollout.multi_turn.function_tool_path={tmp_path / 'tools.py'}",
+        f"actor_rollout_ref.model.custom_chat_template='{template}'",
+        "data.apply_chat_template_kwargs.hint=1+1+1+1=",
+    )
+    tokens = int(re.search(r"row 0 has (\d+)", found(config, "data.max_prompt_length=1")[0].what)[1])
+    for limit, left in ((tokens, 12), (tokens - 1, 0)):
+        filtered = changed(config, "data.filter_overlong_prompts=True", f"data.max_prompt_length={limit}")
+        assert len(dataset_of(filtered, config.data.train_files)) == left
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
         (["data.train_max_samples=4"], "has 4 row(s) for the run, fewer than a batch of 8"),
-        (["data.train_batch_size=13"], "has 12 row(s) for the run, fewer than a batch of 13"),
-        (["trainer.total_epochs=1", "trainer.total_training_steps=100"], "=1 ends after 1 step(s), not 100"),
+        (["data.train_batch_size=13", "data.train_max_samples=100"], "has 12 row(s) for the run, fewer than a batch"),
+        (["data.gen_batch_size=4", "trainer.total_epochs=1", "trainer.total_training_steps=3"], "after 1 step(s), not"),
         (["trainer.total_epochs=4", "trainer.total_training_steps=5"], "total_epochs=4 ends after 4 step(s), not 5"),
         (["trainer.total_epochs=0"], "total_epochs=0 ends after 0 step(s)"),
         (["trainer.use_v1=False", "data.gen_batch_size=13"], "fewer than a batch of 13"),
@@ -83,8 +109,13 @@ def test_a_run_that_ends_early(composed, settings, said):
 def test_a_run_that_does_not_end_early(composed):
     assert found(composed, "trainer.total_epochs=4", "trainer.total_training_steps=4") == []
     assert found(composed, "trainer.val_only=True", "data.train_max_samples=4") == []
-    fetched_singly = ["data.gen_batch_size=3", "algorithm.filter_groups.enable=True"]
-    assert found(composed, *fetched_singly) == []
+    for not_refused in (
+        "trainer.use_v1=False",
+        "trainer.v1.trainer_mode=colocate_async",
+        "trainer.v1.sampler.sync_refill_failed_groups=True",
+        "algorithm.filter_groups.enable=True",
+    ):
+        assert found(composed, "data.gen_batch_size=3", not_refused) == []
 
 
 @pytest.mark.parametrize("setting", FILES)
@@ -138,12 +169,29 @@ def test_rows_whose_media_do_not_fit_their_prompt(composed, tmp_path, monkeypatc
         dataset[8]
 
 
+def test_sources_that_verls_own_rewards_do_not_know(composed, tmp_path):
+    """Where they are used. Those that verl knows are not named, and verl reads them whatever reward_fn_key says."""
+    rows = pq.read_table(write_rows(tmp_path / "a.parquet", ["4"] * 8)).to_pylist()
+    settings = [f"{REWARD}.path=null", *(f"{setting}={tmp_path / 'a.parquet'}" for setting in FILES)]
+    (finding, _) = found(composed, *settings, "data.reward_fn_key=x")
+    assert "data_source=my/data, which verl's own rewards do not know" in finding.what and finding.fatal
+    assert "pkg://cw_plugin.lab.rewards" in finding.fix
+    for other in ("reward_model.enable=True", "reward_manager.source=importlib"):
+        assert found(composed, *settings, f"reward.{other}") == []
+    known = [row | {"data_source": name} for row, name in zip(rows, 4 * ["openai/gsm8k", "taco"], strict=True)]
+    pq.write_table(pa.Table.from_pylist(known), tmp_path / "a.parquet")
+    assert found(composed, *settings) == []
+
+
 def test_an_agent_loop_in_a_row_that_verl_does_not_have(composed, tmp_path):
     rows = pq.read_table(write_rows(tmp_path / "a.parquet", ["4"] * 8)).to_pylist()
     for name, is_known in (("tool_agent", True), ("my_agent", False)):
         pq.write_table(pa.Table.from_pylist([row | {"agent_name": name} for row in rows]), tmp_path / "a.parquet")
         findings = found(composed, f"data.train_files={tmp_path / 'a.parquet'}")
         assert [f"agent_name={name}" in finding.what for finding in findings] == [True] * (not is_known)
+    (tmp_path / "mine.yaml").write_text("- name: my_agent\n")
+    mine = f"actor_rollout_ref.rollout.agent.agent_loop_config_path={tmp_path / 'mine.yaml'}"
+    assert found(composed, f"data.train_files={tmp_path / 'a.parquet'}", mine) == []
 
 
 def test_a_home_folder_is_not_expanded(composed, tmp_path, monkeypatch):

@@ -5,9 +5,11 @@ import pytest
 pytest.importorskip("verl")
 
 import inspect
+import json
 import re
 import shutil
 import socket
+import sys
 
 import numpy as np
 import torch
@@ -16,19 +18,23 @@ from interpreter import ROOT, bash, cli, python
 from omegaconf import DictConfig, OmegaConf
 from typer.testing import CliRunner
 from verl.trainer.config import AlgoConfig
-from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, kl_penalty
+from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY, kl_penalty
+from verl.utils import config as verl_config
 
 from cw_plugin.errors import OptionsError
+from cw_plugin.hosts.verl import hooks
 from cw_plugin.hosts.verl.refused_settings import ONE_FOR_A_RESPONSE, ONE_WITHOUT_KL
 from cw_plugin.lab import doctor
 from cw_plugin.lab.cli import app
 from cw_plugin.lab.compose import compose, read_configuration
-from cw_plugin.lab.doctor import settings, workers
+from cw_plugin.lab.doctor import workers
 from cw_plugin.lab.doctor.environment import failure_of
 from cw_plugin.lab.doctor.finding import Finding
 from cw_plugin.lab.doctor.names import KL_PENALTIES
 
+METRICS = f"{ENV}.VERL_FILE_LOGGER_PATH"
 ASYNC = "verl.experimental.fully_async_policy.fully_async_main"
+ASYNC_CONFIG = "experimental/fully_async_policy/config"
 
 
 @pytest.fixture(scope="module")
@@ -42,17 +48,28 @@ def composed(overrides) -> DictConfig:
 
 
 def test_a_run_without_faults_gets_no_finding(overrides, composed):
-    checks = {name: check for name, check in doctor.CHECKS.items() if name != "ray workers"}
-    assert doctor.examine(composed, checks) == []
-    asynchronous = compose(
-        ["-m", ASYNC, *overrides, "data.train_batch_size=0", f"{A}.rollout.checkpoint_engine.backend=naive"]
-    )
-    assert doctor.examine(asynchronous, checks) == []
-    remote = ["data.val_files=hdfs://host/test.parquet", f"{A}.model.path=hdfs://host/model"]  # verl copies them
+    at_top = "++custom_reward_function.path=my.py"  # which fully_async_policy moves
+    asynchronous = ["data.train_batch_size=0", f"{A}.rollout.checkpoint_engine.backend=naive", at_top]
+    files = f"data.val_files=[{composed.data.val_files},hdfs://host/test.parquet]"
+    for config in (
+        composed,
+        compose(["-m", ASYNC, *overrides, *asynchronous]),
+        changed(composed, files, f"{A}.model.path=hdfs://host/model"),  # verl copies what is elsewhere
+    ):
+        assert doctor.examine(config, doctor.CHECKS) == []
+    checks = doctor.QUICK | {name: doctor.CHECKS[name] for name in ("metrics", "names")}
+    assert doctor.examine(compose([*overrides, "model_engine=megatron"]), checks) == []
     usual = [f"{A}.model.path=Qwen/Qwen2.5-Math-7B", f"{LOSS}=gspo", "trainer.logger=[tensorboard]"]
+    usual += [f"{METRICS}={__file__}", f"{A}.actor.use_kl_loss=${{algorithm.use_kl_in_reward}}"]
     with_values = ["algorithm.adv_estimator=gae", f"{LOSS}=cw_grpo", f"{A}.actor.ppo_micro_batch_size_per_gpu=1"]
-    for unusual in (remote, usual, with_values, [f"{A}.rollout.n=1", "algorithm.cw_grpo.scope=batch"]):
-        assert doctor.examine(changed(composed, *unusual), doctor.QUICK | {"metrics": settings.check_metrics}) == []
+    correction = "algorithm.rollout_correction"
+    named = ["trainer.logger=[tracking,file]", f"{METRICS}=/no/such.jsonl", "trainer.resume_mode=resume_path"]
+    named += ["trainer.resume_from_path=hdfs://host/global_step_2"]
+    named += ["algorithm.use_kl_in_reward=True", "algorithm.kl_ctrl.type=adaptive", f"{correction}.rollout_is=sequence"]
+    named += [f"{correction}.rollout_rs='token_k1,seq_sum_k1'", "trainer.v1.sampler.max_off_policy_strategy=wait"]
+    bypass = [f"{correction}.bypass_mode=True", f"{correction}.loss_type=reinforce"]
+    for unusual in (usual, with_values, named, bypass, [f"{A}.rollout.n=1", "algorithm.cw_grpo.scope=batch"]):
+        assert doctor.examine(changed(composed, *unusual), checks) == []
 
 
 @pytest.mark.parametrize(
@@ -67,29 +84,23 @@ def test_a_run_without_faults_gets_no_finding(overrides, composed):
         ([f"{A}.actor.optim.lr_scheduler_type=linear"], "verl", "assert self.lr_scheduler_type in", "verl names", True),
         ([f"{A}.rollout.expert_parallel_size=4"], "verl", "expert_parallel_size must be equal", "verl names", True),
         (["algorithm.use_kl_in_reward=Ture"], "switches", "=Ture is text, which verl", "use_kl_in_reward=True", True),
-        ([f"{A}.rollout.mode=sync"], "verl", "Rollout mode 'sync' has been removed", "verl names", True),
+        ([f"{A}.actor.use_kl_loss=True"], "verl", "[actor_rollout_ref.ref] Please set", "verl names", True),
         ([f"{A}.rollout.n=1"], "method", "rollout.n=1 leaves one response", f"{A}.rollout.n=12", True),
         (["custom_reward_function.path=my.py"], "reward", "top level", f"{REWARD}.path=my.py", True),
-        # Its rewards read this column, whatever data.reward_fn_key says.
-        (
-            [f"{REWARD}.path=null", "data.reward_fn_key=x"],
-            "datasets",
-            "data_source=my/data, which verl's",
-            "pkg://cw_plugin.lab.rew",
-            True,
-        ),
         (["data.train_batch_size=12"], "aggregation", "adds empty responses", "size=8", False),
         ([f"{A}.actor.loss_agg_mode=token-mean"], "aggregation", "token-mean", "seq-mean-token-mean", False),
         (["trainer.logger=console"], "metrics", "will not find", "trainer.logger=[console,file]", False),
-        ([f"{ENV}.VERL_FILE_LOGGER_PATH={__file__}"], "metrics", "exists, and main_ppo", "test_doctor.1.jsonl", False),
+        ([], "metrics", "exists, and main_ppo", "test_doctor.1.jsonl", False),  # as the environment names it
+        ([f"{METRICS}={ROOT}/README.md"], "metrics", "exists, and main_ppo", "README.1.jsonl", False),
         ([f"{REWARD}.path=pkg://no_module"], "verl", "no_module", "the setting that the error names", True),
         ([f"{A}.actor.ppo_micro_batch_size_per_gpu=null"], "verl", "settings: [actor] Please set", "verl names", True),
         ([f"{A}.rollout.max_model_len=100"], "lengths", "= 192: vLLM cuts", "a sum of 100", True),
-        (["data.max_response_length=5000"], "lengths", "longer than 2048", "a sum of 2048", True),
+        ([f"{A}.rollout.max_model_len=null", "data.max_response_length=2000"], "lengths", "than 2048", "of 2048", True),
         ([f"{A}.model.path=no-such-model"], "lengths", "OSError", "the setting that the error names", True),
         ([f"{A}.rollout.max_model_len=4000", "data.max_response_length=3000"], "lengths", "than 2048", "of 2048", True),
-        ([f"{A}.model.path=/no/such"], "files", "/no/such does not exist", "give a folder", True),
-        ([f"{A}.model.path=~/no-such"], "files", "=~/no-such does not exist", "write $HOME for ~", True),
+        ([f"{A}.model.path=no/such/model"], "files", "no/such/model does not exist", "give a folder", True),
+        ([f"{A}.model.path=examples/no-such"], "files", "examples/no-such does not exist", "give a folder", True),
+        ([f"{A}.model.hf_config_path=~/no-such"], "files", "=~/no-such does not exist", "write $HOME for ~", True),
         ([f"{A}.model.lora_adapter_path=/no/such"], "files", "adapter_path=/no/such does not", "give a folder", True),
         (["trainer.resume_mode=resume_path"], "files", "path=None is no folder of a checkpoint", "global_step_N", True),
         (
@@ -109,10 +120,26 @@ def test_a_run_without_faults_gets_no_finding(overrides, composed):
 )
 def test_a_planted_fault_is_named(composed, monkeypatch, fault, check, what, fix, fatal):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", __file__)
+    monkeypatch.chdir(ROOT)
     findings = doctor.examine(changed(composed, *fault), {check: doctor.CHECKS[check]})
     name, finding = findings[0]
     assert len({found.what.replace("val_files", "train_files") for _, found in findings}) == 1  # both files are one
     assert name == check and finding.fatal is fatal and what in finding.what and fix in finding.fix
+
+
+def test_the_positions_of_a_model_with_code_of_its_own(composed, tmp_path, monkeypatch):
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    settings = {"auto_map": {"AutoConfig": "mine.Mine"}, "text_config": {"max_position_embeddings": 100}}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    (tmp_path / "mine.py").write_text(
+        "from transformers import PretrainedConfig, Qwen2Config\n"
+        "class Mine(PretrainedConfig):\n"
+        "    def get_text_config(self): return Qwen2Config(**self.text_config)\n"
+    )
+    mine = changed(composed, f"{A}.model.path={tmp_path}", f"{A}.model.trust_remote_code=True")
+    ((_, finding),) = doctor.examine(mine, {"lengths": doctor.CHECKS["lengths"]})
+    assert "vLLM cuts what is longer than 100" in finding.what
 
 
 def test_one_response_is_also_wrong_for_a_cw_grpo_of_verls_own(composed, monkeypatch):
@@ -120,16 +147,21 @@ def test_one_response_is_also_wrong_for_a_cw_grpo_of_verls_own(composed, monkeyp
     check = {"method": doctor.CHECKS["method"]}
     ((_, finding),) = doctor.examine(changed(composed, f"{A}.rollout.n=1"), check)
     assert "because they compare several" in finding.what
-    assert doctor.examine(changed(composed, "algorithm.cw_grpo.unknown=1"), check) == []  # these are not our options
+    unknown = "algorithm.cw_grpo.unknown=1"  # which are not our options
+    assert doctor.examine(changed(composed, unknown), check) == []
+    of_the_loss = ["algorithm.adv_estimator=gae", f"{LOSS}=cw_grpo", f"{A}.rollout.n=1"]
+    assert doctor.examine(changed(composed, unknown, *of_the_loss), check) == []
 
 
 @pytest.mark.parametrize(
     ("setting", "if_used"),
     [
-        ("trainer.v1.trainer_mode", []),
-        ("trainer.v1.sampler.max_off_policy_strategy", []),
+        ("trainer.v1.trainer_mode", ["trainer.use_v1=True"]),
+        ("trainer.v1.sampler.max_off_policy_strategy", ["trainer.use_v1=True"]),
+        ("trainer.v1.sampler.custom_sampler.path", ["trainer.v1.sampler.custom_sampler.name=Mine"]),
+        ("data.custom_cls.path", ["data.custom_cls.name=Mine"]),
         ("trainer.resume_mode", []),
-        ("reward.reward_manager.name", []),
+        ("reward.reward_manager.name", ["reward.reward_manager.source=register"]),
         (
             "reward.reward_manager.name",
             [
@@ -157,13 +189,16 @@ def test_one_response_is_also_wrong_for_a_cw_grpo_of_verls_own(composed, monkeyp
         (f"{A}.rollout.router_config_path", []),
         (f"{A}.actor.fsdp_config.model_dtype", []),
         ("async_training.dynamic_schedule_policy", ["async_training.use_dynamic_resource_scheduling=True"]),
+        (f"{A}.rollout.multi_turn.function_tool_path", []),
     ],
 )
 def test_a_name_that_verl_looks_up_late_is_named(composed, setting, if_used):
     names = {"names": doctor.CHECKS["names"]}
     assert doctor.examine(changed(composed, *if_used), names) == []
     ((_, finding),) = doctor.examine(changed(composed, *if_used, f"{setting}=qwen.qwen"), names)
-    assert finding.fatal and finding.what.startswith(setting) and "qwen.qwen" in finding.what
+    assert finding.fatal and finding.what.startswith(setting.removesuffix(".path")) and "qwen.qwen" in finding.what
+    if if_used and setting != "reward.reward_manager.name":  # which verl always looks up
+        assert doctor.examine(changed(composed, "trainer.use_v1=False", f"{setting}=qwen.qwen"), names) == []
 
 
 def test_the_names_of_kl_penalties_are_verls():
@@ -176,12 +211,21 @@ def test_the_names_of_kl_penalties_are_verls():
         assert is_known == (name in KL_PENALTIES)
 
 
-def test_names_of_the_users_own_library_are_known(composed, tmp_path, monkeypatch):
-    (tmp_path / "my_loss.py").write_text(
-        "from verl.trainer.ppo.core_algos import register_policy_loss\n@register_policy_loss('mine')\ndef mine(): ...\n"
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("my_library", f"{A}.model.external_lib="),
+        ("my_backend", f"{A}.rollout.checkpoint_engine.custom_backend_module="),
+        ("my_reward", f"{REWARD}.path=pkg://"),
+    ],
+)
+def test_names_of_the_users_own_code_are_known(composed, tmp_path, monkeypatch, name, setting):
+    (tmp_path / f"{name}.py").write_text(
+        "from verl.trainer.ppo.core_algos import register_policy_loss\n"
+        f"@register_policy_loss('{name}')\ndef compute_score(): ...\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    mine = changed(composed, f"{LOSS}=mine", f"{A}.model.external_lib=my_loss")
+    mine = changed(composed, f"{LOSS}={name}", f"{setting}{name}")
     assert doctor.examine(mine, {"names": doctor.CHECKS["names"]}) == []
 
 
@@ -205,21 +249,20 @@ def test_the_estimators_that_give_a_response_one_advantage_are_verls():
 
 
 def test_what_is_printed(overrides, monkeypatch):
-    """What is wrong comes first. A check that fails itself counts as wrong."""
-
-    def noted(config):
-        yield Finding("it may be slow", "use a GPU", fatal=False)
+    """What is wrong comes first. A check that fails itself counts as wrong. What verl prints is left out."""
 
     def broken(config):
+        yield Finding("it may be slow", "use a GPU", fatal=False)
+        print("verl is loaded", file=sys.stderr)
         raise ValueError("no such thing")
 
-    monkeypatch.setattr(doctor, "CHECKS", {"noted": noted, "broken": broken} | doctor.QUICK)
+    monkeypatch.setattr(doctor, "CHECKS", {"broken": broken} | doctor.CHECKS)
     result = cli("doctor", *overrides, f"{A}.rollout.n=1")
-    assert result.exit_code == 1
+    assert result.exit_code == 1 and result.stderr.startswith("Loading verl") and result.stderr.count("\n") == 1
     first, _, wrong, fix, note, _, last = result.stdout.splitlines()
     assert first == "Wrong [broken] this check ended with ValueError: no such thing"
     assert wrong.startswith(f"Wrong [method] {A}.rollout.n=1") and fix.startswith("      fix: ")
-    assert note == "Note [noted] it may be slow" and last == "2 wrong, 1 to note"
+    assert note == "Note [broken] it may be slow" and last == "2 wrong, 1 to note"
     result = cli("doctor", "--quick", *overrides, "algorithm.adv_estimator=grpo")  # which is only to note
     assert (result.exit_code, result.output) == (0, "")
 
@@ -232,6 +275,12 @@ def test_what_is_printed(overrides, monkeypatch):
         ("--quik", "unrecognized arguments: --quik; write KEY=VALUE"),
         ("rollout.nnodes=1", "verl.trainer.main_ppo has no setting rollout.nnodes; give the whole command of fully_a"),
         ("data.train_files=/no/such.parquet", "data.train_files: /no/such.parquet does not exist; fix: cw-grpo prep"),
+        ("data.train_batch_size=13", "has 12 row(s) for the run, fewer than a batch of 13"),
+        ("algorithm.use_kl_in_reward=Ture", "algorithm.use_kl_in_reward=Ture is text, which verl reads as True"),
+        ("++custom_reward_function.path=my.py", "path=my.py stands at the top level"),
+        ("++ray_kwargs.ray_init.address=127.0.0.1:9", "this run would join, 127.0.0.1:9, does not answer"),
+        ("+data.new=${gone}", "hydra refuses the overrides: Interpolation key 'gone' not found"),
+        ("data.train_files=[a", "'data.train_files=[a' is not a hydra override; write KEY=VALUE"),
         ("--config=run.yaml", "--config run.yaml and 'algorithm.adv_estimator=cw_grpo' are given; give a"),
     ],
 )
@@ -246,7 +295,7 @@ def test_whatever_is_mistyped_ends_in_one_sentence(overrides, mistyped, said):
     ("program", "options", "code", "said"),
     [
         ("verl.trainer.main_ppo", ["+data.new=1", "~trainer.v1.sync"], 0, ""),
-        ("verl.trainer.main_ppo", ["--config-path=config", "--config-name=ppo_trainer.yaml"], 0, ""),
+        ("verl.trainer.main_ppo", [f"--config-path=../{ASYNC_CONFIG}", "-cn", "fully_async_ppo_trainer"], 0, ""),
         ("verl.trainer.main_ppo", ["-cn", "ppo_megatron_trainer", f"{A}.actor.megatron.seed=1"], 0, ""),
         ("verl.trainer.main_ppo", ["--config-dir", "mine", "--config-name=my_trainer"], 0, ""),
         (str(ROOT / "my.py"), [], 2, "my.py is not here; install it, or give a command of verl.trainer.main_ppo"),
@@ -255,7 +304,8 @@ def test_whatever_is_mistyped_ends_in_one_sentence(overrides, mistyped, said):
         (ASYNC, ["async_training.stalenes_threshold=0.5"], 2, "async_main has no setting async_training.stalenes_"),
         ("recipe.dapo.main_dapo", [], 2, "the program recipe.dapo.main_dapo is not here; install it, or give"),
         ("verl.trainer.main_eval", [], 2, "Error: verl.trainer.main_eval has no setting algorithm.adv_estimator"),
-        ("verl.trainer.main_ppo", ["--config-name=gone"], 2, "Cannot find primary config 'gone'"),
+        ("verl.trainer.main_ppo", ["--config-name=gone"], 2, "in your config search path; give the whole command"),
+        (__file__, [], 2, "test_doctor.py has no hydra.main; give a command of verl.trainer.main_ppo"),
     ],
 )
 def test_a_whole_command_is_taken(overrides, tmp_path, monkeypatch, program, options, code, said):
@@ -276,6 +326,11 @@ def test_what_takes_long_is_said_before_it_begins(overrides, monkeypatch, capsys
     assert "about ten seconds" in error and out == "" and capsys.readouterr().out == "0 wrong, 0 to note\n"
 
 
+def test_a_program_that_trains_nothing_is_refused():
+    with pytest.raises(OptionsError, match=r"main_eval does not train with verl's trainer"):
+        compose(["-m", "verl.trainer.main_eval"])
+
+
 def test_the_quick_check_loads_neither_torch_nor_verl_and_is_silent(overrides):
     code = (
         "import sys\n"
@@ -283,7 +338,7 @@ def test_the_quick_check_loads_neither_torch_nor_verl_and_is_silent(overrides):
         "assert doctor(sys.argv[1:], quick=True) == 0\n"
         "assert not {'torch', 'verl', 'ray', 'pandas', 'sympy', 'math_verify', 'transformers'} & sys.modules.keys()\n"
     )
-    result = python("-c", code, *overrides)
+    result = python("-c", code, "-m", *overrides)  # hydra's -m
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
@@ -294,25 +349,45 @@ def test_what_a_worker_runs_fails_if_its_verl_does_not_fit(composed, monkeypatch
     assert failure_of(workers.probe_of(composed)) == "ImportError: half of it is missing"
 
 
-def test_a_ray_cluster_that_does_not_answer(composed, monkeypatch, tmp_path):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+def test_a_verl_without_the_method_is_named(composed, monkeypatch):
+    """In a new Ray, whose workers have this process' environment."""
+    loss = ["algorithm.adv_estimator=grpo", f"{LOSS}=cw_grpo"]
+    for registry, config in ((ADV_ESTIMATOR_REGISTRY, composed), (POLICY_LOSS_REGISTRY, changed(composed, *loss))):
+        with monkeypatch.context() as patch:
+            patch.delitem(registry, "cw_grpo")
+            ((_, finding),) = doctor.examine(config, {"ray workers": doctor.CHECKS["ray workers"]})
+        assert finding.fatal and "verl finds no cw_grpo here" in finding.what
+    monkeypatch.delattr(verl_config.validate_config, hooks._MARK)
+    ((_, finding),) = doctor.examine(composed, {"ray workers": doctor.CHECKS["ray workers"]})
+    assert "validate_config is not hooked" in finding.what
+
+
+@pytest.mark.parametrize("variable", ["RAY_TMPDIR", "TMPDIR"])
+def test_a_ray_cluster_that_does_not_answer(composed, monkeypatch, tmp_path, variable):
+    for name in ("RAY_ADDRESS", "RAY_TMPDIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, str(tmp_path))
     assert workers.find_cluster(composed) is None
+    joins_any = changed(composed, "ray_kwargs.ray_init.address=auto")
+    assert list(workers.check_ray_cluster(joins_any)) == []  # Ray itself says at once that there is none
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         note = tmp_path / "ray" / "ray_current_cluster"  # which only `ray stop` removes
         note.parent.mkdir()
         note.write_text(address)
-        assert list(workers.check_ray_cluster(composed)) == []
+        for given in ("null", f"ray://{address}"):
+            config = changed(composed, f"ray_kwargs.ray_init.address={given}")
+            assert list(workers.check_ray_cluster(config)) == []
     (finding,) = workers.check_ray_cluster(composed)
     assert finding.fatal and f"that this run would join, {address}, does not answer" in finding.what
     assert list(workers.check_ray_workers(composed)) == []  # said above; Ray itself waits for minutes
     assert list(workers.check_ray_cluster(changed(composed, "ray_kwargs.ray_init.address=local"))) == []
     for address in ("auto", "null"):  # with either, Ray joins the cluster that is noted
         assert workers.find_cluster(changed(composed, f"ray_kwargs.ray_init.address={address}")) == note.read_text()
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
-    (finding,) = workers.check_ray_cluster(composed)
-    assert "127.0.0.1:9, does not answer" in finding.what
+    for address in ("127.0.0.1:9", "[::1]:9"):
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        (finding,) = workers.check_ray_cluster(composed)
+        assert f"{address}, does not answer" in finding.what
 
 
 def test_a_script_starts_nothing_that_is_refused(tmp_path):
@@ -339,6 +414,7 @@ def test_a_whole_configuration_is_read_from_a_file_and_from_standard_input(compo
 @pytest.mark.parametrize(
     ("content", "said"),
     [
+        (None, "config.yaml cannot be read ([Errno 2] No such file"),
         ("", "holds no configuration of verl; give what cw-grpo config prints"),
         ("--actor.num_nodes\n1\n", "holds no configuration of verl; give what cw-grpo config prints"),
         ("Loading module: cuda: ok\nalgorithm:\n", "cannot be read (mapping values are not allowed here)"),
@@ -346,6 +422,7 @@ def test_a_whole_configuration_is_read_from_a_file_and_from_standard_input(compo
     ],
 )
 def test_what_is_no_configuration_is_refused(tmp_path, content, said):
-    (tmp_path / "config.yaml").write_text(content)
+    if content is not None:
+        (tmp_path / "config.yaml").write_text(content)
     with pytest.raises(OptionsError, match=re.escape(said)):
         read_configuration(str(tmp_path / "config.yaml"))

@@ -8,6 +8,7 @@ import functools
 
 from omegaconf import OmegaConf
 
+from cw_plugin.lab import doctor
 from cw_plugin.lab.compose import compose
 from cw_plugin.lab.doctor import environment
 
@@ -30,7 +31,7 @@ def test_a_trl_beside_which_verls_fsdp_engine_does_not_start_is_named(release, p
         folder = str(packages(release))
         monkeypatch.syspath_prepend(folder)
         monkeypatch.setenv("PYTHONPATH", folder)
-    found = list(environment.check_trl(run_of("fsdp2")))
+    found = [finding for _, finding in doctor.examine(run_of("fsdp2"), {"trl": doctor.CHECKS["trl"]})]
     assert len(found) == bool(release)
     assert all("'AutoModelForCausalLMWithValueHead' from 'trl'" in finding.what for finding in found)
     assert list(environment.check_trl(run_of("megatron"))) == []
@@ -43,12 +44,17 @@ def test_a_trl_beside_which_verls_fsdp_engine_does_not_start_is_named(release, p
         ("megatron", [], {"vllm", "flash_attn", "megatron.core", "megatron.bridge", "transformer_engine.pytorch"}),
         ("fsdp2", [f"{A}.model.override_config.attn_implementation=sdpa"], {"vllm"}),
         ("fsdp2", [f"{A}.rollout.name=mine"], {"flash_attn"}),  # which a user has registered with verl
-        ("fsdp2", ["trainer.device=npu"], {"vllm"}),  # verl has attention of its own there
+        (
+            "megatron",
+            [f"{A}.actor.megatron.vanilla_mbridge=True", f"{A}.rollout.name=sglang", "trainer.device=npu"],
+            {"sglang", "megatron.core", "mbridge", "transformer_engine.pytorch"},  # verl has attention of its own there
+        ),
     ],
 )
 def test_an_engine_a_rollout_and_a_device_need_the_modules_that_verl_imports(engine, settings, modules):
-    found = environment.needed(run_of(engine, *settings)).keys()
-    assert found - {"ray", "tensordict", "transfer_queue"} == modules
+    legacy = environment.needed(run_of(engine, *settings, "trainer.use_v1=False")).keys()
+    assert legacy == {"ray", "tensordict"} | modules
+    assert environment.needed(run_of(engine, *settings)).keys() == legacy | {"transfer_queue"}
     assert environment.needed(run_of(engine, "trainer.device=cpu")) == {}
 
 
@@ -57,7 +63,9 @@ def test_a_package_that_is_missing_or_cannot_be_imported_is_named(tmp_path, monk
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     modules = dict.fromkeys(("not_there", "flash_attn", "ray"), "verl's trainer")
     monkeypatch.setattr(environment, "needed", lambda config: modules)
-    missing, broken = environment.check_packages(run_of("fsdp2"))
+    (tmp_path / "here" / "not_there").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")  # a folder here is not imported
+    (_, missing), (_, broken) = doctor.examine(run_of("fsdp2"), {"packages": doctor.CHECKS["packages"]})
     assert "verl's trainer imports not_there, which fails here (ModuleNotFoundError: No module" in missing.what
     assert "imports flash_attn, which fails here (ImportError: built for another torch)" in broken.what
     assert missing.fatal and broken.fatal
