@@ -100,10 +100,13 @@ class ReweightingTrainer(Trainer):
         self._cw_run = ShardedRun(self.accelerator, self.num_generations, options, Path(self.args.output_dir))
         self._cw_computed = []
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+    def train(
+        self, resume_from_checkpoint: str | os.PathLike[str] | bool | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
         """Override of the host's: train, but not in a folder of another method's checkpoints (OptionsError)."""
         folder, resumed_from = Path(self.args.output_dir), None
         if isinstance(resume_from_checkpoint, (str, os.PathLike)):
+            resume_from_checkpoint = os.fspath(resume_from_checkpoint)
             resumed_from = Path(resume_from_checkpoint).resolve().parent
         self._cw_run.begin(folder, any(folder.glob("checkpoint-*")), resumed_from)
         return super().train(resume_from_checkpoint, *args, **kwargs)

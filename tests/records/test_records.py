@@ -61,6 +61,7 @@ def expected(batch: Batch, scope: str = "group") -> dict[tuple[int, int], tuple[
 @pytest.mark.parametrize(("scope", "weights"), [("group", "gaussian"), ("batch", "none")])
 def test_a_record_holds_every_token_with_what_the_weights_did(tmp_path, scope, weights):
     batch = random_batch(1)
+    batch = replace(batch, log_probs=batch.log_probs.bfloat16())  # as some models compute them
     record = recorded(tmp_path, batch, 7, scope, weights)
     assert (record.step, record.scope, record.weights) == (7, scope, weights)
     assert (record.groups, record.tokens) == (4, int(batch.response_mask.sum()))
@@ -92,7 +93,8 @@ def test_a_record_shows_the_weights_that_were_applied(tmp_path, scope, weights):
     applied = run.reweight(batch, range(7, 9)).advantages
     applied = batch.advantages[:, None] * batch.response_mask if applied is None else applied
     (record,) = read_tokens(tmp_path)
-    assert (record.step, record.weights, record.table.num_rows) == (7, weights, int(batch.response_mask.sum()))
+    assert (record.step, record.weights, record.settings) == (7, weights, run.options.settings)
+    assert record.table.num_rows == batch.response_mask.sum()
     for row in record.table.to_pylist():
         of_run = applied[row["row"], row["position"]].item()
         assert row["weight"] * row["advantage"] == pytest.approx(of_run, rel=1e-5, abs=1e-7)
@@ -114,7 +116,7 @@ def test_a_group_counts_from_its_first_token_on(tmp_path, scope):
     mask[batch.group < 2] = False
     mask[(batch.group == 1).nonzero()[0], 0] = True
     record = recorded(tmp_path, replace(batch, log_probs=log_probs, response_mask=mask), 1, scope)
-    assert record.groups == 3 and set(record.table["group"].to_pylist()) == {1, 2, 3}
+    assert record.groups == 3 and set(record.table["group"].to_pylist()) == set(record.prompts) == {1, 2, 3}
 
 
 @pytest.mark.parametrize("scope", ["group", "batch"])
@@ -170,6 +172,8 @@ def test_a_record_that_fails_is_said_in_the_log(tmp_path, caplog):
     (tmp_path / "tokens").write_text("a file in the place of the folder")
     files = files_in(tmp_path)
     batch = random_batch(0)
+    token_records.write(files, 2, replace(batch, response_mask=torch.zeros_like(batch.response_mask)))
+    assert not caplog.records  # there is nothing to record
     token_records.write(files, 3, batch)
     assert "tokens/step_000003.parquet cannot be written" in caplog.text and "Traceback" not in caplog.text
     files = files_in(tmp_path / "broken")

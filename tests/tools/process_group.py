@@ -90,7 +90,7 @@ def compute(
     run = sharded.ShardedRun(accelerator, RESPONSES, Options(scope, weights), Path("unused"))
     log_probs, advantages, mask = (of_process(values, rank, rows) for values in batch)
     own = torch.arange(rank * rows, rank * rows + rows)
-    mine = [log_probs, advantages, mask, own // RESPONSES, own.float()]
+    mine = [log_probs, advantages, mask]
     responses = (own[:, None] + log_probs).int()
 
     def sequences(chosen: range) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -99,6 +99,8 @@ def compute(
     entropies = of_process(whole_entropies(rows * accelerator.num_processes), rank, rows)
     own_batch = Batch(
         *(on_device(mine) if device else mine),
+        own // RESPONSES,  # on the CPU, where the hosts number them
+        own.float(),
         sequences,
         tokenizer=None,
         entropies=on_device(entropies) if device else entropies,

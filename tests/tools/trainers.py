@@ -256,6 +256,7 @@ def _in_v1(trainer: Any, data: DataProto, keys: list[str]) -> tuple[dict[str, to
     stored = dict(tensordict_utils.get_tensordict({**tensors, "uid": data.non_tensor_batch["uid"].tolist()}).items())
 
     def get(keys: list[str], partition_id: str, select_fields: list[str]) -> Any:
+        assert partition_id == batch.partition_id
         rows = [of_batch.index(key) for key in keys]
         found = TensorDict({name: stored[name] for name in select_fields if name in stored}, batch_size=len(of_batch))
         if rows == list(range(len(of_batch))):

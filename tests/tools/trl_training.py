@@ -38,6 +38,11 @@ def two_thirds_unscored(completion_ids: list[list[int]], **_: Any) -> list[float
     return [2 * reward([ids])[0] if sum(ids) % 3 == 1 else None for ids in completion_ids]
 
 
+def in_order(completion_ids: list[list[int]], known: dict = {}, **_: Any) -> list[float]:  # noqa: B006
+    """0, 1, 1, 2 for the responses to a prompt, of which two get their mean."""
+    return [known.setdefault(tuple(ids), [0.0, 1.0, 1.0, 2.0][row % 4]) for row, ids in enumerate(completion_ids)]
+
+
 class Watched:
     """A trainer that keeps every batch that reaches the loss, and the policy that each generation batch came from."""
 

@@ -61,7 +61,7 @@ def test_rays_workers_get_the_hook_and_the_options_or_the_launcher_fails(path):
 
     The variable of a job is the one that ``ray job submit`` sets for the job's program.
     """
-    job = {"runtime_env": {"worker_process_setup_hook": "os.instal", "env_vars": {"CW_GRPO_WEIGHTS": "none"}}}
+    job = {"runtime_env": {"worker_process_setup_hook": "os.instal", "env_vars": {"CW_GRPO_WEIGHTS": "ar"}}}
     code = """
 import runpy
 import ray

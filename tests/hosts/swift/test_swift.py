@@ -67,7 +67,7 @@ def test_two_processes_that_share_a_group_train_on_its_weights(swift, tmp_path, 
     """
     printed = start(
         swift, tmp_path, "--num_generations", "8", "--per_device_train_batch_size", "2",
-        "--gradient_accumulation_steps", "2", "--overlong_filter", "true",
+        "--gradient_accumulation_steps", "2", "--overlong_filter", "true", "--reward_weights", "2",
         plugins=("tests/tools/swift_plugin.py",), processes=2, CW_GRPO_RECORD_EVERY="2", CW_GRPO_WEIGHTS=weights,
     )  # fmt: skip
     # What each process saw at the loss, in the order of the rows.
@@ -88,7 +88,7 @@ def test_two_processes_that_share_a_group_train_on_its_weights(swift, tmp_path, 
             log_probs = F.log_softmax(logits, -1)[at - 1 - start_of_prompt]
             x.append(log_probs[range(len(at)), ids[at]])
             h.append(-(log_probs.exp() * log_probs).sum(-1))
-            rewards.append((int(ids[at].sum()) % 17) / 4.0)
+            rewards.append(2 * (int(ids[at].sum()) % 17) / 4.0)
             masks.append(torch.full([len(at)], int(not cut)))
             found.append(advantages[there].double())
             tokens += [] if cut else ids[at].tolist()
@@ -151,20 +151,27 @@ def test_the_losses_that_lose_the_weights_are_refused_and_no_other(swift):
 
 def test_what_would_lose_the_weights_is_refused_in_a_sentence_before_the_model_is_loaded(swift):
     code = """
+import os
 from types import SimpleNamespace
-from cw_plugin.errors import OptionsError
+import swift.rlhf_trainers
+from cw_plugin.errors import CWGRPOError
 from cw_plugin.hosts.swift import CWGRPOTrainer
+
+def attempt(**given):
+    try:
+        CWGRPOTrainer(**given)
+    except (CWGRPOError, KeyError) as error:
+        print(error)
+
 good = {"importance_sampling_level": "token", "loss_type": "grpo", "use_liger_kernel": False}
 for name, value in (("importance_sampling_level", "sequence"), ("loss_type", "real"), ("use_liger_kernel", True)):
-    try:
-        CWGRPOTrainer(args=SimpleNamespace(**good | {name: value}))
-    except OptionsError as error:
-        print(error)
-for name, value in (("teacher_model", object()), ("teacher_model_server", "http://localhost")):
-    try:
-        CWGRPOTrainer(args=SimpleNamespace(**good), **{name: value})
-    except OptionsError as error:
-        print(error)
+    attempt(args=SimpleNamespace(**good | {name: value}))
+for name in ("teacher_model", "teacher_model_server", "teacher_use_disable_adapter"):
+    attempt(args=SimpleNamespace(**good), **{name: "http://localhost"})
+os.environ["CW_GRPO_WEIGHTS"] = "none"
+attempt(args=SimpleNamespace(**good | {"loss_type": "real"}))  # which it takes, and misses the next argument
+swift.rlhf_trainers.GRPOTrainer = object
+attempt()
 """
     said = python("-c", code, path=(swift, WITHOUT_VLLM)).stdout.splitlines()
     given = (
@@ -173,6 +180,9 @@ for name, value in (("teacher_model", object()), ("teacher_model_server", "http:
         "use_liger_kernel",
         "teacher_model ",
         "teacher_model_server ",
+        "teacher_use_disable_adapter ",
+        "'template'",
+        "there is no swift.rlhf_trainers.GRPOTrainer._postprocess_batch",
     )
     for line, setting in zip(said, given, strict=True):
         assert setting in line
@@ -180,23 +190,35 @@ for name, value in (("teacher_model", object()), ("teacher_model_server", "http:
 
 
 def test_a_column_with_a_teacher_or_a_changing_number_of_responses_is_refused_alone(swift):
+    """In training. And packed rows, which need a GPU, are not recorded."""
     code = """
 from types import SimpleNamespace
+import torch
 from unittest.mock import patch
 from cw_plugin.errors import OptionsError
 from cw_plugin.hosts.swift import CWGRPOTrainer
+from cw_plugin.options import Options
 of_swift = CWGRPOTrainer.__bases__[-1]
-for changes, teacher in ((True, None), (False, "log-probs")):
-    trainer = CWGRPOTrainer.__new__(CWGRPOTrainer)
-    trainer.model, trainer.dynamic_num_samples = SimpleNamespace(training=True), changes
+trainer = CWGRPOTrainer.__new__(CWGRPOTrainer)
+for training, changes, teacher in ((True, True, None), (True, False, "log-probs"), (False, True, "log-probs")):
+    trainer.model, trainer.dynamic_num_samples = SimpleNamespace(training=training), changes
     with patch.object(of_swift, "_postprocess_batch"):
         try:
             trainer._postprocess_batch([], [{"grpo_batch": SimpleNamespace(teacher_per_token_logps=teacher)}])
         except OptionsError as error:
             print(error)
+trainer.accelerator, trainer.args = SimpleNamespace(process_index=0), SimpleNamespace(output_dir="unused")
+trainer.num_generations, trainer.overlong_filter, ones = 2, False, torch.ones(2, 3)
+trainer._rewards_per_func, trainer.reward_weights = torch.ones(2, 1), torch.ones(1)
+trainer._cw_begin(Options())
+rows = SimpleNamespace(completion_mask=ones, advantages=ones, old_per_token_logps=-ones)
+for packed in (True, False):
+    trainer.template = SimpleNamespace(padding_free=packed, tokenizer=None)
+    print("recorded:", trainer._cw_batch([{"grpo_batch": rows}]).read_sequences is not None)
 """
     said = python("-c", code, path=(swift, WITHOUT_VLLM))
     assert said.stdout.count("train without the column teacher_prompt, and without such a scheduler") == 2, said.stderr
+    assert said.stdout.endswith("recorded: False\nrecorded: True\n"), said.stderr
 
 
 def test_a_teacher_and_sequence_parallelism_are_refused_before_the_first_rollout(swift, tmp_path):

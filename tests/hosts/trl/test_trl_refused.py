@@ -61,6 +61,11 @@ def test_ligers_loss_is_refused_where_a_trainer_has_it(tmp_path):
             CWGRPOTrainer(str(tmp_path / "such_model"), reward, args)
 
 
+def test_without_arguments_trl_goes_on_to_make_its_own(tmp_path):
+    with pytest.raises((OSError, ValueError), match=r"such_model|bf16"):  # what is missing is a model, or a GPU
+        CWGRPOTrainer(str(tmp_path / "such_model"), reward)
+
+
 class Patched(GRPOTrainer):
     """As Unsloth does it: _compute_loss stands, and is not called."""
 
@@ -77,7 +82,7 @@ def test_a_trl_of_another_shape_is_refused(monkeypatch):
     ):
         monkeypatch.setattr("trl.trainer.grpo_trainer.GRPOTrainer", other)
         with pytest.raises(HostError, match=re.escape(said)):
-            TRL.require(*NEEDS)
+            CWGRPOTrainer("no/such-model", reward)
 
 
 def test_another_wrapper_that_has_made_advantages_of_tokens_is_refused(tmp_path, monkeypatch):

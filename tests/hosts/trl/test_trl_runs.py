@@ -55,10 +55,11 @@ def test_a_plain_grpoconfig_takes_its_options_from_the_environment(tmp_path, mon
 
 
 def test_a_plain_grpoconfig_is_cw_grpo_with_its_defaults(tmp_path):
-    run = train(tmp_path, given={"args": GRPOConfig(str(tmp_path), **BASE)})
+    one_epoch = BASE | {"max_steps": -1, "num_train_epochs": 1}
+    run = train(tmp_path, given={"args": GRPOConfig(str(tmp_path), **one_epoch)})
     check_weights([kept(run)], 16)
     written = json.loads((tmp_path / "training_args.json").read_text())
-    ours = {"cw_scope": "group", "cw_weights": "gaussian", "cw_record_every": 50, "max_steps": 2}
+    ours = {"cw_scope": "group", "cw_weights": "gaussian", "cw_record_every": 50, "max_steps": 2, "model": str(MODEL)}
     assert {name: written[name] for name in ours} == ours
 
 
@@ -83,31 +84,39 @@ def test_a_run_is_not_resumed_under_another_method(tmp_path, name, other):
         with pytest.raises(OptionsError, match=refusal):
             train(tmp_path, given={"resume": resume}, **{**options, "max_steps": 2, f"cw_{name}": other})
     assert (tmp_path / "training_args.json").read_text() == trained
-    elsewhere = {"resume": str(tmp_path / "checkpoint-1")}
-    with pytest.raises(OptionsError, match=refusal):
-        train(tmp_path / "elsewhere", given=elsewhere, **{**options, "max_steps": 2, f"cw_{name}": other})
-    assert len(train(tmp_path / "elsewhere", given=elsewhere, **{**options, "max_steps": 2}).at_loss) == 1
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "latest").symlink_to(tmp_path / "checkpoint-1")
+    for out, resume in (("1", str(tmp_path / "linked" / "latest")), ("2", tmp_path / "checkpoint-1")):
+        with pytest.raises(OptionsError, match=refusal):
+            train(tmp_path / out, given={"resume": resume}, **{**options, "max_steps": 2, f"cw_{name}": other})
+        assert len(train(tmp_path / out, given={"resume": resume}, **{**options, "max_steps": 2}).at_loss) == 1
     assert len(train(tmp_path, given={"resume": True}, **{**options, "max_steps": 2}).at_loss) == 1
 
 
 def test_evaluation_is_trls(tmp_path):
-    options = {"eval_strategy": "steps", "eval_steps": 1, "max_steps": 1, "learning_rate": 0.0}
-    logs = [
-        train(tmp_path, trainer, {"eval_dataset": prompts()}, **options).state.log_history
-        for trainer in (CWGRPOTrainer, GRPOTrainer)
+    options = {"eval_strategy": "steps", "eval_steps": 1, "max_steps": 1, "learning_rate": 0.0, "cw_weights": "steer"}
+    runs = [
+        train(tmp_path, trainer, {"eval_dataset": prompts()}, **options) for trainer in (CWGRPOTrainer, GRPOTrainer)
     ]
-    ours, theirs = ([entry for entry in log if "eval_loss" in entry] for log in logs)
+    ours, theirs = ([entry for entry in run.state.log_history if "eval_loss" in entry] for run in runs)
     for entry in ours + theirs:
         for name in [name for name in entry if name.endswith(("runtime", "per_second"))]:
             del entry[name]
     assert ours and ours == theirs
+    assert not runs[0]._cw_computed  # of the evaluation's batches, which would fill the memory
 
 
-def test_every_step_that_is_due_has_a_record_of_the_batch_it_trains_on(tmp_path):
-    """Two steps to a generation batch: step 4 is due, and its batch was generated in step 3."""
-    train(tmp_path, max_steps=6, num_iterations=2, cw_record_every=4)
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ({"num_iterations": 2}, [1, 4]),  # two steps to a batch: that of step 4 was generated in step 3
+        ({"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "steps_per_generation": 1}, [1, 1, 4, 4]),
+    ],
+)
+def test_every_step_that_is_due_has_a_record_of_the_batches_it_trains_on(tmp_path, options, steps):
+    train(tmp_path, max_steps=6, cw_record_every=4, **options)
     records = read_tokens(tmp_path)
-    assert [record.step for record in records] == [1, 4]
+    assert [record.step for record in records] == steps
     for prompt in [prompt for record in records for prompt in record.prompts.values()]:
         assert any(question in prompt for question in QUESTIONS)
 

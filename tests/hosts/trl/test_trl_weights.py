@@ -5,6 +5,7 @@ import pytest
 pytest.importorskip("trl")
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from trl_training import (
     WatchedCW,
     WithTools,
     every_third_unscored,
+    in_order,
     kept,
     prompts,
     reward,
@@ -39,7 +41,7 @@ from cw_plugin.statistics import CovarianceStatistics
 pytestmark = pytest.mark.filterwarnings("ignore")
 RESPONSE = 6  # a token
 PADDING = {"pad_to_multiple_of": 64} if "pad_to_multiple_of" in GRPOConfig.__dataclass_fields__ else {}  # not in 0.29
-TWO = [every_third_unscored, two_thirds_unscored]
+TWO, PARTS = [every_third_unscored, two_thirds_unscored], [1.0, 0.5]
 SPLIT = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "steps_per_generation": 4}
 TWICE = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "num_iterations": 2}
 
@@ -52,7 +54,14 @@ TWICE = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "nu
         pytest.param(WatchedCW, {}, {"loss_type": "grpo", "beta": 0.04, **PADDING}, 16, id="kl-and-padding"),
         pytest.param(WatchedCW, {"peft_config": LORA}, {}, 16, id="peft-with-dropout-of-its-own"),
         pytest.param(WithTools, {}, {"max_steps": 1}, 8, id="tools"),
-        pytest.param(WatchedCW, {"reward_funcs": TWO}, {"max_steps": 1}, 8, id="unscored-by-one-and-by-both"),
+        pytest.param(
+            WatchedCW,
+            {"reward_funcs": TWO},
+            {"max_steps": 1, "reward_weights": PARTS},
+            8,
+            id="unscored-by-one-and-by-both",
+        ),
+        pytest.param(WatchedCW, {"reward_funcs": [in_order]}, {"max_steps": 1}, 8, id="an-advantage-of-0"),
     ],
 )
 def test_every_row_at_the_loss_has_the_weights_of_its_whole_group(tmp_path, trainer, given, options, rows):
@@ -62,17 +71,36 @@ def test_every_row_at_the_loss_has_the_weights_of_its_whole_group(tmp_path, trai
     def score(completions: list[list[int]]) -> list[float | None]:
         """The sum of the scores that there are. The oldest TRL trains on a response without any as on a reward of 0."""
         of_rows = zip(*(function(completions) for function in functions), strict=True)
-        known = [[value for value in of_row if value is not None] for of_row in of_rows]
+        known = [
+            [value * part for value, part in zip(row, PARTS, strict=False) if value is not None] for row in of_rows
+        ]
         return [sum(values) if values or trl.__version__ == TRL.oldest else None for values in known]
 
     check_weights([kept(run)], rows, options.get("cw_scope", "group"), score)
-    if functions != [reward]:
+    if functions == TWO:
         completions = [unpadded(run.at_loss[0], row)[1] for row in range(rows)]
-        scores = [function(completions) for function in functions]
-        unscored_by = [of_row.count(None) for of_row in zip(*scores, strict=True)]
+        unscored_by = [row.count(None) for row in zip(*(function(completions) for function in functions), strict=True)]
         assert 1 in unscored_by and 2 in unscored_by
+        (record,) = read_tokens(tmp_path)
+        recorded = dict(zip(*(record.table[name].to_pylist() for name in ("row", "reward")), strict=True))
+        scored = [value for value, count in zip(score(completions), unscored_by, strict=True) if count < 2]
+        assert sorted(value for value in recorded.values() if not math.isnan(value)) == sorted(scored)
+    if functions == [in_order]:
+        assert (run.at_loss[0]["advantages"] == 0).all(1).sum() == 4
     if "peft_config" in given:
         assert any("lora_B" in name and value.any() for name, value in run.policies[1].items())
+
+
+def test_the_forward_pass_of_the_weights_needs_the_memory_of_a_micro_batch(tmp_path):
+    seen, model = [], AutoModelForCausalLM.from_pretrained(MODEL)
+
+    def see(module, _, named):
+        if not module.training and not named.get("use_cache"):  # which generation uses
+            seen.append((len(named["input_ids"]), torch.is_grad_enabled()))
+
+    model.register_forward_pre_hook(see, with_kwargs=True)
+    train(tmp_path, given={"model": model}, per_device_train_batch_size=2, gradient_accumulation_steps=4, max_steps=1)
+    assert seen == [(2, False)] * 4
 
 
 OF_LITERATURE = [name for name in WEIGHTINGS if name not in ("gaussian", "none")]
@@ -186,7 +214,8 @@ def test_two_processes_that_share_a_group(tmp_path):
     rows = [unpadded(batch, row)[:2] for batch in batches for row in range(6)]
     scored = [(prompt, ids) for prompt, ids in rows if every_third_unscored([ids])[0] is not None]
     (record,) = read_tokens(tmp_path / "unscored")
-    assert record.table.num_rows == record.tokens == sum(len(ids) for _, ids in scored) and len(scored) < len(rows)
+    assert sorted(record.table["token_id"].to_pylist()) == sorted(token for _, ids in scored for token in ids)
+    assert record.tokens == record.table.num_rows and len(scored) < len(rows)
     assert record.groups == len({prompt for prompt, _ in scored})
     recorded = dict(zip(*(record.table[name].to_pylist() for name in ("row", "reward")), strict=True))
     assert sorted(recorded.values()) == sorted(every_third_unscored([ids])[0] for _, ids in scored)

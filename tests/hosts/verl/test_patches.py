@@ -156,33 +156,6 @@ def test_with_7473_an_estimator_of_twenty_lines_gives_the_plugins_advantages(tmp
     assert re.findall(r"^\d\S*$", result.stdout, re.MULTILINE) == ["0.0", "0.0"]
 
 
-def test_beside_a_verl_that_has_cw_grpo_the_plugin_stands_aside(tmp_path):
-    code = """
-from verl.trainer.ppo import core_algos
-
-core_algos.register_adv_est("cw_grpo")(core_algos.compute_grpo_outcome_advantage)  # as a verl that has it would
-
-import cw_plugin.hosts.verl.register
-from trainers import CW_GRPO, LOSS, legacy_trainer, v1_trainer, validate
-from cw_plugin.hosts.verl.hooks import require_hooks
-
-for make in (v1_trainer, legacy_trainer):  # the hooks are in place, and do nothing
-    trainer = make(CW_GRPO)
-    require_hooks(trainer.config)
-    assert "fit" not in vars(trainer) and "_compute_advantage" not in vars(trainer)
-validate(CW_GRPO, "+algorithm.cw_grpo.record_every=5")  # the plugin refuses nothing, not even what it would not know
-for attempt in (lambda: validate(CW_GRPO, LOSS), lambda: core_algos.get_policy_loss_fn("cw_grpo")):
-    try:
-        attempt()
-    except ValueError as error:
-        print(error)
-"""
-    result = python("-c", code, cwd=tmp_path, VERL_USE_EXTERNAL_PLUGINS="none")
-    assert result.returncode == 0, result.stderr[-6000:]
-    assert "Unsupported loss mode: cw_grpo" in result.stdout
-    assert result.stderr.count("is already registered") == 1
-
-
 def test_the_recipe_trains_on_the_weights(tmp_path):
     """Its own script, with the CPU's overlay and a smaller batch."""
     overlay = "source examples/cpu/overlay.sh"

@@ -5,6 +5,7 @@ import pytest
 pytest.importorskip("verl")
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,6 @@ from interpreter import ROOT, python
 from omegaconf import OmegaConf
 from trainers import CW_GRPO, GRPO, LEGACY, LOSS, VALID, validate
 from verl.trainer import main_ppo
-from verl.trainer.ppo import ray_trainer
 
 from cw_plugin.errors import HostError, OptionsError
 from cw_plugin.hosts.verl import hooks
@@ -111,20 +111,64 @@ def test_a_plugin_that_fails_is_seen_and_imported_after_verl_it_registers():
     assert "ModuleNotFoundError" in line and "wrapt" in line
 
 
-def test_a_place_that_is_missing_or_not_hooked_is_said(monkeypatch):
-    from verl.utils import config as verl_config
+SEPARATE = "+rollout.nnodes=1"  # as one_step_off_policy has it
 
-    with monkeypatch.context() as changed:
-        changed.setattr(ray_trainer, "compute_data_metrics", lambda data: data)
-        with pytest.raises(HostError, match=r"ray_trainer\.compute_data_metrics has no parameter batch; install verl"):
-            validate(CW_GRPO, LEGACY)
-    with monkeypatch.context() as changed:
-        changed.delattr(verl_config.validate_config, hooks._MARK)
-        with pytest.raises(HostError, match=r"validate_config is not hooked in this process; install verl 0\.7\.1"):
-            validate(CW_GRPO)
+
+@pytest.mark.parametrize(
+    ("settings", "place", "said"),
+    [
+        ((CW_GRPO, LEGACY), "trainer.ppo.ray_trainer.compute_data_metrics", " has no parameter batch; install verl"),
+        ((CW_GRPO, SEPARATE), "experimental.separation.ray_trainer.compute_advantage", " has no parameter data or adv"),
+        (
+            (CW_GRPO,),
+            f"trainer.ppo.v1.trainer_base.PPOTrainer.__init__.{hooks._MARK}",
+            " is not hooked in this process",
+        ),
+        ((CW_GRPO, LEGACY), f"trainer.ppo.ray_trainer.RayPPOTrainer.__init__.{hooks._MARK}", " is not hooked in this "),
+        ((GRPO, LOSS), f"utils.config.validate_config.{hooks._MARK}", " is not hooked in this process"),
+    ],
+)
+def test_a_place_that_is_of_another_shape_or_not_hooked_is_said(monkeypatch, settings, place, said):
+    monkeypatch.setattr(f"verl.{place}", lambda batches: batches)
+    with pytest.raises(HostError, match=re.escape(place.removesuffix(f".{hooks._MARK}") + said)):
+        validate(*settings)
+
+
+def test_a_verl_without_the_trainer_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "verl.trainer.ppo.v1.trainer_base", None)
     with pytest.raises(HostError, match=r"there is no verl\.trainer\.ppo\.v1\.trainer_base"):
         validate(CW_GRPO)
+
+
+def test_beside_a_verl_that_has_cw_grpo_the_plugin_stands_aside(tmp_path):
+    """Also if it lacks a function that the plugin would hook."""
+    code = """
+from verl.trainer import main_ppo
+from verl.trainer.ppo import core_algos
+
+del main_ppo.run_ppo
+
+core_algos.register_adv_est("cw_grpo")(core_algos.compute_grpo_outcome_advantage)  # as a verl that has it would
+
+import cw_plugin.hosts.verl.register
+from trainers import CW_GRPO, LOSS, legacy_trainer, v1_trainer, validate
+from cw_plugin.hosts.verl.hooks import require_hooks
+
+for make in (v1_trainer, legacy_trainer):  # the hooks are in place, and do nothing
+    trainer = make(CW_GRPO)
+    require_hooks(trainer.config)
+    assert "fit" not in vars(trainer) and "_compute_advantage" not in vars(trainer)
+validate(CW_GRPO, "+algorithm.cw_grpo.record_every=5")  # the plugin refuses nothing, not even what it would not know
+for attempt in (lambda: validate(CW_GRPO, LOSS), lambda: core_algos.get_policy_loss_fn("cw_grpo")):
+    try:
+        attempt()
+    except ValueError as error:
+        print(error)
+"""
+    result = python("-c", code, cwd=tmp_path, VERL_USE_EXTERNAL_PLUGINS="none")
+    assert result.returncode == 0, result.stderr[-6000:]
+    assert "Unsupported loss mode: cw_grpo" in result.stdout
+    assert result.stderr.count("is already registered") == 1
 
 
 def test_fully_async_policy_is_checked_before_ray():

@@ -170,14 +170,16 @@ def test_a_trainer_without_old_log_probs_of_its_own_is_refused_where_entropies_a
     """Of the two, only the legacy one has entropies from a method."""
 
     class OwnFit(LegacyTrainer):
-        def _compute_old_log_prob(self, batch):
-            raise AssertionError("is not called")
-
         def fit(self):
-            self.batch = ray_trainer.compute_advantage(self.batch, adv_estimator="cw_grpo", config={})
+            if self.global_steps == 1:  # the entropies of this step must not reach the next one
+                super().fit()
+            else:
+                self.batch = ray_trainer.compute_advantage(self.batch, adv_estimator="cw_grpo", config={})
 
     OwnFit.fit.__module__ = ray_trainer.__name__
     trainer = legacy_trainer(UNRECORDED, CW_GRPO, OPTION + "weights=steer", trainer=OwnFit)
+    trained_on(trainer, trainer_batch()[0], None)
+    trainer.global_steps = 2
     with pytest.raises(HostError, match="without calling _compute_old_log_prob, so there are no entropies; choose"):
         trained_on(trainer, trainer_batch()[0], None)
 
@@ -256,6 +258,12 @@ def test_a_trainer_that_derives_from_verls_is_served(tmp_path):
     found, metrics = trained_on(legacy_trainer(*settings, trainer=OwnFit), data, None)
     expected, _ = trained_on(legacy_trainer(*settings), data, None)
     assert torch.equal(found, expected) and "cw_grpo/sigma" in metrics
+    elsewhere = type("Elsewhere", (LegacyTrainer,), {"fit": lambda self: None})
+    elsewhere.fit.__module__ = golden.__name__  # which has not imported them
+    with pytest.raises(
+        HostError, match="golden has no compute_advantage, so its trainer would not train on the weight"
+    ):
+        legacy_trainer(*settings, trainer=elsewhere).fit()
 
 
 def of_registry(data, config=None, **given):
@@ -310,9 +318,12 @@ def test_the_registered_estimator_refuses_what_it_lacks(make):
         advantages("cw_grpo", *batch(make), make().config.algorithm)
 
 
-def test_checkpoints_keep_their_method(make, tmp_path):
+def test_checkpoints_keep_their_method(make, tmp_path, caplog):
     """tests/test_run.py tests the rule; here, that verl's checkpoints are found and the method is written down."""
-    trained_on(make(), *batch(make))
+    with caplog.at_level("INFO"):
+        trained_on(make(), *batch(make))
+    # In verl's processes, the root logger shows only errors.
+    assert {log.name for log in caplog.records if "cw_grpo: " in log.message} == {"verl.cw_plugin"}
     make(OPTION + "weights=none")  # there is no checkpoint yet
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("1")
     make()
@@ -320,11 +331,13 @@ def test_checkpoints_keep_their_method(make, tmp_path):
     for resumes in ("auto", "disable"):
         with pytest.raises(OptionsError, match=refusal):
             make(OPTION + "weights=none", f"trainer.resume_mode={resumes}")
-    elsewhere = [f"trainer.default_local_dir={tmp_path / 'elsewhere'}", "trainer.resume_mode=resume_path"]
+    link = tmp_path / "elsewhere" / "global_step_1"  # to a checkpoint of this folder
+    link.parent.mkdir()
+    link.symlink_to(tmp_path / link.name)
+    elsewhere = [f"trainer.default_local_dir={link.parent}", f"trainer.resume_from_path={link}"]
     with pytest.raises(OptionsError, match=refusal):
-        make(OPTION + "weights=none", *elsewhere, f"trainer.resume_from_path={tmp_path}/global_step_1")
-    # Without resume_mode=resume_path, verl does not read the path.
-    make(OPTION + "weights=none", elsewhere[0], f"trainer.resume_from_path={tmp_path}/global_step_1")
+        make(OPTION + "weights=none", *elsewhere, "trainer.resume_mode=resume_path")
+    make(OPTION + "weights=none", *elsewhere)  # in which verl does not read the path
 
 
 def test_a_nan_is_reported_with_its_origin_and_the_uid_of_its_prompt(make):
