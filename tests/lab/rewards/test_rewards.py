@@ -7,7 +7,6 @@ from decimal import Decimal
 from pathlib import Path
 
 import answer_classes
-import hostile
 import numpy as np
 import pytest
 import tokenizers
@@ -24,6 +23,7 @@ from cw_plugin.lab.rewards.boxed import final_boxed
 from cw_plugin.lab.rewards.pool import shared_pool
 from cw_plugin.lab.rewards.rewrites import REWRITES, rewritten
 from cw_plugin.lab.rewards.think import matched
+from cw_plugin.lab.rewards.trl import trl_rewards
 
 COPIES = Path(os.environ.get("CW_GRPO_DATA", ROOT.parent / "shared" / "data"))
 
@@ -211,7 +211,7 @@ def test_a_prompt_that_opens_think_makes_a_draft_of_what_stands_before_its_end()
 
 REFUSED = [
     (None, "is empty (None)"),
-    ("", "is empty ('')"),
+    (" \n", "is empty (' \\n')"),
     (True, "True (bool)"),
     (b"42", "b'42' (bytes)"),
     (float("nan"), "nan (float)"),
@@ -239,8 +239,8 @@ def test_what_is_wrong_with_a_ground_truth():
         assert why in ground_truth_problem(text), text
     for text in ("e^{2 i t}", r"\text{east}", "E_{1},E_{2}", r"\int_0^1 f(x) dx", r"\frac{dy}{dx} = 3"):
         assert ground_truth_problem(text) is None, text
-    slow = ground_truth_problem(hostile.HANGING[0])  # where the machine is busy, reading it may take too long
-    assert slow is None or "more than 2 s of CPU time" in slow
+    slow = ground_truth_problem(r"\binom{10^{9}}{5 \cdot 10^{8}}")  # on a busy machine, the wall-clock limit ends it
+    assert "it took more than 2" in slow
 
 
 def test_an_error_that_verl_swallows_is_said_once(capsys, monkeypatch):
@@ -252,6 +252,14 @@ def test_an_error_that_verl_swallows_is_said_once(capsys, monkeypatch):
             compute_score("x", "5", None)
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("cw_plugin: the reward failed")
+    with pytest.raises(OptionsError):
+        compute_score("x", "5", "5", time_limit=0)
+    assert "time_limit must be > 0" in capsys.readouterr().err
+    monkeypatch.setattr("cw_plugin.lab.rewards._said", set())
+    monkeypatch.delitem(sys.modules, "verl")
+    with pytest.raises(DataError):
+        compute_score("x", "5", None)
+    assert capsys.readouterr().err == ""  # of another host, what it says would be wrong
     assert "is empty (None)" in said and "data_source is 'x'" in said
 
 
@@ -279,7 +287,10 @@ def test_the_chat_template_settles_who_opens(tmp_path, ending, opens):
     tokenizer.save_pretrained(tmp_path)
     responses = "<think>a</think>", "a</think>"
     formats = [compute_score("x", response, "5", model_path=str(tmp_path))["format"] for response in responses]
-    assert formats == ([0.0, 1.0] if opens else [1.0, 0.0])
+    assert formats == trl_rewards(str(tmp_path))[1](responses) == ([0.0, 1.0] if opens else [1.0, 0.0])
+    for settled in (True, False):  # a keyword counts more than the template
+        score = compute_score("x", "a</think>", "5", model_path=str(tmp_path), opens_think=settled)
+        assert [score["format"]] == trl_rewards(str(tmp_path), settled)[1](["a</think>"]) == [float(settled)]
 
 
 def test_score_is_the_weighted_sum_and_the_keys_never_change():
@@ -300,11 +311,11 @@ def test_score_is_the_weighted_sum_and_the_keys_never_change():
 
 def test_boxes():
     assert final_boxed(r"\boxed{1} is half of it. We get \boxed{\frac{1}{2}}.") == r"\frac{1}{2}"
-    assert final_boxed(r"\boxed{\{1, 2\}}") == r"\{1, 2\}"
+    assert final_boxed(r"\boxed{\left\{1, 2\right.}") == r"\left\{1, 2\right."
     assert final_boxed(r"\fbox {7}") == "7"
     assert final_boxed(r"\boxed{a \boxed{5}}") == "5"
     assert final_boxed(r"\boxed{5} and \boxed{6") == final_boxed(r"\boxed{6") == ""
-    assert final_boxed(r"{ \boxed{5}") == "5"
+    assert final_boxed(r"{ \boxed{5}") == final_boxed(r"\boxed{a \boxed{5}") == "5"
     assert final_boxed(r"\frac{1}{\boxed{3}}") == "3"
     assert final_boxed("no box") is None
     assert final_boxed(r"\boxed{1}, \boxed{234}") == "1, 234"  # not the number 1,234
