@@ -91,5 +91,6 @@ def test_a_prompt_is_found_where_the_tokenizer_has_changed_it(prompt, decoded):
 def test_the_end_token_is_no_part_of_the_answer():
     graded = openrlhf_reward(extraction="evaluation", format_weight=0)
     assert graded(["1+2? 3<|im_end|>"], ["1+2? "], ["3"])["rewards"] == 1.0
+    assert reward_func(["1+2? 3<|im_end|>"], ["1+2? "], ["3"])["rewards"] == 0.0  # in training, only LaTeX counts
     with pytest.raises(DataError, match="max_len"):
         reward_func(["2+1? 3"], ["1+2? "], ["3"])

@@ -12,6 +12,19 @@ from cw_plugin.lab.data.sources import BENCHMARKS
 
 Answers = dict[str, dict[str, list[str]]]
 
+# Words that make another number of the one before or after them.
+AFTER = (
+    "squared, cubed, factorial, halves, and a half, quarters, thirds, fourths, fifths, sixths, sevenths, eighths, "
+    "ninths, tenths, elevenths, twelfths, sixteenths, twentieths, hundredths, thousandths, tens, hundred, thousand, "
+    "quadrillion, lakh, crore, dozen, pairs, couples, score, gross, at most, or so, mod five, base five, plus one, "
+    "minus one, above"
+)
+BEFORE = (
+    "less than, more than, fewer than, greater than, over, under, up to, below, at least, twice, double, triple, not, "
+    "no, none of, never, cannot be, all but, any number except, any excluding, without, anything other than, negative, "
+    "minus, square root of, multiples of, inverse of, reciprocal of, opposite of"
+)
+
 # fmt: off
 EQUAL: Answers = {
     "plain": {
@@ -32,7 +45,7 @@ EQUAL: Answers = {
     },
     "assignments": {
         r"x_{1}=\frac{5}{6},\quad x_{2}=-2": [r"-2, \frac{5}{6}"], "x_1=5, x_2=-2": ["x_1=5, x_2=-2"],
-        "k = 45, n = 2": ["45, 2", "n=2, k=45"], "(k, n) = (45, 2)": ["(45, 2)"],
+        "k = 45, n = 2": ["45, 2", "n=2, k=45"], "(k, n) = (45, 2)": ["(45, 2)", "n=2, k=45"],
         "45, 2": ["k = 45, n = 2"], "x = 4, x = 9": ["9, 4"], "4, 9": [r"x = 4 \text{ or } x = 9"],
     },
     "percent": {
@@ -46,6 +59,7 @@ EQUAL: Answers = {
     "rounding": {"928": [r"9.28 \times 10^{2}"], r"1.1 \times 10^{2}": ["110"], "-3": ["-2.9999999"]},
     "inequalities": {
         r"1 < x \le 2": ["(1, 2]", r"x \in (1, 2]", r"2 \geq x > 1"], r"x \ge 3": [r"[3, \infty)", r"3 \le x"],
+        r"x > 3": [r"x > 3, x \in \mathbb{R}"],
     },
     "written out": {
         r"\frac{5}{6}": [r"\frac{10}{12}"], "3.5": [r"3\frac{1}{2}"], "5!": ["120"], "2^{10}": ["1024"],
@@ -70,7 +84,7 @@ EQUAL: Answers = {
     },
     "answer in tags": {
         "4/7": ["<answer>4/7</answer>"], "5": [r"<answer>\boxed{5}</answer>"],
-        "3, 8": ["<answer>3 and 8</answer>"], "20 days": ["<answer> 20 days </answer>"],
+        "3, 8": ["<answer>3 and 8</answer>"], "20 days": ["<answer> 20 days </answer>"], "7": [r"\boxed{7} <answer>8"],
     },
     "Unicode mathematics": {
         "60": ["60\u00b0", r"60\degree"], "x^2": ["x\u00b2"], "x^{12}": ["x\u00b9\u00b2"], "x^{-1}": ["x\u207b\u00b9"],
@@ -110,7 +124,8 @@ EQUAL: Answers = {
     },
     "words": {
         "5000000": [r"5\text{ million}", "5 million", r"\$5 \text{ million}"], r"5\text{ million}": ["5,000,000"],
-        "300000": [r"3\text{ hundred thousand}"], r"3\pi": [r"3\text{ pi}", "3 pi"],
+        "300000": [r"3\text{ hundred thousand}"], "2000000000": ["2 billion"], "2e12": ["2 trillion"],
+        r"3\pi": [r"3\text{ pi}", "3 pi"],
         "1, 2, 3": [r"1\text{, }2\text{, and }3", "1, 2, and 3"], "2": [r"2\text{ times}", r"2\text{ apples}"],
     },
     "characters": {"12": ["\uff11\uff12"], "-3": ["\u20133", "\u22123"], "(1,2)": ["\uff081\uff0c2\uff09"]},
@@ -241,7 +256,9 @@ EQUAL: Answers = {
         "3, -5": [r"a = 3 \vee a = -5"], "3\u62164": ["3, 4"],
     },
     "structure": {
-        r"\frac{1}{3}": ["0.(3)"], r"\frac{1}{6}": ["0.1(6)"], "y' = 2x": [r"y^{\prime} = 2x"],
+        r"\frac{1}{3}": ["0.(3)"], r"\frac{1}{6}": ["0.1(6)"], r"2^{T}": ["2^T"], "3n2^{n-1}": [r"3n \cdot 2^{n-1}"],
+        r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}": [r"\begin{pmatrix} 1 & 2 \end{pmatrix}^T"], "-5": [r"\text{-}5"],
+        "2h30m": [r"2\text{h }30\text{m}"], "x=6, y=5": [r"x = 6 \\ y = 5"], "y' = 2x": [r"y^{\prime} = 2x"],
         "3-1": ["3-1", "3 - 1"], "2020-05-06": ["2020-05-06"], "1,2,3": ["(x, y, z) = (1, 2, 3)", "(1,2,3)"],
     },
 }
@@ -263,6 +280,7 @@ UNEQUAL: Answers = {
         "3,8": [r"\boxed{3} \text{ and } \boxed{9}", r"\boxed{3} is not what was asked for. It is \boxed{8}"],
     },
     "assignments": {
+        "(k, n) = (45, 2)": ["(n, k) = (45, 2)", "n = 45, k = 2"], "5": [r"x = 6 \\ y = 5"],
         "k = 45, n = 2": ["2, 45", "(2, 45)", "k = 2, n = 45", "45", "k = 45"], "2": ["k = 45, n = 2"],
         "x_1=5, x_2=-2": ["5, 2", "5"], r"\frac{-3+\sqrt{5}}{4}": [r"\frac{-3 \pm \sqrt{5}}{4}"], "x = 4": ["y = 4"],
     },
@@ -289,7 +307,7 @@ UNEQUAL: Answers = {
         ], "100000": [r"10^2 \cdot 10^3"], "-6": [r"-2 \cdot 3"], r"8\pi": [r"2^3 \pi"],
         "-2": [r"\begin{vmatrix} 1 & 2 \\ 3 & 4 \end{vmatrix}", r"\det \begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}"],
         "7": ["3 + 4", "10 - 3"], r"\frac{5}{6}": [r"\frac{1}{2} + \frac{1}{3}"], "1024": ["2^{10}"],
-        "4": [r"\sqrt{16}"], "3": [r"\log_2 8", r"\lfloor \pi \rfloor"], "6": [r"\gcd(12, 18)"],
+        "4": [r"\sqrt{16}"], "3": [r"\log_2 8", r"\lfloor \pi \rfloor"], "6": [r"\gcd(12, 18)", r"\lcm(2, 3)"],
         r"\frac{1}{2}": [r"\int_0^1 x dx"], r"\frac{\pi^2}{6}": [r"\sum_{k=1}^{\infty} \frac{1}{k^2}"],
         r"\frac{1591\sqrt2}{2}": [r"\frac{37 \cdot 43\sqrt2}{2}"], "(1591, 2)": [r"(37 \cdot 43, 2)"],
         r"\begin{pmatrix} 4 & 6 \end{pmatrix}": [
@@ -306,8 +324,8 @@ UNEQUAL: Answers = {
     "equations": {"xy=0": ["x^2y=0", "x^2y^2=0"], "xy=1": ["xy=2"]},
     "words": {
         r"5\text{ million}": [r"5\text{ billion}", "5"], "5": [r"5\text{ million}", r"5\text{ or more}", "5 or more"],
-        "3": [r"3\text{ squared}", "3 squared", r"3\text{ halves}", r"3\text{ and a half}", r"3\text{ at most}",
-              r"\text{less than }3", r"\text{fewer than }3", r"\text{over }3"],
+        "3": ["3 squared", r"\text{-}3", r"3\text{!}", *(rf"3\text{{ {words}}}" for words in AFTER.split(", ")),
+              *(rf"\text{{{words} }}3" for words in BEFORE.split(", "))],
         r"5\text{ or more}": ["5", r"5\text{ or less}"], r"\frac{3}{2}": ["3 1/2", "31/2"],
         "1, 2, 3": [r"1\text{, }2\text{, and }4"],
     },
@@ -326,7 +344,8 @@ UNEQUAL: Answers = {
     "repeating decimals": {"0.3": [r"0.\overline{3}"], r"\frac{1}{6}": [r"0.\overline{16}"], "0": [r"0.\overline{3}"]},
     "Chinese": {
         "2": ["2\\text{\u4e07}", "2\u4e07"], "12": ["12\u4e07\u5143"],
-        "5": ["5\u500d", "5\u534a", "The answer is 5\u4e07.", "3\u62165"],
+        "5": ["5\u500d", "5\u534a", "\u8d1f5", "\u6839\u53f75", "5\u7684\u5e73\u65b9", "\u5927\u4e8e5",
+              "The answer is 5\u4e07.", "3\u62165"],
     },
     "a last box that is never closed": {
         "5": [r"\boxed{5}. That forgets the sign, so it is \boxed{-5", r"\boxed{5"], "-5": [r"\boxed{5} or \boxed{-5"],
@@ -420,10 +439,12 @@ UNEQUAL: Answers = {
         "3, 5": ["3\u62164"],
     },
     "structure": {
-        "y = 2x": ["y' = 2x"], "f(x)=2x": ["f'(x)=2x"], "3-1": ["2"], "3/4/2020": ["3/8080"], "2020-05-06": ["2009"],
+        "y = 2x": ["y' = 2x"], "f(x)=2x": ["f'(x)=2x"], "y' = 2y": ["y'' = 2y"], "2^T": ["2"], "(1+r)^T": ["1+r"],
+        "3 to 2": ["2 to 3"], "1 in 6": ["6 in 1"], "2h30m": ["30h2m"], "5 R 2": ["2 R 5", "10R"],
+        "24abcd": ["24"], "3-1": ["2"], "3/4/2020": ["3/8080"], "2020-05-06": ["2009"],
         r"5\%": [r"\$5", r"5\text{ people}"], "(3,1]": ["(2,1]"], "(2,1)": ["[2,1]"],
         "5": ["5\u2030", r"5\text{ tens}"], "1A_{16}": ["1A"], r"\text{A, BC}": [r"\text{AB, C}"],
-        "2": [r"\text{none of } 2"], "-5": [r"5 \text{ below zero}"], "(1,2)": ["1 < x < 2"],
+        "2": [r"\text{none of } 2", "2ABC"], "-5": [r"5 \text{ below zero}"], "(1,2)": ["1 < x < 2"],
         r"x \equiv 3 \pmod{7}": [r"x \equiv 3 \pmod{5}"], "0.(3)": ["0"], "1,3,2": ["(1,2,3)"],
         r"1,2,\ldots,10": ["1,2,10"], r"\{1,2,\ldots\}": [r"\{1,2\}"],
     },

@@ -18,11 +18,14 @@ from cw_plugin.lab.rewards.reading import Answer, Parsed, choices, found_in, par
 MAX_ANSWER = 2_000  # characters; the longest ground truth of the paper's data has about 250
 DECIMALS = {"training": 6, "evaluation": 5}
 
-_OTHER_NUMBER = re.compile(  # words that make another number of the one beside them, or several
-    r"(?<!\^)(?<!\^-)\d|\b(?:squared|cubed|factorial|hal(?:f|ve)|quarter|third|(?:four|fif|six|seven|eigh|nin|ten|hundred"
-    r"|thousand)th|dozen|pair|couple|score|gross|twice|double|triple|ten|hundred|thousand|million|base|mod|at|less|more"
-    r"|fewer|greater|over|under|no|none|not|below|above|and|or|so)s?\b"
-    r"|[\u2030\u500d\u534a\u591a\u4f59\u4e0a\u4e0b\u7ea6\u81f3\u6216\u548c\u4e0d]"
+_OTHER_NUMBER = re.compile(  # words, without a last s, that make another number of the one beside them
+    r"(?<!\^)(?<!\^-)\d|\b(?:squared|cubed|factorial|hal(?:f|ve)|quarter|third|(?:four|fif|six|seven|eigh|nin|ten|eleven"
+    r"|twelf|\w+teen|\w+tie|hundred|thousand)th|dozen|pair|couple|score|gross|twice|double|triple|ten|hundred|thousand"
+    r"|\w+illion|lakh|crore|base|mod|at|than|less|more|fewer|greater|over|under|up|minu|negative|plu|without|except"
+    r"|excluding|but|(?:root|multiple|inverse|reciprocal|opposite) of|no|none|not|cannot|never|below|above|and|or"
+    r"|so)s?\b"
+    r"|[\u2030\u500d\u534a\u591a\u4f59\u4e0a\u4e0b\u7ea6\u81f3\u6216\u548c\u4e0d\u8d1f\u8ca0\u6298\u6253\u9664\u975e\u8d85]"
+    r"|\u6839[\u53f7\u865f]|\u7684[\u5e73\u7acb]\u65b9|\u6b21\u65b9|[\u5927\u5c0f\u5c11\u9ad8\u4f4e]\u4e8e"
 )
 _LAYOUT = re.compile(r"\{(\w)\}|(?<!,)\s+|(?<=\\)[dt](?=frac)")  # of no meaning
 _DECIMAL_COMMA = re.compile(r"^(-?(?![1-9]\d{0,2},\d{3}$)\d+),(?=\d+$)")  # that of 1,222 stands between thousands

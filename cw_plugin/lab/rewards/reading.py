@@ -39,7 +39,8 @@ _WORDS = re.compile(  # with an exponent, but not as an index or in one
     rf"(?:{TEXT}\{{((?:[^{{}}]|\{{[^{{}}]*\}})*\}}(?:\s*\^\s*\{{?-?\d\}}?)?)|([^\x00-\x7f]+))\s*"
 )
 _OUTSIDE = r"(?![^(\[{]*[)\]}])"  # of brackets
-_COMMA, _EQUALS = rf"[,;]{_OUTSIDE}", rf"(?<![<>!])(?<!\\not)=(?!=){_OUTSIDE}|\\approx(?![a-zA-Z])"
+_COMMA = rf"(?:[,;]|\\\\(?![\s\S]*\\end)){_OUTSIDE}"  # or the end of a line, which no matrix has
+_EQUALS = rf"(?<![<>!])(?<!\\not)=(?!=){_OUTSIDE}|\\approx(?![a-zA-Z])"
 _NAME = re.compile(rf"(?:(?<=,)|^)((?:(?!{_EQUALS})[^,<>])*{TEXT}\{{[^<>=]*|\s*[a-zA-Z]{{3,}}[\sa-zA-Z]*)(?:{_EQUALS})")
 _FOR_ALL = rf"(?:{TEXT}\{{\s*)?\b(?:for (?:all|any|each|every)|where)\b|\\forall"
 _MEMBERS = r"(?<=[\s,;(])[a-zA-Z](?:\s*,\s*[a-zA-Z])*\s*\\in\s*\\mathbb"
@@ -73,7 +74,7 @@ def read(answer: str) -> Answer:
     name = " ".join(_NAME.findall(answer))
     answer = _NAME.sub("", _DOMAIN.sub("", answer))
     text = _WORDS.sub("\0", answer)
-    is_between_numbers = re.search(r"[\w}]\0[\w\\{]", text)
+    is_between_numbers = re.search(r"[\w}]\0[\w\\{]|\d\s*[a-zA-Z][a-zA-Z\s]*\d+(?![\d\s]*\^)", text)  # 3 to 2, 2h30m
     if is_between_numbers or re.fullmatch(r"(?:[a-zA-Z]{3,}|[nN]o)(?:\s+[a-zA-Z]+)*|[\s(){}\[\].,;:\0]*", text):
         return Answer("", answer, name, domain, said, [])
     words = " ".join(dict.fromkeys("".join(match) for match in _WORDS.findall(answer))).casefold()

@@ -68,8 +68,9 @@ _ARGUMENT = r"(?=\s*\}?\s*[\\(^_{\w])"
 _LETTER = r"[a-zBDEGHIMO-UX-Z](?<![msghl])"  # that is no unit
 _COMMAND = r"\\(?!mu|Omega|circ|text|degree|%)(?:[^{}]|\{[^{}]*\})*"
 _POWER_OF_UNIT = r"\b\.?(?:\s*\^\s*(?:\d|\{-?\d\}))?"
+_WORD = r"(?!(?i:abc|bcd|pqr|xyz))(?:[A-Z]{3}|[a-zA-Z]{4,})"  # and no product of letters
 _UNIT = (
-    r"(?:[mcdk]m|[km]g|m[lL]|ft|(?i:[ap]\.?m)|[A-Z]{3}|[a-zA-Z]{4,}|m(?=\s*/)|mph|day|m[ei]n|sec|(?:hr|yr|yd|lb)s?|oz)"
+    rf"(?:[mcdk]m|[km]g|m[lL]|ft|(?i:[ap]\.?m)|{_WORD}|m(?=\s*/)|mph|day|m[ei]n|sec|(?:hr|yr|yd|lb)s?|oz)"
     rf"{_POWER_OF_UNIT}"
 )
 _NUMBER = r"(?<![a-zA-Z\d.,/^_\\])(?P<number>\d+(?:\.\d+)?)"
@@ -90,6 +91,12 @@ def _separator(match: re.Match[str]) -> str:
     """A comma; a semicolon, where one of two inequalities holds."""
     is_either = re.search(r"(?i:or|\\vee)|\u6216", match[0]) and re.search(r"[<>]|\\[lgn]e", match.string)
     return "; " if is_either else ", "
+
+
+def _assignments(match: re.Match[str]) -> str:
+    """(x, y) = (1, 2) as x = 1, y = 2: in another order, it is the same answer, and (y, x) = (1, 2) is not."""
+    names, values = (part.split(",") for part in match.groups())
+    return match[0] if len(names) != len(values) else ", ".join(map("=".join, zip(names, values, strict=True)))
 
 
 def _unit(match: re.Match[str]) -> str:
@@ -122,7 +129,7 @@ REWRITES = [
     Rewrite("colon", rf"\{{:\}}|\\colon{_END}", ":"),
     Rewrite("dollar", r"\\\$", r"\\text{ dollar }"),
     Rewrite("formula", r"\$|(?<!\\)\\[()\[\]]", ""),
-    Rewrite("upright", rf"{TEXT}\{{\s*([ei]|-?\d[\d.,/]*|pi|{_FUNCTION}{_ARGUMENT}|{_COMMAND})\s*\}}"
+    Rewrite("upright", rf"{TEXT}\{{\s*([ei!+-]|-?\d[\d.,/]*|pi|{_FUNCTION}{_ARGUMENT}|{_COMMAND})\s*\}}"
             rf"|(?<=[\d)}}=+*/-])\s*{TEXT}\{{\s*({_LETTER})\s*\}}", r" \1\2 "),
     Rewrite("units in several commands", rf"{_IN_TEXT}(?:{_BETWEEN}{_IN_TEXT})+"
             rf"|\\[dt]?frac\{{{_IN_TEXT}\}}\{{{_IN_TEXT}(?:\^\d)?\}}", _unit),
@@ -134,8 +141,10 @@ REWRITES = [
     Rewrite("fraction", r"\\[dt]?frac\s*(\\[a-z]+)\s*(\d|\\[a-z]+)", r"\\frac{\1}{\2}"),
     Rewrite("root", r"\\sqrt\s*(?:\(([^()]*)\)|(\d+))", r"\\sqrt{\1\2}"),
     Rewrite("letter", rf"\\gamma{_END}|(?<=[_{{])\\(?:odot|oplus){_END}|(?<![a-zA-Z\\])E(?=\s*_)", r"\\mathcal{\g<0>}"),
+    Rewrite("letter T", r"((?<!matrix})(?<=[\w}])|\([^(),]*\))\s*\^\s*(?:T\b|\\top\b|\{\s*(?:T|\\top)\s*\})",
+            r"\1^{\\mathcal{T}}"),  # which latex2sympy would leave out, as if this were a matrix of letters
     Rewrite("dots", r"(?<!\d)(?:\\[lcd]?dots[bcmio]?(?![a-zA-Z])|\.{3})", r"\\mathcal{D}"),
-    Rewrite("prime", r"(?<=[a-zA-Z}])'", r"^{\\prime}"),
+    Rewrite("prime", r"(?<=[a-zA-Z}])'+", lambda match: "^{" + r"\prime" * len(match[0]) + "}"),
     Rewrite("power", r"(?:\*\*|\^(?=\s*-))\s*(?:(-?)\s*(\d+|\w+)|\(([^()]*)\))", r"^{\1\2\3}"),
     Rewrite("empty set", rf"\\varnothing{_END}", r"\\emptyset"),
     Rewrite("degree", rf"(?:\\degree{_END}|\^\s*\{{?\s*\\circ\s*\}}?)\s*(?:{TEXT}\{{)?([CF]?\b)\}}?",
@@ -146,6 +155,7 @@ REWRITES = [
     IN_SENTENCES[1],
     Rewrite("list in words", rf"(?:[\s,]*(?:{_SEPARATOR}))+[\s,]*", _separator),
     Rewrite("mixed number", r"(?<![\w.,/^}])(\d+)\s+(\d+)\s*/\s*(\d+)", r"\1\\frac{\2}{\3}"),
+    Rewrite("tuple of letters", r"^\s*\(((?:\s*[a-zA-Z]\s*,)+\s*[a-zA-Z]\s*)\)\s*=\s*\(([^()]*)\)\s*$", _assignments),
     Rewrite("set of solutions", r"^\s*\\\{\s*([a-zA-Z])\s*(?:\\mid|\||:)(.*)\\\}\s*$", r"\2"),
     Rewrite("point without decimals", r"(?<=\d)\.(?![\d\\])", ""),
     Rewrite("percent", rf"(?:{TEXT}\{{\s*)?(?:\\?%|\b(?:percent(?:age)?|per cent|pct)\b)(?:\.?\s*\}})?", r"\\%"),

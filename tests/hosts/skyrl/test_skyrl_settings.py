@@ -96,12 +96,16 @@ def test_a_skyrl_of_another_shape_is_refused(tmp_path, monkeypatch):
 
 
 def test_the_reward_is_an_environment_of_skyrl_gym():
-    rewards.register(model_path=str(MODEL))
+    rewards.register(model_path=str(MODEL), format_weight=0.5)
+    rewards.register()  # a second time, which changes nothing
     row = {"data_source": "mine", "reward_model": {"style": "rule", "ground_truth": "3"}, "max_turns": 1}
     environment = skyrl_gym.make("cw_grpo", env_config={}, extras=row)
     said = environment.step("<think>\n1 + 2\n</think>\n\\boxed{3}")
-    assert (said["reward"], said["done"], environment.get_metrics()) == (2.0, True, {"acc": 1.0, "format": 1.0})
+    assert (said["reward"], said["done"], environment.get_metrics()) == (1.5, True, {"acc": 1.0, "format": 1.0})
     assert skyrl_gym.make("cw_grpo", env_config={}, extras=row).step("\\boxed{4}")["reward"] == 0.0
+    for source, reward in (("openai/gsm8k", 1.0), ("knoveleng/open-rs", 0.0)):  # of Open-RS, only LaTeX counts
+        row = {"data_source": source, "reward_spec": {"ground_truth": "3"}}  # as SkyRL's own data have it
+        assert skyrl_gym.make("cw_grpo", env_config={}, extras=row).step("It is 3.")["reward"] == reward
     with pytest.raises(DataError, match="no reward_model"):
         skyrl_gym.make("cw_grpo", env_config={}, extras={"answer": "3"})
 

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from interpreter import ROOT, cli, python
 
+import cw_plugin
 from cw_plugin.lab.data.answers import final_answer
 from cw_plugin.lab.data.leakage import contaminated
 from cw_plugin.lab.data.prompts import OPEN_RS
@@ -69,6 +70,7 @@ def test_rows_are_in_verls_schema_and_the_same_every_time(copy, tmp_path):
     }
     assert indices(tmp_path) == [0, 1, 2]
     content = file.read_bytes()
+    assert pq.read_schema(file).metadata[b"cw_plugin.version"] == cw_plugin.__version__.encode()  # the doctor reads it
     prepare(copy, tmp_path)
     assert file.read_bytes() == content and str(tmp_path).encode() not in content
 
@@ -120,16 +122,16 @@ def test_rows_that_fail_are_listed_and_can_be_left_out(copy, tmp_path):
     again, other = {**TWOS, "problem": "What  is\n2+2?"}, {**TWOS, "answer": "5"}
     unreadable = {**TWOS, "problem": "And this?", "answer": r"\frac\pi 2 + ("}
     empty, missing = {**TWOS, "problem": "Who?", "answer": ""}, {**TWOS, "problem": "Why?", "answer": None}
-    write_copy(copy, "knoveleng/open-rs", [HALVES, TWOS, ANGLE, again, other, unreadable, empty, missing])
+    write_copy(copy, "knoveleng/open-rs", [HALVES, TWOS, ANGLE, again, other, unreadable, empty] + [missing] * 10)
     said = prepare(copy, tmp_path)
-    assert "\n  left out, no answer: row 6, 7\n" in said
+    assert "\n  left out, no answer: row 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, ... (11 rows)\n" in said
     assert "\n  listed, the problem of an earlier row: row 3, 4\n" in said
     assert indices(tmp_path) == [0, 1, 2, 3, 4, 5]
-    reasons = ["row 1, with the same answer", "row 1, with another answer, '4'", "frac", "is empty", "is empty"]
+    reasons = ["row 1, with the same answer", "row 1, with another answer, '4'", "frac", *["is empty"] * 11]
     found = findings(tmp_path)
-    assert [row for row, _ in found] == [3, 4, 5, 6, 7]
+    assert [row for row, _ in found] == [*range(3, 17)]
     assert all(part in reason for part, (_, reason) in zip(reasons, found, strict=True))
-    prepare(copy, tmp_path, "--drop-failing")
+    assert "\n  left out, the problem of an earlier row: row 3, 4\n" in prepare(copy, tmp_path, "--drop-failing")
     assert indices(tmp_path) == [0, 1, 2]
 
 
@@ -144,22 +146,23 @@ def test_no_row_is_left_out_for_one_that_is_left_out_itself(copy, tmp_path):
 
 
 def test_problems_of_a_benchmark():
-    """By hand: 20 different words have 13 runs of eight."""
-    words = [f"w{chr(97 + i)}" for i in range(20)]
+    """By hand: 21 different words have 14 runs of eight."""
+    words = [f"w{chr(97 + i)}" for i in range(21)]
     training = [
         f"{words[0].upper()}, {words[1]}; ${words[2]}$ {{{words[3]}}} {' '.join(words[4:])}!",
-        " ".join(["Before", *words[:14], "after"]).upper(),  # 7 of the 13 runs
-        " ".join(["before", *words[:13], "after"]),  # 6 of the 13 runs
+        " ".join(["Before", *words[:14], "after"]).upper(),  # 7 of the 14 runs
+        " ".join(["before", *words[:13], "after"]),  # 6 of the 14 runs
         " ".join(reversed(words)),
         r"\frac{1}{2}?",
         r"\frac12?",
         "",
         "What is 7-2?",
+        "What is 7?",
     ]
-    benchmarks = {"a": ["nothing", " ".join(words)], "b": [r"$\frac {1} {2}$", "What is $7+2$?"]}
+    benchmarks = {"a": ["nothing", " ".join(words)], "b": [r"$\frac {1} {2}$", "What is $7+2$?", "What is $7!$?"]}
     assert [(finding.row, finding.reason) for finding in contaminated(training, benchmarks)] == [
         (0, "the same problem as a 1"),
-        (1, "54% of a 1"),
+        (1, "50% of a 1"),
         (4, "the same problem as b 0"),
     ]
 
@@ -173,13 +176,15 @@ def test_contaminated_rows_are_listed_and_can_be_left_out(copy, tmp_path):
         row = {source.question: "1", source.ground_truth: r"\boxed{1}"}
         problems = [row | {source.question: f"Question {i} of {source.name}?"} for i in range(source.rows)]
         if source.name == "math500":
-            problems[0] = row | {"problem": "What is $2 + 2$ ?"}
+            problems[:2] = [row | {"problem": "What is $2 + 2$ ?"}] * 2
         write_copy(copy, source.path, problems, source.split)
-    prepare(copy, tmp_path / "out", name="all")
-    assert findings(tmp_path / "out") == [(1, "the same problem as math500 0")]
+    said = prepare(copy, tmp_path / "out", name="all")
+    assert said.count("also in a benchmark") == 1  # a benchmark is not compared with itself
+    assert findings(tmp_path / "out") == [(1, "the same problem as math500 0"), (1, "the same problem as math500 1")]
     assert indices(tmp_path / "out") == [0, 1, 2]
-    prepare(copy, tmp_path / "out", "--drop-contaminated", name="all")
+    prepare(copy, tmp_path / "out", "--drop-contaminated", "--drop-failing", name="all")
     assert indices(tmp_path / "out") == [0, 2]
+    assert pq.read_table(tmp_path / "out" / "math500" / "test.parquet").num_rows == 500  # with what is repeated
 
 
 def test_bad_input_is_refused_in_one_sentence(copy, tmp_path):

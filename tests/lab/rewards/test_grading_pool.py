@@ -13,7 +13,7 @@ from boxed_answers import BOXED, grade_all
 from interpreter import python
 
 from cw_plugin.lab.errors import GradingError
-from cw_plugin.lab.rewards import GradingPool
+from cw_plugin.lab.rewards import GradingPool, compute_score
 from cw_plugin.lab.rewards.boxed import final_boxed
 from cw_plugin.lab.rewards.pool import FIRST, shared_pool
 from cw_plugin.lab.rewards.think import answer_section
@@ -51,7 +51,11 @@ def test_no_hostile_response_scores_or_breaks_the_pool(tmp_path, monkeypatch, ev
 def test_the_pool_of_a_time_limit_has_it():
     pool = shared_pool(0.25)
     assert pool is shared_pool(0.25) is not shared_pool()
-    assert pool.grade(*HANGS).stopped == "it took more than 0.25 s of CPU time"
+    on_the_wall = "it took more than 2.5 s"  # where the machine is busy
+    assert pool.grade(*HANGS).stopped in ("it took more than 0.25 s of CPU time", on_the_wall)
+    slow = BOXED % "(xy+2x+y+2)^{10}", "(x+1)^{10}(y+2)^{10}"  # right, after 0.3 s
+    accuracies = [compute_score("x", *slow, time_limit=limit)["acc"] for limit in (0.02, 2.0)]
+    assert accuracies == [0.0, 1.0]
 
 
 def test_a_grading_that_fails_is_said_in_the_log(caplog):

@@ -7,7 +7,6 @@ from decimal import Decimal
 from pathlib import Path
 
 import answer_classes
-import hostile
 import numpy as np
 import pytest
 import tokenizers
@@ -24,6 +23,7 @@ from cw_plugin.lab.rewards.boxed import final_boxed
 from cw_plugin.lab.rewards.pool import shared_pool
 from cw_plugin.lab.rewards.rewrites import REWRITES, rewritten
 from cw_plugin.lab.rewards.think import matched
+from cw_plugin.lab.rewards.trl import trl_rewards
 
 COPIES = Path(os.environ.get("CW_GRPO_DATA", ROOT.parent / "shared" / "data"))
 
@@ -72,6 +72,7 @@ EXAMPLES = {
     "root": (r"2\sqrt{13}", "2\u221a13"),
     "letter": (r"\gamma^2-1", r"(\gamma-1)(\gamma+1)"),
     "dots": (r"1,\ldots,9", r"1,\dots,9"),
+    "letter T": ("A^T", r"A^\top"),
     "prime": (r"y^{\prime}", "y'"),
     "power": ("x^2", "x**2"),
     "empty set": (r"\emptyset", r"\varnothing"),
@@ -80,6 +81,7 @@ EXAMPLES = {
     "power of ten": ("5000000", "5 million"),
     "list in words": ("3, -5", r"a = 3 \lor a = -5"),
     "mixed number": (r"\frac{5}{4}", "1 1/4"),
+    "tuple of letters": ("(x, y) = (1, 2)", "y = 2, x = 1"),
     "set of solutions": ("x>2", r"\{x \mid x>2\}"),
     "percent": ("0.28", r"28\text{ percent}"),
     r"unit without \text": ("5 people", "5"),
@@ -214,7 +216,7 @@ def test_a_prompt_that_opens_think_makes_a_draft_of_what_stands_before_its_end()
 
 REFUSED = [
     (None, "is empty (None)"),
-    ("", "is empty ('')"),
+    (" \n", "is empty (' \\n')"),
     (True, "True (bool)"),
     (b"42", "b'42' (bytes)"),
     (float("nan"), "nan (float)"),
@@ -242,8 +244,8 @@ def test_what_is_wrong_with_a_ground_truth():
         assert why in ground_truth_problem(text), text
     for text in ("e^{2 i t}", r"\text{east}", "E_{1},E_{2}", r"\int_0^1 f(x) dx", r"\frac{dy}{dx} = 3"):
         assert ground_truth_problem(text) is None, text
-    slow = ground_truth_problem(hostile.HANGING[0])  # where the machine is busy, reading it may take too long
-    assert slow is None or "more than 2 s of CPU time" in slow
+    slow = ground_truth_problem(r"\binom{10^{9}}{5 \cdot 10^{8}}")  # on a busy machine, the wall-clock limit ends it
+    assert "it took more than 2" in slow
 
 
 def test_an_error_that_verl_swallows_is_said_once(capsys, monkeypatch):
@@ -255,6 +257,14 @@ def test_an_error_that_verl_swallows_is_said_once(capsys, monkeypatch):
             compute_score("x", "5", None)
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("cw_plugin: the reward failed")
+    with pytest.raises(OptionsError):
+        compute_score("x", "5", "5", time_limit=0)
+    assert "time_limit must be > 0" in capsys.readouterr().err
+    monkeypatch.setattr("cw_plugin.lab.rewards._said", set())
+    monkeypatch.delitem(sys.modules, "verl")
+    with pytest.raises(DataError):
+        compute_score("x", "5", None)
+    assert capsys.readouterr().err == ""  # of another host, what it says would be wrong
     assert "is empty (None)" in said and "data_source is 'x'" in said
 
 
@@ -282,7 +292,10 @@ def test_the_chat_template_settles_who_opens(tmp_path, ending, opens):
     tokenizer.save_pretrained(tmp_path)
     responses = "<think>a</think>", "a</think>"
     formats = [compute_score("x", response, "5", model_path=str(tmp_path))["format"] for response in responses]
-    assert formats == ([0.0, 1.0] if opens else [1.0, 0.0])
+    assert formats == trl_rewards(str(tmp_path))[1](responses) == ([0.0, 1.0] if opens else [1.0, 0.0])
+    for settled in (True, False):  # a keyword counts more than the template
+        score = compute_score("x", "a</think>", "5", model_path=str(tmp_path), opens_think=settled)
+        assert [score["format"]] == trl_rewards(str(tmp_path), settled)[1](["a</think>"]) == [float(settled)]
 
 
 def test_score_is_the_weighted_sum_and_the_keys_never_change():
@@ -303,11 +316,11 @@ def test_score_is_the_weighted_sum_and_the_keys_never_change():
 
 def test_boxes():
     assert final_boxed(r"\boxed{1} is half of it. We get \boxed{\frac{1}{2}}.") == r"\frac{1}{2}"
-    assert final_boxed(r"\boxed{\{1, 2\}}") == r"\{1, 2\}"
+    assert final_boxed(r"\boxed{\left\{1, 2\right.}") == r"\left\{1, 2\right."
     assert final_boxed(r"\fbox {7}") == "7"
     assert final_boxed(r"\boxed{a \boxed{5}}") == "5"
     assert final_boxed(r"\boxed{5} and \boxed{6") == final_boxed(r"\boxed{6") == ""
-    assert final_boxed(r"{ \boxed{5}") == "5"
+    assert final_boxed(r"{ \boxed{5}") == final_boxed(r"\boxed{a \boxed{5}") == "5"
     assert final_boxed(r"\frac{1}{\boxed{3}}") == "3"
     assert final_boxed("no box") is None
     assert final_boxed(r"\boxed{1}, \boxed{234}") == "1, 234"  # not the number 1,234

@@ -23,7 +23,7 @@ def as_messages(texts):
 @pytest.mark.parametrize(
     "answers",
     [
-        {"ground_truth": ANSWERS},
+        {"ground_truth": ANSWERS, "solution": ["8"] * len(ANSWERS)},
         {"reward_model": [{"style": "rule", "ground_truth": answer} for answer in ANSWERS]},
         {"solution": ["We add: $3 + 4 = \\boxed{7}$."] * 3 + ["$7$", "7"]},
     ],
@@ -54,17 +54,18 @@ def test_the_data_source_chooses_the_extraction():
     """Of Open-RS, only LaTeX counts."""
     given = {"completions": ["The final answer is 7."] * 2, "ground_truth": ["7", "7"]}
     accuracy, _ = trl_rewards()
-    assert accuracy(**given, data_source=["knoveleng/open-rs", "math500"]) == [0.0, 1.0]
+    sources = ["knoveleng/open-rs", "math500"]
+    assert accuracy(**given, data_source=sources) == [0.0, 1.0]
+    assert trl_rewards(extraction="evaluation")[0](**given, data_source=sources) == [1.0, 1.0]
 
 
 def test_a_completion_of_several_messages_is_the_text_that_the_model_wrote():
     completion = [
-        {"role": "assistant", "content": "\\boxed{1}", "tool_calls": [{"type": "function"}]},
+        {"role": "assistant", "reasoning_content": "3 + 4", "content": "", "tool_calls": [{"type": "function"}]},
         {"role": "tool", "name": "add", "content": "\\boxed{2}"},
-        {"role": "assistant", "reasoning_content": "so 7", "content": "\\boxed{7}"},
+        {"role": "assistant", "content": "The answer is $7$."},
     ]
-    accuracy, _ = (reward(completions=[completion], ground_truth=["7"]) for reward in trl_rewards())
-    assert accuracy == [1.0]
+    assert [reward(completions=[completion], ground_truth=["7"]) for reward in trl_rewards()] == [[1.0], [1.0]]
     parsed = [{"role": "assistant", "reasoning_content": "3 + 4", "content": "\\boxed{7}"}]
     assert trl_rewards()[1](completions=[parsed]) == [1.0]
 
