@@ -57,6 +57,7 @@ elif [ "$study" = entropy ]; then
     python "$here/entropy/curves.py" "$RESULTS"
 elif [ "$study" = league ]; then
     python "$here/league/league.py" "${@:2}"
+    [ $# -eq 1 ] || exit 0 # it has printed the row, and writes no page
 elif [ "$study" = pretrained ] || [ "$study" = horizon ]; then
     model=$root/.cache/smollm2
     python -c 'import gguf' 2>/dev/null || pip install --quiet gguf==0.19.0

@@ -128,7 +128,7 @@ def main(own: str = typer.Argument("", metavar="[MODULE:FUNCTION]")) -> None:
         make_missing(pool, [run_of(name, rate[name], seed) for seed in SEEDS for name in names], folder)
     if own:
         runs = pd.concat([read(HERE / "results"), read(folder)]).drop_duplicates(KEY)
-        print(markdown(league(runs, [*BUILT_IN, own])))
+        print(markdown(league(runs, [*BUILT_IN, own])).replace("&lt;", "<"))  # which a page needs
     else:
         page(folder)
 
