@@ -80,7 +80,7 @@ def packages(request) -> Callable[..., Path]:
                 return folder
             options = ["-q", "--no-deps", "--use-pep517", "--upgrade", "--no-compile", "--target", folder]
             pip = [sys.executable, "-m", "pip", "install", *options, *wanted]
-            subprocess.run(pip, env=os.environ | environment, check=True, timeout=300)
+            subprocess.run(pip, env=os.environ | environment, check=True)
             done.write_text(" ".join(wanted))
         return folder
 

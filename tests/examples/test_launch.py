@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
-from interpreter import wait_until
+from interpreter import PATIENCE, wait_until
 from small_trainer import BACKEND, LAUNCH, MODEL, SEED, command, contents, launched, trained, write_trainer
 
 
@@ -52,7 +52,7 @@ def waiting(trainer: Path, run: Path, tmp_path) -> Iterator[tuple[subprocess.Pop
     yield launcher, processes
     launcher.kill()
     launcher.wait()
-    assert not psutil.wait_procs(processes, timeout=30)[1]
+    assert not psutil.wait_procs(processes, timeout=PATIENCE)[1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])  # test_stop.py has others
@@ -60,12 +60,12 @@ def test_the_run_ends_with_its_launcher_and_the_same_command_goes_on(waiting, tr
     launcher, (*processes, _) = waiting
     log = (run / "train.log").read_text()
     launcher.send_signal(number)
-    assert launcher.wait(timeout=60) == -number
+    assert launcher.wait() == -number
     # At once, while what is left is being ended.
     again = subprocess.Popen(command(trainer, run, SEED, "+trainer.save_freq=1"), stdout=subprocess.PIPE, text=True)
     wait_until(lambda: (run / "train.0.log").exists(), "the second start did not begin")
     assert not any(process.is_running() for process in processes)  # the folder had its owner until then
-    assert "going on after step 2" in again.communicate(timeout=60)[0]
+    assert "going on after step 2" in again.communicate()[0]
     assert (run / "train.0.log").read_text() == log and trained(run) == [1, 2, 3, 3, 4]
 
 
@@ -80,9 +80,9 @@ def test_a_second_run_is_refused_and_the_first_ends_with_its_guard(waiting, trai
     assert not {"launch.py", "trainer"} & set(re.split(r"[/ ]", " ".join(guard.cmdline())))
     guard.terminate()
     with pytest.raises(psutil.TimeoutExpired):
-        guard.wait(timeout=2)
+        guard.wait(timeout=2)  # long enough for a process that obeys
     guard.kill()
-    assert launcher.wait(timeout=60) == 128 + signal.SIGKILL
+    assert launcher.wait() == 128 + signal.SIGKILL
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
     assert "run_guarded.py was killed, and with it what it ran" in (tmp_path / "printed").read_text()
     assert "going on after step 2" in launched(trainer, run, SEED).stdout
@@ -200,7 +200,7 @@ def test_what_verl_sets_by_default_may_be_said(tmp_path, monkeypatch):
 
 def test_folders_that_cannot_be_used_are_refused_in_a_sentence(tmp_path):
     def refusal(*arguments: str | Path) -> str:
-        result = subprocess.run([sys.executable, LAUNCH, *arguments], capture_output=True, text=True, timeout=60)
+        result = subprocess.run([sys.executable, LAUNCH, *arguments], capture_output=True, text=True)
         assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
         return result.stderr
 

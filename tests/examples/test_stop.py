@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 import psutil
-from interpreter import ROOT, THAT_TRAIN, free_port, wait_until
+from interpreter import PATIENCE, ROOT, THAT_TRAIN, free_port, wait_until
 
 # In the place of python, accelerate, trl, swift and cw-grpo. The launcher and its like are run. A trainer leaves a
 # daemon that nothing ties to it, writes down both process ids, and takes its time unless it is told to end.
@@ -82,11 +82,11 @@ def test_everything_ends_with_the_script_and_the_same_command_goes_on(examples, 
     (examples.parents[1] / "done").touch()
     again = {script: start(examples, script) for script in SCRIPTS}  # at once, while what is left is being ended
     for script, process in running.items():
-        process.communicate(timeout=300)
+        process.communicate()
         assert process.returncode == -number, script
-    assert not psutil.wait_procs(below, timeout=300)[1]
+    assert not psutil.wait_procs(below, timeout=PATIENCE)[1]
     for script, process in again.items():
-        said = process.communicate(timeout=300)
+        said = process.communicate()
         assert process.returncode == 0, (script, said)
 
 
@@ -109,10 +109,10 @@ def test_a_second_training_in_the_folder_is_refused_in_a_sentence(examples):
         wait_until(lambda script=script: len(trainers(examples, script)) > 1, f"{script} does not train", process)
         before = trainers(examples, script)
         second = start(examples, script)
-        said = second.communicate(timeout=60)[1]
+        said = second.communicate()[1]
         assert second.returncode == 2 and said.count("\n") == 1, said
         assert f" is in use by process {process.pid} on " in said
         assert trainers(examples, script) == before
     for process in running.values():
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate()

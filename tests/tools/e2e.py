@@ -92,7 +92,7 @@ def training_steps(metrics: Path) -> list[dict[str, Any]]:
 
 
 def assert_succeeds(process: subprocess.Popen, stdout: Path) -> None:
-    assert process.wait(timeout=1000) == 0, stdout.read_text()[-6000:]
+    assert process.wait() == 0, stdout.read_text()[-6000:]
 
 
 def finish(run: Path, process: subprocess.Popen) -> list[dict[str, Any]]:
@@ -156,8 +156,8 @@ def cluster(*arguments: str, **env: str) -> Iterator[tuple[str, str]]:
             )
             try:
                 address = Path(folder) / "ray" / "ray_current_cluster"
-                wait_until(address.exists, Path(stdout.name), process, 500)
+                wait_until(address.exists, Path(stdout.name), process)
                 yield address.read_text(), folder
             finally:
                 process.terminate()
-                process.wait(timeout=60)
+                process.wait()

@@ -72,8 +72,6 @@ def run_steps(folder: Path, batch: Any, *steps: tuple[Path, dict[str, Any]]) -> 
     (folder / "steps.json").write_text(json.dumps(arguments))
     environment = {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     program = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    result = python(
-        *program, ROOT / "tests" / "tools" / "engine_step.py", folder / "steps.json", timeout=550, **environment
-    )
+    result = python(*program, ROOT / "tests" / "tools" / "engine_step.py", folder / "steps.json", **environment)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-6000:]
     return [torch.load(each["out"]) for each in arguments]

@@ -57,7 +57,7 @@ def command(trainer: Path, run: Path, *overrides: str, steps: int = 4) -> list[s
 
 def launched(*arguments, crash: int = 0, code: int = 3, env=None, **settings) -> subprocess.CompletedProcess:
     environment = os.environ | {"CRASH": str(crash), "CODE": str(code)} | (env or {})
-    return subprocess.run(command(*arguments, **settings), env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command(*arguments, **settings), env=environment, capture_output=True, text=True)
 
 
 def contents(folder: Path) -> dict[str, str]:

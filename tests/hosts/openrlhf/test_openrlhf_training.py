@@ -17,7 +17,7 @@ from witnesses import check_weights, environment, kill_and_resume, start
 
 SAMPLES = 8
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,6 @@ from interpreter import ROOT, python, run_tests
 
 from cw_plugin.hosts.host import SKYRL
 
-pytestmark = pytest.mark.timeout(1500)  # with the download
-
 
 @pytest.mark.parametrize("version", [pytest.param(SKYRL.oldest, marks=pytest.mark.slow), SKYRL.newest])
 def test_a_release_of_skyrl_passes_the_tests(version, packages):

@@ -20,7 +20,7 @@ from cw_plugin.lab.reports.runs import read_run
 
 STEPS, SAMPLES, MINI_BATCHES = 5, 4, 2
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

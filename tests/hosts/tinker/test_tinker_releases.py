@@ -1,11 +1,9 @@
 """The tests of the Tinker cookbook, which lies in a folder over the packages of the environment."""
 
-import pytest
 from interpreter import run_tests
 
 from cw_plugin.hosts.host import TINKER_COOKBOOK
 
-pytestmark = pytest.mark.timeout(900)  # with the download
 BESIDES = ("tinker==0.38.0", "chz==0.4.0", "blobfile==3.3.0", "distro==1.9.0", "lxml==6.1.3", "termcolor==3.3.0")
 
 

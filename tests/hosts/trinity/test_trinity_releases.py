@@ -1,11 +1,8 @@
 """The tests of Trinity-RFT under the release that fits, which lies in a folder over the packages of the environment."""
 
-import pytest
 from interpreter import python, run_tests
 
 from cw_plugin.hosts.host import TRINITY
-
-pytestmark = pytest.mark.timeout(900)  # with the download
 
 
 def test_a_release_of_trinity_passes_the_tests(packages):

@@ -24,7 +24,7 @@ from trl_training import BASE, Watched, kept, train
 
 from cw_plugin.errors import HostError, OptionsError
 
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture

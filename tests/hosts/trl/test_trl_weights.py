@@ -192,7 +192,7 @@ def launch(folder: Path, scenarios: dict[str, dict[str, Any]], processes: int = 
     command = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes)
     environment |= {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
     arguments = (*command, ROOT / "tests" / "tools" / "trl_training.py", folder, json.dumps(scenarios))
-    result = python(*arguments, timeout=500, **environment)
+    result = python(*arguments, **environment)
     assert result.returncode == 0, result.stderr[-5000:]
     return {
         name: [torch.load(folder / f"{name}-{rank}.pt", weights_only=False) for rank in range(processes)]

@@ -1,11 +1,8 @@
 """The tests of agent-lightning's trainer, whose release lies in a folder over the packages of the environment."""
 
-import pytest
 from interpreter import run_tests
 
 from cw_plugin.hosts.host import AGENT_LIGHTNING
-
-pytestmark = pytest.mark.timeout(900)  # with the download
 
 
 def test_a_release_of_agent_lightning_passes_the_tests(packages):

@@ -20,7 +20,7 @@ from cw_plugin.lab.evaluation.graded_answers import read_answers
 from cw_plugin.lab.reports.read_records import read_tokens
 from cw_plugin.lab.rewards import compute_score
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]  # on a machine that does other things as well
+pytestmark = pytest.mark.e2e
 
 
 def start_paper_run(run: Path, **more: str) -> subprocess.Popen:
@@ -67,11 +67,11 @@ def test_a_recipe_that_was_ended_by_ctrl_c_goes_on(tmp_path):
     bash("cpu/data.sh", **e2e.recipe_environment(run))
     first = start_paper_run(run)
     try:
-        wait_until(lambda: dumped.exists() and dumped.read_text().count("\n") == 32, stdout, first, 1000)
+        wait_until(lambda: dumped.exists() and dumped.read_text().count("\n") == 32, stdout, first)
         assert len(e2e.trainer_processes(run)) > 5
     finally:
         os.killpg(first.pid, signal.SIGINT)  # as a terminal does
-    assert first.wait(timeout=60) == -signal.SIGINT
+    assert first.wait() == -signal.SIGINT
     assert not e2e.trainer_processes(run) and e2e.saved_step(run) == 1
     env = e2e.recipe_environment(run)
     of_ray = {name: env[name] for name in ("E2E_PROBE_DIR", "PYTHONPATH", "VERL_USE_EXTERNAL_MODULES")}
@@ -119,9 +119,9 @@ def test_a_finished_run_is_neither_deleted_nor_mislabelled(paper_run):
     """The same command is a success, another seed is refused."""
     saved = {path: path.read_bytes() for path in paper_run.rglob("*") if path.is_file()}
     stdout = paper_run.parent / "stdout"
-    assert start_paper_run(paper_run).wait(timeout=120) == 0
+    assert start_paper_run(paper_run).wait() == 0
     assert f"{paper_run} is at its last step, 2. It goes on" in stdout.read_text()
-    assert start_paper_run(paper_run, SEED="2").wait(timeout=120) == 2
+    assert start_paper_run(paper_run, SEED="2").wait() == 2
     assert "\n  data.seed was 42, is 2\n" in stdout.read_text()
     assert {path.name for path, content in saved.items() if path.read_bytes() != content} <= {".lock"}
 
@@ -143,7 +143,7 @@ def test_an_evaluation_has_every_answer_and_asks_nothing_twice(killed, paper_run
     if killed:
         process = subprocess.Popen(command, cwd=ROOT, env=env)
         log = out / "model" / "verl.log"
-        wait_until(lambda: log.exists() and "ready to fit" in log.read_text(errors="replace"), log, process, 500)
+        wait_until(lambda: log.exists() and "ready to fit" in log.read_text(errors="replace"), log, process)
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
         wait_until(lambda: not e2e.trainer_processes(out), "processes of the killed evaluation are left", pause=0.5)
@@ -151,7 +151,7 @@ def test_an_evaluation_has_every_answer_and_asks_nothing_twice(killed, paper_run
             f"model is not finished on {name}" for name in ("few", "half")
         ]
 
-    result = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=800)
+    result = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     rows = {f"\n{row['prompt'][-1]['content']}\n": row for row in pq.read_table(half).to_pylist()}
     for model in models:
@@ -174,6 +174,6 @@ def test_an_evaluation_has_every_answer_and_asks_nothing_twice(killed, paper_run
     answers, notes = read_answers(out)
     assert notes == [] and [each.step for each in answers] == [2, 2, *[None, None] * killed]
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.jsonl")}
-    again = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=200)
+    again = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert again.returncode == 0 and "asking" not in again.stdout
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.jsonl")} == before

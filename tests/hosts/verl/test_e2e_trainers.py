@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 
 from cw_plugin.lab.doctor import workers
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]  # on a machine that does other things as well
+pytestmark = pytest.mark.e2e
 
 MEGATRON = sorted(path.name for path in (ROOT / "examples").glob("run_*_megatron.sh"))
 
@@ -61,12 +61,12 @@ def test_the_7b_recipe_trains_clip_cov_on_a_cpu(tmp_path):
 def test_after_kill_9_the_quickstart_resumes_with_the_legacy_trainer(tmp_path):
     run, command = tmp_path / "killed", ("trainer.use_v1=False", "trainer.save_freq=1")
     process = e2e.quickstart(run, *command, STEPS="5")
-    wait_until(lambda: e2e.saved_step(run / "checkpoints") >= 2, run / "stdout", process, 500)
+    wait_until(lambda: e2e.saved_step(run / "checkpoints") >= 2, run / "stdout", process)
     workers = [p for p in e2e.trainer_processes(run) if "WorkerDict" in " ".join(p.cmdline())]
     assert workers
     for worker in workers:
         worker.send_signal(signal.SIGKILL)
-    assert process.wait(timeout=300) != 0
+    assert process.wait() != 0
     assert not e2e.trainer_processes(run), "processes of the killed run are left"
     saved = e2e.saved_step(run / "checkpoints")
     records = e2e.finish(run, e2e.quickstart(run, *command, STEPS="5"))
@@ -118,7 +118,7 @@ def test_an_asynchronous_program_trains_on_the_weights(tmp_path, program, settin
 
 @pytest.mark.slow
 def test_ray_workers_are_asked(monkeypatch):
-    wait_for_ray = functools.partial(python, ROOT / "examples" / "launcher" / "wait_for_ray.py", timeout=120)
+    wait_for_ray = functools.partial(python, ROOT / "examples" / "launcher" / "wait_for_ray.py")
     config = OmegaConf.create({"trainer": {"use_v1": False}})
     assert list(workers.check_ray_workers(config)) == []  # without a cluster, this process answers
     with e2e.cluster("--num-cpus=1", VERL_USE_EXTERNAL_PLUGINS="none") as (address, folder):
@@ -139,7 +139,7 @@ def test_the_study_trains_two_at_a_time_and_gathers_what_has_finished(tmp_path):
     env = e2e.environment(tmp_path, PYTHONPATH=str(folder), WORK=str(tmp_path), VERL_USE_EXTERNAL_MODULES="")
     subprocess.run([sys.executable, folder / "task.py", "problems", tmp_path / "data"], check=True)
     command = [sys.executable, "-c", code]
-    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=800)
+    result = subprocess.run(command, env=env, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     metrics = pq.read_table(tmp_path / "results" / "metrics.parquet").to_pylist()
     runs = {method: [row for row in metrics if row["method"] == method] for method in ("cw_grpo", "cw_grpo_shuffled")}
@@ -153,7 +153,7 @@ def test_the_study_trains_two_at_a_time_and_gathers_what_has_finished(tmp_path):
     assert right < 0.5 * wrong
     covariance = pq.read_table(tmp_path / "results" / "covariance.parquet").to_pylist()
     assert {row["method"] for row in covariance} == set(runs)
-    subprocess.run(command, env=env, check=True, timeout=60)  # in which there is nothing to do
+    subprocess.run(command, env=env, check=True)  # in which there is nothing to do
 
 
 @pytest.mark.slow

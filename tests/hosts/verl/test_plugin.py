@@ -43,12 +43,12 @@ def test_the_built_wheel_registers_beside_verl_alone(tmp_path):
         shutil.copy(ROOT / name, source)
     pip = [sys.executable, "-m", "pip", "-q"]
     build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", tmp_path, "."]
-    subprocess.run(build, cwd=source, check=True, timeout=300)
+    subprocess.run(build, cwd=source, check=True)
     (wheel,) = tmp_path.glob("cw_plugin-*.whl")
     venv = tmp_path / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     (site,) = (venv / "lib").glob("python*/site-packages")
-    subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True, timeout=120)
+    subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True)
     # A path line of a .pth file: the packages beside verl become importable, their own .pth files are not read.
     (site / "verl.pth").write_text(f"{VERL.parent}\n")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("VERL_")}
@@ -57,7 +57,7 @@ def test_the_built_wheel_registers_beside_verl_alone(tmp_path):
         (("-m", "cw_plugin", "--version"), f"cw-plugin {wheel.name.split('-')[1]}"),
     ):
         command = [venv / "bin" / "python", "-I", *arguments]
-        result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        result = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert result.returncode == 0 and result.stdout.splitlines()[-1] == said, result.stderr
     assert (site / "cw_plugin" / "lab" / "reports" / "tokens.html").exists()
 

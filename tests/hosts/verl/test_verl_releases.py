@@ -6,8 +6,6 @@ pytest.importorskip("verl")
 
 from interpreter import run_tests
 
-pytestmark = pytest.mark.timeout(1500)  # with the download
-
 
 @pytest.mark.parametrize("version", ["0.7.1", *(pytest.param(v, marks=pytest.mark.slow) for v in ("0.8.0", "0.9.0"))])
 def test_a_release_of_verl_passes_the_tests(version, packages):

@@ -178,7 +178,7 @@ def test_sources_that_verls_own_rewards_do_not_know(composed, tmp_path):
     assert "pkg://cw_plugin.lab.rewards" in finding.fix
     for other in ("reward_model.enable=True", "reward_manager.source=importlib"):
         assert found(composed, *settings, f"reward.{other}") == []
-    known = [row | {"data_source": name} for row, name in zip(rows, 4 * ["openai/gsm8k", "taco"], strict=True)]
+    known = [row | {"data_source": name} for row, name in zip(rows, 4 * ["openai/gsm8k", "searchR1_nq"], strict=True)]
     pq.write_table(pa.Table.from_pylist(known), tmp_path / "a.parquet")
     assert found(composed, *settings) == []
 

@@ -8,7 +8,7 @@ import signal
 import sys
 
 import psutil
-from interpreter import ROOT, python, wait_until
+from interpreter import PATIENCE, ROOT, python, wait_until
 from trainers import v1_trainer
 from verl.trainer.ppo.v1 import PPOTrainerSync
 
@@ -37,8 +37,8 @@ run_module("http.server", "0", log=pathlib.Path("log"))
     wait_until(lambda: process.children(), "nothing was started", process)
     started = process.children()
     process.send_signal(number)
-    assert process.wait(timeout=30) != 0
-    assert not psutil.wait_procs(started, timeout=30)[1]
+    assert process.wait() != 0
+    assert not psutil.wait_procs(started, timeout=PATIENCE)[1]
 
 
 def test_the_trainer_is_verls_synchronous_one_with_its_own_validation():

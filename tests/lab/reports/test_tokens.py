@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from interpreter import cli
+from interpreter import PATIENCE, cli
 from token_records import files_in, write_record
 
 from cw_plugin.lab.reports import tokens
@@ -144,7 +144,7 @@ def chromium():
     for argument in ("headless", "no-sandbox", "disable-gpu", "disable-background-networking", "window-size=1200,900"):
         options.add_argument(f"--{argument}")
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    driver.set_script_timeout(60)
+    driver.set_script_timeout(PATIENCE)
     try:
         yield driver
         assert [entry["message"] for entry in driver.get_log("browser")] == []

@@ -10,7 +10,7 @@ import hostile
 import psutil
 import pytest
 from boxed_answers import BOXED, grade_all
-from interpreter import python
+from interpreter import PATIENCE, python
 
 from cw_plugin.lab.errors import GradingError
 from cw_plugin.lab.rewards import GradingPool, compute_score
@@ -137,7 +137,7 @@ def test_no_worker_outlives_a_killed_parent():
     for pid in process.stdout.split():
         with suppress(psutil.NoSuchProcess):
             started.append(psutil.Process(int(pid)))
-    assert psutil.wait_procs(started, timeout=60)[1] == []
+    assert psutil.wait_procs(started, timeout=PATIENCE)[1] == []
 
 
 def test_a_forked_process_grades():
