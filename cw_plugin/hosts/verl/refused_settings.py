@@ -89,7 +89,7 @@ def uses_v1(config: DictConfig) -> bool:
 
 def uses_separate(config: DictConfig) -> bool:
     """Whether it is one of one_step_off_policy or fully_async_policy, which do not look at trainer.use_v1."""
-    return config.get("rollout") is not None or config.get("async_training") is not None  # not keys of main_ppo
+    return config.get("rollout") is not None  # which is no key of main_ppo
 
 
 def check_config(config: DictConfig) -> None:

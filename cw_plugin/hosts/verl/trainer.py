@@ -33,6 +33,7 @@ from verl import DataProto
 from cw_plugin.batch import Batch, Tokenizer, group_numbers, of_responses
 from cw_plugin.errors import HostError, NonFiniteError
 from cw_plugin.hosts.host import VERL
+from cw_plugin.hosts.verl import LATEST
 from cw_plugin.hosts.verl.needs import OLD_LOG_PROB
 from cw_plugin.hosts.verl.refused_settings import read_options, weighted_estimator
 from cw_plugin.run import Run
@@ -40,7 +41,6 @@ from cw_plugin.run import Run
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-LATEST = "latest_checkpointed_iteration.txt"  # verl writes it beside its checkpoints
 # agent-lightning's trainer calls it by default: the rows of a rollout, such as an agent's turns, share an advantage.
 OF_ROLLOUTS = "compute_rollout_level_advantage"
 LOGGER = logging.getLogger("verl.cw_plugin")  # in the trainer's process, the root logger shows only errors
@@ -89,7 +89,7 @@ def _follow_v1(trainer: Trainer, run: "VerlRun") -> None:
     def compute_advantage(batch: object, metrics: dict[str, object]) -> object:
         with _replaced(of_verl, compute_advantage_for_multi_trajectories=run.compute_advantages):
             batch = of_verl(batch, metrics)
-        metrics.update(run.take_metrics())  # verl's logger gets these
+        metrics.update(run.metrics)  # verl's logger gets these
         return batch
 
     trainer._compute_advantage = compute_advantage
@@ -119,7 +119,7 @@ def _follow_separate(trainer: Trainer, run: "VerlRun") -> None:
     def compute_advantage(batch: DataProto) -> object:
         with _replaced(of_verl, compute_advantage=run.compute_advantages):
             batch = of_verl(batch)
-        trainer.metrics.update(run.take_metrics())  # those of the step
+        trainer.metrics.update(run.metrics)  # those of the step
         return batch
 
     trainer._fit_compute_advantage = compute_advantage
@@ -154,7 +154,7 @@ class VerlRun:
         folder = Path(config.trainer.default_local_dir)
         self._trainer = trainer
         self._estimator = weighted_estimator(config.algorithm)
-        self._metrics: dict[str, float] = {}
+        self.metrics: dict[str, float] = {}  # of the last batch
         self._entropies: Tensor | None = None  # of the legacy trainer's last batch
         self._run = Run(read_options(config.algorithm), folder, LOGGER)
         self._run.begin(folder, (folder / LATEST).exists(), _resumed_from(config))
@@ -223,7 +223,7 @@ class VerlRun:
         except NonFiniteError as error:
             uids = ", ".join(str(data.non_tensor_batch["uid"][row]) for row in error.rows[:20])
             raise NonFiniteError(error.what, error.rows, f" Their uids: {uids}.") from error
-        self._metrics = reweighted.metrics
+        self.metrics = reweighted.metrics
         weighted = reweighted.advantages
         if weighted is None:  # weights=none, plain GRPO
             weighted = advantages[:, None] * (mask != 0)
@@ -241,16 +241,11 @@ class VerlRun:
             return entropies
         return _read_queue(keys, "entropy")["entropy"].to_padded_tensor(0.0)
 
-    def take_metrics(self) -> dict[str, float]:
-        """The metrics of the last batch, which are then forgotten."""
-        metrics, self._metrics = self._metrics, {}
-        return metrics
-
     def compute_metrics(
         self, of_verl: Callable[..., dict[str, object]], *args: object, **kwargs: object
     ) -> dict[str, object]:
         """The metrics of a step's batch: those of verl, and those of the weights."""
-        return {**of_verl(*args, **kwargs), **self.take_metrics()}
+        return {**of_verl(*args, **kwargs), **self.metrics}
 
 
 def _resumed_from(config: "DictConfig") -> Path | None:

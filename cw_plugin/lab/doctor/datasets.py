@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from verl.utils.dataset.rl_dataset import RLHFDataset
 
 MAX_SAMPLES = {"data.train_files": "train_max_samples", "data.val_files": "val_max_samples"}
-LONGEST = 500  # rows that are rendered, those of the most characters first; 7,000 would take 3 CPU seconds
+LONGEST = 500  # rows that are rendered, those of the most bytes first; 7,000 would take 3 CPU seconds
 
 
 def check_datasets(config: DictConfig) -> Iterator[Finding]:
@@ -116,8 +116,13 @@ def _check_agents(config: DictConfig, setting: str, dataset: "RLHFDataset") -> I
 
 
 def _check_media(setting: str, dataset: "RLHFDataset") -> Iterator[Finding]:
-    """At most one finding: rows whose placeholders do not fit their images, videos and audios."""
-    columns = {dataset.image_key, dataset.video_key, dataset.audio_key}.intersection(dataset.dataframe.column_names)
+    """Placeholders without media; and at most one finding of rows where they are not as many as the media."""
+    keys = {"<image>": dataset.image_key, "<video>": dataset.video_key, "<audio>": dataset.audio_key}
+    columns = set(keys.values()).intersection(dataset.dataframe.column_names)
+    for placeholder, key in keys.items():
+        if key not in columns and placeholder in str(dataset.dataframe[dataset.prompt_key]):
+            problem = f"{setting} has {placeholder} in prompts, and no column {key}, so the model would read it as text"
+            yield Finding(problem, f"data.{placeholder.strip('<>')}_key=<the column that has them>", fatal=False)
     problems = {row: error_of(partial(dataset.__getitem__, row)) for row in range(len(dataset))} if columns else {}
     wrong = [row for row, problem in problems.items() if problem]
     if wrong:
@@ -138,7 +143,7 @@ def _check_filtered(config: DictConfig, setting: str, rows: int, left: int) -> I
 def _check_prompts(setting: str, dataset: "RLHFDataset") -> Iterator[Finding]:
     """At most one finding: prompts that are longer than verl keeps, or that the model's template refuses."""
     prompts = dataset.dataframe[dataset.prompt_key]
-    longest = sorted(range(len(dataset)), key=lambda row: len(str(prompts[row])), reverse=True)[:LONGEST]
+    longest = sorted(range(len(dataset)), key=lambda row: len(str(prompts[row]).encode()), reverse=True)[:LONGEST]
     lengths = {row: _tokens(dataset, row) for row in sorted(longest)}
     limit = dataset.max_prompt_length
     overlong = [row for row, length in lengths.items() if length > limit]

@@ -1,6 +1,7 @@
 """The checks of files: whether they exist, and whether the model has positions for the longest sequence."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,12 +68,19 @@ def check_files(config: DictConfig) -> Iterator[Finding]:
         if not file.path.exists():
             fix = _instead(str(file.path)) or f"cw-grpo prepare all, or {file.setting}=<an existing file>"
             yield Finding(f"{file} does not exist", fix)
+    template = config.actor_rollout_ref.model.custom_chat_template
+    if template and "{" not in template:
+        problem = f"custom_chat_template={template} is no template: verl would make this text of every prompt"
+        yield Finding(problem, "give the text of the template in place of its file")
     yield from _check_folders_of_run(config)
 
 
 def _check_folders_of_run(config: DictConfig) -> Iterator[Finding]:
-    resumed = config.trainer.resume_from_path
-    if config.trainer.resume_mode == "resume_path" and not _is_checkpoint(resumed):
+    resumed, mode = config.trainer.resume_from_path, config.trainer.resume_mode
+    if resumed and mode != "resume_path":
+        problem = f"trainer.resume_from_path={resumed} does nothing with resume_mode={mode}"
+        yield Finding(problem, "trainer.resume_mode=resume_path")
+    elif mode == "resume_path" and not _is_checkpoint(resumed):
         problem = f"trainer.resume_from_path={resumed} is no folder of a checkpoint"
         yield Finding(problem, _instead(resumed or "") or "give an existing folder, whose name is global_step_N")
     for setting in WRITTEN:
@@ -82,7 +90,7 @@ def _check_folders_of_run(config: DictConfig) -> Iterator[Finding]:
 
 
 def _is_checkpoint(folder: str | None) -> bool:
-    return folder is not None and "global_step_" in folder and (is_remote(folder) or Path(folder).is_dir())
+    return folder is not None and re.search(r"global_step_\d+$", folder) is not None and Path(folder).is_dir()
 
 
 def _instead(path: str) -> str | None:
@@ -99,13 +107,19 @@ def is_missing_folder(model: str) -> bool:
 def check_lengths(config: DictConfig) -> Iterator[Finding]:
     """Responses that vLLM would cut: the model's positions and max_model_len must hold prompt and response."""
     from transformers import AutoConfig
+    from verl.utils.model import update_model_config
 
     model, limit = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout.max_model_len
     if is_missing_folder(model.path) or is_remote(model.path):
         return  # check_files says so; or verl has yet to copy it
     longest = config.data.max_prompt_length + config.data.max_response_length
-    shape = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code).get_text_config()
-    room = min(getattr(shape, "max_position_embeddings", longest), limit or longest)
-    if longest > room:
+    shape = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code)
+    changed = OmegaConf.to_container(model.override_config)
+    update_model_config(shape, changed.get("model_config", changed))
+    positions = getattr(shape.get_text_config(), "max_position_embeddings", longest)
+    room = min(positions, limit or longest)
+    if limit and limit > positions:
+        yield Finding(f"rollout.max_model_len={limit}: the model has {positions} positions", "at most as many, or null")
+    elif longest > room:
         problem = f"data.max_prompt_length + data.max_response_length = {longest}: vLLM cuts what is longer than {room}"
         yield Finding(problem, f"a sum of {room}; or a larger rollout.max_model_len, if the model has more positions")

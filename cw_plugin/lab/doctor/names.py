@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
@@ -17,10 +18,13 @@ _ROLLOUT = "actor_rollout_ref.rollout"
 _CORRECTION = "algorithm.rollout_correction"
 _LOOP = f"{_ROLLOUT}.agent.default_agent_loop"
 _FORMAT = f"{_ROLLOUT}.multi_turn.format"
+_CHECKPOINT = "actor_rollout_ref.actor.checkpoint"
+_ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
 _SCHEDULE = "async_training.dynamic_schedule_policy"
 
 # The names that a setting may have: where verl's registry of them is, or, of what it compares in code, the names.
 _REGISTRIES = {
+    _ATTENTION: "transformers.modeling_utils:ALL_ATTENTION_FUNCTIONS",
     "algorithm.adv_estimator": "verl.trainer.ppo.core_algos:ADV_ESTIMATOR_REGISTRY",
     LOSS_MODE: "verl.trainer.ppo.core_algos:POLICY_LOSS_REGISTRY",
     f"{_ROLLOUT}.name": "verl.workers.rollout.replica:RolloutReplicaRegistry._registry",
@@ -33,6 +37,7 @@ _REGISTRIES = {
     "trainer.v1.trainer_mode": "verl.trainer.ppo.v1:trainer_base.TRAINER_REGISTRY",
     _SCHEDULE: "verl.experimental.fully_async_policy.dynamic_schedule:base._policy_registry",
 }
+_CONTENTS = ["model", "optimizer", "extra", "hf_model"]
 _KL = ["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"]  # of verl's kl_penalty_forward
 KL_PENALTIES = [*_KL, *(f"{name}+" for name in _KL)]
 _IN_CODE = {
@@ -41,6 +46,9 @@ _IN_CODE = {
     "algorithm.kl_penalty": KL_PENALTIES,
     "algorithm.kl_ctrl.type": ["fixed", "adaptive"],
     "actor_rollout_ref.actor.kl_loss_type": KL_PENALTIES,
+    f"{_ROLLOUT}.multi_turn.tool_response_truncate_side": ["left", "right", "middle"],
+    f"{_CHECKPOINT}.save_contents": _CONTENTS,
+    f"{_CHECKPOINT}.load_contents": _CONTENTS,
     "trainer.resume_mode": ["auto", "disable", "resume_path"],
     "trainer.v1.sampler.max_off_policy_strategy": ["drop", "wait"],
 }
@@ -63,7 +71,7 @@ def check_names(config: DictConfig) -> Iterator[Finding]:
     _load_what_registers_names(config)
     for setting in (*_REGISTRIES, *_IN_CODE):
         known = _known(setting) if _is_used(config, setting) else []
-        for name in listed(OmegaConf.select(config, setting)):
+        for name in _named(config, setting):
             if known and name not in known:
                 problem = f"{setting}={name}: verl has no such name, which it would say after minutes"
                 yield Finding(problem, f"{setting}=<one of {', '.join(map(str, known))}>")
@@ -106,7 +114,16 @@ def _known(setting: str) -> Iterable[Any]:
     known: Iterable[Any] = []
     with suppress(ImportError, AttributeError):
         known = resolve_name(_REGISTRIES[setting])
-    return [*known, "tracking"] if setting == "trainer.logger" else known  # wandb's old name
+    besides = {"trainer.logger": ["tracking"], _ATTENTION: ["eager"]}  # wandb's old name; the models' own attention
+    return [*known, *besides.get(setting, [])]
+
+
+def _named(config: DictConfig, setting: str) -> list[Any]:
+    """The names that a setting has. One of verl's settings has several in a text."""
+    names = listed(OmegaConf.select(config, setting))
+    if setting == f"{_CORRECTION}.rollout_rs":
+        return [name.strip() for text in names for name in text.split(",")]
+    return names
 
 
 def _is_used(config: DictConfig, setting: str) -> bool:
@@ -116,8 +133,8 @@ def _is_used(config: DictConfig, setting: str) -> bool:
         return bool(has_tools or OmegaConf.select(config, _LOOP) != "single_turn_agent")
     if setting == "reward.reward_manager.name":
         return bool(OmegaConf.select(config, "reward.reward_manager.source") == "register")
-    if setting == f"{_CORRECTION}.rollout_rs":
-        return "," not in str(OmegaConf.select(config, setting))  # else they are several
+    if setting == _ATTENTION:
+        return "/" not in str(OmegaConf.select(config, setting))  # which is a kernel on the hub
     return setting not in _SWITCHES or bool(OmegaConf.select(config, _SWITCHES[setting]))
 
 
@@ -127,6 +144,9 @@ def _loaded(config: DictConfig) -> dict[str, Callable[[], object]]:
     from verl.trainer.ppo.reward import resolve_reward_manager_cls
     from verl.utils.import_utils import load_class_from_fqn, load_extern_object, resolve_config_path
     from verl.utils.torch_dtypes import PrecisionType
+
+    def opened(path: str) -> None:
+        Path(resolve_config_path(path)).open("rb").close()
 
     loaded: dict[str, Callable[[], object]] = {}
     manager = config.reward.reward_manager
@@ -139,9 +159,9 @@ def _loaded(config: DictConfig) -> dict[str, Callable[[], object]]:
     by_name: dict[str, Callable[[str], object]] = {
         f"{_ROLLOUT}.agent.agent_loop_manager_class": load_class_from_fqn,
         "trainer.checkpoint_callback_class": load_class_from_fqn,
-        f"{_ROLLOUT}.multi_turn.tool_config_path": resolve_config_path,
-        f"{_ROLLOUT}.multi_turn.function_tool_path": resolve_config_path,
-        f"{_ROLLOUT}.router_config_path": resolve_config_path,
+        f"{_ROLLOUT}.multi_turn.tool_config_path": opened,
+        f"{_ROLLOUT}.multi_turn.function_tool_path": opened,
+        f"{_ROLLOUT}.router_config_path": opened,
         "actor_rollout_ref.actor.fsdp_config.model_dtype": PrecisionType.to_dtype,
         "actor_rollout_ref.actor.megatron.dtype": PrecisionType.to_dtype,
         f"{_ROLLOUT}.checkpoint_engine.backend": CheckpointEngineRegistry.get,

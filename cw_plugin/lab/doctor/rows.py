@@ -39,7 +39,7 @@ def _check_file(file: DataFile, config: DictConfig) -> Iterator[Finding]:
         return
     prompt = config.data.prompt_key
     needed = ["data_source", prompt]
-    if not OmegaConf.select(config, "reward.reward_model.enable"):
+    if uses_our_reward(config) or not OmegaConf.select(config, "reward.reward_model.enable"):
         needed.append("reward_model")
     try:
         rows = file.rows([*needed, "extra_info"])

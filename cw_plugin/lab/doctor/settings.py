@@ -36,10 +36,12 @@ def check_method(config: DictConfig) -> Iterator[Finding]:
 
 
 def check_switches(config: DictConfig) -> Iterator[Finding]:
-    """Texts such as ``no``, ``off`` and ``Flase`` where verl expects a boolean, and reads True."""
-    default = flat(compose([]))
+    """Texts such as ``no`` where verl expects a boolean, and reads True; and ``None``, which is a text for hydra."""
+    default = flat(OmegaConf.to_container(compose([]), resolve=True))
     for key, value in flat(config).items():
-        if isinstance(value, str) and isinstance(default.get(key), bool) and not value.startswith("${"):
+        if value == "None":
+            yield Finding(f"{key}=None is a text; what hydra reads as nothing is null", f"{key}=null")
+        elif isinstance(value, str) and isinstance(default.get(key), bool) and not value.startswith("${"):
             yield Finding(f"{key}={value} is text, which verl reads as True", f"{key}=True, or {key}=False")
 
 
@@ -71,6 +73,8 @@ def check_metrics(config: DictConfig) -> Iterator[Finding]:
         fix = f"trainer.logger=[{','.join([*loggers, 'file'])}], and {METRICS}=FOLDER/metrics.jsonl in the environment"
         yield Finding(problem, fix, fatal=False)
     path = OmegaConf.select(config, f"ray_kwargs.ray_init.runtime_env.env_vars.{METRICS}") or os.environ.get(METRICS)
+    if "file" in loggers and path and not Path(path).parent.is_dir():
+        yield Finding(f"{METRICS}={path}: verl makes no folder, and expands no ~", f"mkdir -p {Path(path).parent}")
     if "file" in loggers and path and Path(path).exists():
         problem = f"{path} exists, and main_ppo overwrites it, also where it resumes"
         fix = f"rename it before the start, to {Path(path).stem}.1.jsonl or the next number: cw-grpo report reads both"

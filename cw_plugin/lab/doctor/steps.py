@@ -1,9 +1,11 @@
 """How many steps the rows of a run are enough for, in verl's trainers."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from omegaconf import DictConfig
 
+from cw_plugin.hosts.verl import LATEST
 from cw_plugin.hosts.verl.refused_settings import uses_v1
 from cw_plugin.lab.doctor.finding import Finding
 
@@ -24,16 +26,30 @@ def check_steps(config: DictConfig, rows: int) -> Iterator[Finding]:
     by_rows = f"data.train_files has {rows} row(s) for the run"
     in_an_epoch = rows // batch
     steps, wanted = in_an_epoch * trainer.total_epochs, trainer.total_training_steps
+    trained = steps if wanted is None else min(steps, wanted)
     if in_an_epoch == 0:
         yield Finding(f"{by_rows}, fewer than a batch of {batch}: verl trains no step", "more rows, or a smaller batch")
     elif uses_v1(config) and data.train_batch_size % fetched and not _fetches_single_rows(config):
         problem = f"data.train_batch_size={data.train_batch_size} is no multiple of data.gen_batch_size={fetched}"
         yield Finding(f"{problem}, which verl refuses in the first step", "a multiple, or data.gen_batch_size=null")
-    elif steps == 0 or (wanted is not None and steps < wanted):
+    elif trained < 1:
+        problem = f"trainer.total_epochs={trainer.total_epochs} and total_training_steps={wanted}: verl trains no step"
+        yield Finding(problem, "at least 1 of each, or total_training_steps=null")
+    elif trained <= _saved_step(trainer):
+        problem = f"{trainer.default_local_dir} has the checkpoint of step {_saved_step(trainer)} of {trained}"
+        fix = "another folder, or more steps"
+        yield Finding(f"{problem}: verl resumes it, and trains no step", fix, fatal=False)
+    elif wanted is not None and steps < wanted:
         epochs = f"trainer.total_epochs={trainer.total_epochs}"
         problem = f"{by_rows}, {in_an_epoch} step(s) of {batch} in an epoch: {epochs} ends after {steps} step(s)"
-        lost = f", not {wanted}, without the last validation and checkpoint" if wanted is not None else ""
+        lost = f", not {wanted}, without the last validation and checkpoint"
         yield Finding(problem + lost, "more epochs, or as many trainer.total_training_steps as the rows are enough for")
+
+
+def _saved_step(trainer: DictConfig) -> int:
+    """The step that verl would resume from the run's own folder; 0 if none."""
+    latest = Path(trainer.default_local_dir, LATEST)
+    return int(latest.read_text()) if trainer.resume_mode == "auto" and latest.exists() else 0
 
 
 def _fetches_single_rows(config: DictConfig) -> bool:

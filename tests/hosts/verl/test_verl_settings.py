@@ -55,11 +55,14 @@ def test_every_trainer_mode_of_v1_has_the_hooks(mode):
         [GRPO, LOSS, LEGACY],
         pytest.param([GRPO, LOSS, BYPASS], marks=NEEDS_V1),
         [GRPO, GEO_MEAN],
+        [GRPO, *DISTILLATION],
+        [CW_GRPO, DISTILLATION[1]],
         [CW_GRPO, ONE_RESPONSE, OPTION + "scope=batch"],
         [CW_GRPO, ONE_RESPONSE, OPTION + "weights=none"],
         [CW_GRPO, ONE_RESPONSE, "trainer.val_only=True"],
         [GRPO, ONE_RESPONSE],
         [*OF_ONE_RESPONSE, "algorithm.adv_estimator=reinforce_plus_plus", "algorithm.use_kl_in_reward=True"],
+        [*OF_ONE_RESPONSE, "algorithm.adv_estimator=reinforce_plus_plus", "algorithm.gamma=0.9"],
         [*OF_ONE_RESPONSE, GRPO, "actor_rollout_ref.actor.use_dynamic_bsz=True"],
         [*OF_ONE_RESPONSE, GRPO, "trainer.val_only=True"],
     ],
@@ -92,7 +95,10 @@ def test_valid_settings_pass(overrides):
         ([GRPO, LOSS, BYPASS, "+rollout.nnodes=1"], "bypass_mode=False"),  # as one_step_off_policy has it
         ([CW_GRPO, OPTION + "weights=steer", BYPASS, "+rollout.nnodes=1"], "needs the entropy .*; set it to False"),
         ([CW_GRPO, GEO_MEAN], "loss_mode=geo_mean averages .*loss_mode=vanilla"),
-        ([CW_GRPO, *DISTILLATION], "use_task_rewards=False trains on the teacher alone, .*; set it to True"),
+        *[
+            ([*method, *DISTILLATION], "use_task_rewards=False trains on the teacher alone, .*; set it to True")
+            for method in ([CW_GRPO], [GRPO, LOSS])
+        ],
         ([CW_GRPO, OPTION + "sigma=2"], "sigma is not an option of cw_grpo; the options are scope, weights"),
         ([CW_GRPO, OPTION + "scope=rank"], "scope='rank' is invalid; use group or batch"),
         ([CW_GRPO, OPTION + "record_every=2.5"], "use a whole number"),

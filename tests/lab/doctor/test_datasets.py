@@ -66,6 +66,17 @@ def test_prompts_that_are_too_long_are_counted(composed, tmp_path, monkeypatch, 
     assert found(composed, *settings, "data.custom_cls.path=my.py") == []  # which may cut them
 
 
+def test_a_prompt_of_few_characters_may_be_the_longest(composed, tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets, "LONGEST", 3)
+    file = write_rows(tmp_path / "a.parquet", ["4"] * 12)
+    rows = pq.read_table(file).to_pylist()
+    for row, text in ((0, "1" * 99), (1, "1" * 99), (2, "1" * 99), (8, "\N{GRINNING FACE}" * 60)):
+        rows[row]["prompt"] = [{"role": "user", "content": text}]
+    pq.write_table(pa.Table.from_pylist(rows), file)
+    (finding,) = found(composed, f"data.train_files={file}")
+    assert "1 of 12 prompt(s) have more tokens" in finding.what
+
+
 def test_a_prompt_is_as_long_as_verls_filter_counts_it(composed, tmp_path):
     """With the tools of a run, and what it gives the chat template."""
     (tmp_path / "tools.py").write_text(
@@ -92,7 +103,8 @@ def test_a_prompt_is_as_long_as_verls_filter_counts_it(composed, tmp_path):
         (["data.train_batch_size=13", "data.train_max_samples=100"], "has 12 row(s) for the run, fewer than a batch"),
         (["data.gen_batch_size=4", "trainer.total_epochs=1", "trainer.total_training_steps=3"], "after 1 step(s), not"),
         (["trainer.total_epochs=4", "trainer.total_training_steps=5"], "total_epochs=4 ends after 4 step(s), not 5"),
-        (["trainer.total_epochs=0"], "total_epochs=0 ends after 0 step(s)"),
+        (["trainer.total_epochs=0"], "total_epochs=0 and total_training_steps=None: verl trains no step"),
+        (["trainer.total_training_steps=0"], "total_training_steps=0: verl trains no step"),
         (["trainer.use_v1=False", "data.gen_batch_size=13"], "fewer than a batch of 13"),
         (["data.gen_batch_size=3"], "data.train_batch_size=8 is no multiple of data.gen_batch_size=3"),
         (["data.filter_overlong_prompts=True", "data.max_prompt_length=5"], "has 0 row(s) for the run"),
@@ -116,6 +128,15 @@ def test_a_run_that_does_not_end_early(composed):
         "algorithm.filter_groups.enable=True",
     ):
         assert found(composed, "data.gen_batch_size=3", not_refused) == []
+
+
+def test_a_run_whose_last_checkpoint_is_there(composed, tmp_path):
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("4")
+    run = [f"trainer.default_local_dir={tmp_path}", "trainer.total_epochs=5"]
+    assert found(composed, *run) == found(composed, *run, "trainer.total_training_steps=5") == []
+    (finding,) = found(composed, *run, "trainer.total_training_steps=4")
+    assert "has the checkpoint of step 4 of 4: verl resumes it" in finding.what and not finding.fatal
+    assert found(composed, *run, "trainer.total_training_steps=4", "trainer.resume_mode=disable") == []
 
 
 @pytest.mark.parametrize("setting", FILES)
@@ -163,6 +184,8 @@ def test_rows_whose_media_do_not_fit_their_prompt(composed, tmp_path, monkeypatc
     for setting, finding in zip(FILES, found(composed, *settings), strict=True):
         assert f"{setting}: verl cannot use 1 of 9 row(s), first row 8: {kind}_offset" in finding.what
         assert f"as the row has in {kind}s" in finding.fix
+    for finding in found(composed, *settings, f"data.{kind}_key=pictures"):
+        assert f"has <{kind}> in prompts, and no column pictures" in finding.what and not finding.fatal
     dataset = create_rl_dataset(str(file), composed.data, model.tokenizer, model.processor)
     assert [dataset[row]["index"] for row in range(8)] == [0] * 8
     with pytest.raises(AssertionError, match=f"{kind}_offset"):

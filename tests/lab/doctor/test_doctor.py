@@ -33,6 +33,8 @@ from cw_plugin.lab.doctor.finding import Finding
 from cw_plugin.lab.doctor.names import KL_PENALTIES
 
 METRICS = f"{ENV}.VERL_FILE_LOGGER_PATH"
+CONTENTS, LOADED = (f"{A}.actor.checkpoint.{name}_contents" for name in ("save", "load"))
+ATTENTION = f"{A}.model.override_config.attn_implementation"
 ASYNC = "verl.experimental.fully_async_policy.fully_async_main"
 ASYNC_CONFIG = "experimental/fully_async_policy/config"
 
@@ -47,7 +49,7 @@ def composed(overrides) -> DictConfig:
     return compose(overrides)
 
 
-def test_a_run_without_faults_gets_no_finding(overrides, composed):
+def test_a_run_without_faults_gets_no_finding(overrides, composed, tmp_path):
     at_top = "++custom_reward_function.path=my.py"  # which fully_async_policy moves
     asynchronous = ["data.train_batch_size=0", f"{A}.rollout.checkpoint_engine.backend=naive", at_top]
     files = f"data.val_files=[{composed.data.val_files},hdfs://host/test.parquet]"
@@ -63,13 +65,20 @@ def test_a_run_without_faults_gets_no_finding(overrides, composed):
     usual += [f"{METRICS}={__file__}", f"{A}.actor.use_kl_loss=${{algorithm.use_kl_in_reward}}"]
     with_values = ["algorithm.adv_estimator=gae", f"{LOSS}=cw_grpo", f"{A}.actor.ppo_micro_batch_size_per_gpu=1"]
     correction = "algorithm.rollout_correction"
-    named = ["trainer.logger=[tracking,file]", f"{METRICS}=/no/such.jsonl", "trainer.resume_mode=resume_path"]
-    named += ["trainer.resume_from_path=hdfs://host/global_step_2"]
+    named = ["trainer.logger=[tracking,file]", f"{METRICS}={tmp_path}/no-such.jsonl", "trainer.resume_mode=resume_path"]
+    (tmp_path / "global_step_2").mkdir()
+    checkpoint = f"trainer.resume_from_path={tmp_path}/global_step_2"
+    named += [checkpoint, f"{ATTENTION}=eager"]
     named += ["algorithm.use_kl_in_reward=True", "algorithm.kl_ctrl.type=adaptive", f"{correction}.rollout_is=sequence"]
     named += [f"{correction}.rollout_rs='token_k1,seq_sum_k1'", "trainer.v1.sampler.max_off_policy_strategy=wait"]
     bypass = [f"{correction}.bypass_mode=True", f"{correction}.loss_type=reinforce"]
-    for unusual in (usual, with_values, named, bypass, [f"{A}.rollout.n=1", "algorithm.cw_grpo.scope=batch"]):
+    batch = [f"{A}.rollout.n=1", "algorithm.cw_grpo.scope=batch", f"{ATTENTION}=kernels-community/flash-attn"]
+    for unusual in (usual, with_values, named, bypass, batch):
         assert doctor.examine(changed(composed, *unusual), checks) == []
+    ((_, finding),) = doctor.examine(changed(composed, *named, f"{checkpoint}/"), checks)
+    assert "global_step_2/ is no folder of a checkpoint" in finding.what  # of the step "2/"
+    longer = [f"{A}.model.override_config.max_position_embeddings=4096", f"{A}.rollout.max_model_len=4096"]
+    assert doctor.examine(changed(composed, *longer), {"lengths": doctor.CHECKS["lengths"]}) == []
 
 
 @pytest.mark.parametrize(
@@ -80,10 +89,19 @@ def test_a_run_without_faults_gets_no_finding(overrides, composed):
         ([f"{LOSS}=ppo"], "names", f"{LOSS}=ppo: verl has no such name", "vanilla, ", True),
         (["algorithm.adv_estimator=cwgrpo"], "names", "=cwgrpo: verl has no such name", "cw_grpo", True),
         ([f"{A}.rollout.name=hf"], "names", "rollout.name=hf: verl has", "vllm, sglang", True),
+        ([f"{CONTENTS}=[model,optimzer]", f"{LOADED}=[model]"], "names", "contents=optimzer: verl", "hf_model", True),
         (["trainer.logger=[file,tensorbord]"], "names", "logger=tensorbord: verl has", "tensorboard, ", True),
         ([f"{A}.actor.optim.lr_scheduler_type=linear"], "verl", "assert self.lr_scheduler_type in", "verl names", True),
         ([f"{A}.rollout.expert_parallel_size=4"], "verl", "expert_parallel_size must be equal", "verl names", True),
         (["algorithm.use_kl_in_reward=Ture"], "switches", "=Ture is text, which verl", "use_kl_in_reward=True", True),
+        (
+            [f"{A}.rollout.log_prob_use_dynamic_bsz=Flase"],
+            "switches",
+            "=Flase is text",
+            "log_prob_use_dynamic_bsz=T",
+            True,
+        ),
+        (["trainer.test_freq=None"], "switches", "trainer.test_freq=None is a text", "trainer.test_freq=null", True),
         ([f"{A}.actor.use_kl_loss=True"], "verl", "[actor_rollout_ref.ref] Please set", "verl names", True),
         ([f"{A}.rollout.n=1"], "method", "rollout.n=1 leaves one response", f"{A}.rollout.n=12", True),
         (["custom_reward_function.path=my.py"], "reward", "top level", f"{REWARD}.path=my.py", True),
@@ -91,13 +109,23 @@ def test_a_run_without_faults_gets_no_finding(overrides, composed):
         ([f"{A}.actor.loss_agg_mode=token-mean"], "aggregation", "token-mean", "seq-mean-token-mean", False),
         (["trainer.logger=console"], "metrics", "will not find", "trainer.logger=[console,file]", False),
         ([], "metrics", "exists, and main_ppo", "test_doctor.1.jsonl", False),  # as the environment names it
+        ([f"{METRICS}=/no/such/m.jsonl"], "metrics", "verl makes no folder", "mkdir -p /no/such", True),
         ([f"{METRICS}={ROOT}/README.md"], "metrics", "exists, and main_ppo", "README.1.jsonl", False),
         ([f"{REWARD}.path=pkg://no_module"], "verl", "no_module", "the setting that the error names", True),
         ([f"{A}.actor.ppo_micro_batch_size_per_gpu=null"], "verl", "settings: [actor] Please set", "verl names", True),
         ([f"{A}.rollout.max_model_len=100"], "lengths", "= 192: vLLM cuts", "a sum of 100", True),
         ([f"{A}.rollout.max_model_len=null", "data.max_response_length=2000"], "lengths", "than 2048", "of 2048", True),
         ([f"{A}.model.path=no-such-model"], "lengths", "OSError", "the setting that the error names", True),
-        ([f"{A}.rollout.max_model_len=4000", "data.max_response_length=3000"], "lengths", "than 2048", "of 2048", True),
+        ([f"{A}.rollout.max_model_len=4000"], "lengths", "=4000: the model has 2048 positions", "or null", True),
+        ([f"{A}.model.override_config.max_position_embeddings=191"], "lengths", "has 191 positions", "or null", True),
+        (
+            [f"{A}.model.custom_chat_template=/a/t.jinja"],
+            "files",
+            "=/a/t.jinja is no template",
+            "in place of its",
+            True,
+        ),
+        (["trainer.resume_from_path=/a"], "files", "=/a does nothing with resume_mode=auto", "_mode=resume_path", True),
         ([f"{A}.model.path=no/such/model"], "files", "no/such/model does not exist", "give a folder", True),
         ([f"{A}.model.path=examples/no-such"], "files", "examples/no-such does not exist", "give a folder", True),
         ([f"{A}.model.hf_config_path=~/no-such"], "files", "=~/no-such does not exist", "write $HOME for ~", True),
@@ -138,6 +166,7 @@ def test_the_positions_of_a_model_with_code_of_its_own(composed, tmp_path, monke
         "    def get_text_config(self): return Qwen2Config(**self.text_config)\n"
     )
     mine = changed(composed, f"{A}.model.path={tmp_path}", f"{A}.model.trust_remote_code=True")
+    mine.actor_rollout_ref.rollout.max_model_len = None
     ((_, finding),) = doctor.examine(mine, {"lengths": doctor.CHECKS["lengths"]})
     assert "vLLM cuts what is longer than 100" in finding.what
 
@@ -176,6 +205,9 @@ def test_one_response_is_also_wrong_for_a_cw_grpo_of_verls_own(composed, monkeyp
         (f"{A}.rollout.multi_turn.format", [f"{A}.rollout.agent.default_agent_loop=tool_agent"]),
         (f"{A}.rollout.agent.default_agent_loop", []),
         (f"{A}.rollout.checkpoint_engine.backend", []),
+        (f"{A}.rollout.multi_turn.tool_response_truncate_side", []),
+        (f"{A}.actor.checkpoint.load_contents", []),
+        (ATTENTION, []),
         (f"{A}.actor.optim.optimizer", []),
         (f"{A}.actor.kl_loss_type", [f"{A}.actor.use_kl_loss=True"]),
         ("algorithm.kl_penalty", ["algorithm.use_kl_in_reward=True"]),
@@ -195,7 +227,8 @@ def test_one_response_is_also_wrong_for_a_cw_grpo_of_verls_own(composed, monkeyp
 def test_a_name_that_verl_looks_up_late_is_named(composed, setting, if_used):
     names = {"names": doctor.CHECKS["names"]}
     assert doctor.examine(changed(composed, *if_used), names) == []
-    ((_, finding),) = doctor.examine(changed(composed, *if_used, f"{setting}=qwen.qwen"), names)
+    before = "/" if setting.endswith("_path") else "token_k1," if setting.endswith("rollout_rs") else ""
+    ((_, finding),) = doctor.examine(changed(composed, *if_used, f"{setting}={before}qwen.qwen"), names)
     assert finding.fatal and finding.what.startswith(setting.removesuffix(".path")) and "qwen.qwen" in finding.what
     if if_used and setting != "reward.reward_manager.name":  # which verl always looks up
         assert doctor.examine(changed(composed, "trainer.use_v1=False", f"{setting}=qwen.qwen"), names) == []
