@@ -14,19 +14,34 @@ Answers = dict[str, dict[str, list[str]]]
 
 # Words that make another number of the one before or after them.
 AFTER = (
-    "squared, cubed, factorial, halves, and a half, quarters, thirds, fourths, fifths, sixths, sevenths, eighths, "
-    "ninths, tenths, elevenths, twelfths, sixteenths, twentieths, hundredths, thousandths, tens, hundred, thousand, "
-    "quadrillion, lakh, crore, dozen, pairs, couples, score, gross, at most, or so, mod five, base five, plus one, "
-    "minus one, above"
+    "squared, cubed, factorial, doubled, halved, halves, and a half, quarters, thirds, fourths, fifths, sixths, "
+    "sevenths, eighths, ninths, tenths, elevenths, twelfths, sixteenths, twentieths, hundredths, thousandths, tens, "
+    "hundred, thousand, quadrillion, lakh, crore, dozen, pairs, couples, score, gross, at most, or so, mod five, "
+    "base five, plus one, minus one, above"
 )
 BEFORE = (
     "less than, more than, fewer than, greater than, over, under, up to, below, at least, twice, double, triple, not, "
     "no, none of, never, cannot be, all but, any number except, any excluding, without, anything other than, negative, "
-    "minus, square root of, multiples of, inverse of, reciprocal of, opposite of"
+    "minus, square root of, square of, cube of, multiples of, inverse of, reciprocal of, opposite of"
 )
 
 # fmt: off
 EQUAL: Answers = {
+    "families of solutions": {
+        r"x=\frac{\pi}{6}+\pi k, k\in\mathbb{Z}": [r"x=\frac{\pi}{6}+k\pi, k\in\mathbb{Z}"],
+        r"x = 2 n, n \in \mathbb{Z}": [r"x=2n, n\in\mathbb{Z}", "x=2n"],
+        r"f(x) = c x, c \in \mathbb{R}": ["f(x)=cx"], r"x>2, x\in\mathbb{R}": [r"(2,\infty)", "x>2"],
+    },
+    "complex numbers": {
+        r"-32 + 32i \sqrt{3}": [r"-32+32\sqrt{3}i"], r"-\frac34i": [r"-\frac{3i}{4}", "-0.75i"],
+        r"\frac{2}{25} - \frac{14}{25}i": [r"\frac{2-14i}{25}", r"\frac{2}{25}-\frac{14i}{25}"],
+    },
+    "braces around all of it": {
+        r"50\%": [r"\mathbf{50\%}", r"{50\%}"], r"27^\circ": [r"\boldsymbol{27^\circ}"],
+        "(3,5)": [r"\bm{(3,5)}", r"\color{red}{(3,5)}", r"{\bf (3,5)}"],
+        r"\frac{\sqrt{2}}{3}": [r"\mathbf{\frac{\sqrt{2}}{3}}"],
+    },
+    "left of an equals sign": {"5": ["AB=5", "a+b=5", "x^2+y^2=5", r"|x|=5", "x^*=5", "x_1+x_2=5", "S_{10}=5"]},
     "plain": {
         "27": ["27.0", "x = 27"], "1234": ["1,234"], r"\frac{1}{2}": ["0.5"], r"\frac43": [r"\dfrac{4}{3}"],
         "4.4e7": [r"4.4 \times 10^{7}"], r"1 \times 10^{-5}": ["1e-5"], r"7\text{ hours}.": ["7"], "30": [r"30^\circ"],
@@ -46,10 +61,12 @@ EQUAL: Answers = {
     "assignments": {
         r"x_{1}=\frac{5}{6},\quad x_{2}=-2": [r"-2, \frac{5}{6}"], "x_1=5, x_2=-2": ["x_1=5, x_2=-2"],
         "k = 45, n = 2": ["45, 2", "n=2, k=45"], "(k, n) = (45, 2)": ["(45, 2)", "n=2, k=45"],
-        "45, 2": ["k = 45, n = 2"], "x = 4, x = 9": ["9, 4"], "4, 9": [r"x = 4 \text{ or } x = 9"],
+        "45, 2": ["k = 45, n = 2"], "x = 4, x = 9": ["9, 4"], "4, 9": [r"x = 4 \text{ or } x = 9"], "(4,4)": ["4,4"],
+        "m=2,n=2": ["2,2"],
     },
     "percent": {
         r"28\%": ["28 percent", r"28\text{ pct}", "28"], "50 percent": ["50"], "50%": ["0.5", r"\frac{1}{2}"],
+        "62.5%": ["62.5", "0.625"],
         "0.5": [r"50\%"],
     },
     "commas": {
@@ -263,6 +280,39 @@ EQUAL: Answers = {
     },
 }
 UNEQUAL: Answers = {
+    "families of solutions": {
+        r"x=\frac{\pi}{6}+\pi k, k\in\mathbb{Z}": [
+            r"\frac{7\pi}{6}", r"x=\frac{\pi}{6}+\pi k, k\in\mathbb{Z}, k\ne0",
+            r"x=\frac{\pi}{6}+\pi k\text{ where }k\text{ is odd}",
+        ],
+        r"x = 2 n, n \in \mathbb{Z}": ["2"], r"f(x) = c x, c \in \mathbb{R}": ["c", "f(x)=c"],
+        "f(x)=2x": [r"f(x)=2x\text{ where }x=3"], r"x > 2, x \in \mathbb{Z}": [r"(2,\infty)"],
+    },
+    "functions in words": {
+        "5": [rf"\operatorname{{{name}}}(5)" for name in ("erf", "sgn", "arsinh", "Im", "lb", "Arg")],
+        "z": [r"\operatorname{Im} z"], r"\operatorname{tr}(A)": ["A"], r"\operatorname{tg} 2": ["2"],
+    },
+    "an unknown": {"5": ["x+1=5", "5-x=5", "-x=5", "2x=5"], "1,2": ["x+1=1,x+1=2"]},
+    "an inequality and its ends": {
+        "1<x<2": ["1,2", r"\{1,2\}", "x=1,2"], r"x\in(1,2)": [r"\{1,2\}"], "1,2": ["1<x<2"],
+    },
+    "capital letters": {
+        r"\theta": [r"\Theta"], r"(\theta,1)": [r"(\Theta,1)"], "r_1": ["R_1"], "x_n": ["x_N"],
+        r"\bar{x}": [r"\bar{X}"],
+        "r": [r"\mathrm{R}"], "a": [r"\text{A}"],
+    },
+    "sets within sets": {
+        r"\{\{1\},\{2\}\}": [r"\{1,2\}"], r"\{1,\{2\}\}": [r"\{1,2\}"], r"\{1,2\},\{3,4\}": ["(1,2),(3,4)"],
+        "(1,2),(3,4)": [r"\{1,2\},\{3,4\}"],
+    },
+    "degrees, minutes and percents": {
+        r"90^\circ": ["90'", "90''"], r"\tan 15^\circ": [r"\tan 15"], r"\csc 10": [r"\csc 10^\circ"],
+        r"10\%, 20\%": [r"10\%,20"],
+    },
+    "products, angles and choices": {
+        r"\frac{11}{4}": ["2(3/4)", r"2\left(\frac34\right)"], r"\angle BAC": [r"\angle ABC"],
+        "B": ["(A) B", "C: B"], r"\text{(C)}": [r"\text{(B) C}"], "A": ["(A)^2"],
+    },
     "plain": {
         "27": ["28", "-27", "27.01"], "2": ["1,2,3", r"\{2, 3\}", r"1 \text{ or } 2", r"\pm 2"],
         "(1,2)": ["(2,1)", "[1,2]"], "a + b + c": ["a + b"], "2 t": ["2"], "x+1": ["x"], "2e-27": ["1.325e-27"],

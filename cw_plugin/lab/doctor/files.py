@@ -114,8 +114,8 @@ def check_lengths(config: DictConfig) -> Iterator[Finding]:
         return  # check_files says so; or verl has yet to copy it
     longest = config.data.max_prompt_length + config.data.max_response_length
     shape = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code)
-    changed = OmegaConf.to_container(model.override_config)
-    update_model_config(shape, changed.get("model_config", changed))
+    changed = model.override_config.get("model_config", model.override_config)
+    update_model_config(shape, OmegaConf.to_container(changed))
     positions = getattr(shape.get_text_config(), "max_position_embeddings", longest)
     room = min(positions, limit or longest)
     if limit and limit > positions:

@@ -37,11 +37,13 @@ def check_method(config: DictConfig) -> Iterator[Finding]:
 
 def check_switches(config: DictConfig) -> Iterator[Finding]:
     """Texts such as ``no`` where verl expects a boolean, and reads True; and ``None``, which is a text for hydra."""
-    default = flat(OmegaConf.to_container(compose([]), resolve=True))
+    default = compose([])
+    OmegaConf.resolve(default)
+    switches = {key for key, value in flat(default).items() if isinstance(value, bool)}
     for key, value in flat(config).items():
         if value == "None":
             yield Finding(f"{key}=None is a text; what hydra reads as nothing is null", f"{key}=null")
-        elif isinstance(value, str) and isinstance(default.get(key), bool) and not value.startswith("${"):
+        elif isinstance(value, str) and key in switches and not value.startswith("${"):
             yield Finding(f"{key}={value} is text, which verl reads as True", f"{key}=True, or {key}=False")
 
 

@@ -11,9 +11,10 @@ from latex2sympy2_extended.sets import FiniteSet
 from math_verify import verify
 from math_verify.grader import is_equation, sort_key, take_last_relation
 from sympy.core.relational import Relational
+from sympy.logic.boolalg import Boolean
 
 from cw_plugin.lab.rewards.boxed import final_boxed
-from cw_plugin.lab.rewards.reading import Answer, Parsed, choices, found_in, parsed, read, right_sides
+from cw_plugin.lab.rewards.reading import Answer, Parsed, choices, found_in, leaves_unknown, parsed, read, right_sides
 
 MAX_ANSWER = 2_000  # characters; the longest ground truth of the paper's data has about 250
 DECIMALS = {"training": 6, "evaluation": 5}
@@ -22,8 +23,8 @@ _OTHER_NUMBER = re.compile(  # words, without a last s, that make another number
     r"(?<!\^)(?<!\^-)\d|\b(?:squared|cubed|factorial|hal(?:f|ve)|quarter|third|(?:four|fif|six|seven|eigh|nin|ten|eleven"
     r"|twelf|\w+teen|\w+tie|hundred|thousand)th|dozen|pair|couple|score|gross|twice|double|triple|ten|hundred|thousand"
     r"|\w+illion|lakh|crore|base|mod|at|than|less|more|fewer|greater|over|under|up|minu|negative|plu|without|except"
-    r"|excluding|but|(?:root|multiple|inverse|reciprocal|opposite) of|no|none|not|cannot|never|below|above|and|or"
-    r"|so)s?\b"
+    r"|excluding|but|doubled|halved|(?:root|square|cube|multiple|inverse|reciprocal|opposite) of|no|none|not|cannot"
+    r"|never|below|above|and|or|so)s?\b"
     r"|[\u2030\u500d\u534a\u591a\u4f59\u4e0a\u4e0b\u7ea6\u81f3\u6216\u548c\u4e0d\u8d1f\u8ca0\u6298\u6253\u9664\u975e\u8d85]"
     r"|\u6839[\u53f7\u865f]|\u7684[\u5e73\u7acb]\u65b9|\u6b21\u65b9|[\u5927\u5c0f\u5c11\u9ad8\u4f4e]\u4e8e"
 )
@@ -85,30 +86,71 @@ def _is_equal(ground_truth: str, answer: str, decimals: int, is_sentence: bool) 
 
 def _speak_of_others(expected: Answer, given: Answer) -> bool:
     """Whether they name other things or units, or sets of numbers; a mere unit may be on one side only."""
+    both = expected.text + given.text
     if any(a and b and a != b for a, b in ((expected.name, given.name), (expected.domain, given.domain))):
         return True
-    if expected.domain != given.domain != ["R"] and re.search(r"[<>]|\\[lg]e", given.text):
+    restrictions = set(expected.domain) ^ set(given.domain)
+    if not all(map(str.isupper, restrictions)):  # unlike sets of numbers, which may go without saying
+        return True
+    if restrictions - {"R"} and re.search(r"[<>]|\\[lg]e", both):
         return True  # x > 2 holds for other numbers than x > 2, x \in \mathbb{Z}
+    if ("degree" in expected.words) != ("degree" in given.words) and re.search(r"\\(?:sin|cos|tan|cot|sec|csc)", both):
+        return True
     words = [expected.words, given.words]
-    if (r"\%" in expected.text) != (r"\%" in given.text):
+    percentages = expected.text.count(r"\%"), given.text.count(r"\%")
+    if all(percentages) and percentages[0] != percentages[1]:
+        return True
+    if any(percentages) and not all(percentages):
         words = [side.words or ("%" if r"\%" in side.text else "") for side in (expected, given)]
     are_other = words[0] != words[1] and bool(all(words) or _OTHER_NUMBER.search("".join(words)))
     return are_other and bool(expected.text and given.text)
 
 
 def _are_alike(ground_truth: str, answer: str) -> bool:
-    """Whether the texts are the same but for layout, or a decimal comma for the point: 1,2 may also be two numbers."""
+    """Whether they are the same but for layout, a percent sign, or a decimal comma: 1,2 may also be two numbers."""
     ground_truth, answer = _LAYOUT.sub(r"\1", ground_truth), _LAYOUT.sub(r"\1", answer)
-    return answer == ground_truth or ("." in ground_truth and _DECIMAL_COMMA.sub(r"\1.", answer) == ground_truth)
+    without_sign = ground_truth.replace(r"\%", "")
+    return answer in (ground_truth, without_sign) or (
+        "." in ground_truth and _DECIMAL_COMMA.sub(r"\1.", answer) == ground_truth
+    )
 
 
 def _are_other_kinds(gold: Parsed, value: Parsed, ground_truth: str, answer: str) -> bool:
-    """Whether one is a tuple, whose order counts, and the other a set; or 1, and the other a percentage."""
+    """Whether they differ in what sympy does not tell apart.
+
+    One is a tuple, whose order counts, and the other a set; or they have other sets within sets, or a capital letter
+    for a small one; one is an inequality, and the other some numbers; one is 1, and the other a percentage.
+    """
+    braces = ground_truth.count(r"\{"), answer.count(r"\{")
+    if max(braces) > 1 and braces[0] != braces[1]:
+        return True
+    names, others = ({str(symbol) for symbol in side.free_symbols} for side in (gold, value))
+    if (
+        names != others
+        and len(names) == len(others)
+        and set(map(str.casefold, names)) == set(map(str.casefold, others))
+    ):
+        return True
+    if any(_is_range(one) and _is_of_numbers(other) for one, other in ((gold, value), (value, gold))):
+        return True
+    if leaves_unknown(answer) and not leaves_unknown(ground_truth):
+        return True
     if isinstance(gold, _ORDERED) and answer.startswith(r"\{"):
         return True
     if isinstance(value, _ORDERED) and ground_truth.startswith(r"\{"):
         return True
     return bool(gold == 1 and "%" in answer)
+
+
+def _is_range(value: Parsed) -> bool:
+    """Whether it is an inequality or x in (1, 2); (1, 2) alone may be a point."""
+    return value.has(*_INEQUALITY[:4]) or (isinstance(value, sympy.Eq) and isinstance(value.rhs, sympy.Interval))
+
+
+def _is_of_numbers(value: Parsed) -> bool:
+    value = value.rhs if isinstance(value, sympy.Eq) else value
+    values = value.args if isinstance(value, sympy.FiniteSet) else [value]
+    return all(isinstance(part.rhs if isinstance(part, sympy.Eq) else part, sympy.Expr) for part in values)
 
 
 def _computed(text: str) -> set[str]:
@@ -174,9 +216,11 @@ def _alike(gold: Parsed, value: Parsed, ground_truth: str, answer: str) -> tuple
     golds, values = (side._unsorted_args if isinstance(side, FiniteSet) else [side] for side in (gold, value))
     names = {str(part.lhs).partition("_")[0] for part in golds if isinstance(part, sympy.Eq)}
     if 1 < len(names) == len(golds) and not value.has(sympy.Eq):  # unlike x_1 = 1, x_2 = 2
-        return sympy.Tuple(*(part.rhs for part in golds)), value
+        return sympy.Tuple(*(part.rhs for part in golds)), sympy.Tuple(*values) if len(values) > 1 else value
     if len(golds) > 1 and isinstance(value, _ORDERED):
         return sympy.Tuple(*golds), value
+    if len(values) > 1 and isinstance(gold, _ORDERED) and not value.has(sympy.Eq):
+        return gold, sympy.Tuple(*values)
     if len(set(golds)) < len(golds):
         gold, value = (sympy.Tuple(*sympy.ordered(side, keys=sort_key, default=False)) for side in (golds, values))
     return gold, value
@@ -188,6 +232,8 @@ def _region(value: Parsed, text: str) -> sympy.Set | None:
     if len(value.free_symbols) > 1:
         return None
     if isinstance(value, FiniteSet) and value.has(*_INEQUALITY):
+        if not all(isinstance(part, Boolean) for part in value.args):
+            return None
         both = sympy.And(*value.args)
         value = sympy.Or(*value.args) if ";" in text or both.as_set().is_empty else both
     relations = value.atoms(Relational)

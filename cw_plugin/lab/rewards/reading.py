@@ -11,7 +11,6 @@ import sympy
 from latex2sympy2_extended import convert_to_pct, latex2sympy, normalize_latex
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
-from math_verify.grader import should_treat_as_complex
 
 from cw_plugin.lab.rewards.rewrites import IN_SENTENCES, TEXT, UNICODE, rewritten
 
@@ -32,19 +31,23 @@ _NO_PART = re.compile("[\u3001-\u30ff\u3400-\u9fff\uff01-\uff0f\uff1a-\uff1f]+|(
 _FORMULA = re.compile(r"(?i)\d+(?:\s*(?::|\bor\b|\u6216)\s*\d+)+(?:\s*[ap]\.?m\b)?|(?<!\S)\d+[a-fi-kn-rt-z](?!\w)")
 _CHOICE = re.compile(  # its letter and its text, without the next choice
     rf"(?:(?i:option|choice)\s+)?(?:{TEXT}\{{)?\s*\(?([A-H])\s*(?:\)[:.]?|[:.](?=[\s\d\\$]))\s*\}}?\s*"
-    rf"((?!\}}|[,+/]|(?:{TEXT}\{{)?\s*(?:or|and)\b|.*[A-H]\s*[):.])[\s\S]+)"
+    rf"((?!\}}|[,+/^]|\s*[A-H]\s*\}}?\s*$|(?:{TEXT}\{{)?\s*(?:or|and)\b|.*[A-H]\s*[):.])[\s\S]+)"
 )
 _WORDS = re.compile(  # with an exponent, but not as an index or in one
     rf"\s*(?<![_^])(?<![_^]\{{)"
-    rf"(?:{TEXT}\{{((?:[^{{}}]|\{{[^{{}}]*\}})*\}}(?:\s*\^\s*\{{?-?\d\}}?)?)|([^\x00-\x7f]+))\s*"
+    rf"(?:(?!\\operatorname|{TEXT}\{{[^{{}}]*\}}\s*\()"  # a function
+    rf"{TEXT}\{{((?:[^{{}}]|\{{[^{{}}]*\}})*\}}(?:\s*\^\s*\{{?-?\d\}}?)?)|([^\x00-\x7f]+))\s*"
 )
 _OUTSIDE = r"(?![^(\[{]*[)\]}])"  # of brackets
 _COMMA = rf"(?:[,;]|\\\\(?![\s\S]*\\end)){_OUTSIDE}"  # or the end of a line, which no matrix has
 _EQUALS = rf"(?<![<>!])(?<!\\not)=(?!=){_OUTSIDE}|\\approx(?![a-zA-Z])"
 _NAME = re.compile(rf"(?:(?<=,)|^)((?:(?!{_EQUALS})[^,<>])*{TEXT}\{{[^<>=]*|\s*[a-zA-Z]{{3,}}[\sa-zA-Z]*)(?:{_EQUALS})")
 _FOR_ALL = rf"(?:{TEXT}\{{\s*)?\b(?:for (?:all|any|each|every)|where)\b|\\forall"
-_MEMBERS = r"(?<=[\s,;(])[a-zA-Z](?:\s*,\s*[a-zA-Z])*\s*\\in\s*\\mathbb"
+_MEMBERS = r"(?:(?<=[,;(])|\bfor)\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])*\s*\\in\s*\\mathbb"
 _DOMAIN = re.compile(rf"(?<=[\w)}}\]])[\s,;(\\]*(?:{_FOR_ALL}|{_MEMBERS}).*$")
+
+_RESTRICTION = re.compile(r"(?<=\\mathbb[{ ])\w|odd|even|\\ne|=\s*-?\d+\s*$")
+_LINEAR = re.compile(r"\s*(?=.*[-+\d])(?:\d+\s*[-+]|-)?\s*\d*\s*[a-zA-Z]\s*(?:[-+]\s*\d+)?\s*")  # in one unknown
 
 
 class Answer(NamedTuple):
@@ -53,7 +56,7 @@ class Answer(NamedTuple):
     text: str  # what math-verify is given, "" for words alone
     words: str  # what it would leave out
     name: str  # the left sides in words
-    domain: list[str]  # the sets of numbers for which it is said to hold
+    domain: list[str]  # the sets of numbers for which it is said to hold, and what else restricts it
     said: list[str]  # all of it, to compare words with
     symbols: list[str]  # the text, to compare what cannot be read
 
@@ -68,9 +71,10 @@ def choices(answer: str) -> tuple[str, ...]:
 def read(answer: str) -> Answer:
     """A ground truth or an answer, rewritten and taken apart; words alone, also between numbers, are no text."""
     answer = rewritten(answer)
-    plain = re.sub(rf"{TEXT}(?=\{{)|\\cdot", "", answer).casefold()
-    said = re.findall(r"\\[a-z]+|[a-z]+|\d+|[^\s\\,;:.(){}\[\]]", plain)
-    domain = re.findall(r"\\mathbb\s*\{?(\w)", "".join(_DOMAIN.findall(answer)))
+    plain = re.sub(rf"{TEXT}(?=\{{)|\\cdot", "", answer)
+    said = re.findall(r"\\[a-zA-Z]+|[a-zA-Z]+|\d+|[^\s\\,;:.(){}\[\]]", plain)
+    said = [word if len(word) == 1 else word.casefold() for word in said]
+    domain = _RESTRICTION.findall("".join(_DOMAIN.findall(answer)))
     name = " ".join(_NAME.findall(answer))
     answer = _NAME.sub("", _DOMAIN.sub("", answer))
     text = _WORDS.sub("\0", answer)
@@ -83,6 +87,12 @@ def read(answer: str) -> Answer:
     return Answer(text, " ".join(words.split()), name, domain, said, re.findall(r"\\[a-zA-Z]+|\d+|\S", text))
 
 
+def leaves_unknown(answer: str) -> bool:
+    """Whether an answer such as 2x = 10 or x + 1 = 6 does not say what its unknown is."""
+    sides = [re.split(_EQUALS, part) for part in re.split(_COMMA, answer)]
+    return any(len(both) == 2 and _LINEAR.fullmatch(both[0]) for both in sides)
+
+
 def right_sides(answer: str) -> str:
     """An answer without what stands before an equals sign, such as 1, 2 for x = 1, y = 2."""
     return ", ".join(re.split(_EQUALS, part)[-1] for part in re.split(_COMMA, answer))
@@ -92,13 +102,14 @@ def right_sides(answer: str) -> str:
 def parsed(answer: str) -> Parsed | None:
     """The answer as math-verify reads it in a box; None when it does not, or when that has no finite value."""
     values = right_sides(answer)
+    if r"\angle" in values:  # latex2sympy would read a product of letters
+        return None
     if several := _side_by_side(values):
         return several
     for part in (answer, values):
         with suppress(Exception):
             text = normalize_latex(r"\boxed{" + part.replace(r"\%", "") + "}", _LATEX.normalization_config)
-            is_real = not should_treat_as_complex(text)
-            value = latex2sympy(text, is_real=is_real, normalization_config=None, conversion_config=_CASES)
+            value = latex2sympy(text, is_real=True, normalization_config=None, conversion_config=_CASES)
             if _has_lost_brackets(value, text) or value.has(sympy.nan, sympy.zoo):
                 return None
             value = value.as_immutable() if isinstance(value, sympy.MatrixBase) else value

@@ -13,6 +13,8 @@ import sympy
 from pylatexenc.latexencode import UnicodeToLatexEncoder
 from sympy.printing.latex import accepted_latex_functions
 
+from cw_plugin.lab.rewards.boxed import final_boxed
+
 
 class Rewrite(NamedTuple):
     """What is replaced, and by what."""
@@ -58,11 +60,11 @@ def _scaled(match: re.Match[str]) -> str:
 
 
 TEXT = r"\\(?:text(?:rm|bf|it|sf|tt|up|normal)?|math(?:rm|sf|tt)|[mhf]box|operatorname|emph|rm)\*?\s*"
-OR = (
-    "(?i:and|or|either|both|oder|und|ou|et)|\\b\u0438(?:\u043b\u0438)?\\b"
-    "|\u6216\u8005?|\u548c|\u4e0e|\u53ca|\u3001|\u307e\u305f\u306f|\ub610\ub294"
-)
 _END = r"(?![a-zA-Z])"  # of a command or a word
+OR = (
+    rf"(?:(?i:and|or|either|both|oder|und|ou|et)|\b\u0438(?:\u043b\u0438)?\b){_END}"
+    "|\u6216\u8005?|\u548c|\u4e0e|\u4e14|\u4ee5?\u53ca|\u3001|\u307e\u305f\u306f|\ub610\ub294"
+)
 _FUNCTION = rf"(?:{'|'.join({*accepted_latex_functions, 'exp'} - {'re', 'im', 'frac', 'root', 'arg'})})"
 _ARGUMENT = r"(?=\s*\}?\s*[\\(^_{\w])"
 _LETTER = r"[a-zBDEGHIMO-UX-Z](?<![msghl])"  # that is no unit
@@ -83,7 +85,7 @@ _IN_TEXT = rf"{TEXT}\{{[^{{}}]*\}}"
 _BETWEEN = r"(?:\s*\^\s*\{?-?\d\}?)?\s*(?:/|\\cdot|\\times)?\s*"  # units
 _SEPARATOR = (
     rf"\\(?:lor|vee|q?quad){_END}|{TEXT}\{{[\s,]*(?:{OR})?[\s,]*\}}"
-    rf"|(?<![\\a-zA-Z{{])(?<!\{{ )(?:{OR}){_END}"
+    rf"|(?<![\\a-zA-Z{{])(?<!\{{ )(?:{OR})"
 )
 
 
@@ -123,6 +125,9 @@ REWRITES = [
             r"|(?:math)?strut|hfill?|smash|ensuremath|framebox|(?:rm|sf|tt)(?=\s*[-\d])|kern\s*-?[\d.]+[a-z]{2}"
             r"|(?:(?:text)?color|[hv]space\*?|[hv]?phantom|tag)\{.*?\})(?![a-zA-Z])"
             rf"|^\s*\\(?:approx|Rightarrow|implies|therefore){_END}|(?<!\\)\\[,;:! ]|~", " "),
+    Rewrite("binomial", r"\{\s*(\w+)\s*\\choose\s*(\w+)\s*\}", r"\\binom{\1}{\2}"),
+    Rewrite("braces around all of it", r"^\s*\{([\s\S]*)\}\s*$",
+            lambda match: match[1] if final_boxed(rf"\boxed{{{match[1]}}}") == match[1].strip() else match[0]),
     Rewrite("equation in an environment",
             r"\\begin\{((?:align|gather)(?:ed|\*)?|split|equation\*?)\}((?:(?!\\\\).)*)\\end\{\1\}",
             lambda match: match[2].replace("&", "")),
@@ -136,19 +141,19 @@ REWRITES = [
     Rewrite("function", rf"(?<![\\a-zA-Z])(?=(?:pi|{_FUNCTION}{_ARGUMENT}){_END})", r"\\"),
     Rewrite("inverse function", r"(?<![\\a-zA-Z])a(sin|cos|tan)(?=\s*\()", r"\\arc\1"),
     Rewrite("slanted fraction", r"\\(?:nice|s)frac(?=\s*\{)", r"\\frac"),
-    Rewrite("binomial", r"\{\s*(\w+)\s*\\choose\s*(\w+)\s*\}", r"\\binom{\1}{\2}"),
     Rewrite("unit in brackets", rf"(?<=[\d}}])\s*\(\s*({_IN_TEXT}(?:\s*\^\s*\{{?-?\d\}}?)?)\s*\)", r"\1"),
-    Rewrite("fraction", r"\\[dt]?frac\s*(\\[a-z]+)\s*(\d|\\[a-z]+)", r"\\frac{\1}{\2}"),
+    Rewrite("fraction", r"\\[dt]?frac\s*(\\[a-z]+)\s*(?:(\d|\\[a-z]+)|\{([^{}]*)\})", r"\\frac{\1}{\2\3}"),
     Rewrite("root", r"\\sqrt\s*(?:\(([^()]*)\)|(\d+))", r"\\sqrt{\1\2}"),
     Rewrite("letter", rf"\\gamma{_END}|(?<=[_{{])\\(?:odot|oplus){_END}|(?<![a-zA-Z\\])E(?=\s*_)", r"\\mathcal{\g<0>}"),
     Rewrite("letter T", r"((?<!matrix})(?<=[\w}])|\([^(),]*\))\s*\^\s*(?:T\b|\\top\b|\{\s*(?:T|\\top)\s*\})",
             r"\1^{\\mathcal{T}}"),  # which latex2sympy would leave out, as if this were a matrix of letters
     Rewrite("dots", r"(?<!\d)(?:\\[lcd]?dots[bcmio]?(?![a-zA-Z])|\.{3})", r"\\mathcal{D}"),
     Rewrite("prime", r"(?<=[a-zA-Z}])'+", lambda match: "^{" + r"\prime" * len(match[0]) + "}"),
+    Rewrite("product", r"(?<=\d)\s*\((?=\s*(?:\\[dt]?frac|\d+\s*/))", r" \\cdot ("),
     Rewrite("power", r"(?:\*\*|\^(?=\s*-))\s*(?:(-?)\s*(\d+|\w+)|\(([^()]*)\))", r"^{\1\2\3}"),
     Rewrite("empty set", rf"\\varnothing{_END}", r"\\emptyset"),
-    Rewrite("degree", rf"(?:\\degree{_END}|\^\s*\{{?\s*\\circ\s*\}}?)\s*(?:{TEXT}\{{)?([CF]?\b)\}}?",
-            r"\\text{ degree \1 }"),
+    Rewrite("degree", rf"(?:\\degree{_END}|\^\s*\{{?\s*\\circ\s*\}}?)\s*(?:{TEXT}\{{)?([CF]?\b)\}}?|(?<=\d)\s*('+)",
+            r"\\text{ degree \1 \2 }"),  # minutes and seconds, too
     Rewrite("repeating decimal",
             r"(\d+\.\d*)(\\(?:overline|bar|dot)\s*(?:\{\d+\}|\d+)(?:\d*\\dot\s*(?:\{\d\}|\d))?|\(\d+\))",
             lambda match: sympy.latex(sympy.sympify(f"{match[1]}[{re.sub('[^0-9]', '', match[2])}]"))),  # of 0.1[6]

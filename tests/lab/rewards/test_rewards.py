@@ -57,6 +57,8 @@ EXAMPLES = {
     "Markdown": ("34", "**34**"),
     "digits in groups": ("31250", r"31,\!250"),
     "layout": ("t(0,4]", r"t\left(0,4\right]"),
+    "braces around all of it": (r"50\%", r"\mathbf{50\%}"),
+    "product": (r"\frac{3}{4}", r"1(\frac{3}{4})"),
     "equation in an environment": ("5", r"\begin{aligned} x &= 5 \end{aligned}"),
     "colon": ("3:30", "3{:}30"),
     "slanted fraction": ("0.5", r"\nicefrac{1}{2}"),
