@@ -2,7 +2,8 @@
 
 import os
 import re
-from pathlib import Path, PurePath
+from glob import glob
+from pathlib import Path
 
 from cw_plugin.lab.errors import DataError
 
@@ -13,23 +14,17 @@ def files_in(folder: Path, pattern: str) -> list[Path]:
     Symbolic links to folders are followed, and each folder counts once. Hidden files are skipped unless the pattern
     names them or their folder, such as ``.hydra/config.yaml``.
     """
-    if not os.path.isdir(folder):  # unlike Path.is_dir, it takes a name that is too long
-        return []
-    named = PurePath(pattern).parts
-
-    def is_hidden(path: Path) -> bool:
-        return any(part.startswith(".") and part not in named for part in path.relative_to(folder).parts)
-
     found: list[Path] = []
     seen: set[str] = set()
     for place, folders, _ in os.walk(folder, followlinks=True):
-        folders.sort(key=lambda name: os.path.islink(os.path.join(place, name)))  # its own folders first
         if os.path.realpath(place) in seen:
             folders.clear()
-        else:
-            seen.add(os.path.realpath(place))
-            found += Path(place).glob(pattern)
-    return sorted(path for path in found if path.is_file() and not is_hidden(path))
+            continue
+        seen.add(os.path.realpath(place))
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders.sort(key=lambda name: os.path.islink(os.path.join(place, name)))  # its own folders first
+        found += [Path(place, name) for name in glob(pattern, root_dir=place)]
+    return sorted(path for path in found if path.is_file())
 
 
 def in_order(file: Path) -> list[list[str | int]]:

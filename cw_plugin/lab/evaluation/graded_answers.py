@@ -79,12 +79,8 @@ def read_answers(folder: Path) -> Graded:
         grades, ground_truths = read_grades(dump)
         settings_of = flat(settings, MACHINE)
         answers.append(Answers(model, step, file.stem, grades, settings_of, dump, ground_truths=ground_truths))
-    return Graded(sorted(answers, key=_order), notes)
-
-
-def _order(asked: Answers) -> tuple[str, int, str]:
-    """By model, then by step, then by benchmark; a model without a step comes before all steps."""
-    return asked.model, -1 if asked.step is None else asked.step, asked.benchmark
+    answers.sort(key=lambda asked: (asked.model, -1 if asked.step is None else asked.step, asked.benchmark))
+    return Graded(answers, notes)
 
 
 def read_settings(file: Path) -> dict[str, Any]:

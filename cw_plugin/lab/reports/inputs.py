@@ -67,10 +67,8 @@ def _told_apart(runs: Sequence[Run]) -> list[Run]:
             raise DataError(f"{run.path} is given twice; give the folder of each run once")
         namesakes = [new for old, new in zip(runs, named, strict=False) if old.name == run.name]
         seeds = [other.name for other in namesakes if _is_seed(run, other)]
-        if run.is_named or not namesakes:
-            named.append(run)
-        else:
-            named.append(replace(run, name=seeds[0] if seeds else f"{run.name}, {run.path}"))
+        other_name = seeds[0] if seeds else f"{run.name}, {run.path}"
+        named.append(run if run.is_named or not namesakes else replace(run, name=other_name))
     return named
 
 
@@ -92,11 +90,9 @@ def _under_name(run: Run, answers: Sequence[Answers]) -> list[Answers]:
 
 def _assigned(answers: Sequence[Answers], runs: Sequence[Run]) -> list[Answers]:
     """The answers in the order of their runs, those of a run's checkpoints under the name of the run."""
-    by_folder: dict[Path, list[Run]] = {}
-    for run in runs:
-        path = run.path.resolve()
-        by_folder.setdefault(path.parent if path.is_file() else path, []).append(run)
-    only_run = {folder: several[0] for folder, several in by_folder.items() if len(several) == 1}
+    paths = [run.path.resolve() for run in runs]
+    folders = [path.parent if path.is_file() else path for path in paths]
+    only_run = {folder: run for folder, run in zip(folders, runs, strict=True) if folders.count(folder) == 1}
     assigned = [_under_run(answer, only_run) for answer in answers]
     order = [run.name for run in runs]
     return sorted(assigned, key=lambda answer: order.index(answer.model) if answer.model in order else len(order))

@@ -4,10 +4,10 @@ The names are the logger's own; metrics.py gives them ours.
 """
 
 import json
-import re
 import sqlite3
 import struct
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -126,11 +126,8 @@ def config_of_trackio(database: Path, run: str) -> dict[str, Any]:
 
 def _rows_of_trackio(database: Path, query: str, *values: str) -> list[tuple[Any, ...]]:
     try:
-        connection = sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)
-        try:
+        with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)) as connection:
             return connection.execute(query, values).fetchall()
-        finally:
-            connection.close()
     except sqlite3.Error as error:
         raise DataError(f"{database} is not a project of trackio ({error}); give its PROJECT.db") from None
 
@@ -142,18 +139,15 @@ def read_table(file: Path) -> Iterator[Entry]:
     except (ValueError, OSError) as error:
         raise DataError(f"{file} cannot be read as a table ({error}); export it again") from None
     # A chart's columns are "RUN - METRIC", and the same with __MIN and __MAX.
-    parts = [re.fullmatch(r"(.+) - (.+?)(__MIN|__MAX)?", str(column)) for column in table.columns]
-    runs = {part[1] for part in parts if part}
+    table.columns = [str(column) for column in table.columns]
+    table = table.drop(columns=[column for column in table if column.endswith(("__MIN", "__MAX"))])
+    runs = {column.rpartition(" - ")[0] for column in table} - {""}
     if len(runs) > 1:
         raise DataError(f"{file} holds {len(runs)} runs ({', '.join(sorted(runs))}); export each by itself")
-    table.columns = [
-        str(column) if part is None else part[2] + (part[3] or "")
-        for column, part in zip(table.columns, parts, strict=True)
-    ]
-    table = table.drop(columns=[column for column in table if column.endswith(("__MIN", "__MAX"))])
+    table = table.rename(columns=lambda column: column.rpartition(" - ")[2])
     step = next((name for name in _STEP_COLUMNS if name in table), None)
     if step is None:
-        seen = ", ".join(map(str, table.columns[:5]))
+        seen = ", ".join(table.columns[:5])
         raise DataError(f"{file} has no column of steps, only {seen} ...; call one of them step")
     numbers = table.select_dtypes("number").dropna(subset=step)
     for row in numbers.to_dict("records"):

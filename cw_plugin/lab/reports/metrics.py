@@ -99,19 +99,15 @@ class RunOfTrackio(NamedTuple):
 
 def run_of_trackio(path: Path) -> RunOfTrackio | None:
     """The run that ``PROJECT.db/RUN`` names, or ``PROJECT.db`` with a single run; None for another path."""
-    if path.suffix == ".db" and path.is_file():
-        database, wanted = path, None
-    elif path.parent.suffix == ".db" and path.parent.is_file():
-        database, wanted = path.parent, path.name
-    else:
+    database = next((place for place in (path, path.parent) if place.suffix == ".db" and place.is_file()), None)
+    if database is None:
         return None
     names = runs_of_trackio(database)
-    if wanted is None and len(names) == 1:
-        wanted = names[0]
-    if wanted not in names:
+    meant = [name for name in names if path in (database, database / name)]
+    if len(meant) != 1:
         shown = ", ".join(f"{database}/{name}" for name in names[:3])
         raise DataError(f"{path} is not one run of trackio; give one of the {len(names)} that it has, such as {shown}")
-    return RunOfTrackio(database, wanted)
+    return RunOfTrackio(database, meant[0])
 
 
 def _files(path: Path, pattern: str) -> list[Path]:
@@ -150,7 +146,7 @@ def _run_of(file: Path) -> Path:
     return file.parent / (base if is_start else name)
 
 
-def _table(logged: Iterable[tuple[int, Mapping[str, object]]]) -> pd.DataFrame:
+def _table(logged: Iterable[Entry]) -> pd.DataFrame:
     """A row for each step, a column for each metric under our name, of what was logged in this order."""
     rows: dict[int, dict[str, float]] = {}
     for step, metrics in logged:

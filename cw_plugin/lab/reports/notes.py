@@ -57,12 +57,10 @@ def notes_of(comparison: Comparison, runs: Sequence[Run]) -> Iterator[str]:
         yield f"Validation is compared by its {validation.measure} on {which}: not all runs have an accuracy (acc)."
     elif validation.sets and validation.others:
         yield f"Accuracy on validation is that of {which}, which all runs have."
-    is_compared = any(outcome.name == OF_ACCURACY for outcome in comparison.outcomes)
-    if (validation.sets or validation.others) and not any(
-        outcome.name in (OF_ACCURACY, OF_VALIDATION) for outcome in comparison.outcomes
-    ):
+    compared = {outcome.name for outcome in comparison.outcomes}
+    if (validation.sets or validation.others) and compared.isdisjoint((OF_ACCURACY, OF_VALIDATION)):
         yield NO_ACCURACY
-    if is_compared and len(set(comparison.plain.values())) == 2:
+    if OF_ACCURACY in compared and len(set(comparison.plain.values())) == 2:
         yield ONE_ANSWER
     differ = differing([run.config for run in runs], SEED_OR_LENGTH)
     if differ:

@@ -61,17 +61,18 @@ def read_tokens(path: Path, steps: Container[int] | None = None) -> list[TokenRe
     """
     if not os.path.exists(path):  # unlike Path.exists, it takes a name that is too long
         raise DataError(f"{path} does not exist; give the folder of a run")
-    steps_of = _files(path)
-    refuse_several(path, {file.parent for file in steps_of})
-    if not steps_of:
+    files = sorted(files_in(path, PATTERN), key=lambda file: in_order(file.with_suffix("")))  # -2 after the first
+    refuse_several(path, {file.parent for file in files})
+    if not files:
         raise DataError(
             f"{path} holds no token record ({FOLDER}/step_*.parquet); train with adv_estimator=cw_grpo and "
             "+algorithm.cw_grpo.record_every=50, for plain GRPO with +algorithm.cw_grpo.weights=none as well; in TRL "
             "with a CWGRPOTrainer and cw_record_every=50; in ms-swift, OpenRLHF and SkyRL with CW_GRPO_RECORD_EVERY=50"
         )
-    chosen = [file for file, step in steps_of.items() if steps is None or step in steps]
+    step_of = {file: int(re.findall(r"\d+", file.name)[0]) for file in files}
+    chosen = [file for file in files if steps is None or step_of[file] in steps]
     if not chosen:
-        known = ", ".join(map(str, sorted(set(steps_of.values()))))
+        known = ", ".join(map(str, sorted(set(step_of.values()))))
         raise DataError(f"{path} has records of step {known}; --steps names none of them, so change it")
     return _without_lost([_read(file) for file in chosen])
 
@@ -81,21 +82,11 @@ def _without_lost(records: list[TokenRecord]) -> list[TokenRecord]:
 
     A start writes over the files of the one before it, but not over those of batches or steps that it does not reach.
     """
-    first: dict[str, int] = {}  # start -> its first step that is recorded
-    for record in records:
-        first[record.started] = min(record.step, first.get(record.started, record.step))
-    kept = []
-    for record in records:
-        later = [step for started, step in first.items() if started > record.started]
-        if all(step > record.step for step in later):
-            kept.append(record)
-    return kept
-
-
-def _files(path: Path) -> dict[Path, int]:
-    """The files of records and their steps, in order: -2 after the first, -10 after -9."""
-    files = sorted(files_in(path, PATTERN), key=lambda file: in_order(file.with_suffix("")))
-    return {file: int(re.findall(r"\d+", file.name)[0]) for file in files}
+    return [
+        record
+        for record in records
+        if not any(other.started > record.started and other.step <= record.step for other in records)
+    ]
 
 
 def _read(file: Path) -> TokenRecord:
@@ -126,8 +117,8 @@ def tokens_of(records: list[TokenRecord]) -> pd.DataFrame:
 
 def parse_steps(text: str) -> range:
     """Read ``50`` as one step, ``1:50`` as the first and the last; anything else is a DataError."""
-    steps = re.fullmatch(r"(\d+)(?::(\d+))?", text)
-    first, last = (int(steps[1]), int(steps[2] or steps[1])) if steps else (1, 0)
-    if last < first:
+    match = re.fullmatch(r"(\d+)(?::(\d+))?", text)
+    steps = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+    if not steps:
         raise DataError(f"--steps must be one step, as 50, or the first and the last one, as 1:50; got {text!r}")
-    return range(first, last + 1)
+    return steps

@@ -37,7 +37,7 @@ Json = dict[str, object]  # of the page's index, which tokens.html reads
 def write_token_page(run: str | Path, out: Path, steps: Container[int] | None = None) -> int:
     """Write the page of a run's token records, and return its size in bytes.
 
-    What :func:`.read.read_tokens` refuses, or an ``out`` that cannot be written, is a DataError.
+    What :func:`.read_records.read_tokens` refuses, or an ``out`` that cannot be written, is a DataError.
 
     Args:
         run: ``FOLDER`` or ``NAME=FOLDER``.
