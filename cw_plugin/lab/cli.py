@@ -76,9 +76,7 @@ def prepare(
 
         sources = list(SOURCES.values()) if name.value == "all" else [SOURCES[name.value]]
         copies = expanded(local_dataset_path) if local_dataset_path else None
-        drop = []
-        if drop_failing:
-            drop += [REPEATED, UNGRADABLE]
+        drop = [REPEATED, UNGRADABLE] if drop_failing else []
         if drop_contaminated:
             drop.append(CONTAMINATED)
         for path in prepare_files(sources, expanded(local_save_dir), select_prompt(prompt), copies, drop):
@@ -108,8 +106,7 @@ def config(run: Overrides = None) -> None:
 def doctor(
     run: Overrides = None,
     file: Annotated[
-        str | None,
-        typer.Option("--config", help="A file with the whole configuration instead; - for standard input."),
+        str | None, typer.Option("--config", help="A file with the whole configuration instead; - for standard input.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Check in seconds, and print only the first error.")] = False,
 ) -> None:
@@ -180,9 +177,7 @@ _DEMO = Path(__file__).with_name("reports") / "demo"
 
 
 @app.command()
-def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the pages.")] = Path("demo"),
-) -> None:
+def demo(out: Annotated[Path, typer.Option(help="Folder for the pages.")] = Path("demo")) -> None:
     """Write the report and the token page of two recorded runs: without a model, a GPU or verl.
 
     The runs are the CPU quickstart's, with GRPO and with CW-GRPO, one seed each. Open the pages in a browser.
@@ -208,8 +203,7 @@ def evaluate(
     out: Annotated[Path, typer.Option(help="Folder for the answers: MODEL/aime24.jsonl, ...")] = Path("evaluation"),
     data_dir: Annotated[Path, typer.Option(help="Folder that cw-grpo prepare wrote.")] = Path("~/data/cw_grpo"),
     benchmarks: Annotated[
-        str,
-        typer.Option(help="Names, separated by spaces. NAME=FILE.parquet adds a file of your own."),
+        str, typer.Option(help="Names, separated by spaces. NAME=FILE.parquet adds a file of your own.")
     ] = " ".join(source.name for source in BENCHMARKS),
 ) -> None:
     """Measure pass@1 of models and checkpoints on benchmarks, and pass@k if questions are asked several times.

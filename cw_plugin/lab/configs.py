@@ -1,6 +1,6 @@
 """Reads configurations, and says what differs between two of them."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, cast
@@ -40,7 +40,7 @@ def listed(value: Any) -> list[Any]:
     return [value] if isinstance(value, str) else list(value or [])
 
 
-def differences(before: Config, now: Config, ignored: Iterable[str] = ()) -> dict[str, tuple[Any, Any]]:
+def differences(before: Config, now: Config, ignored: Sequence[str] = ()) -> dict[str, tuple[Any, Any]]:
     """Compare two configurations. A missing setting equals None.
 
     Args:
@@ -51,8 +51,7 @@ def differences(before: Config, now: Config, ignored: Iterable[str] = ()) -> dic
     Returns:
         Dotted key -> (value before, value now) of each setting that differs.
     """
-    patterns = list(ignored)
-    old, new = flat(before, patterns), flat(now, patterns)
+    old, new = flat(before, ignored), flat(now, ignored)
     keys = dict.fromkeys([*old, *new])
     return {key: (old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)}
 

@@ -7,19 +7,33 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import pandas as pd
 from scipy import stats
 
 from cw_plugin.lab.data.sources import BENCHMARKS, SOURCES
 from cw_plugin.lab.evaluation.graded_answers import Answers
-from cw_plugin.lab.intervals import ALPHA, Difference, mean_over_questions, over_questions, pass_at_k
+from cw_plugin.lab.intervals import Difference, mean_over_questions, over_questions, pass_at_k
 
 NO_STEP = -1  # in a frame, the step of a model that is not known to be of a step
 
 Key = tuple[str, int]  # the name of a model, and its step or NO_STEP
 ByQuestion = dict[str, pd.Series]  # benchmark -> the score of each question, by question
-Measure = Callable[[int, int], float]  # how many answers a question has, and how many are right -> its score
+
+
+class Measure(NamedTuple):
+    """How the answers to a question are scored.
+
+    Attributes:
+        name: of the measure among those of its table, such as "8 of 16".
+        score: how many answers a question has, and how many are right -> its score.
+        needed: answers to a question. A benchmark that a checkpoint was asked fewer times has no score.
+    """
+
+    name: str
+    score: Callable[[int, int], float]
+    needed: int
 
 
 @dataclass(frozen=True)
@@ -50,16 +64,6 @@ class Checkpoint:
     scores: dict[str, Score]
     average: float | None
     differences: dict[str, Difference]
-
-    @property
-    def key(self) -> Key:
-        """Its name and step, as in a frame."""
-        return self.method, NO_STEP if self.step is None else self.step
-
-    @property
-    def significant(self) -> set[str]:
-        """The other models to which the difference is significant, not corrected for the number of tests."""
-        return {other for other, difference in self.differences.items() if difference.p < ALPHA}
 
 
 def answers_frame(answers: Sequence[Answers]) -> pd.DataFrame:
@@ -148,12 +152,12 @@ def tries(answers: pd.DataFrame) -> list[int]:
 
 def pass_at(k: int) -> Measure:
     """pass@k of a question."""
-    return partial(pass_at_k, k=k)
+    return Measure(str(k), partial(pass_at_k, k=k), needed=k)
 
 
 def solved_by(least: int, of: int) -> Measure:
     """1 if at least ``least`` of ``of`` answers to a question are right, else 0; of more answers, as large a share."""
-    return lambda answers, right: float(right * of >= least * answers)
+    return Measure(f"{least} of {of}", lambda answers, right: float(right * of >= least * answers), needed=of)
 
 
 def levels(most: int) -> list[int]:
@@ -183,18 +187,15 @@ def guessed(ground_truths: Sequence[str], answers: int, least: int = 1) -> float
     return max(float(stats.binom.sf(least - 1, answers, chance).mean()) for chance in chances)
 
 
-def checkpoints(
-    answers: pd.DataFrame, references: Sequence[str], measure: Measure | None = None, needed: int = 1
-) -> list[Checkpoint]:
+def checkpoints(answers: pd.DataFrame, references: Sequence[str], measure: Measure | None = None) -> list[Checkpoint]:
     """The scores of each checkpoint, those of the first reference first.
 
     Args:
         answers: from :func:`answers_frame`.
         references: models that the others are compared with, at the same step, else at their last one.
         measure: of a question; by default the mean grade of its answers, which need not be 0 or 1.
-        needed: answers to a question. A benchmark that a checkpoint was asked fewer times has no score.
     """
-    scored = _scored(answers, measure, needed)
+    scored = _scored(answers, measure)
     order = [*references[:1], *dict.fromkeys(scored.method)]
     groups = scored.groupby([scored.method.map(order.index), "method", "step"])
     rows_of: dict[Key, pd.DataFrame] = {(str(method), int(step)): rows for (_, method, step), rows in groups}
@@ -216,13 +217,13 @@ def checkpoints(
     return found
 
 
-def _scored(answers: pd.DataFrame, measure: Measure | None, needed: int) -> pd.DataFrame:
+def _scored(answers: pd.DataFrame, measure: Measure | None) -> pd.DataFrame:
     """The answers with a column score of each question; without benchmarks that were asked fewer times."""
     if measure is None:
         return answers.assign(score=answers.acc)
-    asked = answers[answers.groupby(["method", "step", "benchmark"]).answers.transform("min") >= needed]
+    asked = answers[answers.groupby(["method", "step", "benchmark"]).answers.transform("min") >= measure.needed]
     right = (asked.acc * asked.answers).round().astype(int)
-    return asked.assign(score=[measure(n, c) for n, c in zip(asked.answers, right, strict=True)])
+    return asked.assign(score=[measure.score(n, c) for n, c in zip(asked.answers, right, strict=True)])
 
 
 def _scores(rows: pd.DataFrame, by_question: ByQuestion) -> dict[str, Score]:

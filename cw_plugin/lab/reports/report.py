@@ -181,9 +181,8 @@ def _checkpoints(answers: Sequence[Answers], graded: pd.DataFrame, metrics: pd.D
     base = base_or_first(graded)
     entropy = metrics[metrics.metric == ENTROPY].groupby(["method", "step"]).value.mean()
     references = [base, reference] if reference and reference != base else [base]
-    settings: dict[str, list[dict[str, object]]] = {}
-    for answer in answers:
-        settings.setdefault(answer.model, []).append(answer.settings)
+    models = graded.method.unique()
+    settings = {model: [answer.settings for answer in answers if answer.model == model] for model in models}
     shown = [
         tables.scores_table(graded, base, entropy.to_dict()),
         tables.pass_at_k_table(graded, references),

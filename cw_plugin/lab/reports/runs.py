@@ -113,21 +113,17 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 def method_of(config: Mapping[str, Any]) -> str | None:
     """Name the method of a configuration, with those of its options that are not the default; None if it is unknown."""
-    estimator = config.get("algorithm.adv_estimator")
     of_trl = config.get("cw_weights")  # in the settings of TRL's and SkyRL's runs, too
-    if of_trl is not None:
-        estimator = "cw_grpo"
-    of_verl = config.get("algorithm.cw_grpo.weights")
-    weights = of_trl or of_verl or "gaussian"
+    estimator = config.get("algorithm.adv_estimator") if of_trl is None else "cw_grpo"
+    weights = of_trl or config.get("algorithm.cw_grpo.weights") or "gaussian"
     scope = config.get("cw_scope") or config.get("algorithm.cw_grpo.scope")
-    settings = _other_settings(config, weights)
     advantages = config.get("algorithm.cw_grpo.estimator") or "grpo"
     loss = config.get("actor_rollout_ref.actor.policy_loss.loss_mode") or "vanilla"
     is_grpo = estimator == "grpo" or (estimator == "cw_grpo" and weights == "none")
     parts = []
     if estimator == "cw_grpo" and not is_grpo:
         parts.append("CW-GRPO" if weights == "gaussian" else f"GRPO with {weights} weights")
-        parts += [f"{name}={value}" for name, value in settings.items()]
+        parts += [f"{name}={value}" for name, value in _other_settings(config, weights).items()]
         if advantages != "grpo":
             parts.append(f"advantages of {advantages}")
         if scope == "batch":

@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from cw_plugin.lab.evaluation import scores
-from cw_plugin.lab.evaluation.scores import Checkpoint, Score
-from cw_plugin.lab.intervals import Difference
+from cw_plugin.lab.evaluation.scores import Checkpoint, Measure, Score
+from cw_plugin.lab.intervals import ALPHA, Difference
 from cw_plugin.lab.reports.comparison import OF_ACCURACY, Comparison, Outcome
 from cw_plugin.lab.reports.formats import Table
 from cw_plugin.lab.reports.runs import differing
@@ -69,7 +69,7 @@ def _with_interval(
     return f"{text}*" if is_significant else text
 
 
-def scores_table(graded: pd.DataFrame, reference: str, entropy: Mapping[tuple[str, int], float]) -> Table:
+def scores_table(graded: pd.DataFrame, reference: str, entropy: Mapping[tuple[str, int | None], float]) -> Table:
     """Tables 2 and 3: pass@1 of each checkpoint, with its policy's entropy, and the difference to a reference.
 
     Args:
@@ -80,7 +80,7 @@ def scores_table(graded: pd.DataFrame, reference: str, entropy: Mapping[tuple[st
     rows = []
     for checkpoint in scores.checkpoints(graded, [reference]):
         row = _checkpoint_row(checkpoint)
-        row["entropy"] = entropy.get(checkpoint.key, math.nan)
+        row["entropy"] = entropy.get((checkpoint.method, checkpoint.step), math.nan)
         for name, score in checkpoint.scores.items():
             right = f"({score.right} of {score.answers})"
             row[name] = f"{_per_cent(score.mean)} {right} {_score_interval(score)}"
@@ -103,13 +103,9 @@ def pass_at_k_table(graded: pd.DataFrame, references: Sequence[str]) -> Table | 
     Returns:
         None if no question was asked several times, or an answer was graded with anything but 0 and 1.
     """
-    rows = [
-        _measured_row("k", str(k), checkpoint)
-        for k in scores.tries(graded)
-        for checkpoint in scores.checkpoints(graded, references, scores.pass_at(k), needed=k)
-    ]
+    measures = [scores.pass_at(k) for k in scores.tries(graded)]
     notes = ["Per cent of questions that at least one of k answers solves (Chen et al. 2021), and 95% interval."]
-    return _table_of_tries("pass-at-k", "pass@k of checkpoints", "k", rows, graded, references, notes)
+    return _table_of_tries("pass-at-k", "pass@k of checkpoints", "k", measures, graded, references, notes)
 
 
 def solved_table(graded: pd.DataFrame, references: Sequence[str]) -> Table | None:
@@ -119,20 +115,17 @@ def solved_table(graded: pd.DataFrame, references: Sequence[str]) -> Table | Non
         None where there is no table of pass@k either.
     """
     most = max(scores.tries(graded), default=0)
-    rows = [
-        _measured_row("at least", f"{least} of {most}", checkpoint)
-        for least in scores.levels(most)
-        for checkpoint in scores.checkpoints(graded, references, scores.solved_by(least, most), needed=most)
-    ]
-    notes = ["Per cent of questions, and 95% interval. One right answer may be a guess; many are not."]
-    notes += guesses(graded)
-    return _table_of_tries("solved", "Questions solved by many answers", "at least", rows, graded, references, notes)
+    measures = [scores.solved_by(least, most) for least in scores.levels(most)]
+    first = "Per cent of questions, and 95% interval. One right answer may be a guess; many are not."
+    notes = [first, *guesses(graded)]
+    title = "Questions solved by many answers"
+    return _table_of_tries("solved", title, "at least", measures, graded, references, notes)
 
 
 def guesses(graded: pd.DataFrame) -> Iterator[str]:
     """A sentence for each benchmark where guessing reaches half of a checkpoint's pass@n, of n answers."""
     most = max(scores.tries(graded), default=0)
-    solved = scores.checkpoints(graded, [], scores.solved_by(1, most), needed=most) if most else []
+    solved = scores.checkpoints(graded, [], scores.solved_by(1, most)) if most else []
     for name in scores.benchmarks(graded):
         truths = graded[graded.benchmark == name].drop_duplicates("question").ground_truth
         shares = [checkpoint.scores[name].mean for checkpoint in solved if name in checkpoint.scores]
@@ -147,24 +140,24 @@ def guesses(graded: pd.DataFrame) -> Iterator[str]:
             )
 
 
-def _measured_row(label: str, value: str, checkpoint: Checkpoint) -> Row:
-    row = _checkpoint_row(checkpoint)
-    row[label] = value
-    for name, score in checkpoint.scores.items():
-        row[name] = f"{_per_cent(score.mean)} {_score_interval(score)}"
-    return row
-
-
 def _table_of_tries(
     name: str,
     title: str,
     label: str,
-    rows: list[Row],
+    measures: Sequence[Measure],
     graded: pd.DataFrame,
     references: Sequence[str],
     notes: list[str],
 ) -> Table | None:
-    """A table of rows from :func:`_measured_row`; None without a row."""
+    """A row for each measure, whose name stands in the column ``label``, and each checkpoint; None without a row."""
+    rows = []
+    for measure in measures:
+        for checkpoint in scores.checkpoints(graded, references, measure):
+            row = _checkpoint_row(checkpoint)
+            row[label] = measure.name
+            for benchmark, score in checkpoint.scores.items():
+                row[benchmark] = f"{_per_cent(score.mean)} {_score_interval(score)}"
+            rows.append(row)
     if not rows:
         return None
     less = [f"less {reference}" for reference in references]
@@ -182,7 +175,7 @@ def _checkpoint_row(checkpoint: Checkpoint) -> Row:
         row["average"] = _per_cent(checkpoint.average)
     for other, difference in checkpoint.differences.items():
         if not math.isnan(difference.value):  # else no question was asked of both
-            row[f"less {other}"] = _with_interval(difference, _points, is_significant=other in checkpoint.significant)
+            row[f"less {other}"] = _with_interval(difference, _points, is_significant=difference.p < ALPHA)
     return row
 
 

@@ -167,7 +167,7 @@ def test_pass_at_k_is_of_those_who_were_asked_often_enough():
     few = {"a": 4 * [1.0], "b": [1.0, 1.0]}
     answers = answers_frame([Answers(name, None, "x", grades) for name, grades in (("many", many), ("few", few))])
     assert tries(answers) == [1, 4, 8]  # not 9, which one question alone allows
-    found = [(each.method, k) for k in (1, 4, 8) for each in checkpoints(answers, [], pass_at(k), k)]
+    found = [(each.method, k) for k in (1, 4, 8) for each in checkpoints(answers, [], pass_at(k))]
     assert found == [("many", 1), ("few", 1), ("many", 4), ("many", 8)]
 
 
