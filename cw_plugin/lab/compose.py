@@ -1,5 +1,6 @@
 """Composes the configuration of a program of verl as hydra does, but in half a second, without verl; or reads one."""
 
+import argparse
 import ast
 import difflib
 import importlib.util
@@ -7,7 +8,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -15,9 +16,6 @@ from yaml import YAMLError
 
 from cw_plugin.errors import OptionsError, first_line
 from cw_plugin.lab.configs import flat
-
-if TYPE_CHECKING:
-    import argparse
 
 MAIN_PPO = "verl.trainer.main_ppo"
 _OF_ASYNC_PROGRAMS = ("rollout.", "async_training.")  # the settings that main_ppo does not have
@@ -55,7 +53,7 @@ def compose(command: Sequence[str]) -> DictConfig:
     return config
 
 
-def _composed(file: Path, folder: str | None, name: str | None, given: "argparse.Namespace") -> DictConfig:
+def _composed(file: Path, folder: str | None, name: str | None, given: argparse.Namespace) -> DictConfig:
     """What ``@hydra.main`` of a file passes to its function, from the folder and name that it gives there."""
     from hydra import compose as hydra_compose
     from hydra import version
@@ -111,7 +109,7 @@ def _hydra_main(program: str, file: Path) -> tuple[str | None, str | None]:
     raise OptionsError(f"the program {program} has no hydra.main", fix=f"give a command of {MAIN_PPO}")
 
 
-def _parsed(arguments: Sequence[str]) -> "argparse.Namespace":
+def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     """Hydra's options and overrides."""
     from hydra._internal.utils import get_args_parser
 

@@ -5,13 +5,10 @@ heavy: :mod:`.validation_trainer`, which needs verl's trainers, is imported afte
 """
 
 import importlib
-from types import ModuleType
 
 import wrapt
 
-
-def _register_trainer(_: ModuleType) -> None:
-    importlib.import_module("cw_plugin.lab.evaluation.validation_trainer")
-
-
-wrapt.register_post_import_hook(_register_trainer, "verl.trainer.ppo.v1.trainer_sync")
+wrapt.register_post_import_hook(
+    lambda _: importlib.import_module("cw_plugin.lab.evaluation.validation_trainer"),
+    "verl.trainer.ppo.v1.trainer_sync",
+)

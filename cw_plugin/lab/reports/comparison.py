@@ -70,11 +70,7 @@ def compare(metrics: pd.DataFrame, plain: Mapping[str, bool], scores: pd.DataFra
     """
     reference = next((name for name in plain if plain[name]), next(iter(plain), ""))
     outcomes = [*_accuracy(metrics, scores, reference), *_over_steps(metrics, reference)]
-    p = {
-        (outcome.name, method): difference.p
-        for outcome in outcomes
-        for method, difference in outcome.differences.items()
-    }
+    p = {(outcome.name, method): each.p for outcome in outcomes for method, each in outcome.differences.items()}
     significant = {test for test, corrected in holm(p).items() if corrected < ALPHA}
     return Comparison(dict(plain), reference, outcomes, significant)
 

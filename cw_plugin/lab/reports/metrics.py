@@ -11,15 +11,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from cw_plugin.lab.errors import DataError
-from cw_plugin.lab.reports.loggers import (
-    Entry,
-    read_jsonl,
-    read_table,
-    read_tensorboard,
-    read_trackio,
-    read_wandb,
-    runs_of_trackio,
-)
+from cw_plugin.lab.reports import loggers
 from cw_plugin.lab.result_files import files_in, in_order, refuse_several
 
 REWARD = "critic/score/mean"
@@ -74,11 +66,11 @@ def read_metrics(path: Path) -> pd.DataFrame:
         is what was not logged; inf, what was logged and is not a finite number.
     """
     if trackio := run_of_trackio(path):
-        return _table(read_trackio(trackio.database, trackio.run))
+        return _table(loggers.read_trackio(trackio.database, trackio.run))
     if not os.path.exists(path):  # unlike Path.exists, it takes a name that is too long
         raise DataError(f"{path} does not exist; give the folder of a run (or of its logger)")
     if path.suffix in TABLES and path.is_file():
-        return _table(read_table(path))
+        return _table(loggers.read_table(path))
     for pattern, read in _LOGGERS.items():
         logs = {file: _table(read(file)) for file in _files(path, pattern)}
         starts = {file: log for file, log in logs.items() if len(log.columns)}
@@ -102,7 +94,7 @@ def run_of_trackio(path: Path) -> RunOfTrackio | None:
     database = next((place for place in (path, path.parent) if place.suffix == ".db" and place.is_file()), None)
     if database is None:
         return None
-    names = runs_of_trackio(database)
+    names = loggers.runs_of_trackio(database)
     meant = [name for name in names if path in (database, database / name)]
     if len(meant) != 1:
         shown = ", ".join(f"{database}/{name}" for name in names[:3])
@@ -146,7 +138,7 @@ def _run_of(file: Path) -> Path:
     return file.parent / (base if is_start else name)
 
 
-def _table(logged: Iterable[Entry]) -> pd.DataFrame:
+def _table(logged: Iterable[loggers.Entry]) -> pd.DataFrame:
     """A row for each step, a column for each metric under our name, of what was logged in this order."""
     rows: dict[int, dict[str, float]] = {}
     for step, metrics in logged:
@@ -165,7 +157,7 @@ def _our_name(name: str) -> str:
     return METRIC_NAMES.get(name, name)
 
 
-def _read_state(file: Path) -> list[Entry]:
+def _read_state(file: Path) -> list[loggers.Entry]:
     """Read the log of transformers."""
     try:
         history = json.loads(file.read_text(encoding="utf-8"))["log_history"]
@@ -184,9 +176,10 @@ def _named(entry: Mapping[str, object]) -> dict[str, object]:
     return {_our_name(key).replace("/eval/", f"/{evaluated}/"): entry[key] for key in entry if key != "step"}
 
 
-_LOGGERS: dict[str, Callable[[Path], Iterable[Entry]]] = {  # in the order in which a folder is searched for them
-    "*.jsonl": read_jsonl,
+# In the order in which a folder is searched for them.
+_LOGGERS: dict[str, Callable[[Path], Iterable[loggers.Entry]]] = {
+    "*.jsonl": loggers.read_jsonl,
     STATE: _read_state,
-    "events.out.tfevents.*": read_tensorboard,
-    WANDB: read_wandb,
+    "events.out.tfevents.*": loggers.read_tensorboard,
+    WANDB: loggers.read_wandb,
 }

@@ -140,9 +140,7 @@ def write_report(arguments: Sequence[str], out: Path) -> Report:
 def _is_grpo(name: str, runs: Sequence[Run]) -> bool:
     """Whether all runs of this name are plain GRPO; an evaluation alone says so by its name."""
     seeds = [run for run in runs if run.name == name]
-    if not seeds:
-        return name.upper() == "GRPO"
-    return all(run.is_grpo for run in seeds)
+    return all(run.is_grpo for run in seeds) if seeds else name.upper() == "GRPO"
 
 
 def _curves(metrics: pd.DataFrame, names: Sequence[str], curves: Sequence[Curve]) -> dict[str, Figure]:

@@ -16,6 +16,8 @@ from cw_plugin.lab.reports.comparison import OF_ACCURACY, Comparison, Outcome
 from cw_plugin.lab.reports.formats import Table
 from cw_plugin.lab.reports.runs import differing
 
+_NOT_CORRECTED = "* p < 0.05, by a permutation test, not corrected. Intervals and tests are by question."
+
 Row = dict[str, str | float | None]  # column -> cell
 
 
@@ -104,8 +106,9 @@ def pass_at_k_table(graded: pd.DataFrame, references: Sequence[str]) -> Table | 
         None if no question was asked several times, or an answer was graded with anything but 0 and 1.
     """
     measures = [scores.pass_at(k) for k in scores.tries(graded)]
-    notes = ["Per cent of questions that at least one of k answers solves (Chen et al. 2021), and 95% interval."]
-    return _table_of_tries("pass-at-k", "pass@k of checkpoints", "k", measures, graded, references, notes)
+    frame = _measured(measures, "k", graded, references)
+    note = "Per cent of questions that at least one of k answers solves (Chen et al. 2021), and 95% interval."
+    return Table("pass-at-k", "pass@k of checkpoints", frame, [note, _NOT_CORRECTED]) if measures else None
 
 
 def solved_table(graded: pd.DataFrame, references: Sequence[str]) -> Table | None:
@@ -116,10 +119,10 @@ def solved_table(graded: pd.DataFrame, references: Sequence[str]) -> Table | Non
     """
     most = max(scores.tries(graded), default=0)
     measures = [scores.solved_by(least, most) for least in scores.levels(most)]
-    first = "Per cent of questions, and 95% interval. One right answer may be a guess; many are not."
-    notes = [first, *guesses(graded)]
-    title = "Questions solved by many answers"
-    return _table_of_tries("solved", title, "at least", measures, graded, references, notes)
+    frame = _measured(measures, "at least", graded, references)
+    note = "Per cent of questions, and 95% interval. One right answer may be a guess; many are not."
+    notes = [note, *guesses(graded), _NOT_CORRECTED]
+    return Table("solved", "Questions solved by many answers", frame, notes) if measures else None
 
 
 def guesses(graded: pd.DataFrame) -> Iterator[str]:
@@ -140,16 +143,8 @@ def guesses(graded: pd.DataFrame) -> Iterator[str]:
             )
 
 
-def _table_of_tries(
-    name: str,
-    title: str,
-    label: str,
-    measures: Sequence[Measure],
-    graded: pd.DataFrame,
-    references: Sequence[str],
-    notes: list[str],
-) -> Table | None:
-    """A row for each measure, whose name stands in the column ``label``, and each checkpoint; None without a row."""
+def _measured(measures: Sequence[Measure], label: str, graded: pd.DataFrame, references: Sequence[str]) -> pd.DataFrame:
+    """A row for each measure, whose name stands in the column ``label``, and each checkpoint."""
     rows = []
     for measure in measures:
         for checkpoint in scores.checkpoints(graded, references, measure):
@@ -158,12 +153,8 @@ def _table_of_tries(
             for benchmark, score in checkpoint.scores.items():
                 row[benchmark] = f"{_per_cent(score.mean)} {_score_interval(score)}"
             rows.append(row)
-    if not rows:
-        return None
     less = [f"less {reference}" for reference in references]
-    columns = ["method", "step", label, *scores.benchmarks(graded), "average", *less]
-    tested = "* p < 0.05, by a permutation test, not corrected. Intervals and tests are by question."
-    return Table(name, title, _frame(rows, columns), [*notes, tested])
+    return _frame(rows, ["method", "step", label, *scores.benchmarks(graded), "average", *less])
 
 
 def _checkpoint_row(checkpoint: Checkpoint) -> Row:

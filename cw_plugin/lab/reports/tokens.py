@@ -66,9 +66,11 @@ def write_page(name: str, records: Sequence[TokenRecord], out: Path) -> None:
         shown.append({"step": record.step, "label": label, **_shown(record, table, first_block=len(blocks))})
         blocks += [_block(tokens) for _, tokens in table.groupby("group", sort=False)]
     scripts = [f'<script type="text/plain" id="block-{i}">{block}</script>' for i, block in enumerate(blocks)]
+    index = {"records": shown, "text": text, "columns": list(_COLUMNS.items())}
+    index_json = json.dumps(index, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     page = _page(
         TITLE=html.escape(f"Tokens of {name}"),
-        INDEX=_json({"records": shown, "text": text, "columns": list(_COLUMNS.items())}),
+        INDEX=index_json.replace("<", "\\u003c"),  # so it cannot end its script element
         FIRST="".join(scripts[:1]),  # before the page's script, which shows it while the rest is still being read
         REST="\n".join(scripts[1:]),
     )
@@ -83,11 +85,6 @@ def _labels(records: Sequence[TokenRecord]) -> list[str]:
         f"step {step}" if batch == 1 else f"step {step}, batch {batch}"
         for step, batch in zip(steps, batches, strict=True)
     ]
-
-
-def _json(value: Json) -> str:
-    """JSON that may stand in a script element: it cannot end it."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def _page(**parts: str) -> str:
