@@ -19,6 +19,8 @@ from cw_plugin.lab.errors import how_to_install
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
+_DATA = Path("~/data/cw_grpo")  # where prepare writes, and evaluate reads
+
 Name = Enum("Name", {name: name for name in (*SOURCES, "all")}, type=str)  # type: ignore[misc]
 
 
@@ -49,9 +51,7 @@ def main(
 @app.command()
 def prepare(
     name: Annotated[Name, typer.Argument(help="The dataset.", show_default=False)],
-    local_save_dir: Annotated[Path, typer.Option(help="Folder for open_rs/train.parquet and the others.")] = Path(
-        "~/data/cw_grpo"
-    ),
+    local_save_dir: Annotated[Path, typer.Option(help="Folder for open_rs/train.parquet and the others.")] = _DATA,
     local_dataset_path: Annotated[
         Path | None, typer.Option(help="Folder with copies of the datasets. Default: the hub.", show_default=False)
     ] = None,
@@ -201,7 +201,7 @@ def evaluate(
     context: typer.Context,
     models: Annotated[list[str] | None, typer.Argument(metavar="MODEL", hidden=True)] = None,
     out: Annotated[Path, typer.Option(help="Folder for the answers: MODEL/aime24.jsonl, ...")] = Path("evaluation"),
-    data_dir: Annotated[Path, typer.Option(help="Folder that cw-grpo prepare wrote.")] = Path("~/data/cw_grpo"),
+    data_dir: Annotated[Path, typer.Option(help="Folder that cw-grpo prepare wrote.")] = _DATA,
     benchmarks: Annotated[
         str, typer.Option(help="Names, separated by spaces. NAME=FILE.parquet adds a file of your own.")
     ] = " ".join(source.name for source in BENCHMARKS),

@@ -18,11 +18,10 @@ def run_module(*words: str, log: Path) -> None:
     However this process ends, Linux then kills the module's. Ray's daemons ask Linux for the same, and Ray's workers
     end with these.
     """
-    command = [sys.executable, "-m", *words]
     this_process = os.getpid()
     with log.open("wb") as output:
         ended = subprocess.run(
-            command,
+            [sys.executable, "-m", *words],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

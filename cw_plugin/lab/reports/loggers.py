@@ -140,10 +140,10 @@ def read_table(file: Path) -> Iterator[Entry]:
         raise DataError(f"{file} cannot be read as a table ({error}); export it again") from None
     # A chart's columns are "RUN - METRIC", and the same with __MIN and __MAX.
     table.columns = [str(column) for column in table.columns]
-    table = table.drop(columns=[column for column in table if column.endswith(("__MIN", "__MAX"))])
     runs = {column.rpartition(" - ")[0] for column in table} - {""}
     if len(runs) > 1:
         raise DataError(f"{file} holds {len(runs)} runs ({', '.join(sorted(runs))}); export each by itself")
+    table = table.drop(columns=[column for column in table if column.endswith(("__MIN", "__MAX"))])
     table = table.rename(columns=lambda column: column.rpartition(" - ")[2])
     step = next((name for name in _STEP_COLUMNS if name in table), None)
     if step is None:

@@ -50,7 +50,6 @@ METRIC_NAMES = {
 }
 STATE = "trainer_state.json"  # of transformers, in output_dir and in each of its checkpoints
 WANDB = "run-*.wandb"  # of Weights & Biases
-TABLES = (".csv", ".parquet")
 
 
 def read_metrics(path: Path) -> pd.DataFrame:
@@ -69,7 +68,7 @@ def read_metrics(path: Path) -> pd.DataFrame:
         return _table(loggers.read_trackio(trackio.database, trackio.run))
     if not os.path.exists(path):  # unlike Path.exists, it takes a name that is too long
         raise DataError(f"{path} does not exist; give the folder of a run (or of its logger)")
-    if path.suffix in TABLES and path.is_file():
+    if path.suffix in (".csv", ".parquet") and path.is_file():
         return _table(loggers.read_table(path))
     for pattern, read in _LOGGERS.items():
         logs = {file: _table(read(file)) for file in _files(path, pattern)}
