@@ -116,11 +116,9 @@ def last_scores(answers: pd.DataFrame) -> pd.DataFrame:
     The metric names the benchmarks and the step. There is no row if there is no such step or benchmark.
     """
     trained = answers[answers.step >= 0]
-    methods_at = trained.groupby("step").method.nunique()
-    common_steps = methods_at.index[methods_at == trained.method.nunique()]
-    last = trained[trained.step == common_steps.max()]  # none if there is no such step
-    runs_of = last.groupby("benchmark").run.nunique()
-    last = last[last.benchmark.isin(runs_of.index[runs_of == last.run.nunique()])]
+    common = trained[trained.groupby("step").method.transform("nunique") == trained.method.nunique()]
+    last = common[common.step == common.step.max()]  # none if there is no such step
+    last = last[last.groupby("benchmark").run.transform("nunique") == last.run.nunique()]
     by_run = ["method", "run", "seed"]
     means = last.groupby([*by_run, "benchmark"], sort=False, dropna=False).acc.mean()
     means = means.groupby(by_run, sort=False, dropna=False).mean()

@@ -119,11 +119,14 @@ def contributions(tokens: Mapping[str, pd.DataFrame], names: Sequence[str] = ())
 
 
 @matplotlib.rc_context(LOOK)
-def save(figure: Figure, path: Path, formats: Sequence[str] = ("svg", "pdf")) -> None:
+def save(figure: Figure, path: Path, formats: Sequence[str] = ("svg", "pdf")) -> list[Path]:
     """Write ``path`` with each suffix (an OSError if that fails); the same figure gives the same bytes."""
+    written = []
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # in a name; the browser has it
         for kind in formats:
             target = path.with_name(f"{path.name}.{kind}")
             write_whole(target, functools.partial(figure.savefig, format=kind, metadata=_METADATA[kind]))
             figure.set_layout_engine("none")  # what is placed stays, which saves a third of the time
+            written.append(target)
+    return written
