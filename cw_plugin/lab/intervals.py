@@ -46,19 +46,14 @@ def over_seeds(ours: pd.Series, theirs: pd.Series) -> Difference:
     value = float(ours.mean() - theirs.mean())
     if min(len(ours), len(theirs)) < 2:
         return Difference(value)
-    if _have_same_seeds(ours, theirs):
+    seeds_are_known = ours.index.is_unique and ours.index.notna().all()  # and each once
+    if seeds_are_known and len(ours) == len(theirs) and set(ours.index) == set(theirs.index):
         partners = theirs.loc[ours.index]
         if _varies(ours - partners):
             return _tested(value, stats.ttest_rel(ours, partners))
     elif _varies(ours) or _varies(theirs):
         return _tested(value, stats.ttest_ind(ours, theirs, equal_var=False))
     return Difference(value)
-
-
-def _have_same_seeds(ours: pd.Series, theirs: pd.Series) -> bool:
-    """Whether both have the same seeds, which are known, and each only once."""
-    same = len(ours) == len(theirs) and set(ours.index) == set(theirs.index)
-    return bool(same and ours.index.is_unique and ours.index.notna().all())
 
 
 def _varies(values: pd.Series) -> bool:

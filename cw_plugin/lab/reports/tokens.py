@@ -68,13 +68,14 @@ def write_page(name: str, records: Sequence[TokenRecord], out: Path) -> None:
     scripts = [f'<script type="text/plain" id="block-{i}">{block}</script>' for i, block in enumerate(blocks)]
     index = {"records": shown, "text": text, "columns": list(_COLUMNS.items())}
     index_json = json.dumps(index, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    page = _page(
-        TITLE=html.escape(f"Tokens of {name}"),
-        INDEX=index_json.replace("<", "\\u003c"),  # so it cannot end its script element
-        FIRST="".join(scripts[:1]),  # before the page's script, which shows it while the rest is still being read
-        REST="\n".join(scripts[1:]),
-    )
-    write_whole(out, page)
+    parts = {
+        "@TITLE@": html.escape(f"Tokens of {name}"),
+        "@INDEX@": index_json.replace("<", "\\u003c"),  # so it cannot end its script element
+        "@FIRST@": "".join(scripts[:1]),  # before the page's script, which shows it while the rest is still being read
+        "@REST@": "\n".join(scripts[1:]),
+    }
+    template = _PAGE.read_text(encoding="utf-8")
+    write_whole(out, re.sub("@[A-Z]+@", lambda match: parts[match[0]], template))
 
 
 def _labels(records: Sequence[TokenRecord]) -> list[str]:
@@ -85,11 +86,6 @@ def _labels(records: Sequence[TokenRecord]) -> list[str]:
         f"step {step}" if batch == 1 else f"step {step}, batch {batch}"
         for step, batch in zip(steps, batches, strict=True)
     ]
-
-
-def _page(**parts: str) -> str:
-    """Replace each ``@NAME@`` of the template."""
-    return re.sub("@([A-Z]+)@", lambda match: parts[match[1]], _PAGE.read_text(encoding="utf-8"))
 
 
 def _block(tokens: pd.DataFrame) -> str:
