@@ -112,3 +112,7 @@ def test_rows_that_a_reward_model_scores_need_no_ground_truth(composed, tmp_path
     (finding,) = found(composed, *settings)
     assert "row 0 has no reward_model" in finding.what
     assert found(composed, *settings, "reward.reward_model.enable=True") == []
+    ours = ["reward.reward_model.enable=True", f"{REWARD}.path=pkg://cw_plugin.lab.rewards"]  # which needs it, too
+    assert found(composed, *ours) == []
+    (finding,) = found(composed, *settings, *ours)
+    assert "row 0 has no reward_model" in finding.what
