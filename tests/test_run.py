@@ -13,7 +13,7 @@ import torch
 from random_batches import random_batch
 from reference import reference_advantages
 
-from cw_plugin.batch import Batch, joined, of_responses
+from cw_plugin.batch import Batch, group_numbers, joined, of_responses
 from cw_plugin.errors import HostError, OptionsError
 from cw_plugin.options import Options
 from cw_plugin.run import Run
@@ -28,7 +28,7 @@ def batch(seed: int = 0) -> Batch:
 
 
 def begun(folder: Path, has_checkpoint: bool = False, resumed_from: Path | None = None, **options: str) -> Run:
-    run = Run(Options(**options), folder)
+    run = Run(Options(**options), folder / "records")
     run.begin(folder, has_checkpoint, resumed_from)
     return run
 
@@ -84,6 +84,8 @@ def test_a_run_does_not_begin_among_another_methods_checkpoints(tmp_path, name, 
     begun(own_checkpoints, **{name: other}).reweight(batch(), range(1, 2))
     with pytest.raises(OptionsError, match=refusal):
         begun(own_checkpoints, has_checkpoint=True, resumed_from=tmp_path, **{name: other})
+    with pytest.raises(OptionsError, match=f"{own_checkpoints} has checkpoints"):
+        begun(own_checkpoints, has_checkpoint=True, resumed_from=tmp_path)
     assert (tmp_path / "cw_grpo.json").read_text() == written
     begun(tmp_path, has_checkpoint=True, resumed_from=tmp_path)
 
@@ -119,10 +121,21 @@ def test_checkpoints_without_a_method_file_are_accepted_and_those_of_other_weigh
         begun(tmp_path, has_checkpoint=True)
 
 
-def test_a_folder_that_cannot_be_written_is_said_and_training_goes_on(tmp_path, caplog):
+def test_a_folder_that_cannot_be_written_is_said_once_in_the_hosts_log_and_training_goes_on(tmp_path, caplog):
     (tmp_path / "file").write_text("")
-    assert begun(tmp_path / "file").reweight(batch(), range(1, 2)).advantages is not None
-    assert "cw_grpo.json cannot be written" in caplog.text
+    run = Run(Options(), tmp_path / "file", logging.getLogger("host"))
+    run.begin(tmp_path / "file", has_checkpoint=False)
+    given = replace(batch(), read_sequences=list)  # without a tokenizer: its record fails, too
+    assert all(run.reweight(given, range(step, step + 1)).advantages is not None for step in (1, 2))
+    assert caplog.text.count("cw_grpo.json cannot be written") == 1
+    assert "step_000001.parquet cannot be written" in caplog.text
+    assert {record.name for record in caplog.records} == {"host"}
+
+
+def test_settings_of_the_host_and_ours_are_written_for_the_reports(tmp_path):
+    Run(Options("batch", "ar"), tmp_path).write_settings({"output_dir": tmp_path, "cw_scope": "group"})
+    ours = {"cw_scope": "batch", "cw_weights": "ar", "cw_settings": {"alpha": 0.2}, "cw_record_every": 50}
+    assert json.loads((tmp_path / "training_args.json").read_text()) == {"output_dir": str(tmp_path), **ours}
 
 
 def test_a_step_in_which_every_weight_is_1_is_told_once(tmp_path, caplog):
@@ -136,14 +149,21 @@ def test_a_step_in_which_every_weight_is_1_is_told_once(tmp_path, caplog):
             run.reweight(given, range(step, step + 2))
         warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
         assert [record.getMessage().split(",")[0] for record in warnings] == told
+    begun(tmp_path / "outside of training").reweight(alike, range(0))
+    assert "cw_grpo: every weight was 1 in step ?" in caplog.text
 
 
 def test_advantages_that_differ_within_a_response_are_refused():
     mask = torch.tensor([[0, 1, 1, 0], [1, 1, 1, 1]])
     advantages = torch.tensor([[9.0, 2.0, 2.0, 9.0], [3.0, 3.0, 3.0, 3.0]])
     assert torch.equal(of_responses(advantages, mask), torch.tensor([2.0, 3.0]))
-    with pytest.raises(HostError, match="differs within a response"):
-        of_responses(advantages.index_fill(1, torch.tensor([2]), 2.5), mask)
+    for other in (1.5, 2.5):
+        with pytest.raises(HostError, match="differs within a response"):
+            of_responses(advantages.index_fill(1, torch.tensor([2]), other), mask)
+
+
+def test_groups_are_numbered_as_their_prompts_occur():
+    assert group_numbers(["b", "a", "b", 7, "7"]).tolist() == [0, 1, 0, 2, 3]
 
 
 def test_micro_batches_of_several_widths_are_joined():

@@ -12,7 +12,7 @@ import pytest
 import random_batches
 import token_records
 import torch
-from pretend_device import Pretend, on_device
+from pretend_device import DEVICE, Pretend, back, on_device
 from random_batches import random_entropies
 from reference import reference_advantages
 from token_records import files_in
@@ -23,6 +23,7 @@ from cw_plugin.lab.reports.read_records import TokenRecord, read_tokens
 from cw_plugin.options import Options
 from cw_plugin.records import write
 from cw_plugin.registry import BUILT_IN
+from cw_plugin.reweight import reweight
 from cw_plugin.run import Run
 
 TOKENIZER = AutoTokenizer.from_pretrained(Path(__file__).parents[2] / "examples" / "cpu" / "model")
@@ -84,19 +85,25 @@ def test_a_record_holds_every_token_with_what_the_weights_did(tmp_path, scope, w
 @pytest.mark.parametrize("scope", ["group", "batch"])
 @pytest.mark.parametrize("weights", BUILT_IN)
 def test_a_record_shows_the_weights_that_were_applied(tmp_path, scope, weights):
-    """Also where they are drawn."""
+    """Also where they are drawn, by the first step. The batch is on a device, with gradients and a mask of numbers."""
     batch = random_batch(1)
-    batch = replace(
-        batch, log_probs=4 * batch.log_probs, entropies=random_entropies(1, batch.log_probs.shape, scale=0.3)
-    )
-    run = Run(Options(scope, weights, record_every=1), tmp_path)
-    applied = run.reweight(batch, range(7, 9)).advantages
-    applied = batch.advantages[:, None] * batch.response_mask if applied is None else applied
+    x, a, mask, group = 4 * batch.log_probs, batch.advantages, 3 * batch.response_mask, batch.group
+    h = random_entropies(1, x.shape, scale=0.3)
+    expected, _ = reweight(x, a, mask, group if scope == "group" else None, weights, h, 7)
+    run = Run(Options(scope, weights, record_every=2), tmp_path)
+    with Pretend():
+        there = on_device(vars(replace(batch, log_probs=x, response_mask=mask, entropies=h)))
+        there["log_probs"].requires_grad_()
+        applied = run.reweight(Batch(**there), range(7, 11)).advantages
+    if weights == "none":
+        assert applied is None
+    else:
+        assert applied.device == DEVICE and torch.equal(back(applied), expected)
     (record,) = read_tokens(tmp_path)
-    assert (record.step, record.weights, record.settings) == (7, weights, run.options.settings)
-    assert record.table.num_rows == batch.response_mask.sum()
+    assert (record.step, record.weights, record.settings) == (8, weights, run.options.settings)
+    assert (record.groups, record.table.num_rows) == (4, batch.response_mask.sum())
     for row in record.table.to_pylist():
-        of_run = applied[row["row"], row["position"]].item()
+        of_run = expected[row["row"], row["position"]].item()
         assert row["weight"] * row["advantage"] == pytest.approx(of_run, rel=1e-5, abs=1e-7)
 
 
@@ -145,11 +152,13 @@ def test_of_a_large_batch_whole_groups_are_drawn(tmp_path, monkeypatch):
         drawn.append(frozenset(held))
     assert len(set(drawn)) > 10 and frozenset.union(*drawn) == set(range(20))
     record, tokens = recorded(tmp_path / "batch", batch, 1, "batch"), expected(batch, "batch")
-    assert record.table.num_rows < len(tokens)  # what is left out still counts in the weights
+    assert record.table.num_rows < len(tokens) and record.groups == 20  # what is left out still counts in the weights
     for row in record.table.to_pylist():
         c, w, weight = tokens[row["row"], row["position"]]
         assert (row["covariance"], row["gaussian"]) == pytest.approx((c, w), rel=1e-4, abs=1e-4)
         assert row["weight"] == pytest.approx(weight, abs=1e-3)
+    monkeypatch.setattr(write, "LIMIT", len(tokens))
+    assert recorded(tmp_path / "all", batch, 1).table.num_rows == len(tokens)
     monkeypatch.setattr(write, "LIMIT", 5)
     record = recorded(tmp_path / "one", batch, 1)
     assert len(set(record.table["group"].to_pylist())) == 1
