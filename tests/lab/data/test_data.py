@@ -42,6 +42,7 @@ def prepare(copy: Path, out: Path, *more: str | Path, name: str = "open-rs", cod
     result = cli("prepare", name, "--local-dataset-path", copy, "--local-save-dir", out, *more)
     assert result.exit_code == code, result.output
     assert result.stderr.count("Error: ") == bool(code) and not (code and list(out.rglob("*.*")))
+    assert all(line.endswith(".parquet") for line in result.stdout.splitlines())  # for a program that reads them
     return result.output
 
 
@@ -73,9 +74,15 @@ def test_rows_are_in_verls_schema_and_the_same_every_time(copy, tmp_path):
     assert pq.read_schema(file).metadata[b"cw_plugin.version"] == cw_plugin.__version__.encode()  # the doctor reads it
     prepare(copy, tmp_path)
     assert file.read_bytes() == content and str(tmp_path).encode() not in content
+    given = copy / "knoveleng" / "open-rs" / "train.jsonl"
+    of_before = given.stat().st_mtime_ns
+    given.write_bytes(given.read_bytes().replace(b"2+2", b"1+3"))
+    os.utime(given, ns=(of_before, of_before))  # of a copy that changes, no cache keeps what it was
+    prepare(copy, tmp_path)
+    assert rows(tmp_path)[1]["prompt"][1]["content"] == "What is 1+3?"
 
 
-def test_prompts(copy, tmp_path):
+def test_prompts(copy, tmp_path, monkeypatch):
     def first_prompt(name: str | Path) -> list[dict]:
         prepare(copy, tmp_path / "out", "--prompt", name)
         return rows(tmp_path / "out")[0]["prompt"]
@@ -85,11 +92,13 @@ def test_prompts(copy, tmp_path):
     assert hashlib.sha256(OPEN_RS.encode()).hexdigest() == digest
     question = {"role": "user", "content": HALVES["problem"]}
     system, user = tmp_path / "system.txt", tmp_path / "user.txt"
-    system.write_text("Antworte kurz: \u00fc.\n", encoding="utf-8")
+    system.write_text("Which question? \u00fc.\n", encoding="utf-8")
     user.write_text("Solve {question} in \\boxed{}.", encoding="utf-8")
     assert first_prompt("none") == [question]
-    assert first_prompt(system) == [{"role": "system", "content": "Antworte kurz: \u00fc."}, question]
-    assert first_prompt(user) == [{"role": "user", "content": f"Solve {HALVES['problem']} in \\boxed{{}}."}]
+    assert first_prompt(system) == [{"role": "system", "content": "Which question? \u00fc."}, question]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for place in (user, "~/user.txt"):
+        assert first_prompt(place) == [{"role": "user", "content": f"Solve {HALVES['problem']} in \\boxed{{}}."}]
     system.write_text("Brief.", encoding="utf-8-sig")  # as Windows saves it
     assert first_prompt(system) == [{"role": "system", "content": "Brief."}, question]
     user.write_bytes(b"\xff\xfe")
@@ -105,14 +114,14 @@ def test_final_answer():
     }
     plain = {
         27.0: "27",
-        "204 ": "204",
+        "204,; ": "204",
         None: "",
         float("nan"): "",
         "$69$,$84$": "69,84",
         r"\$5": r"\$5",
         r"$(-\infty, 0) \cup\{1\}$.": r"(-\infty, 0) \cup\{1\}",
         r"$m_{\max }=n^{2}-n-1$": "m_{max}=n^{2}-n-1",
-        "$f(x)=a x+b$, where $b$ is an integer": "f(x)=a x+b",
+        "$f(x)=a x+b$, where $b$ is\nan integer": "f(x)=a x+b",
     }
     assert {column: final_answer(column, True) for column in boxed} == boxed
     assert {column: final_answer(column, False) for column in plain} == plain
@@ -160,8 +169,10 @@ def test_problems_of_a_benchmark():
         "What is 7?",
     ]
     benchmarks = {"a": ["nothing", " ".join(words)], "b": [r"$\frac {1} {2}$", "What is $7+2$?", "What is $7!$?"]}
+    benchmarks["c"] = [" ".join(words[13:])]  # one run
     assert [(finding.row, finding.reason) for finding in contaminated(training, benchmarks)] == [
         (0, "the same problem as a 1"),
+        (0, "100% of c 0"),
         (1, "50% of a 1"),
         (4, "the same problem as b 0"),
     ]
@@ -169,7 +180,7 @@ def test_problems_of_a_benchmark():
 
 def test_contaminated_rows_are_listed_and_can_be_left_out(copy, tmp_path):
     """If the benchmarks are prepared with them."""
-    assert "not compared with the benchmarks" in prepare(copy, tmp_path / "alone")
+    assert "not compared with the benchmarks" in prepare(copy, tmp_path / "[/alone]")
     message = prepare(copy, tmp_path / "out", "--drop-contaminated", code=2)
     assert "--drop-contaminated needs the benchmarks; leave it out, or prepare all" in message
     for source in BENCHMARKS:
@@ -178,13 +189,18 @@ def test_contaminated_rows_are_listed_and_can_be_left_out(copy, tmp_path):
         if source.name == "math500":
             problems[:2] = [row | {"problem": "What is $2 + 2$ ?"}] * 2
         write_copy(copy, source.path, problems, source.split)
+    write_copy(copy, "knoveleng/open-rs", [HALVES, TWOS, ANGLE, {**TWOS, "answer": None}])
     said = prepare(copy, tmp_path / "out", name="all")
     assert said.count("also in a benchmark") == 1  # a benchmark is not compared with itself
-    assert findings(tmp_path / "out") == [(1, "the same problem as math500 0"), (1, "the same problem as math500 1")]
+    assert "\n  listed, a problem that is also in a benchmark: row 1, 3\n" in said  # of which the first stays
+    same = ["the same problem as math500 0", "the same problem as math500 1"]
+    assert findings(tmp_path / "out")[:4] == [(row, reason) for row in (1, 3) for reason in same]
     assert indices(tmp_path / "out") == [0, 1, 2]
     prepare(copy, tmp_path / "out", "--drop-contaminated", "--drop-failing", name="all")
     assert indices(tmp_path / "out") == [0, 2]
-    assert pq.read_table(tmp_path / "out" / "math500" / "test.parquet").num_rows == 500  # with what is repeated
+    table = pq.read_table(tmp_path / "out" / "math500" / "test.parquet")
+    assert table.num_rows == 500  # with what is repeated
+    assert table["extra_info"][0].as_py() == {"split": "test", "index": 0}
 
 
 def test_bad_input_is_refused_in_one_sentence(copy, tmp_path):
