@@ -56,9 +56,10 @@ def test_a_plain_grpoconfig_takes_its_options_from_the_environment(tmp_path, mon
 
 def test_a_plain_grpoconfig_is_cw_grpo_with_its_defaults(tmp_path):
     one_epoch = BASE | {"max_steps": -1, "num_train_epochs": 1}
-    run = train(tmp_path, given={"args": GRPOConfig(str(tmp_path), **one_epoch)})
+    run = train(tmp_path, given={"args": GRPOConfig(str(tmp_path), hub_token="secret", **one_epoch)})
     check_weights([kept(run)], 16)
     written = json.loads((tmp_path / "training_args.json").read_text())
+    assert "secret" not in written.values()
     ours = {"cw_scope": "group", "cw_weights": "gaussian", "cw_record_every": 50, "max_steps": 2, "model": str(MODEL)}
     assert {name: written[name] for name in ours} == ours
 
@@ -107,16 +108,26 @@ def test_evaluation_is_trls(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "steps"),
+    ("options", "steps", "losses"),
     [
-        ({"num_iterations": 2}, [1, 4]),  # two steps to a batch: that of step 4 was generated in step 3
-        ({"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "steps_per_generation": 1}, [1, 1, 4, 4]),
+        ({"num_iterations": 2}, [1, 4], [0, 3]),  # two steps to a batch: that of step 4 was generated in step 3
+        (
+            {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "steps_per_generation": 1},
+            [1, 1, 4, 4],
+            [0, 1, 6, 7],
+        ),
     ],
 )
-def test_every_step_that_is_due_has_a_record_of_the_batches_it_trains_on(tmp_path, options, steps):
-    train(tmp_path, max_steps=6, cw_record_every=4, **options)
+def test_every_step_that_is_due_has_a_record_of_the_batches_it_trains_on(tmp_path, options, steps, losses):
+    run = train(tmp_path, max_steps=6, cw_record_every=4, **options)
     records = read_tokens(tmp_path)
     assert [record.step for record in records] == steps
+    for record, batch in zip(records, [run.at_loss[number] for number in losses], strict=True):
+        tokens = batch["completion_ids"][batch["completion_mask"].bool()]
+        assert sorted(record.table["token_id"].to_pylist()) == sorted(tokens.tolist())
+    lowest = [min(record.table["gaussian"].to_pylist()) for record in records if record.step == 1]
+    logged = next(entry for entry in run.state.log_history if entry["step"] == 1)  # TRL's mean over the batches of it
+    assert logged["cw_grpo/weight_min"] == pytest.approx(sum(lowest) / len(lowest), rel=1e-5)
     for prompt in [prompt for record in records for prompt in record.prompts.values()]:
         assert any(question in prompt for question in QUESTIONS)
 

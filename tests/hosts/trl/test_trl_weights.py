@@ -6,6 +6,7 @@ pytest.importorskip("trl")
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def test_the_forward_pass_of_the_weights_needs_the_memory_of_a_micro_batch(tmp_p
 OF_LITERATURE = [name for name in WEIGHTINGS if name not in ("gaussian", "none")]
 QUICK = ("ar", "high_entropy", "steer")
 WITHOUT_OLD_LOG_PROBS = {"max_steps": 1}
-WITH_THEM = {**TWICE, "beta": 0.04}  # and with those of a reference model
+WITH_THEM = {**TWICE, "beta": 0.04}  # and with those of a reference model, the same without its adapter
 CASES = [(name, options) for name in OF_LITERATURE for options in (WITHOUT_OLD_LOG_PROBS, WITH_THEM)]
 QUICK_CASES = [("high_entropy", WITHOUT_OLD_LOG_PROBS), ("steer", WITH_THEM)]
 
@@ -117,7 +118,8 @@ QUICK_CASES = [("high_entropy", WITHOUT_OLD_LOG_PROBS), ("steer", WITH_THEM)]
 )
 def test_every_weighting_reaches_the_loss(tmp_path, name, options):
     """Whether TRL computes old log-probs, with which entropies then come, or not."""
-    run = train(tmp_path, cw_weights=name, **options)
+    given = {"peft_config": replace(LORA, lora_dropout=0.0)} if options is WITH_THEM else {}
+    run = train(tmp_path, given=given, cw_weights=name, **options)
     check_weights([kept(run)], 8 if options is WITHOUT_OLD_LOG_PROBS else 16, weights=name)
     assert not run._cw_computed
 
