@@ -181,6 +181,7 @@ def test_a_kill_loses_the_benchmark_at_hand_alone(calculator, tmp_path):
         ("{tmp}/run", [], "run holds no model .*, and no checkpoint"),
         ("MODEL --benchmarks aime24", [], "/aime24/test.parquet cannot be read .it does not exist.; run cw-grpo"),
         ("MODEL --benchmarks s={tmp}/string.parquet", [], "string.parquet has no row, or one without a prompt in m"),
+        ("MODEL --benchmarks s={tmp}/empty.parquet", [], "empty.parquet has no row, or one without a prompt in m"),
         ("{tmp}/no-system", LENGTHS, "cannot render the prompts of sums .*no system turn"),
         ("MODEL", ["data.max_prompt_length=9"], "sums has a prompt of .* tokens; raise data.max_prompt_length=9"),
         ("MODEL", ["trainr.nnodes=1"], "verl has no setting trainr.nnodes"),
@@ -192,6 +193,7 @@ def test_bad_input_ends_in_one_sentence(tmp_path, arguments, overrides, message)
     shutil.copytree(MODEL, tmp_path / "other" / "model")
     sums(tmp_path)
     sums(tmp_path, name="string", prompt="What is 9 + 14?")
+    pq.write_table(pq.read_table(tmp_path / "sums.parquet").slice(0, 0), tmp_path / "empty.parquet")
     shutil.copytree(MODEL, tmp_path / "no-system")
     template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system turn') }}{% endif %}"
     (tmp_path / "no-system" / "chat_template.jinja").write_text(template)

@@ -10,7 +10,7 @@ from scipy import stats
 from synthetic_runs import ENTROPY, a_run, differences, report, rows_of, scores, write, write_answers, write_metrics
 
 from cw_plugin.lab.evaluation.graded_answers import Answers
-from cw_plugin.lab.evaluation.scores import answers_frame, checkpoints, guessed, last_scores, pass_at, tries
+from cw_plugin.lab.evaluation.scores import answers_frame, checkpoints, guessed, last_scores, levels, pass_at, tries
 
 
 def cells(table: pd.DataFrame, *columns: str) -> list[tuple[str, ...]]:
@@ -41,10 +41,11 @@ def test_checkpoints_are_compared_with_the_model_before_training(tmp_path):
 
 def asked(method: str, seed: int, step: int, **accuracy: float) -> list[Answers]:
     """A run's answers to ten questions of each benchmark, with this accuracy."""
-    file = Path(f"{method}-{seed}-{step}") / "answers.jsonl"
+    folder = Path(f"{method}-{seed}-{step}")
+    grades = {name: {str(i): [float(i < 10 * share)] for i in range(10)} for name, share in accuracy.items()}
     return [
-        Answers(method, step, name, {str(i): [float(i < 10 * share)] for i in range(10)}, file=file, seed=seed)
-        for name, share in accuracy.items()
+        Answers(method, step, name, of_name, file=folder / f"{name}.jsonl", seed=seed)
+        for name, of_name in grades.items()
     ]
 
 
@@ -119,6 +120,10 @@ def test_a_checkpoint_that_was_evaluated_twice_is_one_run(tmp_path):
             write_answers(tmp_path / folder / f"{method}-global_step_9", 9, place, aime24=(right, 10))
     rows, _ = differences(tmp_path / "first", tmp_path / "second", out=tmp_path / "out")
     assert rows["Accuracy, AIME24, step 9"] == ["80.0%", "30.0%", "+50.0 points", "1"]
+    for weights, runs in ("a1", 1), ("b2", 2):  # the second is trained anew in the same place
+        settings = [{"evaluation.checkpoint": "run/model", "evaluation.weights": which} for which in ("a1", weights)]
+        twice = [Answers("GRPO", 9, "x", {"q": [1.0]}, of, Path(f"{i}/x.jsonl")) for i, of in enumerate(settings)]
+        assert answers_frame(twice).run.nunique() == runs
 
 
 def test_models_without_a_step_keep_their_names_beside_others(tmp_path):
@@ -160,6 +165,7 @@ def test_pass_at_k_is_shown_where_questions_were_asked_several_times(tmp_path):
 def test_k_is_each_power_of_four_and_the_number_of_answers():
     found = {n: tries(answers_frame([Answers("base", None, "x", {"q": n * [1.0]})])) for n in (1, 2, 5, 16, 20)}
     assert found == {1: [], 2: [1, 2], 5: [1, 4, 5], 16: [1, 4, 16], 20: [1, 4, 16, 20]}
+    assert tries(answers_frame([Answers("base", None, "x", {"q": [1.0, 0.5]})])) == []  # half an answer is not right
 
 
 def test_pass_at_k_is_of_those_who_were_asked_often_enough():
@@ -169,6 +175,10 @@ def test_pass_at_k_is_of_those_who_were_asked_often_enough():
     assert tries(answers) == [1, 4, 8]  # not 9, which one question alone allows
     found = [(each.method, k) for k in (1, 4, 8) for each in checkpoints(answers, [], pass_at(k))]
     assert found == [("many", 1), ("few", 1), ("many", 4), ("many", 8)]
+    counts = [(each.scores["x"].right, each.scores["x"].answers) for each in checkpoints(answers, [])]
+    assert counts == [(1, 17), (6, 6)]
+    (of_100,) = checkpoints(answers_frame([Answers("x", None, "x", {"q": 29 * [1.0] + 71 * [0.0]})]), [], pass_at(1))
+    assert of_100.average == pytest.approx(0.29)  # 29 / 100 * 100 is less than 29
 
 
 def test_how_far_guessing_gets():
@@ -178,12 +188,14 @@ def test_how_far_guessing_gets():
     assert guessed(letters, 64) == pytest.approx(1 - fifth.pmf(0))
     assert guessed(letters, 64, least=32) == pytest.approx(1 - sum(fifth.pmf(right) for right in range(32)))
     assert guessed(numbers, 64) == pytest.approx(1 - (1 - 1 / 1000) ** 64)  # 0 to 999, as in AIME
+    assert guessed(["-3", "+6"], 1) == pytest.approx(1 / 10)
     assert guessed([" 7", "7 ", "x"], 1) == pytest.approx((0.5 + 0.5 + 0) / 3)
     assert guessed(["x", "y", r"\frac{1}{2}"], 64) == guessed(["7"], 64) == 0
 
 
 def test_questions_are_counted_that_many_answers_solve(tmp_path):
     """At least 1, 2 and 8 of 16, and a note where guesses would do as much."""
+    assert [levels(most) for most in (0, 1, 5, 20)] == [[], [1], [1, 3], [1, 3, 10]]  # an eighth and a half, rounded up
     right = {"base": [0, 1, 2, 16], "GRPO-global_step_9": [8, 8, 7, 2], "CW-GRPO-global_step_9": [16, 16, 16, 16]}
     letters, numbers = ["A", "B", "A", "B"], ["3", "400", "999", "8"]
     for model, of_questions in right.items():
