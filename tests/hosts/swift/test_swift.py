@@ -203,7 +203,8 @@ for training, changes, teacher in ((True, True, None), (True, False, "log-probs"
     trainer.model, trainer.dynamic_num_samples = SimpleNamespace(training=training), changes
     with patch.object(of_swift, "_postprocess_batch"):
         try:
-            trainer._postprocess_batch([], [{"grpo_batch": SimpleNamespace(teacher_per_token_logps=teacher)}])
+            parts = [SimpleNamespace(teacher_per_token_logps=of_part) for of_part in (None, teacher)]
+            trainer._postprocess_batch([], [{"grpo_batch": part} for part in parts])
         except OptionsError as error:
             print(error)
 trainer.accelerator, trainer.args = SimpleNamespace(process_index=0), SimpleNamespace(output_dir="unused")

@@ -99,6 +99,8 @@ def test_prompts(copy, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     for place in (user, "~/user.txt"):
         assert first_prompt(place) == [{"role": "user", "content": f"Solve {HALVES['problem']} in \\boxed{{}}."}]
+    prepare(Path("~/in"), Path("~/at-home"))
+    assert rows(tmp_path / "at-home")[0]["prompt"][1] == question
     system.write_text("Brief.", encoding="utf-8-sig")  # as Windows saves it
     assert first_prompt(system) == [{"role": "system", "content": "Brief."}, question]
     user.write_bytes(b"\xff\xfe")
@@ -189,13 +191,13 @@ def test_contaminated_rows_are_listed_and_can_be_left_out(copy, tmp_path):
         if source.name == "math500":
             problems[:2] = [row | {"problem": "What is $2 + 2$ ?"}] * 2
         write_copy(copy, source.path, problems, source.split)
-    write_copy(copy, "knoveleng/open-rs", [HALVES, TWOS, ANGLE, {**TWOS, "answer": None}])
+    write_copy(copy, "knoveleng/open-rs", [HALVES, TWOS, ANGLE, {**TWOS, "answer": None}, ANGLE])
     said = prepare(copy, tmp_path / "out", name="all")
     assert said.count("also in a benchmark") == 1  # a benchmark is not compared with itself
     assert "\n  listed, a problem that is also in a benchmark: row 1, 3\n" in said  # of which the first stays
     same = ["the same problem as math500 0", "the same problem as math500 1"]
     assert findings(tmp_path / "out")[:4] == [(row, reason) for row in (1, 3) for reason in same]
-    assert indices(tmp_path / "out") == [0, 1, 2]
+    assert indices(tmp_path / "out") == [0, 1, 2, 4]
     prepare(copy, tmp_path / "out", "--drop-contaminated", "--drop-failing", name="all")
     assert indices(tmp_path / "out") == [0, 2]
     table = pq.read_table(tmp_path / "out" / "math500" / "test.parquet")

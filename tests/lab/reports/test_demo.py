@@ -17,10 +17,10 @@ ACCURACY = "val-core/knoveleng/open-rs/acc/mean@4"
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    out = tmp_path_factory.mktemp("demo")
-    result = cli("demo", "--out", out)
+    home = tmp_path_factory.mktemp("demo")
+    result = cli("demo", "--out", "~/pages", HOME=str(home))
     assert result.exit_code == 0, result.output
-    return out, result.output
+    return home / "pages", result.output
 
 
 def test_it_compares_the_recorded_runs_and_says_where_the_pages_are(written):
