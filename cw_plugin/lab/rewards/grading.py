@@ -124,12 +124,8 @@ def _are_other_kinds(gold: Parsed, value: Parsed, ground_truth: str, answer: str
     braces = ground_truth.count(r"\{"), answer.count(r"\{")
     if max(braces) > 1 and braces[0] != braces[1]:
         return True
-    names, others = ({str(symbol) for symbol in side.free_symbols} for side in (gold, value))
-    if (
-        names != others
-        and len(names) == len(others)
-        and set(map(str.casefold, names)) == set(map(str.casefold, others))
-    ):
+    names, others = (sorted(str(symbol) for symbol in side.free_symbols) for side in (gold, value))
+    if names != others and sorted(map(str.casefold, names)) == sorted(map(str.casefold, others)):
         return True
     if any(_is_range(one) and _is_of_numbers(other) for one, other in ((gold, value), (value, gold))):
         return True
@@ -144,10 +140,11 @@ def _are_other_kinds(gold: Parsed, value: Parsed, ground_truth: str, answer: str
 
 def _is_range(value: Parsed) -> bool:
     """Whether it is an inequality or x in (1, 2); (1, 2) alone may be a point."""
-    return value.has(*_INEQUALITY[:4]) or (isinstance(value, sympy.Eq) and isinstance(value.rhs, sympy.Interval))
+    return value.has(*_INEQUALITY) or (isinstance(value, sympy.Eq) and isinstance(value.rhs, sympy.Interval))
 
 
 def _is_of_numbers(value: Parsed) -> bool:
+    """Whether it is a number or several, also as values of a letter."""
     value = value.rhs if isinstance(value, sympy.Eq) else value
     values = value.args if isinstance(value, sympy.FiniteSet) else [value]
     return all(isinstance(part.rhs if isinstance(part, sympy.Eq) else part, sympy.Expr) for part in values)
