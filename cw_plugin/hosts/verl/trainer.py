@@ -173,7 +173,7 @@ class VerlRun:
         return result
 
     def compute_advantages(self, of_verl: Callable[..., DataProto], *args: object, **kwargs: object) -> DataProto:
-        """Put w~ A into a batch, whose A are those of verl's estimator, and keep the metrics until verl logs the step.
+        """Put w~ A into a batch, whose A are those of verl's estimator, and keep the metrics.
 
         Args:
             of_verl: the function of verl that this one stands for.

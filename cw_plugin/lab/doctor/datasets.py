@@ -75,7 +75,7 @@ def _check_dataset(config: DictConfig, setting: str, model: Any) -> Iterator[Fin
     yield from wrong
     if config.data.filter_overlong_prompts:
         yield from _check_filtered(config, setting, len(dataset), len(_dataset(config, setting, model, filtered=True)))
-    elif not wrong:
+    elif not any(finding.fatal for finding in wrong):
         yield from _check_prompts(setting, dataset)
 
 
@@ -117,10 +117,12 @@ def _check_agents(config: DictConfig, setting: str, dataset: "RLHFDataset") -> I
 
 def _check_media(setting: str, dataset: "RLHFDataset") -> Iterator[Finding]:
     """Placeholders without media; and at most one finding of rows where they are not as many as the media."""
-    keys = {"<image>": dataset.image_key, "<video>": dataset.video_key, "<audio>": dataset.audio_key}
-    columns = set(keys.values()).intersection(dataset.dataframe.column_names)
+    # Earlier releases of verl have no audio_key.
+    keys = {f"<{kind}>": getattr(dataset, f"{kind}_key", None) for kind in ("image", "video", "audio")}
+    columns = [name for name in dataset.dataframe.column_names if name in keys.values()]
     for placeholder, key in keys.items():
-        if key not in columns and placeholder in str(dataset.dataframe[dataset.prompt_key]):
+        prompts = dataset.dataframe[dataset.prompt_key] if key and key not in columns else []
+        if any(placeholder in str(prompt) for prompt in prompts):
             problem = f"{setting} has {placeholder} in prompts, and no column {key}, so the model would read it as text"
             yield Finding(problem, f"data.{placeholder.strip('<>')}_key=<the column that has them>", fatal=False)
     problems = {row: error_of(partial(dataset.__getitem__, row)) for row in range(len(dataset))} if columns else {}

@@ -61,12 +61,12 @@ def check_files(config: DictConfig) -> Iterator[Finding]:
     for setting in MODELS:
         model = OmegaConf.select(config, setting)
         if model and is_missing_folder(model):
-            yield Finding(f"{setting}={model} does not exist", _instead(model) or "give a folder, or a name on the hub")
+            yield Finding(f"{setting}={model} does not exist", instead(model) or "give a folder, or a name on the hub")
         elif model and model.endswith("/"):
             yield Finding(f"{setting}={model} ends with /, which verl refuses", f"{setting}={model.rstrip('/')}")
     for file in data_files(config):
         if not file.path.exists():
-            fix = _instead(str(file.path)) or f"cw-grpo prepare all, or {file.setting}=<an existing file>"
+            fix = instead(str(file.path)) or f"cw-grpo prepare all, or {file.setting}=<an existing file>"
             yield Finding(f"{file} does not exist", fix)
     template = config.actor_rollout_ref.model.custom_chat_template
     if template and "{" not in template:
@@ -77,14 +77,14 @@ def check_files(config: DictConfig) -> Iterator[Finding]:
 
 def _check_folders_of_run(config: DictConfig) -> Iterator[Finding]:
     resumed, mode = config.trainer.resume_from_path, config.trainer.resume_mode
-    if resumed and mode != "resume_path":
-        problem = f"trainer.resume_from_path={resumed} does nothing with resume_mode={mode}"
-        yield Finding(problem, "trainer.resume_mode=resume_path")
+    if resumed and mode == "auto":
+        problem = f"trainer.resume_from_path={resumed} does nothing with resume_mode=auto"
+        yield Finding(problem, "trainer.resume_mode=resume_path", fatal=False)
     elif mode == "resume_path" and not _is_checkpoint(resumed):
         problem = f"trainer.resume_from_path={resumed} is no folder of a checkpoint"
-        yield Finding(problem, _instead(resumed or "") or "give an existing folder, whose name is global_step_N")
+        yield Finding(problem, instead(resumed or "") or "give an existing folder, whose name is global_step_N")
     for setting in WRITTEN:
-        fix = _instead(OmegaConf.select(config, setting) or "")
+        fix = instead(OmegaConf.select(config, setting) or "")
         if fix:
             yield Finding(f"{setting} begins with ~, so verl writes into a folder of this name", fix, fatal=False)
 
@@ -93,7 +93,8 @@ def _is_checkpoint(folder: str | None) -> bool:
     return folder is not None and re.search(r"global_step_\d+$", folder) is not None and Path(folder).is_dir()
 
 
-def _instead(path: str) -> str | None:
+def instead(path: str) -> str | None:
+    """What to write for a path that begins with ``~``; None for another one."""
     return f"write $HOME for ~, which verl does not expand: {Path(path).expanduser()}" if path[:1] == "~" else None
 
 
@@ -113,10 +114,12 @@ def check_lengths(config: DictConfig) -> Iterator[Finding]:
     if is_missing_folder(model.path) or is_remote(model.path):
         return  # check_files says so; or verl has yet to copy it
     longest = config.data.max_prompt_length + config.data.max_response_length
-    shape = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code)
+    place = model.hf_config_path or model.path
+    shape = AutoConfig.from_pretrained(place, trust_remote_code=model.trust_remote_code)
     changed = model.override_config.get("model_config", model.override_config)
     update_model_config(shape, OmegaConf.to_container(changed))
-    positions = getattr(shape.get_text_config(), "max_position_embeddings", longest)
+    of_text = getattr(shape.get_text_config(), "max_position_embeddings", longest)
+    positions = getattr(shape, "max_position_embeddings", None) or of_text
     room = min(positions, limit or longest)
     if limit and limit > positions:
         yield Finding(f"rollout.max_model_len={limit}: the model has {positions} positions", "at most as many, or null")

@@ -73,7 +73,7 @@ def check_names(config: DictConfig) -> Iterator[Finding]:
         known = _known(setting) if _is_used(config, setting) else []
         for name in _named(config, setting):
             if known and name not in known:
-                problem = f"{setting}={name}: verl has no such name, which it would say after minutes"
+                problem = f"{setting}={name}: verl has no such name, which it would say after minutes, or never"
                 yield Finding(problem, f"{setting}=<one of {', '.join(map(str, known))}>")
     for setting, load in _loaded(config).items():
         error = error_of(load)
@@ -122,7 +122,7 @@ def _named(config: DictConfig, setting: str) -> list[Any]:
     """The names that a setting has. One of verl's settings has several in a text."""
     names = listed(OmegaConf.select(config, setting))
     if setting == f"{_CORRECTION}.rollout_rs":
-        return [name.strip() for text in names for name in text.split(",")]
+        return [name.strip() for text in names for name in text.split(",") if name.strip()]
     return names
 
 

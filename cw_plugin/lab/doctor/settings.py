@@ -11,6 +11,7 @@ from cw_plugin.hosts.verl import NAME
 from cw_plugin.hosts.verl.refused_settings import ACTOR, check_config, check_groups, uses_estimator
 from cw_plugin.lab.compose import compose
 from cw_plugin.lab.configs import flat, listed
+from cw_plugin.lab.doctor.files import instead
 from cw_plugin.lab.doctor.finding import Finding, said
 from cw_plugin.lab.doctor.ground_truths import REWARD
 from cw_plugin.options import Options
@@ -39,11 +40,12 @@ def check_switches(config: DictConfig) -> Iterator[Finding]:
     """Texts such as ``no`` where verl expects a boolean, and reads True; and ``None``, which is a text for hydra."""
     default = compose([])
     OmegaConf.resolve(default)
-    switches = {key for key, value in flat(default).items() if isinstance(value, bool)}
+    defaults = flat(default)
     for key, value in flat(config).items():
         if value == "None":
-            yield Finding(f"{key}=None is a text; what hydra reads as nothing is null", f"{key}=null")
-        elif isinstance(value, str) and key in switches and not value.startswith("${"):
+            is_fatal = not isinstance(defaults.get(key), str)
+            yield Finding(f"{key}=None is a text; what hydra reads as nothing is null", f"{key}=null", is_fatal)
+        elif isinstance(value, str) and isinstance(defaults.get(key), bool) and not value.startswith("${"):
             yield Finding(f"{key}={value} is text, which verl reads as True", f"{key}=True, or {key}=False")
 
 
@@ -76,7 +78,9 @@ def check_metrics(config: DictConfig) -> Iterator[Finding]:
         yield Finding(problem, fix, fatal=False)
     path = OmegaConf.select(config, f"ray_kwargs.ray_init.runtime_env.env_vars.{METRICS}") or os.environ.get(METRICS)
     if "file" in loggers and path and not Path(path).parent.is_dir():
-        yield Finding(f"{METRICS}={path}: verl makes no folder, and expands no ~", f"mkdir -p {Path(path).parent}")
+        yield Finding(
+            f"{METRICS}={path}: verl makes no folder for it", instead(path) or f"mkdir -p {Path(path).parent}"
+        )
     if "file" in loggers and path and Path(path).exists():
         problem = f"{path} exists, and main_ppo overwrites it, also where it resumes"
         fix = f"rename it before the start, to {Path(path).stem}.1.jsonl or the next number: cw-grpo report reads both"

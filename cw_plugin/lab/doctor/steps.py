@@ -26,7 +26,8 @@ def check_steps(config: DictConfig, rows: int) -> Iterator[Finding]:
     by_rows = f"data.train_files has {rows} row(s) for the run"
     in_an_epoch = rows // batch
     steps, wanted = in_an_epoch * trainer.total_epochs, trainer.total_training_steps
-    trained = steps if wanted is None else min(steps, wanted)
+    # The other trainers look whether a step is the last one when they have done it.
+    trained = min(steps, wanted) if uses_v1(config) and wanted is not None else steps
     if in_an_epoch == 0:
         yield Finding(f"{by_rows}, fewer than a batch of {batch}: verl trains no step", "more rows, or a smaller batch")
     elif uses_v1(config) and data.train_batch_size % fetched and not _fetches_single_rows(config):
@@ -35,7 +36,7 @@ def check_steps(config: DictConfig, rows: int) -> Iterator[Finding]:
     elif trained < 1:
         problem = f"trainer.total_epochs={trainer.total_epochs} and total_training_steps={wanted}: verl trains no step"
         yield Finding(problem, "at least 1 of each, or total_training_steps=null")
-    elif trained <= _saved_step(trainer):
+    elif uses_v1(config) and trained <= _saved_step(trainer):
         problem = f"{trainer.default_local_dir} has the checkpoint of step {_saved_step(trainer)} of {trained}"
         fix = "another folder, or more steps"
         yield Finding(f"{problem}: verl resumes it, and trains no step", fix, fatal=False)

@@ -4,6 +4,7 @@ What stands here refuses what math-verify accepts, and is not the answer. README
 """
 
 import functools
+import itertools
 import re
 
 import sympy
@@ -33,6 +34,7 @@ _DECIMAL_COMMA = re.compile(r"^(-?(?![1-9]\d{0,2},\d{3}$)\d+),(?=\d+$)")  # that
 _COMPUTED = re.compile(  # by latex2sympy as it reads
     r"binom\s*\{?\d|\\choose|\\det|vmatrix|\\(?:gcd|lcm)|frac\s*\{[^}]*\\frac|e\s*\^\s*\{?\\l(?:n|og)"
 )
+_LISTS_SETS = re.compile(r"\\\}\s*[,;]")
 _ORDERED, _DECIMAL = (sympy.Tuple, sympy.Interval), (sympy.Integer, sympy.Float)  # (1, 2) is read as an interval
 _INEQUALITY = (sympy.Gt, sympy.Ge, sympy.Lt, sympy.Le, sympy.Ne)
 _UNDONE = (sympy.Symbol, sympy.MatAdd, sympy.MatMul, sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit)
@@ -86,21 +88,21 @@ def _is_equal(ground_truth: str, answer: str, decimals: int, is_sentence: bool) 
 
 def _speak_of_others(expected: Answer, given: Answer) -> bool:
     """Whether they name other things or units, or sets of numbers; a mere unit may be on one side only."""
-    both = expected.text + given.text
     if any(a and b and a != b for a, b in ((expected.name, given.name), (expected.domain, given.domain))):
         return True
-    restrictions = set(expected.domain) ^ set(given.domain)
-    if not all(map(str.isupper, restrictions)):  # unlike sets of numbers, which may go without saying
+    if expected.conditions != given.conditions:
         return True
-    if restrictions - {"R"} and re.search(r"[<>]|\\[lg]e", both):
+    if (expected.domain ^ given.domain) - {"R"} and re.search(r"[<>]|\\[lg]e", expected.text + given.text):
         return True  # x > 2 holds for other numbers than x > 2, x \in \mathbb{Z}
-    if ("degree" in expected.words) != ("degree" in given.words) and re.search(r"\\(?:sin|cos|tan|cot|sec|csc)", both):
+    sides = right_sides(expected.text), right_sides(given.text)
+    is_of_angle = re.search(r"\\(?:sin|cos|tan|cot|sec|csc)", "".join(sides))
+    if ("degree" in expected.words) != ("degree" in given.words) and is_of_angle:
         return True
     words = [expected.words, given.words]
-    percentages = expected.text.count(r"\%"), given.text.count(r"\%")
+    percentages = [side.count(r"\%") for side in sides]
     if all(percentages) and percentages[0] != percentages[1]:
         return True
-    if any(percentages) and not all(percentages):
+    if (r"\%" in expected.text) != (r"\%" in given.text):
         words = [side.words or ("%" if r"\%" in side.text else "") for side in (expected, given)]
     are_other = words[0] != words[1] and bool(all(words) or _OTHER_NUMBER.search("".join(words)))
     return are_other and bool(expected.text and given.text)
@@ -119,23 +121,30 @@ def _are_other_kinds(gold: Parsed, value: Parsed, ground_truth: str, answer: str
     """Whether they differ in what sympy does not tell apart.
 
     One is a tuple, whose order counts, and the other a set; or they have other sets within sets, or a capital letter
-    for a small one; one is an inequality, and the other some numbers; one is 1, and the other a percentage.
+    for a small one; one is an inequality, and the other some numbers; one is 1, and the other a percentage; or the
+    answer does not say what its unknown is.
     """
-    braces = ground_truth.count(r"\{"), answer.count(r"\{")
-    if max(braces) > 1 and braces[0] != braces[1]:
+    shapes = [(_depth(side) > 1, _LISTS_SETS.search(side) is None) for side in map(right_sides, (ground_truth, answer))]
+    if shapes[0] != shapes[1]:
         return True
     names, others = (sorted(str(symbol) for symbol in side.free_symbols) for side in (gold, value))
     if names != others and sorted(map(str.casefold, names)) == sorted(map(str.casefold, others)):
         return True
     if any(_is_range(one) and _is_of_numbers(other) for one, other in ((gold, value), (value, gold))):
         return True
-    if leaves_unknown(answer) and not leaves_unknown(ground_truth):
+    if leaves_unknown(answer) and not isinstance(gold, sympy.Eq):
         return True
     if isinstance(gold, _ORDERED) and answer.startswith(r"\{"):
         return True
     if isinstance(value, _ORDERED) and ground_truth.startswith(r"\{"):
         return True
     return bool(gold == 1 and "%" in answer)
+
+
+def _depth(text: str) -> int:
+    """How many sets lie within one another."""
+    steps = [1 if brace == r"\{" else -1 for brace in re.findall(r"\\[{}]", text)]
+    return max(itertools.accumulate(steps), default=0)
 
 
 def _is_range(value: Parsed) -> bool:

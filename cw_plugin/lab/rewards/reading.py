@@ -11,6 +11,7 @@ import sympy
 from latex2sympy2_extended import convert_to_pct, latex2sympy, normalize_latex
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
+from math_verify.grader import should_treat_as_complex
 
 from cw_plugin.lab.rewards.rewrites import IN_SENTENCES, TEXT, UNICODE, rewritten
 
@@ -26,6 +27,7 @@ _UNBOXED = {
     "training": [replace(_LATEX, try_extract_without_anchor=False)],
     "evaluation": [ExprExtractionConfig(), _LATEX],
 }
+_ABSOLUTE = re.compile(r"\||\\sqrt\s*\{?\s*[a-zA-Z]")  # what is another number for a complex one
 _CASES = ConversionConfig(lowercase_symbols=False)  # r is another letter than R
 _NO_PART = re.compile("[\u3001-\u30ff\u3400-\u9fff\uff01-\uff0f\uff1a-\uff1f]+|(?<=[^\\W\\d_]):(?=\\d)")  # of a number
 _FORMULA = re.compile(r"(?i)\d+(?:\s*(?::|\bor\b|\u6216)\s*\d+)+(?:\s*[ap]\.?m\b)?|(?<!\S)\d+[a-fi-kn-rt-z](?!\w)")
@@ -35,7 +37,7 @@ _CHOICE = re.compile(  # its letter and its text, without the next choice
 )
 _WORDS = re.compile(  # with an exponent, but not as an index or in one
     rf"\s*(?<![_^])(?<![_^]\{{)"
-    rf"(?:(?!\\operatorname|{TEXT}\{{[^{{}}]*\}}\s*\()"  # a function
+    rf"(?:(?!(?<!\d)(?<!\d )\\operatorname\*?\s*\{{\w+\}}\s*[\w\\(])"  # a function
     rf"{TEXT}\{{((?:[^{{}}]|\{{[^{{}}]*\}})*\}}(?:\s*\^\s*\{{?-?\d\}}?)?)|([^\x00-\x7f]+))\s*"
 )
 _OUTSIDE = r"(?![^(\[{]*[)\]}])"  # of brackets
@@ -43,10 +45,11 @@ _COMMA = rf"(?:[,;]|\\\\(?![\s\S]*\\end)){_OUTSIDE}"  # or the end of a line, wh
 _EQUALS = rf"(?<![<>!])(?<!\\not)=(?!=){_OUTSIDE}|\\approx(?![a-zA-Z])"
 _NAME = re.compile(rf"(?:(?<=,)|^)((?:(?!{_EQUALS})[^,<>])*{TEXT}\{{[^<>=]*|\s*[a-zA-Z]{{3,}}[\sa-zA-Z]*)(?:{_EQUALS})")
 _FOR_ALL = rf"(?:{TEXT}\{{\s*)?\b(?:for (?:all|any|each|every)|where)\b|\\forall"
-_MEMBERS = r"(?:(?<=[,;(])|\bfor)\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])*\s*\\in\s*\\mathbb"
+_AFTER = rf"(?:(?<=[,;(])|(?<=\s\s)|(?:{TEXT}\{{\s*)?\b(?:for|with)\s*\}}?)"
+_MEMBERS = rf"{_AFTER}\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])*\s*\\in\s*\\mathbb"
 _DOMAIN = re.compile(rf"(?<=[\w)}}\]])[\s,;(\\]*(?:{_FOR_ALL}|{_MEMBERS}).*$")
 
-_RESTRICTION = re.compile(r"(?<=\\mathbb[{ ])\w|odd|even|\\ne|=\s*-?\d+\s*$")
+_CONDITION = re.compile(r"\b(?:odd|even)\b|\\ne|=\s*-?\d+\s*$")
 _LINEAR = re.compile(r"\s*(?=.*[-+\d])(?:\d+\s*[-+]|-)?\s*\d*\s*[a-zA-Z]\s*(?:[-+]\s*\d+)?\s*")  # in one unknown
 
 
@@ -56,7 +59,8 @@ class Answer(NamedTuple):
     text: str  # what math-verify is given, "" for words alone
     words: str  # what it would leave out
     name: str  # the left sides in words
-    domain: list[str]  # the sets of numbers for which it is said to hold, and what else restricts it
+    domain: set[str]  # the sets of numbers for which it is said to hold
+    conditions: set[str]  # what else restricts it
     said: list[str]  # all of it, to compare words with
     symbols: list[str]  # the text, to compare what cannot be read
 
@@ -73,18 +77,23 @@ def read(answer: str) -> Answer:
     answer = rewritten(answer)
     plain = re.sub(rf"{TEXT}(?=\{{)|\\cdot", "", answer)
     said = re.findall(r"\\[a-zA-Z]+|[a-zA-Z]+|\d+|[^\s\\,;:.(){}\[\]]", plain)
-    said = [word if len(word) == 1 else word.casefold() for word in said]
-    domain = _RESTRICTION.findall("".join(_DOMAIN.findall(answer)))
+    said = said if len(said) == 1 and len(said[0]) == 1 else [word.casefold() for word in said]
+    holds_for = "".join(_DOMAIN.findall(answer))
+    domain, conditions = set(re.findall(r"\\mathbb\s*\{?(\w)", holds_for)), set(_CONDITION.findall(holds_for))
+    if not domain & {"Z", "N"}:
+        conditions.discard(r"\ne")  # of a function, whose formula says so
     name = " ".join(_NAME.findall(answer))
     answer = _NAME.sub("", _DOMAIN.sub("", answer))
     text = _WORDS.sub("\0", answer)
     is_between_numbers = re.search(r"[\w}]\0[\w\\{]|\d\s*[a-zA-Z][a-zA-Z\s]*\d+(?![\d\s]*\^)", text)  # 3 to 2, 2h30m
     if is_between_numbers or re.fullmatch(r"(?:[a-zA-Z]{3,}|[nN]o)(?:\s+[a-zA-Z]+)*|[\s(){}\[\].,;:\0]*", text):
-        return Answer("", answer, name, domain, said, [])
+        return Answer("", answer, name, domain, conditions, said, [])
     words = " ".join(dict.fromkeys("".join(match) for match in _WORDS.findall(answer))).casefold()
     words = re.sub(r"(?<=[a-z]{2}[a-rt-z])s\b|[{}.]|\\cdot|\\times|\s+(?=[\^/])|(?<=[\^/])\s+", "", words)
     text = text.replace("\0", " ").strip()
-    return Answer(text, " ".join(words.split()), name, domain, said, re.findall(r"\\[a-zA-Z]+|\d+|\S", text))
+    return Answer(
+        text, " ".join(words.split()), name, domain, conditions, said, re.findall(r"\\[a-zA-Z]+|\d+|\S", text)
+    )
 
 
 def leaves_unknown(answer: str) -> bool:
@@ -109,7 +118,8 @@ def parsed(answer: str) -> Parsed | None:
     for part in (answer, values):
         with suppress(Exception):
             text = normalize_latex(r"\boxed{" + part.replace(r"\%", "") + "}", _LATEX.normalization_config)
-            value = latex2sympy(text, is_real=True, normalization_config=None, conversion_config=_CASES)
+            is_real = not (_ABSOLUTE.search(text) and should_treat_as_complex(text))
+            value = latex2sympy(text, is_real=is_real, normalization_config=None, conversion_config=_CASES)
             if _has_lost_brackets(value, text) or value.has(sympy.nan, sympy.zoo):
                 return None
             value = value.as_immutable() if isinstance(value, sympy.MatrixBase) else value

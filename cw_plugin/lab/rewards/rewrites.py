@@ -149,11 +149,11 @@ REWRITES = [
             r"\1^{\\mathcal{T}}"),  # which latex2sympy would leave out, as if this were a matrix of letters
     Rewrite("dots", r"(?<!\d)(?:\\[lcd]?dots[bcmio]?(?![a-zA-Z])|\.{3})", r"\\mathcal{D}"),
     Rewrite("prime", r"(?<=[a-zA-Z}])'+", lambda match: "^{" + r"\prime" * len(match[0]) + "}"),
-    Rewrite("product", r"(?<=\d)\s*\((?=\s*(?:\\[dt]?frac|\d+\s*/))", r" \\cdot ("),
+    Rewrite("product", r"(?<![\w^.}])(\d+)\s*\((?=\s*(?:\\[dt]?frac|\d+\s*/))", r"\1 \\cdot ("),
     Rewrite("power", r"(?:\*\*|\^(?=\s*-))\s*(?:(-?)\s*(\d+|\w+)|\(([^()]*)\))", r"^{\1\2\3}"),
     Rewrite("empty set", rf"\\varnothing{_END}", r"\\emptyset"),
-    Rewrite("degree", rf"(?:\\degree{_END}|\^\s*\{{?\s*\\circ\s*\}}?)\s*(?:{TEXT}\{{)?([CF]?\b)\}}?|(?<=\d)\s*('+)",
-            r"\\text{ degree \1 \2 }"),  # minutes and seconds, too
+    Rewrite("degree", rf"(?:\\degree{_END}|\^\s*\{{?\s*\\circ\s*\}}?)\s*(?:{TEXT}\{{)?([CF]?\b)\}}?"
+            r"|(?<=\d)(?<![_^]\d)\s*('+)", r"\\text{ degree \1 \2 }"),  # minutes and seconds, too
     Rewrite("repeating decimal",
             r"(\d+\.\d*)(\\(?:overline|bar|dot)\s*(?:\{\d+\}|\d+)(?:\d*\\dot\s*(?:\{\d\}|\d))?|\(\d+\))",
             lambda match: sympy.latex(sympy.sympify(f"{match[1]}[{re.sub('[^0-9]', '', match[2])}]"))),  # of 0.1[6]

@@ -104,7 +104,7 @@ def test_a_prompt_is_as_long_as_verls_filter_counts_it(composed, tmp_path):
         (["data.gen_batch_size=4", "trainer.total_epochs=1", "trainer.total_training_steps=3"], "after 1 step(s), not"),
         (["trainer.total_epochs=4", "trainer.total_training_steps=5"], "total_epochs=4 ends after 4 step(s), not 5"),
         (["trainer.total_epochs=0"], "total_epochs=0 and total_training_steps=None: verl trains no step"),
-        (["trainer.total_training_steps=0"], "total_training_steps=0: verl trains no step"),
+        (["trainer.total_training_steps=0", "trainer.use_v1=True"], "total_training_steps=0: verl trains no step"),
         (["trainer.use_v1=False", "data.gen_batch_size=13"], "fewer than a batch of 13"),
         (["data.gen_batch_size=3"], "data.train_batch_size=8 is no multiple of data.gen_batch_size=3"),
         (["data.filter_overlong_prompts=True", "data.max_prompt_length=5"], "has 0 row(s) for the run"),
@@ -136,7 +136,8 @@ def test_a_run_whose_last_checkpoint_is_there(composed, tmp_path):
     assert found(composed, *run) == found(composed, *run, "trainer.total_training_steps=5") == []
     (finding,) = found(composed, *run, "trainer.total_training_steps=4")
     assert "has the checkpoint of step 4 of 4: verl resumes it" in finding.what and not finding.fatal
-    assert found(composed, *run, "trainer.total_training_steps=4", "trainer.resume_mode=disable") == []
+    for without in ("trainer.resume_mode=disable", "trainer.use_v1=False"):  # which trains one more step
+        assert found(composed, *run, "trainer.total_training_steps=4", without) == []
 
 
 @pytest.mark.parametrize("setting", FILES)
@@ -184,12 +185,21 @@ def test_rows_whose_media_do_not_fit_their_prompt(composed, tmp_path, monkeypatc
     for setting, finding in zip(FILES, found(composed, *settings), strict=True):
         assert f"{setting}: verl cannot use 1 of 9 row(s), first row 8: {kind}_offset" in finding.what
         assert f"as the row has in {kind}s" in finding.fix
-    for finding in found(composed, *settings, f"data.{kind}_key=pictures"):
-        assert f"has <{kind}> in prompts, and no column pictures" in finding.what and not finding.fatal
     dataset = create_rl_dataset(str(file), composed.data, model.tokenizer, model.processor)
     assert [dataset[row]["index"] for row in range(8)] == [0] * 8
     with pytest.raises(AssertionError, match=f"{kind}_offset"):
         dataset[8]
+
+
+def test_placeholders_without_media(composed, tmp_path):
+    """They do not hide prompts that are too long."""
+    file = write_rows(tmp_path / "a.parquet", ["4"] * 12)
+    rows = pq.read_table(file).to_pylist()
+    rows[9]["prompt"] = [{"role": "user", "content": "<image>" + LONG[0]["content"]}]
+    pq.write_table(pa.Table.from_pylist(rows), file)
+    long, note = sorted(found(composed, f"data.train_files={file}"), key=lambda finding: not finding.fatal)
+    assert "1 of 12 prompt(s) have more tokens" in long.what and long.fatal
+    assert "has <image> in prompts, and no column images" in note.what and not note.fatal
 
 
 def test_sources_that_verls_own_rewards_do_not_know(composed, tmp_path):

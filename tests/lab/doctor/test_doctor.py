@@ -70,7 +70,7 @@ def test_a_run_without_faults_gets_no_finding(overrides, composed, tmp_path):
     checkpoint = f"trainer.resume_from_path={tmp_path}/global_step_2"
     named += [checkpoint, f"{ATTENTION}=eager"]
     named += ["algorithm.use_kl_in_reward=True", "algorithm.kl_ctrl.type=adaptive", f"{correction}.rollout_is=sequence"]
-    named += [f"{correction}.rollout_rs='token_k1,seq_sum_k1'", "trainer.v1.sampler.max_off_policy_strategy=wait"]
+    named += [f"{correction}.rollout_rs='token_k1,seq_sum_k1,'", "trainer.v1.sampler.max_off_policy_strategy=wait"]
     bypass = [f"{correction}.bypass_mode=True", f"{correction}.loss_type=reinforce"]
     batch = [f"{A}.rollout.n=1", "algorithm.cw_grpo.scope=batch", f"{ATTENTION}=kernels-community/flash-attn"]
     for unusual in (usual, with_values, named, bypass, batch):
@@ -125,7 +125,15 @@ def test_a_run_without_faults_gets_no_finding(overrides, composed, tmp_path):
             "in place of its",
             True,
         ),
-        (["trainer.resume_from_path=/a"], "files", "=/a does nothing with resume_mode=auto", "_mode=resume_path", True),
+        (
+            ["trainer.resume_from_path=/a"],
+            "files",
+            "=/a does nothing with resume_mode=auto",
+            "_mode=resume_path",
+            False,
+        ),
+        (["trainer.experiment_name=None"], "switches", "experiment_name=None is a text", "experiment_name=null", False),
+        ([f"{METRICS}=~/m/m.jsonl"], "metrics", "verl makes no folder", "write $HOME for ~", True),
         ([f"{A}.model.path=no/such/model"], "files", "no/such/model does not exist", "give a folder", True),
         ([f"{A}.model.path=examples/no-such"], "files", "examples/no-such does not exist", "give a folder", True),
         ([f"{A}.model.hf_config_path=~/no-such"], "files", "=~/no-such does not exist", "write $HOME for ~", True),
