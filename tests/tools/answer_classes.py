@@ -31,6 +31,8 @@ EQUAL: Answers = {
         r"x=\frac{\pi}{6}+\pi k, k\in\mathbb{Z}": [r"x=\frac{\pi}{6}+k\pi, k\in\mathbb{Z}"],
         r"x = 2 n, n \in \mathbb{Z}": [r"x=2n, n\in\mathbb{Z}", "x=2n"],
         r"f(x) = c x, c \in \mathbb{R}": ["f(x)=cx"], r"x>2, x\in\mathbb{R}": [r"(2,\infty)", "x>2"],
+        r"2k\pi, k\in\mathbb{Z}": [r"2k\pi\text{ for }k\in\mathbb{Z}", r"2k\pi\; k\in\mathbb{Z}"],
+        r"f(x)=\frac1x": [r"f(x)=\frac1x \text{ for all } x\neq0"],
     },
     "complex numbers": {
         r"-32 + 32i \sqrt{3}": [r"-32+32\sqrt{3}i"], r"-\frac34i": [r"-\frac{3i}{4}", "-0.75i"],
@@ -41,7 +43,18 @@ EQUAL: Answers = {
         "(3,5)": [r"\bm{(3,5)}", r"\color{red}{(3,5)}", r"{\bf (3,5)}"],
         r"\frac{\sqrt{2}}{3}": [r"\mathbf{\frac{\sqrt{2}}{3}}"],
     },
-    "left of an equals sign": {"5": ["AB=5", "a+b=5", "x^2+y^2=5", r"|x|=5", "x^*=5", "x_1+x_2=5", "S_{10}=5"]},
+    "left of an equals sign": {
+        "5": ["AB=5", "a+b=5", "x^2+y^2=5", r"|x|=5", "x^*=5", "x_1+x_2=5", "S_{10}=5"],
+        "y=2x+1": ["y-3=2(x-1)", "2y=4x+2"], r"60\%": [r"100\%-40\%=60\%"], r"\{2\}": [r"\{1,2\}\cap\{2,3\}=\{2\}"],
+    },
+    "brackets after words and functions": {
+        "(3,4)": [r"\text{Answer: }(3,4)"], "10": [r"10\text{ km/h}\ (\text{downstream})"],
+        r"\sin^2\frac{\pi}{8}": [r"\sin^2\left(\frac{\pi}{8}\right)"],
+        r"\log_2\frac32": [r"\log_2\left(\frac32\right)"],
+    },
+    "sets side by side": {
+        r"\{1,2\}\cup(3,4)": [r"\{1\}\cup\{2\}\cup(3,4)"], "(2,1),(4,3)": [r"\{(2,1),(4,3)\}"],
+    },
     "plain": {
         "27": ["27.0", "x = 27"], "1234": ["1,234"], r"\frac{1}{2}": ["0.5"], r"\frac43": [r"\dfrac{4}{3}"],
         "4.4e7": [r"4.4 \times 10^{7}"], r"1 \times 10^{-5}": ["1e-5"], r"7\text{ hours}.": ["7"], "30": [r"30^\circ"],
@@ -311,7 +324,7 @@ UNEQUAL: Answers = {
     },
     "products, angles and choices": {
         r"\frac{11}{4}": ["2(3/4)", r"2\left(\frac34\right)"], r"\angle BAC": [r"\angle ABC"],
-        "B": ["(A) B", "C: B"], r"\text{(C)}": [r"\text{(B) C}"], "A": ["(A)^2"],
+        "|z|^2+i": ["z^2+i"], "B": ["(A) B", "C: B"], r"\text{(C)}": [r"\text{(B) C}"], "A": ["(A)^2"],
     },
     "plain": {
         "27": ["28", "-27", "27.01"], "2": ["1,2,3", r"\{2, 3\}", r"1 \text{ or } 2", r"\pm 2"],
