@@ -1,5 +1,6 @@
 """A run: its metrics, its settings, and which method it is."""
 
+import importlib.util
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -138,8 +139,9 @@ def method_of(config: Mapping[str, Any]) -> str | None:
 
 
 def _other_settings(config: Mapping[str, Any], weights: str) -> dict[str, Any]:
-    """The settings of a weighting, by name, that are not its defaults."""
-    defaults = load(weights).values if weights in BUILT_IN else {}
+    """The settings of a weighting, by name, that are not its defaults; all of them where torch is not installed."""
+    has_torch = importlib.util.find_spec("torch") is not None  # which the modules of weightings import
+    defaults = load(weights).values if weights in BUILT_IN and has_torch else {}
     prefixes = ("cw_settings.", "algorithm.cw_grpo.settings.")
     given = {key.removeprefix(prefix): config[key] for prefix in prefixes for key in config if key.startswith(prefix)}
     return {name: value for name, value in sorted(given.items()) if defaults.get(name) != value}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from interpreter import cli
+from interpreter import cli, python
 from synthetic_runs import rows_of
 
 import cw_plugin.lab.reports
@@ -33,6 +33,14 @@ def test_it_compares_the_recorded_runs_and_says_where_the_pages_are(written):
     assert "One cannot tell whether this is chance" in printed  # of one seed
     for page in ("report.html", "tokens.html"):
         assert str(out / page) in printed and (out / page).stat().st_size > 10_000
+
+
+def test_it_needs_only_what_the_extra_report_installs(tmp_path):
+    absent = ("torch", "transformers", "datasets", "math_verify", "ray", "verl", "trl")
+    code = f"import sys; sys.modules |= dict.fromkeys({absent}); from cw_plugin.lab.cli import app; app()"
+    result = python("-c", code, "demo", "--out", tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "report.html").exists() and (tmp_path / "tokens.html").exists()
 
 
 def test_the_token_of_readmes_picture_is_nearly_ignored():
