@@ -37,7 +37,11 @@ def test_it_compares_the_recorded_runs_and_says_where_the_pages_are(written):
 
 def test_it_needs_only_what_the_extra_report_installs(tmp_path):
     absent = ("torch", "transformers", "datasets", "math_verify", "ray", "verl", "trl")
-    code = f"import sys; sys.modules |= dict.fromkeys({absent}); from cw_plugin.lab.cli import app; app()"
+    code = (
+        "from importlib.machinery import PathFinder\nfind = PathFinder.find_spec\n"
+        f"PathFinder.find_spec = lambda name, *args: None if name in {absent} else find(name, *args)\n"
+        "from cw_plugin.lab.cli import app\napp()"
+    )
     result = python("-c", code, "demo", "--out", tmp_path)
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "report.html").exists() and (tmp_path / "tokens.html").exists()
