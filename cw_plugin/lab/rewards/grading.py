@@ -34,7 +34,7 @@ _DECIMAL_COMMA = re.compile(r"^(-?(?![1-9]\d{0,2},\d{3}$)\d+),(?=\d+$)")  # that
 _COMPUTED = re.compile(  # by latex2sympy as it reads
     r"binom\s*\{?\d|\\choose|\\det|vmatrix|\\(?:gcd|lcm)|frac\s*\{[^}]*\\frac|e\s*\^\s*\{?\\l(?:n|og)"
 )
-_LISTS_SETS = re.compile(r"\\\}\s*[,;]")
+_LISTS_SETS = re.compile(r"\\\}\s*[,;]")  # the end of a set, and something after it
 _ORDERED, _DECIMAL = (sympy.Tuple, sympy.Interval), (sympy.Integer, sympy.Float)  # (1, 2) is read as an interval
 _INEQUALITY = (sympy.Gt, sympy.Ge, sympy.Lt, sympy.Le, sympy.Ne)
 _UNDONE = (sympy.Symbol, sympy.MatAdd, sympy.MatMul, sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit)
@@ -124,8 +124,10 @@ def _are_other_kinds(gold: Parsed, value: Parsed, ground_truth: str, answer: str
     for a small one; one is an inequality, and the other some numbers; one is 1, and the other a percentage; or the
     answer does not say what its unknown is.
     """
-    shapes = [(_depth(side) > 1, _LISTS_SETS.search(side) is None) for side in map(right_sides, (ground_truth, answer))]
-    if shapes[0] != shapes[1]:
+    wanted, found = right_sides(ground_truth), right_sides(answer)
+    if _has_sets_within(wanted) != _has_sets_within(found):
+        return True
+    if (_LISTS_SETS.search(wanted) is None) != (_LISTS_SETS.search(found) is None):
         return True
     names, others = (sorted(str(symbol) for symbol in side.free_symbols) for side in (gold, value))
     if names != others and sorted(map(str.casefold, names)) == sorted(map(str.casefold, others)):
@@ -141,10 +143,10 @@ def _are_other_kinds(gold: Parsed, value: Parsed, ground_truth: str, answer: str
     return bool(gold == 1 and "%" in answer)
 
 
-def _depth(text: str) -> int:
-    """How many sets lie within one another."""
+def _has_sets_within(text: str) -> bool:
+    """Whether a set lies within another one."""
     steps = [1 if brace == r"\{" else -1 for brace in re.findall(r"\\[{}]", text)]
-    return max(itertools.accumulate(steps), default=0)
+    return max(itertools.accumulate(steps), default=0) > 1
 
 
 def _is_range(value: Parsed) -> bool:
