@@ -132,6 +132,7 @@ def test_a_place_that_is_of_another_shape_or_not_hooked_is_said(monkeypatch, set
     monkeypatch.setattr(f"verl.{place}", lambda batches: batches)
     with pytest.raises(HostError, match=re.escape(place.removesuffix(f".{hooks._MARK}") + said)):
         validate(*settings)
+    validate(GRPO, *[setting for setting in settings if setting in (LEGACY, SEPARATE)])  # a run without the method
 
 
 def test_a_verl_without_the_trainer_is_said(monkeypatch):

@@ -21,6 +21,7 @@ from trainers import CW_GRPO, GRPO, LEGACY, LOSS, NEEDS_V1, OPTION, validate
 
 from cw_plugin.errors import OptionsError
 from cw_plugin.hosts.verl import hooks
+from cw_plugin.hosts.verl.estimator import compute_cw_grpo_advantage
 
 GEO_MEAN = "actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"
 DISTILLATION = ["+distillation.enabled=True", "+distillation.distillation_loss.use_task_rewards=False"]
@@ -35,6 +36,15 @@ def test_a_name_that_is_taken_is_said_and_a_free_one_is_not(caplog):
     assert caplog.text == ""
     assert hooks._warn_if_taken({"cw_grpo": max}, len)
     assert "cw_grpo is already registered (<built-in function max>) and used as it is" in caplog.text
+    registered: list[object] = []
+    verl_with_its_loss = SimpleNamespace(
+        ADV_ESTIMATOR_REGISTRY={},
+        POLICY_LOSS_REGISTRY={"cw_grpo": max},
+        register_adv_est=lambda name: registered.append,
+        register_policy_loss=lambda name: registered.append,
+    )
+    hooks._register_names(verl_with_its_loss)
+    assert registered == [compute_cw_grpo_advantage]
 
 
 @NEEDS_V1
