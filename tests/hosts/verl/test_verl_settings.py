@@ -18,9 +18,10 @@ import verl
 from interpreter import python
 from ray import cloudpickle
 from trainers import CW_GRPO, GRPO, LEGACY, LOSS, NEEDS_V1, OPTION, validate
+from verl.trainer.ppo import ray_trainer
 
 from cw_plugin.errors import OptionsError
-from cw_plugin.hosts.verl import hooks
+from cw_plugin.hosts.verl import hooks, register
 from cw_plugin.hosts.verl.estimator import compute_cw_grpo_advantage
 
 GEO_MEAN = "actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"
@@ -45,6 +46,13 @@ def test_a_name_that_is_taken_is_said_and_a_free_one_is_not(caplog):
     )
     hooks._register_names(verl_with_its_loss)
     assert registered == [compute_cw_grpo_advantage]
+
+
+def test_a_second_registration_hooks_nothing_again():
+    """Else the weights would multiply the advantages twice."""
+    register.register()
+    hooked = ray_trainer.RayPPOTrainer.__init__
+    assert hasattr(hooked, hooks._MARK) and not hasattr(hooked.__wrapped__, hooks._MARK)
 
 
 @NEEDS_V1
