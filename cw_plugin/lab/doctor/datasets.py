@@ -120,9 +120,9 @@ def _check_media(setting: str, dataset: "RLHFDataset") -> Iterator[Finding]:
     # Earlier releases of verl have no audio_key.
     keys = {f"<{kind}>": getattr(dataset, f"{kind}_key", None) for kind in ("image", "video", "audio")}
     columns = [name for name in dataset.dataframe.column_names if name in keys.values()]
+    prompts = [str(prompt) for prompt in dataset.dataframe[dataset.prompt_key]]
     for placeholder, key in keys.items():
-        prompts = dataset.dataframe[dataset.prompt_key] if key and key not in columns else []
-        if any(placeholder in str(prompt) for prompt in prompts):
+        if key and key not in columns and any(placeholder in prompt for prompt in prompts):
             problem = f"{setting} has {placeholder} in prompts, and no column {key}, so the model would read it as text"
             yield Finding(problem, f"data.{placeholder.strip('<>')}_key=<the column that has them>", fatal=False)
     problems = {row: error_of(partial(dataset.__getitem__, row)) for row in range(len(dataset))} if columns else {}

@@ -121,8 +121,8 @@ def check_lengths(config: DictConfig) -> Iterator[Finding]:
     of_text = getattr(shape.get_text_config(), "max_position_embeddings", longest)
     positions = getattr(shape, "max_position_embeddings", None) or of_text
     room = min(positions, limit or longest)
-    if limit and limit > positions:
-        yield Finding(f"rollout.max_model_len={limit}: the model has {positions} positions", "at most as many, or null")
-    elif longest > room:
+    if longest > room:
         problem = f"data.max_prompt_length + data.max_response_length = {longest}: vLLM cuts what is longer than {room}"
         yield Finding(problem, f"a sum of {room}; or a larger rollout.max_model_len, if the model has more positions")
+    elif limit and limit > positions:
+        yield Finding(f"rollout.max_model_len={limit}: the model has {positions} positions", "at most as many, or null")

@@ -24,7 +24,7 @@ def check_steps(config: DictConfig, rows: int) -> Iterator[Finding]:
     if trainer.get("val_only") or config.get("async_training") is not None:  # fully_async_policy counts rollouts
         return
     by_rows = f"data.train_files has {rows} row(s) for the run"
-    in_an_epoch = rows // batch
+    in_an_epoch, saved = rows // batch, _saved_step(config)
     steps, wanted = in_an_epoch * trainer.total_epochs, trainer.total_training_steps
     # The other trainers look whether a step is the last one when they have done it.
     trained = min(steps, wanted) if uses_v1(config) and wanted is not None else steps
@@ -36,8 +36,8 @@ def check_steps(config: DictConfig, rows: int) -> Iterator[Finding]:
     elif trained < 1:
         problem = f"trainer.total_epochs={trainer.total_epochs} and total_training_steps={wanted}: verl trains no step"
         yield Finding(problem, "at least 1 of each, or total_training_steps=null")
-    elif uses_v1(config) and trained <= _saved_step(trainer):
-        problem = f"{trainer.default_local_dir} has the checkpoint of step {_saved_step(trainer)} of {trained}"
+    elif trained <= saved:
+        problem = f"{trainer.default_local_dir} has the checkpoint of step {saved} of {trained}"
         fix = "another folder, or more steps"
         yield Finding(f"{problem}: verl resumes it, and trains no step", fix, fatal=False)
     elif wanted is not None and steps < wanted:
@@ -47,10 +47,11 @@ def check_steps(config: DictConfig, rows: int) -> Iterator[Finding]:
         yield Finding(problem + lost, "more epochs, or as many trainer.total_training_steps as the rows are enough for")
 
 
-def _saved_step(trainer: DictConfig) -> int:
-    """The step that verl would resume from the run's own folder; 0 if none."""
-    latest = Path(trainer.default_local_dir, LATEST)
-    return int(latest.read_text()) if trainer.resume_mode == "auto" and latest.exists() else 0
+def _saved_step(config: DictConfig) -> int:
+    """The step that V1 would resume from the run's own folder; 0 if none."""
+    latest = Path(config.trainer.default_local_dir, LATEST)
+    resumes = uses_v1(config) and config.trainer.resume_mode == "auto" and latest.exists()
+    return int(latest.read_text()) if resumes else 0
 
 
 def _fetches_single_rows(config: DictConfig) -> bool:

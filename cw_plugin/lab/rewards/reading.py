@@ -96,15 +96,19 @@ def read(answer: str) -> Answer:
     )
 
 
+def _sides(answer: str) -> list[list[str]]:
+    """What stands on each side of the equals signs, for each part of an answer."""
+    return [re.split(_EQUALS, part) for part in re.split(_COMMA, answer)]
+
+
 def leaves_unknown(answer: str) -> bool:
     """Whether an answer such as 2x = 10 or x + 1 = 6 does not say what its unknown is."""
-    sides = [re.split(_EQUALS, part) for part in re.split(_COMMA, answer)]
-    return any(len(both) == 2 and _LINEAR.fullmatch(both[0]) for both in sides)
+    return any(len(sides) == 2 and _LINEAR.fullmatch(sides[0]) for sides in _sides(answer))
 
 
 def right_sides(answer: str) -> str:
     """An answer without what stands before an equals sign, such as 1, 2 for x = 1, y = 2."""
-    return ", ".join(re.split(_EQUALS, part)[-1] for part in re.split(_COMMA, answer))
+    return ", ".join(sides[-1] for sides in _sides(answer))
 
 
 @functools.lru_cache(maxsize=4096)
