@@ -1,5 +1,6 @@
 """A forward pass that runs equal beginnings of rows once."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -42,23 +43,58 @@ def tree(ids: Int[Tensor, "rows length"], is_token: Bool[Tensor, "rows length"])
     return Tree(torch.cat(tokens), is_seen.sum(1) - 1, is_seen, torch.stack(nodes, 1))
 
 
-def log_probs_and_entropies(
-    model: Any, ids: Int[Tensor, "rows length"], is_token: Bool[Tensor, "rows length"], time: int
-) -> tuple[Float[Tensor, "rows time"], Float[Tensor, "rows time"]]:
-    """Of the last ``time`` tokens of each row: the logarithm of its probability, and the entropy at its place, in nats.
-
-    They depend on the tokens before it alone. What stands at padding has no meaning.
-    """
-    rows = tree(ids[:, :-1], is_token[:, :-1])  # the last token is predicted, and predicts nothing
+def log_policy(model: Any, rows: Tree, predicting: Int[Tensor, " places"]) -> Float[Tensor, "places words"]:
+    """The logarithms of the policy's probabilities after each of the nodes ``predicting``."""
     hidden = model.model(
         input_ids=rows.tokens[None],
         attention_mask=rows.is_seen[None, None],
         position_ids=rows.positions[None],
         use_cache=False,
     ).last_hidden_state[0]
+    return model.lm_head(hidden[predicting]).float().log_softmax(-1)
+
+
+class LogPolicyForTheLoss:
+    """``log_policy``, where the first pass with gradients takes what a pass without gradients has computed before it.
+
+    The weights of CW-GRPO need log-probs of a batch, and the loss, those of the same rows in another order. In between,
+    no update may change the model.
+    """
+
+    def __init__(self) -> None:
+        self.kept: tuple[Tree, Tensor, Tensor, int] | None = None
+
+    def __call__(self, model: Any, rows: Tree, predicting: Int[Tensor, " places"]) -> Float[Tensor, "places words"]:
+        updates = next(model.parameters())._version
+        kept, self.kept = self.kept, None
+        if torch.is_grad_enabled():
+            if kept is None:
+                return log_policy(model, rows, predicting)
+            of_rows, of_predicting, computed, at_update = kept
+            same = (rows.tokens, of_rows.tokens), (rows.is_seen, of_rows.is_seen), (predicting, of_predicting)
+            is_kept = at_update == updates and all(torch.equal(ours, theirs) for ours, theirs in same)
+            return computed if is_kept else log_policy(model, rows, predicting)
+        with torch.enable_grad():
+            computed = log_policy(model, rows, predicting)
+        self.kept = rows, predicting, computed, updates
+        return computed.detach()
+
+
+def log_probs_and_entropies(
+    model: Any,
+    ids: Int[Tensor, "rows length"],
+    is_token: Bool[Tensor, "rows length"],
+    time: int,
+    log_policy: Callable[[Any, Tree, Tensor], Tensor] = log_policy,
+) -> tuple[Float[Tensor, "rows time"], Float[Tensor, "rows time"]]:
+    """Of the last ``time`` tokens of each row: the logarithm of its probability, and the entropy at its place, in nats.
+
+    They depend on the tokens before it alone. What stands at padding has no meaning.
+    """
+    rows = tree(ids[:, :-1], is_token[:, :-1])  # the last token is predicted, and predicts nothing
     predicting, place = rows.node[:, -time:].unique(return_inverse=True)
-    log_policy = model.lm_head(hidden[predicting]).float().log_softmax(-1)
-    return log_policy[place, ids[:, -time:]], entropies(log_policy)[place]
+    logarithms = log_policy(model, rows, predicting)
+    return logarithms[place, ids[:, -time:]], entropies(logarithms)[place]
 
 
 def entropies(log_policy: Float[Tensor, "place words"]) -> Float[Tensor, " place"]:
