@@ -157,6 +157,8 @@ def weighting(
 def load(name: str, settings: Mapping[str, object] | None = None) -> Weighting:
     """The weighting of this name, one of BUILT_IN or "module:function", with these settings, by name.
 
+    Options asks for it when a run begins, on every host, and tries it on a small group.
+
     Raises:
         OptionsError: there is none, or it does not have such settings.
     """

@@ -42,10 +42,10 @@ class ShardedRun(Run):
     """A run in one of its processes, each of which calls :meth:`Run.reweight` with its rows of the batch.
 
     Every process has the same number of rows. Where those of all processes are joined, the responses to a prompt are
-    consecutive. If each process holds whole groups, it reweights its own, and only sums travel. In three
-    cases, every process gathers and reweights all rows: if a group lies across processes, with scope "batch", or if the
-    weighting needs the batch's mean entropy. If one process fails, all of them raise its error; rows are named by their
-    place in the whole batch.
+    consecutive. If each process holds whole groups, it reweights its own, and only sums travel, but for the rows of a
+    token record. In three cases, every process gathers and reweights all rows: if a group lies across processes, with
+    scope "batch", or if the weighting needs the batch's mean entropy. If one process fails, all of them raise its
+    error; rows are named by their place in the whole batch.
 
     Args:
         accelerator: accelerate's, of this process.
@@ -115,10 +115,10 @@ class ShardedRun(Run):
         return self._accelerator.gather(self._accelerator.pad_across_processes(rows, dim=1))
 
     def _record(self, step: int, batch: Batch, sums: Sums) -> None:
-        """Write the token record of the whole batch, in the first process.
+        """Write the token record of the whole batch, in the main process.
 
         If the batch has more tokens than a record holds, and each process holds whole groups, the record draws from
-        the first process's own rows. So what travels has a limit.
+        the main process's own rows. So what travels has a limit.
         """
         if sums.tokens > LIMIT and self._holds_whole_groups(len(batch.log_probs)):
             if self._accelerator.is_main_process:

@@ -52,7 +52,7 @@ def gaussian(group: Group) -> Float[Tensor, " N"]:
 
 
 def kernel(z: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
-    """The paper's kernel."""
+    """The paper's kernel, which records show beside every weighting."""
     return torch.exp(-(z**2) / 2)
 
 

@@ -8,7 +8,8 @@ GRPOTrainer)``. It does this, in this order:
 3. In the host's method that makes a batch, after the host's own, and in training alone: put the rows of this process
    into a :class:`~cw_plugin.batch.Batch`, call :meth:`ReweightingTrainer._cw_reweight`, and put what it returns in
    place of the advantages, unless that is None. ``_cw_groups``, ``_cw_own_rows`` and ``_cw_entropies`` help to make the
-   Batch.
+   Batch; where the host has not computed log-probs, so does ``_cw_forward_of_host``.
+4. In the host's loss: raise a HostError, if the advantages may come from elsewhere and be plain.
 
 :class:`ReweightingTrainer` overrides two methods of the host, and names the attributes of the host that it reads.
 """
@@ -129,7 +130,7 @@ class ReweightingTrainer(Trainer):
         return of_host
 
     def _cw_entropies(self, log_probs: Tensor) -> Tensor:
-        """The entropies that the host has computed with these log-probs, for a weighting that needs them."""
+        """The entropies that the host has computed with these log-probs, which must be the same tensor, not a copy."""
         for of_host, entropies in self._cw_computed:
             if of_host is log_probs:
                 return entropies

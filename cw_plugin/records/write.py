@@ -27,7 +27,7 @@ class TokenFiles:
 
     A step of up to :data:`LIMIT` tokens is written as a whole. Of a larger one, prompt groups are drawn at random, with
     the step as seed, until the next would exceed the limit. Groups are never cut. TRL and ms-swift draw from the groups
-    of the first process, unless groups lie across processes.
+    of the main process, unless groups lie across processes.
 
     columns.py names the columns and the metadata.
 

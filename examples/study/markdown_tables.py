@@ -4,7 +4,7 @@ import html
 import re
 from collections.abc import Iterable
 
-from cw_plugin.lab.reports.formats import Table
+from cw_plugin.lab.reports.table_formats import Table
 
 # What Markdown would take for a mark, except code (`x`) and underscores within a word, which are common in names.
 MARKS = re.compile(r"([\\|*$]|(?<!\w)_|_(?!\w)|(?<=\])\()")

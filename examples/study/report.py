@@ -21,7 +21,7 @@ from markdown_tables import markdown  # noqa: E402
 from cw_plugin.files import write_whole  # noqa: E402
 from cw_plugin.lab import intervals  # noqa: E402
 from cw_plugin.lab.reports import covariance, figures  # noqa: E402
-from cw_plugin.lab.reports.formats import Table  # noqa: E402
+from cw_plugin.lab.reports.table_formats import Table  # noqa: E402
 
 app = typer.Typer(help="The page and the figures of a study's results.", add_completion=False)
 Results = Annotated[Path, typer.Argument(exists=True, show_default="the committed ones", metavar="RESULTS")]

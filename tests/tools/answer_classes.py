@@ -27,6 +27,31 @@ BEFORE = (
 
 # fmt: off
 EQUAL: Answers = {
+    "lines of an environment": {
+        "x=1, y=2": [
+            r"\begin{cases}x=1\\y=2\end{cases}", r"\left\{\begin{array}{l}x=1,\\y=2\end{array}\right.",
+            r"$\begin{aligned}x&=1\\y&=2\end{aligned}$",
+        ],
+        "2,-2": [r"\begin{aligned}x&=2\\x&=-2\end{aligned}"], "5": [r"\begin{align*}x&=10/2\\&=5\end{align*}", r"5 \\"],
+        r"\begin{cases}x=1\\y=2\end{cases}": ["(1,2)"],
+        r"\begin{pmatrix}1\\2\end{pmatrix}": [r"\left(\begin{array}{c}1\\2\end{array}\right)"],
+    },
+    "unions": {
+        r"(-\infty,1)\cup(2,\infty)": [
+            r"(-\infty,1)\text{ or }(2,\infty)", r"(-\infty,1), (2,\infty)", r"(-\infty,1)\bigcup(2,\infty)",
+        ],
+        "x<1 or x>2": [r"(-\infty,1) \text{ or } (2,\infty)"], "1<x<3": [r"x>1 \wedge x<3", r"x>1 \land x<3"],
+        r"p\wedge q": [r"p \wedge q"],
+    },
+    "number and unit in a text": {
+        "5": [r"\text{5 cm}", r"\mathrm{5\,cm^2}", r"\text{speed}: 5", r"\text{Total}: 5\text{ cm}"],
+        "2,-2": [r"\text{2 and -2}"], "5000000": [r"\text{5 million}"],
+        r"\text{5 hours 30 minutes}": [r"5\text{ hours }30\text{ minutes}"],
+    },
+    "old LaTeX": {
+        "2e": [r"2{\rm e}", r"2\mathrm e"], "2+3i": [r"2+3{\rm i}"], "5": [r"5{\rm\,m/s}", r"\to 5", r"5\notag"],
+        r"\{1,2\}": [r"\lbrace 1,2\rbrace"], r"2k\pi, k\in\mathbb{Z}": [r"2k\pi, k\in\mathbf{Z}", r"2k\pi, k\in Z"],
+    },
     "families of solutions": {
         r"x=\frac{\pi}{6}+\pi k, k\in\mathbb{Z}": [r"x=\frac{\pi}{6}+k\pi, k\in\mathbb{Z}"],
         r"x = 2 n, n \in \mathbb{Z}": [r"x=2n, n\in\mathbb{Z}", "x=2n"],
@@ -222,7 +247,8 @@ EQUAL: Answers = {
         "B": [
             r"\textbf{(B) }12", "B: 12", "(B) 12", r"\text{(B)}\ 12", r"\textbf{(B)}\ \frac{1}{2}", "B. 12", "B) 12",
             r"\mathrm{(B)}\ 12", "Option B", r"\text{choice (B)}",
-            "B)", "Option B: 12",
+            "B)", "Option B: 12", r"\textbf{B}. 12", r"\mathbf{(B)}\ 12", "**B.** 12", r"(\text{B})\ 12",
+            r"{\bf (B)} 12", r"$B$: 12", r"\text{Answer: B}", r"\text{Final Answer: (B)}",
         ],
         "(B)": [r"\textbf{(B) }12"], r"\text{(B)}": [r"\textbf{(B) }12"], r"\textbf{(B)}": ["B", r"\text{B}"],
         r"\textbf{(B) }12": ["B", "12", "(B) 12"], "C": [r"\text{C: } 3\sqrt{2}"], "12": [r"\textbf{(B) }12"],
@@ -293,6 +319,27 @@ EQUAL: Answers = {
     },
 }
 UNEQUAL: Answers = {
+    "lines of an environment": {
+        "5": [
+            r"\begin{aligned}x&=5\\y&=6\end{aligned}", r"\begin{cases}5\\6\end{cases}",
+            r"\begin{aligned}x&=5\\&=6\end{aligned}",
+        ],
+        "x=1, y=2": [r"\begin{cases}x=2\\y=1\end{cases}"], "1,2": [r"\begin{array}{c}1\\2\end{array}"],
+        "x^2": [r"\begin{cases}x^2 & x>0\\0 & x\le 0\end{cases}"],
+    },
+    "unions": {
+        r"(-\infty,1)\cup(2,\infty)": [
+            r"(-\infty,1)\cap(2,\infty)", r"(-\infty,1)\text{ or }[2,\infty)", r"(-\infty,1)",
+        ],
+        "1<x<3": [r"x>1 \vee x<3"], r"p\wedge q": [r"p \vee q", "p, q"],
+    },
+    "number and unit in a text": {
+        "5": [r"\text{5 or 6}", r"\text{5 hours 30 min}", r"\text{5 million}", r"\text{5 more}", r"\text{5 dozen}"],
+        "5 cm": [r"\text{5 km}", r"\text{5 cm^2}"], "3:2": [r"\text{boys}:\text{girls}=2:3"],
+    },
+    "old LaTeX": {
+        "2": [r"2{\rm e}", r"2\mathrm e"], r"2k\pi, k\in\mathbb{Z}": [r"2k\pi, k\in\mathbf{N}", r"2k\pi, k\in N"],
+    },
     "families of solutions": {
         r"x=\frac{\pi}{6}+\pi k, k\in\mathbb{Z}": [
             r"\frac{7\pi}{6}", r"x=\frac{\pi}{6}+\pi k, k\in\mathbb{Z}, k\ne0",
@@ -470,7 +517,8 @@ UNEQUAL: Answers = {
     },
     "choices with their text": {
         "B": [r"\textbf{(C) }12", "C: 12", "12", "(A) 11 (B) 12", "B: 12, C: 13", "A, B", "B or C", "Option C", "C)",
-            "Option C: 12"],
+            "Option C: 12", r"\textbf{B}. 12 \textbf{C}. 13", r"\textbf{B.} or \textbf{C.}", "Answer: B or C",
+            r"(\text{C}) 12"],
         r"\textbf{(B) }12": [r"\textbf{(C) }12", "C", "13"],
     },
     "what math-verify cannot read": {

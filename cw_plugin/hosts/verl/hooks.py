@@ -2,8 +2,9 @@
 
 A hook wraps one function of verl, right after verl imports its module. verl's function always runs, unchanged. The
 function that runs around it says what the hook does, why, and which change of verl would remove it. For the time that
-a trainer of a run with cw_grpo computes advantages, trainer.py also replaces one or two functions of its module. With
-weights that need entropies, it wraps the legacy trainer's _compute_old_log_prob, whose entropies ``fit`` drops.
+a trainer of a run with cw_grpo computes advantages, trainer.py also replaces functions of its module, which it puts
+back in a ``finally``. With weights that need entropies, it wraps _compute_old_log_prob of the legacy and the separate
+trainer, which drop the entropies.
 
 All of this does nothing if verl has its own cw_grpo, or if the run does not use cw_grpo. If verl lacks a
 function that is needed, :func:`require_hooks` refuses to train with cw_grpo, and the estimator refuses to run without

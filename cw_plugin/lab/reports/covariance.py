@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from cw_plugin.lab.reports.formats import Table
+from cw_plugin.lab.reports.table_formats import Table
 
 SHARES = (0.0001, 0.01, 0.2, 0.4, 1.0)  # of the paper's Table 1
 FEW = 10  # tokens; fewer than these say little about the extremes

@@ -1,6 +1,6 @@
 """Reads what the loggers of the training frameworks leave on a disk: for each entry its step, and what was logged.
 
-The names are the logger's own; metrics.py gives them ours.
+The names are the logger's own; metrics.py gives them ours, and says which files a reader is for (_LOGGERS).
 """
 
 import json

@@ -15,12 +15,12 @@ from cw_plugin.lab.evaluation.scores import answers_frame, base_or_first, last_s
 from cw_plugin.lab.reports import figures, tables
 from cw_plugin.lab.reports.comparison import compare
 from cw_plugin.lab.reports.covariance import table_1
-from cw_plugin.lab.reports.formats import Table
 from cw_plugin.lab.reports.inputs import read_inputs
 from cw_plugin.lab.reports.metrics import ENTROPY, NORM, REWARD
 from cw_plugin.lab.reports.notes import NOT_ALL_ASKED, answers_of, notes_of
 from cw_plugin.lab.reports.read_records import TokenRecord, tokens_of
 from cw_plugin.lab.reports.runs import ACCURACY, VALIDATION_REWARD, Run, all_metrics
+from cw_plugin.lab.reports.table_formats import Table
 from cw_plugin.lab.reports.tokens import write_page
 
 Recorded = Mapping[str, Sequence[Sequence[TokenRecord]]]  # method -> the records of each of its runs

@@ -13,8 +13,8 @@ from cw_plugin.lab.evaluation import scores
 from cw_plugin.lab.evaluation.scores import Checkpoint, Measure, Score
 from cw_plugin.lab.intervals import ALPHA, Difference
 from cw_plugin.lab.reports.comparison import OF_ACCURACY, Comparison, Outcome
-from cw_plugin.lab.reports.formats import Table
 from cw_plugin.lab.reports.runs import differing
+from cw_plugin.lab.reports.table_formats import Table
 
 _NOT_CORRECTED = "* p < 0.05, by a permutation test, not corrected. Intervals and tests are by question."
 

@@ -19,6 +19,8 @@ from cw_plugin.lab.errors import GradingError, how_to_install
 
 logger = logging.getLogger("verl.cw_plugin")  # a child of verl's: in its processes the root logger shows only errors
 
+# An answer has 2 s of CPU time. worker.py ends it then, or a second later where Python does not get to run. This module
+# ends the process after 20 s of wall-clock time.
 TIME_LIMIT = 2.0  # seconds of CPU time for one answer; most take 0.003, the slowest right one of the benchmarks 0.5
 WALL_FACTOR = 10  # on a busy machine, wall-clock time may exceed CPU time by this factor
 START_LIMIT = 120.0  # seconds for a process to import math-verify, which takes one or two where nothing else runs
@@ -173,7 +175,7 @@ class GradingPool:
         return self._answer(Question(ground_truth, None, "evaluation", self.time_limit))
 
     def _answer(self, question: Question) -> Grade:
-        """The grade, from another process each time that one was killed, until the wall-clock limit."""
+        """The grade, from another process each time that one was killed; none is asked after the wall-clock limit."""
         worker = self._idle.get()  # may wait for long, which is not the answer's time
         try:
             return self._ask(worker, question)

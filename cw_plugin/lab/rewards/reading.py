@@ -10,45 +10,48 @@ from typing import NamedTuple, TypeAlias
 import sympy
 from latex2sympy2_extended import convert_to_pct, latex2sympy, normalize_latex
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig
-from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
+from latex2sympy2_extended.sets import FiniteSet as ListOrSet
+from math_verify import LatexExtractionConfig
 from math_verify.grader import should_treat_as_complex
 
-from cw_plugin.lab.rewards.rewrites import IN_SENTENCES, TEXT, UNICODE, rewritten
+from cw_plugin.lab.rewards.rewrites import CHOICE_IN_WORDS, TEXT, rewritten
 
 Parsed: TypeAlias = sympy.Basic | sympy.MatrixBase  # what math-verify reads in an answer
 
-MAX_TEXT = 4_000  # characters that are searched; math-verify's patterns take more than linear time
-
-# Units are left in the text: grading.py compares them.
 _DEFAULT = LatexExtractionConfig(boxed_match_priority=0)
-_LATEX = replace(_DEFAULT, normalization_config=replace(_DEFAULT.normalization_config, units=False))
-# open-rs, src/open_r1/rewards.py, accuracy_reward; src/open_r1/evaluate.py, latex_gold_metric and expr_gold_metric.
-_UNBOXED = {
-    "training": [replace(_LATEX, try_extract_without_anchor=False)],
-    "evaluation": [ExprExtractionConfig(), _LATEX],
-}
-_ABSOLUTE = re.compile(r"\||\\sqrt\s*\{?\s*[a-zA-Z]")  # what is another number for a complex one
+# Units are left in the text: units.py compares them.
+LATEX = replace(_DEFAULT, normalization_config=replace(_DEFAULT.normalization_config, units=False))
 _CASES = ConversionConfig(lowercase_symbols=False)  # r is another letter than R
-_NO_PART = re.compile("[\u3001-\u30ff\u3400-\u9fff\uff01-\uff0f\uff1a-\uff1f]+|(?<=[^\\W\\d_]):(?=\\d)")  # of a number
-_FORMULA = re.compile(r"(?i)\d+(?:\s*(?::|\bor\b|\u6216)\s*\d+)+(?:\s*[ap]\.?m\b)?|(?<!\S)\d+[a-fi-kn-rt-z](?!\w)")
-_CHOICE = re.compile(  # its letter and its text, without the next choice
-    rf"(?:(?i:option|choice)\s+)?(?:{TEXT}\{{)?\s*\(?([A-H])\s*(?:\)[:.]?|[:.](?=[\s\d\\$]))\s*\}}?\s*"
-    rf"((?!\}}|[,+/^]|\s*[A-H]\s*\}}?\s*$|(?:{TEXT}\{{)?\s*(?:or|and)\b|.*[A-H]\s*[):.])[\s\S]+)"
+_ABSOLUTE = re.compile(r"\||\\sqrt\s*\{?\s*[a-zA-Z]")  # |z| and \sqrt{z} differ for real and complex z
+
+_OPENED = r"(?:\\(?:text(?:bf|rm|it|sf|tt)?|math(?:bf|rm|it|sf|tt)|bf|rm|boldsymbol)(?![a-zA-Z])|\\[,;:! ]|[{$*_\s])*"
+_CLOSED = r"(?:\\(?:q?quad(?![a-zA-Z])|hspace\*?\{[^{}]*\}|[,;:! ])|[}$*_~\s])*"
+_LETTER_OF_CHOICE = re.compile(  # "(B)" of "(B) 12", "\textbf{B}." of "\textbf{B}. 12", "Option B:" of "Option B: 12"
+    rf"{_OPENED}(?:{CHOICE_IN_WORDS}{_OPENED})?\(?{_OPENED}(?P<letter>[A-H]){_CLOSED}(?:\){_CLOSED}[:.]?|[:.](?=[\s\d\\$*}}]))"
+    rf"{_CLOSED}"
 )
-_WORDS = re.compile(  # with an exponent, but not as an index or in one
+_NO_TEXT_OF_CHOICE = re.compile(  # "or C", "1 (B) 2"
+    rf"$|[,+/^]|[A-H]\s*\}}?\s*$|(?:{TEXT}\{{)?\s*(?:or|and)\b|.*[A-H]\s*\}}?\s*[):.]"
+)
+_WORDS = re.compile(  # "\text{ cm}^2" with its exponent, and characters beyond ASCII; but not the index of "v_\text{A}"
     rf"\s*(?<![_^])(?<![_^]\{{)"
-    rf"(?:(?!(?<!\d)(?<!\d )\\operatorname\*?\s*\{{\w+\}}\s*[\w\\(])"  # a function
+    rf"(?:(?!(?<!\d)(?<!\d )\\operatorname\*?\s*\{{\w+\}}\s*[\w\\(])"  # nor a function, as "\operatorname{erf}(x)"
     rf"{TEXT}\{{((?:[^{{}}]|\{{[^{{}}]*\}})*\}}(?:\s*\^\s*\{{?-?\d\}}?)?)|([^\x00-\x7f]+))\s*"
 )
-_OUTSIDE = r"(?![^(\[{]*[)\]}])"  # of brackets
+_WORDS_STOOD_HERE = "\0"
+_BETWEEN_NUMBERS = re.compile(r"[\w}]\0[\w\\{]|\d\s*[a-zA-Z][a-zA-Z\s]*\d+(?![\d\s]*\^)")  # "3\text{ to }2", "2h30m"
+_WORDS_ALONE = re.compile(r"(?:[a-zA-Z]{3,}|[nN]o)(?:\s+[a-zA-Z]+)*|[\s(){}\[\].,;:\0]*")
+_OUTSIDE = r"(?![^(\[{]*[)\]}])"  # What stands before this is outside of brackets.
 _COMMA = rf"(?:[,;]|\\\\(?![\s\S]*\\end)){_OUTSIDE}"  # or the end of a line, which no matrix has
 _EQUALS = rf"(?<![<>!])(?<!\\not)=(?!=){_OUTSIDE}|\\approx(?![a-zA-Z])"
-_NAME = re.compile(rf"(?:(?<=,)|^)((?:(?!{_EQUALS})[^,<>])*{TEXT}\{{[^<>=]*|\s*[a-zA-Z]{{3,}}[\sa-zA-Z]*)(?:{_EQUALS})")
+_NAME = re.compile(  # "\text{Area} =" and "area ="
+    rf"(?:(?<=,)|^)((?:(?!{_EQUALS})[^,<>])*{TEXT}\{{[^<>=]*|\s*[a-zA-Z]{{3,}}[\sa-zA-Z]*)(?:{_EQUALS})"
+)
 _FOR_ALL = rf"(?:{TEXT}\{{\s*)?\b(?:for (?:all|any|each|every)|where)\b|\\forall"
 _AFTER = rf"(?:(?<=[,;(])|(?<=\s\s)|(?:{TEXT}\{{\s*)?\b(?:for|with)\s*\}}?)"
-_MEMBERS = rf"{_AFTER}\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])*\s*\\in\s*\\mathbb"
-_DOMAIN = re.compile(rf"(?<=[\w)}}\]])[\s,;(\\]*(?:{_FOR_ALL}|{_MEMBERS}).*$")
-
+_IN_NUMBERS = r"\\in\s*(?:\\(?:mathbb|Bbb)\s*)?\{?\s*([RZNQC])(?![a-zA-Z])"
+_MEMBERS = rf"{_AFTER}\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])*\s*{_IN_NUMBERS}"
+_DOMAIN = re.compile(rf"(?<=[\w)}}\]])[\s,;(\\]*(?:{_FOR_ALL}|{_MEMBERS}).*$")  # ", x \in \mathbb{R}" at the end
 _CONDITION = re.compile(r"\b(?:odd|even)\b|\\ne|=\s*-?\d+\s*$")
 _LINEAR = re.compile(r"\s*(?=.*[-+\d])(?:\d+\s*[-+]|-)?\s*\d*\s*[a-zA-Z]\s*(?:[-+]\s*\d+)?\s*")  # in one unknown
 
@@ -59,41 +62,55 @@ class Answer(NamedTuple):
     text: str  # what math-verify is given, "" for words alone
     words: str  # what it would leave out
     name: str  # the left sides in words
-    domain: set[str]  # the sets of numbers for which it is said to hold
-    conditions: set[str]  # what else restricts it
-    said: list[str]  # all of it, to compare words with
-    symbols: list[str]  # the text, to compare what cannot be read
+    domain: frozenset[str]  # the sets of numbers for which it is said to hold
+    conditions: frozenset[str]  # what else restricts it
+    said: tuple[str, ...]  # all of it, to compare words with
 
 
 def choices(answer: str) -> tuple[str, ...]:
     """The letter and the text of a choice such as (B) 12; the answer alone if it is none."""
-    choice = _CHOICE.fullmatch(answer.strip())
-    return choice.groups() if choice else (answer,)
+    letter = _LETTER_OF_CHOICE.match(answer)
+    text = answer[letter.end() :] if letter else ""
+    if letter is None or _NO_TEXT_OF_CHOICE.match(text):
+        return (answer,)
+    if text.count("{") < text.count("}"):  # of \text{(B) 12}
+        text = text.strip().removesuffix("}")
+    return letter["letter"], text
 
 
 @functools.lru_cache(maxsize=4096)
 def read(answer: str) -> Answer:
     """A ground truth or an answer, rewritten and taken apart; words alone, also between numbers, are no text."""
-    answer = rewritten(answer)
-    plain = re.sub(rf"{TEXT}(?=\{{)|\\cdot", "", answer)
-    said = re.findall(r"\\[a-zA-Z]+|[a-zA-Z]+|\d+|[^\s\\,;:.(){}\[\]]", plain)
-    said = said if len(said) == 1 and len(said[0]) == 1 else [word.casefold() for word in said]
-    holds_for = "".join(_DOMAIN.findall(answer))
-    domain, conditions = set(re.findall(r"\\mathbb\s*\{?(\w)", holds_for)), set(_CONDITION.findall(holds_for))
+    whole = rewritten(answer)
+    holds_for = "".join(found[0] for found in _DOMAIN.finditer(whole))
+    domain = frozenset(re.findall(_IN_NUMBERS, holds_for))
+    conditions = set(_CONDITION.findall(holds_for))
     if not domain & {"Z", "N"}:
         conditions.discard(r"\ne")  # of a function, whose formula says so
-    name = " ".join(_NAME.findall(answer))
-    answer = _NAME.sub("", _DOMAIN.sub("", answer))
-    text = _WORDS.sub("\0", answer)
-    is_between_numbers = re.search(r"[\w}]\0[\w\\{]|\d\s*[a-zA-Z][a-zA-Z\s]*\d+(?![\d\s]*\^)", text)  # 3 to 2, 2h30m
-    if is_between_numbers or re.fullmatch(r"(?:[a-zA-Z]{3,}|[nN]o)(?:\s+[a-zA-Z]+)*|[\s(){}\[\].,;:\0]*", text):
-        return Answer("", answer, name, domain, conditions, said, [])
+    text, words = _without_words(_NAME.sub("", _DOMAIN.sub("", whole)))
+    return Answer(text, words, " ".join(_NAME.findall(whole)), domain, frozenset(conditions), _said(whole))
+
+
+def _said(answer: str) -> tuple[str, ...]:
+    """The words, numbers and signs of an answer; capital letters count if it is one letter."""
+    plain = re.sub(rf"{TEXT}(?=\{{)|\\cdot", "", answer)
+    said = re.findall(r"\\[a-zA-Z]+|[a-zA-Z]+|\d+|[^\s\\,;:.(){}\[\]]", plain)
+    return tuple(said) if len(said) == 1 and len(said[0]) == 1 else tuple(word.casefold() for word in said)
+
+
+def _without_words(answer: str) -> tuple[str, str]:
+    r"""The text and its words, apart: "5" and "cm" of "5\text{ cm}"; "" and all of it, if that needs words."""
+    text = _WORDS.sub(_WORDS_STOOD_HERE, answer)
+    if _BETWEEN_NUMBERS.search(text) or _WORDS_ALONE.fullmatch(text):
+        return "", answer
     words = " ".join(dict.fromkeys("".join(match) for match in _WORDS.findall(answer))).casefold()
     words = re.sub(r"(?<=[a-z]{2}[a-rt-z])s\b|[{}.]|\\cdot|\\times|\s+(?=[\^/])|(?<=[\^/])\s+", "", words)
-    text = text.replace("\0", " ").strip()
-    return Answer(
-        text, " ".join(words.split()), name, domain, conditions, said, re.findall(r"\\[a-zA-Z]+|\d+|\S", text)
-    )
+    return text.replace(_WORDS_STOOD_HERE, " ").strip(), " ".join(words.split())
+
+
+def symbols(text: str) -> list[str]:
+    """The commands, numbers and signs of a text, to compare what math-verify cannot read."""
+    return re.findall(r"\\[a-zA-Z]+|\d+|\S", text)
 
 
 def _sides(answer: str) -> list[list[str]]:
@@ -119,23 +136,28 @@ def parsed(answer: str) -> Parsed | None:
         return None
     if several := _side_by_side(values):
         return several
-    for part in (answer, values):
-        with suppress(Exception):
-            text = normalize_latex(r"\boxed{" + part.replace(r"\%", "") + "}", _LATEX.normalization_config)
-            is_real = not (_ABSOLUTE.search(text) and should_treat_as_complex(text))
-            value = latex2sympy(text, is_real=is_real, normalization_config=None, conversion_config=_CASES)
-            if _has_lost_brackets(value, text) or value.has(sympy.nan, sympy.zoo):
-                return None
-            value = value.as_immutable() if isinstance(value, sympy.MatrixBase) else value
-            return convert_to_pct(value) if r"\%" in answer else value
+    for form in (answer, values):  # the second one for "x =" before what latex2sympy cannot read as a side
+        with suppress(Exception):  # latex2sympy and sympy raise anything on an unusual answer
+            return _read_by_latex2sympy(form, has_percent_sign=r"\%" in answer)
     return None
+
+
+def _read_by_latex2sympy(form: str, has_percent_sign: bool) -> Parsed | None:
+    """The value, or None if it is not finite or not what stands there; any exception, if it cannot be read."""
+    text = normalize_latex(r"\boxed{" + form.replace(r"\%", "") + "}", LATEX.normalization_config)
+    is_real = not (_ABSOLUTE.search(text) and should_treat_as_complex(text))
+    value = latex2sympy(text, is_real=is_real, normalization_config=None, conversion_config=_CASES)
+    if _has_lost_brackets(value, text) or value.has(sympy.nan, sympy.zoo):
+        return None
+    value = value.as_immutable() if isinstance(value, sympy.MatrixBase) else value
+    return convert_to_pct(value) if has_percent_sign else value
 
 
 def _has_lost_brackets(value: Parsed, text: str) -> bool:
     """Whether latex2sympy has made a set of [1,1], a tuple of [2,1], or the empty set of (2,1]."""
     if "[" not in text and "]" not in text:
         return False
-    is_interval_no_more = isinstance(value, (sympy.FiniteSet, sympy.Tuple)) and not hasattr(value, "_unsorted_args")
+    is_interval_no_more = isinstance(value, (sympy.FiniteSet, sympy.Tuple)) and not isinstance(value, ListOrSet)
     return is_interval_no_more or value == sympy.S.EmptySet
 
 
@@ -144,26 +166,15 @@ def _side_by_side(text: str) -> Parsed | None:
     plain, parts = text.replace(" ", ""), text.split(":")
     if re.fullmatch(r"\d+(?:[:/-]\d+)+", plain) and not re.fullmatch(r"\d+/\d+", plain):
         first, *others = re.split("[:/-]", plain)
-        is_reduced = others[0] >= "1" and math.gcd(*map(int, [first, *others])) == 1
-        if len(parts) == 1 or (not is_reduced and {len(part) for part in others} == {2}):
+        is_ratio = len(parts) > 1 and not others[0].startswith("0")
+        is_reduced = is_ratio and math.gcd(*map(int, [first, *others])) == 1
+        has_two_digits = {len(part) for part in others} == {2}  # 3:30
+        if len(parts) == 1 or (has_two_digits and not is_reduced):
             return sympy.Symbol(plain)
     if len(parts) < 3 or re.search(r"[,;]|\\\{", text):
         return None
     numbers = [value for value in map(parsed, parts) if isinstance(value, sympy.Expr)]
     if len(numbers) < len(parts):
         return None
-    return sympy.Function("ratio")(*(number / numbers[0] for number in numbers))
-
-
-def found_in(text: str, extraction: str) -> str:
-    """The last answer that math-verify finds in a text without a box; "" if it finds none."""
-    text = _NO_PART.sub(r" \g<0> ", rewritten(text[-MAX_TEXT:], IN_SENTENCES))
-    if re.search(r"\$|\\[(\[]", text):
-        text = rewritten(text, [UNICODE])
-    else:  # of a formula without marks, math-verify would find only the first number
-        text = _FORMULA.sub(lambda formula: f"${rewritten(formula[0])}$", text)
-        text = re.sub(r"\S*[^\x00-\x7f\s]\S*", lambda word: re.sub(r".*\\.*", r"$\g<0>$", rewritten(word[0])), text)
-    found = parse(text, _UNBOXED[extraction], extraction_mode="first_match", parsing_timeout=None)
-    answer = next((item for item in found if isinstance(item, str)), "")
-    has_percent_sign = any(isinstance(item, sympy.Basic) and item.has(sympy.UnevaluatedExpr) for item in found)
-    return answer + r"\%" if answer and has_percent_sign else answer  # which it has left out of the text
+    divisor = next((number for number in numbers if number != 0), 1)
+    return sympy.Function("ratio")(*(number / divisor for number in numbers))

@@ -60,8 +60,9 @@ def _scaled(match: re.Match[str]) -> str:
 
 
 TEXT = r"\\(?:text(?:rm|bf|it|sf|tt|up|normal)?|math(?:rm|sf|tt)|[mhf]box|operatorname|emph|rm)\*?\s*"
+CHOICE_IN_WORDS = r"\b(?i:(?:the )?(?:(?:final|correct) )?(?:answer|option|choice)(?: is)?:?\s+)"
 _END = r"(?![a-zA-Z])"  # of a command or a word
-OR = (
+_OR = (
     rf"(?:(?i:and|or|either|both|oder|und|ou|et)|\b\u0438(?:\u043b\u0438)?\b){_END}"
     "|\u6216\u8005?|\u548c|\u4e0e|\u4e14|\u4ee5?\u53ca|\u3001|\u307e\u305f\u306f|\ub610\ub294"
 )
@@ -83,16 +84,35 @@ _EXPONENT = (
 _IN_WORDS = rf"(?:\\,|\s)*(?P<text>{TEXT}\{{)?\s*(?P<words>(?:(?:{'|'.join(_POWERS)})s?\s*)+)(?![a-zA-Z\d])"
 _IN_TEXT = rf"{TEXT}\{{[^{{}}]*\}}"
 _BETWEEN = r"(?:\s*\^\s*\{?-?\d\}?)?\s*(?:/|\\cdot|\\times)?\s*"  # units
+EITHER = "; "  # stands for "or" between inequalities, where a comma is "and": forms.py joins the regions
 _SEPARATOR = (
-    rf"\\(?:lor|vee|q?quad){_END}|{TEXT}\{{[\s,]*(?:{OR})?[\s,]*\}}"
-    rf"|(?<![\\a-zA-Z{{])(?<!\{{ )(?:{OR})"
+    rf"\\(?:lor|vee|land|wedge|q?quad){_END}|{TEXT}\{{[\s,]*(?:{_OR})?[\s,]*\}}"
+    rf"|(?<![\\a-zA-Z{{])(?<!\{{ )(?:{_OR})"
 )
 
 
 def _separator(match: re.Match[str]) -> str:
-    """A comma; a semicolon, where one of two inequalities holds."""
+    r"""A comma; EITHER, where one of two inequalities holds; but p \wedge q is no list."""
+    if re.search(r"land|wedge", match[0]) and not re.search(r"[<>=]|\\[lgn]e", match.string):
+        return match[0]
     is_either = re.search(r"(?i:or|\\vee)|\u6216", match[0]) and re.search(r"[<>]|\\[lgn]e", match.string)
-    return "; " if is_either else ", "
+    return EITHER if is_either else ", "
+
+
+_BRACKETS = {"lbrace": r"\{", "rbrace": r"\}", "lbrack": "[", "rbrack": "]", "lparen": "(", "rparen": ")"}
+
+
+def _lines(match: re.Match[str]) -> str:
+    """The lines of an environment as a list, and those that go on with an equals sign, as one line.
+
+    Not those of a function that is defined by cases, and of an array, which may be a vector, only equations.
+    """
+    environment, content = match.groups()
+    lines = [line.strip().rstrip(",;.") for line in re.split(r"\\\\(?:\[.*?\])?", content.strip())]
+    is_in_columns = environment in ("cases", "array") and "&" in content
+    if is_in_columns or (environment == "array" and not all("=" in line for line in lines)):
+        return match[0]
+    return ", ".join(filter(None, lines)).replace("&", "").replace(", =", " =")
 
 
 def _assignments(match: re.Match[str]) -> str:
@@ -109,13 +129,13 @@ def _unit(match: re.Match[str]) -> str:
 
 # fmt: off
 UNICODE = Rewrite("Unicode", r"[^\x00-\x7f]+", _characters)
-IN_SENTENCES = [
-    Rewrite("Markdown", r"(?<![a-zA-Z0-9)}\]*_`])[*_`]{1,3}(?=[^\s*_`])([^*_`\n]+)(?<=\S)[*_`]{1,3}(?![a-zA-Z0-9(])",
-            r"\1"),
-    Rewrite("power of ten", rf"{_NUMBER}(?:{_EXPONENT}|{_IN_WORDS})", _scaled),
-]
+MARKDOWN = Rewrite(
+    "Markdown", r"(?<![a-zA-Z0-9)}\]*_`])[*_`]{1,3}(?=[^\s*_`])([^*_`\n]+)(?<=\S)[*_`]{1,3}(?![a-zA-Z0-9(])", r"\1"
+)
+POWER_OF_TEN = Rewrite("power of ten", rf"{_NUMBER}(?:{_EXPONENT}|{_IN_WORDS})", _scaled)
 REWRITES = [
-    UNICODE, IN_SENTENCES[0],
+    UNICODE,
+    MARKDOWN,
     Rewrite("digits in groups",
             r"(?<![\w.,^}])[1-9]\d{0,2}(?:(?:,?\\!\s*|\\[,;: ]|(?:\\text)?\{\\?,\}|[ ~])\d{3})+(?![\d/])",
             lambda match: re.sub(r"\D", "", match[0])),
@@ -123,19 +143,24 @@ REWRITES = [
             r"|\\(?:math(?:bf|it|normal|bin|rel|ord)|boldsymbol|bm|pmb|[bB]igg?[lrm]?|(?:display|text|script)style"
             r"|bf|it|underline|(?:no)?limits|tiny|(?:normal|footnote)size|small|[lL]arge|LARGE|[hH]uge"
             r"|(?:math)?strut|hfill?|smash|ensuremath|framebox|(?:rm|sf|tt)(?=\s*[-\d])|kern\s*-?[\d.]+[a-z]{2}"
-            r"|(?:(?:text)?color|[hv]space\*?|[hv]?phantom|tag)\{.*?\})(?![a-zA-Z])"
-            rf"|^\s*\\(?:approx|Rightarrow|implies|therefore){_END}|(?<!\\)\\[,;:! ]|~", " "),
+            r"|(?:(?:text)?color|[hv]space\*?|[hv]?phantom|tag\*?|label)\{.*?\}|notag|nonumber|checkmark)(?![a-zA-Z])"
+            rf"|^\s*\\(?:approx|(?:[lL]ong)?[rR]ightarrow|to|implies|therefore){_END}|(?<!\\)\\[,;:! ]|~", " "),
     Rewrite("binomial", r"\{\s*(\w+)\s*\\choose\s*(\w+)\s*\}", r"\\binom{\1}{\2}"),
     Rewrite("braces around all of it", r"^\s*\{([\s\S]*)\}\s*$",
             lambda match: match[1] if final_boxed(rf"\boxed{{{match[1]}}}") == match[1].strip() else match[0]),
-    Rewrite("equation in an environment",
-            r"\\begin\{((?:align|gather)(?:ed|\*)?|split|equation\*?)\}((?:(?!\\\\).)*)\\end\{\1\}",
-            lambda match: match[2].replace("&", "")),
+    Rewrite("brackets", rf"\\(lbrace|rbrace|lbrack|rbrack|lparen|rparen){_END}", lambda match: _BRACKETS[match[1]]),
     Rewrite("colon", rf"\{{:\}}|\\colon{_END}", ":"),
+    Rewrite("colon after words", rf"^(\s*{TEXT}\{{[^{{}}]*[a-zA-Z]{{2}}[^{{}}]*\}})\s*:", r"\1 ="),
     Rewrite("dollar", r"\\\$", r"\\text{ dollar }"),
     Rewrite("formula", r"\$|(?<!\\)\\[()\[\]]", ""),
+    Rewrite("equations in an environment",
+            r"^\s*(?:\\\{\s*)?\\begin\{((?:align|gather)(?:ed|\*)?|split|equation\*?|cases|array)\}(?:\{[lcr]*\})?"
+            r"([\s\S]*)\\end\{\1\}\s*$", _lines),
+    Rewrite("upright without braces",
+            r"\{\\(?:rm|sf|tt)\s+([^{}]*)\}|\\math(?:rm|sf|tt)\s+([a-zA-Z])", r"\\mathrm{\1\2}"),
     Rewrite("upright", rf"{TEXT}\{{\s*([ei!+-]|-?\d[\d.,/]*|pi|{_FUNCTION}{_ARGUMENT}|{_COMMAND})\s*\}}"
             rf"|(?<=[\d)}}=+*/-])\s*{TEXT}\{{\s*({_LETTER})\s*\}}", r" \1\2 "),
+    Rewrite("number and unit in a text", rf"({TEXT}\{{)\s*(-?\d[\d.,/]*)(?=\s(?:[^{{}}\d]|\^\d)*\}})", r"\2 \1"),
     Rewrite("units in several commands", rf"{_IN_TEXT}(?:{_BETWEEN}{_IN_TEXT})+"
             rf"|\\[dt]?frac\{{{_IN_TEXT}\}}\{{{_IN_TEXT}(?:\^\d)?\}}", _unit),
     Rewrite("function", rf"(?<![\\a-zA-Z])(?=(?:pi|{_FUNCTION}{_ARGUMENT}){_END})", r"\\"),
@@ -152,12 +177,13 @@ REWRITES = [
     Rewrite("product", r"(?<![\w^.}])(\d+)\s*\((?=\s*(?:\\[dt]?frac|\d+\s*/))", r"\1 \\cdot ("),
     Rewrite("power", r"(?:\*\*|\^(?=\s*-))\s*(?:(-?)\s*(\d+|\w+)|\(([^()]*)\))", r"^{\1\2\3}"),
     Rewrite("empty set", rf"\\varnothing{_END}", r"\\emptyset"),
+    Rewrite("union", r"\\big(cup|cap)(?!\s*[_a-zA-Z])", r"\\\1"),
     Rewrite("degree", rf"(?:\\degree{_END}|\^\s*\{{?\s*\\circ\s*\}}?)\s*(?:{TEXT}\{{)?([CF]?\b)\}}?"
             r"|(?<=\d)(?<![_^]\d)\s*('+)", r"\\text{ degree \1 \2 }"),  # minutes and seconds, too
     Rewrite("repeating decimal",
             r"(\d+\.\d*)(\\(?:overline|bar|dot)\s*(?:\{\d+\}|\d+)(?:\d*\\dot\s*(?:\{\d\}|\d))?|\(\d+\))",
             lambda match: sympy.latex(sympy.sympify(f"{match[1]}[{re.sub('[^0-9]', '', match[2])}]"))),  # of 0.1[6]
-    IN_SENTENCES[1],
+    POWER_OF_TEN,
     Rewrite("list in words", rf"(?:[\s,]*(?:{_SEPARATOR}))+[\s,]*", _separator),
     Rewrite("mixed number", r"(?<![\w.,/^}])(\d+)\s+(\d+)\s*/\s*(\d+)", r"\1\\frac{\2}{\3}"),
     Rewrite("tuple of letters", r"^\s*\(((?:\s*[a-zA-Z]\s*,)+\s*[a-zA-Z]\s*)\)\s*=\s*\(([^()]*)\)\s*$", _assignments),
@@ -166,7 +192,8 @@ REWRITES = [
     Rewrite("percent", rf"(?:{TEXT}\{{\s*)?(?:\\?%|\b(?:percent(?:age)?|per cent|pct)\b)(?:\.?\s*\}})?", r"\\%"),
     Rewrite("unit without \\text", rf"(?<=[\d}})])\s*({_UNIT}(?:(?:\s*/\s*|\s+)[a-zA-Z]+{_POWER_OF_UNIT})*)",
             r"\\text{ \1 }"),
-    Rewrite("choice", r"(?i)\b(?:option|choice)\s+(?=\(?[A-H]\)?\s*\}?$)|(?<=^[A-H])\s*\)$", ""),
+    Rewrite("choice", rf"{CHOICE_IN_WORDS}(?=\(?[A-H]\)?\s*\}}?$)|(?<=^[A-H])\s*\)$", ""),
+    # Words between numbers, so that reading.read takes all of it for words: it equals the same digits and base alone.
     Rewrite("base", r"(?<![\d^])(\d+)\s*\)?\s*_", r"\1\\text{ base }"),
 ]
 # fmt: on

@@ -26,7 +26,7 @@ from plan import Run  # noqa: E402
 from study import append, run_all  # noqa: E402
 
 from cw_plugin.lab import intervals  # noqa: E402
-from cw_plugin.lab.reports.formats import Table  # noqa: E402
+from cw_plugin.lab.reports.table_formats import Table  # noqa: E402
 from cw_plugin.registry import BUILT_IN  # noqa: E402
 
 RATES = ("1e-5", "3e-5", "1e-4")

@@ -1,0 +1,155 @@
+r"""What sympy takes for equal and is not, and what it takes for different forms and is equal."""
+
+import itertools
+import re
+
+import sympy
+from latex2sympy2_extended.sets import FiniteSet as ListOrSet  # keeps order and repetition, unlike sympy's
+from math_verify.grader import sort_key
+from sympy.core.relational import Relational
+from sympy.logic.boolalg import Boolean
+
+from cw_plugin.lab.rewards.reading import Parsed, leaves_unknown, right_sides
+from cw_plugin.lab.rewards.rewrites import EITHER
+
+_TUPLE = (sympy.Tuple, sympy.Interval)  # (1, 2) is read as an interval
+_INEQUALITY = (sympy.Gt, sympy.Ge, sympy.Lt, sympy.Le, sympy.Ne)
+_SET_AND_MORE = re.compile(r"\\\}\s*[,;]")  # the end of a set, and something after it
+
+
+def are_other_kinds(gold: Parsed, value: Parsed, ground_truth: str, answer: str) -> bool:
+    """Whether they differ in what sympy does not tell apart.
+
+    They nest or list sets in other ways; one has a capital letter for a small one; one is an inequality, and the other
+    some numbers; one is a tuple, whose order counts, and the other a set; the ground truth is 1, and the answer a
+    percentage; or the answer does not say what its unknown is.
+    """
+    if _shape_of_sets(right_sides(ground_truth)) != _shape_of_sets(right_sides(answer)):
+        return True
+    names, others = (sorted(str(symbol) for symbol in side.free_symbols) for side in (gold, value))
+    if names != others and sorted(map(str.casefold, names)) == sorted(map(str.casefold, others)):
+        return True
+    if leaves_unknown(answer) and not isinstance(gold, sympy.Eq):
+        return True
+    for one, other, text_of_other in ((gold, value, answer), (value, gold, ground_truth)):
+        if _is_range(one) and _is_of_numbers(other):
+            return True
+        if isinstance(one, _TUPLE) and text_of_other.startswith(r"\{"):
+            return True
+    return bool(gold == 1 and "%" in answer)
+
+
+def _shape_of_sets(text: str) -> tuple[bool, bool]:
+    """Whether a set lies within another one, and whether something is listed after a set."""
+    steps = [1 if brace == r"\{" else -1 for brace in re.findall(r"\\[{}]", text)]
+    is_nested = max(itertools.accumulate(steps), default=0) > 1
+    return is_nested, _SET_AND_MORE.search(text) is not None
+
+
+def _is_range(value: Parsed) -> bool:
+    """Whether it is an inequality or x in (1, 2); (1, 2) alone may be a point."""
+    return value.has(*_INEQUALITY) or (isinstance(value, sympy.Eq) and isinstance(value.rhs, sympy.Interval))
+
+
+def _is_of_numbers(value: Parsed) -> bool:
+    """Whether it is a number or several, also as values of a letter."""
+    value = value.rhs if isinstance(value, sympy.Eq) else value
+    values = value.args if isinstance(value, sympy.FiniteSet) else [value]
+    return all(isinstance(part.rhs if isinstance(part, sympy.Eq) else part, sympy.Expr) for part in values)
+
+
+def in_one_form(gold: Parsed, value: Parsed, ground_truth: str, answer: str) -> tuple[Parsed, Parsed]:
+    """Both in the form in which math-verify compares them rightly, if they are written in two."""
+    pair = (
+        _as_decimals(gold, value)
+        or _as_regions(gold, value, ground_truth, answer)
+        or _as_unions(gold, value)
+        or _as_tuples(gold, value)
+        or _with_repetitions(gold, value)
+    )
+    return pair or (gold, value)
+
+
+def _as_decimals(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed] | None:
+    """Of 3 and 2.9999999, math-verify would round only one."""
+    numbers = (sympy.Integer, sympy.Float)
+    if isinstance(gold, numbers) and isinstance(value, numbers) and gold.is_Float != value.is_Float:
+        return gold.evalf(30), value.evalf(30)
+    return None
+
+
+def _as_regions(gold: Parsed, value: Parsed, ground_truth: str, answer: str) -> tuple[Parsed, Parsed] | None:
+    """As sets of numbers, if one is an inequality; if both are, in the same letter."""
+    letters = [side.free_symbols for side in (gold, value) if side.has(*_INEQUALITY)]
+    may_be_point = isinstance(gold, sympy.Interval) and gold.is_open and gold.measure.is_finite
+    if not letters or letters[0] != letters[-1] or may_be_point:
+        return None
+    of_gold, of_value = _region(gold, ground_truth), _region(value, answer)
+    return None if of_gold is None or of_value is None else (of_gold, of_value)
+
+
+def _as_unions(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed] | None:
+    """As unions of sets, if one is a union, and the other may list them."""
+    if isinstance(gold, sympy.Union) or isinstance(value, sympy.Union):
+        return _united(gold), _united(value)
+    return None
+
+
+def _united(value: Parsed) -> Parsed:
+    r"""The union of a list of sets, as (-\infty, 1) or (2, \infty)."""
+    if isinstance(value, ListOrSet) and all(isinstance(part, sympy.Set) for part in value.args):
+        return sympy.Union(*value.args)
+    return value
+
+
+def _region(value: Parsed, text: str) -> sympy.Set | None:
+    """The numbers that satisfy an inequality such as x < 1; one of several, joined by EITHER; all of several; or a set.
+
+    None if there is another letter, or none alone on one side.
+    """
+    value = _united(value.rhs if isinstance(value, sympy.Eq) else value)
+    if len(value.free_symbols) > 1:
+        return None
+    if isinstance(value, ListOrSet) and value.has(*_INEQUALITY):
+        if not all(isinstance(part, Boolean) for part in value.args):
+            return None
+        both = sympy.And(*value.args)
+        value = sympy.Or(*value.args) if EITHER.strip() in text or both.as_set().is_empty else both
+    if not all(map(_compares_a_letter, value.atoms(Relational))):
+        return None
+    if isinstance(value, sympy.Set) and not isinstance(value, ListOrSet):
+        return value
+    return value.as_set() if value.has(*_INEQUALITY) and value.free_symbols else None
+
+
+def _compares_a_letter(relation: Relational) -> bool:
+    """Whether a letter stands alone on one of its sides."""
+    return bool(relation.lhs.is_Symbol) != bool(relation.rhs.is_Symbol)
+
+
+def _as_tuples(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed] | None:
+    """As tuples, if one is a tuple, or if the ground truth gives letters their values and the answer values alone."""
+    golds, values = _elements(gold), _elements(value)
+    letters = {str(part.lhs).partition("_")[0] for part in golds if isinstance(part, sympy.Eq)}
+    has_values_alone = not value.has(sympy.Eq)
+    if 1 < len(letters) == len(golds) and has_values_alone:  # x = 1, y = 2; unlike x_1 = 1, x_2 = 2
+        return sympy.Tuple(*(part.rhs for part in golds)), sympy.Tuple(*values) if len(values) > 1 else value
+    if len(golds) > 1 and isinstance(value, _TUPLE):
+        return sympy.Tuple(*golds), value
+    if len(values) > 1 and isinstance(gold, _TUPLE) and has_values_alone:
+        return gold, sympy.Tuple(*values)
+    return None
+
+
+def _with_repetitions(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed] | None:
+    """As sorted tuples, if the ground truth has an element twice."""
+    golds, values = _elements(gold), _elements(value)
+    if len(set(golds)) == len(golds):
+        return None
+    in_order = [sympy.Tuple(*sympy.ordered(side, keys=sort_key, default=False)) for side in (golds, values)]
+    return in_order[0], in_order[1]
+
+
+def _elements(value: Parsed) -> list[Parsed]:
+    """What a list or a set has, as it stands there; of another value, itself."""
+    return list(value._unsorted_args) if isinstance(value, ListOrSet) else [value]

@@ -1,0 +1,45 @@
+"""The answer of a text that has no box."""
+
+import re
+from dataclasses import replace
+
+import sympy
+from math_verify import ExprExtractionConfig, parse
+
+from cw_plugin.lab.rewards.reading import LATEX
+from cw_plugin.lab.rewards.rewrites import MARKDOWN, POWER_OF_TEN, UNICODE, rewritten
+
+MAX_TEXT = 4_000  # characters that are searched; math-verify's patterns take more than linear time
+
+# open-rs, src/open_r1/rewards.py, accuracy_reward; src/open_r1/evaluate.py, latex_gold_metric and expr_gold_metric.
+_SEARCHED_FOR = {
+    "training": [replace(LATEX, try_extract_without_anchor=False)],
+    "evaluation": [ExprExtractionConfig(), LATEX],
+}
+_BETWEEN_NUMBERS = re.compile(  # Chinese and Japanese text, and the colon of "Answer:34"
+    "[\u3001-\u30ff\u3400-\u9fff\uff01-\uff0f\uff1a-\uff1f]+|(?<=[^\\W\\d_]):(?=\\d)"
+)
+_FORMULA = re.compile(  # 3:30 PM, 3 or 4, 2x
+    r"(?i)\d+(?:\s*(?::|\bor\b|\u6216)\s*\d+)+(?:\s*[ap]\.?m\b)?|(?<!\S)\d+[a-fi-kn-rt-z](?!\w)"
+)
+
+
+def found_in(text: str, extraction: str) -> str:
+    """The last answer that math-verify finds in a text without a box; "" if it finds none."""
+    text = _BETWEEN_NUMBERS.sub(r" \g<0> ", rewritten(text[-MAX_TEXT:], [MARKDOWN, POWER_OF_TEN]))
+    if re.search(r"\$|\\[(\[]", text):
+        text = rewritten(text, [UNICODE])
+    else:  # of a formula without marks, math-verify would find only the first number
+        text = _FORMULA.sub(lambda formula: f"${rewritten(formula[0])}$", text)
+        text = re.sub(r"\S*[^\x00-\x7f\s]\S*", _marked_if_formula, text)
+    found = parse(text, _SEARCHED_FOR[extraction], extraction_mode="first_match", parsing_timeout=None)
+    answer = next((item for item in found if isinstance(item, str)), "")
+    # math-verify leaves a percent sign out of the text, and keeps the hundredth in the value.
+    has_percent_sign = any(isinstance(item, sympy.Basic) and item.has(sympy.UnevaluatedExpr) for item in found)
+    return answer + r"\%" if answer and has_percent_sign else answer
+
+
+def _marked_if_formula(word: re.Match[str]) -> str:
+    """A word with characters beyond ASCII, as LaTeX, between dollar signs if it has a command."""
+    latex = rewritten(word[0])
+    return f"${latex}$" if "\\" in latex else latex

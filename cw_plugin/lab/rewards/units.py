@@ -1,0 +1,37 @@
+r"""Whether an answer names another unit than its ground truth, or says a word that makes another number of it."""
+
+import re
+
+from cw_plugin.lab.rewards.reading import Answer, right_sides
+
+_POWERS = "squared|cubed|factorial|(?:root|square|cube|multiple|inverse|reciprocal|opposite) of"
+_PARTS = r"hal(?:f|ve)|quarter|third|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|\w+teen|\w+tie|hundred|thousand)th"
+_MULTIPLES = (
+    r"dozen|pair|couple|score|gross|twice|double|doubled|halved|triple|ten|hundred|thousand|\w+illion|lakh|crore"
+)
+_COMPARISONS = "at|than|less|more|fewer|greater|over|under|up|never|below|above"
+_OTHERS = "base|mod|minu|negative|plu|without|except|excluding|but|no|none|not|cannot|and|or|so"
+_IN_CHINESE = (  # per mille, times, half, more than, above, below, about, up to, or, and, not, negative, a tenth, dozen
+    r"[\u2030\u500d\u534a\u591a\u4f59\u4e0a\u4e0b\u7ea6\u81f3\u6216\u548c\u4e0d\u8d1f\u8ca0\u6298\u6253\u9664\u975e\u8d85]"
+    r"|\u6839[\u53f7\u865f]|\u7684[\u5e73\u7acb]\u65b9|\u6b21\u65b9|[\u5927\u5c0f\u5c11\u9ad8\u4f4e]\u4e8e"
+)
+_OTHER_NUMBER = re.compile(
+    r"(?<!\^)(?<!\^-)\d"  # in m^2 and s^{-1}, the digit belongs to the unit
+    rf"|\b(?:{_POWERS}|{_PARTS}|{_MULTIPLES}|{_COMPARISONS}|{_OTHERS})s?\b|{_IN_CHINESE}"
+)
+_FUNCTION_OF_ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)")
+
+
+def are_other_units(expected: Answer, given: Answer) -> bool:
+    """Whether the words beside their numbers differ. A mere unit may be on one side only."""
+    sides = right_sides(expected.text), right_sides(given.text)
+    one_is_in_degrees = ("degree" in expected.words) != ("degree" in given.words)
+    if one_is_in_degrees and _FUNCTION_OF_ANGLE.search("".join(sides)):
+        return True
+    percentages = [side.count(r"\%") for side in sides]
+    if all(percentages) and percentages[0] != percentages[1]:
+        return True
+    words = [expected.words, given.words]
+    if (r"\%" in expected.text) != (r"\%" in given.text):
+        words = [side.words or ("%" if r"\%" in side.text else "") for side in (expected, given)]
+    return words[0] != words[1] and bool(all(words) or _OTHER_NUMBER.search("".join(words)))
