@@ -52,6 +52,10 @@ EQUAL: Answers = {
         "2e": [r"2{\rm e}", r"2\mathrm e"], "2+3i": [r"2+3{\rm i}"], "5": [r"5{\rm\,m/s}", r"\to 5", r"5\notag"],
         r"\{1,2\}": [r"\lbrace 1,2\rbrace"], r"2k\pi, k\in\mathbb{Z}": [r"2k\pi, k\in\mathbf{Z}", r"2k\pi, k\in Z"],
     },
+    "letters and their values": {"(1,2)": ["y=2, x=1", "x=1, y=2", "m=1, n=2"], "(1,2,3)": ["z=3, x=1, y=2"]},
+    "signs in braces and texts": {
+        "-3": ["{-}3", r"\mathord{-}3"], "3:30": [r"3\text{:}30", "03:30"], r"A \to B": ["A\u2192B", r"A\rightarrow B"],
+    },
     "families of solutions": {
         r"x=\frac{\pi}{6}+\pi k, k\in\mathbb{Z}": [r"x=\frac{\pi}{6}+k\pi, k\in\mathbb{Z}"],
         r"x = 2 n, n \in \mathbb{Z}": [r"x=2n, n\in\mathbb{Z}", "x=2n"],
@@ -255,7 +259,8 @@ EQUAL: Answers = {
         "D": [r"\text{(D) none of these}", r"\textbf{(D)}\ \text{only I and II}"], "E": [r"\textbf{(E)}~\frac{3}{4}"],
     },
     "what math-verify cannot read": {
-        r"\langle 1,2 \rangle": [r"\langle 1, 2\rangle"], r"A \to B": [r"A\to B"],
+        r"f(x)=\begin{cases}x & x>0\\0 & x\le 0\end{cases}": [r"\begin{cases} x & x>0\\ 0 & x\le 0\end{cases}"],
+        r"\langle 1,2 \rangle": [r"\langle 1, 2\rangle", r"\vec{v} = \langle 1,2\rangle"], r"A \to B": [r"A\to B"],
         r"\overrightarrow{AB} \parallel \overrightarrow{CD}": [r"\overrightarrow{AB}\parallel\overrightarrow{CD}"],
         r"\{x \mid x^2 > 2\}": [r"\{ x\mid x^2>2 \}"], r"p \implies q": [r"p\implies q"],
         r"\langle 1,-2,3 \rangle": [r"\left\langle 1, -2, 3 \right\rangle"],
@@ -340,6 +345,7 @@ UNEQUAL: Answers = {
     "old LaTeX": {
         "2": [r"2{\rm e}", r"2\mathrm e"], r"2k\pi, k\in\mathbb{Z}": [r"2k\pi, k\in\mathbf{N}", r"2k\pi, k\in N"],
     },
+    "letters and their values": {"(1,2)": ["y=1, x=2", "x=1, x=2"]},
     "families of solutions": {
         r"x=\frac{\pi}{6}+\pi k, k\in\mathbb{Z}": [
             r"\frac{7\pi}{6}", r"x=\frac{\pi}{6}+\pi k, k\in\mathbb{Z}, k\ne0",
@@ -522,6 +528,7 @@ UNEQUAL: Answers = {
         r"\textbf{(B) }12": [r"\textbf{(C) }12", "C", "13"],
     },
     "what math-verify cannot read": {
+        r"\vec{v} = \langle 1,2\rangle": [r"\vec{u} = \langle 1,2\rangle"],
         r"\langle 1,2 \rangle": [r"\langle 2,1\rangle"], r"\langle 12,3 \rangle": [r"\langle 1,23\rangle"],
     },
     "a formula and its domain": {

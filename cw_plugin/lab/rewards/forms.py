@@ -22,7 +22,7 @@ def are_other_kinds(gold: Parsed, value: Parsed, ground_truth: str, answer: str)
 
     They nest or list sets in other ways; one has a capital letter for a small one; one is an inequality, and the other
     some numbers; one is a tuple, whose order counts, and the other a set; the ground truth is 1, and the answer a
-    percentage; or the answer does not say what its unknown is.
+    percentage; or the answer does not say what its unknown is, or has two values for it where one point is asked for.
     """
     if _shape_of_sets(right_sides(ground_truth)) != _shape_of_sets(right_sides(answer)):
         return True
@@ -30,6 +30,8 @@ def are_other_kinds(gold: Parsed, value: Parsed, ground_truth: str, answer: str)
     if names != others and sorted(map(str.casefold, names)) == sorted(map(str.casefold, others)):
         return True
     if leaves_unknown(answer) and not isinstance(gold, sympy.Eq):
+        return True
+    if isinstance(gold, _TUPLE) and _has_letter_twice(value):
         return True
     for one, other, text_of_other in ((gold, value, answer), (value, gold, ground_truth)):
         if _is_range(one) and _is_of_numbers(other):
@@ -44,6 +46,12 @@ def _shape_of_sets(text: str) -> tuple[bool, bool]:
     steps = [1 if brace == r"\{" else -1 for brace in re.findall(r"\\[{}]", text)]
     is_nested = max(itertools.accumulate(steps), default=0) > 1
     return is_nested, _SET_AND_MORE.search(text) is not None
+
+
+def _has_letter_twice(value: Parsed) -> bool:
+    """Whether it has two values of a letter, as x = 1, x = 2."""
+    letters = [part.lhs for part in _elements(value) if isinstance(part, sympy.Eq)]
+    return len(set(letters)) < len(letters)
 
 
 def _is_range(value: Parsed) -> bool:
@@ -134,6 +142,9 @@ def _as_tuples(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed] | None:
     has_values_alone = not value.has(sympy.Eq)
     if 1 < len(letters) == len(golds) and has_values_alone:  # x = 1, y = 2; unlike x_1 = 1, x_2 = 2
         return sympy.Tuple(*(part.rhs for part in golds)), sympy.Tuple(*values) if len(values) > 1 else value
+    if isinstance(gold, _TUPLE) and len(values) > 1 and all(isinstance(part, sympy.Eq) for part in values):
+        in_order = sorted(values, key=lambda part: str(part.lhs))  # y = 2, x = 1 is the point (1, 2)
+        return gold, sympy.Tuple(*(part.rhs for part in in_order))
     if len(golds) > 1 and isinstance(value, _TUPLE):
         return sympy.Tuple(*golds), value
     if len(values) > 1 and isinstance(gold, _TUPLE) and has_values_alone:

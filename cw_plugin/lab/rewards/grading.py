@@ -21,6 +21,7 @@ DECIMALS = {"training": 6, "evaluation": 5}
 
 _LAYOUT = re.compile(r"\{(\w)\}|(?<!,)\s+|(?<=\\)[dt](?=frac)")  # {2} is 2, \dfrac is \frac, and spaces mean nothing
 _DECIMAL_COMMA = re.compile(r"^(-?(?![1-9]\d{0,2},\d{3}$)\d+),(?=\d+$)")  # in 1,222 it stands between thousands
+_LEFT_SIDE = re.compile(r"(?:(?!\\begin)[^=<>,&])*=")
 
 
 def grade(ground_truth: str, text: str, extraction: str) -> tuple[float, str]:
@@ -61,7 +62,7 @@ def _is_equal(ground_truth: str, answer: str, decimals: int, may_leave_sum: bool
 def _have_equal_values(ground_truth: str, answer: str, decimals: int, may_leave_sum: bool) -> bool:
     gold, value = parsed(ground_truth), parsed(answer)
     if gold is None or value is None:
-        return gold is None and value is None and symbols(ground_truth) == symbols(answer)
+        return gold is None and value is None and _have_the_same_symbols(ground_truth, answer)
     if are_other_kinds(gold, value, ground_truth, answer):
         return False
     gold, value = in_one_form(gold, value, ground_truth, answer)
@@ -96,6 +97,14 @@ def _are_the_same_text(ground_truth: str, answer: str) -> bool:
     if answer in (ground_truth, ground_truth.replace(r"\%", "")):
         return True
     return "." in ground_truth and _DECIMAL_COMMA.sub(r"\1.", answer) == ground_truth
+
+
+def _have_the_same_symbols(ground_truth: str, answer: str) -> bool:
+    """Whether what math-verify cannot read is the same but for spaces, and a left side that only one of them has."""
+    ends = [match.end() if match else 0 for match in map(_LEFT_SIDE.match, (ground_truth, answer))]
+    if all(ends):
+        ends = [0, 0]
+    return symbols(ground_truth[ends[0] :]) == symbols(answer[ends[1] :])
 
 
 def _decimals(gold: Parsed, value: Parsed, decimals: int) -> int:

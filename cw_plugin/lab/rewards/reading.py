@@ -170,7 +170,7 @@ def _side_by_side(text: str) -> Parsed | None:
         is_reduced = is_ratio and math.gcd(*map(int, [first, *others])) == 1
         has_two_digits = {len(part) for part in others} == {2}  # 3:30
         if len(parts) == 1 or (has_two_digits and not is_reduced):
-            return sympy.Symbol(plain)
+            return sympy.Symbol(plain.lstrip("0") if len(parts) > 1 else plain)  # 03:30 is 3:30
     if len(parts) < 3 or re.search(r"[,;]|\\\{", text):
         return None
     numbers = [value for value in map(parsed, parts) if isinstance(value, sympy.Expr)]

@@ -27,7 +27,7 @@ class Rewrite(NamedTuple):
 _ENCODER = UnicodeToLatexEncoder(unknown_char_policy="keep", unknown_char_warning=False)
 _CHARACTERS = str.maketrans({  # what pylatexenc takes for text, and punctuation
     "\u00b0": r"^\circ ", "\u00d7": r"\times ", "\u00b7": r"\cdot ", "\u00f7": r"\div ", "\u2212": "-", "\u2044": "/",
-    "\u221a": r"\sqrt", "\u3002": ".",
+    "\u221a": r"\sqrt", "\u2192": r"\to ", "\u3002": ".",
 })  # fmt: skip
 _FORMS = {"<super>": "^{%}", "<sub>": "_{%}", "<fraction>": r"\frac{%}", "Sc": r"\text{%}", "Pd": "-", "Cf": ""}
 
@@ -142,14 +142,15 @@ REWRITES = [
     Rewrite("layout", r"\\(?:left|right)(?:\.|(?![a-zA-Z]))"
             r"|\\(?:math(?:bf|it|normal|bin|rel|ord)|boldsymbol|bm|pmb|[bB]igg?[lrm]?|(?:display|text|script)style"
             r"|bf|it|underline|(?:no)?limits|tiny|(?:normal|footnote)size|small|[lL]arge|LARGE|[hH]uge"
-            r"|(?:math)?strut|hfill?|smash|ensuremath|framebox|(?:rm|sf|tt)(?=\s*[-\d])|kern\s*-?[\d.]+[a-z]{2}"
+            r"|(?:math)?strut|mathord|hfill?|smash|ensuremath|framebox|(?:rm|sf|tt)(?=\s*[-\d])|kern\s*-?[\d.]+[a-z]{2}"
             r"|(?:(?:text)?color|[hv]space\*?|[hv]?phantom|tag\*?|label)\{.*?\}|notag|nonumber|checkmark)(?![a-zA-Z])"
             rf"|^\s*\\(?:approx|(?:[lL]ong)?[rR]ightarrow|to|implies|therefore){_END}|(?<!\\)\\[,;:! ]|~", " "),
     Rewrite("binomial", r"\{\s*(\w+)\s*\\choose\s*(\w+)\s*\}", r"\\binom{\1}{\2}"),
     Rewrite("braces around all of it", r"^\s*\{([\s\S]*)\}\s*$",
             lambda match: match[1] if final_boxed(rf"\boxed{{{match[1]}}}") == match[1].strip() else match[0]),
     Rewrite("brackets", rf"\\(lbrace|rbrace|lbrack|rbrack|lparen|rparen){_END}", lambda match: _BRACKETS[match[1]]),
-    Rewrite("colon", rf"\{{:\}}|\\colon{_END}", ":"),
+    Rewrite("colon", rf"(?<![a-zA-Z])\{{:\}}|\\colon{_END}", ":"),
+    Rewrite("sign in braces", r"(?<![\^_a-zA-Z])\{([+-])\}", r"\1"),
     Rewrite("colon after words", rf"^(\s*{TEXT}\{{[^{{}}]*[a-zA-Z]{{2}}[^{{}}]*\}})\s*:", r"\1 ="),
     Rewrite("dollar", r"\\\$", r"\\text{ dollar }"),
     Rewrite("formula", r"\$|(?<!\\)\\[()\[\]]", ""),
@@ -158,7 +159,7 @@ REWRITES = [
             r"([\s\S]*)\\end\{\1\}\s*$", _lines),
     Rewrite("upright without braces",
             r"\{\\(?:rm|sf|tt)\s+([^{}]*)\}|\\math(?:rm|sf|tt)\s+([a-zA-Z])", r"\\mathrm{\1\2}"),
-    Rewrite("upright", rf"{TEXT}\{{\s*([ei!+-]|-?\d[\d.,/]*|pi|{_FUNCTION}{_ARGUMENT}|{_COMMAND})\s*\}}"
+    Rewrite("upright", rf"{TEXT}\{{\s*([ei!:+-]|-?\d[\d.,/]*|pi|{_FUNCTION}{_ARGUMENT}|{_COMMAND})\s*\}}"
             rf"|(?<=[\d)}}=+*/-])\s*{TEXT}\{{\s*({_LETTER})\s*\}}", r" \1\2 "),
     Rewrite("number and unit in a text", rf"({TEXT}\{{)\s*(-?\d[\d.,/]*)(?=\s(?:[^{{}}\d]|\^\d)*\}})", r"\2 \1"),
     Rewrite("units in several commands", rf"{_IN_TEXT}(?:{_BETWEEN}{_IN_TEXT})+"
@@ -177,6 +178,7 @@ REWRITES = [
     Rewrite("product", r"(?<![\w^.}])(\d+)\s*\((?=\s*(?:\\[dt]?frac|\d+\s*/))", r"\1 \\cdot ("),
     Rewrite("power", r"(?:\*\*|\^(?=\s*-))\s*(?:(-?)\s*(\d+|\w+)|\(([^()]*)\))", r"^{\1\2\3}"),
     Rewrite("empty set", rf"\\varnothing{_END}", r"\\emptyset"),
+    Rewrite("arrow", rf"\\(?:long)?rightarrow{_END}", r"\\to "),
     Rewrite("union", r"\\big(cup|cap)(?!\s*[_a-zA-Z])", r"\\\1"),
     Rewrite("degree", rf"(?:\\degree{_END}|\^\s*\{{?\s*\\circ\s*\}}?)\s*(?:{TEXT}\{{)?([CF]?\b)\}}?"
             r"|(?<=\d)(?<![_^]\d)\s*('+)", r"\\text{ degree \1 \2 }"),  # minutes and seconds, too
