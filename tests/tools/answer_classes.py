@@ -56,6 +56,13 @@ EQUAL: Answers = {
     "signs in braces and texts": {
         "-3": ["{-}3", r"\mathord{-}3"], "3:30": [r"3\text{:}30", "03:30"], r"A \to B": ["A\u2192B", r"A\rightarrow B"],
     },
+    "units with Greek letters": {
+        "5": [
+            r"5\,\Omega", r"5\,\text{k}\Omega", r"5\,\mu\text{m}", r"5\,\mathrm{k\Omega}", "5 \u03a9",
+            r"5\,\frac{\mathrm{kg}\cdot\mathrm{m}}{\mathrm{s}^2}",
+        ],
+        r"2\Omega+3": [r"3+2\Omega"],
+    },
     "families of solutions": {
         r"x=\frac{\pi}{6}+\pi k, k\in\mathbb{Z}": [r"x=\frac{\pi}{6}+k\pi, k\in\mathbb{Z}"],
         r"x = 2 n, n \in \mathbb{Z}": [r"x=2n, n\in\mathbb{Z}", "x=2n"],
@@ -346,6 +353,10 @@ UNEQUAL: Answers = {
         "2": [r"2{\rm e}", r"2\mathrm e"], r"2k\pi, k\in\mathbb{Z}": [r"2k\pi, k\in\mathbf{N}", r"2k\pi, k\in N"],
     },
     "letters and their values": {"(1,2)": ["y=1, x=2", "x=1, x=2"]},
+    "units with Greek letters": {
+        r"5\,\text{k}\Omega": [r"5\,\Omega", r"5\,\text{M}\Omega"], r"5\,\mu\text{m}": [r"5\,\text{m}"],
+        "5": [r"5\Omega+1", r"5\mu", r"5\Omega^2", r"5x\Omega"],
+    },
     "families of solutions": {
         r"x=\frac{\pi}{6}+\pi k, k\in\mathbb{Z}": [
             r"\frac{7\pi}{6}", r"x=\frac{\pi}{6}+\pi k, k\in\mathbb{Z}, k\ne0",

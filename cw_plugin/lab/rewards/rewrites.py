@@ -84,6 +84,7 @@ _EXPONENT = (
 _IN_WORDS = rf"(?:\\,|\s)*(?P<text>{TEXT}\{{)?\s*(?P<words>(?:(?:{'|'.join(_POWERS)})s?\s*)+)(?![a-zA-Z\d])"
 _IN_TEXT = rf"{TEXT}\{{[^{{}}]*\}}"
 _BETWEEN = r"(?:\s*\^\s*\{?-?\d\}?)?\s*(?:/|\\cdot|\\times)?\s*"  # units
+_UNITS_IN_TEXT = rf"{_IN_TEXT}(?:{_BETWEEN}{_IN_TEXT})*"
 EITHER = "; "  # stands for "or" between inequalities, where a comma is "and": forms.py joins the regions
 _SEPARATOR = (
     rf"\\(?:lor|vee|land|wedge|q?quad){_END}|{TEXT}\{{[\s,]*(?:{_OR})?[\s,]*\}}"
@@ -160,10 +161,12 @@ REWRITES = [
     Rewrite("upright without braces",
             r"\{\\(?:rm|sf|tt)\s+([^{}]*)\}|\\math(?:rm|sf|tt)\s+([a-zA-Z])", r"\\mathrm{\1\2}"),
     Rewrite("upright", rf"{TEXT}\{{\s*([ei!:+-]|-?\d[\d.,/]*|pi|{_FUNCTION}{_ARGUMENT}|{_COMMAND})\s*\}}"
-            rf"|(?<=[\d)}}=+*/-])\s*{TEXT}\{{\s*({_LETTER})\s*\}}", r" \1\2 "),
+            rf"|(?<=[\d)}}=+*/-])\s*{TEXT}\{{\s*({_LETTER})\s*\}}(?!\s*\\Omega)", r" \1\2 "),
     Rewrite("number and unit in a text", rf"({TEXT}\{{)\s*(-?\d[\d.,/]*)(?=\s(?:[^{{}}\d]|\^\d)*\}})", r"\2 \1"),
-    Rewrite("units in several commands", rf"{_IN_TEXT}(?:{_BETWEEN}{_IN_TEXT})+"
-            rf"|\\[dt]?frac\{{{_IN_TEXT}\}}\{{{_IN_TEXT}(?:\^\d)?\}}", _unit),
+    Rewrite("units in several commands", rf"{_UNITS_IN_TEXT}{_BETWEEN}{_IN_TEXT}"
+            rf"|\\[dt]?frac\{{{_UNITS_IN_TEXT}\}}\{{{_UNITS_IN_TEXT}(?:\^\d)?\}}"
+            rf"|(?<=[\d\s])\\mu\s*{_IN_TEXT}|{_IN_TEXT}\s*\\Omega{_END}", _unit),
+    Rewrite("ohm", r"^\s*(-?[\d.]+)\s*\\Omega\s*$", r"\1\\text{ ohm }"),
     Rewrite("function", rf"(?<![\\a-zA-Z])(?=(?:pi|{_FUNCTION}{_ARGUMENT}){_END})", r"\\"),
     Rewrite("inverse function", r"(?<![\\a-zA-Z])a(sin|cos|tan)(?=\s*\()", r"\\arc\1"),
     Rewrite("slanted fraction", r"\\(?:nice|s)frac(?=\s*\{)", r"\\frac"),

@@ -60,6 +60,7 @@ EXAMPLES = {
     "braces around all of it": (r"50\%", r"\mathbf{50\%}"),
     "product": (r"\frac{3}{4}", r"1(\frac{3}{4})"),
     "equations in an environment": ("5", r"\begin{aligned} x &= 5 \end{aligned}"),
+    "ohm": ("5", r"5\,\Omega"),
     "sign in braces": ("-3", "{-}3"),
     "arrow": (r"A \to B", r"A \rightarrow B"),
     "brackets": (r"\{1,2\}", r"\lbrace 1,2\rbrace"),
