@@ -14,7 +14,7 @@ from batches import CASES, SEEDS
 from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-GRADIENTS: list[torch.Tensor] = []  # one for each step of an optimizer
+GRADIENTS: list[torch.Tensor] = []  # one for each step of an optimizer, as it gets it
 
 
 def keep(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -34,8 +34,10 @@ def main(host: str, out: str, pattern: str, own: str) -> None:
                 GRADIENTS.clear()
                 torch.manual_seed(1000 * CASES[case].draw + seed)
                 try:
-                    advantages = rows[row](CASES[case], seed)
-                    found[row, case, seed] = GRADIENTS[0] if GRADIENTS else advantages
+                    result = rows[row](CASES[case], seed)  # advantages, or None
+                    if GRADIENTS:
+                        (result,) = GRADIENTS  # an update is one step
+                    found[row, case, seed] = result
                 except Exception as error:  # the host's, which the row then says
                     traceback.print_exc()
                     found[row, case, seed] = f"{type(error).__name__}: {error}".splitlines()[0]

@@ -35,7 +35,7 @@ OPTIONS = {
     "aggregation: seq_mean_token_sum_norm": {"loss_reduction": "seq_mean_token_sum_norm", "max_seq_len": "64"},
 }
 
-dist.init_process_group("gloo")
+dist.init_process_group()
 RANK, RANKS = dist.get_rank(), dist.get_world_size()
 MESH = init_device_mesh("cpu", (RANKS, 1), mesh_dim_names=("dp", "sp"))
 
@@ -48,11 +48,14 @@ class Table(torch.nn.Embedding):
         return log_probs, {"entropy": pad(log_probs**2, (PROMPT - 1, 1))}
 
 
-def data_of(batch: Batch, case: Case) -> TrainingInputBatch:
-    """Responses end at the last column, as SkyRL's do: here, the last of a response's tokens comes first."""
+def at_end(values: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """Responses that end at the last column, as SkyRL's do."""
+    return torch.stack([row.roll(WIDTH - int(length)) for row, length in zip(values, lengths, strict=True)])
 
+
+def data_of(batch: Batch, case: Case) -> TrainingInputBatch:
     def wide(values: torch.Tensor) -> torch.Tensor:
-        return pad(values.flip(1), (case.left, 0))
+        return pad(at_end(values, batch.lengths), (case.left, 0))
 
     mask, old = wide(batch.mask), wide(batch.old + batch.drift)
     data = TrainingInputBatch({
@@ -78,7 +81,9 @@ def update(case: Case, seed: int, **options: str) -> None:
     given["trainer.micro_train_batch_size_per_gpu"] = ROWS // RANKS // case.micro
     given["trainer.max_tokens_per_microbatch"] = TOKENS if case.dynamic else -1
     trainer = trainer_of(RayPPOTrainer, settings(Path(tempfile.gettempdir()), **given))
-    table = fully_shard(Table.from_pretrained(make_batch(seed).old.flip(1), freeze=False), mesh=MESH["dp"])
+    whole = make_batch(seed)
+    table = Table.from_pretrained(at_end(whole.old, whole.lengths), freeze=False)
+    fully_shard(table, mesh=MESH["dp"])
     optimizer = torch.optim.SGD(table.parameters(), lr=0.0)
     worker = object.__new__(PolicyWorkerBase)  # whose constructor is that of a Ray actor
     worker.cfg, worker.device_mesh, worker.mesh_rank = trainer.cfg.trainer, MESH, SimpleNamespace(dp_size=RANKS)
@@ -106,7 +111,7 @@ def advantages(
     with tempfile.TemporaryDirectory() as folder:
         made = trainer_of(trainer, settings(Path(folder), **given))
         found = made.compute_advantages_and_returns(data_of(batch, case))["advantages"]
-    return in_order(batch, found.flip(1))
+    return in_order(batch, at_end(found[:, case.left :], WIDTH - batch.lengths))
 
 
 def rows(own: Any) -> dict[str, Any]:
