@@ -12,7 +12,6 @@ TOKENS = 2 * (PROMPT + WIDTH)  # that a micro-batch may have, if the host's own 
 SMALL = {"num_hidden_layers": 1, "layer_types": ["full_attention"], "hidden_size": 16, "intermediate_size": 16,
          "num_attention_heads": 2}  # fmt: skip
 
-
 # How the batch reaches the gradient: processes, micro-batches of each, columns of padding, order of rows, whether the
 # host's own dynamic batch sizes cut it, and the draw of the random number generator.
 Case = namedtuple("Case", "ranks micro left right shuffled dynamic draw", defaults=(1, 1, 0, 0, False, False, 0))
