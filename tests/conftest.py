@@ -1,9 +1,7 @@
 """The shapes in cw_plugin's signatures are checked by whatever a test calls in its own process."""
 
-import fcntl
 import importlib
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -64,27 +62,11 @@ def temporary_files(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def packages(request) -> Callable[..., Path]:
-    """Installs packages that the environment does not have into a folder in pytest's cache, without what they need.
+def packages() -> Callable[..., Path]:
+    """Installs packages that the environment does not have, and says where."""
+    from host_packages import installed  # which imports modules that the hook above has to see first
 
-    What comes as source is built in an environment of its own (``--use-pep517``), as examples/openrlhf/cpu/install.sh
-    does it. pip's older way runs setup.py beside the packages of this environment, and DeepSpeed's fails beside torch.
-    """
-
-    def install(*wanted: str, **environment: str) -> Path:
-        folder = request.config.cache.mkdir(wanted[0].replace("==", "-"))
-        done = folder / "installed"
-        with open(folder.with_suffix(".lock"), "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # the other test process may want them, too
-            if done.exists() and done.read_text() == " ".join(wanted):
-                return folder
-            options = ["-q", "--no-deps", "--use-pep517", "--upgrade", "--no-compile", "--target", folder]
-            pip = [sys.executable, "-m", "pip", "install", *options, *wanted]
-            subprocess.run(pip, env=os.environ | environment, check=True)
-            done.write_text(" ".join(wanted))
-        return folder
-
-    return install
+    return installed
 
 
 @pytest.fixture

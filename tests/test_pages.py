@@ -28,12 +28,11 @@ NAMED_ON_PURPOSE = {
     "cw_plugin/hosts/verl/README.md": {"0.8", "0.9.0"},  # tested, too
     "cw_plugin/hosts/verl/hooks.py": {"0.8"},  # the last one without entry points
     "examples/gpu/README.md": {"0.8"},  # the last one for CUDA 12
-    "examples/invariance/table.py": {"0.29.1"},  # what ms-swift pins
     "examples/openrlhf/README.md": {"0.10.2"},
     "examples/trl/README.md": {"1.15"},  # does not train on a CPU
     "tests/hosts/openrlhf/test_openrlhf_releases.py": {"0.8.11"},  # does not fit
-    "tests/hosts/swift/test_swift.py": {"0.29.1"},
     "tests/hosts/trl/test_trl_releases.py": {"1.15", "1.14.1"},  # the last is what Axolotl pins
+    "tests/tools/host_packages.py": {"0.29.1"},  # what ms-swift pins
 }
 # Names on our pages that are of hosts and other projects, and that no code here uses.
 OF_OTHERS = {

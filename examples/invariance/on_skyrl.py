@@ -3,18 +3,16 @@
 The model is a table of log-probs in float64, since SkyRL's own is bfloat16.
 """
 
-import functools
 import os
 import tempfile
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from batches import PROMPT, RESPONSES, ROWS, WIDTH, Batch, Case, make_batch, order_of
+from batches import PROMPT, RESPONSES, ROWS, TOKENS, WIDTH, Batch, Case, in_order, make_batch, ordered
 from skyrl.backends.skyrl_train.distributed.fsdp_strategy import FSDPStrategy
 from skyrl.backends.skyrl_train.training_batch import TrainingInputBatch
 from skyrl.backends.skyrl_train.utils import ppo_utils
@@ -28,28 +26,26 @@ from torch.nn.functional import pad
 from cw_plugin.hosts.skyrl.trainer import CWGRPOTrainer
 from cw_plugin.registry import BUILT_IN, load
 
+REDUCTIONS = ("token_mean_legacy", "sequence_mean", "prompt_mean")
 OPTIONS = {
     **{f"loss: {loss}": {"policy_loss_type": str(loss)} for loss in ppo_utils.PolicyLossType},
     "loss: regular, KL penalty": {"use_kl_loss": "true"},
     "loss: regular, entropy bonus": {"use_entropy_loss": "true"},
-    **{
-        f"aggregation: {name}": {"loss_reduction": name}
-        for name in ("token_mean_legacy", "sequence_mean", "prompt_mean")
-    },
+    **{f"aggregation: {name}": {"loss_reduction": name} for name in REDUCTIONS},
     "aggregation: seq_mean_token_sum_norm": {"loss_reduction": "seq_mean_token_sum_norm", "max_seq_len": "64"},
 }
 
+dist.init_process_group()
+RANK, RANKS = dist.get_rank(), dist.get_world_size()
+MESH = init_device_mesh("cpu", (RANKS, 1), mesh_dim_names=("dp", "sp"))
 
-class Table(torch.nn.Module):
-    """A policy whose parameters are the log-probs; a sequence ends with the number of its row."""
 
-    def __init__(self, old: torch.Tensor) -> None:
-        super().__init__()
-        self.log_probs = torch.nn.Parameter(old)
+class Table(torch.nn.Embedding):
+    """A policy whose parameters are the log-probs; a sequence begins with the number of its row."""
 
     def forward(self, sequences: torch.Tensor, num_actions: int, **_: Any) -> tuple[torch.Tensor, dict[str, Any]]:
-        log_probs = pad(self.log_probs[sequences[:, -1]], (num_actions - WIDTH, 0))
-        return log_probs, {"entropy": pad(log_probs**2, (sequences.shape[1] - 1 - num_actions, 1))}
+        log_probs = pad(super().forward(sequences[:, 0]), (num_actions - WIDTH, 0))
+        return log_probs, {"entropy": pad(log_probs**2, (PROMPT - 1, 1))}
 
 
 def at_end(values: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
@@ -61,91 +57,70 @@ def data_of(batch: Batch, case: Case) -> TrainingInputBatch:
     def wide(values: torch.Tensor) -> torch.Tensor:
         return pad(at_end(values, batch.lengths), (case.left, 0))
 
-    mask, old, rewards = wide(batch.mask), wide(batch.old + batch.drift), torch.zeros(ROWS, WIDTH + case.left).double()
-    rewards[:, -1] = batch.rewards
+    mask, old = wide(batch.mask), wide(batch.old + batch.drift)
     data = TrainingInputBatch({
-        "sequences": torch.cat([pad(batch.ids[:, :-1], (case.left, 0)), batch.row[:, None]], 1),
-        "attention_mask": torch.cat([torch.ones(ROWS, PROMPT), mask], 1).long(), "loss_mask": mask.double(),
+        "sequences": torch.cat([batch.row[:, None], pad(batch.ids[:, 1:], (case.left, 0))], 1),
+        "attention_mask": pad(mask.long(), (PROMPT, 0), value=1), "loss_mask": mask.double(),
         "response_mask": mask.long(), "action_log_probs": old, "rollout_logprobs": old, "base_action_log_probs": old,
-        "rewards": rewards, "values": wide(batch.entropies), "advantages": batch.advantages[:, None] * mask,
+        "rewards": pad(batch.rewards[:, None], (mask.shape[1] - 1, 0)), "values": wide(batch.entropies),
+        "advantages": batch.advantages[:, None] * mask,
     })  # fmt: skip
     groups = [(start, start + RESPONSES) for start in range(0, ROWS, RESPONSES)]
-    data.metadata = {"uids": [str(group) for group in batch.group.tolist()], "response_length": WIDTH + case.left}
-    data.metadata |= {"policy_mini_batch_boundaries": [(0, ROWS)], "policy_prompt_boundaries": groups}
+    data.metadata = {
+        "uids": list(map(str, batch.group.tolist())), "response_length": mask.shape[1],
+        "avg_response_length": float(batch.lengths.double().mean()),
+        "policy_mini_batch_boundaries": [(0, ROWS)], "policy_prompt_boundaries": groups,
+    }  # fmt: skip
     return data
 
 
-@functools.cache
-def mesh() -> Any:
-    dist.init_process_group()
-    return init_device_mesh("cpu", (dist.get_world_size(), 1), mesh_dim_names=("dp", "sp"))
-
-
-class InThisProcess:
-    """SkyRL's dispatch to its workers, of which this process has one."""
-
-    def __init__(self, worker: PolicyWorkerBase) -> None:
-        self.worker = worker
-
-    def stage_data(self, _: str, data: TrainingInputBatch, boundaries: list[tuple[int, int]]) -> list[Any]:
-        return [data[start:end].chunk((end - start) // mesh().size())[dist.get_rank()] for start, end in boundaries]
-
-    def forward_backward_from_staged(self, _: str, data: TrainingInputBatch) -> Any:
-        return self.worker.forward_backward(data)
-
-    def optim_step(self, _: str) -> None:
-        """The gradient is all that is asked for."""
-
-
-def gradient(options: dict[str, str], case: Case, seed: int) -> torch.Tensor | None:
-    """Of the log-probs, after FSDP2 has averaged it."""
+def update(case: Case, seed: int, **options: str) -> None:
     if case.right:
-        return None  # SkyRL pads on the left alone
+        return  # SkyRL pads on the left alone
     given = {f"trainer.algorithm.{name}": value for name, value in options.items()}
-    given["trainer.micro_train_batch_size_per_gpu"] = ROWS // mesh().size() // case.micro
-    given |= {"trainer.max_tokens_per_microbatch": 2 * (PROMPT + WIDTH)} if case.dynamic else {}
+    given["trainer.micro_train_batch_size_per_gpu"] = ROWS // RANKS // case.micro
+    given["trainer.max_tokens_per_microbatch"] = TOKENS if case.dynamic else -1
     trainer = trainer_of(RayPPOTrainer, settings(Path(tempfile.gettempdir()), **given))
     whole = make_batch(seed)
-    table = fully_shard(Table(at_end(whole.old, whole.lengths)), mesh=mesh()["dp"])
+    table = Table.from_pretrained(at_end(whole.old, whole.lengths), freeze=False)
+    fully_shard(table, mesh=MESH["dp"])
+    optimizer = torch.optim.SGD(table.parameters(), lr=0.0)
     worker = object.__new__(PolicyWorkerBase)  # whose constructor is that of a Ray actor
-    worker.cfg, worker.model, worker.optimizer, worker.device_mesh = trainer.cfg.trainer, table, None, mesh()
-    worker.mesh_rank, worker.scheduler = (
-        SimpleNamespace(dp_size=mesh().size()),
-        SimpleNamespace(get_last_lr=lambda: [0]),
-    )
+    worker.cfg, worker.device_mesh, worker.mesh_rank = trainer.cfg.trainer, MESH, SimpleNamespace(dp_size=RANKS)
+    worker.model, worker.optimizer, worker.scheduler = table, optimizer, SimpleNamespace(get_last_lr=lambda: [0.0])
     worker.policy_loss_fn = ppo_utils.PolicyLossRegistry.get(worker.cfg.algorithm.policy_loss_type)
-    worker.strategy, trainer.dispatch = object.__new__(FSDPStrategy), InThisProcess(worker)
-    rows = order_of(case, seed, whole_groups=True)
-    trainer._execute_training_step("policy", data_of(make_batch(seed, rows), case))
-    return table.log_probs.grad.full_tensor()
+    worker.strategy = object.__new__(FSDPStrategy)
+    trainer.dispatch = SimpleNamespace(  # to SkyRL's workers, of which this process has one
+        stage_data=lambda _, data, boundaries: [data.chunk(ROWS // RANKS)[RANK]],
+        forward_backward_from_staged=lambda _, data: worker.forward_backward(data),
+        optim_step=lambda _: optimizer.step(),
+    )
+    batch = make_batch(seed, ordered(case, seed, whole_groups=True))
+    trainer._execute_training_step("policy", data_of(batch, case))
 
 
-@functools.cache
-def maker(weights: str) -> Any:
-    cfg = settings(Path(tempfile.mkdtemp()), **{"generator.n_samples_per_prompt": RESPONSES})
-    with patch.dict(os.environ, CW_GRPO_WEIGHTS=weights, CW_GRPO_RECORD_EVERY="0"):
-        return trainer_of(CWGRPOTrainer if weights else RayPPOTrainer, cfg)
-
-
-def advantages(estimator: str, weights: str, case: Case, seed: int) -> torch.Tensor | None:
+def advantages(
+    case: Case, seed: int, trainer: type = RayPPOTrainer, estimator: str = "grpo", weights: str = "none"
+) -> torch.Tensor | None:
     """In the trainer's process, which has the whole batch, and so sees no cut."""
     if case.right or case.ranks > 1 or case.micro > 1 or case.dynamic:
         return None
-    batch, made = make_batch(seed, order_of(case, seed)), maker(weights)
-    made.cfg.trainer.algorithm.advantage_estimator = estimator
-    data = data_of(batch, case)
-    data.metadata["avg_response_length"] = float(batch.lengths.double().mean())
-    found = made.compute_advantages_and_returns(data)["advantages"][:, case.left :]
-    return batch.in_order(torch.stack([row.roll(int(n)) for row, n in zip(found, batch.lengths, strict=True)]))
+    os.environ["CW_GRPO_WEIGHTS"] = weights
+    given = {"trainer.algorithm.advantage_estimator": estimator, "generator.n_samples_per_prompt": RESPONSES}
+    batch = make_batch(seed, ordered(case, seed))
+    with tempfile.TemporaryDirectory() as folder:
+        made = trainer_of(trainer, settings(Path(folder), **given))
+        found = made.compute_advantages_and_returns(data_of(batch, case))["advantages"]
+    return in_order(batch, at_end(found[:, case.left :], WIDTH - batch.lengths))
 
 
 def rows(own: Any) -> dict[str, Any]:
     """``own``: a policy loss with the signature of SkyRL's registry."""
-    found = {}
     if own:
         ppo_utils.PolicyLossRegistry.register("own", own)
-        found["loss: own"] = partial(gradient, {"policy_loss_type": "own"})
-    found |= {name: partial(gradient, options) for name, options in OPTIONS.items()}
-    found |= {f"estimator: {name}": partial(advantages, str(name), "") for name in ppo_utils.AdvantageEstimator}
+    found = {"loss: own": partial(update, policy_loss_type="own")} if own else {}
+    found |= {row: partial(update, **options) for row, options in OPTIONS.items()}
+    found |= {f"estimator: {name}": partial(advantages, estimator=str(name)) for name in ppo_utils.AdvantageEstimator}
     served = [name for name in BUILT_IN if not load(name).needs_entropies]  # which SkyRL does not have
-    return found | {f"weights: {name}": partial(advantages, "grpo", name) for name in served}
+    weighted = partial(advantages, trainer=CWGRPOTrainer)
+    return found | {f"weights: {name}": partial(weighted, weights=name) for name in served}

@@ -1,6 +1,5 @@
 """ms-swift: its GRPOTrainer as ``swift rlhf`` starts it, one update; its losses, estimators, and our weightings."""
 
-import functools
 import json
 import os
 import tempfile
@@ -10,10 +9,9 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from batches import PROMPT, RESPONSES, ROWS, SMALL, WIDTH, Batch, Case, KeepsGradient, make_batch, rows_of
+from batches import GROUPS, PROMPT, RESPONSES, SMALL, WIDTH, Case, drifted, share
 from engines import make_model
 from swift.pipelines import rlhf_main
-from swift.rewards import ORM, orms
 from swift.rlhf_trainers import GRPOTrainer
 from swift.trainers import TrainerFactory
 
@@ -28,83 +26,50 @@ OPTIONS: dict[str, dict[str, Any]] = {
     **{f"estimator: {name}": {"advantage_estimator": name} for name in ("rloo", "reinforce_plus_plus")},
     **{f"estimator: scale_rewards={kind}": {"scale_rewards": kind} for kind in ("batch", "none", "gdpo")},
 }
-NOW: dict[str, Any] = {}  # the rows of the trainer that ms-swift constructs, and that trainer
+FOLDER = Path(tempfile.mkdtemp())
+(FOLDER / "rows.jsonl").write_text("\n".join([json.dumps({"messages": [{"role": "user", "content": "?"}]})] * GROUPS))
+SETTINGS = {
+    "rlhf_type": "grpo", "dataset": FOLDER / "rows.jsonl", "model": make_model(FOLDER / "model", **SMALL),
+    "output_dir": FOLDER / "run", "model_type": "qwen2", "template": "qwen2_5", "system": "", "check_model": "false",
+    "tuner_type": "full", "torch_dtype": "float32", "use_cpu": "true", "gradient_checkpointing": "false",
+    "dataloader_num_workers": 0, "max_steps": 1, "save_strategy": "no", "report_to": "none", "max_grad_norm": 0,
+    "num_generations": RESPONSES, "max_completion_length": WIDTH, "reward_funcs": "length", "loss_type": "grpo",
+    "beta": 0.0,
+}  # fmt: skip
 
 
-class Measured(KeepsGradient):
-    """A trainer that is given this process's rows, and whose policy has drifted."""
-
-    def __init__(self, model: torch.nn.Module, *args: Any, **given: Any) -> None:
-        super().__init__(model.double(), *args, **given)
-        NOW["trainer"] = self
-
-    def _infer_single_or_multi_turn(self, samples: list[Any], *_: Any, **__: Any) -> list[Any]:
-        batch = NOW["batch"]
-        for at, sample in enumerate(samples):
-            sample.messages = [*sample.messages, {"role": "assistant", "content": str(at)}]
-            sample.response_token_ids = [batch.ids[at, PROMPT : PROMPT + int(batch.lengths[at])].tolist()]
-            sample.finish_reason = "stop"
-            scores = {"score": float(batch.rewards[at]), "score_length": int(batch.lengths[at]) / WIDTH}
-            sample.extra |= {"at": at, **scores}
-        return samples
-
-    def _postprocess_batch(self, samples: list[Any], encoded: list[dict[str, Any]]) -> None:
-        super()._postprocess_batch(samples, encoded)
-        for chunk, part in zip(self.split_by_mini_batches(samples), encoded, strict=True):
-            rows, batch = torch.tensor([sample.extra["at"] for sample in chunk]), part["grpo_batch"]
-            of_chunk = Batch(*(values[rows] for values in NOW["batch"]))
-            batch.old_per_token_logps = of_chunk.drifted(batch.old_per_token_logps, batch.completion_mask)
-
-
-class Score(ORM):
-    def __call__(self, completions: list[str], score: list[float], **_: Any) -> list[float]:
-        return score
-
-
-class ScoreLength(ORM):
-    def __call__(self, completions: list[str], score_length: list[float], **_: Any) -> list[float]:
-        return score_length
-
-
-orms.update(score=Score, score_length=ScoreLength)
-plain, weighted = (type("Trainer", (Measured, kind), {}) for kind in (GRPOTrainer, CWGRPOTrainer))
-
-
-@functools.cache
-def files() -> Path:
-    folder = Path(tempfile.mkdtemp())
-    make_model(folder / "model", **SMALL)
-    rows = [json.dumps({"messages": [{"role": "user", "content": "?"}]})] * (ROWS // RESPONSES)
-    (folder / "rows.jsonl").write_text("\n".join(rows))
-    return folder
-
-
-def gradient(trainer: str, options: dict[str, Any], weights: str, case: Case, seed: int) -> torch.Tensor | None:
+def update(case: Case, seed: int, trainer: type = GRPOTrainer, weights: str = "none", **options: Any) -> None:
     if case.left or case.right or case.dynamic:
-        return None  # ms-swift has no such option
-    rows = rows_of(case, seed, whole_groups=True)
-    NOW["batch"] = make_batch(seed, rows)
-    given = {
-        "rlhf_type": "grpo", "dataset": files() / "rows.jsonl", "output_dir": files() / "run",
-        "model": files() / "model",
-        "model_type": "qwen2", "template": "qwen2_5", "system": "", "torch_dtype": "float32", "check_model": "false",
-        "tuner_type": "full", "max_completion_length": WIDTH, "learning_rate": 1e-9, "max_steps": 1, "use_cpu": "true",
-        "save_strategy": "no", "report_to": "none", "num_generations": RESPONSES, "gradient_checkpointing": "false",
-        "per_device_train_batch_size": len(rows) // case.micro, "gradient_accumulation_steps": case.micro,
-        "train_dataloader_shuffle": "false", "dataset_shuffle": "false", "loss_type": "grpo", "max_grad_norm": 0,
-        "seed": seed + 1000 * case.draw, "advantage_estimator": "grpo", "beta": 0.0, "dataloader_num_workers": 0,
-        **options,
-    }  # fmt: skip
-    arguments = [str(part) for name, value in given.items() for part in (f"--{name}", value)]
-    TrainerFactory.TRAINER_MAPPING["grpo"] = f"on_swift.{trainer}"
-    with patch.dict(os.environ, CW_GRPO_WEIGHTS=weights, CW_GRPO_RECORD_EVERY="0"):
-        rlhf_main([*arguments, "--reward_funcs", "score", "score_length"])
-    return NOW["trainer"].gradient
+        return  # ms-swift has no such option
+    batch = share(case, seed, whole_groups=True)
+    rewards = [lambda _, **__: batch.rewards.tolist(), lambda _, **__: (batch.lengths / WIDTH).tolist()]
+
+    class Drifted(trainer):
+        def __init__(self, model: torch.nn.Module, *args: Any, **given: Any) -> None:
+            super().__init__(model.double(), *args, **given | {"reward_funcs": rewards})
+
+        def _infer_single_or_multi_turn(self, samples: list[Any], *_: Any, **__: Any) -> list[Any]:
+            for sample, ids, length in zip(samples, batch.ids[:, PROMPT:], batch.lengths, strict=True):
+                sample.messages = [*sample.messages, {"role": "assistant", "content": "?"}]
+                sample.response_token_ids, sample.finish_reason = [ids[:length].tolist()], "stop"
+            return samples
+
+        def _postprocess_batch(self, samples: list[Any], encoded: list[dict[str, Any]]) -> None:
+            super()._postprocess_batch(samples, encoded)
+            for part, drift in zip(encoded, batch.drift.chunk(len(encoded)), strict=True):
+                of = part["grpo_batch"]
+                of.old_per_token_logps = drifted(of.old_per_token_logps, drift, of.completion_mask)
+
+    size = {"per_device_train_batch_size": len(batch.row) // case.micro, "gradient_accumulation_steps": case.micro}
+    given = {**SETTINGS, **size, "seed": seed + 1000 * case.draw, **options}
+    os.environ["CW_GRPO_WEIGHTS"] = weights
+    with patch.object(TrainerFactory, "get_trainer_cls", lambda _: Drifted):
+        rlhf_main([str(part) for name, value in given.items() for part in (f"--{name}", value)])
 
 
 def rows(own: Any) -> dict[str, Any]:
     """``own``: a trainer derived from ms-swift's."""
-    globals()["own"] = type("Trainer", (Measured, own), {}) if own else None
-    found = {"loss: own": partial(gradient, "own", {}, "none")} if own else {}
-    found |= {name: partial(gradient, "plain", options, "none") for name, options in OPTIONS.items()}
-    return found | {f"weights: {name}": partial(gradient, "weighted", {}, name) for name in BUILT_IN}
+    found = {"loss: own": partial(update, trainer=own)} if own else {}
+    found |= {row: partial(update, **options) for row, options in OPTIONS.items()}
+    weighted = partial(update, trainer=CWGRPOTrainer)
+    return found | {f"weights: {name}": partial(weighted, weights=name) for name in BUILT_IN}

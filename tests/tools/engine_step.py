@@ -88,6 +88,21 @@ def held(engine: Any) -> dict[str, int]:
     return {"weights": size(weights), "gradients": size(gradients), "optimizer": size(copies + of_adam)}
 
 
+def tensordict(tensors: dict[str, torch.Tensor], **sizes: Any) -> Any:
+    """A batch as verl's trainers give it to an engine; ``sizes`` are those of the batch and of its micro-batches."""
+    info = {"temperature": 1.0, "global_token_num": tensors["attention_mask"].sum(-1).tolist()}
+    data = left_right_2_no_padding(DataProto.from_single_dict(tensors, meta_info=info).to_tensordict())
+    tu.assign_non_tensor(data, **sizes, calculate_entropy=False)
+    return data
+
+
+def log_probs_of(engine: Any, data: Any) -> torch.Tensor | None:
+    """Log-probs of a batch's responses, padded on the right; None in a process that does not have them."""
+    with engine.eval_mode():
+        output = engine.infer_batch(data).get("model_output")
+    return no_padding_2_padding(output["log_probs"], data) if output else None
+
+
 def step(
     backend: str,
     batch_file: str,
@@ -111,24 +126,15 @@ def step(
     model, rewards, uids = (batch.pop(key) for key in ("model", "rewards", "uids"))
     rows = len(rewards)
     engine = make_engine(backend, tp, pp, lr, model, rows, half)
-
-    def tensordict(**extra: torch.Tensor) -> Any:
-        info = {"temperature": 1.0, "global_token_num": batch["attention_mask"].sum(-1).tolist()}
-        data = left_right_2_no_padding(DataProto.from_single_dict({**batch, **extra}, meta_info=info).to_tensordict())
-        sizes = {"global_batch_size": rows, "micro_batch_size_per_gpu": rows, "use_dynamic_bsz": False}
-        tu.assign_non_tensor(data, **sizes, calculate_entropy=False)
-        return data
+    sizes = {"global_batch_size": rows, "micro_batch_size_per_gpu": rows, "use_dynamic_bsz": False}
 
     def from_last_stage(value: Any) -> Any:
         values = [None] * dist.get_world_size()
         dist.all_gather_object(values, value)
         return [value for value in values if value is not None][-1]
 
-    with engine.eval_mode():
-        data = tensordict()
-        output = engine.infer_batch(data).get("model_output")
-    log_probs = no_padding_2_padding(output["log_probs"], data).float() if output else None
-    results = {"log_probs": from_last_stage(log_probs)}
+    log_probs = log_probs_of(engine, tensordict(batch, **sizes))
+    results = {"log_probs": from_last_stage(None if log_probs is None else log_probs.float())}
 
     optimizer_step = engine.optimizer_step
 
@@ -151,7 +157,7 @@ def step(
     )
     with engine.train_mode():
         output = engine.train_batch(
-            tensordict(advantages=advantages, old_log_probs=results["log_probs"]),
+            tensordict({**batch, "advantages": advantages, "old_log_probs": results["log_probs"]}, **sizes),
             loss_function=functools.partial(ppo_loss, config=config),
         )
     metrics = None

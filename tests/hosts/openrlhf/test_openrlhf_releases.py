@@ -11,6 +11,7 @@ pytest.importorskip("verl")
 import json
 from pathlib import Path
 
+from host_packages import DEEPSPEED, OF_OPENRLHF
 from interpreter import ROOT, python, run_tests
 
 from cw_plugin.errors import HostError
@@ -21,10 +22,8 @@ from cw_plugin.hosts.openrlhf import install
 @pytest.fixture
 def path(packages):
     def folders(version: str) -> tuple[Path, ...]:
-        # OpenRLHF's wheels hold Python alone, and name one version of it.
-        release = packages(f"openrlhf=={version}", "--only-binary=:all:", "--python-version=3.11")
-        needs = packages("deepspeed==0.19.6", "hjson", "py-cpuinfo", "pylatexenc", DS_BUILD_OPS="0")
-        return (release, needs, ROOT / "examples" / "openrlhf" / "cpu")
+        release = packages(f"openrlhf=={version}", *OF_OPENRLHF)
+        return (release, packages(*DEEPSPEED), ROOT / "examples" / "openrlhf" / "cpu")
 
     return folders
 

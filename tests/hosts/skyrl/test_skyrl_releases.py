@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("verl")
 
+from host_packages import IN_SKYRL
 from interpreter import ROOT, python, run_tests
 
 from cw_plugin.hosts.host import SKYRL
@@ -16,8 +17,7 @@ from cw_plugin.hosts.host import SKYRL
 
 @pytest.mark.parametrize("version", [pytest.param(SKYRL.oldest, marks=pytest.mark.slow), SKYRL.newest])
 def test_a_release_of_skyrl_passes_the_tests(version, packages):
-    besides = ("skyrl-gym==0.4.0", "cloudpathlib==0.26.0", "zstandard==0.25.0")
-    release = packages(f"skyrl=={version}", *besides, "--ignore-requires-python")
+    release = packages(f"skyrl=={version}", *IN_SKYRL)
     cpu = ROOT / "examples" / "skyrl" / "cpu"
     run_tests("hosts/skyrl", f"--ignore={__file__}", path=(release, cpu), HF_HUB_OFFLINE="1")
 

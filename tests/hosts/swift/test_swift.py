@@ -14,6 +14,7 @@ from pathlib import Path
 import golden
 import torch
 import torch.nn.functional as F
+from host_packages import host_folders
 from interpreter import ROOT, WITHOUT_VLLM, python
 from reference import grpo_advantages, reference_advantages
 from reference_weightings import WEIGHTINGS, reference_weighted
@@ -23,15 +24,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from cw_plugin.lab.reports.read_records import read_tokens
 
 MODEL = ROOT / "examples" / "cpu" / "model"
-# ms-swift, and what it imports that the environment has not, or has in a version that it does not take.
-PACKAGES = ("ms-swift==4.6.0", "trl==0.29.1", "datasets==4.8.4", "modelscope==1.40.2", "modelscope-hub==0.5.1",
-            "json-repair==0.64.5", "dacite==1.9.2")  # fmt: skip
 QUESTIONS = ["What is 3 + 4?", "Compute 9 - 5.", "Ann has 7 apples and gets 8 more. How many now?", "What is 20 - 6?"]
 
 
 @pytest.fixture(scope="module")
-def swift(packages) -> Path:
-    return packages(*PACKAGES)
+def swift() -> Path:
+    return host_folders("swift")[0]
 
 
 def start(swift: Path, out: Path, *flags: str, plugins: tuple[str, ...], processes: int = 1, **environment: str) -> str:
