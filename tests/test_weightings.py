@@ -73,6 +73,7 @@ def test_weights_are_those_of_the_loop(name, dtype, scope):
     for seed in range(5):
         log_probs, advantages, mask, group = random_batch(seed, groups=3 + seed, scale=3.0)
         entropies = random_entropies(seed, mask.shape, scale=0.1 + 0.2 * seed)  # on both sides of STARE's gate
+        entropies[group == group[0]] *= 4  # STARE's gate asks the batch
         log_probs, advantages, entropies = (v.to(dtype) for v in (log_probs, advantages, entropies))
         advantages[3], mask[7], log_probs[5, 0] = 0, False, 0
         advantages[group == group[1]] = 0
