@@ -103,8 +103,10 @@ def compute(accelerator: Accelerator, rows: int, scope: Any, fault: str, weights
             applied, _ = run._apply_to_batch(own_batch, STEP, keeps_weights=True)
         except CWGRPOError as error:
             return type(error).__name__, str(error)
-    kept = replace(own_batch, weights=applied.weights)
-    records = [recorded(run, kept, applied.sums, limit) for limit in (LIMIT, 1)]
+    records = []
+    if weights == "gaussian":
+        kept = replace(own_batch, weights=applied.weights)
+        records = [recorded(run, kept, applied.sums, limit) for limit in (LIMIT, 1)]
     return applied.advantages, applied.sums.statistics(), records
 
 
