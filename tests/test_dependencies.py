@@ -88,18 +88,11 @@ def imported(part: Path) -> set[str]:
     return {name_of(NAMES.get(module) or distributions.get(module, [module])[0]) for module in modules}
 
 
-def parts() -> dict[str, list[Path]]:
-    """The method as one part, which is all but hosts and laboratory; each host, and each part of the laboratory."""
-    apart = ("hosts", "lab", "__main__.py")
-    found = {"method": [path for path in PACKAGE.iterdir() if path.name not in apart]}
-    for house in ("hosts", "lab"):
-        for path in sorted((PACKAGE / house).iterdir()):
-            if path.name != "__init__.py" and (path.suffix == ".py" or (path / "__init__.py").exists()):
-                found[f"{house}/{path.name}"] = [path]
-    return found
-
-
-PARTS = parts()
+# The method as one part, which is all but hosts and laboratory; each host, and each part of the laboratory.
+PARTS = {"method": [path for path in PACKAGE.iterdir() if path.name not in ("hosts", "lab", "__main__.py")]}
+for path in sorted([*(PACKAGE / "hosts").iterdir(), *(PACKAGE / "lab").iterdir()]):
+    if path.name != "__init__.py" and (path.suffix == ".py" or (path / "__init__.py").exists()):
+        PARTS[f"{path.parent.name}/{path.name}"] = [path]
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -65,4 +65,4 @@ def test_a_host_that_is_not_installed_is_named():
 
 
 def test_the_readme_has_the_releases_that_the_code_names():
-    assert hosts_table.table() in hosts_table.README.read_text(encoding="utf-8")
+    assert hosts_table.text() in hosts_table.README.read_text(encoding="utf-8")

@@ -8,22 +8,26 @@ from cw_plugin.options import Options, variables
 from cw_plugin.reweight import reweight
 
 
-def test_options_come_from_the_environment(monkeypatch):
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ({"SCOPE": "batch", "RECORD_EVERY": "7"}, {"scope": "batch", "record_every": 7}),
+        ({"WEIGHTS": "none"}, {"weights": "none"}),
+        ({"WEIGHTS": "stare"}, {"weights": "stare", "settings": {"share": 0.1, "weight": 1.1}}),
+        (
+            {"WEIGHTS": "stare", "SETTINGS": "weight=1.05"},
+            {"weights": "stare", "settings": {"share": 0.1, "weight": 1.05}},
+        ),
+    ],
+)
+def test_options_come_from_the_environment_beside_the_defaults(monkeypatch, given, read):
     """Another program's variable may begin with the same letters."""
-    given = {"CW_GRPO_SCOPE": "batch", "CW_GRPO_WEIGHTS": "none", "CW_GRPO_RECORD_EVERY": "7"}
+    given = {f"CW_GRPO_{name}": value for name, value in given.items()}
     for name, value in {**given, "CW_GRPO_DATA": "/data"}.items():
         monkeypatch.setenv(name, value)
-    assert Options.from_environment() == Options("batch", "none", 7)
+    defaults = {"scope": "group", "weights": "gaussian", "record_every": 50, "settings": {}}
+    assert vars(Options.from_environment()) == defaults | read
     assert variables() == given
-
-
-def test_settings_come_from_the_environment_beside_the_defaults(monkeypatch):
-    given = {"CW_GRPO_WEIGHTS": "stare", "CW_GRPO_SETTINGS": "weight=1.05"}
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    assert Options.from_environment().settings == {"share": 0.1, "weight": 1.05}
-    assert variables() == given
-    assert Options(weights="stare").settings == {"share": 0.1, "weight": 1.1} and Options().settings == {}
 
 
 @pytest.mark.parametrize(
@@ -71,30 +75,6 @@ def test_steps_are_due(monkeypatch):
     assert not any(Options(record_every=0).is_due(step) for step in range(12))
 
 
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        ("\nscale = 1 / width\n", "NameError: name 'width' is not defined.; mend .*broken_weights.py, line 2"),
-        ("def w(group):\n    return group.z +\n", "SyntaxError: .*; mend .*broken_weights.py, line 2"),
-    ],
-)
-def test_a_weighting_whose_file_is_broken_is_refused_with_its_line(tmp_path, monkeypatch, source, said):
-    (tmp_path / "broken_weights.py").write_text(source)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(OptionsError, match=rf"weights='broken_weights:w' cannot be imported \({said}"):
-        Options(weights="broken_weights:w")
-
-
-WEIGHTING = """
-import torch
-from cw_plugin.registry import Setting, weighting
-
-@weighting(scaled={scaled}, settings={{"power": Setting(1.0, low=0, high=4)}})
-def w(group, power):
-    {body}
-"""
-
-
 def own_weighting(folder, monkeypatch, source):
     """The name of a weighting in a file of its own."""
     name = f"weights_{abs(hash(source))}"
@@ -103,29 +83,47 @@ def own_weighting(folder, monkeypatch, source):
     return f"{name}:w"
 
 
+def declared(body, scaled=False):
+    return f"""
+import torch
+from cw_plugin.registry import Setting, weighting
+
+@weighting(scaled={scaled}, settings={{"power": Setting(1.0, low=0, high=4)}})
+def w(group, power):
+    return {body}
+"""
+
+
+BARE = "from cw_plugin.registry import weighting\n\n{}\ndef w(group):\n    return group.z\n"
+
+
 @pytest.mark.parametrize(
-    ("scaled", "body", "said"),
+    ("source", "said"),
     [
-        (False, "return group.log_probs.exp()[:, None]", r"returned shape \(16, 1\); return one weight for each"),
-        (False, "return group.log_probs", "weights must be finite and not negative"),
-        (False, "return 1 / (group.row - group.row)", "returned inf at .* weights must be finite"),
-        (False, "return group.log_probs[100]", r"raised IndexError: .*; mend it in .*weights_\d+.py, line 7, for a gr"),
-        (False, "return torch.softmax(group.z, 5)", r"raised IndexError: .*; mend it in .*weights_\d+.py, line 7, for"),
-        (False, "return torch.rand(len(group.z))", "other weights when it was asked again; let them .*generator"),
-        (False, "return group.batch_entropy * group.z", "without saying so; declare it with needs_batch_entropy=True"),
-        (True, "return torch.full_like(group.z, 1e-40)", "returned weights of 1e-40 at most, too small to be scaled"),
-        (False, "return torch.full_like(group.z, 3e38)", "returned weights that are too large; make them smaller"),
+        ("\nscale = 1 / width\n", r"imported \(NameError: name 'width' is not defined.; mend .*weights_\d+.py, line 2"),
+        ("def w(group):\n    return group.z +\n", r"imported \(SyntaxError: .*; mend .*weights_\d+.py, line 2"),
+        (BARE.format("@weighting"), r"write @weighting\(scaled=True\)\); mend .*weights_\d+.py, line [34]"),
+        (BARE.format("@weighting()"), r"write @weighting\(scaled=True\)\); mend .*weights_\d+.py, line [34]"),
+        (declared("group.log_probs"), "weights must be finite and not negative"),
+        (declared("torch.softmax(group.z, 5)"), r"raised IndexError: .*; mend it in .*weights_\d+.py, line 7, for"),
+        (declared("torch.rand(len(group.z))"), "other weights when it was asked again; let them .*generator"),
+        (declared("group.batch_entropy * group.z"), "without saying so; declare it with needs_batch_entropy=True"),
+        (
+            declared("torch.full_like(group.z, 1e-40)", True),
+            "returned weights of 1e-40 at most, too small to be",
+        ),
+        (declared("torch.full_like(group.z, 3e38)"), "returned weights that are too large; make them smaller"),
     ],
 )
-def test_a_weighting_of_ones_own_fails_before_the_run(tmp_path, monkeypatch, scaled, body, said):
-    name = own_weighting(tmp_path, monkeypatch, WEIGHTING.format(scaled=scaled, body=body))
-    with pytest.raises(OptionsError, match=said):
+def test_a_weighting_of_ones_own_that_is_wrong_is_refused_before_the_run(tmp_path, monkeypatch, source, said):
+    name = own_weighting(tmp_path, monkeypatch, source)
+    with pytest.raises(OptionsError, match=f"weights='{name}'.*{said}"):
         Options(weights=name)
 
 
 def test_a_weighting_of_ones_own_has_settings_and_may_have_a_gradient(tmp_path, monkeypatch):
-    body = "return group.log_probs.exp() ** torch.nn.Parameter(torch.tensor(power))"
-    name = own_weighting(tmp_path, monkeypatch, WEIGHTING.format(scaled=False, body=body))
+    source = declared("group.log_probs.exp() ** torch.nn.Parameter(torch.tensor(power))")
+    name = own_weighting(tmp_path, monkeypatch, source)
     assert Options(weights=name).settings == {"power": 1.0}
     log_probs, mask = torch.tensor([[-0.5, -2.0]]), torch.ones(1, 2)
     weighting = Options(weights=name, settings={"power": 2}).load_weighting()
@@ -134,11 +132,3 @@ def test_a_weighting_of_ones_own_has_settings_and_may_have_a_gradient(tmp_path, 
     assert [Options(weights=name, settings={"power": end}).settings["power"] for end in (0, 4)] == [0, 4]
     with pytest.raises(OptionsError, match="power=5 is invalid; use a number from 0 to 4"):
         Options(weights=name, settings={"power": 5})
-
-
-@pytest.mark.parametrize("decorator", ["@weighting", "@weighting()"])
-def test_a_bare_decorator_is_refused_with_what_to_write(tmp_path, monkeypatch, decorator):
-    source = f"from cw_plugin.registry import weighting\n\n{decorator}\ndef w(group):\n    return group.z\n"
-    name = own_weighting(tmp_path, monkeypatch, source)
-    with pytest.raises(OptionsError, match=r"write @weighting\(scaled=True\)\); mend .*weights_\d+.py, line [34]"):
-        Options(weights=name)

@@ -4,6 +4,7 @@ import pytest
 
 pytest.importorskip("accelerate")
 
+import itertools
 import math
 
 import torch
@@ -26,36 +27,40 @@ def in_one_process(rows: int, scope: str, fault: str = "", weights: str = "gauss
         return type(error).__name__, str(error)
 
 
-def check_records(records, weighted, rank: int, rows: int, processes: int, scope: str, own_groups: bool) -> None:
+def check_records(case: str, records, weighted, rank: int, processes: int) -> None:
     """The first process writes the rows of all. If they have more tokens than a record, and each process holds whole
     groups, it writes its own."""
     if rank > 0:
         assert records == [None, None]
         return
-    log_probs, advantages, mask = whole_batch(rows * processes)
-    of_all = [rows * processes, rows if own_groups else rows * processes]
-    for record, recorded_rows in zip(records, of_all, strict=True):
-        found_log_probs, found_mask, group, rewards, sequences, groups, tokens, weights = record
+    rows, scope = CASES[case]
+    all_rows = rows * processes
+    log_probs, advantages, mask = whole_batch(all_rows)
+    for record, recorded_rows in zip(records, [all_rows, rows if case == "whole groups" else all_rows], strict=True):
+        found_log_probs, found_mask, group, rewards, sequences, groups, tokens, found_weights = record
         valid = mask[:recorded_rows]
         assert torch.equal(found_mask != 0, valid)
         assert torch.equal(found_log_probs[valid], log_probs[:recorded_rows][valid])
-        assert torch.equal(weights * advantages[:recorded_rows, None], weighted[:recorded_rows])
+        assert torch.equal(found_weights * advantages[:recorded_rows, None], weighted[:recorded_rows])
         assert torch.equal(group, torch.arange(recorded_rows) // RESPONSES)
         assert torch.equal(rewards, torch.arange(float(recorded_rows)))
         for row, (prompt, width) in enumerate(sequences):
             rank_of_row = row // rows
             assert prompt == [row] * (rank_of_row + 1) and width == WIDTH - rank_of_row
         assert tokens == mask.sum()
-        if scope == "group":
-            assert groups == math.ceil(rows * processes / RESPONSES)  # of three processes, the last is cut
+        assert groups == (math.ceil(all_rows / RESPONSES) if scope == "group" else 1)  # of three processes, one is cut
 
 
-def check_weighting(weights: str, found, rows: int, scope: str) -> None:
-    """What each process has found for its rows."""
-    expected, statistics = in_one_process(rows * len(found), scope, weights=weights)
-    for rank, (of_rank, of_all) in enumerate(found):
-        assert torch.equal(of_rank, of_process(expected, rank, rows)), (weights, rank)
-        assert vars(of_all) == pytest.approx(vars(statistics), rel=1e-6)
+def check_fault(case: str, fault: str, said: set[tuple[str, str]], processes: int) -> None:
+    rows, scope = CASES[case]
+    assert len(said) == 1, (case, fault, said)
+    ((error, message),) = said
+    if fault == "weighting":
+        assert error == "OptionsError" and "raised ValueError: not on this node; mend it" in message
+    elif fault == "no memory":
+        assert message == f"process {processes - 1} failed with MemoryError: for 8 GiB"
+    else:
+        assert (error, message) == in_one_process(rows * processes, scope, fault), (case, fault)
 
 
 @pytest.mark.parametrize("processes", [2, pytest.param(3, marks=pytest.mark.slow)])
@@ -66,23 +71,14 @@ def test_processes_reweight_as_one_and_fail_together(tmp_path, processes):
     result = python(*arguments, ROOT / "tests" / "tools" / "process_group.py", tmp_path, **environment)
     assert result.returncode == 0, result.stderr[-4000:]
     found = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(processes)]
-    for case, (rows, scope) in CASES.items():
-        weighted, statistics = in_one_process(rows * processes, scope)
-        for device in (False, True):
-            for rank in range(processes):
-                of_rank, of_all, records = found[rank][case, "", device]
-                assert torch.equal(of_rank, of_process(weighted, rank, rows)), (case, rank)
-                assert vars(of_all) == pytest.approx(vars(statistics), rel=1e-6)
-                check_records(records, weighted, rank, rows, processes, scope, own_groups=case == "whole groups")
-            for weights in set(BUILT_IN) - {"gaussian"}:
-                check_weighting(weights, [of_rank[case, weights, device] for of_rank in found], rows, scope)
-            for fault in FAULTS:
-                said = {found[rank][case, fault, device] for rank in range(processes)}
-                assert len(said) == 1, (case, fault, said)
-                ((error, message),) = said
-                if fault == "weighting":
-                    assert error == "OptionsError" and "raised ValueError: not on this node; mend it" in message
-                elif fault == "no memory":
-                    assert message == f"process {processes - 1} failed with MemoryError: for 8 GiB"
-                else:
-                    assert (error, message) == in_one_process(rows * processes, scope, fault), (case, fault)
+    for case, weights in itertools.product(CASES, BUILT_IN):
+        rows, scope = CASES[case]
+        weighted, statistics = in_one_process(rows * processes, scope, weights=weights)
+        for device, rank in itertools.product((False, True), range(processes)):
+            of_rank, of_all, records = found[rank][case, weights, device]
+            assert torch.equal(of_rank, of_process(weighted, rank, rows)), (case, weights, rank)
+            assert vars(of_all) == pytest.approx(vars(statistics), rel=1e-6)
+            if weights == "gaussian":
+                check_records(case, records, weighted, rank, processes)
+    for case, fault, device in itertools.product(CASES, FAULTS, (False, True)):
+        check_fault(case, fault, {of_rank[case, fault, device] for of_rank in found}, processes)

@@ -1,9 +1,9 @@
-r"""Our scorer beside math-verify alone, verl's and open-rs's, in one table; then gradings per second.
+r"""Our scorer beside math-verify alone, verl's and open-rs's, in one table.
 
     git clone https://github.com/huggingface/Math-Verify     # its tests have pairs, and verdicts on them
     git clone https://github.com/uw-nsl/TinyV                # has HardVerify-Math: right and wrong answers
     python tests/benchmarks/bench_rewards.py --data COPIES --math-verify Math-Verify \
-        --hard-verify TinyV/benchmarks/HardVerify-Math.json [--rows 2000] [--hanging 20]
+        --hard-verify TinyV/benchmarks/HardVerify-Math.json
 
 A cell says how many answers are judged rightly. Each ground truth of the five benchmarks is in a response of about a
 thousand characters: as it is, written another way (27.0 for 27, \dfrac for \frac), and replaced by the next row's.
@@ -14,10 +14,7 @@ import importlib
 import itertools
 import json
 import logging
-import os
-import random
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,7 +29,6 @@ from verl.utils.reward_score import math_dapo, math_reward, math_verify, prime_m
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 import answer_classes
-import hostile
 
 from cw_plugin.lab.rewards import compute_score
 from cw_plugin.lab.rewards.rewrites import rewritten
@@ -123,75 +119,40 @@ def cases_of_hard_verify(file: Path) -> list[Case]:
     ]
 
 
-def score_all(name: str, jobs: list[tuple[str, str]]) -> tuple[list[float], float]:
-    """The scores of (response, gold) pairs, and how many were given in a second."""
-    start = time.perf_counter()
+def judged_rightly(name: str, cases: list[Case]) -> int:
+    """How many answers a scorer judges rightly."""
     with ThreadPoolExecutor(1 if name in IN_TURN else THREADS) as threads:
-        scores = list(threads.map(lambda job: SCORERS[name](*job), jobs))
-    return scores, len(jobs) / (time.perf_counter() - start)
+        scores = threads.map(lambda case: SCORERS[name](*case[:2]), cases)
+        return sum(score == right for score, (*_, right) in zip(scores, cases, strict=True))
 
 
 def main(
     data: Annotated[Path, typer.Option(help="Local copies of the benchmarks, as for cw-grpo prepare.")],
     upstream: Annotated[Path, typer.Option("--math-verify", help="A clone of Math-Verify, for its tests' pairs.")],
     hard: Annotated[Path, typer.Option("--hard-verify", help="HardVerify-Math.json, in a clone of TinyV.")],
-    rows: Annotated[int, typer.Option(help="Gradings for the measurements of speed; 0: none.")] = 2000,
-    hanging: Annotated[int, typer.Option(help="Hanging inputs among them.")] = 20,
 ) -> None:
-    """Compare the scorers and print the tables."""
+    """Compare the scorers and print the table."""
     console = Console(soft_wrap=True, width=200)
     for package in ("math_verify", "latex2sympy2_extended"):
         logging.getLogger(package).setLevel(logging.ERROR)  # they warn that timeouts are off
     golds = [gold for *_, gold in answer_classes.benchmark_answers(data)]
     others = [(b, a) for a, b in itertools.pairwise(golds) if rewritten(a) != rewritten(b)]
-    cases: dict[str, list[Case]] = {
+    columns: dict[str, list[Case]] = {
         "own gold": [(RESPONSE % gold, gold, True) for gold in golds],
         "rewritten": [(RESPONSE % rewrite(gold), gold, True) for gold in golds if rewrite(gold) != gold],
         "another gold": [(RESPONSE % answer, gold, (gold, answer) == ("5", "x=5")) for answer, gold in others],
         "ways of writing": [(response, gold, right) for _, gold, response, right in answer_classes.cases()],
     }
-    upstreams = pairs_of_math_verify(upstream)
-    hard_cases = cases_of_hard_verify(hard)
-    columns = cases | {
-        "HardVerify, right": [case for case in hard_cases if case[2]],
-        "HardVerify, wrong": [case for case in hard_cases if not case[2]],
-        "Math-Verify, right": [case for case in upstreams if case[2]],
-        "Math-Verify, wrong": [case for case in upstreams if not case[2]],
-    }
+    for name, cases in (("HardVerify", cases_of_hard_verify(hard)), ("Math-Verify", pairs_of_math_verify(upstream))):
+        columns[f"{name}, right"] = [case for case in cases if case[2]]
+        columns[f"{name}, wrong"] = [case for case in cases if not case[2]]
     table = Table("scorer", *columns, title="answers judged rightly")
     for name in SCORERS:
-        cells = []
-        for judged in columns.values():
-            scores, _ = score_all(name, [(response, gold) for response, gold, _ in judged])
-            right = sum(score == wanted for score, (*_, wanted) in zip(scores, judged, strict=True))
-            cells.append(f"{right}/{len(judged)}")
-        table.add_row(name, *cells)
+        table.add_row(name, *[f"{judged_rightly(name, cases)}/{len(cases)}" for cases in columns.values()])
     console.print(table)
-    if rows:
-        jobs = [(response, gold) for kind in list(cases)[:3] for response, gold, _ in cases[kind]]
-        console.print(speed(jobs, rows, hanging))
     if math_verify._pool is not None:
         for process in list(math_verify._pool._processes.values()):
             process.kill()  # this pool waits for its hung workers at exit
-
-
-def speed(jobs: list[tuple[str, str]], rows: int, hanging: int) -> Table:
-    """Gradings per second, alone and with hanging inputs strewn among them."""
-    chance = random.Random(0)
-    normal = [chance.choice(jobs) for _ in range(rows)]
-    mixed = normal.copy()
-    for index in range(hanging):
-        response = RESPONSE % hostile.HANGING[index % len(hostile.HANGING)]
-        mixed.insert(chance.randrange(len(mixed)), (response, hostile.GOLD))
-    title = f"{rows} normal answers, then {hanging} hanging among them, {os.cpu_count()} CPUs"
-    table = Table("scorer", "gradings/s", "gradings/s, hanging", "normal ones changed", title=title)
-    for name in ("ours", "verl math_verify"):  # their processes have started above
-        scores, alone = score_all(name, normal)
-        mixed_scores, strewn = score_all(name, mixed)
-        kept = [score for score, (_, gold) in zip(mixed_scores, mixed, strict=True) if gold != hostile.GOLD]
-        changed = sum(a != b for a, b in zip(scores, kept, strict=True))
-        table.add_row(name, f"{alone:.0f}", f"{strewn:.1f}", str(changed))
-    return table
 
 
 if __name__ == "__main__":

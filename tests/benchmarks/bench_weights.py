@@ -1,6 +1,6 @@
 """What CW-GRPO costs beside what verl does anyway, as ratios measured side by side in one process.
 
-    OMP_NUM_THREADS=1 python tests/benchmarks/bench_weights.py [--device cuda] [--groups 256] [--rounds 15]
+    OMP_NUM_THREADS=1 python tests/benchmarks/bench_weights.py [--device cuda]
 
 The estimator runs once a step on the trainer's driver, a CPU to whose actor Ray gives one thread: against verl's grpo,
 called alone, and as verl's trainer calls it. Batches: lengths uniform between 256 and 4096; the same with a few very
@@ -37,7 +37,9 @@ from cw_plugin.hosts.verl.trainer import VerlRun
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 from trainers import v1_trainer
 
-WIDTH, RESPONSES, ROWS = 4096, 12, 16  # of the step's batch, and the rows of the loss's micro-batch
+GROUPS, RESPONSES, WIDTH = 256, 12, 4096  # of the step's batch
+ROWS = 16  # of the loss's micro-batch
+ROUNDS = 11
 Candidates = dict[str, Callable[[], object]]
 console = Console(width=110)
 
@@ -47,7 +49,7 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def measure(candidates: Candidates, device: str, rounds: int) -> dict[str, list[float]]:
+def measure(candidates: Candidates, device: str, rounds: int = ROUNDS) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for step in range(rounds + 2):
         for name in random.sample(list(candidates), len(candidates)):
@@ -87,10 +89,10 @@ def table(title: str, times: dict[str, list[float]], memory: dict[str, float] | 
         console.print(f"| {name} | {1e3 * statistics.median(of_name):.1f} | {ratio:.2f} |{held}")
 
 
-def step_batch(groups: int, device: str, kind: str = "uniform") -> dict:
+def step_batch(device: str, kind: str = "uniform") -> dict:
     """A training batch as verl's length balancing leaves it: the rows of a group scattered."""
     generator = torch.Generator().manual_seed(0)
-    rows = groups * RESPONSES
+    rows = GROUPS * RESPONSES
     lengths = torch.randint(256, WIDTH + 1, (rows,), generator=generator)
     if kind == "quarter":  # log-normal, mean about a quarter of the width
         lengths = (800 * (0.6 * torch.randn(rows, generator=generator)).exp()).long().clamp(16, WIDTH)
@@ -103,13 +105,13 @@ def step_batch(groups: int, device: str, kind: str = "uniform") -> dict:
     return {
         "token_level_rewards": rewards.to(device),
         "response_mask": (torch.arange(WIDTH) < lengths[:, None]).long().to(device),
-        "index": np.array([f"prompt-{i % groups}" for i in order.tolist()], dtype=object),
+        "index": np.array([f"prompt-{i % GROUPS}" for i in order.tolist()], dtype=object),
         "old_log_probs": log_probs.to(device),
     }
 
 
-def called_alone(groups: int, device: str, kind: str) -> Candidates:
-    arguments = step_batch(groups, device, kind)
+def called_alone(device: str, kind: str) -> Candidates:
+    arguments = step_batch(device, kind)
     without = {name: value for name, value in arguments.items() if name != "old_log_probs"}
     return {
         "grpo": lambda: core_algos.get_adv_estimator_fn("grpo")(**without),
@@ -117,9 +119,9 @@ def called_alone(groups: int, device: str, kind: str) -> Candidates:
     }
 
 
-def called_by_the_trainer(groups: int, device: str, run: VerlRun) -> Candidates:
+def called_by_the_trainer(device: str, run: VerlRun) -> Candidates:
     """As verl's V1 trainer does, with its rule for sessions; in a run of cw_grpo, it calls the run."""
-    tensors = step_batch(groups, device)
+    tensors = step_batch(device)
     index = tensors.pop("index")
     keys = [f"{uid}_{row}_0" for row, uid in enumerate(index)]
 
@@ -161,23 +163,20 @@ def losses(device: str) -> Candidates:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--groups", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=11)
-    options = parser.parse_args()
-    groups, device, rounds = options.groups, options.device, options.rounds
+    device = parser.parse_args().device
     chip = "CPU" if device == "cpu" else torch.cuda.get_device_name(device)
     console.print(f"torch {torch.__version__}, {torch.get_num_threads()} thread(s), {chip}")
 
-    one_tensor = groups * RESPONSES * WIDTH * 4
+    one_tensor = GROUPS * RESPONSES * WIDTH * 4
     for kind in ("uniform", "heavy tails", "quarter"):
-        calls = called_alone(groups, device, kind)
+        calls = called_alone(device, kind)
         memory = {name: max(peak_bytes(call, device) for _ in range(3)) / one_tensor for name, call in calls.items()}
-        title = f"{groups} groups of {RESPONSES}, {WIDTH} wide, {kind}, called alone. Memory in float32 tensors"
-        table(title, measure(calls, device, rounds), memory)
+        title = f"{GROUPS} groups of {RESPONSES}, {WIDTH} wide, {kind}, called alone. Memory in float32 tensors"
+        table(title, measure(calls, device), memory)
     trainer = v1_trainer("algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.record_every=0")
-    calls = called_by_the_trainer(groups, device, VerlRun(trainer))
-    table("The same as the trainer calls it", measure(calls, device, rounds))
-    table(f"Policy loss, forward and backward, {ROWS} x {WIDTH}", measure(losses(device), device, 2 * rounds))
+    calls = called_by_the_trainer(device, VerlRun(trainer))
+    table("The same as the trainer calls it", measure(calls, device))
+    table(f"Policy loss, forward and backward, {ROWS} x {WIDTH}", measure(losses(device), device, 2 * ROUNDS))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import torch
 from interpreter import ROOT
 from safetensors.torch import load_file
 from scipy import stats
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from cw_plugin.lab.intervals import holm
 
@@ -170,28 +170,43 @@ def test_the_slopes_of_the_sizes_are_what_its_runs_say():
     assert row[["pairs", "GRPO, %"]].tolist() == ["3", mean(ends.grpo[512])]
 
 
-def test_answers_are_drawn_as_often_as_the_model_gives_them(script):
-    """Their probabilities are those of whole texts, each in one pass without a cache."""
-    pytest.importorskip("trl")
-    train = script("train")
-    model = STUDY / "sizes" / "model-64"
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(model), AutoTokenizer.from_pretrained(model)
-    problems, answers = train.task.split_problems()["test"][:2], 4000
-    torch.manual_seed(0)
-    asked = [train.task.messages(problem) for problem in problems]
+@pytest.mark.parametrize("limit", [2, 24])
+@torch.no_grad()
+def test_answers_are_drawn_as_often_as_the_model_gives_them(script, limit):
+    """Their probabilities are those of whole answers, each in one pass without a cache."""
+    sampling, task = script("sampling"), script("task")
+    folder = STUDY / "sizes" / "model-64"
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation=sampling.ONE_TOKEN)
+    asked, answers = [task.messages(problem) for problem in task.split_problems()["test"][:2]], 4000
     prompts = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_tensors="pt")["input_ids"]
-    drawn = list(train.sampled(model.eval(), tokenizer, prompts, answers, 24))
-    for place, problem in enumerate(problems):
-        copies = {text: count for at, text, count in drawn if at == place}
-        assert sum(count for at, _, count in drawn if at == place) == answers
-        message = train.task.messages(problem)[0]
-        prompt = tokenizer.apply_chat_template([message], add_generation_prompt=True)["input_ids"]
-        for text, count in sorted(copies.items(), key=lambda item: -item[1])[:5]:
-            written = tokenizer(text, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
-            with torch.no_grad():
-                log_probs = model(torch.tensor([prompt + written])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
-            p = log_probs[range(len(written)), written].sum().exp().item()
+    torch.manual_seed(0)
+    drawn = list(sampling.sampled_ids(model, tokenizer.eos_token_id, prompts, answers, limit))
+    torch.manual_seed(0)
+    texts = [(place, tokenizer.decode(ids, skip_special_tokens=True), count) for place, ids, count in drawn]
+    assert list(sampling.sampled(model, tokenizer, prompts, answers, limit)) == texts
+    for place, prompt in enumerate(prompts):
+        copies = {tuple(ids): count for at, ids, count in drawn if at == place}
+        assert sum(copies.values()) == answers
+        for ids, count in sorted(copies.items(), key=lambda item: -item[1])[:5]:
+            assert len(ids) == limit or ids[-1] == tokenizer.eos_token_id
+            whole = torch.cat([prompt, torch.tensor(ids)])[None]
+            log_probs = model(whole).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+            p = log_probs[range(len(ids)), ids].sum().exp().item()
             assert p > 0.02 and abs(count - answers * p) < 4.5 * (answers * p * (1 - p)) ** 0.5
+
+
+@torch.no_grad()
+def test_attention_of_one_token_is_that_of_the_whole_row(script):
+    folder = ROOT / "examples" / "cpu" / "model"
+    own, whole = (
+        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention)
+        for attention in (script("sampling").ONE_TOKEN, "sdpa")
+    )
+    torch.manual_seed(0)
+    ids, cache = torch.randint(300, (4, 7)), DynamicCache()
+    parts = [own(input_ids=part, past_key_values=cache).logits for part in ids.split([5, 1, 1], dim=1)]
+    torch.testing.assert_close(torch.cat(parts, 1), whole(input_ids=ids).logits, rtol=1e-4, atol=1e-5)
 
 
 def pass_at_1_and_16(run: pd.DataFrame) -> np.ndarray:

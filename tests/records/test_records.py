@@ -59,10 +59,14 @@ def expected(batch: Batch, scope: str = "group") -> dict[tuple[int, int], tuple[
     return {place: values for place, *values in itertools.chain.from_iterable(tokens)}
 
 
+@pytest.mark.parametrize("is_padded", [True, False])
 @pytest.mark.parametrize(("scope", "weights"), [("group", "gaussian"), ("batch", "none")])
-def test_a_record_holds_every_token_with_what_the_weights_did(tmp_path, scope, weights):
+def test_a_record_holds_every_token_with_what_the_weights_did(tmp_path, scope, weights, is_padded):
     batch = random_batch(1)
     batch = replace(batch, log_probs=batch.log_probs.bfloat16())  # as some models compute them
+    if not is_padded:
+        batch.response_mask[:] = True
+        batch.log_probs.nan_to_num_()
     record = recorded(tmp_path, batch, 7, scope, weights)
     assert (record.step, record.scope, record.weights) == (7, scope, weights)
     assert (record.groups, record.tokens) == (4, int(batch.response_mask.sum()))
@@ -105,14 +109,6 @@ def test_a_record_shows_the_weights_that_were_applied(tmp_path, scope, weights):
     for row in record.table.to_pylist():
         of_run = expected[row["row"], row["position"]].item()
         assert row["weight"] * row["advantage"] == pytest.approx(of_run, rel=1e-5, abs=1e-7)
-
-
-def test_a_batch_without_padding_is_recorded(tmp_path):
-    batch = random_batch(4)
-    everywhere = torch.ones_like(batch.response_mask)
-    log_probs = batch.log_probs.nan_to_num()
-    record = recorded(tmp_path, replace(batch, log_probs=log_probs, response_mask=everywhere), 1)
-    assert record.tokens == record.table.num_rows == everywhere.numel()
 
 
 @pytest.mark.parametrize("scope", ["group", "batch"])

@@ -79,32 +79,23 @@ def put(fault: str, batch: list[torch.Tensor]) -> None:
         advantages.copy_(3.4e38 * advantages.sign())
 
 
-def compute(
-    accelerator: Accelerator, rows: int, scope: Any, fault: str, device: bool, weights: str = "gaussian"
-) -> Any:
-    """What this process gets: its rows and the statistics, or the error."""
+def compute(accelerator: Accelerator, rows: int, scope: Any, fault: str, weights: str, device: bool) -> Any:
+    """What this process gets: its rows, the statistics and the records; or the error."""
     rank, batch = accelerator.process_index, whole_batch(rows * accelerator.num_processes)
     put(fault, batch)
-    if fault == "weighting":
-        weights = "process_group:fails_in_the_last_process"
     run = sharded.ShardedRun(accelerator, RESPONSES, Options(scope, weights), Path("unused"))
     log_probs, advantages, mask = (of_process(values, rank, rows) for values in batch)
     own = torch.arange(rank * rows, rank * rows + rows)
-    mine = [log_probs, advantages, mask]
+    entropies = of_process(whole_entropies(rows * accelerator.num_processes), rank, rows)
+    mine = [log_probs, advantages, mask, entropies]
     responses = (own[:, None] + log_probs).int()
 
     def sequences(chosen: range) -> list[tuple[torch.Tensor, torch.Tensor]]:
         return [(own[row].repeat(rank + 1), responses[row]) for row in chosen]
 
-    entropies = of_process(whole_entropies(rows * accelerator.num_processes), rank, rows)
-    own_batch = Batch(
-        *(on_device(mine) if device else mine),
-        own // RESPONSES,  # on the CPU, where the hosts number them
-        own.float(),
-        sequences,
-        tokenizer=None,
-        entropies=on_device(entropies) if device else entropies,
-    )
+    *three, entropies = on_device(mine) if device else mine
+    group = own // RESPONSES  # on the CPU, where the hosts number them
+    own_batch = Batch(*three, group, own.float(), sequences, tokenizer=None, entropies=entropies)
     with pytest.MonkeyPatch.context() as patch:
         if fault == "no memory" and rank == accelerator.num_processes - 1:
             patch.setattr("cw_plugin.run.apply_weighting", Mock(side_effect=MemoryError("for 8 GiB")))
@@ -112,11 +103,11 @@ def compute(
             applied, _ = run._apply_to_batch(own_batch, STEP, keeps_weights=True)
         except CWGRPOError as error:
             return type(error).__name__, str(error)
-    weighted, statistics = applied.advantages, applied.sums.statistics()
-    if weights != "gaussian":
-        return weighted, statistics
-    kept = replace(own_batch, weights=applied.weights)
-    return weighted, statistics, [recorded(run, kept, applied.sums, limit) for limit in (LIMIT, 1)]
+    records = []
+    if weights == "gaussian":
+        kept = replace(own_batch, weights=applied.weights)
+        records = [recorded(run, kept, applied.sums, limit) for limit in (LIMIT, 1)]
+    return applied.advantages, applied.sums.statistics(), records
 
 
 def recorded(run: Any, batch: Batch, sums: Any, limit: int) -> Any:
@@ -143,11 +134,11 @@ def main(folder: Path) -> None:
             if device:
                 pretend_device.as_nccl(patch)
             for case, (rows, scope) in CASES.items():
-                for fault in ("", *FAULTS):
-                    found[case, fault, device] = compute(accelerator, rows, scope, fault, device)
                 for weights in BUILT_IN:
-                    if weights != "gaussian":
-                        found[case, weights, device] = compute(accelerator, rows, scope, "", device, weights)
+                    found[case, weights, device] = compute(accelerator, rows, scope, "", weights, device)
+                for fault in FAULTS:
+                    weights = "process_group:fails_in_the_last_process" if fault == "weighting" else "gaussian"
+                    found[case, fault, device] = compute(accelerator, rows, scope, fault, weights, device)
     torch.save(found, folder / f"{accelerator.process_index}.pt")
     os._exit(0)  # gloo's threads abort the process now and then, if the group is taken down while they finish
 

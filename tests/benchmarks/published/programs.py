@@ -67,12 +67,10 @@ def program_of(command: Command) -> tuple[str, list[str]] | None:
 class _StandIns(MetaPathFinder, Loader):
     """Finds packages that are not installed: modules with a class for every name that is asked of them."""
 
-    def __init__(self, packages: frozenset[str]) -> None:
-        self.packages = packages
-        self.used = False
+    used = False
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        return ModuleSpec(name, self, is_package=True) if name.split(".")[0] in self.packages else None
+        return ModuleSpec(name, self, is_package=True) if name.split(".")[0] in _not_here else None
 
     def exec_module(self, module: ModuleType) -> None:
         self.used = True
@@ -84,8 +82,14 @@ def start(command: Command, program: str, arguments: Sequence[str], look: Callab
 
     Classes without content stand in for packages that it imports and that are not here.
     """
+    context = multiprocessing.get_context("fork")
     while True:
-        started = _start(command, program, arguments, look, frozenset(_not_here))
+        here, there = context.Pipe()
+        process = context.Process(target=_run, args=(there, command, program, arguments, look))
+        process.start()
+        started = here.recv() if here.poll(SECONDS) else Start(f"it did not end in {SECONDS} seconds")
+        process.kill()
+        process.join()
         package = started.missing.split(".")[0]
         if not package or package in _not_here or package == program.split(".")[0]:
             return started
@@ -113,32 +117,10 @@ def verdict(changed: Start) -> Verdict:
     return Verdict(Outcome.WORKS) if has_method else Verdict(Outcome.SILENT, "it trains without this package")
 
 
-def _start(
-    command: Command,
-    program: str,
-    arguments: Sequence[str],
-    look: Callable[[], dict[str, Any]],
-    stand_ins: frozenset[str],
-) -> Start:
-    context = multiprocessing.get_context("fork")
-    here, there = context.Pipe()
-    process = context.Process(target=_run, args=(there, command, program, arguments, look, stand_ins))
-    process.start()
-    result = here.recv() if here.poll(SECONDS) else Start(f"it did not end in {SECONDS} seconds")
-    process.kill()
-    process.join()
-    return result
-
-
 def _run(
-    there: Connection,
-    command: Command,
-    program: str,
-    arguments: Sequence[str],
-    look: Callable[[], dict[str, Any]],
-    stand_ins: frozenset[str],
+    there: Connection, command: Command, program: str, arguments: Sequence[str], look: Callable[[], dict[str, Any]]
 ) -> None:
-    finder = _StandIns(stand_ins)
+    finder = _StandIns()
     sys.meta_path.append(finder)
     os.environ.update(command.environment)
     os.environ["WANDB_API_KEY"] = "none"  # which programs ask for before they start Ray
