@@ -31,7 +31,6 @@ EVERY = [
     "examples/test_trl_examples.py",
     "examples/test_boundary.py",
     "examples/test_study.py::test_models_differ_in_width_alone",  # the others need no TRL
-    "examples/test_study.py::test_answers_are_drawn_as_often_as_the_model_gives_them",
 ]
 WEIGHTS = [
     "hosts/trl/test_trl_weights.py::test_every_row_at_the_loss_has_the_weights_of_its_whole_group",
