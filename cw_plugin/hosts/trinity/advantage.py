@@ -88,7 +88,7 @@ class ReweightingAdvantage(AdvantageFn):
             raise NonFiniteError(error.what, error.rows, f" Their experiences: {eids}.") from error
         if reweighted.advantages is not None:
             for experience, row in zip(exps, reweighted.advantages, strict=True):
-                experience.advantages = row[: len(experience.action_mask)].clone()
+                experience.advantages = row[: len(experience.action_mask)]
                 experience.returns = experience.advantages.clone()
         return exps, {**metrics, **reweighted.metrics}
 
