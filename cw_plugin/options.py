@@ -104,9 +104,9 @@ class Options:
 
 
 def _parsed(text: str) -> dict[str, str]:
-    """Settings by name, of a text such as "alpha=0.3,share=0.1"; empty for an empty text."""
+    """Settings by name, of a text such as "alpha=0.3,share=0.1"."""
     given = {}
-    for part in filter(None, text.split(",")):
+    for part in text.split(","):
         name, equals, value = part.partition("=")
         if not equals:
             raise OptionsError(f"settings={text!r} is invalid", fix='write name=value, such as "alpha=0.3,share=0.1"')

@@ -1,6 +1,5 @@
 """A run of which several processes each hold a part of the batch, as with trainers that are built on accelerate."""
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from cw_plugin.errors import CWGRPOError, NonFiniteError, first_line
 from cw_plugin.options import Options
 from cw_plugin.records.write import LIMIT
 from cw_plugin.reweight import Applied
-from cw_plugin.run import LOGGER, Run
+from cw_plugin.run import Run
 from cw_plugin.statistics import ADDED, Sums
 
 
@@ -50,18 +49,11 @@ class ShardedRun(Run):
     Args:
         accelerator: accelerate's, of this process.
         responses: how many a prompt has.
-        options, folder, logger: as in :class:`Run`.
+        options, folder: as in :class:`Run`.
     """
 
-    def __init__(
-        self,
-        accelerator: Accelerator,
-        responses: int,
-        options: Options,
-        folder: Path,
-        logger: logging.Logger = LOGGER,
-    ) -> None:
-        super().__init__(options, folder, logger)
+    def __init__(self, accelerator: Accelerator, responses: int, options: Options, folder: Path) -> None:
+        super().__init__(options, folder)
         self._accelerator = accelerator
         self._responses = responses
 

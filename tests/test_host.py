@@ -8,12 +8,15 @@ import pytest
 from cw_plugin.errors import HostError
 from cw_plugin.hosts.host import OPENRLHF, TRL, Host, Need
 
-HOST = Host("Pytest", "pytest", oldest="1.0", newest="2.0")
+HOST = Host("Tester", "pytest", oldest="1.0", newest="2.0")
 
 
 class Trainer:
     def compute(self, batch, metrics, _of_ray=None):
         return batch  # as it is
+
+    def passes_on(self, *args, **kwargs):
+        return self.compute(*args, **kwargs)
 
 
 def test_a_host_that_has_what_is_needed_passes():
@@ -21,6 +24,7 @@ def test_a_host_that_has_what_is_needed_passes():
         Need(__name__, "Trainer.compute", ("batch",)),
         Need(__name__, "Trainer.compute", ("self", "batch", "metrics"), exactly=True),
         Need(__name__, "Trainer.compute", line="return batch"),
+        Need(__name__, "Trainer.passes_on", ("batch",)),
         Need("json", "JSONDecoder.decode", ("s",)),
         Need("types", "new_class"),
     )
@@ -31,20 +35,22 @@ def test_a_host_that_has_what_is_needed_passes():
     [
         (Need(__name__, "Trainer.train"), f"there is no {__name__}.Trainer.train"),
         (Need("json", "JSONDecoder.read"), "there is no json.JSONDecoder.read"),
+        (Need("json", "__name__"), "there is no json.__name__"),
         (Need("json.no_such_module", "read"), "there is no json.no_such_module"),
-        (Need(__name__, "Trainer.compute", ("batch", "step")), "Trainer.compute has no parameter step"),
+        (Need("no_such_package.module", "read"), "there is no no_such_package.module"),
+        (Need(__name__, "Trainer.compute", ("step", "batch", "epoch")), "compute has no parameter step or epoch"),
         (
             Need(__name__, "Trainer.compute", ("self", "batch"), exactly=True),
             "has the parameters self, batch, metrics, not self",
         ),
+        (Need(__name__, "Trainer.compute", ("batch", "self", "metrics"), exactly=True), "metrics, not batch, self"),
         (Need(__name__, "Trainer.compute", line="return 2"), "Trainer.compute has no `return 2`"),
     ],
 )
 def test_what_is_missing_is_said_with_the_releases_that_have_it(need, said):
-    with pytest.raises(
-        HostError, match=f"does not fit Pytest {pytest.__version__}, because .*{re.escape(said)}"
-    ) as raised:
-        HOST.require(need)
+    because = f"because .*{re.escape(said)}.*, and there is no json.gone"
+    with pytest.raises(HostError, match=f"does not fit Tester {pytest.__version__}, {because}") as raised:
+        HOST.require(need, Need("json", "gone"))
     assert raised.value.fix == "install pytest 1.0 to 2.0"
 
 

@@ -15,19 +15,20 @@ from cw_plugin.reweight import reweight
         ({"WEIGHTS": "none"}, {"weights": "none"}),
         ({"WEIGHTS": "stare"}, {"weights": "stare", "settings": {"share": 0.1, "weight": 1.1}}),
         (
-            {"WEIGHTS": "stare", "SETTINGS": "weight=1.05"},
+            {"WEIGHTS": "stare", "SETTINGS": "weight = 1.05"},
             {"weights": "stare", "settings": {"share": 0.1, "weight": 1.05}},
         ),
     ],
 )
 def test_options_come_from_the_environment_beside_the_defaults(monkeypatch, given, read):
-    """Another program's variable may begin with the same letters."""
+    """Another program's variable may begin with the same letters, or be named as an option."""
     given = {f"CW_GRPO_{name}": value for name, value in given.items()}
-    for name, value in {**given, "CW_GRPO_DATA": "/data"}.items():
+    for name, value in {**given, "CW_GRPO_DATA": "/data", "WEIGHT": "3"}.items():
         monkeypatch.setenv(name, value)
     defaults = {"scope": "group", "weights": "gaussian", "record_every": 50, "settings": {}}
     assert vars(Options.from_environment()) == defaults | read
     assert variables() == given
+    assert Options(weights="stare").settings is not Options(weights="stare").settings
 
 
 @pytest.mark.parametrize(
@@ -36,13 +37,14 @@ def test_options_come_from_the_environment_beside_the_defaults(monkeypatch, give
         ("ar", "alpha=1.5", "alpha='1.5' is invalid; use a number from 0 to 1"),
         ("ar", "alpha=nan", "alpha='nan' is invalid; use a number from 0 to 1"),
         ("ar", "alpha=much", "alpha='much' is invalid; use a number from 0 to 1"),
+        ("ar", "alpha = 0=3", "alpha='0=3' is invalid"),
         ("ar", {"alpha": True}, "alpha=True is invalid"),
         ("ar", {"alpha": None}, "alpha=None is invalid"),
         ("ar", "alpha", "settings='alpha' is invalid; write name=value"),
         ("ar", [0.3], r"settings=\[0.3\] is invalid; give a number for each name"),
         ("stare", "alpha=0.3", "weights='stare' has no setting 'alpha'; it has share, weight"),
         ("gaussian", "alpha=0.3", "weights='gaussian' has no setting 'alpha'; it has none"),
-        ("clip_cov", "lower=6", "lower=6 and upper=5 leave no token; set lower below upper"),
+        ("clip_cov", "share=0.02,lower=6,upper=5", "lower=6 and upper=5 leave no token; set lower below upper"),
     ],
 )
 def test_a_setting_that_is_unknown_or_out_of_range_is_refused(weights, settings, said):
@@ -68,8 +70,9 @@ def test_what_is_no_option_or_no_value_is_refused(monkeypatch, name, value, said
 
 
 def test_steps_are_due(monkeypatch):
-    with pytest.raises(OptionsError, match="record_every=-1 is invalid"):
-        Options(record_every=-1)
+    for wrong in (-1, True):
+        with pytest.raises(OptionsError, match=f"record_every={wrong} is invalid"):
+            Options(record_every=wrong)
     due = [step for step in (None, 0, *range(1, 12)) if Options(record_every=5).is_due(step)]
     assert due == [1, 5, 10]
     assert not any(Options(record_every=0).is_due(step) for step in range(12))

@@ -107,7 +107,7 @@ def test_without_a_checkpoint_another_method_may_begin(tmp_path):
     assert json.loads((tmp_path / "cw_grpo.json").read_text()) == {"scope": "group", "weights": "none", "settings": {}}
 
 
-@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff"])
+@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff", b'{"scope": "group"}', b'{"weights": "none"}'])
 def test_a_damaged_method_file_is_refused(tmp_path, content):
     (tmp_path / "cw_grpo.json").write_bytes(content)
     with pytest.raises(OptionsError, match=f"{tmp_path}/cw_grpo.json does not say which method .*restore or remove"):

@@ -157,7 +157,7 @@ def _recorded_rows(group: Int[Tensor, " rows"], sizes: Int[Tensor, " rows"], ste
 def _by_group(group: Int[Tensor, " rows"], rows: Int[Tensor, " recorded"]) -> list[Int[Tensor, " _"]]:
     """Rows that are sorted by group, cut into their groups."""
     group_of_row = group[rows]
-    return [rows[group_of_row == number] for number in sorted(set(group_of_row.tolist()))]
+    return [rows[group_of_row == number] for number in set(group_of_row.tolist())]
 
 
 def _token_ids(

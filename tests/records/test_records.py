@@ -25,6 +25,7 @@ from cw_plugin.records import write
 from cw_plugin.registry import BUILT_IN
 from cw_plugin.reweight import reweight
 from cw_plugin.run import Run
+from cw_plugin.statistics import Sums
 
 TOKENIZER = AutoTokenizer.from_pretrained(Path(__file__).parents[2] / "examples" / "cpu" / "model")
 
@@ -131,6 +132,15 @@ def test_a_record_from_a_device_is_that_of_the_cpu(tmp_path, scope):
         there = Batch(*on_device(tensors), lambda rows: on_device(batch.read_sequences(rows)), TOKENIZER)
         found = recorded(tmp_path / "device", there.on_cpu(), 1, scope)
     assert found.table == expected.table and found.prompts == expected.prompts
+
+
+def test_a_part_of_a_batch_is_recorded_with_the_size_of_the_whole(tmp_path):
+    batch = random_batch(6)
+    part = replace(batch, weights=torch.ones(batch.response_mask.shape))
+    files_in(tmp_path).write(1, part, Sums(tokens=9000, groups=40))
+    (record,) = read_tokens(tmp_path)
+    assert (record.groups, record.tokens) == (40, 9000) and set(record.prompts) == {0, 1, 2, 3}
+    assert record.started.endswith("+00:00")  # in UTC
 
 
 def test_of_a_large_batch_whole_groups_are_drawn(tmp_path, monkeypatch):

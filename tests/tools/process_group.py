@@ -98,7 +98,7 @@ def compute(accelerator: Accelerator, rows: int, scope: Any, fault: str, weights
     own_batch = Batch(*three, group, own.float(), sequences, tokenizer=None, entropies=entropies)
     with pytest.MonkeyPatch.context() as patch:
         if fault == "no memory" and rank == accelerator.num_processes - 1:
-            patch.setattr("cw_plugin.run.apply_weighting", Mock(side_effect=MemoryError("for 8 GiB")))
+            patch.setattr("cw_plugin.run.apply_weighting", Mock(side_effect=MemoryError("for 8 GiB\nof 4")))
         try:
             applied, _ = run._apply_to_batch(own_batch, STEP, keeps_weights=True)
         except CWGRPOError as error:

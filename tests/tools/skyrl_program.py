@@ -1,4 +1,4 @@
-"""A program as those of SkyRL's examples: a trainer and an experiment of its own, trained in a worker of Ray.
+"""A program as those of SkyRL's examples: a trainer and an experiment of its own, trained in a worker of Ray, or here.
 
 In the place of SkyRL's models and generator stand those of skyrl_trainers.py. The trainer makes one step, and writes
 the advantages and its metrics to the file OUT.
@@ -62,5 +62,8 @@ if __name__ == "__main__":
     cfg.trainer.recompute_old_logprobs_per_minibatch = False  # one forward pass, which Workers has
     validate_cfg(cfg)
     initialize_ray(cfg)
+    if os.environ.get("WHERE") == "here":
+        Exp(cfg).run()
+        sys.exit()
     of_the_test = {name: os.environ[name] for name in ("OUT", "TRAINER")}
     ray.get(entrypoint.options(runtime_env={"env_vars": of_the_test}).remote(cfg))

@@ -53,6 +53,32 @@ def test_the_launcher_refuses_an_unknown_option_before_anything_starts(path):
     assert result.returncode == 1 and result.stderr.startswith("cw_grpo: CW_GRPO_WEIGHT is not an option")
 
 
+@pytest.mark.parametrize(
+    ("before", "flags", "said"),
+    [
+        ("pass", ("--algo.kl.init_coef", "0.01"), "--algo.kl.init_coef 0.01 puts a KL penalty into the reward"),
+        ("pass", ("--algo.kl.init_coef", "0"), "has checkpoints that were trained with scope='batch', and this run"),
+        ("del ppo_trainer.BasePPOTrainer.train_step", (), "there is no openrlhf.trainer.ppo_trainer.BasePPOTrainer.t"),
+    ],
+)
+def test_the_launcher_refuses_what_cannot_train_in_a_sentence(path, tmp_path, before, flags, said):
+    (tmp_path / "_actor").mkdir()
+    (tmp_path / "cw_grpo.json").write_text('{"scope": "batch", "weights": "gaussian"}')
+    code = f"""
+import ray
+from openrlhf.trainer import ppo_trainer
+from cw_plugin.hosts.openrlhf import program
+ray.is_initialized = lambda: True
+{before}
+program.main()
+"""
+    flags = ("--reward.remote_url", "none.py", "--ckpt.path", tmp_path, "--algo.advantage.estimator", "rloo", *flags)
+    flags = ("--rollout.n_samples_per_prompt", "2", *flags)
+    result = python("-c", code, *flags, path=path(OPENRLHF.newest))
+    last = result.stderr.splitlines()[-1]
+    assert result.returncode == 1 and last.startswith("cw_grpo: ") and said in last
+
+
 def test_rays_workers_get_the_hook_and_the_options_or_the_launcher_fails(path):
     """A Ray of its own, started as train_ppo_ray does it; then one with another hook in the place of ours.
 
@@ -65,25 +91,31 @@ import ray
 from cw_plugin.hosts.openrlhf import program
 from cw_plugin.hosts.ray_workers import reach_workers
 def train_ppo_ray(*_, **__):
-    ray.init(num_cpus=1, include_dashboard=False, runtime_env={"env_vars": {"NCCL_DEBUG": "WARN"}})
+    of_program = {"env_vars": {"NCCL_DEBUG": "WARN", "CW_GRPO_WEIGHTS": "stare"}}
+    context = ray.init("local", num_cpus=1, include_dashboard=False, namespace="mine", runtime_env=of_program)
     print(sorted(ray.get_runtime_context().runtime_env["env_vars"].items()))
+    print(ray.get_runtime_context().namespace, type(context).__name__)
     ray.shutdown()
     ray.init = ray.init.__wrapped__
     reach_workers("os.getpid", program.installed)
-    ray.init(num_cpus=1, include_dashboard=False)
+    ray.init("local", num_cpus=1, include_dashboard=False)
 runpy.run_module = train_ppo_ray
 program.main()
 """
-    variables = {"CW_GRPO_WEIGHTS": "none", "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps(job)}
+    variables = {"CW_GRPO_WEIGHTS": "none", "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps(job), "RAY_ADDRESS": "10.0.0.1:1"}
     result = python("-c", code, path=path(OPENRLHF.newest), **variables)
     assert result.returncode == 1
     assert "cw_grpo: Ray's workers did not run os.getpid, so they would train plain GRPO" in result.stderr
     assert "[('CW_GRPO_WEIGHTS', 'none'), ('NCCL_DEBUG', 'WARN'), " in result.stdout  # before a variable of Ray's own
+    assert "mine RayContext" in result.stdout
 
 
-def test_an_environment_without_openrlhf_is_refused():
+def test_an_environment_without_openrlhf_is_refused(tmp_path, monkeypatch):
     result = python("-m", "cw_plugin.hosts.openrlhf")
     assert result.returncode == 1 and "has no openrlhf; install openrlhf 0" in result.stderr
     assert len(result.stderr.splitlines()) == 1
-    with pytest.raises(HostError, match=r"there is no openrlhf\.trainer\..* install openrlhf 0"):
-        install()
+    for _ in range(2):
+        with pytest.raises(HostError, match=r"there is no openrlhf\.trainer\..* install openrlhf 0"):
+            install()
+        (tmp_path / "openrlhf").mkdir(exist_ok=True)  # which Python takes for a package
+        monkeypatch.syspath_prepend(str(tmp_path))

@@ -8,9 +8,13 @@ import pytest
 pytest.importorskip("openrlhf")
 
 import logging
+import sys
+from argparse import Namespace
 from importlib.metadata import version
 
 from interpreter import bash
+from openrlhf.trainer.ppo_trainer import BasePPOTrainer
+from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf_experiences import experiences, flag, maker_of, parsed, settings
 
 from cw_plugin.errors import HostError, OptionsError
@@ -64,11 +68,27 @@ def test_every_estimator_that_compares_responses_is_served(tmp_path, estimator):
     maker_of(settings(tmp_path, **{"algo.advantage.estimator": estimator}))
 
 
-def test_an_openrlhf_without_its_trainer_is_refused(monkeypatch):
-    monkeypatch.setattr(hook, "TRAINER", "openrlhf.trainer.gone")
+@pytest.mark.parametrize("part", ["MAKER", "TRAINER"])
+def test_an_openrlhf_without_its_maker_or_trainer_is_refused(monkeypatch, part):
+    monkeypatch.setattr(hook, part, "openrlhf.trainer.gone")
     monkeypatch.setattr(hook.wrapt, "register_post_import_hook", lambda *_: None)  # this process has the hooks
     with pytest.raises(HostError, match=r"there is no openrlhf\.trainer\.gone; install openrlhf 0"):
         hook.install.__wrapped__()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "change"),
+    [
+        (RemoteExperienceMaker, "compute_advantages_and_returns", hook._change_maker),
+        (BasePPOTrainer, "train_step", hook._change_trainer),
+    ],
+)
+def test_an_openrlhf_of_another_shape_is_refused(monkeypatch, kind, name, change):
+    monkeypatch.setattr(kind, name, lambda self: None)
+    with pytest.raises(HostError, match=f"does not fit OpenRLHF .*{name} has no parameter "):
+        change(sys.modules[kind.__module__])
+    with pytest.raises(HostError, match=r"an argument is missing: .*advantage_estimator"):
+        refused_settings.check(Namespace(), Options())
 
 
 def test_checkpoints_keep_their_method(actor, tmp_path, monkeypatch):

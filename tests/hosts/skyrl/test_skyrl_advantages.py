@@ -30,6 +30,7 @@ from skyrl_trainers import ALGORITHM, PROMPTS, TOKENIZER, expected, rollouts, se
 
 from cw_plugin.errors import HostError, NonFiniteError
 from cw_plugin.hosts.skyrl import refused_settings
+from cw_plugin.hosts.skyrl.hook import with_method
 from cw_plugin.hosts.skyrl.trainer import CWGRPOTrainer
 from cw_plugin.lab.reports.runs import read_run
 
@@ -211,9 +212,21 @@ def test_a_trainer_that_trains_on_other_advantages_is_refused(tmp_path):
     with pytest.raises(HostError, match="Mine trains without compute_advantages_and_returns of CWGRPOTrainer"):
         train(trainer_of(kind, settings(tmp_path)), *rollouts())
     trainer = trainer_of(CWGRPOTrainer, settings(tmp_path))
-    train(trainer, *rollouts())
+    _, batch = train(trainer, *rollouts())
     with pytest.raises(HostError, match="trains without compute_advantages_and_returns"):  # in a later step
         trainer.train_critic_and_policy(None)
+    batch["action_log_probs"] = None
+    with pytest.raises(HostError, match="the batch has no action_log_probs"):
+        trainer.compute_advantages_and_returns(batch)
+
+
+def test_a_trainer_that_gets_the_method_leaves_it_what_it_needs():
+    for name in ("fwd_logprobs_values_reward", "_skip_policy_forward", "train_critic_and_policy"):
+        base = type("Base", (RayPPOTrainer,), {"compute_advantages_and_returns": None, name: None})
+        with pytest.raises(HostError, match=f"Own has .*{name}.* of its own, .* leaves them to RayPPOTrainer"):
+            with_method(type("Own", (base,), {}))
+    derived = type("Derived", (CWGRPOTrainer,), {})
+    assert with_method(derived) is derived
 
 
 ANCHORED = {"trainer.algorithm.policy_loss_type": "cispo", "trainer.algorithm.cispo.cispo_anchor": "rollout"}

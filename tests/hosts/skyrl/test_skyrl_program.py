@@ -28,9 +28,9 @@ def start(folder: Path, *words: str, **environment: str) -> subprocess.Completed
     return python("-m", *words, *(f"{name}={value}" for name, value in given.items()), **environment)
 
 
-@pytest.mark.parametrize("scope", ["group", "batch"])
-def test_a_program_of_its_own_trains_on_the_weights_in_rays_worker(tmp_path, scope):
-    result = start(tmp_path, OURS, "skyrl_program", CW_GRPO_SCOPE=scope)
+@pytest.mark.parametrize(("scope", "where"), [("group", "in a worker of Ray"), ("batch", "here")])
+def test_a_program_of_its_own_trains_on_the_weights(tmp_path, scope, where):
+    result = start(tmp_path, OURS, "skyrl_program", CW_GRPO_SCOPE=scope, WHERE=where)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     found = torch.load(tmp_path / "out", weights_only=False)
     changed = {"trainer.algorithm.grpo_norm_by_std": "false"}
@@ -56,6 +56,8 @@ def test_a_trainer_with_log_probs_of_its_own_is_refused(tmp_path):
         ((OURS, "skyrl_program", "trainer.algorithm.advantage_estimator=gae"), "gae has no prompt groups"),
         ((MAIN_BASE, OVERRIDE, "trainer.algorithm.advantage_estimator=gae"), "gae has no prompt groups"),
         ((OURS, "examples.main_nothing"), "there is no module examples.main_nothing"),
+        ((OURS, "nowhere.main_nothing"), "there is no module nowhere.main_nothing"),
+        ((OURS, "--help"), "name the program first"),
         ((OURS, "trainer.epochs=1"), f"name the program first: python -m {OURS} {MAIN_BASE}"),
         ((OURS,), "name the program first"),
     ],

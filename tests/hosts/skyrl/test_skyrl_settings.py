@@ -65,11 +65,14 @@ def test_a_run_is_not_resumed_under_another_method(tmp_path, monkeypatch):
         with pytest.raises(OptionsError, match=f"{tmp_path} has checkpoints .* scope='group', and this run"):
             skyrl.check(settings(tmp_path, **changed))
     skyrl.check(settings(tmp_path, **{"trainer.ckpt_path": "s3://bucket/run"}))
-    elsewhere = {"trainer.resume_mode": "from_path", "trainer.resume_path": str(tmp_path / "global_step_4")}
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "global_step_4").symlink_to(tmp_path / "global_step_4")
+    elsewhere = {"trainer.resume_mode": "from_path", "trainer.resume_path": tmp_path / "linked" / "global_step_4"}
     with pytest.raises(OptionsError, match=f"{tmp_path} has checkpoints .* scope='group', and this run"):
         trainer_of(CWGRPOTrainer, settings(tmp_path / "elsewhere", **elsewhere))
     # Without resume_mode=from_path, SkyRL does not read the path.
     trainer_of(CWGRPOTrainer, settings(tmp_path / "elsewhere", **elsewhere | {"trainer.resume_mode": "latest"}))
+    trainer_of(CWGRPOTrainer, settings(tmp_path / "elsewhere", **{"trainer.resume_mode": "from_path"}))
 
 
 @pytest.mark.skipif(not hasattr(ALGORITHM, "enable_sample_support_replay"), reason="not in SkyRL 0.3.0")

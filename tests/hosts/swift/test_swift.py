@@ -187,7 +187,7 @@ attempt()
 
 
 def test_a_column_with_a_teacher_or_a_changing_number_of_responses_is_refused_alone(swift):
-    """In training. And packed rows, which need a GPU, are not recorded."""
+    """In training. And packed rows, which need a GPU, are not recorded. A reward function may leave out a response."""
     code = """
 from types import SimpleNamespace
 import torch
@@ -207,16 +207,17 @@ for training, changes, teacher in ((True, True, None), (True, False, "log-probs"
             print(error)
 trainer.accelerator, trainer.args = SimpleNamespace(process_index=0), SimpleNamespace(output_dir="unused")
 trainer.num_generations, trainer.overlong_filter, ones = 2, False, torch.ones(2, 3)
-trainer._rewards_per_func, trainer.reward_weights = torch.ones(2, 1), torch.ones(1)
+trainer._rewards_per_func, trainer.reward_weights = torch.tensor([[1.0, torch.nan], [1.0, 2.0]]), torch.ones(2)
 trainer._cw_begin(Options())
 rows = SimpleNamespace(completion_mask=ones, advantages=ones, old_per_token_logps=-ones)
 for packed in (True, False):
     trainer.template = SimpleNamespace(padding_free=packed, tokenizer=None)
-    print("recorded:", trainer._cw_batch([{"grpo_batch": rows}]).read_sequences is not None)
+    batch = trainer._cw_batch([{"grpo_batch": rows}])
+    print("recorded:", batch.read_sequences is not None, batch.rewards.tolist())
 """
     said = python("-c", code, path=(swift, WITHOUT_VLLM))
     assert said.stdout.count("train without the column teacher_prompt, and without such a scheduler") == 2, said.stderr
-    assert said.stdout.endswith("recorded: False\nrecorded: True\n"), said.stderr
+    assert said.stdout.endswith("recorded: False [1.0, 3.0]\nrecorded: True [1.0, 3.0]\n"), said.stderr
 
 
 def test_a_teacher_and_sequence_parallelism_are_refused_before_the_first_rollout(swift, tmp_path):

@@ -30,6 +30,7 @@ from trinity.utils.log import get_logger
 from cw_plugin.errors import HostError, NonFiniteError, OptionsError
 from cw_plugin.hosts.trinity import needs
 from cw_plugin.hosts.trinity.advantage import TRINITY
+from cw_plugin.lab.reports.read_records import read_tokens
 
 MODEL = ROOT / "examples" / "cpu" / "model"
 TOKENIZER = AutoTokenizer.from_pretrained(MODEL)
@@ -142,7 +143,6 @@ def test_the_trainer_gets_trinitys_advantages_times_the_reference_weights(run_fo
     torch.testing.assert_close(found.batch["returns"], found.batch["advantages"], atol=0, rtol=0)
     assert (wanted - plain.batch["advantages"]).abs().max() > 0.1
     assert all(experience.advantages.shape == experience.action_mask.shape for experience in written)
-    assert all(experience.advantages.untyped_storage().nbytes() <= 4 * 20 for experience in written)
     assert metrics["experience_pipeline/cw_grpo/weight_mean"] < 1
     assert metrics["experience_pipeline/cw_grpo/covariance_before"] != 0
     of_trinity = {key for key in metrics_of_trinity if "/time/" not in key}
@@ -180,17 +180,18 @@ def test_every_weighting_weighs_whole_groups(run_folder, name):
 
 
 @pytest.mark.parametrize("name", [NAME, OF_STEPS])
-def test_the_weights_none_are_trinity_bit_for_bit(run_folder, name):
+def test_the_weights_none_are_trinity_bit_for_bit(run_folder, name, capsys):
     plain, _, _ = trained_on(pipeline(run_folder, PLAIN[name]), experiences(3))
     found, _, metrics = trained_on(pipeline(run_folder, name, {"weights": "none"}), experiences(3))
     for key, values in plain.batch.items():
         assert torch.equal(found.batch[key], values)
     assert metrics["experience_pipeline/cw_grpo/weight_mean"] == 1
+    assert "cw_grpo: this run trains on the host's own advantages" in capsys.readouterr().out  # Trinity's log
 
 
-def test_a_step_is_recorded_if_a_tokenizer_is_named(run_folder):
+def test_a_step_is_recorded_if_a_tokenizer_is_named(run_folder, capsys):
     trained_on(pipeline(run_folder, NAME, {"record_every": 7}), experiences())
-    assert not (run_folder / "tokens").exists()
+    assert not (run_folder / "tokens").exists() and "cannot be written" not in capsys.readouterr().out
     _, written, _ = trained_on(pipeline(run_folder, NAME, {"record_every": 7, "tokenizer": str(MODEL)}), experiences())
     table = parquet.read_table(run_folder / "tokens" / "step_000007.parquet").to_pydict()
     for row, experience in enumerate(written):
@@ -198,6 +199,9 @@ def test_a_step_is_recorded_if_a_tokenizer_is_named(run_folder):
         response = experience.tokens[experience.prompt_length :]
         assert [table["token_id"][place] for place in of_row] == response[experience.action_mask].tolist()
         assert [table["reward"][place] for place in of_row] == pytest.approx([experience.reward] * len(of_row))
+    (record,) = read_tokens(run_folder)
+    prompts = {experience.eid.task: experience.tokens[: experience.prompt_length] for experience in written}
+    assert record.prompts == {task: TOKENIZER.decode(ids, skip_special_tokens=True) for task, ids in prompts.items()}
     trained_on(pipeline(run_folder, NAME, {"tokenizer": str(MODEL)}), experiences(batch="of a program of one's own"))
     assert len(list((run_folder / "tokens").iterdir())) == 1
 
@@ -249,7 +253,7 @@ def test_batches_that_cannot_be_weighed_are_refused(run_folder, monkeypatch):
             trained_on(made, exps)
     exps = experiences()
     exps[8].logprobs[0] = math.nan
-    with pytest.raises(NonFiniteError, match=r"log_probs: NaN or infinite .* Their experiences: 7/1/3/0/"):
+    with pytest.raises(NonFiniteError, match=r"log_probs: NaN .* 1 row\(s\): 8\. .* Their experiences: 7/1/3/0/"):
         trained_on(made, exps)
     without_signal = pipeline(run_folder, NAME, {"std_threshold": 9.0})
     asyncio.run(without_signal.process(Experience.serialize_many(experiences())))

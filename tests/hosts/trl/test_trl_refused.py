@@ -13,6 +13,7 @@ from trl_training import BASE, reward, train
 from cw_plugin.errors import HostError, NonFiniteError, OptionsError
 from cw_plugin.hosts.host import TRL
 from cw_plugin.hosts.trl import CWGRPOConfig, CWGRPOTrainer
+from cw_plugin.hosts.trl.__main__ import main
 from cw_plugin.hosts.trl.needs import NEEDS
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -83,6 +84,16 @@ def test_a_trl_of_another_shape_is_refused(monkeypatch):
         monkeypatch.setattr("trl.trainer.grpo_trainer.GRPOTrainer", other)
         with pytest.raises(HostError, match=re.escape(said)):
             CWGRPOTrainer("no/such-model", reward)
+
+
+@pytest.mark.parametrize("name", ["trl.cli.accelerate_launcher.launch_training_script", "trl.scripts.grpo.main"])
+def test_a_trl_whose_command_is_of_another_shape_is_refused(monkeypatch, name):
+    for of_trl in ("GRPOConfig", "GRPOTrainer"):  # which the command replaces
+        monkeypatch.setattr(trl, of_trl, getattr(trl, of_trl))
+    monkeypatch.setattr(name, reward)
+    monkeypatch.setattr("sys.argv", ["trl", "grpo"])
+    with pytest.raises(SystemExit, match=f"cw_grpo: cw_plugin does not fit TRL .* because {re.escape(name)} has no `"):
+        main()
 
 
 def test_another_wrapper_that_has_made_advantages_of_tokens_is_refused(tmp_path, monkeypatch):

@@ -139,6 +139,11 @@ def test_prompts_and_responses_go_to_the_hub_only_if_records_are_asked_for(tmp_p
     assert CWGRPOConfig(**plain, push_to_hub=True, cw_record_every=7).cw_record_every == 7
 
 
+def test_a_config_has_settings_as_numbers(tmp_path):
+    args = CWGRPOConfig(**BASE, output_dir=str(tmp_path), cw_weights="stare", cw_settings="weight=1.05")
+    assert args.cw_settings == {"share": 0.1, "weight": 1.05}
+
+
 @pytest.mark.parametrize(
     ("weights", "name"),
     [("gaussian", "CW-GRPO"), ("none", "GRPO"), ("steer", "GRPO with steer token weights")],
