@@ -35,9 +35,3 @@ def changed(config: DictConfig, *overrides: str) -> DictConfig:
     config = config.copy()
     OmegaConf.set_struct(config, False)
     return OmegaConf.merge(config, OmegaConf.from_dotlist(list(overrides)))
-
-
-def good(folder: Path) -> list[str]:
-    """The overrides of a run without faults, with data in this folder."""
-    file = write_rows(folder / "rows.parquet", ["4", "5"] * 6)  # numbers start no process
-    return [*GOOD, f"data.train_files={file}", f"data.val_files={file}"]

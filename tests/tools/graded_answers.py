@@ -17,14 +17,9 @@ def answered(
 ) -> Path:
     """As cw-grpo evaluate leaves it: for each question, the grades of its samples."""
     folder.mkdir(parents=True, exist_ok=True)
+    truths = ground_truths or [f"x_{i}" for i in range(len(grades))]
     rows = [
-        {
-            "input": f"q{i}",
-            "output": "\u2028",
-            "gts": ground_truths[i] if ground_truths else f"x_{i}",
-            "score": acc,
-            "acc": acc,
-        }
+        {"input": f"q{i}", "output": "\u2028", "gts": truths[i], "score": acc, "acc": acc}
         for i, several in enumerate(grades)
         for acc in several
     ]

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import tempfile
 from pathlib import Path
 
 import pandas as pd
@@ -56,20 +57,26 @@ def report(*arguments: object) -> tuple[int, str]:
     return result.exit_code, result.stdout + result.stderr
 
 
+def report_of(*runs: object, out: Path | None = None) -> tuple[Path, str]:
+    """The folder of their report, and what is printed."""
+    out = out or Path(tempfile.mkdtemp())
+    code, printed = report(*runs, "--out", out)
+    assert code == 0, printed
+    return out, printed
+
+
 def rows_of(file: Path) -> list[list[str]]:
     with file.open(encoding="utf-8") as lines:
         return list(csv.reader(lines))
 
 
-def differences(*runs: object, out: Path) -> tuple[dict[str, list[str]], str]:
+def differences(*runs: object, out: Path | None = None) -> tuple[dict[str, list[str]], str]:
     """The table of differences, by its first column, and what is printed."""
-    code, printed = report(*runs, "--out", out)
-    assert code == 0, printed
+    out, printed = report_of(*runs, out=out)
     return {row[0]: row[1:] for row in rows_of(out / "comparison.csv")}, printed
 
 
-def scores(*runs: object, out: Path) -> pd.DataFrame:
+def scores(*runs: object, out: Path | None = None) -> pd.DataFrame:
     """The table of scores."""
-    code, printed = report(*runs, "--out", out)
-    assert code == 0, printed
+    out, _ = report_of(*runs, out=out)
     return pd.read_csv(out / "table2.csv", dtype=str, keep_default_na=False)

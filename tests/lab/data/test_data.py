@@ -206,18 +206,9 @@ def test_contaminated_rows_are_listed_and_can_be_left_out(copy, tmp_path):
 
 
 def test_bad_input_is_refused_in_one_sentence(copy, tmp_path):
-    out, file = tmp_path / "out", copy / "knoveleng" / "open-rs" / "train.jsonl"
-    good = file.read_bytes()
+    out = tmp_path / "out"
     assert "is not a folder" in prepare(tmp_path / "nowhere", out, code=2)
     assert "/proc/no/open_rs/train.parquet cannot be written" in prepare(copy, Path("/proc/no"), code=2)
-    for content, why in (
-        (good.replace(b'"problem"', b'"question"'), "problem"),
-        (good[:-25], "JSON parse error"),
-        (b"", "it is empty"),
-    ):
-        file.write_bytes(content)
-        said = prepare(copy, out, code=2)
-        assert re.search(rf"open-rs, split train, cannot be read \(.*{why}.*\); download it again", said), said
     for problem in (" \n", 7):
         write_copy(copy, "knoveleng/open-rs", [{**TWOS, "problem": problem}])
         assert "has no problem, as text, in row 0;" in prepare(copy, out, code=2)
@@ -230,19 +221,23 @@ def test_bad_input_is_refused_in_one_sentence(copy, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
+    ("name", "content", "why"),
     [
-        ("README.md", b"---\na: [\n---\n"),
-        ("train.jsonl.gz", gzip.compress(b"{}" * 99, mtime=0)[:-9]),
-        ("train.jsonl.gz", gzip.compress(b"{}" * 99, mtime=0)[:12] + b"\xff" * 40),
+        ("train.jsonl", b'{"question": "What is 2+2?", "answer": "4"}\n', "problem"),
+        ("train.jsonl", b'{"problem": "What is 2+2?", "ans', "JSON parse error"),
+        ("train.jsonl", b"", "it is empty"),
+        ("README.md", b"---\na: [\n---\n", ""),
+        ("train.jsonl.gz", gzip.compress(b"{}" * 99, mtime=0)[:-9], ""),
+        ("train.jsonl.gz", gzip.compress(b"{}" * 99, mtime=0)[:12] + b"\xff" * 40, ""),
     ],
 )
-def test_a_damaged_copy_is_refused_in_one_sentence(copy, tmp_path, name, content):
+def test_a_damaged_copy_is_refused_in_one_sentence(copy, tmp_path, name, content, why):
     folder = copy / "knoveleng" / "open-rs"
     if name != "README.md":
         (folder / "train.jsonl").unlink()
     (folder / name).write_bytes(content)
-    assert "open-rs, split train, cannot be read (" in prepare(copy, tmp_path / "out", code=2)
+    said = prepare(copy, tmp_path / "out", code=2)
+    assert re.search(rf"open-rs, split train, cannot be read \(.*{why}.*\); download it again", said), said
 
 
 @pytest.mark.parametrize("offline", ["1", pytest.param("0", marks=pytest.mark.slow)])  # it is tried again

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from doctor_runs import REWARD, changed, good, write_rows
+from doctor_runs import QUESTION, REWARD, changed
 from omegaconf import DictConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 from verl.trainer.ppo.utils import create_rl_dataset
@@ -18,17 +18,23 @@ from verl.utils import hf_tokenizer
 from verl.utils.config import omega_conf_to_dataclass
 
 from cw_plugin.lab import doctor
-from cw_plugin.lab.compose import compose
 from cw_plugin.lab.doctor import datasets
 from cw_plugin.lab.doctor.finding import Finding
 
-LONG = [{"role": "user", "content": "1+" * 70 + "1="}]
+LONG = "1+" * 70 + "1="
 FILES = ["data.train_files", "data.val_files"]
+ROW = {"data_source": "my/data", "prompt": QUESTION, "reward_model": {"ground_truth": "4"}}
 
 
-@pytest.fixture(scope="module")
-def composed(tmp_path_factory) -> DictConfig:
-    return compose(good(tmp_path_factory.mktemp("doctor")))
+def write(file: Path, rows: list[dict]) -> Path:
+    pq.write_table(pa.Table.from_pylist(rows), file)
+    return file
+
+
+def asking(file: Path, texts: dict[int, str]) -> Path:
+    """A file of twelve rows, some of which ask something else."""
+    prompts = [[{"role": "user", "content": texts.get(row, "What is 2+2?")}] for row in range(12)]
+    return write(file, [ROW | {"prompt": prompt} for prompt in prompts])
 
 
 def found(config: DictConfig, *overrides: str) -> list[Finding]:
@@ -44,17 +50,13 @@ def dataset_of(config: DictConfig, file: Path) -> object:
 @pytest.mark.parametrize("setting", FILES)
 def test_prompts_that_are_too_long_are_counted(composed, tmp_path, monkeypatch, setting):
     monkeypatch.setattr(datasets, "LONGEST", 3)
-    file = write_rows(tmp_path / "a.parquet", ["4"] * 12)
-    rows = pq.read_table(file).to_pylist()
-    rows[8]["prompt"] = rows[11]["prompt"] = LONG
-    pq.write_table(pa.Table.from_pylist(rows), file)
-    settings = [f"{setting}={file}", "data.truncation=right"]
-    tokens = len(hf_tokenizer(composed.actor_rollout_ref.model.path).apply_chat_template(
-        LONG, add_generation_prompt=True, return_dict=False))  # fmt: skip
+    settings = [f"{setting}={asking(tmp_path / 'a.parquet', {8: LONG, 11: LONG})}", "data.truncation=right"]
+    messages = [{"role": "user", "content": LONG}]
+    tokenizer = hf_tokenizer(composed.actor_rollout_ref.model.path)
+    tokens = len(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
     (finding,) = found(composed, *settings)
-    assert f"{setting}: 2 of 12 prompt(s) have more tokens than data.max_prompt_length=128 (row 8 has {tokens}," in (
-        finding.what
-    )
+    said = f"{setting}: 2 of 12 prompt(s) have more tokens than data.max_prompt_length=128 (row 8 has {tokens},"
+    assert said in finding.what
     assert "cuts the beginning, whatever data.truncation=right says" in finding.what and finding.fatal
     verl = SimpleNamespace(rollout_config=SimpleNamespace(prompt_length=128))
     kept = AgentLoopBase._cap_text_prompt_length(verl, list(range(tokens)))
@@ -68,11 +70,8 @@ def test_prompts_that_are_too_long_are_counted(composed, tmp_path, monkeypatch, 
 
 def test_a_prompt_of_few_characters_may_be_the_longest(composed, tmp_path, monkeypatch):
     monkeypatch.setattr(datasets, "LONGEST", 3)
-    file = write_rows(tmp_path / "a.parquet", ["4"] * 12)
-    rows = pq.read_table(file).to_pylist()
-    for row, text in ((0, "1" * 99), (1, "1" * 99), (2, "1" * 99), (8, "\N{GRINNING FACE}" * 60)):
-        rows[row]["prompt"] = [{"role": "user", "content": text}]
-    pq.write_table(pa.Table.from_pylist(rows), file)
+    shorter = dict.fromkeys(range(3), "1" * 99)
+    file = asking(tmp_path / "a.parquet", shorter | {8: "\N{GRINNING FACE}" * 60})
     (finding,) = found(composed, f"data.train_files={file}")
     assert "1 of 12 prompt(s) have more tokens" in finding.what
 
@@ -107,27 +106,23 @@ def test_a_prompt_is_as_long_as_verls_filter_counts_it(composed, tmp_path):
         (["trainer.total_training_steps=0", "trainer.use_v1=True"], "total_training_steps=0: verl trains no step"),
         (["trainer.use_v1=False", "data.gen_batch_size=13"], "fewer than a batch of 13"),
         (["data.gen_batch_size=3"], "data.train_batch_size=8 is no multiple of data.gen_batch_size=3"),
-        (["data.filter_overlong_prompts=True", "data.max_prompt_length=5"], "has 0 row(s) for the run"),
+        (["trainer.total_epochs=4", "trainer.total_training_steps=4"], None),
+        (["trainer.val_only=True", "data.train_max_samples=4"], None),
+        (["data.gen_batch_size=3", "trainer.use_v1=False"], None),
+        (["data.gen_batch_size=3", "trainer.v1.trainer_mode=colocate_async"], None),
+        (["data.gen_batch_size=3", "trainer.v1.sampler.sync_refill_failed_groups=True"], None),
+        (["data.gen_batch_size=3", "algorithm.filter_groups.enable=True"], None),
     ],
 )
 def test_a_run_that_ends_early(composed, settings, said):
-    findings = [finding for finding in found(composed, *settings) if "data.val_files" not in finding.what]
-    (finding,) = findings
-    assert finding.fatal and said in finding.what
-    if "max_prompt_length=5" in settings[-1]:
-        assert any("none of the 12 row(s) of data.val_files" in finding.what for finding in found(composed, *settings))
+    findings = found(composed, *settings)
+    assert [finding.fatal and said in finding.what for finding in findings] == ([] if said is None else [True])
 
 
-def test_a_run_that_does_not_end_early(composed):
-    assert found(composed, "trainer.total_epochs=4", "trainer.total_training_steps=4") == []
-    assert found(composed, "trainer.val_only=True", "data.train_max_samples=4") == []
-    for not_refused in (
-        "trainer.use_v1=False",
-        "trainer.v1.trainer_mode=colocate_async",
-        "trainer.v1.sampler.sync_refill_failed_groups=True",
-        "algorithm.filter_groups.enable=True",
-    ):
-        assert found(composed, "data.gen_batch_size=3", not_refused) == []
+def test_a_filter_that_leaves_no_row(composed):
+    findings = found(composed, "data.filter_overlong_prompts=True", "data.max_prompt_length=5")
+    for finding, said in zip(findings, ("0 row(s) for the run", "none of the 12 row(s) of data.val"), strict=True):
+        assert finding.fatal and said in finding.what
 
 
 def test_a_run_whose_last_checkpoint_is_there(composed, tmp_path):
@@ -151,12 +146,11 @@ def test_a_run_whose_last_checkpoint_is_there(composed, tmp_path):
     ],
 )
 def test_columns_whose_types_differ_between_files(composed, tmp_path, setting, columns):
-    row = {"data_source": "my/data", "prompt": LONG[:1], "reward_model": {"ground_truth": "4"}}
     files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
-    settings = [f"{setting}=[{files[0]},{files[1]}]", "data.max_prompt_length=512"]
+    settings = [f"{setting}=[{files[0]},{files[1]}]"]
     for both, is_wrong in (([columns[0], columns[0]], False), (columns, True)):
         for file, column in zip(files, both, strict=True):
-            pq.write_table(pa.Table.from_pylist([row | column] * 8), file)
+            write(file, [ROW | column] * 8)
         findings = found(composed, *settings)
         assert [finding.what.startswith(f"verl cannot read {setting} as one table") for finding in findings] == (
             [True] * is_wrong
@@ -170,12 +164,10 @@ def test_columns_whose_types_differ_between_files(composed, tmp_path, setting, c
 @pytest.mark.parametrize(("text", "media"), [("<{0}> and <{0}>", 1), ("<{0}>", 2), ("none", 1)])
 def test_rows_whose_media_do_not_fit_their_prompt(composed, tmp_path, monkeypatch, kind, text, media):
     rows = [
-        {"data_source": "my/data", "prompt": [{"role": "user", "content": content.format(kind)}],
-         f"{kind}s": [f"a.{kind}"] * number, "reward_model": {"ground_truth": "4"}}
+        ROW | {"prompt": [{"role": "user", "content": content.format(kind)}], f"{kind}s": [f"a.{kind}"] * number}
         for content, number in [("none", 0)] * 4 + [("<{0}> and <{0}>", 2)] * 4 + [(text, media)]
-    ]  # fmt: skip
-    file = tmp_path / "a.parquet"
-    pq.write_table(pa.Table.from_pylist(rows), file)
+    ]
+    file = write(tmp_path / "a.parquet", rows)
     settings = [f"{setting}={file}" for setting in FILES]
     for setting, finding in zip(FILES, found(composed, *settings), strict=True):  # the model takes text alone
         assert f"{setting}: verl cannot use 5 of 9 row(s), first row 4: processor is needed" in finding.what
@@ -193,10 +185,7 @@ def test_rows_whose_media_do_not_fit_their_prompt(composed, tmp_path, monkeypatc
 
 def test_placeholders_without_media(composed, tmp_path):
     """They do not hide prompts that are too long."""
-    file = write_rows(tmp_path / "a.parquet", ["4"] * 12)
-    rows = pq.read_table(file).to_pylist()
-    rows[9]["prompt"] = [{"role": "user", "content": "<image>" + LONG[0]["content"]}]
-    pq.write_table(pa.Table.from_pylist(rows), file)
+    file = asking(tmp_path / "a.parquet", {9: "<image>" + LONG})
     long, note = sorted(found(composed, f"data.train_files={file}"), key=lambda finding: not finding.fatal)
     assert "1 of 12 prompt(s) have more tokens" in long.what and long.fatal
     assert "has <image> in prompts, and no column images" in note.what and not note.fatal
@@ -204,27 +193,26 @@ def test_placeholders_without_media(composed, tmp_path):
 
 def test_sources_that_verls_own_rewards_do_not_know(composed, tmp_path):
     """Where they are used. Those that verl knows are not named, and verl reads them whatever reward_fn_key says."""
-    rows = pq.read_table(write_rows(tmp_path / "a.parquet", ["4"] * 8)).to_pylist()
-    settings = [f"{REWARD}.path=null", *(f"{setting}={tmp_path / 'a.parquet'}" for setting in FILES)]
+    file = write(tmp_path / "a.parquet", [ROW] * 8)
+    settings = [f"{REWARD}.path=null", *(f"{setting}={file}" for setting in FILES)]
     (finding, _) = found(composed, *settings, "data.reward_fn_key=x")
     assert "data_source=my/data, which verl's own rewards do not know" in finding.what and finding.fatal
     assert "pkg://cw_plugin.lab.rewards" in finding.fix
     for other in ("reward_model.enable=True", "reward_manager.source=importlib"):
         assert found(composed, *settings, f"reward.{other}") == []
-    known = [row | {"data_source": name} for row, name in zip(rows, 4 * ["openai/gsm8k", "searchR1_nq"], strict=True)]
-    pq.write_table(pa.Table.from_pylist(known), tmp_path / "a.parquet")
+    write(file, [ROW | {"data_source": name} for name in 4 * ["openai/gsm8k", "searchR1_nq"]])
     assert found(composed, *settings) == []
 
 
 def test_an_agent_loop_in_a_row_that_verl_does_not_have(composed, tmp_path):
-    rows = pq.read_table(write_rows(tmp_path / "a.parquet", ["4"] * 8)).to_pylist()
-    for name, is_known in (("tool_agent", True), ("my_agent", False)):
-        pq.write_table(pa.Table.from_pylist([row | {"agent_name": name} for row in rows]), tmp_path / "a.parquet")
-        findings = found(composed, f"data.train_files={tmp_path / 'a.parquet'}")
-        assert [f"agent_name={name}" in finding.what for finding in findings] == [True] * (not is_known)
+    file = write(tmp_path / "a.parquet", [ROW | {"agent_name": "tool_agent"}] * 8)
+    assert found(composed, f"data.train_files={file}") == []
+    write(file, [ROW | {"agent_name": "my_agent"}] * 8)
+    (finding,) = found(composed, f"data.train_files={file}")
+    assert "agent_name=my_agent" in finding.what
     (tmp_path / "mine.yaml").write_text("- name: my_agent\n")
     mine = f"actor_rollout_ref.rollout.agent.agent_loop_config_path={tmp_path / 'mine.yaml'}"
-    assert found(composed, f"data.train_files={tmp_path / 'a.parquet'}", mine) == []
+    assert found(composed, f"data.train_files={file}", mine) == []
 
 
 def test_a_home_folder_is_not_expanded(composed, tmp_path, monkeypatch):
@@ -232,7 +220,7 @@ def test_a_home_folder_is_not_expanded(composed, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     file = tmp_path / "data" / "cw_grpo" / "open_rs" / "train.parquet"
     file.parent.mkdir(parents=True)
-    write_rows(file, ["4"] * 8)
+    write(file, [ROW] * 8)
     (finding,) = found(composed, "data.train_files=~/data/cw_grpo/open_rs/train.parquet")
     assert "~/data/cw_grpo/open_rs/train.parquet does not exist" in finding.what and str(file) in finding.fix
     with pytest.raises(FileNotFoundError):

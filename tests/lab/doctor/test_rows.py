@@ -9,19 +9,13 @@ import json
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
-from doctor_runs import COLUMNS, QUESTION, REWARD, changed, good, write_rows
+from doctor_runs import COLUMNS, QUESTION, REWARD, changed, write_rows
 from interpreter import ROOT
 from omegaconf import DictConfig
 
-from cw_plugin.lab.compose import compose
 from cw_plugin.lab.data import CHECKED_BY
 from cw_plugin.lab.doctor.finding import Finding
 from cw_plugin.lab.doctor.rows import check_rows
-
-
-@pytest.fixture(scope="module")
-def composed(tmp_path_factory) -> DictConfig:
-    return compose(good(tmp_path_factory.mktemp("doctor")))
 
 
 def found(config: DictConfig, *overrides: str) -> list[Finding]:
@@ -38,15 +32,9 @@ def found(config: DictConfig, *overrides: str) -> list[Finding]:
         ({"prompt": [{"role": "user", "value": "2+2?"}]}, "row 0 has a message without role and content: {'role'"),
         ({"prompt": [*QUESTION, {"speaker": "user", "content": "?"}]}, "a message without role and content: {'role'"),
         ({"ground_truths": ["4", None, "", " \n"]}, "3 row(s) cannot be graded, first [1, 2, 3]: The ground truth is"),
-        (
-            {"ground_truths": [["4"], ["5"]]},
-            "2 row(s) cannot be graded, first [0, 1]: The ground truth is a list, ['4']",
-        ),
+        ({"ground_truths": [["4"], ["5"]]}, "2 row(s) cannot be graded, first [0, 1]: The ground truth is a list"),
         ({"ground_truths": [1.5, float("nan"), 2.0]}, "first [1]: The ground truth is nan"),
-        (
-            {"ground_truths": ["4", "x^{", "5", "x^{"]},
-            "first [1, 3]: The ground truth 'x^{' cannot be read by math-ver",
-        ),
+        ({"ground_truths": ["4", "x^{", "5", "x^{"]}, "[1, 3]: The ground truth 'x^{' cannot be read by math-ver"),
     ],
 )
 def test_a_file_that_cannot_be_used(composed, tmp_path, columns, said):
@@ -109,10 +97,8 @@ def test_what_verl_reads(composed, tmp_path):
 def test_rows_that_a_reward_model_scores_need_no_ground_truth(composed, tmp_path):
     pq.write_table(pa.table([["my/data"], [QUESTION]], names=COLUMNS[:2]), file := tmp_path / "train.parquet")
     settings = [f"data.train_files={file}", f"{REWARD}.path=null", "data.train_batch_size=1"]
-    (finding,) = found(composed, *settings)
-    assert "row 0 has no reward_model" in finding.what
-    assert found(composed, *settings, "reward.reward_model.enable=True") == []
-    ours = ["reward.reward_model.enable=True", f"{REWARD}.path=pkg://cw_plugin.lab.rewards"]  # which needs it, too
-    assert found(composed, *ours) == []
-    (finding,) = found(composed, *settings, *ours)
-    assert "row 0 has no reward_model" in finding.what
+    scored, ours = "reward.reward_model.enable=True", f"{REWARD}.path=pkg://cw_plugin.lab.rewards"
+    assert found(composed, *settings, scored) == found(composed, scored, ours) == []
+    for needs_it in ([], [scored, ours]):
+        (finding,) = found(composed, *settings, *needs_it)
+        assert "row 0 has no reward_model" in finding.what

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from graded_answers import answered
 from scipy import stats
-from synthetic_runs import ENTROPY, a_run, differences, report, rows_of, scores, write, write_answers, write_metrics
+from synthetic_runs import ENTROPY, a_run, differences, report_of, rows_of, scores, write, write_answers, write_metrics
 
 from cw_plugin.lab.evaluation.graded_answers import Answers
 from cw_plugin.lab.evaluation.scores import answers_frame, checkpoints, guessed, last_scores, levels, pass_at, tries
@@ -25,7 +25,7 @@ def test_checkpoints_are_compared_with_the_model_before_training(tmp_path):
     for method, of_steps in {"GRPO": {50: 2, 100: 5, 150: 6}, "CW-GRPO": {50: 4, 100: 8}}.items():
         for step, right in of_steps.items():
             write_answers(tmp_path / "trained" / f"{method}-global_step_{step}", step, aime24=(right, 10))
-    table = scores(tmp_path / "trained", out=tmp_path / "out")
+    table = scores(tmp_path / "trained")
     assert cells(table, "method", "step", "less CW-GRPO") == [
         ("CW-GRPO", "50", ""), ("CW-GRPO", "100", ""),
         ("GRPO", "50", "-20.0"), ("GRPO", "100", "-30.0"), ("GRPO", "150", "-20.0"),  # 6 of 10 less 8 of 10 at 100
@@ -76,18 +76,16 @@ def test_a_checkpoint_of_trl_has_the_step_in_its_folders_name(tmp_path):
     for name, right in {"checkpoint-100": 2, "checkpoint-200": 6, "merged": 9, "untrained": 1}.items():
         place = tmp_path / name if name == "untrained" else run / name
         write_answers(tmp_path / "evaluation" / name, None, place, aime24=(right, 10))
-    table = scores(run, tmp_path / "evaluation", out=tmp_path / "out")
-    columns = ("method", "step", "entropy", "AIME24", "less untrained")
-    expected = [
+    table = scores(run, tmp_path / "evaluation")
+    assert cells(table, "method", "step", "entropy", "AIME24", "less untrained") == [
         ("untrained", "", "", "10.0", ""),  # not "merged", which is of the run
         ("GRPO", "100", "0.25", "20.0", "+10.0"), ("GRPO", "200", "0.5", "60.0", "+50.0"),
         ("GRPO, merged", "", "", "90.0", "+80.0"),
     ]  # fmt: skip
-    assert cells(table, *columns) == expected
-    table = scores(run / "metrics.jsonl", tmp_path / "evaluation", out=tmp_path / "out")
+    table = scores(run / "metrics.jsonl", tmp_path / "evaluation")
     assert list(table.step) == ["", "100", "200", ""]
     write_answers(run / "evaluation" / "merged", None, run / "merged", amc23=(3, 40))  # within the run's folder
-    table = scores(run, tmp_path / "evaluation", out=tmp_path / "out")
+    table = scores(run, tmp_path / "evaluation")
     assert set(table.method) == {"GRPO", "GRPO, merged", "untrained"}
 
 
@@ -96,11 +94,11 @@ def test_a_model_in_a_runs_own_folder_is_that_of_its_last_step(tmp_path):
     run = trl_run(tmp_path / "grpo")
     write_answers(tmp_path / "evaluation" / "grpo", None, run, aime24=(6, 10))
     write_answers(tmp_path / "evaluation" / "base", None, tmp_path / "base", aime24=(1, 10))
-    table = scores(run, tmp_path / "evaluation", out=tmp_path / "out")
-    columns = ("method", "step", "entropy", "AIME24", "less base")
-    assert cells(table, *columns) == [("base", "", "", "10.0", ""), ("GRPO", "200", "0.5", "60.0", "+50.0")]
+    table = scores(run, tmp_path / "evaluation")
+    found = cells(table, "method", "step", "entropy", "AIME24", "less base")
+    assert found == [("base", "", "", "10.0", ""), ("GRPO", "200", "0.5", "60.0", "+50.0")]
     write_answers(tmp_path / "evaluation" / "again", None, run / "checkpoint-200", aime24=(6, 10))
-    rows, _ = differences(run, tmp_path / "evaluation", out=tmp_path / "out")
+    rows, _ = differences(run, tmp_path / "evaluation")
     assert rows["Accuracy, AIME24, step 200"] == ["60.0%", "1"]
 
 
@@ -109,7 +107,7 @@ def test_a_checkpoint_is_of_the_nearest_run_that_holds_it(tmp_path):
     write_metrics(tmp_path / "outer", {})  # whose metrics would else be two runs'
     inner = a_run(tmp_path / "outer" / "inner", None, steps=12)
     write_answers(tmp_path / "evaluation" / "x", 12, inner / "global_step_12", aime24=(6, 10))
-    table = scores(f"OUTER={outer}", f"INNER={inner}", tmp_path / "evaluation", out=tmp_path / "out")
+    table = scores(f"OUTER={outer}", f"INNER={inner}", tmp_path / "evaluation")
     assert cells(table, "method", "step") == [("INNER", "12")]
 
 
@@ -118,7 +116,7 @@ def test_a_checkpoint_that_was_evaluated_twice_is_one_run(tmp_path):
         place = tmp_path / method / "global_step_9"
         for folder in ("first", "second"):
             write_answers(tmp_path / folder / f"{method}-global_step_9", 9, place, aime24=(right, 10))
-    rows, _ = differences(tmp_path / "first", tmp_path / "second", out=tmp_path / "out")
+    rows, _ = differences(tmp_path / "first", tmp_path / "second")
     assert rows["Accuracy, AIME24, step 9"] == ["80.0%", "30.0%", "+50.0 points", "1"]
     for weights, runs in ("a1", 1), ("b2", 2):  # the second is trained anew in the same place
         settings = [{"evaluation.checkpoint": "run/model", "evaluation.weights": which} for which in ("a1", weights)]
@@ -131,11 +129,10 @@ def test_models_without_a_step_keep_their_names_beside_others(tmp_path):
         write_answers(tmp_path / "evaluation" / name, None, aime24=(right, 10))
     write_answers(tmp_path / "one" / "tuned", None, aime24=(8, 10))
     write_answers(tmp_path / "evaluation" / "run-global_step_9", 9, aime24=(5, 10))
-    table = scores(f"X={tmp_path / 'evaluation'}", f"Y={tmp_path / 'one'}", out=tmp_path / "out")
-    found = set(cells(table, "method", "AIME24"))
-    assert found == {("Qwen", "30.0"), ("tuned", "80.0"), ("X", "50.0"), ("Y", "80.0")}
+    table = scores(f"X={tmp_path / 'evaluation'}", f"Y={tmp_path / 'one'}")
+    assert set(cells(table, "method", "AIME24")) == {("Qwen", "30.0"), ("tuned", "80.0"), ("X", "50.0"), ("Y", "80.0")}
     write_answers(tmp_path / "evaluation" / "another-global_step_9", 9, aime24=(7, 10))
-    table = scores(f"X={tmp_path / 'evaluation'}", out=tmp_path / "out")
+    table = scores(f"X={tmp_path / 'evaluation'}")
     assert set(table.method) == {"Qwen", "tuned", "run", "another"}
 
 
@@ -145,8 +142,8 @@ def test_pass_at_k_is_shown_where_questions_were_asked_several_times(tmp_path):
         grades_of = [[1] * n + [0] * (8 - n) for n in of_questions]
         step = 9 if "step" in model else None
         answered(tmp_path / "evaluation" / model, "amc23", grades_of, step, checkpoint="a/model")
-    assert report(tmp_path / "evaluation", "--out", tmp_path / "out")[0] == 0
-    header, *rows = rows_of(tmp_path / "out" / "pass-at-k.csv")
+    out, _ = report_of(tmp_path / "evaluation")
+    header, *rows = rows_of(out / "pass-at-k.csv")
     assert header == ["method", "step", "k", "AMC23", "average", "less base", "less GRPO"]
     assert [row[:3] for row in rows[:3]] == [["base", "", "1"], ["CW-GRPO", "9", "1"], ["GRPO", "9", "1"]]
     found = {(row[0], int(row[2])): row[3:] for row in rows}
@@ -204,9 +201,8 @@ def test_questions_are_counted_that_many_answers_solve(tmp_path):
             step = 9 if "step" in model else None
             folder = tmp_path / "evaluation" / model
             answered(folder, benchmark, grades, step, checkpoint="a/model", ground_truths=truths)
-    code, _ = report(tmp_path / "evaluation", "--out", tmp_path / "out")
-    assert code == 0
-    header, *rows = rows_of(tmp_path / "out" / "solved.csv")
+    out, _ = report_of(tmp_path / "evaluation")
+    header, *rows = rows_of(out / "solved.csv")
     assert header == ["method", "step", "at least", "choice", "numbers", "average", "less base", "less GRPO"]
     share = {(row[0], row[2]): [cell.partition(" ")[0] for cell in row[3:6]] for row in rows if row[0] != "CW-GRPO"}
     assert share == {
@@ -216,6 +212,6 @@ def test_questions_are_counted_that_many_answers_solve(tmp_path):
     }  # fmt: skip
     chance = stats.binom(16, 1 / 3)  # one of the three others has the same letter
     expected = [f"{100 * chance.sf(least - 1):.1f}%" for least in (1, 2, 8)]
-    page = (tmp_path / "out" / "report.html").read_text().splitlines()
+    page = (out / "report.html").read_text().splitlines()
     (note,) = [line for line in page if line.startswith('<p class="quiet">choice: 16 guesses')]
     assert re.findall(r"[\d.]+%", note) == expected

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from synthetic_runs import ENTROPY, NORM, REWARD, a_run, differences, logged, report, write_answers, write_metrics
+from synthetic_runs import ENTROPY, NORM, REWARD, a_run, differences, logged, write_answers, write_metrics
 
 from cw_plugin.lab.reports import figures, notes
 from cw_plugin.lab.reports.inputs import read_inputs
@@ -21,10 +21,16 @@ def seeds_of_both(folder: Path, *seeds: int) -> list[Path]:
     ]  # fmt: skip
 
 
+def of_two(folder: Path, grpo: dict[int, dict], cw: dict[int, dict]) -> tuple[dict[str, list[str]], str]:
+    """The differences of two runs with these metrics."""
+    runs = [logged(folder / "grpo", "none", grpo), logged(folder / "cw", None, cw)]
+    return differences(*runs, out=folder / "out")
+
+
 def test_differences_are_tested_over_seeds(tmp_path):
     rows, printed = differences(*seeds_of_both(tmp_path, 1, 2, 3), out=tmp_path / "out")
-    low, high = stats.ttest_rel([0.51, 0.54, 0.54], [0.60, 0.62, 0.64]).confidence_interval()
-    gap = f"-9.0 points [{100 * low:+.1f}, {100 * high:+.1f}]*"
+    least, most = stats.ttest_rel([0.51, 0.54, 0.54], [0.60, 0.62, 0.64]).confidence_interval()
+    gap = f"-9.0 points [{100 * least:+.1f}, {100 * most:+.1f}]*"
     logs = np.log([2.1, 2.2, 2.3])
     low, high = np.exp(stats.ttest_rel(np.log([0.5] * 3), logs).confidence_interval())
     ratio = f"{0.5 / np.exp(logs.mean()):.3g} times [{low:.3g}, {high:.3g}]*"
@@ -36,18 +42,15 @@ def test_differences_are_tested_over_seeds(tmp_path):
         "Entropy, steps 151 to 200": ["0.100", "0.100", "+0.000", "3"],  # the same under all seeds
         "Gradient norm, steps 1 to 100": ["2.20", "0.500", ratio, "3"],
     }
-    ends = " to ".join(f"{-100 * end:.1f}" for end in stats.ttest_rel([0.51, 0.54, 0.54], [0.60, 0.62, 0.64])
-                       .confidence_interval()[::-1])  # fmt: skip
-    answer = (
-        f"CW-GRPO ended 9.0 points of accuracy below GRPO (step 200). This is more than chance (95% interval {ends})."
-    )
+    chance = f"This is more than chance (95% interval {-100 * most:.1f} to {-100 * least:.1f})."
+    answer = f"CW-GRPO ended 9.0 points of accuracy below GRPO (step 200). {chance}"
     assert printed.startswith(answer) and answer in (tmp_path / "out" / "report.html").read_text()
     assert "corrected for all tests" in printed and notes.ONE_RUN not in printed and notes.ONE_ANSWER in printed
 
 
 @pytest.mark.parametrize(("seeds", "said"), [(1, {"ONE_RUN", "MORE_SEEDS"}), (4, {"MORE_SEEDS"}), (5, set())])
 def test_few_seeds_are_said(seeds, said, tmp_path):
-    rows, printed = differences(*seeds_of_both(tmp_path, *range(1, seeds + 1)), out=tmp_path / "out")
+    rows, printed = differences(*seeds_of_both(tmp_path, *range(1, seeds + 1)))
     assert {name for name in ("ONE_RUN", "MORE_SEEDS", "ONE_KIND") if getattr(notes, name) in printed} == said
     assert ("One cannot tell whether this is chance" in printed) == (seeds == 1)
     has_interval = "[" in rows["Reward, steps 151 to 200"][2]
@@ -56,13 +59,13 @@ def test_few_seeds_are_said(seeds, said, tmp_path):
 
 @pytest.mark.parametrize("weights", ["none", None])
 def test_one_method_alone_shows_nothing_of_the_weights(weights, tmp_path):
-    _, printed = differences(a_run(tmp_path / "run", weights), out=tmp_path / "out")
+    _, printed = differences(a_run(tmp_path / "run", weights))
     assert notes.ONE_KIND in printed and notes.TESTED not in printed and notes.ONE_ANSWER not in printed
 
 
 def test_the_fewest_seeds_of_any_method_count(tmp_path):
     other = f"other={a_run(tmp_path / 'other', 'my:own', 1)}"
-    rows, printed = differences(*seeds_of_both(tmp_path, *range(1, 6)), other, out=tmp_path / "out")
+    rows, printed = differences(*seeds_of_both(tmp_path, *range(1, 6)), other)
     assert rows["Accuracy, step 200"][-1] == "5 and 1" and notes.ONE_RUN in printed
 
 
@@ -73,7 +76,7 @@ def test_a_run_that_turns_nan_is_not_compared_by_its_good_half(tmp_path):
     bad = {step: {REWARD: math.nan, NORM: math.nan, ENTROPY: 0.1} if step > 5 else good[1] for step in range(1, 9)}
     grpo = [logged(tmp_path / f"grpo-{seed}", "none", good, seed) for seed in (1, 2)]
     ours = [logged(tmp_path / f"cw-{seed}", None, steps, seed) for seed, steps in ((1, good), (2, bad))]
-    rows, printed = differences(*grpo, *ours, out=tmp_path / "out")
+    rows, printed = differences(*grpo, *ours)
     assert rows["Reward, steps 1 to 8"] == ["1.000", "not finite", "", "2"]
     assert rows["Gradient norm, steps 1 to 8"] == ["1.00", "not finite", "", "2"]
     assert rows["Entropy, steps 1 to 8"] == ["0.100", "0.100", "+0.000", "2"] and len(rows) == 4
@@ -83,21 +86,17 @@ def test_a_run_that_turns_nan_is_not_compared_by_its_good_half(tmp_path):
     assert line.get_xdata().tolist() == [1, 2] and line.get_ydata().tolist() == [2.0, 3.0]
 
 
-def test_nan_at_the_last_compared_step_alone_breaks_a_run(tmp_path):
-    """NaN after it would break nothing that is compared."""
+def test_nan_at_the_last_compared_step_breaks_a_run_and_not_after_it(tmp_path):
     short = {step: {REWARD: 1.0} for step in range(1, 9)}
     for first, cell in ((8, "not finite"), (9, "1.000")):
         long = {step: {REWARD: 1.0 if step < first else math.nan} for step in range(1, 13)}
-        runs = [logged(tmp_path / "grpo", "none", short), logged(tmp_path / "cw", None, long)]
-        rows, _ = differences(*runs, out=tmp_path / "out")
+        rows, _ = of_two(tmp_path, short, long)
         assert rows["Reward, steps 1 to 8"][:2] == ["1.000", cell]
 
 
 def test_the_end_of_a_run_has_ten_steps_at_least(tmp_path):
     steps = {step: {REWARD: float(step)} for step in range(1, 25)}
-    rows, _ = differences(
-        logged(tmp_path / "grpo", "none", steps), logged(tmp_path / "cw", None, steps), out=tmp_path / "out"
-    )
+    rows, _ = of_two(tmp_path, steps, steps)
     assert rows["Reward, steps 15 to 24"][:2] == ["19.500", "19.500"]
 
 
@@ -113,40 +112,32 @@ def test_runs_are_compared_over_the_steps_that_all_have(tmp_path):
     short[90] |= {a: 0.8}
     short[100] |= {a: 0.7, b: 0.7}
     long[0] = short[0] = {a: 0.2, b: 0.2}  # which no method has trained
-    runs = [logged(tmp_path / "grpo", "none", long), logged(tmp_path / "cw", None, short)]
-    rows, _ = differences(*runs, out=tmp_path / "out")
+    rows, _ = of_two(tmp_path, long, short)
     assert rows["Accuracy, step 50"] == ["40.0%", "50.0%", "+10.0 points", "1"]
     assert rows["Reward, steps 76 to 100"] == ["0.880", "1.130", "+0.250", "1"]
-    runs[1] = logged(tmp_path / "cw", None, {step: short[step] for step in short if step != 50})
-    rows, printed = differences(*runs, out=tmp_path / "out")
+    rows, printed = of_two(tmp_path, long, {step: short[step] for step in short if step != 50})
     assert not any(row.startswith("Accuracy") for row in rows) and notes.NO_ACCURACY in printed
 
 
 @pytest.mark.parametrize("measure", ["reward", "score"])
 def test_a_validation_without_accuracy_is_compared_by_its_reward(tmp_path, measure):
     """As verl logs it for a reward that returns a number, and TRL for one without accuracy."""
-    logs = {name: f"val-core/{name}/{measure}/mean@1" for name in ("x", "y")}
-    grpo = logged(tmp_path / "a", "none", {1: {logs["x"]: 0.7, logs["y"]: 5.0}})
-    ours = logged(tmp_path / "b", None, {1: {logs["x"]: 0.9}})
-    rows, printed = differences(grpo, ours, out=tmp_path / "out")
+    x, y = (f"val-core/{name}/{measure}/mean@1" for name in ("x", "y"))
+    rows, printed = of_two(tmp_path, {1: {x: 0.7, y: 5.0}}, {1: {x: 0.9}})
     assert rows["Reward on validation, step 1"] == ["0.700", "0.900", "+0.200", "1"]
     assert f"Validation is compared by its {measure} on val-core/x: not all runs have an accuracy (acc)." in printed
     assert "Reward on validation" in (tmp_path / "out" / "report.html").read_text()
-    graded = logged(tmp_path / "c", None, {1: {logs["x"]: 0.9, "val-core/x/acc/mean@1": 0.5}})
-    rows, printed = differences(ours, graded, out=tmp_path / "out")
+    rows, _ = of_two(tmp_path, {1: {x: 0.7}}, {1: {x: 0.9, "val-core/x/acc/mean@1": 0.5}})
     assert "Reward on validation, step 1" in rows and not any(row.startswith("Accuracy") for row in rows)
 
 
 def test_accuracy_is_that_of_the_validation_sets_that_all_runs_have(tmp_path):
     """A was asked a hard set, too, which would make it look worse."""
     aime, math500 = "val-core/aime/acc/mean@1", "val-core/math/acc/mean@1"
-    both = logged(tmp_path / "a", "none", {1: {aime: 0.1, math500: 0.8}})
-    one = logged(tmp_path / "b", None, {1: {math500: 0.8}})
-    rows, printed = differences(both, one, out=tmp_path / "out")
+    rows, printed = of_two(tmp_path, {1: {aime: 0.1, math500: 0.8}}, {1: {math500: 0.8}})
     assert rows["Accuracy, step 1"] == ["80.0%", "80.0%", "+0.0 points", "1"]
     assert "Accuracy on validation is that of val-core/math, which all runs have." in printed
-    other = logged(tmp_path / "c", None, {1: {aime: 0.8}})
-    rows, printed = differences(one, other, out=tmp_path / "out")
+    rows, printed = of_two(tmp_path, {1: {math500: 0.8}}, {1: {aime: 0.8}})
     assert not any(row.startswith("Accuracy") for row in rows) and notes.NO_ACCURACY in printed
 
 
@@ -154,7 +145,7 @@ def test_accuracy_is_that_of_the_validation_sets_that_all_runs_have(tmp_path):
 def test_validation_counts_where_one_method_alone_was_evaluated(tmp_path, evaluated):
     runs = [a_run(tmp_path / name, weights, accuracy=0.5) for name, weights in (("grpo", "none"), ("cw", None))]
     write_answers(tmp_path / evaluated / "evaluation", 200, tmp_path / evaluated / "global_step_200", aime24=(9, 10))
-    rows, _ = differences(*runs, out=tmp_path / "out")
+    rows, _ = differences(*runs)
     assert rows["Accuracy, step 200"] == ["50.0%", "50.0%", "+0.0 points", "1"]
 
 
@@ -178,4 +169,4 @@ def test_runs_are_seeds_only_if_their_settings_show_it(tmp_path):
 def test_answers_that_cannot_be_compared_are_said(tmp_path):
     for name, step in (("GRPO", 200), ("CW", 150)):
         write_answers(tmp_path / "evaluation" / f"{name}-global_step_{step}", step, aime24=(5, 10))
-    assert notes.NOT_ALL_ASKED in report(tmp_path / "evaluation", "--out", tmp_path / "out")[1]
+    assert notes.NOT_ALL_ASKED in differences(tmp_path / "evaluation")[1]

@@ -41,12 +41,6 @@ def test_loggers_of_verl_give_the_same_finite_numbers(write_log, tmp_path):
     assert run.metrics["x"].to_dict() == {1: math.inf, 2: math.inf, 3: 1.0}  # logged, and not finite
 
 
-def test_the_policy_loss_logs_the_metrics_of_the_estimator(tmp_path):
-    """verl puts actor/ before what a policy loss returns."""
-    run = read_run(write_metrics(tmp_path, {1: {"actor/cw_grpo/weight_mean": 0.9, "actor/pg_loss": 0.1}}))
-    assert list(run.metrics) == ["cw_grpo/weight_mean", "actor/pg_loss"]
-
-
 @pytest.mark.parametrize(
     "names", ["metrics.9 metrics.10 metrics", "metrics-20261031-235959 metrics-20261101-000001 metrics", ""]
 )
@@ -121,8 +115,11 @@ def test_files_may_have_been_moved(tmp_path):
     assert read_run(tmp_path / "run").series(REWARD).to_dict() == {1: 0.5}
 
 
-def test_a_metric_of_ones_own_is_kept(tmp_path):
-    run = read_run(write_metrics(tmp_path / "one", {1: {"accuracy": 0.75, ACCURACY: 0.25}}))
+def test_a_metric_of_ones_own_is_kept_and_those_of_the_loss_are_called_as_the_estimators(tmp_path):
+    """verl puts actor/ before what a policy loss returns."""
+    of_loss = {"actor/cw_grpo/weight_mean": 0.9, "actor/pg_loss": 0.1}
+    run = read_run(write_metrics(tmp_path / "one", {1: {"accuracy": 0.75, ACCURACY: 0.25} | of_loss}))
+    assert list(run.metrics) == ["accuracy", ACCURACY, "cw_grpo/weight_mean", "actor/pg_loss"]
     not_validated = read_run(write_metrics(tmp_path / "other", {1: {"x": 1.0}}))
     values = all_metrics([run, not_validated]).set_index("metric").value
     assert values["accuracy"] == 0.75 and values["val-core/accuracy"] == values[ACCURACY] == 0.25

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_runs import a_run, report, rows_of, write, write_answers
+from synthetic_runs import a_run, report, report_of, rows_of, write, write_answers
 from token_records import files_in, write_record
 
 from cw_plugin.lab.reports import figures
@@ -22,17 +22,16 @@ def written(tmp_path_factory) -> tuple[Path, str]:
     """The report of two methods, with two seeds each, token records, and an evaluation."""
     folder, runs = tmp_path_factory.mktemp("report"), []
     for seed, weights in itertools.product((1, 2), ("none", None)):
-        runs.append(
-            a_run(folder / f"{weights}-{seed}", weights, seed, accuracy=0.5 + seed / 100, lr=3 if weights else 1)
-        )
+        place, lr = folder / f"{weights}-{seed}", 3 if weights else 1
+        runs.append(a_run(place, weights, seed, accuracy=0.5 + seed / 100, lr=lr))
         files = files_in(runs[-1], weights=weights or "gaussian")
         write_record(files, 1, np.random.default_rng(seed), {0: [40, 50], 1: [30, 20]})
         asked = {"aime24": (9 + seed, 30), "amc23": (10 * seed, 40)}
         write_answers(folder / "evaluation" / f"{weights}-{seed}", 200, runs[-1] / "global_step_200", **asked)
     write_answers(folder / "evaluation" / "base", None, aime24=(3, 30), amc23=(20, 40))
-    code, printed = report(*runs, folder / "evaluation", "--out", folder / "out")
-    assert code == 0 and "matplotlib" not in printed and "Warning" not in printed, printed
-    return folder / "out", printed
+    out, printed = report_of(*runs, folder / "evaluation")
+    assert "matplotlib" not in printed and "Warning" not in printed, printed
+    return out, printed
 
 
 def test_the_tables_of_scores_and_settings(written):
@@ -107,41 +106,34 @@ def test_names_are_shown_as_they_are_and_do_nothing(tmp_path):
     assert rows_of(tmp_path / "out" / "comparison.csv")[0][1:8] == names
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda path: None, "does not exist"),
-        (lambda path: path.mkdir(), "holds no metrics"),
-        (lambda path: write(path / "m.jsonl", '{"step": null, "data": {"x": 1}}\n'), "holds no metrics"),
-        (lambda path: write(path / "m.jsonl", '{"step": 1, "data": {}}\n{\n{}\n'), "m.jsonl, line 2 is not JSON"),
-        (lambda path: write(path / "trainer_state.json", '{"log_history": 3}'), "trainer_state.json is not what"),
-        (lambda path: write(path / ".hydra/config.yaml", "- 1\n- 2\n"), "config.yaml is a list"),
-        (lambda path: write(path / ".hydra/config.yaml", "a: [1\n"), "config.yaml cannot be read"),
-        (lambda path: [a_run(path / name, steps=12) for name in "ab"], "holds 2 runs"),
-    ],
-)  # fmt: skip
-def test_a_bad_folder_ends_in_one_sentence(make, message, tmp_path):
-    make(tmp_path / "run")
-    code, printed = report(tmp_path / "run", "--out", tmp_path / "out")
-    assert code == 2 and message in printed and "Traceback" not in printed
-    assert printed.count("Error:") == 1 and not (tmp_path / "out").exists()
+def small(path: Path) -> None:
+    a_run(path, steps=2)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("make", "arguments", "message"),
     [
-        ("{run} {run}", "is given twice"),
-        ("=x", "has no name before"),
-        ("x=", "has no folder after the ="),
-        ("x" * 300, "xxx does not exist"),
-        ("x=" + "y" * 300, "yyy does not exist"),
-        ("{run} --out /proc/x", "/proc/x cannot be written"),
+        (lambda path: None, "{run}", "does not exist"),
+        (lambda path: path.mkdir(), "{run}", "holds no metrics"),
+        (lambda path: write(path / "m.jsonl", '{"step": null, "data": {"x": 1}}\n'), "{run}", "holds no metrics"),
+        (lambda path: write(path / "m.jsonl", '{"step": 1, "data": {}}\n{\n{}\n'), "{run}", "line 2 is not JSON"),
+        (lambda path: write(path / "trainer_state.json", '{"log_history": 3}'), "{run}", "trainer_state.json is not"),
+        (lambda path: write(path / ".hydra/config.yaml", "- 1\n- 2\n"), "{run}", "config.yaml is a list"),
+        (lambda path: write(path / ".hydra/config.yaml", "a: [1\n"), "{run}", "config.yaml cannot be read"),
+        (lambda path: [small(path / name) for name in "ab"], "{run}", "holds 2 runs"),
+        (small, "{run} {run}", "is given twice"),
+        (small, "=x", "has no name before"),
+        (small, "x=", "has no folder after the ="),
+        (small, "x" * 300, "xxx does not exist"),
+        (small, "x=" + "y" * 300, "yyy does not exist"),
+        (small, "{run} --out /proc/x", "/proc/x cannot be written"),
     ],
 )
-def test_bad_arguments_end_in_one_sentence(arguments, message, tmp_path):
-    run = a_run(tmp_path / "run", steps=2)
-    code, printed = report("--out", tmp_path / "out", *arguments.format(run=run).split())
+def test_bad_input_ends_in_one_sentence(make, arguments, message, tmp_path):
+    make(tmp_path / "run")
+    code, printed = report("--out", tmp_path / "out", *arguments.format(run=tmp_path / "run").split())
     assert code == 2 and message in printed and "Traceback" not in printed
+    assert printed.count("Error:") == 1 and not (tmp_path / "out").exists()
 
 
 def test_a_run_without_metrics_is_an_error(tmp_path):
