@@ -111,15 +111,12 @@ def batches(run: Path) -> list[dict[str, Any]]:
     return [torch.load(path, weights_only=False) for path in sorted((run / "probe").glob("*.pt"))]
 
 
-def grpo_column(batch: dict[str, Any]) -> list[float]:
-    return grpo_advantages(batch["token_level_rewards"].double().sum(-1).tolist(), batch["uids"])
-
-
 def assert_right(run: Path) -> None:
     """Every step was trained on the weights of the reference, and there was something to reweight."""
     reweighted = 0
     for batch in batches(run):
-        column, mask = grpo_column(batch), batch["response_mask"]
+        rewards, mask = batch["token_level_rewards"].double().sum(-1), batch["response_mask"]
+        column = grpo_advantages(rewards.tolist(), batch["uids"])
         rows, _ = reference_advantages(batch["old_log_probs"], column, mask, batch["uids"])
         expected = torch.tensor(rows, dtype=torch.float64)
         torch.testing.assert_close(batch["advantages"].double(), expected, rtol=1e-4, atol=1e-4)

@@ -11,10 +11,8 @@ import subprocess
 from pathlib import Path
 
 import e2e
-import numpy as np
 import pyarrow.parquet as pq
 from interpreter import ROOT, bash, wait_until
-from reference import reference_advantages
 
 from cw_plugin.lab.evaluation.graded_answers import read_answers
 from cw_plugin.lab.reports.read_records import read_tokens
@@ -90,7 +88,7 @@ def test_a_recipe_with_everything_trains_on_the_papers_weights(paper_run):
         assert len(scores) == 8 and all(len(of_prompt) > 1 for of_prompt in scores.values())
 
 
-def test_a_record_has_the_texts_and_the_covariances_of_the_batch(paper_run):
+def test_a_record_has_the_texts_of_the_batch(paper_run):
     record = read_tokens(paper_run)[-1]
     answers = [json.loads(line) for line in (paper_run / "rollouts" / "2.jsonl").read_text().splitlines()]
     assert record.step == 2 and set(record.prompts.values()) == {answer["input"] for answer in answers}
@@ -99,17 +97,7 @@ def test_a_record_has_the_texts_and_the_covariances_of_the_batch(paper_run):
         said[token["row"]] = said.get(token["row"], "") + token["text"]
     texts = sorted(text.replace("<|im_end|>", "") for text in said.values())
     assert texts == sorted(answer["output"] for answer in answers)
-
-    batch = e2e.batches(paper_run)[-1]
-    lists = batch["old_log_probs"], e2e.grpo_column(batch), batch["response_mask"], batch["uids"]
-    groups = reference_advantages(*lists)[1].values()
-    weights = {place: w for group in groups for place, w in zip(group["places"], group["weights"], strict=True)}
-    table = record.table.to_pandas()
-    assert len(table) == batch["response_mask"].sum()
-    expected = [weights[place] for place in zip(table["row"], table["position"], strict=True)]
-    assert table["weight"].to_numpy() == pytest.approx(expected, rel=1e-3, abs=1e-4)
-    c = np.sort(np.concatenate([group["c"] for group in groups]))
-    assert np.sort(table["covariance"]) == pytest.approx(c, rel=1e-3, abs=1e-5)
+    assert len(record.table) == e2e.batches(paper_run)[-1]["response_mask"].sum()
 
 
 @pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
