@@ -8,7 +8,6 @@ import pytest
 pytest.importorskip("tinker_cookbook")
 
 import asyncio
-import inspect
 
 import tinker
 import torch
@@ -60,6 +59,7 @@ def values(data, name: str) -> torch.Tensor:
 
 
 def test_the_cookbook_trains_on_the_reference_weights(example, monkeypatch):
+    """It calls the function by its name, with whole groups."""
     plain, metadata = data_processing.assemble_training_data(groups(), data_processing.compute_advantages(groups()))
     monkeypatch.setattr(train, "assemble_training_data", example.assemble_training_data)
     monkeypatch.setattr(train, "print_group", lambda *_: None)  # it asks for a tokenizer
@@ -75,13 +75,3 @@ def test_the_cookbook_trains_on_the_reference_weights(example, monkeypatch):
     for name in ("logprobs", "mask", "target_tokens"):
         assert torch.equal(values(found, name), values(plain, name))
     assert example.assemble_training_data([], []) == ([], [])
-
-
-def test_the_cookbook_calls_the_function_by_its_name_with_whole_groups():
-    parameters = list(inspect.signature(data_processing.assemble_training_data).parameters)
-    assert parameters == ["trajectory_groups_P", "advantages_P", "include_provenance"], (
-        f"assemble_training_data has the parameters {parameters}, and examples/tinker takes others"
-    )
-    assert "assemble_training_data(\n            trajectory_groups_P, advantages_P" in inspect.getsource(
-        train.prepare_minibatch
-    ), "prepare_minibatch no longer calls assemble_training_data, which examples/tinker replaces"

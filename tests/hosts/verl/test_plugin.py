@@ -12,10 +12,9 @@ import sys
 from pathlib import Path
 
 import verl
-from hydra import compose, initialize_config_dir
 from interpreter import ROOT, python
 from omegaconf import OmegaConf
-from trainers import CW_GRPO, GRPO, LEGACY, LOSS, VALID, validate
+from trainers import CW_GRPO, GRPO, LEGACY, LOSS, composed, validate
 from verl.trainer import main_ppo
 
 from cw_plugin.errors import HostError, OptionsError
@@ -174,8 +173,7 @@ for attempt in (lambda: validate(CW_GRPO, LOSS), lambda: core_algos.get_policy_l
 
 def test_fully_async_policy_is_checked_before_ray():
     """Its main calls main_ppo's run_ppo with a task runner of its own, and never validate_config."""
-    with initialize_config_dir(str(VERL / "experimental" / "fully_async_policy" / "config"), version_base=None):
-        config = compose("fully_async_ppo_trainer", [*VALID, GRPO, LOSS])
+    config = composed(GRPO, LOSS, program="fully_async_policy")
     with pytest.raises(OptionsError, match=r"bypass_mode=False, or use adv_estimator=cw_grpo"):
         main_ppo.run_ppo(config, task_runner_class=None)
 
