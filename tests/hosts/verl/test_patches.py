@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 from e2e import PARTS, assert_logged, assert_right, cluster, copy_verl, recipe_environment, training_steps
-from interpreter import ROOT, bash, python
+from interpreter import ROOT, bash, python, run_tests
 
 pytestmark = pytest.mark.slow  # no released verl has them
 
@@ -83,27 +83,10 @@ def test_each_part_mends_what_its_tests_show_broken(number, prefix, run_verls_te
     assert not failed and name in passed
 
 
-# Weights with verl's own trainers, sessions of two outputs included, against the plain loop of reference.py.
-WEIGHTS = """
-import torch
-
-from trainers import CW_GRPO, advantages, legacy_trainer, trained_on, trainer_batch, v1_trainer, weighted
-
-for make, outputs in ((v1_trainer, 1), (v1_trainer, 2), (legacy_trainer, 1)):
-    trainer = make(CW_GRPO)
-    data, keys = trainer_batch(outputs=outputs)
-    keys = keys if make is v1_trainer else None
-    plain = advantages("grpo", data, keys, trainer.config.algorithm)
-    got, _ = trained_on(trainer, data, keys)
-    torch.testing.assert_close(got.double(), weighted(data, plain), rtol=1e-5, atol=1e-6)
-    assert not torch.equal(got, plain)
-"""
-
-
 @pytest.mark.parametrize("count", range(len(PARTS) + 1))
 def test_the_plugin_gives_the_same_weights_beside_each_part(count, prefix):
-    result = python("-c", WEIGHTS, path=(prefix(count),), cwd=prefix(count))
-    assert result.returncode == 0, result.stderr[-6000:]
+    tests = "hosts/verl/test_verl_advantages.py::test_a_trainer_trains_on_grpo_times_the_reference_weights"
+    run_tests(tests, path=(prefix(count),))
 
 
 # What #7473 does, by its description: an estimator gets batch and non_tensor_batch if its signature takes them.
