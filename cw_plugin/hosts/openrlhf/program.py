@@ -20,7 +20,8 @@ HOOK = "cw_plugin.hosts.openrlhf.install"
 
 def main() -> None:
     """Start openrlhf.cli.train_ppo_ray with this process's arguments, and the method in Ray's workers."""
-    if importlib.util.find_spec("openrlhf") is None:
+    package = importlib.util.find_spec("openrlhf")
+    if package is None or package.origin is None:  # None as well for a folder of this name without code
         sys.exit(f"cw_grpo: {sys.executable} has no openrlhf; install openrlhf {OPENRLHF.tested}")
     reach_workers(HOOK, installed)
 

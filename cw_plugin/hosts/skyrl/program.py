@@ -34,7 +34,8 @@ def start(program: str) -> None:
                 f"cw_grpo: {argument} names another program than {program}, and one alone can run; remove it, or "
                 f"start python -m cw_plugin.hosts.skyrl {other}"
             )
-    if importlib.util.find_spec("skyrl") is None:
+    package = importlib.util.find_spec("skyrl")
+    if package is None or package.origin is None:  # None as well for a folder of this name without code
         sys.exit(f"cw_grpo: {sys.executable} has no skyrl; install skyrl {SKYRL.tested}")
     if not _is_there(program):
         sys.exit(f"cw_grpo: there is no module {program}; start the command in the folder that python -m finds it from")

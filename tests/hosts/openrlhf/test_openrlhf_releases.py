@@ -111,10 +111,10 @@ program.main()
 
 
 def test_an_environment_without_openrlhf_is_refused(tmp_path, monkeypatch):
-    result = python("-m", "cw_plugin.hosts.openrlhf")
-    assert result.returncode == 1 and "has no openrlhf; install openrlhf 0" in result.stderr
-    assert len(result.stderr.splitlines()) == 1
     for _ in range(2):
+        result = python("-m", "cw_plugin.hosts.openrlhf", cwd=tmp_path)
+        assert result.returncode == 1 and "has no openrlhf; install openrlhf 0" in result.stderr
+        assert len(result.stderr.splitlines()) == 1
         with pytest.raises(HostError, match=r"there is no openrlhf\.trainer\..* install openrlhf 0"):
             install()
         (tmp_path / "openrlhf").mkdir(exist_ok=True)  # which Python takes for a package
