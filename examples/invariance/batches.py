@@ -21,6 +21,11 @@ CASES = {
     "order": Case(shuffled=True), "dynamic": Case(dynamic=True), "again": Case(draw=1),
 }  # fmt: skip
 
+
+class NotOfferedError(Exception):
+    """The host has no such way to cut a batch, or computes this row in one process, from the whole batch."""
+
+
 # Tensors of the same rows; those of tokens are (rows, WIDTH). ``row`` is a row's number in the whole batch, ``old`` are
 # log-probs, and ``drift`` is how much they have changed since the policy that sampled the responses.
 Batch = namedtuple("Batch", "row group rewards advantages lengths mask old drift entropies ids")

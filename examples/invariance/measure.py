@@ -10,7 +10,7 @@ import traceback
 from typing import Any
 
 import torch
-from batches import CASES, SEEDS
+from batches import CASES, SEEDS, NotOfferedError
 from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -34,10 +34,12 @@ def main(host: str, out: str, pattern: str, own: str) -> None:
                 GRADIENTS.clear()
                 torch.manual_seed(1000 * CASES[case].draw + seed)
                 try:
-                    result = rows[row](CASES[case], seed)  # advantages, or None
-                    if GRADIENTS:
+                    result = rows[row](CASES[case], seed)
+                    if result is None:  # and no advantages
                         (result,) = GRADIENTS  # an update is one step
                     found[row, case, seed] = result
+                except NotOfferedError:
+                    found[row, case, seed] = None
                 except Exception as error:  # the host's, which the row then says
                     traceback.print_exc()
                     found[row, case, seed] = f"{type(error).__name__}: {error}".splitlines()[0]

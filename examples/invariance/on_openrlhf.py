@@ -13,7 +13,7 @@ from typing import Any
 
 import deepspeed
 import torch
-from batches import GROUPS, PROMPT, RESPONSES, ROWS, TOKENS, Batch, Case, in_order, make_batch, share
+from batches import GROUPS, PROMPT, RESPONSES, ROWS, TOKENS, Batch, Case, NotOfferedError, in_order, make_batch, share
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
@@ -65,7 +65,7 @@ def experience(batch: Batch, case: Case) -> Experience:
 
 def update(case: Case, seed: int, loss: type | None = None, options: dict[str, Any] = {}) -> None:  # noqa: B006
     if case.left:
-        return  # OpenRLHF pads on the right alone
+        raise NotOfferedError  # OpenRLHF pads on the right alone
     batch = share(case, seed)
     args = settings(Path(tempfile.gettempdir()), **{"rollout.n_samples_per_prompt": RESPONSES, **options})
     args.ds.param_dtype, args.train.batch_size, args.rollout.batch_size = "fp32", ROWS, GROUPS
@@ -88,10 +88,10 @@ def maker(weights: str) -> Any:
     return maker_of(settings(Path(tempfile.mkdtemp()), **{"rollout.n_samples_per_prompt": RESPONSES}))
 
 
-def advantages(case: Case, seed: int, estimator: str = "group_norm", weights: str = "") -> torch.Tensor | None:
+def advantages(case: Case, seed: int, estimator: str = "group_norm", weights: str = "") -> torch.Tensor:
     """In the trainer's process, which has the whole batch, in the micro-batches of the rollout."""
     if case.left or case.dynamic or case.ranks > 1:
-        return None
+        raise NotOfferedError
     batch, made = share(case, seed), maker(weights or "none")
     parts = [experience(Batch(*part), case) for part in zip(*(v.chunk(case.micro) for v in batch), strict=True)]
     made.advantage_estimator = made.strategy.args.algo.advantage.estimator = estimator

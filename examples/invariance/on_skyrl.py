@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from batches import PROMPT, RESPONSES, ROWS, TOKENS, WIDTH, Batch, Case, in_order, make_batch, ordered
+from batches import PROMPT, RESPONSES, ROWS, TOKENS, WIDTH, Batch, Case, NotOfferedError, in_order, make_batch, ordered
 from skyrl.backends.skyrl_train.distributed.fsdp_strategy import FSDPStrategy
 from skyrl.backends.skyrl_train.training_batch import TrainingInputBatch
 from skyrl.backends.skyrl_train.utils import ppo_utils
@@ -49,7 +49,7 @@ class Table(torch.nn.Embedding):
 
 
 def at_end(values: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Responses that end at the last column, as SkyRL's do."""
+    """Responses that begin at the first column, shifted so that they end at the last one, as SkyRL's do."""
     return torch.stack([row.roll(WIDTH - int(length)) for row, length in zip(values, lengths, strict=True)])
 
 
@@ -76,7 +76,7 @@ def data_of(batch: Batch, case: Case) -> TrainingInputBatch:
 
 def update(case: Case, seed: int, **options: str) -> None:
     if case.right:
-        return  # SkyRL pads on the left alone
+        raise NotOfferedError  # SkyRL pads on the left alone
     given = {f"trainer.algorithm.{name}": value for name, value in options.items()}
     given["trainer.micro_train_batch_size_per_gpu"] = ROWS // RANKS // case.micro
     given["trainer.max_tokens_per_microbatch"] = TOKENS if case.dynamic else -1
@@ -101,17 +101,18 @@ def update(case: Case, seed: int, **options: str) -> None:
 
 def advantages(
     case: Case, seed: int, trainer: type = RayPPOTrainer, estimator: str = "grpo", weights: str = "none"
-) -> torch.Tensor | None:
+) -> torch.Tensor:
     """In the trainer's process, which has the whole batch, and so sees no cut."""
     if case.right or case.ranks > 1 or case.micro > 1 or case.dynamic:
-        return None
+        raise NotOfferedError
     os.environ["CW_GRPO_WEIGHTS"] = weights
     given = {"trainer.algorithm.advantage_estimator": estimator, "generator.n_samples_per_prompt": RESPONSES}
     batch = make_batch(seed, ordered(case, seed))
     with tempfile.TemporaryDirectory() as folder:
         made = trainer_of(trainer, settings(Path(folder), **given))
         found = made.compute_advantages_and_returns(data_of(batch, case))["advantages"]
-    return in_order(batch, at_end(found[:, case.left :], WIDTH - batch.lengths))
+    at_begin = [row.roll(int(length) - WIDTH) for row, length in zip(found[:, case.left :], batch.lengths, strict=True)]
+    return in_order(batch, torch.stack(at_begin))
 
 
 def rows(own: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from batches import GROUPS, PROMPT, RESPONSES, SMALL, WIDTH, Case, drifted, share
+from batches import GROUPS, PROMPT, RESPONSES, SMALL, WIDTH, Case, NotOfferedError, drifted, share
 from engines import make_model
 from swift.pipelines import rlhf_main
 from swift.rlhf_trainers import GRPOTrainer
@@ -40,7 +40,7 @@ SETTINGS = {
 
 def update(case: Case, seed: int, trainer: type = GRPOTrainer, weights: str = "none", **options: Any) -> None:
     if case.left or case.right or case.dynamic:
-        return  # ms-swift has no such option
+        raise NotOfferedError  # ms-swift has no such option
     batch = share(case, seed, whole_groups=True)
     rewards = [lambda _, **__: batch.rewards.tolist(), lambda _, **__: (batch.lengths / WIDTH).tolist()]
 

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from batches import GROUPS, PROMPT, RESPONSES, SMALL, WIDTH, Case, drifted, share
+from batches import GROUPS, PROMPT, RESPONSES, SMALL, WIDTH, Case, NotOfferedError, drifted, share
 from datasets import Dataset
 from interpreter import ROOT
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
@@ -31,7 +31,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 def update(case: Case, seed: int, trainer: type = GRPOTrainer, **options: Any) -> None:
     if case.left or case.dynamic:
-        return  # TRL has one option for the padding on both sides, and no dynamic batch sizes
+        raise NotOfferedError  # TRL has one option for the padding on both sides, and no dynamic batch sizes
     batch = share(case, seed, whole_groups=True)
     prompts, responses = batch.ids.split((PROMPT, WIDTH), 1)
     completions = [ids[:length].tolist() for ids, length in zip(responses, batch.lengths, strict=True)]

@@ -10,7 +10,21 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from batches import PROMPT, ROWS, SMALL, TOKENS, WIDTH, Batch, Case, drifted, in_order, make_batch, ordered, share
+from batches import (
+    PROMPT,
+    ROWS,
+    SMALL,
+    TOKENS,
+    WIDTH,
+    Batch,
+    Case,
+    NotOfferedError,
+    drifted,
+    in_order,
+    make_batch,
+    ordered,
+    share,
+)
 from engine_step import log_probs_of, make_engine, tensordict
 from engines import make_model
 from torch.nn.functional import pad
@@ -70,10 +84,10 @@ def trainer(weights: str, is_v1: bool) -> Any:
     return v1_trainer(*given) if is_v1 else legacy_trainer(LEGACY, *given)
 
 
-def estimate(case: Case, seed: int, is_v1: bool, estimator: str = "", weights: str = "") -> torch.Tensor | None:
+def estimate(case: Case, seed: int, is_v1: bool, estimator: str = "", weights: str = "") -> torch.Tensor:
     """Advantages, in the trainer's process, which has the whole batch, and so sees no cut."""
     if case.ranks > 1 or case.micro > 1 or case.dynamic:
-        return None
+        raise NotOfferedError
     batch = make_batch(seed, ordered(case, seed))
     tensors = tensors_of(batch, case)
     at_end = torch.zeros(tensors["response_mask"].shape, dtype=torch.float64)

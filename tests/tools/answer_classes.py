@@ -63,6 +63,17 @@ EQUAL: Answers = {
         ],
         r"2\Omega+3": [r"3+2\Omega"],
     },
+    "near a new reading": {
+        "2x": [r"\mathrm{2 x}"], "2i": [r"\mathrm{2\,i}"], r"2\pi": [r"\mathrm{2 \pi}"], "6+i": [r"\text{6 + i}"],
+        "(45,2)": ["(n,k)=(45,2)", "n=45, k=2"], "(2,1)": ["(t,s)=(2,1)"], "(4,3)": ["r=4,h=3"], "(3,5)": ["a=3, B=5"],
+        "x=1,2": ["x=2,1"], "x = p, q": ["x = q, p"], "3,5": ["f(2)=3, f(3)=5"],
+        "5": [
+            r"x=\begin{aligned}5\end{aligned}", r"\text{Thus }\begin{aligned}x&=5\end{aligned}", r"R=5\,\Omega",
+            r"\text{Number of pairs} = 5", r"5\text{ times}",
+        ],
+        "x=1, y=2": [r"\begin{cases}x&=1\\y&=2\end{cases}"],
+        r"\frac12": [r"\text{Probability of at least one} = \frac12"],
+    },
     "families of solutions": {
         r"x=\frac{\pi}{6}+\pi k, k\in\mathbb{Z}": [r"x=\frac{\pi}{6}+k\pi, k\in\mathbb{Z}"],
         r"x = 2 n, n \in \mathbb{Z}": [r"x=2n, n\in\mathbb{Z}", "x=2n"],
@@ -356,6 +367,23 @@ UNEQUAL: Answers = {
     "units with Greek letters": {
         r"5\,\text{k}\Omega": [r"5\,\Omega", r"5\,\text{M}\Omega"], r"5\,\mu\text{m}": [r"5\,\text{m}"],
         "5": [r"5\Omega+1", r"5\mu", r"5\Omega^2", r"5x\Omega"],
+    },
+    "near a new reading": {
+        "5": [
+            r"\text{5 x}", r"\text{5 pi}", r"\text{5 - x}", r"\mathrm{5\,e}", r"{\rm 5 x}", r"\text{5 !}", "(A)*5",
+            r"\text{at least}: 5", r"\text{more than}: 5", r"\text{minus}: 5", r"\text{not}: 5",
+        ],
+        "2": [r"\mathrm{2 + x}", r"\mathrm{2 \pi}", r"\text{2 times x}", r"2^\mathrm T"],
+        "12": [r"\text{12 divided by x}", r"\text{12 sqrt x}", r"\text{12 choose k}"], "3": [r"\text{3 is wrong}"],
+        "(2,45)": ["(n,k)=(45,2)", "n=45, k=2"], "(3,4)": ["(l,h)=(4,3)"], "(5,3)": ["a=3, B=5"],
+        r"\begin{cases}x, x>0\\-x, x<0\end{cases}": [r"\begin{cases}-x, x>0\\x, x<0\end{cases}"],
+        "(2,3)": [r"\begin{cases}x+y=2\\x-y=3\end{cases}", "x+y=2, x-y=3"], "(4,5)": ["x^2=4,y=5"],
+        r"\{6,12\}": [r"\begin{cases}ab=6\\a+b=12\end{cases}"], r"\begin{cases}2x+3y=6\\x-y=12\end{cases}": ["6,12"],
+        "(1,2),(3,4)": [r"(1,2)\cup(3,4)"], r"(1,2)\cup(3,4)": [r"\{(1,2),(3,4)\}"], "x \\in A, y \\in C": [r"x \in A"],
+        r"\angle A = \angle B": [r"\angle B"], r"\sin\angle A = \cos\angle B": [r"\cos\angle B"],
+        "x": [r"x^{\mathrm T}", r"x^{\rm T}"], "AB": [r"A^\mathrm TB"],
+        r"\omega = dx\wedge dy": ["dx, dy", r"\omega = dy\wedge dx"],
+        r"2k\pi, k\in\mathbb{Z}": [r"2k\pi, k\in\mathbb{Z}^{+}", r"2k\pi, k\in\mathbb{Z}\setminus\{0\}"],
     },
     "families of solutions": {
         r"x=\frac{\pi}{6}+\pi k, k\in\mathbb{Z}": [

@@ -2,7 +2,7 @@ r"""The boxed answer of a text."""
 
 import re
 
-_TOKENS = re.compile(r"(?P<open>(?P<box>\\(?:boxed|fbox)\s*(?:\{|$))|\{)|\\[\\{}]|(?P<close>\})")
+_TOKENS = re.compile(r"(?P<open>(?P<box>\\+(?:boxed|fbox)\s*(?:\{|$))|\{)|\\[\\{}]|(?P<close>\})")
 NEAR, FAR = 10, 70  # characters between two boxes, as in math-verify
 
 

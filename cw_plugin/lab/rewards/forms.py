@@ -29,9 +29,7 @@ def are_other_kinds(gold: Parsed, value: Parsed, ground_truth: str, answer: str)
     names, others = (sorted(str(symbol) for symbol in side.free_symbols) for side in (gold, value))
     if names != others and sorted(map(str.casefold, names)) == sorted(map(str.casefold, others)):
         return True
-    if leaves_unknown(answer) and not isinstance(gold, sympy.Eq):
-        return True
-    if isinstance(gold, _TUPLE) and _has_letter_twice(value):
+    if _leaves_letters_open(gold, value, answer):
         return True
     for one, other, text_of_other in ((gold, value, answer), (value, gold, ground_truth)):
         if _is_range(one) and _is_of_numbers(other):
@@ -48,10 +46,25 @@ def _shape_of_sets(text: str) -> tuple[bool, bool]:
     return is_nested, _SET_AND_MORE.search(text) is not None
 
 
+def _leaves_letters_open(gold: Parsed, value: Parsed, answer: str) -> bool:
+    """Whether one of them has equations for letters, of which the other one has values."""
+    if leaves_unknown(answer) and not isinstance(gold, sympy.Eq):
+        return True
+    if isinstance(gold, _TUPLE) and _has_letter_twice(value):
+        return True
+    return any(_is_unsolved(one) and not other.has(sympy.Eq) for one, other in ((gold, value), (value, gold)))
+
+
 def _has_letter_twice(value: Parsed) -> bool:
     """Whether it has two values of a letter, as x = 1, x = 2."""
     letters = [part.lhs for part in _elements(value) if isinstance(part, sympy.Eq)]
     return len(set(letters)) < len(letters)
+
+
+def _is_unsolved(value: Parsed) -> bool:
+    """Whether it has several equations, and one of them has a sum or a power on its left, as x + y = 2, x - y = 3."""
+    equations = [part for part in _elements(value) if isinstance(part, sympy.Eq)]
+    return len(equations) > 1 and any(isinstance(part.lhs, (sympy.Add, sympy.Pow)) for part in equations)
 
 
 def _is_range(value: Parsed) -> bool:
@@ -71,7 +84,7 @@ def in_one_form(gold: Parsed, value: Parsed, ground_truth: str, answer: str) -> 
     pair = (
         _as_decimals(gold, value)
         or _as_regions(gold, value, ground_truth, answer)
-        or _as_unions(gold, value)
+        or _as_unions(gold, value, answer)
         or _as_tuples(gold, value)
         or _with_repetitions(gold, value)
     )
@@ -89,22 +102,31 @@ def _as_decimals(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed] | None:
 def _as_regions(gold: Parsed, value: Parsed, ground_truth: str, answer: str) -> tuple[Parsed, Parsed] | None:
     """As sets of numbers, if one is an inequality; if both are, in the same letter."""
     letters = [side.free_symbols for side in (gold, value) if side.has(*_INEQUALITY)]
-    may_be_point = isinstance(gold, sympy.Interval) and gold.is_open and gold.measure.is_finite
-    if not letters or letters[0] != letters[-1] or may_be_point:
+    if not letters or letters[0] != letters[-1] or (isinstance(gold, sympy.Interval) and _may_be_point(gold)):
         return None
     of_gold, of_value = _region(gold, ground_truth), _region(value, answer)
     return None if of_gold is None or of_value is None else (of_gold, of_value)
 
 
-def _as_unions(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed] | None:
-    """As unions of sets, if one is a union, and the other may list them."""
-    if isinstance(gold, sympy.Union) or isinstance(value, sympy.Union):
-        return _united(gold), _united(value)
+def _as_unions(gold: Parsed, value: Parsed, answer: str) -> tuple[Parsed, Parsed] | None:
+    r"""As unions, if one is a union, and the other lists intervals, as (-\infty, 1) or (2, \infty).
+
+    In a ground truth, (1, 2), (3, 4) may be points.
+    """
+    if isinstance(gold, sympy.Union) and not answer.startswith(r"\{"):
+        return gold, _united(value)
+    may_be_points = all(isinstance(part, sympy.Interval) and _may_be_point(part) for part in _elements(gold))
+    if isinstance(value, sympy.Union) and not may_be_points:
+        return _united(gold), value
     return None
 
 
+def _may_be_point(interval: sympy.Interval) -> bool:
+    return bool(interval.is_open and interval.measure.is_finite)
+
+
 def _united(value: Parsed) -> Parsed:
-    r"""The union of a list of sets, as (-\infty, 1) or (2, \infty)."""
+    """The union of a list of sets; any other value itself."""
     if isinstance(value, ListOrSet) and all(isinstance(part, sympy.Set) for part in value.args):
         return sympy.Union(*value.args)
     return value
@@ -143,7 +165,9 @@ def _as_tuples(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed] | None:
     if 1 < len(letters) == len(golds) and has_values_alone:  # x = 1, y = 2; unlike x_1 = 1, x_2 = 2
         return sympy.Tuple(*(part.rhs for part in golds)), sympy.Tuple(*values) if len(values) > 1 else value
     if isinstance(gold, _TUPLE) and len(values) > 1 and all(isinstance(part, sympy.Eq) for part in values):
-        in_order = sorted(values, key=lambda part: str(part.lhs))  # y = 2, x = 1 is the point (1, 2)
+        letters_in_order = "".join(sorted(str(part.lhs) for part in values))
+        is_alphabetical = letters_in_order in ("xy", "xyz", "ab", "abc")  # y = 2, x = 1 is the point (1, 2)
+        in_order = sorted(values, key=lambda part: str(part.lhs)) if is_alphabetical else values
         return gold, sympy.Tuple(*(part.rhs for part in in_order))
     if len(golds) > 1 and isinstance(value, _TUPLE):
         return sympy.Tuple(*golds), value

@@ -13,7 +13,7 @@ from cw_plugin.lab.rewards.boxed import final_boxed
 from cw_plugin.lab.rewards.forms import are_other_kinds, in_one_form
 from cw_plugin.lab.rewards.reading import Answer, Parsed, choices, parsed, read, symbols
 from cw_plugin.lab.rewards.unboxed import found_in
-from cw_plugin.lab.rewards.units import are_other_units
+from cw_plugin.lab.rewards.units import are_other_units, is_said_before_another_number
 from cw_plugin.lab.rewards.worked_out import computed_by_reading, is_worked_out
 
 MAX_ANSWER = 2_000  # characters; the longest ground truth of the paper's data has about 250
@@ -21,7 +21,9 @@ DECIMALS = {"training": 6, "evaluation": 5}
 
 _LAYOUT = re.compile(r"\{(\w)\}|(?<!,)\s+|(?<=\\)[dt](?=frac)")  # {2} is 2, \dfrac is \frac, and spaces mean nothing
 _DECIMAL_COMMA = re.compile(r"^(-?(?![1-9]\d{0,2},\d{3}$)\d+),(?=\d+$)")  # in 1,222 it stands between thousands
-_LEFT_SIDE = re.compile(r"(?:(?!\\begin)[^=<>,&])*=")
+_LEFT_SIDE = re.compile(  # "f(x) =", "\vec{v} ="
+    r"\s*(?:\\(?:vec|hat|bar|overrightarrow|mathcal)(?![a-zA-Z])\s*)?\{?\s*[a-zA-Z](?:_\{?\w+\}?)?\s*\}?(?:\s*\(\w\))?\s*=(?!=)"
+)
 
 
 def grade(ground_truth: str, text: str, extraction: str) -> tuple[float, str]:
@@ -72,7 +74,13 @@ def _have_equal_values(ground_truth: str, answer: str, decimals: int, may_leave_
         return False
     decimals = _decimals(gold, value, decimals)
     is_equal = verify(gold, value, float_rounding=decimals, numeric_precision=max(15, decimals), timeout_seconds=None)
-    if is_equal and isinstance(gold, sympy.Eq) and isinstance(value, sympy.Eq):
+    sides = gold.args + value.args
+    if (
+        is_equal
+        and isinstance(gold, sympy.Eq)
+        and isinstance(value, sympy.Eq)
+        and all(isinstance(side, sympy.Expr) for side in sides)
+    ):
         # Their ratio must be a number: x^2 y = 0 and x y = 0 only have the same solutions.
         return not sympy.cancel((gold.lhs - gold.rhs) / (value.lhs - value.rhs)).free_symbols
     return bool(is_equal)
@@ -83,6 +91,8 @@ def _hold_for_others(expected: Answer, given: Answer) -> bool:
     if expected.name and given.name and expected.name != given.name:
         return True
     if expected.domain and given.domain and expected.domain != given.domain:
+        return True
+    if expected.name != given.name and is_said_before_another_number(expected.name + given.name):
         return True
     if expected.conditions != given.conditions:
         return True

@@ -24,8 +24,10 @@ LATEX = replace(_DEFAULT, normalization_config=replace(_DEFAULT.normalization_co
 _CASES = ConversionConfig(lowercase_symbols=False)  # r is another letter than R
 _ABSOLUTE = re.compile(r"\||\\sqrt\s*\{?\s*[a-zA-Z]")  # |z| and \sqrt{z} differ for real and complex z
 
-_OPENED = r"(?:\\(?:text(?:bf|rm|it|sf|tt)?|math(?:bf|rm|it|sf|tt)|bf|rm|boldsymbol)(?![a-zA-Z])|\\[,;:! ]|[{$*_\s])*"
-_CLOSED = r"(?:\\(?:q?quad(?![a-zA-Z])|hspace\*?\{[^{}]*\}|[,;:! ])|[}$*_~\s])*"
+_OPENED = (
+    r"(?:\\(?:text(?:bf|rm|it|sf|tt)?|math(?:bf|rm|it|sf|tt)|bf|rm|boldsymbol)(?![a-zA-Z])|\\[,;:! ]|\*\*|[{$_\s])*"
+)
+_CLOSED = r"(?:\\(?:q?quad(?![a-zA-Z])|hspace\*?\{[^{}]*\}|[,;:! ])|\*\*|[}$_~\s])*"
 _LETTER_OF_CHOICE = re.compile(  # "(B)" of "(B) 12", "\textbf{B}." of "\textbf{B}. 12", "Option B:" of "Option B: 12"
     rf"{_OPENED}(?:{CHOICE_IN_WORDS}{_OPENED})?\(?{_OPENED}(?P<letter>[A-H]){_CLOSED}(?:\){_CLOSED}[:.]?|[:.](?=[\s\d\\$*}}]))"
     rf"{_CLOSED}"
@@ -49,7 +51,9 @@ _NAME = re.compile(  # "\text{Area} =" and "area ="
 )
 _FOR_ALL = rf"(?:{TEXT}\{{\s*)?\b(?:for (?:all|any|each|every)|where)\b|\\forall"
 _AFTER = rf"(?:(?<=[,;(])|(?<=\s\s)|(?:{TEXT}\{{\s*)?\b(?:for|with)\s*\}}?)"
-_IN_NUMBERS = r"\\in\s*(?:\\(?:mathbb|Bbb)\s*)?\{?\s*([RZNQC])(?![a-zA-Z])"
+_IN_NUMBERS = (  # "\in \mathbb{Z}^{+}", and "\in Z"
+    r"\\in\s*(\\(?:mathbb|Bbb)\s*\{?\s*[A-Z]|\{?\s*[RZNQ](?![a-zA-Z]))\}?((?:\s*[\^_]\s*(?:\{[^{}]*\}|[-+*\d])|\s*\\setminus.*)?)"
+)
 _MEMBERS = rf"{_AFTER}\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])*\s*{_IN_NUMBERS}"
 _DOMAIN = re.compile(rf"(?<=[\w)}}\]])[\s,;(\\]*(?:{_FOR_ALL}|{_MEMBERS}).*$")  # ", x \in \mathbb{R}" at the end
 _CONDITION = re.compile(r"\b(?:odd|even)\b|\\ne|=\s*-?\d+\s*$")
@@ -83,7 +87,7 @@ def read(answer: str) -> Answer:
     """A ground truth or an answer, rewritten and taken apart; words alone, also between numbers, are no text."""
     whole = rewritten(answer)
     holds_for = "".join(found[0] for found in _DOMAIN.finditer(whole))
-    domain = frozenset(re.findall(_IN_NUMBERS, holds_for))
+    domain = frozenset(letter[-1] + restriction for letter, restriction in re.findall(_IN_NUMBERS, holds_for))
     conditions = set(_CONDITION.findall(holds_for))
     if not domain & {"Z", "N"}:
         conditions.discard(r"\ne")  # of a function, whose formula says so

@@ -76,6 +76,7 @@ _UNIT = (
     rf"(?:[mcdk]m|[km]g|m[lL]|ft|(?i:[ap]\.?m)|{_WORD}|m(?=\s*/)|mph|day|m[ei]n|sec|(?:hr|yr|yd|lb)s?|oz)"
     rf"{_POWER_OF_UNIT}"
 )
+_UNITS = rf"{_UNIT}(?:(?:\s*/\s*|\s+)[a-zA-Z]+{_POWER_OF_UNIT})*"
 _NUMBER = r"(?<![a-zA-Z\d.,/^_\\])(?P<number>\d+(?:\.\d+)?)"
 _EXPONENT = (
     r"(?:[eE]|\s*(?:\*|\\times|\\cdot)\s*10\s*\^\s*(?P<brace>\{\s*)?)"
@@ -94,7 +95,8 @@ _SEPARATOR = (
 
 def _separator(match: re.Match[str]) -> str:
     r"""A comma; EITHER, where one of two inequalities holds; but p \wedge q is no list."""
-    if re.search(r"land|wedge", match[0]) and not re.search(r"[<>=]|\\[lgn]e", match.string):
+    beside = match.string[: match.start()], match.string[match.end() :]
+    if re.search(r"land|wedge", match[0]) and not all(re.search(r"[<>=]|\\[lgn]e", side) for side in beside):
         return match[0]
     is_either = re.search(r"(?i:or|\\vee)|\u6216", match[0]) and re.search(r"[<>]|\\[lgn]e", match.string)
     return EITHER if is_either else ", "
@@ -106,13 +108,16 @@ _BRACKETS = {"lbrace": r"\{", "rbrace": r"\}", "lbrack": "[", "rbrack": "]", "lp
 def _lines(match: re.Match[str]) -> str:
     """The lines of an environment as a list, and those that go on with an equals sign, as one line.
 
-    Not those of a function that is defined by cases, and of an array, which may be a vector, only equations.
+    Lines of cases and of an array must be all of the answer, and equations for a letter: others define a function, or
+    are a vector.
     """
     environment, content = match.groups()
-    lines = [line.strip().rstrip(",;.") for line in re.split(r"\\\\(?:\[.*?\])?", content.strip())]
-    is_in_columns = environment in ("cases", "array") and "&" in content
-    if is_in_columns or (environment == "array" and not all("=" in line for line in lines)):
-        return match[0]
+    content = re.sub(r"&\s*=", "=", content.strip())
+    lines = [line.strip().rstrip(",;.") for line in re.split(r"\\\\(?:\[.*?\])?", content)]
+    if environment in ("cases", "array"):
+        is_whole = not (match.string[: match.start()] + match.string[match.end() :]).strip(" .")
+        if not is_whole or not all(re.match(r"[a-zA-Z](?:_\w)?\s*=(?!.*&)", line) for line in lines):
+            return match[0]
     return ", ".join(filter(None, lines)).replace("&", "").replace(", =", " =")
 
 
@@ -156,17 +161,17 @@ REWRITES = [
     Rewrite("dollar", r"\\\$", r"\\text{ dollar }"),
     Rewrite("formula", r"\$|(?<!\\)\\[()\[\]]", ""),
     Rewrite("equations in an environment",
-            r"^\s*(?:\\\{\s*)?\\begin\{((?:align|gather)(?:ed|\*)?|split|equation\*?|cases|array)\}(?:\{[lcr]*\})?"
-            r"([\s\S]*)\\end\{\1\}\s*$", _lines),
+            r"(?:\\\{\s*)?\\begin\{((?:align|gather)(?:ed|\*)?|split|equation\*?|cases|array)\}(?:\{[lcr]*\})?"
+            r"([\s\S]*?)\\end\{\1\}", _lines),
     Rewrite("upright without braces",
-            r"\{\\(?:rm|sf|tt)\s+([^{}]*)\}|\\math(?:rm|sf|tt)\s+([a-zA-Z])", r"\\mathrm{\1\2}"),
+            r"(?<!\^)\{\\(?:rm|sf|tt)\s+([^{}]*)\}|(?<![\^{])\\math(?:rm|sf|tt)\s+([a-zA-Z])", r"\\mathrm{\1\2}"),
     Rewrite("upright", rf"{TEXT}\{{\s*([ei!:+-]|-?\d[\d.,/]*|pi|{_FUNCTION}{_ARGUMENT}|{_COMMAND})\s*\}}"
             rf"|(?<=[\d)}}=+*/-])\s*{TEXT}\{{\s*({_LETTER})\s*\}}(?!\s*\\Omega)", r" \1\2 "),
-    Rewrite("number and unit in a text", rf"({TEXT}\{{)\s*(-?\d[\d.,/]*)(?=\s(?:[^{{}}\d]|\^\d)*\}})", r"\2 \1"),
+    Rewrite("number and unit in a text", rf"({TEXT}\{{)\s*(-?\d[\d.,/]*)\s+(?={_UNITS}\s*\}})", r"\2 \1"),
     Rewrite("units in several commands", rf"{_UNITS_IN_TEXT}{_BETWEEN}{_IN_TEXT}"
             rf"|\\[dt]?frac\{{{_UNITS_IN_TEXT}\}}\{{{_UNITS_IN_TEXT}(?:\^\d)?\}}"
             rf"|(?<=[\d\s])\\mu\s*{_IN_TEXT}|{_IN_TEXT}\s*\\Omega{_END}", _unit),
-    Rewrite("ohm", r"^\s*(-?[\d.]+)\s*\\Omega\s*$", r"\1\\text{ ohm }"),
+    Rewrite("ohm", r"(?:^|(?<==))(\s*-?[\d.]+)\s*\\Omega\s*$", r"\1\\text{ ohm }"),
     Rewrite("function", rf"(?<![\\a-zA-Z])(?=(?:pi|{_FUNCTION}{_ARGUMENT}){_END})", r"\\"),
     Rewrite("inverse function", r"(?<![\\a-zA-Z])a(sin|cos|tan)(?=\s*\()", r"\\arc\1"),
     Rewrite("slanted fraction", r"\\(?:nice|s)frac(?=\s*\{)", r"\\frac"),
@@ -195,7 +200,7 @@ REWRITES = [
     Rewrite("set of solutions", r"^\s*\\\{\s*([a-zA-Z])\s*(?:\\mid|\||:)(.*)\\\}\s*$", r"\2"),
     Rewrite("point without decimals", r"(?<=\d)\.(?![\d\\])", ""),
     Rewrite("percent", rf"(?:{TEXT}\{{\s*)?(?:\\?%|\b(?:percent(?:age)?|per cent|pct)\b)(?:\.?\s*\}})?", r"\\%"),
-    Rewrite("unit without \\text", rf"(?<=[\d}})])\s*({_UNIT}(?:(?:\s*/\s*|\s+)[a-zA-Z]+{_POWER_OF_UNIT})*)",
+    Rewrite("unit without \\text", rf"(?<=[\d}})])\s*({_UNITS})",
             r"\\text{ \1 }"),
     Rewrite("choice", rf"{CHOICE_IN_WORDS}(?=\(?[A-H]\)?\s*\}}?$)|(?<=^[A-H])\s*\)$", ""),
     # Words between numbers, so that reading.read takes all of it for words: it equals the same digits and base alone.

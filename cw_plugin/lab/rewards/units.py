@@ -10,6 +10,7 @@ _MULTIPLES = (
     r"dozen|pair|couple|score|gross|twice|double|doubled|halved|triple|ten|hundred|thousand|\w+illion|lakh|crore"
 )
 _COMPARISONS = "at|than|less|more|fewer|greater|over|under|up|never|below|above"
+_OPERATIONS = r"times?\s\w+|divided|multiplied|choose|sqrt"  # 5 times may be how often
 _OTHERS = "base|mod|minu|negative|plu|without|except|excluding|but|no|none|not|cannot|and|or|so"
 _IN_CHINESE = (  # per mille, times, half, more than, above, below, about, up to, or, and, not, negative, a tenth, dozen
     r"[\u2030\u500d\u534a\u591a\u4f59\u4e0a\u4e0b\u7ea6\u81f3\u6216\u548c\u4e0d\u8d1f\u8ca0\u6298\u6253\u9664\u975e\u8d85]"
@@ -17,9 +18,18 @@ _IN_CHINESE = (  # per mille, times, half, more than, above, below, about, up to
 )
 _OTHER_NUMBER = re.compile(
     r"(?<!\^)(?<!\^-)\d"  # in m^2 and s^{-1}, the digit belongs to the unit
-    rf"|\b(?:{_POWERS}|{_PARTS}|{_MULTIPLES}|{_COMPARISONS}|{_OTHERS})s?\b|{_IN_CHINESE}"
+    rf"|\b(?:{_POWERS}|{_PARTS}|{_MULTIPLES}|{_COMPARISONS}|{_OPERATIONS}|{_OTHERS})s?\b|{_IN_CHINESE}"
 )
 _FUNCTION_OF_ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)")
+_BEFORE = re.compile(  # all of what stands before an equals sign or a colon
+    rf"[^a-zA-Z]*text\w*\s*\{{\s*(?:at (?:least|most)|(?:{_COMPARISONS})(?: (?:than|to))?|minus|negative|not|no|twice"
+    r"|double|triple|about|half)\W*"
+)
+
+
+def is_said_before_another_number(name: str) -> bool:
+    """Whether a left side in words, as in "at least: 5", makes another number of the one after it."""
+    return _BEFORE.fullmatch(name) is not None
 
 
 def are_other_units(expected: Answer, given: Answer) -> bool:

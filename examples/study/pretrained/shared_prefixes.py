@@ -57,15 +57,16 @@ def log_policy(model: Any, rows: Tree, predicting: Int[Tensor, " places"]) -> Fl
 class LogPolicyForTheLoss:
     """``log_policy``, where the first pass with gradients takes what a pass without gradients has computed before it.
 
-    The weights of CW-GRPO need log-probs of a batch, and the loss, those of the same rows in another order. In between,
-    no update may change the model.
+    The weights of CW-GRPO need log-probs of a batch, and the loss, those of the same rows in another order. The pass is
+    computed again if an update of the model came between them, or if the rows are others. Its graph stays in memory
+    until the next call.
     """
 
     def __init__(self) -> None:
-        self.kept: tuple[Tree, Tensor, Tensor, int] | None = None
+        self.kept: tuple[Tree, Tensor, Tensor, list[int]] | None = None
 
     def __call__(self, model: Any, rows: Tree, predicting: Int[Tensor, " places"]) -> Float[Tensor, "places words"]:
-        updates = next(model.parameters())._version
+        updates = [weight._version for weight in model.parameters()]
         kept, self.kept = self.kept, None
         if torch.is_grad_enabled():
             if kept is None:
@@ -85,7 +86,7 @@ def log_probs_and_entropies(
     ids: Int[Tensor, "rows length"],
     is_token: Bool[Tensor, "rows length"],
     time: int,
-    log_policy: Callable[[Any, Tree, Tensor], Tensor] = log_policy,
+    compute: Callable[[Any, Tree, Tensor], Tensor] = log_policy,
 ) -> tuple[Float[Tensor, "rows time"], Float[Tensor, "rows time"]]:
     """Of the last ``time`` tokens of each row: the logarithm of its probability, and the entropy at its place, in nats.
 
@@ -93,10 +94,10 @@ def log_probs_and_entropies(
     """
     rows = tree(ids[:, :-1], is_token[:, :-1])  # the last token is predicted, and predicts nothing
     predicting, place = rows.node[:, -time:].unique(return_inverse=True)
-    logarithms = log_policy(model, rows, predicting)
+    logarithms = compute(model, rows, predicting)
     return logarithms[place, ids[:, -time:]], entropies(logarithms)[place]
 
 
-def entropies(log_policy: Float[Tensor, "place words"]) -> Float[Tensor, " place"]:
+def entropies(logarithms: Float[Tensor, "place words"]) -> Float[Tensor, " place"]:
     """The entropy of the policy at each place, in nats, from the logarithms of its probabilities."""
-    return -(log_policy.exp() * log_policy).sum(-1)
+    return -(logarithms.exp() * logarithms).sum(-1)

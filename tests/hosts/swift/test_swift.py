@@ -222,6 +222,39 @@ def test_a_teacher_and_sequence_parallelism_are_refused_before_the_first_rollout
     assert not list(tmp_path.glob("*.pt"))
 
 
+def test_checkpoints_keep_their_method(swift, tmp_path):
+    """tests/test_run.py tests the rule; here, that ms-swift's checkpoints are found. Each of its starts has an output
+    folder of its own, v0-..., v1-..., and train() is told which checkpoint it resumes."""
+    (tmp_path / "v0" / "checkpoint-10").mkdir(parents=True)
+    (tmp_path / "v0" / "cw_grpo.json").write_text('{"scope": "group", "weights": "gaussian"}')
+    code = f"""
+from types import SimpleNamespace
+from cw_plugin.errors import OptionsError
+from cw_plugin.hosts.swift import CWGRPOTrainer
+from cw_plugin.options import Options
+
+def train(self, resumed):
+    print("trains")
+
+CWGRPOTrainer.__mro__[2].train = train
+for folder, weights, resumed in (("v0", "gaussian", None), ("v0", "none", None), ("v1", "none", None),
+                                ("v1", "none", "{tmp_path}/v0/checkpoint-10")):
+    trainer = object.__new__(CWGRPOTrainer)
+    trainer.args = SimpleNamespace(output_dir="{tmp_path}/" + folder)
+    trainer.accelerator, trainer.num_generations = None, 2
+    trainer._cw_begin(Options(weights=weights))
+    try:
+        trainer.train(resumed)
+    except OptionsError as error:
+        print(error)
+"""
+    result = python("-c", code, path=(swift, WITHOUT_VLLM))
+    assert result.returncode == 0, result.stderr
+    goes_on, refused, elsewhere, resumed = result.stdout.splitlines()
+    assert (goes_on, elsewhere) == ("trains", "trains")
+    assert refused == resumed and "weights='gaussian', and this run has weights='none'" in refused
+
+
 def test_the_plugin_refuses_megatrons_trainers(swift):
     """Its arguments import the plugin, and then it looks for its trainer in a table of its own."""
     code = (

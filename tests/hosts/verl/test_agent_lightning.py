@@ -21,6 +21,7 @@ from trainers import CW_GRPO, GRPO, OPTION, Tokenizer, composed, copied, trainer
 from verl import DataProto
 from verl.trainer.ppo.utils import Role
 
+from cw_plugin.errors import OptionsError
 from cw_plugin.hosts.verl.trainer import OF_ROLLOUTS
 from cw_plugin.lab.reports.read_records import read_tokens
 
@@ -140,6 +141,13 @@ def test_the_weights_none_are_agent_lightning_bit_for_bit(tmp_path):
     plain = step(trainer(tmp_path / "grpo", GRPO), rollouts())
     found = step(trainer(tmp_path, CW_GRPO, f"{OPTION}weights=none"), rollouts())
     assert torch.equal(found.batch["advantages"], plain.batch["advantages"])
+
+
+def test_checkpoints_keep_their_method(tmp_path):
+    step(trainer(tmp_path, CW_GRPO), rollouts())
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("1")
+    with pytest.raises(OptionsError, match=r"has checkpoints .* and this run has weights='none'"):
+        trainer(tmp_path, CW_GRPO, f"{OPTION}weights=none")
 
 
 def test_after_a_step_agent_lightning_has_its_own_function_again(tmp_path):

@@ -323,6 +323,8 @@ def test_boxes():
     assert final_boxed(r"\boxed{1} is half of it. We get \boxed{\frac{1}{2}}.") == r"\frac{1}{2}"
     assert final_boxed(r"\boxed{\left\{1, 2\right.}") == r"\left\{1, 2\right."
     assert final_boxed(r"\fbox {7}") == "7"
+    assert final_boxed(r"\\boxed{5}") == "5"  # with its backslash escaped once more
+    assert final_boxed(r"\boxed{5 \\}") == r"5 \\"
     assert final_boxed(r"\boxed{a \boxed{5}}") == "5"
     assert final_boxed(r"\boxed{5} and \boxed{6") == final_boxed(r"\boxed{6") == ""
     assert final_boxed(r"{ \boxed{5}") == final_boxed(r"\boxed{a \boxed{5}") == "5"
