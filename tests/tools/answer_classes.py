@@ -74,6 +74,14 @@ EQUAL: Answers = {
         "x=1, y=2": [r"\begin{cases}x&=1\\y&=2\end{cases}"],
         r"\frac12": [r"\text{Probability of at least one} = \frac12"],
     },
+    "restrictions in other words": {
+        r"2k\pi, k\in\mathbb{Z}^+": [r"2k\pi, k\in\mathbb{Z}^{+}", r"2k\pi, k\in\mathbb{Z}_{>0}"],
+        r"x=2n, n\in\mathbb{Z}_{\ge 0}": [r"x=2n, n\in\mathbb{Z}_{\geq 0}", r"x=2n, n\in\mathbb{Z}_{\ge0}"],
+        r"a_n=2^n\ (n\in\mathbb{N}_+)": [r"a_n=2^n\ (n\in\mathbb{N}^*)"],
+        r"f(x)=\frac1x, x\in\mathbb{R}\setminus\{0\}": [r"f(x)=\frac1x, x \in \mathbb{R} \setminus \{0\}"],
+        r"2k\pi, k\in\mathbb{Z}, k \ge 1": [r"2k\pi, k\in\mathbb{Z}, k > 0"], "3,2": ["a+b=3, ab=2"],
+        "(1,2)": ["x_2=2,x_1=1", "Y=2, X=1"], "(1,2,3,4)": ["d=4,c=3,b=2,a=1"],
+    },
     "families of solutions": {
         r"x=\frac{\pi}{6}+\pi k, k\in\mathbb{Z}": [r"x=\frac{\pi}{6}+k\pi, k\in\mathbb{Z}"],
         r"x = 2 n, n \in \mathbb{Z}": [r"x=2n, n\in\mathbb{Z}", "x=2n"],
@@ -384,6 +392,15 @@ UNEQUAL: Answers = {
         "x": [r"x^{\mathrm T}", r"x^{\rm T}"], "AB": [r"A^\mathrm TB"],
         r"\omega = dx\wedge dy": ["dx, dy", r"\omega = dy\wedge dx"],
         r"2k\pi, k\in\mathbb{Z}": [r"2k\pi, k\in\mathbb{Z}^{+}", r"2k\pi, k\in\mathbb{Z}\setminus\{0\}"],
+    },
+    "restrictions in other words": {
+        r"2k\pi, k\in\mathbb{Z}": [r"2k\pi, k\in\mathbb{Z}, k>0", r"2k\pi, k\in\mathbb{Z}, k\ge 1"],
+        "(1,2)": ["x_2=1,x_1=2", "Y=1, X=2", "B=1, A=2"], "25": [r"2\text{5 cm}"], "0.5": [r"0.\text{5 cm}"],
+        r"[1,2)\cup(3,4]": ["a=[1,2), b=(3,4]", "D=[1,2), R=(3,4]"], "12": ["(A)_{12}"], "2": ["(B)_2"], "B": ["(B)!"],
+        "5": [
+            r"\text{square root of}: 5", r"\text{opposite of}: 5", r"\text{wrong}: 5", r"\text{The value is not}: 5",
+            r"\text{5 alpha}", r"\text{5 modulo}",
+        ],
     },
     "families of solutions": {
         r"x=\frac{\pi}{6}+\pi k, k\in\mathbb{Z}": [

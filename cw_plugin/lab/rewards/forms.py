@@ -14,6 +14,7 @@ from cw_plugin.lab.rewards.rewrites import EITHER
 
 _TUPLE = (sympy.Tuple, sympy.Interval)  # (1, 2) is read as an interval
 _INEQUALITY = (sympy.Gt, sympy.Ge, sympy.Lt, sympy.Le, sympy.Ne)
+_LETTERS_IN_ORDER = re.compile(r"(?i:xyz?|abc?d?)|([a-zA-Z])_1\1_2(?:\1_3)?")
 _SET_AND_MORE = re.compile(r"\\\}\s*[,;]")  # the end of a set, and something after it
 
 
@@ -29,7 +30,7 @@ def are_other_kinds(gold: Parsed, value: Parsed, ground_truth: str, answer: str)
     names, others = (sorted(str(symbol) for symbol in side.free_symbols) for side in (gold, value))
     if names != others and sorted(map(str.casefold, names)) == sorted(map(str.casefold, others)):
         return True
-    if _leaves_letters_open(gold, value, answer):
+    if _leaves_letters_open(gold, value, ground_truth, answer):
         return True
     for one, other, text_of_other in ((gold, value, answer), (value, gold, ground_truth)):
         if _is_range(one) and _is_of_numbers(other):
@@ -46,13 +47,14 @@ def _shape_of_sets(text: str) -> tuple[bool, bool]:
     return is_nested, _SET_AND_MORE.search(text) is not None
 
 
-def _leaves_letters_open(gold: Parsed, value: Parsed, answer: str) -> bool:
-    """Whether one of them has equations for letters, of which the other one has values."""
+def _leaves_letters_open(gold: Parsed, value: Parsed, ground_truth: str, answer: str) -> bool:
+    """Whether the answer has equations for letters, of which the ground truth has values."""
     if leaves_unknown(answer) and not isinstance(gold, sympy.Eq):
         return True
     if isinstance(gold, _TUPLE) and _has_letter_twice(value):
         return True
-    return any(_is_unsolved(one) and not other.has(sympy.Eq) for one, other in ((gold, value), (value, gold)))
+    asks_for_values = isinstance(gold, _TUPLE) or ground_truth.startswith(r"\{")
+    return asks_for_values and not gold.has(sympy.Eq) and _is_unsolved(value)
 
 
 def _has_letter_twice(value: Parsed) -> bool:
@@ -113,12 +115,17 @@ def _as_unions(gold: Parsed, value: Parsed, answer: str) -> tuple[Parsed, Parsed
 
     In a ground truth, (1, 2), (3, 4) may be points.
     """
-    if isinstance(gold, sympy.Union) and not answer.startswith(r"\{"):
+    if isinstance(gold, sympy.Union) and not answer.startswith(r"\{") and not _names_several(answer):
         return gold, _united(value)
     may_be_points = all(isinstance(part, sympy.Interval) and _may_be_point(part) for part in _elements(gold))
     if isinstance(value, sympy.Union) and not may_be_points:
         return _united(gold), value
     return None
+
+
+def _names_several(answer: str) -> bool:
+    """Whether it has several equations, as D = (1, 2), R = (3, 4)."""
+    return answer.count("=") > 1
 
 
 def _may_be_point(interval: sympy.Interval) -> bool:
@@ -137,7 +144,8 @@ def _region(value: Parsed, text: str) -> sympy.Set | None:
 
     None if there is another letter, or none alone on one side.
     """
-    value = _united(value.rhs if isinstance(value, sympy.Eq) else value)
+    value = value.rhs if isinstance(value, sympy.Eq) else value
+    value = value if _names_several(text) else _united(value)
     if len(value.free_symbols) > 1:
         return None
     if isinstance(value, ListOrSet) and value.has(*_INEQUALITY):
@@ -166,7 +174,8 @@ def _as_tuples(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed] | None:
         return sympy.Tuple(*(part.rhs for part in golds)), sympy.Tuple(*values) if len(values) > 1 else value
     if isinstance(gold, _TUPLE) and len(values) > 1 and all(isinstance(part, sympy.Eq) for part in values):
         letters_in_order = "".join(sorted(str(part.lhs) for part in values))
-        is_alphabetical = letters_in_order in ("xy", "xyz", "ab", "abc")  # y = 2, x = 1 is the point (1, 2)
+        # y = 2, x = 1 is the point (1, 2), and so is x_2 = 2, x_1 = 1.
+        is_alphabetical = _LETTERS_IN_ORDER.fullmatch(letters_in_order) is not None
         in_order = sorted(values, key=lambda part: str(part.lhs)) if is_alphabetical else values
         return gold, sympy.Tuple(*(part.rhs for part in in_order))
     if len(golds) > 1 and isinstance(value, _TUPLE):

@@ -27,13 +27,13 @@ _ABSOLUTE = re.compile(r"\||\\sqrt\s*\{?\s*[a-zA-Z]")  # |z| and \sqrt{z} differ
 _OPENED = (
     r"(?:\\(?:text(?:bf|rm|it|sf|tt)?|math(?:bf|rm|it|sf|tt)|bf|rm|boldsymbol)(?![a-zA-Z])|\\[,;:! ]|\*\*|[{$_\s])*"
 )
-_CLOSED = r"(?:\\(?:q?quad(?![a-zA-Z])|hspace\*?\{[^{}]*\}|[,;:! ])|\*\*|[}$_~\s])*"
+_CLOSED = r"(?:\\(?:q?quad(?![a-zA-Z])|hspace\*?\{[^{}]*\}|[,;:! ])|\*\*|_(?![\d{])|[}$~\s])*"
 _LETTER_OF_CHOICE = re.compile(  # "(B)" of "(B) 12", "\textbf{B}." of "\textbf{B}. 12", "Option B:" of "Option B: 12"
     rf"{_OPENED}(?:{CHOICE_IN_WORDS}{_OPENED})?\(?{_OPENED}(?P<letter>[A-H]){_CLOSED}(?:\){_CLOSED}[:.]?|[:.](?=[\s\d\\$*}}]))"
     rf"{_CLOSED}"
 )
 _NO_TEXT_OF_CHOICE = re.compile(  # "or C", "1 (B) 2"
-    rf"$|[,+/^]|[A-H]\s*\}}?\s*$|(?:{TEXT}\{{)?\s*(?:or|and)\b|.*[A-H]\s*\}}?\s*[):.]"
+    rf"$|[,+/^_!']|\\?%|(?:{TEXT}\{{)?\s*(?:is\s+)?(?:not|wrong|incorrect|false)\b|[A-H]\s*\}}?\s*$|(?:{TEXT}\{{)?\s*(?:or|and)\b|.*[A-H]\s*\}}?\s*[):.]"
 )
 _WORDS = re.compile(  # "\text{ cm}^2" with its exponent, and characters beyond ASCII; but not the index of "v_\text{A}"
     rf"\s*(?<![_^])(?<![_^]\{{)"
@@ -56,6 +56,7 @@ _IN_NUMBERS = (  # "\in \mathbb{Z}^{+}", and "\in Z"
 )
 _MEMBERS = rf"{_AFTER}\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])*\s*{_IN_NUMBERS}"
 _DOMAIN = re.compile(rf"(?<=[\w)}}\]])[\s,;(\\]*(?:{_FOR_ALL}|{_MEMBERS}).*$")  # ", x \in \mathbb{R}" at the end
+_INEQUALITY = re.compile(r"\\[gl]e|(?<![_{])[<>]")  # after a domain; not in \mathbb{Z}_{>0}
 _CONDITION = re.compile(r"\b(?:odd|even)\b|\\ne|=\s*-?\d+\s*$")
 _LINEAR = re.compile(r"\s*(?=.*[-+\d])(?:\d+\s*[-+]|-)?\s*\d*\s*[a-zA-Z]\s*(?:[-+]\s*\d+)?\s*")  # in one unknown
 
@@ -87,12 +88,22 @@ def read(answer: str) -> Answer:
     """A ground truth or an answer, rewritten and taken apart; words alone, also between numbers, are no text."""
     whole = rewritten(answer)
     holds_for = "".join(found[0] for found in _DOMAIN.finditer(whole))
-    domain = frozenset(letter[-1] + restriction for letter, restriction in re.findall(_IN_NUMBERS, holds_for))
+    domain = frozenset(_numbers(letter[-1], part) for letter, part in re.findall(_IN_NUMBERS, holds_for))
     conditions = set(_CONDITION.findall(holds_for))
-    if not domain & {"Z", "N"}:
+    if any(numbers[0] in "ZN" for numbers in domain):
+        conditions |= {"an inequality"} if _INEQUALITY.search(holds_for) else set()
+    else:
         conditions.discard(r"\ne")  # of a function, whose formula says so
     text, words = _without_words(_NAME.sub("", _DOMAIN.sub("", whole)))
     return Answer(text, words, " ".join(_NAME.findall(whole)), domain, frozenset(conditions), _said(whole))
+
+
+def _numbers(letter: str, part: str) -> str:
+    r"""The name of a set of numbers: "Z+" for \mathbb{Z}^{+} and \mathbb{Z}_{>0}, and "N" for most parts of it."""
+    part = re.sub(r"[{}\s.]|(?<=\\[gl]e)q(?:slant)?", "", part)
+    if letter == "N" or (letter == "R" and part.startswith(r"\setminus")):
+        return letter
+    return letter + ("+" if part in ("^+", "_+", "_>0") else part)
 
 
 def _said(answer: str) -> tuple[str, ...]:

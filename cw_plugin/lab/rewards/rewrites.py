@@ -167,7 +167,7 @@ REWRITES = [
             r"(?<!\^)\{\\(?:rm|sf|tt)\s+([^{}]*)\}|(?<![\^{])\\math(?:rm|sf|tt)\s+([a-zA-Z])", r"\\mathrm{\1\2}"),
     Rewrite("upright", rf"{TEXT}\{{\s*([ei!:+-]|-?\d[\d.,/]*|pi|{_FUNCTION}{_ARGUMENT}|{_COMMAND})\s*\}}"
             rf"|(?<=[\d)}}=+*/-])\s*{TEXT}\{{\s*({_LETTER})\s*\}}(?!\s*\\Omega)", r" \1\2 "),
-    Rewrite("number and unit in a text", rf"({TEXT}\{{)\s*(-?\d[\d.,/]*)\s+(?={_UNITS}\s*\}})", r"\2 \1"),
+    Rewrite("number and unit in a text", rf"(?<![\d.])({TEXT}\{{)\s*(-?\d[\d.,/]*)\s+(?={_UNITS}\s*\}})", r"\2 \1"),
     Rewrite("units in several commands", rf"{_UNITS_IN_TEXT}{_BETWEEN}{_IN_TEXT}"
             rf"|\\[dt]?frac\{{{_UNITS_IN_TEXT}\}}\{{{_UNITS_IN_TEXT}(?:\^\d)?\}}"
             rf"|(?<=[\d\s])\\mu\s*{_IN_TEXT}|{_IN_TEXT}\s*\\Omega{_END}", _unit),

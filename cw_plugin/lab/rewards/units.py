@@ -11,25 +11,27 @@ _MULTIPLES = (
 )
 _COMPARISONS = "at|than|less|more|fewer|greater|over|under|up|never|below|above"
 _OPERATIONS = r"times?\s\w+|divided|multiplied|choose|sqrt"  # 5 times may be how often
-_OTHERS = "base|mod|minu|negative|plu|without|except|excluding|but|no|none|not|cannot|and|or|so"
+_OTHERS = "base|mod|minu|negative|plu|without|except|excluding|but|no|none|not|cannot|and|or|so|unless|wrong|incorrect"
+_SYMBOLS = "alpha|beta|gamma|delta|theta|lambda|sigma|infinity|modulo|(?:sin|cos|tan|log|sqrt)[a-z]"
 _IN_CHINESE = (  # per mille, times, half, more than, above, below, about, up to, or, and, not, negative, a tenth, dozen
     r"[\u2030\u500d\u534a\u591a\u4f59\u4e0a\u4e0b\u7ea6\u81f3\u6216\u548c\u4e0d\u8d1f\u8ca0\u6298\u6253\u9664\u975e\u8d85]"
     r"|\u6839[\u53f7\u865f]|\u7684[\u5e73\u7acb]\u65b9|\u6b21\u65b9|[\u5927\u5c0f\u5c11\u9ad8\u4f4e]\u4e8e"
 )
 _OTHER_NUMBER = re.compile(
     r"(?<!\^)(?<!\^-)\d"  # in m^2 and s^{-1}, the digit belongs to the unit
-    rf"|\b(?:{_POWERS}|{_PARTS}|{_MULTIPLES}|{_COMPARISONS}|{_OPERATIONS}|{_OTHERS})s?\b|{_IN_CHINESE}"
+    rf"|\b(?:{_POWERS}|{_PARTS}|{_MULTIPLES}|{_COMPARISONS}|{_OPERATIONS}|{_SYMBOLS}|{_OTHERS})s?\b|{_IN_CHINESE}"
 )
 _FUNCTION_OF_ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)")
-_BEFORE = re.compile(  # all of what stands before an equals sign or a colon
-    rf"[^a-zA-Z]*text\w*\s*\{{\s*(?:at (?:least|most)|(?:{_COMPARISONS})(?: (?:than|to))?|minus|negative|not|no|twice"
-    r"|double|triple|about|half)\W*"
+_BEFORE = re.compile(  # where a left side in words ends, before its equals sign or colon
+    rf"^\W*(?:text\w*\W*)?at (?:least|most)\W*$|\b(?:{_COMPARISONS}|{_POWERS}|equal to|minus|plus|no|not|wrong"
+    r"|negative(?: of)?|incorrect|except|base|root|sin|cos|tan|log|ln|(?:multiple|minimum|maximum) of|half(?: of)?"
+    r"|about|twice|double|triple)\W*$"
 )
 
 
 def is_said_before_another_number(name: str) -> bool:
     """Whether a left side in words, as in "at least: 5", makes another number of the one after it."""
-    return _BEFORE.fullmatch(name) is not None
+    return _BEFORE.search(name) is not None
 
 
 def are_other_units(expected: Answer, given: Answer) -> bool:
