@@ -24,16 +24,21 @@ LATEX = replace(_DEFAULT, normalization_config=replace(_DEFAULT.normalization_co
 _CASES = ConversionConfig(lowercase_symbols=False)  # r is another letter than R
 _ABSOLUTE = re.compile(r"\||\\sqrt\s*\{?\s*[a-zA-Z]")  # |z| and \sqrt{z} differ for real and complex z
 
+# What may stand on both sides of the letter of a choice: commands for fonts and spaces, and Markdown.
 _OPENED = (
     r"(?:\\(?:text(?:bf|rm|it|sf|tt)?|math(?:bf|rm|it|sf|tt)|bf|rm|boldsymbol)(?![a-zA-Z])|\\[,;:! ]|\*\*|[{$_\s])*"
 )
 _CLOSED = r"(?:\\(?:q?quad(?![a-zA-Z])|hspace\*?\{[^{}]*\}|[,;:! ])|\*\*|_(?![\d{])|[}$~\s])*"
 _LETTER_OF_CHOICE = re.compile(  # "(B)" of "(B) 12", "\textbf{B}." of "\textbf{B}. 12", "Option B:" of "Option B: 12"
-    rf"{_OPENED}(?:{CHOICE_IN_WORDS}{_OPENED})?\(?{_OPENED}(?P<letter>[A-H]){_CLOSED}(?:\){_CLOSED}[:.]?|[:.](?=[\s\d\\$*}}]))"
-    rf"{_CLOSED}"
+    rf"{_OPENED}(?:{CHOICE_IN_WORDS}{_OPENED})?\(?{_OPENED}"
+    rf"(?P<letter>[A-H]){_CLOSED}(?:\){_CLOSED}[:.]?|[:.](?=[\s\d\\$*}}])){_CLOSED}"
 )
-_NO_TEXT_OF_CHOICE = re.compile(  # "or C", "1 (B) 2"
-    rf"$|[,+/^_!']|\\?%|(?:{TEXT}\{{)?\s*(?:is\s+)?(?:not|wrong|incorrect|false)\b|[A-H]\s*\}}?\s*$|(?:{TEXT}\{{)?\s*(?:or|and)\b|.*[A-H]\s*\}}?\s*[):.]"
+_NO_TEXT_OF_CHOICE = re.compile(
+    r"$|[,+/^_!']|\\?%"  # (B)^2
+    rf"|(?:{TEXT}\{{)?\s*(?:is\s+)?(?:not|wrong|incorrect|false)\b"
+    rf"|(?:{TEXT}\{{)?\s*(?:or|and)\b"
+    r"|[A-H]\s*\}?\s*$"  # (B) C
+    r"|.*[A-H]\s*\}?\s*[):.]"  # (A) 1 (B) 2
 )
 _WORDS = re.compile(  # "\text{ cm}^2" with its exponent, and characters beyond ASCII; but not the index of "v_\text{A}"
     rf"\s*(?<![_^])(?<![_^]\{{)"
@@ -52,7 +57,8 @@ _NAME = re.compile(  # "\text{Area} =" and "area ="
 _FOR_ALL = rf"(?:{TEXT}\{{\s*)?\b(?:for (?:all|any|each|every)|where)\b|\\forall"
 _AFTER = rf"(?:(?<=[,;(])|(?<=\s\s)|(?:{TEXT}\{{\s*)?\b(?:for|with)\s*\}}?)"
 _IN_NUMBERS = (  # "\in \mathbb{Z}^{+}", and "\in Z"
-    r"\\in\s*(\\(?:mathbb|Bbb)\s*\{?\s*[A-Z]|\{?\s*[RZNQ](?![a-zA-Z]))\}?((?:\s*[\^_]\s*(?:\{[^{}]*\}|[-+*\d])|\s*\\setminus.*)?)"
+    r"\\in\s*(\\(?:mathbb|Bbb)\s*\{?\s*[A-Z]|\{?\s*[RZNQ](?![a-zA-Z]))\}?"
+    r"((?:\s*[\^_]\s*(?:\{[^{}]*\}|[-+*\d])|\s*\\setminus.*)?)"
 )
 _MEMBERS = rf"{_AFTER}\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])*\s*{_IN_NUMBERS}"
 _DOMAIN = re.compile(rf"(?<=[\w)}}\]])[\s,;(\\]*(?:{_FOR_ALL}|{_MEMBERS}).*$")  # ", x \in \mathbb{R}" at the end
