@@ -185,6 +185,12 @@ EQUAL: Answers = {
         r"\cos^2 x": ["cos(x)**2"], "x^{10}": ["x**10"],
         "(x+1)^{-2}": ["(x+1)**(-2)"], r"\sqrt{2}": ["sqrt(2)"], r"\log_2 3": ["log_2(3)"],
     },
+    "arguments without braces": {
+        r"2\sqrt{\pi}": [r"2\sqrt\pi", r"2\sqrt\mathrm{\pi}"], r"\sqrt{\frac{1}{2}}": [r"\sqrt\frac12"],
+        r"\frac{1}{\pi}": [r"\frac1\pi"], r"\frac{1}{\sqrt{2}}": [r"\frac1\sqrt2"], r"2\sqrt[3]{2}": [r"2\sqrt[3]2"],
+        r"x^{1/3}y": [r"x^\frac13 y"], r"e^{\sqrt{2}}": [r"e^\sqrt2"], r"\sqrt{\theta}": [r"\sqrt\theta"],
+        r"\sqrt{\sqrt{3}}": [r"\sqrt\sqrt3"], r"\frac{\sqrt{2}}{2}": [r"\frac12\sqrt2"],
+    },
     "repeating decimals": {
         r"\frac{1}{3}": [r"0.\overline{3}", r"0.\dot{3}", r"0.\bar{3}", r"0.\bar 3"],
         r"0.1\overline{6}": [r"\frac{1}{6}"],
@@ -338,7 +344,8 @@ EQUAL: Answers = {
             r"3\textbf{ or }4", r"3 \mbox{ or } 4", r"3 \text{ Or } 4", "3 \u6216\u8005 4", "3\u4e0e4",
             "x=3 \\text{\u6216} x=4", r"x = 3 \quad\text{or}\quad x = 4", r"3 \text{ oder } 4",
             r"3 \operatorname{or} 4", "3 \u2228 4", r"3 \;\text{or}\; 4", "either 3 or 4", "3 oder 4", "3 ou 4",
-            "3 et 4", "3 \u0438\u043b\u0438 4", "3\u307e\u305f\u306f4", "3 \ub610\ub294 4",
+            "3 et 4", "3 \u0438\u043b\u0438 4", "3\u307e\u305f\u306f4", "3 \ub610\ub294 4", "3 lub 4",
+            r"3 \text{ veya } 4",
         ],
         "3, -5": [r"a = 3 \vee a = -5"], "3\u62164": ["3, 4"],
     },
@@ -582,6 +589,11 @@ UNEQUAL: Answers = {
             "Option C: 12", r"\textbf{B}. 12 \textbf{C}. 13", r"\textbf{B.} or \textbf{C.}", "Answer: B or C",
             r"(\text{C}) 12"],
         r"\textbf{(B) }12": [r"\textbf{(C) }12", "C", "13"],
+    },
+    "arguments without braces": {
+        r"\sqrt{\pi r}": [r"\sqrt\pi r"], r"x^{\frac{1}{2}y}": [r"x^\frac12 y"],
+        r"\frac{1}{3\sqrt{2}}": [r"\frac13\sqrt2"], r"\sqrt[3]{2x}": [r"\sqrt[3]2 x"],
+        r"\frac{1}{\pi r}": [r"\frac1\pi r"], "4": [r"\sqrt\frac{32}{2}"],
     },
     "what math-verify cannot read": {
         r"\vec{v} = \langle 1,2\rangle": [r"\vec{u} = \langle 1,2\rangle"],

@@ -63,7 +63,7 @@ TEXT = r"\\(?:text(?:rm|bf|it|sf|tt|up|normal)?|math(?:rm|sf|tt)|[mhf]box|operat
 CHOICE_IN_WORDS = r"\b(?i:(?:the )?(?:(?:final|correct) )?(?:answer|option|choice)(?: is)?:?\s+)"
 _END = r"(?![a-zA-Z])"  # of a command or a word
 _OR = (
-    rf"(?:(?i:and|or|either|both|oder|und|ou|et)|\b\u0438(?:\u043b\u0438)?\b){_END}"
+    rf"(?:(?i:and|or|either|both|oder|und|ou|et|lub|veya)|\b\u0438(?:\u043b\u0438)?\b){_END}"
     "|\u6216\u8005?|\u548c|\u4e0e|\u4e14|\u4ee5?\u53ca|\u3001|\u307e\u305f\u306f|\ub610\ub294"
 )
 _FUNCTION = rf"(?:{'|'.join({*accepted_latex_functions, 'exp'} - {'re', 'im', 'frac', 'root', 'arg'})})"
@@ -86,6 +86,9 @@ _IN_WORDS = rf"(?:\\,|\s)*(?P<text>{TEXT}\{{)?\s*(?P<words>(?:(?:{'|'.join(_POWE
 _IN_TEXT = rf"{TEXT}\{{[^{{}}]*\}}"
 _BETWEEN = r"(?:\s*\^\s*\{?-?\d\}?)?\s*(?:/|\\cdot|\\times)?\s*"  # units
 _UNITS_IN_TEXT = rf"{_IN_TEXT}(?:{_BETWEEN}{_IN_TEXT})*"
+_GROUP = r"(?:\{[^{}]*\}|\d)"  # an argument
+_FRACTION = r"\\[dt]?frac\s*"
+_ROOT = r"\\sqrt\s*(?:\[[^\]]*\])?\s*"
 EITHER = "; "  # stands for "or" between inequalities, where a comma is "and": forms.py joins the regions
 _SEPARATOR = (
     rf"\\(?:lor|vee|land|wedge|q?quad){_END}|{TEXT}\{{[\s,]*(?:{_OR})?[\s,]*\}}"
@@ -176,8 +179,12 @@ REWRITES = [
     Rewrite("inverse function", r"(?<![\\a-zA-Z])a(sin|cos|tan)(?=\s*\()", r"\\arc\1"),
     Rewrite("slanted fraction", r"\\(?:nice|s)frac(?=\s*\{)", r"\\frac"),
     Rewrite("unit in brackets", rf"(?<=[\d}}])\s*\(\s*({_IN_TEXT}(?:\s*\^\s*\{{?-?\d\}}?)?)\s*\)", r"\1"),
-    Rewrite("fraction", r"\\[dt]?frac\s*(\\[a-z]+)\s*(?:(\d|\\[a-z]+)|\{([^{}]*)\})", r"\\frac{\1}{\2\3}"),
-    Rewrite("root", r"\\sqrt\s*(?:\(([^()]*)\)|(\d+))", r"\\sqrt{\1\2}"),
+    Rewrite("fraction",
+            rf"{_FRACTION}(?:(\\[a-z]+)\s*(?:(\d|\\[a-z]+)|\{{([^{{}}]*)\}})|(\d)\s*(\\(?![dt]?frac|sqrt)[a-z]+))",
+            r"\\frac{\1\4}{\2\3\5}"),
+    Rewrite("root", r"\\sqrt\s*(\[[^\]]*\])?\s*(?:\(([^()]*)\)|(\d+|\\(?![dt]?frac|sqrt)[a-z]+))", r"\\sqrt\1{\2\3}"),
+    Rewrite("fraction or root without braces around it",
+            rf"({_ROOT}|\^|{_FRACTION}{_GROUP})\s*({_FRACTION}{_GROUP}\s*{_GROUP}|{_ROOT}{_GROUP})", r"\1{\2}"),
     Rewrite("letter", rf"\\gamma{_END}|(?<=[_{{])\\(?:odot|oplus){_END}|(?<![a-zA-Z\\])E(?=\s*_)", r"\\mathcal{\g<0>}"),
     Rewrite("letter T", r"((?<!matrix})(?<=[\w}])|\([^(),]*\))\s*\^\s*(?:T\b|\\top\b|\{\s*(?:T|\\top)\s*\})",
             r"\1^{\\mathcal{T}}"),  # which latex2sympy would leave out, as if this were a matrix of letters

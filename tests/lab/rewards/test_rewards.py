@@ -80,6 +80,7 @@ EXAMPLES = {
     "inverse function": (r"\arcsin(1/3)", "asin(1/3)"),
     "fraction": (r"\pi/2", r"\frac\pi 2"),
     "root": (r"2\sqrt{13}", "2\u221a13"),
+    "fraction or root without braces around it": (r"\sqrt{\frac12}", r"\sqrt\frac12"),
     "letter": (r"\gamma^2-1", r"(\gamma-1)(\gamma+1)"),
     "dots": (r"1,\ldots,9", r"1,\dots,9"),
     "letter T": ("A^T", r"A^\top"),
