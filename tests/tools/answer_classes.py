@@ -273,7 +273,7 @@ EQUAL: Answers = {
             r"5\,\mathrm{m}/\mathrm{s}", r"5\ \mathrm{kg}\cdot\mathrm{m}/\mathrm{s}^2",
             r"5 \, \text{m} \, \text{s}^{-2}", r"5\,\frac{\text{m}}{\text{s}}", r"5\ \text{m}\cdot\text{s}^{-1}",
             r"5~\mathrm{kg}\,\mathrm{m}^{-3}", r"5\,\mathrm{\mu m}", r"5 \mathrm{\Omega}", r"5\text{ N}\cdot\text{m}",
-            r"5(\mathrm{cm})", r"5\left(\text{cm}^2\right)", "5 hrs", "5 lbs",
+            r"5(\mathrm{cm})", r"5\left(\text{cm}^2\right)", r"5(\mathrm{s}^{-1})", "5 hrs", "5 lbs",
         ],
         r"5\text{ m/s}": [r"5\,\mathrm{m}/\mathrm{s}"],
         "20": [r"20^\circ C", r"20^\circ\mathrm{C}", r"20^{\circ}\text{C}"], r"20^\circ C": [r"20^{\circ}\text{C}"],
@@ -330,6 +330,7 @@ EQUAL: Answers = {
     },
     "upright letters and commands": {
         r"2\pi": [r"2\mathrm{\pi}"], r"2\mathrm{\pi}": [r"2\pi"], "2x": [r"2\mathrm{x}"], r"2\mathrm{x}": ["2x"],
+        "x+1": [r"x\text{+}1"],
         r"2\sqrt{3}": [r"2\mathrm{\sqrt{3}}"], r"3\alpha": [r"3\mathrm{\alpha}"], r"2\text{k}": ["2k"],
         r"2\textit{x}": ["2x"], r"5\mathrm{i}": ["5i"], r"3\mathrm{x}+\mathrm{y}": ["3x+y"],
         r"2\ln 2": [r"2\mathrm{ln}2"], r"4\pi": [r"4\text{$\pi$}"], r"2k\pi": [r"2\mathrm{k}\pi"],
@@ -459,6 +460,7 @@ UNEQUAL: Answers = {
         "3,8": [r"\boxed{3} \text{ and } \boxed{9}", r"\boxed{3} is not what was asked for. It is \boxed{8}"],
     },
     "assignments": {
+        "(x, y) = (1, 2)": ["(x, y) = (1, 2, 3)", "(x, y, z) = (1, 2)"],
         "(k, n) = (45, 2)": ["(n, k) = (45, 2)", "n = 45, k = 2"], "5": [r"x = 6 \\ y = 5"],
         "k = 45, n = 2": ["2, 45", "(2, 45)", "k = 2, n = 45", "45", "k = 45"], "2": ["k = 45, n = 2"],
         "x_1=5, x_2=-2": ["5, 2", "5"], r"\frac{-3+\sqrt{5}}{4}": [r"\frac{-3 \pm \sqrt{5}}{4}"], "x = 4": ["y = 4"],
