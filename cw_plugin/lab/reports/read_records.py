@@ -47,7 +47,7 @@ class TokenRecord:
     tokens: int
     prompts: dict[int, str]
     table: pa.Table
-    started: str = ""
+    started: str
 
 
 def read_tokens(path: Path, steps: Container[int] | None = None) -> list[TokenRecord]:
@@ -111,8 +111,8 @@ def _read(file: Path) -> TokenRecord:
 
 
 def tokens_of(records: list[TokenRecord]) -> pd.DataFrame:
-    """Covariance c and weight of all tokens of some records."""
-    return pa.concat_tables([record.table.select(["covariance", "weight"]) for record in records]).to_pandas()
+    """Covariance c of all tokens of some records."""
+    return pa.concat_tables([record.table.select(["covariance"]) for record in records]).to_pandas()
 
 
 def parse_steps(text: str) -> range:
