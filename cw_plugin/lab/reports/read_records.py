@@ -111,8 +111,8 @@ def _read(file: Path) -> TokenRecord:
 
 
 def tokens_of(records: list[TokenRecord]) -> pd.DataFrame:
-    """Covariance c of all tokens of some records."""
-    return pa.concat_tables([record.table.select(["covariance"]) for record in records]).to_pandas()
+    """Covariance c and weight of all tokens of some records."""
+    return pa.concat_tables([record.table.select(["covariance", "weight"]) for record in records]).to_pandas()
 
 
 def parse_steps(text: str) -> range:
