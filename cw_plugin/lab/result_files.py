@@ -39,4 +39,5 @@ def refuse_several(path: Path, runs: set[Path]) -> None:
     """Raise DataError if a folder that should hold one run holds several."""
     if len(runs) > 1:
         shown = ", ".join(str(run.relative_to(path)) for run in sorted(runs)[:3])
-        raise DataError(f"{path} holds {len(runs)} runs (such as {shown}); give the folder of each as NAME=FOLDER")
+        fix = "give the folder of each as NAME=FOLDER, or its log"
+        raise DataError(f"{path} holds {len(runs)} runs (such as {shown}); {fix}")

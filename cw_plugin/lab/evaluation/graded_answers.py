@@ -36,7 +36,7 @@ class Answers:
         step: of training; None if it is not known, as for the model that training began with.
         benchmark: its name.
         grades: question -> ``acc`` of each of its answers.
-        ground_truths: question -> its ground truth as text.
+        ground_truths: question -> its ground truth as text; None if the data has none.
         settings: dotted key -> value: verl's, and ``evaluation.checkpoint``, ``.step``, ``.weights`` and ``.questions``
             (hashes) and ``.samples``; without those of the machine.
         file: where they are.
@@ -52,7 +52,7 @@ class Answers:
     file: Path = Path()
     run: Path | None = None
     seed: object = math.nan
-    ground_truths: dict[str, str] = field(default_factory=dict)
+    ground_truths: dict[str, str | None] = field(default_factory=dict)
 
 
 class Graded(NamedTuple):
@@ -85,7 +85,7 @@ def read_answers(folder: Path) -> Graded:
 
 def read_settings(file: Path) -> dict[str, Any]:
     """Read what a benchmark was asked with, by dotted keys; empty without the file, or if it is another program's."""
-    text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+    text = file.read_text(encoding="utf-8-sig", errors="replace") if file.is_file() else ""
     return read_yaml(file) if text.startswith("evaluation:") else {}
 
 
@@ -93,7 +93,7 @@ class GradedFile(NamedTuple):
     """What a file of graded answers holds: question -> acc of each of its answers, and question -> ground truth."""
 
     grades: dict[str, list[float]]
-    ground_truths: dict[str, str]
+    ground_truths: dict[str, str | None]
 
 
 def read_grades(file: Path) -> GradedFile:
@@ -102,25 +102,27 @@ def read_grades(file: Path) -> GradedFile:
     ground_truths = {}
     with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
-            question, ground_truth, acc = _graded_answer(line, f"{file}, line {number}")
-            grades[question].append(acc)
-            ground_truths[question] = ground_truth
+            if line.strip():
+                question, ground_truth, acc = _graded_answer(line, f"{file}, line {number}")
+                grades[question].append(acc)
+                ground_truths[question] = ground_truth
     if not grades:
         raise DataError(f"{file} is empty; remove it, and evaluate this benchmark again")
     return GradedFile(dict(grades), ground_truths)
 
 
-def _graded_answer(line: bytes, place: str) -> tuple[str, str, float]:
-    """The question, its ground truth, and acc of an answer to it."""
+def _graded_answer(line: bytes, place: str) -> tuple[str, str | None, float]:
+    """The question, its ground truth (None if the data has none), and acc of an answer to it."""
     try:
         row = json.loads(line)
-        ground_truth, acc = str(row["gts"]), row["acc"]
+        ground_truth, acc = None if row["gts"] is None else str(row["gts"]), row["acc"]
         question = f"{row['input']}\n{ground_truth}"
-        is_graded = math.isfinite(acc)
+        is_graded = 0 <= acc <= 1
     except (ValueError, KeyError, TypeError):
         is_graded = False
     if not is_graded:
         raise DataError(
-            f"{place} is no answer in JSON with input, gts and acc, a number; remove the file, or ask again"
+            f"{place} is no answer in JSON with input, gts and acc, a number from 0 to 1; remove the file, and ask "
+            "again with a reward that returns acc"
         )
     return question, ground_truth, float(acc)

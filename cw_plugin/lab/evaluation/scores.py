@@ -154,8 +154,8 @@ def pass_at(k: int) -> Measure:
 
 
 def solved_by(least: int, of: int) -> Measure:
-    """1 if at least ``least`` of ``of`` answers to a question are right, else 0; of more answers, as large a share."""
-    return Measure(f"{least} of {of}", lambda answers, right: float(right * of >= least * answers), needed=of)
+    """The probability that ``least`` or more of ``of`` answers to a question are right: 1 or 0, unless it has more."""
+    return Measure(f"{least} of {of}", lambda n, right: float(stats.hypergeom.sf(least - 1, n, right, of)), needed=of)
 
 
 def levels(most: int) -> list[int]:

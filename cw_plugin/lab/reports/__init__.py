@@ -1,6 +1,6 @@
 """The paper's tables and figures from your runs: ``cw-grpo report`` and ``cw-grpo tokens``.
 
-Your own programs can use these parts: :class:`.formats.Table` holds a DataFrame, whose first column names the row.
+Your own programs can use these parts: :class:`.table_formats.Table` holds a DataFrame whose first column names the row.
 :mod:`cw_plugin.lab.intervals` compares methods over seeds and checkpoints over questions, ``figures`` draws curves,
 ``covariance`` has Table 1, and ``runs.read_run`` reads a run's metrics.
 """

@@ -100,11 +100,12 @@ def _over_steps(metrics: pd.DataFrame, reference: str) -> Iterator[Outcome]:
         logged = metrics[metrics.metric == metric]
         if logged.empty:
             continue
+        first = min(logged.step.min(), 1)  # 0 for a logger that counts from there
         last = int(logged.groupby("run").step.max().min())
         if name == OF_GRADIENT_NORM:
-            begin, end = 1, min(last, FIRST)
+            begin, end = first, min(last, FIRST)
         else:
-            begin, end = max(last - max(last // 4, LAST), 0) + 1, last
+            begin, end = max(last - max(last // 4, LAST) + 1, first), last
         where = f"steps {begin} to {end}" if end > begin else f"step {end}"
         within = logged[logged.step.between(begin, end)]
         yield _outcome(name, where, within, reference, is_ratio=name == OF_GRADIENT_NORM)

@@ -15,16 +15,17 @@ import pandas as pd
 
 from cw_plugin.lab.errors import DataError
 
-Entry = tuple[int, Mapping[str, object]]  # a step, and what was logged there
+Entry = tuple[object, Mapping[str, object]]  # a step, and what was logged there
 
-# Weights & Biases and trackio count steps of their own, beside which transformers logs the step of training.
-_STEP_OF_TRANSFORMERS = "train/global_step"
-_STEP_COLUMNS = (_STEP_OF_TRANSFORMERS, "global_step", "training/global_step", "step", "_step", "Step")
+# Weights & Biases and trackio count steps of their own, beside which transformers and OpenRLHF log those of training.
+STEPS_OF_TRAINING = ("train/global_step", "eval/global_step")
+_STEP_COLUMNS = (*STEPS_OF_TRAINING, "global_step", "training/global_step", "step", "_step", "Step")
 
 
 def read_jsonl(file: Path) -> Iterator[Entry]:
     """Read verl's file logger; other JSON lines, such as answers, have no entry."""
     lines = file.read_bytes().split(b"\n")
+    is_log = False
     for number, line in enumerate(lines, 1):
         try:
             record = json.loads(line.strip() or b"null")
@@ -33,10 +34,13 @@ def read_jsonl(file: Path) -> Iterator[Entry]:
                 return
             raise DataError(f"{file}, line {number} is not JSON; remove the line, or the file") from None
         match record:
-            case {"step": int(step), "data": dict(metrics)}:
+            case {"step": int() | float() as step, "data": dict(metrics)}:
+                is_log = True
                 yield step, metrics
             case None:  # an empty line
                 pass
+            case _ if is_log:
+                raise DataError(f"{file}, line {number} has no step, a number, with data; correct or remove the line")
             case _:
                 return
 
@@ -48,9 +52,9 @@ def read_tensorboard(file: Path) -> Iterator[Entry]:
     except ImportError:
         raise DataError(f"{file} needs tensorboard to be read; pip install tensorboard") from None
     events = EventAccumulator(str(file), size_guidance={"scalars": 0}, purge_orphaned_data=False).Reload()
-    for name in events.Tags()["scalars"]:
-        for event in events.Scalars(name):
-            yield event.step, {name: event.value}
+    scalars = [(event, name) for name in events.Tags()["scalars"] for event in events.Scalars(name)]
+    for event, name in sorted(scalars, key=lambda scalar: scalar[0].wall_time):
+        yield event.step, {name: event.value}
 
 
 def read_wandb(file: Path) -> Iterator[Entry]:
@@ -58,8 +62,8 @@ def read_wandb(file: Path) -> Iterator[Entry]:
     for record in _records_of_wandb(file):
         if record.WhichOneof("record_type") == "history":
             logged = _items_of_wandb(record.history.item)
-            step = logged.get(_STEP_OF_TRANSFORMERS, logged.get("_step", record.history.step.num))
-            yield int(step), {name: value for name, value in logged.items() if not name.startswith("_")}
+            step = logged.get("_step", record.history.step.num)
+            yield step, {name: value for name, value in logged.items() if not name.startswith("_")}
 
 
 def config_of_wandb(file: Path) -> dict[str, Any]:
@@ -114,8 +118,7 @@ def read_trackio(database: Path, run: str) -> Iterator[Entry]:
     """Read a run of a project of trackio."""
     query = "SELECT step, metrics FROM metrics WHERE run_name = ? ORDER BY id"
     for step, metrics in _rows_of_trackio(database, query, run):
-        logged = json.loads(metrics)
-        yield int(logged.get(_STEP_OF_TRANSFORMERS, step)), logged
+        yield step, json.loads(metrics)
 
 
 def config_of_trackio(database: Path, run: str) -> dict[str, Any]:
@@ -135,11 +138,13 @@ def _rows_of_trackio(database: Path, query: str, *values: str) -> list[tuple[Any
 def read_table(file: Path) -> Iterator[Entry]:
     """Read a CSV or parquet file with a column of steps, such as a table or a chart that Weights & Biases exports."""
     try:
-        table = pd.read_parquet(file) if file.suffix == ".parquet" else pd.read_csv(file)
+        # In a CSV file, an empty cell was not logged. NaN was, and is not finite.
+        is_parquet = file.suffix == ".parquet"
+        table = pd.read_parquet(file) if is_parquet else pd.read_csv(file, keep_default_na=False, na_values=[""])
     except (ValueError, OSError) as error:
         raise DataError(f"{file} cannot be read as a table ({error}); export it again") from None
     # A chart's columns are "RUN - METRIC", and the same with __MIN and __MAX.
-    table.columns = [str(column) for column in table.columns]
+    table.columns = [str(column).strip() for column in table.columns]
     runs = {column.rpartition(" - ")[0] for column in table} - {""}
     if len(runs) > 1:
         raise DataError(f"{file} holds {len(runs)} runs ({', '.join(sorted(runs))}); export each by itself")
@@ -149,6 +154,7 @@ def read_table(file: Path) -> Iterator[Entry]:
     if step is None:
         seen = ", ".join(table.columns[:5])
         raise DataError(f"{file} has no column of steps, only {seen} ...; call one of them step")
-    numbers = table.select_dtypes("number").dropna(subset=step)
-    for row in numbers.to_dict("records"):
-        yield int(row[step]), {name: value for name, value in row.items() if name != step and not pd.isna(value)}
+    for _, row in table.iterrows():
+        logged = row.dropna().to_dict()
+        if not logged.keys().isdisjoint((step, *STEPS_OF_TRAINING)):
+            yield logged.pop(step, None), logged

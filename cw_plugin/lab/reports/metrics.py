@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -36,7 +36,6 @@ METRIC_NAMES = {
     "actor_grad_norm": NORM,
     "actor_lr": "actor/lr",
     "response_length": "response_length/mean",
-    "eval/eval_default_pass1": "val-core/eval/score/mean@n",
     # SkyRL; acc and format are of the environment cw_plugin.lab.rewards.skyrl
     "reward/avg_raw_reward": REWARD,
     "policy/policy_entropy": ENTROPY,
@@ -65,13 +64,13 @@ def read_metrics(path: Path) -> pd.DataFrame:
         is what was not logged; inf, what was logged and is not a finite number.
     """
     if trackio := run_of_trackio(path):
-        return _table(loggers.read_trackio(trackio.database, trackio.run))
+        return _table(loggers.read_trackio(trackio.database, trackio.run), path)
     if not os.path.exists(path):  # unlike Path.exists, it takes a name that is too long
         raise DataError(f"{path} does not exist; give the folder of a run (or of its logger)")
     if path.suffix in (".csv", ".parquet") and path.is_file():
-        return _table(loggers.read_table(path))
+        return _table(loggers.read_table(path), path)
     for pattern, read in _LOGGERS.items():
-        logs = {file: _table(read(file)) for file in _files(path, pattern)}
+        logs = {file: _table(read(file), file) for file in log_files(path, pattern)}
         starts = {file: log for file, log in logs.items() if len(log.columns)}
         refuse_several(path, {_run_of(file) for file in starts})
         if pattern == STATE and starts:  # each has the log of the whole run up to then
@@ -90,18 +89,18 @@ class RunOfTrackio(NamedTuple):
 
 def run_of_trackio(path: Path) -> RunOfTrackio | None:
     """The run that ``PROJECT.db/RUN`` names, or ``PROJECT.db`` with a single run; None for another path."""
-    database = next((place for place in (path, path.parent) if place.suffix == ".db" and place.is_file()), None)
+    database = next((place for place in (path, *path.parents) if place.suffix == ".db" and place.is_file()), None)
     if database is None:
         return None
     names = loggers.runs_of_trackio(database)
-    meant = [name for name in names if path in (database, database / name)]
+    meant = [name for name in names if path in (database, Path(f"{database}/{name}"))]  # a name may be a path
     if len(meant) != 1:
         shown = ", ".join(f"{database}/{name}" for name in names[:3])
         raise DataError(f"{path} is not one run of trackio; give one of the {len(names)} that it has, such as {shown}")
     return RunOfTrackio(database, meant[0])
 
 
-def _files(path: Path, pattern: str) -> list[Path]:
+def log_files(path: Path, pattern: str) -> list[Path]:
     """The files of a run's logger, the earlier start first."""
     if path.is_file():
         return [path] if path.match(pattern) else []
@@ -137,29 +136,41 @@ def _run_of(file: Path) -> Path:
     return file.parent / (base if is_start else name)
 
 
-def _table(logged: Iterable[loggers.Entry]) -> pd.DataFrame:
+def _table(logged: Iterable[loggers.Entry], source: Path) -> pd.DataFrame:
     """A row for each step, a column for each metric under our name, of what was logged in this order."""
     rows: dict[int, dict[str, float]] = {}
-    for step, metrics in logged:
-        row = rows.setdefault(step, {})
-        for name, value in metrics.items():
-            if value is None:  # verl's file logger writes so what is not finite
-                row[_our_name(name)] = math.inf
-            elif isinstance(value, (int, float)):
-                row[_our_name(name)] = value if math.isfinite(value) else math.inf
+    for at, metrics in logged:
+        found = next((metrics[name] for name in loggers.STEPS_OF_TRAINING if name in metrics), at)
+        step = _number(found)
+        if step is None or not step.is_integer():
+            raise DataError(f"{source} has the step {found!r}, which is no whole number; correct it, or remove it")
+        row = {_our_name(name): number for name, value in metrics.items() if (number := _number(value)) is not None}
+        if row.keys() & rows.get(int(step), {}).keys():  # a later start trains it anew; what came after it was lost
+            rows = {earlier: rows[earlier] for earlier in rows if earlier <= step}
+        rows.setdefault(int(step), {}).update(row)
     return pd.DataFrame.from_dict(rows, orient="index", dtype=float).sort_index()
+
+
+def _number(value: Any) -> float | None:
+    """What was logged, as a number; inf if it is not finite, which loggers also write as null or a text; else None."""
+    try:
+        number = math.inf if value is None else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else math.inf
 
 
 def _our_name(name: str) -> str:
     name = re.sub("^eval_", "eval/", name).removeprefix("train/")
     name = re.sub("^actor/cw_grpo/", "cw_grpo/", name)  # of verl's policy loss, which verl logs among the actor's
+    name = re.sub("^eval/eval_(.+)_pass1$", r"val-core/\1/score/mean@n", name)  # OpenRLHF's, of each of its datasources
     return METRIC_NAMES.get(name, name)
 
 
 def _read_state(file: Path) -> list[loggers.Entry]:
     """Read the log of transformers."""
     try:
-        history = json.loads(file.read_text(encoding="utf-8"))["log_history"]
+        history = json.loads(file.read_bytes())["log_history"]
         return [(entry["step"], _named(entry)) for entry in history]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{file} is not what transformers writes ({error!r}); remove the file") from None

@@ -47,7 +47,7 @@ class TokenRecord:
     tokens: int
     prompts: dict[int, str]
     table: pa.Table
-    started: str = ""
+    started: str
 
 
 def read_tokens(path: Path, steps: Container[int] | None = None) -> list[TokenRecord]:

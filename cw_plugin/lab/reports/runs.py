@@ -13,7 +13,7 @@ import pandas as pd
 from cw_plugin.lab.arguments import split_name
 from cw_plugin.lab.configs import differences, flat, read_yaml
 from cw_plugin.lab.reports.loggers import config_of_trackio, config_of_wandb
-from cw_plugin.lab.reports.metrics import WANDB, read_metrics, run_of_trackio
+from cw_plugin.lab.reports.metrics import WANDB, log_files, read_metrics, run_of_trackio
 from cw_plugin.lab.result_files import files_in
 from cw_plugin.registry import BUILT_IN, load
 
@@ -64,10 +64,11 @@ class Run:
         """A measure, such as ``acc``, of each validation set: a column for each set, a row for each step.
 
         A run may go on with another number of answers, so that mean@4 of a set follows on its mean@1. Where a step has
-        both, the later one counts.
+        both, the later one counts. Beside an accuracy, verl logs the reward as val-aux.
         """
-        columns = self.metrics.filter(regex=f"^val-core/.*/{measure}/mean@")
-        sets = columns.columns.str.replace(f"/{measure}/mean@.*", "", regex=True)
+        aux, core = (self.metrics.filter(regex=f"^val-{part}/.*/{measure}/mean@") for part in ("aux", "core"))
+        columns = pd.concat([aux, core], axis=1)
+        sets = "val-core/" + columns.columns.str.extract(f"^val-\\w+/(.*)/{measure}/mean@", expand=False)
         return columns.T.groupby(sets, sort=False).last().T
 
     @property
@@ -108,7 +109,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     files = files_in(path, ".hydra/config.yaml") or files_in(path, ARGUMENTS)
     if files:
         return read_yaml(files[-1])  # hydra's folders are named by date and time
-    logs = [path] if path.match(WANDB) else files_in(path, WANDB)
+    logs = log_files(path, WANDB)
     return flat(config_of_wandb(logs[-1])) if logs else {}
 
 
@@ -168,7 +169,7 @@ class Validation:
     Attributes:
         measure: the first of acc, reward and score that all runs which were validated have of a set.
         sets: those of which they all have it.
-        others: those of which some run lacks it.
+        others: those of which a run lacks it.
     """
 
     measure: str
@@ -178,13 +179,13 @@ class Validation:
 
 def validation_of(runs: Sequence[Run]) -> Validation:
     """By what these runs can be compared; by no set if they share none."""
-    found = []
     validated = [run for run in runs if any(len(run.validation(measure).columns) for measure in _MEASURES)]
+    every = {name for run in validated for measure in _MEASURES for name in run.validation(measure)}
     for measure in _MEASURES:
-        sets = [set(run.validation(measure)) for run in validated]
-        common = set.intersection(*sets) if sets else set()
-        found.append(Validation(measure, sorted(common), sorted(set().union(*sets) - common)))
-    return next((validation for validation in found if validation.sets), found[0])
+        common = every.intersection(*(run.validation(measure) for run in validated))
+        if common:
+            return Validation(measure, sorted(common), sorted(every - common))
+    return Validation("acc", [], sorted(every))
 
 
 def all_metrics(runs: Sequence[Run]) -> pd.DataFrame:
@@ -199,10 +200,13 @@ def all_metrics(runs: Sequence[Run]) -> pd.DataFrame:
     if not runs:
         return pd.DataFrame(columns=columns)
     validation = validation_of(runs)
-    name = ACCURACY if validation.measure == "acc" else VALIDATION_REWARD
+    of_runs = [run.validation(validation.measure).reindex(columns=validation.sets) for run in runs]
+    finite = pd.concat(of_runs).replace(math.inf, math.nan)
+    is_share = not ((finite < 0) | (finite > 1)).any(axis=None)  # verl calls any reward acc that is a number
+    name = ACCURACY if validation.measure == "acc" and is_share else VALIDATION_REWARD
     values = []
-    for run in runs:
-        mean = run.validation(validation.measure).reindex(columns=validation.sets).dropna().mean(axis=1)
+    for run, of_sets in zip(runs, of_runs, strict=True):
+        mean = of_sets.dropna().mean(axis=1)
         values.append(run.metrics.assign(**{name: mean}).stack().dropna())
     frame = pd.concat(values, keys=range(len(runs)), names=["run", "step", "metric"]).rename("value").reset_index()
     method = frame.run.map(lambda place: runs[place].name)

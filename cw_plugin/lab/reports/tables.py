@@ -134,7 +134,8 @@ def guesses(graded: pd.DataFrame) -> Iterator[str]:
         shares = [checkpoint.scores[name].mean for checkpoint in solved if name in checkpoint.scores]
         if not shares or truths.isna().any():
             continue
-        if (share := scores.guessed(truths, most)) >= min(shares) / 2:
+        share = scores.guessed(truths, most)
+        if share and share >= min(shares) / 2:
             strict = [least for least in scores.levels(most) if least > 1]
             by_many = [f", {_per_cent(scores.guessed(truths, most, least))}% by at least {least}" for least in strict]
             yield (

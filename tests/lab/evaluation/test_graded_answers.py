@@ -13,6 +13,9 @@ def test_answers_are_named_by_model_and_step_and_grouped_by_question(tmp_path):
     answered(tmp_path / "out" / "base", "aime24", [[1.0]])
     for step in (9, 100):
         answered(tmp_path / "out" / f"GRPO-global_step_{step}", "aime24", [[True], [False]], step, temperature=0.7)
+    moved = tmp_path / "out" / "base" / "aime24.jsonl"  # through Windows
+    for file in (moved, moved.with_suffix(".yaml")):
+        file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n") + b"\r\n")
     answers, notes = read_answers(tmp_path / "out")
     assert notes == []
     assert [(a.model, a.step, a.benchmark, list(a.grades.values())) for a in answers] == [
@@ -27,7 +30,7 @@ def test_answers_are_named_by_model_and_step_and_grouped_by_question(tmp_path):
     assert not any(key.startswith("trainer") for key in answers[0].settings)
 
 
-@pytest.mark.parametrize("acc", ['"yes"', "NaN", None])
+@pytest.mark.parametrize("acc", ['"yes"', "NaN", "2", "-1", None])
 def test_damaged_answers_are_refused_with_their_file_and_line(tmp_path, acc):
     file = answered(tmp_path / "base", "a", [[1]])
     line = '{"input": "q", "gts": "1", "acc": ' + (f"{acc}}}" if acc else "")

@@ -1,6 +1,7 @@
 """Scores of checkpoints: known answers in, exact numbers out."""
 
 import re
+from itertools import combinations
 from pathlib import Path
 
 import pandas as pd
@@ -10,7 +11,16 @@ from scipy import stats
 from synthetic_runs import ENTROPY, a_run, differences, report_of, rows_of, scores, write, write_answers, write_metrics
 
 from cw_plugin.lab.evaluation.graded_answers import Answers
-from cw_plugin.lab.evaluation.scores import answers_frame, checkpoints, guessed, last_scores, levels, pass_at, tries
+from cw_plugin.lab.evaluation.scores import (
+    answers_frame,
+    checkpoints,
+    guessed,
+    last_scores,
+    levels,
+    pass_at,
+    solved_by,
+    tries,
+)  # fmt: skip
 
 
 def cells(table: pd.DataFrame, *columns: str) -> list[tuple[str, ...]]:
@@ -176,6 +186,26 @@ def test_pass_at_k_is_of_those_who_were_asked_often_enough():
     assert counts == [(1, 17), (6, 6)]
     (of_100,) = checkpoints(answers_frame([Answers("x", None, "x", {"q": 29 * [1.0] + 71 * [0.0]})]), [], pass_at(1))
     assert of_100.average == pytest.approx(0.29)  # 29 / 100 * 100 is less than 29
+
+
+def test_of_more_answers_than_n_those_that_count_are_drawn():
+    grades = [1.0, 1.0] + 3 * [0.0]
+    frame = answers_frame([Answers("x", None, "x", {"a": grades, "b": 4 * [0.0]})])
+    for least in (1, 2):
+        (found,) = checkpoints(frame, [], solved_by(least, 4))
+        solved = [sum(drawn) >= least for drawn in combinations(grades, 4)]
+        assert found.average == pytest.approx(sum(solved) / len(solved) / 2)
+
+
+@pytest.mark.parametrize(
+    ("right", "truths"),
+    [([0, 0, 0], ["x", "y", "z"]), ([1, 1, 0], [None, None, None])],  # no guess is right; none is known to be
+)
+def test_nothing_is_said_of_guesses_that_solve_nothing(right, truths, tmp_path):
+    grades = [[1] * n + [0] * (4 - n) for n in right]
+    answered(tmp_path / "base", "formulas", grades, ground_truths=truths)
+    out, printed = report_of(tmp_path)
+    assert (out / "solved.csv").exists() and "guesses" not in printed
 
 
 def test_how_far_guessing_gets():

@@ -100,6 +100,13 @@ def test_the_end_of_a_run_has_ten_steps_at_least(tmp_path):
     assert rows["Reward, steps 15 to 24"][:2] == ["19.500", "19.500"]
 
 
+def test_a_logger_may_count_from_0(tmp_path):
+    steps = {step: {REWARD: float(step), NORM: 2.0**step} for step in range(5)}
+    rows, _ = of_two(tmp_path, steps, steps)
+    assert rows["Reward, steps 0 to 4"][:2] == ["2.000", "2.000"]
+    assert rows["Gradient norm, steps 0 to 4"][:2] == ["4.00", "4.00"]
+
+
 def test_runs_are_compared_over_the_steps_that_all_have(tmp_path):
     """And over the validation sets that each run has at a step, and a step that each has validated."""
     a, b = "val-core/a/acc/mean@1", "val-core/b/acc/mean@1"
@@ -127,8 +134,18 @@ def test_a_validation_without_accuracy_is_compared_by_its_reward(tmp_path, measu
     assert rows["Reward on validation, step 1"] == ["0.700", "0.900", "+0.200", "1"]
     assert f"Validation is compared by its {measure} on val-core/x: not all runs have an accuracy (acc)." in printed
     assert "Reward on validation" in (tmp_path / "out" / "report.html").read_text()
-    rows, _ = of_two(tmp_path, {1: {x: 0.7}}, {1: {x: 0.9, "val-core/x/acc/mean@1": 0.5}})
-    assert "Reward on validation, step 1" in rows and not any(row.startswith("Accuracy") for row in rows)
+    beside = x.replace("core", "aux") if measure == "reward" else x  # where verl logs the reward, and TRL
+    rows, _ = of_two(tmp_path, {1: {x: 0.7}}, {1: {beside: 0.9, "val-core/x/acc/mean@1": 0.5}})
+    assert rows["Reward on validation, step 1"] == ["0.700", "0.900", "+0.200", "1"]
+    assert not any(row.startswith("Accuracy") for row in rows)
+
+
+def test_a_reward_that_verl_calls_accuracy_is_a_reward(tmp_path):
+    """It does so with any reward function that returns a number."""
+    acc = "val-core/x/acc/mean@1"
+    rows, _ = of_two(tmp_path, {1: {acc: -0.5}}, {1: {acc: 0.75}})
+    assert rows["Reward on validation, step 1"] == ["-0.500", "0.750", "+1.250", "1"]
+    assert not any(row.startswith("Accuracy") for row in rows)
 
 
 def test_accuracy_is_that_of_the_validation_sets_that_all_runs_have(tmp_path):
@@ -137,6 +154,8 @@ def test_accuracy_is_that_of_the_validation_sets_that_all_runs_have(tmp_path):
     rows, printed = of_two(tmp_path, {1: {aime: 0.1, math500: 0.8}}, {1: {math500: 0.8}})
     assert rows["Accuracy, step 1"] == ["80.0%", "80.0%", "+0.0 points", "1"]
     assert "Accuracy on validation is that of val-core/math, which all runs have." in printed
+    both = {1: {"val-core/other/reward/mean@1": 0.5, math500: 0.8}}  # whose reward function has no accuracy for one set
+    assert "that of val-core/math, which" in of_two(tmp_path, both, both)[1]
     rows, printed = of_two(tmp_path, {1: {math500: 0.8}}, {1: {aime: 0.8}})
     assert not any(row.startswith("Accuracy") for row in rows) and notes.NO_ACCURACY in printed
 

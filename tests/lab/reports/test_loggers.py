@@ -1,10 +1,11 @@
 """Runs that Weights & Biases, trackio and tables hold, each written here by the real logger."""
 
+import math
 import sys
 
 import pandas as pd
 import pytest
-from synthetic_runs import ACCURACY, ENTROPY, REWARD
+from synthetic_runs import ACCURACY, ENTROPY, REWARD, write
 
 from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.reports.runs import read_run
@@ -21,9 +22,9 @@ def wandb(tmp_path, monkeypatch):
     return pytest.importorskip("wandb", reason="needs wandb")
 
 
-def log(wandb, steps: dict[int, dict[str, float]], **settings: object) -> None:
+def log(wandb, steps: dict[int, dict[str, float]], config: dict = CONFIG, **settings: object) -> None:
     """As verl does it (verl/utils/tracking.py)."""
-    run = wandb.init(project="project", config=CONFIG, **settings)
+    run = wandb.init(project="project", config=config, **settings)
     for step, metrics in steps.items():
         wandb.log(data=metrics, step=step)
     run.finish()
@@ -54,12 +55,13 @@ def test_a_resumed_run_of_weights_and_biases_is_one_and_two_runs_are_not(first, 
         first: {1: {REWARD: 1.0}, 2: {REWARD: 2.0}, 3: {REWARD: 3.0}},
         second: {3: {REWARD: 3.5}, 4: {REWARD: 4.5}},
     }
-    for name, steps in starts.items():
-        log(wandb, steps, id="one", resume="allow", dir=tmp_path / "new")
+    for seed, (name, steps) in enumerate(starts.items(), 1):
+        log(wandb, steps, {"seed": seed}, id="one", resume="allow", dir=tmp_path / "new")
         (folder,) = (tmp_path / "new" / "wandb").glob("offline-run-*-one")
         (tmp_path / "wandb").mkdir(exist_ok=True)
         folder.rename(tmp_path / "wandb" / name)
-    assert read_run(tmp_path / "wandb").series(REWARD).to_dict() == {1: 1.0, 2: 2.0, 3: 3.5, 4: 4.5}
+    run = read_run(tmp_path / "wandb")
+    assert run.series(REWARD).to_dict() == {1: 1.0, 2: 2.0, 3: 3.5, 4: 4.5} and run.seed == 2  # that of the later start
     log(wandb, STEPS, id="another")
     with pytest.raises(DataError, match=r"holds 2 runs .*give the folder of each as NAME=FOLDER"):
         read_run(tmp_path / "wandb")
@@ -104,6 +106,23 @@ def test_steps_of_transformers_in_weights_and_biases_are_those_of_training(wandb
     of_trl(read_run(tmp_path / "wandb"))
 
 
+def test_steps_of_openrlhf_in_weights_and_biases_are_those_of_training(wandb, tmp_path):
+    """Its WandbLogger gives no step, so that of Weights & Biases counts evaluations, too. It has two datasources."""
+    run = wandb.init(project="project")
+    for step in (1, 2, 3):
+        wandb.log({"train/reward": step / 4, "train/global_step": step})
+        if step == 2:
+            wandb.log({"eval/eval_aime_pass1": 0.25, "eval/eval_math_pass1": 0.5, "eval/global_step": step})
+    run.finish()
+    wandb.teardown()
+    exported = "_step,train/global_step,train/reward,eval/global_step,eval/eval_aime_pass1,eval/eval_math_pass1"
+    write(tmp_path / "run.csv", f"{exported}\n0,1,0.25,,,\n1,2,0.5,,,\n2,,,2,0.25,0.5\n3,3,0.75,,,\n")
+    for read in (read_run(tmp_path / "wandb"), read_run(tmp_path / "run.csv")):
+        assert read.series(REWARD).to_dict() == {1: 0.25, 2: 0.5, 3: 0.75}
+        validation = read.validation("score").loc[[2]].to_dict()
+        assert validation == {"val-core/aime": {2: 0.25}, "val-core/math": {2: 0.5}}
+
+
 def test_a_run_of_trackio_is_read(packages, tmp_path, monkeypatch):
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     monkeypatch.syspath_prepend(str(packages("trackio==0.43.0", "gradio-client==2.7.2", "brotli==1.2.1")))
@@ -114,11 +133,12 @@ def test_a_run_of_trackio_is_read(packages, tmp_path, monkeypatch):
     trackio.finish()
     database = tmp_path / "trackio" / "project.db"
     of_trl(read_run(database))
-    trackio.init(project="project", name="other")
-    trackio.log({REWARD: 1.0}, step=7)
+    trackio.init(project="project", name="out/other")
+    for step, value in [(7, 1.0), (8, math.nan), (9, 3.0), (8, -math.inf)]:  # resumed from step 7
+        trackio.log({REWARD: value}, step=step)
     trackio.finish()
     of_trl(read_run(database / "run"))
-    assert read_run(f"X={database / 'other'}").series(REWARD).to_dict() == {7: 1.0}
+    assert read_run(f"X={database / 'out/other'}").metrics[REWARD].to_dict() == {7: 1.0, 8: math.inf}
     for path in (database, database / "neither"):
         with pytest.raises(DataError, match=r"is not one run of trackio; give one of the 2 that it has, such as .*run"):
             read_run(path)
@@ -130,11 +150,13 @@ def test_a_run_of_trackio_is_read(packages, tmp_path, monkeypatch):
 def test_a_table_with_a_column_of_steps_is_a_run(step, suffix, tmp_path):
     table = pd.DataFrame(
         {step: [1, 2, 2], REWARD: [0.25, None, 0.5], "text": ["a", "b", "c"], ACCURACY: [None, 0.75, None]}
-    )
+    ).assign(broken=["0.5", "NaN", None], **{" done": [False, True, True]})
     file = tmp_path / f"run.{suffix}"
     table.to_csv(file, index=False) if suffix == "csv" else table.to_parquet(file, index=False)
     run = read_run(file)
     assert run.series(REWARD).to_dict() == {1: 0.25, 2: 0.5} and run.series(ACCURACY).to_dict() == {2: 0.75}
+    assert run.metrics["broken"].to_dict() == {1: 0.5, 2: math.inf} and run.series("done").to_dict() == {1: 0.0, 2: 1.0}
+    assert "text" not in run.metrics
 
 
 def test_a_chart_that_weights_and_biases_exports_is_a_run(tmp_path):

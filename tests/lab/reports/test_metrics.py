@@ -42,7 +42,13 @@ def test_loggers_of_verl_give_the_same_finite_numbers(write_log, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "names", ["metrics.9 metrics.10 metrics", "metrics-20261031-235959 metrics-20261101-000001 metrics", ""]
+    "names",
+    [
+        "metrics.9 metrics.10 metrics",
+        "metrics-20261031-235959 metrics-20261101-000001 metrics",
+        "tensorboard",
+        "one file",
+    ],
 )
 def test_the_curve_is_the_trained_models_after_restarts(names, tmp_path):
     """Killed at step 3, before the first checkpoint; then at step 12, after one at step 10, which verl validates anew.
@@ -53,7 +59,15 @@ def test_the_curve_is_the_trained_models_after_restarts(names, tmp_path):
         {10: {ACCURACY: 0.53}, 11: {"x": 11.2}},
     ]
     for place, steps in enumerate(starts):
-        write_metrics(tmp_path, steps, f"{names.split()[place]}.jsonl") if names else as_tensorboard(tmp_path, steps)
+        if names == "tensorboard":
+            as_tensorboard(tmp_path, steps)
+        elif names == "one file":
+            lines = (write_metrics(tmp_path / "start", steps) / "metrics.jsonl").read_text()
+            with (tmp_path / "metrics.jsonl").open("a") as log:
+                log.write(lines)
+            (tmp_path / "start" / "metrics.jsonl").unlink()
+        else:
+            write_metrics(tmp_path, steps, f"{names.split()[place]}.jsonl")
     write(tmp_path / "7.jsonl", '{"step":12,"data":{"x')
     (tmp_path / "8.jsonl").mkdir()
     write(tmp_path / ".metrics.jsonl.1.part", "the process was killed")
@@ -106,13 +120,17 @@ def test_accuracy_goes_on_with_another_number_of_answers(tmp_path):
 
 
 def test_files_may_have_been_moved(tmp_path):
-    """To another disk, with a link in their place, which may also lead back; or through Windows."""
-    log = json.dumps({"step": 1, "data": {REWARD: 0.5}})
-    write(tmp_path / "disk" / "metrics.jsonl", f"{log}\r\n\r\n{log}\r\n")
+    """To another disk, with a link in their place, which may also lead back; through Windows; or through a program
+    that knows only real numbers, or texts."""
+    first, second = ('{"step": 1, "data": {"x": 0.5}}', '{"step": 2.0, "data": {"x": "0.75", "y": "text", "z": true}}')
+    write(tmp_path / "disk" / "metrics.jsonl", f"\ufeff{first}\r\n\r\n{second}\r\n")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "log").symlink_to(tmp_path / "disk")
     (tmp_path / "disk" / "back").symlink_to(tmp_path / "run")
-    assert read_run(tmp_path / "run").series(REWARD).to_dict() == {1: 0.5}
+    run = read_run(tmp_path / "run")
+    assert run.series("x").to_dict() == {1: 0.5, 2: 0.75} and run.series("z").to_dict() == {2: 1.0}
+    write(tmp_path / "trl" / "trainer_state.json", '\ufeff{"log_history": [{"step": 1, "reward": 0.5}]}')
+    assert read_run(tmp_path / "trl").series(REWARD).to_dict() == {1: 0.5}
 
 
 def test_a_metric_of_ones_own_is_kept_and_those_of_the_loss_are_called_as_the_estimators(tmp_path):

@@ -117,10 +117,19 @@ def small(path: Path) -> None:
         (lambda path: path.mkdir(), "{run}", "holds no metrics"),
         (lambda path: write(path / "m.jsonl", '{"step": null, "data": {"x": 1}}\n'), "{run}", "holds no metrics"),
         (lambda path: write(path / "m.jsonl", '{"step": 1, "data": {}}\n{\n{}\n'), "{run}", "line 2 is not JSON"),
+        (lambda path: write(path / "m.jsonl", '{"step": 1, "data": {}}\n{"step": null, "data": {"x": 1}}\n'), "{run}",
+         "line 2 has no step, a number, with data"),
+        (lambda path: write(path / "m.jsonl", '{"step": 1.5, "data": {"x": 1}}\n'), "{run}",
+         "m.jsonl has the step 1.5, which is no whole number"),
+        (lambda path: write(path / "m.csv", "step,x\n1,1\ntwo,2\n"), "{run}/m.csv", "m.csv has the step 'two'"),
+        (lambda path: write(path / "m.csv", "step,x\n"), "{run}/m.csv", "holds no metrics"),
+        (lambda path: write(path / "trainer_state.json", '{"log_history": [{"step": null}]}'), "{run}",
+         "trainer_state.json has the step None"),
         (lambda path: write(path / "trainer_state.json", '{"log_history": 3}'), "{run}", "trainer_state.json is not"),
         (lambda path: write(path / ".hydra/config.yaml", "- 1\n- 2\n"), "{run}", "config.yaml is a list"),
         (lambda path: write(path / ".hydra/config.yaml", "a: [1\n"), "{run}", "config.yaml cannot be read"),
-        (lambda path: [small(path / name) for name in "ab"], "{run}", "holds 2 runs"),
+        (lambda path: [small(path / name) for name in "ab"], "{run}",
+         "holds 2 runs (such as a/metrics, b/metrics); give the folder of each as NAME=FOLDER, or its log"),
         (small, "{run} {run}", "is given twice"),
         (small, "=x", "has no name before"),
         (small, "x=", "has no folder after the ="),
@@ -128,7 +137,7 @@ def small(path: Path) -> None:
         (small, "x=" + "y" * 300, "yyy does not exist"),
         (small, "{run} --out /proc/x", "/proc/x cannot be written"),
     ],
-)
+)  # fmt: skip
 def test_bad_input_ends_in_one_sentence(make, arguments, message, tmp_path):
     make(tmp_path / "run")
     code, printed = report("--out", tmp_path / "out", *arguments.format(run=tmp_path / "run").split())
