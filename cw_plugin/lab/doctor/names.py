@@ -125,7 +125,7 @@ def _known(setting: str) -> Iterable[Any]:
     """None where this release of verl has no such registry."""
     if setting in _IN_CODE:
         return _IN_CODE[setting]
-    known: Iterable[Any] = []
+    known: Any = []
     with suppress(ImportError, AttributeError):
         known = resolve_name(_REGISTRIES[setting])
         known = known["language_model"] if setting == _STRATEGY else known
