@@ -132,7 +132,7 @@ def _known(setting: str) -> Iterable[Any]:
     besides = {
         "trainer.logger": ["tracking"],  # wandb's old name
         _ATTENTION: ["eager"],  # the models' own
-        _STRATEGY: ["megatron", "veomni", "torchtitan", "automodel"],  # which verl registers if they are installed
+        _STRATEGY: ["fsdp", "fsdp2", "megatron", "veomni", "torchtitan", "automodel"],  # if they are installed
     }
     return [*known, *besides.get(setting, [])]
 
