@@ -23,7 +23,9 @@ Check = Callable[[DictConfig], Iterable[Finding]]
 QUICK: dict[str, Check] = {
     "method": settings.check_method,
     "switches": settings.check_switches,
-    "reward": settings.check_reward,
+    "ignored": settings.check_ignored,
+    "ranges": settings.check_ranges,
+    "sizes": settings.check_sizes,
     "ray cluster": workers.check_ray_cluster,
     "files": files.check_files,
     "rows": rows.check_rows,

@@ -23,11 +23,16 @@ LONGEST = 500  # rows that are rendered, those of the most bytes first; 7,000 wo
 def check_datasets(config: DictConfig) -> Iterator[Finding]:
     """What verl's dataset cannot read, and prompts that do not fit; none if a class of the user's own reads the files.
 
-    Without the model's tokenizer, which check_lengths looks for, no prompt is rendered.
+    Without the model's tokenizer, no prompt is rendered.
     """
     if OmegaConf.select(config, "data.custom_cls.path"):
         return
-    model = _model(config)
+    model = None
+    try:
+        model = _model(config)
+    except Exception as error:  # of code of the model's own, too
+        problem = f"verl cannot load the model's configuration or tokenizer: {said(error.__cause__ or error)}"
+        yield Finding(problem, "correct actor_rollout_ref.model.path, tokenizer_path or hf_config_path")
     for setting in MAX_SAMPLES:
         files = [file.path for file in data_files(config) if file.setting == setting]
         is_whole = len(files) == len(listed(OmegaConf.select(config, setting)))
@@ -42,10 +47,7 @@ def _model(config: DictConfig) -> Any:
     path = config.actor_rollout_ref.model.path
     if is_missing_folder(path) or is_remote(path):
         return None
-    try:
-        return omega_conf_to_dataclass(config.actor_rollout_ref.model)
-    except Exception:  # check_lengths loads the same files, and says what is wrong
-        return None
+    return omega_conf_to_dataclass(config.actor_rollout_ref.model)
 
 
 def _dataset(config: DictConfig, setting: str, model: Any, filtered: bool) -> "RLHFDataset":
@@ -54,7 +56,8 @@ def _dataset(config: DictConfig, setting: str, model: Any, filtered: bool) -> "R
 
     data = OmegaConf.merge(config, {"data": {"filter_overlong_prompts": filtered}}).data
     files, samples = listed(OmegaConf.select(config, setting)), data.get(MAX_SAMPLES[setting], -1)
-    tokenizer, processor = (model.tokenizer, model.processor) if model else (None, None)
+    # Until it renders a prompt, verl only asks whether there is a processor.
+    tokenizer, processor = (model.tokenizer, model.processor) if model else (None, object())
     return RLHFDataset(files, tokenizer, data, processor, samples)
 
 
@@ -69,10 +72,10 @@ def _check_dataset(config: DictConfig, setting: str, model: Any) -> Iterator[Fin
         return
     yield from _check_sources(config, setting, dataset)
     yield from _check_agents(config, setting, dataset)
-    if model is None:
-        return
     wrong = list(_check_media(setting, dataset))
     yield from wrong
+    if model is None:
+        return
     if config.data.filter_overlong_prompts:
         yield from _check_filtered(config, setting, len(dataset), len(_dataset(config, setting, model, filtered=True)))
     elif not any(finding.fatal for finding in wrong):

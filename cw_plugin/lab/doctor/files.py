@@ -1,6 +1,7 @@
 """The checks of files: whether they exist, and whether the model has positions for the longest sequence."""
 
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.files import is_remote
-from cw_plugin.lab.configs import listed
+from cw_plugin.lab.configs import flat, listed
 from cw_plugin.lab.data import CHECKED_BY
 from cw_plugin.lab.doctor.finding import Finding
 
@@ -20,6 +21,8 @@ MODELS = [
     f"actor_rollout_ref.model.{name}" for name in ("path", "tokenizer_path", "hf_config_path", "lora_adapter_path")
 ]
 WRITTEN = [f"trainer.{name}" for name in ("default_local_dir", "rollout_data_dir", "validation_data_dir")]
+# Where verl or another program expands a path, where it is not used, and where check_files itself looks for it.
+_EXPANDED = ["*.model.*", "*.reward_model.*", "data.*_files", "data.cache_dir", "skip.*", "*.env_vars"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,8 @@ def data_files(config: DictConfig) -> Iterator[DataFile]:
 
 def check_files(config: DictConfig) -> Iterator[Finding]:
     """Whether the files and folders exist that verl opens late: as it spells them, which expands no ``~``."""
-    for setting in MODELS:
+    scored = ["reward.reward_model.model_path"] if OmegaConf.select(config, "reward.reward_model.enable") else []
+    for setting in (*MODELS, *scored):
         model = OmegaConf.select(config, setting)
         if model and is_missing_folder(model):
             yield Finding(f"{setting}={model} does not exist", instead(model) or "give a folder, or a name on the hub")
@@ -68,6 +72,8 @@ def check_files(config: DictConfig) -> Iterator[Finding]:
         if not file.path.exists():
             fix = instead(str(file.path)) or f"cw-grpo prepare all, or {file.setting}=<an existing file>"
             yield Finding(f"{file} does not exist", fix)
+    if not listed(OmegaConf.select(config, "data.val_files")):
+        yield Finding("data.val_files names no file, without which verl does not start", "data.val_files=<a file>")
     template = config.actor_rollout_ref.model.custom_chat_template
     if template and "{" not in template:
         problem = f"custom_chat_template={template} is no template: verl would make this text of every prompt"
@@ -80,28 +86,43 @@ def _check_folders_of_run(config: DictConfig) -> Iterator[Finding]:
     if resumed and mode == "auto":
         problem = f"trainer.resume_from_path={resumed} does nothing with resume_mode=auto"
         yield Finding(problem, "trainer.resume_mode=resume_path", fatal=False)
-    elif mode == "resume_path" and not _is_checkpoint(resumed):
+    elif mode == "resume_path" and not is_checkpoint(resumed):
         problem = f"trainer.resume_from_path={resumed} is no folder of a checkpoint"
         yield Finding(problem, instead(resumed or "") or "give an existing folder, whose name is global_step_N")
-    for setting in WRITTEN:
-        fix = instead(OmegaConf.select(config, setting) or "")
+    for setting, value in flat(config, ignored=_EXPANDED).items():
+        fix = instead(value) if isinstance(value, str) else None
         if fix:
-            yield Finding(f"{setting} begins with ~, so verl writes into a folder of this name", fix, fatal=False)
+            yield Finding(f"{setting}={value}: verl would take this name as it stands", fix, fatal=False)
+    for setting in WRITTEN:
+        folder = OmegaConf.select(config, setting)
+        if folder and _is_blocked(folder) and (setting != WRITTEN[0] or config.trainer.save_freq > 0):
+            problem = f"{setting}={folder} is no folder that this process can write to, as verl would late"
+            yield Finding(problem, "another folder; verl makes those that do not exist")
 
 
-def _is_checkpoint(folder: str | None) -> bool:
+def _is_blocked(folder: str) -> bool:
+    """Whether the folder, or what is nearest to it of what exists, is a file or cannot be written to."""
+    place = Path(folder).absolute()
+    while not place.exists():
+        place = place.parent
+    return not (place.is_dir() and os.access(place, os.W_OK))
+
+
+def is_checkpoint(folder: str | None) -> bool:
+    """Whether it is a folder of a step of verl's."""
     return folder is not None and re.search(r"global_step_\d+$", folder) is not None and Path(folder).is_dir()
 
 
 def instead(path: str) -> str | None:
-    """What to write for a path that begins with ``~``; None for another one."""
-    return f"write $HOME for ~, which verl does not expand: {Path(path).expanduser()}" if path[:1] == "~" else None
+    """What to write for a path that begins with ``~``, or has a variable of the shell; None for another one."""
+    expanded = os.path.expandvars(os.path.expanduser(path))
+    return f"write {expanded}; verl expands neither ~ nor $HOME" if expanded != path else None
 
 
 def is_missing_folder(model: str) -> bool:
     """False for a name on the hub, which :func:`check_lengths` looks up."""
     path = Path(model)
-    like_a_folder = model[0] in "/.~" or model.count("/") > 1 or ("/" in model and path.parent.is_dir())
+    like_a_folder = model[0] in "/.~$" or model.count("/") > 1 or ("/" in model and path.parent.is_dir())
     return like_a_folder and not is_remote(model) and not path.exists()
 
 

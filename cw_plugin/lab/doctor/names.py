@@ -21,12 +21,14 @@ _FORMAT = f"{_ROLLOUT}.multi_turn.format"
 _CHECKPOINT = "actor_rollout_ref.actor.checkpoint"
 _ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
 _SCHEDULE = "async_training.dynamic_schedule_policy"
+_STRATEGY = "actor_rollout_ref.actor.strategy"
 
 # The names that a setting may have: where verl's registry of them is, or, of what it compares in code, the names.
 _REGISTRIES = {
     _ATTENTION: "transformers.modeling_utils:ALL_ATTENTION_FUNCTIONS",
     "algorithm.adv_estimator": "verl.trainer.ppo.core_algos:ADV_ESTIMATOR_REGISTRY",
     LOSS_MODE: "verl.trainer.ppo.core_algos:POLICY_LOSS_REGISTRY",
+    _STRATEGY: "verl.workers.engine:EngineRegistry._engines",
     f"{_ROLLOUT}.name": "verl.workers.rollout.replica:RolloutReplicaRegistry._registry",
     _FORMAT: "verl.experimental.agent_loop.tool_parser:ToolParser._registry",
     f"{_CORRECTION}.rollout_rs": "verl.trainer.ppo.rollout_corr_helper:SUPPORTED_ROLLOUT_RS_OPTIONS",
@@ -40,15 +42,25 @@ _REGISTRIES = {
 _CONTENTS = ["model", "optimizer", "extra", "hf_model"]
 _KL = ["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"]  # of verl's kl_penalty_forward
 KL_PENALTIES = [*_KL, *(f"{name}+" for name in _KL)]
+# What verl passes on to vLLM, which refuses another name when the trainer has loaded its model.
+OF_VLLM = {
+    f"{_ROLLOUT}.dtype": ["auto", "half", "float16", "bfloat16", "float", "float32"],
+    f"{_ROLLOUT}.logprobs_mode": ["raw_logits", "raw_logprobs", "processed_logits", "processed_logprobs"],
+    f"{_ROLLOUT}.scheduling_policy": ["fcfs", "priority"],
+}
 _IN_CODE = {
+    **OF_VLLM,
     f"{_CORRECTION}.rollout_is": ["token", "sequence"],
     f"{_CORRECTION}.loss_type": ["ppo_clip", "reinforce"],
     "algorithm.kl_penalty": KL_PENALTIES,
     "algorithm.kl_ctrl.type": ["fixed", "adaptive"],
     "actor_rollout_ref.actor.kl_loss_type": KL_PENALTIES,
+    "actor_rollout_ref.model.fused_kernel_options.impl_backend": ["torch", "triton", "liger"],
+    f"{_ROLLOUT}.trace.backend": ["weave", "mlflow", "trackio"],
     f"{_ROLLOUT}.multi_turn.tool_response_truncate_side": ["left", "right", "middle"],
     f"{_CHECKPOINT}.save_contents": _CONTENTS,
     f"{_CHECKPOINT}.load_contents": _CONTENTS,
+    "global_profiler.tool": ["nsys", "npu", "torch", "torch_memory", "precision_debugger"],
     "trainer.resume_mode": ["auto", "disable", "resume_path"],
     "trainer.v1.sampler.max_off_policy_strategy": ["drop", "wait"],
 }
@@ -58,6 +70,8 @@ _SWITCHES = {
     "algorithm.kl_penalty": "algorithm.use_kl_in_reward",
     "algorithm.kl_ctrl.type": "algorithm.use_kl_in_reward",
     "actor_rollout_ref.actor.kl_loss_type": "actor_rollout_ref.actor.use_kl_loss",
+    "actor_rollout_ref.model.fused_kernel_options.impl_backend": "actor_rollout_ref.model.use_fused_kernels",
+    "global_profiler.tool": "global_profiler.steps",
     "reward.reward_model.rollout.name": "reward.reward_model.enable",
     "distillation.distillation_loss.loss_mode": "distillation.enabled",
     "trainer.v1.trainer_mode": "trainer.use_v1",
@@ -111,10 +125,15 @@ def _known(setting: str) -> Iterable[Any]:
     """None where this release of verl has no such registry."""
     if setting in _IN_CODE:
         return _IN_CODE[setting]
-    known: Iterable[Any] = []
+    known: Any = []
     with suppress(ImportError, AttributeError):
         known = resolve_name(_REGISTRIES[setting])
-    besides = {"trainer.logger": ["tracking"], _ATTENTION: ["eager"]}  # wandb's old name; the models' own attention
+        known = known["language_model"] if setting == _STRATEGY else known
+    besides = {
+        "trainer.logger": ["tracking"],  # wandb's old name
+        _ATTENTION: ["eager"],  # the models' own
+        _STRATEGY: ["fsdp", "fsdp2", "megatron", "veomni", "torchtitan", "automodel"],  # if they are installed
+    }
     return [*known, *besides.get(setting, [])]
 
 
@@ -135,6 +154,8 @@ def _is_used(config: DictConfig, setting: str) -> bool:
         return bool(OmegaConf.select(config, "reward.reward_manager.source") == "register")
     if setting == _ATTENTION:
         return "/" not in str(OmegaConf.select(config, setting))  # which is a kernel on the hub
+    if setting in OF_VLLM:
+        return bool(OmegaConf.select(config, f"{_ROLLOUT}.name") == "vllm")
     return setting not in _SWITCHES or bool(OmegaConf.select(config, _SWITCHES[setting]))
 
 
@@ -154,7 +175,7 @@ def _loaded(config: DictConfig) -> dict[str, Callable[[], object]]:
         loaded[f"reward.reward_manager.name={manager.name}"] = partial(resolve_reward_manager_cls, config)
     for setting in ("data.custom_cls", "trainer.v1.sampler.custom_sampler"):
         path, name = OmegaConf.select(config, f"{setting}.path"), OmegaConf.select(config, f"{setting}.name")
-        if path and name:
+        if path:
             loaded[f"{setting}={path}:{name}"] = partial(load_extern_object, path, name)
     by_name: dict[str, Callable[[str], object]] = {
         f"{_ROLLOUT}.agent.agent_loop_manager_class": load_class_from_fqn,
@@ -163,6 +184,8 @@ def _loaded(config: DictConfig) -> dict[str, Callable[[], object]]:
         f"{_ROLLOUT}.multi_turn.function_tool_path": opened,
         f"{_ROLLOUT}.router_config_path": opened,
         "actor_rollout_ref.actor.fsdp_config.model_dtype": PrecisionType.to_dtype,
+        "actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype": PrecisionType.to_dtype,
+        "actor_rollout_ref.ref.fsdp_config.model_dtype": PrecisionType.to_dtype,
         "actor_rollout_ref.actor.megatron.dtype": PrecisionType.to_dtype,
         f"{_ROLLOUT}.checkpoint_engine.backend": CheckpointEngineRegistry.get,
     }

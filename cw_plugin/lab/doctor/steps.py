@@ -7,6 +7,7 @@ from omegaconf import DictConfig
 
 from cw_plugin.hosts.verl import LATEST
 from cw_plugin.hosts.verl.refused_settings import uses_v1
+from cw_plugin.lab.doctor.files import is_checkpoint
 from cw_plugin.lab.doctor.finding import Finding
 
 
@@ -37,7 +38,7 @@ def check_steps(config: DictConfig, rows: int) -> Iterator[Finding]:
         problem = f"trainer.total_epochs={trainer.total_epochs} and total_training_steps={wanted}: verl trains no step"
         yield Finding(problem, "at least 1 of each, or total_training_steps=null")
     elif trained <= saved:
-        problem = f"{trainer.default_local_dir} has the checkpoint of step {saved} of {trained}"
+        problem = f"trainer.resume_mode={trainer.resume_mode} finds the checkpoint of step {saved} of {trained}"
         fix = "another folder, or more steps"
         yield Finding(f"{problem}: verl resumes it, and trains no step", fix, fatal=False)
     elif wanted is not None and steps < wanted:
@@ -48,10 +49,14 @@ def check_steps(config: DictConfig, rows: int) -> Iterator[Finding]:
 
 
 def _saved_step(config: DictConfig) -> int:
-    """The step that V1 would resume from the run's own folder; 0 if none."""
-    latest = Path(config.trainer.default_local_dir, LATEST)
-    resumes = uses_v1(config) and config.trainer.resume_mode == "auto" and latest.exists()
-    return int(latest.read_text()) if resumes else 0
+    """The step that V1 would resume; 0 if none."""
+    trainer, folder = config.trainer, ""
+    latest = Path(trainer.default_local_dir, LATEST)
+    if trainer.resume_mode == "auto" and latest.exists():
+        folder = str(latest.with_name(f"global_step_{int(latest.read_text())}"))
+    elif trainer.resume_mode == "resume_path":
+        folder = trainer.resume_from_path
+    return int(folder.split("_")[-1]) if uses_v1(config) and is_checkpoint(folder) else 0
 
 
 def _fetches_single_rows(config: DictConfig) -> bool:

@@ -128,9 +128,14 @@ def test_a_filter_that_leaves_no_row(composed):
 def test_a_run_whose_last_checkpoint_is_there(composed, tmp_path):
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("4")
     run = [f"trainer.default_local_dir={tmp_path}", "trainer.total_epochs=5"]
+    assert found(composed, *run, "trainer.total_training_steps=4") == []  # verl starts anew without its folder
+    (tmp_path / "global_step_4").mkdir()
     assert found(composed, *run) == found(composed, *run, "trainer.total_training_steps=5") == []
-    (finding,) = found(composed, *run, "trainer.total_training_steps=4")
-    assert "has the checkpoint of step 4 of 4: verl resumes it" in finding.what and not finding.fatal
+    named = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={tmp_path}/global_step_4"]
+    for mode, resumed in (("auto", run), ("resume_path", [*named, "trainer.total_epochs=5"])):
+        (finding,) = found(composed, *resumed, "trainer.total_training_steps=4")
+        said = f"resume_mode={mode} finds the checkpoint of step 4 of 4: verl resumes it"
+        assert said in finding.what and not finding.fatal
     for without in ("trainer.resume_mode=disable", "trainer.use_v1=False"):  # which trains one more step
         assert found(composed, *run, "trainer.total_training_steps=4", without) == []
 
@@ -171,6 +176,9 @@ def test_rows_whose_media_do_not_fit_their_prompt(composed, tmp_path, monkeypatc
     settings = [f"{setting}={file}" for setting in FILES]
     for setting, finding in zip(FILES, found(composed, *settings), strict=True):  # the model takes text alone
         assert f"{setting}: verl cannot use 5 of 9 row(s), first row 4: processor is needed" in finding.what
+    elsewhere = "actor_rollout_ref.model.path=hdfs://host/model"
+    findings = found(composed, *settings, elsewhere)
+    assert ["1 of 9 row(s), first row 8" in finding.what for finding in findings] == [True, True]
     # Until it renders a prompt, verl only asks whether there is a processor.
     model = SimpleNamespace(tokenizer=hf_tokenizer(composed.actor_rollout_ref.model.path), processor=object())
     monkeypatch.setattr(doctor.datasets, "_model", lambda _: model)

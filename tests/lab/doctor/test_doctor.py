@@ -9,16 +9,20 @@ import json
 import shutil
 import socket
 import sys
+from contextlib import nullcontext
+from typing import get_args
 
 import numpy as np
 import torch
 from doctor_runs import ENV, LOSS, REWARD, A, changed
 from interpreter import ROOT, bash, cli, python
 from omegaconf import DictConfig, OmegaConf
+from tensordict import NonTensorData, TensorDict
 from typer.testing import CliRunner
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY, kl_penalty
 from verl.utils import config as verl_config
+from verl.workers.engine.utils import prepare_micro_batches
 
 from cw_plugin.hosts.verl import hooks
 from cw_plugin.hosts.verl.refused_settings import ONE_FOR_A_RESPONSE, ONE_WITHOUT_KL
@@ -28,7 +32,7 @@ from cw_plugin.lab.compose import compose, read_configuration
 from cw_plugin.lab.doctor import workers
 from cw_plugin.lab.doctor.environment import failure_of
 from cw_plugin.lab.doctor.finding import Finding
-from cw_plugin.lab.doctor.names import KL_PENALTIES
+from cw_plugin.lab.doctor.names import KL_PENALTIES, OF_VLLM
 
 METRICS = f"{ENV}.VERL_FILE_LOGGER_PATH"
 CONTENTS, LOADED = (f"{A}.actor.checkpoint.{name}_contents" for name in ("save", "load"))
@@ -75,7 +79,13 @@ def test_a_run_without_faults_gets_no_finding(overrides, composed, tmp_path):
     named += [f"{correction}.rollout_rs='token_k1,seq_sum_k1,'", "trainer.v1.sampler.max_off_policy_strategy=wait"]
     bypass = [f"{correction}.bypass_mode=True", f"{correction}.loss_type=reinforce"]
     batch = [f"{A}.rollout.n=1", "algorithm.cw_grpo.scope=batch", f"{ATTENTION}=kernels-community/flash-attn"]
-    for unusual in (usual, with_values, named, bypass, batch):
+    written = ["trainer.save_freq=1", f"trainer.default_local_dir={tmp_path}/new/run", "trainer.rollout_data_dir=new"]
+    values = ["algorithm.adv_estimator=gae", f"{LOSS}=cw_grpo", "trainer.critic_warmup=9", "trainer.val_only=True"]
+    long = [f"{A}.actor.fsdp_config.ulysses_sequence_parallel_size=4", "trainer.n_gpus_per_node=4"]
+    long += [f"{A}.actor.ppo_micro_batch_size_per_gpu=32", f"{A}.rollout.dtype=half", f"{A}.actor.strategy=fsdp2"]
+    apart = ["trainer.v1.trainer_mode=separate_async", "trainer.n_gpus_per_node=1"]
+    other = [f"{A}.rollout.name=sglang", f"{A}.rollout.dtype=fp8", "global_profiler.tool=none"]  # which are not asked
+    for unusual in (usual, with_values, named, bypass, batch, written, values, long, apart, other):
         assert doctor.examine(changed(composed, *unusual), checks) == []
     ((_, finding),) = doctor.examine(changed(composed, *named, f"{checkpoint}/"), checks)
     assert "global_step_2/ is no folder of a checkpoint" in finding.what  # of the step "2/"
@@ -99,7 +109,17 @@ def test_a_run_without_faults_gets_no_finding(overrides, composed, tmp_path):
         (["trainer.test_freq=None"], "switches", "trainer.test_freq=None is a text", "trainer.test_freq=null", True),
         ([f"{A}.actor.use_kl_loss=True"], "verl", "[actor_rollout_ref.ref] Please set", "verl names", True),
         ([f"{A}.rollout.n=1"], "method", "rollout.n=1 leaves one response", f"{A}.rollout.n=12", True),
-        (["custom_reward_function.path=my.py"], "reward", "top level", f"{REWARD}.path=my.py", True),
+        (["custom_reward_function.path=my.py"], "ignored", "top level", f"{REWARD}.path=my.py", True),
+        (["reward_model.enable=True"], "ignored", "top level", "reward.reward_model.enable=True", True),
+        (["trainer.val_only=True", "trainer.val_before_train=False"], "ignored", "verl trains", "before_train=T", True),
+        (["trainer.critic_warmup=2"], "ignored", "until then, verl updates nothing", "critic_warmup=0", True),
+        ([f"{A}.rollout.gpu_memory_utilization=90"], "ranges", "utilization=90 is out of range", "at most 1", True),
+        ([f"{A}.rollout.top_p=0"], "ranges", "rollout.top_p=0 is out of range", "above 0", True),
+        ([f"{A}.actor.ppo_epochs=0"], "ranges", "ppo_epochs=0 is out of range", "above 0", True),
+        ([f"{A}.rollout.temperature=-1"], "ranges", "temperature=-1 is out of range", "above 0", True),
+        (["trainer.n_gpus_per_node=1"], "sizes", "= 2 does not divide 1 GPU", "default", True),
+        ([f"{A}.actor.ppo_micro_batch_size_per_gpu=3"], "sizes", "= 32: no multiple of 6", "that divide", True),
+        ([f"{A}.actor.ulysses_sequence_parallel_size=3"], "sizes", "on 0 rank(s)", "that divide", True),
         (["data.train_batch_size=12"], "aggregation", "adds empty responses", "size=8", False),
         ([f"{A}.actor.loss_agg_mode=token-mean"], "aggregation", "token-mean", "seq-mean-token-mean", False),
         (["trainer.logger=console"], "metrics", "will not find", "trainer.logger=[console,file]", False),
@@ -117,17 +137,49 @@ def test_a_run_without_faults_gets_no_finding(overrides, composed, tmp_path):
         ([f"{A}.model.custom_chat_template=/a.jinja"], "files", "=/a.jinja is no template", "in place of its", True),
         ([f"{CHECKPOINT}=/a"], "files", "=/a does nothing with resume_mode=auto", "=resume_path", False),
         (["trainer.experiment_name=None"], "switches", "experiment_name=None is a text", "experiment_name=null", False),
-        ([f"{METRICS}=~/m/m.jsonl"], "metrics", "verl makes no folder", "write $HOME for ~", True),
+        ([f"{METRICS}=~/m/m.jsonl"], "metrics", "verl makes no folder", "expands neither ~ nor", True),
+        ([f"{METRICS}={ROOT}"], "metrics", "is no file that verl can write", "name a file in it", True),
         ([f"{A}.model.path=no/such/model"], "files", "no/such/model does not exist", "give a folder", True),
         ([f"{A}.model.path=examples/no-such"], "files", "examples/no-such does not exist", "give a folder", True),
-        ([f"{A}.model.hf_config_path=~/no-such"], "files", "=~/no-such does not exist", "write $HOME for ~", True),
+        ([f"{A}.model.hf_config_path=~/no-such"], "files", "=~/no-such does not exist", "expands neither ~ nor", True),
+        ([f"{A}.model.path=$HOME/no-such"], "files", "=$HOME/no-such does not exist", "expands neither ~ nor", True),
+        (["reward.reward_model.enable=True", "reward.reward_model.model_path=/a"], "files", "=/a does", "folder", True),
+        (["data.val_files=null"], "files", "data.val_files names no file", "data.val_files=", True),
         ([f"{A}.model.lora_adapter_path=/no/such"], "files", "adapter_path=/no/such does not", "give a folder", True),
         ([RESUME], "files", "path=None is no folder of a checkpoint", "global_step_N", True),
         ([RESUME, f"{CHECKPOINT}=/no/global_step_2"], "files", "=/no/global_step_2 is no folder of", "_step_N", True),
         ([RESUME, f"{CHECKPOINT}={ROOT}"], "files", "is no", "_step_N", True),
-        (["trainer.default_local_dir=~/run"], "files", "default_local_dir begins with ~", "write $HOME for ~", False),
-        (["trainer.rollout_data_dir=~/run"], "files", "rollout_data_dir begins with ~", "write $HOME for ~", False),
-        (["trainer.validation_data_dir=~/run"], "files", "data_dir begins with ~", "write $HOME for ~", False),
+        (
+            ["trainer.default_local_dir=~/run"],
+            "files",
+            "default_local_dir=~/run: verl would take this name",
+            "neither ~",
+            False,
+        ),
+        (
+            ["trainer.rollout_data_dir=~/run"],
+            "files",
+            "rollout_data_dir=~/run: verl would take this name",
+            "neither ~",
+            False,
+        ),
+        (
+            ["trainer.validation_data_dir=~/run"],
+            "files",
+            "validation_data_dir=~/run: verl would take this name",
+            "neither ~",
+            False,
+        ),
+        (["trainer.default_hdfs_dir=$HOME/run"], "files", "hdfs_dir=$HOME/run: verl would take", "/run; verl", False),
+        ([f"trainer.rollout_data_dir={ROOT}/README.md/a"], "files", "a is no folder that this", "another folder", True),
+        (
+            ["trainer.save_freq=1", f"trainer.default_local_dir={ROOT}/README.md"],
+            "files",
+            "is no folder that",
+            "",
+            True,
+        ),
+        ([f"{A}.model.tokenizer_path={ROOT}/tests"], "datasets", "model's configuration or tokenizer", "_path", True),
         ([f"{A}.model.tokenizer_path={ROOT}/"], "files", "ends with /, which verl refuses", f"path={ROOT}", True),
         (["data.train_files=/no/such.parquet"], "files", "such.parquet does not exist", "cw-grpo prepare", True),
     ],
@@ -170,8 +222,6 @@ def test_one_response_is_also_wrong_for_a_cw_grpo_of_verls_own(composed, monkeyp
     [
         ("trainer.v1.trainer_mode", ["trainer.use_v1=True"]),
         ("trainer.v1.sampler.max_off_policy_strategy", ["trainer.use_v1=True"]),
-        ("trainer.v1.sampler.custom_sampler.path", ["trainer.v1.sampler.custom_sampler.name=Mine"]),
-        ("data.custom_cls.path", ["data.custom_cls.name=Mine"]),
         ("trainer.resume_mode", []),
         (f"{MANAGER}.name", [f"{MANAGER}.source=register"]),
         (
@@ -187,6 +237,17 @@ def test_one_response_is_also_wrong_for_a_cw_grpo_of_verls_own(composed, monkeyp
         (f"{A}.rollout.multi_turn.tool_response_truncate_side", []),
         (f"{A}.actor.checkpoint.load_contents", []),
         (ATTENTION, []),
+        ("data.custom_cls.path", []),
+        ("trainer.v1.sampler.custom_sampler.path", []),
+        (f"{A}.actor.strategy", []),
+        (f"{A}.rollout.dtype", []),
+        (f"{A}.rollout.logprobs_mode", []),
+        (f"{A}.rollout.scheduling_policy", []),
+        (f"{A}.rollout.trace.backend", []),
+        (f"{A}.model.fused_kernel_options.impl_backend", [f"{A}.model.use_fused_kernels=True"]),
+        ("global_profiler.tool", ["global_profiler.steps=[1]"]),
+        (f"{A}.actor.fsdp_config.mixed_precision.param_dtype", []),
+        (f"{A}.ref.fsdp_config.model_dtype", []),
         (f"{A}.actor.optim.optimizer", []),
         (f"{A}.actor.kl_loss_type", [f"{A}.actor.use_kl_loss=True"]),
         ("algorithm.kl_penalty", ["algorithm.use_kl_in_reward=True"]),
@@ -218,6 +279,24 @@ def test_the_names_of_kl_penalties_are_verls():
     for name in ("qwen", "full"):
         with pytest.raises(NotImplementedError):
             kl_penalty(torch.zeros(1), torch.zeros(1), name)
+
+
+def test_the_names_of_vllm_are_its_own():
+    model, scheduler = (pytest.importorskip(f"vllm.config.{name}") for name in ("model", "scheduler"))
+    literals = [model.ModelDType, model.LogprobsMode, scheduler.SchedulerPolicy]
+    assert list(OF_VLLM.values()) == [list(get_args(literal)) for literal in literals]
+
+
+@pytest.mark.parametrize(("size", "is_named"), [(1, False), (3, True), (8, False), (16, False), (32, True)])
+def test_micro_batches_that_do_not_divide_are_those_that_verl_refuses(composed, size, is_named):
+    """In its actor, of which each of two ranks has 16 responses of a mini-batch."""
+    (findings,) = [examined(changed(composed, f"{A}.actor.ppo_micro_batch_size_per_gpu={size}"), "sizes")]
+    assert len(findings) == is_named
+    settings = NonTensorData(size), NonTensorData(False)
+    names = "micro_batch_size_per_gpu", "use_dynamic_bsz"
+    batch = TensorDict({"tokens": torch.zeros(16, 1)} | dict(zip(names, settings, strict=True)), batch_size=16)
+    with pytest.raises(AssertionError, match="must be divisible") if is_named else nullcontext():
+        prepare_micro_batches(batch)
 
 
 @pytest.mark.parametrize(
