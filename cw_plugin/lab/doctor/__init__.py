@@ -24,8 +24,6 @@ QUICK: dict[str, Check] = {
     "method": settings.check_method,
     "switches": settings.check_switches,
     "ignored": settings.check_ignored,
-    "ranges": settings.check_ranges,
-    "sizes": settings.check_sizes,
     "ray cluster": workers.check_ray_cluster,
     "files": files.check_files,
     "rows": rows.check_rows,

@@ -21,14 +21,12 @@ _FORMAT = f"{_ROLLOUT}.multi_turn.format"
 _CHECKPOINT = "actor_rollout_ref.actor.checkpoint"
 _ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
 _SCHEDULE = "async_training.dynamic_schedule_policy"
-_STRATEGY = "actor_rollout_ref.actor.strategy"
 
 # The names that a setting may have: where verl's registry of them is, or, of what it compares in code, the names.
 _REGISTRIES = {
     _ATTENTION: "transformers.modeling_utils:ALL_ATTENTION_FUNCTIONS",
     "algorithm.adv_estimator": "verl.trainer.ppo.core_algos:ADV_ESTIMATOR_REGISTRY",
     LOSS_MODE: "verl.trainer.ppo.core_algos:POLICY_LOSS_REGISTRY",
-    _STRATEGY: "verl.workers.engine:EngineRegistry._engines",
     f"{_ROLLOUT}.name": "verl.workers.rollout.replica:RolloutReplicaRegistry._registry",
     _FORMAT: "verl.experimental.agent_loop.tool_parser:ToolParser._registry",
     f"{_CORRECTION}.rollout_rs": "verl.trainer.ppo.rollout_corr_helper:SUPPORTED_ROLLOUT_RS_OPTIONS",
@@ -55,6 +53,7 @@ _IN_CODE = {
     "algorithm.kl_penalty": KL_PENALTIES,
     "algorithm.kl_ctrl.type": ["fixed", "adaptive"],
     "actor_rollout_ref.actor.kl_loss_type": KL_PENALTIES,
+    "actor_rollout_ref.actor.strategy": ["fsdp", "fsdp2", "megatron", "veomni", "torchtitan", "automodel"],
     "actor_rollout_ref.model.fused_kernel_options.impl_backend": ["torch", "triton", "liger"],
     f"{_ROLLOUT}.trace.backend": ["weave", "mlflow", "trackio"],
     f"{_ROLLOUT}.multi_turn.tool_response_truncate_side": ["left", "right", "middle"],
@@ -125,15 +124,10 @@ def _known(setting: str) -> Iterable[Any]:
     """None where this release of verl has no such registry."""
     if setting in _IN_CODE:
         return _IN_CODE[setting]
-    known: Any = []
+    known: Iterable[Any] = []
     with suppress(ImportError, AttributeError):
         known = resolve_name(_REGISTRIES[setting])
-        known = known["language_model"] if setting == _STRATEGY else known
-    besides = {
-        "trainer.logger": ["tracking"],  # wandb's old name
-        _ATTENTION: ["eager"],  # the models' own
-        _STRATEGY: ["fsdp", "fsdp2", "megatron", "veomni", "torchtitan", "automodel"],  # if they are installed
-    }
+    besides = {"trainer.logger": ["tracking"], _ATTENTION: ["eager"]}  # wandb's old name; the models' own attention
     return [*known, *besides.get(setting, [])]
 
 

@@ -2,14 +2,13 @@
 
 import os
 from collections.abc import Iterator
-from math import inf
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.errors import CWGRPOError, OptionsError
 from cw_plugin.hosts.verl import NAME
-from cw_plugin.hosts.verl.refused_settings import ACTOR, check_config, check_groups, uses_estimator, uses_v1
+from cw_plugin.hosts.verl.refused_settings import ACTOR, check_config, check_groups, uses_estimator
 from cw_plugin.lab.compose import compose
 from cw_plugin.lab.configs import flat, listed
 from cw_plugin.lab.doctor.files import instead
@@ -17,14 +16,6 @@ from cw_plugin.lab.doctor.finding import Finding, said
 from cw_plugin.options import Options
 
 METRICS = "VERL_FILE_LOGGER_PATH"
-_ROLLOUT = "actor_rollout_ref.rollout"
-# What must be more than 0; and what must also be at most 1.
-_POSITIVE = ["trainer.nnodes", "trainer.n_gpus_per_node", "reward.num_workers", "data.max_response_length"]
-_POSITIVE += [f"{ACTOR}.ppo_{name}" for name in ("mini_batch_size", "micro_batch_size_per_gpu", "epochs")]
-_OF_ROLLOUT = ["n", "val_kwargs.n", "temperature", "max_num_seqs", "agent.num_workers", "tensor_model_parallel_size"]
-_OF_ROLLOUT += ["data_parallel_size", "log_prob_micro_batch_size_per_gpu"]
-_POSITIVE += [f"{_ROLLOUT}.{name}" for name in _OF_ROLLOUT]
-_SHARES = [f"{_ROLLOUT}.{name}" for name in ("gpu_memory_utilization", "top_p", "val_kwargs.top_p")]
 
 
 def check_method(config: DictConfig) -> Iterator[Finding]:
@@ -58,7 +49,7 @@ def check_switches(config: DictConfig) -> Iterator[Finding]:
 
 
 def check_ignored(config: DictConfig) -> Iterator[Finding]:
-    """What verl ignores silently: rewards at the top level, which fully_async_policy alone moves; and of trainers."""
+    """What verl ignores silently: rewards at the top level, which fully_async_policy alone moves, and val_only."""
     # Before verl 0.8, there is no other place.
     values = flat(config) if config.get("async_training") is None and "reward" in config else {}
     for key, value in values.items():
@@ -68,41 +59,6 @@ def check_ignored(config: DictConfig) -> Iterator[Finding]:
     if config.trainer.val_only and not config.trainer.val_before_train:
         problem = "trainer.val_only=True does nothing with val_before_train=False: verl trains"
         yield Finding(problem, "trainer.val_before_train=True")
-    if config.trainer.critic_warmup > 1 and not (
-        config.critic.get("enable") or config.algorithm.adv_estimator == "gae"
-    ):
-        problem = f"trainer.critic_warmup={config.trainer.critic_warmup}: until then, verl updates nothing"
-        yield Finding(problem, "trainer.critic_warmup=0, as this run has no critic")
-
-
-def check_ranges(config: DictConfig) -> Iterator[Finding]:
-    """Numbers with which verl or its rollout fails late, or trains nothing."""
-    for key in (*_POSITIVE, *_SHARES):
-        value = OmegaConf.select(config, key)
-        most = 1 if key in _SHARES else inf
-        if value is not None and not 0 < value <= most:
-            yield Finding(f"{key}={value} is out of range", f"{key}=<a number above 0 that is at most {most}>")
-
-
-def check_sizes(config: DictConfig) -> Iterator[Finding]:
-    """Sizes that do not divide, which V1 says in its workers, or after the first rollouts."""
-    actor, rollout, trainer = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.trainer
-    if not uses_v1(config) or trainer.v1.trainer_mode == "separate_async" or any(check_ranges(config)):
-        return  # of separate_async, the rollouts have GPUs of their own
-    gpus, server = trainer.nnodes * trainer.n_gpus_per_node, rollout.tensor_model_parallel_size
-    server *= rollout.data_parallel_size
-    if gpus % server and not OmegaConf.select(rollout, "disaggregation.enabled"):
-        problem = f"{_ROLLOUT}.tensor_model_parallel_size * data_parallel_size = {server} does not divide {gpus} GPU(s)"
-        yield Finding(problem, "smaller sizes; verl's default of tensor_model_parallel_size is 2")
-    if actor.strategy not in ("fsdp", "fsdp2") or actor.use_dynamic_bsz or not actor.ppo_micro_batch_size_per_gpu:
-        return
-    one, other = actor.ulysses_sequence_parallel_size, actor.fsdp_config.ulysses_sequence_parallel_size
-    ranks = gpus // (one if one > 1 else other)
-    responses, together = actor.ppo_mini_batch_size * rollout.n, ranks * actor.ppo_micro_batch_size_per_gpu
-    if not ranks or responses % together:
-        problem = f"{ACTOR}.ppo_mini_batch_size * rollout.n = {responses}: no multiple of {together}"
-        fix = "sizes that divide; a rank has ulysses_sequence_parallel_size GPUs"
-        yield Finding(f"{problem} = ppo_micro_batch_size_per_gpu on {ranks} rank(s)", fix)
 
 
 def check_aggregation(config: DictConfig) -> Iterator[Finding]:
