@@ -109,8 +109,8 @@ class Weighting:
         for name, value in given.items():
             if name not in self.settings:
                 known = ", ".join(self.settings) or "none"
-                problem = f"settings: weights={self.name.rpartition(':')[2]!r} has no setting {name!r}"
-                raise OptionsError(problem, fix=f"it has {known}")
+                called = next((short for short, place in BUILT_IN.items() if place == self.name), self.name)
+                raise OptionsError(f"settings: weights={called!r} has no setting {name!r}", fix=f"it has {known}")
             setting = self.settings[name]
             try:
                 values[name] = setting.checked(value)

@@ -130,6 +130,7 @@ BARE = "from cw_plugin.registry import weighting\n\n{}\ndef w(group):\n    retur
         (AN_OBJECT, r"raised AttributeError: .*'nothing'; mend it in .*weights_\d+.py, line 8, for"),
         (declared("group.z", default=5), "power=5 is invalid; use a number from 0 to 4"),
         (declared("group.z", default="1e400", high="1e400"), "power=inf is invalid"),
+        (declared("group.z.abs() / group.z.abs().max()"), "returned nan at .*, advantage=0 and z=-?0; weights must"),
         (declared("torch.rand(len(group.z))"), "other weights when it was asked again; let them .*generator"),
         (declared("group.batch_entropy * group.z"), "without saying so; declare it with needs_batch_entropy=True"),
         (
@@ -156,3 +157,5 @@ def test_a_weighting_of_ones_own_has_settings_and_may_have_a_gradient(tmp_path, 
     assert [Options(weights=name, settings={"power": end}).settings["power"] for end in (0, 4)] == [0, 4]
     with pytest.raises(OptionsError, match="power=5 is invalid; use a number from 0 to 4"):
         Options(weights=name, settings={"power": 5})
+    with pytest.raises(OptionsError, match=f"weights='{name}' has no setting 'powr'; it has power"):
+        Options(weights=name, settings={"powr": 1})

@@ -222,7 +222,7 @@ def test_a_weighting_of_ones_own_gets_c_over_sigma():
     _, (group,) = loop(log_probs, advantages, mask, torch.zeros(len(mask)))
     w = torch.tensor(1 / (1 + abs(group["c"] / group["sigma"])))
 
-    def own_function(group):  # in place: it gets a copy
+    def own_function(group):  # in place: it gets copies
         group.mask[:] = False
         return 1 / (1 + group.z.abs_())
 
