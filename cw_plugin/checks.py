@@ -1,7 +1,7 @@
 """What is refused of a batch: shapes that do not belong together, values that are not finite, and wrong weights."""
 
-import inspect
 import math
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 
@@ -54,10 +54,13 @@ def needed_entropies(
 def mean_entropy(
     weighting: Weighting, entropies: Float[Tensor, "rows time"] | None, valid: Bool[Tensor, "rows time"]
 ) -> float | None:
-    """The mean entropy of a batch's valid tokens, in nats, if a weighting needs it; NaN if there is no valid token."""
+    """The mean entropy of a batch's valid tokens, in nats, if a weighting needs it; NaN if there is no valid token.
+
+    Entropies that are not finite are left out, since their own group is refused.
+    """
     if entropies is None or not weighting.needs_batch_entropy:
         return None
-    return float(entropies[valid].double().mean())
+    return float(entropies[valid & entropies.isfinite()].double().mean())
 
 
 def non_finite_error(
@@ -108,6 +111,7 @@ def _checked_weights(weighting: Weighting, group: Group) -> Float[Tensor, " N"]:
         log_probs=x.clone(),
         advantages=group.advantages.clone(),
         known_entropies=None if entropies is None else entropies.clone(),
+        mask=deepcopy(group.mask),
     )
     try:
         w = weighting(copies)
@@ -115,7 +119,7 @@ def _checked_weights(weighting: Weighting, group: Group) -> Float[Tensor, " N"]:
         raise OptionsError(f"{named}: {error.problem}", error.fix) from error
     except Exception as error:
         raised = f"{type(error).__name__}: {first_line(error)}"
-        place = place_of(error, inspect.getsourcefile(inspect.unwrap(weighting.function)))
+        place = place_of(error, weighting.function)
         raise OptionsError(f"{named} raised {raised}; mend it in {place}, for a group of {len(x)} tokens") from error
     if not isinstance(w, Tensor) or w.shape != x.shape:
         got = f"shape {tuple(w.shape)}" if isinstance(w, Tensor) else f"a {type(w).__name__}"

@@ -43,7 +43,7 @@ class NonFiniteError(CWGRPOError, ValueError):
         "log_probs": "It comes from the model's forward pass; check gradient norm and learning rate of earlier steps.",
         "entropies": "They come from the model's logits, of which some are infinite; check what changes the logits.",
         "advantages": "The reward of a response was not a finite number; check the reward function.",
-        "weighted advantages": "Rewards or log-probs are too large; check the reward function.",
+        "weighted advantages": "Rewards, log-probs or weights are too large; check reward function and weighting.",
     }
 
     def __init__(self, what: str, rows: list[int], hint: str = "") -> None:

@@ -67,7 +67,8 @@ class Options:
         for name in values:
             if name not in names:
                 raise OptionsError(f"{name} is not an option of cw_grpo", fix=f"the options are {', '.join(names)}")
-        settings = values.get("settings") or {}
+        given = values.get("settings")
+        settings = {} if given in (None, "") else given
         return cls(**{**values, "settings": _parsed(settings) if isinstance(settings, str) else settings})
 
     @classmethod
@@ -108,8 +109,9 @@ def _parsed(text: str) -> dict[str, str]:
     given = {}
     for part in text.split(","):
         name, equals, value = part.partition("=")
-        if not equals:
-            raise OptionsError(f"settings={text!r} is invalid", fix='write name=value, such as "alpha=0.3,share=0.1"')
+        if not equals or name.strip() in given:
+            fix = 'write name=value once for each, such as "alpha=0.3,share=0.1"'
+            raise OptionsError(f"settings={text!r} is invalid", fix)
         given[name.strip()] = value.strip()
     return given
 

@@ -18,10 +18,12 @@ may change is a :class:`Setting`, and an argument of the function::
 """
 
 import importlib
+import inspect
 import math
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from cw_plugin.errors import OptionsError, first_line
@@ -64,9 +66,9 @@ class Setting:
     high: float
 
     def checked(self, value: object) -> float:
-        """The value as a number; a ValueError if it is none, or not in the range."""
+        """The value as a number; a ValueError or TypeError if it is none, not finite, or not in the range."""
         number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
-        if not self.low <= number <= self.high:
+        if not math.isfinite(number) or not self.low <= number <= self.high:
             raise ValueError
         return number
 
@@ -107,12 +109,12 @@ class Weighting:
         for name, value in given.items():
             if name not in self.settings:
                 known = ", ".join(self.settings) or "none"
-                problem = f"settings: weights={self.name.rpartition(':')[2]!r} has no setting {name!r}"
-                raise OptionsError(problem, fix=f"it has {known}")
+                called = next((short for short, place in BUILT_IN.items() if place == self.name), self.name)
+                raise OptionsError(f"settings: weights={called!r} has no setting {name!r}", fix=f"it has {known}")
             setting = self.settings[name]
             try:
                 values[name] = setting.checked(value)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 problem = f"settings: {name}={value!r} is invalid"
                 raise OptionsError(problem, fix=f"use a number from {setting.low:g} to {setting.high:g}") from None
         return replace(self, values=values) if given else self
@@ -131,7 +133,7 @@ def weighting(
     """Declare what a function from a group to weights is; attributes as in :class:`Weighting`.
 
     Raises:
-        OptionsError: ``scaled`` is not given, as in a bare ``@weighting``.
+        OptionsError: ``scaled`` is not given, as in a bare ``@weighting``; or a default is not in its range.
     """
     if bare is not None or scaled is None:
         raise OptionsError(
@@ -140,16 +142,16 @@ def weighting(
     is_scaled, declared = scaled, settings or {}
 
     def declare(function: Function) -> Weighting:
-        return Weighting(
+        with_defaults = Weighting(
             function,
             is_scaled,
             needs_entropies=needs_entropies or needs_batch_entropy,
             needs_batch_entropy=needs_batch_entropy,
             needs_several_responses=needs_several_responses,
             settings=declared,
-            values={name: setting.default for name, setting in declared.items()},
             name=f"{function.__module__}:{getattr(function, '__name__', repr(function))}",
         )
+        return with_defaults.with_settings({name: setting.default for name, setting in declared.items()})
 
     return declare
 
@@ -162,18 +164,18 @@ def load(name: str, settings: Mapping[str, object] | None = None) -> Weighting:
     Raises:
         OptionsError: there is none, or it does not have such settings.
     """
-    module, _, function_name = BUILT_IN.get(name, str(name)).partition(":")
+    text = name if isinstance(name, str) else ""  # a host's configuration may hold anything
+    module, _, function_name = BUILT_IN.get(text, text).partition(":")
     if not module or module.startswith(".") or not function_name:
         problem = f"weights={name!r} is invalid"
         raise OptionsError(problem, fix=f"use one of {', '.join(BUILT_IN)}, or module:function")
     try:
         imported = importlib.import_module(module)
-    except ImportError as error:
-        problem = f"weights={name!r} cannot be imported ({error})"
-        raise OptionsError(problem, fix="put its folder on PYTHONPATH") from error
     except Exception as error:  # the module's own code may raise anything
         problem = f"weights={name!r} cannot be imported ({type(error).__name__}: {first_line(error)})"
-        raise OptionsError(problem, fix=f"mend {place_of(error)}") from error
+        is_absent = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
+        fix = "put its folder on PYTHONPATH" if is_absent else f"mend {place_of(error)}"
+        raise OptionsError(problem, fix) from error
     found = getattr(imported, function_name, None)
     if found is None:
         file = getattr(imported, "__file__", None) or module
@@ -186,10 +188,18 @@ def load(name: str, settings: Mapping[str, object] | None = None) -> Weighting:
     return found.with_settings(settings or {})
 
 
-def place_of(error: Exception, file: str | None = None) -> str:
-    """File and line where code failed: the last line that ran in ``file``, or if there is none, anywhere but here."""
+def place_of(error: Exception, function: Callable[..., object] | None = None) -> str:
+    """File and line where code failed: the last line that ran in the file of ``function``, or anywhere but here.
+
+    A function that did not run at all, because its parameters are others, failed where it begins.
+    """
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}"
     calls = traceback.extract_tb(error.__traceback__)
-    in_file = [call for call in calls if call.filename == file] or [call for call in calls if call.filename != __file__]
-    return f"{in_file[-1].filename}, line {in_file[-1].lineno}"
+    # A partial, and an object that is called, have no code of their own.
+    code = None if function is None else getattr(inspect.unwrap(function), "__code__", None)
+    if code is not None:
+        lines = [call.lineno for call in calls if call.filename == code.co_filename] or [code.co_firstlineno]
+        return f"{code.co_filename}, line {lines[-1]}"
+    elsewhere = [call for call in calls if Path(call.filename).parent != Path(__file__).parent]
+    return f"{elsewhere[-1].filename}, line {elsewhere[-1].lineno}" if elsewhere else repr(function)

@@ -87,7 +87,8 @@ def apply_weighting(
 ) -> Applied:
     """As :func:`reweight`, but with what the statistics and the token records are made of.
 
-    A group's weights do not depend on the order of its rows, on padding, or on other groups of the batch.
+    A group's weights do not depend on the order of its rows, on padding, on rows without valid tokens, or on other
+    groups of the batch.
     A group that has no valid token has weight 0 everywhere, and takes no part in the sums.
     """
     entropies = needed_entropies(weighting, entropies)
@@ -105,9 +106,10 @@ def apply_weighting(
     is_valid = valid.numpy()
     lengths = is_valid.sum(1)
     for rows_in_batch in rows_of_groups(group):
-        if not lengths[rows_in_batch].any():
+        rows_with_tokens = rows_in_batch[lengths[rows_in_batch] > 0]
+        if len(rows_with_tokens) == 0:
             continue
-        rows = in_own_order(rows_in_batch, lengths, is_valid, *values)
+        rows = in_own_order(rows_with_tokens, lengths, is_valid, *values)
         valid_here = is_valid[rows]
         a, x, *h = [take(array[rows], valid_here, lengths[rows]) for array in values]
         tokens = Group(x, a, h[0] if h else None, valid_here, step, batch_entropy)

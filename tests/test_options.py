@@ -40,10 +40,14 @@ def test_options_come_from_the_environment_beside_the_defaults(monkeypatch, give
         ("ar", "alpha = 0=3", "alpha='0=3' is invalid"),
         ("ar", {"alpha": True}, "alpha=True is invalid"),
         ("ar", {"alpha": None}, "alpha=None is invalid"),
+        ("ar", {"alpha": 10**400}, "alpha=10+ is invalid; use a number from 0 to 1"),
+        ("ar", "alpha=0.3, alpha=0.4", "settings='alpha=0.3, alpha=0.4' is invalid; write name=value once for each"),
         ("ar", "alpha", "settings='alpha' is invalid; write name=value"),
+        ("ar", False, "settings=False is invalid; give a number for each name"),
         ("ar", [0.3], r"settings=\[0.3\] is invalid; give a number for each name"),
         ("stare", "alpha=0.3", "weights='stare' has no setting 'alpha'; it has share, weight"),
         ("gaussian", "alpha=0.3", "weights='gaussian' has no setting 'alpha'; it has none"),
+        (["ar"], {}, r"weights=\['ar'\] is invalid; use one of gaussian, none"),
         ("clip_cov", "share=0.02,lower=6,upper=5", "lower=6 and upper=5 leave no token; set lower below upper"),
     ],
 )
@@ -86,17 +90,28 @@ def own_weighting(folder, monkeypatch, source):
     return f"{name}:w"
 
 
-def declared(body, scaled=False):
+def declared(body, scaled=False, parameters="group, power", default=1.0, high=4):
     return f"""
 import torch
 from cw_plugin.registry import Setting, weighting
 
-@weighting(scaled={scaled}, settings={{"power": Setting(1.0, low=0, high=4)}})
-def w(group, power):
+@weighting(scaled={scaled}, settings={{"power": Setting({default}, low=0, high={high})}})
+def w({parameters}):
     return {body}
 """
 
 
+AN_OBJECT = """
+from cw_plugin.registry import weighting
+
+class Object:
+    __name__ = "w"
+
+    def __call__(self, group):
+        return group.nothing
+
+w = weighting(scaled=True)(Object())
+"""
 BARE = "from cw_plugin.registry import weighting\n\n{}\ndef w(group):\n    return group.z\n"
 
 
@@ -104,11 +119,18 @@ BARE = "from cw_plugin.registry import weighting\n\n{}\ndef w(group):\n    retur
     ("source", "said"),
     [
         ("\nscale = 1 / width\n", r"imported \(NameError: name 'width' is not defined.; mend .*weights_\d+.py, line 2"),
+        ("\nimport no_such_module\n", r"No module named 'no_such_module'.; mend .*weights_\d+.py, line 2"),
+        ("\nfrom torch import no_such_name\n", r"ImportError: cannot import .*; mend .*weights_\d+.py, line 2"),
         ("def w(group):\n    return group.z +\n", r"imported \(SyntaxError: .*; mend .*weights_\d+.py, line 2"),
         (BARE.format("@weighting"), r"write @weighting\(scaled=True\)\); mend .*weights_\d+.py, line [34]"),
         (BARE.format("@weighting()"), r"write @weighting\(scaled=True\)\); mend .*weights_\d+.py, line [34]"),
         (declared("group.log_probs"), "weights must be finite and not negative"),
         (declared("torch.softmax(group.z, 5)"), r"raised IndexError: .*; mend it in .*weights_\d+.py, line 7, for"),
+        (declared("group.z", parameters="group"), r"TypeError: .*'power'; mend it in .*weights_\d+.py, line 5, for"),
+        (AN_OBJECT, r"raised AttributeError: .*'nothing'; mend it in .*weights_\d+.py, line 8, for"),
+        (declared("group.z", default=5), "power=5 is invalid; use a number from 0 to 4"),
+        (declared("group.z", default="1e400", high="1e400"), "power=inf is invalid"),
+        (declared("group.z.abs() / group.z.abs().max()"), "returned nan at .*, advantage=0 and z=-?0; weights must"),
         (declared("torch.rand(len(group.z))"), "other weights when it was asked again; let them .*generator"),
         (declared("group.batch_entropy * group.z"), "without saying so; declare it with needs_batch_entropy=True"),
         (
@@ -135,3 +157,5 @@ def test_a_weighting_of_ones_own_has_settings_and_may_have_a_gradient(tmp_path, 
     assert [Options(weights=name, settings={"power": end}).settings["power"] for end in (0, 4)] == [0, 4]
     with pytest.raises(OptionsError, match="power=5 is invalid; use a number from 0 to 4"):
         Options(weights=name, settings={"power": 5})
+    with pytest.raises(OptionsError, match=f"weights='{name}' has no setting 'powr'; it has power"):
+        Options(weights=name, settings={"powr": 1})

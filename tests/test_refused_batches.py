@@ -37,7 +37,7 @@ def test_weighted_advantages_that_are_not_finite_are_refused_by_group():
     log_probs, advantages, mask, group = random_batch(16)
     mine = group == 3
     advantages[mine] = advantages[mine].sign() * 3.4e38
-    with pytest.raises(NonFiniteError, match="weighted advantages: NaN or infinite") as raised:
+    with pytest.raises(NonFiniteError, match=r"weighted advantages: .* or weights are too large; .*") as raised:
         reweight(log_probs, advantages, mask, group)
     assert raised.value.rows == (mine & mask.any(1)).nonzero()[:, 0].tolist()
 

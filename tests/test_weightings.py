@@ -213,18 +213,22 @@ def moved(values, order, columns, width, padding):
 @pytest.mark.parametrize("scope", ["group", "batch"])
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_group_has_its_weights_wherever_its_rows_are(name, scope):
-    """Bit for bit: with rows in another order, with padding, without other groups; and where values are tied."""
+    """Bit for bit: with rows in another order, with padding, without other groups; and where values are tied.
+
+    Rows without tokens hold any values, and change nothing.
+    """
     for seed in range(6):
         log_probs, advantages, mask, group = random_batch(seed, scale=3.0)
         entropies = random_entropies(seed, mask.shape, scale=0.3)
         if seed % 2:  # ties, also between rows
             log_probs, entropies, advantages = log_probs.round(), entropies.round(), advantages.sign()
+        mask[seed::7] = False
         together = group if scope == "group" else torch.zeros_like(group)
         once, statistics = reweight(log_probs, advantages, mask, together, name, entropies, step=3)
         order, columns, width, numbers = changed(seed, mask.shape[1], together)
         again, of_again = reweight(
             moved(log_probs, order, columns, width, torch.nan),
-            advantages[order],
+            advantages.masked_fill(~mask.any(1), torch.nan)[order],
             moved(mask, order, columns, width, False),
             numbers[order],
             name,
@@ -235,8 +239,8 @@ def test_a_group_has_its_weights_wherever_its_rows_are(name, scope):
         assert vars(of_again) == pytest.approx(vars(statistics), rel=1e-6)
         if scope == "batch" or load(name).needs_batch_entropy:
             continue
-        for number in group.unique():
-            rows = group == number
+        for number in group[mask.any(1)].unique():
+            rows = (group == number) & mask.any(1)
             alone, _ = reweight(log_probs[rows], advantages[rows], mask[rows], None, name, entropies[rows], step=3)
             assert torch.equal(alone, once[rows]), (seed, number)
 
@@ -266,9 +270,10 @@ def test_entropies_that_are_not_finite_are_named_by_row(bad):
     entropies = random_entropies(3, mask.shape)
     mask[4, 0] = mask[9, 1] = True
     entropies[4, 0] = entropies[9, 1] = bad
-    for name in (name for name in BUILT_IN if load(name).needs_entropies):
+    own = weighting(scaled=False, needs_batch_entropy=True)(lambda group: group.entropies / group.batch_entropy)
+    for weights in (own, *(name for name in BUILT_IN if load(name).needs_entropies)):
         with pytest.raises(NonFiniteError, match=r"entropies: .* 2 row\(s\): 4, 9\. .* logits") as raised:
-            reweight(log_probs, advantages, mask, group, name, entropies)
+            reweight(log_probs, advantages, mask, group, weights, entropies)
         assert raised.value.rows == [4, 9]
     reweight(log_probs, advantages, mask, group, "ar", entropies)  # which asks for none
 
