@@ -50,7 +50,7 @@ def check_switches(config: DictConfig) -> Iterator[Finding]:
 
 def check_ignored(config: DictConfig) -> Iterator[Finding]:
     """What verl ignores silently: rewards at the top level, which fully_async_policy alone moves, and val_only."""
-    # Before verl 0.8, there is no other place.
+    # In the oldest releases, which have no ``reward``, this is their place.
     values = flat(config) if config.get("async_training") is None and "reward" in config else {}
     for key, value in values.items():
         if key.startswith(("custom_reward_function.", "reward_model.", "sandbox_fusion.")) and value is not None:
