@@ -88,8 +88,7 @@ def apply_weighting(
     """As :func:`reweight`, but with what the statistics and the token records are made of.
 
     A group's weights do not depend on the order of its rows, on padding, on rows without valid tokens, or on other
-    groups of the batch.
-    A group that has no valid token has weight 0 everywhere, and takes no part in the sums.
+    groups of the batch. A group that has no valid token has weight 0 everywhere, and takes no part in the sums.
     """
     entropies = needed_entropies(weighting, entropies)
     check_shapes(log_probs, advantages, response_mask, group, entropies)
