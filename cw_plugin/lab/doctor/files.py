@@ -95,7 +95,8 @@ def _check_folders_of_run(config: DictConfig) -> Iterator[Finding]:
             yield Finding(f"{setting}={value}: verl would take this name as it stands", fix, fatal=False)
     for setting in WRITTEN:
         folder = OmegaConf.select(config, setting)
-        if folder and _is_blocked(folder) and (setting != WRITTEN[0] or config.trainer.save_freq > 0):
+        is_used = setting != "trainer.default_local_dir" or config.trainer.save_freq > 0
+        if folder and is_used and _is_blocked(folder):
             problem = f"{setting}={folder} is no folder that this process can write to, as verl would late"
             yield Finding(problem, "another folder; verl makes those that do not exist")
 
