@@ -97,7 +97,7 @@ def _check_folders_of_run(config: DictConfig) -> Iterator[Finding]:
         folder = OmegaConf.select(config, setting)
         is_used = setting != "trainer.default_local_dir" or config.trainer.save_freq > 0
         if folder and is_used and _is_blocked(folder):
-            problem = f"{setting}={folder} is no folder that this process can write to, as verl would late"
+            problem = f"{setting}={folder} is no folder that this process can write to; verl finds it out late"
             yield Finding(problem, "another folder; verl makes those that do not exist")
 
 
