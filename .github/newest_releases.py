@@ -29,12 +29,13 @@ def newest(package: str) -> str:
 
 def main() -> None:
     known = {one.package: one.newest for one in vars(host).values() if isinstance(one, host.Host)}
-    has_newer = False
+    changed = []
     for package, tested in (known | BESIDES).items():
         found = newest(package)
-        has_newer |= found != tested
+        if found != tested:
+            changed.append(package)
         print(f"{package:16} {found:10} {'' if found == tested else f'the tests run {tested}'}")
-    sys.exit(has_newer)
+    sys.exit(1 if changed else 0)
 
 
 if __name__ == "__main__":

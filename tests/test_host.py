@@ -2,7 +2,6 @@
 
 import re
 
-import hosts_table
 import pytest
 
 from cw_plugin.errors import HostError
@@ -68,7 +67,3 @@ def test_a_host_that_is_not_installed_is_named():
     )
     assert OPENRLHF.tested == f"{OPENRLHF.oldest} to {OPENRLHF.newest}"
     assert TRL.misfit("it is not there").fix == f"install trl {TRL.oldest} to {TRL.newest}, but not 1.15"
-
-
-def test_the_readme_has_the_releases_that_the_code_names():
-    assert hosts_table.text() in hosts_table.README.read_text(encoding="utf-8")

@@ -62,6 +62,12 @@ def test_no_file_names_another_release_than_the_tests_run(of):
     assert not forgotten
 
 
+def test_the_readme_names_the_releases_that_the_tests_run():
+    named = [f"{of.name} {of.tested}" for of in HOSTS]
+    named += [f"agent-lightning {host.AGENT_LIGHTNING}", f"Tinker cookbook {host.TINKER_COOKBOOK}"]
+    assert [text for text in named if f"[{text}" not in TEXTS["README.md"]] == []
+
+
 def test_the_page_of_verl_has_rows_for_the_oldest_and_the_newest_release():
     rows = re.findall(r"^\| ([\d., ]+) \|", TEXTS["cw_plugin/hosts/verl/README.md"], re.M)
     named = [release for row in rows for release in row.split(", ")]

@@ -92,7 +92,7 @@ Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", hidd
 def config(run: Overrides = None) -> None:
     """Print the whole configuration that verl would train with.
 
-    KEY=VALUE are verl's overrides.
+    Give the whole command that you would start, or only its overrides, KEY=VALUE.
     """
     with _errors(_VERL):
         from omegaconf import OmegaConf
@@ -112,9 +112,9 @@ def doctor(
 ) -> None:
     """Check a run of verl before it occupies a GPU.
 
-    KEY=VALUE are verl's overrides. The check starts Ray, or joins the running cluster, to ask its workers. The exit
-    code is 1 if the run would fail, or would not train what its settings say.
-    It is 2 if verl refuses the settings, or if --quick finds an error.
+    Give the whole command that you would start, or only its overrides, KEY=VALUE. If a Ray cluster runs, the check
+    asks its workers; it starts none. The exit code is 1 if the run would fail, or would not train what its settings
+    say. It is 2 if verl refuses the settings, or if --quick finds an error.
     """
     with _errors(_VERL):
         from cw_plugin.lab.doctor import doctor as examine

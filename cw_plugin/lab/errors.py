@@ -2,7 +2,7 @@
 
 from cw_plugin.errors import CWGRPOError
 
-IS_ON_PYPI = False  # after the first release: True, and then python tests/tools/hosts_table.py, for README
+IS_ON_PYPI = False  # after the first release: True
 
 
 class GradingError(CWGRPOError, RuntimeError):

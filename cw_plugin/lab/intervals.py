@@ -43,17 +43,22 @@ def over_seeds(ours: pd.Series, theirs: pd.Series) -> Difference:
         ours: a float for each run, with the seed in the index, nan if it is not known.
         theirs: the same of the other method.
     """
-    value = float(ours.mean() - theirs.mean())
-    if min(len(ours), len(theirs)) < 2:
-        return Difference(value)
     seeds_are_known = ours.index.is_unique and ours.index.notna().all()  # and each once
-    if seeds_are_known and len(ours) == len(theirs) and set(ours.index) == set(theirs.index):
-        partners = theirs.loc[ours.index]
-        if _varies(ours - partners):
-            return _tested(value, stats.ttest_rel(ours, partners))
-    elif _varies(ours) or _varies(theirs):
-        return _tested(value, stats.ttest_ind(ours, theirs, equal_var=False))
-    return Difference(value)
+    if not seeds_are_known or len(ours) != len(theirs) or set(ours.index) != set(theirs.index):
+        return welch(ours, theirs)
+    value = float(ours.mean() - theirs.mean())
+    partners = theirs.loc[ours.index]
+    if len(ours) < 2 or not _varies(ours - partners):
+        return Difference(value)
+    return _tested(value, stats.ttest_rel(ours, partners))
+
+
+def welch(ours: pd.Series, theirs: pd.Series) -> Difference:
+    """Compare two methods over their runs by Welch's t-test, whatever their seeds."""
+    value = float(ours.mean() - theirs.mean())
+    if min(len(ours), len(theirs)) < 2 or not (_varies(ours) or _varies(theirs)):
+        return Difference(value)
+    return _tested(value, stats.ttest_ind(ours, theirs, equal_var=False))
 
 
 def _varies(values: pd.Series) -> bool:

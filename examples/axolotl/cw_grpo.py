@@ -17,11 +17,11 @@ LOSS = Need(
 
 
 class AxolotlCWGRPOTrainer(CWGRPOTrainer, AxolotlGRPOTrainer):
-    """Axolotl's GRPO trainer, whose advantages are multiplied by the paper's weights."""
+    """Axolotl's GRPO trainer, whose advantages are multiplied by the weights."""
 
 
 class AxolotlProducerCWGRPOTrainer(CWGRPOTrainer, AxolotlAsyncGRPOTrainer):
-    """Axolotl's trainer with a data producer, whose advantages are multiplied by the paper's weights."""
+    """Axolotl's trainer with a data producer, whose advantages are multiplied by the weights."""
 
     def __init__(self, *args, **kwargs):
         TRL.require(LOSS)

@@ -16,9 +16,10 @@ class CWGRPOAgentTrainer(AgentTrainer):
     """Writes w~ A to each step, where rLLM takes it as an advantage that a workflow has computed."""
 
     def __init__(self, config, *args, backend="tinker", **kwargs):
-        if backend != "tinker" or config.rllm.get("async_training", {}).get("enable", False):
-            problem = f"CW-GRPO does not run with backend={backend!r}, or with async_training, which calls no hook"
-            raise OptionsError(problem, fix="use backend='tinker' without async_training")
+        if backend != "tinker":
+            raise OptionsError(f"backend={backend!r} takes one advantage for a trajectory", fix="use backend='tinker'")
+        if config.rllm.get("async_training", {}).get("enable", False):
+            raise OptionsError("rllm.async_training.enable=true calls no hook, and trains plain GRPO", fix="remove it")
         config.rllm.algorithm.use_precomputed_advantage = True
         super().__init__(config, *args, backend=backend, traj_grouping_hook=group_and_reweight, **kwargs)
 

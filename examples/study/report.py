@@ -129,7 +129,7 @@ def ends(title: str, steps: pd.DataFrame, start: pd.Series) -> Table:
     """Where every method ends; ``start`` are accuracies of the starting model."""
     rows = []
     for method, runs in by_method(outcomes(steps, "lr")).items():
-        gain = intervals.over_seeds(pd.Series(runs.accuracy.to_numpy()), start)  # Welch's
+        gain = intervals.welch(runs.accuracy, start)
         rows.append({
             "": NAMES[method], "learning rate": ", ".join(sorted(set(runs.lr))), **cells(runs, ENDS),
             "above the start, points": spoken(gain.value * 100, (gain.high - gain.value) * 100, 1, "+"),

@@ -19,7 +19,7 @@ from cw_plugin.batch import Batch, group_numbers, of_responses
 from cw_plugin.errors import HostError, NonFiniteError, OptionsError
 from cw_plugin.hosts.host import TRINITY
 from cw_plugin.hosts.trinity.needs import NEEDS
-from cw_plugin.options import Options
+from cw_plugin.options import Options, variables
 from cw_plugin.run import Run
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ class ReweightingAdvantage(AdvantageFn):
         **arguments: the options, and the arguments of Trinity's function.
 
     Raises:
-        OptionsError: an unknown argument or value, or the folder has checkpoints of another method.
+        OptionsError: an unknown argument or value, or options in the environment; or the folder has checkpoints of
+            another method.
         HostError: Trinity lacks what the weights need.
     """
 
@@ -59,6 +60,9 @@ class ReweightingAdvantage(AdvantageFn):
             if name not in known:  # some functions of Trinity would ignore it
                 problem = f"{name} is not an argument of {type(self).__name__}"
                 raise OptionsError(problem, fix=f"advantage_fn_args may have {', '.join(known)}")
+        if variables():
+            problem = f"{' and '.join(variables())} in the environment would change nothing in Trinity-RFT"
+            raise OptionsError(problem, fix="unset it, and write the option under advantage_fn_args")
         super().__init__(**of_trinity)
         options = Options.of({name: value for name, value in arguments.items() if name in names})
         options.refuse_without_entropies("Trinity-RFT")

@@ -35,7 +35,7 @@ AXES = {
 class Run:
     """One training run; the defaults are the centre."""
 
-    method: str = "grpo"  # or clip_cov, cw_grpo, one of ABLATION, or "weights=NAME" of the league
+    method: str = "grpo"  # or clip_cov, cw_grpo, or one of ABLATION
     lr: str = "3e-5"  # constant
     updates: int = 2  # of the policy from one batch of 64 responses
     stale: int = 1  # steps after which the policy for rollouts is renewed; 1 is on-policy
@@ -60,11 +60,6 @@ class Run:
         return [0, *(step for step in growing if step < self.steps), self.steps]
 
     @property
-    def weights(self) -> str:
-        """The name of the weighting of a run of the league; empty for another run."""
-        return self.method.removeprefix("weights=") if self.method.startswith("weights=") else ""
-
-    @property
     def held_out(self) -> str:
         """The problems of a validation; a search has its own."""
         return "test" if self.seed else "tune"
@@ -82,6 +77,13 @@ class Run:
         values = {axis: getattr(self, axis) for axis in AXES}
         changed = [AXES[axis].format(value) for axis, value in values.items() if value != getattr(CENTRE, axis)]
         return ", ".join(changed) or "the centre"
+
+
+@dataclass(frozen=True)
+class LeagueRun(Run):
+    """A run of the league: at the centre but for its learning rate, with a weighting of the package or of one's own."""
+
+    weighting: str = "none"
 
 
 CENTRE = Run()

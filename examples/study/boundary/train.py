@@ -30,7 +30,7 @@ from cw_plugin.lab.rewards.trl import response_text
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 import task  # noqa: E402
-from plan import PLANS, Run, add, finished  # noqa: E402
+from plan import PLANS, LeagueRun, Run, add, finished  # noqa: E402
 from sampling import sampled  # noqa: E402
 from study import JOBS, end_with_the_study, run_all  # noqa: E402
 
@@ -142,8 +142,8 @@ class BoundaryTrainer(CWGRPOTrainer):
 
 
 def weights(run: Run) -> str:
-    if run.weights:
-        return run.weights
+    if isinstance(run, LeagueRun):
+        return run.weighting
     if run.method in OF_TRL:
         return "none"
     return "gaussian" if run.method == "cw_grpo" else f"variants:{run.method}"

@@ -76,8 +76,8 @@ def have_collapsed(runs: dict[int, pd.DataFrame]) -> bool:
     """Whether pass@64 of a method's runs ends significantly below its start, or their entropy has mostly collapsed."""
     curves = [validated(run) for run in runs.values()]
     lost = [curve["pass@64"].iloc[-1] - curve["pass@64"].iloc[0] for curve in curves]
-    emptied = sum(curve.entropy.iloc[-1] < phases.LOW * curve.entropy.iloc[0] for curve in curves)
-    return intervals.mean_over_seeds(lost)[2] < 0 or emptied >= FEWEST
+    emptied = [curve for curve in curves if curve.entropy.iloc[-1] < phases.LOW * curve.entropy.iloc[0]]
+    return intervals.mean_over_seeds(lost).high < 0 or len(emptied) >= FEWEST
 
 
 def answer(runs: Runs) -> str:
@@ -115,7 +115,7 @@ def setting_table(name: str, runs: Runs, p: dict[tuple[str, str, str], float]) -
         less = less_at_equal_pass_1(by_seed, runs.get("grpo", {}) if method != "grpo" else {})
         row = {"": METHODS[method], "learning rate": next(iter(by_seed.values())).lr.iloc[0], "seeds": len(by_seed)}
         row |= {label: report.shown(ends[of], *how) for of, (label, *how) in ENDS.items()}
-        row["collapsed"] = sum(phases.collapsed(run) for run in by_seed.values())
+        row["collapsed"] = len([run for run in by_seed.values() if phases.collapsed(run)])
         for of, (label, *how) in EQUAL.items():
             if len(less):
                 tested = f" (p {report.spoken_p(p.get((name, method, of)))})" if len(less) > 1 else ""

@@ -22,7 +22,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "boundary")]
 import report  # noqa: E402
 from markdown_tables import markdown  # noqa: E402
-from plan import Run  # noqa: E402
+from plan import LeagueRun  # noqa: E402
 from study import append, run_all  # noqa: E402
 
 from cw_plugin.lab import intervals  # noqa: E402
@@ -47,24 +47,20 @@ def read(folder: Path) -> pd.DataFrame:
     return pd.read_parquet(file(folder)) if file(folder).exists() else pd.DataFrame(columns=[*KEY, "accuracy"])
 
 
-def run_of(name: str, lr: str, seed: int) -> Run:
-    return Run(f"weights={name}", lr, seed=seed)
-
-
-def make_missing(pool: Executor, runs: Sequence[Run], folder: Path) -> None:
+def make_missing(pool: Executor, runs: Sequence[LeagueRun], folder: Path) -> None:
     """Do those of the runs that the folder lacks."""
     # Here, because it imports TRL, without which the page can be written.
     from train import train
 
     done = set(read(folder)[KEY].itertuples(index=False, name=None))
-    waiting = [run for run in runs if (run.weights, run.lr, run.seed) not in done]
+    waiting = [run for run in runs if (run.weighting, run.lr, run.seed) not in done]
     print(f"{len(runs) - len(waiting)} runs are done, {len(waiting)} are not", flush=True)
     run_all(pool, train, waiting, partial(add, folder))
 
 
-def add(folder: Path, run: Run, steps: list[dict[str, Any]]) -> None:
+def add(folder: Path, run: LeagueRun, steps: list[dict[str, Any]]) -> None:
     late = pd.DataFrame(steps).tail(LAST)
-    row = {"weights": run.weights, "lr": run.lr, "seed": run.seed, "accuracy": steps[-1]["accuracy"]}
+    row = {"weights": run.weighting, "lr": run.lr, "seed": run.seed, "accuracy": steps[-1]["accuracy"]}
     row |= {name: late[name].mean() for name in ("reward", "entropy")} | {"seconds": steps[-1]["seconds"]}
     append(file(folder), pd.DataFrame([row]))
 
@@ -89,8 +85,8 @@ def is_complete(runs: pd.DataFrame, name: str) -> bool:
 def league(runs: pd.DataFrame, names: Sequence[str]) -> Table:
     """A row for each weighting, the highest accuracy first."""
     of_name = {name: compared(runs, name) for name in names if is_complete(runs, name)}
-    plain = of_name[PLAIN].accuracy.reset_index(drop=True)  # so that no seeds are paired
-    less = {name: intervals.over_seeds(of.accuracy, plain) for name, of in of_name.items() if name != PLAIN}
+    plain = of_name[PLAIN].accuracy
+    less = {name: intervals.welch(of.accuracy, plain) for name, of in of_name.items() if name != PLAIN}
     p = intervals.holm({name: difference.p for name, difference in less.items()})
     rows = []
     for name, of in sorted(of_name.items(), key=lambda item: -item[1].accuracy.mean()):
@@ -122,10 +118,13 @@ def main(own: str = typer.Argument("", metavar="[MODULE:FUNCTION]")) -> None:
         names = [PLAIN, own]  # so that there is something to compare with
     with processes() as pool:
         # Seed by seed, so that an interruption leaves all weightings equally far.
-        choosing = [run_of(name, lr, seed) for seed in CHOICE_SEEDS for name in names for lr in RATES]
+        choosing = [
+            LeagueRun(weighting=name, lr=lr, seed=seed) for seed in CHOICE_SEEDS for name in names for lr in RATES
+        ]
         make_missing(pool, choosing, folder)
         rate = {name: best_rate(read(folder), name) for name in names}
-        make_missing(pool, [run_of(name, rate[name], seed) for seed in SEEDS for name in names], folder)
+        comparing = [LeagueRun(weighting=name, lr=rate[name], seed=seed) for seed in SEEDS for name in names]
+        make_missing(pool, comparing, folder)
     if own:
         runs = pd.concat([read(HERE / "results"), read(folder)]).drop_duplicates(KEY)
         print(markdown(league(runs, [*BUILT_IN, own])).replace("&lt;", "<"))  # which a page needs

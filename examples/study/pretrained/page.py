@@ -108,11 +108,6 @@ def solved_names() -> list[str]:
     return [f"solved by {least} of {stages.TRIES}, end" for least in SOLVED]
 
 
-def welch(ours: pd.Series, theirs: pd.Series) -> intervals.Difference:
-    """The difference of two methods, whose seeds are not paired."""
-    return intervals.over_seeds(ours.reset_index(drop=True), theirs.set_axis(theirs.index + 1000))
-
-
 def spoken(difference: intervals.Difference) -> str:
     half = 100 * (difference.high - difference.value)
     return f"{report.spoken(100 * difference.value, half, 1, '+')} (p {report.spoken_p(difference.p)})"
@@ -124,7 +119,7 @@ def by_welch(steps: pd.DataFrame) -> report.Table:
     for lr in (stages.HIGH, stages.MIDDLE, stages.LOW):
         ours, theirs = (without_guesses(of_method(steps, method, lr)) for method in ("cw_grpo", "grpo"))
         row: dict[str, object] = {"": "CW-GRPO less GRPO", "learning rate": lr}
-        rows.append(row | {f"{name}, points": spoken(welch(ours[name], theirs[name])) for name in ours})
+        rows.append(row | {f"{name}, points": spoken(intervals.welch(ours[name], theirs[name])) for name in ours})
     note = (
         f"By Welch's test, over seeds that are not paired: at {stages.HIGH}, the pass@1 of two methods has a "
         f"correlation over seeds of {mean_correlation(steps):.2f} on average. Decided after the runs; p is not "
@@ -147,7 +142,7 @@ def remedies_by_welch(steps: pd.DataFrame) -> report.Table:
     for method, lr in REMEDIES:
         theirs = without_guesses(of_method(steps, method, lr))
         for name in names:
-            found[method, lr, name] = welch(ours[name], theirs[name])
+            found[method, lr, name] = intervals.welch(ours[name], theirs[name])
     number = len(REMEDIES) * len(("pass@1", "pass@64", "pass@64 at equal pass@1"))  # as many tests as the plan has
     planned = {key: found[key].p for key in found if key[2] not in solved_names()}
     p = intervals.holm(planned, number)

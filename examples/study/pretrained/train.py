@@ -170,7 +170,8 @@ class StudyTrainer(CWGRPOTrainer, SharedPrefixes):
             ids = self.processing_class([row["prompt"] for row in some], return_tensors="pt").input_ids.to(DEVICE)
             with torch.autocast(DEVICE, torch.bfloat16):
                 for place, text, copies in sampled(self.model, self.processing_class, ids, stages.TRIES, stages.LIMIT):
-                    right[first + place] += copies * is_right(text, some[place]["answer"])
+                    if is_right(text, some[place]["answer"]):
+                        right[first + place] += copies
         self.model.train()
         self.rows[-1]["right"] = right
         self.rows[-1] |= {

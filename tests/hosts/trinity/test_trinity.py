@@ -244,6 +244,12 @@ def test_arguments_that_cannot_work_are_refused(run_folder, name):
             pipeline(run_folder, name, wrong)
 
 
+def test_an_option_in_the_environment_is_not_passed_over(run_folder, monkeypatch):
+    monkeypatch.setenv("CW_GRPO_SCOPE", "batch")
+    with pytest.raises(OptionsError, match="CW_GRPO_SCOPE in the environment would change nothing in Trinity"):
+        pipeline(run_folder, NAME)
+
+
 def test_batches_that_cannot_be_weighed_are_refused(run_folder, monkeypatch):
     made = pipeline(run_folder, NAME)
     for logprobs, said in [(None, "None"), (torch.zeros(2), "2")]:
