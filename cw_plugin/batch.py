@@ -19,11 +19,9 @@ class Tokenizer(Protocol):
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
         """The text of a sequence."""
-        raise NotImplementedError
 
     def batch_decode(self, sequences: list[list[int]]) -> list[str]:
         """The text of each sequence."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

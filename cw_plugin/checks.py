@@ -51,18 +51,6 @@ def needed_entropies(
     return entropies
 
 
-def mean_entropy(
-    weighting: Weighting, entropies: Float[Tensor, "rows time"] | None, valid: Bool[Tensor, "rows time"]
-) -> float | None:
-    """The mean entropy of a batch's valid tokens, in nats, if a weighting needs it; NaN if there is no valid token.
-
-    Entropies that are not finite are left out, since their own group is refused.
-    """
-    if entropies is None or not weighting.needs_batch_entropy:
-        return None
-    return float(entropies[valid & entropies.isfinite()].double().mean())
-
-
 def non_finite_error(
     log_probs: Float[Tensor, "rows time"],
     advantages: Float[Tensor, " rows"] | Float[Tensor, "rows time"],
@@ -71,11 +59,10 @@ def non_finite_error(
     entropies: Float[Tensor, "rows time"] | None = None,
 ) -> NonFiniteError:
     """The error that names the rows at fault, among those of groups whose weighted advantages are not finite."""
-    by_name = {
-        "log_probs": log_probs,
-        "entropies": entropies if entropies is not None else torch.zeros_like(log_probs),
-        "advantages": advantages if advantages.ndim == 2 else advantages[:, None],
-    }
+    by_name = {"log_probs": log_probs}
+    if entropies is not None:
+        by_name["entropies"] = entropies
+    by_name["advantages"] = advantages if advantages.ndim == 2 else advantages[:, None]
     for name, values in by_name.items():
         wrong = (valid[rows] & ~values[rows].isfinite()).any(1)
         if wrong.any():

@@ -1,6 +1,6 @@
 """The errors this package raises. Each message says what is wrong, the value seen, and what to do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 
@@ -46,14 +46,21 @@ class NonFiniteError(CWGRPOError, ValueError):
         "weighted advantages": "Rewards, log-probs or weights are too large; check reward function and weighting.",
     }
 
+    SHOWN: ClassVar = 20  # rows that the message names
+
     def __init__(self, what: str, rows: list[int], hint: str = "") -> None:
-        shown = ", ".join(map(str, rows[:20]))
-        if len(rows) > 20:
+        shown = ", ".join(map(str, rows[: self.SHOWN]))
+        if len(rows) > self.SHOWN:
             shown += ", ..."
         where = f"NaN or infinite at a valid token of {len(rows)} row(s): {shown}"
         super().__init__(f"{what}: {where}. {self.CAUSES[what]}{hint}")
         self.what = what
         self.rows = rows
+
+    def named(self, kind: str, names: Sequence[object]) -> "NonFiniteError":
+        """The same error, which also says what the host calls these rows: ``kind``, and the name of each row."""
+        shown = ", ".join(str(names[row]) for row in self.rows[: self.SHOWN])
+        return NonFiniteError(self.what, self.rows, f" Their {kind}: {shown}.")
 
 
 class OptionsError(CWGRPOError, ValueError):
@@ -61,7 +68,7 @@ class OptionsError(CWGRPOError, ValueError):
 
 
 class HostError(CWGRPOError, RuntimeError):
-    """The host (verl, TRL, ms-swift, OpenRLHF, SkyRL) lacks or does not pass something that this package needs."""
+    """The host lacks, or does not pass, something that this package needs."""
 
 
 def first_line(error: BaseException) -> str:

@@ -103,20 +103,25 @@ def in_own_order(
     rows: Int[np.ndarray, " _"],
     lengths: Int[np.ndarray, " rows"],
     valid: Bool[np.ndarray, "rows time"],
-    *values: Float[np.ndarray, "rows ..."],
+    advantages: Float[np.ndarray, " rows"] | Float[np.ndarray, "rows time"],
+    log_probs: Float[np.ndarray, "rows time"],
+    entropies: Float[np.ndarray, "rows time"] | None,
 ) -> Int[np.ndarray, " _"]:
     """The rows of a group, in an order that depends on nothing but what they hold, and so not on the batch's order.
 
-    It goes by the advantage, the first of the ``values``, then by the number of valid tokens, then by the others. Rows
-    are compared by their sums first, which rounding hardly changes, and if these are equal, bit by bit.
+    It goes by the advantage, then by the number of valid tokens, then by log-probs and entropies. Rows are compared by
+    their sums first, which rounding hardly changes, and if these are equal, bit by bit.
     """
-    first = {row: (_total(values[0], valid, row), int(lengths[row])) for row in rows.tolist()}
+    first = {row: (_total(advantages, valid, row), int(lengths[row])) for row in rows.tolist()}
     if len(set(first.values())) == len(first):  # which nearly every group ends with
         return np.array(sorted(first, key=first.__getitem__))
 
+    of_tokens = [log_probs] if entropies is None else [log_probs, entropies]
+
     def everything(row: int) -> tuple[object, ...]:
-        others = [_total(array, valid, row) for array in values[1:]]
-        return *first[row], *others, *[_tokens(array, valid, row).tobytes() for array in values]
+        sums = [_total(values, valid, row) for values in of_tokens]
+        bits = [_tokens(values, valid, row).tobytes() for values in (advantages, *of_tokens)]
+        return *first[row], *sums, *bits
 
     return np.array(sorted(first, key=everything))
 

@@ -97,9 +97,9 @@ class Options:
                 fix=f"{fix}, or choose a weighting without entropies, such as gaussian or ar",
             )
 
-    def is_due(self, step: int | None) -> bool:
-        """Whether to record ``step``: step 1 and every ``record_every``-th. False outside a trainer."""
-        if step is None or step < 1 or self.record_every == 0:
+    def is_due(self, step: int) -> bool:
+        """Whether to record ``step``: step 1 and every ``record_every``-th. False for 0, outside of training."""
+        if step < 1 or self.record_every == 0:
             return False
         return step == 1 or step % self.record_every == 0
 

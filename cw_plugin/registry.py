@@ -87,7 +87,7 @@ class Weighting:
             nothing for one response alone. Then groups of one response are refused.
         settings: the numbers that a user may change, by name; the function gets them by name.
         values: what they are.
-        name: for error messages.
+        name: as a user gives it.
     """
 
     function: Function
@@ -109,8 +109,7 @@ class Weighting:
         for name, value in given.items():
             if name not in self.settings:
                 known = ", ".join(self.settings) or "none"
-                called = next((short for short, place in BUILT_IN.items() if place == self.name), self.name)
-                raise OptionsError(f"settings: weights={called!r} has no setting {name!r}", fix=f"it has {known}")
+                raise OptionsError(f"settings: weights={self.name!r} has no setting {name!r}", fix=f"it has {known}")
             setting = self.settings[name]
             try:
                 values[name] = setting.checked(value)
@@ -142,6 +141,7 @@ def weighting(
     is_scaled, declared = scaled, settings or {}
 
     def declare(function: Function) -> Weighting:
+        place = f"{function.__module__}:{getattr(function, '__name__', repr(function))}"
         with_defaults = Weighting(
             function,
             is_scaled,
@@ -149,7 +149,7 @@ def weighting(
             needs_batch_entropy=needs_batch_entropy,
             needs_several_responses=needs_several_responses,
             settings=declared,
-            name=f"{function.__module__}:{getattr(function, '__name__', repr(function))}",
+            name=next((name for name, known in BUILT_IN.items() if known == place), place),
         )
         return with_defaults.with_settings({name: setting.default for name, setting in declared.items()})
 

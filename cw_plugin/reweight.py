@@ -11,7 +11,6 @@ from cw_plugin.checks import (
     check_shapes,
     checked,
     has_finite_values,
-    mean_entropy,
     needed_entropies,
     non_finite_error,
 )
@@ -96,11 +95,13 @@ def apply_weighting(
     log_probs, advantages, valid = (values.cpu() for values in _prepared(log_probs, advantages, response_mask))
     entropies = None if entropies is None else entropies.detach().to(log_probs.dtype).cpu()
     group = torch.zeros(len(log_probs), dtype=torch.long) if group is None else group.cpu()
-    batch_entropy = mean_entropy(weighting, entropies, valid)
-    values = [array.numpy() for array in (advantages, log_probs, entropies) if array is not None]
-    dtype = values[0].dtype
-    result = np.zeros(log_probs.shape, dtype)
-    kept = np.zeros(log_probs.shape, dtype) if keeps_weights else None
+    batch_entropy = None
+    if weighting.needs_batch_entropy and entropies is not None:
+        batch_entropy = _mean_entropy(entropies, valid)
+    a, x = advantages.numpy(), log_probs.numpy()
+    h = None if entropies is None else entropies.numpy()
+    result = np.zeros_like(x)
+    kept = np.zeros_like(x) if keeps_weights else None
     sums, refused = Sums(), []
     is_valid = valid.numpy()
     lengths = is_valid.sum(1)
@@ -108,15 +109,21 @@ def apply_weighting(
         rows_with_tokens = rows_in_batch[lengths[rows_in_batch] > 0]
         if len(rows_with_tokens) == 0:
             continue
-        rows = in_own_order(rows_with_tokens, lengths, is_valid, *values)
-        valid_here = is_valid[rows]
-        a, x, *h = [take(array[rows], valid_here, lengths[rows]) for array in values]
-        tokens = Group(x, a, h[0] if h else None, valid_here, step, batch_entropy)
+        rows = in_own_order(rows_with_tokens, lengths, is_valid, a, x, h)
+        valid_here, lengths_here = is_valid[rows], lengths[rows]
+        tokens = Group(
+            log_probs=take(x[rows], valid_here, lengths_here),
+            advantages=take(a[rows], valid_here, lengths_here),
+            known_entropies=None if h is None else take(h[rows], valid_here, lengths_here),
+            mask=valid_here,
+            step=step,
+            known_batch_entropy=batch_entropy,
+        )
         if not has_finite_values(tokens):
             refused.append(rows)
             continue
         w, weight = token_weights(tokens, weighting)
-        weighted = weight * a
+        weighted = weight * tokens.advantages
         sums_here = sums_of_group(tokens, w, weighted)
         if sums_here.is_finite:
             result[rows] = put(weighted, valid_here)
@@ -156,6 +163,14 @@ def reweight_micro_batch(
         raise non_finite_error(log_probs, advantages, valid, torch.arange(len(valid), device=valid.device))
     result = torch.zeros_like(log_probs).flatten().index_copy(0, places, weighted)
     return result.view_as(log_probs), sums.statistics()
+
+
+def _mean_entropy(entropies: Float[Tensor, "rows time"], valid: Bool[Tensor, "rows time"]) -> float:
+    """The mean entropy of a batch's valid tokens, in nats; NaN if there is no valid token.
+
+    Entropies that are not finite are left out, since their own group is refused.
+    """
+    return float(entropies[valid & entropies.isfinite()].double().mean())
 
 
 def _prepared(

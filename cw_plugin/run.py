@@ -80,23 +80,25 @@ class Run:
         trains_on = "the host's own" if self.options.weights == "none" else "reweighted"
         self._logger.info("cw_grpo: this run trains on %s advantages, %s", trains_on, self.options)
 
-    def reweight(self, batch: Batch, steps: range) -> Reweighted:
+    def reweight(self, batch: Batch, step: int, updates: int = 1) -> Reweighted:
         """Reweight the advantages of a batch, and record its tokens if one of its steps is due.
 
         Args:
             batch: of the step.
-            steps: those that train on the batch, counted from 1; empty outside of training.
+            step: the first that trains on the batch, counted from 1; 0 outside of training.
+            updates: how many steps train on it.
 
         Raises:
             NonFiniteError, OptionsError: as in :func:`cw_plugin.reweight.reweight`.
         """
         self._write_method_once()
-        due = [step for step in steps if self.options.is_due(step)] if batch.read_sequences is not None else []
-        applied, seconds = self._apply_to_batch(batch, seed=steps.start, keeps_weights=bool(due))
+        due = [later for later in range(step, step + updates) if self.options.is_due(later)]
+        is_recorded = bool(due) and batch.read_sequences is not None
+        applied, seconds = self._apply_to_batch(batch, step, keeps_weights=is_recorded)
         statistics = applied.sums.statistics()
         if statistics.signal_share == 0 and statistics.weight_min == 1:
-            self._say_once_that_weights_are_1(steps)
-        if due:
+            self._say_once_that_weights_are_1(step)
+        if is_recorded:
             self._record(due[0], replace(batch, weights=applied.weights), applied.sums)
         advantages = None if self.options.weights == "none" else applied.advantages.to(batch.log_probs.device)
         return Reweighted(advantages, statistics.as_metrics(seconds))
@@ -106,18 +108,25 @@ class Run:
         ours = {f"cw_{name}": value for name, value in asdict(self.options).items()}
         write_whole(self._folder / "training_args.json", json.dumps({**settings, **ours}, indent=1, default=str))
 
-    def _apply_to_batch(self, batch: Batch, seed: int, keeps_weights: bool) -> tuple[Applied, float]:
+    def _apply_to_batch(self, batch: Batch, step: int, keeps_weights: bool) -> tuple[Applied, float]:
         """Override point: the batch's rows with the sums of the whole batch, and the seconds that the weights took."""
         batch = batch.on_cpu()
         started = time.perf_counter()
-        applied = self._apply_to_rows(batch, seed, keeps_weights)
+        applied = self._apply_to_rows(batch, step, keeps_weights)
         return applied, time.perf_counter() - started
 
-    def _apply_to_rows(self, batch: Batch, seed: int, keeps_weights: bool) -> Applied:
-        """The run's weighting, on these rows alone; ``seed`` is the first step of the batch."""
-        group = batch.group if self.options.scope == "group" else None
-        x, a, mask, entropies = batch.log_probs, batch.advantages, batch.response_mask, batch.entropies
-        return apply_weighting(self.weighting, x, a, mask, group, entropies, seed, keeps_weights)
+    def _apply_to_rows(self, batch: Batch, step: int, keeps_weights: bool) -> Applied:
+        """The run's weighting, on these rows alone."""
+        return apply_weighting(
+            self.weighting,
+            batch.log_probs,
+            batch.advantages,
+            batch.response_mask,
+            group=batch.group if self.options.scope == "group" else None,
+            entropies=batch.entropies,
+            step=step,
+            keeps_weights=keeps_weights,
+        )
 
     def _record(self, step: int, batch: Batch, sums: Sums) -> None:
         """Override point: write the token record of a batch, whose weights and sums are given."""
@@ -129,7 +138,7 @@ class Run:
             write_method(self._checkpoints, self.options, self._logger)
             self._checkpoints = None
 
-    def _say_once_that_weights_are_1(self, steps: range) -> None:
+    def _say_once_that_weights_are_1(self, step: int) -> None:
         if self.options.weights == "none" or self._has_said_that_weights_are_1:
             return
         self._has_said_that_weights_are_1 = True
@@ -137,5 +146,5 @@ class Run:
             "cw_grpo: every weight was 1 in step %s, as in plain GRPO, because advantages did not differ where tokens "
             "share statistics. If this goes on, all rewards of a prompt are equal, or a group has only one response. "
             "It is logged as cw_grpo/signal_share",
-            steps[0] if steps else "?",
+            step,
         )

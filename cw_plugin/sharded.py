@@ -30,11 +30,9 @@ class Accelerator(Protocol):
 
     def gather(self, tensor: Tensor) -> Tensor:
         """The rows of all processes, one after the other."""
-        raise NotImplementedError
 
     def pad_across_processes(self, tensor: Tensor, dim: int) -> Tensor:
         """The tensor, padded with zeros to the size that it has at most in a process."""
-        raise NotImplementedError
 
 
 class ShardedRun(Run):
@@ -57,7 +55,7 @@ class ShardedRun(Run):
         self._accelerator = accelerator
         self._responses = responses
 
-    def _apply_to_batch(self, batch: Batch, seed: int, keeps_weights: bool) -> tuple[Applied, float]:
+    def _apply_to_batch(self, batch: Batch, step: int, keeps_weights: bool) -> tuple[Applied, float]:
         accelerator, device = self._accelerator, batch.log_probs.device
         rows, width = batch.log_probs.shape
         own_first_row = accelerator.process_index * rows  # its number in the whole batch
@@ -67,7 +65,7 @@ class ShardedRun(Run):
         started = time.perf_counter()
         failure: Exception | None = None
         try:
-            applied = self._apply_to_rows(part, seed, keeps_weights)
+            applied = self._apply_to_rows(part, step, keeps_weights)
         except NonFiniteError as error:
             failure = NonFiniteError(error.what, [first_row + row for row in error.rows])
         except Exception as error:  # of any kind: the other processes must not wait for this one

@@ -11,7 +11,7 @@ ADVANTAGES = (1.5, -0.5, -0.5, -0.5) + (0.0,) * 4  # the second group has equal 
 
 
 def try_weighting(weighting: Weighting) -> None:
-    """Raise OptionsError if a weighting fails on made groups, or returns what cannot be weights, or others again."""
+    """Raise OptionsError if a weighting fails on made groups, or what it returns cannot be weights, or changes."""
     numbers = torch.Generator().manual_seed(0)
     mask = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS * 2)[:, None]
     log_probs = -torch.rand(mask.shape, generator=numbers).round(decimals=1)

@@ -74,7 +74,7 @@ def test_weights_that_cannot_be_some_are_refused(function, message):
         ("no_such_module:wide", "cannot be imported .*no_such_module.*PYTHONPATH"),
         ("json:lod", "json/__init__.py has no function lod; name one that it has$"),
         ("math:exp", r"weights='math:exp' is a builtin_function_or_method; put @weighting\(scaled=True\) before"),
-        ("state", "weights='cw_plugin.weightings.state:state' needs the entropy of each position, and got none"),
+        ("state", "weights='state' needs the entropy of each position, and got none"),
     ],
 )
 def test_a_name_of_no_weighting_is_refused(name, message):

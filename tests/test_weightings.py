@@ -122,6 +122,13 @@ def test_one_token_and_tokens_that_are_all_alike_have_the_weights_of_the_loop(na
     torch.testing.assert_close(reweighted, expected, rtol=1e-6, atol=1e-9)
 
 
+def test_responses_that_are_equally_certain_have_the_same_weight_in_eda():
+    ones = torch.ones(3, 2)
+    for entropy in (1e-3, 1e-7, 0):  # the last two are below the floor
+        reweighted, _ = reweight(-ones, torch.tensor([1.0, 2.0, 3.0]), ones, None, "eda", entropy * ones)
+        torch.testing.assert_close(reweighted, torch.tensor([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]))
+
+
 @pytest.mark.parametrize("name", [name for name in BUILT_IN if name != "none"])
 def test_a_weighting_declares_if_one_response_is_as_good_as_no_weights(name):
     """drop_top_cov drops any token then, since every covariance is 0."""

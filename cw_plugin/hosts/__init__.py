@@ -1,6 +1,6 @@
 """The hosts: a folder for each training framework, which knows no other one.
 
-A new host is a folder beside skyrl/, the smallest complete one. It has:
+A new host is a folder beside openrlhf/, the smallest complete one. It has:
 
 1. A line in host.py: its name, and the oldest and newest release that the tests run.
 2. ``needs.py``, whose ``NEEDS`` lists the functions of the host that the plugin calls, extends or wraps. The method

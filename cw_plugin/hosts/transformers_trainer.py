@@ -153,7 +153,7 @@ class ReweightingTrainer(Trainer):
         """Reweight a generation batch and log its statistics; None if the host's own advantages stay."""
         args, step = self.args, self.state.global_step + 1
         updates = math.ceil(args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps)
-        reweighted = self._cw_run.reweight(batch, range(step, step + updates))
+        reweighted = self._cw_run.reweight(batch, step, updates)
         self._cw_computed = []
         for name, value in reweighted.metrics.items():
             self._metrics["train"][name].append(value)

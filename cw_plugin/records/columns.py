@@ -1,7 +1,8 @@
 """What a token record holds: a row for each token, and metadata of the batch.
 
-The schema's metadata has the step, the options scope and weights, how many groups and tokens the whole batch has, the
-prompts as JSON, by group, and when the run was started (in UTC): a later start overtakes records of an earlier one.
+The schema's metadata has the step, the options scope, weights and settings, how many groups and tokens the whole batch
+has, the prompts as JSON, by group, and when the run was started (in UTC): a later start overtakes records of an earlier
+one.
 """
 
 FOLDER = "tokens"  # within the run's folder; its files are step_000050.parquet, step_000050-2.parquet, ...
@@ -9,7 +10,7 @@ FOLDER = "tokens"  # within the run's folder; its files are step_000050.parquet,
 WHOLE_NUMBERS = (
     "group",  # the token's prompt group, from 0
     "row",  # in the batch
-    "position",  # in the response
+    "position",  # in the response, from 0, whatever the padding
     "token_id",
 )
 REAL_NUMBERS = (

@@ -112,19 +112,19 @@ class TokenFiles:
         pieces: dict[str, list[Tensor]] = defaultdict(list)
         for together in rows_together:
             mask = batch.response_mask[together]
-            place, position = mask.nonzero(as_tuple=True)
+            place, column = mask.nonzero(as_tuple=True)
             row = together[place]
-            log_prob, advantage = batch.log_probs[row, position].float(), batch.advantages[row]
+            log_prob, advantage = batch.log_probs[row, column].float(), batch.advantages[row]
             tokens = Group(log_prob, advantage, None, mask)
             values = {
                 "group": batch.group[row],
                 "row": row,
-                "position": position,
+                "position": tokens.position,
                 "log_prob": log_prob,
                 "advantage": advantage,
                 "covariance": tokens.c,
                 "gaussian": kernel(tokens.z),
-                "weight": batch.weights[row, position],
+                "weight": batch.weights[row, column],
                 "reward": batch.rewards[row],
             }
             is_recorded = torch.isin(row, rows)

@@ -21,4 +21,5 @@ from cw_plugin.weights import Group
 def eda(group: Group) -> Float[Tensor, " N"]:
     """Above 1 for all tokens of a response whose mean entropy is below that of the others."""
     of_responses, response = group.response_means(group.entropies.double())
-    return of_responses.mean() / of_responses.clamp(min=1e-6)[response]
+    of_responses = of_responses.clamp(min=1e-6)
+    return (of_responses.mean() / of_responses)[response]

@@ -29,5 +29,6 @@ from cw_plugin.weights import Group
 @weighting(scaled=True, needs_entropies=True, settings={"share": Setting(0.2, low=0, high=1)})
 def high_entropy(group: Group, share: float) -> Float[Tensor, " N"]:
     """1 for the positions with the highest entropies, 0 for the others, before they are scaled."""
-    kept = highest(group.entropies, max(1, int(len(group.entropies) * share + 0.9999)))
+    count = int(len(group.entropies) * share + 0.9999)  # rounded up as in the authors' code
+    kept = highest(group.entropies, max(1, count))
     return torch.zeros_like(group.log_probs).index_fill(0, kept, 1)

@@ -29,7 +29,7 @@ _SETTINGS = {"share": Setting(0.1, low=0, high=1), "weight": Setting(1.1, low=1,
 def stare(group: Group, share: float, weight: float) -> Float[Tensor, " N"]:
     """The authors' default (O1) without its gate."""
     candidates = (group.advantages > 0).nonzero()[:, 0]
-    count = int(len(candidates) * share + 0.999999)
+    count = int(len(candidates) * share + 0.999999)  # rounded up as in the authors' code
     most_surprising = candidates[highest(-group.log_probs[candidates], count)]
     return torch.ones_like(group.log_probs).index_fill(0, most_surprising, weight)
 

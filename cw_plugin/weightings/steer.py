@@ -37,7 +37,7 @@ def entropy_change(group: Group) -> Float[Tensor, " N"]:
     settings={"low": Setting(0.8, low=0, high=1), "high": Setting(1.2, low=1, high=10)},
 )
 def steer(group: Group, low: float, high: float) -> Float[Tensor, " N"]:
-    """From 1.2 down to 0.8, linearly; 1 if all tokens are alike."""
+    """From 1.2 down to 0.8, linearly; halfway between the two if all tokens are alike."""
     omega = entropy_change(group)
     smallest, largest = omega.aminmax()
     if smallest == largest:

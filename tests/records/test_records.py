@@ -51,8 +51,13 @@ def recorded(folder: Path, batch: Batch, step: int, scope: str = "group", weight
     return record
 
 
+def column_of(batch: Batch, row: int, position: int) -> int:
+    """Where a token stands in the padded row: positions count from the response's first token."""
+    return batch.response_mask[row].tolist().index(True) + position
+
+
 def expected(batch: Batch, scope: str = "group") -> dict[tuple[int, int], tuple[float, float, float]]:
-    """(row, position) -> c, w and w~ in float64."""
+    """(row, column) -> c, w and w~ in float64."""
     number = batch.group if scope == "group" else torch.zeros_like(batch.group)
     _, groups = reference_advantages(batch.log_probs, batch.advantages, batch.response_mask, number)
     columns = ("places", "c", "w", "weights")
@@ -76,7 +81,7 @@ def test_a_record_holds_every_token_with_what_the_weights_did(tmp_path, scope, w
     order = [(row["group"], row["row"], row["position"]) for row in rows]
     assert len(rows) == len(tokens) and order == sorted(order)
     for row in rows:
-        i, t = row["row"], row["position"]
+        i, t = row["row"], column_of(batch, row["row"], row["position"])
         c, w, weight = tokens[i, t]
         assert row["group"] == batch.group[i] and row["token_id"] == batch.read_sequences([i])[0][1][t]
         assert row["text"] == TOKENIZER.decode([row["token_id"]])
@@ -99,7 +104,7 @@ def test_a_record_shows_the_weights_that_were_applied(tmp_path, scope, weights):
     with Pretend():
         there = on_device(vars(replace(batch, log_probs=x, response_mask=mask, entropies=h)))
         there["log_probs"].requires_grad_()
-        applied = run.reweight(Batch(**there), range(7, 11)).advantages
+        applied = run.reweight(Batch(**there), 7, 4).advantages
     if weights == "none":
         assert applied is None
     else:
@@ -108,7 +113,7 @@ def test_a_record_shows_the_weights_that_were_applied(tmp_path, scope, weights):
     assert (record.step, record.weights, record.settings) == (8, weights, run.options.settings)
     assert (record.groups, record.table.num_rows) == (4, batch.response_mask.sum())
     for row in record.table.to_pylist():
-        of_run = expected[row["row"], row["position"]].item()
+        of_run = expected[row["row"], column_of(batch, row["row"], row["position"])].item()
         assert row["weight"] * row["advantage"] == pytest.approx(of_run, rel=1e-5, abs=1e-7)
 
 
@@ -160,7 +165,7 @@ def test_of_a_large_batch_whole_groups_are_drawn(tmp_path, monkeypatch):
     record, tokens = recorded(tmp_path / "batch", batch, 1, "batch"), expected(batch, "batch")
     assert record.table.num_rows < len(tokens) and record.groups == 20  # what is left out still counts in the weights
     for row in record.table.to_pylist():
-        c, w, weight = tokens[row["row"], row["position"]]
+        c, w, weight = tokens[row["row"], column_of(batch, row["row"], row["position"])]
         assert (row["covariance"], row["gaussian"]) == pytest.approx((c, w), rel=1e-4, abs=1e-4)
         assert row["weight"] == pytest.approx(weight, abs=1e-3)
     monkeypatch.setattr(write, "LIMIT", len(tokens))

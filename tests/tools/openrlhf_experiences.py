@@ -20,6 +20,7 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from reference import reference_advantages
 from reference_weightings import reference_weighted
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoTokenizer
 
 PROMPTS, SAMPLES = 8, 6
@@ -122,28 +123,21 @@ def experiences(maker: RemoteExperienceMaker, actor: Actor, turns: int, rows: li
     return made
 
 
-def expected(plain: list[Any], scope: str) -> tuple[list[list[float]], float]:
+def expected(plain: list[Any], scope: str, name: str = "gaussian") -> tuple[list[list[float]], float]:
     """w~ A of every row, with groups by the text of the prompt, in float64; and the mean sigma of the groups."""
-    rows = [(e.action_log_probs[i], e.advantages[i], e.action_mask[i], e.prompts[i]) for e, i in each(plain)]
-    log_probs, advantages, masks, prompts = zip(*rows, strict=True)
-    uids = prompts if scope == "group" else [0] * len(rows)
-    weighted, groups = reference_advantages(log_probs, advantages, masks, uids)
+    rows = [(experience, i) for experience, i in each(plain)]
+    log_probs, advantages, masks = (
+        pad_sequence([getattr(experience, of)[i].double() for experience, i in rows], batch_first=True)
+        for of in ("action_log_probs", "advantages", "action_mask")
+    )
+    uids = [experience.prompts[i] if scope == "group" else 0 for experience, i in rows]
+    weighted = reference_weighted(name, log_probs, advantages, masks, uids, torch.zeros_like(log_probs))
+    _, groups = reference_advantages(log_probs, advantages, masks, uids)
     assert len(groups) == (PROMPTS if scope == "group" else 1)
     sigmas = [group["sigma"] for group in groups.values() if group["sigma"] > 0]
-    return weighted, sum(sigmas) / len(sigmas)
-
-
-def expected_of(name: str, plain: list[Any], scope: str) -> list[list[float]]:
-    """The advantages of every row with the weights of a weighting that needs no entropies."""
-    rows = [(e.action_log_probs[i], e.advantages[i], e.action_mask[i], e.prompts[i]) for e, i in each(plain)]
-    width = max(len(mask) for _, _, mask, _ in rows)
-    log_probs, advantages, masks = (
-        torch.stack([torch.nn.functional.pad(row[at].double(), (0, width - len(row[at]))) for row in rows])
-        for at in range(3)
-    )
-    uids = [prompt for *_, prompt in rows] if scope == "group" else [0] * len(rows)
-    weighted = reference_weighted(name, log_probs, advantages, masks, uids, torch.zeros_like(log_probs))
-    return [row[: len(mask)].tolist() for row, (_, _, mask, _) in zip(weighted, rows, strict=True)]
+    widths = [experience.action_mask.shape[1] for experience, _ in rows]
+    of_rows = [row[:width].tolist() for row, width in zip(weighted, widths, strict=True)]
+    return of_rows, sum(sigmas) / len(sigmas)
 
 
 def each(made: list[Any]):

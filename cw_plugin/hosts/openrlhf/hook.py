@@ -61,14 +61,13 @@ class _Reweighter:
         settings = check(maker.strategy.args, options)
         self.samples = settings.samples
         self.tokenizer = maker.tokenizer
-        self.step: int | None = None
+        self.step = 0  # outside of training
         self.run = Run(options, settings.folder, _logger)
         self.run.begin(settings.checkpoints, settings.has_checkpoint)
 
     def reweight(self, experiences: "Sequence[Experience]") -> None:
         """Put w~ A in place of A in every experience, and the metrics into its info."""
-        steps = range(self.step, self.step + 1) if self.step is not None else range(0)
-        reweighted = self.run.reweight(_batch(experiences, self.samples, self.tokenizer), steps)
+        reweighted = self.run.reweight(_batch(experiences, self.samples, self.tokenizer), self.step)
         weighted, metrics = reweighted.advantages, reweighted.metrics
         sizes = [len(experience.index) for experience in experiences]
         for experience, size in zip(experiences, sizes, strict=True):

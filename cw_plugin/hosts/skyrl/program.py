@@ -27,6 +27,7 @@ def start(program: str) -> None:
 
     A command that it does not train ends with one sentence.
     """
+    sys.argv = [argument for argument in sys.argv if argument != f"{OVERRIDE}{__package__}"]  # which asks for this
     for argument in sys.argv[1:]:
         if argument.startswith(OVERRIDE):
             other = argument.removeprefix(OVERRIDE)
@@ -58,7 +59,6 @@ def start(program: str) -> None:
 
 def main() -> None:
     """Train with SkyRL's own program, which calls this for ``trainer.override_entrypoint=cw_plugin.hosts.skyrl``."""
-    sys.argv.remove(f"{OVERRIDE}{__package__}")
     start(MAIN_BASE)
 
 

@@ -57,7 +57,7 @@ class CWGRPOTrainer(RayPPOTrainer):
     def compute_advantages_and_returns(self, data: "TrainingInputBatch") -> "TrainingInputBatch":
         """Put w~ A in place of the advantages, and the metrics of the weights among those of the step."""
         data = super().compute_advantages_and_returns(data)
-        reweighted = self._cw_run.reweight(_batch(data, self.tokenizer), range(self.global_step, self.global_step + 1))
+        reweighted = self._cw_run.reweight(_batch(data, self.tokenizer), self.global_step)
         if reweighted.advantages is not None:
             data["advantages"] = reweighted.advantages.to(data["advantages"].dtype)
         self.all_metrics.update(reweighted.metrics)

@@ -75,11 +75,12 @@ class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
         if not self.model.training:
             return
         batches = [encoded["grpo_batch"] for encoded in batch_encoded_inputs]  # in the order of the rows
-        if self.dynamic_num_samples or any(batch.teacher_per_token_logps is not None for batch in batches):
+        if any(batch.teacher_per_token_logps is not None for batch in batches):
+            raise OptionsError(f"a teacher {NO_TEACHER}", fix="train without the column teacher_prompt")
+        if self.dynamic_num_samples:
             raise OptionsError(
-                f"a teacher {NO_TEACHER}, and a scheduler that changes the number of responses leaves no groups of "
-                "num_generations responses",
-                fix="train without the column teacher_prompt, and without such a scheduler",
+                "the scheduler changes the number of responses, so there are no groups of num_generations responses",
+                fix="train without such a scheduler",
             )
         weighted = self._cw_reweight(self._cw_batch(batch_encoded_inputs))
         if weighted is None:

@@ -84,12 +84,10 @@ class ReweightingAdvantage(AdvantageFn):
         if not exps:  # std_threshold may leave out every group
             return exps, metrics
         step = exps[0].eid.batch  # a step of the explorer, counted from 1; other programs may have a name here
-        steps = range(step, step + 1) if isinstance(step, int) else range(0)
         try:
-            reweighted = self._cw_run.reweight(self._cw_batch(exps), steps)
+            reweighted = self._cw_run.reweight(self._cw_batch(exps), step if isinstance(step, int) else 0)
         except NonFiniteError as error:
-            eids = ", ".join(str(exps[row].eid) for row in error.rows[:20])
-            raise NonFiniteError(error.what, error.rows, f" Their experiences: {eids}.") from error
+            raise error.named("experiences", [experience.eid for experience in exps]) from error
         if reweighted.advantages is not None:
             for experience, row in zip(exps, reweighted.advantages, strict=True):
                 experience.advantages = row[: len(experience.action_mask)].clone()

@@ -47,7 +47,7 @@ LOGGER = logging.getLogger("verl.cw_plugin")  # in the trainer's process, the ro
 
 
 class Trainer(Protocol):
-    """What is used of verl's trainers. Which of the last three one has, says which it is."""
+    """What is used of verl's trainers. Of the methods for advantages, each has its own, and the legacy one has none."""
 
     config: "DictConfig"
     tokenizer: Tokenizer
@@ -206,7 +206,6 @@ class VerlRun:
 
     def _put_weights(self, data: DataProto, advantages: Tensor, keys: Sequence[str] | None) -> None:
         """Put w~ A into a batch of verl, given A of each row, and keep the metrics."""
-        step = self._trainer.global_steps
         mask = data.batch["response_mask"]
         batch = Batch(
             log_probs=data.batch["old_log_probs"],
@@ -219,10 +218,9 @@ class VerlRun:
             entropies=self._take_entropies(keys) if self.needs_entropies else None,
         )
         try:
-            reweighted = self._run.reweight(batch, range(step, step + 1))
+            reweighted = self._run.reweight(batch, self._trainer.global_steps)
         except NonFiniteError as error:
-            uids = ", ".join(str(data.non_tensor_batch["uid"][row]) for row in error.rows[:20])
-            raise NonFiniteError(error.what, error.rows, f" Their uids: {uids}.") from error
+            raise error.named("uids", data.non_tensor_batch["uid"]) from error
         self.metrics = reweighted.metrics
         weighted = reweighted.advantages
         if weighted is None:  # weights=none, plain GRPO

@@ -23,7 +23,6 @@ from openrlhf_experiences import (
     both,
     each,
     expected,
-    expected_of,
     experiences,
     maker_of,
     sample,
@@ -35,7 +34,6 @@ from pyarrow import parquet
 from ray import cloudpickle
 
 from cw_plugin.errors import HostError, NonFiniteError
-from cw_plugin.hosts.openrlhf import refused_settings
 
 pytestmark = pytest.mark.usefixtures("plain")
 # The trainer's class as a driver without the hook sends it to a worker.
@@ -44,7 +42,7 @@ SENT = cloudpickle.dumps(ppo_trainer_async.TrainingActor.__ray_metadata__.modifi
 
 @pytest.mark.parametrize(
     ("estimator", "turns", "dynamic", "scope"),
-    [*((name, 1, False, "group") for name in refused_settings.GROUPED),
+    [*((name, 1, False, "group") for name in ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")),
      ("group_norm", 3, True, "group"), ("group_norm", 1, False, "batch")],
 )  # fmt: skip
 def test_every_row_reaches_the_loss_with_the_weights_of_its_group(
@@ -91,7 +89,7 @@ def test_every_weighting_weighs_whole_groups(plain, actor, tmp_path, monkeypatch
     monkeypatch.setenv("CW_GRPO_SCOPE", scope)
     monkeypatch.setenv("CW_GRPO_WEIGHTS", name)
     before, after = both(plain, maker_of(settings(tmp_path, **{"train.dynamic_batch_enable": True})), actor, turns=3)
-    for (experience, i), row in zip(each(after), expected_of(name, before, scope), strict=True):
+    for (experience, i), row in zip(each(after), expected(before, scope, name)[0], strict=True):
         assert experience.advantages[i].tolist() == pytest.approx(row, abs=1e-6)
 
 

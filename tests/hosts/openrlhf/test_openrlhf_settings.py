@@ -63,11 +63,6 @@ def test_what_loses_no_weights_is_allowed_and_said_once(tmp_path, monkeypatch, c
     assert caplog.text.count("cw_grpo") == caplog.text.count(said) == 1
 
 
-@pytest.mark.parametrize("estimator", ["rloo", "reinforce_baseline", "group_norm", "dr_grpo"])
-def test_every_estimator_that_compares_responses_is_served(tmp_path, estimator):
-    maker_of(settings(tmp_path, **{"algo.advantage.estimator": estimator}))
-
-
 @pytest.mark.parametrize("part", ["MAKER", "TRAINER"])
 def test_an_openrlhf_without_its_maker_or_trainer_is_refused(monkeypatch, part):
     monkeypatch.setattr(hook, part, "openrlhf.trainer.gone")

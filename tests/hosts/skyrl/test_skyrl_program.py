@@ -55,6 +55,7 @@ def test_a_trainer_with_log_probs_of_its_own_is_refused(tmp_path):
         ((MAIN_BASE, OVERRIDE, ARCTIC), f"{ARCTIC} names another program than"),
         ((OURS, "skyrl_program", "trainer.algorithm.advantage_estimator=gae"), "gae has no prompt groups"),
         ((MAIN_BASE, OVERRIDE, "trainer.algorithm.advantage_estimator=gae"), "gae has no prompt groups"),
+        ((OURS, MAIN_BASE, OVERRIDE, "trainer.algorithm.advantage_estimator=gae"), "gae has no prompt groups"),
         ((OURS, "examples.main_nothing"), "there is no module examples.main_nothing"),
         ((OURS, "nowhere.main_nothing"), "there is no module nowhere.main_nothing"),
         ((OURS, "--help"), "name the program first"),

@@ -283,21 +283,16 @@ def of_registry(data, config=None, **given):
         (True, None),
         (True, {"norm_adv_by_std_in_grpo": True, "cw_grpo": None}),
         (False, {"norm_adv_by_std_in_grpo": False}),
+        (True, {"norm_adv_by_std_in_grpo": True, "cw_grpo": {"weights": "none"}}),
+        (True, {"norm_adv_by_std_in_grpo": True, "cw_grpo": {"weights": "ar"}}),
+        (True, {"norm_adv_by_std_in_grpo": True, "cw_grpo": {"scope": "batch"}}),
     ],
 )
-def test_the_registered_estimator_takes_log_probs(make, norm, config):
+def test_the_registered_estimator_takes_log_probs_and_options(make, norm, config):
     data, _ = trainer_batch()
     grpo = advantages("grpo", data, None, make(f"algorithm.norm_adv_by_std_in_grpo={norm}").config.algorithm)
     ours = of_registry(data, config and OmegaConf.create(config), old_log_probs=data.batch["old_log_probs"])
-    torch.testing.assert_close(ours.double(), weighted(data, grpo), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("options", [{"weights": "none"}, {"weights": "ar"}, {"scope": "batch"}])
-def test_the_registered_estimator_takes_the_options(make, options):
-    data, _ = trainer_batch()
-    grpo = advantages("grpo", data, None, make().config.algorithm)
-    config = OmegaConf.create({"norm_adv_by_std_in_grpo": True, "cw_grpo": options})
-    ours = of_registry(data, config, old_log_probs=data.batch["old_log_probs"])
+    options = (config or {}).get("cw_grpo") or {}
     torch.testing.assert_close(ours.double(), weighted(data, grpo, **options), rtol=1e-5, atol=1e-5)
 
 

@@ -16,7 +16,7 @@ ACCURACY = "val-core/knoveleng/open-rs/acc/mean@4"
 
 
 def test_it_compares_the_recorded_runs_and_needs_only_what_the_extra_report_installs(tmp_path):
-    absent = ("torch", "transformers", "datasets", "math_verify", "ray", "verl", "trl")
+    absent = ("torch", "transformers", "datasets", "math_verify", "ray", "verl", "vllm", "trl")
     code = (
         "from importlib.machinery import PathFinder\nfind = PathFinder.find_spec\n"
         f"PathFinder.find_spec = lambda name, *args: None if name in {absent} else find(name, *args)\n"
