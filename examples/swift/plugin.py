@@ -1,8 +1,5 @@
 """Makes ms-swift's GRPO train CW-GRPO:  swift rlhf --rlhf_type grpo --external_plugins examples/swift/plugin.py ...
 
-Beside plugins of your own, it is one more file after the same flag: of two such flags, ms-swift takes the last alone.
-CW_GRPO_WEIGHTS=none gives plain GRPO with the same metrics; cw_plugin/hosts/swift/trainer.py has what is refused.
-
 `megatron rlhf` is not served. MegatronGRPOTrainer holds advantages and log-probs of whole batches in one method, where
 weights could be put in; but it has steps, metrics and checkpoints of its own, and needs a GPU, which the tests lack.
 """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class CWGRPOTrainer(RayPPOTrainer):
-    """RayPPOTrainer whose advantages are multiplied by the paper's weights. It takes the arguments of RayPPOTrainer.
+    """RayPPOTrainer whose advantages are multiplied by the weights. It takes the arguments of RayPPOTrainer.
 
     Weights are computed in the trainer's process over the whole batch, before SkyRL divides advantages by the number
     of tokens (loss_reduction) and spreads rows over mini-batches and workers. A prompt group is a uid: all responses to

@@ -39,7 +39,7 @@ class MicroBatch(TypedDict):
 
 
 class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
-    """ms-swift's GRPOTrainer whose advantages, (B, T) there, are multiplied by the paper's weights.
+    """ms-swift's GRPOTrainer whose advantages, (B, T) there, are multiplied by the weights.
 
     Weights are computed once for a generation batch, over whole prompt groups, from ms-swift's own
     ``old_per_token_logps``. Sequence parallelism, a teacher and a changing number of responses are refused. So are,

@@ -20,7 +20,7 @@ from cw_plugin.hosts.trl.needs import NEEDS
 
 
 class CWGRPOTrainer(ReweightingTrainer, GRPOTrainer):
-    """GRPOTrainer whose advantages are multiplied by the paper's weights. It takes the arguments of GRPOTrainer.
+    """GRPOTrainer whose advantages are multiplied by the weights. It takes the arguments of GRPOTrainer.
 
     Weights are computed once for a generation batch, over whole prompt groups, before TRL shuffles and splits it. So
     they do not depend on the number of processes, gradient accumulation, ``steps_per_generation``, ``num_iterations``
