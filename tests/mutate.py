@@ -69,7 +69,7 @@ def main() -> None:
                 before, after = original.splitlines()[line - 1], changed.splitlines()[line - 1]
                 print(f"{given.file}:{line}\n  - {before.strip()}\n  + {after.strip()}", flush=True)
         print(f"{given.file}: {len(drawn) - unseen} of {len(drawn)} changes seen, of {len(changes)}", flush=True)
-        sys.exit(unseen > len(drawn) / 5)
+        sys.exit(1 if unseen > len(drawn) / 5 else 0)
 
 
 def prepare(copy: Path) -> None:
