@@ -6,7 +6,7 @@ import difflib
 import importlib.util
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -36,10 +36,10 @@ def compose(command: Sequence[str]) -> DictConfig:
     from hydra.errors import HydraException, OverrideParseException
 
     program, arguments = _split(command)
-    file = _file_of(program)
-    folder, name = _hydra_main(program, file)
+    file, options = _file_of(program), _parsed(arguments)
+    folder, name = _hydra_main(program, file, options)
     try:
-        config = _composed(file, folder, name, _parsed(arguments))
+        config = _composed(file, folder, name, options)
         OmegaConf.to_container(config, resolve=True)
     except OverrideParseException as error:
         raise OptionsError(
@@ -53,8 +53,8 @@ def compose(command: Sequence[str]) -> DictConfig:
     return config
 
 
-def _composed(file: Path, folder: str | None, name: str | None, given: argparse.Namespace) -> DictConfig:
-    """What ``@hydra.main`` of a file passes to its function, from the folder and name that it gives there."""
+def _composed(file: Path, folder: str | None, name: str | None, options: argparse.Namespace) -> DictConfig:
+    """What ``@hydra.main`` of a file passes to its function, from this folder and name of a configuration."""
     from hydra import compose as hydra_compose
     from hydra import version
     from hydra._internal.hydra import Hydra
@@ -62,13 +62,13 @@ def _composed(file: Path, folder: str | None, name: str | None, given: argparse.
     from hydra.core.config_search_path import SearchPathQuery
     from hydra.core.global_hydra import GlobalHydra
 
-    search_path = create_automatic_config_search_path(str(file), None, given.config_path or folder)
-    if given.config_dir:
-        search_path.prepend("command-line", Path(given.config_dir).absolute().as_uri(), SearchPathQuery("schema"))
+    search_path = create_automatic_config_search_path(str(file), None, folder)
+    if options.config_dir:
+        search_path.prepend("command-line", Path(options.config_dir).absolute().as_uri(), SearchPathQuery("schema"))
     version.setbase(None)  # as verl's programs do
     Hydra.create_main_hydra2(file.stem, search_path)
     try:
-        return hydra_compose(given.config_name or name, given.overrides)
+        return hydra_compose(name, options.overrides)
     finally:
         GlobalHydra.instance().clear()
 
@@ -76,10 +76,11 @@ def _composed(file: Path, folder: str | None, name: str | None, given: argparse.
 def _split(command: Sequence[str]) -> tuple[str, Sequence[str]]:
     """The program of a command, and its arguments."""
     for place, word in enumerate(command):
-        if word == "-m" and "=" not in "".join(command[place + 1 : place + 2]):  # which is hydra's -m otherwise
-            return command[place + 1], command[place + 2 :]
+        after = command[place + 1 :]
+        if word == "-m" and after and "=" not in after[0]:  # which is hydra's -m otherwise
+            return after[0], after[1:]
         if word.endswith(".py") and "=" not in word:
-            return word, command[place + 1 :]
+            return word, after
     return MAIN_PPO, command
 
 
@@ -100,13 +101,23 @@ def _file_of(program: str) -> Path:
     raise OptionsError(f"the program {program} is not here", fix=f"install it, or give a command of {MAIN_PPO}")
 
 
-def _hydra_main(program: str, file: Path) -> tuple[str | None, str | None]:
-    """The ``config_path`` and ``config_name`` of the ``@hydra.main`` in a source."""
+def _hydra_main(program: str, file: Path, options: argparse.Namespace) -> tuple[str | None, str | None]:
+    """The ``config_path`` and ``config_name`` of the ``@hydra.main`` in a source, unless the options name others."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "hydra.main":
-            values = {argument.arg: ast.literal_eval(argument.value) for argument in node.keywords}
-            return values.get("config_path"), values.get("config_name")
+            given = dict(zip(("config_path", "config_name"), node.args, strict=False))  # those without a keyword
+            given |= {str(argument.arg): argument.value for argument in node.keywords}
+            folder = options.config_path or _constant("config_path", given, program)
+            return folder, options.config_name or _constant("config_name", given, program)
     raise OptionsError(f"the program {program} has no hydra.main", fix=f"give a command of {MAIN_PPO}")
+
+
+def _constant(name: str, given: Mapping[str, ast.expr], program: str) -> str | None:
+    """The value of an argument of ``hydra.main``, None if it is not given; OptionsError if it is no constant."""
+    argument = given.get(name, ast.Constant(None))
+    if not isinstance(argument, ast.Constant):
+        raise OptionsError(f"the {name} of {program} is computed", fix=f"give --{name.replace('_', '-')}")
+    return None if argument.value is None else str(argument.value)
 
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:

@@ -8,6 +8,12 @@ from pathlib import Path
 from cw_plugin.lab.errors import DataError
 
 
+def require_path(path: Path) -> None:
+    """Raise DataError if the path of a run does not exist."""
+    if not os.path.exists(path):  # unlike Path.exists, it takes a name that is too long
+        raise DataError(f"{path} does not exist; give the folder of a run")
+
+
 def files_in(folder: Path, pattern: str) -> list[Path]:
     """List the files anywhere below a folder that match a pattern, sorted; none if it is no folder.
 

@@ -19,6 +19,7 @@ from token_records import files_in
 from transformers import AutoTokenizer
 
 from cw_plugin.batch import Batch
+from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.reports.read_records import TokenRecord, read_tokens
 from cw_plugin.options import Options
 from cw_plugin.records import write
@@ -186,6 +187,8 @@ def test_records_of_weights_that_were_lost_are_left_out(tmp_path):
             token_records.write(files, step, batch)
     assert [record.step for record in read_tokens(tmp_path)] == [10, 20, 30, 30]
     assert [record.step for record in read_tokens(tmp_path, [20])] == [20]
+    with pytest.raises(DataError, match="has records of step 10, 20, 30; --steps names none of them"):
+        read_tokens(tmp_path, [50])
 
 
 def test_a_record_that_fails_is_said_in_the_log(tmp_path, caplog):

@@ -5,6 +5,7 @@ so that a script can run them before it trains.
 """
 
 import io
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 
@@ -81,7 +82,10 @@ def doctor(overrides: Sequence[str], file: str | None = None, quick: bool = Fals
     if file and overrides:
         raise OptionsError(f"--config {file} and {overrides[0]!r} are given", fix="give a configuration, or overrides")
     if not quick:
-        _say("Loading verl, which takes about ten seconds, then reading the data, and asking a running Ray cluster ...")
+        print(
+            "Loading verl, which takes about ten seconds, then reading the data, and asking a running Ray cluster ...",
+            file=sys.stderr,
+        )
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # what verl and others print while they load
         config = read_configuration(file) if file else compose(overrides)
         findings = examine(config, QUICK if quick else CHECKS)
@@ -91,11 +95,6 @@ def doctor(overrides: Sequence[str], file: str | None = None, quick: bool = Fals
     if not quick:
         _show(findings)
     return 1 if fatal else 0
-
-
-def _say(text: str) -> None:
-    """At once, and not into what is piped."""
-    Console(stderr=True, soft_wrap=True, highlight=False).print(text)
 
 
 def _show(findings: Sequence[tuple[str, Finding]]) -> None:

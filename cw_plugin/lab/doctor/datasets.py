@@ -113,9 +113,8 @@ def _check_agents(config: DictConfig, setting: str, dataset: "RLHFDataset") -> I
         return
     known = agent_loops(config)
     for name in sorted(set(map(str, dataset.dataframe.unique("agent_name"))) - known):
-        yield Finding(
-            f"{setting} has agent_name={name}, which verl does not have", f"one of {', '.join(sorted(known))}"
-        )
+        problem = f"{setting} has agent_name={name}, which verl does not have"
+        yield Finding(problem, f"one of {', '.join(sorted(known))}")
 
 
 def _check_media(setting: str, dataset: "RLHFDataset") -> Iterator[Finding]:

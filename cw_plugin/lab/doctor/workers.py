@@ -11,28 +11,23 @@ from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.errors import CWGRPOError
 from cw_plugin.hosts.verl import NAME
-from cw_plugin.hosts.verl.refused_settings import uses_loss, uses_v1
+from cw_plugin.hosts.verl.refused_settings import uses_loss
 from cw_plugin.lab.doctor.environment import last_line
 from cw_plugin.lab.doctor.finding import Finding, said
 from cw_plugin.lab.errors import how_to_install
 
-_PROBE = """
-from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
-%s("cw_grpo")
-from cw_plugin.hosts.verl.hooks import require_hooks
-from omegaconf import OmegaConf
-require_hooks(OmegaConf.create({"trainer": {"use_v1": %s}}))
-"""
-
 
 def probe_of(config: DictConfig) -> str:
-    """A program that fails if it does not find what a run uses."""
-    wanted = "get_policy_loss_fn" if uses_loss(config) else "get_adv_estimator_fn"
-    return _PROBE % (wanted, uses_v1(config))
+    """A program that fails where :func:`require_method` does."""
+    return (
+        "from omegaconf import OmegaConf\n"
+        "from cw_plugin.lab.doctor.workers import require_method\n"
+        f"require_method(OmegaConf.create({OmegaConf.to_yaml(config)!r}))\n"
+    )
 
 
-def _find_method(config: DictConfig) -> None:
-    """Do in this process what the probe does in a worker."""
+def require_method(config: DictConfig) -> None:
+    """Raise an error if verl, in this process, does not find what a run uses."""
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
 
     from cw_plugin.hosts.verl.hooks import require_hooks
@@ -52,7 +47,7 @@ def find_cluster(config: DictConfig) -> str | None:
     return None if address == "local" else address
 
 
-def require_listener(address: str, seconds: float = 5) -> None:
+def require_listener(address: str) -> None:
     """Connect once to ``host:port``, with or without ``ray://``. Other addresses, such as "auto", are ignored.
 
     Raises:
@@ -60,7 +55,7 @@ def require_listener(address: str, seconds: float = 5) -> None:
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()  # [::1] of IPv6
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()  # [::1] of IPv6
 
 
 def check_ray_cluster(config: DictConfig) -> Iterator[Finding]:
@@ -86,18 +81,18 @@ def check_ray_workers(config: DictConfig) -> Iterator[Finding]:
     fix = f"{how_to_install()}, there, beside verl; unset VERL_USE_EXTERNAL_PLUGINS; restart a running cluster"
     if address is None:
         try:
-            _find_method(config)
+            require_method(config)
         except (ValueError, CWGRPOError) as error:
             yield Finding(f"verl finds no cw_grpo here that fits it ({said(error)})", fix)
         return
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    command = ["-c", probe_of(config)]
+    program = probe_of(config)
 
     # Sent by value: a worker without this package could import no function of it.
     def probe() -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, *command], capture_output=True, text=True)
+        return subprocess.run([sys.executable], input=program, capture_output=True, text=True)
 
     with ray.init(address=address, log_to_driver=False, logging_level="ERROR"):
         for node in ray.nodes():

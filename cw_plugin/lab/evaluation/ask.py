@@ -22,7 +22,7 @@ from cw_plugin.lab.compose import compose
 from cw_plugin.lab.configs import differences
 from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.evaluation import TRAINER_MODE
-from cw_plugin.lab.evaluation.graded_answers import MACHINE, read_grades, read_settings
+from cw_plugin.lab.evaluation.graded_answers import MACHINE, read_asked_with, read_grades
 from cw_plugin.lab.evaluation.models import Model, fingerprint, merged
 from cw_plugin.lab.evaluation.module_process import run_module
 
@@ -134,9 +134,9 @@ def _tasks(model: Model, benchmarks: Sequence[Benchmark], out: Path, config: Dic
         task = Task(benchmark, settings, folder / f"{benchmark.name}.jsonl")
         if task.result.exists():
             _refuse_others(task)
-        else:
-            _check_prompts(task)
         tasks.append(task)
+    if open_tasks := [task for task in tasks if not task.result.exists()]:
+        _check_prompts(open_tasks)
     return tasks
 
 
@@ -172,7 +172,7 @@ def _settings(model: Model, path: str, benchmark: Benchmark, folder: Path, confi
 
 def _refuse_others(task: Task) -> None:
     """Raise OptionsError if the answers were asked with other settings."""
-    before = read_settings(task.result.with_suffix(".yaml"))
+    before = read_asked_with(task.result.with_suffix(".yaml"))
     changed = differences(before, task.settings, MACHINE)
     if changed:
         key, (was, now) = next(iter(changed.items()))
@@ -182,27 +182,33 @@ def _refuse_others(task: Task) -> None:
         )
 
 
-def _check_prompts(task: Task) -> None:
-    """Raise DataError where the chat template does not render a prompt, and OptionsError where verl would cut one."""
+def _check_prompts(tasks: Sequence[Task]) -> None:
+    """Raise DataError where a model's template does not render a prompt, and OptionsError where verl would cut one."""
     from jinja2 import TemplateError
     from transformers import AutoTokenizer
 
-    model, data = task.settings["actor_rollout_ref"]["model"], task.settings["data"]
-    place, limit, name = model["tokenizer_path"] or model["path"], data["max_prompt_length"], task.benchmark.name
-    prompts = [question["prompt"] for question in task.benchmark.questions]
+    model, data = tasks[0].settings["actor_rollout_ref"]["model"], tasks[0].settings["data"]
+    place, limit = model["tokenizer_path"] or model["path"], data["max_prompt_length"]
     kwargs = {"add_generation_prompt": True, "tokenize": False, **data["apply_chat_template_kwargs"]}
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=model["trust_remote_code"])
-        texts = tokenizer.apply_chat_template(prompts, chat_template=model["custom_chat_template"], **kwargs)
-    except (OSError, ValueError, KeyError, TypeError, TemplateError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"the tokenizer of {place} cannot be loaded, or cannot render the prompts of {name} ({first_line(error)}); "
-            "correct the model's name, write overrides of verl after --, set "
-            "actor_rollout_ref.model.custom_chat_template, or use cw-grpo prepare --prompt none (no system turn)"
+            f"the tokenizer of {place} cannot be loaded ({first_line(error)}); correct the model's name, or write "
+            "overrides of verl after --"
         ) from None
-    longest = max(len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"])
-    if longest > limit:
-        raise OptionsError(f"{name} has a prompt of {longest} tokens; raise data.max_prompt_length={limit}")
+    for name, _, questions in (task.benchmark for task in tasks):
+        prompts = [question["prompt"] for question in questions]
+        try:
+            texts = tokenizer.apply_chat_template(prompts, chat_template=model["custom_chat_template"], **kwargs)
+        except (ValueError, KeyError, TypeError, TemplateError) as error:
+            raise DataError(
+                f"the tokenizer of {place} cannot render the prompts of {name} ({first_line(error)}); set "
+                "actor_rollout_ref.model.custom_chat_template, or use cw-grpo prepare --prompt none (no system turn)"
+            ) from None
+        longest = max(len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"])
+        if longest > limit:
+            raise OptionsError(f"{name} has a prompt of {longest} tokens; raise data.max_prompt_length={limit}")
 
 
 def _ask(folder: Path, tasks: Sequence[Task]) -> None:

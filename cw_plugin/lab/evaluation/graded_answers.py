@@ -69,7 +69,7 @@ def read_answers(folder: Path) -> Graded:
     """
     answers, notes = [], []
     for file in files_in(folder, "*.yaml"):
-        settings, dump = read_settings(file), file.with_suffix(".jsonl")
+        settings, dump = read_asked_with(file), file.with_suffix(".jsonl")
         if not settings:
             continue
         if not dump.is_file():
@@ -83,7 +83,7 @@ def read_answers(folder: Path) -> Graded:
     return Graded(answers, notes)
 
 
-def read_settings(file: Path) -> dict[str, Any]:
+def read_asked_with(file: Path) -> dict[str, Any]:
     """Read what a benchmark was asked with, by dotted keys; empty without the file, or if it is another program's."""
     text = file.read_text(encoding="utf-8-sig", errors="replace") if file.is_file() else ""
     return read_yaml(file) if text.startswith("evaluation:") else {}

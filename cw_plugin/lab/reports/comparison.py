@@ -108,11 +108,12 @@ def _over_steps(metrics: pd.DataFrame, reference: str) -> Iterator[Outcome]:
             begin, end = max(last - max(last // 4, LAST) + 1, first), last
         where = f"steps {begin} to {end}" if end > begin else f"step {end}"
         within = logged[logged.step.between(begin, end)]
-        yield _outcome(name, where, within, reference, is_ratio=name == OF_GRADIENT_NORM)
+        yield _outcome(name, where, within, reference)
 
 
-def _outcome(name: str, where: str, values: pd.DataFrame, reference: str, is_ratio: bool = False) -> Outcome:
+def _outcome(name: str, where: str, values: pd.DataFrame, reference: str) -> Outcome:
     """An outcome by rows of metrics, or of last_scores."""
+    is_ratio = name == OF_GRADIENT_NORM
     if is_ratio:
         values = values[~(values.value <= 0)]  # which have no logarithm; nan stays
         values = values.assign(value=np.log(values.value))

@@ -31,7 +31,7 @@ def style(place: int) -> dict[str, Any]:
 
 
 @matplotlib.rc_context(LOOK)
-def new(title: str, x: str, y: str = "", size: tuple[float, float] = (3.4, 2.5)) -> tuple[Figure, Axes]:
+def new(title: str, x: str, y: str, size: tuple[float, float]) -> tuple[Figure, Axes]:
     """Make a figure with one pair of axes; ``size`` in inches."""
     figure = Figure(figsize=size, layout="constrained")
     return figure, figure.add_subplot(title=title, xlabel=x, ylabel=y)
@@ -119,14 +119,11 @@ def contributions(tokens: Mapping[str, pd.DataFrame], names: Sequence[str] = ())
 
 
 @matplotlib.rc_context(LOOK)
-def save(figure: Figure, path: Path, formats: Sequence[str] = ("svg", "pdf")) -> list[Path]:
+def save(figure: Figure, path: Path, formats: Sequence[str] = ("svg", "pdf")) -> None:
     """Write ``path`` with each suffix (an OSError if that fails); the same figure gives the same bytes."""
-    written = []
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # in a name; the browser has it
         for kind in formats:
             target = path.with_name(f"{path.name}.{kind}")
             write_whole(target, functools.partial(figure.savefig, format=kind, metadata=_METADATA[kind]))
             figure.set_layout_engine("none")  # what is placed stays, which saves a third of the time
-            written.append(target)
-    return written

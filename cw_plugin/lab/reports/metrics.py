@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ import pandas as pd
 
 from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.reports import loggers
-from cw_plugin.lab.result_files import files_in, in_order, refuse_several
+from cw_plugin.lab.result_files import files_in, in_order, refuse_several, require_path
 
 REWARD = "critic/score/mean"
 ENTROPY = "actor/entropy"
@@ -65,8 +64,7 @@ def read_metrics(path: Path) -> pd.DataFrame:
     """
     if trackio := run_of_trackio(path):
         return _table(loggers.read_trackio(trackio.database, trackio.run), path)
-    if not os.path.exists(path):  # unlike Path.exists, it takes a name that is too long
-        raise DataError(f"{path} does not exist; give the folder of a run (or of its logger)")
+    require_path(path)
     if path.suffix in (".csv", ".parquet") and path.is_file():
         return _table(loggers.read_table(path), path)
     for pattern, read in _LOGGERS.items():

@@ -1,9 +1,8 @@
 """Reads the token records of a run: ``tokens/step_*.parquet``, which cw_plugin/records/write.py writes."""
 
 import json
-import os
 import re
-from collections.abc import Container
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cw_plugin.lab.errors import DataError
-from cw_plugin.lab.result_files import files_in, in_order, refuse_several
+from cw_plugin.lab.result_files import files_in, in_order, refuse_several, require_path
 from cw_plugin.records.columns import FOLDER, REAL_NUMBERS, TEXT, WHOLE_NUMBERS
 
 PATTERN = f"{FOLDER}/step_[0-9]*.parquet"  # step_000050-2.parquet: the second batch of step 50
@@ -59,8 +58,7 @@ def read_tokens(path: Path, steps: Container[int] | None = None) -> list[TokenRe
         path: the folder of a run.
         steps: which ones are read; by default all.
     """
-    if not os.path.exists(path):  # unlike Path.exists, it takes a name that is too long
-        raise DataError(f"{path} does not exist; give the folder of a run")
+    require_path(path)
     files = sorted(files_in(path, PATTERN), key=lambda file: in_order(file.with_suffix("")))  # -2 after the first
     refuse_several(path, {file.parent for file in files})
     if not files:
@@ -69,29 +67,26 @@ def read_tokens(path: Path, steps: Container[int] | None = None) -> list[TokenRe
             "+algorithm.cw_grpo.record_every=50, for plain GRPO with +algorithm.cw_grpo.weights=none as well; in TRL "
             "with a CWGRPOTrainer and cw_record_every=50; in ms-swift, OpenRLHF and SkyRL with CW_GRPO_RECORD_EVERY=50"
         )
-    step_of = {file: int(re.findall(r"\d+", file.name)[0]) for file in files}
-    chosen = [file for file in files if steps is None or step_of[file] in steps]
+    heads = {file: _read(file, columns=[]) for file in files}  # without tokens, which is fast
+    step_of = {file: head.step for file, head in heads.items() if not _is_lost(head, heads.values())}
+    chosen = [file for file, step in step_of.items() if steps is None or step in steps]
     if not chosen:
         known = ", ".join(map(str, sorted(set(step_of.values()))))
         raise DataError(f"{path} has records of step {known}; --steps names none of them, so change it")
-    return _without_lost([_read(file) for file in chosen])
+    return [_read(file, list(_TYPES)) for file in chosen]
 
 
-def _without_lost(records: list[TokenRecord]) -> list[TokenRecord]:
-    """Leave out the records of weights that were lost: a later start has recorded the same step, or an earlier one.
+def _is_lost(record: TokenRecord, records: Iterable[TokenRecord]) -> bool:
+    """Whether a record is of weights that were lost: a later start has recorded the same step, or an earlier one.
 
     A start writes over the files of the one before it, but not over those of batches or steps that it does not reach.
     """
-    return [
-        record
-        for record in records
-        if not any(other.started > record.started and other.step <= record.step for other in records)
-    ]
+    return any(other.started > record.started and other.step <= record.step for other in records)
 
 
-def _read(file: Path) -> TokenRecord:
+def _read(file: Path, columns: Sequence[str]) -> TokenRecord:
     try:
-        table = pq.read_table(file)
+        table = pq.read_table(file, columns=columns)
         metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
         prompts = json.loads(metadata["prompts"])
         return TokenRecord(
@@ -102,7 +97,7 @@ def _read(file: Path) -> TokenRecord:
             groups=int(metadata["groups"]),
             tokens=int(metadata["tokens"]),
             prompts={int(group): str(text) for group, text in prompts.items()},
-            table=table.select(list(_TYPES)).cast(pa.schema(_TYPES.items())),
+            table=table.cast(pa.schema([(name, _TYPES[name]) for name in columns])),
             started=metadata["started"],
         )
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, AttributeError) as error:

@@ -185,14 +185,14 @@ def _checkpoints(answers: Sequence[Answers], graded: pd.DataFrame, metrics: pd.D
         tables.scores_table(graded, base, entropy.to_dict()),
         tables.pass_at_k_table(graded, references),
         tables.solved_table(graded, references),
-        tables.settings("table4", "Table 4: settings in which the evaluations differ", settings),
+        tables.settings_table("table4", "Table 4: settings in which the evaluations differ", settings),
     ]
     return Section(title, tables=[table for table in shown if table is not None])
 
 
 def _settings(runs: Sequence[Run], names: Sequence[str]) -> Section:
     configs = {name: [run.config for run in runs if run.name == name] for name in names}
-    table = tables.settings("table5", "Table 5: settings in which the runs differ", configs)
+    table = tables.settings_table("table5", "Table 5: settings in which the runs differ", configs)
     return Section("Settings: Table 5", tables=[] if table is None else [table])
 
 

@@ -21,16 +21,12 @@ _NOT_CORRECTED = "* p < 0.05, by a permutation test, not corrected. Intervals an
 Row = dict[str, str | float | None]  # column -> cell
 
 
-def differences_table(comparison: Comparison, notes: Sequence[str] = ()) -> Table:
+def differences_table(comparison: Comparison, notes: list[str]) -> Table:
     """A row for each outcome: the mean of each method, and its difference or ratio to the reference."""
     rows = [_differences_row(outcome, comparison) for outcome in comparison.outcomes]
-    less = [_less(name, comparison.reference) for name in comparison.plain if name != comparison.reference]
+    less = [f"{name} less {comparison.reference}" for name in comparison.plain if name != comparison.reference]
     frame = pd.DataFrame(rows, columns=["", *comparison.plain, *less, "seeds"])
-    return Table("comparison", "Differences between the methods", frame, list(notes))
-
-
-def _less(name: str, reference: str) -> str:
-    return f"{name} less {reference}"
+    return Table("comparison", "Differences between the methods", frame, notes)
 
 
 def _differences_row(outcome: Outcome, comparison: Comparison) -> Row:
@@ -47,7 +43,7 @@ def _differences_row(outcome: Outcome, comparison: Comparison) -> Row:
         row[name] = shown(of_runs.mean()) if of_runs.notna().all() else "not finite"
     for name, value in outcome.differences.items():
         is_significant = (outcome.name, name) in comparison.significant
-        row[_less(name, comparison.reference)] = _with_interval(value, shown_difference, unit, is_significant)
+        row[f"{name} less {comparison.reference}"] = _with_interval(value, shown_difference, is_significant, unit)
     return row
 
 
@@ -61,9 +57,7 @@ def _points(share: float) -> str:
     return f"{100 * share:+.1f}"
 
 
-def _with_interval(
-    difference: Difference, form: Callable[[float], str], unit: str = "", is_significant: bool = False
-) -> str:
+def _with_interval(difference: Difference, form: Callable[[float], str], is_significant: bool, unit: str = "") -> str:
     """``-6.8 points [-9.1, -4.5]*``, without brackets if there is no interval."""
     text = form(difference.value) + unit
     if not math.isnan(difference.low):
@@ -167,7 +161,7 @@ def _checkpoint_row(checkpoint: Checkpoint) -> Row:
         row["average"] = _per_cent(checkpoint.average)
     for other, difference in checkpoint.differences.items():
         if not math.isnan(difference.value):  # else no question was asked of both
-            row[f"less {other}"] = _with_interval(difference, _points, is_significant=difference.p < ALPHA)
+            row[f"less {other}"] = _with_interval(difference, _points, difference.p < ALPHA)
     return row
 
 
@@ -175,7 +169,7 @@ def _frame(rows: list[Row], columns: list[str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).dropna(axis="columns", how="all")
 
 
-def settings(name: str, title: str, configs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table | None:
+def settings_table(name: str, title: str, configs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table | None:
     """Every setting in which the configurations of methods or models differ, under the host's own names.
 
     Args:

@@ -63,7 +63,7 @@ def write_page(name: str, records: Sequence[TokenRecord], out: Path) -> None:
     for label, record in zip(_labels(records), records, strict=True):
         table = record.table.to_pandas()
         text.update(zip(table.token_id, table.text, strict=True))
-        shown.append({"step": record.step, "label": label, **_shown(record, table, first_block=len(blocks))})
+        shown.append({"label": label, **_shown(record, table, first_block=len(blocks))})
         blocks += [_block(tokens) for _, tokens in table.groupby("group", sort=False)]
     scripts = [f'<script type="text/plain" id="block-{i}">{block}</script>' for i, block in enumerate(blocks)]
     index = {"records": shown, "text": text, "columns": list(_COLUMNS.items())}
@@ -130,6 +130,7 @@ def _extremes(table: pd.DataFrame, sign: int) -> list[Json]:
                 "at": f"prompt {group[i] + 1}, row {token.row}, position {token.position}",
                 "covariance": float(token.covariance),
                 "gaussian": float(np.nan_to_num(token.gaussian)),
+                "weight": float(np.nan_to_num(token.weight)),
                 "token": token.text,
                 "before": "".join(response.loc[: i - 1].tail(_BEFORE)),
                 "after": "".join(response.loc[i + 1 :].head(_AFTER)),

@@ -42,6 +42,8 @@ ASYNC = "verl.experimental.fully_async_policy.fully_async_main"
 ASYNC_CONFIG = "experimental/fully_async_policy/config"
 FILES = {  # neither a program of verl nor a configuration of it
     "no_hydra.py": "",
+    "computed.py": "@hydra.main(config_path=os.path.join('a', 'config'), config_name=NAME)\ndef main(config): ...",
+    "no_keywords.py": "@hydra.main('pkg://verl.trainer.config', 'ppo_trainer', None)\ndef main(config): ...",
     "empty.yaml": "",
     "options.yaml": "--actor.num_nodes\n1\n",
     "log.yaml": "Loading module: cuda: ok\nalgorithm:\n",
@@ -314,6 +316,12 @@ def test_what_is_printed(overrides, monkeypatch):
         ("python3 -m verl.trainer.main_ppo --config-dir mine --config-name=my_trainer GOOD", None),
         (f"python3 -m {ASYNC} async_training.staleness_threshold=0.5 GOOD", None),
         (f"python3 -m {ASYNC} --config-path=config --config-name=fully_async_ppo_trainer.yaml GOOD", None),
+        ("GOOD -m", None),  # hydra's -m
+        ("python3 no_keywords.py GOOD", None),
+        ("python3 computed.py --config-path=pkg://verl.trainer.config -cn ppo_trainer GOOD", None),
+        ("python3 computed.py GOOD", "the config_path of computed.py is computed; give --config-path"),
+        ("python3 computed.py --config-path=a GOOD", "the config_name of computed.py is computed; give --config-name"),
+        ("python3 -m", "'python3' is not a hydra override"),
         ("python3 my.py GOOD", "my.py is not here; install it, or give a command of verl.trainer.main_ppo"),
         ("python3 no_hydra.py GOOD", "no_hydra.py has no hydra.main; give a command of verl.trainer.main_ppo"),
         (f"-m {ASYNC} async_training.stalenes_threshold=1 GOOD", "async_main has no setting async_training.stalenes_"),
@@ -376,7 +384,7 @@ def test_the_quick_check_loads_neither_torch_nor_verl_and_is_silent(overrides):
 def test_what_a_worker_runs_fails_if_its_verl_does_not_fit(composed, monkeypatch, tmp_path):
     """test_e2e_trainers.py runs the same code in Ray's workers, with the entry point and without."""
     (tmp_path / "verl.py").write_text("raise ImportError('half of it is missing')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
     assert failure_of(workers.probe_of(composed)) == "ImportError: half of it is missing"
 
 

@@ -10,18 +10,20 @@ import re
 import runpy
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from interpreter import ROOT, cli
 from omegaconf import OmegaConf
 from trainers import composed
+from transformers import AutoTokenizer
 from verl.trainer.ppo.v1 import PPOTrainerSync, get_trainer_cls
 
 from cw_plugin.errors import HostError, OptionsError
 from cw_plugin.lab.configs import differences
 from cw_plugin.lab.evaluation import ask, verl_plugin  # noqa: F401  as verl imports it
-from cw_plugin.lab.evaluation.graded_answers import MACHINE, read_answers, read_settings
+from cw_plugin.lab.evaluation.graded_answers import MACHINE, read_answers, read_asked_with
 from cw_plugin.lab.evaluation.models import find_models
 
 MODEL = ROOT / "examples" / "cpu" / "model"
@@ -87,9 +89,12 @@ def run(folder: Path, *overrides: str, names=("sums",), model=MODEL, out="out") 
     ask.evaluate(find_models([str(model)]), files, folder / out, [*LENGTHS, *overrides])
 
 
-def test_answers_are_verls_and_are_not_asked_again(calculator, tmp_path, capsys):
+def test_answers_are_verls_and_are_not_asked_again(calculator, tmp_path, capsys, monkeypatch):
     sums(tmp_path)
+    load = Mock(wraps=AutoTokenizer.from_pretrained)
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", load)
     run(tmp_path, f"{SAMPLING}.n=2", names=["one", "two"])
+    assert load.call_count == 1  # for both benchmarks
     said = capsys.readouterr().out.splitlines()
     assert said[1] == "model: one pass@1 66.67% of 6 answers"
     (one, _), notes = read_answers(tmp_path / "out")
@@ -129,7 +134,7 @@ def test_answers_under_other_settings_are_refused(calculator, tmp_path):
         "reward.custom_reward_function.path=reward.py", "reward.custom_reward_function.name=other",
     ]  # fmt: skip
     run(tmp_path, *overrides, out="other")
-    of_both = (read_settings(tmp_path / out / "model" / "sums.yaml") for out in ("out", "other"))
+    of_both = (read_asked_with(tmp_path / out / "model" / "sums.yaml") for out in ("out", "other"))
     found = {key: str(now) for key, (_, now) in differences(*of_both, MACHINE).items()}
     wanted = dict(override.lstrip("+").split("=") for override in overrides)
     assert {key: found.get(key) for key in wanted} == wanted and found["evaluation.samples"] == "2"
@@ -174,7 +179,7 @@ def test_a_kill_loses_the_benchmark_at_hand_alone(calculator, tmp_path):
         ("MODEL trainer.nnodes=1", [], "'trainer.nnodes' stands among the models, .*write overrides after --"),
         ("MODEL model_engine=megatron", [], "'model_engine' stands among the models"),
         ("MODEL ~trainer.logger", [], "'~trainer.logger' stands among the models"),
-        ("MODEL +a.b=c/d", LENGTHS, "the tokenizer of c/d cannot be loaded, .* write overrides of verl after --"),
+        ("MODEL +a.b=c/d", LENGTHS, "the tokenizer of c/d cannot be loaded .*, or write overrides of verl after --"),
         ("MODEL --benchmarks=", [], "name a model, .*given are 1 models, and no benchmark"),
         ("MODEL --benchmarks sums@4={tmp}/sums.parquet", [], "NAME=FILE.parquet; given are .*sums@4"),
         ("{tmp}/nothing", LENGTHS, "the tokenizer of .*/nothing cannot be loaded"),

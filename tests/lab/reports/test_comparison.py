@@ -133,7 +133,8 @@ def test_a_validation_without_accuracy_is_compared_by_its_reward(tmp_path, measu
     rows, printed = of_two(tmp_path, {1: {x: 0.7, y: 5.0}}, {1: {x: 0.9}})
     assert rows["Reward on validation, step 1"] == ["0.700", "0.900", "+0.200", "1"]
     assert f"Validation is compared by its {measure} on val-core/x: not all runs have an accuracy (acc)." in printed
-    assert "Reward on validation" in (tmp_path / "out" / "report.html").read_text()
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "Reward on validation" in page and "Curves, except those of validation, are moving averages" in page
     beside = x.replace("core", "aux") if measure == "reward" else x  # where verl logs the reward, and TRL
     rows, _ = of_two(tmp_path, {1: {x: 0.7}}, {1: {beside: 0.9, "val-core/x/acc/mean@1": 0.5}})
     assert rows["Reward on validation, step 1"] == ["0.700", "0.900", "+0.200", "1"]

@@ -233,12 +233,23 @@ def test_the_list_of_extremes_leads_to_their_tokens_on_a_narrow_window_too(brows
         assert f"prompt {[0, 3].index(token['group']) + 1}, row {token['row']}" in text
 
 
-def test_the_page_names_the_weighting_and_its_settings(chromium, tmp_path):
+def test_the_page_names_the_weighting_and_its_settings_and_a_token_has_one_colour(chromium, tmp_path):
+    """In the responses and in the list of extreme tokens: by its weight, which is not the Gaussian kernel here."""
     files = files_in(tmp_path / "run", weights="ar", alpha=0.9)
     write_record(files, 1, np.random.default_rng(0), {0: [5, 6]})
     write_token_page(tmp_path / "run", tmp_path / "page.html")
     chromium.get((tmp_path / "page.html").as_uri())
+    settle(chromium)
     assert "The run used weights=ar, alpha=0.9: they are w̃" in chromium.find_element("id", "held").text
+    for name in ("covariance", "weight"):
+        chromium.find_element("css selector", f"[name=colour][value={name}]").click()
+        colours = chromium.execute_script(
+            "const colour = (of) => getComputedStyle(of).backgroundColor;"
+            "return [...document.querySelectorAll('#extremes button')].map((button) => {"
+            "button.click(); return [colour(button.querySelector('span')), colour(document.activeElement)]; })"
+        )
+        assert len(colours) > 5 and len({tuple(both) for both in colours}) > 1
+        assert all(listed == shown for listed, shown in colours), name
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
