@@ -9,7 +9,7 @@ from cw_plugin.lab.rewards.reading import Parsed, right_sides
 
 _UNDONE = (sympy.Symbol, sympy.MatAdd, sympy.MatMul, sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit)
 _COMPUTED_BY_READING = re.compile(
-    r"binom\s*\{?\d|\\choose|vmatrix|\\\||frac\s*\{[^}]*\\frac|e\s*\^\s*\{?\\l(?:n|og)"
+    r"binom\s*\{?\d|\\choose|vmatrix|&[\s\S]*\\\\[\s\S]*matrix\}\s*\^\s*\{?T|\\\||frac\s*\{[^}]*\\frac|e\s*\^\s*\{?\\l(?:n|og)"
     r"|(?<=[\\{])(?:det|gcd|lcm|Gamma|tr|trace|rank|rref|norm|eye|zeros|ones|diag|[hv]stack)(?![a-zA-Z])"
 )
 
