@@ -124,7 +124,7 @@ EQUAL: Answers = {
             r"\text{exactly }5", r"\text{equal to }5", r"\text{which gives }5", r"\text{a total of}: 5",
             r"5\text{ different ways}", r"5\text{ distinct roots}", r"5\text{ cups of sugar}", r"5\text{ divisors}",
             r"5\text{ nonzero terms}", r"5\text{ sets of twins}", r"\text{absolute value}: 5",
-            r"\text{The answer is equal to}: 5",
+            r"\text{It is equal to}: 5",
         ],
         "-5": [r"\text{negative }5", r"\text{minus } 5", "negative 5"],
     },
@@ -446,8 +446,8 @@ UNEQUAL: Answers = {
         r"[1,2)\cup(3,4]": ["a=[1,2), b=(3,4]", "D=[1,2), R=(3,4]"], "12": ["(A)_{12}"], "2": ["(B)_2"], "B": ["(B)!"],
         "5": [
             r"\text{square root of}: 5", r"\text{opposite of}: 5", r"\text{wrong}: 5", r"\text{The value is not}: 5",
-            r"\text{less than or equal to}: 5", r"\text{unequal to}: 5", r"\text{floor of}: 5", r"\text{divisible by}: 5",
-            r"\text{5 alpha}", r"\text{5 modulo}",
+            r"\text{less than or equal to}: 5", r"\text{unequal to}: 5", r"\text{floor of}: 5", r"\text{5 alpha}",
+            r"\text{divisible by}: 5", r"\text{5 modulo}",
         ],
     },
     "families of solutions": {

@@ -207,8 +207,7 @@ REWRITES = [
     Rewrite("mixed number", r"(?<![\w.,/^}])(\d+)\s+(\d+)\s*/\s*(\d+)", r"\1\\frac{\2}{\3}"),
     Rewrite("tuple of letters", r"^\s*\(((?:\s*[a-zA-Z]\s*,)+\s*[a-zA-Z]\s*)\)\s*=\s*\(([^()]*)\)\s*$", _assignments),
     Rewrite("set of solutions", r"^\s*\\\{\s*([a-zA-Z])\s*(?:\\mid|\||:)(.*)\\\}\s*$", r"\2"),
-    # A word right before one argument; \text{Point}(1,2) has two.
-    Rewrite("function in a text", rf"{TEXT}\{{([a-zA-Z]+)\}}\s?(?=[(\[](?!\\text|[^()\[\]]*,))", r"\\operatorname{\1}"),
+    Rewrite("function of one", rf"{TEXT}\{{([a-zA-Z]+)\}}\s?(?=[(\[](?!\\text|[^()\[\]]*,))", r"\\operatorname{\1}"),
     Rewrite("point without decimals", r"(?<=\d)\.(?![\d\\])", ""),
     Rewrite("percent", rf"(?:{TEXT}\{{\s*)?(?:\\?%|\b(?:percent(?:age)?|per cent|pct)\b)(?:\.?\s*\}})?", r"\\%"),
     Rewrite("unit without \\text", rf"(?<=[\d}})])\s*({_UNITS})",

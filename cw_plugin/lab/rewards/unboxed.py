@@ -24,15 +24,14 @@ _NUMBER = r"(?<!\d)\d+(?:[.,]\d+)*"
 _TERM = rf"{_NUMBER}[a-fi-kn-rt-z]?(?!\w)"
 _WORDS_BEFORE = rf"\b(?:not|least|most|twice|double|sqrt|log|ln|sin|cos|tan|{COMPARED_WITH})|{FUNCTION_OF}"
 _WORDS_AFTER = rf"{SCALES}|pi|choose|mod|modulo|(?:or|and) (?:more|less|fewer|a half)"
-_FORMULAS = [
-    r"\d+(?:\s*(?::|\bor\b|\u6216)\s*\d+)+(?:\s*[ap]\.?m\b)?",  # 3:30 PM, 3 or 4
-    rf"(?<!\S)(?:{_TERM}|[a-z](?!\w))(?: *(?:[-+*/^]|[<>]=?) *(?:{_TERM}|[b-hj-z](?!\w)))+",  # 3+5i, x > 5; not 5 - a
-    r"(?<!\S)\d+[a-fi-kn-rt-z](?!\w)",  # 2x
-    rf"(?:(?<=[ (])[<>]=?|(?<=\bis )-|(?<== )-) *{_NUMBER}",  # > 5, is - 5, = - 5; not a quotation or an item of a list
-    rf"(?:{_WORDS_BEFORE})\W+{_NUMBER}",  # less than 5
-    rf"{_NUMBER}\s+(?:{_WORDS_AFTER})s?\b(?:\s+\d+)?",  # 5 dozen, 5 choose 2
-]
-_FORMULA = re.compile("(?i)" + "|".join(_FORMULAS))
+_FORMULA = re.compile(
+    r"(?i)\d+(?:\s*(?::|\bor\b|\u6216)\s*\d+)+(?:\s*[ap]\.?m\b)?"  # 3:30 PM, 3 or 4
+    rf"|(?<!\S)(?:{_TERM}|[a-z](?!\w))(?: *(?:[-+*/^]|[<>]=?) *(?:{_TERM}|[b-hj-z](?!\w)))+"  # 3+5i, x > 5; not 5 - a
+    r"|(?<!\S)\d+[a-fi-kn-rt-z](?!\w)"  # 2x
+    rf"|(?:(?<=[ (])[<>]=?|(?<=\bis )-|(?<== )-) *{_NUMBER}"  # > 5, is - 5, = - 5; no quotation, nor an item of a list
+    rf"|(?:{_WORDS_BEFORE})\W+{_NUMBER}"  # less than 5
+    rf"|{_NUMBER}\s+(?:{_WORDS_AFTER})s?\b(?:\s+\d+)?"  # 5 dozen, 5 choose 2
+)
 
 
 def found_in(text: str, extraction: str) -> str:
@@ -52,8 +51,8 @@ def found_in(text: str, extraction: str) -> str:
 
 def _marked(formula: re.Match[str]) -> str:
     """A formula as LaTeX; as it is, if the answer stands before it, as in "the answer is 5, more than 4"."""
-    _, *since_answer = re.split("(?i:answer)", formula.string[: formula.start()])
-    is_later = since_answer and re.search(r"\d", since_answer[-1])
+    _, answer, since_then = formula.string[: formula.start()].lower().rpartition("answer")
+    is_later = answer and re.search(r"\d", since_then)
     return formula[0] if is_later else f"${rewritten(formula[0])}$"
 
 

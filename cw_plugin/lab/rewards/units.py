@@ -30,7 +30,7 @@ _OTHER_NUMBER = re.compile(
 _FUNCTION_OF_ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)")
 _BEFORE = re.compile(  # where a left side in words ends, before its equals sign or colon
     rf"^\W*(?:text\w*\W*)?at (?:least|most)\W*$|{FUNCTION_OF}\W*$"
-    rf"|\b(?:{_COMPARISONS}|(?:or |not |un)equal to|minus|plus|no|not|wrong|negative|incorrect|except|base"
+    rf"|\b(?:{_COMPARISONS}|unequal to|(?<!is )equal to|minus|plus|no|not|wrong|negative|incorrect|except|base"
     r"|root|sin|cos|tan|log|ln|half|about|twice|thrice|double|triple|quadruple)\W*$"
 )
 

@@ -96,7 +96,7 @@ EXAMPLES = {
     "mixed number": (r"\frac{5}{4}", "1 1/4"),
     "tuple of letters": ("(x, y) = (1, 2)", "y = 2, x = 1"),
     "set of solutions": ("x>2", r"\{x \mid x>2\}"),
-    "function in a text": (r"\operatorname{tr}(A)", r"\mathrm{tr}(A)"),
+    "function of one": (r"\operatorname{tr}(A)", r"\mathrm{tr}(A)"),
     "percent": ("0.28", r"28\text{ percent}"),
     r"unit without \text": ("5 people", "5"),
     "choice": ("B", r"\text{Option B}"),
