@@ -26,9 +26,9 @@ _WORDS_BEFORE = rf"\b(?:not|least|most|twice|double|sqrt|log|ln|sin|cos|tan|{COM
 _WORDS_AFTER = rf"{SCALES}|pi|choose|mod|modulo|(?:or|and) (?:more|less|fewer|a half)"
 _FORMULA = re.compile(
     r"(?i)\d+(?:\s*(?::|\bor\b|\u6216)\s*\d+)+(?:\s*[ap]\.?m\b)?"  # 3:30 PM, 3 or 4
-    rf"|(?<!\S)(?:{_TERM}|[a-z](?!\w))(?: *(?:[-+*/^]|[<>]=?) *(?:{_TERM}|[b-hj-z](?!\w)))+"  # 3+5i, x > 5; not 5 - a
+    rf"|(?<!\S)-?(?:{_TERM}|[a-z](?!\w))(?: *(?:[-+*/^]|[<>]=?) *(?:{_TERM}|[b-hj-z](?!\w)))+"  # 3+5i, x > 5; not 5 - a
     r"|(?<!\S)\d+[a-fi-kn-rt-z](?!\w)"  # 2x
-    rf"|(?:(?<=[ (])[<>]=?|(?<=\bis )-|(?<== )-) *{_NUMBER}"  # > 5, is - 5, = - 5; no quotation, nor an item of a list
+    rf"|(?:(?<=[ (])[<>]=?|(?<=\bis )- |(?<== )- ) *{_NUMBER}"  # > 5, is - 5, = - 5; no quotation, nor item of a list
     rf"|(?:{_WORDS_BEFORE})\W+{_NUMBER}"  # less than 5
     rf"|{_NUMBER}\s+(?:{_WORDS_AFTER})s?\b(?:\s+\d+)?"  # 5 dozen, 5 choose 2
 )

@@ -184,6 +184,10 @@ def test_answers_in_sentences():
         ("3+5i", "The answer is 3 + 5i.", 1.0),
         ("2x", "The answer is 2x + 5.", 0.0),
         ("2x+5", "The answer is 2x + 5.", 1.0),
+        ("x^2-5x-24", "The answer is x^2 - 5x - 24.", 1.0),
+        ("a+b", "The answer is a + b.", 1.0),
+        (r"-\frac54", "The answer is -5/4.", 1.0),
+        ("-2x+3", "The answer is -2x + 3.", 1.0),
         ("8", "The answer is 3 + 5.", 1.0),  # as in lighteval
         (r"\sqrt5", "The answer is sqrt 5", 1.0),
         ("2020-05-06", "The answer is 2020-05-06", 1.0),
