@@ -21,13 +21,15 @@ _BETWEEN_NUMBERS = re.compile(  # Chinese and Japanese text, and the colon of "A
     "[\u3001-\u30ff\u3400-\u9fff\uff01-\uff0f\uff1a-\uff1f]+|(?<=[^\\W\\d_]):(?=\\d)"
 )
 _NUMBER = r"(?<!\d)\d+(?:[.,]\d+)*"
-_TERM = rf"{_NUMBER}[a-fi-kn-rt-z]?(?!\w)"
+_TERM = rf"[({{]*-?(?:{_NUMBER}[a-fi-kn-rt-z]?|[b-z])(?!\w)[)}}]*"  # no unit, and not the word a
+_OPERATOR = r"(?: *(?:[-+*/^]|[<>]=?) *|(?:(?<=[\d)])|(?<=\d[a-z]))(?=\())"  # or none, in 2(x + 1)
 _WORDS_BEFORE = rf"\b(?:not|least|most|twice|double|sqrt|log|ln|sin|cos|tan|{COMPARED_WITH})|{FUNCTION_OF}"
 _WORDS_AFTER = rf"{SCALES}|pi|choose|mod|modulo|(?:or|and) (?:more|less|fewer|a half)"
 _FORMULA = re.compile(
     r"(?i)\d+(?:\s*(?::|\bor\b|\u6216)\s*\d+)+(?:\s*[ap]\.?m\b)?"  # 3:30 PM, 3 or 4
-    rf"|(?<!\S)-?(?:{_TERM}|[a-z](?!\w))(?: *(?:[-+*/^]|[<>]=?) *(?:{_TERM}|[b-hj-z](?!\w)))+"  # 3+5i, x > 5; not 5 - a
-    r"|(?<!\S)\d+[a-fi-kn-rt-z](?!\w)"  # 2x
+    rf"|(?<![^\s=])(?:{_TERM}|a){_OPERATOR}{_TERM}(?:{_OPERATOR}{_TERM})*"  # 3+5i, x > 5, 2(x + 1)
+    rf"|(?<![^\s=]){_NUMBER}[a-fi-kn-rt-z](?!\w)"  # 2x
+    r"|[(\[]?(?<![\d.,])-?\d+(?:\.\d+)?(?:, *-?\d+(?:\.\d+)?)+(?:[)\]]|(?=[.\s]*$))"  # (1, 2), and 2, -2 at the end
     rf"|(?:(?<=[ (])[<>]=?|(?<=\bis )- |(?<== )- ) *{_NUMBER}"  # > 5, is - 5, = - 5; no quotation, nor item of a list
     rf"|(?:{_WORDS_BEFORE})\W+{_NUMBER}"  # less than 5
     rf"|{_NUMBER}\s+(?:{_WORDS_AFTER})s?\b(?:\s+\d+)?"  # 5 dozen, 5 choose 2
