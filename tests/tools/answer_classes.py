@@ -17,12 +17,14 @@ AFTER = (
     "squared, cubed, factorial, doubled, halved, halves, and a half, quarters, thirds, fourths, fifths, sixths, "
     "sevenths, eighths, ninths, tenths, elevenths, twelfths, sixteenths, twentieths, hundredths, thousandths, tens, "
     "hundred, thousand, quadrillion, lakh, crore, dozen, pairs, couples, score, gross, at most, or so, mod five, "
-    "base five, plus one, minus one, above"
+    "base five, plus one, minus one, above, tripled, quadrupled"
 )
 BEFORE = (
     "less than, more than, fewer than, greater than, over, under, up to, below, at least, twice, double, triple, not, "
     "no, none of, never, cannot be, all but, any number except, any excluding, without, anything other than, negative, "
-    "minus, square root of, square of, cube of, multiples of, inverse of, reciprocal of, opposite of"
+    "minus, square root of, square of, cube of, multiples of, inverse of, reciprocal of, opposite of, floor of, "
+    "log of, number of divisors of, sum of the digits of, absolute value of, powers of, conjugate of, half of, "
+    "exceeds, beyond, different from, far from, unequal to, divisible by, increased by, within, thrice, non-"
 )
 
 # fmt: off
@@ -88,6 +90,43 @@ EQUAL: Answers = {
         r"f(x) = c x, c \in \mathbb{R}": ["f(x)=cx"], r"x>2, x\in\mathbb{R}": [r"(2,\infty)", "x>2"],
         r"2k\pi, k\in\mathbb{Z}": [r"2k\pi\text{ for }k\in\mathbb{Z}", r"2k\pi\; k\in\mathbb{Z}"],
         r"f(x)=\frac1x": [r"f(x)=\frac1x \text{ for all } x\neq0"],
+    },
+    "sums and products of roots": {
+        r"\sqrt2": ["1.414214", r"\frac{2}{\sqrt2}"], r"\frac{\sqrt6+\sqrt2}{4}": [r"\frac{\sqrt{2+\sqrt3}}{2}"],
+        "x^2-2": [r"(x-\sqrt2)(x+\sqrt2)"], r"\frac{\sqrt5-1}{4}": [r"\sin\frac{\pi}{10}"], "2+3i": ["3i+2"],
+        r"10^{40}\sqrt2+\pi": [r"\pi+10^{40}\sqrt2"], r"(1,\infty)": ["x>1"], "[0,4]": [r"0\le x\le 4"],
+    },
+    "functions in upright letters": {
+        r"\mathrm{tr}(A)": [r"\operatorname{tr}(A)", r"\text{tr}\left(A\right)"], r"\text{Re}(z)": [r"\mathrm{Re}(z)"],
+        "(1,2)": [r"\text{Point}(1,2)", r"\text{Center }(1,2)", r"\text{vertex}\left(1,2\right)"],
+        "5": [
+            r"\mathrm{Var}(X)=5", r"\mathrm{E}[X]=5", r"\text{Area}(ABC)=5", r"5\text{ m}(\text{downstream})",
+            r"\operatorname{gcd}(10,15)=5", r"\|v\|=5", r"5\operatorname{kg}\,\operatorname{m}",
+        ],
+        r"\gcd(a,b)": [r"\operatorname{gcd}(a,b)"], r"\Gamma(\frac14)": [r"\Gamma(1/4)"], "3,4": [r"(3)\text{or}(4)"],
+        r"\|v\|": [r"\left\|v\right\|"],
+    },
+    "long numbers": {
+        "1267650600228229401496703205376": ["1267650600228229401496703205376.0"], "1" + "0" * 60: ["10^{60}"],
+        "1267650600228229401496703205376.0": ["1267650600228229401496703205376"],
+    },
+    "boxes without braces": {
+        "5": [
+            r"First $\boxed{4}$. No: so it is $\boxed 5$.", r"First $\boxed 4$. No: so it is $\boxed{5}$.",
+            r"It is $\boxed5$.",
+        ],
+        "1234": [r"$\boxed 1,234$"], "-1.5": [r"$\boxed -1.5$."], "B": [r"The answer is $\boxed B$."],
+        "3,5": [r"$\boxed{3}$ and $\boxed 5$"],
+    },
+    "words that keep the number": {
+        "5": [
+            r"\text{a total of }5", r"\text{the value of }5", r"\text{a length of }5", r"\text{given by }5",
+            r"\text{exactly }5", r"\text{equal to }5", r"\text{which gives }5", r"\text{a total of}: 5",
+            r"5\text{ different ways}", r"5\text{ distinct roots}", r"5\text{ cups of sugar}", r"5\text{ divisors}",
+            r"5\text{ nonzero terms}", r"5\text{ sets of twins}", r"\text{absolute value}: 5",
+            r"\text{It is equal to}: 5",
+        ],
+        "-5": [r"\text{negative }5", r"\text{minus } 5", "negative 5"],
     },
     "complex numbers": {
         r"-32 + 32i \sqrt{3}": [r"-32+32\sqrt{3}i"], r"-\frac34i": [r"-\frac{3i}{4}", "-0.75i"],
@@ -407,7 +446,8 @@ UNEQUAL: Answers = {
         r"[1,2)\cup(3,4]": ["a=[1,2), b=(3,4]", "D=[1,2), R=(3,4]"], "12": ["(A)_{12}"], "2": ["(B)_2"], "B": ["(B)!"],
         "5": [
             r"\text{square root of}: 5", r"\text{opposite of}: 5", r"\text{wrong}: 5", r"\text{The value is not}: 5",
-            r"\text{5 alpha}", r"\text{5 modulo}",
+            r"\text{less than or equal to}: 5", r"\text{unequal to}: 5", r"\text{floor of}: 5", r"\text{5 alpha}",
+            r"\text{divisible by}: 5", r"\text{5 modulo}",
         ],
     },
     "families of solutions": {
@@ -417,6 +457,40 @@ UNEQUAL: Answers = {
         ],
         r"x = 2 n, n \in \mathbb{Z}": ["2"], r"f(x) = c x, c \in \mathbb{R}": ["c", "f(x)=c"],
         "f(x)=2x": [r"f(x)=2x\text{ where }x=3"], r"x > 2, x \in \mathbb{Z}": [r"(2,\infty)"],
+    },
+    "sums and products of roots": {
+        r"\frac18": [r"\cos\frac{\pi}{9}\cos\frac{2\pi}{9}\cos\frac{4\pi}{9}"],
+        "4": [
+            r"\sqrt{7+4\sqrt3}+\sqrt{7-4\sqrt3}", r"\frac{1}{\sin\frac{\pi}{18}}-\frac{\sqrt3}{\cos\frac{\pi}{18}}",
+            r"x=\sqrt{7+4\sqrt3}+\sqrt{7-4\sqrt3}", r"\log_2 3\cdot\log_3 16",
+        ],
+        "1": [r"\sqrt{3+2\sqrt2}-\sqrt2", r"\sin^2 3+\cos^2 3", r"\tan\frac{\pi}{97}\cot\frac{\pi}{97}"],
+        "(1,2)": [r"(\sqrt{3+2\sqrt2}-\sqrt2,2)"], r"\{1,4\}": [r"\{1,\sqrt{7+4\sqrt3}+\sqrt{7-4\sqrt3}\}"],
+        "x<4": [r"x<\sqrt{7+4\sqrt3}+\sqrt{7-4\sqrt3}"], "0.5": [r"\frac{\sqrt{7+4\sqrt3}+\sqrt{7-4\sqrt3}}{8}"],
+        r"10^{40}\sqrt2+\pi": [r"10^{40}\sqrt2+3"],
+    },
+    "functions in upright letters": {
+        "x": [r"\mathrm{erf}(x)", r"\mathrm{sgn}\left(x\right)"], "z": [r"\text{Re}(z)"], "A": [r"\mathrm{tr}(A)"],
+        "5": [
+            r"\mathrm{Var}(5)", r"\text{floor}(5)", r"\mathrm{E}[5]", r"\text{ceil} (5)", r"\operatorname{E}[5]",
+            r"\operatorname{gcd}(15,25)", r"\operatorname{lcm}(1,5)", r"\|\begin{pmatrix}3\\4\end{pmatrix}\|",
+            r"\operatorname{tr}\begin{pmatrix}2&0\\0&3\end{pmatrix}",
+            r"\operatorname{norm}(\begin{pmatrix}3\\4\end{pmatrix})",
+        ],
+        "2": [r"\operatorname{rank}\begin{pmatrix}2&0\\0&3\end{pmatrix}"], "24": [r"\Gamma(5)"],
+        r"\begin{pmatrix}1&3\\2&4\end{pmatrix}": [r"\begin{pmatrix}1&2\\3&4\end{pmatrix}^T"],
+        r"\begin{pmatrix}1&0\\0&1\end{pmatrix}": [r"\operatorname{eye}(2)", r"\operatorname{diag}(1,1)"],
+        "5x": [r"5\mathrm{erf}(x)", r"5\operatorname{erf}(x)"], r"\frac x2": [r"\mathrm{erf}(\frac{x}{2})"],
+        r"\mathrm{tr}(A)": ["A", r"\mathrm{tr}(B)"],
+    },
+    "long numbers": {
+        "1267650600228229401496703205376": ["1267650600228229401496703205377.0", "1267650600228229401496703205376.5"],
+        "1267650600228229401496703205376.0": ["1267650600228229401496703205377"],
+        "1" + "0" * 60: ["1" + "0" * 59 + "1.0"],
+    },
+    "boxes without braces": {
+        "4": [r"First $\boxed{4}$. No: so it is $\boxed 5$."], "3": [r"$\boxed 3$ and $\boxed 5$"],
+        "5": [r"$\boxed 5$. No: so it is $\boxed{"],
     },
     "functions in words": {
         "5": [rf"\operatorname{{{name}}}(5)" for name in ("erf", "sgn", "arsinh", "Im", "lb", "Arg")],

@@ -127,7 +127,7 @@ def _write(file: CheckedFile) -> None:
 
 
 def _table(source: Source, rows: Sequence[Row], answers: Sequence[str], prompt: Prompt) -> pa.Table:
-    """All rows in verl's schema; the metadata says that their ground truths have been graded."""
+    """All rows in verl's schema; the metadata says that math-verify has read their ground truths."""
     in_verls_schema = [
         {
             "data_source": source.path,

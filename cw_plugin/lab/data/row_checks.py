@@ -44,14 +44,14 @@ def repeated(problems: Sequence[str], answers: Sequence[str], rows: Iterable[int
 
 
 def ungradable(answers: Sequence[str]) -> list[RowProblem]:
-    """Rows without a ground truth, or whose own ground truth, in a box, is not graded as right.
+    """Rows without a ground truth, or with one that math-verify cannot read, reads wrongly, or reads for too long.
 
-    Such a ground truth cannot be read, or takes long. A bar on stderr shows the progress.
+    A bar on stderr shows the progress.
     """
     findings = []
     with ThreadPoolExecutor(4 * shared_pool().workers) as threads:
-        graded = threads.map(ground_truth_problem, answers)
-        bar = track(graded, description="checking answers", total=len(answers), console=Console(stderr=True))
+        problems = threads.map(ground_truth_problem, answers)
+        bar = track(problems, description="checking answers", total=len(answers), console=Console(stderr=True))
         for row, problem in enumerate(bar):
             if problem:
                 findings.append(RowProblem(row, UNGRADABLE if answers[row] else NO_ANSWER, problem))

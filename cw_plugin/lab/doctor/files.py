@@ -47,7 +47,7 @@ class DataFile:
 
     @property
     def is_prepared(self) -> bool:
-        """Whether ``cw-grpo prepare`` wrote it, which grades every ground truth."""
+        """Whether ``cw-grpo prepare`` wrote it, which has math-verify read every ground truth."""
         return self.path.suffix == ".parquet" and CHECKED_BY.encode() in (pq.read_schema(self.path).metadata or {})
 
 

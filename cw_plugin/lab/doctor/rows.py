@@ -1,6 +1,7 @@
 """The check of the data's rows: what verl cannot read, reads as an empty prompt, or drops as nothing can grade it."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -9,13 +10,16 @@ from cw_plugin.errors import first_line
 from cw_plugin.lab.configs import listed
 from cw_plugin.lab.doctor.files import READ_BY_VERL, DataFile, data_files
 from cw_plugin.lab.doctor.finding import Finding
-from cw_plugin.lab.doctor.ground_truths import ungradable, uses_our_reward
 from cw_plugin.lab.doctor.steps import check_steps
+from cw_plugin.lab.rewards import ground_truth_problem
+from cw_plugin.lab.rewards.pool import shared_pool
 
 _FORM = (
     'write each row as {"data_source": "my/data", "prompt": [{"role": "user", "content": "..."}], '
     '"reward_model": {"style": "rule", "ground_truth": "42"}}; data.prompt_key names the column of prompts'
 )
+_OUR_REWARD = re.compile(r"(pkg://|.*/)cw_plugin[./]lab[./]rewards(/__init__\.py)?")
+_READ = 100  # different ground truths of a file that are read; 7,000 would take a quarter of a minute
 
 
 def check_rows(config: DictConfig) -> Iterator[Finding]:
@@ -39,7 +43,7 @@ def _check_file(file: DataFile, config: DictConfig) -> Iterator[Finding]:
         return
     prompt = config.data.prompt_key
     needed = ["data_source", prompt]
-    if uses_our_reward(config) or not OmegaConf.select(config, "reward.reward_model.enable"):
+    if _uses_our_reward(config) or not OmegaConf.select(config, "reward.reward_model.enable"):
         needed.append("reward_model")
     try:
         rows = file.rows([*needed, "extra_info"])
@@ -50,8 +54,8 @@ def _check_file(file: DataFile, config: DictConfig) -> Iterator[Finding]:
     wrong = [index for index, problem in enumerate(problems) if problem]
     if wrong:
         yield Finding(f"{file}: row {wrong[0]} {problems[wrong[0]]}", _FORM)
-    elif uses_our_reward(config):
-        yield from ungradable(file, rows)
+    elif _uses_our_reward(config):
+        yield from _ungradable(file, rows)
 
 
 def _problem_of(row: dict[str, Any], needed: Sequence[str], prompt: str) -> str | None:
@@ -74,3 +78,33 @@ def _is_message(message: Any) -> bool:
     if not isinstance(message, dict) or message.get("role") is None:
         return False
     return message.get("content") is not None or "tool_calls" in message
+
+
+def _uses_our_reward(config: DictConfig) -> bool:
+    """Whether a run uses this package's reward; another one may grade what this one cannot."""
+    return _OUR_REWARD.fullmatch(str(OmegaConf.select(config, "reward.custom_reward_function.path"))) is not None
+
+
+def _ungradable(file: DataFile, rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """At most one finding, for all rows of a file whose ground truths this package's reward cannot grade."""
+    values = [(row.get("reward_model") or {}).get("ground_truth") for row in rows]
+    problems = [ground_truth_problem(value, parse=False) for value in values]
+    fatal = True
+    if not any(problems) and not file.is_prepared:
+        problems = _problems_when_read(values)
+        fatal = file.setting == "data.train_files"  # a benchmark may have what is only unreadable
+    wrong = [row for row, problem in enumerate(problems) if problem]
+    if wrong:
+        problem = f"{file}: {len(wrong)} row(s) cannot be graded, first {wrong[:5]}: {problems[wrong[0]]}"
+        yield Finding(problem, "correct or remove these rows", fatal)
+
+
+def _problems_when_read(values: Sequence[object]) -> list[str | None]:
+    """The problem of each ground truth that is among the first to be read; numbers need no reading.
+
+    The grading processes are ended: this process goes on to train, and reads nothing more.
+    """
+    texts = [text for text in dict.fromkeys(values) if not re.fullmatch(r"-?\d+(\.\d+)?", str(text))]
+    problem_of_text = {text: ground_truth_problem(text) for text in texts[:_READ]}
+    shared_pool().close()
+    return [problem_of_text.get(value) for value in values]

@@ -112,7 +112,8 @@ def ground_truth_problem(value: object, *, parse: bool = True) -> str | None:
 def number_text(value: Any) -> str | None:
     """A finite number as text, ``42.0`` as ``42``; None for anything else, including a bool."""
     is_number = isinstance(value, (Real, Decimal)) and not isinstance(value, bool)  # numpy's are Real
-    return str(value).removesuffix(".0") if is_number and math.isfinite(value) else None
+    is_finite = is_number and value == value and abs(value) != math.inf  # math.isfinite cannot convert 10**400
+    return str(value).removesuffix(".0") if is_finite else None
 
 
 @functools.lru_cache(maxsize=65536)  # TRL asks with each response

@@ -3,6 +3,7 @@ r"""The boxed answer of a text."""
 import re
 
 _TOKENS = re.compile(r"(?P<open>(?P<box>\\+(?:boxed|fbox)\s*(?:\{|$))|\{)|\\[\\{}]|(?P<close>\})")
+_WITHOUT_BRACES = re.compile(r"\\+(?:boxed|fbox)\s*(-?\d+(?:[.,]\d+)*|[A-Z](?![a-zA-Z]))")
 NEAR, FAR = 10, 70  # characters between two boxes, as in math-verify
 
 
@@ -13,6 +14,7 @@ def final_boxed(text: str) -> str | None:
     math-verify, two boxes are a list if next to nothing stands between them (here, no full stop either), or little with
     a comma, a semicolon, "and" or "or". A box that is repeated counts once. Of boxes in boxes, the innermost counts.
     """
+    text = _WITHOUT_BRACES.sub(r"\\boxed{\1}", text)
     contents: list[str] = []
     end = 0  # of the last box
     opened: list[re.Match[str]] = []

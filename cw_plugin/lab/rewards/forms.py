@@ -97,7 +97,8 @@ def _as_decimals(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed] | None:
     """Of 3 and 2.9999999, math-verify would round only one."""
     numbers = (sympy.Integer, sympy.Float)
     if isinstance(gold, numbers) and isinstance(value, numbers) and gold.is_Float != value.is_Float:
-        return gold.evalf(30), value.evalf(30)
+        digits = 30 + len(str(int(gold)))
+        return gold.evalf(digits), value.evalf(digits)
     return None
 
 

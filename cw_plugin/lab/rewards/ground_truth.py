@@ -1,4 +1,4 @@
-r"""What math-verify makes of a ground truth that is not what stands there.
+r"""How math-verify misreads a ground truth.
 
 Nothing is graded here. :func:`cw_plugin.lab.rewards.ground_truth_problem` asks it in a grading process for each row, so
 that ``cw-grpo prepare``, the doctor and TRL's reward can warn of a row to which no right answer would count.
@@ -15,7 +15,7 @@ _COMMAND = re.compile(r"\\(?:begin|end)\s*\{\w+\}|\\mathbb\s*\{?\s*\w|\\[a-zA-Z]
 
 
 def misread(ground_truth: str) -> str:
-    """What math-verify makes of a ground truth that is not what stands there, in words; "" if it reads it rightly."""
+    """How math-verify misreads the ground truth, in words; empty if it reads it rightly."""
     answer = read(final_boxed(ground_truth) or ground_truth)
     if ground_truth.strip().casefold() in ("nan", "null", "none", "n/a"):
         return "says that there is no answer"

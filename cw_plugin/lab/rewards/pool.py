@@ -48,7 +48,7 @@ class Grade(NamedTuple):
     accuracy: float = 0.0
     prediction: str = ""  # the answer as it stands in the response, "" where none was found
     failure: str = ""  # the traceback if grading failed. The pool logs it: a worker must not write files
-    misread: str = ""  # what math-verify makes of a ground truth that is not what stands there
+    misread: str = ""  # how math-verify misreads the ground truth, in words; empty if it reads it rightly
     stopped: str = ""  # which limit ended the grading; such an answer counts as wrong
 
 

@@ -42,7 +42,7 @@ _NO_TEXT_OF_CHOICE = re.compile(
 )
 _WORDS = re.compile(  # "\text{ cm}^2" with its exponent, and characters beyond ASCII; but not the index of "v_\text{A}"
     rf"\s*(?<![_^])(?<![_^]\{{)"
-    rf"(?:(?!(?<!\d)(?<!\d )\\operatorname\*?\s*\{{\w+\}}\s*[\w\\(])"  # nor a function, as "\operatorname{erf}(x)"
+    rf"(?:(?!\\operatorname\*?\s*\{{\w+\}}\s*[\w\\(\[])"  # nor a function, as "\operatorname{erf}(x)"
     rf"{TEXT}\{{((?:[^{{}}]|\{{[^{{}}]*\}})*\}}(?:\s*\^\s*\{{?-?\d\}}?)?)|([^\x00-\x7f]+))\s*"
 )
 _WORDS_STOOD_HERE = "\0"

@@ -142,6 +142,7 @@ MARKDOWN = Rewrite(
     "Markdown", r"(?<![a-zA-Z0-9)}\]*_`])[*_`]{1,3}(?=[^\s*_`])([^*_`\n]+)(?<=\S)[*_`]{1,3}(?![a-zA-Z0-9(])", r"\1"
 )
 POWER_OF_TEN = Rewrite("power of ten", rf"{_NUMBER}(?:{_EXPONENT}|{_IN_WORDS})", _scaled)
+SIGN_IN_WORDS = Rewrite("sign in words", rf"(?:{TEXT}\{{\s*)?\b(?i:minus|negative)\s*\}}?\s*(?=\d)", "-")
 REWRITES = [
     UNICODE,
     MARKDOWN,
@@ -201,10 +202,12 @@ REWRITES = [
             r"(\d+\.\d*)(\\(?:overline|bar|dot)\s*(?:\{\d+\}|\d+)(?:\d*\\dot\s*(?:\{\d\}|\d))?|\(\d+\))",
             lambda match: sympy.latex(sympy.sympify(f"{match[1]}[{re.sub('[^0-9]', '', match[2])}]"))),  # of 0.1[6]
     POWER_OF_TEN,
+    SIGN_IN_WORDS,
     Rewrite("list in words", rf"(?:[\s,]*(?:{_SEPARATOR}))+[\s,]*", _separator),
     Rewrite("mixed number", r"(?<![\w.,/^}])(\d+)\s+(\d+)\s*/\s*(\d+)", r"\1\\frac{\2}{\3}"),
     Rewrite("tuple of letters", r"^\s*\(((?:\s*[a-zA-Z]\s*,)+\s*[a-zA-Z]\s*)\)\s*=\s*\(([^()]*)\)\s*$", _assignments),
     Rewrite("set of solutions", r"^\s*\\\{\s*([a-zA-Z])\s*(?:\\mid|\||:)(.*)\\\}\s*$", r"\2"),
+    Rewrite("function of one", rf"{TEXT}\{{([a-zA-Z]+)\}}\s?(?=[(\[](?!\\text|[^()\[\]]*,))", r"\\operatorname{\1}"),
     Rewrite("point without decimals", r"(?<=\d)\.(?![\d\\])", ""),
     Rewrite("percent", rf"(?:{TEXT}\{{\s*)?(?:\\?%|\b(?:percent(?:age)?|per cent|pct)\b)(?:\.?\s*\}})?", r"\\%"),
     Rewrite("unit without \\text", rf"(?<=[\d}})])\s*({_UNITS})",

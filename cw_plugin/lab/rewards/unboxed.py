@@ -7,7 +7,8 @@ import sympy
 from math_verify import ExprExtractionConfig, parse
 
 from cw_plugin.lab.rewards.reading import LATEX
-from cw_plugin.lab.rewards.rewrites import MARKDOWN, POWER_OF_TEN, UNICODE, rewritten
+from cw_plugin.lab.rewards.rewrites import MARKDOWN, POWER_OF_TEN, SIGN_IN_WORDS, UNICODE, rewritten
+from cw_plugin.lab.rewards.units import COMPARED_WITH, FUNCTION_OF, SCALES
 
 MAX_TEXT = 4_000  # characters that are searched; math-verify's patterns take more than linear time
 
@@ -19,24 +20,42 @@ _SEARCHED_FOR = {
 _BETWEEN_NUMBERS = re.compile(  # Chinese and Japanese text, and the colon of "Answer:34"
     "[\u3001-\u30ff\u3400-\u9fff\uff01-\uff0f\uff1a-\uff1f]+|(?<=[^\\W\\d_]):(?=\\d)"
 )
-_FORMULA = re.compile(  # 3:30 PM, 3 or 4, 2x
-    r"(?i)\d+(?:\s*(?::|\bor\b|\u6216)\s*\d+)+(?:\s*[ap]\.?m\b)?|(?<!\S)\d+[a-fi-kn-rt-z](?!\w)"
+_NUMBER = r"(?<!\d)\d+(?:[.,]\d+)*"
+_TERM = rf"[({{]*-?(?:{_NUMBER}[a-fi-kn-rt-z]?|[b-z])(?!\w)[)}}]*"  # no unit, and not the word a
+_OPERATOR = r"(?: *(?:[-+*/^]|[<>]=?) *|(?:(?<=[\d)])|(?<=\d[a-z]))(?=\())"  # or none, in 2(x + 1)
+_WORDS_BEFORE = rf"\b(?:not|least|most|twice|double|sqrt|log|ln|sin|cos|tan|{COMPARED_WITH})|{FUNCTION_OF}"
+_WORDS_AFTER = rf"{SCALES}|pi|choose|mod|modulo|(?:or|and) (?:more|less|fewer|a half)"
+_FORMULA = re.compile(
+    r"(?i)\d+(?:\s*(?::|\bor\b|\u6216)\s*\d+)+(?:\s*[ap]\.?m\b)?"  # 3:30 PM, 3 or 4
+    rf"|(?<![^\s=])(?:{_TERM}|a){_OPERATOR}{_TERM}(?:{_OPERATOR}{_TERM})*"  # 3+5i, x > 5, 2(x + 1)
+    rf"|(?<![^\s=]){_NUMBER}[a-fi-kn-rt-z](?!\w)"  # 2x
+    r"|[(\[]?(?<![\d.,])-?\d+(?:\.\d+)?(?:, *-?\d+(?:\.\d+)?)+(?:[)\]]|(?=[.\s]*$))"  # (1, 2), and 2, -2 at the end
+    rf"|(?:(?<=[ (])[<>]=?|(?<=\bis )- |(?<== )- ) *{_NUMBER}"  # > 5, is - 5, = - 5; no quotation, nor item of a list
+    rf"|(?:{_WORDS_BEFORE})\W+{_NUMBER}"  # less than 5
+    rf"|{_NUMBER}\s+(?:{_WORDS_AFTER})s?\b(?:\s+\d+)?"  # 5 dozen, 5 choose 2
 )
 
 
 def found_in(text: str, extraction: str) -> str:
     """The last answer that math-verify finds in a text without a box; "" if it finds none."""
-    text = _BETWEEN_NUMBERS.sub(r" \g<0> ", rewritten(text[-MAX_TEXT:], [MARKDOWN, POWER_OF_TEN]))
+    text = _BETWEEN_NUMBERS.sub(r" \g<0> ", rewritten(text[-MAX_TEXT:], [MARKDOWN, POWER_OF_TEN, SIGN_IN_WORDS]))
     if re.search(r"\$|\\[(\[]", text):
         text = rewritten(text, [UNICODE])
     else:  # of a formula without marks, math-verify would find only the first number
-        text = _FORMULA.sub(lambda formula: f"${rewritten(formula[0])}$", text)
+        text = _FORMULA.sub(_marked, text)
         text = re.sub(r"\S*[^\x00-\x7f\s]\S*", _marked_if_formula, text)
     found = parse(text, _SEARCHED_FOR[extraction], extraction_mode="first_match", parsing_timeout=None)
     answer = next((item for item in found if isinstance(item, str)), "")
     # math-verify leaves a percent sign out of the text, and keeps the hundredth in the value.
     has_percent_sign = any(isinstance(item, sympy.Basic) and item.has(sympy.UnevaluatedExpr) for item in found)
     return answer + r"\%" if answer and has_percent_sign else answer
+
+
+def _marked(formula: re.Match[str]) -> str:
+    """A formula as LaTeX; as it is, if the answer stands before it, as in "the answer is 5, more than 4"."""
+    _, answer, since_then = formula.string[: formula.start()].lower().rpartition("answer")
+    is_later = answer and re.search(r"\d", since_then)
+    return formula[0] if is_later else f"${rewritten(formula[0])}$"
 
 
 def _marked_if_formula(word: re.Match[str]) -> str:

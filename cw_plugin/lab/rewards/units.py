@@ -7,10 +7,15 @@ from cw_plugin.lab.rewards.reading import Answer, right_sides
 _POWERS = "squared|cubed|factorial|(?:root|square|cube|multiple|inverse|reciprocal|opposite) of"
 _PARTS = r"hal(?:f|ve)|quarter|third|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|\w+teen|\w+tie|hundred|thousand)th"
 _MULTIPLES = (
-    r"dozen|pair|couple|score|gross|twice|double|doubled|halved|triple|ten|hundred|thousand|\w+illion|lakh|crore"
+    r"dozen|pair|couple|score|gross|twice|thrice|doubled?|halved|tripled?|quadrupled?"
+    r"|ten|hundred|thousand|\w+illion|lakh|crore"
 )
-_COMPARISONS = "at|than|less|more|fewer|greater|over|under|up|never|below|above"
+COMPARED_WITH = "than|over|under|never|below|above|beyond|past|exceed(?:s|ing)?|unequal|within|between"
+_COMPARISONS = rf"at|less|more|fewer|greater|up|{COMPARED_WITH}"
+SCALES = rf"{_POWERS}|{_PARTS}|{_MULTIPLES}"
 _OPERATIONS = r"times?\s\w+|divided|multiplied|choose|sqrt"  # 5 times may be how often
+_QUANTITIES = "total|value|answer|result|count|sum|area|length|distance|radius|angle|speed|cost|price|probability|given"
+FUNCTION_OF = rf"\b(?:absolute value of|(?!(?:{_QUANTITIES})\b)\w+ (?:of|by|from)|non)\b"  # floor of, divisible by
 _OTHERS = "base|mod|minu|negative|plu|without|except|excluding|but|no|none|not|cannot|and|or|so|unless|wrong|incorrect"
 _SYMBOLS = "alpha|beta|gamma|delta|theta|lambda|sigma|infinity|modulo|(?:sin|cos|tan|log|sqrt)[a-z]"
 _IN_CHINESE = (  # per mille, times, half, more than, above, below, about, up to, or, and, not, negative, a tenth, dozen
@@ -19,13 +24,14 @@ _IN_CHINESE = (  # per mille, times, half, more than, above, below, about, up to
 )
 _OTHER_NUMBER = re.compile(
     r"(?<!\^)(?<!\^-)\d"  # in m^2 and s^{-1}, the digit belongs to the unit
-    rf"|\b(?:{_POWERS}|{_PARTS}|{_MULTIPLES}|{_COMPARISONS}|{_OPERATIONS}|{_SYMBOLS}|{_OTHERS})s?\b|{_IN_CHINESE}"
+    rf"|\b(?:{SCALES}|{_COMPARISONS}|{_OPERATIONS}|{_SYMBOLS}|{_OTHERS})s?\b|{_IN_CHINESE}"
+    rf"|{FUNCTION_OF}\W*$"
 )
 _FUNCTION_OF_ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)")
 _BEFORE = re.compile(  # where a left side in words ends, before its equals sign or colon
-    rf"^\W*(?:text\w*\W*)?at (?:least|most)\W*$|\b(?:{_COMPARISONS}|{_POWERS}|equal to|minus|plus|no|not|wrong"
-    r"|negative(?: of)?|incorrect|except|base|root|sin|cos|tan|log|ln|(?:multiple|minimum|maximum) of|half(?: of)?"
-    r"|about|twice|double|triple)\W*$"
+    rf"^\W*(?:text\w*\W*)?at (?:least|most)\W*$|{FUNCTION_OF}\W*$"
+    rf"|\b(?:{_COMPARISONS}|unequal to|(?<!is )equal to|minus|plus|no|not|wrong|negative|incorrect|except|base"
+    r"|root|sin|cos|tan|log|ln|half|about|twice|thrice|double|triple|quadruple)\W*$"
 )
 
 

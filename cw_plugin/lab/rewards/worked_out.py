@@ -9,7 +9,9 @@ from cw_plugin.lab.rewards.reading import Parsed, right_sides
 
 _UNDONE = (sympy.Symbol, sympy.MatAdd, sympy.MatMul, sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit)
 _COMPUTED_BY_READING = re.compile(
-    r"binom\s*\{?\d|\\choose|\\det|vmatrix|\\(?:gcd|lcm)|frac\s*\{[^}]*\\frac|e\s*\^\s*\{?\\l(?:n|og)"
+    r"binom\s*\{?\d|\\choose|\\\||frac\s*\{[^}]*\\frac|e\s*\^\s*\{?\\l(?:n|og)"
+    r"|vmatrix|&[\s\S]*\\\\[\s\S]*matrix\}\s*\^\s*\{?T"  # a determinant, and a transposed matrix that is no vector
+    r"|(?<=[\\{])(?:det|gcd|lcm|Gamma|tr|trace|rank|rref|norm|eye|zeros|ones|diag|[hv]stack)(?![a-zA-Z])"
 )
 
 
@@ -71,4 +73,10 @@ def _is_rational(value: Parsed) -> bool:
     if not isinstance(value, sympy.Expr) or not value.is_number:
         return False
     exact = sympy.nsimplify(value, rational=True).doit().expand() if value.is_rational is None else value
-    return bool(exact.is_rational)
+    if exact.is_rational is not None:
+        return bool(exact.is_rational)
+    digits = exact.evalf(50, chop=True)  # sympy does not know that \sqrt{7+4\sqrt3} + \sqrt{7-4\sqrt3} is 4
+    if not digits.is_comparable:
+        return False
+    fraction = sympy.Rational(digits).limit_denominator(10**12)
+    return bool(abs((exact - fraction).evalf()) < 1e-40)

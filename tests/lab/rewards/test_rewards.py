@@ -37,10 +37,11 @@ def test_numbers_are_ground_truths_too():
     for gold, answer in [
         (42, "42"), (42.0, "42"), (10, "10"), (100.0, "100"),
         (-0.5, r"-\frac{1}{2}"), (1e-07, "10^{-7}"), (6.02e23, r"6.02 \times 10^{23}"),
+        (10**400, "1" + "0" * 400), (Decimal("1e400"), "10^{400}"),
         (np.int64(42), "42"), (np.float32(0.1), "0.1"), (Decimal("12.50"), "12.5"),
     ]:  # fmt: skip
         assert accuracies(gold, BOXED % answer) == (1.0, 1.0)
-    assert accuracies(42.0, BOXED % "43") == (0.0, 0.0)
+    assert accuracies(42.0, BOXED % "43") == accuracies(10**400, BOXED % ("1" + "0" * 399 + "1")) == (0.0, 0.0)
     assert [number_text(value) for value in (10, 100.0, 1e-7, True, None)] == ["10", "100", "1e-07", None, None]
 
 
@@ -90,10 +91,12 @@ EXAMPLES = {
     "degree": ("60", r"60\degree"),
     "repeating decimal": (r"\frac{1}{6}", r"0.1\overline{6}"),
     "power of ten": ("5000000", "5 million"),
+    "sign in words": ("-5", r"\text{negative }5"),
     "list in words": ("3, -5", r"a = 3 \lor a = -5"),
     "mixed number": (r"\frac{5}{4}", "1 1/4"),
     "tuple of letters": ("(x, y) = (1, 2)", "y = 2, x = 1"),
     "set of solutions": ("x>2", r"\{x \mid x>2\}"),
+    "function of one": (r"\operatorname{tr}(A)", r"\mathrm{tr}(A)"),
     "percent": ("0.28", r"28\text{ percent}"),
     r"unit without \text": ("5 people", "5"),
     "choice": ("B", r"\text{Option B}"),
@@ -110,6 +113,19 @@ def test_each_rewrite_changes_the_verdict_of_its_example(place, monkeypatch):
         grading.read.cache_clear()
         grading._is_right.cache_clear()
         assert grading.grade(ground_truth, BOXED % answer, "evaluation")[0] == verdict
+
+
+# What "The answer is" leads to another number than 5, and what to 5.
+NOT_FIVE = (
+    "5 dozen, 5 squared, 5 factorial, 5 pi, 5 choose 2, 5 mod 7, 5 halves, 5 or more, 5 and a half, 5 thousandths, "
+    "- 5, minus 5, negative 5, > 5, x > 5, x < 5, x + 5, 5 + x, n/5, 5x + 3, 3+5i, 5+3i, at least 5, more than 5, "
+    "not 5, less than 5, twice 5, the square root of 5, the floor of 5, divisible by 5, sqrt 5, log 5"
+)
+FIVE = (
+    "5 because 3 to 8 is 5 steps; exactly 5.; equal to 5 cm.; 5 apples.; 5, not 6.; 5 (not 6).; 5 and we are done.; "
+    "5 - a nice number.; 5, since x > 4.; 5, more than 4.; 5, the square root of 25.; 5, as 2x is 10.; x = 5.; "
+    "=> 5; 5. Note that 3 dozen is 36.; a total of 5.; 8 - 3 = 5.; 5 so we stop."
+)
 
 
 def test_answers_in_sentences():
@@ -144,6 +160,47 @@ def test_answers_in_sentences():
         ("3:30", "The answer is 3:30.", 1.0),
         ("3", "The answer is 3:30.", 0.0),
         ("2", "The answer is 2x.", 0.0),
+        *(("5", f"The answer is {said}", 0.0) for said in NOT_FIVE.split(", ")),
+        *(("5", f"The answer is {said}", 1.0) for said in FIVE.split("; ")),
+        ("5", "So x > 5", 0.0),
+        ("5", "5 choose 2", 0.0),
+        ("5", "x is more than 3, so the answer is 5.", 1.0),
+        ("5", "Since n > 4 we get 5.", 1.0),
+        ("5", "Answer - 5", 1.0),
+        ("5", "The answer:\n- 5", 1.0),
+        ("5", "> The answer is\n> 5", 1.0),
+        ("20", "<answer>The answer is 20 days", 1.0),
+        ("5", "<b>so</b> 5", 1.0),
+        ("5", "As 2x + 1 = 11, x = 5", 1.0),
+        ("5", "A minus sign is lost; the answer is 5", 1.0),
+        ("60", "The answer is 5 dozen.", 0.0),
+        ("5 dozen", "The answer is 5 dozen.", 1.0),
+        ("-5", "The answer is negative 5.", 1.0),
+        ("-5", "The answer is minus 5", 1.0),
+        ("-5", "The answer is - 5", 1.0),
+        ("-5", "So x = - 5", 1.0),
+        ("x>5", "The answer is x > 5.", 1.0),
+        ("3", "The answer is 3+5i", 0.0),
+        ("3+5i", "The answer is 3 + 5i.", 1.0),
+        ("2x", "The answer is 2x + 5.", 0.0),
+        ("2x+5", "The answer is 2x + 5.", 1.0),
+        ("x^2-5x-24", "The answer is x^2 - 5x - 24.", 1.0),
+        ("a+b", "The answer is a + b.", 1.0),
+        ("3", "The answer is 3 - i.", 0.0),
+        ("15(3x+2)", "The answer is 15(3x + 2).", 1.0),
+        ("15", "The answer is 15(3x + 2).", 0.0),
+        ("2x+1", "The answer is f(x) = 2x+1", 1.0),
+        ("2,-2", "The answers are 2, -2.", 1.0),
+        ("2", "The answers are 2, -2.", 0.0),
+        ("(1,2)", "The answer is (1, 2).", 1.0),
+        ("2", "The answer is (1, 2).", 0.0),
+        ("5", "The answer is 5, 6 of which are red.", 1.0),
+        (r"-\frac54", "The answer is -5/4.", 1.0),
+        ("-2x+3", "The answer is -2x + 3.", 1.0),
+        ("8", "The answer is 3 + 5.", 1.0),  # as in lighteval
+        (r"\sqrt5", "The answer is sqrt 5", 1.0),
+        ("2020-05-06", "The answer is 2020-05-06", 1.0),
+        ("4", "The answer is 5, more than 4.", 0.0),
     ]:
         assert compute_score("x", text, gold)["acc"] == right, (gold, text)
 
@@ -226,6 +283,7 @@ REFUSED = [
     (True, "True (bool)"),
     (b"42", "b'42' (bytes)"),
     (float("nan"), "nan (float)"),
+    (Decimal("nan"), "NaN') (Decimal)"),
     (np.float32("inf"), "must be text or a finite number"),
     (["42"], "is a list, ['42']; write it as one text"),
     ({"a": 1}, "is a dict"),
@@ -334,6 +392,8 @@ def test_boxes():
     assert final_boxed(r"\boxed{1}, \boxed{234}") == "1, 234"  # not the number 1,234
     assert final_boxed(r"\boxed{1}" + r" \quad" * 14 + r"\boxed{2}") == "1, 2"  # however much space is between
     assert final_boxed(r"\boxed{5} and \boxed") == ""  # cut off
+    assert final_boxed(r"\boxed{4}. So $\fbox 5$") == final_boxed(r"\boxed{a \boxed5}") == "5"
+    assert final_boxed(r"\boxed{4}. Write \boxed and it") == final_boxed(r"\boxed{4}. \boxed Answer") == "4"
     assert final_boxed(r"first $\boxed{5}$. So $\boxed{6}$") == "6"  # no list: a sentence ends between them
     assert final_boxed(r"first \boxed{1}. Now come $\boxed{2}$, $\boxed{3}$ and $\boxed{4}$") == "2, 3, 4"
 
