@@ -11,6 +11,7 @@ from cw_plugin.lab.rewards.rewrites import MARKDOWN, POWER_OF_TEN, SIGN_IN_WORDS
 from cw_plugin.lab.rewards.units import COMPARED_WITH, FUNCTION_OF, SCALES
 
 MAX_TEXT = 4_000  # characters that are searched; math-verify's patterns take more than linear time
+MAX_FORMULA = 100  # characters
 
 # open-rs, src/open_r1/rewards.py, accuracy_reward; src/open_r1/evaluate.py, latex_gold_metric and expr_gold_metric.
 _SEARCHED_FOR = {
@@ -21,7 +22,8 @@ _BETWEEN_NUMBERS = re.compile(  # Chinese and Japanese text, and the colon of "A
     "[\u3001-\u30ff\u3400-\u9fff\uff01-\uff0f\uff1a-\uff1f]+|(?<=[^\\W\\d_]):(?=\\d)"
 )
 _NUMBER = r"(?<!\d)\d+(?:[.,]\d+)*"
-_TERM = rf"[({{]*-?(?:{_NUMBER}[a-fi-kn-rt-z]?|[b-z])(?!\w)[)}}]*"  # no unit, and not the word a
+# No unit, and not the words a and I.
+_TERM = rf"[({{]*-?(?:{_NUMBER}[a-fi-kn-rt-z]?|[b-hj-z]|(?-i:i))(?!\w)[)}}]*"
 _OPERATOR = r"(?: *(?:[-+*/^]|[<>]=?) *|(?:(?<=[\d)])|(?<=\d[a-z]))(?=\())"  # or none, in 2(x + 1)
 _WORDS_BEFORE = rf"\b(?:not|least|most|twice|double|sqrt|log|ln|sin|cos|tan|{COMPARED_WITH})|{FUNCTION_OF}"
 _WORDS_AFTER = rf"{SCALES}|pi|choose|mod|modulo|(?:or|and) (?:more|less|fewer|a half)"
@@ -52,7 +54,12 @@ def found_in(text: str, extraction: str) -> str:
 
 
 def _marked(formula: re.Match[str]) -> str:
-    """A formula as LaTeX; as it is, if the answer stands before it, as in "the answer is 5, more than 4"."""
+    """A formula as LaTeX; as it is, if the answer stands before it, as in "the answer is 5, more than 4".
+
+    A long one stays as it is, too: math-verify would take seconds for hundreds of brackets.
+    """
+    if len(formula[0]) > MAX_FORMULA:
+        return formula[0]
     _, answer, since_then = formula.string[: formula.start()].lower().rpartition("answer")
     is_later = answer and re.search(r"\d", since_then)
     return formula[0] if is_later else f"${rewritten(formula[0])}$"
