@@ -11,7 +11,10 @@ ADVANTAGES = (1.5, -0.5, -0.5, -0.5) + (0.0,) * 4  # the second group has equal 
 
 
 def try_weighting(weighting: Weighting) -> None:
-    """Raise OptionsError if a weighting fails on made groups, or what it returns cannot be weights, or changes."""
+    """Raise OptionsError if a weighting fails on made groups, or returns what cannot be weights.
+
+    Weights must also be the same when it is asked again, with the rows in another order.
+    """
     numbers = torch.Generator().manual_seed(0)
     mask = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS * 2)[:, None]
     log_probs = -torch.rand(mask.shape, generator=numbers).round(decimals=1)

@@ -24,7 +24,7 @@ BEFORE = (
     "no, none of, never, cannot be, all but, any number except, any excluding, without, anything other than, negative, "
     "minus, square root of, square of, cube of, multiples of, inverse of, reciprocal of, opposite of, floor of, "
     "log of, number of divisors of, sum of the digits of, absolute value of, powers of, conjugate of, half of, "
-    "exceeds, beyond, different from, far from, unequal to, divisible by, increased by, within, thrice, non-"
+    "exceeds, beyond, different from, far from, unequal to, divisible by, within, thrice, non-"
 )
 
 # fmt: off
@@ -116,7 +116,8 @@ EQUAL: Answers = {
             r"It is $\boxed5$.",
         ],
         "1234": [r"$\boxed 1,234$"], "-1.5": [r"$\boxed -1.5$."], "B": [r"The answer is $\boxed B$."],
-        "3,5": [r"$\boxed{3}$ and $\boxed 5$"],
+        "3,5": [r"$\boxed{3}$ and $\boxed 5$"], "3/4": [r"The answer is $\boxed 3/4$"],
+        "5x": [r"The answer is $\boxed 5x$"],
     },
     "words that keep the number": {
         "5": [
@@ -489,7 +490,8 @@ UNEQUAL: Answers = {
         "1" + "0" * 60: ["1" + "0" * 59 + "1.0"],
     },
     "boxes without braces": {
-        "4": [r"First $\boxed{4}$. No: so it is $\boxed 5$."], "3": [r"$\boxed 3$ and $\boxed 5$"],
+        "4": [r"First $\boxed{4}$. No: so it is $\boxed 5$."], "3": [r"$\boxed 3$ and $\boxed 5$", r"$\boxed 3/4$"],
+        "12": [r"$\boxed 12:30$"], "A": [r"$\boxed A and B$"],
         "5": [r"$\boxed 5$. No: so it is $\boxed{"],
     },
     "functions in words": {

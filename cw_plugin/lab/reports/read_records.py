@@ -56,7 +56,7 @@ def read_tokens(path: Path, steps: Container[int] | None = None) -> list[TokenRe
 
     Args:
         path: the folder of a run.
-        steps: which ones are read; by default all.
+        steps: which ones are returned; by default all. The metadata of every record is read.
     """
     require_path(path)
     files = sorted(files_in(path, PATTERN), key=lambda file: in_order(file.with_suffix("")))  # -2 after the first

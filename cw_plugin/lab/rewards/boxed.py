@@ -3,7 +3,7 @@ r"""The boxed answer of a text."""
 import re
 
 _TOKENS = re.compile(r"(?P<open>(?P<box>\\+(?:boxed|fbox)\s*(?:\{|$))|\{)|\\[\\{}]|(?P<close>\})")
-_WITHOUT_BRACES = re.compile(r"\\+(?:boxed|fbox)\s*(-?\d+(?:[.,]\d+)*|[A-Z](?![a-zA-Z]))")
+_WITHOUT_BRACES = re.compile(r"\\+(?:boxed|fbox)\s*(-?\d+(?:[.,]\d+)*|[A-Z])(?=\.?\s*(?:\$|\\[)\]]|\}|$))")
 NEAR, FAR = 10, 70  # characters between two boxes, as in math-verify
 
 

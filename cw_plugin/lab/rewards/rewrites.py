@@ -142,7 +142,9 @@ MARKDOWN = Rewrite(
     "Markdown", r"(?<![a-zA-Z0-9)}\]*_`])[*_`]{1,3}(?=[^\s*_`])([^*_`\n]+)(?<=\S)[*_`]{1,3}(?![a-zA-Z0-9(])", r"\1"
 )
 POWER_OF_TEN = Rewrite("power of ten", rf"{_NUMBER}(?:{_EXPONENT}|{_IN_WORDS})", _scaled)
-SIGN_IN_WORDS = Rewrite("sign in words", rf"(?:{TEXT}\{{\s*)?\b(?i:minus|negative)\s*\}}?\s*(?=\d)", "-")
+SIGN_IN_WORDS = Rewrite(
+    "sign in words", rf"(?i:{TEXT}\{{\s*(?:minus|negative)\s*\}}|\b(?:minus|negative)\b)\s*(?=\d)", "-"
+)
 REWRITES = [
     UNICODE,
     MARKDOWN,

@@ -25,17 +25,25 @@ _NUMBER = r"(?<!\d)\d+(?:[.,]\d+)*"
 # No unit, and not the words a and I.
 _TERM = rf"[({{]*-?(?:{_NUMBER}[a-fi-kn-rt-z]?|[b-hj-z]|(?-i:i))(?!\w)[)}}]*"
 _OPERATOR = r"(?: *(?:[-+*/^]|[<>]=?) *|(?:(?<=[\d)])|(?<=\d[a-z]))(?=\())"  # or none, in 2(x + 1)
+_LIST = r"-?\d+(?:\.\d+)?(?:, *-?\d+(?:\.\d+)?)+"
+_PARTS = r"\d+(?:\s*(?::|\bor\b|\u6216)\s*\d+)+(?:\s*[ap]\.?m\b)?"  # 3:30 PM, 3 or 4
+_PRODUCT = r"(?<!\S)\d+[a-fi-kn-rt-z](?!\w)"  # 2x
+_NEGATIVE = rf"(?:(?<=\bis )|(?<== ))- +{_NUMBER}"  # is - 5, = - 5, and no item of a list
 _WORDS_BEFORE = rf"\b(?:not|least|most|twice|double|sqrt|log|ln|sin|cos|tan|{COMPARED_WITH})|{FUNCTION_OF}"
 _WORDS_AFTER = rf"{SCALES}|pi|choose|mod|modulo|(?:or|and) (?:more|less|fewer|a half)"
-_FORMULA = re.compile(
-    r"(?i)\d+(?:\s*(?::|\bor\b|\u6216)\s*\d+)+(?:\s*[ap]\.?m\b)?"  # 3:30 PM, 3 or 4
-    rf"|(?<![^\s=])(?:{_TERM}|a){_OPERATOR}{_TERM}(?:{_OPERATOR}{_TERM})*"  # 3+5i, x > 5, 2(x + 1)
-    rf"|(?<![^\s=]){_NUMBER}[a-fi-kn-rt-z](?!\w)"  # 2x
-    r"|[(\[]?(?<![\d.,])-?\d+(?:\.\d+)?(?:, *-?\d+(?:\.\d+)?)+(?:[)\]]|(?=[.\s]*$))"  # (1, 2), and 2, -2 at the end
-    rf"|(?:(?<=[ (])[<>]=?|(?<=\bis )- |(?<== )- ) *{_NUMBER}"  # > 5, is - 5, = - 5; no quotation, nor item of a list
-    rf"|(?:{_WORDS_BEFORE})\W+{_NUMBER}"  # less than 5
-    rf"|{_NUMBER}\s+(?:{_WORDS_AFTER})s?\b(?:\s+\d+)?"  # 5 dozen, 5 choose 2
+_FORMULAS = (
+    rf"(?<![^\s=])(?<!\d )(?:{_TERM}|a){_OPERATOR}{_TERM}(?:{_OPERATOR}{_TERM})*",  # 3+5i, x > 5, 2(x + 1)
+    _PARTS,
+    _PRODUCT,
+    rf"[(\[]{_LIST}[)\]]",  # (1, 2)
+    rf"(?:(?<=\bis )|(?<=\bare )|(?<=: )){_LIST}(?=[.\s]*$)",  # are 2, -2
+    _NEGATIVE,
+    rf"(?<=[ (])[<>]=? *{_NUMBER}",  # > 5, and no quotation
+    rf"(?:{_WORDS_BEFORE})\W+{_NUMBER}",  # less than 5
+    rf"{_NUMBER}\s+(?:{_WORDS_AFTER})s?\b(?:\s+\d+)?",  # 5 dozen, 5 choose 2
 )
+_SIMPLE_FORMULA = re.compile(rf"(?i){_PARTS}|{_PRODUCT}|{_NEGATIVE}")
+_FORMULA_OF_ANSWER = re.compile(rf"(?is)\banswers?\b(?!.*\banswer)\D*?(?P<formula>{'|'.join(_FORMULAS)})")
 
 
 def found_in(text: str, extraction: str) -> str:
@@ -44,7 +52,7 @@ def found_in(text: str, extraction: str) -> str:
     if re.search(r"\$|\\[(\[]", text):
         text = rewritten(text, [UNICODE])
     else:  # of a formula without marks, math-verify would find only the first number
-        text = _FORMULA.sub(_marked, text)
+        text = _with_marked_formulas(text)
         text = re.sub(r"\S*[^\x00-\x7f\s]\S*", _marked_if_formula, text)
     found = parse(text, _SEARCHED_FOR[extraction], extraction_mode="first_match", parsing_timeout=None)
     answer = next((item for item in found if isinstance(item, str)), "")
@@ -53,16 +61,18 @@ def found_in(text: str, extraction: str) -> str:
     return answer + r"\%" if answer and has_percent_sign else answer
 
 
-def _marked(formula: re.Match[str]) -> str:
-    """A formula as LaTeX; as it is, if the answer stands before it, as in "the answer is 5, more than 4".
+def _with_marked_formulas(text: str) -> str:
+    """Dollar signs around the formula that is said to be the answer; without the word "answer", around simple ones.
 
-    A long one stays as it is, too: math-verify would take seconds for hundreds of brackets.
+    A long one stays as it is: math-verify would take seconds for hundreds of brackets.
     """
-    if len(formula[0]) > MAX_FORMULA:
-        return formula[0]
-    _, answer, since_then = formula.string[: formula.start()].lower().rpartition("answer")
-    is_later = answer and re.search(r"\d", since_then)
-    return formula[0] if is_later else f"${rewritten(formula[0])}$"
+    if re.search(r"(?i)\banswer", text) is None:
+        return _SIMPLE_FORMULA.sub(lambda formula: f"${rewritten(formula[0])}$", text)
+    found = _FORMULA_OF_ANSWER.search(text)
+    if found is None or len(found["formula"]) > MAX_FORMULA:
+        return text
+    start, end = found.span("formula")
+    return f"{text[:start]}${rewritten(found['formula'])}${text[end:]}"
 
 
 def _marked_if_formula(word: re.Match[str]) -> str:

@@ -14,8 +14,11 @@ COMPARED_WITH = "than|over|under|never|below|above|beyond|past|exceed(?:s|ing)?|
 _COMPARISONS = rf"at|less|more|fewer|greater|up|{COMPARED_WITH}"
 SCALES = rf"{_POWERS}|{_PARTS}|{_MULTIPLES}"
 _OPERATIONS = r"times?\s\w+|divided|multiplied|choose|sqrt"  # 5 times may be how often
-_QUANTITIES = "total|value|answer|result|count|sum|area|length|distance|radius|angle|speed|cost|price|probability|given"
-FUNCTION_OF = rf"\b(?:absolute value of|(?!(?:{_QUANTITIES})\b)\w+ (?:of|by|from)|non)\b"  # floor of, divisible by
+_FUNCTIONS = (
+    "floor|ceiling|absolute value|log|logarithm|roots?|squares?|cubes?|powers?|multiples?|divisors?|factors?"
+    "|digits?|conjugate|inverse|reciprocal|opposite|negative|half|third|quarter"
+)
+FUNCTION_OF = rf"\b(?:(?:{_FUNCTIONS}) of|(?:divisible|divided|multiplied) by|(?:different|far|away) from|non)\b"
 _OTHERS = "base|mod|minu|negative|plu|without|except|excluding|but|no|none|not|cannot|and|or|so|unless|wrong|incorrect"
 _SYMBOLS = "alpha|beta|gamma|delta|theta|lambda|sigma|infinity|modulo|(?:sin|cos|tan|log|sqrt)[a-z]"
 _IN_CHINESE = (  # per mille, times, half, more than, above, below, about, up to, or, and, not, negative, a tenth, dozen

@@ -66,6 +66,17 @@ def test_what_verl_imports_in_each_process_is_light():
     assert result.stdout == "set()\n", result.stderr
 
 
+def test_importing_the_package_changes_nothing_in_the_interpreter():
+    code = """
+import sys, wrapt
+before = list(sys.meta_path)
+import cw_plugin, cw_plugin.reweight
+print(sys.meta_path == before, [name for name in sys.modules if name.startswith("cw_plugin.hosts")])
+"""
+    result = python("-c", code)
+    assert result.stdout == "True []\n", result.stderr
+
+
 def test_nothing_of_the_cpu_platform_is_active_unless_asked_for():
     """Nor is vLLM's plugin. That it is active if asked for, every run on a CPU shows."""
     code = """
