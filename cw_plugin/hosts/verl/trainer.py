@@ -47,7 +47,7 @@ LOGGER = logging.getLogger("verl.cw_plugin")  # in the trainer's process, the ro
 
 
 class Trainer(Protocol):
-    """What is used of verl's trainers. The legacy one has neither of the two methods for advantages; each other has one."""
+    """What is used of verl's trainers. The legacy one has neither of the methods for advantages; each other has one."""
 
     config: "DictConfig"
     tokenizer: Tokenizer
