@@ -62,17 +62,17 @@ def found_in(text: str, extraction: str) -> str:
 
 
 def _with_marked_formulas(text: str) -> str:
-    """Dollar signs around the formula that is said to be the answer; without the word "answer", around simple ones.
+    """Dollar signs around the formula after the word "answer"; if nothing stands after it, around simple formulas.
 
     A long one stays as it is: math-verify would take seconds for hundreds of brackets.
     """
-    if re.search(r"(?i)\banswer", text) is None:
-        return _SIMPLE_FORMULA.sub(lambda formula: f"${rewritten(formula[0])}$", text)
     found = _FORMULA_OF_ANSWER.search(text)
-    if found is None or len(found["formula"]) > MAX_FORMULA:
+    if found is not None and len(found["formula"]) <= MAX_FORMULA:
+        start, end = found.span("formula")
+        return f"{text[:start]}${rewritten(found['formula'])}${text[end:]}"
+    if re.search(r"(?is)\banswer(?!.*\banswer).*\d", text):
         return text
-    start, end = found.span("formula")
-    return f"{text[:start]}${rewritten(found['formula'])}${text[end:]}"
+    return _SIMPLE_FORMULA.sub(lambda formula: f"${rewritten(formula[0])}$", text)
 
 
 def _marked_if_formula(word: re.Match[str]) -> str:
