@@ -100,8 +100,8 @@ def apply_weighting(
         batch_entropy = _mean_entropy(entropies, valid)
     a, x = advantages.numpy(), log_probs.numpy()
     h = None if entropies is None else entropies.numpy()
-    result = np.zeros_like(x)
-    kept = np.zeros_like(x) if keeps_weights else None
+    result = np.zeros(x.shape, x.dtype)
+    kept = np.zeros(x.shape, x.dtype) if keeps_weights else None
     sums, refused = Sums(), []
     is_valid = valid.numpy()
     lengths = is_valid.sum(1)
