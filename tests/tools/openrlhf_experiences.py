@@ -125,7 +125,7 @@ def experiences(maker: RemoteExperienceMaker, actor: Actor, turns: int, rows: li
 
 def expected(plain: list[Any], scope: str, name: str = "gaussian") -> tuple[list[list[float]], float]:
     """w~ A of every row, with groups by the text of the prompt, in float64; and the mean sigma of the groups."""
-    rows = [(experience, i) for experience, i in each(plain)]
+    rows = list(each(plain))
     log_probs, advantages, masks = (
         pad_sequence([getattr(experience, of)[i].double() for experience, i in rows], batch_first=True)
         for of in ("action_log_probs", "advantages", "action_mask")

@@ -162,8 +162,6 @@ def test_answers_in_sentences():
         ("2", "The answer is 2x.", 0.0),
         *(("5", f"The answer is {said}", 0.0) for said in NOT_FIVE.split(", ")),
         *(("5", f"The answer is {said}", 1.0) for said in FIVE.split("; ")),
-        ("2, -2", "The answers are 2, -2.", 1.0),
-        ("-5", "The answer is negative 5.", 1.0),
         ("2+i", "The answer is 2 + i.", 1.0),
         ("2", "The answer is 2 + i.", 0.0),
         ("5", "The answer is 5 - I checked it.", 1.0),
