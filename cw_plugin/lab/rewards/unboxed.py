@@ -1,6 +1,7 @@
 """The answer of a text that has no box."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 
 import sympy
@@ -30,6 +31,11 @@ _PARTS = r"\d+(?:\s*(?::|\bor\b|\u6216)\s*\d+)+(?:\s*[ap]\.?m\b)?"  # 3:30 PM, 3
 _PRODUCT = r"(?<!\S)\d+[a-fi-kn-rt-z](?!\w)"  # 2x
 _NEGATIVE = rf"(?:(?<=\bis )|(?<== ))- +{_NUMBER}"  # is - 5, = - 5, and no item of a list
 _WORDS_BEFORE = rf"\b(?:not|least|most|twice|double|sqrt|log|ln|sin|cos|tan|{COMPARED_WITH})|{FUNCTION_OF}"
+_MEASURE = (
+    rf"{_NUMBER}\s+(?:years?|months?|weeks?|days?|hours?|minutes?|seconds?|degrees?|feet|foot|inch(?:es)?"
+    r"|pounds?|ounces?|dollars?|cents?)\b"
+)
+_OPERATIONS = "times|plus|minus|over|to|(?:divided|multiplied) by|percent of"
 _WORDS_AFTER = rf"{SCALES}|pi|choose|mod|modulo|(?:or|and) (?:more|less|fewer|a half)"
 _FORMULAS = (
     rf"(?<![^\s=])(?<!\d )(?:{_TERM}|a){_OPERATOR}{_TERM}(?:{_OPERATOR}{_TERM})*",  # 3+5i, x > 5, 2(x + 1)
@@ -40,17 +46,33 @@ _FORMULAS = (
     _NEGATIVE,
     rf"(?<=[ (])[<>]=? *{_NUMBER}",  # > 5, and no quotation
     rf"(?:{_WORDS_BEFORE})\W+{_NUMBER}",  # less than 5
+    rf"{_MEASURE}(?:,?\s+(?:and\s+)?{_MEASURE})+",  # 5 hours and 30 minutes
+    rf"{_NUMBER}(?:,?\s+(?:and|{_OPERATIONS})\s+{_NUMBER})+",  # 5 and 6, 5 times 6
     rf"{_NUMBER}\s+(?:{_WORDS_AFTER})s?\b(?:\s+\d+)?",  # 5 dozen, 5 choose 2
 )
 _SIMPLE_FORMULA = re.compile(rf"(?i){_PARTS}|{_PRODUCT}|{_NEGATIVE}")
-_FORMULA_OF_ANSWER = re.compile(rf"(?is)\banswers?\b(?!.*\banswer)\D*?(?P<formula>{'|'.join(_FORMULAS)})")
+_MARKED_NUMBER = re.compile(
+    rf"(?:\$+|\\[(\[])\s*(?P<number>(?:[a-zA-Z]\s*=\s*)?(?:[<>]=?\s*)?-?{_NUMBER})\s*(?:\$+|\\[)\]])"
+)
+_MARKED_ANSWER = re.compile(
+    rf"(?is)(?P<before>.*\banswers?\b(?!.*\banswer)[^\d$\\]*)(?P<after>{_MARKED_NUMBER.pattern}.*)"
+)
+
+
+def _after_answer(formulas: Iterable[str]) -> re.Pattern[str]:
+    """The first of these formulas after the last "answer", with the letter for which it stands."""
+    return re.compile(rf"(?is)\banswers?\b(?!.*\banswer)\D*?(?P<formula>(?:\b[a-z]\s*=\s*)?(?:{'|'.join(formulas)}))")
+
+
+_FORMULA_OF_ANSWER = _after_answer(_FORMULAS)
+_FORMULA_OR_NUMBER_OF_ANSWER = _after_answer([*_FORMULAS, rf"-?{_NUMBER}"])
 
 
 def found_in(text: str, extraction: str) -> str:
     """The last answer that math-verify finds in a text without a box; "" if it finds none."""
     text = _BETWEEN_NUMBERS.sub(r" \g<0> ", rewritten(text[-MAX_TEXT:], [MARKDOWN, POWER_OF_TEN, SIGN_IN_WORDS]))
     if re.search(r"\$|\\[(\[]", text):
-        text = rewritten(text, [UNICODE])
+        text = rewritten(_with_words_in_marks(text), [UNICODE])
     else:  # of a formula without marks, math-verify would find only the first number
         text = _with_marked_formulas(text)
         text = re.sub(r"\S*[^\x00-\x7f\s]\S*", _marked_if_formula, text)
@@ -61,18 +83,27 @@ def found_in(text: str, extraction: str) -> str:
     return answer + r"\%" if answer and has_percent_sign else answer
 
 
-def _with_marked_formulas(text: str) -> str:
+def _with_marked_formulas(text: str, of_answer: re.Pattern[str] = _FORMULA_OF_ANSWER) -> str:
     """Dollar signs around the formula after the word "answer"; if nothing stands after it, around simple formulas.
 
     A long one stays as it is: math-verify would take seconds for hundreds of brackets.
     """
-    found = _FORMULA_OF_ANSWER.search(text)
+    found = of_answer.search(text)
     if found is not None and len(found["formula"]) <= MAX_FORMULA:
         start, end = found.span("formula")
         return f"{text[:start]}${rewritten(found['formula'])}${text[end:]}"
     if re.search(r"(?is)\banswer(?!.*\banswer).*\d", text):
         return text
     return _SIMPLE_FORMULA.sub(lambda formula: f"${rewritten(formula[0])}$", text)
+
+
+def _with_words_in_marks(text: str) -> str:
+    """Dollar signs around a marked number after the word "answer" and what belongs to it, as in $5$ dozen."""
+    answer = _MARKED_ANSWER.fullmatch(text)
+    if answer is None:
+        return text
+    unmarked = answer["before"] + _MARKED_NUMBER.sub(r"\g<number>", answer["after"])
+    return _with_marked_formulas(rewritten(unmarked, [POWER_OF_TEN, SIGN_IN_WORDS]), _FORMULA_OR_NUMBER_OF_ANSWER)
 
 
 def _marked_if_formula(word: re.Match[str]) -> str:

@@ -8,7 +8,7 @@ _POWERS = "squared|cubed|factorial|(?:root|square|cube|multiple|inverse|reciproc
 _PARTS = r"hal(?:f|ve)|quarter|third|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|\w+teen|\w+tie|hundred|thousand)th"
 _MULTIPLES = (
     r"dozen|pair|couple|score|gross|twice|thrice|doubled?|halved|tripled?|quadrupled?"
-    r"|ten|hundred|thousand|\w+illion|lakh|crore"
+    r"|ten|hundred|thousand|\w+illion|per ?mille|lakh|crore"
 )
 COMPARED_WITH = "than|over|under|never|below|above|beyond|past|exceed(?:s|ing)?|unequal|within|between"
 _COMPARISONS = rf"at|less|more|fewer|greater|up|{COMPARED_WITH}"

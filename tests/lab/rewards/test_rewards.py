@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import sys
 from decimal import Decimal
 from pathlib import Path
@@ -119,13 +120,19 @@ def test_each_rewrite_changes_the_verdict_of_its_example(place, monkeypatch):
 NOT_FIVE = (
     "5 dozen, 5 squared, 5 factorial, 5 pi, 5 choose 2, 5 mod 7, 5 halves, 5 or more, 5 and a half, 5 thousandths, "
     "- 5, minus 5, negative 5, > 5, x > 5, x < 5, x + 5, 5 + x, n/5, 5x + 3, 3+5i, 5+3i, at least 5, more than 5, "
-    "not 5, less than 5, twice 5, the square root of 5, the floor of 5, divisible by 5, sqrt 5, log 5"
+    "not 5, less than 5, twice 5, the square root of 5, the floor of 5, divisible by 5, sqrt 5, log 5, 5 and 6, "
+    "5 to 6, 5 times 3, 5 divided by 2, 5 percent of 7, 5 per mille, 5 million, 5 hours and 30 minutes, 5 feet 6 inches"
 )
 FIVE = (
     "5 because 3 to 8 is 5 steps; exactly 5.; equal to 5 cm.; 5 apples.; 5, not 6.; 5 (not 6).; 5 and we are done.; "
     "5 - a nice number.; 5, since x > 4.; 5, more than 4.; 5, the square root of 25.; 5, as 2x is 10.; x = 5.; "
     "=> 5; 5. Note that 3 dozen is 36.; a total of 5.; 8 - 3 = 5.; 5 so we stop."
 )
+
+
+def with_marks(said: str) -> tuple[str, ...]:
+    """A phrase as it is, with its numbers between dollar signs, and between brackets of LaTeX."""
+    return said, *(re.sub(r"\d+", marked, said) for marked in (r"$\g<0>$", r"\\(\g<0>\\)", r"$$ \g<0> $$"))
 
 
 def test_answers_in_sentences():
@@ -160,8 +167,11 @@ def test_answers_in_sentences():
         ("3:30", "The answer is 3:30.", 1.0),
         ("3", "The answer is 3:30.", 0.0),
         ("2", "The answer is 2x.", 0.0),
-        *(("5", f"The answer is {said}", 0.0) for said in NOT_FIVE.split(", ")),
-        *(("5", f"The answer is {said}", 1.0) for said in FIVE.split("; ")),
+        *(("5", f"The answer is {marked}", 0.0) for said in NOT_FIVE.split(", ") for marked in with_marks(said)),
+        *(("5", f"The answer is {marked}", 1.0) for said in FIVE.split("; ") for marked in with_marks(said)),
+        ("5000000", "The answer is $5$ million.", 1.0),
+        ("-5", "The answer is negative $5$.", 1.0),
+        ("x = 12", r"The answer is $x = 12$, which is $3 \times 4$.", 1.0),
         ("2+i", "The answer is 2 + i.", 1.0),
         ("2", "The answer is 2 + i.", 0.0),
         ("5", "The answer is 5 - I checked it.", 1.0),
