@@ -54,6 +54,22 @@ EQUAL: Answers = {
         "2e": [r"2{\rm e}", r"2\mathrm e"], "2+3i": [r"2+3{\rm i}"], "5": [r"5{\rm\,m/s}", r"\to 5", r"5\notag"],
         r"\{1,2\}": [r"\lbrace 1,2\rbrace"], r"2k\pi, k\in\mathbb{Z}": [r"2k\pi, k\in\mathbf{Z}", r"2k\pi, k\in Z"],
     },
+    "names in another order": {
+        "f(1)=2, f(3)=4": ["f(3)=4, f(1)=2"], "A=(1,2), B=(3,4)": [r"B=(3,4) \text{ and } A=(1,2)"],
+        r"3\text{ red}, 4\text{ blue}": [r"4\text{ blue}, 3\text{ red}", "3, 4"],
+        r"\min=1, \max=5": [r"\max=5, \min=1", "1, 5"],
+        r"\text{Alice: }3, \text{Bob: }4": [r"\text{Bob}: 4, \text{Alice}: 3", r"\text{Bob}=4, \text{Alice}=3"],
+        "x=2": ["x = n = 2"],
+    },
+    "several solutions": {
+        r"x=1, y=2 \text{ or } x=3, y=4": [
+            "x=3,y=4;x=1,y=2", "x=1, y=2, x=3, y=4", "(1,2),(3,4)", "(3,4), (1,2)", r"(x,y)=(1,2),(3,4)",
+            r"(x,y)=(1,2) \text{ or } (x,y)=(3,4)", r"y=2, x=1 \text{ or } y=4, x=3",
+            r"\begin{cases}x=1\\y=2\end{cases} \text{ or } \begin{cases}x=3\\y=4\end{cases}",
+        ],
+        "(1,2),(3,4)": [r"x=1, y=2 \text{ and } x=3, y=4"], "x=1, y=2; x=3, y=4": [r"x=1,y=2 \vee x=3,y=4"],
+        r"p=7, q=2 \text{ or } p=5, q=2": ["(7,2), (5,2)"],
+    },
     "letters and their values": {"(1,2)": ["y=2, x=1", "x=1, y=2", "m=1, n=2"], "(1,2,3)": ["z=3, x=1, y=2"]},
     "signs in braces and texts": {
         "-3": ["{-}3", r"\mathord{-}3"], "3:30": [r"3\text{:}30", "03:30"], r"A \to B": ["A\u2192B", r"A\rightarrow B"],
@@ -418,6 +434,24 @@ UNEQUAL: Answers = {
     },
     "old LaTeX": {
         "2": [r"2{\rm e}", r"2\mathrm e"], r"2k\pi, k\in\mathbb{Z}": [r"2k\pi, k\in\mathbf{N}", r"2k\pi, k\in N"],
+    },
+    "values of other names": {
+        "f(1)=2, f(3)=4": ["f(1)=4, f(3)=2"], "A=(1,2), B=(3,4)": ["A=(3,4), B=(1,2)"],
+        r"\min=1, \max=5": [r"\min=5, \max=1"],
+        r"3\text{ red}, 4\text{ blue}": [r"4\text{ red}, 3\text{ blue}", r"3\text{ blue and }4\text{ red}"],
+        r"\text{Alice: }3, \text{Bob: }4": [r"\text{Alice: }4, \text{Bob: }3", r"\text{Bob}=3, \text{Alice}=4"],
+        r"x=\pm 1, y=\pm 2": [r"x=\pm 2, y=\pm 1"], "x=y=z=0": ["x=0", "x=0, y=0"], "x=2, y=3": ["x=2, 3"],
+    },
+    "several solutions in other pairs": {
+        r"x=1, y=2 \text{ or } x=3, y=4": [
+            r"x=1,y=4 \text{ or } x=3,y=2", "x=1, y=4; x=3, y=2", "(1,4),(3,2)", "(x,y)=(1,4),(3,2)",
+            "x=1,x=3, y=2,y=4", "x=1,3, y=2,4", "x=1, y=2", "[1,2],[3,4]",
+            r"\begin{cases}x=1\\y=4\end{cases} \text{ or } \begin{cases}x=3\\y=2\end{cases}",
+        ],
+        "(1,4),(3,2)": [r"x=1,y=2 \text{ or } x=3,y=4"],
+        r"x=1,y=2 \text{ or } x=2,y=1": [r"x=1,y=1 \text{ or } x=2,y=2"],
+        r"a=1, b=2, c=3 \text{ or } a=3, b=2, c=1": [r"a=1, b=2, c=1 \text{ or } a=3, b=2, c=3"],
+        r"p=7, q=2 \text{ or } p=5, q=3": ["(7,3), (5,2)", "(2,7), (3,5)"],
     },
     "letters and their values": {"(1,2)": ["y=1, x=2", "x=1, x=2"]},
     "units with Greek letters": {

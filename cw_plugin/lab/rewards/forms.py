@@ -87,6 +87,7 @@ def in_one_form(gold: Parsed, value: Parsed, ground_truth: str, answer: str) -> 
         _as_decimals(gold, value)
         or _as_regions(gold, value, ground_truth, answer)
         or _as_unions(gold, value, answer)
+        or _as_solutions(gold, value)
         or _as_tuples(gold, value)
         or _with_repetitions(gold, value)
     )
@@ -174,16 +175,56 @@ def _as_tuples(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed] | None:
     if 1 < len(letters) == len(golds) and has_values_alone:  # x = 1, y = 2; unlike x_1 = 1, x_2 = 2
         return sympy.Tuple(*(part.rhs for part in golds)), sympy.Tuple(*values) if len(values) > 1 else value
     if isinstance(gold, _TUPLE) and len(values) > 1 and all(isinstance(part, sympy.Eq) for part in values):
-        letters_in_order = "".join(sorted(str(part.lhs) for part in values))
-        # y = 2, x = 1 is the point (1, 2), and so is x_2 = 2, x_1 = 1.
-        is_alphabetical = _LETTERS_IN_ORDER.fullmatch(letters_in_order) is not None
-        in_order = sorted(values, key=lambda part: str(part.lhs)) if is_alphabetical else values
-        return gold, sympy.Tuple(*(part.rhs for part in in_order))
+        return gold, _point(values)
     if len(golds) > 1 and isinstance(value, _TUPLE):
         return sympy.Tuple(*golds), value
     if len(values) > 1 and isinstance(gold, _TUPLE) and has_values_alone:
         return gold, sympy.Tuple(*values)
     return None
+
+
+def _as_solutions(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed] | None:
+    """As sets of points, if one has several solutions: x = 1, y = 2 or x = 3, y = 4, which has no point (1, 4)."""
+    golds, values = _solutions(gold), _solutions(value)
+    if golds and values:
+        return _by_letter(golds), _by_letter(values)
+    if golds:
+        return ListOrSet(*map(_point, golds)), _with_tuples(value)
+    if values:
+        return _with_tuples(gold), ListOrSet(*map(_point, values))
+    return None
+
+
+def _solutions(value: Parsed) -> list[list[sympy.Eq]]:
+    """The equations of each solution, if there are several solutions for several letters."""
+    parts = [part.args if isinstance(part, sympy.Tuple) else [part] for part in _elements(value)]
+    equations = [*itertools.chain.from_iterable(parts)]
+    if not all(isinstance(equation, sympy.Eq) for equation in equations):
+        return []
+    size = len({equation.lhs for equation in equations})
+    solutions = [equations[start : start + size] for start in range(0, len(equations), size)]
+    is_complete = all(len({equation.lhs for equation in solution}) == size for solution in solutions)
+    return solutions if size > 1 and len(solutions) > 1 and is_complete else []
+
+
+def _by_letter(solutions: list[list[sympy.Eq]]) -> ListOrSet:
+    return ListOrSet(*(sympy.Tuple(*sorted(solution, key=lambda part: str(part.lhs))) for solution in solutions))
+
+
+def _point(equations: list[sympy.Eq]) -> sympy.Tuple:
+    """The values of letters: y = 2, x = 1 is the point (1, 2), and so is x_2 = 2, x_1 = 1."""
+    in_order = sorted(equations, key=lambda part: str(part.lhs))
+    is_alphabetical = _LETTERS_IN_ORDER.fullmatch("".join(str(part.lhs) for part in in_order)) is not None
+    return sympy.Tuple(*(part.rhs for part in (in_order if is_alphabetical else equations)))
+
+
+def _with_tuples(value: Parsed) -> Parsed:
+    """A list of points, of which (1, 2) is read as an interval."""
+    are_points = [isinstance(part, sympy.Interval) and _may_be_point(part) for part in _elements(value)]
+    if not any(are_points):
+        return value
+    points = zip(_elements(value), are_points, strict=True)
+    return ListOrSet(*(sympy.Tuple(part.start, part.end) if is_point else part for part, is_point in points))
 
 
 def _with_repetitions(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed] | None:

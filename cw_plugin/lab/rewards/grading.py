@@ -11,7 +11,7 @@ from math_verify import verify
 
 from cw_plugin.lab.rewards.boxed import final_boxed
 from cw_plugin.lab.rewards.forms import are_other_kinds, in_one_form
-from cw_plugin.lab.rewards.reading import Answer, Parsed, choices, parsed, read, symbols
+from cw_plugin.lab.rewards.reading import Answer, Parsed, choices, parsed, parts_by_name, read, said, symbols
 from cw_plugin.lab.rewards.unboxed import found_in
 from cw_plugin.lab.rewards.units import are_other_units, is_said_before_another_number
 from cw_plugin.lab.rewards.worked_out import computed_by_reading, is_worked_out
@@ -48,12 +48,18 @@ def _is_right(ground_truth: str, answer: str, decimals: int, may_leave_sum: bool
 
 
 def _is_equal(ground_truth: str, answer: str, decimals: int, may_leave_sum: bool) -> bool:
+    return _are_equal(read(ground_truth), read(answer), decimals, may_leave_sum)
+
+
+def _are_equal(expected: Answer, given: Answer, decimals: int, may_leave_sum: bool) -> bool:
     """Whether the answer equals the ground truth, names no other unit, and leaves no more to be worked out than it."""
-    expected, given = read(ground_truth), read(answer)
+    golds, values = parts_by_name(expected), parts_by_name(given)
+    if golds and golds.keys() == values.keys():  # x = 1, y = 2 is not y = 1, x = 2, which has the same numbers
+        return all(_are_equal(golds[name], values[name], decimals, may_leave_sum) for name in golds)
     if _hold_for_others(expected, given):
         return False
     if not expected.text or not given.text:
-        return bool(expected.said) and expected.said == given.said
+        return bool(said(expected.whole)) and said(expected.whole) == said(given.whole)
     if are_other_units(expected, given):
         return False
     if _are_the_same_text(expected.text, given.text):
@@ -95,6 +101,8 @@ def _hold_for_others(expected: Answer, given: Answer) -> bool:
     if expected.name != given.name and is_said_before_another_number(expected.name + given.name):
         return True
     if expected.conditions != given.conditions:
+        return True
+    if given.letters and len(given.letters) < len(expected.letters):  # x = 0 for x = y = 0
         return True
     has_inequality = re.search(r"[<>]|\\[lg]e", expected.text + given.text)
     domain_of_one = (expected.domain ^ given.domain) - {"R"}

@@ -54,6 +54,7 @@ _EQUALS = rf"(?<![<>!])(?<!\\not)=(?!=){_OUTSIDE}|\\approx(?![a-zA-Z])"
 _NAME = re.compile(  # "\text{Area} =" and "area ="
     rf"(?:(?<=,)|^)((?:(?!{_EQUALS})[^,<>])*{TEXT}\{{[^<>=]*|\s*[a-zA-Z]{{3,}}[\sa-zA-Z]*)(?:{_EQUALS})"
 )
+_LETTER_BEFORE_EQUALS = re.compile(r"(?<![^=,;\s])([a-zA-Z])(?:_\{?\w+\}?)?\s*(?==)")
 _FOR_ALL = rf"(?:{TEXT}\{{\s*)?\b(?:for (?:all|any|each|every)|where)\b|\\forall"
 _AFTER = rf"(?:(?<=[,;(])|(?<=\s\s)|(?:{TEXT}\{{\s*)?\b(?:for|with)\s*\}}?)"
 _IN_NUMBERS = (  # "\in \mathbb{Z}^{+}", and "\in Z"
@@ -75,7 +76,12 @@ class Answer(NamedTuple):
     name: str  # the left sides in words
     domain: frozenset[str]  # the sets of numbers for which it is said to hold
     conditions: frozenset[str]  # what else restricts it
-    said: tuple[str, ...]  # all of it, to compare words with
+    whole: str
+
+    @property
+    def letters(self) -> set[str]:
+        """The letters for which it has values, without their indices: x for x_1 = 1, x_2 = 2."""
+        return set(_LETTER_BEFORE_EQUALS.findall(self.text))
 
 
 def choices(answer: str) -> tuple[str, ...]:
@@ -92,7 +98,10 @@ def choices(answer: str) -> tuple[str, ...]:
 @functools.lru_cache(maxsize=4096)
 def read(answer: str) -> Answer:
     """A ground truth or an answer, rewritten and taken apart; words alone, also between numbers, are no text."""
-    whole = rewritten(answer)
+    return _taken_apart(rewritten(answer))
+
+
+def _taken_apart(whole: str) -> Answer:
     holds_for = "".join(found[0] for found in _DOMAIN.finditer(whole))
     domain = frozenset(_numbers(letter[-1], part) for letter, part in re.findall(_IN_NUMBERS, holds_for))
     conditions = set(_CONDITION.findall(holds_for))
@@ -101,7 +110,20 @@ def read(answer: str) -> Answer:
     else:
         conditions.discard(r"\ne")  # of a function, whose formula says so
     text, words = _without_words(_NAME.sub("", _DOMAIN.sub("", whole)))
-    return Answer(text, words, " ".join(_NAME.findall(whole)), domain, frozenset(conditions), _said(whole))
+    return Answer(text, words, " ".join(_NAME.findall(whole)), domain, frozenset(conditions), whole)
+
+
+def parts_by_name(answer: Answer) -> dict[str, Answer]:
+    """The parts of a list by left sides or words, as in x = 1, y = 2; empty if two have the same, or one has none."""
+    named: dict[str, Answer] = {}
+    for whole in re.split(_COMMA, answer.whole):
+        *left_sides, value = re.split(_EQUALS, whole)
+        part = _taken_apart(value)
+        name = " ".join(said("=".join(left_sides) or part.words))
+        if not name or name in named or not part.text:
+            return {}
+        named[name] = part if left_sides else part._replace(words="")
+    return named if len(named) > 1 else {}
 
 
 def _numbers(letter: str, part: str) -> str:
@@ -112,11 +134,11 @@ def _numbers(letter: str, part: str) -> str:
     return letter + ("+" if part in ("^+", "_+", "_>0") else part)
 
 
-def _said(answer: str) -> tuple[str, ...]:
+def said(answer: str) -> tuple[str, ...]:
     """The words, numbers and signs of an answer; capital letters count if it is one letter."""
     plain = re.sub(rf"{TEXT}(?=\{{)|\\cdot", "", answer)
-    said = re.findall(r"\\[a-zA-Z]+|[a-zA-Z]+|\d+|[^\s\\,;:.(){}\[\]]", plain)
-    return tuple(said) if len(said) == 1 and len(said[0]) == 1 else tuple(word.casefold() for word in said)
+    words = re.findall(r"\\[a-zA-Z]+|[a-zA-Z]+|\d+|[^\s\\,;:.(){}\[\]]", plain)
+    return tuple(words) if len(words) == 1 and len(words[0]) == 1 else tuple(word.casefold() for word in words)
 
 
 def _without_words(answer: str) -> tuple[str, str]:

@@ -108,18 +108,24 @@ def _separator(match: re.Match[str]) -> str:
 _BRACKETS = {"lbrace": r"\{", "rbrace": r"\}", "lbrack": "[", "rbrack": "]", "lparen": "(", "rparen": ")"}
 
 
+_ENVIRONMENT = (
+    r"(?:\\\{\s*)?\\begin\{((?:align|gather)(?:ed|\*)?|split|equation\*?|cases|array)\}(?:\{[lcr]*\})?"
+    r"([\s\S]*?)\\end\{\1\}"
+)
+
+
 def _lines(match: re.Match[str]) -> str:
     """The lines of an environment as a list, and those that go on with an equals sign, as one line.
 
-    Lines of cases and of an array must be all of the answer, and equations for a letter: others define a function, or
-    are a vector.
+    Cases and arrays must be all of the answer, and their lines equations for a letter: others define a function, or are
+    a vector.
     """
     environment, content = match.groups()
     content = re.sub(r"&\s*=", "=", content.strip())
     lines = [line.strip().rstrip(",;.") for line in re.split(r"\\\\(?:\[.*?\])?", content)]
     if environment in ("cases", "array"):
-        is_whole = not (match.string[: match.start()] + match.string[match.end() :]).strip(" .")
-        if not is_whole or not all(re.match(r"[a-zA-Z](?:_\w)?\s*=(?!.*&)", line) for line in lines):
+        beside = re.sub(rf"{_ENVIRONMENT}|{_SEPARATOR}", "", match.string)
+        if beside.strip(" ,;.") or not all(re.match(r"[a-zA-Z](?:_\w)?\s*=(?!.*&)", line) for line in lines):
             return match[0]
     return ", ".join(filter(None, lines)).replace("&", "").replace(", =", " =")
 
@@ -163,12 +169,10 @@ REWRITES = [
     Rewrite("brackets", rf"\\(lbrace|rbrace|lbrack|rbrack|lparen|rparen){_END}", lambda match: _BRACKETS[match[1]]),
     Rewrite("colon", rf"(?<![a-zA-Z])\{{:\}}|\\colon{_END}", ":"),
     Rewrite("sign in braces", r"(?<![\^_a-zA-Z])\{([+-])\}", r"\1"),
-    Rewrite("colon after words", rf"^(\s*{TEXT}\{{[^{{}}]*[a-zA-Z]{{2}}[^{{}}]*\}})\s*:", r"\1 ="),
+    Rewrite("colon after words", rf"((?:^|[,;])\s*{TEXT}\{{[^{{}}]*[a-zA-Z]{{2}}[^{{}}]*\}})\s*:", r"\1 ="),
     Rewrite("dollar", r"\\\$", r"\\text{ dollar }"),
     Rewrite("formula", r"\$|(?<!\\)\\[()\[\]]", ""),
-    Rewrite("equations in an environment",
-            r"(?:\\\{\s*)?\\begin\{((?:align|gather)(?:ed|\*)?|split|equation\*?|cases|array)\}(?:\{[lcr]*\})?"
-            r"([\s\S]*?)\\end\{\1\}", _lines),
+    Rewrite("equations in an environment", _ENVIRONMENT, _lines),
     Rewrite("upright without braces",
             r"(?<!\^)\{\\(?:rm|sf|tt)\s+([^{}]*)\}|(?<![\^{])\\math(?:rm|sf|tt)\s+([a-zA-Z])", r"\\mathrm{\1\2}"),
     Rewrite("upright", rf"{TEXT}\{{\s*([ei!:+-]|-?\d[\d.,/]*|pi|{_FUNCTION}{_ARGUMENT}|{_COMMAND})\s*\}}"

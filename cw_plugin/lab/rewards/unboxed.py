@@ -51,8 +51,9 @@ _FORMULAS = (
     rf"{_NUMBER}\s+(?:{_WORDS_AFTER})s?\b(?:\s+\d+)?",  # 5 dozen, 5 choose 2
 )
 _SIMPLE_FORMULA = re.compile(rf"(?i){_PARTS}|{_PRODUCT}|{_NEGATIVE}")
-_MARKED_NUMBER = re.compile(
-    rf"(?:\$+|\\[(\[])\s*(?P<number>(?:[a-zA-Z]\s*=\s*)?(?:[<>]=?\s*)?-?{_NUMBER})\s*(?:\$+|\\[)\]])"
+_MARKED_NUMBER = re.compile(  # inline in one line, as math-verify reads it
+    rf"(?:\$\$\s*|\\\[\s*|\$ *|\\\( *)(?P<number>(?:[a-zA-Z]\s*=\s*)?(?:[<>]=?\s*)?-?{_NUMBER})"
+    r"(?:\s*\$\$|\s*\\\]| *\$| *\\\))"
 )
 _MARKED_ANSWER = re.compile(
     rf"(?is)(?P<before>.*\banswers?\b(?!.*\banswer)[^\d$\\]*)(?P<after>{_MARKED_NUMBER.pattern}.*)"
