@@ -59,7 +59,7 @@ EQUAL: Answers = {
         r"3\text{ red}, 4\text{ blue}": [r"4\text{ blue}, 3\text{ red}", "3, 4"],
         r"\min=1, \max=5": [r"\max=5, \min=1", "1, 5"],
         r"\text{Alice: }3, \text{Bob: }4": [r"\text{Bob}: 4, \text{Alice}: 3", r"\text{Bob}=4, \text{Alice}=3"],
-        "x=2": ["x = n = 2"],
+        "x=2": ["x = n = 2"], "f(3)=5": ["5", "f(3) = 5"], "5": ["f(3)=5"],
     },
     "several solutions": {
         r"x=1, y=2 \text{ or } x=3, y=4": [
@@ -441,6 +441,7 @@ UNEQUAL: Answers = {
         r"3\text{ red}, 4\text{ blue}": [r"4\text{ red}, 3\text{ blue}", r"3\text{ blue and }4\text{ red}"],
         r"\text{Alice: }3, \text{Bob: }4": [r"\text{Alice: }4, \text{Bob: }3", r"\text{Bob}=3, \text{Alice}=4"],
         r"x=\pm 1, y=\pm 2": [r"x=\pm 2, y=\pm 1"], "x=y=z=0": ["x=0", "x=0, y=0"], "x=2, y=3": ["x=2, 3"],
+        "f(3)=5": ["f(5)=3", "f(4)=5"], "f(-1)=2": ["f(1)=2"],
     },
     "several solutions in other pairs": {
         r"x=1, y=2 \text{ or } x=3, y=4": [

@@ -51,8 +51,9 @@ _WORDS_ALONE = re.compile(r"(?:[a-zA-Z]{3,}|[nN]o)(?:\s+[a-zA-Z]+)*|[\s(){}\[\].
 _OUTSIDE = r"(?![^(\[{]*[)\]}])"  # What stands before this is outside of brackets.
 _COMMA = rf"(?:[,;]|\\\\(?![\s\S]*\\end)){_OUTSIDE}"  # or the end of a line, which no matrix has
 _EQUALS = rf"(?<![<>!])(?<!\\not)=(?!=){_OUTSIDE}|\\approx(?![a-zA-Z])"
-_NAME = re.compile(  # "\text{Area} =" and "area ="
-    rf"(?:(?<=,)|^)((?:(?!{_EQUALS})[^,<>])*{TEXT}\{{[^<>=]*|\s*[a-zA-Z]{{3,}}[\sa-zA-Z]*)(?:{_EQUALS})"
+_NAME = re.compile(  # "\text{Area} =", "area =" and "f(1) ="
+    rf"(?:(?<=,)|^)((?:(?!{_EQUALS})[^,<>])*{TEXT}\{{[^<>=]*|\s*[a-zA-Z]{{3,}}[\sa-zA-Z]*|\s*[a-zA-Z]\(-?\d+\)\s*)"
+    rf"(?:{_EQUALS})"
 )
 _LETTER_BEFORE_EQUALS = re.compile(r"(?<![^=,;\s])([a-zA-Z])(?:_\{?\w+\}?)?\s*(?==)")
 _FOR_ALL = rf"(?:{TEXT}\{{\s*)?\b(?:for (?:all|any|each|every)|where)\b|\\forall"
@@ -110,7 +111,7 @@ def _taken_apart(whole: str) -> Answer:
     else:
         conditions.discard(r"\ne")  # of a function, whose formula says so
     text, words = _without_words(_NAME.sub("", _DOMAIN.sub("", whole)))
-    return Answer(text, words, " ".join(_NAME.findall(whole)), domain, frozenset(conditions), whole)
+    return Answer(text, words, " ".join("".join(_NAME.findall(whole)).split()), domain, frozenset(conditions), whole)
 
 
 def parts_by_name(answer: Answer) -> dict[str, Answer]:
