@@ -39,7 +39,7 @@ def test_numbers_are_ground_truths_too():
         (42, "42"), (42.0, "42"), (10, "10"), (100.0, "100"),
         (-0.5, r"-\frac{1}{2}"), (1e-07, "10^{-7}"), (6.02e23, r"6.02 \times 10^{23}"),
         (10**400, "1" + "0" * 400), (Decimal("1e400"), "10^{400}"),
-        (np.int64(42), "42"), (np.float32(0.1), "0.1"), (Decimal("12.50"), "12.5"),
+        (np.int64(42), "42"), (np.float32(0.1), "0.1"), (Decimal("12.50"), "12.5"), (0.75, r"\frac{1.5}{2}"),
     ]:  # fmt: skip
         assert accuracies(gold, BOXED % answer) == (1.0, 1.0)
     assert accuracies(42.0, BOXED % "43") == accuracies(10**400, BOXED % ("1" + "0" * 399 + "1")) == (0.0, 0.0)
