@@ -219,11 +219,11 @@ def _point(equations: list[sympy.Eq]) -> sympy.Tuple:
 
 
 def _with_tuples(value: Parsed) -> Parsed:
-    """A list of points, of which (1, 2) is read as an interval."""
-    are_points = [isinstance(part, sympy.Interval) and _may_be_point(part) for part in _elements(value)]
-    if not any(are_points):
+    """A list of points, of which (1, 2) is read as an interval; any other value itself."""
+    if not isinstance(value, ListOrSet):
         return value
-    points = zip(_elements(value), are_points, strict=True)
+    are_points = [isinstance(part, sympy.Interval) and _may_be_point(part) for part in value.args]
+    points = zip(value.args, are_points, strict=True)
     return ListOrSet(*(sympy.Tuple(part.start, part.end) if is_point else part for part, is_point in points))
 
 
