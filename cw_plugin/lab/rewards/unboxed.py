@@ -81,7 +81,7 @@ def found_in(text: str, extraction: str) -> str:
     answer = next((item for item in found if isinstance(item, str)), "")
     # math-verify leaves a percent sign out of the text, and keeps the hundredth in the value.
     has_percent_sign = any(isinstance(item, sympy.Basic) and item.has(sympy.UnevaluatedExpr) for item in found)
-    return answer + r"\%" if answer and has_percent_sign else answer
+    return answer + r"\%" if has_percent_sign else answer
 
 
 def _with_marked_formulas(text: str, of_answer: re.Pattern[str] = _FORMULA_OF_ANSWER) -> str:
@@ -104,7 +104,7 @@ def _with_words_in_marks(text: str) -> str:
     if answer is None:
         return text
     unmarked = answer["before"] + _MARKED_NUMBER.sub(r"\g<number>", answer["after"])
-    return _with_marked_formulas(rewritten(unmarked, [POWER_OF_TEN, SIGN_IN_WORDS]), _FORMULA_OR_NUMBER_OF_ANSWER)
+    return _with_marked_formulas(rewritten(unmarked, [SIGN_IN_WORDS]), _FORMULA_OR_NUMBER_OF_ANSWER)
 
 
 def _marked_if_formula(word: re.Match[str]) -> str:

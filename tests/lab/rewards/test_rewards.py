@@ -177,6 +177,7 @@ def test_answers_in_sentences():
         ("5", "The answer is 5 - I checked it.", 1.0),
         ("2x", "We get 2x. That is the answer.", 1.0),
         ("2", "We get 2x. That is the answer.", 0.0),
+        ("2x", "To answer it, 3 steps give 2x. That is the answer.", 1.0),
         ("5", "The speed is 5 m/s.", 1.0),
         ("7/2", "7 / 2 = 3 1/2", 1.0),
         ("24", "The rectangle has a perimeter of 24 units.", 1.0),
