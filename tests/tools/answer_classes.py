@@ -68,7 +68,8 @@ EQUAL: Answers = {
             r"\begin{cases}x=1\\y=2\end{cases} \text{ or } \begin{cases}x=3\\y=4\end{cases}",
         ],
         "(1,2),(3,4)": [r"x=1, y=2 \text{ and } x=3, y=4"], "x=1, y=2; x=3, y=4": [r"x=1,y=2 \vee x=3,y=4"],
-        r"p=7, q=2 \text{ or } p=5, q=2": ["(7,2), (5,2)"],
+        r"p=7, q=2 \text{ or } p=5, q=3": ["(7,2), (5,3)", r"q=2, p=7 \text{ or } q=3, p=5"],
+        "x=1, x=3, y=2, y=4": ["x=3, x=1, y=4, y=2"],
     },
     "letters and their values": {"(1,2)": ["y=2, x=1", "x=1, y=2", "m=1, n=2"], "(1,2,3)": ["z=3, x=1, y=2"]},
     "signs in braces and texts": {
@@ -441,6 +442,7 @@ UNEQUAL: Answers = {
         r"3\text{ red}, 4\text{ blue}": [r"4\text{ red}, 3\text{ blue}", r"3\text{ blue and }4\text{ red}"],
         r"\text{Alice: }3, \text{Bob: }4": [r"\text{Alice: }4, \text{Bob: }3", r"\text{Bob}=3, \text{Alice}=4"],
         r"x=\pm 1, y=\pm 2": [r"x=\pm 2, y=\pm 1"], "x=y=z=0": ["x=0", "x=0, y=0"], "x=2, y=3": ["x=2, 3"],
+        r"\text{Alice}, \text{Bob}": [r"\text{Bob}, \text{Alice}"],
         "f(3)=5": ["f(5)=3", "f(4)=5"], "f(-1)=2": ["f(1)=2"],
     },
     "several solutions in other pairs": {

@@ -123,7 +123,7 @@ def parts_by_name(answer: Answer) -> dict[str, Answer]:
         name = " ".join(said("=".join(left_sides) or part.words))
         if not name or name in named or not part.text:
             return {}
-        named[name] = part if left_sides else part._replace(words="")
+        named[name] = part
     return named if len(named) > 1 else {}
 
 

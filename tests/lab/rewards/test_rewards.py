@@ -416,6 +416,8 @@ def test_boxes():
     assert final_boxed(r"\boxed{4}. So $\fbox 5$") == final_boxed(r"\boxed{a \boxed5}") == "5"
     assert final_boxed(r"\boxed{4}. Write \boxed and it") == final_boxed(r"\boxed{4}. \boxed Answer") == "4"
     assert final_boxed(r"first $\boxed{5}$. So $\boxed{6}$") == "6"  # no list: a sentence ends between them
+    for between, answer in (("a" * 9, "1, 2"), ("a" * 10, "2"), ("," + "a" * 68, "1, 2"), ("," + "a" * 69, "2")):
+        assert final_boxed(rf"\boxed{{1}}{between}\boxed{{2}}") == answer  # math-verify's limits of a list
     assert final_boxed(r"first \boxed{1}. Now come $\boxed{2}$, $\boxed{3}$ and $\boxed{4}$") == "2, 3, 4"
 
 
