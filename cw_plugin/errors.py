@@ -1,6 +1,6 @@
 """The errors this package raises. Each message says what is wrong, the value seen, and what to do."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -20,15 +20,8 @@ class CWGRPOError(Exception):
         self.problem = problem
         self.fix = fix
 
-    def __reduce__(self) -> tuple[Callable[..., "CWGRPOError"], tuple[object, ...]]:
-        return _restore, (type(self), self.args, self.__dict__)
-
-
-def _restore(cls: type[CWGRPOError], args: tuple[object, ...], attributes: dict[str, object]) -> CWGRPOError:
-    error = cls.__new__(cls)
-    error.args = args
-    error.__dict__.update(attributes)
-    return error
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self).__new__, (type(self), *self.args), self.__dict__
 
 
 class NonFiniteError(CWGRPOError, ValueError):
