@@ -71,8 +71,7 @@ class _Reweighter:
         weighted, metrics = reweighted.advantages, reweighted.metrics
         sizes = [len(experience.index) for experience in experiences]
         for experience, size in zip(experiences, sizes, strict=True):
-            for name, value in metrics.items():
-                experience.info[name] = torch.full((size,), float(value))
+            experience.info |= {name: torch.full((size,), float(value)) for name, value in metrics.items()}
         if weighted is None:
             return
         for experience, part in zip(experiences, torch.split(weighted, sizes), strict=True):
@@ -136,8 +135,3 @@ def _change_trainer(module: ModuleType) -> None:
         return plain(trainer, rollout_samples, global_step)
 
     base.train_step = train_step
-
-
-def installed() -> bool:
-    """Whether the hook has run in this process."""
-    return install.cache_info().currsize > 0

@@ -8,14 +8,12 @@ import wrapt
 
 from cw_plugin.errors import CWGRPOError
 from cw_plugin.hosts.host import OPENRLHF
-from cw_plugin.hosts.openrlhf.hook import Args, Kwargs, Wrapped, installed
+from cw_plugin.hosts.openrlhf.hook import Args, Kwargs, Wrapped, install
 from cw_plugin.hosts.openrlhf.needs import NEEDS
 from cw_plugin.hosts.openrlhf.refused_settings import check
 from cw_plugin.hosts.ray_workers import reach_workers
 from cw_plugin.method_file import refuse_other_method
 from cw_plugin.options import Options
-
-HOOK = "cw_plugin.hosts.openrlhf.install"
 
 
 def main() -> None:
@@ -23,7 +21,7 @@ def main() -> None:
     package = importlib.util.find_spec("openrlhf")
     if package is None or package.origin is None:  # None as well for a folder of this name without code
         sys.exit(f"cw_grpo: {sys.executable} has no openrlhf; install openrlhf {OPENRLHF.tested}")
-    reach_workers(HOOK, installed)
+    reach_workers(install)
 
     @wrapt.patch_function_wrapper("openrlhf.utils", "get_strategy")
     def with_checks(of_openrlhf: Wrapped, _: object, args: Args, kwargs: Kwargs) -> object:

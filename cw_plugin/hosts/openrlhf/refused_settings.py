@@ -24,6 +24,13 @@ class Flag:
         """The name that these arguments have."""
         return self.nested if hasattr(args, "algo") else self.flat
 
+    def value(self, args: Namespace) -> Any:
+        """What these arguments say; a HostError if OpenRLHF has no such argument."""
+        try:
+            return attrgetter(self.of(args))(args)
+        except AttributeError as error:
+            raise OPENRLHF.misfit(f"an argument is missing: {error}") from error
+
 
 ESTIMATOR = Flag("algo.advantage.estimator", "advantage_estimator")
 SAMPLES = Flag("rollout.n_samples_per_prompt", "n_samples_per_prompt")
@@ -63,10 +70,10 @@ def check(args: Namespace, options: Options) -> RunSettings:
         OptionsError: such an argument, with the one to use.
         HostError: OpenRLHF lacks an argument.
     """
-    estimator, samples, loss = _value(args, ESTIMATOR), _value(args, SAMPLES), _value(args, LOSS)
-    kl_coefficient, kl_loss = _value(args, KL_COEFFICIENT), _value(args, KL_LOSS)
+    estimator, samples, loss = ESTIMATOR.value(args), SAMPLES.value(args), LOSS.value(args)
+    kl_coefficient, kl_loss = KL_COEFFICIENT.value(args), KL_LOSS.value(args)
     options.refuse_without_entropies("OpenRLHF")
-    settings = RunSettings(samples, Path(_value(args, FOLDER)), Path(_value(args, CHECKPOINTS)))
+    settings = RunSettings(samples, Path(FOLDER.value(args)), Path(CHECKPOINTS.value(args)))
     if estimator not in GROUPED:
         raise OptionsError(
             f"--{ESTIMATOR.of(args)} {estimator} has no prompt groups, which CW-GRPO needs",
@@ -86,10 +93,3 @@ def check(args: Namespace, options: Options) -> RunSettings:
             fix="use ppo",
         )
     return settings
-
-
-def _value(args: Namespace, flag: Flag) -> Any:
-    try:
-        return attrgetter(flag.of(args))(args)
-    except AttributeError as error:
-        raise OPENRLHF.misfit(f"an argument is missing: {error}") from error

@@ -28,11 +28,6 @@ def install() -> None:
     wrapt.register_post_import_hook(_change_trainers, "skyrl.train.trainer")
 
 
-def installed() -> bool:
-    """Whether the hook has run in this process."""
-    return install.cache_info().currsize > 0
-
-
 def _change_trainers(module: ModuleType) -> None:
     """Let every trainer that is made be a CWGRPOTrainer, too, whichever program's class it is."""
 

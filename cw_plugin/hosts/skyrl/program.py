@@ -11,14 +11,13 @@ import wrapt
 from cw_plugin.errors import CWGRPOError
 from cw_plugin.hosts.host import SKYRL
 from cw_plugin.hosts.ray_workers import reach_workers
-from cw_plugin.hosts.skyrl.hook import install, installed
+from cw_plugin.hosts.skyrl.hook import install
 from cw_plugin.hosts.skyrl.refused_settings import check
 
 if TYPE_CHECKING:
     from skyrl.train.config import SkyRLTrainConfig
 
 MAIN_BASE = "skyrl.train.entrypoints.main_base"
-HOOK = "cw_plugin.hosts.skyrl.install"
 OVERRIDE = "trainer.override_entrypoint="  # of MAIN_BASE, which calls the main() of the first module that it names
 
 
@@ -50,7 +49,7 @@ def start(program: str) -> None:
         return cfg
 
     install()  # a program may train without Ray's workers
-    reach_workers(HOOK, installed)
+    reach_workers(install)
     try:
         runpy.run_module(program, run_name="__main__", alter_sys=True)
     except CWGRPOError as error:

@@ -80,7 +80,7 @@ program.main()
 
 
 def test_rays_workers_get_the_hook_and_the_options_or_the_launcher_fails(path):
-    """A Ray of its own, started as train_ppo_ray does it; then one with another hook in the place of ours.
+    """A Ray of its own, started as train_ppo_ray does it; then one that runs another hook in the place of ours.
 
     The variable of a job is the one that ``ray job submit`` sets for the job's program.
     """
@@ -96,8 +96,11 @@ def train_ppo_ray(*_, **__):
     print(sorted(ray.get_runtime_context().runtime_env["env_vars"].items()))
     print(ray.get_runtime_context().namespace, type(context).__name__)
     ray.shutdown()
-    ray.init = ray.init.__wrapped__
-    reach_workers("os.getpid", program.installed)
+    of_ray = ray.init.__wrapped__
+    def with_another_hook(*args, runtime_env, **kwargs):
+        return of_ray(*args, runtime_env=runtime_env | {"worker_process_setup_hook": "os.getpid"}, **kwargs)
+    ray.init = with_another_hook
+    reach_workers(program.install)
     ray.init("local", num_cpus=1, include_dashboard=False)
 runpy.run_module = train_ppo_ray
 program.main()
@@ -105,7 +108,8 @@ program.main()
     variables = {"CW_GRPO_WEIGHTS": "none", "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps(job), "RAY_ADDRESS": "10.0.0.1:1"}
     result = python("-c", code, path=path(OPENRLHF.newest), **variables)
     assert result.returncode == 1
-    assert "cw_grpo: Ray's workers did not run os.getpid, so they would train plain GRPO" in result.stderr
+    said = "cw_grpo: Ray's workers did not run cw_plugin.hosts.openrlhf.hook.install, so they would train plain GRPO"
+    assert said in result.stderr
     assert "[('CW_GRPO_WEIGHTS', 'none'), ('NCCL_DEBUG', 'WARN'), " in result.stdout  # before a variable of Ray's own
     assert "mine RayContext" in result.stdout
 
