@@ -15,24 +15,13 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import wrapt
 
 from cw_plugin.hosts.host import VERL, Need
-from cw_plugin.hosts.verl import NAME
-from cw_plugin.hosts.verl.needs import (
-    BEGIN_LEGACY,
-    BEGIN_SEPARATE,
-    BEGIN_V1,
-    NEEDS_OF_LEGACY,
-    NEEDS_OF_SEPARATE,
-    NEEDS_OF_V1,
-    RUN_PPO,
-    VALIDATE,
-)
+from cw_plugin.hosts.verl import NAME, needs
 from cw_plugin.hosts.verl.refused_settings import check_config, uses_estimator, uses_loss, uses_separate, uses_v1
 
 if TYPE_CHECKING:
@@ -103,26 +92,14 @@ def _check(config: "DictConfig") -> None:
         require_hooks(config)
 
 
-@dataclass(frozen=True)
-class Hook:
-    """One hooked function of verl.
-
-    Attributes:
-        function: which one, with the parameters that the hook relies on.
-        around: what runs in its place.
-    """
-
-    function: Need
-    around: Callable[[Proceed, Arguments], object]
-
-
-HOOKS = (
-    Hook(BEGIN_V1, _begin_run),
-    Hook(BEGIN_LEGACY, _begin_run),
-    Hook(BEGIN_SEPARATE, _begin_separate_run),
-    Hook(VALIDATE, _check_before_start),
-    Hook(RUN_PPO, _check_before_ray),
-)
+# The hooked functions of verl, with the parameters that the hooks rely on, and what runs in the place of each.
+HOOKS: dict[Need, Callable[[Proceed, Arguments], object]] = {
+    needs.BEGIN_V1: _begin_run,
+    needs.BEGIN_LEGACY: _begin_run,
+    needs.BEGIN_SEPARATE: _begin_separate_run,
+    needs.VALIDATE: _check_before_start,
+    needs.RUN_PPO: _check_before_ray,
+}
 
 _CORE_ALGOS = "verl.trainer.ppo.core_algos"
 _MARK = "_cw_plugin_hook"  # on a function that was put in place of verl's: its name there
@@ -132,8 +109,8 @@ _MARK = "_cw_plugin_hook"  # on a function that was put in place of verl's: its 
 def install_when_imported() -> None:
     """Fill verl's registries and install the hooks, each when its module is imported, or now if it already is."""
     wrapt.register_post_import_hook(_register_names, _CORE_ALGOS)
-    for hook in HOOKS:
-        wrapt.register_post_import_hook(functools.partial(_install, hook), hook.function.module)
+    for function in HOOKS:
+        wrapt.register_post_import_hook(functools.partial(_install, function), function.module)
 
 
 def _register_names(core_algos: ModuleType) -> None:
@@ -175,10 +152,10 @@ def verl_has_its_own() -> bool:
     return ADV_ESTIMATOR_REGISTRY.get(NAME, compute_cw_grpo_advantage) is not compute_cw_grpo_advantage
 
 
-def _install(hook: Hook, module: ModuleType) -> None:
-    if hook.function.lacks():
+def _install(need: Need, module: ModuleType) -> None:
+    if need.lacks():
         return  # require_hooks says so, if the run needs it
-    owner, name, function = wrapt.resolve_path(module, hook.function.name)
+    owner, name, function = wrapt.resolve_path(module, need.name)
     signature = inspect.signature(function)
 
     # Up to verl 0.8, Ray pickles a TaskRunner with all that it calls. Pickle writes a plain function as its module and
@@ -188,23 +165,21 @@ def _install(hook: Hook, module: ModuleType) -> None:
         if verl_has_its_own():
             return function(*args, **kwargs)
         by_name = signature.bind(*args, **kwargs).arguments
-        return hook.around(lambda: function(*args, **kwargs), by_name)
+        return HOOKS[need](lambda: function(*args, **kwargs), by_name)
 
-    setattr(hooked, _MARK, hook.function.name)
+    setattr(hooked, _MARK, need.name)
     setattr(owner, name, hooked)
 
 
 def require_hooks(config: "DictConfig") -> None:
     """Raise HostError unless all that a configuration of verl needs is there, and hooked in this process."""
-    needs: tuple[Need, ...]
+    of_trainer: tuple[Need, ...] = needs.NEEDS_OF_LEGACY
     if uses_separate(config):
-        needs, begin = NEEDS_OF_SEPARATE, BEGIN_SEPARATE
+        of_trainer = needs.NEEDS_OF_SEPARATE
     elif uses_v1(config):
-        needs, begin = NEEDS_OF_V1, BEGIN_V1
-    else:
-        needs, begin = NEEDS_OF_LEGACY, BEGIN_LEGACY
-    VERL.require(*needs)
-    for need in (begin, VALIDATE):
+        of_trainer = needs.NEEDS_OF_V1
+    VERL.require(*of_trainer)
+    for need in of_trainer:
         function = wrapt.resolve_path(need.module, need.name)[2]
-        if getattr(function, _MARK, None) != need.name:  # functools.wraps and wrapt pass attributes on
+        if need in HOOKS and getattr(function, _MARK, None) != need.name:  # functools.wraps and wrapt pass it on
             raise VERL.misfit(f"{need.module}.{need.name} is not hooked in this process")

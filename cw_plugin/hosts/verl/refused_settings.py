@@ -15,23 +15,12 @@ BYPASS = "algorithm.rollout_correction.bypass_mode"
 RESPONSES = "actor_rollout_ref.rollout.n"
 TASK_REWARDS = "distillation.distillation_loss.use_task_rewards"
 
-# verl's estimators that give all tokens of a response the same advantage; and those that do if the reward is of the
-# whole response, as it is without a KL penalty.
-ONE_FOR_A_RESPONSE = (
-    "grpo",
-    "grpo_vectorized",
-    "grpo_passk",
-    "gdpo",
-    "rloo",
-    "rloo_vectorized",
-    "opo",
-    "gpg",
-    "reinforce_plus_plus_baseline",
-)
-ONE_WITHOUT_KL = ("remax", "reinforce_plus_plus")
-
-# Those whose number for a response depends on the rewards of its prompt's responses alone, so that it can be weighted.
+# verl's estimators whose number for a response depends on the rewards of its prompt's responses alone, so that weights
+# may multiply it; those that give all tokens of a response the same advantage; and those that do if the reward is of
+# the whole response, as it is without a KL penalty.
 WEIGHTED = ("grpo", "grpo_vectorized", "grpo_passk", "rloo", "rloo_vectorized", "gpg")
+ONE_FOR_A_RESPONSE = (*WEIGHTED, "gdpo", "opo", "reinforce_plus_plus_baseline")
+ONE_WITHOUT_KL = ("remax", "reinforce_plus_plus")
 
 # verl's ``algorithm`` configuration: a DictConfig, or a dataclass of verl's that is a mapping too.
 AlgorithmConfig = Mapping[str, object]
@@ -108,8 +97,13 @@ def check_config(config: DictConfig) -> None:
         _check_estimator(config, options)
     if uses_loss(config):
         _check_loss(config)
-    if uses_estimator(config) or uses_loss(config):
-        _check_advantages_are_used(config)
+    is_used = uses_estimator(config) or uses_loss(config)
+    distils = OmegaConf.select(config, "distillation.enabled")
+    if is_used and distils and not OmegaConf.select(config, TASK_REWARDS, default=True):
+        raise OptionsError(
+            f"{TASK_REWARDS}=False trains on the teacher alone, without advantages, so {NAME} would do nothing",
+            fix="set it to True, or leave out cw_grpo",
+        )
 
 
 def _check_options_take_effect(config: DictConfig) -> None:
@@ -182,12 +176,3 @@ def _is_one_for_a_response(config: DictConfig) -> bool:
     if algorithm.adv_estimator in ONE_WITHOUT_KL:
         return bool(algorithm.gamma == 1 and not algorithm.use_kl_in_reward)
     return algorithm.adv_estimator in ONE_FOR_A_RESPONSE
-
-
-def _check_advantages_are_used(config: DictConfig) -> None:
-    distils = OmegaConf.select(config, "distillation.enabled")
-    if distils and not OmegaConf.select(config, TASK_REWARDS, default=True):
-        raise OptionsError(
-            f"{TASK_REWARDS}=False trains on the teacher alone, without advantages, so {NAME} would do nothing",
-            fix="set it to True, or leave out cw_grpo",
-        )
