@@ -7,7 +7,6 @@ the main process. verl's own grpo makes no such run, nor does the policy loss cw
 import json
 import logging
 from pathlib import Path
-from typing import Any
 
 from cw_plugin.errors import OptionsError
 from cw_plugin.files import write_whole
@@ -30,7 +29,15 @@ def refuse_other_method(folder: Path, options: Options) -> None:
     file = folder / FILE
     if not file.exists():
         return
-    before = _read(file)
+    content = file.read_bytes()
+    try:
+        before = json.loads(content)
+    except ValueError:
+        before = None
+    if not isinstance(before, dict) or not {"scope", "weights"} <= set(before):
+        problem = f"{file} does not say which method the checkpoints have ({content!r:.100})"
+        raise OptionsError(problem, fix="restore or remove it")
+    before.setdefault("settings", {})  # a file of a weighting that has none may lack them
     for name in NAMES:
         now = getattr(options, name)
         if before[name] != now:
@@ -39,19 +46,6 @@ def refuse_other_method(folder: Path, options: Options) -> None:
                 f"{name}={now!r}",
                 fix=f"use {name}={before[name]!r}, train in another folder, or resume a copy of the checkpoint",
             )
-
-
-def _read(file: Path) -> dict[str, Any]:
-    """The options that a file holds, by name."""
-    content = file.read_bytes()
-    try:
-        options = json.loads(content)
-    except ValueError:
-        options = None
-    if isinstance(options, dict) and {"scope", "weights"} <= set(options):
-        return {"settings": {}, **options}  # a file of a weighting that has none may lack them
-    problem = f"{file} does not say which method the checkpoints have ({content!r:.100})"
-    raise OptionsError(problem, fix="restore or remove it")
 
 
 def write_method(folder: Path, options: Options, logger: logging.Logger) -> None:

@@ -7,13 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from cw_plugin.checks import (
-    check_shapes,
-    checked,
-    has_finite_values,
-    needed_entropies,
-    non_finite_error,
-)
+from cw_plugin.checks import check_shapes, checked, has_finite_values, needed_entropies, non_finite_error
 from cw_plugin.groups import as_booleans, in_own_order, put, rows_of_groups, take
 from cw_plugin.registry import Weighting, load
 from cw_plugin.statistics import CovarianceStatistics, Sums, sums_of_group
@@ -97,7 +91,8 @@ def apply_weighting(
     group = torch.zeros(len(log_probs), dtype=torch.long) if group is None else group.cpu()
     batch_entropy = None
     if weighting.needs_batch_entropy and entropies is not None:
-        batch_entropy = _mean_entropy(entropies, valid)
+        # Without those that are not finite, since their own group is refused; NaN if no token is valid.
+        batch_entropy = float(entropies[valid & entropies.isfinite()].double().mean())
     a, x = advantages.numpy(), log_probs.numpy()
     h = None if entropies is None else entropies.numpy()
     result = np.zeros(x.shape, x.dtype)
@@ -163,14 +158,6 @@ def reweight_micro_batch(
         raise non_finite_error(log_probs, advantages, valid, torch.arange(len(valid), device=valid.device))
     result = torch.zeros_like(log_probs).flatten().index_copy(0, places, weighted)
     return result.view_as(log_probs), sums.statistics()
-
-
-def _mean_entropy(entropies: Float[Tensor, "rows time"], valid: Bool[Tensor, "rows time"]) -> float:
-    """The mean entropy of a batch's valid tokens, in nats; NaN if there is no valid token.
-
-    Entropies that are not finite are left out, since their own group is refused.
-    """
-    return float(entropies[valid & entropies.isfinite()].double().mean())
 
 
 def _prepared(

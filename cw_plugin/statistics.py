@@ -79,17 +79,15 @@ class Sums:
 
     def statistics(self) -> CovarianceStatistics:
         """The statistics of all tokens that are summed here."""
-        if self.tokens == 0:
-            return CovarianceStatistics(**{field.name: 0.0 for field in fields(CovarianceStatistics)})
         return CovarianceStatistics(
             sigma=_ratio(self.sigma, self.reweighted_groups),
-            signal_share=self.reweighted_groups / self.groups,
-            weight_mean=self.w / self.tokens,
-            weight_min=self.w_min,
-            effective_sample_share=self.effective_tokens / self.tokens,
-            downweighted_share=self.downweighted_tokens / self.tokens,
-            covariance_before=self.c / self.tokens,
-            covariance_after=self.c_after / self.tokens,
+            signal_share=_ratio(self.reweighted_groups, self.groups),
+            weight_mean=_ratio(self.w, self.tokens),
+            weight_min=self.w_min if self.tokens else 0.0,
+            effective_sample_share=_ratio(self.effective_tokens, self.tokens),
+            downweighted_share=_ratio(self.downweighted_tokens, self.tokens),
+            covariance_before=_ratio(self.c, self.tokens),
+            covariance_after=_ratio(self.c_after, self.tokens),
             covariance_max=self.c_max,
             covariance_min=self.c_min,
             extreme_gradient_share=_ratio(self.extreme_gradient, self.gradient),

@@ -97,13 +97,8 @@ def check_config(config: DictConfig) -> None:
         _check_estimator(config, options)
     if uses_loss(config):
         _check_loss(config)
-    is_used = uses_estimator(config) or uses_loss(config)
-    distils = OmegaConf.select(config, "distillation.enabled")
-    if is_used and distils and not OmegaConf.select(config, TASK_REWARDS, default=True):
-        raise OptionsError(
-            f"{TASK_REWARDS}=False trains on the teacher alone, without advantages, so {NAME} would do nothing",
-            fix="set it to True, or leave out cw_grpo",
-        )
+    if uses_estimator(config) or uses_loss(config):
+        _check_advantages_are_used(config)
 
 
 def _check_options_take_effect(config: DictConfig) -> None:
@@ -176,3 +171,12 @@ def _is_one_for_a_response(config: DictConfig) -> bool:
     if algorithm.adv_estimator in ONE_WITHOUT_KL:
         return bool(algorithm.gamma == 1 and not algorithm.use_kl_in_reward)
     return algorithm.adv_estimator in ONE_FOR_A_RESPONSE
+
+
+def _check_advantages_are_used(config: DictConfig) -> None:
+    distils = OmegaConf.select(config, "distillation.enabled")
+    if distils and not OmegaConf.select(config, TASK_REWARDS, default=True):
+        raise OptionsError(
+            f"{TASK_REWARDS}=False trains on the teacher alone, without advantages, so {NAME} would do nothing",
+            fix="set it to True, or leave out cw_grpo",
+        )
