@@ -221,7 +221,7 @@ def evaluate(
         from cw_plugin.lab.evaluation.graded_answers import read_answers
         from cw_plugin.lab.evaluation.models import find_models
         from cw_plugin.lab.evaluation.scores import answers_frame, base_or_first
-        from cw_plugin.lab.reports.tables import pass_at_k_table, solved_table
+        from cw_plugin.lab.reports.tables import many_answers_tables
 
         files = {}
         for benchmark in benchmarks.split():
@@ -229,9 +229,7 @@ def evaluate(
             files[name] = expanded(file or data_dir / name / "test.parquet").absolute()
         asked = find_models(models or [])
         ask(asked, files, out, context.meta["overrides"])
-        answers = [each for model in asked for each in read_answers(out / model.name).answers]
+        answers = [each for model in asked for each in read_answers(out / model.name)[0]]
         graded = answers_frame([each for each in answers if each.benchmark in files])
-        references = [base_or_first(graded)]
-        for table in (pass_at_k_table(graded, references), solved_table(graded, references)):
-            if table is not None:
-                typer.echo("\n".join(["", table.title, table.text(), *table.notes]))
+        for table in many_answers_tables(graded, [base_or_first(graded)]):
+            typer.echo("\n".join(["", table.title, table.text(), *table.notes]))

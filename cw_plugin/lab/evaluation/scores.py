@@ -4,8 +4,8 @@ They are pass@k over questions, the share of questions solved by many of their a
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -19,25 +19,17 @@ from cw_plugin.lab.intervals import Difference, mean_over_questions, over_questi
 NO_STEP = -1  # in a frame, the step of a model that is not known to be of a step
 
 Key = tuple[str, int]  # the name of a model, and its step or NO_STEP
-ByQuestion = dict[str, pd.Series]  # benchmark -> the score of each question, by question
 
 
 class Measure(NamedTuple):
-    """How the answers to a question are scored.
+    """How the answers to a question are scored."""
 
-    Attributes:
-        name: of the measure among those of its table, such as "8 of 16".
-        score: how many answers a question has, and how many are right -> its score.
-        needed: answers to a question. A benchmark that a checkpoint was asked fewer times has no score.
-    """
-
-    name: str
-    score: Callable[[int, int], float]
-    needed: int
+    name: str  # among the measures of its table, such as "8 of 16"
+    score: Callable[[int, int], float]  # how many answers a question has, and how many are right -> its score
+    needed: int  # answers to a question; a benchmark that a checkpoint was asked fewer times has no score
 
 
-@dataclass(frozen=True)
-class Score:
+class Score(NamedTuple):
     """A checkpoint's score on one benchmark with its 95% interval, and how many of how many answers were right."""
 
     mean: float
@@ -47,23 +39,14 @@ class Score:
     answers: int
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """What one checkpoint, or another model, scores; all its seeds together.
+class Checkpoint(NamedTuple):
+    """What one checkpoint, or another model, scores; all its seeds together."""
 
-    Attributes:
-        method: the name of its runs, or of the model.
-        step: of training; None if it is not known, as for the model that training began with.
-        scores: benchmark -> score; without those of which a question was asked too few times.
-        average: over the benchmarks; None if one is missing.
-        differences: other model -> the difference to it, for models with the same benchmarks.
-    """
-
-    method: str
-    step: int | None
-    scores: dict[str, Score]
-    average: float | None
-    differences: dict[str, Difference]
+    method: str  # the name of its runs, or of the model
+    step: int  # of training; NO_STEP if it is not known, as for the model that training began with
+    scores: dict[str, Score]  # by benchmark; without those of which a question was asked too few times
+    average: float | None  # over the benchmarks; None if one is missing
+    differences: dict[str, Difference]  # other model -> the difference to it, for models with the same benchmarks
 
 
 def answers_frame(answers: Sequence[Answers]) -> pd.DataFrame:
@@ -159,8 +142,8 @@ def solved_by(least: int, of: int) -> Measure:
 
 
 def levels(most: int) -> list[int]:
-    """How many of ``most`` answers to a question have to be right: 1, an eighth and a half of them; none of 0."""
-    return sorted({1, math.ceil(most / 8), math.ceil(most / 2)}) if most else []
+    """How many of ``most`` answers to a question have to be right: 1, an eighth and a half of them."""
+    return sorted({1, math.ceil(most / 8), math.ceil(most / 2)})
 
 
 def guessed(ground_truths: Sequence[str], answers: int, least: int = 1) -> float:
@@ -169,11 +152,6 @@ def guessed(ground_truths: Sequence[str], answers: int, least: int = 1) -> float
     It is that of the better of two guessers. One knows the ground truths of all other questions, and draws from them.
     The other knows, where all ground truths are whole numbers, the lowest and the highest, and draws from all numbers
     between them.
-
-    Args:
-        ground_truths: that of each question, as text.
-        answers: guesses for each question.
-        least: how many of them have to be right.
     """
     truths = pd.Series([" ".join(truth.split()) for truth in ground_truths])
     if len(truths) < 2:
@@ -195,23 +173,26 @@ def checkpoints(answers: pd.DataFrame, references: Sequence[str], measure: Measu
     """
     scored = _scored(answers, measure)
     order = [*references[:1], *dict.fromkeys(scored.method)]
-    groups = scored.groupby([scored.method.map(order.index), "method", "step"])
-    rows_of: dict[Key, pd.DataFrame] = {(str(method), int(step)): rows for (_, method, step), rows in groups}
-    by_question = {
-        key: {name: asked.groupby("question").score.mean() for name, asked in rows.groupby("benchmark")}
-        for key, rows in rows_of.items()
-    }
+    by_question: dict[Key, dict[str, pd.Series]] = defaultdict(dict)  # the score of each question of a benchmark
+    scores: dict[Key, dict[str, Score]] = defaultdict(dict)
+    keys = [scored.method.map(order.index), "method", "step", "benchmark"]
+    for (_, method, step, benchmark), rows in scored.groupby(keys):
+        of_questions = rows.groupby("question").score.mean()
+        by_question[method, step][benchmark] = of_questions
+        right = round((rows.acc * rows.answers).sum())
+        scores[method, step][benchmark] = Score(*mean_over_questions(of_questions), right, int(rows.answers.sum()))
+    last = {method: theirs for (method, _), theirs in by_question.items()}  # steps are in order
     found = []
     for (method, step), ours in by_question.items():
-        is_whole = ours.keys() == set(scored.benchmark)
-        checkpoint = Checkpoint(
-            method=method,
-            step=None if step == NO_STEP else step,
-            scores=_scores(rows_of[method, step], ours),
-            average=sum(float(of_questions.mean()) for of_questions in ours.values()) / len(ours) if is_whole else None,
-            differences=_differences(by_question, (method, step), references),
-        )
-        found.append(checkpoint)
+        differences = {}
+        for reference in references:
+            at_last = {} if step == NO_STEP else last.get(reference, {})
+            theirs = by_question.get((reference, step), at_last)
+            if reference != method and theirs.keys() == ours.keys():
+                differences[reference] = over_questions(ours, theirs)
+        means = [score.mean for score in scores[method, step].values()]
+        average = sum(means) / len(means) if ours.keys() == set(scored.benchmark) else None
+        found.append(Checkpoint(method, step, scores[method, step], average, differences))
     return found
 
 
@@ -222,33 +203,3 @@ def _scored(answers: pd.DataFrame, measure: Measure | None) -> pd.DataFrame:
     asked = answers[answers.groupby(["method", "step", "benchmark"]).answers.transform("min") >= measure.needed]
     right = (asked.acc * asked.answers).round().astype(int)
     return asked.assign(score=[measure.score(n, c) for n, c in zip(asked.answers, right, strict=True)])
-
-
-def _scores(rows: pd.DataFrame, by_question: ByQuestion) -> dict[str, Score]:
-    scores = {}
-    for name, asked in rows.groupby("benchmark"):
-        mean, low, high = mean_over_questions(by_question[name])
-        scores[name] = Score(mean, low, high, round((asked.acc * asked.answers).sum()), int(asked.answers.sum()))
-    return scores
-
-
-def _differences(by_question: Mapping[Key, ByQuestion], key: Key, references: Sequence[str]) -> dict[str, Difference]:
-    """The difference to each reference that was asked the same benchmarks."""
-    method, step = key
-    ours = by_question[key]
-    differences = {}
-    for reference in references:
-        theirs = _at_step(by_question, reference, step)
-        if reference != method and theirs.keys() == ours.keys():
-            differences[reference] = over_questions(ours, theirs)
-    return differences
-
-
-def _at_step(by_question: Mapping[Key, ByQuestion], reference: str, step: int) -> ByQuestion:
-    """The reference at this step, else at its last one; empty if it has no answers, or if only it has steps."""
-    steps = [at for method, at in by_question if method == reference]
-    if step in steps:
-        return by_question[reference, step]
-    if not steps or step == NO_STEP:
-        return {}
-    return by_question[reference, max(steps)]

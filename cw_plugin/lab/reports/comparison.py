@@ -24,39 +24,22 @@ METRICS = {OF_REWARD: REWARD, "entropy": ENTROPY, OF_GRADIENT_NORM: NORM}
 
 @dataclass(frozen=True)
 class Outcome:
-    """One quantity in which methods are compared.
+    """One quantity in which methods are compared; the gradient norm, by the logarithms of its means."""
 
-    Attributes:
-        name: such as "reward".
-        where: what it is a mean of, such as "steps 151 to 200", or "AIME24, AMC23, step 200" of an evaluation.
-        is_ratio: whether the ratio to the reference is compared in place of the difference. Then ``means`` and
-            ``differences`` are those of the logarithm.
-        means: method -> the mean of each of its runs, by seed; nan for a run whose last value is not finite.
-        differences: method -> its difference to the reference, for methods whose runs all ended with finite values.
-    """
-
-    name: str
-    where: str
-    is_ratio: bool
-    means: dict[str, pd.Series]
-    differences: dict[str, Difference]
+    name: str  # such as "reward"
+    where: str  # what it is a mean of: "steps 151 to 200", or "AIME24, AMC23, step 200" of an evaluation
+    means: dict[str, pd.Series]  # method -> the mean of each run, by seed; nan if the run's last value is not finite
+    differences: dict[str, Difference]  # to the reference, of methods whose runs all ended with finite values
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The methods of a report and how they differ.
+    """The methods of a report and how they differ."""
 
-    Attributes:
-        plain: method -> whether it is plain GRPO, in the page's order.
-        reference: the method that the others are compared with; empty if there is none.
-        outcomes: what is compared, in the table's order.
-        significant: (name of an outcome, method) of each significant difference, corrected for all tests.
-    """
-
-    plain: dict[str, bool]
-    reference: str
-    outcomes: list[Outcome]
-    significant: set[tuple[str, str]]
+    plain: Mapping[str, bool]  # method -> whether it is plain GRPO, in the page's order
+    reference: str  # the method that the others are compared with; empty if there is none
+    outcomes: list[Outcome]  # in the table's order
+    significant: set[tuple[str, str]]  # (outcome's name, method) of each difference, corrected for all tests
 
 
 def compare(metrics: pd.DataFrame, plain: Mapping[str, bool], scores: pd.DataFrame) -> Comparison:
@@ -72,7 +55,7 @@ def compare(metrics: pd.DataFrame, plain: Mapping[str, bool], scores: pd.DataFra
     outcomes = [*_accuracy(metrics, scores, reference), *_over_steps(metrics, reference)]
     p = {(outcome.name, method): each.p for outcome in outcomes for method, each in outcome.differences.items()}
     significant = {test for test, corrected in holm(p).items() if corrected < ALPHA}
-    return Comparison(dict(plain), reference, outcomes, significant)
+    return Comparison(plain, reference, outcomes, significant)
 
 
 def _accuracy(metrics: pd.DataFrame, scores: pd.DataFrame, reference: str) -> Iterator[Outcome]:
@@ -113,8 +96,7 @@ def _over_steps(metrics: pd.DataFrame, reference: str) -> Iterator[Outcome]:
 
 def _outcome(name: str, where: str, values: pd.DataFrame, reference: str) -> Outcome:
     """An outcome by rows of metrics, or of last_scores."""
-    is_ratio = name == OF_GRADIENT_NORM
-    if is_ratio:
+    if name == OF_GRADIENT_NORM:
         values = values[~(values.value <= 0)]  # which have no logarithm; nan stays
         values = values.assign(value=np.log(values.value))
     of_runs = values.groupby(["method", "run", "seed"], sort=False, dropna=False).value.agg(_mean).droplevel("run")
@@ -124,7 +106,7 @@ def _outcome(name: str, where: str, values: pd.DataFrame, reference: str) -> Out
     if reference in whole:
         theirs = whole.pop(reference)
         differences = {method: over_seeds(ours, theirs) for method, ours in whole.items()}
-    return Outcome(name, where, is_ratio, means, differences)
+    return Outcome(name, where, means, differences)
 
 
 def _mean(values: pd.Series) -> float:

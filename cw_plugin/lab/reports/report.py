@@ -1,8 +1,9 @@
 """``cw-grpo report``: writes one page, its tables and its figures from folders of runs and evaluations."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader
@@ -60,40 +61,28 @@ CAPTIONS = {  # name of a figure -> what to know of it
 }
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """A part of the page: figures by the name of their files, then tables."""
 
     title: str
-    figures: Mapping[str, Figure] = field(default_factory=dict)
-    tables: Sequence[Table] = ()
+    figures: Mapping[str, Figure]
+    tables: Sequence[Table]
 
 
-@dataclass(frozen=True)
-class Report:
-    """What the terminal shows of a report.
+class Report(NamedTuple):
+    """What the terminal shows of a report."""
 
-    Attributes:
-        answers: a sentence for each method that is compared, and for each benchmark where guessing gets far.
-        differences: the table of differences between methods.
-        notes: a sentence for each thing that is missing.
-    """
-
-    answers: list[str]
-    differences: Table
-    notes: list[str]
+    answers: list[str]  # a sentence for each method that is compared, and for each benchmark where guessing gets far
+    differences: Table  # between methods
+    notes: list[str]  # a sentence for each thing that is missing
 
 
 def write_report(arguments: Sequence[str], out: Path) -> Report:
-    """Write a page about runs and evaluations, its tables, its figures, and what they are made from.
+    """Write a page about runs and evaluations, each ``FOLDER`` or ``NAME=FOLDER``, and what it is made from.
 
     These are ``report.html``, each table as CSV, each figure as SVG and PDF, every metric as ``metrics.csv``,
     and a page of tokens for each method. What :func:`.inputs.read_inputs` refuses, or an ``out`` that cannot be
     written, is a DataError.
-
-    Args:
-        arguments: each ``FOLDER`` or ``NAME=FOLDER``.
-        out: the folder to write to.
     """
     inputs = read_inputs(arguments)
     metrics, graded = all_metrics(inputs.runs), answers_frame(inputs.answers)
@@ -103,10 +92,10 @@ def write_report(arguments: Sequence[str], out: Path) -> Report:
     differences = tables.differences_table(comparison, list(notes_of(comparison, inputs.runs)))
     overview = Section("Overview", _curves(metrics, names, OVERVIEW), [differences])
     folded = [
-        Section("More curves", _curves(metrics, names, MORE_CURVES)),
+        Section("More curves", _curves(metrics, names, MORE_CURVES), []),
         _tokens(inputs.recorded, names),
-        _checkpoints(inputs.answers, graded, metrics, comparison.reference),
-        _settings(inputs.runs, names),
+        Section("Checkpoints: Tables 2 to 4", {}, _checkpoints(inputs.answers, graded, metrics, comparison.reference)),
+        Section("Settings: Table 5", {}, _settings(inputs.runs, names)),
     ]
     answers = [*answers_of(comparison), *tables.guesses(graded)]
     missing = [NOT_ALL_ASKED] if scores.empty and (graded.step >= 0).any() else []
@@ -167,33 +156,31 @@ def _tokens(recorded: Recorded, names: Sequence[str]) -> Section:
     return Section("Tokens: Table 1, Figure 3", drawn, shown)
 
 
-def _checkpoints(answers: Sequence[Answers], graded: pd.DataFrame, metrics: pd.DataFrame, reference: str) -> Section:
+def _checkpoints(
+    answers: Sequence[Answers], graded: pd.DataFrame, metrics: pd.DataFrame, reference: str
+) -> list[Table]:
     """pass@1 and pass@k of each checkpoint.
 
     They are compared with a model that no run has trained, else with the first one; pass@k, also with the reference of
     the other comparisons.
     """
-    title = "Checkpoints: Tables 2 to 4"
     if graded.empty:
-        return Section(title)
+        return []
     base = base_or_first(graded)
     entropy = metrics[metrics.metric == ENTROPY].groupby(["method", "step"]).value.mean()
     references = [base, reference] if reference and reference != base else [base]
     models = graded.method.unique()
     settings = {model: [answer.settings for answer in answers if answer.model == model] for model in models}
-    shown = [
+    return [
         tables.scores_table(graded, base, entropy.to_dict()),
-        tables.pass_at_k_table(graded, references),
-        tables.solved_table(graded, references),
-        tables.settings_table("table4", "Table 4: settings in which the evaluations differ", settings),
+        *tables.many_answers_tables(graded, references),
+        *tables.settings_table("table4", "Table 4: settings in which the evaluations differ", settings),
     ]
-    return Section(title, tables=[table for table in shown if table is not None])
 
 
-def _settings(runs: Sequence[Run], names: Sequence[str]) -> Section:
+def _settings(runs: Sequence[Run], names: Sequence[str]) -> list[Table]:
     configs = {name: [run.config for run in runs if run.name == name] for name in names}
-    table = tables.settings_table("table5", "Table 5: settings in which the runs differ", configs)
-    return Section("Settings: Table 5", tables=[] if table is None else [table])
+    return tables.settings_table("table5", "Table 5: settings in which the runs differ", configs)
 
 
 def _write_token_pages(recorded: Recorded, out: Path) -> dict[str, str]:

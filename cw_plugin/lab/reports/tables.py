@@ -10,9 +10,9 @@ from typing import Any
 import pandas as pd
 
 from cw_plugin.lab.evaluation import scores
-from cw_plugin.lab.evaluation.scores import Checkpoint, Measure, Score
+from cw_plugin.lab.evaluation.scores import Checkpoint, Measure
 from cw_plugin.lab.intervals import ALPHA, Difference
-from cw_plugin.lab.reports.comparison import OF_ACCURACY, Comparison, Outcome
+from cw_plugin.lab.reports.comparison import OF_ACCURACY, OF_GRADIENT_NORM, Comparison, Outcome
 from cw_plugin.lab.reports.runs import differing
 from cw_plugin.lab.reports.table_formats import Table
 
@@ -33,7 +33,7 @@ def _differences_row(outcome: Outcome, comparison: Comparison) -> Row:
     shown: Callable[[float], str] = "{:.3f}".format
     shown_difference: Callable[[float], str] = "{:+.3f}".format
     unit = ""
-    if outcome.is_ratio:
+    if outcome.name == OF_GRADIENT_NORM:  # as the ratio to the reference
         shown, shown_difference, unit = _exponential, _exponential, " times"
     elif outcome.name == OF_ACCURACY:
         shown, shown_difference, unit = "{:.1%}".format, _points, " points"
@@ -65,58 +65,41 @@ def _with_interval(difference: Difference, form: Callable[[float], str], is_sign
     return f"{text}*" if is_significant else text
 
 
-def scores_table(graded: pd.DataFrame, reference: str, entropy: Mapping[tuple[str, int | None], float]) -> Table:
+def scores_table(graded: pd.DataFrame, reference: str, entropy: Mapping[tuple[str, int], float]) -> Table:
     """Tables 2 and 3: pass@1 of each checkpoint, with its policy's entropy, and the difference to a reference.
 
-    Args:
-        graded: from :func:`.scores.answers_frame`.
-        reference: the model that the others are compared with.
-        entropy: (method, step) -> the entropy at this step, where it is known.
+    ``graded`` is from :func:`.scores.answers_frame`; ``entropy`` is that of a (method, step), where it is known.
     """
     rows = []
     for checkpoint in scores.checkpoints(graded, [reference]):
-        row = _checkpoint_row(checkpoint)
+        row = _checkpoint_row(checkpoint, has_counts=True)
         row["entropy"] = entropy.get((checkpoint.method, checkpoint.step), math.nan)
-        for name, score in checkpoint.scores.items():
-            right = f"({score.right} of {score.answers})"
-            row[name] = f"{_per_cent(score.mean)} {right} {_score_interval(score)}"
         rows.append(row)
-    columns = ["method", "step", "entropy", *scores.benchmarks(graded), "average", f"less {reference}"]
     notes = [
         "Per cent right (right of all answers), and 95% interval. * p < 0.05, by a permutation test.",
         "Intervals and tests are by question, so they are of these checkpoints: another seed may differ.",
     ]
-    return Table("table2", "Tables 2 and 3: zero-shot pass@1 of checkpoints", _frame(rows, columns), notes)
+    frame = _scores_frame(rows, "entropy", graded, [reference])
+    return Table("table2", "Tables 2 and 3: zero-shot pass@1 of checkpoints", frame, notes)
 
 
-def pass_at_k_table(graded: pd.DataFrame, references: Sequence[str]) -> Table | None:
-    """pass@k of each checkpoint for each k, and the difference to each reference.
+def many_answers_tables(graded: pd.DataFrame, references: Sequence[str]) -> list[Table]:
+    """pass@k of each checkpoint for each k, and the questions solved by at least 1, n/8 and n/2 of n answers.
 
-    Args:
-        graded: from :func:`.scores.answers_frame`.
-        references: the models that the others are compared with.
-
-    Returns:
-        None if no question was asked several times, or an answer was graded with anything but 0 and 1.
+    There is no table if no question was asked several times, or an answer was graded with anything but 0 and 1.
     """
-    measures = [scores.pass_at(k) for k in scores.tries(graded)]
-    frame = _measured(measures, "k", graded, references)
-    note = "Per cent of questions that at least one of k answers solves (Chen et al. 2021), and 95% interval."
-    return Table("pass-at-k", "pass@k of checkpoints", frame, [note, _NOT_CORRECTED]) if measures else None
-
-
-def solved_table(graded: pd.DataFrame, references: Sequence[str]) -> Table | None:
-    """The share of questions solved by at least 1, n/8 and n/2 of n answers; arguments as :func:`pass_at_k_table`.
-
-    Returns:
-        None where there is no table of pass@k either.
-    """
-    most = max(scores.tries(graded), default=0)
-    measures = [scores.solved_by(least, most) for least in scores.levels(most)]
-    frame = _measured(measures, "at least", graded, references)
-    note = "Per cent of questions, and 95% interval. One right answer may be a guess; many are not."
-    notes = [note, *guesses(graded), _NOT_CORRECTED]
-    return Table("solved", "Questions solved by many answers", frame, notes) if measures else None
+    tries = scores.tries(graded)
+    if not tries:
+        return []
+    solved = [scores.solved_by(least, tries[-1]) for least in scores.levels(tries[-1])]
+    of_k = _measured([scores.pass_at(k) for k in tries], "k", graded, references)
+    of_levels = _measured(solved, "at least", graded, references)
+    k_means = "Per cent of questions that at least one of k answers solves (Chen et al. 2021), and 95% interval."
+    levels_mean = "Per cent of questions, and 95% interval. One right answer may be a guess; many are not."
+    return [
+        Table("pass-at-k", "pass@k of checkpoints", of_k, [k_means, _NOT_CORRECTED]),
+        Table("solved", "Questions solved by many answers", of_levels, [levels_mean, *guesses(graded), _NOT_CORRECTED]),
+    ]
 
 
 def guesses(graded: pd.DataFrame) -> Iterator[str]:
@@ -142,43 +125,37 @@ def _measured(measures: Sequence[Measure], label: str, graded: pd.DataFrame, ref
     """A row for each measure, whose name stands in the column ``label``, and each checkpoint."""
     rows = []
     for measure in measures:
-        for checkpoint in scores.checkpoints(graded, references, measure):
-            row = _checkpoint_row(checkpoint)
-            row[label] = measure.name
-            for benchmark, score in checkpoint.scores.items():
-                row[benchmark] = f"{_per_cent(score.mean)} {_score_interval(score)}"
-            rows.append(row)
-    less = [f"less {reference}" for reference in references]
-    return _frame(rows, ["method", "step", label, *scores.benchmarks(graded), "average", *less])
+        of_checkpoints = scores.checkpoints(graded, references, measure)
+        rows += [{label: measure.name, **_checkpoint_row(checkpoint)} for checkpoint in of_checkpoints]
+    return _scores_frame(rows, label, graded, references)
 
 
-def _checkpoint_row(checkpoint: Checkpoint) -> Row:
-    """What both tables say of a checkpoint, besides its scores."""
+def _checkpoint_row(checkpoint: Checkpoint, has_counts: bool = False) -> Row:
+    """What a checkpoint scores: per cent with 95% interval, and if wanted how many of how many answers are right."""
     row: Row = {"method": checkpoint.method}
-    if checkpoint.step is not None:
+    if checkpoint.step != scores.NO_STEP:
         row["step"] = str(checkpoint.step)
     if checkpoint.average is not None:
         row["average"] = _per_cent(checkpoint.average)
+    for name, score in checkpoint.scores.items():
+        counts = f"({score.right} of {score.answers}) " if has_counts else ""
+        row[name] = f"{_per_cent(score.mean)} {counts}[{_per_cent(score.low)}, {_per_cent(score.high)}]"
     for other, difference in checkpoint.differences.items():
         if not math.isnan(difference.value):  # else no question was asked of both
             row[f"less {other}"] = _with_interval(difference, _points, difference.p < ALPHA)
     return row
 
 
-def _frame(rows: list[Row], columns: list[str]) -> pd.DataFrame:
+def _scores_frame(rows: list[Row], label: str, graded: pd.DataFrame, references: Sequence[str]) -> pd.DataFrame:
+    less = [f"less {reference}" for reference in references]
+    columns = ["method", "step", label, *scores.benchmarks(graded), "average", *less]
     return pd.DataFrame(rows, columns=columns).dropna(axis="columns", how="all")
 
 
-def settings_table(name: str, title: str, configs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table | None:
-    """Every setting in which the configurations of methods or models differ, under the host's own names.
+def settings_table(name: str, title: str, configs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Table]:
+    """Every setting in which configurations differ, under the host's own names; no table if there is none.
 
-    Args:
-        name: of the table's files.
-        title: of the table.
-        configs: method or model -> the settings of each of its runs, by dotted keys.
-
-    Returns:
-        None if nothing differs.
+    ``configs`` has the settings of each run, by dotted keys, of each method or model.
     """
     rows = []
     for key in differing([config for several in configs.values() for config in several]):
@@ -187,11 +164,7 @@ def settings_table(name: str, title: str, configs: Mapping[str, Sequence[Mapping
             values = dict.fromkeys(str(config.get(key, "-")) for config in several)
             row[method] = ", ".join(values)
         rows.append(row)
-    return Table(name, title, pd.DataFrame(rows)) if rows else None
-
-
-def _score_interval(score: Score) -> str:
-    return f"[{_per_cent(score.low)}, {_per_cent(score.high)}]"
+    return [Table(name, title, pd.DataFrame(rows))] if rows else []
 
 
 def _per_cent(share: float) -> str:
