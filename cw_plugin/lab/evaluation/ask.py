@@ -51,20 +51,13 @@ Question = dict[str, Any]  # a row in verl's schema
 Settings = dict[str, Any]  # verl's configuration, nested, and its part "evaluation"
 
 
-class Benchmark(NamedTuple):
-    """A benchmark, its parquet file and the rows in it."""
-
-    name: str
-    file: Path
-    questions: list[Question]
-
-
 class Task(NamedTuple):
-    """One model asked one benchmark: the settings for it, and the file of its answers."""
+    """One model asked one benchmark."""
 
-    benchmark: Benchmark
+    benchmark: str
+    questions: list[Question]
     settings: Settings
-    result: Path
+    result: Path  # the file of its answers
 
 
 def evaluate(models: Sequence[Model], benchmarks: Mapping[str, Path], out: Path, overrides: Sequence[str]) -> None:
@@ -85,16 +78,16 @@ def evaluate(models: Sequence[Model], benchmarks: Mapping[str, Path], out: Path,
     if not uses_v1(config):
         raise OptionsError("trainer.use_v1=False cannot ask several benchmarks in one start; leave it out")
     _check_names(models, benchmarks, config)
-    asked = [Benchmark(name, file, _read_questions(file)) for name, file in benchmarks.items()]
-    of_models = {model.name: _tasks(model, asked, out.absolute(), config) for model in models}
+    questions = {name: _read_questions(file) for name, file in benchmarks.items()}
+    of_models = {model.name: _tasks(model, benchmarks, questions, out.absolute(), config) for model in models}
     for name, tasks in of_models.items():
         open_tasks = [task for task in tasks if not task.result.exists()]
         if open_tasks:
             _ask(out.absolute() / name, open_tasks)
         for task in tasks:
-            acc = [acc for of_question in read_grades(task.result).grades.values() for acc in of_question]
-            share = f"{sum(acc) / len(acc):.2%} of {len(acc)} answers"
-            print(f"{name}: {task.benchmark.name} pass@1 {share}", flush=True)
+            grades, _ = read_grades(task.result)
+            acc = [acc for of_question in grades.values() for acc in of_question]
+            print(f"{name}: {task.benchmark} pass@1 {sum(acc) / len(acc):.2%} of {len(acc)} answers", flush=True)
 
 
 def _check_names(models: Sequence[Model], benchmarks: Mapping[str, Path], config: DictConfig) -> None:
@@ -125,13 +118,24 @@ def _read_questions(file: Path) -> list[Question]:
     return questions
 
 
-def _tasks(model: Model, benchmarks: Sequence[Benchmark], out: Path, config: DictConfig) -> list[Task]:
+def _tasks(
+    model: Model, benchmarks: Mapping[str, Path], questions: Mapping[str, list[Question]], out: Path, config: DictConfig
+) -> list[Task]:
     """What a model is asked, or was asked with the same settings."""
     path, folder = merged(model, out / ".models"), out / model.name
+    weights = fingerprint(model.weights)
     tasks = []
-    for benchmark in benchmarks:
-        settings = _settings(model, path, benchmark, folder, config)
-        task = Task(benchmark, settings, folder / f"{benchmark.name}.jsonl")
+    for name, file in benchmarks.items():
+        as_text = json.dumps(questions[name], sort_keys=True, default=str)
+        evaluation = {  # what verl's settings do not say
+            "checkpoint": str(model.place),
+            "step": model.step,
+            "weights": weights,
+            "questions": hashlib.sha256(as_text.encode()).hexdigest(),
+            "samples": config.actor_rollout_ref.rollout.val_kwargs.n,
+        }
+        settings = {"evaluation": evaluation, **_settings(path, str(file), str(folder / PART), config)}
+        task = Task(name, questions[name], settings, folder / f"{name}.jsonl")
         if task.result.exists():
             _refuse_others(task)
         tasks.append(task)
@@ -140,9 +144,8 @@ def _tasks(model: Model, benchmarks: Sequence[Benchmark], out: Path, config: Dic
     return tasks
 
 
-def _settings(model: Model, path: str, benchmark: Benchmark, folder: Path, config: DictConfig) -> Settings:
-    """The whole configuration of verl for one benchmark; its part ``evaluation`` says what verl's does not."""
-    part, file = str(folder / PART), str(benchmark.file)
+def _settings(path: str, file: str, part: str, config: DictConfig) -> Settings:
+    """The whole configuration of verl for a model's path and a benchmark's file; it writes to the folder ``part``."""
     devices = config.trainer.nnodes * config.trainer.n_gpus_per_node
     changed = {
         "actor_rollout_ref.model.path": path,
@@ -159,15 +162,7 @@ def _settings(model: Model, path: str, benchmark: Benchmark, folder: Path, confi
     whole = config.copy()
     for key, value in changed.items():
         OmegaConf.update(whole, key, value, force_add=True)
-    resolved = cast("Settings", OmegaConf.to_container(whole, resolve=True))
-    evaluation = {
-        "checkpoint": str(model.place),
-        "step": model.step,
-        "weights": fingerprint(model.weights),
-        "questions": hashlib.sha256(json.dumps(benchmark.questions, sort_keys=True, default=str).encode()).hexdigest(),
-        "samples": config.actor_rollout_ref.rollout.val_kwargs.n,
-    }
-    return {"evaluation": evaluation, **resolved}
+    return cast("Settings", OmegaConf.to_container(whole, resolve=True))
 
 
 def _refuse_others(task: Task) -> None:
@@ -197,7 +192,7 @@ def _check_prompts(tasks: Sequence[Task]) -> None:
             f"the tokenizer of {place} cannot be loaded ({first_line(error)}); correct the model's name, or write "
             "overrides of verl after --"
         ) from None
-    for name, _, questions in (task.benchmark for task in tasks):
+    for name, questions, *_ in tasks:
         prompts = [question["prompt"] for question in questions]
         try:
             texts = tokenizer.apply_chat_template(prompts, chat_template=model["custom_chat_template"], **kwargs)
@@ -212,11 +207,9 @@ def _check_prompts(tasks: Sequence[Task]) -> None:
 
 
 def _ask(folder: Path, tasks: Sequence[Task]) -> None:
-    """Have verl answer and grade benchmarks in one start.
+    """Have verl answer and grade benchmarks, of whose settings only the questions differ, in one start.
 
-    Args:
-        folder: the model's; ``BENCHMARK.jsonl`` appears there as soon as the benchmark's answers are whole.
-        tasks: their settings differ in the questions alone.
+    ``BENCHMARK.jsonl`` appears in the model's folder as soon as the benchmark's answers are whole.
     """
     part, log = folder / PART, folder / "verl.log"
     shutil.rmtree(part, ignore_errors=True)  # of an evaluation that was interrupted
@@ -225,10 +218,10 @@ def _ask(folder: Path, tasks: Sequence[Task]) -> None:
     for task in tasks:
         # Without answers beside it, it says that they are missing.
         task.result.with_suffix(".yaml").write_text(OmegaConf.to_yaml(task.settings), encoding="utf-8")
-        for_trainer[task.benchmark.name] = {
+        for_trainer[task.benchmark] = {
             "file": task.settings["data"]["val_files"],
-            "dump": str(part / task.benchmark.name),
-            "answers": task.settings["evaluation"]["samples"] * len(task.benchmark.questions),
+            "dump": str(part / task.benchmark),
+            "answers": task.settings["evaluation"]["samples"] * len(task.questions),
             "result": str(task.result),
         }
     config = OmegaConf.create(tasks[0].settings)

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from cw_plugin.lab.configs import flat, read_yaml
 from cw_plugin.lab.errors import DataError
@@ -31,41 +31,28 @@ MACHINE = (
 class Answers:
     """One model's answers to one benchmark.
 
-    Attributes:
-        model: the name that a user chose; else that of the model's folder in the evaluation, without its step.
-        step: of training; None if it is not known, as for the model that training began with.
-        benchmark: its name.
-        grades: question -> ``acc`` of each of its answers.
-        ground_truths: question -> its ground truth as text; None if the data has none.
-        settings: dotted key -> value: verl's, and ``evaluation.checkpoint``, ``.step``, ``.weights`` and ``.questions``
-            (hashes) and ``.samples``; without those of the machine.
-        file: where they are.
-        run: the folder of the training run that the model is of; None if it is not known.
-        seed: of that run, nan if it is not known.
+    The settings are verl's, and ``evaluation.checkpoint``, ``.step``, ``.weights`` and ``.questions`` (hashes) and
+    ``.samples``; without those of the machine.
     """
 
-    model: str
-    step: int | None
+    model: str  # the name that a user chose; else that of the model's folder in the evaluation, without its step
+    step: int | None  # of training; None if it is not known, as for the model that training began with
     benchmark: str
-    grades: dict[str, list[float]]
-    settings: dict[str, object] = field(default_factory=dict)
-    file: Path = Path()
-    run: Path | None = None
-    seed: object = math.nan
-    ground_truths: dict[str, str | None] = field(default_factory=dict)
+    grades: dict[str, list[float]]  # question -> acc of each of its answers
+    settings: dict[str, object] = field(default_factory=dict)  # dotted key -> value
+    file: Path = Path()  # where they are
+    run: Path | None = None  # the folder of the training run that the model is of; None if it is not known
+    seed: object = math.nan  # of that run, nan if it is not known
+    ground_truths: dict[str, str | None] = field(default_factory=dict)  # of each question; None if the data has none
 
 
-class Graded(NamedTuple):
-    """The graded answers of a folder, and a sentence for each benchmark that is not finished."""
-
-    answers: list[Answers]
-    notes: list[str]
-
-
-def read_answers(folder: Path) -> Graded:
+def read_answers(folder: Path) -> tuple[list[Answers], list[str]]:
     """Read all graded answers below a folder that ``cw-grpo evaluate`` wrote.
 
     A file that is empty or damaged is a DataError.
+
+    Returns:
+        The answers, and a sentence for each benchmark that is not finished.
     """
     answers, notes = [], []
     for file in files_in(folder, "*.yaml"):
@@ -80,7 +67,7 @@ def read_answers(folder: Path) -> Graded:
         settings_of = flat(settings, MACHINE)
         answers.append(Answers(model, step, file.stem, grades, settings_of, dump, ground_truths=ground_truths))
     answers.sort(key=lambda asked: (asked.model, -1 if asked.step is None else asked.step, asked.benchmark))
-    return Graded(answers, notes)
+    return answers, notes
 
 
 def read_asked_with(file: Path) -> dict[str, Any]:
@@ -89,15 +76,8 @@ def read_asked_with(file: Path) -> dict[str, Any]:
     return read_yaml(file) if text.startswith("evaluation:") else {}
 
 
-class GradedFile(NamedTuple):
-    """What a file of graded answers holds: question -> acc of each of its answers, and question -> ground truth."""
-
-    grades: dict[str, list[float]]
-    ground_truths: dict[str, str | None]
-
-
-def read_grades(file: Path) -> GradedFile:
-    """Read a file of graded answers; one that is empty or damaged is a DataError."""
+def read_grades(file: Path) -> tuple[dict[str, list[float]], dict[str, str | None]]:
+    """Read acc of each answer, and the ground truth, by question; a file that is empty or damaged is a DataError."""
     grades: dict[str, list[float]] = defaultdict(list)
     ground_truths = {}
     with file.open("rb") as lines:
@@ -108,7 +88,7 @@ def read_grades(file: Path) -> GradedFile:
                 ground_truths[question] = ground_truth
     if not grades:
         raise DataError(f"{file} is empty; remove it, and evaluate this benchmark again")
-    return GradedFile(dict(grades), ground_truths)
+    return dict(grades), ground_truths
 
 
 def _graded_answer(line: bytes, place: str) -> tuple[str, str | None, float]:

@@ -15,17 +15,11 @@ from cw_plugin.lab.evaluation.module_process import run_module
 
 
 class Model(NamedTuple):
-    """A model that is asked.
+    """A model that is asked."""
 
-    Attributes:
-        name: of its folder of answers.
-        place: its folder, or its name on the Hugging Face hub.
-        step: of a checkpoint of verl, else None.
-    """
-
-    name: str
-    place: Path | str
-    step: int | None = None
+    name: str  # of its folder of answers
+    place: Path | str  # its folder, or its name on the Hugging Face hub
+    step: int | None = None  # of a checkpoint of verl
 
     @property
     def weights(self) -> Path:

@@ -14,19 +14,12 @@ from cw_plugin.lab.result_files import files_in
 
 @dataclass(frozen=True)
 class Inputs:
-    """What all folders hold, in their order.
+    """What all folders hold, in their order."""
 
-    Attributes:
-        runs: those that have metrics.
-        answers: of evaluations. Those of a run's checkpoints have its name and seed.
-        recorded: method -> the token records of each of its runs that has some.
-        notes: a sentence for each evaluation that is not finished.
-    """
-
-    runs: list[Run]
-    answers: list[Answers]
-    recorded: dict[str, list[list[TokenRecord]]]
-    notes: list[str]
+    runs: list[Run]  # those that have metrics
+    answers: list[Answers]  # of evaluations; those of a run's checkpoints have its name and seed
+    recorded: dict[str, list[list[TokenRecord]]]  # method -> the token records of each of its runs that has some
+    notes: list[str]  # a sentence for each evaluation that is not finished
 
 
 def read_inputs(arguments: Sequence[str]) -> Inputs:
@@ -39,15 +32,15 @@ def read_inputs(arguments: Sequence[str]) -> Inputs:
     recorded: dict[str, list[list[TokenRecord]]] = {}
     notes: list[str] = []
     for run in runs:
-        graded = read_answers(run.path)
-        if run.metrics.empty and not (graded.answers or graded.notes):
+        graded, unfinished = read_answers(run.path)
+        if run.metrics.empty and not (graded or unfinished):
             raise DataError(
                 f"{run.path} holds no metrics (*.jsonl of verl's file logger, trainer_state.json of TRL, TensorBoard "
                 "events, run-*.wandb) and no graded answers; train with trainer.logger=[console,file] in verl, call "
                 "trainer.save_state() after training in TRL (cw-grpo tokens shows token records alone)"
             )
-        answers += _under_name(run, graded.answers)
-        notes += graded.notes
+        answers += _under_name(run, graded)
+        notes += unfinished
         if files_in(run.path, PATTERN):
             recorded.setdefault(run.name, []).append(read_tokens(run.path))
     with_metrics = [run for run in runs if not run.metrics.empty]
