@@ -109,9 +109,17 @@ def _records_of_wandb(file: Path) -> Iterator[Any]:
             pieces = b""
 
 
-def runs_of_trackio(database: Path) -> list[str]:
-    """The names of the runs of a project of trackio, ``PROJECT.db``."""
-    return [name for (name,) in _rows_of_trackio(database, "SELECT DISTINCT run_name FROM metrics ORDER BY id")]
+def run_of_trackio(path: Path) -> tuple[Path, str] | None:
+    """The database and the name of the run in ``PROJECT.db/RUN``, or of the only one in ``PROJECT.db``; else None."""
+    database = next((place for place in (path, *path.parents) if place.suffix == ".db" and place.is_file()), None)
+    if database is None:
+        return None
+    names = [name for (name,) in _rows_of_trackio(database, "SELECT DISTINCT run_name FROM metrics ORDER BY id")]
+    meant = [name for name in names if path in (database, Path(f"{database}/{name}"))]  # a name may be a path
+    if len(meant) != 1:
+        shown = ", ".join(f"{database}/{name}" for name in names[:3])
+        raise DataError(f"{path} is not one run of trackio; give one of the {len(names)} that it has, such as {shown}")
+    return database, meant[0]
 
 
 def read_trackio(database: Path, run: str) -> Iterator[Entry]:

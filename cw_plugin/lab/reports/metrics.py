@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -62,8 +62,8 @@ def read_metrics(path: Path) -> pd.DataFrame:
         A column for each metric, and a row for each step, in order: the steps that the last model descends from. nan
         is what was not logged; inf, what was logged and is not a finite number.
     """
-    if trackio := run_of_trackio(path):
-        return _table(loggers.read_trackio(trackio.database, trackio.run), path)
+    if trackio := loggers.run_of_trackio(path):
+        return _table(loggers.read_trackio(*trackio), path)
     require_path(path)
     if path.suffix in (".csv", ".parquet") and path.is_file():
         return _table(loggers.read_table(path), path)
@@ -76,26 +76,6 @@ def read_metrics(path: Path) -> pd.DataFrame:
         if starts:
             return _joined(list(starts.values()))
     return pd.DataFrame()
-
-
-class RunOfTrackio(NamedTuple):
-    """Where a run of trackio is: the database of its project, and its name there."""
-
-    database: Path
-    run: str
-
-
-def run_of_trackio(path: Path) -> RunOfTrackio | None:
-    """The run that ``PROJECT.db/RUN`` names, or ``PROJECT.db`` with a single run; None for another path."""
-    database = next((place for place in (path, *path.parents) if place.suffix == ".db" and place.is_file()), None)
-    if database is None:
-        return None
-    names = loggers.runs_of_trackio(database)
-    meant = [name for name in names if path in (database, Path(f"{database}/{name}"))]  # a name may be a path
-    if len(meant) != 1:
-        shown = ", ".join(f"{database}/{name}" for name in names[:3])
-        raise DataError(f"{path} is not one run of trackio; give one of the {len(names)} that it has, such as {shown}")
-    return RunOfTrackio(database, meant[0])
 
 
 def log_files(path: Path, pattern: str) -> list[Path]:

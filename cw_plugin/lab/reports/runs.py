@@ -5,15 +5,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from cw_plugin.lab.arguments import split_name
 from cw_plugin.lab.configs import differences, flat, read_yaml
-from cw_plugin.lab.reports.loggers import config_of_trackio, config_of_wandb
-from cw_plugin.lab.reports.metrics import WANDB, log_files, read_metrics, run_of_trackio
+from cw_plugin.lab.reports.loggers import config_of_trackio, config_of_wandb, run_of_trackio
+from cw_plugin.lab.reports.metrics import WANDB, log_files, read_metrics
 from cw_plugin.lab.result_files import files_in
 from cw_plugin.registry import BUILT_IN, load
 
@@ -105,7 +105,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     It is empty if there is none.
     """
     if trackio := run_of_trackio(path):
-        return flat(config_of_trackio(trackio.database, trackio.run))
+        return flat(config_of_trackio(*trackio))
     files = files_in(path, ".hydra/config.yaml") or files_in(path, ARGUMENTS)
     if files:
         return read_yaml(files[-1])  # hydra's folders are named by date and time
@@ -149,11 +149,9 @@ def _other_settings(config: Mapping[str, Any], weights: str) -> dict[str, Any]:
 
 
 def differing(configs: Sequence[Mapping[str, Any]], ignored: Sequence[str] = ()) -> list[str]:
-    """List the settings in which configurations differ, besides where a run is written.
+    """List the settings, by dotted keys, in which configurations differ, besides where a run is written.
 
-    Args:
-        configs: settings by dotted keys. Empty ones are left out.
-        ignored: patterns of settings that may differ, too.
+    Settings that match an ``ignored`` pattern may differ, too. Empty configurations are left out.
     """
     known = [config for config in configs if config]
     keys: dict[str, None] = {}  # in order, each once
@@ -162,19 +160,12 @@ def differing(configs: Sequence[Mapping[str, Any]], ignored: Sequence[str] = ())
     return list(keys)
 
 
-@dataclass(frozen=True)
-class Validation:
-    """By what runs can be compared on validation.
+class Validation(NamedTuple):
+    """By what runs can be compared on validation."""
 
-    Attributes:
-        measure: the first of acc, reward and score that all runs which were validated have of a set.
-        sets: those of which they all have it.
-        others: those of which a run lacks it.
-    """
-
-    measure: str
-    sets: list[str]
-    others: list[str]
+    measure: str  # the first of acc, reward and score that all runs which were validated have of a set
+    sets: list[str]  # those of which they all have it
+    others: list[str]  # those of which a run lacks it
 
 
 def validation_of(runs: Sequence[Run]) -> Validation:
