@@ -153,11 +153,7 @@ def _in_one_sentence(message: str, program: str) -> OptionsError:
 def read_configuration(file: str) -> DictConfig:
     """Read a whole configuration of verl, as ``cw-grpo config`` prints it, or hydra saves it (``.hydra/config.yaml``).
 
-    Args:
-        file: its path, or ``-`` for standard input.
-
-    Raises:
-        OptionsError: there is none; the message is one sentence.
+    ``-`` is standard input. If there is no configuration, it is an OptionsError of one sentence.
     """
     name = "standard input" if file == "-" else file
     try:

@@ -41,12 +41,7 @@ def listed(value: Any) -> list[Any]:
 
 
 def differences(before: Config, now: Config, ignored: Sequence[str] = ()) -> dict[str, tuple[Any, Any]]:
-    """Compare two configurations. A missing setting equals None.
-
-    Args:
-        before: a configuration, as :func:`flat` takes it.
-        now: the other one.
-        ignored: patterns of keys that may differ.
+    """Compare two configurations, but for ``ignored``, as :func:`flat` takes them. A missing setting equals None.
 
     Returns:
         Dotted key -> (value before, value now) of each setting that differs.

@@ -14,11 +14,7 @@ class DataError(CWGRPOError, ValueError):
 
 
 def how_to_install(extra: str = "") -> str:
-    """The command that installs this package, or an optional part of it.
-
-    Args:
-        extra: an extra of pyproject.toml, such as "data" or "report".
-    """
+    """The command that installs this package, with an extra of pyproject.toml, such as "data", or without."""
     from cw_plugin import __version__
 
     part = f"[{extra}]" if extra else ""

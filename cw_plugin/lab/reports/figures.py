@@ -95,9 +95,8 @@ def curves(
 def contributions(tokens: Mapping[str, pd.DataFrame], names: Sequence[str] = ()) -> Figure:
     """Draw Figure 3: the share of each side's covariance that its most extreme tokens hold.
 
-    Args:
-        tokens: method -> its tokens, as in :func:`.covariance.one_side`.
-        names: all methods of the page, whose order sets the colours.
+    ``tokens`` has those of each method, as in :func:`.covariance.one_side`. The order of all methods' ``names`` sets
+    the colours.
     """
     order = list(dict.fromkeys([*names, *tokens]))
     lines = {}

@@ -24,39 +24,24 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class TokenRecord:
-    """The recorded tokens of one batch.
+    """The recorded tokens of one batch."""
 
-    Attributes:
-        step: of training.
-        scope: the option of this name.
-        weights: the option of this name.
-        settings: those of the weighting, by name, with their defaults.
-        groups: how many prompt groups the batch has; the record may hold fewer.
-        tokens: how many tokens the batch has.
-        prompts: the text of each prompt, by group.
-        table: a row for each token, with the columns that columns.py names.
-        started: when the start of the run that wrote it began, in ISO 8601.
-    """
-
-    step: int
-    scope: str
+    step: int  # of training
+    scope: str  # the option of this name, as the next
     weights: str
-    settings: dict[str, object]
-    groups: int
-    tokens: int
-    prompts: dict[int, str]
-    table: pa.Table
-    started: str
+    settings: dict[str, object]  # of the weighting, by name, with their defaults
+    groups: int  # that the batch has; the record may hold fewer
+    tokens: int  # that the batch has
+    prompts: dict[int, str]  # the text of each prompt, by group
+    table: pa.Table  # a row for each token, with the columns that columns.py names
+    started: str  # when the start of the run that wrote it began, in ISO 8601
 
 
 def read_tokens(path: Path, steps: Container[int] | None = None) -> list[TokenRecord]:
-    """Read the records below a folder, in order, without those that a later start of the run has overtaken.
+    """Read the records of some steps, by default of all, in order, below the folder of a run.
 
-    If there is no record, or records of several runs or damaged ones, it is a DataError.
-
-    Args:
-        path: the folder of a run.
-        steps: which ones are returned; by default all. The metadata of every record is read.
+    Those that a later start of the run has overtaken are left out. If there is no record, or records of several runs
+    or damaged ones, it is a DataError.
     """
     require_path(path)
     files = sorted(files_in(path, PATTERN), key=lambda file: in_order(file.with_suffix("")))  # -2 after the first

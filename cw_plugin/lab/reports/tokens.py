@@ -9,6 +9,7 @@ import itertools
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Container, Sequence
 from pathlib import Path
 
@@ -35,14 +36,10 @@ Json = dict[str, object]  # of the page's index, which tokens.html reads
 
 
 def write_token_page(run: str | Path, out: Path, steps: Container[int] | None = None) -> int:
-    """Write the page of a run's token records, and return its size in bytes.
+    """Write the page of a run's token records, by default of all its steps, and return its size in bytes.
 
-    What :func:`.read_records.read_tokens` refuses, or an ``out`` that cannot be written, is a DataError.
-
-    Args:
-        run: ``FOLDER`` or ``NAME=FOLDER``.
-        out: the page's file.
-        steps: the steps whose records are shown; by default all.
+    The run is ``FOLDER`` or ``NAME=FOLDER``. What :func:`.read_records.read_tokens` refuses, or an ``out`` that cannot
+    be written, is a DataError.
     """
     if not out.name or out.is_dir():
         raise DataError(f"{out} is a folder; give a file with --out, such as {out / 'tokens.html'}")
@@ -60,7 +57,11 @@ def write_page(name: str, records: Sequence[TokenRecord], out: Path) -> None:
     text: dict[int, str] = {}
     blocks: list[str] = []
     shown: list[Json] = []
-    for label, record in zip(_labels(records), records, strict=True):
+    batches: Counter[int] = Counter()  # of each step
+    for record in records:
+        batches[record.step] += 1
+        batch = batches[record.step]
+        label = f"step {record.step}" if batch == 1 else f"step {record.step}, batch {batch}"
         table = record.table.to_pandas()
         text.update(zip(table.token_id, table.text, strict=True))
         shown.append({"label": label, **_shown(record, table, first_block=len(blocks))})
@@ -76,16 +77,6 @@ def write_page(name: str, records: Sequence[TokenRecord], out: Path) -> None:
     }
     template = _PAGE.read_text(encoding="utf-8")
     write_whole(out, re.sub("@[A-Z]+@", lambda match: parts[match[0]], template))
-
-
-def _labels(records: Sequence[TokenRecord]) -> list[str]:
-    """``step 50`` for each record; ``step 50, batch 2`` for a later one of the same step."""
-    steps = pd.Series([record.step for record in records])
-    batches = steps.groupby(steps).cumcount() + 1
-    return [
-        f"step {step}" if batch == 1 else f"step {step}, batch {batch}"
-        for step, batch in zip(steps, batches, strict=True)
-    ]
 
 
 def _block(tokens: pd.DataFrame) -> str:
