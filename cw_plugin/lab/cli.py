@@ -229,7 +229,7 @@ def evaluate(
             files[name] = expanded(file or data_dir / name / "test.parquet").absolute()
         asked = find_models(models or [])
         ask(asked, files, out, context.meta["overrides"])
-        answers = [each for model in asked for each in read_answers(out / model.name)[0]]
-        graded = answers_frame([each for each in answers if each.benchmark in files])
+        read = [read_answers(out / model.name) for model in asked]
+        graded = answers_frame([each for answers, _ in read for each in answers if each.benchmark in files])
         for table in many_answers_tables(graded, [base_or_first(graded)]):
             typer.echo("\n".join(["", table.title, table.text(), *table.notes]))

@@ -63,11 +63,7 @@ class Task(NamedTuple):
 def evaluate(models: Sequence[Model], benchmarks: Mapping[str, Path], out: Path, overrides: Sequence[str]) -> None:
     """Write ``OUT/MODEL/BENCHMARK.jsonl`` for every model and benchmark that has none, and print pass@1 of each.
 
-    Args:
-        models: from :func:`.models.find_models`.
-        benchmarks: name -> parquet file in verl's schema.
-        out: the folder of the evaluation.
-        overrides: of verl's configuration.
+    A benchmark is the name of a parquet file in verl's schema. The overrides are of verl's configuration.
 
     Raises:
         OptionsError: an argument cannot be used, or the answers that are there were asked with other settings.

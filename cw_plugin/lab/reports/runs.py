@@ -3,7 +3,7 @@
 import importlib.util
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,21 +39,13 @@ SEED_OR_LENGTH = (
 
 @dataclass(frozen=True)
 class Run:
-    """What the folder of a training run holds. Runs of one name are seeds of one method.
+    """What the folder of a training run holds. Runs of one name are seeds of one method."""
 
-    Attributes:
-        name: from ``NAME=FOLDER``, else that of its method, else that of its folder.
-        path: its folder, or the file of its logger.
-        metrics: as :func:`.metrics.read_metrics` returns them.
-        config: hydra's configuration by dotted keys, or TRL's arguments; empty if there is none.
-        is_named: whether its name is from ``NAME=FOLDER``.
-    """
-
-    name: str
-    path: Path
-    metrics: pd.DataFrame
-    config: dict[str, Any] = field(default_factory=dict)
-    is_named: bool = False
+    name: str  # from NAME=FOLDER, else that of its method, else that of its folder
+    path: Path  # its folder, or the file of its logger
+    metrics: pd.DataFrame  # as :func:`.metrics.read_metrics` returns them
+    config: dict[str, Any]  # hydra's configuration by dotted keys, or TRL's arguments; empty if there is none
+    is_named: bool  # whether its name is from NAME=FOLDER
 
     def series(self, metric: str) -> pd.Series:
         """The finite values of a metric by step; empty if there are none."""

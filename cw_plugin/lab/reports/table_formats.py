@@ -7,19 +7,12 @@ import pandas as pd
 
 @dataclass(frozen=True)
 class Table:
-    """A table with its title and its notes.
+    """A table with its title and its notes. Text is shown as it is, None and nan as a dash."""
 
-    Attributes:
-        name: the name of its files.
-        title: what stands above it.
-        frame: the first column names the row; the index is not shown. Text is shown as it is, None and nan as a dash.
-        notes: sentences below it.
-    """
-
-    name: str
+    name: str  # of its files
     title: str
-    frame: pd.DataFrame
-    notes: list[str] = field(default_factory=list)
+    frame: pd.DataFrame  # the first column names the row; the index is not shown
+    notes: list[str] = field(default_factory=list)  # sentences below it
 
     def shown(self) -> pd.DataFrame:
         """The cells as text."""
