@@ -38,14 +38,12 @@ def contaminated(training: Sequence[str], benchmarks: Mapping[str, Sequence[str]
     """
     by_whole: defaultdict[Words, set[Place]] = defaultdict(set)
     by_ngram: defaultdict[Words, list[Place]] = defaultdict(list)
-    sizes: dict[Place, int] = {}  # how many n-grams each benchmark problem has
     for name, problems in benchmarks.items():
         for index, problem in enumerate(problems):
             by_whole[_whole(problem)].add((name, index))
-            grams = _ngrams(problem)
-            sizes[name, index] = len(grams)
-            for gram in grams:
+            for gram in _ngrams(problem):
                 by_ngram[gram].append((name, index))
+    sizes = Counter(place for places in by_ngram.values() for place in places)  # the n-grams of a benchmark problem
 
     findings = []
     for row, problem in enumerate(training):

@@ -40,8 +40,10 @@ def load(source: Source, dataset_path: Path | None = None) -> list[Row]:
             data = datasets.load_dataset(place, split=source.split, cache_dir=cache if dataset_path else None)
             rows: list[Row] = data.select_columns([source.question, source.ground_truth]).to_list()
     except _UNREADABLE as error:
+        # Of a damaged copy, the cause says more.
+        reason = "it is empty" if isinstance(error, StopIteration) else first_line(error.__cause__ or error).rstrip(".")
         fix = "download it again" if dataset_path else "check the network, or pass --local-dataset-path"
-        raise DataError(f"{place}, split {source.split}, cannot be read ({_reason(error)}); {fix}") from error
+        raise DataError(f"{place}, split {source.split}, cannot be read ({reason}); {fix}") from error
     if len(rows) != source.rows and not source.training:  # accuracies on other questions cannot be compared
         raise DataError(f"{place} has {len(rows)} rows, and the benchmark has {source.rows}; download it again")
     for index, row in enumerate(rows):
@@ -49,10 +51,3 @@ def load(source: Source, dataset_path: Path | None = None) -> list[Row]:
         if not isinstance(question, str) or not question.strip():
             raise DataError(f"{place} has no problem, as text, in row {index}; correct the data")
     return rows
-
-
-def _reason(error: Exception) -> str:
-    """What datasets says in one line; of a damaged copy, the cause says more."""
-    if isinstance(error, StopIteration):
-        return "it is empty"
-    return first_line(error.__cause__ or error).rstrip(".")

@@ -16,7 +16,6 @@ from cw_plugin.lab.data import CHECKED_BY
 from cw_plugin.lab.data.answers import final_answer
 from cw_plugin.lab.data.leakage import contaminated
 from cw_plugin.lab.data.load import Row, load
-from cw_plugin.lab.data.prompts import Prompt
 from cw_plugin.lab.data.row_checks import CONTAMINATED, NO_ANSWER, RowProblem, repeated, ungradable
 from cw_plugin.lab.data.sources import Source
 from cw_plugin.lab.errors import DataError
@@ -32,12 +31,6 @@ class CheckedFile(NamedTuple):
     left_out: list[int]  # rows of the dataset, from 0
     findings: list[RowProblem]
 
-    def report(self) -> str:
-        """The JSON beside the file."""
-        findings = [finding._asdict() for finding in self.findings]
-        report = {"rows": self.table.num_rows, "left_out": self.left_out, "findings": findings}
-        return json.dumps(report, indent=1, ensure_ascii=False) + "\n"
-
     def summary(self) -> str:
         """How many rows the file has, and which rows fail which check, for the terminal."""
         lines = [f"{self.path}: {self.table.num_rows} rows"]
@@ -49,11 +42,23 @@ class CheckedFile(NamedTuple):
             lines.append(f"  {happened}, {check}: row {shown}{more}")
         return "\n".join(lines)
 
+    def write(self) -> None:
+        """Write it, and beside it a report that has every finding."""
+        findings = [finding._asdict() for finding in self.findings]
+        report = {"rows": self.table.num_rows, "left_out": self.left_out, "findings": findings}
+        try:
+            report_file = self.path.with_suffix(".report.json")
+            write_whole(report_file, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+            write_whole(self.path, partial(pq.write_table, self.table))
+        except OSError as error:
+            fix = "free space, or change --local-save-dir"
+            raise DataError(f"{self.path} cannot be written ({error}); {fix}") from error
+
 
 def prepare(
     sources: Sequence[Source],
     save_dir: Path,
-    prompt: Prompt,
+    prompt: Sequence[dict[str, str]],
     dataset_path: Path | None = None,
     drop: Collection[str] = (),
 ) -> list[Path]:
@@ -62,7 +67,7 @@ def prepare(
     Args:
         sources: the datasets. Training problems are compared with the benchmarks among them.
         save_dir: the folder for ``open_rs/train.parquet``, ``aime24/test.parquet``, ...
-        prompt: the turns around a question.
+        prompt: the chat turns, with ``{question}`` as the place of the question.
         dataset_path: see :func:`cw_plugin.lab.data.load.load`.
         drop: checks; training rows that fail one of them are left out, as those without an answer always are.
 
@@ -76,14 +81,14 @@ def prepare(
     benchmarks_are_here = any(not source.training for source in sources)
     if CONTAMINATED in drop and not benchmarks_are_here:
         raise DataError("--drop-contaminated needs the benchmarks; leave it out, or prepare all")
-    rows_of = {source.name: load(source, dataset_path) for source in sources}
+    rows_of = {source: load(source, dataset_path) for source in sources}
     benchmarks = {
-        source.name: [row[source.question] for row in rows_of[source.name]] for source in sources if not source.training
+        source.name: [row[source.question] for row in rows] for source, rows in rows_of.items() if not source.training
     }
-    files = [_checked(source, rows_of[source.name], save_dir, prompt, benchmarks, drop) for source in sources]
+    files = [_checked(source, rows, save_dir, prompt, benchmarks, drop) for source, rows in rows_of.items()]
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     for file in files:
-        _write(file)
+        file.write()
         console.print(file.summary(), markup=False)
     if not benchmarks_are_here:
         console.print("not compared with the benchmarks, which cw-grpo prepare all does")
@@ -94,7 +99,7 @@ def _checked(
     source: Source,
     rows: Sequence[Row],
     save_dir: Path,
-    prompt: Prompt,
+    prompt: Sequence[dict[str, str]],
     benchmarks: Mapping[str, Sequence[str]],
     drop: Collection[str],
 ) -> CheckedFile:
@@ -104,9 +109,7 @@ def _checked(
     problems = [row[source.question] for row in rows]
     answers = [final_answer(row[source.ground_truth], source.is_boxed) for row in rows]
     dropped = {NO_ANSWER, *drop} if source.training else set()
-    findings = ungradable(answers)
-    if source.training:
-        findings += contaminated(problems, benchmarks)
+    findings = ungradable(answers) + contaminated(problems, benchmarks if source.training else {})
     left_out = {finding.row for finding in findings if finding.check in dropped}
     findings += repeated(problems, answers, [row for row in range(len(rows)) if row not in left_out])
     left_out |= {finding.row for finding in findings if finding.check in dropped}
@@ -114,28 +117,16 @@ def _checked(
     if not kept:
         first = findings[0]
         raise DataError(f"{source.path} has no usable row (row {first.row}: {first.reason}); correct the data")
-    table = _table(source, rows, answers, prompt).take(kept)
-    return CheckedFile(path, table, sorted(left_out), sorted(findings))
-
-
-def _write(file: CheckedFile) -> None:
-    try:
-        write_whole(file.path.with_suffix(".report.json"), file.report())
-        write_whole(file.path, partial(pq.write_table, file.table))
-    except OSError as error:
-        raise DataError(f"{file.path} cannot be written ({error}); free space, or change --local-save-dir") from error
-
-
-def _table(source: Source, rows: Sequence[Row], answers: Sequence[str], prompt: Prompt) -> pa.Table:
-    """All rows in verl's schema; the metadata says that math-verify has read their ground truths."""
     in_verls_schema = [
         {
             "data_source": source.path,
-            "prompt": prompt.messages(row[source.question]),
+            "prompt": [turn | {"content": turn["content"].replace("{question}", problems[row])} for turn in prompt],
             "ability": "math",
-            "reward_model": {"style": "rule", "ground_truth": answer},
-            "extra_info": {"split": source.split, "index": index},
+            "reward_model": {"style": "rule", "ground_truth": answers[row]},
+            "extra_info": {"split": source.split, "index": row},
         }
-        for index, (row, answer) in enumerate(zip(rows, answers, strict=True))
+        for row in kept
     ]
-    return pa.Table.from_pylist(in_verls_schema, metadata={CHECKED_BY: cw_plugin.__version__})
+    # The metadata says that math-verify has read the ground truths.
+    table = pa.Table.from_pylist(in_verls_schema, metadata={CHECKED_BY: cw_plugin.__version__})
+    return CheckedFile(path, table, sorted(left_out), sorted(findings))

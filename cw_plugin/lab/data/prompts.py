@@ -1,7 +1,5 @@
 r"""The prompts that can be put around a question."""
 
-from typing import NamedTuple
-
 from cw_plugin.lab.arguments import expanded
 from cw_plugin.lab.errors import DataError
 
@@ -16,32 +14,19 @@ OPEN_RS = (
 )
 
 
-class Prompt(NamedTuple):
-    """A system turn (None: no system turn), and a user turn with ``{question}`` as the place of the question."""
+def select_prompt(name: str) -> list[dict[str, str]]:
+    """The chat turns for ``--prompt``: ``open-rs``, ``none``, or the path of a text file.
 
-    system: str | None = None
-    user: str = "{question}"
-
-    def messages(self, question: str) -> list[dict[str, str]]:
-        """The chat turns that ask ``question``."""
-        user = {"role": "user", "content": self.user.replace("{question}", question)}
-        if self.system is None:
-            return [user]
-        return [{"role": "system", "content": self.system}, user]
-
-
-def select_prompt(name: str) -> Prompt:
-    """The prompt for ``--prompt``: ``open-rs``, ``none``, or the path of a text file.
-
-    The file is the user turn if it contains ``{question}``, else the system turn. A file that cannot be read, or is not
-    UTF-8, is a DataError.
+    ``{question}`` is the place of the question. The file is the user turn if it contains ``{question}``, else the
+    system turn. A file that cannot be read, or is not UTF-8, is a DataError.
     """
-    if name == "open-rs":
-        return Prompt(system=OPEN_RS)
+    question = {"role": "user", "content": "{question}"}
     if name == "none":
-        return Prompt()
+        return [question]
     try:
-        text = expanded(name).read_text(encoding="utf-8-sig").rstrip("\n")
+        text = OPEN_RS if name == "open-rs" else expanded(name).read_text(encoding="utf-8-sig").rstrip("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"--prompt {name}: {error}; give open-rs, none, or the path of a UTF-8 text file") from error
-    return Prompt(user=text) if "{question}" in text else Prompt(system=text)
+    if "{question}" in text:
+        return [question | {"content": text}]
+    return [{"role": "system", "content": text}, question]
