@@ -52,34 +52,15 @@ class Grade(NamedTuple):
     stopped: str = ""  # which limit ended the grading; such an answer counts as wrong
 
 
-class _WorkerEndedError(Exception):
-    """A grading process has ended without a grade.
-
-    Attributes:
-        exit_code: negative, and the number of the signal, if a signal ended it.
-        during_start: whether it had not graded anything yet.
-    """
-
-    def __init__(self, exit_code: int, during_start: bool) -> None:
-        super().__init__(exit_code, during_start)
-        self.exit_code = exit_code
-        self.during_start = during_start
-
-
 class _Worker:
     """One grading process, which starts when it is first needed, and again after it has ended."""
 
     connection: Connection  # this end of the connection to the process
-
-    def __init__(self) -> None:
-        self.process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | None = None
+    has_started = False  # whether the process, or the last one, has graded FIRST
 
     def ask(self, question: Question, seconds: float) -> Grade:
-        """Grade one answer. When time is over, the process is ended, and the grade says so.
-
-        Raises:
-            _WorkerEndedError: the process has ended by itself, or was killed.
-        """
+        """Grade one answer; a CalledProcessError if the process has ended by itself, or was killed."""
         if self.process is None or self.process.poll() is not None:
             self._start()
         return self._exchange(question, seconds)
@@ -92,6 +73,7 @@ class _Worker:
             self.process = None
 
     def _start(self) -> None:
+        self.has_started = False
         self.connection, theirs = Pipe()
         with theirs:
             self.process = subprocess.Popen(
@@ -102,7 +84,7 @@ class _Worker:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
-        first = self._exchange(FIRST, START_LIMIT, during_start=True)
+        first = self._exchange(FIRST, START_LIMIT)
         if first.stopped:
             raise GradingError(
                 f"a grading process does not start in {START_LIMIT:g} s",
@@ -115,23 +97,21 @@ class _Worker:
                 f"a grading process finds {FIRST.text} wrong for {FIRST.ground_truth} ({reason})",
                 fix=f"install the versions of math-verify and its packages that it needs: {how_to_install('reward')}",
             )
+        self.has_started = True
 
-    def _exchange(self, question: Question, seconds: float, during_start: bool = False) -> Grade:
+    def _exchange(self, question: Question, seconds: float) -> Grade:
         assert self.process is not None
+        grade: Grade | None = None
         try:
             self.connection.send(question)
             if self.connection.poll(seconds):
-                grade: Grade = self.connection.recv()
-                return grade
+                grade = self.connection.recv()
         except (EOFError, OSError):
-            exit_code = self.process.wait()
-            self.end()
-            raise _WorkerEndedError(exit_code, during_start) from None
-        except BaseException:  # a Ctrl-C: the grade that comes later would be taken for that of the next question
-            self.end()
-            raise
-        self.end()
-        return Grade(stopped=f"it took more than {seconds:g} s")
+            raise subprocess.CalledProcessError(self.process.wait(), self.process.args) from None
+        finally:
+            if grade is None:  # also after a Ctrl-C: what came later would be taken for the next question's grade
+                self.end()
+        return grade or Grade(stopped=f"it took more than {seconds:g} s")
 
 
 class GradingPool:
@@ -189,21 +169,19 @@ class GradingPool:
         while True:
             try:
                 return worker.ask(question, limit)
-            except _WorkerEndedError as ended:
+            except subprocess.CalledProcessError as ended:
+                code = ended.returncode  # negative, and the number of the signal, if a signal ended it
                 is_last = time.monotonic() + pause > deadline
-                was_killed = ended.exit_code < 0
-                if ended.exit_code == -signal.SIGVTALRM:
+                if code == -signal.SIGVTALRM:
                     return Grade(stopped=f"it took more than {self.time_limit:g} s of CPU time")
-                if ended.during_start and (is_last or not was_killed):
+                if not worker.has_started and (is_last or code >= 0):
                     raise GradingError(
-                        f"no grading process starts (exit code {ended.exit_code})",
+                        f"no grading process starts (exit code {code})",
                         fix=f"check that the machine has free memory and that {sys.executable} has math-verify: "
                         f"{how_to_install('reward')}",
                     ) from None
                 if is_last:
-                    return Grade(
-                        failure=f"Grading processes ended on it for {limit:g} s (exit code {ended.exit_code})."
-                    )
+                    return Grade(failure=f"Grading processes ended on it for {limit:g} s (exit code {code}).")
             time.sleep(pause)
             pause = 0.25 if pause == 0 else 2 * pause
 
