@@ -5,7 +5,6 @@ import re
 
 OPEN, CLOSE = "<think>", "</think>"
 
-
 _SENTENCE = re.compile(r"\\boxed|\b(?:is|are|was|answer|so|thus|hence|therefore)\b", re.IGNORECASE)
 
 
@@ -32,13 +31,10 @@ def matched(response: str, opens_think: bool | None) -> float:
         opens_think: whether the prompt opens it, so that the response must not. With None, either may.
     """
     opens_itself = response.lstrip().startswith(OPEN)
-    opens_twice = opens_think is True and opens_itself
-    never_opens = opens_think is False and not opens_itself
-    if opens_twice or never_opens:
+    if opens_itself is opens_think:  # it is opened twice, or never
         return 0.0
     openings = 1 if opens_itself else 0
-    is_well_formed = response.count(OPEN) == openings and response.count(CLOSE) == 1
-    return 1.0 if is_well_formed else 0.0
+    return 1.0 if response.count(OPEN) == openings and response.count(CLOSE) == 1 else 0.0
 
 
 @functools.cache
