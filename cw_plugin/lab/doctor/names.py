@@ -1,7 +1,7 @@
 """The check of names that verl looks up late: in its workers, or after the first rollouts."""
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -22,8 +22,17 @@ _CHECKPOINT = "actor_rollout_ref.actor.checkpoint"
 _ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
 _SCHEDULE = "async_training.dynamic_schedule_policy"
 
+_CONTENTS = ["model", "optimizer", "extra", "hf_model"]
+_KL = ["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"]  # of verl's kl_penalty_forward
+KL_PENALTIES = [*_KL, *(f"{name}+" for name in _KL)]
+# What verl passes on to vLLM, which refuses another name when the trainer has loaded its model.
+OF_VLLM = {
+    f"{_ROLLOUT}.dtype": ["auto", "half", "float16", "bfloat16", "float", "float32"],
+    f"{_ROLLOUT}.logprobs_mode": ["raw_logits", "raw_logprobs", "processed_logits", "processed_logprobs"],
+    f"{_ROLLOUT}.scheduling_policy": ["fcfs", "priority"],
+}
 # The names that a setting may have: where verl's registry of them is, or, of what it compares in code, the names.
-_REGISTRIES = {
+_NAMES: dict[str, str | list[str]] = {
     _ATTENTION: "transformers.modeling_utils:ALL_ATTENTION_FUNCTIONS",
     "algorithm.adv_estimator": "verl.trainer.ppo.core_algos:ADV_ESTIMATOR_REGISTRY",
     LOSS_MODE: "verl.trainer.ppo.core_algos:POLICY_LOSS_REGISTRY",
@@ -36,17 +45,6 @@ _REGISTRIES = {
     "trainer.logger": "verl.utils.tracking:Tracking.supported_backend",
     "trainer.v1.trainer_mode": "verl.trainer.ppo.v1:trainer_base.TRAINER_REGISTRY",
     _SCHEDULE: "verl.experimental.fully_async_policy.dynamic_schedule:base._policy_registry",
-}
-_CONTENTS = ["model", "optimizer", "extra", "hf_model"]
-_KL = ["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"]  # of verl's kl_penalty_forward
-KL_PENALTIES = [*_KL, *(f"{name}+" for name in _KL)]
-# What verl passes on to vLLM, which refuses another name when the trainer has loaded its model.
-OF_VLLM = {
-    f"{_ROLLOUT}.dtype": ["auto", "half", "float16", "bfloat16", "float", "float32"],
-    f"{_ROLLOUT}.logprobs_mode": ["raw_logits", "raw_logprobs", "processed_logits", "processed_logprobs"],
-    f"{_ROLLOUT}.scheduling_policy": ["fcfs", "priority"],
-}
-_IN_CODE = {
     **OF_VLLM,
     f"{_CORRECTION}.rollout_is": ["token", "sequence"],
     f"{_CORRECTION}.loss_type": ["ppo_clip", "reinforce"],
@@ -82,13 +80,13 @@ _SWITCHES = {
 def check_names(config: DictConfig) -> Iterator[Finding]:
     """Names that verl does not have, in each of its registries that this run asks; and classes that it cannot load."""
     _load_what_registers_names(config)
-    for setting in (*_REGISTRIES, *_IN_CODE):
+    for setting in _NAMES:
         known = _known(setting) if _is_used(config, setting) else []
         for name in _named(config, setting):
             if known and name not in known:
                 problem = f"{setting}={name}: verl has no such name, which it would say after minutes, or never"
                 yield Finding(problem, f"{setting}=<one of {', '.join(map(str, known))}>")
-    for setting, load in _loaded(config).items():
+    for setting, load in _loaded(config):
         error = error_of(load)
         if error:
             yield Finding(f"{setting}: verl cannot load it ({error})", "correct its path and name")
@@ -112,23 +110,22 @@ def _load_what_registers_names(config: DictConfig) -> None:
     """What of the user's own verl loads before it looks up a name."""
     from verl.trainer.ppo.reward import get_custom_reward_fn
 
-    libraries = ["actor_rollout_ref.model.external_lib", f"{_ROLLOUT}.checkpoint_engine.custom_backend_module"]
-    for setting in libraries:
+    for setting in ("actor_rollout_ref.model.external_lib", f"{_ROLLOUT}.checkpoint_engine.custom_backend_module"):
         for library in listed(OmegaConf.select(config, setting)):
             importlib.import_module(library)
     with suppress(Exception):  # of which check_verl tells
         get_custom_reward_fn(config)
 
 
-def _known(setting: str) -> Iterable[Any]:
+def _known(setting: str) -> Collection[Any]:
     """None where this release of verl has no such registry."""
-    if setting in _IN_CODE:
-        return _IN_CODE[setting]
-    known: Iterable[Any] = []
-    with suppress(ImportError, AttributeError):
-        known = resolve_name(_REGISTRIES[setting])
+    names = _NAMES[setting]
+    if isinstance(names, list):
+        return names
     besides = {"trainer.logger": ["tracking"], _ATTENTION: ["eager"]}  # wandb's old name; the models' own attention
-    return [*known, *besides.get(setting, [])]
+    with suppress(ImportError, AttributeError):
+        return [*resolve_name(names), *besides.get(setting, [])]
+    return []
 
 
 def _named(config: DictConfig, setting: str) -> list[Any]:
@@ -153,7 +150,7 @@ def _is_used(config: DictConfig, setting: str) -> bool:
     return setting not in _SWITCHES or bool(OmegaConf.select(config, _SWITCHES[setting]))
 
 
-def _loaded(config: DictConfig) -> dict[str, Callable[[], object]]:
+def _loaded(config: DictConfig) -> Iterator[tuple[str, Callable[[], object]]]:
     """What loads each class or file that a setting of this run names, as verl does it."""
     from verl.checkpoint_engine import CheckpointEngineRegistry
     from verl.trainer.ppo.reward import resolve_reward_manager_cls
@@ -163,14 +160,13 @@ def _loaded(config: DictConfig) -> dict[str, Callable[[], object]]:
     def opened(path: str) -> None:
         Path(resolve_config_path(path)).open("rb").close()
 
-    loaded: dict[str, Callable[[], object]] = {}
     manager = config.reward.reward_manager
     if manager.source != "register":
-        loaded[f"reward.reward_manager.name={manager.name}"] = partial(resolve_reward_manager_cls, config)
+        yield f"reward.reward_manager.name={manager.name}", partial(resolve_reward_manager_cls, config)
     for setting in ("data.custom_cls", "trainer.v1.sampler.custom_sampler"):
         path, name = OmegaConf.select(config, f"{setting}.path"), OmegaConf.select(config, f"{setting}.name")
         if path:
-            loaded[f"{setting}={path}:{name}"] = partial(load_extern_object, path, name)
+            yield f"{setting}={path}:{name}", partial(load_extern_object, path, name)
     by_name: dict[str, Callable[[str], object]] = {
         f"{_ROLLOUT}.agent.agent_loop_manager_class": load_class_from_fqn,
         "trainer.checkpoint_callback_class": load_class_from_fqn,
@@ -184,11 +180,10 @@ def _loaded(config: DictConfig) -> dict[str, Callable[[], object]]:
         f"{_ROLLOUT}.checkpoint_engine.backend": CheckpointEngineRegistry.get,
     }
     for setting, load in by_name.items():
-        if OmegaConf.select(config, setting):
-            name = OmegaConf.select(config, setting)
-            loaded[f"{setting}={name}"] = partial(load, name)
+        name = OmegaConf.select(config, setting)
+        if name:
+            yield f"{setting}={name}", partial(load, name)
     optimizer = config.actor_rollout_ref.actor.optim
     if optimizer.get("optimizer_impl"):  # of FSDP
         name = f"{optimizer.optimizer_impl}:{optimizer.optimizer}"
-        loaded[f"actor_rollout_ref.actor.optim.optimizer={optimizer.optimizer}"] = partial(resolve_name, name)
-    return loaded
+        yield f"actor_rollout_ref.actor.optim.optimizer={optimizer.optimizer}", partial(resolve_name, name)

@@ -269,6 +269,11 @@ def test_names_of_the_users_own_code_are_known(composed, tmp_path, monkeypatch, 
     assert examined(changed(composed, f"{LOSS}={name}", f"{setting}{name}"), "names") == []
 
 
+def test_a_registry_that_a_release_of_verl_does_not_have_is_not_asked(composed, monkeypatch):
+    monkeypatch.delattr("verl.utils.tracking.Tracking.supported_backend")
+    assert examined(composed, "names") == []
+
+
 def test_the_estimators_that_give_a_response_one_advantage_are_verls():
     """By each of its functions, on rewards of whole responses; for two estimators a KL penalty would be in them."""
     chance, lengths = torch.Generator().manual_seed(0), torch.tensor([9, 4, 6, 5, 7, 8])
