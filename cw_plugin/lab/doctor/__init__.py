@@ -90,17 +90,13 @@ def doctor(overrides: Sequence[str], file: str | None = None, quick: bool = Fals
         config = read_configuration(file) if file else compose(overrides)
         findings = examine(config, QUICK if quick else CHECKS)
     fatal = [finding for _, finding in findings if finding.fatal]
-    if quick and fatal:
-        raise OptionsError(f"{fatal[0].what.removesuffix('.')}; fix: {fatal[0].fix}")
-    if not quick:
-        _show(findings)
-    return 1 if fatal else 0
-
-
-def _show(findings: Sequence[tuple[str, Finding]]) -> None:
+    if quick:
+        if fatal:
+            raise OptionsError(f"{fatal[0].what.removesuffix('.')}; fix: {fatal[0].fix}")
+        return 0
     console = Console(soft_wrap=True, highlight=False)
     for name, finding in findings:
         label = "[red]Wrong[/red]" if finding.fatal else "[yellow]Note[/yellow]"
         console.print(label, escape(f"[{name}] {finding.what}\n      fix: {finding.fix}"))
-    fatal = sum(finding.fatal for _, finding in findings)
-    console.print(f"{fatal} wrong, {len(findings) - fatal} to note")
+    console.print(f"{len(fatal)} wrong, {len(findings) - len(fatal)} to note")
+    return 1 if fatal else 0
