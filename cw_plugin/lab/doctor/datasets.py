@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.files import is_remote
 from cw_plugin.lab.configs import listed
-from cw_plugin.lab.doctor.files import READ_BY_VERL, data_files, is_missing_folder
+from cw_plugin.lab.doctor.files import DATA, READ_BY_VERL, is_missing_folder
 from cw_plugin.lab.doctor.finding import Finding, error_of, said
 from cw_plugin.lab.doctor.names import agent_loops
 from cw_plugin.lab.doctor.steps import check_steps
@@ -16,7 +17,6 @@ from cw_plugin.lab.doctor.steps import check_steps
 if TYPE_CHECKING:
     from verl.utils.dataset.rl_dataset import RLHFDataset
 
-MAX_SAMPLES = {"data.train_files": "train_max_samples", "data.val_files": "val_max_samples"}
 LONGEST = 500  # rows that are rendered, those of the most bytes first; 7,000 would take 3 CPU seconds
 
 
@@ -33,10 +33,9 @@ def check_datasets(config: DictConfig) -> Iterator[Finding]:
     except Exception as error:  # of code of the model's own, too
         problem = f"verl cannot load the model's configuration or tokenizer: {said(error.__cause__ or error)}"
         yield Finding(problem, "correct actor_rollout_ref.model.path, tokenizer_path or hf_config_path")
-    for setting in MAX_SAMPLES:
-        files = [file.path for file in data_files(config) if file.setting == setting]
-        is_whole = len(files) == len(listed(OmegaConf.select(config, setting)))
-        if files and is_whole and all(file.is_file() and file.suffix in READ_BY_VERL for file in files):
+    for setting in DATA:
+        files = [Path(name) for name in listed(OmegaConf.select(config, setting))]
+        if files and all(file.is_file() and file.suffix in READ_BY_VERL for file in files):
             yield from _check_dataset(config, setting, model)
 
 
@@ -50,22 +49,18 @@ def _model(config: DictConfig) -> Any:
     return omega_conf_to_dataclass(config.actor_rollout_ref.model)
 
 
-def _dataset(config: DictConfig, setting: str, model: Any, filtered: bool) -> "RLHFDataset":
-    """As verl's trainers make it."""
-    from verl.utils.dataset.rl_dataset import RLHFDataset
-
-    data = OmegaConf.merge(config, {"data": {"filter_overlong_prompts": filtered}}).data
-    files, samples = listed(OmegaConf.select(config, setting)), data.get(MAX_SAMPLES[setting], -1)
-    # Until it renders a prompt, verl only asks whether there is a processor.
-    tokenizer, processor = (model.tokenizer, model.processor) if model else (None, object())
-    return RLHFDataset(files, tokenizer, data, processor, samples)
-
-
 def _check_dataset(config: DictConfig, setting: str, model: Any) -> Iterator[Finding]:
     from datasets.exceptions import DatasetsError
+    from verl.utils.dataset.rl_dataset import RLHFDataset
 
+    # As verl's trainers make it, but with the rows that its filter leaves out.
+    data = OmegaConf.merge(config, {"data": {"filter_overlong_prompts": False}}).data
+    files = listed(OmegaConf.select(config, setting))
+    samples = OmegaConf.select(config, setting.replace("files", "max_samples"), default=-1)
+    # Until it renders a prompt, verl only asks whether there is a processor.
+    tokenizer, processor = (model.tokenizer, model.processor) if model else (None, object())
     try:
-        dataset = _dataset(config, setting, model, filtered=False)
+        dataset = RLHFDataset(files, tokenizer, data, processor, samples)
     except (ValueError, TypeError, DatasetsError) as error:
         problem = f"verl cannot read {setting} as one table: {said(error.__cause__ or error)}"
         yield Finding(problem, "write its files with the same type in each column, and in each field of a column")
@@ -77,7 +72,7 @@ def _check_dataset(config: DictConfig, setting: str, model: Any) -> Iterator[Fin
     if model is None:
         return
     if config.data.filter_overlong_prompts:
-        yield from _check_filtered(config, setting, len(dataset), len(_dataset(config, setting, model, filtered=True)))
+        yield from _check_filtered(config, setting, dataset)
     elif not any(finding.fatal for finding in wrong):
         yield from _check_prompts(setting, dataset)
 
@@ -135,8 +130,10 @@ def _check_media(setting: str, dataset: "RLHFDataset") -> Iterator[Finding]:
         yield Finding(f"{problem}: {problems[wrong[0]]}", fix)
 
 
-def _check_filtered(config: DictConfig, setting: str, rows: int, left: int) -> Iterator[Finding]:
+def _check_filtered(config: DictConfig, setting: str, dataset: "RLHFDataset") -> Iterator[Finding]:
     """Whether too few rows are left by verl's filter of overlong prompts."""
+    dataset.filter_overlong_prompts = True
+    rows, left = len(dataset), len(dataset.maybe_filter_out_long_prompts(dataset.dataframe))
     if setting == "data.train_files" and left < rows:
         yield from check_steps(config, left)
     elif left == 0:
@@ -171,16 +168,10 @@ def _tokens(dataset: "RLHFDataset", row: int) -> int:
     settings.pop("tokenize", None)
     renderer = dataset.processor or dataset.tokenizer
     text = renderer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **settings)
-    media = dataset._process_multi_modal_info(messages, dataset.image_patch_size, dataset.config)
-    if all(kind is None for kind in media):
+    found = dataset._process_multi_modal_info(messages, dataset.image_patch_size, dataset.config)
+    media = dict(zip(("images", "videos", "audio"), found, strict=True))
+    if all(kind is None for kind in found):
         return len(dataset.tokenizer(text, add_special_tokens=False)["input_ids"])
-    images, videos, audios = media
-    inputs = build_multimodal_processor_inputs(
-        dataset.processor,
-        text=[text],
-        images=images,
-        videos=videos,
-        audio=audios,
-        mm_processor_kwargs=dataset.mm_processor_kwargs,
-    )
+    settings = dataset.mm_processor_kwargs
+    inputs = build_multimodal_processor_inputs(dataset.processor, text=[text], **media, mm_processor_kwargs=settings)
     return len(inputs["input_ids"][0])

@@ -13,9 +13,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.files import is_remote
 from cw_plugin.lab.configs import flat, listed
-from cw_plugin.lab.data import CHECKED_BY
 from cw_plugin.lab.doctor.finding import Finding
 
+DATA = ("data.train_files", "data.val_files")
 READ_BY_VERL = (".parquet", ".json", ".jsonl")
 MODELS = [
     f"actor_rollout_ref.model.{name}" for name in ("path", "tokenizer_path", "hf_config_path", "lora_adapter_path")
@@ -38,22 +38,16 @@ class DataFile:
     def rows(self, columns: Sequence[str]) -> list[dict[str, Any]]:
         """The rows, with those of these columns that there are; OSError or ValueError if it cannot be read."""
         if self.path.suffix == ".parquet":
-            rows: list[dict[str, Any]] = pq.ParquetFile(self.path).read(columns).to_pylist()
-            return rows
+            return list(pq.ParquetFile(self.path).read(columns).to_pylist())
         text = self.path.read_text(encoding="utf-8")
         if text.lstrip().startswith("["):
             return list(json.loads(text))
         return [json.loads(line) for line in text.split("\n") if line.strip()]
 
-    @property
-    def is_prepared(self) -> bool:
-        """Whether ``cw-grpo prepare`` wrote it, which has math-verify read every ground truth."""
-        return self.path.suffix == ".parquet" and CHECKED_BY.encode() in (pq.read_schema(self.path).metadata or {})
-
 
 def data_files(config: DictConfig) -> Iterator[DataFile]:
     """The local data files of a run. verl copies the others (``hdfs://``)."""
-    for setting in ("data.train_files", "data.val_files"):
+    for setting in DATA:
         for path in listed(OmegaConf.select(config, setting)):
             if not is_remote(path):
                 yield DataFile(setting, Path(path))

@@ -4,10 +4,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import pyarrow.parquet as pq
 from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.errors import first_line
 from cw_plugin.lab.configs import listed
+from cw_plugin.lab.data import CHECKED_BY
 from cw_plugin.lab.doctor.files import READ_BY_VERL, DataFile, data_files
 from cw_plugin.lab.doctor.finding import Finding
 from cw_plugin.lab.doctor.steps import check_steps
@@ -43,7 +45,9 @@ def _check_file(file: DataFile, config: DictConfig) -> Iterator[Finding]:
         return
     prompt = config.data.prompt_key
     needed = ["data_source", prompt]
-    if _uses_our_reward(config) or not OmegaConf.select(config, "reward.reward_model.enable"):
+    # Another reward may grade what this package's cannot.
+    uses_ours = _OUR_REWARD.fullmatch(str(OmegaConf.select(config, "reward.custom_reward_function.path")))
+    if uses_ours or not OmegaConf.select(config, "reward.reward_model.enable"):
         needed.append("reward_model")
     try:
         rows = file.rows([*needed, "extra_info"])
@@ -54,7 +58,7 @@ def _check_file(file: DataFile, config: DictConfig) -> Iterator[Finding]:
     wrong = [index for index, problem in enumerate(problems) if problem]
     if wrong:
         yield Finding(f"{file}: row {wrong[0]} {problems[wrong[0]]}", _FORM)
-    elif _uses_our_reward(config):
+    elif uses_ours:
         yield from _ungradable(file, rows)
 
 
@@ -80,17 +84,13 @@ def _is_message(message: Any) -> bool:
     return message.get("content") is not None or "tool_calls" in message
 
 
-def _uses_our_reward(config: DictConfig) -> bool:
-    """Whether a run uses this package's reward; another one may grade what this one cannot."""
-    return _OUR_REWARD.fullmatch(str(OmegaConf.select(config, "reward.custom_reward_function.path"))) is not None
-
-
 def _ungradable(file: DataFile, rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     """At most one finding, for all rows of a file whose ground truths this package's reward cannot grade."""
     values = [(row.get("reward_model") or {}).get("ground_truth") for row in rows]
     problems = [ground_truth_problem(value, parse=False) for value in values]
+    metadata = pq.read_schema(file.path).metadata if file.path.suffix == ".parquet" else None
     fatal = True
-    if not any(problems) and not file.is_prepared:
+    if not any(problems) and CHECKED_BY.encode() not in (metadata or {}):  # which cw-grpo prepare writes
         problems = _problems_when_read(values)
         fatal = file.setting == "data.train_files"  # a benchmark may have what is only unreadable
     wrong = [row for row, problem in enumerate(problems) if problem]
