@@ -143,6 +143,8 @@ def _check_filtered(config: DictConfig, setting: str, dataset: "RLHFDataset") ->
 
 def _check_prompts(setting: str, dataset: "RLHFDataset") -> Iterator[Finding]:
     """At most one finding: prompts that are longer than verl keeps, or that the model's template refuses."""
+    if not hasattr(dataset, "_process_multi_modal_info"):  # verl 0.7.1 renders prompts in the agent loop
+        return
     prompts = dataset.dataframe[dataset.prompt_key]
     longest = sorted(range(len(dataset)), key=lambda row: len(str(prompts[row]).encode()), reverse=True)[:LONGEST]
     lengths = {row: _tokens(dataset, row) for row in sorted(longest)}

@@ -22,7 +22,7 @@ MODELS = [
 ]
 WRITTEN = [f"trainer.{name}" for name in ("default_local_dir", "rollout_data_dir", "validation_data_dir")]
 # Where verl or another program expands a path, where it is not used, and where check_files itself looks for it.
-_EXPANDED = ["*.model.*", "*.reward_model.*", "data.*_files", "data.cache_dir", "skip.*", "*.env_vars"]
+_EXPANDED = ["*.model.*", "*.reward_model.*", "data.*_files", "data.cache_dir", "*skip.*", "*.env_vars"]
 
 
 @dataclass(frozen=True)

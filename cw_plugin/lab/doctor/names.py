@@ -99,7 +99,7 @@ def check_names(config: DictConfig) -> Iterator[Finding]:
 def agent_loops(config: DictConfig) -> set[str]:
     """The names that ``default_agent_loop`` and the column ``agent_name`` may have."""
     from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
-    from verl.utils.import_utils import resolve_config_path
+    from verl.experimental.agent_loop.utils import resolve_config_path
 
     path = OmegaConf.select(config, f"{_ROLLOUT}.agent.agent_loop_config_path")
     of_user: Any = OmegaConf.load(resolve_config_path(path)) if path else []
@@ -153,8 +153,8 @@ def _is_used(config: DictConfig, setting: str) -> bool:
 def _loaded(config: DictConfig) -> Iterator[tuple[str, Callable[[], object]]]:
     """What loads each class or file that a setting of this run names, as verl does it."""
     from verl.checkpoint_engine import CheckpointEngineRegistry
-    from verl.trainer.ppo.reward import resolve_reward_manager_cls
-    from verl.utils.import_utils import load_class_from_fqn, load_extern_object, resolve_config_path
+    from verl.experimental.agent_loop.utils import resolve_config_path
+    from verl.utils.import_utils import load_class_from_fqn, load_extern_object
     from verl.utils.torch_dtypes import PrecisionType
 
     def opened(path: str) -> None:
@@ -162,7 +162,10 @@ def _loaded(config: DictConfig) -> Iterator[tuple[str, Callable[[], object]]]:
 
     manager = config.reward.reward_manager
     if manager.source != "register":
-        yield f"reward.reward_manager.name={manager.name}", partial(resolve_reward_manager_cls, config)
+        with suppress(ImportError):  # verl 0.7.1 has no such function
+            from verl.trainer.ppo.reward import resolve_reward_manager_cls
+
+            yield f"reward.reward_manager.name={manager.name}", partial(resolve_reward_manager_cls, config)
     for setting in ("data.custom_cls", "trainer.v1.sampler.custom_sampler"):
         path, name = OmegaConf.select(config, f"{setting}.path"), OmegaConf.select(config, f"{setting}.name")
         if path:

@@ -55,12 +55,16 @@ def examined(config: DictConfig, *checks: str) -> list[Finding]:
     return [finding for _, finding in doctor.examine(config, {name: doctor.CHECKS[name] for name in checks})]
 
 
+def test_a_plain_run_gets_no_finding(composed):
+    """Of no release of verl: test_verl_releases.py runs it with earlier ones, too."""
+    assert doctor.examine(composed, doctor.CHECKS) == []
+
+
 def test_a_run_without_faults_gets_no_finding(overrides, composed, tmp_path):
     at_top = "++custom_reward_function.path=my.py"  # which fully_async_policy moves
     asynchronous = ["data.train_batch_size=0", f"{A}.rollout.checkpoint_engine.backend=naive", at_top]
     files = f"data.val_files=[{composed.data.val_files},hdfs://host/test.parquet]"
     for config in (
-        composed,
         compose(["-m", ASYNC, *overrides, *asynchronous]),
         changed(composed, files, f"{A}.model.path=hdfs://host/model"),  # verl copies what is elsewhere
     ):
