@@ -1,6 +1,8 @@
 """What OpenRLHF's and SkyRL's programs share: they train in Ray's workers, which the method has to reach."""
 
+import functools
 import os
+from collections.abc import Callable
 from typing import Any
 
 import wrapt
@@ -9,7 +11,7 @@ from cw_plugin.errors import HostError
 from cw_plugin.options import variables
 
 
-def reach_workers(hook: Any) -> None:
+def reach_workers(hook: "functools._lru_cache_wrapper[None]") -> None:
     """Let ``ray.init``, which a program will call, run a hook in each of Ray's workers, with this process's options.
 
     It then raises a HostError if a worker did not run the hook.
@@ -19,12 +21,12 @@ def reach_workers(hook: Any) -> None:
     """
     import ray
 
-    def has_run(hook: Any) -> bool:
-        return bool(hook.cache_info().currsize)
+    def has_run(hook: "functools._lru_cache_wrapper[None]") -> bool:
+        return hook.cache_info().currsize > 0
 
     @wrapt.patch_function_wrapper(ray, "init")
-    def with_hook(of_ray: Any, _: object, args: tuple[object, ...], kwargs: dict[str, Any]) -> object:
-        name = f"{hook.__module__}.{hook.__name__}"
+    def with_hook(of_ray: Callable[..., object], _: object, args: tuple[object, ...], kwargs: dict[str, Any]) -> object:
+        name = f"{hook.__module__}.{hook.__wrapped__.__name__}"
         environment = dict(kwargs.pop("runtime_env", None) or {})
         environment["worker_process_setup_hook"] = name
         environment["env_vars"] = environment.get("env_vars", {}) | variables()
