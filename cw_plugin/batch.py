@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -54,10 +54,16 @@ class Batch:
 
     def on_cpu(self) -> "Batch":
         """The batch on the CPU, with a mask of booleans. On a GPU, this waits for a forward pass that is queued."""
-        tensors = {name: values for name, values in vars(self).items() if isinstance(values, Tensor)}
-        moved: dict[str, Any] = {name: values.detach().cpu() for name, values in tensors.items()}
-        moved["response_mask"] = as_booleans(moved["response_mask"])
-        return replace(self, **moved)
+        return replace(
+            self,
+            log_probs=self.log_probs.detach().cpu(),
+            advantages=self.advantages.cpu(),
+            response_mask=as_booleans(self.response_mask.cpu()),
+            group=self.group.cpu(),
+            rewards=self.rewards.cpu(),
+            entropies=None if self.entropies is None else self.entropies.detach().cpu(),
+            weights=None if self.weights is None else self.weights.cpu(),
+        )
 
 
 def group_numbers(prompts: Iterable[Hashable]) -> Int[Tensor, " rows"]:

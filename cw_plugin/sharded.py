@@ -4,10 +4,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
+from jaxtyping import Shaped
 from torch import Tensor
 
 from cw_plugin.batch import Batch
@@ -16,9 +17,7 @@ from cw_plugin.options import Options
 from cw_plugin.records.write import LIMIT
 from cw_plugin.reweight import Applied
 from cw_plugin.run import Run
-from cw_plugin.statistics import Sums
-
-Value = TypeVar("Value")
+from cw_plugin.statistics import ADDED, Sums
 
 
 @runtime_checkable
@@ -46,7 +45,7 @@ class ShardedRun(Run):
     error; rows are named by their place in the whole batch.
 
     Args:
-        accelerator: accelerate's Accelerator, of this process.
+        accelerator: accelerate's, of this process.
         responses: how many a prompt has.
         options, folder: as in :class:`Run`.
     """
@@ -57,47 +56,27 @@ class ShardedRun(Run):
         self._responses = responses
 
     def _apply_to_batch(self, batch: Batch, step: int, keeps_weights: bool) -> tuple[Applied, float]:
-        if self._accelerator.num_processes == 1:
-            return super()._apply_to_batch(batch, step, keeps_weights)
+        accelerator, device = self._accelerator, batch.log_probs.device
         rows, width = batch.log_probs.shape
-        own_first_row = self._accelerator.process_index * rows  # its number in the whole batch
+        own_first_row = accelerator.process_index * rows  # its number in the whole batch
         has_own_groups = self._holds_whole_groups(rows)
         part = batch.on_cpu() if has_own_groups else self._rows_of_all(batch)
+        first_row = own_first_row if has_own_groups else 0
         started = time.perf_counter()
-        outcome: Sums | CWGRPOError
         failure: Exception | None = None
         try:
             applied = self._apply_to_rows(part, step, keeps_weights)
-            outcome = applied.sums
+        except NonFiniteError as error:
+            failure = NonFiniteError(error.what, [first_row + row for row in error.rows])
         except Exception as error:  # of any kind: the other processes must not wait for this one
-            failure, outcome = error, self._as_told(error, own_first_row if has_own_groups else 0)
+            failure = error
         seconds = time.perf_counter() - started
-        outcomes = self._of_all(outcome)
-        errors = [of_process for of_process in outcomes if isinstance(of_process, CWGRPOError)]
-        if errors:
-            raise _joined_errors(errors) from failure
+        _raise_in_all(accelerator, device, failure)
         if has_own_groups:
-            sums = [of_process for of_process in outcomes if isinstance(of_process, Sums)]
-            return replace(applied, sums=sum(sums, Sums())), seconds
+            return replace(applied, sums=_added_up(accelerator, device, applied.sums)), seconds
         own = slice(own_first_row, own_first_row + rows), slice(width)
         weights = None if applied.weights is None else applied.weights[own]
         return replace(applied, advantages=applied.advantages[own], weights=weights), seconds
-
-    def _as_told(self, error: Exception, first_row: int) -> CWGRPOError:
-        """The error of this process, as all are told of it; ``first_row`` is that of the rows which it names."""
-        if isinstance(error, NonFiniteError):
-            return NonFiniteError(error.what, [first_row + row for row in error.rows])
-        if isinstance(error, CWGRPOError):
-            return error
-        problem = f"{type(error).__name__}: {first_line(error)}"  # another's error may not survive pickling
-        return CWGRPOError(f"process {self._accelerator.process_index} failed with {problem}")
-
-    def _of_all(self, value: Value) -> list[Value]:
-        """The value of each process, which is pickled."""
-        values = [value] * self._accelerator.num_processes
-        if len(values) > 1:
-            dist.all_gather_object(values, value)
-        return values
 
     def _holds_whole_groups(self, rows: int) -> bool:
         """Whether the tokens that share statistics are all in one process. Every process knows it, without asking."""
@@ -105,18 +84,25 @@ class ShardedRun(Run):
         return is_by_group and rows % self._responses == 0
 
     def _rows_of_all(self, batch: Batch) -> Batch:
-        """The whole batch, on the CPU, padded with zeros to the widest. It has no sequences."""
-        device = batch.log_probs.device
-        tensors = {name: values.to(device) for name, values in vars(batch).items() if isinstance(values, Tensor)}
-        of_all: dict[str, Any] = {name: self._gathered(values) for name, values in tensors.items()}
-        return replace(batch, read_sequences=None, **of_all).on_cpu()
+        """The whole batch, on the CPU. It has no sequences."""
+        gathered = replace(
+            batch,
+            log_probs=self._gathered(batch.log_probs),
+            advantages=self._accelerator.gather(batch.advantages),
+            response_mask=self._gathered(batch.response_mask),
+            group=self._accelerator.gather(batch.group.to(batch.log_probs.device)),
+            rewards=self._accelerator.gather(batch.rewards.to(batch.log_probs.device)),
+            read_sequences=None,
+            entropies=None if batch.entropies is None else self._gathered(batch.entropies),
+            weights=None if batch.weights is None else self._gathered(batch.weights.to(batch.log_probs.device)),
+        )
+        return gathered.on_cpu()
 
-    def _gathered(self, values: Tensor) -> Tensor:
-        if values.dtype == torch.bool:  # which accelerate would turn into int64 in those processes alone that pad
-            values = values.byte()
-        if values.ndim == 2:
-            values = self._accelerator.pad_across_processes(values, dim=1)
-        return self._accelerator.gather(values)
+    def _gathered(self, rows: Shaped[Tensor, "rows time"]) -> Shaped[Tensor, "all width"]:
+        """The rows of all processes, padded with zeros to the widest."""
+        if rows.dtype == torch.bool:  # which accelerate would turn into int64 in those processes alone that pad
+            rows = rows.byte()
+        return self._accelerator.gather(self._accelerator.pad_across_processes(rows, dim=1))
 
     def _record(self, step: int, batch: Batch, sums: Sums) -> None:
         """Write the token record of the whole batch, in the main process.
@@ -139,7 +125,11 @@ class ShardedRun(Run):
             (prompt.tolist(), response.tolist())
             for prompt, response in batch.read_sequences(range(len(batch.log_probs)))
         ]
-        of_all = [sequence for part in self._of_all(own) for sequence in part]
+        parts = [own]
+        if self._accelerator.num_processes > 1:
+            parts = [own] * self._accelerator.num_processes
+            dist.all_gather_object(parts, own)
+        of_all = [sequence for part in parts for sequence in part]
 
         def read(rows: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
             return [(torch.tensor(of_all[row][0]), torch.tensor(of_all[row][1])) for row in rows]
@@ -149,6 +139,25 @@ class ShardedRun(Run):
     def _write_method_once(self) -> None:
         if self._accelerator.is_main_process:
             super()._write_method_once()
+
+
+def _raise_in_all(accelerator: Accelerator, device: torch.device, failure: Exception | None) -> None:
+    """Raise in every process the error that one or several of them have. None waits for one that has stopped."""
+    if accelerator.num_processes == 1:
+        if failure is not None:
+            raise failure
+        return
+    failed = torch.tensor(0 if failure is None else 1).to(device)
+    dist.all_reduce(failed)
+    if not failed.item():
+        return
+    own_error = failure
+    if failure is not None and not isinstance(failure, CWGRPOError):  # another's error may not survive pickling
+        problem = f"{type(failure).__name__}: {first_line(failure)}"
+        own_error = CWGRPOError(f"process {accelerator.process_index} failed with {problem}")
+    errors: list[CWGRPOError | None] = [None] * accelerator.num_processes
+    dist.all_gather_object(errors, own_error)
+    raise _joined_errors([error for error in errors if error is not None]) from failure
 
 
 def _joined_errors(errors: Sequence[CWGRPOError]) -> CWGRPOError:
@@ -161,3 +170,15 @@ def _joined_errors(errors: Sequence[CWGRPOError]) -> CWGRPOError:
     what = min((error.what for error in not_finite), key=list(NonFiniteError.CAUSES).index)
     rows = {row for error in not_finite if error.what == what for row in error.rows}
     return NonFiniteError(what, sorted(rows))
+
+
+def _added_up(accelerator: Accelerator, device: torch.device, sums: Sums) -> Sums:
+    """The sums of all processes, by two messages whose size depends on nothing."""
+    if accelerator.num_processes == 1:
+        return sums
+    added = torch.tensor([getattr(sums, name) for name in ADDED], dtype=torch.float64).to(device)
+    dist.all_reduce(added)
+    smallest = torch.tensor([sums.w_min, sums.c_min, -sums.c_max], dtype=torch.float64).to(device)
+    dist.all_reduce(smallest, dist.ReduceOp.MIN)
+    w_min, c_min, minus_c_max = smallest.tolist()
+    return Sums(**dict(zip(ADDED, added.tolist(), strict=True)), w_min=w_min, c_min=c_min, c_max=-minus_c_max)

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Float
@@ -64,11 +64,13 @@ class Sums:
     c_max: float = 0.0
 
     def __add__(self, other: "Sums") -> "Sums":
-        added = {name: value + getattr(other, name) for name, value in vars(self).items()}
-        added["w_min"] = min(self.w_min, other.w_min)
-        added["c_min"] = min(self.c_min, other.c_min)
-        added["c_max"] = max(self.c_max, other.c_max)
-        return Sums(**added)
+        added = {name: getattr(self, name) + getattr(other, name) for name in ADDED}
+        return Sums(
+            **added,
+            w_min=min(self.w_min, other.w_min),
+            c_min=min(self.c_min, other.c_min),
+            c_max=max(self.c_max, other.c_max),
+        )
 
     @property
     def is_finite(self) -> bool:
@@ -93,11 +95,18 @@ class Sums:
         )
 
 
+ADDED = tuple(field.name for field in fields(Sums) if field.name not in ("w_min", "c_min", "c_max"))
+
+
 def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-def sums_of_group(group: Group, w: Float[Tensor, " N"], weighted: Float[Tensor, " N"]) -> Sums:
+def sums_of_group(
+    group: Group,
+    w: Float[Tensor, " N"],
+    weighted: Float[Tensor, " N"],
+) -> Sums:
     """The sums of one group, of its weights w before they are scaled, and of w~ A.
 
     The tensors stay on their device. One transfer brings all numbers to Python, where the rest is computed.

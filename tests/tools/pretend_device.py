@@ -13,6 +13,7 @@ The mode sees every operation of PyTorch, so that ``torch.zeros(3, device="prete
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -153,10 +154,10 @@ def _refuse_other_devices(func: Any, args: Any, tensors: list[torch.Tensor]) -> 
 
 
 def as_nccl(patch: Any) -> None:
-    """From now on accelerate's gather and its padding take tensors of the device alone, as with NCCL."""
+    """From now on accelerate's gather, its padding and all_reduce take tensors of the device alone, as with NCCL."""
     from accelerate import Accelerator
 
-    gather, pad = Accelerator.gather, Accelerator.pad_across_processes
+    gather, pad, all_reduce = Accelerator.gather, Accelerator.pad_across_processes, dist.all_reduce
 
     def of_device(tensor: torch.Tensor) -> torch.Tensor:
         if not isinstance(tensor, OnDevice):
@@ -168,3 +169,4 @@ def as_nccl(patch: Any) -> None:
 
     patch.setattr(Accelerator, "gather", lambda self, tensor: OnDevice(gather(self, of_device(tensor))))
     patch.setattr(Accelerator, "pad_across_processes", padded)
+    patch.setattr(dist, "all_reduce", lambda tensor, *more, **named: all_reduce(of_device(tensor), *more, **named))
