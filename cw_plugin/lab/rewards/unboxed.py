@@ -1,7 +1,6 @@
 """The answer of a text that has no box."""
 
 import re
-from collections.abc import Iterable
 from dataclasses import replace
 
 import sympy
@@ -31,42 +30,39 @@ _PARTS = r"\d+(?:\s*(?::|\bor\b|\u6216)\s*\d+)+(?:\s*[ap]\.?m\b)?"  # 3:30 PM, 3
 _PRODUCT = r"(?<!\S)\d+[a-fi-kn-rt-z](?!\w)"  # 2x
 _NEGATIVE = rf"(?:(?<=\bis )|(?<== ))- +{_NUMBER}"  # is - 5, = - 5, and no item of a list
 _WORDS_BEFORE = rf"\b(?:not|least|most|twice|double|sqrt|log|ln|sin|cos|tan|{COMPARED_WITH})|{FUNCTION_OF}"
-_MEASURE = (
-    rf"{_NUMBER}\s+(?:years?|months?|weeks?|days?|hours?|minutes?|seconds?|degrees?|feet|foot|inch(?:es)?"
-    r"|pounds?|ounces?|dollars?|cents?)\b"
+_LARGE_AND_SMALL = (  # 5 hours and 30 minutes
+    rf"{_NUMBER}\s+(?:years?|weeks?|days?|hours?|minutes?|degrees?|feet|foot|pounds?|dollars?)"
+    rf"(?:\s+(?:and\s+)?{_NUMBER}\s+(?:months?|days?|hours?|minutes?|seconds?|inch(?:es)?|ounces?|cents?)\b)+"
 )
-_OPERATIONS = "times|plus|minus|over|to|(?:divided|multiplied) by|percent of"
+_OPERATIONS = "times|plus|minus|to|(?:divided|multiplied) by|percent of"
+_PRECISION = r"\b(?!\s*(?:decimal|significant|digits?|places?|d\.?p|s\.?f))"  # 3.14 to 2 decimal places
 _WORDS_AFTER = rf"{SCALES}|pi|choose|mod|modulo|(?:or|and) (?:more|less|fewer|a half)"
+_WITH_WORDS = (
+    rf"(?:{_WORDS_BEFORE})\W+{_NUMBER}",  # less than 5
+    rf"(?:minus|negative)\s+{_NUMBER}",
+    _LARGE_AND_SMALL,
+    rf"-?{_NUMBER}(?:\s+(?:{_OPERATIONS})\s+{_NUMBER}{_PRECISION})+",  # 5 times 6
+    rf"-?{_NUMBER}\s+(?:{_WORDS_AFTER})s?\b(?:\s+\d+)?",  # 5 dozen, 5 choose 2
+)
 _FORMULAS = (
     rf"(?<![^\s=])(?<!\d )(?:{_TERM}|a){_OPERATOR}{_TERM}(?:{_OPERATOR}{_TERM})*",  # 3+5i, x > 5, 2(x + 1)
     _PARTS,
     _PRODUCT,
     rf"[(\[]{_LIST}[)\]]",  # (1, 2)
     rf"(?:(?<=\bis )|(?<=\bare )|(?<=: )){_LIST}(?=[.\s]*$)",  # are 2, -2
+    rf"-?{_NUMBER}(?:,? and -?{_NUMBER})+(?=[.\s]*$)",
     _NEGATIVE,
     rf"(?<=[ (])[<>]=? *{_NUMBER}",  # > 5, and no quotation
-    rf"(?:{_WORDS_BEFORE})\W+{_NUMBER}",  # less than 5
-    rf"{_MEASURE}(?:,?\s+(?:and\s+)?{_MEASURE})+",  # 5 hours and 30 minutes
-    rf"{_NUMBER}(?:,?\s+(?:and|{_OPERATIONS})\s+{_NUMBER})+",  # 5 and 6, 5 times 6
-    rf"{_NUMBER}\s+(?:{_WORDS_AFTER})s?\b(?:\s+\d+)?",  # 5 dozen, 5 choose 2
+    *_WITH_WORDS,
 )
 _SIMPLE_FORMULA = re.compile(rf"(?i){_PARTS}|{_PRODUCT}|{_NEGATIVE}")
+_ANSWER = r"(?is)\banswers?\b(?!.*\banswer)"  # the last one
+_LETTER = r"(?:\b[a-z]\s*=\s*)?"  # for which a formula stands
+_FORMULA_OF_ANSWER = re.compile(rf"{_ANSWER}\D*?(?P<formula>{_LETTER}(?:{'|'.join(_FORMULAS)}))")
+_WORDS_OF_ANSWER = re.compile(rf"{_ANSWER}[^\d$\\]*?(?P<formula>{_LETTER}(?:{'|'.join(_WITH_WORDS)}))")
 _MARKED_NUMBER = re.compile(  # inline in one line, as math-verify reads it
-    rf"(?:\$\$\s*|\\\[\s*|\$ *|\\\( *)(?P<number>(?:[a-zA-Z]\s*=\s*)?(?:[<>]=?\s*)?-?{_NUMBER})"
-    r"(?:\s*\$\$|\s*\\\]| *\$| *\\\))"
+    rf"(?:\$\$\s*|\\\[\s*|\$ *|\\\( *)(?P<number>(?:[a-zA-Z]\s*=\s*)?-?{_NUMBER})(?:\s*\$\$|\s*\\\]| *\$| *\\\))"
 )
-_MARKED_ANSWER = re.compile(
-    rf"(?is)(?P<before>.*\banswers?\b(?!.*\banswer)[^\d$\\]*)(?P<after>{_MARKED_NUMBER.pattern}.*)"
-)
-
-
-def _after_answer(formulas: Iterable[str]) -> re.Pattern[str]:
-    """The first of these formulas after the last "answer", with the letter for which it stands."""
-    return re.compile(rf"(?is)\banswers?\b(?!.*\banswer)\D*?(?P<formula>(?:\b[a-z]\s*=\s*)?(?:{'|'.join(formulas)}))")
-
-
-_FORMULA_OF_ANSWER = _after_answer(_FORMULAS)
-_FORMULA_OR_NUMBER_OF_ANSWER = _after_answer([*_FORMULAS, rf"-?{_NUMBER}"])
 
 
 def found_in(text: str, extraction: str) -> str:
@@ -84,27 +80,33 @@ def found_in(text: str, extraction: str) -> str:
     return answer + r"\%" if has_percent_sign else answer
 
 
-def _with_marked_formulas(text: str, of_answer: re.Pattern[str] = _FORMULA_OF_ANSWER) -> str:
+def _with_marked_formulas(text: str) -> str:
     """Dollar signs around the formula after the word "answer"; if nothing stands after it, around simple formulas.
 
     A long one stays as it is: math-verify would take seconds for hundreds of brackets.
     """
-    found = of_answer.search(text)
+    found = _FORMULA_OF_ANSWER.search(text)
     if found is not None and len(found["formula"]) <= MAX_FORMULA:
-        start, end = found.span("formula")
-        return f"{text[:start]}${rewritten(found['formula'])}${text[end:]}"
+        return _marked(found)
     if re.search(r"(?is)\banswer(?!.*\banswer).*\d", text):
         return text
     return _SIMPLE_FORMULA.sub(lambda formula: f"${rewritten(formula[0])}$", text)
 
 
 def _with_words_in_marks(text: str) -> str:
-    """Dollar signs around a marked number after the word "answer" and what belongs to it, as in $5$ dozen."""
-    answer = _MARKED_ANSWER.fullmatch(text)
-    if answer is None:
-        return text
-    unmarked = answer["before"] + _MARKED_NUMBER.sub(r"\g<number>", answer["after"])
-    return _with_marked_formulas(rewritten(unmarked, [SIGN_IN_WORDS]), _FORMULA_OR_NUMBER_OF_ANSWER)
+    """Dollar signs around a number after the word "answer" and the words that belong to it, as in $5$ dozen.
+
+    Without such words, math-verify reads the text rightly.
+    """
+    last = max((word.start() for word in re.finditer(r"(?i)\banswer", text)), default=len(text))
+    found = _WORDS_OF_ANSWER.search(text[:last] + _MARKED_NUMBER.sub(r"\g<number>", text[last:]))
+    return text if found is None else _marked(found)
+
+
+def _marked(found: re.Match[str]) -> str:
+    """The text with dollar signs around the formula that is found in it."""
+    start, end = found.span("formula")
+    return f"{found.string[:start]}${rewritten(found['formula'])}${found.string[end:]}"
 
 
 def _marked_if_formula(word: re.Match[str]) -> str:

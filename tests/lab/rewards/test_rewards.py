@@ -130,8 +130,17 @@ FIVE = (
 )
 
 
+LISTS = ("$2$ and $-2$", "$2$ or $-2$", "$-2$ and $3$", "$2$, $6$ and $7$", "$x = 2$, $y = 3$")
+PRECISE = (
+    "3.14 to 2 decimal places", "$3.14$ to 2 decimal places", "$3.14$ to $3$ significant figures",
+    "$3.14$, to $3$ significant figures", "$3.14$, and $1$ is no solution", "3.14, and 1 is no solution",
+)  # fmt: skip
+
+
 def with_marks(said: str) -> tuple[str, ...]:
-    """A phrase as it is, with its numbers between dollar signs, and between brackets of LaTeX."""
+    """A phrase as it is, and if it has words, with its numbers between dollar signs, and between brackets of LaTeX."""
+    if not re.search("[a-z]{2}", said):
+        return (said,)
     return said, *(re.sub(r"\d+", marked, said) for marked in (r"$\g<0>$", r"\\(\g<0>\\)", r"$$ \g<0> $$"))
 
 
@@ -169,7 +178,16 @@ def test_answers_in_sentences():
         ("2", "The answer is 2x.", 0.0),
         *(("5", f"The answer is {marked}", 0.0) for said in NOT_FIVE.split(", ") for marked in with_marks(said)),
         *(("5", f"The answer is {marked}", 1.0) for said in FIVE.split("; ") for marked in with_marks(said)),
+        *((answer.replace("$", ""), f"The answer is {answer}.", 1.0) for answer in LISTS),
+        *(("2", f"The answer is {answer}.", 0.0) for answer in LISTS),
+        *(("3.14", f"The answer is {said}.", 1.0) for said in PRECISE),
         ("5000000", "The answer is $5$ million.", 1.0),
+        ("5", "We have $x+3=8$. The answer is 5 dozen.", 0.0),
+        ("5", "The answer is 5 dozen, since $x=5$.", 0.0),
+        ("-5", "The answer is -5 and 6.", 0.0),
+        ("-5, 6", "The answer is -5 and 6.", 1.0),
+        ("60", "The answer is 60 minutes, 1 hour.", 1.0),
+        ("150", "The answer is 150 cents, 1 dollar and 50 cents.", 1.0),
         ("-5", "The answer is negative $5$.", 1.0),
         ("x = 12", r"The answer is $x = 12$, which is $3 \times 4$.", 1.0),
         ("2+i", "The answer is 2 + i.", 1.0),
