@@ -17,7 +17,8 @@ def reach_workers(hook: "functools._lru_cache_wrapper[None]") -> None:
     It then raises a HostError if a worker did not run the hook.
 
     Args:
-        hook: puts the method into a process; a function of a module, with functools.cache, which knows if it has run.
+        hook: puts the method into a process; a function that Ray's workers can import, with functools.cache, which
+            knows if it has run.
     """
     import ray
 

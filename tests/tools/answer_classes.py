@@ -59,7 +59,8 @@ EQUAL: Answers = {
         r"3\text{ red}, 4\text{ blue}": [r"4\text{ blue}, 3\text{ red}", "3, 4"],
         r"\min=1, \max=5": [r"\max=5, \min=1", "1, 5"],
         r"\text{Alice: }3, \text{Bob: }4": [r"\text{Bob}: 4, \text{Alice}: 3", r"\text{Bob}=4, \text{Alice}=3"],
-        "x=2": ["x = n = 2"], "f(3)=5": ["5", "f(3) = 5"], "5": ["f(3)=5"],
+        "x=2": ["x = n = 2"], "f(3)=5": ["5", r"f\left(3\right) = 5"], "5": ["f(3)=5"], "A = b h = 12": ["A = 12"],
+        r"3\text{ apples}, 4\text{ pears}": [r"\text{pears}=4, \text{apples}=3"], "x=1, y=3": ["m=1, n=3"],
     },
     "several solutions": {
         r"x=1, y=2 \text{ or } x=3, y=4": [
@@ -69,7 +70,7 @@ EQUAL: Answers = {
         ],
         "(1,2),(3,4)": [r"x=1, y=2 \text{ and } x=3, y=4"], "x=1, y=2; x=3, y=4": [r"x=1,y=2 \vee x=3,y=4"],
         r"p=7, q=2 \text{ or } p=5, q=3": ["(7,2), (5,3)", r"q=2, p=7 \text{ or } q=3, p=5"],
-        "x=1, x=3, y=2, y=4": ["x=3, x=1, y=4, y=2"],
+        "x=1, x=3, y=2, y=4": ["x=3, x=1, y=4, y=2"], "x=1, y=2; x=3, y=5": ["x_1=1, y_1=2, x_2=3, y_2=5"],
     },
     "letters and their values": {"(1,2)": ["y=2, x=1", "x=1, y=2", "m=1, n=2"], "(1,2,3)": ["z=3, x=1, y=2"]},
     "signs in braces and texts": {
@@ -443,7 +444,9 @@ UNEQUAL: Answers = {
         r"\text{Alice: }3, \text{Bob: }4": [r"\text{Alice: }4, \text{Bob: }3", r"\text{Bob}=3, \text{Alice}=4"],
         r"x=\pm 1, y=\pm 2": [r"x=\pm 2, y=\pm 1"], "x=y=z=0": ["x=0", "x=0, y=0"], "x=2, y=3": ["x=2, 3"],
         r"\text{Alice}, \text{Bob}": [r"\text{Bob}, \text{Alice}"],
-        "f(3)=5": ["f(5)=3", "f(4)=5"], "f(-1)=2": ["f(1)=2"],
+        "f(3)=5": ["f(5)=3", r"f\left(4\right)=5"], "f(-1)=2": ["f(1)=2"], "f_1(3)=5": ["f_1(4)=5"],
+        "f(1)=2, f(3)=5": ["5, 2", "a=5, b=2"], "A_1=2, a_2=3": ["a_1=2, A_2=3"], "x=1, y=3": ["m=3, n=1"],
+        r"3\text{ apples}, 4\text{ pears}": [r"\text{apples}=4, \text{pears}=3", "4, 3"],
     },
     "several solutions in other pairs": {
         r"x=1, y=2 \text{ or } x=3, y=4": [

@@ -10,6 +10,7 @@ from typing import Any
 import wrapt
 
 
+@functools.cache
 def install() -> None:
     from cw_plugin.hosts import skyrl
 
@@ -51,9 +52,11 @@ def _watch_worker(module: ModuleType) -> None:
 
 
 def main() -> None:
+    import skyrl_probe  # since Ray's workers cannot import __main__
+
     from cw_plugin.hosts.skyrl import program
 
-    program.HOOK = "skyrl_probe.install"
+    program.install = skyrl_probe.install
     program.start("cw_plugin.lab.rewards.skyrl")
 
 

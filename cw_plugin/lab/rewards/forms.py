@@ -175,7 +175,7 @@ def _as_tuples(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed] | None:
     if 1 < len(letters) == len(golds) and has_values_alone:  # x = 1, y = 2; unlike x_1 = 1, x_2 = 2
         return sympy.Tuple(*(part.rhs for part in golds)), sympy.Tuple(*values) if len(values) > 1 else value
     if isinstance(gold, _TUPLE) and len(values) > 1 and all(isinstance(part, sympy.Eq) for part in values):
-        return gold, _point(values)
+        return gold, _point({str(part.lhs): part.rhs for part in values})
     if len(golds) > 1 and isinstance(value, _TUPLE):
         return sympy.Tuple(*golds), value
     if len(values) > 1 and isinstance(gold, _TUPLE) and has_values_alone:
@@ -186,36 +186,38 @@ def _as_tuples(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed] | None:
 def _as_solutions(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed] | None:
     """As sets of points, if one has several solutions: x = 1, y = 2 or x = 3, y = 4, which has no point (1, 4)."""
     golds, values = _solutions(gold), _solutions(value)
-    if golds and values:
-        return _by_letter(golds), _by_letter(values)
-    if golds:
-        return ListOrSet(*map(_point, golds)), _with_tuples(value)
-    if values:
-        return _with_tuples(gold), ListOrSet(*map(_point, values))
+    if golds and values and golds[0].keys() == values[0].keys():
+        in_order = sorted(golds[0])
+        of_gold, of_value = (
+            [sympy.Tuple(*(solution[letter] for letter in in_order)) for solution in solutions]
+            for solutions in (golds, values)
+        )
+        return ListOrSet(*of_gold), ListOrSet(*of_value)
+    if golds or values:
+        return (
+            ListOrSet(*map(_point, golds)) if golds else _with_tuples(gold),
+            ListOrSet(*map(_point, values)) if values else _with_tuples(value),
+        )
     return None
 
 
-def _solutions(value: Parsed) -> list[list[sympy.Eq]]:
-    """The equations of each solution, if there are several solutions for several letters."""
+def _solutions(value: Parsed) -> list[dict[str, Parsed]]:
+    """The values of the letters in each solution, if there are several for several letters, with indices or without."""
     parts = [part.args if isinstance(part, sympy.Tuple) else [part] for part in _elements(value)]
     equations = [*itertools.chain.from_iterable(parts)]
     if not all(isinstance(equation, sympy.Eq) for equation in equations):
         return []
-    size = len({equation.lhs for equation in equations})
-    solutions = [equations[start : start + size] for start in range(0, len(equations), size)]
-    is_complete = all(len({equation.lhs for equation in solution}) == size for solution in solutions)
+    values = [(str(equation.lhs).partition("_")[0], equation.rhs) for equation in equations]
+    size = len(dict(values))
+    solutions = [dict(values[start : start + size]) for start in range(0, len(values), size)]
+    is_complete = all(len(solution) == size for solution in solutions)
     return solutions if size > 1 and len(solutions) > 1 and is_complete else []
 
 
-def _by_letter(solutions: list[list[sympy.Eq]]) -> ListOrSet:
-    return ListOrSet(*(sympy.Tuple(*sorted(solution, key=lambda part: str(part.lhs))) for solution in solutions))
-
-
-def _point(equations: list[sympy.Eq]) -> sympy.Tuple:
+def _point(values: dict[str, Parsed]) -> sympy.Tuple:
     """The values of letters: y = 2, x = 1 is the point (1, 2), and so is x_2 = 2, x_1 = 1."""
-    in_order = sorted(equations, key=lambda part: str(part.lhs))
-    is_alphabetical = _LETTERS_IN_ORDER.fullmatch("".join(str(part.lhs) for part in in_order)) is not None
-    return sympy.Tuple(*(part.rhs for part in (in_order if is_alphabetical else equations)))
+    is_alphabetical = _LETTERS_IN_ORDER.fullmatch("".join(sorted(values))) is not None
+    return sympy.Tuple(*(values[letter] for letter in (sorted(values) if is_alphabetical else values)))
 
 
 def _with_tuples(value: Parsed) -> Parsed:

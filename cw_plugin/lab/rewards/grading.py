@@ -11,7 +11,7 @@ from math_verify import verify
 
 from cw_plugin.lab.rewards.boxed import final_boxed
 from cw_plugin.lab.rewards.forms import are_other_kinds, in_one_form
-from cw_plugin.lab.rewards.reading import Answer, Parsed, choices, parsed, parts_by_name, read, said, symbols
+from cw_plugin.lab.rewards.reading import Answer, Parsed, choices, parsed, parts, read, said, symbols
 from cw_plugin.lab.rewards.unboxed import found_in
 from cw_plugin.lab.rewards.units import are_other_units, is_said_before_another_number
 from cw_plugin.lab.rewards.worked_out import computed_by_reading, is_worked_out
@@ -53,9 +53,9 @@ def _is_equal(ground_truth: str, answer: str, decimals: int, may_leave_sum: bool
 
 def _are_equal(expected: Answer, given: Answer, decimals: int, may_leave_sum: bool) -> bool:
     """Whether the answer equals the ground truth, names no other unit, and leaves no more to be worked out than it."""
-    golds, values = parts_by_name(expected), parts_by_name(given)
-    if golds and golds.keys() == values.keys():  # x = 1, y = 2 is not y = 1, x = 2, which has the same numbers
-        return all(_are_equal(golds[name], values[name], decimals, may_leave_sum) for name in golds)
+    pairs = _pairs_of_named_values(expected, given)
+    if pairs:
+        return all(_are_equal(gold, value, decimals, may_leave_sum) for gold, value in pairs)
     if _hold_for_others(expected, given):
         return False
     if not expected.text or not given.text:
@@ -65,6 +65,26 @@ def _are_equal(expected: Answer, given: Answer, decimals: int, may_leave_sum: bo
     if _are_the_same_text(expected.text, given.text):
         return True
     return _have_equal_values(expected.text, given.text, decimals, may_leave_sum)
+
+
+def _pairs_of_named_values(expected: Answer, given: Answer) -> list[tuple[Answer, Answer]]:
+    """What has to be equal, if the ground truth has several values with names of their own, as x = 1, y = 2.
+
+    Values of the same names belong together. In an answer without these names, the order counts: 2, 1 is wrong.
+    """
+    golds, values = parts(expected), parts(given)
+    by_name = dict(values)
+    names = {part.name for part in golds}
+    are_told_apart = len(names) == len(golds) and all(part.name and part.value.text for part in golds)
+    if len(golds) < 2 or len(golds) != len(values) or not are_told_apart:
+        return []
+    if names == by_name.keys():
+        return [(gold, by_name[name]) for name, gold in golds]
+    without_indices = {name.partition(" _")[0] for name in names}
+    has_some_of_them = {name.casefold() for name in names} & {name.casefold() for name in by_name}
+    if has_some_of_them or len(without_indices) < len(names):  # x_1 and x_2 are roots, in any order
+        return []
+    return [(gold, part.value) for (_, gold), part in zip(golds, values, strict=True)]
 
 
 def _have_equal_values(ground_truth: str, answer: str, decimals: int, may_leave_sum: bool) -> bool:

@@ -51,11 +51,13 @@ _WORDS_ALONE = re.compile(r"(?:[a-zA-Z]{3,}|[nN]o)(?:\s+[a-zA-Z]+)*|[\s(){}\[\].
 _OUTSIDE = r"(?![^(\[{]*[)\]}])"  # What stands before this is outside of brackets.
 _COMMA = rf"(?:[,;]|\\\\(?![\s\S]*\\end)){_OUTSIDE}"  # or the end of a line, which no matrix has
 _EQUALS = rf"(?<![<>!])(?<!\\not)=(?!=){_OUTSIDE}|\\approx(?![a-zA-Z])"
+_VALUE_OF_FUNCTION = r"\s*[a-zA-Z](?:_\{?\w+\}?)?\s*\(\s*-?\d+(?:\.\d+)?\s*\)\s*"
 _NAME = re.compile(  # "\text{Area} =", "area =" and "f(1) ="
-    rf"(?:(?<=,)|^)((?:(?!{_EQUALS})[^,<>])*{TEXT}\{{[^<>=]*|\s*[a-zA-Z]{{3,}}[\sa-zA-Z]*|\s*[a-zA-Z]\(-?\d+\)\s*)"
+    rf"(?:(?<=,)|^)((?:(?!{_EQUALS})[^,<>])*{TEXT}\{{[^<>=]*|\s*[a-zA-Z]{{3,}}[\sa-zA-Z]*|{_VALUE_OF_FUNCTION})"
     rf"(?:{_EQUALS})"
 )
-_LETTER_BEFORE_EQUALS = re.compile(r"(?<![^=,;\s])([a-zA-Z])(?:_\{?\w+\}?)?\s*(?==)")
+_LETTER_BEFORE_EQUALS = re.compile(r"(?:^|[=,;])\s*([a-zA-Z])(?:_\{?\w+\}?)?\s*(?==)")
+_PLURAL = re.compile(r"(?<=[a-z]{2}[a-rt-z])s\b")
 _FOR_ALL = rf"(?:{TEXT}\{{\s*)?\b(?:for (?:all|any|each|every)|where)\b|\\forall"
 _AFTER = rf"(?:(?<=[,;(])|(?<=\s\s)|(?:{TEXT}\{{\s*)?\b(?:for|with)\s*\}}?)"
 _IN_NUMBERS = (  # "\in \mathbb{Z}^{+}", and "\in Z"
@@ -111,20 +113,26 @@ def _taken_apart(whole: str) -> Answer:
     else:
         conditions.discard(r"\ne")  # of a function, whose formula says so
     text, words = _without_words(_NAME.sub("", _DOMAIN.sub("", whole)))
-    return Answer(text, words, " ".join("".join(_NAME.findall(whole)).split()), domain, frozenset(conditions), whole)
+    name = re.sub(r"\s+(?=[()])|(?<=\()\s+", "", " ".join("".join(_NAME.findall(whole)).split()))
+    return Answer(text, words, name, domain, frozenset(conditions), whole)
 
 
-def parts_by_name(answer: Answer) -> dict[str, Answer]:
-    """The parts of a list by left sides or words, as in x = 1, y = 2; empty if two have the same, or one has none."""
-    named: dict[str, Answer] = {}
+class Part(NamedTuple):
+    """A part of a list."""
+
+    name: str  # its left side or its words, as x in x = 1; "" if it has none
+    value: Answer
+
+
+def parts(answer: Answer) -> list[Part]:
+    """The parts of a list; one, if it is none."""
+    found = []
     for whole in re.split(_COMMA, answer.whole):
-        *left_sides, value = re.split(_EQUALS, whole)
-        part = _taken_apart(value)
-        name = " ".join(said("=".join(left_sides) or part.words))
-        if not name or name in named or not part.text:
-            return {}
-        named[name] = part
-    return named if len(named) > 1 else {}
+        *left_sides, right_side = re.split(_EQUALS, whole)
+        value = _taken_apart(right_side)
+        name = _PLURAL.sub("", " ".join(said("=".join(left_sides) or value.words)))
+        found.append(Part(name, value))
+    return found
 
 
 def _numbers(letter: str, part: str) -> str:
@@ -136,10 +144,10 @@ def _numbers(letter: str, part: str) -> str:
 
 
 def said(answer: str) -> tuple[str, ...]:
-    """The words, numbers and signs of an answer; capital letters count if it is one letter."""
+    """The words, numbers and signs of an answer; capitals count in those of one letter."""
     plain = re.sub(rf"{TEXT}(?=\{{)|\\cdot", "", answer)
     words = re.findall(r"\\[a-zA-Z]+|[a-zA-Z]+|\d+|[^\s\\,;:.(){}\[\]]", plain)
-    return tuple(words) if len(words) == 1 and len(words[0]) == 1 else tuple(word.casefold() for word in words)
+    return tuple(word if len(word) == 1 else word.casefold() for word in words)
 
 
 def _without_words(answer: str) -> tuple[str, str]:
@@ -148,7 +156,7 @@ def _without_words(answer: str) -> tuple[str, str]:
     if _BETWEEN_NUMBERS.search(text) or _WORDS_ALONE.fullmatch(text):
         return "", answer
     words = " ".join(dict.fromkeys("".join(match) for match in _WORDS.findall(answer))).casefold()
-    words = re.sub(r"(?<=[a-z]{2}[a-rt-z])s\b|[{}.]|\\cdot|\\times|\s+(?=[\^/])|(?<=[\^/])\s+", "", words)
+    words = re.sub(rf"{_PLURAL.pattern}|[{{}}.]|\\cdot|\\times|\s+(?=[\^/])|(?<=[\^/])\s+", "", words)
     return text.replace(_WORDS_STOOD_HERE, " ").strip(), " ".join(words.split())
 
 
