@@ -26,7 +26,7 @@ _NUMBER = r"(?<!\d)\d+(?:[.,]\d+)*"
 _TERM = rf"[({{]*-?(?:{_NUMBER}[a-fi-kn-rt-z]?|[b-hj-z]|(?-i:i))(?!\w)[)}}]*"
 _OPERATOR = r"(?: *(?:[-+*/^]|[<>]=?) *|(?:(?<=[\d)])|(?<=\d[a-z]))(?=\())"  # or none, in 2(x + 1)
 _LIST = r"-?\d+(?:\.\d+)?(?:, *-?\d+(?:\.\d+)?)+"
-_PARTS = r"\d+(?:\s*(?::|\bor\b|\u6216)\s*\d+)+(?:\s*[ap]\.?m\b)?"  # 3:30 PM, 3 or 4
+_PARTS = r"-?\d+(?:\s*(?::|\bor\b|\u6216)\s*-?\d+)+(?:\s*[ap]\.?m\b)?"  # 3:30 PM, 3 or -3
 _PRODUCT = r"(?<!\S)\d+[a-fi-kn-rt-z](?!\w)"  # 2x
 _NEGATIVE = rf"(?:(?<=\bis )|(?<== ))- +{_NUMBER}"  # is - 5, = - 5, and no item of a list
 _WORDS_BEFORE = rf"\b(?:not|least|most|twice|double|sqrt|log|ln|sin|cos|tan|{COMPARED_WITH})|{FUNCTION_OF}"

@@ -185,6 +185,8 @@ def test_answers_in_sentences():
         ("5", "We have $x+3=8$. The answer is 5 dozen.", 0.0),
         ("5", "The answer is 5 dozen, since $x=5$.", 0.0),
         ("-5", "The answer is -5 and 6.", 0.0),
+        ("5", "The answer is -5 or 5.", 0.0),
+        ("5, -5", "The answer is -5 or 5.", 1.0),
         ("-5, 6", "The answer is -5 and 6.", 1.0),
         ("60", "The answer is 60 minutes, 1 hour.", 1.0),
         ("150", "The answer is 150 cents, 1 dollar and 50 cents.", 1.0),
