@@ -186,19 +186,13 @@ def _as_tuples(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed] | None:
 def _as_solutions(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed] | None:
     """As sets of points, if one has several solutions: x = 1, y = 2 or x = 3, y = 4, which has no point (1, 4)."""
     golds, values = _solutions(gold), _solutions(value)
+    if not golds and not values:
+        return None
     if golds and values and golds[0].keys() == values[0].keys():
-        in_order = sorted(golds[0])
-        of_gold, of_value = (
-            [sympy.Tuple(*(solution[letter] for letter in in_order)) for solution in solutions]
-            for solutions in (golds, values)
-        )
-        return ListOrSet(*of_gold), ListOrSet(*of_value)
-    if golds or values:
-        return (
-            ListOrSet(*map(_point, golds)) if golds else _with_tuples(gold),
-            ListOrSet(*map(_point, values)) if values else _with_tuples(value),
-        )
-    return None
+        return ListOrSet(*map(_by_letter, golds)), ListOrSet(*map(_by_letter, values))
+    of_gold = ListOrSet(*map(_point, golds)) if golds else _with_tuples(gold)
+    of_value = ListOrSet(*map(_point, values)) if values else _with_tuples(value)
+    return of_gold, of_value
 
 
 def _solutions(value: Parsed) -> list[dict[str, Parsed]]:
@@ -214,10 +208,14 @@ def _solutions(value: Parsed) -> list[dict[str, Parsed]]:
     return solutions if size > 1 and len(solutions) > 1 and is_complete else []
 
 
+def _by_letter(values: dict[str, Parsed]) -> sympy.Tuple:
+    return sympy.Tuple(*(values[letter] for letter in sorted(values)))
+
+
 def _point(values: dict[str, Parsed]) -> sympy.Tuple:
     """The values of letters: y = 2, x = 1 is the point (1, 2), and so is x_2 = 2, x_1 = 1."""
     is_alphabetical = _LETTERS_IN_ORDER.fullmatch("".join(sorted(values))) is not None
-    return sympy.Tuple(*(values[letter] for letter in (sorted(values) if is_alphabetical else values)))
+    return _by_letter(values) if is_alphabetical else sympy.Tuple(*values.values())
 
 
 def _with_tuples(value: Parsed) -> Parsed:
