@@ -142,8 +142,8 @@ def solved_by(least: int, of: int) -> Measure:
 
 
 def levels(most: int) -> list[int]:
-    """How many of ``most`` answers to a question have to be right: 1, an eighth and a half of them."""
-    return sorted({1, math.ceil(most / 8), math.ceil(most / 2)})
+    """How many of ``most`` answers to a question have to be right: 1, an eighth and a half of them; none of 0."""
+    return sorted({1, math.ceil(most / 8), math.ceil(most / 2)}) if most else []
 
 
 def guessed(ground_truths: Sequence[str], answers: int, least: int = 1) -> float:

@@ -72,11 +72,14 @@ def _pairs_of_named_values(expected: Answer, given: Answer) -> list[tuple[Answer
 
     Values of the same names belong together. In an answer without these names, the order counts: 2, 1 is wrong.
     """
-    golds, values = parts(expected), parts(given)
-    by_name = dict(values)
+    golds = parts(expected)
     names = {part.name for part in golds}
     are_told_apart = len(names) == len(golds) and all(part.name and part.value.text for part in golds)
-    if len(golds) < 2 or len(golds) != len(values) or not are_told_apart:
+    if len(golds) < 2 or not are_told_apart:
+        return []
+    values = parts(given)
+    by_name = dict(values)
+    if len(golds) != len(values):
         return []
     if names == by_name.keys():
         return [(gold, by_name[name]) for name, gold in golds]

@@ -56,7 +56,7 @@ def examined(config: DictConfig, *checks: str) -> list[Finding]:
 
 
 def test_a_plain_run_gets_no_finding(composed):
-    """Of no release of verl: test_verl_releases.py runs it with earlier ones, too."""
+    """test_verl_releases.py runs it with earlier releases of verl, too."""
     assert doctor.examine(composed, doctor.CHECKS) == []
 
 

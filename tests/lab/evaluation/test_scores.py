@@ -222,7 +222,7 @@ def test_how_far_guessing_gets():
 
 def test_questions_are_counted_that_many_answers_solve(tmp_path):
     """At least 1, 2 and 8 of 16, and a note where guesses would do as much."""
-    assert [levels(most) for most in (1, 5, 20)] == [[1], [1, 3], [1, 3, 10]]  # an eighth and a half, rounded up
+    assert [levels(most) for most in (0, 1, 5, 20)] == [[], [1], [1, 3], [1, 3, 10]]  # an eighth and a half, rounded up
     right = {"base": [0, 1, 2, 16], "GRPO-global_step_9": [8, 8, 7, 2], "CW-GRPO-global_step_9": [16, 16, 16, 16]}
     letters, numbers = ["A", "B", "A", "B"], ["3", "400", "999", "8"]
     for model, of_questions in right.items():
