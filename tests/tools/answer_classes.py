@@ -255,6 +255,7 @@ EQUAL: Answers = {
         r"\frac{41}{333}": [r"0.\dot{1}2\dot{3}"], r"-\frac{4}{3}": [r"-1.\overline{3}"],
         r"\frac{1}{7}": [r"0.\overline{142857}"],
     },
+    "points without decimals": {r"5\pi": [r"5.\pi"], "5": [r"5.\text{ cm}", r"\{5.\}"], "1.2": [r"1.\,2"]},
     "Chinese": {
         "20000": ["2\\text{\u4e07}", "2\u4e07"], "120000": ["12\u4e07\u5143"], "12": ["12\u5143"],
         "5": ["5\u4e2a"], "300000000": ["3\u4ebf"],
@@ -639,6 +640,7 @@ UNEQUAL: Answers = {
     },
     "functions of programs": {r"\ln 2": ["ln(3)", "2"], "x^2": ["x**3"], "2": ["2*pi", "exp(2)"]},
     "repeating decimals": {"0.3": [r"0.\overline{3}"], r"\frac{1}{6}": [r"0.\overline{16}"], "0": [r"0.\overline{3}"]},
+    "points without decimals": {"12": [r"1.\,2"], "0": [r"0.\overline{AB}"]},
     "Chinese": {
         "2": ["2\\text{\u4e07}", "2\u4e07"], "12": ["12\u4e07\u5143"],
         "5": ["5\u500d", "5\u534a", "\u8d1f5", "\u6839\u53f75", "5\u7684\u5e73\u65b9", "\u5927\u4e8e5",

@@ -214,7 +214,7 @@ REWRITES = [
     Rewrite("tuple of letters", r"^\s*\(((?:\s*[a-zA-Z]\s*,)+\s*[a-zA-Z]\s*)\)\s*=\s*\(([^()]*)\)\s*$", _assignments),
     Rewrite("set of solutions", r"^\s*\\\{\s*([a-zA-Z])\s*(?:\\mid|\||:)(.*)\\\}\s*$", r"\2"),
     Rewrite("function of one", rf"{TEXT}\{{([a-zA-Z]+)\}}\s?(?=[(\[](?!\\text|[^()\[\]]*,))", r"\\operatorname{\1}"),
-    Rewrite("point without decimals", r"(?<=\d)\.(?![\d\\])", ""),
+    Rewrite("point without decimals", r"(?<=\d)\.(?!\s*(?:\d|\\(?:overline|bar|d?dot)(?![a-zA-Z])))", ""),
     Rewrite("percent", rf"(?:{TEXT}\{{\s*)?(?:\\?%|\b(?:percent(?:age)?|per cent|pct)\b)(?:\.?\s*\}})?", r"\\%"),
     Rewrite("unit without \\text", rf"(?<=[\d}})])\s*({_UNITS})",
             r"\\text{ \1 }"),
