@@ -83,6 +83,7 @@ def test_a_run_without_faults_gets_no_finding(overrides, composed, tmp_path):
     named += [f"{correction}.rollout_rs='token_k1,seq_sum_k1,'", "trainer.v1.sampler.max_off_policy_strategy=wait"]
     bypass = [f"{correction}.bypass_mode=True", f"{correction}.loss_type=reinforce"]
     batch = [f"{A}.rollout.n=1", "algorithm.cw_grpo.scope=batch", f"{ATTENTION}=kernels-community/flash-attn"]
+    batch += [f"trainer.default_local_dir={README}"]  # to which nothing is saved
     written = ["trainer.save_freq=1", f"trainer.default_local_dir={tmp_path}/new/run", "trainer.rollout_data_dir=new"]
     names = [f"{A}.rollout.dtype=half", f"{A}.actor.strategy=fsdp2", "trainer.val_only=True"]
     other = [f"{A}.rollout.name=sglang", f"{A}.rollout.dtype=fp8", "global_profiler.tool=none"]  # which are not asked
@@ -111,6 +112,7 @@ def test_a_run_without_faults_gets_no_finding(overrides, composed, tmp_path):
         ([f"{A}.actor.use_kl_loss=True"], "verl", "[actor_rollout_ref.ref] Please set", "verl names", True),
         ([f"{A}.rollout.n=1"], "method", "rollout.n=1 leaves one response", f"{A}.rollout.n=12", True),
         (["custom_reward_function.path=my.py"], "ignored", "top level", f"{REWARD}.path=my.py", True),
+        (["sandbox_fusion.url=http://host"], "ignored", "top level", "reward.sandbox_fusion.url=http", True),
         (["reward_model.enable=True"], "ignored", "top level", "reward.reward_model.enable=True", True),
         (["trainer.val_only=True", "trainer.val_before_train=False"], "ignored", "verl trains", "before_train=T", True),
         (["data.train_batch_size=12"], "aggregation", "adds empty responses", "size=8", False),
@@ -171,9 +173,10 @@ def test_the_positions_of_a_model_with_code_of_its_own(composed, tmp_path, monke
         "class Mine(PretrainedConfig):\n"
         "    def get_text_config(self): return Qwen2Config(**self.text_config)\n"
     )
-    mine = changed(composed, f"{A}.model.path={tmp_path}", f"{A}.model.trust_remote_code=True")
-    (finding,) = examined(mine, "lengths")
-    assert "vLLM cuts what is longer than 100" in finding.what
+    for setting in ("path", "hf_config_path"):  # the latter counts, where both are given
+        mine = changed(composed, f"{A}.model.{setting}={tmp_path}", f"{A}.model.trust_remote_code=True")
+        (finding,) = examined(mine, "lengths")
+        assert "vLLM cuts what is longer than 100" in finding.what
 
 
 def test_one_response_is_also_wrong_for_a_cw_grpo_of_verls_own(composed, monkeypatch):

@@ -69,3 +69,7 @@ def test_a_package_that_is_missing_or_cannot_be_imported_is_named(tmp_path, monk
     assert "verl's trainer imports not_there, which fails here (ModuleNotFoundError: No module" in missing.what
     assert "imports flash_attn, which fails here (ImportError: built for another torch)" in broken.what
     assert missing.fatal and broken.fatal
+    for name in ("transformers", "trl"):  # of what TRL is not the cause, it is not said
+        (tmp_path / f"{name}.py").write_text("raise ImportError('built for another torch')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert list(environment.check_trl(run_of("fsdp2"))) == []
