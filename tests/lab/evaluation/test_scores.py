@@ -224,7 +224,7 @@ def test_questions_are_counted_that_many_answers_solve(tmp_path):
     """At least 1, 2 and 8 of 16, and a note where guesses would do as much."""
     assert [levels(most) for most in (0, 1, 5, 20)] == [[], [1], [1, 3], [1, 3, 10]]  # an eighth and a half, rounded up
     right = {"base": [0, 1, 2, 16], "GRPO-global_step_9": [8, 8, 7, 2], "CW-GRPO-global_step_9": [16, 16, 16, 16]}
-    letters, numbers = ["A", "B", "A", "B"], ["3", "400", "999", "8"]
+    letters, numbers = ["A", "A", "B", "C"], ["3", "400", "999", "8"]
     for model, of_questions in right.items():
         grades = [[1] * n + [0] * (16 - n) for n in of_questions]
         for benchmark, truths in {"choice": letters, "numbers": numbers}.items():
@@ -240,8 +240,8 @@ def test_questions_are_counted_that_many_answers_solve(tmp_path):
         ("base", "2 of 16"): ["50.0"] * 3, ("GRPO", "2 of 16"): ["100.0"] * 3,
         ("base", "8 of 16"): ["25.0"] * 3, ("GRPO", "8 of 16"): ["50.0"] * 3,
     }  # fmt: skip
-    chance = stats.binom(16, 1 / 3)  # one of the three others has the same letter
-    expected = [f"{100 * chance.sf(least - 1):.1f}%" for least in (1, 2, 8)]
+    chance = stats.binom(16, 1 / 3)  # of two questions, one of the three others has the same letter
+    expected = [f"{100 * chance.sf(least - 1) / 2:.1f}%" for least in (1, 2, 8)]  # which only the base does not double
     page = (out / "report.html").read_text().splitlines()
     (note,) = [line for line in page if line.startswith('<p class="quiet">choice: 16 guesses')]
     assert re.findall(r"[\d.]+%", note) == expected

@@ -11,6 +11,7 @@ from synthetic_runs import ENTROPY, NORM, REWARD, a_run, differences, logged, wr
 
 from cw_plugin.lab.reports import figures, notes
 from cw_plugin.lab.reports.inputs import read_inputs
+from cw_plugin.lab.reports.runs import SEED_OR_LENGTH, differing
 
 
 def seeds_of_both(folder: Path, *seeds: int) -> list[Path]:
@@ -157,16 +158,19 @@ def test_accuracy_is_that_of_the_validation_sets_that_all_runs_have(tmp_path):
     assert "Accuracy on validation is that of val-core/math, which all runs have." in printed
     both = {1: {"val-core/other/reward/mean@1": 0.5, math500: 0.8}}  # whose reward function has no accuracy for one set
     assert "that of val-core/math, which" in of_two(tmp_path, both, both)[1]
-    rows, printed = of_two(tmp_path, {1: {math500: 0.8}}, {1: {aime: 0.8}})
-    assert not any(row.startswith("Accuracy") for row in rows) and notes.NO_ACCURACY in printed
+    for other in ({aime: 0.8}, {REWARD: 0.8}):  # of another set, or not validated
+        rows, printed = of_two(tmp_path, {1: {math500: 0.8}}, {1: other})
+        assert not any(row.startswith("Accuracy") for row in rows) and notes.NO_ACCURACY in printed
 
 
-@pytest.mark.parametrize("evaluated", ["grpo", "cw"])
-def test_validation_counts_where_one_method_alone_was_evaluated(tmp_path, evaluated):
-    runs = [a_run(tmp_path / name, weights, accuracy=0.5) for name, weights in (("grpo", "none"), ("cw", None))]
-    write_answers(tmp_path / evaluated / "evaluation", 200, tmp_path / evaluated / "global_step_200", aime24=(9, 10))
+@pytest.mark.parametrize("evaluated", [["grpo"], ["cw"], ["cw", "ar"]])
+def test_validation_counts_where_the_reference_or_all_others_were_not_evaluated(tmp_path, evaluated):
+    methods = {"grpo": "none", "cw": None, "ar": "ar"}
+    runs = [a_run(tmp_path / name, weights, accuracy=0.5) for name, weights in methods.items()]
+    for name in evaluated:
+        write_answers(tmp_path / name / "evaluation", 200, tmp_path / name / "global_step_200", aime24=(9, 10))
     rows, _ = differences(*runs)
-    assert rows["Accuracy, step 200"] == ["50.0%", "50.0%", "+0.0 points", "1"]
+    assert rows["Accuracy, step 200"] == ["50.0%"] * 3 + ["+0.0 points"] * 2 + ["1"]
 
 
 def test_runs_are_seeds_only_if_their_settings_show_it(tmp_path):
@@ -180,10 +184,22 @@ def test_runs_are_seeds_only_if_their_settings_show_it(tmp_path):
         a_run(tmp_path / name, None, seed, lr=lr, steps=1)
         for name, seed, lr in (("1", 1, 1), ("2", 1, 2), ("3", 2, 2), ("4", 2, 1))
     ]
+    known.append(write_metrics(tmp_path / "CW-GRPO", {1: {REWARD: 1.0}}))  # beside them, one without settings
     names = [run.name for run in read_inputs([*map(str, [*unknown, *files, *known])]).runs]
     of_folders = ["Qwen-1.5B-cw", "Qwen-1.5B-grpo", f"Qwen-1.5B-cw, {tmp_path}/y/Qwen-1.5B-cw", "a", "grpo"]
     of_settings = ["CW-GRPO", f"CW-GRPO, {tmp_path}/2"]
-    assert names == [*of_folders, *of_settings, *of_settings[::-1]]
+    assert names == [*of_folders, *of_settings, *of_settings[::-1], f"CW-GRPO, {tmp_path}/CW-GRPO"]
+
+
+def test_seeds_may_differ_in_where_they_are_written_and_in_their_length():
+    names = (  # of verl, TRL and SkyRL
+        "data.seed seed trainer.seed trainer.default_local_dir trainer.experiment_name trainer.project_name output_dir "
+        "run_name hub_model_id hydra.run.dir ray_kwargs.ray_init.num_cpus trainer.ckpt_path trainer.export_path "
+        "trainer.log_path trainer.total_epochs trainer.save_freq trainer.ckpt_interval trainer.max_training_steps "
+        "actor_rollout_ref.actor.optim.total_training_steps max_steps num_train_epochs"
+    )
+    configs = [dict.fromkeys(names.split(), number) | {"lr": number} for number in (1, 2)]
+    assert differing(configs, SEED_OR_LENGTH) == ["lr"]
 
 
 def test_answers_that_cannot_be_compared_are_said(tmp_path):

@@ -24,7 +24,7 @@ def test_it_compares_the_recorded_runs_and_needs_only_what_the_extra_report_inst
     )
     home = {"HOME": str(tmp_path), "MPLCONFIGDIR": matplotlib.get_cachedir()}  # another home has no cache of fonts
     result, out = python("-c", code, "demo", "--out", "~/pages", **home), tmp_path / "pages"
-    assert result.returncode == 0, result.stderr
+    assert (result.returncode, result.stderr) == (0, "")  # nothing is missing
     logs = {name: (DEMO / name / "metrics.jsonl").read_text().splitlines() for name in ("grpo", "cw_grpo")}
     last = {name: json.loads(lines[-1])["data"][ACCURACY] for name, lines in logs.items()}
     header, accuracy, *_ = rows_of(out / "comparison.csv")
@@ -33,6 +33,7 @@ def test_it_compares_the_recorded_runs_and_needs_only_what_the_extra_report_inst
     assert "One cannot tell whether this is chance" in result.stdout  # of one seed
     for page in ("report.html", "tokens.html"):
         assert str(out / page) in result.stdout and (out / page).stat().st_size > 10_000
+    assert re.findall(r'"label":"(.*?)"', (out / "tokens-2.html").read_text()) == ["step 1", "step 20"]
 
 
 def test_the_token_of_readmes_picture_is_nearly_ignored():

@@ -10,7 +10,7 @@ from synthetic_runs import ACCURACY, ENTROPY, REWARD, write
 from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.reports.runs import read_run
 
-CONFIG = {"algorithm": {"adv_estimator": "cw_grpo", "cw_grpo": {"weights": "none"}}, "data": {"seed": 3}}
+CONFIG = {"algorithm": {"adv_estimator": "cw_grpo", "cw_grpo": {"weights": "none"}}, "data": {"seed": 0}}
 STEPS = {1: {REWARD: 0.25, ENTROPY: float("nan")}, 2: {REWARD: 0.5, ENTROPY: 0.5, ACCURACY: 0.75}}
 
 
@@ -38,7 +38,7 @@ def test_an_offline_run_of_weights_and_biases_is_read(wandb, tmp_path):
     assert run.series(REWARD).to_dict() == {1: 0.25, 2: 0.5} and run.series(ENTROPY).to_dict() == {2: 0.5}
     assert run.series(ACCURACY).to_dict() == {2: 0.75}
     assert run.metrics.loc[1, ENTROPY] == float("inf")  # logged, and not finite
-    assert (run.name, run.seed) == ("GRPO", 3)
+    assert (run.name, run.seed) == ("GRPO", 0)
 
 
 @pytest.mark.parametrize(
@@ -133,12 +133,14 @@ def test_a_run_of_trackio_is_read(packages, tmp_path, monkeypatch):
     trackio.finish()
     database = tmp_path / "trackio" / "project.db"
     of_trl(read_run(database))
-    trackio.init(project="project", name="out/other")
-    for step, value in [(7, 1.0), (8, math.nan), (9, 3.0), (8, -math.inf)]:  # resumed from step 7
-        trackio.log({REWARD: value}, step=step)
-    trackio.finish()
+    for seed, values in ((0, {7: 1.0, 8: math.nan, 9: 3.0}), (1, {8: -math.inf})):  # resumed from step 7
+        trackio.init(project="project", name="out/other", config={"data": {"seed": seed}})
+        for step, value in values.items():
+            trackio.log({REWARD: value}, step=step)
+        trackio.finish()
     of_trl(read_run(database / "run"))
-    assert read_run(f"X={database / 'out/other'}").metrics[REWARD].to_dict() == {7: 1.0, 8: math.inf}
+    other = read_run(f"X={database / 'out/other'}")
+    assert other.metrics[REWARD].to_dict() == {7: 1.0, 8: math.inf} and other.seed == 1  # of the later start
     for path in (database, database / "neither"):
         with pytest.raises(DataError, match=r"is not one run of trackio; give one of the 2 that it has, such as .*run"):
             read_run(path)

@@ -10,11 +10,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_runs import a_run, report, report_of, rows_of, write, write_answers
+from synthetic_runs import REWARD, a_run, report, report_of, rows_of, write, write_answers
 from token_records import files_in, write_record
 
 from cw_plugin.lab.reports import figures
 from cw_plugin.lab.reports.covariance import table_1
+from cw_plugin.lab.reports.report import OVERVIEW, _curves
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +60,7 @@ def test_table_1_has_thresholds_and_means_of_extreme_tokens():
     assert one_by_one.frame.to_numpy().tolist()[2] == ["20.00%", 2, 2.3, -1, -2.5]
     assert "100 tokens are positive, 100 negative" in one_by_one.notes[0]
     assert one_by_one.notes[1].endswith("mostly chance: 0.01%, 1.00%.")  # of fewer than ten tokens
+    assert table_1("x", tokens[tokens.covariance != -1]).notes[1].endswith("1.00%, 20.00%, 40.00%.")  # of a side
     rows = {row[0]: row[1:] for row in table_1("x", tokens).frame.to_numpy().tolist()}
     assert all(math.isnan(value) for value in rows["0.01%"])  # less than a token
     assert rows["1.00%"] == [8, 8, -4, -4]  # one token of 100
@@ -94,6 +96,13 @@ def test_curves_show_mean_and_band_of_seeds_at_whole_steps(tmp_path):
     for kind in ("svg", "pdf"):
         assert (tmp_path / f"one.{kind}").read_bytes() == (tmp_path / f"two.{kind}").read_bytes()
     assert "_GRPO $x$" in "".join(ElementTree.parse(tmp_path / "one.svg").getroot().itertext())
+
+
+def test_a_validation_is_drawn_as_it_is_and_what_else_was_logged_as_averages_over_a_twentieth():
+    rows = [("x", 0, step, of, float(step)) for of in ("val-core/accuracy", REWARD) for step in range(1, 41)]
+    drawn = _curves(pd.DataFrame(rows, columns=["method", "run", "step", "metric", "value"]), ["x"], OVERVIEW)
+    last = {name: figure.axes[0].lines[0].get_ydata()[-1] for name, figure in drawn.items()}
+    assert last == {"accuracy": 40.0, "reward": 39.5}
 
 
 def test_names_are_shown_as_they_are_and_do_nothing(tmp_path):
