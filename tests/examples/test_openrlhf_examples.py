@@ -88,9 +88,10 @@ def test_a_prompt_is_found_where_the_tokenizer_has_changed_it(prompt, decoded):
     assert found["extra_logs"] == {"acc": 1.0, "format": 1.0}
 
 
-def test_the_end_token_is_no_part_of_the_answer():
+def test_options_are_passed_on_and_the_end_token_is_no_part_of_the_answer():
     graded = openrlhf_reward(extraction="evaluation", format_weight=0)
     assert graded(["1+2? 3<|im_end|>"], ["1+2? "], ["3"])["rewards"] == 1.0
     assert reward_func(["1+2? 3<|im_end|>"], ["1+2? "], ["3"])["rewards"] == 0.0  # in training, only LaTeX counts
+    assert openrlhf_reward(opens_think=True)(["1+2? so</think> \\boxed{3}"], ["1+2? "], ["3"])["rewards"] == 2.0
     with pytest.raises(DataError, match="max_len"):
         reward_func(["2+1? 3"], ["1+2? "], ["3"])

@@ -103,7 +103,13 @@ def test_answers_are_verls_and_are_not_asked_again(calculator, tmp_path, capsys,
     assert one.settings["evaluation.checkpoint"] == str(MODEL)
     machine = ["trainer.n_gpus_per_node=1", "actor_rollout_ref.rollout.gpu_memory_utilization=0.3", "trainer.nnodes=2",
                "actor_rollout_ref.rollout.tensor_model_parallel_size=2", "reward.num_workers=1",
-               "+actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_backend=mp"]  # fmt: skip
+               "+actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_backend=mp",
+               "actor_rollout_ref.rollout.enforce_eager=True", "actor_rollout_ref.rollout.max_num_seqs=8",
+               "actor_rollout_ref.rollout.free_cache_engine=False", "actor_rollout_ref.rollout.nnodes=2",
+               "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=3", "global_profiler.tool=torch",
+               "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=9", "ray_kwargs.ray_init.num_cpus=3",
+               "actor_rollout_ref.actor.fsdp_config.param_offload=False", "actor_rollout_ref.actor.use_torch_compile=0",
+               "actor_rollout_ref.actor.fsdp_config.fsdp_size=2"]  # fmt: skip
     run(tmp_path, f"{SAMPLING}.n=2", *machine, names=["one", "two", "three"])
     assert calculator.starts == [["one", "two"], ["three"]]
     assert capsys.readouterr().out.splitlines()[1:3] == said[1:]
@@ -190,6 +196,7 @@ def test_a_kill_loses_the_benchmark_at_hand_alone(calculator, tmp_path):
         ("MODEL --benchmarks s={tmp}/empty.parquet", [], "empty.parquet has no row, or one without a prompt in m"),
         ("{tmp}/no-system", LENGTHS, "cannot render the prompts of sums .*no system turn"),
         ("MODEL", ["data.max_prompt_length=9"], "sums has a prompt of .* tokens; raise data.max_prompt_length=9"),
+        ("MODEL", ["data.max_prompt_length=9", "actor_rollout_ref.model.tokenizer_path=/no"], "tokenizer of /no can"),
         ("MODEL", ["trainr.nnodes=1"], "verl has no setting trainr.nnodes"),
         ("MODEL", ["trainer.use_v1=False"], "trainer.use_v1=False cannot ask several benchmarks in one start; leave"),
     ],
@@ -224,14 +231,18 @@ def test_main_ppo_reads_the_configuration(tmp_path, monkeypatch, capsys):
         raise HostError("stopped")
 
     monkeypatch.setattr(ask, "run_module", print_it)
-    template = "actor_rollout_ref.model.custom_chat_template='{{messages[1].content}}'"
+    load = Mock(wraps=AutoTokenizer.from_pretrained)
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", load)
+    template = "actor_rollout_ref.model.custom_chat_template='{{hint[0]}}{{messages[1].content}}'"
+    for_it = ["+data.apply_chat_template_kwargs.hint=x", "actor_rollout_ref.model.trust_remote_code=True"]
     with pytest.raises(HostError, match="stopped"):
-        run(folder, f"{SAMPLING}.top_k=20", "trainer.n_gpus_per_node=8", template)
+        run(folder, f"{SAMPLING}.top_k=20", "trainer.n_gpus_per_node=8", "trainer.nnodes=2", template, *for_it)
+    assert load.call_args.kwargs == {"trust_remote_code": True}
     read = OmegaConf.create(capsys.readouterr().out)
     assert read.evaluation.benchmarks.sums.answers == 3 and read.trainer.v1.trainer_mode == "cw_grpo_evaluation"
     assert read.trainer.val_only and read.actor_rollout_ref.model.path == str(MODEL)
     assert read.actor_rollout_ref.rollout.val_kwargs.top_k == 20
     assert read.data.max_response_length == 64 and read.actor_rollout_ref.rollout.max_model_len == 128
-    assert read.actor_rollout_ref.model.custom_chat_template == "{{messages[1].content}}"
-    assert read.data.train_batch_size == len(read.data.train_files) == 8
+    assert read.actor_rollout_ref.model.custom_chat_template == "{{hint[0]}}{{messages[1].content}}"
+    assert read.data.train_batch_size == len(read.data.train_files) == 16
     assert read.trainer.validation_data_dir.startswith(str(folder))

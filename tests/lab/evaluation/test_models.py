@@ -13,7 +13,7 @@ from interpreter import ROOT
 from transformers import AutoModelForCausalLM
 
 from cw_plugin.lab.errors import DataError
-from cw_plugin.lab.evaluation.models import find_models, merged
+from cw_plugin.lab.evaluation.models import find_models, fingerprint, merged
 
 MODEL = ROOT / "examples" / "cpu" / "model"
 
@@ -37,6 +37,18 @@ def test_a_run_means_all_its_checkpoints_and_models_may_be_named(tmp_path, monke
     monkeypatch.chdir(MODEL.parent)  # a folder is found from anywhere, and a name on the hub stays one
     places = [str(model.place) for model in find_models(["Qwen/Qwen2.5-Math-7B", "base=Qwen/Q", "model"])]
     assert places == ["Qwen/Qwen2.5-Math-7B", "Qwen/Q", str(MODEL)]
+
+
+def test_a_checkpoint_is_merged_once_and_not_where_its_weights_are_saved(tmp_path):
+    place, cache = checkpoint(tmp_path / "run" / "global_step_1"), tmp_path / "cache"
+    (model,) = find_models([str(place)])
+    before = cache / f"{model.name}-{fingerprint(place / 'actor')[:12]}"  # which verl's merger has written
+    before.mkdir(parents=True)
+    for name in ("optim_world_size_1_rank_0.pt", "extra_state_world_size_1_rank_0.pt"):  # these are no weights
+        (place / "actor" / name).touch()
+    assert merged(model, cache) == str(before)
+    (place / "actor" / "huggingface" / "model.safetensors").touch()
+    assert merged(model, cache) == str(place / "actor" / "huggingface")
 
 
 @pytest.mark.slow
