@@ -118,6 +118,9 @@ def test_checkpoints_without_a_method_file_or_without_settings_in_it_are_accepte
     begun(tmp_path, has_checkpoint=True, weights="none")
     (tmp_path / "cw_grpo.json").write_text('{"scope": "group", "weights": "none"}')
     begun(tmp_path, has_checkpoint=True, weights="none")
+    (tmp_path / "cw_grpo.json").write_text('{"scope": "group", "weights": "ar"}')  # which has some
+    with pytest.raises(OptionsError, match=r"trained with settings={}, and this run has settings={'alpha': 0\.2}"):
+        begun(tmp_path, has_checkpoint=True, weights="ar")
 
 
 def test_a_folder_that_cannot_be_written_is_said_once_in_the_hosts_log_and_training_goes_on(tmp_path, caplog):

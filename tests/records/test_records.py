@@ -162,6 +162,7 @@ def test_of_a_large_batch_whole_groups_are_drawn(tmp_path, monkeypatch):
         assert (record.groups, record.tokens) == (20, sum(sizes.values()))
         assert set(record.prompts) == set(held)
         drawn.append(frozenset(held))
+    assert set(recorded(tmp_path / "again", batch, step).prompts) == drawn[-1]  # the step is the seed
     assert len(set(drawn)) > 10 and frozenset.union(*drawn) == set(range(20))
     record, tokens = recorded(tmp_path / "batch", batch, 1, "batch"), expected(batch, "batch")
     assert record.table.num_rows < len(tokens) and record.groups == 20  # what is left out still counts in the weights
