@@ -145,6 +145,7 @@ def test_the_weights_none_are_openrlhf_bit_for_bit(plain, actor, tmp_path, monke
     before, after = both(plain, maker, actor)
     for ours, theirs in zip(after, before, strict=True):
         assert torch.equal(ours.advantages, theirs.advantages) and torch.equal(ours.returns, theirs.returns)
+        assert {name for name in ours.info if not name.startswith("cw_grpo/")} == set(theirs.info) != set()
         covariance = [float(ours.info[f"cw_grpo/covariance_{when}"][0]) for when in ("before", "after")]
         assert covariance[0] == pytest.approx(covariance[1], rel=1e-5) and covariance[0] != 0
 
@@ -173,8 +174,9 @@ def test_a_step_is_recorded_with_its_prompts_and_tokens(plain, actor, tmp_path, 
             trainer.train_step([], global_step)
     file = tmp_path / "tokens" / "step_000004.parquet"
     assert list(file.parent.iterdir()) == [file]
-    table, row = parquet.read_table(file).to_pydict(), samples(turns=3)[0]
-    ids = [i for i, number in zip(table["token_id"], table["row"], strict=True) if number == 0]
+    table, rows = parquet.read_table(file).to_pydict(), samples(turns=3)
+    assert [float(row.rewards) for row in rows] == list(dict(zip(table["row"], table["reward"], strict=True)).values())
+    ids, row = [i for i, number in zip(table["token_id"], table["row"], strict=True) if number == 0], rows[0]
     assert ids == row.sequences[0, 1:][row.action_mask[0].bool()].tolist()
     prompts = json.loads(parquet.read_metadata(file).metadata[b"prompts"])
     first = int(row.action_mask[0].argmax()) + 1

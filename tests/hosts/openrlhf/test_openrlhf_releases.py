@@ -53,16 +53,21 @@ def test_the_launcher_refuses_an_unknown_option_before_anything_starts(path):
     assert result.returncode == 1 and result.stderr.startswith("cw_grpo: CW_GRPO_WEIGHT is not an option")
 
 
+GOES_ON = "from openrlhf.utils.deepspeed import DeepspeedStrategy as S; S.print = lambda *_: exit('cw_grpo: goes on')"
+
+
 @pytest.mark.parametrize(
     ("before", "flags", "said"),
     [
         ("pass", ("--algo.kl.init_coef", "0.01"), "--algo.kl.init_coef 0.01 puts a KL penalty into the reward"),
         ("pass", ("--algo.kl.init_coef", "0"), "has checkpoints that were trained with scope='batch', and this run"),
+        (GOES_ON, ("--algo.kl.init_coef", "0"), "goes on"),  # of another method, which was killed before a checkpoint
         ("del ppo_trainer.BasePPOTrainer.train_step", (), "there is no openrlhf.trainer.ppo_trainer.BasePPOTrainer.t"),
     ],
 )
 def test_the_launcher_refuses_what_cannot_train_in_a_sentence(path, tmp_path, before, flags, said):
-    (tmp_path / "_actor").mkdir()
+    if before != GOES_ON:
+        (tmp_path / "_actor").mkdir()
     (tmp_path / "cw_grpo.json").write_text('{"scope": "batch", "weights": "gaussian"}')
     code = f"""
 import ray
