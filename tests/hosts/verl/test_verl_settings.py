@@ -28,6 +28,7 @@ GEO_MEAN = "actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"
 DISTILLATION = ["+distillation.enabled=True", "+distillation.distillation_loss.use_task_rewards=False"]
 BYPASS = "algorithm.rollout_correction.bypass_mode=True"
 ONE_RESPONSE = "actor_rollout_ref.rollout.n=1"
+OF_A_RESPONSE = ("grpo_vectorized", "grpo_passk", "rloo", "rloo_vectorized", "gpg")
 OF_ONE_RESPONSE = [LOSS, "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1"]
 
 
@@ -74,6 +75,7 @@ def test_every_trainer_mode_of_v1_has_the_hooks(mode):
         pytest.param([GRPO, LOSS, BYPASS], marks=NEEDS_V1),
         [GRPO, GEO_MEAN],
         [GRPO, *DISTILLATION],
+        [CW_GRPO, DISTILLATION[0]],  # by default beside the rewards
         [CW_GRPO, DISTILLATION[1]],
         [CW_GRPO, ONE_RESPONSE, OPTION + "scope=batch"],
         [CW_GRPO, ONE_RESPONSE, OPTION + "weights=none"],
@@ -108,7 +110,10 @@ def test_valid_settings_pass(overrides):
             for name in ("gae", "opo", "remax", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "unknown")
         ],
         ([*OF_ONE_RESPONSE, GRPO], "every weight 1; set it to 2 or more, or .*=cw_grpo"),
-        ([*OF_ONE_RESPONSE, "algorithm.adv_estimator=remax"], "every weight 1; set it to 2 or more"),
+        *[
+            ([*OF_ONE_RESPONSE, f"algorithm.adv_estimator={name}"], "every weight 1; set it to 2 or more")
+            for name in (*OF_A_RESPONSE, "gdpo", "opo", "remax", "reinforce_plus_plus", "reinforce_plus_plus_baseline")
+        ],
         ([GRPO, LOSS, BYPASS, LEGACY], "bypass_mode=False"),
         ([GRPO, LOSS, BYPASS, "+rollout.nnodes=1"], "bypass_mode=False"),  # as one_step_off_policy has it
         ([CW_GRPO, OPTION + "weights=steer", BYPASS, "+rollout.nnodes=1"], "needs the entropy .*; set it to False"),
