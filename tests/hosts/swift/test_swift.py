@@ -235,8 +235,8 @@ from cw_plugin.errors import OptionsError
 from cw_plugin.hosts.swift import CWGRPOTrainer
 from cw_plugin.options import Options
 
-def train(self, resumed):
-    print("trains")
+def train(self, resumed, trial):
+    print("trains", trial)
 
 CWGRPOTrainer.__mro__[2].train = train
 for folder, weights, resumed in (("v0", "gaussian", None), ("v0", "none", None), ("v1", "none", None),
@@ -246,14 +246,14 @@ for folder, weights, resumed in (("v0", "gaussian", None), ("v0", "none", None),
     trainer.accelerator, trainer.num_generations = None, 2
     trainer._cw_begin(Options(weights=weights))
     try:
-        trainer.train(resumed)
+        trainer.train(resumed, "a trial")
     except OptionsError as error:
         print(error)
 """
     result = python("-c", code, path=(swift, WITHOUT_VLLM))
     assert result.returncode == 0, result.stderr
     goes_on, refused, elsewhere, resumed = result.stdout.splitlines()
-    assert (goes_on, elsewhere) == ("trains", "trains")
+    assert goes_on == elsewhere == "trains a trial"
     assert refused == resumed and "weights='gaussian', and this run has weights='none'" in refused
 
 
