@@ -193,10 +193,12 @@ def test_a_kill_loses_the_benchmark_at_hand_alone(calculator, tmp_path):
         ("{tmp}/run", [], "run holds no model .*, and no checkpoint"),
         ("MODEL --benchmarks aime24", [], "/aime24/test.parquet cannot be read .it does not exist.; run cw-grpo"),
         ("MODEL --benchmarks s={tmp}/string.parquet", [], "string.parquet has no row, or one without a prompt in m"),
+        ("MODEL --benchmarks s={tmp}/null.parquet", [], "null.parquet has no row, or one without a prompt in messages"),
         ("MODEL --benchmarks s={tmp}/empty.parquet", [], "empty.parquet has no row, or one without a prompt in m"),
         ("{tmp}/no-system", LENGTHS, "cannot render the prompts of sums .*no system turn"),
         ("MODEL", ["data.max_prompt_length=9"], "sums has a prompt of .* tokens; raise data.max_prompt_length=9"),
         ("MODEL", ["data.max_prompt_length=9", "actor_rollout_ref.model.tokenizer_path=/no"], "tokenizer of /no can"),
+        ("MODEL", ["data.max_prompt_length=9", "actor_rollout_ref.model.custom_chat_template='{{x.y}}'"], "not render"),
         ("MODEL", ["trainr.nnodes=1"], "verl has no setting trainr.nnodes"),
         ("MODEL", ["trainer.use_v1=False"], "trainer.use_v1=False cannot ask several benchmarks in one start; leave"),
     ],
@@ -207,6 +209,7 @@ def test_bad_input_ends_in_one_sentence(tmp_path, arguments, overrides, message)
     sums(tmp_path)
     sums(tmp_path, name="string", prompt="What is 9 + 14?")
     pq.write_table(pq.read_table(tmp_path / "sums.parquet").slice(0, 0), tmp_path / "empty.parquet")
+    pq.write_table(pa.table({"prompt": [[{"role": "user", "content": "?"}], None]}), tmp_path / "null.parquet")
     shutil.copytree(MODEL, tmp_path / "no-system")
     template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system turn') }}{% endif %}"
     (tmp_path / "no-system" / "chat_template.jinja").write_text(template)
@@ -241,7 +244,8 @@ def test_main_ppo_reads_the_configuration(tmp_path, monkeypatch, capsys):
     read = OmegaConf.create(capsys.readouterr().out)
     assert read.evaluation.benchmarks.sums.answers == 3 and read.trainer.v1.trainer_mode == "cw_grpo_evaluation"
     assert read.trainer.val_only and read.actor_rollout_ref.model.path == str(MODEL)
-    assert read.actor_rollout_ref.rollout.val_kwargs.top_k == 20
+    of_open_rs = {"temperature": 0.6, "top_p": 0.95, "do_sample": True}
+    assert read.actor_rollout_ref.rollout.val_kwargs.items() >= (of_open_rs | {"top_k": 20}).items()
     assert read.data.max_response_length == 64 and read.actor_rollout_ref.rollout.max_model_len == 128
     assert read.actor_rollout_ref.model.custom_chat_template == "{{hint[0]}}{{messages[1].content}}"
     assert read.data.train_batch_size == len(read.data.train_files) == 16

@@ -28,6 +28,8 @@ def test_answers_are_named_by_model_and_step_and_grouped_by_question(tmp_path):
         "actor_rollout_ref.rollout.temperature": (0.7, 0.6)
     }
     assert not any(key.startswith("trainer") for key in answers[0].settings)
+    moved.write_text("".join(f'{{"input": "q", "gts": {gts}, "acc": 1}}\n' for gts in (1, 2, 1)))  # with another image
+    assert list(read_answers(tmp_path / "out")[0][2].grades.values()) == [[1.0, 1.0], [1.0]]
 
 
 @pytest.mark.parametrize("acc", ['"yes"', "NaN", "2", "-1", None])

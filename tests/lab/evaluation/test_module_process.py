@@ -18,10 +18,14 @@ from cw_plugin.lab.evaluation.module_process import run_module
 from cw_plugin.lab.evaluation.validation_trainer import ValidationTrainer
 
 
-def test_a_failure_of_verl_is_told(tmp_path):
+def test_a_failure_of_verl_is_told(tmp_path, monkeypatch):
     log = tmp_path / "log"
     with pytest.raises(HostError, match=r"(?s)json.tool ended with exit code 1. Its output, .*log, ends:\nExtra data"):
         run_module("json.tool", __file__, log=log)
+    (tmp_path / "killed.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(HostError, match="killed ended with exit code -9"):  # as where memory is short
+        run_module("killed", log=log)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])

@@ -83,7 +83,7 @@ def trl_run(folder: Path) -> Path:
 
 def test_a_checkpoint_of_trl_has_the_step_in_its_folders_name(tmp_path):
     run = trl_run(tmp_path / "trl=grpo")
-    for name, right in {"checkpoint-100": 2, "checkpoint-200": 6, "merged": 9, "untrained": 1}.items():
+    for name, right in {"checkpoint-100": 2, "global_step200": 6, "merged": 9, "untrained": 1}.items():  # of OpenRLHF
         place = tmp_path / name if name == "untrained" else run / name
         write_answers(tmp_path / "evaluation" / name, None, place, aime24=(right, 10))
     table = scores(run, tmp_path / "evaluation")
@@ -107,6 +107,8 @@ def test_a_model_in_a_runs_own_folder_is_that_of_its_last_step(tmp_path):
     table = scores(run, tmp_path / "evaluation")
     found = cells(table, "method", "step", "entropy", "AIME24", "less base")
     assert found == [("base", "", "", "10.0", ""), ("GRPO", "200", "0.5", "60.0", "+50.0")]
+    seed = write_metrics(trl_run(tmp_path / "seed"), {200: {ENTROPY: 1.0}})
+    assert list(scores(run, seed, tmp_path / "evaluation").entropy) == ["", "0.75"]  # the mean of both
     write_answers(tmp_path / "evaluation" / "again", None, run / "checkpoint-200", aime24=(6, 10))
     rows, _ = differences(run, tmp_path / "evaluation")
     assert rows["Accuracy, AIME24, step 200"] == ["60.0%", "1"]
