@@ -70,6 +70,14 @@ def test_the_fewest_seeds_of_any_method_count(tmp_path):
     assert rows["Accuracy, step 200"][-1] == "5 and 1" and notes.ONE_RUN in printed
 
 
+def test_a_name_that_another_method_shares_is_not_plain_grpo(tmp_path):
+    kinds = [("X=", "none", 1, 2.5), ("X=", "ar", 2, 2.0), ("", "none", 1, 1.0), ("", "none", 2, 2.0)]
+    runs = [f"{x}{logged(tmp_path / f'{x}{seed}', kind, {1: {REWARD: y}}, seed)}" for x, kind, seed, y in kinds]
+    rows, printed = differences(*runs)
+    assert rows[""] == ["X", "GRPO", "X less GRPO", "seeds"]
+    assert printed.startswith("X ended 0.750 of reward above GRPO (step 1). This may be chance.")  # p is 0.5
+
+
 def test_a_run_that_turns_nan_is_not_compared_by_its_good_half(tmp_path):
     good = {step: {REWARD: 1.0, NORM: 1.0, ENTROPY: 0.1} for step in range(1, 9)}
     good[3] = good[3] | {NORM: math.inf}  # a single overflow of float16 breaks nothing
@@ -133,6 +141,7 @@ def test_a_validation_without_accuracy_is_compared_by_its_reward(tmp_path, measu
     x, y = (f"val-core/{name}/{measure}/mean@1" for name in ("x", "y"))
     rows, printed = of_two(tmp_path, {1: {x: 0.7, y: 5.0}}, {1: {x: 0.9}})
     assert rows["Reward on validation, step 1"] == ["0.700", "0.900", "+0.200", "1"]
+    assert "CW-GRPO ended 0.200 of reward on validation above GRPO (step 1). One cannot tell" in printed
     assert f"Validation is compared by its {measure} on val-core/x: not all runs have an accuracy (acc)." in printed
     page = (tmp_path / "out" / "report.html").read_text()
     assert "Reward on validation" in page and "Curves, except those of validation, are moving averages" in page
@@ -156,6 +165,7 @@ def test_accuracy_is_that_of_the_validation_sets_that_all_runs_have(tmp_path):
     rows, printed = of_two(tmp_path, {1: {aime: 0.1, math500: 0.8}}, {1: {math500: 0.8}})
     assert rows["Accuracy, step 1"] == ["80.0%", "80.0%", "+0.0 points", "1"]
     assert "Accuracy on validation is that of val-core/math, which all runs have." in printed
+    assert printed.startswith("CW-GRPO and GRPO ended with the same accuracy (step 1). One cannot tell")
     both = {1: {"val-core/other/reward/mean@1": 0.5, math500: 0.8}}  # whose reward function has no accuracy for one set
     assert "that of val-core/math, which" in of_two(tmp_path, both, both)[1]
     for other in ({aime: 0.8}, {REWARD: 0.8}):  # of another set, or not validated
@@ -205,4 +215,6 @@ def test_seeds_may_differ_in_where_they_are_written_and_in_their_length():
 def test_answers_that_cannot_be_compared_are_said(tmp_path):
     for name, step in (("GRPO", 200), ("CW", 150)):
         write_answers(tmp_path / "evaluation" / f"{name}-global_step_{step}", step, aime24=(5, 10))
-    assert notes.NOT_ALL_ASKED in differences(tmp_path / "evaluation")[1]
+    (tmp_path / "evaluation" / "CW-global_step_150" / "amc23.yaml").write_text("evaluation: {step: 150}")
+    printed = differences(tmp_path / "evaluation")[1]
+    assert notes.NOT_ALL_ASKED in printed and "CW-global_step_150 is not finished on amc23: evaluate it" in printed

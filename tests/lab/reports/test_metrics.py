@@ -117,6 +117,9 @@ def test_accuracy_goes_on_with_another_number_of_answers(tmp_path):
     write_metrics(tmp_path, {1: {first: 0.1}, 2: {"x": 1.0}, 3: {first: 0.2}}, "metrics.1.jsonl")
     run = read_run(write_metrics(tmp_path, {3: {second: 0.9}, 4: {second: 0.3}}))
     assert run.validation("acc")["val-core/x"].dropna().to_dict() == {1: 0.1, 3: 0.9, 4: 0.3}
+    for seed, start in ((1, "2026-10-31/23-59-59"), (2, "2026-11-01/00-00-01")):
+        write(tmp_path / "outputs" / start / ".hydra" / "config.yaml", f"seed: {seed}")
+    assert read_run(tmp_path).seed == 2  # that of the later start
 
 
 def test_files_may_have_been_moved(tmp_path):
@@ -151,6 +154,7 @@ def test_a_metric_of_ones_own_is_kept_and_those_of_the_loss_are_called_as_the_es
         ("GRPO", {"cw_weights": "none", "cw_scope": "group"}),
         ("CW-GRPO", {"algorithm": {"adv_estimator": "cw_grpo"}}),
         ("CW-GRPO, batch", {"cw_weights": "gaussian", "cw_scope": "batch"}),
+        ("CW-GRPO, batch", {"algorithm": {"adv_estimator": "cw_grpo", "cw_grpo": {"scope": "batch"}}}),
         ("GRPO with my:own weights", {"algorithm": {"adv_estimator": "cw_grpo", "cw_grpo": {"weights": "my:own"}}}),
         ("GRPO with ar weights", {"cw_weights": "ar", "cw_scope": "group", "cw_settings": {"alpha": 0.2}}),
         ("GRPO with ar weights, alpha=0.3", {"cw_weights": "ar", "cw_scope": "group", "cw_settings": {"alpha": 0.3}}),
@@ -158,6 +162,8 @@ def test_a_metric_of_ones_own_is_kept_and_those_of_the_loss_are_called_as_the_es
          {"algorithm": {"adv_estimator": "cw_grpo",
                         "cw_grpo": {"weights": "ar", "estimator": "rloo", "settings": {"alpha": 0.3}}}}),
         ("GRPO with steer weights, batch", {"cw_weights": "steer", "cw_scope": "batch"}),
+        ("rloo", {"algorithm": {"adv_estimator": "rloo"}}),
+        ("CW-GRPO in the loss", {"actor_rollout_ref": {"actor": {"policy_loss": {"loss_mode": "cw_grpo"}}}}),
         ("clip_cov", {"algorithm": {"adv_estimator": "grpo"},
                       "actor_rollout_ref": {"actor": {"policy_loss": {"loss_mode": "clip_cov"}}}}),
     ],

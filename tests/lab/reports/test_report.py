@@ -73,6 +73,8 @@ def test_every_figure_is_written_twice_and_the_page_stands_alone(written):
     assert not re.search(r"<script|@import|(src|href)=\"(https?:|//)", page)
     assert page.index("CW-GRPO: 2 runs.") < page.index("<figure") < page.index("CW-GRPO less GRPO")
     assert "Tokens of CW-GRPO" in (out / "tokens-2.html").read_text()
+    counts = re.findall(r"(\d+) tokens are positive, (\d+) negative", page)
+    assert [int(positive) + int(negative) for positive, negative in counts] == [280, 280]  # of both seeds
     for name in ("reward", "accuracy", "entropy", "grad-norm", "contributions"):
         assert "CW-GRPO" in "".join(ElementTree.parse(out / f"{name}.svg").getroot().itertext())
         assert (out / f"{name}.pdf").read_bytes().startswith(b"%PDF")
@@ -98,10 +100,18 @@ def test_curves_show_mean_and_band_of_seeds_at_whole_steps(tmp_path):
     assert "_GRPO $x$" in "".join(ElementTree.parse(tmp_path / "one.svg").getroot().itertext())
 
 
+def test_figure_3_has_the_share_that_the_most_extreme_tokens_of_a_side_hold():
+    tokens = pd.DataFrame({"covariance": [1.0, -4.0, 3.0, -1.0, -3.0]})
+    left, right = (axes.lines[0].get_xydata() for axes in figures.contributions({"x": tokens}).axes)
+    assert left == pytest.approx(np.array([[1 / 2, 3 / 4], [1, 1]]))
+    assert right == pytest.approx(np.array([[1 / 3, 4 / 8], [2 / 3, 7 / 8], [1, 1]]))
+
+
 def test_a_validation_is_drawn_as_it_is_and_what_else_was_logged_as_averages_over_a_twentieth():
-    rows = [("x", 0, step, of, float(step)) for of in ("val-core/accuracy", REWARD) for step in range(1, 41)]
-    drawn = _curves(pd.DataFrame(rows, columns=["method", "run", "step", "metric", "value"]), ["x"], OVERVIEW)
-    last = {name: figure.axes[0].lines[0].get_ydata()[-1] for name, figure in drawn.items()}
+    rows = [("x", 0, math.nan, step, of, float(step)) for of in ("val-core/accuracy", REWARD) for step in range(1, 41)]
+    frame = pd.DataFrame(rows, columns=["method", "run", "seed", "step", "metric", "value"])
+    drawn = _curves(frame, ["x"], OVERVIEW).items()  # also of a run without a seed
+    last = {name: figure.axes[0].lines[0].get_ydata()[-1] for name, figure in drawn}
     assert last == {"accuracy": 40.0, "reward": 39.5}
 
 
@@ -139,6 +149,7 @@ def small(path: Path) -> None:
         (lambda path: write(path / ".hydra/config.yaml", "a: [1\n"), "{run}", "config.yaml cannot be read"),
         (lambda path: [small(path / name) for name in "ab"], "{run}",
          "holds 2 runs (such as a/metrics, b/metrics); give the folder of each as NAME=FOLDER, or its log"),
+        (lambda path: write(path / "b/x.yaml", "evaluation: {step: 1}"), "{run}", "compared. b is not finished on x"),
         (small, "{run} {run}", "is given twice"),
         (small, "=x", "has no name before"),
         (small, "x=", "has no folder after the ="),
