@@ -123,6 +123,14 @@ def test_a_checkpoint_is_of_the_nearest_run_that_holds_it(tmp_path):
     assert cells(table, "method", "step") == [("INNER", "12")]
 
 
+def test_a_checkpoint_beside_two_runs_is_of_neither(tmp_path):
+    for name in "AB":
+        write_metrics(tmp_path, {12: {ENTROPY: 1.0}}, f"{name}.jsonl")
+    write_answers(tmp_path / "evaluation" / "x", 12, tmp_path / "global_step_12", aime24=(6, 10))
+    table = scores(tmp_path / "A.jsonl", tmp_path / "B.jsonl", tmp_path / "evaluation")
+    assert cells(table, "method", "step") == [("x", "12")]
+
+
 def test_a_checkpoint_that_was_evaluated_twice_is_one_run(tmp_path):
     for method, right in (("GRPO", 3), ("CW-GRPO", 8)):
         place = tmp_path / method / "global_step_9"
@@ -169,6 +177,8 @@ def test_pass_at_k_is_shown_where_questions_were_asked_several_times(tmp_path):
     d = by_hand("CW-GRPO-global_step_9", 4) - by_hand("GRPO-global_step_9", 4)
     interval = stats.ttest_1samp(d, 0).confidence_interval()
     assert found["CW-GRPO", 4][3] == f"{100 * d.mean():+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
+    out, _ = report_of(*(tmp_path / "evaluation" / f"{method}-global_step_9" for method in ("GRPO", "CW-GRPO")))
+    assert rows_of(out / "pass-at-k.csv")[0][5:] == ["less GRPO"]  # which is base and reference, once
 
 
 def test_k_is_each_power_of_four_and_the_number_of_answers():

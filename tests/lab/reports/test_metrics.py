@@ -41,6 +41,12 @@ def test_loggers_of_verl_give_the_same_finite_numbers(write_log, tmp_path):
     assert run.metrics["x"].to_dict() == {1: math.inf, 2: math.inf, 3: 1.0}  # logged, and not finite
 
 
+def test_no_step_of_a_long_run_is_left_out(tmp_path):
+    """TensorBoard's reader keeps 10,000 numbers, unless it is told otherwise."""
+    as_tensorboard(tmp_path, {step: {"x": 1.0} for step in range(10_001)})
+    assert len(read_run(tmp_path).series("x")) == 10_001
+
+
 @pytest.mark.parametrize(
     "names",
     [

@@ -52,6 +52,10 @@ def test_the_tables_of_scores_and_settings(written):
         "data.seed": ["1, 2", "1, 2"], "trainer.lr": ["3", "1"], "algorithm.cw_grpo.weights": ["none", "-"]
     }  # fmt: skip
     assert "The runs differ in algorithm.cw_grpo.weights, trainer.lr (Table 5)." in printed
+    logged = pd.read_csv(out / "metrics.csv")
+    rewards = logged[logged.metric == REWARD].pivot(index="step", columns=["method", "seed"], values="value")
+    assert set(rewards) == {("GRPO", 1), ("GRPO", 2), ("CW-GRPO", 1), ("CW-GRPO", 2)}
+    assert list(rewards.index) == list(range(1, 201)) and (rewards.T == [9.0] * 150 + [1.0] * 50).all(axis=None)
 
 
 def test_table_1_has_thresholds_and_means_of_extreme_tokens():
