@@ -114,7 +114,7 @@ def test_a_damaged_method_file_is_refused(tmp_path, content):
         begun(tmp_path, has_checkpoint=True)
 
 
-def test_checkpoints_without_a_method_file_or_without_settings_in_it_are_accepted(tmp_path):
+def test_checkpoints_without_a_method_file_are_accepted_and_without_settings_if_their_weighting_has_none(tmp_path):
     begun(tmp_path, has_checkpoint=True, weights="none")
     (tmp_path / "cw_grpo.json").write_text('{"scope": "group", "weights": "none"}')
     begun(tmp_path, has_checkpoint=True, weights="none")
