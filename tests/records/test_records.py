@@ -178,15 +178,17 @@ def test_of_a_large_batch_whole_groups_are_drawn(tmp_path, monkeypatch):
 
 
 def test_records_of_weights_that_were_lost_are_left_out(tmp_path):
-    """The first start recorded steps 10, 20 (two batches) and 50; the second went on after step 10, and reached 30 (two
-    batches)."""
-    for steps in ((10, 20, 20, 50), (20, 30, 30)):
+    """The first start recorded steps 10, 20 (two batches) and 50; the second went on after step 10, and reached 30
+    (eleven batches, which stay in order)."""
+    for steps in ((10, 20, 20, 50), (20, *[30] * 11)):
         files = files_in(tmp_path)
         time.sleep(0.002)  # starts are told apart by the millisecond
-        for step in steps:
-            batch = random_batch(step)
+        batches = [random_batch(number) for number in range(len(steps))]
+        for step, batch in zip(steps, batches, strict=True):
             token_records.write(files, step, batch)
-    assert [record.step for record in read_tokens(tmp_path)] == [10, 20, 30, 30]
+    records = read_tokens(tmp_path)
+    assert [record.step for record in records] == [10, 20, *[30] * 11]
+    assert [record.tokens for record in records[1:]] == [batch.response_mask.sum() for batch in batches]
     assert [record.step for record in read_tokens(tmp_path, [20])] == [20]
     with pytest.raises(DataError, match="has records of step 10, 20, 30; --steps names none of them"):
         read_tokens(tmp_path, [50])

@@ -150,13 +150,21 @@ def test_answers_to_other_questions_or_by_other_weights_are_refused(calculator, 
     model = Path(shutil.copytree(MODEL, tmp_path / "model"))
     sums(tmp_path)
     run(tmp_path, model=model)
-    for key, change in {  # which stay: that which is compared first is named
-        "questions": lambda: sums(tmp_path, system="Think twice."),
-        "weights": lambda: os.utime(model / "model.safetensors"),  # trained again, under the same name
-    }.items():
+    for key, change in (  # which stay: that which is compared first is named
+        ("questions", lambda: sums(tmp_path, system="Think twice.")),
+        ("questions", lambda: sums(tmp_path, reward_model={"style": "rule", "ground_truth": "7"})),
+        ("weights", lambda: os.utime(model / "model.safetensors")),  # trained again, under the same name
+    ):
         change()
         with pytest.raises(OptionsError, match=f"was asked with evaluation.{key}="):
             run(tmp_path, model=model)
+
+
+def test_a_prompt_may_be_as_long_as_the_limit(calculator, tmp_path):
+    sums(tmp_path)
+    with pytest.raises(OptionsError, match=r"has a prompt of \d+ tokens") as refused:
+        run(tmp_path, "data.max_prompt_length=9")
+    run(tmp_path, f"data.max_prompt_length={re.findall(r'prompt of (.+) tokens', str(refused.value))[0]}")
 
 
 def test_a_kill_loses_the_benchmark_at_hand_alone(calculator, tmp_path):

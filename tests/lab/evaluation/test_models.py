@@ -47,6 +47,9 @@ def test_a_checkpoint_is_merged_once_and_not_where_its_weights_are_saved(tmp_pat
     for name in ("optim_world_size_1_rank_0.pt", "extra_state_world_size_1_rank_0.pt"):  # these are no weights
         (place / "actor" / name).touch()
     assert merged(model, cache) == str(before)
+    whole = fingerprint(place / "actor")
+    (place / "actor" / "model-extra.pt").touch()  # as a model's name may be
+    assert fingerprint(place / "actor") != whole
     (place / "actor" / "huggingface" / "model.safetensors").touch()
     assert merged(model, cache) == str(place / "actor" / "huggingface")
 

@@ -74,6 +74,8 @@ def test_accuracy_is_that_of_what_all_runs_were_asked():
     assert compared(*early, *grpo, *later) == ({"AIME24, MATH-500, step 50"}, [0.3, 0.3])
     assert compared(*grpo, *asked("CW", 1, 50, math500=1.0)) == (set(), [])
     assert compared(*asked("GRPO", 1, 9, aime24=0.5), *asked("CW", 1, 9, math500=0.5)) == (set(), [])
+    frame = answers_frame([*asked("GRPO", 1, 9, aime24=0.5, math500=0.7), *asked("CW", 1, 9, aime24=0.5)])
+    assert [(each.average, each.differences) for each in checkpoints(frame, ["GRPO"])] == [(0.6, {}), (None, {})]
 
 
 def trl_run(folder: Path) -> Path:

@@ -47,6 +47,7 @@ def test_differences_are_tested_over_seeds(tmp_path):
     answer = f"CW-GRPO ended 9.0 points of accuracy below GRPO (step 200). {chance}"
     assert printed.startswith(answer) and answer in (tmp_path / "out" / "report.html").read_text()
     assert "corrected for all tests" in printed and notes.ONE_RUN not in printed and notes.ONE_ANSWER in printed
+    assert "Accuracy on validation is that of" not in printed  # no run has another set
 
 
 @pytest.mark.parametrize(("seeds", "said"), [(1, {"ONE_RUN", "MORE_SEEDS"}), (4, {"MORE_SEEDS"}), (5, set())])
@@ -154,9 +155,10 @@ def test_a_validation_without_accuracy_is_compared_by_its_reward(tmp_path, measu
 def test_a_reward_that_verl_calls_accuracy_is_a_reward(tmp_path):
     """It does so with any reward function that returns a number."""
     acc = "val-core/x/acc/mean@1"
-    rows, _ = of_two(tmp_path, {1: {acc: -0.5}}, {1: {acc: 0.75}})
-    assert rows["Reward on validation, step 1"] == ["-0.500", "0.750", "+1.250", "1"]
-    assert not any(row.startswith("Accuracy") for row in rows)
+    for grpo, cells in ((-0.5, ["-0.500", "0.750", "+1.250", "1"]), (2.0, ["2.000", "0.750", "-1.250", "1"])):
+        rows, _ = of_two(tmp_path, {1: {acc: grpo}}, {1: {acc: 0.75}})
+        assert rows["Reward on validation, step 1"] == cells
+        assert not any(row.startswith("Accuracy") for row in rows)
 
 
 def test_accuracy_is_that_of_the_validation_sets_that_all_runs_have(tmp_path):

@@ -75,7 +75,7 @@ def test_every_figure_is_written_twice_and_the_page_stands_alone(written):
     out, printed = written
     page = (out / "report.html").read_text()
     assert not re.search(r"<script|@import|(src|href)=\"(https?:|//)", page)
-    assert page.index("CW-GRPO: 2 runs.") < page.index("<figure") < page.index("CW-GRPO less GRPO")
+    assert page.index("CW-GRPO: 2 runs. A band") < page.index("<figure") < page.index("CW-GRPO less GRPO")
     assert "Tokens of CW-GRPO" in (out / "tokens-2.html").read_text()
     counts = re.findall(r"(\d+) tokens are positive, (\d+) negative", page)
     assert [int(positive) + int(negative) for positive, negative in counts] == [280, 280]  # of both seeds
@@ -106,7 +106,9 @@ def test_curves_show_mean_and_band_of_seeds_at_whole_steps(tmp_path):
 
 def test_figure_3_has_the_share_that_the_most_extreme_tokens_of_a_side_hold():
     tokens = pd.DataFrame({"covariance": [1.0, -4.0, 3.0, -1.0, -3.0]})
-    left, right = (axes.lines[0].get_xydata() for axes in figures.contributions({"x": tokens}).axes)
+    lines = [axes.lines[0] for axes in figures.contributions({"x": tokens}, ["y", "x"]).axes]
+    assert {line.get_color() for line in lines} == {figures.style(1)["color"]}  # which "x" has in the other figures
+    left, right = (line.get_xydata() for line in lines)
     assert left == pytest.approx(np.array([[1 / 2, 3 / 4], [1, 1]]))
     assert right == pytest.approx(np.array([[1 / 3, 4 / 8], [2 / 3, 7 / 8], [1, 1]]))
 
@@ -124,7 +126,7 @@ def test_names_are_shown_as_they_are_and_do_nothing(tmp_path):
     runs = [f"{name}={a_run(tmp_path / str(number), steps=2)}" for number, name in enumerate(names)]
     assert report("--out", tmp_path / "out", "--", *runs)[0] == 0
     page = (tmp_path / "out" / "report.html").read_text()
-    assert "<script" not in page
+    assert "<script" not in page and "A band" not in page  # of a single seed
     assert [html.unescape(name) for name in re.findall(r"<th>(.*?)</th>", page)][1:8] == names
     assert rows_of(tmp_path / "out" / "comparison.csv")[0][1:8] == names
 

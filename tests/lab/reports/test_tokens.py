@@ -60,9 +60,9 @@ def test_the_page_holds_the_records_bit_for_bit(run, tmp_path):
     (file,) = run.rglob("step_000100.parquet")
     table = pq.read_table(file)
     spoilt = [("covariance", math.nan), ("covariance", math.inf), ("gaussian", math.nan), ("reward", math.nan)]
-    for name, value in spoilt:
+    for place, (name, value) in enumerate([*spoilt, ("gaussian", 0.5)], len(table) // 2):  # not below it
         values = table[name].to_numpy().copy()
-        values[len(values) // 2 + (value == math.inf)] = value
+        values[place] = value
         table = table.set_column(table.column_names.index(name), name, pa.array(values))
     pq.write_table(table, file)
     size = write_token_page(run, tmp_path / "page.html")
@@ -82,6 +82,8 @@ def test_the_page_holds_the_records_bit_for_bit(run, tmp_path):
             questions = [" ".join(prompt.split()) for prompt in prompts.values()]
         assert [shown["question"] for shown in record["shown"]] == questions
         of_record = [blocks[int(shown["block"].removeprefix("block-"))] for shown in record["shown"]]
+        extreme = [sum(block["gaussian"] < 0.5) for block in of_record]
+        assert [shown["extreme"] for shown in record["shown"]] == extreme
         columns = {name: np.concatenate([block[name] for block in of_record]) for name, _ in index["columns"]}
         for name, written in columns.items():
             expected = table[name].to_numpy()
@@ -205,6 +207,38 @@ def test_extreme_tokens_are_reached_by_key_and_show_their_values(browser, run):
         names = {"log-prob": "log_prob", "advantage A": "advantage", "covariance c": "covariance"}
         for name, column in (names | {"kernel w": "gaussian", "weight w̃": "weight"}).items():
             assert np.float32(said[name]) == np.float32(token[column]), name  # to the last bit
+
+
+def test_responses_are_put_in_order_and_the_address_of_a_token_leads_back_to_it(browser, run):
+    from selenium.webdriver import ActionChains, Keys
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    wait = WebDriverWait(browser, PATIENCE)
+
+    def press(*keys: str) -> list[int]:
+        """The rows of the responses, as they are then shown."""
+        together = ActionChains(browser)
+        for key in keys:
+            together.key_down(key)
+        for key in keys:
+            together.key_up(key)
+        together.perform()
+        headings = browser.execute_script("return [...document.querySelectorAll('h3')].map((h) => h.textContent)")
+        return [int(heading.rpartition(" ")[2]) for heading in headings]
+
+    table = pq.read_table(run / "checkpoints" / "tokens" / "step_000100.parquet").to_pandas()
+    reward = table[table.group == 13].groupby("row").reward.first()
+    high, low = (sorted(reward.index, key=lambda row: sign * reward[row]) for sign in (-1, 1))
+    press("t", "g")
+    wait.until(lambda _: press() == [*reward.index])  # of the second step's second prompt
+    assert [press("o"), press("o"), press("o"), press(Keys.SHIFT, "o")] == [high, low, [*reward.index], low]
+    press("o", "c", "n")
+    said, address = readout(browser), browser.find_element("css selector", "#readout a").get_attribute("href")
+    for place in ("about:blank", address):
+        browser.get(place)
+    wait.until(lambda _: browser.find_elements("css selector", "#readout a"))
+    settle(browser)
+    assert readout(browser) == said and browser.find_element("tag name", "body").get_attribute("class") == "weight"
 
 
 def test_the_list_of_extremes_leads_to_their_tokens_on_a_narrow_window_too(browser, run):
