@@ -415,6 +415,19 @@ EQUAL: Answers = {
         "2h30m": [r"2\text{h }30\text{m}"], "x=6, y=5": [r"x = 6 \\ y = 5"], "y' = 2x": [r"y^{\prime} = 2x"],
         "3-1": ["3-1", "3 - 1"], "2020-05-06": ["2020-05-06"], "1,2,3": ["(x, y, z) = (1, 2, 3)", "(1,2,3)"],
     },
+    "near a reading that is stricter now": {
+        "5": [
+            r"We get $\boxed{6}$. Wait, that is wrong, so it is $\boxed{5}$.",
+            r"Part (a): $\boxed{6}$. Part (b), the last one: $\boxed{5}$.",
+        ],
+        "1,1,2": [r"$\boxed{1}$, $\boxed{1}$ and $\boxed{2}$"], "2:3": ["20:30", "14:21"],
+        "1000000": [r"1 \, 000 \, 000"],
+        r"5\text{ m/s}": [r"5\text{ m s}^{-1}", r"5\,\mathrm{m}\cdot\mathrm{s}^{-1}"], "1000": ["1'000"],
+        r"9.8\text{ m/s}^2": [r"9.8\,\mathrm{m\,s^{-2}}"], r"\binom{10}{3}": [r"\frac{10!}{3!7!}", "120"],
+        r"30^\circ 15'": [r"30^\circ15'"], r"n(A\cup B)=7": [r"|A \cup B|=7", "7"], "x+2": [r"\mathrm{x}+2"],
+        r"2\pi r": [r"2\pi\mathrm{r}"], r"\{2,4,6\ldots\}": [r"\{2,4,6,\ldots\}"],
+        r"3\text{ m}, 4\text{ m}": ["3, 4", r"3\text{ m}, 4\text{ m}"],
+    },
 }
 UNEQUAL: Answers = {
     "lines of an environment": {
@@ -752,6 +765,42 @@ UNEQUAL: Answers = {
         "2": [r"\text{none of } 2", "2ABC"], "-5": [r"5 \text{ below zero}"], "(1,2)": ["1 < x < 2"],
         r"x \equiv 3 \pmod{7}": [r"x \equiv 3 \pmod{5}"], "0.(3)": ["0"], "1,3,2": ["(1,2,3)"],
         r"1,2,\ldots,10": ["1,2,10"], r"\{1,2,\ldots\}": [r"\{1,2\}"],
+    },
+    "numbers side by side": {
+        "12": ["1 2", r"1\,2", r"1\phantom{0}2"], "3": ["1 2"], "6": ["1 2 3"], "105": ["10 5"], "x=23": ["x=2 3"],
+        r"11\frac12": [r"1 1\frac12"], "1, 23": ["1, 2 3"], r"\frac{12}{5}": [r"\frac{1 2}{5}"],
+    },
+    "left sides of something else": {
+        r"P(A\cap B)=\frac16": [r"P(A\cup B)=\frac16"], r"P(A\mid B)=\frac16": [r"P(B\mid A)=\frac16"],
+        r"A\cap B=\{1\}": [r"A\cup B=\{1\}"], "a:b:c=1:2:3": ["c:b:a=1:2:3"], "(AB,BC)=(3,4)": ["(BC,AB)=(3,4)"],
+        r"\vec a\times\vec b=(1,2,3)": [r"\vec b\times\vec a=(1,2,3)"], r"P(X\le 2)=0.3": [r"P(X\ge 2)=0.3"],
+        "a=b=2, c=3": ["b=c=2, a=3"],
+    },
+    "another choice in the text": {"B": [r"\textbf{(D) }B", r"\mathrm{(D)}\ B", r"A: \text{B}"], "E": ["(A) E"]},
+    "letters and dots beside numbers": {
+        r"2\pi": [r"2\pi\mathrm{r}", r"2\pi\text{ k}"], "2": [r"\mathrm{x}+2", r"\mathrm{x}^2+2"],
+        "x": [r"x\mathrm{y}"], "5": ["5\u7684\u9636\u4e58", "\u7b2c5\u4e2a"],
+        "1,2,3": [r"1,2,3\ldots", "1,2,3..."], r"\{1,2,3\}": [r"\{1,2,3\ldots\}"],
+    },
+    "angles and units that differ in one place": {
+        r"\tan 50^\circ+\tan 70^\circ": [r"\tan 50^\circ+\tan 70"], "45": [r"30^\circ15'"],
+        r"2\operatorname{cis}60^\circ": [r"2\operatorname{cis}60"], r"30^\circ15'": [r"15^\circ30'"],
+        r"3\text{ m}, 4\text{ m}, 5\text{ cm}": [r"3\text{ m}, 4\text{ cm}, 5\text{ cm}"],
+        r"5\text{ m s}^{-1}": [r"5\text{ m s}^{-2}"], "2:3": ["20:31"], "3:30": ["33:00"],
+    },
+    "restrictions": {
+        "f(n)=n": [r"f(n)=n \text{ for all } n \ge 2"], "n^2": [r"n^2 \text{ for all prime } n"],
+        "ax": [r"ax\text{ where }a=\frac12"], "f(x)=2x": [r"f(x)=2x \text{ for every } x\in[0,1]"],
+        r"k\pi, k\in\mathbb{Z}": [r"k\pi, k\in\mathbb{Z}, k\equiv 1\pmod 3", r"k\pi, k\in\mathbb{Z}, 3\mid k"],
+        r"k\pi, k\in\mathbb{Z}, k\ge 3": [r"k\pi, k\in\mathbb{Z}, k\ge 4"],
+        "3,-2": [r"x=3, x=-2\text{ (rejected)}"], r"\binom{10}{3}": [r"\binom{10}{4}"],
+    },
+    "drafts before the answer": {
+        "6, 5": [
+            r"We get $\boxed{6}$. Wait, that is wrong, so it is $\boxed{5}$.", r"$\boxed{6}$, or rather $\boxed{5}$",
+        ],
+        "5": ["The answer is 5\u00b2.", "The answer is 5\u207b\u00b9."], "10": ["The answer is 10\u2075."],
+        "1,2": [r"$\boxed{1}$, $\boxed{1}$ and $\boxed{3}$"],
     },
 }
 # fmt: on

@@ -9,7 +9,7 @@ from math_verify.grader import sort_key
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import Boolean
 
-from cw_plugin.lab.rewards.reading import Parsed, leaves_unknown, right_sides
+from cw_plugin.lab.rewards.reading import Parsed, leaves_unknown, left_sides, right_sides
 from cw_plugin.lab.rewards.rewrites import EITHER
 
 _TUPLE = (sympy.Tuple, sympy.Interval)  # (1, 2) is read as an interval
@@ -21,10 +21,14 @@ _SET_AND_MORE = re.compile(r"\\\}\s*[,;]")  # the end of a set, and something af
 def are_other_kinds(gold: Parsed, value: Parsed, ground_truth: str, answer: str) -> bool:
     """Whether they differ in what sympy does not tell apart.
 
-    They nest or list sets in other ways; one has a capital letter for a small one; one is an inequality, and the other
-    some numbers; one is a tuple, whose order counts, and the other a set; the ground truth is 1, and the answer a
-    percentage; or the answer does not say what its unknown is, or has two values for it where one point is asked for.
+    They have other left sides, which sympy cannot read; they nest or list sets in other ways; one has a capital letter
+    for a small one; one is an inequality, and the other some numbers; one is a tuple, whose order counts, and the other
+    a set; the ground truth is 1, and the answer a percentage; or the answer does not say what its unknown is, or has
+    two values for it where one point is asked for.
     """
+    lefts = left_sides(ground_truth), left_sides(answer)
+    if all(lefts) and lefts[0] != lefts[1] and not (gold.has(sympy.Eq) or value.has(sympy.Eq)):
+        return True  # P(A \cup B) = 1/6 for P(A \cap B) = 1/6
     if _shape_of_sets(right_sides(ground_truth)) != _shape_of_sets(right_sides(answer)):
         return True
     names, others = (sorted(str(symbol) for symbol in side.free_symbols) for side in (gold, value))
@@ -85,6 +89,7 @@ def in_one_form(gold: Parsed, value: Parsed, ground_truth: str, answer: str) -> 
     """Both in the form in which math-verify compares them rightly, if they are written in two."""
     pair = (
         _as_decimals(gold, value)
+        or _as_ratios(gold, value, ground_truth, answer)
         or _as_regions(gold, value, ground_truth, answer)
         or _as_unions(gold, value, answer)
         or _as_solutions(gold, value)
@@ -100,6 +105,13 @@ def _as_decimals(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed] | None:
     if isinstance(gold, numbers) and isinstance(value, numbers) and gold.is_Float != value.is_Float:
         digits = 30 + len(str(int(gold)))
         return gold.evalf(digits), value.evalf(digits)
+    return None
+
+
+def _as_ratios(gold: Parsed, value: Parsed, ground_truth: str, answer: str) -> tuple[Parsed, Parsed] | None:
+    """As quotients, if the ground truth is a ratio and no time, as 2:3, and the answer may be either, as 20:30."""
+    if re.fullmatch(r"\d+:\d", ground_truth) and re.fullmatch(r"\d+:\d\d", answer) and gold.is_number:
+        return gold, sympy.Rational(answer.replace(":", "/"))
     return None
 
 

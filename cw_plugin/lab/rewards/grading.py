@@ -5,6 +5,7 @@ What math-verify does not tell apart is told apart here and in the modules besid
 
 import functools
 import re
+from collections.abc import Iterable
 
 import sympy
 from math_verify import verify
@@ -19,7 +20,9 @@ from cw_plugin.lab.rewards.worked_out import computed_by_reading, is_worked_out
 MAX_ANSWER = 2_000  # characters; the longest ground truth of the paper's data has about 250
 DECIMALS = {"training": 6, "evaluation": 5}
 
-_LAYOUT = re.compile(r"\{(\w)\}|(?<!,)\s+|(?<=\\)[dt](?=frac)")  # {2} is 2, \dfrac is \frac, and spaces mean nothing
+_LAYOUT = re.compile(  # {2} is 2, \dfrac is \frac, and spaces mean nothing but between numbers
+    r"\{(\w)\}|(?<![,\d])\s+|(?<=\d)\s+(?!\d)|(?<=\\)[dt](?=frac)"
+)
 _DECIMAL_COMMA = re.compile(r"^(-?(?![1-9]\d{0,2},\d{3}$)\d+),(?=\d+$)")  # in 1,222 it stands between thousands
 _LEFT_SIDE = re.compile(  # "f(x) =", "\vec{v} ="
     r"\s*(?:\\(?:vec|hat|bar|overrightarrow|mathcal)(?![a-zA-Z])\s*)?\{?\s*[a-zA-Z](?:_\{?\w+\}?)?\s*\}?(?:\s*\(\w\))?\s*=(?!=)"
@@ -84,10 +87,15 @@ def _pairs_of_named_values(expected: Answer, given: Answer) -> list[tuple[Answer
     if names == by_name.keys():
         return [(gold, by_name[name]) for name, gold in golds]
     without_indices = {name.partition(" _")[0] for name in names}
-    has_some_of_them = {name.casefold() for name in names} & {name.casefold() for name in by_name}
+    has_some_of_them = _letters(names) & _letters(by_name)
     if has_some_of_them or len(without_indices) < len(names):  # x_1 and x_2 are roots, in any order
         return []
     return [(gold, part.value) for (_, gold), part in zip(golds, values, strict=True)]
+
+
+def _letters(names: Iterable[str]) -> set[str]:
+    """The names; of a = b, both letters."""
+    return {letter for name in names for letter in name.casefold().split(" = ")}
 
 
 def _have_equal_values(ground_truth: str, answer: str, decimals: int, may_leave_sum: bool) -> bool:
@@ -97,9 +105,10 @@ def _have_equal_values(ground_truth: str, answer: str, decimals: int, may_leave_
     if are_other_kinds(gold, value, ground_truth, answer):
         return False
     gold, value = in_one_form(gold, value, ground_truth, answer)
-    if not is_worked_out(gold, value, may_leave_sum):
+    computed = computed_by_reading(ground_truth)
+    if not computed_by_reading(answer) <= computed:
         return False
-    if not computed_by_reading(answer) <= computed_by_reading(ground_truth):
+    if not computed and not is_worked_out(gold, value, may_leave_sum):
         return False
     decimals = _decimals(gold, value, decimals)
     is_equal = verify(gold, value, float_rounding=decimals, numeric_precision=max(15, decimals), timeout_seconds=None)

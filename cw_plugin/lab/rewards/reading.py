@@ -33,11 +33,11 @@ _LETTER_OF_CHOICE = re.compile(  # "(B)" of "(B) 12", "\textbf{B}." of "\textbf{
     rf"{_OPENED}(?:{CHOICE_IN_WORDS}{_OPENED})?\(?{_OPENED}"
     rf"(?P<letter>[A-H]){_CLOSED}(?:\){_CLOSED}[:.]?|[:.](?=[\s\d\\$*}}])){_CLOSED}"
 )
+_OTHER_LETTER = re.compile(rf"{_OPENED}\(?{_OPENED}[A-H]{_CLOSED}\)?{_CLOSED}")
 _NO_TEXT_OF_CHOICE = re.compile(
     r"$|[,+/^_!']|\\?%"  # (B)^2
     rf"|(?:{TEXT}\{{)?\s*(?:is\s+)?(?:not|wrong|incorrect|false)\b"
     rf"|(?:{TEXT}\{{)?\s*(?:or|and)\b"
-    r"|[A-H]\s*\}?\s*$"  # (B) C
     r"|.*[A-H]\s*\}?\s*[):.]"  # (A) 1 (B) 2
 )
 _WORDS = re.compile(  # "\text{ cm}^2" with its exponent, and characters beyond ASCII; but not the index of "v_\text{A}"
@@ -46,7 +46,9 @@ _WORDS = re.compile(  # "\text{ cm}^2" with its exponent, and characters beyond 
     rf"{TEXT}\{{((?:[^{{}}]|\{{[^{{}}]*\}})*\}}(?:\s*\^\s*\{{?-?\d\}}?)?)|([^\x00-\x7f]+))\s*"
 )
 _WORDS_STOOD_HERE = "\0"
-_BETWEEN_NUMBERS = re.compile(r"[\w}]\0[\w\\{]|\d\s*[a-zA-Z][a-zA-Z\s]*\d+(?![\d\s]*\^)")  # "3\text{ to }2", "2h30m"
+_BETWEEN_NUMBERS = re.compile(  # "3\text{ to }2", "2h30m"; and "1 2", which latex2sympy would add
+    r"[\w}]\0[\w\\{]|\d\s*[a-zA-Z][a-zA-Z\s]*\d+(?![\d\s]*\^)|(?<![a-z])(?<![a-z]\s)(?<![\w^.])\d+(?:\.\d+)?\s+\.?\d"
+)
 _WORDS_ALONE = re.compile(r"(?:[a-zA-Z]{3,}|[nN]o)(?:\s+[a-zA-Z]+)*|[\s(){}\[\].,;:\0]*")
 _OUTSIDE = r"(?![^(\[{]*[)\]}])"  # What stands before this is outside of brackets.
 _COMMA = rf"(?:[,;]|\\\\(?![\s\S]*\\end)){_OUTSIDE}"  # or the end of a line, which no matrix has
@@ -67,7 +69,11 @@ _IN_NUMBERS = (  # "\in \mathbb{Z}^{+}", and "\in Z"
 _MEMBERS = rf"{_AFTER}\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])*\s*{_IN_NUMBERS}"
 _DOMAIN = re.compile(rf"(?<=[\w)}}\]])[\s,;(\\]*(?:{_FOR_ALL}|{_MEMBERS}).*$")  # ", x \in \mathbb{R}" at the end
 _INEQUALITY = re.compile(r"\\[gl]e|(?<![_{])[<>]")  # after a domain; not in \mathbb{Z}_{>0}
-_CONDITION = re.compile(r"\b(?:odd|even)\b|\\ne|=\s*-?\d+\s*$")
+_CONDITION = re.compile(  # 0 and 1 are bounds of most numbers, and k > 0 says the same as k \ge 1
+    r"\b(?:odd|even|prime|composite)\b|\\ne|=\s*[^=\s]+\s*$|\\(?:equiv|n?mid)(?![a-zA-Z]).*|\\in\s*(?:\\\{|[\[(]).*"
+    r"|(?:[<>]|\\[lg]e(?:q|qslant)?(?![a-zA-Z]))\s*(?!-?[01]\b)[^\s,;)}<>=]+"
+)
+_BARS = re.compile(r"[a-z](?=\()|\\?\||[()]")  # and brackets, also those of a function
 _LINEAR = re.compile(r"\s*(?=.*[-+\d])(?:\d+\s*[-+]|-)?\s*\d*\s*[a-zA-Z]\s*(?:[-+]\s*\d+)?\s*")  # in one unknown
 
 
@@ -93,6 +99,8 @@ def choices(answer: str) -> tuple[str, ...]:
     text = answer[letter.end() :] if letter else ""
     if letter is None or _NO_TEXT_OF_CHOICE.match(text):
         return (answer,)
+    if _OTHER_LETTER.fullmatch(text):  # (B) C names two choices
+        return (f"{letter['letter']}, {text}",)
     if text.count("{") < text.count("}"):  # of \text{(B) 12}
         text = text.strip().removesuffix("}")
     return letter["letter"], text
@@ -107,7 +115,7 @@ def read(answer: str) -> Answer:
 def _taken_apart(whole: str) -> Answer:
     holds_for = "".join(found[0] for found in _DOMAIN.finditer(whole))
     domain = frozenset(_numbers(letter[-1], part) for letter, part in re.findall(_IN_NUMBERS, holds_for))
-    conditions = set(_CONDITION.findall(holds_for))
+    conditions = {re.sub(r"\s|(?<=\\[lg]e)q(?:slant)?", "", found) for found in _CONDITION.findall(holds_for)}
     if any(numbers[0] in "ZN" for numbers in domain):
         conditions |= {"an inequality"} if _INEQUALITY.search(holds_for) else set()
     else:
@@ -146,7 +154,7 @@ def _numbers(letter: str, part: str) -> str:
 def said(answer: str) -> tuple[str, ...]:
     """The words, numbers and signs of an answer; capitals count in those of one letter."""
     plain = re.sub(rf"{TEXT}(?=\{{)|\\cdot", "", answer)
-    words = re.findall(r"\\[a-zA-Z]+|[a-zA-Z]+|\d+|[^\s\\,;:.(){}\[\]]", plain)
+    words = re.findall(r"\\[a-zA-Z]+|[a-zA-Z]+|\d+(?:\.\d+)?|[^\s\\,;:.(){}\[\]]", plain)
     return tuple(word if len(word) == 1 else word.casefold() for word in words)
 
 
@@ -155,8 +163,12 @@ def _without_words(answer: str) -> tuple[str, str]:
     text = _WORDS.sub(_WORDS_STOOD_HERE, answer)
     if _BETWEEN_NUMBERS.search(text) or _WORDS_ALONE.fullmatch(text):
         return "", answer
-    words = " ".join(dict.fromkeys("".join(match) for match in _WORDS.findall(answer))).casefold()
+    units = ["".join(match).strip(" {}") for match in _WORDS.findall(answer)]
+    if len(set(units)) == 1:  # of all numbers; but 3 m, 4 m, 5 cm are others than 3 m, 4 cm, 5 cm
+        units = units[:1]
+    words = " ".join(units).casefold()
     words = re.sub(rf"{_PLURAL.pattern}|[{{}}.]|\\cdot|\\times|\s+(?=[\^/])|(?<=[\^/])\s+", "", words)
+    words = re.sub(r"\^1\b", "", re.sub(r"\s*\b([a-z]+)\s*\^-(\d)", r"/\1^\2", words))  # m s^-1 is m/s
     return text.replace(_WORDS_STOOD_HERE, " ").strip(), " ".join(words.split())
 
 
@@ -173,6 +185,11 @@ def _sides(answer: str) -> list[list[str]]:
 def leaves_unknown(answer: str) -> bool:
     """Whether an answer such as 2x = 10 or x + 1 = 6 does not say what its unknown is."""
     return any(len(sides) == 2 and _LINEAR.fullmatch(sides[0]) for sides in _sides(answer))
+
+
+def left_sides(answer: str) -> set[str]:
+    r"""What stands before the equals signs; of n(A \cup B) and |A \cup B|, the same."""
+    return {"".join(symbols(_BARS.sub("", side))) for sides in _sides(answer) for side in sides[:-1]}
 
 
 def right_sides(answer: str) -> str:

@@ -88,6 +88,7 @@ _BETWEEN = r"(?:\s*\^\s*\{?-?\d\}?)?\s*(?:/|\\cdot|\\times)?\s*"  # units
 _UNITS_IN_TEXT = rf"{_IN_TEXT}(?:{_BETWEEN}{_IN_TEXT})*"
 _GROUP = r"(?:\{[^{}]*\}|\d)"  # an argument
 _FRACTION = r"\\[dt]?frac\s*"
+_DOTS = r"(?:\\[lcd]?dots[bcmio]?(?![a-zA-Z])|\.{3})"
 _ROOT = r"\\sqrt\s*(?:\[[^\]]*\])?\s*"
 EITHER = "; "  # stands for "or" between inequalities, where a comma is "and": forms.py joins the regions
 _SEPARATOR = (
@@ -155,7 +156,7 @@ REWRITES = [
     UNICODE,
     MARKDOWN,
     Rewrite("digits in groups",
-            r"(?<![\w.,^}])[1-9]\d{0,2}(?:(?:,?\\!\s*|\\[,;: ]|(?:\\text)?\{\\?,\}|[ ~])\d{3})+(?![\d/])",
+            r"(?<![\w.,^}])[1-9]\d{0,2}(?:(?:,?\\!\s*|\s*\\[,;: ]\s*|'|(?:\\text)?\{\\?,\}|[ ~])\d{3})+(?![\d/])",
             lambda match: re.sub(r"\D", "", match[0])),
     Rewrite("layout", r"\\(?:left|right)(?:\.|(?![a-zA-Z]))"
             r"|\\(?:math(?:bf|it|normal|bin|rel|ord)|boldsymbol|bm|pmb|[bB]igg?[lrm]?|(?:display|text|script)style"
@@ -176,7 +177,7 @@ REWRITES = [
     Rewrite("upright without braces",
             r"(?<!\^)\{\\(?:rm|sf|tt)\s+([^{}]*)\}|(?<![\^{])\\math(?:rm|sf|tt)\s+([a-zA-Z])", r"\\mathrm{\1\2}"),
     Rewrite("upright", rf"{TEXT}\{{\s*([ei!:+-]|-?\d[\d.,/]*|pi|{_FUNCTION}{_ARGUMENT}|{_COMMAND})\s*\}}"
-            rf"|(?<=[\d)}}=+*/-])\s*{TEXT}\{{\s*({_LETTER})\s*\}}(?!\s*\\Omega)", r" \1\2 "),
+            rf"|(?:(?<=[\w)}}=+*/-])|^)\s*{TEXT}\{{\s*({_LETTER})\s*\}}(?!\s*\\Omega)", r" \1\2 "),
     Rewrite("number and unit in a text", rf"(?<![\d.])({TEXT}\{{)\s*(-?\d[\d.,/]*)\s+(?={_UNITS}\s*\}})", r"\2 \1"),
     Rewrite("units in several commands", rf"{_UNITS_IN_TEXT}{_BETWEEN}{_IN_TEXT}"
             rf"|\\[dt]?frac\{{{_UNITS_IN_TEXT}\}}\{{{_UNITS_IN_TEXT}(?:\^\d)?\}}"
@@ -195,17 +196,18 @@ REWRITES = [
     Rewrite("letter", rf"\\gamma{_END}|(?<=[_{{])\\(?:odot|oplus){_END}|(?<![a-zA-Z\\])E(?=\s*_)", r"\\mathcal{\g<0>}"),
     Rewrite("letter T", r"((?<!matrix})(?<=[\w}])|\([^(),]*\))\s*\^\s*(?:T\b|\\top\b|\{\s*(?:T|\\top)\s*\})",
             r"\1^{\\mathcal{T}}"),  # which latex2sympy would leave out, as if this were a matrix of letters
-    Rewrite("dots", r"(?<!\d)(?:\\[lcd]?dots[bcmio]?(?![a-zA-Z])|\.{3})", r"\\mathcal{D}"),
+    Rewrite("dots after a whole number", rf"(?<![\d.])(\d+)\s*{_DOTS}", r"\1, \\mathcal{D}"),
+    Rewrite("dots", rf"(?<!\d){_DOTS}", r"\\mathcal{D}"),
     Rewrite("prime", r"(?<=[a-zA-Z}])'+", lambda match: "^{" + r"\prime" * len(match[0]) + "}"),
     Rewrite("product", r"(?<![\w^.}])(\d+)\s*\((?=\s*(?:\\[dt]?frac|\d+\s*/))", r"\1 \\cdot ("),
     Rewrite("power", r"(?:\*\*|\^(?=\s*-))\s*(?:(-?)\s*(\d+|\w+)|\(([^()]*)\))", r"^{\1\2\3}"),
     Rewrite("empty set", rf"\\varnothing{_END}", r"\\emptyset"),
     Rewrite("arrow", rf"\\(?:long)?rightarrow{_END}", r"\\to "),
     Rewrite("union", r"\\big(cup|cap)(?!\s*[_a-zA-Z])", r"\\\1"),
-    Rewrite("degree", rf"(?:\\degree{_END}|\^\s*\{{?\s*\\circ\s*\}}?)\s*(?:{TEXT}\{{)?([CF]?\b)\}}?"
+    Rewrite("degree", rf"(?:\\degree{_END}|\^\s*\{{?\s*\\circ\s*\}}?)\s*(?:{TEXT}\{{)?([CF]\b|(?=\d)|\b)\}}?"
             r"|(?<=\d)(?<![_^]\d)\s*('+)", r"\\text{ degree \1 \2 }"),  # minutes and seconds, too
     Rewrite("repeating decimal",
-            r"(\d+\.\d*)(\\(?:overline|bar|dot)\s*(?:\{\d+\}|\d+)(?:\d*\\dot\s*(?:\{\d\}|\d))?|\(\d+\))",
+            r"(\d+\.\d*)(?=\D*0*[1-9])(\\(?:overline|bar|dot)\s*(?:\{\d+\}|\d+)(?:\d*\\dot\s*(?:\{\d\}|\d))?|\(\d+\))",
             lambda match: sympy.latex(sympy.sympify(f"{match[1]}[{re.sub('[^0-9]', '', match[2])}]"))),  # of 0.1[6]
     POWER_OF_TEN,
     SIGN_IN_WORDS,

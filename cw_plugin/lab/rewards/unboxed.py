@@ -110,6 +110,6 @@ def _marked(found: re.Match[str]) -> str:
 
 
 def _marked_if_formula(word: re.Match[str]) -> str:
-    """A word with characters beyond ASCII, as LaTeX, between dollar signs if it has a command."""
+    """A word with characters beyond ASCII, as LaTeX, between dollar signs if it has a command, a power or an index."""
     latex = rewritten(word[0])
-    return f"${latex}$" if "\\" in latex else latex
+    return f"${latex}$" if re.search(r"[\\^_]", latex) else latex

@@ -19,18 +19,21 @@ _FUNCTIONS = (
     "|digits?|conjugate|inverse|reciprocal|opposite|negative|half|third|quarter"
 )
 FUNCTION_OF = rf"\b(?:(?:{_FUNCTIONS}) of|(?:divisible|divided|multiplied) by|(?:different|far|away) from|non)\b"
-_OTHERS = "base|mod|minu|negative|plu|without|except|excluding|but|no|none|not|cannot|and|or|so|unless|wrong|incorrect"
+_OTHERS = (
+    "base|mod|minu|negative|plu|without|except|excluding|but|no|none|not|cannot|and|or|so|unless|wrong|incorrect|false"
+    "|rejected|extraneous|invalid|impossible"
+)
 _SYMBOLS = "alpha|beta|gamma|delta|theta|lambda|sigma|infinity|modulo|(?:sin|cos|tan|log|sqrt)[a-z]"
 _IN_CHINESE = (  # per mille, times, half, more than, above, below, about, up to, or, and, not, negative, a tenth, dozen
     r"[\u2030\u500d\u534a\u591a\u4f59\u4e0a\u4e0b\u7ea6\u81f3\u6216\u548c\u4e0d\u8d1f\u8ca0\u6298\u6253\u9664\u975e\u8d85]"
-    r"|\u6839[\u53f7\u865f]|\u7684[\u5e73\u7acb]\u65b9|\u6b21\u65b9|[\u5927\u5c0f\u5c11\u9ad8\u4f4e]\u4e8e"
+    r"|\u6839[\u53f7\u865f]|\u7684[\u5e73\u7acb]\u65b9|\u6b21\u65b9|\u9636\u4e58|\u7b2c|[\u5927\u5c0f\u5c11\u9ad8\u4f4e]\u4e8e"
 )
 _OTHER_NUMBER = re.compile(
     r"(?<!\^)(?<!\^-)\d"  # in m^2 and s^{-1}, the digit belongs to the unit
     rf"|\b(?:{SCALES}|{_COMPARISONS}|{_OPERATIONS}|{_SYMBOLS}|{_OTHERS})s?\b|{_IN_CHINESE}"
     rf"|{FUNCTION_OF}\W*$"
 )
-_FUNCTION_OF_ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)")
+_FUNCTION_OF_ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)|(?:cis|c?tg|sen|cosec|cotg)(?![a-zA-Z])")
 _BEFORE = re.compile(  # where a left side in words ends, before its equals sign or colon
     rf"^\W*(?:text\w*\W*)?at (?:least|most)\W*$|{FUNCTION_OF}\W*$"
     rf"|\b(?:{_COMPARISONS}|unequal to|(?<!is )equal to|minus|plus|no|not|wrong|negative|incorrect|except|base"
@@ -46,8 +49,8 @@ def is_said_before_another_number(name: str) -> bool:
 def are_other_units(expected: Answer, given: Answer) -> bool:
     """Whether the words beside their numbers differ. A mere unit may be on one side only."""
     sides = right_sides(expected.text), right_sides(given.text)
-    one_is_in_degrees = ("degree" in expected.words) != ("degree" in given.words)
-    if one_is_in_degrees and _FUNCTION_OF_ANGLE.search("".join(sides)):
+    some_is_no_degree = expected.whole.count("degree") != given.whole.count("degree")
+    if some_is_no_degree and _FUNCTION_OF_ANGLE.search("".join(sides)):
         return True
     percentages = [side.count(r"\%") for side in sides]
     if all(percentages) and percentages[0] != percentages[1]:
