@@ -1,6 +1,7 @@
 """The page of the horizon study, from the runs that are there: python examples/study/horizon/page.py"""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -55,11 +56,14 @@ def late(folder: Path, runs: list[Run]) -> pd.DataFrame:
     return pd.DataFrame([of_run(folder, run).loc[list(horizon.LATE)].mean() for run in runs], columns=MEASURES)
 
 
-def tested(folder: Path, runs: list[Run]) -> report.Table:
-    """The plan's two tests, and the other measures, which are described."""
+TESTED = ("pass@1", SOLVED)  # by the plan, in the second stage
+
+
+def compared(title: str, folder: Path, runs: list[Run], tested: Sequence[str]) -> report.Table:
+    """The two methods late in training: what is tested, and the other measures, which are described."""
     ours, theirs = (late(folder, [run for run in runs if run.method == method]) for method in ("cw_grpo", "grpo"))
     differences = {name: intervals.welch(ours[name], theirs[name]) for name in MEASURES}
-    p = intervals.holm({name: differences[name].p for name in ("pass@1", SOLVED)})
+    p = intervals.holm({name: differences[name].p for name in tested})
     rows = []
     for name, (value, _, high, _) in differences.items():
         row: dict[str, object] = {"": name, "GRPO, %": report.shown(theirs[name], 100, 1)}
@@ -67,8 +71,8 @@ def tested(folder: Path, runs: list[Run]) -> report.Table:
         row["CW-GRPO less GRPO, points"] = report.spoken(100 * value, 100 * (high - value), 1, "+")
         rows.append(row | {"p": report.spoken_p(p.get(name))})
     steps = ", ".join(map(str, horizon.LATE))
-    note = f"Means over steps {steps}. Welch's tests of the first two, corrected for two (Holm). The rest is described."
-    return report.table("Late in training, each method at its own rate", rows, note)
+    tests = "Welch's tests of the first two, corrected for two (Holm). The rest" if tested else "This"
+    return report.table(title, rows, f"Means over steps {steps}. {tests} is described.")
 
 
 def along(title: str, folder: Path, runs: list[Run]) -> report.Table:
@@ -99,7 +103,11 @@ def main(folder: report.Results = HERE / "results") -> None:
     ready = {title: done(folder, runs) for title, runs in stages.items()}
     tables = [along(title, folder, runs) for title, runs in ready.items() if runs]
     if "Horizon" in stages and ready["Horizon"] == stages["Horizon"]:
-        tables.insert(0, tested(folder, stages["Horizon"]))
+        title = "Late in training, each method at its own rate"
+        tables.insert(0, compared(title, folder, stages["Horizon"], TESTED))
+    if "Collapse" in stages and ready["Collapse"] == stages["Collapse"]:
+        title = "Late in training, at three times GRPO's rate"
+        tables.insert(1, compared(title, folder, stages["Collapse"], ()))
     numbers = ", ".join(f"{len(runs)} of {len(stages[title])} of the stage {title}" for title, runs in ready.items())
     report.write(folder, HERE, "horizon study", "horizon/page.py", f"Runs: {numbers}. {guessing()}", tables, {})
 
