@@ -84,6 +84,7 @@ EXAMPLES = {
     "root": (r"2\sqrt{13}", "2\u221a13"),
     "fraction or root without braces around it": (r"\sqrt{\frac12}", r"\sqrt\frac12"),
     "letter": (r"\gamma^2-1", r"(\gamma-1)(\gamma+1)"),
+    "dots after a whole number": (r"\{2,4\ldots\}", r"\{2,4,\ldots\}"),
     "dots": (r"1,\ldots,9", r"1,\dots,9"),
     "letter T": ("A^T", r"A^\top"),
     "prime": (r"y^{\prime}", "y'"),
