@@ -71,8 +71,8 @@ def compared(title: str, folder: Path, runs: list[Run], tested: Sequence[str]) -
         row["CW-GRPO less GRPO, points"] = report.spoken(100 * value, 100 * (high - value), 1, "+")
         rows.append(row | {"p": report.spoken_p(p.get(name))})
     steps = ", ".join(map(str, horizon.LATE))
-    tests = "Welch's tests of the first two, corrected for two (Holm). The rest" if tested else "This"
-    return report.table(title, rows, f"Means over steps {steps}. {tests} is described.")
+    tests = "Welch's tests of the first two, corrected for two (Holm). The rest is described."
+    return report.table(title, rows, f"Means over steps {steps}. {tests if tested else 'Described, not tested.'}")
 
 
 def along(title: str, folder: Path, runs: list[Run]) -> report.Table:
