@@ -110,7 +110,7 @@ def _as_decimals(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed] | None:
 
 def _as_ratios(gold: Parsed, value: Parsed, ground_truth: str, answer: str) -> tuple[Parsed, Parsed] | None:
     """As quotients, if the ground truth is a ratio and no time, as 2:3, and the answer may be either, as 20:30."""
-    if re.fullmatch(r"\d+:\d", ground_truth) and re.fullmatch(r"\d+:\d\d", answer) and gold.is_number:
+    if re.fullmatch(r"\d+:\d", ground_truth) and re.fullmatch(r"\d+:[1-9]\d", answer):
         return gold, sympy.Rational(answer.replace(":", "/"))
     return None
 

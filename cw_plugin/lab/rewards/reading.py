@@ -69,6 +69,7 @@ _IN_NUMBERS = (  # "\in \mathbb{Z}^{+}", and "\in Z"
 _MEMBERS = rf"{_AFTER}\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])*\s*{_IN_NUMBERS}"
 _DOMAIN = re.compile(rf"(?<=[\w)}}\]])[\s,;(\\]*(?:{_FOR_ALL}|{_MEMBERS}).*$")  # ", x \in \mathbb{R}" at the end
 _INEQUALITY = re.compile(r"\\[gl]e|(?<![_{])[<>]")  # after a domain; not in \mathbb{Z}_{>0}
+_SPELLING = r"\s|(?<=\\[gl]e)q(?:slant)?"  # \geq and \geqslant are \ge
 _CONDITION = re.compile(  # 0 and 1 are bounds of most numbers, and k > 0 says the same as k \ge 1
     r"\b(?:odd|even|prime|composite)\b|\\ne|=\s*[^=\s]+\s*$|\\(?:equiv|n?mid)(?![a-zA-Z]).*|\\in\s*(?:\\\{|[\[(]).*"
     r"|(?:[<>]|\\[lg]e(?:q|qslant)?(?![a-zA-Z]))\s*(?!-?[01]\b)[^\s,;)}<>=]+"
@@ -115,7 +116,7 @@ def read(answer: str) -> Answer:
 def _taken_apart(whole: str) -> Answer:
     holds_for = "".join(found[0] for found in _DOMAIN.finditer(whole))
     domain = frozenset(_numbers(letter[-1], part) for letter, part in re.findall(_IN_NUMBERS, holds_for))
-    conditions = {re.sub(r"\s|(?<=\\[lg]e)q(?:slant)?", "", found) for found in _CONDITION.findall(holds_for)}
+    conditions = {re.sub(_SPELLING, "", found) for found in _CONDITION.findall(holds_for)}
     if any(numbers[0] in "ZN" for numbers in domain):
         conditions |= {"an inequality"} if _INEQUALITY.search(holds_for) else set()
     else:
@@ -145,7 +146,7 @@ def parts(answer: Answer) -> list[Part]:
 
 def _numbers(letter: str, part: str) -> str:
     r"""The name of a set of numbers: "Z+" for \mathbb{Z}^{+} and \mathbb{Z}_{>0}, and "N" for most parts of it."""
-    part = re.sub(r"[{}\s.]|(?<=\\[gl]e)q(?:slant)?", "", part)
+    part = re.sub(rf"[{{}}.]|{_SPELLING}", "", part)
     if letter == "N" or (letter == "R" and part.startswith(r"\setminus")):
         return letter
     return letter + ("+" if part in ("^+", "_+", "_>0") else part)

@@ -264,6 +264,11 @@ def test_an_answer_equals_itself_and_nothing_more(gold, other, extra, first):
         assert accuracies(gold, BOXED % longer) == (0.0, 0.0), (gold, longer)
 
 
+def test_minutes_or_a_period_of_zero_are_no_error():
+    for ground_truth, answer in (("2:3", "20:00"), ("0.6", r"0.5\overline{0}")):
+        assert grading.grade(ground_truth, BOXED % answer, "evaluation")[0] == 0.0
+
+
 def test_numbers_are_rounded_as_in_open_rs_and_never_by_more_than_a_thousandth():
     for gold, answer, training, evaluation in [
         ("0.1234561", "0.1234564", 1.0, 1.0),  # 6 decimals
