@@ -11,7 +11,7 @@ from interpreter import ROOT
 from transformers import AutoModelForCausalLM
 
 sys.path.append(str(ROOT / "examples" / "study" / "pretrained"))
-from shared_prefixes import LogPolicyForTheLoss, entropies, log_probs_and_entropies, tree
+from shared_prefixes import entropies, log_probs_and_entropies, tree
 
 TIME = 5
 
@@ -55,32 +55,6 @@ def test_log_probs_entropies_and_gradients_are_those_of_every_row_alone(model, b
     found = torch.autograd.grad((shared * direction).sum(), weights)
     for of_shared, of_alone in zip(found, expected, strict=True):
         torch.testing.assert_close(of_shared, of_alone, rtol=1e-3, atol=1e-3)
-
-
-def test_the_loss_takes_the_pass_of_the_same_rows_unless_an_update_came_between(model, batch):
-    def gradient(log_policy):
-        ids, is_token = (part.flip(0) for part in batch)
-        log_probs, _ = log_probs_and_entropies(model, ids, is_token, TIME, *log_policy)
-        return torch.autograd.grad(log_probs[is_token[:, -TIME:]].sum(), weights)
-
-    weights = list(model.parameters())
-    passes = []
-    hook = model.model.register_forward_hook(lambda *_: passes.append(1))
-    kept = LogPolicyForTheLoss()
-    with torch.no_grad():
-        before, _ = log_probs_and_entropies(model, *batch, TIME, kept)
-    assert not before.requires_grad
-    torch.testing.assert_close(gradient([kept]), gradient([]), rtol=0, atol=0)
-    assert len(passes) == 2  # one for both of the first, and one for the other
-
-    with torch.no_grad():
-        log_probs_and_entropies(model, *batch, TIME, kept)
-        weights[0].add_(0.01)
-    torch.testing.assert_close(gradient([kept]), gradient([]), rtol=0, atol=0)
-    with torch.no_grad():
-        log_probs_and_entropies(model, batch[0] + 1, batch[1], TIME, kept)
-    torch.testing.assert_close(gradient([kept]), gradient([]), rtol=0, atol=0)
-    hook.remove()
 
 
 def test_equal_beginnings_are_one_node():

@@ -1,6 +1,5 @@
 """A forward pass that runs equal beginnings of rows once."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -54,39 +53,11 @@ def log_policy(model: Any, rows: Tree, predicting: Int[Tensor, " places"]) -> Fl
     return model.lm_head(hidden[predicting]).float().log_softmax(-1)
 
 
-class LogPolicyForTheLoss:
-    """``log_policy``, where the first pass with gradients takes what a pass without gradients has computed before it.
-
-    The weights of CW-GRPO need log-probs of a batch, and the loss, those of the same rows in another order. The pass is
-    computed again if an update of the model came between them, or if the rows are others. Its graph stays in memory
-    until the next call.
-    """
-
-    def __init__(self) -> None:
-        self.kept: tuple[Tree, Tensor, Tensor, list[int]] | None = None
-
-    def __call__(self, model: Any, rows: Tree, predicting: Int[Tensor, " places"]) -> Float[Tensor, "places words"]:
-        updates = [weight._version for weight in model.parameters()]
-        kept, self.kept = self.kept, None
-        if torch.is_grad_enabled():
-            if kept is None:
-                return log_policy(model, rows, predicting)
-            of_rows, of_predicting, computed, at_update = kept
-            same = (rows.tokens, of_rows.tokens), (rows.is_seen, of_rows.is_seen), (predicting, of_predicting)
-            is_kept = at_update == updates and all(torch.equal(ours, theirs) for ours, theirs in same)
-            return computed if is_kept else log_policy(model, rows, predicting)
-        with torch.enable_grad():
-            computed = log_policy(model, rows, predicting)
-        self.kept = rows, predicting, computed, updates
-        return computed.detach()
-
-
 def log_probs_and_entropies(
     model: Any,
     ids: Int[Tensor, "rows length"],
     is_token: Bool[Tensor, "rows length"],
     time: int,
-    compute: Callable[[Any, Tree, Tensor], Tensor] = log_policy,
 ) -> tuple[Float[Tensor, "rows time"], Float[Tensor, "rows time"]]:
     """Of the last ``time`` tokens of each row: the logarithm of its probability, and the entropy at its place, in nats.
 
@@ -94,7 +65,7 @@ def log_probs_and_entropies(
     """
     rows = tree(ids[:, :-1], is_token[:, :-1])  # the last token is predicted, and predicts nothing
     predicting, place = rows.node[:, -time:].unique(return_inverse=True)
-    logarithms = compute(model, rows, predicting)
+    logarithms = log_policy(model, rows, predicting)
     return logarithms[place, ids[:, -time:]], entropies(logarithms)[place]
 
 

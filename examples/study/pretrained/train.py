@@ -37,7 +37,7 @@ sys.path.insert(0, str(HERE.parent))
 import stages  # noqa: E402
 from arithmetic import Problem, is_right, split_of_problems  # noqa: E402
 from sampling import ONE_TOKEN, sampled, sampled_ids  # noqa: E402
-from shared_prefixes import LogPolicyForTheLoss, log_probs_and_entropies  # noqa: E402
+from shared_prefixes import log_probs_and_entropies  # noqa: E402
 from stages import Run  # noqa: E402
 
 WEIGHTS = {  # of the other methods: none
@@ -108,10 +108,6 @@ def cosine(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
 class SharedPrefixes(GRPOTrainer):
     """GRPOTrainer that runs equal beginnings of a batch's rows once. The loss, and so the gradient, is the same."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.log_policy = LogPolicyForTheLoss()
-        super().__init__(*args, **kwargs)
-
     def _get_per_token_logps_and_entropies(
         self,
         model: Any,
@@ -124,9 +120,7 @@ class SharedPrefixes(GRPOTrainer):
     ) -> tuple[Tensor, Tensor | None, None]:
         model = self.accelerator.unwrap_model(model)
         with self.accelerator.autocast():
-            log_probs, of_position = log_probs_and_entropies(
-                model, input_ids, attention_mask > 0, logits_to_keep, self.log_policy
-            )
+            log_probs, of_position = log_probs_and_entropies(model, input_ids, attention_mask > 0, logits_to_keep)
         return log_probs, of_position if compute_entropy else None, None
 
 
