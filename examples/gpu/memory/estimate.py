@@ -6,25 +6,18 @@ Stages take turns on the same GPUs. What processes need besides, TRAINER and ASL
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+from transformers import PretrainedConfig
 
 GIB = 2**30
+# Of a GPU's memory that may be planned with: the rest is for fragments of PyTorch's allocator, and for errors here.
 ROOM = 0.9
-"""Of a GPU's memory that may be planned with: the rest is for fragments of PyTorch's allocator, and for errors here."""
-TRAINER = 1.5 * GIB
-"""CUDA's context, cuBLAS's workspace and NCCL's buffers of the training process."""
-ASLEEP = 2.0 * GIB
-"""The same of vLLM's process while it sleeps, and its CUDA graphs, which sleep mode does not free."""
-VLLM_WORK = 3.0 * GIB
-"""Activations and CUDA graphs of vLLM, inside its share."""
-
+TRAINER = 1.5 * GIB  # CUDA's context, cuBLAS's workspace and NCCL's buffers of the training process
+ASLEEP = 2.0 * GIB  # the same of vLLM's process while it sleeps, and its CUDA graphs, which sleep mode does not free
+VLLM_WORK = 3.0 * GIB  # activations and CUDA graphs of vLLM, inside its share
+# GiB that a GPU has, by the GB that it is sold as: what torch.cuda reports of the smallest such card.
 SOLD_AS = {24: 23.5, 40: 39.4, 48: 44.4, 80: 79.1, 96: 94.5, 141: 139.8}
-"""GiB that a GPU has, by the GB that it is sold as: what torch.cuda reports of the smallest such card."""
 
 
 class NotCalculatedError(Exception):
@@ -40,44 +33,26 @@ class Stage:
 
     @property
     def total(self) -> float:
-        """The bytes of all parts."""
         return sum(self.parts.values())
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What one run needs.
+    """What one run needs."""
 
-    Attributes:
-        engine: what trains, in words: "FSDP2" or "Megatron".
-        parameters: of the model.
-        stages: of a step, in their order.
-        host: bytes of a node's memory that offloading takes.
-        checkpoint: bytes of one checkpoint.
-    """
-
-    engine: str
-    parameters: int
-    stages: tuple[Stage, ...]
-    host: float
-    checkpoint: float
+    engine: str  # what trains, in words: "FSDP2" or "Megatron"
+    parameters: int  # of the model
+    stages: tuple[Stage, ...]  # of a step, in their order
+    host: float  # bytes of a node's memory that offloading takes
+    checkpoint: float  # bytes of one checkpoint
 
     @property
     def largest(self) -> Stage:
-        """The stage that needs most."""
         return max(self.stages, key=lambda stage: stage.total)
 
 
 def estimate(config: DictConfig, gpu: float) -> Estimate:
-    """What a run needs.
-
-    Args:
-        config: verl's composed configuration.
-        gpu: the GiB of a GPU.
-
-    Raises:
-        NotCalculatedError: the run has LoRA, or an engine other than FSDP2 and Megatron.
-    """
+    """What a run with verl's composed configuration needs on a GPU of ``gpu`` GiB."""
     if config.actor_rollout_ref.model.get("lora_rank"):
         raise NotCalculatedError("the memory of LoRA is not calculated")
     strategy = config.actor_rollout_ref.actor.strategy
@@ -86,13 +61,13 @@ def estimate(config: DictConfig, gpu: float) -> Estimate:
 
         return megatron_engine.needs(config, gpu)
     if strategy == "fsdp2":
-        import fsdp2_engine  # loads verl's FSDP
+        import fsdp2_engine
 
         return fsdp2_engine.needs(config, gpu)
     raise NotCalculatedError(f"the memory of actor.strategy={strategy} is not calculated; use fsdp2 or megatron")
 
 
-def vllm_needs(config: DictConfig, shape: "PretrainedConfig", parameters: int) -> float:
+def vllm_needs(config: DictConfig, shape: PretrainedConfig, parameters: int) -> float:
     """Bytes that vLLM needs on a GPU to answer all prompts of a step at once.
 
     They are its weights in bfloat16, keys and values of every response that a GPU (or its tensor-parallel group)
@@ -107,14 +82,30 @@ def vllm_needs(config: DictConfig, shape: "PretrainedConfig", parameters: int) -
     return float((2.0 * parameters + tokens * bytes_per_token) / tp + VLLM_WORK)
 
 
-def vllm_stage(config: DictConfig, gpu: float, resident: Mapping[str, float]) -> Stage:
-    """The stage in which vLLM answers, while ``resident`` is on the GPU.
+def stages_of(
+    config: DictConfig,
+    gpu: float,
+    held: Mapping[str, float],
+    resident: Mapping[str, float],
+    log_prob_work: float,
+    training_work: float,
+) -> tuple[Stage, ...]:
+    """The stages of a step.
 
-    vLLM takes gpu_memory_utilization of the whole GPU, whatever others hold there (vllm/v1/worker/utils.py,
-    request_memory).
+    Args:
+        held: what training has between two passes: weights, gradients and optimizer.
+        resident: what of it, and of the reference policy, is on the GPU at all times.
+        log_prob_work, training_work: activations.
     """
+    # vLLM takes its share of the whole GPU, whatever others hold there (vllm/v1/worker/utils.py, request_memory).
     share = config.actor_rollout_ref.rollout.gpu_memory_utilization * gpu * GIB
-    return Stage("vLLM awake", {**resident, "vLLM": share, "processes": TRAINER})
+    processes = TRAINER + ASLEEP
+    while_log_probs = {**resident, "weights": held["weights"], "activations": log_prob_work, "processes": processes}
+    return (
+        Stage("vLLM awake", {**resident, "vLLM": share, "processes": TRAINER}),
+        Stage("log-probs", while_log_probs),
+        Stage("training", {**resident, **held, "activations": training_work, "processes": processes}),
+    )
 
 
 def checkpoints(config: DictConfig) -> int:
@@ -127,7 +118,6 @@ def checkpoints(config: DictConfig) -> int:
 
 
 def gpus(config: DictConfig) -> int:
-    """How many GPUs the run trains on."""
     return int(config.trainer.nnodes * config.trainer.n_gpus_per_node)
 
 

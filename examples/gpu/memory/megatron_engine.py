@@ -8,25 +8,22 @@ the optimizer (a float32 copy and Adam's two moments), the last divided among da
 import math
 from collections.abc import Mapping
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from estimate import (
-    ASLEEP,
-    TRAINER,
     Estimate,
     NotCalculatedError,
     Stage,
     gpus,
     has_reference,
     log_prob_tokens,
+    stages_of,
     training_tokens,
-    vllm_stage,
 )
 from omegaconf import DictConfig
 from shapes import parameter_shapes, read_shape
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+from tracked import one_layer
+from transformers import PretrainedConfig
 
 WEIGHT, GRADIENT, OPTIMIZER = 2, 4, 12  # bytes a parameter
 # Bytes for each token and entry of the vocabulary. Megatron's Float16Module casts logits to float32, verl divides them
@@ -45,15 +42,7 @@ class Parallel(NamedTuple):
 
 
 def parameters_of(shapes: Mapping[str, tuple[int, ...]], parallel: Parallel, pipeline_rank: int) -> int:
-    """Parameters of one GPU of a pipeline rank.
-
-    A matrix or bias is divided among tensor-parallel ranks, a norm is not.
-
-    Args:
-        shapes: those of :func:`shapes.parameter_shapes`.
-        parallel: the sizes of the run.
-        pipeline_rank: from 0.
-    """
+    """Those of a GPU of a pipeline rank. A matrix or bias is divided among tensor-parallel ranks, a norm is not."""
     layers = 1 + max(int(name.split(".")[2]) for name in shapes if name.startswith("model.layers."))
     tied = not any(name.startswith("lm_head.") for name in shapes)
     first, last = pipeline_rank == 0, pipeline_rank == parallel.pp - 1
@@ -86,13 +75,12 @@ def needs(config: DictConfig, gpu: float) -> Estimate:
     shapes = parameter_shapes(shape)
     # The first rank of the pipeline keeps activations of most micro-batches, and the last has the logits.
     ends = [_stages(config, shape, shapes, parallel, rank, gpu) for rank in {0, parallel.pp - 1}]
-    held = static(parameters_of(shapes, parallel, 0), parallel)
     parameters = sum(map(prod, shapes.values()))
     return Estimate(
         engine="Megatron",
         parameters=parameters,
         stages=max(ends, key=lambda stages: max(stage.total for stage in stages)),
-        host=_offloaded(config, held) * config.trainer.n_gpus_per_node,
+        host=_offloaded(config, static(parameters_of(shapes, parallel, 0), parallel)) * config.trainer.n_gpus_per_node,
         checkpoint=float((WEIGHT + OPTIMIZER) * parameters),
     )
 
@@ -111,7 +99,7 @@ def _parallel(config: DictConfig) -> Parallel:
 
 def _stages(
     config: DictConfig,
-    shape: "PretrainedConfig",
+    shape: PretrainedConfig,
     shapes: Mapping[str, tuple[int, ...]],
     parallel: Parallel,
     pipeline_rank: int,
@@ -136,19 +124,13 @@ def _stages(
         "gradients": 0.0 if engine.param_offload else held["gradients"],
         "optimizer": 0.0 if engine.optimizer_offload else held["optimizer"],
     }
-    copy = held["weights"] if has_reference(config) and not reference.param_offload else 0.0
-    beside = {"reference": copy, "processes": TRAINER + ASLEEP}
-    return (
-        vllm_stage(config, gpu, {**resident, "reference": copy}),
-        Stage("log-probs", {**resident, "weights": held["weights"], "activations": log_prob_work, **beside}),
-        Stage("training", {**held, "activations": training_work, **beside}),
-    )
+    if has_reference(config) and not reference.param_offload:
+        resident["reference"] = held["weights"]
+    return stages_of(config, gpu, held, resident, log_prob_work, training_work)
 
 
-def _layer(config: DictConfig, shape: "PretrainedConfig", tokens: int) -> tuple[float, float]:
+def _layer(config: DictConfig, shape: PretrainedConfig, tokens: int) -> tuple[float, float]:
     """Bytes of one layer's activations: kept for the backward pass, and the peak of both passes."""
-    from tracked import one_layer
-
     engine = config.actor_rollout_ref.actor.megatron
     tp = engine.tensor_model_parallel_size
     # Sequence parallelism divides what tensor parallelism alone leaves whole.

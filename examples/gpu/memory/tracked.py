@@ -7,7 +7,7 @@ neither a GPU nor the model's weights. Attention is PyTorch's, which like flash 
 import contextlib
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,12 +16,12 @@ from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from verl.utils.fsdp_utils import apply_fsdp2
+from verl.utils.torch_functional import entropy_from_logits, entropy_from_logits_with_chunking
 
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
-
-Parts = dict[str, float]
-"""Bytes on one GPU, by what they are for."""
+Parts = dict[str, float]  # bytes on one GPU, by what they are for
 
 # What each of the tracker's kinds is called here; all others are activations.
 _KINDS = {
@@ -58,8 +58,6 @@ class _FlashCrossEntropy(torch.autograd.Function):
 @contextlib.contextmanager
 def _ranks(number: int) -> Iterator[DeviceMesh]:
     """Makes this process rank 0 of ``number`` that only pretend to talk to each other."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=number)
     try:
         yield init_device_mesh("cpu", (number,))
@@ -67,10 +65,8 @@ def _ranks(number: int) -> Iterator[DeviceMesh]:
         dist.destroy_process_group()
 
 
-def _make_model(shape: "PretrainedConfig", dtype: torch.dtype, recompute: bool) -> "PreTrainedModel":
+def _make_model(shape: PretrainedConfig, dtype: torch.dtype, recompute: bool) -> PreTrainedModel:
     """The model of transformers in training mode, with gradient checkpointing if wanted."""
-    from transformers import AutoModelForCausalLM
-
     model = AutoModelForCausalLM.from_config(deepcopy(shape), dtype=dtype, attn_implementation="sdpa")
     if recompute:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -102,19 +98,17 @@ def _parts_at_peak(tracker: MemTracker) -> Parts:
     return parts
 
 
-def _sharded(model: "PreTrainedModel", mesh: DeviceMesh) -> "PreTrainedModel":
+def _sharded(model: PreTrainedModel, mesh: DeviceMesh) -> PreTrainedModel:
     """The model as verl's apply_fsdp2 shards it: each layer, untied embeddings, and the rest.
 
     Weights are gathered in bfloat16, and gradients are in float32.
     """
-    from verl.utils.fsdp_utils import apply_fsdp2
-
     precision = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=True)
     apply_fsdp2(model, {"mesh": mesh, "mp_policy": precision, "reshard_after_forward": True}, {})
     return model
 
 
-def fsdp2_training(shape: "PretrainedConfig", ranks: int, tokens: int, recompute: bool) -> Parts:
+def fsdp2_training(shape: PretrainedConfig, ranks: int, tokens: int, recompute: bool) -> Parts:
     """The peak of a training step of verl's FSDP2 engine, after the first.
 
     It holds Adam in float32, gradients of earlier micro-batches, and a micro-batch of ``tokens`` tokens with
@@ -136,13 +130,11 @@ def fsdp2_training(shape: "PretrainedConfig", ranks: int, tokens: int, recompute
             return _parts_at_peak(tracker)
 
 
-def fsdp2_log_probs(shape: "PretrainedConfig", ranks: int, tokens: int, chunked: bool) -> Parts:
+def fsdp2_log_probs(shape: PretrainedConfig, ranks: int, tokens: int, chunked: bool) -> Parts:
     """The peak of computing old log-probs and entropy, the latter ``chunked`` or for all tokens at once.
 
     For all tokens at once it is an upper bound, because verl compiles that function.
     """
-    from verl.utils.torch_functional import entropy_from_logits, entropy_from_logits_with_chunking
-
     with _ranks(ranks) as mesh, FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         model = _sharded(_make_model(shape, torch.float32, recompute=False), mesh)
         with FSDPMemTracker(model) as tracker, torch.autocast("cpu", torch.bfloat16):
@@ -155,7 +147,7 @@ def fsdp2_log_probs(shape: "PretrainedConfig", ranks: int, tokens: int, chunked:
             return _parts_at_peak(tracker)
 
 
-def one_layer(shape: "PretrainedConfig", tokens: int) -> tuple[float, float]:
+def one_layer(shape: PretrainedConfig, tokens: int) -> tuple[float, float]:
     """Bytes that one layer in bfloat16 keeps for its backward pass, and the peak of both passes, weights apart."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = _make_model(shape, torch.bfloat16, recompute=False).model
