@@ -40,13 +40,8 @@ def claim(folder: Path, elsewhere: str = ELSEWHERE) -> TextIO:
     """Create a folder if it is missing, and lock it for this process and those that inherit the lock.
 
     The lock lasts until the last of them has ended, or has closed the file that is returned. A folder that the script
-    above this process has locked is left to that script.
-
-    Args:
-        elsewhere: what to do if the folder cannot be had, for the error's message.
-
-    Raises:
-        FolderError: another process has it, or it cannot be written.
+    above this process has locked is left to that script. ``elsewhere`` says, for the error's message, what to do if
+    another process has the folder, or if it cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -55,14 +50,10 @@ def claim(folder: Path, elsewhere: str = ELSEWHERE) -> TextIO:
         raise FolderError(f"{folder} is a file, or a link to a folder that is not there: {elsewhere}") from None
     except OSError as error:
         raise FolderError(f"{folder} cannot be written ({error.strerror}): {elsewhere}") from None
-    if not _is_of_script(folder):
+    of_script = os.environ.get("CW_PLUGIN_FOLDER")
+    if of_script is None or folder.resolve() != Path(of_script).resolve():
         hold(folder, lock, elsewhere)
     return lock
-
-
-def _is_of_script(folder: Path) -> bool:
-    claimed = os.environ.get("CW_PLUGIN_FOLDER")
-    return claimed is not None and folder.resolve() == Path(claimed).resolve()
 
 
 def hold(folder: Path, lock: TextIO, elsewhere: str = ELSEWHERE) -> None:

@@ -45,16 +45,12 @@ SHOWN = {
 METRICS = "ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_PATH"
 PAUSE = 0.5  # seconds between two looks at what the command has written
 LAST_LINES = 30  # of its output, shown when it fails
-NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|Read-only file system")
 
 
 class Progress:
     """Says how a command gets on: the stages of its start, a reward that fails, and a line for each step.
 
-    Args:
-        log: the file that holds what the command prints.
-        metrics: the file of verl's logger "file".
-        say: takes a line.
+    ``log`` is the file of what the command prints, ``metrics`` that of verl's logger "file".
     """
 
     def __init__(self, log: Path, metrics: Path, say: Callable[[str], None]) -> None:
@@ -71,15 +67,11 @@ class Progress:
         text = self._log.read()
         for sign in [sign for sign in self._stages if sign in text]:
             self._say(self._stages.pop(sign))
-        self._say_if_reward_fails(text)
-        self._say_steps()
-
-    def _say_if_reward_fails(self, text: str) -> None:
-        """Once: verl goes on without the answers that the reward fails on."""
         failure = re.search(r"cw_plugin: the reward failed.*", text)
-        if failure and not self._reward_has_failed:
+        if failure and not self._reward_has_failed:  # said once: verl goes on without the answers that it fails on
             self._reward_has_failed = True
             self._say(f"WARNING: {failure[0]}")
+        self._say_steps()
 
     def _say_steps(self) -> None:
         size = self._metrics.stat().st_size if self._metrics.exists() else 0
@@ -150,22 +142,6 @@ def train(run: RunFolder, command: list[str], log: Path, say: Callable[[str], No
     return process.returncode
 
 
-def cause_of_failure(run: RunFolder, text: str, code: int) -> str | None:
-    """What ended the command, as far as it can be known.
-
-    Args:
-        text: what the command printed.
-        code: of :func:`train`.
-    """
-    if disk := write_error(run.path):
-        return disk
-    if no_room := NO_ROOM.search(text):
-        return no_room[0]
-    if code == -signal.SIGKILL:
-        return "it was killed: perhaps memory ran out"
-    return None
-
-
 def main() -> int:
     """Run the command of this process's arguments, and return its exit code."""
     folder, *command = sys.argv[1:] or [""]
@@ -197,10 +173,10 @@ def main() -> int:
         if run.steps is not None and not run.finished:
             print(f"{run.path} has ended at step {run.logged or run.checkpoint} of {run.steps}, and is not finished.")
         return 0
-    text = log.read_text(errors="replace")
-    print("\n".join(text.splitlines()[-LAST_LINES:]), file=sys.stderr)
+    print("\n".join(log.read_text(errors="replace").splitlines()[-LAST_LINES:]), file=sys.stderr)
     shell_code = code if code > 0 else 128 - code
-    cause = cause_of_failure(run, text, code)
+    killed = "it was killed: perhaps memory ran out" if code == -signal.SIGKILL else None
+    cause = write_error(run.path) or killed  # a full disk keeps its own error out of the log
     why = f" ({cause})" if cause else ""
     print(f"The training command failed with exit code {shell_code}{why}; all of its output: {log}", file=sys.stderr)
     return shell_code

@@ -73,11 +73,7 @@ def end_descendants() -> None:
 
 
 class Stopped(KeyboardInterrupt):
-    """SIGTERM, or Ctrl-C.
-
-    Attributes:
-        signal: its number.
-    """
+    """SIGTERM, or Ctrl-C, by the number ``signal``."""
 
     def __init__(self, number: int):
         super().__init__(number)
