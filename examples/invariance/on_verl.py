@@ -10,21 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from batches import (
-    PROMPT,
-    ROWS,
-    SMALL,
-    TOKENS,
-    WIDTH,
-    Batch,
-    Case,
-    NotOfferedError,
-    drifted,
-    in_order,
-    make_batch,
-    ordered,
-    share,
-)
+from batches import PROMPT, ROWS, SMALL, TOKENS, WIDTH, Batch, Case, NotOfferedError, drifted, in_order, share
 from engine_step import log_probs_of, make_engine, tensordict
 from engines import make_model
 from torch.nn.functional import pad
@@ -88,7 +74,7 @@ def estimate(case: Case, seed: int, is_v1: bool, estimator: str = "", weights: s
     """Advantages, in the trainer's process, which has the whole batch, and so sees no cut."""
     if case.ranks > 1 or case.micro > 1 or case.dynamic:
         raise NotOfferedError
-    batch = make_batch(seed, ordered(case, seed))
+    batch = share(case, seed)
     tensors = tensors_of(batch, case)
     at_end = torch.zeros(tensors["response_mask"].shape, dtype=torch.float64)
     at_end[torch.arange(ROWS), batch.lengths - 1] = batch.rewards
