@@ -3,17 +3,15 @@
 python summary.py RUN_DIR
 """
 
-import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 
 from cw_plugin.lab.intervals import over_questions
-from cw_plugin.lab.reports.runs import Run, read_run
+from cw_plugin.lab.reports.runs import read_run
 
-VALIDATION = {"acc": "right answers", "format": "matched think tags", "score": "reward"}
+VALIDATION = {"score": "reward", "acc": "right answers", "format": "matched think tags"}
 FILES = {  # of verl's quickstart, and of TRL's
     "metrics of each step": "metrics.jsonl",
     "metrics of the run": "trainer_state.json",
@@ -22,16 +20,8 @@ FILES = {  # of verl's quickstart, and of TRL's
     "trained model": "model/",
     "tables and figures": "report/report.html",
     "tokens and weights": "report/tokens-1.html",
+    "TensorBoard's log": "tensorboard/",
 }
-
-
-def validated(run: Run) -> Iterator[tuple[str, pd.Series]]:
-    """What validation has measured, in words, and its values by step."""
-    for name in run.metrics:  # val-core/SOURCE/acc/mean@4 and val-aux/...
-        if name.startswith("val-") and "/mean@" in name:
-            what = name.split("/")[-2]
-            if what in VALIDATION:
-                yield VALIDATION[what], run.series(name)
 
 
 def right_by_problem(file: Path) -> pd.Series:
@@ -63,16 +53,14 @@ def main() -> None:
     run = read_run(folder)  # of every start, if there were several
     if run.series("actor/entropy").empty:
         sys.exit(f"{folder} holds no training step; see {folder}/train.log")
-    for what, values in validated(run):
-        if len(values) > 1:
-            ends = [f"{value:.3f} (step {step})" for step, value in values.iloc[[0, -1]].items()]
-            print(f"validation: {what:<18}  {'  '.join(ends)}")
+    for measure, what in VALIDATION.items():
+        for _, values in run.validation(measure).dropna().items():
+            if len(values) > 1:
+                ends = [f"{value:.3f} (step {step})" for step, value in values.iloc[[0, -1]].items()]
+                print(f"validation: {what:<18}  {'  '.join(ends)}")
     for what, file in FILES.items():
         if (folder / file).exists():
             print(f"{what:<21} {folder}/{file}")
-    if (folder / "tensorboard").exists():
-        curves = shlex.join([f"{sys.prefix}/bin/tensorboard", "--logdir", f"{folder}/tensorboard"])
-        print(f"{'entropy curve':<21} {curves}")
     print_gain(folder / "validation")
 
 

@@ -12,13 +12,7 @@ from typing import Any
 import wrapt
 
 from verl_cpu import megatron
-
-
-def _register_platform(platform_manager: ModuleType) -> None:
-    """Registers the platform "cpu" (no patch: verl's own registry), because verl ships cuda, npu and rocm."""
-    from verl_cpu.platform import define_platform
-
-    define_platform(platform_manager)
+from verl_cpu.platform import define_platform
 
 
 def _gloo_alone(distributed: ModuleType) -> None:
@@ -108,7 +102,7 @@ def keep_vllm_weights_loadable() -> None:
 
 # What is installed when a module is imported.
 PATCHES: tuple[tuple[str, Callable[[ModuleType], None]], ...] = (
-    ("verl.plugin.platform.platform_manager", _register_platform),
+    ("verl.plugin.platform.platform_manager", define_platform),
     ("verl.utils.distributed", _gloo_alone),
     ("verl.workers.engine.fsdp.transformer_impl", _no_pinned_memory),
     ("verl.trainer.ppo.v1.replay_buffer", _poll_quickly),

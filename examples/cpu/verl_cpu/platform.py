@@ -33,7 +33,7 @@ def _device_module() -> ModuleType:
 
 
 def define_platform(platform_manager: ModuleType) -> None:
-    """Register the class with the given ``verl.plugin.platform.platform_manager``."""
+    """Registers the platform "cpu" (no patch: verl's own registry), because verl ships cuda, npu and rocm."""
     import torch
 
     @platform_manager.PlatformRegistry.register(platform="cpu")
