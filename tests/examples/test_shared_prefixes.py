@@ -11,7 +11,7 @@ from interpreter import ROOT
 from transformers import AutoModelForCausalLM
 
 sys.path.append(str(ROOT / "examples" / "study" / "pretrained"))
-from shared_prefixes import entropies, log_probs_and_entropies, tree
+from shared_prefixes import log_probs_and_entropies, tree
 
 TIME = 5
 
@@ -57,20 +57,11 @@ def test_log_probs_entropies_and_gradients_are_those_of_every_row_alone(model, b
         torch.testing.assert_close(of_shared, of_alone, rtol=1e-3, atol=1e-3)
 
 
-def test_equal_beginnings_are_one_node():
-    ids = torch.tensor([[5, 6, 7], [5, 6, 8], [0, 5, 6], [6, 6, 0]])
-    is_token = torch.tensor([[1, 1, 1], [1, 1, 1], [0, 1, 1], [1, 1, 0]]).bool()
+def test_equal_beginnings_are_one_node(batch):
+    ids, is_token = batch
+    rows = [row[seen].tolist() for row, seen in zip(ids, is_token, strict=True)]
+    beginnings = {tuple(row[:end]) for row in rows for end in range(1, len(row) + 1)}
     of = tree(ids, is_token)
-    beginnings = [[int(of.tokens[other]) for other in of.is_seen[node].nonzero()[:, 0]] for node in of.node.flatten()]
-    assert beginnings[:3] == [[5], [5, 6], [5, 6, 7]]
-    assert beginnings[3:6] == [[5], [5, 6], [5, 6, 8]]
-    assert beginnings[7:9] == [[5], [5, 6]]
-    assert beginnings[9:] == [[6], [6, 6], [6, 6]]
-    assert of.node[0, :2].tolist() == of.node[1, :2].tolist()
-    assert of.positions[of.node[0]].tolist() == [0, 1, 2]
-    assert of.positions[of.node[2, 1:]].tolist() == [0, 1]
-
-
-def test_the_entropy_of_a_distribution():
-    probabilities = torch.tensor([[0.5, 0.5], [1 - 1e-9, 1e-9]])
-    assert entropies(probabilities.log()).tolist() == pytest.approx([0.693147, 0.0], abs=1e-6)
+    seen = [tuple(of.tokens[is_seen].tolist()) for is_seen in of.is_seen]
+    assert len(seen) == len(beginnings) < is_token.sum() and set(seen) == beginnings
+    assert of.positions.tolist() == [len(beginning) - 1 for beginning in seen]
