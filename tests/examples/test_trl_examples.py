@@ -10,10 +10,12 @@ import runpy
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 from accelerate.commands.config.config_args import load_config_from_file
 from interpreter import ROOT, bash, free_port
 
+from cw_plugin.lab.configs import differences
 from cw_plugin.lab.reports.read_records import read_tokens
 from cw_plugin.lab.reports.runs import read_run
 
@@ -30,14 +32,25 @@ PAPER = {  # Table 5 of the paper and what its text says; examples/paper.md has 
 }  # fmt: skip
 
 
+def composed(*arguments: str, **environment: str) -> dict[str, Any]:
+    """The settings that DRY_RUN=1 prints."""
+    settings = {"MODEL_PATH": str(ROOT / "examples" / "cpu" / "model"), "DRY_RUN": "1"} | environment
+    printed = bash("trl/paper.sh", *arguments, **settings).stdout
+    return json.loads(printed[printed.index("{") :])
+
+
 def test_the_recipe_composes_to_the_papers_values():
-    model = str(ROOT / "examples" / "cpu" / "model")
-    printed = bash("trl/paper.sh", "--cw_record_every", "7", MODEL_PATH=model, OUT="/out", DRY_RUN="1").stdout
-    ours = json.loads(printed[printed.index("{") :])
+    ours = composed("--cw_record_every", "7")
     assert {name: ours[name] for name in PAPER} == PAPER
     machine = load_config_from_file(str(EXAMPLES / "4_gpus.yaml"))
     assert (machine.num_processes, machine.deepspeed_config["zero_stage"]) == (3, 2)  # the fourth generates
     assert machine.num_processes * ours["generation_batch_size"] == 144
+    plain = composed("--cw_record_every", "7", METHOD="grpo", RUNS_DIR="/runs", MAX_RESPONSE="3584")
+    assert differences(ours, plain, ["run_name"]) == {
+        "cw_weights": ("gaussian", "none"),
+        "output_dir": ("checkpoints/trl/model-cw_grpo", "/runs/trl/model-grpo"),
+        "max_completion_length": (4096, 3584),
+    }
 
 
 def start_with(server: str, folder: Path, code: int, **environment: str) -> tuple[list[str], str]:
@@ -79,23 +92,6 @@ def test_too_few_gpus_and_a_port_that_is_in_use_are_refused(tmp_path):
     with socket.create_server(("localhost", 0)) as other:
         started, said = start_with("", tmp_path, 2, SERVER_PORT=str(other.getsockname()[1]))
     assert not started and "set SERVER_PORT to a free port" in said
-
-
-def test_methods_differ_in_the_weights_alone(tmp_path):
-    """What the recipe starts, by an interpreter that prints its arguments."""
-    (tmp_path / "python").write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
-    (tmp_path / "python").chmod(0o755)
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    ours, plain = (
-        bash("trl/paper.sh", METHOD=method, OUT="out", DRY_RUN="1", PATH=path).stdout.splitlines()
-        for method in ("cw_grpo", "grpo")
-    )
-    assert [pair for pair in zip(ours, plain, strict=True) if len(set(pair)) > 1] == [("gaussian", "none")]
-    assert plain[plain.index("none") - 1] == "--cw_weights"
-    changed = {"RUNS_DIR": "/runs", "MODEL_PATH": "Qwen/7B", "MAX_RESPONSE": "3584"}
-    other = bash("trl/paper.sh", DRY_RUN="1", PATH=path, **changed).stdout.splitlines()
-    for name, value in (("--max_completion_length", "3584"), ("--output_dir", "/runs/trl/7B-cw_grpo")):
-        assert other[other.index(name) + 1] == value
 
 
 @pytest.fixture(scope="module")
