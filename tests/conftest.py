@@ -73,7 +73,7 @@ def packages() -> Callable[..., Path]:
 def script(monkeypatch):
     """Imports a script of a study by its name, anew in each test."""
     study = ROOT / "examples" / "study"
-    for folder in (study, study / "boundary", study / "sizes", study / "entropy"):
+    for folder in (study, study / "boundary", study / "sizes", study / "entropy", study / "league"):
         monkeypatch.syspath_prepend(str(folder))
     yield importlib.import_module
     for name, module in list(sys.modules.items()):

@@ -62,15 +62,9 @@ def measure(candidates: Candidates, device: str, rounds: int = ROUNDS) -> dict[s
     return times
 
 
-def peak_bytes(call: Callable[[], object], device: str) -> int:
-    """Most memory held at once beyond what was held before, the result included."""
+def peak_bytes(call: Callable[[], object]) -> int:
+    """Most of the process's memory held at once beyond what was held before, the result included."""
     gc.collect()
-    if device != "cpu":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        call()
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated() - before
     ctypes.CDLL(None).malloc_trim(0)  # gives back what is free, so that using it counts
     Path("/proc/self/clear_refs").write_text("5")  # Linux counts the peak anew
     before = psutil.Process().memory_info().rss
@@ -170,7 +164,8 @@ def main() -> None:
     one_tensor = GROUPS * RESPONSES * WIDTH * 4
     for kind in ("uniform", "heavy tails", "quarter"):
         calls = called_alone(device, kind)
-        memory = {name: max(peak_bytes(call, device) for _ in range(3)) / one_tensor for name, call in calls.items()}
+        of_process = calls if device == "cpu" else {}
+        memory = {name: max(peak_bytes(call) for _ in range(3)) / one_tensor for name, call in of_process.items()}
         title = f"{GROUPS} groups of {RESPONSES}, {WIDTH} wide, {kind}, called alone. Memory in float32 tensors"
         table(title, measure(calls, device), memory)
     trainer = v1_trainer("algorithm.adv_estimator=cw_grpo", "+algorithm.cw_grpo.record_every=0")

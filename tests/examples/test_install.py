@@ -6,9 +6,8 @@ pytest.importorskip("verl")
 
 import sys
 
-from interpreter import ROOT, bash
+from interpreter import bash
 
-CPU = ROOT / "examples" / "cpu"
 FOR_3_11 = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="OpenRLHF's wheel is for Python 3.11")
 
 

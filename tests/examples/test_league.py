@@ -1,14 +1,9 @@
 """The league of weightings, on made runs."""
 
-import sys
-
 import numpy as np
 import pandas as pd
 import pytest
-from interpreter import ROOT
 from scipy import stats
-
-sys.path.append(str(ROOT / "examples" / "study" / "league"))
 
 
 @pytest.fixture

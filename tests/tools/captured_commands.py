@@ -50,19 +50,12 @@ _MISSING = r"^{script}: line \d+: (\w+): "
 
 @dataclass(frozen=True)
 class Command:
-    """A command that a script starts.
+    """A command that a script starts."""
 
-    Attributes:
-        script: within the examples.
-        words: the program and its arguments.
-        folder: where it starts.
-        environment: all of it.
-    """
-
-    script: Path
-    words: tuple[str, ...]
-    folder: Path
-    environment: Mapping[str, str]
+    script: Path  # within the examples
+    words: tuple[str, ...]  # the program and its arguments
+    folder: Path  # where it starts
+    environment: Mapping[str, str]  # all of it
 
 
 @contextmanager

@@ -35,21 +35,13 @@ class Reached(BaseException):
 
 @dataclass(frozen=True)
 class Start:
-    """How far a program came.
+    """How far a program came."""
 
-    Attributes:
-        ended: empty if it came to Ray, else what it ended with.
-        has_method: whether Ray's workers would get the method from this package.
-        found: what ``look`` found at the end.
-        missing: the module that is not installed here.
-        has_stand_ins: whether a package was not here, so that the end may be of what stands in for it.
-    """
-
-    ended: str = ""
-    has_method: bool = False
-    found: dict[str, Any] = field(default_factory=dict)
-    missing: str = ""
-    has_stand_ins: bool = False
+    ended: str = ""  # empty if it came to Ray, else what it ended with
+    has_method: bool = False  # whether Ray's workers would get the method from this package
+    found: dict[str, Any] = field(default_factory=dict)  # what ``look`` found at the end
+    missing: str = ""  # the module that is not installed here
+    has_stand_ins: bool = False  # whether a package was not here, so that the end may be of what stands in for it
 
 
 def program_of(command: Command) -> tuple[str, list[str]] | None:

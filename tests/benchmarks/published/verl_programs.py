@@ -89,12 +89,7 @@ def _replaced_calls(owner: type, config: DictConfig) -> set[str] | str:
 
 
 def keeps_weights(actor: DictConfig, loss_mode: str) -> bool:
-    """Whether verl's policy loss gives each token a gradient in proportion to its weight, before the first update.
-
-    Args:
-        actor: verl's settings of the actor, for the loss.
-        loss_mode: the loss.
-    """
+    """Whether verl's policy loss gives each token a gradient in proportion to its weight, before the first update."""
     from verl.trainer.ppo.core_algos import get_policy_loss_fn
     from verl.utils.config import omega_conf_to_dataclass
 
